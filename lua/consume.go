@@ -1,0 +1,185 @@
+package lua
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Held names an entry that a consumer holds, and optionally the message ID it was delivered with: when given, an exit compares it
+// first, because after a failover an entry ID may stand for another message.
+type Held struct{ Entry, ID string }
+
+var ackScript = load("ack", []string{"stream"}, []string{"group"}, []string{"entry", "id"})
+
+// Ack acknowledges entries and frees those that no other group needs. False means lost: it was not pending any more.
+func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Held) ([]bool, error) {
+	args := append(make([]string, 0, 1+2*len(held)), group)
+	for _, h := range held {
+		args = append(args, h.Entry, h.ID)
+	}
+	reply, err := ackScript.integers(ctx, c, []string{k.Stream}, args, len(held))
+	return truths(reply), err
+}
+
+// Outcome is what became of an entry that left a pending list unacknowledged.
+type Outcome int
+
+// Outcomes of Retry.
+const (
+	Stuck    Outcome = -1 // still pending: the stream of dead letters refused the entry
+	Lost     Outcome = 0  // it was not pending any more
+	Retried  Outcome = 1
+	Buried   Outcome = 2 // dead-lettered
+	Released Outcome = 3
+	Skipped  Outcome = 4 // it was for another group: only acknowledged
+)
+
+// Action says how an entry leaves the pending list.
+type Action string
+
+// Actions of a Failure.
+const (
+	ActionRetry   Action = "retry"   // attempt + 1 after a delay, or a dead letter when attempts are used up
+	ActionDead    Action = "dead"    // a dead letter at once
+	ActionRelease Action = "release" // again at once, with the same attempt
+)
+
+// Failure is one entry to take out of a pending list.
+type Failure struct {
+	Held
+	Action Action
+	Delay  time.Duration // with ActionRetry; negative = by policy
+	Reason string        // one of the Reason constants, for the dead letter
+	Error  string        // at most 1 KiB is kept
+}
+
+// Attempts is the policy scripts need for retries: how many deliveries, and the delay after the i-th failed one (the last for all
+// further). Delays must not be empty.
+type Attempts struct {
+	Max    int
+	Delays []time.Duration
+}
+
+func (a Attempts) args() (string, string) {
+	var b strings.Builder
+	for i, d := range a.Delays {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.FormatInt(d.Milliseconds(), 10))
+	}
+	if b.Len() == 0 {
+		b.WriteByte('0')
+	}
+	return strconv.Itoa(a.Max), b.String()
+}
+
+var retryScript = load("retry",
+	[]string{"stream", "due", "payload", "meta", "dead", "wake"},
+	[]string{"group", "max_attempts", "delays"},
+	[]string{"entry", "id", "action", "delay", "reason", "error"})
+
+// Retry takes entries out of the group's pending list as failed, dead or never started. Outcomes come in order.
+func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts Attempts, failures []Failure) ([]Outcome, error) {
+	most, delays := attempts.args()
+	args := append(make([]string, 0, 3+6*len(failures)), group, most, delays)
+	for _, f := range failures {
+		delay := ""
+		if f.Delay >= 0 {
+			delay = strconv.FormatInt(f.Delay.Milliseconds(), 10)
+		}
+		args = append(args, f.Entry, f.ID, string(f.Action), delay, f.Reason, CutText(f.Error))
+	}
+	reply, err := retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, args, len(failures))
+	if err != nil {
+		return nil, err
+	}
+	outcomes := make([]Outcome, len(reply))
+	for i, n := range reply {
+		outcomes[i] = Outcome(n)
+	}
+	return outcomes, nil
+}
+
+// ReclaimArgs bounds one reclaim.
+type ReclaimArgs struct {
+	Group    string
+	Attempts Attempts
+	MinIdle  time.Duration // the visibility timeout
+	Cursor   string        // "" = from the beginning
+	Limit    int           // entries
+	MaxBytes int           // bytes of entries after which no further one is taken
+}
+
+// Reclaimed counts what one reclaim did. Cursor is "" when the whole pending list was seen.
+type Reclaimed struct {
+	Cursor                          string
+	Retried, Buried, Skipped, Stuck int
+}
+
+var reclaimScript = load("reclaim",
+	[]string{"stream", "due", "payload", "meta", "dead", "wake"},
+	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes"}, nil)
+
+// Reclaim takes entries that the group holds for longer than MinIdle as failed. ErrNoGroup: the group is gone.
+func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Reclaimed, error) {
+	most, delays := a.Attempts.args()
+	cursor := a.Cursor
+	if cursor == "" {
+		cursor = "0-0"
+	}
+	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, []string{
+		a.Group, most, delays, ReclaimConsumer, strconv.FormatInt(a.MinIdle.Milliseconds(), 10),
+		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes),
+	}, 5)
+	if err != nil {
+		return Reclaimed{}, err
+	}
+	var r Reclaimed
+	if r.Cursor, err = reply[0].ToString(); err != nil {
+		return r, reclaimScript.unexpected(err)
+	}
+	if r.Cursor == "0-0" {
+		r.Cursor = ""
+	}
+	for i, n := range []*int{&r.Retried, &r.Buried, &r.Skipped, &r.Stuck} {
+		v, err := reply[i+1].AsInt64()
+		if err != nil {
+			return r, reclaimScript.unexpected(err)
+		}
+		*n = int(v)
+	}
+	return r, nil
+}
+
+var extendScript = load("extend", []string{"stream", "dead"}, []string{"group", "consumer"}, []string{"entry", "id"})
+
+// Extend starts the visibility timeout of a consumer's entries anew. False means lost: it is no longer this consumer's.
+func Extend(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, held []Held) ([]bool, error) {
+	args := append(make([]string, 0, 2+2*len(held)), group, consumer)
+	for _, h := range held {
+		args = append(args, h.Entry, h.ID)
+	}
+	reply, err := extendScript.integers(ctx, c, []string{k.Stream, k.Dead}, args, len(held))
+	return truths(reply), err
+}
+
+var ensureGroupScript = load("ensure_group", []string{"stream"}, []string{"group"}, nil)
+
+// EnsureGroup creates the group at the beginning of the stream unless it exists, and says whether it did. It passes on a full server.
+func EnsureGroup(ctx context.Context, c rueidis.Client, k Keys, group string) (created bool, err error) {
+	n, err := ensureGroupScript.integer(ctx, c, []string{k.Stream}, []string{group})
+	return n == 1, err
+}
+
+var dropConsumerScript = load("drop_consumer", []string{"stream"}, []string{"group"}, []string{"consumer"})
+
+// DropConsumers deletes those of the consumers that hold nothing, and says how many.
+func DropConsumers(ctx context.Context, c rueidis.Client, k Keys, group string, consumers []string) (int, error) {
+	n, err := dropConsumerScript.integer(ctx, c, []string{k.Stream}, append([]string{group}, consumers...))
+	return int(n), err
+}

@@ -1,0 +1,14 @@
+// Package lua is duestream's protocol as code: one Lua script per transition of a message, a typed Go call for each, the names of
+// all keys and fields, and the limits that hold at the door.
+//
+// Every script is told its keys, checks their types before the first write, uses the server's clock, and is bounded by a limit
+// among its arguments. Nothing outside this package changes the state of a message, except XREADGROUP (ready to pending) and a
+// plain XACK or XDEL.
+//
+// Invariants:
+//   - each header states exactly what the Go call sends (TestHeaders);
+//   - a member that cannot be used is dead-lettered by itself and stops nothing (TestDrainBuriesMalformedMembersAlone);
+//   - every exit from a pending list is won by one side (TestExitsAreGuarded);
+//   - with memory full only enqueue is refused, and then whole (TestFullServerRefusesOnlyEnqueue);
+//   - the scripts keep to what the in-process server of dev supports (TestScriptsRunOnTheInProcessServer).
+package lua

@@ -1,0 +1,78 @@
+-- drain: moves what is due into the stream, oldest due first; what is expired or malformed becomes a dead letter.
+-- Uses: base entry
+-- KEYS[1] due (zset)
+-- KEYS[2] payload (hash)
+-- KEYS[3] meta (hash)
+-- KEYS[4] stream (stream)
+-- KEYS[5] dead (stream)
+-- KEYS[6] policy (hash)
+-- ARGV[1] limit (integer, members at most)
+-- ARGV[2] max_bytes (integer, payload and meta bytes after which no further member is taken)
+-- Returns: moved (integer), buried (integer), wait (integer, ms until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry)
+-- Complexity: O(log n) per member
+-- If a command fails here: a stream that refuses an entry stops the batch; what was added before is removed, the rest stays scheduled.
+-- Run twice: harmless; the second run takes the next members.
+local due, payload, meta, stream, dead, policy = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
+local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', dead, 'stream', policy, 'hash'})
+if bad then return bad end
+
+redis.call('HDEL', payload, SEP) -- removes nothing, and opens a full server for the rest
+if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, ''} end
+local now = now_ms()
+local members = redis.call('ZRANGEBYSCORE', due, '-inf', digits(now), 'WITHSCORES', 'LIMIT', 0, limit)
+local has_meta = redis.call('EXISTS', meta) == 1
+
+-- A score as due_ms: rounded up, so that nothing is early by a fraction; '-inf' and other oddities are 0.
+local function due_ms(score)
+  if string.find(score, '^%d+$') then return score end
+  local n = tonumber(score)
+  return digits((n and n > 0) and math.ceil(n) or 0)
+end
+
+local function letter(member, values)
+  local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
+  if group and group ~= '' then extend_values(values, {'group', group}) end
+  return extend_values({'id', id or member}, values)
+end
+
+-- Adds one member to the stream, or to the dead letters. Returns 'moved' or 'buried'; or nil and the server's refusal.
+local function add(member, score, body, fields)
+  local values, known = entry_values(member, body, fields, due_ms(score))
+  local target, outcome = stream, 'moved'
+  if not values then
+    target, outcome = dead, 'buried'
+    values = letter(member, {'payload', body, 'attempt', '1', 'due_ms', due_ms(score), 'meta', fields or '', 'reason', 'malformed', 'error', known, 'dead_ms', digits(now)})
+  elseif known['expires_ms'] and tonumber(known['expires_ms']) <= now then
+    target, outcome = dead, 'buried'
+    extend_values(values, {'reason', 'expired', 'dead_ms', digits(now)})
+    if known['for'] then extend_values(values, {'group', known['for']}) end
+  end
+  local added = redis.pcall('XADD', target, '*', unpack(values))
+  if type(added) == 'table' and added.err then return nil, added.err end
+  return outcome
+end
+
+local done, bytes, counts, refusal = {}, 0, {moved = 0, buried = 0}, ''
+for i = 1, #members, 2 do
+  local member = members[i]
+  local body = redis.call('HGET', payload, member) or ''
+  local fields = has_meta and redis.call('HGET', meta, member) or nil
+  local outcome, err = add(member, members[i + 1], body, fields)
+  if not outcome then
+    refusal = err
+    break
+  end
+  done[#done + 1] = member
+  counts[outcome] = counts[outcome] + 1
+  bytes = bytes + #body + (fields and #fields or 0)
+  if bytes >= max_bytes then break end
+end
+in_chunks('ZREM', due, done)
+in_chunks('HDEL', payload, done)
+if has_meta then in_chunks('HDEL', meta, done) end
+
+local next_due = head(due)
+local wait = -1
+if next_due and next_due < 1e15 then wait = math.max(0, math.ceil(next_due) - now) end
+return {counts.moved, counts.buried, wait, refusal}

@@ -1,0 +1,100 @@
+package lua
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Entry is a stream entry, a dead letter, or what a member of the schedule holds, as Go values.
+type Entry struct {
+	EntryID     string // ID in its stream; empty for what is only scheduled
+	ID          string // message ID; the entry ID where an entry of foreign make has none
+	Payload     []byte
+	Headers     map[string]string // nil when there are none
+	Attempt     int               // from 1
+	Due         time.Time         // zero when the entry does not say
+	MaxAttempts int               // 0 = by policy
+	Expires     time.Time         // zero = never
+	For         string            // group a retry is meant for; empty = all
+	Error       string            // of the last failed attempt
+
+	// Dead letters only.
+	Group  string
+	Reason string
+	Dead   time.Time
+	Entry  string // ID of the entry that failed
+
+	// Fields nobody knows, as they came.
+	Extra map[string]string
+}
+
+// ParseEntry reads the fields of an entry. It takes any bytes: what does not parse is left at its zero value (attempt at 1).
+func ParseEntry(entryID string, fields []FieldValue) Entry {
+	e := Entry{EntryID: entryID, ID: entryID, Attempt: 1}
+	for _, f := range fields {
+		e.set(f.Field, f.Value)
+	}
+	return e
+}
+
+// FieldValue is one field of an entry.
+type FieldValue struct{ Field, Value string }
+
+func (e *Entry) set(name, value string) {
+	switch name {
+	case FieldID:
+		e.ID = value
+	case FieldPayload:
+		e.Payload = []byte(value)
+	case FieldAttempt:
+		if n, err := strconv.Atoi(value); err == nil && n > 0 {
+			e.Attempt = n
+		}
+	case FieldDue:
+		e.Due = parseMillis(value)
+	case FieldMaxAttempts:
+		e.MaxAttempts, _ = strconv.Atoi(value)
+	case FieldExpires:
+		e.Expires = parseMillis(value)
+	case FieldFor:
+		e.For = value
+	case FieldError:
+		e.Error = value
+	case FieldGroup:
+		e.Group = value
+	case FieldReason:
+		e.Reason = value
+	case FieldDead:
+		e.Dead = parseMillis(value)
+	case FieldEntry:
+		e.Entry = value
+	default:
+		if header, ok := strings.CutPrefix(name, HeaderPrefix); ok {
+			put(&e.Headers, header, value)
+		} else {
+			put(&e.Extra, name, value)
+		}
+	}
+}
+
+func put(m *map[string]string, k, v string) {
+	if *m == nil {
+		*m = map[string]string{}
+	}
+	(*m)[k] = v
+}
+
+func parseMillis(s string) time.Time {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(n)
+}
+
+// EntryTime returns the server's time at which an entry was added: the first part of its ID.
+func EntryTime(entryID string) time.Time {
+	ms, _, _ := strings.Cut(entryID, "-")
+	return parseMillis(ms)
+}

@@ -1,0 +1,106 @@
+package lua
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+// What callers branch on. Each is in the chain of an error that also names the script or command and the server's own words.
+var (
+	// ErrFull: the server is at maxmemory and refused a write. Nothing of the call was done.
+	ErrFull = errors.New("redis is full")
+	// ErrWrongType: a key of the queue holds something else. Nothing of the call was done.
+	ErrWrongType = errors.New("a key holds the wrong type")
+	// ErrNoGroup: the consumer group or its stream is gone.
+	ErrNoGroup = errors.New("consumer group is gone")
+	// ErrUnavailable: the server cannot take the command now (down, loading, read-only, busy, without its replicas, moving the slot).
+	// A connection error leaves open whether the command was executed: see Ambiguous.
+	ErrUnavailable = errors.New("redis is unavailable")
+	// ErrDenied: the ACL user may not do this, or the password is wrong.
+	ErrDenied = errors.New("redis denies access")
+	// ErrUnsupported: the server does not know a command that duestream needs.
+	ErrUnsupported = errors.New("redis server is unsupported")
+)
+
+var codes = []struct {
+	text string
+	kind error
+}{
+	{"OOM ", ErrFull},
+	{"WRONGTYPE", ErrWrongType},
+	{"NOGROUP", ErrNoGroup},
+	{"UNBLOCKED the stream key no longer exists", ErrNoGroup},
+	{"LOADING", ErrUnavailable}, {"BUSY ", ErrUnavailable}, {"READONLY", ErrUnavailable}, {"NOREPLICAS", ErrUnavailable},
+	{"MISCONF", ErrUnavailable}, {"CLUSTERDOWN", ErrUnavailable}, {"TRYAGAIN", ErrUnavailable}, {"MASTERDOWN", ErrUnavailable},
+	{"UNBLOCKED", ErrUnavailable}, {"NOSCRIPT", ErrUnavailable}, {"UNKILLABLE", ErrUnavailable}, {"CROSSSLOT", ErrUnsupported},
+	{"NOPERM", ErrDenied}, {"NOAUTH", ErrDenied}, {"WRONGPASS", ErrDenied},
+	{"The user executing the script can't", ErrDenied}, {"ACL failure in script", ErrDenied},
+	{"unknown command", ErrUnsupported}, {"Unknown Redis command", ErrUnsupported},
+}
+
+type kindError struct {
+	what string
+	kind error
+	err  error
+}
+
+func (e *kindError) Error() string   { return fmt.Sprintf("lua: %s: %v: %v", e.what, e.kind, e.err) }
+func (e *kindError) Unwrap() []error { return []error{e.kind, e.err} }
+
+// Classify wraps an error of a Redis call with one of the sentinels above. Context errors and nil replies pass through.
+func Classify(what string, err error) error { return classify(what, err) }
+
+func classify(what string, err error) error {
+	var known *kindError
+	switch {
+	case err == nil, rueidis.IsRedisNil(err), errors.As(err, &known):
+		return err
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("lua: %s: %w", what, err)
+	}
+	if re, ok := rueidis.IsRedisErr(err); ok {
+		text := re.Error()
+		for _, c := range codes {
+			if strings.HasPrefix(text, c.text) || strings.HasPrefix(text, "ERR "+c.text) {
+				return &kindError{what, c.kind, err}
+			}
+		}
+		// Some servers put the code of an inner command behind words of their own.
+		for _, c := range codes {
+			if strings.Contains(text, c.text) {
+				return &kindError{what, c.kind, err}
+			}
+		}
+		return fmt.Errorf("lua: %s: %w", what, err)
+	}
+	// Not an answer of the server: the connection broke, or none could be made.
+	return &kindError{what, ErrUnavailable, err}
+}
+
+// Ambiguous reports whether the call may have been executed although it failed: its reply was lost, or was not waited for.
+func Ambiguous(err error) bool {
+	if err == nil {
+		return false
+	}
+	var re *rueidis.RedisError
+	return !errors.As(err, &re)
+}
+
+// Temporary reports whether the same call may succeed later without anyone changing anything.
+func Temporary(err error) bool {
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// surveyError classifies an error text that a script returned as a value.
+func surveyError(text string) error {
+	for _, c := range codes {
+		if strings.HasPrefix(text, c.text) {
+			return fmt.Errorf("lua: survey: %w: %s", c.kind, text)
+		}
+	}
+	return fmt.Errorf("lua: survey: %s", text)
+}

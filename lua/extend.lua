@@ -1,0 +1,31 @@
+-- extend: starts the visibility timeout of a consumer's entries anew, and tells which are no longer its own.
+-- Uses: base entry exit
+-- KEYS[1] stream (stream)
+-- KEYS[2] dead (stream)
+-- ARGV[1] group (string)
+-- ARGV[2] consumer (string)
+-- ARGV[3...] entry, id (entry ID; message ID, for the dead letter of an entry whose body someone deleted)
+-- Returns: per entry an integer: 1 extended, 0 lost
+-- Complexity: O(log n) per entry
+-- If a command fails here: some entries are extended, the others not.
+-- Run twice: harmless.
+local stream, dead, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local bad = wrong_type({stream, 'stream', dead, 'stream'})
+if bad then return bad end
+
+redis.call('XACK', stream, group, '0-0') -- acknowledges nothing, and opens a full server for the rest
+local now = now_ms()
+local reply = {}
+for i = 3, #ARGV, 2 do
+  local entry, extended = ARGV[i], 0
+  local own = redis.call('XPENDING', stream, group, entry, entry, 1, consumer)
+  if own[1] then
+    -- JUSTID leaves the delivery counter alone. An entry without a body is dropped from the pending list and not named.
+    extended = #redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')
+    if extended == 0 then
+      bury_lost_body({dead = dead, stream = stream}, group, entry, ARGV[i + 1], now, true)
+    end
+  end
+  reply[#reply + 1] = extended
+end
+return reply

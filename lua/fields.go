@@ -1,0 +1,38 @@
+package lua
+
+// Fields of an entry, and keys of meta: the wire names.
+const (
+	FieldID          = "id"           // string; always
+	FieldPayload     = "payload"      // bytes; always
+	FieldAttempt     = "attempt"      // decimal from 1; always
+	FieldDue         = "due_ms"       // decimal Unix ms; always
+	FieldMaxAttempts = "max_attempts" // decimal; when set on the message
+	FieldExpires     = "expires_ms"   // decimal Unix ms; when set on the message
+	FieldFor         = "for"          // group; a retry, meant for this group alone
+	FieldError       = "error"        // string of at most 1 KiB; from the second attempt
+	HeaderPrefix     = "h:"           // h:<name> is a header, UTF-8
+
+	FieldGroup  = "group"   // dead letters: the group it failed in; absent when it failed before any group had it
+	FieldReason = "reason"  // dead letters: one of the Reason constants
+	FieldDead   = "dead_ms" // dead letters: decimal Unix ms
+	FieldEntry  = "entry"   // dead letters: ID of the stream entry that failed
+	FieldMeta   = "meta"    // dead letters of reason malformed: the meta as it was found
+	FieldRaw    = "raw"     // dead letters of reason malformed: an entry that could not be kept field by field
+)
+
+// Why a message was dead-lettered.
+const (
+	ReasonMaxAttempts       = "max_attempts"       // the handler failed as often as it may
+	ReasonDeadLetter        = "dead_letter"        // the handler asked for it
+	ReasonVisibilityTimeout = "visibility_timeout" // abandoned as often as it may be
+	ReasonExpired           = "expired"            // due, or due again, after its expiry
+	ReasonMalformed         = "malformed"          // what was found could not be delivered
+	ReasonBodyLost          = "body_lost"          // someone deleted the entry while it was pending
+)
+
+// Separator parts the member of a retry: ID, group, entry ID. No message ID may hold it.
+const Separator = "\x1f"
+
+// ReclaimConsumer is the consumer through whose name abandoned entries pass. It exists for the time of a reclaim only,
+// unless an entry could not be moved.
+const ReclaimConsumer = "duestream-reclaim"

@@ -1,0 +1,53 @@
+package lua
+
+import "strings"
+
+// DefaultPrefix starts every key unless another one is configured. Another prefix is another namespace.
+const DefaultPrefix = "duestream"
+
+// Keys holds the key names of one queue. All carry the hash tag {queue}: a queue lives in one cluster slot.
+type Keys struct {
+	Due     string // zset: member → due time, Unix ms
+	Payload string // hash: member → payload bytes; absent means empty
+	Meta    string // hash: member → JSON object of strings with every other field; only when there is one
+	Stream  string // stream: ready and pending entries of all groups
+	Dead    string // stream: dead letters of all groups
+	Wake    string // stream of length 1: an earlier due time appeared
+	Policy  string // hash: settings of the queue
+	Seen    string // zset: caller-chosen ID → end of its dedup window
+}
+
+// NewKeys returns the key names of a queue. It does not check the names: see CheckPrefix and CheckQueue.
+func NewKeys(prefix, queue string) Keys {
+	base := prefix + ":{" + queue + "}:"
+	return Keys{
+		Due: base + "due", Payload: base + "payload", Meta: base + "meta", Stream: base + "stream",
+		Dead: base + "dead", Wake: base + "wake", Policy: base + "policy", Seen: base + "seen",
+	}
+}
+
+// Globals holds the key names that all queues of a prefix share.
+type Globals struct {
+	Queues   string // hash: queue → its partition counts
+	Defaults string // hash: the policy that bridges and workers share
+	Bridges  string // zset: live bridge → last heartbeat, Unix ms
+	Wake     string // stream of length 1: a queue was added, or the defaults changed
+}
+
+// NewGlobals returns the shared key names of a prefix.
+func NewGlobals(prefix string) Globals {
+	return Globals{
+		Queues: prefix + ":queues", Defaults: prefix + ":defaults",
+		Bridges: prefix + ":bridges", Wake: prefix + ":wake",
+	}
+}
+
+// QueueOf returns the queue whose schedule is kept at key, and whether key is the schedule of a queue of this prefix.
+func QueueOf(prefix, key string) (string, bool) {
+	rest, ok := strings.CutPrefix(key, prefix+":{")
+	if !ok {
+		return "", false
+	}
+	queue, ok := strings.CutSuffix(rest, "}:due")
+	return queue, ok && CheckQueue(queue) == nil
+}

@@ -1,0 +1,54 @@
+-- Shared by every script: the server's clock, key types, the head of the schedule, the wake token.
+
+-- Separates the parts of a retry's member; no message ID may hold it.
+local SEP = '\31'
+
+-- Whole milliseconds as text: Lua's own conversion keeps 14 digits and may turn to an exponent.
+local function digits(n)
+  return string.format('%.0f', n)
+end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
+-- A point in time: '+1500' is 1,500 ms from now, '1795216995000' is Unix ms. Never in the middle of a millisecond.
+local function due_at(when, now)
+  if string.sub(when, 1, 1) == '+' then
+    return now + math.ceil(tonumber(string.sub(when, 2)))
+  end
+  return math.ceil(tonumber(when))
+end
+
+-- want: {key, type, key, type, ...}. Returns an error reply for the first key that holds something else.
+local function wrong_type(want)
+  for i = 1, #want, 2 do
+    local got = redis.call('TYPE', want[i])
+    got = got['ok'] or got
+    if got ~= want[i + 1] and got ~= 'none' then
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+    end
+  end
+  return nil
+end
+
+-- The earliest due time, or nil.
+local function head(due)
+  local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  return first[2] and (tonumber(first[2]) or 0)
+end
+
+-- Tells the bridge that the head became earlier. A token that cannot be added costs lateness (the ceiling), never a message.
+local function wake_if_earlier(wake, before, after)
+  if after and (not before or after < before) then
+    redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(after))
+  end
+end
+
+-- command(key, values...) in calls of at most 1,000 values.
+local function in_chunks(command, key, values)
+  for first = 1, #values, 1000 do
+    redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
+  end
+end

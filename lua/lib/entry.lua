@@ -1,0 +1,111 @@
+-- Shared by the scripts that write entries: from a member of the schedule to an entry, and from any foreign bytes to a dead letter.
+
+local MAX_FIELDS = 1000
+local MAX_FIELD_BYTES = 65536
+local MAX_META_BYTES = 524288
+
+local utf8_sequences = {
+  '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
+  '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
+  '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
+}
+
+local function is_utf8(s)
+  if not string.find(s, '[\128-\255]') then
+    return true
+  end
+  for _, sequence in ipairs(utf8_sequences) do
+    s = string.gsub(s, sequence, ' ')
+  end
+  return not string.find(s, '[\128-\255]')
+end
+
+local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
+
+local function base64(s)
+  local out = {}
+  for i = 1, #s, 3 do
+    local a, b, c = string.byte(s, i, i + 2)
+    local n = a * 65536 + (b or 0) * 256 + (c or 0)
+    for shift = 1, 4 do
+      local at = math.floor(n / 64 ^ (4 - shift)) % 64 + 1
+      local absent = (shift == 3 and not b) or (shift == 4 and not c)
+      out[#out + 1] = absent and '=' or string.sub(b64, at, at)
+    end
+  end
+  return table.concat(out)
+end
+
+-- An error text as a field holds it: UTF-8, at most 1 KiB.
+local function error_text(s)
+  if #s > 1024 then
+    s = string.gsub(string.sub(s, 1, 1024), '[\192-\255][\128-\191]*$', '')
+  end
+  return is_utf8(s) and s or string.gsub(s, '[\128-\255]', '?')
+end
+
+-- A positive whole number of at most 15 digits, as text.
+local function is_count(s)
+  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
+end
+
+-- The XADD values of the entry that carries a member, and its meta as a table; or nil and what is wrong with it.
+-- Everything is known before the first write: nothing here touches Redis.
+local function entry_values(member, payload, meta, due)
+  local values = {'id', member, 'payload', payload, 'attempt', '1', 'due_ms', due}
+  local fields = {}
+  if meta then
+    if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
+    local ok, decoded = pcall(cjson.decode, meta)
+    if not ok or type(decoded) ~= 'table' or not string.find(meta, '^%s*{') then
+      return nil, 'meta is not a JSON object'
+    end
+    local n = 8
+    for name, value in pairs(decoded) do
+      if type(name) ~= 'string' or type(value) ~= 'string' then
+        return nil, 'meta field ' .. tostring(name) .. ' is not a string'
+      end
+      if not is_utf8(name) or not is_utf8(value) then
+        return nil, 'a meta field is not UTF-8'
+      end
+      if name == 'id' then
+        values[2] = value
+      elseif name == 'attempt' then
+        values[6] = value
+      elseif name == 'payload' or name == 'due_ms' then
+        return nil, 'meta may not hold ' .. name
+      else
+        values[n + 1], values[n + 2] = name, value
+        n = n + 2
+      end
+      if n > 2 * MAX_FIELDS then
+        return nil, 'more than ' .. MAX_FIELDS .. ' fields'
+      end
+    end
+    fields = decoded
+  end
+  if values[2] == '' or string.find(values[2], SEP, 1, true) then
+    return nil, 'no message ID: an empty member, or a retry without its meta'
+  end
+  if not is_utf8(values[2]) then
+    return nil, 'the message ID is not UTF-8'
+  end
+  if not is_count(values[6]) then
+    return nil, 'attempt is not a positive whole number'
+  end
+  if fields['max_attempts'] and not is_count(fields['max_attempts']) then
+    return nil, 'max_attempts is not a positive whole number'
+  end
+  if fields['expires_ms'] and not is_count(fields['expires_ms']) then
+    return nil, 'expires_ms is not a positive whole number'
+  end
+  return values, fields
+end
+
+-- Appends name and value pairs to an XADD argument list.
+local function extend_values(values, pairs_)
+  for i = 1, #pairs_ do
+    values[#values + 1] = pairs_[i]
+  end
+  return values
+end

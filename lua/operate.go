@@ -1,0 +1,253 @@
+package lua
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Drained counts what one drain did. Wait is the time until the next due message: zero = more is due now, negative = nothing is
+// scheduled, or the queue is held. Refusal is the server's error when the stream refused an entry.
+type Drained struct {
+	Moved, Buried int
+	Wait          time.Duration
+	Refusal       string
+}
+
+var drainScript = load("drain",
+	[]string{"due", "payload", "meta", "stream", "dead", "policy"},
+	[]string{"limit", "max_bytes"}, nil)
+
+// Drain moves at most limit due messages into the stream, oldest due first, and stops after maxBytes.
+func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (Drained, error) {
+	reply, err := drainScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy},
+		[]string{strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 4)
+	if err != nil {
+		return Drained{}, err
+	}
+	var n [3]int64
+	for i := range n {
+		if n[i], err = reply[i].AsInt64(); err != nil {
+			return Drained{}, drainScript.unexpected(err)
+		}
+	}
+	refusal, err := reply[3].ToString()
+	return Drained{int(n[0]), int(n[1]), time.Duration(n[2]) * time.Millisecond, refusal}, drainScript.unexpected(err)
+}
+
+// Trimmed counts what one trim did. Cursor is "" when the sweep came round. Groups is how many groups the stream has; with none,
+// nothing is ever freed.
+type Trimmed struct {
+	Freed  int
+	Cursor string
+	Groups int
+}
+
+var trimScript = load("trim", []string{"stream", "seen"}, []string{"cursor", "limit", "max_bytes"}, nil)
+
+// Trim frees entries that every group has acknowledged: from the head of the stream, and when there is nothing there, behind
+// entries that stay pending, from cursor on.
+func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, maxBytes int) (Trimmed, error) {
+	if cursor == "" {
+		cursor = "0-0"
+	}
+	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen}, []string{cursor, strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 3)
+	if err != nil {
+		return Trimmed{}, err
+	}
+	freed, err := reply[0].AsInt64()
+	if err != nil {
+		return Trimmed{}, trimScript.unexpected(err)
+	}
+	groups, err := reply[2].AsInt64()
+	if err != nil {
+		return Trimmed{}, trimScript.unexpected(err)
+	}
+	next, err := reply[1].ToString()
+	if next == "0-0" {
+		next = ""
+	}
+	return Trimmed{int(freed), next, int(groups)}, trimScript.unexpected(err)
+}
+
+var heartbeatScript = load("heartbeat", []string{"bridges"}, []string{"bridge", "timeout"}, nil)
+
+// Heartbeat says that a bridge lives, and returns all that do, with the server's time.
+func Heartbeat(ctx context.Context, c rueidis.Client, g Globals, bridge string, timeout time.Duration) (now time.Time, live []string, err error) {
+	reply, err := heartbeatScript.list(ctx, c, []string{g.Bridges}, []string{bridge, strconv.FormatInt(timeout.Milliseconds(), 10)}, 1)
+	if err != nil {
+		return now, nil, err
+	}
+	ms, err := reply[0].AsInt64()
+	if err != nil {
+		return now, nil, heartbeatScript.unexpected(err)
+	}
+	live, err = texts(reply[1:])
+	return time.UnixMilli(ms), live, heartbeatScript.unexpected(err)
+}
+
+func texts(reply []rueidis.RedisMessage) ([]string, error) {
+	out := make([]string, len(reply))
+	for i := range reply {
+		var err error
+		if out[i], err = reply[i].ToString(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+var registerScript = load("register", []string{"queues", "wake"}, nil, []string{"queue"})
+
+// Register makes queues known to the bridges, and says how many of them were new.
+func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string) (int, error) {
+	n, err := registerScript.integer(ctx, c, []string{g.Queues, g.Wake}, queues)
+	return int(n), err
+}
+
+var configureScript = load("configure", []string{"settings", "wake"}, nil, []string{"field", "value"})
+
+// Configure writes settings (an empty value removes a field): to a queue's policy with its wake stream, or to the defaults with theirs.
+func Configure(ctx context.Context, c rueidis.Client, settings, wake string, values []FieldValue) error {
+	args := make([]string, 0, 2*len(values))
+	for _, v := range values {
+		args = append(args, v.Field, v.Value)
+	}
+	_, err := configureScript.integer(ctx, c, []string{settings, wake}, args)
+	return err
+}
+
+// Redrive is one dead letter to schedule again.
+type Redrive struct {
+	Letter  string // ID in the stream of dead letters
+	When    When
+	Payload *[]byte // nil = its own
+	Fields  string  // "" = keep; else from EncodeMeta: replaces headers, max_attempts and expires_ms
+}
+
+// Redriven is what became of one Redrive.
+type Redriven int
+
+// Outcomes of RedriveDead.
+const (
+	RedriveMalformed Redriven = -2 // Fields is not an object of strings
+	RedriveNoPayload Redriven = -1 // its body was lost or unreadable: give a payload
+	RedriveGone      Redriven = 0  // redriven or purged by someone else
+	RedriveScheduled Redriven = 1
+)
+
+var redriveScript = load("redrive",
+	[]string{"dead", "due", "payload", "meta", "wake"}, nil,
+	[]string{"letter", "when", "edited", "payload", "fields"})
+
+// RedriveDead schedules dead letters again, each for the group it failed in, from attempt 1 and without its old expiry.
+func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redrive) ([]Redriven, error) {
+	args := make([]string, 0, 5*len(letters))
+	for _, l := range letters {
+		edited, payload := "", ""
+		if l.Payload != nil {
+			edited, payload = "1", rueidis.BinaryString(*l.Payload)
+		}
+		args = append(args, l.Letter, string(l.When), edited, payload, l.Fields)
+	}
+	reply, err := redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake}, args, len(letters))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Redriven, len(reply))
+	for i, n := range reply {
+		out[i] = Redriven(n)
+	}
+	return out, nil
+}
+
+// Look is what a survey saw of one queue. Err is set when the queue could not be looked at; the other fields are zero then.
+type Look struct {
+	Wait    time.Duration // until the head is due; negative = nothing is scheduled
+	Overdue time.Duration // how late the head is
+	Token   string        // ID of the wake token
+	Busy    bool          // the stream holds entries, or a group holds some
+	Untidy  bool          // bodies without a member, or dedup windows
+	Err     error
+}
+
+var surveyScript = func() *script {
+	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen"}, nil, nil)
+	s.everyKey = true
+	return s
+}()
+
+// MaxSurvey is how many queues one survey looks at.
+const MaxSurvey = 250
+
+// Survey looks at up to MaxSurvey queues in one request. On a cluster the queues must share a slot: give it one.
+func Survey(ctx context.Context, c rueidis.Client, queues []Keys) ([]Look, error) {
+	keys := make([]string, 0, 6*len(queues))
+	for _, k := range queues {
+		keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen)
+	}
+	reply, err := surveyScript.list(ctx, c, keys, nil, 5*len(queues))
+	if err != nil {
+		return nil, err
+	}
+	looks := make([]Look, len(queues))
+	for i := range looks {
+		if looks[i], err = parseLook(reply[5*i : 5*i+5]); err != nil {
+			return nil, surveyScript.unexpected(err)
+		}
+	}
+	return looks, nil
+}
+
+func parseLook(reply []rueidis.RedisMessage) (Look, error) {
+	var n [5]int64
+	for _, i := range []int{0, 1, 3, 4} {
+		var err error
+		if n[i], err = reply[i].AsInt64(); err != nil {
+			return Look{}, err
+		}
+	}
+	token, err := reply[2].ToString()
+	if err != nil {
+		return Look{}, err
+	}
+	if n[0] == -2 {
+		return Look{Err: surveyError(token)}, nil
+	}
+	return Look{
+		Wait: time.Duration(n[0]) * time.Millisecond, Overdue: time.Duration(n[1]) * time.Millisecond,
+		Token: token, Busy: n[3] == 1, Untidy: n[4] == 1,
+	}, nil
+}
+
+// Swept is what one look for orphans did: Found are candidates to confirm a minute later.
+type Swept struct {
+	Deleted int
+	Cursor  string // "0" = came round
+	Found   []string
+}
+
+var orphansScript = load("orphans", []string{"due", "fields"}, []string{"cursor", "limit"}, []string{"confirmed"})
+
+// SweepOrphans deletes those of the confirmed fields of a hash (payload or meta) that still have no member in the schedule, and
+// looks at roughly limit further fields.
+func SweepOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int, confirmed []string) (Swept, error) {
+	if cursor == "" {
+		cursor = "0"
+	}
+	reply, err := orphansScript.list(ctx, c, []string{due, hash}, append([]string{cursor, strconv.Itoa(limit)}, confirmed...), 2)
+	if err != nil {
+		return Swept{}, err
+	}
+	deleted, err := reply[0].AsInt64()
+	if err != nil {
+		return Swept{}, orphansScript.unexpected(err)
+	}
+	rest, err := texts(reply[1:])
+	if err != nil {
+		return Swept{}, orphansScript.unexpected(err)
+	}
+	return Swept{int(deleted), rest[0], rest[1:]}, nil
+}

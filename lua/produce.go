@@ -1,0 +1,161 @@
+package lua
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Verdict is what became of one message of an enqueue.
+type Verdict int
+
+// Verdicts of Enqueue.
+const (
+	Malformed Verdict = -1 // its meta is not an object of strings
+	Duplicate Verdict = 0  // its ID is scheduled already, or inside its dedup window
+	Scheduled Verdict = 1
+	Ready     Verdict = 2 // straight into the stream
+	Repeated  Verdict = 3 // an earlier call with the same token took it
+)
+
+// When is a point in time in the form scripts take: After (by the server's clock) or At.
+type When string
+
+// After is d from the moment the script runs, in whole milliseconds, rounded up.
+func After(d time.Duration) When {
+	return When("+" + strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10))
+}
+
+// At is a Unix time in milliseconds, rounded up: never early.
+func At(t time.Time) When {
+	ms := t.UnixMilli()
+	if t.After(time.UnixMilli(ms)) {
+		ms++
+	}
+	return When(strconv.FormatInt(ms, 10))
+}
+
+// Dedup says how an ID is compared with those that are known.
+type Dedup string
+
+// Known values of Dedup; any other is a window from Window.
+const (
+	Fresh  Dedup = ""  // the ID was made a moment ago and is nobody else's: not compared
+	Refuse Dedup = "0" // refused when it is scheduled or in a window
+)
+
+// Window also remembers the ID for d, counted from now.
+func Window(d time.Duration) Dedup { return Dedup(strconv.FormatInt(max(1, d.Milliseconds()), 10)) }
+
+// Item is one message of an enqueue.
+type Item struct {
+	ID      string
+	When    When
+	Payload []byte
+	Meta    string // from EncodeMeta
+	Dedup   Dedup
+}
+
+// Receipt is the answer to one Item.
+type Receipt struct {
+	Verdict Verdict
+	Due     time.Time
+}
+
+// Token names one enqueue call, so that it can be repeated when its reply was lost. Done is the caller's previous token.
+type Token struct {
+	Name, Done string
+	Window     time.Duration
+}
+
+var enqueueScript = load("enqueue",
+	[]string{"due", "payload", "meta", "stream", "wake", "seen", "policy"},
+	[]string{"token", "done", "token_ms"},
+	[]string{"id", "when", "payload", "meta", "dedup"})
+
+// Enqueue takes messages into a queue, all in one script call: either it fails and nothing was taken (but see Ambiguous), or each
+// item has a receipt, in order. ErrFull: the server refused the call as a whole.
+func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
+	args := make([]string, 0, 3+5*len(items))
+	args = append(args, token.Name, token.Done, strconv.FormatInt(token.Window.Milliseconds(), 10))
+	for _, it := range items {
+		args = append(args, it.ID, string(it.When), rueidis.BinaryString(it.Payload), it.Meta, string(it.Dedup))
+	}
+	reply, err := enqueueScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}, args, 2*len(items))
+	if err != nil {
+		return nil, err
+	}
+	receipts := make([]Receipt, len(items))
+	for i := range receipts {
+		receipts[i] = Receipt{Verdict(reply[2*i]), time.UnixMilli(reply[2*i+1])}
+	}
+	return receipts, nil
+}
+
+// EncodeMeta returns the meta of a first-time message: a JSON object of strings, or "" when there is nothing to say.
+func EncodeMeta(headers map[string]string, maxAttempts int, expires time.Time) string {
+	if len(headers) == 0 && maxAttempts == 0 && expires.IsZero() {
+		return ""
+	}
+	meta := make(map[string]string, len(headers)+2)
+	for name, value := range headers {
+		meta[HeaderPrefix+name] = value
+	}
+	if maxAttempts != 0 {
+		meta[FieldMaxAttempts] = strconv.Itoa(maxAttempts)
+	}
+	if !expires.IsZero() {
+		meta[FieldExpires] = strconv.FormatInt(expires.UnixMilli(), 10)
+	}
+	text, err := json.Marshal(meta)
+	if err != nil {
+		panic(err) // a map of strings always encodes
+	}
+	return string(text)
+}
+
+// DecodeMeta reads the meta of a member of the schedule into an Entry; ok is false when it is not an object of strings.
+func DecodeMeta(member, meta string) (e Entry, ok bool) {
+	e = Entry{ID: member, Attempt: 1}
+	if meta == "" {
+		return e, true
+	}
+	var fields map[string]string
+	if json.Unmarshal([]byte(meta), &fields) != nil {
+		return e, false
+	}
+	for name, value := range fields {
+		e.set(name, value)
+	}
+	return e, true
+}
+
+var cancelScript = load("cancel", []string{"due", "payload", "meta", "seen"}, nil, []string{"id"})
+
+// Cancel takes messages out of the schedule. True means that the message will never be delivered; false that it was not scheduled.
+func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string) ([]bool, error) {
+	reply, err := cancelScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Seen}, ids, len(ids))
+	return truths(reply), err
+}
+
+func truths(reply []int64) []bool {
+	out := make([]bool, len(reply))
+	for i, n := range reply {
+		out[i] = n == 1
+	}
+	return out
+}
+
+var rescheduleScript = load("reschedule", []string{"due", "wake"}, []string{"id", "when"}, nil)
+
+// Reschedule moves the due time of a message that is still scheduled, and says to when. False: it was not scheduled.
+func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When) (due time.Time, moved bool, err error) {
+	reply, err := rescheduleScript.integers(ctx, c, []string{k.Due, k.Wake}, []string{id, string(when)}, 2)
+	if err != nil {
+		return time.Time{}, false, err
+	}
+	return time.UnixMilli(reply[1]), reply[0] == 1, nil
+}

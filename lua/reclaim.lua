@@ -1,0 +1,61 @@
+-- reclaim: takes entries that a group holds for longer than the visibility timeout as failed: again later, or a dead letter.
+-- Uses: base entry exit
+-- KEYS[1] stream (stream)
+-- KEYS[2] due (zset)
+-- KEYS[3] payload (hash)
+-- KEYS[4] meta (hash)
+-- KEYS[5] dead (stream)
+-- KEYS[6] wake (stream)
+-- ARGV[1] group (string)
+-- ARGV[2] max_attempts (integer, for messages that do not carry their own)
+-- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
+-- ARGV[4] consumer (string, the name entries pass through)
+-- ARGV[5] min_idle (integer, ms)
+-- ARGV[6] cursor (entry ID to go on from, '0-0' at first)
+-- ARGV[7] limit (integer, entries at most)
+-- ARGV[8] max_bytes (integer, bytes of entries after which no further one is taken)
+-- Returns: cursor (entry ID for the next call, '0-0' = came round), retried, buried, skipped, stuck (integers)
+-- Complexity: O(log n) per entry, and 10 pending entries looked at for each
+-- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after min_idle.
+-- Run twice: harmless; the second run finds the next ones.
+local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = ARGV[2], delays = delay_list(ARGV[3])}
+local wake, group, consumer = KEYS[6], ARGV[1], ARGV[4]
+local min_idle, cursor, limit, max_bytes = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'})
+if bad then return bad end
+
+redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
+local now = now_ms()
+local before = head(k.due)
+local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0}, {}, 0
+
+local function take(entry, body)
+  local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
+  -- One delivery by XREADGROUP and this claim are expected; whatever else was counted was a delivery by somebody's own claim.
+  local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
+  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. min_idle .. ' ms', burnt = burnt}
+  local verdict = leave(k, group, entry, body, how, now)
+  count[verdict] = count[verdict] + 1
+  if verdict > LOST then left[#left + 1] = entry end
+  for _, part in ipairs(body) do bytes = bytes + #part end
+end
+
+for _ = 1, limit do
+  local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, min_idle, cursor, 'COUNT', 1)
+  cursor = reply[1]
+  for _, one in ipairs(reply[2]) do
+    if one and one[2] then take(one[1], one[2]) end
+  end
+  for _, entry in ipairs(reply[3] or {}) do
+    -- XAUTOCLAIM has dropped it from the pending list already.
+    local verdict = bury_lost_body(k, group, entry, '', now, true)
+    count[verdict] = count[verdict] + 1
+  end
+  if cursor == '0-0' or bytes >= max_bytes then break end
+end
+if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, consumer) == 0 then
+  redis.call('XGROUP', 'DELCONSUMER', k.stream, group, consumer) -- it holds nothing; nobody should have to look at it
+end
+free(k.stream, left)
+wake_if_earlier(wake, before, head(k.due))
+return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK]}

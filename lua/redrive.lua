@@ -1,0 +1,58 @@
+-- redrive: schedules dead letters again, each for the group it failed in, from attempt 1 and without its old expiry.
+-- Uses: base entry
+-- KEYS[1] dead (stream)
+-- KEYS[2] due (zset)
+-- KEYS[3] payload (hash)
+-- KEYS[4] meta (hash)
+-- KEYS[5] wake (stream)
+-- ARGV[1...] letter, when, edited, payload, fields (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload; bytes; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms)
+-- Returns: per dead letter an integer: 1 scheduled, 0 gone, -1 has no payload of its own (lost or unreadable body: give one), -2 fields malformed
+-- Complexity: O(log n) per dead letter
+-- If a command fails here: before XDEL nothing of this letter is written; after it only commands follow that cannot fail.
+-- Run twice: harmless; the second run answers 0.
+local dead, due, payload, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
+if bad then return bad end
+
+redis.call('HDEL', payload, SEP) -- removes nothing, and opens a full server for the rest
+local now = now_ms()
+local before = head(due)
+local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, meta = true, raw = true, expires_ms = true}
+
+local function again(letter, when, edited, new_payload, new_fields)
+  local found = redis.call('XRANGE', dead, letter, letter)
+  if not found[1] then return 0 end
+  local body, fields, kept = found[1][2], {}, {}
+  for i = 1, #body, 2 do fields[body[i]] = body[i + 1] end
+  local bytes = edited == '1' and new_payload or fields['payload']
+  if not bytes then return -1 end
+  local id = fields['id'] or ''
+  if id == '' or string.find(id, SEP, 1, true) or not is_utf8(id) then id = letter end
+  local fresh = new_fields ~= '' and new_fields or nil
+  if fresh then
+    local ok, decoded = pcall(cjson.decode, fresh)
+    if not entry_values(id, '', fresh, '0') or not ok then return -2 end
+    for name, value in pairs(decoded) do kept[name] = value end
+  end
+  for name, value in pairs(fields) do
+    local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
+    if not drop[name] and not replaced and kept[name] == nil and is_utf8(name) and is_utf8(value) then kept[name] = value end
+  end
+  if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
+  kept['id'], kept['attempt'], kept['for'] = id, '1', fields['group']
+  local member = id .. SEP .. (fields['group'] or '') .. SEP .. letter
+  local encoded, at = cjson.encode(kept), due_at(when, now)
+
+  if redis.call('XDEL', dead, letter) == 0 then return 0 end
+  if bytes ~= '' then redis.call('HSET', payload, member, bytes) end
+  redis.call('HSET', meta, member, encoded)
+  redis.call('ZADD', due, digits(at), member)
+  return 1
+end
+
+local reply = {}
+for i = 1, #ARGV, 5 do
+  reply[#reply + 1] = again(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+end
+wake_if_earlier(wake, before, head(due))
+return reply

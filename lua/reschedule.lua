@@ -1,0 +1,22 @@
+-- reschedule: moves the due time of a message that is still scheduled.
+-- Uses: base
+-- KEYS[1] due (zset)
+-- KEYS[2] wake (stream)
+-- ARGV[1] id (string)
+-- ARGV[2] when ('+ms' or Unix ms)
+-- Returns: two integers: 1 moved or 0 not scheduled; due Unix ms
+-- Complexity: O(log n)
+-- If a command fails here: the due time is moved and the wake token missing: late by the ceiling at most.
+-- Run twice: harmless with an absolute time; a relative one counts from the last run.
+local due, wake = KEYS[1], KEYS[2]
+local bad = wrong_type({due, 'zset', wake, 'stream'})
+if bad then return bad end
+
+redis.call('ZREM', due, SEP) -- removes nothing, and opens a full server for the rest
+local now = now_ms()
+local at = due_at(ARGV[2], now)
+local before = head(due)
+if not redis.call('ZSCORE', due, ARGV[1]) then return {0, at} end
+redis.call('ZADD', due, 'XX', digits(at), ARGV[1])
+wake_if_earlier(wake, before, head(due))
+return {1, at}

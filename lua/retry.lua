@@ -1,0 +1,36 @@
+-- retry: takes entries out of a group's pending list as failed (again later, or a dead letter), as dead, or as never started (again at once).
+-- Uses: base entry exit
+-- KEYS[1] stream (stream)
+-- KEYS[2] due (zset)
+-- KEYS[3] payload (hash)
+-- KEYS[4] meta (hash)
+-- KEYS[5] dead (stream)
+-- KEYS[6] wake (stream)
+-- ARGV[1] group (string)
+-- ARGV[2] max_attempts (integer, for messages that do not carry their own)
+-- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
+-- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry', 'dead' or 'release'; ms, '' = from delays; string; string)
+-- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused
+-- Complexity: O(log n) per entry
+-- If a command fails here: before XACK the entry stays pending; after it only commands follow that cannot fail.
+-- Run twice: harmless; the second run answers 0.
+local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = ARGV[2], delays = delay_list(ARGV[3])}
+local wake, group = KEYS[6], ARGV[1]
+local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'})
+if bad then return bad end
+
+redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
+local now = now_ms()
+local before = head(k.due)
+local reply, left = {}, {}
+for i = 4, #ARGV, 6 do
+  local entry = ARGV[i]
+  local found = redis.call('XRANGE', k.stream, entry, entry)
+  local how = {id = ARGV[i + 1], action = ARGV[i + 2], delay = tonumber(ARGV[i + 3]), reason = ARGV[i + 4], error = ARGV[i + 5]}
+  local verdict = leave(k, group, entry, found[1] and found[1][2], how, now)
+  reply[#reply + 1] = verdict
+  if verdict > LOST then left[#left + 1] = entry end
+end
+free(k.stream, left)
+wake_if_earlier(wake, before, head(k.due))
+return reply

@@ -1,0 +1,124 @@
+package lua
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+//go:embed *.lua lib/*.lua
+var sources embed.FS
+
+// script is one transition. The lists of names are what the Go call sends; TestHeaders holds them against the Lua header.
+type script struct {
+	name     string
+	keys     []string
+	args     []string // sent once
+	each     []string // sent for every item, after args
+	everyKey bool     // the whole list of keys is repeated, too
+	exec     *rueidis.Lua
+}
+
+// load builds a script from its file and the library files that its "Uses" line names.
+// Scripts are never repeated by the client library: whether a repeat is harmless is for the caller to know.
+func load(name string, keys, args, each []string) *script {
+	return &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(Source(name))}
+}
+
+var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
+
+// Source returns the full text of a script as the server gets it. It panics on a name that does not exist.
+func Source(name string) string {
+	text := read(name + ".lua")
+	var b strings.Builder
+	for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(text)[1]) {
+		b.WriteString(stripComments(read("lib/" + lib + ".lua")))
+	}
+	b.WriteString(stripComments(text))
+	return b.String()
+}
+
+func read(file string) string {
+	text, err := sources.ReadFile(file)
+	if err != nil {
+		panic(fmt.Sprintf("lua: script %s is not part of the build: %v", file, err))
+	}
+	return string(text)
+}
+
+// stripComments drops lines that are only a comment, so that each server keeps less text.
+func stripComments(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if t := strings.TrimSpace(line); t != "" && !strings.HasPrefix(t, "--") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// run executes the script in one round trip, two when the server does not know it yet.
+func (s *script) run(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {
+	n := len(args) - len(s.args)
+	fits := n == 0 || n > 0 && len(s.each) > 0 && n%len(s.each) == 0
+	if s.everyKey {
+		fits = fits && len(keys)%len(s.keys) == 0
+	} else {
+		fits = fits && len(keys) == len(s.keys)
+	}
+	if !fits {
+		return rueidis.RedisMessage{}, fmt.Errorf("lua: %s: %d keys and %d arguments do not fit its header", s.name, len(keys), len(args))
+	}
+	reply, err := s.exec.Exec(ctx, c, keys, args).ToMessage()
+	if err != nil {
+		return reply, classify(s.name, err)
+	}
+	return reply, nil
+}
+
+// integer runs a script that answers with one integer.
+func (s *script) integer(ctx context.Context, c rueidis.Client, keys, args []string) (int64, error) {
+	reply, err := s.run(ctx, c, keys, args)
+	if err != nil {
+		return 0, err
+	}
+	n, err := reply.AsInt64()
+	return n, s.unexpected(err)
+}
+
+// integers runs a script that answers with a list of want integers.
+func (s *script) integers(ctx context.Context, c rueidis.Client, keys, args []string, want int) ([]int64, error) {
+	reply, err := s.run(ctx, c, keys, args)
+	if err != nil {
+		return nil, err
+	}
+	list, err := reply.AsIntSlice()
+	if err == nil && len(list) != want {
+		err = fmt.Errorf("%d values where %d belong", len(list), want)
+	}
+	return list, s.unexpected(err)
+}
+
+// list runs a script that answers with a list of at least want values.
+func (s *script) list(ctx context.Context, c rueidis.Client, keys, args []string, want int) ([]rueidis.RedisMessage, error) {
+	reply, err := s.run(ctx, c, keys, args)
+	if err != nil {
+		return nil, err
+	}
+	list, err := reply.ToArray()
+	if err == nil && len(list) < want {
+		err = fmt.Errorf("%d values where %d belong", len(list), want)
+	}
+	return list, s.unexpected(err)
+}
+
+func (s *script) unexpected(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("lua: %s: unexpected reply: %w", s.name, err)
+}
