@@ -1,0 +1,57 @@
+# `make` alone lists the targets.
+
+GO          ?= go
+GOTESTFLAGS ?=
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+IMAGE       ?= duestream:local
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "Variables: GOTESTFLAGS (make test GOTESTFLAGS='-race -run TestX'), VERSION, IMAGE, BUILDER_IMAGE."
+
+# Packages that measure lateness share the machine, so no more than two run at once.
+.PHONY: test
+test: ## run all tests; finds or installs a Redis by itself
+	$(GO) test -p 2 -timeout 20m $(GOTESTFLAGS) ./...
+
+.PHONY: race
+race: ## run all tests with the race detector
+	$(MAKE) test GOTESTFLAGS="-race $(GOTESTFLAGS)"
+
+.PHONY: bench
+bench: ## run the benchmarks, and nothing else, one package at a time
+	$(GO) test -p 1 -timeout 60m -run '^$$' -bench . -benchmem $(GOTESTFLAGS) ./...
+
+.PHONY: lint
+lint: fmt-check vet staticcheck ## gofmt, go vet, staticcheck
+
+.PHONY: fmt-check
+fmt-check: ## fail when gofmt would change a file
+	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) || exit 1; \
+	if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+
+.PHONY: vet
+vet: ## go vet
+	$(GO) vet ./...
+
+# Run by version and not required by go.mod, so that its dependencies do not become ours.
+.PHONY: staticcheck
+staticcheck: ## staticcheck, at the version pinned here
+	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: tidy-check
+tidy-check: ## fail when go.mod or go.sum is not tidy
+	$(GO) mod tidy -diff
+
+.PHONY: build
+build: ## static binary in bin/duestream
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o bin/duestream ./cmd/duestream
+
+.PHONY: image
+image: ## container image duestream:local; IMAGE and BUILDER_IMAGE replace its name and the golang image
+	docker build --build-arg VERSION="$(VERSION)" $(if $(BUILDER_IMAGE),--build-arg BUILDER_IMAGE="$(BUILDER_IMAGE)") -t "$(IMAGE)" .

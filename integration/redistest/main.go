@@ -1,0 +1,84 @@
+package redistest
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+var exits struct {
+	mu   sync.Mutex
+	next int
+	fns  map[int]func() error
+}
+
+// atExit has f called when Run ends, the latest first. The returned function takes it back.
+func atExit(f func() error) (remove func()) {
+	exits.mu.Lock()
+	defer exits.mu.Unlock()
+	if exits.fns == nil {
+		exits.fns = map[int]func() error{}
+	}
+	id := exits.next
+	exits.next++
+	exits.fns[id] = f
+	return func() {
+		exits.mu.Lock()
+		defer exits.mu.Unlock()
+		delete(exits.fns, id)
+	}
+}
+
+// Main is a whole TestMain: it runs the tests, ends the servers that they started, and exits with status 1 when a test
+// failed or a goroutine outlived the tests. Further options are for goroutines that the package cannot end.
+func Main(m *testing.M, opts ...goleak.Option) { os.Exit(Run(m, opts...)) }
+
+// Run does what [Main] does and returns the exit status, for a TestMain that has more to do.
+func Run(m *testing.M, opts ...goleak.Option) int {
+	code := m.Run()
+	if err := endAll(); err != nil {
+		fmt.Fprintln(os.Stderr, "redistest:", err)
+		code = max(code, 1)
+	}
+	if code != 0 {
+		return code // a failed test often leaves goroutines, which are not the news
+	}
+	if err := goleak.Find(opts...); err != nil {
+		fmt.Fprintln(os.Stderr, "redistest: goroutines outlived the tests:", err)
+		return 1
+	}
+	return 0
+}
+
+func endAll() error {
+	var first error
+	for {
+		exits.mu.Lock()
+		exits.next--
+		f, left := exits.fns[exits.next], exits.next > 0
+		delete(exits.fns, exits.next)
+		exits.mu.Unlock()
+		if f != nil {
+			if err := f(); err != nil && first == nil {
+				first = err
+			}
+		}
+		if !left {
+			return first
+		}
+	}
+}
+
+// IgnoreServers are the options with which a test may look for leaked goroutines of its own while servers of this
+// package are running.
+func IgnoreServers() []goleak.Option {
+	return []goleak.Option{
+		goleak.IgnoreAnyFunction("github.com/duestream/duestream/integration/redistest.runChild"),
+		goleak.IgnoreAnyFunction("github.com/ory/dockertest/v3.(*Resource).Expire.func1"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+	}
+}

@@ -1,0 +1,207 @@
+package redistest
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// Proxy passes TCP connections on to a server and breaks them on demand. All methods are safe for concurrent use. It is
+// closed, with all its connections, when the test ends.
+type Proxy struct {
+	t      testing.TB
+	server *Server
+	addr   string
+	wg     sync.WaitGroup // accept loops and links
+
+	mu       sync.Mutex
+	listener net.Listener // nil while refusing
+	closed   bool
+	links    map[*link]struct{}
+	stalled  bool
+	armed    int
+	commands []string // upper case; empty means any
+	cuts     int
+}
+
+// Proxy starts a proxy in front of the server. It works for plain TCP, not for TLS or Unix sockets.
+func (s *Server) Proxy(t testing.TB) *Proxy {
+	t.Helper()
+	if s.opt.TLSConfig != nil || s.opt.DialCtxFn != nil {
+		t.Fatalf("redistest: the proxy speaks plain TCP only, %s does not", s.Name())
+	}
+	p := &Proxy{t: t, server: s, links: map[*link]struct{}{}}
+	for p.listener == nil {
+		port, err := freePort()
+		if err != nil {
+			t.Fatalf("redistest: proxy: %v", err)
+		}
+		// Another process may have taken the port meanwhile: then try the next one.
+		p.listener, _ = net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	}
+	p.addr = p.listener.Addr().String()
+	p.wg.Add(1)
+	go p.accept(p.listener)
+	t.Cleanup(p.close)
+	return p
+}
+
+// Addr returns the host:port to connect to.
+func (p *Proxy) Addr() string { return p.addr }
+
+// URL returns the server's URL with the proxy's address.
+func (p *Proxy) URL() string { return strings.Replace(p.server.url, p.server.Addr(), p.addr, 1) }
+
+// Client returns a client whose connections all go through the proxy, as [Server.Client] does.
+func (p *Proxy) Client(t testing.TB, opts ...func(*rueidis.ClientOption)) rueidis.Client {
+	t.Helper()
+	opt := p.server.opt
+	opt.InitAddress = []string{p.addr}
+	return newClient(t, opt, opts)
+}
+
+// CutAll closes every connection that is open now. New ones are accepted.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.close()
+	}
+}
+
+// CutAfterForward makes the next n requests ambiguous: each is forwarded whole, the server executes it and its reply is
+// thrown away, then the connection is closed. With names, only requests of those commands count ("EVALSHA"); without,
+// any does, also those with which a client opens a connection. Requests before it on the same connection are executed
+// too, and their replies may be lost with it. It replaces what is left of an earlier call; n = 0 disarms.
+func (p *Proxy) CutAfterForward(n int, commands ...string) {
+	upper := make([]string, len(commands))
+	for i, c := range commands {
+		upper[i] = strings.ToUpper(c)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.armed, p.commands = n, upper
+}
+
+// Cuts returns how many connections CutAfterForward has closed. It counts after the server has executed the request.
+func (p *Proxy) Cuts() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cuts
+}
+
+// Refuse makes the proxy's port refuse connections, or accept them again. Open connections stay; CutAll ends those.
+func (p *Proxy) Refuse(refuse bool) {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case refuse && p.listener != nil:
+		p.listener.Close()
+		p.listener = nil
+	case !refuse && p.listener == nil && !p.closed:
+		l, err := net.Listen("tcp", p.addr)
+		if err != nil {
+			p.t.Errorf("redistest: proxy: listen again: %v", err)
+			return
+		}
+		p.listener = l
+		p.wg.Add(1)
+		go p.accept(l)
+	}
+}
+
+// Stall makes the proxy swallow every byte in both directions while connections stay open and new ones are accepted, as
+// a dead network path does. Stall(false) closes the connections that lost bytes and lets the others go on.
+func (p *Proxy) Stall(stall bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stalled = stall
+	if stall {
+		return
+	}
+	for l := range p.links {
+		if l.lost.Load() {
+			l.close()
+		}
+	}
+}
+
+// Connections returns how many connections are open.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
+}
+
+func (p *Proxy) accept(l net.Listener) {
+	defer p.wg.Done()
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		p.wg.Add(1)
+		go func() {
+			defer p.wg.Done()
+			p.serve(c.(*net.TCPConn))
+		}()
+	}
+}
+
+func (p *Proxy) close() {
+	p.mu.Lock()
+	p.closed = true
+	if p.listener != nil {
+		p.listener.Close()
+		p.listener = nil
+	}
+	for l := range p.links {
+		l.close()
+	}
+	p.mu.Unlock()
+	p.wg.Wait()
+}
+
+// fate is what happens to a piece of traffic.
+type fate int
+
+const (
+	pass fate = iota
+	swallow
+	cut
+)
+
+// judge decides about one request.
+func (p *Proxy) judge(command string) fate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.stalled:
+		return swallow
+	case p.armed > 0 && (len(p.commands) == 0 || slices.Contains(p.commands, command)):
+		p.armed--
+		return cut
+	}
+	return pass
+}
+
+func (p *Proxy) isStalled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stalled
+}
+
+func (p *Proxy) addCut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cuts++
+}

@@ -1,0 +1,190 @@
+package redistest
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const rawTimeout = 2 * time.Second
+
+// rawConn is a plain RESP2 connection, for what a client library would hide: MONITOR, readiness, process identity.
+type rawConn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// serverError is an error reply, without the leading dash.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+
+// dialRaw connects and authenticates within rawTimeout.
+func dialRaw(opt rueidis.ClientOption) (*rawConn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), rawTimeout)
+	defer cancel()
+	addr := opt.InitAddress[0]
+	var nc net.Conn
+	var err error
+	switch {
+	case opt.DialCtxFn != nil:
+		nc, err = opt.DialCtxFn(ctx, addr, &opt.Dialer, opt.TLSConfig)
+	case opt.TLSConfig != nil:
+		nc, err = (&tls.Dialer{Config: opt.TLSConfig}).DialContext(ctx, "tcp", addr)
+	default:
+		nc, err = (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &rawConn{Conn: nc, r: bufio.NewReader(nc)}
+	if opt.Password != "" {
+		args := []string{"AUTH", opt.Password}
+		if opt.Username != "" {
+			args = []string{"AUTH", opt.Username, opt.Password}
+		}
+		if _, err := c.call(args...); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// call sends one command and returns its reply as text. It knows simple strings, integers, bulk strings and errors.
+func (c *rawConn) call(args ...string) (string, error) {
+	if err := c.SetDeadline(time.Now().Add(rawTimeout)); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(args))
+	for _, a := range args {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(a), a)
+	}
+	if _, err := io.WriteString(c.Conn, b.String()); err != nil {
+		return "", err
+	}
+	line, err := c.line()
+	if err != nil {
+		return "", err
+	}
+	switch line[0] {
+	case '+', ':':
+		return line[1:], nil
+	case '-':
+		return "", serverError(line[1:])
+	case '$':
+		n, err := strconv.Atoi(line[1:])
+		if err != nil || n < 0 {
+			return "", fmt.Errorf("reply %q", line)
+		}
+		buf := make([]byte, n+2)
+		if _, err := io.ReadFull(c.r, buf); err != nil {
+			return "", err
+		}
+		return string(buf[:n]), nil
+	}
+	return "", fmt.Errorf("reply %q", line)
+}
+
+func (c *rawConn) line() (string, error) {
+	line, err := c.r.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	line = strings.TrimRight(line, "\r\n")
+	if line == "" {
+		return "", errors.New("empty reply")
+	}
+	return line, nil
+}
+
+// info returns the fields of an INFO section.
+func (c *rawConn) info(section string) (map[string]string, error) {
+	text, err := c.call("INFO", section)
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[k] = v
+		}
+	}
+	return fields, nil
+}
+
+// awaitReady returns nil once the server answers PONG, which a loading server does not, and the last reason otherwise.
+// A positive pid must be that of the answering server: another server may have taken the port first.
+func awaitReady(opt rueidis.ClientOption, pid int, timeout time.Duration, gone <-chan struct{}) error {
+	deadline := time.Now().Add(timeout)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := probe(opt, pid)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no answer from %s after %v: %w", opt.InitAddress[0], timeout, err)
+		}
+		select {
+		case <-gone:
+			return errors.New("the server ended by itself")
+		case <-tick.C:
+		}
+	}
+}
+
+func probe(opt rueidis.ClientOption, pid int) error {
+	c, err := dialRaw(opt)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.call("PING"); err != nil {
+		return err
+	}
+	if pid <= 0 {
+		return nil
+	}
+	f, err := c.info("server")
+	if err != nil {
+		return err
+	}
+	if f["process_id"] != strconv.Itoa(pid) {
+		return fmt.Errorf("process %s answers instead of %d", f["process_id"], pid)
+	}
+	return nil
+}
+
+// identify fills in product and version. A server that forbids INFO stays anonymous.
+func (s *Server) identify() error {
+	c, err := dialRaw(s.opt)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	f, err := c.info("server")
+	if err != nil {
+		var se serverError
+		if errors.As(err, &se) {
+			return nil
+		}
+		return err
+	}
+	s.product, s.version = "redis", f["redis_version"]
+	if v := f["valkey_version"]; v != "" {
+		s.product, s.version = "valkey", v
+	}
+	return nil
+}
