@@ -1,0 +1,96 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// condition logs one line per change of state: when something starts to fail, when it fails for another reason, and when it works again.
+type condition struct {
+	log  *slog.Logger
+	what string
+
+	mu    sync.Mutex
+	kind  string // of the error that was logged; empty while all is well
+	since time.Time
+}
+
+func (c *condition) failing(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kind := kindOf(err)
+	if kind == c.kind {
+		return
+	}
+	if c.kind == "" {
+		c.since = time.Now()
+	}
+	c.kind = kind
+	c.log.Error(c.what+" is failing, and goes on trying", slog.Any("error", err), slog.String("hint", hintFor(err)))
+}
+
+func (c *condition) working() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kind == "" {
+		return
+	}
+	c.kind = ""
+	c.log.Info(c.what+" is working again", slog.Duration("after", time.Since(c.since).Round(time.Millisecond)))
+}
+
+var hints = []struct {
+	kind error
+	hint string
+}{
+	{lua.ErrFull, "maxmemory is reached: raise it, or find what fills it with `duestream stats`"},
+	{lua.ErrWrongType, "something else wrote to a key of this queue: look at it with `redis-cli TYPE`"},
+	{lua.ErrDenied, "check user, password and ACL rules: see docs/OPERATIONS.md"},
+	{lua.ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least"},
+	{lua.ErrNoGroup, "the consumer group was destroyed"},
+	{lua.ErrUnavailable, "is Redis up, and can it be reached?"},
+	{context.DeadlineExceeded, "Redis does not answer in time: is it overloaded, paused, or cut off?"},
+}
+
+func kindOf(err error) string {
+	for _, h := range hints {
+		if errors.Is(err, h.kind) {
+			return h.kind.Error()
+		}
+	}
+	return err.Error()
+}
+
+func hintFor(err error) string {
+	for _, h := range hints {
+		if errors.Is(err, h.kind) {
+			return h.hint
+		}
+	}
+	return "run `duestream doctor`"
+}
+
+// newBackoff returns the waits between tries of something that is repeated for ever: 50 ms to 2 s, jittered.
+func newBackoff() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
+		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
+}
+
+// sleep waits for d, or until ctx ends; false then.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,211 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// delivery is one entry that this worker holds, from the moment it was read until it is settled.
+type delivery struct {
+	msg    *Message
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	epoch  uint64 // Worker.broken when it was read
+
+	w        *Worker
+	mu       sync.Mutex
+	extended time.Time // monotonic: the server cannot have counted less idle time than since then
+	lost     bool
+}
+
+// held names the entry for an exit: with the message ID when the connection broke since, because a failover may have reused the entry ID.
+func (d *delivery) held() lua.Held {
+	if d.epoch == d.w.broken.Load() {
+		return lua.Held{Entry: d.msg.EntryID}
+	}
+	return lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID}
+}
+
+// foreign reports whether the entry is a retry for another group: acknowledged, never handled.
+func (d *delivery) foreign() bool { return d.msg.For != "" && d.msg.For != d.msg.Group }
+
+func (d *delivery) lose(cause error) {
+	d.mu.Lock()
+	d.lost = d.lost || errors.Is(cause, ErrLost)
+	d.mu.Unlock()
+	d.cancel(cause)
+}
+
+func (d *delivery) isLost() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lost
+}
+
+// holdings is the set of what a worker holds. Its size never exceeds Concurrency.
+type holdings struct {
+	mu      sync.Mutex
+	byEntry map[string]*delivery
+	waiting chan struct{} // closed when the set becomes empty
+}
+
+func (h *holdings) add(d *delivery) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.byEntry[d.msg.EntryID] = d
+}
+
+func (h *holdings) has(entry string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.byEntry[entry]
+	return ok
+}
+
+func (h *holdings) remove(d *delivery) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.byEntry[d.msg.EntryID] == d {
+		delete(h.byEntry, d.msg.EntryID)
+	}
+	if len(h.byEntry) == 0 && h.waiting != nil {
+		close(h.waiting)
+		h.waiting = nil
+	}
+}
+
+func (h *holdings) list() []*delivery {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]*delivery, 0, len(h.byEntry))
+	for _, d := range h.byEntry {
+		all = append(all, d)
+	}
+	return all
+}
+
+// empty returns a channel that is closed as soon as nothing is held. Nothing may be added meanwhile.
+func (h *holdings) empty() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.byEntry) == 0 {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	if h.waiting == nil {
+		h.waiting = make(chan struct{})
+	}
+	return h.waiting
+}
+
+func (h *holdings) cancelAll(cause error) {
+	for _, d := range h.list() {
+		d.cancel(cause)
+	}
+}
+
+const (
+	policyInterval   = 5 * time.Second
+	registerInterval = time.Minute
+	extendBatch      = 200
+	callTimeout      = 5 * time.Second
+)
+
+// extendLoop extends everything held at a third of the visibility timeout, and keeps the policy and the registration fresh.
+func (w *Worker) extendLoop(ctx context.Context) {
+	var policyDue, registerDue, extendDue time.Time
+	for {
+		now := time.Now()
+		if !now.Before(policyDue) {
+			w.refreshPolicy(ctx)
+			policyDue = now.Add(policyInterval)
+		}
+		if !now.Before(registerDue) && w.register(ctx) == nil {
+			registerDue = now.Add(registerInterval)
+		}
+		visibility := w.policy.Load().VisibilityTimeout
+		if !now.Before(extendDue) {
+			extendDue = now.Add(visibility / 3)
+			if w.extendHeld(ctx, visibility) != nil {
+				extendDue = time.Now().Add(max(50*time.Millisecond, visibility/10))
+			}
+		}
+		if !sleep(ctx, min(time.Until(extendDue), time.Until(policyDue))) {
+			return
+		}
+	}
+}
+
+func (w *Worker) refreshPolicy(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	p, warning, err := ReadPolicy(ctx, w.cfg.Client, w.cfg.Prefix, w.cfg.Queue, w.cfg.Group)
+	if err != nil {
+		return // the last one stays in force; the outage is reported by the reads
+	}
+	if old := w.policy.Swap(&p); *old != p {
+		w.log.Info("policy", slog.Duration("visibility_timeout", p.VisibilityTimeout), slog.Int("max_attempts", p.MaxAttempts),
+			slog.Duration("retry_min", p.RetryMin), slog.Duration("retry_max", p.RetryMax))
+		if warning != nil {
+			w.log.Warn("policy has settings that do not count", slog.Any("error", warning))
+		}
+	}
+}
+
+func (w *Worker) register(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := lua.Register(ctx, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix), []string{w.cfg.Queue})
+	return err
+}
+
+// extendHeld extends everything held, tells handlers whose delivery is lost, and those for which nobody can tell any more.
+func (w *Worker) extendHeld(ctx context.Context, visibility time.Duration) error {
+	all := w.held.list()
+	var failed error
+	for len(all) > 0 {
+		batch := all[:min(extendBatch, len(all))]
+		all = all[len(batch):]
+		if err := w.extend(ctx, batch, visibility); err != nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+func (w *Worker) extend(ctx context.Context, batch []*delivery, visibility time.Duration) error {
+	held := make([]lua.Held, len(batch))
+	for i, d := range batch {
+		held[i] = lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID}
+	}
+	before := time.Now() // the server counts idle time from later than this
+	call, cancel := context.WithTimeout(ctx, max(100*time.Millisecond, min(callTimeout, visibility/3)))
+	own, err := lua.Extend(call, w.cfg.Client, w.keys, w.cfg.Group, w.cfg.Consumer, held)
+	cancel()
+	for i, d := range batch {
+		switch {
+		case err == nil && own[i]:
+			d.mu.Lock()
+			d.extended = before
+			d.mu.Unlock()
+		case err == nil:
+			if w.held.has(d.msg.EntryID) { // else it was settled while the call was under way
+				d.lose(ErrLost)
+			}
+		default:
+			d.mu.Lock()
+			late := time.Since(d.extended) > visibility
+			d.mu.Unlock()
+			if late {
+				d.lose(ErrUnreachable)
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,96 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Message is one delivery of a message to a handler. The handler owns it until it returns.
+type Message struct {
+	lua.Entry
+	Queue    string
+	Group    string
+	Consumer string
+}
+
+// Lateness is how long after its due time the entry was added to the stream, by the server's clock. For a retry it counts from the
+// time the retry was due.
+func (m *Message) Lateness() time.Duration {
+	if m.Due.IsZero() {
+		return 0
+	}
+	return max(0, lua.EntryTime(m.EntryID).Sub(m.Due))
+}
+
+// Handler does the work of one message. What it returns decides what happens next:
+//
+//   - nil: acknowledged, for this group for good;
+//   - an error: delivered again after the policy's delay, or dead-lettered when its attempts are used up;
+//   - RetryAfter: the same, with a delay of its own;
+//   - DeadLetter: dead-lettered at once.
+//
+// A panic counts as an error that carries its stack. Messages are delivered at least once: a handler may see one again, and must
+// not rely on order. ctx is cancelled when the delivery was lost to a reclaim, when that can no longer be ruled out, and when the
+// worker stops for good (context.Cause tells: ErrLost, ErrUnreachable, ErrStopping).
+type Handler func(ctx context.Context, m *Message) error
+
+// Causes of a handler's cancelled context.
+var (
+	// ErrLost: the entry is no longer this consumer's, because it was reclaimed. Nothing the handler returns has any effect.
+	ErrLost = errors.New("delivery lost: the entry was reclaimed or its body deleted")
+	// ErrUnreachable: the visibility timeout has passed since the last successful extend; someone else may have the message now.
+	ErrUnreachable = errors.New("delivery may be lost: not extended for a whole visibility timeout")
+	// ErrStopping: the worker's ShutdownTimeout is over.
+	ErrStopping = errors.New("worker is stopping")
+)
+
+type retryAfter struct {
+	delay time.Duration
+	err   error
+}
+
+func (e *retryAfter) Error() string {
+	return fmt.Sprintf("retry after %s: %v", e.delay, e.err)
+}
+func (e *retryAfter) Unwrap() error { return e.err }
+
+// RetryAfter returns an error that has the message delivered again after d (0 to ten years; outside of it the nearest of the two),
+// unless its attempts are used up. A nil err is recorded as "retry requested".
+func RetryAfter(d time.Duration, err error) error {
+	if err == nil {
+		err = errors.New("retry requested")
+	}
+	return &retryAfter{min(max(0, d), lua.MaxDelay), err}
+}
+
+type deadLetter struct{ err error }
+
+func (e *deadLetter) Error() string { return e.err.Error() }
+func (e *deadLetter) Unwrap() error { return e.err }
+
+// DeadLetter returns an error that has the message dead-lettered at once, with err as its error. A nil err is recorded as
+// "dead letter requested".
+func DeadLetter(err error) error {
+	if err == nil {
+		err = errors.New("dead letter requested")
+	}
+	return &deadLetter{err}
+}
+
+// failureOf says how an entry leaves the pending list after its handler returned err.
+func failureOf(err error) lua.Failure {
+	f := lua.Failure{Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonMaxAttempts, Error: err.Error()}
+	var after *retryAfter
+	var dead *deadLetter
+	switch {
+	case errors.As(err, &dead):
+		f.Action, f.Reason, f.Error = lua.ActionDead, lua.ReasonDeadLetter, dead.Error()
+	case errors.As(err, &after):
+		f.Delay, f.Error = after.delay, after.err.Error()
+	}
+	return f
+}

@@ -1,0 +1,188 @@
+package stream
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Built-in values of a Policy, in force where neither the queue nor duestream:defaults says otherwise.
+const (
+	DefaultVisibilityTimeout = 30 * time.Second
+	DefaultMaxAttempts       = 10
+	DefaultRetryMin          = time.Second
+	DefaultRetryMax          = time.Hour
+)
+
+// Limits of a Policy.
+const (
+	MinVisibilityTimeout = 100 * time.Millisecond
+	MaxVisibilityTimeout = 7 * 24 * time.Hour
+	MinRetryDelay        = time.Millisecond
+)
+
+// Names of the settings in a policy hash: integers, durations in ms. A group's own have `group:<percent-encoded group>:` before them.
+const (
+	SettingVisibility  = "visibility_ms"
+	SettingMaxAttempts = "max_attempts"
+	SettingRetryMin    = "retry_min_ms"
+	SettingRetryMax    = "retry_max_ms"
+	SettingHeld        = "held" // 1 = held; of a whole queue only
+)
+
+// Policy says how a group of a queue is served. It is comparable; get one from ReadPolicy or DefaultPolicy, the zero value is not valid.
+type Policy struct {
+	// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned: 100ms to 7 days.
+	// It must exceed the time a worker needs that does not extend. Too low: work that goes on is given to another worker as well.
+	// Too high: what a dead worker held waits that long.
+	VisibilityTimeout time.Duration
+
+	// MaxAttempts is how often a message is delivered to a group before it is dead-lettered, unless the message says otherwise: 1 to 1,000,000.
+	MaxAttempts int
+
+	// RetryMin is about the delay after the first failed attempt; each further one is about twice the one before, jittered by half. From 1ms.
+	RetryMin time.Duration
+
+	// RetryMax is what no delay exceeds; at least RetryMin, at most ten years.
+	RetryMax time.Duration
+
+	// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
+	Held bool
+}
+
+// DefaultPolicy returns the built-in policy.
+func DefaultPolicy() Policy {
+	return Policy{VisibilityTimeout: DefaultVisibilityTimeout, MaxAttempts: DefaultMaxAttempts, RetryMin: DefaultRetryMin, RetryMax: DefaultRetryMax}
+}
+
+// Validate returns an error that names each field that is out of its limits, its value and the rule; nil when there is none.
+// ErrInvalid of package lua is in its chain.
+func (p Policy) Validate() error {
+	var errs []error
+	for _, s := range settings {
+		errs = append(errs, s.check(s.get(&p)))
+	}
+	if p.RetryMax < p.RetryMin {
+		errs = append(errs, lua.Invalid(SettingRetryMax, p.RetryMax.String(), "must be at least %s, which is %s", SettingRetryMin, p.RetryMin))
+	}
+	return errors.Join(errs...)
+}
+
+// Attempts returns the policy as scripts take it. Its delays are drawn anew by every call: exponential from RetryMin, jittered by
+// half, none above RetryMax. They go on past MaxAttempts, because a message may carry its own.
+func (p Policy) Attempts() lua.Attempts {
+	ends := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(p.RetryMin), backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.5),
+		backoff.WithMaxInterval(p.RetryMax), backoff.WithMaxElapsedTime(0))
+	a := lua.Attempts{Max: p.MaxAttempts}
+	for middle := p.RetryMin; ; middle *= 2 {
+		a.Delays = append(a.Delays, min(ends.NextBackOff(), p.RetryMax))
+		if middle >= p.RetryMax || middle <= 0 {
+			return a
+		}
+	}
+}
+
+// Delay returns the delay after the attempt-th failed delivery (from 1), drawn anew by every call.
+func (p Policy) Delay(attempt int) time.Duration {
+	delays := p.Attempts().Delays
+	return delays[min(max(1, attempt), len(delays))-1]
+}
+
+// setting is one field of a policy hash: an integer within limits.
+type setting struct {
+	name      string
+	low, high int64
+	unit      time.Duration // zero for what is no duration
+	get       func(*Policy) int64
+	set       func(*Policy, int64)
+}
+
+func durationSetting(name string, low, high time.Duration, field func(*Policy) *time.Duration) setting {
+	return setting{
+		name: name, low: low.Milliseconds(), high: high.Milliseconds(), unit: time.Millisecond,
+		get: func(p *Policy) int64 { return field(p).Milliseconds() },
+		set: func(p *Policy, n int64) { *field(p) = time.Duration(n) * time.Millisecond },
+	}
+}
+
+var settings = []setting{
+	durationSetting(SettingVisibility, MinVisibilityTimeout, MaxVisibilityTimeout, func(p *Policy) *time.Duration { return &p.VisibilityTimeout }),
+	{
+		name: SettingMaxAttempts, low: 1, high: lua.MaxAttemptsLimit,
+		get: func(p *Policy) int64 { return int64(p.MaxAttempts) },
+		set: func(p *Policy, n int64) { p.MaxAttempts = int(n) },
+	},
+	durationSetting(SettingRetryMin, MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMin }),
+	durationSetting(SettingRetryMax, MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMax }),
+	{
+		name: SettingHeld, low: 0, high: 1,
+		get: func(p *Policy) int64 {
+			if p.Held {
+				return 1
+			}
+			return 0
+		},
+		set: func(p *Policy, n int64) { p.Held = n == 1 },
+	},
+}
+
+func (s setting) text(n int64) string {
+	if s.unit != 0 {
+		return (time.Duration(n) * s.unit).String()
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func (s setting) check(n int64) error {
+	if n < s.low || n > s.high {
+		return lua.Invalid(s.name, s.text(n), "must be between %s and %s", s.text(s.low), s.text(s.high))
+	}
+	return nil
+}
+
+// parse reads the value of a policy hash.
+func (s setting) parse(value string) (int64, error) {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n < s.low || n > s.high {
+		return 0, lua.Invalid(s.name, value, "must be %s between %d and %d", s.kind(), s.low, s.high)
+	}
+	return n, nil
+}
+
+func (s setting) kind() string {
+	if s.unit != 0 {
+		return fmt.Sprint("a number of ", s.unit.String()[1:])
+	}
+	return "a number"
+}
+
+// policyText is a Policy in JSON: the settings by their names in the policy hash.
+type policyText struct {
+	VisibilityTimeout Millis `json:"visibility_ms"`
+	MaxAttempts       int    `json:"max_attempts"`
+	RetryMin          Millis `json:"retry_min_ms"`
+	RetryMax          Millis `json:"retry_max_ms"`
+	Held              bool   `json:"held"`
+}
+
+// MarshalJSON writes the settings by their names in the policy hash.
+func (p Policy) MarshalJSON() ([]byte, error) {
+	return json.Marshal(policyText{Millis(p.VisibilityTimeout), p.MaxAttempts, Millis(p.RetryMin), Millis(p.RetryMax), p.Held})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (p *Policy) UnmarshalJSON(text []byte) error {
+	var t policyText
+	if err := json.Unmarshal(text, &t); err != nil {
+		return err
+	}
+	*p = Policy{time.Duration(t.VisibilityTimeout), t.MaxAttempts, time.Duration(t.RetryMin), time.Duration(t.RetryMax), t.Held}
+	return nil
+}

@@ -1,0 +1,170 @@
+package stream
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestPolicyValidateNamesEveryFieldAtOnce(t *testing.T) {
+	if err := DefaultPolicy().Validate(); err != nil {
+		t.Errorf("the default policy is refused: %v", err)
+	}
+	err := Policy{VisibilityTimeout: time.Millisecond, MaxAttempts: 2_000_000, RetryMin: -1, RetryMax: 20 * lua.MaxDelay / 10}.Validate()
+	if !errors.Is(err, lua.ErrInvalid) {
+		t.Fatalf("got %v", err)
+	}
+	for _, part := range []string{
+		`visibility_ms "1ms": must be between 100ms and 168h0m0s`, `max_attempts "2000000": must be between 1 and 1000000`,
+		"retry_min_ms", "retry_max_ms",
+	} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in: %v", part, err)
+		}
+	}
+	err = Policy{VisibilityTimeout: time.Second, MaxAttempts: 1, RetryMin: time.Minute, RetryMax: time.Second}.Validate()
+	if err == nil || !strings.Contains(err.Error(), "retry_max_ms") {
+		t.Errorf("retry_max below retry_min: %v", err)
+	}
+}
+
+func TestDelaysGrowJitteredAndNeverExceedRetryMax(t *testing.T) {
+	p := Policy{VisibilityTimeout: time.Second, MaxAttempts: 3, RetryMin: time.Second, RetryMax: time.Minute}
+	want(t, "delays until retry_max is reached", len(p.Attempts().Delays), 7) // 1 2 4 8 16 32 60
+	differ := false
+	for range 200 {
+		first := p.Attempts()
+		second := p.Attempts()
+		middle := p.RetryMin
+		for i, d := range first.Delays {
+			if d > p.RetryMax || d < middle/2 || d > middle*3/2 {
+				t.Fatalf("delay %d is %s, around %s", i+1, d, middle)
+			}
+			differ = differ || d != second.Delays[i]
+			middle = min(2*middle, p.RetryMax)
+		}
+	}
+	if !differ {
+		t.Error("no jitter")
+	}
+	for _, attempt := range []int{-1, 0, 1, 2, 50} {
+		if d := p.Delay(attempt); d <= 0 || d > p.RetryMax {
+			t.Errorf("attempt %d: delay %s", attempt, d)
+		}
+	}
+	longest := Policy{RetryMin: MinRetryDelay, RetryMax: lua.MaxDelay}.Attempts().Delays
+	if len(longest) > 64 {
+		t.Errorf("%d delays", len(longest))
+	}
+	want(t, "constant delay", len(Policy{RetryMin: time.Second, RetryMax: time.Second}.Attempts().Delays), 1)
+	want(t, "zero value", len(Policy{}.Attempts().Delays), 1)
+}
+
+func TestPolicyJSONUsesTheNamesOfTheHash(t *testing.T) {
+	p := Policy{VisibilityTimeout: 1500 * time.Millisecond, MaxAttempts: 3, RetryMin: time.Second, RetryMax: time.Minute, Held: true}
+	text, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "json", string(text), `{"visibility_ms":1500,"max_attempts":3,"retry_min_ms":1000,"retry_max_ms":60000,"held":true}`)
+	var back Policy
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "back", back, p)
+}
+
+func TestPolicyComesFromTheMostSpecificLevelThatCounts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	read := func(group string) Policy {
+		t.Helper()
+		p, warning, err := ReadPolicy(t.Context(), r.c, r.prefix, r.queue, group)
+		if warning != nil || err != nil {
+			t.Fatalf("warning %v, error %v", warning, err)
+		}
+		return p
+	}
+	want(t, "nothing set", read("g"), DefaultPolicy())
+
+	defaults := Policy{VisibilityTimeout: time.Minute, MaxAttempts: 4, RetryMin: 2 * time.Second, RetryMax: time.Minute, Held: true}
+	if err := WriteDefaults(t.Context(), r.c, r.prefix, defaults); err != nil {
+		t.Fatal(err)
+	}
+	defaults.Held = false // a queue is held by itself
+	want(t, "defaults", read("g"), defaults)
+
+	write := func(group string, u PolicyUpdate) {
+		t.Helper()
+		if err := WritePolicy(t.Context(), r.c, r.prefix, r.queue, group, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("", PolicyUpdate{VisibilityTimeout: new(10 * time.Second), MaxAttempts: new(5), Held: new(true)})
+	group := "naïve group:visibility_ms +%"
+	write(group, PolicyUpdate{VisibilityTimeout: new(5 * time.Second), RetryMin: new(time.Second)})
+
+	of := defaults
+	of.VisibilityTimeout, of.MaxAttempts, of.Held = 10*time.Second, 5, true
+	want(t, "queue", read("g"), of)
+	of.VisibilityTimeout, of.RetryMin = 5*time.Second, time.Second
+	want(t, "group", read(group), of)
+
+	both, _, err := ReadPolicies(t.Context(), r.c, r.prefix, r.queue, []string{"g", group, ""})
+	if err != nil || len(both) != 3 || both[group] != of || both["g"].VisibilityTimeout != 10*time.Second {
+		t.Errorf("several groups: %v, %v", both, err)
+	}
+
+	write(group, PolicyUpdate{Clear: []string{SettingVisibility, SettingRetryMin}})
+	want(t, "cleared", read(group), read("g"))
+}
+
+func TestPolicyValuesThatDoNotCountAreSkippedAndNamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.policy(map[string]string{
+		"visibility_ms": "soon", "group:g:visibility_ms": "99", "max_attempts": "0", "retry_min_ms": "7200000", "held": "yes",
+	})
+	p, warning, err := ReadPolicy(t.Context(), r.c, r.prefix, r.queue, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	expected := DefaultPolicy()
+	expected.RetryMin, expected.RetryMax = 2*time.Hour, 2*time.Hour
+	want(t, "policy", p, expected)
+	for _, part := range []string{
+		`field visibility_ms: visibility_ms "soon"`, "field group:g:visibility_ms", "field max_attempts", "field held", "retry_max_ms (1h0m0s) is less",
+	} {
+		if warning == nil || !strings.Contains(warning.Error(), part) {
+			t.Errorf("%q is not in the warning: %v", part, warning)
+		}
+	}
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPolicyUpdateIsRefusedAsAWhole(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	err := WritePolicy(t.Context(), r.c, r.prefix, "a/b", "g", PolicyUpdate{
+		VisibilityTimeout: new(time.Millisecond), RetryMin: new(time.Hour), RetryMax: new(time.Minute), Held: new(true),
+		Clear: []string{"colour", SettingRetryMin},
+	})
+	for _, part := range []string{"queue", "visibility_ms", "retry_max_ms", "held", `setting "colour"`, "set and cleared"} {
+		if !errors.Is(err, lua.ErrInvalid) || !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in: %v", part, err)
+		}
+	}
+	want(t, "keys written", r.number("EXISTS", r.k.Policy), int64(0))
+
+	r.do("SET", r.k.Policy, "x")
+	if _, _, err := ReadPolicy(t.Context(), r.c, r.prefix, r.queue, "g"); !errors.Is(err, lua.ErrWrongType) || !strings.Contains(err.Error(), r.k.Policy) {
+		t.Errorf("wrong type: %v", err)
+	}
+}

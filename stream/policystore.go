@@ -1,0 +1,189 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// ReadPolicy returns the policy in force for a group. Each setting comes from the first of: the group's own in the queue's policy, the
+// queue's, duestream:defaults, the built-in default; Held comes from the queue's alone. A value that does not count (not a number,
+// out of its limits) is passed over, and named by warning. One round trip, two HGETALL.
+func ReadPolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string) (p Policy, warning, err error) {
+	policies, warning, err := ReadPolicies(ctx, c, prefix, queue, []string{group})
+	return policies[group], warning, err
+}
+
+// ReadPolicies is ReadPolicy for several groups of a queue in the same round trip.
+func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string, groups []string) (policies map[string]Policy, warning, err error) {
+	var hashes [2]map[string]string
+	keys := []string{lua.NewKeys(prefix, queue).Policy, lua.NewGlobals(prefix).Defaults}
+	for i, reply := range c.DoMulti(ctx, c.B().Hgetall().Key(keys[0]).Build(), c.B().Hgetall().Key(keys[1]).Build()) {
+		if hashes[i], err = reply.AsStrMap(); err != nil {
+			return nil, nil, fmt.Errorf("stream: read policy of %s at %s: %w", queue, keys[i], lua.Classify("HGETALL", err))
+		}
+	}
+	policies = make(map[string]Policy, len(groups))
+	var warnings []error
+	for _, group := range groups {
+		p, err := resolve(group, hashes[0], hashes[1])
+		policies[group] = p
+		warnings = append(warnings, err)
+	}
+	return policies, unique(warnings), nil
+}
+
+// resolve looks each setting up, level by level.
+func resolve(group string, queue, defaults map[string]string) (Policy, error) {
+	p := DefaultPolicy()
+	var warnings []error
+	for _, s := range settings {
+		levels := []struct {
+			hash map[string]string
+			name string
+			at   string
+		}{
+			{queue, groupSetting(group, s.name), "policy"}, {queue, s.name, "policy"}, {defaults, s.name, "defaults"},
+		}
+		if s.name == SettingHeld { // the drain looks nowhere else
+			levels = levels[1:2]
+		}
+		for _, level := range levels {
+			value, ok := level.hash[level.name]
+			if !ok || value == "" {
+				continue
+			}
+			n, err := s.parse(value)
+			if err == nil {
+				s.set(&p, n)
+				break
+			}
+			warnings = append(warnings, fmt.Errorf("%s: field %s: %w", level.at, level.name, err))
+		}
+	}
+	if p.RetryMax < p.RetryMin {
+		warnings = append(warnings, fmt.Errorf("%s (%s) is less than %s, and counts as %s", SettingRetryMax, p.RetryMax, SettingRetryMin, p.RetryMin))
+		p.RetryMax = p.RetryMin
+	}
+	return p, errors.Join(warnings...)
+}
+
+// groupSetting returns the field of a queue's policy hash that holds a group's own setting.
+func groupSetting(group, setting string) string {
+	return "group:" + strings.ReplaceAll(url.QueryEscape(group), "+", "%20") + ":" + setting
+}
+
+// unique joins errors, each text once.
+func unique(errs []error) error {
+	seen := map[string]bool{}
+	var kept []error
+	for _, err := range errs {
+		if err != nil && !seen[err.Error()] {
+			seen[err.Error()] = true
+			kept = append(kept, err)
+		}
+	}
+	return errors.Join(kept...)
+}
+
+// PolicyUpdate names the settings to change; what is nil stays. Clear names settings (the Setting constants) to take back, so that
+// the next level counts again.
+type PolicyUpdate struct {
+	VisibilityTimeout *time.Duration
+	MaxAttempts       *int
+	RetryMin          *time.Duration
+	RetryMax          *time.Duration
+	Held              *bool
+	Clear             []string
+}
+
+// values returns the update as fields of a hash, and everything that is wrong with it.
+func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error) {
+	var p Policy
+	given := map[string]bool{}
+	put(u.VisibilityTimeout, &p.VisibilityTimeout, given, SettingVisibility)
+	put(u.MaxAttempts, &p.MaxAttempts, given, SettingMaxAttempts)
+	put(u.RetryMin, &p.RetryMin, given, SettingRetryMin)
+	put(u.RetryMax, &p.RetryMax, given, SettingRetryMax)
+	put(u.Held, &p.Held, given, SettingHeld)
+
+	var values []lua.FieldValue
+	var errs []error
+	known := map[string]bool{}
+	for _, s := range settings {
+		known[s.name] = true
+		if given[s.name] {
+			errs = append(errs, s.check(s.get(&p)))
+			values = append(values, lua.FieldValue{Field: name(s.name), Value: strconv.FormatInt(s.get(&p), 10)})
+		}
+	}
+	if given[SettingRetryMin] && given[SettingRetryMax] && p.RetryMax < p.RetryMin {
+		errs = append(errs, lua.Invalid(SettingRetryMax, p.RetryMax.String(), "must be at least %s, which is %s", SettingRetryMin, p.RetryMin))
+	}
+	for _, s := range u.Clear {
+		switch {
+		case !known[s]:
+			errs = append(errs, lua.Invalid("setting", s, "is not known"))
+		case given[s]:
+			errs = append(errs, lua.Invalid("setting", s, "cannot be set and cleared at once"))
+		}
+		values = append(values, lua.FieldValue{Field: name(s)})
+	}
+	return values, errors.Join(errs...)
+}
+
+func put[T any](from, to *T, given map[string]bool, name string) {
+	if from != nil {
+		*to, given[name] = *from, true
+	}
+}
+
+// WritePolicy changes settings of a queue, or with a group those of one group alone, and wakes the bridges. Held is a setting of a
+// whole queue. A retry_max below the retry_min of another level counts as that. One round trip; passes on a full server; may be repeated.
+func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string, u PolicyUpdate) error {
+	errs := []error{lua.CheckPrefix(prefix), lua.CheckQueue(queue)}
+	name := func(setting string) string { return setting }
+	if group != "" {
+		errs = append(errs, lua.CheckGroup(group))
+		if u.Held != nil {
+			errs = append(errs, lua.Invalid("held", strconv.FormatBool(*u.Held), "can be set for a whole queue only"))
+		}
+		name = func(setting string) string { return groupSetting(group, setting) }
+	}
+	values, err := u.values(name)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("stream: write policy of %s: %w", queue, err)
+	}
+	keys := lua.NewKeys(prefix, queue)
+	if err := lua.Configure(ctx, c, keys.Policy, keys.Wake, values); err != nil {
+		return fmt.Errorf("stream: write policy of %s: %w", queue, err)
+	}
+	return nil
+}
+
+// WriteDefaults writes the policy that counts for all queues of the prefix where they have no settings of their own. Held is left
+// out: a queue is held by itself. One round trip; passes on a full server; may be repeated.
+func WriteDefaults(ctx context.Context, c rueidis.Client, prefix string, p Policy) error {
+	if err := errors.Join(lua.CheckPrefix(prefix), p.Validate()); err != nil {
+		return fmt.Errorf("stream: write defaults: %w", err)
+	}
+	var values []lua.FieldValue
+	for _, s := range settings {
+		if s.name != SettingHeld {
+			values = append(values, lua.FieldValue{Field: s.name, Value: strconv.FormatInt(s.get(&p), 10)})
+		}
+	}
+	g := lua.NewGlobals(prefix)
+	if err := lua.Configure(ctx, c, g.Defaults, g.Wake, values); err != nil {
+		return fmt.Errorf("stream: write defaults: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// readLoop reads as many new entries as there are free slots, until ctx ends. After a broken connection it first extends what it
+// holds and takes up what was delivered but never seen.
+func (w *Worker) readLoop(ctx, hard context.Context) {
+	wait := newBackoff()
+	recovered := false
+	for ctx.Err() == nil {
+		err := error(nil)
+		if !recovered {
+			err = w.recover(ctx, hard)
+			recovered = err == nil
+		}
+		if err == nil {
+			err = w.readOnce(ctx, hard)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, lua.ErrNoGroup):
+			err = w.heal(ctx)
+			if err == nil {
+				continue
+			}
+		case err == nil:
+			wait.Reset()
+			w.state.working()
+			continue
+		}
+		recovered = false
+		w.broken.Add(1)
+		w.state.failing(err)
+		sleep(ctx, wait.NextBackOff())
+	}
+}
+
+// readOnce waits for a free slot, then for entries; it hands each to a handler.
+func (w *Worker) readOnce(ctx, hard context.Context) error {
+	free := w.takeSlots(ctx)
+	if free == 0 {
+		return nil
+	}
+	entries, err := w.next(ctx, free)
+	for i := range entries {
+		d := w.delivery(hard, entries[i:])
+		if d.foreign() {
+			w.settle.ack(d)
+			continue
+		}
+		w.start(d)
+		free--
+	}
+	w.giveBack(free)
+	return err
+}
+
+// takeSlots waits for one free slot and takes all that are; zero when ctx ended.
+func (w *Worker) takeSlots(ctx context.Context) int {
+	select {
+	case <-ctx.Done():
+		return 0
+	case <-w.slots:
+	}
+	n := 1
+	for {
+		select {
+		case <-w.slots:
+			n++
+		default:
+			return n
+		}
+	}
+}
+
+func (w *Worker) giveBack(n int) {
+	for range n {
+		w.slots <- struct{}{}
+	}
+}
+
+// next reads at most count new entries, waiting Block for the first. One stream a call, so that COUNT is exact.
+func (w *Worker) next(ctx context.Context, count int) ([]rueidis.XRangeSlice, error) {
+	// The deadline notices a server that hangs; the timeout of the command itself is the server's.
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Block+callTimeout)
+	defer cancel()
+	c := w.cfg.Blocking
+	reply, err := c.Do(ctx, c.B().Xreadgroup().Group(w.cfg.Group, w.cfg.Consumer).Count(int64(count)).
+		Block(w.cfg.Block.Milliseconds()).Streams().Key(w.keys.Stream).Id(">").Build()).AsXReadSlices()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return nil, fmt.Errorf("stream: read %s/%s: %w", w.cfg.Queue, w.cfg.Group, lua.Classify("XREADGROUP", err))
+	}
+	return reply[w.keys.Stream], nil
+}
+
+// delivery wraps an entry that was read; nil when there is none.
+func (w *Worker) delivery(hard context.Context, found []rueidis.XRangeSlice) *delivery {
+	if len(found) == 0 {
+		return nil
+	}
+	d := &delivery{
+		w: w, epoch: w.broken.Load(), extended: time.Now(),
+		msg: &Message{Entry: lua.ParseEntry(found[0].ID, found[0].FieldValues), Queue: w.cfg.Queue, Group: w.cfg.Group, Consumer: w.cfg.Consumer},
+	}
+	d.ctx, d.cancel = context.WithCancelCause(hard)
+	return d
+}
+
+// start hands a delivery to a handler of its own. It takes a slot.
+func (w *Worker) start(d *delivery) {
+	w.delivered.Add(1)
+	w.held.add(d)
+	go w.handle(d)
+}
+
+// recover is the first act after a start and after every broken connection: extend what is held, before the reclaimer may take it,
+// then take up what the server delivered to this consumer and a cut connection kept from it. Reading the history would count a
+// delivery; XPENDING and XRANGE do not.
+func (w *Worker) recover(ctx, hard context.Context) error {
+	if !w.joined {
+		if _, err := EnsureGroup(ctx, w.cfg.Client, w.cfg.Prefix, w.cfg.Queue, w.cfg.Group); err != nil {
+			return err
+		}
+		w.joined = true
+	}
+	if err := w.extendHeld(ctx, w.policy.Load().VisibilityTimeout); err != nil {
+		return err
+	}
+	for {
+		free := w.takeSlots(ctx)
+		if free == 0 {
+			return nil
+		}
+		unseen, err := w.unseen(ctx, free)
+		if err == nil && len(unseen) > 0 {
+			free -= w.takeUp(ctx, hard, unseen, &err)
+		}
+		w.giveBack(free)
+		if err != nil || len(unseen) == 0 {
+			return err
+		}
+	}
+}
+
+// takeUp starts handlers for entries that are this consumer's already, and returns how many slots they use.
+func (w *Worker) takeUp(ctx, hard context.Context, entries []string, failed *error) (used int) {
+	held := make([]lua.Held, len(entries))
+	for i, entry := range entries {
+		held[i] = lua.Held{Entry: entry}
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	own, err := lua.Extend(ctx, w.cfg.Client, w.keys, w.cfg.Group, w.cfg.Consumer, held)
+	if *failed = err; err != nil {
+		return 0
+	}
+	var foreign []lua.Held
+	for i, entry := range entries {
+		if !own[i] {
+			continue // its body is gone: it is a dead letter now
+		}
+		c := w.cfg.Client
+		found, err := c.Do(ctx, c.B().Xrange().Key(w.keys.Stream).Start(entry).End(entry).Build()).AsXRangeSlices()
+		if *failed = lua.Classify("XRANGE", err); err != nil {
+			return used
+		}
+		switch d := w.delivery(hard, found); {
+		case d == nil:
+		case d.foreign():
+			foreign = append(foreign, lua.Held{Entry: entry})
+		default:
+			w.start(d)
+			used++
+		}
+	}
+	if len(foreign) > 0 {
+		_, *failed = lua.Ack(ctx, w.cfg.Client, w.keys, w.cfg.Group, foreign)
+	}
+	return used
+}
+
+// unseen returns at most limit entries that are pending for this consumer, and that it does not hold.
+func (w *Worker) unseen(ctx context.Context, limit int) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	c := w.cfg.Client
+	var unseen []string
+	for from := "-"; len(unseen) < limit; {
+		page, err := c.Do(ctx, c.B().Xpending().Key(w.keys.Stream).Group(w.cfg.Group).Start(from).End("+").Count(500).
+			Consumer(w.cfg.Consumer).Build()).ToArray()
+		if err != nil {
+			return nil, lua.Classify("XPENDING", err)
+		}
+		for _, row := range page {
+			cells, err := row.ToArray()
+			if err != nil || len(cells) == 0 {
+				return nil, fmt.Errorf("stream: XPENDING: unexpected reply: %w", err)
+			}
+			entry, err := cells[0].ToString()
+			if err != nil {
+				return nil, fmt.Errorf("stream: XPENDING: unexpected reply: %w", err)
+			}
+			from = "(" + entry
+			if !w.held.has(entry) && len(unseen) < limit {
+				unseen = append(unseen, entry)
+			}
+		}
+		if len(page) < 500 {
+			break
+		}
+	}
+	return unseen, nil
+}

@@ -1,0 +1,194 @@
+package stream
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	settleBatch = 200
+	settleBytes = 1 << 20
+)
+
+// settler takes entries out of the pending list: while one call is in flight, what else is finished queues up and goes out together
+// in the next. A call that failed is repeated until it succeeds or the worker is stopped for good: every script is harmless when run
+// twice.
+type settler struct {
+	w    *Worker
+	wake chan struct{}
+
+	mu    sync.Mutex
+	acks  []*delivery
+	fails []failed
+}
+
+type failed struct {
+	d *delivery
+	f lua.Failure
+}
+
+func (s *settler) ack(d *delivery) {
+	s.mu.Lock()
+	s.acks = append(s.acks, d)
+	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *settler) fail(d *delivery, f lua.Failure) {
+	s.mu.Lock()
+	s.fails = append(s.fails, failed{d, f})
+	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *settler) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *settler) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		}
+		for s.pass(ctx) {
+		}
+	}
+}
+
+// pass settles one batch of each kind. False: nothing was waiting.
+func (s *settler) pass(ctx context.Context) bool {
+	s.mu.Lock()
+	acks := take(&s.acks, settleBatch, func(*delivery) int { return 0 })
+	fails := take(&s.fails, settleBatch, func(f failed) int { return len(f.d.msg.Payload) })
+	s.mu.Unlock()
+	s.settleAcks(ctx, acks)
+	s.settleFails(ctx, fails)
+	return len(acks)+len(fails) > 0 && ctx.Err() == nil
+}
+
+// take cuts at most n items off the front of a list, and no more than settleBytes, but at least one.
+func take[T any](list *[]T, n int, size func(T) int) []T {
+	bytes, i := 0, 0
+	for i < len(*list) && i < n && (i == 0 || bytes+size((*list)[i]) <= settleBytes) {
+		bytes += size((*list)[i])
+		i++
+	}
+	out := (*list)[:i:i]
+	*list = (*list)[i:]
+	if len(*list) == 0 {
+		*list = nil
+	}
+	return out
+}
+
+func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
+	w := s.w
+	if len(batch) == 0 {
+		return
+	}
+	var won []bool
+	err := w.insist(ctx, func(ctx context.Context) (err error) {
+		held := make([]lua.Held, len(batch))
+		for i, d := range batch {
+			held[i] = d.held()
+		}
+		won, err = lua.Ack(ctx, w.cfg.Client, w.keys, w.cfg.Group, held)
+		return err
+	})
+	for i, d := range batch {
+		switch {
+		case err != nil: // stopped for good: the reclaimer has it
+		case d.foreign():
+			w.skipped.Add(1)
+		case won[i]:
+			w.acknowledged.Add(1)
+		default:
+			w.lost.Add(1)
+			w.log.Info("acknowledged too late: the message may be delivered again", slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
+		}
+		w.drop(d)
+	}
+}
+
+func (s *settler) settleFails(ctx context.Context, batch []failed) {
+	w := s.w
+	if len(batch) == 0 {
+		return
+	}
+	var outcomes []lua.Outcome
+	err := w.insist(ctx, func(ctx context.Context) (err error) {
+		failures := make([]lua.Failure, len(batch))
+		for i, one := range batch {
+			failures[i] = one.f
+			failures[i].Held = one.d.held()
+		}
+		outcomes, err = lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, w.policy.Load().Attempts(), failures)
+		return err
+	})
+	for i, one := range batch {
+		if err == nil {
+			w.count(one.d, one.f, outcomes[i])
+		}
+		w.drop(one.d)
+	}
+}
+
+func (w *Worker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
+	attrs := []any{slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID), slog.Int("attempt", d.msg.Attempt), slog.String("error", f.Error)}
+	switch outcome {
+	case lua.Retried:
+		w.retried.Add(1)
+		w.log.Debug("failed: will be delivered again", attrs...)
+	case lua.Buried:
+		w.dead.Add(1)
+		w.log.Warn("dead-lettered", attrs...)
+	case lua.Released:
+		w.released.Add(1)
+	case lua.Skipped:
+		w.skipped.Add(1)
+	case lua.Stuck:
+		w.log.Error("the stream of dead letters refused an entry: it stays pending", attrs...)
+	default:
+		w.lost.Add(1)
+		w.log.Info("failed too late: the message is being delivered again already", attrs...)
+	}
+}
+
+// drop ends a delivery: its context, its place among the held, its slot.
+func (w *Worker) drop(d *delivery) {
+	d.cancel(nil)
+	if d.foreign() {
+		return
+	}
+	w.held.remove(d)
+	w.slots <- struct{}{}
+}
+
+// insist repeats a call until it succeeds, with backoff; it fails only when ctx ends, or when repeating cannot help.
+func (w *Worker) insist(ctx context.Context, call func(context.Context) error) error {
+	wait := newBackoff()
+	for {
+		try, cancel := context.WithTimeout(ctx, callTimeout)
+		err := call(try)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		w.broken.Add(1)
+		w.state.failing(err)
+		if !sleep(ctx, wait.NextBackOff()) {
+			return ctx.Err()
+		}
+	}
+}

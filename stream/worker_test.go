@@ -1,0 +1,485 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// rig is a queue on a server, driven by hand: no bridge runs.
+type rig struct {
+	t        *testing.T
+	s        *redistest.Server
+	c, block rueidis.Client
+	prefix   string
+	queue    string
+	k        lua.Keys
+}
+
+func newRig(t *testing.T, s *redistest.Server) *rig {
+	t.Helper()
+	r := &rig{t: t, s: s, prefix: s.Prefix(t), queue: redistest.Queue(t)}
+	r.c = s.Client(t)
+	r.block = s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true })
+	r.k = lua.NewKeys(r.prefix, r.queue)
+	return r
+}
+
+func (r *rig) policy(fields map[string]string) {
+	r.t.Helper()
+	hset := r.c.B().Hset().Key(r.k.Policy).FieldValue()
+	for name, value := range fields {
+		hset = hset.FieldValue(name, value)
+	}
+	if err := r.c.Do(r.t.Context(), hset.Build()).Error(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) enqueue(items ...lua.Item) {
+	r.t.Helper()
+	if _, err := lua.Enqueue(r.t.Context(), r.c, r.k, lua.Token{}, items); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) ready(ids ...string) {
+	r.t.Helper()
+	items := make([]lua.Item, len(ids))
+	for i, id := range ids {
+		items[i] = lua.Item{ID: id, When: lua.After(0), Payload: []byte("payload of " + id), Dedup: lua.Refuse}
+	}
+	r.enqueue(items...)
+}
+
+// drainAll drains until nothing is scheduled.
+func (r *rig) drainAll() {
+	r.t.Helper()
+	redistest.Eventually(r.t, 20*time.Second, func() (bool, string) {
+		d, err := lua.Drain(r.t.Context(), r.c, r.k, 500, 1<<20)
+		if err != nil {
+			return false, err.Error()
+		}
+		return d.Wait < 0, fmt.Sprintf("next due in %s", d.Wait)
+	})
+}
+
+func (r *rig) pending(group string) int64 {
+	r.t.Helper()
+	reply, err := r.c.Do(context.WithoutCancel(r.t.Context()), r.c.B().Xpending().Key(r.k.Stream).Group(group).Build()).ToArray()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	n, _ := reply[0].AsInt64()
+	return n
+}
+
+func (r *rig) length(key string) int64 {
+	r.t.Helper()
+	n, err := r.c.Do(context.WithoutCancel(r.t.Context()), r.c.B().Xlen().Key(key).Build()).AsInt64()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+// start runs a worker until the test ends or stop is called; stop returns what Run returned.
+func (r *rig) start(cfg WorkerConfig) (w *Worker, stop func() error) {
+	r.t.Helper()
+	if cfg.Client == nil {
+		cfg.Client, cfg.Blocking = r.c, r.block
+	}
+	cfg.Prefix, cfg.Queue = r.prefix, r.queue
+	if cfg.Group == "" {
+		cfg.Group = "g"
+	}
+	w, err := NewWorker(cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	r.t.Cleanup(func() { stop() })
+	return w, stop
+}
+
+func want(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func TestMessageIsHandledAcknowledgedAndFreed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	got := make(chan *Message, 10)
+	w, _ := r.start(WorkerConfig{Handler: func(_ context.Context, m *Message) error { got <- m; return nil }})
+	r.enqueue(lua.Item{ID: "a", When: lua.After(0), Payload: []byte("\x00\xff"), Meta: lua.EncodeMeta(map[string]string{"kind": "naïve"}, 0, time.Time{}), Dedup: lua.Refuse})
+	m := <-got
+	want(t, "id", m.ID, "a")
+	want(t, "payload", string(m.Payload), "\x00\xff")
+	want(t, "header", m.Headers["kind"], "naïve")
+	want(t, "attempt", m.Attempt, 1)
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		s := w.Stats()
+		return s.Acknowledged == 1 && r.length(r.k.Stream) == 0, fmt.Sprintf("%+v, %d entries", s, r.length(r.k.Stream))
+	})
+}
+
+func TestOutcomesDecideWhatHappensNext(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		name    string
+		outcome func() error
+		dead    bool
+		reason  string
+		error   string
+	}{
+		{"error", func() error { return errors.New("no luck") }, false, "", "no luck"},
+		{"retry after", func() error { return RetryAfter(time.Millisecond, errors.New("later")) }, false, "", "later"},
+		{"wrapped retry after", func() error { return fmt.Errorf("outer: %w", RetryAfter(0, nil)) }, false, "", "retry requested"},
+		{"dead letter", func() error { return DeadLetter(errors.New("never")) }, true, lua.ReasonDeadLetter, "never"},
+		{"panic", func() error { panic("boom") }, false, "", "panic: boom"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, redistest.Shared(t))
+			r.policy(map[string]string{"retry_min_ms": "1", "retry_max_ms": "2"})
+			second := make(chan *Message, 1)
+			r.start(WorkerConfig{Handler: func(_ context.Context, m *Message) error {
+				if m.Attempt == 1 {
+					return c.outcome()
+				}
+				second <- m
+				return nil
+			}})
+			r.ready("m")
+			if c.dead {
+				redistest.Eventually(t, 5*time.Second, func() (bool, string) { return r.length(r.k.Dead) == 1, "no dead letter" })
+				letters, _ := r.c.Do(t.Context(), r.c.B().Xrange().Key(r.k.Dead).Start("-").End("+").Build()).AsXRange()
+				want(t, "reason", letters[0].FieldValues[lua.FieldReason], c.reason)
+				want(t, "error", letters[0].FieldValues[lua.FieldError], c.error)
+				want(t, "group", letters[0].FieldValues[lua.FieldGroup], "g")
+				want(t, "pending", r.pending("g"), int64(0))
+				return
+			}
+			redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+				n, _ := r.c.Do(t.Context(), r.c.B().Zcard().Key(r.k.Due).Build()).AsInt64()
+				return n == 1, "no retry scheduled"
+			})
+			r.drainAll()
+			m := <-second
+			want(t, "attempt", m.Attempt, 2)
+			want(t, "for", m.For, "g")
+			if !strings.HasPrefix(m.Error, c.error) {
+				t.Errorf("error: got %q, want it to start with %q", m.Error, c.error)
+			}
+		})
+	}
+}
+
+func TestRetryOfAnotherGroupIsSkippedWithoutASlot(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.policy(map[string]string{"retry_min_ms": "1", "retry_max_ms": "2"})
+	var mine, others atomic.Int32
+	hold := make(chan struct{})
+	w, _ := r.start(WorkerConfig{Group: "mine", Concurrency: 1, Handler: func(_ context.Context, m *Message) error {
+		mine.Add(1)
+		<-hold
+		return nil
+	}})
+	r.start(WorkerConfig{Group: "others", Handler: func(_ context.Context, m *Message) error {
+		if others.Add(1) == 1 {
+			return errors.New("first time")
+		}
+		return nil
+	}})
+	defer close(hold)
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		groups, _ := r.c.Do(t.Context(), r.c.B().XinfoGroups().Key(r.k.Stream).Build()).ToArray()
+		return len(groups) == 2, "groups are not there"
+	})
+	r.ready("m")
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		d, err := lua.Drain(t.Context(), r.c, r.k, 10, 1<<20)
+		return others.Load() == 2, fmt.Sprint(others.Load(), d, err)
+	})
+	// "mine" has one slot, and a handler in it: it cannot read. Once it returns, the retry is skipped.
+	hold <- struct{}{}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return w.Stats().Skipped == 1 && r.length(r.k.Stream) == 0, fmt.Sprintf("%+v", w.Stats())
+	})
+	want(t, "handler calls of the group that did not fail", mine.Load(), int32(1))
+}
+
+func TestWorkerNeverHoldsMoreThanItsSlots(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const slots, messages = 3, 300
+	var running, most atomic.Int32
+	var done atomic.Int32
+	w, _ := r.start(WorkerConfig{Concurrency: slots, Handler: func(context.Context, *Message) error {
+		now := running.Add(1)
+		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+		}
+		if n := r.pending("g"); n > slots {
+			t.Errorf("%d entries pending with %d slots", n, slots)
+		}
+		running.Add(-1)
+		done.Add(1)
+		return nil
+	}})
+	var ids []string
+	for i := range messages {
+		ids = append(ids, fmt.Sprint("m", i))
+	}
+	r.ready(ids...)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return w.Stats().Acknowledged == messages, fmt.Sprintf("%+v", w.Stats())
+	})
+	if m := most.Load(); m > slots || m < 2 {
+		t.Errorf("handlers at once: %d with %d slots", m, slots)
+	}
+}
+
+func TestSlowHandlerIsNotReclaimed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const visibility = 600 * time.Millisecond
+	r.policy(map[string]string{"visibility_ms": fmt.Sprint(visibility.Milliseconds())})
+	started, finish := make(chan struct{}), make(chan struct{})
+	w, _ := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
+		close(started)
+		select {
+		case <-finish:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}})
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return w.policy.Load().VisibilityTimeout == visibility, "policy not read"
+	})
+	r.ready("slow")
+	<-started
+	for begin := time.Now(); time.Since(begin) < 4*visibility; {
+		got, err := lua.Reclaim(t.Context(), r.c, r.k, lua.ReclaimArgs{Group: "g", Attempts: DefaultPolicy().Attempts(), MinIdle: visibility, Limit: 10, MaxBytes: 1 << 20})
+		if err != nil || got.Retried != 0 {
+			t.Fatalf("reclaimed from a running handler: %+v, %v", got, err)
+		}
+	}
+	close(finish)
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return w.Stats().Acknowledged == 1, fmt.Sprintf("%+v", w.Stats()) })
+}
+
+func TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.policy(map[string]string{"visibility_ms": "900"})
+	cause := make(chan error, 1)
+	entry := make(chan string, 1)
+	w, _ := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
+		entry <- m.EntryID
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return nil
+	}})
+	r.ready("m")
+	id := <-entry
+	if err := r.c.Do(t.Context(), r.c.B().Xclaim().Key(r.k.Stream).Group("g").Consumer("thief").MinIdleTime("0").Id(id).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-cause; !errors.Is(got, ErrLost) {
+		t.Errorf("cause: %v", got)
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return w.Stats().Lost == 1, fmt.Sprintf("%+v", w.Stats()) })
+	want(t, "pending for the new owner", r.pending("g"), int64(1))
+}
+
+func TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newRig(t, s)
+	r.policy(map[string]string{"visibility_ms": "600"})
+	cause := make(chan error, 1)
+	started := make(chan struct{})
+	w, stop := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
+		if m.Attempt == 1 && len(cause) == 0 {
+			close(started)
+			<-ctx.Done()
+			cause <- context.Cause(ctx)
+		}
+		return nil
+	}})
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return w.policy.Load().VisibilityTimeout == 600*time.Millisecond, "policy not read"
+	})
+	r.ready("m")
+	<-started
+	s.Pause()
+	got := <-cause
+	s.Resume()
+	if !errors.Is(got, ErrUnreachable) {
+		t.Errorf("cause: %v", got)
+	}
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) { return w.Stats().Acknowledged == 1, fmt.Sprintf("%+v", w.Stats()) })
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCleanStopLeavesNothingPendingAndBurnsNoAttempt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	started := make(chan struct{}, 8)
+	w, stop := r.start(WorkerConfig{Concurrency: 4, ShutdownTimeout: -1, Handler: func(ctx context.Context, m *Message) error {
+		started <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	r.ready("a", "b", "c", "d", "e", "f")
+	for range 4 {
+		<-started
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "pending", r.pending("g"), int64(0))
+	want(t, "released", w.Stats().Released, uint64(4))
+	meta, _ := r.c.Do(t.Context(), r.c.B().Hgetall().Key(r.k.Meta).Build()).AsStrMap()
+	want(t, "members to deliver again", len(meta), 4)
+	for member, text := range meta {
+		if e, ok := lua.DecodeMeta(member, text); !ok || e.Attempt != 1 {
+			t.Errorf("%s: attempt %d", e.ID, e.Attempt)
+		}
+	}
+	consumers, err := r.c.Do(t.Context(), r.c.B().XinfoConsumers().Key(r.k.Stream).Group("g").Build()).ToArray()
+	if err != nil || len(consumers) != 0 {
+		t.Errorf("consumers left: %v, %v", consumers, err)
+	}
+}
+
+func TestHandlersMayFinishDuringShutdown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	started, finish := make(chan struct{}), make(chan struct{})
+	w, stop := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
+		close(started)
+		<-finish
+		return ctx.Err()
+	}})
+	r.ready("m")
+	<-started
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	close(finish)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	want(t, "acknowledged", w.Stats().Acknowledged, uint64(1))
+}
+
+func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	started, release := make(chan struct{}), make(chan struct{})
+	var log strings.Builder
+	_, stop := r.start(WorkerConfig{
+		ShutdownTimeout: -1, CancelGrace: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Handler: func(context.Context, *Message) error {
+			close(started)
+			<-release
+			return nil
+		},
+	})
+	r.ready("m")
+	<-started
+	err := stop()
+	close(release)
+	if !errors.Is(err, ErrAbandoned) {
+		t.Errorf("Run: %v", err)
+	}
+	want(t, "pending", r.pending("g"), int64(1))
+	if !strings.Contains(log.String(), "did not return") {
+		t.Errorf("log does not say so: %s", log.String())
+	}
+}
+
+func until(got <-chan string, id string) {
+	for seen := ""; seen != id; {
+		seen = <-got
+	}
+}
+
+func TestLostGroupIsCreatedAgainAtZeroEveryTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	got := make(chan string, 10)
+	r.start(WorkerConfig{Handler: func(_ context.Context, m *Message) error { got <- m.ID; return nil }})
+	r.ready("m0")
+	want(t, "delivered", <-got, "m0")
+	for i := 1; i <= 3; i++ {
+		if err := r.c.Do(t.Context(), r.c.B().XgroupDestroy().Key(r.k.Stream).Group("g").Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		id := fmt.Sprint("m", i)
+		r.ready(id)
+		until(got, id) // what was not freed yet is delivered again
+		if err := r.c.Do(t.Context(), r.c.B().Del().Key(r.k.Stream).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		id = fmt.Sprint("n", i)
+		r.ready(id)
+		until(got, id)
+	}
+}
+
+func TestDeliveredButNeverSeenIsTakenUpWithoutBurningAnAttempt(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newRig(t, s)
+	proxy := s.Proxy(t)
+	got := make(chan *Message, 10)
+	cfg := WorkerConfig{
+		Client: r.c, Blocking: proxy.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }),
+		Handler: func(_ context.Context, m *Message) error { got <- m; return nil },
+	}
+	proxy.CutAfterForward(1, "XREADGROUP")
+	w, _ := r.start(cfg)
+	r.ready("m")
+	m := <-got
+	want(t, "cuts", proxy.Cuts(), 1)
+	want(t, "attempt", m.Attempt, 1)
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return w.Stats().Acknowledged == 1 && r.length(r.k.Stream) == 0, fmt.Sprintf("%+v", w.Stats())
+	})
+	want(t, "retries scheduled", w.Stats().Retried, uint64(0))
+}
+
+func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
+	_, err := NewWorker(WorkerConfig{Queue: "a b", Group: "", Concurrency: -1})
+	for _, text := range []string{"Client and Blocking", "Handler", `queue "a b"`, "group", `concurrency "-1"`, "must be between 1 and"} {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("error does not name %q: %v", text, err)
+		}
+	}
+}
