@@ -1,0 +1,155 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/stream"
+)
+
+// Policy says how deliveries of a queue are retried. Its values live in Redis: what a queue does not set comes from the defaults,
+// which a bridge writes from its Config.
+type Policy = stream.Policy
+
+// DefaultPolicy is 30 s of visibility timeout, 10 attempts, and delays from 1 s to 1 h.
+func DefaultPolicy() Policy { return stream.DefaultPolicy() }
+
+// Config configures a Bridge. Redis is required.
+type Config struct {
+	Redis  *Redis
+	Prefix string // of all keys; default "duestream"
+
+	// Defaults is the policy of queues that have none of their own; the zero value leaves what is in Redis alone. All bridges of a
+	// prefix share it: the last one to start wins.
+	Defaults Policy
+
+	// AnyServer also serves from a server that is too old, or that evicts keys when it is full. Messages can be lost then.
+	AnyServer bool
+
+	Logger *slog.Logger // nil = discard
+}
+
+// Bridge moves messages into streams when they are due, reclaims what was abandoned and frees what is done. Any number of them may
+// run; they share the queues, and take over from one another within 3 s.
+type Bridge struct {
+	cfg       Config
+	scheduler *scheduler.Scheduler
+	keeper    *stream.Keeper
+	log       *slog.Logger
+}
+
+// NewBridge checks the configuration. Redis is not touched before Run.
+func NewBridge(cfg Config) (*Bridge, error) {
+	if cfg.Redis == nil {
+		return nil, errors.New("bridge: Redis is required")
+	}
+	cfg.Prefix = withPrefix(cfg.Prefix)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Defaults != (Policy{}) {
+		if err := cfg.Defaults.Validate(); err != nil {
+			return nil, fmt.Errorf("bridge: defaults: %w", err)
+		}
+	}
+	b := &Bridge{cfg: cfg, log: cfg.Logger}
+	var err error
+	b.scheduler, err = scheduler.New(scheduler.Config{
+		Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix, Logger: cfg.Logger,
+		Notice: func(queue string) { b.keeper.Notice(queue) },
+		Owned:  func(queues []string) { b.keeper.Own(queues) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.keeper, err = stream.NewKeeper(stream.KeeperConfig{
+		Client: cfg.Redis.Client, Prefix: cfg.Prefix, Logger: cfg.Logger, CalmSince: b.scheduler.CalmSince,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Run serves until ctx is cancelled, and returns nil then. It goes on through outages of Redis for ever. It returns at once with
+// ErrUnsupported for a server that cannot be trusted with messages, unless Config.AnyServer is set.
+func (b *Bridge) Run(ctx context.Context) error {
+	if err := b.checkServer(ctx); err != nil {
+		return err
+	}
+	var parts sync.WaitGroup
+	parts.Go(func() { b.keepDefaults(ctx) })
+	parts.Go(func() { logError(b.log, "keeper", b.keeper.Run(ctx)) })
+	err := b.scheduler.Run(ctx)
+	parts.Wait()
+	return err
+}
+
+func logError(log *slog.Logger, part string, err error) {
+	if err != nil {
+		log.Error("part of the bridge ended", slog.String("part", part), slog.Any("error", err))
+	}
+}
+
+// checkServer refuses a server that would lose messages. One that cannot be asked now is asked by nobody: the loops wait for it.
+func (b *Bridge) checkServer(ctx context.Context) error {
+	call, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	info, err := CheckServer(call, b.cfg.Redis.Client)
+	switch {
+	case errors.Is(err, ErrUnsupported) && b.cfg.AnyServer:
+		b.log.Warn("serving from a server that may lose messages", slog.Any("error", err))
+	case errors.Is(err, ErrUnsupported):
+		return err
+	case err != nil:
+		b.log.Warn("could not check the server", slog.Any("error", err))
+	case info.Version != "":
+		b.log.Info("server", slog.String("product", info.Product), slog.String("version", info.Version), slog.Bool("aof", info.AOF),
+			slog.Int64("maxmemory", info.MaxMemory))
+		if !info.AOF {
+			b.log.Warn("the append-only file is off: a crash of redis loses what it has not saved")
+		}
+	}
+	return nil
+}
+
+// keepDefaults writes the defaults at start, and again when they are gone (a flush, a failover).
+func (b *Bridge) keepDefaults(ctx context.Context) {
+	if b.cfg.Defaults == (Policy{}) {
+		return
+	}
+	key, written := lua.NewGlobals(b.cfg.Prefix).Defaults, false
+	for wait := time.Duration(0); ; {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		call, cancel := context.WithTimeout(ctx, 5*time.Second)
+		c := b.cfg.Redis.Client
+		there, err := c.Do(call, c.B().Exists().Key(key).Build()).AsInt64()
+		if err == nil && (there == 0 || !written) {
+			err = stream.WriteDefaults(call, c, b.cfg.Prefix, b.cfg.Defaults)
+			written = written || err == nil
+		}
+		cancel()
+		wait = 20 * time.Second
+		if !written {
+			wait = time.Second
+		}
+	}
+}
+
+// Status is what a bridge says about itself.
+type Status = scheduler.Status
+
+// Status returns the bridge's ID, when it last reached Redis, which bridges live, and how many queues it owns.
+func (b *Bridge) Status() Status { return b.scheduler.Status() }

@@ -1,0 +1,143 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/stream"
+)
+
+// ClientConfig configures a Client. Redis is required.
+type ClientConfig struct {
+	Redis  *Redis
+	Prefix string // of all keys; default "duestream"
+
+	// RetryTimeout is how long a call is repeated after errors that may pass (a lost reply, a failover). Repeating takes no message
+	// twice. Default 10s; negative = not at all.
+	RetryTimeout time.Duration
+
+	Logger *slog.Logger // nil = discard
+}
+
+// Client schedules, cancels, reschedules and finds messages. It is safe for concurrent use: calls made at the same time share a
+// round trip. Close it before its Redis.
+type Client struct {
+	producer *scheduler.Producer
+	redis    *Redis
+	prefix   string
+}
+
+// NewClient checks the configuration. Redis is not touched.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	if cfg.Redis == nil {
+		return nil, errors.New("bridge: client: Redis is required")
+	}
+	cfg.Prefix = withPrefix(cfg.Prefix)
+	p, err := scheduler.NewProducer(scheduler.ProducerConfig{
+		Client: cfg.Redis.Client, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Client{producer: p, redis: cfg.Redis, prefix: cfg.Prefix}, nil
+}
+
+func withPrefix(prefix string) string {
+	if prefix == "" {
+		return lua.DefaultPrefix
+	}
+	return prefix
+}
+
+// NewMessage is one message of a batch.
+type NewMessage = scheduler.Message
+
+// Receipt says what was scheduled: the ID, the due time by the server's clock, and whether it went straight into the stream.
+type Receipt = scheduler.Receipt
+
+// Result is the answer to one message of a batch: a Receipt, or Err.
+type Result = scheduler.Result
+
+// Option changes one message of Schedule.
+type Option func(*scheduler.Message)
+
+// In has the message delivered d after the server takes it: 0 (the default: now) to ten years, in whole milliseconds.
+func In(d time.Duration) Option { return func(m *scheduler.Message) { m.Delay = d } }
+
+// At has the message delivered at t, by the server's clock. A time in the past means now.
+func At(t time.Time) Option { return func(m *scheduler.Message) { m.At = t } }
+
+// WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is scheduled, another
+// is refused with ErrDuplicate. Default: a new ULID.
+func WithID(id string) Option { return func(m *scheduler.Message) { m.ID = id } }
+
+// Header adds a header. Names and values are UTF-8.
+func Header(name, value string) Option {
+	return func(m *scheduler.Message) {
+		if m.Headers == nil {
+			m.Headers = map[string]string{}
+		}
+		m.Headers[name] = value
+	}
+}
+
+// MaxAttempts says how often the message is delivered to a group before it is dead-lettered: 1 to 1,000,000. Default: by policy.
+func MaxAttempts(n int) Option { return func(m *scheduler.Message) { m.MaxAttempts = n } }
+
+// ExpiresAt has the message dead-lettered with reason "expired" instead of delivered when it becomes ready after t.
+func ExpiresAt(t time.Time) Option { return func(m *scheduler.Message) { m.Expires = t } }
+
+// Dedup has the ID refused with ErrDuplicate for d from now, also after the message was delivered.
+func Dedup(d time.Duration) Option { return func(m *scheduler.Message) { m.Dedup = d } }
+
+// Schedule takes one message. Once it returns nil the message will be delivered at least once to every group of the queue, unless it
+// is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, or the context's; with ErrUnavailable and the
+// context's own the message may have been taken.
+func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...Option) (Receipt, error) {
+	m := scheduler.Message{Payload: payload}
+	for _, set := range options {
+		set(&m)
+	}
+	return c.producer.Schedule(ctx, queue, m)
+}
+
+// ScheduleBatch takes many messages; each has its own result, in order. The error is for what concerns all of them.
+func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []NewMessage) ([]Result, error) {
+	return c.producer.ScheduleBatch(ctx, queue, messages)
+}
+
+// Cancel takes a message out of the schedule: after nil it will never be delivered. ErrNotScheduled: it is not scheduled any more,
+// because it became ready or was cancelled before, or never was.
+func (c *Client) Cancel(ctx context.Context, queue, id string) error {
+	done, err := c.producer.Cancel(ctx, queue, id)
+	if err == nil && !done {
+		err = fmt.Errorf("bridge: cancel %s/%s: %w", queue, id, ErrNotScheduled)
+	}
+	return err
+}
+
+// Reschedule moves a scheduled message to another due time, given by In or At: after nil it will never be delivered at the old one.
+// ErrNotScheduled as for Cancel.
+func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option) (time.Time, error) {
+	var m scheduler.Message
+	to(&m)
+	return c.producer.Reschedule(ctx, queue, id, m.Delay, m.At)
+}
+
+// Place is one place where Redis holds a message.
+type Place = stream.Place
+
+// Get returns every place where Redis holds the message: scheduled, ready, pending and with whom, retrying, dead. ErrNotFound when
+// there is none: acknowledged by every group, cancelled or purged, or never scheduled. A scheduled message is found at once; for the
+// rest the queue is walked in bounded steps.
+func (c *Client) Get(ctx context.Context, queue, id string) ([]Place, error) {
+	return stream.Locate(ctx, c.redis.Client, c.prefix, queue, id)
+}
+
+// Close waits for calls in flight; new ones are refused.
+func (c *Client) Close() error { return c.producer.Close() }

@@ -1,0 +1,22 @@
+// Package bridge is what programs import to use duestream: Client schedules messages, Worker handles them, Bridge moves what is due
+// into streams and reclaims what was abandoned. A process may run any of them, in any number; Redis and such processes are the whole
+// system.
+//
+//	r, err := bridge.Dial(ctx, "redis://127.0.0.1:6379")
+//	defer r.Close()
+//	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r})
+//	receipt, err := client.Schedule(ctx, "emails", []byte("hello"), bridge.In(15*time.Minute))
+//
+// This package wires and renames; what a message goes through is decided in the packages lua, scheduler and stream.
+//
+// Invariants, each held by a test in integration/ that carries its name:
+//   - G1 once Schedule returned nil, the message is delivered at least once to every group, or cancelled, or a dead letter;
+//   - G2 never early by the server's clock;
+//   - G3 one owner of a delivery at a time;
+//   - G4 groups are independent;
+//   - G5 nothing is dropped silently;
+//   - G6 memory returns;
+//   - G7 bounded work;
+//   - G8 idle costs nothing;
+//   - G9 a full Redis still drains.
+package bridge

@@ -1,0 +1,44 @@
+package bridge
+
+import (
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/stream"
+)
+
+// What callers branch on with errors.Is.
+var (
+	// ErrInvalid: an argument was refused before Redis was touched. errors.As with *InvalidError tells field, value and rule.
+	ErrInvalid = lua.ErrInvalid
+	// ErrDuplicate: the ID is scheduled already, or inside its dedup window. The message was not taken.
+	ErrDuplicate = scheduler.ErrDuplicate
+	// ErrNotScheduled: the message is not scheduled any more (it became ready, was cancelled), or never was.
+	ErrNotScheduled = scheduler.ErrNotScheduled
+	// ErrNotFound: Redis does not hold the message: it was acknowledged by every group, cancelled or purged, or never existed.
+	ErrNotFound = stream.ErrNotFound
+	// ErrFull: Redis is at maxmemory and refused the message. It was not taken.
+	ErrFull = lua.ErrFull
+	// ErrUnavailable: Redis could not be reached, or could not take the call, for as long as it was repeated. The message may have
+	// been taken; scheduling it again with the same ID and a dedup window is safe.
+	ErrUnavailable = lua.ErrUnavailable
+	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not.
+	ErrUncertain = scheduler.ErrUncertain
+	// ErrClosed: the Client was closed before.
+	ErrClosed = scheduler.ErrClosed
+	// ErrDenied: the ACL user may not do this, or the password is wrong.
+	ErrDenied = lua.ErrDenied
+	// ErrUnsupported: the server is too old, or is set to evict keys.
+	ErrUnsupported = lua.ErrUnsupported
+	// ErrWrongType: a key of the queue holds something else.
+	ErrWrongType = lua.ErrWrongType
+	// ErrAbandoned: Worker.Run left handlers behind that ignored their cancelled context.
+	ErrAbandoned = stream.ErrAbandoned
+
+	// ErrLost, ErrUnreachable and ErrStopping are causes of a handler's cancelled context: see Handler.
+	ErrLost        = stream.ErrLost
+	ErrUnreachable = stream.ErrUnreachable
+	ErrStopping    = stream.ErrStopping
+)
+
+// InvalidError says which field was refused, its value (shortened) and the rule it broke.
+type InvalidError = lua.InvalidError

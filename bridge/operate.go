@@ -1,0 +1,132 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/stream"
+)
+
+// This file holds what operators and tools need: looking at queues, dead letters, policies and bridges.
+
+// Checks of single values, as Schedule makes them. They return an InvalidError and do not touch Redis.
+var (
+	CheckPrefix      = lua.CheckPrefix
+	CheckQueue       = lua.CheckQueue
+	CheckGroup       = lua.CheckGroup
+	CheckID          = lua.CheckID
+	CheckPayload     = lua.CheckPayload
+	CheckHeaders     = lua.CheckHeaders
+	CheckDelay       = lua.CheckDelay
+	CheckTime        = lua.CheckTime
+	CheckMaxAttempts = lua.CheckMaxAttempts
+)
+
+// Limits of a message.
+const (
+	MaxPayloadBytes = lua.MaxPayloadBytes
+	MaxErrorBytes   = lua.MaxErrorBytes
+)
+
+// Names of the settings of a policy, as Redis and PolicyUpdate.Clear have them.
+const (
+	SettingVisibility  = stream.SettingVisibility
+	SettingMaxAttempts = stream.SettingMaxAttempts
+	SettingRetryMin    = stream.SettingRetryMin
+	SettingRetryMax    = stream.SettingRetryMax
+	SettingHeld        = stream.SettingHeld
+)
+
+// Heartbeat is the last sign of life of a bridge.
+type Heartbeat struct {
+	Bridge string
+	Age    time.Duration // by the server's clock
+}
+
+// Bridges returns the last heartbeats of the bridges of a prefix, newest first. One round trip.
+func Bridges(ctx context.Context, r *Redis, prefix string) ([]Heartbeat, error) {
+	c, key := r.Client, lua.NewGlobals(withPrefix(prefix)).Bridges
+	replies := c.DoMulti(ctx, c.B().Time().Build(), c.B().Zrange().Key(key).Min("0").Max("-1").Rev().Withscores().Build())
+	clock, err := replies[0].AsIntSlice()
+	if err == nil && len(clock) != 2 {
+		err = fmt.Errorf("TIME returned %d values", len(clock))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bridge: list bridges: %w", lua.Classify("TIME", err))
+	}
+	scores, err := replies[1].AsZScores()
+	if err != nil {
+		return nil, fmt.Errorf("bridge: list bridges: %w", lua.Classify("ZRANGE", err))
+	}
+	now := time.Unix(clock[0], clock[1]*int64(time.Microsecond))
+	beats := make([]Heartbeat, len(scores))
+	for i, s := range scores {
+		beats[i] = Heartbeat{s.Member, max(0, now.Sub(time.UnixMilli(int64(s.Score))))}
+	}
+	return beats, nil
+}
+
+// Queues returns the names of all queues known to the bridges.
+func Queues(ctx context.Context, r *Redis, prefix string) ([]string, error) {
+	return scheduler.Queues(ctx, r.Client, withPrefix(prefix))
+}
+
+// WriteDefaults writes the policy of all queues of a prefix that have none of their own. A Bridge does so by itself.
+func WriteDefaults(ctx context.Context, r *Redis, prefix string, p Policy) error {
+	return stream.WriteDefaults(ctx, r.Client, withPrefix(prefix), p)
+}
+
+// PolicyUpdate names the settings of a policy to change.
+type PolicyUpdate = stream.PolicyUpdate
+
+// ReadPolicy returns the policy in force for a group of a queue; group "" means one without settings of its own. Warning names what is
+// written in Redis but does not count.
+func ReadPolicy(ctx context.Context, r *Redis, prefix, queue, group string) (p Policy, warning, err error) {
+	return stream.ReadPolicy(ctx, r.Client, withPrefix(prefix), queue, group)
+}
+
+// WritePolicy changes settings of a queue, or with a group those of one group alone.
+func WritePolicy(ctx context.Context, r *Redis, prefix, queue, group string, u PolicyUpdate) error {
+	return stream.WritePolicy(ctx, r.Client, withPrefix(prefix), queue, group, u)
+}
+
+// DeadLetters reads, redrives and purges the dead letters of queues.
+type DeadLetters = stream.DeadLetters
+
+// NewDeadLetters returns the dead letters of a prefix.
+func NewDeadLetters(r *Redis, prefix string) *DeadLetters {
+	return stream.NewDeadLetters(r.Client, withPrefix(prefix))
+}
+
+// What DeadLetters takes and returns.
+type (
+	Letter         = stream.Letter
+	LetterFilter   = stream.Filter
+	RedriveOptions = stream.RedriveOptions
+	RedriveResult  = stream.RedriveResult
+	Payload        = stream.Payload
+)
+
+// What Stats and Pending take and return.
+type (
+	QueueStats    = stream.QueueStats
+	GroupStats    = stream.GroupStats
+	PendingFilter = stream.PendingFilter
+	PendingEntry  = stream.PendingEntry
+)
+
+// ErrNoGroup: the consumer group does not exist.
+var ErrNoGroup = lua.ErrNoGroup
+
+// Stats returns what a queue holds, per group.
+func Stats(ctx context.Context, r *Redis, prefix, queue string) (QueueStats, error) {
+	return stream.Stats(ctx, r.Client, withPrefix(prefix), queue)
+}
+
+// Pending lists at most limit entries that a group's workers hold, oldest first.
+func Pending(ctx context.Context, r *Redis, prefix, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
+	return stream.Pending(ctx, r.Client, withPrefix(prefix), queue, group, f, limit)
+}

@@ -1,0 +1,198 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// binary builds cmd/duestream once per test process.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "duestream-test-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "duestream")
+	if out, err := exec.Command("go", "build", "-o", path, "../cmd/duestream").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// TestMainJob is the whole thing: NDJSON piped into the command, two bridge processes, and in one group a Go worker, a Python script
+// and a shell script that is only redis-cli, one message in a hundred failing once; a second group reads the same queue. Every ID is
+// acknowledged in both, nothing is left, and piping the file again schedules nothing. DUESTREAM_FULL=1 runs it at full size:
+// 100,000 messages over 60 s.
+func TestMainJob(t *testing.T) {
+	n, spread := 5_000, 5*time.Second
+	if os.Getenv("DUESTREAM_FULL") != "" {
+		n, spread = 100_000, 60*time.Second
+	}
+	duestream, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	s := newStack(t, server)
+	s.groups("orders", "audit")
+	dir := t.TempDir()
+	env := append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "DUESTREAM_PREFIX="+s.prefix, "DUESTREAM_VISIBILITY_TIMEOUT=2s",
+		"DUESTREAM_RETRY_MIN=100ms", "DUESTREAM_RETRY_MAX=1s", "DUESTREAM_LOG_LEVEL=warn", "QUEUE="+s.queue, "GROUP=orders", "FAIL_ONCE_PERCENT=1")
+
+	for range 2 {
+		s.process(exec.Command(duestream, "serve"), env)
+	}
+	python, shell := filepath.Join(dir, "python"), filepath.Join(dir, "shell")
+	s.process(exec.Command(pythonWithRedis(t), "../examples/python/worker.py"), append(env, "DUESTREAM_LOG="+python))
+	s.process(exec.Command("bash", "../examples/shell/worker.sh"), append(env, "DUESTREAM_LOG="+shell))
+	var mu sync.Mutex
+	retried := 0
+	goWorker, _ := s.worker("orders", 64, func(_ context.Context, m *bridge.Message) error {
+		if m.Attempt == 1 && rand.IntN(100) == 0 {
+			mu.Lock()
+			retried++
+			mu.Unlock()
+			return errors.New("failing once, as asked")
+		}
+		return nil
+	})
+	s.worker("audit", 64, nil)
+
+	begin := time.Now()
+	var file bytes.Buffer
+	lines := json.NewEncoder(&file)
+	for i := range n {
+		id, in := fmt.Sprintf("order-%06d", i), int64(i*7919%n)*spread.Milliseconds()/int64(n)
+		if err := lines.Encode(map[string]any{"id": id, "payload": map[string]any{"order": i}, "in_ms": in, "headers": map[string]string{"kind": "order"}}); err != nil {
+			t.Fatal(err)
+		}
+		s.ledger.Sent(id, begin.UnixMilli()+in)
+	}
+	summary := s.pipe(duestream, env, file.Bytes())
+	t.Logf("scheduled %d messages in %s: %s", n, time.Since(begin).Round(time.Millisecond), summary)
+
+	acknowledged := map[string]int{}
+	redistest.Eventually(t, spread+90*time.Second, func() (bool, string) {
+		if ok, left := s.empty("orders", "audit"); !ok {
+			return false, left
+		}
+		acknowledged = map[string]int{"go": int(goWorker.Stats().Acknowledged)}
+		for name, path := range map[string]string{"python": python, "shell": shell} {
+			acknowledged[name] = s.readLog("orders", path)
+		}
+		r := s.ledger.Summary("orders", "audit")
+		return r.Lost == 0, fmt.Sprintf("%+v, missing: %v", r, s.ledger.Missing("orders", 5))
+	})
+	took := time.Since(begin)
+	s.ledger.Check(t, "orders", "audit")
+	if total := acknowledged["go"] + acknowledged["python"] + acknowledged["shell"]; total != n {
+		t.Errorf("%d acknowledgements of %d messages", total, n)
+	}
+	for name, count := range acknowledged {
+		if count == 0 {
+			t.Errorf("the %s worker got nothing", name)
+		}
+	}
+	if dead := s.number("XLEN", s.keys().Dead); dead != 0 {
+		t.Errorf("%d dead letters", dead)
+	}
+	again := s.pipe(duestream, env, file.Bytes())
+	if ok, left := s.empty("orders", "audit"); !ok {
+		t.Errorf("piping the file again scheduled something: %s", left)
+	}
+	t.Logf("%d messages due over %s, 2 bridges, 3 workers in one group and 1 in another: all acknowledged after %s; by worker: %v (of the Go worker's, %d failed once)",
+		n, spread, took.Round(time.Millisecond), acknowledged, retried)
+	t.Logf("the same file again: %s", again)
+}
+
+// process runs a child until the test ends; it must then end by itself within ten seconds.
+func (s *stack) process(cmd *exec.Cmd, env []string) {
+	s.t.Helper()
+	var output bytes.Buffer
+	cmd.Env, cmd.Stderr = env, &output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		done := make(chan error, 1)
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		go func() { done <- cmd.Wait() }()
+		select {
+		case err := <-done:
+			if err != nil {
+				s.t.Errorf("%s: %v\n%s", strings.Join(cmd.Args, " "), err, output.String())
+			}
+		case <-time.After(10 * time.Second):
+			_ = cmd.Process.Kill()
+			<-done
+			s.t.Errorf("%s did not end on SIGTERM\n%s", strings.Join(cmd.Args, " "), output.String())
+		}
+		if s.t.Failed() && output.Len() > 0 {
+			s.t.Logf("%s:\n%.4000s", strings.Join(cmd.Args, " "), output.String())
+		}
+	})
+}
+
+// pipe sends NDJSON through `duestream schedule` and returns what it says.
+func (s *stack) pipe(duestream string, env []string, ndjson []byte) string {
+	s.t.Helper()
+	cmd := exec.Command(duestream, "schedule", s.queue, "--file", "-", "--json")
+	cmd.Env, cmd.Stdin = env, bytes.NewReader(ndjson)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		s.t.Fatalf("duestream schedule: %v\n%s", err, stderr.String())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// readLog enters what a script acknowledged, "ID attempt entry" a line, into the ledger, and returns how many there are. Reading again
+// adds nothing.
+func (s *stack) readLog(group, path string) int {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	count := 0
+	for lines := bufio.NewScanner(file); lines.Scan(); count++ {
+		cells := strings.Fields(lines.Text())
+		if len(cells) != 3 {
+			s.t.Fatalf("%s: line %q", path, lines.Text())
+		}
+		if count >= s.logged[path] {
+			s.ledger.Delivered(group, cells[0], lua.EntryTime(cells[2]).UnixMilli(), 0)
+			s.logged[path] = count + 1
+		}
+	}
+	return count
+}
+
+func pythonWithRedis(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"/usr/bin/python3", "python3"} {
+		if exec.Command(name, "-c", "import redis").Run() == nil {
+			return name
+		}
+	}
+	t.Fatal("no python3 that can import redis: install Debian's python3-redis")
+	return ""
+}

@@ -1,0 +1,181 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+type entry = rueidis.XRangeSlice
+
+// G6: memory returns. An entry of one group stays pending for as long as the test runs; thousands of others pass. The stream shrinks
+// to what one stream node holds, with our worker and with workers that only XACK, with one group and with two.
+func TestG6MemoryReturns(t *testing.T) {
+	n := 20_000
+	for _, groups := range [][]string{{"a"}, {"a", "b"}} {
+		for _, plain := range []bool{false, true} {
+			name := fmt.Sprintf("groups=%d/plain_xack=%t", len(groups), plain)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := newStack(t, redistest.Shared(t))
+				s.groups(groups...)
+				s.bridge(bridge.Policy{VisibilityTimeout: time.Hour, MaxAttempts: 3, RetryMin: time.Second, RetryMax: time.Minute})
+				pinned := s.pin("a")
+				for _, g := range groups {
+					if plain {
+						s.run("plain worker", s.plainWorker(g))
+					} else {
+						s.worker(g, 200, nil)
+					}
+				}
+				s.schedule(n, "m", within(0))
+				start := time.Now()
+				redistest.Eventually(t, 60*time.Second, func() (bool, string) {
+					r := s.ledger.Summary(groups...)
+					return r.Lost == 1 || (len(groups) == 2 && r.Lost == 1), fmt.Sprintf("%+v", r) // the pinned one is not lost: a has it in hand
+				})
+				passed := time.Now()
+				redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+					left := s.number("XLEN", s.keys().Stream)
+					return left <= 10, fmt.Sprint(left, " entries left behind one that is pending")
+				})
+				t.Logf("%d messages in %s; freed to %d entries within %s of the last one", n, passed.Sub(start).Round(time.Millisecond),
+					s.number("XLEN", s.keys().Stream), time.Since(passed).Round(time.Millisecond))
+				s.ledger.Delivered("a", pinned.ID, lua.EntryTime(pinned.EntryID).UnixMilli(), pinned.Due.UnixMilli())
+				if _, err := lua.Ack(context.Background(), s.redis.Client, s.keys(), "a", []lua.Held{{Entry: pinned.EntryID}}); err != nil {
+					t.Fatal(err)
+				}
+				s.settled(20*time.Second, groups...)
+			})
+		}
+	}
+}
+
+// pin schedules one message and has a consumer of the group take it and never let go.
+func (s *stack) pin(group string) lua.Entry {
+	s.t.Helper()
+	s.schedule(1, "pinned-", within(0))
+	var pinned lua.Entry
+	redistest.Eventually(s.t, 10*time.Second, func() (bool, string) {
+		read, err := s.raw("XREADGROUP", "GROUP", group, "pinner", "COUNT", "1", "STREAMS", s.keys().Stream, ">").AsXReadSlices()
+		if err != nil || len(read[s.keys().Stream]) == 0 {
+			return false, fmt.Sprint("nothing to pin: ", err)
+		}
+		e := read[s.keys().Stream][0]
+		pinned = lua.ParseEntry(e.ID, e.FieldValues)
+		return true, ""
+	})
+	return pinned
+}
+
+// plainWorker is what a worker in any language does: XREADGROUP, XACK, nothing else.
+func (s *stack) plainWorker(group string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		c, key := s.redis.Blocking, s.keys().Stream
+		for ctx.Err() == nil {
+			read, err := c.Do(ctx, c.B().Xreadgroup().Group(group, "plain").Count(500).Block(1000).Streams().Key(key).Id(">").Build()).AsXReadSlices()
+			if err != nil && !rueidis.IsRedisNil(err) {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+			var ids []string
+			for _, e := range read[key] {
+				m := lua.ParseEntry(e.ID, e.FieldValues)
+				if m.For == "" || m.For == group {
+					s.ledger.Delivered(group, m.ID, lua.EntryTime(e.ID).UnixMilli(), m.Due.UnixMilli())
+				}
+				ids = append(ids, e.ID)
+			}
+			if len(ids) > 0 {
+				if err := s.redis.Client.Do(context.Background(), s.redis.Client.B().Xack().Key(key).Group(group).Id(ids...).Build()).Error(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// G7: bounded work. With a backlog of large payloads no script holds the server for long, and none moves more than about 1 MiB.
+func TestG7BoundedWork(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	s := newStack(t, server)
+	s.groups("g")
+	payload := make([]byte, 1<<20)
+	batch := make([]bridge.NewMessage, 60)
+	for i := range batch {
+		batch[i] = bridge.NewMessage{ID: fmt.Sprint("big", i), Payload: payload, Delay: time.Second}
+	}
+	s.send(batch)
+	s.schedule(20_000, "small", func(int) time.Duration { return time.Second })
+	s.raw("CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "100000")
+	s.bridge(quick())
+	s.worker("g", 50, nil)
+	s.settled(60*time.Second, "g")
+	calls, err := s.raw("SLOWLOG", "GET", "100000").ToArray()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var took []int64
+	for _, call := range calls {
+		cells, _ := call.ToArray()
+		command, _ := cells[3].AsStrSlice()
+		if us, _ := cells[2].AsInt64(); len(command) > 0 && (command[0] == "EVALSHA" || command[0] == "EVAL") {
+			took = append(took, us)
+		}
+	}
+	slices.Sort(took)
+	if len(took) < 40 {
+		t.Fatalf("only %d script calls were seen", len(took))
+	}
+	// 60 MiB and 20,000 messages in one call would take hundreds of milliseconds; the bound is generous because the machine is shared.
+	if worst := took[len(took)-1]; worst > 200_000 {
+		t.Errorf("a script held the server for %d µs", worst)
+	}
+	t.Logf("%d script calls: median %d µs, p99 %d µs, longest %d µs", len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
+}
+
+// G8: idle costs nothing. A bridge that serves 100 empty queues sends at most two requests a second, commands inside scripts aside.
+func TestG8IdleCostsNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	s := newStack(t, server)
+	var queues []string
+	for i := range 100 {
+		queues = append(queues, fmt.Sprint("queue-", i))
+	}
+	if _, err := lua.Register(context.Background(), s.redis.Client, lua.NewGlobals(s.prefix), queues); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range queues {
+		if _, err := bridge.CreateGroup(context.Background(), s.redis, s.prefix, q, "g"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.bridge(quick())
+	// The first seconds are not idle: the bridge gets to know its queues.
+	monitor := server.Monitor(t)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		n := monitor.Count()
+		return monitor.Commands()["XREAD"] > 0, fmt.Sprint(n, " requests, none of them a blocked read")
+	})
+	const window = 15 * time.Second
+	monitor.Reset()
+	<-time.After(window) // the length of the measurement, not a synchronisation
+	n := monitor.Count()
+	t.Logf("100 queues, idle: %d requests in %s = %.2f a second: %v", n, window, float64(n)/window.Seconds(), monitor.Commands())
+	if n > int(2*window.Seconds()) {
+		t.Errorf("%d requests in %s", n, window)
+	}
+}
