@@ -1,0 +1,27 @@
+package scheduler
+
+import "hash/fnv"
+
+// owner returns which of the live schedulers owns a queue: the one with the highest weight for it. When a scheduler comes or goes,
+// only the queues that it gets or had move. Every scheduler must come to the same answer, so the hash is part of the protocol.
+func owner(live []string, queue string) string {
+	best, most := "", uint64(0)
+	for _, bridge := range live {
+		if w := weight(bridge, queue); best == "" || w > most || w == most && bridge > best {
+			best, most = bridge, w
+		}
+	}
+	return best
+}
+
+// weight is FNV-1a of both names, finished as in splitmix64: FNV alone leaves the high bits of similar names alike.
+func weight(bridge, queue string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(bridge))
+	h.Write([]byte{0})
+	h.Write([]byte(queue))
+	x := h.Sum64()
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

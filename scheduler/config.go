@@ -1,0 +1,134 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Defaults of Config.
+const (
+	DefaultHeartbeatInterval = time.Second
+	DefaultHeartbeatTimeout  = 3 * time.Second
+	DefaultWakeBlock         = 5 * time.Second
+	DefaultSurveyInterval    = 5 * time.Second
+	DefaultDiscoverInterval  = 5 * time.Second
+	DefaultRegistryInterval  = 15 * time.Second
+	DefaultOverdue           = 5 * time.Second
+	DefaultDrainLimit        = 500
+	DefaultDrainMaxBytes     = 1 << 20
+)
+
+const (
+	callTimeout  = 5 * time.Second // of one request; a blocked read gets it on top of its block
+	maxBackoff   = 5 * time.Second
+	firstBackoff = 50 * time.Millisecond
+	maxDrain     = 10_000
+)
+
+// Config configures a Scheduler. The defaults together cost an idle scheduler less than two requests a second; all schedulers of a
+// prefix should use the same.
+type Config struct {
+	// Client is used for every call that does not block. Blocking is used for blocked reads only; make it with AlwaysPipelining, else
+	// a read is not interrupted when the assignment changes or Run ends. Both are required, and closed by whoever made them. rueidis
+	// pings each idle connection every Dialer.KeepAlive, one second unless set: give both clients a longer one.
+	Client, Blocking rueidis.Client
+	// Prefix starts every key. Default lua.DefaultPrefix.
+	Prefix string
+	// Logger is told of each change of state once. Default: discard.
+	Logger *slog.Logger
+	// Notice is called when an owned queue was seen with work for the other side (entries, bodies without a member, dedup windows),
+	// and when something was drained into any queue. It is called from many goroutines and must not block. Default: nothing.
+	Notice func(queue string)
+	// Owned is called with all owned queues when they change, in order, by one goroutine at a time; it must not block. Default: nothing.
+	Owned func(queues []string)
+
+	// HeartbeatInterval is how often the scheduler says that it lives. Default 1s. One request each.
+	HeartbeatInterval time.Duration
+	// HeartbeatTimeout is after how long without a heartbeat a scheduler is gone and its queues are taken over. Default 3s; at
+	// least twice the interval. Too low: queues move to and fro. Too high: a dead scheduler's queues are late by so much.
+	HeartbeatTimeout time.Duration
+	// WakeBlock is how long one blocked read waits. Default 5s, at least 100ms.
+	WakeBlock time.Duration
+	// SurveyInterval is how often up to 250 queues are looked at; with more queues, twice as often and in turn. Default 5s. It is the
+	// ceiling on lateness when a producer adds no wake token.
+	SurveyInterval time.Duration
+	// DiscoverInterval is how often one step of SCAN looks for queues that nobody registered. Default 5s.
+	DiscoverInterval time.Duration
+	// RegistryInterval is how often the list of queues is read without being told to. Default 15s.
+	RegistryInterval time.Duration
+	// Overdue is from which lateness on a queue is drained by a scheduler that does not own it. Default 5s.
+	Overdue time.Duration
+	// DrainLimit and DrainMaxBytes bound one drain: members (default 500, at most 10,000), bytes (default 1 MiB).
+	DrainLimit, DrainMaxBytes int
+}
+
+func (c Config) withDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = lua.DefaultPrefix
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Notice == nil {
+		c.Notice = func(string) {}
+	}
+	if c.Owned == nil {
+		c.Owned = func([]string) {}
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.HeartbeatInterval, DefaultHeartbeatInterval}, {&c.HeartbeatTimeout, DefaultHeartbeatTimeout},
+		{&c.WakeBlock, DefaultWakeBlock}, {&c.SurveyInterval, DefaultSurveyInterval},
+		{&c.DiscoverInterval, DefaultDiscoverInterval}, {&c.RegistryInterval, DefaultRegistryInterval}, {&c.Overdue, DefaultOverdue},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if c.DrainLimit == 0 {
+		c.DrainLimit = DefaultDrainLimit
+	}
+	if c.DrainMaxBytes == 0 {
+		c.DrainMaxBytes = DefaultDrainMaxBytes
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.Client == nil {
+		errs = append(errs, lua.Invalid("Client", "nil", "must be a rueidis client"))
+	}
+	if c.Blocking == nil {
+		errs = append(errs, lua.Invalid("Blocking", "nil", "must be a rueidis client for blocked reads"))
+	}
+	errs = append(errs, lua.CheckPrefix(c.Prefix))
+	for _, d := range []struct {
+		name         string
+		value, least time.Duration
+	}{
+		{"HeartbeatInterval", c.HeartbeatInterval, time.Millisecond}, {"HeartbeatTimeout", c.HeartbeatTimeout, 2 * c.HeartbeatInterval},
+		{"WakeBlock", c.WakeBlock, 100 * time.Millisecond}, {"SurveyInterval", c.SurveyInterval, time.Millisecond},
+		{"DiscoverInterval", c.DiscoverInterval, time.Millisecond}, {"RegistryInterval", c.RegistryInterval, time.Millisecond},
+		{"Overdue", c.Overdue, time.Millisecond},
+	} {
+		if d.value < d.least {
+			errs = append(errs, fmt.Errorf("%s is %s: must be at least %s", d.name, d.value, d.least))
+		}
+	}
+	if c.DrainLimit < 1 || c.DrainLimit > maxDrain {
+		errs = append(errs, fmt.Errorf("DrainLimit is %d: must be between 1 and %d", c.DrainLimit, maxDrain))
+	}
+	if c.DrainMaxBytes < 1 {
+		errs = append(errs, fmt.Errorf("DrainMaxBytes is %d: must be positive", c.DrainMaxBytes))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,106 @@
+package scheduler
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// drainSlack is by how much a due time must be earlier than the one a loop sleeps for to be worth a wake.
+const drainSlack = 5 * time.Millisecond
+
+// drainer is the loop of one owned queue: it drains what is due, sleeps until the next due time, and is poked when there is an
+// earlier one.
+type drainer struct {
+	drain  func(context.Context) (lua.Drained, error)
+	state  *state
+	poked  chan struct{}
+	cancel context.CancelFunc
+
+	mu   sync.Mutex
+	next time.Time // when it drains again; in the past while it does
+}
+
+func newDrainer(drain func(context.Context) (lua.Drained, error), st *state, cancel context.CancelFunc) *drainer {
+	return &drainer{drain: drain, state: st, poked: make(chan struct{}, 1), cancel: cancel}
+}
+
+// poke lets the loop drain now, unless it is backing off.
+func (d *drainer) poke() {
+	if !d.state.failing.Load() {
+		d.retry()
+	}
+}
+
+// retry lets the loop drain now.
+func (d *drainer) retry() {
+	poke(d.poked)
+}
+
+// sleepsBeyond says whether the loop will drain later than in wait from now.
+func (d *drainer) sleepsBeyond(wait time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.next.After(time.Now().Add(wait + drainSlack))
+}
+
+func (d *drainer) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	b := newBackoff()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-d.poked:
+		}
+		d.sleep(0)
+		wait := d.settle(ctx, b)
+		d.sleep(wait)
+		timer.Reset(wait)
+	}
+}
+
+func (d *drainer) sleep(wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.next = time.Now().Add(wait)
+}
+
+// untilPoked is how long a loop sleeps that has nothing scheduled.
+const untilPoked = 1000 * time.Hour
+
+// settle drains until nothing more is due, and returns how long to sleep. The server tells waits in whole milliseconds, rounded up, so
+// messages that are due within the same millisecond are drained together.
+func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
+	for {
+		drained, err := d.drain(ctx)
+		if ctx.Err() != nil {
+			return untilPoked
+		}
+		d.state.report(err)
+		if err != nil {
+			return b.NextBackOff()
+		}
+		b.Reset()
+		switch {
+		case drained.Wait < 0:
+			return untilPoked
+		case drained.Wait > 0:
+			return drained.Wait
+		case drained.Moved+drained.Buried == 0:
+			return time.Millisecond // due, and yet not moved: never spin
+		}
+	}
+}
+
+// newBackoff returns the delays after errors of a loop; it never gives up.
+func newBackoff() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstBackoff), backoff.WithMaxInterval(maxBackoff),
+		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
+}

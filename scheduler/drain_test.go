@@ -1,0 +1,299 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// script runs a loop whose drains answer as told, in a bubble with a clock of its own. Each answer says when it was asked for.
+func script(t *testing.T, test func(d *drainer, log *lines, passed func() time.Duration), answers ...func() (lua.Drained, error)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		log, began, n := &lines{}, time.Now(), 0
+		calls := make(chan time.Duration, 100)
+		d := newDrainer(func(context.Context) (lua.Drained, error) {
+			calls <- time.Since(began)
+			answer := answers[min(n, len(answers)-1)]
+			n++
+			return answer()
+		}, &state{log: slog.New(slog.NewTextHandler(log, nil)), what: "drain"}, cancel)
+		done := make(chan struct{})
+		go func() { defer close(done); d.run(ctx) }()
+		test(d, log, func() time.Duration {
+			select {
+			case at := <-calls:
+				return at
+			case <-time.After(10 * time.Hour):
+				return -1 // no drain
+			}
+		})
+		cancel()
+		<-done
+	})
+}
+
+func says(moved int, wait time.Duration) func() (lua.Drained, error) {
+	return func() (lua.Drained, error) { return lua.Drained{Moved: moved, Wait: wait}, nil }
+}
+
+func fails() (lua.Drained, error) { return lua.Drained{}, lua.ErrUnavailable }
+
+func expect(t *testing.T, passed func() time.Duration, want ...time.Duration) {
+	t.Helper()
+	for _, at := range want {
+		if got := passed(); got != at {
+			t.Errorf("drained at %v, want %v", got, at)
+		}
+	}
+}
+
+func TestLoopDrainsAtOnceWhileMoreIsDueThenSleeps(t *testing.T) {
+	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
+		expect(t, passed, 0, 0, 0, time.Minute, -1)
+	}, says(500, 0), says(500, 0), says(3, time.Minute), says(1, -1))
+}
+
+func TestLoopNeverSpins(t *testing.T) {
+	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
+		expect(t, passed, 0, time.Millisecond, 2*time.Millisecond, -1)
+	}, says(0, 0), says(0, 0), says(0, -1))
+}
+
+func TestLoopIsPoked(t *testing.T) {
+	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
+		expect(t, passed, 0)
+		synctest.Wait()
+		if !d.sleepsBeyond(time.Minute) || d.sleepsBeyond(time.Hour) {
+			t.Error("it sleeps for an hour")
+		}
+		d.poke()
+		d.poke()
+		expect(t, passed, 0)
+		synctest.Wait()
+		if !d.sleepsBeyond(100 * time.Hour) {
+			t.Error("it sleeps until it is poked")
+		}
+	}, says(0, time.Hour), says(0, -1))
+}
+
+func TestLoopBacksOffAndReportsChangesOnce(t *testing.T) {
+	script(t, func(d *drainer, log *lines, passed func() time.Duration) {
+		expect(t, passed, 0)
+		synctest.Wait()
+		d.poke() // tokens do not hurry a queue that fails
+		last := time.Duration(0)
+		for range 20 {
+			at := passed()
+			if pause := at - last; pause <= 0 || pause > 3*maxBackoff/2 {
+				t.Errorf("a pause of %v after an error", pause)
+			}
+			last = at
+		}
+		synctest.Wait()
+		if n := log.count("drain is failing"); n != 1 {
+			t.Errorf("%d lines about one failure", n)
+		}
+		d.retry() // the server is back
+		expect(t, passed, last)
+	}, fails)
+	script(t, func(d *drainer, log *lines, passed func() time.Duration) {
+		for range 5 {
+			passed()
+		}
+		synctest.Wait()
+		if log.count("is failing") != 2 || log.count("works again") != 2 {
+			t.Errorf("log:\n%s", log)
+		}
+	}, fails, fails, says(1, 0), fails, says(0, -1))
+}
+
+func TestDrainIsBoundedAndNoticed(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	noticed := make(chan string, 10)
+	sch, err := New(Config{Client: c, Blocking: c, Prefix: prefix, DrainLimit: 2, Notice: func(q string) { noticed <- q }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := lua.NewKeys(prefix, queue)
+	must(t, c, "ZADD", k.Due, "1", "a", "2", "b", "3", "c")
+	if d, err := sch.Drain(t.Context(), queue); err != nil || d.Moved != 2 || d.Wait != 0 || <-noticed != queue {
+		t.Errorf("first: %+v, %v", d, err)
+	}
+	if d, err := sch.Drain(t.Context(), queue); err != nil || d.Moved != 1 || d.Wait >= 0 || <-noticed != queue {
+		t.Errorf("second: %+v, %v", d, err)
+	}
+	if d, err := sch.Drain(t.Context(), queue); err != nil || d.Moved != 0 || len(noticed) != 0 {
+		t.Errorf("third: %+v, %v; %d notices", d, err, len(noticed))
+	}
+	must(t, c, "DEL", k.Stream)
+	must(t, c, "XADD", k.Stream, "18446744073709551615-18446744073709551615", "k", "v") // no ID is left after this
+	must(t, c, "ZADD", k.Due, "1", "a")
+	if d, err := sch.Drain(t.Context(), queue); !errors.Is(err, ErrRefused) || d.Moved != 0 {
+		t.Errorf("a stream that refuses: %+v, %v", d, err)
+	}
+}
+
+func TestDrainsOnTime(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+		start(t, s, prefix, seldom)
+		p := newProducer(t, c, prefix)
+		const n = 40
+		due := map[string]time.Time{}
+		for i := range n {
+			r, err := p.Schedule(t.Context(), queue, Message{Delay: time.Duration(300+20*i) * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			due[r.ID] = r.Due
+		}
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			got := len(entries(t, c, prefix, queue))
+			return got == n, fmt.Sprint(got, " of ", n)
+		})
+		var worst time.Duration
+		for _, e := range entries(t, c, prefix, queue) {
+			late := lua.EntryTime(e.EntryID).Sub(due[e.ID])
+			if late < 0 || !e.Due.Equal(due[e.ID]) {
+				t.Errorf("%s is due at %v, and was moved at %v", e.ID, due[e.ID], lua.EntryTime(e.EntryID))
+			}
+			worst = max(worst, late)
+		}
+		t.Logf("at most %v late", worst)
+		if worst > time.Second {
+			t.Errorf("%v late: something polls", worst)
+		}
+	})
+}
+
+func TestEarlierMessageWakesTheLoop(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	b := start(t, s, prefix, seldom)
+	p := newProducer(t, c, prefix)
+	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // a new queue is known by the shared token
+		l := b.loop(queue)
+		return l != nil && l.sleepsBeyond(30*time.Minute) && !l.sleepsBeyond(2*time.Hour), "the loop does not sleep for an hour"
+	})
+	r, err := p.Schedule(t.Context(), queue, Message{Delay: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not delivered" })
+	if late := lua.EntryTime(entries(t, c, prefix, queue)[0].EntryID).Sub(r.Due); late < 0 || late > time.Second {
+		t.Errorf("%v late", late)
+	}
+	if _, err := p.Reschedule(t.Context(), queue, "nobody", 0, time.Time{}); !errors.Is(err, ErrNotScheduled) {
+		t.Error(err)
+	}
+}
+
+func TestFailingQueueStopsNoOther(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	b := start(t, s, prefix, func(c *Config) { c.SurveyInterval = 100 * time.Millisecond })
+	p := newProducer(t, c, prefix)
+	// One queue whose stream is something else, one whose wake stream is, one whose stream takes no entries, and a good one.
+	bad, mute, full, good := "bad", "mute", "full", "good"
+	must(t, c, "SET", lua.NewKeys(prefix, mute).Wake, "x")
+	must(t, c, "XADD", lua.NewKeys(prefix, full).Stream, "18446744073709551615-18446744073709551615", "k", "v")
+	must(t, c, "SET", lua.NewKeys(prefix, bad).Stream, "x")
+	for _, queue := range []string{bad, mute, full} {
+		must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
+		must(t, c, "HSETNX", lua.NewGlobals(prefix).Queues, queue, "1")
+	}
+	if _, err := p.Schedule(t.Context(), good, Message{Delay: time.Hour}); err != nil { // its token makes the registry known
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		st := b.Status()
+		b.waker.mu.Lock()
+		defer b.waker.mu.Unlock()
+		return st.Owned == 4 && len(b.waker.queues) == 3, fmt.Sprint(st, " and ", len(b.waker.queues), " wake streams")
+	})
+	for i := range 3 {
+		r, err := p.Schedule(t.Context(), good, Message{Delay: 50 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, good)) == i+1, "the good queue waits" })
+		if late := lua.EntryTime(entries(t, c, prefix, good)[i].EntryID).Sub(r.Due); late > time.Second {
+			t.Errorf("the good queue is %v late", late)
+		}
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return len(entries(t, c, prefix, mute)) == 1, "a queue that only cannot be woken is drained all the same"
+	})
+	for _, queue := range []string{bad, full} {
+		if n := b.log.count(`msg="drain is failing" queue=` + queue); n != 1 {
+			t.Errorf("%d lines about %s", n, queue)
+		}
+	}
+	must(t, c, "DEL", lua.NewKeys(prefix, bad).Stream, lua.NewKeys(prefix, full).Stream, lua.NewKeys(prefix, mute).Wake)
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+		b.waker.mu.Lock()
+		watched := len(b.waker.queues)
+		b.waker.mu.Unlock()
+		return len(entries(t, c, prefix, bad)) == 1 && len(entries(t, c, prefix, full)) == 1 && watched == 5, "not mended"
+	})
+	for _, queue := range []string{bad, full} {
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			return b.log.count(`msg="drain works again" queue=`+queue) == 1, "no line that " + queue + " works again"
+		})
+	}
+}
+
+func BenchmarkDrain(b *testing.B) {
+	s := redistest.Shared(b)
+	c, prefix, queue := s.Client(b), s.Prefix(b), redistest.Queue(b)
+	p, err := NewProducer(ProducerConfig{Client: c, Prefix: prefix})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	sch, err := New(Config{Client: c, Blocking: c, Prefix: prefix})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ms, k := make([]Message, 20_000), lua.NewKeys(prefix, queue)
+	for i := range ms {
+		ms[i] = Message{Payload: make([]byte, 256), At: time.UnixMilli(1_900_000_000_000)}
+	}
+	moved := 0
+	for b.Loop() {
+		b.StopTimer()
+		if _, err := p.ScheduleBatch(b.Context(), queue, ms); err != nil {
+			b.Fatal(err)
+		}
+		if err := c.Do(b.Context(), c.B().Zunionstore().Destination(k.Due).Numkeys(1).Key(k.Due).Weights(0).Build()).Error(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		for {
+			drained, err := sch.Drain(b.Context(), queue)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if moved += drained.Moved; drained.Wait != 0 {
+				break
+			}
+		}
+	}
+	b.ReportMetric(float64(moved)/b.Elapsed().Seconds(), "messages/s")
+}

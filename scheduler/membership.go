@@ -1,0 +1,160 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	clockJump        = time.Second
+	identityInterval = 15 * time.Second
+	leaveTimeout     = time.Second
+)
+
+// membership says that this scheduler lives, learns which others do, and watches over the calm.
+type membership struct {
+	client  rueidis.Client
+	globals lua.Globals
+	id      string // random per start
+	timeout time.Duration
+	calm    *calm
+	state   state
+	// joined is called after each good heartbeat; back: it is the first, or the first after an error.
+	joined func(ctx context.Context, live []string, back bool)
+
+	// Of the heartbeat's goroutine.
+	last     beat
+	server   identity
+	checked  time.Time // when server was read
+	answered bool      // the last heartbeat succeeded
+
+	mu sync.Mutex
+	at time.Time // of the last good heartbeat
+}
+
+// beat is a good heartbeat: the server's clock was read between sent and received.
+type beat struct {
+	sent, received time.Time
+	server         time.Time
+}
+
+// gapOrJump says whether something lies between two heartbeats: too much time, or a step of the server's clock.
+func (b beat) gapOrJump(next beat, timeout time.Duration) bool {
+	least, most := next.sent.Sub(b.received), next.received.Sub(b.sent)
+	passed := next.server.Sub(b.server)
+	return next.received.Sub(b.received) > timeout || passed < least-clockJump || passed > most+clockJump
+}
+
+// identity is what INFO says of a server; the run ID changes with every start.
+type identity struct {
+	runID  string
+	uptime time.Duration
+}
+
+func newMembership(cfg Config, joined func(context.Context, []string, bool)) *membership {
+	return &membership{
+		client: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), id: ulid.Make().String(),
+		timeout: cfg.HeartbeatTimeout, calm: newCalm(), joined: joined,
+		state: state{log: cfg.Logger, what: "heartbeat"},
+	}
+}
+
+// Beat is one heartbeat. With an error everything stays as it was.
+func (m *membership) Beat(ctx context.Context) error {
+	err := m.beat(ctx)
+	if ctx.Err() == nil {
+		m.state.report(err)
+	}
+	return err
+}
+
+func (m *membership) beat(ctx context.Context) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	b := beat{sent: time.Now()}
+	var live []string
+	var err error
+	b.server, live, err = lua.Heartbeat(call, m.client, m.globals, m.id, m.timeout)
+	b.received = time.Now()
+	if err != nil {
+		m.answered = false
+		m.calm.disturb()
+		return fmt.Errorf("scheduler: heartbeat: %w", err)
+	}
+	first := m.last.sent.IsZero()
+	if !first && m.last.gapOrJump(b, m.timeout) {
+		m.calm.disturb()
+	}
+	m.identify(call, b.received)
+	m.calm.settle()
+	if first {
+		m.calm.extend(m.server.uptime)
+	}
+	back := !m.answered
+	m.last, m.answered = b, true
+	m.mu.Lock()
+	m.at = b.received
+	m.mu.Unlock()
+	slices.Sort(live)
+	m.joined(ctx, live, back)
+	return nil
+}
+
+// identify finds out now and then, and when a connection broke, whether the server is still the same. On a cluster there are many, and
+// where INFO is forbidden none can be told: there each broken connection disturbs the calm.
+func (m *membership) identify(ctx context.Context, now time.Time) {
+	suspected := m.calm.isSuspected()
+	if !suspected && !m.checked.IsZero() && now.Sub(m.checked) < identityInterval {
+		return
+	}
+	m.checked = now
+	var found identity
+	if m.client.Mode() != rueidis.ClientModeCluster {
+		if info, err := m.client.Do(ctx, m.client.B().Info().Section("server").Build()).ToString(); err == nil {
+			found = parseIdentity(info)
+		}
+	}
+	if found.runID != m.server.runID || suspected && found.runID == "" {
+		m.calm.disturb()
+	}
+	m.server = found
+}
+
+func parseIdentity(info string) (found identity) {
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name {
+		case "run_id":
+			found.runID = value
+		case "uptime_in_seconds":
+			if n, err := strconv.ParseInt(value, 10, 32); err == nil && n > 0 {
+				found.uptime = time.Duration(n) * time.Second
+			}
+		}
+	}
+	return found
+}
+
+// leave removes this scheduler, so that the others need not wait for its timeout. Best effort.
+func (m *membership) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	_ = m.client.Do(ctx, m.client.B().Zrem().Key(m.globals.Bridges).Member(m.id).Build()).Error()
+}
+
+// lastBeat returns the local time of the last good heartbeat.
+func (m *membership) lastBeat() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.at
+}

@@ -1,0 +1,207 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestAssignmentIsStableAndEven(t *testing.T) {
+	t.Parallel()
+	live := []string{"01A", "01B", "01C", "01D"}
+	count, moved := map[string]int{}, 0
+	const queues = 10_000
+	for i := range queues {
+		queue := fmt.Sprint("queue-", i)
+		before := owner(live, queue)
+		count[before]++
+		if after := owner(live[:3], queue); after != before {
+			moved++
+			if before != "01D" {
+				t.Fatalf("%s moved from %s to %s although its owner lives", queue, before, after)
+			}
+		}
+	}
+	for bridge, n := range count {
+		if n < queues/4*8/10 || n > queues/4*12/10 {
+			t.Errorf("%s owns %d of %d queues", bridge, n, queues)
+		}
+	}
+	if moved != count["01D"] {
+		t.Errorf("%d queues moved, the one that went had %d", moved, count["01D"])
+	}
+	// Schedulers of different versions must agree.
+	if got := weight("01A", "emails"); got != wantWeight {
+		t.Errorf("the hash has changed: %#x", got)
+	}
+	if owner(nil, "emails") != "" {
+		t.Error("with nobody alive nobody owns a queue")
+	}
+}
+
+const wantWeight = uint64(0x2730b153faa3a8b6)
+
+func TestGapOrJump(t *testing.T) {
+	t.Parallel()
+	at, server := time.Now(), time.UnixMilli(1_900_000_000_000)
+	for name, c := range map[string]struct {
+		after, took, clock time.Duration // sent after, took until the reply, the server's clock moved by
+		want               bool
+	}{
+		"as usual":                 {time.Second, time.Millisecond, time.Second, false},
+		"a slow reply":             {time.Second, 2 * time.Second, 2900 * time.Millisecond, false},
+		"a slow request":           {time.Second, 1900 * time.Millisecond, 1100 * time.Millisecond, false},
+		"a gap":                    {3100 * time.Millisecond, time.Millisecond, 3100 * time.Millisecond, true},
+		"forward":                  {time.Second, time.Millisecond, 2100 * time.Millisecond, true},
+		"back":                     {time.Second, time.Millisecond, -100 * time.Millisecond, true},
+		"a little forward is fine": {time.Second, time.Millisecond, 1900 * time.Millisecond, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := beat{sent: at, received: at, server: server}
+			sent := at.Add(c.after)
+			if got := first.gapOrJump(beat{sent, sent.Add(c.took), server.Add(c.clock)}, 3*time.Second); got != c.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestParseIdentity(t *testing.T) {
+	t.Parallel()
+	got := parseIdentity("# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\nuptime_in_seconds:90\r\n")
+	if got != (identity{"abc", 90 * time.Second}) {
+		t.Errorf("%+v", got)
+	}
+	if got := parseIdentity("run_id\r\nuptime_in_seconds:-1\r\n:"); got != (identity{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, prefix := s.Client(t), s.Prefix(t)
+		now := serverNow(t, c).UnixMilli()
+		must(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(now+3_600_000), "future", fmt.Sprint(now-10_000), "past", fmt.Sprint(now+1000), "fast", "-inf", "odd")
+		var live []string
+		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string, back bool) {
+			if !back {
+				t.Error("the first heartbeat is not told as such")
+			}
+			live = l
+		})
+		if err := m.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprint([]string{m.id, "fast"}); fmt.Sprint(live) != want {
+			t.Errorf("live: %v, want %s", live, want)
+		}
+		m.leave()
+		if n := integer(t, c, "ZCARD", lua.NewGlobals(prefix).Bridges); n != 1 {
+			t.Errorf("%d members after leaving", n)
+		}
+	})
+}
+
+// Time spent in an outage says nothing about consumers: after one, the calm begins anew. Only a broken connection is none.
+func TestOutageKeepsTheAssignmentAndEndsTheCalm(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	began := time.Now()
+	b := start(t, proxy, prefix, func(c *Config) { c.HeartbeatInterval, c.HeartbeatTimeout = 100*time.Millisecond, 300*time.Millisecond })
+	p := newProducer(t, c, prefix)
+	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return b.Owns(queue) && b.Healthy(), "not assigned" })
+	calm := b.CalmSince()
+	if calm.After(time.Now()) || time.Since(calm) > time.Since(began)+2*time.Second {
+		t.Errorf("calm for %v, the server started with the test", time.Since(calm))
+	}
+
+	beats := func(n int) {
+		t.Helper()
+		for range n {
+			last := b.Status().LastHeartbeat
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.Status().LastHeartbeat.After(last), "no heartbeat" })
+		}
+	}
+	// The blocked connection alone breaks: the heartbeat finds the same server.
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		for client := range strings.Lines(text(t, c, "CLIENT", "LIST")) {
+			if strings.Contains(client, "cmd=xread") {
+				id, _, _ := strings.Cut(strings.TrimPrefix(client, "id="), " ")
+				_ = c.Do(t.Context(), c.B().Arbitrary("CLIENT", "KILL", "ID", id).Build()).Error() // it may have gone
+			}
+		}
+		return b.log.count("wait for tokens is failing") > 0, "nobody noticed"
+	})
+	beats(2)
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		got := b.CalmSince()
+		return got.Equal(calm), fmt.Sprintf("a broken connection moved the calm from %v to %v", calm, got)
+	})
+
+	proxy.Refuse(true)
+	proxy.CutAll()
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return !b.Healthy(), "still healthy" })
+	if !b.Owns(queue) {
+		t.Error("the queue was given up in an outage")
+	}
+	if since := time.Since(b.CalmSince()); since > time.Second {
+		t.Errorf("calm for %v in the middle of an outage", since)
+	}
+	back := time.Now()
+	proxy.Refuse(false)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.Healthy(), "not back" })
+	beats(1)
+	if got := b.CalmSince(); got.Before(back) {
+		t.Errorf("calm since %v before the end of the outage", back.Sub(got))
+	}
+	if failing, works := b.log.count("heartbeat is failing"), b.log.count("heartbeat works again"); failing != 1 || works != 1 {
+		t.Errorf("%d and %d lines about one outage:\n%s", failing, works, b.log)
+	}
+	if n := b.log.count("drain is failing"); n != 0 {
+		t.Errorf("%d lines about the queue: the heartbeat's is enough", n)
+	}
+
+	// A new server process, however quickly it comes.
+	s.Stop()
+	s.Start()
+	back = time.Now()
+	beats(2)
+	if got := b.CalmSince(); got.Before(back.Add(-time.Second)) {
+		t.Errorf("the server was started anew, and the calm lasts for %v", time.Since(got))
+	}
+}
+
+func TestRunStartsWithoutAServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	p := newProducer(t, c, prefix)
+	if _, err := p.Schedule(t.Context(), queue, Message{Delay: 100 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, proxy, prefix, func(c *Config) {
+		proxy.Refuse(true) // the clients exist, the server has gone
+		proxy.CutAll()
+	})
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return b.log.count("heartbeat is failing") == 1, "nobody said so" })
+	if b.Healthy() || time.Since(b.CalmSince()) > time.Second {
+		t.Error("healthy or calm without a server")
+	}
+	proxy.Refuse(false)
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not delivered" })
+	b.stop()
+	if err := b.Run(t.Context()); err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("a second Run: %v", err)
+	}
+}

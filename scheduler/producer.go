@@ -1,0 +1,244 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/oklog/ulid/v2"
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Defaults of ProducerConfig.
+const (
+	DefaultRetryTimeout   = 10 * time.Second
+	DefaultMaxCommit      = 256
+	DefaultMaxCommitBytes = 1 << 20
+)
+
+const (
+	maxCommit     = 10_000          // bounds what one script call may do (G7)
+	tryTimeout    = 5 * time.Second // of one script call
+	tokenWindow   = time.Minute     // at least; a token must outlive the repeats of its commit
+	registerEvery = time.Minute     // per queue in use
+	cancelChunk   = 1000            // IDs per script call
+	closeTimeout  = 2 * time.Second // for clearing tokens
+	retryInitial  = 20 * time.Millisecond
+	retryMax      = time.Second
+)
+
+// ProducerConfig configures a Producer.
+type ProducerConfig struct {
+	// Client is used for every call and closed by whoever made it. Required.
+	Client rueidis.Client
+	// Prefix starts every key. Default lua.DefaultPrefix.
+	Prefix string
+	// RetryTimeout is how long a call repeats after errors that may pass by themselves, counted from its beginning. Default 10s;
+	// negative = not at all. Too low: callers see each failover. Too high: callers without a deadline hang for so long.
+	RetryTimeout time.Duration
+	// MaxCommit is how many messages one script call takes at most. Default 256, at most 10,000. The server does nothing else
+	// while it runs: some 3 µs per message.
+	MaxCommit int
+	// MaxCommitBytes is after how many bytes a script call takes no further message. Default 1 MiB. One message always goes.
+	MaxCommitBytes int
+	// Logger is told when registering a queue fails or works again. Default: discard.
+	Logger *slog.Logger
+	// NewID makes the IDs of messages that have none. They must be unique; equal due times are delivered in their order. It is
+	// called under a lock and must not block. Default: monotonic ULIDs.
+	NewID func() string
+}
+
+func (c ProducerConfig) withDefaults() ProducerConfig {
+	if c.Prefix == "" {
+		c.Prefix = lua.DefaultPrefix
+	}
+	if c.RetryTimeout == 0 {
+		c.RetryTimeout = DefaultRetryTimeout
+	}
+	if c.MaxCommit == 0 {
+		c.MaxCommit = DefaultMaxCommit
+	}
+	if c.MaxCommitBytes == 0 {
+		c.MaxCommitBytes = DefaultMaxCommitBytes
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.NewID == nil {
+		c.NewID = newIDs().next
+	}
+	return c
+}
+
+func (c ProducerConfig) validate() error {
+	var errs []error
+	if c.Client == nil {
+		errs = append(errs, lua.Invalid("Client", "nil", "must be a rueidis client"))
+	}
+	errs = append(errs, lua.CheckPrefix(c.Prefix))
+	if c.MaxCommit < 1 || c.MaxCommit > maxCommit {
+		errs = append(errs, fmt.Errorf("MaxCommit is %d: must be between 1 and %d", c.MaxCommit, maxCommit))
+	}
+	if c.MaxCommitBytes < 1 {
+		errs = append(errs, fmt.Errorf("MaxCommitBytes is %d: must be positive", c.MaxCommitBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// Producer takes messages into the schedule. All methods are safe for concurrent use. It keeps some hundred bytes for each queue it was
+// used with.
+type Producer struct {
+	cfg     ProducerConfig
+	globals lua.Globals
+	name    string // random; begins its tokens
+	tokens  atomic.Uint64
+	window  time.Duration // of tokens
+
+	mu     sync.Mutex
+	lines  map[string]*line
+	closed chan struct{}
+	busy   sync.WaitGroup // calls and committers; grows from zero only under mu and before closed
+	forget sync.Once
+}
+
+// NewProducer returns a Producer. It does not touch Redis.
+func NewProducer(cfg ProducerConfig) (*Producer, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("scheduler: producer: %w", err)
+	}
+	return &Producer{
+		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), name: ulid.Make().String(),
+		window: max(tokenWindow, 2*cfg.RetryTimeout+2*tryTimeout),
+		lines:  map[string]*line{}, closed: make(chan struct{}),
+	}, nil
+}
+
+// Schedule takes one message into a queue. Once it returns nil, the message is delivered at least once to every group, or cancelled,
+// or dead-lettered. The receipt holds the ID also beside an error.
+//
+// It blocks until the server has answered, for at most RetryTimeout plus 5s while the server is unavailable; or until ctx ends: then
+// the message may still be stored, which the error says by ErrUncertain. A reply that was lost is asked for again, without storing the
+// message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of scheduled messages.
+//
+// Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; and what the server says.
+func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Receipt, error) {
+	results, err := p.ScheduleBatch(ctx, queue, []Message{m})
+	if err != nil {
+		return Receipt{}, err
+	}
+	return results[0].Receipt, results[0].Err
+}
+
+// ScheduleBatch is Schedule for many messages: one result for each, in order, each with its own verdict. Messages with equal due
+// times and no IDs of their own keep their order. The error is set only when none was tried: a queue name that is refused, more than
+// lua.MaxBatch messages, a closed producer, or a context that has ended already. The batch is not atomic; it goes out in calls of at most MaxCommit messages.
+func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message) ([]Result, error) {
+	if len(ms) > lua.MaxBatch {
+		return nil, wrap("schedule", queue, "", lua.Invalid("batch", fmt.Sprint(len(ms)), "must be at most %d messages", lua.MaxBatch))
+	}
+	l, err := p.enter(ctx, queue)
+	if err != nil {
+		return nil, wrap("schedule", queue, "", err)
+	}
+	defer p.busy.Done()
+	c := newCall(ctx, len(ms))
+	for i := range ms {
+		id := ms[i].ID
+		item, err := ms[i].item()
+		if err == nil {
+			id, err = l.add(waiting{call: c, at: i, item: item, since: time.Now()})
+		}
+		if err != nil {
+			c.answer(i, Result{Receipt{ID: id}, wrap("schedule", queue, id, err)})
+		} else {
+			c.name(i, id)
+		}
+	}
+	l.start()
+	return c.wait(queue), nil
+}
+
+// enter begins a call; the caller ends it with busy.Done.
+func (p *Producer) enter(ctx context.Context, queue string) (*line, error) {
+	if err := lua.CheckQueue(queue); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.closed:
+		return nil, ErrClosed
+	default:
+	}
+	p.busy.Add(1)
+	l := p.lines[queue]
+	if l == nil {
+		l = newLine(p, queue)
+		p.lines[queue] = l
+	}
+	return l, nil
+}
+
+// Close refuses further calls, waits for those in flight, and forgets their tokens in Redis (best effort, at most 2s; they end by
+// themselves after a minute). It does not close the client.
+func (p *Producer) Close() error {
+	p.mu.Lock()
+	select {
+	case <-p.closed:
+	default:
+		close(p.closed)
+	}
+	p.mu.Unlock()
+	p.busy.Wait()
+	p.forget.Do(p.forgetTokens)
+	return nil
+}
+
+func (p *Producer) forgetTokens() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	for _, l := range p.lines {
+		if l.done != "" && ctx.Err() == nil {
+			_, _ = lua.Enqueue(ctx, p.cfg.Client, l.keys, lua.Token{Done: l.done}, nil)
+		}
+	}
+}
+
+// repeat calls try until it succeeds, fails for good, or has been repeated for RetryTimeout since the given time. Clean says that no
+// try that failed can have been executed; if one can, and none succeeded, the error is ErrUncertain.
+func (p *Producer) repeat(ctx context.Context, since time.Time, try func(context.Context) error) (clean bool, err error) {
+	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(retryInitial), backoff.WithMaxInterval(retryMax),
+		backoff.WithMaxElapsedTime(max(1, p.cfg.RetryTimeout-time.Since(since))))
+	clean = true
+	err = backoff.Retry(func() error {
+		one, cancel := context.WithTimeout(ctx, tryTimeout)
+		defer cancel()
+		err := try(one)
+		if err == nil {
+			return nil
+		}
+		if one.Err() != nil && ctx.Err() == nil { // its deadline is ours, not the caller's
+			err = fmt.Errorf("%w: no reply within %s", lua.ErrUnavailable, tryTimeout)
+		}
+		clean = clean && !uncertain(err)
+		if p.cfg.RetryTimeout < 0 || !lua.Temporary(err) || errors.Is(err, rueidis.ErrClosing) {
+			return backoff.Permanent(err)
+		}
+		return err
+	}, backoff.WithContext(b, ctx))
+	if err != nil && !clean {
+		err = joinUncertain(err)
+	}
+	return clean, err
+}

@@ -1,0 +1,177 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Bridge returns the random ID of this scheduler.
+func (s *Scheduler) Bridge() string { return s.members.id }
+
+// CalmSince returns since when the server has been there without an interruption, as far as this scheduler knows: now while it is
+// away. How long entries were pending before that says nothing about their consumers; whoever reclaims waits until a visibility
+// timeout has passed since. It is local time.
+func (s *Scheduler) CalmSince() time.Time { return s.members.calm.Since() }
+
+// Owns says whether the queue is drained by this scheduler.
+func (s *Scheduler) Owns(queue string) bool { return s.loop(queue) != nil }
+
+// Status is what a Scheduler knows of itself.
+type Status struct {
+	Bridge        string
+	LastHeartbeat time.Time // local; zero = none yet
+	Live          []string  // the schedulers that lived then, this one among them, in order
+	Queues        int       // known
+	Owned         int
+}
+
+// Status does not touch Redis.
+func (s *Scheduler) Status() Status {
+	at := s.members.lastBeat()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Status{Bridge: s.members.id, LastHeartbeat: at, Live: slices.Clone(s.live), Queues: len(s.known), Owned: len(s.owned)}
+}
+
+// Healthy says whether the last heartbeat is recent enough for the others to count on this scheduler.
+func (s *Scheduler) Healthy() bool { return time.Since(s.members.lastBeat()) < s.cfg.HeartbeatTimeout }
+
+func (s *Scheduler) loop(queue string) *drainer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owned[queue]
+}
+
+func (s *Scheduler) knownQueues() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known
+}
+
+// learn adds queues to those that are known, and returns the known ones that are not among them.
+func (s *Scheduler) learn(ctx context.Context, queues []string) (others []string) {
+	s.mu.Lock()
+	known := s.known
+	added := subtract(queues, known)
+	if len(added) > 0 {
+		s.known = slices.Compact(slices.Sorted(slices.Values(slices.Concat(known, added))))
+	}
+	s.mu.Unlock()
+	if len(added) > 0 {
+		s.assign(ctx)
+	}
+	return subtract(known, queues)
+}
+
+// subtract returns those of the names that are not among the others.
+func subtract(names, others []string) []string {
+	among := make(map[string]bool, len(others))
+	for _, name := range others {
+		among[name] = true
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return among[name] })
+}
+
+// assign starts the loops of queues that are now this scheduler's, and stops those of queues that are not any more. Nothing waits for a
+// loop to end: two that overlap, here or elsewhere, do no harm.
+func (s *Scheduler) assign(ctx context.Context) {
+	s.assigning.Lock()
+	defer s.assigning.Unlock()
+	s.mu.Lock()
+	owned := make(map[string]*drainer, len(s.owned))
+	started := 0
+	for _, queue := range s.known {
+		if owner(s.live, queue) != s.members.id {
+			continue
+		}
+		loop := s.owned[queue]
+		if loop == nil {
+			loop = s.startLoop(ctx, queue)
+			started++
+		}
+		owned[queue] = loop
+	}
+	changed := started > 0 || len(owned) != len(s.owned)
+	for queue, loop := range s.owned {
+		if owned[queue] == nil {
+			loop.cancel()
+		}
+	}
+	s.owned = owned
+	bridges := len(s.live)
+	s.mu.Unlock()
+	if changed {
+		s.cfg.Logger.Info("queues assigned", "owned", len(owned), "bridges", bridges)
+		s.cfg.Owned(s.watchOwned())
+	}
+}
+
+func (s *Scheduler) startLoop(ctx context.Context, queue string) *drainer {
+	ctx, cancel := context.WithCancel(ctx)
+	loop := newDrainer(
+		func(ctx context.Context) (lua.Drained, error) { return s.Drain(ctx, queue) },
+		&state{log: s.cfg.Logger.With("queue", queue), what: "drain", quiet: s.quiet}, cancel)
+	s.loops.Go(func() { loop.run(ctx) })
+	return loop
+}
+
+// watchOwned tells the waker which queues to wait for, and returns all owned ones in order.
+func (s *Scheduler) watchOwned() []string {
+	s.mu.Lock()
+	owned := make([]string, 0, len(s.owned))
+	var readable []string
+	for queue := range s.owned {
+		owned = append(owned, queue)
+		if t := s.trouble[queue]; t == nil || !t.unreadable {
+			readable = append(readable, queue)
+		}
+	}
+	s.mu.Unlock()
+	s.waker.watch(readable)
+	slices.Sort(owned)
+	return owned
+}
+
+// nextToSurvey returns the queues whose turn it is.
+func (s *Scheduler) nextToSurvey() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.known)
+	if n <= lua.MaxSurvey {
+		return s.known
+	}
+	from := s.turn % n
+	s.turn = from + lua.MaxSurvey
+	return slices.Concat(s.known[from:min(s.turn, n)], s.known[:max(0, s.turn-n)])
+}
+
+func (s *Scheduler) surveyInterval() time.Duration {
+	if len(s.knownQueues()) > lua.MaxSurvey {
+		return s.cfg.SurveyInterval / 2
+	}
+	return s.cfg.SurveyInterval
+}
+
+// remember takes the error of a look at a queue, or of what it called for, and says whether the blocked read must leave the queue out
+// from now on, or may take it in again.
+func (s *Scheduler) remember(queue string, err error) (changed bool) {
+	s.mu.Lock()
+	t := s.trouble[queue]
+	if t == nil && err != nil {
+		t = &trouble{state: state{log: s.cfg.Logger.With("queue", queue), what: "survey", quiet: s.quiet}}
+		s.trouble[queue] = t
+	}
+	if t != nil {
+		unreadable := errors.Is(err, lua.ErrWrongType)
+		changed, t.unreadable = t.unreadable != unreadable, unreadable
+	}
+	s.mu.Unlock()
+	if t != nil {
+		t.state.report(err)
+	}
+	return changed
+}

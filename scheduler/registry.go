@@ -1,0 +1,73 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const scanCount = 1000
+
+// Queues returns the registered queues of a prefix in order, without names that are not allowed. It reads the hash <prefix>:queues;
+// one round trip, O(n). Give ctx a deadline: while the server is away, the client library repeats the read for as long as ctx lasts.
+func Queues(ctx context.Context, client rueidis.Client, prefix string) ([]string, error) {
+	names, err := client.Do(ctx, client.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice()
+	if err != nil {
+		return nil, fmt.Errorf("scheduler: read the registry: %w", lua.Classify("hkeys", err))
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return lua.CheckQueue(name) != nil })
+	slices.Sort(names)
+	return names, nil
+}
+
+// discoverer finds the schedules of queues that nobody registered, by a walk through all keys of all nodes in bounded steps.
+type discoverer struct {
+	client rueidis.Client
+	prefix string
+	node   string // where the walk is
+	cursor uint64
+}
+
+// Step looks at about a thousand keys and returns the queues among them. On a cluster replicas are walked through as well.
+func (d *discoverer) Step(ctx context.Context) ([]string, error) {
+	nodes := d.client.Nodes()
+	node, ok := nodes[d.node]
+	if !ok || d.cursor == 0 {
+		d.node, d.cursor = following(slices.Sorted(maps.Keys(nodes)), d.node), 0
+		node = nodes[d.node]
+	}
+	if node == nil {
+		return nil, fmt.Errorf("scheduler: look for queues: %w: no node is known", lua.ErrUnavailable)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	scan, err := node.Do(ctx, node.B().Scan().Cursor(d.cursor).Match(lua.NewKeys(d.prefix, "*").Due).Count(scanCount).Type("zset").Build()).AsScanEntry()
+	if err != nil {
+		return nil, fmt.Errorf("scheduler: look for queues: %w", lua.Classify("scan", err))
+	}
+	d.cursor = scan.Cursor
+	var found []string
+	for _, key := range scan.Elements {
+		if queue, ok := lua.QueueOf(d.prefix, key); ok {
+			found = append(found, queue)
+		}
+	}
+	return found, nil
+}
+
+// following returns the name after the given one in a sorted list, and the first after the last.
+func following(names []string, name string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	i, found := slices.BinarySearch(names, name)
+	if found {
+		i++
+	}
+	return names[i%len(names)]
+}

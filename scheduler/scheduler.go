@@ -1,0 +1,241 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// registryPause bounds how often the registry is read when many queues are added one after the other.
+const registryPause = 100 * time.Millisecond
+
+// Scheduler drains the queues that it owns on time, and any queue that is overdue for long. Make as many as you like for one Redis.
+type Scheduler struct {
+	cfg      Config
+	globals  lua.Globals
+	members  *membership
+	waker    *waker
+	scan     discoverer // of Discover's goroutine
+	registry chan struct{}
+	survey   chan struct{}
+	discover chan struct{}
+	started  atomic.Bool
+	loops    sync.WaitGroup // of drainers
+
+	assigning sync.Mutex // serialises assign and the Owned callback
+
+	mu      sync.Mutex
+	live    []string // sorted
+	known   []string // sorted, replaced as a whole; every queue heard of is kept
+	owned   map[string]*drainer
+	trouble map[string]*trouble
+	turn    int // of the survey, among known
+}
+
+// trouble is what the survey remembers of a queue that once failed.
+type trouble struct {
+	state      state
+	unreadable bool // a key holds the wrong type: it would stop the blocked read for all
+}
+
+// New returns a Scheduler. It does not touch Redis.
+func New(cfg Config) (*Scheduler, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("scheduler: %w", err)
+	}
+	s := &Scheduler{
+		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), scan: discoverer{client: cfg.Client, prefix: cfg.Prefix},
+		registry: make(chan struct{}, 1), survey: make(chan struct{}, 1), discover: make(chan struct{}, 1),
+		owned: map[string]*drainer{}, trouble: map[string]*trouble{},
+	}
+	s.members = newMembership(cfg, s.joined)
+	s.waker = newWaker(cfg, s.woken, s.wakeBroke)
+	return s, nil
+}
+
+// Run keeps the queues drained until ctx ends, then leaves, so that the others take over within a heartbeat, and returns nil. It goes on
+// through outages for ever; each change of state is logged once. No goroutine outlives it. It may be called once.
+func (s *Scheduler) Run(ctx context.Context) error {
+	if s.started.Swap(true) {
+		return errors.New("scheduler: Run was called before")
+	}
+	always := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+	var loops sync.WaitGroup
+	loops.Go(func() { s.waker.run(ctx) })
+	loops.Go(func() { every(ctx, always(s.cfg.HeartbeatInterval), nil, s.members.Beat) })
+	loops.Go(func() {
+		every(ctx, always(s.cfg.RegistryInterval), s.registry, s.reported("read the registry", s.readRegistry))
+	})
+	loops.Go(func() {
+		every(ctx, always(s.cfg.DiscoverInterval), s.discover, s.reported("look for queues", s.Discover))
+	})
+	loops.Go(func() { every(ctx, s.surveyInterval, s.survey, s.reported("survey", s.Survey)) })
+	loops.Wait()
+	s.loops.Wait()
+	s.members.leave()
+	return nil
+}
+
+// Drain moves what is due in one queue, whoever owns it, within the limits of one drain. ErrRefused: the stream refuses entries. Safe
+// beside any other drain; one round trip, O(log n) per message.
+func (s *Scheduler) Drain(ctx context.Context, queue string) (lua.Drained, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	drained, err := lua.Drain(ctx, s.cfg.Client, lua.NewKeys(s.cfg.Prefix, queue), s.cfg.DrainLimit, s.cfg.DrainMaxBytes)
+	if drained.Moved+drained.Buried > 0 {
+		s.cfg.Notice(queue)
+	}
+	if err == nil && drained.Refusal != "" {
+		err = fmt.Errorf("%w: %s", ErrRefused, drained.Refusal)
+	}
+	return drained, wrap("drain", queue, "", err)
+}
+
+// readRegistry learns the registered queues, and registers those that it knows and the server forgot.
+func (s *Scheduler) readRegistry(ctx context.Context) error {
+	defer wait(ctx, registryPause, nil)
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	registered, err := Queues(call, s.cfg.Client, s.cfg.Prefix)
+	if err != nil {
+		return err
+	}
+	return s.register(ctx, s.learn(ctx, registered))
+}
+
+// Discover looks at the next keys of the server for queues that nobody registered, and registers them. Only the first of the live
+// schedulers does so.
+func (s *Scheduler) Discover(ctx context.Context) error {
+	s.mu.Lock()
+	first := len(s.live) > 0 && s.live[0] == s.members.id
+	s.mu.Unlock()
+	if !first {
+		return nil
+	}
+	found, err := s.scan.Step(ctx)
+	if err != nil {
+		return err
+	}
+	unknown := subtract(found, s.knownQueues())
+	err = s.register(ctx, unknown)
+	s.learn(ctx, unknown)
+	return err
+}
+
+func (s *Scheduler) register(ctx context.Context, queues []string) error {
+	if len(queues) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := lua.Register(ctx, s.cfg.Client, s.globals, queues)
+	if err != nil {
+		err = fmt.Errorf("scheduler: register %d queues: %w", len(queues), err)
+	}
+	return err
+}
+
+// joined takes the result of each good heartbeat. After an outage everything that backs off goes on at once.
+func (s *Scheduler) joined(ctx context.Context, live []string, back bool) {
+	s.mu.Lock()
+	changed := !slices.Equal(s.live, live)
+	s.live = live
+	if back {
+		for _, loop := range s.owned {
+			loop.retry()
+		}
+	}
+	s.mu.Unlock()
+	if changed {
+		s.assign(ctx)
+	}
+	if back {
+		poke(s.registry)
+		poke(s.survey)
+		poke(s.discover)
+	}
+}
+
+// woken takes a wake token: of a queue, or of the shared stream.
+func (s *Scheduler) woken(queue string) {
+	if queue == "" {
+		poke(s.registry)
+	} else if loop := s.loop(queue); loop != nil {
+		loop.poke()
+	}
+}
+
+// wakeBroke takes an error of a blocked read, which is the first to notice when the server goes away.
+func (s *Scheduler) wakeBroke(err error) {
+	switch {
+	case errors.Is(err, lua.ErrWrongType):
+		poke(s.survey) // to find out which queue it is
+	case !lua.Temporary(err):
+	case lua.Ambiguous(err):
+		s.members.calm.suspect() // the connection, or the server behind it
+	default:
+		s.members.calm.disturb() // the server's own words: it changes its role, or starts
+	}
+}
+
+// reported is a pass whose changes of state are logged. On a single server the heartbeat tells that it is unavailable, once for all.
+func (s *Scheduler) reported(what string, pass func(context.Context) error) func(context.Context) error {
+	st := &state{log: s.cfg.Logger, what: what, quiet: s.quiet}
+	return func(ctx context.Context) error {
+		err := pass(ctx)
+		if ctx.Err() == nil {
+			st.report(err)
+		}
+		return err
+	}
+}
+
+func (s *Scheduler) quiet(err error) bool {
+	return s.cfg.Client.Mode() != rueidis.ClientModeCluster && lua.Temporary(err)
+}
+
+// every runs a pass at once and then at each interval, or when poked; after an error sooner, with backoff. It returns when ctx ends.
+func every(ctx context.Context, interval func() time.Duration, poked <-chan struct{}, pass func(context.Context) error) {
+	b := newBackoff()
+	for {
+		err := pass(ctx)
+		pause := interval()
+		if err != nil {
+			pause = min(pause, b.NextBackOff())
+		} else {
+			b.Reset()
+		}
+		if !wait(ctx, pause, poked) {
+			return
+		}
+	}
+}
+
+// wait returns true after d or when poked, and false when ctx has ended.
+func wait(ctx context.Context, d time.Duration, poked <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-poked:
+	}
+	return ctx.Err() == nil
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

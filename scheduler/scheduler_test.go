@@ -1,0 +1,224 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// An idle scheduler of a hundred queues sends at most two requests a second (G8).
+func TestIdleBudget(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix := s.Client(t, quietly), s.Prefix(t)
+	const queues, seconds = 100, 15
+	names := make([]string, queues)
+	for i := range names {
+		names[i] = fmt.Sprint("queue-", i)
+	}
+	if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), names); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, s, prefix, func(c *Config) { c.Notice = func(queue string) { t.Errorf("a notice of %s, which is idle", queue) } })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { st := b.Status(); return st.Owned == queues, fmt.Sprint(st) })
+	m := s.Monitor(t)
+	settled := time.Now()
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return time.Since(settled) > time.Second, "starting" })
+	m.Reset()
+	began := time.Now()
+	redistest.Eventually(t, 2*seconds*time.Second, func() (bool, string) { return time.Since(began) >= seconds*time.Second, "counting" })
+	rate := float64(m.Count()) / time.Since(began).Seconds()
+	t.Logf("%.2f requests a second: %v in %v", rate, m.Commands(), time.Since(began).Round(time.Millisecond))
+	if rate > 2 {
+		t.Errorf("%.2f requests a second, at most 2 are allowed", rate)
+	}
+}
+
+// A scheduler that is cut off loses its queues to the others within its heartbeat timeout and a heartbeat; one that stops, at once.
+func TestAnotherTakesOver(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	p := newProducer(t, c, prefix)
+	const queues = 20
+	for i := range queues {
+		if _, err := p.Schedule(t.Context(), fmt.Sprint("queue-", i), Message{Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proxies := []*redistest.Proxy{s.Proxy(t), s.Proxy(t), s.Proxy(t)}
+	bridges := make([]running, len(proxies))
+	for i, proxy := range proxies {
+		bridges[i] = start(t, proxy, prefix)
+	}
+	shared := func(among ...running) func() (bool, string) {
+		return func() (bool, string) {
+			owners := map[string]int{}
+			for i := range queues {
+				for _, b := range among {
+					if queue := fmt.Sprint("queue-", i); b.Owns(queue) {
+						owners[queue]++
+					}
+				}
+			}
+			for _, n := range owners {
+				if n != 1 {
+					return false, fmt.Sprint(owners)
+				}
+			}
+			return len(owners) == queues, fmt.Sprint(len(owners), " of ", queues, " are owned")
+		}
+	}
+	redistest.Eventually(t, 10*time.Second, shared(bridges...))
+	if st := bridges[0].Status(); len(st.Live) != 3 || st.Owned == queues || st.Queues != queues {
+		t.Errorf("status %+v", st)
+	}
+
+	proxies[0].Refuse(true)
+	proxies[0].CutAll()
+	cut := time.Now()
+	redistest.Eventually(t, 10*time.Second, shared(bridges[1:]...))
+	took := time.Since(cut)
+	t.Logf("taken over %v after the crash", took)
+	if took > 5*time.Second {
+		t.Errorf("taken over after %v", took)
+	}
+
+	bridges[1].stop()
+	stopped := time.Now()
+	redistest.Eventually(t, 10*time.Second, shared(bridges[2]))
+	if took := time.Since(stopped); took > 2500*time.Millisecond {
+		t.Errorf("taken over %v after a clean stop", took)
+	}
+
+	proxies[0].Refuse(false)
+	redistest.Eventually(t, 10*time.Second, shared(bridges[0], bridges[2]))
+}
+
+// FLUSHALL takes the registry and the tokens; the queues that are known go on.
+func TestFlushedServerIsServed(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	b := start(t, s, prefix, func(c *Config) {
+		c.RegistryInterval, c.SurveyInterval, c.DiscoverInterval = 200*time.Millisecond, 200*time.Millisecond, time.Hour
+	})
+	p := newProducer(t, c, prefix)
+	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		l := b.loop(queue)
+		return l != nil && !l.sleepsBeyond(2*time.Hour), "the loop does not sleep"
+	})
+	must(t, c, "FLUSHALL")
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		names, err := Queues(t.Context(), c, prefix)
+		return len(names) == 1 && names[0] == queue, fmt.Sprint(names, err)
+	})
+	// The token of the flushed server was higher.
+	must(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "1-1", "k", "v")
+	must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not delivered" })
+}
+
+func TestOwnedIsCalledWithAllQueues(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	calls := make(chan []string, 100)
+	start(t, s, prefix, func(c *Config) { c.Owned = func(queues []string) { calls <- queues } })
+	g := lua.NewGlobals(prefix)
+	must(t, c, "HSETNX", g.Queues, "not/allowed", "1")
+	for _, queue := range []string{"b", "a"} {
+		if _, err := lua.Register(t.Context(), c, g, []string{queue}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var last []string
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		select {
+		case last = <-calls:
+		default:
+		}
+		return fmt.Sprint(last) == "[a b]", fmt.Sprint(last)
+	})
+}
+
+func TestEveryWaitsBacksOffAndIsPoked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, poked, passes := time.Now(), make(chan struct{}, 1), make(chan time.Duration)
+		var answer error
+		go every(t.Context(), func() time.Duration { return time.Minute }, poked, func(ctx context.Context) error {
+			select {
+			case passes <- time.Since(began):
+			case <-ctx.Done():
+			}
+			return answer
+		})
+		for _, want := range []time.Duration{0, time.Minute, 2 * time.Minute} {
+			if at := <-passes; at != want {
+				t.Errorf("a pass at %v, want %v", at, want)
+			}
+		}
+		poke(poked)
+		if at := <-passes; at != 2*time.Minute {
+			t.Errorf("poked, and a pass at %v", at)
+		}
+		synctest.Wait()
+		answer = lua.ErrUnavailable
+		<-passes
+		last := <-passes
+		for range 10 {
+			at := <-passes
+			if at-last > 3*maxBackoff/2 {
+				t.Errorf("%v after an error", at-last)
+			}
+			last = at
+		}
+	})
+}
+
+// What dev runs on when no server is installed.
+func TestRunsOnTheInProcessServer(t *testing.T) {
+	t.Parallel()
+	mr := miniredis.NewMiniRedis()
+	if err := mr.StartAddr("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(mr.Close)
+	s := inProcess{redistest.At(t, "redis://"+mr.Addr(), "miniredis")}
+	c, prefix := s.Client(t), lua.DefaultPrefix
+	b := start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 100 * time.Millisecond })
+	p := newProducer(t, c, prefix)
+	for i := range 3 {
+		if _, err := p.Schedule(t.Context(), "queue", Message{Delay: time.Duration(1+100*i) * time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, c, "ZADD", lua.NewKeys(prefix, "unregistered").Due, "1", "a")
+	for queue, n := range map[string]int{"queue": 3, "unregistered": 1} {
+		redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+			got := len(entries(t, c, prefix, queue))
+			return got == n, fmt.Sprint(queue, " has ", got, "\n", b.log)
+		})
+	}
+	if n := b.log.count("failing"); n != 0 {
+		t.Errorf("log:\n%s", b.log)
+	}
+}
+
+// inProcess is a server that rueidis would take for a cluster.
+type inProcess struct{ *redistest.Server }
+
+func (s inProcess) Client(t testing.TB, opts ...func(*rueidis.ClientOption)) rueidis.Client {
+	return s.Server.Client(t, append(opts, func(o *rueidis.ClientOption) { o.ForceSingleClient = true })...)
+}

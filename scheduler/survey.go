@@ -1,0 +1,87 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const surveyCalls = 16 // at a time, on a cluster
+
+// Survey looks at the next queues in turn, at most lua.MaxSurvey: at all of them, because any scheduler drains what has been overdue
+// for long. It pokes loops that sleep past their head, and reports owned queues that need the other side.
+func (s *Scheduler) Survey(ctx context.Context) error {
+	queues := s.nextToSurvey()
+	if len(queues) == 0 {
+		return nil
+	}
+	seen := s.waker.seen() // before the looks: only then a lower token means that the server forgot
+	looks, err := s.lookAt(ctx, queues)
+	if err != nil {
+		return fmt.Errorf("scheduler: survey: %w", err)
+	}
+	changed := false
+	for i, queue := range queues {
+		look := looks[i]
+		if last := seen[lua.NewKeys(s.cfg.Prefix, queue).Wake]; look.Err == nil && lower(look.Token, last) {
+			s.waker.reset()
+		}
+		changed = s.act(ctx, queue, look) || changed
+	}
+	if changed {
+		s.watchOwned()
+	}
+	return nil
+}
+
+// lookAt makes one request, on a cluster one per queue.
+func (s *Scheduler) lookAt(ctx context.Context, queues []string) ([]lua.Look, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	keys := make([]lua.Keys, len(queues))
+	for i, queue := range queues {
+		keys[i] = lua.NewKeys(s.cfg.Prefix, queue)
+	}
+	if s.cfg.Client.Mode() != rueidis.ClientModeCluster {
+		return lua.Survey(ctx, s.cfg.Client, keys)
+	}
+	looks := make([]lua.Look, len(keys))
+	var calls sync.WaitGroup
+	slots := make(chan struct{}, surveyCalls)
+	for i := range keys {
+		slots <- struct{}{}
+		calls.Go(func() {
+			defer func() { <-slots }()
+			if look, err := lua.Survey(ctx, s.cfg.Client, keys[i:i+1]); err != nil {
+				looks[i].Err = err
+			} else {
+				looks[i] = look[0]
+			}
+		})
+	}
+	calls.Wait()
+	return looks, nil
+}
+
+// act does what a look calls for, and says whether the blocked reads must change.
+func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (changed bool) {
+	loop := s.loop(queue)
+	err := look.Err
+	switch {
+	case err != nil:
+	case loop == nil && look.Overdue > s.cfg.Overdue:
+		_, err = s.Drain(ctx, queue)
+	case loop != nil:
+		if look.Wait >= 0 && loop.sleepsBeyond(look.Wait) {
+			loop.poke()
+		}
+		if look.Busy || look.Untidy {
+			s.cfg.Notice(queue)
+		}
+	}
+	return ctx.Err() == nil && s.remember(queue, err)
+}

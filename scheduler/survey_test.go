@@ -1,0 +1,312 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// foreign returns the name of a queue that the other of two live schedulers owns.
+func foreign(me, other string) string {
+	for i := 0; ; i++ {
+		if queue := fmt.Sprint("queue-", i); owner([]string{me, other}, queue) == other {
+			return queue
+		}
+	}
+}
+
+// An owner can be alive and unable to drain: without rights, cut off from one node, stuck. Then anyone does.
+func TestOverdueQueueIsDrainedByAnyone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	b := start(t, s, prefix, func(c *Config) { c.SurveyInterval, c.Overdue = 100*time.Millisecond, 500*time.Millisecond })
+	other := "01ZZZZZZZZZZZZZZZZZZZZZZZZ"
+	queue := foreign(b.Bridge(), other)
+	alive := func() {
+		must(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(serverNow(t, c).UnixMilli()), other)
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		alive()
+		return len(b.Status().Live) == 2, "the other is not seen"
+	})
+	due := time.UnixMilli(serverNow(t, c).UnixMilli())
+	must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, fmt.Sprint(due.UnixMilli()), "a")
+	if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), []string{queue}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		alive()
+		return len(entries(t, c, prefix, queue)) == 1, "not drained"
+	})
+	if late := lua.EntryTime(entries(t, c, prefix, queue)[0].EntryID).Sub(due); late < 500*time.Millisecond {
+		t.Errorf("drained by the wrong one only %v after the due time", late)
+	}
+	if b.Owns(queue) {
+		t.Error("the queue moved although its owner lives")
+	}
+}
+
+// A producer that only runs ZADD adds no token: the survey sees it.
+func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	noticed := make(chan string, 1000)
+	b := start(t, s, prefix, func(c *Config) {
+		c.SurveyInterval, c.Notice = 200*time.Millisecond, func(q string) {
+			select {
+			case noticed <- q:
+			default:
+			}
+		}
+	})
+	if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), []string{queue}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		l := b.loop(queue)
+		return l != nil && l.sleepsBeyond(time.Hour), "not asleep"
+	})
+	must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not drained" })
+	for range 3 { // once for the drain, then for each survey that finds the entry
+		select {
+		case q := <-noticed:
+			if q != queue {
+				t.Errorf("a notice of %s", q)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("no notice of a queue with an entry")
+		}
+	}
+}
+
+func TestUnregisteredQueueIsFound(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, shared *redistest.Server) {
+		s := shared
+		if shared == redistest.Shared(t) {
+			s = redistest.Own(t) // the shared one holds keys of many tests
+		}
+		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+		must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
+		must(t, c, "SET", lua.NewKeys(prefix, "string").Due, "not a schedule")
+		must(t, c, "ZADD", prefix+":{bad/name}:due", "1", "a")
+		start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not drained" })
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			names, err := Queues(t.Context(), c, prefix)
+			return err == nil && fmt.Sprint(names) == fmt.Sprint([]string{queue}), fmt.Sprint("registered: ", names, err)
+		})
+	})
+}
+
+func TestDiscoveryWalksInBoundedSteps(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	cmds := make(rueidis.Commands, 0, 6000)
+	for i := range 5000 {
+		cmds = append(cmds, c.B().Set().Key(fmt.Sprint("other-", i)).Value("x").Build())
+	}
+	const queues = 300
+	for i := range queues {
+		cmds = append(cmds, c.B().Zadd().Key(lua.NewKeys(prefix, fmt.Sprint("queue-", i)).Due).ScoreMember().ScoreMember(1e13, "a").Build())
+	}
+	for _, reply := range c.DoMulti(t.Context(), cmds...) {
+		if err := reply.Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := discoverer{client: c, prefix: prefix}
+	found, steps := map[string]bool{}, 0
+	for ; steps == 0 || d.cursor != 0; steps++ {
+		names, err := d.Step(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			found[name] = true
+		}
+	}
+	if len(found) != queues || steps < 4 || steps > 10 {
+		t.Errorf("%d queues in %d steps, want %d in about 6", len(found), steps, queues)
+	}
+}
+
+func TestFollowingNodeComesRound(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"": "b", "b": "d", "c": "d", "d": "f", "f": "b", "z": "b"} {
+		if got := following([]string{"b", "d", "f"}, name); got != want {
+			t.Errorf("after %q comes %q, want %q", name, got, want)
+		}
+	}
+	if got := following(nil, "a"); got != "" {
+		t.Errorf("of none: %q", got)
+	}
+}
+
+func TestSurveyTakesTurns(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, lua.MaxSurvey, lua.MaxSurvey + 1, 600, 1000} {
+		s := &Scheduler{cfg: Config{SurveyInterval: 4 * time.Second}}
+		for i := range n {
+			s.known = append(s.known, fmt.Sprintf("queue-%04d", i))
+		}
+		seen := map[string]int{}
+		rounds := (n + lua.MaxSurvey - 1) / lua.MaxSurvey
+		for range rounds {
+			turn := s.nextToSurvey()
+			if len(turn) > lua.MaxSurvey {
+				t.Errorf("%d queues in one request", len(turn))
+			}
+			for _, queue := range turn {
+				seen[queue]++
+			}
+		}
+		if len(seen) != n {
+			t.Errorf("%d of %d queues in %d rounds", len(seen), n, rounds)
+		}
+		want := 4 * time.Second
+		if n > lua.MaxSurvey {
+			want /= 2
+		}
+		if got := s.surveyInterval(); got != want {
+			t.Errorf("%d queues: every %v, want %v", n, got, want)
+		}
+	}
+}
+
+func newTestWaker(t *testing.T, d dialer, prefix string, woken chan string) *waker {
+	cfg := Config{Blocking: d.Client(t, quietly, forBlocking), Prefix: prefix, WakeBlock: time.Second}.withDefaults()
+	return newWaker(cfg, func(queue string) { woken <- queue }, func(err error) { t.Log(err) })
+}
+
+func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	woken := make(chan string, 100)
+	w := newTestWaker(t, s, prefix, woken)
+	queues := make([]string, 2*wakeStreams+10)
+	for i := range queues {
+		queues[i] = fmt.Sprintf("queue-%04d", i)
+	}
+	wake := func(queue string) { must(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "MAXLEN", "1", "*", "k", "v") }
+	wake(queues[5]) // before anyone reads
+	w.watch(queues)
+	if groups := w.groups(); len(groups) != 3 || groups[0].block != 3*time.Second {
+		t.Errorf("%d reads, blocking %v: more reads must block longer", len(groups), groups[0].block)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.run(ctx) }()
+	expect := func(want string) {
+		t.Helper()
+		select {
+		case got := <-woken:
+			if got != want {
+				t.Errorf("woken %q, want %q", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%q was not woken", want)
+		}
+	}
+	expect(queues[5])
+	wake(queues[5])
+	expect(queues[5])
+	wake(queues[len(queues)-1])
+	expect(queues[len(queues)-1])
+	must(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "k", "v")
+	expect("")
+	w.watch(queues[:10]) // interrupts the reads; tokens seen before stay seen
+	wake(queues[9])
+	expect(queues[9])
+	w.reset()
+	got := []string{<-woken, <-woken, <-woken}
+	slices.Sort(got)
+	if want := []string{"", queues[5], queues[9]}; !slices.Equal(got, want) {
+		t.Errorf("from the beginning: %q, want %q", got, want)
+	}
+	asked := time.Now()
+	cancel()
+	<-done
+	if took := time.Since(asked); took > time.Second {
+		t.Errorf("a blocked read ended %v after its context", took)
+	}
+	if len(woken) != 0 {
+		t.Errorf("%d tokens were read twice", len(woken))
+	}
+}
+
+func TestLowerComparesStreamIDsAsNumbers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"0-0", "1-1", true}, {"9-0", "10-0", true}, {"5-9", "5-10", true}, {"5-1", "5-1", false}, {"5-2", "5-1", false},
+		{"0-0", "", false}, {"18446744073709551614-1", "18446744073709551615-0", true},
+	} {
+		if got := lower(c.a, c.b); got != c.want {
+			t.Errorf("%q lower than %q: %v", c.a, c.b, got)
+		}
+	}
+}
+
+// clustered makes a scheduler believe that it talks to a cluster, where queues lie in different slots.
+type clustered struct{ *redistest.Server }
+
+type clusterClient struct{ rueidis.Client }
+
+func (clusterClient) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
+
+func (s clustered) Client(t testing.TB, opts ...func(*rueidis.ClientOption)) rueidis.Client {
+	return clusterClient{s.Server.Client(t, opts...)}
+}
+
+func TestOnAClusterEachQueueHasItsOwnRequests(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	queues := make([]string, 40)
+	for i := range queues {
+		queues[i] = fmt.Sprintf("queue-%02d", i)
+		must(t, c, "ZADD", lua.NewKeys(prefix, queues[i]).Due, "1", "a")
+	}
+	must(t, c, "SET", lua.NewKeys(prefix, queues[7]).Seen, "x")
+	if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), queues); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, clustered{s}, prefix, func(c *Config) { c.SurveyInterval = 100 * time.Millisecond })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		n := 0
+		for _, queue := range queues {
+			n += len(entries(t, c, prefix, queue))
+		}
+		return n == len(queues), fmt.Sprint(n, " of ", len(queues), " drained")
+	})
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		groups := b.waker.groups()
+		return len(groups) == len(queues) && len(groups[0].keys) == 1, fmt.Sprint(len(groups), " reads")
+	})
+	if n := b.log.count(`msg="survey is failing" queue=` + queues[7]); n != 1 || b.log.count("is failing") != 1 {
+		t.Errorf("log:\n%s", b.log)
+	}
+	if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queues[3], Message{Delay: 20 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queues[3])) == 2, "not woken" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		since := time.Since(b.CalmSince()) // INFO of some node says nothing about the others
+		return since < time.Minute, fmt.Sprint("calm for ", since)
+	})
+}
