@@ -37,11 +37,11 @@ var binary = sync.OnceValues(func() (string, error) {
 
 // TestMainJob is the whole thing: NDJSON piped into the command, two bridge processes, and in one group a Go worker, a Python script
 // and a shell script that is only redis-cli, one message in a hundred failing once; a second group reads the same queue. Every ID is
-// acknowledged in both, nothing is left, and piping the file again schedules nothing. DUESTREAM_FULL=1 runs it at full size:
+// acknowledged in both, nothing is left, and piping the file again schedules nothing. DUESTREAM_TEST_FULL=1 runs it at full size:
 // 100,000 messages over 60 s.
 func TestMainJob(t *testing.T) {
 	n, spread := 5_000, 5*time.Second
-	if os.Getenv("DUESTREAM_FULL") != "" {
+	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
 		n, spread = 100_000, 60*time.Second
 	}
 	duestream, err := binary()

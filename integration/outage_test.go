@@ -139,3 +139,94 @@ func TestKeyOfWrongTypeStopsItsOwnQueueOnly(t *testing.T) {
 		return s.number("XLEN", broken.Stream) == 1, "the mended queue is not drained"
 	})
 }
+
+// A server that turns into a read-only replica, as the old master does after a failover, and back: nothing accepted is lost.
+func TestReadOnlyServerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	s := newStack(t, server)
+	s.groups("g")
+	s.bridge(quick())
+	s.worker("g", 10, nil)
+	s.schedule(300, "before-", within(3*time.Second))
+	for round := range 2 {
+		if err := s.raw("REPLICAOF", "127.0.0.1", "1").Error(); err != nil {
+			t.Fatal(err)
+		}
+		scheduled := make(chan error, 1)
+		id := fmt.Sprint("meanwhile-", round)
+		go func() {
+			receipt, err := s.client.Schedule(context.Background(), s.queue, nil, bridge.WithID(id))
+			if err == nil {
+				s.ledger.Sent(id, receipt.Due.UnixMilli())
+			}
+			scheduled <- err
+		}()
+		before := server.Calls(t)["evalsha"]
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			calls := server.Calls(t)["evalsha"] - before
+			return calls > 10, fmt.Sprint(calls, " calls ran into the read-only server")
+		})
+		if err := s.raw("REPLICAOF", "NO", "ONE").Error(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-scheduled; err != nil {
+			t.Errorf("Schedule across a read-only spell: %v", err)
+		}
+	}
+	s.settled(30*time.Second, "g")
+}
+
+// What others put into the stream, or take out of it, stops nothing: it is delivered, or becomes a dead letter that says why.
+func TestForeignEntriesAreDeliveredOrDeadLettered(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, redistest.Shared(t))
+	s.groups("g")
+	k := s.keys()
+	policy := quick()
+	policy.VisibilityTimeout = 300 * time.Millisecond
+	s.bridge(policy)
+
+	// Read and abandoned, then deleted by somebody: only its ID can be told.
+	lost, err := s.raw("XADD", k.Stream, "*", "id", "lost").ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.raw("XREADGROUP", "GROUP", "g", "someone", "COUNT", "1", "STREAMS", k.Stream, ">")
+	s.raw("XDEL", k.Stream, lost)
+
+	handled := make(chan *bridge.Message, 10)
+	s.worker("g", 1, func(_ context.Context, m *bridge.Message) error {
+		handled <- m
+		if m.ID == "damaged" {
+			return errors.New("not today")
+		}
+		return nil
+	})
+	s.raw("XADD", k.Stream, "*", "colour", "blue")
+	m := <-handled
+	if m.ID != m.EntryID || m.Attempt != 1 || m.Extra["colour"] != "blue" {
+		t.Errorf("foreign entry: %+v", m)
+	}
+	s.raw("XADD", k.Stream, "*", "id", "damaged", "attempt", "abc", "payload", "kept")
+	<-handled
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+		n := s.number("XLEN", k.Dead)
+		return n == 2, fmt.Sprint(n, " dead letters")
+	})
+	letters, err := s.raw("XRANGE", k.Dead, "-", "+").AsXRange()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := map[string]string{}
+	for _, l := range letters {
+		reasons[l.FieldValues["reason"]] = l.FieldValues["entry"] + " " + l.FieldValues["group"] + " " + l.FieldValues["payload"] + l.FieldValues["attempt"]
+	}
+	if got := reasons[lua.ReasonBodyLost]; got != lost+" g " {
+		t.Errorf("lost body: %q", got)
+	}
+	if got := reasons[lua.ReasonMalformed]; !strings.HasSuffix(got, " g keptabc") {
+		t.Errorf("damaged entry: %q", got)
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.empty("g") })
+}
