@@ -63,6 +63,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	b.scheduler, err = scheduler.New(scheduler.Config{
 		Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix, Logger: cfg.Logger,
 		Notice: func(queue string) { b.keeper.Notice(queue) },
+		Untidy: func(queue string) { b.keeper.Untidy(queue) },
 		Owned:  func(queues []string) { b.keeper.Own(queues) },
 	})
 	if err != nil {

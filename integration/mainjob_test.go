@@ -22,18 +22,15 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// binary builds cmd/duestream once per test process.
-var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "duestream-test-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "duestream")
+// build builds cmd/duestream.
+func build(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "duestream")
 	if out, err := exec.Command("go", "build", "-o", path, "../cmd/duestream").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
+		t.Fatalf("%v\n%s", err, out)
 	}
-	return path, nil
-})
+	return path
+}
 
 // TestMainJob is the whole thing: NDJSON piped into the command, two bridge processes, and in one group a Go worker, a Python script
 // and a shell script that is only redis-cli, one message in a hundred failing once; a second group reads the same queue. Every ID is
@@ -44,10 +41,7 @@ func TestMainJob(t *testing.T) {
 	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
 		n, spread = 100_000, 60*time.Second
 	}
-	duestream, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	duestream := build(t)
 	server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	s := newStack(t, server)
 	s.groups("orders", "audit")
@@ -59,8 +53,8 @@ func TestMainJob(t *testing.T) {
 		s.process(exec.Command(duestream, "serve"), env)
 	}
 	python, shell := filepath.Join(dir, "python"), filepath.Join(dir, "shell")
-	s.process(exec.Command(pythonWithRedis(t), "../examples/python/worker.py"), append(env, "DUESTREAM_LOG="+python))
-	s.process(exec.Command("bash", "../examples/shell/worker.sh"), append(env, "DUESTREAM_LOG="+shell))
+	s.process(exec.Command(pythonWithRedis(t), "../examples/python/worker.py"), append(env, "ACK_LOG="+python))
+	s.process(exec.Command("bash", "../examples/shell/worker.sh"), append(env, "ACK_LOG="+shell))
 	var mu sync.Mutex
 	retried := 0
 	goWorker, _ := s.worker("orders", 64, func(_ context.Context, m *bridge.Message) error {

@@ -8,7 +8,7 @@
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless.
 local settings, wake = KEYS[1], KEYS[2]
-local bad = wrong_type({settings, 'hash', wake, 'stream'})
+local bad = wake ~= settings and wrong_type({settings, 'hash', wake, 'stream'}) -- the same key: the caller adds the token
 if bad then return bad end
 
 redis.call('HDEL', settings, SEP) -- removes nothing, and opens a full server for the rest
@@ -17,5 +17,5 @@ for i = 1, #ARGV, 2 do
   if ARGV[i + 1] == '' then changed = changed + redis.call('HDEL', settings, ARGV[i])
   else changed = changed + redis.call('HSET', settings, ARGV[i], ARGV[i + 1]) end
 end
-redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'settings', '1')
+if wake ~= settings then redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'settings', '1') end
 return changed

@@ -70,7 +70,7 @@ func (a Attempts) args() (string, string) {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString(strconv.FormatInt(d.Milliseconds(), 10))
+		b.WriteString(millis(max(0, d)))
 	}
 	if b.Len() == 0 {
 		b.WriteByte('0')
@@ -90,7 +90,7 @@ func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts
 	for _, f := range failures {
 		delay := ""
 		if f.Delay >= 0 {
-			delay = strconv.FormatInt(f.Delay.Milliseconds(), 10)
+			delay = millis(f.Delay)
 		}
 		args = append(args, f.Entry, f.ID, string(f.Action), delay, f.Reason, CutText(f.Error))
 	}
@@ -133,7 +133,7 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 		cursor = "0-0"
 	}
 	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, []string{
-		a.Group, most, delays, ReclaimConsumer, strconv.FormatInt(a.MinIdle.Milliseconds(), 10),
+		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
 		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes),
 	}, 5)
 	if err != nil {

@@ -43,10 +43,9 @@ local function add(member, score, body, fields)
   if not values then
     target, outcome = dead, 'buried'
     values = letter(member, {'payload', body, 'attempt', '1', 'due_ms', due_ms(score), 'meta', fields or '', 'reason', 'malformed', 'error', known, 'dead_ms', digits(now)})
-  elseif known['expires_ms'] and tonumber(known['expires_ms']) <= now then
+  elseif has_expired(known, now) then
     target, outcome = dead, 'buried'
-    extend_values(values, {'reason', 'expired', 'dead_ms', digits(now)})
-    if known['for'] then extend_values(values, {'group', known['for']}) end
+    values = expired_values(values, known['for'], now)
   end
   local added = redis.pcall('XADD', target, '*', unpack(values))
   if type(added) == 'table' and added.err then return nil, added.err end

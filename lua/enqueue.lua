@@ -19,12 +19,16 @@ local due, payload, meta, stream, wake, seen, policy = KEYS[1], KEYS[2], KEYS[3]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset', policy, 'hash'})
 if bad then return bad end
+for i = 4, #ARGV, 5 do
+  if not is_time(ARGV[i + 1]) or (ARGV[i + 4] ~= '' and string.find(ARGV[i + 4], '[^0-9]')) then return redis.error_reply('ERR when or dedup does not parse') end
+end
 
 local now = now_ms()
 local before = head(due)
 local direct = not (before and before <= now) and redis.call('HGET', policy, 'held') ~= '1'
 local has_seen = redis.call('EXISTS', seen) == 1
 local repeated = token ~= '' and has_seen and redis.call('ZSCORE', seen, SEP .. token)
+local asked = repeated and tonumber(repeated) - token_ms or now -- when the call ran first
 local has_meta = redis.call('EXISTS', meta) == 1
 
 -- Known: still scheduled, or inside its dedup window.
@@ -33,16 +37,21 @@ local function is_known(id)
   return (ends and tonumber(ends) > now) or redis.call('ZSCORE', due, id)
 end
 
-local function take(id, when, body, fields, dedup)
-  local at = due_at(when, now)
-  if repeated then return 3, at end
+-- What is refused is remembered with the token, so that a repeat of the call refuses it again.
+local function mark(i)
+  return SEP .. token .. SEP .. i
+end
+
+local function take(i, id, when, body, fields, dedup)
+  local at = due_at(when, asked)
+  if repeated then return redis.call('ZSCORE', seen, mark(i)) and 0 or 3, at end
   if dedup ~= '' and is_known(id) then return 0, at end
   local verdict
   if direct and at <= now then
-    local values = entry_values(id, body, fields ~= '' and fields or nil, digits(at))
+    local values, meant = entry_values(id, body, fields ~= '' and fields or nil, digits(at))
     if not values then return -1, at end
-    local added = redis.pcall('XADD', stream, '*', unpack(values))
-    if not (type(added) == 'table' and added.err) then verdict = 2 end
+    local added = not has_expired(meant, now) and redis.pcall('XADD', stream, '*', unpack(values)) -- drain buries what has
+    if type(added) == 'string' then verdict = 2 end
   end
   if not verdict then
     if redis.call('ZADD', due, 'NX', digits(at), id) == 0 then return 0, at end
@@ -50,18 +59,21 @@ local function take(id, when, body, fields, dedup)
     if fields ~= '' then redis.call('HSET', meta, id, fields) elseif has_meta then redis.call('HDEL', meta, id) end
     verdict = 1
   end
-  if dedup ~= '' and dedup ~= '0' then redis.call('ZADD', seen, digits(now + tonumber(dedup)), id) end
+  if dedup ~= '' and dedup ~= '0' then
+    has_seen = true -- the ID may come again in this very call
+    redis.call('ZADD', seen, digits(now + tonumber(dedup)), id)
+  end
   return verdict, at
 end
 
-local reply = {}
+local reply, remember = {}, {digits(now + token_ms), SEP .. token}
 for i = 4, #ARGV, 5 do
-  reply[#reply + 1], reply[#reply + 2] = take(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  local verdict, at = take(i, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  reply[#reply + 1], reply[#reply + 2] = verdict, at
+  if verdict < 1 then extend_values(remember, {remember[1], mark(i)}) end
 end
-if token ~= '' and not repeated then redis.call('ZADD', seen, digits(now + token_ms), SEP .. token) end
+if token ~= '' and not repeated then in_chunks('ZADD', seen, remember) end
 if done ~= '' then redis.call('ZREM', seen, SEP .. done) end
-if has_seen then
-  in_chunks('ZREM', seen, redis.call('ZRANGEBYSCORE', seen, '-inf', digits(now), 'LIMIT', 0, #ARGV))
-end
+if has_seen then in_chunks('ZREM', seen, redis.call('ZRANGEBYSCORE', seen, '-inf', digits(now), 'LIMIT', 0, #ARGV)) end
 wake_if_earlier(wake, before, head(due))
 return reply

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // Entry is a stream entry, a dead letter, or what a member of the schedule holds, as Go values.
@@ -39,7 +41,7 @@ func ParseEntry(entryID string, fields []FieldValue) Entry {
 }
 
 // FieldValue is one field of an entry.
-type FieldValue struct{ Field, Value string }
+type FieldValue = rueidis.XRangeFieldValue
 
 func (e *Entry) set(name, value string) {
 	switch name {
@@ -54,7 +56,9 @@ func (e *Entry) set(name, value string) {
 	case FieldDue:
 		e.Due = parseMillis(value)
 	case FieldMaxAttempts:
-		e.MaxAttempts, _ = strconv.Atoi(value)
+		if n, err := strconv.Atoi(value); err == nil && n > 0 {
+			e.MaxAttempts = n
+		}
 	case FieldExpires:
 		e.Expires = parseMillis(value)
 	case FieldFor:

@@ -56,13 +56,14 @@ func Classify(what string, err error) error { return classify(what, err) }
 
 func classify(what string, err error) error {
 	var known *kindError
+	var re *rueidis.RedisError // rueidis' own predicates do not unwrap
 	switch {
-	case err == nil, rueidis.IsRedisNil(err), errors.As(err, &known):
+	case err == nil, errors.Is(err, rueidis.Nil), errors.As(err, &known):
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("lua: %s: %w", what, err)
 	}
-	if re, ok := rueidis.IsRedisErr(err); ok {
+	if errors.As(err, &re) {
 		text := re.Error()
 		for _, c := range codes {
 			if strings.HasPrefix(text, c.text) || strings.HasPrefix(text, "ERR "+c.text) {
@@ -82,8 +83,9 @@ func classify(what string, err error) error {
 }
 
 // Ambiguous reports whether the call may have been executed although it failed: its reply was lost, or was not waited for.
+// What was refused at the door, before Redis was asked, was not.
 func Ambiguous(err error) bool {
-	if err == nil {
+	if err == nil || errors.Is(err, ErrInvalid) {
 		return false
 	}
 	var re *rueidis.RedisError

@@ -12,7 +12,7 @@ import (
 // Limits at the door. They are checked before Redis is touched.
 const (
 	MaxQueueBytes       = 128
-	MaxPrefixBytes      = 64
+	MaxPrefixBytes      = 128
 	MaxGroupBytes       = 256
 	MaxIDBytes          = 256
 	MaxPayloadBytes     = 16 << 20
@@ -62,7 +62,7 @@ func CheckQueue(name string) error {
 	return nil
 }
 
-// CheckPrefix refuses key prefixes that are not 1 to 64 of A-Z a-z 0-9 . _ : / -
+// CheckPrefix refuses key prefixes that are not 1 to 128 of A-Z a-z 0-9 . _ : / -
 func CheckPrefix(prefix string) error {
 	if len(prefix) > MaxPrefixBytes || !prefixName.MatchString(prefix) {
 		return Invalid("prefix", prefix, "must be 1 to %d characters of A-Z a-z 0-9 . _ : / -", MaxPrefixBytes)
@@ -75,6 +75,9 @@ func CheckGroup(group string) error { return checkText("group", group, MaxGroupB
 
 // CheckID refuses message IDs that are empty, longer than 256 bytes, not UTF-8, or hold control characters.
 func CheckID(id string) error { return checkText("id", id, MaxIDBytes) }
+
+// CheckConsumer refuses consumer names that are empty, longer than 256 bytes, not UTF-8, or hold control characters.
+func CheckConsumer(name string) error { return checkText("consumer", name, MaxGroupBytes) }
 
 func checkText(field, value string, most int) error {
 	switch {

@@ -3,6 +3,7 @@ package lua
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -38,38 +39,38 @@ func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (
 }
 
 // Trimmed counts what one trim did. Cursor is "" when the sweep came round. Groups is how many groups the stream has; with none,
-// nothing is ever freed.
+// nothing is ever freed. Windows is how many ended dedup windows went.
 type Trimmed struct {
-	Freed  int
-	Cursor string
-	Groups int
+	Freed   int
+	Cursor  string
+	Groups  int
+	Windows int
 }
 
 var trimScript = load("trim", []string{"stream", "seen"}, []string{"cursor", "limit", "max_bytes"}, nil)
 
 // Trim frees entries that every group has acknowledged: from the head of the stream, and when there is nothing there, behind
-// entries that stay pending, from cursor on.
+// entries that stay pending, from cursor on. A maxBytes of zero leaves that sweep out.
 func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, maxBytes int) (Trimmed, error) {
 	if cursor == "" {
 		cursor = "0-0"
 	}
-	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen}, []string{cursor, strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 3)
+	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen}, []string{cursor, strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 4)
 	if err != nil {
 		return Trimmed{}, err
 	}
-	freed, err := reply[0].AsInt64()
-	if err != nil {
-		return Trimmed{}, trimScript.unexpected(err)
+	var t Trimmed
+	for i, n := range map[int]*int{0: &t.Freed, 2: &t.Groups, 3: &t.Windows} {
+		v, err := reply[i].AsInt64()
+		if err != nil {
+			return Trimmed{}, trimScript.unexpected(err)
+		}
+		*n = int(v)
 	}
-	groups, err := reply[2].AsInt64()
-	if err != nil {
-		return Trimmed{}, trimScript.unexpected(err)
+	if t.Cursor, err = reply[1].ToString(); t.Cursor == "0-0" {
+		t.Cursor = ""
 	}
-	next, err := reply[1].ToString()
-	if next == "0-0" {
-		next = ""
-	}
-	return Trimmed{int(freed), next, int(groups)}, trimScript.unexpected(err)
+	return t, trimScript.unexpected(err)
 }
 
 var heartbeatScript = load("heartbeat", []string{"bridges"}, []string{"bridge", "timeout"}, nil)
@@ -103,8 +104,21 @@ var registerScript = load("register", []string{"queues", "wake"}, nil, []string{
 
 // Register makes queues known to the bridges, and says how many of them were new.
 func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string) (int, error) {
-	n, err := registerScript.integer(ctx, c, []string{g.Queues, g.Wake}, queues)
+	n, err := registerScript.withWake(ctx, c, g.Queues, g.Wake, "queues", queues)
 	return int(n), err
+}
+
+// withWake runs a script over a hash and a wake stream. The keys that all queues share carry no hash tag: on a cluster they are in two
+// slots, so the script gets the hash alone and a command of its own adds the token. One that is lost costs lateness only.
+func (s *script) withWake(ctx context.Context, c rueidis.Client, hash, wake, field string, args []string) (int64, error) {
+	if c.Mode() != rueidis.ClientModeCluster || strings.Contains(wake, "{") {
+		return s.integer(ctx, c, []string{hash, wake}, args)
+	}
+	n, err := s.integer(ctx, c, []string{hash, hash}, args)
+	if err == nil && (n > 0 || field == "settings") {
+		c.Do(ctx, c.B().Xadd().Key(wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue(field, "1").Build())
+	}
+	return n, err
 }
 
 var configureScript = load("configure", []string{"settings", "wake"}, nil, []string{"field", "value"})
@@ -115,7 +129,7 @@ func Configure(ctx context.Context, c rueidis.Client, settings, wake string, val
 	for _, v := range values {
 		args = append(args, v.Field, v.Value)
 	}
-	_, err := configureScript.integer(ctx, c, []string{settings, wake}, args)
+	_, err := configureScript.withWake(ctx, c, settings, wake, "settings", args)
 	return err
 }
 
@@ -170,6 +184,7 @@ type Look struct {
 	Token   string        // ID of the wake token
 	Busy    bool          // the stream holds entries, or a group holds some
 	Untidy  bool          // bodies without a member, or dedup windows
+	Orphans bool          // of these, bodies without a member
 	Err     error
 }
 
@@ -218,7 +233,7 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	}
 	return Look{
 		Wait: time.Duration(n[0]) * time.Millisecond, Overdue: time.Duration(n[1]) * time.Millisecond,
-		Token: token, Busy: n[3] == 1, Untidy: n[4] == 1,
+		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2,
 	}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/rueidis"
 )
@@ -26,7 +27,16 @@ type When string
 
 // After is d from the moment the script runs, in whole milliseconds, rounded up.
 func After(d time.Duration) When {
-	return When("+" + strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10))
+	return When("+" + millis(d))
+}
+
+// millis is d in whole milliseconds, rounded up: nothing is early by a fraction.
+func millis(d time.Duration) string {
+	n := int64(d / time.Millisecond)
+	if d > 0 && d%time.Millisecond != 0 {
+		n++
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 // At is a Unix time in milliseconds, rounded up: never early.
@@ -48,7 +58,7 @@ const (
 )
 
 // Window also remembers the ID for d, counted from now.
-func Window(d time.Duration) Dedup { return Dedup(strconv.FormatInt(max(1, d.Milliseconds()), 10)) }
+func Window(d time.Duration) Dedup { return Dedup(millis(max(time.Millisecond, d))) }
 
 // Item is one message of an enqueue.
 type Item struct {
@@ -80,7 +90,7 @@ var enqueueScript = load("enqueue",
 // item has a receipt, in order. ErrFull: the server refused the call as a whole.
 func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
 	args := make([]string, 0, 3+5*len(items))
-	args = append(args, token.Name, token.Done, strconv.FormatInt(token.Window.Milliseconds(), 10))
+	args = append(args, token.Name, token.Done, millis(token.Window))
 	for _, it := range items {
 		args = append(args, it.ID, string(it.When), rueidis.BinaryString(it.Payload), it.Meta, string(it.Dedup))
 	}
@@ -117,20 +127,26 @@ func EncodeMeta(headers map[string]string, maxAttempts int, expires time.Time) s
 	return string(text)
 }
 
-// DecodeMeta reads the meta of a member of the schedule into an Entry; ok is false when it is not an object of strings.
+// DecodeMeta reads the meta of a member of the schedule into an Entry; ok is false when it is not an object of strings, or holds
+// what only the schedule itself may say: such a member is dead-lettered when it is due.
 func DecodeMeta(member, meta string) (e Entry, ok bool) {
 	e = Entry{ID: member, Attempt: 1}
 	if meta == "" {
 		return e, true
 	}
-	var fields map[string]string
-	if json.Unmarshal([]byte(meta), &fields) != nil {
+	var fields map[string]*string // pointers, because null is no string
+	if json.Unmarshal([]byte(meta), &fields) != nil || fields == nil || !utf8.ValidString(meta) {
 		return e, false
 	}
+	ok = true
 	for name, value := range fields {
-		e.set(name, value)
+		if value == nil || name == FieldPayload || name == FieldDue {
+			ok = false
+			continue
+		}
+		e.set(name, *value)
 	}
-	return e, true
+	return e, ok
 }
 
 var cancelScript = load("cancel", []string{"due", "payload", "meta", "seen"}, nil, []string{"id"})

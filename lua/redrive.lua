@@ -13,6 +13,9 @@
 local dead, due, payload, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
+for i = 2, #ARGV, 5 do
+  if not is_time(ARGV[i]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[i]) end
+end
 
 redis.call('HDEL', payload, SEP) -- removes nothing, and opens a full server for the rest
 local now = now_ms()
@@ -20,8 +23,8 @@ local before = head(due)
 local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, meta = true, raw = true, expires_ms = true}
 
 local function again(letter, when, edited, new_payload, new_fields)
-  local found = redis.call('XRANGE', dead, letter, letter)
-  if not found[1] then return 0 end
+  local found = redis.pcall('XRANGE', dead, letter, letter) -- people type these IDs: one that is none is not there
+  if found.err or not found[1] then return 0 end
   local body, fields, kept = found[1][2], {}, {}
   for i = 1, #body, 2 do fields[body[i]] = body[i + 1] end
   local bytes = edited == '1' and new_payload or fields['payload']
@@ -36,11 +39,12 @@ local function again(letter, when, edited, new_payload, new_fields)
   end
   for name, value in pairs(fields) do
     local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
-    if not drop[name] and not replaced and kept[name] == nil and is_utf8(name) and is_utf8(value) then kept[name] = value end
+    if not drop[name] and not replaced and kept[name] == nil and is_utf8(name) then keep(kept, name, value) end
   end
   if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
-  kept['id'], kept['attempt'], kept['for'] = id, '1', fields['group']
-  local member = id .. SEP .. (fields['group'] or '') .. SEP .. letter
+  local group = fields['group'] or ''
+  kept['id'], kept['attempt'], kept['for'] = id, '1', group ~= '' and group or nil
+  local member = id .. SEP .. group .. SEP .. letter
   local encoded, at = cjson.encode(kept), due_at(when, now)
 
   if redis.call('XDEL', dead, letter) == 0 then return 0 end

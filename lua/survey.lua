@@ -1,7 +1,7 @@
 -- survey: looks at many queues in one request, so that idle ones cost nothing.
 -- Uses: base entry exit
 -- KEYS[1...] due, payload, meta, stream, wake, seen (zset; hash; hash; stream; stream; zset)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled, -2 = error), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries or a group holds some), untidy (integer: 1 = bodies without a member, or dedup windows)
+-- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled, -2 = error), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries or a group holds some), untidy (integer: 0 = no, 1 = dedup windows, 2 = bodies without a member)
 -- Complexity: O(queues × groups)
 -- If a command fails here: that queue answers -2, the others are looked at.
 -- Run twice: harmless; it only reads.
@@ -23,8 +23,9 @@ local function look(due, payload, meta, stream, wake, seen)
       if group.pending > 0 then busy = 1 end
     end
   end
-  local untidy = redis.call('HLEN', payload) > members or redis.call('HLEN', meta) > members or redis.call('EXISTS', seen) == 1
-  return wait, overdue, token[1] and token[1][1] or '0-0', busy, untidy and 1 or 0
+  local untidy = redis.call('EXISTS', seen)
+  if redis.call('HLEN', payload) > members or redis.call('HLEN', meta) > members then untidy = 2 end
+  return wait, overdue, token[1] and token[1][1] or '0-0', busy, untidy
 end
 
 local reply = {}

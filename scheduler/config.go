@@ -14,7 +14,7 @@ import (
 // Defaults of Config.
 const (
 	DefaultHeartbeatInterval = time.Second
-	DefaultHeartbeatTimeout  = 3 * time.Second
+	DefaultHeartbeatTimeout  = 2 * time.Second
 	DefaultWakeBlock         = 5 * time.Second
 	DefaultSurveyInterval    = 5 * time.Second
 	DefaultDiscoverInterval  = 5 * time.Second
@@ -42,16 +42,19 @@ type Config struct {
 	Prefix string
 	// Logger is told of each change of state once. Default: discard.
 	Logger *slog.Logger
-	// Notice is called when an owned queue was seen with work for the other side (entries, bodies without a member, dedup windows),
-	// and when something was drained into any queue. It is called from many goroutines and must not block. Default: nothing.
+	// Notice is called when an owned queue was seen with entries, and when something was drained into any queue. It is called from many
+	// goroutines and must not block. Default: nothing.
 	Notice func(queue string)
+	// Untidy is called when an owned queue was seen without entries, but with bodies without a member, or dedup windows. As Notice.
+	Untidy func(queue string)
 	// Owned is called with all owned queues when they change, in order, by one goroutine at a time; it must not block. Default: nothing.
 	Owned func(queues []string)
 
 	// HeartbeatInterval is how often the scheduler says that it lives. Default 1s. One request each.
 	HeartbeatInterval time.Duration
-	// HeartbeatTimeout is after how long without a heartbeat a scheduler is gone and its queues are taken over. Default 3s; at
-	// least twice the interval. Too low: queues move to and fro. Too high: a dead scheduler's queues are late by so much.
+	// HeartbeatTimeout is after how long without a heartbeat a scheduler is gone; its queues are taken over one interval later at most,
+	// with the defaults within 3s. Default 2s; at least twice the interval. Too low: queues move to and fro. Too high: a dead
+	// scheduler's queues are late by so much.
 	HeartbeatTimeout time.Duration
 	// WakeBlock is how long one blocked read waits. Default 5s, at least 100ms.
 	WakeBlock time.Duration
@@ -77,6 +80,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Notice == nil {
 		c.Notice = func(string) {}
+	}
+	if c.Untidy == nil {
+		c.Untidy = func(string) {}
 	}
 	if c.Owned == nil {
 		c.Owned = func([]string) {}

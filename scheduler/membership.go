@@ -79,8 +79,10 @@ func (m *membership) Beat(ctx context.Context) error {
 }
 
 func (m *membership) beat(ctx context.Context) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	// A heartbeat that is on its way when ctx ends is waited for, a little: overtaken by leave, it would bring a dead bridge back.
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })()
 	b := beat{sent: time.Now()}
 	var live []string
 	var err error

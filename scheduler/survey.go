@@ -79,8 +79,10 @@ func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (chang
 		if look.Wait >= 0 && loop.sleepsBeyond(look.Wait) {
 			loop.poke()
 		}
-		if look.Busy || look.Untidy {
+		if look.Busy {
 			s.cfg.Notice(queue)
+		} else if look.Untidy {
+			s.cfg.Untidy(queue)
 		}
 	}
 	return ctx.Err() == nil && s.remember(queue, err)

@@ -24,6 +24,8 @@ func ReadPolicy(ctx context.Context, c rueidis.Client, prefix, queue, group stri
 
 // ReadPolicies is ReadPolicy for several groups of a queue in the same round trip.
 func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string, groups []string) (policies map[string]Policy, warning, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	var hashes [2]map[string]string
 	keys := []string{lua.NewKeys(prefix, queue).Policy, lua.NewGlobals(prefix).Defaults}
 	for i, reply := range c.DoMulti(ctx, c.B().Hgetall().Key(keys[0]).Build(), c.B().Hgetall().Key(keys[1]).Build()) {

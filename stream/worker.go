@@ -91,10 +91,10 @@ func (c WorkerConfig) withDefaults() WorkerConfig {
 func (c WorkerConfig) validate() error {
 	var errs []error
 	if c.Client == nil || c.Blocking == nil {
-		errs = append(errs, errors.New("Client and Blocking are required"))
+		errs = append(errs, lua.Invalid("clients", "nil", "Client and Blocking are required"))
 	}
 	if c.Handler == nil {
-		errs = append(errs, errors.New("Handler is required"))
+		errs = append(errs, lua.Invalid("handler", "nil", "is required"))
 	}
 	if c.Concurrency < 1 || c.Concurrency > MaxConcurrency {
 		errs = append(errs, lua.Invalid("concurrency", fmt.Sprint(c.Concurrency), "must be between 1 and %d", MaxConcurrency))

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,115 +14,6 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
-
-// rig is a queue on a server, driven by hand: no bridge runs.
-type rig struct {
-	t        *testing.T
-	s        *redistest.Server
-	c, block rueidis.Client
-	prefix   string
-	queue    string
-	k        lua.Keys
-}
-
-func newRig(t *testing.T, s *redistest.Server) *rig {
-	t.Helper()
-	r := &rig{t: t, s: s, prefix: s.Prefix(t), queue: redistest.Queue(t)}
-	r.c = s.Client(t)
-	r.block = s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true })
-	r.k = lua.NewKeys(r.prefix, r.queue)
-	return r
-}
-
-func (r *rig) policy(fields map[string]string) {
-	r.t.Helper()
-	hset := r.c.B().Hset().Key(r.k.Policy).FieldValue()
-	for name, value := range fields {
-		hset = hset.FieldValue(name, value)
-	}
-	if err := r.c.Do(r.t.Context(), hset.Build()).Error(); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-func (r *rig) enqueue(items ...lua.Item) {
-	r.t.Helper()
-	if _, err := lua.Enqueue(r.t.Context(), r.c, r.k, lua.Token{}, items); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-func (r *rig) ready(ids ...string) {
-	r.t.Helper()
-	items := make([]lua.Item, len(ids))
-	for i, id := range ids {
-		items[i] = lua.Item{ID: id, When: lua.After(0), Payload: []byte("payload of " + id), Dedup: lua.Refuse}
-	}
-	r.enqueue(items...)
-}
-
-// drainAll drains until nothing is scheduled.
-func (r *rig) drainAll() {
-	r.t.Helper()
-	redistest.Eventually(r.t, 20*time.Second, func() (bool, string) {
-		d, err := lua.Drain(r.t.Context(), r.c, r.k, 500, 1<<20)
-		if err != nil {
-			return false, err.Error()
-		}
-		return d.Wait < 0, fmt.Sprintf("next due in %s", d.Wait)
-	})
-}
-
-func (r *rig) pending(group string) int64 {
-	r.t.Helper()
-	reply, err := r.c.Do(context.WithoutCancel(r.t.Context()), r.c.B().Xpending().Key(r.k.Stream).Group(group).Build()).ToArray()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	n, _ := reply[0].AsInt64()
-	return n
-}
-
-func (r *rig) length(key string) int64 {
-	r.t.Helper()
-	n, err := r.c.Do(context.WithoutCancel(r.t.Context()), r.c.B().Xlen().Key(key).Build()).AsInt64()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return n
-}
-
-// start runs a worker until the test ends or stop is called; stop returns what Run returned.
-func (r *rig) start(cfg WorkerConfig) (w *Worker, stop func() error) {
-	r.t.Helper()
-	if cfg.Client == nil {
-		cfg.Client, cfg.Blocking = r.c, r.block
-	}
-	cfg.Prefix, cfg.Queue = r.prefix, r.queue
-	if cfg.Group == "" {
-		cfg.Group = "g"
-	}
-	w, err := NewWorker(cfg)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	stop = sync.OnceValue(func() error {
-		cancel()
-		return <-done
-	})
-	r.t.Cleanup(func() { stop() })
-	return w, stop
-}
-
-func want(t *testing.T, what string, got, want any) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
 
 func TestMessageIsHandledAcknowledgedAndFreed(t *testing.T) {
 	t.Parallel()
@@ -347,83 +236,6 @@ func TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout(t *testing.T) {
 	}
 }
 
-func TestCleanStopLeavesNothingPendingAndBurnsNoAttempt(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, redistest.Shared(t))
-	started := make(chan struct{}, 8)
-	w, stop := r.start(WorkerConfig{Concurrency: 4, ShutdownTimeout: -1, Handler: func(ctx context.Context, m *Message) error {
-		started <- struct{}{}
-		<-ctx.Done()
-		return ctx.Err()
-	}})
-	r.ready("a", "b", "c", "d", "e", "f")
-	for range 4 {
-		<-started
-	}
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
-	want(t, "pending", r.pending("g"), int64(0))
-	want(t, "released", w.Stats().Released, uint64(4))
-	meta, _ := r.c.Do(t.Context(), r.c.B().Hgetall().Key(r.k.Meta).Build()).AsStrMap()
-	want(t, "members to deliver again", len(meta), 4)
-	for member, text := range meta {
-		if e, ok := lua.DecodeMeta(member, text); !ok || e.Attempt != 1 {
-			t.Errorf("%s: attempt %d", e.ID, e.Attempt)
-		}
-	}
-	consumers, err := r.c.Do(t.Context(), r.c.B().XinfoConsumers().Key(r.k.Stream).Group("g").Build()).ToArray()
-	if err != nil || len(consumers) != 0 {
-		t.Errorf("consumers left: %v, %v", consumers, err)
-	}
-}
-
-func TestHandlersMayFinishDuringShutdown(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, redistest.Shared(t))
-	started, finish := make(chan struct{}), make(chan struct{})
-	w, stop := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
-		close(started)
-		<-finish
-		return ctx.Err()
-	}})
-	r.ready("m")
-	<-started
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
-	close(finish)
-	if err := <-stopped; err != nil {
-		t.Fatal(err)
-	}
-	want(t, "acknowledged", w.Stats().Acknowledged, uint64(1))
-}
-
-func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, redistest.Shared(t))
-	started, release := make(chan struct{}), make(chan struct{})
-	var log strings.Builder
-	_, stop := r.start(WorkerConfig{
-		ShutdownTimeout: -1, CancelGrace: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		Handler: func(context.Context, *Message) error {
-			close(started)
-			<-release
-			return nil
-		},
-	})
-	r.ready("m")
-	<-started
-	err := stop()
-	close(release)
-	if !errors.Is(err, ErrAbandoned) {
-		t.Errorf("Run: %v", err)
-	}
-	want(t, "pending", r.pending("g"), int64(1))
-	if !strings.Contains(log.String(), "did not return") {
-		t.Errorf("log does not say so: %s", log.String())
-	}
-}
-
 func until(got <-chan string, id string) {
 	for seen := ""; seen != id; {
 		seen = <-got
@@ -477,7 +289,7 @@ func TestDeliveredButNeverSeenIsTakenUpWithoutBurningAnAttempt(t *testing.T) {
 
 func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	_, err := NewWorker(WorkerConfig{Queue: "a b", Group: "", Concurrency: -1})
-	for _, text := range []string{"Client and Blocking", "Handler", `queue "a b"`, "group", `concurrency "-1"`, "must be between 1 and"} {
+	for _, text := range []string{"Client and Blocking", "handler", `queue "a b"`, "group", `concurrency "-1"`, "must be between 1 and"} {
 		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("error does not name %q: %v", text, err)
 		}

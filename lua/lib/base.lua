@@ -13,6 +13,11 @@ local function now_ms()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
+-- Whether due_at can read it. Asked before the first write.
+local function is_time(when)
+  return string.find(when, '^%+?-?%d+%.?%d*$') ~= nil
+end
+
 -- A point in time: '+1500' is 1,500 ms from now, '1795216995000' is Unix ms. Never in the middle of a millisecond.
 local function due_at(when, now)
   if string.sub(when, 1, 1) == '+' then
@@ -33,10 +38,10 @@ local function wrong_type(want)
   return nil
 end
 
--- The earliest due time, or nil.
+-- The earliest due time, or nil. What is no number to Lua (the in-process server: infinities, exponents) is far away, on its side.
 local function head(due)
   local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
-  return first[2] and (tonumber(first[2]) or 0)
+  return first[2] and (tonumber(first[2]) or (string.find(first[2], '^-') and 0 or math.huge))
 end
 
 -- Tells the bridge that the head became earlier. A token that cannot be added costs lateness (the ceiling), never a message.

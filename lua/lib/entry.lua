@@ -24,6 +24,10 @@ local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
 
 local function base64(s)
   local out = {}
+  if #s > 600 then -- in pieces, because one concat of the in-process server takes only so many values
+    for first = 1, #s, 600 do out[#out + 1] = base64(string.sub(s, first, first + 599)) end
+    return table.concat(out)
+  end
   for i = 1, #s, 3 do
     local a, b, c = string.byte(s, i, i + 2)
     local n = a * 65536 + (b or 0) * 256 + (c or 0)
@@ -34,6 +38,11 @@ local function base64(s)
     end
   end
   return table.concat(out)
+end
+
+-- A field that is not UTF-8 cannot pass through JSON: it is kept as base64 under b64:<name>.
+local function keep(meta, name, value)
+  if is_utf8(value) then meta[name] = value else meta['b64:' .. name] = base64(value) end
 end
 
 -- An error text as a field holds it: UTF-8, at most 1 KiB.
@@ -56,6 +65,7 @@ local function entry_values(member, payload, meta, due)
   local fields = {}
   if meta then
     if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
+    if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
     local ok, decoded = pcall(cjson.decode, meta)
     if not ok or type(decoded) ~= 'table' or not string.find(meta, '^%s*{') then
       return nil, 'meta is not a JSON object'
@@ -64,9 +74,6 @@ local function entry_values(member, payload, meta, due)
     for name, value in pairs(decoded) do
       if type(name) ~= 'string' or type(value) ~= 'string' then
         return nil, 'meta field ' .. tostring(name) .. ' is not a string'
-      end
-      if not is_utf8(name) or not is_utf8(value) then
-        return nil, 'a meta field is not UTF-8'
       end
       if name == 'id' then
         values[2] = value
@@ -102,10 +109,27 @@ local function entry_values(member, payload, meta, due)
   return values, fields
 end
 
+-- Whether a message with these fields is past its expiry.
+local function has_expired(fields, now)
+  return fields['expires_ms'] ~= nil and tonumber(fields['expires_ms']) <= now
+end
+
 -- Appends name and value pairs to an XADD argument list.
 local function extend_values(values, pairs_)
   for i = 1, #pairs_ do
     values[#values + 1] = pairs_[i]
   end
   return values
+end
+
+-- The values of the dead letter for an entry that expired before its group, or any group, was given it.
+-- Foreign fields named like those of dead letters make way: a redrive would believe them.
+local function expired_values(values, group, now)
+  local ours = {group = true, reason = true, dead_ms = true, entry = true, ['for'] = true}
+  local letter = {}
+  for i = 1, #values, 2 do
+    if not ours[values[i]] then extend_values(letter, {values[i], values[i + 1]}) end
+  end
+  if group then extend_values(letter, {'group', group}) end
+  return extend_values(letter, {'reason', 'expired', 'dead_ms', digits(now)})
 end

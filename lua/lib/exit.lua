@@ -98,9 +98,13 @@ local function bury_lost_body(k, group, entry, id, now, acked)
   return bury(k, group, entry, letter_values(fields, group, entry, 'body_lost', 'the entry was deleted while it was pending', now), acked)
 end
 
--- A field that is not UTF-8 cannot pass through JSON: it is kept as base64 under b64:<name>.
-local function keep(meta, name, value)
-  if is_utf8(value) then meta[name] = value else meta['b64:' .. name] = base64(value) end
+-- A list of any length as text. In pieces, because one concat of the in-process server takes only so many values.
+local function lines(list)
+  local pieces = {}
+  for first = 1, #list, 1000 do
+    pieces[#pieces + 1] = table.concat(list, '\n', first, math.min(first + 999, #list))
+  end
+  return table.concat(pieces, '\n')
 end
 
 -- Takes one entry out of a group's pending list. body: its flat field list, or nil. how: id (the ID that was delivered, '' = not compared),
@@ -116,7 +120,7 @@ local function leave(k, group, entry, body, how, now)
     elseif name ~= 'payload' and #body[i + 1] > MAX_FIELD_BYTES then odd = 'field ' .. name .. ' is larger than 64 KiB' end
   end
   local meant_for = fields['for']
-  if meant_for and meant_for ~= group then
+  if meant_for and meant_for ~= '' and meant_for ~= group then -- empty is for all, as in Go
     return redis.call('XACK', k.stream, group, entry) == 1 and SKIPPED or LOST
   end
   local id, attempt = fields['id'] or entry, fields['attempt'] or '1'
@@ -126,13 +130,13 @@ local function leave(k, group, entry, body, how, now)
   elseif fields['max_attempts'] and not is_count(fields['max_attempts']) then odd = 'max_attempts is not a positive whole number'
   elseif #body > 2 * MAX_FIELDS then odd = 'more than ' .. MAX_FIELDS .. ' fields' end
   if odd then
-    if #body > 2 * MAX_FIELDS then fields = {id = id, raw = table.concat(body, '\n')} end
+    if #body > 2 * MAX_FIELDS then fields = {id = id, raw = lines(body)} end
     return bury(k, group, entry, letter_values(fields, group, entry, 'malformed', odd, now))
   end
 
   local failed = tonumber(attempt) + (how.burnt or 0)
   local limit = tonumber(fields['max_attempts'] or k.max_attempts)
-  if how.action == 'dead' or (how.action == 'retry' and failed >= limit) then
+  if how.action == 'dead' or (how.action ~= 'release' and failed >= limit) then
     fields['id'], fields['attempt'] = id, digits(failed)
     return bury(k, group, entry, letter_values(fields, group, entry, how.reason, how.error, now))
   end

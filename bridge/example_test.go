@@ -1,0 +1,380 @@
+package bridge_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+func ExampleClient_Schedule() {
+	ctx, r, prefix, end := begin()
+	defer end()
+
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	defer client.Close()
+
+	receipt, err := client.Schedule(ctx, "orders", []byte(`{"order":42}`),
+		bridge.In(15*time.Minute), bridge.WithID("close-42"), bridge.Header("trace", "7f3a"), bridge.MaxAttempts(3))
+	check(err)
+	fmt.Println(receipt.ID, "is due in", time.Until(receipt.Due).Round(time.Minute))
+
+	// While it is scheduled, its ID is taken.
+	_, err = client.Schedule(ctx, "orders", nil, bridge.WithID("close-42"))
+	fmt.Println("again:", errors.Is(err, bridge.ErrDuplicate))
+
+	// What can be refused without asking Redis is, with the reason.
+	_, err = client.Schedule(ctx, "no such/name", nil)
+	var invalid *bridge.InvalidError
+	fmt.Println(errors.As(err, &invalid), invalid.Field)
+	// Output:
+	// close-42 is due in 15m0s
+	// again: true
+	// true queue
+}
+
+func ExampleClient_ScheduleBatch() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	defer client.Close()
+
+	results, err := client.ScheduleBatch(ctx, "orders", []bridge.NewMessage{
+		{ID: "one", Payload: []byte("1"), Delay: time.Hour},
+		{ID: "two", Payload: []byte("2"), At: time.Now().Add(2 * time.Hour)},
+		{ID: "one", Payload: []byte("3"), Delay: time.Hour},
+	})
+	check(err) // what concerns all of them; each has its own verdict
+	for _, result := range results {
+		fmt.Println(result.ID, result.Err == nil, errors.Is(result.Err, bridge.ErrDuplicate))
+	}
+	// Output:
+	// one true false
+	// two true false
+	// one false true
+}
+
+func ExampleClient_Cancel() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	defer client.Close()
+
+	_, err = client.Schedule(ctx, "orders", []byte("remind"), bridge.WithID("reminder-7"), bridge.In(time.Hour))
+	check(err)
+	fmt.Println("cancelled:", client.Cancel(ctx, "orders", "reminder-7") == nil) // it will never be delivered
+
+	err = client.Cancel(ctx, "orders", "reminder-7")
+	fmt.Println("too late:", errors.Is(err, bridge.ErrNotScheduled))
+	// Output:
+	// cancelled: true
+	// too late: true
+}
+
+func ExampleClient_Reschedule() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	defer client.Close()
+
+	_, err = client.Schedule(ctx, "orders", []byte("remind"), bridge.WithID("reminder-8"), bridge.In(time.Hour))
+	check(err)
+	due, err := client.Reschedule(ctx, "orders", "reminder-8", bridge.In(2*time.Hour))
+	check(err)
+	fmt.Println("now due in", time.Until(due).Round(time.Hour))
+	// Output: now due in 2h0m0s
+}
+
+func ExampleClient_Get() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	defer client.Close()
+
+	_, err = client.Schedule(ctx, "orders", []byte("remind"), bridge.WithID("reminder-9"), bridge.In(time.Hour))
+	check(err)
+	places, err := client.Get(ctx, "orders", "reminder-9")
+	check(err)
+	for _, place := range places {
+		fmt.Printf("%s: %s\n", place.State, place.Payload)
+	}
+	_, err = client.Get(ctx, "orders", "reminder-10")
+	fmt.Println(errors.Is(err, bridge.ErrNotFound))
+	// Output:
+	// scheduled: remind
+	// true
+}
+
+// A message that was taken can be sent again without harm for as long as its dedup window lasts, also after it was delivered.
+func ExampleDedup() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	defer client.Close()
+
+	for range 2 {
+		receipt, err := client.Schedule(ctx, "orders", []byte("paid"), bridge.WithID("payment-1"), bridge.Dedup(24*time.Hour))
+		fmt.Println(receipt.Ready, errors.Is(err, bridge.ErrDuplicate))
+	}
+	// Output:
+	// true false
+	// false true
+}
+
+func ExampleNewWorker() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	stop, done := context.WithCancel(ctx)
+	defer done()
+
+	worker, err := bridge.NewWorker(bridge.WorkerConfig{
+		Redis: r, Prefix: prefix, Queue: "greetings", Group: "printer", Concurrency: 8,
+		Handler: func(_ context.Context, m *bridge.Message) error {
+			fmt.Printf("attempt %d: %s from %s\n", m.Attempt, m.Payload, m.Headers["from"])
+			done()
+			return nil // acknowledged
+		},
+	})
+	check(err)
+	schedule(ctx, r, prefix, "greetings", "hello", bridge.In(20*time.Millisecond), bridge.Header("from", "the example"))
+	check(worker.Run(stop)) // until stop is cancelled; a clean stop leaves nothing behind
+	// Output: attempt 1: hello from the example
+}
+
+// An error has the message delivered again, later and later. RetryAfter chooses the delay, DeadLetter gives up at once.
+func ExampleDeadLetter() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	stop, done := context.WithCancel(ctx)
+	defer done()
+
+	worker, err := bridge.NewWorker(bridge.WorkerConfig{
+		Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
+		Handler: func(_ context.Context, m *bridge.Message) error {
+			switch m.Attempt {
+			case 1:
+				return errors.New("the database is away") // by the policy of the queue
+			case 2:
+				fmt.Println("before:", m.Error)
+				return bridge.RetryAfter(10*time.Millisecond, errors.New("rate limited"))
+			default:
+				fmt.Println("before:", m.Error)
+				done()
+				return bridge.DeadLetter(errors.New("no such customer"))
+			}
+		},
+	})
+	check(err)
+	schedule(ctx, r, prefix, "orders", "order 42")
+	check(worker.Run(stop))
+
+	for letter, err := range bridge.NewDeadLetters(r, prefix).List(ctx, "orders", bridge.LetterFilter{Group: "billing"}) {
+		check(err)
+		fmt.Printf("dead after attempt %d, %s: %s\n", letter.Attempt, letter.Reason, letter.Error)
+	}
+	// Output:
+	// before: the database is away
+	// before: rate limited
+	// dead after attempt 3, dead_letter: no such customer
+}
+
+// Dead letters stay until they are redriven, with another payload if need be, or purged.
+func ExampleDeadLetters() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	stop, done := context.WithCancel(ctx)
+	defer done()
+	letters := bridge.NewDeadLetters(r, prefix)
+
+	worker, err := bridge.NewWorker(bridge.WorkerConfig{
+		Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
+		Handler: func(_ context.Context, m *bridge.Message) error {
+			if string(m.Payload) == "mended" {
+				fmt.Println("attempt", m.Attempt, string(m.Payload))
+				done()
+				return nil
+			}
+			return bridge.DeadLetter(errors.New("cannot read this"))
+		},
+	})
+	check(err)
+	schedule(ctx, r, prefix, "orders", "broken")
+	var mending sync.WaitGroup
+	mending.Go(func() {
+		until(func() bool {
+			n, err := letters.Count(ctx, "orders", bridge.LetterFilter{})
+			return err == nil && n == 1
+		})
+		payload := []byte("mended")
+		result, err := letters.RedriveMatching(ctx, "orders", bridge.LetterFilter{Reason: "dead_letter"}, bridge.RedriveOptions{Payload: &payload})
+		check(err)
+		fmt.Println("redriven:", result.Scheduled)
+	})
+	check(worker.Run(stop))
+	mending.Wait()
+	// Unordered output:
+	// redriven: 1
+	// attempt 1 mended
+}
+
+// A message that comes too late for its purpose becomes a dead letter instead.
+func ExampleExpiresAt() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	_, err := bridge.CreateGroup(ctx, r, prefix, "offers", "mailer")
+	check(err)
+	expires := time.Now().Add(50 * time.Millisecond)
+	schedule(ctx, r, prefix, "offers", "half price", bridge.In(100*time.Millisecond), bridge.ExpiresAt(expires))
+
+	letters := bridge.NewDeadLetters(r, prefix)
+	until(func() bool {
+		n, err := letters.Count(ctx, "offers", bridge.LetterFilter{Reason: "expired"})
+		return err == nil && n == 1
+	})
+	fmt.Println("expired")
+	// Output: expired
+}
+
+// A queue, or one group of it, can have settings of its own. They live in Redis, so all bridges and workers follow.
+func ExampleWritePolicy() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	visibility, attempts := 2*time.Minute, 3
+	check(bridge.WritePolicy(ctx, r, prefix, "videos", "encoder", bridge.PolicyUpdate{VisibilityTimeout: &visibility, MaxAttempts: &attempts}))
+
+	policy, _, err := bridge.ReadPolicy(ctx, r, prefix, "videos", "encoder")
+	check(err)
+	fmt.Println(policy.VisibilityTimeout, policy.MaxAttempts)
+	// Output: 2m0s 3
+}
+
+// Every group of a queue gets every message, and each has its own attempts and dead letters.
+func ExampleCreateGroup() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	stop, done := context.WithCancel(ctx)
+	defer done()
+	groups := []string{"audit", "billing"}
+	for _, group := range groups { // before the first message, so that each group is owed it
+		_, err := bridge.CreateGroup(ctx, r, prefix, "orders", group)
+		check(err)
+	}
+	schedule(ctx, r, prefix, "orders", "order 42")
+
+	var mu sync.Mutex
+	var got []string
+	var workers sync.WaitGroup
+	for _, group := range groups {
+		worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: "orders", Group: group,
+			Handler: func(_ context.Context, m *bridge.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if got = append(got, m.Group); len(got) == len(groups) {
+					done()
+				}
+				return nil
+			}})
+		check(err)
+		workers.Go(func() { check(worker.Run(stop)) })
+	}
+	workers.Wait()
+	slices.SortFunc(got, cmp.Compare[string])
+	fmt.Println(got)
+	// Output: [audit billing]
+}
+
+// A bridge may run in a process of its own, or like this one beside clients and workers. Any number of them share the queues.
+func ExampleNewBridge() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	stop, done := context.WithCancel(ctx)
+	defer done()
+
+	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: prefix, Defaults: bridge.DefaultPolicy()})
+	check(err)
+	var running sync.WaitGroup
+	running.Go(func() { check(b.Run(stop)) })
+
+	until(func() bool { return len(b.Status().Live) == 2 }) // this one, and the one that all examples have
+	fmt.Println("two bridges")
+	done()
+	running.Wait()
+	// Output: two bridges
+}
+
+// begin gives an example a server, a prefix of its own, and a bridge, until the returned function is called.
+func begin() (ctx context.Context, r *bridge.Redis, prefix string, end func()) {
+	t := &exampleTB{}
+	server := redistest.Shared(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	r, err := bridge.Dial(ctx, server.URL())
+	check(err)
+	prefix = server.Prefix(t)
+	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: prefix, AnyServer: true, Defaults: bridge.Policy{
+		VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
+	}})
+	check(err)
+	stop, stopped := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { check(b.Run(stop)) })
+	return ctx, r, prefix, func() {
+		stopped()
+		running.Wait()
+		r.Close()
+		cancel()
+		t.end()
+	}
+}
+
+func schedule(ctx context.Context, r *bridge.Redis, prefix, queue, payload string, options ...bridge.Option) {
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	defer client.Close()
+	_, err = client.Schedule(ctx, queue, []byte(payload), options...)
+	check(err)
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func until(condition func() bool) {
+	redistest.Eventually(&exampleTB{}, 20*time.Second, func() (bool, string) { return condition(), "not so" })
+}
+
+// exampleTB stands for the *testing.T that an example does not have.
+type exampleTB struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (t *exampleTB) Helper()                       {}
+func (t *exampleTB) Name() string                  { return "Example" }
+func (t *exampleTB) Cleanup(f func())              { t.cleanups = append(t.cleanups, f) }
+func (t *exampleTB) Fatal(args ...any)             { panic(fmt.Sprint(args...)) }
+func (t *exampleTB) Fatalf(form string, a ...any)  { panic(fmt.Sprintf(form, a...)) }
+func (t *exampleTB) Errorf(form string, a ...any)  { panic(fmt.Sprintf(form, a...)) }
+func (t *exampleTB) Logf(form string, args ...any) {}
+
+func (t *exampleTB) end() {
+	for _, f := range slices.Backward(t.cleanups) {
+		f()
+	}
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// app is one run of the command: its streams, and the flags that all commands share.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+
+	redisURL, prefix string
+	json             bool // what is printed is for programs
+
+	started bool // arguments and flags were accepted
+}
+
+// run runs the command and returns its exit code. Cancelling ctx is a clean stop.
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	a := &app{in: in, out: out, err: errOut}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	if err != nil && !a.started {
+		err = invalidf("%w", err)
+	}
+	a.report(err)
+	return exitCode(err)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "duestream",
+		Short: "Delayed messages, at least once, with nothing but Redis",
+		Long: `duestream delivers messages at a chosen time, at least once, with nothing but Redis
+or Valkey. A bridge (duestream serve) moves each message into a Redis Stream when it
+is due; consumer groups in any language read it there.
+
+Try it without installing anything:   duestream dev`,
+		Example: `  duestream dev
+  duestream serve --redis redis://127.0.0.1:6379
+  duestream schedule emails --in 15m --id order-42 'hello'
+  duestream work emails --group mailer -- ./send-mail
+  duestream stats --watch`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          help,
+	}
+	root.SetUsageTemplate(root.UsageTemplate() + "{{if not .HasParent}}" + exitCodes + "{{end}}")
+	root.SetVersionTemplate("duestream {{.Version}}\n")
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.redisURL, "redis", "", "URL of Redis; default $DUESTREAM_REDIS_URL, else "+defaultRedisURL)
+	flags.StringVar(&a.prefix, "prefix", "", "beginning of all keys; default $DUESTREAM_PREFIX, else duestream")
+	root.AddCommand(
+		a.serve(), a.dev(), a.health(),
+		a.schedule(), a.cancel(), a.reschedule(), a.show(),
+		a.work(),
+		a.stats(), a.pending(), a.dead(), a.queue(),
+		a.versionCommand(),
+	)
+	return root
+}
+
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// do marks the point from which an error is no longer one of arguments and flags.
+func (a *app) do(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		a.started = true
+		return work(cmd.Context(), args)
+	}
+}
+
+func (a *app) jsonFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&a.json, "json", false, "print JSON, for programs")
+}
+
+// resolve settles URL and prefix: flag, else environment, else default.
+func (a *app) resolve() error {
+	c := connection{RedisURL: a.redisURL, Prefix: a.prefix}
+	if err := readEnv(&c); err != nil {
+		return err
+	}
+	a.redisURL, a.prefix = c.RedisURL, c.Prefix
+	return bridge.CheckPrefix(a.prefix)
+}
+
+// connect dials Redis. The caller closes it.
+func (a *app) connect(ctx context.Context) (*bridge.Redis, error) {
+	if err := a.resolve(); err != nil {
+		return nil, err
+	}
+	type dialed struct {
+		r   *bridge.Redis
+		err error
+	}
+	answer := make(chan dialed, 1)
+	go func() { // an interrupt does not wait for a server that does not answer
+		r, err := bridge.Dial(ctx, a.redisURL, failFast)
+		answer <- dialed{r, err}
+	}()
+	select {
+	case d := <-answer:
+		return d.r, d.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// failFast has reads end with the error of a broken connection, where the client library would repeat them for ever.
+func failFast(opt *rueidis.ClientOption) { opt.DisableRetry = true }
+
+// client returns a client and what closes it, with its connections.
+func (a *app) client(ctx context.Context) (*bridge.Client, func(), error) {
+	r, err := a.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix})
+	if err != nil {
+		r.Close()
+		return nil, nil, err
+	}
+	return c, func() { _ = c.Close(); r.Close() }, nil
+}
+
+// hostOf returns a URL without user and password.
+func hostOf(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if !ok {
+		return url
+	}
+	return scheme + "://" + rest[strings.LastIndex(rest, "@")+1:]
+}

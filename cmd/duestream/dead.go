@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) dead() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "dead", Short: "List, show, redrive and purge dead letters", Args: cobra.NoArgs, RunE: help,
+		Long: `A dead letter is a message that a group could not deal with: it failed as often as it
+may, or at once, or was abandoned, expired or malformed. Each keeps its payload,
+headers, group, reason and last error, until it is redriven or purged.`,
+	}
+	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadRedrive(), a.deadPurge())
+	return cmd
+}
+
+// letterFilter holds the flags that select dead letters.
+type letterFilter struct {
+	group, reason, err, id string
+	older, newer           delay
+	limit                  int
+}
+
+func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
+	f.older.field, f.newer.field = "older-than", "newer-than"
+	fs := cmd.Flags()
+	fs.StringVarP(&f.group, "group", "g", "", "of this group")
+	fs.StringVar(&f.reason, "reason", "", "with this reason: max_attempts, dead_letter, visibility_timeout, expired, malformed, body_lost")
+	fs.StringVar(&f.err, "error", "", "with this text in the error")
+	fs.StringVar(&f.id, "id", "", "of the message with this ID; * stands for any text, ? for one character")
+	fs.Var(&f.older, "older-than", "dead for at least so long")
+	fs.Var(&f.newer, "newer-than", "dead for at most so long")
+	fs.IntVar(&f.limit, "limit", limit, "at most so many; 0 = all")
+}
+
+// filter returns the filter, and whether it selects less than everything.
+func (f *letterFilter) filter() (bridge.LetterFilter, bool) {
+	all := bridge.LetterFilter{
+		Group: f.group, Reason: f.reason, ErrorText: f.err, ID: f.id, OlderThan: f.older.d, NewerThan: f.newer.d, Limit: f.limit,
+	}
+	return all, all != bridge.LetterFilter{}
+}
+
+// check refuses what can be refused without Redis.
+func (f *letterFilter) check() error {
+	if f.limit < 0 {
+		return invalidf("limit %d: must not be negative", f.limit)
+	}
+	return checkGroup(f.group)
+}
+
+// letters returns the dead letters, and what closes the connection.
+func (a *app) letters(ctx context.Context) (*bridge.DeadLetters, func(), error) {
+	r, err := a.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return bridge.NewDeadLetters(r, a.prefix), r.Close, nil
+}
+
+func (a *app) deadList() *cobra.Command {
+	var f letterFilter
+	cmd := &cobra.Command{
+		Use:   "list <queue>",
+		Short: "List dead letters, newest first",
+		Long:  "Lists dead letters, newest first. With --json prints one object per line, as `dead show --json` does.",
+		Args:  cobra.ExactArgs(1),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			if err := errors.Join(bridge.CheckQueue(args[0]), f.check()); err != nil {
+				return err
+			}
+			letters, done, err := a.letters(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			filter, _ := f.filter()
+			filter.Newest = true
+			return a.listLetters(letters.List(ctx, args[0], filter))
+		}),
+	}
+	f.flags(cmd, 100)
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) listLetters(letters func(func(bridge.Letter, error) bool)) error {
+	now := time.Now()
+	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR"}}
+	for l, err := range letters {
+		if err != nil {
+			return err
+		}
+		if a.json {
+			if err := a.printLine(l); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, []string{
+			l.Letter, oneLine(l.ID, 40), orDash(oneLine(l.Group, 30)), l.Reason, strconv.Itoa(l.Attempt), relative(l.Dead, now), oneLine(l.Error, 60),
+		})
+	}
+	switch {
+	case a.json:
+	case len(rows) == 1:
+		fmt.Fprintln(a.out, "no dead letters")
+	default:
+		table(a.out, rows)
+	}
+	return nil
+}
+
+func (a *app) deadShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			if err := errors.Join(bridge.CheckQueue(args[0]), checkLetters(args[1:])); err != nil {
+				return err
+			}
+			letters, done, err := a.letters(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			l, err := letters.Show(ctx, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return a.print(l, func() { a.describeLetter(l) })
+		}),
+	}
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) describeLetter(l bridge.Letter) {
+	now := time.Now()
+	rows := [][]string{
+		{"letter", l.Letter}, {"id", oneLine(l.ID, 256)}, {"group", orDash(oneLine(l.Group, 256))}, {"reason", l.Reason},
+		{"attempt", strconv.Itoa(l.Attempt)}, {"entry", orDash(l.Entry)},
+	}
+	rows = append(rows, timeRows(now, "dead", l.Dead, "due", l.Due, "expired", l.Expires)...)
+	table(a.out, append(append(rows, mapRows("header ", l.Headers)...), mapRows("field ", l.Extra)...))
+	if l.Error != "" {
+		fmt.Fprintf(a.out, "\nerror:\n%s\n", printable([]byte(l.Error)))
+	}
+	a.describePayload(l.Payload)
+}

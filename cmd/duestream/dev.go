@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/tryout"
+)
+
+// devPolicy has short delays and few attempts, so that a person sees retries and dead letters.
+var devPolicy = bridge.Policy{VisibilityTimeout: 5 * time.Second, MaxAttempts: 3, RetryMin: 500 * time.Millisecond, RetryMax: 5 * time.Second}
+
+type devOptions struct {
+	server tryout.Config
+	length time.Duration
+	quiet  bool
+}
+
+func (a *app) dev() *cobra.Command {
+	var o devOptions
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Try it out: a server, a bridge, a producer and two workers in one process",
+		Long: `Starts a server on a port of 127.0.0.1, a bridge, a producer and two workers, and
+prints every delivery, until Ctrl-C. One of the workers fails now and then, and some
+messages always fail, so you see retries and dead letters too.
+
+The server is redis-server or valkey-server as a child process when one of them is on
+the PATH, else one inside this process (miniredis: good for trying out, not a real
+Redis, keeps nothing). Its data is deleted at the end unless --data is given.
+redis-cli, other duestream commands and workers in any language can connect to it.`,
+		Args: cobra.NoArgs,
+		RunE: a.do(func(ctx context.Context, _ []string) error {
+			if a.redisURL != "" {
+				return invalidf("dev starts a server of its own: to use the one at --redis run `duestream serve`")
+			}
+			if o.server.Port < 0 || o.server.Port > 65535 {
+				return invalidf("port %d: must be between 0 and 65535", o.server.Port)
+			}
+			if o.server.InProcess && o.server.Data != "" {
+				return invalidf("--data cannot be kept with --in-process")
+			}
+			return a.runDev(ctx, o)
+		}),
+	}
+	cmd.Flags().IntVar(&o.server.Port, "port", 0, "port of the server; 0 = any free one")
+	cmd.Flags().StringVar(&o.server.Data, "data", "", "keep the server's data in this directory, and use what is there")
+	cmd.Flags().BoolVar(&o.server.InProcess, "in-process", false, "use the server inside this process even if redis-server is installed")
+	cmd.Flags().DurationVar(&o.length, "for", 0, "stop by itself after so long; 0 = at Ctrl-C")
+	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "do not print deliveries")
+	return cmd
+}
+
+func (a *app) runDev(ctx context.Context, o devOptions) (err error) {
+	a.redisURL = defaultRedisURL // the environment plays no part
+	if err := a.resolve(); err != nil {
+		return err
+	}
+	server, err := tryout.Start(ctx, o.server)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	a.redisURL = server.URL()
+
+	// Errors only: the deliveries are what is to be seen.
+	log := newLogger(a.err, "text", slog.LevelError)
+	r, err := bridge.Dial(ctx, a.redisURL)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := bridge.WriteDefaults(ctx, r, a.prefix, devPolicy); err != nil {
+		return err
+	}
+	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Logger: log})
+	if err != nil {
+		return err
+	}
+	a.devBanner(ctx, server, r)
+	d := &demo{out: a.out, quiet: o.quiet, prefix: a.prefix, redis: r, log: log}
+	err = untilStopped(ctx, o.length, server, append(d.parts(), b.Run))
+	d.summary()
+	return err
+}
+
+var errServerGone = errors.New("the server has ended by itself")
+
+// untilStopped runs parts until ctx ends, the time is over, the server is gone or a part fails. Then all of them are told to stop.
+func untilStopped(parent context.Context, length time.Duration, server *tryout.Server, parts []func(context.Context) error) error {
+	ctx, stop := context.WithCancelCause(parent)
+	defer stop(nil)
+	var running sync.WaitGroup
+	for _, part := range parts {
+		running.Go(func() {
+			if err := part(ctx); err != nil && ctx.Err() == nil {
+				stop(err)
+			}
+		})
+	}
+	var over <-chan time.Time
+	if length > 0 {
+		timer := time.NewTimer(length)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-over:
+		stop(nil)
+	case <-server.Gone():
+		stop(errServerGone)
+	case <-ctx.Done():
+	}
+	running.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (a *app) devBanner(ctx context.Context, s *tryout.Server, r *bridge.Redis) {
+	name := "miniredis inside this process (no redis-server or valkey-server was started)"
+	if s.Program != "" {
+		name = "child process " + s.Program
+		if info, err := bridge.CheckServer(ctx, r.Client); err == nil && info.Version != "" {
+			name = info.Product + " " + info.Version + ", " + name
+		}
+	}
+	keeps := "in memory only: nothing is kept"
+	switch {
+	case s.Kept:
+		keeps = "kept in " + s.Data
+	case s.Data != "":
+		keeps = "in " + s.Data + ", deleted at the end (keep it with --data DIR)"
+	}
+	fmt.Fprintf(a.out, "duestream dev\n  server  %s\n  url     %s\n  data    %s\n\n", name, s.URL(), keeps)
+
+	us := "duestream"
+	if path, err := os.Executable(); err == nil && strings.Contains(path, "go-build") {
+		us = "go run ./cmd/duestream"
+	}
+	queue := fmt.Sprintf("%s:{%s}", a.prefix, demoQueue)
+	fmt.Fprintf(a.out, "From another terminal:\n")
+	for _, line := range []string{
+		fmt.Sprintf("redis-cli -p %d XINFO GROUPS '%s:stream'", s.Port, queue),
+		fmt.Sprintf("redis-cli -p %d XREVRANGE '%s:dead' + - COUNT 1", s.Port, queue),
+		fmt.Sprintf("%s stats --redis %s", us, s.URL()),
+		fmt.Sprintf("%s schedule %s --in 3s --redis %s 'hello'", us, demoQueue, s.URL()),
+	} {
+		fmt.Fprintf(a.out, "  %s\n", line)
+	}
+	if s.Program == "" {
+		fmt.Fprintf(a.out, "  (redis-cli works on this server with a command behind it, not as a prompt)\n")
+	}
+	fmt.Fprintf(a.out, "Ctrl-C stops everything.\n\n")
+}

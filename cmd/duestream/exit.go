@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// Exit codes. They are part of the interface: none changes its meaning.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitInvalid     = 2
+	exitNotFound    = 3
+	exitDuplicate   = 4
+	exitUnavailable = 5
+	exitPartly      = 6
+	exitFull        = 7
+	exitInterrupted = 130
+)
+
+const exitCodes = `
+Exit codes:
+  0    done
+  1    failed for another reason than those below
+  2    wrong command line, environment or input; Redis was not touched
+  3    not found, or not scheduled any more
+  4    refused: a message with this ID is scheduled, or inside its dedup window
+  5    Redis is unavailable; what was asked may have been done (safe to repeat with the same ID)
+  6    partly done: some lines, IDs or dead letters were refused, the rest is done
+  7    Redis is full: the message was not taken
+  130  interrupted
+`
+
+// errPartly: some of what was asked was refused, and said so already; the rest is done.
+var errPartly = errors.New("partly done")
+
+// invalid is an error of the command line, the environment or the input.
+type invalid struct{ err error }
+
+func (e *invalid) Error() string { return e.err.Error() }
+func (e *invalid) Unwrap() error { return e.err }
+
+func invalidf(format string, args ...any) error { return &invalid{fmt.Errorf(format, args...)} }
+
+// outcomes says what an error means to the caller of the command. The first that fits counts.
+var outcomes = []struct {
+	err  error
+	code int
+	hint string
+}{
+	{errPartly, exitPartly, ""},
+	{bridge.ErrInvalid, exitInvalid, ""},
+	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
+	{bridge.ErrNotFound, exitNotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
+	{bridge.ErrNoGroup, exitNotFound, "a group exists once its first worker has run: see `duestream stats`"},
+	{bridge.ErrDuplicate, exitDuplicate, "`duestream show <queue> <id>` says where it is; to move it: `duestream reschedule`"},
+	{bridge.ErrFull, exitFull, "raise maxmemory, or find what fills it with `duestream stats`; what is scheduled is still delivered"},
+	{bridge.ErrDenied, exitFailure, "check user and password in the URL, and the ACL rules of that user"},
+	{bridge.ErrUnsupported, exitFailure, "duestream needs Redis 7.0 or Valkey 7.2 at least, with maxmemory-policy noeviction"},
+	{bridge.ErrWrongType, exitFailure, "another program uses a key of this queue: look at it with `redis-cli TYPE`, or use another --prefix"},
+	{bridge.ErrUnavailable, exitUnavailable, ""},
+	{bridge.ErrUncertain, exitUnavailable, "a reply was lost: `duestream show <queue> <id>` says what holds now"},
+	{context.DeadlineExceeded, exitUnavailable, "Redis does not answer in time: is it overloaded, paused or cut off?"},
+	{context.Canceled, exitInterrupted, ""},
+}
+
+func exitCode(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if bad := (*invalid)(nil); errors.As(err, &bad) {
+		return exitInvalid
+	}
+	for _, o := range outcomes {
+		if errors.Is(err, o.err) {
+			return o.code
+		}
+	}
+	return exitFailure
+}
+
+// report prints an error, and what to do about it.
+func (a *app) report(err error) {
+	if err == nil {
+		return
+	}
+	if exitCode(err) == exitInterrupted {
+		fmt.Fprintln(a.err, "duestream: interrupted")
+		return
+	}
+	fmt.Fprintf(a.err, "duestream: %s\n", withoutPackages(err.Error()))
+	if hint := a.hint(err); hint != "" {
+		fmt.Fprintf(a.err, "hint: %s\n", hint)
+	}
+}
+
+func (a *app) hint(err error) string {
+	if bad := (*invalid)(nil); errors.As(err, &bad) {
+		if !a.started {
+			return "see `duestream --help`, or --help of the command"
+		}
+		return ""
+	}
+	if errors.Is(err, bridge.ErrUnavailable) {
+		return fmt.Sprintf("is Redis running at %s? Set --redis or DUESTREAM_REDIS_URL, or try `duestream dev`", hostOf(a.redisURL))
+	}
+	for _, o := range outcomes {
+		if errors.Is(err, o.err) {
+			return o.hint
+		}
+	}
+	return ""
+}
+
+// withoutPackages drops the names of our packages from an error: they say nothing to a user.
+func withoutPackages(text string) string {
+	parts := slices.DeleteFunc(strings.Split(text, ": "), func(part string) bool {
+		return slices.Contains([]string{"bridge", "scheduler", "stream", "lua"}, part)
+	})
+	return strings.Join(parts, ": ")
+}

@@ -1,0 +1,13 @@
+//go:build !unix
+
+package child
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+func own(*exec.Cmd) {}
+
+// signalGroup ends the program at once: there are no signals to ask it with.
+func signalGroup(cmd *exec.Cmd, _ syscall.Signal) { _ = cmd.Process.Kill() }

@@ -1,0 +1,80 @@
+// Package tryout starts a Redis for a person who wants to see duestream at work without installing anything: a child process when
+// redis-server or valkey-server is on the PATH, else a server inside this process.
+//
+// Invariants, held by tests of the command:
+//   - nothing is left of a server that keeps nothing (TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind);
+//   - what answers on the port is the server that was started (TestDevRefusesAPortThatIsTaken).
+package tryout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// Config says which server to start.
+type Config struct {
+	Port      int    // 0 = any free one
+	Data      string // directory in which a child process keeps its data; "" = a temporary one
+	InProcess bool   // even if there is a program to start
+}
+
+// Server is a running server on 127.0.0.1.
+type Server struct {
+	Port    int
+	Program string // path of the child's program; "" = inside this process
+	Data    string // where the data is; "" = in memory only
+	Kept    bool   // Data outlives the server
+
+	gone <-chan struct{}
+	stop func() error
+}
+
+// URL is what clients connect to.
+func (s *Server) URL() string { return "redis://" + address(s.Port) }
+
+// Gone is closed when a child process has ended, asked or not.
+func (s *Server) Gone() <-chan struct{} { return s.gone }
+
+// Stop ends the server, and deletes its data unless it is kept.
+func (s *Server) Stop() error { return s.stop() }
+
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// Start starts a server that answers when Start returns.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if program := find(); program != "" && !cfg.InProcess {
+		return startChild(ctx, program, cfg)
+	}
+	if cfg.Data != "" {
+		return nil, errors.New("data cannot be kept by the server inside this process: install redis-server or valkey-server")
+	}
+	return startInProcess(cfg.Port)
+}
+
+// find returns the path of a server program, or "".
+func find() string {
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+func startInProcess(port int) (*Server, error) {
+	m := miniredis.NewMiniRedis()
+	if err := m.StartAddr(address(port)); err != nil {
+		return nil, fmt.Errorf("start a server on port %d: %w", port, err)
+	}
+	m.ClockTTL(true) // keys expire as real time goes on
+	port, err := strconv.Atoi(m.Port())
+	s := &Server{Port: port, gone: make(chan struct{})}
+	s.stop = func() error { m.Close(); return nil }
+	return s, err
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// maxLine is how long a line may be, in bytes: the largest payload as base64, and room for the rest.
+const maxLine = 24 << 20
+
+// lineReader reads lines of any length in bounded memory.
+type lineReader struct {
+	r      *bufio.Reader
+	number int   // of the last line
+	read   int64 // bytes
+}
+
+func newLineReader(r io.Reader) *lineReader { return &lineReader{r: bufio.NewReaderSize(r, 64<<10)} }
+
+// next returns the next line without its end; the caller may keep it. tooLong is set instead of a line above maxLine, which is skipped.
+func (l *lineReader) next() (line []byte, tooLong bool, err error) {
+	for {
+		part, err := l.r.ReadSlice('\n')
+		l.read += int64(len(part))
+		if tooLong = tooLong || len(line)+len(part) > maxLine; tooLong {
+			line = nil
+		} else {
+			line = append(line, part...)
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+			continue
+		case err == io.EOF && len(line) == 0 && !tooLong:
+			return nil, false, io.EOF
+		case err != nil && err != io.EOF:
+			return nil, false, err
+		}
+		l.number++
+		return bytes.TrimRight(line, "\r\n"), tooLong, nil
+	}
+}
+
+// buffered reports whether next will return without waiting.
+func (l *lineReader) buffered() bool {
+	part, _ := l.r.Peek(l.r.Buffered())
+	return bytes.IndexByte(part, '\n') >= 0
+}
+
+// fileLine is what a line of a file may hold.
+type fileLine struct {
+	ID            string            `json:"id"`
+	Payload       json.RawMessage   `json:"payload"`
+	PayloadBase64 *string           `json:"payload_base64"`
+	In            *int64            `json:"in_ms"`
+	At            *int64            `json:"at_ms"`
+	Headers       map[string]string `json:"headers"`
+	MaxAttempts   *int              `json:"max_attempts"`
+	Expires       *int64            `json:"expires_ms"`
+}
+
+// parseLine reads a line. What is wrong with single values is left to ScheduleBatch.
+func parseLine(line []byte, number int, dedup time.Duration) (m bridge.NewMessage, err error) {
+	if !utf8.Valid(line) {
+		return m, errors.New("is not UTF-8 (use payload_base64 for a binary payload)")
+	}
+	var l fileLine
+	if err := decodeStrict(line, &l); err != nil {
+		return m, err
+	}
+	m = bridge.NewMessage{ID: l.ID, Headers: l.Headers, Dedup: dedup}
+	if m.Payload, err = l.payload(); err != nil {
+		return m, err
+	}
+	switch {
+	case l.In != nil && l.At != nil:
+		return m, errors.New("in_ms and at_ms: only one may be given")
+	case l.In != nil:
+		if m.Delay, err = milliseconds("in_ms", *l.In); err != nil {
+			return m, err
+		}
+	case l.At != nil:
+		m.At = time.UnixMilli(*l.At)
+	}
+	if l.MaxAttempts != nil {
+		m.MaxAttempts = *l.MaxAttempts
+		if err := bridge.CheckMaxAttempts(m.MaxAttempts); err != nil { // zero would mean: by policy
+			return m, err
+		}
+	}
+	if l.Expires != nil {
+		m.Expires = time.UnixMilli(*l.Expires)
+	}
+	if m.ID == "" {
+		sum := sha256.Sum256(line)
+		m.ID = fmt.Sprintf("line-%d-%s", number, hex.EncodeToString(sum[:16]))
+	}
+	return m, nil
+}
+
+// milliseconds refuses numbers that do not fit a duration.
+func milliseconds(field string, ms int64) (time.Duration, error) {
+	d := time.Duration(ms) * time.Millisecond
+	if d.Milliseconds() != ms {
+		return 0, fmt.Errorf("%s %d: is out of range", field, ms)
+	}
+	return d, bridge.CheckDelay(field, d)
+}
+
+func (l *fileLine) payload() ([]byte, error) {
+	switch {
+	case l.Payload != nil && l.PayloadBase64 != nil:
+		return nil, errors.New("payload and payload_base64: only one may be given")
+	case l.PayloadBase64 != nil:
+		payload, err := base64.StdEncoding.DecodeString(*l.PayloadBase64)
+		if err != nil {
+			return nil, fmt.Errorf("payload_base64: is not base64: %w", err)
+		}
+		return payload, nil
+	case len(l.Payload) > 0 && l.Payload[0] == '"':
+		var text string
+		err := json.Unmarshal(l.Payload, &text)
+		return []byte(text), err
+	}
+	var compact bytes.Buffer
+	if len(l.Payload) > 0 {
+		if err := json.Compact(&compact, l.Payload); err != nil {
+			return nil, err
+		}
+	}
+	return compact.Bytes(), nil
+}
+
+// decodeStrict decodes one JSON object with nothing behind it and no fields that are not known. Its errors speak of JSON, not of Go.
+func decodeStrict(line []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(into)
+	if err == nil {
+		if _, end := dec.Token(); end != io.EOF {
+			return errors.New("there is more behind the JSON object")
+		}
+		return nil
+	}
+	var kind *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &kind) && kind.Field == "":
+		return fmt.Errorf("is a JSON %s: must be an object", kind.Value)
+	case errors.As(err, &kind) && kind.Field == "headers":
+		return fmt.Errorf("headers: here is a JSON %s: must be an object of strings", kind.Value)
+	case errors.As(err, &kind):
+		return fmt.Errorf("%s: is a JSON %s: must be %s", kind.Field, kind.Value, jsonName(kind.Type.Kind().String()))
+	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("is not JSON: %w", err)
+	}
+	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+func jsonName(goKind string) string {
+	if goKind == "int" || goKind == "int64" {
+		return "a whole number"
+	}
+	return "a " + goKind
+}

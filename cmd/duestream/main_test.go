@@ -1,0 +1,243 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestMain(m *testing.M) {
+	code := redistest.Run(m)
+	_ = os.RemoveAll(binaryDir)
+	os.Exit(code)
+}
+
+const patience = 20 * time.Second
+
+// unreachable is an address at which nothing listens: a command that ends with exitInvalid there has not touched Redis.
+const unreachable = "redis://127.0.0.1:1"
+
+// cli runs commands in this process, on a server and a prefix of the test's own.
+type cli struct {
+	t      *testing.T
+	s      *redistest.Server
+	url    string
+	prefix string
+}
+
+func newCLI(t *testing.T) *cli { return newCLIOn(t, redistest.Shared(t)) }
+
+func newCLIOn(t *testing.T, s *redistest.Server) *cli {
+	return &cli{t: t, s: s, url: s.URL(), prefix: s.Prefix(t)}
+}
+
+// result is what a command left behind.
+type result struct {
+	code     int
+	out, err string
+}
+
+func (c *cli) run(args ...string) result { return c.runIn("", args...) }
+
+func (c *cli) runIn(stdin string, args ...string) result {
+	c.t.Helper()
+	var out, errOut bytes.Buffer
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	code := run(ctx, c.args(args), strings.NewReader(stdin), &out, &errOut)
+	return result{code, out.String(), errOut.String()}
+}
+
+// args puts the connection before "--", behind which everything belongs to someone else.
+func (c *cli) args(args []string) []string {
+	all := []string{"--redis", c.url}
+	if c.prefix != "" {
+		all = append(all, "--prefix", c.prefix)
+	}
+	return append(all, args...)
+}
+
+// ok runs a command that must succeed, and returns its output.
+func (c *cli) ok(args ...string) string {
+	c.t.Helper()
+	r := c.run(args...)
+	if r.code != exitOK {
+		c.t.Fatalf("%q: exit code %d\n%s%s", args, r.code, r.out, r.err)
+	}
+	return r.out
+}
+
+// json runs a command that must succeed with --json, and decodes its output.
+func (c *cli) json(into any, args ...string) {
+	c.t.Helper()
+	out := c.ok(append(args, "--json")...)
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		c.t.Fatalf("%q: %v\n%s", args, err, out)
+	}
+}
+
+// fails runs a command that must end with a code and say all of these.
+func (c *cli) fails(code int, says []string, args ...string) result {
+	c.t.Helper()
+	r := c.run(args...)
+	if r.code != code {
+		c.t.Errorf("%q: exit code %d, want %d\n%s%s", args, r.code, code, r.out, r.err)
+	}
+	for _, text := range says {
+		if !strings.Contains(r.err, text) {
+			c.t.Errorf("%q: stderr does not say %q:\n%s", args, text, r.err)
+		}
+	}
+	return r
+}
+
+// running is a command under way.
+type running struct {
+	t        *testing.T
+	out, err *buffer
+	stop     context.CancelFunc
+	ended    chan int
+}
+
+// start starts a command, which is stopped at the end of the test.
+func (c *cli) start(args ...string) *running {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{t: c.t, out: new(buffer), err: new(buffer), stop: cancel, ended: make(chan int, 1)}
+	go func() { r.ended <- run(ctx, c.args(args), strings.NewReader(""), r.out, r.err) }()
+	c.t.Cleanup(func() {
+		cancel()
+		r.wait()
+	})
+	return r
+}
+
+// wait returns the exit code.
+func (r *running) wait() int {
+	r.t.Helper()
+	select {
+	case code := <-r.ended:
+		r.ended <- code
+		return code
+	case <-time.After(time.Minute):
+		r.t.Fatalf("the command did not end\n%s%s", r.out, r.err)
+		return 0
+	}
+}
+
+// says waits until the command has written a text.
+func (r *running) says(text string) {
+	r.t.Helper()
+	redistest.Eventually(r.t, patience, func() (bool, string) {
+		return strings.Contains(r.out.String()+r.err.String(), text), "no " + strconv.Quote(text) + " in\n" + r.out.String() + r.err.String()
+	})
+}
+
+// serve starts a bridge and waits until it is there.
+func (c *cli) serve() *running {
+	c.t.Helper()
+	r := c.start("serve")
+	redistest.Eventually(c.t, patience, func() (bool, string) {
+		h := c.run("health")
+		return h.code == exitOK, h.err + r.err.String()
+	})
+	return r
+}
+
+func (c *cli) redis() rueidis.Client { return c.s.Client(c.t) }
+
+func (c *cli) key(queue, name string) string { return c.prefix + ":{" + queue + "}:" + name }
+
+// buffer is a bytes.Buffer for concurrent use.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+var binaryDir string // holds the binary, once a test needed it
+
+// binary builds the command and returns its path.
+var binary = sync.OnceValues(func() (path string, err error) {
+	if binaryDir, err = os.MkdirTemp("", "duestream-cmd-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(binaryDir, "duestream")
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// program starts the real binary, for what only a process of its own can show.
+func (c *cli) program(args ...string) (*exec.Cmd, *buffer) {
+	c.t.Helper()
+	path, err := binary()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cmd, out := exec.Command(path, args...), new(buffer)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd, out
+}
+
+// eventuallyNumber waits until a file holds a number, which a command wrote there.
+func eventuallyNumber(t *testing.T, file string) (n int) {
+	t.Helper()
+	redistest.Eventually(t, patience, func() (bool, string) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return false, err.Error()
+		}
+		n, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		return err == nil && strings.HasSuffix(string(text), "\n"), "it holds " + strconv.Quote(string(text))
+	})
+	return n
+}
+
+// eventuallyGone waits until a process has ended. One that nobody has waited for yet has.
+func eventuallyGone(t *testing.T, pid int) {
+	t.Helper()
+	redistest.Eventually(t, patience, func() (bool, string) {
+		out, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
+		state := strings.TrimSpace(string(out))
+		return err != nil || state == "" || strings.HasPrefix(state, "Z"), "process " + strconv.Itoa(pid) + " is " + state
+	})
+}
+
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// progress draws one line about work under way, over and over. On anything but a terminal it draws nothing.
+type progress struct {
+	w     io.Writer // nil: draws nothing
+	what  string
+	start time.Time
+	drawn time.Time
+
+	mu sync.Mutex
+}
+
+func (a *app) newProgress(what string) *progress {
+	p := &progress{what: what, start: time.Now()}
+	if isTerminal(a.err) {
+		p.w = a.err
+	}
+	return p
+}
+
+const progressEvery = 200 * time.Millisecond
+
+// show draws how much is done: a count, and the share of the whole where it is known (else negative).
+func (p *progress) show(count int64, share float64, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.w == nil || now.Sub(p.drawn) < progressEvery {
+		return
+	}
+	p.drawn = now
+	rate := int64(float64(count) / max(now.Sub(p.start).Seconds(), 0.001))
+	fmt.Fprintf(p.w, "\r\x1b[K%s %s, %s/s", p.what, thousands(count), thousands(rate))
+	if share >= 0 {
+		fmt.Fprintf(p.w, ", %.0f%%", 100*min(share, 1))
+	}
+}
+
+// clear removes the line, so that something else can be written.
+func (p *progress) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.w != nil && !p.drawn.IsZero() {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.drawn = time.Time{}
+	}
+}
+
+// thousands writes 1234567 as 1,234,567.
+func thousands(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}

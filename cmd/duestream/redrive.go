@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// selection says which dead letters a command is about: those named, all, or those that pass the filter.
+type selection struct {
+	filter letterFilter
+	all    bool
+	dryRun bool
+}
+
+func (s *selection) flags(cmd *cobra.Command) {
+	s.filter.flags(cmd, 0)
+	cmd.Flags().BoolVar(&s.all, "all", false, "all dead letters of the queue")
+	cmd.Flags().BoolVar(&s.dryRun, "dry-run", false, "only say what would be done")
+}
+
+func (s *selection) check(letters []string) error {
+	_, filtered := s.filter.filter()
+	switch {
+	case len(letters) > 0 && (filtered || s.all):
+		return invalidf("name letters, or select them by flags, not both")
+	case len(letters) == 0 && !filtered && !s.all:
+		return invalidf("name letters, or select them by flags, or give --all")
+	}
+	return errors.Join(s.filter.check(), checkLetters(letters))
+}
+
+var letterName = regexp.MustCompile(`^[0-9]+-[0-9]+$`)
+
+func checkLetters(letters []string) error {
+	for _, l := range letters {
+		if !letterName.MatchString(l) {
+			return invalidf("letter %q: must be <milliseconds>-<sequence>, as `duestream dead list` prints it", l)
+		}
+	}
+	return nil
+}
+
+type redriveFlags struct {
+	selection
+	payload     string
+	edited      bool // payload was given, maybe empty
+	payloadFile string
+	headers     headers
+	in          delay
+	rate        string
+}
+
+func (a *app) deadRedrive() *cobra.Command {
+	o := redriveFlags{in: delay{field: "in"}}
+	cmd := &cobra.Command{
+		Use:   "redrive <queue> [<letter>...]",
+		Short: "Schedule dead letters again",
+		Long: `Schedules dead letters again, each for the group it failed in, from attempt 1 and without
+its old expiry. A letter whose payload was lost needs --payload or --payload-file, else
+it stays (exit code 6).`,
+		Example: `  duestream dead redrive emails 1767000000000-0
+  duestream dead redrive emails --group mailer --error timeout --rate 50/s
+  duestream dead redrive emails --all --dry-run`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			options, err := o.options(a)
+			if err := errors.Join(bridge.CheckQueue(args[0]), o.check(args[1:]), err); err != nil {
+				return err
+			}
+			letters, done, err := a.letters(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			return a.redrive(ctx, letters, args[0], args[1:], o, options)
+		}),
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.payload, "payload", "", "replace the payload of each")
+	f.StringVar(&o.payloadFile, "payload-file", "", "replace the payload of each by this file; - = standard input")
+	f.Var(&o.headers, "header", "replace the headers of each by these; may be given again")
+	f.Var(&o.in, "in", "deliver so long after it is redriven")
+	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 50/s")
+	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) { o.edited = cmd.Flags().Changed("payload") }
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (o *redriveFlags) options(a *app) (bridge.RedriveOptions, error) {
+	out := bridge.RedriveOptions{Delay: o.in.d, DryRun: o.dryRun}
+	if o.edited {
+		payload := []byte(o.payload)
+		out.Payload = &payload
+	}
+	if o.payloadFile != "" {
+		payload, err := a.payloadFile(o.payloadFile)
+		if err != nil {
+			return out, err
+		}
+		out.Payload = &payload
+	}
+	if o.headers != nil {
+		set := map[string]string(o.headers)
+		out.Headers = &set
+	}
+	if o.rate != "" {
+		rate, err := strconv.ParseFloat(strings.TrimSuffix(o.rate, "/s"), 64)
+		if err != nil || !(rate > 0 && rate <= 1e6) {
+			return out, invalidf("rate %q: must be a number per second above 0 and up to 1000000, like 50/s", o.rate)
+		}
+		out.Rate = rate
+	}
+	return out, nil
+}
+
+func (a *app) payloadFile(name string) ([]byte, error) {
+	if name == "-" {
+		return readPayload(a.in, "standard input")
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, invalidf("%w", err)
+	}
+	defer file.Close()
+	return readPayload(file, name)
+}
+
+func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue string, names []string, o redriveFlags, options bridge.RedriveOptions) error {
+	bar := a.newProgress("letters")
+	if bar.w != nil { // counting them all first is for the eye only
+		options.Progress = func(done, total int) { bar.show(int64(done), float64(done)/float64(max(1, total)), time.Now()) }
+	}
+	var result bridge.RedriveResult
+	var err error
+	if len(names) > 0 {
+		result, err = letters.Redrive(ctx, queue, names, options)
+	} else {
+		filter, _ := o.filter.filter()
+		result, err = letters.RedriveMatching(ctx, queue, filter, options)
+	}
+	bar.clear()
+	value := struct {
+		bridge.RedriveResult
+		DryRun bool `json:"dry_run"`
+	}{result, o.dryRun}
+	printed := a.print(value, func() {
+		verb := "redriven"
+		if o.dryRun {
+			verb = "would be redriven"
+		}
+		fmt.Fprintf(a.out, "%s %s, gone %s, without payload %s\n", verb,
+			thousands(int64(result.Scheduled)), thousands(int64(result.Gone)), thousands(int64(result.NoPayload)))
+	})
+	switch left := result.Gone + result.NoPayload; {
+	case err != nil:
+		return err
+	case printed != nil:
+		return printed
+	case len(names) > 0 && result.Gone == len(names):
+		return fmt.Errorf("%w: no such dead letter", bridge.ErrNotFound)
+	case result.NoPayload > 0 || len(names) > 0 && left > 0:
+		return fmt.Errorf("%w: %d letters were not redriven", errPartly, left)
+	}
+	return nil
+}
+
+func (a *app) deadPurge() *cobra.Command {
+	var s selection
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "purge <queue> [<letter>...]",
+		Short: "Delete dead letters for good",
+		Long:  `Deletes dead letters for good. Letters selected by flags need --yes; try --dry-run first.`,
+		Args:  cobra.MinimumNArgs(1),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			if err := errors.Join(bridge.CheckQueue(args[0]), s.check(args[1:])); err != nil {
+				return err
+			}
+			if len(args) == 1 && !s.all && !yes && !s.dryRun {
+				return invalidf("this deletes every letter that the flags select: look at them with --dry-run, then add --yes")
+			}
+			letters, done, err := a.letters(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			return a.purge(ctx, letters, args[0], args[1:], s)
+		}),
+	}
+	s.flags(cmd)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "delete what the flags select")
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) purge(ctx context.Context, letters *bridge.DeadLetters, queue string, names []string, s selection) error {
+	var purged int
+	var err error
+	filter, _ := s.filter.filter()
+	switch {
+	case s.dryRun && len(names) > 0:
+		for _, name := range names {
+			if _, err = letters.Show(ctx, queue, name); err == nil {
+				purged++
+			} else if !errors.Is(err, bridge.ErrNotFound) {
+				return err
+			}
+		}
+		err = nil
+	case s.dryRun:
+		purged, err = letters.Count(ctx, queue, filter)
+	case len(names) > 0:
+		purged, err = letters.Purge(ctx, queue, names)
+	default:
+		purged, err = letters.PurgeMatching(ctx, queue, filter)
+	}
+	value := struct {
+		Purged int  `json:"purged"`
+		DryRun bool `json:"dry_run"`
+	}{purged, s.dryRun}
+	printed := a.print(value, func() {
+		verb := "purged"
+		if s.dryRun {
+			verb = "would be purged"
+		}
+		fmt.Fprintf(a.out, "%s %s\n", verb, thousands(int64(purged)))
+	})
+	switch {
+	case err != nil:
+		return err
+	case printed != nil:
+		return printed
+	case len(names) > 0 && purged == 0:
+		return fmt.Errorf("%w: no such dead letter", bridge.ErrNotFound)
+	case purged < len(names):
+		return fmt.Errorf("%w: %d letters were not there", errPartly, len(names)-purged)
+	}
+	return nil
+}

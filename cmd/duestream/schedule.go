@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// fileDedup is the dedup window of messages from a file, unless --dedup is given.
+const fileDedup = 24 * time.Hour
+
+type scheduleOptions struct {
+	when        when
+	id          string
+	headers     headers
+	maxAttempts int
+	expiresIn   delay
+	expiresAt   instant
+	dedup       delay
+	file        string
+	fromLine    int
+}
+
+func (a *app) schedule() *cobra.Command {
+	o := scheduleOptions{expiresIn: delay{field: "expires-in"}, expiresAt: instant{field: "expires-at"}, dedup: delay{field: "dedup"}}
+	cmd := &cobra.Command{
+		Use:   "schedule <queue> [payload | -]",
+		Short: "Schedule a message, or a file of messages",
+		Long: `Schedules a message: the payload is the argument, or standard input when it is "-" or
+absent. Without --in or --at it is ready at once.
+
+With --file, schedules one message per line of a file ("-" is standard input). Each
+line is a JSON object with these fields, all optional:
+
+  id              names the message (string)
+  payload         a string stands for its bytes, any other JSON for its compact text
+  payload_base64  the payload as base64, for what is not UTF-8
+  in_ms           delay in ms from the moment the line is sent; or
+  at_ms           due time, Unix ms
+  headers         object of strings
+  max_attempts    deliveries before a dead letter
+  expires_ms      Unix ms after which it is dead-lettered instead of delivered
+
+A file can be scheduled again without harm: for 24 h (--dedup) an ID that was taken is
+refused and counted as a duplicate. A line without an ID gets one made from its number
+and its SHA-256, so the same line at the same place is the same message. A line that
+is refused is reported with its number, and the rest goes on (exit code 6). When Redis
+is full or away for longer than the retries last, it stops and says from which line to
+go on (--from-line).`,
+		Example: `  duestream schedule emails --in 15m --id order-42 --header trace=abc 'hello'
+  duestream schedule reports --at 2026-01-02T09:00:00+01:00 - < report.pdf
+  duestream schedule emails --file messages.ndjson`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			if o.file != "" {
+				return a.scheduleFile(ctx, o, args)
+			}
+			return a.scheduleOne(ctx, o, args)
+		}),
+	}
+	a.jsonFlag(cmd)
+	f := cmd.Flags()
+	o.when.flags(cmd, "deliver")
+	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
+	f.Var(&o.headers, "header", "add a header; may be given again")
+	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")
+	f.Var(&o.expiresIn, "expires-in", "dead-letter it instead of delivering it so long after now")
+	f.Var(&o.expiresAt, "expires-at", "dead-letter it instead of delivering it after this time: RFC 3339")
+	f.Var(&o.dedup, "dedup", "refuse the ID for so long, also after delivery; needs --id. Default with --file: 24h")
+	f.StringVarP(&o.file, "file", "f", "", "schedule a message per line of this file; - = standard input")
+	f.IntVar(&o.fromLine, "from-line", 1, "with --file: skip the lines before this one")
+	cmd.MarkFlagsMutuallyExclusive("expires-in", "expires-at")
+	for _, name := range []string{"in", "at", "id", "header", "max-attempts", "expires-in", "expires-at"} {
+		cmd.MarkFlagsMutuallyExclusive("file", name)
+	}
+	return cmd
+}
+
+func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string) error {
+	options, err := o.options(time.Now())
+	if err != nil {
+		return err
+	}
+	if err := bridge.CheckQueue(args[0]); err != nil {
+		return err
+	}
+	payload, err := a.payload(args[1:])
+	if err != nil {
+		return err
+	}
+	client, done, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	receipt, err := client.Schedule(ctx, args[0], payload, options...)
+	if err != nil {
+		return err
+	}
+	value := struct {
+		Queue string `json:"queue"`
+		scheduledAt
+		Ready bool `json:"ready"`
+	}{args[0], newScheduledAt(receipt.ID, receipt.Due), receipt.Ready}
+	return a.print(value, func() { fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, clock(receipt.Due, time.Now())) })
+}
+
+// scheduledAt is a scheduled message in JSON.
+type scheduledAt struct {
+	ID    string    `json:"id"`
+	Due   time.Time `json:"due"`
+	DueMS int64     `json:"due_ms"`
+}
+
+func newScheduledAt(id string, due time.Time) scheduledAt {
+	return scheduledAt{id, due, due.UnixMilli()}
+}
+
+// options checks what can be checked without Redis, and turns flags into options.
+func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
+	all := []bridge.Option{o.when.option()}
+	if o.id != "" {
+		if err := bridge.CheckID(o.id); err != nil {
+			return nil, err
+		}
+		all = append(all, bridge.WithID(o.id))
+	}
+	for name, value := range o.headers {
+		all = append(all, bridge.Header(name, value))
+	}
+	if o.maxAttempts != 0 {
+		if err := bridge.CheckMaxAttempts(o.maxAttempts); err != nil {
+			return nil, err
+		}
+		all = append(all, bridge.MaxAttempts(o.maxAttempts))
+	}
+	expires := o.expiresAt.t
+	if o.expiresIn.set {
+		expires = now.Add(o.expiresIn.d)
+	}
+	if !expires.IsZero() {
+		due := now.Add(o.when.in.d)
+		if !o.when.at.t.IsZero() {
+			due = o.when.at.t
+		}
+		if !expires.After(due) {
+			return nil, invalidf("expires %s: must be after the due time %s", expires.Format(time.RFC3339), due.Format(time.RFC3339))
+		}
+		all = append(all, bridge.ExpiresAt(expires))
+	}
+	if o.dedup.d > 0 {
+		if o.id == "" {
+			return nil, invalidf("dedup %s: needs --id", short(o.dedup.d))
+		}
+		all = append(all, bridge.Dedup(o.dedup.d))
+	}
+	return all, nil
+}
+
+// payload returns the payload of the command line, or standard input.
+func (a *app) payload(args []string) ([]byte, error) {
+	if len(args) == 1 && args[0] != "-" {
+		return []byte(args[0]), bridge.CheckPayload([]byte(args[0]))
+	}
+	if len(args) == 0 && isTerminal(a.in) {
+		return nil, invalidf("no payload: give it as an argument ('' for an empty one), or on standard input")
+	}
+	return readPayload(a.in, "standard input")
+}
+
+func readPayload(r io.Reader, name string) ([]byte, error) {
+	payload, err := io.ReadAll(io.LimitReader(r, bridge.MaxPayloadBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the payload from %s: %w", name, err)
+	}
+	if len(payload) > bridge.MaxPayloadBytes {
+		return nil, invalidf("payload from %s: must be at most %d bytes", name, bridge.MaxPayloadBytes)
+	}
+	return payload, nil
+}

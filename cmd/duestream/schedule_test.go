@@ -1,0 +1,206 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestScheduleKeepsEveryByteOfStandardInput(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	var payload strings.Builder
+	for i := range 256 {
+		payload.WriteByte(byte(i))
+	}
+	payload.WriteString("\r\n")
+	for _, args := range [][]string{{"schedule", "q", "--in", "1h", "--id", "a"}, {"schedule", "q", "-", "--in", "1h", "--id", "b"}} {
+		if r := c.runIn(payload.String(), args...); r.code != exitOK {
+			t.Fatal(r)
+		}
+	}
+	for _, id := range []string{"a", "b"} {
+		var places []bridge.Place
+		c.json(&places, "show", "q", id)
+		if len(places) != 1 || string(places[0].Payload) != payload.String() {
+			t.Errorf("%s: %+v", id, places)
+		}
+	}
+}
+
+func TestScheduleSaysWhatItScheduled(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	at := time.Now().Add(90 * time.Minute).Truncate(time.Second)
+	var got struct {
+		Queue, ID string
+		Due       time.Time
+		DueMS     int64 `json:"due_ms"`
+		Ready     bool
+	}
+	c.json(&got, "schedule", "q", "hello", "--at", at.Format(time.RFC3339), "--id", "a", "--header", "x=1=2,3", "--header", "y=",
+		"--max-attempts", "4", "--expires-in", "2h", "--dedup", "1d")
+	if got.Queue != "q" || got.ID != "a" || !got.Due.Equal(at) || got.DueMS != at.UnixMilli() || got.Ready {
+		t.Errorf("%+v", got)
+	}
+	var places []bridge.Place
+	c.json(&places, "show", "q", "a")
+	p := places[0]
+	if p.State != "scheduled" || !p.Due.Equal(at) || p.Headers["x"] != "1=2,3" || len(p.Headers) != 2 || p.MaxAttempts != 4 ||
+		time.Until(p.Expires).Round(time.Minute) != 2*time.Hour || string(p.Payload) != "hello" {
+		t.Errorf("%+v", p)
+	}
+	c.json(&got, "schedule", "q", "hello")
+	if !got.Ready || got.ID == "" {
+		t.Errorf("%+v", got)
+	}
+	if out := c.ok("schedule", "q", "--in", "15m", "--id", "b", "hello"); !strings.HasPrefix(out, "b  due ") || !strings.Contains(out, "(in 1") {
+		t.Error(out)
+	}
+}
+
+func TestScheduleRefusesADuplicate(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.ok("schedule", "q", "--id", "a", "--in", "1h", "hello")
+	c.fails(exitDuplicate, []string{"duestream: schedule q/a: duplicate message ID", "hint: "}, "schedule", "q", "--id", "a", "other")
+	c.ok("schedule", "q", "--id", "b", "--dedup", "1h", "hello") // ready at once, and its ID stays taken
+	c.fails(exitDuplicate, nil, "schedule", "q", "--id", "b", "other")
+}
+
+func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
+	t.Parallel()
+	c := &cli{t: t, url: unreachable}
+	long := strings.Repeat("x", 300)
+	for _, test := range []struct {
+		says string
+		args []string
+	}{
+		{`queue "a b": must be 1 to 128 characters`, []string{"schedule", "a b", "x"}},
+		{`in "-1s": must be between 0 and`, []string{"schedule", "q", "x", "--in", "-1s"}},
+		{`in "96360h0m0s": must be between 0 and 87600h`, []string{"schedule", "q", "x", "--in", "4015d"}},
+		{`must be a duration, like 500ms`, []string{"schedule", "q", "x", "--in", "soon"}},
+		{`must be RFC 3339 with a time zone`, []string{"schedule", "q", "x", "--at", "2030-01-01T00:00:00"}},
+		{`at "1970-01-01T00:00:00Z": must be between 2001`, []string{"schedule", "q", "x", "--at", "1970-01-01T00:00:00Z"}},
+		{`[at in]`, []string{"schedule", "q", "x", "--at", "2030-01-01T00:00:00Z", "--in", "1s"}},
+		{`(300 bytes): must be at most 256 bytes`, []string{"schedule", "q", "x", "--id", long}},
+		{`must not hold control characters`, []string{"schedule", "q", "x", "--id", "a\x1fb"}},
+		{`must be name=value`, []string{"schedule", "q", "x", "--header", "name"}},
+		{`header name "": must not be empty`, []string{"schedule", "q", "x", "--header", "=v"}},
+		{`header "a" is given twice`, []string{"schedule", "q", "x", "--header", "a=1", "--header", "a=2"}},
+		{`max_attempts "-1": must be between 1 and 1000000`, []string{"schedule", "q", "x", "--max-attempts", "-1"}},
+		{`must be after the due time`, []string{"schedule", "q", "x", "--in", "1h", "--expires-in", "1h"}},
+		{`dedup 1h: needs --id`, []string{"schedule", "q", "x", "--dedup", "1h"}},
+		{`between 1 and 2 arg(s)`, []string{"schedule"}},
+		{`[file id]`, []string{"schedule", "q", "--file", "-", "--id", "a"}},
+		{`cannot be given together`, []string{"schedule", "q", "x", "--file", "-"}},
+		{`no such file`, []string{"schedule", "q", "--file", "/nowhere"}},
+		{`unknown flag: --color`, []string{"stats", "--color"}},
+		{`unknown command "frob"`, []string{"frob"}},
+		{`unknown command "frob" for "duestream dead"`, []string{"dead", "frob"}},
+		{`unknown command "frob" for "duestream queue"`, []string{"queue", "frob"}},
+		{`prefix "a b": must be`, []string{"stats", "--prefix", "a b"}},
+		{`queue "": must be`, []string{"cancel", "", "a"}},
+		{`id "": must not be empty`, []string{"cancel", "q", ""}},
+		{`at least one of the flags in the group [in at]`, []string{"reschedule", "q", "a"}},
+		{`queue "a b"`, []string{"show", "a b", "id"}},
+		{`queue "a b"`, []string{"stats", "a b"}},
+		{`required flag(s) "group" not set`, []string{"pending", "q"}},
+		{`limit 0: must be at least 1`, []string{"pending", "q", "--group", "g", "--limit", "0"}},
+		{`limit -1: must not be negative`, []string{"dead", "list", "q", "--limit", "-1"}},
+		{`letter "x": must be <milliseconds>-<sequence>`, []string{"dead", "show", "q", "x"}},
+		{`or give --all`, []string{"dead", "redrive", "q"}},
+		{`not both`, []string{"dead", "redrive", "q", "1-0", "--all"}},
+		{`rate "fast": must be a number per second`, []string{"dead", "redrive", "q", "--all", "--rate", "fast"}},
+		{`or give --all`, []string{"dead", "purge", "q"}},
+		{`then add --yes`, []string{"dead", "purge", "q", "--group", "g"}},
+		{`must be setting=value`, []string{"queue", "set", "q", "max_attempts"}},
+		{`colour "red": is not a setting: must be one of held,`, []string{"queue", "set", "q", "colour=red"}},
+		{`max_attempts "0": must be between 1 and`, []string{"queue", "set", "q", "max_attempts=0"}},
+		{`visibility_timeout "1ms": must be between 100ms and`, []string{"queue", "set", "q", "visibility_timeout=1ms"}},
+		{`retry_max "1s": must be at least`, []string{"queue", "set", "q", "retry_min=2s", "retry_max=1s"}},
+		{`the command must stand behind --`, []string{"work", "q", "--group", "g", "cat"}},
+		{`there is no command behind --`, []string{"work", "q", "--group", "g", "--"}},
+		{`one queue before --`, []string{"work", "--group", "g", "--", "cat"}},
+		{`required flag(s) "group" not set`, []string{"work", "q", "--", "cat"}},
+		{`executable file not found`, []string{"work", "q", "--group", "g", "--", "no-such-command"}},
+		{`queue "a b"`, []string{"work", "a b", "--group", "g", "--", "cat"}},
+		{`timeout -1s: must not be negative`, []string{"work", "q", "--group", "g", "--timeout", "-1s", "--", "cat"}},
+		{`dev starts a server of its own`, []string{"dev"}},
+	} {
+		c.fails(exitInvalid, []string{"duestream: ", test.says}, test.args...)
+	}
+	payload := strings.Repeat("x", bridge.MaxPayloadBytes+1)
+	if r := c.runIn(payload, "schedule", "q"); r.code != exitInvalid || !strings.Contains(r.err, "must be at most 16777216 bytes") {
+		t.Error(r)
+	}
+}
+
+func TestRedisAwayIsSaidWithAHint(t *testing.T) {
+	t.Parallel()
+	c := &cli{t: t, url: "redis://user:secret@127.0.0.1:1"}
+	for _, args := range [][]string{{"schedule", "q", "x"}, {"show", "q", "x"}, {"stats"}, {"cancel", "q", "x"}, {"dead", "list", "q"}, {"health"}} {
+		r := c.fails(exitUnavailable, []string{"hint: is Redis running at redis://127.0.0.1:1?", "duestream dev"}, args...)
+		if strings.Contains(r.err, "secret") {
+			t.Errorf("%q prints the password: %s", args, r.err)
+		}
+	}
+	c.url = "http://127.0.0.1"
+	c.fails(exitInvalid, []string{`redis URL http://127.0.0.1: must be like redis://`}, "stats")
+}
+
+func TestFullRedisHasItsOwnExitCode(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c := newCLIOn(t, s)
+	client := c.redis()
+	set := client.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1").Build()
+	if err := client.Do(t.Context(), set).Error(); err != nil {
+		t.Fatal(err)
+	}
+	c.fails(exitFull, []string{"redis is full", "hint: raise maxmemory"}, "schedule", "q", "x", "--in", "1h")
+	r := c.runIn("{\"id\":\"a\"}\n", "schedule", "q", "--file", "-")
+	if r.code != exitFull || !strings.Contains(r.err, "--from-line 1") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestForeignKeyIsSaidWithAHint(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	client := c.redis()
+	if err := client.Do(t.Context(), client.B().Set().Key(c.key("q", "due")).Value("x").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	c.fails(exitFailure, []string{"wrong type", "hint: another program"}, "schedule", "q", "x")
+	c.fails(exitFailure, []string{"wrong type"}, "stats", "q")
+}
+
+func TestInterruptHasItsOwnExitCode(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c := newCLIOn(t, s)
+	s.Pause()
+	r := c.start("stats")
+	r.stop()
+	if code := r.wait(); code != exitInterrupted || !strings.Contains(r.err.String(), "duestream: interrupted") {
+		t.Errorf("exit code %d: %s", code, r.err)
+	}
+	s.Resume()
+}
+
+func TestExitCodesAreDocumented(t *testing.T) {
+	out := (&cli{t: t}).ok("--help")
+	for _, code := range []int{exitOK, exitFailure, exitInvalid, exitNotFound, exitDuplicate, exitUnavailable, exitPartly, exitFull, exitInterrupted} {
+		if !strings.Contains(out, fmt.Sprintf("\n  %-3d  ", code)) {
+			t.Errorf("exit code %d is not in\n%s", code, out)
+		}
+	}
+	if out := (&cli{t: t}).ok("stats", "--help"); strings.Contains(out, "Exit codes") {
+		t.Errorf("the table of exit codes is in the help of a command:\n%s", out)
+	}
+}

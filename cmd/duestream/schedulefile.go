@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+const (
+	batchLines    = 1000
+	batchBytes    = 1 << 20
+	batchInFlight = 4
+)
+
+// fileRun schedules the lines of one file.
+type fileRun struct {
+	app    *app
+	client *bridge.Client
+	queue  string
+	dedup  time.Duration
+	from   int   // first line to take
+	size   int64 // of the file; 0 = unknown
+
+	progress *progress
+	batches  chan batch
+
+	mu    sync.Mutex
+	tally fileTally
+	open  int   // first line of which it is not known whether it was taken; 0 = none
+	err   error // why
+}
+
+type fileTally struct {
+	Queue      string `json:"queue"`
+	Lines      int64  `json:"lines"`
+	Scheduled  int64  `json:"scheduled"`
+	Duplicates int64  `json:"duplicates"`
+	Refused    int64  `json:"refused"`
+	GoOnFrom   int    `json:"go_on_from_line,omitempty"`
+}
+
+// batch is what goes out in one call, with the line number of each message.
+type batch struct {
+	messages []bridge.NewMessage
+	lines    []int
+	bytes    int
+	share    float64 // of the file, up to its end
+}
+
+func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string) error {
+	if len(args) > 1 {
+		return invalidf("a payload and --file cannot be given together")
+	}
+	if err := bridge.CheckQueue(args[0]); err != nil {
+		return err
+	}
+	f := &fileRun{
+		app: a, queue: args[0], dedup: fileDedup, from: o.fromLine, progress: a.newProgress("lines"),
+		batches: make(chan batch), tally: fileTally{Queue: args[0]},
+	}
+	if o.dedup.set {
+		f.dedup = o.dedup.d
+	}
+	in := a.in
+	if o.file != "-" {
+		file, err := os.Open(o.file)
+		if err != nil {
+			return invalidf("%w", err)
+		}
+		defer file.Close()
+		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+			f.size = info.Size()
+		}
+		in = file
+	}
+	client, done, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	f.client = client
+	return f.run(ctx, in)
+}
+
+// run reads in one goroutine and sends in a few. The first error that concerns more than one line ends it.
+func (f *fileRun) run(ctx context.Context, in io.Reader) error {
+	reading, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var senders sync.WaitGroup
+	for range batchInFlight {
+		senders.Go(func() {
+			for {
+				select {
+				case b, ok := <-f.batches:
+					if !ok {
+						return
+					}
+					if err := f.send(ctx, b); err != nil {
+						stop(err)
+						return
+					}
+				case <-reading.Done():
+					return
+				}
+			}
+		})
+	}
+	read := make(chan error, 1)
+	go func() { // may stay in a read of standard input when we are told to stop
+		defer close(f.batches)
+		read <- f.read(reading, newLineReader(in))
+	}()
+	senders.Wait()
+	f.progress.clear()
+	err := context.Cause(reading)
+	if err == nil {
+		err = <-read
+	}
+	return f.finish(err)
+}
+
+// read parses lines into batches, until the end of the file or of ctx. A batch goes when it is full, or when the next line is not there yet.
+func (f *fileRun) read(ctx context.Context, lines *lineReader) error {
+	var b batch
+	flush := func() bool {
+		if len(b.messages) == 0 {
+			return true
+		}
+		b.share = -1
+		if f.size > 0 {
+			b.share = float64(lines.read) / float64(f.size)
+		}
+		select {
+		case f.batches <- b:
+			b = batch{}
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	for {
+		if len(b.messages) >= batchLines || b.bytes >= batchBytes || !lines.buffered() {
+			if !flush() {
+				return ctx.Err()
+			}
+		}
+		line, tooLong, err := lines.next()
+		if err == io.EOF {
+			flush()
+			return nil
+		}
+		if err != nil {
+			flush()
+			return fmt.Errorf("read line %d: %w", lines.number+1, err)
+		}
+		if lines.number == 1 {
+			line = bytes.TrimPrefix(line, []byte("\ufeff"))
+		}
+		if lines.number < f.from || len(bytes.TrimSpace(line)) == 0 && !tooLong {
+			continue
+		}
+		if tooLong {
+			f.refuse(lines.number, fmt.Errorf("is longer than %d bytes", maxLine))
+			continue
+		}
+		m, err := parseLine(line, lines.number, f.dedup)
+		if err != nil {
+			f.refuse(lines.number, err)
+			continue
+		}
+		b.messages, b.lines, b.bytes = append(b.messages, m), append(b.lines, lines.number), b.bytes+len(line)
+	}
+}
+
+// refuse reports a line and counts it.
+func (f *fileRun) refuse(line int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tally.Lines++
+	f.tally.Refused++
+	f.progress.clear()
+	var field *bridge.InvalidError
+	if errors.As(err, &field) {
+		err = field
+	}
+	fmt.Fprintf(f.app.err, "line %d: %s\n", line, withoutPackages(err.Error()))
+}
+
+// send schedules a batch. An interrupt does not cut it short, so that it is known what was taken.
+func (f *fileRun) send(ctx context.Context, b batch) error {
+	results, failed := f.client.ScheduleBatch(context.WithoutCancel(ctx), f.queue, b.messages)
+	for i, line := range b.lines {
+		err := failed
+		if err == nil {
+			err = results[i].Err
+		}
+		f.record(line, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.progress.show(f.tally.Lines, b.share, time.Now())
+	return f.err
+}
+
+func (f *fileRun) record(line int, err error) {
+	if errors.Is(err, bridge.ErrInvalid) {
+		f.refuse(line, err)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err == nil:
+		f.tally.Lines++
+		f.tally.Scheduled++
+	case errors.Is(err, bridge.ErrDuplicate):
+		f.tally.Lines++
+		f.tally.Duplicates++
+	default:
+		if f.open == 0 || line < f.open {
+			f.open, f.err = line, err
+		}
+	}
+}
+
+// finish prints the summary, and says what was wrong.
+func (f *fileRun) finish(err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t := f.tally
+	t.GoOnFrom = f.open
+	printed := f.app.print(t, func() {
+		fmt.Fprintf(f.app.out, "scheduled %s, duplicates %s, refused %s of %s\n",
+			thousands(t.Scheduled), thousands(t.Duplicates), thousands(t.Refused), thousands(t.Lines))
+	})
+	switch {
+	case f.open > 0:
+		return fmt.Errorf("stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice): %w", f.open, f.err)
+	case err != nil:
+		return err
+	case printed != nil:
+		return printed
+	case t.Refused > 0:
+		return fmt.Errorf("%w: %s lines were refused, see above", errPartly, thousands(t.Refused))
+	}
+	return nil
+}

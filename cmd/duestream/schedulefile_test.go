@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "messages.ndjson")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func (c *cli) scheduled(queue string) int64 {
+	c.t.Helper()
+	var all []bridge.QueueStats
+	c.json(&all, "stats", queue)
+	return all[0].Scheduled
+}
+
+func TestFileIsScheduledAndItsBadLinesAreReported(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	file := writeFile(t, "\ufeff"+`{"id":"text","payload":"h\u00e9llo","in_ms":3600000,"headers":{"a":"b"},"max_attempts":3,"expires_ms":4102444800000}
+{"id":"json","payload":{"a": [1, 2.50]},"at_ms":4102444800000}
+
+{"id":"bytes","payload_base64":"AP8=","in_ms":3600000}`+"\r\n"+`{"id":"empty","in_ms":3600000}
+{"id":"wrong","paylod":"x"}
+not json
+{"id":"bad\u0007","in_ms":3600000}
+{"in_ms":3600000,"payload":"no id"}
+{"id":"text","in_ms":1}
+{"id":"past","at_ms":12}
+`)
+	r := c.run("schedule", "q", "--file", file)
+	if r.code != exitPartly || r.out != "scheduled 5, duplicates 1, refused 4 of 10\n" {
+		t.Errorf("exit code %d: %s%s", r.code, r.out, r.err)
+	}
+	for _, text := range []string{
+		"line 6: unknown field \"paylod\"\n", "line 7: is not JSON: ", "line 8: id \"bad\\a\": must not hold control characters\n",
+		"line 11: at \"1970-01-01T00:00:00Z\": must be between 2001", "duestream: partly done: 4 lines were refused",
+	} {
+		if !strings.Contains(r.err, text) {
+			t.Errorf("stderr does not say %q:\n%s", text, r.err)
+		}
+	}
+	for id, payload := range map[string]string{"text": "héllo", "json": `{"a":[1,2.50]}`, "bytes": "\x00\xff", "empty": ""} {
+		var places []bridge.Place
+		c.json(&places, "show", "q", id)
+		if string(places[0].Payload) != payload {
+			t.Errorf("%s: payload %q, want %q", id, places[0].Payload, payload)
+		}
+		if p := places[0]; id == "text" && (p.Headers["a"] != "b" || p.MaxAttempts != 3 || p.Expires.UnixMilli() != 4102444800000) {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+func TestFileAgainSchedulesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	var text strings.Builder
+	for i := range 2500 {
+		fmt.Fprintf(&text, `{"id":"m-%d","payload":%d,"in_ms":3600000}`+"\n", i, i)
+		fmt.Fprintf(&text, `{"payload":"no id","in_ms":3600000}`+"\n")
+	}
+	text.WriteString("broken\n")
+	file := writeFile(t, text.String())
+	want := fileTally{Queue: "q", Lines: 5001, Scheduled: 5000, Refused: 1}
+	for range 2 {
+		var got fileTally
+		r := c.run("schedule", "q", "--file", file, "--json")
+		decode(t, r.out, &got)
+		if r.code != exitPartly || got != want {
+			t.Errorf("exit code %d, %+v, want %+v", r.code, got, want)
+		}
+		if n := c.scheduled("q"); n != 5000 {
+			t.Errorf("%d are scheduled", n)
+		}
+		want.Scheduled, want.Duplicates = 0, 5000
+	}
+}
+
+func TestFileWithOnlyDuplicatesSucceeds(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	file := writeFile(t, `{"id":"a"}`) // ready at once: only the dedup window knows of it
+	c.ok("schedule", "q", "-f", file)
+	if out := c.ok("schedule", "q", "-f", file); out != "scheduled 0, duplicates 1, refused 0 of 1\n" {
+		t.Error(out)
+	}
+	if out := c.ok("schedule", "q2", "-f", file, "--dedup", "0s"); !strings.HasPrefix(out, "scheduled 1,") {
+		t.Error(out)
+	}
+	if out := c.ok("schedule", "q2", "-f", file, "--dedup", "0s"); !strings.HasPrefix(out, "scheduled 1,") {
+		t.Errorf("without a window an ID is free once its message is ready: %s", out)
+	}
+}
+
+func TestFromLineSkipsLinesAndKeepsTheirNumbers(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	file := writeFile(t, "{\"in_ms\":3600000}\n{\"in_ms\":3600000}\nbroken\n{\"in_ms\":3600000}\n")
+	r := c.run("schedule", "q", "-f", file, "--from-line", "2")
+	if r.out != "scheduled 2, duplicates 0, refused 1 of 3\n" || !strings.Contains(r.err, "line 3: ") {
+		t.Errorf("%+v", r)
+	}
+	if r = c.run("schedule", "q", "-f", file); r.out != "scheduled 1, duplicates 2, refused 1 of 4\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A line that arrives slowly is not held back until a batch is full.
+func TestLinesOfASlowPipeAreScheduledAsTheyCome(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	in, feed := io.Pipe()
+	out, code := new(buffer), make(chan int, 1)
+	go func() {
+		code <- run(context.Background(), c.args([]string{"schedule", "q", "--file", "-"}), in, out, out)
+	}()
+	for i := range 3 {
+		fmt.Fprintf(feed, `{"id":"m-%d","in_ms":3600000}`+"\n"+`{"id":`, i)
+		redistest.Eventually(t, patience, func() (bool, string) {
+			r := c.run("show", "q", fmt.Sprintf("m-%d", i))
+			return r.code == exitOK, r.err + out.String()
+		})
+		fmt.Fprintf(feed, `"x-%d","in_ms":3600000}`+"\n", i)
+	}
+	feed.Close()
+	if got := <-code; got != exitOK || out.String() != "scheduled 6, duplicates 0, refused 0 of 6\n" {
+		t.Errorf("exit code %d: %s", got, out)
+	}
+}
+
+func TestInterruptedFileSaysWhatWasTaken(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	in, feed := io.Pipe()
+	defer feed.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	out, code := new(buffer), make(chan int, 1)
+	go func() { code <- run(ctx, c.args([]string{"schedule", "q", "-f", "-"}), in, out, out) }()
+	fmt.Fprintf(feed, `{"id":"a","in_ms":3600000}`+"\n"+`{`)
+	redistest.Eventually(t, patience, func() (bool, string) { return c.run("show", "q", "a").code == exitOK, out.String() })
+	interrupt()
+	if got := <-code; got != exitInterrupted || !strings.HasPrefix(out.String(), "scheduled 1, ") {
+		t.Errorf("exit code %d: %s", got, out)
+	}
+}
+
+func TestRedisGoneInTheMiddleOfAFileLosesNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
+	c := newCLIOn(t, s)
+	var text strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&text, `{"id":"m-%d","in_ms":3600000}`+"\n", i)
+	}
+	file := writeFile(t, text.String())
+	first := c.start("schedule", "q", "-f", file, "--json")
+	redistest.Eventually(t, patience, func() (bool, string) { return c.scheduled("q") > 1000, "nothing yet" })
+	s.Kill()
+	code := first.wait()
+	var tally fileTally
+	decode(t, first.out.String(), &tally)
+	if code != exitUnavailable || tally.GoOnFrom == 0 || !strings.Contains(first.err.String(), fmt.Sprintf("--from-line %d", tally.GoOnFrom)) {
+		t.Fatalf("exit code %d, %+v: %s", code, tally, first.err)
+	}
+	s.Start()
+	c.ok("schedule", "q", "-f", file, "--from-line", fmt.Sprint(tally.GoOnFrom))
+	if n := c.scheduled("q"); n != 20_000 {
+		t.Errorf("%d of 20000 are scheduled, after the rest from line %d", n, tally.GoOnFrom)
+	}
+}
+
+func TestLineReaderSkipsALineThatIsTooLong(t *testing.T) {
+	t.Parallel()
+	r := newLineReader(io.MultiReader(strings.NewReader("a\n"), strings.NewReader(strings.Repeat("x", maxLine+1)), strings.NewReader("\nb")))
+	for i, want := range []string{"a", "", "b"} {
+		line, tooLong, err := r.next()
+		if err != nil || string(line) != want || tooLong != (i == 1) || r.number != i+1 {
+			t.Errorf("line %d: %q, too long %t, number %d, error %v", i+1, line, tooLong, r.number, err)
+		}
+	}
+	if _, _, err := r.next(); err != io.EOF {
+		t.Errorf("error %v, want EOF", err)
+	}
+}
+
+func TestLargestPayloadFitsALine(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	payload := strings.Repeat("/", bridge.MaxPayloadBytes)
+	line := `{"id":"big","in_ms":3600000,"payload":"` + payload + `"}` + "\n" + `{"id":"bigger","in_ms":3600000,"payload":"` + payload + `x"}`
+	r := c.runIn(line, "schedule", "q", "-f", "-")
+	if r.code != exitPartly || !strings.Contains(r.err, "line 2: payload of 16777217 bytes: must be at most 16777216 bytes") {
+		t.Errorf("exit code %d: %s%s", r.code, r.out, r.err)
+	}
+}
+
+func TestLineErrorsNameTheField(t *testing.T) {
+	t.Parallel()
+	for line, says := range map[string]string{
+		`[1]`:                               "is a JSON array: must be an object",
+		`{"id":7}`:                          "id: is a JSON number: must be a string",
+		`{"in_ms":1.5}`:                     "in_ms: is a JSON number 1.5: must be a whole number",
+		`{"in_ms":"1"}`:                     "in_ms: is a JSON string: must be a whole number",
+		`{"in_ms":-1}`:                      `in_ms "-1ms": must be between 0 and`,
+		`{"in_ms":9223372036854775807}`:     "in_ms 9223372036854775807: is out of range",
+		`{"in_ms":1,"at_ms":1}`:             "in_ms and at_ms: only one may be given",
+		`{"headers":[]}`:                    "headers: here is a JSON array: must be an object of strings",
+		`{"headers":{"a":1}}`:               "headers: here is a JSON number: must be an object of strings",
+		`{"max_attempts":0}`:                `max_attempts "0": must be between`,
+		`{"payload":1,"payload_base64":""}`: "payload and payload_base64: only one may be given",
+		`{"payload_base64":"*"}`:            "payload_base64: is not base64",
+		`{"payload":"x"} x`:                 "there is more behind the JSON object",
+		`{"payload":"x"`:                    "is not JSON: unexpected EOF",
+		"{\"payload\":\"\xff\"}":            "is not UTF-8",
+	} {
+		_, err := parseLine([]byte(line), 1, time.Hour)
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: error %v, want %q", line, err, says)
+		}
+	}
+}
+
+func FuzzParseLine(f *testing.F) {
+	f.Add([]byte(`{"id":"a","payload":{"a":1},"in_ms":5,"headers":{"x":"y"}}`))
+	f.Add([]byte(`{"payload":"\ud800","at_ms":-9223372036854775808}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		m, err := parseLine(line, 1, time.Hour)
+		again, errAgain := parseLine(line, 1, time.Hour)
+		if (err == nil) != (errAgain == nil) || m.ID != again.ID || !bytes.Equal(m.Payload, again.Payload) {
+			t.Errorf("the same line is two messages: %+v %v, %+v %v", m, err, again, errAgain)
+		}
+		if err == nil && m.ID == "" {
+			t.Errorf("a message without an ID: %+v", m)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) serve() *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Run a bridge: move messages into streams when they are due",
+		Long: `Runs a bridge until SIGTERM or SIGINT. Any number of bridges may run beside one
+another; they share the queues, and take over from one another within seconds.
+A bridge keeps no state: what it knows is in Redis. When Redis is away, at the
+start or later, it waits for it.
+
+The first signal is a clean stop (exit code 0), a second one ends it at once (130).
+
+Environment (the flags --redis and --prefix win over it):
+
+` + settingsTable() + `
+The policy (VISIBILITY_TIMEOUT, MAX_ATTEMPTS, RETRY_MIN, RETRY_MAX) is written to
+Redis as the defaults of all queues: the bridge that starts last wins. Queues and
+groups can have their own: see ` + "`duestream queue set`.",
+		Args: cobra.NoArgs,
+		RunE: a.do(func(ctx context.Context, _ []string) error {
+			// Join, so that one try shows everything that is wrong.
+			s, policy, err := readSettings()
+			if err := errors.Join(a.resolve(), err); err != nil {
+				return err
+			}
+			return a.runBridge(ctx, s, policy)
+		}),
+	}
+}
+
+func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) error {
+	log := newLogger(a.err, s.LogFormat, s.LogLevel)
+	log.Info("bridge starts", slog.String("version", version), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
+	r, err := bridge.DialWait(ctx, a.redisURL, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped while it waited
+		}
+		return err
+	}
+	defer r.Close()
+	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Defaults: policy, AnyServer: s.AnyServer, Logger: log})
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	select {
+	case err = <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	log.Info("bridge stops")
+	late := time.NewTimer(s.ShutdownTimeout)
+	defer late.Stop()
+	select {
+	case err = <-ended:
+		if err == nil {
+			log.Info("bridge stopped")
+		}
+		return err
+	case <-late.C:
+		return errors.New("the bridge did not stop within DUESTREAM_SHUTDOWN_TIMEOUT: nothing is lost, other bridges take over")
+	}
+}
+
+func newLogger(w io.Writer, format logFormat, level slog.Level) *slog.Logger {
+	opt := &slog.HandlerOptions{Level: level}
+	if format == "text" || format == "auto" && isTerminal(w) {
+		return slog.New(slog.NewTextHandler(w, opt))
+	}
+	return slog.New(slog.NewJSONHandler(w, opt))
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestServeDeliversAndStopsCleanly(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	bridge := c.serve()
+	c.ok("schedule", "q", "--in", "50ms", "--id", "one", "hello")
+	redistest.Eventually(t, patience, func() (bool, string) {
+		out := c.run("show", "q", "one", "--json").out
+		return strings.Contains(out, `"ready"`), out
+	})
+	var health struct {
+		Healthy bool           `json:"healthy"`
+		Bridges []bridgeHealth `json:"bridges"`
+	}
+	c.json(&health, "health")
+	if !health.Healthy || len(health.Bridges) != 1 || !health.Bridges[0].Fresh || health.Bridges[0].ID == "" {
+		t.Errorf("health %+v", health)
+	}
+	bridge.stop()
+	if code := bridge.wait(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, bridge.err)
+	}
+	for line := range strings.Lines(bridge.err.String()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("a log line that is not JSON: %s", line)
+		}
+	}
+}
+
+func TestServeWritesItsPolicyAsDefaults(t *testing.T) {
+	t.Setenv("DUESTREAM_MAX_ATTEMPTS", "3")
+	t.Setenv("DUESTREAM_RETRY_MIN", "2s")
+	c := newCLI(t)
+	c.serve()
+	redistest.Eventually(t, patience, func() (bool, string) {
+		out := c.ok("queue", "show", "q")
+		return strings.Contains(out, "max_attempts        3\n") && strings.Contains(out, "retry_min           2s\n"), out
+	})
+}
+
+func TestServeWaitsForRedis(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c := newCLIOn(t, s)
+	s.Stop()
+	c.fails(exitUnavailable, []string{"hint: is Redis running at " + c.url}, "health")
+	bridge := c.start("serve")
+	bridge.says("goes on trying")
+	s.Start()
+	redistest.Eventually(t, patience, func() (bool, string) {
+		r := c.run("health")
+		return r.code == exitOK, r.err
+	})
+	bridge.stop()
+	if code := bridge.wait(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, bridge.err)
+	}
+}
+
+func TestServeStopsWhileItWaitsForRedis(t *testing.T) {
+	t.Parallel()
+	bridge := (&cli{t: t, url: unreachable}).start("serve")
+	bridge.says("goes on trying")
+	bridge.stop()
+	if code := bridge.wait(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, bridge.err)
+	}
+}
+
+func TestServeRefusesAServerThatEvicts(t *testing.T) {
+	s := redistest.Own(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	c := newCLIOn(t, s)
+	c.fails(exitFailure, []string{"maxmemory-policy is allkeys-lru", "hint: "}, "serve")
+	t.Setenv("DUESTREAM_ANY_SERVER", "true")
+	c.serve()
+}
+
+func TestServeEndsWithZeroOnSIGTERMAndSIGINT(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		c := newCLI(t)
+		cmd, out := c.program("serve", "--redis", c.url, "--prefix", c.prefix)
+		redistest.Eventually(t, patience, func() (bool, string) {
+			r := c.run("health")
+			return r.code == exitOK, r.err + out.String()
+		})
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v: %v\n%s", sig, err, out)
+		}
+	}
+}
+
+func TestHealthFailsWithoutABridge(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	r := c.fails(exitFailure, []string{"no live bridge"}, "health", "--json")
+	if !strings.Contains(r.out, `"healthy": false`) || !strings.Contains(r.out, `"bridges": []`) {
+		t.Errorf("output %s", r.out)
+	}
+	// One that died a minute ago, by the clock of Redis.
+	client := c.redis()
+	now, err := client.Do(t.Context(), client.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := client.B().Zadd().Key(c.prefix+":bridges").ScoreMember().ScoreMember(float64((now[0]-60)*1000), "old")
+	if err := client.Do(t.Context(), add.Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	c.fails(exitFailure, []string{"no live bridge"}, "health")
+}

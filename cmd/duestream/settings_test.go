@@ -1,0 +1,117 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// serveAt runs serve where it must fail before it dials.
+func serveAt(t *testing.T) result {
+	c := &cli{t: t, url: unreachable}
+	return c.run("serve")
+}
+
+func TestSettingsWithoutVariablesAreTheDefaultsOfThePolicy(t *testing.T) {
+	_, policy, err := readSettings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if policy != bridge.DefaultPolicy() {
+		t.Errorf("policy %+v, want %+v", policy, bridge.DefaultPolicy())
+	}
+	var c connection
+	if err := readEnv(&c); err != nil || c.RedisURL != defaultRedisURL && c.Prefix != "duestream" {
+		t.Errorf("connection %+v, error %v", c, err)
+	}
+}
+
+func TestMisspeltVariableIsRefusedWithASuggestion(t *testing.T) {
+	t.Setenv("DUESTREAM_MAX_ATEMPTS", "3")
+	t.Setenv("DUESTREAM_WORKER_THREADS", "3")
+	r := serveAt(t)
+	for _, text := range []string{"DUESTREAM_MAX_ATEMPTS is not a setting: did you mean DUESTREAM_MAX_ATTEMPTS?", "DUESTREAM_WORKER_THREADS is not a setting"} {
+		if r.code != exitInvalid || !strings.Contains(r.err, text) {
+			t.Errorf("exit code %d, stderr without %q:\n%s", r.code, text, r.err)
+		}
+	}
+}
+
+func TestVariablesOfOthersAreNotRefused(t *testing.T) {
+	err := checkNames([]string{
+		"PATH=/bin", "DUESTREAMX=1", "DUESTREAM_TEST_REDIS_URL=x", "DUESTREAM_IMAGE=x", "DUESTREAM_REDIS_IMAGE=x", "DUESTREAM_BUILDER_IMAGE=x",
+		"DUESTREAM_REDIS_MAXMEMORY=1gb", "DUESTREAM_REDIS_PORT=6380", "DUESTREAM_PORT=tcp://10.0.0.1:80", "DUESTREAM_SERVICE_HOST=10.0.0.1",
+		"DUESTREAM_SERVICE_PORT_HTTP=80", "DUESTREAM_PORT_80_TCP_ADDR=10.0.0.1", "DUESTREAM_REDIS_PORT_6379_TCP=tcp://10.0.0.1:6379",
+		"DUESTREAM_REDIS_URL=redis://x", "DUESTREAM_LOG_LEVEL=info",
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAllWrongVariablesAreNamedAtOnce(t *testing.T) {
+	for name, value := range map[string]string{
+		"VISIBILITY_TIMEOUT": "30", "MAX_ATTEMPTS": "ten", "RETRY_MIN": "", "LOG_LEVEL": "loud", "LOG_FORMAT": "xml", "ANY_SERVER": "yes",
+	} {
+		t.Setenv("DUESTREAM_"+name, value)
+	}
+	r := serveAt(t)
+	if r.code != exitInvalid {
+		t.Errorf("exit code %d", r.code)
+	}
+	for _, text := range []string{
+		`DUESTREAM_VISIBILITY_TIMEOUT "30": must be a duration`, `DUESTREAM_MAX_ATTEMPTS "ten": must be a whole number`,
+		`DUESTREAM_RETRY_MIN is set but empty`, `DUESTREAM_LOG_LEVEL "loud"`, `DUESTREAM_LOG_FORMAT "xml": must be json, text or auto`,
+		`DUESTREAM_ANY_SERVER "yes": must be true or false`,
+	} {
+		if !strings.Contains(r.err, text) {
+			t.Errorf("stderr does not say %q:\n%s", text, r.err)
+		}
+	}
+}
+
+func TestSettingsOutOfTheirLimitsAreRefusedByTheNameOfTheVariable(t *testing.T) {
+	t.Setenv("DUESTREAM_VISIBILITY_TIMEOUT", "50ms")
+	t.Setenv("DUESTREAM_MAX_ATTEMPTS", "0")
+	t.Setenv("DUESTREAM_RETRY_MAX", "10ms")
+	r := serveAt(t)
+	for _, text := range []string{
+		`DUESTREAM_VISIBILITY_TIMEOUT "50ms": must be between 100ms and`, `DUESTREAM_MAX_ATTEMPTS "0": must be between 1 and 1000000`,
+		`DUESTREAM_RETRY_MAX "10ms": must be at least`,
+	} {
+		if r.code != exitInvalid || !strings.Contains(r.err, text) {
+			t.Errorf("exit code %d, stderr without %q:\n%s", r.code, text, r.err)
+		}
+	}
+}
+
+func TestFlagsWinOverTheEnvironment(t *testing.T) {
+	t.Setenv("DUESTREAM_REDIS_URL", "")
+	t.Setenv("DUESTREAM_PREFIX", "bad prefix")
+	c := newCLI(t)
+	c.ok("schedule", "q", "hello")
+	c.prefix = ""
+	c.fails(exitInvalid, []string{`prefix "bad prefix": must be`}, "schedule", "q", "hello")
+	c.url, c.prefix = "", "p"
+	c.fails(exitInvalid, []string{"DUESTREAM_REDIS_URL is set but empty"}, "schedule", "q", "hello")
+}
+
+func TestConnectionComesFromTheEnvironment(t *testing.T) {
+	c := newCLI(t)
+	t.Setenv("DUESTREAM_REDIS_URL", c.url)
+	t.Setenv("DUESTREAM_PREFIX", c.prefix)
+	with := *c
+	c.url, c.prefix = "", ""
+	c.ok("schedule", "q", "--id", "one", "--in", "1h", "hello")
+	with.ok("show", "q", "one")
+}
+
+func TestServeHelpPrintsTheTableOfVariables(t *testing.T) {
+	out := (&cli{t: t}).ok("serve", "--help")
+	for _, name := range append(variables(&connection{}), variables(&settings{})...) {
+		if !strings.Contains(out, "  "+name+"  ") {
+			t.Errorf("no %s in\n%s", name, out)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) show() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show <queue> <id>",
+		Short: "Say where a message is",
+		Long: `Shows every place where Redis holds a message: scheduled, retrying, ready, pending and
+with whom, dead. Exit code 3 when there is none: it was acknowledged by every group,
+cancelled or purged, or never existed.`,
+		Args: cobra.ExactArgs(2),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			if err := checkTarget(args[0], args[1]); err != nil {
+				return err
+			}
+			client, done, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			places, err := client.Get(ctx, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return a.print(places, func() {
+				for i, p := range places {
+					if i > 0 {
+						fmt.Fprintln(a.out)
+					}
+					a.describePlace(p)
+				}
+			})
+		}),
+	}
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) describePlace(p bridge.Place) {
+	now := time.Now()
+	rows := [][]string{{"state", string(p.State)}}
+	add := func(name, value string) {
+		if value != "" {
+			rows = append(rows, []string{name, oneLine(value, 256)})
+		}
+	}
+	add("group", p.Group)
+	add("groups", strings.Join(p.Groups, ", "))
+	add("consumer", p.Consumer)
+	if p.Idle > 0 {
+		add("idle", short(time.Duration(p.Idle)))
+	}
+	add("reason", p.Reason)
+	rows = append(rows, timeRows(now, "due", p.Due, "dead", p.Dead, "expires", p.Expires)...)
+	attempt := strconv.Itoa(p.Attempt)
+	if p.MaxAttempts > 0 {
+		attempt += " of " + strconv.Itoa(p.MaxAttempts)
+	}
+	add("attempt", attempt)
+	add("error", p.Error)
+	add("entry", p.Entry)
+	add("letter", p.Letter)
+	table(a.out, append(rows, mapRows("header ", p.Headers)...))
+	a.describePayload(p.Payload)
+}

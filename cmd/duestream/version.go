@@ -1,0 +1,25 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker: see Makefile.
+var version = "devel"
+
+func (a *app) versionCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: a.do(func(context.Context, []string) error {
+			return a.print(map[string]string{"version": version, "go": runtime.Version()}, func() {
+				fmt.Fprintf(a.out, "duestream %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			})
+		}),
+	}
+	a.jsonFlag(cmd)
+	return cmd
+}

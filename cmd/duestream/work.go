@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// Exit codes of a worker's command, from sysexits.h.
+const (
+	commandDeadLetter = 65 // EX_DATAERR: the message is no good, and never will be
+	commandRetry      = 75 // EX_TEMPFAIL; every other code but 0 and 65 means the same
+)
+
+type workOptions struct {
+	group           string
+	consumer        string
+	concurrency     int
+	timeout         time.Duration
+	shutdownTimeout time.Duration
+	killAfter       time.Duration
+}
+
+func (a *app) work() *cobra.Command {
+	var o workOptions
+	cmd := &cobra.Command{
+		Use:   "work <queue> --group <group> [flags] -- <command> [arguments]",
+		Short: "Run a command for every message of a queue",
+		Long: fmt.Sprintf(`Runs the command once per message, until SIGTERM or SIGINT. Messages are delivered at
+least once: the command may see one again, and must not rely on order.
+
+The payload is on standard input. The environment holds
+
+  DUESTREAM_ID, DUESTREAM_QUEUE, DUESTREAM_GROUP
+  DUESTREAM_ATTEMPT         from 1
+  DUESTREAM_DUE_MS          Unix ms
+  DUESTREAM_ENTRY           ID of the stream entry
+  DUESTREAM_HEADER_<NAME>   a header, its name in capitals, with _ for all but A-Z 0-9
+  DUESTREAM_HEADERS         all headers as a JSON object
+  DUESTREAM_REDIS_URL, DUESTREAM_PREFIX   where the message came from
+
+What the command prints is passed through. Its exit code decides:
+
+  0    done: acknowledged
+  %d   dead letter at once (EX_DATAERR): the message is no good
+  %d   and all others: delivered again by policy, at the end a dead letter;
+       the last 1 KiB it wrote to standard error is kept as the error
+
+The command leads a process group, which gets SIGTERM, and SIGKILL after --kill-after,
+when --timeout is over (a failed attempt), when the delivery is lost to another worker,
+or when this process must stop (the message is delivered again, and no attempt counted).
+A command that was told to stop counts as not done, whatever its exit code.`, commandDeadLetter, commandRetry),
+		Example: `  duestream work emails --group mailer --concurrency 4 -- ./send-mail --from me@example.org
+  duestream work emails --group audit -- sh -c 'cat >> audit.log'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch dash := cmd.ArgsLenAtDash(); {
+			case dash < 0:
+				return fmt.Errorf("the command must stand behind --, as in: duestream work <queue> --group <group> -- <command>")
+			case dash != 1:
+				return fmt.Errorf("there must be one queue before --, not %d", dash)
+			case len(args) < 2:
+				return fmt.Errorf("there is no command behind --")
+			}
+			return nil
+		},
+		RunE: a.do(func(ctx context.Context, args []string) error { return a.runWork(ctx, o, args[0], args[1:]) }),
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.group, "group", "g", "", "consumer group; created if it does not exist (required)")
+	f.StringVar(&o.consumer, "consumer", "", "name of this worker within the group, unique among those alive; default: host, process, random")
+	f.IntVarP(&o.concurrency, "concurrency", "n", 1, "commands to run at the same time")
+	f.DurationVar(&o.timeout, "timeout", 0, "time a command may take; 0 = any")
+	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
+	f.DurationVar(&o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
+	_ = cmd.MarkFlagRequired("group")
+	return cmd
+}
+
+func (a *app) runWork(ctx context.Context, o workOptions, queue string, command []string) error {
+	switch {
+	case o.timeout < 0:
+		return invalidf("timeout %s: must not be negative", o.timeout)
+	case o.killAfter < 0:
+		return invalidf("kill-after %s: must not be negative", o.killAfter)
+	}
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		return invalidf("command: %w", err)
+	}
+	if err := bridge.CheckQueue(queue); err != nil {
+		return err
+	}
+	if err := bridge.CheckGroup(o.group); err != nil {
+		return err
+	}
+	if err := a.resolve(); err != nil {
+		return err
+	}
+	log := newLogger(a.err, "auto", slog.LevelWarn)
+	r, err := bridge.DialWait(ctx, a.redisURL, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped while it waited
+		}
+		return err
+	}
+	defer r.Close()
+	runner := &commandRunner{
+		path: path, args: command, timeout: o.timeout, killAfter: o.killAfter,
+		redisURL: a.redisURL, prefix: a.prefix, out: shared(a.out), err: shared(a.err),
+	}
+	if o.shutdownTimeout == 0 {
+		o.shutdownTimeout = -1 // not at all, where the worker's zero is its default
+	}
+	w, err := bridge.NewWorker(bridge.WorkerConfig{
+		Redis: r, Prefix: a.prefix, Queue: queue, Group: o.group, Consumer: o.consumer, Concurrency: o.concurrency,
+		Handler: runner.handle, ShutdownTimeout: o.shutdownTimeout, CancelGrace: o.killAfter + 2*time.Second, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	return w.Run(ctx)
+}

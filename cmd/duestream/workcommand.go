@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/child"
+)
+
+// commandRunner is a handler that runs a command.
+type commandRunner struct {
+	path      string
+	args      []string // with the name
+	timeout   time.Duration
+	killAfter time.Duration
+
+	redisURL, prefix string
+	out, err         io.Writer
+}
+
+var errTimeout = errors.New("timeout")
+
+func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
+	if c.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, errTimeout)
+		defer cancel()
+	}
+	last := &tail{most: bridge.MaxErrorBytes}
+	cmd := &exec.Cmd{
+		Path: c.path, Args: c.args, Env: c.environment(m), Stdin: bytes.NewReader(m.Payload),
+		Stdout: c.out, Stderr: io.MultiWriter(c.err, last),
+		WaitDelay: c.killAfter, // for what the command left behind, and still holds its output
+	}
+	err := child.Run(ctx, cmd, c.killAfter)
+	switch code := cmd.ProcessState.ExitCode(); { // -1: not started, or killed by a signal
+	case cmd.ProcessState == nil:
+		return fmt.Errorf("start %s: %w", c.path, err)
+	case errors.Is(err, errTimeout):
+		return last.error(fmt.Sprintf("not done after %s", c.timeout))
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		return err // stopped by us: that its code may be 0 does not say that the work was done
+	case code == 0:
+		return nil
+	case code == commandDeadLetter:
+		return bridge.DeadLetter(last.error(cmd.ProcessState.String()))
+	}
+	return last.error(cmd.ProcessState.String())
+}
+
+// environment returns the environment of the command: ours, without what belongs to a message that we may ourselves be the command of.
+func (c *commandRunner) environment(m *bridge.Message) []string {
+	own := map[string]string{
+		"DUESTREAM_REDIS_URL": c.redisURL, "DUESTREAM_PREFIX": c.prefix,
+		"DUESTREAM_ID": m.ID, "DUESTREAM_QUEUE": m.Queue, "DUESTREAM_GROUP": m.Group,
+		"DUESTREAM_ATTEMPT": strconv.Itoa(m.Attempt), "DUESTREAM_ENTRY": m.EntryID, "DUESTREAM_DUE_MS": "",
+		"DUESTREAM_HEADERS": "{}",
+	}
+	if !m.Due.IsZero() {
+		own["DUESTREAM_DUE_MS"] = strconv.FormatInt(m.Due.UnixMilli(), 10)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		own[headerVariable(name)] = m.Headers[name]
+	}
+	if len(m.Headers) > 0 {
+		text, err := json.Marshal(m.Headers)
+		if err != nil {
+			panic(err) // a map of strings always encodes
+		}
+		own["DUESTREAM_HEADERS"] = string(text)
+	}
+	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		_, ours := own[name]
+		return ours || strings.HasPrefix(name, headerVariables)
+	})
+	for name, value := range own {
+		if !strings.ContainsRune(value, 0) { // no variable can hold it, and the command would not start
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+const headerVariables = "DUESTREAM_HEADER_"
+
+// headerVariable returns the variable of a header: trace-id is DUESTREAM_HEADER_TRACE_ID.
+func headerVariable(name string) string {
+	return headerVariables + strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToUpper(name))
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	most int
+	b    []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if extra := len(t.b) - t.most; extra > 0 {
+		t.b = append(t.b[:0], t.b[extra:]...)
+	}
+	return len(p), nil
+}
+
+// error returns what happened, and the tail behind it, within the limit together.
+func (t *tail) error(what string) error {
+	room := t.most - len(what) - len(": ")
+	text := t.b[max(0, len(t.b)-max(0, room)):]
+	text = bytes.TrimSpace([]byte(strings.ToValidUTF8(string(text), "")))
+	if len(text) == 0 {
+		return errors.New(what)
+	}
+	return fmt.Errorf("%s: %s", what, text)
+}
+
+// shared returns a stream that several commands may write to at once. A file is handed to the command itself, without a copy through us.
+func shared(w io.Writer) io.Writer {
+	if f, ok := w.(*os.File); ok {
+		return f
+	}
+	return &lockedWriter{w: w}
+}

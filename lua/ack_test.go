@@ -1,0 +1,178 @@
+package lua
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+func (b *bench) ack(group string, held ...Held) []bool {
+	b.Helper()
+	got, err := Ack(b.ctx, b.c, b.k, group, held)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return got
+}
+
+func TestAckFreesWhenTheLastGroupIsDone(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for n := 1; n <= 3; n++ {
+			b := b.queue(fmt.Sprint("q", n))
+			groups := []string{"a", "b", "c"}[:n]
+			es := b.deliver(groups, "m1", "m2", "m3")
+			held := []Held{{Entry: es[0].EntryID, ID: "m1"}, {Entry: es[2].EntryID}, {Entry: es[0].EntryID}}
+			for i, g := range groups {
+				wantList(b, "acknowledged", b.ack(g, held...), true, true, false)
+				left := 3
+				if i == n-1 {
+					left = 1
+				}
+				want(b, fmt.Sprintf("entries after %d of %d groups", i+1, n), b.count("XLEN", b.k.Stream), left)
+			}
+			wantList(b, "left", ids(b.entries(b.k.Stream)), "m2")
+		}
+	})
+}
+
+// Groups are read inside the script: one that was created a moment ago counts, and one that was not given the entry needs it.
+func TestAckKeepsWhatAnotherGroupNeeds(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		es := b.deliver([]string{"a"}, "m1", "m2", "m3")
+		b.groups("late")
+		b.read("late", "c1", 1) // m1 is pending there, m2 and m3 were never given to it
+		var held []Held
+		for _, e := range es {
+			held = append(held, Held{Entry: e.EntryID})
+		}
+		slices.Reverse(held)
+		b.ack("a", held...)
+		b.wantState("due=0 payload=0 meta=0 stream=3 dead=0 a=0 late=1", "a", "late")
+		b.read("late", "c1", 1)
+		b.ack("late", Held{Entry: es[1].EntryID})
+		wantList(b, "left", ids(b.entries(b.k.Stream)), "m1", "m3")
+		b.read("late", "c1", 1)
+		b.ack("late", Held{Entry: es[0].EntryID}, Held{Entry: es[2].EntryID})
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0 a=0 late=0", "a", "late")
+	})
+}
+
+func TestAckComparesTheMessageID(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		es := b.deliver([]string{"g"}, "m1", "m2")
+		b.do("XADD", b.k.Stream, "*", "color", "red")
+		anonymous := b.read("g", "c1", 1)[0]
+		got := b.ack("g", Held{es[0].EntryID, "another"}, Held{es[1].EntryID, "m2"}, Held{anonymous.EntryID, anonymous.ID})
+		wantList(b, "acknowledged", got, false, true, true)
+		b.wantState("due=0 payload=0 meta=0 stream=1 dead=0 g=1", "g")
+		n, owner, _ := b.counter("g", es[0].EntryID)
+		if n != 1 || owner != "c1" {
+			b.Fatalf("the other message was delivered %d times, to %s", n, owner)
+		}
+	})
+}
+
+func TestAckOfWhatIsNotThereIsLost(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		wantList(b, "without a stream", b.ack("g", Held{Entry: "5-1"}), false)
+		es := b.deliver([]string{"g"}, "m1", "m2")
+		wantList(b, "another group", b.ack("nobody", Held{Entry: es[0].EntryID}), false)
+		b.do("XDEL", b.k.Stream, es[0].EntryID)
+		wantList(b, "no entry", b.ack("g"))
+		if b.inProcess() {
+			return // deleting an entry takes it out of the pending lists there
+		}
+		wantList(b, "a deleted entry", b.ack("g", Held{es[0].EntryID, "m1"}), true)
+		b.wantState("due=0 payload=0 meta=0 stream=1 dead=0 g=1", "g")
+	})
+}
+
+// Entry IDs reach 2^64 in both halves: compared as numbers they were equal from 2^53 on.
+func TestAckComparesEntryIDsExactly(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("a", "b")
+		entries := []string{"9007199254740992-1", "9007199254740993-9", "9007199254740993-10", "9007199254740993-9007199254740993", "10000000000000000-0"}
+		for _, e := range entries {
+			b.do("XADD", b.k.Stream, e, "id", e, "payload", "")
+		}
+		b.read("a", "c", 5)
+		b.read("b", "c", 2)
+		for _, e := range entries {
+			b.ack("a", Held{Entry: e})
+		}
+		b.ack("b", Held{Entry: entries[1]}, Held{Entry: entries[0]})
+		wantList(b, "left", ids(b.entries(b.k.Stream)), entries[2:]...)
+		b.read("b", "c", 5)
+		b.ack("b", Held{Entry: entries[4]}, Held{Entry: entries[2]}, Held{Entry: entries[3]})
+		want(b, "left", b.count("XLEN", b.k.Stream), 0)
+	})
+}
+
+// Freeing costs groups × entries: what is beyond the bound is left to trim, the acknowledgement is not.
+func TestAckWithManyGroupsIsBounded(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		var groups, names []string
+		for i := range 20 {
+			groups = append(groups, fmt.Sprint("g", i))
+		}
+		for i := range 201 {
+			names = append(names, fmt.Sprint("m", i))
+		}
+		var held []Held
+		var items []Item
+		for _, id := range names {
+			items = append(items, Item{ID: id, When: After(0)})
+		}
+		b.groups(groups...)
+		b.enqueue(items...)
+		for _, g := range groups {
+			held = nil
+			for _, e := range b.read(g, "c", 300) {
+				held = append(held, Held{Entry: e.EntryID})
+			}
+		}
+		for _, g := range groups[:19] {
+			b.ack(g, held...)
+		}
+		start := time.Now()
+		b.ack(groups[19], held[:200]...)
+		took := time.Since(start)
+		want(b, "left after 20 × 200", b.count("XLEN", b.k.Stream), 1)
+		b.ack(groups[19], held[200:]...)
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
+		if took > time.Second && !b.inProcess() {
+			b.Errorf("an ack of 200 entries with 20 groups took %v", took)
+		}
+	})
+}
+
+func TestAckBeyondItsBoundLeavesEntriesToTrim(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("a", "b")
+		args := make([]Item, 2100)
+		for i := range args {
+			args[i] = Item{ID: fmt.Sprint("m", i), When: After(0)}
+		}
+		b.enqueue(args...)
+		var held []Held
+		for _, g := range []string{"a", "b"} {
+			held = nil
+			for _, e := range b.read(g, "c", 3000) {
+				held = append(held, Held{Entry: e.EntryID})
+			}
+			b.ack(g, held...)
+		}
+		want(b, "acknowledged", b.pending("b"), 0)
+		want(b, "left to trim", b.count("XLEN", b.k.Stream), 2100)
+		freed := 0
+		for range 30 {
+			tr, err := Trim(b.ctx, b.c, b.k, "", 1000, 1<<20)
+			if err != nil {
+				b.Fatal(err)
+			}
+			freed += tr.Freed
+		}
+		want(b, "freed", freed, 2100)
+	})
+}

@@ -1,0 +1,334 @@
+package lua
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestDrainMovesTheOldestFirstUpToItsLimit(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for i := 9; i >= 0; i-- {
+			b.do("ZADD", b.k.Due, strconv.Itoa(1000+i), fmt.Sprint("m", i))
+		}
+		want(b, "moved", b.drain(4).Moved, 4)
+		wantList(b, "ready", ids(b.entries(b.k.Stream)), "m0", "m1", "m2", "m3")
+		d := b.drain(4)
+		want(b, "wait while more is due", d.Wait, 0)
+		d = b.drain(4)
+		want(b, "moved", d.Moved, 2)
+		want(b, "wait of an empty schedule", d.Wait, -time.Millisecond)
+		want(b, "moved again", b.drain(4), Drained{Wait: -time.Millisecond})
+		wantList(b, "ready", ids(b.entries(b.k.Stream)), "m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9")
+	})
+}
+
+func TestDrainStopsAfterItsBytes(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		body := strings.Repeat("x", 400)
+		for i := range 6 {
+			m := fmt.Sprint("m", i)
+			b.do("ZADD", b.k.Due, strconv.Itoa(i+1), m)
+			b.do("HSET", b.k.Payload, m, body)
+		}
+		for _, c := range []struct{ maxBytes, moved int }{{1000, 3}, {1, 1}, {400, 1}, {401, 1}} {
+			d, err := Drain(b.ctx, b.c, b.k, 100, c.maxBytes)
+			if err != nil {
+				b.Fatal(err)
+			}
+			want(b, fmt.Sprintf("moved with %d bytes", c.maxBytes), d.Moved, c.moved)
+		}
+		b.wantState("due=0 payload=0 meta=0 stream=6 dead=0")
+	})
+}
+
+func TestDrainIsNeverEarlyByAFraction(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for i, score := range []string{"1000.25", "1001", "1001.999"} {
+			b.do("ZADD", b.k.Due, score, fmt.Sprint("m", i))
+		}
+		at := b.now() + 40
+		b.do("ZADD", b.k.Due, ms(at)+".5", "soon")
+		moved, last := 0, Drained{}
+		redistest.Eventually(b, 10*time.Second, func() (bool, string) {
+			last = b.drain(10)
+			moved += last.Moved
+			return moved == 4, fmt.Sprint(moved, " moved")
+		})
+		es := b.entries(b.k.Stream)
+		for i, due := range []int64{1001, 1001, 1002, at + 1} {
+			want(b, es[i].ID+" due", es[i].Due.UnixMilli(), due)
+		}
+		if added := EntryTime(es[3].EntryID).UnixMilli(); added < at+1 {
+			b.Fatalf("added at %d, due at %d.5", added, at)
+		}
+	})
+}
+
+func TestDrainTakesWhateverScoreItFinds(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		want(b, "due_ms", int64(1<<53), int64(9007199254740992))
+		for _, m := range [][2]string{{"-inf", "a"}, {"-12.5", "b"}, {"0", "c"}, {"0.001", "d"}, {"1795216995", "seconds"}} {
+			b.do("ZADD", b.k.Due, m[0], m[1])
+		}
+		want(b, "moved", b.drain(10).Moved, 5)
+		for i, due := range []string{"0", "0", "0", "1", "1795216995"} {
+			e := b.raw(b.k.Stream)[i].FieldValues
+			want(b, "due_ms of "+e[0].Value, e[3], FieldValue{Field: FieldDue, Value: due})
+		}
+	})
+}
+
+// Scores without a moment: they must not count as due, nor keep the bridge in a hot loop.
+func TestDrainNeverEndsOnExtremeScores(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for _, score := range []string{"+inf", "1e300", "1e17"} {
+			b.do("DEL", b.k.Due)
+			b.do("ZADD", b.k.Due, score, "m")
+			want(b, "drained with score "+score, b.drain(10), Drained{Wait: -time.Millisecond})
+			wantList(b, "beside it", b.enqueue(Item{ID: "now" + score, When: After(0)}), Ready)
+		}
+	})
+}
+
+func TestDrainSaysHowLongToWait(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		at := b.now() + 5_000
+		b.do("ZADD", b.k.Due, ms(at)+".5", "m")
+		wait := b.drain(10).Wait.Milliseconds()
+		if now := b.now(); wait < at+1-now || wait > 5_001 {
+			b.Fatalf("wait %d ms for a time %d ms ahead", wait, at+1-now)
+		}
+		b.do("ZADD", b.k.Due, "5", "due")
+		d := b.drain(1)
+		if d.Moved != 1 || d.Wait < 4*time.Second {
+			b.Fatalf("%+v", d)
+		}
+	})
+}
+
+func TestDrainLeavesAHeldQueueAlone(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("ZADD", b.k.Due, "5", "m")
+		b.do("HSET", b.k.Policy, "held", "1")
+		want(b, "drained", b.drain(10), Drained{Wait: -time.Millisecond})
+		b.wantState("due=1 payload=0 meta=0 stream=0 dead=0")
+		b.do("HSET", b.k.Policy, "held", "0")
+		want(b, "moved", b.drain(10).Moved, 1)
+	})
+}
+
+func TestDrainBuriesWhatIsExpired(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.enqueue(
+			Item{ID: "ok", When: After(time.Hour), Meta: EncodeMeta(nil, 0, time.UnixMilli(b.now()+3_600_000))},
+			Item{ID: "first", When: After(2 * time.Hour), Payload: []byte("p"), Meta: EncodeMeta(map[string]string{"a": "b"}, 4, time.UnixMilli(b.now()-1))})
+		retry := "late" + Separator + "g" + Separator + "5-1"
+		b.do("ZADD", b.k.Due, ms(b.now()+9_000_000), retry)
+		b.do("HSET", b.k.Meta, retry, `{"id":"late","for":"g","attempt":"2","expires_ms":"77","error":"boom","reason":"mine"}`)
+		b.makeDue()
+		from := b.now()
+		d := b.drain(10)
+		want(b, "drained", d, Drained{Moved: 1, Buried: 2, Wait: -time.Millisecond})
+		dead := b.entries(b.k.Dead)
+		wantList(b, "dead letters", ids(dead), "first", "late")
+		for i, group := range []string{"", "g"} {
+			e := dead[i]
+			want(b, e.ID+" group", e.Group, group)
+			want(b, e.ID+" reason", e.Reason, ReasonExpired)
+			if e.Dead.UnixMilli() < from {
+				b.Errorf("%s dead at %v", e.ID, e.Dead)
+			}
+		}
+		want(b, "payload", string(dead[0].Payload), "p")
+		want(b, "header", dead[0].Headers["a"], "b")
+		want(b, "max_attempts", dead[0].MaxAttempts, 4)
+		want(b, "attempt", dead[1].Attempt, 2)
+		want(b, "error", dead[1].Error, "boom")
+		b.wantState("due=0 payload=0 meta=0 stream=1 dead=2")
+	})
+}
+
+// A foreign field named group made the expired letter look as if it had failed in that group: redriven, it was for a group that
+// does not exist, and every real one skipped it.
+func TestDrainOfAnExpiredMessageIgnoresFieldsNamedLikeOurs(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("HSET", b.k.Meta, "m", `{"expires_ms":"77","group":"sales","reason":"why not","dead_ms":"1","entry":"1-1"}`)
+		b.do("ZADD", b.k.Due, "5", "m")
+		want(b, "buried", b.drain(10).Buried, 1)
+		e := b.entries(b.k.Dead)[0]
+		want(b, "group", e.Group, "")
+		want(b, "reason", e.Reason, ReasonExpired)
+		out, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: e.EntryID, When: After(0)}})
+		if err != nil || out[0] != RedriveScheduled {
+			b.Fatal(out, err)
+		}
+		b.drain(1)
+		want(b, "for", b.entries(b.k.Stream)[0].For, "")
+	})
+}
+
+func TestBareMembersAreDeliveredWithAnEmptyPayload(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("ZADD", b.k.Due, "1", "order-42")
+		b.do("HSET", b.k.Payload, "order-43", "body")
+		b.do("HSET", b.k.Meta, "order-43", `{"h:trace":"abc","color":"red"}`)
+		b.do("ZADD", b.k.Due, "2", "order-43")
+		b.drain(10)
+		es := b.raw(b.k.Stream)
+		wantList(b, "fields", es[0].FieldValues, fields("id", "order-42", "payload", "", "attempt", "1", "due_ms", "1")...)
+		e := ParseEntry(es[1].ID, es[1].FieldValues)
+		want(b, "payload", string(e.Payload), "body")
+		want(b, "header", e.Headers["trace"], "abc")
+		want(b, "unknown field", e.Extra["color"], "red")
+	})
+}
+
+// Members that cannot be used once stopped the batch after part of it was added, and each next round added that part again (PITFALLS A3).
+func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
+	headers := make([]string, 5000)
+	for i := range headers {
+		headers[i] = fmt.Sprintf(`"h:%d":"v"`, i)
+	}
+	bad := map[string]string{
+		"boolean": `{"h:a":true}`, "nested": `{"h:a":{"b":"c"}}`, "list": `{"h:a":["b"]}`, "number": `{"h:a":12345678901234567}`, "array": `["a","b"]`,
+		"top number": `5`, "top string": `"x"`, "top null": `null`, "broken": `{"h:a":"b"`, "empty": ``, "text": `hello`, "5000 headers": "{" + strings.Join(headers, ",") + "}",
+		"not UTF-8": "{\"h:a\":\"\xff\xfe\"}", "name not UTF-8": "{\"h:\xc3\":\"a\"}", "payload in meta": `{"payload":"x"}`, "due in meta": `{"due_ms":"5"}`,
+		"attempt": `{"attempt":"abc"}`, "attempt 0": `{"attempt":"0"}`, "attempt 1e3": `{"attempt":"1e3"}`, "empty id": `{"id":""}`, "separator": `{"id":"a\u001fb"}`,
+		"expires": `{"expires_ms":"soon"}`, "max_attempts": `{"max_attempts":"-1"}`, "huge": `{"h:a":"` + strings.Repeat("x", 600<<10) + `"}`,
+		"surrogate": `{"h:a":"\ud800"}`, "low surrogate": `{"h:a":"\udc00x"}`,
+	}
+	everywhere(t, func(b *bench) {
+		bad := maps.Clone(bad)
+		if b.inProcess() {
+			delete(bad, "surrogate") // its decoder replaces what is no character, as Go's does
+			delete(bad, "low surrogate")
+		}
+		score := 0
+		put := func(member, meta string) {
+			score++
+			b.do("HSET", b.k.Payload, member, "payload of "+member)
+			b.do("HSET", b.k.Meta, member, meta)
+			b.do("ZADD", b.k.Due, strconv.Itoa(score), member)
+		}
+		good := 0
+		for name, meta := range bad {
+			put("good-"+strconv.Itoa(good), `{"h:a":"b"}`)
+			good++
+			put(name, meta)
+		}
+		put("\xff\xfe", `{}`)
+		put("x"+Separator+"g"+Separator+"5-1", `{"for":"g"}`) // a retry whose meta lost its ID
+		put("good-last", `{}`)
+		good++
+		buried := 0
+		for range 3 {
+			d := b.drain(1000)
+			want(b, "refusal", d.Refusal, "")
+			buried += d.Buried
+		}
+		if buried != len(bad)+2 {
+			b.Errorf("buried %d of %d; delivered %q", buried, len(bad)+2, ids(b.entries(b.k.Stream)))
+		}
+		b.wantState(fmt.Sprintf("due=0 payload=0 meta=0 stream=%d dead=%d", good, len(bad)+2))
+		seen := map[string]bool{}
+		for _, e := range b.entries(b.k.Stream) {
+			if !strings.HasPrefix(e.ID, "good-") || seen[e.ID] || string(e.Payload) != "payload of "+e.ID {
+				b.Errorf("delivered %q", e.ID)
+			}
+			seen[e.ID] = true
+		}
+		for _, e := range b.entries(b.k.Dead) {
+			meta, known := bad[e.ID]
+			if e.ID == "x" {
+				known, meta = true, `{"for":"g"}`
+				want(b, "group of a retry", e.Group, "g")
+			} else if e.ID == "\xff\xfe" {
+				known, meta = true, `{}`
+			} else {
+				want(b, e.ID+" payload", string(e.Payload), "payload of "+e.ID)
+			}
+			if !known || seen[e.ID] || e.Extra[FieldMeta] != meta || e.Reason != ReasonMalformed || e.Error == "" || e.Dead.IsZero() {
+				b.Errorf("dead letter %q: reason %q, error %q, meta %.60q", e.ID, e.Reason, e.Error, e.Extra[FieldMeta])
+			}
+			seen[e.ID] = true
+		}
+	})
+}
+
+func TestDrainBuriesJSONNull(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("HSET", b.k.Meta, "m", `{"h:a":null}`)
+		b.do("ZADD", b.k.Due, "1", "m")
+		want(b, "buried", b.drain(10).Buried, 1)
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1")
+	})
+}
+
+func TestRetryWithoutItsMetaIsBuriedWithItsGroup(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		e := b.deliver([]string{"billing/eu 1"}, "m")[0]
+		b.fail("billing/eu 1", e.EntryID, ActionRetry, ReasonMaxAttempts, "x")
+		b.do("DEL", b.k.Meta)
+		b.makeDue()
+		want(b, "buried", b.drain(10).Buried, 1)
+		d := b.entries(b.k.Dead)[0]
+		want(b, "id", d.ID, "m")
+		want(b, "group", d.Group, "billing/eu 1")
+		want(b, "payload", string(d.Payload), "payload of m")
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1")
+	})
+}
+
+// A stream two short of its last possible ID takes two and refuses the third: what was added is removed, the rest waits.
+func TestStreamThatRefusesStopsTheBatch(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("XADD", b.k.Stream, "18446744073709551615-18446744073709551613", "id", "filler", "payload", "")
+		for i := range 5 {
+			b.do("ZADD", b.k.Due, strconv.Itoa(i+1), fmt.Sprint("m", i))
+			b.do("HSET", b.k.Payload, fmt.Sprint("m", i), "p")
+		}
+		d := b.drain(10)
+		want(b, "moved", d.Moved, 2)
+		want(b, "wait", d.Wait, 0)
+		if d.Refusal == "" {
+			b.Fatal("no refusal told")
+		}
+		for range 3 {
+			if d := b.drain(10); d.Moved != 0 || d.Refusal == "" {
+				b.Fatalf("%+v", d)
+			}
+			b.wantState("due=3 payload=3 meta=0 stream=3 dead=0")
+		}
+		first := ids(b.entries(b.k.Stream))
+		b.do("DEL", b.k.Stream)
+		want(b, "moved into a new stream", b.drain(10).Moved, 3)
+		wantList(b, "delivered", append(first, ids(b.entries(b.k.Stream))...), "filler", "m0", "m1", "m2", "m3", "m4")
+	})
+}
+
+func TestDeadStreamThatRefusesStopsTheBatchBeforeTheMalformed(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.fillStream(b.k.Dead)
+		for i, meta := range []string{"{}", "broken", "{}"} {
+			b.do("ZADD", b.k.Due, strconv.Itoa(i+1), fmt.Sprint("m", i))
+			b.do("HSET", b.k.Meta, fmt.Sprint("m", i), meta)
+		}
+		want(b, "moved", b.drain(10).Moved, 1)
+		for range 3 {
+			if d := b.drain(10); d.Moved != 0 || d.Buried != 0 || d.Refusal == "" {
+				b.Fatalf("%+v", d)
+			}
+		}
+		b.wantState("due=2 payload=0 meta=2 stream=1 dead=1")
+		b.do("DEL", b.k.Dead)
+		if d := b.drain(10); d.Moved != 1 || d.Buried != 1 {
+			b.Fatalf("%+v", d)
+		}
+	})
+}

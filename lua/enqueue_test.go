@@ -1,0 +1,238 @@
+package lua
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestEnqueueGivesEachMessageItsVerdict(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		now := b.now()
+		verdicts := b.enqueue(
+			Item{ID: "later", When: After(time.Hour), Payload: []byte("x"), Meta: EncodeMeta(map[string]string{"a": "b"}, 3, time.Time{})},
+			Item{ID: "at", When: At(time.UnixMilli(now + 7_200_000)), Payload: []byte("y"), Dedup: Refuse},
+			Item{ID: "now", When: After(0), Payload: []byte("z")},
+			Item{ID: "past", When: At(time.UnixMilli(1_500_000_000_000)), Payload: nil},
+			Item{ID: "later", When: After(time.Minute), Dedup: Refuse},
+			Item{ID: "later", When: After(time.Minute), Dedup: Fresh},
+			Item{ID: "bad", When: After(0), Meta: "[]"},
+		)
+		wantList(b, "verdicts", verdicts, Scheduled, Scheduled, Ready, Ready, Duplicate, Duplicate, Malformed)
+		b.wantState("due=2 payload=2 meta=1 stream=2 dead=0")
+		want(b, "due time of at", int64(b.dueOf("at")), now+7_200_000)
+		if d := int64(b.dueOf("later")); d < now+3_600_000 || d > b.now()+3_600_000 {
+			b.Fatalf("a relative due time of an hour is %d ms from now", d-now)
+		}
+		es := b.entries(b.k.Stream)
+		wantList(b, "ready", ids(es), "now", "past")
+		want(b, "payload", string(es[0].Payload), "z")
+		want(b, "attempt", es[0].Attempt, 1)
+		want(b, "due of past", es[1].Due.UnixMilli(), 1_500_000_000_000)
+		raw := b.raw(b.k.Stream)[1].FieldValues
+		wantList(b, "fields of an entry", raw, fields("id", "past", "payload", "", "attempt", "1", "due_ms", "1500000000000")...)
+	})
+}
+
+func TestEnqueueReceiptsSayWhenItIsDue(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		from := b.now()
+		r, err := Enqueue(b.ctx, b.c, b.k, Token{}, []Item{{ID: "a", When: After(1500 * time.Millisecond)}, {ID: "b", When: "1795216995123"}, {ID: "c", When: "+0.25"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if d := r[0].Due.UnixMilli(); d < from+1500 || d > b.now()+1500 || float64(d) != b.dueOf("a") {
+			b.Fatalf("due %d ms after the call", d-from)
+		}
+		want(b, "due of b", r[1].Due.UnixMilli(), 1795216995123)
+		want(b, "due of c, a quarter of a millisecond from now, is rounded up and", r[2].Verdict, Scheduled)
+	})
+}
+
+func TestEnqueueGoesStraightToReadyOnlyInOrder(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.enqueue(Item{ID: "future", When: After(time.Hour)})
+		wantList(b, "with nothing overdue", b.enqueue(Item{ID: "1", When: After(0)}), Ready)
+		b.do("ZADD", b.k.Due, ms(b.now()-5), "overdue")
+		wantList(b, "with a message overdue", b.enqueue(Item{ID: "2", When: After(0)}), Scheduled)
+		b.drain(10)
+		wantList(b, "order", ids(b.entries(b.k.Stream)), "1", "overdue", "2")
+
+		if err := Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields("held", "1")); err != nil {
+			b.Fatal(err)
+		}
+		wantList(b, "on a held queue", b.enqueue(Item{ID: "3", When: After(0)}), Scheduled)
+		if err := Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields("held", "")); err != nil {
+			b.Fatal(err)
+		}
+		b.drain(10)
+		wantList(b, "held no more", b.enqueue(Item{ID: "4", When: After(0)}), Ready)
+		wantList(b, "order", ids(b.entries(b.k.Stream)), "1", "overdue", "2", "3", "4")
+	})
+}
+
+// An expired message that was due at once went straight to its readers: only drain looked at the expiry.
+func TestEnqueueDoesNotDeliverWhatIsExpired(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		expired := EncodeMeta(nil, 0, time.UnixMilli(b.now()-1))
+		valid := EncodeMeta(nil, 0, time.UnixMilli(b.now()+3_600_000))
+		b.enqueue(Item{ID: "ok", When: After(0), Meta: valid}, Item{ID: "late", When: After(0), Meta: expired, Payload: []byte("p")})
+		b.drain(10)
+		wantList(b, "ready", ids(b.entries(b.k.Stream)), "ok")
+		dead := b.entries(b.k.Dead)
+		wantList(b, "dead letters", ids(dead), "late")
+		want(b, "reason", dead[0].Reason, ReasonExpired)
+		b.wantState("due=0 payload=0 meta=0 stream=1 dead=1")
+	})
+}
+
+func TestEnqueueKeepsPayloadAndHeadersAsTheyAre(t *testing.T) {
+	binary := make([]byte, 256)
+	for i := range binary {
+		binary[i] = byte(i)
+	}
+	headers := map[string]string{
+		"ascii": "plain", "ünï": "Grüße, 世界 🚀", "json": `{"a":[1,"\\"]}` + "\t\r\n\x00\x7f", "html": "<b>&</b>", "empty": "", "u2028": "\u2028\u2029",
+	}
+	everywhere(t, func(b *bench) {
+		meta := EncodeMeta(headers, 7, time.UnixMilli(1_900_000_000_123))
+		b.enqueue(
+			Item{ID: "direct 世界", When: After(0), Payload: binary, Meta: meta},
+			Item{ID: "due 世界", When: After(time.Hour), Payload: binary, Meta: meta},
+			Item{ID: "empty", When: After(2 * time.Hour)})
+		b.makeDue()
+		b.drain(10)
+		es := b.entries(b.k.Stream)
+		wantList(b, "ready", ids(es), "direct 世界", "due 世界", "empty")
+		for _, e := range es[:2] {
+			if !slices.Equal(e.Payload, binary) {
+				b.Errorf("%s: payload arrived changed", e.ID)
+			}
+			for name, value := range headers {
+				want(b, e.ID+" header "+name, e.Headers[name], value)
+			}
+			want(b, "number of headers", len(e.Headers), len(headers))
+			want(b, "max_attempts", e.MaxAttempts, 7)
+			want(b, "expires", e.Expires.UnixMilli(), 1_900_000_000_123)
+			want(b, "unknown fields", len(e.Extra), 0)
+		}
+		b.wantState("due=0 payload=0 meta=0 stream=3 dead=0")
+	})
+}
+
+// A body that a raw producer left behind (ZADD, drain, HSET) must not be attached to a later message of that ID.
+func TestEnqueueDoesNotInheritAnOrphanedBody(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("HSET", b.k.Payload, "m", "stale")
+		b.do("HSET", b.k.Meta, "m", `{"h:stale":"1"}`)
+		b.enqueue(Item{ID: "m", When: After(time.Hour)})
+		b.wantState("due=1 payload=0 meta=0 stream=0 dead=0")
+		b.makeDue()
+		b.drain(1)
+		e := b.entries(b.k.Stream)[0]
+		want(b, "payload", string(e.Payload), "")
+		want(b, "headers", len(e.Headers), 0)
+	})
+}
+
+func TestEqualDueTimesKeepTheOrderOfTheirIDs(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		var items []Item
+		var order []string
+		for i := range 50 {
+			order = append(order, fmt.Sprintf("id-%03d", i))
+			items = append(items, Item{ID: order[i], When: At(time.UnixMilli(b.now() + 1_000_000))})
+		}
+		slices.Reverse(items)
+		b.enqueue(items...)
+		b.do("ZADD", b.k.Due, "5", "zz-first")
+		for _, id := range order {
+			b.do("ZADD", b.k.Due, "XX", "6", id)
+		}
+		b.drain(100)
+		wantList(b, "order", ids(b.entries(b.k.Stream)), append([]string{"zz-first"}, order...)...)
+	})
+}
+
+func TestEnqueueWakesOnlyForAnEarlierHead(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		steps := []struct {
+			name string
+			item Item
+			wake bool
+		}{
+			{"first", Item{ID: "a", When: After(time.Hour)}, true},
+			{"later", Item{ID: "b", When: After(2 * time.Hour)}, false},
+			{"earlier", Item{ID: "c", When: After(time.Minute)}, true},
+			{"duplicate", Item{ID: "a", When: After(time.Second), Dedup: Refuse}, false},
+			{"ready", Item{ID: "d", When: After(0)}, false},
+		}
+		for _, step := range steps {
+			before := b.token()
+			b.enqueue(step.item)
+			want(b, step.name+": new token", b.token() != before, step.wake)
+			want(b, "length of wake", b.count("XLEN", b.k.Wake), 1)
+		}
+		want(b, "due of the token", b.raw(b.k.Wake)[0].FieldValues[0].Value, ms(int64(b.dueOf("c"))))
+	})
+}
+
+func TestEnqueueIntoAFullStreamKeepsTheMessage(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.fillStream(b.k.Stream)
+		wantList(b, "verdict", b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("p")}), Scheduled)
+		b.wantState("due=1 payload=1 meta=0 stream=1 dead=0")
+	})
+}
+
+// fillStream gives a stream the last possible ID, after which it refuses every entry.
+func (b *bench) fillStream(key string) {
+	b.Helper()
+	b.do("XADD", key, "18446744073709551615-18446744073709551615", "id", "last", "payload", "")
+}
+
+// A time or window that does not parse once raised in the middle of a batch: what came before it was stored, and nobody was told.
+func TestEnqueueRefusesABatchWithABadTimeWhole(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for _, bad := range []Item{{ID: "bad"}, {ID: "bad", When: "soon"}, {ID: "bad", When: "nan"}, {ID: "bad", When: "+"}, {ID: "bad", When: "1", Dedup: "x"}} {
+			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Minute}, []Item{{ID: "good", When: After(time.Hour)}, bad})
+			if err == nil || Ambiguous(err) {
+				b.Fatalf("%+v: %v", bad, err)
+			}
+			b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
+			want(b, "remembered", b.count("ZCARD", b.k.Seen), 0)
+		}
+	})
+}
+
+func TestEnqueueTakesALargeBatch(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		items := make([]Item, 3000)
+		for i := range items {
+			items[i] = Item{ID: fmt.Sprint("m", i), When: After(time.Hour), Payload: []byte("p"), Dedup: Window(time.Hour)}
+		}
+		for _, v := range b.enqueueAs(Token{Name: "big", Window: time.Hour}, items...) {
+			want(b, "verdict", v, Scheduled)
+		}
+		for _, v := range b.enqueueAs(Token{Name: "other", Window: time.Hour}, items...) {
+			want(b, "verdict", v, Duplicate)
+		}
+		for _, v := range b.enqueueAs(Token{Name: "other", Window: time.Hour}, items...) {
+			want(b, "verdict of the repeat", v, Duplicate)
+		}
+		b.wantState("due=3000 payload=3000 meta=0 stream=0 dead=0")
+		if b.inProcess() {
+			return // ZUNIONSTORE with weights
+		}
+		b.makeDueAll()
+		want(b, "moved", b.drain(3000).Moved, 3000)
+		b.wantState("due=0 payload=0 meta=0 stream=3000 dead=0")
+	})
+}
+
+// makeDueAll is makeDue in one round trip, for many members.
+func (b *bench) makeDueAll() {
+	b.Helper()
+	b.do("ZUNIONSTORE", b.k.Due, "1", b.k.Due, "WEIGHTS", "0.0001")
+}

@@ -1,0 +1,192 @@
+package lua
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// exit is a way out of the pending list, and what its winner leaves behind.
+type exit struct {
+	name      string
+	action    Action // when it goes through Retry
+	due, dead int
+	do        func(b *bench, group, entry string) bool
+}
+
+func exits() []exit {
+	failed := func(action Action, won Outcome) func(b *bench, group, entry string) bool {
+		return func(b *bench, group, entry string) bool {
+			out, err := Retry(b.ctx, b.c, b.k, group, policy, []Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: ReasonDeadLetter, Error: "boom"}})
+			if err != nil || out[0] != won && out[0] != Lost {
+				b.Errorf("%s: %v %v", action, out, err)
+				return false
+			}
+			return out[0] == won
+		}
+	}
+	return []exit{
+		{"ack", "", 0, 0, func(b *bench, group, entry string) bool {
+			won, err := Ack(b.ctx, b.c, b.k, group, []Held{{Entry: entry}})
+			if err != nil {
+				b.Error(err)
+				return false
+			}
+			return won[0]
+		}},
+		{"XACK", "", 0, 0, func(b *bench, group, entry string) bool {
+			n, err := b.try("XACK", b.k.Stream, group, entry).AsInt64()
+			if err != nil {
+				b.Error(err)
+			}
+			return n == 1
+		}},
+		{"retry", ActionRetry, 1, 0, failed(ActionRetry, Retried)},
+		{"release", ActionRelease, 1, 0, failed(ActionRelease, Released)},
+		{"dead-letter", ActionDead, 0, 1, failed(ActionDead, Buried)},
+		{"reclaim", "", 1, 0, func(b *bench, group, _ string) bool {
+			r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, Limit: 1, MaxBytes: 1 << 20})
+			if err != nil || r.Stuck+r.Skipped+r.Buried > 0 {
+				b.Errorf("%+v %v", r, err)
+			}
+			return r.Retried == 1
+		}},
+	}
+}
+
+// Every pair of exits, one after the other on the same delivery: the first wins, the second is told and leaves no trace. Scripts
+// run one at a time, so these are all the interleavings there are.
+func TestExitsAreGuarded(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for i, first := range exits() {
+			for j, second := range exits() {
+				b := b.queue(fmt.Sprintf("q%d-%d", i, j))
+				e := b.deliver([]string{"g"}, "m")[0]
+				name := first.name + " before " + second.name
+				want(b, name+": first won", first.do(b, "g", e.EntryID), true)
+				after := b.state("g")
+				want(b, name+": second won", second.do(b, "g", e.EntryID), false)
+				b.wantState(after, "g")
+				want(b, name+": scheduled", b.count("ZCARD", b.k.Due), first.due)
+				want(b, name+": dead letters", b.count("XLEN", b.k.Dead), first.dead)
+				want(b, name+": pending", b.pending("g"), 0)
+			}
+		}
+	})
+}
+
+// The same with all exits at once from connections of their own, on many entries.
+func TestExitsRacingAreWonOnce(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		var names []string
+		for i := range 25 {
+			names = append(names, fmt.Sprint("m", i))
+		}
+		es := b.deliver([]string{"g"}, names...)
+		var mu sync.Mutex
+		won, due, dead := 0, 0, 0
+		var wg sync.WaitGroup
+		for _, x := range exits() {
+			own := newBench(b.T, b.s)
+			own.k = b.k
+			wg.Go(func() {
+				for _, e := range es {
+					if x.do(own, "g", e.EntryID) {
+						mu.Lock()
+						won, due, dead = won+1, due+x.due, dead+x.dead
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		want(b, "won", won, len(es))
+		want(b, "retries", b.count("ZCARD", b.k.Due), due)
+		want(b, "dead letters", b.count("XLEN", b.k.Dead), dead)
+		want(b, "pending", b.pending("g"), 0)
+	})
+}
+
+// After a failover an entry ID may stand for another message: the holder of the old one must not take the new one away.
+func TestExitsCompareTheMessageID(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		e := b.deliver([]string{"g"}, "new")[0]
+		before := b.state("g")
+		for _, action := range []Action{ActionRetry, ActionDead, ActionRelease} {
+			out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{e.EntryID, "old"}, Action: action, Delay: -1}})
+			if err != nil || out[0] != Lost {
+				b.Fatalf("%s: %v %v", action, out, err)
+			}
+			b.wantState(before, "g")
+		}
+		out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{e.EntryID, "new"}, Action: ActionRetry, Delay: -1}})
+		if err != nil || out[0] != Retried {
+			b.Fatalf("%v %v", out, err)
+		}
+	})
+}
+
+// A retry is for one group. Whatever any other group does with it, it is acknowledged and no more: retries cannot multiply.
+func TestExitsOfAForeignRetryOnlyAcknowledge(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for i, x := range exits() {
+			b := b.queue(fmt.Sprint("q", i))
+			b.groups("a", "b")
+			b.do("XADD", b.k.Stream, "*", "id", "m", "payload", "p", "attempt", "9", "due_ms", "5", "for", "a")
+			e := b.read("b", "c", 1)[0]
+			b.read("a", "c", 1)
+			switch {
+			case x.name == "reclaim":
+				want(b, "reclaimed", b.reclaim("b", 0), Reclaimed{Skipped: 1})
+			case x.action == "":
+				want(b, x.name, x.do(b, "b", e.EntryID), true)
+			default:
+				want(b, x.name, b.fail("b", e.EntryID, x.action, "", ""), Skipped)
+			}
+			b.wantState("due=0 payload=0 meta=0 stream=1 dead=0 a=1 b=0", "a", "b")
+			b.ack("a", Held{Entry: e.EntryID})
+			want(b, "left", b.count("XLEN", b.k.Stream), 0)
+		}
+	})
+}
+
+// Three groups that fail everything: once each retry went to all of them, six attempts made 729 dead letters from one message
+// (PITFALLS A1). Now every group has one chain.
+func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		groups := []string{"a", "b", "c"}
+		b.groups(groups...)
+		b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("p")})
+		six := Attempts{Max: 6, Delays: []time.Duration{0}}
+		failed, given := map[string]int{}, 0
+		for range 12 {
+			for _, g := range groups {
+				for _, e := range b.read(g, "c", 1000) {
+					given++
+					out, err := Retry(b.ctx, b.c, b.k, g, six, []Failure{{Held: Held{e.EntryID, e.ID}, Action: ActionRetry, Delay: -1, Reason: ReasonMaxAttempts}})
+					if err != nil {
+						b.Fatal(err)
+					}
+					if out[0] != Skipped {
+						failed[g]++
+						want(b, "attempt", e.Attempt, failed[g])
+					}
+				}
+			}
+			b.makeDue()
+			b.drain(1000)
+		}
+		for _, g := range groups {
+			want(b, "failures of "+g, failed[g], 6)
+		}
+		want(b, "deliveries, of which most were skipped", given, 3+3*5*3)
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=3 a=0 b=0 c=0", groups...)
+		seen := map[string]bool{}
+		for _, d := range b.entries(b.k.Dead) {
+			seen[d.Group] = true
+			want(b, "attempt of the dead letter", d.Attempt, 6)
+		}
+		want(b, "groups with a dead letter", len(seen), 3)
+	})
+}

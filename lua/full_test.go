@@ -1,0 +1,100 @@
+package lua
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// G9: at maxmemory only enqueue is refused, whole, with a typed error. Everything that delivers, acknowledges, heals or frees goes on.
+func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
+	t.Run("own", func(t *testing.T) {
+		b := newBench(t, redistest.Own(t, "--maxmemory", "12mb", "--maxmemory-policy", "noeviction"))
+		b.fixture()
+		n := 0
+		for ; ; n += 10 {
+			items := make([]Item, 10)
+			for i := range items {
+				items[i] = Item{ID: fmt.Sprint("fill", n+i), When: After(time.Hour), Payload: make([]byte, 32<<10), Dedup: Window(time.Hour)}
+			}
+			if _, err := Enqueue(b.ctx, b.c, b.k, Token{Name: fmt.Sprint("t", n), Window: time.Hour}, items); err != nil {
+				if !errors.Is(err, ErrFull) {
+					t.Fatal(err)
+				}
+				break
+			}
+			if n > 1000 {
+				t.Fatal("the server is never full")
+			}
+		}
+		want(b, "a refused batch left members", b.count("ZCARD", b.k.Due), n+1)
+		want(b, "a refused batch left bodies", b.count("HLEN", b.k.Payload), n+2)
+		want(b, "a refused batch left windows", b.count("ZCARD", b.k.Seen), n+n/10)
+		b.do("CONFIG", "SET", "maxmemory", "0")
+		b.fullServer()
+	})
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		if !strings.Contains(s.Name(), "docker") {
+			t.Logf("%s is not this test's to fill", s.Name())
+			return
+		}
+		b := newBench(t, s)
+		b.fixture()
+		b.fullServer()
+	})
+}
+
+// fullServer runs every call on a server that refuses writes, each on a queue of its own with something to act on.
+func (b *bench) fullServer() {
+	b.Helper()
+	queues := map[string]*bench{}
+	for _, c := range calls() {
+		q := b.queue(c.script.name)
+		q.g = NewGlobals(b.g.Queues + c.script.name)
+		q.fixture()
+		q.do("HSET", q.k.Payload, "orphan", "p")
+		if c.script == trimScript {
+			q.do("XACK", q.k.Stream, "g", "5-1")
+		}
+		queues[c.script.name] = q
+	}
+	b.do("CONFIG", "SET", "maxmemory", "1")
+	defer b.do("CONFIG", "SET", "maxmemory", "0")
+	if err := b.try("SET", b.k.Policy+"x", "y").Error(); err == nil || !strings.HasPrefix(err.Error(), "OOM") {
+		b.Fatalf("the server takes a plain write: %v", err)
+	}
+	before := b.dump()
+	for _, item := range []Item{
+		{ID: "now", When: After(0), Payload: []byte("p")}, {ID: "later", When: After(time.Hour), Payload: []byte("p"), Dedup: Window(time.Hour)},
+		{ID: "due", When: After(time.Hour), Dedup: Fresh},
+	} {
+		_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "full", Window: time.Hour}, []Item{item, {ID: "and", When: After(0)}, item})
+		if !errors.Is(err, ErrFull) || Ambiguous(err) || Temporary(err) {
+			b.Fatalf("enqueue of %s: %v", item.ID, err)
+		}
+	}
+	for key, now := range b.dump() {
+		if now != before[key] {
+			b.Fatalf("a refused enqueue changed %s:\n%s\n%s", key, before[key], now)
+		}
+	}
+	same := map[string]bool{"enqueue": true, "survey": true, "drop_consumer": true} // change nothing that dump shows
+	for _, c := range calls() {
+		q := queues[c.script.name]
+		before := fmt.Sprint(q.dump())
+		switch err := c.run(q); {
+		case c.script == enqueueScript:
+			want(b, "enqueue is refused", errors.Is(err, ErrFull), true)
+		case err != nil:
+			b.Errorf("%s on a full server: %v", c.script.name, err)
+		}
+		want(b, c.script.name+" changed nothing", fmt.Sprint(q.dump()) == before, same[c.script.name])
+	}
+	queues["retry"].wantState("due=2 payload=3 meta=2 stream=0 dead=2")
+	queues["redrive"].wantState("due=2 payload=3 meta=2 stream=2 dead=0")
+	queues["drain"].wantState("due=0 payload=1 meta=0 stream=3 dead=1")
+}

@@ -1,0 +1,376 @@
+package lua
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// notInProcess names the tests that the in-process server of dev cannot pass, each with what that server lacks. Every other test
+// that goes through everywhere runs on it, too.
+var notInProcess = map[string]string{}
+
+func init() {
+	for reason, tests := range map[string][]string{
+		"a deleted entry stays in its pending lists for ever: XAUTOCLAIM and XCLAIM neither drop nor report it": {
+			"TestReclaimReportsLostBodies", "TestExtendBuriesALostBody",
+		},
+		"JUSTID adds to the delivery counter": {"TestExtendLeavesTheCounterAlone"},
+		"the last generated ID is not kept, so that no stream is ever full": {
+			"TestStreamThatRefusesStopsTheBatch", "TestDeadStreamThatRefusesStopsTheBatchBeforeTheMalformed",
+			"TestDeadStreamThatRefusesLeavesEntriesPending", "TestEnqueueIntoAFullStreamKeepsTheMessage",
+		},
+		"JSON null decodes to an empty list":   {"TestDrainBuriesJSONNull"},
+		"NOACK entries are counted as pending": {"TestTrimCountsNoAckAsServed"},
+	} {
+		for _, name := range tests {
+			notInProcess[name] = reason
+		}
+	}
+}
+
+// bench is one queue on one server.
+type bench struct {
+	*testing.T
+	ctx context.Context
+	s   *redistest.Server
+	c   rueidis.Client
+	k   Keys
+	g   Globals
+}
+
+// everywhere runs f on the shared server, on every local image, and on the in-process server.
+func everywhere(t *testing.T, f func(b *bench)) {
+	t.Helper()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) { f(newBench(t, s)) })
+	t.Run("in-process", func(t *testing.T) {
+		parent, _, _ := strings.Cut(t.Name(), "/")
+		if reason := notInProcess[parent]; reason != "" {
+			t.Logf("not expected of the in-process server: %s", reason)
+			return
+		}
+		f(inProcess(t))
+	})
+}
+
+func inProcess(t *testing.T) *bench {
+	return newBench(t, redistest.At(t, "redis://"+miniredis.RunT(t).Addr(), "in-process"))
+}
+
+func newBench(t *testing.T, s *redistest.Server) *bench {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	prefix := s.Prefix(t)
+	return &bench{
+		T: t, ctx: ctx, s: s, k: NewKeys(prefix, "q"), g: NewGlobals(prefix),
+		c: s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 }),
+	}
+}
+
+func (b *bench) inProcess() bool { return strings.Contains(b.s.Name(), "in-process") }
+
+// queue is another queue of the same bench.
+func (b *bench) queue(name string) *bench {
+	other := *b
+	other.k = NewKeys(strings.TrimSuffix(b.g.Queues, ":queues"), name)
+	return &other
+}
+
+func (b *bench) try(words ...string) rueidis.RedisResult {
+	return b.c.Do(b.ctx, b.c.B().Arbitrary(words[0]).Args(words[1:]...).Build())
+}
+
+// do runs a command that must not fail.
+func (b *bench) do(words ...string) rueidis.RedisMessage {
+	b.Helper()
+	m, err := b.try(words...).ToMessage()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		b.Fatalf("%.200q: %v", words, err)
+	}
+	return m
+}
+
+func (b *bench) count(words ...string) int {
+	b.Helper()
+	m := b.do(words...)
+	n, err := m.AsInt64()
+	if err != nil {
+		b.Fatalf("%q: %v", words, err)
+	}
+	return int(n)
+}
+
+func (b *bench) texts(words ...string) []string {
+	b.Helper()
+	m := b.do(words...)
+	list, err := m.AsStrSlice()
+	if err != nil {
+		b.Fatalf("%q: %v", words, err)
+	}
+	return list
+}
+
+// text runs a command that answers with one string.
+func (b *bench) text(words ...string) string {
+	b.Helper()
+	m := b.do(words...)
+	s, err := m.ToString()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+func (b *bench) hash(key string) map[string]string {
+	b.Helper()
+	m := b.do("HGETALL", key)
+	h, err := m.AsStrMap()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return h
+}
+
+// now is the server's clock in ms.
+func (b *bench) now() int64 {
+	b.Helper()
+	t := b.texts("TIME")
+	s, _ := strconv.ParseInt(t[0], 10, 64)
+	us, _ := strconv.ParseInt(t[1], 10, 64)
+	return s*1000 + us/1000
+}
+
+func ms(n int64) string { return strconv.FormatInt(n, 10) }
+
+// entries reads a stream; raw keeps the field lists.
+func (b *bench) entries(key string) []Entry {
+	b.Helper()
+	var out []Entry
+	for _, e := range b.raw(key) {
+		out = append(out, ParseEntry(e.ID, e.FieldValues))
+	}
+	return out
+}
+
+func (b *bench) raw(key string) []rueidis.XRangeSlice {
+	b.Helper()
+	m := b.do("XRANGE", key, "-", "+")
+	list, err := m.AsXRangeSlices()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return list
+}
+
+func (b *bench) dueOf(member string) float64 {
+	b.Helper()
+	m := b.do("ZSCORE", b.k.Due, member)
+	f, err := m.AsFloat64()
+	if err != nil {
+		b.Fatalf("due time of %q: %v", member, err)
+	}
+	return f
+}
+
+// makeDue lets everything that is scheduled be due since 1970, in the order it was scheduled for.
+func (b *bench) makeDue() {
+	b.Helper()
+	for i, member := range b.texts("ZRANGE", b.k.Due, "0", "-1") {
+		b.do("ZADD", b.k.Due, "XX", strconv.Itoa(i+1), member)
+	}
+}
+
+func (b *bench) enqueue(items ...Item) []Verdict {
+	b.Helper()
+	return b.enqueueAs(Token{}, items...)
+}
+
+func (b *bench) enqueueAs(token Token, items ...Item) []Verdict {
+	b.Helper()
+	receipts, err := Enqueue(b.ctx, b.c, b.k, token, items)
+	if err != nil {
+		b.Fatal(err)
+	}
+	verdicts := make([]Verdict, len(receipts))
+	for i, r := range receipts {
+		verdicts[i] = r.Verdict
+	}
+	return verdicts
+}
+
+func (b *bench) drain(limit int) Drained {
+	b.Helper()
+	d, err := Drain(b.ctx, b.c, b.k, limit, 1<<20)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return d
+}
+
+func (b *bench) groups(names ...string) {
+	b.Helper()
+	for _, name := range names {
+		if _, err := EnsureGroup(b.ctx, b.c, b.k, name); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// read delivers up to n entries to a consumer.
+func (b *bench) read(group, consumer string, n int) []Entry {
+	b.Helper()
+	reply, err := b.try("XREADGROUP", "GROUP", group, consumer, "COUNT", strconv.Itoa(n), "STREAMS", b.k.Stream, ">").AsXReadSlices()
+	if rueidis.IsRedisNil(err) {
+		return nil
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	var out []Entry
+	for _, e := range reply[b.k.Stream] {
+		out = append(out, ParseEntry(e.ID, e.FieldValues))
+	}
+	return out
+}
+
+// deliver enqueues messages for now, has every group read them, and returns the entries.
+func (b *bench) deliver(groups []string, ids ...string) []Entry {
+	b.Helper()
+	b.groups(groups...)
+	for _, id := range ids {
+		b.enqueue(Item{ID: id, When: After(0), Payload: []byte("payload of " + id)})
+	}
+	var out []Entry
+	for _, group := range groups {
+		out = b.read(group, "c1", len(ids))
+		if len(out) != len(ids) {
+			b.Fatalf("%s was given %d of %d entries", group, len(out), len(ids))
+		}
+	}
+	return out
+}
+
+func (b *bench) pending(group string) int {
+	b.Helper()
+	m := b.do("XPENDING", b.k.Stream, group)
+	list, err := m.ToArray()
+	if err != nil {
+		b.Fatal(err)
+	}
+	n, _ := list[0].AsInt64()
+	return int(n)
+}
+
+// counter is how often a pending entry was delivered, by the server's count, and who holds it.
+func (b *bench) counter(group, entry string) (deliveries int64, owner string, idle int64) {
+	b.Helper()
+	m := b.do("XPENDING", b.k.Stream, group, entry, entry, "1")
+	list, _ := m.ToArray()
+	if len(list) == 0 {
+		b.Fatalf("%s is not pending in %s", entry, group)
+	}
+	one, _ := list[0].ToArray()
+	owner, _ = one[1].ToString()
+	idle, _ = one[2].AsInt64()
+	deliveries, _ = one[3].AsInt64()
+	return
+}
+
+// abandon makes a pending entry idle for an hour without counting a delivery.
+func (b *bench) abandon(group, consumer string, entries ...string) {
+	b.Helper()
+	for _, e := range entries {
+		n, _, _ := b.counter(group, e)
+		b.do("XCLAIM", b.k.Stream, group, consumer, "0", e, "IDLE", "3600000", "RETRYCOUNT", ms(n), "JUSTID")
+	}
+}
+
+var policy = Attempts{Max: 3, Delays: []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second}}
+
+// fail takes one entry out of a pending list.
+func (b *bench) fail(group, entry string, action Action, reason, text string) Outcome {
+	b.Helper()
+	out, err := Retry(b.ctx, b.c, b.k, group, policy, []Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: reason, Error: text}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out[0]
+}
+
+func (b *bench) reclaim(group string, minIdle time.Duration) Reclaimed {
+	b.Helper()
+	r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, MinIdle: minIdle, Limit: 100, MaxBytes: 1 << 20})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+// state sums up what is stored, for comparison in one line.
+func (b *bench) state(groups ...string) string {
+	b.Helper()
+	var s strings.Builder
+	fmt.Fprintf(&s, "due=%d payload=%d meta=%d stream=%d dead=%d", b.count("ZCARD", b.k.Due), b.count("HLEN", b.k.Payload),
+		b.count("HLEN", b.k.Meta), b.count("XLEN", b.k.Stream), b.count("XLEN", b.k.Dead))
+	for _, g := range groups {
+		fmt.Fprintf(&s, " %s=%d", g, b.pending(g))
+	}
+	return s.String()
+}
+
+func (b *bench) wantState(want string, groups ...string) {
+	b.Helper()
+	if got := b.state(groups...); got != want {
+		b.Fatalf("stored is %s, want %s", got, want)
+	}
+}
+
+// token is the ID of the wake token, "" when there is none.
+func (b *bench) token() string {
+	b.Helper()
+	if list := b.raw(b.k.Wake); len(list) > 0 {
+		return list[len(list)-1].ID
+	}
+	return ""
+}
+
+func want[T comparable](b testing.TB, what string, got, want T) {
+	b.Helper()
+	if got != want {
+		b.Fatalf("%s is %v, want %v", what, got, want)
+	}
+}
+
+func wantList[T comparable](b testing.TB, what string, got []T, want ...T) {
+	b.Helper()
+	if !slices.Equal(got, want) {
+		b.Fatalf("%s are %v, want %v", what, got, want)
+	}
+}
+
+func ids(entries []Entry) []string {
+	out := make([]string, len(entries))
+	for i, e := range entries {
+		out[i] = e.ID
+	}
+	return out
+}
+
+func fields(pairs ...string) []FieldValue {
+	var out []FieldValue
+	for i := 0; i < len(pairs); i += 2 {
+		out = append(out, FieldValue{Field: pairs[i], Value: pairs[i+1]})
+	}
+	return out
+}

@@ -1,0 +1,264 @@
+package lua
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// scripts lists every typed call's script.
+func scripts() []*script {
+	return []*script{
+		ackScript, cancelScript, configureScript, drainScript, dropConsumerScript, enqueueScript, ensureGroupScript, extendScript,
+		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, retryScript, surveyScript, trimScript,
+	}
+}
+
+// types is the data model: what each key that a header may name is.
+var types = map[string]string{
+	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash", "seen": "zset",
+	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
+}
+
+// header is what the comment at the top of a script says.
+type header struct {
+	keys, keyTypes, args, each []string
+	everyKey                   bool
+	uses                       []string
+}
+
+var (
+	keyLine  = regexp.MustCompile(`^KEYS\[(\d+)(\.\.\.)?\] ([a-z_, ]+) \(([a-z; ]+)\)$`)
+	argLine  = regexp.MustCompile(`^ARGV\[(\d+)(\.\.\.)?\] ([a-z_, ]+) \((.+)\)$`)
+	sections = []string{"", "Uses: ", "KEYS[", "ARGV[", "Returns: ", "Complexity: ", "If a command fails here: ", "Run twice: "}
+)
+
+// parseHeader reads a header and refuses one that is not in order.
+func parseHeader(name, text string) (header, error) {
+	var h header
+	at, seen := 0, map[int]bool{}
+	for i, line := range strings.Split(text, "\n") {
+		line, isComment := strings.CutPrefix(line, "-- ")
+		if !isComment {
+			break
+		}
+		section := 0
+		for s := 1; s < len(sections); s++ {
+			if strings.HasPrefix(line, sections[s]) {
+				section = s
+			}
+		}
+		if section < at || (i == 0) != (section == 0) || section != 2 && section != 3 && seen[section] {
+			return h, fmt.Errorf("line %d is out of order: %s", i+1, line)
+		}
+		at, seen[section] = section, true
+		switch section {
+		case 0:
+			if !strings.HasPrefix(line, name+": ") || !strings.HasSuffix(line, ".") {
+				return h, fmt.Errorf("the purpose is %q", line)
+			}
+		case 1:
+			h.uses = strings.Fields(strings.TrimPrefix(line, "Uses: "))
+		case 2:
+			m := keyLine.FindStringSubmatch(line)
+			if m == nil || m[1] != fmt.Sprint(len(h.keys)+1) || h.everyKey {
+				return h, fmt.Errorf("line %d: %s", i+1, line)
+			}
+			h.keys = append(h.keys, strings.Split(m[3], ", ")...)
+			h.keyTypes = append(h.keyTypes, strings.Split(m[4], "; ")...)
+			h.everyKey = m[2] != ""
+		case 3:
+			m := argLine.FindStringSubmatch(line)
+			if m == nil || m[1] != fmt.Sprint(len(h.args)+1) || h.each != nil {
+				return h, fmt.Errorf("line %d: %s", i+1, line)
+			}
+			if m[2] != "" {
+				h.each = strings.Split(m[3], ", ")
+			} else {
+				h.args = append(h.args, m[3])
+			}
+		}
+	}
+	for s := range sections {
+		if !seen[s] && s != 3 {
+			return h, fmt.Errorf("no line %q", sections[s])
+		}
+	}
+	if len(h.keys) != len(h.keyTypes) {
+		return h, fmt.Errorf("%d keys and %d types", len(h.keys), len(h.keyTypes))
+	}
+	return h, nil
+}
+
+func TestHeaders(t *testing.T) {
+	files, err := filepath.Glob("*.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var loaded []string
+	for _, s := range scripts() {
+		loaded = append(loaded, s.name+".lua")
+	}
+	slices.Sort(loaded)
+	wantList(t, "files that a typed call loads", loaded, files...)
+
+	for _, s := range scripts() {
+		t.Run(s.name, func(t *testing.T) {
+			text := read(s.name + ".lua")
+			h, err := parseHeader(s.name, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantList(t, "keys", s.keys, h.keys...)
+			wantList(t, "arguments", s.args, h.args...)
+			wantList(t, "repeated arguments", s.each, h.each...)
+			want(t, "everyKey", s.everyKey, h.everyKey)
+			for i, key := range h.keys {
+				want(t, "type of "+key, h.keyTypes[i], types[key])
+			}
+			if n := strings.Count(text, "\n"); n >= 80 {
+				t.Errorf("%d lines, want less than 80", n)
+			}
+			checkBody(t, h, text)
+		})
+	}
+}
+
+// checkBody holds the body against its header: how keys and arguments are bound, which types are checked, what is touched.
+func checkBody(t *testing.T, h header, text string) {
+	for _, forbidden := range []string{"#!", "cmsgpack", "redis.setresp", "loadstring", "redis.replicate_commands", "redis.REPL", "cjson.null"} {
+		if strings.Contains(text, forbidden) {
+			t.Errorf("uses %s", forbidden)
+		}
+	}
+	// Named locals: local a, b = KEYS[1], ARGV[1]; or {a = KEYS[1], ...}.
+	bound := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^local ([a-z_, ]+) = (.*)$`).FindAllStringSubmatch(text, -1) {
+		names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
+		for i := 0; i < min(len(names), len(values)) && len(names) == len(values); i++ {
+			bound[strings.TrimSuffix(strings.TrimPrefix(values[i], "tonumber("), ")")] = names[i]
+		}
+	}
+	for _, m := range regexp.MustCompile(`(\w+) = (?:delay_list\()?((?:KEYS|ARGV)\[\d+\])`).FindAllStringSubmatch(text, -1) {
+		if bound[m[2]] == "" {
+			bound[m[2]] = m[1]
+		}
+	}
+	for i, name := range h.keys {
+		if !h.everyKey {
+			want(t, fmt.Sprintf("local of KEYS[%d]", i+1), bound[fmt.Sprintf("KEYS[%d]", i+1)], name)
+		}
+	}
+	for i, name := range h.args {
+		if got, ok := bound[fmt.Sprintf("ARGV[%d]", i+1)]; ok && got != name {
+			t.Errorf("ARGV[%d] is bound to %s, the header says %s", i+1, got, name)
+		}
+	}
+	// The type check comes before the first write and covers every key.
+	check := regexp.MustCompile(`wrong_type\(\{([^}]*)\}\)`).FindStringSubmatchIndex(text)
+	if check == nil {
+		t.Fatal("no type check")
+	}
+	var names, kinds []string
+	for i, word := range strings.Split(text[check[2]:check[3]], ", ") {
+		if i%2 == 0 {
+			names = append(names, strings.TrimPrefix(word, "k."))
+		} else {
+			kinds = append(kinds, strings.Trim(word, "'"))
+		}
+	}
+	wantList(t, "checked keys", names, h.keys...)
+	wantList(t, "checked types", kinds, h.keyTypes...)
+	if first := strings.Index(text, "redis."); first < check[0] {
+		t.Errorf("touches Redis before the type check: %.60s", text[first:])
+	}
+	// Keys are told, never built.
+	for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '(?:CREATE|GROUPS|DELCONSUMER)')?, ([^,)]+)`).FindAllStringSubmatch(text, -1) {
+		key := strings.TrimPrefix(m[2], "k.")
+		if !slices.Contains(h.keys, key) && key != "target" {
+			t.Errorf("%s of %s, which is no key of the header", m[1], m[2])
+		}
+	}
+	if m := regexp.MustCompile(`KEYS\[\d\] *\.\.|\.\. *KEYS|['"][^'"]*:\{`).FindString(text); m != "" {
+		t.Errorf("builds a key name: %s", m)
+	}
+}
+
+func TestHeaderParserRefusesDisorder(t *testing.T) {
+	good := read("ack.lua")
+	if _, err := parseHeader("ack", good); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(good, "\n")
+	for i := range 8 {
+		without := strings.Join(slices.Delete(slices.Clone(lines), i, i+1), "")
+		if h, err := parseHeader("ack", without); err == nil && len(h.args)+len(h.each) == 3 {
+			t.Errorf("accepted without line %d: %s", i+1, lines[i])
+		}
+		if i < 7 {
+			swapped := slices.Clone(lines)
+			swapped[i], swapped[i+1] = swapped[i+1], swapped[i]
+			if _, err := parseHeader("ack", strings.Join(swapped, "")); err == nil {
+				t.Errorf("accepted with lines %d and %d swapped", i+1, i+2)
+			}
+		}
+	}
+}
+
+// A file that two calls load would have two opinions about its arguments; one that none loads would be dead text.
+func TestEveryScriptIsLoadedOnce(t *testing.T) {
+	counts := map[string]int{}
+	sources, _ := filepath.Glob("*.go")
+	for _, file := range sources {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`\bload\("(\w+)"`).FindAllStringSubmatch(string(text), -1) {
+			counts[m[1]]++
+		}
+	}
+	for _, s := range scripts() {
+		want(t, "calls that load "+s.name, counts[s.name], 1)
+		delete(counts, s.name)
+	}
+	if len(counts) > 0 {
+		t.Errorf("loaded, but not in scripts(): %v", slices.Collect(maps.Keys(counts)))
+	}
+}
+
+func TestLibrariesAreUsedAndBuildNoKeys(t *testing.T) {
+	files, _ := filepath.Glob("lib/*.lua")
+	used := map[string]bool{}
+	for _, s := range scripts() {
+		for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(read(s.name + ".lua"))[1]) {
+			used["lib/"+lib+".lua"] = true
+		}
+	}
+	for _, file := range files {
+		text := read(file)
+		if !used[file] {
+			t.Errorf("%s is used by no script", file)
+		}
+		if m := regexp.MustCompile(`KEYS|ARGV|cmsgpack|['"][^'"]*:\{`).FindString(text); m != "" {
+			t.Errorf("%s holds %q", file, m)
+		}
+		// A global would be an error on the first call only.
+		for _, m := range regexp.MustCompile(`(?m)^(?:function (\w+)|(\w+) = )`).FindAllStringSubmatch(text, -1) {
+			t.Errorf("%s sets the global %s%s", file, m[1], m[2])
+		}
+	}
+	for _, s := range scripts() {
+		if strings.Contains(Source(s.name), "\n--") {
+			t.Errorf("%s is sent with its comments", s.name)
+		}
+	}
+}

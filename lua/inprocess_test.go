@@ -1,0 +1,113 @@
+package lua
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// recorder keeps the words of every EVAL and EVALSHA.
+type recorder struct {
+	rueidis.Client
+	mu   sync.Mutex
+	sent [][]string
+}
+
+func (r *recorder) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if words := cmd.Commands(); strings.HasPrefix(words[0], "EVAL") {
+		r.mu.Lock()
+		r.sent = append(r.sent, slices.Clone(words))
+		r.mu.Unlock()
+	}
+	return r.Client.Do(ctx, cmd)
+}
+
+// Every script runs on the server that dev brings along; what it lacks is listed in notInProcess, and nothing else is left out.
+func TestScriptsRunOnTheInProcessServer(t *testing.T) {
+	for _, c := range calls() {
+		t.Run(c.script.name, func(t *testing.T) {
+			b := inProcess(t)
+			b.fixture()
+			if err := c.run(b); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	var tests []string
+	files, _ := filepath.Glob("*_test.go")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllStringSubmatch(string(text), -1) {
+			tests = append(tests, m[1])
+		}
+	}
+	for name, reason := range notInProcess {
+		if !slices.Contains(tests, name) {
+			t.Errorf("%s is not expected of the in-process server (%s), but there is no such test", name, reason)
+		}
+	}
+}
+
+// The header promises names, the Go call sends keys: they are the same thing.
+func TestCallsSendWhatTheHeaderSays(t *testing.T) {
+	aliases := map[string][]string{"settings": {"policy"}, "fields": {"payload", "meta"}}
+	for _, c := range calls() {
+		b := inProcess(t)
+		b.fixture()
+		r := &recorder{Client: b.c}
+		b.c = r
+		if err := c.run(b); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.sent) == 0 || len(r.sent) > 2 {
+			t.Fatalf("%s took %d commands", c.script.name, len(r.sent))
+		}
+		words := r.sent[0] // EVALSHA sha n key… arg…
+		keys := c.keys(b)
+		wantList(t, c.script.name+": keys", words[3:3+len(keys)], keys...)
+		for i, name := range c.script.keys {
+			_, last, _ := strings.Cut(keys[i], "}:")
+			if last == "" {
+				last = keys[i][strings.LastIndex(keys[i], ":")+1:]
+			}
+			if last != name && !slices.Contains(aliases[name], last) {
+				t.Errorf("%s: the header calls %s %q", c.script.name, keys[i], name)
+			}
+		}
+		n := len(words) - 3 - len(keys) - len(c.script.args)
+		if n < 0 || n > 0 && n%len(c.script.each) != 0 {
+			t.Errorf("%s: %d arguments do not fit", c.script.name, len(words)-3-len(keys))
+		}
+	}
+}
+
+func TestScriptRefusesWhatDoesNotFitItsHeader(t *testing.T) {
+	b := inProcess(t)
+	for _, c := range []struct {
+		s          *script
+		keys, args int
+	}{{ackScript, 2, 3}, {ackScript, 1, 0}, {ackScript, 1, 2}, {trimScript, 2, 4}, {surveyScript, 5, 0}, {surveyScript, 6, 1}} {
+		if _, err := c.s.run(b.ctx, b.c, make([]string, c.keys), make([]string, c.args)); err == nil {
+			t.Errorf("%s accepted %d keys and %d arguments", c.s.name, c.keys, c.args)
+		}
+	}
+}
+
+func TestScriptsAreLoadedOnDemand(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("SCRIPT", "FLUSH")
+		wantList(b, "verdicts", b.enqueue(Item{ID: "m", When: After(0)}), Ready)
+		wantList(b, "verdicts", b.enqueue(Item{ID: "n", When: After(0)}), Ready)
+		want(b, "entries", b.count("XLEN", b.k.Stream), 2)
+	})
+}

@@ -1,0 +1,242 @@
+package lua
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		now := b.now()
+		// Dead for long; dead, but stamped by a clock that was ahead; alive; a little ahead.
+		b.do("ZADD", b.g.Bridges, ms(now-3001), "old", ms(now+60_000), "future", ms(now-500), "other", ms(now+500), "ahead")
+		at, live, err := Heartbeat(b.ctx, b.c, b.g, "me", 3*time.Second)
+		if err != nil {
+			b.Fatal(err)
+		}
+		slices.Sort(live)
+		wantList(b, "live", live, "ahead", "me", "other")
+		if at.UnixMilli() < now || at.UnixMilli() > b.now() {
+			b.Fatalf("server's time %v", at)
+		}
+		want(b, "stored", b.count("ZCARD", b.g.Bridges), 3)
+		if _, live, err = Heartbeat(b.ctx, b.c, b.g, "me", 3*time.Second); err != nil || len(live) != 3 {
+			b.Fatal(live, err)
+		}
+	})
+}
+
+func TestRegisterOnlyAdds(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("HSET", b.g.Queues, "grown", "1,4")
+		for i, c := range []struct {
+			queues []string
+			added  int
+			wake   bool
+		}{{[]string{"grown", "a", "b"}, 2, true}, {[]string{"a", "grown"}, 0, false}, {nil, 0, false}} {
+			before := b.count("EXISTS", b.g.Wake)
+			tokens := b.raw(b.g.Wake)
+			n, err := Register(b.ctx, b.c, b.g, c.queues)
+			if err != nil {
+				b.Fatal(err)
+			}
+			want(b, fmt.Sprint("added ", i), n, c.added)
+			after := b.raw(b.g.Wake)
+			woke := before == 0 && len(after) == 1 || len(tokens) == 1 && tokens[0].ID != after[0].ID
+			want(b, "woke", woke, c.wake)
+		}
+		want(b, "queues", fmt.Sprint(b.hash(b.g.Queues)), "map[a:1 b:1 grown:1,4]")
+	})
+}
+
+func TestEnsureGroupStartsAtTheBeginning(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.many(2, 1)
+		for i, created := range []bool{true, false, false} {
+			got, err := EnsureGroup(b.ctx, b.c, b.k, "g")
+			if err != nil {
+				b.Fatal(err)
+			}
+			want(b, fmt.Sprint("created ", i), got, created)
+		}
+		want(b, "given", len(b.read("g", "c", 10)), 2)
+		empty := b.queue("empty")
+		if created, err := EnsureGroup(b.ctx, b.c, empty.k, "grüppe 1"); err != nil || !created {
+			b.Fatal(created, err)
+		}
+		want(b, "stream was made", empty.count("EXISTS", empty.k.Stream), 1)
+	})
+}
+
+func TestDropConsumersNeverDropsWhatTheyHold(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		drop := func(group string, names ...string) int {
+			n, err := DropConsumers(b.ctx, b.c, b.k, group, names)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return n
+		}
+		want(b, "without a stream", drop("g", "c1"), 0)
+		es := b.deliver([]string{"g"}, "m1", "m2")
+		b.do("XCLAIM", b.k.Stream, "g", "holds", "0", es[1].EntryID)
+		b.ack("g", Held{Entry: es[0].EntryID})
+		want(b, "dropped", drop("g", "holds", "c1"), 1)
+		want(b, "in another group", drop("nobody", "holds"), 0)
+		want(b, "pending", b.pending("g"), 1)
+		b.ack("g", Held{Entry: es[1].EntryID})
+		want(b, "dropped when it holds nothing", drop("g", "holds"), 1)
+	})
+}
+
+func TestConfigureWritesAndRemoves(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		set := func(pairs ...string) {
+			before := b.token()
+			if err := Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields(pairs...)); err != nil {
+				b.Fatal(err)
+			}
+			want(b, "woke", b.token() != before, true)
+		}
+		set("visibility_ms", "5000", "max_attempts", "7")
+		set("visibility_ms", "", "held", "1", "absent", "")
+		want(b, "policy", fmt.Sprint(b.hash(b.k.Policy)), "map[held:1 max_attempts:7]")
+		set("held", "", "max_attempts", "")
+		want(b, "exists", b.count("EXISTS", b.k.Policy), 0)
+	})
+}
+
+func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		now := b.now()
+		queues := map[string]*bench{}
+		var keys []Keys
+		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken", "strange"}
+		for _, name := range names {
+			queues[name] = b.queue(name)
+			keys = append(keys, queues[name].k)
+		}
+		queues["scheduled"].enqueue(Item{ID: "m", When: After(time.Hour), Payload: []byte("p")})
+		queues["overdue"].do("ZADD", queues["overdue"].k.Due, ms(now-5000), "m")
+		queues["strange"].do("ZADD", queues["strange"].k.Due, "-inf", "m")
+		queues["ready"].many(1, 1)
+		queues["pending"].deliver([]string{"g"}, "m")
+		es := queues["idle"].deliver([]string{"g"}, "m")
+		queues["idle"].ack("g", Held{Entry: es[0].EntryID})
+		queues["window"].do("ZADD", queues["window"].k.Seen, "5", "m")
+		queues["orphan"].do("HSET", queues["orphan"].k.Payload, "m", "p")
+		queues["broken"].do("SET", queues["broken"].k.Wake, "x")
+		looks, err := Survey(b.ctx, b.c, keys)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i, name := range names {
+			got, from := looks[i], looks[i]
+			got.Wait, got.Overdue, got.Token, got.Err = 0, 0, "", nil
+			want(b, name, got, map[string]Look{
+				"ready": {Busy: true}, "pending": {Busy: true}, "window": {Untidy: true}, "orphan": {Untidy: true, Orphans: true},
+			}[name])
+			switch name {
+			case "scheduled":
+				if from.Wait > time.Hour || from.Wait < time.Hour-time.Minute || from.Overdue != 0 {
+					b.Errorf("scheduled: %+v", from)
+				}
+				want(b, "token", from.Token, queues[name].token())
+			case "overdue":
+				if from.Wait != 0 || from.Overdue < 5*time.Second || from.Overdue > time.Minute {
+					b.Errorf("overdue: %+v", from)
+				}
+			case "strange":
+				if from.Wait != 0 || from.Overdue < 1000*time.Hour {
+					b.Errorf("strange: %+v", from)
+				}
+			case "broken":
+				if !errors.Is(from.Err, ErrWrongType) {
+					b.Errorf("broken: %v", from.Err)
+				}
+			default:
+				want(b, name+" wait", from.Wait < 0, true)
+				want(b, name+" token", from.Token, "0-0")
+			}
+			if name != "broken" && from.Err != nil {
+				b.Errorf("%s: %v", name, from.Err)
+			}
+		}
+	})
+}
+
+func TestSurveyLooksAtManyQueues(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		keys := make([]Keys, MaxSurvey)
+		for i := range keys {
+			q := b.queue(fmt.Sprint("q", i))
+			keys[i] = q.k
+		}
+		b.do("ZADD", keys[200].Due, "5", "m")
+		looks, err := Survey(b.ctx, b.c, keys)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i, l := range looks {
+			want(b, fmt.Sprint("overdue ", i), l.Overdue > 0, i == 200)
+		}
+		if looks, err = Survey(b.ctx, b.c, nil); err != nil || len(looks) != 0 {
+			b.Fatal(looks, err)
+		}
+	})
+}
+
+func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("HSET", b.k.Payload, "orphan", "p", "soon", "p", "kept", "p")
+		b.do("ZADD", b.k.Due, "5", "kept")
+		sweep := func(confirmed ...string) Swept {
+			s, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "", 100, confirmed)
+			if err != nil {
+				b.Fatal(err)
+			}
+			slices.Sort(s.Found)
+			return s
+		}
+		first := sweep()
+		want(b, "deleted at the first look", first.Deleted, 0)
+		want(b, "cursor", first.Cursor, "0")
+		wantList(b, "found", first.Found, "orphan", "soon")
+		// A producer in two steps: its member comes after the body.
+		b.do("ZADD", b.k.Due, "6", "soon")
+		second := sweep(append(first.Found, "never there")...)
+		want(b, "deleted", second.Deleted, 1)
+		want(b, "found", len(second.Found), 0)
+		want(b, "bodies", b.count("HLEN", b.k.Payload), 2)
+	})
+}
+
+func TestSweepOrphansGoesOnFromItsCursor(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		words := []string{"HSET", b.k.Meta}
+		for i := range 3000 {
+			words = append(words, fmt.Sprint("f", i), "v")
+		}
+		b.do(words...)
+		cursor, found, calls := "", map[string]bool{}, 0
+		for cursor != "0" {
+			s, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Meta, cursor, 100, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if len(s.Found) > 1000 && !b.inProcess() {
+				b.Fatalf("one look found %d", len(s.Found))
+			}
+			for _, f := range s.Found {
+				found[f] = true
+			}
+			if cursor, calls = s.Cursor, calls+1; calls > 1000 {
+				b.Fatal("never comes round")
+			}
+		}
+		want(b, "found", len(found), 3000)
+	})
+}

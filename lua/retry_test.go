@@ -1,0 +1,217 @@
+package lua
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func (b *bench) retry(group string, attempts Attempts, f Failure) Outcome {
+	b.Helper()
+	out, err := Retry(b.ctx, b.c, b.k, group, attempts, []Failure{f})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out[0]
+}
+
+func TestRetryComesBackForItsGroup(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("a", "b")
+		b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("p\x00\xff"), Meta: EncodeMeta(map[string]string{"trace": "ü"}, 5, time.UnixMilli(4_000_000_000_000))})
+		e := b.read("a", "c", 1)[0]
+		b.read("b", "c", 1)
+		from := b.now()
+		want(b, "outcome", b.fail("a", e.EntryID, ActionRetry, ReasonMaxAttempts, "boom"), Retried)
+		b.wantState("due=1 payload=1 meta=1 stream=1 dead=0 a=0 b=1", "a", "b")
+		if due := int64(b.dueOf("m" + Separator + "a" + Separator + e.EntryID)); due < from+10_000 || due > b.now()+10_000 {
+			b.Fatalf("due in %d ms, want 10 s", due-from)
+		}
+		b.makeDue()
+		b.drain(1)
+		r := b.read("a", "c", 1)[0]
+		want(b, "id", r.ID, "m")
+		want(b, "payload", string(r.Payload), "p\x00\xff")
+		want(b, "header", r.Headers["trace"], "ü")
+		want(b, "for", r.For, "a")
+		want(b, "attempt", r.Attempt, 2)
+		want(b, "error", r.Error, "boom")
+		want(b, "max_attempts", r.MaxAttempts, 5)
+		want(b, "expires", r.Expires.UnixMilli(), 4_000_000_000_000)
+		want(b, "due", r.Due.UnixMilli(), 1)
+		want(b, "extra", len(r.Extra), 0)
+		// The other group is given it as well, and frees it by acknowledging.
+		want(b, "the other group's", b.read("b", "c", 1)[0].EntryID, r.EntryID)
+		b.ack("b", Held{Entry: e.EntryID}, Held{Entry: r.EntryID})
+		b.ack("a", Held{Entry: r.EntryID})
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0 a=0 b=0", "a", "b")
+	})
+}
+
+// Two groups fail one entry and the same ID is scheduled again meanwhile: with the ID as member, one overwrote the other.
+func TestRetriesAreUniquePerGroupAndEntry(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		first := b.deliver([]string{"a", "b"}, "m")[0]
+		second := b.deliver([]string{"a", "b"}, "m")[0]
+		for _, g := range []string{"a", "b"} {
+			for _, e := range []Entry{first, second} {
+				want(b, "outcome", b.fail(g, e.EntryID, ActionRetry, "", g+e.EntryID), Retried)
+			}
+		}
+		wantList(b, "scheduled again", b.enqueue(Item{ID: "m", When: After(time.Minute), Payload: []byte("new"), Dedup: Refuse}), Scheduled)
+		b.wantState("due=5 payload=5 meta=4 stream=0 dead=0")
+		b.makeDue()
+		want(b, "moved", b.drain(10).Moved, 5)
+		seen := map[string]bool{}
+		for _, e := range b.entries(b.k.Stream) {
+			want(b, "id", e.ID, "m")
+			seen[e.For+"/"+e.Error+"/"+string(e.Payload)] = true
+		}
+		want(b, "different deliveries", len(seen), 5)
+	})
+}
+
+func TestRetryDelaysFollowTheAttempt(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("g")
+		many := Attempts{Max: 100, Delays: []time.Duration{time.Second, 2 * time.Second, 7 * time.Second}}
+		for _, c := range []struct {
+			attempt string
+			delay   time.Duration
+			want    int64
+		}{{"1", -1, 1000}, {"2", -1, 2000}, {"3", -1, 7000}, {"4", -1, 7000}, {"99", -1, 7000}, {"1", 0, 0}, {"2", time.Minute, 60_000}, {"1", 1500 * time.Microsecond, 2}} {
+			b.do("XADD", b.k.Stream, "*", "id", "m", "payload", "", "attempt", c.attempt, "due_ms", "5")
+			e := b.read("g", "c", 1)[0]
+			from := b.now()
+			want(b, "outcome", b.retry("g", many, Failure{Held: Held{Entry: e.EntryID}, Action: ActionRetry, Delay: c.delay}), Retried)
+			due := int64(b.dueOf("m" + Separator + "g" + Separator + e.EntryID))
+			if due < from+c.want || due > b.now()+c.want {
+				b.Errorf("after attempt %s, asked for %v: due in %d ms, want %d", c.attempt, c.delay, due-from, c.want)
+			}
+		}
+	})
+}
+
+func TestRetryEndsInADeadLetter(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("g")
+		for _, c := range []struct {
+			name            string
+			attempt, own    string
+			action          Action
+			max             int
+			outcome         Outcome
+			attempt0, error string
+		}{
+			{"by policy", "3", "", ActionRetry, 3, Buried, "3", "boom"},
+			{"not yet", "2", "", ActionRetry, 3, Retried, "", ""},
+			{"message allows more", "3", "9", ActionRetry, 3, Retried, "", ""},
+			{"message allows less", "1", "1", ActionRetry, 3, Buried, "1", "boom"},
+			{"asked for", "1", "9", ActionDead, 3, Buried, "1", "boom"},
+			{"an action left out is a retry", "3", "", "", 3, Buried, "3", "boom"},
+			{"release after the last", "7", "3", ActionRelease, 3, Released, "", ""},
+		} {
+			b.do("DEL", b.k.Dead, b.k.Due, b.k.Meta, b.k.Payload)
+			args := []string{"XADD", b.k.Stream, "*", "id", "m", "payload", "p", "attempt", c.attempt, "due_ms", "77", "h:a", "b", "color", "red", "for", "g"}
+			if c.own != "" {
+				args = append(args, FieldMaxAttempts, c.own)
+			}
+			b.do(args...)
+			e, from := b.read("g", "c", 1)[0], b.now()
+			got := b.retry("g", Attempts{Max: c.max, Delays: []time.Duration{0}}, Failure{Held: Held{Entry: e.EntryID}, Action: c.action, Delay: -1, Reason: "why", Error: "boom"})
+			want(b, c.name, got, c.outcome)
+			if c.outcome != Buried {
+				want(b, c.name+": scheduled", b.count("ZCARD", b.k.Due), 1)
+				continue
+			}
+			d := b.entries(b.k.Dead)[0]
+			if d.Dead.UnixMilli() < from || d.Dead.UnixMilli() > b.now() {
+				b.Errorf("%s: dead at %v", c.name, d.Dead)
+			}
+			raw := b.raw(b.k.Dead)[0].FieldValues
+			wantList(b, c.name+": first fields", raw[:4], fields("id", "m", "payload", "p", "attempt", c.attempt0, "due_ms", "77")...)
+			got2 := [...]string{d.Group, d.Reason, d.Entry, d.Error, d.Headers["a"], d.Extra["color"], d.For}
+			want(b, c.name+": letter", got2, [...]string{"g", "why", e.EntryID, c.error, "b", "red", ""})
+			b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0", "g")
+		}
+	})
+}
+
+func TestReleaseKeepsTheAttempt(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		e := b.deliver([]string{"g"}, "m")[0]
+		b.enqueue(Item{ID: "later", When: After(time.Hour)})
+		head := b.token()
+		want(b, "outcome", b.fail("g", e.EntryID, ActionRelease, "", ""), Released)
+		want(b, "woke", b.token() != head, true)
+		want(b, "moved at once", b.drain(10).Moved, 1)
+		r := b.read("g", "c2", 1)[0]
+		want(b, "attempt", r.Attempt, 1)
+		want(b, "payload", string(r.Payload), "payload of m")
+		want(b, "for", r.For, "g")
+		b.wantState("due=1 payload=0 meta=0 stream=1 dead=0 g=1", "g")
+	})
+}
+
+func TestRetryWakesOnlyForAnEarlierHead(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		es := b.deliver([]string{"g"}, "m1", "m2", "m3")
+		step := func(i int, delay time.Duration, wake bool) {
+			before := b.token()
+			want(b, "outcome", b.retry("g", policy, Failure{Held: Held{Entry: es[i].EntryID}, Action: ActionRetry, Delay: delay}), Retried)
+			want(b, "woke", b.token() != before, wake)
+		}
+		step(0, time.Hour, true)
+		step(1, 2*time.Hour, false)
+		step(2, time.Minute, true)
+	})
+}
+
+func TestRetryOfABatchAnswersInOrder(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		es := b.deliver([]string{"g"}, "m1", "m2", "m3", "m4")
+		b.ack("g", Held{Entry: es[1].EntryID})
+		out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{
+			{Held: Held{es[3].EntryID, "m4"}, Action: ActionDead, Delay: -1, Reason: ReasonDeadLetter},
+			{Held: Held{es[1].EntryID, "m2"}, Action: ActionRetry, Delay: -1},
+			{Held: Held{es[0].EntryID, "m1"}, Action: ActionRetry, Delay: -1},
+			{Held: Held{es[2].EntryID, "m3"}, Action: ActionRelease, Delay: -1},
+			{Held: Held{"5-1", ""}, Action: ActionRetry, Delay: -1},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		wantList(b, "outcomes", out, Buried, Lost, Retried, Released, Lost)
+		b.wantState("due=2 payload=2 meta=2 stream=0 dead=1 g=0", "g")
+	})
+}
+
+func TestErrorTextsAreCutAtTheDoor(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		long := strings.Repeat("ü", 600) + "\xff"
+		e := b.deliver([]string{"g"}, "m")[0]
+		b.fail("g", e.EntryID, ActionRetry, "", long)
+		b.makeDue()
+		b.drain(1)
+		r := b.read("g", "c", 1)[0]
+		want(b, "error", r.Error, strings.Repeat("ü", 512))
+		// An error of the entry stays when the next failure has none.
+		b.fail("g", r.EntryID, ActionRelease, "", "")
+		b.drain(1)
+		want(b, "error after a release", b.read("g", "c", 1)[0].Error, strings.Repeat("ü", 512))
+	})
+}
+
+// No exit and no timer is early: a retry that is due at 30 ms is not in the stream before.
+func TestRetryIsNeverEarly(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		e, from := b.deliver([]string{"g"}, "m")[0], b.now()
+		b.retry("g", policy, Failure{Held: Held{Entry: e.EntryID}, Action: ActionRetry, Delay: 30 * time.Millisecond})
+		redistest.Eventually(b, 10*time.Second, func() (bool, string) { return b.drain(1).Moved == 1, "not moved" })
+		if at := EntryTime(b.entries(b.k.Stream)[0].EntryID).UnixMilli(); at < from+30 {
+			b.Fatalf("delivered after %d ms", at-from)
+		}
+	})
+}

@@ -1,0 +1,206 @@
+package lua
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// call runs one typed call with arguments that would change something if they could.
+type call struct {
+	script *script
+	keys   func(b *bench) []string // what it touches
+	run    func(b *bench) error
+}
+
+func calls() []call {
+	held := []Held{{Entry: "5-1", ID: "m"}}
+	queue := func(pick func(k Keys) []string) func(b *bench) []string {
+		return func(b *bench) []string { return pick(b.k) }
+	}
+	exits := queue(func(k Keys) []string { return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake} })
+	stream := queue(func(k Keys) []string { return []string{k.Stream} })
+	return []call{
+		{enqueueScript, queue(func(k Keys) []string {
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}
+		}), func(b *bench) error {
+			meta := EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{})
+			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, []Item{
+				{ID: "n", When: After(0), Payload: []byte("p"), Meta: meta, Dedup: Window(time.Hour)}, {ID: "l", When: After(time.Second), Payload: []byte("p"), Meta: meta}})
+			return err
+		}},
+		{cancelScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta, k.Seen} }), func(b *bench) error {
+			_, err := Cancel(b.ctx, b.c, b.k, []string{"m", "due"})
+			return err
+		}},
+		{rescheduleScript, queue(func(k Keys) []string { return []string{k.Due, k.Wake} }), func(b *bench) error {
+			_, _, err := Reschedule(b.ctx, b.c, b.k, "due", At(time.UnixMilli(3)))
+			return err
+		}},
+		{drainScript, queue(func(k Keys) []string {
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy}
+		}), func(b *bench) error {
+			_, err := Drain(b.ctx, b.c, b.k, 10, 1000)
+			return err
+		}},
+		{ackScript, stream, func(b *bench) error {
+			_, err := Ack(b.ctx, b.c, b.k, "g", held)
+			return err
+		}},
+		{retryScript, exits, func(b *bench) error {
+			_, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{Entry: "6-1"}, Action: ActionDead}, {Held: held[0], Action: ActionRetry}})
+			return err
+		}},
+		{reclaimScript, exits, func(b *bench) error {
+			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Limit: 10, MaxBytes: 1000})
+			return err
+		}},
+		{extendScript, queue(func(k Keys) []string { return []string{k.Stream, k.Dead} }), func(b *bench) error {
+			_, err := Extend(b.ctx, b.c, b.k, "g", "c1", held)
+			return err
+		}},
+		{redriveScript, queue(func(k Keys) []string { return []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake} }), func(b *bench) error {
+			_, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: "4-1", When: After(0)}})
+			return err
+		}},
+		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen} }), func(b *bench) error {
+			_, err := Trim(b.ctx, b.c, b.k, "", 10, 1000)
+			return err
+		}},
+		{ensureGroupScript, stream, func(b *bench) error {
+			_, err := EnsureGroup(b.ctx, b.c, b.k, "another")
+			return err
+		}},
+		{dropConsumerScript, stream, func(b *bench) error {
+			_, err := DropConsumers(b.ctx, b.c, b.k, "g", []string{"c2"})
+			return err
+		}},
+		{configureScript, queue(func(k Keys) []string { return []string{k.Policy, k.Wake} }), func(b *bench) error {
+			return Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields("max_attempts", "5"))
+		}},
+		{registerScript, func(b *bench) []string { return []string{b.g.Queues, b.g.Wake} }, func(b *bench) error {
+			_, err := Register(b.ctx, b.c, b.g, []string{"q"})
+			return err
+		}},
+		{heartbeatScript, func(b *bench) []string { return []string{b.g.Bridges} }, func(b *bench) error {
+			_, _, err := Heartbeat(b.ctx, b.c, b.g, "b1", time.Minute)
+			return err
+		}},
+		{orphansScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload} }), func(b *bench) error {
+			_, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "", 10, []string{"orphan"})
+			return err
+		}},
+		{surveyScript, queue(func(k Keys) []string {
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen}
+		}), func(b *bench) error {
+			looks, err := Survey(b.ctx, b.c, []Keys{b.k})
+			if err == nil {
+				err = looks[0].Err
+			}
+			return err
+		}},
+	}
+}
+
+func TestEveryScriptHasACall(t *testing.T) {
+	var named []*script
+	for _, c := range calls() {
+		named = append(named, c.script)
+	}
+	for _, s := range scripts() {
+		if !slices.Contains(named, s) {
+			t.Errorf("%s is in no table of calls", s.name)
+		}
+	}
+}
+
+// fixture fills every key of the queue with something each call could act on.
+func (b *bench) fixture() {
+	b.Helper()
+	k, g := b.k, b.g
+	b.all([][]string{
+		{"XGROUP", "CREATE", k.Stream, "g", "0", "MKSTREAM"},
+		{"XADD", k.Stream, "5-1", "id", "m", "payload", "p", "attempt", "1", "due_ms", "5", "h:a", "b"},
+		{"XADD", k.Stream, "6-1", "id", "m2", "payload", "p", "attempt", "1", "due_ms", "5"},
+		{"XREADGROUP", "GROUP", "g", "c1", "COUNT", "2", "STREAMS", k.Stream, ">"},
+		{"ZADD", k.Due, "5", "due"},
+		{"HSET", k.Payload, "due", "p", "orphan", "p"},
+		{"HSET", k.Meta, "due", `{"h:a":"b"}`},
+		{"XADD", k.Dead, "4-1", "id", "d", "payload", "p", "attempt", "3", "group", "g", "reason", "max_attempts"},
+		{"XADD", k.Wake, "1-1", "due_ms", "5"},
+		{"ZADD", k.Seen, "5", "old"},
+		{"HSET", k.Policy, "max_attempts", "3"},
+		{"HSET", g.Queues, "other", "1"},
+		{"ZADD", g.Bridges, "5", "gone"},
+		{"XADD", g.Wake, "1-1", "queues", "1"},
+	})
+}
+
+// all runs commands that must not fail in one round trip.
+func (b *bench) all(list [][]string) []rueidis.RedisMessage {
+	b.Helper()
+	var cmds rueidis.Commands
+	for _, words := range list {
+		cmds = append(cmds, b.c.B().Arbitrary(words[0]).Args(words[1:]...).Build())
+	}
+	var out []rueidis.RedisMessage
+	for i, r := range b.c.DoMulti(b.ctx, cmds...) {
+		m, err := r.ToMessage()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			b.Fatalf("%.200q: %v", list[i], err)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// dump is all that is stored under the bench's keys, groups and pending lists included.
+func (b *bench) dump() map[string]string {
+	b.Helper()
+	keys, out := append(keysOf(b.k), b.g.Queues, b.g.Bridges, b.g.Wake), map[string]string{}
+	var list [][]string
+	for _, key := range keys {
+		if b.inProcess() { // DUMP knows strings only
+			list = append(list, map[string][]string{
+				"zset": {"ZRANGE", key, "0", "-1", "WITHSCORES"}, "hash": {"HGETALL", key}, "stream": {"XRANGE", key, "-", "+"},
+				"string": {"GET", key}, "none": {"EXISTS", key},
+			}[b.text("TYPE", key)])
+		} else {
+			list = append(list, []string{"DUMP", key})
+		}
+	}
+	for i, m := range b.all(list) {
+		out[keys[i]] = m.String()
+	}
+	return out
+}
+
+// A key that holds something else is refused before the first write, by each script and for each of its keys.
+func TestWrongTypesAreRefusedBeforeTheFirstWrite(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for _, c := range calls() {
+			for _, key := range c.keys(b) {
+				b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
+				b.fixture()
+				b.do("SET", key, "not this")
+				before := b.dump()
+				err := c.run(b)
+				if !errors.Is(err, ErrWrongType) || Temporary(err) || Ambiguous(err) && c.script != surveyScript {
+					b.Errorf("%s with %s as a string: %v", c.script.name, key, err)
+				}
+				for name, now := range b.dump() {
+					if now != before[name] {
+						b.Errorf("%s with %s as a string changed %s:\n%s\n%s", c.script.name, key, name, before[name], now)
+					}
+				}
+			}
+		}
+	})
+}
+
+func keysOf(k Keys) []string {
+	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen}
+}

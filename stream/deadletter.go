@@ -1,0 +1,248 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// ErrNotFound: Redis does not hold what was asked for.
+var ErrNotFound = errors.New("not found")
+
+// Letter is one dead letter.
+type Letter struct {
+	Letter      string            `json:"letter"` // its ID in the stream of dead letters
+	ID          string            `json:"id"`     // of the message
+	Group       string            `json:"group,omitempty"`
+	Reason      string            `json:"reason"`
+	Error       string            `json:"error,omitempty"`
+	Attempt     int               `json:"attempt"`
+	Dead        time.Time         `json:"dead,omitzero"`
+	Due         time.Time         `json:"due,omitzero"`
+	Entry       string            `json:"entry,omitempty"` // the stream entry that failed
+	MaxAttempts int               `json:"max_attempts,omitempty"`
+	Expires     time.Time         `json:"expires,omitzero"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	Payload     Payload           `json:"payload"` // nil when the body was lost or could not be kept
+	Extra       map[string]string `json:"extra,omitempty"`
+}
+
+func letterOf(found rueidis.XRangeSlice) Letter {
+	e := lua.ParseEntry(found.ID, found.FieldValues)
+	return Letter{
+		Letter: e.EntryID, ID: e.ID, Group: e.Group, Reason: e.Reason, Error: e.Error, Attempt: e.Attempt, Dead: e.Dead, Due: e.Due,
+		Entry: e.Entry, MaxAttempts: e.MaxAttempts, Expires: e.Expires, Headers: e.Headers, Payload: e.Payload, Extra: e.Extra,
+	}
+}
+
+// Filter selects dead letters. What is zero does not restrict.
+type Filter struct {
+	Group     string        // exactly this one
+	Reason    string        // exactly this one: a lua.Reason constant
+	ErrorText string        // somewhere in the error
+	ID        string        // of the message; * stands for any text, ? for one character
+	OlderThan time.Duration // dead for at least so long, by the server's clock
+	NewerThan time.Duration // dead for at most so long
+	Limit     int           // at most so many
+	Newest    bool          // newest first
+}
+
+func (f Filter) validate() error {
+	var errs []error
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"older than", f.OlderThan}, {"newer than", f.NewerThan}} {
+		if d.value < 0 {
+			errs = append(errs, lua.Invalid(d.name, d.value.String(), "must not be negative"))
+		}
+	}
+	if f.Limit < 0 {
+		errs = append(errs, lua.Invalid("limit", fmt.Sprint(f.Limit), "must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// all reports whether every letter passes.
+func (f Filter) all() bool {
+	f.Newest = false
+	return f == Filter{}
+}
+
+// matcher returns what decides on a letter's fields; its age is decided by the range that is walked.
+func (f Filter) matcher() func(Letter) bool {
+	var id *regexp.Regexp
+	if f.ID != "" {
+		pattern := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(f.ID))
+		id = regexp.MustCompile(`(?s)^(?:` + pattern + `)$`)
+	}
+	return func(l Letter) bool {
+		return (f.Group == "" || l.Group == f.Group) && (f.Reason == "" || l.Reason == f.Reason) &&
+			strings.Contains(l.Error, f.ErrorText) && (id == nil || id.MatchString(l.ID))
+	}
+}
+
+// DeadLetters reads, redrives and purges the dead letters of the queues of a prefix. Everything is done in bounded steps. It is safe for
+// concurrent use, also by several processes: a letter is redriven or purged by one of them.
+type DeadLetters struct {
+	client rueidis.Client
+	prefix string
+}
+
+// NewDeadLetters returns the dead letters of a prefix ("" = lua.DefaultPrefix).
+func NewDeadLetters(c rueidis.Client, prefix string) *DeadLetters {
+	if prefix == "" {
+		prefix = lua.DefaultPrefix
+	}
+	return &DeadLetters{client: c, prefix: prefix}
+}
+
+func (d *DeadLetters) key(queue string) (string, error) {
+	if err := errors.Join(lua.CheckPrefix(d.prefix), lua.CheckQueue(queue)); err != nil {
+		return "", err
+	}
+	return lua.NewKeys(d.prefix, queue).Dead, nil
+}
+
+// Count returns how many letters pass the filter. With a filter all are read, without one it is one round trip.
+func (d *DeadLetters) Count(ctx context.Context, queue string, f Filter) (int, error) {
+	key, err := d.key(queue)
+	if err != nil {
+		return 0, err
+	}
+	if f.all() {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		n, err := d.client.Do(ctx, d.client.B().Xlen().Key(key).Build()).AsInt64()
+		if err != nil {
+			return 0, fmt.Errorf("stream: count dead letters of %s: %w", queue, lua.Classify("XLEN "+key, err))
+		}
+		return int(n), nil
+	}
+	n := 0
+	for _, err := range d.List(ctx, queue, f) {
+		if err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// List yields the letters that pass the filter, oldest first unless it says otherwise, and at most one error, at the end. Letters that
+// are added after it began are not seen. It reads pages of about 256 KiB and may be stopped at any time.
+func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
+		fail := func(err error) { yield(Letter{}, fmt.Errorf("stream: list dead letters of %s: %w", queue, err)) }
+		key, err := d.key(queue)
+		if err := errors.Join(err, f.validate()); err != nil {
+			fail(err)
+			return
+		}
+		from, to, err := d.bounds(ctx, key, f)
+		if err != nil {
+			fail(err)
+			return
+		}
+		if to == "" {
+			return
+		}
+		matches, n := f.matcher(), 0
+		for found, err := range walk(ctx, d.client, key, from, to, f.Newest) {
+			if err != nil {
+				fail(err)
+				return
+			}
+			letter := letterOf(found)
+			if !matches(letter) {
+				continue
+			}
+			if !yield(letter, nil) {
+				return
+			}
+			if n++; n == f.Limit {
+				return
+			}
+		}
+	}
+}
+
+// bounds returns the range of IDs to walk: no further than the last letter there is now, and by age. to is empty when there is none.
+func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, to string, err error) {
+	last, err := readPage(ctx, d.client, key, "-", "+", 1, true)
+	if err != nil || len(last) == 0 {
+		return "", "", err
+	}
+	from, to = "-", last[0].ID
+	if f.OlderThan == 0 && f.NewerThan == 0 {
+		return from, to, nil
+	}
+	now, err := serverTime(ctx, d.client)
+	if err != nil {
+		return "", "", err
+	}
+	if f.NewerThan > 0 {
+		from = fmt.Sprintf("%d-0", max(0, now.Add(-f.NewerThan).UnixMilli()))
+	}
+	if f.OlderThan > 0 {
+		if oldest := now.Add(-f.OlderThan); oldest.Before(lua.EntryTime(to)) {
+			to = fmt.Sprint(max(0, oldest.UnixMilli()))
+		}
+	}
+	return from, to, nil
+}
+
+// Show returns one letter by its ID in the stream of dead letters. ErrNotFound: it was redriven or purged, or never was. One round trip.
+func (d *DeadLetters) Show(ctx context.Context, queue, letter string) (Letter, error) {
+	key, err := d.key(queue)
+	if err == nil {
+		_, err = parseEntryID(letter)
+	}
+	if err != nil {
+		return Letter{}, err
+	}
+	found, ok, err := readEntry(ctx, d.client, key, letter)
+	if err == nil && !ok {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Letter{}, fmt.Errorf("stream: dead letter %s of %s: %w", letter, queue, err)
+	}
+	return letterOf(found), nil
+}
+
+// ByID yields the letters of a message: one per group that failed it, and per time it was scheduled. All letters are read.
+func (d *DeadLetters) ByID(ctx context.Context, queue, id string) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
+		for letter, err := range d.List(ctx, queue, Filter{}) {
+			if err != nil || letter.ID == id {
+				if !yield(letter, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// serverTime returns the server's clock.
+func serverTime(ctx context.Context, c rueidis.Client) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	parts, err := c.Do(ctx, c.B().Time().Build()).AsStrSlice()
+	if err != nil {
+		return time.Time{}, lua.Classify("TIME", err)
+	}
+	var sec, usec int64
+	if _, err := fmt.Sscan(strings.Join(parts, " "), &sec, &usec); err != nil {
+		return time.Time{}, fmt.Errorf("TIME: unexpected reply: %w", err)
+	}
+	return time.Unix(sec, usec*1000), nil
+}

@@ -1,0 +1,163 @@
+package stream
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestDeadLettersAreListedByFilter(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.kill("mail", lua.ReasonDeadLetter, "no such user: 7", "order-1", "order-2", "invoice/1")
+		r.kill("sms", lua.ReasonMaxAttempts, "timeout", "order-3", "what?*")
+		now, err := serverTime(t.Context(), r.c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := fmt.Sprint(now.Add(time.Hour).UnixMilli(), "-0") // as if the rest were an hour older
+		r.do("XADD", r.k.Dead, old, "id", "late", "reason", "expired", "dead_ms", "1")
+
+		list := func(f Filter) string {
+			t.Helper()
+			var ids []string
+			for l, err := range r.deadLetters().List(t.Context(), r.queue, f) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids = append(ids, l.ID)
+			}
+			n, err := r.deadLetters().Count(t.Context(), r.queue, f)
+			if err != nil || n != len(ids) {
+				t.Errorf("%+v: counted %d, %v", f, n, err)
+			}
+			return strings.Join(ids, " ")
+		}
+		for _, c := range []struct {
+			f    Filter
+			want string
+		}{
+			{Filter{}, "order-1 order-2 invoice/1 order-3 what?* late"},
+			{Filter{Newest: true, Limit: 2}, "late what?*"},
+			{Filter{Group: "sms"}, "order-3 what?*"},
+			{Filter{Group: "sm"}, ""},
+			{Filter{Reason: lua.ReasonExpired}, "late"},
+			{Filter{ErrorText: "such user"}, "order-1 order-2 invoice/1"},
+			{Filter{ID: "order-*", Limit: 2}, "order-1 order-2"},
+			{Filter{ID: "*/?"}, "invoice/1"},
+			{Filter{ID: "order-1"}, "order-1"},
+			{Filter{ID: "order."}, ""},
+			{Filter{OlderThan: time.Nanosecond}, "order-1 order-2 invoice/1 order-3 what?*"},
+			{Filter{OlderThan: time.Hour}, ""},
+			{Filter{NewerThan: time.Hour, Group: "mail", ID: "o*"}, "order-1 order-2"},
+		} {
+			want(t, fmt.Sprintf("%+v", c.f), list(c.f), c.want)
+		}
+	})
+}
+
+func TestDeadLetterIsShown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.kill("g", lua.ReasonDeadLetter, "broken", "a", "b")
+	all := r.letters()
+	l, err := r.deadLetters().Show(t.Context(), r.queue, all[1].Letter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "id", l.ID, "b")
+	want(t, "payload", string(l.Payload), "payload of b")
+	want(t, "error", l.Error, "broken")
+	want(t, "group", l.Group, "g")
+
+	if _, err := r.deadLetters().Show(t.Context(), r.queue, "1-1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("unknown letter: %v", err)
+	}
+	if _, err := r.deadLetters().Show(t.Context(), r.queue, "b"); !errors.Is(err, lua.ErrInvalid) {
+		t.Errorf("no letter ID: %v", err)
+	}
+	var found []Letter
+	for l, err := range r.deadLetters().ByID(t.Context(), r.queue, "b") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, l)
+	}
+	if len(found) != 1 || found[0].Letter != l.Letter {
+		t.Errorf("by ID: %+v", found)
+	}
+	for _, err := range r.deadLetters().List(t.Context(), "a/b", Filter{Limit: -1, OlderThan: -1}) {
+		for _, part := range []string{"queue", "limit", "older than"} {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%q is not in: %v", part, err)
+			}
+		}
+	}
+}
+
+func TestListDoesNotSeeLettersAddedMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	var ids []string
+	for i := range 100 {
+		ids = append(ids, fmt.Sprint("d-", i))
+	}
+	r.kill("g", lua.ReasonDeadLetter, "broken", ids...)
+	n := 0
+	for _, err := range r.deadLetters().List(t.Context(), r.queue, Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n++; n <= 50 {
+			r.do("XADD", r.k.Dead, "*", "id", "new")
+		}
+	}
+	want(t, "seen", n, 100)
+}
+
+func TestLargeLettersAreReadInSmallPages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	for i := range 40 {
+		size := 100
+		if i >= 20 {
+			size = 500_000
+		}
+		r.do("XADD", r.k.Dead, "*", "id", fmt.Sprint(i), "payload", strings.Repeat("x", size))
+	}
+	p := newPager()
+	p.seen(8, 100)
+	want(t, "a page at most doubles", p.count, 16)
+	p.seen(16, 16*500_000)
+	want(t, "then shrinks", p.count, 1)
+	want(t, "all are read", len(r.letters()), 40)
+}
+
+func TestPayloadInJSON(t *testing.T) {
+	for _, c := range []struct {
+		payload Payload
+		text    string
+	}{
+		{nil, `null`}, {Payload{}, `""`}, {Payload("naïve \"x\""), `"naïve \"x\""`}, {Payload("\xff\x00"), `{"base64":"/wA="}`},
+	} {
+		text, err := json.Marshal(c.payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, "json", string(text), c.text)
+		back := Payload("before")
+		if err := json.Unmarshal(text, &back); err != nil {
+			t.Fatal(err)
+		}
+		if string(back) != string(c.payload) || (back == nil) != (c.payload == nil) {
+			t.Errorf("back from %s: %q", text, back)
+		}
+	}
+}

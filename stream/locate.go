@@ -1,0 +1,229 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// State is where in its life a message is.
+type State string
+
+// States of a Place.
+const (
+	StateScheduled State = "scheduled" // for the first time, or redriven for all groups
+	StateRetrying  State = "retrying"  // scheduled again for one group
+	StateReady     State = "ready"     // in the stream, and not given yet to the groups named
+	StatePending   State = "pending"   // held by a consumer
+	StateDead      State = "dead"
+)
+
+// Place is one place where Redis holds a message.
+type Place struct {
+	State       State             `json:"state"`
+	Group       string            `json:"group,omitempty"`    // retrying, pending, dead
+	Groups      []string          `json:"groups,omitempty"`   // ready: those that have not been given it
+	Entry       string            `json:"entry,omitempty"`    // ready, pending: ID of the stream entry; dead: of the one that failed
+	Letter      string            `json:"letter,omitempty"`   // dead: ID in the stream of dead letters
+	Consumer    string            `json:"consumer,omitempty"` // pending
+	Idle        Millis            `json:"idle_ms,omitempty"`  // pending: since it was delivered or extended
+	Due         time.Time         `json:"due,omitzero"`
+	Attempt     int               `json:"attempt"`
+	MaxAttempts int               `json:"max_attempts,omitempty"`
+	Expires     time.Time         `json:"expires,omitzero"`
+	Error       string            `json:"error,omitempty"`  // of the last failed attempt
+	Reason      string            `json:"reason,omitempty"` // dead
+	Dead        time.Time         `json:"dead,omitzero"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	Payload     Payload           `json:"payload"`
+}
+
+func placeOf(state State, e lua.Entry) Place {
+	return Place{
+		State: state, Entry: e.EntryID, Due: e.Due, Attempt: e.Attempt, MaxAttempts: e.MaxAttempts, Expires: e.Expires, Error: e.Error,
+		Headers: e.Headers, Payload: e.Payload,
+	}
+}
+
+// Locate returns every place where Redis holds a message. ErrNotFound: none, because every group has acknowledged it, or it was
+// cancelled or purged, or never existed. A scheduled message is found in O(log n); retries, entries and dead letters are looked for in
+// bounded steps through all there are. A message that moves meanwhile may show in two places; one that seems to be nowhere is looked
+// for a second time, because it may have moved back past the look.
+func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]Place, error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
+		return nil, err
+	}
+	l := locator{c: c, keys: lua.NewKeys(prefix, queue), id: id}
+	for range 2 {
+		for _, look := range []func(context.Context) error{l.scheduled, l.retrying, l.stream, l.dead} {
+			if err := look(ctx); err != nil {
+				return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, err)
+			}
+		}
+		if len(l.places) > 0 {
+			return l.places, nil
+		}
+	}
+	return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, ErrNotFound)
+}
+
+type locator struct {
+	c      rueidis.Client
+	keys   lua.Keys
+	id     string
+	places []Place
+}
+
+func (l *locator) scheduled(ctx context.Context) error {
+	return l.member(ctx, l.id, StateScheduled, "")
+}
+
+// member adds the place of one member of the schedule, if it is there.
+func (l *locator) member(ctx context.Context, member string, state State, group string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	replies := l.c.DoMulti(ctx,
+		l.c.B().Zscore().Key(l.keys.Due).Member(member).Build(),
+		l.c.B().Hget().Key(l.keys.Payload).Field(member).Build(),
+		l.c.B().Hget().Key(l.keys.Meta).Field(member).Build(),
+	)
+	score, err := replies[0].AsFloat64()
+	if rueidis.IsRedisNil(err) {
+		return nil
+	}
+	if err != nil {
+		return lua.Classify("ZSCORE "+l.keys.Due, err)
+	}
+	payload, err := replies[1].AsBytes()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return lua.Classify("HGET "+l.keys.Payload, err)
+	}
+	meta, err := replies[2].ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return lua.Classify("HGET "+l.keys.Meta, err)
+	}
+	e, _ := lua.DecodeMeta(l.id, meta) // what cannot be read becomes a dead letter when it is due
+	place := placeOf(state, e)
+	place.Due, place.Group = scoreTime(score), group
+	if place.Payload = payload; payload == nil {
+		place.Payload = Payload{}
+	}
+	l.places = append(l.places, place)
+	return nil
+}
+
+// retrying looks for members of the schedule that are retries of the message. Each has meta: without any there is none.
+func (l *locator) retrying(ctx context.Context) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	metas, err := l.c.Do(call, l.c.B().Hlen().Key(l.keys.Meta).Build()).AsInt64()
+	cancel()
+	if err != nil || metas == 0 {
+		return lua.Classify("HLEN "+l.keys.Meta, err)
+	}
+	seen := map[string]bool{} // a scan may return a member twice
+	for cursor := uint64(0); ; {
+		page, err := l.scan(ctx, cursor)
+		if err != nil {
+			return err
+		}
+		for i := 0; i+1 < len(page.Elements); i += 2 {
+			member := page.Elements[i]
+			_, group, ok := splitRetry(member)
+			if !ok || seen[member] {
+				continue
+			}
+			seen[member] = true
+			state := StateRetrying
+			if group == "" { // redriven for all groups
+				state = StateScheduled
+			}
+			if err := l.member(ctx, member, state, group); err != nil {
+				return err
+			}
+		}
+		if cursor = page.Cursor; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
+
+func (l *locator) scan(ctx context.Context, cursor uint64) (rueidis.ScanEntry, error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	page, err := l.c.Do(ctx, l.c.B().Zscan().Key(l.keys.Due).Cursor(cursor).Match(escapeGlob.Replace(l.id)+lua.Separator+"*").
+		Count(1000).Build()).AsScanEntry()
+	return page, lua.Classify("ZSCAN "+l.keys.Due, err)
+}
+
+// stream looks for entries that carry the message: given to no consumer yet, or held by one.
+func (l *locator) stream(ctx context.Context) error {
+	for found, err := range walk(ctx, l.c, l.keys.Stream, "-", "+", false) {
+		if err != nil {
+			return err
+		}
+		if e := lua.ParseEntry(found.ID, found.FieldValues); e.ID == l.id {
+			if err := l.entry(ctx, e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l *locator) entry(ctx context.Context, e lua.Entry) error {
+	at, err := parseEntryID(e.EntryID)
+	if err != nil {
+		return err
+	}
+	info, err := readStream(ctx, l.c, l.keys.Stream)
+	if err != nil {
+		return err
+	}
+	ready := placeOf(StateReady, e)
+	for _, g := range info.groups {
+		if e.For != "" && e.For != g.name {
+			continue // a retry for another group
+		}
+		if at.compare(g.last) > 0 {
+			ready.Groups = append(ready.Groups, g.name)
+			continue
+		}
+		held, err := readPending(ctx, l.c, l.keys.Stream, g.name, e.EntryID, e.EntryID, PendingFilter{}, 1)
+		if err != nil && !errors.Is(err, lua.ErrNoGroup) {
+			return err
+		}
+		for _, p := range held {
+			place := placeOf(StatePending, e)
+			place.Group, place.Consumer, place.Idle = g.name, p.Consumer, Millis(p.Idle)
+			l.places = append(l.places, place)
+		}
+	}
+	if len(ready.Groups) > 0 || len(info.groups) == 0 {
+		l.places = append(l.places, ready)
+	}
+	return nil
+}
+
+func (l *locator) dead(ctx context.Context) error {
+	for found, err := range walk(ctx, l.c, l.keys.Dead, "-", "+", false) {
+		if err != nil {
+			return err
+		}
+		e := lua.ParseEntry(found.ID, found.FieldValues)
+		if e.ID != l.id {
+			continue
+		}
+		place := placeOf(StateDead, e)
+		place.Letter, place.Entry, place.Group, place.Reason, place.Dead = e.EntryID, e.Entry, e.Group, e.Reason, e.Dead
+		l.places = append(l.places, place)
+	}
+	return nil
+}

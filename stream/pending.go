@@ -1,0 +1,114 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidiscompat"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const pendingPage = 100
+
+// PendingEntry is one entry that a consumer holds.
+type PendingEntry struct {
+	Entry      string    `json:"entry"`
+	ID         string    `json:"id,omitempty"` // of the message; empty when the body was deleted
+	Consumer   string    `json:"consumer"`
+	Idle       Millis    `json:"idle_ms"` // since it was delivered or extended
+	Since      time.Time `json:"since"`   // when the entry became ready
+	Deliveries int64     `json:"deliveries"`
+	Attempt    int       `json:"attempt,omitempty"`
+	BodyLost   bool      `json:"body_lost,omitempty"`
+}
+
+// PendingFilter selects pending entries. What is zero does not restrict.
+type PendingFilter struct {
+	Consumer string
+	MinIdle  time.Duration
+}
+
+// Pending lists at most limit entries that a group holds, oldest first. lua.ErrNoGroup: there is no such group. One round trip per 100
+// entries, and further ones for their bodies, of which about 256 KiB are read at a time.
+func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
+		return nil, err
+	}
+	list, err := pendingEntries(ctx, c, lua.NewKeys(prefix, queue).Stream, group, f, limit)
+	if err != nil {
+		return nil, fmt.Errorf("stream: pending of %s/%s: %w", queue, group, err)
+	}
+	return list, nil
+}
+
+func pendingEntries(ctx context.Context, c rueidis.Client, key, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
+	all := []PendingEntry{}
+	for from := "-"; len(all) < limit; {
+		count := min(pendingPage, limit-len(all))
+		page, err := readPending(ctx, c, key, group, from, "+", f, count)
+		if err != nil {
+			return nil, err
+		}
+		first := len(all)
+		for _, p := range page {
+			all = append(all, PendingEntry{
+				Entry: p.ID, Consumer: p.Consumer, Idle: Millis(p.Idle), Since: lua.EntryTime(p.ID), Deliveries: p.RetryCount,
+			})
+		}
+		if err := readBodies(ctx, c, key, all[first:]); err != nil {
+			return nil, err
+		}
+		if len(page) < count {
+			break
+		}
+		from = "(" + page[len(page)-1].ID
+	}
+	return all, nil
+}
+
+func readPending(ctx context.Context, c rueidis.Client, key, group, from, to string, f PendingFilter, count int) ([]rueidiscompat.XPendingExt, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	page, err := rueidiscompat.NewAdapter(c).XPendingExt(ctx, rueidiscompat.XPendingExtArgs{
+		Stream: key, Group: group, Idle: f.MinIdle, Start: from, End: to, Count: int64(count), Consumer: f.Consumer,
+	}).Result()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return nil, lua.Classify("XPENDING "+key, err)
+	}
+	return page, nil
+}
+
+// readBodies fills in what the entries themselves say.
+func readBodies(ctx context.Context, c rueidis.Client, key string, list []PendingEntry) error {
+	size := newPager()
+	for len(list) > 0 {
+		batch := list[:min(size.count, len(list))]
+		list = list[len(batch):]
+		cmds := make([]rueidis.Completed, len(batch))
+		for i, p := range batch {
+			cmds[i] = c.B().Xrange().Key(key).Start(p.Entry).End(p.Entry).Build()
+		}
+		bytes := 0
+		call, cancel := context.WithTimeout(ctx, passTimeout)
+		replies := c.DoMulti(call, cmds...)
+		cancel()
+		for i, reply := range replies {
+			found, err := reply.AsXRangeSlices()
+			if err != nil {
+				return lua.Classify("XRANGE "+key, err)
+			}
+			if batch[i].BodyLost = len(found) == 0; batch[i].BodyLost {
+				continue
+			}
+			e := lua.ParseEntry(found[0].ID, found[0].FieldValues)
+			batch[i].ID, batch[i].Attempt = e.ID, e.Attempt
+			bytes += entrySize(found[0])
+		}
+		size.seen(len(batch), bytes)
+	}
+	return nil
+}

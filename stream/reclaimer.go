@@ -1,0 +1,192 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of one reclaim call, and of one pass over a group.
+const (
+	reclaimLimit     = 100
+	reclaimBytes     = 1 << 20
+	reclaimCalls     = 20 // of a pass, per group
+	reclaimFruitless = 5  // of these, calls that found only fresh entries
+)
+
+// ReclaimerConfig configures a Reclaimer. Client and Queue are required.
+type ReclaimerConfig struct {
+	Client rueidis.Client
+	Prefix string // of all keys; default lua.DefaultPrefix
+	Queue  string
+	Logger *slog.Logger // nil = nothing is logged
+
+	// CalmSince returns since when nothing has happened that lets entries look abandoned which are not: a restart of the server, a
+	// failover, a gap in which this process could not reach it. A group is reclaimed when that is longer ago than its visibility
+	// timeout. The zero time means: not calm. A nil function means: always calm.
+	CalmSince func() time.Time
+}
+
+// Reclaimer takes back what the groups of a queue hold for longer than their visibility timeout: it is delivered again, or
+// dead-lettered. It remembers how far it has looked. Not safe for concurrent use; any number of processes may reclaim the same queue.
+type Reclaimer struct {
+	cfg     ReclaimerConfig
+	keys    lua.Keys
+	log     *slog.Logger
+	cursors map[string]string // group → where the next pass goes on; absent = from the beginning
+	warned  string
+	stuck   condition
+	lastTry time.Time // when an entry was last found stuck
+}
+
+// NewReclaimer returns a Reclaimer for one queue.
+func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
+	if cfg.Prefix == "" {
+		cfg.Prefix = lua.DefaultPrefix
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	log := cfg.Logger.With(slog.String("queue", cfg.Queue))
+	return &Reclaimer{
+		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), log: log, cursors: map[string]string{},
+		stuck: condition{log: log, what: "dead-lettering of abandoned entries"},
+	}
+}
+
+// ReclaimResult counts what one pass did.
+type ReclaimResult struct {
+	Retried int // scheduled for another attempt
+	Buried  int // dead-lettered
+	Skipped int // meant for another group: acknowledged
+	Stuck   int // left pending, because the stream of dead letters refused them
+
+	More       bool          // a bound ended the pass: go on at once
+	Visibility time.Duration // the smallest visibility timeout of the groups; zero when there are none
+
+	stream streamInfo
+}
+
+// Moved is how many entries left a pending list.
+func (r ReclaimResult) Moved() int { return r.Retried + r.Buried + r.Skipped }
+
+var errStuck = errors.New("the stream of dead letters refuses entries: they stay pending")
+
+// Reclaim does one pass over every group that exists on the stream, registered or not, each by its own policy. Work per group is
+// bounded; the next pass goes on where this one ended. A group that fails does not keep the others from their turn.
+// Two round trips, and one per 100 entries taken or 1,000 entries looked at.
+func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
+	var result ReclaimResult
+	stream, err := readStream(ctx, r.cfg.Client, r.keys.Stream)
+	if err != nil {
+		return result, fmt.Errorf("stream: reclaim %s: %w", r.cfg.Queue, err)
+	}
+	result.stream = stream
+	names := stream.names()
+	maps.DeleteFunc(r.cursors, func(group, _ string) bool { return !slices.Contains(names, group) })
+	if len(names) == 0 {
+		return result, nil
+	}
+	policies, warning, err := ReadPolicies(ctx, r.cfg.Client, r.cfg.Prefix, r.cfg.Queue, names)
+	if err != nil {
+		return result, err
+	}
+	r.warn(warning)
+
+	var errs []error
+	for _, g := range stream.groups {
+		p := policies[g.name]
+		if result.Visibility == 0 || p.VisibilityTimeout < result.Visibility {
+			result.Visibility = p.VisibilityTimeout
+		}
+		if g.pending == 0 && r.cursors[g.name] == "" { // else one call more comes round, and drops the reclaimer's consumer
+			continue
+		}
+		if !r.calm(p.VisibilityTimeout) {
+			continue
+		}
+		err := r.group(ctx, g.name, p, &result)
+		if errors.Is(err, lua.ErrNoGroup) { // destroyed a moment ago
+			delete(r.cursors, g.name)
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("stream: reclaim %s/%s: %w", r.cfg.Queue, g.name, err))
+		}
+		if lua.Temporary(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	r.reportStuck(result)
+	return result, errors.Join(errs...)
+}
+
+// group reclaims one group until its pending list was seen, or a bound is reached.
+func (r *Reclaimer) group(ctx context.Context, group string, p Policy, result *ReclaimResult) error {
+	fruitless := 0
+	for range reclaimCalls {
+		done, err := lua.Reclaim(ctx, r.cfg.Client, r.keys, lua.ReclaimArgs{
+			Group: group, Attempts: p.Attempts(), MinIdle: p.VisibilityTimeout,
+			Cursor: r.cursors[group], Limit: reclaimLimit, MaxBytes: reclaimBytes,
+		})
+		if err != nil {
+			return err
+		}
+		result.Retried += done.Retried
+		result.Buried += done.Buried
+		result.Skipped += done.Skipped
+		result.Stuck += done.Stuck
+		if done.Cursor == "" {
+			delete(r.cursors, group)
+			return nil
+		}
+		r.cursors[group] = done.Cursor
+		if done.Retried+done.Buried+done.Skipped+done.Stuck == 0 {
+			if fruitless++; fruitless == reclaimFruitless {
+				return nil
+			}
+		}
+	}
+	result.More = true
+	return nil
+}
+
+func (r *Reclaimer) calm(visibility time.Duration) bool {
+	if r.cfg.CalmSince == nil {
+		return true
+	}
+	since := r.cfg.CalmSince()
+	return !since.IsZero() && time.Since(since) >= visibility
+}
+
+// warn logs settings that do not count, once per change.
+func (r *Reclaimer) warn(warning error) {
+	text := ""
+	if warning != nil {
+		text = warning.Error()
+	}
+	if text != "" && text != r.warned {
+		r.log.Warn("policy has settings that do not count", slog.Any("error", warning))
+	}
+	r.warned = text
+}
+
+// reportStuck logs one line when entries begin to be stuck, and one when they no longer are. A stuck entry is tried again only after
+// another visibility timeout: silence counts as success when it has lasted for two.
+func (r *Reclaimer) reportStuck(result ReclaimResult) {
+	switch {
+	case result.Stuck > 0:
+		r.lastTry = time.Now()
+		r.stuck.failing(errStuck)
+	case time.Since(r.lastTry) > 2*result.Visibility:
+		r.stuck.working()
+	}
+}

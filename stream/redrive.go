@@ -1,0 +1,291 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of one call that redrives or purges.
+const (
+	redriveLetters = 100
+	redriveBytes   = 1 << 20
+	purgeLetters   = 500
+	purgeTrim      = 10_000
+)
+
+// RedriveOptions say how letters are scheduled again. The zero value: as they were, at once, as fast as possible.
+type RedriveOptions struct {
+	Payload *[]byte            // replaces the payload of each; needed for a letter without one
+	Headers *map[string]string // replaces the headers of each
+	Delay   time.Duration      // until they are due, counted from when each is redriven
+	Rate    float64            // letters per second; 0 = no limit
+	DryRun  bool               // changes nothing, and counts what would happen
+
+	// Progress is called after each call to the server with the number of letters done so far, and of all there are to do.
+	Progress func(done, total int)
+}
+
+func (o RedriveOptions) validate() error {
+	errs := []error{lua.CheckDelay("delay", o.Delay)}
+	if o.Payload != nil {
+		errs = append(errs, lua.CheckPayload(*o.Payload))
+	}
+	if o.Headers != nil {
+		errs = append(errs, lua.CheckHeaders(*o.Headers))
+	}
+	if !(o.Rate >= 0) || math.IsInf(o.Rate, 0) {
+		errs = append(errs, lua.Invalid("rate", fmt.Sprint(o.Rate), "must be a number of letters per second, or 0 for no limit"))
+	}
+	return errors.Join(errs...)
+}
+
+// RedriveResult counts what became of letters.
+type RedriveResult struct {
+	Scheduled int `json:"scheduled"`
+	Gone      int `json:"gone"`       // redriven or purged by someone else, or never there
+	NoPayload int `json:"no_payload"` // left as they are: their body was lost or could not be kept, and no payload was given
+}
+
+func (r RedriveResult) done() int { return r.Scheduled + r.Gone + r.NoPayload }
+
+// Redrive schedules letters again by their IDs, each for the group it failed in, from attempt 1 and without its old expiry. When it
+// fails midway, what was scheduled stays scheduled, and running it again does the rest. One round trip per letter, and one per 100.
+func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
+	for _, id := range letters {
+		if _, err := parseEntryID(id); err != nil {
+			return RedriveResult{}, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+		}
+	}
+	each := func(yield func(Letter, error) bool) {
+		for _, id := range letters {
+			if !yield(d.Show(ctx, queue, id)) {
+				return
+			}
+		}
+	}
+	return d.redrive(ctx, queue, each, len(letters), o)
+}
+
+// RedriveMatching is Redrive for all letters that pass the filter. Letters that are added while it runs are not touched.
+func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filter, o RedriveOptions) (RedriveResult, error) {
+	total := 0
+	if o.Progress != nil {
+		var err error
+		if total, err = d.Count(ctx, queue, f); err != nil {
+			return RedriveResult{}, err
+		}
+	}
+	return d.redrive(ctx, queue, d.List(ctx, queue, f), total, o)
+}
+
+func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions) (RedriveResult, error) {
+	r := redriver{d: d, queue: queue, total: total, options: o, start: time.Now()}
+	_, err := d.key(queue)
+	if err := errors.Join(err, o.validate()); err != nil {
+		return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+	}
+	for letter, err := range letters {
+		switch {
+		case errors.Is(err, ErrNotFound):
+			r.result.Gone++
+			continue
+		case err == nil:
+			err = r.add(ctx, letter)
+		}
+		if err != nil {
+			return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+		}
+	}
+	if err := r.flush(ctx); err != nil {
+		return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+	}
+	return r.result, nil
+}
+
+// redriver gathers letters into calls that are bounded in letters and bytes, and keeps the rate.
+type redriver struct {
+	d       *DeadLetters
+	queue   string
+	total   int
+	options RedriveOptions
+	start   time.Time
+	batch   []lua.Redrive
+	bytes   int
+	result  RedriveResult
+}
+
+func (r *redriver) add(ctx context.Context, l Letter) error {
+	payload := []byte(l.Payload)
+	if r.options.Payload != nil {
+		payload = *r.options.Payload
+	}
+	if r.options.DryRun {
+		if payload == nil {
+			r.result.NoPayload++
+		} else {
+			r.result.Scheduled++
+		}
+		return nil
+	}
+	one := lua.Redrive{Letter: l.Letter, When: lua.After(r.options.Delay), Payload: r.options.Payload}
+	if r.options.Headers != nil {
+		attempts := l.MaxAttempts
+		if lua.CheckMaxAttempts(attempts) != nil {
+			attempts = 0
+		}
+		if one.Fields = lua.EncodeMeta(*r.options.Headers, attempts, time.Time{}); one.Fields == "" {
+			one.Fields = "{}"
+		}
+	}
+	r.batch = append(r.batch, one)
+	r.bytes += len(payload) + len(l.Payload) + len(one.Fields)
+	if len(r.batch) < r.size() && r.bytes < redriveBytes {
+		return nil
+	}
+	return r.flush(ctx)
+}
+
+// size is how many letters go into a call: about a tenth of a second's worth when there is a rate.
+func (r *redriver) size() int {
+	if r.options.Rate == 0 {
+		return redriveLetters
+	}
+	return int(max(1, min(redriveLetters, r.options.Rate/10)))
+}
+
+func (r *redriver) flush(ctx context.Context) error {
+	if len(r.batch) == 0 {
+		return nil
+	}
+	if r.options.Rate > 0 {
+		ahead := time.Duration(float64(r.result.done()) / r.options.Rate * float64(time.Second))
+		if !sleep(ctx, time.Until(r.start.Add(ahead))) {
+			return ctx.Err()
+		}
+	}
+	outcomes, err := lua.RedriveDead(ctx, r.d.client, lua.NewKeys(r.d.prefix, r.queue), r.batch)
+	if err != nil {
+		return err
+	}
+	for i, outcome := range outcomes {
+		switch outcome {
+		case lua.RedriveScheduled:
+			r.result.Scheduled++
+		case lua.RedriveNoPayload:
+			r.result.NoPayload++
+		case lua.RedriveGone:
+			r.result.Gone++
+		default:
+			err = errors.Join(err, fmt.Errorf("letter %s: the new headers were refused", r.batch[i].Letter))
+		}
+	}
+	r.batch, r.bytes = r.batch[:0], 0
+	if r.options.Progress != nil {
+		r.options.Progress(r.result.done(), max(r.total, r.result.done()))
+	}
+	return err
+}
+
+// Purge deletes letters by their IDs and says how many were there. One round trip per 500.
+func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string) (int, error) {
+	key, err := d.key(queue)
+	errs := []error{err}
+	for _, id := range letters {
+		_, err := parseEntryID(id)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return 0, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
+	}
+	purged := 0
+	for len(letters) > 0 {
+		batch := letters[:min(purgeLetters, len(letters))]
+		letters = letters[len(batch):]
+		n, err := d.client.Do(ctx, d.client.B().Xdel().Key(key).Id(batch...).Build()).AsInt64()
+		if err != nil {
+			return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, lua.Classify("XDEL "+key, err))
+		}
+		purged += int(n)
+	}
+	return purged, nil
+}
+
+// PurgeMatching deletes all letters that pass the filter, and says how many. Letters that are added while it runs are not touched.
+// A filter by no more than OlderThan reads nothing; any other reads all letters.
+func (d *DeadLetters) PurgeMatching(ctx context.Context, queue string, f Filter) (int, error) {
+	age := Filter{OlderThan: f.OlderThan, Newest: f.Newest}
+	if f == age && f.validate() == nil {
+		return d.purgeOld(ctx, queue, f)
+	}
+	purged := 0
+	var batch []string
+	for letter, err := range d.List(ctx, queue, f) {
+		if err != nil {
+			return purged, err
+		}
+		if batch = append(batch, letter.Letter); len(batch) == purgeLetters {
+			n, err := d.Purge(ctx, queue, batch)
+			if purged += n; err != nil {
+				return purged, err
+			}
+			batch = batch[:0]
+		}
+	}
+	n, err := d.Purge(ctx, queue, batch)
+	return purged + n, err
+}
+
+// purgeOld deletes from the head: whole nodes of the stream in bounded steps, then what is left of one.
+func (d *DeadLetters) purgeOld(ctx context.Context, queue string, f Filter) (purged int, err error) {
+	fail := func(err error) (int, error) {
+		return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
+	}
+	key, err := d.key(queue)
+	if err != nil {
+		return fail(err)
+	}
+	_, to, err := d.bounds(ctx, key, f)
+	if err != nil {
+		return fail(err)
+	}
+	if to == "" {
+		return 0, nil
+	}
+	threshold, err := following(to)
+	if err != nil {
+		return fail(err)
+	}
+	for exact := false; ; {
+		trim := d.client.B().Xtrim().Key(key).Minid().Almost().Threshold(threshold).Limit(purgeTrim).Build()
+		if exact {
+			trim = d.client.B().Xtrim().Key(key).Minid().Threshold(threshold).Build()
+		}
+		n, err := d.client.Do(ctx, trim).AsInt64()
+		if err != nil {
+			return fail(lua.Classify("XTRIM "+key, err))
+		}
+		purged += int(n)
+		if exact {
+			return purged, nil
+		}
+		exact = n == 0
+	}
+}
+
+// following returns the lowest ID above id; above every entry of the millisecond when id is only that.
+func following(id string) (string, error) {
+	at, err := parseEntryID(id)
+	if err != nil {
+		return "", err
+	}
+	if id != at.String() || at.seq == math.MaxUint64 {
+		return entryID{ms: at.ms + 1}.String(), nil
+	}
+	return entryID{ms: at.ms, seq: at.seq + 1}.String(), nil
+}

@@ -1,0 +1,312 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// next drains, delivers what is ready to the group, acknowledges it, and returns it.
+func (r *rig) next(group string) (all []lua.Entry) {
+	r.t.Helper()
+	r.drainAll()
+	for _, id := range r.take(group, "c", 1000) {
+		found, ok, err := readEntry(r.t.Context(), r.c, r.k.Stream, id)
+		if err != nil || !ok {
+			r.t.Fatalf("entry %s: %v, %v", id, ok, err)
+		}
+		all = append(all, lua.ParseEntry(found.ID, found.FieldValues))
+		r.xack(group, id)
+	}
+	return all
+}
+
+func TestRedriveSchedulesALetterForItsGroupFromAttemptOne(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.groups("g")
+		r.enqueue(lua.Item{
+			ID: "a", When: lua.After(0), Payload: []byte("p\x00\xff"),
+			Meta: lua.EncodeMeta(map[string]string{"kind": "k"}, 4, time.Now().Add(time.Hour)),
+		})
+		ids := r.take("g", "c", 1)
+		if _, err := lua.Retry(t.Context(), r.c, r.k, "g", DefaultPolicy().Attempts(), []lua.Failure{{
+			Held: lua.Held{Entry: ids[0]}, Action: lua.ActionDead, Delay: -1, Reason: lua.ReasonDeadLetter, Error: "e",
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		letter := r.letters()[0]
+		want(t, "expiry of the letter", letter.Expires.IsZero(), false)
+		got, err := r.deadLetters().Redrive(t.Context(), r.queue, []string{letter.Letter, "1-1"}, RedriveOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, "result", got, RedriveResult{Scheduled: 1, Gone: 1})
+		entries := r.next("g")
+		if len(entries) != 1 {
+			t.Fatalf("%d entries", len(entries))
+		}
+		e := entries[0]
+		want(t, "id", e.ID, "a")
+		want(t, "payload", string(e.Payload), "p\x00\xff")
+		want(t, "attempt", e.Attempt, 1)
+		want(t, "for", e.For, "g")
+		want(t, "header", e.Headers["kind"], "k")
+		want(t, "max attempts", e.MaxAttempts, 4)
+		want(t, "expires", e.Expires.IsZero(), true)
+		want(t, "letters left", len(r.letters()), 0)
+
+		got, err = r.deadLetters().Redrive(t.Context(), r.queue, []string{letter.Letter}, RedriveOptions{})
+		want(t, "again", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Gone: 1}, nil))
+	})
+}
+
+func TestRedriveOfAllReportsProgress(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	var ids []string
+	for i := range 450 {
+		ids = append(ids, fmt.Sprint("d-", i))
+	}
+	r.kill("g", lua.ReasonDeadLetter, "broken", ids...)
+	var steps []string
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.queue, Filter{}, RedriveOptions{
+		Delay: time.Hour, Progress: func(done, total int) { steps = append(steps, fmt.Sprint(done, "/", total)) },
+	})
+	want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 450}, nil))
+	want(t, "progress", strings.Join(steps, " "), "100/450 200/450 300/450 400/450 450/450")
+	want(t, "scheduled", r.number("ZCARD", r.k.Due), int64(450))
+	first, err := r.c.Do(t.Context(), r.c.B().Zrange().Key(r.k.Due).Min("0").Max("0").Withscores().Build()).AsZScores()
+	if err != nil || time.Until(scoreTime(first[0].Score)) < 50*time.Minute {
+		t.Errorf("delay: %v, %v", first, err)
+	}
+}
+
+func TestRedriveByFilterTouchesOnlyWhatMatchesAndWasThereAtTheStart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.kill("mail", lua.ReasonDeadLetter, "no such user", "a-1", "a-2", "b-1")
+	r.kill("sms", lua.ReasonDeadLetter, "no such user", "a-3")
+	f := Filter{Group: "mail", ID: "a-*", ErrorText: "user"}
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.queue, f, RedriveOptions{DryRun: true})
+	want(t, "dry run", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 2}, nil))
+	want(t, "nothing happened", len(r.letters()), 4)
+	want(t, "nothing scheduled", r.number("ZCARD", r.k.Due), int64(0))
+
+	got, err = r.deadLetters().RedriveMatching(t.Context(), r.queue, f, RedriveOptions{
+		Rate: 20, // two a call: the letter below is added while it runs
+		Progress: func(int, int) {
+			r.do("XADD", r.k.Dead, "*", "id", "a-9", "payload", "p", "group", "mail", "error", "no such user")
+		},
+	})
+	want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 2}, nil))
+	var left []string
+	for _, l := range r.letters() {
+		left = append(left, l.ID)
+	}
+	want(t, "left", fmt.Sprint(left), "[b-1 a-3 a-9]")
+}
+
+func TestRedriveKeepsTheRate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.kill("g", lua.ReasonDeadLetter, "broken", "a", "b", "c", "d", "e", "f")
+	start, calls := time.Now(), 0
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.queue, Filter{}, RedriveOptions{Rate: 20, Delay: time.Hour, Progress: func(int, int) { calls++ }})
+	want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 6}, nil))
+	if took := time.Since(start); took < 180*time.Millisecond || calls != 3 {
+		t.Errorf("6 letters at 20 per second took %s in %d calls", took, calls)
+	}
+
+	r.kill("g", lua.ReasonDeadLetter, "broken", "u", "v", "w")
+	ctx, cancel := context.WithCancel(t.Context())
+	got, err = r.deadLetters().RedriveMatching(ctx, r.queue, Filter{}, RedriveOptions{Rate: 0.01, Progress: func(int, int) { cancel() }})
+	if !errors.Is(err, context.Canceled) || got.Scheduled != 1 {
+		t.Errorf("cancelled: %+v, %v", got, err)
+	}
+	want(t, "left", len(r.letters()), 2)
+}
+
+func TestRedriveEdits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.groups("g")
+	add := func() string {
+		r.do("XADD", r.k.Dead, "*", "id", "a", "payload", "old", "h:keep", "1", "max_attempts", "7", "group", "g", "colour", "green")
+		all := r.letters()
+		return all[len(all)-1].Letter
+	}
+	redrive := func(o RedriveOptions) lua.Entry {
+		t.Helper()
+		got, err := r.deadLetters().Redrive(t.Context(), r.queue, []string{add()}, o)
+		want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
+		entries := r.next("g")
+		if len(entries) != 1 {
+			t.Fatalf("%d entries", len(entries))
+		}
+		return entries[0]
+	}
+	e := redrive(RedriveOptions{Payload: new([]byte("new"))})
+	want(t, "payload", string(e.Payload), "new")
+	want(t, "headers", fmt.Sprint(e.Headers), "map[keep:1]")
+
+	e = redrive(RedriveOptions{Payload: new([]byte{})})
+	want(t, "empty payload", string(e.Payload), "")
+
+	e = redrive(RedriveOptions{Headers: new(map[string]string{"other": "2"})})
+	want(t, "payload", string(e.Payload), "old")
+	want(t, "headers", fmt.Sprint(e.Headers), "map[other:2]")
+	want(t, "max attempts are kept", e.MaxAttempts, 7)
+	want(t, "fields nobody knows are kept", e.Extra["colour"], "green")
+
+	e = redrive(RedriveOptions{Headers: new(map[string]string{})})
+	want(t, "no headers", fmt.Sprint(e.Headers), "map[]")
+}
+
+func TestRedriveOfALostBodyNeedsAPayload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.groups("g")
+	r.ready("a")
+	ids := r.take("g", "c", 1)
+	r.age("g", "c", ids...)
+	r.do("XDEL", r.k.Stream, ids[0])
+	r.reclaim()
+	dry, err := r.deadLetters().RedriveMatching(t.Context(), r.queue, Filter{}, RedriveOptions{DryRun: true})
+	want(t, "dry run", fmt.Sprint(dry, err), fmt.Sprint(RedriveResult{NoPayload: 1}, nil))
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.queue, Filter{}, RedriveOptions{})
+	want(t, "without", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{NoPayload: 1}, nil))
+	want(t, "still there", len(r.letters()), 1)
+	got, err = r.deadLetters().RedriveMatching(t.Context(), r.queue, Filter{}, RedriveOptions{Payload: new([]byte("p"))})
+	want(t, "with", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
+	entries := r.next("g")
+	want(t, "delivered", len(entries), 1)
+}
+
+// Redriven with its old expiry, an expired message went straight back to the dead letters.
+func TestRedriveOfAnExpiredMessageIsDelivered(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.groups("one", "two")
+	r.enqueue(lua.Item{ID: "a", When: lua.After(time.Millisecond), Payload: []byte("p"), Meta: lua.EncodeMeta(nil, 0, time.UnixMilli(1000))})
+	r.drainAll()
+	letters := r.letters()
+	if len(letters) != 1 || letters[0].Reason != lua.ReasonExpired || letters[0].Group != "" {
+		t.Fatalf("letters %+v", letters)
+	}
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.queue, Filter{Reason: lua.ReasonExpired}, RedriveOptions{})
+	want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
+	for _, g := range []string{"one", "two"} { // no group had it: all get it
+		entries := r.next(g)
+		if len(entries) != 1 || entries[0].ID != "a" || entries[0].For != "" {
+			t.Errorf("group %s: %+v", g, entries)
+		}
+	}
+	want(t, "letters", len(r.letters()), 0)
+}
+
+func TestRedriveIsRefusedBeforeRedisIsTouched(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.kill("g", lua.ReasonDeadLetter, "broken", "a")
+	_, err := r.deadLetters().RedriveMatching(t.Context(), r.queue, Filter{}, RedriveOptions{
+		Payload: new(make([]byte, lua.MaxPayloadBytes+1)), Headers: new(map[string]string{"": "x"}), Delay: -1, Rate: math.NaN(),
+	})
+	for _, part := range []string{"payload", "header", "delay", "rate"} {
+		if !errors.Is(err, lua.ErrInvalid) || !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in: %v", part, err)
+		}
+	}
+	if _, err := r.deadLetters().Redrive(t.Context(), r.queue, []string{r.letters()[0].Letter, "nonsense"}, RedriveOptions{}); !errors.Is(err, lua.ErrInvalid) {
+		t.Errorf("letter ID: %v", err)
+	}
+	want(t, "letters", len(r.letters()), 1)
+}
+
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		d := r.deadLetters()
+		var ids []string
+		for i := range 1200 {
+			ids = append(ids, fmt.Sprint("d-", i))
+		}
+		r.kill("g", lua.ReasonDeadLetter, "broken", ids...)
+		r.kill("h", lua.ReasonDeadLetter, "broken", "h-1", "h-2")
+		all := r.letters()
+
+		n, err := d.Purge(t.Context(), r.queue, []string{all[0].Letter, all[1].Letter, all[1].Letter, "1-1"})
+		want(t, "by ID", fmt.Sprint(n, err), "2 <nil>")
+		if _, err := d.Purge(t.Context(), r.queue, []string{all[2].Letter, "x"}); !errors.Is(err, lua.ErrInvalid) {
+			t.Errorf("nonsense: %v", err)
+		}
+		n, err = d.PurgeMatching(t.Context(), r.queue, Filter{ID: "d-*", Limit: 598})
+		want(t, "by filter", fmt.Sprint(n, err), "598 <nil>")
+		n, err = d.PurgeMatching(t.Context(), r.queue, Filter{OlderThan: time.Hour})
+		want(t, "old ones", fmt.Sprint(n, err), "0 <nil>")
+		r.do("XADD", r.k.Dead, fmt.Sprint(lua.EntryTime(all[len(all)-1].Letter).Add(time.Hour).UnixMilli(), "-7"), "id", "later")
+		n, err = d.PurgeMatching(t.Context(), r.queue, Filter{OlderThan: time.Nanosecond})
+		want(t, "all but the latest", fmt.Sprint(n, err), "602 <nil>")
+		n, err = d.PurgeMatching(t.Context(), r.queue, Filter{})
+		want(t, "all", fmt.Sprint(n, err), "1 <nil>")
+		n, err = d.PurgeMatching(t.Context(), r.queue, Filter{})
+		want(t, "none", fmt.Sprint(n, err), "0 <nil>")
+	})
+}
+
+func TestFollowing(t *testing.T) {
+	for id, expected := range map[string]string{"5-3": "5-4", "5-0": "5-1", "5": "6-0", "5-18446744073709551615": "6-0"} {
+		got, err := following(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, id, got, expected)
+	}
+}
+
+func TestRedriveRacingPurgeIsWonByOneSide(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	var ids []string
+	for i := range 1000 {
+		ids = append(ids, fmt.Sprint("d-", i))
+	}
+	r.kill("g", lua.ReasonDeadLetter, "broken", ids...)
+	d, letters := r.deadLetters(), r.letters()
+	var redriven RedriveResult
+	var purged int
+	var failed [2]error
+	var both sync.WaitGroup
+	both.Go(func() {
+		redriven, failed[0] = d.RedriveMatching(t.Context(), r.queue, Filter{}, RedriveOptions{Delay: time.Hour})
+	})
+	both.Go(func() {
+		for i := len(letters) - 1; i >= 0 && failed[1] == nil; i -= 10 { // from the other end
+			var batch []string
+			for _, l := range letters[max(0, i-9) : i+1] {
+				batch = append(batch, l.Letter)
+			}
+			var n int
+			n, failed[1] = d.Purge(t.Context(), r.queue, batch)
+			purged += n
+		}
+	})
+	both.Wait()
+	if err := errors.Join(failed[:]...); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("redriven %d, purged %d, gone %d", redriven.Scheduled, purged, redriven.Gone)
+	want(t, "each letter once", redriven.Scheduled+purged, 1000)
+	want(t, "scheduled", r.number("ZCARD", r.k.Due), int64(redriven.Scheduled))
+	want(t, "left", len(r.letters()), 0)
+}

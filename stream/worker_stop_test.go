@@ -1,0 +1,90 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestCleanStopLeavesNothingPendingAndBurnsNoAttempt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	started := make(chan struct{}, 8)
+	w, stop := r.start(WorkerConfig{Concurrency: 4, ShutdownTimeout: -1, Handler: func(ctx context.Context, m *Message) error {
+		started <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	r.ready("a", "b", "c", "d", "e", "f")
+	for range 4 {
+		<-started
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "pending", r.pending("g"), int64(0))
+	want(t, "released", w.Stats().Released, uint64(4))
+	meta, _ := r.c.Do(t.Context(), r.c.B().Hgetall().Key(r.k.Meta).Build()).AsStrMap()
+	want(t, "members to deliver again", len(meta), 4)
+	for member, text := range meta {
+		if e, ok := lua.DecodeMeta(member, text); !ok || e.Attempt != 1 {
+			t.Errorf("%s: attempt %d", e.ID, e.Attempt)
+		}
+	}
+	consumers, err := r.c.Do(t.Context(), r.c.B().XinfoConsumers().Key(r.k.Stream).Group("g").Build()).ToArray()
+	if err != nil || len(consumers) != 0 {
+		t.Errorf("consumers left: %v, %v", consumers, err)
+	}
+}
+
+func TestHandlersMayFinishDuringShutdown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	started, finish := make(chan struct{}), make(chan struct{})
+	w, stop := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
+		close(started)
+		<-finish
+		return ctx.Err()
+	}})
+	r.ready("m")
+	<-started
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	close(finish)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	want(t, "acknowledged", w.Stats().Acknowledged, uint64(1))
+}
+
+func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	started, release := make(chan struct{}), make(chan struct{})
+	var log strings.Builder
+	_, stop := r.start(WorkerConfig{
+		ShutdownTimeout: -1, CancelGrace: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Handler: func(context.Context, *Message) error {
+			close(started)
+			<-release
+			return nil
+		},
+	})
+	r.ready("m")
+	<-started
+	err := stop()
+	close(release)
+	if !errors.Is(err, ErrAbandoned) {
+		t.Errorf("Run: %v", err)
+	}
+	want(t, "pending", r.pending("g"), int64(1))
+	if !strings.Contains(log.String(), "did not return") {
+		t.Errorf("log does not say so: %s", log.String())
+	}
+}
