@@ -1,14 +1,13 @@
 -- configure: writes settings of a queue, or the defaults that all queues share.
 -- Uses: base
 -- KEYS[1] settings (hash)
--- KEYS[2] wake (stream)
 -- ARGV[1...] field, value (string; string, '' = remove the field)
 -- Returns: integer, how many fields were added or removed
 -- Complexity: O(1) per field
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless.
-local settings, wake = KEYS[1], KEYS[2]
-local bad = wake ~= settings and wrong_type({settings, 'hash', wake, 'stream'}) -- the same key: the caller adds the token
+local settings = KEYS[1]
+local bad = wrong_type({settings, 'hash'})
 if bad then return bad end
 
 redis.call('HDEL', settings, SEP) -- removes nothing, and opens a full server for the rest
@@ -17,5 +16,4 @@ for i = 1, #ARGV, 2 do
   if ARGV[i + 1] == '' then changed = changed + redis.call('HDEL', settings, ARGV[i])
   else changed = changed + redis.call('HSET', settings, ARGV[i], ARGV[i + 1]) end
 end
-if wake ~= settings then redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'settings', '1') end
 return changed

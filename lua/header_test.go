@@ -15,7 +15,7 @@ import (
 func scripts() []*script {
 	return []*script{
 		ackScript, cancelScript, configureScript, drainScript, dropConsumerScript, enqueueScript, ensureGroupScript, extendScript,
-		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, retryScript, surveyScript, trimScript,
+		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, retryScript, signalScript, surveyScript, trimScript,
 	}
 }
 
@@ -53,13 +53,13 @@ func parseHeader(name, text string) (header, error) {
 				section = s
 			}
 		}
-		if section < at || (i == 0) != (section == 0) || section != 2 && section != 3 && seen[section] {
+		if section < at || i == 0 && section != 0 || section > 3 && seen[section] || section == 1 && seen[section] {
 			return h, fmt.Errorf("line %d is out of order: %s", i+1, line)
 		}
 		at, seen[section] = section, true
 		switch section {
 		case 0:
-			if !strings.HasPrefix(line, name+": ") || !strings.HasSuffix(line, ".") {
+			if i == 0 && !strings.HasPrefix(line, name+": ") {
 				return h, fmt.Errorf("the purpose is %q", line)
 			}
 		case 1:

@@ -69,7 +69,11 @@ func TestCallsSendWhatTheHeaderSays(t *testing.T) {
 		if err := c.run(b); err != nil {
 			t.Fatal(err)
 		}
-		if len(r.sent) == 0 || len(r.sent) > 2 {
+		most := 2 // EVALSHA, and EVAL when the server does not know the script
+		if c.script == configureScript || c.script == registerScript {
+			most = 4 // and the token: on a cluster its key is in another slot
+		}
+		if len(r.sent) == 0 || len(r.sent) > most {
 			t.Fatalf("%s took %d commands", c.script.name, len(r.sent))
 		}
 		words := r.sent[0] // EVALSHA sha n key… arg…

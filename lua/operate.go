@@ -3,7 +3,6 @@ package lua
 import (
 	"context"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -100,36 +99,39 @@ func texts(reply []rueidis.RedisMessage) ([]string, error) {
 	return out, nil
 }
 
-var registerScript = load("register", []string{"queues", "wake"}, nil, []string{"queue"})
+var registerScript = load("register", []string{"queues"}, nil, []string{"queue"})
 
-// Register makes queues known to the bridges, and says how many of them were new.
+// Register makes queues known to the bridges, wakes them if any was new, and says how many were. Bridges that could not be woken see
+// the queues at their next look at the registry.
 func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string) (int, error) {
-	n, err := registerScript.withWake(ctx, c, g.Queues, g.Wake, "queues", queues)
+	n, err := registerScript.integer(ctx, c, []string{g.Queues}, queues)
+	if err == nil && n > 0 {
+		_ = signal(ctx, c, g.Wake, "queues")
+	}
 	return int(n), err
 }
 
-// withWake runs a script over a hash and a wake stream. The keys that all queues share carry no hash tag: on a cluster they are in two
-// slots, so the script gets the hash alone and a command of its own adds the token. One that is lost costs lateness only.
-func (s *script) withWake(ctx context.Context, c rueidis.Client, hash, wake, field string, args []string) (int64, error) {
-	if c.Mode() != rueidis.ClientModeCluster || strings.Contains(wake, "{") {
-		return s.integer(ctx, c, []string{hash, wake}, args)
-	}
-	n, err := s.integer(ctx, c, []string{hash, hash}, args)
-	if err == nil && (n > 0 || field == "settings") {
-		c.Do(ctx, c.B().Xadd().Key(wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue(field, "1").Build())
-	}
-	return n, err
-}
-
-var configureScript = load("configure", []string{"settings", "wake"}, nil, []string{"field", "value"})
+var configureScript = load("configure", []string{"settings"}, nil, []string{"field", "value"})
 
 // Configure writes settings (an empty value removes a field): to a queue's policy with its wake stream, or to the defaults with theirs.
+// Bridges that could not be woken see them at their next look.
 func Configure(ctx context.Context, c rueidis.Client, settings, wake string, values []FieldValue) error {
 	args := make([]string, 0, 2*len(values))
 	for _, v := range values {
 		args = append(args, v.Field, v.Value)
 	}
-	_, err := configureScript.withWake(ctx, c, settings, wake, "settings", args)
+	_, err := configureScript.integer(ctx, c, []string{settings}, args)
+	if err == nil {
+		_ = signal(ctx, c, wake, "settings")
+	}
+	return err
+}
+
+var signalScript = load("signal", []string{"wake"}, []string{"field"}, nil)
+
+// signal adds a wake token. One that is lost costs lateness, never a message.
+func signal(ctx context.Context, c rueidis.Client, wake, field string) error {
+	_, err := signalScript.integer(ctx, c, []string{wake}, []string{field})
 	return err
 }
 

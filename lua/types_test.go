@@ -78,10 +78,13 @@ func calls() []call {
 			_, err := DropConsumers(b.ctx, b.c, b.k, "g", []string{"c2"})
 			return err
 		}},
-		{configureScript, queue(func(k Keys) []string { return []string{k.Policy, k.Wake} }), func(b *bench) error {
+		{signalScript, queue(func(k Keys) []string { return []string{k.Wake} }), func(b *bench) error {
+			return signal(b.ctx, b.c, b.k.Wake, "settings")
+		}},
+		{configureScript, queue(func(k Keys) []string { return []string{k.Policy} }), func(b *bench) error {
 			return Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields("max_attempts", "5"))
 		}},
-		{registerScript, func(b *bench) []string { return []string{b.g.Queues, b.g.Wake} }, func(b *bench) error {
+		{registerScript, func(b *bench) []string { return []string{b.g.Queues} }, func(b *bench) error {
 			_, err := Register(b.ctx, b.c, b.g, []string{"q"})
 			return err
 		}},
