@@ -97,6 +97,27 @@ func Temporary(err error) bool {
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// Hint says what an operator should check next.
+func Hint(err error) string {
+	for _, h := range []struct {
+		kind error
+		text string
+	}{
+		{ErrFull, "maxmemory is reached: raise it, or find what fills it with `duestream stats`"},
+		{ErrWrongType, "another program uses this key: look at it with `redis-cli TYPE`, delete or rename it, or use another prefix"},
+		{ErrDenied, "check the user, its password and its ACL rules"},
+		{ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least"},
+		{ErrNoGroup, "the consumer group was destroyed"},
+		{ErrUnavailable, "check that the server is up, reachable and writable"},
+		{context.DeadlineExceeded, "the server does not answer in time: is it overloaded, paused, or cut off?"},
+	} {
+		if errors.Is(err, h.kind) {
+			return h.text
+		}
+	}
+	return "this should not happen: please report it"
+}
+
 // surveyError classifies an error text that a script returned as a value.
 func surveyError(text string) error {
 	for _, c := range codes {

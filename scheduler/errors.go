@@ -35,21 +35,10 @@ func uncertain(err error) bool {
 
 // hint says what an operator should check next.
 func hint(err error) string {
-	switch {
-	case errors.Is(err, lua.ErrWrongType):
-		return "another program uses this key: delete or rename it, or use another prefix"
-	case errors.Is(err, lua.ErrDenied):
-		return "check the user, its password and its ACL rules"
-	case errors.Is(err, lua.ErrUnsupported):
-		return "duestream needs Redis 7.0 or later, or Valkey"
-	case errors.Is(err, lua.ErrFull):
-		return "raise maxmemory, or let the consumers catch up"
-	case errors.Is(err, ErrRefused):
+	if errors.Is(err, ErrRefused) {
 		return "look at the stream with XINFO STREAM: its last ID may be at the maximum"
-	case lua.Temporary(err):
-		return "check that the server is up, reachable and writable"
 	}
-	return "this should not happen: please report it"
+	return lua.Hint(err)
 }
 
 // state logs the changes between working and failing, each once.

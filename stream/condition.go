@@ -33,7 +33,7 @@ func (c *condition) failing(err error) {
 		c.since = time.Now()
 	}
 	c.kind = kind
-	c.log.Error(c.what+" is failing, and goes on trying", slog.Any("error", err), slog.String("hint", hintFor(err)))
+	c.log.Error(c.what+" is failing, and goes on trying", slog.Any("error", err), slog.String("hint", lua.Hint(err)))
 }
 
 func (c *condition) working() {
@@ -46,35 +46,14 @@ func (c *condition) working() {
 	c.log.Info(c.what+" is working again", slog.Duration("after", time.Since(c.since).Round(time.Millisecond)))
 }
 
-var hints = []struct {
-	kind error
-	hint string
-}{
-	{lua.ErrFull, "maxmemory is reached: raise it, or find what fills it with `duestream stats`"},
-	{lua.ErrWrongType, "something else wrote to a key of this queue: look at it with `redis-cli TYPE`"},
-	{lua.ErrDenied, "check user, password and ACL rules: see docs/OPERATIONS.md"},
-	{lua.ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least"},
-	{lua.ErrNoGroup, "the consumer group was destroyed"},
-	{lua.ErrUnavailable, "is Redis up, and can it be reached?"},
-	{context.DeadlineExceeded, "Redis does not answer in time: is it overloaded, paused, or cut off?"},
-}
-
+// kindOf names what an error is about; the same trouble is logged once, however its words differ.
 func kindOf(err error) string {
-	for _, h := range hints {
-		if errors.Is(err, h.kind) {
-			return h.kind.Error()
+	for _, kind := range []error{lua.ErrFull, lua.ErrWrongType, lua.ErrDenied, lua.ErrUnsupported, lua.ErrNoGroup, lua.ErrUnavailable, context.DeadlineExceeded} {
+		if errors.Is(err, kind) {
+			return kind.Error()
 		}
 	}
 	return err.Error()
-}
-
-func hintFor(err error) string {
-	for _, h := range hints {
-		if errors.Is(err, h.kind) {
-			return h.hint
-		}
-	}
-	return "run `duestream doctor`"
 }
 
 // newBackoff returns the waits between tries of something that is repeated for ever: 50 ms to 2 s, jittered.

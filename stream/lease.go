@@ -123,7 +123,7 @@ func (w *Worker) extendLoop(ctx context.Context) {
 	for {
 		now := time.Now()
 		if !now.Before(policyDue) {
-			w.refreshPolicy(ctx)
+			_ = w.refreshPolicy(ctx) // the last one stays in force; the reads report the outage
 			policyDue = now.Add(policyInterval)
 		}
 		if !now.Before(registerDue) && w.register(ctx) == nil {
@@ -142,12 +142,12 @@ func (w *Worker) extendLoop(ctx context.Context) {
 	}
 }
 
-func (w *Worker) refreshPolicy(ctx context.Context) {
+func (w *Worker) refreshPolicy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	p, warning, err := ReadPolicy(ctx, w.cfg.Client, w.cfg.Prefix, w.cfg.Queue, w.cfg.Group)
 	if err != nil {
-		return // the last one stays in force; the outage is reported by the reads
+		return err
 	}
 	if old := w.policy.Swap(&p); *old != p {
 		w.log.Info("policy", slog.Duration("visibility_timeout", p.VisibilityTimeout), slog.Int("max_attempts", p.MaxAttempts),
@@ -156,6 +156,7 @@ func (w *Worker) refreshPolicy(ctx context.Context) {
 			w.log.Warn("policy has settings that do not count", slog.Any("error", warning))
 		}
 	}
+	return nil
 }
 
 func (w *Worker) register(ctx context.Context) error {

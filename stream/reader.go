@@ -128,6 +128,9 @@ func (w *Worker) start(d *delivery) {
 // delivery; XPENDING and XRANGE do not.
 func (w *Worker) recover(ctx, hard context.Context) error {
 	if !w.joined {
+		if err := w.refreshPolicy(ctx); err != nil { // before anything can fail by it
+			return err
+		}
 		if _, err := EnsureGroup(ctx, w.cfg.Client, w.cfg.Prefix, w.cfg.Queue, w.cfg.Group); err != nil {
 			return err
 		}

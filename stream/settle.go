@@ -66,7 +66,12 @@ func (s *settler) run(ctx context.Context) {
 // pass settles one batch of each kind. False: nothing was waiting.
 func (s *settler) pass(ctx context.Context) bool {
 	s.mu.Lock()
-	acks := take(&s.acks, settleBatch, func(*delivery) int { return 0 })
+	acks := take(&s.acks, settleBatch, func(d *delivery) int {
+		if d.held().ID == "" {
+			return 0
+		}
+		return len(d.msg.Payload) // comparing the ID reads the entry
+	})
 	fails := take(&s.fails, settleBatch, func(f failed) int { return len(f.d.msg.Payload) })
 	s.mu.Unlock()
 	s.settleAcks(ctx, acks)
