@@ -80,9 +80,10 @@ type line struct {
 	keys  lua.Keys
 	slots chan struct{} // bounds how many messages wait
 
-	mu      sync.Mutex
-	waiting []waiting
-	running bool
+	mu        sync.Mutex
+	waiting   []waiting
+	running   bool
+	forgetful *time.Timer // fires when nothing was sent for a while
 
 	// The committer's own.
 	done       string // token of the last commit, once its reply has arrived
@@ -158,11 +159,45 @@ func (l *line) take() []waiting {
 	}
 	if n == 0 {
 		l.waiting, l.running = nil, false
+		if l.done != "" {
+			l.forgetSoon()
+		}
 		return nil
 	}
 	batch := l.waiting[:n:n]
 	l.waiting = l.waiting[n:]
 	return batch
+}
+
+// forgetSoon has the last token cleared when no further commit does so: an idle queue holds nothing.
+func (l *line) forgetSoon() {
+	if l.forgetful == nil {
+		l.forgetful = time.AfterFunc(forgetAfter, l.forget)
+	} else {
+		l.forgetful.Reset(forgetAfter)
+	}
+}
+
+// forget is a committer's term that begins with clearing the token. One that cannot be cleared ends with its window.
+func (l *line) forget() {
+	if !l.p.begin() {
+		return // Close does it
+	}
+	l.mu.Lock()
+	if l.running {
+		l.mu.Unlock()
+		l.p.busy.Done()
+		return
+	}
+	l.running = true
+	l.mu.Unlock()
+	if l.done != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		_, _ = lua.Enqueue(ctx, l.p.cfg.Client, l.keys, lua.Token{Done: l.done}, nil)
+		cancel()
+		l.done = ""
+	}
+	l.run()
 }
 
 // commit sends messages in one script call and gives each its answer. Those whose callers have left are not sent.

@@ -30,6 +30,7 @@ const (
 	registerEvery = time.Minute     // per queue in use
 	cancelChunk   = 1000            // IDs per script call
 	closeTimeout  = 2 * time.Second // for clearing tokens
+	forgetAfter   = time.Second     // without a commit, the last token of a queue is cleared
 	retryInitial  = 20 * time.Millisecond
 	retryMax      = time.Second
 )
@@ -176,18 +177,32 @@ func (p *Producer) enter(ctx context.Context, queue string) (*line, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-p.closed:
+	if !p.beginLocked() {
 		return nil, ErrClosed
-	default:
 	}
-	p.busy.Add(1)
 	l := p.lines[queue]
 	if l == nil {
 		l = newLine(p, queue)
 		p.lines[queue] = l
 	}
 	return l, nil
+}
+
+// begin makes Close wait for what follows, until busy.Done. False: the producer is closed.
+func (p *Producer) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.beginLocked()
+}
+
+func (p *Producer) beginLocked() bool {
+	select {
+	case <-p.closed:
+		return false
+	default:
+	}
+	p.busy.Add(1)
+	return true
 }
 
 // Close refuses further calls, waits for those in flight, and forgets their tokens in Redis (best effort, at most 2s; they end by

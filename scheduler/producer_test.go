@@ -191,6 +191,24 @@ func TestCancelAndRescheduleAnswerDefinitely(t *testing.T) {
 	}
 }
 
+// An idle queue holds nothing, not even the token of the last commit.
+func TestIdleProducerForgetsItsToken(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	p := newProducer(t, c, prefix)
+	seen := lua.NewKeys(prefix, queue).Seen
+	for range 2 {
+		if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			n, err := c.Do(t.Context(), c.B().Zcard().Key(seen).Build()).AsInt64()
+			return n == 0 && err == nil, fmt.Sprint(n, " tokens left: ", err)
+		})
+	}
+}
+
 func TestCloseForgetsTokensAndRefusesCalls(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
