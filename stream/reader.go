@@ -139,6 +139,9 @@ func (w *Worker) recover(ctx, hard context.Context) error {
 	if err := w.extendHeld(ctx, w.policy.Load().VisibilityTimeout); err != nil {
 		return err
 	}
+	if err := w.register(ctx); err != nil { // the server may be another one, or empty
+		return err
+	}
 	for {
 		free := w.takeSlots(ctx)
 		if free == 0 {

@@ -256,9 +256,15 @@ func TestLostGroupIsCreatedAgainAtZeroEveryTime(t *testing.T) {
 		id := fmt.Sprint("m", i)
 		r.ready(id)
 		until(got, id) // what was not freed yet is delivered again
-		if err := r.c.Do(t.Context(), r.c.B().Del().Key(r.k.Stream).Build()).Error(); err != nil {
-			t.Fatal(err)
+		for _, key := range []string{lua.NewGlobals(r.prefix).Queues, r.k.Stream} { // as a flush does
+			if err := r.c.Do(t.Context(), r.c.B().Del().Key(key).Build()).Error(); err != nil {
+				t.Fatal(err)
+			}
 		}
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			registered, err := r.c.Do(t.Context(), r.c.B().Hexists().Key(lua.NewGlobals(r.prefix).Queues).Field(r.queue).Build()).AsBool()
+			return registered, fmt.Sprint("the queue is not registered: ", err)
+		})
 		id = fmt.Sprint("n", i)
 		r.ready(id)
 		until(got, id)
