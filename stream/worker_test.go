@@ -255,7 +255,7 @@ func TestLostGroupIsCreatedAgainAtZeroEveryTime(t *testing.T) {
 		}
 		id := fmt.Sprint("m", i)
 		r.ready(id)
-		until(got, id) // what was not freed yet is delivered again
+		until(got, id)                                                              // what was not freed yet is delivered again
 		for _, key := range []string{lua.NewGlobals(r.prefix).Queues, r.k.Stream} { // as a flush does
 			if err := r.c.Do(t.Context(), r.c.B().Del().Key(key).Build()).Error(); err != nil {
 				t.Fatal(err)
