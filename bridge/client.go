@@ -125,7 +125,12 @@ func (c *Client) Cancel(ctx context.Context, queue, id string) error {
 // ErrNotScheduled as for Cancel.
 func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option) (time.Time, error) {
 	var m scheduler.Message
-	to(&m)
+	if to != nil {
+		to(&m)
+	}
+	if to == nil || m.ID != "" || m.Headers != nil || m.MaxAttempts != 0 || !m.Expires.IsZero() || m.Dedup != 0 {
+		return time.Time{}, fmt.Errorf("bridge: reschedule %s/%s: %w", queue, id, lua.Invalid("to", "", "must be In or At"))
+	}
 	return c.producer.Reschedule(ctx, queue, id, m.Delay, m.At)
 }
 

@@ -1,5 +1,5 @@
 -- enqueue: takes messages into the schedule, or straight into the stream when they are due, nothing else is overdue and the queue is not held.
--- Uses: base entry
+-- Uses: base entry token
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
@@ -22,7 +22,6 @@ if bad then return bad end
 for i = 4, #ARGV, 5 do
   if not is_time(ARGV[i + 1]) or (ARGV[i + 4] ~= '' and string.find(ARGV[i + 4], '[^0-9]')) then return redis.error_reply('ERR when or dedup does not parse') end
 end
-
 local now = now_ms()
 local before = head(due)
 local direct = not (before and before <= now) and redis.call('HGET', policy, 'held') ~= '1'
@@ -37,14 +36,9 @@ local function is_known(id)
   return (ends and tonumber(ends) > now) or redis.call('ZSCORE', due, id)
 end
 
--- What is refused is remembered with the token, so that a repeat of the call refuses it again.
-local function mark(i)
-  return SEP .. token .. SEP .. i
-end
-
 local function take(i, id, when, body, fields, dedup)
   local at = due_at(when, asked)
-  if repeated then return redis.call('ZSCORE', seen, mark(i)) and 0 or 3, at end
+  if repeated then return redis.call('ZSCORE', seen, refusal(token, i)) and 0 or 3, at end
   if dedup ~= '' and is_known(id) then return 0, at end
   local verdict
   if direct and at <= now then
@@ -70,10 +64,10 @@ local reply, remember = {}, {digits(now + token_ms), SEP .. token}
 for i = 4, #ARGV, 5 do
   local verdict, at = take(i, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
   reply[#reply + 1], reply[#reply + 2] = verdict, at
-  if verdict < 1 then extend_values(remember, {remember[1], mark(i)}) end
+  if verdict < 1 then extend_values(remember, {remember[1], refusal(token, i)}) end
 end
 if token ~= '' and not repeated then in_chunks('ZADD', seen, remember) end
-if done ~= '' then redis.call('ZREM', seen, SEP .. done) end
+if done ~= '' then forget(seen, done) end
 if has_seen then in_chunks('ZREM', seen, redis.call('ZRANGEBYSCORE', seen, '-inf', digits(now), 'LIMIT', 0, #ARGV)) end
 wake_if_earlier(wake, before, head(due))
 return reply

@@ -198,9 +198,11 @@ func TestIdleProducerForgetsItsToken(t *testing.T) {
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 	p := newProducer(t, c, prefix)
 	seen := lua.NewKeys(prefix, queue).Seen
-	for range 2 {
-		if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
-			t.Fatal(err)
+	for round := range 2 {
+		// Of two messages with one ID the second is refused, which the token remembers.
+		results, err := p.ScheduleBatch(t.Context(), queue, []Message{{ID: fmt.Sprint("m", round), Delay: time.Hour}, {ID: fmt.Sprint("m", round)}})
+		if err != nil || results[0].Err != nil || !errors.Is(results[1].Err, ErrDuplicate) {
+			t.Fatal(results, err)
 		}
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 			n, err := c.Do(t.Context(), c.B().Zcard().Key(seen).Build()).AsInt64()

@@ -147,7 +147,7 @@ func (w *Worker) recover(ctx, hard context.Context) error {
 		if free == 0 {
 			return nil
 		}
-		unseen, err := w.unseen(ctx, free)
+		unseen, err := w.unseen(ctx, min(free, extendBatch))
 		if err == nil && len(unseen) > 0 {
 			free -= w.takeUp(ctx, hard, unseen, &err)
 		}

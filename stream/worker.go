@@ -219,21 +219,38 @@ func (w *Worker) drainHandlers(stop context.CancelCauseFunc) error {
 func (w *Worker) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	unseen, err := w.unseen(ctx, MaxConcurrency)
-	if err == nil && len(unseen) > 0 {
-		failures := make([]lua.Failure, len(unseen))
-		for i, entry := range unseen {
-			failures[i] = lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionRelease, Delay: -1}
-		}
-		var outcomes []lua.Outcome
-		outcomes, err = lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, w.policy.Load().Attempts(), failures)
-		w.released.Add(uint64(len(outcomes)))
-	}
+	err := w.releaseUnseen(ctx)
 	if err == nil {
 		_, err = lua.DropConsumers(ctx, w.cfg.Client, w.keys, w.cfg.Group, []string{w.cfg.Consumer})
 	}
 	if err != nil && !errors.Is(err, lua.ErrNoGroup) {
 		w.log.Warn("could not take leave: what this consumer holds is reclaimed after the visibility timeout", slog.Any("error", err))
+	}
+}
+
+// releaseUnseen releases, in bounded calls, what is pending for this consumer and not held.
+func (w *Worker) releaseUnseen(ctx context.Context) error {
+	for {
+		unseen, err := w.unseen(ctx, settleBatch)
+		if err != nil || len(unseen) == 0 {
+			return err
+		}
+		failures := make([]lua.Failure, len(unseen))
+		for i, entry := range unseen {
+			failures[i] = lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionRelease, Delay: -1}
+		}
+		outcomes, err := lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, w.policy.Load().Attempts(), failures)
+		if err != nil {
+			return err
+		}
+		for _, outcome := range outcomes {
+			switch outcome {
+			case lua.Released:
+				w.released.Add(1)
+			case lua.Stuck: // it would be seen again and again
+				return errors.New("the stream of dead letters refuses an entry")
+			}
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -87,4 +88,64 @@ func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
 	if !strings.Contains(log.String(), "did not return") {
 		t.Errorf("log does not say so: %s", log.String())
 	}
+}
+
+// unseenEntries has a consumer be given entries whose reply nobody reads.
+func (r *rig) unseenEntries(consumer string, n int) {
+	r.t.Helper()
+	if _, err := EnsureGroup(r.t.Context(), r.c, r.prefix, r.queue, "g"); err != nil {
+		r.t.Fatal(err)
+	}
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprint("m", i)
+	}
+	r.ready(ids...)
+	read := r.c.B().Xreadgroup().Group("g", consumer).Count(int64(n)).Streams().Key(r.k.Stream).Id(">").Build()
+	if err := r.c.Do(r.t.Context(), read).Error(); err != nil {
+		r.t.Fatal(err)
+	}
+	want(r.t, "pending", r.pending("g"), int64(n))
+}
+
+func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const n = 2*settleBatch + 50
+	r.unseenEntries("me", n)
+	w, err := NewWorker(WorkerConfig{
+		Client: r.c, Blocking: r.block, Prefix: r.prefix, Queue: r.queue, Group: "g", Consumer: "me",
+		Handler: func(context.Context, *Message) error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.leave()
+	want(t, "pending", r.pending("g"), int64(0))
+	want(t, "released", w.Stats().Released, uint64(n))
+	meta, _ := r.c.Do(t.Context(), r.c.B().Hgetall().Key(r.k.Meta).Build()).AsStrMap()
+	want(t, "members to deliver again", len(meta), n)
+	for member, text := range meta {
+		if e, ok := lua.DecodeMeta(member, text); !ok || e.Attempt != 1 {
+			t.Fatalf("%s: attempt %d", e.ID, e.Attempt)
+		}
+	}
+}
+
+func TestWorkerTakesUpWhatItsNameStillHolds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const n = 2*extendBatch + 50
+	r.unseenEntries("me", n)
+	w, _ := r.start(WorkerConfig{Consumer: "me", Concurrency: 2 * n, Handler: func(_ context.Context, m *Message) error {
+		if m.Attempt != 1 {
+			t.Errorf("%s: attempt %d", m.ID, m.Attempt)
+		}
+		return nil
+	}})
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		s := w.Stats()
+		return s.Acknowledged == n && r.pending("g") == 0, fmt.Sprintf("%+v", s)
+	})
+	want(t, "delivered", w.Stats().Delivered, uint64(n))
 }
