@@ -21,6 +21,11 @@ type ClientConfig struct {
 	// twice. Default 10s; negative = not at all.
 	RetryTimeout time.Duration
 
+	// Durability is what Schedule, Cancel and Reschedule wait for before they return nil: Accepted (the default), Fsynced,
+	// Replicated(n). Calls made at the same time wait together. When it is not confirmed within its Timeout (2s by default) the error
+	// is a *NotDurableError, and what was asked is done nevertheless.
+	Durability Durability
+
 	Logger *slog.Logger // nil = discard
 }
 
@@ -32,17 +37,37 @@ type Client struct {
 	prefix   string
 }
 
-// NewClient checks the configuration. Redis is not touched.
+// Durability says what a write waits for beyond being executed by the server.
+type Durability = lua.Durability
+
+// Durability levels. What Accepted loses in a crash is what the server's append-only file had not on disk yet, and in a failover what
+// the new master had not received yet. Fsynced and Replicated may be had together: Durability{Fsync: true, Replicas: 1}.
+var (
+	Accepted = Durability{}            // the server has executed it
+	Fsynced  = Durability{Fsync: true} // and its append-only file is on disk; needs Redis 7.2 or Valkey
+)
+
+// Replicated: so many replicas hold it in memory.
+func Replicated(replicas int) Durability { return Durability{Replicas: replicas} }
+
+// NewClient checks the configuration. With a Durability other than Accepted it asks the server, for at most 5 s, whether it can wait
+// so; ErrUnsupported or ErrDenied if not. A server that cannot be asked now is no error. Otherwise Redis is not touched.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Redis == nil {
 		return nil, errors.New("bridge: client: Redis is required")
 	}
 	cfg.Prefix = withPrefix(cfg.Prefix)
 	p, err := scheduler.NewProducer(scheduler.ProducerConfig{
-		Client: cfg.Redis.Client, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout, Logger: cfg.Logger,
+		Client: cfg.Redis.Client, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout, Durability: cfg.Durability, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err = lua.CheckDurability(ctx, cfg.Redis.Client, lua.NewGlobals(cfg.Prefix).Queues, cfg.Durability)
+	if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrDenied) {
+		return nil, fmt.Errorf("bridge: client: durability %s: %w", cfg.Durability, err)
 	}
 	return &Client{producer: p, redis: cfg.Redis, prefix: cfg.Prefix}, nil
 }
@@ -96,8 +121,8 @@ func ExpiresAt(t time.Time) Option { return func(m *scheduler.Message) { m.Expir
 func Dedup(d time.Duration) Option { return func(m *scheduler.Message) { m.Dedup = d } }
 
 // Schedule takes one message. Once it returns nil the message will be delivered at least once to every group of the queue, unless it
-// is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, or the context's; with ErrUnavailable and the
-// context's own the message may have been taken.
+// is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, ErrNotDurable (it was taken), or the context's;
+// with ErrUnavailable and the context's own the message may have been taken.
 func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...Option) (Receipt, error) {
 	m := scheduler.Message{Payload: payload}
 	for _, set := range options {

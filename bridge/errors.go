@@ -23,6 +23,9 @@ var (
 	ErrUnavailable = lua.ErrUnavailable
 	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not.
 	ErrUncertain = scheduler.ErrUncertain
+	// ErrNotDurable: what was asked is done (the message is stored), but the server did not confirm the configured Durability. errors.As
+	// with *NotDurableError tells how many copies there are. Repeating with the same ID waits again.
+	ErrNotDurable = lua.ErrNotDurable
 	// ErrClosed: the Client was closed before.
 	ErrClosed = scheduler.ErrClosed
 	// ErrDenied: the ACL user may not do this, or the password is wrong.
@@ -42,3 +45,6 @@ var (
 
 // InvalidError says which field was refused, its value (shortened) and the rule it broke.
 type InvalidError = lua.InvalidError
+
+// NotDurableError says what was confirmed of the Durability asked for.
+type NotDurableError = lua.NotDurableError

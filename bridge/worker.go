@@ -16,6 +16,21 @@ type Message = stream.Message
 // DeadLetter. Messages are delivered at least once.
 type Handler = stream.Handler
 
+// Settlement says how a delivery left a worker's hands.
+type Settlement = stream.Settlement
+
+// Settlements; stream.Settlement explains each.
+const (
+	Acknowledged = stream.Acknowledged
+	Retried      = stream.Retried
+	Dead         = stream.Dead
+	Released     = stream.Released
+	Skipped      = stream.Skipped
+	Lost         = stream.Lost
+	Unknown      = stream.Unknown
+	Stuck        = stream.Stuck
+)
+
 // WorkerStats counts what a worker did since it was made.
 type WorkerStats = stream.WorkerStats
 
@@ -33,10 +48,11 @@ type WorkerConfig struct {
 	Group           string
 	Consumer        string // default: host, process, random
 	Handler         Handler
-	Concurrency     int           // messages held at once; default 16
-	ShutdownTimeout time.Duration // how long handlers may go on after Run's context is cancelled; default 20s, negative = not at all
-	CancelGrace     time.Duration // how long Run then waits for them; default 2s
-	Logger          *slog.Logger  // nil = discard
+	Settled         func(*Message, Settlement) // told how each delivery ended; must not block; nil = nobody is
+	Concurrency     int                        // messages held at once; default 16
+	ShutdownTimeout time.Duration              // how long handlers may go on after Run's context is cancelled; default 20s, negative = not at all
+	CancelGrace     time.Duration              // how long Run then waits for them; default 2s
+	Logger          *slog.Logger               // nil = discard
 }
 
 // Worker delivers the messages of one queue to one group's handler, at least once.
@@ -49,7 +65,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	}
 	return stream.NewWorker(stream.WorkerConfig{
 		Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix, Queue: cfg.Queue, Group: cfg.Group,
-		Consumer: cfg.Consumer, Handler: cfg.Handler, Concurrency: cfg.Concurrency,
+		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Concurrency: cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
 	})
 }

@@ -89,20 +89,26 @@ var enqueueScript = load("enqueue",
 // Enqueue takes messages into a queue, all in one script call: either it fails and nothing was taken (but see Ambiguous), or each
 // item has a receipt, in order. ErrFull: the server refused the call as a whole.
 func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
+	return EnqueueDurably(ctx, c, k, token, items, Durability{})
+}
+
+// EnqueueDurably is Enqueue, followed by the wait for d: with ErrNotDurable the receipts are there, too, and hold.
+func EnqueueDurably(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item, d Durability) ([]Receipt, error) {
 	args := make([]string, 0, 3+5*len(items))
 	args = append(args, token.Name, token.Done, millis(token.Window))
 	for _, it := range items {
 		args = append(args, it.ID, string(it.When), rueidis.BinaryString(it.Payload), it.Meta, string(it.Dedup))
 	}
-	reply, err := enqueueScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}, args, 2*len(items))
-	if err != nil {
+	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}
+	reply, err := enqueueScript.integersDurably(ctx, c, keys, args, 2*len(items), d)
+	if reply == nil && err != nil {
 		return nil, err
 	}
 	receipts := make([]Receipt, len(items))
 	for i := range receipts {
 		receipts[i] = Receipt{Verdict(reply[2*i]), time.UnixMilli(reply[2*i+1])}
 	}
-	return receipts, nil
+	return receipts, err
 }
 
 // EncodeMeta returns the meta of a first-time message: a JSON object of strings, or "" when there is nothing to say.
@@ -153,7 +159,12 @@ var cancelScript = load("cancel", []string{"due", "payload", "meta", "seen"}, ni
 
 // Cancel takes messages out of the schedule. True means that the message will never be delivered; false that it was not scheduled.
 func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string) ([]bool, error) {
-	reply, err := cancelScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Seen}, ids, len(ids))
+	return CancelDurably(ctx, c, k, ids, Durability{})
+}
+
+// CancelDurably is Cancel, followed by the wait for d: with ErrNotDurable the answers are there, too, and hold.
+func CancelDurably(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durability) ([]bool, error) {
+	reply, err := cancelScript.integersDurably(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Seen}, ids, len(ids), d)
 	return truths(reply), err
 }
 
@@ -169,9 +180,14 @@ var rescheduleScript = load("reschedule", []string{"due", "wake"}, []string{"id"
 
 // Reschedule moves the due time of a message that is still scheduled, and says to when. False: it was not scheduled.
 func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When) (due time.Time, moved bool, err error) {
-	reply, err := rescheduleScript.integers(ctx, c, []string{k.Due, k.Wake}, []string{id, string(when)}, 2)
-	if err != nil {
+	return RescheduleDurably(ctx, c, k, id, when, Durability{})
+}
+
+// RescheduleDurably is Reschedule, followed by the wait for d: with ErrNotDurable the answer is there, too, and holds.
+func RescheduleDurably(ctx context.Context, c rueidis.Client, k Keys, id string, when When, d Durability) (due time.Time, moved bool, err error) {
+	reply, err := rescheduleScript.integersDurably(ctx, c, []string{k.Due, k.Wake}, []string{id, string(when)}, 2, d)
+	if reply == nil {
 		return time.Time{}, false, err
 	}
-	return time.UnixMilli(reply[1]), reply[0] == 1, nil
+	return time.UnixMilli(reply[1]), reply[0] == 1, err
 }

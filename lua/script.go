@@ -3,6 +3,7 @@ package lua
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -21,12 +22,15 @@ type script struct {
 	each     []string // sent for every item, after args
 	everyKey bool     // the whole list of keys is repeated, too
 	exec     *rueidis.Lua
+	source   string
+	sha      string
 }
 
 // load builds a script from its file and the library files that its "Uses" line names.
 // Scripts are never repeated by the client library: whether a repeat is harmless is for the caller to know.
 func load(name string, keys, args, each []string) *script {
-	return &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(Source(name))}
+	source := Source(name)
+	return &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source, sha: sum(source)}
 }
 
 var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
@@ -61,8 +65,8 @@ func stripComments(text string) string {
 	return b.String()
 }
 
-// run executes the script in one round trip, two when the server does not know it yet.
-func (s *script) run(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {
+// check refuses keys and arguments that are not those of the header.
+func (s *script) check(keys, args []string) error {
 	n := len(args) - len(s.args)
 	fits := n == 0 || n > 0 && len(s.each) > 0 && n%len(s.each) == 0
 	if s.everyKey {
@@ -71,7 +75,15 @@ func (s *script) run(ctx context.Context, c rueidis.Client, keys, args []string)
 		fits = fits && len(keys) == len(s.keys)
 	}
 	if !fits {
-		return rueidis.RedisMessage{}, fmt.Errorf("lua: %s: %d keys and %d arguments do not fit its header", s.name, len(keys), len(args))
+		return fmt.Errorf("lua: %s: %d keys and %d arguments do not fit its header", s.name, len(keys), len(args))
+	}
+	return nil
+}
+
+// run executes the script in one round trip, two when the server does not know it yet.
+func (s *script) run(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {
+	if err := s.check(keys, args); err != nil {
+		return rueidis.RedisMessage{}, err
 	}
 	reply, err := s.exec.Exec(ctx, c, keys, args).ToMessage()
 	if err != nil {
@@ -92,15 +104,23 @@ func (s *script) integer(ctx context.Context, c rueidis.Client, keys, args []str
 
 // integers runs a script that answers with a list of want integers.
 func (s *script) integers(ctx context.Context, c rueidis.Client, keys, args []string, want int) ([]int64, error) {
-	reply, err := s.run(ctx, c, keys, args)
-	if err != nil {
-		return nil, err
+	return s.integersDurably(ctx, c, keys, args, want, Durability{})
+}
+
+// integersDurably is integers, followed by the wait for d: with ErrNotDurable the list is there, too.
+func (s *script) integersDurably(ctx context.Context, c rueidis.Client, keys, args []string, want int, d Durability) ([]int64, error) {
+	reply, waited := s.runDurably(ctx, c, keys, args, d)
+	if waited != nil && !errors.Is(waited, ErrNotDurable) {
+		return nil, waited
 	}
 	list, err := reply.AsIntSlice()
 	if err == nil && len(list) != want {
 		err = fmt.Errorf("%d values where %d belong", len(list), want)
 	}
-	return list, s.unexpected(err)
+	if err != nil {
+		return nil, s.unexpected(err)
+	}
+	return list, waited
 }
 
 // list runs a script that answers with a list of at least want values.

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"strconv"
@@ -216,32 +217,37 @@ func (l *line) commit(batch []waiting) {
 	for i, w := range batch {
 		items[i] = w.item
 	}
-	receipts, err := l.send(items, batch[0].since)
+	receipts, waited, err := l.send(items, batch[0].since)
 	for i, w := range batch {
 		r := Result{Receipt: Receipt{ID: w.item.ID}, Err: err}
 		if err == nil {
-			r = result(w.item.ID, receipts[i])
+			r = result(w.item.ID, receipts[i], waited)
 		}
 		r.Err = wrap("schedule", l.queue, w.item.ID, r.Err)
 		w.call.answer(w.at, r)
 	}
 }
 
-func result(id string, r lua.Receipt) Result {
+// result is the answer to one message; waited says why the commit is not as durable as asked.
+func result(id string, r lua.Receipt, waited error) Result {
 	switch r.Verdict {
 	case lua.Duplicate:
+		if waited != nil { // nor is, perhaps, what was stored before
+			return Result{Receipt{ID: id}, fmt.Errorf("%w: %w", ErrDuplicate, waited)}
+		}
 		return Result{Receipt{ID: id}, ErrDuplicate}
 	case lua.Malformed:
 		return Result{Receipt{ID: id}, lua.Invalid("headers", id, "the server cannot read them")}
 	}
-	return Result{Receipt: Receipt{ID: id, Due: r.Due, Ready: r.Verdict == lua.Ready}}
+	return Result{Receipt{ID: id, Due: r.Due, Ready: r.Verdict == lua.Ready}, waited}
 }
 
-// send makes one enqueue, repeated under its token when the reply was lost. A caller's context plays no part.
+// send makes one enqueue, repeated under its token when the reply was lost. A caller's context plays no part. Waited is set when the
+// commit was taken, but is not as durable as asked.
 //
 // The token of a commit is cleared with the next one, but only after a single clean try: when an earlier try is still on its way,
 // it must find the token, or it would store everything again. Such a token ends with its window.
-func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, err error) {
+func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, waited, err error) {
 	token := lua.Token{
 		Name: l.p.name + "-" + strconv.FormatUint(l.p.tokens.Add(1), 36),
 		Done: l.done, Window: l.p.window,
@@ -249,7 +255,8 @@ func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, 
 	clean, err := l.p.repeat(context.Background(), since, func(ctx context.Context) error {
 		l.register(ctx)
 		var err error
-		receipts, err = lua.Enqueue(ctx, l.p.cfg.Client, l.keys, token, items)
+		receipts, err = lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)
+		waited, err = setAside(err)
 		if err != nil {
 			l.registered = time.Time{} // the server may be another, or empty
 		}
@@ -259,7 +266,7 @@ func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, 
 	if clean && err == nil {
 		l.done = token.Name
 	}
-	return receipts, err
+	return receipts, waited, err
 }
 
 // register makes the queue known to the bridges, from time to time. A failure is only reported: the bridges look for queues themselves.

@@ -18,12 +18,15 @@ import (
 
 // Defaults of ProducerConfig.
 const (
-	DefaultRetryTimeout   = 10 * time.Second
-	DefaultMaxCommit      = 256
-	DefaultMaxCommitBytes = 1 << 20
+	DefaultRetryTimeout      = 10 * time.Second
+	DefaultMaxCommit         = 256
+	DefaultMaxCommitBytes    = 1 << 20
+	DefaultDurabilityTimeout = 2 * time.Second
 )
 
 const (
+	maxDurabilityTimeout = time.Minute
+
 	maxCommit     = 10_000          // bounds what one script call may do (G7)
 	tryTimeout    = 5 * time.Second // of one script call
 	tokenWindow   = time.Minute     // at least; a token must outlive the repeats of its commit
@@ -49,6 +52,9 @@ type ProducerConfig struct {
 	MaxCommit int
 	// MaxCommitBytes is after how many bytes a script call takes no further message. Default 1 MiB. One message always goes.
 	MaxCommitBytes int
+	// Durability is what every call waits for before it returns nil; paid once per commit. Default: until the server has executed it.
+	// Its Timeout is 2s by default, at most 1m: when it is over, the error is a *lua.NotDurableError, and what was asked is done.
+	Durability lua.Durability
 	// Logger is told when registering a queue fails or works again. Default: discard.
 	Logger *slog.Logger
 	// NewID makes the IDs of messages that have none. They must be unique; equal due times are delivered in their order. It is
@@ -68,6 +74,9 @@ func (c ProducerConfig) withDefaults() ProducerConfig {
 	}
 	if c.MaxCommitBytes == 0 {
 		c.MaxCommitBytes = DefaultMaxCommitBytes
+	}
+	if c.Durability.Timeout == 0 {
+		c.Durability.Timeout = DefaultDurabilityTimeout
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -90,6 +99,10 @@ func (c ProducerConfig) validate() error {
 	if c.MaxCommitBytes < 1 {
 		errs = append(errs, fmt.Errorf("MaxCommitBytes is %d: must be positive", c.MaxCommitBytes))
 	}
+	errs = append(errs, c.Durability.Validate())
+	if c.Durability.Timeout < time.Millisecond || c.Durability.Timeout > maxDurabilityTimeout {
+		errs = append(errs, lua.Invalid("durability timeout", c.Durability.Timeout.String(), "must be between 1ms and %s", maxDurabilityTimeout))
+	}
 	return errors.Join(errs...)
 }
 
@@ -101,6 +114,7 @@ type Producer struct {
 	name    string // random; begins its tokens
 	tokens  atomic.Uint64
 	window  time.Duration // of tokens
+	try     time.Duration // of one script call, with the wait for its durability
 
 	mu     sync.Mutex
 	lines  map[string]*line
@@ -115,10 +129,11 @@ func NewProducer(cfg ProducerConfig) (*Producer, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("scheduler: producer: %w", err)
 	}
+	try := tryTimeout + cfg.Durability.Timeout
 	return &Producer{
 		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), name: ulid.Make().String(),
-		window: max(tokenWindow, 2*cfg.RetryTimeout+2*tryTimeout),
-		lines:  map[string]*line{}, closed: make(chan struct{}),
+		try: try, window: max(tokenWindow, 2*cfg.RetryTimeout+2*try),
+		lines: map[string]*line{}, closed: make(chan struct{}),
 	}, nil
 }
 
@@ -129,7 +144,8 @@ func NewProducer(cfg ProducerConfig) (*Producer, error) {
 // the message may still be stored, which the error says by ErrUncertain. A reply that was lost is asked for again, without storing the
 // message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of scheduled messages.
 //
-// Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; and what the server says.
+// Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; lua.ErrNotDurable, and then
+// the message is stored and the receipt whole; and what the server says.
 func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Receipt, error) {
 	results, err := p.ScheduleBatch(ctx, queue, []Message{m})
 	if err != nil {
@@ -237,14 +253,14 @@ func (p *Producer) repeat(ctx context.Context, since time.Time, try func(context
 		backoff.WithMaxElapsedTime(max(1, p.cfg.RetryTimeout-time.Since(since))))
 	clean = true
 	err = backoff.Retry(func() error {
-		one, cancel := context.WithTimeout(ctx, tryTimeout)
+		one, cancel := context.WithTimeout(ctx, p.try)
 		defer cancel()
 		err := try(one)
 		if err == nil {
 			return nil
 		}
 		if one.Err() != nil && ctx.Err() == nil { // its deadline is ours, not the caller's
-			err = fmt.Errorf("%w: no reply within %s", lua.ErrUnavailable, tryTimeout)
+			err = fmt.Errorf("%w: no reply within %s", lua.ErrUnavailable, p.try)
 		}
 		clean = clean && !uncertain(err)
 		if p.cfg.RetryTimeout < 0 || !lua.Temporary(err) || errors.Is(err, rueidis.ErrClosing) {

@@ -100,7 +100,7 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 		return
 	}
 	var won []bool
-	err := w.insist(ctx, func(ctx context.Context) (err error) {
+	certain, err := w.insist(ctx, func(ctx context.Context) (err error) {
 		held := make([]lua.Held, len(batch))
 		for i, d := range batch {
 			held[i] = d.held()
@@ -109,16 +109,21 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 		return err
 	})
 	for i, d := range batch {
+		settlement := Acknowledged
 		switch {
 		case err != nil: // stopped for good: the reclaimer has it
+			settlement = Unknown
 		case d.foreign():
+			settlement = Skipped
 			w.skipped.Add(1)
 		case won[i]:
 			w.acknowledged.Add(1)
 		default:
+			settlement = Lost
 			w.lost.Add(1)
 			w.log.Info("acknowledged too late: the message may be delivered again", slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
 		}
+		w.settled(d, settlement, certain)
 		w.drop(d)
 	}
 }
@@ -129,7 +134,7 @@ func (s *settler) settleFails(ctx context.Context, batch []failed) {
 		return
 	}
 	var outcomes []lua.Outcome
-	err := w.insist(ctx, func(ctx context.Context) (err error) {
+	certain, err := w.insist(ctx, func(ctx context.Context) (err error) {
 		failures := make([]lua.Failure, len(batch))
 		for i, one := range batch {
 			failures[i] = one.f
@@ -139,9 +144,12 @@ func (s *settler) settleFails(ctx context.Context, batch []failed) {
 		return err
 	})
 	for i, one := range batch {
+		settlement := Unknown
 		if err == nil {
 			w.count(one.d, one.f, outcomes[i])
+			settlement = settlements[outcomes[i]]
 		}
+		w.settled(one.d, settlement, certain)
 		w.drop(one.d)
 	}
 }
@@ -177,23 +185,25 @@ func (w *Worker) drop(d *delivery) {
 	w.slots <- struct{}{}
 }
 
-// insist repeats a call until it succeeds, with backoff; it fails only when ctx ends, or when repeating cannot help.
-func (w *Worker) insist(ctx context.Context, call func(context.Context) error) error {
+// insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that no try that failed can have
+// been executed.
+func (w *Worker) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
 	wait := newBackoff()
-	for {
+	for certain = true; ; {
 		try, cancel := context.WithTimeout(ctx, callTimeout)
 		err := call(try)
 		cancel()
 		if err == nil {
-			return nil
+			return certain, nil
 		}
+		certain = certain && !lua.Ambiguous(err)
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return certain, ctx.Err()
 		}
 		w.broken.Add(1)
 		w.state.failing(err)
 		if !sleep(ctx, wait.NextBackOff()) {
-			return ctx.Err()
+			return certain, ctx.Err()
 		}
 	}
 }

@@ -44,6 +44,10 @@ type WorkerConfig struct {
 
 	Handler Handler
 
+	// Settled, when set, is told how each delivery ended, also of those that the handler never saw because they are meant for another
+	// group. It is called from the worker's own goroutines, one call at a time for an entry, and must not block: acknowledgements wait.
+	Settled func(*Message, Settlement)
+
 	// Concurrency is how many messages are held at once: handlers that run, and acknowledgements under way. Default 16, at most 10,000.
 	Concurrency int
 
@@ -283,6 +287,7 @@ func (w *Worker) finish(d *delivery, err error) {
 	case d.isLost():
 		w.lost.Add(1)
 		w.log.Info("finished after the delivery was lost: no effect", slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
+		w.settled(d, Lost, true)
 		w.drop(d)
 	case err == nil:
 		w.settle.ack(d)

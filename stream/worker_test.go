@@ -301,3 +301,68 @@ func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// Of all who held an entry, one is told that it took it out; the others are told that they lost it, and how certain that is.
+func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.policy(map[string]string{"retry_min_ms": "3600000", "retry_max_ms": "3600000"})
+	type settled struct{ id, how string }
+	got := make(chan settled, 20)
+	leave := make(chan struct{})
+	r.start(WorkerConfig{
+		Settled: func(m *Message, s Settlement) { got <- settled{m.ID, string(s)} },
+		Handler: func(ctx context.Context, m *Message) error {
+			switch m.ID {
+			case "fails":
+				return errors.New("not today")
+			case "dies":
+				return DeadLetter(errors.New("never"))
+			case "taken":
+				<-leave
+			}
+			return nil
+		},
+	})
+	r.do("XADD", r.k.Stream, "*", "id", "foreign", "payload", "", "attempt", "2", "due_ms", "1", "for", "another")
+	r.ready("works", "fails", "dies", "taken")
+	told := map[string]string{}
+	for range 4 {
+		s := <-got
+		told[s.id] = s.how
+	}
+	want(t, "settlements", fmt.Sprint(told), "map[dies:dead fails:retried foreign:skipped works:acknowledged]")
+
+	// Somebody else takes the entry out while the handler runs.
+	held := r.do("XPENDING", r.k.Stream, "g", "-", "+", "10")
+	rows, err := held.ToArray()
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("pending: %v, %v", rows, err)
+	}
+	cells, _ := rows[0].ToArray()
+	entry, _ := cells[0].ToString()
+	r.xack("g", entry)
+	close(leave)
+	want(t, "settlement", <-got, settled{"taken", "lost"})
+}
+
+// 1. The acknowledgement is executed, its reply is lost. 2. The repeat finds nothing pending: this worker's first try, or someone else?
+func TestSettledIsUnknownWhenTheReplyWasLost(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	r := newRig(t, s)
+	p := s.Proxy(t)
+	got := make(chan Settlement, 1)
+	leave := make(chan struct{})
+	started := make(chan struct{})
+	r.start(WorkerConfig{
+		Client: p.Client(t), Blocking: r.block,
+		Settled: func(_ *Message, s Settlement) { got <- s },
+		Handler: func(context.Context, *Message) error { close(started); <-leave; return nil },
+	})
+	r.ready("m")
+	<-started
+	p.CutAfterForward(2, "EVALSHA") // one of them may be the first registration
+	close(leave)
+	want(t, "settlement", <-got, Unknown)
+}

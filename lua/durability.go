@@ -1,0 +1,208 @@
+package lua
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// MaxReplicas bounds Durability.Replicas.
+const MaxReplicas = 100
+
+// Durability is what a write waits for, after it was executed, before it counts as done. The zero value waits for nothing more.
+type Durability struct {
+	Fsync    bool          // the server has written its append-only file to disk (WAITAOF; Redis 7.2, any Valkey)
+	Replicas int           // so many replicas hold the write in memory (WAIT)
+	Timeout  time.Duration // how long the server waits for that
+}
+
+func (d Durability) waits() bool { return d.Fsync || d.Replicas > 0 }
+
+// String returns the form that users give: "accepted", "fsynced", "replicated=2", or "fsynced,replicated=2".
+func (d Durability) String() string {
+	var parts []string
+	if d.Fsync {
+		parts = append(parts, "fsynced")
+	}
+	if d.Replicas > 0 {
+		parts = append(parts, "replicated="+strconv.Itoa(d.Replicas))
+	}
+	if len(parts) == 0 {
+		return "accepted"
+	}
+	return strings.Join(parts, ",")
+}
+
+// Validate refuses fewer than 0 or more than MaxReplicas replicas.
+func (d Durability) Validate() error {
+	if d.Replicas < 0 || d.Replicas > MaxReplicas {
+		return Invalid("durability", fmt.Sprint("replicated=", d.Replicas), "must be between 0 and %d replicas", MaxReplicas)
+	}
+	return nil
+}
+
+// ErrNotDurable is in the chain of every *NotDurableError.
+var ErrNotDurable = errors.New("done, but not as durable as asked")
+
+// NotDurableError: the call was executed and what it did holds (a message is stored, a cancelled one is gone), but the server did not
+// confirm the durability asked for within the timeout. Repeating the call with the same ID waits again.
+type NotDurableError struct {
+	Want     Durability
+	Fsynced  bool  // the server's own append-only file is on disk
+	Replicas int   // so many replicas have it
+	Cause    error // why the server did not wait at all; nil when the time was up
+}
+
+func (e *NotDurableError) Error() string {
+	if e.Cause != nil {
+		return fmt.Sprintf("%v: %v", ErrNotDurable, e.Cause)
+	}
+	var lacks []string
+	if e.Want.Fsync && !e.Fsynced {
+		lacks = append(lacks, "not yet on the server's disk")
+	}
+	if e.Replicas < e.Want.Replicas {
+		lacks = append(lacks, fmt.Sprintf("on %d of %d replicas", e.Replicas, e.Want.Replicas))
+	}
+	return fmt.Sprintf("%v: %s after %s", ErrNotDurable, strings.Join(lacks, ", "), e.Want.Timeout)
+}
+
+// Unwrap returns ErrNotDurable, and the cause if there is one.
+func (e *NotDurableError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{ErrNotDurable}
+	}
+	return []error{ErrNotDurable, e.Cause}
+}
+
+// CheckDurability asks the server whether it can wait so: ErrUnsupported when it does not know the command, or has no append-only file.
+// Key chooses the node of a cluster. One or two round trips; nothing is waited for.
+func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durability) error {
+	for _, cmd := range d.commands(c, key, time.Millisecond) {
+		if err := c.Do(ctx, cmd).Error(); err != nil {
+			return classifyWait(err)
+		}
+	}
+	return nil
+}
+
+// commands returns what waits, for the node that holds key.
+func (d Durability) commands(c rueidis.Client, key string, timeout time.Duration) (cmds []rueidis.Completed) {
+	ms := max(1, timeout.Milliseconds()) // 0 would be for ever
+	if d.Fsync {
+		cmds = append(cmds, c.B().Waitaof().Numlocal(1).Numreplicas(0).Timeout(ms).Build().SetSlot(key))
+	}
+	if d.Replicas > 0 {
+		cmds = append(cmds, c.B().Wait().Numreplicas(int64(d.Replicas)).Timeout(ms).Build().SetSlot(key))
+	}
+	return cmds
+}
+
+// confirmed reads the replies of commands. Nil: the write is as durable as asked.
+func (d Durability) confirmed(replies []rueidis.RedisResult) error {
+	e := &NotDurableError{Want: d}
+	for i, reply := range replies {
+		var err error
+		if i == 0 && d.Fsync {
+			var counts []int64
+			counts, err = reply.AsIntSlice() // local, replicas
+			e.Fsynced = len(counts) > 0 && counts[0] > 0
+		} else {
+			var n int64
+			n, err = reply.AsInt64()
+			e.Replicas = int(n)
+		}
+		if err != nil {
+			err = classifyWait(err)
+			if Temporary(err) || Ambiguous(err) {
+				return err // the server or the connection went away meanwhile: what it executed may be gone with it
+			}
+			e.Cause = err
+			return e
+		}
+	}
+	if e.Fsynced == d.Fsync && e.Replicas >= d.Replicas {
+		return nil
+	}
+	return e
+}
+
+func classifyWait(err error) error {
+	if re := (*rueidis.RedisError)(nil); errors.As(err, &re) && strings.Contains(re.Error(), "appendonly is disabled") {
+		return &kindError{"WAITAOF", ErrUnsupported, err}
+	}
+	return classify("wait", err)
+}
+
+// runDurably is run, followed by the wait for d. WAIT counts what its own connection wrote, so both travel on one, and redirections
+// are followed here: the client library would follow them for the script alone. An error beside a reply is about the wait.
+func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []string, d Durability) (rueidis.RedisMessage, error) {
+	if !d.waits() {
+		return s.run(ctx, c, keys, args)
+	}
+	if err := s.check(keys, args); err != nil {
+		return rueidis.RedisMessage{}, err
+	}
+	node, asking, source := c, false, false
+	for range 4 { // one redirection, one text that the server did not know, and each once more
+		replies := s.send(ctx, node, keys, args, d, asking, source)
+		reply, err := replies[0].ToMessage()
+		if err == nil {
+			return reply, d.confirmed(replies[1:])
+		}
+		re, answered := rueidis.IsRedisErr(err)
+		if !answered {
+			return reply, classify(s.name, err)
+		}
+		moved, isMoved := re.IsMoved()
+		ask, isAsk := re.IsAsk()
+		switch {
+		case re.IsNoScript():
+			source = true
+			continue
+		case isMoved || isAsk:
+			if next := c.Nodes()[moved+ask]; next != nil {
+				node, asking = next, isAsk
+				continue
+			}
+		}
+		return reply, classify(s.name, err)
+	}
+	return rueidis.RedisMessage{}, &kindError{s.name, ErrUnavailable, errors.New("redirected too often")}
+}
+
+// send executes the script and waits, on one connection. The first reply is the script's.
+func (s *script) send(ctx context.Context, c rueidis.Client, keys, args []string, d Durability, asking, source bool) (replies []rueidis.RedisResult) {
+	err := c.Dedicated(func(dc rueidis.DedicatedClient) error {
+		var cmds []rueidis.Completed
+		if asking {
+			cmds = append(cmds, dc.B().Asking().Build().SetSlot(keys[0]))
+		}
+		if source {
+			cmds = append(cmds, dc.B().Eval().Script(s.source).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+		} else {
+			cmds = append(cmds, dc.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+		}
+		replies = dc.DoMulti(ctx, append(cmds, d.commands(c, keys[0], d.Timeout)...)...)
+		if asking {
+			replies = replies[1:]
+		}
+		return nil
+	})
+	if err != nil { // the client is closed, or the like
+		return []rueidis.RedisResult{rueidis.NewResult(rueidis.RedisMessage{}, err)}
+	}
+	return replies
+}
+
+func sum(source string) string {
+	h := sha1.Sum([]byte(source)) // what the server names scripts by
+	return hex.EncodeToString(h[:])
+}

@@ -1,0 +1,38 @@
+package stream
+
+import "github.com/duestream/duestream/lua"
+
+// Settlement says how a delivery left a worker's hands.
+type Settlement string
+
+// Settlements. Of all who ever held an entry for a group, at most one is told one of the first five.
+const (
+	Acknowledged Settlement = "acknowledged"
+	Retried      Settlement = "retried"  // scheduled for another attempt
+	Dead         Settlement = "dead"     // dead-lettered
+	Released     Settlement = "released" // scheduled again at once, with the same attempt
+	Skipped      Settlement = "skipped"  // it was meant for another group
+
+	// Lost: someone else took the entry out of the pending list before; what the handler returned has no effect.
+	Lost Settlement = "lost"
+	// Unknown: nobody can tell here. The worker was stopped for good before Redis had answered, or the reply was lost and the call
+	// repeated: then the entry was taken out by this worker's first try, or by someone else.
+	Unknown Settlement = "unknown"
+	// Stuck: the stream of dead letters refused the entry. It stays pending, and is reclaimed after the visibility timeout.
+	Stuck Settlement = "stuck"
+)
+
+var settlements = map[lua.Outcome]Settlement{
+	lua.Retried: Retried, lua.Buried: Dead, lua.Released: Released, lua.Skipped: Skipped, lua.Lost: Lost, lua.Stuck: Stuck,
+}
+
+// settled tells the configured observer how a delivery ended. Certain says that no earlier try of the same call can have been executed.
+func (w *Worker) settled(d *delivery, s Settlement, certain bool) {
+	if w.cfg.Settled == nil {
+		return
+	}
+	if s == Lost && !certain {
+		s = Unknown
+	}
+	w.cfg.Settled(d.msg, s)
+}
