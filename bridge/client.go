@@ -47,6 +47,9 @@ var (
 	Fsynced  = Durability{Fsync: true} // and its append-only file is on disk; needs Redis 7.2 or Valkey
 )
 
+// ParseDurability reads "accepted", "fsynced", "replicated=2", or "fsynced,replicated=2".
+func ParseDurability(text string) (Durability, error) { return lua.ParseDurability(text) }
+
 // Replicated: so many replicas hold it in memory.
 func Replicated(replicas int) Durability { return Durability{Replicas: replicas} }
 

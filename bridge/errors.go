@@ -30,6 +30,8 @@ var (
 	ErrClosed = scheduler.ErrClosed
 	// ErrDenied: the ACL user may not do this, or the password is wrong.
 	ErrDenied = lua.ErrDenied
+	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the port is none for TLS.
+	ErrUntrusted = lua.ErrUntrusted
 	// ErrUnsupported: the server is too old, or is set to evict keys.
 	ErrUnsupported = lua.ErrUnsupported
 	// ErrWrongType: a key of the queue holds something else.

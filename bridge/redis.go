@@ -2,10 +2,11 @@ package bridge
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
+	"net"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -27,13 +28,22 @@ func (r *Redis) Close() {
 	r.Client.Close()
 }
 
-// Dial connects to the server, Sentinel or cluster that a URL names (schemes redis, rediss, valkey, valkeys, unix; more addresses by
-// addr=, Sentinel by master_set=). It fails when nothing answers; see DialWait for patience. Further settings are changed by with,
-// on both clients; DisableCache and AlwaysPipelining are kept as duestream needs them.
+// Dial connects to the server, Sentinel or cluster that a URL names. It fails when nothing answers; see DialWait for patience.
+//
+//	redis://user:password@host:6379/0             one server, or any node of a cluster; valkey:// is the same, unix:///path a socket
+//	redis://host-1:6379?addr=host-2:6379          more nodes of a cluster, for when the first is away
+//	redis://host-1:26379?master_set=main          Sentinel; user and password are those of the servers behind it
+//	   &sentinel_user=u&sentinel_password=p       those of the sentinels
+//	rediss://host:6380                            TLS, on every connection; each server must prove the name it is called by
+//	   ?ca=file&cert=file&key=file                trust this CA, instead of those of the system; show this certificate
+//	   &server_name=name                          expect this name of every server
+//
+// Further settings are changed by with, on both clients; DisableCache and AlwaysPipelining are kept as duestream needs them. Errors:
+// ErrInvalid for the URL and its files, ErrUnavailable, ErrDenied, ErrUntrusted.
 func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) (*Redis, error) {
-	opt, err := rueidis.ParseURL(url)
+	opt, err := parseURL(url)
 	if err != nil {
-		return nil, &lua.InvalidError{Field: "redis URL", Value: redact(url), Rule: "must be like redis://host:6379 or rediss://user:password@host:6379/0"}
+		return nil, err
 	}
 	for _, set := range with {
 		set(&opt)
@@ -43,20 +53,23 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 	// The client library pings every idle connection this often. Calls have deadlines of their own; idle should cost nothing.
 	opt.Dialer.KeepAlive = time.Minute
 	if opt.Sentinel.MasterSet != "" {
+		if opt.Sentinel.TLSConfig == nil {
+			opt.Sentinel.TLSConfig = opt.TLSConfig
+		}
 		opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // a missed switch message would leave us on the old master
 	} else if err := chooseMode(ctx, &opt); err != nil {
-		return nil, fmt.Errorf("bridge: connect to %s: %w", redact(url), lua.Classify("HELLO", err))
+		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("HELLO", explain(ctx, opt, err)))
 	}
 	client, err := rueidis.NewClient(opt)
 	if err != nil {
-		return nil, fmt.Errorf("bridge: connect to %s: %w", redact(url), lua.Classify("connect", err))
+		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("connect", explain(ctx, opt, err)))
 	}
 	opt.AlwaysPipelining = true // else a context with a deadline does not interrupt a blocking read
 	opt.RingScaleEachConn, opt.ReadBufferEachConn, opt.WriteBufferEachConn = 8, 32<<10, 4<<10
 	blocking, err := rueidis.NewClient(opt)
 	if err != nil {
 		client.Close()
-		return nil, fmt.Errorf("bridge: connect to %s: %w", redact(url), lua.Classify("connect", err))
+		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("connect", err))
 	}
 	return &Redis{Client: client, Blocking: blocking}, nil
 }
@@ -94,9 +107,33 @@ func chooseMode(ctx context.Context, opt *rueidis.ClientOption) error {
 	return failed
 }
 
+// explain finds out why a TLS connection broke. A server that does not accept our certificate says so after the handshake and closes
+// the connection, and who was writing by then sees no more than that it broke; who only listens gets the reason.
+func explain(ctx context.Context, opt rueidis.ClientOption, err error) error {
+	if op := (*net.OpError)(nil); opt.TLSConfig == nil || opt.DialCtxFn != nil || errors.As(err, &op) && op.Op == "dial" {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, failed := (&tls.Dialer{NetDialer: &opt.Dialer, Config: opt.TLSConfig}).DialContext(ctx, "tcp", opt.InitAddress[0])
+	if failed == nil {
+		defer conn.Close()
+		deadline, _ := ctx.Deadline()
+		_ = conn.SetReadDeadline(deadline)
+		_, failed = conn.Read(make([]byte, 1))
+	}
+	if errors.Is(lua.Classify("", failed), lua.ErrUntrusted) {
+		return failed
+	}
+	return err
+}
+
 // DialWait is Dial that goes on trying, with backoff, until ctx ends or the error is not one of availability. It logs one line when
-// it starts to wait, and one when it is through.
+// it starts to wait, and one when it is through; a nil log discards them.
 func DialWait(ctx context.Context, url string, log *slog.Logger, with ...func(*rueidis.ClientOption)) (*Redis, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	wait := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
 	waiting := false
 	for {
@@ -115,7 +152,7 @@ func DialWait(ctx context.Context, url string, log *slog.Logger, with ...func(*r
 		}
 		if !waiting {
 			waiting = true
-			log.Error("cannot connect to redis, and goes on trying", slog.Any("error", err), slog.String("url", redact(url)))
+			log.Error("cannot connect to redis, and goes on trying", slog.Any("error", err), slog.String("url", Redact(url)))
 		}
 		timer := time.NewTimer(wait.NextBackOff())
 		select {
@@ -125,16 +162,4 @@ func DialWait(ctx context.Context, url string, log *slog.Logger, with ...func(*r
 		case <-timer.C:
 		}
 	}
-}
-
-// redact hides what stands between "//" and "@": a user and a password.
-func redact(url string) string {
-	scheme, rest, ok := strings.Cut(url, "//")
-	if !ok {
-		return url
-	}
-	if i := strings.LastIndex(rest, "@"); i >= 0 {
-		rest = "…@" + rest[i+1:]
-	}
-	return scheme + "//" + rest
 }

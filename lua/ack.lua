@@ -16,6 +16,7 @@ for i = 2, #ARGV, 2 do
   local entry, id, same = ARGV[i], ARGV[i + 1], true
   if id ~= '' then
     local found = redis.call('XRANGE', stream, entry, entry)
+    if found[1] then same = entry == id end -- without a field id, the entry ID counts as the ID
     for f = 1, found[1] and #found[1][2] or 0, 2 do
       if found[1][2][f] == 'id' then same = found[1][2][f + 1] == id end
     end

@@ -73,6 +73,22 @@ func TestAckComparesTheMessageID(t *testing.T) {
 	})
 }
 
+// 1. A worker holds an entry of a message. 2. A failover loses that entry, and its ID is given to an entry that someone adds by a plain
+// XADD, without a field id; the group reads it. 3. The late acknowledgement of the old message comes in. It was not compared with
+// anything, because there was no field to compare with, and took the other entry: never handled, and gone. retry always compared.
+func TestAckComparesTheMessageIDWithAnEntryIDWhereThatIsAll(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("g")
+		b.do("XADD", b.k.Stream, "*", "color", "red")
+		anonymous := b.read("g", "c1", 1)[0]
+		held := Held{anonymous.EntryID, "m1"}
+		wantList(b, "acknowledged", b.ack("g", held), false)
+		want(b, "outcome of retry", b.retry("g", policy, Failure{Held: held, Action: ActionRetry, Delay: -1}), Lost)
+		want(b, "pending", b.pending("g"), 1)
+		wantList(b, "acknowledged", b.ack("g", Held{anonymous.EntryID, anonymous.EntryID}), true)
+	})
+}
+
 func TestAckOfWhatIsNotThereIsLost(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		wantList(b, "without a stream", b.ack("g", Held{Entry: "5-1"}), false)

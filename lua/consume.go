@@ -113,6 +113,7 @@ type ReclaimArgs struct {
 	Cursor   string        // "" = from the beginning
 	Limit    int           // entries
 	MaxBytes int           // bytes of entries after which no further one is taken
+	NotAfter time.Time     // nothing is taken when the server's clock shows more; zero = whatever it shows
 }
 
 // Reclaimed counts what one reclaim did. Cursor is "" when the whole pending list was seen.
@@ -123,7 +124,7 @@ type Reclaimed struct {
 
 var reclaimScript = load("reclaim",
 	[]string{"stream", "due", "payload", "meta", "dead", "wake"},
-	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes"}, nil)
+	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "not_after"}, nil)
 
 // Reclaim takes entries that the group holds for longer than MinIdle as failed. ErrNoGroup: the group is gone.
 func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Reclaimed, error) {
@@ -132,9 +133,13 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	if cursor == "" {
 		cursor = "0-0"
 	}
+	notAfter := int64(0)
+	if !a.NotAfter.IsZero() {
+		notAfter = a.NotAfter.UnixMilli()
+	}
 	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, []string{
 		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
-		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes),
+		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), strconv.FormatInt(notAfter, 10),
 	}, 5)
 	if err != nil {
 		return Reclaimed{}, err

@@ -40,6 +40,25 @@ func (d Durability) String() string {
 	return strings.Join(parts, ",")
 }
 
+// ParseDurability reads what String writes.
+func ParseDurability(text string) (d Durability, err error) {
+	for _, part := range strings.Split(text, ",") {
+		name, number, counted := strings.Cut(part, "=")
+		switch {
+		case part == "accepted":
+		case part == "fsynced":
+			d.Fsync = true
+		case name == "replicated" && counted:
+			if d.Replicas, err = strconv.Atoi(number); err != nil || d.Replicas < 1 {
+				return d, Invalid("durability", text, "replicated must be between 1 and %d", MaxReplicas)
+			}
+		default:
+			return d, Invalid("durability", text, "must be accepted, fsynced, replicated=<n>, or fsynced,replicated=<n>")
+		}
+	}
+	return d, d.Validate()
+}
+
 // Validate refuses fewer than 0 or more than MaxReplicas replicas.
 func (d Durability) Validate() error {
 	if d.Replicas < 0 || d.Replicas > MaxReplicas {
@@ -82,15 +101,39 @@ func (e *NotDurableError) Unwrap() []error {
 	return []error{ErrNotDurable, e.Cause}
 }
 
-// CheckDurability asks the server whether it can wait so: ErrUnsupported when it does not know the command, or has no append-only file.
-// Key chooses the node of a cluster. One or two round trips; nothing is waited for.
+// CheckDurability asks the server whether it can wait so: ErrUnsupported when it does not know the command, has no append-only file, or
+// answers before the file is on disk. Key chooses the node of a cluster. Up to four round trips; nothing is waited for.
 func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durability) error {
 	for _, cmd := range d.commands(c, key, time.Millisecond) {
 		if err := c.Do(ctx, cmd).Error(); err != nil {
 			return classifyWait(err)
 		}
 	}
-	return nil
+	if !d.Fsync {
+		return nil
+	}
+	hello, err := c.Do(ctx, c.B().Arbitrary("HELLO").Build()).AsMap()
+	if err != nil {
+		return classify("HELLO", err)
+	}
+	product, version := hello["server"], hello["version"]
+	name, _ := product.ToString()
+	number, _ := version.ToString()
+	if !hasty(name, number) {
+		return nil
+	}
+	config, err := c.Do(ctx, c.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
+	if err == nil && config["appendfsync"] == "always" {
+		return nil
+	}
+	why := fmt.Errorf("%s %s says so before the file is on disk unless appendfsync is always, and it is %q", name, number, config["appendfsync"])
+	return &kindError{"WAITAOF", ErrUnsupported, errors.Join(why, err)}
+}
+
+// hasty reports whether a server with appendfsync everysec answers WAITAOF too early (redis/redis pull request 13793): Redis 7.4, and
+// every Valkey that was tried (8.0.1, 8.1.1, 9.1.2).
+func hasty(product, version string) bool {
+	return product == "valkey" || strings.HasPrefix(version, "7.4.")
 }
 
 // commands returns what waits, for the node that holds key.

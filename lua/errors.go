@@ -2,8 +2,10 @@ package lua
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -22,6 +24,8 @@ var (
 	ErrUnavailable = errors.New("redis is unavailable")
 	// ErrDenied: the ACL user may not do this, or the password is wrong.
 	ErrDenied = errors.New("redis denies access")
+	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the other does not speak TLS.
+	ErrUntrusted = errors.New("the TLS handshake with redis failed")
 	// ErrUnsupported: the server does not know a command that duestream needs.
 	ErrUnsupported = errors.New("redis server is unsupported")
 )
@@ -79,7 +83,18 @@ func classify(what string, err error) error {
 		return fmt.Errorf("lua: %s: %w", what, err)
 	}
 	// Not an answer of the server: the connection broke, or none could be made.
+	if untrusted(err) {
+		return &kindError{what, ErrUntrusted, err}
+	}
 	return &kindError{what, ErrUnavailable, err}
+}
+
+// untrusted reports a failed TLS handshake. With TLS 1.3 a server tells that it does not accept our certificate only after it.
+func untrusted(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	var op *net.OpError
+	return errors.As(err, &certificate) || errors.As(err, &record) || errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error")
 }
 
 // Ambiguous reports whether the call may have been executed although it failed: its reply was lost, or was not waited for.
@@ -106,6 +121,7 @@ func Hint(err error) string {
 		{ErrFull, "maxmemory is reached: raise it, or find what fills it with `duestream stats`"},
 		{ErrWrongType, "another program uses this key: look at it with `redis-cli TYPE`, delete or rename it, or use another prefix"},
 		{ErrDenied, "check the user, its password and its ACL rules"},
+		{ErrUntrusted, "check the CA, the name in the server's certificate, the client's own, and whether the port is the one for TLS"},
 		{ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least"},
 		{ErrNoGroup, "the consumer group was destroyed"},
 		{ErrUnavailable, "check that the server is up, reachable and writable"},

@@ -115,3 +115,32 @@ func TestScriptsAreLoadedOnDemand(t *testing.T) {
 		want(b, "entries", b.count("XLEN", b.k.Stream), 2)
 	})
 }
+
+// What the in-process server lacks is what docs/OPERATIONS.md says: each reason of notInProcess is an item of its list, and there are no others.
+func TestInProcessServerLacksWhatIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, found := strings.Cut(string(text), "All scripts run on it; what it lacks:\n\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	if !found {
+		t.Fatal("there is no list")
+	}
+	documented := map[string]bool{}
+	for item := range strings.SplitSeq(list, "\n") {
+		documented[strings.TrimPrefix(item, "- ")] = true
+	}
+	lacks := map[string]bool{}
+	for name, reason := range notInProcess {
+		lacks[reason] = true
+		if !documented[reason] {
+			t.Errorf("%s does not run there, because %q: that is not documented", name, reason)
+		}
+	}
+	for item := range documented {
+		if !lacks[item] {
+			t.Errorf("%q is documented, and no test needs it", item)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package lua
 
 import (
 	"context"
+	"math"
 	"strconv"
 	"time"
 
@@ -34,7 +35,12 @@ func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (
 		}
 	}
 	refusal, err := reply[3].ToString()
-	return Drained{int(n[0]), int(n[1]), time.Duration(n[2]) * time.Millisecond, refusal}, drainScript.unexpected(err)
+	return Drained{int(n[0]), int(n[1]), milliseconds(n[2]), refusal}, drainScript.unexpected(err)
+}
+
+// milliseconds is n of them, or as many as a duration holds: 292 years. Others may schedule for later than that.
+func milliseconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 }
 
 // Trimmed counts what one trim did. Cursor is "" when the sweep came round. Groups is how many groups the stream has; with none,
@@ -234,7 +240,7 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 		return Look{Err: surveyError(token)}, nil
 	}
 	return Look{
-		Wait: time.Duration(n[0]) * time.Millisecond, Overdue: time.Duration(n[1]) * time.Millisecond,
+		Wait: milliseconds(n[0]), Overdue: milliseconds(n[1]),
 		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2,
 	}, nil
 }

@@ -3,6 +3,8 @@ package lua
 import (
 	"context"
 	"encoding/json"
+	"regexp"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -144,7 +146,7 @@ func DecodeMeta(member, meta string) (e Entry, ok bool) {
 	if json.Unmarshal([]byte(meta), &fields) != nil || fields == nil || !utf8.ValidString(meta) {
 		return e, false
 	}
-	ok = true
+	ok = !hasHalfCharacter(meta)
 	for name, value := range fields {
 		if value == nil || name == FieldPayload || name == FieldDue {
 			ok = false
@@ -153,6 +155,14 @@ func DecodeMeta(member, meta string) (e Entry, ok bool) {
 		e.set(name, *value)
 	}
 	return e, ok
+}
+
+// jsonEscape matches an escape. Its group is set for one that is half of a character: a surrogate without its pair.
+var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u([dD][89a-fA-F])..|.)`)
+
+// hasHalfCharacter reports what Go's decoder replaces, and that of the scripts refuses.
+func hasHalfCharacter(text string) bool {
+	return slices.ContainsFunc(jsonEscape.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != "" })
 }
 
 var cancelScript = load("cancel", []string{"due", "payload", "meta", "seen"}, nil, []string{"id"})

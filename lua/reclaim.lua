@@ -14,18 +14,20 @@
 -- ARGV[6] cursor (entry ID to go on from, '0-0' at first)
 -- ARGV[7] limit (integer, entries at most)
 -- ARGV[8] max_bytes (integer, bytes of entries after which no further one is taken)
+-- ARGV[9] not_after (integer, Unix ms, 0 = any time: when the server's clock shows more it was stepped, and idle times mean nothing)
 -- Returns: cursor (entry ID for the next call, '0-0' = came round), retried, buried, skipped, stuck (integers)
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each
 -- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after min_idle.
 -- Run twice: harmless; the second run finds the next ones.
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = ARGV[2], delays = delay_list(ARGV[3])}
 local wake, group, consumer = KEYS[6], ARGV[1], ARGV[4]
-local min_idle, cursor, limit, max_bytes = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local min_idle, cursor, limit, max_bytes, not_after = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'})
 if bad then return bad end
+local now = now_ms()
+if not_after > 0 and now > not_after then return {cursor, 0, 0, 0, 0} end
 
 redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
-local now = now_ms()
 local before = head(k.due)
 local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0}, {}, 0
 
@@ -36,6 +38,9 @@ local function take(entry, body)
   local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. min_idle .. ' ms', burnt = burnt}
   local verdict = leave(k, group, entry, body, how, now)
   count[verdict] = count[verdict] + 1
+  if verdict == STUCK and owner[1] then -- it stays pending: the claim that finds it again must not count this one as a delivery
+    redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', owner[1][4] - 1, 'JUSTID')
+  end
   if verdict > LOST then left[#left + 1] = entry end
   for _, part in ipairs(body) do bytes = bytes + #part end
 end

@@ -39,7 +39,8 @@ local function again(letter, when, edited, new_payload, new_fields)
   end
   for name, value in pairs(fields) do
     local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
-    if not drop[name] and not replaced and kept[name] == nil and is_utf8(name) then keep(kept, name, value) end
+    local clear = is_utf8(value) or not fields['b64:' .. name] -- else one would be written over the other
+    if not drop[name] and not replaced and kept[name] == nil and is_utf8(name) and clear then keep(kept, name, value) end
   end
   if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
   local group = fields['group'] or ''

@@ -88,7 +88,7 @@ type line struct {
 
 	// The committer's own.
 	done       string // token of the last commit, once its reply has arrived
-	registered time.Time
+	registerAt time.Time
 	state      state
 }
 
@@ -258,7 +258,7 @@ func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, 
 		receipts, err = lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)
 		waited, err = setAside(err)
 		if err != nil {
-			l.registered = time.Time{} // the server may be another, or empty
+			l.registerAt = time.Time{} // the server may be another, or empty
 		}
 		return err
 	})
@@ -270,13 +270,17 @@ func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, 
 }
 
 // register makes the queue known to the bridges, from time to time. A failure is only reported: the bridges look for queues themselves.
+// On a cluster the registry may be out of reach while the queue is not, so little time is spent on it.
 func (l *line) register(ctx context.Context) {
-	if !l.registered.IsZero() && time.Since(l.registered) < registerEvery {
+	if time.Now().Before(l.registerAt) {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
 	_, err := lua.Register(ctx, l.p.cfg.Client, l.p.globals, []string{l.queue})
-	if err == nil {
-		l.registered = time.Now()
+	l.registerAt = time.Now().Add(registerEvery)
+	if err != nil {
+		l.registerAt = time.Now().Add(registerRetry)
 	}
 	l.state.report(err)
 }

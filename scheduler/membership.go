@@ -29,7 +29,7 @@ type membership struct {
 	timeout time.Duration
 	calm    *calm
 	state   state
-	// joined is called after each good heartbeat; back: it is the first, or the first after an error.
+	// joined is called after each good heartbeat; back: it is the first, or the first after an error, a gap or a step of the clock.
 	joined func(ctx context.Context, live []string, back bool)
 
 	// Of the heartbeat's goroutine.
@@ -38,8 +38,8 @@ type membership struct {
 	checked  time.Time // when server was read
 	answered bool      // the last heartbeat succeeded
 
-	mu sync.Mutex
-	at time.Time // of the last good heartbeat
+	mu   sync.Mutex
+	good beat // the last one, for others
 }
 
 // beat is a good heartbeat: the server's clock was read between sent and received.
@@ -94,7 +94,8 @@ func (m *membership) beat(ctx context.Context) error {
 		return fmt.Errorf("scheduler: heartbeat: %w", err)
 	}
 	first := m.last.sent.IsZero()
-	if !first && m.last.gapOrJump(b, m.timeout) {
+	disturbed := !first && m.last.gapOrJump(b, m.timeout)
+	if disturbed {
 		m.calm.disturb()
 	}
 	m.identify(call, b.received)
@@ -102,10 +103,10 @@ func (m *membership) beat(ctx context.Context) error {
 	if first {
 		m.calm.extend(m.server.uptime)
 	}
-	back := !m.answered
+	back := !m.answered || disturbed
 	m.last, m.answered = b, true
 	m.mu.Lock()
-	m.at = b.received
+	m.good = b // after the calm: who goes by this clock must find it disturbed by a step
 	m.mu.Unlock()
 	slices.Sort(live)
 	m.joined(ctx, live, back)
@@ -158,5 +159,16 @@ func (m *membership) leave() {
 func (m *membership) lastBeat() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.at
+	return m.good.received
+}
+
+// serverTime returns the latest that the server's clock can show by now unless it was stepped since the last heartbeat. The zero time:
+// none was heard yet, or there are several servers, each with a clock of its own.
+func (m *membership) serverTime() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.good.sent.IsZero() || m.client.Mode() == rueidis.ClientModeCluster {
+		return time.Time{}
+	}
+	return m.good.server.Add(time.Since(m.good.sent))
 }

@@ -27,15 +27,17 @@ const (
 const (
 	maxDurabilityTimeout = time.Minute
 
-	maxCommit     = 10_000          // bounds what one script call may do (G7)
-	tryTimeout    = 5 * time.Second // of one script call
-	tokenWindow   = time.Minute     // at least; a token must outlive the repeats of its commit
-	registerEvery = time.Minute     // per queue in use
-	cancelChunk   = 1000            // IDs per script call
-	closeTimeout  = 2 * time.Second // for clearing tokens
-	forgetAfter   = time.Second     // without a commit, the last token of a queue is cleared
-	retryInitial  = 20 * time.Millisecond
-	retryMax      = time.Second
+	maxCommit       = 10_000          // bounds what one script call may do (G7)
+	tryTimeout      = 5 * time.Second // of one script call
+	tokenWindow     = time.Minute     // at least; a token must outlive the repeats of its commit
+	registerEvery   = time.Minute     // per queue in use
+	registerTimeout = time.Second     // of one try; on a cluster messages wait for it while its server hangs
+	registerRetry   = 10 * time.Second
+	cancelChunk     = 1000            // IDs per script call
+	closeTimeout    = 2 * time.Second // for clearing tokens
+	forgetAfter     = time.Second     // without a commit, the last token of a queue is cleared
+	retryInitial    = 20 * time.Millisecond
+	retryMax        = time.Second
 )
 
 // ProducerConfig configures a Producer.

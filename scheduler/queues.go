@@ -17,6 +17,11 @@ func (s *Scheduler) Bridge() string { return s.members.id }
 // timeout has passed since. It is local time.
 func (s *Scheduler) CalmSince() time.Time { return s.members.calm.Since() }
 
+// ServerTime returns the latest that the server's clock can show by now unless it was stepped since the last heartbeat. The zero time:
+// none was heard yet, or this is a cluster, where each server has a clock of its own. When a heartbeat finds the clock stepped,
+// CalmSince says so before ServerTime follows it: whoever needs both asks for ServerTime first.
+func (s *Scheduler) ServerTime() time.Time { return s.members.serverTime() }
+
 // Owns says whether the queue is drained by this scheduler.
 func (s *Scheduler) Owns(queue string) bool { return s.loop(queue) != nil }
 

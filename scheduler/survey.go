@@ -10,8 +10,6 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-const surveyCalls = 16 // at a time, on a cluster
-
 // Survey looks at the next queues in turn, at most lua.MaxSurvey: at all of them, because any scheduler drains what has been overdue
 // for long. It pokes loops that sleep past their head, and reports owned queues that need the other side.
 func (s *Scheduler) Survey(ctx context.Context) error {
@@ -51,11 +49,8 @@ func (s *Scheduler) lookAt(ctx context.Context, queues []string) ([]lua.Look, er
 	}
 	looks := make([]lua.Look, len(keys))
 	var calls sync.WaitGroup
-	slots := make(chan struct{}, surveyCalls)
-	for i := range keys {
-		slots <- struct{}{}
+	for i := range keys { // all at once: a server that hangs must not use up the turns of the others
 		calls.Go(func() {
-			defer func() { <-slots }()
 			if look, err := lua.Survey(ctx, s.cfg.Client, keys[i:i+1]); err != nil {
 				looks[i].Err = err
 			} else {

@@ -73,3 +73,22 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
+
+// sleepUntil returns true after d, or when poked, and false when ctx has ended.
+func sleepUntil(ctx context.Context, d time.Duration, poked <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-poked:
+	}
+	return ctx.Err() == nil
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/rueidis"
 
@@ -79,15 +79,38 @@ func (f Filter) all() bool {
 
 // matcher returns what decides on a letter's fields; its age is decided by the range that is walked.
 func (f Filter) matcher() func(Letter) bool {
-	var id *regexp.Regexp
-	if f.ID != "" {
-		pattern := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(f.ID))
-		id = regexp.MustCompile(`(?s)^(?:` + pattern + `)$`)
-	}
 	return func(l Letter) bool {
 		return (f.Group == "" || l.Group == f.Group) && (f.Reason == "" || l.Reason == f.Reason) &&
-			strings.Contains(l.Error, f.ErrorText) && (id == nil || id.MatchString(l.ID))
+			strings.Contains(l.Error, f.ErrorText) && (f.ID == "" || matchPattern(f.ID, l.ID))
 	}
+}
+
+// matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Both may be any bytes; one that is not
+// UTF-8 counts as a character. O(pattern × text): only the last * is ever taken back.
+func matchPattern(pattern, text string) bool {
+	star, rest := -1, 0 // behind the last *, and the text it leaves over so far
+	p, t := 0, 0
+	for t < len(text) {
+		_, size := utf8.DecodeRuneInString(text[t:])
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, rest = p+1, t
+			p++
+		case p < len(pattern) && pattern[p] == '?':
+			p++
+			t += size
+		case strings.HasPrefix(pattern[p:], text[t:t+size]):
+			p += size
+			t += size
+		case star >= 0:
+			_, size = utf8.DecodeRuneInString(text[rest:])
+			rest += size
+			p, t = star, rest
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
 }
 
 // DeadLetters reads, redrives and purges the dead letters of the queues of a prefix. Everything is done in bounded steps. It is safe for

@@ -35,5 +35,6 @@ func (w *Worker) heal(ctx context.Context) error {
 	if created {
 		w.log.Warn("consumer group was lost: created again at 0", slog.String("consumer", w.cfg.Consumer))
 	}
-	return w.register(ctx) // what took the group may have taken the registry
+	w.registerAgain() // what took the group may have taken the registry
+	return nil
 }

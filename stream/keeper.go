@@ -42,6 +42,8 @@ type KeeperConfig struct {
 	Logger *slog.Logger
 	// CalmSince as in ReclaimerConfig.
 	CalmSince func() time.Time
+	// ServerTime as in ReclaimerConfig.
+	ServerTime func() time.Time
 
 	// KeepMin and KeepMax bound the interval at which a busy queue is looked after; in between it is a fifth of the smallest
 	// visibility timeout of its groups. Default 100ms and 1s. KeepMax is also how long acknowledged entries stay in memory at most,
@@ -216,24 +218,32 @@ func (k *Keeper) look(ctx context.Context, loops *sync.WaitGroup) error {
 	if k.cfg.Client.Mode() == rueidis.ClientModeCluster {
 		size = 1 // one slot a call
 	}
-	var errs []error
-	for len(queues) > 0 {
-		batch := queues[:min(size, len(queues))]
-		queues = queues[len(batch):]
-		looks, err := k.survey(ctx, batch)
-		if err != nil {
-			errs = append(errs, err)
-			k.giveBack(batch)
-			continue
-		}
-		for i, look := range looks {
-			// What cannot be looked at is reported by the scheduler, which looks at all queues.
-			if look.Err == nil && (look.Busy || look.Untidy) {
-				k.start(ctx, loops, batch[i], look.Busy)
-			}
+	var calls sync.WaitGroup
+	errs := make([]error, (len(queues)+size-1)/size)
+	for i := range errs {
+		batch := queues[i*size : min((i+1)*size, len(queues))]
+		calls.Go(func() { errs[i] = k.lookAt(ctx, loops, batch) })
+		if size > 1 { // else all at once: a server of the cluster that hangs must not keep the others from their turn
+			calls.Wait()
 		}
 	}
+	calls.Wait()
 	return errors.Join(errs...)
+}
+
+func (k *Keeper) lookAt(ctx context.Context, loops *sync.WaitGroup, batch []string) error {
+	looks, err := k.survey(ctx, batch)
+	if err != nil {
+		k.giveBack(batch)
+		return err
+	}
+	for i, look := range looks {
+		// What cannot be looked at is reported by the scheduler, which looks at all queues.
+		if look.Err == nil && (look.Busy || look.Untidy) {
+			k.start(ctx, loops, batch[i], look.Busy)
+		}
+	}
+	return nil
 }
 
 func (k *Keeper) survey(ctx context.Context, queues []string) ([]lua.Look, error) {

@@ -15,7 +15,8 @@ type delivery struct {
 	msg    *Message
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	epoch  uint64 // Worker.broken when it was read
+	epoch  uint64    // Worker.broken when it was read
+	read   time.Time // when
 
 	w        *Worker
 	mu       sync.Mutex
@@ -23,9 +24,13 @@ type delivery struct {
 	lost     bool
 }
 
-// held names the entry for an exit: with the message ID when the connection broke since, because a failover may have reused the entry ID.
+// sameMaster is how soon after a read nobody else can have become the master, and this worker be connected to it.
+const sameMaster = 100 * time.Millisecond
+
+// held names the entry for an exit: with the message ID when a failover may have come in between, because the new master may have given
+// the entry ID to another message. A worker that had nothing to ask meanwhile does not see the connection break.
 func (d *delivery) held() lua.Held {
-	if d.epoch == d.w.broken.Load() {
+	if d.epoch == d.w.broken.Load() && time.Since(d.read) < sameMaster {
 		return lua.Held{Entry: d.msg.EntryID}
 	}
 	return lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID}
@@ -117,27 +122,36 @@ const (
 	callTimeout      = 5 * time.Second
 )
 
-// extendLoop extends everything held at a third of the visibility timeout, and keeps the policy and the registration fresh.
+// extendLoop extends everything held at a third of the visibility timeout, and at once when that has changed. It asks the queue's own
+// server and no other.
 func (w *Worker) extendLoop(ctx context.Context) {
-	var policyDue, registerDue, extendDue time.Time
 	for {
-		now := time.Now()
-		if !now.Before(policyDue) {
-			_ = w.refreshPolicy(ctx) // the last one stays in force; the reads report the outage
-			policyDue = now.Add(policyInterval)
+		began, visibility := time.Now(), w.policy.Load().VisibilityTimeout
+		err := w.extendHeld(ctx, visibility)
+		wait := visibility/3 - time.Since(began)
+		if err != nil {
+			wait = max(50*time.Millisecond, visibility/10)
 		}
-		if !now.Before(registerDue) && w.register(ctx) == nil {
-			registerDue = now.Add(registerInterval)
-		}
-		visibility := w.policy.Load().VisibilityTimeout
-		if !now.Before(extendDue) {
-			extendDue = now.Add(visibility / 3)
-			if w.extendHeld(ctx, visibility) != nil {
-				extendDue = time.Now().Add(max(50*time.Millisecond, visibility/10))
-			}
-		}
-		if !sleep(ctx, min(time.Until(extendDue), time.Until(policyDue))) {
+		if !sleepUntil(ctx, wait, w.policyChanged) {
 			return
+		}
+	}
+}
+
+// refreshLoop keeps the policy and the registration fresh. On a cluster both may be out of reach while the queue is not, so neither
+// reading nor extending waits for this.
+func (w *Worker) refreshLoop(ctx context.Context) {
+	var registered time.Time
+	for {
+		_ = w.refreshPolicy(ctx) // the last one stays in force; the reads report the outage
+		if time.Since(registered) >= registerInterval && w.register(ctx) == nil {
+			registered = time.Now()
+		}
+		if !sleepUntil(ctx, policyInterval, w.refresh) {
+			return
+		}
+		if w.forgotten.Swap(false) {
+			registered = time.Time{}
 		}
 	}
 }
@@ -150,6 +164,7 @@ func (w *Worker) refreshPolicy(ctx context.Context) error {
 		return err
 	}
 	if old := w.policy.Swap(&p); *old != p {
+		poke(w.policyChanged)
 		w.log.Info("policy", slog.Duration("visibility_timeout", p.VisibilityTimeout), slog.Int("max_attempts", p.MaxAttempts),
 			slog.Duration("retry_min", p.RetryMin), slog.Duration("retry_max", p.RetryMax))
 		if warning != nil {
@@ -157,6 +172,12 @@ func (w *Worker) refreshPolicy(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// registerAgain has the queue registered soon: the server may be another one, or empty.
+func (w *Worker) registerAgain() {
+	w.forgotten.Store(true)
+	poke(w.refresh)
 }
 
 func (w *Worker) register(ctx context.Context) error {

@@ -108,8 +108,9 @@ func (w *Worker) delivery(hard context.Context, found []rueidis.XRangeSlice) *de
 	if len(found) == 0 {
 		return nil
 	}
+	now := time.Now()
 	d := &delivery{
-		w: w, epoch: w.broken.Load(), extended: time.Now(),
+		w: w, epoch: w.broken.Load(), read: now, extended: now,
 		msg: &Message{Entry: lua.ParseEntry(found[0].ID, found[0].FieldValues), Queue: w.cfg.Queue, Group: w.cfg.Group, Consumer: w.cfg.Consumer},
 	}
 	d.ctx, d.cancel = context.WithCancelCause(hard)
@@ -139,9 +140,7 @@ func (w *Worker) recover(ctx, hard context.Context) error {
 	if err := w.extendHeld(ctx, w.policy.Load().VisibilityTimeout); err != nil {
 		return err
 	}
-	if err := w.register(ctx); err != nil { // the server may be another one, or empty
-		return err
-	}
+	w.registerAgain()
 	for {
 		free := w.takeSlots(ctx)
 		if free == 0 {

@@ -18,8 +18,10 @@ import (
 const (
 	reclaimLimit     = 100
 	reclaimBytes     = 1 << 20
-	reclaimCalls     = 20 // of a pass, per group
-	reclaimFruitless = 5  // of these, calls that found only fresh entries
+	reclaimCalls     = 20          // of a pass, per group
+	reclaimFruitless = 5           // of these, calls that found only fresh entries
+	reclaimHeldUp    = 3           // passes in a row that are given up because they were held up: a server may be slow for good
+	clockSlack       = time.Second // by which the server's clock may be ahead of where it is expected
 )
 
 // ReclaimerConfig configures a Reclaimer. Client and Queue are required.
@@ -33,6 +35,10 @@ type ReclaimerConfig struct {
 	// failover, a gap in which this process could not reach it. A group is reclaimed when that is longer ago than its visibility
 	// timeout. The zero time means: not calm. A nil function means: always calm.
 	CalmSince func() time.Time
+
+	// ServerTime returns the latest that the server's clock can show by now unless it was stepped. A clock that shows more makes
+	// everything pending look abandoned at once, before CalmSince can know. Nil, or the zero time: the clock is not compared.
+	ServerTime func() time.Time
 }
 
 // Reclaimer takes back what the groups of a queue hold for longer than their visibility timeout: it is delivered again, or
@@ -45,6 +51,7 @@ type Reclaimer struct {
 	warned  string
 	stuck   condition
 	lastTry time.Time // when an entry was last found stuck
+	heldUp  int       // passes in a row
 }
 
 // NewReclaimer returns a Reclaimer for one queue.
@@ -85,6 +92,8 @@ var errStuck = errors.New("the stream of dead letters refuses entries: they stay
 // Two round trips, and one per 100 entries taken or 1,000 entries looked at.
 func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	var result ReclaimResult
+	clock := r.clock() // before calm is asked: what disturbs it moves the clock afterwards
+	began := time.Now()
 	stream, err := readStream(ctx, r.cfg.Client, r.keys.Stream)
 	if err != nil {
 		return result, fmt.Errorf("stream: reclaim %s: %w", r.cfg.Queue, err)
@@ -101,6 +110,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	}
 	r.warn(warning)
 
+	took, heldUp := time.Since(began), false
 	var errs []error
 	for _, g := range stream.groups {
 		p := policies[g.name]
@@ -113,7 +123,13 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 		if !r.calm(p.VisibilityTimeout) {
 			continue
 		}
-		err := r.group(ctx, g.name, p, &result)
+		// The answers so far were held up for so long that a worker may have missed an extend: the server was away, and this pass is the
+		// first to be served again. Workers come before the next one, and by then CalmSince knows, too.
+		if took > p.VisibilityTimeout/3 && r.heldUp < reclaimHeldUp {
+			heldUp = true
+			continue
+		}
+		err := r.group(ctx, g.name, p, clock, &result)
 		if errors.Is(err, lua.ErrNoGroup) { // destroyed a moment ago
 			delete(r.cursors, g.name)
 			continue
@@ -125,17 +141,21 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 			break
 		}
 	}
+	if r.heldUp++; !heldUp {
+		r.heldUp = 0
+	}
 	r.reportStuck(result)
 	return result, errors.Join(errs...)
 }
 
 // group reclaims one group until its pending list was seen, or a bound is reached.
-func (r *Reclaimer) group(ctx context.Context, group string, p Policy, result *ReclaimResult) error {
+func (r *Reclaimer) group(ctx context.Context, group string, p Policy, clock clock, result *ReclaimResult) error {
 	fruitless := 0
 	for range reclaimCalls {
 		done, err := lua.Reclaim(ctx, r.cfg.Client, r.keys, lua.ReclaimArgs{
 			Group: group, Attempts: p.Attempts(), MinIdle: p.VisibilityTimeout,
 			Cursor: r.cursors[group], Limit: reclaimLimit, MaxBytes: reclaimBytes,
+			NotAfter: clock.latest(min(clockSlack, p.VisibilityTimeout/3)),
 		})
 		if err != nil {
 			return err
@@ -165,6 +185,25 @@ func (r *Reclaimer) calm(visibility time.Duration) bool {
 	}
 	since := r.cfg.CalmSince()
 	return !since.IsZero() && time.Since(since) >= visibility
+}
+
+// clock is a reading of the server's clock: its latest time at a moment of ours.
+type clock struct{ server, local time.Time }
+
+func (r *Reclaimer) clock() clock {
+	if r.cfg.ServerTime == nil {
+		return clock{}
+	}
+	return clock{r.cfg.ServerTime(), time.Now()}
+}
+
+// latest is what the server's clock shows by now at most, or a little more; zero when nobody knows. With a third of the visibility
+// timeout more, what was extended at the other third is still not idle for long enough.
+func (c clock) latest(slack time.Duration) time.Time {
+	if c.server.IsZero() {
+		return time.Time{}
+	}
+	return c.server.Add(time.Since(c.local) + slack)
 }
 
 // warn logs settings that do not count, once per change.

@@ -43,6 +43,7 @@ func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upk
 		k: k, queue: queue, log: log, state: condition{log: log, what: "upkeep"}, stop: stop, poked: make(chan struct{}, 1), busy: busy,
 		reclaimer: NewReclaimer(ReclaimerConfig{
 			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, CalmSince: k.cfg.CalmSince,
+			ServerTime: k.cfg.ServerTime,
 		}),
 		trimmer: NewTrimmer(k.cfg.Client, k.cfg.Prefix, queue),
 	}

@@ -131,6 +131,10 @@ type Worker struct {
 	ran    atomic.Bool
 	joined bool // the group was there once; used by the read loop only
 
+	policyChanged chan struct{} // poked
+	refresh       chan struct{} // poked
+	forgotten     atomic.Bool   // the queue is to be registered again
+
 	delivered, acknowledged, retried, dead, released, skipped, lost atomic.Uint64
 }
 
@@ -140,7 +144,8 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream: worker: %w", err)
 	}
-	w := &Worker{cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), slots: make(chan struct{}, cfg.Concurrency)}
+	w := &Worker{cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), slots: make(chan struct{}, cfg.Concurrency),
+		policyChanged: make(chan struct{}, 1), refresh: make(chan struct{}, 1)}
 	w.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
 	w.state = condition{log: w.log, what: "worker"}
 	w.held.byEntry = map[string]*delivery{}
@@ -181,6 +186,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var keepers sync.WaitGroup
 	upkeep, endUpkeep := context.WithCancel(hard)
 	keepers.Go(func() { w.extendLoop(upkeep) })
+	keepers.Go(func() { w.refreshLoop(upkeep) })
 	keepers.Go(func() { w.settle.run(upkeep) })
 
 	w.readLoop(ctx, hard)

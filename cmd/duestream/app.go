@@ -18,6 +18,7 @@ type app struct {
 
 	redisURL, prefix string
 	json             bool // what is printed is for programs
+	durability       durability
 
 	started bool // arguments and flags were accepted
 }
@@ -128,7 +129,7 @@ func (a *app) client(ctx context.Context) (*bridge.Client, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix})
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.d})
 	if err != nil {
 		r.Close()
 		return nil, nil, err
@@ -136,11 +137,5 @@ func (a *app) client(ctx context.Context) (*bridge.Client, func(), error) {
 	return c, func() { _ = c.Close(); r.Close() }, nil
 }
 
-// hostOf returns a URL without user and password.
-func hostOf(url string) string {
-	scheme, rest, ok := strings.Cut(url, "://")
-	if !ok {
-		return url
-	}
-	return scheme + "://" + rest[strings.LastIndex(rest, "@")+1:]
-}
+// hostOf returns a URL without user and passwords.
+func hostOf(url string) string { return strings.Replace(bridge.Redact(url), "…@", "", 1) }

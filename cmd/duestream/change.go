@@ -22,6 +22,7 @@ true of all of them, 6 when of some.`,
 		RunE: a.do(func(ctx context.Context, args []string) error { return a.runCancel(ctx, args[0], args[1:]) }),
 	}
 	a.jsonFlag(cmd)
+	a.durabilityFlag(cmd)
 	return cmd
 }
 
@@ -41,22 +42,27 @@ func (a *app) runCancel(ctx context.Context, queue string, ids []string) error {
 	defer done()
 	answers := make([]cancelled, 0, len(ids))
 	missing := 0
+	var late error // cancelled, but not as durable as asked
 	for _, id := range ids {
 		switch err = client.Cancel(ctx, queue, id); {
 		case errors.Is(err, bridge.ErrNotScheduled):
 			missing++
+		case errors.Is(err, bridge.ErrNotDurable):
+			late = err
 		case err != nil:
 			return errors.Join(a.printCancelled(answers), err)
 		}
-		answers = append(answers, cancelled{id, err == nil})
+		answers = append(answers, cancelled{id, !errors.Is(err, bridge.ErrNotScheduled)})
 	}
 	if printed := a.printCancelled(answers); printed != nil {
 		return printed
 	}
-	switch missing {
-	case 0:
+	switch {
+	case late != nil:
+		return late
+	case missing == 0:
 		return nil
-	case len(ids):
+	case missing == len(ids):
 		return bridge.ErrNotScheduled
 	}
 	return fmt.Errorf("%w: %d of %d messages were not scheduled", errPartly, missing, len(ids))
@@ -87,6 +93,7 @@ When it is not scheduled any more, nothing is changed, and the exit code is 3.`,
 		}),
 	}
 	a.jsonFlag(cmd)
+	a.durabilityFlag(cmd)
 	w.flags(cmd, "deliver")
 	cmd.MarkFlagsOneRequired("in", "at")
 	return cmd
@@ -102,10 +109,10 @@ func (a *app) runReschedule(ctx context.Context, queue, id string, to bridge.Opt
 	}
 	defer done()
 	due, err := client.Reschedule(ctx, queue, id, to)
-	if err != nil {
+	if err != nil && !errors.Is(err, bridge.ErrNotDurable) {
 		return err
 	}
-	return a.print(newScheduledAt(id, due), func() { fmt.Fprintf(a.out, "%s  due %s\n", id, clock(due, time.Now())) })
+	return errors.Join(err, a.print(newScheduledAt(id, due), func() { fmt.Fprintf(a.out, "%s  due %s\n", id, clock(due, time.Now())) }))
 }
 
 // checkTarget checks the names of a queue and of messages.

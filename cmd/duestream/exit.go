@@ -20,6 +20,7 @@ const (
 	exitUnavailable = 5
 	exitPartly      = 6
 	exitFull        = 7
+	exitNotDurable  = 8
 	exitInterrupted = 130
 )
 
@@ -33,6 +34,7 @@ Exit codes:
   5    Redis is unavailable; what was asked may have been done (safe to repeat with the same ID)
   6    partly done: some lines, IDs or dead letters were refused, the rest is done
   7    Redis is full: the message was not taken
+  8    done, but Redis did not confirm the --durability asked for; repeating with the same ID waits again
   130  interrupted
 `
 
@@ -58,9 +60,11 @@ var outcomes = []struct {
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
 	{bridge.ErrNotFound, exitNotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
 	{bridge.ErrNoGroup, exitNotFound, "a group exists once its first worker has run: see `duestream stats`"},
+	{bridge.ErrNotDurable, exitNotDurable, "are the replicas connected, and is the disk keeping up? see INFO replication and INFO persistence"},
 	{bridge.ErrDuplicate, exitDuplicate, "`duestream show <queue> <id>` says where it is; to move it: `duestream reschedule`"},
 	{bridge.ErrFull, exitFull, "raise maxmemory, or find what fills it with `duestream stats`; what is scheduled is still delivered"},
 	{bridge.ErrDenied, exitFailure, "check user and password in the URL, and the ACL rules of that user"},
+	{bridge.ErrUntrusted, exitFailure, "is this the port for TLS, and does the URL name the CA (ca=), the name in the server's certificate (server_name=), and a certificate of your own (cert=, key=) if the server asks for one?"},
 	{bridge.ErrUnsupported, exitFailure, "duestream needs Redis 7.0 or Valkey 7.2 at least, with maxmemory-policy noeviction"},
 	{bridge.ErrWrongType, exitFailure, "another program uses a key of this queue: look at it with `redis-cli TYPE`, or use another --prefix"},
 	{bridge.ErrUnavailable, exitUnavailable, ""},

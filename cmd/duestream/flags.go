@@ -121,3 +121,20 @@ func (w *when) option() bridge.Option {
 	}
 	return bridge.In(w.in.d)
 }
+
+// durability is a flag for what a write waits for.
+type durability struct{ d bridge.Durability }
+
+func (f *durability) Set(text string) (err error) {
+	f.d, err = bridge.ParseDurability(text)
+	return err
+}
+
+func (f *durability) Type() string   { return "level" }
+func (f *durability) String() string { return f.d.String() }
+
+// durabilityFlag adds --durability to a command that writes.
+func (a *app) durabilityFlag(cmd *cobra.Command) {
+	cmd.Flags().Var(&a.durability, "durability", "wait until it is on disk (fsynced; Redis 7.2), on n replicas (replicated=n), or both (fsynced,replicated=n)")
+	_ = cmd.RegisterFlagCompletionFunc("durability", cobra.FixedCompletions([]string{"accepted", "fsynced", "replicated=1"}, cobra.ShellCompDirectiveNoFileComp))
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -64,6 +65,7 @@ go on (--from-line).`,
 		}),
 	}
 	a.jsonFlag(cmd)
+	a.durabilityFlag(cmd)
 	f := cmd.Flags()
 	o.when.flags(cmd, "deliver")
 	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
@@ -99,7 +101,7 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 	}
 	defer done()
 	receipt, err := client.Schedule(ctx, args[0], payload, options...)
-	if err != nil {
+	if err != nil && (!errors.Is(err, bridge.ErrNotDurable) || receipt.Due.IsZero()) {
 		return err
 	}
 	value := struct {
@@ -107,7 +109,7 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 		scheduledAt
 		Ready bool `json:"ready"`
 	}{args[0], newScheduledAt(receipt.ID, receipt.Due), receipt.Ready}
-	return a.print(value, func() { fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, clock(receipt.Due, time.Now())) })
+	return errors.Join(err, a.print(value, func() { fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, clock(receipt.Due, time.Now())) }))
 }
 
 // scheduledAt is a scheduled message in JSON.

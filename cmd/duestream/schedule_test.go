@@ -204,3 +204,25 @@ func TestExitCodesAreDocumented(t *testing.T) {
 		t.Errorf("the table of exit codes is in the help of a command:\n%s", out)
 	}
 }
+
+// The server here has no replica: what is asked is done, and the exit code says that it is not as durable as asked.
+func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	for _, args := range [][]string{
+		{"schedule", "q", "--in", "1h", "--id", "a"}, {"reschedule", "q", "a", "--in", "2h"}, {"cancel", "q", "a"},
+	} {
+		r := c.run(append(args, "--durability", "replicated=1")...)
+		if r.code != exitNotDurable || !strings.HasPrefix(r.out, "a  ") || !strings.Contains(r.err, "on 0 of 1 replicas") || !strings.Contains(r.err, "hint: ") {
+			t.Errorf("%s: %v", args[0], r)
+		}
+	}
+	for _, level := range []string{"", "sure", "replicated", "replicated=0", "replicated=x", "replicated=101"} {
+		if r := c.run("schedule", "q", "--durability", level); r.code != exitInvalid {
+			t.Errorf("%q: %v", level, r)
+		}
+	}
+	if r := c.run("schedule", "q", "--durability", "fsynced"); r.code != exitFailure || !strings.Contains(r.err, "unsupported") {
+		t.Errorf("fsynced without an append-only file: %v", r)
+	}
+}

@@ -55,7 +55,7 @@ var policyFields = map[string]string{
 	bridge.SettingRetryMin: "retry_min", bridge.SettingRetryMax: "retry_max", bridge.SettingHeld: "held",
 }
 
-// renameFields renames the fields of all invalid errors in a tree of errors.
+// renameFields renames the fields of all invalid errors in a tree of errors, also where a rule speaks of another field.
 func renameFields(err error, name func(string) string) error {
 	var tree interface{ Unwrap() []error }
 	var field *bridge.InvalidError
@@ -67,7 +67,8 @@ func renameFields(err error, name func(string) string) error {
 		}
 		return errors.Join(all...)
 	case errors.As(err, &field):
-		return &bridge.InvalidError{Field: name(field.Field), Value: field.Value, Rule: field.Rule}
+		rule := strings.ReplaceAll(field.Rule, bridge.SettingRetryMin, name(bridge.SettingRetryMin))
+		return &bridge.InvalidError{Field: name(field.Field), Value: field.Value, Rule: rule}
 	}
 	return err
 }

@@ -66,6 +66,7 @@ local function entry_values(member, payload, meta, due)
   if meta then
     if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
     if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
+    if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- where the decoder would stop, and be content
     local ok, decoded = pcall(cjson.decode, meta)
     if not ok or type(decoded) ~= 'table' or not string.find(meta, '^%s*{') then
       return nil, 'meta is not a JSON object'

@@ -119,6 +119,10 @@ local function leave(k, group, entry, body, how, now)
     if not is_utf8(name) then odd = 'a field name is not UTF-8'
     elseif name ~= 'payload' and #body[i + 1] > MAX_FIELD_BYTES then odd = 'field ' .. name .. ' is larger than 64 KiB' end
   end
+  for name in pairs(fields) do -- keep would write one over the other
+    local bytes = string.sub(name, 1, 4) == 'b64:' and fields[string.sub(name, 5)]
+    if bytes and not is_utf8(bytes) then odd = 'a field that is not UTF-8 and ' .. name end
+  end
   local meant_for = fields['for']
   if meant_for and meant_for ~= '' and meant_for ~= group then -- empty is for all, as in Go
     return redis.call('XACK', k.stream, group, entry) == 1 and SKIPPED or LOST

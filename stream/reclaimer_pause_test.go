@@ -1,0 +1,75 @@
+package stream
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// A server that was paused for longer than the visibility timeout serves those first who waited at its door. Once that was a pass of the
+// reclaimer, now and then: it took everything from healthy workers, whose extends were next in line, before any heartbeat could tell that
+// there had been an outage. A pass that was held up leaves all as it is; what nobody has extended by the next one is reclaimed.
+func TestPassThatWasHeldUpByAnOutageReclaimsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Own(t))
+	const visibility = 900 * time.Millisecond
+	r.policy(map[string]string{"visibility_ms": "900", "retry_min_ms": "10000", "retry_max_ms": "10000"})
+	if _, err := EnsureGroup(t.Context(), r.c, r.prefix, r.queue, "g"); err != nil {
+		t.Fatal(err)
+	}
+	r.ready("m")
+	if err := r.c.Do(t.Context(), r.c.B().Arbitrary("XREADGROUP", "GROUP", "g", "c", "STREAMS", r.k.Stream, ">").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.c, Prefix: r.prefix, Queue: r.queue})
+	pass := func() ReclaimResult {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		result, err := reclaimer.Reclaim(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result
+	}
+	want(t, "before the outage", pass().Moved(), 0)
+	if err := r.c.Do(t.Context(), r.c.B().Arbitrary("CLIENT", "PAUSE", "1500", "ALL").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	want(t, "held up", pass().Moved(), 0)
+	if took := time.Since(began); took < visibility {
+		t.Fatalf("the pass was held up for %s only", took)
+	}
+	want(t, "nobody came back", pass().Moved(), 1)
+}
+
+// A server that is always slow is reclaimed from all the same.
+func TestSlowServerIsReclaimedFromInTheEnd(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newRig(t, s)
+	r.policy(map[string]string{"visibility_ms": "300"})
+	if _, err := EnsureGroup(t.Context(), r.c, r.prefix, r.queue, "g"); err != nil {
+		t.Fatal(err)
+	}
+	r.ready("m")
+	if err := r.c.Do(t.Context(), r.c.B().Arbitrary("XREADGROUP", "GROUP", "g", "c", "STREAMS", r.k.Stream, ">").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	proxy := s.Proxy(t)
+	c := proxy.Client(t)
+	proxy.Slow(60 * time.Millisecond)
+	reclaimer := NewReclaimer(ReclaimerConfig{Client: c, Prefix: r.prefix, Queue: r.queue})
+	moved := 0
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		result, err := reclaimer.Reclaim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		moved += result.Moved()
+		return moved == 1, "nothing was reclaimed"
+	})
+}
