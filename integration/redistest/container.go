@@ -33,14 +33,14 @@ type container struct {
 
 // startContainer runs an image. With a data directory the container can be killed and started again, and keeps its data
 // there; without one, the engine removes it as soon as it ends.
-func startContainer(pool *dockertest.Pool, image, dataDir string, args ...string) (*Server, error) {
+func startContainer(pool *dockertest.Pool, image, dataDir string, args []string, env ...string) (*Server, error) {
 	for attempt := 1; ; attempt++ {
 		port, err := freePort()
 		if err != nil {
 			return nil, err
 		}
 		c := &container{pool: pool, port: port, dataDir: dataDir}
-		if err = c.create(image, args); err == nil {
+		if err = c.create(image, args, env); err == nil {
 			return serverOf(c, port, "docker "+image, shortName(image), image)
 		}
 		if attempt == 5 || !strings.Contains(err.Error(), "port is already allocated") && !strings.Contains(err.Error(), "in use") {
@@ -52,12 +52,12 @@ func startContainer(pool *dockertest.Pool, image, dataDir string, args ...string
 // shortName is the image without its account, because a slash in a subtest's name would split it for -run.
 func shortName(image string) string { return image[strings.LastIndex(image, "/")+1:] }
 
-func (c *container) create(image string, args []string) error {
+func (c *container) create(image string, args, env []string) error {
 	repository, tag := splitImage(image)
 	name := fmt.Sprintf("duestream-test-%d-%08x", os.Getpid(), rand.Uint32())
 	opts := &dockertest.RunOptions{
 		Name: name, Repository: repository, Tag: tag,
-		Cmd: append([]string{"--save", "", "--appendonly", "no"}, args...),
+		Cmd: append([]string{"--save", "", "--appendonly", "no"}, args...), Env: env,
 		Labels: map[string]string{
 			labelExpires: strconv.FormatInt(time.Now().Add(lifetime()).Unix(), 10),
 			labelOwner:   ownerLabel(),

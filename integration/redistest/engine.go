@@ -25,9 +25,9 @@ const (
 	labelOwner    = "duestream.redistest.owner"
 )
 
-// Images are the server images that [Each] looks for, the preferred one first.
+// Images are the server images that [Each] looks for, the preferred one first. All are optional; docs/OPERATIONS.md tells how they differ.
 func Images() []string {
-	return []string{"redis:7.0", "redis:8.0", "valkey/valkey:8.1", "valkey/valkey:9.1"}
+	return []string{"redis:7.0", "redis:8.0", "valkey/valkey:8.1", "valkey/valkey:9.1", "redis:8.6", "valkey/valkey:8.0"}
 }
 
 // engine is the connection to the local Docker engine, made at most once per process.

@@ -15,6 +15,12 @@ func Own(t testing.TB, args ...string) *Server {
 	if err != nil {
 		t.Fatalf("redistest: this test needs a server that it may kill: %v", err)
 	}
+	s.owned(t)
+	return s
+}
+
+// owned makes a server end with the test that may kill it.
+func (s *Server) owned(t testing.TB) {
 	s.tb = t
 	remove := atExit(s.inst.end) // for a test that ends without its cleanups
 	t.Cleanup(func() {
@@ -23,7 +29,6 @@ func Own(t testing.TB, args ...string) *Server {
 			t.Errorf("redistest: end %s: %v", s.Name(), err)
 		}
 	})
-	return s
 }
 
 func startOwn(dir string, args []string) (*Server, error) {
@@ -50,5 +55,5 @@ func ownContainer(dir, preferred string, args []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return startContainer(pool, image, dir, args...)
+	return startContainer(pool, image, dir, args)
 }

@@ -36,9 +36,12 @@ func serverBinary() string {
 // process is a server as a child process. It dies with the test process on Linux.
 type process struct {
 	binary  string
+	config  string // file; "" = none
 	args    []string
+	env     []string // beside that of this process
 	port    int
 	dataDir string
+	opt     rueidis.ClientOption // how it is asked whether it is ready; only the address when that is not set
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -106,9 +109,13 @@ func (p *process) start() error {
 		"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1", "--dir", p.dataDir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no",
 	}
+	if p.config != "" { // first, where the program expects it
+		defaults = append([]string{p.config}, defaults...)
+	}
 	cmd := exec.Command(p.binary, append(defaults, p.args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = p.dataDir
+	cmd.Env = append(os.Environ(), p.env...)
 	cmd.SysProcAttr = childAttr()
 	started, gone := make(chan error, 1), make(chan struct{})
 	go runChild(cmd, started, gone)
@@ -116,7 +123,8 @@ func (p *process) start() error {
 		return err
 	}
 	p.cmd, p.gone = cmd, gone
-	opt := rueidis.ClientOption{InitAddress: []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port))}}
+	opt := p.opt
+	opt.InitAddress = []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port))}
 	if err := awaitReady(opt, cmd.Process.Pid, readyTimeout, gone); err != nil {
 		p.signalAndWait(syscall.SIGKILL)
 		return fmt.Errorf("%w; the end of its log:\n%s", err, tail(logPath, 2000))

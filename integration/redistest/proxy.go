@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -24,9 +25,15 @@ type Proxy struct {
 	closed   bool
 	links    map[*link]struct{}
 	stalled  bool
-	armed    int
+	arms     map[fate]arm
+	cuts     map[fate]int
+	delay    time.Duration // of every piece of traffic, each way
+}
+
+// arm is what is left of a Cut* call.
+type arm struct {
+	n        int
 	commands []string // upper case; empty means any
-	cuts     int
 }
 
 // Proxy starts a proxy in front of the server. It works for plain TCP, not for TLS or Unix sockets.
@@ -35,7 +42,7 @@ func (s *Server) Proxy(t testing.TB) *Proxy {
 	if s.opt.TLSConfig != nil || s.opt.DialCtxFn != nil {
 		t.Fatalf("redistest: the proxy speaks plain TCP only, %s does not", s.Name())
 	}
-	p := &Proxy{t: t, server: s, links: map[*link]struct{}{}}
+	p := &Proxy{t: t, server: s, links: map[*link]struct{}{}, arms: map[fate]arm{}, cuts: map[fate]int{}}
 	for p.listener == nil {
 		port, err := freePort()
 		if err != nil {
@@ -78,21 +85,47 @@ func (p *Proxy) CutAll() {
 // thrown away, then the connection is closed. With names, only requests of those commands count ("EVALSHA"); without,
 // any does, also those with which a client opens a connection. Requests before it on the same connection are executed
 // too, and their replies may be lost with it. It replaces what is left of an earlier call; n = 0 disarms.
-func (p *Proxy) CutAfterForward(n int, commands ...string) {
+func (p *Proxy) CutAfterForward(n int, commands ...string) { p.arm(cut, n, commands) }
+
+// CutBeforeForward makes the next n requests fail for certain: the connection is closed and the request is thrown away, so that the
+// server never sees it. Names as for CutAfterForward. It replaces what is left of an earlier call; n = 0 disarms.
+func (p *Proxy) CutBeforeForward(n int, commands ...string) { p.arm(drop, n, commands) }
+
+// CutMidReply forwards the next n requests, passes on the first half of what the server sends next, and closes the connection: the
+// client has part of a reply, of this request or of one before it on the same connection. Names as for CutAfterForward. It replaces
+// what is left of an earlier call; n = 0 disarms.
+func (p *Proxy) CutMidReply(n int, commands ...string) { p.arm(tear, n, commands) }
+
+func (p *Proxy) arm(f fate, n int, commands []string) {
 	upper := make([]string, len(commands))
 	for i, c := range commands {
 		upper[i] = strings.ToUpper(c)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.armed, p.commands = n, upper
+	p.arms[f] = arm{n, upper}
 }
 
 // Cuts returns how many connections CutAfterForward has closed. It counts after the server has executed the request.
-func (p *Proxy) Cuts() int {
+func (p *Proxy) Cuts() int { return p.cutsOf(cut) }
+
+// Drops returns how many connections CutBeforeForward has closed.
+func (p *Proxy) Drops() int { return p.cutsOf(drop) }
+
+// Tears returns how many connections CutMidReply has closed.
+func (p *Proxy) Tears() int { return p.cutsOf(tear) }
+
+func (p *Proxy) cutsOf(f fate) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.cuts
+	return p.cuts[f]
+}
+
+// Slow delays every piece of traffic by d in each direction, one piece after the other, as a slow and narrow path does. Zero ends it.
+func (p *Proxy) Slow(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
 }
 
 // Refuse makes the proxy's port refuse connections, or accept them again. Open connections stay; CutAll ends those.
@@ -175,21 +208,25 @@ func (p *Proxy) close() {
 type fate int
 
 const (
-	pass fate = iota
-	swallow
-	cut
+	pass    fate = iota
+	swallow      // thrown away, the connection stays open
+	cut          // forwarded, its reply is not
+	drop         // not forwarded
+	tear         // forwarded, half of the next reply too
 )
 
 // judge decides about one request.
 func (p *Proxy) judge(command string) fate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.stalled:
+	if p.stalled {
 		return swallow
-	case p.armed > 0 && (len(p.commands) == 0 || slices.Contains(p.commands, command)):
-		p.armed--
-		return cut
+	}
+	for _, f := range []fate{drop, cut, tear} {
+		if a := p.arms[f]; a.n > 0 && (len(a.commands) == 0 || slices.Contains(a.commands, command)) {
+			p.arms[f] = arm{a.n - 1, a.commands}
+			return f
+		}
 	}
 	return pass
 }
@@ -200,8 +237,24 @@ func (p *Proxy) isStalled() bool {
 	return p.stalled
 }
 
-func (p *Proxy) addCut() {
+func (p *Proxy) addCut(f fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cuts++
+	p.cuts[f]++
+}
+
+// linger waits as long as the path is slow.
+func (p *Proxy) linger(l *link) {
+	p.mu.Lock()
+	delay := p.delay
+	p.mu.Unlock()
+	if delay == 0 {
+		return
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.closed:
+	}
 }

@@ -123,6 +123,69 @@ func TestProxyStallsUntilItIsTold(t *testing.T) {
 	Eventually(t, 10*time.Second, func() (bool, string) { err := incr(time.Second); return err == nil, errText(err) })
 }
 
+func TestProxyCutsBeforeTheServerSees(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t)
+	ctx := ctxFor(t, 20*time.Second)
+	p.CutBeforeForward(3, "incr")
+	done := int64(0)
+	for range 10 {
+		if c.Do(ctx, c.B().Incr().Key("n").Build()).Error() == nil {
+			done++
+		}
+		if n := counter(t, direct, "n"); n != done {
+			t.Fatalf("%d confirmed, the server executed %d", done, n)
+		}
+	}
+	if done != 7 || p.Drops() != 3 {
+		t.Fatalf("%d done, %d cuts", done, p.Drops())
+	}
+}
+
+func TestProxyCutsInTheMiddleOfAReply(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t)
+	ctx := ctxFor(t, 20*time.Second)
+	big := strings.Repeat("x", 3<<20)
+	if err := direct.Do(ctx, direct.B().Set().Key("big").Value(big).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	p.CutMidReply(2, "GET", "INCR")
+	if s, err := c.Do(ctx, c.B().Get().Key("big").Build()).ToString(); err == nil {
+		t.Fatalf("a reply that was cut gave %d bytes", len(s))
+	}
+	if err := c.Do(ctx, c.B().Incr().Key("n").Build()).Error(); err == nil {
+		t.Fatal("half of a small reply was taken for a whole one")
+	}
+	if n := counter(t, direct, "n"); n != 1 || p.Tears() != 2 {
+		t.Fatalf("%d executed, %d cuts", n, p.Tears())
+	}
+	if s, err := c.Do(ctx, c.B().Get().Key("big").Build()).ToString(); err != nil || s != big {
+		t.Fatalf("afterwards: %d bytes, %v", len(s), err)
+	}
+}
+
+func TestProxySlowsTrafficDown(t *testing.T) {
+	t.Parallel()
+	c, _, p := proxied(t)
+	ctx := ctxFor(t, 20*time.Second)
+	ping := func() time.Duration {
+		begin := time.Now()
+		if err := c.Do(ctx, c.B().Ping().Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(begin)
+	}
+	ping()
+	const delay = 150 * time.Millisecond
+	p.Slow(delay)
+	if took := ping(); took < 2*delay {
+		t.Errorf("slowed by %s each way, and there and back took %s", delay, took)
+	}
+	p.Slow(0)
+	Eventually(t, 10*time.Second, func() (bool, string) { took := ping(); return took < delay, took.String() })
+}
+
 func TestProxyClosesWithItsServer(t *testing.T) {
 	t.Parallel()
 	s := Own(t)

@@ -21,12 +21,15 @@ const (
 type link struct {
 	client, server *net.TCPConn
 	mute           atomic.Bool // replies are thrown away: the connection is being cut
+	torn           atomic.Bool // the next reply is passed on by half
 	lost           atomic.Bool // bytes were swallowed, so the connection is beyond repair
 	once           sync.Once
+	closed         chan struct{}
 }
 
 func (l *link) close() {
 	l.once.Do(func() {
+		close(l.closed)
 		l.client.Close()
 		l.server.Close()
 	})
@@ -39,7 +42,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 		client.Close()
 		return
 	}
-	l := &link{client: client, server: upstream.(*net.TCPConn)}
+	l := &link{client: client, server: upstream.(*net.TCPConn), closed: make(chan struct{})}
 	defer l.close()
 	p.mu.Lock()
 	if p.closed {
@@ -88,9 +91,15 @@ func (p *Proxy) requests(l *link, down <-chan struct{}) {
 			_ = l.server.SetReadDeadline(time.Now().Add(cutTimeout))
 			_ = l.server.CloseWrite()
 			<-down
-			p.addCut()
+			p.addCut(cut)
 			return
+		case drop:
+			p.addCut(drop)
+			return
+		case tear:
+			l.torn.Store(true)
 		}
+		p.linger(l)
 		if _, err := out.Write(request); err != nil {
 			return
 		}
@@ -110,8 +119,16 @@ func (p *Proxy) replies(l *link) {
 		case n > 0 && p.isStalled():
 			l.lost.Store(true)
 		case n > 0:
-			if _, err := l.client.Write(buf[:n]); err != nil {
+			p.linger(l)
+			torn := l.torn.Load()
+			if torn {
+				n /= 2
+			}
+			if _, err := l.client.Write(buf[:n]); err != nil || torn {
 				l.close()
+				if torn {
+					p.addCut(tear)
+				}
 				return
 			}
 		}

@@ -112,7 +112,7 @@ func imageServer(image string) (*Server, error) {
 			if err != nil {
 				return nil, err
 			}
-			return kept(startContainer(pool, image, ""))
+			return kept(startContainer(pool, image, "", nil))
 		})
 		images.servers[image] = get
 	}

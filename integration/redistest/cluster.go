@@ -1,0 +1,276 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Slots is how many a cluster has.
+const Slots = 16384
+
+// ClusterNodes is a Redis Cluster. A master that does not answer for a second is replaced by a replica of its own, if it has one.
+type ClusterNodes struct {
+	t       testing.TB
+	Servers []*Server // first the masters of the start, then their replicas in turn
+	ids     []string
+}
+
+// Cluster starts a cluster of masters, each with so many replicas, as child processes, and returns when all nodes agree and every
+// replica is in sync. A master without a replica that dies takes down its own slots only.
+func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes {
+	t.Helper()
+	c := &ClusterNodes{t: t}
+	c.Servers = startAll(t, node{args: append([]string{
+		"--cluster-enabled", "yes", "--cluster-port", "{bus}", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
+		"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
+	}, args...)}, masters*(1+replicas))
+	for i, s := range c.Servers {
+		c.ids = append(c.ids, s.Do(t, "CLUSTER", "MYID"))
+		s.Do(t, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		if i < masters {
+			s.Do(t, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*Slots/masters), strconv.Itoa((i+1)*Slots/masters-1))
+		}
+	}
+	for _, s := range c.Servers[1:] {
+		c.Servers[0].Do(t, "CLUSTER", "MEET", "127.0.0.1", port(s), c.bus(s))
+	}
+	c.until(func(s *Server) (bool, string) {
+		f, err := s.fields("CLUSTER", "INFO")
+		return err == nil && f["cluster_known_nodes"] == strconv.Itoa(len(c.Servers)), fmt.Sprint(f, err)
+	})
+	for i := masters; i < len(c.Servers); i++ {
+		c.Servers[i].Do(t, "CLUSTER", "REPLICATE", c.ids[(i-masters)%masters])
+	}
+	c.Settled()
+	for _, s := range c.Servers[masters:] {
+		Eventually(t, topologyReady, func() (bool, string) {
+			f, err := s.info("replication")
+			return err == nil && f["master_link_status"] == "up", fmt.Sprint(f, err)
+		})
+	}
+	// Gossip: every node must know every replica, or a failover finds none to promote.
+	c.until(func(s *Server) (bool, string) {
+		nodes, err := s.ask("CLUSTER", "NODES")
+		return err == nil && strings.Count(nodes, "slave ") == masters*replicas && !strings.Contains(nodes, "handshake"), nodes
+	})
+	return c
+}
+
+// bus returns the port of a node's cluster bus.
+func (c *ClusterNodes) bus(s *Server) string {
+	c.t.Helper()
+	nodes := s.Do(c.t, "CLUSTER", "NODES") // <id> 127.0.0.1:<port>@<bus> myself,…
+	for line := range strings.Lines(nodes) {
+		if _, after, ok := strings.Cut(line, "@"); ok && strings.Contains(line, "myself") {
+			return after[:strings.IndexAny(after, " ,")]
+		}
+	}
+	c.t.Fatalf("redistest: no bus port in %q", nodes)
+	return ""
+}
+
+// Settled waits until every slot is served and all living nodes say so.
+func (c *ClusterNodes) Settled() {
+	c.t.Helper()
+	c.until(func(s *Server) (bool, string) {
+		f, err := s.fields("CLUSTER", "INFO")
+		return err == nil && f["cluster_state"] == "ok" && f["cluster_slots_ok"] == strconv.Itoa(Slots), fmt.Sprint(f, err)
+	})
+}
+
+func (c *ClusterNodes) until(condition func(*Server) (bool, string)) {
+	c.t.Helper()
+	for _, s := range c.Servers {
+		Eventually(c.t, topologyReady, func() (bool, string) { return condition(s) })
+	}
+}
+
+// fields returns a reply that has lines like those of INFO.
+func (s *Server) fields(args ...string) (map[string]string, error) {
+	text, err := s.ask(args...)
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[k] = v
+		}
+	}
+	return fields, err
+}
+
+// URL returns the address as bridge.Dial takes it.
+func (c *ClusterNodes) URL() string {
+	u := c.Servers[0].URL() + "?"
+	for _, s := range c.Servers[1:] {
+		u += "addr=" + url.QueryEscape(s.Addr()) + "&"
+	}
+	return strings.TrimRight(u, "?&")
+}
+
+// Server returns a server that stands for the whole cluster.
+func (c *ClusterNodes) Server() *Server {
+	c.t.Helper()
+	return front(c.t, c.URL(), "cluster", c.Servers[0])
+}
+
+// Slot returns the slot of a key.
+func (c *ClusterNodes) Slot(key string) int {
+	c.t.Helper()
+	slot, err := strconv.Atoi(c.living().Do(c.t, "CLUSTER", "KEYSLOT", key))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return slot
+}
+
+func (c *ClusterNodes) living() *Server {
+	for _, s := range c.Servers {
+		if _, err := s.ask("PING"); err == nil {
+			return s
+		}
+	}
+	c.t.Fatal("redistest: no node of the cluster answers")
+	return nil
+}
+
+// Owner returns the master that serves a slot, as the living nodes see it; nil when none does.
+func (c *ClusterNodes) Owner(slot int) *Server {
+	for _, s := range c.Servers {
+		if s.Role() == "master" && s.serves(slot) {
+			return s
+		}
+	}
+	return nil
+}
+
+// serves reports whether a node itself says that a slot is its own.
+func (s *Server) serves(slot int) bool {
+	nodes, err := s.ask("CLUSTER", "NODES")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(nodes) {
+		cells := strings.Fields(line)
+		if len(cells) < 8 || !strings.Contains(cells[2], "myself") {
+			continue
+		}
+		for _, span := range cells[8:] {
+			first, last, ranged := strings.Cut(span, "-")
+			if !ranged {
+				last = first
+			}
+			from, err1 := strconv.Atoi(first)
+			to, err2 := strconv.Atoi(last)
+			if err1 == nil && err2 == nil && from <= slot && slot <= to {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Replica returns a replica of the given master; nil when it has none that answers.
+func (c *ClusterNodes) Replica(master *Server) *Server {
+	for _, s := range c.Servers {
+		if f, err := s.info("replication"); err == nil && f["role"] == "slave" && f["master_port"] == port(master) {
+			return s
+		}
+	}
+	return nil
+}
+
+func (c *ClusterNodes) id(s *Server) string {
+	for i, one := range c.Servers {
+		if one == s {
+			return c.ids[i]
+		}
+	}
+	panic("redistest: not a node of this cluster")
+}
+
+// Migrate moves a slot to another master while it is in use: a key at a time, with between called after each step, also after the one
+// that only declares the move.
+func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) {
+	c.t.Helper()
+	from := c.Owner(slot)
+	if from == nil || from == to {
+		c.t.Fatalf("redistest: slot %d cannot move from %v to %v", slot, from, to)
+	}
+	number := strconv.Itoa(slot)
+	to.Do(c.t, "CLUSTER", "SETSLOT", number, "IMPORTING", c.id(from))
+	from.Do(c.t, "CLUSTER", "SETSLOT", number, "MIGRATING", c.id(to))
+	between()
+	opt := from.opt
+	opt.DisableCache, opt.ForceSingleClient = true, true
+	client, err := rueidis.NewClient(opt)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		names, err := client.Do(ctx, client.B().Arbitrary("CLUSTER", "GETKEYSINSLOT", number, "1").Build()).AsStrSlice()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if len(names) == 0 {
+			break
+		}
+		err = client.Do(ctx, client.B().Arbitrary("MIGRATE", "127.0.0.1", port(to), names[0], "0", "5000").Build()).Error()
+		if err != nil && !errors.Is(err, context.Canceled) {
+			c.t.Fatalf("redistest: migrate %s: %v", names[0], err)
+		}
+		keys++
+		between()
+	}
+	// The receiver first: a crash in between leaves nobody without an owner.
+	for _, s := range append([]*Server{to, from}, c.masters(to, from)...) {
+		s.Do(c.t, "CLUSTER", "SETSLOT", number, "NODE", c.id(to))
+	}
+	return keys
+}
+
+// masters returns the living masters, without the given ones.
+func (c *ClusterNodes) masters(without ...*Server) []*Server {
+	var found []*Server
+next:
+	for _, s := range c.Servers {
+		for _, w := range without {
+			if s == w {
+				continue next
+			}
+		}
+		if s.Role() == "master" {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// Promoted waits until another node than the given one serves the slot.
+func (c *ClusterNodes) Promoted(slot int, instead *Server) *Server {
+	c.t.Helper()
+	var owner *Server
+	Eventually(c.t, topologyReady, func() (bool, string) {
+		owner = c.Owner(slot)
+		return owner != nil && owner != instead, "no node was promoted"
+	})
+	return owner
+}
+
+// InSync waits until every replica of a master has everything that the master has.
+func (c *ClusterNodes) InSync(master *Server) {
+	c.t.Helper()
+	Eventually(c.t, topologyReady, func() (bool, string) {
+		f, err := master.info("replication")
+		return err == nil && f["connected_slaves"] != "0" && strings.Contains(f["slave0"], ",offset="+f["master_repl_offset"]+","), fmt.Sprint(f, err)
+	})
+}

@@ -1,0 +1,150 @@
+package redistest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// node says how one server of a topology is started; zero fields are left out.
+type node struct {
+	args   []string             // {port} and {bus} stand for free ports
+	config string               // content of a configuration file
+	opt    rueidis.ClientOption // user, password and TLS with which the tests get in
+	scheme string               // of its URL; default redis
+	files  map[string]string    // written into its directory before it starts; {dir} in args stands for it
+}
+
+// startNode starts a child process that is this test's own: it may be killed, and is gone when the test ends.
+func startNode(t testing.TB, n node) *Server {
+	t.Helper()
+	s, err := tryNode(t, n)
+	if err != nil {
+		t.Fatalf("redistest: this test needs a server that it may kill: %v", err)
+	}
+	own(t, s)
+	return s
+}
+
+// own makes a server the test's: it is gone when the test ends.
+func own(t testing.TB, s *Server) {
+	s.tb = t
+	remove := atExit(s.inst.end) // for a test that ends without its cleanups
+	t.Cleanup(func() {
+		remove()
+		if err := s.inst.end(); err != nil {
+			t.Errorf("redistest: end %s: %v", s.Name(), err)
+		}
+	})
+}
+
+func tryNode(t testing.TB, n node) (*Server, error) {
+	if serverBinary() == "" {
+		if err := installServer(); err != nil {
+			return nil, err
+		}
+	}
+	for attempt := 1; ; attempt++ {
+		dir := t.TempDir()
+		s, err := launch(dir, n)
+		if err == nil || attempt == 5 || !strings.Contains(err.Error(), "in use") {
+			return s, err
+		}
+	}
+}
+
+func launch(dir string, n node) (*Server, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	bus, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{binary: serverBinary(), port: port, dataDir: dir, opt: n.opt}
+	fill := strings.NewReplacer("{port}", strconv.Itoa(port), "{bus}", strconv.Itoa(bus))
+	for _, arg := range n.args {
+		p.args = append(p.args, fill.Replace(arg))
+	}
+	if n.config != "" {
+		p.config = filepath.Join(dir, "server.conf")
+		err = errors.Join(err, os.WriteFile(p.config, []byte(n.config), 0o600))
+	}
+	if err == nil {
+		err = p.start()
+	}
+	if err != nil {
+		return nil, err
+	}
+	opt := n.opt
+	opt.InitAddress = []string{"127.0.0.1:" + strconv.Itoa(port)}
+	scheme := n.scheme
+	if scheme == "" {
+		scheme = "redis"
+	}
+	s := &Server{url: address(scheme, opt.Username, opt.Password, opt.InitAddress[0]), opt: opt, product: "server", inst: p, origin: "process", short: "process"}
+	if err := s.identify(); err != nil {
+		return nil, errors.Join(err, p.end())
+	}
+	return s, nil
+}
+
+func address(scheme, user, password, hostPort string) string {
+	if password != "" {
+		hostPort = user + ":" + password + "@" + hostPort
+	}
+	return scheme + "://" + hostPort
+}
+
+// front stands for a whole topology: its URL, and the names that tests take from a server. It cannot be killed.
+func front(t testing.TB, url, name string, like *Server) *Server {
+	t.Helper()
+	s := At(t, url, name)
+	s.tb, s.product, s.version = t, like.product, like.version
+	return s
+}
+
+// ask sends one command to this server alone, also when it is part of a cluster, and returns the reply as text. It knows no arrays.
+func (s *Server) ask(args ...string) (string, error) {
+	c, err := dialRaw(s.opt)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	return c.call(args...)
+}
+
+// Do sends one command to this server alone, whatever part it plays, and fails the test when that fails. It knows no arrays.
+func (s *Server) Do(t testing.TB, args ...string) string {
+	t.Helper()
+	reply, err := s.ask(args...)
+	if err != nil {
+		t.Fatalf("redistest: %s at %s: %v", strings.Join(args, " "), s.Addr(), err)
+	}
+	return reply
+}
+
+// info returns the fields of an INFO section of this server alone.
+func (s *Server) info(section string) (map[string]string, error) {
+	c, err := dialRaw(s.opt)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.info(section)
+}
+
+// Role returns "master" or "slave" as the server itself sees it, and "" when it does not answer.
+func (s *Server) Role() string {
+	fields, err := s.info("replication")
+	if err != nil {
+		return ""
+	}
+	return fields["role"]
+}
