@@ -46,36 +46,38 @@ func TestG1NothingAcceptedIsLost(t *testing.T) {
 // G1, with a cancelled half: a cancelled message is never delivered, and one that Cancel called not scheduled is.
 func TestG1CancelAnswersDefinitely(t *testing.T) {
 	t.Parallel()
-	s := newStack(t, redistest.Shared(t))
-	s.groups("g")
-	s.bridge(quick())
-	s.worker("g", 50, nil)
-	const n = 1000
-	batch := make([]bridge.NewMessage, n)
-	for i := range batch {
-		batch[i] = bridge.NewMessage{ID: fmt.Sprint("c", i), Delay: within(800 * time.Millisecond)(i)}
-	}
-	s.send(batch)
-	var cancelled atomic.Int64
-	var group sync.WaitGroup
-	for part := range 4 {
-		group.Go(func() {
-			for i := part; i < n; i += 4 {
-				switch err := s.client.Cancel(context.Background(), s.queue, batch[i].ID); {
-				case err == nil:
-					s.ledger.NotExpected(batch[i].ID)
-					cancelled.Add(1)
-				case !errors.Is(err, bridge.ErrNotScheduled):
-					t.Error(err)
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		s := newStack(t, server)
+		s.groups("g")
+		s.bridge(quick())
+		s.worker("g", 50, nil)
+		const n = 1000
+		batch := make([]bridge.NewMessage, n)
+		for i := range batch {
+			batch[i] = bridge.NewMessage{ID: fmt.Sprint("c", i), Delay: within(800 * time.Millisecond)(i)}
+		}
+		s.send(batch)
+		var cancelled atomic.Int64
+		var group sync.WaitGroup
+		for part := range 4 {
+			group.Go(func() {
+				for i := part; i < n; i += 4 {
+					switch err := s.client.Cancel(context.Background(), s.queue, batch[i].ID); {
+					case err == nil:
+						s.ledger.NotExpected(batch[i].ID)
+						cancelled.Add(1)
+					case !errors.Is(err, bridge.ErrNotScheduled):
+						t.Error(err)
+					}
 				}
-			}
-		})
-	}
-	group.Wait()
-	s.settled(20*time.Second, "g")
-	if c := cancelled.Load(); c == 0 {
-		t.Errorf("no cancellation came in time: this run proves nothing")
-	}
+			})
+		}
+		group.Wait()
+		s.settled(20*time.Second, "g")
+		if c := cancelled.Load(); c == 0 {
+			t.Errorf("no cancellation came in time: this run proves nothing")
+		}
+	})
 }
 
 // G2: never early, by the server's clock, for relative and absolute times, and fractions written by others.

@@ -170,8 +170,17 @@ func (s *stack) number(args ...string) int64 {
 	return n
 }
 
-// empty reports whether nothing of the queue is left: no member, entry, pending entry or hash field.
+// empty reports whether nothing of the queue is left: no member, entry, pending entry or hash field. It looks twice, because what is moved
+// from the stream back to the schedule between two commands of a look would be seen in neither.
 func (s *stack) empty(groups ...string) (bool, string) {
+	ok, left := s.look(groups)
+	if ok {
+		return s.look(groups)
+	}
+	return ok, left
+}
+
+func (s *stack) look(groups []string) (bool, string) {
 	k := s.keys()
 	left := map[string]int64{
 		"due": s.number("ZCARD", k.Due), "payload": s.number("HLEN", k.Payload), "meta": s.number("HLEN", k.Meta), "stream": s.number("XLEN", k.Stream),

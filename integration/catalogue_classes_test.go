@@ -1,0 +1,399 @@
+package integration
+
+// catalogue is the list of docs/RELIABILITY.md.
+var catalogue = []class{
+	// Reclaiming
+	{
+		"running work is taken away as abandoned",
+		"stream workers of Mastra, watermill, chasquimq: idle time counts from delivery, and the reclaimer does not know what runs",
+		"everything held is extended from delivery on, at a third of the visibility timeout",
+		slowHandlersKeepTheirWork, "stream.TestSlowHandlerIsNotReclaimed",
+	},
+	{
+		"a slow handler makes its neighbours' messages expire",
+		"Dapr's Redis pub/sub: fetched entries wait in a local buffer and age there",
+		"a worker never holds more than it has hands, and extends all of it",
+		nil, "integration.TestCatalogue stream.TestWorkerNeverHoldsMoreThanItsSlots",
+	},
+	{
+		"only the first batch of abandoned messages ever comes back",
+		"glide-mq: the cursor of XAUTOCLAIM was thrown away",
+		"the cursor is kept from pass to pass",
+		abandonedBehindHeld, "lua.TestReclaimIsBoundedAndGoesOnFromItsCursor lua.TestReclaimReachesBehindEntriesInWork " +
+			"stream.TestReclaimFindsWhatLiesBehindALongHeadOfFreshEntries",
+	},
+	{
+		"a message is reclaimed and then forgotten",
+		"glide-mq: claimed into the reclaimer's own pending list and never dispatched",
+		"one script claims and puts back; the reclaimer's consumer holds nothing afterwards",
+		nil, "lua.TestReclaimLeavesNoConsumerBehind stream.TestAbandonedEntryIsRetriedForItsGroupAlone",
+	},
+	{
+		"an outage burns the attempts of everything that was running",
+		"asynq, River, any lease by wall clock: after a pause all leases are over",
+		"nothing is reclaimed before a visibility timeout of calm",
+		nil, "integration.TestOutageLongerThanTheVisibilityTimeoutBurnsNoAttempt stream.TestNothingIsReclaimedBeforeCalm " +
+			"scheduler.TestOutageKeepsTheAssignmentAndEndsTheCalm",
+	},
+	{
+		"a step of the server's clock gives everything away at once",
+		"idle times are differences of wall clocks in every system on Redis Streams",
+		"a reclaim names the latest time that the server's clock can show; when it shows more, nothing is taken",
+		nil, "integration.TestServerClockJumpsAheadTakesNoRunningWork integration.TestAbandonedWorkIsTakenBackAfterAStepOfTheClock " +
+			"scheduler.TestGapOrJump",
+	},
+	{
+		"a worker that was frozen acts on messages that are no longer its own",
+		"every lease without fencing; watermill did not look at what XACK answered",
+		"every exit is guarded by XACK = 1, and the loser is told",
+		nil, "integration.TestWorkerStoppedPastItsVisibilityTimeoutIsTold integration.TestG3OneOwnerOfADelivery " +
+			"stream.TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect",
+	},
+	{
+		"a partitioned worker goes on as if it owned its messages",
+		"asynq: lease lost while the server is out of reach",
+		"a handler is cancelled when the last good extend is older than the visibility timeout",
+		nil, "stream.TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout",
+	},
+	{
+		"somebody's XCLAIM hides how often a message was tried",
+		"any system that claims by itself: the server's counter grows, the message's does not",
+		"reclaim adds the deliveries that Redis counted to the attempts",
+		nil, "lua.TestReclaimCountsForeignClaims stream.TestForeignClaimsCountAsDeliveries",
+	},
+	{
+		"the reclaimer appears as a consumer that never goes away",
+		"consumer names pile up: moleculer-channels, Redis's own tracker",
+		"one fixed name, removed when it holds nothing; idle consumers are removed by one script",
+		nil, "lua.TestReclaimLeavesNoConsumerBehind stream.TestIdleConsumersAreDropped",
+	},
+	{
+		"groups that nobody registered are never looked after",
+		"registries of subscribers that a plain client does not know of",
+		"reclaim asks the stream for its groups",
+		nil, "stream.TestReclaimServesGroupsNobodyRegistered",
+	},
+	// Losing
+	{
+		"a message vanishes because its entry was trimmed while pending",
+		"symfony, FastStream: a claim of a trimmed entry returns nothing, or loops",
+		"no MAXLEN on work; a lost body becomes a dead letter with its ID",
+		nil, "lua.TestReclaimReportsLostBodies lua.TestExtendBuriesALostBody lua.TestRetryReportsALostBody " +
+			"stream.TestBodyDeletedBySomeoneBecomesADeadLetter",
+	},
+	{
+		"messages vanish with a consumer that is cleaned up",
+		"watermill, taskq: consumers deleted with pending entries",
+		"a consumer is deleted only when it holds nothing, in the same script",
+		nil, "lua.TestDropConsumersNeverDropsWhatTheyHold stream.TestIdleConsumersAreDropped",
+	},
+	{
+		"a body is gone before its message is due",
+		"delayqueue, seqdelay: the body's time to live is derived from the due time; eviction of keys",
+		"no key of a queue has a time to live; a server that evicts is refused",
+		bodyOutlivesItsDelay, "cmd.TestServeRefusesAServerThatEvicts",
+	},
+	{
+		"thousands of messages due at once are lost",
+		"faktory: 25,000 at once, removed from the schedule before they were queued",
+		"drain adds before it removes, and removes exactly what it added",
+		sameMillisecond, "lua.TestStreamThatRefusesStopsTheBatch",
+	},
+	{
+		"a damaged message is lost on its way out",
+		"scripts that acknowledge first and fail afterwards: there is no rollback",
+		"everything is known before the first write; what cannot be used is dead-lettered with its bytes",
+		nil, "lua.TestRetryKeepsDamagedEntries lua.TestReclaimKeepsDamagedEntries lua.TestWrongTypesAreRefusedBeforeTheFirstWrite " +
+			"stream.TestDamagedEntriesLoseNothingAndStopNothing",
+	},
+	{
+		"a message was delivered, and nobody ever saw it",
+		"any client: the reply of the read is lost with its connection",
+		"after a broken connection a worker reads its own history",
+		nil, "stream.TestDeliveredButNeverSeenIsTakenUpWithoutBurningAnAttempt",
+	},
+	{
+		"scheduling is repeated after a lost reply and makes two messages",
+		"delayqueue: a send is three commands, and a try has no name",
+		"a call has a token that the server remembers",
+		nil, "lua.TestRepeatedTokenChangesNothing scheduler.TestLostReplyIsRepeatedWithoutDuplicates",
+	},
+	{
+		"a file that is scheduled again sends everything again",
+		"guards that know only what is still scheduled",
+		"the command asks for a dedup window of a day",
+		nil, "cmd.TestFileAgainSchedulesNothing lua.TestDedupWindowOutlivesTheMessage",
+	},
+	{
+		"a process dies between two commands and takes messages along",
+		"sidekiq, ouqiang: removed, then pushed",
+		"one script per transition",
+		nil, "integration.TestG1KilledProcessesLoseNothing integration.TestServerKilledAndStartedAgainLosesNothing",
+	},
+	{
+		"a late acknowledgement hits another message",
+		"entry IDs are reused after DEL, a failover or a clock set back",
+		"after a broken connection exits compare the message's ID",
+		nil, "lua.TestExitsCompareTheMessageID lua.TestAckComparesTheMessageID",
+	},
+	{
+		"a worker recreates its group and skips what was there",
+		"FastStream, EggAI: created again at $",
+		"a lost group is created again at 0, every time",
+		nil, "stream.TestLostGroupIsCreatedAgainAtZeroEveryTime integration.TestEverythingFlowsAgainAfterAFlush",
+	},
+	{
+		"the archive drops dead letters silently",
+		"asynq: 10,000 entries or 90 days, hard-coded",
+		"no cap on dead letters; listing and redriving walk in bounded steps",
+		nil, "stream.TestDeadLettersAreListedByFilter stream.TestLargeLettersAreReadInSmallPages",
+	},
+	// Stuck
+	{
+		"one bad message blocks everything behind it",
+		"infrahub: a due entry that cannot be moved stays at the head",
+		"a member that cannot be used is dead-lettered by itself",
+		nil, "integration.TestG5NothingIsDroppedSilently lua.TestDrainBuriesMalformedMembersAlone",
+	},
+	{
+		"a message that kills its worker comes back for ever",
+		"sidekiq's poison pills; Dapr had no dead letters",
+		"a reclaim is an attempt; after the last one the message is a dead letter with the reason",
+		poisonKillsItsWorker, "stream.TestUsedUpAttemptsMakeOneDeadLetter",
+	},
+	{
+		"a failed message waits until a new one arrives",
+		"delayqueue, Redisson: the timer is armed by the next send only",
+		"every script that makes the head earlier adds the wake token",
+		failedComesBackAlone, "lua.TestRetryWakesOnlyForAnEarlierHead",
+	},
+	{
+		"delayed messages stop until a restart",
+		"BullMQ, Redisson: the one timer or its subscription died",
+		"each loop's sleep has a ceiling, and each ceiling looks again",
+		nil, "scheduler.TestSurveyPokesLoopsThatSleepPastTheirHead integration.TestEverythingFlowsAgainAfterAFlush",
+	},
+	{
+		"the owner of a queue lives, and does nothing",
+		"leaders that hold their lock and are stuck",
+		"any bridge drains what is overdue for more than 5 s; heartbeats of the future do not count",
+		ownerAliveButUnable, "scheduler.TestOverdueQueueIsDrainedByAnyone scheduler.TestMembershipIgnoresHeartbeatsOfTheFuture",
+	},
+	{
+		"a bridge dies or freezes, and its queues wait",
+		"one leader, or one process with the timers: asynq's periodic scheduler, Redisson",
+		"bridges keep no state; the others take over within 3 s",
+		nil, "integration.TestBridgeStoppedPastItsHeartbeatIsReplaced scheduler.TestAnotherTakesOver",
+	},
+	{
+		"a full server can no longer deliver",
+		"every system whose heartbeats and acknowledgements are writes that maxmemory refuses",
+		"every script but enqueue begins with a write that is never refused",
+		nil, "integration.TestG9FullRedisStillDrains lua.TestFullServerRefusesOnlyEnqueue stream.TestFullServerStillReclaimsFreesAndRedrives",
+	},
+	{
+		"a queue that nobody registered is never drained",
+		"registries written once at start, and lost by a flush or failover",
+		"clients and workers register again; a background scan finds strays",
+		nil, "scheduler.TestUnregisteredQueueIsFound scheduler.TestFlushedServerIsServed",
+	},
+	{
+		"a key of the wrong type stops every queue",
+		"one blocked read or one script over all queues",
+		"queues are looked at one by one; the broken one is reported once",
+		nil, "integration.TestKeyOfWrongTypeStopsItsOwnQueueOnly stream.TestKeeperReportsAWrongTypeOnceAndGoesOn",
+	},
+	{
+		"a server set to read-only, or a failover, needs a restart of the workers",
+		"any pool that keeps its connections to a demoted master",
+		"what the server says of its role is waited for, with backoff",
+		nil, "integration.TestReadOnlyServerIsWaitedFor",
+	},
+	{
+		"an expired message is redriven and dies at once, again and again",
+		"redrives that keep the old expiry",
+		"redrive drops the expiry unless it is given anew",
+		nil, "lua.TestRedriveOfAnExpiredMessageIsForAll stream.TestRedriveOfAnExpiredMessageIsDelivered",
+	},
+	// Groups
+	{
+		"a retry reaches the groups that had no trouble",
+		"fries, chasquimq, omniqueue, symfony: added to the shared stream again",
+		"a retry names the group it is for; the others acknowledge and skip it",
+		nil, "integration.TestG4GroupsAreIndependent stream.TestRetryOfAnotherGroupIsSkippedWithoutASlot",
+	},
+	{
+		"the retries of several failing groups multiply",
+		"the same systems, with three groups: 3 to the power of the attempts",
+		"on an entry for another group every exit is a bare XACK",
+		nil, "integration.TestG4GroupsAreIndependent lua.TestRetriesOfThreeFailingGroupsGrowLinearly " +
+			"lua.TestExitsOfAForeignRetryOnlyAcknowledge",
+	},
+	{
+		"the same ID is scheduled again and overwrites the retry that waits",
+		"systems that keep a retry under its message's ID",
+		"a retry's member is unique for the failed delivery",
+		sameIDWhileFailing, "lua.TestRetriesAreUniquePerGroupAndEntry lua.TestCancelOfAMessageLeavesItsRetriesAlone",
+	},
+	{
+		"a group that nobody reads pins the memory unseen",
+		"XINFO shows it to those who look",
+		"stats shows lag, age and bytes per group, and warns; keeping it costs little",
+		nil, "stream.TestStatsWarn stream.TestKeeperGoesQuietWhileNobodyReads",
+	},
+	{
+		"a group with an odd name breaks the keys",
+		"the server accepts empty names, braces, newlines and NUL",
+		"group names are checked at the door and percent-encoded in key names",
+		nil, "lua.TestLimits lua.TestKeyNames",
+	},
+	// Memory and load
+	{
+		"the stream grows although everything is acknowledged",
+		"safe-global's decoder: 761,008 entries; XACK without XDEL everywhere",
+		"ack frees what no group needs; trim serves those who only XACK",
+		nil, "integration.TestG6MemoryReturns lua.TestTrimFreesToTheLastEntry stream.TestTrimFreesWhatPlainXACKLeft",
+	},
+	{
+		"one old entry keeps all memory behind it",
+		"XTRIM MINID alone, with one slow consumer",
+		"a bounded sweep deletes behind a pending entry, and rests while it frees nothing",
+		nil, "stream.TestTrimFreesBehindAnEntryThatStaysPending stream.TestFruitlessSweepRestsAndWakes",
+	},
+	{
+		"undelivered entries are trimmed",
+		"redisqueue, chasquimq: MAXLEN drops what nobody has read",
+		"freed is only what every group was given and none holds; no group, no trimming",
+		nil, "stream.TestTrimSparesWhatAnyGroupStillNeeds lua.TestTrimWithoutGroupsFreesNothing",
+	},
+	{
+		"a burst blocks the server",
+		"Redisson at 20,000, Bull, glide-mq: one script moves everything that is due",
+		"a script works on at most 500 messages and about 1 MiB",
+		nil, "integration.TestCatalogue integration.TestG7BoundedWork lua.TestDrainOfBigPayloadsIsBounded " +
+			"scheduler.TestDrainIsBoundedAndNoticed",
+	},
+	{
+		"a million scheduled messages slow everything down",
+		"faktory at a million: timeouts; linear scans to cancel",
+		"nothing walks the schedule; a cancellation knows its member",
+		hugeSchedule, "",
+	},
+	{
+		"many groups make an acknowledgement expensive",
+		"checks of each entry against each group",
+		"one range per group and batch, within a limit of entries times groups",
+		nil, "lua.TestAckWithManyGroupsIsBounded lua.TestAckBeyondItsBoundLeavesEntriesToTrim",
+	},
+	{
+		"an idle system hammers the server",
+		"Bull: 17,300 scripts a minute; hosted Redis bills",
+		"loops sleep until the next due time, one blocked read serves all queues",
+		nil, "integration.TestG8IdleCostsNothing scheduler.TestIdleBudget",
+	},
+	{
+		"a lost group makes a worker spin and fill its log",
+		"opik: 600 lines a second of NOGROUP",
+		"one line per loss, backoff between tries",
+		nil, "stream.TestLostGroupIsCreatedAgainAtZeroEveryTime stream.TestDestroyedGroupIsNoError",
+	},
+	{
+		"bodies without a member stay for ever",
+		"producers that do not use MULTI",
+		"a sweep deletes what was found orphaned twice, a minute apart",
+		nil, "stream.TestOrphansGoOnlyAfterTheyWereConfirmed lua.TestSweepOrphansNeedsTwoLooks",
+	},
+	{
+		"a new message inherits a dead one's body",
+		"raw producers that reuse an ID",
+		"enqueue clears what an ID left behind",
+		nil, "lua.TestEnqueueDoesNotInheritAnOrphanedBody",
+	},
+	// Time
+	{
+		"messages are early or late by the skew of somebody's clock",
+		"Pulsar, Redisson, Sidekiq: the client's clock decides",
+		"time is the server's TIME, read inside the scripts; what passes here is measured by the monotonic clock",
+		nil, "integration.TestClientClockHasNoEffect integration.TestG2NeverEarly",
+	},
+	{
+		"the server's clock goes back, and the scheduler spins, stalls or delivers early",
+		"timers and blocking reads by wall clock",
+		"sleeps are monotonic, waits come from the server, tokens are read again at each ceiling",
+		nil, "integration.TestServerClockJumpsBackAndForthAgain integration.TestBlockedReadsOutliveAStepBack",
+	},
+	{
+		"a fraction of a millisecond makes a message early",
+		"scores are doubles, and anyone may write 0.5",
+		"a fractional due time is rounded up",
+		nil, "integration.TestG2NeverEarly lua.TestDrainIsNeverEarlyByAFraction lua.TestWhenIsRoundedUp",
+	},
+	{
+		"seconds are taken for milliseconds, and 2026 for 1970",
+		"time units in taskq; scores are only numbers",
+		"such times are refused by the client, and those that others wrote are warned of",
+		nil, "lua.TestLimits stream.TestStatsWarn",
+	},
+	{
+		"a message for now overtakes those that wait",
+		"short cuts past the schedule",
+		"straight to ready only when nothing is overdue",
+		nil, "lua.TestEnqueueGoesStraightToReadyOnlyInOrder",
+	},
+	{
+		"an earlier message waits for the timer of a later one",
+		"polling at one to five seconds, or one timer armed for another time",
+		"a wake token, read by every bridge and never consumed",
+		nil, "scheduler.TestEarlierMessageWakesTheLoop integration.TestWakeTokenOfPlainCommandsIsHeard " +
+			"scheduler.TestWakerReadsTokensOnceAndInAnyNumberOfStreams",
+	},
+	// Stopping and content
+	{
+		"a deploy burns an attempt of everything in flight",
+		"Sidekiq's free fetch loses what is in flight; elsewhere a stop counts as a failure",
+		"what never started or has returned is released with its attempt unchanged",
+		nil, "stream.TestCleanStopLeavesNothingPendingAndBurnsNoAttempt stream.TestStoppedWorkerReleasesWhatItNeverSaw",
+	},
+	{
+		"a stop hands a message to another while its handler still runs",
+		"a release of everything held",
+		"a handler that ignores its context keeps its entry, and the log says so",
+		nil, "stream.TestHandlerThatIgnoresItsContextKeepsItsEntry",
+	},
+	{
+		"header bytes arrive changed",
+		"JSON encoders that replace what is not UTF-8, and round large numbers",
+		"headers are UTF-8 or refused, meta values are strings, payloads are raw bytes",
+		nil, "lua.TestMetaRoundTrip lua.TestEnqueueKeepsPayloadAndHeadersAsTheyAre",
+	},
+	{
+		"redrive and purge both take the same dead letter",
+		"two operators, two terminals",
+		"both are guarded by XDEL = 1",
+		nil, "lua.TestRedriveAndPurgeAreExclusive stream.TestRedriveRacingPurgeIsWonByOneSide",
+	},
+	{
+		"a cancelled message is delivered",
+		"most brokers cannot cancel; where they can, it races with the delivery",
+		"cancel is one script and answers definitely",
+		nil, "integration.TestG1CancelAnswersDefinitely lua.TestCancelTakesEverythingBack",
+	},
+	{
+		"two processes have different ideas of the visibility timeout",
+		"a setting of the worker and another of the reclaimer",
+		"the policy lives in Redis and nowhere else",
+		nil, "stream.TestPolicyComesFromTheMostSpecificLevelThatCounts cmd.TestServeWritesItsPolicyAsDefaults",
+	},
+	{
+		"keys of one queue land in different slots",
+		"asynq: 16 of 43 scripts build key names",
+		"one hash tag per queue; scripts are told every key",
+		nil, "lua.TestKeyNames lua.TestLibrariesAreUsedAndBuildNoKeys stream.TestEverythingRunsOnACluster",
+	},
+	{
+		"a script that the server forgot fails every call",
+		"hard-coded hashes without a fallback, after SCRIPT FLUSH or a failover",
+		"EVALSHA falls back to EVAL",
+		nil, "lua.TestScriptsAreLoadedOnDemand",
+	},
+}

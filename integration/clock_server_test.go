@@ -1,0 +1,185 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// serverNow is what the server's clock shows, in Unix ms.
+func (s *stack) serverNow() int64 {
+	parts, err := s.raw("TIME").AsStrSlice()
+	if err != nil || len(parts) != 2 {
+		s.t.Errorf("TIME: %v, %v", parts, err)
+		return 0
+	}
+	sec, _ := strconv.ParseInt(parts[0], 10, 64)
+	usec, _ := strconv.ParseInt(parts[1], 10, 64)
+	return sec*1000 + usec/1000
+}
+
+// punctual is a worker that asks the server what time it is when a message arrives: entry IDs never fall, so after a step back they
+// would hide that something is early.
+func (s *stack) punctual(concurrency int, handle bridge.Handler) *bridge.Worker {
+	s.t.Helper()
+	w, err := bridge.NewWorker(bridge.WorkerConfig{
+		Redis: s.redis, Prefix: s.prefix, Queue: s.queue, Group: "g", Concurrency: concurrency, Logger: s.log,
+		Handler: func(ctx context.Context, m *bridge.Message) error {
+			s.ledger.Delivered("g", m.ID, s.serverNow(), m.Due.UnixMilli())
+			if handle == nil {
+				return nil
+			}
+			return handle(ctx, m)
+		},
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.run("worker", w.Run)
+	return w
+}
+
+func (s *stack) alive() int64 { return s.number("ZCARD", s.prefix+":bridges") }
+
+// requestsIn is how many requests a second the server takes while nothing is asked of it, over d.
+func requestsIn(m *redistest.Monitor, d time.Duration) float64 {
+	m.Reset()
+	<-time.After(d) // a rate needs time
+	return float64(m.Count()) / d.Seconds()
+}
+
+// A server's clock that jumps back by an hour, while messages are scheduled, held and waited for: nothing is delivered before its due
+// time by that clock, nothing spins, the bridges stay members, what is due now is delivered now; and when the clock is put right again,
+// everything comes, and nobody's work was taken for abandoned.
+func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.OwnClock(t)
+	s := newStack(t, server)
+	monitor := server.Monitor(t)
+	s.groups("g")
+	s.bridge(quick())
+	s.bridge(quick())
+	release := make(chan struct{})
+	var held atomic.Int32
+	w := s.punctual(10, func(ctx context.Context, m *bridge.Message) error {
+		if len(m.ID) > 4 && m.ID[:4] == "held" {
+			held.Add(1)
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	s.schedule(3, "held-", within(0))
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return held.Load() == 3 && s.alive() == 2, fmt.Sprint(held.Load(), s.alive()) })
+	s.schedule(20, "second-", func(int) time.Duration { return time.Second })
+
+	clock.Step(-time.Hour)
+	s.schedule(20, "now-", within(300*time.Millisecond))
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		missing := s.ledger.Missing("g", 30)
+		return len(missing) == 20 && missing[0] == "second-000000", fmt.Sprint(missing)
+	})
+	rate := requestsIn(monitor, 4*time.Second)
+	t.Logf("an hour back: %.1f requests a second", rate)
+	if rate > 60 { // two bridges, each a heartbeat, a look and a reclaim; one worker that extends three times a second; MONITOR's clients
+		t.Errorf("%.1f requests a second while nothing is due: something spins", rate)
+	}
+	if n := s.alive(); n != 2 {
+		t.Errorf("%d bridges are members after the step back", n)
+	}
+	if n := len(s.ledger.Missing("g", 30)); n != 20 {
+		t.Errorf("%d of the 20 messages of an hour later were delivered", 20-n)
+	}
+
+	clock.Step(time.Hour)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		missing := s.ledger.Missing("g", 30)
+		return len(missing) == 0, fmt.Sprint(missing)
+	})
+	close(release)
+	if r := s.settled(20*time.Second, "g"); r.Duplicated != 0 {
+		t.Errorf("%d messages were delivered again: held entries were taken for abandoned", r.Duplicated)
+	}
+	if st := w.Stats(); st.Lost != 0 {
+		t.Errorf("worker: %+v", st)
+	}
+}
+
+// A server's clock that jumps ahead by an hour makes everything that is pending look idle for an hour, within one round trip. What is due
+// by the new clock is delivered within seconds; what live workers hold stays theirs, because a bridge compares the server's clock with its
+// own in the very script that reclaims: between two heartbeats nothing else could tell a step from an hour of silence.
+func TestServerClockJumpsAheadTakesNoRunningWork(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.OwnClock(t)
+	s := newStack(t, server)
+	s.groups("g")
+	policy := quick()
+	policy.VisibilityTimeout = 3 * time.Second // more than a busy machine keeps a process waiting for its turn
+	s.bridge(policy)
+	const n = 20
+	release := make(chan struct{})
+	var held, lost atomic.Int32
+	w := s.punctual(n, func(ctx context.Context, m *bridge.Message) error {
+		if m.Due.After(time.Now().Add(30 * time.Minute)) { // those of an hour later
+			return nil
+		}
+		held.Add(1)
+		select {
+		case <-release:
+		case <-ctx.Done():
+			lost.Add(1)
+		}
+		return nil
+	})
+	s.schedule(n-2, "held-", within(0))
+	s.schedule(30, "hour-", func(int) time.Duration { return time.Hour })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return held.Load() == n-2, fmt.Sprint(held.Load()) })
+	// Several steps, each at another moment between two heartbeats, and after the calm of a visibility timeout.
+	for step := range 4 {
+		clock.Step(time.Hour)
+		<-time.After(policy.VisibilityTimeout + time.Duration(1300+270*step)*time.Millisecond)
+	}
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+		missing := s.ledger.Missing("g", 40)
+		return len(missing) == 0, fmt.Sprint(missing)
+	})
+	if lost.Load() != 0 || w.Stats().Lost != 0 {
+		t.Errorf("%d running handlers lost their deliveries to a step of the clock: %+v", lost.Load(), w.Stats())
+	}
+	close(release)
+	if r := s.settled(20*time.Second, "g"); r.Duplicated != 0 {
+		t.Errorf("%d messages were delivered again", r.Duplicated)
+	}
+}
+
+// What really was abandoned is still taken back after the clock was stepped: late by a visibility timeout, not never.
+func TestAbandonedWorkIsTakenBackAfterAStepOfTheClock(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]time.Duration{"ahead": time.Hour, "back": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, clock := redistest.OwnClock(t)
+			s := newStack(t, server)
+			s.groups("g")
+			s.bridge(quick())
+			s.schedule(50, "before-", within(0))
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+				return s.number("XLEN", s.keys().Stream) == 50, "not drained"
+			})
+			clock.Step(by)
+			s.raw("XREADGROUP", "GROUP", "g", "gone", "COUNT", "50", "STREAMS", s.keys().Stream, ">")
+			s.worker("g", 10, nil)
+			if r := s.settled(20*time.Second, "g"); r.Sent != 50 {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}

@@ -1,0 +1,45 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// Redis ends a blocking read by its wall clock: when that jumps back by an hour, a read that asked to wait for two seconds waits for an
+// hour and two seconds. The worker gives such a read up after a while; what arrives then must not be handed to the read that nobody
+// waits for any more.
+func TestBlockedReadsOutliveAStepBack(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.OwnClock(t)
+	s := newStack(t, server)
+	s.groups("g")
+	s.bridge(quick())
+	var again atomic.Int32
+	w := s.punctual(10, func(_ context.Context, m *bridge.Message) error {
+		if m.Attempt != 1 {
+			again.Add(1)
+		}
+		return nil
+	})
+	s.schedule(10, "before-", within(0))
+	s.settled(10*time.Second, "g")
+	clock.Step(-time.Hour)
+	<-time.After(9 * time.Second) // longer than the worker waits for an answer: its block of 2 s, and 5 s more
+	latest := time.Duration(0)
+	for i := range 20 {
+		s.schedule(1, fmt.Sprint("after-", i, "-"), within(0))
+		sent := time.Now()
+		redistest.Eventually(t, 15*time.Second, func() (bool, string) { return s.ledger.Summary("g").Lost == 0, s.ledger.Summary("g").String() })
+		latest = max(latest, time.Since(sent))
+	}
+	t.Logf("latest: %s", latest.Round(time.Millisecond))
+	if r := s.settled(20*time.Second, "g"); r.Duplicated != 0 || again.Load() != 0 || w.Stats().Lost != 0 {
+		t.Errorf("%s, %d further attempts, %+v", r, again.Load(), w.Stats())
+	}
+}

@@ -1,0 +1,302 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// fleet is a stack with many queues, spread over the masters of a cluster, each with a ledger of its own.
+type fleet struct {
+	*stack
+	cluster *redistest.ClusterNodes
+	queues  []*stack
+}
+
+func newFleet(t testing.TB, c *redistest.ClusterNodes, n int) *fleet {
+	t.Helper()
+	f := &fleet{stack: newStack(t, c.Server()), cluster: c}
+	for { // the registry and the defaults on different servers, so that one can be away without the other
+		g := lua.NewGlobals(f.prefix)
+		if c.Owner(c.Slot(g.Queues)) != c.Owner(c.Slot(g.Defaults)) {
+			break
+		}
+		f.stack = newStack(t, c.Server())
+	}
+	owners := map[*redistest.Server]int{}
+	for i := range n {
+		one := *f.stack
+		one.queue, one.ledger = fmt.Sprintf("%s-%d", f.queue, i), &redistest.Ledger{}
+		one.groups("g")
+		f.queues = append(f.queues, &one)
+		owners[f.owner(&one)]++
+	}
+	if len(owners) < 3 {
+		t.Fatalf("the queues are on %d masters", len(owners))
+	}
+	return f
+}
+
+func (f *fleet) owner(s *stack) *redistest.Server {
+	return f.cluster.Owner(f.cluster.Slot(s.keys().Due))
+}
+
+// workers runs a worker for each queue.
+func (f *fleet) workers() {
+	for _, s := range f.queues {
+		s.worker("g", 10, nil)
+	}
+}
+
+// loads runs one caller for each queue.
+func (f *fleet) loads(client *bridge.Client, name string) map[*stack]*load {
+	loads := map[*stack]*load{}
+	for _, s := range f.queues {
+		loads[s] = s.load(client, name, 1, within(time.Second))
+	}
+	return loads
+}
+
+// each does something for all loads at once.
+func each(loads map[*stack]*load, do func(s *stack, l *load)) {
+	var all sync.WaitGroup
+	for s, l := range loads {
+		all.Go(func() { do(s, l) })
+	}
+	all.Wait()
+}
+
+// empty is that of a stack, with commands that go to the master of the queue and no other.
+func (f *fleet) empty(s *stack) (bool, string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	k, c := s.keys(), s.redis.Client
+	replies := c.DoMulti(ctx, c.B().Zcard().Key(k.Due).Build(), c.B().Hlen().Key(k.Payload).Build(), c.B().Hlen().Key(k.Meta).Build(),
+		c.B().Xlen().Key(k.Stream).Build())
+	for i, reply := range replies {
+		if n, err := reply.AsInt64(); n > 0 || err != nil {
+			return false, fmt.Sprintf("%s: %d members, bodies, metas or entries (%d) are left: %v", s.queue, n, i, err)
+		}
+	}
+	return true, ""
+}
+
+// settle waits until a queue's group has everything, and nothing of the queue is left.
+func (f *fleet) settle(s *stack, timeout time.Duration) redistest.Result {
+	f.t.Helper()
+	redistest.Eventually(f.t, timeout, func() (bool, string) {
+		if r := s.ledger.Summary("g"); r.Lost > 0 {
+			return false, fmt.Sprintf("%s: %v", s.queue, r)
+		}
+		return f.empty(s)
+	})
+	return s.ledger.Check(f.t, "g")
+}
+
+// settled waits for all queues, and adds their ledgers up.
+func (f *fleet) settled(timeout time.Duration) (sum redistest.Result) {
+	f.t.Helper()
+	for _, s := range f.queues {
+		r := f.settle(s, timeout)
+		sum.Sent, sum.Delivered, sum.Duplicated = sum.Sent+r.Sent, sum.Delivered+r.Delivered, sum.Duplicated+r.Duplicated
+		sum.Lost, sum.Early = sum.Lost+r.Lost, sum.Early+r.Early
+	}
+	return sum
+}
+
+// G1 through a failover of a cluster: the master of a third of the queues is killed under load. What was accepted with Replicated(1)
+// is lost by nobody; the queues of the other masters go on meanwhile.
+func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 1)
+	f := newFleet(t, c, 12)
+	f.bridge(quick())
+	f.bridge(quick())
+	f.workers()
+	loads := f.loads(f.durably(bridge.Replicated(1)), "m")
+	each(loads, func(_ *stack, l *load) { l.more(50) })
+	slot := c.Slot(f.queues[0].keys().Due)
+	master := c.Owner(slot)
+	master.Kill()
+	killed := time.Now()
+	each(loads, func(s *stack, l *load) {
+		if f.owner(s) != nil { // a living master
+			l.more(50)
+		}
+	})
+	c.Promoted(slot, master)
+	master.Start() // as a replica: until then nothing on the new master can be replicated
+	each(loads, func(_ *stack, l *load) { l.more(50) })
+	t.Logf("all queues went on within %v", time.Since(killed).Round(time.Millisecond))
+	others := map[string]int{}
+	for _, l := range loads {
+		l.end()
+		for kind, n := range l.others {
+			others[kind] += n
+		}
+	}
+	t.Logf("%v; refused: %v", f.settled(40*time.Second), others)
+}
+
+// The default durability through a failover of a cluster under load: what was lost is counted. It can only be what was accepted in the
+// moments before the kill, on the master that was killed.
+func TestClusterFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 1)
+	f := newFleet(t, c, 12)
+	f.bridge(quick())
+	f.workers()
+	before := f.loads(f.client, "before")
+	each(before, func(_ *stack, l *load) { l.more(50); l.end() })
+	slot := c.Slot(f.queues[0].keys().Due)
+	master := c.Owner(slot)
+	hit := map[*stack]bool{}
+	for _, s := range f.queues {
+		hit[s] = f.owner(s) == master
+	}
+	c.InSync(master)
+	window := f.loads(f.client, "window")
+	each(window, func(_ *stack, l *load) { l.more(50) })
+	master.Kill()
+	c.Promoted(slot, master)
+	each(window, func(_ *stack, l *load) { l.more(50); l.end() })
+	lost, accepted := 0, int64(0)
+	for _, s := range f.queues {
+		redistest.Eventually(t, 40*time.Second, func() (bool, string) { return f.empty(s) })
+		missing := s.ledger.Missing("g", 1e6)
+		for _, id := range missing {
+			if !hit[s] || id[0] == 'b' {
+				t.Errorf("%s of %s is lost: it was replicated, or its master lives", id, s.queue)
+			}
+		}
+		lost, accepted = lost+len(missing), accepted+window[s].accepted.Load()
+		if r := s.ledger.Summary("g"); r.Early > 0 || r.Unexpected > 0 {
+			t.Errorf("%s: %v", s.queue, r)
+		}
+	}
+	t.Logf("lost %d of %d messages that were accepted around the failover", lost, accepted)
+}
+
+// A slot with a live queue moves to another master and back, a key at a time, under load. Its queue is late, no message of it is lost, and
+// the other queues, on both masters, go on at every step.
+func TestG1SlotMigrationLosesNothing(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 0)
+	f := newFleet(t, c, 6)
+	f.bridge(quick())
+	f.bridge(quick())
+	f.workers()
+	loads := f.loads(f.client, "m")
+	each(loads, func(_ *stack, l *load) { l.more(50) })
+	moving := f.queues[0]
+	slot := c.Slot(moving.keys().Due)
+	home := f.owner(moving)
+	var away *redistest.Server
+	for _, s := range c.Servers {
+		if s != home {
+			away = s
+		}
+	}
+	for _, to := range []*redistest.Server{away, home} {
+		steps := 0
+		keys := c.Migrate(slot, to, func() {
+			steps++
+			each(loads, func(s *stack, l *load) {
+				if s != moving {
+					l.more(5)
+				}
+			})
+		})
+		t.Logf("%d keys moved in %d steps", keys, steps)
+		if keys < 3 {
+			t.Errorf("only %d keys moved: the queue was not in use", keys)
+		}
+		loads[moving].more(20)
+	}
+	for _, l := range loads {
+		l.end()
+	}
+	t.Logf("%v; of the moved queue: %v", f.settled(40*time.Second), loads[moving])
+}
+
+// One of three masters is away for longer than any timeout, and has no replica: once killed, once hanging, which nobody is told of. The
+// queues of the others are scheduled, delivered on time, reclaimed and freed meanwhile, whichever of the shared keys is out of reach, and
+// those of the lost master when it is back.
+func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
+	t.Parallel()
+	for _, away := range []struct {
+		name     string
+		of       func(lua.Globals) string // which shared key goes with it
+		go_, end func(*redistest.Server)
+	}{
+		{"killed", func(g lua.Globals) string { return g.Bridges }, (*redistest.Server).Kill, (*redistest.Server).Start},
+		{"hanging", func(g lua.Globals) string { return g.Queues }, (*redistest.Server).Pause, (*redistest.Server).Resume},
+	} {
+		t.Run(away.name, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.Cluster(t, 3, 0, "--appendonly", "yes", "--appendfsync", "always")
+			f := newFleet(t, c, 12)
+			globals := lua.NewGlobals(f.prefix)
+			f.bridge(quick())
+			f.bridge(quick())
+			f.workers()
+			down := c.Owner(c.Slot(away.of(globals)))
+			here, there := map[*stack]*load{}, map[*stack]*load{}
+			for s, l := range f.loads(f.client, "m") {
+				if f.owner(s) == down {
+					there[s] = l
+				} else {
+					here[s] = l
+				}
+			}
+			each(here, func(_ *stack, l *load) { l.more(20) })
+			each(there, func(_ *stack, l *load) { l.more(20) })
+			away.go_(down)
+			began := time.Now()
+			fresh := f.durably(bridge.Accepted) // a client that starts now
+			for s := range here {
+				l := s.load(fresh, "fresh", 1, within(0))
+				l.more(20)
+				l.end()
+				if away.name == "hanging" { // and a worker; it needs the defaults, and those are elsewhere
+					got, kept := make(chan string, 10000), time.Second*3/2
+					s.worker("late", 1, func(ctx context.Context, m *bridge.Message) error {
+						timer := time.NewTimer(kept) // for longer than the visibility timeout: it has to be extended
+						defer timer.Stop()
+						kept = 0
+						select {
+						case <-timer.C:
+							got <- m.ID
+							return nil
+						case <-ctx.Done():
+							return context.Cause(ctx)
+						}
+					})
+					select {
+					case <-got:
+					case <-time.After(10 * time.Second):
+						t.Error("a worker that starts while the registry is away handles nothing")
+					}
+				}
+				break
+			}
+			for time.Since(began) < 8*time.Second {
+				each(here, func(_ *stack, l *load) { l.more(20) })
+			}
+			t.Logf("%d queues go on, %d wait", len(here), len(there))
+			each(here, func(s *stack, l *load) { l.end() })
+			for s := range here {
+				f.settle(s, 5*time.Second)
+			}
+			away.end(down)
+			each(there, func(s *stack, l *load) { l.more(5); l.end() })
+			t.Log(f.settled(40 * time.Second))
+		})
+	}
+}

@@ -1,0 +1,165 @@
+package crashpoint
+
+import (
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// upkeep: what frees memory.
+func upkeep() []scenario {
+	trim := func(s *scene) func(rueidis.Client) error {
+		return func(c rueidis.Client) error {
+			_, err := lua.Trim(s.ctx, c, s.k, "", 1000, 1<<20)
+			return err
+		}
+	}
+	return []scenario{
+		{script: "trim", state: "a done head, and ended windows", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a", "b")
+			s.send(item("done", "+0"), item("held", "+0"), item("behind", "+0"))
+			a, b := s.hold("a", "c1"), s.hold("b", "c1")
+			for _, id := range []string{"done", "behind"} {
+				s.do("XACK", s.k.Stream, "a", a[id].Entry)
+				s.do("XACK", s.k.Stream, "b", b[id].Entry)
+			}
+			s.do("ZADD", s.k.Seen, "1", "ended")
+			s.owe("a", "held", delivered, delivered)
+			s.owe("b", "held", delivered, delivered)
+			return trim(s)
+		}},
+		{script: "trim", state: "done entries behind a held one", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a", "b")
+			s.send(item("held", "+0"), item("done", "+0"), item("half", "+0"))
+			a, b := s.hold("a", "c1"), s.hold("b", "c1")
+			s.do("XACK", s.k.Stream, "a", a["done"].Entry, a["half"].Entry)
+			s.do("XACK", s.k.Stream, "b", b["done"].Entry, b["held"].Entry)
+			s.send(item("new", "+0"))
+			s.owe("a", "held", delivered, delivered)
+			s.owe("b", "half", delivered, delivered)
+			s.owe("a", "new", delivered, delivered)
+			s.owe("b", "new", delivered, delivered)
+			return trim(s)
+		}},
+		{script: "orphans", state: "confirmed, taken up again, and new", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			for _, id := range []string{"orphan", "newer", "taken"} {
+				s.do("HSET", s.k.Payload, id, body(id))
+			}
+			s.send(item("taken", hour), item("other", hour))
+			s.owe("a", "taken", delivered, delivered)
+			s.owe("a", "other", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.SweepOrphans(s.ctx, c, s.k.Due, s.k.Payload, "", 100, []string{"orphan", "taken"})
+				return err
+			}
+		}, after: func(s *scene) {
+			if s.number("HEXISTS", s.k.Payload, "orphan") == 1 || s.number("HEXISTS", s.k.Payload, "newer") == 0 {
+				s.Error("not exactly the confirmed field is gone")
+			}
+		}},
+		{script: "drop_consumer", state: "one idle, one that holds", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("held", "+0"))
+			s.hold("a", "busy")
+			for _, name := range []string{"idle1", "idle2"} {
+				s.do("XGROUP", "CREATECONSUMER", s.k.Stream, "a", name)
+			}
+			s.owe("a", "held", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.DropConsumers(s.ctx, c, s.k, "a", []string{"idle1", "busy", "idle2"})
+				return err
+			}
+		}},
+	}
+}
+
+// housekeeping: what holds no message.
+func housekeeping() []scenario {
+	others := func(s *scene) {
+		s.group("a")
+		s.send(item("other", hour))
+		s.owe("a", "other", delivered, delivered)
+	}
+	settings := []lua.FieldValue{{Field: "max_attempts", Value: "7"}, {Field: "retry_min_ms"}}
+	return []scenario{
+		{script: "heartbeat", state: "beside a live and a dead bridge", prepare: func(s *scene) func(rueidis.Client) error {
+			_, _, err := lua.Heartbeat(s.ctx, s.c, s.g, "other", time.Minute)
+			s.must(err)
+			s.do("ZADD", s.g.Bridges, "1", "dead", "99999999999999", "of the future")
+			return func(c rueidis.Client) error {
+				_, live, err := lua.Heartbeat(s.ctx, c, s.g, "own", time.Minute)
+				if slices.Sort(live); err == nil && !slices.Equal(live, []string{"other", "own"}) {
+					s.Errorf("live bridges are %q", live)
+				}
+				return err
+			}
+		}},
+		{script: "register", state: "one known, two new", prepare: func(s *scene) func(rueidis.Client) error {
+			others(s)
+			s.do("HSET", s.g.Queues, "known", "1,4")
+			return func(c rueidis.Client) error {
+				_, err := lua.Register(s.ctx, c, s.g, []string{"q", "known", "new"})
+				return err
+			}
+		}, after: func(s *scene) {
+			if s.number("HLEN", s.g.Queues) != 3 || s.number("HSTRLEN", s.g.Queues, "known") != 3 {
+				s.Error("the registry is not what it must be")
+			}
+		}},
+		{script: "configure", state: "one set, one removed", prepare: func(s *scene) func(rueidis.Client) error {
+			others(s)
+			s.do("HSET", s.k.Policy, "max_attempts", "3", "retry_min_ms", "1", "held", "0")
+			return func(c rueidis.Client) error { return lua.Configure(s.ctx, c, s.k.Policy, s.k.Wake, settings) }
+		}, after: func(s *scene) {
+			if s.number("HGET", s.k.Policy, "max_attempts") != 7 || s.number("HLEN", s.k.Policy) != 2 {
+				s.Error("the policy is not what it must be")
+			}
+		}},
+		{script: "signal", state: "after a setting", prepare: func(s *scene) func(rueidis.Client) error {
+			others(s)
+			s.do("HSET", s.k.Policy, "max_attempts", "7")
+			return func(c rueidis.Client) error { return lua.Configure(s.ctx, c, s.k.Policy, s.k.Wake, settings[:1]) }
+		}, after: func(s *scene) {
+			if s.number("HGET", s.k.Policy, "max_attempts") != 7 { // the token may be lost: the queue is looked at in turn
+				s.Error("the policy is not what it must be")
+			}
+		}},
+		{script: "ensure_group", state: "no stream yet", prepare: func(s *scene) func(rueidis.Client) error {
+			s.send(item("later", hour))
+			s.owe("a", "later", gone, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.EnsureGroup(s.ctx, c, s.k, "a")
+				if err == nil {
+					s.groups = []string{"a"}
+				}
+				return err
+			}
+		}},
+		{script: "survey", state: "overdue, busy, idle, and of the wrong type", prepare: func(s *scene) func(rueidis.Client) error {
+			others(s)
+			s.send(item("ready", "+0"))
+			s.do("ZADD", s.k.Due, "XX", "1", "other")
+			s.owe("a", "ready", delivered, delivered)
+			prefix := s.g.Queues[:len(s.g.Queues)-len(":queues")]
+			held, odd, idle := lua.NewKeys(prefix, "held"), lua.NewKeys(prefix, "odd"), lua.NewKeys(prefix, "idle")
+			s.do("SET", odd.Due, "a string")
+			s.do("XADD", held.Stream, "1-1", "id", "x")
+			s.do("XGROUP", "CREATE", held.Stream, "g", "0")
+			s.do("XREADGROUP", "GROUP", "g", "c", "STREAMS", held.Stream, ">")
+			s.do("XDEL", held.Stream, "1-1")
+			return func(c rueidis.Client) error {
+				looks, err := lua.Survey(s.ctx, c, []lua.Keys{s.k, odd, held, idle})
+				for i, look := range looks {
+					if i != 1 && look.Err != nil {
+						err = look.Err // of this queue alone: the others were looked at
+					}
+				}
+				return err
+			}
+		}},
+	}
+}

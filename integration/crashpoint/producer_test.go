@@ -1,0 +1,152 @@
+package crashpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
+)
+
+// A producer is interrupted at every request it makes: registering, each commit of a batch, cancelling, rescheduling, clearing its token.
+// What it said it took is delivered; while the process lives, exactly once, and the caller notices nothing but an uncertain "no". When
+// it dies, another one that does the same again with the same IDs completes what it began.
+func TestProducerInterrupted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.bridge(r.redis)
+	operation{name: "produce", modes: []mode{unsent, unheard, dies}, serial: true, run: r.produce}.sweep(t)
+	// A server that does not know the scripts yet makes two requests of each call.
+	operation{name: "produce anew", modes: []mode{unsent, unheard, dies}, serial: true, run: func(t *testing.T, f *fuse) {
+		f.cold = map[string]bool{}
+		r.produce(t, f)
+	}}.sweep(t)
+}
+
+// produced is what a producer is made to do, step by step; a process that takes the place of a dead one begins again.
+type produced struct {
+	*load
+	p    *scheduler.Producer
+	ctx  context.Context
+	f    *fuse
+	last bool // nothing interrupts this one
+}
+
+func (r *rig) produce(t *testing.T, f *fuse) {
+	l := r.load(t)
+	l.groups("a")
+	l.bePatient("")
+	retry := 20 * time.Second
+	if f.mode == dies {
+		retry = 20 * time.Millisecond
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	redis := f.redis(t, r.server)
+	p, err := scheduler.NewProducer(scheduler.ProducerConfig{Client: redis.Client, Prefix: r.prefix, MaxCommit: 2, RetryTimeout: retry})
+	l.must(err)
+	first := &produced{load: l, p: p, ctx: ctx, f: f}
+	first.all()
+	l.must(p.Close())
+	if f.mode == dies && f.blown() {
+		p, err := scheduler.NewProducer(scheduler.ProducerConfig{Client: r.redis.Client, Prefix: r.prefix, MaxCommit: 2})
+		l.must(err)
+		second := &produced{load: l, p: p, ctx: ctx, f: f, last: true}
+		second.all()
+		l.must(p.Close())
+	}
+	l.ledger.NotExpected("cancelled")
+	l.worker(r.redis, "a", "", nil)
+	got := l.rest("a")
+	l.checkAttempts(nil, 0)
+	if f.mode != dies && got.Duplicated > 0 {
+		t.Errorf("%d messages were delivered twice", got.Duplicated)
+	}
+	l.checkSeen(f)
+}
+
+// all schedules messages with IDs and without, alone and in batches of several commits, cancels one and moves one.
+func (p *produced) all() {
+	windowed := func(id string, delay time.Duration) bridge.NewMessage {
+		m := message(id, delay)
+		m.Dedup = 50 * time.Millisecond
+		if p.f.mode == dies {
+			m.Dedup = time.Minute // by when another process has taken over
+		}
+		return m
+	}
+	anonymous := func(delay time.Duration) bridge.NewMessage {
+		m := message("", delay)
+		m.Payload = []byte("edited")
+		return m
+	}
+	p.schedule(anonymous(0))
+	p.schedule(windowed("one", 0), windowed("two", 20*time.Millisecond), anonymous(0), windowed("three", 30*time.Millisecond), anonymous(40*time.Millisecond))
+	p.schedule(windowed("cancelled", time.Hour), windowed("moved", time.Hour))
+
+	done, err := p.p.Cancel(p.ctx, p.queue, "cancelled")
+	if !done && !(p.f.mode == unheard && errors.Is(err, scheduler.ErrUncertain)) {
+		p.oops("cancel", err)
+	}
+	due, err := p.p.Reschedule(p.ctx, p.queue, "moved", 50*time.Millisecond, time.Time{})
+	switch {
+	case err == nil:
+		p.ledger.Sent("moved", due.UnixMilli())
+	case p.last && errors.Is(err, scheduler.ErrNotScheduled): // it was moved before, and is on its way
+		p.ledger.Sent("moved", 0)
+	default:
+		p.oops("reschedule", err)
+	}
+}
+
+func (p *produced) schedule(messages ...bridge.NewMessage) {
+	results, err := p.p.ScheduleBatch(p.ctx, p.queue, messages)
+	if err != nil {
+		p.oops("schedule", err)
+		return
+	}
+	for i, r := range results {
+		m := messages[i]
+		switch {
+		case m.ID == "moved": // its due time comes later
+			p.ledger.MaybeSent(r.ID, 0)
+		case m.ID == "cancelled":
+		case r.Err == nil, p.last && errors.Is(r.Err, scheduler.ErrDuplicate):
+			p.ledger.Sent(r.ID, 0)
+			continue
+		default:
+			p.ledger.MaybeSent(r.ID, 0)
+		}
+		if r.Err != nil && !(p.last && errors.Is(r.Err, scheduler.ErrDuplicate)) {
+			p.oops(fmt.Sprintf("schedule %q", m.ID), r.Err)
+		}
+	}
+}
+
+// oops takes an error: only a process that is dead may have one.
+func (p *produced) oops(what string, err error) {
+	if p.last || p.f.mode != dies || !p.f.blown() {
+		p.Errorf("%s: %v", what, err)
+	}
+}
+
+// checkSeen looks at what is remembered of calls: nothing after a clean run, and nothing for ever after any.
+func (l *load) checkSeen(f *fuse) {
+	l.Helper()
+	seen, err := l.do("ZRANGE", l.k.Seen, "0", "-1", "WITHSCORES").AsZScores()
+	l.must(err)
+	for _, one := range seen {
+		ends := time.UnixMilli(int64(one.Score))
+		if strings.Contains(one.Member, lua.Separator) && !f.blown() {
+			l.Errorf("a token is left: %q", one.Member)
+		}
+		if left := time.Until(ends); left > 2*time.Minute {
+			l.Errorf("%q is remembered for %s", one.Member, left)
+		}
+	}
+}

@@ -1,0 +1,311 @@
+package crashpoint
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// restTimeout is within how long the system must come to rest. It is generous: the machine may be busy.
+const restTimeout = 60 * time.Second
+
+// rig is duestream without faults, on a server of the test's own: what surrounds the component under test.
+type rig struct {
+	testing.TB
+	server *redistest.Server
+	redis  *bridge.Redis
+	prefix string
+}
+
+func newRig(t *testing.T) *rig {
+	server := redistest.Own(t)
+	r, err := bridge.Dial(context.Background(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	for _, name := range scriptNames() { // else the first run alone would send their texts
+		if err := r.Client.Do(context.Background(), r.Client.B().ScriptLoad().Script(lua.Source(name)).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &rig{TB: t, server: server, redis: r, prefix: server.Prefix(t)}
+}
+
+// of returns the rig for a run of its own, which reports to its own test.
+func (r *rig) of(t testing.TB) *rig {
+	own := *r
+	own.TB = t
+	return &own
+}
+
+// bridge runs a bridge until the test ends or the returned function is called.
+func (r *rig) bridge(redis *bridge.Redis) *process {
+	b, err := bridge.NewBridge(bridge.Config{Redis: redis, Prefix: r.prefix, AnyServer: true, Defaults: bridge.Policy{
+		VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 10 * time.Millisecond, RetryMax: 20 * time.Millisecond,
+	}})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return start(r, b.Run)
+}
+
+// process runs a component: it can be told to stop, and be waited for.
+type process struct {
+	r      *rig
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+func start(r *rig, run func(context.Context) error) *process {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &process{r: r, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.err = run(ctx)
+	}()
+	r.Cleanup(func() { p.stop() })
+	return p
+}
+
+func (p *process) over() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// stop tells it to stop, and returns what Run returned.
+func (p *process) stop() error {
+	p.r.Helper()
+	p.cancel()
+	select {
+	case <-p.done:
+	case <-time.After(restTimeout):
+		p.r.Error("a component does not stop")
+	}
+	return p.err
+}
+
+// load is a queue with a ledger: what was sent, who got what, and how often.
+type load struct {
+	*rig
+	queue  string
+	k      lua.Keys
+	ledger redistest.Ledger
+	dead   []string // expected, as "group/id reason"
+
+	mu    sync.Mutex
+	calls map[address]int // of handlers
+	most  map[address]int // attempts that were seen
+	odd   []string
+}
+
+func (r *rig) load(t testing.TB) *load {
+	queue := redistest.Queue(t)
+	return &load{rig: r.of(t), queue: queue, k: lua.NewKeys(r.prefix, queue), calls: map[address]int{}, most: map[address]int{}}
+}
+
+func (l *load) ctx() context.Context { return context.Background() }
+
+func (l *load) must(err error) {
+	l.Helper()
+	if err != nil {
+		l.Fatal(err)
+	}
+}
+
+func (l *load) groups(names ...string) {
+	for _, name := range names {
+		_, err := bridge.CreateGroup(l.ctx(), l.redis, l.prefix, l.queue, name)
+		l.must(err)
+	}
+}
+
+// bePatient has the queue, or a group of it, abandon nothing within a test: what the test itself reads stays where it is, however busy
+// the machine.
+func (l *load) bePatient(group string) {
+	l.Helper()
+	visibility := time.Minute
+	l.must(bridge.WritePolicy(l.ctx(), l.redis, l.prefix, l.queue, group, bridge.PolicyUpdate{VisibilityTimeout: &visibility}))
+}
+
+// message is one whose content can be told from its ID.
+func message(id string, delay time.Duration) bridge.NewMessage {
+	return bridge.NewMessage{ID: id, Payload: []byte(body(id)), Headers: map[string]string{"of": id}, Delay: delay}
+}
+
+// send schedules messages from outside the component under test.
+func (l *load) send(messages ...bridge.NewMessage) {
+	l.Helper()
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: l.redis, Prefix: l.prefix})
+	l.must(err)
+	defer c.Close()
+	results, err := c.ScheduleBatch(l.ctx(), l.queue, messages)
+	l.must(err)
+	for _, r := range results {
+		l.must(r.Err)
+		l.ledger.Sent(r.ID, r.Due.UnixMilli())
+	}
+}
+
+// got enters a delivery in the ledger.
+func (l *load) got(group string, e lua.Entry) {
+	l.ledger.Delivered(group, e.ID, lua.EntryTime(e.EntryID).UnixMilli(), e.Due.UnixMilli())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := address{group, e.ID}
+	l.calls[at]++
+	l.most[at] = max(l.most[at], e.Attempt)
+	if string(e.Payload) != body(e.ID) && string(e.Payload) != "edited" {
+		l.odd = append(l.odd, fmt.Sprintf("%s came with payload %q", at, e.Payload))
+	}
+}
+
+func (l *load) count(group, id string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls[address{group, id}]
+}
+
+// worker runs a worker that enters what it gets in the ledger. One that will die need not be given time.
+func (l *load) worker(redis *bridge.Redis, group string, m mode, handle bridge.Handler) *process {
+	l.Helper()
+	grace := 20 * time.Second
+	if m == dies {
+		grace = 20 * time.Millisecond
+	}
+	w, err := bridge.NewWorker(bridge.WorkerConfig{
+		Redis: redis, Prefix: l.prefix, Queue: l.queue, Group: group, ShutdownTimeout: -1, CancelGrace: grace,
+		Handler: func(ctx context.Context, m *bridge.Message) error {
+			l.got(group, m.Entry)
+			if handle == nil {
+				return nil
+			}
+			return handle(ctx, m)
+		},
+	})
+	l.must(err)
+	return start(l.rig, w.Run)
+}
+
+func (l *load) do(words ...string) rueidis.RedisResult {
+	c := l.redis.Client
+	return c.Do(l.ctx(), c.B().Arbitrary(words[0]).Args(words[1:]...).Build())
+}
+
+func (l *load) number(words ...string) int64 {
+	n, _ := l.do(words...).AsInt64()
+	return n
+}
+
+func (l *load) pending(group string) int64 {
+	cells, err := l.do("XPENDING", l.k.Stream, group).ToArray()
+	if err != nil || len(cells) == 0 {
+		return 0
+	}
+	n, _ := cells[0].AsInt64()
+	return n
+}
+
+// empty says whether nothing but dead letters is left in the queue.
+func (l *load) empty(groups ...string) (bool, string) {
+	left := ""
+	for what, n := range map[string]int64{
+		"members": l.number("ZCARD", l.k.Due), "payloads": l.number("HLEN", l.k.Payload), "metas": l.number("HLEN", l.k.Meta),
+		"entries": l.number("XLEN", l.k.Stream),
+	} {
+		if n > 0 {
+			left += fmt.Sprintf("%d %s left; ", n, what)
+		}
+	}
+	for _, group := range groups {
+		if n := l.pending(group); n > 0 {
+			left += fmt.Sprintf("%d pending in %s; ", n, group)
+		}
+	}
+	return left == "", left
+}
+
+// rest waits until every group has everything and nothing is left, and holds the outcome against what was sent.
+func (l *load) rest(groups ...string) redistest.Result {
+	l.Helper()
+	redistest.Eventually(l, restTimeout, func() (bool, string) {
+		if r := l.ledger.Summary(groups...); r.Lost > 0 {
+			why := r.String()
+			for _, group := range groups {
+				why += fmt.Sprintf(", missing in %s: %v", group, l.ledger.Missing(group, 5))
+			}
+			return false, why
+		}
+		return l.empty(groups...)
+	})
+	dead := l.deadLetters()
+	slices.Sort(l.dead)
+	if !slices.Equal(dead, l.dead) {
+		l.Errorf("dead letters are\n  %s\nand must be\n  %s", strings.Join(dead, "\n  "), strings.Join(l.dead, "\n  "))
+	}
+	l.mu.Lock()
+	for _, odd := range l.odd {
+		l.Error(odd)
+	}
+	l.mu.Unlock()
+	return l.ledger.Check(l, groups...)
+}
+
+// deadLetters lists them as "group/id reason".
+func (l *load) deadLetters() []string {
+	var list []string
+	for letter, err := range bridge.NewDeadLetters(l.redis, l.prefix).List(l.ctx(), l.queue, bridge.LetterFilter{}) {
+		l.must(err)
+		list = append(list, fmt.Sprintf("%s/%s %s", letter.Group, letter.ID, letter.Reason))
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (l *load) until(condition func() (bool, string)) {
+	l.Helper()
+	redistest.Eventually(l, restTimeout, condition)
+}
+
+// checkAttempts holds the attempts that handlers saw against those that failures account for. A process that died has burnt one.
+func (l *load) checkAttempts(natural map[string]int, burnt int) {
+	l.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for at, attempt := range l.most {
+		may := max(1, natural[at.String()])
+		if at.group == "a" {
+			may += burnt
+		}
+		if attempt > may {
+			l.Errorf("%s came with attempt %d, and at most %d is accounted for", at, attempt, may)
+		}
+	}
+}
+
+// checkCalls holds how often handlers were called against how often they must be.
+func (l *load) checkCalls(natural map[string]int) {
+	l.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for at, n := range l.calls {
+		if must := max(1, natural[at.String()]); n != must {
+			l.Errorf("%s came %d times, and must %d times", at, n, must)
+		}
+	}
+}

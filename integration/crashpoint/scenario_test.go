@@ -1,0 +1,296 @@
+package crashpoint
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// scenario is a script in a state in which it takes as many of its branches as one call can. Together the scenarios of a script send
+// each of its commands; TestEveryScriptStepFails says so when they do not.
+type scenario struct {
+	script, state string
+	prepare       func(s *scene) (call func(rueidis.Client) error)
+	after         func(s *scene) // what must hold as soon as the call has succeeded, beyond what is owed
+	mend          func(s *scene) // what must be put right before the system can come to rest
+	single        bool           // where the script expects a refusal, nothing may be delivered twice
+}
+
+func scenarios() []scenario {
+	return slices.Concat(scheduling(), exits(), upkeep(), housekeeping())
+}
+
+// scheduling: what happens before a message is ready.
+func scheduling() []scenario {
+	return []scenario{
+		{script: "enqueue", state: "everything a batch may hold", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			before := []lua.Item{item("known", hour), item("first", hour)}
+			_, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{Name: "earlier", Window: time.Minute}, before)
+			s.must(err)
+			s.do("ZADD", s.k.Seen, "1", "ended")
+			known, window, odd := item("known", hour), item("window", hour), item("odd", "+0")
+			known.Dedup, window.Dedup, odd.Meta = lua.Refuse, lua.Window(time.Hour), `["no object"]`
+			s.owe("a", "known", delivered, delivered)
+			s.owe("a", "first", delivered, delivered)
+			for _, id := range []string{"ready", "later", "window"} {
+				s.owe("a", id, delivered|gone, delivered)
+			}
+			return func(c rueidis.Client) error {
+				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Done: "earlier", Window: time.Minute},
+					[]lua.Item{item("ready", "+0"), item("later", hour), known, window, odd})
+				return err
+			}
+		}},
+		{script: "enqueue", state: "nothing but an ID", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("other", hour))
+			s.do("HSET", s.k.Payload, bare, "left by someone")
+			s.do("HSET", s.k.Meta, bare, `{"h:left":"by someone"}`)
+			s.owe("a", "other", delivered, delivered)
+			s.owe("a", bare, delivered|gone, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{}, []lua.Item{{ID: bare, When: hour}})
+				return err
+			}
+		}},
+		{script: "enqueue", state: "repeated under its token", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			taken, known := item("taken", "+0"), item("other", hour)
+			known.Dedup = lua.Refuse
+			s.send(item("other", hour))
+			s.owe("a", "taken", delivered, delivered)
+			s.owe("a", "other", delivered, delivered)
+			again := func(c rueidis.Client) error {
+				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, []lua.Item{taken, known})
+				return err
+			}
+			s.must(again(s.c))
+			return again
+		}},
+		{script: "drain", single: true, state: "due, expired, malformed, retried, later", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a", "b")
+			s.send(item("failed", "+0"))
+			held := s.hold("a", "c1")
+			s.deliver("b")
+			s.owed[address{"b", "failed"}] = debt{unless: delivered, once: delivered}
+			_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, []lua.Failure{{Held: held["failed"], Action: lua.ActionRetry, Error: "no"}})
+			s.must(err)
+			expired := item("expired", hour)
+			expired.Meta = lua.EncodeMeta(nil, 0, time.UnixMilli(1))
+			odd := item("odd", hour)
+			odd.Meta = "{"
+			s.send(item("due1", hour), item("due2", hour), expired, odd, item("later", hour))
+			for i, id := range []string{"due1", "expired", "odd", "due2"} {
+				s.do("ZADD", s.k.Due, "XX", fmt.Sprint(1000+i), id)
+			}
+			s.owe("", "expired", dead, dead)
+			s.owe("", "odd", dead, dead)
+			s.owe("a", "failed", delivered, delivered)
+			for _, group := range s.groups {
+				for _, id := range []string{"due1", "due2", "later"} {
+					s.owe(group, id, delivered, delivered)
+				}
+			}
+			return func(c rueidis.Client) error {
+				d, err := lua.Drain(s.ctx, c, s.k, 100, 1<<20)
+				if err == nil && d.Refusal != "" {
+					err = errors.New(d.Refusal)
+				}
+				return err
+			}
+		}},
+		{script: "cancel", state: "scheduled, with a window, and not", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			windowed := item("windowed", hour)
+			windowed.Dedup = lua.Window(time.Hour)
+			s.send(windowed, item("plain", hour), item("other", hour))
+			s.owe("a", "windowed", delivered|gone, gone)
+			s.owe("a", "plain", delivered|gone, gone)
+			s.owe("a", "other", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.Cancel(s.ctx, c, s.k, []string{"windowed", "unknown", "plain"})
+				return err
+			}
+		}},
+		{script: "reschedule", state: "to an earlier time", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("moved", "+7200000"), item("other", hour))
+			s.owe("a", "moved", delivered, delivered)
+			s.owe("a", "other", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, moved, err := lua.Reschedule(s.ctx, c, s.k, "moved", "+1800000")
+				if err == nil && !moved {
+					s.Error("the message was not scheduled")
+				}
+				return err
+			}
+		}, after: func(s *scene) {
+			due, err := s.c.Do(s.ctx, s.c.B().Zscore().Key(s.k.Due).Member("moved").Build()).AsFloat64()
+			if want := float64(time.Now().Add(45 * time.Minute).UnixMilli()); err != nil || due > want {
+				s.Errorf("due at %v and not before %v: %v", due, want, err)
+			}
+		}},
+		{script: "redrive", state: "as it was, edited, and without a body", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("kept", "+0"), item("edited", "+0"), item("lost", "+0"), item("other", hour))
+			held := s.hold("a", "c1")
+			s.do("XDEL", s.k.Stream, held["lost"].Entry)
+			var failures []lua.Failure
+			for _, id := range []string{"kept", "edited", "lost"} {
+				failures = append(failures, lua.Failure{Held: held[id], Action: lua.ActionDead, Reason: lua.ReasonDeadLetter})
+			}
+			_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, failures)
+			s.must(err)
+			letters, err := s.c.Do(s.ctx, s.c.B().Xrange().Key(s.k.Dead).Start("-").End("+").Build()).AsXRangeSlices()
+			s.must(err)
+			s.owe("a", "kept", dead|delivered, delivered)
+			s.owe("a", "edited", dead|delivered, delivered)
+			s.owe("a", "lost", dead, dead)
+			s.owe("a", "other", delivered, delivered)
+			payload := []byte(body("edited"))
+			return func(c rueidis.Client) error {
+				again := make([]lua.Redrive, len(letters))
+				for i, l := range letters {
+					again[i] = lua.Redrive{Letter: l.ID, When: "+0"}
+				}
+				again[1].Payload, again[1].Fields = &payload, lua.EncodeMeta(map[string]string{"of": "edited"}, 3, time.Time{})
+				outcomes, err := lua.RedriveDead(s.ctx, c, s.k, again)
+				if err == nil && slices.Contains(outcomes, lua.RedriveGone) && s.number("XLEN", s.k.Dead) > 1 {
+					err = errors.New("a letter that is there is said to be gone")
+				}
+				return err
+			}
+		}},
+	}
+}
+
+// pendings prepares one entry of each kind that may be in a pending list: group a holds them, b is done with them.
+func pendings(s *scene) map[string]lua.Held {
+	s.group("a", "b")
+	limited := item("limited", "+0")
+	limited.Meta = lua.EncodeMeta(map[string]string{"of": "limited"}, 1, time.Time{})
+	s.send(item("failed", "+0"), item("released", "+0"), item("given up", "+0"), limited, item("lost", "+0"), item("meant for b", "+0"))
+	s.do("XADD", s.k.Stream, "*", "id", "odd", "payload", "p", "attempt", "first")
+	s.do("XADD", s.k.Stream, "*", "id", "meant for b", "payload", body("meant for b"), "attempt", "2", "for", "b", "h:of", "meant for b")
+	held := map[string]lua.Held{}
+	for _, e := range s.read("a", "c1") {
+		id := e.ID
+		if e.For == "b" {
+			id = "retry of b"
+		}
+		held[id] = lua.Held{Entry: e.EntryID, ID: e.ID}
+		s.ids[e.EntryID] = e.ID
+	}
+	_, err := lua.Ack(s.ctx, s.c, s.k, "a", []lua.Held{held["meant for b"]})
+	s.must(err)
+	s.read("b", "c1")
+	for id, h := range held {
+		if id != "failed" { // b needs one of them a little longer
+			s.do("XACK", s.k.Stream, "b", h.Entry)
+		}
+	}
+	s.owe("b", "failed", delivered, delivered)
+	s.do("XDEL", s.k.Stream, held["lost"].Entry)
+	s.owe("a", "failed", delivered, delivered)
+	s.owe("a", "limited", dead, dead)
+	s.owe("a", "lost", dead, dead)
+	s.owe("a", "odd", dead, dead)
+	return held
+}
+
+// exits: the ways out of the pending list.
+func exits() []scenario {
+	return []scenario{
+		{script: "ack", state: "with and without comparing the ID", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a", "b")
+			s.send(item("one", "+0"), item("two", "+0"))
+			held := s.hold("a", "c1")
+			s.hold("b", "c1")
+			s.do("XACK", s.k.Stream, "b", held["one"].Entry)
+			s.owe("a", "one", delivered|gone, gone)
+			s.owe("a", "two", delivered|gone, gone)
+			s.owe("b", "two", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.Ack(s.ctx, c, s.k, "a", []lua.Held{held["one"], {Entry: held["two"].Entry}})
+				return err
+			}
+		}},
+		{script: "retry", state: "every action on every kind of entry", prepare: func(s *scene) func(rueidis.Client) error {
+			held := pendings(s)
+			s.owe("a", "released", delivered, delivered)
+			s.owe("a", "given up", delivered|dead, dead)
+			fail := func(id string, action lua.Action) lua.Failure {
+				return lua.Failure{Held: held[id], Action: action, Delay: -1, Reason: lua.ReasonDeadLetter, Error: "no"}
+			}
+			return func(c rueidis.Client) error {
+				outcomes, err := lua.Retry(s.ctx, c, s.k, "a", attempts, []lua.Failure{
+					fail("failed", lua.ActionRetry), fail("released", lua.ActionRelease), fail("given up", lua.ActionDead),
+					fail("limited", lua.ActionRetry), fail("lost", lua.ActionRetry), fail("odd", lua.ActionRetry),
+					fail("retry of b", lua.ActionRetry), fail("meant for b", lua.ActionDead),
+				})
+				if err == nil && slices.Contains(outcomes, lua.Stuck) {
+					err = errors.New("an entry is stuck")
+				}
+				return err
+			}
+		}},
+		{script: "reclaim", state: "every kind of entry", prepare: func(s *scene) func(rueidis.Client) error {
+			pendings(s)
+			// A pass that is cut off has moved the entry to the reclaimer's name, which the server counts as a delivery.
+			s.owed[address{"a", "failed"}] = debt{delivered, delivered, 3}
+			s.owed[address{"a", "released"}] = debt{delivered, delivered, 3}
+			s.owed[address{"a", "given up"}] = debt{delivered, delivered, 3}
+			return func(c rueidis.Client) error {
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20})
+				return err
+			}
+		}},
+		{script: "reclaim", state: "a list left by an earlier pass", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("kept", "+0"))
+			held := s.hold("a", "c1")
+			s.do("XCLAIM", s.k.Stream, "a", lua.ReclaimConsumer, "0", held["kept"].Entry, "JUSTID")
+			s.owed[address{"a", "kept"}] = debt{delivered, delivered, 3}
+			return func(c rueidis.Client) error {
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20, MinIdle: time.Hour})
+				return err
+			}
+		}},
+		{script: "reclaim", state: "dead letters refused", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			limited := item("limited", "+0")
+			limited.Meta = lua.EncodeMeta(map[string]string{"of": "limited"}, 1, time.Time{})
+			s.send(limited)
+			s.hold("a", "c1")
+			s.do("XADD", s.k.Dead, "18446744073709551615-18446744073709551615", "id", "the last possible")
+			s.owe("a", "limited", dead, dead)
+			return func(c rueidis.Client) error {
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20})
+				return err
+			}
+		}, mend: func(s *scene) { s.do("DEL", s.k.Dead) }},
+		{script: "extend", state: "own, lost body, someone else's", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("other", "+0"))
+			held := s.hold("a", "c2")
+			s.send(item("own", "+0"), item("lost", "+0"))
+			for id, h := range s.hold("a", "c1") {
+				held[id] = h
+			}
+			s.do("XDEL", s.k.Stream, held["lost"].Entry)
+			s.owe("a", "other", delivered, delivered)
+			s.owe("a", "own", delivered, delivered)
+			s.owe("a", "lost", dead, dead)
+			return func(c rueidis.Client) error {
+				_, err := lua.Extend(s.ctx, c, s.k, "a", "c1", []lua.Held{held["own"], held["lost"], held["other"]})
+				return err
+			}
+		}},
+	}
+}

@@ -1,0 +1,357 @@
+package crashpoint
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// fate is what may become of a message for a group once the system is at rest.
+type fate int
+
+const (
+	gone      fate = 1 << iota // neither delivered any more nor dead
+	delivered                  // from now on, at least once
+	dead
+)
+
+func (f fate) String() string {
+	var words []string
+	for i, word := range []string{"gone", "delivered", "dead"} {
+		if f&(1<<i) != 0 {
+			words = append(words, word)
+		}
+	}
+	return strings.Join(words, " or ")
+}
+
+// debt is what is owed to a group (empty = none) for a message: when the call under test never succeeded, and when it did.
+type debt struct {
+	unless, once fate
+	most         int // attempt that a delivery may have; 0 = 2, as one abandoned before
+}
+
+type address struct{ group, id string }
+
+func (a address) String() string { return a.group + "/" + a.id }
+
+// scene is one queue, the only one of its prefix, on which a script is interrupted.
+type scene struct {
+	testing.TB
+	ctx    context.Context
+	c      rueidis.Client
+	k      lua.Keys
+	g      lua.Globals
+	note   string // key of the preamble
+	groups []string
+	owed   map[address]debt
+	ids    map[string]string // entry → message ID, of what was held before
+	got    map[address]int
+	wrong  map[address]string // what was delivered, but not as sent
+}
+
+func newScene(t testing.TB, server *redistest.Server, c rueidis.Client) *scene {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	prefix := server.Prefix(t)
+	return &scene{
+		TB: t, ctx: ctx, c: c, k: lua.NewKeys(prefix, "q"), g: lua.NewGlobals(prefix), note: prefix + ":note",
+		owed: map[address]debt{}, ids: map[string]string{}, got: map[address]int{}, wrong: map[address]string{},
+	}
+}
+
+func (s *scene) do(words ...string) rueidis.RedisMessage {
+	s.Helper()
+	m, err := s.c.Do(s.ctx, s.c.B().Arbitrary(words[0]).Args(words[1:]...).Build()).ToMessage()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		s.Fatalf("%.200q: %v", words, err)
+	}
+	return m
+}
+
+func (s *scene) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *scene) number(words ...string) int64 {
+	m := s.do(words...)
+	n, _ := m.AsInt64()
+	return n
+}
+
+func (s *scene) owe(group, id string, unless, once fate) {
+	s.owed[address{group, id}] = debt{unless: unless, once: once}
+}
+
+func (s *scene) group(names ...string) {
+	s.groups = append(s.groups, names...)
+	for _, name := range names {
+		_, err := lua.EnsureGroup(s.ctx, s.c, s.k, name)
+		s.must(err)
+	}
+}
+
+func body(id string) string { return "payload of " + id }
+
+// item is a message whose content can be told from its ID.
+func item(id string, when lua.When) lua.Item {
+	return lua.Item{ID: id, When: when, Payload: []byte(body(id)), Meta: lua.EncodeMeta(map[string]string{"of": id}, 0, time.Time{})}
+}
+
+// bare is the ID of a message that has nothing else.
+const bare = "bare"
+
+const hour = lua.When("+3600000")
+
+func (s *scene) send(items ...lua.Item) {
+	s.Helper()
+	receipts, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{}, items)
+	s.must(err)
+	for i, r := range receipts {
+		if r.Verdict != lua.Scheduled && r.Verdict != lua.Ready {
+			s.Fatalf("%s: verdict %d", items[i].ID, r.Verdict)
+		}
+	}
+}
+
+// hold has a consumer read everything there is, and returns what it holds by message ID.
+func (s *scene) hold(group, consumer string) map[string]lua.Held {
+	s.Helper()
+	held := map[string]lua.Held{}
+	for _, e := range s.read(group, consumer) {
+		held[e.ID] = lua.Held{Entry: e.EntryID, ID: e.ID}
+		s.ids[e.EntryID] = e.ID
+	}
+	return held
+}
+
+func (s *scene) read(group, consumer string) []lua.Entry {
+	s.Helper()
+	reply, err := s.c.Do(s.ctx, s.c.B().Xreadgroup().Group(group, consumer).Count(1000).Streams().Key(s.k.Stream).Id(">").Build()).AsXReadSlices()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		s.Fatal(err)
+	}
+	var out []lua.Entry
+	for _, e := range reply[s.k.Stream] {
+		out = append(out, lua.ParseEntry(e.ID, e.FieldValues))
+	}
+	return out
+}
+
+var attempts = lua.Attempts{Max: 10, Delays: []time.Duration{0}}
+
+func (s *scene) drain() {
+	s.Helper()
+	for {
+		d, err := lua.Drain(s.ctx, s.c, s.k, 100, 1<<20)
+		s.must(err)
+		if d.Refusal != "" {
+			s.Fatal(d.Refusal)
+		}
+		if d.Wait != 0 {
+			return
+		}
+	}
+}
+
+// settle runs the system to rest by hand: drain, deliver, acknowledge, reclaim; what is scheduled for later is due when nothing else is left.
+func (s *scene) settle() {
+	s.Helper()
+	for round := 0; ; round++ {
+		if round == 50 {
+			s.Fatalf("not at rest after %d rounds: %s", round, s.snapshot())
+		}
+		s.drain()
+		moved := 0
+		for _, group := range s.groups {
+			moved += s.deliver(group)
+			r, err := lua.Reclaim(s.ctx, s.c, s.k, lua.ReclaimArgs{Group: group, Attempts: attempts, Limit: 100, MaxBytes: 1 << 20})
+			s.must(err)
+			moved += r.Retried + r.Buried + r.Skipped
+		}
+		if moved > 0 {
+			continue
+		}
+		if s.number("ZCARD", s.k.Due) == 0 {
+			break
+		}
+		members, err := s.c.Do(s.ctx, s.c.B().Zrange().Key(s.k.Due).Min("0").Max("-1").Build()).AsStrSlice()
+		s.must(err)
+		for i, member := range members {
+			s.do("ZADD", s.k.Due, "XX", strconv.Itoa(i+1), member)
+		}
+	}
+	s.tidy()
+}
+
+func (s *scene) deliver(group string) int {
+	entries := s.read(group, "settle")
+	var held []lua.Held
+	for _, e := range entries {
+		held = append(held, lua.Held{Entry: e.EntryID})
+		if e.For != "" && e.For != group {
+			continue
+		}
+		at := address{group, e.ID}
+		s.got[at]++
+		most := s.owed[at].most
+		if most == 0 {
+			most = 2
+		}
+		payload, header := body(e.ID), e.ID
+		if e.ID == bare {
+			payload, header = "", ""
+		}
+		if string(e.Payload) != payload || e.Headers["of"] != header || e.Headers["left"] != "" {
+			s.wrong[at] = fmt.Sprintf("payload %q, headers %v", e.Payload, e.Headers)
+		} else if e.Attempt > most {
+			s.wrong[at] = fmt.Sprintf("attempt %d, at most %d were made", e.Attempt, most)
+		}
+	}
+	if len(held) > 0 {
+		_, err := lua.Ack(s.ctx, s.c, s.k, group, held)
+		s.must(err)
+	}
+	return len(held)
+}
+
+// tidy does what a bridge does in a minute: it deletes bodies that nobody needs, and dedup windows, once they have ended.
+func (s *scene) tidy() {
+	for _, hash := range []string{s.k.Payload, s.k.Meta} {
+		found, err := lua.SweepOrphans(s.ctx, s.c, s.k.Due, hash, "", 1000, nil)
+		s.must(err)
+		_, err = lua.SweepOrphans(s.ctx, s.c, s.k.Due, hash, "", 1000, found.Found)
+		s.must(err)
+	}
+	windows, err := s.c.Do(s.ctx, s.c.B().Zrange().Key(s.k.Seen).Min("0").Max("-1").Withscores().Build()).AsZScores()
+	s.must(err)
+	for _, w := range windows {
+		if w.Score > float64(time.Now().Add(2*time.Hour).UnixMilli()) {
+			s.Errorf("the window of %q never ends", w.Member)
+		}
+		s.do("ZADD", s.k.Seen, "XX", "1", w.Member)
+	}
+	for range 10 {
+		_, err := lua.Trim(s.ctx, s.c, s.k, "", 1000, 1<<20)
+		s.must(err)
+	}
+}
+
+// broken lists what is not as it must be, of messages and of memory. done: the call under test succeeded in the end.
+func (s *scene) broken(done bool) (debts []string, left string) {
+	fates := map[address]fate{}
+	for at := range s.got {
+		fates[at] |= delivered
+	}
+	letters, err := s.c.Do(s.ctx, s.c.B().Xrange().Key(s.k.Dead).Start("-").End("+").Build()).AsXRangeSlices()
+	s.must(err)
+	for _, l := range letters {
+		e := lua.ParseEntry(l.ID, l.FieldValues)
+		if e.Reason == lua.ReasonBodyLost && s.ids[e.Entry] != "" {
+			e.ID = s.ids[e.Entry] // whoever found it may not have known more than the entry
+		}
+		fates[address{e.Group, e.ID}] |= dead
+	}
+	for at, d := range s.owed {
+		may, is := d.unless, fates[at]
+		if done {
+			may = d.once
+		}
+		if is == 0 {
+			is = gone
+		}
+		if is&^may != 0 {
+			debts = append(debts, fmt.Sprintf("%s is %s, and must be %s", at, is, may))
+		}
+	}
+	for at, is := range fates {
+		if _, known := s.owed[at]; !known {
+			debts = append(debts, fmt.Sprintf("%s is %s, and was never sent", at, is))
+		}
+	}
+	for at, how := range s.wrong {
+		debts = append(debts, fmt.Sprintf("%s was delivered with %s", at, how))
+	}
+	slices.Sort(debts)
+	for what, n := range map[string]int64{
+		"scheduled members": s.number("ZCARD", s.k.Due), "payloads": s.number("HLEN", s.k.Payload), "metas": s.number("HLEN", s.k.Meta),
+		"windows": s.number("ZCARD", s.k.Seen), "entries": s.number("XLEN", s.k.Stream),
+	} {
+		if n != 0 && !(what == "entries" && len(s.groups) == 0) {
+			left += fmt.Sprintf("%d %s left. ", n, what)
+		}
+	}
+	return debts, left
+}
+
+// snapshot is everything that is stored under the scene's prefix, as text. Idle times and such are left out.
+func (s *scene) snapshot() string {
+	var b strings.Builder
+	hash := func(key string) {
+		m, err := s.c.Do(s.ctx, s.c.B().Hgetall().Key(key).Build()).AsStrMap()
+		s.must(err)
+		fmt.Fprintf(&b, "%s %q\n", key, m)
+	}
+	zset := func(key string) {
+		m, err := s.c.Do(s.ctx, s.c.B().Zrange().Key(key).Min("0").Max("-1").Withscores().Build()).AsZScores()
+		s.must(err)
+		fmt.Fprintf(&b, "%s %q\n", key, fmt.Sprint(m))
+	}
+	entries := func(key string) {
+		m, err := s.c.Do(s.ctx, s.c.B().Xrange().Key(key).Start("-").End("+").Build()).AsXRangeSlices()
+		s.must(err)
+		fmt.Fprintf(&b, "%s %q\n", key, fmt.Sprint(m))
+	}
+	for _, key := range []string{s.k.Payload, s.k.Meta, s.k.Policy, s.g.Queues, s.g.Defaults} {
+		hash(key)
+	}
+	for _, key := range []string{s.k.Due, s.k.Seen, s.g.Bridges} {
+		zset(key)
+	}
+	for _, key := range []string{s.k.Stream, s.k.Dead, s.k.Wake, s.g.Wake} {
+		entries(key)
+	}
+	if s.number("EXISTS", s.k.Stream) == 1 {
+		m := s.do("XINFO", "GROUPS", s.k.Stream)
+		list, _ := m.ToArray()
+		for _, one := range list {
+			info, _ := one.AsMap()
+			named := info["name"]
+			group, _ := named.ToString()
+			last := info["last-delivered-id"]
+			id, _ := last.ToString()
+			fmt.Fprintf(&b, "%s last %s", group, id)
+			pending := s.do("XPENDING", s.k.Stream, group, "-", "+", "1000")
+			rows, _ := pending.ToArray()
+			for _, row := range rows {
+				cells, _ := row.ToArray()
+				entry, _ := cells[0].ToString()
+				consumer, _ := cells[1].ToString()
+				count, _ := cells[3].AsInt64()
+				fmt.Fprintf(&b, " %s@%s*%d", entry, consumer, count)
+			}
+			members := s.do("XINFO", "CONSUMERS", s.k.Stream, group)
+			consumers, _ := members.ToArray()
+			for _, one := range consumers {
+				info, _ := one.AsMap()
+				named := info["name"]
+				name, _ := named.ToString()
+				fmt.Fprintf(&b, " %s", name)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,171 @@
+package crashpoint
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// reliedOn names the commands without which a script would leave something behind, with the reason why it may rely on them. Refused
+// all the same, they may spoil the one message in work, and no other.
+//
+// Where the reason is what they follow, one more stands behind it: a server that has let a script write once checks neither memory nor
+// disk nor replicas for the rest of it, and the types of all keys were checked before the first write.
+var reliedOn = map[string]string{
+	"enqueue call HSET": "follows ZADD of the same message",
+	"enqueue call HDEL": "follows ZADD of the same message",
+	"retry call HSET":   "follows XACK, which took the entry out of the pending list",
+	"retry call ZADD":   "follows XACK, which took the entry out of the pending list",
+	"retry call XACK":   "follows XADD of a dead letter, for an entry that someone else took meanwhile",
+	"retry call XDEL":   "follows XADD of a dead letter, for an entry that someone else took meanwhile",
+	"reclaim call HSET": "follows XACK, which took the entry out of the pending list",
+	"reclaim call ZADD": "follows XACK, which took the entry out of the pending list",
+	"redrive call HSET": "follows XDEL, which took the letter out of the dead",
+	"redrive call ZADD": "follows XDEL, which took the letter out of the dead",
+
+	// These can be refused, by a stream of dead letters that has used up its IDs. What is lost then is the ID of a message whose body
+	// someone had deleted before: the server itself has taken the entry out of the pending list by then.
+	"reclaim pcall XADD": "a letter for a body that is lost; counted as stuck",
+	"extend pcall XADD":  "a letter for a body that is lost; told to the handler as lost",
+}
+
+// step is what the preamble noted of the command it refused.
+type step struct {
+	site         int
+	clean        bool // nothing had been written before
+	how, command string
+}
+
+func (s *scene) noted() (step, bool) {
+	m := s.do("GETDEL", s.note)
+	text, err := m.ToString()
+	if err != nil {
+		return step{}, false
+	}
+	var at step
+	var wrote string
+	if _, err := fmt.Sscan(text, &at.site, &wrote, &at.how, &at.command); err != nil {
+		s.Fatalf("note %q: %v", text, err)
+	}
+	at.clean = wrote == "clean"
+	return at, true
+}
+
+// Every command of every script is refused once, in two ways of going on: nobody repeats the call, or its caller does. Whatever happens,
+// nothing accepted is lost, nothing is half done for good, and a refusal before the first write changes nothing.
+func TestEveryScriptStepFails(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	c := server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
+	reached := map[string]map[int]bool{} // script → sites
+	relied := map[string]bool{}          // of them
+	for _, sc := range scenarios() {
+		t.Run(sc.script+": "+sc.state, func(t *testing.T) {
+			if reached[sc.script] == nil {
+				reached[sc.script] = map[int]bool{}
+			}
+			for _, repeated := range []bool{false, true} {
+				at := step{clean: true}
+				for n := 1; ; n++ {
+					found := false
+					if at, found = failAt(t, newScene(t, server, c), sc, n, repeated, at.clean, relied); !found {
+						t.Logf("%d steps refused, repeated=%v", n-1, repeated)
+						break
+					}
+					reached[sc.script][at.site] = true
+				}
+			}
+		})
+	}
+	checkSites(t, reached)
+	for name, why := range reliedOn {
+		if !relied[name] {
+			t.Errorf("no script relies any more on what cannot fail: %s (%s)", name, why)
+		}
+	}
+}
+
+// failAt refuses the n-th command, and says which that was; false: there is none. Clean: nothing was written before the one before it.
+func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, relied map[string]bool) (step, bool) {
+	call := sc.prepare(s)
+	before := ""
+	if clean {
+		before = s.snapshot()
+	}
+	err := call(interrupt(s.c, sc.script, n, fmt.Sprintf(refuse, s.note)))
+	at, found := s.noted()
+	what := fmt.Sprintf("step %d (%s %s)", n, at.how, at.command)
+	if !found && err != nil {
+		t.Fatalf("without a refusal: %v", err)
+	}
+	if clean && at.clean && err != nil && s.snapshot() != before {
+		t.Errorf("%s: refused before the first write, and yet something changed:\n%s\nbefore:\n%s", what, s.snapshot(), before)
+	}
+	if err != nil && repeated {
+		err = call(s.c)
+		if err != nil {
+			t.Errorf("%s: the repeated call: %v", what, err)
+		}
+	}
+	if err == nil && sc.after != nil {
+		sc.after(s)
+	}
+	if sc.mend != nil {
+		sc.mend(s)
+	}
+	s.settle()
+	debts, left := s.broken(err == nil)
+	if sc.single && at.how == "pcall" {
+		for to, n := range s.got {
+			if n > 1 {
+				t.Errorf("%s: %s was delivered %d times", what, to, n)
+			}
+		}
+	}
+	name := sc.script + " " + at.how + " " + at.command
+	if _, ok := reliedOn[name]; ok && len(debts)+len(left) > 0 && !at.clean {
+		relied[name] = true
+		if len(debts) < 2 {
+			debts = nil
+		}
+		left = ""
+	}
+	if len(debts) > 0 || left != "" {
+		t.Errorf("%s, repeated=%v: %s %s", what, repeated, strings.Join(debts, "; "), left)
+	}
+	return at, found
+}
+
+// checkSites holds what was reached against the texts: a command of a script's own text must have been refused in that script, one of a
+// shared file in some script.
+func checkSites(t *testing.T, reached map[string]map[int]bool) {
+	shared, hit := map[site]bool{}, map[site]bool{}
+	total := 0
+	for _, name := range scriptNames() {
+		for i, at := range sitesOf(t, name) {
+			own := at.file == name
+			if own {
+				total++
+			}
+			switch {
+			case reached[name][i]:
+				hit[at] = true
+			case own:
+				t.Errorf("no scenario of %s reaches: %s", name, at.line)
+			}
+			if !own {
+				shared[at] = true
+			}
+		}
+	}
+	for at := range shared {
+		if !hit[at] {
+			t.Errorf("no scenario reaches %s", at)
+		}
+	}
+	t.Logf("%d commands in the texts of %d scripts, and %d in shared ones: each was refused", total, len(scriptNames()), len(shared))
+}

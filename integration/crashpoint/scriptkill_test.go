@@ -1,0 +1,118 @@
+package crashpoint
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// killServers is how many servers die side by side.
+const killServers = 4
+
+// The server is killed with SIGKILL while a script stands at each of its commands in turn, and once after its reply; it comes back from
+// its append-only file. Nothing that a script did before it was killed is there, and all that it answered for is; then the caller
+// repeats the call, and the system comes to rest with nothing lost.
+func TestServerDiesAtEveryScriptStep(t *testing.T) {
+	t.Parallel()
+	work := make(chan scenario)
+	var servers sync.WaitGroup
+	for range killServers {
+		server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always", "--busy-reply-threshold", "1")
+		servers.Go(func() {
+			for sc := range work {
+				t.Run(sc.script, func(t *testing.T) {
+					n := 1
+					for ; killAt(t, server, sc, n); n++ {
+					}
+					t.Logf("killed at %d steps, and after the reply", n-1)
+				})
+			}
+		})
+	}
+	seen := map[string]bool{}
+	for _, sc := range scenarios() {
+		if !seen[sc.script] { // the first state of each is the one with most branches
+			seen[sc.script] = true
+			work <- sc
+		}
+	}
+	close(work)
+	servers.Wait()
+	for _, name := range scriptNames() {
+		if !seen[name] {
+			t.Errorf("no scenario of %s", name)
+		}
+	}
+}
+
+// killAt kills the server at the n-th command, or after the reply when there are fewer: false then.
+func killAt(t *testing.T, server *redistest.Server, sc scenario, n int) bool {
+	c := server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
+	s := newScene(t, server, c)
+	call := sc.prepare(s)
+	want := s.snapshot()
+	answered := make(chan error, 1)
+	go func() { answered <- call(interrupt(c, sc.script, n, stand)) }()
+	standing := stands(t, server, answered)
+	if !standing {
+		want = s.snapshot()
+	}
+	server.Kill()
+	if standing {
+		if err := <-answered; err == nil && sc.script != "signal" { // whose caller does not wait for it
+			t.Errorf("step %d: a script that was killed has answered", n)
+		}
+	}
+	server.Start()
+	c.Close()
+	s.c = server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
+	if got := s.snapshot(); got != want {
+		t.Errorf("step %d, standing=%v: stored after the restart is\n%s\nand was before\n%s", n, standing, got, want)
+	}
+	if standing {
+		if err := call(s.c); err != nil {
+			t.Errorf("step %d: the repeated call: %v", n, err)
+		}
+	}
+	if sc.after != nil {
+		sc.after(s)
+	}
+	s.settle()
+	if debts, left := s.broken(true); len(debts) > 0 || left != "" {
+		t.Errorf("step %d, standing=%v: %s %s", n, standing, strings.Join(debts, "; "), left)
+	}
+	return standing
+}
+
+// stands returns when the server says that a script keeps it busy, or that call was answered: false then.
+func stands(t *testing.T, server *redistest.Server, answered chan error) bool {
+	probe := server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
+	defer probe.Close()
+	standing := false
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		err := probe.Do(ctx, probe.B().Ping().Build()).Error()
+		if err != nil && strings.HasPrefix(err.Error(), "BUSY") {
+			standing = true
+			return true, ""
+		}
+		select {
+		case err := <-answered:
+			if err != nil {
+				t.Fatalf("the call that was not interrupted: %v", err)
+			}
+			return true, ""
+		default:
+			return false, fmt.Sprintf("the server answers %v", err)
+		}
+	})
+	return standing
+}

@@ -1,0 +1,142 @@
+package crashpoint
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const scriptDir = "../../lua"
+
+// site is one place in the text of a script at which a command is sent.
+type site struct {
+	file string // "retry" or "lib/exit"
+	line string
+	n    int // among the file's
+}
+
+func (s site) String() string { return fmt.Sprintf("%s: %s", s.file, s.line) }
+
+var (
+	sitePattern = regexp.MustCompile(`redis\.(p?call)\(`)
+	usesPattern = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
+)
+
+// scriptNames returns every script there is.
+func scriptNames() []string {
+	files, err := filepath.Glob(filepath.Join(scriptDir, "*.lua"))
+	if err != nil || len(files) == 0 {
+		panic(fmt.Sprintf("no scripts in %s: %v", scriptDir, err))
+	}
+	names := make([]string, len(files))
+	for i, file := range files {
+		names[i] = strings.TrimSuffix(filepath.Base(file), ".lua")
+	}
+	return names
+}
+
+// sitesOf lists the sites of a script in the order of its text, those of the files it uses first.
+func sitesOf(t testing.TB, name string) []site {
+	read := func(file string) string {
+		text, err := os.ReadFile(filepath.Join(scriptDir, file+".lua"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	var files []string
+	for _, lib := range strings.Fields(usesPattern.FindStringSubmatch(read(name))[1]) {
+		files = append(files, "lib/"+lib)
+	}
+	var sites []site
+	for _, file := range append(files, name) {
+		n := 0
+		for line := range strings.Lines(read(file)) {
+			line = strings.TrimSpace(line)
+			if strings.HasPrefix(line, "--") {
+				continue
+			}
+			for range sitePattern.FindAllString(line, -1) {
+				sites = append(sites, site{file, line, n})
+				n++
+			}
+		}
+	}
+	return sites
+}
+
+// preamble puts itself between a script and the server: it counts commands, and at one of them does what the test asks for. What it
+// reached is kept under a key of its own, unless the server dies there.
+const preamble = `local redis = (function(server)
+  local writes = {XADD = true, XDEL = true, XTRIM = true, XACK = true, XCLAIM = true, XAUTOCLAIM = true, XGROUP = true, ZADD = true,
+    ZREM = true, ZREMRANGEBYSCORE = true, HSET = true, HSETNX = true, HDEL = true}
+  local calls, wrote = 0, 'clean'
+  local function reached(site, how, command)
+    calls = calls + 1
+    if calls ~= %d then
+      if writes[command] then wrote = 'dirty' end
+      return false
+    end
+    %s
+    return true
+  end
+  local refusal = {err = 'ERR refused by the test'}
+  return {
+    error_reply = server.error_reply,
+    call = function(site, ...)
+      if reached(site, 'call', ...) then error(refusal) end
+      return server.call(...)
+    end,
+    pcall = function(site, ...)
+      if reached(site, 'pcall', ...) then return refusal end
+      return server.pcall(...)
+    end,
+  }
+end)(redis)
+`
+
+const (
+	// refuse leaves a note of where it was, and lets the command fail.
+	refuse = `server.call('SET', '%s', site .. ' ' .. wrote .. ' ' .. how .. ' ' .. command)`
+	// stand keeps the server busy for some seconds at the most; it is killed long before.
+	stand = `for i = 1, 500000000 do end`
+)
+
+// interruption is a client that runs one script with a preamble. Everything else passes.
+type interruption struct {
+	rueidis.Client
+	sha, text string
+}
+
+func interrupt(c rueidis.Client, name string, step int, action string) *interruption {
+	source := lua.Source(name)
+	n := 0
+	numbered := sitePattern.ReplaceAllStringFunc(source, func(found string) string {
+		n++
+		return fmt.Sprintf("%s%d, ", found, n-1)
+	})
+	return &interruption{Client: c, sha: shaOf(source), text: fmt.Sprintf(preamble, step, action) + numbered}
+}
+
+func shaOf(text string) string {
+	sum := sha1.Sum([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+func (i *interruption) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	words := cmd.Commands()
+	if words[0] != "EVALSHA" || words[1] != i.sha {
+		return i.Client.Do(ctx, cmd)
+	}
+	return i.Client.Do(ctx, i.Client.B().Arbitrary("EVAL", i.text).Args(words[2:]...).Build())
+}

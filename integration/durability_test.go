@@ -1,0 +1,241 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// clientWith returns a client of its own durability on the stack's server.
+func (s *stack) clientWith(d bridge.Durability) (*bridge.Client, error) {
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, Logger: s.log, Durability: d})
+	if err == nil {
+		s.t.Cleanup(func() { c.Close() })
+	}
+	return c, err
+}
+
+func (s *stack) mustClientWith(d bridge.Durability) *bridge.Client {
+	s.t.Helper()
+	c, err := s.clientWith(d)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// scheduled sends n messages for tomorrow, at the same time, and returns what each call answered.
+func (s *stack) scheduled(c *bridge.Client, id string, n int) (errs []error) {
+	errs = make([]error, n)
+	var calls sync.WaitGroup
+	for i := range n {
+		calls.Go(func() {
+			_, errs[i] = c.Schedule(context.Background(), s.queue, nil, bridge.WithID(fmt.Sprint(id, i)), bridge.In(24*time.Hour))
+		})
+	}
+	calls.Wait()
+	return errs
+}
+
+func (s *stack) mustSchedule(c *bridge.Client, id string, n int) {
+	s.t.Helper()
+	if err := errors.Join(s.scheduled(c, id, n)...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// there counts those of the n messages that are scheduled on the server at the stack's connection.
+func (s *stack) there(id string, n int) (found int) {
+	s.t.Helper()
+	for i := range n {
+		if err := s.raw("ZSCORE", s.keys().Due, fmt.Sprint(id, i)).Error(); err == nil {
+			found++
+		}
+	}
+	return found
+}
+
+// A power failure takes what the append-only file had not on disk: of messages that were only accepted, all since the last second.
+// Fsynced ones are there. A server that would confirm what is not on disk yet is refused: it must write each time (appendfsync always).
+func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
+	t.Parallel()
+	ran := 0
+	for _, image := range redistest.Images() {
+		if image == "redis:7.0" {
+			continue // does not know WAITAOF: see TestDurabilityThatTheServerCannotGiveIsRefusedAtTheStart
+		}
+		server, ok := redistest.OwnOn(t, image, "--appendfsync", "everysec")
+		if !ok {
+			t.Logf("not run on %s: no such image in a local Docker engine", image)
+			continue
+		}
+		ran++
+		t.Run(server.Name(), func(t *testing.T) {
+			s := newStack(t, server)
+			if server.Valkey() {
+				if _, err := s.clientWith(bridge.Fsynced); !errors.Is(err, bridge.ErrUnsupported) || !strings.Contains(err.Error(), "everysec") {
+					t.Errorf("Fsynced with appendfsync everysec: %v", err)
+				}
+				s.raw("CONFIG", "SET", "appendfsync", "always")
+			}
+			impatient := bridge.Fsynced
+			impatient.Timeout = 50 * time.Millisecond
+			fsynced, late := s.mustClientWith(bridge.Fsynced), s.mustClientWith(impatient)
+			s.mustSchedule(fsynced, "kept", 50)
+			s.raw("CONFIG", "SET", "appendfsync", "no") // from here on nothing is brought to disk
+			s.mustSchedule(s.client, "accepted", 50)
+
+			err := s.scheduled(late, "late", 1)[0]
+			var not *bridge.NotDurableError
+			if !errors.As(err, &not) || not.Fsynced || !errors.Is(err, bridge.ErrNotDurable) || errors.Is(err, bridge.ErrUncertain) {
+				t.Errorf("Schedule without a disk: %v", err)
+			}
+			if s.there("late", 1) != 1 {
+				t.Error("a message that is not durable is not stored")
+			}
+			server.CutPower()
+			server.Start()
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+				_, err := s.raw("PING").ToString()
+				return err == nil, fmt.Sprint(err)
+			})
+			kept, accepted := s.there("kept", 50), s.there("accepted", 50)
+			t.Logf("after the power failure: fsynced %d of 50, accepted %d of 50", kept, accepted)
+			if kept != 50 {
+				t.Errorf("%d of 50 fsynced messages survived", kept)
+			}
+			if accepted != 0 {
+				t.Errorf("%d of 50 accepted messages survived: the failure was none", accepted)
+			}
+		})
+	}
+	if ran == 0 {
+		t.Log("no server here knows WAITAOF, and none lost its power")
+	}
+}
+
+// The master dies before its replica has received what it accepted. What was replicated is there, also when the server had forgotten
+// the script, so that the write took two requests.
+func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
+	t.Parallel()
+	master, replica := redistest.Own(t), redistest.Own(t)
+	s, other := newStack(t, master), newStack(t, replica)
+	other.prefix, other.queue = s.prefix, s.queue
+	link := master.Proxy(t) // what a paused replica had in its socket it would still read
+	host, port, err := net.SplitHostPort(link.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.raw("REPLICAOF", host, port).Error(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		n := s.number("WAIT", "1", "100")
+		return n == 1, "the replica is not there"
+	})
+	patient := bridge.Replicated(1)
+	patient.Timeout = 30 * time.Second
+	replicated := s.mustClientWith(patient)
+
+	link.Stall(true)
+	for _, flush := range []bool{false, true} {
+		if flush {
+			s.raw("SCRIPT", "FLUSH")
+		}
+		late := bridge.Replicated(1)
+		late.Timeout = 50 * time.Millisecond
+		id := fmt.Sprint("late", flush)
+		err := s.scheduled(s.mustClientWith(late), id, 1)[0]
+		var not *bridge.NotDurableError
+		if !errors.As(err, &not) || not.Replicas != 0 || not.Want.Replicas != 1 {
+			t.Errorf("Schedule with the only replica away: %v", err)
+		}
+		if s.there(id, 1) != 1 {
+			t.Error("a message that is not durable is not stored")
+		}
+		if err := s.mustClientWith(late).Cancel(context.Background(), s.queue, id+"0"); !errors.Is(err, bridge.ErrNotDurable) {
+			t.Errorf("Cancel with the only replica away: %v", err)
+		}
+	}
+	waiting := make(chan []error, 1)
+	go func() { waiting <- s.scheduled(replicated, "kept", 200) }()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.there("kept", 200) > 0, "no commit stored" }) // the others wait for it
+	select {
+	case errs := <-waiting:
+		t.Errorf("Schedule did not wait for the replica: %v", errors.Join(errs...))
+	default:
+	}
+	link.Stall(false)
+	if err := errors.Join(<-waiting...); err != nil {
+		t.Error(err)
+	}
+	link.Stall(true)
+	s.mustSchedule(s.client, "accepted", 50)
+	master.Kill()
+	if err := other.raw("REPLICAOF", "NO", "ONE").Error(); err != nil {
+		t.Fatal(err)
+	}
+	kept, accepted := other.there("kept", 200), other.there("accepted", 50)
+	t.Logf("on the replica: replicated %d of 200, accepted %d of 50", kept, accepted)
+	if kept != 200 {
+		t.Errorf("%d of 200 replicated messages survived", kept)
+	}
+	if accepted != 0 {
+		t.Errorf("%d of 50 accepted messages survived: the failure was none", accepted)
+	}
+}
+
+// A level that the server cannot give is refused at the start, and says why. One that it cannot give now is an error of the call.
+func TestDurabilityThatTheServerCannotGiveIsRefusedAtTheStart(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		s := newStack(t, server) // without an append-only file; Redis 7.0 does not even know the command
+		if _, err := s.clientWith(bridge.Fsynced); !errors.Is(err, bridge.ErrUnsupported) {
+			t.Errorf("Fsynced: %v", err)
+		}
+		for _, d := range []bridge.Durability{bridge.Replicated(-1), bridge.Replicated(1000), {Timeout: -time.Second}, {Timeout: time.Hour}} {
+			if _, err := s.clientWith(d); !errors.Is(err, bridge.ErrInvalid) {
+				t.Errorf("%s: %v", d, err)
+			}
+		}
+		alone := bridge.Replicated(1)
+		alone.Timeout = 10 * time.Millisecond
+		c := s.mustClientWith(alone)
+		receipt, err := c.Schedule(context.Background(), s.queue, nil, bridge.WithID("m"), bridge.In(time.Hour))
+		if !errors.Is(err, bridge.ErrNotDurable) || receipt.ID != "m" || receipt.Due.IsZero() {
+			t.Errorf("Replicated(1) without a replica: %+v, %v", receipt, err)
+		}
+		_, err = c.Schedule(context.Background(), s.queue, nil, bridge.WithID("m"), bridge.In(time.Hour))
+		if !errors.Is(err, bridge.ErrDuplicate) || !errors.Is(err, bridge.ErrNotDurable) {
+			t.Errorf("again: %v", err)
+		}
+	})
+}
+
+// Calls made at the same time wait together: there are as many WAITs as commits.
+func TestDurabilityIsPaidOncePerCommit(t *testing.T) {
+	t.Parallel()
+	master := redistest.Own(t)
+	s := newStack(t, master)
+	alone := bridge.Replicated(1)
+	alone.Timeout = 20 * time.Millisecond
+	const n = 500
+	c := s.mustClientWith(alone)
+	before := master.Calls(t)["wait"]
+	for _, err := range s.scheduled(c, "m", n) {
+		if !errors.Is(err, bridge.ErrNotDurable) {
+			t.Fatal(err)
+		}
+	}
+	if waits := master.Calls(t)["wait"] - before; waits < 2 || waits > n/10 {
+		t.Errorf("%d WAITs for %d messages", waits, n)
+	}
+}

@@ -1,0 +1,162 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// logLines keeps log records of Info and above.
+type logLines struct {
+	mu      sync.Mutex
+	records []logLine
+}
+
+type logLine struct {
+	message, about string // about: who says it, by the attributes of its logger
+	why            string
+}
+
+func newLogLines() *logLines { return &logLines{} }
+
+func (l *logLines) logger() *slog.Logger { return slog.New(&logHandler{lines: l}) }
+
+func (l *logLines) count(message string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.records {
+		if r.message == message {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out strings.Builder
+	for _, r := range l.records {
+		fmt.Fprintln(&out, r.about, r.message, r.why)
+	}
+	return out.String()
+}
+
+type logHandler struct {
+	lines *logLines
+	about string
+}
+
+func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo
+}
+
+func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
+	line := logLine{message: r.Message, about: h.about}
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "error" {
+			line.why = a.Value.String()
+		}
+		return true
+	})
+	h.lines.mu.Lock()
+	defer h.lines.mu.Unlock()
+	h.lines.records = append(h.lines.records, line)
+	return nil
+}
+
+func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	about := h.about
+	for _, a := range attrs {
+		about += a.String() + " "
+	}
+	return &logHandler{lines: h.lines, about: about}
+}
+
+func (h *logHandler) WithGroup(string) slog.Handler { return h }
+
+// wantLog holds the log against the number of times something broke: a part says at most once for each that it is failing, and as often that it
+// works again, which is its last word. Parts is how many share a name in the log: two bridges, or two workers.
+func (n *network) wantLog(faults, parts int) {
+	n.t.Helper()
+	var failing, working map[string]int
+	redistest.Eventually(n.t, 15*time.Second, func() (bool, string) { // a part that waits in a read says it afterwards
+		failing, working = n.log.changes()
+		for part := range failing {
+			if working[part] == 0 {
+				return false, part + " does not say that it works again"
+			}
+		}
+		return true, ""
+	})
+	for part, lines := range failing {
+		if most := faults * parts; lines > most || working[part] > most {
+			n.t.Errorf("%s: %d lines that it is failing, %d that it works again, for %d faults", part, lines, working[part], faults)
+		}
+	}
+}
+
+// changes counts, for each part, the lines that it is failing and that it works again.
+func (l *logLines) changes() (failing, working map[string]int) {
+	failing, working = map[string]int{}, map[string]int{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.records {
+		switch {
+		case strings.Contains(r.message, " is failing"):
+			part, _, _ := strings.Cut(r.message, " is failing")
+			failing[r.about+part]++
+		case strings.HasSuffix(r.message, " works again"), strings.HasSuffix(r.message, " is working again"):
+			part, _, _ := strings.Cut(strings.Replace(r.message, " is working", " works", 1), " works again")
+			working[r.about+part]++
+		}
+	}
+	return failing, working
+}
+
+// label marks this goroutine, and all that it starts, as the test's.
+func label(t *testing.T) {
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("network", t.Name())))
+}
+
+// goroutines counts those that bear the label of the test.
+func goroutines(t testing.TB) (n int) {
+	t.Helper()
+	var profile bytes.Buffer
+	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for line := range strings.Lines(profile.String()) {
+		if first, _, ok := strings.Cut(line, " @"); ok {
+			count, _ = strconv.Atoi(first)
+		} else if strings.HasPrefix(line, "# labels:") && strings.Contains(line, strconv.Quote(t.Name())) {
+			n += count
+		}
+	}
+	return n
+}
+
+// wantGoroutines waits until no more run than before the faults, but for the few that the client library keeps for connections it has made
+// since: far fewer than there were faults.
+func (n *network) wantGoroutines() {
+	n.t.Helper()
+	if n.base == 0 {
+		return // a test of one fault
+	}
+	now := 0
+	defer func() { n.t.Logf("goroutines: %d before the faults, %d after", n.base, now) }()
+	redistest.Eventually(n.t, 15*time.Second, func() (bool, string) {
+		now = goroutines(n.t)
+		return now <= n.base+8, fmt.Sprintf("%d goroutines, and %d before the faults", now, n.base)
+	})
+}

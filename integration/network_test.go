@@ -1,0 +1,366 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// Faults of the network, and of a server that is still there. Each test ends in its ledger, counts the log lines of each part, and looks
+// whether goroutines pile up.
+
+// Connections that are cut before a request gets through, after it was executed, and in the middle of its reply: nothing is lost, nothing is
+// scheduled twice, and no delivery counts as failed, because what a cut connection kept from a worker is taken up by the same worker.
+func TestCutConnectionsLoseNothing(t *testing.T) {
+	for name, cut := range map[string]struct {
+		arm  func(p *redistest.Proxy, commands ...string)
+		done func(p *redistest.Proxy) int
+	}{
+		"before the write":         {func(p *redistest.Proxy, c ...string) { p.CutBeforeForward(1, c...) }, (*redistest.Proxy).Drops},
+		"after the write":          {func(p *redistest.Proxy, c ...string) { p.CutAfterForward(1, c...) }, (*redistest.Proxy).Cuts},
+		"in the middle of a reply": {func(p *redistest.Proxy, c ...string) { p.CutMidReply(1, c...) }, (*redistest.Proxy).Tears},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNetwork(t, redistest.Shared(t))
+			n.groups("g")
+			policy := quick()
+			policy.VisibilityTimeout = time.Minute // what the reclaimer had to heal would be missing at the end
+			n.far.bridge(policy)
+			n.far.bridge(policy)
+			var again atomic.Int64
+			n.far.worker("g", 20, func(_ context.Context, m *bridge.Message) error {
+				if m.Attempt > 1 {
+					again.Add(1)
+				}
+				return nil
+			})
+			n.warm("g")
+			stop := n.produce()
+			const cuts = 20
+			commands := [][]string{{"EVALSHA"}, {"XREADGROUP"}, {"EVALSHA", "XREADGROUP", "XREAD"}}
+			for i := range cuts {
+				before := cut.done(n.proxy)
+				cut.arm(n.proxy, commands[i%len(commands)]...)
+				redistest.Eventually(t, 20*time.Second, func() (bool, string) { return cut.done(n.proxy) > before, "nothing to cut" })
+			}
+			stop()
+			result := n.settled(30*time.Second, "g")
+			if again.Load() > 0 || result.Duplicated > 0 {
+				t.Errorf("%d later attempts, %d delivered again", again.Load(), result.Duplicated)
+			}
+			n.wantLog(cuts, 2)
+			n.wantGoroutines()
+		})
+	}
+}
+
+// A network that is slow in both directions delays, and no more: nothing counts as a failure.
+func TestSlowNetworkOnlyDelays(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Shared(t))
+	n.groups("g")
+	n.far.bridge(quick())
+	n.far.worker("g", 20, nil)
+	n.warm("g")
+	stop := n.produce()
+	for _, delay := range []time.Duration{5, 60, 20} {
+		n.proxy.Slow(delay * time.Millisecond)
+		sent := n.ledger.Summary("g").Sent
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return n.ledger.Summary("g").Sent > sent+20, "the producer does not get on" })
+	}
+	stop()
+	if result := n.settled(30*time.Second, "g"); result.Duplicated > 0 {
+		t.Errorf("%d delivered again", result.Duplicated)
+	}
+	n.wantLog(0, 1)
+	n.wantGoroutines()
+}
+
+// Nothing can be reached for a while, and every part tries again and again: each says so once, and once that it is back.
+func TestRefusedConnectionsAreReportedOnce(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Shared(t))
+	n.groups("g")
+	n.far.bridge(quick())
+	n.far.worker("g", 20, nil)
+	n.warm("g")
+	n.proxy.Refuse(true)
+	n.proxy.CutAll()
+	<-time.After(2 * time.Second) // long enough for many tries
+	n.proxy.Refuse(false)
+	n.schedule(100, "after-", within(time.Second))
+	n.settled(30*time.Second, "g")
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return n.log.count("worker is working again") == 1 && n.log.count("heartbeat works again") == 1, "not all say that they are back"
+	})
+	n.wantLog(1, 1)
+	n.wantGoroutines()
+}
+
+// A network that swallows everything for longer than the visibility timeout, for workers and bridges alike: handlers are told, and since
+// nobody could see that they were cut off, it is no attempt: with one attempt allowed, there is no dead letter.
+func TestHalfOpenNetworkTellsHandlersAndBurnsNoAttempt(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Shared(t))
+	n.groups("g")
+	policy := quick()
+	policy.MaxAttempts = 1
+	n.far.bridge(policy)
+	const held = 10
+	var running, told atomic.Int64
+	n.far.worker("g", held, func(ctx context.Context, m *bridge.Message) error {
+		if running.Add(1) > held {
+			return nil
+		}
+		<-ctx.Done()
+		if errors.Is(context.Cause(ctx), bridge.ErrUnreachable) {
+			told.Add(1)
+		}
+		return context.Cause(ctx)
+	})
+	n.schedule(held, "m", within(0))
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return running.Load() == held, fmt.Sprint(running.Load(), " run") })
+	n.proxy.Stall(true)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return told.Load() == held, fmt.Sprint(told.Load(), " were told") })
+	n.proxy.Stall(false)
+	n.schedule(100, "after", within(time.Second))
+	n.settled(30*time.Second, "g")
+	if dead := n.number("XLEN", n.keys().Dead); dead != 0 {
+		t.Errorf("%d dead letters after a dead network", dead)
+	}
+	n.wantLog(1, 1)
+	n.wantGoroutines()
+}
+
+// A worker that alone is cut off: its handlers are told, its entries go to another one, each for the price of one attempt, and what it says
+// when it is back has no effect.
+func TestWorkerBehindHalfOpenNetworkLosesItsDeliveries(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Shared(t))
+	n.groups("g")
+	n.bridge(quick())
+	const held = 10
+	var running, told, most atomic.Int64
+	n.far.worker("g", held, func(ctx context.Context, m *bridge.Message) error {
+		if running.Add(1) > held {
+			return nil
+		}
+		<-ctx.Done()
+		if errors.Is(context.Cause(ctx), bridge.ErrUnreachable) {
+			told.Add(1)
+		}
+		return context.Cause(ctx)
+	})
+	n.schedule(held, "m", within(0))
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return running.Load() == held, fmt.Sprint(running.Load(), " run") })
+	n.proxy.Stall(true)
+	n.worker("g", held, func(_ context.Context, m *bridge.Message) error {
+		most.Store(max(most.Load(), int64(m.Attempt)))
+		return nil
+	})
+	n.schedule(100, "meanwhile", within(time.Second))
+	result := n.settled(30*time.Second, "g")
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return told.Load() == held, fmt.Sprint(told.Load(), " were told") })
+	n.proxy.Stall(false)
+	n.schedule(100, "after", within(time.Second))
+	n.settled(30*time.Second, "g")
+	if most.Load() != 2 || result.Duplicated < held {
+		t.Errorf("attempt %d, %d delivered again; want attempt 2 of each of %d", most.Load(), result.Duplicated, held)
+	}
+	n.wantLog(1, 1)
+	n.wantGoroutines()
+}
+
+// Every connection is killed by the server, again and again.
+func TestKilledConnectionsLoseNothing(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Own(t))
+	n.groups("a", "b")
+	n.bridge(quick())
+	n.bridge(quick())
+	n.worker("a", 20, nil)
+	n.worker("b", 20, nil)
+	n.warm("a", "b")
+	stop := n.produce()
+	const kills = 40
+	for i := range kills {
+		sent := n.ledger.Summary("a").Sent
+		if _, err := n.admin.Do(context.Background(), n.admin.B().Arbitrary("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Build()).AsInt64(); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return n.ledger.Summary("a").Sent > sent, fmt.Sprintf("kill %d: the producer does not get on", i)
+		})
+	}
+	stop()
+	n.settled(40*time.Second, "a", "b")
+	n.wantLog(kills, 2)
+	n.wantGoroutines()
+}
+
+// CLIENT PAUSE, of writes and of everything, for longer than the visibility timeout. (No client is unblocked meanwhile: that ends servers.)
+func TestPausedClientsLoseNothing(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Own(t))
+	n.groups("g")
+	n.bridge(quick())
+	n.worker("g", 20, nil)
+	n.warm("g")
+	stop := n.produce()
+	for _, what := range []string{"WRITE", "ALL", "WRITE"} {
+		sent := n.ledger.Summary("g").Sent
+		if err := n.raw("CLIENT", "PAUSE", "1500", what).Error(); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return n.ledger.Summary("g").Sent > sent+30, "the producer does not get on after PAUSE " + what
+		})
+	}
+	stop()
+	n.settled(30*time.Second, "g")
+	n.wantLog(3, 1)
+	n.wantGoroutines()
+}
+
+// SCRIPT FLUSH under load is noticed by nobody.
+func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Own(t))
+	n.groups("g")
+	n.bridge(quick())
+	n.worker("g", 20, nil)
+	n.warm("g")
+	stop := n.produce()
+	for range 100 {
+		sent := n.ledger.Summary("g").Sent
+		if err := n.raw("SCRIPT", "FLUSH").Error(); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return n.ledger.Summary("g").Sent > sent, "the producer does not get on" })
+	}
+	stop()
+	if result := n.settled(30*time.Second, "g"); result.Duplicated > 0 {
+		t.Errorf("%d delivered again", result.Duplicated)
+	}
+	n.wantLog(0, 1)
+	n.wantGoroutines()
+}
+
+const groupLost = "consumer group was lost: created again at 0"
+
+// XGROUP DESTROY under load: the group is created again at 0, whoever of its workers sees it first, with one log line per loss. What was
+// pending is delivered again; nothing is lost.
+func TestDestroyedGroupIsCreatedAgain(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Shared(t))
+	n.groups("g")
+	n.bridge(quick())
+	n.worker("g", 20, nil)
+	n.worker("g", 20, nil)
+	n.warm("g")
+	stop := n.produce()
+	const losses = 8
+	for i := range losses {
+		sent := n.ledger.Summary("g").Sent
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return n.ledger.Summary("g").Sent > sent+20, "the producer does not get on" })
+		if n.number("XGROUP", "DESTROY", n.keys().Stream, "g") != 1 {
+			t.Fatalf("loss %d: no such group", i)
+		}
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return n.log.count(groupLost) == i+1, fmt.Sprintf("loss %d: %d log lines", i, n.log.count(groupLost))
+		})
+	}
+	stop()
+	n.settled(30*time.Second, "g")
+	if lines := n.log.count(groupLost); lines != losses {
+		t.Errorf("%d log lines for %d losses", lines, losses)
+	}
+	n.wantLog(0, 1)
+	n.wantGoroutines()
+}
+
+// DEL of the stream under load. The command itself destroys what was ready or pending; these messages are named here by a look in the same
+// transaction. Everything else is delivered, before and after.
+func TestDeletedStreamLosesOnlyWhatItHeld(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Shared(t))
+	n.groups("g")
+	n.bridge(quick())
+	n.worker("g", 20, func(context.Context, *bridge.Message) error {
+		<-time.After(10 * time.Millisecond) // work, so that the commands hit entries
+		return nil
+	})
+	n.warm("g")
+	stop := n.produce()
+	destroyed := map[string]bool{}
+	const losses = 8
+	for i := range losses {
+		sent := n.ledger.Summary("g").Sent
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return n.ledger.Summary("g").Sent > sent+20, "the producer does not get on" })
+		for _, id := range n.deleteStream() {
+			destroyed[id] = true
+		}
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return n.log.count(groupLost) == i+1, fmt.Sprintf("loss %d: %d log lines", i, n.log.count(groupLost))
+		})
+	}
+	stop()
+	var missing []string
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		missing = n.ledger.Missing("g", 1<<20)
+		if lost := slices.DeleteFunc(slices.Clone(missing), func(id string) bool { return destroyed[id] }); len(lost) > 0 {
+			return false, fmt.Sprintf("lost, and not by the command: %q", lost[:min(10, len(lost))])
+		}
+		return n.empty("g")
+	})
+	result := n.ledger.Summary("g")
+	t.Logf("%s; destroyed by the commands: %d of %d entries they hit", result, len(missing), len(destroyed))
+	if result.Early > 0 || result.Unexpected > 0 {
+		t.Error(result)
+	}
+	n.wantLog(0, 1)
+	n.wantGoroutines()
+}
+
+// Memory is full and free again in turns, under load: what is refused is refused whole, and nothing but the producer notices.
+func TestMemoryFullAndRelievedUnderLoad(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, redistest.Own(t, "--maxmemory-policy", "noeviction"))
+	n.groups("g")
+	n.bridge(quick())
+	var calls atomic.Int64
+	n.worker("g", 20, func(context.Context, *bridge.Message) error {
+		if calls.Add(1)%20 == 0 {
+			return errors.New("every twentieth fails")
+		}
+		return nil
+	})
+	n.warm("g")
+	stop := n.produce()
+	for range 4 {
+		for _, limit := range []string{"1mb", "0"} {
+			if err := n.raw("CONFIG", "SET", "maxmemory", limit).Error(); err != nil {
+				t.Fatal(err)
+			}
+			refused, sent := n.refused.Load(), n.ledger.Summary("g").Sent
+			redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+				if limit == "0" {
+					return n.ledger.Summary("g").Sent > sent+20, "nothing is accepted"
+				}
+				return n.refused.Load() > refused+20, "nothing is refused"
+			})
+		}
+	}
+	stop()
+	n.settled(30*time.Second, "g")
+	n.wantLog(0, 1)
+	n.wantGoroutines()
+}
