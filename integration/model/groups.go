@@ -1,0 +1,312 @@
+package model
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// The groups' side of a queue: from ready to pending, out of the pending list, and when an entry may go.
+
+// EnsureGroup creates a group at the beginning of the stream.
+func (q *Queue) EnsureGroup(group string) (created bool) {
+	if _, ok := q.Groups[group]; ok {
+		return false
+	}
+	q.Groups[group] = Group{"0-0", map[string]Pending{}}
+	return true
+}
+
+// Read is XREADGROUP: ready → pending.
+func (q *Queue) Read(group, consumer string, count int) []string {
+	g, ok := q.Groups[group]
+	if !ok {
+		return nil
+	}
+	var given []string
+	for _, e := range q.Stream {
+		if less(g.Last, e.ID) && len(given) < count {
+			g.Last = e.ID
+			g.Pending[e.ID] = Pending{Consumer: consumer, Deliveries: 1}
+			given = append(given, e.ID)
+		}
+	}
+	q.Groups[group] = g
+	return given
+}
+
+// ReadHistory is XREADGROUP from 0: a delivery again, of what the consumer holds and is not lost.
+func (q *Queue) ReadHistory(group, consumer string, count int) {
+	pending := q.Groups[group].Pending
+	for _, id := range slices.SortedFunc(maps.Keys(pending), compareIDs) {
+		if p := pending[id]; p.Consumer == consumer && count > 0 {
+			count--
+			if q.entry(id) != nil {
+				pending[id] = Pending{consumer, p.Deliveries + 1, false}
+			}
+		}
+	}
+}
+
+// Ack: pending → acknowledged, and the entry goes when no group needs it. A delivered message ID is compared first.
+func (q *Queue) Ack(group string, held []lua.Held) []bool {
+	done := make([]bool, len(held))
+	for i, h := range held {
+		e := q.entry(h.Entry)
+		_, pending := q.Groups[group].Pending[h.Entry]
+		done[i] = pending && (e == nil || h.ID == "" || h.ID == e.messageID())
+		if done[i] {
+			delete(q.Groups[group].Pending, h.Entry)
+		}
+	}
+	for i, h := range held {
+		if done[i] {
+			q.free(h.Entry)
+		}
+	}
+	return done
+}
+
+// Retry: pending → scheduled `for` the group, or dead; or back to scheduled with the same attempt (release).
+func (q *Queue) Retry(group string, policy lua.Attempts, failures []lua.Failure) []lua.Outcome {
+	outcomes := make([]lua.Outcome, len(failures))
+	for i, f := range failures {
+		outcomes[i] = q.leave(group, policy, f, 0)
+	}
+	for i, f := range failures {
+		if outcomes[i] != lua.Lost {
+			q.free(f.Entry)
+		}
+	}
+	return outcomes
+}
+
+// Reclaim: idle pending → as retry; deliveries that the server counted beyond the first are failed attempts, too. An entry whose body
+// is lost is not waited for. Up to which entry one call gets (until, "" = the end) is for the server to say, but it may stop only after
+// limit entries or maxBytes, and takes whatever it passes.
+func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
+	if !a.NotAfter.IsZero() && q.Now > a.NotAfter.UnixMilli() {
+		return lua.Reclaimed{Cursor: a.Cursor} // the clock was stepped: idle times mean nothing
+	}
+	r := lua.Reclaimed{}
+	seen, taken, bytes := 0, 0, 0
+	text := "visibility timeout: not acknowledged within " + decimal(a.MinIdle.Milliseconds()) + " ms"
+	for _, id := range slices.SortedFunc(maps.Keys(q.Groups[a.Group].Pending), compareIDs) {
+		if less(id, a.Cursor) {
+			continue
+		}
+		full := taken == a.Limit || bytes >= a.MaxBytes
+		if full || id == until && seen >= a.Limit {
+			r.Cursor = id
+			break
+		}
+		seen++
+		p, e := q.Groups[a.Group].Pending[id], q.entry(id)
+		if e != nil && !p.Idle && a.MinIdle > 0 {
+			continue
+		}
+		failure := lua.Failure{Held: lua.Held{Entry: id}, Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonVisibilityTimeout, Error: text}
+		switch q.leave(a.Group, a.Attempts, failure, p.Deliveries-1) {
+		case lua.Retried:
+			r.Retried++
+		case lua.Buried:
+			r.Buried++
+		case lua.Skipped:
+			r.Skipped++
+		}
+		taken++
+		if e != nil {
+			bytes += e.size()
+		}
+		q.free(id)
+	}
+	return r
+}
+
+// Extend: pending → pending, not idle any more, if it is this consumer's. A body that turns out to be lost becomes a dead letter.
+func (q *Queue) Extend(group, consumer string, held []lua.Held) []bool {
+	done := make([]bool, len(held))
+	for i, h := range held {
+		p, pending := q.Groups[group].Pending[h.Entry]
+		if !pending || p.Consumer != consumer {
+			continue
+		}
+		if q.entry(h.Entry) == nil {
+			q.leave(group, lua.Attempts{}, lua.Failure{Held: h}, 0)
+			continue
+		}
+		p.Idle = false
+		q.Groups[group].Pending[h.Entry] = p
+		done[i] = true
+	}
+	return done
+}
+
+// leave is the way out of a pending list for whatever is not acknowledged. burnt are failed attempts that the entry does not tell of.
+func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt int) lua.Outcome {
+	pending := q.Groups[group].Pending
+	if _, ok := pending[how.Entry]; !ok {
+		return lua.Lost
+	}
+	e := q.entry(how.Entry)
+	if e == nil {
+		delete(pending, how.Entry)
+		id := how.ID
+		if id == "" {
+			id = how.Entry
+		}
+		q.bury(fields{lua.FieldID: id}, group, how.Entry, lua.ReasonBodyLost, anyText)
+		return lua.Buried
+	}
+	if to := e.Fields[lua.FieldFor]; to != "" && to != group {
+		delete(pending, how.Entry)
+		return lua.Skipped
+	}
+	id := e.messageID()
+	if how.ID != "" && how.ID != id {
+		return lua.Lost
+	}
+	delete(pending, how.Entry)
+
+	f := maps.Clone(e.Fields)
+	delete(f, lua.FieldFor)
+	attempt, limit, ok := attemptsOf(e, policy)
+	if !ok || !usableID(id) {
+		q.bury(f, group, how.Entry, lua.ReasonMalformed, anyText)
+		return lua.Buried
+	}
+	if how.Error != "" {
+		f[lua.FieldError] = how.Error
+	}
+	f[lua.FieldID] = id
+	failed := attempt + burnt
+	if how.Action == lua.ActionDead || how.Action == lua.ActionRetry && failed >= limit {
+		f[lua.FieldAttempt] = decimal(int64(failed))
+		q.bury(f, group, how.Entry, how.Reason, f[lua.FieldError])
+		return lua.Buried
+	}
+
+	due, following, outcome := q.Now, attempt, lua.Released
+	if how.Action == lua.ActionRetry {
+		delay := how.Delay
+		if delay < 0 {
+			delay = policy.Delays[min(failed, len(policy.Delays))-1]
+		}
+		due, following, outcome = q.Now+delay.Milliseconds(), failed+1, lua.Retried
+	}
+	meta := fields{}
+	for name, value := range f {
+		if name != lua.FieldPayload && name != lua.FieldDue {
+			keep(meta, name, value)
+		}
+	}
+	meta[lua.FieldAttempt], meta[lua.FieldFor] = decimal(int64(following)), group
+	q.again(id, group, how.Entry, due, f[lua.FieldPayload], meta)
+	return outcome
+}
+
+// Trim frees what every group has acknowledged: first in front of whatever is still needed, some of it at least (the server drops whole
+// nodes of a stream before it counts entries); with nothing there, what lies behind, from cursor on, and then limit entries are looked
+// at. Without a group nothing goes. How much went in front, and where the next call goes on, is for the server to say (told).
+func (q *Queue) Trim(cursor string, limit, maxBytes int, told lua.Trimmed) lua.Trimmed {
+	t := lua.Trimmed{Groups: len(q.Groups), Windows: min(limit, q.EndedWindows)}
+	if len(q.Groups) == 0 {
+		return t
+	}
+	before, front := len(q.Stream), 0
+	for front < before && q.passed(q.Stream[front].ID) {
+		front++
+	}
+	if front > 0 {
+		t.Cursor, t.Freed = cursor, max(1, min(front, told.Freed))
+		q.Stream = q.Stream[t.Freed:]
+		return t
+	}
+	t.Cursor = told.Cursor
+	if maxBytes == 0 {
+		return t
+	}
+	looked := 0
+	for _, e := range slices.Clone(q.Stream) {
+		switch {
+		case less(e.ID, cursor) || !q.everyoneHas(e.ID):
+		case looked < limit:
+			looked++
+			q.free(e.ID)
+		case told.Cursor == "":
+			t.Cursor = e.ID // there is more to look at
+		}
+	}
+	if looked < limit {
+		t.Cursor = ""
+	}
+	t.Freed = before - len(q.Stream)
+	return t
+}
+
+// free deletes an entry that every group has been given and none holds.
+func (q *Queue) free(id string) {
+	for _, g := range q.Groups {
+		if _, pending := g.Pending[id]; pending {
+			return
+		}
+	}
+	if q.everyoneHas(id) {
+		q.Lose(id)
+	}
+}
+
+func (q *Queue) everyoneHas(id string) bool {
+	for _, g := range q.Groups {
+		if less(g.Last, id) {
+			return false
+		}
+	}
+	return true
+}
+
+// passed: every group is done with the entry and with all before it.
+func (q *Queue) passed(id string) bool {
+	for _, g := range q.Groups {
+		for pending := range g.Pending {
+			if !less(id, pending) {
+				return false
+			}
+		}
+	}
+	return q.everyoneHas(id)
+}
+
+// Lose deletes an entry, whoever needs it: somebody's XDEL.
+func (q *Queue) Lose(id string) {
+	q.Stream = slices.DeleteFunc(slices.Clone(q.Stream), func(e Entry) bool { return e.ID == id })
+}
+
+func (q *Queue) entry(id string) *Entry {
+	for i := range q.Stream {
+		if q.Stream[i].ID == id {
+			return &q.Stream[i]
+		}
+	}
+	return nil
+}
+
+// DropConsumers deletes consumers that hold nothing, which nobody notices.
+func (q *Queue) DropConsumers(group string, consumers []string) int {
+	g, ok := q.Groups[group]
+	if !ok {
+		return 0
+	}
+	holding := map[string]bool{}
+	for _, p := range g.Pending {
+		holding[p.Consumer] = true
+	}
+	n := 0
+	for _, name := range consumers {
+		if !holding[name] {
+			n++
+		}
+	}
+	return n
+}

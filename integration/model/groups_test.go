@@ -1,0 +1,276 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// group is one of those that fit; without any rapid draws another step.
+func (r *run) group(fits func(Group) bool) string {
+	var fitting []string
+	for _, name := range slices.Sorted(maps.Keys(r.q.Groups)) {
+		if fits(r.q.Groups[name]) {
+			fitting = append(fitting, name)
+		}
+	}
+	r.unless(len(fitting) == 0)
+	return pick(r, "group", append(fitting, fitting...)...)
+}
+
+func exists(Group) bool  { return true }
+func holds(g Group) bool { return len(g.Pending) > 0 }
+
+// holder is a group that holds something; seldom one that does not even exist.
+func (r *run) holder() string {
+	group := r.group(holds)
+	if seldom(r, "any group") {
+		return pick(r, "group", groupNames...)
+	}
+	return group
+}
+
+func (r *run) pending(group string) []string {
+	return slices.SortedFunc(maps.Keys(r.q.Groups[group].Pending), compareIDs)
+}
+
+// held is what a worker believes it holds: mostly what it does.
+func (r *run) held(group string) []lua.Held {
+	from := r.pending(group)
+	if len(from) == 0 || seldom(r, "not held") {
+		from = append(from, unknown)
+		for _, e := range r.q.Stream {
+			from = append(from, e.ID) // given to nobody, or done already, or by another worker
+		}
+	}
+	held := make([]lua.Held, pick(r, "entries", 1, 1, 2, 3))
+	for i := range held {
+		held[i].Entry = from[pick(r, "entry", indices(from)...)]
+		if e := r.q.entry(held[i].Entry); e != nil && pick(r, "with ID", false, true) {
+			held[i].ID = e.messageID()
+		} else if seldom(r, "another ID") {
+			held[i].ID = "another" // what a failover may lead to
+		}
+	}
+	return held
+}
+
+func (r *run) read() {
+	last := ""
+	if n := len(r.q.Stream); n > 0 {
+		last = r.q.Stream[n-1].ID
+	}
+	r.deliver(r.group(func(g Group) bool { return less(g.Last, last) }), pick(r, "consumer", consumers...), pick(r, "count", 10, 1, 2))
+}
+
+func (r *run) deliver(group, consumer string, n int) {
+	words := []string{"XREADGROUP", "GROUP", group, consumer, "COUNT", strconv.Itoa(n), "STREAMS", r.k.Stream, ">"}
+	r.plain(fmt.Sprintf("read of %d by %s of %s", n, consumer, group), [][]string{words}, func(q *Queue) { q.Read(group, consumer, n) })
+}
+
+// skip is what workers that honour `for` do with entries for other groups.
+func (r *run) skip() {
+	skipped := false
+	for _, group := range groupNames {
+		skipped = r.ackAll(group, func(id string) bool {
+			e := r.q.entry(id)
+			return e != nil && !meant(e.Fields[lua.FieldFor], group)
+		}) || skipped
+	}
+	r.unless(!skipped)
+}
+
+func (r *run) ackAll(group string, which func(id string) bool) bool {
+	var held []lua.Held
+	for _, id := range r.pending(group) {
+		if which(id) {
+			held = append(held, lua.Held{Entry: id})
+		}
+	}
+	if len(held) > 0 {
+		r.ackHeld(group, held)
+	}
+	return len(held) > 0
+}
+
+func (r *run) ack() {
+	group := r.holder()
+	r.ackHeld(group, r.held(group))
+}
+
+func (r *run) ackHeld(group string, held []lua.Held) {
+	before := r.q
+	done := step(r, fmt.Sprintf("ack by %s of %v", group, held), func(ctx context.Context) ([]bool, error) {
+		return lua.Ack(ctx, r.c, r.k, group, held)
+	}, func(q *Queue, _ []bool) []bool { return q.Ack(group, held) })
+	for i, h := range held {
+		if done[i] {
+			r.book.done(group, before.entry(h.Entry), h.Entry)
+		}
+	}
+}
+
+func (r *run) ackPlainly() {
+	group := r.holder()
+	r.xack(group, r.held(group))
+}
+
+func (r *run) xack(group string, held []lua.Held) {
+	before := r.q
+	words := []string{"XACK", r.k.Stream, group}
+	for _, h := range held {
+		words = append(words, h.Entry)
+	}
+	r.plain(fmt.Sprintf("%q", words), [][]string{words}, func(q *Queue) {
+		for _, h := range held {
+			delete(q.Groups[group].Pending, h.Entry)
+		}
+	})
+	for _, h := range held {
+		if _, pending := before.Groups[group].Pending[h.Entry]; pending {
+			r.book.done(group, before.entry(h.Entry), h.Entry)
+		}
+	}
+}
+
+// fail is by any worker: also by one that ignores `for`.
+func (r *run) fail() {
+	group, policy := r.holder(), pick(r, "policy", policies...)
+	var failures []lua.Failure
+	for _, h := range r.held(group) {
+		failures = append(failures, lua.Failure{
+			Held: h, Action: pick(r, "action", lua.ActionRetry, lua.ActionRetry, lua.ActionDead, lua.ActionRelease),
+			Delay: pick(r, "delay", -1, -1, 0, time.Hour), Error: pick(r, "error", "no", ""),
+			Reason: pick(r, "reason", lua.ReasonMaxAttempts, lua.ReasonDeadLetter),
+		})
+	}
+	step(r, fmt.Sprintf("fail by %s, policy %v: %+v", group, policy, failures), func(ctx context.Context) ([]lua.Outcome, error) {
+		return lua.Retry(ctx, r.c, r.k, group, policy, failures)
+	}, func(q *Queue, _ []lua.Outcome) []lua.Outcome { return q.Retry(group, policy, failures) })
+}
+
+// abandon makes an entry look as if its worker had died: idle, with the counter of deliveries as it was.
+func (r *run) abandon() {
+	group := r.group(holds)
+	pending := slices.DeleteFunc(r.pending(group), func(id string) bool { return r.q.entry(id) == nil })
+	r.unless(len(pending) == 0)
+	id := pending[pick(r, "entry", indices(pending)...)]
+	p := r.q.Groups[group].Pending[id]
+	idle := strconv.FormatInt(2*idleTime.Milliseconds(), 10)
+	r.plain(fmt.Sprintf("abandoning of %s in %s", id, group),
+		[][]string{{"XCLAIM", r.k.Stream, group, p.Consumer, "0", id, "IDLE", idle, "JUSTID"}}, func(q *Queue) {
+			p.Idle = true
+			q.Groups[group].Pending[id] = p
+		})
+}
+
+func (r *run) reclaim() {
+	args := lua.ReclaimArgs{
+		Group: r.holder(), Attempts: pick(r, "policy", policies...), MinIdle: pick(r, "min_idle", idleTime, idleTime, 0),
+		Limit: pick(r, "limit", 100, 2, 1), MaxBytes: pick(r, "max_bytes", plenty, plenty, 150, 1),
+	}
+	args.Cursor = r.cursors[args.Group]
+	if pick(r, "not_after", false, false, false, true) {
+		args.NotAfter = r.at(pick(r, "by", -time.Hour, time.Hour))
+	}
+	reclaimed := step(r, fmt.Sprintf("reclaim %+v", args), func(ctx context.Context) (lua.Reclaimed, error) {
+		reclaimed, err := lua.Reclaim(ctx, r.c, r.k, args)
+		return reclaimed, r.unlessAbsent(args.Group, err)
+	}, func(q *Queue, got lua.Reclaimed) lua.Reclaimed { return q.Reclaim(args, got.Cursor) })
+	r.cursors[args.Group] = reclaimed.Cursor
+}
+
+func (r *run) extend() {
+	group, consumer := r.holder(), pick(r, "consumer", consumers...)
+	held := r.held(group)
+	if p, ok := r.q.Groups[group].Pending[held[0].Entry]; ok && !seldom(r, "another's") {
+		consumer = p.Consumer
+	}
+	step(r, fmt.Sprintf("extend by %s of %s: %v", consumer, group, held), func(ctx context.Context) ([]bool, error) {
+		done, err := lua.Extend(ctx, r.c, r.k, group, consumer, held)
+		if err != nil {
+			done = make([]bool, len(held))
+		}
+		return done, r.unlessAbsent(group, err)
+	}, func(q *Queue, _ []bool) []bool { return q.Extend(group, consumer, held) })
+}
+
+// unlessAbsent takes ErrNoGroup for an answer of a group that is not there, and of no other.
+func (r *run) unlessAbsent(group string, err error) error {
+	if _, ok := r.q.Groups[group]; !ok && errors.Is(err, lua.ErrNoGroup) {
+		return nil
+	}
+	return err
+}
+
+func (r *run) createGroup() { r.ensureGroup(pick(r, "group", groupNames...)) }
+
+func (r *run) ensureGroup(group string) {
+	step(r, "ensure group "+group, func(ctx context.Context) (bool, error) {
+		return lua.EnsureGroup(ctx, r.c, r.k, group)
+	}, func(q *Queue, _ bool) bool { return q.EnsureGroup(group) })
+}
+
+func (r *run) destroyGroup() {
+	group := r.group(exists)
+	if pick(r, "spare", true, false) {
+		return
+	}
+	r.plain("XGROUP DESTROY of "+group, [][]string{{"XGROUP", "DESTROY", r.k.Stream, group}}, func(q *Queue) { delete(q.Groups, group) })
+	delete(r.book.owed, group)
+}
+
+func (r *run) dropConsumers() {
+	group := r.group(exists)
+	names := append([]string{"nobody"}, consumers...)
+	step(r, "drop consumers of "+group, func(ctx context.Context) (int, error) {
+		return lua.DropConsumers(ctx, r.c, r.k, group, names)
+	}, func(q *Queue, _ int) int { return q.DropConsumers(group, names) })
+}
+
+// loseBody is somebody's XDEL on the stream: who holds the entry gets a dead letter of it, who was not given it nothing.
+func (r *run) loseBody() {
+	r.unless(len(r.q.Stream) == 0)
+	e := r.q.Stream[pick(r, "entry", indices(r.q.Stream)...)]
+	r.plain("XDEL of entry "+e.ID, [][]string{{"XDEL", r.k.Stream, e.ID}}, func(q *Queue) { q.Lose(e.ID) })
+	for name, g := range r.q.Groups {
+		if _, pending := g.Pending[e.ID]; !pending && g.needs(e.ID) {
+			r.book.done(name, &e, e.ID)
+		}
+	}
+}
+
+// claim is what a worker must not do. Each counts as an attempt. (Redis drops a claimed entry without a body on its own: not done here.)
+func (r *run) claim() {
+	group := r.group(holds)
+	pending := slices.DeleteFunc(r.pending(group), func(id string) bool { return r.q.entry(id) == nil })
+	r.unless(len(pending) == 0)
+	id, consumer := pending[pick(r, "entry", indices(pending)...)], pick(r, "consumer", consumers...)
+	r.plain(fmt.Sprintf("XCLAIM of %s by %s of %s", id, consumer, group), [][]string{{"XCLAIM", r.k.Stream, group, consumer, "0", id}}, func(q *Queue) {
+		q.Groups[group].Pending[id] = Pending{consumer, q.Groups[group].Pending[id].Deliveries + 1, false}
+	})
+}
+
+// readHistory is a worker that reads what it holds already: Redis counts that as deliveries.
+func (r *run) readHistory() {
+	group, consumer := r.group(holds), pick(r, "consumer", consumers...)
+	words := []string{"XREADGROUP", "GROUP", group, consumer, "COUNT", "10", "STREAMS", r.k.Stream, "0"}
+	r.plain(fmt.Sprintf("reading of history by %s of %s", consumer, group), [][]string{words}, func(q *Queue) { q.ReadHistory(group, consumer, 10) })
+}
+
+// addEntry is a plain XADD, with fields that no bridge writes.
+func (r *run) addEntry() {
+	f := pick(r, "fields", fields{"note": "no ID", "bytes": "\xff"}, fields{"id": "f", "attempt": "x"}, fields{"id": "f", "max_attempts": "0"},
+		fields{"id": "", "payload": "p"}, fields{"id": "f", "for": "g1", "reason": "none"}, fields{"id": "f", "for": ""})
+	words := []string{"XADD", r.k.Stream, "*"}
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		words = append(words, name, f[name])
+	}
+	r.plain(fmt.Sprintf("%q", words), [][]string{words}, func(q *Queue) { q.Stream = append(q.Stream, Entry{next(&q.NewEntries), f}) })
+}

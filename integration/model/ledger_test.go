@@ -1,0 +1,129 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// ledger follows what was accepted, by the serial number that its payload begins with, through what is stored. It knows nothing of the
+// model: both could be wrong in the same way, but then a message would still be missing here.
+type ledger struct {
+	waiting map[string]bool            // accepted, and not ready yet
+	owed    map[string]map[string]bool // group → serials that it was to be given, and is not done with
+	serials map[string]string          // entry ID → serial, also of entries that are gone
+}
+
+func newLedger() *ledger {
+	return &ledger{waiting: map[string]bool{}, owed: map[string]map[string]bool{}, serials: map[string]string{}}
+}
+
+// serialOf is "" for what is not followed.
+func serialOf(payload string) string {
+	serial, _, _ := strings.Cut(payload, ":")
+	return serial
+}
+
+// audit enters who has become owed what, and says what is nowhere any more.
+func (l *ledger) audit(q *Queue) string {
+	for _, e := range q.Stream {
+		serial := serialOf(e.Fields[lua.FieldPayload])
+		if serial == "" {
+			continue
+		}
+		delete(l.waiting, serial)
+		l.serials[e.ID] = serial
+		for name, g := range q.Groups {
+			if meant(e.Fields[lua.FieldFor], name) && g.needs(e.ID) {
+				if l.owed[name] == nil {
+					l.owed[name] = map[string]bool{}
+				}
+				l.owed[name][serial] = true
+			}
+		}
+	}
+	for _, letter := range q.Dead {
+		delete(l.waiting, l.serialIn(letter))
+	}
+	for _, serial := range slices.Sorted(maps.Keys(l.waiting)) {
+		if !l.scheduled(q, serial, "") {
+			return fmt.Sprintf("%s was accepted and is not scheduled, ready or dead", serial)
+		}
+	}
+	for _, group := range slices.Sorted(maps.Keys(l.owed)) {
+		for _, serial := range slices.Sorted(maps.Keys(l.owed[group])) {
+			if !l.scheduled(q, serial, group) && !l.ready(q, serial, group) && !l.dead(q, serial, group) {
+				return fmt.Sprintf("%s is not acknowledged by %s, and not scheduled, ready, pending or dead", serial, group)
+			}
+		}
+	}
+	return ""
+}
+
+func (l *ledger) scheduled(q *Queue, serial, group string) bool {
+	for member, m := range q.Scheduled {
+		if _, to := memberOf(member); meant(to, group) && serialOf(m.Payload) == serial {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *ledger) ready(q *Queue, serial, group string) bool {
+	g := q.Groups[group]
+	for id := range g.Pending { // also when the body is gone
+		if l.serials[id] == serial {
+			return true
+		}
+	}
+	return slices.ContainsFunc(q.Stream, func(e Entry) bool {
+		return l.serials[e.ID] == serial && meant(e.Fields[lua.FieldFor], group) && g.needs(e.ID)
+	})
+}
+
+func (l *ledger) dead(q *Queue, serial, group string) bool {
+	return slices.ContainsFunc(q.Dead, func(letter Entry) bool {
+		return l.serialIn(letter) == serial && meant(letter.Fields[lua.FieldGroup], group)
+	})
+}
+
+// serialIn is the serial of a dead letter, whose body may be lost.
+func (l *ledger) serialIn(letter Entry) string {
+	if payload, ok := letter.Fields[lua.FieldPayload]; ok {
+		return serialOf(payload)
+	}
+	return l.serials[letter.Fields[lua.FieldEntry]]
+}
+
+func (l *ledger) accept(payload []byte) { l.waiting[serialOf(string(payload))] = true }
+
+// withdraw: a scheduled message was cancelled or replaced.
+func (l *ledger) withdraw(m Message) { delete(l.waiting, serialOf(m.Payload)) }
+
+// done: the group acknowledged the entry, or somebody took it away from the group.
+func (l *ledger) done(group string, e *Entry, id string) {
+	if e == nil || meant(e.Fields[lua.FieldFor], group) {
+		delete(l.owed[group], l.serials[id])
+	}
+}
+
+// purge: a dead letter was deleted.
+func (l *ledger) purge(letter Entry) {
+	for group := range l.owed {
+		if meant(letter.Fields[lua.FieldGroup], group) {
+			delete(l.owed[group], l.serialIn(letter))
+		}
+	}
+}
+
+// meant: "" is for all.
+func meant(to, group string) bool { return to == "" || to == group }
+
+// needs: not given yet, or held.
+func (g Group) needs(id string) bool {
+	_, pending := g.Pending[id]
+	return pending || less(g.Last, id)
+}

@@ -1,0 +1,316 @@
+package model
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Queue is everything that is to be known of a queue and its groups. Its methods are the transitions.
+type Queue struct {
+	Scheduled map[string]Message // by member
+	Stream    []Entry            // ready and pending entries, ascending
+	Groups    map[string]Group
+	Dead      []Entry          // dead letters, ascending
+	Windows   map[string]int64 // message ID → end of its dedup window
+	Calls     map[string]Call  // by token: enqueue calls that would be answered, not done, when repeated
+	Held      bool
+
+	// What only the server decides. It is filled in before each transition.
+	Now          int64    // Unix ms
+	NewEntries   []string // IDs of the entries that are added, in order
+	NewLetters   []string // likewise for dead letters
+	EndedWindows int      // dedup windows that have ended and are stored still
+}
+
+// Message is a member of the schedule. Meta is what the entry will hold besides payload and due time; Raw is the text it was
+// written as, and is all there is when Broken says what is wrong with it.
+type Message struct {
+	Due     float64
+	Payload string
+	Meta    map[string]string
+	Raw     string
+	Broken  string
+}
+
+// Entry is a record of the stream, or a dead letter.
+type Entry struct {
+	ID     string
+	Fields map[string]string
+}
+
+// Group is a consumer group: it was given every entry up to Last, and holds those in Pending.
+type Group struct {
+	Last    string
+	Pending map[string]Pending
+}
+
+// Pending is a delivered entry that is not acknowledged. Deliveries is the server's count.
+type Pending struct {
+	Consumer   string
+	Deliveries int
+	Idle       bool // for longer than any visibility timeout
+}
+
+// Call is an enqueue call that is remembered until Ends.
+type Call struct {
+	Ran, Ends int64
+	Refused   []bool // by item
+}
+
+// Enqueue: nothing → scheduled; straight to ready when due, nothing else is overdue, and the queue is not held.
+func (q *Queue) Enqueue(token lua.Token, items []lua.Item) []lua.Receipt {
+	receipts := make([]lua.Receipt, len(items))
+	call, repeated := q.Calls[token.Name]
+	if !repeated {
+		call = Call{Ran: q.Now, Ends: q.Now + token.Window.Milliseconds(), Refused: make([]bool, len(items))}
+	}
+	direct := !q.Held && !(q.head() <= float64(q.Now))
+	for i, item := range items {
+		due := when(item.When, call.Ran)
+		verdict := lua.Repeated
+		switch {
+		case repeated && call.Refused[i]:
+			verdict = lua.Duplicate
+		case !repeated:
+			verdict = q.take(item, due, direct)
+			call.Refused[i] = verdict != lua.Scheduled && verdict != lua.Ready
+		}
+		receipts[i] = lua.Receipt{Verdict: verdict, Due: time.UnixMilli(due)}
+	}
+	if token.Name != "" {
+		q.Calls[token.Name] = call
+	}
+	delete(q.Calls, token.Done)
+	return receipts
+}
+
+func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
+	_, scheduled := q.Scheduled[item.ID]
+	if item.Dedup != lua.Fresh && (scheduled || q.Windows[item.ID] > q.Now) {
+		return lua.Duplicate
+	}
+	m := NewMessage(item.ID, float64(due), string(item.Payload), item.Meta)
+	verdict := lua.Scheduled
+	switch {
+	case direct && due <= q.Now && m.Broken != "":
+		return lua.Malformed
+	case direct && due <= q.Now && !m.expired(q.Now):
+		q.ready(m)
+		verdict = lua.Ready
+	case scheduled:
+		return lua.Duplicate
+	default:
+		q.Scheduled[item.ID] = m
+	}
+	if window, _ := strconv.ParseInt(string(item.Dedup), 10, 64); window > 0 {
+		q.Windows[item.ID] = q.Now + window
+	}
+	return verdict
+}
+
+// Cancel: scheduled → nothing, and the ID may be used again at once.
+func (q *Queue) Cancel(ids []string) []bool {
+	done := make([]bool, len(ids))
+	for i, id := range ids {
+		if _, done[i] = q.Scheduled[id]; done[i] {
+			delete(q.Scheduled, id)
+			delete(q.Windows, id)
+		}
+	}
+	return done
+}
+
+// Reschedule: scheduled → scheduled.
+func (q *Queue) Reschedule(id string, to lua.When) (due int64, moved bool) {
+	due = when(to, q.Now)
+	m, moved := q.Scheduled[id]
+	if moved {
+		m.Due = float64(due)
+		q.Scheduled[id] = m
+	}
+	return due, moved
+}
+
+// Drain: scheduled and due → ready, in the order of due time, then member; malformed or expired → dead.
+func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
+	if q.Held {
+		return lua.Drained{Wait: -time.Millisecond}
+	}
+	var d lua.Drained
+	bytes := 0
+	for _, member := range q.Order() {
+		m := q.Scheduled[member]
+		if m.Due > float64(q.Now) || d.Moved+d.Buried == limit || bytes >= maxBytes {
+			break
+		}
+		switch id, group := memberOf(member); {
+		case m.Broken != "":
+			q.bury(fields{lua.FieldID: id, lua.FieldPayload: m.Payload, lua.FieldAttempt: "1", lua.FieldDue: m.dueMs(), lua.FieldMeta: m.Raw},
+				group, "", lua.ReasonMalformed, m.Broken)
+			d.Buried++
+		case m.expired(q.Now):
+			letter := m.fields()
+			group := letter[lua.FieldFor]
+			delete(letter, lua.FieldFor)
+			q.bury(letter, group, "", lua.ReasonExpired, letter[lua.FieldError])
+			d.Buried++
+		default:
+			q.ready(m)
+			d.Moved++
+		}
+		delete(q.Scheduled, member)
+		bytes += len(m.Payload) + len(m.Raw)
+	}
+	d.Wait = q.wait()
+	return d
+}
+
+// wait is the time until the next message is due.
+func (q *Queue) wait() time.Duration {
+	head := q.head()
+	if head >= never {
+		return -time.Millisecond
+	}
+	return time.Duration(max(0, math.Ceil(head)-float64(q.Now))) * time.Millisecond
+}
+
+// Survey is what a bridge sees of a queue in passing: when to drain it, and whether there is something to look after.
+func (q *Queue) Survey(token string, windows int) lua.Look {
+	l := lua.Look{Wait: q.wait(), Token: token, Busy: len(q.Stream) > 0, Untidy: windows > 0}
+	if head := q.head(); head < never {
+		l.Overdue = time.Duration(max(0, float64(q.Now)-math.Ceil(max(0, head)))) * time.Millisecond
+	}
+	for _, g := range q.Groups {
+		l.Busy = l.Busy || len(g.Pending) > 0
+	}
+	return l
+}
+
+// Redrive: dead → scheduled, for the group it died in, attempt 1, without its expiry and what the dead letter says of itself.
+func (q *Queue) Redrive(letters []lua.Redrive) []lua.Redriven {
+	out := make([]lua.Redriven, len(letters))
+	for i, l := range letters {
+		out[i] = q.redrive(l)
+	}
+	return out
+}
+
+func (q *Queue) redrive(l lua.Redrive) lua.Redriven {
+	at := slices.IndexFunc(q.Dead, func(e Entry) bool { return e.ID == l.Letter })
+	if at < 0 {
+		return lua.RedriveGone
+	}
+	letter := q.Dead[at].Fields
+	payload, ok := letter[lua.FieldPayload]
+	if l.Payload != nil {
+		payload, ok = string(*l.Payload), true
+	}
+	if !ok {
+		return lua.RedriveNoPayload
+	}
+	edits := NewMessage("edits", 0, "", l.Fields)
+	if edits.Broken != "" {
+		return lua.RedriveMalformed
+	}
+	meta := fields{}
+	for name, value := range letter {
+		edited := l.Fields != "" && (strings.HasPrefix(name, lua.HeaderPrefix) || name == lua.FieldMaxAttempts)
+		if !edited && !slices.Contains(ofTheLetter, name) {
+			keep(meta, name, value)
+		}
+	}
+	if !count.MatchString(meta[lua.FieldMaxAttempts]) {
+		delete(meta, lua.FieldMaxAttempts)
+	}
+	maps.Copy(meta, edits.Meta)
+	id := letter[lua.FieldID]
+	if !usableID(id) {
+		id = l.Letter
+	}
+	meta[lua.FieldID], meta[lua.FieldAttempt] = id, "1"
+	if letter[lua.FieldGroup] != "" {
+		meta[lua.FieldFor] = letter[lua.FieldGroup]
+	}
+	q.Dead = slices.Delete(q.Dead, at, at+1)
+	q.again(id, letter[lua.FieldGroup], l.Letter, when(l.When, q.Now), payload, meta)
+	return lua.RedriveScheduled
+}
+
+// again puts a message back into the schedule, under a member that no other failure of it shares.
+func (q *Queue) again(id, group, entry string, due int64, payload string, meta fields) {
+	q.Scheduled[id+lua.Separator+group+lua.Separator+entry] = Message{Due: float64(due), Payload: payload, Meta: meta}
+}
+
+// ready adds an entry for a message.
+func (q *Queue) ready(m Message) {
+	q.Stream = append(q.Stream, Entry{next(&q.NewEntries), m.fields()})
+}
+
+// bury adds a dead letter. No group: it failed before any had it.
+func (q *Queue) bury(f fields, group, entry, reason, text string) {
+	for name, value := range (fields{lua.FieldGroup: group, lua.FieldEntry: entry, lua.FieldError: text}) {
+		if f[name] = value; value == "" {
+			delete(f, name)
+		}
+	}
+	f[lua.FieldReason], f[lua.FieldDead] = reason, decimal(q.Now)
+	q.Dead = append(q.Dead, Entry{next(&q.NewLetters), f})
+}
+
+// next takes the next ID the server gave; one that it did not give is in no stream.
+func next(ids *[]string) string {
+	if len(*ids) == 0 {
+		return "not added"
+	}
+	id := (*ids)[0]
+	*ids = (*ids)[1:]
+	return id
+}
+
+// Order is the schedule by due time, then member.
+func (q *Queue) Order() []string {
+	return slices.SortedFunc(maps.Keys(q.Scheduled), func(a, b string) int {
+		return cmp.Or(cmp.Compare(q.Scheduled[a].Due, q.Scheduled[b].Due), strings.Compare(a, b))
+	})
+}
+
+// head is the earliest due time; without one it is never.
+func (q *Queue) head() float64 {
+	head := math.Inf(1)
+	for _, m := range q.Scheduled {
+		head = min(head, m.Due)
+	}
+	return head
+}
+
+// Pass lets time pass: due times, expiries of what is scheduled, and windows come nearer.
+func (q *Queue) Pass(d time.Duration) {
+	ms := d.Milliseconds()
+	for member, m := range q.Scheduled {
+		if m.Due > 0 && m.Due < never {
+			m.Due -= float64(ms)
+		}
+		if expires, err := strconv.ParseInt(m.Meta[lua.FieldExpires], 10, 64); err == nil && m.Broken == "" {
+			m.Meta = maps.Clone(m.Meta)
+			m.Meta[lua.FieldExpires] = decimal(expires - ms)
+			raw, _ := json.Marshal(m.Meta)
+			m.Raw = string(raw)
+		}
+		q.Scheduled[member] = m
+	}
+	for id := range q.Windows {
+		q.Windows[id] -= ms
+	}
+	for token, call := range q.Calls {
+		call.Ran, call.Ends = call.Ran-ms, call.Ends-ms
+		q.Calls[token] = call
+	}
+}

@@ -1,0 +1,63 @@
+package model
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"pgregory.net/rapid"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestMain(m *testing.M) {
+	// What a plain `go test` does; the command line has the last word.
+	settings := map[string]string{"checks": "200", "steps": "40", "nofailfile": "true", "shrinktime": "60s"}
+	if seed := os.Getenv("DUESTREAM_TEST_SEED"); seed != "" {
+		settings["seed"] = seed
+	}
+	for name, value := range settings {
+		if err := flag.Set("rapid."+name, value); err != nil {
+			panic(err)
+		}
+	}
+	redistest.Main(m)
+}
+
+// TestServerDoesWhatTheModelSays runs random sequences of all operations on a server and on the model, and compares everything that
+// can be observed after each. A failure is shrunk to the shortest sequence that still fails.
+func TestServerDoesWhatTheModelSays(t *testing.T) {
+	s := redistest.Shared(t)
+	c := s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
+	prefix, sequences, counts := s.Prefix(t), 0, tally{}
+	rapid.Check(t, func(rt *rapid.T) {
+		sequences++
+		r := newRun(rt, c, lua.NewKeys(prefix, fmt.Sprint("q", sequences)), counts)
+		defer r.clear()
+		if differs := r.play(); differs != "" {
+			rt.Log(differs)
+			rt.Fatal("the server does not do what the model says: see above")
+		}
+	})
+	t.Logf("%d sequences on %s: %v", sequences, s.Name(), counts)
+}
+
+// play is one sequence: some groups, random steps, and the end of everything.
+func (r *run) play() (differs mismatch) {
+	defer func() {
+		p := recover()
+		var ours bool
+		if differs, ours = p.(mismatch); p != nil && !ours {
+			panic(p)
+		}
+	}()
+	for _, group := range groupNames[:pick(r, "groups", 1, 2, 3, 0)] {
+		r.ensureGroup(group)
+	}
+	r.Repeat(r.actions())
+	r.settle()
+	return ""
+}

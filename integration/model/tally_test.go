@@ -1,0 +1,76 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// tally counts what became of what. It is logged (-v), so that one sees which corners the sequences got to.
+type tally map[string]int
+
+var (
+	verdicts = map[lua.Verdict]string{
+		lua.Malformed: "malformed", lua.Duplicate: "duplicate", lua.Scheduled: "scheduled", lua.Ready: "ready", lua.Repeated: "repeated",
+	}
+	outcomes = map[lua.Outcome]string{
+		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Buried: "buried", lua.Released: "released", lua.Skipped: "skipped",
+	}
+	redriven = map[lua.Redriven]string{
+		lua.RedriveMalformed: "malformed", lua.RedriveNoPayload: "without payload", lua.RedriveGone: "gone", lua.RedriveScheduled: "scheduled",
+	}
+)
+
+func (t tally) add(what string, got any) {
+	verb, _, _ := strings.Cut(what, " ")
+	count := func(n int, words ...any) { t[verb+" "+fmt.Sprint(words...)] += n }
+	switch got := got.(type) {
+	case struct{}:
+		t["by plain commands"]++
+	case []bool:
+		for _, done := range got {
+			count(1, done)
+		}
+	case []lua.Receipt:
+		for _, receipt := range got {
+			count(1, verdicts[receipt.Verdict])
+		}
+	case []lua.Outcome:
+		for _, outcome := range got {
+			count(1, outcomes[outcome])
+		}
+	case []lua.Redriven:
+		for _, outcome := range got {
+			count(1, redriven[outcome])
+		}
+	case lua.Drained:
+		count(got.Moved, "moved")
+		count(got.Buried, "buried")
+	case lua.Reclaimed:
+		count(got.Retried, "retried")
+		count(got.Buried, "buried")
+		count(got.Skipped, "skipped")
+		if got.Cursor != "" {
+			count(1, "in part")
+		}
+	case lua.Trimmed:
+		count(got.Freed, "freed")
+		if got.Cursor != "" {
+			count(1, "in part")
+		}
+	default:
+		t[verb]++
+	}
+	t["steps"]++
+}
+
+func (t tally) String() string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		out = append(out, fmt.Sprint(name, " ", t[name]))
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,152 @@
+package model
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	never   = 1e15 // a due time from here on never comes
+	anyText = "…"  // an error text that the protocol leaves open
+)
+
+type fields = map[string]string
+
+// What a dead letter says of itself and of the failed attempt; a redrive leaves it behind, and the old expiry with it.
+var ofTheLetter = []string{
+	lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldGroup, lua.FieldReason, lua.FieldDead, lua.FieldEntry,
+	lua.FieldError, lua.FieldMeta, lua.FieldRaw, lua.FieldExpires,
+}
+
+var count = regexp.MustCompile(`^[1-9][0-9]{0,14}$`)
+
+// NewMessage reads a member as it is stored, and says what is wrong with it.
+func NewMessage(member string, due float64, payload, meta string) Message {
+	m := Message{Due: due, Payload: payload, Meta: fields{}, Raw: meta}
+	var object map[string]*string // pointers, because null is no string
+	if meta != "" && (!utf8.ValidString(meta) || json.Unmarshal([]byte(meta), &object) != nil || object == nil) {
+		m.Broken = anyText
+		return m
+	}
+	for name, value := range object {
+		if value == nil || name == lua.FieldPayload || name == lua.FieldDue {
+			m.Broken = anyText
+			continue
+		}
+		m.Meta[name] = *value
+	}
+	id, ok := m.Meta[lua.FieldID]
+	if !ok {
+		id, m.Meta[lua.FieldID] = member, member
+	}
+	for _, name := range []string{lua.FieldAttempt, lua.FieldMaxAttempts, lua.FieldExpires} {
+		if value, ok := m.Meta[name]; ok && !count.MatchString(value) {
+			m.Broken = anyText
+		}
+	}
+	if !usableID(id) {
+		m.Broken = anyText
+	}
+	return m
+}
+
+// fields is the entry that carries a message.
+func (m Message) fields() fields {
+	f := fields{lua.FieldAttempt: "1"}
+	maps.Copy(f, m.Meta)
+	f[lua.FieldPayload], f[lua.FieldDue] = m.Payload, m.dueMs()
+	return f
+}
+
+func (m Message) dueMs() string { return decimal(int64(math.Ceil(max(0, m.Due)))) }
+
+func (m Message) expired(now int64) bool {
+	expires, err := strconv.ParseInt(m.Meta[lua.FieldExpires], 10, 64)
+	return err == nil && expires <= now
+}
+
+// memberOf takes a member apart: a first-time message is its own ID.
+func memberOf(member string) (id, group string) {
+	if id, rest, ok := strings.Cut(member, lua.Separator); ok {
+		if at := strings.LastIndex(rest, lua.Separator); at >= 0 {
+			return id, rest[:at]
+		}
+	}
+	return member, ""
+}
+
+func (e *Entry) messageID() string {
+	if id, ok := e.Fields[lua.FieldID]; ok {
+		return id
+	}
+	return e.ID
+}
+
+func (e *Entry) size() int {
+	n := 0
+	for name, value := range e.Fields {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// attemptsOf is which attempt an entry is, and how many it may have; false when it says nonsense.
+func attemptsOf(e *Entry, policy lua.Attempts) (attempt, limit int, ok bool) {
+	attempt, limit = 1, policy.Max
+	for name, n := range map[string]*int{lua.FieldAttempt: &attempt, lua.FieldMaxAttempts: &limit} {
+		if text, there := e.Fields[name]; there {
+			if !count.MatchString(text) {
+				return 0, 0, false
+			}
+			*n, _ = strconv.Atoi(text)
+		}
+	}
+	return attempt, limit, true
+}
+
+func usableID(id string) bool {
+	return id != "" && utf8.ValidString(id) && !strings.Contains(id, lua.Separator)
+}
+
+// keep adds a field to meta, where all is UTF-8: a value that is not goes in base64, under a name that says so.
+func keep(f fields, name, value string) {
+	if utf8.ValidString(value) {
+		f[name] = value
+	} else {
+		f["b64:"+name] = base64.StdEncoding.EncodeToString([]byte(value))
+	}
+}
+
+// when is a point in time as scripts are told it: '+ms' from now, or Unix ms.
+func when(w lua.When, now int64) int64 {
+	text, relative := strings.CutPrefix(string(w), "+")
+	ms, _ := strconv.ParseInt(text, 10, 64)
+	if relative {
+		return now + ms
+	}
+	return ms
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+// An entry ID is two numbers; "" is before the first.
+func compareIDs(a, b string) int {
+	aMs, aSeq, _ := strings.Cut(a, "-")
+	bMs, bSeq, _ := strings.Cut(b, "-")
+	number := func(s string) uint64 {
+		n, _ := strconv.ParseUint(s, 10, 64)
+		return n
+	}
+	return cmp.Or(cmp.Compare(number(aMs), number(bMs)), cmp.Compare(number(aSeq), number(bSeq)))
+}
+
+func less(a, b string) bool { return compareIDs(a, b) < 0 }
