@@ -300,3 +300,34 @@ func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 		})
 	}
 }
+
+// What a dead worker held comes back also while another master is away, be it the one that bridges send their heartbeats to: each queue
+// is as calm as its own server.
+func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 0)
+	f := newFleet(t, c, 12)
+	policy := quick()
+	policy.VisibilityTimeout = 3 * time.Second // longer than bridges take to find a server away
+	f.bridge(policy)
+	down := c.Owner(c.Slot(lua.NewGlobals(f.prefix).Bridges))
+	var s *stack
+	for _, one := range f.queues {
+		if f.owner(one) != down {
+			s = one
+		}
+	}
+	s.schedule(1, "m", within(0))
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // read by a consumer that is never seen again
+		c := s.redis.Client
+		read := c.B().Xreadgroup().Group("g", "gone").Count(1).Streams().Key(s.keys().Stream).Id(">").Build()
+		found, err := c.Do(t.Context(), read).AsXRead()
+		return len(found) == 1, fmt.Sprint("nothing to read: ", err)
+	})
+	down.Kill()
+	s.worker("g", 1, nil)
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		r := s.ledger.Summary("g")
+		return r.Delivered == 1, fmt.Sprintf("not reclaimed: %+v", r)
+	})
+}

@@ -109,7 +109,8 @@ type Keeper struct {
 	noticed map[string]bool // to be looked at: may be busy
 	loops   map[string]*upkeep
 
-	tidy gate
+	tidy     gate
+	policies *policySource
 }
 
 // NewKeeper checks the configuration. Redis is not touched before Run.
@@ -121,7 +122,7 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 	return &Keeper{
 		cfg: cfg, state: condition{log: cfg.Logger, what: "looking at busy queues"}, wake: make(chan struct{}, 1),
 		owned: map[string]bool{}, noticed: map[string]bool{}, loops: map[string]*upkeep{},
-		tidy: gate{interval: cfg.TidyInterval},
+		tidy: gate{interval: cfg.TidyInterval}, policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
 	}, nil
 }
 

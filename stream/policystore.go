@@ -33,14 +33,19 @@ func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string, g
 			return nil, nil, fmt.Errorf("stream: read policy of %s at %s: %w", queue, keys[i], lua.Classify("HGETALL", err))
 		}
 	}
+	policies, warning = resolveAll(groups, hashes[0], hashes[1])
+	return policies, warning, nil
+}
+
+func resolveAll(groups []string, queue, defaults map[string]string) (policies map[string]Policy, warning error) {
 	policies = make(map[string]Policy, len(groups))
 	var warnings []error
 	for _, group := range groups {
-		p, err := resolve(group, hashes[0], hashes[1])
+		p, err := resolve(group, queue, defaults)
 		policies[group] = p
 		warnings = append(warnings, err)
 	}
-	return policies, unique(warnings), nil
+	return policies, unique(warnings)
 }
 
 // resolve looks each setting up, level by level.

@@ -21,6 +21,7 @@ const (
 	reclaimCalls     = 20          // of a pass, per group
 	reclaimFruitless = 5           // of these, calls that found only fresh entries
 	reclaimHeldUp    = 3           // passes in a row that are given up because they were held up: a server may be slow for good
+	vigilGap         = time.Second // between two calls of a vigil, when half a visibility timeout is less
 	clockSlack       = time.Second // by which the server's clock may be ahead of where it is expected
 )
 
@@ -33,7 +34,8 @@ type ReclaimerConfig struct {
 
 	// CalmSince returns since when nothing has happened that lets entries look abandoned which are not: a restart of the server, a
 	// failover, a gap in which this process could not reach it. A group is reclaimed when that is longer ago than its visibility
-	// timeout. The zero time means: not calm. A nil function means: always calm.
+	// timeout. The zero time means: not calm. A nil function means: always calm. On a cluster it is not asked: there the reclaimer judges
+	// by its own calls, because each server has outages of its own.
 	CalmSince func() time.Time
 
 	// ServerTime returns the latest that the server's clock can show by now unless it was stepped. A clock that shows more makes
@@ -52,6 +54,9 @@ type Reclaimer struct {
 	stuck   condition
 	lastTry time.Time // when an entry was last found stuck
 	heldUp  int       // passes in a row
+
+	policies *policySource
+	vigil    *vigil // on a cluster
 }
 
 // NewReclaimer returns a Reclaimer for one queue.
@@ -63,10 +68,16 @@ func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	log := cfg.Logger.With(slog.String("queue", cfg.Queue))
-	return &Reclaimer{
+	r := &Reclaimer{
 		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), log: log, cursors: map[string]string{},
-		stuck: condition{log: log, what: "dead-lettering of abandoned entries"},
+		stuck:    condition{log: log, what: "dead-lettering of abandoned entries"},
+		policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
 	}
+	if cfg.CalmSince != nil && cfg.Client.Mode() == rueidis.ClientModeCluster {
+		r.vigil = &vigil{}
+		r.cfg.CalmSince = r.vigil.calmSince
+	}
+	return r
 }
 
 // ReclaimResult counts what one pass did.
@@ -96,6 +107,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	began := time.Now()
 	stream, err := readStream(ctx, r.cfg.Client, r.keys.Stream)
 	if err != nil {
+		r.missed(err)
 		return result, fmt.Errorf("stream: reclaim %s: %w", r.cfg.Queue, err)
 	}
 	result.stream = stream
@@ -104,7 +116,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	if len(names) == 0 {
 		return result, nil
 	}
-	policies, warning, err := ReadPolicies(ctx, r.cfg.Client, r.cfg.Prefix, r.cfg.Queue, names)
+	policies, warning, err := r.policies.read(ctx, r.cfg.Queue, names)
 	if err != nil {
 		return result, err
 	}
@@ -117,6 +129,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 		if result.Visibility == 0 || p.VisibilityTimeout < result.Visibility {
 			result.Visibility = p.VisibilityTimeout
 		}
+		r.seen(began, result.Visibility)
 		if g.pending == 0 && r.cursors[g.name] == "" { // else one call more comes round, and drops the reclaimer's consumer
 			continue
 		}
@@ -138,6 +151,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 			errs = append(errs, fmt.Errorf("stream: reclaim %s/%s: %w", r.cfg.Queue, g.name, err))
 		}
 		if lua.Temporary(err) || ctx.Err() != nil {
+			r.missed(err)
 			break
 		}
 	}
@@ -204,6 +218,18 @@ func (c clock) latest(slack time.Duration) time.Time {
 		return time.Time{}
 	}
 	return c.server.Add(time.Since(c.local) + slack)
+}
+
+func (r *Reclaimer) seen(begun time.Time, visibility time.Duration) {
+	if r.vigil != nil {
+		r.vigil.seen(begun, max(vigilGap, visibility/2))
+	}
+}
+
+func (r *Reclaimer) missed(err error) {
+	if r.vigil != nil && lua.Temporary(err) {
+		r.vigil.missed()
+	}
 }
 
 // warn logs settings that do not count, once per change.

@@ -39,7 +39,7 @@ type upkeep struct {
 
 func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upkeep {
 	log := k.cfg.Logger.With(slog.String("queue", queue))
-	return &upkeep{
+	u := &upkeep{
 		k: k, queue: queue, log: log, state: condition{log: log, what: "upkeep"}, stop: stop, poked: make(chan struct{}, 1), busy: busy,
 		reclaimer: NewReclaimer(ReclaimerConfig{
 			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, CalmSince: k.cfg.CalmSince,
@@ -47,6 +47,8 @@ func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upk
 		}),
 		trimmer: NewTrimmer(k.cfg.Client, k.cfg.Prefix, queue),
 	}
+	u.reclaimer.policies = k.policies
+	return u
 }
 
 func (u *upkeep) poke() {

@@ -204,8 +204,16 @@ func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) 
 		c.t.Fatalf("redistest: slot %d cannot move from %v to %v", slot, from, to)
 	}
 	number := strconv.Itoa(slot)
-	to.Do(c.t, "CLUSTER", "SETSLOT", number, "IMPORTING", c.id(from))
-	from.Do(c.t, "CLUSTER", "SETSLOT", number, "MIGRATING", c.id(to))
+	for _, declare := range []struct {
+		at    *Server
+		what  string
+		other string
+	}{{to, "IMPORTING", c.id(from)}, {from, "MIGRATING", c.id(to)}} {
+		Eventually(c.t, topologyReady, func() (bool, string) { // a node that was promoted a moment ago is no master to all others yet
+			_, err := declare.at.ask("CLUSTER", "SETSLOT", number, declare.what, declare.other)
+			return err == nil, fmt.Sprint(err)
+		})
+	}
 	between()
 	opt := from.opt
 	opt.DisableCache, opt.ForceSingleClient = true, true

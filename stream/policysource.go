@@ -1,0 +1,71 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// policySource reads policies again and again, of many queues. On a cluster the defaults are on another server than most queues: there
+// they are read every 5 s, and while their server is away the last ones known stay in force, so that it holds nobody else up.
+type policySource struct {
+	client rueidis.Client
+	prefix string
+
+	mu       sync.Mutex
+	defaults map[string]string // nil: not known yet
+	askAt    time.Time
+}
+
+// read is ReadPolicies.
+func (s *policySource) read(ctx context.Context, queue string, groups []string) (policies map[string]Policy, warning, err error) {
+	if s.client.Mode() != rueidis.ClientModeCluster {
+		return ReadPolicies(ctx, s.client, s.prefix, queue, groups)
+	}
+	defaults, err := s.knownDefaults(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("stream: read policy of %s: %w", queue, err)
+	}
+	own, err := s.hash(ctx, lua.NewKeys(s.prefix, queue).Policy, callTimeout)
+	if err != nil {
+		return nil, nil, fmt.Errorf("stream: read policy of %s: %w", queue, err)
+	}
+	policies, warning = resolveAll(groups, own, defaults)
+	return policies, warning, nil
+}
+
+func (s *policySource) knownDefaults(ctx context.Context) (map[string]string, error) {
+	s.mu.Lock()
+	known, asked := s.defaults, time.Now().Before(s.askAt)
+	s.mu.Unlock()
+	if known != nil && asked {
+		return known, nil
+	}
+	patience := callTimeout
+	if known != nil {
+		patience = vigilGap / 2
+	}
+	found, err := s.hash(ctx, lua.NewGlobals(s.prefix).Defaults, patience)
+	if err != nil && known == nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.askAt = time.Now().Add(policyInterval)
+	if err == nil {
+		s.defaults = found
+	}
+	return s.defaults, nil
+}
+
+func (s *policySource) hash(ctx context.Context, key string, patience time.Duration) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	found, err := s.client.Do(ctx, s.client.B().Hgetall().Key(key).Build()).AsStrMap()
+	return found, lua.Classify("HGETALL", err)
+}
