@@ -396,4 +396,30 @@ var catalogue = []class{
 		"EVALSHA falls back to EVAL",
 		nil, "lua.TestScriptsAreLoadedOnDemand",
 	},
+	// Servers that fail, move and lie
+	{
+		"a failover loses what was accepted",
+		"every system on Redis: replication is not waited for",
+		"a producer may ask for copies; the wait travels with the write, on its connection, and follows redirections with it",
+		nil, "integration.TestReplicatedSurvivesTheLossOfTheMaster integration.TestG1SentinelFailoverLosesNothingReplicated " +
+			"integration.TestG1ClusterFailoverLosesNothingReplicated",
+	},
+	{
+		"a server says that it is on disk, and it is not",
+		"WAITAOF of Redis 7.4 and of Valkey with everysec; a wait on another connection than the write's",
+		"such a server is refused for Fsynced; a power failure is staged, by what was really synced",
+		nil, "integration.TestFsyncedSurvivesAPowerFailure integration.TestDurabilityThatTheServerCannotGiveIsRefusedAtTheStart",
+	},
+	{
+		"a slot that moves stops or loses a queue",
+		"clients that split a transaction, or take TRYAGAIN for a failure",
+		"it is waited for with backoff, other queues go on",
+		nil, "integration.TestG1SlotMigrationLosesNothing",
+	},
+	{
+		"one server of a cluster is away, and everything stops",
+		"loops that serve all queues one after the other, or a leader's key on one node",
+		"each queue has its own loops, and is as calm as its own server; what is shared is remembered",
+		nil, "integration.TestQueuesOfOtherMastersGoOnWhileOneIsAway integration.TestAbandonedIsReclaimedWhileAnotherMasterIsAway",
+	},
 }
