@@ -55,10 +55,3 @@ func (c *calm) settle() {
 	}
 	c.disturbed, c.suspected = false, false
 }
-
-// extend says that the calm began earlier than known.
-func (c *calm) extend(by time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.since = c.since.Add(-by)
-}

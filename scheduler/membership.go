@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,8 +33,8 @@ type membership struct {
 
 	// Of the heartbeat's goroutine.
 	last     beat
-	server   identity
-	checked  time.Time // when server was read
+	runID    string    // of the server, by INFO; changes with every start
+	checked  time.Time // when runID was read
 	answered bool      // the last heartbeat succeeded
 
 	mu   sync.Mutex
@@ -53,12 +52,6 @@ func (b beat) gapOrJump(next beat, timeout time.Duration) bool {
 	least, most := next.sent.Sub(b.received), next.received.Sub(b.sent)
 	passed := next.server.Sub(b.server)
 	return next.received.Sub(b.received) > timeout || passed < least-clockJump || passed > most+clockJump
-}
-
-// identity is what INFO says of a server; the run ID changes with every start.
-type identity struct {
-	runID  string
-	uptime time.Duration
 }
 
 func newMembership(cfg Config, joined func(context.Context, []string, bool)) *membership {
@@ -99,10 +92,9 @@ func (m *membership) beat(ctx context.Context) error {
 		m.calm.disturb()
 	}
 	m.identify(call, b.received)
+	// The first heartbeat begins the calm, however long the server may have been up: it may have been paused a moment ago, and what
+	// was pending meanwhile looks abandoned to those who were not there.
 	m.calm.settle()
-	if first {
-		m.calm.extend(m.server.uptime)
-	}
 	back := !m.answered || disturbed
 	m.last, m.answered = b, true
 	m.mu.Lock()
@@ -121,31 +113,25 @@ func (m *membership) identify(ctx context.Context, now time.Time) {
 		return
 	}
 	m.checked = now
-	var found identity
+	found := ""
 	if m.client.Mode() != rueidis.ClientModeCluster {
 		if info, err := m.client.Do(ctx, m.client.B().Info().Section("server").Build()).ToString(); err == nil {
-			found = parseIdentity(info)
+			found = runIDOf(info)
 		}
 	}
-	if found.runID != m.server.runID || suspected && found.runID == "" {
+	if found != m.runID || suspected && found == "" {
 		m.calm.disturb()
 	}
-	m.server = found
+	m.runID = found
 }
 
-func parseIdentity(info string) (found identity) {
+func runIDOf(info string) string {
 	for line := range strings.Lines(info) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		switch name {
-		case "run_id":
-			found.runID = value
-		case "uptime_in_seconds":
-			if n, err := strconv.ParseInt(value, 10, 32); err == nil && n > 0 {
-				found.uptime = time.Duration(n) * time.Second
-			}
+		if name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name == "run_id" {
+			return value
 		}
 	}
-	return found
+	return ""
 }
 
 // leave removes this scheduler, so that the others need not wait for its timeout. Best effort.

@@ -72,14 +72,29 @@ func TestGapOrJump(t *testing.T) {
 	}
 }
 
-func TestParseIdentity(t *testing.T) {
+func TestRunIDIsReadFromINFO(t *testing.T) {
 	t.Parallel()
-	got := parseIdentity("# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\nuptime_in_seconds:90\r\n")
-	if got != (identity{"abc", 90 * time.Second}) {
-		t.Errorf("%+v", got)
+	for info, want := range map[string]string{
+		"# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\nuptime_in_seconds:90\r\n": "abc",
+		"run_id\r\nrun:x\r\n:": "",
+		"":                     "",
+	} {
+		if got := runIDOf(info); got != want {
+			t.Errorf("%q: %q", info, got)
+		}
 	}
-	if got := parseIdentity("run_id\r\nuptime_in_seconds:-1\r\n:"); got != (identity{}) {
-		t.Errorf("%+v", got)
+}
+
+// 1. The server is paused, not restarted. 2. A bridge starts meanwhile, and its first heartbeat is answered when the pause is over. 3. It
+// trusted the server's long uptime, took the server for calm, and reclaimed what living workers held, before these could extend it.
+func TestFirstHeartbeatBeginsTheCalm(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t) // up for long enough: others use it
+	before := time.Now()
+	s := start(t, server, server.Prefix(t))
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return !s.members.lastBeat().IsZero(), "no heartbeat" })
+	if since := s.CalmSince(); since.Before(before) {
+		t.Errorf("calm for %v before it started", before.Sub(since))
 	}
 }
 
