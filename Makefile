@@ -27,6 +27,30 @@ race: ## run all tests with the race detector
 bench: ## run the benchmarks, and nothing else, one package at a time
 	$(GO) test -p 1 -timeout 60m -run '^$$' -bench . -benchmem $(GOTESTFLAGS) ./...
 
+# DURATION is that of the load; the quiescence and the audit come on top.
+DURATION ?= 10m
+
+.PHONY: campaign
+campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline
+	DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
+		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$$' $(GOTESTFLAGS)
+
+.PHONY: mutants
+mutants: ## take guards out one by one, and see that the tests notice; ONLY=word picks some
+	$(GO) run ./integration/mutants $(if $(ONLY),-only "$(ONLY)")
+
+# One after the other, each on one worker: the targets that need a server share it. What they find is written to testdata/fuzz.
+FUZZTIME ?= 30s
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (30s)
+	@for package in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz'); do \
+	    echo "$$package $$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s -parallel 1 $(GOTESTFLAGS) $$package || exit 1; \
+	  done; \
+	done
+
 .PHONY: lint
 lint: fmt-check vet staticcheck ## gofmt, go vet, staticcheck
 

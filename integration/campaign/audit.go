@@ -1,0 +1,326 @@
+package campaign
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// Columns of the result that must be zero.
+const (
+	columnLost        = "lost"
+	columnEarly       = "early"
+	columnStuck       = "stuck"
+	columnOwners      = "two owners"
+	columnWrong       = "wrong terminal state"
+	columnUnexplained = "duplicates unexplained"
+	columnBurnt       = "attempts burnt unexplained"
+	columnCancelled   = "delivered after cancel"
+	columnForeign     = "wrong group"
+	columnTwice       = "taken twice"
+	columnLeft        = "keys left"
+)
+
+var columns = []string{
+	columnLost, columnEarly, columnStuck, columnOwners, columnWrong, columnUnexplained, columnBurnt, columnCancelled, columnForeign,
+	columnTwice, columnLeft,
+}
+
+// Letter is a dead letter that was found at the end.
+type Letter struct {
+	Queue, ID, Group, Reason, Entry string
+	Attempt                         int
+	At                              int64 // Unix ms
+}
+
+// State is what Redis holds when everything has come to rest.
+type State struct {
+	Letters []Letter
+	Stuck   []string // what did not come to rest while the holder still held
+	Left    []string // keys, members, entries that should be gone
+}
+
+// Finding is one violation.
+type Finding struct {
+	Column, ID, Group, Problem string
+	History                    []string // every record of the message; only of the first findings
+}
+
+// Tally is what an audit counts.
+type Tally struct {
+	Tried, Accepted, Unknown, Refused int // messages
+	Cancelled, Moved                  int
+	Deliveries, First, Retries, Dead  map[string]int // by group
+	Again                             map[string]int // duplicates by the fault that explains them
+	Burnt                             map[string]int // attempts that no handler failed, by the fault that explains them
+	LostByOperator                    int            // messages × groups
+	Late                              int            // exits that were told that they came too late
+	Zero                              map[string]int // the columns that must be zero
+	Findings                          []Finding
+}
+
+const (
+	maxFindings = 60 // kept in full, and of a column
+	maxOfColumn = 8
+)
+
+// auditor judges one message at a time.
+type auditor struct {
+	Tally
+	explainer *explainer
+	commands  []Fault // operators' own
+}
+
+func newAuditor(visibility time.Duration, faults []Fault, writers []*writer, state State) *auditor {
+	a := &auditor{explainer: newExplainer(visibility, faults, writers)}
+	a.Deliveries, a.First, a.Retries, a.Dead = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	a.Again, a.Burnt, a.Zero = map[string]int{}, map[string]int{}, map[string]int{}
+	for _, f := range faults {
+		if f.Queue != "" {
+			a.commands = append(a.commands, f)
+		}
+	}
+	for _, text := range state.Stuck {
+		a.find(Finding{Column: columnStuck, Problem: text}, nil)
+	}
+	for _, text := range state.Left {
+		a.find(Finding{Column: columnLeft, Problem: text}, nil)
+	}
+	return a
+}
+
+func (a *auditor) find(f Finding, records []record) {
+	a.Zero[f.Column]++
+	if len(a.Findings) >= maxFindings || a.Zero[f.Column] > maxOfColumn {
+		return
+	}
+	for _, r := range records {
+		f.History = append(f.History, r.String())
+	}
+	a.Findings = append(a.Findings, f)
+}
+
+// promise is what became of a message on its producer's side.
+type promise struct {
+	tried, taken, maybe, refused bool
+	first                        int64 // µs of the first try
+	due                          int64 // ms: never before this; 0 = not known
+	cancelled                    int64 // µs of a confirmed cancel
+	maybeCancelled               bool
+	moved                        int64 // µs at which a reschedule was asked for that was confirmed
+	twice                        bool
+}
+
+func promiseOf(records []record) promise {
+	var p promise
+	asked := int64(0)
+	for _, r := range records {
+		switch r.verb {
+		case verbTry:
+			if !p.tried {
+				p.tried, p.first = true, r.at
+			}
+		case verbTaken:
+			p.twice = p.twice || p.taken
+			if !p.taken {
+				p.due = r.due
+			}
+			p.taken = true
+		case verbDup:
+			p.maybe = p.maybe || !p.taken // its own earlier try, whose reply was lost
+		case verbMaybe:
+			p.maybe = true
+		case verbRefuse:
+			p.refused = true
+		case verbCancel:
+			switch r.word {
+			case changeAsked:
+				p.maybeCancelled = true
+			case changeOK:
+				p.cancelled, p.maybeCancelled = r.at, false
+			case changeNo:
+				p.maybeCancelled = false
+			}
+		case verbMove:
+			switch r.word {
+			case changeAsked:
+				asked = r.at
+			case changeOK:
+				p.moved, p.due = asked, r.due
+			case changeMaybe:
+				p.due = 0
+			}
+		}
+	}
+	if asked > 0 && p.moved == 0 && !slices.ContainsFunc(records, func(r record) bool { return r.verb == verbMove && r.word == changeNo }) {
+		p.due = 0 // its process was killed before it heard
+	}
+	return p
+}
+
+// message audits all records of one message, sorted by time, and its dead letters.
+func (a *auditor) message(id string, records []record, letters []Letter) {
+	slices.SortStableFunc(records, func(x, y record) int { return cmp.Compare(x.at, y.at) })
+	plan, ok := planOf(id)
+	complain := func(column, group, format string, args ...any) {
+		a.find(Finding{Column: column, ID: id, Group: group, Problem: fmt.Sprintf(format, args...)}, records)
+	}
+	p := promiseOf(records)
+	if !ok || !p.tried {
+		complain(columnWrong, "", "delivered or dead, and no producer knows of it")
+		return
+	}
+	a.Tried++
+	for _, r := range records {
+		if r.verb == verbExit && r.word == string(bridge.Lost) {
+			a.Late++
+		}
+	}
+	owed := p.taken && p.cancelled == 0 && !p.maybeCancelled
+	switch {
+	case p.taken:
+		a.Accepted++
+	case p.refused && !p.maybe:
+		a.Refused++
+	default:
+		a.Unknown++
+	}
+	if p.cancelled > 0 {
+		a.Cancelled++
+	}
+	if p.moved > 0 {
+		a.Moved++
+	}
+	destroyed := plan.queue == queueSide && slices.ContainsFunc(a.commands, func(f Fault) bool {
+		return f.Queue == plan.queue && f.Until.UnixMicro() >= p.first
+	})
+	if p.twice && !destroyed { // an operator's command forgets dedup windows, too
+		complain(columnTwice, "", "taken twice inside its dedup window")
+	}
+	chains := chainsOf(records, letters)
+	for group, c := range chains {
+		if !slices.Contains(groups, group) {
+			complain(columnWrong, group, "dead letter or delivery of a group that is none: %v", c.letters)
+			continue
+		}
+		a.timing(p, c, complain)
+		a.Dead[group] += len(c.letters)
+		if p.refused && !p.maybe && !p.taken {
+			complain(columnWrong, group, "refused by the server, and delivered")
+		}
+	}
+	for _, group := range groups {
+		c := chains[group]
+		if c == nil {
+			c = &chain{group: group}
+		}
+		a.count(c, destroyed, complain)
+		empty := len(c.entries)+len(c.letters) == 0
+		switch {
+		case destroyed:
+			if column, _ := c.terminal(plan, a.acknowledged); owed && column != "" {
+				a.LostByOperator++
+			}
+			continue
+		case empty && !owed:
+			continue
+		}
+		c.owners(func(format string, args ...any) { complain(columnOwners, group, format, args...) })
+		if column, problem := c.terminal(plan, a.acknowledged); column != "" {
+			complain(column, group, "%s", problem)
+		}
+		a.attempts(c, p, func(format string, args ...any) { complain(columnBurnt, group, format, args...) })
+	}
+}
+
+// timing finds deliveries that were early, to the wrong group, or after a cancel. Early is by two clocks, which are one on this machine:
+// the server's at which the entry was added, and the worker's at which the handler started.
+func (a *auditor) timing(p promise, c *chain, complain func(column, group, format string, args ...any)) {
+	for _, d := range c.entries {
+		if d.meant != "" && d.meant != c.group {
+			complain(columnForeign, c.group, "entry %s is for group %s", d.entry, d.meant)
+		}
+		for _, s := range d.starts {
+			due := max(s.due, p.due)
+			if s.at < due*1000 || d.added() < due*1000 {
+				complain(columnEarly, c.group, "entry %s, due %s, was started at %s", d.entry, clock(due), clock(s.at/1000))
+			}
+			if p.cancelled > 0 {
+				complain(columnCancelled, c.group, "entry %s was started, and the message was cancelled at %s", d.entry, clock(p.cancelled/1000))
+			}
+		}
+	}
+}
+
+// count sorts every start of a handler into first deliveries, retries and duplicates, and finds the fault that explains a duplicate.
+func (a *auditor) count(c *chain, destroyed bool, complain func(column, group, format string, args ...any)) {
+	var before *record
+	retry := false
+	for _, d := range c.entries {
+		for i := range d.starts {
+			s := &d.starts[i]
+			a.Deliveries[c.group]++
+			switch {
+			case before == nil:
+				a.First[c.group]++
+			case retry && i == 0 && d.attempt > before.attempt:
+				a.Retries[c.group]++
+			case destroyed:
+				a.Again["an operator's command"]++
+			default:
+				kind, ok := a.explainer.again(before.by.name, min(before.at, s.at), max(before.at, s.at))
+				if ok {
+					a.Again[kind]++
+				} else {
+					complain(columnUnexplained, c.group, "entry %s of %s came again as entry %s to %s", before.entry, before.by.name, d.entry, s.by.name)
+				}
+			}
+			before = s
+		}
+		retry = d.failed()
+	}
+}
+
+// attempts finds attempts that were used up though no handler failed, and the faults that explain them.
+func (a *auditor) attempts(c *chain, p promise, complain func(format string, args ...any)) {
+	attempt, from := 1, p.first
+	var last *delivery
+	// The attempts from the last one that is known to have begun, up to but not including next, were used up.
+	used := func(next int, until int64, what string) {
+		for n := attempt; n < next; n++ {
+			by := "" // of a delivery that no handler saw
+			if n == attempt && last != nil && last.won() != string(bridge.Released) {
+				if last.failed() || last.ended(endDead) {
+					continue
+				}
+				by = last.starts[len(last.starts)-1].by.name
+			}
+			if kind, ok := a.explainer.burnt(by, c.group, from, until); ok {
+				a.Burnt[kind]++
+			} else {
+				complain("before %s attempt %d was used up, and no handler failed it, and no fault explains it", what, n)
+			}
+		}
+	}
+	for _, d := range c.entries {
+		used(d.attempt, d.starts[0].at, "entry "+d.entry)
+		attempt, last, from = d.attempt, d, min(d.added(), d.starts[0].at)
+	}
+	for _, l := range c.letters {
+		used(l.Attempt+1, l.At*1000, "the dead letter")
+	}
+}
+
+// acknowledged says whether a fault explains that nobody knows of an acknowledgement.
+func (a *auditor) acknowledged(d *delivery) bool {
+	s := d.starts[len(d.starts)-1]
+	until := s.at
+	for _, r := range slices.Concat(d.ends, d.exits) {
+		until = max(until, r.at)
+	}
+	_, ok := a.explainer.again(s.by.name, s.at, until+time.Second.Microseconds())
+	return ok
+}

@@ -1,0 +1,267 @@
+package campaign
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// epoch is when the scripts of these tests begin, in Unix ms.
+const epoch = 1_800_000_000_000
+
+var castRoles = map[string][2]string{
+	"P": {roleProducer, "-"}, "A1": {roleWorker, "a"}, "A2": {roleWorker, "a"},
+	"B1": {roleWorker, "b"}, "B2": {rolePlain, "b"}, "H": {roleHolder, "a"},
+}
+
+// play writes the ledgers of a script and audits them. A line of a script is "<ms> <process> <verb> <arguments>"; in arguments @n is the
+// time n ms after the beginning and #n the entry that was added then. The message is id, until a line "id <id>" names another.
+func play(t *testing.T, id, script string, faults []Fault, state State) Tally {
+	t.Helper()
+	dir := t.TempDir()
+	files := map[string]*strings.Builder{}
+	for name, is := range castRoles {
+		files[name] = &strings.Builder{}
+		fmt.Fprintf(files[name], "%d is %s %s %s\n", epoch*1000, name, is[0], is[1])
+	}
+	for _, text := range strings.Split(script, "\n") {
+		cells := strings.Fields(text)
+		if len(cells) == 0 {
+			continue
+		}
+		if cells[0] == "id" {
+			id = cells[1]
+			continue
+		}
+		for i := 3; i < len(cells); i++ {
+			n, err := strconv.Atoi(cells[i][1:])
+			switch {
+			case err != nil:
+			case cells[i][0] == '@':
+				cells[i] = strconv.Itoa(epoch + n)
+			case cells[i][0] == '#':
+				cells[i] = strconv.Itoa(epoch+n) + "-0"
+			}
+		}
+		ms, err := strconv.ParseFloat(cells[0], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(files[cells[1]], "%d %s\n", epoch*1000+int(ms*1000), strings.Join(append([]string{cells[2], id}, cells[3:]...), " "))
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name+".ledger"), []byte(text.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tally, err := Audit(dir, 2*time.Second, faults, state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tally
+}
+
+func faultAt(kind string, from, until int, hits ...string) Fault {
+	return Fault{Kind: kind, From: time.UnixMilli(epoch + int64(from)), Until: time.UnixMilli(epoch + int64(until)), Hits: hits}
+}
+
+func letterAt(ms int, id, group, reason string, attempt int) Letter {
+	return Letter{Queue: queueMain, ID: id, Group: group, Reason: reason, Attempt: attempt, At: epoch + int64(ms)}
+}
+
+// Pieces of scripts. In taken the message is due at once; doneB is group b's part, when a test is about group a.
+const (
+	taken = "0 P try 0\n 1 P taken @0\n"
+	doneA = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 ok\n 3 A1 x #1 acknowledged\n"
+	doneB = "2 B1 s #1 1 - @0\n 2.1 B1 e #1 ok\n 3 B1 x #1 acknowledged\n"
+
+	okID, failID, deadID, buryID, sideID = "p-1-mo", "p-1-mf1", "p-1-md2", "p-1-mx", "p-1-so"
+)
+
+// Every kind of violation is found when it is planted, in its column and in no other, with the message's whole history.
+func TestAuditorFindsWhatIsPlanted(t *testing.T) {
+	t.Parallel()
+	kill := faultAt(faultKillWorker, 5, 5, "A1")
+	for _, c := range []struct {
+		name, id, script string
+		faults           []Fault
+		state            State
+		want             string // columns
+	}{
+		{"nothing is wrong", okID, taken + doneA + doneB, nil, State{}, ""},
+		{"lost in one group", okID, taken + doneB, nil, State{}, "lost"},
+		{"lost in both", okID, taken, nil, State{}, "lost lost"},
+		{"lost after a retry", failID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried", nil, State{}, "lost"},
+		{"lost with its worker", okID, taken + doneB + "2 A1 s #1 1 - @0", []Fault{kill}, State{}, "lost"},
+		{"lost by who took it out", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost", []Fault{kill},
+			State{}, "lost"},
+		{"lost though told dead", buryID, taken + "2 A1 s #1 1 - @0\n 3 A1 e #1 dead\n 4 A1 x #1 dead", nil,
+			State{Letters: []Letter{letterAt(4, buryID, "b", "dead_letter", 1)}}, "lost burnt"},
+		{"early by the worker's clock", okID, "0 P try 100\n 1 P taken @100\n 99 A1 s #100 1 - @100\n 100 A1 e #100 ok\n" +
+			"101 A1 x #100 acknowledged\n" +
+			"102 B1 s #100 1 - @100\n 103 B1 e #100 ok\n 104 B1 x #100 acknowledged", nil, State{}, "early"},
+		{"early by the entry ID", okID, "0 P try 100\n 1 P taken @100\n 102 A1 s #99 1 - @100\n 103 A1 e #99 ok\n" +
+			"104 A1 x #99 acknowledged\n" +
+			"102 B1 s #100 1 - @100\n 103 B1 e #100 ok\n 104 B1 x #100 acknowledged", nil, State{}, "early"},
+		{"before the time it was moved to", "p-1-mr", "0 P try 10\n 1 P taken @10\n 2 P move asked 0\n 3 P move ok @500\n" +
+			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged\n 502 B1 s #501 1 - @500\n 503 B1 e #501 ok\n" +
+			"504 B1 x #501 acknowledged",
+			nil, State{}, "early"},
+		{"delivered after a cancel", "p-1-mc", "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n 3 P cancel ok\n" +
+			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged", nil, State{}, "cancelled"},
+		{"two acknowledgements won", okID, taken + doneA + doneB + "2.5 A2 s #1 1 - @0\n 2.6 A2 e #1 ok\n 4 A2 x #1 acknowledged",
+			[]Fault{kill}, State{}, "owners owners"},
+		{"acknowledged after it was reclaimed", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3000 A1 e #1 ok\n 3001 A1 x #1 acknowledged\n" +
+			"2500 A2 s #2400 2 a @2400\n 2501 A2 e #2400 ok\n 2502 A2 x #2400 acknowledged",
+			[]Fault{faultAt(faultStopWorker, 5, 2990, "A1")}, State{}, "owners"},
+		{"retried after it was reclaimed", "p-1-mg1", taken + doneB + "2 A1 s #1 1 - @0\n 3000 A1 e #1 fail\n 3001 A1 x #1 retried\n" +
+			"2500 A2 s #2400 2 a @2400\n 2501 A2 e #2400 ok\n 2502 A2 x #2400 acknowledged\n" +
+			"3100 A2 s #3050 2 a @3050\n 3101 A2 e #3050 ok\n 3102 A2 x #3050 acknowledged",
+			[]Fault{faultAt(faultStopWorker, 5, 2990, "A1")}, State{}, "owners duplicates"},
+		{"dead-lettered twice", "p-1-me1", taken + "2 A1 s #1 1 - @0\n 3000 A1 e #1 fail\n 3001 A1 x #1 dead",
+			[]Fault{faultAt(faultStopWorker, 5, 2990, "A1"), faultAt(faultKillPlain, 1, 2, "B2")},
+			State{Letters: []Letter{letterAt(2400, "p-1-me1", "a", "visibility_timeout", 1), letterAt(3000, "p-1-me1", "a", "max_attempts", 1),
+				letterAt(2400, "p-1-me1", "b", "visibility_timeout", 1)}}, "owners"},
+		{"acknowledged though it must die", deadID, taken + doneA, nil,
+			State{Letters: []Letter{letterAt(9, deadID, "b", "max_attempts", 2)}}, "wrong burnt burnt"},
+		{"dead though it must not", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok", []Fault{kill},
+			State{Letters: []Letter{letterAt(9, okID, "a", "body_lost", 1)}}, "wrong"},
+		{"dead for a wrong reason", buryID, taken, []Fault{faultAt(faultStopWorker, 1, 2)},
+			State{Letters: []Letter{letterAt(9, buryID, "a", "max_attempts", 1), letterAt(9, buryID, "b", "dead_letter", 1)}}, "wrong"},
+		{"dead after too few attempts", deadID, taken, []Fault{faultAt(faultStall, 1, 2)},
+			State{Letters: []Letter{letterAt(9, deadID, "a", "max_attempts", 1), letterAt(9, deadID, "b", "max_attempts", 2)}}, "wrong"},
+		{"delivered again for no reason", okID, taken + doneA + "2 B1 s #1 1 - @0\n 3 B1 e #1 ok\n 9000 B1 s #8999 1 b @8999\n" +
+			"9001 B1 e #8999 ok\n 9002 B1 x #8999 acknowledged",
+			[]Fault{faultAt(faultKillWorker, 100, 100, "A1")}, State{}, "duplicates"},
+		{"an attempt burnt by an outage", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 3000 A2 s #2900 2 a @2900\n" +
+			"3001 A2 e #2900 ok\n 3002 A2 x #2900 acknowledged",
+			[]Fault{faultAt(faultStopServer, 2, 2800)}, State{}, "burnt"},
+		{"an attempt burnt by another worker's death", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n" +
+			"3000 A2 s #2900 2 a @2900\n 3001 A2 e #2900 ok\n 3002 A2 x #2900 acknowledged",
+			[]Fault{faultAt(faultKillWorker, 10, 10, "A2")}, State{}, "burnt duplicates"},
+		{"a hole in the attempts", failID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
+			"3000 A2 s #2900 3 a @2900\n 3001 A2 e #2900 ok\n 3002 A2 x #2900 acknowledged", nil, State{}, "burnt"},
+		{"a retry in a group that it is not for", failID, taken + doneA + doneB + "2.5 B1 s #2 2 a @2\n 2.6 B1 e #2 ok\n" +
+			"3 B1 x #2 acknowledged", nil, State{}, "foreign owners duplicates burnt"},
+		{"taken twice", "p-1-mw", taken + "5 P try 0\n 6 P taken @5\n" + doneA + doneB, nil, State{}, "twice"},
+		{"refused and delivered", okID, "0 P try 0\n 1 P refused full\n" + doneA + doneB, nil, State{}, "wrong wrong"},
+		{"never sent by anybody", okID, doneA, nil, State{}, "wrong"},
+		{"gone without a reason", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 unknown", nil, State{}, "wrong"},
+		{"stuck and left", okID, taken + doneA + doneB, nil, State{Stuck: []string{"x"}, Left: []string{"y", "z"}}, "stuck left left"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			tally := play(t, c.id, c.script, c.faults, c.state)
+			short := map[string]string{
+				"lost": columnLost, "early": columnEarly, "cancelled": columnCancelled, "owners": columnOwners, "wrong": columnWrong, "foreign": columnForeign,
+				"duplicates": columnUnexplained, "burnt": columnBurnt, "twice": columnTwice, "stuck": columnStuck, "left": columnLeft,
+			}
+			want := map[string]int{}
+			for _, word := range strings.Fields(c.want) {
+				want[short[word]]++
+			}
+			if !maps.Equal(tally.Zero, want) {
+				t.Errorf("found %v, planted %v", tally.Zero, want)
+			}
+			for _, f := range tally.Findings {
+				t.Logf("%s: %s", f.Column, f.Problem)
+				if f.ID != "" && len(f.History) != strings.Count(strings.TrimSpace(c.script), "\n")+1 {
+					t.Errorf("%d lines of history: %q", len(f.History), f.History)
+				}
+			}
+		})
+	}
+}
+
+// What faults do to deliveries is explained by them, and counted.
+func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
+	t.Parallel()
+	again := "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 3000 A2 s #2900 2 a @2900\n 3001 A2 e #2900 ok\n 3002 A2 x #2900 acknowledged\n"
+	for _, c := range []struct {
+		name, id, script     string
+		faults               []Fault
+		letters              []Letter
+		again, burnt, owners int
+		retries, operator    int
+	}{
+		{name: "killed before it acknowledged", id: okID, script: taken + doneB + again,
+			faults: []Fault{faultAt(faultKillWorker, 4, 4, "A1")}, again: 1, burnt: 1},
+		{name: "a zombie is told that it lost", id: okID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3500 A1 e #1 ok\n" +
+			"3501 A1 x #1 lost\n" +
+			"3000 A2 s #2900 2 a @2900\n 3001 A2 e #2900 ok\n 3002 A2 x #2900 acknowledged",
+			faults: []Fault{faultAt(faultStopWorker, 3, 3490, "A1")}, again: 1, burnt: 1},
+		{name: "an outage releases without an attempt", id: okID, script: taken + doneB + "2 A1 s #1 1 - @0\n 2500 A1 e #1 cut\n" +
+			"3000 A1 x #1 released\n" +
+			"3100 A2 s #3050 1 a @3050\n 3101 A2 e #3050 ok\n 3102 A2 x #3050 acknowledged",
+			faults: []Fault{faultAt(faultStopServer, 3, 2900)}, again: 1},
+		{name: "a reply lost on the way", id: okID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 unknown",
+			faults: []Fault{faultAt(faultLose, 3, 4, "A1")}},
+		{name: "a plain worker does not come back after an outage", id: okID, script: taken + doneA + "2 B2 s #1 1 - @0\n" +
+			"3 B2 e #1 ok\n 4 B2 x #1 unknown\n" +
+			"3000 B1 s #2900 2 b @2900\n 3001 B1 e #2900 ok\n 3002 B1 x #2900 acknowledged",
+			faults: []Fault{faultAt(faultKillServer, 3, 500)}, again: 1, burnt: 1},
+		{name: "a retry is no duplicate", id: failID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
+			"30 A2 s #29 2 a @29\n 31 A2 e #29 ok\n 32 A2 x #29 acknowledged", retries: 1},
+		{name: "abandoned on purpose by a plain worker", id: failID, script: taken + doneA + "2 B2 s #1 1 - @0\n 3 B2 e #1 abandon\n" +
+			"3000 B1 s #2900 2 b @2900\n 3001 B1 e #2900 ok\n 3002 B1 x #2900 acknowledged", retries: 1},
+		{name: "dies as it should", id: deadID, script: taken + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
+			"30 A1 s #29 2 a @29\n 31 A1 e #29 fail\n 32 A1 x #29 dead\n" +
+			"2 B2 s #1 1 - @0\n 3 B2 e #1 abandon\n 3000 B2 s #2900 2 b @2900\n 3001 B2 e #2900 abandon\n", retries: 2,
+			letters: []Letter{letterAt(32, deadID, "a", "max_attempts", 2), letterAt(6000, deadID, "b", "visibility_timeout", 2)}},
+		{name: "cancelled before it was due", id: "p-1-mc", script: "0 P try 99\n 1 P taken @99\n 2 P cancel asked\n 3 P cancel ok"},
+		{name: "a producer that died", id: okID, script: "0 P try 0"},
+		{name: "a lost reply and a duplicate of its own", id: "p-1-mw", script: "0 P try 0\n 1 P maybe\n 5 P try 0\n 6 P dup\n" +
+			doneA + doneB},
+		{name: "lost by the operator's own command", id: sideID, script: taken + doneA, operator: 1,
+			faults: []Fault{{Kind: faultDeleteStream, Queue: queueSide, From: time.UnixMilli(epoch + 4), Until: time.UnixMilli(epoch + 9)}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			tally := play(t, c.id, c.script, c.faults, State{Letters: c.letters})
+			if len(tally.Zero) > 0 {
+				t.Errorf("found %v: %+v", tally.Zero, tally.Findings)
+			}
+			if sum(tally.Again) != c.again || sum(tally.Burnt) != c.burnt || sum(tally.Retries) != c.retries || tally.LostByOperator != c.operator {
+				t.Errorf("duplicates %v, attempts burnt %v, retries %v, lost by the operator %d", tally.Again, tally.Burnt, tally.Retries, tally.LostByOperator)
+			}
+		})
+	}
+}
+
+// What an operator deleted from one queue excuses nothing that was sent after it, nor anything in another queue.
+func TestOperatorsCommandExcusesOnlyWhatCameBefore(t *testing.T) {
+	t.Parallel()
+	command := Fault{Kind: faultDeleteQueue, Queue: queueSide, From: time.UnixMilli(epoch - 9), Until: time.UnixMilli(epoch - 1)}
+	if tally := play(t, sideID, taken+doneA, []Fault{command}, State{}); tally.Zero[columnLost] != 1 || tally.LostByOperator != 0 {
+		t.Errorf("sent after the command: %v", tally)
+	}
+	command.Until = time.UnixMilli(epoch + 9)
+	if tally := play(t, okID, taken+doneA, []Fault{command}, State{}); tally.Zero[columnLost] != 1 || tally.LostByOperator != 0 {
+		t.Errorf("in another queue: %v", tally)
+	}
+}
+
+// A line that a kill cut short is left out; anything else that is not understood stops the audit.
+func TestBooksTakeACutLastLineAndNothingElse(t *testing.T) {
+	t.Parallel()
+	head := fmt.Sprintf("%d is P producer -\n%d try %s 0\n", epoch*1000, epoch*1000, okID)
+	for text, want := range map[string]bool{head + "18000000": true, head + "garbage\n": false, head + "1 s " + okID +
+		" #1\n": false, "no head\n": false, "": true} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "P.ledger"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		tally, err := Audit(dir, 2*time.Second, nil, State{})
+		if (err == nil) != want {
+			t.Errorf("%q: %v", text, err)
+		}
+		if err == nil && text != "" && (tally.Tried != 1 || tally.Unknown != 1) {
+			t.Errorf("%q: %+v", text, tally)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// Config is the size of a campaign.
+type Config struct {
+	Seed       uint64
+	Duration   time.Duration // of load and faults
+	Rate       float64       // messages a second, of all producers together
+	Patience   float64       // weighs messages whose handlers take a while: 1 is few
+	Hold       int           // messages that the holder keeps; more than a reclaim looks at in one call
+	Visibility time.Duration
+	Pause      [2]time.Duration // least and most between two faults of one attacker
+	Settle     time.Duration    // within which everything comes to rest after the last fault
+	Dir        string           // of the ledgers
+	Progress   func(format string, args ...any)
+}
+
+const prefix = "campaign"
+
+// controller runs one campaign.
+type controller struct {
+	t        testing.TB
+	cfg      Config
+	server   *redistest.Server
+	client   rueidis.Client // past all proxies
+	family   *family
+	timeline timeline
+	keys     map[string]lua.Keys
+	holder   *slot
+	weather  sync.Mutex // held by a fault that disturbs everybody, or by one that needs calm
+	began    time.Time
+}
+
+// Run runs a campaign on a server of its own and audits it.
+func Run(t testing.TB, cfg Config) *Result {
+	t.Helper()
+	c := &controller{
+		t: t, cfg: cfg, server: redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "256mb"),
+		family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{}, began: time.Now(),
+	}
+	for _, queue := range []string{queueMain, queueSide} {
+		c.keys[queue] = lua.NewKeys(prefix, queue)
+	}
+	c.client = c.server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.DisableRetry = true, true })
+	t.Cleanup(c.family.killAll)
+	stopPulse := c.pulse()
+	defer stopPulse()
+
+	c.must("set up", c.setUp())
+	load := time.Now()
+	c.must("faults", c.attack())
+	took := time.Since(load)
+	state, err := c.comeToRest()
+	c.must("come to rest", err)
+	stopPulse()
+
+	faults := sortOut(c.timeline.all())
+	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
+	c.must("audit", err)
+	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults}
+}
+
+func (c *controller) must(what string, err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatalf("campaign: %s: %v", what, err)
+	}
+}
+
+// setUp starts the processes: the holder first and alone, because it must get the oldest messages of its group.
+func (c *controller) setUp() error {
+	ctx := context.Background()
+	r, err := bridge.Dial(ctx, c.server.URL())
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := bridge.WriteDefaults(ctx, r, prefix, policy(c.cfg.Visibility)); err != nil {
+		return err
+	}
+	for _, queue := range []string{queueMain, queueSide} {
+		for _, group := range groups {
+			if _, err := bridge.CreateGroup(ctx, r, prefix, queue, group); err != nil {
+				return err
+			}
+		}
+	}
+	add := func(role, group string, n int, proxied bool, change func(*part)) {
+		for range n {
+			p := part{
+				Role: role, Group: group, Name: fmt.Sprintf("%s%s%d", role, group, len(c.family.slots)), URL: c.server.URL(), Prefix: prefix,
+				Seed: c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience, Concurrency: 200,
+			}
+			if change != nil {
+				change(&p)
+			}
+			var proxy *redistest.Proxy
+			if proxied {
+				proxy = c.server.Proxy(c.t)
+			}
+			c.family.add(p, proxy)
+		}
+	}
+	const producers = 3
+	add(roleHolder, groups[0], 1, false, func(p *part) { p.Concurrency = c.cfg.Hold })
+	add(roleBridge, "", 2, true, nil)
+	add(roleWorker, groups[0], 3, true, nil)
+	add(roleWorker, groups[1], 2, true, nil)
+	add(rolePlain, groups[1], 2, true, nil)
+	add(roleProducer, "", producers, true, func(p *part) { p.Rate = c.cfg.Rate / producers })
+	c.holder = c.family.of(roleHolder)[0]
+
+	for _, s := range append(c.family.of(roleHolder), c.family.of(roleBridge)...) {
+		if err := c.family.start(s); err != nil {
+			return err
+		}
+	}
+	if err := c.fillHolder(ctx, r); err != nil {
+		return err
+	}
+	for _, s := range c.family.of(roleWorker, rolePlain, roleProducer) {
+		if err := c.family.start(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fillHolder schedules what the holder has room for and waits until it has all of it.
+func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
+	const name = "controller"
+	l, err := openLedger(filepath.Join(c.cfg.Dir, name+".ledger"), name, roleProducer, "")
+	if err != nil {
+		return err
+	}
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	p := &producer{part: part{Name: name}, client: client, ledger: l}
+	batch := make([]bridge.NewMessage, c.cfg.Hold)
+	for i := range batch {
+		batch[i] = bridge.NewMessage{ID: plan{queueMain, kindHeld, 0}.id(name, uint64(i+1)), Payload: make([]byte, 100)}
+	}
+	p.send(queueMain, batch, rand.New(rand.NewPCG(c.cfg.Seed, 0)))
+	return c.await(30*time.Second, func() (string, error) {
+		s, err := c.stream(c.keys[queueMain].Stream)
+		if held := s.groups[groups[0]]; held < c.cfg.Hold {
+			return fmt.Sprintf("the holder has %d of %d messages", held, c.cfg.Hold), err
+		}
+		return "", err
+	})
+}
+
+// attack does faults for the time of the campaign, and returns when all of them are mended.
+func (c *controller) attack() error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Duration)
+	defer cancel()
+	server := append(append(serverCards(c.cfg.Visibility), networkCards(c.cfg.Visibility)...), operatorCards()...)
+	errs := make([]error, 2)
+	var both sync.WaitGroup
+	for i, deck := range [][]card{processCards(c.cfg.Visibility), server} {
+		a := &attacker{c: c, random: rand.New(rand.NewPCG(c.cfg.Seed, 1000+uint64(i))), deck: deck, pause: c.cfg.Pause, storms: i == 1}
+		both.Go(func() {
+			if errs[i] = a.run(ctx); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.report(ctx)
+	}()
+	both.Wait()
+	<-done
+	return errors.Join(errs...)
+}
+
+// report says now and then how far the campaign is, and fails it when a process ended by itself.
+func (c *controller) report(ctx context.Context) {
+	if c.cfg.Progress == nil {
+		return
+	}
+	for pause(ctx, 10*time.Second) {
+		faults, kinds := c.timeline.count()
+		size := int64(0)
+		paths, _ := filepath.Glob(filepath.Join(c.cfg.Dir, "*.ledger"))
+		for _, path := range paths {
+			if info, err := os.Stat(path); err == nil {
+				size += info.Size()
+			}
+		}
+		s, _ := c.stream(c.keys[queueMain].Stream)
+		due, _ := c.number("ZCARD", c.keys[queueMain].Due)
+		c.cfg.Progress("%s: %d faults of %d kinds, ledgers %d MB, scheduled %d, entries %d, pending %v",
+			time.Since(c.began).Round(time.Second), faults, kinds, size>>20, due, s.length, s.groups)
+	}
+}
+
+// pulse watches this process, through which all connections go, and the server.
+func (c *controller) pulse() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var both sync.WaitGroup
+	note := func(kind string, from time.Time, hits []string) {
+		c.timeline.add(Fault{Kind: kind, From: from, Until: time.Now(), Hits: hits, Observed: true})
+	}
+	both.Go(func() {
+		for last := time.Now(); pause(ctx, pulseEvery); last = time.Now() {
+			if time.Since(last) > pulseGap {
+				note(faultSlowMachine, last, names(c.family.of(roleProducer, roleBridge, roleWorker, rolePlain)))
+			}
+		}
+	})
+	both.Go(func() {
+		for pause(ctx, 2*pulseEvery) {
+			from := time.Now()
+			call, done := context.WithTimeout(ctx, 30*time.Second)
+			err := c.client.Do(call, c.client.B().Ping().Build()).Error()
+			done()
+			if ctx.Err() == nil && time.Since(from) > pulseGap && err == nil {
+				note(faultOverload, from, nil)
+			}
+		}
+	})
+	return sync.OnceFunc(func() { cancel(); both.Wait() })
+}
+
+// mend makes sure that nothing is broken any more.
+func (c *controller) mend() error {
+	for _, s := range c.family.slots {
+		s.signal(syscall.SIGCONT)
+		if s.proxy != nil {
+			s.proxy.Stall(false)
+			s.proxy.Slow(0)
+		}
+		if !s.running() {
+			return fmt.Errorf("%s ended by itself: %v", s.current(), s.err)
+		}
+	}
+	return nil
+}

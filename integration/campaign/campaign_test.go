@@ -1,0 +1,111 @@
+package campaign
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestMain(m *testing.M) {
+	if status, isChild := Child(); isChild {
+		os.Exit(status)
+	}
+	redistest.Main(m)
+}
+
+// Variables of a long campaign; `make campaign` sets them.
+const (
+	envDuration = "DUESTREAM_CAMPAIGN_DURATION"
+	envOut      = "DUESTREAM_CAMPAIGN_OUT"
+	envSeed     = "DUESTREAM_TEST_SEED"
+)
+
+// TestCampaign is G1 to G6 under everything that can go wrong at once: see the package's documentation.
+func TestCampaign(t *testing.T) {
+	seed, _ := strconv.ParseUint(os.Getenv(envSeed), 10, 64)
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	cfg := Config{
+		Seed: seed, Duration: 60 * time.Second, Rate: 250, Patience: 4, Hold: 1500, Visibility: 2500 * time.Millisecond,
+		Pause: [2]time.Duration{100 * time.Millisecond, 600 * time.Millisecond}, Settle: 40 * time.Second, Dir: t.TempDir(),
+	}
+	long := os.Getenv(envDuration)
+	if long != "" {
+		d, err := time.ParseDuration(long)
+		if err != nil {
+			t.Fatalf("%s: %v", envDuration, err)
+		}
+		cfg.Duration, cfg.Rate, cfg.Patience, cfg.Settle = d, 2600, 1, 2*time.Minute
+		cfg.Pause = [2]time.Duration{500 * time.Millisecond, 2500 * time.Millisecond}
+		cfg.Progress = func(format string, args ...any) { t.Logf(format, args...) }
+	}
+	t.Logf("seed %d", seed)
+	result := Run(t, cfg)
+	t.Log(result.Line())
+	out := &lines{t: t}
+	if err := result.Table(out); err != nil {
+		t.Fatal(err)
+	}
+	out.flush()
+	if dir := os.Getenv(envOut); dir != "" {
+		write(t, dir, result)
+	}
+	if result.Bad() > 0 {
+		if err := result.Report(out); err != nil {
+			t.Error(err)
+		}
+		if err := writeTimeline(out, result.Faults); err != nil {
+			t.Error(err)
+		}
+		out.flush()
+		t.Errorf("%d violations", result.Bad())
+	}
+	if _, _, faults := result.counts(); faults < 15 || result.Accepted < cfg.Hold || sum(result.Retries) == 0 || sum(result.Dead) == 0 {
+		t.Errorf("this run proves little: %d faults, %d messages", faults, result.Accepted)
+	}
+}
+
+// lines collects text for the test's log.
+type lines struct {
+	t    *testing.T
+	text []byte
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.text = append(l.text, p...)
+	return len(p), nil
+}
+
+func (l *lines) flush() {
+	l.t.Logf("\n%s", l.text)
+	l.text = nil
+}
+
+// write puts table and timeline into a directory.
+func write(t *testing.T, dir string, r *Result) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]func(f *os.File) error{
+		"campaign.md":  func(f *os.File) error { return r.Table(f) },
+		"timeline.txt": func(f *os.File) error { return writeTimeline(f, r.Faults) },
+		"findings.txt": func(f *os.File) error { return r.Report(f) },
+	} {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := content(f); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package campaign
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+// delivery is one entry as one group had it: all that was written about it.
+type delivery struct {
+	entry   string
+	attempt int
+	meant   string // for
+	starts  []record
+	ends    []record
+	exits   []record
+}
+
+// chain is everything that one group did with one message, by entry ID. Each entry of it leaves the pending list once: acknowledged, or
+// for the next entry, or for a dead letter.
+type chain struct {
+	group   string
+	entries []*delivery
+	letters []Letter
+}
+
+// chainsOf sorts the records of workers by group and entry. An entry that was settled without being started belongs to none.
+func chainsOf(records []record, letters []Letter) map[string]*chain {
+	chains := map[string]*chain{}
+	of := func(group string) *chain {
+		if chains[group] == nil {
+			chains[group] = &chain{group: group}
+		}
+		return chains[group]
+	}
+	for _, r := range records {
+		if r.entry == "" {
+			continue
+		}
+		c := of(r.by.group)
+		i := slices.IndexFunc(c.entries, func(d *delivery) bool { return d.entry == r.entry })
+		if i < 0 {
+			i = len(c.entries)
+			c.entries = append(c.entries, &delivery{entry: r.entry})
+		}
+		d := c.entries[i]
+		switch r.verb {
+		case verbStart:
+			d.starts, d.attempt, d.meant = append(d.starts, r), r.attempt, r.meant
+		case verbEnd:
+			d.ends = append(d.ends, r)
+		case verbExit:
+			d.exits = append(d.exits, r)
+		}
+	}
+	for _, l := range letters {
+		c := of(l.Group)
+		c.letters = append(c.letters, l)
+	}
+	for _, c := range chains {
+		c.entries = slices.DeleteFunc(c.entries, func(d *delivery) bool { return len(d.starts) == 0 })
+		slices.SortFunc(c.entries, func(a, b *delivery) int { return compareEntries(a.entry, b.entry) })
+	}
+	return chains
+}
+
+// compareEntries orders entry IDs: <ms>-<seq>.
+func compareEntries(a, b string) int {
+	aMs, aSeq, _ := strings.Cut(a, "-")
+	bMs, bSeq, _ := strings.Cut(b, "-")
+	for _, pair := range [][2]string{{aMs, bMs}, {aSeq, bSeq}} {
+		x, _ := strconv.ParseUint(pair[0], 10, 64)
+		y, _ := strconv.ParseUint(pair[1], 10, 64)
+		if x != y {
+			if x < y {
+				return -1
+			}
+			return 1
+		}
+	}
+	return 0
+}
+
+// won says how the entry left the pending list by a worker's doing, for certain; "" = nobody knows of having done it.
+func (d *delivery) won() string {
+	for _, x := range d.exits {
+		switch bridge.Settlement(x.word) {
+		case bridge.Acknowledged, bridge.Retried, bridge.Dead, bridge.Released:
+			return x.word
+		}
+	}
+	return ""
+}
+
+func (d *delivery) exited(s bridge.Settlement) bool {
+	return slices.ContainsFunc(d.exits, func(x record) bool { return x.word == string(s) })
+}
+
+func (d *delivery) ended(how string) bool {
+	return slices.ContainsFunc(d.ends, func(e record) bool { return e.word == how })
+}
+
+// failed says that a handler failed on this entry in time, so that the next attempt is a retry and no duplicate.
+func (d *delivery) failed() bool {
+	return d.ended(endFail) && !d.exited(bridge.Lost) || d.ended(endAbandon)
+}
+
+// added is when the entry was added to the stream, in Unix µs, by the server's clock.
+func (d *delivery) added() int64 { return lua.EntryTime(d.entry).UnixMicro() }
+
+// owners finds more than one way out of the pending list for one entry, by the ledgers alone:
+//
+//   - two exits of the same entry were told that they won;
+//   - an entry was acknowledged or dead-lettered by somebody who won, and yet the message came again to this group;
+//   - an entry was handed to two processes, which only somebody's own claim could have done;
+//   - two entries carry the same attempt, or a later one a smaller attempt, though the first of them was not released: two exits of one
+//     entry have each scheduled a retry.
+func (c *chain) owners(complain func(format string, args ...any)) {
+	for i, d := range c.entries {
+		var wins []string
+		for _, x := range d.exits {
+			switch bridge.Settlement(x.word) {
+			case bridge.Acknowledged, bridge.Retried, bridge.Dead, bridge.Released:
+				wins = append(wins, x.by.name+" "+x.word)
+			}
+		}
+		if len(wins) > 1 {
+			complain("entry %s left the pending list %d times: %s", d.entry, len(wins), strings.Join(wins, ", "))
+		}
+		for _, s := range d.starts[1:] {
+			if s.by != d.starts[0].by {
+				complain("entry %s was given to %s and to %s", d.entry, d.starts[0].by.name, s.by.name)
+			}
+		}
+		if i+1 == len(c.entries) {
+			continue
+		}
+		next := c.entries[i+1]
+		switch won := bridge.Settlement(d.won()); {
+		case won == bridge.Acknowledged || won == bridge.Dead:
+			complain("entry %s was %s by who owned it, and entry %s follows", d.entry, won, next.entry)
+		case next.attempt < d.attempt:
+			complain("entry %s has attempt %d, and entry %s after it attempt %d", d.entry, d.attempt, next.entry, next.attempt)
+		case next.attempt == d.attempt && won != bridge.Released && !d.mayBeReleased():
+			complain("entries %s and %s are both attempt %d, and the first was not released", d.entry, next.entry, d.attempt)
+		}
+	}
+	if len(c.letters) > 1 {
+		complain("%d dead letters", len(c.letters))
+	}
+	if last := len(c.entries) - 1; last >= 0 && len(c.letters) > 0 && c.entries[last].won() == string(bridge.Acknowledged) {
+		complain("entry %s was acknowledged by who owned it, and there is a dead letter", c.entries[last].entry)
+	}
+}
+
+// mayBeReleased: nobody knows how it left, so it may have been by a release whose reply was lost, or whose process was killed; or the
+// stream of dead letters refused it, and its worker released it when it stopped.
+func (d *delivery) mayBeReleased() bool {
+	return len(d.exits) < len(d.starts) || d.exited(bridge.Unknown) || d.exited(bridge.Stuck)
+}
+
+// terminal says what is wrong with the end of a chain: lost, or a wrong terminal state. Explained is told of acknowledgements that nobody
+// saw, and says whether a fault explains that nobody did.
+func (c *chain) terminal(p plan, explained func(d *delivery) bool) (column, problem string) {
+	if len(c.letters) > 0 {
+		return c.letter(p)
+	}
+	if len(c.entries) == 0 {
+		return columnLost, "never delivered"
+	}
+	last := c.entries[len(c.entries)-1]
+	switch bridge.Settlement(last.won()) {
+	case bridge.Acknowledged:
+		if p.dies() {
+			return columnWrong, "acknowledged, though every handler fails it"
+		}
+		return "", ""
+	case bridge.Retried, bridge.Released:
+		return columnLost, fmt.Sprintf("entry %s was %s, and nothing follows", last.entry, last.won())
+	case bridge.Dead:
+		return columnLost, fmt.Sprintf("entry %s was dead-lettered, and there is no dead letter", last.entry)
+	}
+	switch {
+	case last.exited(bridge.Lost):
+		return columnLost, fmt.Sprintf("entry %s was taken out by somebody else, and nothing follows", last.entry)
+	case !last.ended(endOK):
+		return columnLost, fmt.Sprintf("no handler succeeded with entry %s, it is gone, and nothing follows", last.entry)
+	case p.dies():
+		return columnWrong, "gone, though every handler fails it"
+	case !explained(last):
+		return columnWrong, fmt.Sprintf("entry %s is gone, nobody knows of having acknowledged it, and no fault explains that", last.entry)
+	}
+	return "", ""
+}
+
+// letter says what is wrong with a dead letter: only messages that every handler fails have one, with the right reason and attempts.
+func (c *chain) letter(p plan) (column, problem string) {
+	l := c.letters[0]
+	describe := fmt.Sprintf("dead letter of reason %s after %d attempts", l.Reason, l.Attempt)
+	switch l.Reason {
+	case lua.ReasonMaxAttempts, lua.ReasonVisibilityTimeout:
+		if limit := p.maxAttempts(); limit == 0 || l.Attempt != limit {
+			return columnWrong, fmt.Sprintf("%s, max_attempts %d", describe, limit)
+		}
+	case lua.ReasonDeadLetter:
+		if p.kind != kindBury {
+			return columnWrong, describe
+		}
+	default:
+		return columnWrong, describe
+	}
+	return "", ""
+}

@@ -1,0 +1,133 @@
+package campaign
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// envPart turns the test binary into one part of the system in a process of its own. It holds a part as JSON.
+const envPart = "DUESTREAM_CAMPAIGN_PART"
+
+// abandoned is the exit status of a worker that was told to stop and could not settle what it held.
+const abandoned = 4
+
+// Roles of parts.
+const (
+	roleProducer = "producer"
+	roleBridge   = "bridge"
+	roleWorker   = "worker"
+	rolePlain    = "plain" // XREADGROUP and XACK only
+	roleHolder   = "holder"
+)
+
+// part is what a child process is told.
+type part struct {
+	Role, Name, Group string
+	URL, Prefix       string
+	Ledger            string
+	Seed              uint64
+	Visibility        time.Duration
+	Rate              float64 // of a producer, messages a second
+	Patience          float64
+	Concurrency       int
+}
+
+// policy is short, so that a campaign sees many visibility timeouts; MaxAttempts is out of reach of what faults burn.
+func policy(visibility time.Duration) bridge.Policy {
+	return bridge.Policy{VisibilityTimeout: visibility, MaxAttempts: 40, RetryMin: 30 * time.Millisecond, RetryMax: 500 * time.Millisecond}
+}
+
+// Child runs this process as a part, when it is one, and returns its exit status. It must be called before any test runs.
+func Child() (status int, isChild bool) {
+	text := os.Getenv(envPart)
+	if text == "" {
+		return 0, false
+	}
+	var p part
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		fmt.Fprintln(os.Stderr, "campaign:", err)
+		return 2, true
+	}
+	switch err := p.run(); {
+	case errors.Is(err, bridge.ErrAbandoned):
+		return abandoned, true
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "campaign: %s: %v\n", p.Name, err)
+		return 1, true
+	}
+	return 0, true
+}
+
+func (p part) run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	l, err := openLedger(p.Ledger, p.Name, p.Role, p.Group)
+	if err != nil {
+		return err
+	}
+	go pulse(l)
+	if p.Role == rolePlain {
+		return p.plain(ctx, l)
+	}
+	level := slog.LevelError + 1
+	if os.Getenv("DUESTREAM_TEST_LOG") != "" {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("part", p.Name)
+	r, err := bridge.DialWait(ctx, p.URL, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer r.Close()
+	switch p.Role {
+	case roleProducer:
+		return p.produce(ctx, r, l, log)
+	case roleBridge:
+		b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: p.Prefix, Defaults: policy(p.Visibility), Logger: log})
+		if err != nil {
+			return err
+		}
+		return b.Run(ctx)
+	case roleWorker:
+		return p.work(ctx, r, l, log)
+	case roleHolder:
+		return p.hold(ctx, r, l, log)
+	}
+	return fmt.Errorf("unknown role %q", p.Role)
+}
+
+const (
+	pulseEvery = 20 * time.Millisecond
+	pulseGap   = 250 * time.Millisecond // more than this between two beats is a stall
+)
+
+// pulse writes down when this process did not run: stopped by a fault, or by a machine that has too much to do. A process that does not
+// run cannot extend what it holds, so the auditor must know of it.
+func pulse(l *ledger) {
+	beat(func(from time.Time) { l.must(line{verbStall, "-", []any{from.UnixMicro()}}) })
+}
+
+func beat(stalled func(from time.Time)) {
+	ticker := time.NewTicker(pulseEvery)
+	defer ticker.Stop()
+	for last := time.Now(); ; {
+		<-ticker.C
+		now := time.Now()
+		if now.Sub(last) > pulseGap {
+			stalled(last)
+		}
+		last = now
+	}
+}

@@ -1,0 +1,126 @@
+package campaign
+
+import (
+	"slices"
+	"sort"
+	"time"
+)
+
+// How far a fault reaches: a connection is made again, a process is started and a backlog is worked off after it is over; and what a
+// process held when it was hit, it may have been given some time before.
+const (
+	reachAfter  = 1500 * time.Millisecond
+	reachBefore = 500 * time.Millisecond
+)
+
+// explainer finds the fault that explains what happened to one delivery.
+type explainer struct {
+	faults []Fault // by From
+	most   time.Duration
+	long   time.Duration     // what was only seen must have lasted for so long to use up an attempt
+	group  map[string]string // name of a process → its group
+	plain  map[string]bool   // names of plain workers
+}
+
+func newExplainer(visibility time.Duration, faults []Fault, writers []*writer) *explainer {
+	// A worker extends at a third of the visibility timeout, so it may be away for two thirds, at the worst.
+	e := &explainer{faults: faults, long: visibility / 2, group: map[string]string{}, plain: map[string]bool{}}
+	for _, f := range faults {
+		e.most = max(e.most, f.Until.Sub(f.From))
+	}
+	for _, w := range writers {
+		e.group[w.name] = w.group
+		e.plain[w.name] = w.role == rolePlain
+	}
+	return e
+}
+
+// between returns the kind of the fault that explains best what happened between from and until (Unix µs): of those that reach into
+// that time and that f accepts, one of ours before one that was only seen, one that hit few before one that hit all.
+func (e *explainer) between(from, until int64, f func(Fault) bool) (kind string, ok bool) {
+	begin, end := time.UnixMicro(from).Add(-reachAfter), time.UnixMicro(until).Add(reachBefore)
+	first := sort.Search(len(e.faults), func(i int) bool { return !e.faults[i].From.Before(begin.Add(-e.most)) })
+	best := 0
+	for _, fault := range e.faults[first:] {
+		if fault.From.After(end) {
+			break
+		}
+		if fault.Until.Before(begin) || !f(fault) {
+			continue
+		}
+		rank := 1000 - min(len(fault.Hits), 100)
+		if len(fault.Hits) == 0 {
+			rank = 500
+		}
+		if e.burns(fault) {
+			rank += 50
+		}
+		if fault.Observed {
+			rank -= 1000
+		}
+		if !ok || rank > best {
+			kind, best, ok = fault.Kind, rank, true
+		}
+	}
+	return kind, ok
+}
+
+// again explains why what a process had was delivered once more: a fault that hit this process, or all.
+func (e *explainer) again(by string, from, until int64) (string, bool) {
+	return e.between(from, until, func(f Fault) bool { return f.Queue == "" && f.hits(by) })
+}
+
+// burnt explains why an attempt was used up that no handler failed: a fault that kept its worker, by name, from the delivery for long
+// while others went on. An empty name stands for a worker of the group that cannot be told, because it never got to its handler. An
+// outage does not explain it, except to a plain worker, which does not come back for what it was given.
+func (e *explainer) burnt(by, group string, from, until int64) (string, bool) {
+	return e.between(from, until, func(f Fault) bool {
+		if f.Queue != "" {
+			return false
+		}
+		if by != "" {
+			return f.hits(by) && (e.burns(f) || e.plain[by])
+		}
+		if len(f.Hits) == 0 {
+			return e.burns(f) || e.hasPlain(group)
+		}
+		for _, name := range f.Hits {
+			if e.group[name] == group && (e.burns(f) || e.plain[name]) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// burns says whether a fault keeps a worker from what it holds while others go on. A stop does when the worker cannot reach the server to
+// take its leave.
+func (e *explainer) burns(f Fault) bool {
+	if f.Kind == faultTermWorker {
+		return slices.ContainsFunc(e.faults, func(other Fault) bool {
+			return other.Kind != faultTermWorker && other.Queue == "" && other.hits(f.Hits[0]) &&
+				!other.Until.Add(reachAfter).Before(f.From) && !other.From.After(f.Until.Add(reachAfter))
+		})
+	}
+	return burning[f.Kind] && (!f.Observed || f.Kind == faultOverload || f.Until.Sub(f.From) >= e.long)
+}
+
+// sortOut tells the times in which the server was slow by our doing, which are left out, from those in which the machine was overloaded:
+// then a worker that holds much may not have all of it extended in time.
+func sortOut(faults []Fault) []Fault {
+	return slices.DeleteFunc(slices.Clone(faults), func(f Fault) bool {
+		return f.Kind == faultOverload && slices.ContainsFunc(faults, func(other Fault) bool {
+			return !other.Observed && len(other.Hits) == 0 && other.Queue == "" &&
+				!other.Until.Add(reachAfter).Before(f.From) && !other.From.After(f.Until)
+		})
+	})
+}
+
+func (e *explainer) hasPlain(group string) bool {
+	for name, plain := range e.plain {
+		if plain && e.group[name] == group {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,180 @@
+package campaign
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// slot is the place of one process: what runs there dies and is started anew, under a new name, behind the same network path.
+type slot struct {
+	part  part
+	proxy *redistest.Proxy // nil: it talks to the server directly
+
+	mu     sync.Mutex
+	starts int
+	name   string
+	cmd    *exec.Cmd
+	gone   chan struct{} // closed when it was reaped
+	err    error         // how it ended; after gone
+}
+
+// family is all processes of a campaign.
+type family struct {
+	t     testing.TB
+	dir   string // of the ledgers
+	slots []*slot
+	wg    sync.WaitGroup
+}
+
+func (f *family) add(p part, proxy *redistest.Proxy) *slot {
+	s := &slot{part: p, proxy: proxy}
+	if proxy != nil {
+		s.part.URL = proxy.URL()
+	}
+	f.slots = append(f.slots, s)
+	return s
+}
+
+// of returns the slots of the given roles.
+func (f *family) of(roles ...string) []*slot {
+	var some []*slot
+	for _, s := range f.slots {
+		if slices.Contains(roles, s.part.Role) {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+func names(slots []*slot) []string {
+	all := make([]string, len(slots))
+	for i, s := range slots {
+		all[i] = s.current()
+	}
+	return all
+}
+
+func (s *slot) current() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.name
+}
+
+// start starts the process of a slot under its next name.
+func (f *family) start(s *slot) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.part
+	p.Name = fmt.Sprintf("%s.%d", s.part.Name, s.starts)
+	p.Seed += uint64(s.starts)
+	s.starts++
+	p.Ledger = filepath.Join(f.dir, p.Name+".ledger")
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), envPart+"="+string(text))
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.SysProcAttr = childAttr()
+	started, gone := make(chan error, 1), make(chan struct{})
+	f.wg.Add(1)
+	go func() {
+		defer f.wg.Done()
+		// The parent-death signal is bound to the thread that started the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			err = cmd.Wait()
+		}
+		s.mu.Lock()
+		s.err = err
+		s.mu.Unlock()
+		close(gone)
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	s.name, s.cmd, s.gone = p.Name, cmd, gone
+	return nil
+}
+
+func (s *slot) signal(sig os.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd != nil {
+		_ = s.cmd.Process.Signal(sig)
+	}
+}
+
+// end sends a signal and waits until the process has ended; after the timeout it is killed, and that is an error. Killed is no error of
+// a process, an exit status other than zero is.
+func (s *slot) end(sig os.Signal, timeout time.Duration) error {
+	s.mu.Lock()
+	name, gone := s.name, s.gone
+	s.mu.Unlock()
+	if gone == nil {
+		return nil
+	}
+	s.signal(sig)
+	if sig != os.Kill {
+		s.signal(syscall.SIGCONT)
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-gone:
+	case <-timer.C:
+		s.signal(os.Kill)
+		<-gone
+		return fmt.Errorf("%s did not end within %s of %v", name, timeout, sig)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var exit *exec.ExitError
+	if s.err != nil && !(sig == os.Kill && errors.As(s.err, &exit)) {
+		return fmt.Errorf("%s: %w", name, s.err)
+	}
+	return nil
+}
+
+// running reports whether the process has neither ended nor been reaped.
+func (s *slot) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone == nil {
+		return false
+	}
+	select {
+	case <-s.gone:
+		return false
+	default:
+		return true
+	}
+}
+
+// killAll ends whatever still runs.
+func (f *family) killAll() {
+	for _, s := range f.slots {
+		_ = s.end(os.Kill, 10*time.Second)
+	}
+	f.wg.Wait()
+}

@@ -1,0 +1,237 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// attacker does faults, one at a time. Two of them work side by side: one on processes, one on the server and the network.
+type attacker struct {
+	c      *controller
+	random *rand.Rand
+	deck   []card
+	drawn  []card // of the current round, shuffled
+	pause  [2]time.Duration
+	storms bool      // its faults disturb everybody: not while a zombie is made
+	from   time.Time // when the fault under way began
+}
+
+// card is one kind of fault. Do returns what it hit; from and until are its caller's.
+type card struct {
+	kind string
+	do   func(a *attacker) (hits []string, queue string, err error)
+}
+
+// run does one fault after the other until ctx ends. Every kind comes once before any comes twice.
+func (a *attacker) run(ctx context.Context) error {
+	for pause(ctx, a.between(a.pause[0], a.pause[1])) {
+		if len(a.drawn) == 0 {
+			a.drawn = append(a.drawn, a.deck...)
+			a.random.Shuffle(len(a.drawn), func(i, j int) { a.drawn[i], a.drawn[j] = a.drawn[j], a.drawn[i] })
+		}
+		next := a.drawn[0]
+		a.drawn = a.drawn[1:]
+		hits, queue, err := a.attack(next)
+		if err != nil {
+			return fmt.Errorf("%s: %w", next.kind, err)
+		}
+		a.c.timeline.add(Fault{Kind: next.kind, From: a.from, Until: time.Now(), Hits: hits, Queue: queue})
+	}
+	return nil
+}
+
+func (a *attacker) attack(next card) ([]string, string, error) {
+	if a.storms {
+		a.c.weather.Lock()
+		defer a.c.weather.Unlock()
+	}
+	a.from = time.Now()
+	return next.do(a)
+}
+
+func (a *attacker) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(a.random.Float64()*float64(most-least))
+}
+
+// wait lets a fault last. It is not cut short: what was begun is mended.
+func (a *attacker) wait(least, most time.Duration) { <-time.After(a.between(least, most)) }
+
+func (a *attacker) pick(roles ...string) *slot {
+	some := a.c.family.of(roles...)
+	return some[a.random.IntN(len(some))]
+}
+
+// processCards are the faults of single processes. Zombies come more often than the rest: they are what ownership is about.
+func processCards(visibility time.Duration) []card {
+	kill := func(roles ...string) func(*attacker) ([]string, string, error) {
+		return func(a *attacker) ([]string, string, error) {
+			s := a.pick(roles...)
+			return a.replace(s, os.Kill, 0)
+		}
+	}
+	term := func(roles ...string) func(*attacker) ([]string, string, error) {
+		return func(a *attacker) ([]string, string, error) {
+			s := a.pick(roles...)
+			return a.replace(s, syscall.SIGTERM, 25*time.Second)
+		}
+	}
+	stop := func(least, most time.Duration, roles ...string) func(*attacker) ([]string, string, error) {
+		return func(a *attacker) ([]string, string, error) {
+			s := a.pick(roles...)
+			s.signal(syscall.SIGSTOP)
+			a.wait(least, most)
+			s.signal(syscall.SIGCONT)
+			return []string{s.current()}, "", nil
+		}
+	}
+	zombie := card{faultStopWorker, func(a *attacker) ([]string, string, error) {
+		defer a.calm()()
+		s := a.pick(roleWorker)
+		s.signal(syscall.SIGSTOP)
+		defer s.signal(syscall.SIGCONT)
+		return a.untilTaken(s, visibility)
+	}}
+	partition := card{faultPartition, func(a *attacker) ([]string, string, error) {
+		defer a.calm()()
+		s := a.pick(roleWorker)
+		for s.part.Group != groups[0] { // where messages fail whose entry another group still holds: see kindParted
+			s = a.pick(roleWorker)
+		}
+		s.proxy.Stall(true)
+		defer s.proxy.Stall(false)
+		return a.untilTaken(s, visibility)
+	}}
+	return []card{
+		{faultKillProducer, kill(roleProducer)}, {faultKillBridge, kill(roleBridge)}, {faultKillWorker, kill(roleWorker)},
+		{faultKillPlain, kill(rolePlain)}, zombie, zombie, partition, partition,
+		{faultStopPlain, stop(visibility, 2*visibility, rolePlain)},
+		{faultStopBridge, stop(2*time.Second, 3*time.Second, roleBridge)},
+		{faultTermWorker, term(roleWorker)}, {faultTermBridge, term(roleBridge)},
+	}
+}
+
+// calm keeps the other attacker quiet until the returned function is called: nobody reclaims for a while after an outage.
+func (a *attacker) calm() (end func()) {
+	a.c.weather.Lock()
+	a.from = time.Now()
+	return a.c.weather.Unlock
+}
+
+// untilTaken waits until everything that a worker held was taken from it, if that does not take too long. Then it goes on, and whatever
+// its handlers have returned or return comes too late. One that was stopped is soon told by its next extend; one that was cut off has
+// finished its handlers meanwhile, and all their exits reach the server too late.
+func (a *attacker) untilTaken(s *slot, visibility time.Duration) ([]string, string, error) {
+	a.wait(visibility, visibility+500*time.Millisecond)
+	_ = a.c.await(3*visibility, func() (string, error) {
+		if a.c.heldBy(s) > 0 {
+			return "it still holds some", nil
+		}
+		return "", nil
+	})
+	return []string{s.current()}, "", nil
+}
+
+// replace ends a process and starts the next one, at once or after a while.
+func (a *attacker) replace(s *slot, sig os.Signal, timeout time.Duration) ([]string, string, error) {
+	name := s.current()
+	if timeout == 0 {
+		timeout = 10 * time.Second
+	}
+	var exit *exec.ExitError
+	if err := s.end(sig, timeout); err != nil && !(errors.As(err, &exit) && exit.ExitCode() == abandoned) { // the server may be away
+		return nil, "", err
+	}
+	a.wait(0, 800*time.Millisecond)
+	return []string{name}, "", a.c.family.start(s)
+}
+
+// networkCards are the faults of the paths between processes and the server. Each hits one process, all of a kind, or all.
+func networkCards(visibility time.Duration) []card {
+	arm := func(set func(p *redistest.Proxy, n int, commands ...string)) func(*attacker) ([]string, string, error) {
+		return func(a *attacker) ([]string, string, error) {
+			slots := a.paths()
+			for _, s := range slots {
+				set(s.proxy, 1+a.random.IntN(3), "EVALSHA", "XREADGROUP", "XACK")
+			}
+			a.wait(500*time.Millisecond, time.Second)
+			for _, s := range slots {
+				set(s.proxy, 0)
+			}
+			return names(slots), "", nil
+		}
+	}
+	return []card{
+		{faultCut, func(a *attacker) ([]string, string, error) {
+			slots := a.paths()
+			for _, s := range slots {
+				s.proxy.CutAll()
+			}
+			return names(slots), "", nil
+		}},
+		{faultDrop, arm((*redistest.Proxy).CutBeforeForward)},
+		{faultLose, arm((*redistest.Proxy).CutAfterForward)},
+		{faultTear, arm((*redistest.Proxy).CutMidReply)},
+		{faultStall, func(a *attacker) ([]string, string, error) {
+			slots := a.paths()
+			for _, s := range slots {
+				s.proxy.Stall(true)
+			}
+			a.wait(visibility, visibility+1500*time.Millisecond)
+			for _, s := range slots {
+				s.proxy.Stall(false)
+			}
+			return names(slots), "", nil
+		}},
+		{faultSlow, func(a *attacker) ([]string, string, error) {
+			slots := a.paths()
+			delay := a.between(20*time.Millisecond, 120*time.Millisecond)
+			for _, s := range slots {
+				s.proxy.Slow(delay)
+			}
+			a.wait(time.Second, 2*time.Second)
+			for _, s := range slots {
+				s.proxy.Slow(0)
+			}
+			return names(slots), "", nil
+		}},
+	}
+}
+
+// paths chooses whose network breaks.
+func (a *attacker) paths() []*slot {
+	all := a.c.family.of(roleProducer, roleBridge, roleWorker, rolePlain)
+	switch a.random.IntN(4) {
+	case 0:
+		return all
+	case 1:
+		return a.c.family.of(all[a.random.IntN(len(all))].part.Role)
+	default:
+		return []*slot{all[a.random.IntN(len(all))]}
+	}
+}
+
+// do runs a command at the server, past all proxies, again and again until it is taken.
+func (c *controller) do(args ...string) (rueidis.RedisMessage, error) {
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		reply, err := c.client.Do(ctx, c.client.B().Arbitrary(args...).Build()).ToMessage()
+		cancel()
+		if _, answered := rueidis.IsRedisErr(err); err == nil || answered || time.Now().After(deadline) {
+			if err != nil && !rueidis.IsRedisNil(err) {
+				err = fmt.Errorf("%v: %w", args, err)
+			}
+			return reply, err
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}

@@ -1,0 +1,203 @@
+package campaign
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A ledger is what one process saw, a line each, in the order in which it saw it; it belongs to one start of one process, so that a
+// line that a kill cut short is the last of its file. A line is
+//
+//	<Unix µs> <verb> <message ID> <arguments>
+//
+// and is written with one write(2), unbuffered, before the step that it announces, or after the one that it reports.
+const (
+	verbIs     = "is" // first line: role and group ("-" = none) of the writer; the message ID is its name
+	verbStall  = "stall"
+	verbTry    = "try" // delay in ms
+	verbTaken  = "taken"
+	verbDup    = "dup"     // refused as a duplicate
+	verbRefuse = "refused" // refused for certain
+	verbMaybe  = "maybe"   // nobody can tell
+	verbCancel = "cancel"  // what became of a cancel
+	verbMove   = "move"    // what became of a reschedule, and the new due time
+	verbStart  = "s"       // entry, attempt, for ("-" = all), due
+	verbEnd    = "e"       // entry, how the handler ended
+	verbExit   = "x"       // entry, how the delivery was settled
+)
+
+// How a handler ended, and what became of a cancel or reschedule.
+const (
+	endOK      = "ok"
+	endFail    = "fail"
+	endDead    = "dead"
+	endCut     = "cut"     // its context ended first
+	endAbandon = "abandon" // a plain worker that does not acknowledge
+
+	changeAsked = "asked"
+	changeOK    = "ok"
+	changeNo    = "no"
+	changeMaybe = "maybe"
+)
+
+// record is one line.
+type record struct {
+	at      int64 // Unix µs
+	by      *writer
+	verb    string
+	id      string
+	entry   string
+	attempt int
+	meant   string // for
+	due     int64  // Unix ms
+	word    string
+}
+
+// writer is one start of one process.
+type writer struct{ name, role, group string }
+
+// String is the record as it is shown to people.
+func (r record) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %-12s %-7s", time.UnixMicro(r.at).UTC().Format("15:04:05.000000"), r.by.name, verbNames[r.verb])
+	for _, part := range []struct{ name, value string }{
+		{"entry", r.entry}, {"attempt", number(int64(r.attempt))}, {"for", r.meant}, {"due", clock(r.due)}, {"", r.word},
+	} {
+		if part.value != "" {
+			b.WriteString(" " + strings.TrimSpace(part.name+" "+part.value))
+		}
+	}
+	return b.String()
+}
+
+var verbNames = map[string]string{
+	verbTry: "try", verbTaken: "taken", verbDup: "dup", verbRefuse: "refused", verbMaybe: "maybe", verbCancel: "cancel", verbMove: "move",
+	verbStart: "start", verbEnd: "end", verbExit: "settled",
+}
+
+func number(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func clock(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return time.UnixMilli(ms).UTC().Format("15:04:05.000")
+}
+
+// parse reads a line without its end. False: it is no whole line.
+func parse(line []byte, by *writer) (record, bool) {
+	cells := strings.Split(string(line), " ")
+	if len(cells) < 3 {
+		return record{}, false
+	}
+	at, err := strconv.ParseInt(cells[0], 10, 64)
+	r := record{at: at, by: by, verb: cells[1], id: cells[2]}
+	args := cells[3:]
+	want := map[string]int{
+		verbTry: 1, verbTaken: 1, verbDup: 0, verbRefuse: 1, verbMaybe: 0, verbCancel: 1, verbMove: 2, verbStart: 4, verbEnd: 2, verbExit: 2,
+	}
+	n, known := want[r.verb]
+	if err != nil || !known || len(args) != n {
+		return record{}, false
+	}
+	integer := func(s string) (n int64) {
+		if n, e := strconv.ParseInt(s, 10, 64); e == nil {
+			return n
+		} else if err == nil {
+			err = e
+		}
+		return n
+	}
+	switch r.verb {
+	case verbTaken:
+		r.due = integer(args[0])
+	case verbTry, verbRefuse, verbCancel:
+		r.word = args[0]
+	case verbMove:
+		r.word, r.due = args[0], integer(args[1])
+	case verbStart:
+		r.entry, r.attempt, r.due = args[0], int(integer(args[1])), integer(args[3])
+		if args[2] != "-" {
+			r.meant = args[2]
+		}
+	case verbEnd, verbExit:
+		r.entry, r.word = args[0], args[1]
+	}
+	return r, err == nil
+}
+
+// ledger is the file of one process. Safe for concurrent use.
+type ledger struct {
+	mu   sync.Mutex
+	file *os.File
+	buf  []byte
+}
+
+func openLedger(path, name, role, group string) (*ledger, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if group == "" {
+		group = "-"
+	}
+	l := &ledger{file: file}
+	return l, l.write(line{verbIs, name, []any{role, group}})
+}
+
+// line is a record to be written; its time is that of the write.
+type line struct {
+	verb, id string
+	args     []any
+}
+
+// write appends lines in one call. Whoever cannot write must not go on: what it does would be missing from the audit.
+func (l *ledger) write(lines ...line) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now().UnixMicro()
+	l.buf = l.buf[:0]
+	for _, one := range lines {
+		l.buf = strconv.AppendInt(l.buf, now, 10)
+		l.buf = append(append(l.buf, ' '), one.verb...)
+		l.buf = append(append(l.buf, ' '), one.id...)
+		for _, arg := range one.args {
+			l.buf = append(l.buf, ' ')
+			l.buf = fmt.Append(l.buf, arg)
+		}
+		l.buf = append(l.buf, '\n')
+	}
+	_, err := l.file.Write(l.buf)
+	return err
+}
+
+// must is write for processes that have nobody to report to.
+func (l *ledger) must(lines ...line) {
+	if err := l.write(lines...); err != nil {
+		fmt.Fprintln(os.Stderr, "campaign: cannot write the ledger:", err)
+		os.Exit(3)
+	}
+}
+
+// parseWriter reads the first line of a ledger.
+func parseWriter(first []byte) (*writer, bool) {
+	cells := bytes.Split(first, []byte(" "))
+	if len(cells) != 5 || string(cells[1]) != verbIs {
+		return nil, false
+	}
+	w := &writer{name: string(cells[2]), role: string(cells[3]), group: string(cells[4])}
+	if w.group == "-" {
+		w.group = ""
+	}
+	return w, true
+}

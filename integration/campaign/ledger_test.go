@@ -1,0 +1,88 @@
+package campaign
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a process writes is what the auditor reads, for every kind of line.
+func TestLedgerLinesAreReadAsTheyWereWritten(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "w.ledger")
+	l, err := openLedger(path, "workera3.1", roleWorker, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now().UnixMicro()
+	if err := l.write(
+		line{verbTry, "p-1-mo", []any{1500}}, line{verbTaken, "p-1-mo", []any{int64(1800000000000)}}, line{verbDup, "p-1-mo", nil},
+		line{verbRefuse, "p-1-mo", []any{"full"}}, line{verbMaybe, "p-1-mo", nil}, line{verbCancel, "p-1-mo", []any{changeNo}},
+		line{verbMove, "p-1-mo", []any{changeOK, 1800000000001}}, line{verbStart, "p-1-mo", []any{"5-1", 3, "a", 1800000000002}},
+		line{verbEnd, "p-1-mo", []any{"5-1", endFail}}, line{verbExit, "p-1-mo", []any{"5-1", "retried"}},
+	); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	by, ok := parseWriter(lines[0])
+	if !ok || *by != (writer{"workera3.1", roleWorker, "a"}) {
+		t.Fatalf("first line %q: %+v", lines[0], by)
+	}
+	want := []record{
+		{verb: verbTry, word: "1500"}, {verb: verbTaken, due: 1800000000000}, {verb: verbDup}, {verb: verbRefuse, word: "full"}, {verb: verbMaybe},
+		{verb: verbCancel, word: changeNo}, {verb: verbMove, word: changeOK, due: 1800000000001},
+		{verb: verbStart, entry: "5-1", attempt: 3, meant: "a", due: 1800000000002}, {verb: verbEnd, entry: "5-1", word: endFail},
+		{verb: verbExit, entry: "5-1", word: "retried"},
+	}
+	if len(lines) != len(want)+1 {
+		t.Fatalf("%d lines", len(lines))
+	}
+	for i, w := range want {
+		got, ok := parse(lines[i+1], by)
+		w.at, w.by, w.id = got.at, by, "p-1-mo"
+		if !ok || got != w || got.at < before || got.at > time.Now().UnixMicro() {
+			t.Errorf("%q read as %+v", lines[i+1], got)
+		}
+		if !strings.Contains(got.String(), "workera3.1") {
+			t.Errorf("shown as %q", got)
+		}
+	}
+}
+
+// Every message that a producer may draw is read back from its ID, and can come to an end.
+func TestPlansAreReadFromIDs(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	kinds := map[byte]int{}
+	for i := range 20_000 {
+		p := draw(random, 2)
+		kinds[p.kind]++
+		got, ok := planOf(p.id("producer-7.3", uint64(i)))
+		if !ok || got != p {
+			t.Fatalf("%+v is read as %+v", p, got)
+		}
+		id := p.id("p", uint64(i))
+		_, first, _ := p.handling(id, "a", 1, time.Second)
+		_, later, _ := p.handling(id, "a", 3, time.Second)
+		limited := p.kind == kindDoomed || p.kind == kindDying
+		if ends := later == endOK; ends == p.dies() || p.dies() && first == endOK || (p.maxAttempts() > 0) != limited {
+			t.Fatalf("%+v ends %s, then %s", p, first, later)
+		}
+	}
+	if len(kinds) != 12 {
+		t.Errorf("drawn: %v", kinds)
+	}
+	for _, id := range []string{"", "-", "p-1-m", "p-1-zo", "p-1-mfx", "order"} {
+		if p, ok := planOf(id); ok {
+			t.Errorf("%q is read as %+v", id, p)
+		}
+	}
+}

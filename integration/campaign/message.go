@@ -1,0 +1,167 @@
+package campaign
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The two queues. Operators do destructive things to the second one only.
+const (
+	queueMain = "main"
+	queueSide = "sacrificial"
+)
+
+// Groups of both queues. Group a is served by Go workers alone, and by the holder; in group b plain workers take part.
+var groups = []string{"a", "b"}
+
+// How a message behaves is written in its ID, so that every worker in every process, and the auditor, read the same:
+//
+//	<producer>-<number>-<queue><kind><n>     p0.3-1742-md2
+const (
+	kindOK     = 'o' // acknowledged at once
+	kindSlow   = 's' // acknowledged after a while
+	kindFail   = 'f' // fails n times at once, then is acknowledged
+	kindLate   = 'g' // fails n times after a while, then is acknowledged
+	kindDoomed = 'd' // max_attempts n, and fails them all at once
+	kindDying  = 'e' // max_attempts n, and fails them all after a while
+	kindBury   = 'x' // the handler dead-letters it after a while
+	kindLong   = 'l' // runs for longer than the visibility timeout
+	kindParted = 'p' // fails once in group a after a while, while group b holds the same entry for long
+	kindCancel = 'c' // its producer cancels it
+	kindMove   = 'r' // its producer reschedules it
+	kindWindow = 'w' // has a dedup window; its producer tries it twice
+	kindHeld   = 'h' // taken by the holder, in its group, and kept to the end
+)
+
+// slow is how long a handler takes that takes a while: its part between 0 and 1 varies by message and attempt.
+const slowMin, slowMax = 150 * time.Millisecond, 700 * time.Millisecond
+
+// dedupWindow is shorter than the quiescence at the end of a run, so that ended windows can be looked for.
+const dedupWindow = 20 * time.Second
+
+// plan is what an ID says.
+type plan struct {
+	queue string
+	kind  byte
+	n     int
+}
+
+func (p plan) id(producer string, number uint64) string {
+	suffix := ""
+	if p.n > 0 {
+		suffix = strconv.Itoa(p.n)
+	}
+	return fmt.Sprintf("%s-%d-%c%c%s", producer, number, p.queue[0], p.kind, suffix)
+}
+
+// planOf reads an ID; false when it is none of ours.
+func planOf(id string) (p plan, ok bool) {
+	text := id[strings.LastIndexByte(id, '-')+1:]
+	if len(text) < 2 {
+		return p, false
+	}
+	p.kind = text[1]
+	switch text[0] {
+	case queueMain[0]:
+		p.queue = queueMain
+	case queueSide[0]:
+		p.queue = queueSide
+	default:
+		return p, false
+	}
+	if len(text) > 2 {
+		n, err := strconv.Atoi(text[2:])
+		if err != nil {
+			return p, false
+		}
+		p.n = n
+	}
+	return p, true
+}
+
+// maxAttempts is what the message carries; 0 = nothing.
+func (p plan) maxAttempts() int {
+	if p.kind == kindDoomed || p.kind == kindDying {
+		return p.n
+	}
+	return 0
+}
+
+// dies says that the message must end as a dead letter.
+func (p plan) dies() bool { return p.kind == kindDoomed || p.kind == kindDying || p.kind == kindBury }
+
+// handling is what a handler does with a delivery: how long it takes, how it ends, and whether it stops when its context does.
+func (p plan) handling(id, group string, attempt int, visibility time.Duration) (takes time.Duration, end string, heeds bool) {
+	part := rand.New(rand.NewPCG(hash(id), uint64(attempt))).Float64()
+	slow := slowMin + time.Duration(part*float64(slowMax-slowMin))
+	switch p.kind {
+	case kindSlow:
+		return slow, endOK, false
+	case kindFail, kindLate:
+		if p.kind == kindFail {
+			slow = 0
+		}
+		if attempt <= p.n {
+			return slow, endFail, false
+		}
+		return slow, endOK, false
+	case kindParted:
+		if group != groups[0] {
+			return 2*visibility + time.Duration(part*float64(visibility)), endOK, true
+		}
+		if attempt == 1 {
+			return 2 * slow, endFail, false
+		}
+		return 0, endOK, false
+	case kindDoomed:
+		return 0, endFail, false
+	case kindDying:
+		return slow, endFail, false
+	case kindBury:
+		return slow, endDead, false
+	case kindLong:
+		return visibility + time.Duration(part*float64(visibility)), endOK, true
+	}
+	return 0, endOK, false
+}
+
+func hash(s string) uint64 { // FNV-1a
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
+
+// draw returns the plan of a producer's next message. Patience weighs the kinds whose handlers take a while.
+func draw(random *rand.Rand, patience float64) plan {
+	p := plan{queue: queueMain}
+	if random.IntN(100) < 8 {
+		p.queue = queueSide
+	}
+	weights := []struct {
+		kind   byte
+		weight float64
+		most   int
+	}{
+		{kindSlow, 8 * patience, 0}, {kindLate, 25 * patience, 2}, {kindDying, 10 * patience, 3}, {kindBury, 3 * patience, 0},
+		{kindLong, 1.5 * patience, 0},
+		{kindParted, 20 * patience, 0}, {kindFail, 25, 2}, {kindDoomed, 10, 3},
+		{kindCancel, 20, 0}, {kindMove, 20, 0}, {kindWindow, 15, 0},
+	}
+	at := random.Float64() * 1000
+	for _, w := range weights {
+		if at -= w.weight; at < 0 {
+			p.kind = w.kind
+			if w.most > 0 {
+				p.n = 1 + random.IntN(w.most)
+			}
+			return p
+		}
+	}
+	p.kind = kindOK
+	return p
+}

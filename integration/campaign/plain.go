@@ -1,0 +1,171 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	plainCount = 8
+	plainBlock = 300 * time.Millisecond
+	plainPause = 100 * time.Millisecond // after an error
+	plainTries = 5
+)
+
+// plainWorker is what a worker in another language is: XREADGROUP, one comparison of the field "for", XACK. It knows neither scripts nor
+// visibility timeouts. What should fail it does not acknowledge.
+type plainWorker struct {
+	part   part
+	ledger *ledger
+	client rueidis.Client
+}
+
+func (p part) plain(ctx context.Context, l *ledger) error {
+	opt, err := rueidis.ParseURL(p.URL)
+	if err != nil {
+		return err
+	}
+	opt.DisableCache, opt.ForceSingleClient, opt.DisableRetry, opt.AlwaysPipelining = true, true, true, true
+	client, err := rueidis.NewClient(opt)
+	for err != nil { // the server, or the way to it, is down
+		if client != nil {
+			client.Close()
+		}
+		if !pause(ctx, plainPause) {
+			return nil
+		}
+		client, err = rueidis.NewClient(opt)
+	}
+	defer client.Close()
+	w := &plainWorker{part: p, ledger: l, client: client}
+	for ctx.Err() == nil {
+		for queue, block := range map[string]time.Duration{queueMain: plainBlock, queueSide: 0} {
+			if err := w.pass(queue, block); err != nil && !pause(ctx, plainPause) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// pass reads once and handles what came, one after the other.
+func (w *plainWorker) pass(queue string, block time.Duration) error {
+	stream := lua.NewKeys(w.part.Prefix, queue).Stream
+	ctx, cancel := context.WithTimeout(context.Background(), block+3*time.Second)
+	defer cancel()
+	args := []string{"XREADGROUP", "GROUP", w.part.Group, w.part.Name, "COUNT", number(plainCount)}
+	if block > 0 {
+		args = append(args, "BLOCK", number(block.Milliseconds()))
+	}
+	command := w.client.B().Arbitrary(append(args, "STREAMS", stream, ">")...)
+	var reply rueidis.RedisResult
+	if block > 0 {
+		reply = w.client.Do(ctx, command.Blocking())
+	} else {
+		reply = w.client.Do(ctx, command.Build())
+	}
+	streams, err := reply.AsXReadSlices()
+	switch {
+	case err != nil && rueidis.IsRedisNil(err):
+		return nil
+	case errors.Is(lua.Classify("XREADGROUP", err), lua.ErrNoGroup):
+		return w.client.Do(ctx, w.client.B().Arbitrary("XGROUP", "CREATE", stream, w.part.Group, "0", "MKSTREAM").Build()).Error()
+	case err != nil:
+		return err
+	}
+	var done []bridge.Message
+	var skip []string
+	for _, one := range streams[stream] {
+		m := bridge.Message{Entry: lua.ParseEntry(one.ID, one.FieldValues), Queue: queue, Group: w.part.Group}
+		switch {
+		case m.For != "" && m.For != w.part.Group:
+			skip = append(skip, m.EntryID)
+		case w.handle(&m):
+			done = append(done, m)
+		}
+	}
+	w.acknowledge(stream, done, skip)
+	return nil
+}
+
+// handle takes no time, because nothing extends a delivery here. False: it is not to be acknowledged.
+func (w *plainWorker) handle(m *bridge.Message) bool {
+	w.part.start(w.ledger, m)
+	plan, _ := planOf(m.ID)
+	_, end, _ := plan.handling(m.ID, m.Group, m.Attempt, 0)
+	if end != endOK {
+		end = endAbandon
+	}
+	w.ledger.must(line{verbEnd, m.ID, []any{m.EntryID, end}})
+	return end == endOK
+}
+
+// acknowledge repeats XACK a few times when its reply is lost. Zero after a repeat says nothing.
+func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []string) {
+	if len(skip) > 0 {
+		_ = w.command(append([]string{"XACK", stream, w.part.Group}, skip...)).Error() // what this does not reach is reclaimed, and skipped again
+	}
+	certain := true
+	for range plainTries {
+		if len(done) == 0 {
+			return
+		}
+		commands := make(rueidis.Commands, len(done))
+		for i, m := range done {
+			commands[i] = w.client.B().Arbitrary("XACK", stream, w.part.Group, m.EntryID).Build()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		replies := w.client.DoMulti(ctx, commands...)
+		cancel()
+		var left []bridge.Message
+		lines := make([]line, 0, len(done))
+		for i, m := range done {
+			n, err := replies[i].AsInt64()
+			switch {
+			case err != nil:
+				left = append(left, m)
+				continue
+			case n == 1:
+				lines = append(lines, line{verbExit, m.ID, []any{m.EntryID, string(bridge.Acknowledged)}})
+			case certain:
+				lines = append(lines, line{verbExit, m.ID, []any{m.EntryID, string(bridge.Lost)}})
+			default:
+				lines = append(lines, line{verbExit, m.ID, []any{m.EntryID, string(bridge.Unknown)}})
+			}
+		}
+		if len(lines) > 0 {
+			w.ledger.must(lines...)
+		}
+		if done = left; len(done) > 0 {
+			certain = false
+			<-time.After(plainPause)
+		}
+	}
+	for _, m := range done {
+		w.ledger.must(line{verbExit, m.ID, []any{m.EntryID, string(bridge.Unknown)}})
+	}
+}
+
+func (w *plainWorker) command(args []string) rueidis.RedisResult {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	return w.client.Do(ctx, w.client.B().Arbitrary(args...).Build())
+}
+
+// pause waits for d; false when ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

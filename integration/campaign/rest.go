@@ -1,0 +1,316 @@
+package campaign
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// streamState is a stream's length, and how much each of its groups holds.
+type streamState struct {
+	length int
+	groups map[string]int
+}
+
+func (c *controller) stream(key string) (streamState, error) {
+	s := streamState{groups: map[string]int{}}
+	n, err := c.number("XLEN", key)
+	if err != nil || n == 0 && !c.exists(key) {
+		return s, err
+	}
+	s.length = n
+	reply, err := c.do("XINFO", "GROUPS", key)
+	if err != nil {
+		return s, err
+	}
+	rows, err := reply.ToArray()
+	if err != nil {
+		return s, err
+	}
+	for _, row := range rows {
+		fields, err := row.AsMap()
+		if err != nil {
+			return s, err
+		}
+		nameField, pendingField := fields["name"], fields["pending"]
+		name, err1 := nameField.ToString()
+		pending, err2 := pendingField.AsInt64()
+		if err := errors.Join(err1, err2); err != nil {
+			return s, err
+		}
+		s.groups[name] = int(pending)
+	}
+	return s, nil
+}
+
+func (c *controller) exists(key string) bool {
+	n, err := c.number("EXISTS", key)
+	return err == nil && n > 0
+}
+
+func (c *controller) number(args ...string) (int, error) {
+	reply, err := c.do(args...)
+	if err != nil {
+		return 0, err
+	}
+	n, err := reply.AsInt64()
+	return int(n), err
+}
+
+// await asks until there is no why left. The last why is the error when that takes too long.
+func (c *controller) await(timeout time.Duration, ask func() (why string, err error)) error {
+	for deadline := time.Now().Add(timeout); ; {
+		why, err := ask()
+		switch {
+		case err == nil && why == "":
+			return nil
+		case time.Now().After(deadline):
+			return errors.Join(fmt.Errorf("after %s: %s", timeout, why), err)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// comeToRest ends the producers and waits: first, while the holder still holds, until everything else is done and freed; then, when it
+// has let go, until nothing is left. Then it ends all processes and reads what Redis holds.
+func (c *controller) comeToRest() (State, error) {
+	var state State
+	if err := c.mend(); err != nil {
+		return state, err
+	}
+	for _, s := range c.family.of(roleProducer) {
+		if err := s.end(syscall.SIGTERM, producerTries+15*time.Second); err != nil {
+			return state, err
+		}
+	}
+	if err := c.await(c.cfg.Settle, func() (string, error) { return c.busy(c.holding()) }); err != nil {
+		state.Stuck = append(state.Stuck, "while the holder holds: "+err.Error())
+		state.Stuck = append(state.Stuck, c.pendingOfOthers()...)
+	}
+	if late, err := c.endedWindows(queueMain, 10*time.Second); err != nil || late > 0 {
+		state.Left = append(state.Left, fmt.Sprintf("%d dedup windows of %s ended more than 10s ago and are still there (%v)", late, queueMain, err))
+	}
+	c.holder.signal(finishHolding)
+	if err := c.await(c.cfg.Settle, func() (string, error) { return c.busy(0) }); err != nil {
+		state.Stuck = append(state.Stuck, "after the holder let go: "+err.Error())
+	}
+	for _, roles := range [][]string{{roleHolder, roleWorker, rolePlain}, {roleBridge}} {
+		for _, s := range c.family.of(roles...) {
+			if err := s.end(syscall.SIGTERM, 20*time.Second); err != nil {
+				return state, fmt.Errorf("a clean stop: %w", err)
+			}
+		}
+	}
+	err := c.leftovers(&state)
+	for _, queue := range []string{queueMain, queueSide} {
+		letters, e := c.letters(queue)
+		state.Letters = append(state.Letters, letters...)
+		err = errors.Join(err, e)
+	}
+	return state, err
+}
+
+// holding is how many messages the holder still holds: all that it took, unless the machine was so slow that it could not extend them.
+func (c *controller) holding() int { return c.heldBy(c.holder) }
+
+// heldBy is how many entries of the main queue are pending for a process.
+func (c *controller) heldBy(s *slot) int {
+	reply, err := c.do("XPENDING", c.keys[queueMain].Stream, s.part.Group)
+	if err != nil {
+		return 0
+	}
+	summary, err := reply.ToArray()
+	if err != nil || len(summary) != 4 {
+		return 0
+	}
+	rows, _ := summary[3].ToArray()
+	for _, row := range rows {
+		if cells, err := row.AsStrSlice(); err == nil && len(cells) == 2 && cells[0] == s.current() {
+			n, _ := strconv.Atoi(cells[1])
+			return n
+		}
+	}
+	return 0
+}
+
+// busy says what is not at rest: everything that is scheduled, pending or an entry, but for what the holder holds.
+func (c *controller) busy(held int) (string, error) {
+	var left []string
+	note := func(what string, n, want int) {
+		if n != want {
+			left = append(left, fmt.Sprintf("%s %d (not %d)", what, n, want))
+		}
+	}
+	for _, queue := range []string{queueMain, queueSide} {
+		k := c.keys[queue]
+		for name, args := range map[string][]string{"scheduled": {"ZCARD", k.Due}, "payloads": {"HLEN", k.Payload}, "metas": {"HLEN", k.Meta}} {
+			n, err := c.number(args...)
+			if err != nil {
+				return "", err
+			}
+			note(queue+" "+name, n, 0)
+		}
+		s, err := c.stream(k.Stream)
+		if err != nil {
+			return "", err
+		}
+		want := 0
+		if queue == queueMain {
+			want = held
+		}
+		note(queue+" entries", s.length, want)
+		for _, group := range groups {
+			if group != groups[0] {
+				want = 0
+			}
+			note(queue+" pending of "+group, s.groups[group], want)
+		}
+	}
+	return strings.Join(left, ", "), nil
+}
+
+// pendingOfOthers names some of the entries that somebody but the holder holds.
+func (c *controller) pendingOfOthers() []string {
+	var lines []string
+	for _, queue := range []string{queueMain, queueSide} {
+		for _, group := range groups {
+			reply, err := c.do("XPENDING", c.keys[queue].Stream, group, "-", "+", "5000")
+			rows, _ := reply.ToArray()
+			for _, row := range rows {
+				cells, e := row.ToArray()
+				if e != nil || len(cells) < 4 || len(lines) >= 5 {
+					continue
+				}
+				entry, _ := cells[0].ToString()
+				consumer, _ := cells[1].ToString()
+				idle, _ := cells[2].AsInt64()
+				if consumer != c.holder.current() {
+					lines = append(lines, fmt.Sprintf("%s/%s: entry %s is pending with %s for %d ms", queue, group, entry, consumer, idle))
+				}
+			}
+			if err != nil {
+				lines = append(lines, err.Error())
+			}
+		}
+	}
+	return lines
+}
+
+// endedWindows counts what is remembered in a queue although its window ended longer ago than that.
+func (c *controller) endedWindows(queue string, ago time.Duration) (int, error) {
+	return c.number("ZCOUNT", c.keys[queue].Seen, "-inf", number(time.Now().Add(-ago).UnixMilli()))
+}
+
+// A window may outlive its end while its queue is idle: such queues are tidied up one after the other, every half minute at first.
+const (
+	idleTidy  = 90 * time.Second
+	maxWindow = 2 * time.Minute // no window ends later than this from now
+)
+
+// leftovers looks at every key that there is.
+func (c *controller) leftovers(state *State) error {
+	g := lua.NewGlobals(prefix)
+	known := map[string]bool{g.Queues: true, g.Defaults: true, g.Bridges: true, g.Wake: true}
+	for _, queue := range []string{queueMain, queueSide} {
+		k := c.keys[queue]
+		for _, key := range []string{k.Stream, k.Dead, k.Wake, k.Seen} {
+			known[key] = true // their content is looked at
+		}
+		late, err := c.endedWindows(queue, idleTidy)
+		future, err2 := c.number("ZCOUNT", k.Seen, number(time.Now().Add(maxWindow).UnixMilli()), "+inf")
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		if late+future > 0 {
+			state.Left = append(state.Left, fmt.Sprintf("%s: %d ended windows, %d windows without end", k.Seen, late, future))
+		}
+		s, err := c.stream(k.Stream)
+		if err != nil {
+			return err
+		}
+		if s.length != 0 {
+			state.Left = append(state.Left, fmt.Sprintf("%s: %d entries", k.Stream, s.length))
+		}
+		for group, pending := range s.groups {
+			consumers, err := c.consumers(k.Stream, group)
+			if err != nil {
+				return err
+			}
+			if pending > 0 || len(consumers) > 0 {
+				state.Left = append(state.Left, fmt.Sprintf("%s, group %s: %d pending, consumers %v", k.Stream, group, pending, consumers))
+			}
+		}
+	}
+	if bridges, err := c.number("ZCARD", g.Bridges); err != nil || bridges > 0 {
+		state.Left = append(state.Left, fmt.Sprintf("%d bridges, all of which left (%v)", bridges, err))
+	}
+	reply, err := c.do("KEYS", "*")
+	if err != nil {
+		return err
+	}
+	keys, err := reply.AsStrSlice()
+	for _, key := range keys {
+		if !known[key] {
+			state.Left = append(state.Left, key)
+		}
+	}
+	return err
+}
+
+// consumers names those of a group that should have gone: Go workers that took leave remove themselves; killed ones and plain workers
+// stay until they have been idle for an hour.
+func (c *controller) consumers(stream, group string) ([]string, error) {
+	reply, err := c.do("XINFO", "CONSUMERS", stream, group)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := reply.ToArray()
+	var left []string
+	alive := map[string]bool{}
+	for _, s := range c.family.of(roleWorker, roleHolder) {
+		alive[s.current()] = true
+	}
+	for _, row := range rows {
+		fields, e := row.AsMap()
+		if e != nil {
+			return nil, e
+		}
+		nameField := fields["name"]
+		if name, _ := nameField.ToString(); alive[name] || name == lua.ReclaimConsumer {
+			left = append(left, name)
+		}
+	}
+	return left, err
+}
+
+// letters reads all dead letters of a queue.
+func (c *controller) letters(queue string) ([]Letter, error) {
+	var letters []Letter
+	for from := "-"; ; {
+		reply, err := c.do("XRANGE", c.keys[queue].Dead, from, "+", "COUNT", "1000")
+		if err != nil {
+			return nil, err
+		}
+		page, err := reply.AsXRangeSlices()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			return nil, err
+		}
+		for _, one := range page {
+			e := lua.ParseEntry(one.ID, one.FieldValues)
+			letters = append(letters, Letter{
+				Queue: queue, ID: e.ID, Group: e.Group, Reason: e.Reason, Entry: e.Entry, Attempt: e.Attempt, At: e.Dead.UnixMilli(),
+			})
+			from = "(" + one.ID
+		}
+		if len(page) < 1000 {
+			return letters, nil
+		}
+	}
+}

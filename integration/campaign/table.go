@@ -1,0 +1,128 @@
+package campaign
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Result is what a campaign comes to.
+type Result struct {
+	Tally
+	Seed   uint64
+	Server string
+	Load   time.Duration // while messages were produced and faults done
+	Took   time.Duration // all of it, quiescence and audit too
+	Faults []Fault
+}
+
+// counts returns how often each kind of fault came; observed ones apart.
+func (r *Result) counts() (done, seen map[string]int, total int) {
+	done, seen = map[string]int{}, map[string]int{}
+	for _, f := range r.Faults {
+		if f.Observed {
+			seen[f.Kind]++
+		} else {
+			done[f.Kind]++
+			total++
+		}
+	}
+	return done, seen, total
+}
+
+// Bad is how many violations there are.
+func (r *Result) Bad() int {
+	n := 0
+	for _, column := range columns {
+		n += r.Zero[column]
+	}
+	return n
+}
+
+func sum(m map[string]int) int {
+	n := 0
+	for _, v := range m {
+		n += v
+	}
+	return n
+}
+
+// Line is the result in one line.
+func (r *Result) Line() string {
+	done, _, total := r.counts()
+	zero := make([]string, len(columns))
+	for i, column := range columns {
+		zero[i] = fmt.Sprintf("%s=%d", strings.ReplaceAll(column, " ", "_"), r.Zero[column])
+	}
+	return fmt.Sprintf("campaign: accepted=%d deliveries=%d first=%d retries=%d dead=%d duplicates_explained=%d", r.Accepted, sum(r.Deliveries),
+		sum(r.First), sum(r.Retries), sum(r.Dead), sum(r.Again)) +
+		fmt.Sprintf(" %s faults=%d kinds=%d rate=%.0f/s seed=%d", strings.Join(zero, " "), total, len(done),
+			float64(r.Accepted)/r.Load.Seconds(), r.Seed)
+}
+
+// Table writes the result as Markdown.
+func (r *Result) Table(w io.Writer) error {
+	var b strings.Builder
+	row := func(name string, value any) { fmt.Fprintf(&b, "| %s | %v |\n", name, value) }
+	done, seen, total := r.counts()
+	fmt.Fprintf(&b, "| campaign | |\n| --- | ---: |\n")
+	row("server", r.Server)
+	row("seed", r.Seed)
+	row("duration of load and faults", r.Load.Round(time.Second))
+	row("duration with quiescence and audit", r.Took.Round(time.Second))
+	row("messages accepted", r.Accepted)
+	row("throughput, accepted a second", fmt.Sprintf("%.0f", float64(r.Accepted)/r.Load.Seconds()))
+	row("messages refused (full server)", r.Refused)
+	row("messages whose producer died or was not told", r.Unknown)
+	row("cancelled, confirmed", r.Cancelled)
+	row("rescheduled, confirmed", r.Moved)
+	for _, group := range groups {
+		row("deliveries to group "+group, r.Deliveries[group])
+		row("… of them first deliveries", r.First[group])
+		row("… of them retries after a handler failed", r.Retries[group])
+		row("dead letters of group "+group, r.Dead[group])
+	}
+	row("duplicates, explained by a fault", sum(r.Again))
+	row("attempts used up by a fault, explained", sum(r.Burnt))
+	row("exits that came too late, and were told so", r.Late)
+	row("lost by the operator's own command (messages × groups)", r.LostByOperator)
+	for _, column := range columns {
+		row("**"+column+"**", fmt.Sprintf("**%d**", r.Zero[column]))
+	}
+	fmt.Fprintf(&b, "\n| fault | times | duplicates | attempts |\n| --- | ---: | ---: | ---: |\n")
+	again, burnt := r.Again, r.Burnt
+	for _, kind := range byCount(done) {
+		fmt.Fprintf(&b, "| %s | %d | %s | %s |\n", kind, done[kind], number(int64(again[kind])), number(int64(burnt[kind])))
+	}
+	fmt.Fprintf(&b, "| **%d kinds** | **%d** | | |\n", len(done), total)
+	for _, kind := range byCount(seen) {
+		fmt.Fprintf(&b, "| %s (seen, not ours) | %d | %s | %s |\n", kind, seen[kind], number(int64(again[kind])), number(int64(burnt[kind])))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Report writes the findings with the whole history of each message.
+func (r *Result) Report(w io.Writer) error {
+	var b strings.Builder
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%s: %s", strings.ToUpper(f.Column), f.ID)
+		if f.Group != "" {
+			fmt.Fprintf(&b, " in group %s", f.Group)
+		}
+		fmt.Fprintf(&b, ": %s\n", f.Problem)
+		for _, line := range f.History {
+			fmt.Fprintf(&b, "    %s\n", line)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func byCount(counts map[string]int) []string {
+	kinds := sortedKeys(counts)
+	slices.SortStableFunc(kinds, func(a, b string) int { return counts[b] - counts[a] })
+	return kinds
+}

@@ -1,0 +1,120 @@
+package campaign
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Fault is something that was done to the system, or seen to happen to it, and when.
+type Fault struct {
+	Kind     string
+	From     time.Time
+	Until    time.Time // when it was over: the process or server was back, the path open again
+	Hits     []string  // names of the processes that it hit; none = all
+	Queue    string    // an operator's command: what was in this queue may be lost
+	Observed bool      // not ours: the machine was too slow
+}
+
+// Kinds of faults. A kind burns when it keeps a worker from what it holds for so long that others must take it over: then an attempt may
+// be used up. What keeps everybody from the server is an outage, and no attempt may be used up by it.
+const (
+	faultKillProducer  = "kill -9 producer"
+	faultKillBridge    = "kill -9 bridge"
+	faultKillWorker    = "kill -9 worker"
+	faultKillPlain     = "kill -9 plain worker"
+	faultStopWorker    = "SIGSTOP worker (zombie)"
+	faultPartition     = "worker cut off (zombie)"
+	faultStopPlain     = "SIGSTOP plain worker"
+	faultStopBridge    = "SIGSTOP bridge"
+	faultTermWorker    = "SIGTERM worker"
+	faultTermBridge    = "SIGTERM bridge"
+	faultKillServer    = "kill -9 server"
+	faultStopServer    = "SIGSTOP server"
+	faultCut           = "connections cut"
+	faultDrop          = "cut before the server"
+	faultLose          = "reply lost"
+	faultTear          = "cut mid reply"
+	faultStall         = "network stalled"
+	faultSlow          = "network slow"
+	faultClientKill    = "CLIENT KILL"
+	faultClientPause   = "CLIENT PAUSE"
+	faultScriptFlush   = "SCRIPT FLUSH"
+	faultFull          = "maxmemory reached"
+	faultStreamRefuses = "stream refuses entries"
+	faultDeadRefuses   = "dead stream refuses"
+	faultReadOnly      = "read-only server"
+	faultDestroyGroup  = "XGROUP DESTROY"
+	faultDeleteStream  = "DEL stream"
+	faultDeleteQueue   = "all keys of a queue deleted"
+	faultSlowProcess   = "process not scheduled"    // observed
+	faultSlowMachine   = "controller not scheduled" // observed; all connections go through it
+	faultOverload      = "server slow"              // observed
+)
+
+var burning = map[string]bool{
+	faultKillWorker: true, faultKillPlain: true, faultStopWorker: true, faultPartition: true, faultStopPlain: true, faultStall: true, faultSlow: true,
+	faultSlowProcess: true, faultSlowMachine: true, faultOverload: true,
+}
+
+// hits says whether a fault touches a process.
+func (f Fault) hits(name string) bool { return len(f.Hits) == 0 || slices.Contains(f.Hits, name) }
+
+func (f Fault) String() string {
+	whom := "everything"
+	switch {
+	case f.Queue != "":
+		whom = "queue " + f.Queue
+	case len(f.Hits) > 6:
+		whom = fmt.Sprintf("%s and %d more", strings.Join(f.Hits[:5], ", "), len(f.Hits)-5)
+	case len(f.Hits) > 0:
+		whom = strings.Join(f.Hits, ", ")
+	}
+	return fmt.Sprintf("%s  %6d ms  %-28s %s", f.From.UTC().Format("15:04:05.000"), f.Until.Sub(f.From).Milliseconds(), f.Kind, whom)
+}
+
+// timeline collects faults. Safe for concurrent use.
+type timeline struct {
+	mu     sync.Mutex
+	faults []Fault
+}
+
+func (t *timeline) add(f Fault) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.faults = append(t.faults, f)
+}
+
+// all returns the faults by time.
+func (t *timeline) all() []Fault {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	faults := slices.Clone(t.faults)
+	slices.SortFunc(faults, func(a, b Fault) int { return a.From.Compare(b.From) })
+	return faults
+}
+
+func (t *timeline) count() (faults, kinds int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	seen := map[string]bool{}
+	for _, f := range t.faults {
+		if !f.Observed {
+			faults++
+			seen[f.Kind] = true
+		}
+	}
+	return faults, len(seen)
+}
+
+func writeTimeline(w io.Writer, faults []Fault) error {
+	for _, f := range faults {
+		if _, err := fmt.Fprintln(w, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}

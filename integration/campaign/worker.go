@@ -1,0 +1,108 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// Ends of handlers.
+var (
+	errFail = errors.New("this one fails")
+	errBury = errors.New("this one is dead-lettered by its handler")
+)
+
+// work is a Go worker: two bridge.Workers, one for each queue, in one process.
+func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
+	handler := func(ctx context.Context, m *bridge.Message) error { return p.handle(ctx, l, m) }
+	errs := make([]error, 2)
+	var both sync.WaitGroup
+	for i, queue := range []string{queueMain, queueSide} {
+		w, err := bridge.NewWorker(p.worker(queue, r, l, log, handler))
+		if err != nil {
+			return err
+		}
+		both.Go(func() { errs[i] = w.Run(ctx) })
+	}
+	both.Wait()
+	return errors.Join(errs...)
+}
+
+func (p part) worker(queue string, r *bridge.Redis, l *ledger, log *slog.Logger, handler bridge.Handler) bridge.WorkerConfig {
+	return bridge.WorkerConfig{
+		Redis: r, Prefix: p.Prefix, Queue: queue, Group: p.Group, Consumer: p.Name, Concurrency: p.Concurrency,
+		Handler: handler, Logger: log,
+		ShutdownTimeout: time.Second, CancelGrace: 2 * time.Second,
+		Settled: func(m *bridge.Message, s bridge.Settlement) {
+			if s != bridge.Skipped { // it was never started
+				l.must(line{verbExit, m.ID, []any{m.EntryID, string(s)}})
+			}
+		},
+	}
+}
+
+func (p part) start(l *ledger, m *bridge.Message) {
+	meant, due := m.For, int64(0)
+	if meant == "" {
+		meant = "-"
+	}
+	if !m.Due.IsZero() {
+		due = m.Due.UnixMilli()
+	}
+	l.must(line{verbStart, m.ID, []any{m.EntryID, m.Attempt, meant, due}})
+}
+
+func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
+	p.start(l, m)
+	plan, _ := planOf(m.ID)
+	takes, end, heeds := plan.handling(m.ID, m.Group, m.Attempt, p.Visibility)
+	if takes > 0 {
+		stop := ctx.Done()
+		if !heeds {
+			stop = nil
+		}
+		timer := time.NewTimer(takes)
+		select {
+		case <-timer.C:
+		case <-stop:
+			timer.Stop()
+			end = endCut
+		}
+	}
+	l.must(line{verbEnd, m.ID, []any{m.EntryID, end}})
+	switch end {
+	case endFail:
+		return errFail
+	case endDead:
+		return bridge.DeadLetter(errBury)
+	case endCut:
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// hold is the holder: it takes the first messages of its group, as many as it has room for, and keeps all of them until SIGUSR1.
+func (p part) hold(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
+	finish, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
+	defer stop()
+	w, err := bridge.NewWorker(p.worker(queueMain, r, l, log, func(_ context.Context, m *bridge.Message) error {
+		p.start(l, m)
+		<-finish.Done() // whatever becomes of its context
+		l.must(line{verbEnd, m.ID, []any{m.EntryID, endOK}})
+		return nil
+	}))
+	if err != nil {
+		return err
+	}
+	return w.Run(ctx)
+}
+
+// finishHolding is the signal on which the holder's handlers return.
+var finishHolding os.Signal = syscall.SIGUSR1
