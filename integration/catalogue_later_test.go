@@ -1,0 +1,212 @@
+package integration
+
+// laterClasses are the rest of the catalogue: groups, memory, time, stopping, and the servers themselves.
+var laterClasses = []class{
+	// Groups
+	{
+		"a retry reaches the groups that had no trouble",
+		"fries, chasquimq, omniqueue, symfony: added to the shared stream again",
+		"a retry names the group it is for; the others acknowledge and skip it",
+		nil, "integration.TestG4GroupsAreIndependent stream.TestRetryOfAnotherGroupIsSkippedWithoutASlot",
+	},
+	{
+		"the retries of several failing groups multiply",
+		"the same systems, with three groups: 3 to the power of the attempts",
+		"on an entry for another group every exit is a bare XACK",
+		nil, "integration.TestG4GroupsAreIndependent lua.TestRetriesOfThreeFailingGroupsGrowLinearly " +
+			"lua.TestExitsOfAForeignRetryOnlyAcknowledge",
+	},
+	{
+		"the same ID is scheduled again and overwrites the retry that waits",
+		"systems that keep a retry under its message's ID",
+		"a retry's member is unique for the failed delivery",
+		sameIDWhileFailing, "lua.TestRetriesAreUniquePerGroupAndEntry lua.TestCancelOfAMessageLeavesItsRetriesAlone",
+	},
+	{
+		"a group that nobody reads pins the memory unseen",
+		"XINFO shows it to those who look",
+		"stats shows lag, age and bytes per group, and warns; keeping it costs little",
+		nil, "stream.TestStatsWarn stream.TestKeeperGoesQuietWhileNobodyReads",
+	},
+	{
+		"a group with an odd name breaks the keys",
+		"the server accepts empty names, braces, newlines and NUL",
+		"group names are checked at the door and percent-encoded in key names",
+		nil, "lua.TestLimits lua.TestKeyNames",
+	},
+	// Memory and load
+	{
+		"the stream grows although everything is acknowledged",
+		"safe-global's decoder: 761,008 entries; XACK without XDEL everywhere",
+		"ack frees what no group needs; trim serves those who only XACK",
+		nil, "integration.TestG6MemoryReturns lua.TestTrimFreesToTheLastEntry stream.TestTrimFreesWhatPlainXACKLeft",
+	},
+	{
+		"one old entry keeps all memory behind it",
+		"XTRIM MINID alone, with one slow consumer",
+		"a bounded sweep deletes behind a pending entry, and rests while it frees nothing",
+		nil, "stream.TestTrimFreesBehindAnEntryThatStaysPending stream.TestFruitlessSweepRestsAndWakes",
+	},
+	{
+		"undelivered entries are trimmed",
+		"redisqueue, chasquimq: MAXLEN drops what nobody has read",
+		"freed is only what every group was given and none holds; no group, no trimming",
+		nil, "stream.TestTrimSparesWhatAnyGroupStillNeeds lua.TestTrimWithoutGroupsFreesNothing",
+	},
+	{
+		"a burst blocks the server",
+		"Redisson at 20,000, Bull, glide-mq: one script moves everything that is due",
+		"a script works on at most 500 messages and about 1 MiB",
+		nil, "integration.TestCatalogue integration.TestG7BoundedWork lua.TestDrainOfBigPayloadsIsBounded " +
+			"scheduler.TestDrainIsBoundedAndNoticed",
+	},
+	{
+		"a million scheduled messages slow everything down",
+		"faktory at a million: timeouts; linear scans to cancel",
+		"nothing walks the schedule; a cancellation knows its member",
+		hugeSchedule, "",
+	},
+	{
+		"many groups make an acknowledgement expensive",
+		"checks of each entry against each group",
+		"one range per group and batch, within a limit of entries times groups",
+		nil, "lua.TestAckWithManyGroupsIsBounded lua.TestAckBeyondItsBoundLeavesEntriesToTrim",
+	},
+	{
+		"an idle system hammers the server",
+		"Bull: 17,300 scripts a minute; hosted Redis bills",
+		"loops sleep until the next due time, one blocked read serves all queues",
+		nil, "integration.TestG8IdleCostsNothing scheduler.TestIdleBudget",
+	},
+	{
+		"a lost group makes a worker spin and fill its log",
+		"opik: 600 lines a second of NOGROUP",
+		"one line per loss, backoff between tries",
+		nil, "stream.TestLostGroupIsCreatedAgainAtZeroEveryTime stream.TestDestroyedGroupIsNoError",
+	},
+	{
+		"bodies without a member stay for ever",
+		"producers that do not use MULTI",
+		"a sweep deletes what was found orphaned twice, a minute apart",
+		nil, "stream.TestOrphansGoOnlyAfterTheyWereConfirmed lua.TestSweepOrphansNeedsTwoLooks",
+	},
+	{
+		"a new message inherits a dead one's body",
+		"raw producers that reuse an ID",
+		"enqueue clears what an ID left behind",
+		nil, "lua.TestEnqueueDoesNotInheritAnOrphanedBody",
+	},
+	// Time
+	{
+		"messages are early or late by the skew of somebody's clock",
+		"Pulsar, Redisson, Sidekiq: the client's clock decides",
+		"time is the server's TIME, read inside the scripts; what passes here is measured by the monotonic clock",
+		nil, "integration.TestClientClockHasNoEffect integration.TestG2NeverEarly",
+	},
+	{
+		"the server's clock goes back, and the scheduler spins, stalls or delivers early",
+		"timers and blocking reads by wall clock",
+		"sleeps are monotonic, waits come from the server, tokens are read again at each ceiling",
+		nil, "integration.TestServerClockJumpsBackAndForthAgain integration.TestBlockedReadsOutliveAStepBack",
+	},
+	{
+		"a fraction of a millisecond makes a message early",
+		"scores are doubles, and anyone may write 0.5",
+		"a fractional due time is rounded up",
+		nil, "integration.TestG2NeverEarly lua.TestDrainIsNeverEarlyByAFraction lua.TestWhenIsRoundedUp",
+	},
+	{
+		"seconds are taken for milliseconds, and 2026 for 1970",
+		"time units in taskq; scores are only numbers",
+		"such times are refused by the client, and those that others wrote are warned of",
+		nil, "lua.TestLimits stream.TestStatsWarn",
+	},
+	{
+		"a message for now overtakes those that wait",
+		"short cuts past the schedule",
+		"straight to ready only when nothing is overdue",
+		nil, "lua.TestEnqueueGoesStraightToReadyOnlyInOrder",
+	},
+	{
+		"an earlier message waits for the timer of a later one",
+		"polling at one to five seconds, or one timer armed for another time",
+		"a wake token, read by every bridge and never consumed",
+		nil, "scheduler.TestEarlierMessageWakesTheLoop integration.TestWakeTokenOfPlainCommandsIsHeard " +
+			"scheduler.TestWakerReadsTokensOnceAndInAnyNumberOfStreams",
+	},
+	// Stopping and content
+	{
+		"a deploy burns an attempt of everything in flight",
+		"Sidekiq's free fetch loses what is in flight; elsewhere a stop counts as a failure",
+		"what never started or has returned is released with its attempt unchanged",
+		nil, "stream.TestCleanStopLeavesNothingPendingAndBurnsNoAttempt stream.TestStoppedWorkerReleasesWhatItNeverSaw",
+	},
+	{
+		"a stop hands a message to another while its handler still runs",
+		"a release of everything held",
+		"a handler that ignores its context keeps its entry, and the log says so",
+		nil, "stream.TestHandlerThatIgnoresItsContextKeepsItsEntry",
+	},
+	{
+		"header bytes arrive changed",
+		"JSON encoders that replace what is not UTF-8, and round large numbers",
+		"headers are UTF-8 or refused, meta values are strings, payloads are raw bytes",
+		nil, "lua.TestMetaRoundTrip lua.TestEnqueueKeepsPayloadAndHeadersAsTheyAre",
+	},
+	{
+		"redrive and purge both take the same dead letter",
+		"two operators, two terminals",
+		"both are guarded by XDEL = 1",
+		nil, "lua.TestRedriveAndPurgeAreExclusive stream.TestRedriveRacingPurgeIsWonByOneSide",
+	},
+	{
+		"a cancelled message is delivered",
+		"most brokers cannot cancel; where they can, it races with the delivery",
+		"cancel is one script and answers definitely",
+		nil, "integration.TestG1CancelAnswersDefinitely lua.TestCancelTakesEverythingBack",
+	},
+	{
+		"two processes have different ideas of the visibility timeout",
+		"a setting of the worker and another of the reclaimer",
+		"the policy lives in Redis and nowhere else",
+		nil, "stream.TestPolicyComesFromTheMostSpecificLevelThatCounts cmd.TestServeWritesItsPolicyAsDefaults",
+	},
+	{
+		"keys of one queue land in different slots",
+		"asynq: 16 of 43 scripts build key names",
+		"one hash tag per queue; scripts are told every key",
+		nil, "lua.TestKeyNames lua.TestLibrariesAreUsedAndBuildNoKeys stream.TestEverythingRunsOnACluster",
+	},
+	{
+		"a script that the server forgot fails every call",
+		"hard-coded hashes without a fallback, after SCRIPT FLUSH or a failover",
+		"EVALSHA falls back to EVAL",
+		nil, "lua.TestScriptsAreLoadedOnDemand",
+	},
+	// Servers that fail, move and lie
+	{
+		"a failover loses what was accepted",
+		"every system on Redis: replication is not waited for",
+		"a producer may ask for copies; the wait travels with the write, on its connection, and follows redirections with it",
+		nil, "integration.TestReplicatedSurvivesTheLossOfTheMaster integration.TestG1SentinelFailoverLosesNothingReplicated " +
+			"integration.TestG1ClusterFailoverLosesNothingReplicated",
+	},
+	{
+		"a server says that it is on disk, and it is not",
+		"WAITAOF of Redis 7.4 and of Valkey with everysec; a wait on another connection than the write's",
+		"such a server is refused for Fsynced; a power failure is staged, by what was really synced",
+		nil, "integration.TestFsyncedSurvivesAPowerFailure integration.TestDurabilityThatTheServerCannotGiveIsRefusedAtTheStart",
+	},
+	{
+		"a slot that moves stops or loses a queue",
+		"clients that split a transaction, or take TRYAGAIN for a failure",
+		"it is waited for with backoff, other queues go on",
+		nil, "integration.TestG1SlotMigrationLosesNothing",
+	},
+	{
+		"one server of a cluster is away, and everything stops",
+		"loops that serve all queues one after the other, or a leader's key on one node",
+		"each queue has its own loops, and is as calm as its own server; what is shared is remembered",
+		nil, "integration.TestQueuesOfOtherMastersGoOnWhileOneIsAway integration.TestAbandonedIsReclaimedWhileAnotherMasterIsAway",
+	},
+}
