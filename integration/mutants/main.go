@@ -18,7 +18,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -29,7 +31,7 @@ func run() int {
 	list := flag.Bool("list", false, "list the mutants and end")
 	verbose := flag.Bool("v", false, "print what the tests said")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root, err := moduleRoot(ctx)
 	if err != nil {
@@ -59,7 +61,7 @@ func run() int {
 				survivors++
 			}
 			fmt.Printf("| %s | `go test %s` | %s | %.0f s | %s |\n", m.name, strings.Join(m.test, " "), map[bool]string{true: "yes", false: "NO"}[caught],
-				time.Since(begin).Seconds(), firstComplaint(said))
+				time.Since(begin).Seconds(), complaint(said))
 			if *verbose {
 				fmt.Fprintf(os.Stderr, "%s\n", said)
 			}
@@ -155,18 +157,24 @@ func copyTree(to, from string) error {
 	})
 }
 
-// firstComplaint returns the first line in which a test says what is wrong, for a cell of a table.
-func firstComplaint(said []byte) string {
+// complaint returns what a test said first is wrong, for a cell of a table: of a campaign the columns that should be zero.
+func complaint(said []byte) string {
 	for line := range strings.Lines(string(said)) {
-		line = strings.TrimSpace(line)
-		if _, text, ok := strings.Cut(line, "_test.go:"); ok {
-			if _, text, ok = strings.Cut(text, ": "); ok && !strings.HasPrefix(text, "seed ") {
-				if len(text) > 120 {
-					text = text[:120] + "…"
-				}
-				return strings.ReplaceAll(strings.TrimSpace(text), "|", "/")
-			}
+		_, text, ok := strings.Cut(line, ".go:")
+		if !ok {
+			continue
 		}
+		if _, text, ok = strings.Cut(text, ": "); !ok || strings.HasPrefix(text, "seed ") || strings.Contains(text, " faults of ") {
+			continue
+		}
+		if _, sums, ok := strings.Cut(text, "duplicates_explained="); ok {
+			sums, _, _ = strings.Cut(sums, " faults=")
+			text = strings.Join(slices.DeleteFunc(strings.Fields(sums)[1:], func(sum string) bool { return strings.HasSuffix(sum, "=0") }), ", ")
+		}
+		if len(text) > 120 {
+			text = strings.ToValidUTF8(text[:120], "") + "…"
+		}
+		return strings.ReplaceAll(strings.TrimSpace(text), "|", "/")
 	}
 	return ""
 }
