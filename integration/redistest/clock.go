@@ -1,13 +1,9 @@
 package redistest
 
 import (
-	"context"
-	_ "embed"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -18,9 +14,6 @@ import (
 const howToGetClock = `no server whose clock can be stepped. It needs Linux, a C compiler on the PATH (apt-get install gcc libc6-dev) and
 redis-server or valkey-server on the PATH (apt-get install redis-server); a container's clock is the machine's. What was tried:
 `
-
-//go:embed clock/step.c
-var clockSource string
 
 // Clock is the wall clock of a server of a test's own. The server's monotonic clock runs on as it is, as with a real step.
 type Clock struct {
@@ -99,40 +92,11 @@ var clockLibrary = sync.OnceValues(func() (string, error) {
 	if runtime.GOOS != "linux" {
 		return "", fmt.Errorf("this is %s", runtime.GOOS)
 	}
-	if _, err := exec.LookPath("cc"); err != nil {
-		if err := installCompiler(); err != nil {
-			return "", err
-		}
-	}
 	dir, err := os.MkdirTemp("", "duestream-redistest-clock-")
 	if err != nil {
 		return "", err
 	}
 	atExit(func() error { return os.RemoveAll(dir) })
-	source, library := filepath.Join(dir, "step.c"), filepath.Join(dir, "step.so")
-	if err := os.WriteFile(source, []byte(clockSource), 0o600); err != nil {
-		return "", err
-	}
-	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", library, source).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("compile the clock: %w\n%s", err, out)
-	}
-	return library, nil
+	library := filepath.Join(dir, "step.so")
+	return library, buildLibrary("step.c", library)
 })
-
-// installCompiler installs Debian's C compiler. Test processes take turns; the later ones find it done.
-func installCompiler() error {
-	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
-		return errors.New("no cc on the PATH, and installing one needs apt-get and root")
-	}
-	return withMachineLock(func() error {
-		if _, err := exec.LookPath("cc"); err == nil {
-			return nil
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), installTimeout)
-		defer cancel()
-		if err := aptGet(ctx, "update"); err != nil {
-			return err
-		}
-		return aptGet(ctx, "install", "-y", "--no-install-recommends", "gcc", "libc6-dev")
-	})
-}

@@ -5,47 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 )
-
-// syncLogger is put before the C library of a server. It notes, after each fsync and fdatasync, how much of the file is on disk.
-const syncLogger = `
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-static int synced(long call, int fd) {
-	char name[64], path[4096], line[4200];
-	struct stat before;
-	int known = syscall(SYS_fstat, fd, &before) == 0; /* what is written while the call runs may not be on disk */
-	int result = syscall(call, fd), error = errno;
-	if (result == 0 && known) {
-		snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-		ssize_t n = readlink(name, path, sizeof path - 1);
-		int log = open(getenv("DUESTREAM_SYNC_LOG"), O_WRONLY | O_APPEND | O_CREAT, 0600);
-		if (n > 0 && log >= 0) {
-			path[n] = 0;
-			int length = snprintf(line, sizeof line, "%lld %s\n", (long long)before.st_size, path);
-			if (write(log, line, length) != length) abort();
-		}
-		if (log >= 0) close(log);
-	}
-	errno = error;
-	return result;
-}
-
-int fsync(int fd) { return synced(SYS_fsync, fd); }
-int fdatasync(int fd) { return synced(SYS_fdatasync, fd); }
-`
 
 const (
 	syncLibrary = "synced.so"
@@ -61,7 +25,7 @@ func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 		return nil, false
 	}
 	dir := t.TempDir()
-	if err := buildSyncLogger(filepath.Join(dir, syncLibrary)); err != nil {
+	if err := buildLibrary("synced.c", filepath.Join(dir, syncLibrary)); err != nil {
 		t.Fatalf("redistest: a server whose power can be cut needs a C compiler (apt-get install gcc libc6-dev): %v", err)
 	}
 	args = append([]string{"--appendonly", "yes"}, args...)
@@ -71,15 +35,6 @@ func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 	}
 	s.owned(t)
 	return s, true
-}
-
-func buildSyncLogger(path string) error {
-	cmd := exec.Command("cc", "-shared", "-fPIC", "-O2", "-x", "c", "-o", path, "-")
-	cmd.Stdin = strings.NewReader(syncLogger)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w %s", err, out)
-	}
-	return nil
 }
 
 // CutPower ends a server from [OwnOn] as a power failure may end its machine: of its append-only file only that is left which it had
