@@ -170,7 +170,7 @@ func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.there("kept", 200) > 0, "no commit stored" }) // the others wait for it
 	select {
 	case errs := <-waiting:
-		t.Errorf("Schedule did not wait for the replica: %v", errors.Join(errs...))
+		t.Fatalf("Schedule did not wait for the replica: %v", errors.Join(errs...))
 	default:
 	}
 	link.Stall(false)
