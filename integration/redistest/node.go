@@ -17,7 +17,6 @@ type node struct {
 	config string               // content of a configuration file
 	opt    rueidis.ClientOption // user, password and TLS with which the tests get in
 	scheme string               // of its URL; default redis
-	files  map[string]string    // written into its directory before it starts; {dir} in args stands for it
 }
 
 // startNode starts a child process that is this test's own: it may be killed, and is gone when the test ends.
@@ -27,20 +26,8 @@ func startNode(t testing.TB, n node) *Server {
 	if err != nil {
 		t.Fatalf("redistest: this test needs a server that it may kill: %v", err)
 	}
-	own(t, s)
+	s.owned(t)
 	return s
-}
-
-// own makes a server the test's: it is gone when the test ends.
-func own(t testing.TB, s *Server) {
-	s.tb = t
-	remove := atExit(s.inst.end) // for a test that ends without its cleanups
-	t.Cleanup(func() {
-		remove()
-		if err := s.inst.end(); err != nil {
-			t.Errorf("redistest: end %s: %v", s.Name(), err)
-		}
-	})
 }
 
 func tryNode(t testing.TB, n node) (*Server, error) {

@@ -87,7 +87,7 @@ func startAll(t testing.TB, n node, count int) []*Server {
 	starts.Wait()
 	for i, s := range servers {
 		if errs[i] == nil {
-			own(t, s)
+			s.owned(t)
 		}
 	}
 	for _, err := range errs {
