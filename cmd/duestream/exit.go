@@ -65,7 +65,7 @@ var outcomes = []struct {
 	{bridge.ErrFull, exitFull, "raise maxmemory, or find what fills it with `duestream stats`; what is scheduled is still delivered"},
 	{bridge.ErrDenied, exitFailure, "check user and password in the URL, and the ACL rules of that user"},
 	{bridge.ErrUntrusted, exitFailure, "is this the port for TLS, and does the URL name the CA (ca=), the name in the server's certificate (server_name=), and a certificate of your own (cert=, key=) if the server asks for one?"},
-	{bridge.ErrUnsupported, exitFailure, "duestream needs Redis 7.0 or Valkey 7.2 at least, with maxmemory-policy noeviction"},
+	{bridge.ErrUnsupported, exitFailure, "duestream needs Redis 7.0 or Valkey 7.2 at least, with maxmemory-policy noeviction; --durability fsynced also appendonly yes, and Redis 7.2"},
 	{bridge.ErrWrongType, exitFailure, "another program uses a key of this queue: look at it with `redis-cli TYPE`, or use another --prefix"},
 	{bridge.ErrUnavailable, exitUnavailable, ""},
 	{bridge.ErrUncertain, exitUnavailable, "a reply was lost: `duestream show <queue> <id>` says what holds now"},
