@@ -317,17 +317,22 @@ func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 			s = one
 		}
 	}
+	// Read by one consumer after the other, none of which is seen again. What the first one held shows that the bridge knows the policy.
+	c0 := s.redis.Client
 	s.schedule(1, "m", within(0))
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // read by a consumer that is never seen again
-		c := s.redis.Client
-		read := c.B().Xreadgroup().Group("g", "gone").Count(1).Streams().Key(s.keys().Stream).Id(">").Build()
-		found, err := c.Do(t.Context(), read).AsXRead()
-		return len(found) == 1, fmt.Sprint("nothing to read: ", err)
-	})
-	down.Kill()
-	s.worker("g", 1, nil)
-	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-		r := s.ledger.Summary("g")
-		return r.Delivered == 1, fmt.Sprintf("not reclaimed: %+v", r)
-	})
+	for attempt := 1; attempt <= 3; attempt++ {
+		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+			read := c0.B().Xreadgroup().Group("g", fmt.Sprint("gone-", attempt)).Count(1).Streams().Key(s.keys().Stream).Id(">").Build()
+			found, err := c0.Do(t.Context(), read).AsXRead()
+			for _, entry := range found[s.keys().Stream] {
+				if got := entry.FieldValues["attempt"]; got != fmt.Sprint(attempt) {
+					t.Errorf("attempt %s after %d deliveries", got, attempt)
+				}
+			}
+			return len(found) == 1, fmt.Sprintf("attempt %d: nothing to read: %v", attempt, err)
+		})
+		if attempt == 2 {
+			down.Kill()
+		}
+	}
 }

@@ -188,6 +188,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	var loops sync.WaitGroup
 	defer loops.Wait()
+	loops.Go(func() { k.policies.run(ctx) })
 	retry := newBackoff()
 	for {
 		select {

@@ -22,6 +22,19 @@ type policySource struct {
 	askAt    time.Time
 }
 
+// run keeps the defaults of a cluster known until ctx ends, so that they are when their server goes away.
+func (s *policySource) run(ctx context.Context) {
+	if s.client.Mode() != rueidis.ClientModeCluster {
+		return
+	}
+	for {
+		_, _ = s.knownDefaults(ctx) // whoever needs them reports
+		if !sleep(ctx, policyInterval) {
+			return
+		}
+	}
+}
+
 // read is ReadPolicies.
 func (s *policySource) read(ctx context.Context, queue string, groups []string) (policies map[string]Policy, warning, err error) {
 	if s.client.Mode() != rueidis.ClientModeCluster {
