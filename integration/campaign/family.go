@@ -25,6 +25,7 @@ type slot struct {
 	mu     sync.Mutex
 	starts int
 	name   string
+	ledger string
 	cmd    *exec.Cmd
 	gone   chan struct{} // closed when it was reaped
 	err    error         // how it ended; after gone
@@ -113,7 +114,7 @@ func (f *family) start(s *slot) error {
 	if err := <-started; err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
-	s.name, s.cmd, s.gone = p.Name, cmd, gone
+	s.name, s.ledger, s.cmd, s.gone = p.Name, p.Ledger, cmd, gone
 	return nil
 }
 
@@ -129,15 +130,16 @@ func (s *slot) signal(sig os.Signal) {
 // a process, an exit status other than zero is.
 func (s *slot) end(sig os.Signal, timeout time.Duration) error {
 	s.mu.Lock()
-	name, gone := s.name, s.gone
+	name, ledger, gone := s.name, s.ledger, s.gone
 	s.mu.Unlock()
 	if gone == nil {
 		return nil
 	}
-	s.signal(sig)
 	if sig != os.Kill {
 		s.signal(syscall.SIGCONT)
+		begun(ledger, gone)
 	}
+	s.signal(sig)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
@@ -154,6 +156,20 @@ func (s *slot) end(sig os.Signal, timeout time.Duration) error {
 		return fmt.Errorf("%s: %w", name, s.err)
 	}
 	return nil
+}
+
+// begun waits until a process that was started a moment ago listens to signals: it does before it opens its ledger.
+func begun(ledger string, gone <-chan struct{}) {
+	for range 1000 {
+		if _, err := os.Stat(ledger); err == nil {
+			return
+		}
+		select {
+		case <-gone:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // running reports whether the process has neither ended nor been reaped.
