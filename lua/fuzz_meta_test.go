@@ -82,7 +82,7 @@ func halfCharacter(text string) bool {
 	return false
 }
 
-// escapedUnit is the number of a \uXXXX at the beginning of text, or -1.
+// escapedUnit is the number of a \u escape at the beginning of text, or -1.
 func escapedUnit(text string) int64 {
 	if len(text) < 6 || text[:2] != `\u` {
 		return -1
