@@ -91,6 +91,7 @@ type ReclaimResult struct {
 	Visibility time.Duration // the smallest visibility timeout of the groups; zero when there are none
 
 	stream streamInfo
+	unsure bool // a group was left out for now, so that no error says nothing about it
 }
 
 // Moved is how many entries left a pending list.
@@ -134,12 +135,13 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 			continue
 		}
 		if !r.calm(p.VisibilityTimeout) {
+			result.unsure = true
 			continue
 		}
 		// The answers so far were held up for so long that a worker may have missed an extend: the server was away, and this pass is the
 		// first to be served again. Workers come before the next one, and by then CalmSince knows, too.
 		if took > p.VisibilityTimeout/3 && r.heldUp < reclaimHeldUp {
-			heldUp = true
+			heldUp, result.unsure = true, true
 			continue
 		}
 		err := r.group(ctx, g.name, p, clock, &result)

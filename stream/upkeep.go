@@ -33,6 +33,7 @@ type upkeep struct {
 	quiet     time.Duration // the wait while nobody reads
 	rest      time.Duration // the wait while there is nothing to tidy up yet
 	trimAt    time.Time
+	unsure    bool      // the last pass left a group out: it neither works nor fails
 	consumers time.Time // when to look for idle ones
 	orphansAt time.Time
 }
@@ -85,11 +86,14 @@ func (u *upkeep) run(ctx context.Context) {
 		case err != nil:
 			u.state.failing(err)
 			wait = retry.NextBackOff()
-		case done && u.k.end(u):
-			return
 		default:
-			u.state.working()
-			retry.Reset()
+			if !u.unsure {
+				u.state.working()
+				retry.Reset()
+			}
+			if done && u.k.end(u) {
+				return
+			}
 		}
 		if !u.wait(ctx, wait) {
 			return
@@ -115,6 +119,7 @@ func (u *upkeep) wait(ctx context.Context, d time.Duration) bool {
 func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
+	u.unsure = false
 	if u.isBusy() {
 		wait, busy, err := u.keep(ctx)
 		if busy || err != nil {
@@ -129,6 +134,7 @@ func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err e
 // only when the server is not there.
 func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err error) {
 	reclaimed, err := u.reclaimer.Reclaim(ctx)
+	u.unsure = reclaimed.unsure
 	if reclaimed.Moved() > 0 {
 		u.log.Info("reclaimed abandoned entries", slog.Int("retried", reclaimed.Retried), slog.Int("dead", reclaimed.Buried))
 	}
