@@ -165,7 +165,9 @@ func (d Durability) confirmed(replies []rueidis.RedisResult) error {
 		if err != nil {
 			err = classifyWait(err)
 			if Temporary(err) || Ambiguous(err) {
-				return err // the server or the connection went away meanwhile: what it executed may be gone with it
+				// The server, its role or the connection went away meanwhile, and perhaps what it executed with it. This is not the answer
+				// of a server that did nothing, even where it is an answer: so it is kept as text, and counts as ambiguous.
+				return &kindError{"wait", ErrUnavailable, errors.New(err.Error())}
 			}
 			e.Cause = err
 			return e
