@@ -187,8 +187,11 @@ func FuzzQueueName(f *testing.F) {
 				t.Errorf("key %q has the hash tag %q", key, tag)
 			}
 		}
-		if got, ok := QueueOf(prefix, k.Due); !ok || got != queue {
-			t.Errorf("%q is the schedule of %q, %t", k.Due, got, ok)
+		for _, i := range []int{0, 1, MaxPartitions - 1} {
+			key := NewKeys(prefix, PartitionName(queue, i)).Due
+			if got, partition, ok := QueueOf(prefix, key); !ok || got != queue || partition != i {
+				t.Errorf("%q is the schedule of %q, partition %d, %t", key, got, partition, ok)
+			}
 		}
 	})
 }

@@ -17,7 +17,8 @@ type Keys struct {
 	Seen    string // zset: caller-chosen ID → end of its dedup window
 }
 
-// NewKeys returns the key names of a queue. It does not check the names: see CheckPrefix and CheckQueue.
+// NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix, CheckQueue and
+// PartitionName.
 func NewKeys(prefix, queue string) Keys {
 	base := prefix + ":{" + queue + "}:"
 	return Keys{
@@ -42,12 +43,16 @@ func NewGlobals(prefix string) Globals {
 	}
 }
 
-// QueueOf returns the queue whose schedule is kept at key, and whether key is the schedule of a queue of this prefix.
-func QueueOf(prefix, key string) (string, bool) {
+// QueueOf returns the queue whose schedule is kept at key, and which of its partitions it is; ok says whether key is the schedule of a
+// queue of this prefix.
+func QueueOf(prefix, key string) (queue string, partition int, ok bool) {
 	rest, ok := strings.CutPrefix(key, prefix+":{")
 	if !ok {
-		return "", false
+		return "", 0, false
 	}
-	queue, ok := strings.CutSuffix(rest, "}:due")
-	return queue, ok && CheckQueue(queue) == nil
+	name, ok := strings.CutSuffix(rest, "}:due")
+	if !ok {
+		return "", 0, false
+	}
+	return SplitPartition(name)
 }

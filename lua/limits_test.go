@@ -147,9 +147,10 @@ func TestKeyNames(t *testing.T) {
 	want(t, "globals", g, Globals{"duestream:queues", "duestream:defaults", "duestream:bridges", "duestream:wake"})
 	for key, queue := range map[string]string{
 		"duestream:{emails}:due": "emails", "duestream:{a:b.c_d-1}:due": "a:b.c_d-1",
-		"duestream:{emails}:dead": "", "other:{emails}:due": "", "duestream:{}:due": "", "duestream:{a}b}:due": "", "duestream:emails:due": "", "duestream:due": "", "": "",
+		"duestream:{emails}:dead": "", "duestream:{emails/0}:due": "", "duestream:{emails/01}:due": "", "duestream:{emails/x}:due": "", "duestream:{emails/256}:due": "", "other:{emails}:due": "", "duestream:{}:due": "", "duestream:{a}b}:due": "", "duestream:emails:due": "", "duestream:due": "", "": "",
 	} {
-		got, ok := QueueOf("duestream", key)
+		got, partition, ok := QueueOf("duestream", key)
+		want(t, "partition of "+key, partition, 0)
 		want(t, key+" is the schedule of a queue", ok, queue != "")
 		if ok {
 			want(t, "queue of "+key, got, queue)

@@ -105,18 +105,6 @@ func texts(reply []rueidis.RedisMessage) ([]string, error) {
 	return out, nil
 }
 
-var registerScript = load("register", []string{"queues"}, nil, []string{"queue"})
-
-// Register makes queues known to the bridges, wakes them if any was new, and says how many were. Bridges that could not be woken see
-// the queues at their next look at the registry.
-func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string) (int, error) {
-	n, err := registerScript.integer(ctx, c, []string{g.Queues}, queues)
-	if err == nil && n > 0 {
-		_ = signal(ctx, c, g.Wake, "queues")
-	}
-	return int(n), err
-}
-
 var configureScript = load("configure", []string{"settings"}, nil, []string{"field", "value"})
 
 // Configure writes settings (an empty value removes a field): to a queue's policy with its wake stream, or to the defaults with theirs.

@@ -1,8 +1,8 @@
--- register: makes queues known to the bridges.
+-- register: makes queues, and their partition counts, known to the bridges. A count that was there once stays.
 -- Uses: base
 -- KEYS[1] queues (hash)
--- ARGV[1...] queue (string)
--- Returns: integer, how many of them were new
+-- ARGV[1...] queue, counts (string; integers, comma separated)
+-- Returns: integer, how many of the queues were not known, or not with all of these counts
 -- Complexity: O(1) per queue
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless.
@@ -10,9 +10,27 @@ local queues = KEYS[1]
 local bad = wrong_type({queues, 'hash'})
 if bad then return bad end
 
-redis.call('HDEL', queues, SEP) -- removes nothing, and opens a full server for the rest
-local new = 0
-for _, queue in ipairs(ARGV) do
-  new = new + redis.call('HSETNX', queues, queue, '1')
+-- Both lists of counts as one, in order, each once.
+local function union(a, b)
+  local seen, counts = {}, {}
+  for one in string.gmatch(a .. ',' .. b, '[^,]+') do
+    local n = string.find(one, '^%d+$') and tonumber(one) or 0
+    if n > 0 and n <= 256 and not seen[n] then
+      seen[n], counts[#counts + 1] = true, n
+    end
+  end
+  table.sort(counts)
+  return '' .. table.concat(counts, ',') -- the in-process server leaves a single number a number
 end
-return new
+
+redis.call('HDEL', queues, SEP) -- removes nothing, and opens a full server for the rest
+local changed = 0
+for i = 1, #ARGV, 2 do
+  local known = redis.call('HGET', queues, ARGV[i]) or ''
+  local counts = union(known, ARGV[i + 1])
+  if counts ~= known then
+    redis.call('HSET', queues, ARGV[i], counts)
+    changed = changed + 1
+  end
+end
+return changed

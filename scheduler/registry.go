@@ -54,7 +54,7 @@ func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	d.cursor = scan.Cursor
 	var found []string
 	for _, key := range scan.Elements {
-		if queue, ok := lua.QueueOf(d.prefix, key); ok {
+		if queue, partition, ok := lua.QueueOf(d.prefix, key); ok && partition == 0 {
 			found = append(found, queue)
 		}
 	}

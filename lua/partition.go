@@ -1,0 +1,177 @@
+package lua
+
+import (
+	"context"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+// MaxPartitions is how many partitions a queue may have.
+const MaxPartitions = 256
+
+// PartitionName returns the name under which a partition of a queue has its keys: the queue's own for partition 0, else queue/i.
+// NewKeys takes it like a queue's name.
+func PartitionName(queue string, i int) string {
+	if i == 0 {
+		return queue
+	}
+	return queue + "/" + strconv.Itoa(i)
+}
+
+// SplitPartition is the reverse of PartitionName; ok is false for what it never returns.
+func SplitPartition(name string) (queue string, i int, ok bool) {
+	queue, number, found := strings.Cut(name, "/")
+	if found {
+		var err error
+		i, err = strconv.Atoi(number)
+		if err != nil || i < 1 || i >= MaxPartitions || number != strconv.Itoa(i) {
+			return name, 0, false
+		}
+	}
+	return queue, i, CheckQueue(queue) == nil
+}
+
+// CheckPartitions refuses counts of partitions that are not 1 to 256.
+func CheckPartitions(n int) error {
+	if n < 1 || n > MaxPartitions {
+		return Invalid("partitions", strconv.Itoa(n), "must be between 1 and %d", MaxPartitions)
+	}
+	return nil
+}
+
+// Counts holds every partition count that a queue ever had, in order. It only grows, and always holds 1: any client may use partition 0.
+type Counts []int
+
+// ParseCounts reads the registry's form, "1" or "1,4". What it cannot read is left out.
+func ParseCounts(text string) Counts {
+	counts := Counts{1}
+	for one := range strings.SplitSeq(text, ",") {
+		if n, err := strconv.Atoi(one); err == nil && CheckPartitions(n) == nil {
+			counts = append(counts, n)
+		}
+	}
+	slices.Sort(counts)
+	return slices.Compact(counts)
+}
+
+// With returns the counts and those of another list.
+func (c Counts) With(others ...int) Counts {
+	all := slices.Concat(Counts{1}, c, others)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Latest returns the count that is in force: the greatest.
+func (c Counts) Latest() int {
+	if len(c) == 0 {
+		return 1
+	}
+	return c[len(c)-1]
+}
+
+// Names returns the names of all partitions of a queue.
+func (c Counts) Names(queue string) []string {
+	names := make([]string, c.Latest())
+	for i := range names {
+		names[i] = PartitionName(queue, i)
+	}
+	return names
+}
+
+// Of returns the partition that a message with this ID goes to.
+func (c Counts) Of(id string) int { return partitionOf(id, c.Latest()) }
+
+// Candidates returns every partition that a message with this ID may be in, the one it goes to now first.
+func (c Counts) Candidates(id string) []int {
+	found := []int{c.Of(id)}
+	for _, n := range slices.Backward(c) {
+		if i := partitionOf(id, n); !slices.Contains(found, i) {
+			found = append(found, i)
+		}
+	}
+	if !slices.Contains(found, 0) {
+		found = append(found, 0)
+	}
+	return found
+}
+
+// partitionOf is part of the protocol: the CRC-32 (IEEE) of the ID, modulo the count.
+func partitionOf(id string, count int) int {
+	if count <= 1 {
+		return 0
+	}
+	return int(crc32.ChecksumIEEE([]byte(id)) % uint32(count))
+}
+
+// String returns the registry's form.
+func (c Counts) String() string {
+	text := make([]string, len(c))
+	for i, n := range c {
+		text[i] = strconv.Itoa(n)
+	}
+	return strings.Join(text, ",")
+}
+
+// ReadCounts returns the partition counts of one queue; of one that is not registered, {1}. One HGET.
+func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) (Counts, error) {
+	text, err := c.Do(ctx, c.B().Hget().Key(g.Queues).Field(queue).Build()).ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return nil, Classify("HGET "+g.Queues, err)
+	}
+	return ParseCounts(text), nil
+}
+
+// ReadRegistry returns all registered queues with their partition counts, without names that are not allowed. One HGETALL.
+func ReadRegistry(ctx context.Context, c rueidis.Client, g Globals) (map[string]Counts, error) {
+	texts, err := c.Do(ctx, c.B().Hgetall().Key(g.Queues).Build()).AsStrMap()
+	if err != nil {
+		return nil, Classify("HGETALL "+g.Queues, err)
+	}
+	queues := make(map[string]Counts, len(texts))
+	for name, text := range texts {
+		if CheckQueue(name) == nil {
+			queues[name] = ParseCounts(text)
+		}
+	}
+	return queues, nil
+}
+
+var registerScript = load("register", []string{"queues"}, nil, []string{"queue", "counts"})
+
+// Register makes queues known to the bridges, with one partition unless they have more; see RegisterCounts.
+func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string) (int, error) {
+	counts := make(map[string]Counts, len(queues))
+	for _, queue := range queues {
+		counts[queue] = Counts{1}
+	}
+	return RegisterCounts(ctx, c, g, counts)
+}
+
+// RegisterCounts makes queues and their partition counts known to the bridges, wakes them if any was new, and says how many queues
+// changed. Counts are added to those that are known. Bridges that could not be woken see the queues at their next look at the registry.
+func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
+	args := make([]string, 0, 2*len(queues))
+	for _, queue := range slices.Sorted(maps.Keys(queues)) {
+		args = append(args, queue, queues[queue].With().String())
+	}
+	n, err := registerScript.integer(ctx, c, []string{g.Queues}, args)
+	if err == nil && n > 0 {
+		_ = signal(ctx, c, g.Wake, "queues")
+	}
+	return int(n), err
+}
+
+// PartitionsOf returns the names of all partitions of a queue, by the registry.
+func PartitionsOf(ctx context.Context, c rueidis.Client, prefix, queue string) ([]string, error) {
+	counts, err := ReadCounts(ctx, c, NewGlobals(prefix), queue)
+	if err != nil {
+		return nil, fmt.Errorf("lua: partitions of %s: %w", queue, err)
+	}
+	return counts.Names(queue), nil
+}

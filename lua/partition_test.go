@@ -1,0 +1,75 @@
+package lua
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestPartitionCounts(t *testing.T) {
+	for text, parsed := range map[string]string{"": "1", "1": "1", "4": "1,4", "4,1,4": "1,4", "8,x,0,-2,257, 3": "1,8", "1,256": "1,256"} {
+		want(t, "counts of "+text, ParseCounts(text).String(), parsed)
+	}
+	want(t, "latest of none", Counts(nil).Latest(), 1)
+	want(t, "with", Counts{1, 4}.With(8, 4).String(), "1,4,8")
+	wantList(t, "names", Counts{1, 3}.Names("emails"), "emails", "emails/1", "emails/2")
+}
+
+// Another client finds the same partition: the CRC-32 of the ID as zlib and all its relatives compute it.
+func TestPartitionOfAnID(t *testing.T) {
+	for id, crc := range map[string]uint32{"123456789": 0xcbf43926, "order-42": 0x57f706de} {
+		for _, n := range []int{1, 2, 4, 7, 256} {
+			want(t, fmt.Sprint("partition of ", id, " among ", n), Counts{1}.With(n).Of(id), int(crc%uint32(n)))
+		}
+	}
+	counts := Counts{1, 4, 16}
+	for i := range 100 {
+		id := fmt.Sprint("message-", i)
+		candidates := counts.Candidates(id)
+		for _, n := range append(slices.Clone(counts), 1) {
+			if !slices.Contains(candidates, Counts{1}.With(n).Of(id)) {
+				t.Errorf("%s was scheduled among %d partitions and is not looked for there: %v", id, n, candidates)
+			}
+		}
+		want(t, "first place to look", candidates[0], counts.Of(id))
+	}
+}
+
+// The registry only grows: whoever knows fewer counts takes none away, and malformed ones are not kept.
+func TestRegisterKeepsEveryCount(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		c, g := server.Client(t), NewGlobals(server.Prefix(t))
+		register := func(counts Counts, changed int) {
+			t.Helper()
+			n, err := RegisterCounts(t.Context(), c, g, map[string]Counts{"emails": counts, "other": {1}})
+			if err != nil || n != changed {
+				t.Errorf("register %v: %d changed, %v; want %d", counts, n, err, changed)
+			}
+		}
+		known := func(counts string) {
+			t.Helper()
+			got, err := ReadCounts(t.Context(), c, g, "emails")
+			if err != nil || got.String() != counts {
+				t.Errorf("the registry has %v, %v; want %s", got, err, counts)
+			}
+		}
+		known("1")
+		register(Counts{1}, 2)
+		register(Counts{1, 4}, 1)
+		register(nil, 0)
+		register(Counts{16}, 1)
+		known("1,4,16")
+		if err := c.Do(t.Context(), c.B().Hset().Key(g.Queues).FieldValue().FieldValue("emails", "4,many,1e9").FieldValue("not/allowed", "1").Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		known("1,4")
+		register(Counts{2}, 1)
+		known("1,2,4")
+		all, err := ReadRegistry(t.Context(), c, g)
+		if err != nil || len(all) != 2 || all["emails"].Latest() != 4 || all["other"].Latest() != 1 {
+			t.Errorf("registry: %v, %v", all, err)
+		}
+	})
+}
