@@ -11,19 +11,26 @@ local stream, group = KEYS[1], ARGV[1]
 local bad = wrong_type({stream, 'stream'})
 if bad then return bad end
 
-local reply, acked = {}, {}
-for i = 2, #ARGV, 2 do
-  local entry, id, same = ARGV[i], ARGV[i + 1], true
-  if id ~= '' then
-    local found = redis.call('XRANGE', stream, entry, entry)
-    if found[1] then same = entry == id end -- without a field id, the entry ID counts as the ID
-    for f = 1, found[1] and #found[1][2] or 0, 2 do
-      if found[1][2][f] == 'id' then same = found[1][2][f + 1] == id end
-    end
+-- Whether the entry carries the message that was delivered.
+local function is_same(entry, id)
+  local found = redis.call('XRANGE', stream, entry, entry)
+  local same = not found[1] or entry == id -- without a field id, the entry ID counts as the ID
+  for f = 1, found[1] and #found[1][2] or 0, 2 do
+    if found[1][2][f] == 'id' then same = found[1][2][f + 1] == id end
   end
-  local won = same and redis.call('XACK', stream, group, entry) or 0
-  reply[#reply + 1] = won
-  if won == 1 then acked[#acked + 1] = entry end
+  return same
+end
+
+local args, reply, acked, n, m = ARGV, {}, {}, 0, 0
+for i = 2, #args, 2 do
+  local entry, id, won = args[i], args[i + 1], 0
+  if id == '' or is_same(entry, id) then won = redis.call('XACK', stream, group, entry) end
+  n = n + 1
+  reply[n] = won
+  if won == 1 then
+    m = m + 1
+    acked[m] = entry
+  end
 end
 free(stream, acked)
 return reply

@@ -23,51 +23,50 @@ local now = now_ms()
 local members = redis.call('ZRANGEBYSCORE', due, '-inf', digits(now), 'WITHSCORES', 'LIMIT', 0, limit)
 local has_meta = redis.call('EXISTS', meta) == 1
 
--- A score as due_ms: rounded up, so that nothing is early by a fraction; '-inf' and other oddities are 0.
-local function due_ms(score)
-  if string.find(score, '^%d+$') then return score end
-  local n = tonumber(score)
-  return digits((n and n > 0) and math.ceil(n) or 0)
-end
-
-local function letter(member, values)
-  local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
-  if group and group ~= '' then extend_values(values, {'group', group}) end
-  return extend_values({'id', id or member}, values)
-end
-
 -- Adds one member to the stream, or to the dead letters. Returns 'moved' or 'buried'; or nil and the server's refusal.
 local function add(member, score, body, fields)
-  local values, known = entry_values(member, body, fields, due_ms(score))
-  local target, outcome = stream, 'moved'
-  if not values then
-    target, outcome = dead, 'buried'
-    values = letter(member, {'payload', body, 'attempt', '1', 'due_ms', due_ms(score), 'meta', fields or '', 'reason', 'malformed', 'error', known, 'dead_ms', digits(now)})
-  elseif has_expired(known, now) then
-    target, outcome = dead, 'buried'
-    values = expired_values(values, known['for'], now)
+  local added, outcome = nil, 'moved'
+  if not fields and is_plain(member) then
+    added = redis.pcall('XADD', stream, '*', 'id', member, 'payload', body, 'attempt', '1', 'due_ms', due_ms(score))
+  else
+    local values, known = entry_values(member, body, fields, due_ms(score))
+    local target = stream
+    if not values then
+      target, outcome = dead, 'buried'
+      values = malformed_values(member, body, due_ms(score), fields, known, now)
+    elseif has_expired(known, now) then
+      target, outcome = dead, 'buried'
+      values = expired_values(values, known['for'], now)
+    end
+    added = redis.pcall('XADD', target, '*', unpack(values))
   end
-  local added = redis.pcall('XADD', target, '*', unpack(values))
   if type(added) == 'table' and added.err then return nil, added.err end
   return outcome
 end
 
-local done, bytes, counts, refusal = {}, 0, {moved = 0, buried = 0}, ''
-for i = 1, #members, 2 do
-  local member = members[i]
-  local body = redis.call('HGET', payload, member) or ''
-  local fields = has_meta and redis.call('HGET', meta, member) or nil
-  local outcome, err = add(member, members[i + 1], body, fields)
-  if not outcome then
-    refusal = err
-    break
+local done, bytes, counts, refusal, step, first = {}, 0, {moved = 0, buried = 0}, '', 1, 1
+while first <= #members and bytes < max_bytes and refusal == '' do
+  -- Payloads are read a few at a time: all that are read in vain are those of one step.
+  local names, largest = {}, 0
+  for i = first, math.min(#members, first + 2 * step - 1), 2 do names[#names + 1] = members[i] end
+  local bodies = redis.call('HMGET', payload, unpack(names))
+  local metas = has_meta and redis.call('HMGET', meta, unpack(names)) or {}
+  for i, member in ipairs(names) do
+    local body, fields = bodies[i] or '', metas[i] or nil
+    local outcome, err = add(member, members[first + 1], body, fields)
+    if not outcome then
+      refusal = err
+      break
+    end
+    first, done[#done + 1] = first + 2, member
+    counts[outcome] = counts[outcome] + 1
+    local size = #body + (fields and #fields or 0)
+    bytes, largest = bytes + size, math.max(largest, size)
+    if bytes >= max_bytes then break end
   end
-  done[#done + 1] = member
-  counts[outcome] = counts[outcome] + 1
-  bytes = bytes + #body + (fields and #fields or 0)
-  if bytes >= max_bytes then break end
+  step = largest < 65536 and math.min(16, 4 * step) or 1
 end
-in_chunks('ZREM', due, done)
+if #done > 0 then redis.call('ZREMRANGEBYRANK', due, 0, #done - 1) end -- the first ones, and nothing came in between
 in_chunks('HDEL', payload, done)
 if has_meta then in_chunks('HDEL', meta, done) end
 

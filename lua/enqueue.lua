@@ -1,5 +1,5 @@
 -- enqueue: takes messages into the schedule, or straight into the stream when they are due, nothing else is overdue and the queue is not held.
--- Uses: base entry token
+-- Uses: base entry token message
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
@@ -19,9 +19,6 @@ local due, payload, meta, stream, wake, seen, policy = KEYS[1], KEYS[2], KEYS[3]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset', policy, 'hash'})
 if bad then return bad end
-for i = 4, #ARGV, 5 do
-  if not is_time(ARGV[i + 1]) or (ARGV[i + 4] ~= '' and string.find(ARGV[i + 4], '[^0-9]')) then return redis.error_reply('ERR when or dedup does not parse') end
-end
 local now = now_ms()
 local before = head(due)
 local direct = not (before and before <= now) and redis.call('HGET', policy, 'held') ~= '1'
@@ -30,43 +27,52 @@ local repeated = token ~= '' and has_seen and redis.call('ZSCORE', seen, SEP .. 
 local asked = repeated and tonumber(repeated) - token_ms or now -- when the call ran first
 local has_meta = redis.call('EXISTS', meta) == 1
 
--- Known: still scheduled, or inside its dedup window.
-local function is_known(id)
-  local ends = has_seen and redis.call('ZSCORE', seen, id)
-  return (ends and tonumber(ends) > now) or redis.call('ZSCORE', due, id)
+-- Everything is known before the first write.
+local ids, at, text, compared = read_messages(ARGV, asked)
+if not ids then return redis.error_reply('ERR when or dedup does not parse') end
+local scheduled = compared and scores(due, ids) or {}
+local windows = compared and has_seen and scores(seen, ids) or {}
+
+-- Puts a message straight into the stream. False: it goes into the schedule; nil: its meta is malformed.
+local function ready(n, body, fields)
+  local values, meant = entry_values(ids[n], body, fields ~= '' and fields or nil, text[n])
+  return values and not has_expired(meant, now) and type(redis.pcall('XADD', stream, '*', unpack(values))) == 'string' -- drain buries what has
 end
 
-local function take(i, id, when, body, fields, dedup)
-  local at = due_at(when, asked)
-  if repeated then return redis.call('ZSCORE', seen, refusal(token, i)) and 0 or 3, at end
-  if dedup ~= '' and is_known(id) then return 0, at end
-  local verdict
-  if direct and at <= now then
-    local values, meant = entry_values(id, body, fields ~= '' and fields or nil, digits(at))
-    if not values then return -1, at end
-    local added = not has_expired(meant, now) and redis.pcall('XADD', stream, '*', unpack(values)) -- drain buries what has
-    if type(added) == 'string' then verdict = 2 end
-  end
-  if not verdict then
-    if redis.call('ZADD', due, 'NX', digits(at), id) == 0 then return 0, at end
-    if body ~= '' then redis.call('HSET', payload, id, body) else redis.call('HDEL', payload, id) end
-    if fields ~= '' then redis.call('HSET', meta, id, fields) elseif has_meta then redis.call('HDEL', meta, id) end
-    verdict = 1
-  end
-  if dedup ~= '' and dedup ~= '0' then
-    has_seen = true -- the ID may come again in this very call
-    redis.call('ZADD', seen, digits(now + tonumber(dedup)), id)
-  end
-  return verdict, at
+local bodies, metas, members, no_body, no_meta, remember, taken = {}, {}, {}, {}, {}, {}, {}
+
+local function take(n, id, body, fields, dedup)
+  if compared and (scheduled[n] or taken[id] or (dedup ~= '' and windows[n] and tonumber(windows[n]) > now)) then return 0 end
+  local added = direct and at[n] <= now and ready(n, body, fields)
+  if added == nil then return -1 end
+  local window = dedup ~= '' and dedup ~= '0'
+  if compared then taken[id] = window or not added end -- the ID may come again in this call
+  if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
+  if added then return 2 end
+  add_pair(members, text[n], id)
+  if body ~= '' then add_pair(bodies, id, body) else no_body[#no_body + 1] = id end
+  if fields ~= '' then add_pair(metas, id, fields) elseif has_meta then no_meta[#no_meta + 1] = id end
+  return 1
 end
 
-local reply, remember = {}, {digits(now + token_ms), SEP .. token}
-for i = 4, #ARGV, 5 do
-  local verdict, at = take(i, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
-  reply[#reply + 1], reply[#reply + 2] = verdict, at
-  if verdict < 1 then extend_values(remember, {remember[1], refusal(token, i)}) end
+local args, reply, ends = ARGV, {}, digits(now + token_ms)
+if token ~= '' and not repeated then remember = {ends, SEP .. token} end
+for n = 1, #ids do
+  local i, verdict = 5 * n - 1, 3
+  if not repeated then
+    verdict = take(n, ids[n], args[i + 2], args[i + 3], args[i + 4])
+    if verdict < 1 and token ~= '' then add_pair(remember, ends, refusal(token, i)) end
+  elseif redis.call('ZSCORE', seen, refusal(token, i)) then
+    verdict = 0
+  end
+  reply[2 * n - 1], reply[2 * n] = verdict, at[n]
 end
-if token ~= '' and not repeated then in_chunks('ZADD', seen, remember) end
+in_chunks('HSET', payload, bodies)
+in_chunks('HSET', meta, metas)
+in_chunks('ZADD', due, members)
+in_chunks('HDEL', payload, no_body)
+in_chunks('HDEL', meta, no_meta)
+in_chunks('ZADD', seen, remember)
 if done ~= '' then forget(seen, done) end
 if has_seen then in_chunks('ZREM', seen, redis.call('ZRANGEBYSCORE', seen, '-inf', digits(now), 'LIMIT', 0, #ARGV)) end
 wake_if_earlier(wake, before, head(due))

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/redis/rueidis"
 )
@@ -31,13 +32,22 @@ type Entry struct {
 	Extra map[string]string
 }
 
-// ParseEntry reads the fields of an entry. It takes any bytes: what does not parse is left at its zero value (attempt at 1).
+// ParseEntry reads the fields of an entry. It takes any bytes: what does not parse is left at its zero value (attempt at 1). Payload shares
+// its memory with the field, which must not be used any more.
 func ParseEntry(entryID string, fields []FieldValue) Entry {
 	e := Entry{EntryID: entryID, ID: entryID, Attempt: 1}
 	for _, f := range fields {
 		e.set(f.Field, f.Value)
 	}
 	return e
+}
+
+// bytesOf returns the bytes of a string without a copy: replies are allocated one by one, and belong to whoever got them.
+func bytesOf(s string) []byte {
+	if s == "" {
+		return []byte{}
+	}
+	return unsafe.Slice(unsafe.StringData(s), len(s))
 }
 
 // FieldValue is one field of an entry.
@@ -48,7 +58,7 @@ func (e *Entry) set(name, value string) {
 	case FieldID:
 		e.ID = value
 	case FieldPayload:
-		e.Payload = []byte(value)
+		e.Payload = bytesOf(value)
 	case FieldAttempt:
 		if n, err := strconv.Atoi(value); err == nil && n > 0 {
 			e.Attempt = n

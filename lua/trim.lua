@@ -19,29 +19,8 @@ in_chunks('ZREM', seen, ended)
 local groups = groups_of(stream)
 if #groups == 0 then return {0, '0-0', 0, #ended} end
 
--- The entry ID that follows id.
-local function successor(id)
-  local ms, seq = id_parts(id)
-  if #seq > 14 then return id end
-  return ms .. '-' .. digits(tonumber(seq) + 1)
-end
-
--- Everything below bound is done with; delivered is the last entry that every group has been given.
-local bound, delivered
-for _, group in ipairs(groups) do
-  local own = successor(group.last)
-  if group.pending > 0 then
-    local oldest = redis.call('XPENDING', stream, group.name, '-', '+', 1)
-    if oldest[1] and less(oldest[1][1], own) then own = oldest[1][1] end
-  end
-  if not bound or less(own, bound) then bound = own end
-  if not delivered or less(group.last, delivered) then delivered = group.last end
-end
-
--- Whole nodes first, by a limit; exactly only when no whole node is left, and then it is less than one (of 100 entries, unless configured:
--- a limit below that would trim no node, and then everything at once).
-local freed = redis.call('XTRIM', stream, 'MINID', '~', bound, 'LIMIT', math.max(limit, 100))
-if freed == 0 then freed = redis.call('XTRIM', stream, 'MINID', bound) end
+local bound, delivered = bounds(stream, groups)
+local freed = trim_below(stream, bound, limit)
 if freed > 0 then return {freed, cursor, #groups, #ended} end
 
 -- Behind a long-pending entry: delete what no group holds, in steps of a size that follows the entries' own.
@@ -55,10 +34,10 @@ while looked < limit and bytes < max_bytes and not less(delivered, from) do
     ids[i] = one[1]
     for _, part in ipairs(one[2]) do bytes = bytes + #part end
   end
-  freed = freed + free(stream, ids)
+  freed = freed + delete_unneeded(stream, groups, ids, ids[1], ids[#ids])
   looked = looked + #ids
   from = successor(ids[#ids])
-  step = math.max(1, math.min(100, math.floor(4000 / #groups), math.floor(max_bytes / 4 * looked / (bytes + 1)))) -- free() takes 4,000 at most
+  step = math.max(1, math.min(100, math.floor(4000 / #groups), math.floor(max_bytes / 4 * looked / (bytes + 1)))) -- delete_unneeded looks at 4,000 pairs at most
 end
 if less(delivered, from) then from = '0-0' end
 return {freed, from, #groups, #ended}

@@ -12,13 +12,16 @@ import (
 
 // delivery is one entry that this worker holds, from the moment it was read until it is settled.
 type delivery struct {
-	msg    *Message
+	msg    Message
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	epoch  uint64    // Worker.broken when it was read
 	read   time.Time // when
 
-	w        *Worker
+	// Guarded by holdings.
+	listed     bool
+	prev, next *delivery
+
 	mu       sync.Mutex
 	extended time.Time // monotonic: the server cannot have counted less idle time than since then
 	lost     bool
@@ -29,8 +32,8 @@ const sameMaster = 100 * time.Millisecond
 
 // held names the entry for an exit: with the message ID when a failover may have come in between, because the new master may have given
 // the entry ID to another message. A worker that had nothing to ask meanwhile does not see the connection break.
-func (d *delivery) held() lua.Held {
-	if d.epoch == d.w.broken.Load() && time.Since(d.read) < sameMaster {
+func (w *Worker) heldAt(d *delivery, now time.Time) lua.Held {
+	if d.epoch == w.broken.Load() && now.Sub(d.read) < sameMaster {
 		return lua.Held{Entry: d.msg.EntryID}
 	}
 	return lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID}
@@ -50,69 +53,6 @@ func (d *delivery) isLost() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.lost
-}
-
-// holdings is the set of what a worker holds. Its size never exceeds Concurrency.
-type holdings struct {
-	mu      sync.Mutex
-	byEntry map[string]*delivery
-	waiting chan struct{} // closed when the set becomes empty
-}
-
-func (h *holdings) add(d *delivery) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.byEntry[d.msg.EntryID] = d
-}
-
-func (h *holdings) has(entry string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	_, ok := h.byEntry[entry]
-	return ok
-}
-
-func (h *holdings) remove(d *delivery) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.byEntry[d.msg.EntryID] == d {
-		delete(h.byEntry, d.msg.EntryID)
-	}
-	if len(h.byEntry) == 0 && h.waiting != nil {
-		close(h.waiting)
-		h.waiting = nil
-	}
-}
-
-func (h *holdings) list() []*delivery {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := make([]*delivery, 0, len(h.byEntry))
-	for _, d := range h.byEntry {
-		all = append(all, d)
-	}
-	return all
-}
-
-// empty returns a channel that is closed as soon as nothing is held. Nothing may be added meanwhile.
-func (h *holdings) empty() <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.byEntry) == 0 {
-		done := make(chan struct{})
-		close(done)
-		return done
-	}
-	if h.waiting == nil {
-		h.waiting = make(chan struct{})
-	}
-	return h.waiting
-}
-
-func (h *holdings) cancelAll(cause error) {
-	for _, d := range h.list() {
-		d.cancel(cause)
-	}
 }
 
 const (
@@ -217,7 +157,7 @@ func (w *Worker) extend(ctx context.Context, batch []*delivery, visibility time.
 			d.extended = before
 			d.mu.Unlock()
 		case err == nil:
-			if w.held.has(d.msg.EntryID) { // else it was settled while the call was under way
+			if w.held.has(d) { // else it was settled while the call was under way
 				d.lose(ErrLost)
 			}
 		default:

@@ -47,46 +47,14 @@ func (w *Worker) readLoop(ctx, hard context.Context) {
 
 // readOnce waits for a free slot, then for entries; it hands each to a handler.
 func (w *Worker) readOnce(ctx, hard context.Context) error {
-	free := w.takeSlots(ctx)
+	free := w.slots.take(ctx, w.cfg.Concurrency)
 	if free == 0 {
 		return nil
 	}
 	entries, err := w.next(ctx, free)
-	for i := range entries {
-		d := w.delivery(hard, entries[i:])
-		if d.foreign() {
-			w.settle.ack(d)
-			continue
-		}
-		w.start(d)
-		free--
-	}
-	w.giveBack(free)
+	free -= w.startAll(w.deliveries(hard, entries))
+	w.slots.put(free)
 	return err
-}
-
-// takeSlots waits for one free slot and takes all that are; zero when ctx ended.
-func (w *Worker) takeSlots(ctx context.Context) int {
-	select {
-	case <-ctx.Done():
-		return 0
-	case <-w.slots:
-	}
-	n := 1
-	for {
-		select {
-		case <-w.slots:
-			n++
-		default:
-			return n
-		}
-	}
-}
-
-func (w *Worker) giveBack(n int) {
-	for range n {
-		w.slots <- struct{}{}
-	}
 }
 
 // next reads at most count new entries, waiting Block for the first. One stream a call, so that COUNT is exact.
@@ -103,25 +71,36 @@ func (w *Worker) next(ctx context.Context, count int) ([]rueidis.XRangeSlice, er
 	return reply[w.keys.Stream], nil
 }
 
-// delivery wraps an entry that was read; nil when there is none.
-func (w *Worker) delivery(hard context.Context, found []rueidis.XRangeSlice) *delivery {
-	if len(found) == 0 {
-		return nil
+// deliveries wraps entries that were read.
+func (w *Worker) deliveries(hard context.Context, found []rueidis.XRangeSlice) []*delivery {
+	now, epoch := time.Now(), w.broken.Load()
+	parent := context.WithoutCancel(hard) // what is held is cancelled one by one
+	all := make([]*delivery, len(found))
+	for i := range found {
+		d := &delivery{
+			epoch: epoch, read: now, extended: now,
+			msg: Message{Entry: lua.ParseEntry(found[i].ID, found[i].FieldValues), Queue: w.cfg.Queue, Group: w.cfg.Group, Consumer: w.cfg.Consumer},
+		}
+		d.ctx, d.cancel = context.WithCancelCause(parent)
+		all[i] = d
 	}
-	now := time.Now()
-	d := &delivery{
-		w: w, epoch: w.broken.Load(), read: now, extended: now,
-		msg: &Message{Entry: lua.ParseEntry(found[0].ID, found[0].FieldValues), Queue: w.cfg.Queue, Group: w.cfg.Group, Consumer: w.cfg.Consumer},
-	}
-	d.ctx, d.cancel = context.WithCancelCause(hard)
-	return d
+	return all
 }
 
-// start hands a delivery to a handler of its own. It takes a slot.
-func (w *Worker) start(d *delivery) {
-	w.delivered.Add(1)
-	w.held.add(d)
-	go w.handle(d)
+// startAll hands deliveries to handlers, and those for other groups straight on. It returns how many slots that takes.
+func (w *Worker) startAll(all []*delivery) int {
+	own := all[:0]
+	for _, d := range all {
+		if d.foreign() {
+			w.settle.ack(d)
+			continue
+		}
+		own = append(own, d)
+	}
+	w.delivered.Add(uint64(len(own)))
+	w.held.add(own)
+	w.runners.start(own)
+	return len(own)
 }
 
 // recover is the first act after a start and after every broken connection: extend what is held, before the reclaimer may take it,
@@ -142,7 +121,7 @@ func (w *Worker) recover(ctx, hard context.Context) error {
 	}
 	w.registerAgain()
 	for {
-		free := w.takeSlots(ctx)
+		free := w.slots.take(ctx, w.cfg.Concurrency)
 		if free == 0 {
 			return nil
 		}
@@ -150,7 +129,7 @@ func (w *Worker) recover(ctx, hard context.Context) error {
 		if err == nil && len(unseen) > 0 {
 			free -= w.takeUp(ctx, hard, unseen, &err)
 		}
-		w.giveBack(free)
+		w.slots.put(free)
 		if err != nil || len(unseen) == 0 {
 			return err
 		}
@@ -165,13 +144,13 @@ func (w *Worker) takeUp(ctx, hard context.Context, entries []string, failed *err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	own, err := lua.Extend(ctx, w.cfg.Client, w.keys, w.cfg.Group, w.cfg.Consumer, held)
+	extended, err := lua.Extend(ctx, w.cfg.Client, w.keys, w.cfg.Group, w.cfg.Consumer, held)
 	if *failed = err; err != nil {
 		return 0
 	}
 	var foreign []lua.Held
 	for i, entry := range entries {
-		if !own[i] {
+		if !extended[i] {
 			continue // its body is gone: it is a dead letter now
 		}
 		c := w.cfg.Client
@@ -179,14 +158,12 @@ func (w *Worker) takeUp(ctx, hard context.Context, entries []string, failed *err
 		if *failed = lua.Classify("XRANGE", err); err != nil {
 			return used
 		}
-		switch d := w.delivery(hard, found); {
-		case d == nil:
-		case d.foreign():
-			foreign = append(foreign, lua.Held{Entry: entry})
-		default:
-			w.start(d)
-			used++
+		own := w.deliveries(hard, found)
+		if len(own) > 0 && own[0].foreign() { // acknowledged here: it must not be found again
+			own[0].cancel(nil)
+			foreign, own = append(foreign, lua.Held{Entry: entry}), nil
 		}
+		used += w.startAll(own)
 	}
 	if len(foreign) > 0 {
 		_, *failed = lua.Ack(ctx, w.cfg.Client, w.keys, w.cfg.Group, foreign)
@@ -200,6 +177,7 @@ func (w *Worker) unseen(ctx context.Context, limit int) ([]string, error) {
 	defer cancel()
 	c := w.cfg.Client
 	var unseen []string
+	held := w.held.entries()
 	for from := "-"; len(unseen) < limit; {
 		page, err := c.Do(ctx, c.B().Xpending().Key(w.keys.Stream).Group(w.cfg.Group).Start(from).End("+").Count(500).
 			Consumer(w.cfg.Consumer).Build()).ToArray()
@@ -216,7 +194,7 @@ func (w *Worker) unseen(ctx context.Context, limit int) ([]string, error) {
 				return nil, fmt.Errorf("stream: XPENDING: unexpected reply: %w", err)
 			}
 			from = "(" + entry
-			if !w.held.has(entry) && len(unseen) < limit {
+			if !held[entry] && len(unseen) < limit {
 				unseen = append(unseen, entry)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/duestream/duestream/lua"
 )
@@ -65,9 +66,10 @@ func (s *settler) run(ctx context.Context) {
 
 // pass settles one batch of each kind. False: nothing was waiting.
 func (s *settler) pass(ctx context.Context) bool {
+	now := time.Now()
 	s.mu.Lock()
 	acks := take(&s.acks, settleBatch, func(d *delivery) int {
-		if d.held().ID == "" {
+		if s.w.heldAt(d, now).ID == "" {
 			return 0
 		}
 		return len(d.msg.Payload) // comparing the ID reads the entry
@@ -101,9 +103,9 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 	}
 	var won []bool
 	certain, err := w.insist(ctx, func(ctx context.Context) (err error) {
-		held := make([]lua.Held, len(batch))
+		held, now := make([]lua.Held, len(batch)), time.Now()
 		for i, d := range batch {
-			held[i] = d.held()
+			held[i] = w.heldAt(d, now)
 		}
 		won, err = lua.Ack(ctx, w.cfg.Client, w.keys, w.cfg.Group, held)
 		return err
@@ -124,8 +126,8 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 			w.log.Info("acknowledged too late: the message may be delivered again", slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
 		}
 		w.settled(d, settlement, certain)
-		w.drop(d)
 	}
+	w.drop(batch...)
 }
 
 func (s *settler) settleFails(ctx context.Context, batch []failed) {
@@ -135,14 +137,15 @@ func (s *settler) settleFails(ctx context.Context, batch []failed) {
 	}
 	var outcomes []lua.Outcome
 	certain, err := w.insist(ctx, func(ctx context.Context) (err error) {
-		failures := make([]lua.Failure, len(batch))
+		failures, now := make([]lua.Failure, len(batch)), time.Now()
 		for i, one := range batch {
 			failures[i] = one.f
-			failures[i].Held = one.d.held()
+			failures[i].Held = w.heldAt(one.d, now)
 		}
 		outcomes, err = lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, w.policy.Load().Attempts(), failures)
 		return err
 	})
+	done := make([]*delivery, len(batch))
 	for i, one := range batch {
 		settlement := Unknown
 		if err == nil {
@@ -150,8 +153,9 @@ func (s *settler) settleFails(ctx context.Context, batch []failed) {
 			settlement = settlements[outcomes[i]]
 		}
 		w.settled(one.d, settlement, certain)
-		w.drop(one.d)
+		done[i] = one.d
 	}
+	w.drop(done...)
 }
 
 func (w *Worker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
@@ -175,14 +179,17 @@ func (w *Worker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
 	}
 }
 
-// drop ends a delivery: its context, its place among the held, its slot.
-func (w *Worker) drop(d *delivery) {
-	d.cancel(nil)
-	if d.foreign() {
-		return
+// drop ends deliveries: their contexts, their places among the held, their slots.
+func (w *Worker) drop(ds ...*delivery) {
+	slots := 0
+	for _, d := range ds {
+		d.cancel(nil)
+		if !d.foreign() {
+			slots++
+		}
 	}
-	w.held.remove(d)
-	w.slots <- struct{}{}
+	w.held.remove(ds)
+	w.slots.put(slots)
 }
 
 // insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that no try that failed can have

@@ -34,5 +34,5 @@ func (w *Worker) settled(d *delivery, s Settlement, certain bool) {
 	if s == Lost && !certain {
 		s = Unknown
 	}
-	w.cfg.Settled(d.msg, s)
+	w.cfg.Settled(&d.msg, s)
 }

@@ -122,14 +122,15 @@ type Worker struct {
 	keys lua.Keys
 	log  *slog.Logger
 
-	slots  chan struct{} // one token per message that may still be taken
-	held   holdings
-	settle settler
-	policy atomic.Pointer[Policy]
-	broken atomic.Uint64 // counts broken connections: entry IDs from before one are compared with their message IDs
-	state  condition
-	ran    atomic.Bool
-	joined bool // the group was there once; used by the read loop only
+	slots   *slots
+	held    holdings
+	runners runners
+	settle  settler
+	policy  atomic.Pointer[Policy]
+	broken  atomic.Uint64 // counts broken connections: entry IDs from before one are compared with their message IDs
+	state   condition
+	ran     atomic.Bool
+	joined  bool // the group was there once; used by the read loop only
 
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked
@@ -144,15 +145,12 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream: worker: %w", err)
 	}
-	w := &Worker{cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), slots: make(chan struct{}, cfg.Concurrency),
+	w := &Worker{cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), slots: newSlots(cfg.Concurrency),
 		policyChanged: make(chan struct{}, 1), refresh: make(chan struct{}, 1)}
 	w.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
 	w.state = condition{log: w.log, what: "worker"}
-	w.held.byEntry = map[string]*delivery{}
+	w.runners.handle = w.handle
 	w.settle = settler{w: w, wake: make(chan struct{}, 1)}
-	for range cfg.Concurrency {
-		w.slots <- struct{}{}
-	}
 	defaults := DefaultPolicy()
 	w.policy.Store(&defaults)
 	return w, nil
@@ -285,7 +283,7 @@ func (w *Worker) call(d *delivery) (err error) {
 			w.log.Error("handler panicked", slog.String("id", d.msg.ID), slog.Any("panic", p), slog.String("stack", string(stack)))
 		}
 	}()
-	return w.cfg.Handler(d.ctx, d.msg)
+	return w.cfg.Handler(d.ctx, &d.msg)
 }
 
 func (w *Worker) finish(d *delivery, err error) {

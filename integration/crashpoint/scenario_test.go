@@ -85,15 +85,15 @@ func scheduling() []scenario {
 			expired.Meta = lua.EncodeMeta(nil, 0, time.UnixMilli(1))
 			odd := item("odd", hour)
 			odd.Meta = "{"
-			s.send(item("due1", hour), item("due2", hour), expired, odd, item("later", hour))
-			for i, id := range []string{"due1", "expired", "odd", "due2"} {
+			s.send(item("due1", hour), item("due2", hour), lua.Item{ID: bare, When: hour}, expired, odd, item("later", hour))
+			for i, id := range []string{"due1", "expired", bare, "odd", "due2"} {
 				s.do("ZADD", s.k.Due, "XX", fmt.Sprint(1000+i), id)
 			}
 			s.owe("", "expired", dead, dead)
 			s.owe("", "odd", dead, dead)
 			s.owe("a", "failed", delivered, delivered)
 			for _, group := range s.groups {
-				for _, id := range []string{"due1", "due2", "later"} {
+				for _, id := range []string{"due1", "due2", bare, "later"} {
 					s.owe(group, id, delivered, delivered)
 				}
 			}

@@ -16,7 +16,6 @@ import (
 // Where the reason is what they follow, one more stands behind it: a server that has let a script write once checks neither memory nor
 // disk nor replicas for the rest of it, and the types of all keys were checked before the first write.
 var reliedOn = map[string]string{
-	"enqueue call HSET": "follows ZADD of the same message",
 	"enqueue call HDEL": "follows ZADD of the same message",
 	"retry call HSET":   "follows XACK, which took the entry out of the pending list",
 	"retry call ZADD":   "follows XACK, which took the entry out of the pending list",

@@ -79,7 +79,7 @@ func sitesOf(t testing.TB, name string) []site {
 // reached is kept under a key of its own, unless the server dies there.
 const preamble = `local redis = (function(server)
   local writes = {XADD = true, XDEL = true, XTRIM = true, XACK = true, XCLAIM = true, XAUTOCLAIM = true, XGROUP = true, ZADD = true,
-    ZREM = true, ZREMRANGEBYSCORE = true, HSET = true, HSETNX = true, HDEL = true}
+    ZREM = true, ZREMRANGEBYSCORE = true, ZREMRANGEBYRANK = true, HSET = true, HSETNX = true, HDEL = true}
   local calls, wrote = 0, 'clean'
   local function reached(site, how, command)
     calls = calls + 1

@@ -58,47 +58,62 @@ local function is_count(s)
   return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
 end
 
+-- Whether a member of the schedule needs no further look to be a message ID: it is not empty, and no retry's.
+local function is_plain(member)
+  return member ~= '' and not string.find(member, '[\31\128-\255]')
+end
+
+-- Writes the fields of meta over values, an XADD list that begins with id, payload, attempt and due_ms. Returns them as a table; or nil and what
+-- is wrong with them.
+local function add_meta(values, meta)
+  if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
+  if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
+  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- where the decoder would stop, and be content
+  local ok, fields = pcall(cjson.decode, meta)
+  if not ok or type(fields) ~= 'table' or not string.find(meta, '^%s*{') then
+    return nil, 'meta is not a JSON object'
+  end
+  local n = 8
+  for name, value in pairs(fields) do
+    if type(name) ~= 'string' or type(value) ~= 'string' then
+      return nil, 'meta field ' .. tostring(name) .. ' is not a string'
+    end
+    if name == 'id' then
+      values[2] = value
+    elseif name == 'attempt' then
+      values[6] = value
+    elseif name == 'payload' or name == 'due_ms' then
+      return nil, 'meta may not hold ' .. name
+    else
+      values[n + 1], values[n + 2] = name, value
+      n = n + 2
+    end
+    if n > 2 * MAX_FIELDS then
+      return nil, 'more than ' .. MAX_FIELDS .. ' fields'
+    end
+  end
+  return fields
+end
+
 -- The XADD values of the entry that carries a member, and its meta as a table; or nil and what is wrong with it.
 -- Everything is known before the first write: nothing here touches Redis.
 local function entry_values(member, payload, meta, due)
-  local values = {'id', member, 'payload', payload, 'attempt', '1', 'due_ms', due}
-  local fields = {}
+  local values, fields = {'id', member, 'payload', payload, 'attempt', '1', 'due_ms', due}, {}
   if meta then
-    if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
-    if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
-    if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- where the decoder would stop, and be content
-    local ok, decoded = pcall(cjson.decode, meta)
-    if not ok or type(decoded) ~= 'table' or not string.find(meta, '^%s*{') then
-      return nil, 'meta is not a JSON object'
+    local known, err = add_meta(values, meta)
+    if not known then return nil, err end
+    fields = known
+  end
+  local id = values[2]
+  if not is_plain(id) then
+    if id == '' or string.find(id, SEP, 1, true) then
+      return nil, 'no message ID: an empty member, or a retry without its meta'
     end
-    local n = 8
-    for name, value in pairs(decoded) do
-      if type(name) ~= 'string' or type(value) ~= 'string' then
-        return nil, 'meta field ' .. tostring(name) .. ' is not a string'
-      end
-      if name == 'id' then
-        values[2] = value
-      elseif name == 'attempt' then
-        values[6] = value
-      elseif name == 'payload' or name == 'due_ms' then
-        return nil, 'meta may not hold ' .. name
-      else
-        values[n + 1], values[n + 2] = name, value
-        n = n + 2
-      end
-      if n > 2 * MAX_FIELDS then
-        return nil, 'more than ' .. MAX_FIELDS .. ' fields'
-      end
+    if not is_utf8(id) then
+      return nil, 'the message ID is not UTF-8'
     end
-    fields = decoded
   end
-  if values[2] == '' or string.find(values[2], SEP, 1, true) then
-    return nil, 'no message ID: an empty member, or a retry without its meta'
-  end
-  if not is_utf8(values[2]) then
-    return nil, 'the message ID is not UTF-8'
-  end
-  if not is_count(values[6]) then
+  if values[6] ~= '1' and not is_count(values[6]) then
     return nil, 'attempt is not a positive whole number'
   end
   if fields['max_attempts'] and not is_count(fields['max_attempts']) then
@@ -133,4 +148,19 @@ local function expired_values(values, group, now)
   end
   if group then extend_values(letter, {'group', group}) end
   return extend_values(letter, {'reason', 'expired', 'dead_ms', digits(now)})
+end
+
+-- A score as due_ms: rounded up, so that nothing is early by a fraction; '-inf' and other oddities are 0.
+local function due_ms(score)
+  if string.find(score, '^%d+$') then return score end
+  local n = tonumber(score)
+  return digits((n and n > 0) and math.ceil(n) or 0)
+end
+
+-- The values of the dead letter for a member of the schedule that no entry can be made of.
+local function malformed_values(member, body, due, meta, error, now)
+  local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
+  local values = {'payload', body, 'attempt', '1', 'due_ms', due, 'meta', meta or '', 'reason', 'malformed', 'error', error, 'dead_ms', digits(now)}
+  if group and group ~= '' then extend_values(values, {'group', group}) end
+  return extend_values({'id', id or member}, values)
 end

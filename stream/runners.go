@@ -1,0 +1,67 @@
+package stream
+
+import "sync"
+
+// runners call handlers, each on a goroutine of its own for as long as it takes: a goroutine that has finished takes the next delivery
+// that waits, and a new one starts only when all that run are in a handler. Handlers that return at once share a few goroutines.
+type runners struct {
+	handle func(*delivery)
+
+	mu       sync.Mutex
+	waiting  []*delivery
+	starting bool // one is on its way that has not taken a delivery yet
+}
+
+func (r *runners) start(ds []*delivery) {
+	if len(ds) == 0 {
+		return
+	}
+	r.mu.Lock()
+	r.waiting = append(r.waiting, ds...)
+	r.mu.Unlock()
+	r.another()
+}
+
+// another starts a goroutine unless none is needed, or one is on its way.
+func (r *runners) another() {
+	r.mu.Lock()
+	needed := len(r.waiting) > 0 && !r.starting
+	r.starting = r.starting || needed
+	r.mu.Unlock()
+	if needed {
+		go r.run()
+	}
+}
+
+func (r *runners) run() {
+	defer r.another() // a handler may end its goroutine
+	for first := true; ; first = false {
+		d, more := r.next(first)
+		if d == nil {
+			return
+		}
+		if more {
+			go r.run()
+		}
+		r.handle(d)
+	}
+}
+
+// next returns a delivery, and whether the caller must start another goroutine, because it will be in a handler.
+func (r *runners) next(first bool) (d *delivery, more bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if first {
+		r.starting = false
+	}
+	if len(r.waiting) == 0 {
+		r.waiting = nil
+		return nil, false
+	}
+	d = r.waiting[0]
+	r.waiting[0] = nil
+	r.waiting = r.waiting[1:]
+	more = len(r.waiting) > 0 && !r.starting
+	r.starting = r.starting || more
+	return d, more
+}
