@@ -1,5 +1,5 @@
 -- ack: takes entries out of a group's pending list as done, and deletes those that no other group needs.
--- Uses: base entry exit
+-- Uses: base free
 -- KEYS[1] stream (stream)
 -- ARGV[1] group (string)
 -- ARGV[2...] entry, id (entry ID; message ID to compare before, '' = not compared: entry IDs may repeat after a failover)

@@ -23,7 +23,7 @@ for i = 3, #ARGV, 2 do
     -- JUSTID leaves the delivery counter alone. An entry without a body is dropped from the pending list and not named.
     extended = #redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')
     if extended == 0 then
-      bury_lost_body({dead = dead, stream = stream}, group, entry, ARGV[i + 1], now, true)
+      bury({dead = dead, stream = stream}, group, entry, lost_body_values(group, entry, ARGV[i + 1], now), true)
     end
   end
   reply[#reply + 1] = extended

@@ -96,7 +96,7 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-var lessProbe = probe("base entry exit", `return {tostring(less(ARGV[1], ARGV[2])), tostring(less(ARGV[2], ARGV[1]))}`)
+var lessProbe = probe("base free", `return {tostring(less(ARGV[1], ARGV[2])), tostring(less(ARGV[2], ARGV[1]))}`)
 
 // FuzzEntryIDOrder holds the order of entry IDs in the scripts, which compare text, against that of whole numbers.
 func FuzzEntryIDOrder(f *testing.F) {

@@ -1,5 +1,5 @@
 -- reclaim: takes entries that a group holds for longer than the visibility timeout as failed: again later, or a dead letter.
--- Uses: base entry exit
+-- Uses: base entry free exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -36,7 +36,9 @@ local function take(entry, body)
   -- One delivery by XREADGROUP and this claim are expected; whatever else was counted was a delivery by somebody's own claim.
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
   local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. min_idle .. ' ms', burnt = burnt}
-  local verdict = leave(k, group, entry, body, how, now)
+  local verdicts, failed = carry_out(k, group, {entry}, {plan_exit(k, group, entry, body, how, now)})
+  if failed then error(failed) end
+  local verdict = verdicts[1]
   count[verdict] = count[verdict] + 1
   if verdict == STUCK and owner[1] then -- it stays pending: the claim that finds it again must not count this one as a delivery
     redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', owner[1][4] - 1, 'JUSTID')
@@ -53,7 +55,7 @@ for _ = 1, limit do
   end
   for _, entry in ipairs(reply[3] or {}) do
     -- XAUTOCLAIM has dropped it from the pending list already.
-    local verdict = bury_lost_body(k, group, entry, '', now, true)
+    local verdict = bury(k, group, entry, lost_body_values(group, entry, '', now), true)
     count[verdict] = count[verdict] + 1
   end
   if cursor == '0-0' or bytes >= max_bytes then break end

@@ -1,5 +1,5 @@
 -- retry: takes entries out of a group's pending list as failed (again later, or a dead letter), as dead, or as never started (again at once).
--- Uses: base entry exit
+-- Uses: base entry free exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -22,15 +22,18 @@ if bad then return bad end
 redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
 local now = now_ms()
 local before = head(k.due)
-local reply, left = {}, {}
+local entries, plans = {}, {}
 for i = 4, #ARGV, 6 do
-  local entry = ARGV[i]
+  local n, entry = #entries + 1, ARGV[i]
   local found = redis.call('XRANGE', k.stream, entry, entry)
   local how = {id = ARGV[i + 1], action = ARGV[i + 2], delay = tonumber(ARGV[i + 3]), reason = ARGV[i + 4], error = ARGV[i + 5]}
-  local verdict = leave(k, group, entry, found[1] and found[1][2], how, now)
-  reply[#reply + 1] = verdict
-  if verdict > LOST then left[#left + 1] = entry end
+  entries[n], plans[n] = entry, plan_exit(k, group, entry, found[1] and found[1][2], how, now)
+end
+local verdicts, failed = carry_out(k, group, entries, plans)
+local left = {}
+for n, verdict in ipairs(verdicts) do
+  if verdict > LOST then left[#left + 1] = entries[n] end
 end
 free(k.stream, left)
 wake_if_earlier(wake, before, head(k.due))
-return reply
+return failed or verdicts

@@ -1,5 +1,5 @@
 -- survey: looks at many queues in one request, so that idle ones cost nothing.
--- Uses: base entry exit
+-- Uses: base free
 -- KEYS[1...] due, payload, meta, stream, wake, seen (zset; hash; hash; stream; stream; zset)
 -- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled, -2 = error), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries or a group holds some), untidy (integer: 0 = no, 1 = dedup windows, 2 = bodies without a member)
 -- Complexity: O(queues × groups)

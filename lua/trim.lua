@@ -1,5 +1,5 @@
 -- trim: frees entries that every group has acknowledged (for workers that only XACK), and dedup windows that have ended.
--- Uses: base entry exit
+-- Uses: base free
 -- KEYS[1] stream (stream)
 -- KEYS[2] seen (zset)
 -- ARGV[1] cursor (entry ID from which to sweep behind a pending entry, '0-0' at first)

@@ -57,3 +57,9 @@ local function in_chunks(command, key, values)
     redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
   end
 end
+
+local function add_pair(list, a, b)
+  local n = #list
+  list[n + 1] = a
+  list[n + 2] = b
+end

@@ -1,4 +1,4 @@
--- Shared by scripts that take messages: their arguments as lists, and lists of pairs.
+-- Shared by scripts that take messages: their arguments as lists.
 
 -- id, when, payload, meta, dedup of each message from args[4] on. Returns the IDs, their due times as numbers and as text, and whether any ID is
 -- to be compared with those that are known; nil when something does not parse. Most messages of a call have the same delay.
@@ -32,10 +32,4 @@ local function scores(key, members)
     if first == 1 then found = some else extend_values(found, some) end
   end
   return found
-end
-
-local function add_pair(list, a, b)
-  local n = #list
-  list[n + 1] = a
-  list[n + 2] = b
 end

@@ -1,0 +1,116 @@
+package lua
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Whatever is acknowledged together, in whatever order: no entry goes while a group has not been given it or holds it, and none stays that
+// all have acknowledged, but for those behind one that is held. Batches of every size are freed, by name and by a trim.
+func TestAckFreesWhatNoGroupNeeds(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	everywhere(t, func(b *bench) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		groups := []string{"a", "b", "c"}
+		for range 12 {
+			b.do("DEL", b.k.Stream)
+			own := groups[:1+random.IntN(3)]
+			ackRandomly(b, random, own, 50+random.IntN(400))
+		}
+	})
+}
+
+func ackRandomly(b *bench, random *rand.Rand, groups []string, n int) {
+	b.Helper()
+	var all []string
+	for range n {
+		id, err := b.c.Do(b.ctx, b.c.B().Xadd().Key(b.k.Stream).Id("*").FieldValue().FieldValue("id", "m").Build()).ToString()
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, id)
+	}
+	held, given := map[string][]string{}, map[string]int{}
+	for _, g := range groups {
+		b.do("XGROUP", "CREATE", b.k.Stream, g, "0")
+	}
+	needed := func() map[string]bool {
+		ids := map[string]bool{}
+		for _, g := range groups {
+			for _, id := range slices.Concat(held[g], all[given[g]:]) {
+				ids[id] = true
+			}
+		}
+		return ids
+	}
+	for len(needed()) > 0 {
+		g := groups[random.IntN(len(groups))]
+		if k := min(random.IntN(120), n-given[g]); random.IntN(2) == 0 && k > 0 {
+			if err := b.c.Do(b.ctx, b.c.B().Xreadgroup().Group(g, "c").Count(int64(k)).Streams().Key(b.k.Stream).Id(">").Build()).Error(); err != nil {
+				b.Fatal(err)
+			}
+			held[g] = append(held[g], all[given[g]:given[g]+k]...)
+			given[g] += k
+			continue
+		}
+		random.Shuffle(len(held[g]), func(i, j int) { held[g][i], held[g][j] = held[g][j], held[g][i] })
+		k := min(len(held[g]), 1+random.IntN(80))
+		if random.IntN(2) == 0 {
+			slices.Sort(held[g])
+		}
+		batch := make([]Held, k)
+		for i, id := range held[g][:k] {
+			batch[i].Entry = id
+		}
+		held[g] = held[g][k:]
+		won, err := Ack(b.ctx, b.c, b.k, g, batch)
+		if err != nil || slices.Contains(won, false) {
+			b.Fatal(won, err)
+		}
+		there := map[string]bool{}
+		for _, e := range b.raw(b.k.Stream) {
+			there[e.ID] = true
+		}
+		for id := range needed() {
+			if !there[id] {
+				b.Fatalf("%s is gone, and a group still needs it", id)
+			}
+		}
+	}
+	for range 20 { // what a trim left over is less than a node, or behind one that was held
+		if _, err := Trim(b.ctx, b.c, b.k, "", 1000, 1<<20); err != nil {
+			b.Fatal(err)
+		}
+	}
+	want(b, fmt.Sprint("entries left of ", n, " in ", len(groups), " groups"), b.count("XLEN", b.k.Stream), 0)
+}
+
+// The last acknowledgement leaves no more behind than one node, without any trim.
+func TestAckLeavesAtMostANode(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("XGROUP", "CREATE", b.k.Stream, "g", "0", "MKSTREAM")
+		for range 5 {
+			var batch []Held
+			for range 250 {
+				id, err := b.c.Do(b.ctx, b.c.B().Xadd().Key(b.k.Stream).Id("*").FieldValue().FieldValue("id", "m").Build()).ToString()
+				if err != nil {
+					b.Fatal(err)
+				}
+				batch = append(batch, Held{Entry: id})
+			}
+			if err := b.c.Do(b.ctx, b.c.B().Xreadgroup().Group("g", "c").Count(250).Streams().Key(b.k.Stream).Id(">").Build()).Error(); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := Ack(b.ctx, b.c, b.k, "g", batch); err != nil {
+				b.Fatal(err)
+			}
+			if n := b.count("XLEN", b.k.Stream); n > 100 {
+				b.Errorf("%d entries left that nobody needs", n)
+			}
+		}
+	})
+}

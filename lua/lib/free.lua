@@ -1,0 +1,110 @@
+-- Shared by the scripts that free entries: their IDs, the groups of a stream, and what no group needs.
+
+-- An entry ID is <ms>-<seq>, each up to 20 digits: compared as text, because Lua's numbers end at 2^53.
+local function id_parts(id)
+  local ms, seq = string.match(id, '^(%d+)%-?(%d*)$')
+  return ms or '0', (seq and seq ~= '') and seq or '0'
+end
+
+local function less(a, b)
+  if #a == #b and string.byte(a, 14) == 45 and string.byte(b, 14) == 45 then -- 13 digits of ms, until 2286
+    return a < b
+  end
+  local a_ms, a_seq = id_parts(a)
+  local b_ms, b_seq = id_parts(b)
+  if a_ms ~= b_ms then
+    if #a_ms ~= #b_ms then return #a_ms < #b_ms end
+    return a_ms < b_ms
+  end
+  if #a_seq ~= #b_seq then return #a_seq < #b_seq end
+  return a_seq < b_seq
+end
+
+-- XINFO GROUPS as tables {name, pending, last}.
+local function groups_of(stream)
+  local groups = {}
+  local reply = redis.pcall('XINFO', 'GROUPS', stream)
+  if reply.err then return groups end
+  for _, flat in ipairs(reply) do
+    local group = {}
+    for i = 1, #flat, 2 do
+      if flat[i] == 'name' then group.name = flat[i + 1]
+      elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
+      elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+    end
+    groups[#groups + 1] = group
+  end
+  return groups
+end
+
+-- The entry ID that follows id.
+local function successor(id)
+  local ms, seq = id_parts(id)
+  if #seq > 14 then return id end
+  return ms .. '-' .. digits(tonumber(seq) + 1)
+end
+
+-- Everything below bound is done with, in every group; delivered is the last entry that every group has been given.
+local function bounds(stream, groups)
+  local bound, delivered
+  for _, group in ipairs(groups) do
+    local own = successor(group.last)
+    if group.pending > 0 then
+      local oldest = redis.call('XPENDING', stream, group.name, '-', '+', 1)
+      if oldest[1] and less(oldest[1][1], own) then own = oldest[1][1] end
+    end
+    if not bound or less(own, bound) then bound = own end
+    if not delivered or less(group.last, delivered) then delivered = group.last end
+  end
+  return bound, delivered
+end
+
+-- Trims what is below bound: whole nodes first, by a limit; exactly only when no whole node is left, and then it is less than one (of 100
+-- entries, unless configured: a limit below that would trim no node, and then everything at once).
+local function trim_below(stream, bound, limit)
+  local freed = redis.call('XTRIM', stream, 'MINID', '~', bound, 'LIMIT', math.max(limit, 100))
+  return freed > 0 and freed or redis.call('XTRIM', stream, 'MINID', bound)
+end
+
+-- Deletes those of the given entries, between first and last, that every group has been given and none holds.
+-- Work is bounded: one range XPENDING of at most 1,000 per group; what that does not reach is left to trim.
+local function delete_unneeded(stream, groups, ids, first, last)
+  local needed = {}
+  for _, group in ipairs(groups) do
+    local known_to = last
+    if group.pending > 0 then
+      local pending = redis.call('XPENDING', stream, group.name, first, last, 1000)
+      for _, one in ipairs(pending) do needed[one[1]] = true end
+      if #pending == 1000 then known_to = pending[1000][1] end
+    end
+    if less(group.last, known_to) then known_to = group.last end
+    if less(known_to, last) then -- the group was not given all of them, or holds too many to tell
+      for _, id in ipairs(ids) do
+        if less(known_to, id) then needed[id] = true end
+      end
+    end
+  end
+  local gone = {}
+  for _, id in ipairs(ids) do
+    if not needed[id] then gone[#gone + 1] = id end
+  end
+  in_chunks('XDEL', stream, gone)
+  return #gone
+end
+
+-- Frees those of the given entries (in any order) that no group needs. Groups are read here, never remembered. Many are freed by a trim of
+-- all that is done with, which costs next to nothing for each; what is then left lies behind an entry that stays pending, and trim sweeps it.
+local function free(stream, ids)
+  if #ids == 0 then return 0 end
+  local groups = groups_of(stream)
+  if #groups == 0 or #groups * #ids > 4000 then return 0 end
+  local first, last = ids[1], ids[1]
+  for i = 2, #ids do
+    if less(last, ids[i]) then last = ids[i] elseif less(ids[i], first) then first = ids[i] end
+  end
+  if #ids > 16 then
+    local bound = bounds(stream, groups)
+    if less(first, bound) then return trim_below(stream, bound, 1000) end
+  end
+  return delete_unneeded(stream, groups, ids, first, last)
+end
