@@ -56,7 +56,7 @@ var laterClasses = []class{
 	{
 		"a burst blocks the server",
 		"Redisson at 20,000, Bull, glide-mq: one script moves everything that is due",
-		"a script works on at most 500 messages and about 1 MiB",
+		"a script works on at most 1,000 messages, half a MiB and about 2 ms",
 		nil, "integration.TestCatalogue integration.TestG7BoundedWork lua.TestDrainOfBigPayloadsIsBounded " +
 			"scheduler.TestDrainIsBoundedAndNoticed",
 	},

@@ -37,8 +37,9 @@ type membership struct {
 	checked  time.Time // when runID was read
 	answered bool      // the last heartbeat succeeded
 
-	mu   sync.Mutex
-	good beat // the last one, for others
+	mu       sync.Mutex
+	good     beat          // the last one, for others
+	quickest time.Duration // answer to a heartbeat, lately
 }
 
 // beat is a good heartbeat: the server's clock was read between sent and received.
@@ -99,6 +100,11 @@ func (m *membership) beat(ctx context.Context) error {
 	m.last, m.answered = b, true
 	m.mu.Lock()
 	m.good = b // after the calm: who goes by this clock must find it disturbed by a step
+	if took := b.received.Sub(b.sent); first || took < m.quickest {
+		m.quickest = took
+	} else {
+		m.quickest += m.quickest / 32 // the way to the server may have become longer
+	}
 	m.mu.Unlock()
 	slices.Sort(live)
 	m.joined(ctx, live, back)
@@ -157,4 +163,11 @@ func (m *membership) serverTime() time.Time {
 		return time.Time{}
 	}
 	return m.good.server.Add(time.Since(m.good.sent))
+}
+
+// roundTrip returns how soon the server answers a request that costs it nothing; zero before the first heartbeat.
+func (m *membership) roundTrip() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.quickest
 }

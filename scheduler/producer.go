@@ -20,7 +20,7 @@ import (
 const (
 	DefaultRetryTimeout      = 10 * time.Second
 	DefaultMaxCommit         = 256
-	DefaultMaxCommitBytes    = 1 << 20
+	DefaultMaxCommitBytes    = 512 << 10
 	DefaultDurabilityTimeout = 2 * time.Second
 )
 
@@ -52,7 +52,7 @@ type ProducerConfig struct {
 	// MaxCommit is how many messages one script call takes at most. Default 256, at most 10,000. The server does nothing else
 	// while it runs: some 3 µs per message.
 	MaxCommit int
-	// MaxCommitBytes is after how many bytes a script call takes no further message. Default 1 MiB. One message always goes.
+	// MaxCommitBytes is after how many bytes a script call takes no further message. Default 512 KiB. One message always goes.
 	MaxCommitBytes int
 	// Durability is what every call waits for before it returns nil; paid once per commit. Default: until the server has executed it.
 	// Its Timeout is 2s by default, at most 1m: when it is over, the error is a *lua.NotDurableError, and what was asked is done.

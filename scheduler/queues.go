@@ -117,9 +117,7 @@ func (s *Scheduler) assign(ctx context.Context) {
 
 func (s *Scheduler) startLoop(ctx context.Context, queue string) *drainer {
 	ctx, cancel := context.WithCancel(ctx)
-	loop := newDrainer(
-		func(ctx context.Context) (lua.Drained, error) { return s.Drain(ctx, queue) },
-		&state{log: s.cfg.Logger.With("queue", queue), what: "drain", quiet: s.quiet}, cancel)
+	loop := newDrainer(s.pacedDrain(queue), &state{log: s.cfg.Logger.With("queue", queue), what: "drain", quiet: s.quiet}, cancel)
 	s.loops.Go(func() { loop.run(ctx) })
 	return loop
 }

@@ -88,9 +88,24 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // Drain moves what is due in one queue, whoever owns it, within the limits of one drain. ErrRefused: the stream refuses entries. Safe
 // beside any other drain; one round trip, O(log n) per message.
 func (s *Scheduler) Drain(ctx context.Context, queue string) (lua.Drained, error) {
+	return s.drain(ctx, queue, s.cfg.DrainLimit)
+}
+
+// pacedDrain returns the drain of a loop: with as many members as fit into the budget of the server's time.
+func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained, error) {
+	p := &pace{most: s.cfg.DrainLimit}
+	return func(ctx context.Context) (lua.Drained, error) {
+		began := time.Now()
+		drained, err := s.drain(ctx, queue, p.limit())
+		p.took(drained.Moved+drained.Buried, time.Since(began), s.members.roundTrip())
+		return drained, err
+	}
+}
+
+func (s *Scheduler) drain(ctx context.Context, queue string, limit int) (lua.Drained, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	drained, err := lua.Drain(ctx, s.cfg.Client, lua.NewKeys(s.cfg.Prefix, queue), s.cfg.DrainLimit, s.cfg.DrainMaxBytes)
+	drained, err := lua.Drain(ctx, s.cfg.Client, lua.NewKeys(s.cfg.Prefix, queue), limit, s.cfg.DrainMaxBytes)
 	if drained.Moved+drained.Buried > 0 {
 		s.cfg.Notice(queue)
 	}
