@@ -1,0 +1,116 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const elsewhereChunk = 500 // IDs per pipeline
+
+// elsewhere looks for messages with IDs of their own in the partitions of older counts, and returns why those that are not to be stored
+// are not: ErrDuplicate, or that it could not be found out. Script enqueue does the same for the partition that they go to. Pipelined;
+// one round trip per partition and 500 IDs, all partitions at once, none as long as the queue never grew.
+func (s *spread) elsewhere(ctx context.Context, ms []Message) map[int]error {
+	if s.only != nil {
+		return nil
+	}
+	places := map[int][]int{} // partition → messages
+	for i := range ms {
+		if ms[i].ID == "" || lua.CheckID(ms[i].ID) != nil {
+			continue
+		}
+		for _, partition := range s.counts.Candidates(ms[i].ID)[1:] {
+			places[partition] = append(places[partition], i)
+		}
+	}
+	if len(places) == 0 {
+		return nil
+	}
+	p, since := s.route.p, time.Now()
+	var mu sync.Mutex
+	refused := map[int]error{}
+	var looks sync.WaitGroup
+	for partition, messages := range places {
+		keys := lua.NewKeys(p.cfg.Prefix, lua.PartitionName(s.route.queue, partition))
+		looks.Go(func() {
+			for chunk := range slices.Chunk(messages, elsewhereChunk) {
+				var held []bool
+				err := p.harmlessly(ctx, since, func(ctx context.Context) (err error) {
+					held, err = holds(ctx, p.cfg.Client, keys, ms, chunk)
+					return err
+				})
+				mu.Lock()
+				for i, at := range chunk {
+					switch {
+					case err == nil && held[i]:
+						refused[at] = ErrDuplicate
+					case err != nil && refused[at] == nil:
+						refused[at] = err
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	looks.Wait()
+	return refused
+}
+
+// holds says which of the messages are scheduled, or inside a dedup window, in a partition.
+func holds(ctx context.Context, c rueidis.Client, k lua.Keys, ms []Message, which []int) ([]bool, error) {
+	n := len(which)
+	cmds := make(rueidis.Commands, 0, 2*n+1)
+	for _, key := range []string{k.Due, k.Seen} {
+		for _, at := range which {
+			cmds = append(cmds, c.B().Zscore().Key(key).Member(ms[at].ID).Build())
+		}
+	}
+	cmds = append(cmds, c.B().Time().Build().SetSlot(k.Seen)) // the clock of the server that holds the window
+	replies := c.DoMulti(ctx, cmds...)
+	clock, err := replies[2*n].AsIntSlice()
+	if err == nil && len(clock) != 2 {
+		err = errors.New("TIME has not two parts")
+	}
+	if err != nil {
+		return nil, lua.Classify("TIME", err)
+	}
+	now := float64(clock[0]*1000 + clock[1]/1000)
+	held := make([]bool, n)
+	for i, reply := range replies[:2*n] {
+		score, err := reply.AsFloat64()
+		if rueidis.IsRedisNil(err) {
+			continue
+		}
+		if err != nil {
+			return nil, lua.Classify("ZSCORE", err)
+		}
+		held[i%n] = held[i%n] || i < n || score > now
+	}
+	return held, nil
+}
+
+// harmlessly is repeat for what changes nothing: its error is never ErrUncertain.
+func (p *Producer) harmlessly(ctx context.Context, since time.Time, try func(context.Context) error) error {
+	var last error
+	_, err := p.repeat(ctx, since, func(ctx context.Context) error {
+		last = try(ctx)
+		return last
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(last, context.DeadlineExceeded): // of repeat, not of the caller
+		return fmt.Errorf("%w: %v", lua.ErrUnavailable, last)
+	}
+	return last
+}
