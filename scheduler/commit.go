@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -246,7 +245,7 @@ func result(id string, r lua.Receipt, waited error) Result {
 // it must find the token, or it would store everything again. Such a token ends with its window.
 func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, waited, err error) {
 	token := lua.Token{
-		Name: l.p.name + "-" + strconv.FormatUint(l.p.tokens.Add(1), 36),
+		Name: l.p.newToken(),
 		Done: l.done, Window: l.p.window,
 	}
 	clean, err := l.p.repeat(context.Background(), since, func(ctx context.Context) error {

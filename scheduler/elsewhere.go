@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -37,31 +38,64 @@ func (s *spread) elsewhere(ctx context.Context, ms []Message) map[int]error {
 	p, since := s.route.p, time.Now()
 	var mu sync.Mutex
 	refused := map[int]error{}
+	refuse := func(messages []int, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, at := range messages {
+			if refused[at] == nil || errors.Is(err, ErrDuplicate) { // which is certain, wherever else it could not be found out
+				refused[at] = err
+			}
+		}
+	}
 	var looks sync.WaitGroup
 	for partition, messages := range places {
 		keys := lua.NewKeys(p.cfg.Prefix, lua.PartitionName(s.route.queue, partition))
 		looks.Go(func() {
+			var twice []int
 			for chunk := range slices.Chunk(messages, elsewhereChunk) {
-				var held []bool
-				err := p.harmlessly(ctx, since, func(ctx context.Context) (err error) {
-					held, err = holds(ctx, p.cfg.Client, keys, ms, chunk)
+				err := p.harmlessly(ctx, since, func(ctx context.Context) error {
+					held, err := holds(ctx, p.cfg.Client, keys, ms, chunk)
+					for i, yes := range held {
+						if yes {
+							twice = append(twice, chunk[i])
+						}
+					}
 					return err
 				})
-				mu.Lock()
-				for i, at := range chunk {
-					switch {
-					case err == nil && held[i]:
-						refused[at] = ErrDuplicate
-					case err != nil && refused[at] == nil:
-						refused[at] = err
-					}
+				if err != nil {
+					refuse(messages, err)
+					break
 				}
-				mu.Unlock()
+			}
+			if len(twice) > 0 {
+				refuse(twice, p.duplicate(ctx, keys))
 			}
 		})
 	}
 	looks.Wait()
 	return refused
+}
+
+// duplicate is ErrDuplicate, and why what was stored before is not as durable as asked, if so. That is waited for behind a write: a token,
+// which is cleared again.
+func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
+	if d := p.cfg.Durability; !d.Fsync && d.Replicas == 0 {
+		return ErrDuplicate
+	}
+	token := p.newToken()
+	var waited error
+	err := p.harmlessly(ctx, time.Now(), func(ctx context.Context) error {
+		_, err := lua.EnqueueDurably(ctx, p.cfg.Client, k, lua.Token{Name: token, Window: p.window}, nil, p.cfg.Durability)
+		waited, err = setAside(err)
+		return err
+	})
+	if err == nil {
+		_, _ = lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Done: token}, nil) // else it ends with its window
+	}
+	if err = errors.Join(err, waited); err != nil {
+		return fmt.Errorf("%w: %w", ErrDuplicate, err)
+	}
+	return ErrDuplicate
 }
 
 // holds says which of the messages are scheduled, or inside a dedup window, in a partition.
@@ -96,6 +130,8 @@ func holds(ctx context.Context, c rueidis.Client, k lua.Keys, ms []Message, whic
 	}
 	return held, nil
 }
+
+func (p *Producer) newToken() string { return p.name + "-" + strconv.FormatUint(p.tokens.Add(1), 36) }
 
 // harmlessly is repeat for what changes nothing: its error is never ErrUncertain.
 func (p *Producer) harmlessly(ctx context.Context, since time.Time, try func(context.Context) error) error {

@@ -73,10 +73,10 @@ func (r *route) counts(ctx context.Context) (*known, error) {
 
 // ask has the registry looked at, and waits for that: for registerTimeout at most. Of callers at the same time only one looks.
 func (r *route) ask(ctx context.Context) error {
-	l := r.begin(time.Time{})
+	q := r.begin(time.Time{})
 	select {
-	case <-l.done:
-		return l.err
+	case <-q.done:
+		return q.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -85,7 +85,8 @@ func (r *route) ask(ctx context.Context) error {
 // refresh has the registry looked at when the last look is old, and waits for nothing.
 func (r *route) refresh() { r.begin(time.Now()) }
 
-// begin starts a look at the registry if one is due by now, unless one is under way; the zero time means that one is.
+// begin starts a look at the registry, unless one is under way, or none is due by now; the zero time means that one is. It returns what
+// is under way then.
 func (r *route) begin(now time.Time) *inquiry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +98,7 @@ func (r *route) begin(now time.Time) *inquiry {
 	return r.inquiry
 }
 
-func (r *route) run(l *inquiry) {
+func (r *route) run(q *inquiry) {
 	defer r.p.busy.Done()
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
@@ -117,10 +118,10 @@ func (r *route) run(l *inquiry) {
 		r.next = time.Now().Add(registerRetry)
 	}
 	if counts == nil {
-		l.err = err
+		q.err = err
 	}
 	r.inquiry = nil
-	close(l.done)
+	close(q.done)
 }
 
 // sync reads the partition counts of the queue, and registers what the registry does not know: the queue, when it is new or forgotten,

@@ -138,6 +138,27 @@ func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
 	})
 }
 
+// What is refused because it was stored before is as durable as asked, or the error says that it is not.
+func TestDuplicateInAnOlderPartitionWaitsForItsDurability(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	durably := func(c *ProducerConfig) { c.Durability = lua.Durability{Replicas: 1, Timeout: 10 * time.Millisecond} } // there is none
+	id := idOf(lua.Counts{1, 8}, 5)
+	if _, err := newProducer(t, c, prefix, durably).Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); !errors.Is(err, lua.ErrNotDurable) {
+		t.Fatal(err)
+	}
+	grow(t, c, prefix, queue, 8)
+	p := newProducer(t, c, prefix, durably)
+	if _, err := p.Schedule(t.Context(), queue, Message{ID: id}); !errors.Is(err, ErrDuplicate) || !errors.Is(err, lua.ErrNotDurable) {
+		t.Errorf("scheduled again: %v", err)
+	}
+	_ = p.Close()
+	if n := integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Seen); n > 1 { // that of the first producer may be there still
+		t.Errorf("%d tokens are left", n)
+	}
+}
+
 // Cancel and Reschedule find a message wherever the counts of any time put it; and "not scheduled" is said by no one who has not heard
 // of a growth before the call.
 func TestCancelAndRescheduleFindMessagesAcrossGrowth(t *testing.T) {
