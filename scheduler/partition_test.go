@@ -161,11 +161,30 @@ func TestPartitionBeyondTheCountIsFound(t *testing.T) {
 	if st := b.Status(); st.Queues != 3 || st.Partitions != 6+7+8 {
 		t.Errorf("status %+v", st)
 	}
-	// A count that was published a moment ago, which this scheduler has not heard of, is not covered by another one.
-	must(t, c, "HSET", lua.NewGlobals(prefix).Queues, "fresh", "1,16")
+}
+
+// A count that was published a moment ago, and that a scheduler has not heard of, is not covered by another one.
+func TestDiscoveryAsksBeforeItMakesACount(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.live = []string{b.members.id}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer b.loops.Wait()
+	defer cancel()
+	grow(t, c, prefix, "fresh", 16)
 	must(t, c, "ZADD", lua.NewKeys(prefix, "fresh/3").Due, "1", "a")
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(entries(t, c, prefix, "fresh/3")) == 1, "not drained" })
+	if err := b.Discover(ctx); err != nil {
+		t.Fatal(err)
+	}
 	registry(t, c, prefix, "fresh", "1,16")
+	if st := b.Status(); st.Partitions != 16 {
+		t.Errorf("status %+v", st)
+	}
 }
 
 // However many partitions a queue has, one that is overdue is drained by any scheduler, in the turns of the survey.
