@@ -16,20 +16,26 @@ import (
 
 const elsewhereChunk = 500 // IDs per pipeline
 
+// placed is a message of a batch, without the batch: one that has nothing to look for stays on its caller's stack.
+type placed struct {
+	at int
+	id string
+}
+
 // elsewhere looks for messages with IDs of their own in the partitions of older counts, and returns why those that are not to be stored
 // are not: ErrDuplicate, or that it could not be found out. Script enqueue does the same for the partition that they go to. Pipelined;
-// one round trip per partition and 500 IDs, all partitions at once, none as long as the queue never grew.
+// one round trip per partition and 500 IDs, all partitions at once; none for a queue with one partition.
 func (s *spread) elsewhere(ctx context.Context, ms []Message) map[int]error {
 	if s.only != nil {
 		return nil
 	}
-	places := map[int][]int{} // partition → messages
+	places := map[int][]placed{}
 	for i := range ms {
 		if ms[i].ID == "" || lua.CheckID(ms[i].ID) != nil {
 			continue
 		}
 		for _, partition := range s.counts.Candidates(ms[i].ID)[1:] {
-			places[partition] = append(places[partition], i)
+			places[partition] = append(places[partition], placed{i, ms[i].ID})
 		}
 	}
 	if len(places) == 0 {
@@ -38,12 +44,12 @@ func (s *spread) elsewhere(ctx context.Context, ms []Message) map[int]error {
 	p, since := s.route.p, time.Now()
 	var mu sync.Mutex
 	refused := map[int]error{}
-	refuse := func(messages []int, err error) {
+	refuse := func(messages []placed, err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, at := range messages {
-			if refused[at] == nil || errors.Is(err, ErrDuplicate) { // which is certain, wherever else it could not be found out
-				refused[at] = err
+		for _, m := range messages {
+			if refused[m.at] == nil || errors.Is(err, ErrDuplicate) { // which is certain, wherever else it could not be found out
+				refused[m.at] = err
 			}
 		}
 	}
@@ -51,10 +57,10 @@ func (s *spread) elsewhere(ctx context.Context, ms []Message) map[int]error {
 	for partition, messages := range places {
 		keys := lua.NewKeys(p.cfg.Prefix, lua.PartitionName(s.route.queue, partition))
 		looks.Go(func() {
-			var twice []int
+			var twice []placed
 			for chunk := range slices.Chunk(messages, elsewhereChunk) {
 				err := p.harmlessly(ctx, since, func(ctx context.Context) error {
-					held, err := holds(ctx, p.cfg.Client, keys, ms, chunk)
+					held, err := holds(ctx, p.cfg.Client, keys, chunk)
 					for i, yes := range held {
 						if yes {
 							twice = append(twice, chunk[i])
@@ -99,12 +105,12 @@ func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 }
 
 // holds says which of the messages are scheduled, or inside a dedup window, in a partition.
-func holds(ctx context.Context, c rueidis.Client, k lua.Keys, ms []Message, which []int) ([]bool, error) {
-	n := len(which)
+func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []placed) ([]bool, error) {
+	n := len(messages)
 	cmds := make(rueidis.Commands, 0, 2*n+1)
 	for _, key := range []string{k.Due, k.Seen} {
-		for _, at := range which {
-			cmds = append(cmds, c.B().Zscore().Key(key).Member(ms[at].ID).Build())
+		for _, m := range messages {
+			cmds = append(cmds, c.B().Zscore().Key(key).Member(m.id).Build())
 		}
 	}
 	cmds = append(cmds, c.B().Time().Build().SetSlot(k.Seen)) // the clock of the server that holds the window

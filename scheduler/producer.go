@@ -147,7 +147,7 @@ func NewProducer(cfg ProducerConfig) (*Producer, error) {
 // message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of scheduled messages. At
 // first use of a queue its partitions are asked for as well, for a second at most; from then on every 5s, which no call waits for.
 //
-// A queue that grew is looked through for the IDs that callers chose, in the partitions where older counts put them, which takes one more
+// A queue with partitions is looked through for the IDs that callers chose, where older counts put them, which takes one more
 // round trip. For some seconds after the growth ErrDuplicate is best effort: this producer, or another, may not have heard of it and
 // store an ID where it belonged before while it is scheduled where it belongs now. The same goes for a producer that could not read the
 // registry yet, which uses partition 0, and for calls with the same ID at the same time that know different counts.

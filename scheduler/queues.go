@@ -131,10 +131,10 @@ func (s *Scheduler) assign(ctx context.Context) {
 		}
 	}
 	s.owned = owned
-	bridges := len(s.live)
+	bridges, queues, partitions := len(s.live), len(s.counts), len(s.known)
 	s.mu.Unlock()
 	if changed {
-		s.cfg.Logger.Info("queues assigned", "owned", len(owned), "bridges", bridges)
+		s.cfg.Logger.Info("queues assigned", "queues", queues, "partitions", partitions, "owned", len(owned), "bridges", bridges)
 		s.cfg.Owned(s.watchOwned())
 	}
 }
