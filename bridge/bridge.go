@@ -152,5 +152,6 @@ func (b *Bridge) keepDefaults(ctx context.Context) {
 // Status is what a bridge says about itself.
 type Status = scheduler.Status
 
-// Status returns the bridge's ID, when it last reached Redis, which bridges live, and how many queues it owns.
+// Status returns the bridge's ID, when it last reached Redis, which bridges live, how many queues and partitions there are,
+// and how many partitions it owns.
 func (b *Bridge) Status() Status { return b.scheduler.Status() }

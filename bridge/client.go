@@ -101,7 +101,7 @@ func In(d time.Duration) Option { return func(m *scheduler.Message) { m.Delay = 
 func At(t time.Time) Option { return func(m *scheduler.Message) { m.At = t } }
 
 // WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is scheduled, another
-// is refused with ErrDuplicate. Default: a new ULID.
+// is refused with ErrDuplicate; for some seconds after a queue got more partitions that is best effort. Default: a new ULID.
 func WithID(id string) Option { return func(m *scheduler.Message) { m.ID = id } }
 
 // Header adds a header. Names and values are UTF-8.
@@ -140,7 +140,8 @@ func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []New
 }
 
 // Cancel takes a message out of the schedule: after nil it will never be delivered. ErrNotScheduled: it is not scheduled any more,
-// because it became ready or was cancelled before, or never was.
+// because it became ready or was cancelled before, or never was. ErrUnavailable also when it was not found, and the registry of queues,
+// which says where else it may be, cannot be read.
 func (c *Client) Cancel(ctx context.Context, queue, id string) error {
 	done, err := c.producer.Cancel(ctx, queue, id)
 	if err == nil && !done {

@@ -149,6 +149,19 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 		if err := errors.Join(err, client.Cancel(t.Context(), queue, "cancelled"), moved); err != nil || !errors.Is(again, bridge.ErrDuplicate) {
 			t.Fatal(err, again)
 		}
+		const grown = "grown" // with partitions, where IDs are looked for elsewhere, too
+		if _, err := lua.RegisterCounts(t.Context(), g.admin, lua.NewGlobals(g.prefix), map[string]lua.Counts{grown: {1, 2, 8}}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 8 {
+			id := fmt.Sprint("parted-", i)
+			_, once := client.Schedule(t.Context(), grown, nil, bridge.WithID(id), bridge.In(time.Hour))
+			_, twice := client.Schedule(t.Context(), grown, nil, bridge.WithID(id))
+			err := errors.Join(once, client.Cancel(t.Context(), grown, id))
+			if none := client.Cancel(t.Context(), grown, id); err != nil || !errors.Is(twice, bridge.ErrDuplicate) || !errors.Is(none, bridge.ErrNotScheduled) {
+				t.Errorf("%s: %v; scheduled twice: %v, cancelled twice: %v", id, err, twice, none)
+			}
+		}
 		for _, durability := range []bridge.Durability{bridge.Replicated(1), bridge.Fsynced} { // allowed, and not to be had here
 			durable, err := bridge.NewClient(bridge.ClientConfig{Redis: g.dial("producer"), Prefix: g.prefix, Durability: durability})
 			if err == nil {

@@ -19,7 +19,7 @@ func TestPartitionCounts(t *testing.T) {
 
 // Another client finds the same partition: the CRC-32 of the ID as zlib and all its relatives compute it.
 func TestPartitionOfAnID(t *testing.T) {
-	for id, crc := range map[string]uint32{"123456789": 0xcbf43926, "order-42": 0x57f706de} {
+	for id, crc := range map[string]uint32{"123456789": 0xcbf43926, "order-42": 0x57f706de, "order-45": 0xc993937d} {
 		for _, n := range []int{1, 2, 4, 7, 256} {
 			want(t, fmt.Sprint("partition of ", id, " among ", n), Counts{1}.With(n).Of(id), int(crc%uint32(n)))
 		}

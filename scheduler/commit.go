@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -73,11 +72,12 @@ type waiting struct {
 	since time.Time
 }
 
-// line is the group commit of one queue: messages wait here while a script call is in flight, and go out together in the next one.
+// line is the group commit of one partition: messages wait here while a script call is in flight, and go out together in the next one.
 // A committer runs only while there is something to send.
 type line struct {
 	p     *Producer
 	queue string
+	route *route
 	keys  lua.Keys
 	slots chan struct{} // bounds how many messages wait
 
@@ -87,16 +87,12 @@ type line struct {
 	forgetful *time.Timer // fires when nothing was sent for a while
 
 	// The committer's own.
-	done       string // token of the last commit, once its reply has arrived
-	registerAt time.Time
-	state      state
+	done     string // token of the last commit, once its reply has arrived
+	stranger bool   // the last try failed: the server may be another, or empty
 }
 
-func newLine(p *Producer, queue string) *line {
-	return &line{
-		p: p, queue: queue, keys: lua.NewKeys(p.cfg.Prefix, queue), slots: make(chan struct{}, 16*p.cfg.MaxCommit),
-		state: state{log: p.cfg.Logger.With("queue", queue), what: "register", quiet: lua.Temporary},
-	}
+func newLine(p *Producer, partition string) *line {
+	return &line{p: p, queue: partition, keys: lua.NewKeys(p.cfg.Prefix, partition), slots: make(chan struct{}, 16*p.cfg.MaxCommit)}
 }
 
 // add puts a message into the line, and blocks while the line is full. An ID is made here, so that IDs are in the line's order.
@@ -249,7 +245,7 @@ func result(id string, r lua.Receipt, waited error) Result {
 // it must find the token, or it would store everything again. Such a token ends with its window.
 func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, waited, err error) {
 	token := lua.Token{
-		Name: l.p.name + "-" + strconv.FormatUint(l.p.tokens.Add(1), 36),
+		Name: l.p.newToken(),
 		Done: l.done, Window: l.p.window,
 	}
 	clean, err := l.p.repeat(context.Background(), since, func(ctx context.Context) error {
@@ -257,9 +253,7 @@ func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, 
 		var err error
 		receipts, err = lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)
 		waited, err = setAside(err)
-		if err != nil {
-			l.registerAt = time.Time{} // the server may be another, or empty
-		}
+		l.stranger = err != nil
 		return err
 	})
 	l.done = ""
@@ -267,20 +261,4 @@ func (l *line) send(items []lua.Item, since time.Time) (receipts []lua.Receipt, 
 		l.done = token.Name
 	}
 	return receipts, waited, err
-}
-
-// register makes the queue known to the bridges, from time to time. A failure is only reported: the bridges look for queues themselves.
-// On a cluster the registry may be out of reach while the queue is not, so little time is spent on it.
-func (l *line) register(ctx context.Context) {
-	if time.Now().Before(l.registerAt) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
-	defer cancel()
-	_, err := lua.Register(ctx, l.p.cfg.Client, l.p.globals, []string{l.queue})
-	l.registerAt = time.Now().Add(registerEvery)
-	if err != nil {
-		l.registerAt = time.Now().Add(registerRetry)
-	}
-	l.state.report(err)
 }

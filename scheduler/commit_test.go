@@ -196,7 +196,7 @@ func TestCallersContextEndsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	idle := func() (bool, string) {
-		l := p.lines[queue]
+		l := p.routes[queue].line(0)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return !l.running, "the committer has not ended"
@@ -213,7 +213,7 @@ func TestCallersContextEndsAlone(t *testing.T) {
 	}
 	waits := func(n int) {
 		t.Helper()
-		l := p.lines[queue]
+		l := p.routes[queue].line(0)
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -250,6 +250,9 @@ func TestFullLineBlocksUntilTheContextEnds(t *testing.T) {
 	s := redistest.Shared(t)
 	prefix, queue, proxy := s.Prefix(t), redistest.Queue(t), s.Proxy(t)
 	p := newProducer(t, proxy.Client(t), prefix, func(c *ProducerConfig) { c.MaxCommit, c.RetryTimeout = 1, -1 })
+	if _, err := p.Schedule(t.Context(), queue, Message{}); err != nil { // knows the queue's partitions from here on
+		t.Fatal(err)
+	}
 	proxy.Stall(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

@@ -43,7 +43,8 @@ type Config struct {
 	// Logger is told of each change of state once. Default: discard.
 	Logger *slog.Logger
 	// Notice is called when an owned queue was seen with entries, and when something was drained into any queue. It is called from many
-	// goroutines and must not block. Default: nothing.
+	// goroutines and must not block. Default: nothing. Here and below each partition of a queue counts as a queue of its own, by the
+	// name that lua.PartitionName gives it.
 	Notice func(queue string)
 	// Untidy is called when an owned queue was seen without entries, but with bodies without a member, or dedup windows. As Notice.
 	Untidy func(queue string)

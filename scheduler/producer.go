@@ -30,9 +30,9 @@ const (
 	maxCommit       = 10_000          // bounds what one script call may do (G7)
 	tryTimeout      = 5 * time.Second // of one script call
 	tokenWindow     = time.Minute     // at least; a token must outlive the repeats of its commit
-	registerEvery   = time.Minute     // per queue in use
+	registerEvery   = 5 * time.Second // per queue in use; so old is what is known of its partitions at most
 	registerTimeout = time.Second     // of one try; on a cluster messages wait for it while its server hangs
-	registerRetry   = 10 * time.Second
+	registerRetry   = 2 * time.Second
 	cancelChunk     = 1000            // IDs per script call
 	closeTimeout    = 2 * time.Second // for clearing tokens
 	forgetAfter     = time.Second     // without a commit, the last token of a queue is cleared
@@ -119,7 +119,7 @@ type Producer struct {
 	try     time.Duration // of one script call, with the wait for its durability
 
 	mu     sync.Mutex
-	lines  map[string]*line
+	routes map[string]*route // by queue
 	closed chan struct{}
 	busy   sync.WaitGroup // calls and committers; grows from zero only under mu and before closed
 	forget sync.Once
@@ -135,7 +135,7 @@ func NewProducer(cfg ProducerConfig) (*Producer, error) {
 	return &Producer{
 		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), name: ulid.Make().String(),
 		try: try, window: max(tokenWindow, 2*cfg.RetryTimeout+2*try),
-		lines: map[string]*line{}, closed: make(chan struct{}),
+		routes: map[string]*route{}, closed: make(chan struct{}),
 	}, nil
 }
 
@@ -144,7 +144,13 @@ func NewProducer(cfg ProducerConfig) (*Producer, error) {
 //
 // It blocks until the server has answered, for at most RetryTimeout plus 5s while the server is unavailable; or until ctx ends: then
 // the message may still be stored, which the error says by ErrUncertain. A reply that was lost is asked for again, without storing the
-// message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of scheduled messages.
+// message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of scheduled messages. At
+// first use of a queue its partitions are asked for as well, for a second at most; from then on every 5s, which no call waits for.
+//
+// A queue with partitions is looked through for the IDs that callers chose, where older counts put them, which takes one more
+// round trip. For some seconds after the growth ErrDuplicate is best effort: this producer, or another, may not have heard of it and
+// store an ID where it belonged before while it is scheduled where it belongs now. The same goes for a producer that could not read the
+// registry yet, which uses partition 0, and for calls with the same ID at the same time that know different counts.
 //
 // Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; lua.ErrNotDurable, and then
 // the message is stored and the receipt whole; and what the server says.
@@ -157,21 +163,30 @@ func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Recei
 }
 
 // ScheduleBatch is Schedule for many messages: one result for each, in order, each with its own verdict. Messages with equal due
-// times and no IDs of their own keep their order. The error is set only when none was tried: a queue name that is refused, more than
-// lua.MaxBatch messages, a closed producer, or a context that has ended already. The batch is not atomic; it goes out in calls of at most MaxCommit messages.
+// times and no IDs of their own keep their order within a partition. The error is set only when none was tried: a queue name that is
+// refused, more than lua.MaxBatch messages, a closed producer, or a context that ended before. The batch is not atomic; it goes out in
+// calls of at most MaxCommit messages.
 func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message) ([]Result, error) {
 	if len(ms) > lua.MaxBatch {
 		return nil, wrap("schedule", queue, "", lua.Invalid("batch", fmt.Sprint(len(ms)), "must be at most %d messages", lua.MaxBatch))
 	}
-	l, err := p.enter(ctx, queue)
+	r, err := p.enter(ctx, queue)
 	if err != nil {
 		return nil, wrap("schedule", queue, "", err)
 	}
 	defer p.busy.Done()
+	l, err := r.spread(ctx)
+	if err != nil {
+		return nil, wrap("schedule", queue, "", err)
+	}
+	elsewhere := l.elsewhere(ctx, ms)
 	c := newCall(ctx, len(ms))
 	for i := range ms {
 		id := ms[i].ID
 		item, err := ms[i].item()
+		if err == nil {
+			err = elsewhere[i]
+		}
 		if err == nil {
 			id, err = l.add(waiting{call: c, at: i, item: item, since: time.Now()})
 		}
@@ -186,7 +201,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 }
 
 // enter begins a call; the caller ends it with busy.Done.
-func (p *Producer) enter(ctx context.Context, queue string) (*line, error) {
+func (p *Producer) enter(ctx context.Context, queue string) (*route, error) {
 	if err := lua.CheckQueue(queue); err != nil {
 		return nil, err
 	}
@@ -198,12 +213,12 @@ func (p *Producer) enter(ctx context.Context, queue string) (*line, error) {
 	if !p.beginLocked() {
 		return nil, ErrClosed
 	}
-	l := p.lines[queue]
-	if l == nil {
-		l = newLine(p, queue)
-		p.lines[queue] = l
+	r := p.routes[queue]
+	if r == nil {
+		r = newRoute(p, queue)
+		p.routes[queue] = r
 	}
-	return l, nil
+	return r, nil
 }
 
 // begin makes Close wait for what follows, until busy.Done. False: the producer is closed.
@@ -241,9 +256,11 @@ func (p *Producer) Close() error {
 func (p *Producer) forgetTokens() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	for _, l := range p.lines {
-		if l.done != "" && ctx.Err() == nil {
-			_, _ = lua.Enqueue(ctx, p.cfg.Client, l.keys, lua.Token{Done: l.done}, nil)
+	for _, r := range p.routes {
+		for _, l := range r.lines {
+			if l != nil && l.done != "" && ctx.Err() == nil {
+				_, _ = lua.Enqueue(ctx, p.cfg.Client, l.keys, lua.Token{Done: l.done}, nil)
+			}
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (s *Scheduler) CalmSince() time.Time { return s.members.calm.Since() }
 // CalmSince says so before ServerTime follows it: whoever needs both asks for ServerTime first.
 func (s *Scheduler) ServerTime() time.Time { return s.members.serverTime() }
 
-// Owns says whether the queue is drained by this scheduler.
+// Owns says whether the queue, or the partition of this name, is drained by this scheduler.
 func (s *Scheduler) Owns(queue string) bool { return s.loop(queue) != nil }
 
 // Status is what a Scheduler knows of itself.
@@ -31,7 +31,8 @@ type Status struct {
 	LastHeartbeat time.Time // local; zero = none yet
 	Live          []string  // the schedulers that lived then, this one among them, in order
 	Queues        int       // known
-	Owned         int
+	Partitions    int       // of all of them; a queue has one at least
+	Owned         int       // partitions
 }
 
 // Status does not touch Redis.
@@ -39,7 +40,10 @@ func (s *Scheduler) Status() Status {
 	at := s.members.lastBeat()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Status{Bridge: s.members.id, LastHeartbeat: at, Live: slices.Clone(s.live), Queues: len(s.known), Owned: len(s.owned)}
+	return Status{
+		Bridge: s.members.id, LastHeartbeat: at, Live: slices.Clone(s.live),
+		Queues: len(s.counts), Partitions: len(s.known), Owned: len(s.owned),
+	}
 }
 
 // Healthy says whether the last heartbeat is recent enough for the others to count on this scheduler.
@@ -51,37 +55,57 @@ func (s *Scheduler) loop(queue string) *drainer {
 	return s.owned[queue]
 }
 
-func (s *Scheduler) knownQueues() []string {
+func (s *Scheduler) partitions() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.known
+	return len(s.known)
 }
 
-// learn adds queues to those that are known, and returns the known ones that are not among them.
-func (s *Scheduler) learn(ctx context.Context, queues []string) (others []string) {
+// learn adds queues and partition counts to those that are known, and returns the known queues that are not among the given ones with
+// all of their counts.
+func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (others map[string]lua.Counts) {
 	s.mu.Lock()
-	known := s.known
-	added := subtract(queues, known)
-	if len(added) > 0 {
-		s.known = slices.Compact(slices.Sorted(slices.Values(slices.Concat(known, added))))
+	grown := false
+	for queue, counts := range queues {
+		known := s.counts[queue]
+		s.counts[queue] = known.With(counts...)
+		grown = grown || known == nil || counts.Latest() > known.Latest()
+	}
+	others = map[string]lua.Counts{}
+	var partitions []string
+	for queue, counts := range s.counts {
+		if !slices.Equal(queues[queue], counts) {
+			others[queue] = counts
+		}
+		if grown {
+			partitions = append(partitions, counts.Names(queue)...)
+		}
+	}
+	if grown {
+		slices.Sort(partitions)
+		s.known = partitions
 	}
 	s.mu.Unlock()
-	if len(added) > 0 {
+	if grown {
 		s.assign(ctx)
 	}
-	return subtract(known, queues)
+	return others
 }
 
-// subtract returns those of the names that are not among the others.
-func subtract(names, others []string) []string {
-	among := make(map[string]bool, len(others))
-	for _, name := range others {
-		among[name] = true
+// unheardOf returns which of the found queues, with a number of partitions for each, are not known, or with fewer partitions.
+func (s *Scheduler) unheardOf(found map[string]int) map[string]lua.Counts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unknown := map[string]lua.Counts{}
+	for queue, partitions := range found {
+		if known := s.counts[queue]; known == nil || partitions > known.Latest() {
+			unknown[queue] = known.With(partitions)
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return among[name] })
+	return unknown
 }
 
-// assign starts the loops of queues that are now this scheduler's, and stops those of queues that are not any more. Nothing waits for a
+// assign starts the loops of partitions that are now this scheduler's, and stops those that are not any more. Nothing waits for a
 // loop to end: two that overlap, here or elsewhere, do no harm.
 func (s *Scheduler) assign(ctx context.Context) {
 	s.assigning.Lock()
@@ -107,10 +131,10 @@ func (s *Scheduler) assign(ctx context.Context) {
 		}
 	}
 	s.owned = owned
-	bridges := len(s.live)
+	bridges, queues, partitions := len(s.live), len(s.counts), len(s.known)
 	s.mu.Unlock()
 	if changed {
-		s.cfg.Logger.Info("queues assigned", "owned", len(owned), "bridges", bridges)
+		s.cfg.Logger.Info("queues assigned", "queues", queues, "partitions", partitions, "owned", len(owned), "bridges", bridges)
 		s.cfg.Owned(s.watchOwned())
 	}
 }
@@ -153,7 +177,7 @@ func (s *Scheduler) nextToSurvey() []string {
 }
 
 func (s *Scheduler) surveyInterval() time.Duration {
-	if len(s.knownQueues()) > lua.MaxSurvey {
+	if s.partitions() > lua.MaxSurvey {
 		return s.cfg.SurveyInterval / 2
 	}
 	return s.cfg.SurveyInterval

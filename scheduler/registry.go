@@ -33,8 +33,9 @@ type discoverer struct {
 	cursor uint64
 }
 
-// Step looks at about a thousand keys and returns the queues among them. On a cluster replicas are walked through as well.
-func (d *discoverer) Step(ctx context.Context) ([]string, error) {
+// Step looks at about a thousand keys and returns the queues among them, each with how many partitions it has at least. On a cluster
+// replicas are walked through as well.
+func (d *discoverer) Step(ctx context.Context) (map[string]int, error) {
 	nodes := d.client.Nodes()
 	node, ok := nodes[d.node]
 	if !ok || d.cursor == 0 {
@@ -52,10 +53,10 @@ func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("scheduler: look for queues: %w", lua.Classify("scan", err))
 	}
 	d.cursor = scan.Cursor
-	var found []string
+	found := map[string]int{}
 	for _, key := range scan.Elements {
-		if queue, partition, ok := lua.QueueOf(d.prefix, key); ok && partition == 0 {
-			found = append(found, queue)
+		if queue, partition, ok := lua.QueueOf(d.prefix, key); ok {
+			found[queue] = max(found[queue], partition+1)
 		}
 	}
 	return found, nil

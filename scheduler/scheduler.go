@@ -33,9 +33,10 @@ type Scheduler struct {
 	assigning sync.Mutex // serialises assign and the Owned callback
 
 	mu      sync.Mutex
-	live    []string // sorted
-	known   []string // sorted, replaced as a whole; every queue heard of is kept
-	owned   map[string]*drainer
+	live    []string              // sorted
+	counts  map[string]lua.Counts // every queue heard of is kept, with every partition count
+	known   []string              // the partitions of these, by name; sorted, replaced as a whole
+	owned   map[string]*drainer   // by partition, as trouble
 	trouble map[string]*trouble
 	turn    int // of the survey, among known
 }
@@ -55,7 +56,7 @@ func New(cfg Config) (*Scheduler, error) {
 	s := &Scheduler{
 		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), scan: discoverer{client: cfg.Client, prefix: cfg.Prefix},
 		registry: make(chan struct{}, 1), survey: make(chan struct{}, 1), discover: make(chan struct{}, 1),
-		owned: map[string]*drainer{}, trouble: map[string]*trouble{},
+		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, trouble: map[string]*trouble{},
 	}
 	s.members = newMembership(cfg, s.joined)
 	s.waker = newWaker(cfg, s.woken, s.wakeBroke)
@@ -115,20 +116,24 @@ func (s *Scheduler) drain(ctx context.Context, queue string, limit int) (lua.Dra
 	return drained, wrap("drain", queue, "", err)
 }
 
-// readRegistry learns the registered queues, and registers those that it knows and the server forgot.
+// readRegistry learns the registered queues and their partition counts, and registers those that it knows and the server forgot.
 func (s *Scheduler) readRegistry(ctx context.Context) error {
 	defer wait(ctx, registryPause, nil)
+	return s.syncRegistry(ctx)
+}
+
+func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	registered, err := Queues(call, s.cfg.Client, s.cfg.Prefix)
+	registered, err := lua.ReadRegistry(call, s.cfg.Client, s.globals)
 	if err != nil {
-		return err
+		return fmt.Errorf("scheduler: read the registry: %w", err)
 	}
 	return s.register(ctx, s.learn(ctx, registered))
 }
 
-// Discover looks at the next keys of the server for queues that nobody registered, and registers them. Only the first of the live
-// schedulers does so.
+// Discover looks at the next keys of the server for queues that nobody registered, and partitions beyond the known count, and registers
+// them. Only the first of the live schedulers does so.
 func (s *Scheduler) Discover(ctx context.Context) error {
 	s.mu.Lock()
 	first := len(s.live) > 0 && s.live[0] == s.members.id
@@ -140,19 +145,25 @@ func (s *Scheduler) Discover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	unknown := subtract(found, s.knownQueues())
-	err = s.register(ctx, unknown)
+	unknown := s.unheardOf(found)
+	if len(unknown) > 0 { // to us: a count that is published already needs no other one that covers it
+		err = s.syncRegistry(ctx)
+		unknown = s.unheardOf(found)
+	}
+	if err == nil {
+		err = s.register(ctx, unknown)
+	}
 	s.learn(ctx, unknown)
 	return err
 }
 
-func (s *Scheduler) register(ctx context.Context, queues []string) error {
+func (s *Scheduler) register(ctx context.Context, queues map[string]lua.Counts) error {
 	if len(queues) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := lua.Register(ctx, s.cfg.Client, s.globals, queues)
+	_, err := lua.RegisterCounts(ctx, s.cfg.Client, s.globals, queues)
 	if err != nil {
 		err = fmt.Errorf("scheduler: register %d queues: %w", len(queues), err)
 	}

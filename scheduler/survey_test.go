@@ -133,7 +133,7 @@ func TestDiscoveryWalksInBoundedSteps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range names {
+		for name := range names {
 			found[name] = true
 		}
 	}

@@ -1,0 +1,277 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// parted is a stack whose queue has partitions on all masters of a cluster.
+type parted struct {
+	*stack
+	counts   lua.Counts
+	owners   []*redistest.Server // of 8 partitions
+	registry *redistest.Server   // whose owner it is
+}
+
+// newParted looks for a prefix under which 8 partitions are on all three masters: the registry not where partitions 0 and 1 are, but where
+// partition 3 is.
+func newParted(t *testing.T, c *redistest.ClusterNodes, count int) *parted {
+	t.Helper()
+	p := &parted{}
+	for {
+		p.stack, p.owners = newStack(t, c.Server()), nil
+		owner := func(key string) *redistest.Server { return c.Owner(c.Slot(key)) }
+		different := map[*redistest.Server]bool{}
+		for i := range 8 {
+			p.owners = append(p.owners, owner(p.keysOf(i).Due))
+			different[p.owners[i]] = true
+		}
+		p.registry = owner(lua.NewGlobals(p.prefix).Queues)
+		if len(different) == 3 && p.owners[0] != p.registry && p.owners[1] != p.registry && p.owners[3] == p.registry {
+			break
+		}
+	}
+	p.grow(count)
+	return p
+}
+
+func (p *parted) keysOf(partition int) lua.Keys {
+	return lua.NewKeys(p.prefix, lua.PartitionName(p.queue, partition))
+}
+
+// grow makes the queue have more partitions, each with the group before the count is known.
+func (p *parted) grow(count int) {
+	p.t.Helper()
+	from := p.counts.Latest()
+	if p.counts == nil {
+		from = 0
+	}
+	p.counts = p.counts.With(count)
+	for i := from; i < count; i++ {
+		if err := p.raw("XGROUP", "CREATE", p.keysOf(i).Stream, "g", "0", "MKSTREAM").Error(); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	counts := map[string]lua.Counts{p.queue: p.counts}
+	if _, err := lua.RegisterCounts(context.Background(), p.redis.Client, lua.NewGlobals(p.prefix), counts); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// producer returns a client that knows nothing yet.
+func (p *parted) producer() *bridge.Client {
+	p.t.Helper()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: p.redis, Prefix: p.prefix, Logger: p.log, RetryTimeout: time.Second})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// readers are workers in another language, one for each partition: XREADGROUP and XACK. Each message must be in one of the partitions
+// where a count puts it.
+func (p *parted) readers() {
+	for i := range p.counts.Latest() {
+		p.run("reader", func(ctx context.Context) error {
+			c, stream := p.redis.Blocking, p.keysOf(i).Stream
+			for ctx.Err() == nil {
+				call, cancel := context.WithTimeout(ctx, 5*time.Second)
+				read, err := c.Do(call, c.B().Xreadgroup().Group("g", "reader").Count(100).Block(500).Streams().Key(stream).Id(">").Build()).AsXReadSlices()
+				cancel()
+				if err != nil {
+					continue // nothing to read, or the end
+				}
+				for _, one := range read[stream] {
+					e := lua.ParseEntry(one.ID, one.FieldValues)
+					p.ledger.Delivered("g", e.ID, lua.EntryTime(one.ID).UnixMilli(), e.Due.UnixMilli())
+					if candidates := p.counts.Candidates(e.ID); !slices.Contains(candidates, i) {
+						p.t.Errorf("%s is in partition %d, by the counts it belongs into %v", e.ID, i, candidates)
+					}
+					// Not with the context of the loop: an entry that was read is acknowledged.
+					if n, err := p.redis.Client.Do(context.Background(), c.B().Xack().Key(stream).Group("g").Id(one.ID).Build()).AsInt64(); n != 1 {
+						p.t.Errorf("XACK of %s: %d, %v", e.ID, n, err)
+					}
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// end waits until everything was delivered and freed, and checks that nothing was delivered twice.
+func (p *parted) end() {
+	p.t.Helper()
+	redistest.Eventually(p.t, 40*time.Second, func() (bool, string) {
+		if r := p.ledger.Summary("g"); r.Lost > 0 {
+			return false, r.String()
+		}
+		for i := range p.counts.Latest() {
+			one := *p.stack
+			one.queue = lua.PartitionName(p.queue, i)
+			if ok, left := one.empty("g"); !ok {
+				return false, fmt.Sprint(one.queue, ": ", left)
+			}
+		}
+		return true, ""
+	})
+	if r := p.ledger.Check(p.t, "g"); r.Duplicated > 0 {
+		p.t.Errorf("%d deliveries too many", r.Duplicated)
+	}
+}
+
+// G1 with a queue of 8 partitions on three masters, and two bridges: each message is delivered once, in the partition that its ID says,
+// and all memory returns.
+func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
+	t.Parallel()
+	p := newParted(t, redistest.Cluster(t, 3, 0), 8)
+	p.bridge(quick())
+	p.bridge(quick())
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		n := p.number("ZCARD", p.prefix+":bridges")
+		return n == 2, fmt.Sprint(n, " bridges live")
+	})
+	p.readers()
+	var all sync.WaitGroup
+	for caller := range 4 {
+		all.Go(func() {
+			delay := within(2 * time.Second)
+			for round := range 10 {
+				batch := make([]bridge.NewMessage, 50)
+				for i := range batch {
+					batch[i] = bridge.NewMessage{Payload: []byte("x"), Delay: delay(round*50 + i)}
+					if i%2 == 0 { // the others get IDs of the client's own making
+						batch[i].ID = fmt.Sprintf("m-%d-%d-%d", caller, round, i)
+					}
+				}
+				p.send(batch)
+			}
+		})
+	}
+	all.Wait()
+	p.end()
+}
+
+// A queue grows from 2 to 8 partitions. What was scheduled before is found, refused as a duplicate, moved, cancelled and delivered as before,
+// by a producer that has heard of the growth and by one that has not.
+func TestG1PartitionsGrowOnACluster(t *testing.T) {
+	t.Parallel()
+	p := newParted(t, redistest.Cluster(t, 3, 0), 2)
+	p.bridge(quick())
+	p.bridge(quick())
+	const n = 40
+	ctx, old := t.Context(), p.producer()
+	id := func(kind string, i int) string { return fmt.Sprint(kind, "-", i) }
+	schedule := func(by *bridge.Client, id string, want error, options ...bridge.Option) {
+		t.Helper()
+		r, err := by.Schedule(ctx, p.queue, nil, append(options, bridge.WithID(id))...)
+		if !errors.Is(err, want) || (want == nil) != (err == nil) {
+			t.Errorf("schedule %s: %v, want %v", id, err, want)
+		} else if err == nil {
+			p.ledger.Sent(id, r.Due.UnixMilli())
+		}
+	}
+	for i := range n {
+		schedule(old, id("before", i), nil, bridge.In(time.Hour))
+		schedule(old, id("window", i), nil, bridge.Dedup(time.Hour))
+	}
+	p.grow(8)
+	fresh := p.producer()
+	producers := []*bridge.Client{fresh, old}
+	for i := range n {
+		by := producers[i%2]
+		schedule(fresh, id("before", i), bridge.ErrDuplicate)
+		schedule(fresh, id("window", i), bridge.ErrDuplicate, bridge.Dedup(time.Hour))
+		schedule(fresh, id("after", i), nil, bridge.In(time.Hour))
+		for _, kind := range []string{"before", "after"} {
+			if i%4 < 2 {
+				if err := by.Cancel(ctx, p.queue, id(kind, i)); err != nil {
+					t.Error(err)
+				}
+				p.ledger.NotExpected(id(kind, i))
+				if err := by.Cancel(ctx, p.queue, id(kind, i)); !errors.Is(err, bridge.ErrNotScheduled) {
+					t.Errorf("cancel again: %v", err)
+				}
+			} else {
+				due, err := by.Reschedule(ctx, p.queue, id(kind, i), bridge.In(time.Second))
+				if err != nil {
+					t.Error(err)
+				}
+				p.ledger.Sent(id(kind, i), due.UnixMilli())
+			}
+		}
+	}
+	p.readers()
+	p.end()
+}
+
+// The master of the registry is away: a producer that never read it uses partition 0, and does not say of what it finds nowhere that it is
+// not scheduled. When the registry is back, or when a master of one partition is away, it finds all that it can reach.
+func TestPartitionsWhileAMasterIsAway(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 0, "--appendonly", "yes", "--appendfsync", "always")
+	p := newParted(t, c, 2)
+	p.grow(8)
+	ctx, knows := t.Context(), p.producer()
+	in := func(what string, partition int) string {
+		for i := 0; ; i++ {
+			if id := fmt.Sprint(what, "-", i); p.counts.Of(id) == partition {
+				return id
+			}
+		}
+	}
+	elsewhere, inOld, unknown := in("elsewhere", 1), in("in-old", 3), in("unknown", 3) // 3 of 8 is 1 of 2, and goes down
+	if _, err := knows.Schedule(ctx, p.queue, nil, bridge.WithID(elsewhere), bridge.In(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.raw("ZADD", p.keysOf(1).Due, "9999999999999", inOld).Error(); err != nil { // as a client did that knew two partitions
+		t.Fatal(err)
+	}
+	p.registry.Kill()
+	began := time.Now()
+	fresh := p.producer()
+	_, err := fresh.Schedule(ctx, p.queue, nil, bridge.WithID("zero"), bridge.In(time.Hour))
+	if took := time.Since(began); err != nil || took > 3*time.Second {
+		t.Errorf("with the registry away: %v after %v", err, took)
+	}
+	if err := p.raw("ZSCORE", p.keysOf(0).Due, "zero").Error(); err != nil {
+		t.Errorf("not in partition 0: %v", err)
+	}
+	for who, client := range map[string]*bridge.Client{"knows nothing": fresh, "knows the counts": knows} {
+		for _, id := range []string{unknown, "never heard of"} {
+			if err := client.Cancel(ctx, p.queue, id); !errors.Is(err, bridge.ErrUnavailable) || errors.Is(err, bridge.ErrNotScheduled) {
+				t.Errorf("who %s says of %s: %v", who, id, err)
+			}
+		}
+	}
+	if err := fresh.Cancel(ctx, p.queue, elsewhere); !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("who knows nothing says of another partition: %v", err)
+	}
+	if err := fresh.Cancel(ctx, p.queue, "zero"); err != nil {
+		t.Errorf("what is in partition 0: %v", err)
+	}
+	if due, err := knows.Reschedule(ctx, p.queue, inOld, bridge.In(2*time.Hour)); err != nil {
+		t.Errorf("what is in an older partition: %v, %v", due, err)
+	}
+	if err := knows.Cancel(ctx, p.queue, inOld); err != nil {
+		t.Errorf("what is in an older partition: %v", err)
+	}
+	p.registry.Start()
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		err := fresh.Cancel(ctx, p.queue, elsewhere)
+		return err == nil, fmt.Sprint(err)
+	})
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		err := fresh.Cancel(ctx, p.queue, unknown)
+		return errors.Is(err, bridge.ErrNotScheduled), fmt.Sprint(err)
+	})
+}

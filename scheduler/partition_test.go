@@ -1,0 +1,214 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// grow publishes a partition count, as another process does.
+func grow(t *testing.T, c rueidis.Client, prefix, queue string, count int) {
+	t.Helper()
+	if _, err := lua.RegisterCounts(t.Context(), c, lua.NewGlobals(prefix), map[string]lua.Counts{queue: {count}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// registry waits until the registry says so of a queue.
+func registry(t *testing.T, c rueidis.Client, prefix, queue, counts string) {
+	t.Helper()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		got, err := c.Do(t.Context(), c.B().Hget().Key(lua.NewGlobals(prefix).Queues).Field(queue).Build()).ToString()
+		return got == counts, fmt.Sprintf("%s: the registry has %q, want %s; %v", queue, got, counts, err)
+	})
+}
+
+// idOf returns an ID that goes to a partition.
+func idOf(counts lua.Counts, partition int) string {
+	for i := 0; ; i++ {
+		if id := fmt.Sprint("order-", i); counts.Of(id) == partition {
+			return id
+		}
+	}
+}
+
+// Each partition is a queue of its own to the schedulers: one of them owns it, wakes for it and drains it.
+func TestPartitionsAreSharedAndDrained(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+		bridges := []running{start(t, s, prefix, seldom), start(t, s, prefix, seldom)}
+		p := newProducer(t, c, prefix)
+		if _, err := p.Schedule(t.Context(), queue, Message{ID: "before", Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		const count = 16
+		counts := lua.Counts{1, count}
+		grow(t, c, prefix, queue, count)
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			status := fmt.Sprintf("%+v %+v", bridges[0].Status(), bridges[1].Status())
+			for _, b := range bridges {
+				if st := b.Status(); st.Queues != 1 || st.Partitions != count || len(st.Live) != 2 {
+					return false, status
+				}
+			}
+			for _, name := range counts.Names(queue) {
+				if bridges[0].Owns(name) == bridges[1].Owns(name) {
+					return false, name + " is not owned by one: " + status
+				}
+			}
+			return true, ""
+		})
+		if names, err := Queues(t.Context(), c, prefix); err != nil || fmt.Sprint(names) != fmt.Sprint([]string{queue}) {
+			t.Errorf("queues: %v, %v", names, err)
+		}
+
+		p = newProducer(t, c, prefix) // knows the growth
+		ms := make([]Message, 20*count)
+		for i := range ms {
+			ms[i] = Message{Delay: 50 * time.Millisecond}
+			if i%2 == 0 {
+				ms[i].ID = fmt.Sprint("own-", i)
+			}
+		}
+		results, err := p.ScheduleBatch(t.Context(), queue, ms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[int]int{}
+		for _, r := range results {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			want[counts.Of(r.ID)]++
+		}
+		for partition, n := range want {
+			name := lua.PartitionName(queue, partition)
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+				got := entries(t, c, prefix, name)
+				for _, e := range got {
+					if counts.Of(e.ID) != partition {
+						t.Fatalf("%s is in %s", e.ID, name)
+					}
+				}
+				return len(got) == n, fmt.Sprint(name, " has ", len(got), " of ", n)
+			})
+		}
+	})
+}
+
+// A registry that was lost, or overwritten by someone who knows nothing of partitions, comes back with every count that a scheduler knows.
+func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	b := start(t, s, prefix, func(c *Config) { seldom(c); c.RegistryInterval = 100 * time.Millisecond })
+	for queue, count := range map[string]int{"grown": 4, "plain": 1} {
+		grow(t, c, prefix, queue, count)
+	}
+	grow(t, c, prefix, "grown", 2)
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		st := b.Status()
+		return st.Queues == 2 && st.Partitions == 5, fmt.Sprintf("%+v", st)
+	})
+	registry(t, c, prefix, "grown", "1,2,4")
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		known := b.counts["grown"].String()
+		return known == "1,2,4", known
+	})
+	key := lua.NewGlobals(prefix).Queues
+	for _, command := range [][]string{{"DEL", key}, {"HSET", key, "grown", "1"}, {"HSET", key, "grown", "1,4"}, {"HDEL", key, "plain"}, {"HSET", key, "grown", "8"}} {
+		must(t, c, command...)
+		registry(t, c, prefix, "plain", "1")
+		if command[len(command)-1] == "8" {
+			registry(t, c, prefix, "grown", "1,2,4,8")
+		} else {
+			registry(t, c, prefix, "grown", "1,2,4")
+		}
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		st := b.Status()
+		return st.Partitions == 9 && st.Owned == 9, fmt.Sprintf("%+v", st)
+	})
+}
+
+// A registry that nobody remembers comes back from the schedules: a partition beyond the known count makes a count that covers it.
+func TestPartitionBeyondTheCountIsFound(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t) // an empty server is scanned in a step
+	c, prefix := s.Client(t), s.Prefix(t)
+	for _, name := range []string{"lost/2", "lost/5", "lost", "grown/3", "grown/6", "whole/1", "odd/x", "odd/0", "odd/256"} {
+		must(t, c, "ZADD", lua.NewKeys(prefix, name).Due, "1", "a")
+	}
+	grow(t, c, prefix, "grown", 4)
+	grow(t, c, prefix, "whole", 8)
+	b := start(t, s, prefix, func(c *Config) { seldom(c); c.DiscoverInterval = 100 * time.Millisecond })
+	registry(t, c, prefix, "lost", "1,6")
+	registry(t, c, prefix, "grown", "1,4,7")
+	for _, name := range []string{"lost/2", "lost/5", "lost", "grown/3", "grown/6", "whole/1"} {
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(entries(t, c, prefix, name)) == 1, name + " is not drained" })
+	}
+	registry(t, c, prefix, "whole", "1,8")
+	if st := b.Status(); st.Queues != 3 || st.Partitions != 6+7+8 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// A count that was published a moment ago, and that a scheduler has not heard of, is not covered by another one.
+func TestDiscoveryAsksBeforeItMakesACount(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.live = []string{b.members.id}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer b.loops.Wait()
+	defer cancel()
+	grow(t, c, prefix, "fresh", 16)
+	must(t, c, "ZADD", lua.NewKeys(prefix, "fresh/3").Due, "1", "a")
+	if err := b.Discover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	registry(t, c, prefix, "fresh", "1,16")
+	if st := b.Status(); st.Partitions != 16 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// However many partitions a queue has, one that is overdue is drained by any scheduler, in the turns of the survey.
+func TestOverduePartitionIsDrainedByAnyone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	grow(t, c, prefix, "wide", lua.MaxPartitions)
+	grow(t, c, prefix, "other", 2)
+	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix, Overdue: time.Millisecond}) // it owns nothing: it does not run
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.readRegistry(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	late := lua.PartitionName("wide", lua.MaxPartitions-1)
+	must(t, c, "ZADD", lua.NewKeys(prefix, late).Due, "1", "a")
+	for range 2 { // 258 partitions
+		if err := b.Survey(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(entries(t, c, prefix, late)); n != 1 {
+		t.Errorf("%d entries in %s", n, late)
+	}
+}
