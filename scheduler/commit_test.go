@@ -82,15 +82,58 @@ func TestCommitsAreBounded(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			l.running = true
+			l.running = 1
 			var got []int
-			for batch := l.take(); batch != nil; batch = l.take() {
+			for batch := l.take(&committer{}, 0); batch != nil; batch = l.take(&committer{}, len(batch)) {
 				got = append(got, len(batch))
 			}
-			if !slices.Equal(got, c.want) || l.running || len(l.slots) != 0 {
-				t.Errorf("commits of %v, want %v; running %v, %d slots taken", got, c.want, l.running, len(l.slots))
+			if !slices.Equal(got, c.want) || l.running != 0 || l.inFlight != 0 {
+				t.Errorf("commits of %v, want %v; %d running, %d messages in flight", got, c.want, l.running, l.inFlight)
 			}
 		})
+	}
+}
+
+// A second commit goes out beside the first when it is worth it, a third does not, and a batch that is on its way is not overtaken by its
+// own end.
+func TestCommitsInFlight(t *testing.T) {
+	t.Parallel()
+	cfg := ProducerConfig{}.withDefaults()
+	l := newLine(&Producer{cfg: cfg}, "q")
+	add := func(c *call, n int) {
+		t.Helper()
+		for i := range n {
+			if _, err := l.add(waiting{call: c, item: lua.Item{ID: fmt.Sprint(len(l.waiting), "-", i)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	one := func() *call { return newCall(t.Context(), 1) }
+	expect := func(what string, worth bool) {
+		t.Helper()
+		if l.worth() != worth {
+			t.Errorf("%s: worth a commit is %t, with %d waiting and %d in flight", what, !worth, len(l.waiting), l.inFlight)
+		}
+	}
+	expect("nothing waits", false)
+	add(one(), 1)
+	expect("one waits and nothing is on its way", true)
+	l.running = 2
+	l.take(&committer{}, 0)
+	add(one(), worthACommit-1)
+	expect("few wait", false)
+	add(one(), 1)
+	expect("many wait", true)
+	batch := one()
+	add(batch, cfg.MaxCommit)
+	l.take(&committer{}, 0)
+	expect("the rest of a batch waits behind its beginning", false)
+	l.take(&committer{}, 1)
+	if l.inFlight != cfg.MaxCommit || len(l.waiting) != worthACommit {
+		t.Errorf("%d in flight, %d waiting", l.inFlight, len(l.waiting))
+	}
+	if n := len(newLine(&Producer{cfg: cfg}, "q").idle); n != maxInFlight {
+		t.Errorf("%d commits at once", n)
 	}
 }
 
@@ -199,7 +242,7 @@ func TestCallersContextEndsAlone(t *testing.T) {
 		l := p.routes[queue].line(0)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return !l.running, "the committer has not ended"
+		return l.running == 0, "the committer has not ended"
 	}
 	redistest.Eventually(t, 5*time.Second, idle)
 	proxy.Stall(true)
@@ -217,7 +260,7 @@ func TestCallersContextEndsAlone(t *testing.T) {
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			return l.running && len(l.waiting) == n, fmt.Sprint(len(l.waiting), " wait")
+			return l.running > 0 && len(l.waiting) == n, fmt.Sprint(len(l.waiting), " wait")
 		})
 	}
 	gone, leave := context.WithCancel(t.Context())

@@ -258,8 +258,8 @@ func (p *Producer) forgetTokens() {
 	defer cancel()
 	for _, r := range p.routes {
 		for _, l := range r.lines {
-			if l != nil && l.done != "" && ctx.Err() == nil {
-				_, _ = lua.Enqueue(ctx, p.cfg.Client, l.keys, lua.Token{Done: l.done}, nil)
+			if l != nil {
+				l.clear(ctx, l.idle)
 			}
 		}
 	}

@@ -150,7 +150,7 @@ func (r *route) sync(ctx context.Context) (lua.Counts, error) {
 
 // register sees to it that the bridges know the queue, and the producer its partitions. It waits only after a failure of the line.
 func (l *line) register(ctx context.Context) {
-	if l.stranger {
+	if l.stranger.Load() {
 		_ = l.route.ask(ctx)
 	} else {
 		l.route.refresh()
