@@ -1,0 +1,99 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+// Config says where a scenario works and what all scenarios have in common. Redis, Prefix and Queue are required.
+type Config struct {
+	// Redis is used for floor and product alike.
+	Redis  *bridge.Redis
+	Prefix string
+	// Queue must hold nothing, and nobody else may use it. No bridge of anybody else may serve the prefix.
+	Queue string
+
+	// Messages is how many one round takes, of the floor and of the product. Default: by scenario.
+	Messages int
+	// Payload is the size of each message in bytes. Default 256; negative = empty.
+	Payload int
+	// Backlog is how many messages stay scheduled for the day after tomorrow meanwhile. Default 0.
+	Backlog int
+	// Rounds is how often floor and product take turns. Default 5.
+	Rounds int
+	// Concurrency is how many messages a worker holds. Default 1,000.
+	Concurrency int
+
+	// Progress, when set, is told what is going on: a step, and how much of it is done. It is called from several goroutines.
+	Progress func(step string, done, of int)
+}
+
+// Limits of Config.
+const (
+	MaxMessages = 20_000_000
+	MaxRounds   = 1000
+	MaxCallers  = 10_000
+	MaxQueues   = 100_000
+	MaxBridges  = 64
+)
+
+func (c Config) withDefaults(messages int) Config {
+	for field, value := range map[*int]int{&c.Messages: messages, &c.Payload: 256, &c.Rounds: 5, &c.Concurrency: 1000} {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	c.Payload = max(0, c.Payload)
+	if c.Progress == nil {
+		c.Progress = func(string, int, int) {}
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	if c.Redis == nil {
+		return errors.New("bench: Redis is required")
+	}
+	return errors.Join(lua.CheckPrefix(c.Prefix), lua.CheckQueue(c.Queue),
+		within("messages", c.Messages, 1, MaxMessages), within("payload", c.Payload, 0, lua.MaxPayloadBytes),
+		within("backlog", c.Backlog, 0, MaxMessages), within("rounds", c.Rounds, 1, MaxRounds),
+		within("concurrency", c.Concurrency, 1, MaxCallers))
+}
+
+func within(field string, n, low, high int) error {
+	if n < low || n > high {
+		return lua.Invalid(field, strconv.Itoa(n), "must be between %d and %d", low, high)
+	}
+	return nil
+}
+
+// step is one side of one round, under a context that can end it.
+type step func(ctx context.Context) (float64, error)
+
+// turns lets floor and product take turns.
+func (c Config) turns(ctx context.Context, s *series, floor, product step) error {
+	for round := range c.Rounds {
+		low, err := c.one(ctx, s, "floor", round, floor)
+		if err != nil {
+			return err
+		}
+		high, err := c.one(ctx, s, "product", round, product)
+		if err != nil {
+			return err
+		}
+		s.pair(high, low)
+	}
+	return nil
+}
+
+func (c Config) one(ctx context.Context, s *series, side string, round int, do step) (float64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	c.Progress(s.figure.Name+" "+side, round, c.Rounds)
+	return do(ctx)
+}
