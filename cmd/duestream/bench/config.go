@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/lua"
@@ -23,7 +24,7 @@ type Config struct {
 	Payload int
 	// Backlog is how many messages stay scheduled for the day after tomorrow meanwhile. Default 0.
 	Backlog int
-	// Rounds is how often floor and product take turns. Default 5.
+	// Rounds is how often floor and product take turns, or the measurement is made. Default 5, where the scenario does not say otherwise.
 	Rounds int
 	// Concurrency is how many messages a worker holds. Default 1,000.
 	Concurrency int
@@ -41,17 +42,22 @@ const (
 	MaxBridges  = 64
 )
 
-func (c Config) withDefaults(messages int) Config {
-	for field, value := range map[*int]int{&c.Messages: messages, &c.Payload: 256, &c.Rounds: 5, &c.Concurrency: 1000} {
-		if *field == 0 {
-			*field = value
-		}
-	}
+func (c Config) withDefaults(messages, rounds int) Config {
+	preset(map[*int]int{&c.Messages: messages, &c.Payload: 256, &c.Rounds: rounds, &c.Concurrency: 1000})
 	c.Payload = max(0, c.Payload)
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
 	}
 	return c
+}
+
+// preset gives those fields their defaults that are zero.
+func preset[T int | time.Duration](fields map[*T]T) {
+	for field, value := range fields {
+		if *field == 0 {
+			*field = value
+		}
+	}
 }
 
 func (c Config) validate() error {

@@ -20,7 +20,7 @@ type DeliverConfig struct{ Config }
 // messages each, on as many messages: 1/(1/drain + 1/read), which is what a server that does one thing at a time can do at best in calls
 // of that size. Freeing the entries is in the figure and not in the floor.
 func Deliver(ctx context.Context, cfg DeliverConfig) (Result, error) {
-	cfg.Config = cfg.Config.withDefaults(200_000)
+	cfg.Config = cfg.Config.withDefaults(200_000, 5)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		through := higher("deliver", "msg/s")
 		drain, read := higher("drain_script_alone", "msg/s"), higher("xreadgroup_xack_alone", "msg/s")
@@ -34,7 +34,7 @@ func Deliver(ctx context.Context, cfg DeliverConfig) (Result, error) {
 	})
 }
 
-// ready fills the queue with messages that are due, and held. The group is there.
+// due fills the queue with messages that are due, and held. The group is there.
 func (r *rig) due(ctx context.Context, what string) error {
 	if err := r.group(ctx, group); err != nil {
 		return err

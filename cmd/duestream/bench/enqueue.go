@@ -23,12 +23,8 @@ type EnqueueConfig struct {
 }
 
 func (c EnqueueConfig) withDefaults() EnqueueConfig {
-	c.Config = c.Config.withDefaults(100_000)
-	for field, value := range map[*int]int{&c.Callers: 256, &c.Batch: 100, &c.Calls: 2000} {
-		if *field == 0 {
-			*field = value
-		}
-	}
+	c.Config = c.Config.withDefaults(100_000, 5)
+	preset(map[*int]int{&c.Callers: 256, &c.Batch: 100, &c.Calls: 2000})
 	return c
 }
 

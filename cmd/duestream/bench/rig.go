@@ -36,19 +36,22 @@ func on(ctx context.Context, cfg Config, scenario func(context.Context, *rig) (R
 	if err := cfg.validate(); err != nil {
 		return Result{}, err
 	}
-	client, err := bridge.NewClient(bridge.ClientConfig{Redis: cfg.Redis, Prefix: cfg.Prefix})
-	if err != nil {
+	r := &rig{Config: cfg, c: cfg.Redis.Client, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), payload: make([]byte, cfg.Payload)}
+	if r.client, err = r.newClient(); err != nil {
 		return Result{}, err
 	}
-	r := &rig{Config: cfg, c: cfg.Redis.Client, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), client: client, payload: make([]byte, cfg.Payload)}
 	defer func() {
-		_ = client.Close() // before the clean-up: it may write until then
+		_ = r.client.Close() // before the clean-up: it may write until then
 		err = errors.Join(err, Remove(context.WithoutCancel(ctx), cfg.Redis, cfg.Prefix, cfg.Queue))
 	}()
 	if err := r.backlog(ctx); err != nil {
 		return Result{}, err
 	}
 	return scenario(ctx, r)
+}
+
+func (r *rig) newClient() (*bridge.Client, error) {
+	return bridge.NewClient(bridge.ClientConfig{Redis: r.Redis, Prefix: r.Prefix})
 }
 
 // backlog schedules what stays scheduled throughout.
