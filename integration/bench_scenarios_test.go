@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -17,22 +18,23 @@ import (
 //
 //	go test ./integration -run '^$' -bench 'Deliver|Enqueue' -benchtime 1x -timeout 30m -v
 
-// measure runs a scenario on a server of this benchmark's own, and reports its figures: each by its name and unit, its floor behind
-// _floor_, their ratio as _x_floor.
-func measure[C any](b *testing.B, scenario func(context.Context, C) (bench.Result, error), configure func(bench.Config) C, server ...string) {
+// measure runs a scenario on a server and reports its figures: each by its name and unit, its floor with _floor_ in between, their
+// ratio as _x_floor.
+func measure[C any](b *testing.B, server *redistest.Server, scenario func(context.Context, C) (bench.Result, error), configure func(bench.Config) C) {
 	b.Helper()
-	s := newStack(b, redistest.Own(b, server...))
-	b.Log(s.server.Name(), server)
+	s := newStack(b, server)
+	b.Log(server.Name())
 	for b.Loop() {
 		result, err := scenario(b.Context(), configure(bench.Config{Redis: s.redis, Prefix: s.prefix, Queue: s.queue}))
 		if err != nil {
 			b.Fatal(err)
 		}
 		for _, f := range result.Figures {
-			b.ReportMetric(f.Value.Median, f.Name+"_"+f.Unit)
+			unit := strings.ReplaceAll(f.Unit, " ", "_")
+			b.ReportMetric(f.Value.Median, f.Name+"_"+unit)
 			line := fmt.Sprintf("%s: %.4g %s (%.4g to %.4g)", f.Name, f.Value.Median, f.Unit, f.Value.Min, f.Value.Max)
 			if f.Floor != nil {
-				b.ReportMetric(f.Floor.Median, f.Name+"_floor_"+f.Unit)
+				b.ReportMetric(f.Floor.Median, f.Name+"_floor_"+unit)
 				b.ReportMetric(f.Ratio.Median, f.Name+"_x_floor")
 				line += fmt.Sprintf(", floor %.4g (%.4g to %.4g), ratio %.3f (%.3f to %.3f)",
 					f.Floor.Median, f.Floor.Min, f.Floor.Max, f.Ratio.Median, f.Ratio.Min, f.Ratio.Max)
@@ -61,16 +63,16 @@ func deliverBehind(backlog int) func(bench.Config) bench.DeliverConfig {
 }
 
 // BenchmarkEnqueue measures how fast messages are taken: one caller, 256 callers, batches of 100.
-func BenchmarkEnqueue(b *testing.B) { measure(b, bench.Enqueue, enqueueBehind(0)) }
+func BenchmarkEnqueue(b *testing.B) { measure(b, redistest.Own(b), bench.Enqueue, enqueueBehind(0)) }
 
 // BenchmarkDeliver measures how fast 200,000 messages that are due come through: one bridge, one worker.
-func BenchmarkDeliver(b *testing.B) { measure(b, bench.Deliver, deliverBehind(0)) }
+func BenchmarkDeliver(b *testing.B) { measure(b, redistest.Own(b), bench.Deliver, deliverBehind(0)) }
 
 // BenchmarkBacklog measures both again behind a million messages that are scheduled for later.
 func BenchmarkBacklog(b *testing.B) {
 	const backlog = 1_000_000
-	b.Run("enqueue", func(b *testing.B) { measure(b, bench.Enqueue, enqueueBehind(backlog)) })
-	b.Run("deliver", func(b *testing.B) { measure(b, bench.Deliver, deliverBehind(backlog)) })
+	b.Run("enqueue", func(b *testing.B) { measure(b, redistest.Own(b), bench.Enqueue, enqueueBehind(backlog)) })
+	b.Run("deliver", func(b *testing.B) { measure(b, redistest.Own(b), bench.Deliver, deliverBehind(backlog)) })
 }
 
 // BenchmarkLateness measures how late messages are when 1,000 and when 20,000 become due each second, for 15 seconds, with the
@@ -78,40 +80,39 @@ func BenchmarkBacklog(b *testing.B) {
 func BenchmarkLateness(b *testing.B) {
 	for _, rate := range []int{1000, 20_000} {
 		b.Run(fmt.Sprintf("rate=%d", rate), func(b *testing.B) {
-			measure(b, bench.Lateness, func(c bench.Config) bench.LatenessConfig { return bench.LatenessConfig{Config: c, Rate: rate} },
-				"--appendonly", "yes")
+			measure(b, redistest.Own(b, "--appendonly", "yes"), bench.Lateness, func(c bench.Config) bench.LatenessConfig {
+				return bench.LatenessConfig{Config: c, Rate: rate}
+			})
 		})
 	}
 }
 
 // BenchmarkBurst measures when the last of 25,000 messages is delivered that are due in the same millisecond.
 func BenchmarkBurst(b *testing.B) {
-	measure(b, bench.Burst, func(c bench.Config) bench.BurstConfig { return bench.BurstConfig{Config: c} })
+	measure(b, redistest.Own(b), bench.Burst, func(c bench.Config) bench.BurstConfig { return bench.BurstConfig{Config: c} })
 }
 
 // BenchmarkIdle measures what four bridges cost that serve a thousand empty queues.
 func BenchmarkIdle(b *testing.B) {
-	measure(b, bench.Idle, func(c bench.Config) bench.IdleConfig {
-		var addr string
-		for addr = range c.Redis.Client.Nodes() {
-		}
+	server := redistest.Own(b)
+	measure(b, server, bench.Idle, func(c bench.Config) bench.IdleConfig {
 		return bench.IdleConfig{Config: c, Dial: func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error) {
-			return bridge.Dial(ctx, "redis://"+addr, with...)
+			return bridge.Dial(ctx, server.URL(), with...)
 		}}
 	})
 }
 
 // BenchmarkRetry measures how fast 200,000 messages fail five times each and are dead-lettered.
 func BenchmarkRetry(b *testing.B) {
-	measure(b, bench.Retry, func(c bench.Config) bench.RetryConfig { return bench.RetryConfig{Config: c} })
+	measure(b, redistest.Own(b), bench.Retry, func(c bench.Config) bench.RetryConfig { return bench.RetryConfig{Config: c} })
 }
 
 // BenchmarkHeld measures what one held entry costs while a million messages pass through two groups.
 func BenchmarkHeld(b *testing.B) {
-	measure(b, bench.Held, func(c bench.Config) bench.HeldConfig { return bench.HeldConfig{Config: c} })
+	measure(b, redistest.Own(b), bench.Held, func(c bench.Config) bench.HeldConfig { return bench.HeldConfig{Config: c} })
 }
 
 // BenchmarkMemory measures what a message costs the server in each of its states.
 func BenchmarkMemory(b *testing.B) {
-	measure(b, bench.Memory, func(c bench.Config) bench.MemoryConfig { return bench.MemoryConfig{Config: c} })
+	measure(b, redistest.Own(b), bench.Memory, func(c bench.Config) bench.MemoryConfig { return bench.MemoryConfig{Config: c} })
 }

@@ -1,6 +1,7 @@
 // Command duestream serves and operates a Redis Streams bridge for delayed messages: see `duestream --help`.
 //
-// Only this package reads the environment, flags and signals, writes to standard output, or exits. Of our packages it uses bridge.
+// Only this package reads the environment, flags and signals, writes to standard output, or exits. Of our packages it uses bridge, and bench,
+// which is part of this command.
 //
 // Invariants:
 //   - exit codes keep their meaning and are documented (TestExitCodesAreDocumented);

@@ -33,14 +33,35 @@ type Config struct {
 	Progress func(step string, done, of int)
 }
 
-// Limits of Config.
+// limits of what is configured, by name.
+var limits = map[string][2]int{
+	"messages": {1, 20_000_000}, "payload": {0, lua.MaxPayloadBytes}, "backlog": {0, 20_000_000}, "rounds": {1, 1000},
+	"concurrency": {1, 10_000}, "callers": {1, 10_000}, "batch": {1, lua.MaxBatch}, "calls": {1, 20_000_000},
+	"rate": {1, 1_000_000}, "queues": {1, 100_000}, "bridges": {1, 64}, "attempts": {1, 1000}, "flight": {chunk, 20_000_000},
+}
+
+// Limits of the duration of a round.
 const (
-	MaxMessages = 20_000_000
-	MaxRounds   = 1000
-	MaxCallers  = 10_000
-	MaxQueues   = 100_000
-	MaxBridges  = 64
+	MinDuration = 100 * time.Millisecond
+	MaxDuration = time.Hour
 )
+
+// Check refuses a number that is outside the limits of the setting it is meant for, as the scenarios do. The error is a
+// *lua.InvalidError with that name.
+func Check(setting string, n int) error {
+	if l := limits[setting]; n < l[0] || n > l[1] {
+		return lua.Invalid(setting, strconv.Itoa(n), "must be between %d and %d", l[0], l[1])
+	}
+	return nil
+}
+
+// CheckDuration refuses durations of a round that are not 100ms to 1h.
+func CheckDuration(d time.Duration) error {
+	if d < MinDuration || d > MaxDuration {
+		return lua.Invalid("duration", d.String(), "must be between %s and %s", MinDuration, MaxDuration)
+	}
+	return nil
+}
 
 func (c Config) withDefaults(messages, rounds int) Config {
 	preset(map[*int]int{&c.Messages: messages, &c.Payload: 256, &c.Rounds: rounds, &c.Concurrency: 1000})
@@ -64,17 +85,8 @@ func (c Config) validate() error {
 	if c.Redis == nil {
 		return errors.New("bench: Redis is required")
 	}
-	return errors.Join(lua.CheckPrefix(c.Prefix), lua.CheckQueue(c.Queue),
-		within("messages", c.Messages, 1, MaxMessages), within("payload", c.Payload, 0, lua.MaxPayloadBytes),
-		within("backlog", c.Backlog, 0, MaxMessages), within("rounds", c.Rounds, 1, MaxRounds),
-		within("concurrency", c.Concurrency, 1, MaxCallers))
-}
-
-func within(field string, n, low, high int) error {
-	if n < low || n > high {
-		return lua.Invalid(field, strconv.Itoa(n), "must be between %d and %d", low, high)
-	}
-	return nil
+	return errors.Join(lua.CheckPrefix(c.Prefix), lua.CheckQueue(c.Queue), Check("messages", c.Messages), Check("payload", c.Payload),
+		Check("backlog", c.Backlog), Check("rounds", c.Rounds), Check("concurrency", c.Concurrency))
 }
 
 // step is one side of one round, under a context that can end it.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -33,13 +34,7 @@ func (c EnqueueConfig) withDefaults() EnqueueConfig {
 // are the enqueue script itself, called by hand.
 func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 	cfg = cfg.withDefaults()
-	if err := within("callers", cfg.Callers, 1, MaxCallers); err != nil {
-		return Result{}, err
-	}
-	if err := within("batch", cfg.Batch, 1, lua.MaxBatch); err != nil {
-		return Result{}, err
-	}
-	if err := within("calls", cfg.Calls, 1, MaxMessages); err != nil {
+	if err := errors.Join(Check("callers", cfg.Callers), Check("batch", cfg.Batch), Check("calls", cfg.Calls)); err != nil {
 		return Result{}, err
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {

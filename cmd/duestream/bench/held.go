@@ -20,7 +20,7 @@ type HeldConfig struct {
 func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Flight: 20_000})
 	cfg.Config = cfg.Config.withDefaults(1_000_000, 1)
-	if err := within("flight", cfg.Flight, chunk, MaxMessages); err != nil {
+	if err := Check("flight", cfg.Flight); err != nil {
 		return Result{}, err
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {

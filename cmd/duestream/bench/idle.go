@@ -30,7 +30,7 @@ func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Queues: 1000, &cfg.Bridges: 4})
 	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
 	cfg.Config = cfg.Config.withDefaults(1, 1)
-	err := errors.Join(within("queues", cfg.Queues, 1, MaxQueues), within("bridges", cfg.Bridges, 1, MaxBridges), checkDuration(cfg.Duration))
+	err := errors.Join(Check("queues", cfg.Queues), Check("bridges", cfg.Bridges), CheckDuration(cfg.Duration))
 	if cfg.Dial == nil {
 		err = errors.Join(err, errors.New("bench: idle: Dial is required"))
 	}

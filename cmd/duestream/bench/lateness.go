@@ -20,16 +20,13 @@ type LatenessConfig struct {
 	Duration time.Duration // of one round; default 15s
 }
 
-// MaxDuration is how long one round of Lateness, or the look of Idle, may take.
-const MaxDuration = time.Hour
-
 // Lateness measures how late messages are delivered that become due at a steady rate: from the due time to the start of the handler.
 // They are scheduled beforehand, each for a millisecond of its own as far as the rate allows. One bridge, one worker. A rate above what
 // the server can deliver gives a queue that grows: the maximum is near the duration then.
 func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Rate: 20_000})
 	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
-	if err := errors.Join(within("rate", cfg.Rate, 1, 1_000_000), checkDuration(cfg.Duration)); err != nil {
+	if err := errors.Join(Check("rate", cfg.Rate), CheckDuration(cfg.Duration)); err != nil {
 		return Result{}, err
 	}
 	cfg.Messages = max(1, int(float64(cfg.Rate)*cfg.Duration.Seconds()))
@@ -48,13 +45,6 @@ func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 		})
 		return noted(result("lateness", p50, p99, most), note), err
 	})
-}
-
-func checkDuration(d time.Duration) error {
-	if d < 100*time.Millisecond || d > MaxDuration {
-		return lua.Invalid("duration", d.String(), "must be between 100ms and %s", MaxDuration)
-	}
-	return nil
 }
 
 func noted(r Result, note string) Result {

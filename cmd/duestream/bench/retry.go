@@ -29,7 +29,7 @@ var errBench = errors.New("bench: a handler that always fails")
 func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Attempts: 5})
 	cfg.Config = cfg.Config.withDefaults(200_000, 3)
-	if err := within("attempts", cfg.Attempts, 1, lua.MaxAttemptsLimit); err != nil {
+	if err := Check("attempts", cfg.Attempts); err != nil {
 		return Result{}, err
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
