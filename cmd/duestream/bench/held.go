@@ -12,7 +12,8 @@ import (
 // HeldConfig configures Held. Messages is 1,000,000 by default, Rounds 1.
 type HeldConfig struct {
 	Config
-	Flight int // messages on their way at the same time; default 20,000
+	Flight int           // messages on their way at the same time; default 20,000
+	Rest   time.Duration // as for Memory
 }
 
 // Held measures what one entry costs that a worker holds, and goes on extending, while other messages pass through the queue with two
@@ -20,6 +21,7 @@ type HeldConfig struct {
 func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Flight: 20_000})
 	cfg.Config = cfg.Config.withDefaults(1_000_000, 1)
+	preset(map[*time.Duration]time.Duration{&cfg.Rest: DefaultRest})
 	if err := Check("flight", cfg.Flight); err != nil {
 		return Result{}, err
 	}
@@ -27,11 +29,11 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 		most, final, more := lower("held_memory_max", "MiB"), lower("held_memory_final", "MiB"), lower("held_memory_final_difference", "KiB")
 		for round := range r.Rounds {
 			r.Progress("held round", round, r.Rounds)
-			floorMost, floorFinal, err := r.pass(ctx, cfg.Flight, false)
+			floorMost, floorFinal, err := r.pass(ctx, cfg, false)
 			if err != nil {
 				return Result{}, err
 			}
-			heldMost, heldFinal, err := r.pass(ctx, cfg.Flight, true)
+			heldMost, heldFinal, err := r.pass(ctx, cfg, true)
 			if err != nil {
 				return Result{}, err
 			}
@@ -44,8 +46,12 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 }
 
 // pass lets the messages through, with or without an entry that is held, and returns the memory above that of the empty queue.
-func (r *rig) pass(ctx context.Context, flight int, hold bool) (most, final float64, err error) {
+func (r *rig) pass(ctx context.Context, cfg HeldConfig, hold bool) (most, final float64, err error) {
 	if err := r.clear(ctx); err != nil {
+		return 0, 0, err
+	}
+	empty, err := r.rested(ctx, cfg.Rest)
+	if err != nil {
 		return 0, 0, err
 	}
 	groups := []string{group, group + "-2"}
@@ -81,12 +87,8 @@ func (r *rig) pass(ctx context.Context, flight int, hold bool) (most, final floa
 		}
 		parts = append(parts, w)
 	}
-	empty, err := r.used(ctx)
-	if err != nil {
-		return 0, 0, err
-	}
 	watched := r.watch(ctx)
-	err = r.feed(ctx, flight, handled)
+	err = r.feed(ctx, cfg.Flight, handled)
 	most, failed := watched()
 	if err := errors.Join(err, failed); err != nil {
 		return 0, 0, err
@@ -99,13 +101,10 @@ func (r *rig) pass(ctx context.Context, flight int, hold bool) (most, final floa
 		n, err := r.number(ctx, r.c.B().Xlen().Key(r.keys.Stream).Build())
 		return n <= left+100, err // the guarantee: within one stream node
 	})
-	if err == nil {
-		err = pause(ctx, 2*time.Second) // trims that are due come through
-	}
 	if err != nil {
 		return 0, 0, err
 	}
-	final, err = r.used(ctx)
+	final, err = r.rested(ctx, cfg.Rest)
 	return most - empty, final - empty, err
 }
 

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -11,12 +12,19 @@ import (
 )
 
 // MemoryConfig configures Memory. Messages is 200,000 by default, Rounds 1.
-type MemoryConfig struct{ Config }
+type MemoryConfig struct {
+	Config
+	Rest time.Duration // how long memory must stay the same before that of an empty server counts; default 6s
+}
+
+// DefaultRest is longer than a server takes to shrink the buffers of clients that are quiet.
+const DefaultRest = 6 * time.Second
 
 // Memory measures what a message costs the server in each state: scheduled, ready, pending for one group and for a second, and what is
 // left when both have acknowledged everything. It is used_memory without the buffers of clients, which come and go; no bridge runs.
 func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(200_000, 1)
+	preset(map[*time.Duration]time.Duration{&cfg.Rest: DefaultRest})
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		m := &memory{
 			rig: r, scheduled: lower("memory_scheduled", "bytes/msg"), ready: lower("memory_ready", "bytes/msg"),
@@ -24,13 +32,13 @@ func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
 		}
 		n := r.Messages
 		r.Messages = min(n, chunk) // once through, so that the server has all scripts and buffers that it will have
-		if err := m.round(ctx, false); err != nil {
+		if err := m.round(ctx, 0); err != nil {
 			return Result{}, err
 		}
 		r.Messages = n
 		for round := range r.Rounds {
 			r.Progress("memory round", round, r.Rounds)
-			if err := m.round(ctx, true); err != nil {
+			if err := m.round(ctx, cfg.Rest); err != nil {
 				return Result{}, err
 			}
 		}
@@ -43,11 +51,12 @@ type memory struct {
 	scheduled, ready, pending, left *series
 }
 
-func (m *memory) round(ctx context.Context, counts bool) error {
+// round takes the messages through all states. A rest of zero is for a round that does not count.
+func (m *memory) round(ctx context.Context, rest time.Duration) error {
 	if err := m.clear(ctx); err != nil {
 		return err
 	}
-	empty, err := m.used(ctx)
+	empty, err := m.rested(ctx, rest)
 	if err != nil {
 		return err
 	}
@@ -103,8 +112,8 @@ func (m *memory) round(ctx context.Context, counts bool) error {
 			return err
 		}
 	}
-	left, err := m.used(ctx)
-	if err != nil || !counts {
+	left, err := m.rested(ctx, rest)
+	if err != nil || rest == 0 {
 		return err
 	}
 	m.scheduled.add(scheduled)
@@ -127,6 +136,25 @@ func (r *rig) used(ctx context.Context) (float64, error) {
 		err = errors.New("bench: memory: the server does not tell used_memory by INFO")
 	}
 	return values["used_memory"] - values["mem_clients_normal"], err
+}
+
+const restSlack = 4 << 10 // bytes: what a request more or less makes
+
+// rested is used, once it has not changed for so long: the server counts the buffers of clients now and then only. One that never
+// rests is taken as it is in the end.
+func (r *rig) rested(ctx context.Context, rest time.Duration) (float64, error) {
+	last, err := r.used(ctx)
+	for since, begin := time.Now(), time.Now(); err == nil && time.Since(since) < rest && time.Since(begin) < 4*rest; {
+		r.Progress("waiting for the server to rest", int(time.Since(begin).Seconds()), 0)
+		if err = pause(ctx, rest/20); err != nil {
+			break
+		}
+		var now float64
+		if now, err = r.used(ctx); math.Abs(now-last) > restSlack {
+			last, since = now, time.Now()
+		}
+	}
+	return last, err
 }
 
 // ackAll acknowledges what a group holds, and frees what no other needs.
