@@ -27,6 +27,7 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		most, final, more := lower("held_memory_max", "MiB"), lower("held_memory_final", "MiB"), lower("held_memory_final_difference", "KiB")
+		slow := r.slowLog(ctx)
 		for round := range r.Rounds {
 			r.Progress("held round", round, r.Rounds)
 			floorMost, floorFinal, err := r.pass(ctx, cfg, false)
@@ -41,7 +42,7 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 			final.pair(heldFinal/(1<<20), floorFinal/(1<<20))
 			more.add((heldFinal - floorFinal) / (1 << 10))
 		}
-		return noted(result("held", most, final, more), "used_memory without mem_clients_normal, above that of the empty server; the floor is the same without the entry that is held"), nil
+		return noted(result("held", most, final, more), "used_memory without mem_clients_normal, above that of the empty server; the floor is the same without the entry that is held", slow(ctx)), nil
 	})
 }
 

@@ -47,9 +47,12 @@ func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	})
 }
 
-func noted(r Result, note string) Result {
-	if note != "" {
-		r.Notes = append(r.Notes, note)
+// noted adds what there is to say.
+func noted(r Result, notes ...string) Result {
+	for _, note := range notes {
+		if note != "" {
+			r.Notes = append(r.Notes, note)
+		}
 	}
 	return r
 }

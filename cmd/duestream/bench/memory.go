@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -30,6 +31,7 @@ func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
 			rig: r, scheduled: lower("memory_scheduled", "bytes/msg"), ready: lower("memory_ready", "bytes/msg"),
 			pending: lower("memory_pending_per_group", "bytes/msg"), left: lower("memory_left_when_acknowledged", "% of empty"),
 		}
+		slow := r.slowLog(ctx)
 		n := r.Messages
 		r.Messages = min(n, chunk) // once through, so that the server has all scripts and buffers that it will have
 		if err := m.round(ctx, 0); err != nil {
@@ -42,7 +44,7 @@ func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
 				return Result{}, err
 			}
 		}
-		return noted(result("memory", m.scheduled, m.ready, m.pending, m.left), "used_memory without mem_clients_normal; IDs of 26 bytes"), nil
+		return noted(result("memory", m.scheduled, m.ready, m.pending, m.left), "used_memory without mem_clients_normal; IDs of 26 bytes", slow(ctx)), nil
 	})
 }
 
@@ -155,6 +157,25 @@ func (r *rig) rested(ctx context.Context, rest time.Duration) (float64, error) {
 		}
 	}
 	return last, err
+}
+
+// slowLog begins to watch the server's log of slow commands. What is returned says by how much it grew: its entries hold some
+// arguments, which is memory that no message uses.
+func (r *rig) slowLog(ctx context.Context) (grown func(context.Context) string) {
+	size := func(ctx context.Context) int {
+		n, err := r.number(ctx, r.c.B().SlowlogLen().Build().SetSlot(r.keys.Due))
+		if err != nil { // where it is not allowed
+			return 0
+		}
+		return n
+	}
+	before := size(ctx)
+	return func(ctx context.Context) string {
+		if n := size(ctx) - before; n > 0 {
+			return fmt.Sprintf("the server's slow log grew by %d entries of at most some KiB, which are in what is left", n)
+		}
+		return ""
+	}
 }
 
 // ackAll acknowledges what a group holds, and frees what no other needs.
