@@ -28,6 +28,13 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		most, final, more := lower("held_memory_max", "MiB"), lower("held_memory_final", "MiB"), lower("held_memory_final_difference", "KiB")
 		slow := r.slowLog(ctx)
+		first := cfg // a first pass that does not count, so that the server has all scripts and buffers that it will have
+		first.Rest = time.Millisecond
+		r.Messages = min(cfg.Messages, cfg.Flight)
+		if _, _, err := r.pass(ctx, first, true); err != nil {
+			return Result{}, err
+		}
+		r.Messages = cfg.Messages
 		for round := range r.Rounds {
 			r.Progress("held round", round, r.Rounds)
 			floorMost, floorFinal, err := r.pass(ctx, cfg, false)
