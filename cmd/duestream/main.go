@@ -9,6 +9,7 @@
 //   - a file that is scheduled again schedules nothing twice (TestFileAgainSchedulesNothing);
 //   - what was not taken of a file is known by its line (TestRedisGoneInTheMiddleOfAFileLosesNothing);
 //   - a command that was told to stop is never taken for done (TestWorkGivesBackWhatAStopCutShort);
+//   - what bench makes is gone when it ends (TestBenchCleansUpWhenItIsInterrupted);
 //   - nothing that we started outlives us (TestCommandDiesWithAWorkerThatIsKilled, TestServerOfDevDiesWithIt).
 package main
 

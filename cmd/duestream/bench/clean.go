@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -14,6 +15,7 @@ import (
 
 const (
 	removeTimeout = time.Minute
+	removeCount   = 50   // queues of one request
 	scanCount     = 1000 // keys that the server looks at in one request
 )
 
@@ -101,22 +103,23 @@ func find(ctx context.Context, c rueidis.Client, pattern string, progress func(k
 	return "", nil
 }
 
-// Remove deletes the keys of queues and takes them out of the registry, queue by queue. What is large is freed by the server in the
-// background.
+// Remove deletes the keys of queues and takes them out of the registry, some queues a request. What is large is freed by the server in
+// the background.
 func Remove(ctx context.Context, r *bridge.Redis, prefix string, queues ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
 	c, registry := r.Client, lua.NewGlobals(prefix).Queues
-	for _, queue := range queues {
-		k := lua.NewKeys(prefix, queue)
-		var cmds rueidis.Commands
-		for _, key := range []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen} {
-			cmds = append(cmds, c.B().Unlink().Key(key).Build())
+	for some := range slices.Chunk(queues, removeCount) {
+		cmds := rueidis.Commands{c.B().Hdel().Key(registry).Field(some...).Build()}
+		for _, queue := range some {
+			k := lua.NewKeys(prefix, queue)
+			for _, key := range []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen} {
+				cmds = append(cmds, c.B().Unlink().Key(key).Build())
+			}
 		}
-		cmds = append(cmds, c.B().Hdel().Key(registry).Field(queue).Build())
 		for _, reply := range c.DoMulti(ctx, cmds...) {
 			if err := reply.Error(); err != nil {
-				return fmt.Errorf("bench: remove queue %s, of which keys are left: %w", queue, lua.Classify("UNLINK", err))
+				return fmt.Errorf("bench: remove queue %s, keys of which may be left: %w", some[0], lua.Classify("UNLINK", err))
 			}
 		}
 	}

@@ -26,7 +26,8 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 		return Result{}, err
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
-		most, final, more := lower("held_memory_max", "MiB"), lower("held_memory_final", "MiB"), lower("held_memory_final_difference", "KiB")
+		most, final := lower("held_memory_max", "MiB"), lower("held_memory_final", "KiB")
+		without, more := lower("held_memory_final_without", "KiB"), lower("held_memory_final_difference", "KiB")
 		slow := r.slowLog(ctx)
 		first := cfg // a first pass that does not count, so that the server has all scripts and buffers that it will have
 		first.Rest = time.Millisecond
@@ -46,10 +47,11 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 				return Result{}, err
 			}
 			most.pair(heldMost/(1<<20), floorMost/(1<<20))
-			final.pair(heldFinal/(1<<20), floorFinal/(1<<20))
+			final.add(heldFinal / (1 << 10))
+			without.add(floorFinal / (1 << 10))
 			more.add((heldFinal - floorFinal) / (1 << 10))
 		}
-		return noted(result("held", most, final, more), "used_memory without mem_clients_normal, above that of the empty server; the floor is the same without the entry that is held", slow(ctx)), nil
+		return noted(result("held", most, final, without, more), "used_memory without mem_clients_normal, above that of the empty server; the floor is the same without the entry that is held", slow(ctx)), nil
 	})
 }
 
@@ -151,7 +153,7 @@ func (r *rig) feed(ctx context.Context, flight int, handled []atomic.Int64) erro
 	}
 	for sent := 0; sent < r.Messages || done() < r.Messages; {
 		r.Progress("messages", done(), r.Messages)
-		room := min(chunk, r.Messages-sent)
+		room := min(r.batch(), r.Messages-sent)
 		err := until(ctx, r.longest(), "not all messages come through", func() (bool, error) {
 			return sent < r.Messages && sent+room-done() <= flight || done() >= r.Messages, nil
 		})

@@ -24,8 +24,7 @@ type IdleConfig struct {
 }
 
 // Idle measures what bridges cost when nothing happens. Requests are counted on the wire as the bridges send them, because the server's
-// counters count what scripts call as well; the CPU time is what the server says it has used, with the bridges and, as the floor,
-// without them.
+// counters count what scripts call as well; the CPU time is what the server says it has used, with the bridges and without them.
 func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Queues: 1000, &cfg.Bridges: 4})
 	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
@@ -43,14 +42,15 @@ func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 		if err := i.queues(ctx); err != nil {
 			return Result{}, err
 		}
-		each, most, cpu := lower("idle_requests_per_bridge", "req/s"), lower("idle_requests_busiest_bridge", "req/s"), lower("idle_server_cpu", "% of a core")
+		each, most := lower("idle_requests_per_bridge", "req/s"), lower("idle_requests_busiest_bridge", "req/s")
+		cpu, without := lower("idle_server_cpu", "% of a core"), lower("idle_server_cpu_without_bridges", "% of a core")
 		for round := range r.Rounds {
 			r.Progress("idle round", round, r.Rounds)
-			if err := i.round(ctx, each, most, cpu); err != nil {
+			if err := i.round(ctx, each, most, cpu, without); err != nil {
 				return Result{}, err
 			}
 		}
-		return noted(result("idle", each, most, cpu), fmt.Sprintf("%d queues with a group each, %d bridges; requests are counted as they are sent", cfg.Queues, cfg.Bridges)), nil
+		return noted(result("idle", each, most, cpu, without), fmt.Sprintf("%d queues with a group each, %d bridges; requests are counted as they are sent", cfg.Queues, cfg.Bridges)), nil
 	})
 }
 
@@ -76,8 +76,8 @@ func (i *idle) queues(ctx context.Context) error {
 	return nil
 }
 
-func (i *idle) round(ctx context.Context, each, most, cpu *series) (err error) {
-	without, err := i.share(ctx, i.cfg.Duration/3)
+func (i *idle) round(ctx context.Context, each, most, cpu, without *series) (err error) {
+	empty, err := i.share(ctx, i.cfg.Duration/3)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,8 @@ func (i *idle) round(ctx context.Context, each, most, cpu *series) (err error) {
 	each.add(total / float64(len(wires)))
 	most.add(busiest)
 	if share >= 0 {
-		cpu.pair(share, without)
+		cpu.add(share)
+		without.add(empty)
 	}
 	return nil
 }

@@ -66,13 +66,14 @@ func (r *rig) backlog(ctx context.Context) error {
 // fill schedules n messages, the i-th due at due(i).
 func (r *rig) fill(ctx context.Context, what string, n int, due func(i int) time.Time) error {
 	var next, done atomic.Int64
+	size := r.batch()
 	return together(ctx, 4, func(ctx context.Context) error {
 		for {
-			from := int(next.Add(chunk)) - chunk
+			from := int(next.Add(int64(size))) - size
 			if from >= n {
 				return nil
 			}
-			batch := make([]bridge.NewMessage, min(chunk, n-from))
+			batch := make([]bridge.NewMessage, min(size, n-from))
 			for i := range batch {
 				batch[i] = bridge.NewMessage{Payload: r.payload, At: due(from + i)}
 			}
@@ -83,6 +84,9 @@ func (r *rig) fill(ctx context.Context, what string, n int, due func(i int) time
 		}
 	})
 }
+
+// batch is how many messages go into a batch that is not measured: some MiB at most, of which the client makes a copy.
+func (r *rig) batch() int { return min(chunk, max(1, (8<<20)/max(1, len(r.payload)))) }
 
 // schedule schedules a batch, every message of it.
 func (r *rig) schedule(ctx context.Context, client *bridge.Client, batch []bridge.NewMessage) error {
@@ -142,11 +146,13 @@ func (r *rig) clearBelow(ctx context.Context, t time.Time) error {
 	}
 }
 
-// freed waits until the server has freed in the background what was unlinked. One that does not tell is not waited for.
+// freed waits until the server has freed in the background what was unlinked: for a while, because others may unlink, too. One that
+// does not tell is not waited for.
 func (r *rig) freed(ctx context.Context) error {
+	begin := time.Now()
 	return until(ctx, patience, "memory is not freed", func() (bool, error) {
 		memory, err := r.info(ctx, "memory")
-		return memory["lazyfree_pending_objects"] == 0, err
+		return memory["lazyfree_pending_objects"] == 0 || time.Since(begin) > patience/3, err
 	})
 }
 
@@ -201,7 +207,7 @@ func (r *rig) serve(ctx context.Context) (*part, error) {
 		return nil, err
 	}
 	p := start(b.Run)
-	err = until(ctx, patience, "the bridge does not take up the queue", func() (bool, error) {
+	err = until(ctx, patience, "the bridge does not take up the queue (does another one serve this prefix?)", func() (bool, error) {
 		select {
 		case err := <-p.ended:
 			p.ended <- err
