@@ -167,7 +167,7 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 	defer progress.clear()
 	claim, err := bench.Take(ctx, r, a.prefix, o.force, func(keys, of int) { progress.show("looking for keys of the prefix", keys, of) })
 	if errors.Is(err, bench.ErrOccupied) {
-		return invalidf("%w: choose another --prefix, or measure beside them with --force", err)
+		return fmt.Errorf("%w: choose another --prefix, or measure beside them with --force", err)
 	}
 	if err != nil {
 		return err

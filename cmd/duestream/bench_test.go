@@ -96,7 +96,7 @@ func TestBenchRefusesAPrefixThatHoldsKeys(t *testing.T) {
 	t.Parallel()
 	c := newCLIOn(t, redistest.Own(t))
 	c.ok("schedule", "theirs", "hello", "--in", "1h")
-	c.fails(exitInvalid, []string{c.prefix, "holds keys already", "--force"}, smallBench("deliver")...)
+	c.fails(exitFailure, []string{c.prefix, "holds keys already", "--force"}, smallBench("deliver")...)
 	c.ok(smallBench("deliver", "--force")...)
 	client := c.redis()
 	left, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
