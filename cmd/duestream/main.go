@@ -1,6 +1,7 @@
 // Command duestream serves and operates a Redis Streams bridge for delayed messages: see `duestream --help`.
 //
-// Only this package reads the environment, flags and signals, writes to standard output, or exits. Of our packages it uses bridge.
+// Only this package reads the environment, flags and signals, writes to standard output, or exits. Of our packages it uses bridge, and bench,
+// which is part of this command.
 //
 // Invariants:
 //   - exit codes keep their meaning and are documented (TestExitCodesAreDocumented);
@@ -8,6 +9,7 @@
 //   - a file that is scheduled again schedules nothing twice (TestFileAgainSchedulesNothing);
 //   - what was not taken of a file is known by its line (TestRedisGoneInTheMiddleOfAFileLosesNothing);
 //   - a command that was told to stop is never taken for done (TestWorkGivesBackWhatAStopCutShort);
+//   - what bench makes is gone when it ends (TestBenchCleansUpWhenItIsInterrupted);
 //   - nothing that we started outlives us (TestCommandDiesWithAWorkerThatIsKilled, TestServerOfDevDiesWithIt).
 package main
 

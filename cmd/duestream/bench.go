@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/bench"
+)
+
+const benchPrefix = "duestream-bench"
+
+type benchOptions struct {
+	messages, payload, callers, rate, backlog, rounds, queues, bridges int
+	duration                                                           time.Duration
+	force                                                              bool
+
+	given map[string]bool // flags
+}
+
+// benchScenario is what an argument names: one or more scenarios of package bench.
+type benchScenario struct {
+	name, about string
+	messages    int // unless --messages says otherwise: sizes for about ten seconds on a small machine
+	run         func(ctx context.Context, o benchOptions, cfg bench.Config, dial benchDial) ([]bench.Result, error)
+}
+
+type benchDial = func(context.Context, ...func(*rueidis.ClientOption)) (*bridge.Redis, error)
+
+var benchScenarios = []benchScenario{
+	{"enqueue", "taking messages: one caller, many callers, batches", 50_000,
+		func(ctx context.Context, o benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
+			r, err := bench.Enqueue(ctx, bench.EnqueueConfig{Config: cfg, Callers: o.callers, Calls: min(2000, cfg.Messages)})
+			return []bench.Result{r}, err
+		}},
+	{"deliver", "what is due, up to its acknowledgement", 50_000,
+		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
+			r, err := bench.Deliver(ctx, bench.DeliverConfig{Config: cfg})
+			return []bench.Result{r}, err
+		}},
+	{"lateness", "handler start after due time: at a steady rate, and all at once", 10_000,
+		func(ctx context.Context, o benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
+			once := cfg
+			once.Rounds = 1
+			steady, err := bench.Lateness(ctx, bench.LatenessConfig{Config: once, Rate: o.rate, Duration: o.duration})
+			if err != nil {
+				return nil, err
+			}
+			burst, err := bench.Burst(ctx, bench.BurstConfig{Config: cfg})
+			return []bench.Result{steady, burst}, err
+		}},
+	{"idle", "what bridges send, and cost, when nothing happens", 1,
+		func(ctx context.Context, o benchOptions, cfg bench.Config, dial benchDial) ([]bench.Result, error) {
+			cfg.Messages, cfg.Rounds = 1, 1
+			r, err := bench.Idle(ctx, bench.IdleConfig{Config: cfg, Queues: o.queues, Bridges: o.bridges, Duration: o.duration, Dial: dial})
+			return []bench.Result{r}, err
+		}},
+	{"memory", "bytes of a message in each state, and what is left of it", 50_000,
+		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
+			cfg.Rounds = 1
+			r, err := bench.Memory(ctx, bench.MemoryConfig{Config: cfg})
+			return []bench.Result{r}, err
+		}},
+	{"retry", "failed deliveries: scheduled again, at last dead-lettered", 10_000,
+		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
+			r, err := bench.Retry(ctx, bench.RetryConfig{Config: cfg})
+			return []bench.Result{r}, err
+		}},
+}
+
+func benchNames() (names []string) {
+	for _, s := range benchScenarios {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func (a *app) bench() *cobra.Command {
+	var o benchOptions
+	var about strings.Builder
+	for _, s := range benchScenarios {
+		fmt.Fprintf(&about, "  %-9s %s\n", s.name, s.about)
+	}
+	cmd := &cobra.Command{
+		Use:   "bench [<scenario>...]",
+		Short: "Measure duestream on this server, beside what the bare commands do",
+		Long: `Measures what this server, this network and this machine make of duestream; without
+arguments all of it, in about a minute:
+
+` + about.String() + `
+Beside a figure stands its floor: the bare Redis commands, or our scripts called by
+hand, on the same server in the same run. Floor and figure take turns; the median of
+the rounds is shown, and the ratio is the median of those of the rounds.
+
+Works under the prefix ` + benchPrefix + ` unless --prefix says otherwise (DUESTREAM_PREFIX
+does not count), refuses one that holds keys, and removes what it made, also when it is
+interrupted. It loads the server as much as it can: not one that others need now.`,
+		Example: `  duestream bench
+  duestream bench enqueue deliver --backlog 1000000
+  duestream bench lateness --rate 20000 --duration 15s --json`,
+		ValidArgs: benchNames(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.started = true
+			o.given = map[string]bool{}
+			for _, name := range []string{"messages", "prefix"} {
+				o.given[name] = cmd.Flags().Changed(name)
+			}
+			return a.runBench(cmd.Context(), o, args)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.messages, "messages", 0, "messages of a round; default by scenario: 50,000, or 10,000 for bursts and retries")
+	f.IntVar(&o.payload, "payload", 256, "size of each message in bytes")
+	f.IntVar(&o.callers, "callers", 256, "who schedule at the same time (enqueue)")
+	f.IntVar(&o.rate, "rate", 10_000, "messages due a second (lateness)")
+	f.DurationVar(&o.duration, "duration", 5*time.Second, "length of the measurement (lateness, idle)")
+	f.IntVar(&o.backlog, "backlog", 0, "messages that stay scheduled meanwhile")
+	f.IntVar(&o.rounds, "rounds", 3, "how often floor and figure take turns")
+	f.IntVar(&o.queues, "queues", 1000, "queues (idle)")
+	f.IntVar(&o.bridges, "bridges", 4, "bridges (idle)")
+	f.BoolVar(&o.force, "force", false, "measure also under a prefix that holds keys; they are left alone, bridges that serve it take part")
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+// check refuses what is out of its limits, and scenarios that do not exist, all at once.
+func (o benchOptions) check(names []string) error {
+	var errs []error
+	for _, name := range names {
+		if !slices.Contains(benchNames(), name) {
+			errs = append(errs, invalidf("scenario %q: must be one of %s", name, strings.Join(benchNames(), ", ")))
+		}
+	}
+	if o.given["messages"] {
+		errs = append(errs, bench.Check("messages", o.messages))
+	}
+	return errors.Join(append(errs, bench.Check("payload", o.payload), bench.Check("callers", o.callers), bench.Check("rate", o.rate),
+		bench.CheckDuration(o.duration), bench.Check("backlog", o.backlog), bench.Check("rounds", o.rounds),
+		bench.Check("queues", o.queues), bench.Check("bridges", o.bridges))...)
+}
+
+func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err error) {
+	if err := o.check(names); err != nil {
+		return err
+	}
+	if !o.given["prefix"] {
+		a.prefix = benchPrefix
+	}
+	r, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	report, err := a.benchServer(ctx, r)
+	if err != nil {
+		return err
+	}
+	progress := a.newSteps()
+	defer progress.clear()
+	claim, err := bench.Take(ctx, r, a.prefix, o.force, func(keys, of int) { progress.show("looking for keys of the prefix", keys, of) })
+	if errors.Is(err, bench.ErrOccupied) {
+		return fmt.Errorf("%w: choose another --prefix, or measure beside them with --force", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, claim.Release(ctx)) }()
+	if !a.json {
+		progress.clear()
+		report.print(a.out)
+	}
+	run := randomName()
+	for _, s := range benchScenarios {
+		if len(names) > 0 && !slices.Contains(names, s.name) {
+			continue
+		}
+		cfg := bench.Config{
+			Redis: r, Prefix: a.prefix, Queue: s.name + "-" + run, Messages: s.messages, Payload: o.payload, Backlog: o.backlog, Rounds: o.rounds,
+			Progress: func(step string, done, of int) { progress.show(s.name+": "+step, done, of) },
+		}
+		if o.given["messages"] {
+			cfg.Messages = o.messages
+		}
+		if o.payload == 0 {
+			cfg.Payload = -1 // none, where the scenario's zero is its default
+		}
+		results, err := s.run(ctx, o, cfg, func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error) {
+			return bridge.Dial(ctx, a.redisURL, append(with, failFast)...)
+		})
+		progress.clear()
+		if err != nil {
+			return err
+		}
+		report.Results = append(report.Results, results...)
+		if !a.json {
+			printResults(a.out, results)
+		}
+	}
+	if a.json {
+		return a.print(report, nil)
+	}
+	return nil
+}
+
+// steps is progress of one step after the other.
+type steps struct {
+	a   *app
+	mu  sync.Mutex
+	now *progress
+}
+
+func (a *app) newSteps() *steps { return &steps{a: a} }
+
+func (s *steps) show(step string, done, of int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil || s.now.what != step {
+		drawn := time.Time{}
+		if s.now != nil {
+			drawn = s.now.drawn
+		}
+		s.now = s.a.newProgress(step)
+		s.now.drawn = drawn // one line on the terminal, and no more often than one step draws it
+	}
+	share := -1.0
+	if of > 0 {
+		share = float64(done) / float64(of)
+	}
+	s.now.show(int64(done), share, time.Now())
+}
+
+func (s *steps) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now != nil {
+		s.now.clear()
+	}
+}

@@ -1,0 +1,255 @@
+package bench_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/bench"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// fixture is a Config for a server, at sizes that say nothing, and how to connect to it again.
+type fixture struct {
+	bench.Config
+	url string
+}
+
+func newFixture(t *testing.T, url, prefix string) fixture {
+	t.Helper()
+	r, err := bridge.Dial(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return fixture{bench.Config{Redis: r, Prefix: prefix, Queue: redistest.Queue(t), Messages: 1200, Rounds: 2}, url}
+}
+
+type scenario func(ctx context.Context, f fixture) (bench.Result, error)
+
+var scenarios = map[string]scenario{
+	"enqueue": func(ctx context.Context, f fixture) (bench.Result, error) {
+		return bench.Enqueue(ctx, bench.EnqueueConfig{Config: f.Config, Callers: 16, Calls: 50})
+	},
+	"enqueue, backlog": func(ctx context.Context, f fixture) (bench.Result, error) {
+		f.Backlog, f.Rounds = 2500, 1
+		return bench.Enqueue(ctx, bench.EnqueueConfig{Config: f.Config, Callers: 16, Calls: 50})
+	},
+	"deliver": func(ctx context.Context, f fixture) (bench.Result, error) {
+		return bench.Deliver(ctx, bench.DeliverConfig{Config: f.Config})
+	},
+	"deliver, backlog": func(ctx context.Context, f fixture) (bench.Result, error) {
+		f.Backlog = 2500
+		return bench.Deliver(ctx, bench.DeliverConfig{Config: f.Config})
+	},
+	"lateness": func(ctx context.Context, f fixture) (bench.Result, error) {
+		f.Rounds = 1
+		return bench.Lateness(ctx, bench.LatenessConfig{Config: f.Config, Rate: 1000, Duration: 300 * time.Millisecond})
+	},
+	"burst": func(ctx context.Context, f fixture) (bench.Result, error) {
+		f.Rounds = 1
+		return bench.Burst(ctx, bench.BurstConfig{Config: f.Config})
+	},
+	"idle": func(ctx context.Context, f fixture) (bench.Result, error) {
+		f.Rounds = 1
+		return bench.Idle(ctx, bench.IdleConfig{Config: f.Config, Queues: 20, Bridges: 2, Duration: time.Second,
+			Dial: func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error) {
+				return bridge.Dial(ctx, f.url, with...)
+			}})
+	},
+	"retry": func(ctx context.Context, f fixture) (bench.Result, error) {
+		return bench.Retry(ctx, bench.RetryConfig{Config: f.Config, Attempts: 3})
+	},
+	"memory": func(ctx context.Context, f fixture) (bench.Result, error) {
+		return bench.Memory(ctx, bench.MemoryConfig{Config: f.Config, Rest: time.Millisecond})
+	},
+	"held": func(ctx context.Context, f fixture) (bench.Result, error) {
+		f.Rounds = 1
+		return bench.Held(ctx, bench.HeldConfig{Config: f.Config, Flight: 1000, Rest: time.Millisecond})
+	},
+}
+
+// Every scenario measures something on a server of its own, and leaves nothing behind.
+func TestScenariosMeasure(t *testing.T) {
+	for name, run := range scenarios {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Own(t)
+			f := newFixture(t, server.URL(), server.Prefix(t))
+			measured(t, f, run)
+		})
+	}
+}
+
+// On a cluster the keys of a queue are on one of its nodes, the shared ones on others.
+func TestScenariosMeasureOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0)
+	f := newFixture(t, cluster.URL(), "bench")
+	for _, name := range []string{"enqueue", "deliver", "memory", "idle"} {
+		measured(t, f, scenarios[name])
+	}
+}
+
+func measured(t *testing.T, f fixture, run scenario) {
+	t.Helper()
+	claim, err := bench.Take(t.Context(), f.Redis, f.Prefix, false, func(int, int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := run(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Figures) == 0 {
+		t.Error("nothing was measured")
+	}
+	for _, f := range r.Figures {
+		line := fmt.Sprintf("%s: %.4g %s", f.Name, f.Value.Median, f.Unit)
+		if f.Floor != nil {
+			line += fmt.Sprintf(", floor %.4g, ratio %.3g", f.Floor.Median, f.Ratio.Median)
+		}
+		t.Log(line)
+		if v := f.Value; v.Min > v.Median || v.Median > v.Max || f.Unit == "msg/s" && v.Min <= 0 {
+			t.Errorf("%s: %+v", f.Name, v)
+		}
+	}
+	if err := claim.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	f.empty(t)
+}
+
+// empty fails the test unless nothing exists of the prefix.
+func (f fixture) empty(t *testing.T) {
+	t.Helper()
+	if _, err := bench.Take(context.Background(), f.Redis, f.Prefix, false, func(int, int) {}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Wherever a scenario is interrupted, it ends soon, says so, and leaves nothing behind.
+func TestBenchLeavesNothing(t *testing.T) {
+	for name, run := range scenarios {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Own(t)
+			f := newFixture(t, server.URL(), server.Prefix(t))
+			claim, err := bench.Take(t.Context(), f.Redis, f.Prefix, false, func(int, int) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for after := int64(1); interrupted(t, f, run, after); after *= 6 {
+				if err := claim.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				f.empty(t)
+			}
+		})
+	}
+}
+
+// interrupted runs a scenario and interrupts it at a step; false: it has fewer.
+func interrupted(t *testing.T, f fixture, run scenario, after int64) bool {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var steps atomic.Int64
+	var at time.Time
+	f.Progress = func(string, int, int) {
+		if steps.Add(1) == after {
+			at = time.Now()
+			cancel()
+		}
+	}
+	_, err := run(ctx, f)
+	if !at.IsZero() && time.Since(at) > 20*time.Second {
+		t.Errorf("interrupted after %d steps, it went on for %s", after, time.Since(at))
+	}
+	switch {
+	case err == nil && after == 1:
+		t.Error("it was never interrupted")
+	case err != nil && !errors.Is(err, context.Canceled):
+		t.Errorf("interrupted after %d steps: %v", after, err)
+	}
+	return err != nil
+}
+
+// A prefix that holds keys is refused, unless they are to be left alone; and they are.
+func TestTakeRefusesAPrefixThatHoldsKeys(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	prefix := server.Prefix(t)
+	f := newFixture(t, server.URL(), prefix)
+	c, key := f.Redis.Client, prefix+":{theirs}:due"
+	for i := range 5000 { // many pages, and one key among them
+		if err := c.Do(t.Context(), c.B().Set().Key(fmt.Sprint("other-", i)).Value("").Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.empty(t)
+	if err := c.Do(t.Context(), c.B().Zadd().Key(key).ScoreMember().ScoreMember(1e13, "m").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bench.Take(t.Context(), f.Redis, prefix, false, func(int, int) {}); !errors.Is(err, bench.ErrOccupied) {
+		t.Errorf("want ErrOccupied, got %v", err)
+	}
+	registry := prefix + ":queues"
+	if err := c.Do(t.Context(), c.B().Hset().Key(registry).FieldValue().FieldValue("theirs", "1").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	claim, err := bench.Take(t.Context(), f.Redis, prefix, true, func(int, int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := scenarios["deliver"](t.Context(), f); err != nil {
+		t.Fatal(err)
+	}
+	if err := claim.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := c.Do(t.Context(), c.B().Keys().Pattern(prefix+"*").Build()).AsStrSlice(); err != nil || len(left) != 2 {
+		t.Errorf("left: %q, error %v; want %s and %s alone", left, err, key, registry)
+	}
+	if fields, err := c.Do(t.Context(), c.B().Hkeys().Key(registry).Build()).AsStrSlice(); err != nil || len(fields) != 1 {
+		t.Errorf("registered: %q, error %v", fields, err)
+	}
+}
+
+// What is out of its limits is named before the server is touched.
+func TestConfigIsChecked(t *testing.T) {
+	for field, run := range map[string]func(bench.Config) error{
+		"payload":  func(c bench.Config) error { c.Payload = 17 << 20; return deliver(c) },
+		"rounds":   func(c bench.Config) error { c.Rounds = -1; return deliver(c) },
+		"messages": func(c bench.Config) error { c.Messages = -5; return deliver(c) },
+		"backlog":  func(c bench.Config) error { c.Backlog = -1; return deliver(c) },
+		"queue":    func(c bench.Config) error { c.Queue = "a b"; return deliver(c) },
+		"prefix":   func(c bench.Config) error { c.Prefix = "a b"; return deliver(c) },
+		"callers": func(c bench.Config) error {
+			_, err := bench.Enqueue(t.Context(), bench.EnqueueConfig{Config: c, Callers: -1})
+			return err
+		},
+		"duration": func(c bench.Config) error {
+			_, err := bench.Lateness(t.Context(), bench.LatenessConfig{Config: c, Duration: time.Nanosecond})
+			return err
+		},
+	} {
+		err := run(bench.Config{Redis: &bridge.Redis{}, Prefix: "p", Queue: "q"})
+		if wrong := (*bridge.InvalidError)(nil); !errors.As(err, &wrong) || wrong.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func deliver(c bench.Config) error {
+	_, err := bench.Deliver(context.Background(), bench.DeliverConfig{Config: c})
+	return err
+}

@@ -1,0 +1,127 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	removeTimeout = time.Minute
+	removeCount   = 50   // queues of one request
+	scanCount     = 1000 // keys that the server looks at in one request
+)
+
+// Claim is a prefix that is measured under.
+type Claim struct {
+	redis  *bridge.Redis
+	prefix string
+	there  map[string]bool // keys that all queues share, and that were there before us
+}
+
+// ErrOccupied: there are keys of the prefix already.
+var ErrOccupied = errors.New("holds keys already")
+
+// Take claims a prefix before scenarios run under it. It goes through the keys of every server, in bounded steps, and fails with
+// ErrOccupied at the first that belongs to the prefix, unless force is set. Progress is told how many keys it has seen.
+func Take(ctx context.Context, r *bridge.Redis, prefix string, force bool, progress func(keys, of int)) (*Claim, error) {
+	if err := lua.CheckPrefix(prefix); err != nil {
+		return nil, err
+	}
+	if !force {
+		key, err := find(ctx, r.Client, prefix+":*", progress)
+		if err != nil {
+			return nil, err
+		}
+		if key != "" {
+			return nil, fmt.Errorf("prefix %q %w, like %.100q", prefix, ErrOccupied, key)
+		}
+	}
+	c := &Claim{redis: r, prefix: prefix, there: map[string]bool{}}
+	for _, key := range c.shared() {
+		n, err := r.Client.Do(ctx, r.Client.B().Exists().Key(key).Build()).AsInt64()
+		if err != nil {
+			return nil, fmt.Errorf("bench: look at %s: %w", key, lua.Classify("EXISTS", err))
+		}
+		c.there[key] = n == 1
+	}
+	return c, nil
+}
+
+// shared returns the keys that belong to no queue and that bridges and clients write by themselves.
+func (c *Claim) shared() []string {
+	g := lua.NewGlobals(c.prefix)
+	return []string{g.Queues, g.Bridges, g.Wake}
+}
+
+// Release removes what was not there before Take and belongs to no queue: scenarios remove their queues themselves. It does so also
+// when ctx has ended.
+func (c *Claim) Release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	for _, key := range c.shared() {
+		if c.there[key] {
+			continue
+		}
+		if err := c.redis.Client.Do(ctx, c.redis.Client.B().Unlink().Key(key).Build()).Error(); err != nil {
+			return fmt.Errorf("bench: remove %s: %w", key, lua.Classify("UNLINK", err))
+		}
+	}
+	return nil
+}
+
+// find returns a key that matches, "" if there is none.
+func find(ctx context.Context, c rueidis.Client, pattern string, progress func(keys, of int)) (string, error) {
+	nodes, all, seen := c.Nodes(), 0, 0
+	for _, node := range nodes {
+		n, _ := node.Do(ctx, node.B().Dbsize().Build()).AsInt64()
+		all += int(n)
+	}
+	for _, node := range nodes {
+		for cursor := uint64(0); ; {
+			page, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+			if err != nil {
+				return "", fmt.Errorf("bench: look for keys: %w", lua.Classify("SCAN", err))
+			}
+			if len(page.Elements) > 0 {
+				return page.Elements[0], nil
+			}
+			seen += scanCount
+			progress(min(seen, all), all)
+			if cursor = page.Cursor; cursor == 0 {
+				break
+			}
+		}
+	}
+	return "", nil
+}
+
+// Remove deletes the keys of queues and takes them out of the registry, some queues a request. What is large is freed by the server in
+// the background.
+func Remove(ctx context.Context, r *bridge.Redis, prefix string, queues ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	c, registry := r.Client, lua.NewGlobals(prefix).Queues
+	for some := range slices.Chunk(queues, removeCount) {
+		cmds := rueidis.Commands{c.B().Hdel().Key(registry).Field(some...).Build()}
+		for _, queue := range some {
+			k := lua.NewKeys(prefix, queue)
+			for _, key := range []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen} {
+				cmds = append(cmds, c.B().Unlink().Key(key).Build())
+			}
+		}
+		for _, reply := range c.DoMulti(ctx, cmds...) {
+			if err := reply.Error(); err != nil {
+				return fmt.Errorf("bench: remove queue %s, keys of which may be left: %w", some[0], lua.Classify("UNLINK", err))
+			}
+		}
+	}
+	return nil
+}

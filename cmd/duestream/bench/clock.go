@@ -1,0 +1,39 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// clock tells the server's time by the clock of this process.
+type clock struct{ offset time.Duration }
+
+const clockSlack = 200 * time.Microsecond // servers read their clock once for several commands
+
+// clock compares the clocks by TIME. A difference that the round trip explains is none: the two are one then, or as good as that. Any
+// other is corrected, and the note says so, and how exact that is.
+func (r *rig) clock(ctx context.Context) (clock, string, error) {
+	best, offset := time.Duration(1<<62), time.Duration(0)
+	for range 25 {
+		begin := time.Now()
+		reply, err := r.c.Do(ctx, r.c.B().Time().Build().SetSlot(r.keys.Due)).AsIntSlice()
+		took := time.Since(begin)
+		if err != nil || len(reply) != 2 {
+			return clock{}, "", fmt.Errorf("bench: compare clocks: %w", lua.Classify("TIME", err))
+		}
+		if took < best {
+			best, offset = took, time.Unix(reply[0], reply[1]*1000).Sub(begin.Add(took/2))
+		}
+	}
+	if offset.Abs() <= best/2+clockSlack {
+		return clock{}, "", nil
+	}
+	note := fmt.Sprintf("the server's clock is %s from ours, give or take %s, by TIME: lateness is corrected by that",
+		offset.Round(time.Microsecond), (best / 2).Round(time.Microsecond))
+	return clock{offset}, note, nil
+}
+
+func (c clock) now() time.Time { return time.Now().Add(c.offset) }

@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+// Config says where a scenario works and what all scenarios have in common. Redis, Prefix and Queue are required.
+type Config struct {
+	// Redis is used for floor and product alike.
+	Redis  *bridge.Redis
+	Prefix string
+	// Queue must hold nothing, and nobody else may use it. No bridge of anybody else may serve the prefix.
+	Queue string
+
+	// Messages is how many one round takes, of the floor and of the product. Default: by scenario.
+	Messages int
+	// Payload is the size of each message in bytes. Default 256; negative = empty.
+	Payload int
+	// Backlog is how many messages stay scheduled for the day after tomorrow meanwhile. Default 0.
+	Backlog int
+	// Rounds is how often floor and product take turns, or the measurement is made. Default 5, where the scenario does not say otherwise.
+	Rounds int
+	// Concurrency is how many messages a worker holds. Default 1,000.
+	Concurrency int
+
+	// Progress, when set, is told what is going on: a step, and how much of it is done. It is called from several goroutines.
+	Progress func(step string, done, of int)
+}
+
+// limits of what is configured, by name.
+var limits = map[string][2]int{
+	"messages": {1, 20_000_000}, "payload": {0, lua.MaxPayloadBytes}, "backlog": {0, 20_000_000}, "rounds": {1, 1000},
+	"concurrency": {1, 10_000}, "callers": {1, 10_000}, "batch": {1, lua.MaxBatch}, "calls": {1, 20_000_000},
+	"rate": {1, 1_000_000}, "queues": {1, 100_000}, "bridges": {1, 64}, "attempts": {1, 1000}, "flight": {chunk, 20_000_000},
+}
+
+// Limits of the duration of a round.
+const (
+	MinDuration = 100 * time.Millisecond
+	MaxDuration = time.Hour
+)
+
+// Check refuses a number that is outside the limits of the setting it is meant for, as the scenarios do. The error is a
+// *lua.InvalidError with that name.
+func Check(setting string, n int) error {
+	if l := limits[setting]; n < l[0] || n > l[1] {
+		return lua.Invalid(setting, strconv.Itoa(n), "must be between %d and %d", l[0], l[1])
+	}
+	return nil
+}
+
+// CheckDuration refuses durations of a round that are not 100ms to 1h.
+func CheckDuration(d time.Duration) error {
+	if d < MinDuration || d > MaxDuration {
+		return lua.Invalid("duration", d.String(), "must be between %s and %s", MinDuration, MaxDuration)
+	}
+	return nil
+}
+
+func (c Config) withDefaults(messages, rounds int) Config {
+	preset(map[*int]int{&c.Messages: messages, &c.Payload: 256, &c.Rounds: rounds, &c.Concurrency: 1000})
+	c.Payload = max(0, c.Payload)
+	if c.Progress == nil {
+		c.Progress = func(string, int, int) {}
+	}
+	return c
+}
+
+// preset gives those fields their defaults that are zero.
+func preset[T int | time.Duration](fields map[*T]T) {
+	for field, value := range fields {
+		if *field == 0 {
+			*field = value
+		}
+	}
+}
+
+func (c Config) validate() error {
+	if c.Redis == nil {
+		return errors.New("bench: Redis is required")
+	}
+	return errors.Join(lua.CheckPrefix(c.Prefix), lua.CheckQueue(c.Queue), Check("messages", c.Messages), Check("payload", c.Payload),
+		Check("backlog", c.Backlog), Check("rounds", c.Rounds), Check("concurrency", c.Concurrency))
+}
+
+// step is one side of one round, under a context that can end it.
+type step func(ctx context.Context) (float64, error)
+
+// turns lets floor and product take turns.
+func (c Config) turns(ctx context.Context, s *series, floor, product step) error {
+	for round := range c.Rounds {
+		low, err := c.one(ctx, s, "floor", round, floor)
+		if err != nil {
+			return err
+		}
+		high, err := c.one(ctx, s, "product", round, product)
+		if err != nil {
+			return err
+		}
+		s.pair(high, low)
+	}
+	return nil
+}
+
+func (c Config) one(ctx context.Context, s *series, side string, round int, do step) (float64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	c.Progress(s.figure.Name+" "+side, round, c.Rounds)
+	return do(ctx)
+}

@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
+)
+
+const (
+	floorLimit    = 500 // messages of one request of the floors
+	floorConsumer = "floor"
+)
+
+// drainAlone moves all that is due into the stream with the drain script, one call after the other, and says how many messages a
+// second that were.
+func (r *rig) drainAlone(ctx context.Context) (float64, error) {
+	moved, begin := 0, time.Now()
+	for {
+		d, err := lua.Drain(ctx, r.c, r.keys, floorLimit, scheduler.DefaultDrainMaxBytes)
+		if err != nil {
+			return 0, err
+		}
+		if moved += d.Moved; d.Moved == 0 {
+			break
+		}
+	}
+	rate := float64(moved) / time.Since(begin).Seconds()
+	if moved != r.Messages {
+		return 0, fmt.Errorf("bench: the drain script moved %d messages of %d", moved, r.Messages)
+	}
+	return rate, nil
+}
+
+// readAlone reads all entries of the stream for a group, each read followed by what settle does with it, and says how many
+// messages a second that were.
+func (r *rig) readAlone(ctx context.Context, group string, settle func(context.Context, []rueidis.XRangeSlice) error) (float64, error) {
+	read, begin := 0, time.Now()
+	for {
+		streams, err := r.c.Do(ctx, r.c.B().Xreadgroup().Group(group, floorConsumer).Count(floorLimit).Streams().Key(r.keys.Stream).Id(">").Build()).AsXReadSlices()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			return 0, fmt.Errorf("bench: read %s: %w", r.Queue, lua.Classify("XREADGROUP", err))
+		}
+		entries := streams[r.keys.Stream]
+		if len(entries) == 0 {
+			break
+		}
+		if err := settle(ctx, entries); err != nil {
+			return 0, err
+		}
+		read += len(entries)
+	}
+	rate := float64(read) / time.Since(begin).Seconds()
+	if read != r.Messages {
+		return 0, fmt.Errorf("bench: the stream gave %d messages of %d", read, r.Messages)
+	}
+	return rate, nil
+}
+
+// xack acknowledges entries for a group, and no more.
+func (r *rig) xack(group string) func(context.Context, []rueidis.XRangeSlice) error {
+	return func(ctx context.Context, entries []rueidis.XRangeSlice) error {
+		ids := make([]string, len(entries))
+		for i, e := range entries {
+			ids[i] = e.ID
+		}
+		return lua.Classify("XACK", r.c.Do(ctx, r.c.B().Xack().Key(r.keys.Stream).Group(group).Id(ids...).Build()).Error())
+	}
+}
+
+// harmonic is the rate of two stages that one server does one after the other.
+func harmonic(a, b float64) float64 { return 1 / (1/a + 1/b) }

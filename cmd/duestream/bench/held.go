@@ -1,0 +1,176 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// HeldConfig configures Held. Messages is 1,000,000 by default, Rounds 1.
+type HeldConfig struct {
+	Config
+	Flight int           // messages on their way at the same time; default 20,000
+	Rest   time.Duration // as for Memory
+}
+
+// Held measures what one entry costs that a worker holds, and goes on extending, while other messages pass through the queue with two
+// groups: the server's memory above that of the empty server, at most and at the end, beside the same without that worker.
+func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
+	preset(map[*int]int{&cfg.Flight: 20_000})
+	cfg.Config = cfg.Config.withDefaults(1_000_000, 1)
+	preset(map[*time.Duration]time.Duration{&cfg.Rest: DefaultRest})
+	if err := Check("flight", cfg.Flight); err != nil {
+		return Result{}, err
+	}
+	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
+		most, final := lower("held_memory_max", "MiB"), lower("held_memory_final", "KiB")
+		without, more := lower("held_memory_final_without", "KiB"), lower("held_memory_final_difference", "KiB")
+		slow := r.slowLog(ctx)
+		first := cfg // a first pass that does not count, so that the server has all scripts and buffers that it will have
+		first.Rest = time.Millisecond
+		r.Messages = min(cfg.Messages, cfg.Flight)
+		if _, _, err := r.pass(ctx, first, true); err != nil {
+			return Result{}, err
+		}
+		r.Messages = cfg.Messages
+		for round := range r.Rounds {
+			r.Progress("held round", round, r.Rounds)
+			floorMost, floorFinal, err := r.pass(ctx, cfg, false)
+			if err != nil {
+				return Result{}, err
+			}
+			heldMost, heldFinal, err := r.pass(ctx, cfg, true)
+			if err != nil {
+				return Result{}, err
+			}
+			most.pair(heldMost/(1<<20), floorMost/(1<<20))
+			final.add(heldFinal / (1 << 10))
+			without.add(floorFinal / (1 << 10))
+			more.add((heldFinal - floorFinal) / (1 << 10))
+		}
+		return noted(result("held", most, final, without, more), "used_memory without mem_clients_normal, above that of the empty server; the floor is the same without the entry that is held", slow(ctx)), nil
+	})
+}
+
+// pass lets the messages through, with or without an entry that is held, and returns the memory above that of the empty queue.
+func (r *rig) pass(ctx context.Context, cfg HeldConfig, hold bool) (most, final float64, err error) {
+	if err := r.clear(ctx); err != nil {
+		return 0, 0, err
+	}
+	empty, err := r.rested(ctx, cfg.Rest)
+	if err != nil {
+		return 0, 0, err
+	}
+	groups := []string{group, group + "-2"}
+	for _, g := range groups {
+		if err := r.group(ctx, g); err != nil {
+			return 0, 0, err
+		}
+	}
+	var parts []*part
+	defer func() { err = errors.Join(err, stop(parts...), r.clear(context.WithoutCancel(ctx))) }()
+	b, err := r.serve(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	parts = append(parts, b)
+	if hold {
+		p, err := r.holder(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		parts = append(parts, p)
+	}
+	handled := make([]atomic.Int64, len(groups))
+	for i, g := range groups {
+		w, err := r.work(ctx, bridge.WorkerConfig{Group: g, Handler: func(_ context.Context, m *bridge.Message) error {
+			if string(m.Payload) != heldPayload {
+				handled[i].Add(1)
+			}
+			return nil
+		}})
+		if err != nil {
+			return 0, 0, err
+		}
+		parts = append(parts, w)
+	}
+	watched := r.watch(ctx)
+	err = r.feed(ctx, cfg.Flight, handled)
+	most, failed := watched()
+	if err := errors.Join(err, failed); err != nil {
+		return 0, 0, err
+	}
+	left := 0
+	if hold {
+		left = 1
+	}
+	err = until(ctx, r.longest(), "what is acknowledged is not freed", func() (bool, error) {
+		n, err := r.number(ctx, r.c.B().Xlen().Key(r.keys.Stream).Build())
+		return n <= left+100, err // the guarantee: within one stream node
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	final, err = r.rested(ctx, cfg.Rest)
+	return most - empty, final - empty, err
+}
+
+const heldPayload = "held"
+
+// holder starts a worker that takes one entry and keeps it until it is stopped.
+func (r *rig) holder(ctx context.Context) (*part, error) {
+	has := make(chan struct{})
+	w, err := r.work(ctx, bridge.WorkerConfig{Group: group, Concurrency: 1, ShutdownTimeout: -1, Handler: func(ctx context.Context, _ *bridge.Message) error {
+		close(has)
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.client.Schedule(ctx, r.Queue, []byte(heldPayload)); err != nil {
+		return nil, errors.Join(err, stop(w))
+	}
+	select {
+	case <-has:
+		return w, nil
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), stop(w))
+	}
+}
+
+// feed schedules the messages so that never more than flight of them are on their way, until all were handled.
+func (r *rig) feed(ctx context.Context, flight int, handled []atomic.Int64) error {
+	done := func() int {
+		least := handled[0].Load()
+		for i := range handled {
+			least = min(least, handled[i].Load())
+		}
+		return int(least)
+	}
+	for sent := 0; sent < r.Messages || done() < r.Messages; {
+		r.Progress("messages", done(), r.Messages)
+		room := min(r.batch(), r.Messages-sent)
+		err := until(ctx, r.longest(), "not all messages come through", func() (bool, error) {
+			return sent < r.Messages && sent+room-done() <= flight || done() >= r.Messages, nil
+		})
+		if err != nil {
+			return err
+		}
+		if room == 0 {
+			continue
+		}
+		batch := make([]bridge.NewMessage, room)
+		for i := range batch {
+			batch[i] = bridge.NewMessage{Payload: r.payload}
+		}
+		if err := r.schedule(ctx, r.client, batch); err != nil {
+			return err
+		}
+		sent += room
+	}
+	return nil
+}

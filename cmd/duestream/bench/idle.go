@@ -1,0 +1,205 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+// IdleConfig configures Idle. Dial is required; Rounds is 1 by default. Nothing is scheduled, unless Backlog says so.
+type IdleConfig struct {
+	Config
+	Queues   int           // with a group each; default 1,000
+	Bridges  int           // with connections of their own; default 4
+	Duration time.Duration // of the look; default 15s
+	// Dial connects a bridge as Redis was connected, with the option.
+	Dial func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error)
+}
+
+// Idle measures what bridges cost when nothing happens. Requests are counted on the wire as the bridges send them, because the server's
+// counters count what scripts call as well; the CPU time is what the server says it has used, with the bridges and without them.
+func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
+	preset(map[*int]int{&cfg.Queues: 1000, &cfg.Bridges: 4})
+	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
+	cfg.Config = cfg.Config.withDefaults(1, 1)
+	err := errors.Join(Check("queues", cfg.Queues), Check("bridges", cfg.Bridges), CheckDuration(cfg.Duration))
+	if cfg.Dial == nil {
+		err = errors.Join(err, errors.New("bench: idle: Dial is required"))
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (_ Result, err error) {
+		i := &idle{rig: r, cfg: cfg}
+		defer func() { err = errors.Join(err, Remove(context.WithoutCancel(ctx), r.Redis, r.Prefix, i.names...)) }()
+		if err := i.queues(ctx); err != nil {
+			return Result{}, err
+		}
+		each, most := lower("idle_requests_per_bridge", "req/s"), lower("idle_requests_busiest_bridge", "req/s")
+		cpu, without := lower("idle_server_cpu", "% of a core"), lower("idle_server_cpu_without_bridges", "% of a core")
+		for round := range r.Rounds {
+			r.Progress("idle round", round, r.Rounds)
+			if err := i.round(ctx, each, most, cpu, without); err != nil {
+				return Result{}, err
+			}
+		}
+		return noted(result("idle", each, most, cpu, without), fmt.Sprintf("%d queues with a group each, %d bridges; requests are counted as they are sent", cfg.Queues, cfg.Bridges)), nil
+	})
+}
+
+type idle struct {
+	*rig
+	cfg   IdleConfig
+	names []string
+}
+
+func (i *idle) queues(ctx context.Context) error {
+	for n := range i.cfg.Queues {
+		i.names = append(i.names, i.Queue+"-"+strconv.Itoa(n))
+	}
+	if _, err := lua.Register(ctx, i.c, lua.NewGlobals(i.Prefix), i.names); err != nil {
+		return err
+	}
+	for n, name := range i.names {
+		if _, err := bridge.CreateGroup(ctx, i.Redis, i.Prefix, name, group); err != nil {
+			return err
+		}
+		i.Progress("queues", n, len(i.names))
+	}
+	return nil
+}
+
+func (i *idle) round(ctx context.Context, each, most, cpu, without *series) (err error) {
+	empty, err := i.share(ctx, i.cfg.Duration/3)
+	if err != nil {
+		return err
+	}
+	var parts []*part
+	var bridges []*bridge.Bridge
+	wires := make([]wire, i.cfg.Bridges)
+	var connections []*bridge.Redis
+	defer func() {
+		err = errors.Join(err, stop(parts...))
+		for _, c := range connections {
+			c.Close()
+		}
+	}()
+	for n := range i.cfg.Bridges {
+		own, err := i.cfg.Dial(ctx, wires[n].count)
+		if err != nil {
+			return err
+		}
+		connections = append(connections, own)
+		b, err := bridge.NewBridge(bridge.Config{Redis: own, Prefix: i.Prefix})
+		if err != nil {
+			return err
+		}
+		bridges, parts = append(bridges, b), append(parts, start(b.Run))
+	}
+	if err := i.settle(ctx, bridges, wires); err != nil {
+		return err
+	}
+	before := sent(wires)
+	share, err := i.share(ctx, i.cfg.Duration)
+	if err != nil {
+		return err
+	}
+	total, busiest := 0.0, 0.0
+	for n, now := range sent(wires) {
+		rate := float64(now-before[n]) / i.cfg.Duration.Seconds()
+		total, busiest = total+rate, max(busiest, rate)
+	}
+	each.add(total / float64(len(wires)))
+	most.add(busiest)
+	if share >= 0 {
+		cpu.add(share)
+		without.add(empty)
+	}
+	return nil
+}
+
+// settle waits until every bridge knows all others and all queues, and they send no less than a while before.
+func (i *idle) settle(ctx context.Context, bridges []*bridge.Bridge, wires []wire) error {
+	err := until(ctx, patience, "the bridges do not take up the queues", func() (bool, error) {
+		owned := 0
+		for _, b := range bridges {
+			s := b.Status()
+			if s.Queues < len(i.names) || len(s.Live) < len(bridges) {
+				return false, nil
+			}
+			owned += s.Owned
+		}
+		return owned >= len(i.names), nil
+	})
+	const slice = 2 * time.Second
+	for last := int64(1 << 62); err == nil; {
+		before := sum(sent(wires))
+		if err = pause(ctx, slice); err != nil {
+			break
+		}
+		now := sum(sent(wires)) - before
+		if now >= last-last/10 {
+			return nil
+		}
+		last = now
+	}
+	return err
+}
+
+func sent(wires []wire) []int64 {
+	counts := make([]int64, len(wires))
+	for n := range wires {
+		counts[n] = wires[n].requests.Load()
+	}
+	return counts
+}
+
+func sum(counts []int64) (total int64) {
+	for _, n := range counts {
+		total += n
+	}
+	return total
+}
+
+// share is how much of a core the servers use, in percent; -1 when they do not tell.
+func (i *idle) share(ctx context.Context, window time.Duration) (float64, error) {
+	before, begin, err := i.cpu(ctx), time.Now(), error(nil)
+	if err = pause(ctx, window); err != nil {
+		return 0, err
+	}
+	if after := i.cpu(ctx); before > 0 && after > 0 {
+		return 100 * (after - before) / time.Since(begin).Seconds(), nil
+	}
+	return -1, nil
+}
+
+// cpu is the CPU time that all servers have used, in seconds; 0 when they do not tell.
+func (i *idle) cpu(ctx context.Context) (total float64) {
+	for _, node := range i.c.Nodes() {
+		used, err := numbers(node.Do(ctx, node.B().Info().Section("cpu").Build()))
+		if err != nil {
+			return 0
+		}
+		total += used["used_cpu_sys"] + used["used_cpu_user"]
+	}
+	return total
+}
+
+// pause waits: the length of a measurement.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,157 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+// LatenessConfig configures Lateness. Messages follows from rate and duration; Rounds is 1 by default.
+type LatenessConfig struct {
+	Config
+	Rate     int           // messages due a second, evenly; default 20,000
+	Duration time.Duration // of one round; default 15s
+}
+
+// Lateness measures how late messages are delivered that become due at a steady rate: from the due time to the start of the handler.
+// They are scheduled beforehand, each for a millisecond of its own as far as the rate allows. One bridge, one worker. A rate above what
+// the server can deliver gives a queue that grows: the maximum is near the duration then.
+func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
+	preset(map[*int]int{&cfg.Rate: 20_000})
+	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
+	if err := errors.Join(Check("rate", cfg.Rate), CheckDuration(cfg.Duration)); err != nil {
+		return Result{}, err
+	}
+	cfg.Messages = max(1, int(float64(cfg.Rate)*cfg.Duration.Seconds()))
+	cfg.Config = cfg.Config.withDefaults(0, 1)
+	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
+		p50, p99, most := lower("lateness_p50", "ms"), lower("lateness_p99", "ms"), lower("lateness_max", "ms")
+		note, err := r.times(ctx, func(ctx context.Context, c clock) error {
+			late, err := r.late(ctx, c, func(i int) time.Duration { return time.Duration(i) * time.Second / time.Duration(cfg.Rate) })
+			if err != nil {
+				return err
+			}
+			p50.add(quantile(late, 0.5))
+			p99.add(quantile(late, 0.99))
+			most.add(quantile(late, 1))
+			return nil
+		})
+		return noted(result("lateness", p50, p99, most), note), err
+	})
+}
+
+// noted adds what there is to say.
+func noted(r Result, notes ...string) Result {
+	for _, note := range notes {
+		if note != "" {
+			r.Notes = append(r.Notes, note)
+		}
+	}
+	return r
+}
+
+// BurstConfig configures Burst. Messages is 25,000 by default.
+type BurstConfig struct{ Config }
+
+// Burst measures when messages are delivered that are all due in the same millisecond. The floor is the time that the drain script
+// alone, and XREADGROUP with XACK alone, take for as many: see Deliver.
+func Burst(ctx context.Context, cfg BurstConfig) (Result, error) {
+	cfg.Config = cfg.Config.withDefaults(25_000, 5)
+	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
+		median, last := lower("burst_median", "ms"), lower("burst_last", "ms")
+		note, err := r.times(ctx, func(ctx context.Context, c clock) error {
+			drain, read, err := r.deliverFloor(ctx)
+			if err != nil {
+				return err
+			}
+			late, err := r.late(ctx, c, func(int) time.Duration { return 0 })
+			if err != nil {
+				return err
+			}
+			median.add(quantile(late, 0.5))
+			last.pair(quantile(late, 1), 1000*float64(r.Messages)/harmonic(drain, read))
+			return nil
+		})
+		return noted(result("burst", median, last), note), err
+	})
+}
+
+// times makes rounds that need the server's clock.
+func (r *rig) times(ctx context.Context, round func(context.Context, clock) error) (note string, err error) {
+	c, note, err := r.clock(ctx)
+	for i := 0; err == nil && i < r.Rounds; i++ {
+		r.Progress("round", i, r.Rounds)
+		err = round(ctx, c)
+	}
+	return note, err
+}
+
+const leads = 4 // how often scheduling beforehand may take too long, each time with twice the time
+
+// late schedules the messages, the i-th for after(i) from a common moment on, and returns how late each of them was, sorted.
+func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration) (sorted []time.Duration, err error) {
+	if err := r.group(ctx, group); err != nil {
+		return nil, err
+	}
+	late, handled := make([]time.Duration, r.Messages), new(atomic.Int64)
+	parts, err := r.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(_ context.Context, m *bridge.Message) error {
+		took := c.now().Sub(m.Due)
+		if i := handled.Add(1); i <= int64(len(late)) {
+			late[i-1] = took
+		}
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	end, err := r.beforehand(ctx, c, after)
+	if err == nil {
+		err = until(ctx, time.Until(end)+r.longest(), "not all messages come through", func() (bool, error) {
+			n := int(handled.Load())
+			r.Progress("deliver", n, r.Messages)
+			return n >= r.Messages, nil
+		})
+	}
+	if err == nil {
+		err = r.through(ctx, handled)
+	}
+	if err := errors.Join(err, stop(parts...)); err != nil {
+		return nil, err
+	}
+	slices.Sort(late)
+	return late, r.clear(ctx)
+}
+
+// beforehand schedules the messages while the queue is held, lets it go shortly before the first is due, and says when the last one is.
+func (r *rig) beforehand(ctx context.Context, c clock, after func(i int) time.Duration) (end time.Time, err error) {
+	lead := time.Second + time.Duration(r.Messages)*time.Second/50_000
+	for try := 0; try < leads; try++ {
+		if err := r.hold(ctx, true); err != nil {
+			return end, err
+		}
+		start := c.now().Add(lead).Truncate(time.Millisecond)
+		err := r.fill(ctx, "schedule", r.Messages, func(i int) time.Time { return start.Add(after(i)).Truncate(time.Millisecond) })
+		if err != nil {
+			return end, err
+		}
+		if start.Sub(c.now()) > 300*time.Millisecond {
+			return start.Add(after(r.Messages - 1)), r.hold(ctx, false)
+		}
+		if err := r.clearBelow(ctx, time.Now().Add(tomorrow)); err != nil {
+			return end, err
+		}
+		lead *= 2
+	}
+	return end, lua.Invalid("messages", strconv.Itoa(r.Messages), "must be fewer: scheduling them takes this server longer than %s", lead/2)
+}
+
+// quantile is in ms.
+func quantile(sorted []time.Duration, q float64) float64 {
+	return float64(sorted[int(q*float64(len(sorted)-1))].Microseconds()) / 1000
+}

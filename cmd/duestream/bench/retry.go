@@ -1,0 +1,99 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+// RetryConfig configures Retry. Messages is 200,000 by default, Rounds 3.
+type RetryConfig struct {
+	Config
+	Attempts int // deliveries of each message; default 5
+}
+
+const (
+	retryMin = 10 * time.Millisecond
+	retryMax = 100 * time.Millisecond
+)
+
+var errBench = errors.New("bench: a handler that always fails")
+
+// Retry measures how many failed deliveries a second are scheduled again or dead-lettered: every message fails as often as it may, after
+// short delays. One bridge, one worker. The floor is that of Deliver with the retry script in the place of XACK, 500 a call.
+func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
+	preset(map[*int]int{&cfg.Attempts: 5})
+	cfg.Config = cfg.Config.withDefaults(200_000, 3)
+	if err := Check("attempts", cfg.Attempts); err != nil {
+		return Result{}, err
+	}
+	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
+		low, high := retryMin, retryMax
+		err := bridge.WritePolicy(ctx, r.Redis, r.Prefix, r.Queue, "", bridge.PolicyUpdate{MaxAttempts: &cfg.Attempts, RetryMin: &low, RetryMax: &high})
+		if err != nil {
+			return Result{}, err
+		}
+		failed := higher("retry", "deliveries/s")
+		drain, retry := higher("drain_script_alone", "msg/s"), higher("xreadgroup_retry_script_alone", "msg/s")
+		err = r.turns(ctx, failed, func(ctx context.Context) (float64, error) {
+			d, a, err := r.retryFloor(ctx, cfg.Attempts)
+			drain.add(d)
+			retry.add(a)
+			return harmonic(d, a), err
+		}, func(ctx context.Context) (float64, error) { return r.retry(ctx, cfg.Attempts) })
+		return result("retry", failed, drain, retry), err
+	})
+}
+
+func (r *rig) retryFloor(ctx context.Context, attempts int) (drain, retry float64, err error) {
+	if err := r.due(ctx, "fill"); err != nil {
+		return 0, 0, err
+	}
+	if err := r.hold(ctx, false); err != nil {
+		return 0, 0, err
+	}
+	if drain, err = r.drainAlone(ctx); err != nil {
+		return 0, 0, err
+	}
+	policy := lua.Attempts{Max: attempts, Delays: []time.Duration{time.Hour}} // far enough not to be due meanwhile
+	retry, err = r.readAlone(ctx, group, func(ctx context.Context, entries []rueidis.XRangeSlice) error {
+		failures := make([]lua.Failure, len(entries))
+		for i, e := range entries {
+			failures[i] = lua.Failure{Held: lua.Held{Entry: e.ID}, Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonMaxAttempts, Error: errBench.Error()}
+		}
+		_, err := lua.Retry(ctx, r.c, r.keys, group, policy, failures)
+		return err
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return drain, retry, r.clear(ctx)
+}
+
+func (r *rig) retry(ctx context.Context, attempts int) (float64, error) {
+	if err := r.due(ctx, "fill"); err != nil {
+		return 0, err
+	}
+	parts, err := r.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(context.Context, *bridge.Message) error { return errBench }})
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	if err = r.hold(ctx, false); err == nil {
+		err = until(ctx, time.Duration(attempts)*r.longest(), "not all messages are dead-lettered", func() (bool, error) {
+			dead, err := r.number(ctx, r.c.B().Xlen().Key(r.keys.Dead).Build())
+			r.Progress("retry", dead, r.Messages)
+			return dead >= r.Messages, err
+		})
+	}
+	took := time.Since(begin)
+	if err := errors.Join(err, stop(parts...)); err != nil {
+		return 0, err
+	}
+	return float64(r.Messages*attempts) / took.Seconds(), r.clear(ctx)
+}

@@ -1,0 +1,300 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	tomorrow   = 24 * time.Hour // when measured messages are due that are not to be delivered
+	dayAfter   = 48 * time.Hour // when the backlog is
+	chunk      = 1000           // messages, members or entries of one request that is not measured
+	stopWithin = 30 * time.Second
+	patience   = 30 * time.Second // for what takes no measurable time: a bridge that starts, memory that is freed
+)
+
+// rig is one queue that a scenario works on.
+type rig struct {
+	Config
+	c       rueidis.Client
+	keys    lua.Keys
+	client  *bridge.Client
+	payload []byte
+}
+
+// on runs a scenario on a rig: checks, backlog, and at the end, however it comes, the clean-up.
+func on(ctx context.Context, cfg Config, scenario func(context.Context, *rig) (Result, error)) (_ Result, err error) {
+	if err := cfg.validate(); err != nil {
+		return Result{}, err
+	}
+	r := &rig{Config: cfg, c: cfg.Redis.Client, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), payload: make([]byte, cfg.Payload)}
+	if r.client, err = r.newClient(); err != nil {
+		return Result{}, err
+	}
+	defer func() {
+		_ = r.client.Close() // before the clean-up: it may write until then
+		err = errors.Join(err, Remove(context.WithoutCancel(ctx), cfg.Redis, cfg.Prefix, cfg.Queue))
+	}()
+	if err := r.backlog(ctx); err != nil {
+		return Result{}, err
+	}
+	return scenario(ctx, r)
+}
+
+func (r *rig) newClient() (*bridge.Client, error) {
+	return bridge.NewClient(bridge.ClientConfig{Redis: r.Redis, Prefix: r.Prefix})
+}
+
+// backlog schedules what stays scheduled throughout. It takes the other connection, because the client library serves calls that never
+// were made at the same time in a faster way, which is part of what is measured.
+func (r *rig) backlog(ctx context.Context) error {
+	if r.Backlog == 0 {
+		return nil
+	}
+	other, err := bridge.NewClient(bridge.ClientConfig{Redis: &bridge.Redis{Client: r.Redis.Blocking, Blocking: r.Redis.Blocking}, Prefix: r.Prefix})
+	if err != nil {
+		return err
+	}
+	measured := r.client
+	r.client = other
+	defer func() {
+		r.client = measured
+		_ = other.Close()
+	}()
+	start := time.Now().Add(dayAfter)
+	return r.fill(ctx, "backlog", r.Backlog, func(i int) time.Time { return start.Add(time.Duration(i) * time.Millisecond) })
+}
+
+// fill schedules n messages, the i-th due at due(i).
+func (r *rig) fill(ctx context.Context, what string, n int, due func(i int) time.Time) error {
+	var next, done atomic.Int64
+	size := r.batch()
+	return together(ctx, 4, func(ctx context.Context) error {
+		for {
+			from := int(next.Add(int64(size))) - size
+			if from >= n {
+				return nil
+			}
+			batch := make([]bridge.NewMessage, min(size, n-from))
+			for i := range batch {
+				batch[i] = bridge.NewMessage{Payload: r.payload, At: due(from + i)}
+			}
+			if err := r.schedule(ctx, r.client, batch); err != nil {
+				return err
+			}
+			r.Progress(what, int(done.Add(int64(len(batch)))), n)
+		}
+	})
+}
+
+// batch is how many messages go into a batch that is not measured: some MiB at most, of which the client makes a copy.
+func (r *rig) batch() int { return min(chunk, max(1, (8<<20)/max(1, len(r.payload)))) }
+
+// schedule schedules a batch, every message of it.
+func (r *rig) schedule(ctx context.Context, client *bridge.Client, batch []bridge.NewMessage) error {
+	results, err := client.ScheduleBatch(ctx, r.Queue, batch)
+	for i := 0; err == nil && i < len(results); i++ {
+		err = results[i].Err
+	}
+	return err
+}
+
+// together runs n workers at once, and returns the first error, which ends the others.
+func together(ctx context.Context, n int, work func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			if err := work(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	all.Wait()
+	return context.Cause(ctx)
+}
+
+// clear empties the queue of what the last step left, but for the backlog, its groups and its policy.
+func (r *rig) clear(ctx context.Context) error {
+	keys := []string{r.keys.Stream, r.keys.Dead, r.keys.Wake, r.keys.Seen}
+	if r.Backlog == 0 {
+		keys = append(keys, r.keys.Due, r.keys.Payload, r.keys.Meta)
+	} else if err := r.clearBelow(ctx, time.Now().Add(dayAfter-time.Hour)); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if err := r.c.Do(ctx, r.c.B().Unlink().Key(key).Build()).Error(); err != nil {
+			return fmt.Errorf("bench: clear %s: %w", r.Queue, lua.Classify("UNLINK", err))
+		}
+	}
+	return r.freed(ctx)
+}
+
+// clearBelow removes what is due before t, in bounded steps.
+func (r *rig) clearBelow(ctx context.Context, t time.Time) error {
+	top := fmt.Sprintf("(%d", t.UnixMilli())
+	for {
+		members, err := r.c.Do(ctx, r.c.B().Zrangebyscore().Key(r.keys.Due).Min("-inf").Max(top).Limit(0, chunk).Build()).AsStrSlice()
+		if err != nil || len(members) == 0 {
+			return lua.Classify("ZRANGEBYSCORE", err)
+		}
+		for _, reply := range r.c.DoMulti(ctx, r.c.B().Zrem().Key(r.keys.Due).Member(members...).Build(),
+			r.c.B().Hdel().Key(r.keys.Payload).Field(members...).Build(), r.c.B().Hdel().Key(r.keys.Meta).Field(members...).Build()) {
+			if err := reply.Error(); err != nil {
+				return fmt.Errorf("bench: clear %s: %w", r.Queue, lua.Classify("ZREM", err))
+			}
+		}
+	}
+}
+
+// freed waits until the server has freed in the background what was unlinked: for a while, because others may unlink, too. One that
+// does not tell is not waited for.
+func (r *rig) freed(ctx context.Context) error {
+	begin := time.Now()
+	return until(ctx, patience, "memory is not freed", func() (bool, error) {
+		memory, err := r.info(ctx, "memory")
+		return memory["lazyfree_pending_objects"] == 0 || time.Since(begin) > patience/3, err
+	})
+}
+
+// hold holds the queue, or lets it go.
+func (r *rig) hold(ctx context.Context, held bool) error {
+	return bridge.WritePolicy(ctx, r.Redis, r.Prefix, r.Queue, "", bridge.PolicyUpdate{Held: &held})
+}
+
+// group creates a group unless it exists.
+func (r *rig) group(ctx context.Context, name string) error {
+	_, err := bridge.CreateGroup(ctx, r.Redis, r.Prefix, r.Queue, name)
+	return err
+}
+
+// part is a bridge or a worker under way.
+type part struct {
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+func start(run func(context.Context) error) *part {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &part{cancel, make(chan error, 1)}
+	go func() { p.ended <- run(ctx) }()
+	return p
+}
+
+// stop stops parts, the last one first.
+func stop(parts ...*part) error {
+	var errs []error
+	for i := len(parts) - 1; i >= 0; i-- {
+		parts[i].cancel()
+		late := time.NewTimer(stopWithin)
+		select {
+		case err := <-parts[i].ended:
+			errs = append(errs, err)
+		case <-late.C:
+			errs = append(errs, fmt.Errorf("bench: a bridge or worker did not stop within %s", stopWithin))
+		}
+		late.Stop()
+	}
+	return errors.Join(errs...)
+}
+
+// serve starts a bridge and returns when it has taken up the queue.
+func (r *rig) serve(ctx context.Context) (*part, error) {
+	b, err := bridge.NewBridge(bridge.Config{Redis: r.Redis, Prefix: r.Prefix})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := lua.Register(ctx, r.c, lua.NewGlobals(r.Prefix), []string{r.Queue}); err != nil {
+		return nil, err
+	}
+	p := start(b.Run)
+	err = until(ctx, patience, "the bridge does not take up the queue (does another one serve this prefix?)", func() (bool, error) {
+		select {
+		case err := <-p.ended:
+			p.ended <- err
+			return false, errors.Join(errors.New("bench: the bridge ended"), err)
+		default:
+		}
+		return b.Status().Owned > 0, nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, stop(p))
+	}
+	return p, nil
+}
+
+// probe is the ID of an entry that only finds out whether a worker reads.
+const probe = "probe"
+
+// work starts a worker and returns when it reads and has settled a first entry, which its handler does not see. A group that stands
+// alone has nothing left of it then.
+func (r *rig) work(ctx context.Context, cfg bridge.WorkerConfig) (*part, error) {
+	cfg.Redis, cfg.Prefix, cfg.Queue = r.Redis, r.Prefix, r.Queue
+	if cfg.Concurrency == 0 {
+		cfg.Concurrency = r.Concurrency
+	}
+	var probed atomic.Bool
+	handle := cfg.Handler
+	cfg.Handler = func(ctx context.Context, m *bridge.Message) error {
+		if m.ID == probe {
+			probed.Store(true)
+			return nil
+		}
+		return handle(ctx, m)
+	}
+	w, err := bridge.NewWorker(cfg)
+	if err != nil {
+		return nil, err
+	}
+	entry := r.c.B().Xadd().Key(r.keys.Stream).Id("*").FieldValue().FieldValue(lua.FieldID, probe).FieldValue(lua.FieldPayload, "").
+		FieldValue(lua.FieldAttempt, "1").FieldValue(lua.FieldDue, "0").Build()
+	if err := r.c.Do(ctx, entry).Error(); err != nil {
+		return nil, lua.Classify("XADD", err)
+	}
+	p := start(w.Run)
+	err = until(ctx, patience, "the worker does not read", func() (bool, error) {
+		return probed.Load() && w.Stats().Acknowledged > 0, nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, stop(p))
+	}
+	return p, nil
+}
+
+// until waits for a condition.
+func until(ctx context.Context, limit time.Duration, or string, ok func() (bool, error)) error {
+	deadline := time.Now().Add(limit)
+	again := time.NewTicker(2 * time.Millisecond)
+	defer again.Stop()
+	for {
+		done, err := ok()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil || done:
+			return err
+		case time.Now().After(deadline):
+			return fmt.Errorf("bench: %s, after %s", or, limit)
+		}
+		select {
+		case <-ctx.Done():
+		case <-again.C:
+		}
+	}
+}
+
+// number asks for an integer.
+func (r *rig) number(ctx context.Context, cmd rueidis.Completed) (int, error) {
+	n, err := r.c.Do(ctx, cmd).AsInt64()
+	return int(n), err
+}
