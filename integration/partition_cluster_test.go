@@ -243,7 +243,8 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	if took := time.Since(began); err != nil || took > 3*time.Second {
 		t.Errorf("with the registry away: %v after %v", err, took)
 	}
-	if err := p.raw("ZSCORE", p.keysOf(0).Due, "zero").Error(); err != nil {
+	c0 := p.redis.Client
+	if err := c0.Do(ctx, c0.B().Zscore().Key(p.keysOf(0).Due).Member("zero").Build()).Error(); err != nil {
 		t.Errorf("not in partition 0: %v", err)
 	}
 	for who, client := range map[string]*bridge.Client{"knows nothing": fresh, "knows the counts": knows} {
