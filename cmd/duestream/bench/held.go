@@ -122,9 +122,12 @@ const heldPayload = "held"
 
 // holder starts a worker that takes one entry and keeps it until it is stopped.
 func (r *rig) holder(ctx context.Context) (*part, error) {
-	has := make(chan struct{})
+	has := make(chan struct{}, 1)
 	w, err := r.work(ctx, bridge.WorkerConfig{Group: group, Concurrency: 1, ShutdownTimeout: -1, Handler: func(ctx context.Context, _ *bridge.Message) error {
-		close(has)
+		select {
+		case has <- struct{}{}:
+		default: // it was lost, and came again
+		}
 		<-ctx.Done()
 		return ctx.Err()
 	}})

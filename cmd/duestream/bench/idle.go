@@ -36,9 +36,8 @@ func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (_ Result, err error) {
+	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		i := &idle{rig: r, cfg: cfg}
-		defer func() { err = errors.Join(err, Remove(context.WithoutCancel(ctx), r.Redis, r.Prefix, i.names...)) }()
 		if err := i.queues(ctx); err != nil {
 			return Result{}, err
 		}
@@ -56,22 +55,21 @@ func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 
 type idle struct {
 	*rig
-	cfg   IdleConfig
-	names []string
+	cfg IdleConfig
 }
 
 func (i *idle) queues(ctx context.Context) error {
 	for n := range i.cfg.Queues {
-		i.names = append(i.names, i.Queue+"-"+strconv.Itoa(n))
+		i.more = append(i.more, i.Queue+"-"+strconv.Itoa(n))
 	}
-	if _, err := lua.Register(ctx, i.c, lua.NewGlobals(i.Prefix), i.names); err != nil {
+	if _, err := lua.Register(ctx, i.c, lua.NewGlobals(i.Prefix), i.more); err != nil {
 		return err
 	}
-	for n, name := range i.names {
+	for n, name := range i.more {
 		if _, err := bridge.CreateGroup(ctx, i.Redis, i.Prefix, name, group); err != nil {
 			return err
 		}
-		i.Progress("queues", n, len(i.names))
+		i.Progress("queues", n, len(i.more))
 	}
 	return nil
 }
@@ -131,12 +129,12 @@ func (i *idle) settle(ctx context.Context, bridges []*bridge.Bridge, wires []wir
 		owned := 0
 		for _, b := range bridges {
 			s := b.Status()
-			if s.Queues < len(i.names) || len(s.Live) < len(bridges) {
+			if s.Queues < len(i.more) || len(s.Live) < len(bridges) {
 				return false, nil
 			}
 			owned += s.Owned
 		}
-		return owned >= len(i.names), nil
+		return owned >= len(i.more), nil
 	})
 	const slice = 2 * time.Second
 	for last := int64(1 << 62); err == nil; {

@@ -29,6 +29,7 @@ type rig struct {
 	keys    lua.Keys
 	client  *bridge.Client
 	payload []byte
+	more    []string // queues to remove at the end, besides its own
 }
 
 // on runs a scenario on a rig: checks, backlog, and at the end, however it comes, the clean-up.
@@ -41,8 +42,11 @@ func on(ctx context.Context, cfg Config, scenario func(context.Context, *rig) (R
 		return Result{}, err
 	}
 	defer func() {
+		if ctx.Err() != nil {
+			err = ctx.Err() // whatever else that came to look like
+		}
 		_ = r.client.Close() // before the clean-up: it may write until then
-		err = errors.Join(err, Remove(context.WithoutCancel(ctx), cfg.Redis, cfg.Prefix, cfg.Queue))
+		err = errors.Join(err, Remove(context.WithoutCancel(ctx), cfg.Redis, cfg.Prefix, append(r.more, cfg.Queue)...))
 	}()
 	if err := r.backlog(ctx); err != nil {
 		return Result{}, err
