@@ -59,8 +59,9 @@ type Config struct {
 	HeartbeatTimeout time.Duration
 	// WakeBlock is how long one blocked read waits. Default 5s, at least 100ms.
 	WakeBlock time.Duration
-	// SurveyInterval is how often up to 250 queues are looked at; with more queues, twice as often and in turn. Default 5s. It is the
-	// ceiling on lateness when a producer adds no wake token.
+	// SurveyInterval is how often up to 250 queues are looked at. Default 5s. It is the ceiling on lateness when a producer adds no wake
+	// token. With more queues a scheduler looks at those it owns, in turn and up to twice as often when they are more than 225, and at
+	// a few others.
 	SurveyInterval time.Duration
 	// DiscoverInterval is how often one step of SCAN looks for queues that nobody registered. Default 5s.
 	DiscoverInterval time.Duration

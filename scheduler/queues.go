@@ -163,24 +163,49 @@ func (s *Scheduler) watchOwned() []string {
 	return owned
 }
 
-// nextToSurvey returns the queues whose turn it is.
+// othersPerSurvey is how many queues of others a pass looks at when not all queues fit into one: their owners look at them in time, and
+// this is only for an owner that lives and does nothing.
+const othersPerSurvey = 25
+
+// nextToSurvey returns the partitions whose turn it is: all of them when they fit into one look, else the own ones in turn and a few others.
 func (s *Scheduler) nextToSurvey() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := len(s.known)
-	if n <= lua.MaxSurvey {
+	if len(s.known) <= lua.MaxSurvey {
 		return s.known
 	}
-	from := s.turn % n
-	s.turn = from + lua.MaxSurvey
-	return slices.Concat(s.known[from:min(s.turn, n)], s.known[:max(0, s.turn-n)])
+	own := make([]string, 0, len(s.owned))
+	others := make([]string, 0, len(s.known)-len(s.owned))
+	for _, name := range s.known {
+		if s.owned[name] != nil {
+			own = append(own, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	some := inTurn(others, &s.othersTurn, max(othersPerSurvey, lua.MaxSurvey-len(own)))
+	return append(inTurn(own, &s.turn, lua.MaxSurvey-len(some)), some...)
 }
 
-func (s *Scheduler) surveyInterval() time.Duration {
-	if s.partitions() > lua.MaxSurvey {
-		return s.cfg.SurveyInterval / 2
+// inTurn returns at most n names, from where the last call with this turn ended.
+func inTurn(names []string, turn *int, n int) []string {
+	if len(names) <= n {
+		return names
 	}
-	return s.cfg.SurveyInterval
+	from := *turn % len(names)
+	*turn = (from + n) % len(names)
+	return slices.Concat(names[from:min(from+n, len(names))], names[:max(0, from+n-len(names))])
+}
+
+// surveyInterval is shorter when the own queues do not fit into one look, and at least half of what is configured.
+func (s *Scheduler) surveyInterval() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own, most := len(s.owned), lua.MaxSurvey-othersPerSurvey
+	if len(s.known) <= lua.MaxSurvey || own <= most {
+		return s.cfg.SurveyInterval
+	}
+	return max(s.cfg.SurveyInterval/2, s.cfg.SurveyInterval*time.Duration(most)/time.Duration(own))
 }
 
 // remember takes the error of a look at a queue, or of what it called for, and says whether the blocked read must leave the queue out

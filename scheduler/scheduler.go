@@ -32,13 +32,13 @@ type Scheduler struct {
 
 	assigning sync.Mutex // serialises assign and the Owned callback
 
-	mu      sync.Mutex
-	live    []string              // sorted
-	counts  map[string]lua.Counts // every queue heard of is kept, with every partition count
-	known   []string              // the partitions of these, by name; sorted, replaced as a whole
-	owned   map[string]*drainer   // by partition, as trouble
-	trouble map[string]*trouble
-	turn    int // of the survey, among known
+	mu               sync.Mutex
+	live             []string              // sorted
+	counts           map[string]lua.Counts // every queue heard of is kept, with every partition count
+	known            []string              // the partitions of these, by name; sorted, replaced as a whole
+	owned            map[string]*drainer   // by partition, as trouble
+	trouble          map[string]*trouble
+	turn, othersTurn int // of the survey, among the owned and the others
 }
 
 // trouble is what the survey remembers of a queue that once failed.

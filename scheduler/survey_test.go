@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -154,33 +155,54 @@ func TestFollowingNodeComesRound(t *testing.T) {
 	}
 }
 
+// However many partitions there are, a pass is bounded; the own ones come round soon, and those of others some time.
 func TestSurveyTakesTurns(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{0, 1, lua.MaxSurvey, lua.MaxSurvey + 1, 600, 1000} {
-		s := &Scheduler{cfg: Config{SurveyInterval: 4 * time.Second}}
-		for i := range n {
-			s.known = append(s.known, fmt.Sprintf("queue-%04d", i))
+	const interval = 4500 * time.Millisecond
+	for _, c := range []struct {
+		known, owned int
+		own, all     int           // passes until each of them was looked at
+		least        time.Duration // between two passes; zero = as configured
+	}{
+		{known: 0, owned: 0},
+		{known: 1, owned: 0, all: 1},
+		{known: lua.MaxSurvey, owned: 10, own: 1, all: 1},
+		{known: lua.MaxSurvey + 1, owned: 250, own: 2, all: 2, least: 4050 * time.Millisecond},
+		{known: 1000, owned: 100, own: 1, all: 6},
+		{known: 1000, owned: 225, own: 1, all: 31},
+		{known: 1000, owned: 250, own: 2, all: 30, least: 4050 * time.Millisecond},
+		{known: 1000, owned: 1000, own: 4, all: 4, least: interval / 2},
+		{known: 600, owned: 500, own: 3, all: 4, least: interval / 2},
+	} {
+		s := &Scheduler{cfg: Config{SurveyInterval: interval}, owned: map[string]*drainer{}}
+		for i := range c.known {
+			name := fmt.Sprintf("queue-%04d", i*7919%10000)
+			s.known = append(s.known, name)
+			if i < c.owned {
+				s.owned[name] = &drainer{}
+			}
 		}
-		seen := map[string]int{}
-		rounds := (n + lua.MaxSurvey - 1) / lua.MaxSurvey
-		for range rounds {
+		seen, own := map[string]bool{}, 0
+		for pass := 1; pass <= c.all; pass++ {
 			turn := s.nextToSurvey()
 			if len(turn) > lua.MaxSurvey {
-				t.Errorf("%d queues in one request", len(turn))
+				t.Errorf("%+v: %d in one pass", c, len(turn))
 			}
-			for _, queue := range turn {
-				seen[queue]++
+			for _, name := range turn {
+				if !seen[name] && s.owned[name] != nil {
+					own++
+				}
+				seen[name] = true
+			}
+			if pass == c.own && own != c.owned {
+				t.Errorf("%+v: %d of the own ones in %d passes", c, own, pass)
 			}
 		}
-		if len(seen) != n {
-			t.Errorf("%d of %d queues in %d rounds", len(seen), n, rounds)
+		if len(seen) != c.known {
+			t.Errorf("%+v: %d of all in %d passes", c, len(seen), c.all)
 		}
-		want := 4 * time.Second
-		if n > lua.MaxSurvey {
-			want /= 2
-		}
-		if got := s.surveyInterval(); got != want {
-			t.Errorf("%d queues: every %v, want %v", n, got, want)
+		if got, want := s.surveyInterval(), cmp.Or(c.least, interval); got != want {
+			t.Errorf("%+v: every %v, want %v", c, got, want)
 		}
 	}
 }

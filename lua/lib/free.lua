@@ -37,6 +37,18 @@ local function groups_of(stream)
   return groups
 end
 
+-- Whether any group holds an entry.
+local function is_held(stream)
+  local reply = redis.pcall('XINFO', 'GROUPS', stream)
+  if reply.err then return false end
+  for _, flat in ipairs(reply) do
+    local at = flat[5] == 'pending' and 6 or 2 -- where every known server has it
+    while at < #flat and flat[at - 1] ~= 'pending' do at = at + 2 end
+    if tonumber(flat[at]) > 0 then return true end
+  end
+  return false
+end
+
 -- The entry ID that follows id.
 local function successor(id)
   local ms, seq = id_parts(id)
