@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +17,9 @@ import (
 
 // partitionsAtOnce is how many partitions are asked at the same time.
 const partitionsAtOnce = 16
+
+// ErrShrink: a queue was to have fewer partitions than it has. Messages may be in any of them, and producers may still use them.
+var ErrShrink = errors.New("a queue never shrinks")
 
 // Partitions returns every partition count that a queue ever had; the greatest is in force. One round trip.
 func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lua.Counts, error) {
@@ -42,7 +44,7 @@ func readCounts(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 // once more, for what was changed meanwhile. With the count that is in force it only mends, so after a failure repeat it. It is safe
 // under load, and beside itself, WritePolicy and EnsureGroup.
 //
-// lua.ErrInvalid: n is not 1 to 256, or less than the count in force: a queue never shrinks. progress, unless nil, is called now and then.
+// lua.ErrInvalid: n is not 1 to 256. ErrShrink: it is less than the count in force. progress, unless nil, is called now and then.
 // About ten round trips per partition, of which several are under way at a time; passes on a full server.
 func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, progress func(done, total int)) (lua.Counts, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckPartitions(n)); err != nil {
@@ -52,8 +54,8 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pr
 	if err != nil {
 		return nil, err
 	}
-	if least := counts.Latest(); n < least {
-		return counts, lua.Invalid("partitions", strconv.Itoa(n), "must be at least %d, which the queue has: it never shrinks", least)
+	if n < counts.Latest() {
+		return counts, fmt.Errorf("stream: %s has %d partitions, and cannot have %d: %w", queue, counts.Latest(), n, ErrShrink)
 	}
 	s := spread{c: c, prefix: prefix, queue: queue, least: n}
 	if progress != nil {

@@ -126,7 +126,7 @@ func TestGrowRefusesToShrink(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	r.grow(3)
 	counts, err := Grow(t.Context(), r.c, r.prefix, r.queue, 2, nil)
-	if !errors.Is(err, lua.ErrInvalid) {
+	if !errors.Is(err, ErrShrink) {
 		t.Error(err)
 	}
 	want(t, "counts", counts.String(), "1,3")
@@ -205,14 +205,14 @@ func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
 						return nil
 					}
 					err := outer(t.Context(), c, r)
-					if errors.Is(failed, lua.ErrInvalid) || errors.Is(err, lua.ErrInvalid) { // it has more partitions already
+					if errors.Is(failed, ErrShrink) || errors.Is(err, ErrShrink) { // it has more partitions already
 						failed, err = nil, nil
 					}
 					if err := errors.Join(err, failed); err != nil {
 						t.Fatal(err)
 					}
 					if !begun { // it was over before
-						if err := inner(t.Context(), r.c, r); err != nil && !errors.Is(err, lua.ErrInvalid) {
+						if err := inner(t.Context(), r.c, r); err != nil && !errors.Is(err, ErrShrink) {
 							t.Fatal(err)
 						}
 					}
@@ -260,7 +260,7 @@ func TestManyMayGrowAndChangeAQueueAtOnce(t *testing.T) {
 	for i := range 6 {
 		groups = append(groups, fmt.Sprint("b", i))
 		all.Go(func() {
-			if _, err := Grow(t.Context(), r.c, r.prefix, r.queue, 4+i, nil); err != nil && !errors.Is(err, lua.ErrInvalid) {
+			if _, err := Grow(t.Context(), r.c, r.prefix, r.queue, 4+i, nil); err != nil && !errors.Is(err, ErrShrink) {
 				t.Error(err)
 			}
 		})
