@@ -8,7 +8,7 @@ import (
 )
 
 // heal recreates the worker's group after it was lost, and says so.
-func (w *Worker) heal(ctx context.Context) error {
+func (w *lane) heal(ctx context.Context) error {
 	created, err := lua.EnsureGroup(ctx, w.cfg.Client, w.keys, w.cfg.Group)
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 
 // readLoop reads as many new entries as there are free slots, until ctx ends. After a broken connection it first extends what it
 // holds and takes up what was delivered but never seen.
-func (w *Worker) readLoop(ctx, hard context.Context) {
+func (w *lane) readLoop(ctx, hard context.Context) {
 	wait := newBackoff()
 	recovered := false
 	for ctx.Err() == nil {
@@ -36,9 +36,12 @@ func (w *Worker) readLoop(ctx, hard context.Context) {
 		case err == nil:
 			wait.Reset()
 			w.state.working()
+			if w.doubt { // what a read that failed was given by now was not there yet when it was looked for
+				w.doubt, recovered = false, false
+			}
 			continue
 		}
-		recovered = false
+		recovered, w.doubt = false, true
 		w.broken.Add(1)
 		w.state.failing(err)
 		sleep(ctx, wait.NextBackOff())
@@ -46,12 +49,14 @@ func (w *Worker) readLoop(ctx, hard context.Context) {
 }
 
 // readOnce waits for a free slot, then for entries; it hands each to a handler.
-func (w *Worker) readOnce(ctx, hard context.Context) error {
-	free := w.takeSlots(ctx)
+func (w *lane) readOnce(ctx, hard context.Context) error {
+	r := w.reserve(ctx)
+	free := r.slots
 	if free == 0 {
 		return nil
 	}
-	entries, err := w.next(ctx, free)
+	entries, err := w.next(ctx, r)
+	w.wasRead(r, len(entries), err)
 	for i := range entries {
 		d := w.delivery(hard, entries[i:])
 		if d.foreign() {
@@ -65,15 +70,15 @@ func (w *Worker) readOnce(ctx, hard context.Context) error {
 	return err
 }
 
-// takeSlots waits for one free slot and takes all that are; zero when ctx ended.
-func (w *Worker) takeSlots(ctx context.Context) int {
+// takeSlots waits for one free slot and takes those that are, but not more than so many; zero when ctx ended.
+func (w *lane) takeSlots(ctx context.Context, most int) int {
 	select {
 	case <-ctx.Done():
 		return 0
 	case <-w.slots:
 	}
 	n := 1
-	for {
+	for n < most {
 		select {
 		case <-w.slots:
 			n++
@@ -81,22 +86,20 @@ func (w *Worker) takeSlots(ctx context.Context) int {
 			return n
 		}
 	}
+	return n
 }
 
-func (w *Worker) giveBack(n int) {
+func (w *lane) giveBack(n int) {
 	for range n {
 		w.slots <- struct{}{}
 	}
 }
 
-// next reads at most count new entries, waiting Block for the first. One stream a call, so that COUNT is exact.
-func (w *Worker) next(ctx context.Context, count int) ([]rueidis.XRangeSlice, error) {
-	// The deadline notices a server that hangs; the timeout of the command itself is the server's.
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Block+callTimeout)
+// next reads as many new entries as there are slots for. One stream a call, so that COUNT is exact.
+func (w *lane) next(ctx context.Context, r reservation) ([]rueidis.XRangeSlice, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.deadline(r))
 	defer cancel()
-	c := w.cfg.Blocking
-	reply, err := c.Do(ctx, c.B().Xreadgroup().Group(w.cfg.Group, w.cfg.Consumer).Count(int64(count)).
-		Block(w.cfg.Block.Milliseconds()).Streams().Key(w.keys.Stream).Id(">").Build()).AsXReadSlices()
+	reply, err := w.cfg.Blocking.Do(ctx, w.read(r)).AsXReadSlices()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		return nil, fmt.Errorf("stream: read %s/%s: %w", w.cfg.Queue, w.cfg.Group, lua.Classify("XREADGROUP", err))
 	}
@@ -104,21 +107,21 @@ func (w *Worker) next(ctx context.Context, count int) ([]rueidis.XRangeSlice, er
 }
 
 // delivery wraps an entry that was read; nil when there is none.
-func (w *Worker) delivery(hard context.Context, found []rueidis.XRangeSlice) *delivery {
+func (w *lane) delivery(hard context.Context, found []rueidis.XRangeSlice) *delivery {
 	if len(found) == 0 {
 		return nil
 	}
 	now := time.Now()
 	d := &delivery{
 		w: w, epoch: w.broken.Load(), read: now, extended: now,
-		msg: &Message{Entry: lua.ParseEntry(found[0].ID, found[0].FieldValues), Queue: w.cfg.Queue, Group: w.cfg.Group, Consumer: w.cfg.Consumer},
+		msg: &Message{Entry: lua.ParseEntry(found[0].ID, found[0].FieldValues), Queue: w.cfg.Queue, Group: w.cfg.Group, Consumer: w.cfg.Consumer, Partition: w.partition},
 	}
 	d.ctx, d.cancel = context.WithCancelCause(hard)
 	return d
 }
 
 // start hands a delivery to a handler of its own. It takes a slot.
-func (w *Worker) start(d *delivery) {
+func (w *lane) start(d *delivery) {
 	w.delivered.Add(1)
 	w.held.add(d)
 	go w.handle(d)
@@ -127,12 +130,12 @@ func (w *Worker) start(d *delivery) {
 // recover is the first act after a start and after every broken connection: extend what is held, before the reclaimer may take it,
 // then take up what the server delivered to this consumer and a cut connection kept from it. Reading the history would count a
 // delivery; XPENDING and XRANGE do not.
-func (w *Worker) recover(ctx, hard context.Context) error {
+func (w *lane) recover(ctx, hard context.Context) error {
 	if !w.joined {
 		if err := w.refreshPolicy(ctx); err != nil { // before anything can fail by it
 			return err
 		}
-		if _, err := EnsureGroup(ctx, w.cfg.Client, w.cfg.Prefix, w.cfg.Queue, w.cfg.Group); err != nil {
+		if _, err := lua.EnsureGroup(ctx, w.cfg.Client, w.keys, w.cfg.Group); err != nil {
 			return err
 		}
 		w.joined = true
@@ -142,7 +145,7 @@ func (w *Worker) recover(ctx, hard context.Context) error {
 	}
 	w.registerAgain()
 	for {
-		free := w.takeSlots(ctx)
+		free := w.takeSlots(ctx, w.share())
 		if free == 0 {
 			return nil
 		}
@@ -158,7 +161,7 @@ func (w *Worker) recover(ctx, hard context.Context) error {
 }
 
 // takeUp starts handlers for entries that are this consumer's already, and returns how many slots they use.
-func (w *Worker) takeUp(ctx, hard context.Context, entries []string, failed *error) (used int) {
+func (w *lane) takeUp(ctx, hard context.Context, entries []string, failed *error) (used int) {
 	held := make([]lua.Held, len(entries))
 	for i, entry := range entries {
 		held[i] = lua.Held{Entry: entry}
@@ -195,7 +198,7 @@ func (w *Worker) takeUp(ctx, hard context.Context, entries []string, failed *err
 }
 
 // unseen returns at most limit entries that are pending for this consumer, and that it does not hold.
-func (w *Worker) unseen(ctx context.Context, limit int) ([]string, error) {
+func (w *lane) unseen(ctx context.Context, limit int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	c := w.cfg.Client
