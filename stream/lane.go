@@ -32,7 +32,7 @@ type lane struct {
 	joined   bool          // the group was there once
 	doubt    bool          // a read failed, and the server may execute it yet
 	idle     bool          // the last read found nothing
-	patience time.Duration // with a read that does not wait
+	patience time.Duration // with a read that waits for no or a short time
 
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked

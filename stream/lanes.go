@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// quickRead is how long a read that takes every free slot may take on a cluster: a server that hangs must not keep them from the
-	// lanes of others. It doubles each time one takes longer, because what is read may be large.
+	// quickRead is how long a read may take on a cluster that does not wait, or not for long: a server that hangs must not keep slots
+	// from the lanes of others. It doubles each time one takes longer, because what is read may be large.
 	quickRead = time.Second
 	// shortBlock is how long a lane waits at the server while others wait for their turn.
 	shortBlock = 100 * time.Millisecond
@@ -93,8 +93,6 @@ func (w *lane) reserve(ctx context.Context) reservation {
 	switch {
 	case parts == 1:
 		return reservation{slots: w.takeSlots(ctx, all), block: w.cfg.Block}
-	case w.doubt: // no more than it takes to see whether the server is back
-		return reservation{slots: w.takeSlots(ctx, 1)}
 	case !w.idle:
 		return reservation{slots: w.takeSlots(ctx, all)}
 	}
@@ -132,15 +130,15 @@ func (w *lane) wasRead(r reservation, found int, err error) {
 		w.worker.busy.Add(-1)
 	}
 	w.idle = found == 0
-	if err != nil && r.block == 0 {
+	if err != nil {
 		w.patience = min(2*w.patience, callTimeout)
 	}
 }
 
 // deadline is how long a read may take altogether: it notices a server that hangs. The timeout of the command itself is the server's.
 func (w *lane) deadline(r reservation) time.Duration {
-	if r.block == 0 && w.cfg.Client.Mode() == rueidis.ClientModeCluster {
-		return w.patience
+	if r.block <= shortBlock && w.cfg.Client.Mode() == rueidis.ClientModeCluster && w.worker.parts.Load() > 1 {
+		return r.block + w.patience
 	}
 	return r.block + callTimeout
 }
@@ -154,11 +152,7 @@ func (w *lane) read(r reservation) rueidis.Completed {
 	return read.Block(r.block.Milliseconds()).Streams().Key(w.keys.Stream).Id(">").Build()
 }
 
-// share is how many slots a lane may hold without having work for them.
+// share is how many slots a lane may wait with, of a worker that has several.
 func (w *lane) share() int {
-	parts := int(w.worker.parts.Load())
-	if parts == 1 {
-		return w.cfg.Concurrency
-	}
-	return max(1, w.cfg.Concurrency/(2*parts))
+	return max(1, w.cfg.Concurrency/(2*int(w.worker.parts.Load())))
 }

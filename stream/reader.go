@@ -145,16 +145,17 @@ func (w *lane) recover(ctx, hard context.Context) error {
 	}
 	w.registerAgain()
 	for {
-		free := w.takeSlots(ctx, w.share())
+		unseen, err := w.unseen(ctx, extendBatch) // before any slot is taken: the server may hang
+		if err != nil || len(unseen) == 0 {
+			return err
+		}
+		free := w.takeSlots(ctx, len(unseen))
 		if free == 0 {
 			return nil
 		}
-		unseen, err := w.unseen(ctx, min(free, extendBatch))
-		if err == nil && len(unseen) > 0 {
-			free -= w.takeUp(ctx, hard, unseen, &err)
-		}
-		w.giveBack(free)
-		if err != nil || len(unseen) == 0 {
+		used := w.takeUp(ctx, hard, unseen[:free], &err)
+		w.giveBack(free - used)
+		if err != nil {
 			return err
 		}
 	}
