@@ -122,9 +122,12 @@ type Worker struct {
 	cfg   WorkerConfig
 	log   *slog.Logger
 	slots chan struct{} // one token per message that may still be taken
-	turns chan struct{} // one token per lane that may wait at the server with slots, when there are several
 	state condition     // of reading the registry
 	ran   atomic.Bool
+
+	// When there are several lanes.
+	gather chan struct{} // one token: for the lane that takes slots
+	turns  chan struct{} // one token per lane that may wait at the server with slots
 
 	look      chan struct{} // poked: the registry is to be read
 	forgotten atomic.Bool   // the queue is to be registered again
@@ -151,6 +154,8 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	for range cap(w.turns) {
 		w.turns <- struct{}{}
 	}
+	w.gather = make(chan struct{}, 1)
+	w.gather <- struct{}{}
 	w.open(0)
 	return w, nil
 }
