@@ -49,7 +49,7 @@ func (w *Worker) watch(ctx context.Context, start func(*lane)) {
 			for _, l := range w.open(counts.Latest() - 1) {
 				start(l)
 			}
-		case !lua.Temporary(err): // else the reads report the outage
+		case !lua.Temporary(err) || w.cfg.Client.Mode() == rueidis.ClientModeCluster: // else the reads report the outage
 			w.state.failing(err)
 		}
 		if w.forgotten.Swap(false) {
