@@ -23,6 +23,7 @@ var (
 	CheckDelay       = lua.CheckDelay
 	CheckTime        = lua.CheckTime
 	CheckMaxAttempts = lua.CheckMaxAttempts
+	CheckPartitions  = lua.CheckPartitions
 )
 
 // Limits of a message.
@@ -112,10 +113,11 @@ type (
 
 // What Stats and Pending take and return.
 type (
-	QueueStats    = stream.QueueStats
-	GroupStats    = stream.GroupStats
-	PendingFilter = stream.PendingFilter
-	PendingEntry  = stream.PendingEntry
+	QueueStats     = stream.QueueStats
+	GroupStats     = stream.GroupStats
+	PartitionStats = stream.PartitionStats
+	PendingFilter  = stream.PendingFilter
+	PendingEntry   = stream.PendingEntry
 )
 
 // ErrNoGroup: the consumer group does not exist.
@@ -129,4 +131,22 @@ func Stats(ctx context.Context, r *Redis, prefix, queue string) (QueueStats, err
 // Pending lists at most limit entries that a group's workers hold, oldest first.
 func Pending(ctx context.Context, r *Redis, prefix, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
 	return stream.Pending(ctx, r.Client, withPrefix(prefix), queue, group, f, limit)
+}
+
+// PartitionCounts holds every partition count that a queue ever had, in order. The last one is in force.
+type PartitionCounts = lua.Counts
+
+// ErrShrink: a queue was to have fewer partitions than it has.
+var ErrShrink = stream.ErrShrink
+
+// Partitions returns the partition counts of a queue.
+func Partitions(ctx context.Context, r *Redis, prefix, queue string) (PartitionCounts, error) {
+	return stream.Partitions(ctx, r.Client, withPrefix(prefix), queue)
+}
+
+// SetPartitions has a queue grow to n partitions, 1 to 256, also while it is in use, and returns all counts it ever had. Producers,
+// bridges and workers take the count up within seconds. After an error repeat it; with the count in force it mends what one left.
+// progress may be nil. ErrInvalid, ErrShrink.
+func SetPartitions(ctx context.Context, r *Redis, prefix, queue string, n int, progress func(done, total int)) (PartitionCounts, error) {
+	return stream.Grow(ctx, r.Client, withPrefix(prefix), queue, n, progress)
 }

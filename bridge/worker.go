@@ -70,7 +70,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	})
 }
 
-// CreateGroup creates a consumer group at the beginning of a queue's stream unless it exists. A worker does so by itself; call it to
+// CreateGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists. A worker does so by itself; call it to
 // have a group get every message from now on, before its first worker runs.
 func CreateGroup(ctx context.Context, r *Redis, prefix, queue, group string) (created bool, err error) {
 	return stream.EnsureGroup(ctx, r.Client, withPrefix(prefix), queue, group)

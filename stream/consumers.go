@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,18 +23,33 @@ type Consumer struct {
 	Idle    Millis `json:"idle_ms"` // since it last read something; before Redis 7.2, a live consumer without work is idle, too
 }
 
-// Consumers lists the consumers of a group. The reclaimer's own is left out. A group that does not exist has none. One round trip.
+// Consumers lists the consumers of a group, each once: with what it holds in all partitions, and since when it read nothing from any.
+// The reclaimer's own is left out. A group that does not exist has none. One round trip per partition.
 func Consumers(ctx context.Context, c rueidis.Client, prefix, queue, group string) ([]Consumer, error) {
-	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
+	counts, err := Partitions(ctx, c, prefix, queue)
+	if err != nil {
 		return nil, err
 	}
-	all, err := readConsumers(ctx, c, lua.NewKeys(prefix, queue).Stream, group)
+	names := counts.Names(queue)
+	lists := make([][]Consumer, len(names))
+	err = eachPartition(names, func(i int, name string) (err error) {
+		lists[i], err = readConsumers(ctx, c, lua.NewKeys(prefix, name).Stream, group)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("stream: consumers of %s/%s: %w", queue, group, err)
 	}
-	kept := all[:0]
-	for _, one := range all {
-		if one.Name != lua.ReclaimConsumer {
+	var kept []Consumer
+	at := map[string]int{}
+	for _, one := range slices.Concat(lists...) {
+		i, known := at[one.Name]
+		switch {
+		case one.Name == lua.ReclaimConsumer:
+		case known:
+			kept[i].Pending += one.Pending
+			kept[i].Idle = min(kept[i].Idle, one.Idle)
+		default:
+			at[one.Name] = len(kept)
 			kept = append(kept, one)
 		}
 	}
@@ -57,7 +73,7 @@ func readConsumers(ctx context.Context, c rueidis.Client, stream, group string) 
 	return consumers, nil
 }
 
-// DropIdleConsumers deletes consumers, of all groups of a queue, that hold nothing and have read nothing for longer than idle, and
+// DropIdleConsumers deletes consumers, of all groups of a partition, that hold nothing and have read nothing for longer than idle, and
 // says how many. One that comes back is created again by its next read. One round trip per group, and one per 500 deleted.
 func DropIdleConsumers(ctx context.Context, c rueidis.Client, prefix, queue string, idle time.Duration) (int, error) {
 	keys := lua.NewKeys(prefix, queue)

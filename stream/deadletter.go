@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -19,7 +20,7 @@ var ErrNotFound = errors.New("not found")
 
 // Letter is one dead letter.
 type Letter struct {
-	Letter      string            `json:"letter"` // its ID in the stream of dead letters
+	Letter      string            `json:"letter"` // its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
 	ID          string            `json:"id"`     // of the message
 	Group       string            `json:"group,omitempty"`
 	Reason      string            `json:"reason"`
@@ -35,10 +36,10 @@ type Letter struct {
 	Extra       map[string]string `json:"extra,omitempty"`
 }
 
-func letterOf(found rueidis.XRangeSlice) Letter {
+func letterOf(partition int, found rueidis.XRangeSlice) Letter {
 	e := lua.ParseEntry(found.ID, found.FieldValues)
 	return Letter{
-		Letter: e.EntryID, ID: e.ID, Group: e.Group, Reason: e.Reason, Error: e.Error, Attempt: e.Attempt, Dead: e.Dead, Due: e.Due,
+		Letter: letterName(partition, e.EntryID), ID: e.ID, Group: e.Group, Reason: e.Reason, Error: e.Error, Attempt: e.Attempt, Dead: e.Dead, Due: e.Due,
 		Entry: e.Entry, MaxAttempts: e.MaxAttempts, Expires: e.Expires, Headers: e.Headers, Payload: e.Payload, Extra: e.Extra,
 	}
 }
@@ -128,27 +129,20 @@ func NewDeadLetters(c rueidis.Client, prefix string) *DeadLetters {
 	return &DeadLetters{client: c, prefix: prefix}
 }
 
-func (d *DeadLetters) key(queue string) (string, error) {
-	if err := errors.Join(lua.CheckPrefix(d.prefix), lua.CheckQueue(queue)); err != nil {
-		return "", err
-	}
-	return lua.NewKeys(d.prefix, queue).Dead, nil
+// check refuses names before Redis is touched.
+func (d *DeadLetters) check(queue string) error {
+	return errors.Join(lua.CheckPrefix(d.prefix), lua.CheckQueue(queue))
 }
 
-// Count returns how many letters pass the filter. With a filter all are read, without one it is one round trip.
+// key returns the stream of dead letters of one partition.
+func (d *DeadLetters) key(queue string, partition int) string {
+	return lua.NewKeys(d.prefix, lua.PartitionName(queue, partition)).Dead
+}
+
+// Count returns how many letters pass the filter. With a filter all are read, without one it is one round trip per partition.
 func (d *DeadLetters) Count(ctx context.Context, queue string, f Filter) (int, error) {
-	key, err := d.key(queue)
-	if err != nil {
-		return 0, err
-	}
 	if f.all() {
-		ctx, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		n, err := d.client.Do(ctx, d.client.B().Xlen().Key(key).Build()).AsInt64()
-		if err != nil {
-			return 0, fmt.Errorf("stream: count dead letters of %s: %w", queue, lua.Classify("XLEN "+key, err))
-		}
-		return int(n), nil
+		return d.length(ctx, queue)
 	}
 	n := 0
 	for _, err := range d.List(ctx, queue, f) {
@@ -160,31 +154,47 @@ func (d *DeadLetters) Count(ctx context.Context, queue string, f Filter) (int, e
 	return n, nil
 }
 
+func (d *DeadLetters) length(ctx context.Context, queue string) (int, error) {
+	counts, err := Partitions(ctx, d.client, d.prefix, queue)
+	if err != nil {
+		return 0, err
+	}
+	var sum atomic.Int64
+	err = eachPartition(counts.Names(queue), func(i int, _ string) error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		key := d.key(queue, i)
+		n, err := d.client.Do(ctx, d.client.B().Xlen().Key(key).Build()).AsInt64()
+		sum.Add(n)
+		return lua.Classify("XLEN "+key, err)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("stream: count dead letters of %s: %w", queue, err)
+	}
+	return int(sum.Load()), nil
+}
+
 // List yields the letters that pass the filter, oldest first unless it says otherwise, and at most one error, at the end. Letters that
-// are added after it began are not seen. It reads pages of about 256 KiB and may be stopped at any time.
+// are added after it began are not seen. It reads pages of about 256 KiB and may be stopped at any time. Those of several partitions
+// come in one order; a page of each is held at a time, smaller ones when they are many.
 func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq2[Letter, error] {
 	return func(yield func(Letter, error) bool) {
 		fail := func(err error) { yield(Letter{}, fmt.Errorf("stream: list dead letters of %s: %w", queue, err)) }
-		key, err := d.key(queue)
-		if err := errors.Join(err, f.validate()); err != nil {
+		if err := errors.Join(d.check(queue), f.validate()); err != nil {
 			fail(err)
 			return
 		}
-		from, to, err := d.bounds(ctx, key, f)
+		walks, err := d.walks(ctx, queue, f)
 		if err != nil {
 			fail(err)
 			return
 		}
-		if to == "" {
-			return
-		}
 		matches, n := f.matcher(), 0
-		for found, err := range walk(ctx, d.client, key, from, to, f.Newest) {
+		for letter, err := range mergeLetters(walks, f.Newest) {
 			if err != nil {
 				fail(err)
 				return
 			}
-			letter := letterOf(found)
 			if !matches(letter) {
 				continue
 			}
@@ -223,23 +233,20 @@ func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, t
 	return from, to, nil
 }
 
-// Show returns one letter by its ID in the stream of dead letters. ErrNotFound: it was redriven or purged, or never was. One round trip.
+// Show returns one letter by its name, as List yields it. ErrNotFound: it was redriven or purged, or never was. One round trip.
 func (d *DeadLetters) Show(ctx context.Context, queue, letter string) (Letter, error) {
-	key, err := d.key(queue)
-	if err == nil {
-		_, err = parseEntryID(letter)
-	}
-	if err != nil {
+	partition, entry, err := splitLetter(letter)
+	if err = errors.Join(d.check(queue), err); err != nil {
 		return Letter{}, err
 	}
-	found, ok, err := readEntry(ctx, d.client, key, letter)
+	found, ok, err := readEntry(ctx, d.client, d.key(queue, partition), entry)
 	if err == nil && !ok {
 		err = ErrNotFound
 	}
 	if err != nil {
 		return Letter{}, fmt.Errorf("stream: dead letter %s of %s: %w", letter, queue, err)
 	}
-	return letterOf(found), nil
+	return letterOf(partition, found), nil
 }
 
 // ByID yields the letters of a message: one per group that failed it, and per time it was scheduled. All letters are read.

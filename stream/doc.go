@@ -3,7 +3,8 @@
 // Worker delivers it to a handler and settles what the handler returns. Keeper looks after a queue on behalf of all consumers, also those
 // in other languages that know nothing but XREADGROUP and XACK: it reclaims what they abandoned (Reclaimer), frees what they
 // acknowledged (Trimmer), and deletes those that are gone. DeadLetters reads, redrives and purges what failed for good. Stats, Pending,
-// Consumers and Locate look, and change nothing.
+// Consumers and Locate look, and change nothing. Grow gives a queue more partitions. Keeper, Reclaimer and Trimmer are told of each
+// partition by its name, like of a queue; everything else takes the name of the queue and is about all its partitions.
 //
 // Everything here changes the state of a message by the scripts of package lua alone, so any number of processes may do the same at the
 // same time, and may die at any instruction. Nothing is kept in memory but how far a pass has looked.
@@ -12,6 +13,11 @@
 //   - a worker holds no more entries than it has slots (TestWorkerNeverHoldsMoreThanItsSlots);
 //   - a handler that runs for longer than the visibility timeout keeps its delivery (TestSlowHandlerIsNotReclaimed);
 //   - one that lost it is told, and has no effect (TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect);
+//   - of a queue with partitions the same holds for all of them together (TestWorkerServesAllPartitionsWithItsSlots,
+//     TestStopLeavesHandlersOfAllPartitionsTheirTime), and none is kept from its turn by idle ones
+//     (TestIdlePartitionsDoNotStarveABusyOne, TestMorePartitionsThanSlotsTakeTurns);
+//   - a queue that grows misses neither group nor policy, whatever happens beside it, and whatever fails
+//     (TestGrowMissesNothingThatHappensBesideIt, TestGrowThatFailsAnywhereIsMendedByARepeat);
 //   - a clean stop leaves nothing pending and burns no attempt (TestCleanStopLeavesNothingPendingAndBurnsNoAttempt);
 //   - a lost group is created again at 0, every time (TestLostGroupIsCreatedAgainAtZeroEveryTime);
 //   - a retry is for its group alone (TestRetryOfAnotherGroupIsSkippedWithoutASlot, TestAbandonedEntryIsRetriedForItsGroupAlone);
@@ -26,6 +32,7 @@
 //   - a body without a due time goes only after it was seen twice (TestOrphansGoOnlyAfterTheyWereConfirmed);
 //   - idle queues cost no requests (TestIdleQueuesCostTheKeeperNothing), and a queue that becomes busy is kept again
 //     (TestKeeperFreesReclaimsAndRests, TestUntidyQueueThatBecomesBusyIsKeptAtOnce);
+//   - what a read was given is taken up, also when the worker gave it up before (TestWhatALateReadWasGivenIsTakenUp);
 //   - a dead letter is redriven or purged once (TestRedriveRacingPurgeIsWonByOneSide), and comes back without its old expiry
 //     (TestRedriveOfAnExpiredMessageIsDelivered).
 package stream

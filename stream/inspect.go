@@ -23,8 +23,9 @@ const (
 
 // QueueStats is what a queue holds. Counts are of one moment each, not of the same moment.
 type QueueStats struct {
-	Queue string `json:"queue"`
-	Held  bool   `json:"held"`
+	Queue      string `json:"queue"`
+	Partitions int    `json:"partitions"`
+	Held       bool   `json:"held"`
 
 	Scheduled     int64     `json:"scheduled"` // with retries, and with what is overdue
 	Overdue       int64     `json:"overdue"`
@@ -42,6 +43,8 @@ type QueueStats struct {
 	Memory   map[string]int64 `json:"memory_bytes,omitempty"` // per key, by the last part of its name; absent where the server does not say
 	Policy   Policy           `json:"policy"`                 // for groups without settings of their own
 	Warnings []string         `json:"warnings,omitempty"`
+
+	ByPartition []PartitionStats `json:"by_partition,omitempty"` // of a queue that has more than one
 }
 
 // GroupStats is what a queue holds for one group.
@@ -57,7 +60,7 @@ type GroupStats struct {
 
 	Pending       int64         `json:"pending"`
 	OldestPending *PendingEntry `json:"oldest_pending,omitempty"` // the oldest entry, not the one that is idle for longest
-	Consumers     int64         `json:"consumers"`
+	Consumers     int64         `json:"consumers"`                // each counts once, in however many partitions it reads
 
 	// Retrying is how many retries are scheduled for the group. RetryingApprox: projected from the first 50,000 members of the schedule.
 	Retrying       int64 `json:"retrying"`
@@ -70,26 +73,50 @@ type GroupStats struct {
 	Policy Policy `json:"policy"`
 }
 
-// Stats returns what a queue holds. One that does not exist holds nothing. It reads about 20 requests' worth, at most 6 MiB, in
-// bounded steps. lua.ErrWrongType: a key holds something else; the error names it.
+// Stats returns what a queue holds, in all its partitions together. One that does not exist holds nothing. It reads about 20 requests'
+// worth, at most 6 MiB, per partition in bounded steps. lua.ErrWrongType: a key holds something else; the error names it.
 func Stats(ctx context.Context, c rueidis.Client, prefix, queue string) (QueueStats, error) {
-	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
+	counts, err := Partitions(ctx, c, prefix, queue)
+	if err != nil {
 		return QueueStats{}, err
 	}
-	s := inspection{c: c, prefix: prefix, keys: lua.NewKeys(prefix, queue), stats: QueueStats{Queue: queue, Groups: []GroupStats{}}}
+	parts := make([]inspection, counts.Latest())
+	err = eachPartition(counts.Names(queue), func(i int, name string) error {
+		parts[i] = newInspection(c, prefix, name)
+		return parts[i].run(ctx)
+	})
+	if err != nil {
+		return QueueStats{}, fmt.Errorf("stream: stats of %s: %w", queue, err)
+	}
+	whole := parts[0]
+	if len(parts) > 1 {
+		whole = merge(queue, parts)
+	}
+	whole.stats.Partitions = len(parts)
+	whole.judge()
+	return whole.stats, nil
+}
+
+func newInspection(c rueidis.Client, prefix, name string) inspection {
+	return inspection{
+		c: c, prefix: prefix, keys: lua.NewKeys(prefix, name), stats: QueueStats{Queue: name, Groups: []GroupStats{}},
+		consumers: map[string]map[string]bool{},
+	}
+}
+
+func (s *inspection) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{s.types, s.schedule, s.groups, s.retries, s.dead, s.memory} {
 		call, cancel := context.WithTimeout(ctx, passTimeout) // rueidis repeats reads for as long as it lives
 		err := step(call)
 		cancel()
 		if err != nil {
-			return QueueStats{}, fmt.Errorf("stream: stats of %s: %w", queue, err)
+			return err
 		}
 	}
-	s.judge()
-	return s.stats, nil
+	return nil
 }
 
-// inspection gathers the stats of one queue, step by step.
+// inspection gathers the stats of one partition, step by step.
 type inspection struct {
 	c                rueidis.Client
 	prefix           string
@@ -97,6 +124,7 @@ type inspection struct {
 	stats            QueueStats
 	stream           streamInfo
 	looksLikeSeconds int64
+	consumers        map[string]map[string]bool // group → names
 }
 
 type keyType struct{ name, key, want string }
@@ -201,17 +229,22 @@ func (s *inspection) groups(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		s.consumers[g.name] = map[string]bool{}
 		for _, consumer := range consumers {
 			if consumer.Name != lua.ReclaimConsumer {
-				one.Consumers++
+				s.consumers[g.name][consumer.Name] = true
 			}
 		}
+		one.Consumers = int64(len(s.consumers[g.name]))
 		if g.pending > 0 {
 			oldest, err := pendingEntries(ctx, s.c, s.keys.Stream, g.name, PendingFilter{}, 1)
 			if err != nil && !errors.Is(err, lua.ErrNoGroup) {
 				return err
 			}
 			if len(oldest) > 0 {
+				if err := readBodies(ctx, s.c, s.keys.Stream, 0, oldest); err != nil {
+					return err
+				}
 				one.OldestPending = &oldest[0]
 			}
 		}

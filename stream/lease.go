@@ -15,7 +15,7 @@ type delivery struct {
 	msg    Message
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	epoch  uint64    // Worker.broken when it was read
+	epoch  uint64    // lane.broken when it was read
 	read   time.Time // when
 
 	// Guarded by holdings.
@@ -32,7 +32,7 @@ const sameMaster = 100 * time.Millisecond
 
 // held names the entry for an exit: with the message ID when a failover may have come in between, because the new master may have given
 // the entry ID to another message. A worker that had nothing to ask meanwhile does not see the connection break.
-func (w *Worker) heldAt(d *delivery, now time.Time) lua.Held {
+func (w *lane) heldAt(d *delivery, now time.Time) lua.Held {
 	if d.epoch == w.broken.Load() && now.Sub(d.read) < sameMaster {
 		return lua.Held{Entry: d.msg.EntryID}
 	}
@@ -64,7 +64,7 @@ const (
 
 // extendLoop extends everything held at a third of the visibility timeout, and at once when that has changed. It asks the queue's own
 // server and no other.
-func (w *Worker) extendLoop(ctx context.Context) {
+func (w *lane) extendLoop(ctx context.Context) {
 	for {
 		began, visibility := time.Now(), w.policy.Load().VisibilityTimeout
 		err := w.extendHeld(ctx, visibility)
@@ -78,28 +78,21 @@ func (w *Worker) extendLoop(ctx context.Context) {
 	}
 }
 
-// refreshLoop keeps the policy and the registration fresh. On a cluster both may be out of reach while the queue is not, so neither
-// reading nor extending waits for this.
-func (w *Worker) refreshLoop(ctx context.Context) {
-	var registered time.Time
+// refreshLoop keeps the policy fresh. On a cluster its defaults may be out of reach while the queue is not, so neither reading nor
+// extending waits for this.
+func (w *lane) refreshLoop(ctx context.Context) {
 	for {
 		_ = w.refreshPolicy(ctx) // the last one stays in force; the reads report the outage
-		if time.Since(registered) >= registerInterval && w.register(ctx) == nil {
-			registered = time.Now()
-		}
 		if !sleepUntil(ctx, policyInterval, w.refresh) {
 			return
-		}
-		if w.forgotten.Swap(false) {
-			registered = time.Time{}
 		}
 	}
 }
 
-func (w *Worker) refreshPolicy(ctx context.Context) error {
+func (w *lane) refreshPolicy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	p, warning, err := ReadPolicy(ctx, w.cfg.Client, w.cfg.Prefix, w.cfg.Queue, w.cfg.Group)
+	p, warning, err := ReadPolicy(ctx, w.cfg.Client, w.cfg.Prefix, lua.PartitionName(w.cfg.Queue, w.partition), w.cfg.Group)
 	if err != nil {
 		return err
 	}
@@ -114,21 +107,8 @@ func (w *Worker) refreshPolicy(ctx context.Context) error {
 	return nil
 }
 
-// registerAgain has the queue registered soon: the server may be another one, or empty.
-func (w *Worker) registerAgain() {
-	w.forgotten.Store(true)
-	poke(w.refresh)
-}
-
-func (w *Worker) register(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err := lua.Register(ctx, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix), []string{w.cfg.Queue})
-	return err
-}
-
 // extendHeld extends everything held, tells handlers whose delivery is lost, and those for which nobody can tell any more.
-func (w *Worker) extendHeld(ctx context.Context, visibility time.Duration) error {
+func (w *lane) extendHeld(ctx context.Context, visibility time.Duration) error {
 	all := w.held.list()
 	var failed error
 	for len(all) > 0 {
@@ -141,7 +121,7 @@ func (w *Worker) extendHeld(ctx context.Context, visibility time.Duration) error
 	return failed
 }
 
-func (w *Worker) extend(ctx context.Context, batch []*delivery, visibility time.Duration) error {
+func (w *lane) extend(ctx context.Context, batch []*delivery, visibility time.Duration) error {
 	held := make([]lua.Held, len(batch))
 	for i, d := range batch {
 		held[i] = lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID}

@@ -27,10 +27,11 @@ const (
 // Place is one place where Redis holds a message.
 type Place struct {
 	State       State             `json:"state"`
+	Partition   int               `json:"partition,omitempty"`
 	Group       string            `json:"group,omitempty"`    // retrying, pending, dead
 	Groups      []string          `json:"groups,omitempty"`   // ready: those that have not been given it
 	Entry       string            `json:"entry,omitempty"`    // ready, pending: ID of the stream entry; dead: of the one that failed
-	Letter      string            `json:"letter,omitempty"`   // dead: ID in the stream of dead letters
+	Letter      string            `json:"letter,omitempty"`   // dead: its name; see Letter
 	Consumer    string            `json:"consumer,omitempty"` // pending
 	Idle        Millis            `json:"idle_ms,omitempty"`  // pending: since it was delivered or extended
 	Due         time.Time         `json:"due,omitzero"`
@@ -51,7 +52,7 @@ func placeOf(state State, e lua.Entry) Place {
 	}
 }
 
-// Locate returns every place where Redis holds a message. ErrNotFound: none, because every group has acknowledged it, or it was
+// Locate returns every place where Redis holds a message, in the partitions where its ID may be. ErrNotFound: none, because every group has acknowledged it, or it was
 // cancelled or purged, or never existed. A scheduled message is found in O(log n); retries, entries and dead letters are looked for in
 // bounded steps through all there are. A message that moves meanwhile may show in two places; one that seems to be nowhere is looked
 // for a second time, because it may have moved back past the look.
@@ -59,15 +60,27 @@ func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return nil, err
 	}
-	l := locator{c: c, keys: lua.NewKeys(prefix, queue), id: id}
 	for range 2 {
-		for _, look := range []func(context.Context) error{l.scheduled, l.retrying, l.stream, l.dead} {
-			if err := look(ctx); err != nil {
+		counts, err := readCounts(ctx, c, prefix, queue)
+		if err != nil {
+			return nil, fmt.Errorf("stream: locate %s: %w", id, err)
+		}
+		var places []Place
+		for _, partition := range counts.Candidates(id) {
+			l := locator{c: c, keys: lua.NewKeys(prefix, lua.PartitionName(queue, partition)), id: id}
+			if err := l.look(ctx); err != nil {
 				return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, err)
 			}
+			for _, place := range l.places {
+				place.Partition = partition
+				if place.Letter != "" {
+					place.Letter = letterName(partition, place.Letter)
+				}
+				places = append(places, place)
+			}
 		}
-		if len(l.places) > 0 {
-			return l.places, nil
+		if len(places) > 0 {
+			return places, nil
 		}
 	}
 	return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, ErrNotFound)
@@ -78,6 +91,15 @@ type locator struct {
 	keys   lua.Keys
 	id     string
 	places []Place
+}
+
+func (l *locator) look(ctx context.Context) error {
+	for _, look := range []func(context.Context) error{l.scheduled, l.retrying, l.stream, l.dead} {
+		if err := look(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l *locator) scheduled(ctx context.Context) error {

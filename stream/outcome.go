@@ -12,9 +12,10 @@ import (
 // Message is one delivery of a message to a handler. The handler owns it until it returns.
 type Message struct {
 	lua.Entry
-	Queue    string
-	Group    string
-	Consumer string
+	Queue     string
+	Group     string
+	Consumer  string
+	Partition int // of the queue; entry IDs are unique within one
 }
 
 // Lateness is how long after its due time the entry was added to the stream, by the server's clock. For a retry it counts from the

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -17,7 +19,8 @@ const pendingPage = 100
 // PendingEntry is one entry that a consumer holds.
 type PendingEntry struct {
 	Entry      string    `json:"entry"`
-	ID         string    `json:"id,omitempty"` // of the message; empty when the body was deleted
+	Partition  int       `json:"partition,omitempty"` // in which the entry is
+	ID         string    `json:"id,omitempty"`        // of the message; empty when the body was deleted
 	Consumer   string    `json:"consumer"`
 	Idle       Millis    `json:"idle_ms"` // since it was delivered or extended
 	Since      time.Time `json:"since"`   // when the entry became ready
@@ -32,19 +35,49 @@ type PendingFilter struct {
 	MinIdle  time.Duration
 }
 
-// Pending lists at most limit entries that a group holds, oldest first. lua.ErrNoGroup: there is no such group. One round trip per 100
-// entries, and further ones for their bodies, of which about 256 KiB are read at a time.
+// Pending lists at most limit entries that a group holds, oldest first, of all partitions. lua.ErrNoGroup: there is no such group. One
+// round trip per partition and 100 entries, and further ones for their bodies, of which about 256 KiB are read at a time.
 func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
-	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
+	counts, err := Partitions(ctx, c, prefix, queue)
+	if err != nil {
 		return nil, err
 	}
-	list, err := pendingEntries(ctx, c, lua.NewKeys(prefix, queue).Stream, group, f, limit)
+	names := counts.Names(queue)
+	lists := make([][]PendingEntry, len(names))
+	var missing atomic.Int64
+	err = eachPartition(names, func(i int, name string) (err error) {
+		lists[i], err = pendingEntries(ctx, c, lua.NewKeys(prefix, name).Stream, group, f, limit)
+		if errors.Is(err, lua.ErrNoGroup) && int(missing.Add(1)) < len(names) {
+			err = nil // it exists in another partition
+		}
+		for k := range lists[i] {
+			lists[i][k].Partition = i
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("stream: pending of %s/%s: %w", queue, group, err)
 	}
-	return list, nil
+	all := slices.Concat(lists...)
+	slices.SortStableFunc(all, comparePending)
+	all = all[:min(limit, len(all))]
+	err = eachPartition(names, func(i int, name string) error {
+		return readBodies(ctx, c, lua.NewKeys(prefix, name).Stream, i, all)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stream: pending of %s/%s: %w", queue, group, err)
+	}
+	return append([]PendingEntry{}, all...), nil
 }
 
+// comparePending orders by age. IDs that cannot be read are as old as can be.
+func comparePending(a, b PendingEntry) int {
+	x, _ := parseEntryID(a.Entry)
+	y, _ := parseEntryID(b.Entry)
+	return x.compare(y)
+}
+
+// pendingEntries lists what a group holds in one partition, without what the bodies say.
 func pendingEntries(ctx context.Context, c rueidis.Client, key, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
 	all := []PendingEntry{}
 	for from := "-"; len(all) < limit; {
@@ -53,14 +86,10 @@ func pendingEntries(ctx context.Context, c rueidis.Client, key, group string, f 
 		if err != nil {
 			return nil, err
 		}
-		first := len(all)
 		for _, p := range page {
 			all = append(all, PendingEntry{
 				Entry: p.ID, Consumer: p.Consumer, Idle: Millis(p.Idle), Since: lua.EntryTime(p.ID), Deliveries: p.RetryCount,
 			})
-		}
-		if err := readBodies(ctx, c, key, all[first:]); err != nil {
-			return nil, err
 		}
 		if len(page) < count {
 			break
@@ -82,8 +111,14 @@ func readPending(ctx context.Context, c rueidis.Client, key, group, from, to str
 	return page, nil
 }
 
-// readBodies fills in what the entries themselves say.
-func readBodies(ctx context.Context, c rueidis.Client, key string, list []PendingEntry) error {
+// readBodies fills in what the entries of one partition themselves say.
+func readBodies(ctx context.Context, c rueidis.Client, key string, partition int, all []PendingEntry) error {
+	var list []*PendingEntry
+	for i := range all {
+		if all[i].Partition == partition {
+			list = append(list, &all[i])
+		}
+	}
 	size := newPager()
 	for len(list) > 0 {
 		batch := list[:min(size.count, len(list))]

@@ -16,7 +16,7 @@ import (
 
 // ReadPolicy returns the policy in force for a group. Each setting comes from the first of: the group's own in the queue's policy, the
 // queue's, duestream:defaults, the built-in default; Held comes from the queue's alone. A value that does not count (not a number,
-// out of its limits) is passed over, and named by warning. One round trip, two HGETALL.
+// out of its limits) is passed over, and named by warning. Of several partitions, partition 0 speaks for all. One round trip, two HGETALL.
 func ReadPolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string) (p Policy, warning, err error) {
 	policies, warning, err := ReadPolicies(ctx, c, prefix, queue, []string{group})
 	return policies[group], warning, err
@@ -154,7 +154,10 @@ func put[T any](from, to *T, given map[string]bool, name string) {
 }
 
 // WritePolicy changes settings of a queue, or with a group those of one group alone, and wakes the bridges. Held is a setting of a
-// whole queue. A retry_max below the retry_min of another level counts as that. One round trip; passes on a full server; may be repeated.
+// whole queue. A retry_max below the retry_min of another level counts as that. Passes on a full server; may be repeated.
+//
+// Partition 0 is written first, and the others get the policy that it then has; after an error some may have the old one: repeat it. One
+// round trip, one to the registry, and about two per further partition.
 func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string, u PolicyUpdate) error {
 	errs := []error{lua.CheckPrefix(prefix), lua.CheckQueue(queue)}
 	name := func(setting string) string { return setting }
@@ -171,6 +174,10 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 	}
 	keys := lua.NewKeys(prefix, queue)
 	if err := lua.Configure(ctx, c, keys.Policy, keys.Wake, values); err != nil {
+		return fmt.Errorf("stream: write policy of %s: %w", queue, err)
+	}
+	// Read after the write: of this and a growth beside it, one sees what the other did.
+	if err := (&spread{c: c, prefix: prefix, queue: queue}).policy(ctx); err != nil {
 		return fmt.Errorf("stream: write policy of %s: %w", queue, err)
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 
 // readLoop reads as many new entries as there are free slots, until ctx ends. After a broken connection it first extends what it
 // holds and takes up what was delivered but never seen.
-func (w *Worker) readLoop(ctx, hard context.Context) {
+func (w *lane) readLoop(ctx, hard context.Context) {
 	wait := newBackoff()
 	recovered := false
 	for ctx.Err() == nil {
@@ -27,6 +27,7 @@ func (w *Worker) readLoop(ctx, hard context.Context) {
 		}
 		switch {
 		case ctx.Err() != nil:
+			w.cutOff = err != nil
 			return
 		case errors.Is(err, lua.ErrNoGroup):
 			err = w.heal(ctx)
@@ -36,9 +37,12 @@ func (w *Worker) readLoop(ctx, hard context.Context) {
 		case err == nil:
 			wait.Reset()
 			w.state.working()
+			if w.doubt { // what a read that failed was given by now was not there yet when it was looked for
+				w.doubt, recovered = false, false
+			}
 			continue
 		}
-		recovered = false
+		recovered, w.doubt = false, true
 		w.broken.Add(1)
 		w.state.failing(err)
 		sleep(ctx, wait.NextBackOff())
@@ -46,25 +50,23 @@ func (w *Worker) readLoop(ctx, hard context.Context) {
 }
 
 // readOnce waits for a free slot, then for entries; it hands each to a handler.
-func (w *Worker) readOnce(ctx, hard context.Context) error {
-	free := w.slots.take(ctx, w.cfg.Concurrency)
-	if free == 0 {
+func (w *lane) readOnce(ctx, hard context.Context) error {
+	r := w.reserve(ctx)
+	if r.slots == 0 {
 		return nil
 	}
-	entries, err := w.next(ctx, free)
-	free -= w.startAll(w.deliveries(hard, entries))
-	w.slots.put(free)
+	entries, err := w.next(ctx, r)
+	w.wasRead(r, len(entries), err)
+	used := w.startAll(w.deliveries(hard, entries))
+	w.slots.put(r.slots - used)
 	return err
 }
 
-// next reads at most count new entries, waiting Block for the first. One stream a call, so that COUNT is exact.
-func (w *Worker) next(ctx context.Context, count int) ([]rueidis.XRangeSlice, error) {
-	// The deadline notices a server that hangs; the timeout of the command itself is the server's.
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Block+callTimeout)
+// next reads as many new entries as there are slots for. One stream a call, so that COUNT is exact.
+func (w *lane) next(ctx context.Context, r reservation) ([]rueidis.XRangeSlice, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.deadline(r))
 	defer cancel()
-	c := w.cfg.Blocking
-	reply, err := c.Do(ctx, c.B().Xreadgroup().Group(w.cfg.Group, w.cfg.Consumer).Count(int64(count)).
-		Block(w.cfg.Block.Milliseconds()).Streams().Key(w.keys.Stream).Id(">").Build()).AsXReadSlices()
+	reply, err := w.cfg.Blocking.Do(ctx, w.read(r)).AsXReadSlices()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		return nil, fmt.Errorf("stream: read %s/%s: %w", w.cfg.Queue, w.cfg.Group, lua.Classify("XREADGROUP", err))
 	}
@@ -72,14 +74,14 @@ func (w *Worker) next(ctx context.Context, count int) ([]rueidis.XRangeSlice, er
 }
 
 // deliveries wraps entries that were read.
-func (w *Worker) deliveries(hard context.Context, found []rueidis.XRangeSlice) []*delivery {
+func (w *lane) deliveries(hard context.Context, found []rueidis.XRangeSlice) []*delivery {
 	now, epoch := time.Now(), w.broken.Load()
 	parent := context.WithoutCancel(hard) // what is held is cancelled one by one
 	all := make([]*delivery, len(found))
 	for i := range found {
 		d := &delivery{
 			epoch: epoch, read: now, extended: now,
-			msg: Message{Entry: lua.ParseEntry(found[i].ID, found[i].FieldValues), Queue: w.cfg.Queue, Group: w.cfg.Group, Consumer: w.cfg.Consumer},
+			msg: Message{Entry: lua.ParseEntry(found[i].ID, found[i].FieldValues), Queue: w.cfg.Queue, Group: w.cfg.Group, Consumer: w.cfg.Consumer, Partition: w.partition},
 		}
 		d.ctx, d.cancel = context.WithCancelCause(parent)
 		all[i] = d
@@ -88,7 +90,7 @@ func (w *Worker) deliveries(hard context.Context, found []rueidis.XRangeSlice) [
 }
 
 // startAll hands deliveries to handlers, and those for other groups straight on. It returns how many slots that takes.
-func (w *Worker) startAll(all []*delivery) int {
+func (w *lane) startAll(all []*delivery) int {
 	own := all[:0]
 	for _, d := range all {
 		if d.foreign() {
@@ -106,12 +108,12 @@ func (w *Worker) startAll(all []*delivery) int {
 // recover is the first act after a start and after every broken connection: extend what is held, before the reclaimer may take it,
 // then take up what the server delivered to this consumer and a cut connection kept from it. Reading the history would count a
 // delivery; XPENDING and XRANGE do not.
-func (w *Worker) recover(ctx, hard context.Context) error {
+func (w *lane) recover(ctx, hard context.Context) error {
 	if !w.joined {
 		if err := w.refreshPolicy(ctx); err != nil { // before anything can fail by it
 			return err
 		}
-		if _, err := EnsureGroup(ctx, w.cfg.Client, w.cfg.Prefix, w.cfg.Queue, w.cfg.Group); err != nil {
+		if _, err := lua.EnsureGroup(ctx, w.cfg.Client, w.keys, w.cfg.Group); err != nil {
 			return err
 		}
 		w.joined = true
@@ -121,23 +123,24 @@ func (w *Worker) recover(ctx, hard context.Context) error {
 	}
 	w.registerAgain()
 	for {
-		free := w.slots.take(ctx, w.cfg.Concurrency)
+		unseen, err := w.unseen(ctx, extendBatch) // before any slot is taken: the server may hang
+		if err != nil || len(unseen) == 0 {
+			return err
+		}
+		free := w.slots.take(ctx, len(unseen))
 		if free == 0 {
 			return nil
 		}
-		unseen, err := w.unseen(ctx, min(free, extendBatch))
-		if err == nil && len(unseen) > 0 {
-			free -= w.takeUp(ctx, hard, unseen, &err)
-		}
-		w.slots.put(free)
-		if err != nil || len(unseen) == 0 {
+		used := w.takeUp(ctx, hard, unseen[:free], &err)
+		w.slots.put(free - used)
+		if err != nil {
 			return err
 		}
 	}
 }
 
 // takeUp starts handlers for entries that are this consumer's already, and returns how many slots they use.
-func (w *Worker) takeUp(ctx, hard context.Context, entries []string, failed *error) (used int) {
+func (w *lane) takeUp(ctx, hard context.Context, entries []string, failed *error) (used int) {
 	held := make([]lua.Held, len(entries))
 	for i, entry := range entries {
 		held[i] = lua.Held{Entry: entry}
@@ -172,7 +175,7 @@ func (w *Worker) takeUp(ctx, hard context.Context, entries []string, failed *err
 }
 
 // unseen returns at most limit entries that are pending for this consumer, and that it does not hold.
-func (w *Worker) unseen(ctx context.Context, limit int) ([]string, error) {
+func (w *lane) unseen(ctx context.Context, limit int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	c := w.cfg.Client

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/duestream/duestream/lua"
@@ -54,11 +56,11 @@ type RedriveResult struct {
 
 func (r RedriveResult) done() int { return r.Scheduled + r.Gone + r.NoPayload }
 
-// Redrive schedules letters again by their IDs, each for the group it failed in, from attempt 1 and without its old expiry. When it
+// Redrive schedules letters again by their names, each in its partition for the group it failed in, from attempt 1 and without its old expiry. When it
 // fails midway, what was scheduled stays scheduled, and running it again does the rest. One round trip per letter, and one per 100.
 func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
 	for _, id := range letters {
-		if _, err := parseEntryID(id); err != nil {
+		if _, _, err := splitLetter(id); err != nil {
 			return RedriveResult{}, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
 		}
 	}
@@ -85,9 +87,8 @@ func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filte
 }
 
 func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions) (RedriveResult, error) {
-	r := redriver{d: d, queue: queue, total: total, options: o, start: time.Now()}
-	_, err := d.key(queue)
-	if err := errors.Join(err, o.validate()); err != nil {
+	r := redriver{d: d, queue: queue, total: total, options: o, start: time.Now(), batches: map[int]*redriveBatch{}}
+	if err := errors.Join(d.check(queue), o.validate()); err != nil {
 		return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
 	}
 	for letter, err := range letters {
@@ -102,22 +103,28 @@ func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Se
 			return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
 		}
 	}
-	if err := r.flush(ctx); err != nil {
-		return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+	for _, partition := range slices.Sorted(maps.Keys(r.batches)) {
+		if err := r.flush(ctx, partition); err != nil {
+			return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+		}
 	}
 	return r.result, nil
 }
 
-// redriver gathers letters into calls that are bounded in letters and bytes, and keeps the rate.
+// redriver gathers letters into calls, each to one partition, that are bounded in letters and bytes, and keeps the rate.
 type redriver struct {
 	d       *DeadLetters
 	queue   string
 	total   int
 	options RedriveOptions
 	start   time.Time
-	batch   []lua.Redrive
-	bytes   int
+	batches map[int]*redriveBatch // by partition
 	result  RedriveResult
+}
+
+type redriveBatch struct {
+	letters []lua.Redrive
+	bytes   int
 }
 
 func (r *redriver) add(ctx context.Context, l Letter) error {
@@ -133,7 +140,11 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 		}
 		return nil
 	}
-	one := lua.Redrive{Letter: l.Letter, When: lua.After(r.options.Delay), Payload: r.options.Payload}
+	partition, entry, err := splitLetter(l.Letter)
+	if err != nil {
+		return err
+	}
+	one := lua.Redrive{Letter: entry, When: lua.After(r.options.Delay), Payload: r.options.Payload}
 	if r.options.Headers != nil {
 		attempts := l.MaxAttempts
 		if lua.CheckMaxAttempts(attempts) != nil {
@@ -143,12 +154,17 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 			one.Fields = "{}"
 		}
 	}
-	r.batch = append(r.batch, one)
-	r.bytes += len(payload) + len(l.Payload) + len(one.Fields)
-	if len(r.batch) < r.size() && r.bytes < redriveBytes {
+	b := r.batches[partition]
+	if b == nil {
+		b = &redriveBatch{}
+		r.batches[partition] = b
+	}
+	b.letters = append(b.letters, one)
+	b.bytes += len(payload) + len(l.Payload) + len(one.Fields)
+	if len(b.letters) < r.size() && b.bytes < redriveBytes {
 		return nil
 	}
-	return r.flush(ctx)
+	return r.flush(ctx, partition)
 }
 
 // size is how many letters go into a call: about a tenth of a second's worth when there is a rate.
@@ -159,8 +175,9 @@ func (r *redriver) size() int {
 	return int(max(1, min(redriveLetters, r.options.Rate/10)))
 }
 
-func (r *redriver) flush(ctx context.Context) error {
-	if len(r.batch) == 0 {
+func (r *redriver) flush(ctx context.Context, partition int) error {
+	b := r.batches[partition]
+	if len(b.letters) == 0 {
 		return nil
 	}
 	if r.options.Rate > 0 {
@@ -169,7 +186,7 @@ func (r *redriver) flush(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	outcomes, err := lua.RedriveDead(ctx, r.d.client, lua.NewKeys(r.d.prefix, r.queue), r.batch)
+	outcomes, err := lua.RedriveDead(ctx, r.d.client, lua.NewKeys(r.d.prefix, lua.PartitionName(r.queue, partition)), b.letters)
 	if err != nil {
 		return err
 	}
@@ -182,36 +199,38 @@ func (r *redriver) flush(ctx context.Context) error {
 		case lua.RedriveGone:
 			r.result.Gone++
 		default:
-			err = errors.Join(err, fmt.Errorf("letter %s: the new headers were refused", r.batch[i].Letter))
+			err = errors.Join(err, fmt.Errorf("letter %s: the new headers were refused", letterName(partition, b.letters[i].Letter)))
 		}
 	}
-	r.batch, r.bytes = r.batch[:0], 0
+	b.letters, b.bytes = b.letters[:0], 0
 	if r.options.Progress != nil {
 		r.options.Progress(r.result.done(), max(r.total, r.result.done()))
 	}
 	return err
 }
 
-// Purge deletes letters by their IDs and says how many were there. One round trip per 500.
+// Purge deletes letters by their names and says how many were there. One round trip per partition and 500.
 func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string) (int, error) {
-	key, err := d.key(queue)
-	errs := []error{err}
-	for _, id := range letters {
-		_, err := parseEntryID(id)
+	errs := []error{d.check(queue)}
+	byPartition := map[int][]string{}
+	for _, name := range letters {
+		partition, entry, err := splitLetter(name)
+		byPartition[partition] = append(byPartition[partition], entry)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return 0, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
 	}
 	purged := 0
-	for len(letters) > 0 {
-		batch := letters[:min(purgeLetters, len(letters))]
-		letters = letters[len(batch):]
-		n, err := d.client.Do(ctx, d.client.B().Xdel().Key(key).Id(batch...).Build()).AsInt64()
-		if err != nil {
-			return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, lua.Classify("XDEL "+key, err))
+	for _, partition := range slices.Sorted(maps.Keys(byPartition)) {
+		for batch := range slices.Chunk(byPartition[partition], purgeLetters) {
+			key := d.key(queue, partition)
+			n, err := d.client.Do(ctx, d.client.B().Xdel().Key(key).Id(batch...).Build()).AsInt64()
+			if err != nil {
+				return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, lua.Classify("XDEL "+key, err))
+			}
+			purged += int(n)
 		}
-		purged += int(n)
 	}
 	return purged, nil
 }
@@ -241,25 +260,29 @@ func (d *DeadLetters) PurgeMatching(ctx context.Context, queue string, f Filter)
 	return purged + n, err
 }
 
-// purgeOld deletes from the head: whole nodes of the stream in bounded steps, then what is left of one.
+// purgeOld deletes from the heads of all partitions: whole nodes of the stream in bounded steps, then what is left of one.
 func (d *DeadLetters) purgeOld(ctx context.Context, queue string, f Filter) (purged int, err error) {
-	fail := func(err error) (int, error) {
+	counts, err := Partitions(ctx, d.client, d.prefix, queue)
+	if err == nil {
+		for i := range counts.Latest() {
+			n, failed := d.purgeHead(ctx, d.key(queue, i), f)
+			purged, err = purged+n, errors.Join(err, failed)
+		}
+	}
+	if err != nil {
 		return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
 	}
-	key, err := d.key(queue)
-	if err != nil {
-		return fail(err)
-	}
+	return purged, nil
+}
+
+func (d *DeadLetters) purgeHead(ctx context.Context, key string, f Filter) (purged int, err error) {
 	_, to, err := d.bounds(ctx, key, f)
-	if err != nil {
-		return fail(err)
-	}
-	if to == "" {
-		return 0, nil
+	if err != nil || to == "" {
+		return 0, err
 	}
 	threshold, err := following(to)
 	if err != nil {
-		return fail(err)
+		return 0, err
 	}
 	for exact := false; ; {
 		trim := d.client.B().Xtrim().Key(key).Minid().Almost().Threshold(threshold).Limit(purgeTrim).Build()
@@ -268,7 +291,7 @@ func (d *DeadLetters) purgeOld(ctx context.Context, queue string, f Filter) (pur
 		}
 		n, err := d.client.Do(ctx, trim).AsInt64()
 		if err != nil {
-			return fail(lua.Classify("XTRIM "+key, err))
+			return purged, lua.Classify("XTRIM "+key, err)
 		}
 		purged += int(n)
 		if exact {

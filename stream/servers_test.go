@@ -52,6 +52,26 @@ func (r *rig) tour(t *testing.T) {
 	want(t, "dead", st.Dead, int64(0))
 	want(t, "pending", st.Groups[0].Pending, int64(0))
 	redistest.Eventually(t, 10*time.Second, k.idle)
+
+	r.grow(3)
+	r.alike("grown", 3, "g")
+	for i := range 3 {
+		p := r.part(i)
+		p.ready("p-1", "p-2")
+		want(t, "taken", len(p.take("g", "c", 1)), 1)
+		if i > 0 {
+			r.deadIn(i, 1000-i, fmt.Sprint("d-", i))
+		}
+	}
+	st = r.stats()
+	want(t, "of all partitions", fmt.Sprint(st.Partitions, st.Groups[0].Pending, st.Dead), "3 3 2")
+	list, err := Pending(t.Context(), r.c, r.prefix, r.queue, "g", PendingFilter{}, 10)
+	want(t, "pending in all partitions", fmt.Sprint(len(list), err), "3 <nil>")
+	want(t, "oldest letter", r.letters()[0].Letter, "2/998-7")
+	got, err = r.deadLetters().Redrive(t.Context(), r.queue, []string{"2/998-7"}, RedriveOptions{})
+	want(t, "redriven", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
+	n, err = r.deadLetters().PurgeMatching(t.Context(), r.queue, Filter{})
+	want(t, "purged", fmt.Sprint(n, err), "1 <nil>")
 }
 
 func TestEverythingRunsOnTheInProcessServer(t *testing.T) {

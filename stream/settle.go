@@ -18,7 +18,7 @@ const (
 // in the next. A call that failed is repeated until it succeeds or the worker is stopped for good: every script is harmless when run
 // twice.
 type settler struct {
-	w    *Worker
+	w    *lane
 	wake chan struct{}
 
 	mu    sync.Mutex
@@ -158,7 +158,7 @@ func (s *settler) settleFails(ctx context.Context, batch []failed) {
 	w.drop(done...)
 }
 
-func (w *Worker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
+func (w *lane) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
 	attrs := []any{slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID), slog.Int("attempt", d.msg.Attempt), slog.String("error", f.Error)}
 	switch outcome {
 	case lua.Retried:
@@ -180,7 +180,7 @@ func (w *Worker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
 }
 
 // drop ends deliveries: their contexts, their places among the held, their slots.
-func (w *Worker) drop(ds ...*delivery) {
+func (w *lane) drop(ds ...*delivery) {
 	slots := 0
 	for _, d := range ds {
 		d.cancel(nil)
@@ -194,7 +194,7 @@ func (w *Worker) drop(ds ...*delivery) {
 
 // insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that no try that failed can have
 // been executed.
-func (w *Worker) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
+func (w *lane) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
 	wait := newBackoff()
 	for certain = true; ; {
 		try, cancel := context.WithTimeout(ctx, callTimeout)

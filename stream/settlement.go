@@ -27,7 +27,7 @@ var settlements = map[lua.Outcome]Settlement{
 }
 
 // settled tells the configured observer how a delivery ended. Certain says that no earlier try of the same call can have been executed.
-func (w *Worker) settled(d *delivery, s Settlement, certain bool) {
+func (w *lane) settled(d *delivery, s Settlement, certain bool) {
 	if w.cfg.Settled == nil {
 		return
 	}

@@ -15,20 +15,24 @@ const (
 	pageEntries = 1000
 )
 
-// pager decides how many entries the next page asks for: as many as come to about pageBytes, judging by the last page.
-type pager struct{ count int }
+// pager decides how many entries the next page asks for: as many as come to about so many bytes, judging by the last page.
+type pager struct{ count, bytes int }
 
-func newPager() pager { return pager{count: 8} }
+func newPager() pager { return pager{count: 8, bytes: pageBytes} }
 
 func (p *pager) seen(entries, bytes int) {
-	p.count = max(1, min(pageBytes*entries/(bytes+1), 2*p.count, pageEntries))
+	p.count = max(1, min(p.bytes*entries/(bytes+1), 2*p.count, pageEntries))
 }
 
 // walk yields the entries of a stream from one ID to another (both included, "-" and "+" are the ends), oldest first, or newest first
 // when backwards. It holds one page at a time. What is added or deleted meanwhile may be seen or not.
 func walk(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool) iter.Seq2[rueidis.XRangeSlice, error] {
+	return walkPages(ctx, c, key, from, to, backwards, newPager())
+}
+
+func walkPages(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool, size pager) iter.Seq2[rueidis.XRangeSlice, error] {
 	return func(yield func(rueidis.XRangeSlice, error) bool) {
-		size := newPager()
+		size := size
 		for {
 			page, err := readPage(ctx, c, key, from, to, size.count, backwards)
 			if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -117,26 +116,26 @@ type WorkerStats struct {
 
 // Worker delivers the messages of one queue to one group's handler, at least once. It is safe for concurrent use; Run may be
 // called once.
+//
+// Of a queue with partitions it serves each by a lane of its own; the lanes share its slots.
 type Worker struct {
-	cfg  WorkerConfig
-	keys lua.Keys
-	log  *slog.Logger
+	cfg   WorkerConfig
+	log   *slog.Logger
+	slots *slots
+	state condition // of reading the registry
+	ran   atomic.Bool
 
-	slots   *slots
-	held    holdings
-	runners runners
-	settle  settler
-	policy  atomic.Pointer[Policy]
-	broken  atomic.Uint64 // counts broken connections: entry IDs from before one are compared with their message IDs
-	state   condition
-	ran     atomic.Bool
-	joined  bool // the group was there once; used by the read loop only
+	// When there are several lanes.
+	gather chan struct{} // one token: for the lane that takes slots
+	turns  chan struct{} // one token per lane that may wait at the server with slots
 
-	policyChanged chan struct{} // poked
-	refresh       chan struct{} // poked
-	forgotten     atomic.Bool   // the queue is to be registered again
+	look      chan struct{} // poked: the registry is to be read
+	forgotten atomic.Bool   // the queue is to be registered again
 
-	delivered, acknowledged, retried, dead, released, skipped, lost atomic.Uint64
+	mu    sync.Mutex
+	lanes []*lane      // by partition
+	parts atomic.Int64 // how many lanes there are
+	busy  atomic.Int64 // how many of them have work
 }
 
 // NewWorker checks the configuration; all that is wrong with it is in the error. Redis is not touched before Run.
@@ -145,14 +144,16 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream: worker: %w", err)
 	}
-	w := &Worker{cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), slots: newSlots(cfg.Concurrency),
-		policyChanged: make(chan struct{}, 1), refresh: make(chan struct{}, 1)}
+	w := &Worker{cfg: cfg, slots: newSlots(cfg.Concurrency), look: make(chan struct{}, 1)}
 	w.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
-	w.state = condition{log: w.log, what: "worker"}
-	w.runners.handle = w.handle
-	w.settle = settler{w: w, wake: make(chan struct{}, 1)}
-	defaults := DefaultPolicy()
-	w.policy.Store(&defaults)
+	w.state = condition{log: w.log, what: "reading the number of partitions"}
+	w.turns = make(chan struct{}, (cfg.Concurrency+1)/2)
+	for range cap(w.turns) {
+		w.turns <- struct{}{}
+	}
+	w.gather = make(chan struct{}, 1)
+	w.gather <- struct{}{}
+	w.open(0)
 	return w, nil
 }
 
@@ -161,10 +162,13 @@ func (w *Worker) Consumer() string { return w.cfg.Consumer }
 
 // Stats returns the counts so far.
 func (w *Worker) Stats() WorkerStats {
-	return WorkerStats{
-		Delivered: w.delivered.Load(), Acknowledged: w.acknowledged.Load(), Retried: w.retried.Load(), Dead: w.dead.Load(),
-		Released: w.released.Load(), Skipped: w.skipped.Load(), Lost: w.lost.Load(),
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var sum WorkerStats
+	for _, l := range w.lanes {
+		l.addTo(&sum)
 	}
+	return sum
 }
 
 // ErrAbandoned: handlers ignored their cancelled context; their entries stay pending until the visibility timeout.
@@ -177,128 +181,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.ran.Swap(true) {
 		return errors.New("stream: worker: Run may be called once")
 	}
-	// Handlers, extends and acknowledgements outlive ctx; hard ends them.
-	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer stop(nil)
-
-	var keepers sync.WaitGroup
-	upkeep, endUpkeep := context.WithCancel(hard)
-	keepers.Go(func() { w.extendLoop(upkeep) })
-	keepers.Go(func() { w.refreshLoop(upkeep) })
-	keepers.Go(func() { w.settle.run(upkeep) })
-
-	w.readLoop(ctx, hard)
-
-	err := w.drainHandlers(stop)
-	endUpkeep()
-	keepers.Wait()
-	w.leave()
-	return err
-}
-
-// drainHandlers waits for handlers and their settlements: first in peace, then with their contexts cancelled.
-func (w *Worker) drainHandlers(stop context.CancelCauseFunc) error {
-	soft := time.NewTimer(max(0, w.cfg.ShutdownTimeout))
-	defer soft.Stop()
-	select {
-	case <-w.held.empty():
-		return nil
-	case <-soft.C:
+	var lanes sync.WaitGroup
+	var left atomic.Int64
+	start := func(l *lane) { lanes.Go(func() { left.Add(int64(l.run(ctx))) }) }
+	start(w.lanes[0])
+	w.watch(ctx, start)
+	lanes.Wait()
+	if n := left.Load(); n > 0 {
+		return fmt.Errorf("stream: stop %s/%s: %d of them: %w", w.cfg.Queue, w.cfg.Group, n, ErrAbandoned)
 	}
-	w.held.cancelAll(ErrStopping)
-	grace := time.NewTimer(w.cfg.CancelGrace)
-	defer grace.Stop()
-	select {
-	case <-w.held.empty():
-		return nil
-	case <-grace.C:
-	}
-	left := w.held.list()
-	for _, d := range left {
-		w.log.Warn("handler did not return: its entry stays pending until the visibility timeout",
-			slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
-	}
-	stop(ErrStopping)
-	return fmt.Errorf("stream: stop %s/%s: %d of them: %w", w.cfg.Queue, w.cfg.Group, len(left), ErrAbandoned)
-}
-
-// leave releases what was delivered to this consumer but never seen (a read was cut off), and removes the consumer when it holds
-// nothing. Whatever fails here is left to the reclaimer.
-func (w *Worker) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	err := w.releaseUnseen(ctx)
-	if err == nil {
-		_, err = lua.DropConsumers(ctx, w.cfg.Client, w.keys, w.cfg.Group, []string{w.cfg.Consumer})
-	}
-	if err != nil && !errors.Is(err, lua.ErrNoGroup) {
-		w.log.Warn("could not take leave: what this consumer holds is reclaimed after the visibility timeout", slog.Any("error", err))
-	}
-}
-
-// releaseUnseen releases, in bounded calls, what is pending for this consumer and not held.
-func (w *Worker) releaseUnseen(ctx context.Context) error {
-	for {
-		unseen, err := w.unseen(ctx, settleBatch)
-		if err != nil || len(unseen) == 0 {
-			return err
-		}
-		failures := make([]lua.Failure, len(unseen))
-		for i, entry := range unseen {
-			failures[i] = lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionRelease, Delay: -1}
-		}
-		outcomes, err := lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, w.policy.Load().Attempts(), failures)
-		if err != nil {
-			return err
-		}
-		for _, outcome := range outcomes {
-			switch outcome {
-			case lua.Released:
-				w.released.Add(1)
-			case lua.Stuck: // it would be seen again and again
-				return errors.New("the stream of dead letters refuses an entry")
-			}
-		}
-	}
-}
-
-// handle runs the handler on one delivery and passes its outcome on.
-func (w *Worker) handle(d *delivery) {
-	returned := false
-	defer func() {
-		if !returned { // runtime.Goexit: nothing else runs after it
-			w.finish(d, errors.New("handler ended its goroutine"))
-		}
-	}()
-	err := w.call(d)
-	returned = true
-	w.finish(d, err)
-}
-
-func (w *Worker) call(d *delivery) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			stack := debug.Stack()
-			err = fmt.Errorf("panic: %v\n%s", p, stack)
-			w.log.Error("handler panicked", slog.String("id", d.msg.ID), slog.Any("panic", p), slog.String("stack", string(stack)))
-		}
-	}()
-	return w.cfg.Handler(d.ctx, &d.msg)
-}
-
-func (w *Worker) finish(d *delivery, err error) {
-	switch {
-	case d.isLost():
-		w.lost.Add(1)
-		w.log.Info("finished after the delivery was lost: no effect", slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
-		w.settled(d, Lost, true)
-		w.drop(d)
-	case err == nil:
-		w.settle.ack(d)
-	case errors.Is(context.Cause(d.ctx), ErrStopping), errors.Is(context.Cause(d.ctx), ErrUnreachable):
-		// Cut short by the stop or an outage, not by its own failing: that is no attempt.
-		w.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1})
-	default:
-		w.settle.fail(d, failureOf(err))
-	}
+	return nil
 }

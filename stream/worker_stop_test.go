@@ -120,7 +120,7 @@ func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.leave()
+	w.lanes[0].leave()
 	want(t, "pending", r.pending("g"), int64(0))
 	want(t, "released", w.Stats().Released, uint64(n))
 	meta, _ := r.c.Do(t.Context(), r.c.B().Hgetall().Key(r.k.Meta).Build()).AsStrMap()

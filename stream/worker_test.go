@@ -166,7 +166,7 @@ func TestSlowHandlerIsNotReclaimed(t *testing.T) {
 		}
 	}})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return w.policy.Load().VisibilityTimeout == visibility, "policy not read"
+		return w.lanes[0].policy.Load().VisibilityTimeout == visibility, "policy not read"
 	})
 	r.ready("slow")
 	<-started
@@ -220,7 +220,7 @@ func TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout(t *testing.T) {
 		return nil
 	}})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return w.policy.Load().VisibilityTimeout == 600*time.Millisecond, "policy not read"
+		return w.lanes[0].policy.Load().VisibilityTimeout == 600*time.Millisecond, "policy not read"
 	})
 	r.ready("m")
 	<-started

@@ -57,6 +57,7 @@ var outcomes = []struct {
 }{
 	{errPartly, exitPartly, ""},
 	{bridge.ErrInvalid, exitInvalid, ""},
+	{bridge.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
 	{bridge.ErrNotFound, exitNotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
 	{bridge.ErrNoGroup, exitNotFound, "a group exists once its first worker has run: see `duestream stats`"},

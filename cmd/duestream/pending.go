@@ -22,7 +22,8 @@ func (a *app) pending() *cobra.Command {
 		Short: "List what a group's workers hold",
 		Long: `Lists the entries that were delivered to a group and are neither acknowledged nor
 failed yet, oldest first: who holds each, and for how long since it was delivered or
-extended. One that is idle for the visibility timeout is reclaimed by a bridge.`,
+extended. One that is idle for the visibility timeout is reclaimed by a bridge. The
+entries of partition 3 are listed as 3/<entry>.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if limit < 1 {
@@ -64,8 +65,12 @@ func (a *app) printPending(list []bridge.PendingEntry, limit int) {
 		if p.BodyLost {
 			id, attempt = "(deleted)", "-"
 		}
+		entry := p.Entry
+		if p.Partition > 0 {
+			entry = fmt.Sprintf("%d/%s", p.Partition, p.Entry)
+		}
 		rows = append(rows, []string{
-			p.Entry, orDash(id), oneLine(p.Consumer, 60), short(time.Duration(p.Idle)), strconv.FormatInt(p.Deliveries, 10), attempt,
+			entry, orDash(id), oneLine(p.Consumer, 60), short(time.Duration(p.Idle)), strconv.FormatInt(p.Deliveries, 10), attempt,
 		})
 	}
 	table(a.out, rows)

@@ -16,7 +16,7 @@ import (
 
 func (a *app) queue() *cobra.Command {
 	cmd := &cobra.Command{Use: "queue", Short: "Show or change how a queue is served", Args: cobra.NoArgs, RunE: help}
-	cmd.AddCommand(a.queueShow(), a.queueSet())
+	cmd.AddCommand(a.queueShow(), a.queueSet(), a.queuePartitions())
 	return cmd
 }
 
@@ -35,10 +35,11 @@ func (a *app) queueShow() *cobra.Command {
 	var group string
 	cmd := &cobra.Command{
 		Use:   "show <queue>",
-		Short: "Show the policy in force",
-		Long: `Shows the policy in force. Each setting comes from the first that has it: the group,
+		Short: "Show the policy in force, and the number of partitions",
+		Long: `Shows the policy in force, and the number of partitions. Each setting comes from the first that has it: the group,
 the queue, the defaults (written by the bridges from their environment), the program.`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := errors.Join(bridge.CheckQueue(args[0]), checkGroup(group)); err != nil {
 				return err
@@ -64,6 +65,10 @@ func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group str
 	if warning != nil {
 		fmt.Fprintf(a.err, "duestream: settings that do not count: %v\n", warning)
 	}
+	counts, err := bridge.Partitions(ctx, r, a.prefix, queue)
+	if err != nil {
+		return err
+	}
 	value := struct {
 		Queue             string `json:"queue"`
 		Group             string `json:"group,omitempty"`
@@ -72,11 +77,14 @@ func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group str
 		RetryMin          int64  `json:"retry_min_ms"`
 		RetryMax          int64  `json:"retry_max_ms"`
 		Held              bool   `json:"held"`
-	}{queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.Held}
+		Partitions        int    `json:"partitions"`
+	}{queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.Held,
+		counts.Latest()}
 	return a.print(value, func() {
 		table(a.out, [][]string{
 			{"visibility_timeout", p.VisibilityTimeout.String()}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
 			{"retry_min", p.RetryMin.String()}, {"retry_max", p.RetryMax.String()}, {"held", strconv.FormatBool(p.Held)},
+			{"partitions", strconv.Itoa(counts.Latest())},
 		})
 	})
 }
@@ -94,8 +102,9 @@ value takes a setting back, so that the next level counts again.
   retry_min           delay after the first failure; each further one doubles (from 1ms)
   retry_max           longest delay between attempts
   held                true: what is scheduled does not become ready (whole queue only)`,
-		Example: "  duestream queue set emails max_attempts=5 retry_max=10m\n  duestream queue set emails --group mailer visibility_timeout=",
-		Args:    cobra.MinimumNArgs(2),
+		Example:           "  duestream queue set emails max_attempts=5 retry_max=10m\n  duestream queue set emails --group mailer visibility_timeout=",
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			update, err := parsePolicy(args[1:])
 			if err := errors.Join(bridge.CheckQueue(args[0]), checkGroup(group), err); err != nil {

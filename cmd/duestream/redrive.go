@@ -39,12 +39,12 @@ func (s *selection) check(letters []string) error {
 	return errors.Join(s.filter.check(), checkLetters(letters))
 }
 
-var letterName = regexp.MustCompile(`^[0-9]+-[0-9]+$`)
+var letterName = regexp.MustCompile(`^([1-9][0-9]{0,2}/)?[0-9]+-[0-9]+$`)
 
 func checkLetters(letters []string) error {
 	for _, l := range letters {
 		if !letterName.MatchString(l) {
-			return invalidf("letter %q: must be <milliseconds>-<sequence>, as `duestream dead list` prints it", l)
+			return invalidf("letter %q: must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>, as `duestream dead list` prints it", l)
 		}
 	}
 	return nil

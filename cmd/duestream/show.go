@@ -55,6 +55,9 @@ func (a *app) describePlace(p bridge.Place) {
 			rows = append(rows, []string{name, oneLine(value, 256)})
 		}
 	}
+	if p.Partition > 0 {
+		add("partition", strconv.Itoa(p.Partition))
+	}
 	add("group", p.Group)
 	add("groups", strings.Join(p.Groups, ", "))
 	add("consumer", p.Consumer)

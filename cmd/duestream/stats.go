@@ -14,7 +14,7 @@ import (
 const watchEvery = 2 * time.Second
 
 func (a *app) stats() *cobra.Command {
-	var watch bool
+	var watch, partitions bool
 	cmd := &cobra.Command{
 		Use:   "stats [<queue>...]",
 		Short: "Count what queues hold, per group",
@@ -37,21 +37,24 @@ func (a *app) stats() *cobra.Command {
 			}
 			defer r.Close()
 			if watch {
-				return a.watchStats(ctx, r, args)
+				return a.watchStats(ctx, r, args, partitions)
 			}
-			all, err := a.readStats(ctx, r, args)
+			all, err := a.readStats(ctx, r, args, partitions)
 			if err != nil {
 				return err
 			}
 			return a.print(all, func() { a.printStats(all) })
 		}),
 	}
+	cmd.ValidArgsFunction = a.completeQueues
+	cmd.Flags().BoolVar(&partitions, "partitions", false, "also what each partition holds")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "look again every 2 s, until Ctrl-C")
 	a.jsonFlag(cmd)
 	return cmd
 }
 
-func (a *app) readStats(ctx context.Context, r *bridge.Redis, queues []string) ([]bridge.QueueStats, error) {
+// readStats returns the stats of queues; those of partitions only when they are asked for.
+func (a *app) readStats(ctx context.Context, r *bridge.Redis, queues []string, partitions bool) ([]bridge.QueueStats, error) {
 	if len(queues) == 0 {
 		var err error
 		if queues, err = bridge.Queues(ctx, r, a.prefix); err != nil {
@@ -64,17 +67,20 @@ func (a *app) readStats(ctx context.Context, r *bridge.Redis, queues []string) (
 		if err != nil {
 			return nil, err
 		}
+		if !partitions {
+			s.ByPartition = nil
+		}
 		all = append(all, s)
 	}
 	return all, nil
 }
 
 // watchStats looks again and again until ctx ends; that is a clean end.
-func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string) error {
+func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string, partitions bool) error {
 	again := time.NewTicker(watchEvery)
 	defer again.Stop()
 	for {
-		all, err := a.readStats(ctx, r, queues)
+		all, err := a.readStats(ctx, r, queues, partitions)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -116,6 +122,9 @@ func (a *app) printStats(all []bridge.QueueStats) {
 		if s.Held {
 			name += " (held)"
 		}
+		if s.Partitions > 1 {
+			name += fmt.Sprintf(" (%d partitions)", s.Partitions)
+		}
 		rows = append(rows, []string{
 			name, number(s.Scheduled, false), number(s.Overdue, false), next, number(s.Ready, s.ReadyApprox), "", "", "", "",
 			number(s.Dead, false), memory(s.Memory),
@@ -128,6 +137,16 @@ func (a *app) printStats(all []bridge.QueueStats) {
 			rows = append(rows, []string{
 				"  " + oneLine(g.Name, 40), "", "", "", "", number(g.Lag, g.LagApprox), number(g.Pending, false), oldest,
 				number(g.Retrying, g.RetryingApprox), number(g.Dead, g.DeadApprox), "",
+			})
+		}
+		for _, p := range s.ByPartition {
+			used := map[string]int64(nil)
+			if p.Memory != nil {
+				used = map[string]int64{"all": *p.Memory}
+			}
+			rows = append(rows, []string{
+				"  partition " + strconv.Itoa(p.Partition), number(p.Scheduled, false), number(p.Overdue, false), "", number(p.Ready, p.ReadyApprox), "",
+				number(p.Pending, false), "", "", number(p.Dead, false), memory(used),
 			})
 		}
 	}

@@ -82,6 +82,18 @@ var mutants = []mutant{
 		test: []string{"-run", "TestWorkerInterrupted", "./integration/crashpoint"},
 	},
 	{
+		name: "a queue grows without its groups", file: "stream/partition.go",
+		old:  "\treturn s.groups(ctx)\n",
+		new:  "\treturn nil\n",
+		test: []string{"-run", "TestGrow", "./stream"},
+	},
+	{
+		name: "a growth does not look for what happened beside it", file: "stream/partition.go",
+		old:  "\t_, err = lua.RegisterCounts(call,",
+		new:  "\ts = spread{c: c, prefix: prefix, queue: \"elsewhere\"}\n\t_, err = lua.RegisterCounts(call,",
+		test: []string{"-run", "TestGrowMisses", "./stream"},
+	},
+	{
 		name: "a redrive deletes the letter before it has read it", file: "lua/redrive.lua",
 		old:  "  local body, fields, kept = found[1][2], {}, {}\n",
 		new:  "  local body, fields, kept = found[1][2], {}, {}\n  redis.call('XDEL', dead, letter)\n",

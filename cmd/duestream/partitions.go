@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) queuePartitions() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "partitions <queue> [<n>]",
+		Short: "Show what the partitions of a queue hold, or have it grow to n",
+		Long: `Shows how many partitions a queue has, and what each holds. With a number, has the queue
+grow to so many, 1 to 256, also while it is in use: producers, bridges and workers take
+it up within seconds. A queue never shrinks. After an error repeat the command: with the
+number in force it mends what is missing.
+
+A message's ID says which partition it goes to. Order is kept within a partition only.`,
+		Example:           "  duestream queue partitions emails\n  duestream queue partitions emails 8",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.completeQueue,
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			n := 0
+			err := bridge.CheckQueue(args[0])
+			if len(args) == 2 {
+				var failed error
+				if n, failed = strconv.Atoi(args[1]); failed != nil {
+					failed = invalidf("partitions %q: must be a whole number", args[1])
+				} else {
+					failed = bridge.CheckPartitions(n)
+				}
+				err = errors.Join(err, failed)
+			}
+			if err != nil {
+				return err
+			}
+			r, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			if n > 0 {
+				return a.growQueue(ctx, r, args[0], n)
+			}
+			return a.showPartitions(ctx, r, args[0])
+		}),
+	}
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+// partitionCounts is what both forms of the command print.
+type partitionCounts struct {
+	Queue       string                  `json:"queue"`
+	Partitions  int                     `json:"partitions"`
+	Counts      []int                   `json:"counts"`
+	ByPartition []bridge.PartitionStats `json:"by_partition,omitempty"`
+}
+
+func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n int) error {
+	bar := a.newProgress("partitions")
+	counts, err := bridge.SetPartitions(ctx, r, a.prefix, queue, n, func(done, total int) {
+		share := float64(done) / float64(total)
+		bar.show(int64(share*float64(n)), share, time.Now())
+	})
+	bar.clear()
+	if err != nil {
+		return err
+	}
+	value := partitionCounts{Queue: queue, Partitions: counts.Latest(), Counts: counts}
+	return a.print(value, func() { fmt.Fprintf(a.out, "%s has %d partitions\n", queue, counts.Latest()) })
+}
+
+func (a *app) showPartitions(ctx context.Context, r *bridge.Redis, queue string) error {
+	counts, err := bridge.Partitions(ctx, r, a.prefix, queue)
+	if err != nil {
+		return err
+	}
+	stats, err := bridge.Stats(ctx, r, a.prefix, queue)
+	if err != nil {
+		return err
+	}
+	if stats.ByPartition == nil {
+		one := bridge.PartitionStats{
+			Scheduled: stats.Scheduled, Overdue: stats.Overdue, Ready: stats.Ready, ReadyApprox: stats.ReadyApprox, Entries: stats.Entries, Dead: stats.Dead,
+		}
+		for _, g := range stats.Groups {
+			one.Pending += g.Pending
+		}
+		stats.ByPartition = []bridge.PartitionStats{one}
+	}
+	value := partitionCounts{Queue: queue, Partitions: stats.Partitions, Counts: counts, ByPartition: stats.ByPartition}
+	return a.print(value, func() {
+		table(a.out, [][]string{{"partitions", strconv.Itoa(stats.Partitions)}, {"counts so far", counts.String()}})
+		fmt.Fprintln(a.out)
+		rows := [][]string{{"PARTITION", "SCHEDULED", "OVERDUE", "READY", "PENDING", "DEAD"}}
+		for _, p := range stats.ByPartition {
+			rows = append(rows, []string{
+				strconv.Itoa(p.Partition), number(p.Scheduled, false), number(p.Overdue, false), number(p.Ready, p.ReadyApprox),
+				number(p.Pending, false), number(p.Dead, false),
+			})
+		}
+		table(a.out, rows)
+		for _, w := range stats.Warnings {
+			fmt.Fprintf(a.out, "! %s\n", withoutPackages(w))
+		}
+	})
+}
+
+// completionPatience is how long the shell waits for names of queues.
+const completionPatience = 2 * time.Second
+
+// completeQueues offers the names of the queues that the bridges know.
+func (a *app) completeQueues(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
+	defer cancel()
+	r, err := a.connect(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer r.Close()
+	queues, _ := bridge.Queues(ctx, r, a.prefix)
+	return queues, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeQueue offers them for the first argument.
+func (a *app) completeQueue(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeQueues(cmd, args, typed)
+}

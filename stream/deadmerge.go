@@ -1,0 +1,96 @@
+package stream
+
+import (
+	"context"
+	"iter"
+
+	"github.com/redis/rueidis"
+)
+
+// letterWalk is the walk through the dead letters of one partition.
+type letterWalk struct {
+	partition int
+	entries   iter.Seq2[rueidis.XRangeSlice, error]
+}
+
+// walks returns a walk per partition that holds letters a filter may select. How far each goes is settled before the first begins.
+func (d *DeadLetters) walks(ctx context.Context, queue string, f Filter) ([]letterWalk, error) {
+	counts, err := readCounts(ctx, d.client, d.prefix, queue)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]letterWalk, counts.Latest())
+	size := newPager()
+	size.bytes = max(pageBytes/len(all), 16<<10)
+	err = eachPartition(counts.Names(queue), func(i int, _ string) error {
+		key := d.key(queue, i)
+		from, to, err := d.bounds(ctx, key, f)
+		if err == nil && to != "" {
+			all[i] = letterWalk{i, walkPages(ctx, d.client, key, from, to, f.Newest, size)}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	some := all[:0]
+	for _, one := range all {
+		if one.entries != nil {
+			some = append(some, one)
+		}
+	}
+	return some, nil
+}
+
+// mergeLetters yields the letters of all walks in the order of their age, and at most one error, at the end.
+func mergeLetters(walks []letterWalk, newest bool) iter.Seq2[Letter, error] {
+	type head struct {
+		partition int
+		found     rueidis.XRangeSlice
+		at        entryID
+		next      func() (rueidis.XRangeSlice, error, bool)
+	}
+	return func(yield func(Letter, error) bool) {
+		heads := make([]*head, 0, len(walks))
+		advance := func(h *head) (more bool, err error) {
+			h.found, err, more = h.next()
+			if err == nil && more {
+				h.at, err = parseEntryID(h.found.ID)
+			}
+			return more && err == nil, err
+		}
+		for _, w := range walks {
+			next, stop := iter.Pull2(w.entries)
+			defer stop()
+			h := &head{partition: w.partition, next: next}
+			more, err := advance(h)
+			if err != nil {
+				yield(Letter{}, err)
+				return
+			}
+			if more {
+				heads = append(heads, h)
+			}
+		}
+		for len(heads) > 0 {
+			first := 0
+			for i, h := range heads {
+				if order := h.at.compare(heads[first].at); order < 0 && !newest || order > 0 && newest {
+					first = i
+				}
+			}
+			h := heads[first]
+			if !yield(letterOf(h.partition, h.found), nil) {
+				return
+			}
+			more, err := advance(h)
+			if err != nil {
+				yield(Letter{}, err)
+				return
+			}
+			if !more {
+				heads = append(heads[:first], heads[first+1:]...)
+			}
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// partitionsAtOnce is how many partitions are asked at the same time.
+const partitionsAtOnce = 16
+
+// ErrShrink: a queue was to have fewer partitions than it has. Messages may be in any of them, and producers may still use them.
+var ErrShrink = errors.New("a queue never shrinks")
+
+// Partitions returns every partition count that a queue ever had; the greatest is in force. One round trip.
+func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lua.Counts, error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
+		return nil, err
+	}
+	return readCounts(ctx, c, prefix, queue)
+}
+
+func readCounts(ctx context.Context, c rueidis.Client, prefix, queue string) (lua.Counts, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	counts, err := lua.ReadCounts(ctx, c, lua.NewGlobals(prefix), queue)
+	if err != nil {
+		return nil, fmt.Errorf("stream: partitions of %s: %w", queue, err)
+	}
+	return counts, nil
+}
+
+// Grow gives a queue n partitions, and returns all counts that it ever had. Each new partition has the policy of partition 0 and every
+// group that exists on an old one, at 0, before producers may use it; then the count is published; then policy and groups are looked at
+// once more, for what was changed meanwhile. With the count that is in force it only mends, so after a failure repeat it. It is safe
+// under load, and beside itself, WritePolicy and EnsureGroup.
+//
+// lua.ErrInvalid: n is not 1 to 256. ErrShrink: it is less than the count in force. progress, unless nil, is called now and then.
+// About ten round trips per partition, of which several are under way at a time; passes on a full server.
+func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, progress func(done, total int)) (lua.Counts, error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckPartitions(n)); err != nil {
+		return nil, err
+	}
+	counts, err := readCounts(ctx, c, prefix, queue)
+	if err != nil {
+		return nil, err
+	}
+	if n < counts.Latest() {
+		return counts, fmt.Errorf("stream: %s has %d partitions, and cannot have %d: %w", queue, counts.Latest(), n, ErrShrink)
+	}
+	s := spread{c: c, prefix: prefix, queue: queue, least: n}
+	if progress != nil {
+		s.step = progress
+		s.total = 4 * n // policy and groups, before and after
+	}
+	fail := func(err error) (lua.Counts, error) {
+		return counts, fmt.Errorf("stream: grow %s to %d partitions: %w", queue, n, err)
+	}
+	if err := s.all(ctx); err != nil {
+		return fail(err)
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	_, err = lua.RegisterCounts(call, c, lua.NewGlobals(prefix), map[string]lua.Counts{queue: counts.With(n)})
+	cancel()
+	if err != nil {
+		return fail(err)
+	}
+	if err := s.all(ctx); err != nil {
+		return fail(err)
+	}
+	return readCounts(ctx, c, prefix, queue)
+}
+
+// spread makes what belongs to a whole queue the same in all of its partitions.
+type spread struct {
+	c             rueidis.Client
+	prefix, queue string
+	least         int // partitions, also while the registry knows of fewer
+
+	step  func(done, total int)
+	total int
+	mu    sync.Mutex
+	done  int
+}
+
+func (s *spread) all(ctx context.Context) error {
+	if err := s.policy(ctx); err != nil {
+		return err
+	}
+	return s.groups(ctx)
+}
+
+func (s *spread) stepped() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done++; s.step != nil {
+		s.step(min(s.done, s.total), s.total)
+	}
+}
+
+// names returns the names of all partitions, read anew.
+func (s *spread) names(ctx context.Context) ([]string, error) {
+	counts, err := readCounts(ctx, s.c, s.prefix, s.queue)
+	if err != nil {
+		return nil, err
+	}
+	return counts.With(max(1, s.least)).Names(s.queue), nil
+}
+
+// policy copies the policy of partition 0, until it was the same before and after. Of several who copy at the same time, the last one
+// to write a partition reads partition 0 after that, so that no old value stays:
+//
+//  1. A reads partition 0; B changes it, and copies it to partition 1; A writes what it read to partition 1.
+//  2. A reads partition 0 again, sees B's, and copies it.
+func (s *spread) policy(ctx context.Context) error {
+	var copied map[string]string
+	for reached := 0; ; {
+		names, err := s.names(ctx)
+		if err != nil || len(names) == 1 {
+			return err
+		}
+		own, err := s.readPolicy(ctx, s.queue)
+		if err != nil {
+			return err
+		}
+		if reached == len(names) && maps.Equal(own, copied) {
+			return nil
+		}
+		err = eachPartition(names, func(i int, name string) error {
+			defer s.stepped()
+			if i == 0 {
+				return nil
+			}
+			return s.writePolicy(ctx, name, own)
+		})
+		if err != nil {
+			return err
+		}
+		copied, reached = own, len(names)
+	}
+}
+
+func (s *spread) readPolicy(ctx context.Context, name string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	key := lua.NewKeys(s.prefix, name).Policy
+	fields, err := s.c.Do(ctx, s.c.B().Hgetall().Key(key).Build()).AsStrMap()
+	return fields, lua.Classify("HGETALL "+key, err)
+}
+
+// writePolicy makes the policy of one partition that of partition 0.
+func (s *spread) writePolicy(ctx context.Context, name string, own map[string]string) error {
+	there, err := s.readPolicy(ctx, name)
+	if err != nil || maps.Equal(there, own) {
+		return err
+	}
+	var values []lua.FieldValue
+	for _, field := range slices.Sorted(maps.Keys(own)) {
+		values = append(values, lua.FieldValue{Field: field, Value: own[field]})
+	}
+	for _, field := range slices.Sorted(maps.Keys(there)) {
+		if _, ok := own[field]; !ok {
+			values = append(values, lua.FieldValue{Field: field})
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	keys := lua.NewKeys(s.prefix, name)
+	return lua.Configure(ctx, s.c, keys.Policy, keys.Wake, values)
+}
+
+// groups creates every group that exists on any partition on all others.
+func (s *spread) groups(ctx context.Context) error {
+	names, err := s.names(ctx)
+	if err != nil || len(names) == 1 {
+		return err
+	}
+	there := make([][]string, len(names))
+	err = eachPartition(names, func(i int, name string) error {
+		stream, err := readStream(ctx, s.c, lua.NewKeys(s.prefix, name).Stream)
+		there[i] = stream.names()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	all := slices.Concat(there...)
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return eachPartition(names, func(i int, name string) error {
+		defer s.stepped()
+		for _, group := range all {
+			if slices.Contains(there[i], group) {
+				continue
+			}
+			if _, err := ensureGroup(ctx, s.c, s.prefix, name, group); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func ensureGroup(ctx context.Context, c rueidis.Client, prefix, name, group string) (created bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return lua.EnsureGroup(ctx, c, lua.NewKeys(prefix, name), group)
+}
+
+// EnsureGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists: every message that
+// became ready before and is still there will be delivered to it. After an error it may exist in some of them: repeat it. One round
+// trip per partition, and one to the registry; passes on a full server.
+func EnsureGroup(ctx context.Context, c rueidis.Client, prefix, queue, group string) (created bool, err error) {
+	if err := errors.Join(lua.CheckQueue(queue), lua.CheckGroup(group)); err != nil {
+		return false, err
+	}
+	var anywhere atomic.Bool
+	create := func(_ int, name string) error {
+		created, err := ensureGroup(ctx, c, prefix, name, group)
+		if created {
+			anywhere.Store(true)
+		}
+		return err
+	}
+	// The registry is read once the group is there: a growth that is published later finds it, and spreads it.
+	if err = create(0, queue); err == nil {
+		var counts lua.Counts
+		if counts, err = readCounts(ctx, c, prefix, queue); err == nil && counts.Latest() > 1 {
+			err = eachPartition(counts.Names(queue)[1:], create)
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("stream: create group %s/%s: %w", queue, group, err)
+	}
+	return anywhere.Load(), nil
+}
+
+// eachPartition calls do for all names, several at a time, and joins the errors, each with the name.
+func eachPartition(names []string, do func(i int, name string) error) error {
+	if len(names) == 1 && !strings.Contains(names[0], "/") {
+		return do(0, names[0])
+	}
+	errs := make([]error, len(names))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(partitionsAtOnce, len(names)) {
+		workers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
+				if err := do(i, names[i]); err != nil {
+					errs[i] = fmt.Errorf("%s: %w", names[i], err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return errors.Join(errs...)
+}

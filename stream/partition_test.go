@@ -1,0 +1,309 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// part is the rig of one partition.
+func (r *rig) part(i int) *rig {
+	one := *r
+	one.queue = lua.PartitionName(r.queue, i)
+	one.k = lua.NewKeys(r.prefix, one.queue)
+	return &one
+}
+
+func (r *rig) grow(n int) lua.Counts {
+	r.t.Helper()
+	counts, err := Grow(r.t.Context(), r.c, r.prefix, r.queue, n, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return counts
+}
+
+func (r *rig) groupNames() []string {
+	r.t.Helper()
+	info, err := readStream(r.t.Context(), r.c, r.k.Stream)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return slices.Sorted(slices.Values(info.names()))
+}
+
+// alike checks that all partitions have the policy of partition 0, and these groups.
+func (r *rig) alike(what string, partitions int, groups ...string) {
+	r.t.Helper()
+	s := spread{c: r.c, prefix: r.prefix, queue: r.queue}
+	names, err := s.names(r.t.Context())
+	if err != nil || len(names) != partitions {
+		r.t.Fatalf("%s: partitions %v, %v, want %d", what, names, err, partitions)
+	}
+	own, err := s.readPolicy(r.t.Context(), r.queue)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i, name := range names {
+		if got, err := s.readPolicy(r.t.Context(), name); err != nil || !maps.Equal(got, own) {
+			r.t.Errorf("%s: policy of partition %d: %v, %v; of partition 0: %v", what, i, got, err, own)
+		}
+		if got := r.part(i).groupNames(); !slices.Equal(got, groups) {
+			r.t.Errorf("%s: groups of partition %d: %v, want %v", what, i, got, groups)
+		}
+	}
+}
+
+// stepClient calls before with the number of each command, and sends those for which it returns an error with a context that has ended.
+type stepClient struct {
+	rueidis.Client
+	n      atomic.Int64
+	before func(n int) error
+}
+
+func (c *stepClient) step(ctx context.Context) context.Context {
+	if c.before(int(c.n.Add(1))) != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		cancel()
+		return ctx
+	}
+	return ctx
+}
+
+func (c *stepClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	return c.Client.Do(c.step(ctx), cmd)
+}
+
+func (c *stepClient) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	return c.Client.DoMulti(c.step(ctx), cmds...)
+}
+
+func TestGrowGivesEveryPartitionThePolicyAndTheGroups(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.groups("a", "b")
+		r.policy(map[string]string{"max_attempts": "3", "group:a:visibility_ms": "700"})
+		r.part(1).policy(map[string]string{"held": "1"}) // left by an attempt that failed
+		var steps []string
+		counts, err := Grow(t.Context(), r.c, r.prefix, r.queue, 4, func(done, total int) { steps = append(steps, fmt.Sprint(done, "/", total)) })
+		want(t, "counts", fmt.Sprint(counts, err), "1,4 <nil>")
+		want(t, "last step", steps[len(steps)-1], "16/16")
+		r.alike("grown", 4, "a", "b")
+		for i := range 4 {
+			p := r.part(i)
+			p.ready(fmt.Sprint("m-", i))
+			want(t, "given to a", len(p.take("a", "c", 5)), 1)
+			want(t, "given to b", len(p.take("b", "c", 5)), 1)
+		}
+		want(t, "counts", r.grow(4).String(), "1,4")
+		want(t, "counts", r.grow(6).String(), "1,4,6")
+		r.alike("grown again", 6, "a", "b")
+	})
+}
+
+func TestGrowRefusesToShrink(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{-1, 0, 257} {
+		if _, err := Grow(t.Context(), nil, "p", "q", n, nil); !errors.Is(err, lua.ErrInvalid) {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+	if _, err := Grow(t.Context(), nil, "p", "q/1", 2, nil); !errors.Is(err, lua.ErrInvalid) {
+		t.Errorf("a partition's name: %v", err)
+	}
+	r := newRig(t, redistest.Shared(t))
+	r.grow(3)
+	counts, err := Grow(t.Context(), r.c, r.prefix, r.queue, 2, nil)
+	if !errors.Is(err, ErrShrink) {
+		t.Error(err)
+	}
+	want(t, "counts", counts.String(), "1,3")
+	r.alike("afterwards", 3)
+}
+
+// Whatever call fails, nobody may use a partition that is not ready, and a repeat mends the rest.
+func TestGrowThatFailsAnywhereIsMendedByARepeat(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	for at, failed := 1, true; failed; at++ {
+		r := newRig(t, s)
+		r.groups("a", "b")
+		r.policy(map[string]string{"max_attempts": "3"})
+		c := &stepClient{Client: r.c, before: func(n int) error {
+			if n >= at {
+				return errors.New("gone")
+			}
+			return nil
+		}}
+		_, err := Grow(t.Context(), c, r.prefix, r.queue, 3, nil)
+		failed = err != nil
+		counts, err := Partitions(t.Context(), r.c, r.prefix, r.queue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.alike(fmt.Sprint("after failing at ", at), counts.Latest(), "a", "b")
+		r.grow(3)
+		r.alike(fmt.Sprint("mended after ", at), 3, "a", "b")
+		if !failed && at < 20 {
+			t.Errorf("grew in %d calls: the failures went nowhere", at-1)
+		}
+	}
+}
+
+// Of a growth and what changes the queue beside it, one sees what the other did, wherever one begins within the other.
+func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	growth := func(ctx context.Context, c rueidis.Client, r *rig) error {
+		_, err := Grow(ctx, c, r.prefix, r.queue, 3, nil)
+		return err
+	}
+	others := map[string]func(context.Context, rueidis.Client, *rig) error{
+		"group": func(ctx context.Context, c rueidis.Client, r *rig) error {
+			_, err := EnsureGroup(ctx, c, r.prefix, r.queue, "b")
+			return err
+		},
+		"policy": func(ctx context.Context, c rueidis.Client, r *rig) error {
+			return WritePolicy(ctx, c, r.prefix, r.queue, "", PolicyUpdate{Held: new(true), Clear: []string{SettingMaxAttempts}})
+		},
+		"growth": func(ctx context.Context, c rueidis.Client, r *rig) error {
+			_, err := Grow(ctx, c, r.prefix, r.queue, 5, nil)
+			return err
+		},
+	}
+	for name, other := range others {
+		for _, within := range []string{"growth", name} {
+			outer, inner := growth, other
+			if within == name {
+				outer, inner = other, growth
+			}
+			t.Run(name+" within "+within, func(t *testing.T) {
+				t.Parallel()
+				for at, begun := 1, true; begun; at++ {
+					r := newRig(t, s)
+					r.groups("a")
+					r.policy(map[string]string{"max_attempts": "3"})
+					begun = false
+					var failed error
+					c := &stepClient{Client: r.c}
+					c.before = func(n int) error {
+						if n == at {
+							begun, failed = true, inner(t.Context(), r.c, r)
+						}
+						return nil
+					}
+					err := outer(t.Context(), c, r)
+					if errors.Is(failed, ErrShrink) || errors.Is(err, ErrShrink) { // it has more partitions already
+						failed, err = nil, nil
+					}
+					if err := errors.Join(err, failed); err != nil {
+						t.Fatal(err)
+					}
+					if !begun { // it was over before
+						if err := inner(t.Context(), r.c, r); err != nil && !errors.Is(err, ErrShrink) {
+							t.Fatal(err)
+						}
+					}
+					groups, partitions := []string{"a"}, 3
+					switch name {
+					case "group":
+						groups = append(groups, "b")
+					case "growth":
+						partitions = 5
+					}
+					r.alike(fmt.Sprint("begun at call ", at), partitions, groups...)
+				}
+			})
+		}
+	}
+}
+
+func TestPoliciesWrittenAtOnceEndUpTheSameEverywhere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.grow(3)
+	for at, begun := 1, true; begun; at++ {
+		begun = false
+		c := &stepClient{Client: r.c}
+		c.before = func(n int) error {
+			if n == at {
+				begun = true
+				return WritePolicy(t.Context(), r.c, r.prefix, r.queue, "", PolicyUpdate{MaxAttempts: new(1000 + at)})
+			}
+			return nil
+		}
+		if err := WritePolicy(t.Context(), c, r.prefix, r.queue, "", PolicyUpdate{MaxAttempts: new(at)}); err != nil {
+			t.Fatal(err)
+		}
+		r.alike(fmt.Sprint("begun at call ", at), 3)
+	}
+}
+
+func TestManyMayGrowAndChangeAQueueAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.groups("a")
+	var all sync.WaitGroup
+	groups := []string{"a"}
+	for i := range 6 {
+		groups = append(groups, fmt.Sprint("b", i))
+		all.Go(func() {
+			if _, err := Grow(t.Context(), r.c, r.prefix, r.queue, 4+i, nil); err != nil && !errors.Is(err, ErrShrink) {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			if _, err := EnsureGroup(t.Context(), r.c, r.prefix, r.queue, fmt.Sprint("b", i)); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			if err := WritePolicy(t.Context(), r.c, r.prefix, r.queue, "", PolicyUpdate{MaxAttempts: new(i + 1)}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	r.alike("all done", 9, groups...)
+}
+
+func TestGrowPassesOnAFullServer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Own(t))
+	r.groups("a")
+	r.policy(map[string]string{"max_attempts": "3"})
+	r.do("CONFIG", "SET", "maxmemory", "1")
+	r.grow(3)
+	r.alike("full", 3, "a")
+}
+
+func TestWritePolicyReachesEveryPartition(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.grow(3)
+	if err := WritePolicy(t.Context(), r.c, r.prefix, r.queue, "g", PolicyUpdate{VisibilityTimeout: new(time.Minute)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := WritePolicy(t.Context(), r.c, r.prefix, r.queue, "", PolicyUpdate{Held: new(true)}); err != nil {
+		t.Fatal(err)
+	}
+	r.alike("written", 3)
+	for i := range 3 {
+		p := r.part(i)
+		p.do("ZADD", p.k.Due, "1", "m")
+		d, err := lua.Drain(t.Context(), p.c, p.k, 10, 1<<20)
+		want(t, "held", fmt.Sprint(d.Moved, err), "0 <nil>")
+	}
+}
