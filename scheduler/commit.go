@@ -35,6 +35,7 @@ func newCall(ctx context.Context, n int) *call {
 	return c
 }
 
+// answer is for one message. Its ID may be among the results before, written by whoever let others see the message.
 func (c *call) answer(i int, r Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,13 +43,6 @@ func (c *call) answer(i int, r Result) {
 	if c.open--; c.open == 0 {
 		close(c.done)
 	}
-}
-
-// name tells the ID of a message, for the case that its answer is not waited for.
-func (c *call) name(i int, id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.results[i].ID = id
 }
 
 // wait returns the results when all are there, or the context has ended.
@@ -80,6 +74,22 @@ type waiting struct {
 	at    int // its place among the call's results
 	item  lua.Item
 	since time.Time
+}
+
+// answerAll gives each message of a commit its answer; those of one call follow each other.
+func answerAll(batch []waiting, result func(i int) Result) {
+	for i := 0; i < len(batch); {
+		c := batch[i].call
+		c.mu.Lock()
+		for ; i < len(batch) && batch[i].call == c; i++ {
+			c.results[batch[i].at], c.answered[batch[i].at] = result(i), true
+			c.open--
+		}
+		if c.open == 0 {
+			close(c.done)
+		}
+		c.mu.Unlock()
+	}
 }
 
 // result is the answer to one message; waited says why the commit is not as durable as asked.

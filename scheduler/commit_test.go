@@ -78,9 +78,7 @@ func TestCommitsAreBounded(t *testing.T) {
 			l := newLine(&Producer{cfg: cfg}, "q")
 			for i, n := range c.sizes {
 				w := waiting{call: newCall(t.Context(), 1), item: lua.Item{ID: fmt.Sprint(i), Payload: make([]byte, n)}}
-				if _, err := l.add(w); err != nil {
-					t.Fatal(err)
-				}
+				l.add([]waiting{w})
 			}
 			l.running = 1
 			var got []int
@@ -103,9 +101,7 @@ func TestCommitsInFlight(t *testing.T) {
 	add := func(c *call, n int) {
 		t.Helper()
 		for i := range n {
-			if _, err := l.add(waiting{call: c, item: lua.Item{ID: fmt.Sprint(len(l.waiting), "-", i)}}); err != nil {
-				t.Fatal(err)
-			}
+			l.add([]waiting{{call: c, item: lua.Item{ID: fmt.Sprint(len(l.waiting), "-", i)}}})
 		}
 	}
 	one := func() *call { return newCall(t.Context(), 1) }

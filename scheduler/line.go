@@ -57,23 +57,31 @@ func newLine(p *Producer, partition string) *line {
 	return l
 }
 
-// add puts a message into the line, and blocks while the line is full. An ID is made here, so that IDs are in the line's order.
-func (l *line) add(w waiting) (id string, err error) {
+// add puts messages into the line, and blocks while the line is full. IDs are made here, so that they are in the line's order, and told to
+// the calls. Messages that cannot be added are answered.
+func (l *line) add(ws []waiting) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.waiting) >= 16*l.p.cfg.MaxCommit {
-		if err := l.waitForRoom(w.call.ctx); err != nil {
-			return w.item.ID, err
+	for i := range ws {
+		w := &ws[i]
+		err := error(nil)
+		for err == nil && len(l.waiting) >= 16*l.p.cfg.MaxCommit {
+			err = l.waitForRoom(w.call.ctx)
 		}
-	}
-	if w.item.ID == "" {
-		w.item.ID = l.p.cfg.NewID()
-		if err := lua.CheckID(w.item.ID); err != nil {
-			return w.item.ID, err
+		if err == nil && w.item.ID == "" {
+			w.item.ID = l.p.cfg.NewID()
+			err = lua.CheckID(w.item.ID)
 		}
+		w.call.results[w.at].ID = w.item.ID
+		if err != nil {
+			w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", l.queue, w.item.ID, err)})
+			continue
+		}
+		if l.waiting == nil {
+			l.waiting = make([]waiting, 0, len(ws)-i)
+		}
+		l.waiting = append(l.waiting, *w)
 	}
-	l.waiting = append(l.waiting, w)
-	return w.item.ID, nil
 }
 
 // waitForRoom lets go of the lock meanwhile.
@@ -111,6 +119,44 @@ func (l *line) startLocked() {
 	l.running++
 	l.p.busy.Add(1) // the caller's own share keeps it above zero
 	go l.run(c)
+}
+
+// lead makes the next commits in the caller's own goroutine, which saves two hand-overs, while they hold messages of its call alone. A
+// caller whose context may end is not asked to: it could not leave.
+func (l *line) lead(own *call) {
+	l.mu.Lock()
+	alone := l.inFlight == 0 && len(l.idle) > 0 && own.ctx.Done() == nil && len(l.waiting) > 0 &&
+		l.waiting[0].call == own && l.waiting[len(l.waiting)-1].call == own
+	if !alone {
+		defer l.mu.Unlock()
+		l.startLocked()
+		return
+	}
+	c := l.idle[len(l.idle)-1]
+	l.idle = l.idle[:len(l.idle)-1]
+	l.running++
+	l.mu.Unlock()
+	for batch := l.take(c, 0); batch != nil; {
+		l.commit(c, batch)
+		if l.give(c, own, len(batch)) {
+			return
+		}
+		batch = l.take(c, len(batch))
+	}
+}
+
+// give hands a committer on that has nothing left to do for a call; false: it has.
+func (l *line) give(c *committer, own *call, answered int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 || l.waiting[0].call == own {
+		return false // it ends its term, or goes on
+	}
+	l.inFlight -= answered
+	l.idle = append(l.idle, c)
+	l.running--
+	l.startLocked()
+	return true
 }
 
 // worth says whether what waits should go out now: always when nothing else is on its way, else when it is much, and does not continue a
@@ -230,14 +276,15 @@ func (l *line) commit(c *committer, batch []waiting) {
 		items[i] = w.item
 	}
 	receipts, waited, err := l.send(c, items, batch[0].since)
-	for i, w := range batch {
-		r := Result{Receipt: Receipt{ID: w.item.ID}, Err: err}
+	answerAll(batch, func(i int) Result {
+		id := batch[i].item.ID
+		r := Result{Receipt: Receipt{ID: id}, Err: err}
 		if err == nil {
-			r = result(w.item.ID, receipts[i], waited)
+			r = result(id, receipts[i], waited)
 		}
-		r.Err = wrap("schedule", l.queue, w.item.ID, r.Err)
-		w.call.answer(w.at, r)
-	}
+		r.Err = wrap("schedule", l.queue, id, r.Err)
+		return r
+	})
 }
 
 // send makes one enqueue, repeated under its token when the reply was lost. A caller's context plays no part. Waited is set when the

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"bytes"
 	"fmt"
 	"time"
 
@@ -44,8 +43,29 @@ type Result struct {
 	Err error
 }
 
+// copies holds the payloads of one call: a caller may change its own while they are still on their way.
+type copies []byte
+
+// payloads returns room for the payloads of messages, but not for one that is refused for its size.
+func payloads(ms []Message) *copies {
+	n := 0
+	for i := range ms {
+		if len(ms[i].Payload) <= lua.MaxPayloadBytes {
+			n += len(ms[i].Payload)
+		}
+	}
+	c := make(copies, 0, n)
+	return &c
+}
+
+func (c *copies) add(payload []byte) []byte {
+	from := len(*c)
+	*c = append(*c, payload...)
+	return (*c)[from:len(*c):len(*c)]
+}
+
 // item checks a message and returns it in the form of the protocol. The ID may still be empty.
-func (m *Message) item() (lua.Item, error) {
+func (m *Message) item(c *copies) (lua.Item, error) {
 	when, err := due(m.Delay, m.At)
 	if err == nil {
 		err = m.check()
@@ -54,7 +74,7 @@ func (m *Message) item() (lua.Item, error) {
 		return lua.Item{}, err
 	}
 	item := lua.Item{
-		ID: m.ID, When: when, Payload: bytes.Clone(m.Payload),
+		ID: m.ID, When: when, Payload: c.add(m.Payload),
 		Meta: lua.EncodeMeta(m.Headers, m.MaxAttempts, m.Expires),
 	}
 	switch {

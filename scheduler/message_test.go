@@ -36,7 +36,7 @@ func TestMessageIsCheckedBeforeRedisIsTouched(t *testing.T) {
 		"dedup longer than allowed": {Message{ID: "a", Dedup: lua.MaxDelay + 1}, "dedup"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := c.m.item()
+			_, err := c.m.item(payloads(nil))
 			var invalid *lua.InvalidError
 			switch {
 			case c.field == "" && err != nil:
@@ -65,7 +65,7 @@ func TestMessageBecomesAnItem(t *testing.T) {
 		"made later": {Message{Payload: payload, Delay: time.Hour}, "+3600000", lua.Fresh},
 	} {
 		t.Run(name, func(t *testing.T) {
-			item, err := c.m.item()
+			item, err := c.m.item(payloads(nil))
 			if err != nil || item.When != c.when || item.Dedup != c.how || string(item.Payload) != "abc" {
 				t.Errorf("got %+v, %v; want when %q, dedup %q", item, err, c.when, c.how)
 			}

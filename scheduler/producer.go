@@ -180,23 +180,26 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 		return nil, wrap("schedule", queue, "", err)
 	}
 	elsewhere := l.elsewhere(ctx, ms)
-	c := newCall(ctx, len(ms))
+	c, now := newCall(ctx, len(ms)), time.Now()
+	var one [1]waiting
+	ws := one[:0]
+	if len(ms) > 1 {
+		ws = make([]waiting, 0, len(ms))
+	}
+	copies := payloads(ms)
 	for i := range ms {
-		id := ms[i].ID
-		item, err := ms[i].item()
+		item, err := ms[i].item(copies)
 		if err == nil {
 			err = elsewhere[i]
 		}
-		if err == nil {
-			id, err = l.add(waiting{call: c, at: i, item: item, since: time.Now()})
-		}
 		if err != nil {
-			c.answer(i, Result{Receipt{ID: id}, wrap("schedule", queue, id, err)})
-		} else {
-			c.name(i, id)
+			c.answer(i, Result{Receipt{ID: ms[i].ID}, wrap("schedule", queue, ms[i].ID, err)})
+			continue
 		}
+		ws = append(ws, waiting{call: c, at: i, item: item, since: now})
 	}
-	l.start()
+	l.add(ws)
+	l.start(c)
 	return c.wait(queue), nil
 }
 

@@ -177,21 +177,27 @@ func (r *route) spread(ctx context.Context) (spread, error) {
 	return s, nil
 }
 
-// add puts a message into the line of its partition: see line.add. With several partitions its ID is made here, because it says which.
-func (s *spread) add(w waiting) (id string, err error) {
+// add puts messages into the lines of their partitions: see line.add. With several partitions IDs are made here, because they say which.
+func (s *spread) add(ws []waiting) {
 	if s.only != nil {
-		return s.only.add(w)
+		s.only.add(ws)
+		return
 	}
-	if w.item.ID == "" {
-		if w.item.ID, err = s.route.newID(); err != nil {
-			return w.item.ID, err
+	for i := range ws {
+		w := &ws[i]
+		if w.item.ID == "" {
+			var err error
+			if w.item.ID, err = s.route.newID(); err != nil {
+				w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", s.route.queue, w.item.ID, err)})
+				continue
+			}
 		}
+		l := s.route.line(s.counts.Of(w.item.ID))
+		if !slices.Contains(s.used, l) {
+			s.used = append(s.used, l)
+		}
+		l.add(ws[i : i+1])
 	}
-	l := s.route.line(s.counts.Of(w.item.ID))
-	if !slices.Contains(s.used, l) {
-		s.used = append(s.used, l)
-	}
-	return l.add(w)
 }
 
 func (r *route) newID() (string, error) {
@@ -202,9 +208,9 @@ func (r *route) newID() (string, error) {
 }
 
 // start lets the messages go out.
-func (s *spread) start() {
+func (s *spread) start(c *call) {
 	if s.only != nil {
-		s.only.start()
+		s.only.lead(c)
 	}
 	for _, l := range s.used {
 		l.start()
