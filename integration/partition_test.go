@@ -15,7 +15,6 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
 // part is the stack of one partition of the queue.
@@ -23,52 +22,6 @@ func (s *stack) part(i int) *stack {
 	one := *s
 	one.queue = lua.PartitionName(s.queue, i)
 	return &one
-}
-
-// enqueue puts a message into the partition that these counts name, and returns when it is due.
-func (s *stack) enqueue(counts lua.Counts, id string, delay time.Duration) (due int64, partition int, err error) {
-	partition = counts.Of(id)
-	receipts, err := lua.Enqueue(context.Background(), s.redis.Client, s.part(partition).keys(), lua.Token{}, []lua.Item{
-		{ID: id, When: lua.After(delay), Payload: []byte(id), Dedup: lua.Refuse},
-	})
-	if err != nil {
-		return 0, partition, err
-	}
-	return receipts[0].Due.UnixMilli(), partition, nil
-}
-
-// serve drains and keeps partitions, as bridges do, until the test ends.
-func (s *stack) serve(partitions int) {
-	s.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	s.t.Cleanup(func() { cancel(); all.Wait() })
-	keeper, err := stream.NewKeeper(stream.KeeperConfig{Client: s.redis.Client, Prefix: s.prefix, Logger: s.log})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	var names []string
-	for i := range partitions {
-		one := s.part(i)
-		names = append(names, one.queue)
-		all.Go(func() {
-			tick := time.NewTicker(5 * time.Millisecond)
-			defer tick.Stop()
-			for ctx.Err() == nil {
-				d, err := lua.Drain(ctx, s.redis.Client, one.keys(), 200, 1<<20)
-				if err == nil && d.Wait == 0 {
-					continue
-				}
-				keeper.Notice(one.queue)
-				select {
-				case <-ctx.Done():
-				case <-tick.C:
-				}
-			}
-		})
-	}
-	keeper.Own(names)
-	all.Go(func() { _ = keeper.Run(ctx) })
 }
 
 // plainReader reads one partition with XREADGROUP, and acknowledges with XACK, as a worker in another language does, until the test ends.
@@ -107,18 +60,16 @@ func fieldValues(entry rueidis.XRangeEntry) (list []rueidis.XRangeFieldValue) {
 	return list
 }
 
-// G1 while a queue grows: from one partition to two and to eight, under the load of producers who know of it at different times. One group
+// G1 while a queue grows: from one partition to two and to eight, under the load of producers who hear of it at different times. One group
 // is served by plain commands in each partition, the other by a worker that is killed, and replaced, in the middle. Nothing is lost, in
 // any partition, and none is left with anything.
 func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 	t.Parallel()
 	const most, producers, each = 8, 4, 1500
 	s := newStack(t, redistest.Shared(t))
-	if err := bridge.WriteDefaults(t.Context(), s.redis, s.prefix, quick()); err != nil {
-		t.Fatal(err)
-	}
+	s.bridge(quick())
+	s.bridge(quick())
 	s.groups("ours", "plain")
-	s.serve(most)
 	var plain redistest.Ledger
 	for i := range most {
 		s.part(i).plainReader("plain", &plain)
@@ -132,21 +83,23 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 	var all sync.WaitGroup
 	for p := range producers {
 		all.Go(func() {
-			var counts lua.Counts
+			var client *bridge.Client
 			for n := range each {
-				if n%(20*(p+1)) == 0 { // what a producer knows is as old as that
+				if n%(100*(p+1)) == 0 { // what a producer knows of the partitions is as old as that
 					var err error
-					if counts, err = bridge.Partitions(t.Context(), s.redis, s.prefix, s.queue); err != nil {
+					if client, err = bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, Logger: s.log}); err != nil {
 						t.Error(err)
 						return
 					}
+					defer client.Close()
 				}
 				id := fmt.Sprintf("%d-%d", p, n)
-				due, _, err := s.enqueue(counts, id, within(100*time.Millisecond)(n))
+				receipt, err := client.Schedule(t.Context(), s.queue, []byte(id), bridge.WithID(id), bridge.In(within(100*time.Millisecond)(n)))
 				if err != nil {
 					t.Error(err)
 					return
 				}
+				due := receipt.Due.UnixMilli()
 				s.ledger.Sent(id, due)
 				plain.Sent(id, due)
 				sent.Add(1)
