@@ -94,7 +94,7 @@ func (w *lane) reserve(ctx context.Context) reservation {
 	case parts == 1:
 		return reservation{slots: w.slots.take(ctx, all), block: w.cfg.Block}
 	case !w.idle:
-		return reservation{slots: w.gather(ctx, all)}
+		return reservation{slots: w.slots.take(ctx, all)}
 	}
 	turns := w.worker.turns
 	scarce := parts > cap(turns)
@@ -107,27 +107,15 @@ func (w *lane) reserve(ctx context.Context) reservation {
 	case <-ctx.Done():
 		return reservation{}
 	case <-look.C:
-		return reservation{slots: w.gather(ctx, w.share())}
+		return reservation{slots: w.slots.take(ctx, w.share())}
 	case <-turns:
 	}
 	r := reservation{turn: true, block: w.cfg.Block}
 	if scarce {
 		r.block = min(r.block, shortBlock)
 	}
-	r.slots = w.gather(ctx, w.share())
+	r.slots = w.slots.take(ctx, w.share())
 	return r
-}
-
-// gather is slots.take, one lane after the other: slots that come back together go to one read, and not one by one to many.
-func (w *lane) gather(ctx context.Context, most int) int {
-	select {
-	case <-ctx.Done():
-		return 0
-	case <-w.worker.gather:
-	}
-	n := w.slots.take(ctx, most)
-	w.worker.gather <- struct{}{}
-	return n
 }
 
 // wasRead ends the turn, and notes how the read went.

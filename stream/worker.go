@@ -125,9 +125,7 @@ type Worker struct {
 	state condition // of reading the registry
 	ran   atomic.Bool
 
-	// When there are several lanes.
-	gather chan struct{} // one token: for the lane that takes slots
-	turns  chan struct{} // one token per lane that may wait at the server with slots
+	turns chan struct{} // one token per lane that may wait at the server with slots, when there are several
 
 	look      chan struct{} // poked: the registry is to be read
 	forgotten atomic.Bool   // the queue is to be registered again
@@ -151,8 +149,6 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	for range cap(w.turns) {
 		w.turns <- struct{}{}
 	}
-	w.gather = make(chan struct{}, 1)
-	w.gather <- struct{}{}
 	w.open(0)
 	return w, nil
 }
