@@ -17,7 +17,7 @@ const (
 	maxInFlight        = 2
 	maxInFlightDurably = 16
 
-	worthACommit = 32 // messages that wait, at least, for a further commit; and half as many as are on their way
+	worthACommit = 32 // messages that wait, at least, for a further commit; and as many as are on their way
 )
 
 // line is the group commit of one partition: messages wait here while script calls are in flight, and go out together in the next one.
@@ -166,7 +166,7 @@ func (l *line) worth() bool {
 	if l.inFlight == 0 {
 		return n > 0
 	}
-	return n >= max(worthACommit, l.inFlight/2) && l.waiting[0].call != l.last
+	return n >= max(worthACommit, l.inFlight) && l.waiting[0].call != l.last
 }
 
 func (l *line) run(c *committer) {
