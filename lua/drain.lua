@@ -8,7 +8,7 @@
 -- KEYS[6] policy (hash)
 -- ARGV[1] limit (integer, members at most)
 -- ARGV[2] max_bytes (integer, payload and meta bytes after which no further member is taken)
--- Returns: moved (integer), buried (integer), wait (integer, ms until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry)
+-- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry)
 -- Complexity: O(log n) per member
 -- If a command fails here: a stream that refuses an entry stops the batch; what was added before is removed, the rest stays scheduled.
 -- Run twice: harmless; the second run takes the next members.
@@ -19,7 +19,7 @@ if bad then return bad end
 
 redis.call('HDEL', payload, SEP) -- removes nothing, and opens a full server for the rest
 if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, ''} end
-local now = now_ms()
+local now, fraction = now_ms()
 local members = redis.call('ZRANGEBYSCORE', due, '-inf', digits(now), 'WITHSCORES', 'LIMIT', 0, limit)
 local has_meta = redis.call('EXISTS', meta) == 1
 
@@ -72,5 +72,5 @@ if has_meta then in_chunks('HDEL', meta, done) end
 
 local next_due = head(due)
 local wait = -1
-if next_due and next_due < 1e15 then wait = math.max(0, math.ceil(next_due) - now) end
+if next_due and next_due < 1e15 then wait = math.max(0, (math.ceil(next_due) - now) * 1000 - fraction) end
 return {counts.moved, counts.buried, wait, refusal}

@@ -154,7 +154,7 @@ func FuzzScore(f *testing.F) {
 			}
 			return
 		}
-		want(b, "drained", d, Drained{Moved: 1, Wait: -time.Millisecond})
+		want(b, "drained", d, Drained{Moved: 1, Wait: -time.Microsecond})
 		exact, _ := new(big.Float).SetFloat64(max(0, score)).Int(nil)
 		if score > 0 && new(big.Float).SetInt(exact).Cmp(big.NewFloat(score)) < 0 {
 			exact.Add(exact, big.NewInt(1))

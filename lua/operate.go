@@ -35,12 +35,12 @@ func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (
 		}
 	}
 	refusal, err := reply[3].ToString()
-	return Drained{int(n[0]), int(n[1]), milliseconds(n[2]), refusal}, drainScript.unexpected(err)
+	return Drained{int(n[0]), int(n[1]), duration(n[2], time.Microsecond), refusal}, drainScript.unexpected(err)
 }
 
-// milliseconds is n of them, or as many as a duration holds: 292 years. Others may schedule for later than that.
-func milliseconds(n int64) time.Duration {
-	return time.Duration(min(n, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
+// duration is n of a unit, or as many as a duration holds: 292 years. Others may schedule for later than that.
+func duration(n int64, unit time.Duration) time.Duration {
+	return time.Duration(min(n, int64(math.MaxInt64/unit))) * unit
 }
 
 // Trimmed counts what one trim did. Cursor is "" when the sweep came round. Groups is how many groups the stream has; with none,
@@ -228,7 +228,7 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 		return Look{Err: surveyError(token)}, nil
 	}
 	return Look{
-		Wait: milliseconds(n[0]), Overdue: milliseconds(n[1]),
+		Wait: duration(n[0], time.Millisecond), Overdue: duration(n[1], time.Millisecond),
 		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2,
 	}, nil
 }

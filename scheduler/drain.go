@@ -75,8 +75,8 @@ func (d *drainer) sleep(wait time.Duration) {
 // untilPoked is how long a loop sleeps that has nothing scheduled.
 const untilPoked = 1000 * time.Hour
 
-// settle drains until nothing more is due, and returns how long to sleep. The server tells waits in whole milliseconds, rounded up, so
-// messages that are due within the same millisecond are drained together.
+// settle drains until nothing more is due, and returns how long to sleep. Due times are whole milliseconds, so messages that
+// are due within the same one are drained together.
 func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 	for {
 		drained, err := d.drain(ctx)

@@ -98,7 +98,11 @@ func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained,
 	return func(ctx context.Context) (lua.Drained, error) {
 		began := time.Now()
 		drained, err := s.drain(ctx, queue, p.limit())
-		p.took(drained.Moved+drained.Buried, time.Since(began), s.members.roundTrip())
+		took, idle := time.Since(began), s.members.roundTrip()
+		p.took(drained.Moved+drained.Buried, took, idle)
+		if drained.Wait > 0 { // since the script began
+			drained.Wait = max(time.Microsecond, drained.Wait-max(0, took-idle))
+		}
 		return drained, err
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 const (
 	settleBatch = 200
-	settleBytes = 1 << 20
+	failBatch   = 100 // each costs the server ten times as much as an acknowledgement
+	settleBytes = 512 << 10
 )
 
 // settler takes entries out of the pending list: while one call is in flight, what else is finished queues up and goes out together
@@ -74,7 +75,7 @@ func (s *settler) pass(ctx context.Context) bool {
 		}
 		return len(d.msg.Payload) // comparing the ID reads the entry
 	})
-	fails := take(&s.fails, settleBatch, func(f failed) int { return len(f.d.msg.Payload) })
+	fails := take(&s.fails, failBatch, func(f failed) int { return len(f.d.msg.Payload) })
 	s.mu.Unlock()
 	s.settleAcks(ctx, acks)
 	s.settleFails(ctx, fails)

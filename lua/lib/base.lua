@@ -8,9 +8,11 @@ local function digits(n)
   return string.format('%.0f', n)
 end
 
+-- The server's clock: Unix ms, and the µs since.
 local function now_ms()
   local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+  local us = tonumber(t[2])
+  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
 end
 
 -- Whether due_at can read it. Asked before the first write.
