@@ -22,7 +22,7 @@ func TestDrainMovesTheOldestFirstUpToItsLimit(t *testing.T) {
 		want(b, "wait while more is due", d.Wait, 0)
 		d = b.drain(4)
 		want(b, "moved", d.Moved, 2)
-		want(b, "wait of an empty schedule", d.Wait, -time.Millisecond)
+		want(b, "wait of an empty schedule", d.Wait, -time.Microsecond)
 		want(b, "moved again", b.drain(4), Drained{Wait: -time.Microsecond})
 		wantList(b, "ready", ids(b.entries(b.k.Stream)), "m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9")
 	})

@@ -10,7 +10,7 @@
 -- ARGV[1] token (string, '' = none: names this call, so that repeating it after a lost reply changes nothing)
 -- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
--- ARGV[4...] id, when, payload, meta, dedup (string; '+ms' or Unix ms; bytes; JSON object of strings or ''; '' = a fresh ID, '0' = refuse one that is known, ms = also remember this one)
+-- ARGV[4...] id, when, payload, meta, dedup (string; '+ms' or Unix ms; bytes; JSON object of strings or ''; '' = a fresh ID, not compared: one that is scheduled is written over; '0' = refuse one that is known, ms = also remember this one)
 -- Returns: per message two integers: verdict (1 scheduled, 2 ready, 0 refused as a duplicate, 3 taken by an earlier call with this token, -1 meta malformed), due Unix ms
 -- Complexity: O(log n) per message, n = scheduled messages
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was written; a stream that refuses an entry leaves the message scheduled.

@@ -19,16 +19,17 @@ const registryPause = 100 * time.Millisecond
 
 // Scheduler drains the queues that it owns on time, and any queue that is overdue for long. Make as many as you like for one Redis.
 type Scheduler struct {
-	cfg      Config
-	globals  lua.Globals
-	members  *membership
-	waker    *waker
-	scan     discoverer // of Discover's goroutine
-	registry chan struct{}
-	survey   chan struct{}
-	discover chan struct{}
-	started  atomic.Bool
-	loops    sync.WaitGroup // of drainers
+	cfg          Config
+	globals      lua.Globals
+	members      *membership
+	waker        *waker
+	scan         discoverer     // of Discover's goroutine
+	unregistered map[string]int // the same: found, and to be registered before they are served
+	registry     chan struct{}
+	survey       chan struct{}
+	discover     chan struct{}
+	started      atomic.Bool
+	loops        sync.WaitGroup // of drainers
 
 	assigning sync.Mutex // serialises assign and the Owned callback
 
@@ -149,6 +150,9 @@ func (s *Scheduler) Discover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for queue, partitions := range s.unregistered {
+		found[queue] = max(found[queue], partitions)
+	}
 	unknown := s.unheardOf(found)
 	if len(unknown) > 0 { // to us: a count that is published already needs no other one that covers it
 		err = s.syncRegistry(ctx)
@@ -157,7 +161,13 @@ func (s *Scheduler) Discover(ctx context.Context) error {
 	if err == nil {
 		err = s.register(ctx, unknown)
 	}
-	s.learn(ctx, unknown)
+	s.unregistered = nil
+	if err != nil && (lua.Temporary(err) || ctx.Err() != nil) && s.cfg.Client.Mode() != rueidis.ClientModeCluster {
+		// Once it is drained a queue has no schedule by which it could be found again: what a bridge left that died then would stay for ever.
+		s.unregistered = found
+		return err
+	}
+	s.learn(ctx, unknown) // on a cluster the registry may be out of reach while the queue is not
 	return err
 }
 

@@ -141,8 +141,9 @@ func (q *Queue) Reschedule(id string, to lua.When) (due int64, moved bool) {
 
 // Drain: scheduled and due → ready, in the order of due time, then member; malformed or expired → dead.
 func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
+	const nothing = -time.Microsecond
 	if q.Held {
-		return lua.Drained{Wait: -time.Millisecond}
+		return lua.Drained{Wait: nothing}
 	}
 	var d lua.Drained
 	bytes := 0
@@ -169,7 +170,9 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 		delete(q.Scheduled, member)
 		bytes += len(m.Payload) + len(m.Raw)
 	}
-	d.Wait = q.wait()
+	if d.Wait = q.wait(); d.Wait < 0 {
+		d.Wait = nothing
+	}
 	return d
 }
 

@@ -209,7 +209,11 @@ func (r *run) drain() {
 
 func (r *run) drainUpTo(limit, maxBytes int) lua.Drained {
 	return step(r, fmt.Sprintf("drain %d, %d bytes", limit, maxBytes), func(ctx context.Context) (lua.Drained, error) {
-		return lua.Drain(ctx, r.c, r.k, limit, maxBytes)
+		d, err := lua.Drain(ctx, r.c, r.k, limit, maxBytes)
+		if d.Wait > 0 { // the model's clock shows whole milliseconds
+			d.Wait = (d.Wait + time.Millisecond - 1).Truncate(time.Millisecond)
+		}
+		return d, err
 	}, func(q *Queue, _ lua.Drained) lua.Drained { return q.Drain(limit, maxBytes) })
 }
 

@@ -138,13 +138,14 @@ func (e *enqueue) hundred(ctx context.Context) error {
 	return e.schedule(ctx, e.client, batch)
 }
 
-// latency is the median of one call after the other, in µs.
+// latency is the median of one call after the other, in µs. Their context cannot end: one that can has the call made by another goroutine,
+// and the client library's as well.
 func (e *enqueue) latency(do call) step {
 	return func(ctx context.Context) (float64, error) {
-		took := make([]time.Duration, e.cfg.Calls)
+		took, lasting := make([]time.Duration, e.cfg.Calls), context.WithoutCancel(ctx)
 		for i := range took {
 			begin := time.Now()
-			if err := do(ctx); err != nil {
+			if err := errors.Join(ctx.Err(), do(lasting)); err != nil {
 				return 0, err
 			}
 			took[i] = time.Since(begin)
@@ -175,13 +176,13 @@ func (e *enqueue) many(do call) step {
 	}
 }
 
-// batches is how many messages a second one caller gets through in batches.
+// batches is how many messages a second one caller gets through in batches, as in latency.
 func (e *enqueue) batches(do call) step {
 	return func(ctx context.Context) (float64, error) {
-		calls := max(1, e.Messages/e.cfg.Batch)
+		calls, lasting := max(1, e.Messages/e.cfg.Batch), context.WithoutCancel(ctx)
 		begin := time.Now()
 		for range calls {
-			if err := do(ctx); err != nil {
+			if err := errors.Join(ctx.Err(), do(lasting)); err != nil {
 				return 0, err
 			}
 		}
