@@ -55,12 +55,6 @@ func (s *Scheduler) loop(queue string) *drainer {
 	return s.owned[queue]
 }
 
-func (s *Scheduler) partitions() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.known)
-}
-
 // learn adds queues and partition counts to those that are known, and returns the known queues that are not among the given ones with
 // all of their counts.
 func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (others map[string]lua.Counts) {
