@@ -70,7 +70,7 @@ var mutants = []mutant{
 		test: model,
 	},
 	{
-		name: "a lost reply is repeated as another call", file: "scheduler/commit.go",
+		name: "a lost reply is repeated as another call", file: "scheduler/line.go",
 		old:  "lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)",
 		new:  "lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, lua.Token{}, items, l.p.cfg.Durability)",
 		test: []string{"-run", "TestProducerInterrupted", "./integration/crashpoint"},
@@ -78,7 +78,7 @@ var mutants = []mutant{
 	{
 		name: "a worker does not look for what it never saw", file: "stream/reader.go",
 		old:  "\t\t\tif !held[entry] && len(unseen) < limit {\n",
-		new:  "\t\t\tif false {\n",
+		new:  "\t\t\tif held[entry] && false {\n",
 		test: []string{"-run", "TestWorkerInterrupted", "./integration/crashpoint"},
 	},
 	{
