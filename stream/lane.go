@@ -139,7 +139,7 @@ func (w *lane) leave() {
 // releaseUnseen releases, in bounded calls, what is pending for this consumer and not held.
 func (w *lane) releaseUnseen(ctx context.Context) error {
 	for {
-		unseen, err := w.unseen(ctx, settleBatch)
+		unseen, err := w.unseen(ctx, releaseBatch)
 		if err != nil || len(unseen) == 0 {
 			return err
 		}

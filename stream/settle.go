@@ -13,6 +13,8 @@ const (
 	settleBatch = 200
 	failBatch   = 100 // each costs the server ten times as much as an acknowledgement
 	settleBytes = 512 << 10
+
+	releaseBatch = 20 // of entries whose size nobody knows: the script holds all of them at once
 )
 
 // settler takes entries out of the pending list: while one call is in flight, what else is finished queues up and goes out together
