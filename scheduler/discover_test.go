@@ -1,0 +1,67 @@
+package scheduler
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"io"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// unregistering is a client whose calls of the script register do not arrive while broken is set.
+type unregistering struct {
+	rueidis.Client
+	sha    string
+	broken *atomic.Bool
+}
+
+func (c unregistering) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if c.broken.Load() && slices.Contains(cmd.Commands(), c.sha) {
+		return rueidis.NewErrorResult(io.EOF)
+	}
+	return c.Client.Do(ctx, cmd)
+}
+
+func (unregistering) Mode() rueidis.ClientMode { return rueidis.ClientModeStandalone }
+
+// A bridge found a queue that nobody had registered, drained it, and died before it could register it. The queue had no schedule any more by
+// which the next bridge could find it: what it held was never freed or reclaimed. So it is not served before it is registered, and not
+// forgotten either.
+func TestQueueIsRegisteredBeforeItIsServed(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	sum := sha1.Sum([]byte(lua.Source("register")))
+	client := unregistering{c, hex.EncodeToString(sum[:]), &atomic.Bool{}}
+	must(t, c, "ZADD", lua.NewKeys(prefix, "stray").Due, "1", "a")
+	sch, err := New(Config{Client: client, Blocking: c, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() { cancel(); sch.loops.Wait() }()
+	sch.live = []string{sch.members.id}
+	client.broken.Store(true)
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		err := sch.Discover(ctx)
+		return err != nil, "the queue was not found"
+	})
+	if sch.Owns("stray") {
+		t.Error("the queue is served, and is not registered")
+	}
+	client.broken.Store(false)
+	if err := sch.Discover(ctx); err != nil || !sch.Owns("stray") {
+		t.Errorf("with the registry back: %v, served %t", err, sch.Owns("stray"))
+	}
+	if registered, err := Queues(ctx, c, prefix); err != nil || !slices.Equal(registered, []string{"stray"}) {
+		t.Errorf("registered are %v, %v", registered, err)
+	}
+}
