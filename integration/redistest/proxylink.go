@@ -125,10 +125,10 @@ func (p *Proxy) replies(l *link) {
 				n /= 2
 			}
 			if _, err := l.client.Write(buf[:n]); err != nil || torn {
-				l.close()
 				if torn {
-					p.addCut(tear)
+					p.addCut(tear) // before the client can see it
 				}
+				l.close()
 				return
 			}
 		}
