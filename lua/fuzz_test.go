@@ -137,7 +137,7 @@ func FuzzScore(f *testing.F) {
 		}
 		score := b.dueOf("m")
 		now := b.now()
-		looks, err := Survey(b.ctx, b.c, []Keys{b.k})
+		looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 		if err == nil {
 			err = looks[0].Err
 		}

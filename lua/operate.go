@@ -178,14 +178,14 @@ type Look struct {
 	Wait    time.Duration // until the head is due; negative = nothing is scheduled
 	Overdue time.Duration // how late the head is
 	Token   string        // ID of the wake token
-	Busy    bool          // the stream holds entries, or a group holds some
+	Busy    bool          // the stream holds entries, or a group was seen to hold some
 	Untidy  bool          // bodies without a member, or dedup windows
 	Orphans bool          // of these, bodies without a member
 	Err     error
 }
 
 var surveyScript = func() *script {
-	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen"}, nil, nil)
+	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen"}, []string{"held"}, nil)
 	s.everyKey = true
 	return s
 }()
@@ -193,13 +193,18 @@ var surveyScript = func() *script {
 // MaxSurvey is how many queues one survey looks at.
 const MaxSurvey = 250
 
-// Survey looks at up to MaxSurvey queues in one request. On a cluster the queues must share a slot: give it one.
-func Survey(ctx context.Context, c rueidis.Client, queues []Keys) ([]Look, error) {
+// Survey looks at up to MaxSurvey queues in one request. held: also whether the groups of a stream without entries hold some, whose
+// bodies someone deleted. On a cluster the queues must share a slot: give it one.
+func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]Look, error) {
 	keys := make([]string, 0, 6*len(queues))
 	for _, k := range queues {
 		keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen)
 	}
-	reply, err := surveyScript.list(ctx, c, keys, nil, 5*len(queues))
+	arg := "0"
+	if held {
+		arg = "1"
+	}
+	reply, err := surveyScript.list(ctx, c, keys, []string{arg}, 5*len(queues))
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
@@ -129,7 +131,7 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 		queues["window"].do("ZADD", queues["window"].k.Seen, "5", "m")
 		queues["orphan"].do("HSET", queues["orphan"].k.Payload, "m", "p")
 		queues["broken"].do("SET", queues["broken"].k.Wake, "x")
-		looks, err := Survey(b.ctx, b.c, keys)
+		looks, err := Survey(b.ctx, b.c, keys, true)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -168,6 +170,23 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 	})
 }
 
+// A group that holds nothing but entries that somebody has deleted is seen when groups are looked at, and costs nothing otherwise.
+func TestSurveySeesDeletedEntriesWhenAsked(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b := newBench(t, s)
+		for _, e := range b.deliver([]string{"g"}, "m") {
+			b.do("XDEL", b.k.Stream, e.EntryID)
+		}
+		for _, held := range []bool{true, false} {
+			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, held)
+			if err != nil {
+				b.Fatal(err)
+			}
+			want(b, fmt.Sprint("busy when asked ", held), looks[0].Busy, held)
+		}
+	})
+}
+
 func TestSurveyLooksAtManyQueues(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		keys := make([]Keys, MaxSurvey)
@@ -176,14 +195,14 @@ func TestSurveyLooksAtManyQueues(t *testing.T) {
 			keys[i] = q.k
 		}
 		b.do("ZADD", keys[200].Due, "5", "m")
-		looks, err := Survey(b.ctx, b.c, keys)
+		looks, err := Survey(b.ctx, b.c, keys, true)
 		if err != nil {
 			b.Fatal(err)
 		}
 		for i, l := range looks {
 			want(b, fmt.Sprint("overdue ", i), l.Overdue > 0, i == 200)
 		}
-		if looks, err = Survey(b.ctx, b.c, nil); err != nil || len(looks) != 0 {
+		if looks, err = Survey(b.ctx, b.c, nil, true); err != nil || len(looks) != 0 {
 			b.Fatal(looks, err)
 		}
 	})

@@ -19,7 +19,7 @@
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each
 -- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after min_idle.
 -- Run twice: harmless; the second run finds the next ones.
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = ARGV[2], delays = delay_list(ARGV[3])}
+local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
 local wake, group, consumer = KEYS[6], ARGV[1], ARGV[4]
 local min_idle, cursor, limit, max_bytes, not_after = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'})

@@ -14,7 +14,7 @@
 -- Complexity: O(log n) per entry
 -- If a command fails here: before XACK the entry stays pending; after it only commands follow that cannot fail.
 -- Run twice: harmless; the second run answers 0.
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = ARGV[2], delays = delay_list(ARGV[3])}
+local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
 local wake, group = KEYS[6], ARGV[1]
 local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'})
 if bad then return bad end
@@ -22,12 +22,13 @@ if bad then return bad end
 redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
 local now = now_ms()
 local before = head(k.due)
-local entries, plans = {}, {}
-for i = 4, #ARGV, 6 do
-  local n, entry = #entries + 1, ARGV[i]
-  local found = redis.call('XRANGE', k.stream, entry, entry)
-  local how = {id = ARGV[i + 1], action = ARGV[i + 2], delay = tonumber(ARGV[i + 3]), reason = ARGV[i + 4], error = ARGV[i + 5]}
-  entries[n], plans[n] = entry, plan_exit(k, group, entry, found[1] and found[1][2], how, now)
+local args, entries, plans = ARGV, {}, {}
+for i = 4, #args, 6 do entries[#entries + 1] = args[i] end
+local bodies = bodies_of(k.stream, entries)
+for n, entry in ipairs(entries) do
+  local i = 6 * n - 2
+  local how = {id = args[i + 1], action = args[i + 2], delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
+  plans[n] = plan_exit(k, group, entry, bodies[entry], how, now)
 end
 local verdicts, failed = carry_out(k, group, entries, plans)
 local left = {}

@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -213,5 +214,66 @@ func TestRetryIsNeverEarly(t *testing.T) {
 		if at := EntryTime(b.entries(b.k.Stream)[0].EntryID).UnixMilli(); at < from+30 {
 			b.Fatalf("delivered after %d ms", at-from)
 		}
+	})
+}
+
+// What most retries look like takes a short way through the scripts; what does not takes the long one. Both deliver the same: a batch of all
+// kinds, whose entries are neighbours in no order, goes through more attempts than have one digit.
+func TestRetriesOfABatchKeepWhatEachHas(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		const group = `mailer "ü"`
+		b.groups(group)
+		texts := []string{
+			"plain", "with space_.:/+-", `say "hi"`, `back\slash`, "tab\tand\nlines", "nul\x00byte", "ümlaut", "日本", "\x7f", "50% [a-z]* ^$ (x)", "{}", "]", `"`, `\u0041`,
+		}
+		type message struct{ payload, text, headers string }
+		wanted := map[string]message{}
+		var items []Item
+		for i, text := range texts {
+			id := strings.Map(func(r rune) rune { // IDs hold no control characters
+				if r < 0x20 || r == 0x7f {
+					return '_'
+				}
+				return r
+			}, text)
+			headers := map[string]string{}
+			if i%3 == 2 {
+				headers["h"] = text
+			}
+			wanted[id] = message{payload: strings.Repeat(text, i), text: text, headers: fmt.Sprint(headers)}
+			items = append(items, Item{ID: id, When: After(0), Payload: []byte(wanted[id].payload), Meta: EncodeMeta(headers, 0, time.Time{})})
+		}
+		b.enqueue(items...)
+		for attempt := 1; attempt <= 12; attempt++ {
+			entries := b.read(group, "c", 100)
+			want(b, "deliveries", len(entries), len(texts))
+			var failures []Failure
+			for i, e := range entries {
+				m := wanted[e.ID]
+				want(b, "attempt of "+e.ID, e.Attempt, attempt)
+				want(b, "payload of "+e.ID, string(e.Payload), m.payload)
+				want(b, "headers of "+e.ID, fmt.Sprint(e.Headers), m.headers)
+				if attempt > 1 {
+					want(b, "error of "+e.ID, e.Error, m.text)
+					want(b, "group of "+e.ID, e.For, group)
+				}
+				f := Failure{Held: Held{Entry: e.EntryID, ID: e.ID}, Action: ActionRetry, Delay: 0, Error: m.text}
+				if i%2 == 0 {
+					failures = append(failures, f)
+				} else {
+					failures = append([]Failure{f}, failures...)
+				}
+			}
+			outcomes, err := Retry(b.ctx, b.c, b.k, group, Attempts{Max: 100, Delays: []time.Duration{time.Minute}}, failures)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i, o := range outcomes {
+				want(b, "outcome of "+failures[i].ID, o, Retried)
+			}
+			b.makeDue()
+			want(b, "moved", b.drain(100).Moved, len(texts))
+		}
+		want(b, "dead letters", b.count("XLEN", b.k.Dead), 0)
 	})
 }

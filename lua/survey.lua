@@ -1,11 +1,12 @@
 -- survey: looks at many queues in one request, so that idle ones cost nothing.
 -- Uses: base free
 -- KEYS[1...] due, payload, meta, stream, wake, seen (zset; hash; hash; stream; stream; zset)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled, -2 = error), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries or a group holds some), untidy (integer: 0 = no, 1 = dedup windows, 2 = bodies without a member)
+-- ARGV[1] held (integer, 1 = also look whether groups of a stream without entries hold some, which costs as much as the rest)
+-- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled, -2 = error), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries, or a group was seen to hold some), untidy (integer: 0 = no, 1 = dedup windows, 2 = bodies without a member)
 -- Complexity: O(queues × groups)
 -- If a command fails here: that queue answers -2, the others are looked at.
 -- Run twice: harmless; it only reads.
-local now = now_ms()
+local now, held = now_ms(), ARGV[1] == '1'
 
 -- Names the key that holds something else.
 local function name_wrong(due, payload, meta, stream, wake, seen)
@@ -29,11 +30,7 @@ local function look(due, payload, meta, stream, wake, seen)
   local wait, overdue, untidy, busy = -1, 0, 0, 0
   if redis.call('EXISTS', due, payload, meta, seen) > 0 then wait, overdue, untidy = schedule(due, payload, meta, seen) end
   local token = redis.call('XREVRANGE', wake, '+', '-', 'COUNT', 1)
-  if redis.call('XLEN', stream) > 0 then
-    busy = 1
-  else
-    busy = is_held(stream) and 1 or 0
-  end
+  if redis.call('XLEN', stream) > 0 or held and is_held(stream) then busy = 1 end
   return wait, overdue, token[1] and token[1][1] or '0-0', busy, untidy
 end
 

@@ -99,7 +99,7 @@ func calls() []call {
 		{surveyScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen}
 		}), func(b *bench) error {
-			looks, err := Survey(b.ctx, b.c, []Keys{b.k})
+			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err == nil {
 				err = looks[0].Err
 			}

@@ -3,12 +3,17 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/lua"
 )
+
+// heldEvery: of so many surveys one, on average, looks whether groups hold entries that somebody has deleted, which doubles its cost. It is a
+// last resort: what a drain added, or a survey saw in a stream, is looked after until no group holds it.
+const heldEvery = 6
 
 // Survey looks at the next queues in turn, at most lua.MaxSurvey: at all of them, because any scheduler drains what has been overdue
 // for long. It pokes loops that sleep past their head, and reports owned queues that need the other side.
@@ -40,18 +45,19 @@ func (s *Scheduler) Survey(ctx context.Context) error {
 func (s *Scheduler) lookAt(ctx context.Context, queues []string) ([]lua.Look, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	held := rand.N(heldEvery) == 0
 	keys := make([]lua.Keys, len(queues))
 	for i, queue := range queues {
 		keys[i] = lua.NewKeys(s.cfg.Prefix, queue)
 	}
 	if s.cfg.Client.Mode() != rueidis.ClientModeCluster {
-		return lua.Survey(ctx, s.cfg.Client, keys)
+		return lua.Survey(ctx, s.cfg.Client, keys, held)
 	}
 	looks := make([]lua.Look, len(keys))
 	var calls sync.WaitGroup
 	for i := range keys { // all at once: a server that hangs must not use up the turns of the others
 		calls.Go(func() {
-			if look, err := lua.Survey(ctx, s.cfg.Client, keys[i:i+1]); err != nil {
+			if look, err := lua.Survey(ctx, s.cfg.Client, keys[i:i+1], held); err != nil {
 				looks[i].Err = err
 			} else {
 				looks[i] = look[0]

@@ -255,7 +255,7 @@ func (k *Keeper) survey(ctx context.Context, queues []string) ([]lua.Look, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	looks, err := lua.Survey(ctx, k.cfg.Client, keys)
+	looks, err := lua.Survey(ctx, k.cfg.Client, keys, true)
 	if err != nil {
 		return nil, fmt.Errorf("stream: look at %d queues: %w", len(queues), err)
 	}

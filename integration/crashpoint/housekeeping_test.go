@@ -152,7 +152,7 @@ func housekeeping() []scenario {
 			s.do("XREADGROUP", "GROUP", "g", "c", "STREAMS", held.Stream, ">")
 			s.do("XDEL", held.Stream, "1-1")
 			return func(c rueidis.Client) error {
-				looks, err := lua.Survey(s.ctx, c, []lua.Keys{s.k, odd, held, idle})
+				looks, err := lua.Survey(s.ctx, c, []lua.Keys{s.k, odd, held, idle}, true)
 				for i, look := range looks {
 					if i != 1 && look.Err != nil {
 						err = look.Err // of this queue alone: the others were looked at

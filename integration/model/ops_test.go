@@ -237,7 +237,7 @@ func (r *run) survey() {
 		token = "0-0"
 	}
 	step(r, "survey", func(ctx context.Context) (lua.Look, error) {
-		looks, err := lua.Survey(ctx, r.c, []lua.Keys{r.k})
+		looks, err := lua.Survey(ctx, r.c, []lua.Keys{r.k}, true)
 		if err != nil {
 			return lua.Look{}, err
 		}

@@ -10,8 +10,13 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 
+-- Whether a text is harmless beyond doubt: UTF-8, without separator, and the same in JSON. Cheap, and true of most.
+local function is_simple(s)
+  return string.find(s, '^[%w _.:/+-]*$') ~= nil
+end
+
 local function is_utf8(s)
-  if not string.find(s, '[\128-\255]') then
+  if string.find(s, '^[\1-\127]*$') then
     return true
   end
   for _, sequence in ipairs(utf8_sequences) do
@@ -60,7 +65,7 @@ end
 
 -- Whether a member of the schedule needs no further look to be a message ID: it is not empty, and no retry's.
 local function is_plain(member)
-  return member ~= '' and not string.find(member, '[\31\128-\255]')
+  return string.find(member, '^[^\31\128-\255]+$') ~= nil
 end
 
 -- Writes the fields of meta over values, an XADD list that begins with id, payload, attempt and due_ms. Returns them as a table; or nil and what
@@ -94,6 +99,9 @@ local function add_meta(values, meta)
   end
   return fields
 end
+
+-- The meta that most retries have: its values need no further look, and no decoder.
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 
 -- The XADD values of the entry that carries a member, and its meta as a table; or nil and what is wrong with it.
 -- Everything is known before the first write: nothing here touches Redis.

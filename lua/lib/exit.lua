@@ -42,14 +42,32 @@ local function lines(list)
   return table.concat(pieces, '\n')
 end
 
-local KNOWN = {id = true, payload = true, attempt = true, due_ms = true, max_attempts = true, expires_ms = true, ['for'] = true, error = true}
+-- The bodies of entries, by ID. Those of a batch are neighbours as a rule: one read has several of them.
+local function bodies_of(stream, entries)
+  local bodies = {}
+  for first = 1, #entries, 64 do
+    local last = math.min(first + 63, #entries)
+    local range = last > first and redis.call('XRANGE', stream, entries[first], entries[last], 'COUNT', last - first + 1) or {}
+    for _, one in ipairs(range) do bodies[one[1]] = one[2] end
+    for i = first, last do
+      local entry = entries[i]
+      if not bodies[entry] then
+        local one = redis.call('XRANGE', stream, entry, entry)[1]
+        bodies[entry] = one and one[2]
+      end
+    end
+  end
+  return bodies
+end
 
--- The fields of an entry as a map, and what is wrong with them.
-local function read_fields(body)
-  local fields, odd, escaped = {}, nil, false
+local KNOWN = {id = true, payload = true, attempt = true, due_ms = true, max_attempts = true, expires_ms = true, ['for'] = true, error = true}
+local RENEWED = {id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true} -- what a retry writes anew
+
+-- What is wrong with the fields of an entry, if anything.
+local function oddity(body, fields)
+  local escaped, odd = false, nil
   for i = 1, #body, 2 do
     local name, value = body[i], body[i + 1]
-    fields[name] = value
     if not KNOWN[name] then
       escaped = escaped or string.sub(name, 1, 4) == 'b64:'
       if not is_utf8(name) then odd = 'a field name is not UTF-8' end
@@ -60,16 +78,48 @@ local function read_fields(body)
     local bytes = string.sub(name, 1, 4) == 'b64:' and fields[string.sub(name, 5)]
     if bytes and not is_utf8(bytes) then odd = 'a field that is not UTF-8 and ' .. name end
   end
-  local id, attempt = fields['id'], fields['attempt']
-  if id and (id == '' or string.find(id, SEP, 1, true) or not is_utf8(id)) then odd = 'id is empty, not UTF-8, or holds the separator of retries'
-  elseif attempt and not is_count(attempt) then odd = 'attempt is not a positive whole number'
-  elseif fields['max_attempts'] and not is_count(fields['max_attempts']) then odd = 'max_attempts is not a positive whole number'
-  elseif #body > 2 * MAX_FIELDS then odd = 'more than ' .. MAX_FIELDS .. ' fields' end
-  return fields, odd
+  local id, attempt, limit = fields['id'], fields['attempt'], fields['max_attempts']
+  if id and (id == '' or string.find(id, SEP, 1, true) or not is_utf8(id)) then return 'id is empty, not UTF-8, or holds the separator of retries' end
+  if attempt and not is_count(attempt) then return 'attempt is not a positive whole number' end
+  if limit and not is_count(limit) then return 'max_attempts is not a positive whole number' end
+  if #body > 2 * MAX_FIELDS then return 'more than ' .. MAX_FIELDS .. ' fields' end
+  return odd
 end
 
--- The meta of a retry. Takes over the fields.
-local function retry_meta(fields, id, group, attempt, error)
+local SMALL = {['1'] = 1, ['2'] = 2, ['3'] = 3, ['4'] = 4, ['5'] = 5, ['6'] = 6, ['7'] = 7, ['8'] = 8, ['9'] = 9}
+
+-- The fields of an entry as a map, and what is wrong with them. Third: whether they are those of every entry, and harmless, as most are.
+local function read_fields(body)
+  local fields, plain = {id = nil, payload = nil, attempt = nil, due_ms = nil, ['for'] = nil, error = nil}, #body <= 12 -- of their size
+  for i = 1, #body, 2 do
+    local name, value = body[i], body[i + 1]
+    fields[name] = value
+    if not RENEWED[name] or #value > 1024 and name ~= 'payload' then plain = false end
+  end
+  if plain and SMALL[fields['attempt']] and fields['id'] and is_simple(fields['id']) and fields['id'] ~= '' then return fields, nil, true end
+  return fields, oddity(body, fields), false
+end
+
+-- A string as JSON has it.
+local function quoted(s)
+  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
+end
+
+-- The end of the meta of a harmless entry that failed. It is the same for most of a batch.
+local function tail(made, group, attempt, error)
+  local of_error = made[error] or {}
+  made[error] = of_error
+  local text = of_error[attempt]
+  if not text then
+    text = '","for":' .. quoted(group) .. ',"attempt":"' .. digits(attempt) .. '","error":' .. quoted(error_text(error)) .. '}'
+    of_error[attempt] = text
+  end
+  return text
+end
+
+-- The meta of a retry. plain: as read_fields says; made: the tails made so far.
+local function retry_meta(fields, plain, id, group, attempt, error, made)
+  if plain and error ~= '' then return '{"id":"' .. id .. tail(made, group, attempt, error) end
   local meta = {}
   fields['payload'], fields['due_ms'], fields['error'] = nil, nil, error ~= '' and error_text(error) or fields['error']
   for name, value in pairs(fields) do keep(meta, name, value) end
@@ -82,10 +132,10 @@ end
 -- counted elsewhere). Returns {verdict}; with letter (values) when it is a dead letter; with member, payload, meta and due when it is scheduled.
 local function plan_exit(k, group, entry, body, how, now)
   if not body then return {BURIED, letter = lost_body_values(group, entry, how.id, now)} end
-  local fields, odd = read_fields(body)
+  local fields, odd, plain = read_fields(body)
   local meant_for = fields['for']
   if meant_for and meant_for ~= '' and meant_for ~= group then return {SKIPPED} end -- empty is for all, as in Go
-  local id, attempt = fields['id'] or entry, tonumber(fields['attempt'] or '1')
+  local id, attempt = fields['id'] or entry, SMALL[fields['attempt']] or tonumber(fields['attempt'] or '1')
   if how.id ~= '' and how.id ~= id then return {LOST} end
   if odd then
     if #body > 2 * MAX_FIELDS then fields = {id = id, raw = lines(body)} end
@@ -93,25 +143,27 @@ local function plan_exit(k, group, entry, body, how, now)
   end
 
   local failed = attempt + (how.burnt or 0)
-  local limit = tonumber(fields['max_attempts'] or k.max_attempts)
+  local limit = tonumber(fields['max_attempts']) or k.max_attempts
   if how.action == 'dead' or (how.action ~= 'release' and failed >= limit) then
     fields['id'], fields['attempt'] = id, digits(failed)
     return {BURIED, letter = letter_values(fields, group, entry, how.reason, how.error, now)}
   end
-  local plan = {RETRIED, member = id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or ''}
+  local verdict, due, next_attempt = RETRIED, now, failed + 1
   if how.action == 'release' then
-    plan[1], plan.due, plan.meta = RELEASED, now, retry_meta(fields, id, group, attempt, how.error)
+    verdict, next_attempt = RELEASED, attempt
   else
-    plan.due = now + (how.delay or k.delays[math.min(failed, #k.delays)])
-    plan.meta = retry_meta(fields, id, group, failed + 1, how.error)
+    due = now + (how.delay or k.delays[math.min(failed, #k.delays)])
   end
-  return plan
+  return {
+    verdict, member = id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or '', due = due,
+    meta = retry_meta(fields, plain, id, group, next_attempt, how.error, k.tails),
+  }
 end
 
 -- Carries out plans, entry by entry: the entry leaves the pending list, and what it becomes is written. Returns their verdicts, and the error of
 -- a command that cannot fail: then no further entry was touched, and everything that left has been written.
 local function carry_out(k, group, entries, plans)
-  local verdicts, bodies, metas, members, failed = {}, {}, {}, {}, nil
+  local verdicts, bodies, metas, members, times, failed = {}, {}, {}, {}, {}, nil
   for i, plan in ipairs(plans) do
     local verdict = plan[1]
     if plan.letter then
@@ -125,7 +177,8 @@ local function carry_out(k, group, entries, plans)
       if verdict ~= LOST and plan.member then
         if plan.payload ~= '' then add_pair(bodies, plan.member, plan.payload) end
         add_pair(metas, plan.member, plan.meta)
-        add_pair(members, digits(plan.due), plan.member)
+        times[plan.due] = times[plan.due] or digits(plan.due)
+        add_pair(members, times[plan.due], plan.member)
       end
     end
     verdicts[i] = verdict
