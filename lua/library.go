@@ -192,7 +192,7 @@ func changeLibraries(ctx context.Context, c rueidis.Client, release string, refu
 	for i := range rows {
 		if l := &rows[i]; l.Err == nil {
 			if err := refuse(l); err != nil {
-				l.Err = l.wrap("functions", err)
+				l.Err = fmt.Errorf("%s: %w", l.Server, err)
 				refused = errors.Join(refused, l.Err)
 			}
 		}
