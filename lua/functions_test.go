@@ -3,6 +3,7 @@ package lua
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -65,6 +66,37 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 	}
 	for _, lib := range libs {
 		want(t, "copies of "+lib, strings.Count(text, read("lib/"+lib+".lua")), 1)
+	}
+}
+
+// The table of docs/PROTOCOL.md, section 17, is the functions as they are, and every argument is explained there.
+func TestFunctionsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/PROTOCOL.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## 17. Functions\n")
+	section, _, found := strings.Cut(section, "\n## 18. Versions\n")
+	if !found {
+		t.Fatal("there is no section on functions")
+	}
+	var rows []string
+	for _, f := range Functions() {
+		args := slices.Clone(f.Args)
+		if len(f.Each) > 0 {
+			args = append(args, "["+strings.Join(f.Each, " ")+"]")
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | `%s` | `%s` |", f.Name, strings.Join(f.Keys, " "), strings.Join(args, " ")))
+		for _, name := range slices.Concat(f.Args, f.Each) {
+			if !regexp.MustCompile("\\| (`\\w+`, )?`"+name+"`(, `\\w+`)* \\| ").MatchString(section) &&
+				!slices.Contains([]string{"group", "consumer", "queue", "letter", "max_attempts", "delays"}, name) {
+				t.Errorf("%s of %s is not explained", name, f.Name)
+			}
+		}
+	}
+	wantList(t, "documented functions", regexp.MustCompile("(?m)^\\| `duestream_\\w+` \\| `[^|]*` \\| `[^|]*` \\|").FindAllString(section, -1), rows...)
+	if !strings.Contains(section, "| `duestream_version` | – | – |") {
+		t.Error("the version is not documented")
 	}
 }
 

@@ -35,8 +35,8 @@ func (a *app) functionsLoad() *cobra.Command {
 		Use:   "load",
 		Short: "Load the functions on the server, or on every master of a cluster",
 		Long: `Loads the functions on the server, or on every master of a cluster. Redis saves them with
-its data and replicates them; a master that joins the cluster later needs another load, and
-so does an upgrade of duestream. Where they are already, nothing is done; older ones are
+its data and replicates them. Load them again after an upgrade of duestream, and when a
+master has joined the cluster. Where they are already, nothing is done; older ones are
 replaced, in one step, and calls go on meanwhile. A library called duestream that is not
 ours, or is of a newer release, is left alone, and then nothing is changed on any server.`,
 		Example: "  duestream functions load\n  duestream functions load --json",
