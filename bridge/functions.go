@@ -39,7 +39,7 @@ const (
 func Functions() []Function { return lua.Functions() }
 
 // FunctionsLibrary returns the text of the library, as FUNCTION LOAD takes it. The release, a version like v1.2.3, is what
-// LoadFunctions will later compare; programs that have none give "".
+// LoadFunctions compares later. A program that has none gives "": any library of ours that differs counts as one to replace then.
 func FunctionsLibrary(release string) string { return lua.FunctionsLibrary(release) }
 
 // FunctionsSource returns a hash of what the library of this program does.
@@ -52,7 +52,7 @@ func ShowFunctions(ctx context.Context, r *Redis, release string) []Library {
 
 // LoadFunctions loads the library on the server, or on every master of a cluster; replicas get it by replication, and it is saved with
 // the data. It may be repeated, and called by many at once: where the same library is, nothing is done; one of ours that is not newer
-// is replaced, in one step; of another, or a newer one, the call returns ErrForeignFunctions or ErrNewerFunctions and changes nothing
+// is replaced, in one step; of somebody else's, or a newer one, the call returns ErrForeignFunctions or ErrNewerFunctions and changes nothing
 // on any server, unless force. Other errors are those of single servers, with the rest done; each is in its row, too.
 func LoadFunctions(ctx context.Context, r *Redis, release string, force bool) ([]Library, error) {
 	return lua.LoadLibrary(ctx, r.Client, release, force)

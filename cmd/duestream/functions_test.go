@@ -117,3 +117,27 @@ func TestFunctionsSayWhyNot(t *testing.T) {
 		t.Error(out[:50])
 	}
 }
+
+func TestFunctionsAreLoadedOnEveryMasterThatTakesThem(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0)
+	c := newCLIOn(t, cluster.Server())
+	refuses := cluster.Servers[1]
+	refuses.Do(t, "ACL", "SETUSER", "default", "-function|load")
+	r := c.fails(exitPartly, []string{refuses.Addr() + ": FUNCTION LOAD: redis denies access", "1 of 3 servers failed, the others are done"}, "functions", "load")
+	for _, s := range cluster.Servers {
+		if strings.Contains(r.out, s.Addr()+"  loaded  ") == (s == refuses) {
+			t.Errorf("%s: %s", s.Addr(), r.out)
+		}
+	}
+	refuses.Do(t, "ACL", "SETUSER", "default", "+function|load")
+	if out := c.ok("functions", "load"); strings.Count(out, "  already there  ") != 2 || !strings.Contains(out, refuses.Addr()+"  loaded  ") {
+		t.Error(out)
+	}
+	if out := c.ok("functions", "show"); strings.Count(out, "  master  current  ") != 3 {
+		t.Error(out)
+	}
+	if out := c.ok("functions", "delete"); strings.Count(out, "  deleted  ") != 3 {
+		t.Error(out)
+	}
+}
