@@ -29,7 +29,7 @@ local has_meta = redis.call('EXISTS', meta) == 1
 
 -- Everything is known before the first write.
 local ids, at, text, compared = read_messages(ARGV, asked)
-if not ids then return redis.error_reply('ERR when or dedup does not parse') end
+if not ids or not token_ms then return redis.error_reply('ERR token_ms, when or dedup does not parse') end
 local scheduled = compared and scores(due, ids) or {}
 local windows = compared and has_seen and scores(seen, ids) or {}
 

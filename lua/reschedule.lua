@@ -11,6 +11,7 @@
 local due, wake = KEYS[1], KEYS[2]
 local bad = wrong_type({due, 'zset', wake, 'stream'})
 if bad then return bad end
+if not is_time(ARGV[2]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[2]) end
 
 redis.call('ZREM', due, SEP) -- removes nothing, and opens a full server for the rest
 local now = now_ms()

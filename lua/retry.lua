@@ -9,7 +9,7 @@
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages that do not carry their own)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
--- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry', 'dead' or 'release'; ms, '' = from delays; string; string)
+-- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release'; ms, '' = from delays; string; string)
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused
 -- Complexity: O(log n) per entry
 -- If a command fails here: before XACK the entry stays pending; after it only commands follow that cannot fail.
@@ -18,6 +18,12 @@ local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], d
 local wake, group = KEYS[6], ARGV[1]
 local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'})
 if bad then return bad end
+local actions = {retry = true, [''] = true, dead = true, release = true}
+for i = 4, #ARGV, 6 do
+  if not actions[ARGV[i + 2]] then return redis.error_reply('ERR action is none of retry, dead, release: ' .. ARGV[i + 2]) end
+  if string.find(ARGV[i + 3], '[^0-9]') then return redis.error_reply('ERR delay does not parse: ' .. ARGV[i + 3]) end
+end
+if not tonumber(k.max_attempts) or #k.delays == 0 then return redis.error_reply('ERR max_attempts or delays does not parse') end
 
 redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
 local now = now_ms()

@@ -1,0 +1,42 @@
+package lua
+
+import (
+	"strings"
+	"testing"
+)
+
+// What clients of another make get wrong is refused before anything is done, and named: an action that is misspelt is no retry, and a
+// number that is none does not raise in the middle.
+func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.fixture()
+		k := b.k
+		exit := []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}
+		good := []string{"5-1", "m", "retry", "", "", ""}
+		for _, c := range []struct {
+			s    *script
+			keys []string
+			args []string
+			says string
+		}{
+			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "dead_letter", "", "", "")...), "dead_letter"},
+			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "retry", "5s", "", "")...), "5s"},
+			{retryScript, exit, append([]string{"g", "5", ""}, good...), "delays"},
+			{retryScript, exit, append([]string{"g", "", "1000"}, good...), "max_attempts"},
+			{rescheduleScript, []string{k.Due, k.Wake}, []string{"due", "soon"}, "soon"},
+			{redriveScript, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake}, []string{"4-1", "soon", "", "", ""}, "soon"},
+			{enqueueScript, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}, []string{"", "", "", "n", "+0", "", "", ""}, "token_ms"},
+		} {
+			before := b.dump()
+			_, err := c.s.run(b.ctx, b.c, c.keys, c.args)
+			if err == nil || !strings.Contains(err.Error(), c.says) || Ambiguous(err) || Temporary(err) {
+				b.Errorf("%s with %q: %v", c.s.name, c.args, err)
+			}
+			for key, now := range b.dump() {
+				if now != before[key] {
+					b.Errorf("%s with %q changed %s", c.s.name, c.args, key)
+				}
+			}
+		}
+	})
+}
