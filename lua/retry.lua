@@ -18,18 +18,18 @@ local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], d
 local wake, group = KEYS[6], ARGV[1]
 local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'})
 if bad then return bad end
+local args, entries, plans = ARGV, {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true}
-for i = 4, #ARGV, 6 do
-  if not actions[ARGV[i + 2]] then return redis.error_reply('ERR action is none of retry, dead, release: ' .. ARGV[i + 2]) end
-  if string.find(ARGV[i + 3], '[^0-9]') then return redis.error_reply('ERR delay does not parse: ' .. ARGV[i + 3]) end
+for i = 4, #args, 6 do
+  entries[#entries + 1] = args[i]
+  if not actions[args[i + 2]] then return redis.error_reply('ERR action is none of retry, dead, release: ' .. args[i + 2]) end
+  if args[i + 3] ~= '' and not string.find(args[i + 3], '^%d+$') then return redis.error_reply('ERR delay does not parse: ' .. args[i + 3]) end
 end
-if not tonumber(k.max_attempts) or #k.delays == 0 then return redis.error_reply('ERR max_attempts or delays does not parse') end
+if not k.max_attempts or #k.delays == 0 then return redis.error_reply('ERR max_attempts or delays does not parse') end
 
 redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
 local now = now_ms()
 local before = head(k.due)
-local args, entries, plans = ARGV, {}, {}
-for i = 4, #args, 6 do entries[#entries + 1] = args[i] end
 local bodies = bodies_of(k.stream, entries)
 for n, entry in ipairs(entries) do
   local i = 6 * n - 2
