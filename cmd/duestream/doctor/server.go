@@ -113,9 +113,14 @@ func (e *examination) server(ctx context.Context, c rueidis.Client, address stri
 	if ahead.Abs() > clockSlack+half {
 		say(clockApart, ahead.Milliseconds(), "its clock is %s ahead of this machine's", ahead.Round(time.Millisecond))
 	}
-	if !told {
-		return s, nil
+	if told {
+		judge(&s, info, e.settings(ctx, c, "appendfsync", "min-replicas-to-write"), say)
 	}
+	return s, nil
+}
+
+// judge says what is wrong with the settings of a server.
+func judge(s *Server, info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(info[name], 10, 64)
 		return n
@@ -125,7 +130,6 @@ func (e *examination) server(ctx context.Context, c rueidis.Client, address stri
 		s.Product, s.Version = "valkey", v
 	}
 	s.AOF, s.MaxMemory, s.Used, s.Replicas = info["aof_enabled"] == "1", number("maxmemory"), number("used_memory"), int(number("connected_slaves"))
-	settings := e.settings(ctx, c, "appendfsync", "min-replicas-to-write")
 	s.Fsync = settings["appendfsync"]
 
 	if major, minor := versionOf(s.Version); major < 7 || s.Product == "valkey" && major == 7 && minor < 2 {
@@ -156,11 +160,10 @@ func (e *examination) server(ctx context.Context, c rueidis.Client, address stri
 	if s.Role == "slave" {
 		say(isReplica, 1, "it is a replica of %s:%s", info["master_host"], info["master_port"])
 	}
-	e.replicas(info, settings, say)
-	return s, nil
+	replicas(info, settings, say)
 }
 
-func (e *examination) replicas(info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
+func replicas(info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
 	for i := 0; ; i++ {
 		line, ok := info["slave"+strconv.Itoa(i)] // ip=…,port=…,state=online,offset=…,lag=0
 		if !ok {
