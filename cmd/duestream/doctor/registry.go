@@ -276,10 +276,13 @@ func (e *examination) queue(ctx context.Context, queue string) error {
 	return nil
 }
 
-// grow is the repair of whatever partitions lack.
+// grow is the repair of whatever partitions lack. By now there may be more of them.
 func (e *examination) grow(queue string, partitions int) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		counts, err := bridge.SetPartitions(ctx, e.Redis, e.Prefix, queue, partitions, nil)
+		counts, err := bridge.Partitions(ctx, e.Redis, e.Prefix, queue)
+		if err == nil {
+			counts, err = bridge.SetPartitions(ctx, e.Redis, e.Prefix, queue, max(partitions, counts.Latest()), nil)
+		}
 		return fmt.Sprintf("%s has %s now, all with the same groups and settings", queue, plural(int64(counts.Latest()), "partition", "partitions")), err
 	}
 }
