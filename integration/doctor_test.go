@@ -23,14 +23,20 @@ var soundServer = []string{"--appendonly", "yes", "--maxmemory", "1gb"}
 // bustle is a system at work: producers, two groups, of which one fails, is slow and abandons, and bridges that come and go.
 type bustle struct {
 	*stack
-	sent atomic.Int64
-	stop func()
+	plain *redistest.Ledger // of the group of plain commands, nil when there is none
+	sent  atomic.Int64
+	stop  func()
 }
 
-// newBustle starts the work. A queue with partitions has the one group only.
-func newBustle(s *stack, partitions int) *bustle {
+// newBustle starts the work. The group of plain commands reads partition 0, so it is for queues that have no other.
+func newBustle(s *stack, partitions int, plain bool) *bustle {
 	l := &bustle{stack: s}
 	s.groups("ours")
+	if plain {
+		s.groups("plain")
+		l.plain = &redistest.Ledger{}
+		s.plainReader("plain", l.plain)
+	}
 	if partitions > 1 {
 		if _, err := bridge.SetPartitions(s.t.Context(), s.redis, s.prefix, s.queue, partitions, nil); err != nil {
 			s.t.Fatal(err)
@@ -112,6 +118,9 @@ func newBustle(s *stack, partitions int) *bustle {
 				return
 			}
 			s.ledger.Sent(id, receipt.Due.UnixMilli())
+			if l.plain != nil {
+				l.plain.Sent(id, receipt.Due.UnixMilli())
+			}
 			l.sent.Add(1)
 			if n%11 == 0 {
 				gone := fmt.Sprintf("gone-%d-%d", p, n)
@@ -144,11 +153,18 @@ func (l *bustle) abandoning(group string) {
 }
 
 // ended waits until everything was delivered, in all partitions.
-func (l *bustle) ended(partitions int, groups ...string) {
+func (l *bustle) ended(partitions int) {
 	l.t.Helper()
+	groups := []string{"ours"}
+	if l.plain != nil {
+		groups = append(groups, "plain")
+	}
 	redistest.Eventually(l.t, 60*time.Second, func() (bool, string) {
-		if r := l.ledger.Summary(groups...); r.Lost > 0 {
-			return false, fmt.Sprintf("%+v, missing %v", r, l.ledger.Missing(groups[0], 5))
+		if r := l.ledger.Summary("ours"); r.Lost > 0 {
+			return false, fmt.Sprintf("%+v, missing %v", r, l.ledger.Missing("ours", 5))
+		}
+		if l.plain != nil && l.plain.Summary("plain").Lost > 0 {
+			return false, fmt.Sprint("plain: missing ", l.plain.Missing("plain", 5))
 		}
 		for i := range partitions {
 			if ok, left := l.part(i).empty(groups...); !ok {
@@ -157,29 +173,28 @@ func (l *bustle) ended(partitions int, groups ...string) {
 		}
 		return true, ""
 	})
-	l.ledger.Check(l.t, groups...)
+	l.ledger.Check(l.t, "ours")
+	if l.plain != nil {
+		l.plain.Check(l.t, "plain")
+	}
 }
 
 // A system at work has no findings: while messages are scheduled, delivered, cancelled, fail, die and are abandoned, in one partition and
 // in several, with two groups, and while bridges and workers come and go.
 func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 	t.Parallel()
-	const runs, atOnce = 20, 2
+	const runs, least, atOnce = 20, 15 * time.Second, 2
 	for _, partitions := range []int{1, 4} {
 		t.Run(fmt.Sprint("partitions ", partitions), func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, redistest.Own(t, soundServer...))
-			groups := []string{"ours"}
-			var plain redistest.Ledger
-			if partitions == 1 {
-				s.groups("plain")
-				s.plainReader("plain", &plain)
-			}
-			l := newBustle(s, partitions)
+			l := newBustle(s, partitions, partitions == 1)
+			began := time.Now()
+			var count atomic.Int64
 			var all sync.WaitGroup
-			for first := range atOnce {
+			for range atOnce {
 				all.Go(func() {
-					for run := first; run < runs; run += atOnce {
+					for run := count.Add(1); run <= runs || time.Since(began) < least; run = count.Add(1) {
 						l.abandoning("ours")
 						report, err := doctor.Examine(context.Background(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
 						if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || report.Queues != 1 || report.Partitions != partitions {
@@ -190,8 +205,8 @@ func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 			}
 			all.Wait()
 			l.stop()
-			l.ended(partitions, groups...)
-			t.Logf("%d messages, %d runs", l.sent.Load(), runs)
+			l.ended(partitions)
+			t.Logf("%d messages, %d runs", l.sent.Load(), count.Load()-atOnce)
 		})
 	}
 }
@@ -201,7 +216,7 @@ func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 func TestDoctorRepairsUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Own(t, soundServer...))
-	l := newBustle(s, 2)
+	l := newBustle(s, 2, false)
 	k, g := s.keys(), lua.NewGlobals(s.prefix)
 	do := func(args ...string) {
 		t.Helper()
@@ -261,7 +276,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 	before := l.sent.Load()
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return l.sent.Load() > before+300, "nothing is sent" })
 	l.stop()
-	l.ended(4, "ours")
+	l.ended(4)
 }
 
 // On a cluster, where the keys of a queue, the registry and the heartbeats are on different servers.
