@@ -135,19 +135,19 @@ func (a *app) mend(ctx context.Context, cfg doctor.Config, report doctor.Report,
 			fmt.Fprintf(a.out, "  done  %s  %s\n", one.Code, one.Did)
 		}
 	})
-	if err != nil {
+	if err != nil && (ctx.Err() != nil || errors.Is(err, bridge.ErrUnavailable)) {
 		return report, repairs, err
 	}
-	after, err := doctor.Examine(ctx, cfg)
+	after, failed := doctor.Examine(ctx, cfg)
 	progress.clear()
-	if err != nil {
-		return report, repairs, err
+	if failed != nil {
+		return report, repairs, errors.Join(err, failed)
 	}
 	if !a.json {
 		fmt.Fprintln(a.out, "\nafter the repair:")
 		a.printDoctor(after)
 	}
-	return after, repairs, nil
+	return after, repairs, err
 }
 
 func at(queue, key string) string {

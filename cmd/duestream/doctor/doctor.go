@@ -124,6 +124,7 @@ type examination struct {
 	registry map[string]lua.Counts
 	found    map[string]map[int]bool // queue → partitions that have keys, by a walk through all keys
 	walked   bool
+	calm     time.Time // since when server and bridges run without a break, as far as anyone can tell
 	now      time.Time // of the server, when the look at a partition began
 }
 

@@ -234,6 +234,11 @@ var defects = []plant{
 	{"D405", "old pending", func(p *patient) { p.entry(p.keys, 2*time.Hour); p.read(p.keys, "c") }},
 	{"D406", "pending without entry", func(p *patient) { id := p.entry(p.keys, 0); p.read(p.keys, "c"); p.do("XDEL", p.keys.Stream, id) }},
 	{"D407", "not reclaimed", func(p *patient) {
+		p.do("HSET", p.keys.Policy, "visibility_ms", "100")
+		redistest.Eventually(p.t, 10*time.Second, func() (bool, string) { // bridges would wait after a start
+			_, uptime, _ := strings.Cut(fmt.Sprint(p.do("INFO", "server").ToString()), "uptime_in_seconds:")
+			return !strings.HasPrefix(uptime, "0") && !strings.HasPrefix(uptime, "1\r"), "the server has just started"
+		})
 		id := p.entry(p.keys, 0)
 		p.read(p.keys, "c")
 		p.do("XCLAIM", p.keys.Stream, "g", "c", "0", id, "IDLE", "600000", "JUSTID")

@@ -2,7 +2,10 @@ package doctor
 
 import (
 	"encoding/json"
+	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/lua"
@@ -54,7 +57,9 @@ func parseMeta(meta string) (fields map[string]string, wrong string) {
 		return nil, "meta is not UTF-8"
 	case strings.Contains(meta, "\x00"):
 		return nil, "meta holds a NUL byte"
-	case json.Unmarshal([]byte(meta), &raw) != nil || raw == nil:
+	}
+	text, ok := asLua(meta)
+	if !ok || json.Unmarshal([]byte(text), &raw) != nil || raw == nil {
 		return nil, "meta is not a JSON object"
 	}
 	fields = make(map[string]string, len(raw))
@@ -78,6 +83,48 @@ func parseMeta(meta string) (fields map[string]string, wrong string) {
 		return nil, "more than 1000 fields"
 	}
 	return fields, ""
+}
+
+// asLua returns JSON as Go's decoder takes it, where that of the scripts is another: it takes control characters inside of strings, and no
+// half of a surrogate pair, which ok says.
+func asLua(meta string) (text string, ok bool) {
+	var b strings.Builder
+	inside := false
+	for i := 0; i < len(meta); i++ {
+		switch c := meta[i]; {
+		case c == '"':
+			inside = !inside
+			b.WriteByte(c)
+		case inside && c < ' ':
+			fmt.Fprintf(&b, `\u%04x`, c)
+		case inside && c == '\\' && i+1 < len(meta):
+			length := 2
+			if code, escaped := escape(meta[i:]); escaped {
+				length = 6
+				if utf16.IsSurrogate(code) {
+					low, _ := escape(meta[i+length:])
+					if utf16.DecodeRune(code, low) == utf8.RuneError {
+						return "", false
+					}
+					length = 12
+				}
+			}
+			b.WriteString(meta[i : i+length])
+			i += length - 1
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String(), true
+}
+
+// escape reads the \uXXXX that a text begins with.
+func escape(text string) (rune, bool) {
+	if len(text) < 6 || text[:2] != `\u` {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(text[2:6], 16, 16)
+	return rune(n), err == nil
 }
 
 // isCount is a positive whole number of at most 15 digits.

@@ -21,7 +21,7 @@ func (e *examination) pending(ctx context.Context, p place, g groupInfo, visibil
 	if err != nil {
 		return err
 	}
-	page, looked := e.pageOf(ctx, p.keys.Stream, max(1, length)), int64(0)
+	page, looked := min(scriptItems, e.pageOf(ctx, p.keys.Stream, max(1, length))), int64(0)
 	tooLong := 3*visibility + reclaimSlack
 	var abandoned, bodiless defects
 	var oldest *pendingEntry
@@ -60,7 +60,11 @@ func (e *examination) pending(ctx context.Context, p place, g groupInfo, visibil
 		}
 		from = "(" + list[len(list)-1].id.String()
 	}
-	if err := e.abandoned(ctx, p, g.name, &abandoned, tooLong); err != nil {
+	// Bridges do not reclaim for one visibility timeout after a start, theirs or the server's.
+	if calm := e.now.Sub(e.calm); abandoned.count > 0 && calm < visibility+2*e.Settle {
+		e.leftOut("%s, group %s: %s without a sign of life, but the server or the bridges run for %s only, and wait for %s before they take such back",
+			p.keys.Stream, shown(g.name), plural(abandoned.count, "entry", "entries"), calm.Round(time.Second), visibility)
+	} else if err := e.abandoned(ctx, p, g.name, &abandoned, tooLong); err != nil {
 		return err
 	}
 	if err := e.bodiless(ctx, p, g.name, &bodiless); err != nil {

@@ -15,8 +15,9 @@ import (
 
 // Bounds of what one call reads: such a call takes a server about a millisecond.
 const (
-	pageItems = 500
-	pageBytes = 512 << 10
+	pageItems   = 200
+	pageBytes   = 256 << 10
+	scriptItems = 100 // looked at one by one in a script
 )
 
 // callTimeout ends a call that hangs.

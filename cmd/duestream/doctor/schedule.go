@@ -322,7 +322,6 @@ func (e *examination) metas(ctx context.Context, p place) error {
 
 // orphans looks for bodies without a member.
 func (e *examination) orphans(ctx context.Context, p place) error {
-	first := time.Now()
 	hashes := []string{p.keys.Payload, p.keys.Meta}
 	found := make([]defects, len(hashes))
 	for h, hash := range hashes {
@@ -330,7 +329,7 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 		if err != nil {
 			return err
 		}
-		page, looked := e.pageOf(ctx, hash, n), int64(0)
+		page, looked := min(scriptItems, e.pageOf(ctx, hash, n)), int64(0)
 		for cursor := "0"; n > 0; {
 			reply, err := e.script(ctx, scanOrphans, "HSCAN "+hash, []string{p.keys.Due, hash}, []string{cursor, strconv.FormatInt(page, 10)})
 			if err != nil {
@@ -357,11 +356,12 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 	if found[0].count+found[1].count == 0 {
 		return nil
 	}
+	seen := time.Now()
 	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
 		count, some := int64(0), []string(nil)
 		for h, hash := range hashes {
 			var left []string
-			for chunk := range slices.Chunk(found[h].members, pageItems) {
+			for chunk := range slices.Chunk(found[h].members, scriptItems) {
 				still, err := e.script(ctx, stillOrphans, "HEXISTS "+hash, []string{p.keys.Due, hash}, chunk)
 				if err != nil {
 					return nil, err
@@ -382,7 +382,7 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 		}
 		f := e.finding(orphan, p, p.keys.Payload, "", count, plural(count, "field", "fields")+" without a scheduled message", some...)
 		f.mend = func(ctx context.Context) (string, error) {
-			if err := e.wait(ctx, "waiting whether bodies get a member yet", time.Until(first.Add(e.OrphanAge))); err != nil {
+			if err := e.wait(ctx, "waiting whether bodies get a member yet", time.Until(seen.Add(e.OrphanAge))); err != nil {
 				return "", err
 			}
 			n, err := bridge.DeleteOrphans(ctx, e.Redis, p.keys, found[0].members, found[1].members)

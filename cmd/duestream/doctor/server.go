@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/lua"
@@ -114,6 +115,10 @@ func (e *examination) server(ctx context.Context, c rueidis.Client, address stri
 		say(clockApart, ahead.Milliseconds(), "its clock is %s ahead of this machine's", ahead.Round(time.Millisecond))
 	}
 	if told {
+		up, _ := strconv.ParseInt(info["uptime_in_seconds"], 10, 64)
+		if since := now.Add(-time.Duration(up) * time.Second); since.After(e.calm) {
+			e.calm = since
+		}
 		judge(&s, info, e.settings(ctx, c, "appendfsync", "min-replicas-to-write"), say)
 	}
 	return s, nil
@@ -214,15 +219,28 @@ func (e *examination) bridges(ctx context.Context) error {
 			return nil, err
 		}
 		found, some := "no bridge has ever sent one, or all were stopped", []string(nil)
+		var oldest time.Time
 		for _, b := range beats {
 			age := now.Sub(time.UnixMilli(int64(min(b.Score, 1e15))))
 			if age.Abs() <= fresh {
-				return nil, nil
+				if id, err := ulid.ParseStrict(b.Member); err == nil && (oldest.IsZero() || id.Timestamp().Before(oldest)) { // our bridges are called by their start
+					oldest = id.Timestamp()
+				}
+				found = ""
+				continue
 			}
 			if some = append(some, fmt.Sprintf("%s: %s ago", b.Member, age.Round(time.Second))); age < 0 {
 				some[len(some)-1] = fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", b.Member, (-age).Round(time.Second))
 			}
-			found = "the last heartbeats are too old, or too far ahead"
+			if found != "" {
+				found = "the last heartbeats are too old, or too far ahead"
+			}
+		}
+		if found == "" {
+			if oldest.After(e.calm) {
+				e.calm = oldest
+			}
+			return nil, nil
 		}
 		return e.finding(noBridge, place{}, e.globals.Bridges, "", int64(len(beats)), found, some...), nil
 	})
