@@ -73,5 +73,5 @@ func splitGroupSetting(text string) (group, name string, ok bool) {
 	}
 	group, err := url.PathUnescape(text[:at])
 	name = text[at+1:]
-	return group, name, err == nil && groupSetting(group, name) == "group:"+text
+	return group, name, err == nil && group != "" && groupSetting(group, name) == "group:"+text
 }

@@ -143,15 +143,15 @@ var (
 		"they are late, and are kept in memory for it", "are its workers alive, and not stuck? duestream pending {queue} --group {group}", ""})
 	behind = check(Check{"D404", "far-behind", Warning, "entries wait for a group for more than an hour, although it reads",
 		"messages are late, and are kept in memory for it", "give the group more workers, or more concurrency", ""})
-	oldPending = check(Check{"D405", "old-pending", Note, "an entry is pending for more than an hour, and is extended all the time",
-		"it keeps its stream node in memory; a handler may hang", "duestream pending {queue} --group {group}", ""})
+	oldPending = check(Check{"D405", "old-pending", Note, "an entry is pending, and was added more than an hour before what its group was given since",
+		"somebody extends it all the time, so its handler may hang; it keeps its stream node in memory", "duestream pending {queue} --group {group}", ""})
 	lostBody = check(Check{"D406", "pending-without-entry", Error, "an entry is pending, and was deleted from the stream",
 		"the message is lost for that group: it becomes a dead letter `body_lost`", "find who runs XDEL or XTRIM on {key}", ""})
 	notReclaimed = check(Check{"D407", "not-reclaimed", Error, "an entry is pending for far longer than the visibility timeout, without a sign of life, and no bridge takes it back",
 		"its consumer is dead, and nobody else gets the message", "is a bridge running, and what does its log say of this queue? duestream health", ""})
 	stuckReclaim = check(Check{"D408", "reclaim-consumer", Warning, "the consumer `duestream-reclaim` holds entries",
 		"an entry could not be moved (the dead letters refuse it), or a worker has the name of the bridges' own consumer", "what does the bridge's log say? A worker must have another name", ""})
-	idleConsumer = check(Check{"D409", "idle-consumer", Note, "a consumer holds nothing, and has not read for two hours",
+	idleConsumer = check(Check{"D409", "idle-consumer", Note, "a consumer holds nothing, and has not read for two hours (before Redis 7.2 only when there are 100 of them: one that has nothing to read looks the same there)",
 		"bridges remove such after an hour: they do not get to it", "is a bridge running? duestream health", "removes it; if it lives, its next read brings it back"})
 	notFreed = check(Check{"D410", "not-freed", Warning, "an entry that no group needs any more is still there",
 		"memory is not given back", "is a bridge running, and what does its log say of this queue? duestream health", "trims what no group needs"})

@@ -16,6 +16,7 @@ const (
 	nobodyReads  = time.Minute // that entries wait meanwhile
 	longWait     = time.Hour
 	reclaimSlack = 30 * time.Second // beyond three visibility timeouts: bridges that start wait for one of them
+	manyIdle     = 100              // consumers of a group, where the server cannot tell one that waits from one that is gone
 )
 
 // groupInfo is a consumer group, as XINFO tells.
@@ -59,6 +60,7 @@ type consumer struct {
 	name    string
 	pending int64
 	idle    time.Duration
+	told    bool // idle says since when it does not even try to read; before Redis 7.2: since when it got nothing
 }
 
 func (e *examination) consumersOf(ctx context.Context, stream, group string) ([]consumer, error) {
@@ -83,6 +85,7 @@ func (e *examination) consumersOf(ctx context.Context, stream, group string) ([]
 		n, errs[1] = pending.AsInt64()
 		ms, errs[2] = idle.AsInt64()
 		consumers[i].pending, consumers[i].idle = n, time.Duration(ms)*time.Millisecond
+		_, consumers[i].told = fields["inactive"]
 		err = errors.Join(append(errs[:], err)...)
 	}
 	return consumers, err
@@ -229,10 +232,12 @@ func (e *examination) consumers(ctx context.Context, p place, group string) erro
 		return err
 	}
 	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
+		told := false
 		names, _, err := suspects(ctx, func(c consumer) bool {
+			told = told || c.told
 			return c.name != lua.ReclaimConsumer && c.pending == 0 && c.idle > e.Idle
 		})
-		if err != nil || len(names) == 0 {
+		if err != nil || len(names) == 0 || !told && len(names) < manyIdle {
 			return nil, err
 		}
 		n := int64(len(names))

@@ -134,7 +134,7 @@ func (e *examination) tokens(ctx context.Context, p place) error {
 
 // windows looks at the ends of dedup windows.
 func (e *examination) windows(ctx context.Context, p place) error {
-	ended, far := ms(e.now.Add(-windowSlack)), ms(e.now.Add(farWindows))
+	ended, far := ms(e.now.Add(-windowSlack-time.Duration(e.partitions())*time.Second)), ms(e.now.Add(farWindows))
 	count := func(ctx context.Context, c *Check, from, to, found string, mend func(context.Context) (string, error)) error {
 		return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
 			n, some, err := e.between(ctx, p.keys.Seen, from, to)

@@ -37,7 +37,8 @@ func (e *examination) pending(ctx context.Context, p place, g groupInfo, visibil
 				abandoned.add(one.id.String())
 			}
 		}
-		if from == "-" && len(list) > 0 && list[0].id.age(e.now) > max(longWait, tooLong) && list[0].idle <= tooLong {
+		// What was delivered late is old as well: so much later was given to the group since.
+		if from == "-" && len(list) > 0 && list[0].idle <= tooLong && g.last.age(e.now)+max(longWait, tooLong) < list[0].id.age(e.now) {
 			oldest = &list[0]
 		}
 		if len(list) > 0 {
@@ -73,7 +74,7 @@ func (e *examination) pending(ctx context.Context, p place, g groupInfo, visibil
 	if oldest == nil {
 		return nil
 	}
-	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
+	return e.patiently(ctx, max(e.Settle, e.FreeWithin), func(ctx context.Context) (*Finding, error) {
 		list, err := e.pendingFrom(ctx, p.keys.Stream, g.name, oldest.id.String(), 1)
 		if err != nil || len(list) == 0 || list[0].id != oldest.id || list[0].idle > tooLong {
 			return nil, err

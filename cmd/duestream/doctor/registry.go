@@ -184,6 +184,14 @@ func (e *examination) sort(key string) bool {
 	return true
 }
 
+// partitions is how many there are by the registry: what bridges do in turn takes the longer the more there are.
+func (e *examination) partitions() (n int) {
+	for _, counts := range e.registry {
+		n += counts.Latest()
+	}
+	return n
+}
+
 // queues looks at every queue.
 func (e *examination) queues(ctx context.Context) error {
 	names := e.Queues
@@ -283,7 +291,7 @@ func (e *examination) grow(queue string, partitions int) func(context.Context) (
 		if err == nil {
 			counts, err = bridge.SetPartitions(ctx, e.Redis, e.Prefix, queue, max(partitions, counts.Latest()), nil)
 		}
-		return fmt.Sprintf("%s has %s now, all with the same groups and settings", queue, plural(int64(counts.Latest()), "partition", "partitions")), err
+		return fmt.Sprintf("%s is registered with %s, all with the same groups and settings", queue, plural(int64(counts.Latest()), "partition", "partitions")), err
 	}
 }
 

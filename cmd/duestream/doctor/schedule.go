@@ -51,7 +51,7 @@ func (e *examination) schedule(ctx context.Context, p place) error {
 // overdue looks at the head of the schedule. What is late while the head moves on is only late.
 func (e *examination) overdue(ctx context.Context, p place) error {
 	first := ""
-	slack := overdueSlack + time.Duration(len(e.registry)/100)*time.Second
+	slack := overdueSlack + time.Duration(e.partitions()/100)*time.Second
 	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
 		now, err := e.serverTime(ctx)
 		if err != nil {

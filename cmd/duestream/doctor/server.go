@@ -80,7 +80,9 @@ func (e *examination) info(ctx context.Context, c rueidis.Client, address string
 			info[name] = value
 		}
 	}
-	_, told = info["redis_version"]
+	if _, told = info["redis_version"]; !told {
+		e.leftOut("settings of the server %s: it does not tell them", address)
+	}
 	return info, told, nil
 }
 
