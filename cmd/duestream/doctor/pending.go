@@ -165,9 +165,13 @@ func (e *examination) unneeded(ctx context.Context, p place) ([]string, error) {
 			delivered = g.last
 		}
 	}
-	b := e.c.B
+	length, err := e.number(ctx, e.c.B().Xlen().Key(p.keys.Stream).Build())
+	if err != nil || length == 0 {
+		return nil, err
+	}
+	b, sweep := e.c.B, min(sweepCount, e.pageOf(ctx, p.keys.Stream, length))
 	replies, err := e.do(ctx, b().Xrange().Key(p.keys.Stream).Start("-").End("+").Count(1).Build(),
-		b().Xrange().Key(p.keys.Stream).Start(bound.String()).End(delivered.String()).Count(sweepCount).Build())
+		b().Xrange().Key(p.keys.Stream).Start(bound.String()).End(delivered.String()).Count(sweep).Build())
 	if err != nil {
 		return nil, err
 	}
