@@ -194,7 +194,7 @@ func (e *examination) partitions() (n int) {
 
 // queues looks at every queue.
 func (e *examination) queues(ctx context.Context) error {
-	names := e.Queues
+	names := slices.Clone(e.Queues)
 	if len(names) == 0 {
 		names = slices.Sorted(maps.Keys(e.registry))
 		for queue := range e.found {
