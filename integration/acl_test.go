@@ -32,7 +32,7 @@ func documentedUsers(t *testing.T) map[string]documentedUser {
 			}
 		}
 	}
-	if len(users) != 6 {
+	if len(users) != 7 {
 		t.Fatalf("%d users", len(users))
 	}
 	return users
@@ -273,7 +273,10 @@ func TestUsersCanDoNothingElse(t *testing.T) {
 			"worker":         {"SCAN 0", "INFO", "XREAD STREAMS " + k.Stream + " 0", "XTRIM " + k.Stream + " MAXLEN 0", "XAUTOCLAIM " + k.Stream + " g c 0 0", "ZREM " + k.Due + " x", "ZREMRANGEBYSCORE " + k.Due + " 0 1", "HKEYS " + k.Payload},
 			"plain-worker":   {"EVAL return 1 0", "SCAN 0", "INFO", "ZADD " + k.Due + " 1 x", "ZREM " + k.Due + " x", "XDEL " + k.Stream + " 1-1", "XTRIM " + k.Stream + " MAXLEN 0", "HSET " + k.Payload + " x y", "XGROUP DELCONSUMER " + k.Stream + " g c"},
 			"bridge":         {"XREADGROUP GROUP g c STREAMS " + k.Stream + " >", "XCLAIM " + k.Stream + " g c 0 1-1", "XGROUP CREATE " + k.Stream + " g 0"},
-			"operator":       nil,
+			"doctor": {"ZADD " + k.Due + " 1 x", "ZREM " + k.Due + " x", "HSET " + k.Payload + " x y", "HDEL " + k.Payload + " x", "XADD " + k.Wake + " * a b", "XACK " + k.Stream + " g 1-1",
+				"XTRIM " + k.Stream + " MAXLEN 0", "XDEL " + k.Stream + " 1-1", "PERSIST " + k.Due, "XGROUP CREATE " + k.Stream + " g 0", "XGROUP DELCONSUMER " + k.Stream + " g c",
+				"XREADGROUP GROUP g c STREAMS " + k.Stream + " >", "EVAL return 1 " + k.Due, "EVALSHA x 1 " + k.Due, "XCLAIM " + k.Stream + " g c 0 1-1"},
+			"operator": nil,
 		} {
 			list := append(append([]string{}, all...), forbidden...)
 			if user != "operator" { // who may repair anything of duestream's, and nothing else

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/doctor"
 )
 
 // Exit codes. They are part of the interface: none changes its meaning.
@@ -21,6 +22,7 @@ const (
 	exitPartly      = 6
 	exitFull        = 7
 	exitNotDurable  = 8
+	exitUnwell      = 9
 	exitInterrupted = 130
 )
 
@@ -35,11 +37,15 @@ Exit codes:
   6    partly done: some lines, IDs or dead letters were refused, the rest is done
   7    Redis is full: the message was not taken
   8    done, but Redis did not confirm the --durability asked for; repeating with the same ID waits again
+  9    doctor: something is wrong
   130  interrupted
 `
 
 // errPartly: some of what was asked was refused, and said so already; the rest is done.
 var errPartly = errors.New("partly done")
+
+// errUnwell: the doctor found something, and said so already.
+var errUnwell = errors.New("something is wrong")
 
 // invalid is an error of the command line, the environment or the input.
 type invalid struct{ err error }
@@ -56,6 +62,8 @@ var outcomes = []struct {
 	hint string
 }{
 	{errPartly, exitPartly, ""},
+	{errUnwell, exitUnwell, ""},
+	{doctor.ErrNoQueue, exitNotFound, "nobody registered it, and it has no keys: `duestream stats` lists the queues; is --prefix right?"},
 	{bridge.ErrInvalid, exitInvalid, ""},
 	{bridge.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
@@ -129,7 +137,7 @@ func (a *app) hint(err error) string {
 // withoutPackages drops the names of our packages from an error: they say nothing to a user.
 func withoutPackages(text string) string {
 	parts := slices.DeleteFunc(strings.Split(text, ": "), func(part string) bool {
-		return slices.Contains([]string{"bridge", "scheduler", "stream", "lua"}, part)
+		return slices.Contains([]string{"bridge", "scheduler", "stream", "lua", "doctor"}, part)
 	})
 	return strings.Join(parts, ": ")
 }

@@ -1,0 +1,36 @@
+package bridge
+
+import (
+	"context"
+
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// This file holds what repairs what bridges keep in order, for when they cannot.
+
+// OrphanAge is how long a body must have been without a member of the schedule before it is deleted.
+const OrphanAge = stream.OrphanAge
+
+// DeleteOrphans deletes bodies that were without a member of the schedule OrphanAge ago and still are, of one partition: fields of its
+// payload and of its meta. It says how many.
+func DeleteOrphans(ctx context.Context, r *Redis, keys lua.Keys, payload, meta []string) (int, error) {
+	return stream.DeleteOrphans(ctx, r.Client, keys, payload, meta)
+}
+
+// CheckSettings says what is wrong with the fields of a queue's policy, or of the defaults, as they are in Redis.
+func CheckSettings(fields map[string]string, defaults bool) (bad map[string]error, unknown []string) {
+	return stream.CheckSettings(fields, defaults)
+}
+
+// Trim frees, in one partition of a queue (its name is that of lua.PartitionName), what no group needs, and ended dedup windows.
+func Trim(ctx context.Context, r *Redis, prefix, name string) (freed, windows int, err error) {
+	t := stream.NewTrimmer(r.Client, withPrefix(prefix), name)
+	for {
+		done, err := t.Trim(ctx)
+		freed, windows = freed+done.Freed, windows+done.Windows
+		if err != nil || !done.More {
+			return freed, windows, err
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/doctor"
+)
+
+type doctorOptions struct {
+	quick, repair, dry bool
+	severity           string
+	least              doctor.Severity
+}
+
+func (a *app) doctor() *cobra.Command {
+	var o doctorOptions
+	cmd := &cobra.Command{
+		Use:   "doctor [<queue>...]",
+		Short: "Check the server's settings, and that all queues are in order",
+		Long: `Looks at the settings of the server, and at everything that duestream keeps there, of
+some queues or of all: what is wrong, why it matters, and what to do. docs/OPERATIONS.md
+lists all codes. What looks wrong is looked at again some seconds later, so that nothing
+is found of a system that only works. Looking writes nothing, and asks in small steps.
+
+With --repair, does what can neither lose a message nor deliver one that was handled: it
+says what it will do, does it, and looks again. --dry-run says only what it would do.
+
+Exit code 9 when something is wrong, or still wrong, of the --severity given.`,
+		Example: `  duestream doctor
+  duestream doctor emails --quick
+  duestream doctor --severity error --json
+  duestream doctor --repair --dry-run`,
+		ValidArgsFunction: a.completeQueues,
+		RunE: a.do(func(ctx context.Context, queues []string) error {
+			err := doctor.Config{Queues: queues}.Validate()
+			if failed := o.least.UnmarshalText([]byte(o.severity)); failed != nil {
+				err = errors.Join(err, invalidf("%w", failed))
+			}
+			if o.dry && !o.repair {
+				err = errors.Join(err, invalidf("--dry-run: belongs to --repair"))
+			}
+			if o.repair && o.quick {
+				err = errors.Join(err, invalidf("--quick and --repair: a repair looks at everything"))
+			}
+			if err != nil {
+				return &invalid{err}
+			}
+			r, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			return a.runDoctor(ctx, r, o, queues)
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.quick, "quick", false, "look at settings, counts and samples only")
+	f.BoolVar(&o.repair, "repair", false, "repair what can be repaired safely, then look again")
+	f.BoolVar(&o.dry, "dry-run", false, "with --repair: say what it would do")
+	f.StringVar(&o.severity, "severity", "warning", "exit code 9 from this severity on: note, warning or error")
+	_ = cmd.RegisterFlagCompletionFunc("severity", cobra.FixedCompletions([]string{"note", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp))
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+// doctorReport is what is printed as JSON. After a repair, Report is that of the second look.
+type doctorReport struct {
+	doctor.Report
+	Before  []doctor.Finding `json:"before,omitempty"`  // with --repair: what was found at first
+	Repairs []doctor.Repair  `json:"repairs,omitempty"` // with --repair: what was done about it, or would be
+}
+
+func (a *app) runDoctor(ctx context.Context, r *bridge.Redis, o doctorOptions, queues []string) error {
+	progress := a.newSteps()
+	defer progress.clear()
+	cfg := doctor.Config{Redis: r, Prefix: a.prefix, Queues: queues, Quick: o.quick, Progress: progress.show}
+	report, err := doctor.Examine(ctx, cfg)
+	progress.clear()
+	if err != nil {
+		return err
+	}
+	whole := doctorReport{Report: report}
+	if !a.json {
+		a.printDoctor(report)
+	}
+	if whole.Repairs = doctor.Plan(report); o.repair && len(whole.Repairs) > 0 {
+		whole.Before = report.Findings
+		if !a.json {
+			fmt.Fprintln(a.out, "\nrepair:")
+			for _, one := range whole.Repairs {
+				fmt.Fprintf(a.out, "  will  %s  %s%s\n", one.Code, one.Plan, at(one.Queue, one.Key))
+			}
+		}
+		if !o.dry {
+			var failed error
+			if whole.Report, whole.Repairs, failed = a.mend(ctx, cfg, report, progress); failed != nil {
+				if a.json {
+					_ = a.print(whole, nil)
+				}
+				return failed
+			}
+		}
+	}
+	if !o.repair {
+		whole.Repairs = nil
+	}
+	if a.json {
+		if err := a.print(whole, nil); err != nil {
+			return err
+		}
+	}
+	if n := whole.Worst(o.least); n > 0 {
+		return fmt.Errorf("%w: %s of severity %s or worse", errUnwell, counted(n, "finding"), o.least)
+	}
+	return nil
+}
+
+// mend repairs, and looks again.
+func (a *app) mend(ctx context.Context, cfg doctor.Config, report doctor.Report, progress *steps) (doctor.Report, []doctor.Repair, error) {
+	var repairs []doctor.Repair
+	err := doctor.Mend(ctx, report, func(one doctor.Repair) {
+		progress.clear()
+		repairs = append(repairs, one)
+		switch {
+		case a.json:
+		case one.Error != "":
+			fmt.Fprintf(a.out, "  failed  %s  %s\n", one.Code, withoutPackages(one.Error))
+		default:
+			fmt.Fprintf(a.out, "  done  %s  %s\n", one.Code, one.Did)
+		}
+	})
+	if err != nil && (ctx.Err() != nil || errors.Is(err, bridge.ErrUnavailable)) {
+		return report, repairs, err
+	}
+	after, failed := doctor.Examine(ctx, cfg)
+	progress.clear()
+	if failed != nil {
+		return report, repairs, errors.Join(err, failed)
+	}
+	if !a.json {
+		fmt.Fprintln(a.out, "\nafter the repair:")
+		a.printDoctor(after)
+	}
+	return after, repairs, err
+}
+
+func at(queue, key string) string {
+	switch {
+	case key != "":
+		return ": " + key
+	case queue != "":
+		return ": " + queue
+	}
+	return ""
+}
+
+func (a *app) printDoctor(r doctor.Report) {
+	for _, s := range r.Servers {
+		persistence := "no append-only file"
+		if s.AOF {
+			persistence = strings.TrimSpace("append-only file " + s.Fsync)
+		}
+		if s.Product == "" {
+			fmt.Fprintf(a.out, "%s\n", s.Address)
+			continue
+		}
+		memory := "no maxmemory"
+		if s.MaxMemory > 0 {
+			memory = fmt.Sprintf("%d%% of memory used", 100*s.Used/s.MaxMemory)
+		}
+		fmt.Fprintf(a.out, "%s  %s %s, %s, %s, %s\n", s.Address, s.Product, s.Version, persistence, memory, counted(s.Replicas, "replica"))
+	}
+	how := ""
+	if r.Quick {
+		how = ", quickly: settings, counts and samples"
+	}
+	fmt.Fprintf(a.out, "looked at %s, %s%s\n", counted(r.Queues, "queue"), counted(r.Partitions, "partition"), how)
+	for _, f := range r.Findings {
+		where := ""
+		if f.Queue != "" {
+			where = "  " + f.Queue
+		}
+		if f.Group != "" {
+			where += "  group " + oneLine(f.Group, 60)
+		}
+		fmt.Fprintf(a.out, "\n%-7s  %s  %s%s\n", f.Severity, f.Code, f.Name, where)
+		fmt.Fprintf(a.out, "  found   %s\n", oneLine(f.Found, 400))
+		for _, one := range f.Examples {
+			fmt.Fprintf(a.out, "          %s\n", oneLine(one, 200))
+		}
+		if rest := f.Count - int64(len(f.Examples)); len(f.Examples) > 0 && rest > 0 && f.Code != "D522" {
+			fmt.Fprintf(a.out, "          and %s more\n", thousands(rest))
+		}
+		fmt.Fprintf(a.out, "  why     %s\n  do      %s\n", f.Why, oneLine(f.Do, 400))
+		if f.Repair != "" {
+			fmt.Fprintf(a.out, "  repair  --repair %s\n", f.Repair)
+		}
+	}
+	if len(r.Findings) == 0 {
+		fmt.Fprintln(a.out, "nothing is wrong")
+	}
+	if len(r.LeftOut) > 0 {
+		fmt.Fprintln(a.out, "\nnot looked at:")
+		for _, one := range r.LeftOut {
+			fmt.Fprintf(a.out, "  %s\n", oneLine(one, 300))
+		}
+	}
+}
+
+// counted is "1 queue", "2 queues".
+func counted(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return thousands(int64(n)) + " " + what
+}

@@ -1,0 +1,176 @@
+package doctor
+
+import "fmt"
+
+// Severity says how bad a finding is.
+type Severity int
+
+// Severities. A Note is worth knowing; a Warning will hurt sooner or later; of an Error messages are lost, or not delivered.
+const (
+	Note Severity = iota
+	Warning
+	Error
+)
+
+var severities = []string{"note", "warning", "error"}
+
+func (s Severity) String() string { return severities[s] }
+
+// MarshalText writes note, warning or error.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (s *Severity) UnmarshalText(text []byte) error {
+	for i, name := range severities {
+		if name == string(text) {
+			*s = Severity(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("severity %q: must be note, warning or error", text)
+}
+
+// Check is something that may be wrong. Code and Name are stable.
+type Check struct {
+	Code     string
+	Name     string
+	Severity Severity
+	Finds    string // what is wrong, of one of them
+	Why      string // why it matters
+	Do       string // what to do; {queue}, {key}, {group} and {n} stand for those of the finding
+	Mends    string // what a repair does; empty: nothing
+}
+
+// Checks returns all checks, in order of their codes. D6 is kept for the library of functions.
+func Checks() []Check {
+	list := make([]Check, len(checks))
+	for i, c := range checks {
+		list[i] = *c
+	}
+	return list
+}
+
+var checks []*Check
+
+func check(c Check) *Check {
+	checks = append(checks, &c)
+	return &c
+}
+
+// The server.
+var (
+	oldServer = check(Check{"D101", "old-server", Error, "the server is older than Redis 7.0 or Valkey 7.2",
+		"scripts and workers need commands that it does not know", "upgrade the server", ""})
+	evicts = check(Check{"D102", "evicts", Error, "`maxmemory-policy` is not `noeviction`",
+		"when memory is full the server deletes whole queues; bridges refuse to serve", "redis-cli CONFIG SET maxmemory-policy noeviction, and set it in redis.conf", ""})
+	noLimit = check(Check{"D103", "no-memory-limit", Note, "`maxmemory` is not set, or is more than the machine has",
+		"the kernel kills a server that needs more than there is, which loses more than one that refuses new messages", "redis-cli CONFIG SET maxmemory 4gb, or what the machine can give", ""})
+	nearlyFull = check(Check{"D104", "nearly-full", Warning, "90 % of `maxmemory` or more is used",
+		"when it is full new messages are refused", "duestream stats says what holds memory: read the backlog, destroy forgotten groups, purge dead letters, raise maxmemory", ""})
+	noAOF = check(Check{"D105", "no-append-only-file", Warning, "`appendonly` is off",
+		"a crash loses every message since the last snapshot", "redis-cli CONFIG SET appendonly yes, and set it in redis.conf", ""})
+	noFsync = check(Check{"D106", "never-synced", Warning, "`appendfsync` is `no`",
+		"a power failure loses what the kernel had not written yet: half a minute and more", "redis-cli CONFIG SET appendfsync everysec, and set it in redis.conf", ""})
+	persistence = check(Check{"D107", "cannot-persist", Error, "the last write of the append-only file, or the last snapshot, failed",
+		"the server may refuse all writes (MISCONF), and loses more in a crash", "look at the server's log, and at its disk", ""})
+	replicaBehind = check(Check{"D108", "replica-behind", Warning, "a replica is not online, or was not heard of for more than 10 s",
+		"a failover to it loses what it does not have", "look at the replica: redis-cli INFO replication", ""})
+	tooFewReplicas = check(Check{"D109", "too-few-replicas", Error, "fewer replicas are good than `min-replicas-to-write` asks for",
+		"the server refuses all writes, also those that deliver and acknowledge", "connect the replicas, or redis-cli CONFIG SET min-replicas-to-write 0", ""})
+	needsReplicas = check(Check{"D110", "needs-replicas", Note, "`min-replicas-to-write` is not 0",
+		"without a good replica all writes are refused, also those that deliver and acknowledge", "nothing, if that is what you want (docs/OPERATIONS.md, Failover)", ""})
+	isReplica = check(Check{"D111", "is-replica", Error, "the server is a replica",
+		"it takes no writes", "use the URL of the master, or of the sentinels with ?master_set=", ""})
+	clockApart = check(Check{"D112", "clock-apart", Warning, "the clocks of the server and of this machine are more than 2 s apart",
+		"due times count by the server's clock: if it is the wrong one, all messages are early or late by that", "compare both with a third, and mend time synchronisation on the wrong one; slew it, do not step it", ""})
+)
+
+// Bridges and the registry.
+var (
+	noBridge = check(Check{"D201", "no-bridge", Error, "no bridge has sent a heartbeat in the last 5 s",
+		"nothing becomes ready, is reclaimed or freed", "duestream serve", ""})
+	noToken = check(Check{"D202", "no-wake-token", Note, "messages are scheduled, and the wake stream is empty",
+		"producers add no token, so messages may be late by up to 5 s", "have the producer add it: docs/PROTOCOL.md, section 7", "adds a token"})
+	manyTokens = check(Check{"D203", "wake-tokens", Warning, "a wake stream is longer than 1",
+		"a producer adds tokens without `MAXLEN 1`: the stream grows for ever", "have the producer use XADD {key} MAXLEN 1", "adds a token with `MAXLEN 1`"})
+	unregistered = check(Check{"D204", "unregistered", Warning, "a queue has keys, and nobody registered it",
+		"bridges find it by a slow scan only, and tools do not list it", "duestream queue partitions {queue} {n}", "registers it, with the partitions that it has keys of"})
+	badRegistry = check(Check{"D205", "bad-registry", Warning, "an entry of the registry is no queue's name, or no list of partition counts",
+		"what does not count is passed over: messages in partitions that are meant may not be drained", "register the counts anew: duestream queue partitions <queue> <n>; redis-cli HDEL {registry} <name> for a name that is none", "writes the list without what does not count; leaves names alone"})
+	beyond = check(Check{"D206", "partition-beyond", Error, "a partition beyond the registered count holds messages",
+		"nobody looks after it", "duestream queue partitions {queue} {n}", "has the queue grow to it"})
+	partitionGroup = check(Check{"D207", "partition-without-group", Error, "a partition lacks a group that another one has",
+		"the group does not get what becomes ready there, and it is freed without it", "duestream queue partitions {queue} {n}", "creates the group there, at 0"})
+	partitionPolicy = check(Check{"D208", "partition-policy", Warning, "a partition has other settings than partition 0",
+		"its messages are served by other rules", "duestream queue partitions {queue} {n}", "writes the settings of partition 0"})
+	foreignKey = check(Check{"D209", "foreign-key", Note, "keys begin with the prefix, and are none of duestream's",
+		"another program, or another prefix that begins with this one, may collide with it", "find out whose they are: redis-cli TYPE, and choose another prefix for one of the two", ""})
+)
+
+// Keys and what is scheduled.
+var (
+	wrongType = check(Check{"D301", "wrong-type", Error, "a key holds another type than duestream keeps there",
+		"the queue stands still: scripts refuse it", "redis-cli TYPE {key}; find out who uses it, rename or delete it, or use another prefix", ""})
+	expires = check(Check{"D302", "expires", Error, "a key has an expiry",
+		"when it ends, all messages in it are gone", "redis-cli PERSIST {key}, and find who sets it", "removes the expiry (`PERSIST`)"})
+	lostMeta = check(Check{"D303", "member-without-body", Error, "a retry is scheduled, and its meta is gone",
+		"nobody knows any more which message it was, and of which attempt: it will become a dead letter `malformed`, with its payload", "find who deletes from {key}; redrive the letter: duestream dead redrive {queue} --reason malformed", ""})
+	badMeta = check(Check{"D304", "bad-meta", Warning, "a scheduled message is malformed",
+		"it will become a dead letter `malformed` when it is due", "mend the producer (docs/PROTOCOL.md, section 4); schedule the message again", ""})
+	orphan = check(Check{"D305", "body-without-member", Warning, "a payload or meta belongs to no scheduled message",
+		"it takes memory, and becomes the body of the next message of that name", "bridges delete it after a minute: are they running? Producers write it and the due time in one MULTI", "deletes it, if it is still so after a minute"})
+	seconds = check(Check{"D306", "due-in-seconds", Warning, "a due time looks like seconds where milliseconds belong",
+		"it counts as 1970: the message is delivered at once", "mend the producer; duestream reschedule {queue} <id> --at <time>, before it is drained", ""})
+	never = check(Check{"D307", "never-due", Warning, "a due time is 10^15 or beyond, or infinite",
+		"the message is never delivered, and is kept for ever", "duestream reschedule {queue} <id> --at <time>, or duestream cancel {queue} <id>", ""})
+	farAhead = check(Check{"D308", "centuries-ahead", Warning, "a due time is later than the year 2286",
+		"nobody waits for that: the unit is wrong, or the sum", "duestream reschedule {queue} <id> --at <time>, or duestream cancel {queue} <id>", ""})
+	overdue = check(Check{"D309", "overdue", Error, "messages are overdue for more than 10 s, and nobody drains them",
+		"they are late, and stay so", "is a bridge running, and what does its log say of this queue? duestream health", ""})
+	heldOverdue = check(Check{"D310", "held", Note, "the queue is held, and messages are overdue",
+		"they wait until somebody takes that back", "duestream queue set {queue} held=false, when they shall go on", ""})
+	lostGroup = check(Check{"D311", "retry-for-nobody", Warning, "retries are scheduled for a group that does not exist",
+		"when they are due nobody gets them, and they are freed", "create the group again if they matter: redis-cli XGROUP CREATE {key} {group} 0", ""})
+)
+
+// Streams and groups.
+var (
+	noGroup = check(Check{"D401", "no-group", Warning, "a stream holds entries, and has no group",
+		"nobody gets them, and nothing is ever freed", "run a worker (duestream work {queue} --group <name>), or redis-cli XGROUP CREATE {key} <group> 0", ""})
+	noConsumer = check(Check{"D402", "no-consumer", Warning, "entries wait for a group for a minute, and it has no consumers",
+		"they are late, and are kept in memory for it", "run a worker, or end the group: redis-cli XGROUP DESTROY {key} {group}", ""})
+	notRead = check(Check{"D403", "not-read", Warning, "entries wait for a group for a minute, and none of its consumers has read meanwhile",
+		"they are late, and are kept in memory for it", "are its workers alive, and not stuck? duestream pending {queue} --group {group}", ""})
+	behind = check(Check{"D404", "far-behind", Warning, "entries wait for a group for more than an hour, although it reads",
+		"messages are late, and are kept in memory for it", "give the group more workers, or more concurrency", ""})
+	oldPending = check(Check{"D405", "old-pending", Note, "an entry is pending, and was added more than an hour before what its group was given since",
+		"somebody extends it all the time, so its handler may hang; it keeps its stream node in memory", "duestream pending {queue} --group {group}", ""})
+	lostBody = check(Check{"D406", "pending-without-entry", Error, "an entry is pending, and was deleted from the stream",
+		"the message is lost for that group: it becomes a dead letter `body_lost`", "find who runs XDEL or XTRIM on {key}", ""})
+	notReclaimed = check(Check{"D407", "not-reclaimed", Error, "an entry is pending for far longer than the visibility timeout, without a sign of life, and no bridge takes it back",
+		"its consumer is dead, and nobody else gets the message", "is a bridge running, and what does its log say of this queue? duestream health", ""})
+	stuckReclaim = check(Check{"D408", "reclaim-consumer", Warning, "the consumer `duestream-reclaim` holds entries",
+		"an entry could not be moved (the dead letters refuse it), or a worker has the name of the bridges' own consumer", "what does the bridge's log say? A worker must have another name", ""})
+	idleConsumer = check(Check{"D409", "idle-consumer", Note, "a consumer holds nothing, and has not read for two hours (before Redis 7.2 only when there are 100 of them: one that has nothing to read looks the same there)",
+		"bridges remove such after an hour: they do not get to it", "is a bridge running? duestream health", "removes it; if it lives, its next read brings it back"})
+	notFreed = check(Check{"D410", "not-freed", Warning, "an entry that no group needs any more is still there",
+		"memory is not given back", "is a bridge running, and what does its log say of this queue? duestream health", "trims what no group needs"})
+)
+
+// Settings, dedup windows, dead letters.
+var (
+	badSetting = check(Check{"D501", "bad-setting", Warning, "a setting is no number, or out of its limits",
+		"it does not count: the next level does", "duestream queue show {queue}; duestream queue set {queue} <setting>=<value>", ""})
+	oddSetting = check(Check{"D502", "unknown-setting", Warning, "a setting has a name that nobody knows, or that means nothing where it is",
+		"it does not count: it may be misspelt", "redis-cli HDEL {key} <field>, and duestream queue set {queue} <setting>=<value>", ""})
+	endedWindow = check(Check{"D511", "ended-windows", Note, "dedup windows ended more than 20 minutes ago, and are still there",
+		"memory is not given back", "is a bridge running? duestream health", "removes them"})
+	farWindow = check(Check{"D512", "far-window", Warning, "a dedup window ends in more than ten years",
+		"the ID is refused until then: the unit is wrong, or the sum", "redis-cli ZREM {key} <id>", ""})
+	manyDead = check(Check{"D521", "many-dead", Warning, "there are 1,000 dead letters or more",
+		"messages are given up, and all are kept in memory", "duestream dead list {queue}; mend the cause, then duestream dead redrive {queue} or duestream dead purge {queue}", ""})
+	oldDead = check(Check{"D522", "old-dead", Note, "a dead letter is older than a week",
+		"nobody looks after them", "duestream dead list {queue}", ""})
+	oddDead = check(Check{"D523", "odd-dead", Warning, "an entry of the dead letters is none",
+		"somebody else writes into the stream; tools may not redrive it", "redis-cli XRANGE {key} <entry> <entry>, and XDEL when it is not needed", ""})
+)

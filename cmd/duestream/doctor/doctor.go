@@ -1,0 +1,280 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+// Config says what to look at, and how patiently.
+type Config struct {
+	Redis  *bridge.Redis
+	Prefix string   // default duestream
+	Queues []string // only these; none: all that are registered, or that have keys
+	Quick  bool     // counts and samples instead of everything
+
+	// Progress, unless nil, is told what is being looked at, how much of it is done, and of how much; of is 0 where nobody knows.
+	Progress func(step string, done, of int)
+
+	// Settle lies between the two looks at what seems wrong. Default 3s. Less finds what is only in transition.
+	Settle time.Duration
+	// FreeWithin is how long bridges may take to free what no group needs. Default 20s; they take 6s at most when they keep up.
+	FreeWithin time.Duration
+	// OrphanAge is how long a body must have been without a member before a repair deletes it: a producer may be about to add the member.
+	// Default, and protocol: a minute.
+	OrphanAge time.Duration
+	// Idle is how long a consumer that holds nothing may be idle. Default 2h; bridges remove such after an hour.
+	Idle time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
+	c.Settle = cmp.Or(c.Settle, 3*time.Second)
+	c.FreeWithin = cmp.Or(c.FreeWithin, 20*time.Second)
+	c.OrphanAge = cmp.Or(c.OrphanAge, bridge.OrphanAge)
+	c.Idle = cmp.Or(c.Idle, 2*time.Hour)
+	if c.Progress == nil {
+		c.Progress = func(string, int, int) {}
+	}
+	return c
+}
+
+// Validate names all that is wrong with the configuration. It does not touch Redis.
+func (c Config) Validate() error {
+	errs := []error{bridge.CheckPrefix(cmp.Or(c.Prefix, lua.DefaultPrefix))}
+	for _, queue := range c.Queues {
+		errs = append(errs, bridge.CheckQueue(queue))
+	}
+	return errors.Join(errs...)
+}
+
+// Finding is one thing that is wrong, at one place.
+type Finding struct {
+	Code     string   `json:"code"`
+	Name     string   `json:"name"`
+	Severity Severity `json:"severity"`
+	Queue    string   `json:"queue,omitempty"`
+	Key      string   `json:"key,omitempty"`
+	Group    string   `json:"group,omitempty"`
+	Found    string   `json:"found"`
+	Count    int64    `json:"count"`
+	Examples []string `json:"examples,omitempty"`
+	Why      string   `json:"why"`
+	Do       string   `json:"do"`
+	Repair   string   `json:"repair,omitempty"` // what a repair does; empty: nothing
+
+	check *Check
+	mend  func(ctx context.Context) (did string, err error)
+}
+
+// Report is what an examination found.
+type Report struct {
+	Servers    []Server  `json:"servers"`
+	Queues     int       `json:"queues"`
+	Partitions int       `json:"partitions"`
+	Quick      bool      `json:"quick,omitempty"`
+	Findings   []Finding `json:"findings"`
+	LeftOut    []string  `json:"left_out"` // what was not looked at, and why
+}
+
+// Worst returns how many findings are of a severity, or a worse one.
+func (r Report) Worst(than Severity) (n int) {
+	for _, f := range r.Findings {
+		if f.Severity >= than {
+			n++
+		}
+	}
+	return n
+}
+
+// place is a queue's partition, or with keys of their own what all queues share.
+type place struct {
+	queue     string
+	partition int
+	keys      lua.Keys
+}
+
+// suspect is something that looked wrong once. again looks at exactly that; nil: it is in order.
+type suspect struct {
+	again    func(ctx context.Context) (*Finding, error)
+	patience time.Duration // how long it may take to come into order
+	first    time.Time     // when it looked wrong first
+}
+
+// examination is one run over everything.
+type examination struct {
+	Config
+	c        rueidis.Client
+	globals  lua.Globals
+	masters  map[string]rueidis.Client
+	report   Report
+	suspects []*suspect
+	registry map[string]lua.Counts
+	found    map[string]map[int]bool // queue → partitions that have keys, by a walk through all keys
+	walked   bool
+	calm     time.Time // since when server and bridges run without a break, as far as anyone can tell
+	now      time.Time // of the server, when the look at a partition began
+}
+
+// Examine looks at everything, waits, and looks again at what seemed wrong. It writes nothing. ErrNoQueue: a queue of the
+// configuration does not exist. The time it takes grows with what is scheduled, pending and dead, unless Quick.
+func Examine(ctx context.Context, cfg Config) (Report, error) {
+	if err := cfg.Validate(); err != nil {
+		return Report{}, err
+	}
+	cfg = cfg.withDefaults()
+	e := &examination{
+		Config: cfg, c: cfg.Redis.Client, globals: lua.NewGlobals(cfg.Prefix), found: map[string]map[int]bool{},
+		report: Report{Quick: cfg.Quick, Findings: []Finding{}, LeftOut: []string{}},
+	}
+	for _, step := range []func(context.Context) error{e.servers, e.shared, e.bridges, e.walk, e.queues, e.lookAgain} {
+		if err := step(ctx); err != nil {
+			return e.report, fmt.Errorf("doctor: %w", err)
+		}
+	}
+	slices.SortStableFunc(e.report.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Group, b.Group))
+	})
+	slices.Sort(e.report.LeftOut)
+	e.report.LeftOut = slices.Compact(e.report.LeftOut)
+	for i := range e.report.Findings {
+		if f := &e.report.Findings[i]; f.mend == nil {
+			f.Repair = ""
+		}
+	}
+	return e.report, nil
+}
+
+// twice suspects what a probe finds, and probes again later. A key of another type is found by the look at the types: probes that meet
+// one say nothing.
+func (e *examination) twice(ctx context.Context, probe func(context.Context) (*Finding, error)) error {
+	return e.patiently(ctx, e.Settle, probe)
+}
+
+func (e *examination) patiently(ctx context.Context, patience time.Duration, probe func(context.Context) (*Finding, error)) error {
+	quiet := func(ctx context.Context) (*Finding, error) {
+		f, err := probe(ctx)
+		if errors.Is(err, lua.ErrWrongType) || errors.Is(err, lua.ErrNoGroup) {
+			return nil, nil
+		}
+		return f, err
+	}
+	first := time.Now()
+	f, err := quiet(ctx)
+	if f != nil && err == nil {
+		e.suspects = append(e.suspects, &suspect{quiet, patience, first})
+	}
+	return err
+}
+
+// lookAgain asks each suspect again, until it is in order or its time is up.
+func (e *examination) lookAgain(ctx context.Context) error {
+	for open := e.suspects; len(open) > 0; {
+		if err := e.wait(ctx, "looking again", e.Settle); err != nil {
+			return err
+		}
+		var left []*suspect
+		for _, s := range open {
+			waited := time.Since(s.first)
+			f, err := s.again(ctx)
+			switch {
+			case err != nil:
+				return err
+			case f == nil:
+			case waited >= s.patience:
+				e.report.Findings = append(e.report.Findings, *f)
+			default:
+				left = append(left, s)
+			}
+		}
+		open = left
+	}
+	return nil
+}
+
+// wait waits, and shows that it does.
+func (e *examination) wait(ctx context.Context, what string, d time.Duration) error {
+	return pause(ctx, d, func(done, of int) { e.Progress(what+", seconds waited", done, of) })
+}
+
+func pause(ctx context.Context, d time.Duration, progress func(done, of int)) error {
+	began := time.Now()
+	end := time.NewTimer(d)
+	defer end.Stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end.C:
+			return nil
+		case <-tick.C:
+			progress(int(time.Since(began).Seconds()), int(d.Seconds()))
+		}
+	}
+}
+
+// leftOut says once what was not looked at.
+func (e *examination) leftOut(format string, args ...any) {
+	e.report.LeftOut = append(e.report.LeftOut, fmt.Sprintf(format, args...))
+}
+
+// ErrNoQueue: a queue that was asked for is not registered, and has no keys.
+var ErrNoQueue = errors.New("no such queue")
+
+const examples = 3
+
+// finding fills in what the check says of such a place.
+func (e *examination) finding(c *Check, p place, key, group string, count int64, found string, some ...string) *Finding {
+	n := max(e.registry[p.queue].Latest(), p.partition+1)
+	fill := strings.NewReplacer("{queue}", cmp.Or(p.queue, "<queue>"), "{key}", "'"+key+"'", "{group}", shown(group), "{n}", strconv.Itoa(n), "{registry}", "'"+e.globals.Queues+"'")
+	f := &Finding{
+		Code: c.Code, Name: c.Name, Severity: c.Severity, Queue: p.queue, Key: key, Group: group, Found: found, Count: count,
+		Why: c.Why, Do: fill.Replace(c.Do), Repair: c.Mends, check: c,
+	}
+	for _, one := range some[:min(examples, len(some))] {
+		f.Examples = append(f.Examples, printable(one))
+	}
+	return f
+}
+
+// shown returns foreign text as people can read it, and a shell cannot misread it.
+func shown(text string) string {
+	const most = 120
+	if len(text) > most {
+		return fmt.Sprintf("%.*q… (%d bytes)", most, text[:most], len(text))
+	}
+	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("'\"\\$`", r) }) || text == "" {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+// printable returns text without what would change a terminal.
+func printable(text string) string {
+	if len(text) > 300 || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return shown(text)
+	}
+	return text
+}
+
+// plural is "1 entry", "2 entries".
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.FormatInt(n, 10) + " " + many
+}

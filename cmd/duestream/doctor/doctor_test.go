@@ -1,0 +1,311 @@
+package doctor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/doctor"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// patient is a queue that is in order, under a prefix of its own: registered, with a group that has a consumer, and a message scheduled.
+type patient struct {
+	t      *testing.T
+	redis  *bridge.Redis
+	config doctor.Config
+	keys   lua.Keys
+	shared lua.Globals
+	alive  chan struct{} // closed: no more heartbeats
+}
+
+const queue = "emails"
+
+// sound are the arguments of a server that there is nothing to say of.
+var sound = []string{"--appendonly", "yes", "--maxmemory", "1gb"}
+
+func newPatient(t *testing.T, server *redistest.Server) *patient {
+	t.Helper()
+	r, err := bridge.Dial(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	prefix := server.Prefix(t)
+	p := &patient{t: t, redis: r, keys: lua.NewKeys(prefix, queue), shared: lua.NewGlobals(prefix), alive: make(chan struct{})}
+	p.config = doctor.Config{Redis: r, Prefix: prefix, Settle: 200 * time.Millisecond, FreeWithin: 400 * time.Millisecond, OrphanAge: 500 * time.Millisecond}
+	p.heart()
+	p.do("HSETNX", p.shared.Queues, queue, "1")
+	p.queue(queue)
+	return p
+}
+
+// heart sends heartbeats as a bridge does, but does no work: what is planted stays.
+func (p *patient) heart() {
+	beat := func() {
+		_ = p.redis.Client.Do(context.Background(), p.redis.Client.B().Zadd().Key(p.shared.Bridges).ScoreMember().ScoreMember(float64(p.now(0)), "bridge").Build()).Error()
+	}
+	beat()
+	ended, done := p.t.Context(), make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(200 * time.Millisecond); ; {
+			select {
+			case <-ended.Done():
+				return
+			case <-p.alive:
+				return
+			case <-tick.C:
+				beat()
+			}
+		}
+	}()
+	p.t.Cleanup(func() { <-done })
+}
+
+func (p *patient) stopHeart() {
+	close(p.alive)
+	redistest.Eventually(p.t, 5*time.Second, func() (bool, string) { // a beat may be under way
+		return p.do("DEL", p.shared.Bridges).Error() == nil && p.number("EXISTS", p.shared.Bridges) == 0, "there is a bridge"
+	})
+}
+
+// queue makes a queue, or a partition, that is in order.
+func (p *patient) queue(name string) lua.Keys {
+	k := lua.NewKeys(p.config.Prefix, name)
+	p.do("XGROUP", "CREATE", k.Stream, "g", "0", "MKSTREAM")
+	p.do("XGROUP", "CREATECONSUMER", k.Stream, "g", "c")
+	p.do("HSET", k.Payload, "order", "x")
+	p.do("HSET", k.Meta, "order", `{"h:a":"b","max_attempts":"5"}`)
+	p.do("ZADD", k.Due, p.in(time.Hour), "order")
+	p.do("XADD", k.Wake, "MAXLEN", "1", "*", "due_ms", "1")
+	return k
+}
+
+func (p *patient) do(args ...string) rueidis.RedisResult {
+	p.t.Helper()
+	r := p.redis.Client.Do(context.Background(), p.redis.Client.B().Arbitrary(args...).Build())
+	if err := r.Error(); err != nil && !rueidis.IsRedisNil(err) {
+		p.t.Fatalf("%q: %v", args, err)
+	}
+	return r
+}
+
+func (p *patient) number(args ...string) int64 {
+	n, _ := p.do(args...).AsInt64()
+	return n
+}
+
+// now is the server's clock, and something, in milliseconds.
+func (p *patient) now(d time.Duration) int64 {
+	clock, err := p.redis.Client.Do(context.Background(), p.redis.Client.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		return 0
+	}
+	return clock[0]*1000 + clock[1]/1000 + d.Milliseconds()
+}
+
+func (p *patient) in(d time.Duration) string { return strconv.FormatInt(p.now(d), 10) }
+
+// entry adds an entry as old as that.
+func (p *patient) entry(k lua.Keys, age time.Duration) string {
+	id, err := p.do("XADD", k.Stream, p.in(-age)+"-0", "id", "old", "payload", "x", "attempt", "1").ToString()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return id
+}
+
+func (p *patient) read(k lua.Keys, consumer string) {
+	p.do("XREADGROUP", "GROUP", "g", consumer, "STREAMS", k.Stream, ">")
+}
+
+func (p *patient) examine() doctor.Report {
+	p.t.Helper()
+	report, err := doctor.Examine(context.Background(), p.config)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return report
+}
+
+func codes(r doctor.Report) (list []string) {
+	for _, f := range r.Findings {
+		list = append(list, f.Code)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+func retry(group string) string { return "id" + lua.Separator + group + lua.Separator + "1-1" }
+
+// Each defect is found by its code, and by no other; and what a repair says that it mends is mended, and nothing else is touched by it.
+func TestDoctorNamesEachDefect(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t, sound...)
+	t.Run("planted", func(t *testing.T) {
+		for _, d := range defects {
+			t.Run(d.name, func(t *testing.T) {
+				t.Parallel()
+				p := newPatient(t, server)
+				d.do(p)
+				p.check(d.codes)
+			})
+		}
+	})
+}
+
+// check examines, repairs, and examines again.
+func (p *patient) check(want string) {
+	p.t.Helper()
+	report := p.examine()
+	if got := strings.Join(codes(report), " "); got != want {
+		p.t.Fatalf("found %q, want %q: %+v", got, want, report.Findings)
+	}
+	for _, f := range report.Findings {
+		if f.Found == "" || f.Why == "" || f.Do == "" || f.Count == 0 && f.Code != "D201" || strings.Contains(f.Do, "{") && !strings.Contains(f.Do, ":{") {
+			p.t.Errorf("%+v", f)
+		}
+	}
+	var mended []string
+	err := doctor.Mend(context.Background(), report, func(r doctor.Repair) {
+		if r.Did == "" {
+			p.t.Errorf("%+v", r)
+		}
+		mended = append(mended, r.Code)
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var left []string
+	for _, c := range doctor.Checks() {
+		switch found := slices.Contains(codes(report), c.Code); {
+		case found && (c.Mends != "") != slices.Contains(mended, c.Code):
+			p.t.Errorf("%s: repaired %v, and says %q", c.Code, mended, c.Mends)
+		case found && c.Mends == "":
+			left = append(left, c.Code)
+		}
+	}
+	if len(mended) > 0 {
+		if report = p.examine(); !slices.Equal(codes(report), left) {
+			p.t.Errorf("after the repair: %+v, want %v", report.Findings, left)
+		}
+	}
+}
+
+// A consumer's idle time can only be had by a clock that is stepped; which is found, too.
+func TestDoctorNamesWhatTheClockShows(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.OwnClock(t, sound...)
+	t.Run("stepped", func(t *testing.T) {
+		p := newPatient(t, server)
+		p.entry(p.keys, 0)
+		clock.Step(10 * time.Minute)
+		p.heartbeatNow()
+		p.check("D112 D403")
+	})
+}
+
+func (p *patient) heartbeatNow() { p.do("ZADD", p.shared.Bridges, p.in(0), "now") }
+
+// What a server's settings are worth.
+func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
+	t.Parallel()
+	for _, s := range []struct{ code, setting, value string }{
+		{"D102", "maxmemory-policy", "allkeys-lru"}, {"D103", "maxmemory", "0"}, {"D105", "appendonly", "no"}, {"D106", "appendfsync", "no"},
+		{"D109", "min-replicas-to-write", "1"},
+	} {
+		t.Run(s.setting, func(t *testing.T) {
+			t.Parallel()
+			p := newPatient(t, redistest.Own(t, sound...))
+			p.do("CONFIG", "SET", s.setting, s.value)
+			if got := codes(p.examine()); !slices.Equal(got, []string{s.code}) {
+				t.Errorf("found %v, want %s", got, s.code)
+			}
+		})
+	}
+	t.Run("nearly full", func(t *testing.T) {
+		t.Parallel()
+		p := newPatient(t, redistest.Own(t, sound...))
+		used := p.examine().Servers[0].Used
+		p.do("CONFIG", "SET", "maxmemory", strconv.FormatInt(used*105/100, 10))
+		if got := codes(p.examine()); !slices.Equal(got, []string{"D104"}) {
+			t.Errorf("found %v", got)
+		}
+	})
+	t.Run("a replica", func(t *testing.T) {
+		t.Parallel()
+		master := redistest.Own(t, sound...)
+		p := newPatient(t, master)
+		host, port, _ := strings.Cut(master.Addr(), ":")
+		replica := redistest.Own(t, append(sound, "--replicaof", host+" "+port)...)
+		r, err := bridge.Dial(t.Context(), replica.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			n, err := r.Client.Do(t.Context(), r.Client.B().Exists().Key(p.keys.Due).Build()).AsInt64()
+			return n == 1, fmt.Sprint("not replicated: ", err)
+		})
+		p.config.Redis = r
+		if got := codes(p.examine()); !slices.Equal(got, []string{"D111"}) {
+			t.Errorf("found %v", got)
+		}
+	})
+}
+
+// What was asked for is looked at, and nothing else.
+func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t, sound...)
+	p := newPatient(t, server)
+	p.do("ZADD", lua.NewKeys(p.config.Prefix, "other").Due, p.in(-time.Hour), "a")
+	p.config.Queues = []string{queue}
+	if report := p.examine(); len(report.Findings) > 0 || report.Queues != 1 || report.Partitions != 1 {
+		t.Errorf("%+v", report)
+	}
+	p.do("ZADD", lua.NewKeys(p.config.Prefix, queue+"/255").Due, p.in(time.Hour), "a")
+	if got := codes(p.examine()); !slices.Equal(got, []string{"D206"}) {
+		t.Errorf("found %v", got)
+	}
+	p.config.Queues = []string{"none"}
+	if _, err := doctor.Examine(t.Context(), p.config); !errors.Is(err, doctor.ErrNoQueue) {
+		t.Error(err)
+	}
+	p.config.Queues, p.config.Prefix = []string{"{}"}, "{}"
+	if err := p.config.Validate(); !errors.Is(err, bridge.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// A quick look says what it leaves out, and still counts.
+func TestDoctorSaysWhatAQuickLookLeavesOut(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, redistest.Own(t, sound...))
+	for i := range 3000 {
+		id := fmt.Sprint("m", i)
+		p.do("ZADD", p.keys.Due, p.in(time.Hour), id)
+		p.do("HSET", p.keys.Payload, id, "x")
+	}
+	if report := p.examine(); len(report.Findings)+len(report.LeftOut) > 0 {
+		t.Errorf("%+v", report)
+	}
+	p.config.Quick = true
+	p.do("ZADD", p.keys.Due, "1e15", "never")
+	report := p.examine()
+	if !slices.Equal(codes(report), []string{"D307"}) || !report.Quick || len(report.LeftOut) != 2 {
+		t.Errorf("%+v", report)
+	}
+}

@@ -1,0 +1,148 @@
+package doctor_test
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+type plant struct {
+	codes string
+	name  string
+	do    func(p *patient)
+}
+
+// defects are planted one by one, in a queue that is in order.
+var defects = []plant{
+	{"", "nothing", func(*patient) {}},
+	{"", "a queue with partitions", func(p *patient) { p.queue(queue + "/1"); p.do("HSET", p.shared.Queues, queue, "1,2") }},
+	{"", "a retry", func(p *patient) {
+		p.do("HSET", p.keys.Meta, retry("g"), `{"id":"id","for":"g","attempt":"2"}`)
+		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("g"))
+	}},
+	{"D201", "no bridge", func(p *patient) { p.stopHeart() }},
+	{"D201", "a heartbeat ahead of the clock", func(p *patient) { p.stopHeart(); p.do("ZADD", p.shared.Bridges, p.in(time.Hour), "b") }},
+	{"D202", "no token", func(p *patient) { p.do("DEL", p.keys.Wake) }},
+	{"D203", "tokens", func(p *patient) { p.do("XADD", p.keys.Wake, "*", "a", "b") }},
+	{"D203", "tokens of all queues", func(p *patient) {
+		p.do("XADD", p.shared.Wake, "*", "a", "b")
+		p.do("XADD", p.shared.Wake, "*", "a", "b")
+	}},
+	{"D204", "unregistered", func(p *patient) { p.queue("other") }},
+	{"D204", "unregistered, with partitions", func(p *patient) { p.queue("other"); p.queue("other/1") }},
+	{"D205", "odd counts", func(p *patient) { p.do("HSET", p.shared.Queues, queue, "1,x") }},
+	{"D206", "partition beyond", func(p *patient) {
+		k := lua.NewKeys(p.config.Prefix, queue+"/3")
+		p.do("ZADD", k.Due, p.in(time.Hour), "a")
+		p.do("XADD", k.Wake, "*", "due_ms", "1")
+	}},
+	{"D207", "partition without a group", func(p *patient) {
+		p.do("XGROUP", "DESTROY", p.queue(queue+"/1").Stream, "g")
+		p.do("HSET", p.shared.Queues, queue, "1,2")
+	}},
+	{"D208", "partition with other settings", func(p *patient) {
+		p.queue(queue + "/1")
+		p.do("HSET", p.shared.Queues, queue, "1,2")
+		p.do("HSET", p.keys.Policy, "max_attempts", "3")
+	}},
+	{"D209", "foreign keys", func(p *patient) {
+		p.do("SET", p.config.Prefix+":foo", "x")
+		p.do("SET", p.config.Prefix+":{emails}:foo", "x")
+	}},
+	{"D301", "wrong type", func(p *patient) { p.do("SET", p.keys.Seen, "x") }},
+	{"D301", "wrong type of the schedule", func(p *patient) { p.do("DEL", p.keys.Payload, p.keys.Meta); p.do("SET", p.keys.Due, "x") }},
+	{"D301", "wrong type of the stream", func(p *patient) { p.do("SET", p.keys.Stream, "x") }},
+	{"D301", "wrong type of the defaults", func(p *patient) { p.do("SET", p.shared.Defaults, "x") }},
+	{"D302", "expiry", func(p *patient) { p.do("EXPIRE", p.keys.Payload, "1000") }},
+	{"D302", "expiry of the registry", func(p *patient) { p.do("EXPIRE", p.shared.Queues, "1000") }},
+	{"D303", "retry without meta", func(p *patient) { p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("g")) }},
+	{"D304", "meta with a number", func(p *patient) { p.do("HSET", p.keys.Meta, "order", `{"max_attempts":5}`) }},
+	{"D304", "meta that is no JSON", func(p *patient) { p.do("HSET", p.keys.Meta, "order", `{`) }},
+	{"D304", "empty member", func(p *patient) { p.do("ZADD", p.keys.Due, p.in(time.Hour), "") }},
+	{"D304", "member that is not UTF-8", func(p *patient) { p.do("ZADD", p.keys.Due, p.in(time.Hour), "\xff") }},
+	{"D305", "payload without member", func(p *patient) { p.do("HSET", p.keys.Payload, "orphan", "x") }},
+	{"D305", "many metas without member", func(p *patient) {
+		args := []string{"HSET", p.keys.Meta}
+		for i := range 3000 {
+			args = append(args, fmt.Sprint("orphan-", i), `{"a":"b"}`)
+		}
+		p.do(args...)
+	}},
+	{"D306", "seconds", func(p *patient) { p.do("ZADD", p.keys.Due, fmt.Sprint(time.Now().Unix()), "a") }},
+	{"D307", "never due", func(p *patient) { p.do("ZADD", p.keys.Due, "1e15", "a", "inf", "b") }},
+	{"D308", "centuries ahead", func(p *patient) { p.do("ZADD", p.keys.Due, "20000000000000", "a") }},
+	{"D309", "overdue", func(p *patient) { p.do("ZADD", p.keys.Due, p.in(-time.Minute), "a") }},
+	{"D309", "due since ever", func(p *patient) { p.do("ZADD", p.keys.Due, "-inf", "a") }},
+	{"D310", "held", func(p *patient) {
+		p.do("HSET", p.keys.Policy, "held", "1")
+		p.do("ZADD", p.keys.Due, p.in(-time.Minute), "a")
+	}},
+	{"D311", "retry for nobody", func(p *patient) {
+		p.do("HSET", p.keys.Meta, retry("gone"), `{"id":"id","for":"gone","attempt":"2"}`)
+		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("gone"))
+	}},
+	{"D401", "no group", func(p *patient) { p.do("XGROUP", "DESTROY", p.keys.Stream, "g"); p.entry(p.keys, 0) }},
+	{"D402", "no consumer", func(p *patient) {
+		p.do("XGROUP", "DELCONSUMER", p.keys.Stream, "g", "c")
+		p.entry(p.keys, 2*time.Minute)
+	}},
+	{"D404", "far behind", func(p *patient) { p.entry(p.keys, 2*time.Hour) }},
+	{"", "pending, and delivered late", func(p *patient) { p.entry(p.keys, 2*time.Hour); p.read(p.keys, "c") }},
+	{"D405", "old pending", func(p *patient) {
+		p.entry(p.keys, 2*time.Hour)
+		id := p.entry(p.keys, 0)
+		p.read(p.keys, "c")
+		p.do("XACK", p.keys.Stream, "g", id)
+		p.do("XDEL", p.keys.Stream, id)
+	}},
+	{"D406", "pending without entry", func(p *patient) { id := p.entry(p.keys, 0); p.read(p.keys, "c"); p.do("XDEL", p.keys.Stream, id) }},
+	{"D407", "not reclaimed", func(p *patient) {
+		p.do("HSET", p.keys.Policy, "visibility_ms", "100")
+		redistest.Eventually(p.t, 10*time.Second, func() (bool, string) { // bridges would wait after a start
+			_, uptime, _ := strings.Cut(fmt.Sprint(p.do("INFO", "server").ToString()), "uptime_in_seconds:")
+			return !strings.HasPrefix(uptime, "0") && !strings.HasPrefix(uptime, "1\r"), "the server has just started"
+		})
+		id := p.entry(p.keys, 0)
+		p.read(p.keys, "c")
+		p.do("XCLAIM", p.keys.Stream, "g", "c", "0", id, "IDLE", "600000", "JUSTID")
+	}},
+	{"D408", "held by the reclaimer", func(p *patient) { p.entry(p.keys, 0); p.read(p.keys, lua.ReclaimConsumer) }},
+	{"D409", "idle consumer", func(p *patient) {
+		for i := range 100 {
+			p.do("XGROUP", "CREATECONSUMER", p.keys.Stream, "g", fmt.Sprint("gone-", i))
+		}
+		p.config.Idle = 50 * time.Millisecond
+		since := time.Now()
+		redistest.Eventually(p.t, time.Second, func() (bool, string) { return time.Since(since) > 2*p.config.Idle, "" })
+	}},
+	{"D410", "not freed", func(p *patient) { id := p.entry(p.keys, 0); p.read(p.keys, "c"); p.do("XACK", p.keys.Stream, "g", id) }},
+	{"D410", "not freed behind a pending entry", func(p *patient) {
+		p.entry(p.keys, time.Second)
+		id := p.entry(p.keys, 0)
+		p.read(p.keys, "c")
+		p.do("XACK", p.keys.Stream, "g", id)
+	}},
+	{"D501", "settings out of their limits", func(p *patient) { p.do("HSET", p.keys.Policy, "visibility_ms", "5", "group:g:max_attempts", "many") }},
+	{"D501", "longest retry below the shortest", func(p *patient) { p.do("HSET", p.shared.Defaults, "retry_min_ms", "100", "retry_max_ms", "10") }},
+	{"D502", "misspelt", func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},
+	{"D502", "held for all", func(p *patient) { p.do("HSET", p.shared.Defaults, "held", "1") }},
+	{"D511", "ended windows", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(-time.Hour), "a", p.in(time.Hour), "b") }},
+	{"D512", "far window", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(20*365*24*time.Hour), "a") }},
+	{"D521", "many dead", func(p *patient) {
+		for range 1000 {
+			p.do("XADD", p.keys.Dead, "*", "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
+		}
+	}},
+	{"D522", "old dead", func(p *patient) {
+		p.do("XADD", p.keys.Dead, p.in(-8*24*time.Hour), "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
+	}},
+	{"D523", "odd dead", func(p *patient) { p.do("XADD", p.keys.Dead, "*", "foo", "bar") }},
+	{"D201 D305 D306", "three at once", func(p *patient) {
+		p.stopHeart()
+		p.do("HSET", p.keys.Payload, "orphan", "x")
+		p.do("ZADD", p.keys.Due, fmt.Sprint(time.Now().Unix()), "a")
+	}},
+}

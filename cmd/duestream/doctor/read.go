@@ -1,0 +1,169 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of what one call reads: such a call takes a server about a millisecond.
+const (
+	pageItems   = 200
+	pageBytes   = 256 << 10
+	scriptItems = 100 // looked at one by one in a script
+)
+
+// callTimeout ends a call that hangs.
+const callTimeout = 10 * time.Second
+
+// do runs commands of one round trip, and classifies their errors. The first error counts.
+func (e *examination) do(ctx context.Context, cmds ...rueidis.Completed) ([]rueidis.RedisResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	names := make([]string, len(cmds))
+	for i, cmd := range cmds {
+		names[i] = strings.Join(cmd.Commands()[:min(2, len(cmd.Commands()))], " ")
+	}
+	replies := e.c.DoMulti(ctx, cmds...)
+	for i, reply := range replies {
+		if err := reply.Error(); err != nil && !rueidis.IsRedisNil(err) {
+			return nil, lua.Classify(names[i], err)
+		}
+	}
+	return replies, nil
+}
+
+// number runs a command that answers with an integer.
+func (e *examination) number(ctx context.Context, cmd rueidis.Completed) (int64, error) {
+	replies, err := e.do(ctx, cmd)
+	if err != nil {
+		return 0, err
+	}
+	return replies[0].AsInt64()
+}
+
+// serverTime asks for the clock of a server. On a cluster it may be any: clocks that are apart are found by the look at the servers.
+func (e *examination) serverTime(ctx context.Context) (time.Time, error) {
+	replies, err := e.do(ctx, e.c.B().Time().Build())
+	if err != nil {
+		return time.Time{}, err
+	}
+	return parseTime(replies[0])
+}
+
+func parseTime(reply rueidis.RedisResult) (time.Time, error) {
+	clock, err := reply.AsIntSlice()
+	if err == nil && len(clock) != 2 {
+		err = fmt.Errorf("TIME returned %d values", len(clock))
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Unix(clock[0], clock[1]*int64(time.Microsecond)), nil
+}
+
+// pageOf returns how many elements of a key a call may read, by what they take on average. n is how many it has.
+func (e *examination) pageOf(ctx context.Context, key string, n int64) int64 {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	bytes, err := e.c.Do(ctx, e.c.B().MemoryUsage().Key(key).Build()).AsInt64()
+	if err != nil || bytes == 0 { // a server without MEMORY, or a user who may not use it
+		return 20
+	}
+	return min(pageItems, max(1, pageBytes*n/bytes))
+}
+
+// readOnly are scripts that write nothing, for users who may not.
+var (
+	scanOrphans = rueidis.NewLuaScriptReadOnly(`
+local page = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
+local reply = {page[1], tostring(#page[2] / 2)}
+for i = 1, #page[2], 2 do
+  if not redis.call('ZSCORE', KEYS[1], page[2][i]) then reply[#reply + 1] = page[2][i] end
+end
+return reply`)
+	stillOrphans = rueidis.NewLuaScriptReadOnly(`
+local reply = {}
+for i = 1, #ARGV do
+  if redis.call('HEXISTS', KEYS[2], ARGV[i]) == 1 and not redis.call('ZSCORE', KEYS[1], ARGV[i]) then reply[#reply + 1] = ARGV[i] end
+end
+return reply`)
+	stillPending = rueidis.NewLuaScriptReadOnly(`
+local reply = {}
+for i = 2, #ARGV do
+  if #redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i]) == 0 and #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1) > 0 then
+    reply[#reply + 1] = ARGV[i]
+  end
+end
+return reply`)
+)
+
+func (e *examination) script(ctx context.Context, s *rueidis.Lua, what string, keys, args []string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	reply, err := s.Exec(ctx, e.c, keys, args).AsStrSlice()
+	return reply, lua.Classify(what, err)
+}
+
+// denied says whether a user may not do something: then it is left out, and said.
+func (e *examination) denied(err error, what string) bool {
+	if !errors.Is(err, lua.ErrDenied) && !errors.Is(err, lua.ErrUnsupported) {
+		return false
+	}
+	e.leftOut("%s: this user or server does not do it (%v)", what, short(err))
+	return true
+}
+
+// short returns the server's own words.
+func short(err error) string {
+	var re *rueidis.RedisError
+	if errors.As(err, &re) {
+		return re.Error()
+	}
+	return err.Error()
+}
+
+// scan goes through a hash or a sorted set by pages: names and values in turn. It ends early when take says so.
+func (e *examination) scan(ctx context.Context, page func(cursor uint64) rueidis.Completed, take func(elements []string) (more bool, err error)) error {
+	for cursor := uint64(0); ; {
+		replies, err := e.do(ctx, page(cursor))
+		if err != nil {
+			return err
+		}
+		one, err := replies[0].AsScanEntry()
+		if err != nil {
+			return err
+		}
+		more, err := take(one.Elements)
+		if cursor = one.Cursor; err != nil || !more || cursor == 0 {
+			return err
+		}
+	}
+}
+
+// entryID is a stream entry's ID in a form that compares.
+type entryID struct{ ms, seq uint64 }
+
+func parseID(text string) entryID {
+	ms, seq, _ := strings.Cut(text, "-")
+	var id entryID
+	id.ms, _ = strconv.ParseUint(ms, 10, 64)
+	id.seq, _ = strconv.ParseUint(seq, 10, 64)
+	return id
+}
+
+func (a entryID) less(b entryID) bool { return a.ms < b.ms || a.ms == b.ms && a.seq < b.seq }
+
+func (a entryID) next() entryID { return entryID{a.ms, a.seq + 1} }
+
+func (a entryID) String() string { return fmt.Sprintf("%d-%d", a.ms, a.seq) }
+
+// age is how long ago the entry was added, by its ID.
+func (a entryID) age(now time.Time) time.Duration { return now.Sub(time.UnixMilli(int64(a.ms))) }

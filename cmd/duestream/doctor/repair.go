@@ -1,0 +1,54 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Repair is what was done, or not, about one finding.
+type Repair struct {
+	Code  string `json:"code"`
+	Queue string `json:"queue,omitempty"`
+	Key   string `json:"key,omitempty"`
+	Plan  string `json:"plan"`
+	Did   string `json:"did,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// Plan returns what Mend would do about the findings of a report.
+func Plan(r Report) []Repair {
+	plan := []Repair{}
+	for _, f := range r.Findings {
+		if f.mend != nil {
+			plan = append(plan, Repair{Code: f.Code, Queue: f.Queue, Key: f.Key, Plan: f.Repair})
+		}
+	}
+	return plan
+}
+
+// Mend repairs what can be repaired without losing a message or delivering one that was handled, one finding after the other, and tells
+// done of each. An error ends it when ctx does; else the others are repaired, and it is joined with theirs. Repeating it is harmless. It
+// takes up to OrphanAge when there are bodies without a member.
+func Mend(ctx context.Context, r Report, done func(Repair)) error {
+	var errs []error
+	for _, f := range r.Findings {
+		if f.mend == nil {
+			continue
+		}
+		one := Repair{Code: f.Code, Queue: f.Queue, Key: f.Key, Plan: f.Repair}
+		did, err := f.mend(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			err = fmt.Errorf("doctor: repair %s %s: %w", f.Code, f.Name, err)
+			one.Error = err.Error()
+			errs = append(errs, err)
+		} else {
+			one.Did = did
+		}
+		done(one)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,249 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Server is what a server tells of itself. Fields are empty or zero where it does not tell.
+type Server struct {
+	Address   string `json:"address"`
+	Product   string `json:"product,omitempty"`
+	Version   string `json:"version,omitempty"`
+	Role      string `json:"role,omitempty"`
+	AOF       bool   `json:"aof"`
+	Fsync     string `json:"appendfsync,omitempty"`
+	MaxMemory int64  `json:"maxmemory_bytes"`
+	Used      int64  `json:"used_memory_bytes"`
+	Replicas  int    `json:"replicas"`
+	ClockMS   int64  `json:"clock_ahead_ms"` // of this machine's
+}
+
+const (
+	clockSlack = 2 * time.Second
+	replicaLag = 10 // seconds
+)
+
+// servers looks at the settings of all masters.
+func (e *examination) servers(ctx context.Context) error {
+	nodes := e.c.Nodes()
+	e.masters = map[string]rueidis.Client{}
+	names := slices.Sorted(maps.Keys(nodes))
+	for i, address := range names {
+		e.Progress("servers", i, len(names))
+		info, told, err := e.info(ctx, nodes[address], address)
+		if err != nil {
+			if len(names) > 1 && lua.Temporary(err) && ctx.Err() == nil {
+				e.leftOut("server %s: %v", address, err)
+				continue
+			}
+			return err
+		}
+		if len(names) > 1 && info["role"] == "slave" { // its master tells
+			continue
+		}
+		e.masters[address] = nodes[address]
+		s, err := e.server(ctx, nodes[address], address, info, told)
+		if err != nil {
+			return err
+		}
+		e.report.Servers = append(e.report.Servers, s)
+	}
+	return nil
+}
+
+// info reads INFO; told is false where the server does not tell.
+func (e *examination) info(ctx context.Context, c rueidis.Client, address string) (info map[string]string, told bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	text, err := c.Do(ctx, c.B().Info().Build()).ToString()
+	if _, refused := rueidis.IsRedisErr(err); refused {
+		e.leftOut("settings of the server %s: it does not answer INFO (%v)", address, err)
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, lua.Classify("INFO", err)
+	}
+	info = map[string]string{}
+	for line := range strings.SplitSeq(text, "\r\n") {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			info[name] = value
+		}
+	}
+	if _, told = info["redis_version"]; !told {
+		e.leftOut("settings of the server %s: it does not tell them", address)
+	}
+	return info, told, nil
+}
+
+// settings reads what INFO leaves out; a user who may not is none the worse.
+func (e *examination) settings(ctx context.Context, c rueidis.Client, names ...string) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	values, err := c.Do(ctx, c.B().ConfigGet().Parameter(names...).Build()).AsStrMap()
+	if err != nil {
+		e.leftOut("appendfsync and min-replicas-to-write: this user or server does not do CONFIG GET")
+		return nil
+	}
+	return values
+}
+
+func (e *examination) server(ctx context.Context, c rueidis.Client, address string, info map[string]string, told bool) (Server, error) {
+	s := Server{Address: address}
+	sent := time.Now()
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	now, err := parseTime(c.Do(call, c.B().Time().Build()))
+	cancel()
+	if err != nil {
+		return s, lua.Classify("TIME", err)
+	}
+	half := time.Since(sent) / 2
+	ahead := now.Sub(sent.Add(half))
+	s.ClockMS = ahead.Milliseconds()
+	say := func(c *Check, count int64, found string, args ...any) {
+		e.report.Findings = append(e.report.Findings, *e.finding(c, place{}, "", "", count, address+": "+fmt.Sprintf(found, args...)))
+	}
+	if ahead.Abs() > clockSlack+half {
+		say(clockApart, ahead.Milliseconds(), "its clock is %s ahead of this machine's", ahead.Round(time.Millisecond))
+	}
+	if told {
+		up, _ := strconv.ParseInt(info["uptime_in_seconds"], 10, 64)
+		if since := now.Add(-time.Duration(up) * time.Second); since.After(e.calm) {
+			e.calm = since
+		}
+		judge(&s, info, e.settings(ctx, c, "appendfsync", "min-replicas-to-write"), say)
+	}
+	return s, nil
+}
+
+// judge says what is wrong with the settings of a server.
+func judge(s *Server, info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
+	number := func(name string) int64 {
+		n, _ := strconv.ParseInt(info[name], 10, 64)
+		return n
+	}
+	s.Product, s.Version, s.Role = "redis", info["redis_version"], info["role"]
+	if v := info["valkey_version"]; v != "" {
+		s.Product, s.Version = "valkey", v
+	}
+	s.AOF, s.MaxMemory, s.Used, s.Replicas = info["aof_enabled"] == "1", number("maxmemory"), number("used_memory"), int(number("connected_slaves"))
+	s.Fsync = settings["appendfsync"]
+
+	if major, minor := versionOf(s.Version); major < 7 || s.Product == "valkey" && major == 7 && minor < 2 {
+		say(oldServer, 1, "%s %s", s.Product, s.Version)
+	}
+	if p := info["maxmemory_policy"]; p != "noeviction" && p != "" {
+		say(evicts, number("evicted_keys"), "maxmemory-policy is %s; %s evicted since its start", p, plural(number("evicted_keys"), "key was", "keys were"))
+	}
+	switch machine := number("total_system_memory"); {
+	case s.MaxMemory == 0:
+		say(noLimit, 1, "maxmemory is not set")
+	case machine > 0 && s.MaxMemory > machine:
+		say(noLimit, 1, "maxmemory is %d bytes, the machine has %d", s.MaxMemory, machine)
+	case s.Used >= s.MaxMemory/10*9:
+		say(nearlyFull, s.Used, "%d of %d bytes are used", s.Used, s.MaxMemory)
+	}
+	switch {
+	case !s.AOF:
+		say(noAOF, 1, "appendonly is no")
+	case s.Fsync == "no":
+		say(noFsync, 1, "appendfsync is no")
+	}
+	for _, field := range []string{"aof_last_write_status", "rdb_last_bgsave_status", "aof_last_bgrewrite_status"} {
+		if v := info[field]; v != "" && v != "ok" {
+			say(persistence, 1, "%s is %s", field, v)
+		}
+	}
+	if s.Role == "slave" {
+		say(isReplica, 1, "it is a replica of %s:%s", info["master_host"], info["master_port"])
+	}
+	replicas(info, settings, say)
+}
+
+func replicas(info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
+	for i := 0; ; i++ {
+		line, ok := info["slave"+strconv.Itoa(i)] // ip=…,port=…,state=online,offset=…,lag=0
+		if !ok {
+			break
+		}
+		fields := map[string]string{}
+		for one := range strings.SplitSeq(line, ",") {
+			name, value, _ := strings.Cut(one, "=")
+			fields[name] = value
+		}
+		if lag, _ := strconv.Atoi(fields["lag"]); fields["state"] != "online" || lag > replicaLag {
+			say(replicaBehind, 1, "replica %s:%s is %s, heard of %d s ago", fields["ip"], fields["port"], fields["state"], lag)
+		}
+	}
+	need, _ := strconv.Atoi(settings["min-replicas-to-write"])
+	text, counted := info["min_slaves_good_slaves"] // there while the server counts them
+	good, _ := strconv.Atoi(text)
+	switch {
+	case counted && good < max(1, need):
+		say(tooFewReplicas, int64(good), "%s good, %d needed", plural(int64(good), "replica is", "replicas are"), max(1, need))
+	case need > 0:
+		say(needsReplicas, int64(need), "min-replicas-to-write is %d", need)
+	}
+}
+
+func versionOf(text string) (major, minor int) {
+	parts := append(strings.Split(text, "."), "0", "0")
+	major, _ = strconv.Atoi(parts[0])
+	minor, _ = strconv.Atoi(parts[1])
+	return major, minor
+}
+
+// fresh is how old the last heartbeat of a live bridge may be, or how far ahead: bridges send one every second.
+const fresh = 5 * time.Second
+
+func (e *examination) bridges(ctx context.Context) error {
+	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
+		replies, err := e.do(ctx, e.c.B().Time().Build(), e.c.B().Zrange().Key(e.globals.Bridges).Min("0").Max("-1").Rev().Withscores().Build())
+		if err != nil {
+			return nil, err
+		}
+		now, err := parseTime(replies[0])
+		if err != nil {
+			return nil, err
+		}
+		beats, err := replies[1].AsZScores()
+		if err != nil {
+			return nil, err
+		}
+		found, some := "no bridge has ever sent one, or all were stopped", []string(nil)
+		var oldest time.Time
+		for _, b := range beats {
+			age := now.Sub(time.UnixMilli(int64(min(b.Score, 1e15))))
+			if age.Abs() <= fresh {
+				if id, err := ulid.ParseStrict(b.Member); err == nil && (oldest.IsZero() || id.Timestamp().Before(oldest)) { // our bridges are called by their start
+					oldest = id.Timestamp()
+				}
+				found = ""
+				continue
+			}
+			if some = append(some, fmt.Sprintf("%s: %s ago", b.Member, age.Round(time.Second))); age < 0 {
+				some[len(some)-1] = fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", b.Member, (-age).Round(time.Second))
+			}
+			if found != "" {
+				found = "the last heartbeats are too old, or too far ahead"
+			}
+		}
+		if found == "" {
+			if oldest.After(e.calm) {
+				e.calm = oldest
+			}
+			return nil, nil
+		}
+		return e.finding(noBridge, place{}, e.globals.Bridges, "", int64(len(beats)), found, some...), nil
+	})
+}

@@ -1,0 +1,246 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/doctor"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// soundServer are the arguments of a server that the doctor has nothing to say of.
+var soundServer = []string{"--appendonly", "yes", "--maxmemory", "1gb"}
+
+// A system at work has no findings: while messages are scheduled, delivered, cancelled, fail, die and are abandoned, in one partition and
+// in several, with two groups, and while bridges and workers come and go.
+func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
+	t.Parallel()
+	const runs, least, atOnce = 20, 15 * time.Second, 2
+	for _, partitions := range []int{1, 4} {
+		t.Run(fmt.Sprint("partitions ", partitions), func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, redistest.Own(t, soundServer...))
+			l := newBustle(s, partitions, partitions == 1)
+			began := time.Now()
+			var count atomic.Int64
+			var all sync.WaitGroup
+			for range atOnce {
+				all.Go(func() {
+					for run := count.Add(1); run <= runs || time.Since(began) < least; run = count.Add(1) {
+						l.abandoning("ours")
+						report, err := doctor.Examine(context.Background(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
+						if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || report.Queues != 1 || report.Partitions != partitions {
+							t.Errorf("run %d: %v, %+v", run, err, report)
+						}
+					}
+				})
+			}
+			all.Wait()
+			l.stop()
+			l.ended(partitions)
+			t.Logf("%d messages, %d runs", l.sent.Load(), count.Load()-atOnce)
+		})
+	}
+}
+
+// While the system works, everything that can be repaired is planted in it, and repaired: nothing is lost or early, and nothing of it is
+// found afterwards.
+func TestDoctorRepairsUnderLoad(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, redistest.Own(t, soundServer...))
+	l := newBustle(s, 2, false)
+	k, g := s.keys(), lua.NewGlobals(s.prefix)
+	do := func(args ...string) {
+		t.Helper()
+		if err := s.raw(args...).Error(); err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+	}
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return l.sent.Load() > 300, "nothing is sent" })
+
+	now := time.Now()
+	ms := func(t time.Time) string { return fmt.Sprint(t.UnixMilli()) }
+	beyond := lua.NewKeys(s.prefix, s.queue+"/3")
+	stray := lua.NewKeys(s.prefix, "stray")
+	do("HSET", k.Payload, "orphan", "x")                          // D305
+	do("HSET", s.part(1).keys().Meta, "orphan", `{"a":"b"}`)      // D305
+	do("EXPIRE", k.Stream, "600")                                 // D302
+	do("EXPIRE", g.Queues, "600")                                 // D302
+	do("HSET", k.Policy, "max_attempts", "9")                     // D208
+	do("HSET", g.Queues, s.queue, "2,none")                       // D205
+	do("ZADD", beyond.Due, ms(now.Add(time.Second)), "beyond")    // D206, then D207 while the new partitions have no groups
+	do("XADD", k.Wake, "*", "a", "b")                             // D203
+	do("ZADD", k.Seen, ms(now.Add(-time.Hour)), "ended")          // D511
+	do("HSET", stray.Payload, "stray", "x")                       // D204
+	do("ZADD", stray.Due, ms(now.Add(time.Hour)), "stray")        // D204, D202
+	do("XGROUP", "CREATE", stray.Stream, "ours", "0", "MKSTREAM") //
+	for i := range 100 {
+		do("XGROUP", "CREATECONSUMER", s.part(1).keys().Stream, "ours", fmt.Sprint("gone-", i)) // D409
+	}
+	s.ledger.Sent("beyond", now.Add(time.Second).UnixMilli())
+
+	cfg := doctor.Config{Redis: s.redis, Prefix: s.prefix, Settle: time.Second, OrphanAge: 4 * time.Second, Idle: time.Second}
+	mended := map[string]bool{}
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		report, err := doctor.Examine(context.Background(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var left []string
+		for _, f := range report.Findings {
+			if f.Repair == "" && f.Code != "D209" {
+				t.Errorf("%+v", f)
+			}
+			left = append(left, f.Code)
+		}
+		if err := doctor.Mend(context.Background(), report, func(r doctor.Repair) { mended[r.Code] = true; t.Log(r.Code, r.Did) }); err != nil {
+			t.Fatal(err)
+		}
+		return len(left) == 0, fmt.Sprint(left)
+	})
+	for _, code := range []string{"D208", "D302", "D305", "D409"} { // which no bridge mends so soon
+		if !mended[code] {
+			t.Errorf("%s was not repaired: %v", code, mended)
+		}
+	}
+	counts, err := bridge.Partitions(t.Context(), s.redis, s.prefix, s.queue)
+	if err != nil || counts.Latest() != 4 {
+		t.Errorf("%v: %v", counts, err)
+	}
+	before := l.sent.Load()
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return l.sent.Load() > before+300, "nothing is sent" })
+	l.stop()
+	l.ended(4)
+}
+
+// On a cluster, where the keys of a queue, the registry and the heartbeats are on different servers.
+func TestDoctorOnACluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 1, soundServer...)
+	p := newParted(t, c, 8)
+	p.bridge(quick())
+	do := func(args ...string) {
+		t.Helper()
+		if err := p.raw(args...).Error(); err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+	}
+	for i := range 8 { // a group has a consumer, as it has with a worker
+		do("XGROUP", "CREATECONSUMER", p.keysOf(i).Stream, "g", "c")
+	}
+	p.schedule(100, "m", func(int) time.Duration { return time.Hour })
+	cfg := doctor.Config{Redis: p.redis, Prefix: p.prefix}
+	report, err := doctor.Examine(t.Context(), cfg)
+	if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || len(report.Servers) != 3 || report.Partitions != 8 {
+		t.Fatalf("%v, %+v", err, report)
+	}
+	do("XGROUP", "DESTROY", p.keysOf(5).Stream, "g")
+	do("HSET", p.keysOf(2).Payload, "orphan", "x")
+	do("EXPIRE", p.keysOf(3).Due, "600")
+	do("ZADD", p.keysOf(7).Due, "1e15", "never")
+	do("SET", p.prefix+":{foreign}:key", "x")
+	cfg.OrphanAge = time.Second
+	found := func(want string) doctor.Report {
+		t.Helper()
+		report, err := doctor.Examine(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var codes []string
+		for _, f := range report.Findings {
+			codes = append(codes, f.Code)
+		}
+		if slices.Sort(codes); strings.Join(codes, " ") != want {
+			t.Fatalf("found %v, want %s: %+v", codes, want, report)
+		}
+		return report
+	}
+	if err := doctor.Mend(t.Context(), found("D207 D209 D302 D305 D307"), func(doctor.Repair) {}); err != nil {
+		t.Fatal(err)
+	}
+	found("D209 D307")
+	cfg.Queues = []string{p.queue}
+	found("D307")
+}
+
+// Behind Sentinel the master is looked at, and that its replicas follow.
+func TestDoctorBehindSentinel(t *testing.T) {
+	t.Parallel()
+	w := redistest.Sentinels(t, redistest.SentinelOptions{Args: soundServer})
+	s := newStack(t, w.Server())
+	s.groups("ours")
+	s.bridge(quick())
+	s.worker("ours", 5, nil)
+	s.schedule(100, "m", within(500*time.Millisecond))
+	report, err := doctor.Examine(t.Context(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
+	if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || len(report.Servers) != 1 || report.Servers[0].Replicas != 2 {
+		t.Errorf("%v, %+v", err, report)
+	}
+	if err := s.raw("CONFIG", "SET", "min-replicas-to-write", "2").Error(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the server counts its good replicas once a second
+		report, err = doctor.Examine(t.Context(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
+		return err == nil && len(report.Findings) == 1 && report.Findings[0].Code == "D110", fmt.Sprintf("%v, %+v", err, report)
+	})
+	s.settled(20*time.Second, "ours")
+}
+
+// A user who may not write anything examines; the operator repairs. On every server.
+func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		t.Parallel()
+		g := newGuests(t, server, false)
+		k, all := lua.NewKeys(g.prefix, "emails"), lua.NewGlobals(g.prefix)
+		for _, command := range []string{
+			"HSET " + all.Queues + " emails 1,2", "HSET " + all.Defaults + " max_attempts 3", "ZADD " + k.Due + " 1e15 never 5 overdue", "HSET " + k.Payload + " orphan x", "HSET " + k.Meta + " never {",
+			"XGROUP CREATE " + k.Stream + " g 0 MKSTREAM", "XADD " + k.Stream + " 1-1 id a", "XADD " + k.Stream + " 1-2 id b", "XREADGROUP GROUP g c COUNT 1 STREAMS " + k.Stream + " >",
+			"XADD " + k.Dead + " * a b", "ZADD " + k.Seen + " 5 a", "EXPIRE " + k.Seen + " 1000",
+		} {
+			if err := g.do(strings.Fields(command)...).Error(); err != nil {
+				t.Fatal(command, err)
+			}
+		}
+		cfg := doctor.Config{Redis: g.dial("doctor"), Prefix: g.prefix, Settle: 100 * time.Millisecond, FreeWithin: 100 * time.Millisecond, OrphanAge: time.Second}
+		const want = "D201 D202 D207 D302 D304 D305 D307 D309 D404 D511 D523"
+		examine := func() (report doctor.Report, codes string) {
+			report, err := doctor.Examine(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var list []string
+			for _, f := range report.Findings {
+				if !strings.HasPrefix(f.Code, "D1") { // what a shared server's settings are worth
+					list = append(list, f.Code)
+				}
+			}
+			slices.Sort(list)
+			return report, strings.Join(slices.Compact(list), " ")
+		}
+		report, codes := examine()
+		if codes != want || len(report.LeftOut) != 1 || !strings.Contains(report.LeftOut[0], "CONFIG GET") {
+			t.Errorf("found %s\nwant  %s\n%q", codes, want, report.LeftOut)
+		}
+		if err := doctor.Mend(t.Context(), report, func(doctor.Repair) {}); !errors.Is(err, bridge.ErrDenied) {
+			t.Errorf("a user who may not write repairs: %v", err)
+		}
+		cfg.Redis = g.dial("operator")
+		report, _ = examine()
+		if err := doctor.Mend(t.Context(), report, func(doctor.Repair) {}); err != nil {
+			t.Error(err)
+		}
+		if _, codes := examine(); codes != "D201 D304 D307 D309 D404 D523" {
+			t.Errorf("after the repair: %s", codes)
+		}
+	})
+}
