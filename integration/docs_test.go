@@ -244,7 +244,7 @@ func TestDocumentedUsers(t *testing.T) {
 	}
 	const worker, queue = "plain-worker", "duestream:{raw}:"
 	typeIn(worker, "HSETNX duestream:queues raw 1", "XADD duestream:wake MAXLEN 1 * queues 1", "XGROUP CREATE "+queue+"stream g 0 MKSTREAM")
-	typeIn("plain-producer", "TIME", "HSETNX duestream:queues raw 1", "MULTI", "HSET "+queue+"payload m x", "HDEL "+queue+"meta m", "ZADD "+queue+"due 5 m",
+	typeIn("plain-producer", "TIME", "HSETNX duestream:queues raw 1", "HGET duestream:queues raw", "MULTI", "HSET "+queue+"payload m x", "HDEL "+queue+"meta m", "ZADD "+queue+"due 5 m",
 		"XADD "+queue+"wake MAXLEN 1 * due_ms 5", "EXEC", "MULTI", "ZREM "+queue+"due n", "HDEL "+queue+"payload n", "ZREM "+queue+"seen n", "EXEC", "ZSCORE "+queue+"due n")
 	typeIn(worker, "HMGET "+queue+"policy visibility_ms", "HGET duestream:defaults visibility_ms", // read and given up, so that it is reclaimed
 		"XREADGROUP GROUP g c COUNT 1 BLOCK 20000 STREAMS "+queue+"stream >", "XCLAIM "+queue+"stream g c 0 1-1 JUSTID", "XREADGROUP GROUP g c COUNT 1 BLOCK 20000 STREAMS "+queue+"stream >")
