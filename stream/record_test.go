@@ -101,6 +101,24 @@ func TestDeadRecordsAreLossless(t *testing.T) {
 	}
 }
 
+func TestPayloadsOfRecordsAreShort(t *testing.T) {
+	for payload, inLine := range map[string]string{
+		"":                          `""`,
+		"<b>\"ü\"\u2028":            `"<b>\"ü\"\u2028"`,
+		"\xff":                      `{"base64":"/w=="}`,
+		strings.Repeat("\x01", 300): `{"base64":"` + strings.Repeat("AQEB", 100) + `"}`,
+	} {
+		var b strings.Builder
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		r := Record{Kind: RecordScheduled, ID: "a", Payload: Payload(payload)}
+		if err := enc.Encode(r); err != nil || !strings.Contains(b.String(), `"payload":`+inLine) {
+			t.Errorf("%q: %s %v", payload, &b, err)
+		}
+		want(t, "back", string(through(t, r).Payload), payload)
+	}
+}
+
 func TestReadyRecords(t *testing.T) {
 	fields := func(words ...string) (all []lua.FieldValue) {
 		for i := 0; i < len(words); i += 2 {

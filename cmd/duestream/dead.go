@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -80,7 +81,8 @@ prints one object per line, as ` + "`dead show --json`" + ` does.
 of an error its first line, with each number as #.`,
 		Example: `  duestream dead list emails --group mailer --newer-than 1h
   duestream dead list emails --summary`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := errors.Join(bridge.CheckQueue(args[0]), f.check()); err != nil {
 				return err
@@ -107,7 +109,7 @@ func (a *app) listLetters(ctx context.Context, letters *bridge.DeadLetters, queu
 	now := time.Now()
 	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR"}}
 	limit, n := filter.Limit, 0
-	if filter.Newest = true; limit > 0 {
+	if filter.Newest = true; limit > 0 && limit < math.MaxInt {
 		filter.Limit++ // to see whether there are more
 	}
 	for l, err := range letters.List(ctx, queue, filter) {
@@ -198,7 +200,7 @@ func ago(t, now time.Time) string {
 
 func (a *app) deadShow() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2),
+		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := errors.Join(bridge.CheckQueue(args[0]), checkLetters(args[1:])); err != nil {
 				return err

@@ -74,11 +74,11 @@ a file without it is not whole.
   {"kind":"ready","id":"order-41","due_ms":…,"payload":…,"for":"mailer","entry":"17…-0"}
   {"kind":"dead","id":"order-40","letter":"17…-0","group":"mailer","reason":"max_attempts",…}
 
-A payload is a string when it is UTF-8, else {"base64":"…"}, and null when it was lost. A
-record may have headers, attempt (absent: 1), for (the only group it is for; retries have
-it), entry, max_attempts, expires_ms, error, and extra (fields nobody knows). What would
-not come back the same from these stands in member_base64 and meta_base64, or
-fields_base64, as Redis has it.
+A payload is a string, or {"base64":"…"} when it is not UTF-8 or much shorter so, and null
+when it was lost. A record may have headers, attempt (absent: 1), for (the only group it
+is for; retries have it), entry, max_attempts, expires_ms, error, and extra (fields nobody
+knows). What would not come back the same from these stands in member_base64 and
+meta_base64, or fields_base64, as Redis has it.
 
 A ready record is an entry that one group has not acknowledged: import schedules it for
 that group alone, so that one that was being worked on is delivered again. Entries that
@@ -90,7 +90,8 @@ windows are not exported.`,
 		Example: `  duestream export emails >emails.ndjson
   duestream export emails --dead | jq -r 'select(.reason=="max_attempts") | .id'
   duestream export emails | duestream --redis redis://new:6379 import emails`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := bridge.CheckQueue(args[0]); err != nil {
 				return err
@@ -166,6 +167,9 @@ func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds
 	end := exportEnd{Kind: kindEnd}
 	failed := func(err error) error {
 		bar.clear()
+		if errors.Is(err, context.Canceled) {
+			fmt.Fprintln(a.err, "stopped: the export is not whole, and has no last line")
+		}
 		return fmt.Errorf("the export is not whole, and has no last line: %w", errors.Join(err, out.Flush()))
 	}
 	if err := lines.Encode(header); err != nil {

@@ -43,6 +43,12 @@ its last line was not exported to its end; what it has is taken (exit code 6).`,
 		Example: `  duestream import emails emails.ndjson
   duestream export emails | duestream --redis redis://new:6379 import emails`,
 		Args: cobra.RangeArgs(1, 2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return nil, cobra.ShellCompDirectiveDefault // a file
+			}
+			return a.completeQueue(cmd, args, typed)
+		},
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := bridge.CheckQueue(args[0]); err != nil {
 				return err
@@ -319,6 +325,9 @@ func (f *importRun) finish(err error) error {
 		}
 	})
 	switch {
+	case errors.Is(err, context.Canceled) && t.GoOnFrom > 0:
+		fmt.Fprintf(f.app.err, "stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice)\n", t.GoOnFrom)
+		return err
 	case err != nil && t.GoOnFrom > 0:
 		return fmt.Errorf("stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice): %w", t.GoOnFrom, err)
 	case err != nil:

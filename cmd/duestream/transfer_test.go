@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -268,6 +270,32 @@ not json
 	one := `{"kind":"scheduled","id":"r","for":"alone","entry":"17-0","attempt":2,"due_ms":4102444800000}` + "\n"
 	if r := c.runIn(header+one+end(1), "import", "q", "--no-groups"); r.code != exitOK || !strings.HasSuffix(r.out, "created the groups alone\n") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// An interrupt, also while the next line is waited for: what was read is taken, and it is said where to go on.
+func TestImportThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	in, write := io.Pipe()
+	defer write.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, errOut, ended := new(buffer), new(buffer), make(chan int, 1)
+	go func() { ended <- run(ctx, c.args([]string{"import", "q"}), in, out, errOut) }()
+	fmt.Fprint(write, `{"kind":"header","version":1,"queue":"q","prefix":"p"}
+{"kind":"scheduled","id":"a","due_ms":4102444800000,"payload":"x"}
+{"kind":"scheduled","id":"b","due_ms":4102444800000,"payload":"x"}
+`)
+	redistest.Eventually(t, patience, func() (bool, string) { return c.scheduled("q") == 2, out.String() + errOut.String() })
+	cancel()
+	select {
+	case code := <-ended:
+		if code != exitInterrupted || !strings.HasPrefix(out.String(), "imported 2,") || !strings.Contains(errOut.String(), "go on with --from-line 4,") {
+			t.Errorf("exit code %d: %s%s", code, out, errOut)
+		}
+	case <-time.After(patience):
+		t.Error("it did not end")
 	}
 }
 
