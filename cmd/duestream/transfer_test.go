@@ -78,13 +78,12 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		}
 	}
 	wants := map[string]string{} // id → payload
-	soon := time.Now().Add(8 * time.Second).UnixMilli()
+	later := time.Now().Add(time.Hour).UnixMilli()
 	for i := range 40 {
 		id := fmt.Sprintf("später-%d", i)
 		payload := []string{"text <b>&ü\u2028", "\x00\xff binary", "", `{"json":1}`}[i%4]
-		a.runIn(payload, "schedule", "q", "--id", id, "--at", time.UnixMilli(soon).Format(time.RFC3339Nano), "--header", "n=ü "+fmt.Sprint(i), "--max-attempts", "4")
+		a.runIn(payload, "schedule", "q", "--id", id, "--at", time.UnixMilli(later).Format(time.RFC3339Nano), "--header", "n=ü "+fmt.Sprint(i), "--max-attempts", "4")
 		wants[id] = payload
-		sent(id, soon, "mailer", "audit")
 	}
 	for i := range 9 { // ready, and then: held, acknowledged by one, retried by one, dead for one, untouched
 		id := fmt.Sprint("now-", i)
@@ -120,11 +119,10 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 	}
 	// A retry, a redriven letter and dead letters, as the scripts write them.
 	retry := "again\x1fmailer\x1f1700000000000-0"
-	a.do("ZADD", a.key("q/1", "due"), fmt.Sprint(soon), retry)
+	a.do("ZADD", a.key("q/1", "due"), fmt.Sprint(later), retry)
 	a.do("HSET", a.key("q/1", "payload"), retry, "r\x00")
 	a.do("HSET", a.key("q/1", "meta"), retry, `{"id":"again","for":"mailer","attempt":"3","error":"oops","h:k":"v"}`)
 	wants["again"] = "r\x00"
-	sent("again", soon, "mailer")
 	for i, name := range []string{"q", "q/1", "q/2", "q"} {
 		a.do("XADD", a.key(name, "dead"), fmt.Sprintf("%d-0", 1_700_000_000_000+i), "id", fmt.Sprint("dead-", i), "payload", "d\xff", "group", "mailer", "reason", "max_attempts",
 			"dead_ms", "1700000000000", "attempt", "5", "h:k", "v")
@@ -161,6 +159,17 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		t.Errorf("letters, newest first: %q", letters)
 	}
 
+	// The hour is over.
+	soon := serverMs(t, b) + 1000
+	for i := range 40 {
+		id := fmt.Sprintf("später-%d", i)
+		sent(id, soon, "mailer", "audit")
+		b.ok("reschedule", "copy", id, "--at", time.UnixMilli(soon).Format(time.RFC3339Nano))
+	}
+	sent("again", soon, "mailer")
+	for _, name := range []string{"copy", "copy/1"} {
+		b.do("ZADD", b.key(name, "due"), "XX", fmt.Sprint(soon), retry)
+	}
 	b.serve()
 	for group, ledger := range ledgers {
 		redistest.Eventually(t, 40*time.Second, func() (bool, string) {
