@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -51,42 +50,6 @@ type Record struct {
 	Member []byte   `json:"member_base64,omitempty"` // scheduled: the member of the schedule
 	Meta   []byte   `json:"meta_base64,omitempty"`   // scheduled: its meta
 	Fields [][]byte `json:"fields_base64,omitempty"` // dead: fields and values in turn
-}
-
-// MarshalJSON writes the payload as a string when it is UTF-8, but as {"base64": "…"} when that is much shorter: control characters take six
-// bytes each, and no line may be longer than that of the largest payload. Null is one that was lost.
-func (r Record) MarshalJSON() ([]byte, error) {
-	type plain Record
-	line := struct {
-		plain
-		Payload any `json:"payload"`
-	}{plain(r), nil}
-	switch {
-	case r.Payload == nil:
-	case utf8.Valid(r.Payload) && escapedSize(r.Payload) <= len(r.Payload)*4/3+64:
-		line.Payload = string(r.Payload)
-	default:
-		line.Payload = encodedPayload{r.Payload}
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(line)
-	return bytes.TrimRight(b.Bytes(), "\n"), err
-}
-
-// escapedSize is about the length of a text as a JSON string.
-func escapedSize(text []byte) int {
-	n := len(text)
-	for _, c := range text {
-		switch {
-		case c == '"', c == '\\':
-			n++
-		case c < ' ':
-			n += 5
-		}
-	}
-	return n
 }
 
 // Bounds of what a record may hold besides its payload.
