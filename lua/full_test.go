@@ -83,13 +83,13 @@ func (b *bench) fullServer() {
 			b.Fatalf("a refused enqueue changed %s:\n%s\n%s", key, before[key], now)
 		}
 	}
-	same := map[string]bool{"enqueue": true, "survey": true, "drop_consumer": true} // change nothing that dump shows
+	same := map[string]bool{"enqueue": true, "restore": true, "export": true, "survey": true, "drop_consumer": true} // change nothing that dump shows
 	for _, c := range calls() {
 		q := queues[c.script.name]
 		before := fmt.Sprint(q.dump())
 		switch err := c.run(q); {
-		case c.script == enqueueScript:
-			want(b, "enqueue is refused", errors.Is(err, ErrFull), true)
+		case c.script == enqueueScript, c.script == restoreScript:
+			want(b, c.script.name+" is refused", errors.Is(err, ErrFull), true)
 		case err != nil:
 			b.Errorf("%s on a full server: %v", c.script.name, err)
 		}

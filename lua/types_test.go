@@ -66,6 +66,14 @@ func calls() []call {
 			_, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: "4-1", When: After(0)}})
 			return err
 		}},
+		{exportScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *bench) error {
+			_, err := Export(b.ctx, b.c, b.k, Exported{}, 10, 1000)
+			return err
+		}},
+		{restoreScript, queue(func(k Keys) []string { return []string{k.Dead, k.Seen} }), func(b *bench) error {
+			_, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, []Restore{{Name: "q/3-1", Entry: "3-1", Fields: fields("id", "d", "payload", "p")}})
+			return err
+		}},
 		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen} }), func(b *bench) error {
 			_, err := Trim(b.ctx, b.c, b.k, "", 10, 1000)
 			return err

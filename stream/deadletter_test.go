@@ -122,6 +122,34 @@ func TestListDoesNotSeeLettersAddedMeanwhile(t *testing.T) {
 	want(t, "seen", n, 100)
 }
 
+func TestLettersAreCountedByGroupReasonAndError(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.kill("mail", lua.ReasonDeadLetter, "timeout after 30 s at 10.0.0.1:25\ngoroutine 7", "a", "b")
+	r.kill("mail", lua.ReasonDeadLetter, "timeout after 5 s at 10.0.0.22:25", "c")
+	r.kill("sms", lua.ReasonDeadLetter, "no such user", "d")
+	all, err := r.deadLetters().Summarize(t.Context(), r.queue, Filter{})
+	if err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	want(t, "error", all[0].Error, "timeout after # s at #.#.#.#:#")
+	want(t, "groups", fmt.Sprint(all[0].Group, all[0].Count, all[1].Group, all[1].Count, all[1].Reason), "mail3sms1dead_letter")
+	letters := r.letters()
+	want(t, "oldest", all[0].Oldest, letters[0].Dead)
+	want(t, "newest", all[0].Newest, letters[2].Dead)
+
+	many := func(yield func(Letter, error) bool) {
+		for i := range 100 {
+			if !yield(Letter{Reason: "r", Error: strings.Repeat("x", i%50)}, nil) {
+				return
+			}
+		}
+	}
+	all, err = summarize(many, 10)
+	want(t, "what is told apart", fmt.Sprint(len(all), err), "11 <nil>")
+	want(t, "the rest", fmt.Sprint(all[0].Error, all[0].Count), "(other errors)80")
+}
+
 func TestLargeLettersAreReadInSmallPages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -44,13 +44,34 @@ func (d *DeadLetters) walks(ctx context.Context, queue string, f Filter) ([]lett
 
 // mergeLetters yields the letters of all walks in the order of their age, and at most one error, at the end.
 func mergeLetters(walks []letterWalk, newest bool) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
+		for found, err := range mergeEntries(walks, newest) {
+			if err != nil {
+				yield(Letter{}, err)
+				return
+			}
+			if !yield(letterOf(found.partition, found.entry), nil) {
+				return
+			}
+		}
+	}
+}
+
+// foundLetter is a dead letter as its stream has it.
+type foundLetter struct {
+	partition int
+	entry     rueidis.XRangeSlice
+}
+
+// mergeEntries is mergeLetters before they are read.
+func mergeEntries(walks []letterWalk, newest bool) iter.Seq2[foundLetter, error] {
 	type head struct {
 		partition int
 		found     rueidis.XRangeSlice
 		at        entryID
 		next      func() (rueidis.XRangeSlice, error, bool)
 	}
-	return func(yield func(Letter, error) bool) {
+	return func(yield func(foundLetter, error) bool) {
 		heads := make([]*head, 0, len(walks))
 		advance := func(h *head) (more bool, err error) {
 			h.found, err, more = h.next()
@@ -65,7 +86,7 @@ func mergeLetters(walks []letterWalk, newest bool) iter.Seq2[Letter, error] {
 			h := &head{partition: w.partition, next: next}
 			more, err := advance(h)
 			if err != nil {
-				yield(Letter{}, err)
+				yield(foundLetter{}, err)
 				return
 			}
 			if more {
@@ -80,12 +101,12 @@ func mergeLetters(walks []letterWalk, newest bool) iter.Seq2[Letter, error] {
 				}
 			}
 			h := heads[first]
-			if !yield(letterOf(h.partition, h.found), nil) {
+			if !yield(foundLetter{h.partition, h.found}, nil) {
 				return
 			}
 			more, err := advance(h)
 			if err != nil {
-				yield(Letter{}, err)
+				yield(foundLetter{}, err)
 				return
 			}
 			if !more {

@@ -34,5 +34,7 @@
 //     (TestKeeperFreesReclaimsAndRests, TestUntidyQueueThatBecomesBusyIsKeptAtOnce);
 //   - what a read was given is taken up, also when the worker gave it up before (TestWhatALateReadWasGivenIsTakenUp);
 //   - a dead letter is redriven or purged once (TestRedriveRacingPurgeIsWonByOneSide), and comes back without its old expiry
-//     (TestRedriveOfAnExpiredMessageIsDelivered).
+//     (TestRedriveOfAnExpiredMessageIsDelivered);
+//   - whatever the schedule or the dead letters hold comes through a file as it was (TestScheduledRecordsAreLossless,
+//     TestDeadRecordsAreLossless).
 package stream

@@ -7,18 +7,17 @@ import (
 	"iter"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/duestream/duestream/lua"
 )
 
-// Bounds of one call that redrives or purges.
+// Bounds of one call that redrives.
 const (
 	redriveLetters = 100
 	redriveBytes   = 1 << 20
-	purgeLetters   = 500
-	purgeTrim      = 10_000
 )
 
 // RedriveOptions say how letters are scheduled again. The zero value: as they were, at once, as fast as possible.
@@ -26,15 +25,19 @@ type RedriveOptions struct {
 	Payload *[]byte            // replaces the payload of each; needed for a letter without one
 	Headers *map[string]string // replaces the headers of each
 	Delay   time.Duration      // until they are due, counted from when each is redriven
-	Rate    float64            // letters per second; 0 = no limit
+	Spread  time.Duration      // due at a random moment of so long after that, each for itself
+	Rate    float64            // letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no limit
 	DryRun  bool               // changes nothing, and counts what would happen
+
+	// Selected is called for each letter before anything is done with it.
+	Selected func(Letter)
 
 	// Progress is called after each call to the server with the number of letters done so far, and of all there are to do.
 	Progress func(done, total int)
 }
 
 func (o RedriveOptions) validate() error {
-	errs := []error{lua.CheckDelay("delay", o.Delay)}
+	errs := []error{lua.CheckDelay("delay", o.Delay), lua.CheckDelay("spread", o.Spread)}
 	if o.Payload != nil {
 		errs = append(errs, lua.CheckPayload(*o.Payload))
 	}
@@ -45,6 +48,14 @@ func (o RedriveOptions) validate() error {
 		errs = append(errs, lua.Invalid("rate", fmt.Sprint(o.Rate), "must be a number of letters per second, or 0 for no limit"))
 	}
 	return errors.Join(errs...)
+}
+
+// delay is how long after it is redriven a letter is due.
+func (o RedriveOptions) delay() time.Duration {
+	if o.Spread <= 0 {
+		return o.Delay
+	}
+	return o.Delay + rand.N(o.Spread)
 }
 
 // RedriveResult counts what became of letters.
@@ -74,7 +85,8 @@ func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []strin
 	return d.redrive(ctx, queue, each, len(letters), o)
 }
 
-// RedriveMatching is Redrive for all letters that pass the filter. Letters that are added while it runs are not touched.
+// RedriveMatching is Redrive for all letters that pass the filter. Letters that are added while it runs are not touched. When ctx ends, the call
+// under way is finished first, so that the result counts all that was done.
 func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filter, o RedriveOptions) (RedriveResult, error) {
 	total := 0
 	if o.Progress != nil {
@@ -87,7 +99,7 @@ func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filte
 }
 
 func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions) (RedriveResult, error) {
-	r := redriver{d: d, queue: queue, total: total, options: o, start: time.Now(), batches: map[int]*redriveBatch{}}
+	r := redriver{d: d, queue: queue, total: total, options: o, paid: time.Now(), batches: map[int]*redriveBatch{}}
 	if err := errors.Join(d.check(queue), o.validate()); err != nil {
 		return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
 	}
@@ -117,7 +129,7 @@ type redriver struct {
 	queue   string
 	total   int
 	options RedriveOptions
-	start   time.Time
+	paid    time.Time             // when the rate has paid for what was sent
 	batches map[int]*redriveBatch // by partition
 	result  RedriveResult
 }
@@ -128,6 +140,9 @@ type redriveBatch struct {
 }
 
 func (r *redriver) add(ctx context.Context, l Letter) error {
+	if r.options.Selected != nil {
+		r.options.Selected(l)
+	}
 	payload := []byte(l.Payload)
 	if r.options.Payload != nil {
 		payload = *r.options.Payload
@@ -144,7 +159,7 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 	if err != nil {
 		return err
 	}
-	one := lua.Redrive{Letter: entry, When: lua.After(r.options.Delay), Payload: r.options.Payload}
+	one := lua.Redrive{Letter: entry, When: lua.After(r.options.delay()), Payload: r.options.Payload}
 	if r.options.Headers != nil {
 		attempts := l.MaxAttempts
 		if lua.CheckMaxAttempts(attempts) != nil {
@@ -180,13 +195,12 @@ func (r *redriver) flush(ctx context.Context, partition int) error {
 	if len(b.letters) == 0 {
 		return nil
 	}
-	if r.options.Rate > 0 {
-		ahead := time.Duration(float64(r.result.done()) / r.options.Rate * float64(time.Second))
-		if !sleep(ctx, time.Until(r.start.Add(ahead))) {
-			return ctx.Err()
-		}
+	if !r.pay(ctx, len(b.letters)) {
+		return ctx.Err()
 	}
-	outcomes, err := lua.RedriveDead(ctx, r.d.client, lua.NewKeys(r.d.prefix, lua.PartitionName(r.queue, partition)), b.letters)
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
+	defer cancel()
+	outcomes, err := lua.RedriveDead(call, r.d.client, lua.NewKeys(r.d.prefix, lua.PartitionName(r.queue, partition)), b.letters)
 	if err != nil {
 		return err
 	}
@@ -209,106 +223,16 @@ func (r *redriver) flush(ctx context.Context, partition int) error {
 	return err
 }
 
-// Purge deletes letters by their names and says how many were there. One round trip per partition and 500.
-func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string) (int, error) {
-	errs := []error{d.check(queue)}
-	byPartition := map[int][]string{}
-	for _, name := range letters {
-		partition, entry, err := splitLetter(name)
-		byPartition[partition] = append(byPartition[partition], entry)
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return 0, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
-	}
-	purged := 0
-	for _, partition := range slices.Sorted(maps.Keys(byPartition)) {
-		for batch := range slices.Chunk(byPartition[partition], purgeLetters) {
-			key := d.key(queue, partition)
-			n, err := d.client.Do(ctx, d.client.B().Xdel().Key(key).Id(batch...).Build()).AsInt64()
-			if err != nil {
-				return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, lua.Classify("XDEL "+key, err))
-			}
-			purged += int(n)
+// pay waits until the rate allows the next call. It is false when ctx ended first.
+func (r *redriver) pay(ctx context.Context, letters int) bool {
+	if r.options.Rate > 0 {
+		if !sleep(ctx, time.Until(r.paid)) {
+			return false
 		}
-	}
-	return purged, nil
-}
-
-// PurgeMatching deletes all letters that pass the filter, and says how many. Letters that are added while it runs are not touched.
-// A filter by no more than OlderThan reads nothing; any other reads all letters.
-func (d *DeadLetters) PurgeMatching(ctx context.Context, queue string, f Filter) (int, error) {
-	age := Filter{OlderThan: f.OlderThan, Newest: f.Newest}
-	if f == age && f.validate() == nil {
-		return d.purgeOld(ctx, queue, f)
-	}
-	purged := 0
-	var batch []string
-	for letter, err := range d.List(ctx, queue, f) {
-		if err != nil {
-			return purged, err
+		if saved := time.Now().Add(-time.Second); r.paid.Before(saved) {
+			r.paid = saved
 		}
-		if batch = append(batch, letter.Letter); len(batch) == purgeLetters {
-			n, err := d.Purge(ctx, queue, batch)
-			if purged += n; err != nil {
-				return purged, err
-			}
-			batch = batch[:0]
-		}
+		r.paid = r.paid.Add(time.Duration(float64(letters) / r.options.Rate * float64(time.Second)))
 	}
-	n, err := d.Purge(ctx, queue, batch)
-	return purged + n, err
-}
-
-// purgeOld deletes from the heads of all partitions: whole nodes of the stream in bounded steps, then what is left of one.
-func (d *DeadLetters) purgeOld(ctx context.Context, queue string, f Filter) (purged int, err error) {
-	counts, err := Partitions(ctx, d.client, d.prefix, queue)
-	if err == nil {
-		for i := range counts.Latest() {
-			n, failed := d.purgeHead(ctx, d.key(queue, i), f)
-			purged, err = purged+n, errors.Join(err, failed)
-		}
-	}
-	if err != nil {
-		return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
-	}
-	return purged, nil
-}
-
-func (d *DeadLetters) purgeHead(ctx context.Context, key string, f Filter) (purged int, err error) {
-	_, to, err := d.bounds(ctx, key, f)
-	if err != nil || to == "" {
-		return 0, err
-	}
-	threshold, err := following(to)
-	if err != nil {
-		return 0, err
-	}
-	for exact := false; ; {
-		trim := d.client.B().Xtrim().Key(key).Minid().Almost().Threshold(threshold).Limit(purgeTrim).Build()
-		if exact {
-			trim = d.client.B().Xtrim().Key(key).Minid().Threshold(threshold).Build()
-		}
-		n, err := d.client.Do(ctx, trim).AsInt64()
-		if err != nil {
-			return purged, lua.Classify("XTRIM "+key, err)
-		}
-		purged += int(n)
-		if exact {
-			return purged, nil
-		}
-		exact = n == 0
-	}
-}
-
-// following returns the lowest ID above id; above every entry of the millisecond when id is only that.
-func following(id string) (string, error) {
-	at, err := parseEntryID(id)
-	if err != nil {
-		return "", err
-	}
-	if id != at.String() || at.seq == math.MaxUint64 {
-		return entryID{ms: at.ms + 1}.String(), nil
-	}
-	return entryID{ms: at.ms, seq: at.seq + 1}.String(), nil
+	return ctx.Err() == nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
@@ -134,6 +135,70 @@ func TestRedriveKeepsTheRate(t *testing.T) {
 		t.Errorf("cancelled: %+v, %v", got, err)
 	}
 	want(t, "left", len(r.letters()), 2)
+}
+
+// An interrupt lets the call under way finish: what the result counts is what was done.
+func TestRedriveThatIsInterruptedCountsWhatItDid(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	var ids []string
+	for i := range 450 {
+		ids = append(ids, fmt.Sprint("d-", i))
+	}
+	r.kill("g", lua.ReasonDeadLetter, "broken", ids...)
+	ctx, cancel := context.WithCancel(t.Context())
+	got, err := r.deadLetters().RedriveMatching(ctx, r.queue, Filter{}, RedriveOptions{Delay: time.Hour, Progress: func(done, _ int) {
+		if done == 200 {
+			cancel()
+		}
+	}})
+	if !errors.Is(err, context.Canceled) || got.Scheduled != 200 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	want(t, "scheduled", r.number("ZCARD", r.k.Due), int64(200))
+	want(t, "left", len(r.letters()), 250)
+	rest, err := r.deadLetters().RedriveMatching(t.Context(), r.queue, Filter{}, RedriveOptions{Delay: time.Hour})
+	want(t, "the rest", fmt.Sprint(rest, err), fmt.Sprint(RedriveResult{Scheduled: 250}, nil))
+	want(t, "all", r.number("ZCARD", r.k.Due), int64(450))
+
+	r.kill("g", lua.ReasonDeadLetter, "broken", append(ids, ids...)...)
+	ctx, cancel = context.WithCancel(t.Context())
+	purged, err := r.deadLetters().PurgeProgress(ctx, r.queue, Filter{Group: "g"}, func(int) { cancel() })
+	if !errors.Is(err, context.Canceled) || purged != 500 {
+		t.Errorf("purged %d, %v", purged, err)
+	}
+	want(t, "not purged", len(r.letters()), 400)
+}
+
+// The bucket holds a second's worth: what a stall held up does not come all at once.
+func TestRateIsExactAndMakesUpForASecondAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := redriver{options: RedriveOptions{Rate: 50}, paid: time.Now()}
+		begin := time.Now()
+		for range 100 {
+			r.pay(t.Context(), 5)
+		}
+		want(t, "500 letters at 50 a second, the last 5 of them not waited for", time.Since(begin), 9900*time.Millisecond)
+		sleep(t.Context(), time.Minute) // a stall
+		begin = time.Now()
+		for range 20 {
+			r.pay(t.Context(), 5)
+		}
+		want(t, "100 letters after a stall, 50 of them saved", time.Since(begin), 900*time.Millisecond)
+	})
+}
+
+func TestSpreadIsOverTheWholeTime(t *testing.T) {
+	o := RedriveOptions{Delay: time.Minute, Spread: time.Hour}
+	least, most := o.delay(), o.delay()
+	for range 1000 {
+		d := o.delay()
+		least, most = min(least, d), max(most, d)
+	}
+	if least < time.Minute || least > 5*time.Minute || most < 56*time.Minute || most >= 61*time.Minute {
+		t.Errorf("from %s to %s", least, most)
+	}
+	want(t, "none", RedriveOptions{Delay: time.Minute}.delay(), time.Minute)
 }
 
 func TestRedriveEdits(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -14,12 +15,12 @@ import (
 
 func (a *app) dead() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "dead", Short: "List, show, redrive and purge dead letters", Args: cobra.NoArgs, RunE: help,
+		Use: "dead", Short: "List, show, redrive, edit and purge dead letters", Args: cobra.NoArgs, RunE: help,
 		Long: `A dead letter is a message that a group could not deal with: it failed as often as it
 may, or at once, or was abandoned, expired or malformed. Each keeps its payload,
 headers, group, reason and last error, until it is redriven or purged.`,
 	}
-	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadRedrive(), a.deadPurge())
+	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadRedrive(), a.deadEdit(), a.deadPurge())
 	return cmd
 }
 
@@ -69,11 +70,19 @@ func (a *app) letters(ctx context.Context) (*bridge.DeadLetters, func(), error) 
 
 func (a *app) deadList() *cobra.Command {
 	var f letterFilter
+	var summary bool
 	cmd := &cobra.Command{
 		Use:   "list <queue>",
 		Short: "List dead letters, newest first",
-		Long:  "Lists dead letters, newest first. With --json prints one object per line, as `dead show --json` does.",
-		Args:  cobra.ExactArgs(1),
+		Long: `Lists dead letters, newest first, and says when --limit leaves some out. With --json
+prints one object per line, as ` + "`dead show --json`" + ` does.
+
+--summary counts all letters that the other flags select, by group, reason and error:
+of an error its first line, with each number as #.`,
+		Example: `  duestream dead list emails --group mailer --newer-than 1h
+  duestream dead list emails --summary`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := errors.Join(bridge.CheckQueue(args[0]), f.check()); err != nil {
 				return err
@@ -84,21 +93,31 @@ func (a *app) deadList() *cobra.Command {
 			}
 			defer done()
 			filter, _ := f.filter()
-			filter.Newest = true
-			return a.listLetters(letters.List(ctx, args[0], filter))
+			if summary {
+				return a.summarizeLetters(ctx, letters, args[0], filter)
+			}
+			return a.listLetters(ctx, letters, args[0], filter)
 		}),
 	}
 	f.flags(cmd, 100)
+	cmd.Flags().BoolVar(&summary, "summary", false, "count them by group, reason and error; --limit is for the lines of that")
 	a.jsonFlag(cmd)
 	return cmd
 }
 
-func (a *app) listLetters(letters func(func(bridge.Letter, error) bool)) error {
+func (a *app) listLetters(ctx context.Context, letters *bridge.DeadLetters, queue string, filter bridge.LetterFilter) error {
 	now := time.Now()
 	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR"}}
-	for l, err := range letters {
+	limit, n := filter.Limit, 0
+	if filter.Newest = true; limit > 0 && limit < math.MaxInt {
+		filter.Limit++ // to see whether there are more
+	}
+	for l, err := range letters.List(ctx, queue, filter) {
 		if err != nil {
 			return err
+		}
+		if n++; limit > 0 && n > limit {
+			break
 		}
 		if a.json {
 			if err := a.printLine(l); err != nil {
@@ -112,17 +131,76 @@ func (a *app) listLetters(letters func(func(bridge.Letter, error) bool)) error {
 	}
 	switch {
 	case a.json:
-	case len(rows) == 1:
+	case n == 0:
 		fmt.Fprintln(a.out, "no dead letters")
 	default:
 		table(a.out, rows)
 	}
+	if limit == 0 || n <= limit {
+		return nil
+	}
+	more := "more"
+	if filter == (bridge.LetterFilter{Limit: limit + 1, Newest: true}) { // how many is asked of Redis, not read
+		total, err := letters.Count(ctx, queue, bridge.LetterFilter{})
+		if err != nil {
+			return err
+		}
+		more = thousands(int64(max(1, total-limit))) + " more"
+	}
+	fmt.Fprintf(a.err, "there are %s: --limit 0 lists all, --summary counts them\n", more)
 	return nil
+}
+
+func (a *app) summarizeLetters(ctx context.Context, letters *bridge.DeadLetters, queue string, filter bridge.LetterFilter) error {
+	limit := filter.Limit
+	filter.Limit = 0
+	all, err := letters.Summarize(ctx, queue, filter)
+	if err != nil {
+		return err
+	}
+	total, shown := 0, len(all)
+	for _, g := range all {
+		total += g.Count
+	}
+	if limit > 0 {
+		shown = min(shown, limit)
+	}
+	now := time.Now()
+	rows := [][]string{{"COUNT", "GROUP", "REASON", "OLDEST", "NEWEST", "ERROR"}}
+	for _, g := range all[:shown] {
+		if a.json {
+			if err := a.printLine(g); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, []string{thousands(int64(g.Count)), orDash(oneLine(g.Group, 30)), g.Reason, ago(g.Oldest, now), ago(g.Newest, now), oneLine(g.Error, 80)})
+	}
+	switch {
+	case a.json:
+	case total == 0:
+		fmt.Fprintln(a.out, "no dead letters")
+	default:
+		table(a.out, rows)
+		fmt.Fprintf(a.out, "%s letters\n", thousands(int64(total)))
+	}
+	if shown < len(all) {
+		fmt.Fprintf(a.err, "%s more lines: --limit 0 shows all\n", thousands(int64(len(all)-shown)))
+	}
+	return nil
+}
+
+// ago is relative for a time that may be unknown.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return relative(t, now)
 }
 
 func (a *app) deadShow() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2),
+		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := errors.Join(bridge.CheckQueue(args[0]), checkLetters(args[1:])); err != nil {
 				return err

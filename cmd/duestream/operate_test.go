@@ -212,6 +212,23 @@ func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 			}
 		}
 	}
+	for limit, says := range map[string]string{"4": "there are 2 more: --limit 0 lists all", "6": "", "0": ""} {
+		if r := c.run("dead", "list", "q", "--limit", limit); says == "" && r.err != "" || !strings.Contains(r.err, says) {
+			t.Errorf("--limit %s: %s", limit, r.err)
+		}
+	}
+	if r := c.run("dead", "list", "q", "--id", "*", "--limit", "1", "--json"); !strings.Contains(r.err, "there are more: --limit 0") || strings.Count(r.out, "\n") != 1 {
+		t.Errorf("%s%s", r.out, r.err)
+	}
+	for _, text := range []string{"COUNT  GROUP  REASON", "3      g1     max_attempts", "3      g2     dead_letter", "exit status #", "\n6 letters\n"} {
+		if out := c.ok("dead", "list", "q", "--summary"); !strings.Contains(out, text) {
+			t.Errorf("no %q in\n%s", text, out)
+		}
+	}
+	if r := c.run("dead", "list", "q", "--summary", "--limit", "1", "--json"); strings.Count(r.out, "\n") != 1 || !strings.Contains(r.out, `"count":3`) ||
+		!strings.Contains(r.err, "1 more lines") {
+		t.Errorf("%s%s", r.out, r.err)
+	}
 	one := all[0]
 	out := c.ok("dead", "show", "q", one.Letter)
 	for _, text := range []string{one.ID, one.Group, "header k  v\n", "error:\nexit status ", "payload (12 bytes):\npayload of " + one.ID + "\n", "dead     "} {
@@ -220,7 +237,7 @@ func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 		}
 	}
 	c.fails(exitNotFound, []string{"not found"}, "dead", "show", "q", "1-1")
-	if out := c.ok("dead", "purge", "q", "--group", "g1", "--dry-run"); out != "would be purged 3\n" {
+	if out := c.ok("dead", "purge", "q", "--group", "g1", "--dry-run"); !strings.HasPrefix(out, "would be purged 3\nLETTER ") || strings.Count(out, "\n") != 5 {
 		t.Error(out)
 	}
 	if out := c.ok("dead", "purge", "q", one.Letter); out != "purged 1\n" {
@@ -242,7 +259,8 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	all := c.letters()
-	if out := c.ok("dead", "redrive", "q", "--all", "--dry-run"); out != "would be redriven 6, gone 0, without payload 0\n" {
+	if out := c.ok("dead", "redrive", "q", "--all", "--dry-run"); !strings.HasPrefix(out, "would be redriven 6, gone 0, without payload 0\nLETTER ") ||
+		strings.Count(out, "\n") != 8 {
 		t.Error(out)
 	}
 	c.ok("queue", "set", "q", "held=true") // so that what is redriven can be looked at
@@ -281,7 +299,7 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 	if string(places[0].Payload) != "from a file" && string(places[len(places)-1].Payload) != "from a file" {
 		t.Errorf("%+v", places)
 	}
-	if out := c.ok("dead", "redrive", "q", "--id", "*", "--rate", "1000/s"); out != "redriven 3, gone 0, without payload 0\n" {
+	if out := c.ok("dead", "redrive", "q", "--id", "*", "--rate", "1000/s", "--spread", "1h"); out != "redriven 3, gone 0, without payload 0\n" {
 		t.Error(out)
 	}
 	if out := c.ok("dead", "list", "q"); out != "no dead letters\n" {

@@ -41,6 +41,9 @@ func (p *progress) show(count int64, share float64, now time.Time) {
 	if share >= 0 {
 		fmt.Fprintf(p.w, ", %.0f%%", 100*min(share, 1))
 	}
+	if elapsed := now.Sub(p.start); share > 0 && share < 1 && elapsed >= time.Second {
+		fmt.Fprintf(p.w, ", %s to go", short(time.Duration(float64(elapsed)*(1-share)/share).Round(time.Second)))
+	}
 }
 
 // clear removes the line, so that something else can be written.

@@ -56,22 +56,25 @@ type redriveFlags struct {
 	edited      bool // payload was given, maybe empty
 	payloadFile string
 	headers     headers
-	in          delay
+	in, spread  delay
 	rate        string
 }
 
 func (a *app) deadRedrive() *cobra.Command {
-	o := redriveFlags{in: delay{field: "in"}}
+	o := redriveFlags{in: delay{field: "in"}, spread: delay{field: "spread"}}
 	cmd := &cobra.Command{
 		Use:   "redrive <queue> [<letter>...]",
 		Short: "Schedule dead letters again",
 		Long: `Schedules dead letters again, each for the group it failed in, from attempt 1 and without
 its old expiry. A letter whose payload was lost needs --payload or --payload-file, else
-it stays (exit code 6).`,
+it stays (exit code 6). An interrupt stops after the letters under way, and says how far
+it got; the same command goes on with the rest.`,
 		Example: `  duestream dead redrive emails 1767000000000-0
   duestream dead redrive emails --group mailer --error timeout --rate 50/s
+  duestream dead redrive emails --reason max_attempts --spread 10m
   duestream dead redrive emails --all --dry-run`,
-		Args: cobra.MinimumNArgs(1),
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			options, err := o.options(a)
 			if err := errors.Join(bridge.CheckQueue(args[0]), o.check(args[1:]), err); err != nil {
@@ -91,6 +94,7 @@ it stays (exit code 6).`,
 	f.StringVar(&o.payloadFile, "payload-file", "", "replace the payload of each by this file; - = standard input")
 	f.Var(&o.headers, "header", "replace the headers of each by these; may be given again")
 	f.Var(&o.in, "in", "deliver so long after it is redriven")
+	f.Var(&o.spread, "spread", "deliver each at a random moment of so long after that")
 	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 50/s")
 	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
 	cmd.PreRun = func(cmd *cobra.Command, _ []string) { o.edited = cmd.Flags().Changed("payload") }
@@ -99,7 +103,7 @@ it stays (exit code 6).`,
 }
 
 func (o *redriveFlags) options(a *app) (bridge.RedriveOptions, error) {
-	out := bridge.RedriveOptions{Delay: o.in.d, DryRun: o.dryRun}
+	out := bridge.RedriveOptions{Delay: o.in.d, Spread: o.spread.d, DryRun: o.dryRun}
 	if o.edited {
 		payload := []byte(o.payload)
 		out.Payload = &payload
@@ -142,6 +146,10 @@ func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue st
 	if bar.w != nil { // counting them all first is for the eye only
 		options.Progress = func(done, total int) { bar.show(int64(done), float64(done)/float64(max(1, total)), time.Now()) }
 	}
+	var first []bridge.Letter
+	if o.dryRun {
+		options.Selected = firstTen(&first)
+	}
 	var result bridge.RedriveResult
 	var err error
 	if len(names) > 0 {
@@ -153,8 +161,9 @@ func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue st
 	bar.clear()
 	value := struct {
 		bridge.RedriveResult
-		DryRun bool `json:"dry_run"`
-	}{result, o.dryRun}
+		DryRun bool            `json:"dry_run"`
+		First  []letterInBrief `json:"first,omitempty"`
+	}{result, o.dryRun, brief(first)}
 	printed := a.print(value, func() {
 		verb := "redriven"
 		if o.dryRun {
@@ -162,7 +171,9 @@ func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue st
 		}
 		fmt.Fprintf(a.out, "%s %s, gone %s, without payload %s\n", verb,
 			thousands(int64(result.Scheduled)), thousands(int64(result.Gone)), thousands(int64(result.NoPayload)))
+		a.listFirst(first, result.Scheduled+result.NoPayload)
 	})
+	a.sayStopped(err)
 	switch left := result.Gone + result.NoPayload; {
 	case err != nil:
 		return err
@@ -176,76 +187,48 @@ func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue st
 	return nil
 }
 
-func (a *app) deadPurge() *cobra.Command {
-	var s selection
-	var yes bool
-	cmd := &cobra.Command{
-		Use:   "purge <queue> [<letter>...]",
-		Short: "Delete dead letters for good",
-		Long:  `Deletes dead letters for good. Letters selected by flags need --yes; try --dry-run first.`,
-		Args:  cobra.MinimumNArgs(1),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(bridge.CheckQueue(args[0]), s.check(args[1:])); err != nil {
-				return err
-			}
-			if len(args) == 1 && !s.all && !yes && !s.dryRun {
-				return invalidf("this deletes every letter that the flags select: look at them with --dry-run, then add --yes")
-			}
-			letters, done, err := a.letters(ctx)
-			if err != nil {
-				return err
-			}
-			defer done()
-			return a.purge(ctx, letters, args[0], args[1:], s)
-		}),
-	}
-	s.flags(cmd)
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "delete what the flags select")
-	a.jsonFlag(cmd)
-	return cmd
+// letterInBrief is a letter of the first ten that a dry run names.
+type letterInBrief struct {
+	Letter string `json:"letter"`
+	ID     string `json:"id"`
+	Group  string `json:"group,omitempty"`
+	Reason string `json:"reason"`
 }
 
-func (a *app) purge(ctx context.Context, letters *bridge.DeadLetters, queue string, names []string, s selection) error {
-	var purged int
-	var err error
-	filter, _ := s.filter.filter()
-	switch {
-	case s.dryRun && len(names) > 0:
-		for _, name := range names {
-			if _, err = letters.Show(ctx, queue, name); err == nil {
-				purged++
-			} else if !errors.Is(err, bridge.ErrNotFound) {
-				return err
-			}
-		}
-		err = nil
-	case s.dryRun:
-		purged, err = letters.Count(ctx, queue, filter)
-	case len(names) > 0:
-		purged, err = letters.Purge(ctx, queue, names)
-	default:
-		purged, err = letters.PurgeMatching(ctx, queue, filter)
+func brief(letters []bridge.Letter) (all []letterInBrief) {
+	for _, l := range letters {
+		all = append(all, letterInBrief{l.Letter, l.ID, l.Group, l.Reason})
 	}
-	value := struct {
-		Purged int  `json:"purged"`
-		DryRun bool `json:"dry_run"`
-	}{purged, s.dryRun}
-	printed := a.print(value, func() {
-		verb := "purged"
-		if s.dryRun {
-			verb = "would be purged"
+	return all
+}
+
+// firstTen returns what keeps the first ten letters it is called with.
+func firstTen(into *[]bridge.Letter) func(bridge.Letter) {
+	return func(l bridge.Letter) {
+		if len(*into) < 10 {
+			*into = append(*into, l)
 		}
-		fmt.Fprintf(a.out, "%s %s\n", verb, thousands(int64(purged)))
-	})
-	switch {
-	case err != nil:
-		return err
-	case printed != nil:
-		return printed
-	case len(names) > 0 && purged == 0:
-		return fmt.Errorf("%w: no such dead letter", bridge.ErrNotFound)
-	case purged < len(names):
-		return fmt.Errorf("%w: %d letters were not there", errPartly, len(names)-purged)
 	}
-	return nil
+}
+
+// listFirst prints the first letters of a dry run.
+func (a *app) listFirst(first []bridge.Letter, total int) {
+	if len(first) == 0 {
+		return
+	}
+	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ERROR"}}
+	for _, l := range first {
+		rows = append(rows, []string{l.Letter, oneLine(l.ID, 40), orDash(oneLine(l.Group, 30)), l.Reason, oneLine(l.Error, 60)})
+	}
+	table(a.out, rows)
+	if more := total - len(first); more > 0 {
+		fmt.Fprintf(a.out, "and %s more\n", thousands(int64(more)))
+	}
+}
+
+// sayStopped says how to go on, when an interrupt was the reason to stop.
+func (a *app) sayStopped(err error) {
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintln(a.err, "stopped: the other letters are as they were; the same command goes on with them")
+	}
 }

@@ -22,7 +22,7 @@ type scenario struct {
 }
 
 func scenarios() []scenario {
-	return slices.Concat(scheduling(), exits(), upkeep(), housekeeping())
+	return slices.Concat(scheduling(), exits(), upkeep(), housekeeping(), transfers())
 }
 
 // scheduling: what happens before a message is ready.

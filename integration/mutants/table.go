@@ -100,6 +100,24 @@ var mutants = []mutant{
 		test: []string{"-run", "TestEveryScriptStepFails", "./integration/crashpoint"},
 	},
 	{
+		name: "a redriven letter stays", file: "lua/redrive.lua",
+		old:  "  if redis.call('XDEL', dead, letter) == 0 then return 0 end\n",
+		new:  "",
+		test: []string{"-run", "TestDeadEditOfOneLetter", "./cmd/duestream"},
+	},
+	{
+		name: "an export leaves out what is being worked on", file: "stream/export.go",
+		old:  "\t\t\tfor r, err := range e.held(ctx, key, g) {\n",
+		new:  "\t\t\tfor r, err := range e.held(ctx, key, groupInfo{name: g.name}) {\n",
+		test: []string{"-run", "TestExportAndImport", "./cmd/duestream"},
+	},
+	{
+		name: "an import gives a retry to every group", file: "stream/record.go",
+		old:  "\tset(lua.FieldFor, r.For, r.For != \"\")\n",
+		new:  "",
+		test: []string{"-run", "TestScheduledRecords", "./stream"},
+	},
+	{
 		name: "a write does not wait to be replicated", file: "lua/durability.go",
 		old:  "Numreplicas(int64(d.Replicas))",
 		new:  "Numreplicas(0)",

@@ -1,0 +1,6 @@
+package bridge
+
+import "github.com/duestream/duestream/stream"
+
+// LetterGroup counts the dead letters that one group gave up for one reason with one error: what DeadLetters.Summarize returns.
+type LetterGroup = stream.LetterGroup

@@ -1,0 +1,44 @@
+package bridge
+
+import (
+	"context"
+	"time"
+
+	"github.com/duestream/duestream/stream"
+)
+
+// This file holds what takes a queue into a file, and back.
+
+// Record is a message as an export has it: all that Redis holds of it.
+type Record = stream.Record
+
+// RecordKind says what a Record is.
+type RecordKind = stream.RecordKind
+
+// Kinds of a Record.
+const (
+	RecordScheduled = stream.RecordScheduled
+	RecordReady     = stream.RecordReady
+	RecordDead      = stream.RecordDead
+)
+
+// Export reads what a queue holds.
+type Export = stream.Export
+
+// NewExport returns an export of these kinds of records.
+func NewExport(r *Redis, prefix, queue string, kinds ...RecordKind) *Export {
+	return stream.NewExport(r.Client, withPrefix(prefix), queue, kinds...)
+}
+
+// Import writes records into a queue.
+type Import = stream.Import
+
+// ErrKnown: a record is in the queue already, or was taken within the window.
+var ErrKnown = stream.ErrKnown
+
+// NewImport registers a queue, and returns what writes records into it. Source names where they come from: dead letters of one name are the same
+// only when they come from one source. Window is how long each message is remembered, so that it is not taken a second time when it has become
+// ready; zero compares with what is scheduled, and with the dead letters that are there.
+func NewImport(ctx context.Context, r *Redis, prefix, queue, source string, window time.Duration) (*Import, error) {
+	return stream.NewImport(ctx, stream.ImportConfig{Client: r.Client, Prefix: withPrefix(prefix), Queue: queue, Source: source, Window: window})
+}

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+type editFlags struct {
+	payload     string
+	edited      bool // payload was given, maybe empty
+	payloadFile string
+	headers     headers
+	unset       []string
+	in          delay
+	dryRun      bool
+}
+
+func (a *app) deadEdit() *cobra.Command {
+	o := editFlags{in: delay{field: "in"}}
+	cmd := &cobra.Command{
+		Use:   "edit <queue> <letter>",
+		Short: "Schedule a dead letter again, with another payload or other headers",
+		Long: `Changes payload or headers of a dead letter, and schedules it at once for the group it
+failed in, from attempt 1 and without its old expiry. What is not changed stays as it was.
+Either the changed message is scheduled and the letter is gone, or nothing happened.
+
+On a terminal and without any change on the command line, $VISUAL or $EDITOR is started
+with payload and headers as JSON. Left as it is, or with an error, nothing happens.`,
+		Example: `  duestream dead edit emails 1767000000000-0 --header tenant=acme --unset-header debug
+  duestream dead edit emails 1767000000000-0 --payload-file - --in 5m <fixed.json
+  EDITOR=nano duestream dead edit emails 1767000000000-0`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: a.completeQueue,
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			payload, err := o.newPayload(a)
+			if err := errors.Join(bridge.CheckQueue(args[0]), checkLetters(args[1:]), o.check(), err); err != nil {
+				return err
+			}
+			inEditor := payload == nil && o.headers == nil && o.unset == nil
+			if inEditor && !isTerminal(a.in) {
+				return invalidf("nothing to change: give --payload, --payload-file, --header or --unset-header; on a terminal an editor is started without them")
+			}
+			letters, done, err := a.letters(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			l, err := letters.Show(ctx, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			change := change{payload: payload, headers: o.apply(l.Headers)}
+			if inEditor {
+				if change, err = editLetter(ctx, l, a.editor); err != nil {
+					return err
+				}
+			}
+			return a.edit(ctx, letters, args[0], l, change, o)
+		}),
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.payload, "payload", "", "the new payload")
+	f.StringVar(&o.payloadFile, "payload-file", "", "the new payload is in this file; - = standard input")
+	f.Var(&o.headers, "header", "set this header; may be given again")
+	f.StringArrayVar(&o.unset, "unset-header", nil, "remove the header of this name; may be given again")
+	f.Var(&o.in, "in", "deliver so long after it is redriven")
+	f.BoolVar(&o.dryRun, "dry-run", false, "only show what would be scheduled")
+	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) { o.edited = cmd.Flags().Changed("payload") }
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+// change is what becomes of a letter. Nil leaves payload or headers as they were.
+type change struct {
+	payload *[]byte
+	headers *map[string]string
+}
+
+func (o *editFlags) newPayload(a *app) (*[]byte, error) {
+	switch {
+	case o.payloadFile != "":
+		payload, err := a.payloadFile(o.payloadFile)
+		return &payload, err
+	case o.edited:
+		payload := []byte(o.payload)
+		return &payload, bridge.CheckPayload(payload)
+	}
+	return nil, nil
+}
+
+func (o *editFlags) check() error {
+	for _, name := range o.unset {
+		if _, both := o.headers[name]; both {
+			return invalidf("header %q is set and unset", name)
+		}
+	}
+	return nil
+}
+
+// apply returns the headers with the changes of the flags; nil when there are none.
+func (o *editFlags) apply(old map[string]string) *map[string]string {
+	if o.headers == nil && o.unset == nil {
+		return nil
+	}
+	all := maps.Clone(old)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, o.headers)
+	for _, name := range o.unset {
+		delete(all, name)
+	}
+	return &all
+}
+
+// edit schedules a letter with its change. The letter is not read again: a letter never changes, it can only be gone.
+func (a *app) edit(ctx context.Context, letters *bridge.DeadLetters, queue string, l bridge.Letter, c change, o editFlags) error {
+	if c.headers != nil {
+		l.Headers = *c.headers
+	}
+	if c.payload != nil {
+		l.Payload = *c.payload
+	}
+	options := bridge.RedriveOptions{Payload: c.payload, Headers: c.headers, Delay: o.in.d, DryRun: o.dryRun}
+	result, err := letters.Redrive(ctx, queue, []string{l.Letter}, options)
+	switch {
+	case err != nil:
+		return err
+	case result.Gone > 0:
+		return fmt.Errorf("%w: dead letter %s was redriven or purged meanwhile", bridge.ErrNotFound, l.Letter)
+	case result.NoPayload > 0:
+		return fmt.Errorf("%w: the payload was lost: give one with --payload or --payload-file", errPartly)
+	}
+	value := struct {
+		Letter  string            `json:"letter"`
+		ID      string            `json:"id"`
+		Group   string            `json:"group,omitempty"`
+		In      int64             `json:"in_ms"`
+		Headers map[string]string `json:"headers,omitempty"`
+		Payload bridge.Payload    `json:"payload"`
+		DryRun  bool              `json:"dry_run"`
+	}{l.Letter, l.ID, l.Group, o.in.d.Milliseconds(), l.Headers, l.Payload, o.dryRun}
+	return a.print(value, func() {
+		what := "redriven"
+		if o.dryRun {
+			what = "would be redriven"
+		}
+		rows := [][]string{{what, oneLine(l.ID, 256)}, {"for", orDash(oneLine(l.Group, 256))}, {"attempt", "1"}, {"due", relative(time.Now().Add(o.in.d), time.Now())}}
+		table(a.out, append(rows, mapRows("header ", l.Headers)...))
+		if o.dryRun {
+			a.describePayload(l.Payload)
+		}
+	})
+}
+
+// editForm is what a letter looks like in an editor. A payload that is a compact JSON object or list stands there as such, any other as text.
+type editForm struct {
+	Payload       json.RawMessage   `json:"payload,omitempty"`
+	PayloadBase64 *string           `json:"payload_base64,omitempty"`
+	Headers       map[string]string `json:"headers"`
+}
+
+func formOf(l bridge.Letter) ([]byte, error) {
+	form := editForm{Headers: l.Headers}
+	if form.Headers == nil {
+		form.Headers = map[string]string{}
+	}
+	var compact bytes.Buffer
+	switch first := bytes.TrimLeft(l.Payload, " "); {
+	case l.Payload == nil:
+	case !utf8.Valid(l.Payload):
+		form.PayloadBase64 = new(base64.StdEncoding.EncodeToString(l.Payload))
+	case len(first) > 0 && (first[0] == '{' || first[0] == '[') && json.Compact(&compact, l.Payload) == nil && bytes.Equal(compact.Bytes(), l.Payload):
+		form.Payload = json.RawMessage(l.Payload)
+	default:
+		text, err := plainJSON(string(l.Payload))
+		if err != nil {
+			return nil, err
+		}
+		form.Payload = text
+	}
+	text, err := plainJSON(form)
+	if err != nil {
+		return nil, err
+	}
+	var indented bytes.Buffer
+	err = json.Indent(&indented, text, "", "  ")
+	return indented.Bytes(), err
+}
+
+// plainJSON encodes without escapes for HTML.
+func plainJSON(value any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(value)
+	return b.Bytes(), err
+}
+
+// readForm reads what formOf wrote, and someone changed. Limits are checked here, so that the editor's text is not lost to them later.
+func readForm(text []byte) (change, error) {
+	var form editForm
+	if err := decodeStrict(text, &form); err != nil {
+		return change{}, err
+	}
+	var c change
+	if form.Payload != nil || form.PayloadBase64 != nil {
+		line := fileLine{Payload: form.Payload, PayloadBase64: form.PayloadBase64}
+		payload, err := line.payload()
+		if err != nil {
+			return change{}, err
+		}
+		if payload == nil {
+			payload = []byte{}
+		}
+		c.payload = &payload
+	}
+	if form.Headers == nil {
+		form.Headers = map[string]string{}
+	}
+	c.headers = &form.Headers
+	if c.payload == nil {
+		return c, bridge.CheckHeaders(form.Headers)
+	}
+	return c, errors.Join(bridge.CheckPayload(*c.payload), bridge.CheckHeaders(form.Headers))
+}
+
+// editLetter has someone change a letter in an editor. What could not be taken is kept in a file, which the error names.
+func editLetter(ctx context.Context, l bridge.Letter, editor func(context.Context, string) error) (change, error) {
+	before, err := formOf(l)
+	if err != nil {
+		return change{}, err
+	}
+	file, err := os.CreateTemp("", "duestream-*.json")
+	if err != nil {
+		return change{}, err
+	}
+	name := file.Name()
+	_, err = file.Write(before)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return change{}, err
+	}
+	if err := editor(ctx, name); err != nil {
+		os.Remove(name)
+		return change{}, fmt.Errorf("nothing was changed: the editor failed: %w", err)
+	}
+	after, err := os.ReadFile(name)
+	if err != nil {
+		return change{}, err
+	}
+	c, err := readForm(after)
+	if err != nil {
+		return change{}, invalidf("nothing was changed, the text is kept in %s: %w", name, err)
+	}
+	os.Remove(name)
+	if c.payload != nil && l.Payload != nil && bytes.Equal(*c.payload, l.Payload) {
+		c.payload = nil
+	}
+	if old, err := readForm(before); err == nil && maps.Equal(*c.headers, *old.headers) {
+		c.headers = nil
+	}
+	if c == (change{}) {
+		return c, invalidf("nothing was changed: `duestream dead redrive` schedules a letter as it is")
+	}
+	return c, nil
+}
+
+// editor runs $VISUAL, else $EDITOR, else vi, on a file.
+func (a *app) editor(ctx context.Context, file string) error {
+	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
+	cmd := exec.CommandContext(ctx, words[0], slices.Concat(words[1:], []string{file})...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
+	return cmd.Run()
+}

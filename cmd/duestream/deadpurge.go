@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) deadPurge() *cobra.Command {
+	var s selection
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "purge <queue> [<letter>...]",
+		Short: "Delete dead letters for good",
+		Long: `Deletes dead letters for good. Of letters selected by flags it says on a terminal how many
+they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
+		Example: `  duestream dead purge emails 1767000000000-0
+  duestream dead purge emails --older-than 30d --dry-run
+  duestream dead purge emails --reason expired --yes`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeQueue,
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			if err := errors.Join(bridge.CheckQueue(args[0]), s.check(args[1:])); err != nil {
+				return err
+			}
+			asks := len(args) == 1 && !yes && !s.dryRun
+			terminal := isTerminal(a.in) && isTerminal(a.err)
+			if asks && !terminal && !s.all {
+				return invalidf("this deletes every letter that the flags select: look at them with --dry-run, then add --yes")
+			}
+			letters, done, err := a.letters(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			if asks && terminal {
+				filter, _ := s.filter.filter()
+				n, err := letters.Count(ctx, args[0], filter)
+				if err != nil {
+					return err
+				}
+				if n > 0 && !confirm(a.in, a.err, fmt.Sprintf("Delete %s dead letters of %s for good? [y/N] ", thousands(int64(n)), args[0])) {
+					return invalidf("nothing was deleted")
+				}
+			}
+			return a.purge(ctx, letters, args[0], args[1:], s)
+		}),
+	}
+	s.flags(cmd)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "delete what the flags select, without asking")
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+// confirm asks, and reports whether the answer is yes.
+func confirm(in io.Reader, out io.Writer, question string) bool {
+	fmt.Fprint(out, question)
+	answer, _ := bufio.NewReader(in).ReadString('\n')
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes"
+}
+
+func (a *app) purge(ctx context.Context, letters *bridge.DeadLetters, queue string, names []string, s selection) error {
+	var purged int
+	var first []bridge.Letter
+	var err error
+	bar := a.newProgress("letters")
+	if s.dryRun {
+		purged, err = a.wouldPurge(ctx, letters, queue, names, s, firstTen(&first))
+	} else if len(names) > 0 {
+		purged, err = letters.Purge(ctx, queue, names)
+	} else {
+		filter, _ := s.filter.filter()
+		total := 0
+		if bar.w != nil { // for the eye only
+			if total, err = letters.Count(ctx, queue, filter); err != nil {
+				return err
+			}
+		}
+		purged, err = letters.PurgeProgress(ctx, queue, filter, func(n int) { bar.show(int64(n), float64(n)/float64(max(1, total)), time.Now()) })
+	}
+	bar.clear()
+	value := struct {
+		Purged int             `json:"purged"`
+		DryRun bool            `json:"dry_run"`
+		First  []letterInBrief `json:"first,omitempty"`
+	}{purged, s.dryRun, brief(first)}
+	printed := a.print(value, func() {
+		verb := "purged"
+		if s.dryRun {
+			verb = "would be purged"
+		}
+		fmt.Fprintf(a.out, "%s %s\n", verb, thousands(int64(purged)))
+		a.listFirst(first, purged)
+	})
+	a.sayStopped(err)
+	switch {
+	case err != nil:
+		return err
+	case printed != nil:
+		return printed
+	case len(names) > 0 && purged == 0:
+		return fmt.Errorf("%w: no such dead letter", bridge.ErrNotFound)
+	case purged < len(names):
+		return fmt.Errorf("%w: %d letters were not there", errPartly, len(names)-purged)
+	}
+	return nil
+}
+
+// wouldPurge counts what a purge would delete.
+func (a *app) wouldPurge(ctx context.Context, letters *bridge.DeadLetters, queue string, names []string, s selection, selected func(bridge.Letter)) (n int, err error) {
+	count := func(l bridge.Letter, err error) error {
+		if err == nil {
+			n++
+			selected(l)
+		}
+		return err
+	}
+	for _, name := range names {
+		if err := count(letters.Show(ctx, queue, name)); err != nil && !errors.Is(err, bridge.ErrNotFound) {
+			return n, err
+		}
+	}
+	if len(names) > 0 {
+		return n, nil
+	}
+	filter, _ := s.filter.filter()
+	for l, err := range letters.List(ctx, queue, filter) {
+		if err := count(l, err); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}

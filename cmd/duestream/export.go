@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// exportVersion is the version of the lines that export writes. Import takes no other.
+const exportVersion = 1
+
+// Kinds of the first and the last line of an export.
+const (
+	kindHeader = "header"
+	kindEnd    = "end"
+)
+
+// exportHeader is the first line.
+type exportHeader struct {
+	Kind       string              `json:"kind"`
+	Version    int                 `json:"version"`
+	Queue      string              `json:"queue"`
+	Prefix     string              `json:"prefix"`
+	Partitions int                 `json:"partitions"`
+	Groups     []string            `json:"groups"`
+	Held       bool                `json:"held"`
+	Holds      []bridge.RecordKind `json:"holds"`
+	Server     int64               `json:"server_ms"` // its clock, when the export began
+}
+
+// source names what was exported.
+func (h exportHeader) source() string { return h.Prefix + ":" + h.Queue }
+
+// exportEnd is the last line.
+type exportEnd struct {
+	Kind      string `json:"kind"`
+	Count     int64  `json:"count"`
+	Ready     int64  `json:"ready"`
+	Scheduled int64  `json:"scheduled"`
+	Dead      int64  `json:"dead"`
+	LeftOut   int    `json:"left_out"`
+}
+
+func (e *exportEnd) add(kind bridge.RecordKind) {
+	e.Count++
+	switch kind {
+	case bridge.RecordReady:
+		e.Ready++
+	case bridge.RecordScheduled:
+		e.Scheduled++
+	case bridge.RecordDead:
+		e.Dead++
+	}
+}
+
+func (a *app) export() *cobra.Command {
+	var all, scheduled, dead bool
+	cmd := &cobra.Command{
+		Use:   "export <queue>",
+		Short: "Write what a queue holds as lines of JSON, for import",
+		Long: `Writes what a queue holds to standard output, one JSON object per line, in bounded memory
+and steps. The first line says what was exported, the last one ({"kind":"end"}) how much:
+a file without it is not whole.
+
+  {"kind":"scheduled","id":"order-42","due_ms":1795216995000,"payload":"hello"}
+  {"kind":"ready","id":"order-41","due_ms":…,"payload":…,"for":"mailer","entry":"17…-0"}
+  {"kind":"dead","id":"order-40","letter":"17…-0","group":"mailer","reason":"max_attempts",…}
+
+A payload is a string, or {"base64":"…"} when it is not UTF-8 or much shorter so, and null
+when it was lost. A record may have headers, attempt (absent: 1), for (the only group it
+is for; retries have it), entry, max_attempts, expires_ms, error, and extra (fields nobody
+knows). What would not come back the same from these stands in member_base64 and
+meta_base64, or fields_base64, as Redis has it.
+
+A ready record is an entry that one group has not acknowledged: import schedules it for
+that group alone, so that one that was being worked on is delivered again. Entries that
+are damaged are left out, and counted (exit code 6).
+
+What moves meanwhile may be in the file twice or not at all: for an exact copy hold the
+queue (duestream queue set <queue> held=true) and stop its workers. Settings and dedup
+windows are not exported.`,
+		Example: `  duestream export emails >emails.ndjson
+  duestream export emails --dead | jq -r 'select(.reason=="max_attempts") | .id'
+  duestream export emails | duestream --redis redis://new:6379 import emails`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeQueue,
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			if err := bridge.CheckQueue(args[0]); err != nil {
+				return err
+			}
+			r, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			kinds := []bridge.RecordKind{bridge.RecordReady, bridge.RecordScheduled, bridge.RecordDead}
+			switch {
+			case scheduled:
+				kinds = kinds[1:2]
+			case dead:
+				kinds = kinds[2:]
+			}
+			return a.exportTo(ctx, r, args[0], kinds)
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&all, "all", false, "scheduled and ready messages, and dead letters; what is exported unless told otherwise")
+	f.BoolVar(&scheduled, "scheduled", false, "only what is scheduled, retries included")
+	f.BoolVar(&dead, "dead", false, "only dead letters")
+	cmd.MarkFlagsMutuallyExclusive("all", "scheduled", "dead")
+	return cmd
+}
+
+func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds []bridge.RecordKind) error {
+	stats, err := bridge.Stats(ctx, r, a.prefix, queue)
+	if err != nil {
+		return err
+	}
+	export := bridge.NewExport(r, a.prefix, queue, kinds...)
+	now, err := export.Time(ctx)
+	if err != nil {
+		return err
+	}
+	header := exportHeader{
+		Kind: kindHeader, Version: exportVersion, Queue: queue, Prefix: a.prefix, Partitions: stats.Partitions, Groups: []string{}, Held: stats.Held,
+		Holds: kinds, Server: now.UnixMilli(),
+	}
+	moving, total := !stats.Held, int64(0)
+	for _, g := range stats.Groups {
+		header.Groups = append(header.Groups, g.Name)
+		total += g.Pending + max(0, g.Lag)
+		moving = moving || g.Pending > 0
+	}
+	if len(stats.Groups) == 0 {
+		total = stats.Ready
+	}
+	if !slices.Contains(kinds, bridge.RecordReady) {
+		if total > 0 {
+			fmt.Fprintf(a.err, "left out as told: about %s ready messages\n", thousands(total))
+		}
+		total = 0
+	} else if moving {
+		fmt.Fprintln(a.err, "the queue is not held, or messages are being worked on: what moves meanwhile may be in the file twice or not at all")
+	}
+	for kind, n := range map[bridge.RecordKind]int64{bridge.RecordScheduled: stats.Scheduled, bridge.RecordDead: stats.Dead} {
+		if slices.Contains(kinds, kind) {
+			total += n
+		} else if n > 0 {
+			fmt.Fprintf(a.err, "left out as told: %s %s\n", thousands(n), kind)
+		}
+	}
+	out := bufio.NewWriterSize(a.out, 256<<10)
+	lines := json.NewEncoder(out)
+	lines.SetEscapeHTML(false)
+	bar := a.newProgress("records")
+	if isTerminal(a.out) {
+		bar.w = nil
+	}
+	end := exportEnd{Kind: kindEnd}
+	failed := func(err error) error {
+		bar.clear()
+		if errors.Is(err, context.Canceled) {
+			fmt.Fprintln(a.err, "stopped: the export is not whole, and has no last line")
+		}
+		return fmt.Errorf("the export is not whole, and has no last line: %w", errors.Join(err, out.Flush()))
+	}
+	if err := lines.Encode(header); err != nil {
+		return failed(err)
+	}
+	for record, err := range export.Records(ctx) {
+		if err == nil {
+			err = lines.Encode(record)
+		}
+		if err != nil {
+			return failed(err)
+		}
+		if end.add(record.Kind); end.Count%1000 == 0 {
+			bar.show(end.Count, float64(end.Count)/float64(max(total, end.Count)), time.Now())
+		}
+	}
+	end.LeftOut = export.LeftOut
+	if err := lines.Encode(end); err != nil {
+		return failed(err)
+	}
+	if err := out.Flush(); err != nil {
+		return failed(err)
+	}
+	bar.clear()
+	fmt.Fprintf(a.err, "exported %s: ready %s, scheduled %s, dead %s\n", thousands(end.Count), thousands(end.Ready), thousands(end.Scheduled), thousands(end.Dead))
+	if end.LeftOut > 0 {
+		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`", errPartly, thousands(int64(end.LeftOut)))
+	}
+	return nil
+}

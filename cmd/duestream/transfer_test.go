@@ -1,0 +1,375 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// elsewhere is another prefix on the same server: nothing of what c made is there.
+func (c *cli) elsewhere() *cli {
+	return &cli{t: c.t, s: c.s, url: c.url, prefix: c.s.Prefix(c.t)}
+}
+
+// do runs a plain command.
+func (c *cli) do(words ...string) rueidis.RedisMessage {
+	c.t.Helper()
+	r := c.redis()
+	m, err := r.Do(c.t.Context(), r.B().Arbitrary(words[0]).Args(words[1:]...).Build()).ToMessage()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		c.t.Fatalf("%q: %v", words, err)
+	}
+	return m
+}
+
+// recordsOf returns the records of an export in an order of their own, without what depends on where they are: names of letters, and the
+// entries of what is ready.
+func recordsOf(t *testing.T, export string) (records []string) {
+	t.Helper()
+	for line := range strings.Lines(export) {
+		var fields map[string]any
+		decode(t, line, &fields)
+		switch fields["kind"] {
+		case "header", "end":
+			continue
+		case "ready":
+			delete(fields, "entry")
+		}
+		delete(fields, "letter")
+		text, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, string(text))
+	}
+	slices.Sort(records)
+	return records
+}
+
+// What export writes, import takes: the same messages arrive, each group gets what it had not acknowledged, and an export of the
+// copy has the same lines. The copy has another name and other partitions.
+func TestExportAndImportGiveTheSameMessages(t *testing.T) {
+	t.Parallel()
+	a := newCLI(t)
+	b := a.elsewhere()
+	const groups = "mailer audit"
+	a.ok("queue", "partitions", "q", "3")
+	b.ok("queue", "partitions", "copy", "2")
+	for group := range strings.FieldsSeq(groups) {
+		for _, name := range []string{"q", "q/1", "q/2"} {
+			a.do("XGROUP", "CREATE", a.key(name, "stream"), group, "0", "MKSTREAM")
+		}
+	}
+	ledgers := map[string]*redistest.Ledger{"mailer": {}, "audit": {}}
+	sent := func(id string, dueMs int64, groups ...string) {
+		for _, group := range groups {
+			ledgers[group].Sent(id, dueMs)
+		}
+	}
+	wants := map[string]string{} // id → payload
+	later := time.Now().Add(time.Hour).UnixMilli()
+	for i := range 40 {
+		id := fmt.Sprintf("später-%d", i)
+		payload := []string{"text <b>&ü\u2028", "\x00\xff binary", "", `{"json":1}`}[i%4]
+		a.runIn(payload, "schedule", "q", "--id", id, "--at", time.UnixMilli(later).Format(time.RFC3339Nano), "--header", "n=ü "+fmt.Sprint(i), "--max-attempts", "4")
+		wants[id] = payload
+	}
+	for i := range 9 { // ready, and then: held, acknowledged by one, retried by one, dead for one, untouched
+		id := fmt.Sprint("now-", i)
+		a.runIn("p\xff"+id, "schedule", "q", "--id", id)
+		wants[id] = "p\xff" + id
+	}
+	a.ok("queue", "set", "q", "held=true")
+	for _, name := range []string{"q", "q/1", "q/2"} {
+		key := a.key(name, "stream")
+		m := a.do("XREADGROUP", "GROUP", "mailer", "w", "COUNT", "2", "STREAMS", key, ">")
+		streams, err := m.AsXRead()
+		if err != nil {
+			continue // nothing is there
+		}
+		for i, entry := range streams[key] {
+			if i == 0 {
+				a.do("XACK", key, "mailer", entry.ID)
+				sent(entry.FieldValues["id"], 0, "audit")
+			}
+		}
+	}
+	for i := range 9 {
+		var places []bridge.Place
+		a.json(&places, "show", "q", fmt.Sprint("now-", i))
+		for _, p := range places {
+			if p.State == "pending" {
+				sent(fmt.Sprint("now-", i), 0, p.Group)
+			}
+			for _, group := range p.Groups {
+				sent(fmt.Sprint("now-", i), 0, group)
+			}
+		}
+	}
+	// A retry, a redriven letter and dead letters, as the scripts write them.
+	retry := "again\x1fmailer\x1f1700000000000-0"
+	a.do("ZADD", a.key("q/1", "due"), fmt.Sprint(later), retry)
+	a.do("HSET", a.key("q/1", "payload"), retry, "r\x00")
+	a.do("HSET", a.key("q/1", "meta"), retry, `{"id":"again","for":"mailer","attempt":"3","error":"oops","h:k":"v"}`)
+	wants["again"] = "r\x00"
+	for i, name := range []string{"q", "q/1", "q/2", "q"} {
+		a.do("XADD", a.key(name, "dead"), fmt.Sprintf("%d-0", 1_700_000_000_000+i), "id", fmt.Sprint("dead-", i), "payload", "d\xff", "group", "mailer", "reason", "max_attempts",
+			"dead_ms", "1700000000000", "attempt", "5", "h:k", "v")
+	}
+	a.do("XADD", a.key("q", "dead"), "1800000000000-0", "id", "lost", "reason", "body_lost")
+
+	export := a.run("export", "q")
+	if export.code != exitOK || !strings.Contains(export.out, `"held":true`) || !strings.Contains(export.out, `{"kind":"end",`) {
+		t.Fatalf("%d %s%s", export.code, export.out, export.err)
+	}
+	r := b.runIn(export.out, "import", "copy", "--json")
+	var tally importTally
+	decode(t, r.out, &tally)
+	if r.code != exitOK || !tally.Whole || tally.Taken != tally.Lines || tally.Refused+tally.Duplicates > 0 || fmt.Sprint(tally.Groups) != "[audit mailer]" {
+		t.Fatalf("exit code %d: %+v %s", r.code, tally, r.err)
+	}
+	r = b.runIn(export.out, "import", "copy", "--json")
+	decode(t, r.out, &tally)
+	if r.code != exitPartly || tally.Taken > 0 || tally.Duplicates != tally.Lines || !strings.Contains(r.err, "line 2: it is there already") {
+		t.Errorf("again: exit code %d: %+v %s", r.code, tally, r.err)
+	}
+	// The copy was taken in at once: what was ready is ready, the rest is as it was.
+	again := b.run("export", "copy")
+	if before, after := recordsOf(t, export.out), recordsOf(t, again.out); !slices.Equal(before, after) {
+		t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+	}
+	var letters []string
+	for line := range strings.Lines(b.ok("dead", "list", "copy", "--json")) {
+		var l bridge.Letter
+		decode(t, line, &l)
+		letters = append(letters, l.ID)
+	}
+	if fmt.Sprint(letters) != "[lost dead-3 dead-2 dead-1 dead-0]" {
+		t.Errorf("letters, newest first: %q", letters)
+	}
+
+	// The hour is over.
+	soon := serverMs(t, b) + 1000
+	for i := range 40 {
+		id := fmt.Sprintf("später-%d", i)
+		sent(id, soon, "mailer", "audit")
+		b.ok("reschedule", "copy", id, "--at", time.UnixMilli(soon).Format(time.RFC3339Nano))
+	}
+	sent("again", soon, "mailer")
+	for _, name := range []string{"copy", "copy/1"} {
+		b.do("ZADD", b.key(name, "due"), "XX", fmt.Sprint(soon), retry)
+	}
+	b.serve()
+	for group, ledger := range ledgers {
+		redistest.Eventually(t, 40*time.Second, func() (bool, string) {
+			for _, name := range []string{"copy", "copy/1"} {
+				key := b.key(name, "stream")
+				m := b.do("XREADGROUP", "GROUP", group, "w", "COUNT", "100", "STREAMS", key, ">")
+				streams, err := m.AsXRead()
+				if err != nil {
+					continue
+				}
+				for _, entry := range streams[key] {
+					id := entry.FieldValues["id"]
+					if owner := entry.FieldValues["for"]; owner != "" && owner != group {
+						continue
+					}
+					var due int64
+					fmt.Sscan(entry.FieldValues["due_ms"], &due)
+					ledger.Delivered(group, id, serverMs(t, b), due)
+					if entry.FieldValues["payload"] != wants[id] {
+						t.Errorf("%s: payload %q", id, entry.FieldValues["payload"])
+					}
+					if attempt := entry.FieldValues["attempt"]; attempt != map[bool]string{true: "3", false: "1"}[id == "again"] {
+						t.Errorf("%s: attempt %s", id, attempt)
+					}
+				}
+			}
+			sum := ledger.Summary(group)
+			return sum.Delivered == sum.Sent, sum.String()
+		})
+		if sum := ledger.Check(t, group); sum.Duplicated > 0 {
+			t.Error(group, sum)
+		}
+	}
+}
+
+func serverMs(t *testing.T, c *cli) int64 {
+	t.Helper()
+	m := c.do("TIME")
+	parts, err := m.AsIntSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parts[0]*1000 + parts[1]/1000
+}
+
+func TestImportSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	const header = `{"kind":"header","version":1,"queue":"q","prefix":"p"}` + "\n"
+	good := `{"kind":"scheduled","id":"a","due_ms":4102444800000,"payload":"x"}` + "\n"
+	end := func(n int) string { return fmt.Sprintf(`{"kind":"end","count":%d}`+"\n", n) }
+	nowhere := &cli{t: t, url: unreachable}
+	for text, says := range map[string]string{
+		"":                                     "line 1: the file is empty",
+		good:                                   "line 1: is not the first line of an export",
+		"nonsense\n":                           "line 1: is not the first line",
+		`{"kind":"header","version":2}` + "\n": "line 1: version 2: this duestream reads version 1",
+		header[:len(header)-2] + `,"groups":[""]}` + "\n": "line 1: group",
+	} {
+		if r := nowhere.runIn(text, "import", "q"); r.code != exitInvalid || !strings.Contains(r.err, says) {
+			t.Errorf("%q: %d %s", text, r.code, r.err)
+		}
+	}
+	nowhere.fails(exitInvalid, nil, "import", "q", "/does/not/exist")
+	nowhere.fails(exitInvalid, nil, "import", "q", "--from-line", "0")
+	nowhere.fails(exitInvalid, nil, "import", "q/1")
+	if r := nowhere.runIn(header+good+end(1), "import", "q", "--dry-run"); r.code != exitOK || r.out != "would be imported 1, duplicates 0, refused 0 of 1\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := nowhere.runIn(header+good+end(1), "import", "q"); r.code != exitUnavailable {
+		t.Errorf("%+v", r)
+	}
+
+	bad := header + good + `{"kind":"scheduled","id":"","due_ms":5}
+{"kind":"scheduled","id":"b","due_ms":5,"paylod":""}
+not json
+{"kind":"other","id":"x"}
+{"kind":"dead","letter":"x"}
+` + "\xff\n" + `{"kind":"scheduled","member_base64":"eA==","meta_base64":"W10=","due_ms":5}
+` + end(8) + good
+	r := c.runIn(bad, "import", "q")
+	if r.code != exitPartly || r.out != "imported 1, duplicates 0, refused 8 of 8\n" {
+		t.Errorf("%+v", r)
+	}
+	for _, text := range []string{
+		"line 3: id", "line 4: unknown field \"paylod\"", "line 5: is not JSON", "line 6: kind", "line 7: letter", "line 8: is not UTF-8",
+		"line 9: meta", "line 11: stands behind the last line", "partly done: 8 lines were refused, see above\n",
+	} {
+		if !strings.Contains(r.err, text) {
+			t.Errorf("stderr does not say %q:\n%s", text, r.err)
+		}
+	}
+	for text, says := range map[string]string{
+		header + strings.ReplaceAll(good, `"a"`, `"c"`):          "the file has no last line: it was not exported to its end",
+		header + strings.ReplaceAll(good, `"a"`, `"d"`) + end(2): "the last line speaks of 2 records, and the file has 1",
+		header + good + end(1):                                   "1 were there already",
+		header + `{"kind":"end","count":0,"left_out":3}`:         "3 damaged entries were left out of the export",
+	} {
+		if r := c.runIn(text, "import", "q"); r.code != exitPartly || !strings.Contains(r.err, says) {
+			t.Errorf("%q: %d %s%s", text, r.code, r.out, r.err)
+		}
+	}
+	if r := c.runIn(header+good+strings.ReplaceAll(good, `"a"`, `"e"`)+end(2), "import", "q", "--from-line", "3"); r.code != exitOK || !strings.HasPrefix(r.out, "imported 1,") {
+		t.Errorf("%+v", r)
+	}
+	// A retry for a group that nobody made would be skipped by all others, for ever.
+	one := `{"kind":"scheduled","id":"r","for":"alone","entry":"17-0","attempt":2,"due_ms":4102444800000}` + "\n"
+	if r := c.runIn(header+one+end(1), "import", "q", "--no-groups"); r.code != exitOK || !strings.HasSuffix(r.out, "created the groups alone\n") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// An interrupt, also while the next line is waited for: what was read is taken, and it is said where to go on.
+func TestImportThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	in, write := io.Pipe()
+	defer write.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, errOut, ended := new(buffer), new(buffer), make(chan int, 1)
+	go func() { ended <- run(ctx, c.args([]string{"import", "q"}), in, out, errOut) }()
+	fmt.Fprint(write, `{"kind":"header","version":1,"queue":"q","prefix":"p"}
+{"kind":"scheduled","id":"a","due_ms":4102444800000,"payload":"x"}
+{"kind":"scheduled","id":"b","due_ms":4102444800000,"payload":"x"}
+`)
+	redistest.Eventually(t, patience, func() (bool, string) { return c.scheduled("q") == 2, out.String() + errOut.String() })
+	cancel()
+	select {
+	case code := <-ended:
+		if code != exitInterrupted || !strings.HasPrefix(out.String(), "imported 2,") || !strings.Contains(errOut.String(), "go on with --from-line 4,") {
+			t.Errorf("exit code %d: %s%s", code, out, errOut)
+		}
+	case <-time.After(patience):
+		t.Error("it did not end")
+	}
+}
+
+func TestExportIsNeverSilentlyPartial(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.ok("schedule", "q", "--id", "a", "--in", "1h", "x")
+	c.ok("schedule", "q", "--id", "now", "x")
+	c.do("XADD", c.key("q", "dead"), "*", "id", "d")
+	c.do("XGROUP", "CREATE", c.key("q", "stream"), "g", "0")
+	for args, says := range map[string][]string{
+		"--scheduled": {"left out as told: about 1 ready", "left out as told: 1 dead", "exported 1: ready 0, scheduled 1, dead 0"},
+		"--dead":      {"left out as told: 1 scheduled", "exported 1: ready 0, scheduled 0, dead 1"},
+		"--all":       {"the queue is not held", "exported 3: ready 1, scheduled 1, dead 1"},
+	} {
+		r := c.run("export", "q", args)
+		for _, text := range says {
+			if r.code != exitOK || !strings.Contains(r.err, text) {
+				t.Errorf("%s: stderr does not say %q:\n%s", args, text, r.err)
+			}
+		}
+	}
+	c.do("XREADGROUP", "GROUP", "g", "c", "STREAMS", c.key("q", "stream"), ">")
+	m := c.do("XRANGE", c.key("q", "stream"), "-", "+")
+	entries, err := m.AsXRange()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.do("XDEL", c.key("q", "stream"), entries[0].ID)
+	r := c.fails(exitPartly, []string{"1 entries are damaged, or lost their body"}, "export", "q")
+	if !strings.HasSuffix(r.out, `{"kind":"end","count":2,"ready":0,"scheduled":1,"dead":1,"left_out":1}`+"\n") {
+		t.Error(r.out)
+	}
+	c.do("SET", c.key("q/1", "due"), "no schedule")
+	c.do("HSET", c.prefix+":queues", "q", "1,2")
+	if r := c.run("export", "q", "--scheduled"); r.code == exitOK || strings.Contains(r.out, `"end"`) {
+		t.Errorf("a partition that cannot be read: %+v", r)
+	}
+	c.fails(exitInvalid, nil, "export", "q", "--dead", "--scheduled")
+	c.fails(exitInvalid, nil, "export", "q/1")
+}
+
+// Memory is bounded: what is read is written before more is read.
+func TestExportOfManyIsReadInSteps(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	var file bytes.Buffer
+	fmt.Fprintln(&file, `{"kind":"header","version":1,"queue":"q","prefix":"p"}`)
+	const n = 5000
+	for i := range n {
+		fmt.Fprintf(&file, `{"kind":"scheduled","id":"m-%d","due_ms":%d,"payload":"x"}`+"\n", i, 4102444800000+i/100)
+	}
+	fmt.Fprintf(&file, `{"kind":"end","count":%d}`+"\n", n)
+	if r := c.runIn(file.String(), "import", "q"); r.code != exitOK {
+		t.Fatalf("%+v", r)
+	}
+	r := c.run("export", "q")
+	ids := map[string]bool{}
+	for line := range strings.Lines(r.out) {
+		var record bridge.Record
+		if json.Unmarshal([]byte(line), &record) == nil && record.Kind == bridge.RecordScheduled {
+			ids[record.ID] = true
+		}
+	}
+	if r.code != exitOK || len(ids) != n || !strings.Contains(r.out, `{"kind":"end","count":5000,`) {
+		t.Errorf("exit code %d, %d records: %s", r.code, len(ids), r.err)
+	}
+}

@@ -1,0 +1,50 @@
+-- export: reads a page of the schedule in the order of due time and member, with what each member holds, all of one moment.
+-- Uses: base
+-- KEYS[1] due (zset)
+-- KEYS[2] payload (hash)
+-- KEYS[3] meta (hash)
+-- ARGV[1] score (string, as an earlier page has it: that of its last member; '' = from the beginning)
+-- ARGV[2] member (bytes: that member; it need not be there any more)
+-- ARGV[3] limit (integer, members)
+-- ARGV[4] max_bytes (integer: ends behind the member that reaches it)
+-- Returns: per member four strings: member, score, payload, meta ('' = none)
+-- Complexity: O(log n) + what is returned; O(log n · log m) when the member is gone, m = members with its score
+-- If a command fails here: nothing is written.
+-- Run twice: harmless; nothing is written.
+local due, payload, meta = KEYS[1], KEYS[2], KEYS[3]
+local score, member, limit, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
+if bad then return bad end
+
+-- Whether a comes after b, byte by byte: Lua's own comparison follows the server's locale.
+local function follows(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x > y end
+  end
+  return #a > #b
+end
+
+-- The rank behind (score, member). Members of one score are in the order of their bytes.
+local function next_rank()
+  if score == '' then return 0 end
+  local first, behind = redis.call('ZCOUNT', due, '-inf', '(' .. score), redis.call('ZCOUNT', due, '-inf', score)
+  local at = redis.call('ZRANK', due, member)
+  if at and at >= first and at < behind then return at + 1 end
+  while first < behind do
+    local middle = math.floor((first + behind) / 2)
+    if follows(redis.call('ZRANGE', due, middle, middle)[1], member) then behind = middle else first = middle + 1 end
+  end
+  return first
+end
+
+local start, reply, bytes = next_rank(), {}, 0
+local page = redis.call('ZRANGE', due, start, start + limit - 1, 'WITHSCORES')
+for i = 1, #page, 2 do
+  local body, fields = redis.call('HGET', payload, page[i]) or '', redis.call('HGET', meta, page[i]) or ''
+  add_pair(reply, page[i], page[i + 1])
+  add_pair(reply, body, fields)
+  bytes = bytes + #page[i] + #body + #fields
+  if bytes >= max_bytes then break end
+end
+return reply

@@ -1,0 +1,62 @@
+-- restore: writes dead letters that were exported, each under its old entry ID where that is still to be had, unless it is there or was restored before.
+-- Uses: base
+-- KEYS[1] dead (stream)
+-- KEYS[2] seen (zset)
+-- ARGV[1] window_ms (integer, ms that each letter is remembered)
+-- ARGV[2...] name, entry, fields (string that no other letter has; its entry ID; its fields and values in turn, each as <length>:<bytes>)
+-- Returns: per letter an integer: 1 restored, 0 known, -1 fields malformed
+-- Complexity: O(log n) per letter
+-- If a command fails here: the first write is one that a full server refuses, and then nothing was written; behind it a letter may be there that is not remembered.
+-- Run twice: harmless within the window, and longer for letters that have kept their entry ID.
+local dead, seen = KEYS[1], KEYS[2]
+local window_ms = tonumber(ARGV[1])
+local bad = wrong_type({dead, 'stream', seen, 'zset'})
+if bad then return bad end
+local now, refused = now_ms(), nil
+
+-- The list that '1:a2:bc' stands for; nil when it does not parse, or is no list of fields.
+local function values_of(text)
+  local values, at = {}, 1
+  while at <= #text do
+    local colon = string.find(text, ':', at, true)
+    local length = colon and string.find(string.sub(text, at, colon - 1), '^%d+$') and tonumber(string.sub(text, at, colon - 1))
+    if not length or colon + length > #text then return nil end
+    values[#values + 1] = string.sub(text, colon + 1, colon + length)
+    at = colon + length + 1
+  end
+  return #values > 0 and #values % 2 == 0 and #values <= 4000 and values or nil
+end
+
+-- Whether the letter is there under its entry ID.
+local function is_there(entry, values)
+  local found = redis.pcall('XRANGE', dead, entry, entry)
+  local fields = not found.err and found[1] and found[1][2] or {}
+  for i = 1, math.max(#fields, #values) do
+    if fields[i] ~= values[i] then return false end
+  end
+  return true
+end
+
+local function restore(name, entry, values)
+  local remembered = redis.call('ZSCORE', seen, SEP .. 'dead' .. SEP .. name)
+  if remembered and tonumber(remembered) > now or is_there(entry, values) then return 0 end
+  -- Its own ID, else one of the same millisecond, else a new one: the ID says how old a letter is.
+  for _, id in ipairs({entry, (string.gsub(entry, '%-.*', '')) .. '-*', '*'}) do
+    local added = redis.pcall('XADD', dead, id, unpack(values))
+    if type(added) == 'string' then
+      redis.call('ZADD', seen, digits(now + window_ms), SEP .. 'dead' .. SEP .. name)
+      return 1
+    end
+    refused = added
+  end
+  return nil
+end
+
+local reply = {}
+for i = 2, #ARGV, 3 do
+  local values = values_of(ARGV[i + 2])
+  local outcome = values and restore(ARGV[i], ARGV[i + 1], values) or not values and -1
+  if not outcome then return refused end
+  reply[#reply + 1] = outcome
+end
+return reply

@@ -1,0 +1,84 @@
+package lua
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Exported is what the schedule holds under one member.
+type Exported struct {
+	Member, Score string // the score as Redis writes it
+	Payload       []byte // never nil
+	Meta          string // "" = none
+}
+
+var exportScript = load("export", []string{"due", "payload", "meta"}, []string{"score", "member", "limit", "max_bytes"}, nil)
+
+// Export reads a page of the schedule, in the order of due time and member: what follows the last member of an earlier page (the zero value
+// = from the beginning). It is at most limit members, and about maxBytes; with none the schedule is at its end.
+func Export(ctx context.Context, c rueidis.Client, k Keys, last Exported, limit, maxBytes int) ([]Exported, error) {
+	reply, err := exportScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta},
+		[]string{last.Score, last.Member, strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 0)
+	if err != nil {
+		return nil, err
+	}
+	all, err := texts(reply)
+	if err != nil {
+		return nil, exportScript.unexpected(err)
+	}
+	page := make([]Exported, len(all)/4)
+	for i := range page {
+		page[i] = Exported{Member: all[4*i], Score: all[4*i+1], Payload: bytesOf(all[4*i+2]), Meta: all[4*i+3]}
+	}
+	return page, nil
+}
+
+// Restore is one dead letter to write again.
+type Restore struct {
+	Name   string // names the letter among all that may be restored here
+	Entry  string // its ID in the stream of dead letters it was in
+	Fields []FieldValue
+}
+
+// Restored is what became of one Restore.
+type Restored int
+
+// Outcomes of RestoreDead.
+const (
+	RestoreMalformed Restored = -1 // it has no fields, or too many
+	RestoreKnown     Restored = 0  // it is there, or was restored before
+	RestoreDone      Restored = 1
+)
+
+var restoreScript = load("restore", []string{"dead", "seen"}, []string{"window_ms"}, []string{"name", "entry", "fields"})
+
+// RestoreDead writes dead letters, in order, each under its old ID unless a later one is there already. Window is how long each is remembered, so that
+// it is not restored twice. ErrFull: the server refused the call.
+func RestoreDead(ctx context.Context, c rueidis.Client, k Keys, window time.Duration, letters []Restore) ([]Restored, error) {
+	args := make([]string, 0, 1+3*len(letters))
+	args = append(args, millis(window))
+	for _, l := range letters {
+		var fields strings.Builder
+		for _, f := range l.Fields {
+			for _, text := range []string{f.Field, f.Value} {
+				fields.WriteString(strconv.Itoa(len(text)))
+				fields.WriteByte(':')
+				fields.WriteString(text)
+			}
+		}
+		args = append(args, l.Name, l.Entry, fields.String())
+	}
+	reply, err := restoreScript.integers(ctx, c, []string{k.Dead, k.Seen}, args, len(letters))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Restored, len(reply))
+	for i, n := range reply {
+		out[i] = Restored(n)
+	}
+	return out, nil
+}

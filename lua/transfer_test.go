@@ -1,0 +1,140 @@
+package lua
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func (b *bench) export(limit, maxBytes int, between func(page int)) (all []Exported, pages int) {
+	b.Helper()
+	for last := (Exported{}); ; pages++ {
+		page, err := Export(b.ctx, b.c, b.k, last, limit, maxBytes)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(page) == 0 {
+			return all, pages
+		}
+		all = append(all, page...)
+		last = page[len(page)-1]
+		between(pages)
+	}
+}
+
+func TestExportReadsTheWholeScheduleInOrder(t *testing.T) {
+	score := func(e Exported) string { // the in-process server writes it with an exponent
+		n, err := strconv.ParseFloat(e.Score, 64)
+		if err != nil {
+			t.Error(err)
+		}
+		return fmt.Sprintf("%.0f", n)
+	}
+	everywhere(t, func(b *bench) {
+		var members []string
+		for i := range 30 {
+			id := fmt.Sprintf("m-%02d", i)
+			b.do("ZADD", b.k.Due, fmt.Sprint(1_800_000_000_000+i/10), id) // ten of each score
+			b.do("HSET", b.k.Payload, id, "payload\x00\xff of "+id)
+			b.do("HSET", b.k.Meta, id, `{"h:a":"`+id+`"}`)
+			members = append(members, id)
+		}
+		b.do("ZADD", b.k.Due, "1900000000000", "bare\xff")
+		members = append(members, "bare\xff")
+		for _, limit := range []int{1, 7, 10, 100} {
+			all, _ := b.export(limit, 1<<20, func(int) {})
+			var got []string
+			for _, e := range all {
+				got = append(got, e.Member)
+			}
+			wantList(b.T, fmt.Sprint("members, ", limit, " a page"), got, members...)
+			last := all[len(all)-1]
+			want(b, "bare", fmt.Sprintf("%s %q %q", score(last), last.Payload, last.Meta), `1900000000000 "" ""`)
+			want(b, "first", fmt.Sprintf("%s %q %s", score(all[0]), all[0].Payload, all[0].Meta), `1800000000000 "payload\x00\xff of m-00" {"h:a":"m-00"}`)
+		}
+		_, pages := b.export(100, 50, func(int) {})
+		want(b, "pages of 50 bytes", pages, 16)
+	})
+}
+
+// What leaves between two pages does not have others be missed: by its rank alone the next page would begin too late.
+func TestExportMissesNothingWhenMembersLeave(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for i := range 60 {
+			b.do("ZADD", b.k.Due, "5", fmt.Sprintf("m-%02d", i)) // all of one score
+		}
+		left := 0
+		all, _ := b.export(10, 1<<20, func(page int) {
+			for i := range 5 { // the last ones of the page that was read, and of those before it
+				left += b.count("ZREM", b.k.Due, fmt.Sprintf("m-%02d", 10*page+9-i))
+			}
+			if page == 2 { // one that was read moves behind everything
+				b.do("ZADD", b.k.Due, "9", "m-20")
+			}
+		})
+		var got []string
+		for _, e := range all {
+			got = append(got, e.Member)
+		}
+		for i := range 60 {
+			if id := fmt.Sprintf("m-%02d", i); !slices.Contains(got, id) {
+				b.Errorf("%s is missing", id)
+			}
+		}
+		want(b, "left", left, 30)
+		want(b, "read", len(got), 61)
+	})
+}
+
+func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		letter := func(entry, id string) Restore {
+			return Restore{Name: "from/" + entry + "/" + id, Entry: entry, Fields: fields("id", id, "payload", "p\x00\xff:1", "h:", "", "group", "g")}
+		}
+		restore := func(letters ...Restore) []Restored {
+			b.Helper()
+			out, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, letters)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return out
+		}
+		wantList(b.T, "first", restore(letter("1000-5", "a"), letter("1000-5", "b"), letter("2000-0", "c"), letter("1500-0", "d")), 1, 1, 1, 1)
+		got := b.entries(b.k.Dead)
+		var ids []string
+		for _, e := range got {
+			ids = append(ids, e.EntryID+"="+e.ID)
+		}
+		if !slices.Contains(ids, "1000-5=a") || !slices.Contains(ids, "2000-0=c") || !strings.HasSuffix(ids[1], "=b") || !strings.HasSuffix(ids[3], "=d") {
+			b.Errorf("letters %q", ids)
+		}
+		if !b.inProcess() {
+			want(b, "one of the same millisecond", ids[1], "1000-6=b")
+		}
+		want(b, "payload", string(got[0].Payload), "p\x00\xff:1")
+		want(b, "empty header name and value", got[0].Headers[""], "")
+		wantList(b.T, "again", restore(letter("1000-5", "a"), letter("1000-5", "b"), letter("2000-0", "c"), letter("1500-0", "d")), 0, 0, 0, 0)
+		b.do("DEL", b.k.Seen)
+		wantList(b.T, "and when it is forgotten", restore(letter("1000-5", "a"), letter("2000-0", "c")), 0, 0)
+		wantList(b.T, "nothing, and too much", restore(Restore{Name: "x", Entry: "1-1"}, Restore{Name: "y", Entry: "1-1", Fields: make([]FieldValue, 2001)}), -1, -1)
+		want(b, "letters", b.count("XLEN", b.k.Dead), 4)
+	})
+}
+
+func TestRestoreIntoAStreamThatRefuses(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		if b.inProcess() {
+			return // its streams are never full
+		}
+		b.fillStream(b.k.Dead)
+		_, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, []Restore{{Name: "n", Entry: "1-1", Fields: fields("id", "a")}})
+		if err == nil || errors.Is(err, ErrFull) {
+			b.Errorf("%v", err)
+		}
+		want(b, "remembered", b.count("ZCARD", b.k.Seen), 0)
+	})
+}
