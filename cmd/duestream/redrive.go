@@ -183,7 +183,9 @@ func (a *app) deadPurge() *cobra.Command {
 		Use:   "purge <queue> [<letter>...]",
 		Short: "Delete dead letters for good",
 		Long:  `Deletes dead letters for good. Letters selected by flags need --yes; try --dry-run first.`,
-		Args:  cobra.MinimumNArgs(1),
+		Example: `  duestream dead purge emails 1767000000000-0
+  duestream dead purge emails --older-than 30d --dry-run`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := errors.Join(bridge.CheckQueue(args[0]), s.check(args[1:])); err != nil {
 				return err
