@@ -76,6 +76,10 @@ tidy-check: ## fail when go.mod or go.sum is not tidy
 build: ## static binary in bin/duestream
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o bin/duestream ./cmd/duestream
 
+.PHONY: man
+man: ## manual pages in bin/man: one of everything, and one per command
+	$(GO) run -ldflags "-X main.version=$(VERSION)" ./cmd/duestream man --dir bin/man
+
 .PHONY: image
 image: ## container image duestream:local; IMAGE and BUILDER_IMAGE replace its name and the golang image
 	docker build --build-arg VERSION="$(VERSION)" $(if $(BUILDER_IMAGE),--build-arg BUILDER_IMAGE="$(BUILDER_IMAGE)") -t "$(IMAGE)" .

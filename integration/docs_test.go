@@ -286,6 +286,7 @@ func TestDocumentedUsers(t *testing.T) {
 	})
 	command(0, "health")
 	command(0, "stats")
+	command(0, "top", "--once", "--interval", "100ms")
 	command(0, "show", "raw", "m")
 	command(0, "schedule", "emails", "--id", "later", "--in", "1h", "x")
 	command(0, "reschedule", "emails", "later", "--in", "2h")

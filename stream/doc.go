@@ -32,6 +32,7 @@
 //   - a body without a due time goes only after it was seen twice (TestOrphansGoOnlyAfterTheyWereConfirmed);
 //   - idle queues cost no requests (TestIdleQueuesCostTheKeeperNothing), and a queue that becomes busy is kept again
 //     (TestKeeperFreesReclaimsAndRests, TestUntidyQueueThatBecomesBusyIsKeptAtOnce);
+//   - a look at many queues is cheap and bounded (TestALookIsCheap, TestLargePayloadsAreNotReadForTheirLateness, TestManyQueuesTakeTurns);
 //   - what a read was given is taken up, also when the worker gave it up before (TestWhatALateReadWasGivenIsTakenUp);
 //   - a dead letter is redriven or purged once (TestRedriveRacingPurgeIsWonByOneSide), and comes back without its old expiry
 //     (TestRedriveOfAnExpiredMessageIsDelivered);

@@ -47,6 +47,7 @@ type groupInfo struct {
 	pending   int64
 	last      entryID // last delivered
 	lag       int64   // the server's own count of entries not delivered; -1 = it does not know
+	read      int64   // the server's own count of entries delivered, ever; -1 = it does not know
 }
 
 func (s streamInfo) names() []string {
@@ -92,7 +93,7 @@ func readStream(ctx context.Context, c rueidis.Client, key string) (streamInfo, 
 }
 
 func parseGroup(reply rueidis.RedisMessage) (groupInfo, error) {
-	g := groupInfo{lag: -1}
+	g := groupInfo{lag: -1, read: -1}
 	fields, err := reply.AsMap()
 	if err != nil {
 		return g, err
@@ -117,6 +118,11 @@ func parseGroup(reply rueidis.RedisMessage) (groupInfo, error) {
 	if lag, ok := fields["lag"]; ok {
 		if n, err := lag.AsInt64(); err == nil {
 			g.lag = n
+		}
+	}
+	if read, ok := fields["entries-read"]; ok {
+		if n, err := read.AsInt64(); err == nil {
+			g.read = n
 		}
 	}
 	g.last, err = parseEntryID(last)

@@ -19,6 +19,7 @@ type app struct {
 	redisURL, prefix string
 	json             bool // what is printed is for programs
 	durability       durability
+	color            colorMode
 
 	started bool // arguments and flags were accepted
 }
@@ -64,14 +65,16 @@ Try it without installing anything:   duestream dev`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.redisURL, "redis", "", "URL of Redis; default $DUESTREAM_REDIS_URL, else "+defaultRedisURL)
 	flags.StringVar(&a.prefix, "prefix", "", "beginning of all keys; default $DUESTREAM_PREFIX, else duestream")
+	a.colorFlag(root)
 	root.AddCommand(
 		a.serve(), a.dev(), a.health(),
 		a.schedule(), a.cancel(), a.reschedule(), a.show(),
 		a.work(),
-		a.stats(), a.pending(), a.dead(), a.export(), a.importCommand(), a.queue(), a.functions(),
+		a.stats(), a.top(), a.pending(), a.dead(), a.export(), a.importCommand(), a.queue(), a.functions(),
 		a.doctor(), a.bench(),
-		a.versionCommand(),
+		a.man(), a.versionCommand(),
 	)
+	a.complete(root)
 	return root
 }
 

@@ -18,8 +18,9 @@ func (a *app) cancel() *cobra.Command {
 		Long: `Takes messages out of the schedule: those that are reported as cancelled will never be
 delivered. One that is not scheduled any more is reported, too: exit code 3 when that is
 true of all of them, 6 when of some.`,
-		Args: cobra.MinimumNArgs(2),
-		RunE: a.do(func(ctx context.Context, args []string) error { return a.runCancel(ctx, args[0], args[1:]) }),
+		Example: "  duestream cancel emails order-42 order-43",
+		Args:    cobra.MinimumNArgs(2),
+		RunE:    a.do(func(ctx context.Context, args []string) error { return a.runCancel(ctx, args[0], args[1:]) }),
 	}
 	a.jsonFlag(cmd)
 	a.durabilityFlag(cmd)
@@ -87,6 +88,8 @@ func (a *app) reschedule() *cobra.Command {
 		Short: "Move a scheduled message to another time",
 		Long: `Moves a message that is still scheduled: it will not be delivered at the old time.
 When it is not scheduled any more, nothing is changed, and the exit code is 3.`,
+		Example: `  duestream reschedule emails order-42 --in 2h
+  duestream reschedule emails order-42 --at 2026-12-24T18:00:00Z`,
 		Args: cobra.ExactArgs(2),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			return a.runReschedule(ctx, args[0], args[1], w.option())

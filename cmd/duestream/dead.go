@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,10 @@ func (a *app) dead() *cobra.Command {
 		Long: `A dead letter is a message that a group could not deal with: it failed as often as it
 may, or at once, or was abandoned, expired or malformed. Each keeps its payload,
 headers, group, reason and last error, until it is redriven or purged.`,
+		Example: `  duestream dead list emails --group mailer --newer-than 1h
+  duestream dead show emails 1767000000000-0
+  duestream dead redrive emails --reason max_attempts --rate 50/s
+  duestream dead purge emails --older-than 30d --dry-run`,
 	}
 	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadRedrive(), a.deadEdit(), a.deadPurge())
 	return cmd
@@ -35,7 +40,7 @@ func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
 	f.older.field, f.newer.field = "older-than", "newer-than"
 	fs := cmd.Flags()
 	fs.StringVarP(&f.group, "group", "g", "", "of this group")
-	fs.StringVar(&f.reason, "reason", "", "with this reason: max_attempts, dead_letter, visibility_timeout, expired, malformed, body_lost")
+	fs.StringVar(&f.reason, "reason", "", "with this reason: "+strings.Join(deadReasons, ", "))
 	fs.StringVar(&f.err, "error", "", "with this text in the error")
 	fs.StringVar(&f.id, "id", "", "of the message with this ID; * stands for any text, ? for one character")
 	fs.Var(&f.older, "older-than", "dead for at least so long")
@@ -81,8 +86,7 @@ prints one object per line, as ` + "`dead show --json`" + ` does.
 of an error its first line, with each number as #.`,
 		Example: `  duestream dead list emails --group mailer --newer-than 1h
   duestream dead list emails --summary`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.completeQueue,
+		Args: cobra.ExactArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := errors.Join(bridge.CheckQueue(args[0]), f.check()); err != nil {
 				return err
@@ -200,7 +204,8 @@ func ago(t, now time.Time) string {
 
 func (a *app) deadShow() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeQueue,
+		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2),
+		Example: "  duestream dead show emails 1767000000000-0",
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := errors.Join(bridge.CheckQueue(args[0]), checkLetters(args[1:])); err != nil {
 				return err

@@ -45,8 +45,7 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 		Example: `  duestream dead edit emails 1767000000000-0 --header tenant=acme --unset-header debug
   duestream dead edit emails 1767000000000-0 --payload-file - --in 5m <fixed.json
   EDITOR=nano duestream dead edit emails 1767000000000-0`,
-		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: a.completeQueue,
+		Args: cobra.ExactArgs(2),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			payload, err := o.newPayload(a)
 			if err := errors.Join(bridge.CheckQueue(args[0]), checkLetters(args[1:]), o.check(), err); err != nil {

@@ -25,8 +25,7 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 		Example: `  duestream dead purge emails 1767000000000-0
   duestream dead purge emails --older-than 30d --dry-run
   duestream dead purge emails --reason expired --yes`,
-		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: a.completeQueue,
+		Args: cobra.MinimumNArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := errors.Join(bridge.CheckQueue(args[0]), s.check(args[1:])); err != nil {
 				return err

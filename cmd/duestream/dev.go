@@ -38,7 +38,8 @@ The server is redis-server or valkey-server as a child process when one of them 
 the PATH, else one inside this process (miniredis: good for trying out, not a real
 Redis, keeps nothing). Its data is deleted at the end unless --data is given.
 redis-cli, other duestream commands and workers in any language can connect to it.`,
-		Args: cobra.NoArgs,
+		Example: "  duestream dev\n  duestream dev --port 6380 --data ./data --quiet",
+		Args:    cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
 			if a.redisURL != "" {
 				return invalidf("dev starts a server of its own: to use the one at --redis run `duestream serve`")

@@ -62,6 +62,9 @@ func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 			if stats := c.ok("stats"); !strings.Contains(stats, "demo-workers") {
 				t.Error(stats)
 			}
+			if top := c.ok("top", "--once", "--interval", "100ms"); !strings.Contains(top, "demo-workers") {
+				t.Error(top)
+			}
 			dev.says("retry in ")
 			dev.says("dead letter")
 			redistest.Eventually(t, patience, func() (bool, string) {

@@ -110,9 +110,10 @@ func (a *app) report(err error) {
 		fmt.Fprintln(a.err, "duestream: interrupted")
 		return
 	}
-	fmt.Fprintf(a.err, "duestream: %s\n", withoutPackages(err.Error()))
+	p := a.paint(a.err)
+	fmt.Fprintf(a.err, "%s %s\n", p.text(bad, "duestream:"), withoutPackages(err.Error()))
 	if hint := a.hint(err); hint != "" {
-		fmt.Fprintf(a.err, "hint: %s\n", hint)
+		fmt.Fprintf(a.err, "%s %s\n", p.text(strong, "hint:"), hint)
 	}
 }
 

@@ -90,8 +90,7 @@ windows are not exported.`,
 		Example: `  duestream export emails >emails.ndjson
   duestream export emails --dead | jq -r 'select(.reason=="max_attempts") | .id'
   duestream export emails | duestream --redis redis://new:6379 import emails`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.completeQueue,
+		Args: cobra.ExactArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := bridge.CheckQueue(args[0]); err != nil {
 				return err

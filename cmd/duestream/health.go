@@ -20,7 +20,8 @@ func (a *app) health() *cobra.Command {
 		Short: "Check that Redis answers and a bridge is alive",
 		Long: `Succeeds when Redis answers and at least one bridge of the prefix has sent a
 heartbeat within the last 5 s, by the clock of Redis. For health checks of containers.`,
-		Args: cobra.NoArgs,
+		Example: "  duestream health\n  duestream health --json",
+		Args:    cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
 			ctx, cancel := context.WithTimeout(ctx, freshHeartbeat)
 			defer cancel()

@@ -10,6 +10,9 @@
 //   - what was not taken of a file is known by its line (TestRedisGoneInTheMiddleOfAFileLosesNothing);
 //   - a command that was told to stop is never taken for done (TestWorkGivesBackWhatAStopCutShort);
 //   - what bench makes is gone when it ends (TestBenchCleansUpWhenItIsInterrupted);
+//   - a terminal is given back as it was, however top ends (TestTopGivesTheTerminalBack, TestTopGivesTheTerminalBackWhenItPanics);
+//   - while someone types, nothing waits for Redis longer than a second (TestCompletionNeverHangs);
+//   - the manual page has every command, flag, variable and exit code (TestManualHasEveryCommandFlagCodeAndVariable);
 //   - nothing that we started outlives us (TestCommandDiesWithAWorkerThatIsKilled, TestServerOfDevDiesWithIt).
 package main
 

@@ -99,7 +99,7 @@ func TestStatsCountsQueuesAndGroups(t *testing.T) {
 		t.Error(out)
 	}
 	c.serve()
-	c.ok("schedule", "one", "--in", "1h", "x")
+	c.ok("schedule", "one", "--in", "3d", "x")
 	c.ok("schedule", "two", "x")
 	r := c.redis()
 	if err := r.Do(t.Context(), r.B().XgroupCreate().Key(c.key("two", "stream")).Group("g").Id("0").Build()).Error(); err != nil {
@@ -112,8 +112,8 @@ func TestStatsCountsQueuesAndGroups(t *testing.T) {
 	}
 	out := c.ok("stats")
 	lines := strings.Split(out, "\n")
-	if !strings.HasPrefix(lines[0], "QUEUE / GROUP") || !strings.HasPrefix(lines[1], "one ") || !strings.Contains(lines[1], "in 1h") ||
-		!strings.HasPrefix(lines[2], "two ") || !strings.HasPrefix(lines[3], "  g ") || !strings.Contains(out, `! two: group "g" has no consumers`) {
+	if !strings.HasPrefix(lines[0], "QUEUE / GROUP") || !strings.HasPrefix(lines[1], "one ") || !strings.Contains(lines[1], "in 3d0h") ||
+		!strings.HasPrefix(lines[2], "two ") || !strings.HasPrefix(lines[3], "  g ") || !strings.HasPrefix(lines[4], "all 2 queues ") || !strings.Contains(out, `! two: group "g" has no consumers`) {
 		t.Error(out)
 	}
 	watch := c.start("stats", "one", "--watch", "--json")
@@ -318,9 +318,6 @@ func TestVersionAndCompletion(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	if out := c.ok("--version"); out != "duestream devel\n" {
-		t.Error(out)
-	}
-	if out := c.ok("completion", "bash"); !strings.Contains(out, "__start_duestream") {
 		t.Error(out)
 	}
 	if out := c.ok(); !strings.Contains(out, "Available Commands:") {

@@ -106,33 +106,9 @@ func (a *app) showPartitions(ctx context.Context, r *bridge.Redis, queue string)
 				number(p.Pending, false), number(p.Dead, false),
 			})
 		}
-		table(a.out, rows)
+		a.table(rows)
 		for _, w := range stats.Warnings {
-			fmt.Fprintf(a.out, "! %s\n", withoutPackages(w))
+			a.warning("%s", withoutPackages(w))
 		}
 	})
-}
-
-// completionPatience is how long the shell waits for names of queues.
-const completionPatience = 2 * time.Second
-
-// completeQueues offers the names of the queues that the bridges know.
-func (a *app) completeQueues(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
-	defer cancel()
-	r, err := a.connect(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer r.Close()
-	queues, _ := bridge.Queues(ctx, r, a.prefix)
-	return queues, cobra.ShellCompDirectiveNoFileComp
-}
-
-// completeQueue offers them for the first argument.
-func (a *app) completeQueue(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeQueues(cmd, args, typed)
 }

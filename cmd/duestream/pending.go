@@ -24,6 +24,8 @@ func (a *app) pending() *cobra.Command {
 failed yet, oldest first: who holds each, and for how long since it was delivered or
 extended. One that is idle for the visibility timeout is reclaimed by a bridge. The
 entries of partition 3 are listed as 3/<entry>.`,
+		Example: `  duestream pending emails --group mailer
+  duestream pending emails --group mailer --min-idle 5m --consumer worker-7`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if limit < 1 {

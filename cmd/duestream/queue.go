@@ -15,7 +15,10 @@ import (
 )
 
 func (a *app) queue() *cobra.Command {
-	cmd := &cobra.Command{Use: "queue", Short: "Show or change how a queue is served", Args: cobra.NoArgs, RunE: help}
+	cmd := &cobra.Command{
+		Use: "queue", Short: "Show or change how a queue is served", Args: cobra.NoArgs, RunE: help,
+		Example: "  duestream queue show emails\n  duestream queue set emails held=true\n  duestream queue partitions emails 8",
+	}
 	cmd.AddCommand(a.queueShow(), a.queueSet(), a.queuePartitions())
 	return cmd
 }
@@ -38,6 +41,7 @@ func (a *app) queueShow() *cobra.Command {
 		Short: "Show the policy in force, and the number of partitions",
 		Long: `Shows the policy in force, and the number of partitions. Each setting comes from the first that has it: the group,
 the queue, the defaults (written by the bridges from their environment), the program.`,
+		Example:           "  duestream queue show emails\n  duestream queue show emails --group mailer --json",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
@@ -102,9 +106,8 @@ value takes a setting back, so that the next level counts again.
   retry_min           delay after the first failure; each further one doubles (from 1ms)
   retry_max           longest delay between attempts
   held                true: what is scheduled does not become ready (whole queue only)`,
-		Example:           "  duestream queue set emails max_attempts=5 retry_max=10m\n  duestream queue set emails --group mailer visibility_timeout=",
-		Args:              cobra.MinimumNArgs(2),
-		ValidArgsFunction: a.completeQueue,
+		Example: "  duestream queue set emails max_attempts=5 retry_max=10m\n  duestream queue set emails --group mailer visibility_timeout=",
+		Args:    cobra.MinimumNArgs(2),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			update, err := parsePolicy(args[1:])
 			if err := errors.Join(bridge.CheckQueue(args[0]), checkGroup(group), err); err != nil {

@@ -73,8 +73,7 @@ it got; the same command goes on with the rest.`,
   duestream dead redrive emails --group mailer --error timeout --rate 50/s
   duestream dead redrive emails --reason max_attempts --spread 10m
   duestream dead redrive emails --all --dry-run`,
-		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: a.completeQueue,
+		Args: cobra.MinimumNArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			options, err := o.options(a)
 			if err := errors.Join(bridge.CheckQueue(args[0]), o.check(args[1:]), err); err != nil {

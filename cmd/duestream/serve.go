@@ -29,6 +29,8 @@ Environment (the flags --redis and --prefix win over it):
 The policy (VISIBILITY_TIMEOUT, MAX_ATTEMPTS, RETRY_MIN, RETRY_MAX) is written to
 Redis as the defaults of all queues: the bridge that starts last wins. Queues and
 groups can have their own: see ` + "`duestream queue set`.",
+		Example: `  duestream serve --redis redis://127.0.0.1:6379
+  DUESTREAM_REDIS_URL='redis://sentinel-1:26379?master_set=main' DUESTREAM_MAX_ATTEMPTS=5 duestream serve`,
 		Args: cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
 			// Join, so that one try shows everything that is wrong.

@@ -192,18 +192,25 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
+// eachSetting calls do for every environment variable.
+func eachSetting(do func(name, kind, value, meaning string)) {
+	for _, spec := range []any{&connection{}, &settings{}} {
+		v := reflect.TypeOf(spec).Elem()
+		for i, name := range variables(spec) {
+			f := v.Field(i)
+			do(name, typeName(f.Type), f.Tag.Get("default"), f.Tag.Get("desc"))
+		}
+	}
+}
+
 // settingsTable is the table of variables in the help of serve.
 func settingsTable() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "  VARIABLE\tTYPE\tDEFAULT\tMEANING")
-	for _, spec := range []any{&connection{}, &settings{}} {
-		v := reflect.TypeOf(spec).Elem()
-		for i, name := range variables(spec) {
-			f := v.Field(i)
-			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", name, typeName(f.Type), f.Tag.Get("default"), f.Tag.Get("desc"))
-		}
-	}
+	eachSetting(func(name, kind, value, meaning string) {
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", name, kind, value, meaning)
+	})
 	w.Flush()
 	return b.String()
 }

@@ -19,7 +19,8 @@ func (a *app) show() *cobra.Command {
 		Long: `Shows every place where Redis holds a message: scheduled, retrying, ready, pending and
 with whom, dead. Exit code 3 when there is none: it was acknowledged by every group,
 cancelled or purged, or never existed.`,
-		Args: cobra.ExactArgs(2),
+		Example: "  duestream show emails order-42\n  duestream show emails order-42 --json",
+		Args:    cobra.ExactArgs(2),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := checkTarget(args[0], args[1]); err != nil {
 				return err

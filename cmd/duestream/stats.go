@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/duestream/duestream/bridge"
 )
@@ -24,7 +27,11 @@ func (a *app) stats() *cobra.Command {
   READY      not given to some group yet                  LAG      not given to this group yet
   PENDING    held by a worker                             RETRYING scheduled again for this group
 
-~ before a number: it is an estimate. With --json and --watch, one line per look.`,
+~ before a number: it is an estimate. With --json and --watch, one line per look. On a
+narrow terminal queues and groups share columns. See also: duestream top.`,
+		Example: `  duestream stats
+  duestream stats emails --watch
+  duestream stats --json | jq '.[] | {queue, dead}'`,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			for _, queue := range args {
 				if err := bridge.CheckQueue(queue); err != nil {
@@ -111,13 +118,74 @@ func (a *app) printStats(all []bridge.QueueStats) {
 		fmt.Fprintln(a.out, "no queues")
 		return
 	}
-	now := time.Now()
-	rows := [][]string{{"QUEUE / GROUP", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "LAG", "PENDING", "OLDEST", "RETRYING", "DEAD", "MEMORY"}}
+	wide := statsRows(all, time.Now())
+	if rows, width := wide.merged(), a.terminalWidth(); width > 0 && tableWidth(rows) > width && !partitioned(all) {
+		a.paint(a.out).tableUnder(a.out, 2, wide.narrow())
+	} else {
+		a.table(rows)
+	}
 	for _, s := range all {
-		next := "-"
-		if !s.NextDue.IsZero() {
-			next = relative(s.NextDue, now)
+		for _, w := range s.Warnings {
+			a.warning("%s: %s", s.Queue, withoutPackages(w))
 		}
+	}
+}
+
+// partitioned says whether partitions have lines of their own, which need all columns.
+func partitioned(all []bridge.QueueStats) bool {
+	return slices.ContainsFunc(all, func(s bridge.QueueStats) bool { return len(s.ByPartition) > 0 })
+}
+
+// terminalWidth is that of standard output; 0 where it is not a terminal.
+func (a *app) terminalWidth() int {
+	if !isTerminal(a.out) {
+		return 0
+	}
+	width, _, err := term.GetSize(int(a.out.(*os.File).Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// statsRow is what a queue, a group or a partition shows. Cells that are empty do not apply to it.
+type statsRow struct {
+	name                                 string
+	group                                bool
+	scheduled, overdue, next, ready      string
+	lag, pending, oldest, retrying, dead string
+	memory                               string
+}
+
+type statsTable []statsRow
+
+// merged has a column for everything.
+func (t statsTable) merged() [][]string {
+	rows := [][]string{{"QUEUE / GROUP", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "LAG", "PENDING", "OLDEST", "RETRYING", "DEAD", "MEMORY"}}
+	for _, r := range t {
+		rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.lag, r.pending, r.oldest, r.retrying, r.dead, r.memory})
+	}
+	return rows
+}
+
+// narrow has columns that mean one thing for queues and another for groups, for terminals that are not wide enough.
+func (t statsTable) narrow() [][]string {
+	rows := [][]string{{"QUEUE", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "DEAD", "MEMORY"}, {"  GROUP", "LAG", "PENDING", "OLDEST", "RETRYING", "DEAD", ""}}
+	for _, r := range t {
+		group := []string{r.name, r.lag, r.pending, r.oldest, r.retrying, r.dead, ""}
+		if !r.group {
+			rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.dead, r.memory})
+			group[0], group[5] = "  all groups", ""
+		}
+		if r.lag != "" {
+			rows = append(rows, group)
+		}
+	}
+	return rows
+}
+
+func statsRows(all []bridge.QueueStats, now time.Time) (rows statsTable) {
+	for _, s := range all {
 		name := s.Queue
 		if s.Held {
 			name += " (held)"
@@ -125,18 +193,15 @@ func (a *app) printStats(all []bridge.QueueStats) {
 		if s.Partitions > 1 {
 			name += fmt.Sprintf(" (%d partitions)", s.Partitions)
 		}
-		rows = append(rows, []string{
-			name, number(s.Scheduled, false), number(s.Overdue, false), next, number(s.Ready, s.ReadyApprox), "", "", "", "",
-			number(s.Dead, false), memory(s.Memory),
-		})
+		rows = append(rows, queueRow(name, s, now))
 		for _, g := range s.Groups {
 			oldest := "-"
 			if g.OldestPending != nil {
 				oldest = short(max(0, now.Sub(g.OldestPending.Since)))
 			}
-			rows = append(rows, []string{
-				"  " + oneLine(g.Name, 40), "", "", "", "", number(g.Lag, g.LagApprox), number(g.Pending, false), oldest,
-				number(g.Retrying, g.RetryingApprox), number(g.Dead, g.DeadApprox), "",
+			rows = append(rows, statsRow{
+				name: "  " + oneLine(g.Name, 40), group: true, lag: number(g.Lag, g.LagApprox), pending: number(g.Pending, false), oldest: oldest,
+				retrying: number(g.Retrying, g.RetryingApprox), dead: number(g.Dead, g.DeadApprox),
 			})
 		}
 		for _, p := range s.ByPartition {
@@ -144,18 +209,61 @@ func (a *app) printStats(all []bridge.QueueStats) {
 			if p.Memory != nil {
 				used = map[string]int64{"all": *p.Memory}
 			}
-			rows = append(rows, []string{
-				"  partition " + strconv.Itoa(p.Partition), number(p.Scheduled, false), number(p.Overdue, false), "", number(p.Ready, p.ReadyApprox), "",
-				number(p.Pending, false), "", "", number(p.Dead, false), memory(used),
+			rows = append(rows, statsRow{
+				name: "  partition " + strconv.Itoa(p.Partition), scheduled: number(p.Scheduled, false), overdue: number(p.Overdue, false),
+				ready: number(p.Ready, p.ReadyApprox), pending: number(p.Pending, false), dead: number(p.Dead, false), memory: memory(used),
 			})
 		}
 	}
-	table(a.out, rows)
+	if len(all) > 1 {
+		sum := total(all)
+		row := queueRow(fmt.Sprintf("all %d queues", len(all)), sum, now)
+		g := sum.Groups[0]
+		row.lag, row.pending, row.retrying = number(g.Lag, g.LagApprox), number(g.Pending, false), number(g.Retrying, g.RetryingApprox)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func queueRow(name string, s bridge.QueueStats, now time.Time) statsRow {
+	next := "-"
+	if !s.NextDue.IsZero() {
+		next = relative(s.NextDue, now)
+	}
+	return statsRow{
+		name: name, scheduled: number(s.Scheduled, false), overdue: number(s.Overdue, false), next: next, ready: number(s.Ready, s.ReadyApprox),
+		dead: number(s.Dead, false), memory: memory(s.Memory),
+	}
+}
+
+// total adds queues up; what their groups hold becomes one group.
+func total(all []bridge.QueueStats) (sum bridge.QueueStats) {
+	var g bridge.GroupStats
 	for _, s := range all {
-		for _, w := range s.Warnings {
-			fmt.Fprintf(a.out, "! %s: %s\n", s.Queue, withoutPackages(w))
+		sum.Scheduled += s.Scheduled
+		sum.Overdue += s.Overdue
+		if !s.NextDue.IsZero() && (sum.NextDue.IsZero() || s.NextDue.Before(sum.NextDue)) {
+			sum.NextDue = s.NextDue
+		}
+		sum.Ready += s.Ready
+		sum.ReadyApprox = sum.ReadyApprox || s.ReadyApprox
+		sum.Dead += s.Dead
+		for key, n := range s.Memory {
+			if sum.Memory == nil {
+				sum.Memory = map[string]int64{}
+			}
+			sum.Memory[key] += n
+		}
+		for _, one := range s.Groups {
+			g.Lag += one.Lag
+			g.LagApprox = g.LagApprox || one.LagApprox
+			g.Pending += one.Pending
+			g.Retrying += one.Retrying
+			g.RetryingApprox = g.RetryingApprox || one.RetryingApprox
 		}
 	}
+	sum.Groups = []bridge.GroupStats{g}
+	return sum
 }
 
 func number(n int64, approx bool) string {

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// offers returns what the shell is offered, without descriptions, and the directive behind it.
+func (c *cli) offers(args ...string) (names []string, directive string) {
+	c.t.Helper()
+	r := c.run(append([]string{"__complete"}, c.completed(args)...)...)
+	if r.code != exitOK || strings.Contains(r.err, "duestream:") {
+		c.t.Errorf("%q: exit code %d\n%s", args, r.code, r.err)
+	}
+	for line := range strings.Lines(r.out) {
+		name, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		if strings.HasPrefix(name, ":") {
+			directive = name
+			continue
+		}
+		names = append(names, name)
+	}
+	return names, directive
+}
+
+// completed puts the connection behind __complete, where the shell has what was typed.
+func (c *cli) completed(args []string) []string {
+	return append([]string{"--redis", c.url, "--prefix", c.prefix}, args...)
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	all := c.letters() // of queue q, groups g1 and g2
+	c.ok("schedule", "emails", "--id", "order-42", "--in", "1h", "x")
+	c.ok("schedule", "emails", "--id", "order-43", "--in", "2h", "x")
+	for _, one := range []struct{ typed, want, directive string }{
+		{"stats |", "emails q", ":4"}, {"stats q |", "emails", ":4"}, {"top e|", "emails", ":4"}, {"show |", "emails q", ":4"},
+		{"queue show |", "emails q", ":4"}, {"queue show q |", "", ":4"}, {"work |", "--group -g emails q", ":4"}, {"pending |", "--group -g emails q", ":4"},
+		{"pending q --group |", "g1 g2", ":4"}, {"pending q -g |", "g1 g2", ":4"}, {"dead list q --group g|", "g1 g2", ":4"}, {"work q --group |", "g1 g2", ":4"},
+		{"pending --group |", "", ":4"}, {"pending a/b --group |", "", ":4"},
+		{"show emails |", "order-42 order-43", ":4"}, {"cancel emails order-42 |", "order-43", ":4"}, {"reschedule emails o|", "order-42 order-43", ":4"},
+		{"reschedule emails order-42 |", "--at --in", ":4"},
+		{"queue set q |", "held= max_attempts= retry_max= retry_min= visibility_timeout=", ":6"}, {"queue set q held=|", "held=true held=false held=", ":6"},
+		{"dead list q --reason |", strings.Join(deadReasons, " "), ":4"}, {"dead list q --reason e|", "expired", ":4"},
+		{"stats --color |", "auto always never", ":4"}, {"top --sort |", "name lag rate lateness", ":4"}, {"schedule q --durability |", "accepted fsynced replicated=1", ":4"},
+		{"work q --group g1 -- |", "", ":0"}, {"version |", "", ":4"},
+	} {
+		words := strings.Split(strings.TrimSuffix(one.typed, "|"), " ")
+		names, directive := c.offers(words...)
+		typed := words[len(words)-1]
+		names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, typed) }) // as the shell does
+		if got := strings.Join(names, " "); got != one.want || directive != one.directive {
+			t.Errorf("%s: %q %s, want %q %s", one.typed, got, directive, one.want, one.directive)
+		}
+	}
+	names, _ := c.offers("dead", "show", "q", "")
+	if len(names) != len(all) || names[0] != all[len(all)-1].Letter {
+		t.Errorf("letters %v, of %d", names, len(all))
+	}
+	if names, _ = c.offers("dead", "purge", "q", all[0].Letter, ""); len(names) != len(all)-1 {
+		t.Errorf("letters %v", names)
+	}
+}
+
+// While someone types, a server that is away or does not answer costs a second at most, and no error.
+func TestCompletionNeverHangs(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for _, url := range []string{unreachable, "redis://" + silent.Addr().String(), "nonsense://"} {
+		c := &cli{t: t, url: url, prefix: "p"}
+		for _, args := range [][]string{{"stats", ""}, {"pending", "q", "--group", ""}, {"dead", "show", "q", ""}, {"cancel", "q", ""}} {
+			start := time.Now()
+			names, _ := c.offers(args...)
+			if took := time.Since(start); len(names) > 0 || took > 1500*time.Millisecond {
+				t.Errorf("%s %v: %v after %s", url, args, names, took)
+			}
+		}
+	}
+}
+
+func TestCompletionScripts(t *testing.T) {
+	t.Parallel()
+	c := &cli{t: t}
+	for shell, text := range map[string]string{"bash": "__start_duestream", "zsh": "#compdef duestream", "fish": "complete -c duestream", "powershell": "Register-ArgumentCompleter"} {
+		if out := c.ok("completion", shell); !strings.Contains(out, text) {
+			t.Errorf("%s: %.200s", shell, out)
+		}
+	}
+}
+
+// A context that is over, and something that does not heed it: the shell goes on.
+func TestAskDoesNotWaitForWhoDoesNotListen(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	a := &app{redisURL: unreachable, prefix: "p"}
+	if names := a.ask(ctx, nil); names != nil {
+		t.Error(fmt.Sprint(names))
+	}
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// Bounds of --interval.
+const (
+	minTopInterval = 100 * time.Millisecond
+	maxTopInterval = time.Hour
+)
+
+type topOptions struct {
+	every time.Duration
+	sort  string
+	once  bool
+}
+
+func (a *app) top() *cobra.Command {
+	var o topOptions
+	cmd := &cobra.Command{
+		Use:   "top [<queue>...]",
+		Short: "Watch queues, groups, rates and lateness, live",
+		Long: `Shows queues and their groups, and what goes on in them, until q or Ctrl-C; without
+arguments of all queues that the bridges know. Where the output is not a terminal, or
+with --once, prints one frame, which takes two looks an interval apart.
+
+  SCHED    waiting for their time, retries included   OVERDUE  of them, past it
+  READY    not given to some group yet                DEAD     dead letters
+  IN/S     became scheduled per second                OUT/S    became ready
+  DONE/S   of a queue: every group was done with them; of a group: deliveries that ended
+  BEHIND   how late the oldest overdue message is     LATE     by how much the newest
+                                                               entries were late
+  LAG      not given to the group yet                 PENDING  held by its workers
+  OLDEST   without a sign of life, of the oldest      RETRY    of the 100 messages that
+           pending entry                                       are due next
+  WORKERS  that asked for something within a minute, / all of them
+
+~ before a number: it is an estimate. + behind it: there may be more. -: not known.
+
+Keys: q quits, s sorts by name, lag, rate or lateness, p pauses (and then nothing is
+asked), arrows, j, k, space and b scroll, + and - change the interval.
+
+A look sends about ten commands per queue (per partition, if it has several) and two
+per group, in a few pipelines. Of more than 512 partitions the queues take turns.`,
+		Example: `  duestream top
+  duestream top emails thumbnails --interval 5s
+  duestream top --sort lateness --once
+  duestream top --json | jq '.queues[] | {queue, overdue}'`,
+		ValidArgsFunction: a.completeQueues,
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			errs := []error{}
+			for _, queue := range args {
+				errs = append(errs, bridge.CheckQueue(queue))
+			}
+			if o.every < minTopInterval || o.every > maxTopInterval {
+				errs = append(errs, invalidf("interval %s: must be between %s and %s", o.every, short(minTopInterval), short(maxTopInterval)))
+			}
+			if !slices.Contains(topSorts, o.sort) {
+				errs = append(errs, invalidf("sort %q: must be one of %s", o.sort, strings.Join(topSorts, ", ")))
+			}
+			if err := errors.Join(errs...); err != nil {
+				return err
+			}
+			return a.runTop(ctx, o, args)
+		}),
+	}
+	f := cmd.Flags()
+	f.DurationVar(&o.every, "interval", time.Second, "time between looks")
+	f.StringVar(&o.sort, "sort", "name", "order of the queues: name, lag, rate or lateness")
+	f.BoolVar(&o.once, "once", false, "print one frame, and end")
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts, cobra.ShellCompDirectiveNoFileComp))
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) runTop(ctx context.Context, o topOptions, queues []string) error {
+	r, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	look := a.topLooker(r, queues)
+	first, err := look(ctx)
+	if err != nil {
+		return err
+	}
+	if !o.once && !a.json && isTerminal(a.out) && os.Getenv("TERM") != "dumb" {
+		return a.topLive(ctx, o, look, first)
+	}
+	return a.topLines(ctx, o, look, first)
+}
+
+// topLook is what top asks for at once.
+type topLook struct {
+	server        bridge.ServerLoad
+	bridges       []bridge.Heartbeat
+	bridgesFailed bool
+	queues        []bridge.Glance
+}
+
+// topLooker returns the function that looks. It must not be called concurrently.
+func (a *app) topLooker(r *bridge.Redis, queues []string) func(context.Context) (topLook, error) {
+	w := bridge.NewWatcher(r, a.prefix, queues...)
+	return func(ctx context.Context) (l topLook, err error) {
+		if l.queues, err = w.Look(ctx); err != nil {
+			return l, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, noAnswer)
+		defer cancel()
+		if l.server, err = bridge.ReadServerLoad(ctx, r); err != nil {
+			return l, err
+		}
+		// On a cluster their key may be on the one server that is away.
+		l.bridges, err = bridge.Bridges(ctx, r, a.prefix)
+		l.bridgesFailed = err != nil
+		return l, nil
+	}
+}
+
+func (s *topState) take(l topLook) {
+	s.server, s.bridges, s.bridgesFailed, s.queues = l.server, l.bridges, l.bridgesFailed, l.queues
+	s.since, s.reason = time.Time{}, ""
+}
+
+func (a *app) newTopState(o topOptions) *topState {
+	return &topState{now: time.Now(), host: hostOf(a.redisURL), prefix: a.prefix, every: o.every, sort: o.sort}
+}
+
+// topLines prints one frame, or with --json a line per look.
+func (a *app) topLines(ctx context.Context, o topOptions, look func(context.Context) (topLook, error), l topLook) error {
+	state := a.newTopState(o)
+	state.take(l)
+	again := time.NewTicker(o.every)
+	defer again.Stop()
+	for {
+		if a.json && !o.once {
+			if err := a.printLine(state.json()); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if a.json && !o.once {
+				return nil
+			}
+			return ctx.Err()
+		case <-again.C:
+		}
+		l, err := look(ctx)
+		state.now = time.Now()
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			state.take(l)
+		case a.json && !o.once:
+			state.lost(state.now, err)
+		default:
+			return err
+		}
+		switch {
+		case a.json && o.once:
+			return a.printLine(state.json())
+		case !a.json && ctx.Err() == nil:
+			lines, _ := state.frame(0, 0, a.paint(a.out))
+			_, err := fmt.Fprintln(a.out, strings.Join(lines, "\n"))
+			return err
+		}
+	}
+}
+
+// lost takes down that a look failed; when it began is kept.
+func (s *topState) lost(at time.Time, err error) {
+	if s.since.IsZero() {
+		s.since = at
+	}
+	s.reason = withoutPackages(err.Error())
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.reason = "the server does not answer"
+	}
+}
+
+type topJSON struct {
+	Time         int64              `json:"time_ms"`
+	Server       bridge.ServerLoad  `json:"server"`
+	Prefix       string             `json:"prefix"`
+	Bridges      []bridgeHealth     `json:"bridges"`
+	Queues       []topQueueJSON     `json:"queues"`
+	Disconnected *topDisconnectedMS `json:"disconnected,omitempty"` // then the rest is of the last look that succeeded
+}
+
+type topDisconnectedMS struct {
+	Since int64  `json:"since_ms"`
+	Error string `json:"error"`
+}
+
+type topQueueJSON struct {
+	bridge.Glance
+	Error string `json:"error,omitempty"`
+}
+
+func (s *topState) json() topJSON {
+	j := topJSON{
+		Time: s.now.UnixMilli(), Server: s.server, Prefix: s.prefix, Bridges: []bridgeHealth{}, Queues: []topQueueJSON{},
+	}
+	for _, b := range s.bridges {
+		j.Bridges = append(j.Bridges, bridgeHealth{ID: b.Bridge, Age: b.Age.Milliseconds(), Fresh: b.Age <= freshHeartbeat})
+	}
+	for _, q := range s.sorted() {
+		one := topQueueJSON{Glance: q}
+		if q.Err != nil {
+			one.Error = withoutPackages(q.Err.Error())
+		}
+		j.Queues = append(j.Queues, one)
+	}
+	if !s.since.IsZero() {
+		j.Disconnected = &topDisconnectedMS{s.since.UnixMilli(), s.reason}
+	}
+	return j
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// This file holds how top writes single values.
+
+func some(n int64, s style) style {
+	if n > 0 {
+		return s
+	}
+	return plain
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// left and right pad a text to a width, or cut it to it.
+func left(text string, width int) string {
+	text = oneLine(text, max(1, width))
+	return text + strings.Repeat(" ", width-utf8.RuneCountInString(text))
+}
+
+func right(text string, width int) string {
+	text = oneLine(text, max(1, width))
+	return strings.Repeat(" ", width-utf8.RuneCountInString(text)) + text
+}
+
+// count writes a number in at most five characters, and ~ before one that is an estimate.
+func count(n int64, approx bool) string {
+	text := compact(float64(n))
+	if approx {
+		text = "~" + text
+	}
+	return text
+}
+
+func compact(n float64) string {
+	if n < 9999.5 {
+		return thousands(int64(n + 0.5))
+	}
+	for _, unit := range []string{"k", "M", "G", "T"} {
+		if n /= 1000; n < 99.95 {
+			return fmt.Sprintf("%.1f%s", n, unit)
+		} else if n < 999.5 {
+			return fmt.Sprintf("%.0f%s", n, unit)
+		}
+	}
+	return "many"
+}
+
+// perSecond writes a rate; nil is one that is not known.
+func perSecond(rate *float64) string {
+	switch {
+	case rate == nil:
+		return "-"
+	case *rate > 0 && *rate < 9.95:
+		return fmt.Sprintf("%.1f", max(0.1, *rate))
+	}
+	return compact(*rate)
+}
+
+func lateness[D ~int64](d D, known bool) string {
+	if !known {
+		return "-"
+	}
+	return short(time.Duration(d))
+}
+
+// size writes bytes.
+func size(n int64) string {
+	if n < 1<<20 {
+		return memory(map[string]int64{"": n})
+	}
+	if n < 10<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

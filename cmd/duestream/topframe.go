@@ -1,0 +1,349 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// topState is all that a frame of top shows.
+type topState struct {
+	now           time.Time
+	host, prefix  string
+	server        bridge.ServerLoad
+	bridges       []bridge.Heartbeat
+	bridgesFailed bool // and so nothing is known of them
+	queues        []bridge.Glance
+
+	every  time.Duration
+	sort   string
+	offset int // lines of queues and groups that are scrolled away
+	paused bool
+	live   bool // on a terminal: keys do something
+
+	since  time.Time // when the server was lost; zero = it is there
+	reason string
+}
+
+// topSorts are the orders of queues. All but name put the greatest first.
+var topSorts = []string{"name", "lag", "rate", "lateness"}
+
+// span is a piece of a line that looks the same.
+type span struct {
+	style style
+	text  string
+}
+
+type line []span
+
+// text paints a line, cut to a width; 0 = not cut. What is cut ends in "…".
+func (l line) text(width int, p paint) string {
+	total := 0
+	for _, s := range l {
+		total += utf8.RuneCountInString(s.text)
+	}
+	room, cut := total, width > 0 && total > width
+	if cut {
+		room = width - 1
+	}
+	var b strings.Builder
+	for _, s := range l {
+		text := []rune(s.text)
+		text = text[:min(room, len(text))]
+		room -= len(text)
+		b.WriteString(p.text(s.style, string(text)))
+	}
+	if cut {
+		b.WriteString("…")
+	}
+	return b.String()
+}
+
+// bodyLine is a queue or one of its groups.
+type bodyLine struct {
+	line  line
+	queue string
+	group bool
+}
+
+// frame draws the state for a terminal of a size; height 0 = as many lines as it takes, width 0 = as wide as it takes. most is how far
+// it can be scrolled.
+func (s *topState) frame(width, height int, p paint) (lines []string, most int) {
+	top, foot := s.head(width), s.foot()
+	nameWidth := s.nameWidth(width)
+	top = append(top, columns(nameWidth, "QUEUE", queueColumns), columns(nameWidth, "  GROUP", groupColumns))
+	body := s.body(nameWidth)
+	shown, offset := len(body), 0
+	if room := max(1, height-len(top)-len(foot)); height > 0 && len(body) > room {
+		shown = max(1, room-1) // and a line that says what is left out
+		most = len(body) - shown
+		offset = min(max(0, s.offset), most)
+	}
+	all := top
+	for _, b := range body[offset : offset+shown] {
+		all = append(all, b.line)
+	}
+	if shown < len(body) {
+		all = append(all, line{{faint, leftOut(body, offset, shown)}})
+	}
+	if len(body) == 0 {
+		all = append(all, line{{plain, "no queues: a queue is known once something was scheduled to it"}})
+	}
+	if height > 0 {
+		all = all[:min(len(all), max(0, height-len(foot)))]
+	}
+	for _, l := range append(all, foot...) {
+		lines = append(lines, strings.TrimRight(l.text(width, p), " "))
+	}
+	return lines, most
+}
+
+// leftOut says what is not shown of the body.
+func leftOut(body []bodyLine, offset, shown int) string {
+	count := func(lines []bodyLine, group bool) (n int) {
+		for _, b := range lines {
+			if b.group == group {
+				n++
+			}
+		}
+		return n
+	}
+	more := func(n int, what string) string {
+		if n != 1 {
+			what += "s"
+		}
+		return fmt.Sprintf("%d more %s", n, what)
+	}
+	var parts []string
+	above, below := body[:offset], body[offset+shown:]
+	if n := count(above, false); n > 0 {
+		parts = append(parts, more(n, "queue")+" above")
+	}
+	cut := 0 // groups of the last queue that is shown
+	for cut < len(below) && below[cut].group {
+		cut++
+	}
+	if cut > 0 {
+		parts = append(parts, more(cut, "group")+" of "+below[0].queue)
+	}
+	if n := count(below, false); n > 0 {
+		parts = append(parts, more(n, "queue"))
+	}
+	if len(parts) == 0 {
+		return "…"
+	}
+	return "… and " + strings.Join(parts, ", ")
+}
+
+func (s *topState) head(width int) []line {
+	title := line{{strong, "duestream top"}}
+	if s.server.Product != "" {
+		title = append(title, span{plain, "  " + s.server.Product + " " + s.server.Version})
+	}
+	title = append(title, span{plain, "  " + s.host + "  prefix " + s.prefix})
+	clock := s.now.Format(time.TimeOnly)
+	if gap := width - utf8.RuneCountInString(title.text(0, false)) - len(clock); gap > 0 {
+		title = append(title, span{plain, strings.Repeat(" ", gap) + clock})
+	} else {
+		title = append(title, span{plain, "  " + clock})
+	}
+	lines := []line{title}
+	if s.server.Servers > 0 {
+		used := fmt.Sprintf("memory %s", size(s.server.UsedMemory))
+		look := plain
+		if s.server.MaxMemory > 0 {
+			used += " of " + size(s.server.MaxMemory)
+			if s.server.UsedMemory > s.server.MaxMemory/10*9 {
+				look = bad
+			}
+		}
+		rest := fmt.Sprintf("  clients %s  %s ops/s", thousands(s.server.Clients), thousands(s.server.OpsPerSecond))
+		if s.server.Servers > 1 {
+			rest += fmt.Sprintf("  %d servers", s.server.Servers)
+		}
+		lines = append(lines, line{{look, used}, {plain, rest}})
+	}
+	lines = append(lines, s.bridgeLine())
+	if !s.since.IsZero() {
+		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly), short(max(0, s.now.Sub(s.since)).Truncate(time.Second)), s.reason)
+		lines = append(lines, line{{bad, oneLine(text, 400)}})
+	}
+	return lines
+}
+
+func (s *topState) bridgeLine() line {
+	alive := 0
+	var texts []string
+	for _, b := range s.bridges {
+		if b.Age <= freshHeartbeat {
+			alive++
+		}
+		texts = append(texts, oneLine(b.Bridge, 12)+" "+short(b.Age.Round(100*time.Millisecond))+" ago")
+	}
+	switch {
+	case s.bridgesFailed:
+		return line{{alert, "bridges: not known, their key cannot be read"}}
+	case alive == 0 && len(texts) == 0:
+		return line{{bad, "no bridge is alive: nothing becomes ready"}}
+	case alive == 0:
+		return line{{bad, "no bridge is alive: nothing becomes ready; last heartbeats: " + strings.Join(texts, ", ")}}
+	}
+	return line{{plain, fmt.Sprintf("bridges alive %d: %s", alive, strings.Join(texts, ", "))}}
+}
+
+func (s *topState) foot() []line {
+	if !s.live {
+		return nil
+	}
+	keys := line{{faint, "q quit  s sort: "}, {plain, s.sort}, {faint, "  p pause  ↑↓ scroll  +/- every "}, {plain, short(s.every)}}
+	if s.paused {
+		keys = append(keys, span{alert, "  PAUSED"})
+	}
+	return []line{keys}
+}
+
+// column is one of the columns that queues and groups share.
+type column struct {
+	title string
+	width int
+}
+
+var queueColumns = []column{{"SCHED", 6}, {"OVERDUE", 7}, {"READY", 6}, {"IN/S", 7}, {"OUT/S", 6}, {"DONE/S", 6}, {"BEHIND", 6}, {"LATE", 6}, {"DEAD", 5}}
+
+var groupColumns = []column{{"LAG", 6}, {"PENDING", 7}, {"OLDEST", 6}, {"WORKERS", 7}, {"RETRY", 6}, {"DONE/S", 6}}
+
+func columns(nameWidth int, name string, all []column) line {
+	l := line{{strong, left(name, nameWidth)}}
+	for _, c := range all {
+		l = append(l, span{strong, " " + right(c.title, c.width)})
+	}
+	return l
+}
+
+// nameWidth is what the other columns leave of the width.
+func (s *topState) nameWidth(width int) int {
+	longest := len("QUEUE / GROUP")
+	for _, q := range s.queues {
+		longest = max(longest, utf8.RuneCountInString(queueTitle(q)))
+		for _, g := range q.Groups {
+			longest = max(longest, 2+utf8.RuneCountInString(g.Name))
+		}
+	}
+	if width == 0 {
+		return longest
+	}
+	for _, c := range queueColumns {
+		width -= c.width + 1
+	}
+	return min(max(width, 12), longest)
+}
+
+func queueTitle(q bridge.Glance) string {
+	name := q.Queue
+	if q.Partitions > 1 {
+		name += fmt.Sprintf(" ×%d", q.Partitions)
+	}
+	if q.Held {
+		name += " held"
+	}
+	return name
+}
+
+func (s *topState) body(nameWidth int) []bodyLine {
+	var all []bodyLine
+	for _, q := range s.sorted() {
+		title := plain
+		if q.Held {
+			title = alert
+		}
+		l := line{{title, left(queueTitle(q), nameWidth)}}
+		rates := bridge.QueueRates{}
+		if q.PerSecond != nil {
+			rates = *q.PerSecond
+		}
+		cells := []span{
+			{plain, count(q.Scheduled, false)}, {some(q.Overdue, alert), count(q.Overdue, false)}, {plain, count(q.Ready, q.ReadyApprox)},
+			{plain, perSecond(rates.In)}, {plain, perSecond(rates.Out)}, {plain, perSecond(rates.Done)},
+			{some(q.Overdue, alert), lateness(q.Behind, q.Overdue > 0)}, {plain, lateness(deref(q.Late), q.Late != nil)}, {some(q.Dead, bad), count(q.Dead, false)},
+		}
+		for i, c := range cells {
+			l = append(l, span{plain, " "}, span{c.style, right(c.text, queueColumns[i].width)})
+		}
+		if q.Err != nil { // then they may be of no queue at all
+			l = l[:1]
+		}
+		all = append(all, bodyLine{l, q.Queue, false})
+		note := func(look style, text string) {
+			all = append(all, bodyLine{line{{look, "  " + text}}, q.Queue, true})
+		}
+		if q.Err != nil {
+			note(bad, "! "+oneLine(withoutPackages(q.Err.Error()), 200))
+		}
+		for _, g := range q.Groups {
+			all = append(all, bodyLine{groupLine(g, nameWidth), q.Queue, true})
+		}
+		if q.MoreGroups > 0 {
+			note(faint, fmt.Sprintf("… and %d more groups: see `duestream stats %s`", q.MoreGroups, q.Queue))
+		}
+		if len(q.Groups) == 0 && q.Entries > 0 {
+			note(alert, "! no consumer group: what is ready waits for one")
+		}
+	}
+	return all
+}
+
+func groupLine(g bridge.GroupGlance, nameWidth int) line {
+	workers, look := strconv.FormatInt(g.Alive, 10), plain
+	switch {
+	case g.AliveApprox:
+		workers = "~" + workers
+	case g.Alive < g.Consumers:
+		workers += "/" + strconv.FormatInt(g.Consumers, 10)
+	}
+	if g.Alive == 0 && g.Lag > 0 {
+		look = alert
+	}
+	retrying := count(g.Retrying, false)
+	if g.RetryingMore {
+		retrying += "+"
+	}
+	l := line{{plain, left("  "+oneLine(g.Name, 256), nameWidth)}}
+	for i, c := range []span{
+		{look, count(g.Lag, g.LagApprox)}, {plain, count(g.Pending, false)}, {plain, lateness(deref(g.Oldest), g.Oldest != nil)}, {look, workers},
+		{plain, retrying}, {plain, perSecond(g.Done)},
+	} {
+		l = append(l, span{plain, " "}, span{c.style, right(c.text, groupColumns[i].width)})
+	}
+	return l
+}
+
+// sorted returns the queues in the order asked for; where that says nothing, by name.
+func (s *topState) sorted() []bridge.Glance {
+	weight := func(q bridge.Glance) (w float64) {
+		switch s.sort {
+		case "lag":
+			w = float64(q.Ready)
+			for _, g := range q.Groups {
+				w = max(w, float64(g.Lag))
+			}
+		case "rate":
+			if q.PerSecond != nil {
+				w = deref(q.PerSecond.In) + deref(q.PerSecond.Out) + deref(q.PerSecond.Done)
+			}
+		case "lateness":
+			w = float64(max(q.Behind, deref(q.Late)))
+		}
+		return w
+	}
+	queues := slices.Clone(s.queues)
+	slices.SortStableFunc(queues, func(a, b bridge.Glance) int {
+		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Queue, b.Queue))
+	})
+	return queues
+}

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// DUESTREAM_TEST_UPDATE=1 writes the golden files anew.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "top", name+".txt")
+	if os.Getenv("DUESTREAM_TEST_UPDATE") != "" {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is not as expected:\n%s\nbut\n%s", name, want, got)
+	}
+}
+
+func busyTop() *topState {
+	ms := func(d time.Duration) *bridge.Millis { return new(bridge.Millis(d)) }
+	return &topState{
+		now: time.Date(2026, 11, 21, 12, 30, 5, 0, time.UTC), host: "redis://127.0.0.1:6379", prefix: "duestream", every: time.Second, sort: "name", live: true,
+		server:  bridge.ServerLoad{Product: "redis", Version: "7.0.15", Servers: 1, UsedMemory: 12_345_678, MaxMemory: 100 << 20, Clients: 12, OpsPerSecond: 12_345},
+		bridges: []bridge.Heartbeat{{Bridge: "01M7ZMPW4AFDJS68SPX5258FR1", Age: 312 * time.Millisecond}, {Bridge: "01M7ZMPW5BFDJS68SPX5258FR2", Age: 12 * time.Second}},
+		queues: []bridge.Glance{
+			{
+				Queue: "emails", Partitions: 1, Scheduled: 12_345_678, Overdue: 42, Behind: bridge.Millis(90 * time.Second), Late: ms(1200 * time.Millisecond),
+				Ready: 15_500, ReadyApprox: true, Entries: 16_000, Dead: 7,
+				PerSecond: &bridge.QueueRates{In: new(1234.5), Out: new(0.04), Done: new(99.7)},
+				Groups: []bridge.GroupGlance{
+					{Name: "audit", Lag: 15_500, LagApprox: true, Alive: 0, Consumers: 2},
+					{Name: "a mailer with a name that is far too long for this", Lag: 3, Pending: 10, Oldest: ms(25 * time.Second), Alive: 3, Consumers: 4, Retrying: 5, RetryingMore: true, Done: new(1200.0)},
+				},
+			},
+			{Queue: "held-one", Partitions: 8, Held: true, Scheduled: 5, Entries: 3, Ready: 3, MoreGroups: 0, Groups: []bridge.GroupGlance{}},
+			{Queue: "odd", Partitions: 1, Err: errors.New("key duestream:{odd}:due holds a string where a zset belongs"), Groups: []bridge.GroupGlance{}},
+			{
+				Queue: "quiet", Partitions: 1, MoreGroups: 36, PerSecond: &bridge.QueueRates{In: new(0.0), Out: new(0.0), Done: new(0.0)},
+				Groups: []bridge.GroupGlance{{Name: "old", Alive: 2, AliveApprox: true, Consumers: 2, Done: new(0.0)}},
+			},
+		},
+	}
+}
+
+func manyTop(n int) *topState {
+	s := busyTop()
+	s.queues = nil
+	for i := range n {
+		q := bridge.Glance{Queue: fmt.Sprintf("queue-%02d", i), Partitions: 1, Overdue: int64(i % 3), Behind: bridge.Millis(time.Duration(i%3) * time.Second), Ready: int64(100 - i)}
+		q.Groups = []bridge.GroupGlance{{Name: "a", Lag: int64(i)}, {Name: "b", Lag: int64(100 - i)}}
+		q.PerSecond = &bridge.QueueRates{In: new(float64(i * 7 % 10)), Out: new(0.0), Done: nil}
+		s.queues = append(s.queues, q)
+	}
+	return s
+}
+
+func TestTopFrames(t *testing.T) {
+	t.Parallel()
+	lost := busyTop()
+	lost.lost(lost.now.Add(-75*time.Second), errors.New("lua: TIME: redis is unavailable: dial tcp 127.0.0.1:6379: connect: connection refused"))
+	paused := manyTop(10)
+	paused.paused, paused.sort, paused.every, paused.offset = true, "lag", 250*time.Millisecond, 4
+	alone := busyTop()
+	alone.bridges, alone.queues, alone.server = nil, nil, bridge.ServerLoad{}
+	cluster := busyTop()
+	cluster.server.Servers, cluster.bridgesFailed, cluster.bridges, cluster.queues, cluster.server.UsedMemory = 3, true, nil, cluster.queues[3:], 99<<20
+	printed := busyTop()
+	printed.live = false
+	for name, test := range map[string]struct {
+		state         *topState
+		width, height int
+		paint         paint
+	}{
+		"busy":         {busyTop(), 80, 24, false},
+		"colours":      {busyTop(), 80, 24, true},
+		"wide":         {busyTop(), 132, 40, false},
+		"many":         {manyTop(40), 80, 24, false},
+		"scrolled":     {paused, 80, 16, false},
+		"disconnected": {lost, 80, 24, false},
+		"nothing":      {alone, 80, 24, false},
+		"cluster":      {cluster, 80, 24, false},
+		"tiny":         {manyTop(5), 40, 8, false},
+		"printed":      {printed, 0, 0, false},
+	} {
+		lines, _ := test.state.frame(test.width, test.height, test.paint)
+		golden(t, name, strings.Join(lines, "\n")+"\n")
+	}
+}
+
+// Whatever the window's size, a frame fits into it, and what is left out is said.
+func TestTopFramesFitIntoEveryWindow(t *testing.T) {
+	t.Parallel()
+	for width := 1; width <= 140; width += 3 {
+		for height := 1; height <= 60; height++ {
+			s := manyTop(17)
+			_, most := s.frame(width, height, false)
+			for _, offset := range []int{0, 1, 5, most, most + 100} {
+				s.offset = offset
+				lines, _ := s.frame(width, height, false)
+				if len(lines) > height {
+					t.Fatalf("%d lines in a window of %d", len(lines), height)
+				}
+				for _, l := range lines {
+					if n := utf8.RuneCountInString(l); n > width {
+						t.Fatalf("%d columns in a window of %d: %s", n, width, l)
+					}
+				}
+				if text := strings.Join(lines, "\n"); width >= 80 && height > 8 && most > 0 && !strings.Contains(text, "… and ") {
+					t.Fatalf("what is left out is not said, at offset %d:\n%s", offset, text)
+				}
+			}
+		}
+	}
+}
+
+func TestTopCountsWhatItLeavesOut(t *testing.T) {
+	t.Parallel()
+	s := manyTop(20) // 60 lines
+	for _, offset := range []int{0, 1, 2, 3, 10, 30, 59} {
+		s.offset = offset
+		lines, _ := s.frame(80, 20, false)
+		text := strings.Join(lines, "\n")
+		shown := strings.Count(text, "queue-") - strings.Count(text, "of queue-")
+		above, below := 0, 0
+		for part := range strings.SplitSeq(strings.TrimPrefix(lines[len(lines)-2], "… and "), ", ") {
+			var n int
+			if _, err := fmt.Sscan(part, &n); err != nil {
+				t.Fatal(lines)
+			}
+			switch {
+			case strings.HasSuffix(part, " above"):
+				above = n
+			case !strings.Contains(part, "group"):
+				below = n
+			}
+		}
+		if above+shown+below != 20 {
+			t.Errorf("at offset %d: %d above, %d shown, %d below\n%s", offset, above, shown, below, text)
+		}
+	}
+}
+
+func TestTopSorts(t *testing.T) {
+	t.Parallel()
+	s := busyTop()
+	for order, first := range map[string]string{"name": "emails", "lag": "emails", "rate": "emails", "lateness": "emails"} {
+		s.sort = order
+		if got := s.sorted()[0].Queue; got != first {
+			t.Errorf("by %s: %s is first", order, got)
+		}
+	}
+	s = manyTop(9)
+	for order, want := range map[string]string{"name": "queue-00", "lag": "queue-00", "rate": "queue-07", "lateness": "queue-02"} {
+		s.sort = order
+		if got := s.sorted()[0].Queue; got != want {
+			t.Errorf("by %s: %s is first, not %s", order, got, want)
+		}
+	}
+}
+
+func TestTopNumbersAreShortAndRounded(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[float64]string{
+		0: "0", 9999: "9,999", 9999.4: "9,999", 9999.6: "10.0k", 10_000: "10.0k", 99_940: "99.9k", 99_960: "100k", 999_400: "999k", 999_600: "1.0M", 12_345_678: "12.3M", 5e15: "many",
+	} {
+		if got := compact(n); got != want {
+			t.Errorf("%v: %s, not %s", n, got, want)
+		}
+	}
+	if got := perSecond(new(0.04)); got != "0.1" { // it is not nothing
+		t.Error(got)
+	}
+}
+
+func TestTopKeys(t *testing.T) {
+	t.Parallel()
+	got := fmt.Sprint(parseKeys([]byte("s\x1b[Ap\x1b[6~\x1b[99;5Hxj\x1bOB\x1b\x03")))
+	if got != "[sort up pause page down down down quit]" {
+		t.Error(got)
+	}
+	s := &topState{sort: "name", every: time.Second}
+	for _, step := range []struct{ keys, want string }{
+		{"s", "lag 1s 0 false"}, {"sss", "name 1s 0 false"}, {"++", "name 5s 0 false"}, {"----", "name 250ms 0 false"}, {"---", "name 100ms 0 false"},
+		{"jjj", "name 100ms 3 false"}, {"k", "name 100ms 2 false"}, {"G", "name 100ms 10 false"}, {" ", "name 100ms 10 false"}, {"b", "name 100ms 6 false"},
+		{"gk", "name 100ms 0 false"}, {"p", "name 100ms 0 true"}, {"p++++++++++++", "name 1m0s 0 false"},
+	} {
+		for _, k := range parseKeys([]byte(step.keys)) {
+			if !s.press(k, 4, 10) {
+				t.Errorf("%q ends it", step.keys)
+			}
+		}
+		if got := fmt.Sprintf("%s %s %d %t", s.sort, s.every, s.offset, s.paused); got != step.want {
+			t.Errorf("after %q: %s, not %s", step.keys, got, step.want)
+		}
+	}
+	if s.press("quit", 1, 1) {
+		t.Error("q does not end it")
+	}
+}
+
+func TestTopWithoutATerminalPrintsOneFrame(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.serve()
+	for i := range 30 {
+		c.ok("schedule", fmt.Sprintf("queue-%02d", i), "--in", "1h", "x")
+	}
+	out := c.ok("top", "--interval", "100ms")
+	if !strings.HasPrefix(out, "duestream top  ") || strings.Contains(out, "\x1b") || strings.Contains(out, "… and ") || !strings.Contains(out, "\nqueue-29 ") ||
+		strings.Contains(out, "q quit") {
+		t.Error(out)
+	}
+	if out := c.ok("top", "--interval", "100ms", "--color", "always", "queue-07"); !strings.Contains(out, "\x1b[1mduestream top\x1b[0m") || strings.Contains(out, "queue-08") {
+		t.Errorf("%q", out)
+	}
+	var got struct {
+		Bridges []bridgeHealth
+		Queues  []struct {
+			Queue     string
+			Scheduled int
+			PerSecond *bridge.QueueRates `json:"per_second"`
+		}
+	}
+	c.json(&got, "top", "--once", "--interval", "100ms", "queue-03")
+	if len(got.Bridges) != 1 || !got.Bridges[0].Fresh || len(got.Queues) != 1 || got.Queues[0].Scheduled != 1 || got.Queues[0].PerSecond == nil {
+		t.Errorf("%+v", got)
+	}
+	lines := c.start("top", "--json", "--interval", "100ms")
+	redistest.Eventually(t, patience, func() (bool, string) { return strings.Count(lines.out.String(), "\n") >= 3, lines.out.String() })
+	lines.stop()
+	if code := lines.wait(); code != exitOK {
+		t.Errorf("exit code %d: %s", code, lines.err)
+	}
+	for line := range strings.Lines(lines.out.String()) {
+		decode(t, line, &got)
+		if len(got.Queues) != 30 {
+			t.Error(line)
+		}
+	}
+	away := &cli{t: t, url: unreachable}
+	away.fails(exitInvalid, []string{"interval 50ms: must be between 100ms and 1h", `sort "size": must be one of name, lag, rate, lateness`, `queue "a b"`},
+		"top", "a b", "--interval", "50ms", "--sort", "size")
+	away.fails(exitUnavailable, []string{"hint: "}, "top")
+}
+
+// With --json a lost connection is told, and the lines go on.
+func TestTopLinesGoOnWhenTheConnectionWasLost(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.ok("schedule", "emails", "--in", "1h", "x")
+	proxy := c.s.Proxy(t)
+	c.url = proxy.URL()
+	lines := c.start("top", "--json", "--interval", "100ms")
+	last := func() string {
+		all := strings.Split(strings.TrimSpace(lines.out.String()), "\n")
+		return all[len(all)-1]
+	}
+	redistest.Eventually(t, patience, func() (bool, string) { return strings.Contains(last(), `"queue":"emails"`), last() })
+	proxy.Refuse(true)
+	proxy.CutAll()
+	redistest.Eventually(t, patience, func() (bool, string) {
+		return strings.Contains(last(), `"disconnected":{"since_ms":`) && strings.Contains(last(), `"scheduled":1`), last()
+	})
+	proxy.Refuse(false)
+	redistest.Eventually(t, patience, func() (bool, string) {
+		return strings.Contains(last(), `"scheduled":1`) && !strings.Contains(last(), "disconnected"), last()
+	})
+	lines.stop()
+	if code := lines.wait(); code != exitOK {
+		t.Errorf("exit code %d: %s", code, lines.err)
+	}
+}
