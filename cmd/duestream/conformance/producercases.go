@@ -1,0 +1,255 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	far      = time.Hour   // due later than any case lasts
+	inTime   = time.Second // lateness of what came with a wake token
+	beforeIt = 1500 * time.Millisecond
+)
+
+var producerCases = slices.Concat(arrivalCases, scheduleCases, hardshipCases)
+
+// What producers schedule arrives.
+var arrivalCases = []Case{
+	{
+		Name: "answers", Level: Good, Section: "15",
+		Rule: "A producer answers each line before or while it reads the next one, and exits with 0 when its input ends.",
+		run: func(t *trial) error {
+			p, err := t.ready()
+			if err != nil {
+				return err
+			}
+			for _, id := range []string{"one", "two", "three"} {
+				o, err := t.dueIn(id, far)
+				if err != nil {
+					return err
+				}
+				if err := t.taken(p, o); err != nil {
+					return fmt.Errorf("with its input still open: %w", err)
+				}
+			}
+			return t.finished(p)
+		},
+	},
+	{
+		Name: "arrives", Level: Good, Section: "4 and 7",
+		Rule: "What was answered with ok arrives as it was ordered, at its due time and not before.",
+		run: func(t *trial) error {
+			var orders []order
+			for i := range 8 {
+				o, err := t.dueIn(fmt.Sprintf("m-%d", i), time.Duration(500+100*i)*time.Millisecond)
+				if err != nil {
+					return err
+				}
+				o.Payload = []byte("payload of " + o.ID)
+				if i%2 == 0 {
+					o.Headers = map[string]string{"trace": "7f3a", "n": strconv.Itoa(i)}
+				}
+				orders = append(orders, o)
+			}
+			return t.allArrive(orders...)
+		},
+	},
+	{
+		Name: "due-in-the-past", Level: Good, Section: "4",
+		Rule: "A message whose due time is in the past is delivered at once.",
+		run: func(t *trial) error {
+			p, err := t.ready()
+			if err != nil {
+				return err
+			}
+			o, err := t.dueIn("late", -far)
+			if err != nil {
+				return err
+			}
+			if err := t.taken(p, o); err != nil {
+				return err
+			}
+			answered, err := t.now()
+			if err != nil {
+				return err
+			}
+			e, err := t.arrival(o.ID, 0)
+			if err != nil {
+				return err
+			}
+			if late := e.ready().Sub(answered); late >= inTime {
+				return failf("it became ready %s after it was answered with ok", late.Round(time.Millisecond))
+			}
+			return t.finished(p)
+		},
+	},
+	{
+		Name: "wake-token", Level: Good, Section: "7, step 4",
+		Rule: "A producer adds a wake token, with MAXLEN 1, after the due time: without it a bridge that sleeps is up to 5 s late.",
+		run: func(t *trial) error {
+			p, err := t.ready()
+			if err != nil {
+				return err
+			}
+			wake := t.keys(0).Wake
+			for round := range 3 {
+				before, err := t.lastToken(wake)
+				if err != nil {
+					return err
+				}
+				o, err := t.dueIn(fmt.Sprintf("m-%d", round), beforeIt)
+				if err != nil {
+					return err
+				}
+				if err := t.taken(p, o); err != nil {
+					return err
+				}
+				_, waits, err := t.scheduled(o.ID)
+				if err != nil {
+					return err
+				}
+				after, err := t.lastToken(wake)
+				if err != nil {
+					return err
+				}
+				if waits && after == before {
+					return failf("message %q was answered with ok, is scheduled as the earliest of its queue, and no token was added to %s", o.ID, wake)
+				}
+				e, err := t.arrival(o.ID, 0)
+				if err != nil {
+					return err
+				}
+				if late := e.ready().Sub(time.UnixMilli(o.Due)); late >= inTime {
+					return failf("message %q became ready %s after its due time", o.ID, late.Round(time.Millisecond))
+				}
+			}
+			if n, err := t.number("XLEN", wake); err != nil || n > 1 {
+				return firstError(err, failf("%s holds %d tokens; wanted 1, by MAXLEN 1 (exact, without ~)", wake, n))
+			}
+			return t.finished(p)
+		},
+	},
+	{
+		Name: "payload", Level: Good, Section: "4",
+		Rule: "A payload is bytes, any of them, none, or 1 MiB; it arrives as it was ordered.",
+		run: func(t *trial) error {
+			binary := make([]byte, 256)
+			for i := range binary {
+				binary[i] = byte(i)
+			}
+			orders := []order{
+				{ID: "binary", Payload: binary}, {ID: "lines", Payload: []byte("\r\n\x00\n\n\r end \x00\r\n")},
+				{ID: "broken-utf8", Payload: []byte("é\xff\xfe\xc3")}, {ID: "empty"},
+				{ID: "large", Payload: []byte(strings.Repeat(string(binary), 1<<12))},
+			}
+			return t.allArriveSoon(orders)
+		},
+	},
+	{
+		Name: "headers", Level: Good, Section: "4",
+		Rule: "Header names and values and message IDs are UTF-8; they arrive as they were ordered.",
+		run: func(t *trial) error {
+			return t.allArriveSoon([]order{
+				{ID: "none"},
+				{ID: "plain", Headers: map[string]string{"trace": "7f3a", "empty": ""}},
+				{ID: `ünïcode "quoted" \ 'id' → 🚚 %s {x}`, Headers: map[string]string{
+					"größe": "größer als ∞ 🚚", "with space": "a b", `with "quotes"`: `"'\`, "h:colon": "h:", "line": "one\ntwo\r\n\ttab", "$HOME": "`id`",
+				}},
+			})
+		},
+	},
+	{
+		Name: "limits", Level: Good, Section: "4",
+		Rule: "max_attempts and expires_ms are fields of the meta, decimal strings; they count.",
+		run: func(t *trial) error {
+			p, err := t.ready()
+			if err != nil {
+				return err
+			}
+			if err := t.policy(bridge.SettingHeld, "1"); err != nil {
+				return err
+			}
+			now, err := t.now()
+			if err != nil {
+				return err
+			}
+			at := func(d time.Duration) int64 { return now.Add(d).UnixMilli() }
+			held := order{ID: "held", Due: at(far), MaxAttempts: 7, Expires: at(2 * far), Headers: map[string]string{"kind": "order"}}
+			few := order{ID: "few", Due: at(inTime / 2), MaxAttempts: 3}
+			stale := order{ID: "stale", Due: at(inTime / 2), Expires: at(inTime)}
+			if err := t.taken(p, held, few, stale); err != nil {
+				return err
+			}
+			s, err := t.mustBeScheduled(held.ID)
+			if err != nil {
+				return err
+			}
+			for name, want := range map[string]string{
+				lua.FieldMaxAttempts: "7", lua.FieldExpires: strconv.FormatInt(held.Expires, 10), lua.HeaderPrefix + "kind": "order",
+			} {
+				if s.fields[name] != want {
+					return failf("the meta of %q has %s %q; wanted %q", held.ID, name, s.fields[name], want)
+				}
+			}
+			if err := t.letGo(stale.Expires); err != nil {
+				return err
+			}
+			e, err := t.arrival(few.ID, 0)
+			if err != nil {
+				return err
+			}
+			if got := e.Fields[lua.FieldMaxAttempts]; got != "3" {
+				return failf("message %q arrived with max_attempts %q; wanted 3", few.ID, got)
+			}
+			letter, err := t.letter(stale.ID, 0)
+			if err != nil {
+				return fmt.Errorf("it could become ready after expires_ms only: %w", err)
+			}
+			if got := letter.Fields[lua.FieldReason]; got != lua.ReasonExpired {
+				return failf("message %q was dead-lettered with reason %q; wanted %q", stale.ID, got, lua.ReasonExpired)
+			}
+			return t.finished(p)
+		},
+	},
+}
+
+// letGo lets the messages of a held queue go on after a point in time.
+func (t *trial) letGo(after int64) error {
+	if err := t.await(0, func() (string, error) {
+		now, err := t.now()
+		return missingIf(now.UnixMilli() <= after, "the server's clock does not go on"), err
+	}); err != nil {
+		return err
+	}
+	if _, err := t.number("HDEL", t.keys(0).Policy, bridge.SettingHeld); err != nil {
+		return err
+	}
+	return couldNot("XADD", t.do("XADD", t.keys(0).Wake, "MAXLEN", "1", "*", "held", "0").Error())
+}
+
+// allArriveSoon is allArrive, due in half a second.
+func (t *trial) allArriveSoon(orders []order) error {
+	for i := range orders {
+		o, err := t.dueIn("", 500*time.Millisecond)
+		if err != nil {
+			return err
+		}
+		orders[i].Due = o.Due
+	}
+	return t.allArrive(orders...)
+}
+
+// lastToken returns the ID of the last token of a stream, "" when there is none.
+func (t *trial) lastToken(stream string) (string, error) {
+	entries, err := t.entries(stream)
+	if err != nil || len(entries) == 0 {
+		return "", err
+	}
+	return entries[len(entries)-1].ID, nil
+}
