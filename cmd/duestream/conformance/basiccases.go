@@ -37,7 +37,7 @@ var basicCases = []Case{
 			if err := t.done(0, ids(all)...); err != nil {
 				return err
 			}
-			t.silenced()
+			t.killAll()
 			for _, m := range all {
 				if err := asSent(t.begunOf(m.id)[0], m); err != nil {
 					return err
@@ -127,8 +127,8 @@ var basicCases = []Case{
 			if _, err := t.served("one"); err != nil {
 				return err
 			}
-			const work, watched = 1200 * time.Millisecond, 800 * time.Millisecond
-			if err := t.schedule(message{id: "slow", work: "slow 1200"}); err != nil {
+			const work, watched = 2500 * time.Millisecond, 800 * time.Millisecond
+			if err := t.schedule(message{id: "slow", work: "slow 2500"}); err != nil {
 				return err
 			}
 			b, err := t.awaitBegun(0, "slow", 1)
@@ -209,7 +209,7 @@ var basicCases = []Case{
 			if err := t.done(0, ids(messages)...); err != nil {
 				return err
 			}
-			t.silenced()
+			t.killAll()
 			return t.once(ids(messages)...)
 		},
 	},
@@ -243,7 +243,7 @@ var basicCases = []Case{
 			}); err != nil {
 				return err
 			}
-			t.silenced()
+			t.killAll()
 			for _, id := range ids(messages) {
 				if all := t.begunOf(id); len(all) != 2 || all[0].by == all[1].by || all[0].Attempt != 1 || all[1].Attempt != 1 {
 					return failf("message %q was begun %s, with attempts %v; wanted once by each group, with attempt 1", id, times(len(all)), attempts(all))

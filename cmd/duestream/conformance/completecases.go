@@ -94,7 +94,7 @@ var completeCases = []Case{
 			if err := t.done(0, "doomed"); err != nil {
 				return err
 			}
-			t.silenced()
+			t.killAll()
 			return t.once("doomed")
 		},
 	},

@@ -29,7 +29,7 @@ func runPlainProducer(broken string) error {
 	}
 	opt.DisableCache, opt.DisableRetry = true, true
 	p := &plainProducer{prefix: os.Getenv("DUESTREAM_PREFIX"), queue: os.Getenv("QUEUE"), broken: broken}
-	if p.client, err = rueidis.NewClient(opt); err != nil {
+	if p.client, err = connect(opt); err != nil {
 		return err
 	}
 	defer p.client.Close()
@@ -42,6 +42,17 @@ func runPlainProducer(broken string) error {
 			}
 		}
 	})
+}
+
+// connect goes on for a while when the server does not answer.
+func connect(opt rueidis.ClientOption) (c rueidis.Client, err error) {
+	for range 200 {
+		if c, err = rueidis.NewClient(opt); err == nil {
+			return c, nil
+		}
+		wait(context.Background(), 100*time.Millisecond)
+	}
+	return nil, err
 }
 
 // eachOrder reads the orders and answers each.

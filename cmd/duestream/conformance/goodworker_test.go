@@ -42,12 +42,12 @@ func runPlainWorker(broken string) error {
 		prefix: os.Getenv("DUESTREAM_PREFIX"), queue: os.Getenv("QUEUE"), group: os.Getenv("GROUP"), consumer: os.Getenv("CONSUMER"),
 		broken: broken, held: map[string][]string{},
 	}
-	if w.client, err = rueidis.NewClient(opt); err != nil {
+	if w.client, err = connect(opt); err != nil {
 		return err
 	}
 	defer w.client.Close()
 	opt.AlwaysPipelining = true // so that a deadline ends a blocked read
-	if w.blocking, err = rueidis.NewClient(opt); err != nil {
+	if w.blocking, err = connect(opt); err != nil {
 		return err
 	}
 	defer w.blocking.Close()

@@ -23,11 +23,12 @@ var healingCases = []Case{
 			for round, lose := range []string{"redis.call('DEL', KEYS[1])", "redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])", "redis.call('DEL', KEYS[1])"} {
 				id := fmt.Sprintf("meanwhile-%d", round+1)
 				script := lose + " return redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], 'payload', '', 'attempt', '1')"
-				if err := t.do("EVAL", script, "1", t.keys(0).Stream, t.group, id).Error(); err != nil {
+				c := t.redis.Client
+				if err := c.Do(t.ctx, c.B().Eval().Script(script).Numkeys(1).Key(t.keys(0).Stream).Arg(t.group, id).Build()).Error(); err != nil {
 					return couldNot("EVAL", err)
 				}
 				if err := t.done(0, id); err != nil {
-					return fmt.Errorf("after the group was lost (%d. time), with a message ready: %w", round+1, err)
+					return fmt.Errorf("after the group was lost (time %d), with a message ready: %w", round+1, err)
 				}
 			}
 			return t.marker("after")

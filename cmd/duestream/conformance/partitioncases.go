@@ -58,6 +58,6 @@ func (t *trial) eachPartition(letter string, partitions int, limit time.Duration
 	if err := t.done(limit, ids(all)...); err != nil {
 		return err
 	}
-	t.silenced()
+	t.killAll()
 	return t.once(ids(all)...)
 }

@@ -143,38 +143,8 @@ func (t *trial) arrival(id string, limit time.Duration) (found entry, err error)
 	return found, err
 }
 
-// arrivedAs checks an entry against what was ordered. A due time in the past may have become another: the server's, when it was taken.
-func arrivedAs(e entry, o order) error {
-	headers := map[string]string{}
-	for name, value := range e.Fields {
-		if header, ok := strings.CutPrefix(name, lua.HeaderPrefix); ok {
-			headers[header] = value
-		}
-	}
-	if got, want := e.Fields[lua.FieldPayload], string(o.Payload); got != want {
-		return failf("message %q: the payload that arrived has %d bytes, %s; it was sent with %d", o.ID, len(got), difference(got, want), len(want))
-	}
-	if !maps.Equal(headers, o.Headers) {
-		return failf("message %q: the headers that arrived are %q; it was sent with %q", o.ID, headers, o.Headers)
-	}
-	if got := e.Fields[lua.FieldAttempt]; got != "1" {
-		return failf("message %q arrived with attempt %q; wanted 1", o.ID, got)
-	}
-	due, err := strconv.ParseInt(e.Fields[lua.FieldDue], 10, 64)
-	if err != nil {
-		return failf("message %q arrived with due_ms %q", o.ID, e.Fields[lua.FieldDue])
-	}
-	if due != o.Due {
-		return failf("message %q arrived with due_ms %d; it was to be %d", o.ID, due, o.Due)
-	}
-	if early := o.Due - e.ready().UnixMilli(); early > 0 {
-		return failf("message %q became ready %d ms before its due time", o.ID, early)
-	}
-	return nil
-}
-
-// allArrive sends orders, and checks that all of them come as they were ordered.
-func (t *trial) allArrive(orders ...order) error {
+// allArrive sends orders, and checks each entry that comes.
+func (t *trial) allArrive(orders []order, check ...func(entry, order) error) error {
 	p, err := t.ready()
 	if err != nil {
 		return err
@@ -187,11 +157,47 @@ func (t *trial) allArrive(orders ...order) error {
 		if err != nil {
 			return err
 		}
-		if err := arrivedAs(e, o); err != nil {
-			return err
+		for _, look := range check {
+			if err := look(e, o); err != nil {
+				return err
+			}
 		}
 	}
 	return t.finished(p)
+}
+
+func samePayload(e entry, o order) error {
+	if got, want := e.Fields[lua.FieldPayload], string(o.Payload); got != want {
+		return failf("message %q: the payload that arrived has %d bytes, %s; it was sent with %d", o.ID, len(got), difference(got, want), len(want))
+	}
+	return nil
+}
+
+func sameHeaders(e entry, o order) error {
+	headers := map[string]string{}
+	for name, value := range e.Fields {
+		if header, ok := strings.CutPrefix(name, lua.HeaderPrefix); ok {
+			headers[header] = value
+		}
+	}
+	if !maps.Equal(headers, o.Headers) {
+		return failf("message %q: the headers that arrived are %q; it was sent with %q", o.ID, headers, o.Headers)
+	}
+	return nil
+}
+
+// inDueTime checks that an entry is a first attempt, of its due time, and was not early.
+func inDueTime(e entry, o order) error {
+	if got := e.Fields[lua.FieldAttempt]; got != "1" {
+		return failf("message %q arrived with attempt %q; wanted 1", o.ID, got)
+	}
+	if got, want := e.Fields[lua.FieldDue], strconv.FormatInt(o.Due, 10); got != want {
+		return failf("message %q arrived with due_ms %s; it was to be %s", o.ID, got, want)
+	}
+	if early := o.Due - e.ready().UnixMilli(); early > 0 {
+		return failf("message %q became ready %d ms before its due time", o.ID, early)
+	}
+	return nil
 }
 
 // stored is a scheduled message as Redis holds it.

@@ -22,7 +22,7 @@ type Config struct {
 	ServerProgram string // path of redis-server or valkey-server; "" = the one on the PATH
 	Prefix        string // beginning of the prefix of all keys
 
-	Visibility time.Duration // visibility timeout of the queues; cases last some of it
+	Visibility time.Duration // visibility timeout of the queues; cases last some of it. Too low: a good worker on a busy machine loses what it holds
 	Patience   time.Duration // how long one thing that must happen may take
 	Parallel   int           // cases at a time
 
@@ -34,7 +34,7 @@ type Config struct {
 // Defaults of Config, and its limits.
 const (
 	DefaultPrefix     = "conformance"
-	DefaultVisibility = time.Second
+	DefaultVisibility = 2 * time.Second
 	DefaultPatience   = 30 * time.Second
 	DefaultParallel   = 4
 

@@ -43,6 +43,7 @@ func (t *trial) end() {
 	t.killAll()
 }
 
+// killAll kills all programs. What they said is complete then.
 func (t *trial) killAll() {
 	t.mu.Lock()
 	programs := slices.Clone(t.programs)

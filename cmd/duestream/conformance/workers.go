@@ -312,11 +312,6 @@ func (t *trial) pending(group, consumer string) ([]string, error) {
 	return all, nil
 }
 
-// silenced kills all workers, so that what they said is complete.
-func (t *trial) silenced() {
-	t.killAll()
-}
-
 // once checks that each message was begun once, as its first attempt.
 func (t *trial) once(ids ...string) error {
 	for _, id := range ids {
