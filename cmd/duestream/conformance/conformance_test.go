@@ -291,3 +291,32 @@ func TestParseCommandReadsWhatMonitorWrites(t *testing.T) {
 		}
 	}
 }
+
+// docs/CONFORMANCE.md lists every case with its rule, and the sections that rules name are there.
+func TestDocumentListsEveryCase(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	document, protocol := read("CONFORMANCE.md"), read("PROTOCOL.md")
+	_, table, found := strings.Cut(document, "\n## Cases\n")
+	if !found {
+		t.Fatal("there is no section Cases")
+	}
+	all := append(Cases(Worker, Complete), Cases(Producer, Good)...)
+	for _, c := range all {
+		if row := fmt.Sprintf("| `%s` | %s | %s | %s |\n", c.Name, c.Level, c.Rule, c.Section); !strings.Contains(table, row) {
+			t.Errorf("it lacks the line\n%s", row)
+		}
+		var section int
+		if _, err := fmt.Sscan(strings.NewReplacer(",", " ", ".", " ").Replace(c.Section), &section); err != nil || !strings.Contains(protocol, fmt.Sprintf("\n## %d. ", section)) {
+			t.Errorf("%s: PROTOCOL.md has no section %q", c.Name, c.Section)
+		}
+	}
+	if rows := strings.Count(table, "\n| `"); rows != len(all) {
+		t.Errorf("it has %d cases; there are %d", rows, len(all))
+	}
+}
