@@ -320,3 +320,25 @@ func TestDocumentListsEveryCase(t *testing.T) {
 		t.Errorf("it has %d cases; there are %d", rows, len(all))
 	}
 }
+
+// On a cluster partitions are on different servers, and nobody can tell in which order they execute commands.
+func TestGoodProgramsPassOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 2, 0)
+	var running sync.WaitGroup
+	for _, g := range goodPrograms {
+		cfg := config(g.kind, g.level, g.program)
+		cfg.URL = cluster.URL()
+		untried := alone(cfg.Cases)
+		if g.kind == Producer {
+			untried++
+		}
+		running.Go(func() { passes(t, cfg, untried) })
+	}
+	running.Wait()
+	for _, s := range cluster.Servers {
+		if n := s.Do(t, "DBSIZE"); n != "0" {
+			t.Errorf("%s keys are left at %s", n, s.Addr())
+		}
+	}
+}
