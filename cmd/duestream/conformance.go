@@ -160,8 +160,14 @@ func (a *app) runConformance(ctx context.Context, o conformanceOptions, command 
 	}
 	cfg.Step = func(done, all int) { progress.show(int64(done), float64(done)/float64(all), time.Now()) }
 	if !a.json {
+		shown := "" // a program that cannot start says the same each time
 		cfg.Done = func(r conformance.Result) {
 			progress.clear()
+			if r.Stderr != "" && r.Stderr == shown {
+				r.Stderr = "the same as before"
+			} else if r.Stderr != "" {
+				shown = r.Stderr
+			}
 			printResult(a.out, r)
 		}
 	}

@@ -102,7 +102,7 @@ func TestConformanceTellsWhatItSaw(t *testing.T) {
 	on := []string{"--redis", c.url, "--prefix", c.prefix, "--worker", "--level", "minimal"}
 	r = conform(t, append(on, dying...)...)
 	for _, want := range []string{
-		"FAILED     payload", "rule:   A payload is bytes", "(PROTOCOL.md, section 5)", "seen:   worker one ended by itself: exit status 3", "stderr: the reason", "level     none",
+		"FAILED     payload", "rule:   A payload is bytes", "(PROTOCOL.md, section 5)", "seen:   worker one ended by itself: exit status 3", "stderr: the reason", "stderr: the same as before", "level     none",
 	} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("it does not say %q", want)

@@ -134,6 +134,7 @@ func TestABrokenWorkerFailsByTheRuleThatItBreaks(t *testing.T) {
 	t.Parallel()
 	fail(t, Worker, []breaks{
 		{"acks-first", []string{"ack-after-work", "killed", "fail", "poison"}, []string{"late-acknowledgement"}},
+		{"claims", []string{"entries-of-others"}, []string{"killed", "poison", "stop"}},
 		{"ignores-for", []string{"for-another-group"}, nil},
 		{"text-payload", []string{"payload"}, nil},
 		{"group-at-dollar", []string{"group-lost"}, nil},

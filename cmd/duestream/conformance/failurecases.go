@@ -174,6 +174,46 @@ var failureCases = []Case{
 		},
 	},
 	{
+		Name: "entries-of-others", Level: Good, Section: "8 (MUST NOT)",
+		Rule: "A worker takes no entries from other consumers of its group: not XAUTOCLAIM, not XCLAIM of what is not its own, not XGROUP DELCONSUMER.",
+		run: func(t *trial) error {
+			if err := firstError(t.unhurry(), t.register(), t.createGroup(t.group), t.schedule(message{id: "held"})); err != nil {
+				return err
+			}
+			var mine []entry
+			if err := t.await(0, func() (missing string, err error) {
+				mine, err = t.readAs(t.group, false)
+				return missingIf(len(mine) == 0, "the bridge has not made the message ready"), err
+			}); err != nil {
+				return err
+			}
+			w, err := t.worker("one")
+			if err != nil {
+				return err
+			}
+			for began, round := time.Now(), 0; round < 3 || time.Since(began) < 3*time.Second; round++ {
+				id := fmt.Sprintf("beside-%d", round)
+				if err := t.schedule(message{id: id, work: "slow 200"}); err != nil {
+					return err
+				}
+				if _, err := t.awaitBegun(0, id, 1); err != nil {
+					return err
+				}
+			}
+			w.terminate()
+			_ = t.exited(w, stopWithin) // other cases look at how it stops
+			w.kill()
+			if n := len(t.begunOf("held")); n > 0 {
+				return failf("the worker began message %q, which another consumer holds", "held")
+			}
+			held, err := t.pending(t.group, kit)
+			if err == nil && !slices.Contains(held, mine[0].ID) {
+				err = failf("entry %s, which another consumer held, is not pending with that any more", mine[0].ID)
+			}
+			return err
+		},
+	},
+	{
 		Name: "late-acknowledgement", Level: Good, Section: "8, step 5",
 		Rule: "A worker that is told that its entry was lost, because it was reclaimed, goes on; the message is delivered again.",
 		run: func(t *trial) error {
@@ -269,9 +309,11 @@ func (t *trial) doneOnce(ids ...string) error {
 	return t.once(ids...)
 }
 
+const kit = "kit" // the consumer that is ours
+
 // readAs reads what a group of the kit's own has not been given yet, without waiting, and acknowledges it if asked to.
 func (t *trial) readAs(group string, acknowledge bool) ([]entry, error) {
-	reply, err := t.do("XREADGROUP GROUP "+group+" kit COUNT 100 STREAMS", t.keys(0).Stream, ">").AsXRead()
+	reply, err := t.do("XREADGROUP GROUP "+group+" "+kit+" COUNT 100 STREAMS", t.keys(0).Stream, ">").AsXRead()
 	if noReply(err) {
 		return nil, nil
 	}

@@ -95,6 +95,9 @@ func (w *plainWorker) read(ctx context.Context, stream string) {
 	free := make(chan struct{}, slots)
 	from := "0"
 	w.create(ctx, stream, from)
+	if w.broken == "claims" {
+		w.claim(ctx, stream)
+	}
 	for ctx.Err() == nil {
 		free <- struct{}{} // one slot for certain
 		n := 1
@@ -138,6 +141,22 @@ func (w *plainWorker) read(ctx context.Context, stream string) {
 		for range n {
 			<-free
 		}
+	}
+}
+
+// claim takes what others have held for a second.
+func (w *plainWorker) claim(ctx context.Context, stream string) {
+	wait(ctx, 1100*time.Millisecond)
+	reply, err := w.client.Do(ctx, w.client.B().Xautoclaim().Key(stream).Group(w.group).Consumer(w.consumer).MinIdleTime("1000").Start("0").Build()).ToArray()
+	if err != nil || len(reply) < 2 {
+		return
+	}
+	entries, err := reply[1].AsXRange()
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		w.handle(stream, e)
 	}
 }
 
