@@ -143,7 +143,7 @@ var basicCases = []Case{
 				if after := time.Since(b.at); len(held) == 0 && after < work {
 					return failf("%d ms after it began work of %s the entry is not pending any more", after.Milliseconds(), work)
 				}
-				if err := t.pause(); err != nil {
+				if err := firstError(t.pause(lookFirst), t.trouble()); err != nil {
 					return err
 				}
 			}
@@ -319,18 +319,6 @@ func (t *trial) consumers() (names []string, err error) {
 		names = append(names, text)
 	}
 	return names, nil
-}
-
-// pause waits for the moment between two looks.
-func (t *trial) pause() error {
-	timer := time.NewTimer(lookEvery)
-	defer timer.Stop()
-	select {
-	case <-t.ctx.Done():
-		return t.ctx.Err()
-	case <-timer.C:
-		return t.trouble()
-	}
 }
 
 func missingIf(missing bool, what string) string {

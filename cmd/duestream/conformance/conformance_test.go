@@ -164,13 +164,13 @@ func fail(t *testing.T, kind Kind, all []breaks) {
 	s := redistest.Own(t)
 	reports, errs := make([]*Report, len(all)), make([]error, len(all))
 	var running sync.WaitGroup
-	free := make(chan struct{}, 5)
+	free := make(chan struct{}, 3)
 	for i, b := range all {
 		running.Go(func() {
 			free <- struct{}{}
 			defer func() { <-free }()
 			cfg := config(kind, Good, string(kind), b.broken)
-			cfg.URL, cfg.Patience = s.URL(), 20*time.Second
+			cfg.URL, cfg.Patience, cfg.Parallel = s.URL(), 20*time.Second, 10
 			reports[i], errs[i] = Run(t.Context(), cfg)
 		})
 	}

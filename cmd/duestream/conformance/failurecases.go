@@ -300,6 +300,14 @@ func (t *trial) doneOnce(ids ...string) error {
 					id, times(len(all)), attempts(all), all[1].at.Sub(all[0].at).Round(time.Millisecond), t.cfg.Visibility)
 			}
 		}
+		// A bridge that was held up itself may be late to take it away.
+		idle, err := t.pendingFor(t.cfg.Visibility)
+		if err != nil {
+			return "", err
+		}
+		if len(idle) > 0 {
+			return "", failf("entry %s was pending for the visibility timeout of %s without being extended", idle[0], t.cfg.Visibility)
+		}
 		return t.unsettled(t.group)
 	})
 	if err != nil {

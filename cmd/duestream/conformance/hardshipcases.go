@@ -116,7 +116,7 @@ func (t *trial) throughTrouble(n, some int, trouble func() error) error {
 	}
 	var missing []string
 	return t.await(0, func() (string, error) {
-		entries, err := t.entries(t.keys(0).Stream)
+		entries, err := t.kept(t.keys(0).Stream)
 		if err != nil {
 			return "", err
 		}

@@ -128,7 +128,7 @@ func (t *trial) dueIn(id string, d time.Duration) (order, error) {
 // arrival waits until a message is in the stream, in whichever partition.
 func (t *trial) arrival(id string, limit time.Duration) (found entry, err error) {
 	err = t.await(limit, func() (string, error) {
-		entries, err := t.entries(t.keys(0).Stream)
+		entries, err := t.kept(t.keys(0).Stream)
 		if err != nil {
 			return "", err
 		}

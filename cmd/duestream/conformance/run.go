@@ -42,6 +42,8 @@ const (
 	MaxVisibility = time.Minute
 )
 
+const casePatience = 4 // how much patience there is for a case as a whole
+
 // policy has short delays, so that retries come soon.
 func (c *Config) policy() bridge.Policy {
 	return bridge.Policy{VisibilityTimeout: c.Visibility, MaxAttempts: 10, RetryMin: 50 * time.Millisecond, RetryMax: 100 * time.Millisecond}
@@ -112,7 +114,7 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) Result {
 		on = own
 		defer func() { _ = own.end() }() // what is left of it is in a temporary directory
 	}
-	ctx, cancel := context.WithTimeout(ctx, 4*cfg.Patience)
+	ctx, cancel := context.WithTimeout(ctx, casePatience*cfg.Patience)
 	defer cancel()
 	t := newTrial(ctx, cfg, on, c)
 	err := c.run(t)

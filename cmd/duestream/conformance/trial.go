@@ -24,7 +24,8 @@ type trial struct {
 	queue string
 	group string
 	notes []string
-	dead  func() bool // releases what watches ctx
+	dead  func() bool        // releases what watches ctx
+	read  map[string][]entry // of streams that entries are only added to
 
 	mu       sync.Mutex
 	programs []*program
@@ -78,7 +79,11 @@ type notTried struct{ why string }
 
 func (e *notTried) Error() string { return e.why }
 
-const lookEvery = 10 * time.Millisecond
+// Time between two looks: it grows from the first to the last.
+const (
+	lookFirst = 5 * time.Millisecond
+	lookEvery = 50 * time.Millisecond
+)
 
 // await waits until look returns "", at most for limit (0: the kit's patience), and fails with what it returned last, or when a program
 // is in trouble.
@@ -87,9 +92,7 @@ func (t *trial) await(limit time.Duration, look func() (missing string, err erro
 		limit = t.cfg.Patience
 	}
 	deadline := time.Now().Add(limit)
-	again := time.NewTicker(lookEvery)
-	defer again.Stop()
-	for {
+	for gap := lookFirst; ; gap = min(gap*3/2, lookEvery) {
 		missing, err := look()
 		if own := (*ownError)(nil); errors.As(err, &own) && lua.Temporary(err) {
 			missing, err = err.Error(), nil // the server is away, or our connection was
@@ -103,11 +106,21 @@ func (t *trial) await(limit time.Duration, look func() (missing string, err erro
 		if time.Now().After(deadline) {
 			return failf("not within %s: %s", limit, missing)
 		}
-		select {
-		case <-t.ctx.Done():
-			return failf("not within %s: %s", 4*t.cfg.Patience, missing)
-		case <-again.C:
+		if t.pause(gap) != nil {
+			return failf("not within %s: %s", casePatience*t.cfg.Patience, missing)
 		}
+	}
+}
+
+// pause waits for the moment between two looks.
+func (t *trial) pause(gap time.Duration) error {
+	timer := time.NewTimer(gap)
+	defer timer.Stop()
+	select {
+	case <-t.ctx.Done():
+		return t.ctx.Err()
+	case <-timer.C:
+		return nil
 	}
 }
 
@@ -217,8 +230,10 @@ type entry struct {
 func (e entry) ready() time.Time { return lua.EntryTime(e.ID) }
 
 // entries returns what a stream holds.
-func (t *trial) entries(stream string) ([]entry, error) {
-	reply, err := t.do("XRANGE", stream, "-", "+").AsXRange()
+func (t *trial) entries(stream string) ([]entry, error) { return t.entriesFrom(stream, "-") }
+
+func (t *trial) entriesFrom(stream, from string) ([]entry, error) {
+	reply, err := t.do("XRANGE", stream, from, "+").AsXRange()
 	if err != nil {
 		return nil, couldNot("XRANGE", err)
 	}
@@ -227,6 +242,20 @@ func (t *trial) entries(stream string) ([]entry, error) {
 		all[i] = entry{e.ID, e.FieldValues}
 	}
 	return all, nil
+}
+
+// kept returns what a stream holds that entries are only added to; each is read once.
+func (t *trial) kept(stream string) ([]entry, error) {
+	if t.read == nil {
+		t.read = map[string][]entry{}
+	}
+	from := "-"
+	if known := t.read[stream]; len(known) > 0 {
+		from = "(" + known[len(known)-1].ID
+	}
+	added, err := t.entriesFrom(stream, from)
+	t.read[stream] = append(t.read[stream], added...)
+	return t.read[stream], err
 }
 
 // letter waits for the dead letter of a message, for so long.

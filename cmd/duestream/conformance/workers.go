@@ -293,6 +293,15 @@ func (t *trial) pending(group, consumer string) ([]string, error) {
 	if consumer != "" {
 		args = append(args, consumer)
 	}
+	return t.pendingOf(args...)
+}
+
+// pendingFor returns the IDs of the entries that nobody has extended or acknowledged for so long.
+func (t *trial) pendingFor(idle time.Duration) ([]string, error) {
+	return t.pendingOf(t.group, "IDLE", strconv.FormatInt(idle.Milliseconds(), 10), "-", "+", "1000")
+}
+
+func (t *trial) pendingOf(args ...string) ([]string, error) {
 	reply, err := t.do("XPENDING", t.keys(0).Stream, args...).ToArray()
 	if err != nil {
 		return nil, couldNot("XPENDING", err)
