@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/cmd/duestream/conformance"
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // conform runs the command without a --redis of ours: it must start its own server.
@@ -91,13 +92,13 @@ func TestConformanceListsCases(t *testing.T) {
 // The programs of this test need no Redis: one answers what it is asked, the other ends at once.
 func TestConformanceTellsWhatItSaw(t *testing.T) {
 	t.Parallel()
-	c := newCLI(t)
 	parrot := []string{"--", "sh", "-c", `while read -r line; do id=${line#*'"id":"'}; printf '{"id":"%s","ok":true}\n' "${id%%'"'*}"; done`}
-	r := conform(t, append([]string{"--redis", c.url, "--prefix", c.prefix, "--producer", "--case", "answers"}, parrot...)...)
+	r := conform(t, append([]string{"--server", redistest.Program(t), "--producer", "--case", "answers"}, parrot...)...)
 	if r.code != exitOK || !strings.Contains(r.out, "passed") || !strings.Contains(r.out, "1 passed, 0 failed, 0 not tried") || strings.Contains(r.out, "certificate") {
 		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
 	}
 
+	c := newCLI(t)
 	dying := []string{"--", "sh", "-c", "echo the reason >&2; exit 3"}
 	on := []string{"--redis", c.url, "--prefix", c.prefix, "--worker", "--level", "minimal"}
 	r = conform(t, append(on, dying...)...)

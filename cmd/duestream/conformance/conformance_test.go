@@ -84,7 +84,9 @@ func TestGoodProgramsPassEveryCase(t *testing.T) {
 	for _, g := range goodPrograms {
 		t.Run(g.program, func(t *testing.T) {
 			t.Parallel()
-			passes(t, config(g.kind, g.level, g.program), 0)
+			cfg := config(g.kind, g.level, g.program)
+			cfg.ServerProgram = redistest.Program(t)
+			passes(t, cfg, 0)
 		})
 	}
 }

@@ -8,7 +8,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-const healWithin = 15 * time.Second
+const (
+	healWithin = 15 * time.Second
+	outage     = time.Second // between a crash of the server and its next start
+)
 
 // A group, connections and a server that go away, and come back.
 var healingCases = []Case{
@@ -108,9 +111,9 @@ func (t *trial) reachable() error {
 	})
 }
 
-// restart kills the server and starts it again, with its append-only file.
+// restart kills the server and starts it again after a while, with its append-only file.
 func (t *trial) restart() error {
-	if err := t.server.Restart(t.ctx, func() error { return nil }); err != nil {
+	if err := t.server.Restart(t.ctx, func() error { return t.pause(outage) }); err != nil {
 		return couldNot("start the server again", err)
 	}
 	return t.reachable()
