@@ -74,7 +74,7 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 	f.BoolVar(&o.list, "list", false, "list the cases with their rules, and run none")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "show what the command writes to standard error")
 	f.DurationVar(&o.visibility, "visibility", conformance.DefaultVisibility, "visibility timeout of the queues: longer for a slow machine")
-	f.DurationVar(&o.patience, "patience", conformance.DefaultPatience, "how long one thing that must happen may take")
+	f.DurationVar(&o.patience, "patience", conformance.DefaultPatience, "how long one thing that must happen may take, beside visibility timeouts")
 	f.IntVar(&o.parallel, "parallel", conformance.DefaultParallel, "cases to run at a time")
 	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"minimal", "good", "complete"}, cobra.ShellCompDirectiveNoFileComp))
 	a.jsonFlag(cmd)

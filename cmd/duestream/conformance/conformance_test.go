@@ -142,6 +142,7 @@ func TestABrokenWorkerFailsByTheRuleThatItBreaks(t *testing.T) {
 		{"group-at-dollar", []string{"group-lost"}, nil},
 		{"dies-on-nogroup", []string{"group-lost"}, nil},
 		{"no-extend", []string{"extend"}, []string{"extend-held"}},
+		{"hoards", []string{"extend-held"}, []string{"stop", "several-workers", "poison", "ack-after-work"}},
 		{"one-partition", []string{"partitions", "partitions-grow"}, nil},
 		{"attempt-one", []string{"fail", "killed"}, []string{"poison", "late-acknowledgement"}},
 		{"no-stop", []string{"stop", "stop-idle"}, nil},
@@ -172,7 +173,7 @@ func fail(t *testing.T, kind Kind, all []breaks) {
 			free <- struct{}{}
 			defer func() { <-free }()
 			cfg := config(kind, Good, string(kind), b.broken)
-			cfg.URL, cfg.Patience, cfg.Parallel = s.URL(), 15*time.Second, 10
+			cfg.URL, cfg.Patience, cfg.Parallel = s.URL(), 10*time.Second, 10
 			reports[i], errs[i] = Run(t.Context(), cfg)
 		})
 	}

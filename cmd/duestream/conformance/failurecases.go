@@ -290,6 +290,14 @@ func (t *trial) awaitAttempts(id string, want ...int) error {
 // doneOnce waits until messages are done, and fails as soon as one is begun a second time.
 func (t *trial) doneOnce(ids ...string) error {
 	err := t.await(0, func() (string, error) {
+		// A bridge that was held up itself may be late to take it away.
+		idle, err := t.pendingFor(t.cfg.Visibility)
+		if err != nil {
+			return "", err
+		}
+		if len(idle) > 0 {
+			return "", failf("entry %s was pending for the visibility timeout of %s without being extended", idle[0], t.cfg.Visibility)
+		}
 		for _, id := range ids {
 			all := t.begunOf(id)
 			if len(all) == 0 {
@@ -299,14 +307,6 @@ func (t *trial) doneOnce(ids ...string) error {
 				return "", failf("message %q was begun %s, with attempts %v, the second time after %s: its visibility timeout of %s ran out",
 					id, times(len(all)), attempts(all), all[1].at.Sub(all[0].at).Round(time.Millisecond), t.cfg.Visibility)
 			}
-		}
-		// A bridge that was held up itself may be late to take it away.
-		idle, err := t.pendingFor(t.cfg.Visibility)
-		if err != nil {
-			return "", err
-		}
-		if len(idle) > 0 {
-			return "", failf("entry %s was pending for the visibility timeout of %s without being extended", idle[0], t.cfg.Visibility)
 		}
 		return t.unsettled(t.group)
 	})

@@ -110,6 +110,13 @@ func (w *plainWorker) read(ctx context.Context, stream string) {
 			}
 			break
 		}
+		if w.broken == "hoards" {
+			for range n {
+				<-free
+			}
+			w.hoard(stream)
+			continue
+		}
 		call, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		c := w.blocking
 		reply, err := c.Do(call, c.B().Xreadgroup().Group(w.group, w.consumer).Count(int64(n)).Block(500).Streams().Key(stream).Id(">").Build()).AsXRead()
@@ -141,6 +148,22 @@ func (w *plainWorker) read(ctx context.Context, stream string) {
 		for range n {
 			<-free
 		}
+	}
+}
+
+// hoard reads all there is, works on one after the other, and extends only what it works on.
+func (w *plainWorker) hoard(stream string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	c := w.blocking
+	reply, err := c.Do(ctx, c.B().Xreadgroup().Group(w.group, w.consumer).Count(1000).Block(500).Streams().Key(stream).Id(">").Build()).AsXRead()
+	if err != nil && strings.Contains(err.Error(), "NOGROUP") {
+		w.create(ctx, stream, "0")
+	}
+	for _, e := range reply[stream] {
+		w.hold(stream, e.ID, true)
+		w.handle(stream, e)
+		w.hold(stream, e.ID, false)
 	}
 }
 

@@ -34,7 +34,7 @@ func (t *trial) watch(do func() error) ([]command, error) {
 	if err := t.redis.Client.Do(t.ctx, t.redis.Client.B().Echo().Message(mark).Build()).Error(); err != nil {
 		return nil, couldNot("ECHO", err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(t.cfg.Patience))
+	_ = conn.SetReadDeadline(time.Now().Add(t.cfg.patience()))
 	var all []command
 	for {
 		line, err := lines.ReadString('\n')

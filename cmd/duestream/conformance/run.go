@@ -23,7 +23,7 @@ type Config struct {
 	Prefix        string // beginning of the prefix of all keys
 
 	Visibility time.Duration // visibility timeout of the queues; cases last some of it. Too low: a good worker on a busy machine loses what it holds
-	Patience   time.Duration // how long one thing that must happen may take
+	Patience   time.Duration // how long one thing that must happen may take, beside work and visibility timeouts
 	Parallel   int           // cases at a time
 
 	Stderr io.Writer           // gets what the programs write there; nil = discard
@@ -43,6 +43,9 @@ const (
 )
 
 const casePatience = 4 // how much patience there is for a case as a whole
+
+// patience is how long to wait for what must happen: the longest work takes three visibility timeouts.
+func (c *Config) patience() time.Duration { return c.Patience + 4*c.Visibility }
 
 // policy has short delays, so that retries come soon.
 func (c *Config) policy() bridge.Policy {
@@ -114,7 +117,7 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) Result {
 		on = own
 		defer func() { _ = own.end() }() // what is left of it is in a temporary directory
 	}
-	ctx, cancel := context.WithTimeout(ctx, casePatience*cfg.Patience)
+	ctx, cancel := context.WithTimeout(ctx, casePatience*cfg.patience())
 	defer cancel()
 	t := newTrial(ctx, cfg, on, c)
 	err := c.run(t)

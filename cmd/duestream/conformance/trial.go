@@ -85,11 +85,11 @@ const (
 	lookEvery = 50 * time.Millisecond
 )
 
-// await waits until look returns "", at most for limit (0: the kit's patience), and fails with what it returned last, or when a program
+// await waits until look returns "", at most for limit (0: as long as the kit is patient), and fails with what it returned last, or when a program
 // is in trouble.
 func (t *trial) await(limit time.Duration, look func() (missing string, err error)) error {
 	if limit == 0 {
-		limit = t.cfg.Patience
+		limit = t.cfg.patience()
 	}
 	deadline := time.Now().Add(limit)
 	for gap := lookFirst; ; gap = min(gap*3/2, lookEvery) {
@@ -107,7 +107,7 @@ func (t *trial) await(limit time.Duration, look func() (missing string, err erro
 			return failf("not within %s: %s", limit, missing)
 		}
 		if t.pause(gap) != nil {
-			return failf("not within %s: %s", casePatience*t.cfg.Patience, missing)
+			return failf("not within %s: %s", casePatience*t.cfg.patience(), missing)
 		}
 	}
 }
