@@ -71,7 +71,7 @@ Try it without installing anything:   duestream dev`,
 		a.schedule(), a.cancel(), a.reschedule(), a.show(),
 		a.work(),
 		a.stats(), a.top(), a.pending(), a.dead(), a.export(), a.importCommand(), a.queue(), a.functions(),
-		a.doctor(), a.bench(),
+		a.doctor(), a.bench(), a.conformance(),
 		a.man(), a.versionCommand(),
 	)
 	a.complete(root)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -104,4 +105,16 @@ func withMachineLock(f func() error) error {
 // directory like /tmp, hence the number.
 func machineFile(name string) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("duestream-redistest-%d-%s", os.Getuid(), name))
+}
+
+// Program returns the path of redis-server or valkey-server, for a test of something that starts a server by itself. It fails the test
+// when there is none and it cannot be installed either.
+func Program(t testing.TB) string {
+	t.Helper()
+	if serverBinary() == "" {
+		if err := installServer(); err != nil {
+			t.Fatalf("redistest: this test needs a server program: %v", err)
+		}
+	}
+	return serverBinary()
 }
