@@ -1,0 +1,174 @@
+package stream
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// sifter looks for one message in streams.
+type sifter struct {
+	c      rueidis.Client
+	sieve  rueidis.Client // nil: replies come whole, through c
+	id     string
+	looked func(entries int) // nil, or called with what was looked through; by several goroutines
+}
+
+// page is one page of a stream: the entries that carry the message, and what else is to be known of it.
+type page struct {
+	found          []lua.Entry
+	entries, bytes int
+	first, last    string // entry IDs, in the order of reading
+}
+
+func (s *sifter) page(ctx context.Context, key, from, to string, count int, backwards bool) (page, error) {
+	c := s.c
+	if s.sieve != nil {
+		c = s.sieve
+	}
+	list, err := readPage(ctx, c, key, from, to, count, backwards)
+	if err != nil || len(list) == 0 {
+		return page{}, err
+	}
+	p, sifted := summaryOf(list[len(list)-1])
+	if sifted {
+		list = list[:len(list)-1]
+	} else {
+		p = page{entries: len(list), first: list[0].ID, last: list[len(list)-1].ID}
+	}
+	for _, one := range list {
+		if !sifted {
+			p.bytes += entrySize(one)
+		}
+		if e := lua.ParseEntry(one.ID, one.FieldValues); e.ID == s.id {
+			p.found = append(p.found, e)
+		}
+	}
+	if s.looked != nil {
+		s.looked(p.entries)
+	}
+	return p, nil
+}
+
+// all returns every entry behind the entry ID after that carries the message, oldest first, and the ID of the last entry that was
+// looked at. It reads from both ends at once, until they meet, so that the server has the next page to work on while one is looked
+// through; and then what was added meanwhile.
+func (s *sifter) all(ctx context.Context, key, after string) ([]lua.Entry, string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	b := ends{low: after}
+	var lanes sync.WaitGroup
+	for _, backwards := range []bool{false, true} {
+		lanes.Go(func() {
+			if err := s.lane(ctx, key, backwards, &b); err != nil {
+				b.fail(err)
+				cancel()
+			}
+		})
+	}
+	lanes.Wait()
+	if b.err != nil {
+		return nil, "", b.err
+	}
+	newest := b.newest
+	if newest == "" {
+		newest = after
+	}
+	for size := newPager(); ; {
+		p, err := s.page(ctx, key, beyond(newest, "-"), "+", size.count, false)
+		if err != nil {
+			return nil, "", err
+		}
+		b.found = append(b.found, p.found...)
+		if p.entries > 0 {
+			newest = p.last
+			size.seen(p.entries, p.bytes)
+		}
+		if p.entries < size.count {
+			break
+		}
+	}
+	slices.SortFunc(b.found, func(x, y lua.Entry) int { return compareEntries(x.EntryID, y.EntryID) })
+	return slices.CompactFunc(b.found, func(x, y lua.Entry) bool { return x.EntryID == y.EntryID }), newest, nil
+}
+
+// ends is what lies between two lanes.
+type ends struct {
+	mu        sync.Mutex
+	low, high string // entry IDs: what is between them was not read yet; "" is the end of the stream
+	newest    string
+	met       bool
+	found     []lua.Entry
+	err       error
+}
+
+func (b *ends) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil && !b.met {
+		b.err = err
+	}
+}
+
+func (b *ends) between() (from, to string, met bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return beyond(b.low, "-"), beyond(b.high, "+"), b.met
+}
+
+// add notes a page, and says whether it was the last one.
+func (b *ends) add(p page, backwards, whole bool) (met bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.found = append(b.found, p.found...)
+	if p.entries > 0 {
+		newest := p.last
+		if backwards {
+			b.high, newest = p.last, p.first
+		} else {
+			b.low = p.last
+		}
+		if compareEntries(newest, b.newest) > 0 {
+			b.newest = newest
+		}
+	}
+	b.met = b.met || whole
+	return b.met
+}
+
+// lane reads page after page, from one end towards the other.
+func (s *sifter) lane(ctx context.Context, key string, backwards bool, b *ends) error {
+	for size := newPager(); ; {
+		from, to, met := b.between()
+		if met {
+			return nil
+		}
+		p, err := s.page(ctx, key, from, to, size.count, backwards)
+		if err != nil {
+			return err
+		}
+		if b.add(p, backwards, p.entries < size.count) {
+			return nil
+		}
+		size.seen(p.entries, p.bytes)
+	}
+}
+
+// beyond is the end of a range of entries that is open there, or the end of the stream when there is no ID.
+func beyond(id, end string) string {
+	if id == "" {
+		return end
+	}
+	return "(" + id
+}
+
+// compareEntries orders entry IDs. What is none comes first.
+func compareEntries(a, b string) int {
+	x, _ := parseEntryID(a)
+	y, _ := parseEntryID(b)
+	return x.compare(y)
+}
