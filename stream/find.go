@@ -91,7 +91,7 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 			places[i], err = s.look(ctx, queue, counts[queue])
 			return err
 		})
-		f.Places, f.Queues, f.Looked = append([]Sighting{}, slices.Concat(places...)...), len(queues), s.done
+		f.Places, f.Queues, f.Looked = append([]Sighting{}, slices.Concat(places...)...), len(queues), s.total
 		f.Windows = s.windows()
 		f.History = history(f)
 		if err != nil {
@@ -178,7 +178,7 @@ func (s *search) step(done, total int64) {
 	s.done += done
 	s.total += total
 	if s.progress != nil {
-		s.progress(s.done, max(s.done, s.total))
+		s.progress(min(s.done, s.total), s.total) // what the two ends of a stream both read counts twice
 	}
 }
 

@@ -93,7 +93,8 @@ type locator struct {
 	// comes in between.
 	entries, letters string
 
-	window time.Time // until when its ID is refused
+	expected bool      // what there is to look through was counted
+	window   time.Time // until when its ID is refused
 }
 
 func (l *locator) look(ctx context.Context) error {
@@ -105,7 +106,10 @@ func (l *locator) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.expects(min(due, metas) + entries + letters)
+	if !l.expected {
+		l.expected = true
+		l.expects(min(due, metas) + entries + letters)
+	}
 	if err := l.retrying(ctx, due, metas); err != nil {
 		return err
 	}

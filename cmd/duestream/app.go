@@ -69,6 +69,7 @@ Try it without installing anything:   duestream dev`,
 		a.schedule(), a.cancel(), a.reschedule(), a.show(),
 		a.work(),
 		a.stats(), a.pending(), a.dead(), a.queue(), a.bench(),
+		a.find(), a.peek(), a.consumers(), a.pause(), a.resume(),
 		a.versionCommand(),
 	)
 	return root
