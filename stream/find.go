@@ -153,10 +153,11 @@ func (s *search) look(ctx context.Context, queue string, counts lua.Counts) ([]S
 			s.locators[name] = l
 		}
 		s.mu.Unlock()
-		if err := l.look(ctx); err != nil {
+		places, err := l.look(ctx)
+		if err != nil {
 			return found, err
 		}
-		found = append(found, l.places...)
+		found = append(found, places...)
 	}
 	return found, nil
 }

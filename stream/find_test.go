@@ -169,13 +169,20 @@ func TestFindInLongStreamsFromBothEnds(t *testing.T) {
 	f, err := r.find("m-5000", r.queue)
 	want(t, "looked", fmt.Sprint(f.Looked, errors.Is(err, ErrNotFound)), "5003 true")
 
-	s := sifter{c: r.c, id: "m-4999"}
-	found, newest, err := s.all(t.Context(), r.k.Stream, twice[4000])
-	want(t, "behind an entry", fmt.Sprint(len(found), err), "1 <nil>")
-	found, again, err := s.all(t.Context(), r.k.Stream, newest)
-	want(t, "behind the last", fmt.Sprint(len(found), again == newest, err), "0 true <nil>")
-	found, _, err = s.all(t.Context(), r.k.Stream, twice[4999])
-	want(t, "behind it", fmt.Sprint(len(found), err), "0 <nil>")
+	s, found := sifter{c: r.c, id: "m-4999"}, 0
+	behind := func(after string) string {
+		found = 0
+		newest, err := s.all(t.Context(), r.k.Stream, after, func(lua.Entry) error { found++; return nil })
+		return fmt.Sprint(found, " ", newest, " ", err)
+	}
+	newest := strings.Fields(behind(twice[4000]))[1]
+	want(t, "behind an entry", behind(twice[4000]), "1 "+newest+" <nil>")
+	want(t, "behind it", behind(twice[4999]), "0 "+newest+" <nil>")
+	want(t, "behind the last", behind(newest), "0 "+newest+" <nil>")
+	broken := errors.New("broken")
+	if _, err := s.all(t.Context(), r.k.Stream, "", func(lua.Entry) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestFindLooksInAllQueuesAndPartitions(t *testing.T) {

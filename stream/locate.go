@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,50 +88,54 @@ type locator struct {
 	queue     string
 	partition int
 	keys      lua.Keys
-	places    []Sighting
+
+	first, again, held, letters []Sighting // of the last look: as scheduled, as retries, in the stream, dead
 
 	// The newest entry and the newest letter that were looked at. A second look is at what came later: entries never change, and none
 	// comes in between.
-	entries, letters string
+	newestEntry, newestLetter string
 
 	expected bool      // what there is to look through was counted
 	window   time.Time // until when its ID is refused
 }
 
-func (l *locator) look(ctx context.Context) error {
-	l.places = nil
+// look looks everywhere. Retries come last: in a large schedule with headers, the look for them takes longest.
+func (l *locator) look(ctx context.Context) ([]Sighting, error) {
+	l.first, l.again, l.held, l.letters = nil, nil, nil, nil
 	if err := l.scheduled(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	due, metas, entries, letters, err := l.sizes(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !l.expected {
 		l.expected = true
 		l.expects(min(due, metas) + entries + letters)
 	}
-	if err := l.retrying(ctx, due, metas); err != nil {
-		return err
-	}
 	if entries > 0 {
 		if err := l.stream(ctx); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if letters > 0 {
-		return l.dead(ctx)
+		if err := l.dead(ctx); err != nil {
+			return nil, err
+		}
 	}
-	return nil
+	if err := l.retrying(ctx, due, metas); err != nil {
+		return nil, err
+	}
+	return slices.Concat(l.first, l.again, l.held, l.letters), nil
 }
 
 // add notes a place.
-func (l *locator) add(s Sighting) {
+func (l *locator) add(to *[]Sighting, s Sighting) {
 	s.Queue, s.Partition = l.queue, l.partition
 	if s.Letter != "" {
 		s.Letter = letterName(l.partition, s.Letter)
 	}
-	l.places = append(l.places, s)
+	*to = append(*to, s)
 	l.sighted(s)
 }
 
@@ -161,11 +166,11 @@ func (l *locator) sizes(ctx context.Context) (due, metas, entries, letters int64
 }
 
 func (l *locator) scheduled(ctx context.Context) error {
-	return l.member(ctx, l.id, StateScheduled, "")
+	return l.member(ctx, &l.first, l.id, StateScheduled, "")
 }
 
 // member adds the place of one member of the schedule, if it is there.
-func (l *locator) member(ctx context.Context, member string, state State, group string) error {
+func (l *locator) member(ctx context.Context, to *[]Sighting, member string, state State, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	replies := l.c.DoMulti(ctx,
@@ -198,7 +203,7 @@ func (l *locator) member(ctx context.Context, member string, state State, group 
 	if i := strings.LastIndex(member, lua.Separator); i >= 0 {
 		s.Before = member[i+len(lua.Separator):]
 	}
-	l.add(s)
+	l.add(to, s)
 	return nil
 }
 
@@ -227,7 +232,7 @@ func (l *locator) retrying(ctx context.Context, due, metas int64) error {
 			if group == "" { // redriven for all groups
 				state = StateScheduled
 			}
-			if err := l.member(ctx, member, state, group); err != nil {
+			if err := l.member(ctx, &l.again, member, state, group); err != nil {
 				return err
 			}
 		}
@@ -256,16 +261,12 @@ func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (rueid
 
 // stream looks for entries that carry the message: given to no consumer yet, or held by one.
 func (l *locator) stream(ctx context.Context) error {
-	found, newest, err := l.sifter.all(ctx, l.keys.Stream, l.entries)
+	newest, err := l.sifter.all(ctx, l.keys.Stream, l.newestEntry, func(e lua.Entry) error { return l.entry(ctx, e) })
 	if err != nil {
 		return err
 	}
-	l.entries = newest
-	for _, e := range found {
-		if err := l.entry(ctx, e); err != nil {
-			return err
-		}
-	}
+	l.newestEntry = newest
+	slices.SortStableFunc(l.held, func(a, b Sighting) int { return compareEntries(a.Entry, b.Entry) })
 	return nil
 }
 
@@ -294,25 +295,28 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 		for _, p := range held {
 			place := placeOf(StatePending, e)
 			place.Group, place.Consumer, place.Idle = g.name, p.Consumer, Millis(p.Idle)
-			l.add(Sighting{Place: place, Deliveries: p.RetryCount})
+			l.add(&l.held, Sighting{Place: place, Deliveries: p.RetryCount})
 		}
 	}
 	if len(ready.Groups) > 0 || len(info.groups) == 0 {
-		l.add(Sighting{Place: ready})
+		l.add(&l.held, Sighting{Place: ready})
 	}
 	return nil
 }
 
 func (l *locator) dead(ctx context.Context) error {
-	found, newest, err := l.sifter.all(ctx, l.keys.Dead, l.letters)
+	died := map[string]string{} // by the names of letters
+	newest, err := l.sifter.all(ctx, l.keys.Dead, l.newestLetter, func(e lua.Entry) error {
+		place := placeOf(StateDead, e)
+		place.Letter, place.Entry, place.Group, place.Reason, place.Dead = e.EntryID, e.Entry, e.Group, e.Reason, e.Dead
+		l.add(&l.letters, Sighting{Place: place})
+		died[letterName(l.partition, e.EntryID)] = e.EntryID
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	l.letters = newest
-	for _, e := range found {
-		place := placeOf(StateDead, e)
-		place.Letter, place.Entry, place.Group, place.Reason, place.Dead = e.EntryID, e.Entry, e.Group, e.Reason, e.Dead
-		l.add(Sighting{Place: place})
-	}
+	l.newestLetter = newest
+	slices.SortStableFunc(l.letters, func(a, b Sighting) int { return compareEntries(died[a.Letter], died[b.Letter]) })
 	return nil
 }

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	"github.com/redis/rueidis"
@@ -54,13 +53,13 @@ func (s *sifter) page(ctx context.Context, key, from, to string, count int, back
 	return p, nil
 }
 
-// all returns every entry behind the entry ID after that carries the message, oldest first, and the ID of the last entry that was
-// looked at. It reads from both ends at once, until they meet, so that the server has the next page to work on while one is looked
-// through; and then what was added meanwhile.
-func (s *sifter) all(ctx context.Context, key, after string) ([]lua.Entry, string, error) {
+// all calls found for every entry behind the entry ID after that carries the message, once each and one at a time, in any order, and
+// returns the ID of the last entry that was looked at. It reads from both ends at once, until they meet, so that the server has the next
+// page to work on while one is looked through; and then what was added meanwhile.
+func (s *sifter) all(ctx context.Context, key, after string, found func(lua.Entry) error) (newest string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	b := ends{low: after}
+	b := ends{low: after, newest: after, found: found, known: map[string]bool{}}
 	var lanes sync.WaitGroup
 	for _, backwards := range []bool{false, true} {
 		lanes.Go(func() {
@@ -72,28 +71,13 @@ func (s *sifter) all(ctx context.Context, key, after string) ([]lua.Entry, strin
 	}
 	lanes.Wait()
 	if b.err != nil {
-		return nil, "", b.err
+		return "", b.err
 	}
-	newest := b.newest
-	if newest == "" {
-		newest = after
+	b.low, b.high, b.met = b.newest, "", false
+	if err := s.lane(ctx, key, false, &b); err != nil {
+		return "", err
 	}
-	for size := newPager(); ; {
-		p, err := s.page(ctx, key, beyond(newest, "-"), "+", size.count, false)
-		if err != nil {
-			return nil, "", err
-		}
-		b.found = append(b.found, p.found...)
-		if p.entries > 0 {
-			newest = p.last
-			size.seen(p.entries, p.bytes)
-		}
-		if p.entries < size.count {
-			break
-		}
-	}
-	slices.SortFunc(b.found, func(x, y lua.Entry) int { return compareEntries(x.EntryID, y.EntryID) })
-	return slices.CompactFunc(b.found, func(x, y lua.Entry) bool { return x.EntryID == y.EntryID }), newest, nil
+	return b.newest, b.err
 }
 
 // ends is what lies between two lanes.
@@ -102,14 +86,33 @@ type ends struct {
 	low, high string // entry IDs: what is between them was not read yet; "" is the end of the stream
 	newest    string
 	met       bool
-	found     []lua.Entry
 	err       error
+
+	telling sync.Mutex
+	found   func(lua.Entry) error
+	known   map[string]bool // entries that were told
+}
+
+// tell passes on what was found, but for what the other lane has found, too.
+func (b *ends) tell(found []lua.Entry) error {
+	b.telling.Lock()
+	defer b.telling.Unlock()
+	for _, e := range found {
+		if b.known[e.EntryID] {
+			continue
+		}
+		b.known[e.EntryID] = true
+		if err := b.found(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *ends) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err == nil && !b.met {
+	if b.err == nil {
 		b.err = err
 	}
 }
@@ -124,7 +127,6 @@ func (b *ends) between() (from, to string, met bool) {
 func (b *ends) add(p page, backwards, whole bool) (met bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.found = append(b.found, p.found...)
 	if p.entries > 0 {
 		newest := p.last
 		if backwards {
@@ -148,6 +150,9 @@ func (s *sifter) lane(ctx context.Context, key string, backwards bool, b *ends) 
 			return nil
 		}
 		p, err := s.page(ctx, key, from, to, size.count, backwards)
+		if err == nil {
+			err = b.tell(p.found)
+		}
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,10 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	c.ok("schedule", "other", "--id", "order-42", "--in", "2h", "--header", "k=v", "in the other queue")
 	c.ok("schedule", "q", "--id", "order-42", "in this one")
 	w := c.work(dir, `touch "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done; echo broken >&2; exit 75`, "--consumer", "me")
-	exists := func() (bool, string) { _, err := os.Stat(filepath.Join(dir, "began")); return err == nil, fmt.Sprint(err) }
+	exists := func() (bool, string) {
+		_, err := os.Stat(filepath.Join(dir, "began"))
+		return err == nil, fmt.Sprint(err)
+	}
 	redistest.Eventually(t, patience, exists)
 	const at, ago = `  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  `, `(now|[\d.]+m?s ago) +`
 	matches(t, c.ok("find", "order-42", "--queue", "q"),
