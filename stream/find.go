@@ -18,6 +18,7 @@ import (
 type Sighting struct {
 	Queue string `json:"queue"`
 	Place
+	For        string `json:"for,omitempty"`        // ready, pending: the group, of a retry
 	Deliveries int64  `json:"deliveries,omitempty"` // pending: how often the entry was delivered, by the server's count
 	Before     string `json:"before,omitempty"`     // scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
 }

@@ -63,27 +63,26 @@ func (s Sighting) moments(now time.Time) (all []Moment) {
 		}
 		add(m)
 	}
-	due := Moment{At: s.Due, What: MomentDue, Attempt: s.Attempt}
+	due := Moment{At: s.Due, What: MomentDue, Attempt: s.Attempt, Group: s.For}
+	if s.Error != "" && s.State != StateDead {
+		due.Detail = "the attempt before failed: " + s.Error
+	}
+	ready := Moment{At: lua.EntryTime(s.Entry), What: MomentReady, Attempt: s.Attempt, Group: s.For, Entry: s.Entry}
 	switch s.State {
 	case StateScheduled, StateRetrying:
 		due.Group = s.Group
-		if s.Error != "" {
-			due.Detail = "the attempt before failed: " + s.Error
-		}
 	case StateReady:
-		add(Moment{At: lua.EntryTime(s.Entry), What: MomentReady, Attempt: s.Attempt, Entry: s.Entry})
+		add(ready)
 	case StatePending:
-		add(Moment{At: lua.EntryTime(s.Entry), What: MomentReady, Attempt: s.Attempt, Entry: s.Entry})
+		add(ready)
 		add(Moment{At: now.Add(-time.Duration(s.Idle)), What: MomentDelivered, Group: s.Group, Attempt: s.Attempt, Entry: s.Entry, Detail: s.Consumer})
 	case StateDead:
-		if s.Entry != "" {
-			add(Moment{At: lua.EntryTime(s.Entry), What: MomentReady, Attempt: s.Attempt, Entry: s.Entry})
-		}
-		m := Moment{At: s.Dead, What: MomentDead, Group: s.Group, Attempt: s.Attempt, Detail: s.Reason}
+		add(ready) // its entry, if it had one
+		dead := Moment{At: s.Dead, What: MomentDead, Group: s.Group, Attempt: s.Attempt, Detail: s.Reason}
 		if s.Error != "" {
-			m.Detail += ": " + s.Error
+			dead.Detail += ": " + s.Error
 		}
-		add(m)
+		add(dead)
 	}
 	add(due)
 	if s.State != StateDead {

@@ -295,11 +295,11 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 		for _, p := range held {
 			place := placeOf(StatePending, e)
 			place.Group, place.Consumer, place.Idle = g.name, p.Consumer, Millis(p.Idle)
-			l.add(&l.held, Sighting{Place: place, Deliveries: p.RetryCount})
+			l.add(&l.held, Sighting{Place: place, For: e.For, Deliveries: p.RetryCount})
 		}
 	}
 	if len(ready.Groups) > 0 || len(info.groups) == 0 {
-		l.add(&l.held, Sighting{Place: ready})
+		l.add(&l.held, Sighting{Place: ready, For: e.For})
 	}
 	return nil
 }
