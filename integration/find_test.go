@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -146,4 +148,49 @@ func TestTheOperatorMayLookAtMessages(t *testing.T) {
 		}
 		g.deniedNothing("operator")
 	})
+}
+
+// Find opens connections of its own: over TLS and for a user with a password as Dial did, on a server without RESP3, and on the one
+// inside a process.
+func TestFindConnectsAsDialDid(t *testing.T) {
+	t.Parallel()
+	secure := redistest.TLS(t, redistest.NewAuthority(t))
+	admin := secure.Client(t)
+	if err := admin.Do(t.Context(), admin.B().Arbitrary(strings.Fields(documentedUsers(t)["operator"].command)...).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	shared := redistest.Shared(t)
+	for name, url := range map[string]string{
+		"TLS":        secure.ClientURL("operator", documentedUsers(t)["operator"].password),
+		"RESP2":      shared.URL() + "?protocol=2",
+		"in-process": "redis://" + miniredis.RunT(t).Addr(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &stack{t: t}
+			r := s.dial(url)
+			prefix := ""
+			if name == "RESP2" {
+				prefix = shared.Prefix(t)
+			}
+			client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			for i := range 50 {
+				if _, err := client.Schedule(t.Context(), "emails", []byte("p"), bridge.WithID(fmt.Sprint("m-", i)), bridge.Header("like", "m-7")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, id := range []string{"m-0", "m-7", "m-49"} {
+				f, err := bridge.Find(t.Context(), r, prefix, id, bridge.FindOptions{Queues: []string{"emails"}})
+				if err != nil || len(f.Places) != 1 || f.Places[0].State != "ready" || string(f.Places[0].Payload) != "p" {
+					t.Errorf("%s: %+v, %v", id, f.Places, err)
+				}
+			}
+			if _, err := bridge.Find(t.Context(), r, prefix, "nowhere", bridge.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
+				t.Error(err)
+			}
+		})
+	}
 }

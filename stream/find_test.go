@@ -179,6 +179,16 @@ func TestFindInLongStreamsFromBothEnds(t *testing.T) {
 	want(t, "behind an entry", behind(twice[4000]), "1 "+newest+" <nil>")
 	want(t, "behind it", behind(twice[4999]), "0 "+newest+" <nil>")
 	want(t, "behind the last", behind(newest), "0 "+newest+" <nil>")
+	added := false
+	twiceFound := 0
+	_, err = s.all(t.Context(), r.k.Stream, "", func(lua.Entry) error {
+		if twiceFound++; !added {
+			added = true
+			r.do("XADD", r.k.Stream, "*", "id", s.id)
+		}
+		return nil
+	})
+	want(t, "with what was added meanwhile", fmt.Sprint(twiceFound, " ", err), "2 <nil>")
 	broken := errors.New("broken")
 	if _, err := s.all(t.Context(), r.k.Stream, "", func(lua.Entry) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("%v", err)
@@ -260,6 +270,31 @@ func TestFindLooksThroughMetaOrSchedule(t *testing.T) {
 		if r.number("HLEN", r.k.Meta) == 2 {
 			r.enqueue(lua.Item{ID: "no meta", When: lua.After(time.Hour), Dedup: lua.Refuse})
 			r.do("HSET", r.k.Meta, "orphan", "{}", "*"+lua.Separator+"g"+lua.Separator+"1-1", "{}") // those that the bridge sweeps
+		}
+	}
+}
+
+// A message that moved past the look is found by the second one, which is at what came meanwhile.
+func TestFindLooksAgainAtWhatCameMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.groups("g")
+	r.fill(20)
+	if _, err := lua.Retry(t.Context(), r.c, r.k, "g", DefaultPolicy().Attempts(), []lua.Failure{{
+		Held: lua.Held{Entry: r.take("g", "c", 1)[0]}, Action: lua.ActionRetry, Delay: time.Hour, Error: "e"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{r.k.Stream, r.k.Dead} {
+		moved := false
+		id := "moved to " + to
+		f, err := Find(t.Context(), r.c, r.prefix, id, FindOptions{Queues: []string{r.queue}, Progress: func(looked, total int64) {
+			if looked == total && !moved { // streams and retries were looked through
+				moved = true
+				r.do("XADD", to, "*", "id", id, "payload", "p", "attempt", "1", "group", "g")
+			}
+		}})
+		if err != nil || len(f.Places) != 1 || !moved {
+			t.Errorf("%s: %+v, %v", id, f.Places, err)
 		}
 	}
 }
