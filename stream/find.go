@@ -44,8 +44,8 @@ type Finding struct {
 type FindOptions struct {
 	Queues []string // where to look; none = all that are registered
 
-	// Connect has Find open one more connection to each server concerned, on which it reads streams in half the time: those of nil are
-	// read through the client.
+	// Connect has Find open one more connection to each server concerned, on which it reads streams in half the time. Where there is
+	// none to be had, and with nil, it reads them through the client.
 	Connect *rueidis.ClientOption
 
 	Seen     func(Sighting)            // called for each place as soon as it is found, one at a time
@@ -74,10 +74,12 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 	}
 	var sieve rueidis.Client
 	if o.Connect != nil {
-		if sieve, err = newSieve(*o.Connect, id); err != nil {
-			return fail(lua.Classify("connect", err))
+		if sieve, err = newSieve(*o.Connect, id); sieve != nil {
+			defer sieve.Close()
 		}
-		defer sieve.Close()
+		if err != nil {
+			sieve = nil
+		}
 	}
 	s := newSearch(c, sieve, prefix, id)
 	s.seen, s.progress = o.Seen, o.Progress

@@ -168,6 +168,14 @@ func TestFindInLongStreamsFromBothEnds(t *testing.T) {
 	}
 	f, err := r.find("m-5000", r.queue)
 	want(t, "looked", fmt.Sprint(f.Looked, errors.Is(err, ErrNotFound)), "5003 true")
+	f, err = Find(t.Context(), r.c, r.prefix, "m-4999", FindOptions{Connect: &rueidis.ClientOption{InitAddress: []string{"127.0.0.1:1"}, ForceSingleClient: true}, Queues: []string{r.queue}})
+	want(t, "no connection of its own to be had", fmt.Sprint(states(f), err), "pending g; ready h<nil>")
+	other := *r
+	other.k = lua.NewKeys(r.prefix, "wrong")
+	other.do("SET", other.k.Dead, "x")
+	if _, err := Find(t.Context(), r.c, r.prefix, "m-1", FindOptions{Queues: []string{"wrong"}}); !errors.Is(err, lua.ErrWrongType) || !strings.Contains(err.Error(), other.k.Dead) {
+		t.Errorf("%v", err)
+	}
 
 	s, found := sifter{c: r.c, id: "m-4999"}, 0
 	behind := func(after string) string {

@@ -75,7 +75,12 @@ func (s Sighting) moments(now time.Time) (all []Moment) {
 		add(ready)
 	case StatePending:
 		add(ready)
-		add(Moment{At: now.Add(-time.Duration(s.Idle)), What: MomentDelivered, Group: s.Group, Attempt: s.Attempt, Entry: s.Entry, Detail: s.Consumer})
+		// The idle time was measured a little later than now was.
+		delivered := now.Add(-time.Duration(s.Idle))
+		if delivered.Before(ready.At) {
+			delivered = ready.At
+		}
+		add(Moment{At: delivered, What: MomentDelivered, Group: s.Group, Attempt: s.Attempt, Entry: s.Entry, Detail: s.Consumer})
 	case StateDead:
 		add(ready) // its entry, if it had one
 		dead := Moment{At: s.Dead, What: MomentDead, Group: s.Group, Attempt: s.Attempt, Detail: s.Reason}

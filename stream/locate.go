@@ -150,10 +150,13 @@ func (l *locator) sizes(ctx context.Context) (due, metas, entries, letters int64
 		l.c.B().Xlen().Key(l.keys.Dead).Build(),
 		l.c.B().Zscore().Key(l.keys.Seen).Member(l.id).Build(),
 	)
-	for i, n := range []*int64{&due, &metas, &entries, &letters} {
+	for i, size := range []struct {
+		n   *int64
+		key string
+	}{{&due, l.keys.Due}, {&metas, l.keys.Meta}, {&entries, l.keys.Stream}, {&letters, l.keys.Dead}} {
 		var failed error
-		if *n, failed = replies[i].AsInt64(); failed != nil {
-			err = errors.Join(err, lua.Classify("sizes of "+l.keys.Due, failed))
+		if *size.n, failed = replies[i].AsInt64(); failed != nil {
+			err = errors.Join(err, lua.Classify("size of "+size.key, failed))
 		}
 	}
 	until, failed := replies[4].AsFloat64()
