@@ -95,6 +95,7 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 		do()
 		looks[name] = append(looks[name], float64(time.Since(begin).Microseconds())/1000)
 	}
+	ratios := []float64{}
 	for range findLooks {
 		timed("floor_all_entries", func() { s.readAllEntries(b) })
 		for _, p := range places {
@@ -117,7 +118,11 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 				looks[p.name+"_seen"] = append(looks[p.name+"_seen"], float64(first.Sub(begin).Microseconds())/1000)
 			}
 		}
+		floor, nowhere := looks["floor_all_entries"], looks["nowhere"]
+		ratios = append(ratios, nowhere[len(nowhere)-1]/floor[len(floor)-1])
 	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "nowhere_x_floor")
 	load, _ := os.ReadFile("/proc/loadavg")
 	b.Logf("%s, headers %v, load %.14s, %d cores", s.server.Name(), headers, load, runtime.NumCPU())
 	for name, all := range looks {
