@@ -20,7 +20,8 @@ func (a *app) find() *cobra.Command {
 		Long: `Says every place where a message is, in all queues that the bridges know or in those
 named with --queue: scheduled, retrying, ready and for which groups, pending and with
 whom, dead. Then what is known of its past and future, as a timeline. Exit code 3 when it
-is nowhere: every group acknowledged it, it was cancelled or purged, or never existed.
+is nowhere: every group acknowledged it, it was cancelled or purged, or never existed;
+--json then prints what was looked at.
 
 What is scheduled is looked up; ready, pending, retrying and dead messages are looked for
 through all there are, and each place is printed as soon as it is found.`,
@@ -68,6 +69,11 @@ func (a *app) findMessage(ctx context.Context, r *bridge.Redis, id string, queue
 	f, err := bridge.Find(ctx, r, a.prefix, id, options)
 	bar.clear()
 	if errors.Is(err, bridge.ErrNotFound) {
+		if a.json {
+			if err := a.print(f, nil); err != nil {
+				return err
+			}
+		}
 		return fmt.Errorf("nowhere: %w", a.nowhere(f))
 	}
 	if err != nil {

@@ -71,6 +71,10 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.fails(exitNotFound, []string{"q took it, and nobody cancelled it: its dedup window ends "}, "find", "window")
+	nowhere := c.fails(exitNotFound, []string{"nowhere: "}, "find", "window", "--json")
+	if decode(t, nowhere.out, &f); len(f.Places) != 0 || f.Queues != 2 || len(f.Windows) != 1 || f.Windows[0].Queue != "q" {
+		t.Errorf("%+v", f)
+	}
 	id := strings.Fields(c.ok("schedule", "q", "--in", "1h", "x"))[0]
 	if out := c.ok("find", id); !strings.Contains(out, "scheduled: the time in its ID") {
 		t.Error(out)
