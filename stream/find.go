@@ -56,7 +56,7 @@ type FindOptions struct {
 // none, because every group has acknowledged it, or it was cancelled or purged, or never existed; the Finding says where was looked.
 //
 // What is scheduled is looked up. Retries, entries and dead letters are looked for through all there are: streams from both ends at
-// once in pages of about 256 KiB, the hash meta, or the schedule where that is smaller, in steps of 1,000. As for Locate, what moves
+// once in pages of about 64 KiB, the hash meta, or the schedule where that is smaller, in steps of 1,000. As for Locate, what moves
 // meanwhile may show in two places, and what seems to be nowhere is looked for once more, where it can have come meanwhile.
 func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOptions) (Finding, error) {
 	f := Finding{ID: id, Places: []Sighting{}, History: []Moment{}}

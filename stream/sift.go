@@ -9,6 +9,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// siftBytes bounds a page of a stream that is looked through for one message: about as much as a server writes to a connection at once.
+// With pages of 256 KiB the look takes a sixth longer.
+const siftBytes = 64 << 10
+
 // sifter looks for one message in streams.
 type sifter struct {
 	c      rueidis.Client
@@ -144,7 +148,7 @@ func (b *ends) add(p page, backwards, whole bool) (met bool) {
 
 // lane reads page after page, from one end towards the other.
 func (s *sifter) lane(ctx context.Context, key string, backwards bool, b *ends) error {
-	for size := newPager(); ; {
+	for size := (pager{count: 8, bytes: siftBytes}); ; {
 		from, to, met := b.between()
 		if met {
 			return nil
