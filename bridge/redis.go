@@ -20,6 +20,8 @@ import (
 type Redis struct {
 	Client   rueidis.Client
 	Blocking rueidis.Client
+
+	connect *rueidis.ClientOption // how Dial connected; nil for clients that are someone else's
 }
 
 // Close closes both clients.
@@ -64,6 +66,7 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 	if err != nil {
 		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("connect", explain(ctx, opt, err)))
 	}
+	connect := opt
 	opt.AlwaysPipelining = true // else a context with a deadline does not interrupt a blocking read
 	opt.RingScaleEachConn, opt.ReadBufferEachConn, opt.WriteBufferEachConn = 8, 32<<10, 4<<10
 	blocking, err := rueidis.NewClient(opt)
@@ -71,7 +74,7 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 		client.Close()
 		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("connect", err))
 	}
-	return &Redis{Client: client, Blocking: blocking}, nil
+	return &Redis{Client: client, Blocking: blocking, connect: &connect}, nil
 }
 
 // chooseMode asks the server whether it is part of a cluster. Asking, because the client library guesses from commands that some

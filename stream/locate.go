@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,59 +56,124 @@ func placeOf(state State, e lua.Entry) Place {
 // Locate returns every place where Redis holds a message, in the partitions where its ID may be. ErrNotFound: none, because every group has acknowledged it, or it was
 // cancelled or purged, or never existed. A scheduled message is found in O(log n); retries, entries and dead letters are looked for in
 // bounded steps through all there are. A message that moves meanwhile may show in two places; one that seems to be nowhere is looked
-// for a second time, because it may have moved back past the look.
+// for a second time, because it may have moved back past the look. Find says more, of all queues, and sooner.
 func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]Place, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return nil, err
 	}
+	s := newSearch(c, nil, prefix, id)
 	for range 2 {
 		counts, err := readCounts(ctx, c, prefix, queue)
 		if err != nil {
 			return nil, fmt.Errorf("stream: locate %s: %w", id, err)
 		}
-		var places []Place
-		for _, partition := range counts.Candidates(id) {
-			l := locator{c: c, keys: lua.NewKeys(prefix, lua.PartitionName(queue, partition)), id: id}
-			if err := l.look(ctx); err != nil {
-				return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, err)
-			}
-			for _, place := range l.places {
-				place.Partition = partition
-				if place.Letter != "" {
-					place.Letter = letterName(partition, place.Letter)
-				}
-				places = append(places, place)
-			}
+		found, err := s.look(ctx, queue, counts)
+		if err != nil {
+			return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, err)
 		}
-		if len(places) > 0 {
+		if len(found) > 0 {
+			places := make([]Place, len(found))
+			for i := range found {
+				places[i] = found[i].Place
+			}
 			return places, nil
 		}
 	}
 	return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, ErrNotFound)
 }
 
+// locator looks for a message in one partition.
 type locator struct {
-	c      rueidis.Client
-	keys   lua.Keys
-	id     string
-	places []Place
+	*search
+	queue     string
+	partition int
+	keys      lua.Keys
+
+	first, again, held, letters []Sighting // of the last look: as scheduled, as retries, in the stream, dead
+
+	// The newest entry and the newest letter that were looked at. A second look is at what came later: entries never change, and none
+	// comes in between.
+	newestEntry, newestLetter string
+
+	expected bool      // what there is to look through was counted
+	window   time.Time // until when its ID is refused
 }
 
-func (l *locator) look(ctx context.Context) error {
-	for _, look := range []func(context.Context) error{l.scheduled, l.retrying, l.stream, l.dead} {
-		if err := look(ctx); err != nil {
-			return err
+// look looks everywhere. Retries come last: in a large schedule with headers, the look for them takes longest.
+func (l *locator) look(ctx context.Context) ([]Sighting, error) {
+	l.first, l.again, l.held, l.letters = nil, nil, nil, nil
+	if err := l.scheduled(ctx); err != nil {
+		return nil, err
+	}
+	due, metas, entries, letters, err := l.sizes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !l.expected {
+		l.expected = true
+		l.expects(min(due, metas) + entries + letters)
+	}
+	if entries > 0 {
+		if err := l.stream(ctx); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	if letters > 0 {
+		if err := l.dead(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.retrying(ctx, due, metas); err != nil {
+		return nil, err
+	}
+	return slices.Concat(l.first, l.again, l.held, l.letters), nil
+}
+
+// add notes a place.
+func (l *locator) add(to *[]Sighting, s Sighting) {
+	s.Queue, s.Partition = l.queue, l.partition
+	if s.Letter != "" {
+		s.Letter = letterName(l.partition, s.Letter)
+	}
+	*to = append(*to, s)
+	l.sighted(s)
+}
+
+// sizes says how much there is to look through.
+func (l *locator) sizes(ctx context.Context) (due, metas, entries, letters int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	replies := l.c.DoMulti(ctx,
+		l.c.B().Zcard().Key(l.keys.Due).Build(),
+		l.c.B().Hlen().Key(l.keys.Meta).Build(),
+		l.c.B().Xlen().Key(l.keys.Stream).Build(),
+		l.c.B().Xlen().Key(l.keys.Dead).Build(),
+		l.c.B().Zscore().Key(l.keys.Seen).Member(l.id).Build(),
+	)
+	for i, size := range []struct {
+		n   *int64
+		key string
+	}{{&due, l.keys.Due}, {&metas, l.keys.Meta}, {&entries, l.keys.Stream}, {&letters, l.keys.Dead}} {
+		var failed error
+		if *size.n, failed = replies[i].AsInt64(); failed != nil {
+			err = errors.Join(err, lua.Classify("size of "+size.key, failed))
+		}
+	}
+	until, failed := replies[4].AsFloat64()
+	if failed == nil {
+		l.window = scoreTime(until)
+	} else if !rueidis.IsRedisNil(failed) {
+		err = errors.Join(err, lua.Classify("ZSCORE "+l.keys.Seen, failed))
+	}
+	return due, metas, entries, letters, err
 }
 
 func (l *locator) scheduled(ctx context.Context) error {
-	return l.member(ctx, l.id, StateScheduled, "")
+	return l.member(ctx, &l.first, l.id, StateScheduled, "")
 }
 
 // member adds the place of one member of the schedule, if it is there.
-func (l *locator) member(ctx context.Context, member string, state State, group string) error {
+func (l *locator) member(ctx context.Context, to *[]Sighting, member string, state State, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	replies := l.c.DoMulti(ctx,
@@ -136,24 +202,28 @@ func (l *locator) member(ctx context.Context, member string, state State, group 
 	if place.Payload = payload; payload == nil {
 		place.Payload = Payload{}
 	}
-	l.places = append(l.places, place)
+	s := Sighting{Place: place}
+	if i := strings.LastIndex(member, lua.Separator); i >= 0 {
+		s.Before = member[i+len(lua.Separator):]
+	}
+	l.add(to, s)
 	return nil
 }
 
-// retrying looks for members of the schedule that are retries of the message. Each has meta: without any there is none.
-func (l *locator) retrying(ctx context.Context) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	metas, err := l.c.Do(call, l.c.B().Hlen().Key(l.keys.Meta).Build()).AsInt64()
-	cancel()
-	if err != nil || metas == 0 {
-		return lua.Classify("HLEN "+l.keys.Meta, err)
+// retrying looks for members of the schedule that are retries of the message. Each has meta: it looks through the smaller of the two.
+func (l *locator) retrying(ctx context.Context, due, metas int64) error {
+	if min(due, metas) == 0 {
+		return nil
 	}
 	seen := map[string]bool{} // a scan may return a member twice
+	looked := int64(0)
 	for cursor := uint64(0); ; {
-		page, err := l.scan(ctx, cursor)
+		page, err := l.scan(ctx, due < metas, cursor)
 		if err != nil {
 			return err
 		}
+		l.looked(min(scanCount, min(due, metas)-looked))
+		looked = min(looked+scanCount, min(due, metas))
 		for i := 0; i+1 < len(page.Elements); i += 2 {
 			member := page.Elements[i]
 			_, group, ok := splitRetry(member)
@@ -165,7 +235,7 @@ func (l *locator) retrying(ctx context.Context) error {
 			if group == "" { // redriven for all groups
 				state = StateScheduled
 			}
-			if err := l.member(ctx, member, state, group); err != nil {
+			if err := l.member(ctx, &l.again, member, state, group); err != nil {
 				return err
 			}
 		}
@@ -177,26 +247,29 @@ func (l *locator) retrying(ctx context.Context) error {
 
 var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
 
-func (l *locator) scan(ctx context.Context, cursor uint64) (rueidis.ScanEntry, error) {
+const scanCount = 1000
+
+// scan looks through a part of the schedule, or of the meta.
+func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (rueidis.ScanEntry, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	page, err := l.c.Do(ctx, l.c.B().Zscan().Key(l.keys.Due).Cursor(cursor).Match(escapeGlob.Replace(l.id)+lua.Separator+"*").
-		Count(1000).Build()).AsScanEntry()
-	return page, lua.Classify("ZSCAN "+l.keys.Due, err)
+	pattern := escapeGlob.Replace(l.id) + lua.Separator + "*"
+	if schedule {
+		page, err := l.c.Do(ctx, l.c.B().Zscan().Key(l.keys.Due).Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+		return page, lua.Classify("ZSCAN "+l.keys.Due, err)
+	}
+	page, err := l.c.Do(ctx, l.c.B().Hscan().Key(l.keys.Meta).Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+	return page, lua.Classify("HSCAN "+l.keys.Meta, err)
 }
 
 // stream looks for entries that carry the message: given to no consumer yet, or held by one.
 func (l *locator) stream(ctx context.Context) error {
-	for found, err := range walk(ctx, l.c, l.keys.Stream, "-", "+", false) {
-		if err != nil {
-			return err
-		}
-		if e := lua.ParseEntry(found.ID, found.FieldValues); e.ID == l.id {
-			if err := l.entry(ctx, e); err != nil {
-				return err
-			}
-		}
+	newest, err := l.sifter.all(ctx, l.keys.Stream, l.newestEntry, func(e lua.Entry) error { return l.entry(ctx, e) })
+	if err != nil {
+		return err
 	}
+	l.newestEntry = newest
+	slices.SortStableFunc(l.held, func(a, b Sighting) int { return compareEntries(a.Entry, b.Entry) })
 	return nil
 }
 
@@ -225,27 +298,28 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 		for _, p := range held {
 			place := placeOf(StatePending, e)
 			place.Group, place.Consumer, place.Idle = g.name, p.Consumer, Millis(p.Idle)
-			l.places = append(l.places, place)
+			l.add(&l.held, Sighting{Place: place, For: e.For, Deliveries: p.RetryCount})
 		}
 	}
 	if len(ready.Groups) > 0 || len(info.groups) == 0 {
-		l.places = append(l.places, ready)
+		l.add(&l.held, Sighting{Place: ready, For: e.For})
 	}
 	return nil
 }
 
 func (l *locator) dead(ctx context.Context) error {
-	for found, err := range walk(ctx, l.c, l.keys.Dead, "-", "+", false) {
-		if err != nil {
-			return err
-		}
-		e := lua.ParseEntry(found.ID, found.FieldValues)
-		if e.ID != l.id {
-			continue
-		}
+	died := map[string]string{} // by the names of letters
+	newest, err := l.sifter.all(ctx, l.keys.Dead, l.newestLetter, func(e lua.Entry) error {
 		place := placeOf(StateDead, e)
 		place.Letter, place.Entry, place.Group, place.Reason, place.Dead = e.EntryID, e.Entry, e.Group, e.Reason, e.Dead
-		l.places = append(l.places, place)
+		l.add(&l.letters, Sighting{Place: place})
+		died[letterName(l.partition, e.EntryID)] = e.EntryID
+		return nil
+	})
+	if err != nil {
+		return err
 	}
+	l.newestLetter = newest
+	slices.SortStableFunc(l.letters, func(a, b Sighting) int { return compareEntries(died[a.Letter], died[b.Letter]) })
 	return nil
 }

@@ -70,6 +70,64 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 	return append([]PendingEntry{}, all...), nil
 }
 
+// PendingCount says how many entries a group holds in all partitions, or with a consumer, how many that one holds. lua.ErrNoGroup: there
+// is no such group. One round trip per partition.
+func PendingCount(ctx context.Context, c rueidis.Client, prefix, queue, group, consumer string) (int64, error) {
+	counts, err := Partitions(ctx, c, prefix, queue)
+	if err != nil {
+		return 0, err
+	}
+	names := counts.Names(queue)
+	var total, missing atomic.Int64
+	err = eachPartition(names, func(_ int, name string) error {
+		n, err := pendingCount(ctx, c, lua.NewKeys(prefix, name).Stream, group, consumer)
+		total.Add(n)
+		if errors.Is(err, lua.ErrNoGroup) && int(missing.Add(1)) < len(names) {
+			return nil // it exists in another partition
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("stream: pending of %s/%s: %w", queue, group, err)
+	}
+	return total.Load(), nil
+}
+
+func pendingCount(ctx context.Context, c rueidis.Client, key, group, consumer string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	reply, err := c.Do(ctx, c.B().Xpending().Key(key).Group(group).Build()).ToArray()
+	if err != nil {
+		return 0, lua.Classify("XPENDING "+key, err)
+	}
+	if consumer == "" || len(reply) < 4 || reply[3].IsNil() {
+		if len(reply) == 0 {
+			return 0, nil
+		}
+		n, err := reply[0].AsInt64()
+		if consumer != "" {
+			n = 0
+		}
+		return n, err
+	}
+	list, err := reply[3].ToArray()
+	if err != nil {
+		return 0, fmt.Errorf("XPENDING %s: unexpected reply: %w", key, err)
+	}
+	for _, one := range list {
+		pair, err := one.AsStrSlice()
+		if err != nil || len(pair) != 2 {
+			return 0, fmt.Errorf("XPENDING %s: unexpected reply", key)
+		}
+		if pair[0] == consumer {
+			var n int64
+			_, err := fmt.Sscan(pair[1], &n)
+			return n, err
+		}
+	}
+	return 0, nil
+}
+
 // comparePending orders by age. IDs that cannot be read are as old as can be.
 func comparePending(a, b PendingEntry) int {
 	x, _ := parseEntryID(a.Entry)

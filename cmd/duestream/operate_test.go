@@ -77,7 +77,7 @@ func TestShowSaysEveryPlaceOfAMessage(t *testing.T) {
 		t.Errorf("%+v", pending)
 	}
 	if out := c.ok("pending", "q", "--group", "g", "--limit", "1"); !strings.Contains(out, "ENTRY") || !strings.Contains(out, "  held  me  ") ||
-		!strings.Contains(out, "there may be more") {
+		strings.Contains(out, "more") {
 		t.Error(out)
 	}
 	if out := c.ok("pending", "q", "--group", "g", "--consumer", "other"); out != "nothing is pending\n" {

@@ -18,16 +18,28 @@ func (a *app) pending() *cobra.Command {
 	var limit int
 	minIdle := delay{field: "min-idle"}
 	cmd := &cobra.Command{
-		Use:   "pending <queue> --group <group>",
+		Use:   "pending <queue> <group>",
 		Short: "List what a group's workers hold",
 		Long: `Lists the entries that were delivered to a group and are neither acknowledged nor
 failed yet, oldest first: who holds each, and for how long since it was delivered or
 extended. One that is idle for the visibility timeout is reclaimed by a bridge. The
-entries of partition 3 are listed as 3/<entry>.`,
-		Example: `  duestream pending emails --group mailer
-  duestream pending emails --group mailer --min-idle 5m --consumer worker-7`,
-		Args: cobra.ExactArgs(1),
+entries of partition 3 are listed as 3/<entry>. The group may be given as --group, too.`,
+		Example: "  duestream pending emails mailer\n  duestream pending emails mailer --min-idle 1m --limit 1000 --json",
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0 || len(args) > 2:
+				return errors.New("name a queue and a group")
+			case len(args) == 2 && group != "" && group != args[1]:
+				return fmt.Errorf("group %q and --group %q: give one", args[1], group)
+			case len(args) == 1 && group == "":
+				return errors.New("name a group: `duestream consumers <queue>` lists them")
+			}
+			return nil
+		},
 		RunE: a.do(func(ctx context.Context, args []string) error {
+			if len(args) == 2 {
+				group = args[1]
+			}
 			if limit < 1 {
 				return invalidf("limit %d: must be at least 1", limit)
 			}
@@ -44,11 +56,17 @@ entries of partition 3 are listed as 3/<entry>.`,
 			if err != nil {
 				return err
 			}
-			return a.print(list, func() { a.printPending(list, limit) })
+			left, err := a.leftOut(ctx, r, args[0], group, filter, len(list), limit)
+			if err != nil {
+				return err
+			}
+			if a.json && left != "" {
+				fmt.Fprintln(a.err, left)
+			}
+			return a.print(list, func() { a.printPending(list, left) })
 		}),
 	}
-	groupFlag(cmd, &group, "consumer group (required)")
-	_ = cmd.MarkFlagRequired("group")
+	groupFlag(cmd, &group, "consumer group")
 	cmd.Flags().StringVar(&filter.Consumer, "consumer", "", "held by this consumer")
 	cmd.Flags().Var(&minIdle, "min-idle", "idle for at least so long")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many")
@@ -56,7 +74,22 @@ entries of partition 3 are listed as 3/<entry>.`,
 	return cmd
 }
 
-func (a *app) printPending(list []bridge.PendingEntry, limit int) {
+// leftOut says how many more entries there are than were listed.
+func (a *app) leftOut(ctx context.Context, r *bridge.Redis, queue, group string, f bridge.PendingFilter, listed, limit int) (string, error) {
+	if listed < limit {
+		return "", nil
+	}
+	if f.MinIdle > 0 { // nobody counts those
+		return "(there may be more: see --limit)", nil
+	}
+	n, err := bridge.PendingCount(ctx, r, a.prefix, queue, group, f.Consumer)
+	if err != nil || n <= int64(listed) {
+		return "", err
+	}
+	return fmt.Sprintf("(and %s more: see --limit)", thousands(n-int64(listed))), nil
+}
+
+func (a *app) printPending(list []bridge.PendingEntry, left string) {
 	if len(list) == 0 {
 		fmt.Fprintln(a.out, "nothing is pending")
 		return
@@ -76,7 +109,7 @@ func (a *app) printPending(list []bridge.PendingEntry, limit int) {
 		})
 	}
 	table(a.out, rows)
-	if len(list) == limit {
-		fmt.Fprintf(a.out, "(there may be more: see --limit)\n")
+	if left != "" {
+		fmt.Fprintln(a.out, left)
 	}
 }

@@ -37,15 +37,20 @@ func checkGroup(group string) error {
 func (a *app) queueShow() *cobra.Command {
 	var group string
 	cmd := &cobra.Command{
-		Use:   "show <queue>",
+		Use:   "show [<queue>]",
 		Short: "Show the policy in force, and the number of partitions",
-		Long: `Shows the policy in force, and the number of partitions. Each setting comes from the first that has it: the group,
-the queue, the defaults (written by the bridges from their environment), the program.`,
-		Example:           "  duestream queue show emails\n  duestream queue show emails --group mailer --json",
-		Args:              cobra.ExactArgs(1),
+		Long: `Shows the policy in force, and the number of partitions; without a queue, those of all queues that the bridges know.
+Each setting comes from the first that has it: the group, the queue, the defaults (written by the bridges from their
+environment), the program.`,
+		Example:           "  duestream queue show\n  duestream queue show emails --group mailer",
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(bridge.CheckQueue(args[0]), checkGroup(group)); err != nil {
+			err := checkGroup(group)
+			if len(args) == 1 {
+				err = errors.Join(bridge.CheckQueue(args[0]), err)
+			}
+			if err != nil {
 				return err
 			}
 			r, err := a.connect(ctx)
@@ -53,44 +58,15 @@ the queue, the defaults (written by the bridges from their environment), the pro
 				return err
 			}
 			defer r.Close()
+			if len(args) == 0 {
+				return a.printPolicies(ctx, r, group)
+			}
 			return a.printPolicy(ctx, r, args[0], group)
 		}),
 	}
 	groupFlag(cmd, &group, "show what holds for this group")
 	a.jsonFlag(cmd)
 	return cmd
-}
-
-func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group string) error {
-	p, warning, err := bridge.ReadPolicy(ctx, r, a.prefix, queue, group)
-	if err != nil {
-		return err
-	}
-	if warning != nil {
-		fmt.Fprintf(a.err, "duestream: settings that do not count: %v\n", warning)
-	}
-	counts, err := bridge.Partitions(ctx, r, a.prefix, queue)
-	if err != nil {
-		return err
-	}
-	value := struct {
-		Queue             string `json:"queue"`
-		Group             string `json:"group,omitempty"`
-		VisibilityTimeout int64  `json:"visibility_timeout_ms"`
-		MaxAttempts       int    `json:"max_attempts"`
-		RetryMin          int64  `json:"retry_min_ms"`
-		RetryMax          int64  `json:"retry_max_ms"`
-		Held              bool   `json:"held"`
-		Partitions        int    `json:"partitions"`
-	}{queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.Held,
-		counts.Latest()}
-	return a.print(value, func() {
-		table(a.out, [][]string{
-			{"visibility_timeout", p.VisibilityTimeout.String()}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
-			{"retry_min", p.RetryMin.String()}, {"retry_max", p.RetryMax.String()}, {"held", strconv.FormatBool(p.Held)},
-			{"partitions", strconv.Itoa(counts.Latest())},
-		})
-	})
 }
 
 func (a *app) queueSet() *cobra.Command {

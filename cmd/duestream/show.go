@@ -49,7 +49,12 @@ cancelled or purged, or never existed.`,
 }
 
 func (a *app) describePlace(p bridge.Place) {
-	now := time.Now()
+	table(a.out, append(placeRows(p, time.Now()), mapRows("header ", p.Headers)...))
+	a.describePayload(p.Payload)
+}
+
+// placeRows returns what a place says of a message, but for headers and payload.
+func placeRows(p bridge.Place, now time.Time) [][]string {
 	rows := [][]string{{"state", string(p.State)}}
 	add := func(name, value string) {
 		if value != "" {
@@ -75,6 +80,5 @@ func (a *app) describePlace(p bridge.Place) {
 	add("error", p.Error)
 	add("entry", p.Entry)
 	add("letter", p.Letter)
-	table(a.out, append(rows, mapRows("header ", p.Headers)...))
-	a.describePayload(p.Payload)
+	return rows
 }

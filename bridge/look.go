@@ -1,0 +1,71 @@
+package bridge
+
+import (
+	"context"
+
+	"github.com/duestream/duestream/stream"
+)
+
+// This file holds what operators look at single messages with.
+
+// What Find takes and returns.
+type (
+	Finding  = stream.Finding
+	Sighting = stream.Sighting
+	Moment   = stream.Moment
+	Window   = stream.Window
+)
+
+// What happened at a Moment.
+const (
+	MomentMade      = stream.MomentMade      // by the ID, a ULID as the Go client makes them: scheduled, by the clock of the producer
+	MomentDue       = stream.MomentDue       // or will be
+	MomentReady     = stream.MomentReady     // drained: added to the stream
+	MomentDelivered = stream.MomentDelivered // to a consumer, or last extended by it
+	MomentDead      = stream.MomentDead
+	MomentExpires   = stream.MomentExpires
+)
+
+// FindOptions change what Find does. The zero value is fine.
+type FindOptions struct {
+	Queues   []string                  // where to look; none = all queues of the prefix
+	Seen     func(Sighting)            // called for each place as soon as it is found, one at a time
+	Progress func(looked, total int64) // called now and then, one at a time; total grows
+}
+
+// Find returns every place where Redis holds a message, in whatever queue of the prefix, and what is known of its history. ErrNotFound:
+// there is none; the Finding says where was looked. It opens connections of its own for as long as it looks.
+func Find(ctx context.Context, r *Redis, prefix, id string, o FindOptions) (Finding, error) {
+	return stream.Find(ctx, r.Client, withPrefix(prefix), id, stream.FindOptions{
+		Queues: o.Queues, Connect: r.connect, Seen: o.Seen, Progress: o.Progress,
+	})
+}
+
+// What Peek and Members return.
+type (
+	Peeked = stream.Peeked
+	Due    = stream.Due
+	Member = stream.Member
+)
+
+// Peek returns the n members of a queue's schedule that are due first, of all partitions together, and how many there are; with payloads
+// if they are asked for.
+func Peek(ctx context.Context, r *Redis, prefix, queue string, n int, payloads bool) (Peeked, error) {
+	return stream.Peek(ctx, r.Client, withPrefix(prefix), queue, n, payloads)
+}
+
+// Members lists the consumers of a queue's groups, or of one group, by group and name. ErrNoGroup.
+func Members(ctx context.Context, r *Redis, prefix, queue, group string) ([]Member, error) {
+	return stream.Members(ctx, r.Client, withPrefix(prefix), queue, group)
+}
+
+// PendingCount says how many entries a group holds, or with a consumer, how many that one holds. ErrNoGroup.
+func PendingCount(ctx context.Context, r *Redis, prefix, queue, group, consumer string) (int64, error) {
+	return stream.PendingCount(ctx, r.Client, withPrefix(prefix), queue, group, consumer)
+}
+
+// Hold pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that back.
+// changed is false when it was so already.
+func Hold(ctx context.Context, r *Redis, prefix, queue string, held bool) (changed bool, err error) {
+	return stream.Hold(ctx, r.Client, withPrefix(prefix), queue, held)
+}

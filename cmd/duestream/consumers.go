@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) consumers() *cobra.Command {
+	var group string
+	cmd := &cobra.Command{
+		Use:   "consumers <queue>",
+		Short: "List the consumers of a queue's groups",
+		Long: `Lists the consumers of each group, over all partitions.
+
+  PENDING   entries that it holds       OLDEST    the one that it neglects most was last delivered or extended
+  IDLE      last sign of life           INACTIVE  last given an entry (by Redis 7.2 and later)
+  SEEN      alive: its last sign of life is younger than the visibility timeout; gone? if not
+
+Before Redis 7.2 a read that finds nothing is no sign of life: there, a consumer without
+work looks gone. What one that is gone holds is reclaimed by a bridge, and the consumer
+itself is deleted once it was idle for an hour.`,
+		Example: "  duestream consumers emails\n  duestream consumers emails --group mailer --json",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			if err := errors.Join(bridge.CheckQueue(args[0]), checkGroup(group)); err != nil {
+				return err
+			}
+			r, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			list, err := bridge.Members(ctx, r, a.prefix, args[0], group)
+			if err != nil {
+				return err
+			}
+			return a.print(list, func() { a.printMembers(list) })
+		}),
+	}
+	groupFlag(cmd, &group, "of this group")
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) printMembers(list []bridge.Member) {
+	if len(list) == 0 {
+		fmt.Fprintln(a.out, "no consumers")
+		return
+	}
+	rows := [][]string{{"GROUP", "CONSUMER", "PENDING", "OLDEST", "IDLE", "INACTIVE", "SEEN"}}
+	approx := false
+	for _, m := range list {
+		oldest, inactive, seen := "-", "-", "gone?"
+		if m.Pending > 0 {
+			oldest = short(time.Duration(m.OldestIdle))
+			if m.OldestApprox {
+				oldest, approx = "≥ "+oldest, true
+			}
+		}
+		if m.Inactive != nil {
+			inactive = short(time.Duration(*m.Inactive))
+		}
+		if m.Alive {
+			seen = "alive"
+		}
+		rows = append(rows, []string{
+			oneLine(m.Group, 40), oneLine(m.Consumer, 60), strconv.FormatInt(m.Pending, 10), oldest, short(time.Duration(m.Idle)), inactive, seen,
+		})
+	}
+	table(a.out, rows)
+	if approx {
+		fmt.Fprintln(a.out, "(≥: only the oldest 10,000 entries of the group were looked at, per partition)")
+	}
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) find() *cobra.Command {
+	var queues []string
+	cmd := &cobra.Command{
+		Use:   "find <id>",
+		Short: "Find a message in all queues, with what is known of its history",
+		Long: `Says every place where a message is, in all queues that the bridges know or in those
+named with --queue: scheduled, retrying, ready and for which groups, pending and with
+whom, dead. Then what is known of its past and future, as a timeline. Exit code 3 when it
+is nowhere: every group acknowledged it, it was cancelled or purged, or never existed;
+--json then prints what was looked at.
+
+What is scheduled is looked up; ready, pending, retrying and dead messages are looked for
+through all there are, and each place is printed as soon as it is found.`,
+		Example: "  duestream find order-42\n  duestream find order-42 --queue emails --queue invoices --json",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			errs := []error{bridge.CheckID(args[0])}
+			for _, queue := range queues {
+				errs = append(errs, bridge.CheckQueue(queue))
+			}
+			if err := errors.Join(errs...); err != nil {
+				return err
+			}
+			r, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			return a.findMessage(ctx, r, args[0], queues)
+		}),
+	}
+	cmd.Flags().StringArrayVarP(&queues, "queue", "q", nil, "look in this queue only; may be repeated")
+	_ = cmd.RegisterFlagCompletionFunc("queue", a.completeQueues)
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) findMessage(ctx context.Context, r *bridge.Redis, id string, queues []string) error {
+	bar, printed := a.newProgress("looked through"), false
+	options := bridge.FindOptions{Queues: queues, Progress: func(looked, total int64) {
+		if now := time.Now(); now.Sub(bar.start) > progressEvery {
+			bar.show(looked, float64(looked)/float64(max(total, 1)), now)
+		}
+	}}
+	if !a.json {
+		options.Seen = func(s bridge.Sighting) {
+			bar.clear()
+			if printed {
+				fmt.Fprintln(a.out)
+			}
+			printed = true
+			a.describeSighting(s, time.Now())
+		}
+	}
+	f, err := bridge.Find(ctx, r, a.prefix, id, options)
+	bar.clear()
+	if errors.Is(err, bridge.ErrNotFound) {
+		if a.json {
+			if err := a.print(f, nil); err != nil {
+				return err
+			}
+		}
+		return fmt.Errorf("nowhere: %w", a.nowhere(f))
+	}
+	if err != nil {
+		return err
+	}
+	return a.print(f, func() { a.describeHistory(f) })
+}
+
+// nowhere says where was looked in vain, and what is known nevertheless.
+func (a *app) nowhere(f bridge.Finding) error {
+	var known []string
+	for _, m := range f.History {
+		known = append(known, "its ID says that it was made "+clock(m.At, f.At))
+	}
+	for _, w := range f.Windows {
+		known = append(known, fmt.Sprintf("%s took it, and nobody cancelled it: its dedup window ends %s", w.Queue, clock(w.Until, f.At)))
+	}
+	where := "in the one queue"
+	if f.Queues != 1 {
+		where = "in any of " + thousands(int64(f.Queues)) + " queues"
+	}
+	text := fmt.Sprintf("%s is not %s looked at, nor in the %s retries, entries and dead letters there", oneLine(f.ID, 256), where, thousands(f.Looked))
+	return fmt.Errorf("%s: %w", strings.Join(append([]string{text}, known...), "; "), bridge.ErrNotFound)
+}
+
+func (a *app) describeSighting(s bridge.Sighting, now time.Time) {
+	rows := [][]string{{"queue", s.Queue}}
+	rows = append(rows, placeRows(s.Place, now)...)
+	if s.Deliveries > 1 {
+		rows = append(rows, []string{"deliveries", fmt.Sprint(s.Deliveries)})
+	}
+	table(a.out, append(rows, mapRows("header ", s.Headers)...))
+	a.describePayload(s.Payload)
+}
+
+func (a *app) describeHistory(f bridge.Finding) {
+	fmt.Fprintln(a.out, "\nhistory:")
+	rows := [][]string{}
+	for _, m := range f.History {
+		rows = append(rows, []string{"  " + m.At.Local().Format("2006-01-02 15:04:05.000"), relative(m.At, f.At), momentText(m, f.At)})
+	}
+	for _, w := range f.Windows {
+		rows = append(rows, []string{"  " + w.Until.Local().Format("2006-01-02 15:04:05.000"), relative(w.Until, f.At), "end of its dedup window in " + w.Queue})
+	}
+	table(a.out, rows)
+}
+
+func momentText(m bridge.Moment, now time.Time) string {
+	detail := oneLine(m.Detail, 200)
+	with := func(text, parted string) string {
+		if detail != "" {
+			text += parted + detail
+		}
+		return text
+	}
+	of := func(text string) string {
+		if m.Attempt > 0 {
+			text += fmt.Sprintf(", attempt %d", m.Attempt)
+		}
+		if m.Group != "" {
+			text += " of " + oneLine(m.Group, 60)
+		}
+		return text
+	}
+	switch m.What {
+	case bridge.MomentMade:
+		return "scheduled: the time in its ID, by the producer's clock"
+	case bridge.MomentDue:
+		if m.At.After(now) {
+			return with(of("will be due in "+m.Queue), "; ")
+		}
+		return with(of("due in "+m.Queue), "; ")
+	case bridge.MomentReady:
+		return with(of("ready in "+m.Queue+" as entry "+m.Entry), ", ")
+	case bridge.MomentDelivered:
+		return of("delivered to " + orDash(detail) + ", or extended by it")
+	case bridge.MomentDead:
+		return with(of("dead in "+m.Queue), ": ")
+	case bridge.MomentExpires:
+		return "expires: becomes a dead letter if it is drained later"
+	}
+	return with(of(m.What), ": ")
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) pause() *cobra.Command {
+	return a.holding(true, &cobra.Command{
+		Use:   "pause <queue>...",
+		Short: "Have queues keep what is scheduled",
+		Long: `Pauses queues: what is scheduled, retries included, waits, also past its due time, until
+the queue is resumed. What is ready already is still delivered, and workers go on with
+what they hold. Messages can be scheduled, moved and cancelled as ever. It is the same as
+` + "`duestream queue set <queue> held=true`" + `, and may be repeated.`,
+		Example: "  duestream pause emails\n  duestream pause --all",
+	})
+}
+
+func (a *app) resume() *cobra.Command {
+	return a.holding(false, &cobra.Command{
+		Use:   "resume <queue>...",
+		Short: "Have paused queues go on",
+		Long: `Has paused queues go on: what became due meanwhile is ready at once, oldest first. May be
+repeated.`,
+		Example: "  duestream resume emails\n  duestream resume --all",
+	})
+}
+
+// heldQueue is what both print for a queue.
+type heldQueue struct {
+	Queue   string `json:"queue"`
+	Held    bool   `json:"held"`
+	Changed bool   `json:"changed"`
+}
+
+func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
+	var all bool
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		switch {
+		case all && len(args) > 0:
+			return errors.New("name queues, or give --all, not both")
+		case !all && len(args) == 0:
+			return errors.New("name a queue, or give --all")
+		}
+		return nil
+	}
+	cmd.ValidArgsFunction = a.completeQueues
+	cmd.RunE = a.do(func(ctx context.Context, queues []string) error {
+		var errs []error
+		for _, queue := range queues {
+			errs = append(errs, bridge.CheckQueue(queue))
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		r, err := a.connect(ctx)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		known, err := bridge.Queues(ctx, r, a.prefix)
+		if err != nil {
+			return err
+		}
+		if all {
+			queues = known
+		}
+		done := []heldQueue{}
+		for _, queue := range queues {
+			changed, err := bridge.Hold(ctx, r, a.prefix, queue, held)
+			if err != nil {
+				return errors.Join(a.printHeld(done), err)
+			}
+			done = append(done, heldQueue{queue, held, changed})
+			if !slices.Contains(known, queue) {
+				fmt.Fprintf(a.err, "duestream: no bridge knows a queue %s yet: is the name right?\n", queue)
+			}
+		}
+		return a.printHeld(done)
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "all queues that the bridges know")
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) printHeld(done []heldQueue) error {
+	return a.print(done, func() {
+		if len(done) == 0 {
+			fmt.Fprintln(a.out, "no queues")
+		}
+		for _, q := range done {
+			switch {
+			case q.Held && q.Changed:
+				fmt.Fprintf(a.out, "%s  paused: what is scheduled waits; what is ready is still delivered\n", q.Queue)
+			case q.Held:
+				fmt.Fprintf(a.out, "%s  was paused already\n", q.Queue)
+			case q.Changed:
+				fmt.Fprintf(a.out, "%s  resumed: what is overdue becomes ready now\n", q.Queue)
+			default:
+				fmt.Fprintf(a.out, "%s  was not paused\n", q.Queue)
+			}
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+const peekLimit = 10_000
+
+func (a *app) peek() *cobra.Command {
+	var n int
+	var payload bool
+	cmd := &cobra.Command{
+		Use:   "peek <queue>",
+		Short: "Show what is due next",
+		Long: `Shows the messages of the schedule that are due first, retries included, of all
+partitions together: due time, ID, attempt, the group that a retry is for, size of the
+payload, headers. With --json prints one object per line. What is overdue is marked: a
+bridge takes it at once, unless the queue is paused.`,
+		Example: "  duestream peek emails\n  duestream peek emails -n 100 --payload --json",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			var err error
+			if n < 1 || n > peekLimit {
+				err = invalidf("number %d: must be between 1 and %d", n, peekLimit)
+			}
+			if err := errors.Join(bridge.CheckQueue(args[0]), err); err != nil {
+				return err
+			}
+			r, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			p, err := bridge.Peek(ctx, r, a.prefix, args[0], n, payload)
+			if err != nil {
+				return err
+			}
+			return a.printPeeked(p, payload)
+		}),
+	}
+	cmd.Flags().IntVarP(&n, "number", "n", 10, "so many, at most 10000")
+	cmd.Flags().BoolVar(&payload, "payload", false, "with payloads")
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) printPeeked(p bridge.Peeked, payload bool) error {
+	left := ""
+	if more := p.Total - int64(len(p.Next)); more > 0 {
+		left = fmt.Sprintf("(and %s more: see -n)", thousands(more))
+	}
+	if a.json {
+		for _, d := range p.Next {
+			if err := a.printLine(d); err != nil {
+				return err
+			}
+		}
+		if left != "" {
+			fmt.Fprintln(a.err, left)
+		}
+		return nil
+	}
+	if len(p.Next) == 0 {
+		fmt.Fprintln(a.out, "nothing is scheduled")
+		return nil
+	}
+	header := []string{"DUE", "", "ID", "ATTEMPT", "FOR", "BYTES", "HEADERS"}
+	if payload {
+		header = append(header, "PAYLOAD")
+	}
+	rows := [][]string{header}
+	for _, d := range p.Next {
+		when := relative(d.Due, p.At)
+		if d.Overdue {
+			when = "overdue " + strings.TrimSuffix(when, " ago")
+		}
+		attempt := strconv.Itoa(d.Attempt)
+		if d.MaxAttempts > 0 {
+			attempt += " of " + strconv.Itoa(d.MaxAttempts)
+		}
+		row := []string{
+			d.Due.Local().Format("2006-01-02 15:04:05.000"), when, oneLine(d.ID, 40), attempt, orDash(oneLine(d.For, 30)),
+			strconv.FormatInt(d.Bytes, 10), headersCell(d),
+		}
+		if payload {
+			row = append(row, oneLine(string(d.Payload), 120))
+		}
+		rows = append(rows, row)
+	}
+	table(a.out, rows)
+	if left != "" {
+		fmt.Fprintln(a.out, left)
+	}
+	if p.Held {
+		fmt.Fprintln(a.out, "! the queue is paused: nothing of this becomes ready until `duestream resume`")
+	}
+	return nil
+}
+
+// headersCell shows headers on one line: name=value, name=value.
+func headersCell(d bridge.Due) string {
+	if d.Malformed {
+		return "(malformed: becomes a dead letter)"
+	}
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {
+		pairs = append(pairs, name+"="+d.Headers[name])
+	}
+	return orDash(oneLine(strings.Join(pairs, ", "), 60))
+}

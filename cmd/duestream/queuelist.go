@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// queuePolicy is what is printed of a queue.
+type queuePolicy struct {
+	Queue             string `json:"queue"`
+	Group             string `json:"group,omitempty"`
+	VisibilityTimeout int64  `json:"visibility_timeout_ms"`
+	MaxAttempts       int    `json:"max_attempts"`
+	RetryMin          int64  `json:"retry_min_ms"`
+	RetryMax          int64  `json:"retry_max_ms"`
+	Held              bool   `json:"held"`
+	Partitions        int    `json:"partitions"`
+
+	policy bridge.Policy
+}
+
+func (a *app) readPolicy(ctx context.Context, r *bridge.Redis, queue, group string) (queuePolicy, error) {
+	p, warning, err := bridge.ReadPolicy(ctx, r, a.prefix, queue, group)
+	if err != nil {
+		return queuePolicy{}, err
+	}
+	if warning != nil {
+		fmt.Fprintf(a.err, "duestream: %s: settings that do not count: %v\n", queue, warning)
+	}
+	counts, err := bridge.Partitions(ctx, r, a.prefix, queue)
+	return queuePolicy{
+		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.Held,
+		counts.Latest(), p,
+	}, err
+}
+
+func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group string) error {
+	q, err := a.readPolicy(ctx, r, queue, group)
+	if err != nil {
+		return err
+	}
+	return a.print(q, func() {
+		p := q.policy
+		table(a.out, [][]string{
+			{"visibility_timeout", p.VisibilityTimeout.String()}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
+			{"retry_min", p.RetryMin.String()}, {"retry_max", p.RetryMax.String()}, {"held", strconv.FormatBool(p.Held)},
+			{"partitions", strconv.Itoa(q.Partitions)},
+		})
+	})
+}
+
+// printPolicies prints what holds for all queues.
+func (a *app) printPolicies(ctx context.Context, r *bridge.Redis, group string) error {
+	names, err := bridge.Queues(ctx, r, a.prefix)
+	if err != nil {
+		return err
+	}
+	all := make([]queuePolicy, len(names))
+	for i, name := range names {
+		if all[i], err = a.readPolicy(ctx, r, name, group); err != nil {
+			return err
+		}
+	}
+	return a.print(all, func() {
+		if len(all) == 0 {
+			fmt.Fprintln(a.out, "no queues")
+			return
+		}
+		rows := [][]string{{"QUEUE", "VISIBILITY", "MAX ATTEMPTS", "RETRY MIN", "RETRY MAX", "HELD", "PARTITIONS"}}
+		for _, q := range all {
+			p := q.policy
+			rows = append(rows, []string{
+				q.Queue, short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts), short(p.RetryMin), short(p.RetryMax), strconv.FormatBool(p.Held),
+				strconv.Itoa(q.Partitions),
+			})
+		}
+		table(a.out, rows)
+	})
+}

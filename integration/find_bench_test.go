@@ -1,0 +1,159 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	findScheduled = 1_000_000
+	findReady     = 100_000
+	findLooks     = 15
+)
+
+// BenchmarkFind measures how long a look for one message takes in a queue with 1,000,000 scheduled and 100,000 ready messages of 256 bytes,
+// whose entries have five fields: the median and the least of 15 looks in milliseconds, for each place where it can be; and after how
+// long the place was told, while the look went on for others ("seen"). The floor is what
+// the server needs to send all entries with one XRANGE to a client that throws them away, measured in turn with the looks. Once more with a header on each scheduled message. Run it with -benchtime 1x on a quiet machine.
+func BenchmarkFind(b *testing.B) {
+	for _, headers := range []bool{false, true} {
+		name := "plain"
+		if headers {
+			name = "headers"
+		}
+		b.Run(name, func(b *testing.B) {
+			s := newStack(b, redistest.Own(b, withoutSlowLog...))
+			s.fillForFind(headers)
+			for b.Loop() {
+				s.measureFind(b, headers)
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// fillForFind makes a million messages scheduled, and ready ones; of those in the middle one is held, one retrying and one dead.
+func (s *stack) fillForFind(headers bool) {
+	s.t.Helper()
+	payload := []byte(strings.Repeat("payload-", 32))
+	meta := ""
+	if headers {
+		meta = lua.EncodeMeta(map[string]string{"kind": "mail"}, 0, time.Time{})
+	}
+	enqueue := func(prefix string, n int, when func(i int) lua.When, meta string) {
+		for first := 0; first < n; first += 500 {
+			items := make([]lua.Item, 500)
+			for i := range items {
+				items[i] = lua.Item{ID: fmt.Sprintf("%s-%07d", prefix, first+i), When: when(first + i), Payload: payload, Meta: meta}
+			}
+			if _, err := lua.Enqueue(context.Background(), s.redis.Client, s.keys(), lua.Token{}, items); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+	far := time.Now().Add(24 * time.Hour)
+	enqueue("scheduled", findScheduled, func(i int) lua.When { return lua.At(far.Add(time.Duration(i) * time.Millisecond)) }, meta)
+	header := lua.EncodeMeta(map[string]string{"kind": "mail"}, 0, time.Time{})
+	s.groups("g")
+	now := func(int) lua.When { return lua.After(0) }
+	enqueue("early", 500, now, header)
+	reply, err := s.redis.Client.Do(context.Background(), s.redis.Client.B().Xreadgroup().Group("g", "c").Count(3).Streams().Key(s.keys().Stream).Id(">").Build()).AsXReadSlices()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	held := reply[s.keys().Stream]
+	if _, err := lua.Retry(context.Background(), s.redis.Client, s.keys(), "g", bridge.DefaultPolicy().Attempts(), []lua.Failure{
+		{Held: lua.Held{Entry: held[1].ID}, Action: lua.ActionRetry, Delay: time.Hour, Error: "retried"},
+		{Held: lua.Held{Entry: held[2].ID}, Action: lua.ActionDead, Reason: lua.ReasonDeadLetter, Error: "dead"},
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	enqueue("ready", findReady-500, now, header)
+}
+
+func (s *stack) measureFind(b *testing.B, headers bool) {
+	b.Helper()
+	places := []struct{ name, id, state string }{
+		{"scheduled", "scheduled-0500000", "scheduled"}, {"ready_at_the_end", fmt.Sprintf("ready-%07d", findReady-501), "ready"},
+		{"pending", "early-0000000", "pending"}, {"retrying", "early-0000001", "retrying"}, {"dead", "early-0000002", "dead"}, {"nowhere", "nowhere", ""},
+	}
+	looks := map[string][]float64{}
+	timed := func(name string, do func()) {
+		begin := time.Now()
+		do()
+		looks[name] = append(looks[name], float64(time.Since(begin).Microseconds())/1000)
+	}
+	ratios := []float64{}
+	for range findLooks {
+		timed("floor_all_entries", func() { s.readAllEntries(b) })
+		for _, p := range places {
+			first := time.Time{}
+			begin := time.Now()
+			timed(p.name, func() {
+				f, err := bridge.Find(b.Context(), s.redis, s.prefix, p.id, bridge.FindOptions{Queues: []string{s.queue}, Seen: func(bridge.Sighting) {
+					if first.IsZero() {
+						first = time.Now()
+					}
+				}})
+				if p.state == "" && errors.Is(err, bridge.ErrNotFound) {
+					return
+				}
+				if err != nil || len(f.Places) != 1 || string(f.Places[0].State) != p.state {
+					b.Fatalf("%s: %+v, %v", p.id, f.Places, err)
+				}
+			})
+			if p.state != "" {
+				looks[p.name+"_seen"] = append(looks[p.name+"_seen"], float64(first.Sub(begin).Microseconds())/1000)
+			}
+		}
+		floor, nowhere := looks["floor_all_entries"], looks["nowhere"]
+		ratios = append(ratios, nowhere[len(nowhere)-1]/floor[len(floor)-1])
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "nowhere_x_floor")
+	load, _ := os.ReadFile("/proc/loadavg")
+	b.Logf("%s, headers %v, load %.14s, %d cores", s.server.Name(), headers, load, runtime.NumCPU())
+	for name, all := range looks {
+		slices.Sort(all)
+		b.ReportMetric(all[len(all)/2], name+"_ms")
+		b.ReportMetric(all[0], name+"_least_ms")
+	}
+}
+
+// readAllEntries has the server send the whole stream with one command, and drops it.
+func (s *stack) readAllEntries(b *testing.B) {
+	b.Helper()
+	conn, err := net.Dial("tcp", s.server.Addr())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "XRANGE %s - +\r\nPING\r\n", s.keys().Stream); err != nil {
+		b.Fatal(err)
+	}
+	buffer, tail, read := make([]byte, 256<<10), "", 0
+	for tail != "+PONG\r\n" {
+		n, err := conn.Read(buffer)
+		if err != nil {
+			b.Fatal(err)
+		}
+		read += n
+		tail = tail + string(buffer[max(0, n-7):n])
+		tail = tail[max(0, len(tail)-7):]
+	}
+	if read < findReady*256 {
+		b.Fatalf("%d bytes", read)
+	}
+}

@@ -1,0 +1,196 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// A queue of eight partitions on a cluster of three: messages are found in every state on whatever node they are, and what operators look
+// at single messages with sees all partitions.
+func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 0)
+	s := newStack(t, c.Server())
+	s.groups("g")
+	if _, err := bridge.SetPartitions(t.Context(), s.redis, s.prefix, s.queue, 8, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.bridge(bridge.Policy{VisibilityTimeout: time.Minute, MaxAttempts: 3, RetryMin: time.Hour, RetryMax: time.Hour})
+	const n = 24
+	hold := make(chan struct{})
+	held := make(chan string, n)
+	s.worker("g", n, func(ctx context.Context, m *bridge.Message) error {
+		switch {
+		case strings.HasPrefix(m.ID, "retrying"):
+			return errors.New("once more")
+		case strings.HasPrefix(m.ID, "dead"):
+			return bridge.DeadLetter(errors.New("no good"))
+		case strings.HasPrefix(m.ID, "pending"):
+			held <- m.ID
+			select {
+			case <-hold:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	defer close(hold)
+	var batch []bridge.NewMessage
+	for i := range n {
+		for _, state := range []string{"scheduled", "retrying", "dead", "pending"} {
+			m := bridge.NewMessage{ID: fmt.Sprint(state, "-", i), Payload: []byte("p")}
+			if state == "scheduled" {
+				m.Delay = time.Duration(i+1) * time.Minute
+			}
+			batch = append(batch, m)
+		}
+	}
+	results, err := s.client.ScheduleBatch(t.Context(), s.queue, batch)
+	for _, r := range results {
+		err = errors.Join(err, r.Err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		<-held
+	}
+	partitions := map[int]bool{}
+	for _, m := range batch {
+		state, _, _ := strings.Cut(m.ID, "-")
+		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+			f, err := bridge.Find(t.Context(), s.redis, s.prefix, m.ID, bridge.FindOptions{})
+			if err != nil || len(f.Places) != 1 || string(f.Places[0].State) != state || len(f.History) == 0 {
+				return false, fmt.Sprintf("%s: %+v, %v", m.ID, f.Places, err)
+			}
+			partitions[f.Places[0].Partition] = true
+			return true, ""
+		})
+	}
+	if len(partitions) != 8 {
+		t.Errorf("found in partitions %v", partitions)
+	}
+	if _, err := bridge.Find(t.Context(), s.redis, s.prefix, "nowhere", bridge.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
+		t.Error(err)
+	}
+	peeked, err := bridge.Peek(t.Context(), s.redis, s.prefix, s.queue, n/2, true)
+	if err != nil || peeked.Total != 2*n || len(peeked.Next) != n/2 {
+		t.Fatalf("%+v, %v", peeked, err)
+	}
+	for i, d := range peeked.Next {
+		if d.ID != fmt.Sprint("scheduled-", i) || string(d.Payload) != "p" {
+			t.Errorf("%d: %+v", i, d)
+		}
+	}
+	members, err := bridge.Members(t.Context(), s.redis, s.prefix, s.queue, "g")
+	if err != nil || len(members) != 1 || members[0].Pending != n || !members[0].Alive || len(members[0].Partitions) != 8 {
+		t.Errorf("%+v, %v", members, err)
+	}
+	for _, want := range []bool{true, false} {
+		changed, err := bridge.Hold(t.Context(), s.redis, s.prefix, s.queue, true)
+		if changed != want || err != nil {
+			t.Errorf("changed %v, %v", changed, err)
+		}
+	}
+	if _, err := s.client.Schedule(t.Context(), s.queue, nil, bridge.WithID("pending-late"), bridge.In(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		p, err := bridge.Peek(t.Context(), s.redis, s.prefix, s.queue, 1, false)
+		return err == nil && p.Held && p.Next[0].ID == "pending-late" && p.Next[0].Overdue, fmt.Sprint(p, err)
+	})
+	if changed, err := bridge.Hold(t.Context(), s.redis, s.prefix, s.queue, false); !changed || err != nil {
+		t.Errorf("changed %v, %v", changed, err)
+	}
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		f, err := bridge.Find(t.Context(), s.redis, s.prefix, "pending-late", bridge.FindOptions{Queues: []string{s.queue}})
+		return err == nil && slices.ContainsFunc(f.Places, func(p bridge.Sighting) bool { return p.State != "scheduled" }), fmt.Sprint(f.Places, err)
+	})
+}
+
+// The documented operator may use all of them.
+func TestTheOperatorMayLookAtMessages(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		t.Parallel()
+		g := newGuests(t, server, false)
+		r := g.dial("operator")
+		client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: g.prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		for _, delay := range []time.Duration{0, time.Hour} {
+			if _, err := client.Schedule(t.Context(), "emails", []byte("p"), bridge.WithID("m"), bridge.In(delay), bridge.Header("k", "v")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f, err := bridge.Find(t.Context(), r, g.prefix, "m", bridge.FindOptions{})
+		if err != nil || len(f.Places) != 2 {
+			t.Errorf("find: %+v, %v", f, err)
+		}
+		_, err = bridge.Peek(t.Context(), r, g.prefix, "emails", 10, true)
+		_, members := bridge.Members(t.Context(), r, g.prefix, "emails", "")
+		_, hold := bridge.Hold(t.Context(), r, g.prefix, "emails", true)
+		_, resume := bridge.Hold(t.Context(), r, g.prefix, "emails", false)
+		if err := errors.Join(err, members, hold, resume); err != nil {
+			t.Error(err)
+		}
+		g.deniedNothing("operator")
+	})
+}
+
+// Find opens connections of its own: over TLS and for a user with a password as Dial did, on a server without RESP3, and on the one
+// inside a process.
+func TestFindConnectsAsDialDid(t *testing.T) {
+	t.Parallel()
+	secure := redistest.TLS(t, redistest.NewAuthority(t))
+	admin := secure.Client(t)
+	if err := admin.Do(t.Context(), admin.B().Arbitrary(strings.Fields(documentedUsers(t)["operator"].command)...).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	shared := redistest.Shared(t)
+	for name, url := range map[string]string{
+		"TLS":        secure.ClientURL("operator", documentedUsers(t)["operator"].password),
+		"RESP2":      shared.URL() + "?protocol=2",
+		"in-process": "redis://" + miniredis.RunT(t).Addr(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &stack{t: t}
+			r := s.dial(url)
+			prefix := ""
+			if name == "RESP2" {
+				prefix = shared.Prefix(t)
+			}
+			client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			for i := range 50 {
+				if _, err := client.Schedule(t.Context(), "emails", []byte("p"), bridge.WithID(fmt.Sprint("m-", i)), bridge.Header("like", "m-7")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, id := range []string{"m-0", "m-7", "m-49"} {
+				f, err := bridge.Find(t.Context(), r, prefix, id, bridge.FindOptions{Queues: []string{"emails"}})
+				if err != nil || len(f.Places) != 1 || f.Places[0].State != "ready" || string(f.Places[0].Payload) != "p" {
+					t.Errorf("%s: %+v, %v", id, f.Places, err)
+				}
+			}
+			if _, err := bridge.Find(t.Context(), r, prefix, "nowhere", bridge.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
+				t.Error(err)
+			}
+		})
+	}
+}
