@@ -1,0 +1,109 @@
+#!/usr/bin/env php
+<?php
+// Schedules a message from PHP with plain commands: phpredis (Debian: php-cli, php-redis).
+//
+//   php producer.php --in 900 --payload 'close the order' --header kind=order emails order-42
+//
+// An ID that is still scheduled is written over. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.php.
+
+declare(strict_types=1);
+
+namespace Duestream;
+
+require_once __DIR__ . '/connect.php';
+
+/**
+ * Schedules messages of one queue. It repeats what a broken connection or a starting server interrupts for some seconds, then throws;
+ * a message may be there twice then, as it may be after any lost reply.
+ */
+final class Producer
+{
+    private const REFRESH = 5; // seconds until a new partition is noticed
+
+    private ?\Redis $redis = null;
+    private int $partitions = 1;
+    private float $refreshAt = 0;
+
+    public function __construct(
+        private readonly string $url,
+        private readonly string $queue,
+        private readonly string $prefix = 'duestream',
+        private readonly float $patience = 15,
+    ) {
+    }
+
+    /** @param array<string, string> $headers */
+    public function schedule(
+        string $id, int $dueMs, string $payload = '', array $headers = [], ?int $maxAttempts = null, ?int $expiresMs = null,
+    ): void {
+        $meta = []; // strings all of them
+        foreach ($headers as $name => $value) {
+            $meta["h:$name"] = (string) $value;
+        }
+        $meta += array_map('strval', array_filter(['max_attempts' => $maxAttempts, 'expires_ms' => $expiresMs], 'is_int'));
+        $json = $meta ? json_encode($meta, JSON_THROW_ON_ERROR) : '';
+        $this->patiently(fn(\Redis $redis) => $this->write($redis, $id, $dueMs, $payload, $json));
+    }
+
+    /** A point in time by the server's clock, which decides. */
+    public function inMs(int $delay): int
+    {
+        [$seconds, $micros] = $this->patiently(fn(\Redis $redis) => $redis->time());
+        return $seconds * 1000 + intdiv((int) $micros, 1000) + $delay;
+    }
+
+    private function write(\Redis $redis, string $id, int $dueMs, string $payload, string $meta): void
+    {
+        if (now() >= $this->refreshAt) {
+            $this->partitions = max($this->partitions, register($redis, $this->prefix, $this->queue));
+            $this->refreshAt = now() + self::REFRESH;
+        }
+        $i = crc32($id) % $this->partitions;
+        $key = "$this->prefix:{{$this->queue}" . ($i ? "/$i" : '') . '}:';
+        $redis->multi(); // a bridge never sees a part of it
+        // What an earlier message of this ID has left is overwritten, or deleted.
+        $payload === '' ? $redis->hDel("{$key}payload", $id) : $redis->hSet("{$key}payload", $id, $payload);
+        $meta === '' ? $redis->hDel("{$key}meta", $id) : $redis->hSet("{$key}meta", $id, $meta);
+        $redis->zAdd("{$key}due", $dueMs, $id); // after the body
+        $redis->xAdd("{$key}wake", '*', ['due_ms' => $dueMs], 1, false);
+        if (count(checked($redis, $redis->exec()) ?: []) !== 4) {
+            throw new \RedisException('the transaction was refused');
+        }
+    }
+
+    private function patiently(\Closure $do): mixed
+    {
+        for ($giveUpAt = now() + $this->patience, $wait = 0.1; ; $wait = min($wait * 2, 1)) {
+            try {
+                return $do($this->redis ??= connect($this->url));
+            } catch (\RedisException $e) {
+                $this->redis = null; // what a transaction has begun goes with its connection
+                $this->refreshAt = 0;
+                // Whatever Redis says itself begins with a word in capitals. What is no such reply is a broken connection.
+                if (now() >= $giveUpAt || preg_match('/^(?!LOADING|READONLY|MASTERDOWN)[A-Z]{2,} /', $e->getMessage())) {
+                    throw $e;
+                }
+                usleep((int) ($wait * 1e6));
+            }
+        }
+    }
+}
+
+if (get_included_files()[0] === __FILE__) {
+    $options = getopt('', ['in:', 'payload:', 'header:', 'max-attempts:'], $rest);
+    if (count($argv) - $rest !== 2) {
+        fwrite(STDERR, "usage: producer.php [--in SECONDS] [--payload TEXT] [--header NAME=VALUE]… [--max-attempts N] QUEUE ID\n");
+        exit(2);
+    }
+    [$queue, $id] = array_slice($argv, $rest);
+    $headers = [];
+    foreach ((array) ($options['header'] ?? []) as $header) {
+        [$name, $value] = explode('=', $header, 2) + [1 => ''];
+        $headers[$name] = $value;
+    }
+    $producer = new Producer(getenv('DUESTREAM_REDIS_URL') ?: 'redis://127.0.0.1:6379', $queue, getenv('DUESTREAM_PREFIX') ?: 'duestream');
+    $dueMs = $producer->inMs((int) ceil(($options['in'] ?? 0) * 1000));
+    $maxAttempts = isset($options['max-attempts']) ? (int) $options['max-attempts'] : null;
+    $producer->schedule($id, $dueMs, $options['payload'] ?? '', $headers, $maxAttempts);
+    echo "$id is due at $dueMs\n";
+}
