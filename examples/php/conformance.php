@@ -44,9 +44,9 @@ if (($argv[1] ?? '') === 'worker') {
     while (($line = fgets(STDIN)) !== false) {
         $m = json_decode($line, true, flags: FLAGS);
         try {
-            $producer->schedule($m['id'], $m['due_ms'], base64_decode($m['payload'] ?? ''), $m['headers'] ?? [], $m['max_attempts'] ?? null,
+            $taken = $producer->schedule($m['id'], $m['due_ms'], base64_decode($m['payload'] ?? ''), $m['headers'] ?? [], $m['max_attempts'] ?? null,
                 $m['expires_ms'] ?? null);
-            $answer = ['id' => $m['id'], 'ok' => true];
+            $answer = ['id' => $m['id'], 'ok' => $taken] + ($taken ? [] : ['error' => 'scheduled already']);
         } catch (Exception $e) {
             $answer = ['id' => $m['id'], 'ok' => false, 'error' => $e->getMessage()];
         }

@@ -1,5 +1,5 @@
 <?php
-// What producer.php and worker.php share: a connection made from a URL, and replies that are errors as exceptions.
+// What producer.php and worker.php share: a connection made from a URL, replies that are errors as exceptions, and the functions library.
 
 declare(strict_types=1);
 
@@ -37,6 +37,17 @@ function register(\Redis $redis, string $prefix, string $queue): int
     }
     $counts = array_map('intval', explode(',', (string) $redis->hGet("$prefix:queues", $queue)));
     return max(1, ...array_filter($counts, fn(int $n) => $n <= 256));
+}
+
+/** Calls a function of duestream's library. null: it is not loaded, and plain commands have to do. */
+function call(\Redis $redis, string $function, array $keys, array $arguments): ?array
+{
+    try {
+        $arguments = array_map('strval', [count($keys), ...$keys, ...$arguments]);
+        return checked($redis, $redis->rawCommand('FCALL', "duestream_$function", ...$arguments));
+    } catch (\RedisException $e) {
+        return preg_match('/^(ERR Function not found|ERR unknown command|NOPERM)/', $e->getMessage()) ? null : throw $e;
+    }
 }
 
 /** Seconds on a clock that nobody sets. */

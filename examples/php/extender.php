@@ -35,7 +35,7 @@ final class Extender
     public function hold(array $messages): void
     {
         $this->lost = [];
-        $this->tell(array_map(fn(Message $message) => "+ $message->queue $message->entry\n", $messages));
+        $this->tell(array_map(fn(Message $message) => "+ $message->queue $message->entry " . rawurlencode($message->id) . "\n", $messages));
     }
 
     public function drop(Message $message): void
@@ -74,9 +74,9 @@ final class Extender
                 if (($line = fgets($pipe)) === false) {
                     return;
                 }
-                [$sign, $of, $entry] = explode(' ', rtrim($line));
+                [$sign, $of, $entry, $id] = explode(' ', rtrim($line)) + [3 => ''];
                 if ($sign === '+') {
-                    $held[$of][$entry] = true;
+                    $held[$of][$entry] = urldecode($id);
                 } else {
                     unset($held[$of][$entry]);
                 }
@@ -87,9 +87,7 @@ final class Extender
             try {
                 $redis ??= connect($url);
                 foreach (array_filter($held) as $of => $entries) {
-                    $entries = array_keys($entries);
-                    $kept = checked($redis, $redis->xClaim($policy->key($of, 'stream'), $policy->group, $consumer, 0, $entries, ['JUSTID']));
-                    foreach (array_diff($entries, $kept) as $entry) {
+                    foreach (self::lost($redis, $policy, $consumer, $of, $entries) as $entry) {
                         fwrite($pipe, "$of $entry\n");
                         unset($held[$of][$entry]);
                     }
@@ -101,5 +99,19 @@ final class Extender
                 $next = now() + 0.5;
             }
         }
+    }
+
+    /** Extends entries of a queue or partition, by the library or else by XCLAIM. Returns those that are somebody else's now. */
+    private static function lost(\Redis $redis, Policy $policy, string $consumer, string $queue, array $ids): array
+    {
+        [$stream, $dead, $entries, $pairs] = [$policy->key($queue, 'stream'), $policy->key($queue, 'dead'), array_keys($ids), []];
+        foreach ($ids as $entry => $id) {
+            array_push($pairs, $entry, $id);
+        }
+        $extended = call($redis, 'extend', [$stream, $dead], [$policy->group, $consumer, ...$pairs]);
+        if ($extended !== null) {
+            return array_keys(array_combine($entries, $extended), 0);
+        }
+        return array_diff($entries, checked($redis, $redis->xClaim($stream, $policy->group, $consumer, 0, $entries, ['JUSTID'])));
     }
 }

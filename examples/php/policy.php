@@ -44,6 +44,6 @@ final class Policy
     {
         $least = $this->get($redis, $message->queue, 'retry_min_ms');
         $most = $this->get($redis, $message->queue, 'retry_max_ms');
-        return (int) ceil(min($least * 2 ** min($message->attempt - 1, 40), $most) * random_int(50, 100) / 100);
+        return min((int) ceil($least * 2 ** min($message->attempt - 1, 40) * random_int(50, 150) / 100), $most);
     }
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env php
 <?php
-// Schedules a message from PHP with plain commands: phpredis (Debian: php-cli, php-redis).
+// Schedules a message from PHP: phpredis (Debian: php-cli, php-redis), with plain commands, or by the functions library where it is loaded.
 //
 //   php producer.php --in 900 --payload 'close the order' --header kind=order emails order-42
 //
-// An ID that is still scheduled is written over. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.php.
+// An ID that is still scheduled is refused by the library, and written over by plain commands. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.php.
 
 declare(strict_types=1);
 
@@ -13,8 +13,8 @@ namespace Duestream;
 require_once __DIR__ . '/connect.php';
 
 /**
- * Schedules messages of one queue. It repeats what a broken connection or a starting server interrupts for some seconds, then throws;
- * a message may be there twice then, as it may be after any lost reply.
+ * Schedules messages of one queue. It repeats what a broken connection or a starting server interrupts for some seconds, then throws.
+ * The library knows a call that is repeated; plain commands schedule once more what was delivered before the repetition.
  */
 final class Producer
 {
@@ -23,6 +23,9 @@ final class Producer
     private ?\Redis $redis = null;
     private int $partitions = 1;
     private float $refreshAt = 0;
+    private bool $functions = true; // until one is not found
+    /** @var array<string, string> token of the last call whose reply arrived, by the beginning of the keys */
+    private array $done = [];
 
     public function __construct(
         private readonly string $url,
@@ -32,17 +35,26 @@ final class Producer
     ) {
     }
 
-    /** @param array<string, string> $headers */
+    /**
+     * Returns false when a message of this ID is scheduled already, as the library says.
+     *
+     * @param array<string, string> $headers
+     */
     public function schedule(
         string $id, int $dueMs, string $payload = '', array $headers = [], ?int $maxAttempts = null, ?int $expiresMs = null,
-    ): void {
+    ): bool {
         $meta = []; // strings all of them
         foreach ($headers as $name => $value) {
             $meta["h:$name"] = (string) $value;
         }
         $meta += array_map('strval', array_filter(['max_attempts' => $maxAttempts, 'expires_ms' => $expiresMs], 'is_int'));
         $json = $meta ? json_encode($meta, JSON_THROW_ON_ERROR) : '';
-        $this->patiently(fn(\Redis $redis) => $this->write($redis, $id, $dueMs, $payload, $json));
+        $this->patiently($this->refresh(...));
+        $i = crc32($id) % $this->partitions;
+        $key = "$this->prefix:{{$this->queue}" . ($i ? "/$i" : '') . '}:';
+        $token = bin2hex(random_bytes(16));
+        return $this->patiently(fn(\Redis $redis) => $this->call($redis, $key, $token, $id, $dueMs, $payload, $json)
+            ?? $this->write($redis, $key, $id, $dueMs, $payload, $json));
     }
 
     /** A point in time by the server's clock, which decides. */
@@ -52,14 +64,17 @@ final class Producer
         return $seconds * 1000 + intdiv((int) $micros, 1000) + $delay;
     }
 
-    private function write(\Redis $redis, string $id, int $dueMs, string $payload, string $meta): void
+    private function refresh(\Redis $redis): void
     {
         if (now() >= $this->refreshAt) {
-            $this->partitions = max($this->partitions, register($redis, $this->prefix, $this->queue));
+            $this->partitions = max($this->partitions, register($redis, $this->prefix, $this->queue)); // never fewer than before
+            $this->functions = true;
             $this->refreshAt = now() + self::REFRESH;
         }
-        $i = crc32($id) % $this->partitions;
-        $key = "$this->prefix:{{$this->queue}" . ($i ? "/$i" : '') . '}:';
+    }
+
+    private function write(\Redis $redis, string $key, string $id, int $dueMs, string $payload, string $meta): bool
+    {
         $redis->multi(); // a bridge never sees a part of it
         // What an earlier message of this ID has left is overwritten, or deleted.
         $payload === '' ? $redis->hDel("{$key}payload", $id) : $redis->hSet("{$key}payload", $id, $payload);
@@ -69,6 +84,21 @@ final class Producer
         if (count(checked($redis, $redis->exec()) ?: []) !== 4) {
             throw new \RedisException('the transaction was refused');
         }
+        return true;
+    }
+
+    /** The same by the library. null: it is not there. */
+    private function call(\Redis $redis, string $key, string $token, string $id, int $dueMs, string $payload, string $meta): ?bool
+    {
+        $names = array_map(fn(string $name) => $key . $name, ['due', 'payload', 'meta', 'stream', 'wake', 'seen', 'policy']);
+        $arguments = [$token, $this->done[$key] ?? '', 60_000, $id, $dueMs, $payload, $meta, 0];
+        $reply = $this->functions ? call($redis, 'schedule', $names, $arguments) : null;
+        $this->functions = $reply !== null;
+        if ($reply === null) {
+            return null;
+        }
+        $this->done[$key] = $token; // need not be remembered any longer
+        return $reply[0] >= 0 ? $reply[0] > 0 : throw new \InvalidArgumentException("malformed: $meta");
     }
 
     private function patiently(\Closure $do): mixed
@@ -104,6 +134,9 @@ if (get_included_files()[0] === __FILE__) {
     $producer = new Producer(getenv('DUESTREAM_REDIS_URL') ?: 'redis://127.0.0.1:6379', $queue, getenv('DUESTREAM_PREFIX') ?: 'duestream');
     $dueMs = $producer->inMs((int) ceil(($options['in'] ?? 0) * 1000));
     $maxAttempts = isset($options['max-attempts']) ? (int) $options['max-attempts'] : null;
-    $producer->schedule($id, $dueMs, $options['payload'] ?? '', $headers, $maxAttempts);
+    if (!$producer->schedule($id, $dueMs, $options['payload'] ?? '', $headers, $maxAttempts)) {
+        fwrite(STDERR, "producer.php: $id is scheduled already\n");
+        exit(1);
+    }
     echo "$id is due at $dueMs\n";
 }

@@ -216,16 +216,9 @@ final class Worker
             return null;
         }
         $names = array_map(fn(string $name) => $this->policy->key($message->queue, $name), $keys);
-        $arguments = [count($names), ...$names, $this->group, ...$options, $message->entry, $message->id, ...$how];
-        try {
-            return checked($this->redis, $this->redis->rawCommand('FCALL', "duestream_$function", ...array_map('strval', $arguments)))[0];
-        } catch (\RedisException $e) {
-            if (!preg_match('/^(ERR Function not found|ERR unknown command|NOPERM)/', $e->getMessage())) {
-                throw $e;
-            }
-            $this->functions = false;
-            return null;
-        }
+        $reply = call($this->redis, $function, $names, [$this->group, ...$options, $message->entry, $message->id, ...$how]);
+        $this->functions = $reply !== null;
+        return $reply[0] ?? null;
     }
 
     /** Repeats what must not be forgotten until Redis has taken it. All of it is harmless to repeat. */

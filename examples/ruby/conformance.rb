@@ -36,8 +36,9 @@ when "producer"
   producer = Duestream::Producer.new(Redis.new(url: url), queue, prefix: prefix)
   $stdin.each_line do |line|
     id, due_ms, payload, headers, max_attempts, expires_ms = JSON.parse(line).values_at(*%w[id due_ms payload headers max_attempts expires_ms])
-    producer.schedule(id, due_ms, payload: payload.to_s.unpack1("m0"), headers: headers || {}, max_attempts: max_attempts, expires_ms: expires_ms)
-    puts JSON.generate(id: id, ok: true)
+    taken = producer.schedule(id, due_ms, payload: payload.to_s.unpack1("m0"), headers: headers || {}, max_attempts: max_attempts,
+                              expires_ms: expires_ms)
+    puts JSON.generate(taken ? { id: id, ok: true } : { id: id, ok: false, error: "scheduled already" })
   rescue StandardError => e
     puts JSON.generate(id: id, ok: false, error: e.message)
   end

@@ -124,7 +124,7 @@ module Duestream
         if ![@group.b, ""].include?(message.for) # a retry for another group: acknowledged, and that is all
           persist { @redis.xack(key(message.queue, "stream"), @group, message.entry) }
         elsif @stopped_at && now > @stopped_at + GRACE
-          persist { leave("release", message, message.id) }
+          persist { leave("release", message) }
         else
           handle(message, acknowledged, &handler)
         end
@@ -151,21 +151,24 @@ module Duestream
     def settle(message, error)
       case error
       when nil
-        leave("ack", message, message.id, keys: %w[stream]) || @redis.xack(key(message.queue, "stream"), @group, message.entry)
+        leave("ack", message, keys: %w[stream]) || @redis.xack(key(message.queue, "stream"), @group, message.entry)
       when Dead
-        leave("dead_letter", message, message.id, error.message)
+        leave("dead_letter", message, error.message)
       else
         delay = error.is_a?(Retry) ? (error.delay * 1000).ceil : backoff(message)
-        leave("retry", message, message.id, "retry", delay, "max_attempts", error.message, options: [setting(message.queue, "max_attempts"), ""])
+        leave("retry", message, "retry", delay, "max_attempts", error.message, options: [setting(message.queue, "max_attempts"), ""])
       end
     end
 
     # Calls a function that takes a message out of the pending list. nil: the library is not there.
-    def leave(function, message, *args, keys: %w[stream due payload meta dead wake], options: [])
+    def leave(name, message, *args, keys: %w[stream due payload meta dead wake], options: [])
+      function(@redis, name, message.queue, keys, *options, message.entry, message.id, *args)&.first
+    end
+
+    def function(redis, name, queue, keys, *args)
       return unless @functions
 
-      names = keys.map { |name| key(message.queue, name) }
-      @redis.call("FCALL", "duestream_#{function}", names.size, *names, @group, *options, message.entry, *args).first
+      redis.call("FCALL", "duestream_#{name}", keys.size, *keys.map { |k| key(queue, k) }, @group, *args)
     rescue Redis::CommandError => e
       raise unless e.message.match?(/\A(ERR Function not found|ERR unknown command|NOPERM)/)
 
@@ -203,8 +206,7 @@ module Duestream
         sleep interval
         held = @lock.synchronize { @held }
         held.group_by(&:queue).each do |queue, messages|
-          kept = redis.xclaim(key(queue, "stream"), @group, @consumer, 0, messages.map(&:entry), justid: true)
-          messages.each { |message| message.lost = true unless kept.include?(message.entry) } # a long handler may look at it
+          messages.zip(extend_all(redis, queue, messages)) { |message, kept| message.lost = true unless kept } # for a long handler to look at
         end
         interval = [setting(@queue, "visibility_ms", redis) / 3000.0, REFRESH].min
       rescue Redis::BaseError => e
@@ -213,10 +215,19 @@ module Duestream
       end
     end
 
+    # Whether each message was extended; one that was not is somebody else's now.
+    def extend_all(redis, queue, messages)
+      reply = function(redis, "extend", queue, %w[stream dead], @consumer, *messages.flat_map { |message| [message.entry, message.id] })
+      return reply.map(&:positive?) if reply
+
+      kept = redis.xclaim(key(queue, "stream"), @group, @consumer, 0, messages.map(&:entry), justid: true)
+      messages.map { |message| kept.include?(message.entry) }
+    end
+
     # The delay after a failed attempt, in milliseconds.
     def backoff(message)
       least, most = setting(message.queue, "retry_min_ms"), setting(message.queue, "retry_max_ms")
-      ([least * 2**[message.attempt - 1, 40].min, most].min * rand(0.5..1)).ceil
+      [(least * 2**[message.attempt - 1, 40].min * rand(0.5..1.5)).ceil, most].min
     end
 
     # The group's own setting, the queue's, the defaults', or the built-in one. What is outside its limits is passed over.
