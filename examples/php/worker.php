@@ -56,7 +56,7 @@ final class Retry extends \Exception
 final class Worker
 {
     private const REFRESH = 5; // seconds until a new partition or a library loaded meanwhile is noticed
-    private const GRACE = 5; // seconds after a stop, in which what was read before is still begun
+    private const GRACE = 5; // seconds after a stop, in which what was read before is still begun, if it cannot be released
 
     private ?\Redis $redis = null;
     private ?Extender $extender = null;
@@ -164,9 +164,7 @@ final class Worker
         foreach ($messages as $message) {
             if ($message->for !== '' && $message->for !== $this->group) { // for another group: acknowledged, and that is all
                 $this->persist(fn() => $this->acknowledge($message));
-            } elseif ($this->beginUntil !== null && now() > $this->beginUntil) {
-                $this->persist(fn() => $this->leave('release', $message));
-            } else {
+            } elseif ($this->beginUntil === null || ($this->persist(fn() => $this->leave('release', $message)) === null && now() < $this->beginUntil)) {
                 $this->handle($message, $handler, $acknowledged);
             }
             $this->extender->drop($message);

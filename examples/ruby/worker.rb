@@ -39,7 +39,7 @@ module Duestream
   # Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other.
   class Worker
     REFRESH = 5 # seconds until a new partition, another setting or a library loaded meanwhile is noticed
-    GRACE = 5 # seconds after a stop, in which what was read before is still begun
+    GRACE = 5 # seconds after a stop, in which what was read before is still begun, if it cannot be released
     TEN_YEARS = 315_360_000_000
     BUILT_IN = { "visibility_ms" => 30_000, "max_attempts" => 10, "retry_min_ms" => 1000, "retry_max_ms" => 3_600_000 }.freeze
     LIMITS = { "visibility_ms" => 100..604_800_000, "max_attempts" => 1..1_000_000,
@@ -123,9 +123,7 @@ module Duestream
       messages.each do |message|
         if ![@group.b, ""].include?(message.for) # a retry for another group: acknowledged, and that is all
           persist { @redis.xack(key(message.queue, "stream"), @group, message.entry) }
-        elsif @stopped_at && now > @stopped_at + GRACE
-          persist { leave("release", message) }
-        else
+        elsif !@stopped_at || (!persist { leave("release", message) } && now < @stopped_at + GRACE)
           handle(message, acknowledged, &handler)
         end
         hold(@held - [message])
