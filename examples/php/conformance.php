@@ -5,7 +5,7 @@
 
 declare(strict_types=1);
 
-use Duestream\{Dead, Message, Producer, Retry, Worker};
+use Duestream\{DeadLetter, Message, Producer, Retry, Worker};
 use function Duestream\now;
 
 require_once __DIR__ . '/producer.php';
@@ -25,7 +25,7 @@ function work(Message $message): void
     match (true) {
         $kind === 'fail' && $message->attempt <= (int) $number => throw new RuntimeException('asked to fail'),
         $kind === 'retry' && $message->attempt === 1 => throw new Retry('asked to retry', (int) $number / 1000),
-        $kind === 'dead' => throw new Dead('asked to die'),
+        $kind === 'dead' => throw new DeadLetter('asked to die'),
         default => null,
     };
 }

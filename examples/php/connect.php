@@ -35,12 +35,12 @@ function register(\Redis $redis, string $prefix, string $queue): int
     if (checked($redis, $redis->hSetNx("$prefix:queues", $queue, '1'))) {
         checked($redis, $redis->xAdd("$prefix:wake", '*', ['queues' => 1], 1, false));
     }
-    $counts = array_map('intval', explode(',', (string) $redis->hGet("$prefix:queues", $queue)));
-    return max(1, ...array_filter($counts, fn(int $n) => $n <= 256));
+    $counts = array_map('intval', explode(',', (string) checked($redis, $redis->hGet("$prefix:queues", $queue))));
+    return max([1, ...array_filter($counts, fn(int $n) => $n <= 256)]);
 }
 
 /** Calls a function of duestream's library. null: it is not loaded, and plain commands have to do. */
-function call(\Redis $redis, string $function, array $keys, array $arguments): ?array
+function fcall(\Redis $redis, string $function, array $keys, array $arguments): ?array
 {
     try {
         $arguments = array_map('strval', [count($keys), ...$keys, ...$arguments]);

@@ -15,6 +15,7 @@ final class Extender
     /** Starts the child. There must be no connection yet: both processes would write to it. */
     public function __construct(string $url, Policy $policy, string $queue, string $consumer)
     {
+        $worker = getmypid();
         [$this->pipe, $theirs] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
         $child = pcntl_fork();
         if ($child === -1) {
@@ -25,7 +26,7 @@ final class Extender
             pcntl_signal(SIGINT, SIG_IGN);
             fclose($this->pipe);
             fclose(STDOUT);
-            self::extend($theirs, $url, $policy, $queue, $consumer);
+            self::extend($theirs, $worker, $url, $policy, $queue, $consumer);
             exit(0);
         }
         fclose($theirs);
@@ -64,11 +65,14 @@ final class Extender
         }
     }
 
-    /** The child: extends what is held at a third of the visibility timeout, until the worker's end of the pipe is closed. */
-    private static function extend($pipe, string $url, Policy $policy, string $queue, string $consumer): void
+    /**
+     * The child: extends what is held at a third of the visibility timeout, until the worker has ended, whose end of the pipe may live on in
+     * a process that a handler has started.
+     */
+    private static function extend($pipe, int $worker, string $url, Policy $policy, string $queue, string $consumer): void
     {
         $redis = null;
-        for ($held = [], $next = 0; ;) {
+        for ($held = [], $next = 0; posix_getppid() === $worker;) {
             [$read, $none, $wait] = [[$pipe], null, max(0, (int) (($next - now()) * 1e6))];
             if (stream_select($read, $none, $none, intdiv($wait, 1_000_000), $wait % 1_000_000)) {
                 if (($line = fgets($pipe)) === false) {
@@ -108,7 +112,7 @@ final class Extender
         foreach ($ids as $entry => $id) {
             array_push($pairs, $entry, $id);
         }
-        $extended = call($redis, 'extend', [$stream, $dead], [$policy->group, $consumer, ...$pairs]);
+        $extended = fcall($redis, 'extend', [$stream, $dead], [$policy->group, $consumer, ...$pairs]);
         if ($extended !== null) {
             return array_keys(array_combine($entries, $extended), 0);
         }

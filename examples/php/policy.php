@@ -29,9 +29,8 @@ final class Policy
     public function get(\Redis $redis, string $queue, string $name): int
     {
         [$builtIn, $least, $most] = self::SETTINGS[$name];
-        $values = $redis->hMGet($this->key($queue, 'policy'), ['group:' . rawurlencode($this->group) . ":$name", $name]);
-        $values = [...array_values($values), $redis->hGet("$this->prefix:defaults", $name)];
-        foreach (checked($redis, $values) as $value) {
+        $own = checked($redis, $redis->hMGet($this->key($queue, 'policy'), ['group:' . rawurlencode($this->group) . ":$name", $name]));
+        foreach ([...array_values($own), checked($redis, $redis->hGet("$this->prefix:defaults", $name))] as $value) {
             if (is_string($value) && ctype_digit($value) && $value >= $least && $value <= $most) {
                 return (int) $value;
             }

@@ -4,7 +4,8 @@
 //
 //   php producer.php --in 900 --payload 'close the order' --header kind=order emails order-42
 //
-// An ID that is still scheduled is refused by the library, and written over by plain commands. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.php.
+// An ID that is still scheduled is refused by the library, and written over by plain commands.
+// DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.php.
 
 declare(strict_types=1);
 
@@ -92,7 +93,7 @@ final class Producer
     {
         $names = array_map(fn(string $name) => $key . $name, ['due', 'payload', 'meta', 'stream', 'wake', 'seen', 'policy']);
         $arguments = [$token, $this->done[$key] ?? '', 60_000, $id, $dueMs, $payload, $meta, 0];
-        $reply = $this->functions ? call($redis, 'schedule', $names, $arguments) : null;
+        $reply = $this->functions ? fcall($redis, 'schedule', $names, $arguments) : null;
         $this->functions = $reply !== null;
         if ($reply === null) {
             return null;

@@ -6,7 +6,7 @@
 //
 // The function given to Worker::run does the work of one message: returning acknowledges it; throwing leaves it pending, and it is
 // delivered again after the visibility timeout. Where the functions library of duestream is loaded, throwing has it delivered again
-// after the backoff, Duestream\Retry after a delay of your own, and Duestream\Dead makes a dead letter of it at once.
+// after the backoff, Duestream\Retry after a delay of your own, and Duestream\DeadLetter makes a dead letter of it at once.
 // Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand.
 //
 // DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
@@ -39,7 +39,7 @@ final class Message
 }
 
 /** What a handler throws to have its message dead-lettered. */
-final class Dead extends \Exception
+final class DeadLetter extends \Exception
 {
 }
 
@@ -52,7 +52,10 @@ final class Retry extends \Exception
     }
 }
 
-/** Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other. */
+/**
+ * Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other. For a server of its own: on a
+ * cluster each partition needs a read, and a process, of its own.
+ */
 final class Worker
 {
     private const REFRESH = 5; // seconds until a new partition or a library loaded meanwhile is noticed
@@ -164,7 +167,7 @@ final class Worker
         foreach ($messages as $message) {
             if ($message->for !== '' && $message->for !== $this->group) { // for another group: acknowledged, and that is all
                 $this->persist(fn() => $this->acknowledge($message));
-            } elseif ($this->beginUntil === null || ($this->persist(fn() => $this->leave('release', $message)) === null && now() < $this->beginUntil)) {
+            } elseif (!$this->isLost($message) && ($this->beginUntil === null || !$this->release($message) && now() < $this->beginUntil)) {
                 $this->handle($message, $handler, $acknowledged);
             }
             $this->extender->drop($message);
@@ -193,12 +196,20 @@ final class Worker
         if ($error === null) {
             return $this->leave('ack', $message, keys: ['stream']) ?? $this->acknowledge($message);
         }
-        if ($error instanceof Dead) {
+        if ($error instanceof DeadLetter) {
             return $this->leave('dead_letter', $message, [$error->getMessage()]);
+        }
+        if (!$this->functions) {
+            return null;
         }
         $delay = $error instanceof Retry ? (int) ceil($error->delay * 1000) : $this->policy->backoff($this->redis, $message);
         return $this->leave('retry', $message, ['retry', $delay, 'max_attempts', $error->getMessage()],
             [$this->policy->get($this->redis, $message->queue, 'max_attempts'), '']);
+    }
+
+    private function release(Message $message): bool
+    {
+        return $this->persist(fn() => $this->leave('release', $message)) !== null;
     }
 
     private function acknowledge(Message $message): int
@@ -214,7 +225,7 @@ final class Worker
             return null;
         }
         $names = array_map(fn(string $name) => $this->policy->key($message->queue, $name), $keys);
-        $reply = call($this->redis, $function, $names, [$this->group, ...$options, $message->entry, $message->id, ...$how]);
+        $reply = fcall($this->redis, $function, $names, [$this->group, ...$options, $message->entry, $message->id, ...$how]);
         $this->functions = $reply !== null;
         return $reply[0] ?? null;
     }

@@ -20,7 +20,7 @@ def work(message)
   when "slow" then sleep number.to_i / 1000.0
   when "fail" then raise "asked to fail" if message.attempt <= number.to_i
   when "retry" then raise Duestream::Retry.new("asked to retry", delay: number.to_i / 1000.0) if message.attempt == 1
-  when "dead" then raise Duestream::Dead, "asked to die"
+  when "dead" then raise Duestream::DeadLetter, "asked to die"
   end
 end
 

@@ -5,7 +5,8 @@
 #
 #   ruby producer.rb emails order-42 --in 900 --payload 'close the order' --header kind=order
 #
-# An ID that is still scheduled is refused by the library, and written over by plain commands. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.rb.
+# An ID that is still scheduled is refused by the library, and written over by plain commands.
+# DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.rb.
 
 require "json"
 require "optparse"

@@ -7,7 +7,7 @@
 #
 # The block given to Worker#run does the work of one message: returning acknowledges it; raising leaves it pending, and it is
 # delivered again after the visibility timeout. Where the functions library of duestream is loaded, raising has it delivered again
-# after the backoff, Duestream::Retry after a delay of your own, and Duestream::Dead makes a dead letter of it at once.
+# after the backoff, Duestream::Retry after a delay of your own, and Duestream::DeadLetter makes a dead letter of it at once.
 # Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand.
 #
 # DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
@@ -24,7 +24,7 @@ module Duestream
   Message = Struct.new(:queue, :entry, :id, :payload, :attempt, :headers, :for, :lost, keyword_init: true)
 
   # What a handler raises to have its message dead-lettered.
-  class Dead < StandardError; end
+  class DeadLetter < StandardError; end
 
   # What a handler raises to have its message delivered again after a delay of its own, in seconds.
   class Retry < StandardError
@@ -36,7 +36,8 @@ module Duestream
     end
   end
 
-  # Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other.
+  # Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other. For a server of its own:
+  # on a cluster each partition needs a read, and a connection, of its own.
   class Worker
     REFRESH = 5 # seconds until a new partition, another setting or a library loaded meanwhile is noticed
     GRACE = 5 # seconds after a stop, in which what was read before is still begun, if it cannot be released
@@ -123,10 +124,10 @@ module Duestream
       messages.each do |message|
         if ![@group.b, ""].include?(message.for) # a retry for another group: acknowledged, and that is all
           persist { @redis.xack(key(message.queue, "stream"), @group, message.entry) }
-        elsif !@stopped_at || (!persist { leave("release", message) } && now < @stopped_at + GRACE)
+        elsif !message.lost && (!@stopped_at || (!persist { leave("release", message) } && now < @stopped_at + GRACE))
           handle(message, acknowledged, &handler)
         end
-        hold(@held - [message])
+        hold(@held.reject { |other| other.equal?(message) })
       end
     ensure
       hold([])
@@ -147,15 +148,12 @@ module Duestream
 
     # Tells how the work of a message ended. Returns 0 when it was lost meanwhile, and nil when it stays pending.
     def settle(message, error)
-      case error
-      when nil
-        leave("ack", message, keys: %w[stream]) || @redis.xack(key(message.queue, "stream"), @group, message.entry)
-      when Dead
-        leave("dead_letter", message, error.message)
-      else
-        delay = error.is_a?(Retry) ? (error.delay * 1000).ceil : backoff(message)
-        leave("retry", message, "retry", delay, "max_attempts", error.message, options: [setting(message.queue, "max_attempts"), ""])
-      end
+      return leave("ack", message, keys: %w[stream]) || @redis.xack(key(message.queue, "stream"), @group, message.entry) unless error
+      return leave("dead_letter", message, error.message) if error.is_a?(DeadLetter)
+      return unless @functions
+
+      delay = error.is_a?(Retry) ? (error.delay * 1000).ceil : backoff(message)
+      leave("retry", message, "retry", delay, "max_attempts", error.message, options: [setting(message.queue, "max_attempts"), ""])
     end
 
     # Calls a function that takes a message out of the pending list. nil: the library is not there.
