@@ -29,13 +29,19 @@ function checked(\Redis $redis, mixed $reply): mixed
     return $error === null ? $reply : throw new \RedisException($error);
 }
 
-/** Registers a queue with the bridges that do not know it yet, and returns how many partitions it has. */
+/** Registers a queue with the bridges that do not know it yet, and returns how many partitions it has: 1 for a user who may not read that. */
 function register(\Redis $redis, string $prefix, string $queue): int
 {
     if (checked($redis, $redis->hSetNx("$prefix:queues", $queue, '1'))) {
         checked($redis, $redis->xAdd("$prefix:wake", '*', ['queues' => 1], 1, false));
     }
-    $counts = array_map('intval', explode(',', (string) checked($redis, $redis->hGet("$prefix:queues", $queue))));
+    try {
+        $known = checked($redis, $redis->hGet("$prefix:queues", $queue));
+    } catch (\RedisException $e) {
+        $redis->clearLastError();
+        $known = str_starts_with($e->getMessage(), 'NOPERM') ? '1' : throw $e;
+    }
+    $counts = array_map('intval', explode(',', (string) $known));
     return max([1, ...array_filter($counts, fn(int $n) => $n <= 256)]);
 }
 
@@ -46,6 +52,7 @@ function fcall(\Redis $redis, string $function, array $keys, array $arguments): 
         $arguments = array_map('strval', [count($keys), ...$keys, ...$arguments]);
         return checked($redis, $redis->rawCommand('FCALL', "duestream_$function", ...$arguments));
     } catch (\RedisException $e) {
+        $redis->clearLastError(); // which an exception leaves there
         return preg_match('/^(ERR Function not found|ERR unknown command|NOPERM)/', $e->getMessage()) ? null : throw $e;
     }
 }

@@ -65,7 +65,7 @@ final class Worker
     private ?Extender $extender = null;
     /** @var string[] the partitions, under the names that their keys have */
     private array $queues = [];
-    private bool $functions = true; // until one is not found
+    private bool $functions = false; // whether the library is there, and for this user
     private float $joinAt = 0;
     private ?float $beginUntil = null;
     private int $failures = 0;
@@ -95,14 +95,18 @@ final class Worker
             try {
                 $this->redis ??= connect($this->url);
                 if (now() >= $this->joinAt) {
+                    $fresh = $this->joinAt === 0.0; // at the start, and after an error
                     $this->join();
+                    $this->workOn($fresh ? $this->unseen() : [], $handler, $acknowledged);
                 }
                 $this->workOn($this->read(), $handler, $acknowledged);
                 $this->failures = 0;
             } catch (\RedisException $e) {
                 // A group that was lost is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
                 $this->joinAt = 0;
-                if (!preg_match('/^(NOGROUP|UNBLOCKED)/', $e->getMessage())) {
+                if (preg_match('/^(NOGROUP|UNBLOCKED)/', $e->getMessage())) {
+                    $this->redis->clearLastError();
+                } else {
                     $this->pause($e);
                 }
             }
@@ -133,8 +137,32 @@ final class Worker
             }
             checked($this->redis, $created);
         }
-        $this->functions = true;
+        $this->functions = fcall($this->redis, 'version', [], []) !== null;
         $this->joinAt = now() + self::REFRESH;
+    }
+
+    /**
+     * What a cut connection kept from this worker, or a former one of its name: it is pending, and nobody works on it. Without the library
+     * it cannot be told from what has failed. Reading it once more by XREADGROUP would count as an attempt.
+     *
+     * @return Message[]
+     */
+    private function unseen(): array
+    {
+        $messages = [];
+        foreach ($this->functions ? $this->queues : [] as $queue) {
+            $stream = $this->policy->key($queue, 'stream');
+            $pending = $this->redis->xPending($stream, $this->group, '-', '+', $this->batch, $this->consumer);
+            foreach (checked($this->redis, $pending) as [$entry]) {
+                $keys = [$stream, $this->policy->key($queue, 'dead')];
+                if (fcall($this->redis, 'extend', $keys, [$this->group, $this->consumer, $entry, '']) === [1]) {
+                    foreach (checked($this->redis, $this->redis->xRange($stream, $entry, $entry)) as $fields) {
+                        $messages[] = $this->message($queue, $entry, $fields);
+                    }
+                }
+            }
+        }
+        return $messages;
     }
 
     /** @return Message[] */
@@ -147,17 +175,22 @@ final class Worker
         $reply = checked($this->redis, $this->redis->xReadGroup($this->group, $this->consumer, $streams, $this->batch, 1000));
         foreach ($this->queues as $queue) {
             foreach ($reply[$this->policy->key($queue, 'stream')] ?? [] as $entry => $fields) {
-                $headers = [];
-                foreach ($fields as $name => $value) {
-                    if (str_starts_with((string) $name, 'h:')) {
-                        $headers[substr($name, 2)] = $value;
-                    }
-                }
-                $messages[] = new Message($queue, $entry, $fields['id'] ?? $entry, $fields['payload'] ?? '',
-                    (int) ($fields['attempt'] ?? 1), $headers, $fields['for'] ?? '');
+                $messages[] = $this->message($queue, $entry, $fields);
             }
         }
         return $messages;
+    }
+
+    private function message(string $queue, string $entry, array $fields): Message
+    {
+        $headers = [];
+        foreach ($fields as $name => $value) {
+            if (str_starts_with((string) $name, 'h:')) {
+                $headers[substr($name, 2)] = $value;
+            }
+        }
+        return new Message($queue, $entry, $fields['id'] ?? $entry, $fields['payload'] ?? '', (int) ($fields['attempt'] ?? 1), $headers,
+            $fields['for'] ?? '');
     }
 
     /** @param Message[] $messages */

@@ -83,10 +83,12 @@ module Duestream
       if @redis.hsetnx("#{@prefix}:queues", @queue, "1")
         @redis.xadd("#{@prefix}:wake", { "queues" => 1 }, maxlen: 1, approximate: false)
       end
-      counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
-      @count = [@count, *counts.select { |n| n <= 256 }].max # never fewer than before
       @functions = true # until one is not found
       @refresh_at = now + REFRESH
+      counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
+      @count = [@count, *counts.select { |n| n <= 256 }].max # never fewer than before
+    rescue Redis::CommandError => e
+      raise unless e.message.start_with?("NOPERM") # who may not read it uses the first one
     end
 
     # The name under which the partition of a message has its keys.

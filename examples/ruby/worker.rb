@@ -61,7 +61,11 @@ module Duestream
       extender.abort_on_exception = true
       until @stopped_at
         begin
-          join if now >= @join_at
+          if now >= @join_at
+            fresh = @join_at.zero? # at the start, and after an error
+            join
+            work_on(unseen, acknowledged, &handler) if fresh
+          end
           work_on(read, acknowledged, &handler)
           @failures = 0
         rescue Redis::BaseError => e
@@ -103,8 +107,28 @@ module Duestream
       rescue Redis::CommandError => e
         raise unless e.message.start_with?("BUSYGROUP")
       end
-      @functions = true # until one is not found
+      @functions = library?
       @join_at = now + REFRESH
+    end
+
+    # Whether the functions library is there, and for this user.
+    def library?
+      !@redis.call("FCALL", "duestream_version", 0).empty?
+    rescue Redis::CommandError
+      false
+    end
+
+    # What a cut connection kept from this worker, or a former one of its name: it is pending, and nobody works on it. Without the library
+    # it cannot be told from what has failed. Reading it once more by XREADGROUP would count as an attempt.
+    def unseen
+      return [] unless @functions
+
+      @queues.flat_map do |queue|
+        stream = key(queue, "stream")
+        entries = @redis.xpending(stream, @group, "-", "+", @batch, @consumer).map { |row| row["entry_id"] }
+        messages = entries.flat_map { |entry| @redis.xrange(stream, entry, entry) }.map { |entry, fields| message(queue, entry, fields) }
+        messages.empty? ? [] : messages.zip(extend_all(@redis, queue, messages)).filter_map { |message, kept| message if kept }
+      end
     end
 
     def read
@@ -166,7 +190,7 @@ module Duestream
 
       redis.call("FCALL", "duestream_#{name}", keys.size, *keys.map { |k| key(queue, k) }, @group, *args)
     rescue Redis::CommandError => e
-      raise unless e.message.match?(/\A(ERR Function not found|ERR unknown command|NOPERM)/)
+      raise unless e.message.start_with?("ERR Function not found", "NOPERM")
 
       @functions = nil
     end
