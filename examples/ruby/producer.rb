@@ -80,11 +80,11 @@ module Duestream
 
     # Makes the queue known to the bridges, which otherwise find it by themselves within seconds or minutes, and learns its partitions.
     def refresh
+      @functions = true # until one is not found
+      @refresh_at = now + REFRESH
       if @redis.hsetnx("#{@prefix}:queues", @queue, "1")
         @redis.xadd("#{@prefix}:wake", { "queues" => 1 }, maxlen: 1, approximate: false)
       end
-      @functions = true # until one is not found
-      @refresh_at = now + REFRESH
       counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
       @count = [@count, *counts.select { |n| n <= 256 }].max # never fewer than before
     rescue Redis::CommandError => e
