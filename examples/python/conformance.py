@@ -18,7 +18,8 @@ from worker import DeadLetter, Retry, Worker, run_until_signal
 
 
 def say(**line):
-    print(json.dumps(line), flush=True)
+    sys.stdout.write(json.dumps(line) + "\n")  # at once: partitions have threads
+    sys.stdout.flush()
 
 
 def handle(message):

@@ -236,7 +236,7 @@ class Worker:
 
     @staticmethod
     def say(what):
-        print(f"worker.py: {what}", file=sys.stderr, flush=True)
+        print(f"worker.py: {what}\n", end="", file=sys.stderr, flush=True)
 
 
 def run_until_signal(worker):
@@ -258,7 +258,7 @@ def main():
     log = open(os.environ["ACK_LOG"], "a", buffering=1, encoding="utf-8") if "ACK_LOG" in os.environ else None
 
     def acknowledged(message):
-        print(message.id, message.attempt, flush=True)
+        print(f"{message.id} {message.attempt}\n", end="", flush=True)
         if log:
             log.write(f"{message.id} {message.attempt} {message.entry.decode()}\n")
 

@@ -11,7 +11,7 @@ case ${1:-} in
   handle | producer) ;;
   *) sed -n '2,/^# shell/{/^# shell/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
 esac
-queue=$QUEUE
+queue=${QUEUE:?}
 # shellcheck source=examples/shell/producer.sh
 . "$here/producer.sh"
 
