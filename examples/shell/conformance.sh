@@ -30,10 +30,9 @@ handle() {
 
 # order LINE — sets id, due and the JSON of meta, from a line of JSON cut at its quotes, as worker.sh does.
 order() {
-  local text=${1//'\\'/$'\1'} IFS='"' i inside='' name value
+  local text=${1//'\\'/$'\1'} i inside='' name value part
   text=${text//'\"'/$'\2'}
-  local -a part
-  read -r -d '' -a part <<<"$text" || true
+  mapfile -d '"' -t part <<<"$text"
   payload='' fields=''
   for ((i = 1; i < ${#part[@]}; i += 2)); do
     name=${part[i]}

@@ -19,10 +19,9 @@ if string.sub(due, 1, 1) == "+" then
   local now = redis.call("TIME")
   due = string.format("%.0f", now[1] * 1000 + math.floor(now[2] / 1000) + due)
 end
-redis.call("ZADD", KEYS[1], due, ARGV[1])
-for i = 2, 3 do -- what an earlier message of this ID has left is overwritten, or deleted
-  if ARGV[i + 1] ~= "" then redis.call("HSET", KEYS[i], ARGV[1], ARGV[i + 1]) else redis.call("HDEL", KEYS[i], ARGV[1]) end
-end
+redis.call("HSET", KEYS[1], ARGV[1], ARGV[3]) -- also when it is empty: what a full server refuses has to come first
+if ARGV[4] ~= "" then redis.call("HSET", KEYS[2], ARGV[1], ARGV[4]) else redis.call("HDEL", KEYS[2], ARGV[1]) end
+redis.call("ZADD", KEYS[3], due, ARGV[1])
 redis.call("XADD", KEYS[4], "MAXLEN", "1", "*", "due_ms", due)
 return due'
 
@@ -43,7 +42,7 @@ send() {
     answer=$("${cli[@]}" -e -X @payload FCALL duestream_schedule 7 "${keys[@]}" "$token" '' 60000 "$1" "$2" @payload "$3" 0 <"$4" 2>&1) && return
     case ${answer,,} in *'function not found'* | *'unknown command'* | *noperm*) plain_until=$((SECONDS + 5)) ;; *) return 1 ;; esac
   fi
-  keys "$p" due payload meta wake
+  keys "$p" payload meta due wake
   answer=$("${cli[@]}" -e -X @payload EVAL "$transaction" 4 "${keys[@]}" "$1" "$2" @payload "$3" <"$4" 2>&1)
 }
 

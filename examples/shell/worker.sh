@@ -15,8 +15,8 @@
 # FAIL_ONCE_PERCENT    this share of first attempts is left pending, to show that they come back; default 0
 # DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI as in duestream.sh
 #
-# One read covers all partitions, so they have to be on one server: not for clusters. bash reads pipes byte by byte: a payload of 1 MiB
-# takes about a second.
+# One read covers all partitions, so they have to be on one server: not for clusters. bash is slow with large strings: a payload of 1 MiB takes
+# one second when it is text, and several when it is binary.
 # shellcheck disable=SC1003 # '\\' is two backslashes
 set -uf
 : "${QUEUE:?the queue to read}" "${GROUP:?the consumer group to read as}"
@@ -42,9 +42,17 @@ connect() {
 
 # call COMMAND — sends a command and sets reply. Fails when there is no sensible one; the connection is then made anew.
 call() {
+  local rest=''
   reply=
-  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -t 30 reply <&"${CLI[0]-}"; } 2>/dev/null; then
+  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 65536 -t 30 reply <&"${CLI[0]-}"; } 2>/dev/null; then
     reply="error:\"no reply from redis\""
+  elif [ "${#reply}" = 65536 ]; then # reading and parsing takes its time, and the entry ages meanwhile
+    if [[ ${reply:0:1000} =~ ^\{\"([^\"\\]+)\":\[\[\"([0-9-]+)\" ]]; then
+      of=("${BASH_REMATCH[1]}") entries=("${BASH_REMATCH[2]}")
+      start_extending 0
+    fi
+    IFS= read -r -t 30 rest <&"${CLI[0]-}" 2>/dev/null || rest="error:\"half a reply from redis\""
+    case $rest in error:*) reply=$rest ;; *) reply+=$rest ;; esac
   fi
   case $reply in '{'* | '['* | '"'* | null | [0-9]*) delay=1; return 0 ;; error:*) ;; *) reply="error:\"$reply\"" ;; esac
   return 1
@@ -96,10 +104,10 @@ for c in {0..9} {A..Z} {a..z} - . _ '~'; do printf -v hex '%%%02X' "'$c"; encode
 # parse — sets entries, and of each the part of its stream and of its first and last field, from the reply: {"stream":[["entry",["id","…",…]],…],…}.
 # What stands in quotes is told from what does not by cutting at the quotes; escaped ones are put aside before, as bytes that JSON never holds.
 parse() {
-  local text=${reply//'\\'/$'\1'} IFS='"' i stream
+  local text=${reply//'\\'/$'\1'} i stream
   text=${text//'\"'/$'\2'}
-  # shellcheck disable=SC2206 # cut at IFS
-  part=($text) entries=() of=() first=() last=()
+  mapfile -d '"' -t part <<<"$text"
+  entries=() of=() first=() last=()
   for ((i = 1; i < ${#part[@]}; i += 2)); do
     case ${part[i - 1]} in
       '{' | *']]],') stream=${part[i]} ;;
@@ -141,8 +149,8 @@ plain() {
   case $text_of in *\\*) text_of=$(printf '%b.' "$text_of") && text_of=${text_of%.} ;; esac
 }
 
-# extend N COMMAND-PID — starts the visibility timeout of the n-th entry and those that wait behind it anew, again and again, while the
-# command runs and this worker lives. Ends the command when its entry was lost.
+# extend N [COMMAND-PID] — starts the visibility timeout of the n-th entry and those that wait behind it anew, again and again, while this
+# worker lives. Ends the command when its entry was lost.
 extend() {
   local i reply
   exec 9<> <(:) # never readable: a wait
@@ -150,26 +158,37 @@ extend() {
     for ((i = $1; i < ${#entries[@]}; i++)); do
       plain "${of[i]}"
       reply=$(redis XCLAIM "$text_of" "$GROUP" "$consumer" 0 "${entries[i]}" JUSTID) || continue
-      if [ -z "$reply" ] && [ "$i" = "$1" ]; then kill "$2" 2>/dev/null; fi
+      if [ -z "$reply" ] && [ "$i" = "$1" ] && [ -n "${2:-}" ]; then kill "$2" 2>/dev/null; fi
     done
     period=$(extend_every)
   done
 }
 
+extender=''
+start_extending() {
+  stop_extending
+  extend "$@" </dev/null >/dev/null &
+  extender=$!
+}
+stop_extending() {
+  [ -n "$extender" ] || return 0
+  kill "$extender" 2>/dev/null
+  wait "$extender" 2>/dev/null
+  extender=''
+}
+
 # work N COMMAND… — whether the message in hand is done.
 work() {
-  local n=$1 command extender status
+  local n=$1 command status
   shift
   if [ "$attempt" = 1 ] && [ $((RANDOM % 100)) -lt "$percent" ]; then return 1; fi
   [ $# -gt 0 ] || return 0
   local body=${payload//$'\2'/'"'}
   printf '%b' "${body//$'\1'/'\\'}" | ID=$id ATTEMPT=$attempt DUE_MS=$due_ms ENTRY=$entry HEADERS=$headers_json "$@" &
   command=$!
-  extend "$n" "$command" </dev/null >/dev/null &
-  extender=$!
+  start_extending "$n" "$command"
   until wait "$command"; status=$?; [ "$status" -le 128 ] || ! kill -0 "$command" 2>/dev/null; do :; done # signals interrupt it
-  kill "$extender" 2>/dev/null
-  wait "$extender" 2>/dev/null
+  stop_extending
   return "$status"
 }
 
@@ -188,7 +207,10 @@ while [ -z "$stopping" ]; do
     load "$n"
     own=1
     [ -z "$for" ] || [ "$for" = "$GROUP" ] || own='' # a retry for another group: acknowledged, and that is all
-    if [ -n "$own" ]; then work "$n" "$@" || continue; fi
+    done=1
+    if [ -n "$own" ]; then work "$n" "$@" || done=''; fi
+    stop_extending
+    [ -n "$done" ] || continue
     until call "XACK $(quote "$stream") $group $entry" || [ -n "$stopping" ]; do recover; done
     if [ "$reply" = 1 ] && [ -n "$own" ]; then
       printf '%s %s\n' "$id" "$attempt"
