@@ -38,6 +38,9 @@ func TestDocumentedTranscripts(t *testing.T) {
 			}
 			server := redistest.Own(t)
 			runDefaultBridge(t, server)
+			if _, err := bridge.LoadFunctions(t.Context(), (&stack{t: t}).dial(server.URL()), "", false); err != nil {
+				t.Fatal(err)
+			}
 			r := replay{t: t, url: server.URL(), known: map[string]string{}}
 			for _, b := range blocks {
 				r.block(b)

@@ -179,14 +179,3 @@ func (s *stack) readLog(group, path string) int {
 	}
 	return count
 }
-
-func pythonWithRedis(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{"/usr/bin/python3", "python3"} {
-		if exec.Command(name, "-c", "import redis").Run() == nil {
-			return name
-		}
-	}
-	t.Fatal("no python3 that can import redis: install Debian's python3-redis")
-	return ""
-}

@@ -3,12 +3,13 @@
 //
 // Every script is told its keys, checks their types before the first write, uses the server's clock, and is bounded by a limit
 // among its arguments. Nothing outside this package changes the state of a message, except XREADGROUP (ready to pending) and a
-// plain XACK or XDEL.
+// plain XACK or XDEL. The scripts that clients call are published as a library of Redis Functions, too, of the same text.
 //
 // Invariants:
 //   - each header states exactly what the Go call sends (TestHeaders);
 //   - a member that cannot be used is dead-lettered by itself and stops nothing (TestDrainBuriesMalformedMembersAlone);
 //   - every exit from a pending list is won by one side (TestExitsAreGuarded);
 //   - with memory full only enqueue is refused, and then whole (TestFullServerRefusesOnlyEnqueue);
+//   - a function does what its script does (everywhere runs each test of the contract through both; TestFunctionsAreTheirScripts);
 //   - the scripts keep to what the in-process server of dev supports (TestScriptsRunOnTheInProcessServer).
 package lua

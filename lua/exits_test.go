@@ -88,7 +88,7 @@ func TestExitsRacingAreWonOnce(t *testing.T) {
 		won, due, dead := 0, 0, 0
 		var wg sync.WaitGroup
 		for _, x := range exits() {
-			own := newBench(b.T, b.s)
+			own := b.again()
 			own.k = b.k
 			wg.Go(func() {
 				for _, e := range es {

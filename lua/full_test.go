@@ -42,9 +42,10 @@ func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 			t.Logf("%s is not this test's to fill", s.Name())
 			return
 		}
-		b := newBench(t, s)
-		b.fixture()
-		b.fullServer()
+		for _, b := range []*bench{newBench(t, s), newFcallBench(t, s)} {
+			b.fixture()
+			b.fullServer()
+		}
 	})
 }
 

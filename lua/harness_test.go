@@ -48,12 +48,18 @@ type bench struct {
 	c   rueidis.Client
 	k   Keys
 	g   Globals
+
+	fcall bool // published scripts are called as functions
 }
 
-// everywhere runs f on the shared server, on every local image, and on the in-process server.
+// everywhere runs f on the shared server and on every local image, there also with published scripts called as functions, and on the
+// in-process server.
 func everywhere(t *testing.T, f func(b *bench)) {
 	t.Helper()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) { f(newBench(t, s)) })
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		f(newBench(t, s))
+		t.Run("FCALL", func(t *testing.T) { f(newFcallBench(t, s)) })
+	})
 	t.Run("in-process", func(t *testing.T) {
 		parent, _, _ := strings.Cut(t.Name(), "/")
 		if reason := notInProcess[parent]; reason != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-//go:embed *.lua lib/*.lua
+//go:embed *.lua lib/*.lua functions/*.lua
 var sources embed.FS
 
 // script is one transition. The lists of names are what the Go call sends; TestHeaders holds them against the Lua header.

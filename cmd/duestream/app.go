@@ -68,7 +68,7 @@ Try it without installing anything:   duestream dev`,
 		a.serve(), a.dev(), a.health(),
 		a.schedule(), a.cancel(), a.reschedule(), a.show(),
 		a.work(),
-		a.stats(), a.pending(), a.dead(), a.queue(), a.bench(),
+		a.stats(), a.pending(), a.dead(), a.queue(), a.functions(), a.bench(), a.conformance(),
 		a.versionCommand(),
 	)
 	return root

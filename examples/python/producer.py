@@ -1,52 +1,96 @@
 #!/usr/bin/env python3
-"""Schedules messages from Python with plain commands: redis-py 4 (Debian: python3-redis).
+"""Schedules messages from Python: redis-py 4 or later (Debian: python3-redis).
 
     python3 producer.py emails order-42 --in 900 --payload 'close the order' --header kind=order
     printf 'one\ntwo\n' | python3 producer.py emails --in 5      one message a line, with IDs of their own
 
-An ID that is still scheduled is overwritten. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.py.
+An ID that is still scheduled is refused where the functions library is loaded (duestream functions load), and overwritten where it is not.
+DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.py.
 """
 import argparse
+import dataclasses
 import json
-import os
 import sys
+import time
 import uuid
+import zlib
 
 import redis
 
-PREFIX = os.environ.get("DUESTREAM_PREFIX", "duestream")
+from duestream import Queue, connect
 
 
-def register(client, queue):
-    """Makes a queue known to the bridges; without it they find it by themselves within seconds or minutes."""
-    if client.hsetnx(f"{PREFIX}:queues", queue, "1"):
-        client.xadd(f"{PREFIX}:wake", {"queues": 1}, maxlen=1, approximate=False)
+@dataclasses.dataclass
+class Message:
+    id: str
+    due_ms: int  # Unix time by the server's clock
+    payload: bytes = b""
+    headers: dict = dataclasses.field(default_factory=dict)
+    max_attempts: int = None
+    expires_ms: int = None
+
+    def meta(self):
+        """A JSON object of strings; nothing when it would be empty."""
+        fields = {"h:" + name: value for name, value in self.headers.items()}
+        fields.update({name: str(getattr(self, name)) for name in ("max_attempts", "expires_ms") if getattr(self, name) is not None})
+        return json.dumps(fields, ensure_ascii=False) if fields else ""
 
 
-def schedule(client, queue, messages):
-    """Takes (ID, payload, due time in Unix ms, meta) tuples, all of them or none. meta is a dict of strings."""
-    key = f"{PREFIX}:{{{queue}}}:"
-    earliest = None
-    pipe = client.pipeline(transaction=True)  # MULTI: a bridge never sees a part of it
-    for message_id, payload, due_ms, meta in messages:
-        # What an earlier message of this ID has left is overwritten, or deleted.
-        if payload:
-            pipe.hset(key + "payload", message_id, payload)
-        else:
-            pipe.hdel(key + "payload", message_id)
-        if meta:
-            pipe.hset(key + "meta", message_id, json.dumps(meta))
-        else:
-            pipe.hdel(key + "meta", message_id)
-        pipe.zadd(key + "due", {message_id: due_ms})  # after the body
-        earliest = due_ms if earliest is None else min(earliest, due_ms)
-    if earliest is not None:
-        pipe.xadd(key + "wake", {"due_ms": earliest}, maxlen=1, approximate=False)
+class Producer:
+    def __init__(self, client, queue, patience=15):
+        self.client, self.queue, self.patience = client, Queue(client, queue), patience
+        self.done = {}  # partition → token of the last call whose reply arrived
+
+    def schedule(self, messages):
+        """Schedules messages, those of a partition all or none. Returns the IDs that were refused because they are known already.
+
+        What a lost connection stops is repeated for `patience` seconds; any other error, as OOM of a full server, is raised."""
+        refused = []
+        count = self.repeatedly(self.queue.partitions)
+        parts = {}
+        for m in messages:
+            parts.setdefault(zlib.crc32(m.id.encode()) % count, []).append(m)
+        for partition, part in parts.items():
+            token = uuid.uuid4().hex  # by it the script knows a call that is repeated
+            refused += self.repeatedly(self.send, partition, part, token)
+        return refused
+
+    def send(self, partition, messages, token):
+        args = [value for m in messages for value in (m.id, m.due_ms, m.payload, m.meta(), 0)]
+        reply = self.queue.fcall("schedule", self.queue.keys("due payload meta stream wake seen policy", partition),
+                                 token, self.done.get(partition, ""), 60000, *args)
+        if reply is None:
+            self.send_plainly(partition, messages)
+            return []
+        self.done[partition] = token
+        return [m.id for m, verdict in zip(messages, reply[::2]) if verdict == 0]
+
+    def send_plainly(self, partition, messages):
+        due, payload, meta, wake = self.queue.keys("due payload meta wake", partition)
+        pipe = self.client.pipeline(transaction=True)  # MULTI: a bridge never sees a part of it
+        for m in messages:
+            # What an earlier message of this ID has left is overwritten, or deleted.
+            pipe.hset(payload, m.id, m.payload) if m.payload else pipe.hdel(payload, m.id)
+            pipe.hset(meta, m.id, m.meta()) if m.meta() else pipe.hdel(meta, m.id)
+            pipe.zadd(due, {m.id: m.due_ms})  # after the body
+        pipe.xadd(wake, {"due_ms": min(m.due_ms for m in messages)}, maxlen=1, approximate=False)
         pipe.execute()
+
+    def repeatedly(self, call, *args):
+        delay, end = 0.1, time.monotonic() + self.patience
+        while True:
+            try:
+                return call(*args)
+            except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError) as err:
+                if time.monotonic() + delay > end:
+                    raise
+                print(f"producer.py: {err}; again in {delay:g} s", file=sys.stderr, flush=True)
+                time.sleep(delay)
+                delay = min(2 * delay, 2)
 
 
 def main():
-    options = argparse.ArgumentParser(description="Schedules messages with plain Redis commands.")
+    options = argparse.ArgumentParser(description="Schedules messages.")
     options.add_argument("queue")
     options.add_argument("id", nargs="?", help="omitted: one message per line of standard input, each with a new ID")
     options.add_argument("--in", dest="delay", type=float, default=0, metavar="SECONDS")
@@ -55,24 +99,23 @@ def main():
     options.add_argument("--max-attempts", type=int)
     args = options.parse_args()
 
-    client = redis.Redis.from_url(os.environ.get("DUESTREAM_REDIS_URL", "redis://127.0.0.1:6379"))
-    register(client, args.queue)
-    seconds, micros = client.time()  # the server's clock decides
-    due_ms = seconds * 1000 + micros // 1000 + round(args.delay * 1000)
-    meta = {"h:" + name: value for name, _, value in (header.partition("=") for header in args.header)}
-    if args.max_attempts:
-        meta["max_attempts"] = str(args.max_attempts)
-
-    if args.id:
-        messages = [(args.id, args.payload, due_ms, meta)]
-        schedule(client, args.queue, messages)
-    else:
-        messages = []
-        for line in sys.stdin:
-            messages.append((uuid.uuid4().hex, line.rstrip("\n"), due_ms, meta))
-            if len(messages) % 500 == 0:
-                schedule(client, args.queue, messages[-500:])
-        schedule(client, args.queue, messages[len(messages) // 500 * 500:])
+    client = connect()
+    producer = Producer(client, args.queue)
+    try:
+        seconds, micros = producer.repeatedly(client.time)  # the server's clock decides
+        due_ms = seconds * 1000 + micros // 1000 + round(args.delay * 1000)
+        headers = dict(header.split("=", 1) for header in args.header)
+        if args.id:
+            bodies = [(args.id, args.payload)]
+        else:
+            bodies = [(uuid.uuid4().hex, line.rstrip("\n")) for line in sys.stdin]
+        messages = [Message(id, due_ms, payload.encode(), headers, args.max_attempts) for id, payload in bodies]
+        for i in range(0, len(messages), 500):
+            refused = producer.schedule(messages[i:i + 500])
+            if refused:
+                sys.exit(f"producer.py: scheduled already, or a moment ago: {', '.join(refused)}")
+    except redis.RedisError as err:
+        sys.exit(f"producer.py: {err}")
     print(f"{len(messages)} scheduled")
 
 

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""A duestream worker in Python: redis-py 4 (Debian: python3-redis) and the commands XREADGROUP, XACK and XCLAIM.
+"""A duestream worker in Python: redis-py 4 or later (Debian: python3-redis).
 
     QUEUE=emails GROUP=billing python3 worker.py
 
-Put your work into handle(): returning acknowledges the message; raising leaves it pending, and it is delivered again after the
-visibility timeout. Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after the batch in hand.
+Put your work into handle(), or use Worker in a program of your own. Returning acknowledges the message; raising fails it, and it is delivered
+again. Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after the message in hand.
+
+With the functions library (duestream functions load) failed messages come back after the backoff of the policy, Retry and DeadLetter do what
+they say, and what was read but not begun is given back on a stop. Without it a failed message comes back after the visibility timeout.
 
 DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
 QUEUE, GROUP         required                               CONSUMER          default host-process
-BATCH                messages held at once; default 100
+BATCH                messages held at once, per partition; default 100
 ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
 FAIL_ONCE_PERCENT    this share of first attempts raises, to show that they come back; default 0
 """
@@ -19,142 +22,247 @@ import socket
 import sys
 import threading
 import time
-from urllib.parse import quote
 
 import redis
 
-PREFIX = os.environ.get("DUESTREAM_PREFIX", "duestream")
+from duestream import Queue, connect
+
 FAIL_ONCE_PERCENT = float(os.environ.get("FAIL_ONCE_PERCENT", "0"))
 
 
-def handle(message_id, payload, fields):
+def handle(message):
     """Does the work of one message. It may be delivered again: make it harmless to do twice."""
-    if fields.get(b"attempt", b"1") == b"1" and random.random() * 100 < FAIL_ONCE_PERCENT:
+    if message.attempt == 1 and random.random() * 100 < FAIL_ONCE_PERCENT:
         raise RuntimeError("failing once, as asked")
 
 
+class Retry(Exception):
+    """Raised by a handler: deliver the message again in delay_ms."""
+    def __init__(self, error, delay_ms):
+        super().__init__(error)
+        self.delay_ms = delay_ms
+
+
+class DeadLetter(Exception):
+    """Raised by a handler: trying again will not help."""
+
+
+class Message:
+    def __init__(self, entry, fields):
+        text = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items() if name != b"payload"}
+        self.entry, self.payload = entry, fields.get(b"payload", b"")
+        self.raw_id, self.recipient = fields.get(b"id", entry), fields.get(b"for")
+        self.id = self.raw_id.decode(errors="replace")
+        self.attempt = int(text["attempt"]) if text.get("attempt", "").isdigit() else 1
+        self.headers = {name[2:]: value for name, value in text.items() if name.startswith("h:")}
+        self.lost = threading.Event()  # set when it was taken away from this worker: long work should stop then
+
+
 class Worker:
-    def __init__(self, client, queue, group, consumer, batch, log):
-        self.client, self.queue, self.group, self.consumer, self.batch, self.log = client, queue, group, consumer, batch, log
-        self.stream = f"{PREFIX}:{{{queue}}}:stream"
-        self.stopping = threading.Event()
-        self.held, self.lock = set(), threading.Lock()  # entries whose visibility timeout must not run out
+    """Calls handler(message) for the messages of a group: one at a time per partition, each partition in a thread of its own."""
+
+    def __init__(self, client, queue, group, handler, consumer=None, batch=100, acknowledged=None):
+        self.client, self.queue, self.group, self.handler, self.batch = client, Queue(client, queue), group, handler, batch
+        self.consumer = consumer or f"{socket.gethostname()}-{os.getpid()}"
+        self.acknowledged = acknowledged or (lambda message: None)
+        self.stopping, self.ended = threading.Event(), threading.Event()
+        self.policy = None
+        self.held, self.lock = {}, threading.Lock()  # partition → entry → message, from delivery on
+
+    def stop(self):
+        self.stopping.set()
 
     def run(self):
-        extender = threading.Thread(target=self.extend_forever, daemon=True)
+        """Works until stop() is called, and what is in hand then is finished."""
+        self.insist(self.read_policy)
+        extender = threading.Thread(target=self.extend_forever)
         extender.start()
-        joined = False
+        readers = []
         while not self.stopping.is_set():
             try:
-                if not joined:
-                    self.join()
-                    joined = True
-                self.one_batch()
-            except redis.ResponseError as err:
-                # A group that was lost is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
-                joined = False
-                if not str(err).startswith(("NOGROUP", "UNBLOCKED")):
-                    self.pause(err)
+                count = self.queue.partitions()
             except redis.RedisError as err:
-                self.pause(err)
-        self.stopping.set()
+                self.say(err)
+                count = max(self.queue.counts)
+            for partition in range(len(readers), count):
+                readers.append(threading.Thread(target=self.read_forever, args=(partition,)))
+                readers[-1].start()
+            self.stopping.wait(5)
+        for reader in readers:
+            reader.join()
+        self.ended.set()
         extender.join()
 
-    def join(self):
-        if self.client.hsetnx(f"{PREFIX}:queues", self.queue, "1"):  # the bridges do not know the queue yet
-            self.client.xadd(f"{PREFIX}:wake", {"queues": 1}, maxlen=1, approximate=False)
+    def read_forever(self, partition):
+        stream, after, delay = self.queue.key("stream", partition), ">", 0.1
+        while not self.stopping.is_set():
+            try:
+                reply = self.client.xreadgroup(self.group, self.consumer, {stream: after}, count=self.batch, block=2000)
+                entries = reply[0][1] if reply else []
+                if after != ">":
+                    after = entries[-1][0] if entries else ">"
+                self.work(partition, [Message(entry, fields) for entry, fields in entries if fields])
+                delay = 0.1
+            except redis.ResponseError as err:
+                # A lost group is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
+                if str(err).startswith(("NOGROUP", "UNBLOCKED")):
+                    self.insist(self.create_group, stream)
+                else:
+                    delay = self.pause(err, delay)
+            except redis.RedisError as err:
+                delay = self.pause(err, delay)
+                # What a lost reply held is pending here: it is read again. Without the library failed messages are, too: they wait for their time.
+                after = ">" if self.queue.plain else "0"
+
+    def create_group(self, stream):
         try:
-            self.client.xgroup_create(self.stream, self.group, id="0", mkstream=True)
+            self.client.xgroup_create(stream, self.group, id="0", mkstream=True)
         except redis.ResponseError as err:
             if not str(err).startswith("BUSYGROUP"):
                 raise
 
-    def pause(self, err):
-        print(f"worker.py: {err}", file=sys.stderr, flush=True)
-        self.stopping.wait(1)
-
-    def one_batch(self):
-        reply = self.client.xreadgroup(self.group, self.consumer, {self.stream: ">"}, count=self.batch, block=2000)
-        entries = reply[0][1] if reply else []
+    def work(self, partition, messages):
         with self.lock:
-            self.held.update(entry for entry, fields in entries)
-        done = []
-        for entry, fields in entries:
-            if self.finished(entry, fields):
-                done.append((entry, fields))
-            else:
-                with self.lock:
-                    self.held.discard(entry)
-        self.acknowledge(done)
+            self.held[partition] = {m.entry: m for m in messages}
+        done, since = [], time.monotonic()
+        for m in messages:
+            if self.stopping.is_set():
+                break
+            if m.lost.is_set() or not self.finish(partition, m):
+                self.let_go(partition, [m])
+                continue
+            done.append(m)
+            if time.monotonic() - since > 0.01:  # fast ones together, slow ones at once
+                self.acknowledge(partition, done)
+                done, since = [], time.monotonic()
+        self.acknowledge(partition, done)
+        with self.lock:
+            left = [value for m in self.held[partition].values() for value in (m.entry, m.raw_id)]
+        if left:
+            self.insist(self.leave, "release", partition, left)
+            self.let_go(partition, messages)
 
-    def finished(self, entry, fields):
-        if fields.get(b"for", self.group.encode()) != self.group.encode():
+    def finish(self, partition, m):
+        """Whether the message is done; if not, it has been failed."""
+        if m.recipient not in (None, self.group.encode()):
             return True  # a retry for another group: acknowledged, and that is all
         try:
-            handle(fields.get(b"id", entry), fields.get(b"payload", b""), fields)
+            self.handler(m)
             return True
         except Exception as err:  # pylint: disable=broad-except
-            print(f"worker.py: {fields.get(b'id', entry)!r}: {err}", file=sys.stderr, flush=True)
-            return False
+            failure = err
+        self.say(f"{m.id!r}, attempt {m.attempt}: {failure}")
+        text = str(failure).encode()[:1024].decode(errors="ignore")
+        if isinstance(failure, DeadLetter):
+            self.insist(self.leave, "dead_letter", partition, [m.entry, m.raw_id, text])
+        else:
+            delay = failure.delay_ms if isinstance(failure, Retry) else ""  # by the policy
+            how = [m.entry, m.raw_id, "retry", delay, "max_attempts", text]
+            self.insist(self.leave, "retry", partition, [self.policy["max_attempts"], self.delays(), *how])
+        return False
 
-    def acknowledge(self, done):
-        while done:
-            try:
-                pipe = self.client.pipeline(transaction=False)
-                for entry, _ in done:
-                    pipe.xack(self.stream, self.group, entry)
-                replies = pipe.execute()
-                break
-            except redis.RedisError as err:
-                if self.stopping.is_set():
-                    return
-                self.pause(err)  # then once more: acknowledging twice is harmless
+    def leave(self, script, partition, args):
+        """Takes entries out of the pending list by a script; without the library they stay in it until the visibility timeout."""
+        self.queue.fcall(script, self.queue.keys("stream due payload meta dead wake", partition), self.group, *args)
+
+    def delays(self):
+        """After the n-th failed attempt about retry_min × 2^(n-1), jittered by half, at most retry_max."""
+        least, most = self.policy["retry_min_ms"], max(self.policy["retry_min_ms"], self.policy["retry_max_ms"])
+        steps = [least]
+        while steps[-1] < most:
+            steps.append(2 * steps[-1])
+        return ",".join(str(max(1, min(most, round(step * random.uniform(0.5, 1.5))))) for step in steps)
+
+    def acknowledge(self, partition, done):
+        for m, won in zip(done, self.insist(self.ack, self.queue.key("stream", partition), done) or [] if done else []):
+            if won and m.recipient in (None, self.group.encode()):
+                self.acknowledged(m)
+        self.let_go(partition, done)
+
+    def ack(self, stream, done):
+        replies = self.queue.fcall("ack", [stream], self.group, *(value for m in done for value in (m.entry, m.raw_id)))
+        if replies is None:
+            pipe = self.client.pipeline(transaction=False)
+            for m in done:
+                pipe.xack(stream, self.group, m.entry)
+            replies = pipe.execute()
+        return replies
+
+    def let_go(self, partition, messages):
         with self.lock:
-            self.held.difference_update(entry for entry, _ in done)
-        for (entry, fields), won in zip(done, replies if done else []):
-            if won and fields.get(b"for", self.group.encode()) == self.group.encode():
-                line = b"%s %s" % (fields.get(b"id", entry), fields.get(b"attempt", b"1"))
-                sys.stdout.buffer.write(line + b"\n")
-                if self.log:
-                    self.log.write(b"%s %s\n" % (line, entry))
-        sys.stdout.buffer.flush()
+            for m in messages:
+                self.held[partition].pop(m.entry, None)
 
     def extend_forever(self):
         """Starts the visibility timeout of everything held anew, at a third of it."""
-        while not self.stopping.wait(self.visibility() / 3):
-            with self.lock:
-                held = list(self.held)
+        while not self.ended.wait(min(self.policy["visibility_ms"] / 3000, 5)):
             try:
-                if held:
-                    self.client.xclaim(self.stream, self.group, self.consumer, min_idle_time=0, message_ids=held, justid=True)
+                with self.lock:
+                    held = [(partition, list(entries.values())) for partition, entries in self.held.items() if entries]
+                for partition, messages in held:
+                    for m, extended in zip(messages, self.extend(partition, messages)):
+                        if not extended:
+                            m.lost.set()
+                self.read_policy()
             except redis.RedisError as err:
-                print(f"worker.py: extend: {err}", file=sys.stderr, flush=True)
+                self.say(f"extend: {err}")
 
-    def visibility(self):
-        """The visibility timeout in seconds: the group's own setting, the queue's, the defaults', or 30."""
-        group = f"group:{quote(self.group, safe='')}:visibility_ms"
-        try:
-            values = self.client.hmget(f"{PREFIX}:{{{self.queue}}}:policy", group, "visibility_ms")
-            values.append(self.client.hget(f"{PREFIX}:defaults", "visibility_ms"))
-        except redis.RedisError:
-            values = []
-        return next((int(v) for v in values if v and v.isdigit()), 30000) / 1000
+    def extend(self, partition, messages):
+        stream, dead = self.queue.keys("stream dead", partition)
+        replies = self.queue.fcall("extend", [stream, dead], self.group, self.consumer, *(value for m in messages for value in (m.entry, m.raw_id)))
+        if replies is None:
+            still = self.client.xclaim(stream, self.group, self.consumer, min_idle_time=0, message_ids=[m.entry for m in messages], justid=True)
+            replies = [m.entry in still for m in messages]
+        return replies
+
+    def read_policy(self):
+        self.policy = self.queue.policy(self.group)
+
+    def insist(self, call, *args):
+        """Repeats what is harmless to repeat until Redis answers; None when the worker is to stop first."""
+        delay = 0.1
+        while True:
+            try:
+                return call(*args)
+            except redis.RedisError as err:
+                if self.stopping.is_set():
+                    return None
+                delay = self.pause(err, delay)
+
+    def pause(self, err, delay):
+        self.say(err)
+        self.stopping.wait(delay * random.uniform(0.5, 1))
+        return min(2 * delay, 5)
+
+    @staticmethod
+    def say(what):
+        print(f"worker.py: {what}\n", end="", file=sys.stderr, flush=True)
+
+
+def run_until_signal(worker):
+    """Runs a worker until SIGTERM or SIGINT."""
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in all threads: this one waits for them
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    signal.sigwait(signals)
+    worker.stop()
+    thread.join()
 
 
 def main():
-    url = os.environ.get("DUESTREAM_REDIS_URL", "redis://127.0.0.1:6379")
-    path = os.environ.get("ACK_LOG")
     try:
         queue, group = os.environ["QUEUE"], os.environ["GROUP"]
     except KeyError as missing:
         sys.exit(f"worker.py: set {missing.args[0]}; see the beginning of this file")
-    worker = Worker(
-        redis.Redis.from_url(url, socket_timeout=10),
-        queue, group, os.environ.get("CONSUMER", f"{socket.gethostname()}-{os.getpid()}"),
-        int(os.environ.get("BATCH", "100")), open(path, "ab", buffering=0) if path else None)
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: worker.stopping.set())
-    worker.run()
+    log = open(os.environ["ACK_LOG"], "a", buffering=1, encoding="utf-8") if "ACK_LOG" in os.environ else None
+
+    def acknowledged(message):
+        print(f"{message.id} {message.attempt}\n", end="", flush=True)
+        if log:
+            log.write(f"{message.id} {message.attempt} {message.entry.decode()}\n")
+
+    run_until_signal(Worker(connect(), queue, group, handle, os.environ.get("CONSUMER"), int(os.environ.get("BATCH", "100")), acknowledged))
 
 
 if __name__ == "__main__":

@@ -1,44 +1,105 @@
 #!/usr/bin/env bash
-# Schedules one message with nothing but bash and redis-cli.
+# Schedules one message with nothing but bash, gzip and redis-cli (7.0 or later, or valkey-cli).
 #
 #   ./producer.sh emails order-42 15m 'close the order'     in 15 minutes; also 500ms, 30s, 2h, 7d
-#   ./producer.sh emails order-42 0s < body.bin             the payload from standard input
+#   ./producer.sh emails order-42 0s < body.bin             the payload from standard input, any bytes
+#   ./producer.sh -H kind=order -m 5 emails order-42 15m …  with headers, and at most five attempts
 #
-# An ID that is still scheduled is overwritten. DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI as for worker.sh.
+# An ID that is still scheduled is refused where the functions library is loaded (duestream functions load), and overwritten where it is
+# not. DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI as for worker.sh.
 set -euo pipefail
-if [ $# -lt 3 ] || [ $# -gt 4 ]; then
-  sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2
-  exit 2
-fi
-queue=$1 id=$2 delay=$3 prefix=${DUESTREAM_PREFIX:-duestream}
-cli=("${REDIS_CLI:-redis-cli}" -u "${DUESTREAM_REDIS_URL:-redis://127.0.0.1:6379}" --no-auth-warning -e)
+# shellcheck source=examples/shell/duestream.sh
+. "$(dirname "${BASH_SOURCE[0]}")/duestream.sh"
 
-case $delay in
-  *[!0-9]ms | ms) ;; *ms) ms=${delay%ms} ;; *s) ms=$((${delay%s} * 1000)) ;; *m) ms=$((${delay%m} * 60000)) ;;
-  *h) ms=$((${delay%h} * 3600000)) ;; *d) ms=$((${delay%d} * 86400000)) ;;
-esac
-: "${ms:?a delay like 500ms, 30s, 15m, 2h or 7d}"
+# Without the library: the transaction of docs/PROTOCOL.md section 7 as one script, because redis-cli connects again by itself, and what
+# it sends then would be outside a MULTI.
+transaction='
+local due = ARGV[2]
+if string.sub(due, 1, 1) == "+" then
+  local now = redis.call("TIME")
+  due = string.format("%.0f", now[1] * 1000 + math.floor(now[2] / 1000) + due)
+end
+redis.call("HSET", KEYS[1], ARGV[1], ARGV[3]) -- also when it is empty: what a full server refuses has to come first
+if ARGV[4] ~= "" then redis.call("HSET", KEYS[2], ARGV[1], ARGV[4]) else redis.call("HDEL", KEYS[2], ARGV[1]) end
+redis.call("ZADD", KEYS[3], due, ARGV[1])
+redis.call("XADD", KEYS[4], "MAXLEN", "1", "*", "due_ms", due)
+return due'
 
-# Due times are by the server's clock, in Unix milliseconds.
-mapfile -t now < <("${cli[@]}" --raw TIME)
-due=$((now[0] * 1000 + now[1] / 1000 + ms))
+# partition_of ID COUNT — the CRC-32 of the ID, as gzip writes it at the end of a file, modulo the count.
+partition_of() {
+  if [ "$2" = 1 ]; then echo 0; else echo $(($(printf '%s' "$1" | gzip -c | tail -c 8 | od -An -N4 -tu4 --endian=little) % $2)); fi
+}
 
-# An argument as redis-cli reads it from its standard input; payloads go as \x…, so that any byte passes.
-quote() { local s=${1//\\/\\\\}; printf '"%s"' "${s//\"/\\\"}"; }
-body() { if [ $# -gt 0 ]; then printf '%s' "$1"; else cat; fi | od -An -v -tx1 | tr -d '\n' | sed 's/ /\\x/g'; }
-key() { quote "$prefix:{$queue}:$1"; }
+# send ID WHEN META FILE — sets answer, and fails when it is none.
+plain_until=0
+send() {
+  local p
+  answer='no connection'
+  partitions || return
+  p=$(partition_of "$1" "$count")
+  keys "$p" due payload meta stream wake seen policy
+  if [ "$SECONDS" -ge "$plain_until" ]; then
+    answer=$("${cli[@]}" -e -X @payload FCALL duestream_schedule 7 "${keys[@]}" "$token" '' 60000 "$1" "$2" @payload "$3" 0 <"$4" 2>&1) && return
+    case ${answer,,} in *'function not found'* | *'unknown command'* | *noperm*) plain_until=$((SECONDS + 5)) ;; *) return 1 ;; esac
+  fi
+  keys "$p" payload meta due wake
+  answer=$("${cli[@]}" -e -X @payload EVAL "$transaction" 4 "${keys[@]}" "$1" "$2" @payload "$3" <"$4" 2>&1)
+}
 
-# The body before the member, and all of it at once: a bridge never sees one without the other.
-reply=$(printf 'MULTI\nHSET %s %s "%s"\nHDEL %s %s\nZADD %s %s %s\nXADD %s MAXLEN 1 * due_ms %s\nEXEC\n' \
-  "$(key payload)" "$(quote "$id")" "$(body "${@:4}")" "$(key meta)" "$(quote "$id")" "$(key due)" "$due" "$(quote "$id")" \
-  "$(key wake)" "$due" | "${cli[@]}")
-# What EXEC did ends with the ID of the wake token. Otherwise nothing was done, and the reply says why.
-case ${reply##*$'\n'} in
-  [0-9]*-[0-9]*) ;;
-  *) printf '%s\n' "$reply" >&2; exit 1 ;;
-esac
-# A queue that the bridges do not know yet.
-if [ "$("${cli[@]}" HSETNX "$prefix:queues" "$queue" 1)" = 1 ]; then
-  "${cli[@]}" XADD "$prefix:wake" MAXLEN 1 '*' queues 1 >/dev/null
-fi
-printf '%s is due at %s\n' "$id" "$due"
+# schedule ID WHEN META FILE — WHEN is Unix ms, or +ms; META a JSON object of strings, or empty; FILE holds the payload. Sets answer to the
+# due time, or fails and sets it to the reason. Repeats what a lost connection stops, for 15 s.
+schedule() {
+  local token=$RANDOM-$$-$EPOCHREALTIME end=$((SECONDS + 15)) # by its token the script knows a call that is repeated
+  until send "$@"; do
+    case $answer in
+      'no connection' | *'Could not connect'* | *'closed the connection'* | *'Connection reset'* | *LOADING* | *READONLY* | *'I/O error'*) ;;
+      *) return 1 ;;
+    esac
+    [ "$SECONDS" -lt "$end" ] || return
+    sleep 0.5
+  done
+  case $answer in # the verdict, then the due time
+    0$'\n'*) answer='scheduled already, or a moment ago'; return 1 ;;
+    -1$'\n'*) answer='meta is malformed'; return 1 ;;
+  esac
+  answer=${answer##*$'\n'}
+}
+
+# json TEXT — as it stands between the quotes of a JSON string.
+json() {
+  local s=${1//\\/\\\\}
+  s=${s//\"/\\\"} s=${s//$'\n'/\\n} s=${s//$'\t'/\\t}
+  printf '%s' "${s//$'\r'/\\r}"
+}
+
+main() {
+  local meta='' option delay ms payload status=0
+  while getopts H:m: option; do
+    case $option in
+      H) meta+=",\"h:$(json "${OPTARG%%=*}")\":\"$(json "${OPTARG#*=}")\"" ;;
+      m) meta+=",\"max_attempts\":\"$((OPTARG))\"" ;;
+      *) return 2 ;;
+    esac
+  done
+  shift $((OPTIND - 1))
+  if [ $# -lt 3 ] || [ $# -gt 4 ]; then
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2
+    return 2
+  fi
+  queue=$1 delay=$3
+  case $delay in
+    *[!0-9]ms | ms) ;; *ms) ms=${delay%ms} ;; *s) ms=$((${delay%s} * 1000)) ;; *m) ms=$((${delay%m} * 60000)) ;;
+    *h) ms=$((${delay%h} * 3600000)) ;; *d) ms=$((${delay%d} * 86400000)) ;;
+  esac
+  payload=$(mktemp)
+  if [ $# = 4 ]; then printf '%s' "$4"; else cat; fi >"$payload"
+  schedule "$2" "+${ms:?a delay like 500ms, 30s, 15m, 2h or 7d}" "${meta:+"{${meta#,}}"}" "$payload" || status=$?
+  rm -f "$payload"
+  if [ "$status" != 0 ]; then
+    printf 'producer.sh: %s\n' "$answer" >&2
+    return "$status"
+  fi
+  printf '%s is due at %s\n' "$2" "$answer"
+}
+
+if [ "$0" = "${BASH_SOURCE[0]}" ]; then main "$@"; fi

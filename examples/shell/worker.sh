@@ -3,31 +3,33 @@
 #
 #   QUEUE=emails GROUP=billing ./worker.sh                  acknowledges every message
 #   QUEUE=emails GROUP=billing ./worker.sh ./send-email     runs a command per message: the payload on its standard input,
-#                                                           the fields as ID, ATTEMPT, DUE_MS, ENTRY in its environment
+#                                                           ID, ATTEMPT, DUE_MS, ENTRY in its environment, and in HEADERS
+#                                                           the headers as a JSON object of strings
 #
-# Exit status 0 of the command acknowledges the message. Any other leaves it pending: it is delivered again after the
-# visibility timeout. Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after the message in hand.
+# Exit status 0 of the command acknowledges the message. Any other leaves it pending: it is delivered again after the visibility timeout.
+# SIGTERM to the command means that the message was lost to another worker. Each acknowledged message prints one line: ID, attempt.
+# SIGTERM and SIGINT stop the worker after the message in hand.
 #
-# DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
 # QUEUE, GROUP         required                               CONSUMER          default host-process
 # ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
 # FAIL_ONCE_PERCENT    this share of first attempts is left pending, to show that they come back; default 0
-# REDIS_CLI            default redis-cli
+# DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI as in duestream.sh
 #
-# bash reads pipes byte by byte: a payload of 1 MiB takes about a second.
+# One read covers all partitions, so they have to be on one server: not for clusters. bash is slow with large strings: a payload of 1 MiB takes
+# one second when it is text, and several when it is binary.
 # shellcheck disable=SC1003 # '\\' is two backslashes
 set -uf
-export LC_ALL=C
 : "${QUEUE:?the queue to read}" "${GROUP:?the consumer group to read as}"
-url=${DUESTREAM_REDIS_URL:-redis://127.0.0.1:6379} prefix=${DUESTREAM_PREFIX:-duestream} log=${ACK_LOG:-/dev/null}
-consumer=${CONSUMER:-$(uname -n)-$$} percent=${FAIL_ONCE_PERCENT:-0}
-cli=("${REDIS_CLI:-redis-cli}" -u "$url" --no-auth-warning)
-stopping=
+queue=$QUEUE
+# shellcheck source=examples/shell/duestream.sh
+. "$(dirname "${BASH_SOURCE[0]}")/duestream.sh"
+consumer=${CONSUMER:-$(uname -n)-$$} log=${ACK_LOG:-/dev/null} percent=${FAIL_ONCE_PERCENT:-0}
+stopping=''
 trap 'stopping=1' TERM INT
 
 # An argument as redis-cli reads it from its standard input.
 quote() { local s=${1//\\/\\\\}; printf '"%s"' "${s//\"/\\\"}"; }
-stream=$(quote "$prefix:{$QUEUE}:stream") group=$(quote "$GROUP") me=$(quote "$consumer")
+group=$(quote "$GROUP") me=$(quote "$consumer")
 
 # One redis-cli serves all commands: a line in, a line of JSON out, also when a payload has line breaks.
 connect() {
@@ -40,106 +42,179 @@ connect() {
 
 # call COMMAND — sends a command and sets reply. Fails when there is no sensible one; the connection is then made anew.
 call() {
+  local rest=''
   reply=
-  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -t 30 reply <&"${CLI[0]-}"; } 2>/dev/null; then
+  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 65536 -t 30 reply <&"${CLI[0]-}"; } 2>/dev/null; then
     reply="error:\"no reply from redis\""
+  elif [ "${#reply}" = 65536 ]; then # reading and parsing takes its time, and the entry ages meanwhile
+    if [[ ${reply:0:1000} =~ ^\{\"([^\"\\]+)\":\[\[\"([0-9-]+)\" ]]; then
+      of=("${BASH_REMATCH[1]}") entries=("${BASH_REMATCH[2]}")
+      start_extending 0
+    fi
+    IFS= read -r -t 30 rest <&"${CLI[0]-}" 2>/dev/null || rest="error:\"half a reply from redis\""
+    case $rest in error:*) reply=$rest ;; *) reply+=$rest ;; esac
   fi
-  case $reply in '{'* | '['* | '"'* | null | [0-9]*) return 0 ;; error:*) ;; *) reply="error:\"$reply\"" ;; esac
+  case $reply in '{'* | '['* | '"'* | null | [0-9]*) delay=1; return 0 ;; error:*) ;; *) reply="error:\"$reply\"" ;; esac
   return 1
 }
 
-# recover — after an error: a lost group is created again, at 0; anything else is given a second.
+# recover — after an error: lost groups are created again, at 0; anything else is given a second, then two, then four.
 recover() {
+  local stream
   case $reply in
-    error:\"NOGROUP* | error:\"UNBLOCKED*) call "XGROUP CREATE $stream $group 0 MKSTREAM" && return ;;
+    error:\"NOGROUP* | error:\"UNBLOCKED*) # the latter before 7.2, when the key vanished under a blocked read
+      for stream in "${streams[@]}"; do
+        call "XGROUP CREATE $stream $group 0 MKSTREAM" || case $reply in error:\"BUSYGROUP*) ;; *) break ;; esac
+      done
+      case $reply in '"OK"' | error:\"BUSYGROUP*) return ;; esac ;;
   esac
-  case $reply in error:\"BUSYGROUP*) return ;; esac
   printf 'worker.sh: %s\n' "$reply" >&2
-  sleep 1
+  sleep "$delay"
+  delay=$((delay < 4 ? 2 * delay : 4))
   connect
 }
 
-# parse — sets entry and the fields of the one entry in reply; fails when it holds none. What stands in quotes is told from what
-# does not by cutting at the quotes; escaped ones are put aside before, as bytes that JSON never holds.
+# look — reads the registry and the settings, every 5 s.
+look() {
+  partitions || return
+  while [ "${#streams[@]}" -lt "$count" ]; do
+    keys "${#streams[@]}" stream
+    streams+=("$(quote "${keys[0]}")")
+    read_all+=" >"
+  done
+  period=$(extend_every)
+  looked=$SECONDS
+}
+
+# extend_every — prints a third of the visibility timeout, in seconds: the group's own setting, the queue's, the defaults', or 30 s.
+extend_every() {
+  local ms
+  keys 0 policy
+  for ms in $(redis HMGET "${keys[0]}" "group:$encoded:visibility_ms" visibility_ms) $(redis HGET "$prefix:defaults" visibility_ms) 30000; do
+    case $ms in *[!0-9]* | 0* | ??????????*) ;; *) if [ "$ms" -ge 100 ] && [ "$ms" -le 604800000 ]; then break; fi ;; esac
+  done
+  [ "$ms" -lt 15000 ] || ms=15000 # settings may change
+  printf '%d.%03d' $((ms / 3000)) $((ms / 3 % 1000))
+}
+
+# The group as it stands in names of settings: percent-encoded.
+encoded=$(printf '%s' "$GROUP" | od -An -v -tx1 | tr -d '\n' | sed 's/ /%/g' | tr a-f A-F)
+for c in {0..9} {A..Z} {a..z} - . _ '~'; do printf -v hex '%%%02X' "'$c"; encoded=${encoded//$hex/$c}; done
+
+# parse — sets entries, and of each the part of its stream and of its first and last field, from the reply: {"stream":[["entry",["id","…",…]],…],…}.
+# What stands in quotes is told from what does not by cutting at the quotes; escaped ones are put aside before, as bytes that JSON never holds.
 parse() {
-  local text=${reply//'\\'/$'\1'} IFS='"' i
+  local text=${reply//'\\'/$'\1'} i stream
   text=${text//'\"'/$'\2'}
-  # shellcheck disable=SC2206 # cut at IFS
-  local -a part=($text)
-  entry=${part[3]:-} id=${part[3]:-} attempt=1 due_ms='' for='' payload=''
-  [ -n "$entry" ] || return 1
-  for ((i = 5; i + 2 < ${#part[@]}; i += 4)); do
-    case ${part[i]} in
+  mapfile -d '"' -t part <<<"$text"
+  entries=() of=() first=() last=()
+  for ((i = 1; i < ${#part[@]}; i += 2)); do
+    case ${part[i - 1]} in
+      '{' | *']]],') stream=${part[i]} ;;
+      *'[[' | *'],[') entries+=("${part[i]}") of+=("$stream") first+=($((i + 2))) last+=($((i + 1))) ;;
+      *) last[-1]=$i ;;
+    esac
+  done
+}
+
+# load N — sets the fields of the n-th entry.
+load() {
+  local i name headers=''
+  entry=${entries[$1]} stream=${of[$1]} id=${entries[$1]} attempt=1 due_ms='' for='' payload=''
+  for ((i = first[$1]; i < last[$1]; i += 4)); do
+    name=${part[i]}
+    case $name in
       id) id=${part[i + 2]} ;;
       attempt) attempt=${part[i + 2]} ;;
       due_ms) due_ms=${part[i + 2]} ;;
       for) for=${part[i + 2]} ;;
       payload) payload=${part[i + 2]} ;;
+      h:*) headers+=",\"${name#h:}\":\"${part[i + 2]}\"" ;;
     esac
   done
   plain "$id" && id=$text_of
   plain "$for" && for=$text_of
+  plain "$stream" && stream=$text_of
+  escaped "{${headers#,}}" && headers_json=$text_of
 }
 
-# plain TEXT — sets text_of to what a JSON string says, but for its \n, \t, \u…, which printf %b knows.
+# escaped TEXT — sets text_of to the JSON as it came. plain TEXT — to what the string says: printf %b knows \n, \t, \u…
+escaped() {
+  text_of=${1//$'\2'/'\"'}
+  text_of=${text_of//$'\1'/'\\'}
+}
 plain() {
   text_of=${1//$'\2'/'"'}
   text_of=${text_of//$'\1'/'\\'}
   case $text_of in *\\*) text_of=$(printf '%b.' "$text_of") && text_of=${text_of%.} ;; esac
 }
 
-# extend — starts the visibility timeout of the entry anew, again and again, while its command runs.
+# extend N [COMMAND-PID] — starts the visibility timeout of the n-th entry and those that wait behind it anew, again and again, while this
+# worker lives. Ends the command when its entry was lost.
 extend() {
-  exec 9<> <(:)
-  while ! IFS= read -r -t "$third" -u 9; do
-    "${cli[@]}" XCLAIM "$prefix:{$QUEUE}:stream" "$GROUP" "$consumer" 0 "$entry" JUSTID >/dev/null 2>&1
+  local i reply
+  exec 9<> <(:) # never readable: a wait
+  while ! IFS= read -r -t "$period" -u 9 && kill -0 $$ 2>/dev/null; do
+    for ((i = $1; i < ${#entries[@]}; i++)); do
+      plain "${of[i]}"
+      reply=$(redis XCLAIM "$text_of" "$GROUP" "$consumer" 0 "${entries[i]}" JUSTID) || continue
+      if [ -z "$reply" ] && [ "$i" = "$1" ] && [ -n "${2:-}" ]; then kill "$2" 2>/dev/null; fi
+    done
+    period=$(extend_every)
   done
 }
 
-# work COMMAND… — whether the message in hand is done.
-work() {
-  if [ "$attempt" = 1 ] && [ $((RANDOM % 100)) -lt "$percent" ]; then return 1; fi
-  [ $# -gt 0 ] || return 0
-  local extender status
-  extend </dev/null >/dev/null &
+extender=''
+start_extending() {
+  stop_extending
+  extend "$@" </dev/null >/dev/null &
   extender=$!
-  local body=${payload//$'\2'/'"'}
-  printf '%b' "${body//$'\1'/'\\'}" | ID=$id ATTEMPT=$attempt DUE_MS=$due_ms ENTRY=$entry "$@"
-  status=$?
+}
+stop_extending() {
+  [ -n "$extender" ] || return 0
   kill "$extender" 2>/dev/null
   wait "$extender" 2>/dev/null
+  extender=''
+}
+
+# work N COMMAND… — whether the message in hand is done.
+work() {
+  local n=$1 command status
+  shift
+  if [ "$attempt" = 1 ] && [ $((RANDOM % 100)) -lt "$percent" ]; then return 1; fi
+  [ $# -gt 0 ] || return 0
+  local body=${payload//$'\2'/'"'}
+  printf '%b' "${body//$'\1'/'\\'}" | ID=$id ATTEMPT=$attempt DUE_MS=$due_ms ENTRY=$entry HEADERS=$headers_json "$@" &
+  command=$!
+  start_extending "$n" "$command"
+  until wait "$command"; status=$?; [ "$status" -le 128 ] || ! kill -0 "$command" 2>/dev/null; do :; done # signals interrupt it
+  stop_extending
   return "$status"
 }
 
-# A third of the visibility timeout, in seconds: the group's own setting, the queue's, the defaults', or 30 s.
-visibility() {
-  local ms key="$prefix:{$QUEUE}:policy"
-  for ms in $("${cli[@]}" HMGET "$key" "group:$GROUP:visibility_ms" visibility_ms) $("${cli[@]}" HGET "$prefix:defaults" visibility_ms) 30000; do
-    case $ms in *[!0-9]* | '') ;; *) break ;; esac
-  done
-  printf '%d.%03d' $((ms / 3000)) $((ms / 3 % 1000))
-}
-
+streams=() read_all='' delay=1 looked='' period=5
 connect
-third=$(visibility)
-if call "HSETNX $(quote "$prefix:queues") $(quote "$QUEUE") 1" && [ "$reply" = 1 ]; then
-  call "XADD $(quote "$prefix:wake") MAXLEN 1 * queues 1" || recover # the bridges do not know the queue yet
-fi
-call "XGROUP CREATE $stream $group 0 MKSTREAM" || recover
+until look || [ -n "$stopping" ]; do sleep 1; done
 while [ -z "$stopping" ]; do
-  if ! call "XREADGROUP GROUP $group $me COUNT 1 BLOCK 2000 STREAMS $stream >"; then
+  if [ $((SECONDS - looked)) -ge 5 ]; then look; fi
+  if ! call "XREADGROUP GROUP $group $me COUNT 1 BLOCK 2000 STREAMS ${streams[*]}$read_all"; then
     recover
     continue
   fi
-  parse || continue
-  if [ -z "$for" ] || [ "$for" = "$GROUP" ]; then
-    work "$@" || continue
-    until call "XACK $stream $group $entry" || [ -n "$stopping" ]; do recover; done
-    if [ "$reply" = 1 ]; then
+  parse
+  for ((n = 0; n < ${#entries[@]}; n++)); do # at most one per partition
+    [ -z "$stopping" ] || break
+    load "$n"
+    own=1
+    [ -z "$for" ] || [ "$for" = "$GROUP" ] || own='' # a retry for another group: acknowledged, and that is all
+    done=1
+    if [ -n "$own" ]; then work "$n" "$@" || done=''; fi
+    stop_extending
+    [ -n "$done" ] || continue
+    until call "XACK $(quote "$stream") $group $entry" || [ -n "$stopping" ]; do recover; done
+    if [ "$reply" = 1 ] && [ -n "$own" ]; then
       printf '%s %s\n' "$id" "$attempt"
       printf '%s %s %s\n' "$id" "$attempt" "$entry" >>"$log"
     fi
-  else
-    call "XACK $stream $group $entry" || recover # a retry for another group
-  fi
+  done
 done

@@ -65,6 +65,16 @@ func (p *Process) Stop(grace time.Duration) {
 	<-p.done
 }
 
+// Kill kills the group without asking, and waits for the program.
+func (p *Process) Kill() {
+	select {
+	case <-p.done: // its number may be another's by now
+	default:
+		signalGroup(p.cmd, syscall.SIGKILL)
+	}
+	<-p.done
+}
+
 // Run starts cmd and waits for it. When ctx ends first the program is stopped, with so much grace; the error is the context's cause
 // then, however the program took it.
 func Run(ctx context.Context, cmd *exec.Cmd, grace time.Duration) error {

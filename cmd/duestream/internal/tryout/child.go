@@ -71,7 +71,7 @@ func (s *Server) launch(ctx context.Context, port int) (err error) {
 		p.Stop(stopGrace)
 		return fmt.Errorf("start %s: %w: %s", s.Program, err, lastLine(logName))
 	}
-	s.Port, s.gone = port, p.Done()
+	s.Port, s.gone, s.kill = port, p.Done(), p.Kill
 	s.stop = func() error {
 		p.Stop(stopGrace)
 		return s.discard()

@@ -22,6 +22,7 @@ type Config struct {
 	Port      int    // 0 = any free one
 	Data      string // directory in which a child process keeps its data; "" = a temporary one
 	InProcess bool   // even if there is a program to start
+	Program   string // path of redis-server or valkey-server; "" = the one on the PATH
 }
 
 // Server is a running server on 127.0.0.1.
@@ -33,6 +34,7 @@ type Server struct {
 
 	gone <-chan struct{}
 	stop func() error
+	kill func()
 }
 
 // URL is what clients connect to.
@@ -44,12 +46,25 @@ func (s *Server) Gone() <-chan struct{} { return s.gone }
 // Stop ends the server, and deletes its data unless it is kept.
 func (s *Server) Stop() error { return s.stop() }
 
+// Restart kills a child process as a crash would, calls meanwhile, and starts it again on the same port with the same data. Without the
+// second start Stop still cleans up.
+func (s *Server) Restart(ctx context.Context, meanwhile func() error) error {
+	s.kill()
+	if err := meanwhile(); err != nil {
+		return err
+	}
+	return s.launch(ctx, s.Port)
+}
+
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // Start starts a server that answers when Start returns.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
-	if program := find(); program != "" && !cfg.InProcess {
-		return startChild(ctx, program, cfg)
+	if cfg.Program == "" {
+		cfg.Program = Find()
+	}
+	if cfg.Program != "" && !cfg.InProcess {
+		return startChild(ctx, cfg.Program, cfg)
 	}
 	if cfg.Data != "" {
 		return nil, errors.New("data cannot be kept by the server inside this process: install redis-server or valkey-server")
@@ -57,8 +72,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return startInProcess(cfg.Port)
 }
 
-// find returns the path of a server program, or "".
-func find() string {
+// Find returns the path of a server program, or "".
+func Find() string {
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path

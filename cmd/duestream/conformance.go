@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/conformance"
+	"github.com/duestream/duestream/cmd/duestream/internal/tryout"
+)
+
+type conformanceOptions struct {
+	producer, worker, list, verbose bool
+	level, server, pattern          string
+	visibility, patience            time.Duration
+	parallel                        int
+}
+
+func (a *app) conformance() *cobra.Command {
+	var o conformanceOptions
+	cmd := &cobra.Command{
+		Use:   "conformance (--worker | --producer) [flags] -- <command> [arguments]",
+		Short: "Find out whether a producer or worker of yours keeps to the protocol",
+		Long: `Runs a producer or a worker of any make through the cases of the protocol, and prints
+which level it reaches (minimal, good, complete: docs/PROTOCOL.md, section 15), or which
+rule it breaks, where that is written, and what was seen.
+
+What the command has to do, on standard input and output, is written in
+docs/CONFORMANCE.md; it is told the server, the prefix and the queue by its environment.
+
+The kit starts a redis-server or valkey-server of its own, and for those cases that
+disturb others (a restart, a full memory) further ones. With --redis it uses that server,
+under a prefix of its own that it empties at the end; such cases are not tried then, and
+the certificate says so. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX do not count.
+
+The exit code is 0 when the level is reached, 1 when it is not.`,
+		Example: `  duestream conformance --worker -- python3 worker.py
+  duestream conformance --worker --level complete --json -- ./my-worker
+  duestream conformance --producer --server /opt/valkey/bin/valkey-server -- node producer.js
+  duestream conformance --worker --case 'partitions*' --verbose -- ./my-worker
+  duestream conformance --worker --list`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch dash := cmd.ArgsLenAtDash(); {
+			case o.producer == o.worker:
+				return errors.New("say what the command is: --worker or --producer")
+			case o.list && len(args) > 0:
+				return errors.New("--list takes no command")
+			case o.list:
+				return nil
+			case dash < 0 && len(args) > 0:
+				return errors.New("the command must stand behind --, as in: duestream conformance --worker -- <command>")
+			case dash > 0:
+				return fmt.Errorf("unexpected %q before --", args[0])
+			case len(args) == 0:
+				return errors.New("there is no command behind --")
+			}
+			return nil
+		},
+		RunE: a.do(func(ctx context.Context, args []string) error { return a.runConformance(ctx, o, args) }),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.worker, "worker", false, "the command is a worker")
+	f.BoolVar(&o.producer, "producer", false, "the command is a producer")
+	f.StringVar(&o.level, "level", "good", "level to reach: minimal, good or complete; a producer has one, good")
+	f.StringVar(&o.server, "server", "", "redis-server or valkey-server to start; default: the one on the PATH")
+	f.StringVar(&o.pattern, "case", "", "only cases of this name, like 'partitions*'; there is no certificate then")
+	f.BoolVar(&o.list, "list", false, "list the cases with their rules, and run none")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "show what the command writes to standard error")
+	f.DurationVar(&o.visibility, "visibility", conformance.DefaultVisibility, "visibility timeout of the queues: longer for a slow machine")
+	f.DurationVar(&o.patience, "patience", conformance.DefaultPatience, "how long one thing that must happen may take")
+	f.IntVar(&o.parallel, "parallel", conformance.DefaultParallel, "cases to run at a time")
+	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"minimal", "good", "complete"}, cobra.ShellCompDirectiveNoFileComp))
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+// conformanceConfig settles what is to be run. It does not touch Redis.
+func (a *app) conformanceConfig(o conformanceOptions, command []string) (cfg conformance.Config, err error) {
+	cfg = conformance.Config{
+		Kind: conformance.Worker, Command: command, URL: a.redisURL, Prefix: a.prefix, ServerProgram: o.server, Partial: o.pattern != "",
+		Visibility: o.visibility, Patience: o.patience, Parallel: o.parallel,
+	}
+	if o.producer {
+		cfg.Kind = conformance.Producer
+	}
+	if cfg.Prefix == "" {
+		cfg.Prefix = conformance.DefaultPrefix
+	}
+	if cfg.Level, err = conformance.ParseLevel(o.level); err != nil {
+		return cfg, invalidf("%w", err)
+	}
+	cfg.Cases = conformance.Cases(cfg.Kind, cfg.Level)
+	var errs []error
+	if o.pattern != "" {
+		if cfg.Cases, err = conformance.Select(cfg.Cases, o.pattern); err != nil {
+			errs = append(errs, invalidf("%w", err))
+		}
+	}
+	if o.producer && cfg.Level != conformance.Good {
+		errs = append(errs, invalidf("level %q: a producer has one level, good", o.level))
+	}
+	if o.visibility < conformance.MinVisibility || o.visibility > conformance.MaxVisibility {
+		errs = append(errs, invalidf("visibility %s: must be between %s and %s", o.visibility, conformance.MinVisibility, conformance.MaxVisibility))
+	}
+	if o.patience < time.Second || o.patience > time.Hour {
+		errs = append(errs, invalidf("patience %s: must be between 1s and 1h", o.patience))
+	}
+	if o.parallel < 1 || o.parallel > 64 {
+		errs = append(errs, invalidf("parallel %d: must be between 1 and 64", o.parallel))
+	}
+	if cfg.URL != "" && o.server != "" {
+		errs = append(errs, invalidf("--redis uses a server that runs, --server starts one: give one of them"))
+	}
+	return cfg, errors.Join(append(errs, bridge.CheckPrefix(cfg.Prefix+"-0123456789abc"))...)
+}
+
+// findPrograms refuses a command and a server that are not there.
+func findPrograms(cfg *conformance.Config) error {
+	var errs []error
+	if _, err := exec.LookPath(cfg.Command[0]); err != nil {
+		errs = append(errs, invalidf("command: %w", err))
+	}
+	switch path, err := exec.LookPath(cfg.ServerProgram); {
+	case cfg.URL != "":
+	case cfg.ServerProgram == "" && tryout.Find() == "":
+		errs = append(errs, invalidf("there is no redis-server or valkey-server on the PATH: install one, name one with --server, or use one that runs with --redis"))
+	case cfg.ServerProgram == "":
+		cfg.ServerProgram = tryout.Find()
+	case err != nil:
+		errs = append(errs, invalidf("server: %w", err))
+	default:
+		cfg.ServerProgram = path
+	}
+	return errors.Join(errs...)
+}
+
+func (a *app) runConformance(ctx context.Context, o conformanceOptions, command []string) error {
+	cfg, err := a.conformanceConfig(o, command)
+	if err != nil {
+		return err
+	}
+	if o.list {
+		return a.listCases(cfg.Cases)
+	}
+	if err := findPrograms(&cfg); err != nil {
+		return err
+	}
+	progress := a.newProgress("cases done:")
+	defer progress.clear()
+	errOut := &lockedWriter{w: a.err}
+	if o.verbose {
+		cfg.Stderr = errOut
+	}
+	cfg.Step = func(done, all int) { progress.show(int64(done), float64(done)/float64(all), time.Now()) }
+	if !a.json {
+		cfg.Done = func(r conformance.Result) {
+			progress.clear()
+			printResult(a.out, r)
+		}
+	}
+	report, err := conformance.Run(ctx, cfg)
+	progress.clear()
+	if err != nil {
+		return err
+	}
+	if err := a.print(report, func() { printCertificate(a.out, report) }); err != nil {
+		return err
+	}
+	switch {
+	case report.Reached():
+		return nil
+	case report.Partial:
+		return errors.New("not all of these cases passed")
+	}
+	return fmt.Errorf("the %s does not reach the level %s", report.Kind, report.Asked)
+}
+
+func (a *app) listCases(cases []conformance.Case) error {
+	return a.print(cases, func() {
+		for _, c := range cases {
+			fmt.Fprintf(a.out, "%-22s %-8s  %s\n%33s(PROTOCOL.md, section %s)\n", c.Name, c.Level, c.Rule, "", c.Section)
+		}
+	})
+}
+
+func printResult(w io.Writer, r conformance.Result) {
+	state := map[conformance.State]string{conformance.Passed: "passed", conformance.Failed: "FAILED", conformance.NotTried: "not tried"}[r.State]
+	fmt.Fprintf(w, "%-9s  %-22s %-8s %6.1fs\n", state, r.Name, r.Level, float64(r.Millis)/1000)
+	indent := func(what, text string) {
+		if text != "" {
+			fmt.Fprintf(w, "           %-7s %s\n", what, strings.ReplaceAll(text, "\n", "\n                   "))
+		}
+	}
+	switch r.State {
+	case conformance.Failed:
+		indent("rule:", fmt.Sprintf("%s (PROTOCOL.md, section %s)", r.Rule, r.Section))
+		indent("seen:", r.Seen)
+		indent("stderr:", r.Stderr)
+	case conformance.NotTried:
+		indent("why:", r.Seen)
+	}
+	for _, note := range r.Notes {
+		indent("note:", note)
+	}
+}
+
+func printCertificate(w io.Writer, r *conformance.Report) {
+	fmt.Fprintf(w, "\n%d passed, %d failed, %d not tried\n", r.Counts.Passed, r.Counts.Failed, r.Counts.NotTried)
+	if r.Partial {
+		return
+	}
+	names := map[conformance.State][]string{}
+	for _, c := range r.Cases {
+		names[c.State] = append(names[c.State], c.Name)
+	}
+	level := r.Level.String()
+	if r.Level == r.Asked && r.Level < conformance.Complete && r.Kind == conformance.Worker {
+		level += " (more was not asked for)"
+	}
+	rows := [][]string{
+		{string(r.Kind), strings.Join(r.Command, " ")},
+		{"level", level},
+		{"protocol", fmt.Sprint("version ", r.Protocol)},
+		{"server", strings.TrimSpace(r.Server.Product + " " + r.Server.Version)},
+		{"date", r.Date.Format(time.RFC3339)},
+	}
+	if failed := names[conformance.Failed]; len(failed) > 0 {
+		rows = append(rows, []string{"failed", strings.Join(failed, ", ")})
+	}
+	if untried := names[conformance.NotTried]; len(untried) > 0 {
+		rows = append(rows, []string{"not tried", strings.Join(untried, ", ")})
+	}
+	fmt.Fprintf(w, "\ncertificate\n")
+	for i := range rows {
+		rows[i][0] = "  " + rows[i][0]
+	}
+	table(w, rows)
+}

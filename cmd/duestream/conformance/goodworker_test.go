@@ -1,0 +1,254 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// plainWorker is a worker of level good, made of plain commands; broken is what it does wrong, one thing at most.
+type plainWorker struct {
+	client, blocking        rueidis.Client
+	prefix, queue           string
+	group, consumer, broken string
+
+	mu   sync.Mutex
+	held map[string][]string // stream → entries
+	out  sync.Mutex
+}
+
+const slots = 4 // of each partition
+
+func runPlainWorker(broken string) error {
+	opt, err := rueidis.ParseURL(os.Getenv("DUESTREAM_REDIS_URL"))
+	if err != nil {
+		return err
+	}
+	opt.DisableCache, opt.DisableRetry = true, true
+	w := &plainWorker{
+		prefix: os.Getenv("DUESTREAM_PREFIX"), queue: os.Getenv("QUEUE"), group: os.Getenv("GROUP"), consumer: os.Getenv("CONSUMER"),
+		broken: broken, held: map[string][]string{},
+	}
+	if w.client, err = connect(opt); err != nil {
+		return err
+	}
+	defer w.client.Close()
+	opt.AlwaysPipelining = true // so that a deadline ends a blocked read
+	if w.blocking, err = connect(opt); err != nil {
+		return err
+	}
+	defer w.blocking.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	if broken != "no-stop" {
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM)
+	}
+	defer stop()
+	var readers, extender sync.WaitGroup
+	working, done := context.WithCancel(context.Background())
+	extender.Go(func() { w.extend(working) })
+	known := 0
+	for ctx.Err() == nil {
+		counts, err := lua.ReadCounts(ctx, w.client, lua.NewGlobals(w.prefix), w.queue)
+		if err == nil {
+			if broken == "one-partition" {
+				counts = lua.Counts{1}
+			}
+			for ; known < counts.Latest(); known++ {
+				stream := lua.NewKeys(w.prefix, lua.PartitionName(w.queue, known)).Stream
+				readers.Go(func() { w.read(ctx, stream) })
+			}
+		}
+		wait(ctx, 2*time.Second)
+	}
+	readers.Wait()
+	done()
+	extender.Wait()
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// read reads a stream until ctx ends, and returns when what it began is done.
+func (w *plainWorker) read(ctx context.Context, stream string) {
+	var handlers sync.WaitGroup
+	defer handlers.Wait()
+	free := make(chan struct{}, slots)
+	from := "0"
+	w.create(ctx, stream, from)
+	for ctx.Err() == nil {
+		free <- struct{}{} // one slot for certain
+		n := 1
+		for n < slots {
+			select {
+			case free <- struct{}{}:
+				n++
+				continue
+			default:
+			}
+			break
+		}
+		call, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		c := w.blocking
+		reply, err := c.Do(call, c.B().Xreadgroup().Group(w.group, w.consumer).Count(int64(n)).Block(500).Streams().Key(stream).Id(">").Build()).AsXRead()
+		cancel()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			if text := err.Error(); strings.Contains(text, "NOGROUP") || strings.Contains(text, "UNBLOCKED") {
+				if w.broken == "dies-on-nogroup" {
+					fmt.Fprintln(os.Stderr, "fatal:", err)
+					os.Exit(1)
+				}
+				if w.broken == "group-at-dollar" {
+					from = "$"
+				}
+				w.create(ctx, stream, from)
+			} else {
+				fmt.Fprintln(os.Stderr, "read:", err)
+				wait(ctx, 100*time.Millisecond)
+			}
+		}
+		for _, e := range reply[stream] {
+			n--
+			w.hold(stream, e.ID, true)
+			handlers.Go(func() {
+				defer func() { <-free }()
+				w.handle(stream, e)
+				w.hold(stream, e.ID, false)
+			})
+		}
+		for range n {
+			<-free
+		}
+	}
+}
+
+func (w *plainWorker) create(ctx context.Context, stream, from string) {
+	c := w.client
+	err := c.Do(ctx, c.B().XgroupCreate().Key(stream).Group(w.group).Id(from).Mkstream().Build()).Error()
+	if err != nil && !strings.Contains(err.Error(), "BUSYGROUP") {
+		fmt.Fprintln(os.Stderr, "create:", err)
+	}
+}
+
+func (w *plainWorker) hold(stream, entry string, held bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if held {
+		w.held[stream] = append(w.held[stream], entry)
+		return
+	}
+	w.held[stream] = slices.DeleteFunc(w.held[stream], func(e string) bool { return e == entry })
+}
+
+// handle works on one entry, and acknowledges it when that is done.
+func (w *plainWorker) handle(stream string, e rueidis.XRangeEntry) {
+	fields := e.FieldValues
+	if to, named := fields["for"]; named && to != w.group && w.broken != "ignores-for" {
+		w.acknowledge(stream, e.ID)
+		return
+	}
+	id, attempt, headers := e.ID, 1, map[string]string{}
+	for name, value := range fields {
+		switch header, ok := strings.CutPrefix(name, "h:"); {
+		case ok:
+			headers[header] = value
+		case name == "id":
+			id = value
+		case name == "attempt" && w.broken != "attempt-one":
+			attempt, _ = strconv.Atoi(value)
+		}
+	}
+	payload := []byte(fields["payload"])
+	if w.broken == "text-payload" {
+		payload = []byte(strings.ToValidUTF8(fields["payload"], "\ufffd"))
+	}
+	if w.broken == "acks-first" {
+		w.acknowledge(stream, e.ID)
+	}
+	w.print(map[string]any{"id": id, "attempt": attempt, "payload": payload, "headers": headers})
+	if !work(headers["work"], attempt) {
+		return // it stays pending, and comes back
+	}
+	w.acknowledge(stream, e.ID)
+}
+
+func work(what string, attempt int) bool {
+	var n int
+	if _, err := fmt.Sscanf(what, "slow %d", &n); err == nil {
+		wait(context.Background(), time.Duration(n)*time.Millisecond)
+	}
+	if _, err := fmt.Sscanf(what, "fail %d", &n); err == nil {
+		return attempt > n
+	}
+	return true
+}
+
+func (w *plainWorker) print(line any) {
+	text, err := json.Marshal(line)
+	if err != nil {
+		panic(err)
+	}
+	w.out.Lock()
+	defer w.out.Unlock()
+	_, _ = os.Stdout.Write(append(text, '\n'))
+}
+
+// acknowledge repeats, for a while, what failed because the connection broke: that is harmless.
+func (w *plainWorker) acknowledge(stream, entry string) {
+	for range 100 {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		err := w.client.Do(ctx, w.client.B().Xack().Key(stream).Group(w.group).Id(entry).Build()).Error()
+		cancel()
+		if refused := (*rueidis.RedisError)(nil); err == nil || errors.As(err, &refused) && !strings.Contains(err.Error(), "LOADING") {
+			return
+		}
+		wait(context.Background(), 100*time.Millisecond)
+	}
+}
+
+// extend starts the visibility timeout of all that is held anew, at a third of it.
+func (w *plainWorker) extend(ctx context.Context) {
+	for ctx.Err() == nil && w.broken != "no-extend" {
+		wait(ctx, w.visibility()/3)
+		w.mu.Lock()
+		for stream, held := range w.held {
+			if len(held) > 0 {
+				call, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+				_ = w.client.Do(call, w.client.B().Xclaim().Key(stream).Group(w.group).Consumer(w.consumer).MinIdleTime("0").Id(held...).Justid().Build()).Error()
+				cancel()
+			}
+		}
+		w.mu.Unlock()
+	}
+}
+
+// visibility is read anew each time: the queue's setting counts before the defaults.
+func (w *plainWorker) visibility() time.Duration {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for _, key := range []string{lua.NewKeys(w.prefix, w.queue).Policy, lua.NewGlobals(w.prefix).Defaults} {
+		if ms, err := w.client.Do(ctx, w.client.B().Hget().Key(key).Field("visibility_ms").Build()).AsInt64(); err == nil && ms > 0 {
+			return time.Duration(ms) * time.Millisecond
+		}
+	}
+	return time.Second // the server is away: soon again
+}

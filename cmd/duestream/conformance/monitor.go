@@ -1,0 +1,134 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// command is one that a server has executed, as MONITOR tells it.
+type command struct {
+	from      string // address of the client; "lua" inside a script or a function
+	name, key string // and its first argument, which is a key mostly
+}
+
+// watch returns what a server executes while do runs. It is not to be had of clusters, and of servers that do not let this user have it.
+func (t *trial) watch(do func() error) ([]command, error) {
+	conn, lines, err := t.monitor()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if err := do(); err != nil {
+		return nil, err
+	}
+	mark := "end-" + strconv.FormatUint(rand.Uint64(), 36)
+	if err := t.redis.Client.Do(t.ctx, t.redis.Client.B().Echo().Message(mark).Build()).Error(); err != nil {
+		return nil, couldNot("ECHO", err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(t.cfg.Patience))
+	var all []command
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return nil, couldNot("MONITOR", err)
+		}
+		c, ok := parseCommand(strings.TrimRight(line, "\r\n"))
+		if !ok {
+			continue
+		}
+		if c.name == "ECHO" && c.key == mark {
+			return all, nil
+		}
+		all = append(all, c)
+	}
+}
+
+func (t *trial) monitor() (net.Conn, *bufio.Reader, error) {
+	if t.redis.Client.Mode() == rueidis.ClientModeCluster {
+		return nil, nil, &notTried{"a cluster does not tell in which order its servers execute commands"}
+	}
+	opt := t.opt
+	conn, err := dialServer(t.ctx, opt)
+	if err != nil {
+		return nil, nil, couldNot("MONITOR", err)
+	}
+	lines := bufio.NewReader(conn)
+	for _, args := range opening(opt) {
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err := conn.Write(encode(args)); err != nil {
+			conn.Close()
+			return nil, nil, couldNot(args[0], err)
+		}
+		reply, err := lines.ReadString('\n')
+		if err == nil && strings.HasPrefix(reply, "-") {
+			conn.Close()
+			return nil, nil, &notTried{"the server does not allow " + args[0] + ": " + strings.TrimSpace(reply[1:])}
+		}
+		if err != nil {
+			conn.Close()
+			return nil, nil, couldNot(args[0], err)
+		}
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return conn, lines, nil
+}
+
+func dialServer(ctx context.Context, opt rueidis.ClientOption) (net.Conn, error) {
+	if len(opt.InitAddress) != 1 || opt.Sentinel.MasterSet != "" {
+		return nil, &notTried{"the URL names no single server to watch"}
+	}
+	if opt.DialCtxFn != nil {
+		return opt.DialCtxFn(ctx, opt.InitAddress[0], &opt.Dialer, opt.TLSConfig)
+	}
+	if opt.TLSConfig != nil {
+		return (&tls.Dialer{NetDialer: &opt.Dialer, Config: opt.TLSConfig}).DialContext(ctx, "tcp", opt.InitAddress[0])
+	}
+	return opt.Dialer.DialContext(ctx, "tcp", opt.InitAddress[0])
+}
+
+func opening(opt rueidis.ClientOption) (commands [][]string) {
+	switch {
+	case opt.Username != "":
+		commands = append(commands, []string{"AUTH", opt.Username, opt.Password})
+	case opt.Password != "":
+		commands = append(commands, []string{"AUTH", opt.Password})
+	}
+	return append(commands, []string{"MONITOR"})
+}
+
+func encode(args []string) []byte {
+	b := fmt.Appendf(nil, "*%d\r\n", len(args))
+	for _, a := range args {
+		b = fmt.Appendf(b, "$%d\r\n%s\r\n", len(a), a)
+	}
+	return b
+}
+
+// parseCommand reads a line of MONITOR: +1795283707.604348 [0 127.0.0.1:50368] "HSET" "a" "b\x1f"
+// Not all servers escape the quotes in values, so it reads no further than the first argument; ours holds none.
+func parseCommand(line string) (c command, ok bool) {
+	_, line, ok = strings.Cut(line, " [")
+	if !ok {
+		return c, false
+	}
+	from, line, ok := strings.Cut(line, "] \"")
+	if !ok {
+		return c, false
+	}
+	_, c.from, _ = strings.Cut(from, " ")
+	name, line, ok := strings.Cut(line, `"`)
+	c.name = strings.ToUpper(name)
+	if rest, more := strings.CutPrefix(line, ` "`); more {
+		c.key, _, ok = strings.Cut(rest, `"`)
+	}
+	return c, ok
+}

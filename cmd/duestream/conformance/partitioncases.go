@@ -1,0 +1,63 @@
+package conformance
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// Queues with several streams.
+var partitionCases = []Case{
+	{
+		Name: "partitions", Level: Good, Section: "16",
+		Rule: "A worker reads the stream of every partition, each with its group.",
+		run: func(t *trial) error {
+			if err := firstError(t.register(), t.grow(3)); err != nil {
+				return err
+			}
+			if _, err := t.worker("one"); err != nil {
+				return err
+			}
+			return t.eachPartition("m", 3, 0)
+		},
+	},
+	{
+		Name: "partitions-grow", Level: Good, Section: "16",
+		Rule: "A worker reads the registry about every 5 s, and then the streams of partitions that were added.",
+		run: func(t *trial) error {
+			if _, err := t.served("one"); err != nil {
+				return err
+			}
+			if err := t.grow(3); err != nil {
+				return err
+			}
+			return t.eachPartition("m", 3, 15*time.Second)
+		},
+	},
+}
+
+func (t *trial) grow(n int) error {
+	_, err := stream.Grow(t.ctx, t.redis.Client, t.prefix, t.queue, n, nil)
+	return couldNot("add partitions", err)
+}
+
+// eachPartition schedules some messages in every partition and waits until they are done.
+func (t *trial) eachPartition(letter string, partitions int, limit time.Duration) error {
+	var all []message
+	for i := range partitions {
+		for _, m := range several(3, fmt.Sprintf("%s-of-%s", letter, lua.PartitionName("partition", i)), "ok") {
+			m.partition = i
+			all = append(all, m)
+		}
+	}
+	if err := t.schedule(all...); err != nil {
+		return err
+	}
+	if err := t.done(limit, ids(all)...); err != nil {
+		return err
+	}
+	t.killAll()
+	return t.once(ids(all)...)
+}

@@ -1,0 +1,221 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/child"
+)
+
+const (
+	stderrLines = 20
+	stderrBytes = 16 << 10
+	lineBytes   = 64 << 20        // of one line that a program prints, at most
+	outputDelay = 2 * time.Second // for what a program left behind that holds its output
+)
+
+// program is a producer or a worker under way.
+type program struct {
+	name  string
+	cmd   *exec.Cmd
+	proc  *child.Process
+	stdin io.WriteCloser // of a producer
+	last  *tail
+
+	mu     sync.Mutex
+	lines  lineReader
+	bad    string // the first line of its output that is none of the contract
+	wanted bool   // its end is
+}
+
+// launch starts a program with the environment of the contract. take gets its lines, one at a time.
+func launch(cfg *Config, name string, env []string, stdin bool, take func(line []byte) error) (*program, error) {
+	p := &program{name: name, last: &tail{}}
+	p.cmd = exec.Command(cfg.Command[0], cfg.Command[1:]...)
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.WaitDelay = outputDelay
+	p.cmd.Stderr = p.last
+	if cfg.Stderr != nil {
+		p.cmd.Stderr = io.MultiWriter(p.last, cfg.Stderr)
+	}
+	p.lines.take = func(line []byte) {
+		err := take(line)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err != nil && p.bad == "" {
+			p.bad = fmt.Sprintf("%s: %.200q", err, line)
+		}
+	}
+	p.cmd.Stdout = &p.lines
+	var err error
+	if stdin {
+		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+			return nil, err
+		}
+	}
+	if p.proc, err = child.Start(p.cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", cfg.Command[0], err)
+	}
+	return p, nil
+}
+
+// terminate sends SIGTERM to the program itself, not to what it has started: so do a shell, Docker and Kubernetes.
+func (p *program) terminate() {
+	p.expectEnd()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended
+}
+
+// kill ends the program and what it has started, and returns when all that it printed has been read.
+func (p *program) kill() {
+	p.expectEnd()
+	p.proc.Kill()
+}
+
+func (p *program) expectEnd() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wanted = true
+}
+
+// running reports whether the program has not ended.
+func (p *program) running() bool {
+	select {
+	case <-p.proc.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// trouble returns what is wrong with a program by itself: it printed what it must not, or has ended.
+func (p *program) trouble() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.bad != "":
+		return failf("%s printed a line that is not of the contract: %s", p.name, p.bad)
+	case !p.wanted && !p.running():
+		return failf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
+	}
+	return nil
+}
+
+// lineReader hands on whole lines of what is written to it.
+type lineReader struct {
+	take func([]byte)
+	rest []byte
+}
+
+func (l *lineReader) Write(b []byte) (int, error) {
+	l.rest = append(l.rest, b...)
+	for {
+		line, rest, found := bytes.Cut(l.rest, []byte("\n"))
+		if !found {
+			break
+		}
+		if len(bytes.TrimSpace(line)) > 0 {
+			l.take(bytes.TrimSpace(line))
+		}
+		l.rest = rest
+	}
+	if len(l.rest) > lineBytes {
+		l.take(l.rest[:200])
+		l.rest = nil
+	}
+	return len(b), nil
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	if extra := len(t.text) - stderrBytes; extra > 0 {
+		t.text = append(t.text[:0], t.text[extra:]...)
+	}
+	return len(b), nil
+}
+
+// String returns the last lines.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(t.text), "?")), "\n")
+	return strings.Join(lines[max(0, len(lines)-stderrLines):], "\n")
+}
+
+// begun is a line of a worker: it is about to work on a message.
+type begun struct {
+	ID      string            `json:"id"`
+	Attempt int               `json:"attempt"`
+	Payload []byte            `json:"payload"`
+	Headers map[string]string `json:"headers"`
+
+	by string // which worker
+	at time.Time
+}
+
+func readBegun(line []byte) (b begun, err error) {
+	var given struct {
+		ID      *string
+		Attempt *int
+		Payload *[]byte
+		Headers *map[string]string
+	}
+	if !utf8.Valid(line) {
+		return b, fmt.Errorf("it is not UTF-8")
+	}
+	if err := json.Unmarshal(line, &given); err != nil {
+		return b, fmt.Errorf("it is no JSON of a begun message (%v)", err)
+	}
+	if given.ID == nil || given.Attempt == nil || given.Payload == nil || given.Headers == nil {
+		return b, fmt.Errorf("it lacks id, attempt, payload or headers")
+	}
+	return begun{ID: *given.ID, Attempt: *given.Attempt, Payload: *given.Payload, Headers: *given.Headers, at: time.Now()}, nil
+}
+
+// answer is a line of a producer.
+type answer struct {
+	ID    string `json:"id"`
+	OK    bool   `json:"ok"`
+	Error string `json:"error"`
+}
+
+func readAnswer(line []byte) (a answer, err error) {
+	var given struct {
+		ID    *string
+		OK    *bool
+		Error string
+	}
+	if err := json.Unmarshal(line, &given); err != nil {
+		return a, fmt.Errorf("it is no JSON of an answer (%v)", err)
+	}
+	if given.ID == nil || given.OK == nil {
+		return a, fmt.Errorf("it lacks id or ok")
+	}
+	return answer{*given.ID, *given.OK, given.Error}, nil
+}
+
+// order is a line for a producer.
+type order struct {
+	ID          string            `json:"id"`
+	Due         int64             `json:"due_ms"`
+	Payload     []byte            `json:"payload,omitempty"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	MaxAttempts int               `json:"max_attempts,omitempty"`
+	Expires     int64             `json:"expires_ms,omitempty"`
+}

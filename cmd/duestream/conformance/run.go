@@ -1,0 +1,131 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// Config says what to run, and on what.
+type Config struct {
+	Kind    Kind
+	Level   Level // asked for
+	Command []string
+	Cases   []Case // of Cases or Select
+	Partial bool   // these are not all cases of the level
+
+	URL           string // of a server that somebody else runs; "" = start one for the run, and one for each case that needs its own
+	ServerProgram string // path of redis-server or valkey-server; "" = the one on the PATH
+	Prefix        string // beginning of the prefix of all keys
+
+	Visibility time.Duration // visibility timeout of the queues; cases last some of it. Too low: a good worker on a busy machine loses what it holds
+	Patience   time.Duration // how long one thing that must happen may take
+	Parallel   int           // cases at a time
+
+	Stderr io.Writer           // gets what the programs write there; nil = discard
+	Done   func(Result)        // told each case as it ends, one at a time; nil = nobody is
+	Step   func(done, all int) // told when a case begins or ends, one at a time; nil = nobody is
+}
+
+// Defaults of Config, and its limits.
+const (
+	DefaultPrefix     = "conformance"
+	DefaultVisibility = 2 * time.Second
+	DefaultPatience   = 30 * time.Second
+	DefaultParallel   = 4
+
+	MinVisibility = 500 * time.Millisecond
+	MaxVisibility = time.Minute
+)
+
+// policy has short delays, so that retries come soon.
+func (c *Config) policy() bridge.Policy {
+	return bridge.Policy{VisibilityTimeout: c.Visibility, MaxAttempts: 10, RetryMin: 50 * time.Millisecond, RetryMax: 100 * time.Millisecond}
+}
+
+// Run runs the cases. The error says that the kit could not do its work, or was interrupted; what the program did wrong is in the
+// report. Nothing of it is left when Run returns: no key, no process.
+func Run(ctx context.Context, cfg Config) (report *Report, err error) {
+	shared, err := newRig(ctx, &cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, shared.end()) }()
+	report = &Report{
+		Kind: cfg.Kind, Command: cfg.Command, Protocol: Version, Server: shared.info, Date: time.Now().UTC().Truncate(time.Second),
+		Asked: cfg.Level, Partial: cfg.Partial, Cases: make([]Result, len(cfg.Cases)),
+	}
+	var running sync.WaitGroup
+	var told sync.Mutex
+	free := make(chan struct{}, max(1, cfg.Parallel))
+	done := 0
+	for i, c := range cfg.Cases {
+		select {
+		case free <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		running.Go(func() {
+			defer func() { <-free }()
+			result := try(ctx, &cfg, shared, c)
+			told.Lock()
+			defer told.Unlock()
+			report.Cases[i] = result
+			done++
+			if ctx.Err() == nil && cfg.Done != nil {
+				cfg.Done(result)
+			}
+			if cfg.Step != nil {
+				cfg.Step(done, len(cfg.Cases))
+			}
+		})
+	}
+	running.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	report.judge()
+	return report, nil
+}
+
+// try runs one case.
+func try(ctx context.Context, cfg *Config, shared *rig, c Case) Result {
+	began := time.Now()
+	result := Result{Case: c, State: NotTried}
+	on := shared
+	if c.alone != "" {
+		if cfg.URL != "" {
+			result.Seen = c.alone + ", which needs a server of the kit's own: without --redis it starts one"
+			return result
+		}
+		own, err := newRig(ctx, cfg)
+		if err != nil {
+			result.State, result.Seen = Failed, "could not be judged: "+err.Error()
+			return result
+		}
+		on = own
+		defer func() { _ = own.end() }() // what is left of it is in a temporary directory
+	}
+	ctx, cancel := context.WithTimeout(ctx, 4*cfg.Patience)
+	defer cancel()
+	t := newTrial(ctx, cfg, on, c)
+	err := c.run(t)
+	t.end()
+	result.Notes, result.Millis = t.notes, time.Since(began).Milliseconds()
+	var untried *notTried
+	switch {
+	case err == nil:
+		result.State = Passed
+	case errors.As(err, &untried):
+		result.Seen = untried.why
+	default:
+		result.State, result.Seen, result.Stderr = Failed, err.Error(), t.stderr()
+	}
+	return result
+}

@@ -1,0 +1,104 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// runSDKWorker is a worker of level complete, made of the Go client.
+func runSDKWorker() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	r, err := bridge.DialWait(ctx, os.Getenv("DUESTREAM_REDIS_URL"), nil)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var out sync.Mutex
+	w, err := bridge.NewWorker(bridge.WorkerConfig{
+		Redis: r, Prefix: os.Getenv("DUESTREAM_PREFIX"), Queue: os.Getenv("QUEUE"), Group: os.Getenv("GROUP"), Consumer: os.Getenv("CONSUMER"),
+		Concurrency: slots, ShutdownTimeout: 8 * time.Second,
+		Handler: func(ctx context.Context, m *bridge.Message) error {
+			headers := m.Headers
+			if headers == nil {
+				headers = map[string]string{}
+			}
+			payload := m.Payload
+			if payload == nil {
+				payload = []byte{}
+			}
+			text, err := json.Marshal(map[string]any{"id": m.ID, "attempt": m.Attempt, "payload": payload, "headers": headers})
+			if err != nil {
+				return err
+			}
+			out.Lock()
+			_, err = os.Stdout.Write(append(text, '\n'))
+			out.Unlock()
+			if err != nil {
+				return err
+			}
+			return sdkWork(ctx, m)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return w.Run(ctx)
+}
+
+func sdkWork(ctx context.Context, m *bridge.Message) error {
+	var n int
+	what := m.Headers["work"]
+	if _, err := fmt.Sscanf(what, "slow %d", &n); err == nil {
+		wait(ctx, time.Duration(n)*time.Millisecond)
+		return ctx.Err()
+	}
+	if _, err := fmt.Sscanf(what, "fail %d", &n); err == nil && m.Attempt <= n {
+		return errors.New("asked to fail")
+	}
+	if _, err := fmt.Sscanf(what, "retry %d", &n); err == nil && m.Attempt == 1 {
+		return bridge.RetryAfter(time.Duration(n)*time.Millisecond, errors.New("asked to retry"))
+	}
+	if what == "dead" {
+		return bridge.DeadLetter(errors.New("asked to die"))
+	}
+	return nil
+}
+
+// runSDKProducer is a producer made of the Go client.
+func runSDKProducer() error {
+	ctx := context.Background()
+	r, err := bridge.DialWait(ctx, os.Getenv("DUESTREAM_REDIS_URL"), nil)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: os.Getenv("DUESTREAM_PREFIX"), RetryTimeout: 15 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return eachOrder(func(o order) error {
+		options := []bridge.Option{bridge.WithID(o.ID), bridge.At(time.UnixMilli(o.Due))}
+		for name, value := range o.Headers {
+			options = append(options, bridge.Header(name, value))
+		}
+		if o.MaxAttempts > 0 {
+			options = append(options, bridge.MaxAttempts(o.MaxAttempts))
+		}
+		if o.Expires > 0 {
+			options = append(options, bridge.ExpiresAt(time.UnixMilli(o.Expires)))
+		}
+		_, err := c.Schedule(ctx, os.Getenv("QUEUE"), o.Payload, options...)
+		return err
+	})
+}

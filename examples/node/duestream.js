@@ -1,0 +1,103 @@
+// What producer.js and worker.js share: the keys of a queue, its partitions and settings, and the functions library, where it is loaded.
+import { setTimeout as sleep } from 'node:timers/promises';
+import Redis from 'ioredis';
+
+// Name → built-in value, least, most: docs/PROTOCOL.md section 11.
+const tenYears = 10 * 365 * 24 * 3600 * 1000;
+const settings = {
+  visibility_ms: [30000, 100, 604800000], max_attempts: [10, 1, 1000000],
+  retry_min_ms: [1000, 1, tenYears], retry_max_ms: [3600000, 1, tenYears],
+};
+
+export const say = (what) => console.error(`duestream: ${what.message ?? what}`);
+
+// A client of DUESTREAM_REDIS_URL. It connects again by itself; a command that a broken connection stops fails, and callers decide whether to
+// repeat it. Its time limit is above that of a blocking read.
+export function connect() {
+  const options = { maxRetriesPerRequest: 0, socketTimeout: 10000 };
+  return watched(new Redis(process.env.DUESTREAM_REDIS_URL ?? 'redis://127.0.0.1:6379', options));
+}
+
+// Without a listener each failed attempt to connect would be printed with its stack. What it stops, says so itself.
+export const watched = (redis) => redis.on('error', () => {});
+
+// Waits, but not beyond the end that an AbortController gives.
+export const pause = (ms, until) => sleep(ms, null, { signal: until.signal }).catch(() => {});
+
+// Repeats a call that errors stop, while again(error, ms since the first) says so.
+export async function repeatedly(call, again) {
+  for (let begin = Date.now(), delay = 100; ; delay = Math.min(2 * delay, 3000)) {
+    try {
+      return await call();
+    } catch (err) {
+      if (!again(err, Date.now() - begin)) throw err;
+      say(err);
+      await sleep(delay * (0.5 + Math.random() / 2));
+    }
+  }
+}
+
+export class Queue {
+  plain = true; // whether plain commands have to do, as far as is known
+  #counts = new Set([1]);
+  #lookAgain = 0;
+  #plainUntil = 0;
+
+  constructor(redis, name, prefix = process.env.DUESTREAM_PREFIX ?? 'duestream') {
+    Object.assign(this, { redis, name, prefix });
+  }
+
+  key(kind, partition = 0) {
+    return `${this.prefix}:{${this.name}${partition ? `/${partition}` : ''}}:${kind}`;
+  }
+
+  keys(kinds, partition) {
+    return kinds.split(' ').map((kind) => this.key(kind, partition));
+  }
+
+  // How many partitions the queue has. Asks the registry every 5 s, and registers a queue that is not there, or no longer.
+  async partitions() {
+    if (Date.now() >= this.#lookAgain) {
+      const registered = await this.redis.hget(`${this.prefix}:queues`, this.name);
+      if (registered === null) await this.register();
+      for (const n of (registered ?? '').split(',')) if (/^\d+$/.test(n) && n >= 1 && n <= 256) this.#counts.add(Number(n));
+      this.#lookAgain = Date.now() + 5000;
+    }
+    return Math.max(...this.#counts);
+  }
+
+  // Makes the queue known to the bridges; without it they find it by themselves within seconds or minutes.
+  async register() {
+    const counts = [...this.#counts].sort((a, b) => a - b).join();
+    const added = await this.fcall('register', [`${this.prefix}:queues`], this.name, counts)
+      ?? await this.redis.hsetnx(`${this.prefix}:queues`, this.name, '1');
+    if (added) await this.redis.xadd(`${this.prefix}:wake`, 'MAXLEN', 1, '*', 'queues', 1);
+  }
+
+  // The settings for a group: its own, the queue's, the defaults', the built-in ones.
+  async policy(group) {
+    const [own, defaults] = await Promise.all([this.redis.hgetall(this.key('policy')), this.redis.hgetall(`${this.prefix}:defaults`)]);
+    const encoded = encodeURIComponent(group).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
+    const found = {};
+    for (const [name, [builtIn, least, most]] of Object.entries(settings)) {
+      const values = [own[`group:${encoded}:${name}`], own[name], defaults[name]];
+      found[name] = Number(values.find((v) => /^\d+$/.test(v) && v >= least && v <= most) ?? builtIn);
+    }
+    return found;
+  }
+
+  // Calls a script of the functions library; null where that is not loaded, so that plain commands have to do. Looks again after 5 s.
+  async fcall(name, keys, ...args) {
+    if (Date.now() < this.#plainUntil) return null;
+    try {
+      const reply = await this.redis.fcall(`duestream_${name}`, keys.length, ...keys, ...args);
+      this.plain = false;
+      return reply;
+    } catch (err) {
+      if (!/^(ERR function not found|ERR unknown command|NOPERM)/i.test(err.message)) throw err;
+      this.plain = true;
+      this.#plainUntil = Date.now() + 5000;
+      return null;
+    }
+  }
+}

@@ -1,0 +1,219 @@
+#!/usr/bin/env node
+// A duestream worker in Node.js: ioredis (npm install).
+//
+//   QUEUE=emails GROUP=billing node worker.js
+//
+// Put your work into handle(), or use Worker in a program of your own. A handler that resolves acknowledges the message; one that rejects fails
+// it, and it is delivered again. Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand.
+//
+// With the functions library (duestream functions load) failed messages come back after the backoff of the policy, and Retry and DeadLetter do
+// what they say. Without it a failed message comes back after the visibility timeout.
+//
+// DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
+// QUEUE, GROUP         required                               CONSUMER          default host-process
+// CONCURRENCY          messages worked on at once, per partition; default 16
+// ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
+// FAIL_ONCE_PERCENT    this share of first attempts fails, to show that they come back; default 0
+import { appendFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { pathToFileURL } from 'node:url';
+import { connect, pause, Queue, repeatedly, say, watched } from './duestream.js';
+
+// Does the work of one message. It may be delivered again: make it harmless to do twice.
+async function handle(message) {
+  if (message.attempt === 1 && Math.random() * 100 < (process.env.FAIL_ONCE_PERCENT ?? 0)) throw new Error('failing once, as asked');
+}
+
+// Thrown by a handler: deliver the message again in delayMs.
+export class Retry extends Error {
+  constructor(message, delayMs) {
+    super(message);
+    this.delayMs = delayMs;
+  }
+}
+
+// Thrown by a handler: trying again will not help.
+export class DeadLetter extends Error {}
+
+class Message {
+  constructor(entry, fields) {
+    const raw = {};
+    for (let i = 0; i < fields.length; i += 2) raw[fields[i]] = fields[i + 1];
+    this.entry = String(entry);
+    this.rawId = raw.id ?? entry;
+    this.id = String(this.rawId);
+    this.payload = raw.payload ?? Buffer.alloc(0);
+    this.attempt = /^\d+$/.test(raw.attempt) ? Number(raw.attempt) : 1;
+    this.for = raw.for && String(raw.for);
+    this.headers = Object.fromEntries(Object.entries(raw).filter(([name]) => name.startsWith('h:')).map(([name, v]) => [name.slice(2), String(v)]));
+    this.lost = new AbortController();
+    this.signal = this.lost.signal; // aborted when the message was taken away from this worker: long work should stop then
+  }
+}
+
+// Calls handler(message) for the messages of a group; run() reads every partition until stop() is called.
+export class Worker {
+  #stopping = new AbortController();
+  #ended = new AbortController();
+  #held = new Map(); // partition → entry → message, from delivery on
+  #policy;
+
+  constructor(redis, queue, group, handler, { consumer = `${hostname()}-${process.pid}`, concurrency = 16, acknowledged = () => {} } = {}) {
+    Object.assign(this, { redis, queue: new Queue(redis, queue), group, handler, consumer, concurrency, acknowledged });
+  }
+
+  stop() {
+    this.#stopping.abort();
+  }
+
+  get stopping() {
+    return this.#stopping.signal.aborted;
+  }
+
+  async run() {
+    await this.#insist(() => this.#readPolicy());
+    const extender = this.#extendForever();
+    const readers = [];
+    while (!this.stopping) {
+      try {
+        for (const count = await this.queue.partitions(); readers.length < count;) readers.push(this.#read(readers.length));
+      } catch (err) {
+        say(err);
+      }
+      await pause(readers.length ? 5000 : 200, this.#stopping);
+    }
+    await Promise.all(readers);
+    this.#ended.abort();
+    await extender;
+  }
+
+  async #read(partition) {
+    const connection = watched(this.redis.duplicate()); // a blocked one serves nothing else
+    const stream = this.queue.key('stream', partition);
+    const held = new Map(), running = new Set();
+    this.#held.set(partition, held);
+    for (let after = '>', delay = 100; !this.stopping;) {
+      try {
+        while (running.size >= this.concurrency) await Promise.race(running);
+        const reply = await connection.xreadgroupBuffer('GROUP', this.group, this.consumer, 'COUNT', this.concurrency - running.size,
+          'BLOCK', 2000, 'STREAMS', stream, after);
+        const entries = reply?.[0][1] ?? [];
+        if (after !== '>') after = entries.at(-1)?.[0] ?? '>';
+        for (const [entry, fields] of entries) {
+          if (!fields || held.has(String(entry))) continue;
+          const message = new Message(entry, fields);
+          held.set(message.entry, message);
+          const work = this.#work(partition, message).catch(say).finally(() => {
+            held.delete(message.entry);
+            running.delete(work);
+          });
+          running.add(work);
+        }
+        delay = 100;
+      } catch (err) {
+        // A lost group is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
+        if (/^(NOGROUP|UNBLOCKED)/.test(err.message)) {
+          await this.#insist(() => this.#createGroup(stream));
+          continue;
+        }
+        say(err);
+        await pause(delay, this.#stopping);
+        delay = Math.min(2 * delay, 3000);
+        // What a lost reply held is pending here: it is read again. Without the library failed messages are, too: they wait for their time.
+        if (!this.queue.plain) after = '0';
+      }
+    }
+    await Promise.all(running);
+    connection.disconnect();
+  }
+
+  async #createGroup(stream) {
+    try {
+      await this.redis.xgroup('CREATE', stream, this.group, '0', 'MKSTREAM');
+    } catch (err) {
+      if (!err.message.startsWith('BUSYGROUP')) throw err;
+    }
+  }
+
+  async #work(partition, message) {
+    const own = message.for === undefined || message.for === this.group;
+    try {
+      if (own) await this.handler(message); // a retry for another group is acknowledged, and that is all
+    } catch (err) {
+      say(`${message.id}, attempt ${message.attempt}: ${err.message}`);
+      await this.#insist(() => this.#fail(partition, message, err));
+      return;
+    }
+    if (await this.#insist(() => this.#acknowledge(partition, message)) && own) this.acknowledged(message);
+  }
+
+  async #acknowledge(partition, { entry, rawId }) {
+    const stream = this.queue.key('stream', partition);
+    const reply = await this.queue.fcall('ack', [stream], this.group, entry, rawId);
+    return (reply ? reply[0] : await this.redis.xack(stream, this.group, entry)) === 1;
+  }
+
+  // Without the library a failed message stays pending until the visibility timeout.
+  async #fail(partition, { entry, rawId }, err) {
+    const keys = this.queue.keys('stream due payload meta dead wake', partition);
+    const text = String(err.message).slice(0, 300);
+    if (err instanceof DeadLetter) return this.queue.fcall('dead_letter', keys, this.group, entry, rawId, text);
+    return this.queue.fcall('retry', keys, this.group, this.#policy.max_attempts, this.#delays(), entry, rawId, 'retry', err.delayMs ?? '', 'max_attempts', text);
+  }
+
+  // After the n-th failed attempt about retry_min × 2^(n-1), jittered by half, at most retry_max.
+  #delays() {
+    const { retry_min_ms: least, retry_max_ms: most } = this.#policy;
+    const steps = [least];
+    while (steps.at(-1) < most) steps.push(2 * steps.at(-1));
+    return steps.map((step) => Math.max(1, Math.min(Math.max(least, most), Math.round(step * (0.5 + Math.random()))))).join();
+  }
+
+  // Starts the visibility timeout of everything held anew, at a third of it.
+  async #extendForever() {
+    while (!this.#ended.signal.aborted) {
+      await pause(Math.min(this.#policy.visibility_ms / 3, 5000), this.#ended);
+      try {
+        for (const [partition, held] of this.#held) if (held.size) await this.#extend(partition, [...held.values()]);
+        await this.#readPolicy();
+      } catch (err) {
+        say(err);
+      }
+    }
+  }
+
+  async #extend(partition, messages) {
+    const [stream, dead] = this.queue.keys('stream dead', partition);
+    let extended = await this.queue.fcall('extend', [stream, dead], this.group, this.consumer, ...messages.flatMap((m) => [m.entry, m.rawId]));
+    if (extended === null) {
+      const still = await this.redis.xclaim(stream, this.group, this.consumer, 0, ...messages.map((m) => m.entry), 'JUSTID');
+      extended = messages.map((m) => still.includes(m.entry));
+    }
+    messages.forEach((m, i) => extended[i] || m.lost.abort());
+  }
+
+  async #readPolicy() {
+    this.#policy = await this.queue.policy(this.group);
+  }
+
+  // Repeats what is harmless to repeat until Redis answers, or the worker is to stop.
+  #insist(call) {
+    return repeatedly(call, () => !this.stopping);
+  }
+}
+
+export async function runUntilSignal(worker) {
+  for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => worker.stop());
+  await worker.run();
+  worker.redis.disconnect();
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const { QUEUE, GROUP, CONSUMER, CONCURRENCY = 16, ACK_LOG } = process.env;
+  if (!QUEUE || !GROUP) throw new Error('set QUEUE and GROUP; see the beginning of worker.js');
+  const acknowledged = ({ id, attempt, entry }) => {
+    console.log(id, attempt);
+    if (ACK_LOG) appendFileSync(ACK_LOG, `${id} ${attempt} ${entry}\n`);
+  };
+  await runUntilSignal(new Worker(connect(), QUEUE, GROUP, handle, { consumer: CONSUMER, concurrency: Number(CONCURRENCY), acknowledged }));
+}

@@ -1,0 +1,78 @@
+"""What producer.py and worker.py share: the keys of a queue, its partitions and settings, and the functions library, where it is loaded."""
+import os
+import time
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+# Name → built-in value, least, most: docs/PROTOCOL.md section 11.
+TEN_YEARS = 10 * 365 * 24 * 3600 * 1000
+SETTINGS = {"visibility_ms": (30000, 100, 604800000), "max_attempts": (10, 1, 1000000),
+            "retry_min_ms": (1000, 1, TEN_YEARS), "retry_max_ms": (3600000, 1, TEN_YEARS)}
+
+
+def connect():
+    """A client of DUESTREAM_REDIS_URL. Its time limit is above that of a blocking read; what is repeated after an error, callers decide."""
+    url = os.environ.get("DUESTREAM_REDIS_URL", "redis://127.0.0.1:6379")
+    return redis.Redis.from_url(url, socket_timeout=10, retry=Retry(NoBackoff(), 0))
+
+
+class Queue:
+    def __init__(self, client, name, prefix=None):
+        self.client, self.name = client, name
+        self.prefix = prefix or os.environ.get("DUESTREAM_PREFIX", "duestream")
+        self.counts, self.look_again = {1}, 0
+        self.plain, self.plain_until = True, 0  # whether plain commands have to do, as far as is known
+
+    def key(self, kind, partition=0):
+        return f"{self.prefix}:{{{self.name}{f'/{partition}' if partition else ''}}}:{kind}"
+
+    def keys(self, kinds, partition):
+        return [self.key(kind, partition) for kind in kinds.split()]
+
+    def partitions(self):
+        """How many partitions the queue has. Asks the registry every 5 s, and registers a queue that is not there, or no longer."""
+        if time.monotonic() >= self.look_again:
+            registered = self.client.hget(f"{self.prefix}:queues", self.name)
+            if registered is None:
+                self.register()
+            self.counts.update(int(n) for n in (registered or b"").split(b",") if n.isdigit() and 1 <= int(n) <= 256)
+            self.look_again = time.monotonic() + 5
+        return max(self.counts)
+
+    def register(self):
+        """Makes the queue known to the bridges; without it they find it by themselves within seconds or minutes."""
+        counts = ",".join(map(str, sorted(self.counts)))
+        added = self.fcall("register", [f"{self.prefix}:queues"], self.name, counts)
+        if added is None:
+            added = self.client.hsetnx(f"{self.prefix}:queues", self.name, "1")
+        if added:
+            self.client.xadd(f"{self.prefix}:wake", {"queues": 1}, maxlen=1, approximate=False)
+
+    def policy(self, group):
+        """The settings for a group: its own, the queue's, the defaults', the built-in ones."""
+        own = self.client.hgetall(self.key("policy"))
+        default = self.client.hgetall(f"{self.prefix}:defaults")
+        found = {}
+        for name, (built_in, least, most) in SETTINGS.items():
+            values = (own.get(f"group:{quote(group, safe='')}:{name}".encode()), own.get(name.encode()), default.get(name.encode()))
+            found[name] = next((int(v) for v in values if v and v.isdigit() and least <= int(v) <= most), built_in)
+        return found
+
+    def fcall(self, name, keys, *args):
+        """Calls a script of the functions library; None where that is not loaded, so that plain commands have to do. Looks again after 5 s."""
+        if time.monotonic() < self.plain_until:
+            return None
+        try:
+            reply = self.client.fcall(f"duestream_{name}", len(keys), *keys, *args)
+            self.plain = False
+            return reply
+        except redis.exceptions.NoPermissionError:
+            pass
+        except redis.ResponseError as err:
+            if not str(err).lower().startswith(("function not found", "unknown command")):
+                raise
+        self.plain, self.plain_until = True, time.monotonic() + 5
+        return None

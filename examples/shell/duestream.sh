@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# What producer.sh and worker.sh share; they set queue.
+#
+# DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
+# REDIS_CLI            default redis-cli (7.0 or later), or valkey-cli
+export LC_ALL=C # strings are bytes
+prefix=${DUESTREAM_PREFIX:-duestream}
+cli=("${REDIS_CLI:-redis-cli}" -u "${DUESTREAM_REDIS_URL:-redis://127.0.0.1:6379}" --no-auth-warning)
+
+# redis COMMAND… — one command; fails, and says why, when Redis refuses it or is away.
+redis() {
+  local reply
+  if ! reply=$("${cli[@]}" -e "$@" 2>&1 </dev/null); then
+    printf '%s: %s\n' "${0##*/}" "$reply" >&2
+    return 1
+  fi
+  printf '%s\n' "$reply"
+}
+
+# keys PARTITION KIND… — sets keys.
+keys() {
+  local n=${1#0} kind
+  keys=()
+  for kind in "${@:2}"; do keys+=("$prefix:{${queue:?}${n:+/$n}}:$kind"); done
+}
+
+# partitions — sets count, the greatest that the queue ever had; asks the registry every 5 s. A queue that is not there, or no longer, is made
+# known to the bridges; without that they find it by themselves within seconds or minutes.
+count=1 look_again=0
+partitions() {
+  local known n
+  [ "$SECONDS" -ge "$look_again" ] || return 0
+  known=$(redis HGET "$prefix:queues" "$queue") || return
+  if [ -z "$known" ] && [ "$(redis HSETNX "$prefix:queues" "$queue" 1)" = 1 ]; then
+    redis XADD "$prefix:wake" MAXLEN 1 '*' queues 1 >/dev/null
+  fi
+  for n in ${known//,/ }; do
+    case $n in 0* | *[!0-9]* | ????*) ;; *) if [ "$n" -le 256 ] && [ "$n" -gt "$count" ]; then count=$n; fi ;; esac
+  done
+  look_again=$((SECONDS + 5))
+}

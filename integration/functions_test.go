@@ -1,0 +1,275 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// fcall calls a function on the stack's queue: its keys are those that bridge.Functions lists.
+func (s *stack) fcall(name string, args ...string) ([]int64, error) {
+	k := s.keys()
+	named := map[string]string{"due": k.Due, "payload": k.Payload, "meta": k.Meta, "stream": k.Stream, "dead": k.Dead, "wake": k.Wake, "policy": k.Policy, "seen": k.Seen}
+	for _, f := range bridge.Functions() {
+		if f.Name == "duestream_"+name {
+			var keys []string
+			for _, key := range f.Keys {
+				keys = append(keys, named[key])
+			}
+			return s.do(func(c rueidis.Client) rueidis.Completed {
+				return c.B().Fcall().Function(f.Name).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+			}).AsIntSlice()
+		}
+	}
+	return nil, errors.New("no function " + name)
+}
+
+func (s *stack) loadFunctions() []bridge.Library {
+	s.t.Helper()
+	rows, err := bridge.LoadFunctions(s.t.Context(), s.redis, "", false)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return rows
+}
+
+// fcallProducer registers the queue, schedules n messages of each kind, and repeats every call as one does whose reply was lost.
+func (s *stack) fcallProducer(name string, n int, kinds ...string) {
+	s.t.Helper()
+	g := lua.NewGlobals(s.prefix)
+	if err := s.do(func(c rueidis.Client) rueidis.Completed {
+		return c.B().Fcall().Function("duestream_register").Numkeys(1).Key(g.Queues).Arg(s.queue, "1").Build()
+	}).Error(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.do(func(c rueidis.Client) rueidis.Completed {
+		return c.B().Xadd().Key(g.Wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue("queues", "1").Build()
+	})
+	for _, kind := range kinds {
+		args := []string{name + kind, "", "60000"}
+		for i := range n {
+			args = append(args, fmt.Sprintf("%s-%s%d", kind, name, i), fmt.Sprint("+", 20*i), "payload", `{"h:kind":"`+kind+`"}`, "0")
+		}
+		first, err := s.fcall("schedule", args...)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		again, err := s.fcall("schedule", args...)
+		if err != nil || len(again) != 2*n || again[0] != int64(lua.Repeated) {
+			s.t.Fatalf("repeated: %v %v", again, err)
+		}
+		for i := range n {
+			if first[2*i] != int64(lua.Scheduled) && first[2*i] != int64(lua.Ready) {
+				s.t.Fatalf("verdicts: %v", first)
+			}
+			s.ledger.Sent(args[3+5*i], first[2*i+1])
+		}
+	}
+}
+
+// fcallWorker works as a client in another language does: it reads by XREADGROUP, and does all else by functions. A message's kind, the
+// beginning of its ID, says what becomes of its first delivery.
+func (s *stack) fcallWorker(group string) {
+	k := s.keys()
+	handle := func(id string, fields map[string]string) error {
+		due, _ := strconv.ParseInt(fields["due_ms"], 10, 64)
+		s.ledger.Delivered(group, fields["id"], lua.EntryTime(id).UnixMilli(), due)
+		kind, _, _ := strings.Cut(fields["id"], "-")
+		if fields["for"] != "" { // it was tried before
+			kind = "done"
+		}
+		want := int64(1)
+		var got []int64
+		var err error
+		switch kind {
+		case "retry":
+			got, err = s.fcall("retry", group, "5", "50", id, fields["id"], "retry", "30", "max_attempts", "asked to fail")
+		case "dead":
+			want = 2
+			got, err = s.fcall("dead_letter", group, id, fields["id"], "asked to die")
+		case "release":
+			want = 3
+			got, err = s.fcall("release", group, id, fields["id"])
+		default:
+			if got, err = s.fcall("extend", group, "c", id, fields["id"]); err == nil && got[0] == 1 {
+				got, err = s.fcall("ack", group, id, fields["id"])
+			}
+		}
+		if err == nil && got[0] != want && got[0] != 0 { // 0: it was taken away meanwhile, and comes again
+			return fmt.Errorf("%s of %s: %v", kind, fields["id"], got)
+		}
+		return err
+	}
+	s.run("worker", func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			c := s.redis.Blocking
+			deadline, cancel := context.WithTimeout(ctx, 5*time.Second)
+			read, err := c.Do(deadline, c.B().Xreadgroup().Group(group, "c").Count(10).Block(500).Streams().Key(k.Stream).Id(">").Build()).AsXRead()
+			cancel()
+			if err != nil {
+				continue // nothing to read, or the server is away
+			}
+			for _, e := range read[k.Stream] {
+				if err := handle(e.ID, e.FieldValues); err != nil && !lua.Temporary(lua.Classify("FCALL", err)) {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// redriveAll redrives dead letters by the function, until there were n.
+func (s *stack) redriveAll(n int) {
+	s.t.Helper()
+	for redriven := 0; redriven < n; {
+		redistest.Eventually(s.t, 20*time.Second, func() (bool, string) {
+			return s.number("XLEN", s.keys().Dead) > 0, fmt.Sprintf("%d of %d dead letters", redriven, n)
+		})
+		letters, err := s.raw("XRANGE", s.keys().Dead, "-", "+").AsXRange()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, l := range letters {
+			if l.FieldValues["reason"] != lua.ReasonDeadLetter || l.FieldValues["error"] != "asked to die" {
+				s.t.Errorf("%v", l)
+			}
+			if got, err := s.fcall("redrive", l.ID, "+0", "", "", ""); err != nil || got[0] != 1 {
+				s.t.Fatal(got, err)
+			}
+			redriven++
+		}
+	}
+}
+
+// Clients that use nothing but functions, XREADGROUP and a bridge: every message is delivered, retried, dead-lettered, redriven and
+// released as they ask, and nothing is left.
+func TestG1ClientsOfFunctionsLoseNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		t.Parallel()
+		s := newStack(t, server)
+		s.loadFunctions()
+		s.groups("g")
+		s.bridge(quick())
+		s.fcallWorker("g")
+		s.fcallProducer("a", 25, "ok", "retry", "dead", "release")
+		s.redriveAll(25)
+		if r := s.settled(30*time.Second, "g"); r.Sent != 100 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// On a cluster every master gets the library, and its replica from it: after a failover functions go on without anyone loading them.
+func TestG1FunctionsOnACluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 1)
+	f := newFleet(t, c, 6)
+	did := func(want ...string) {
+		t.Helper()
+		rows := f.loadFunctions()
+		var got []string
+		for _, l := range rows {
+			got = append(got, l.Did)
+		}
+		if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+			t.Errorf("load did %q, want %q", got, want)
+		}
+	}
+	did("loaded", "loaded", "loaded")
+	did("", "", "")
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		r, err := bridge.Dial(t.Context(), f.server.URL()) // who connects sees those replicas that are in sync by then
+		if err != nil {
+			return false, err.Error()
+		}
+		defer r.Close()
+		rows, current := bridge.ShowFunctions(t.Context(), r, ""), 0
+		for _, l := range rows {
+			if l.Err == nil && l.State == bridge.LibraryCurrent {
+				current++
+			}
+		}
+		return current == 6 && len(rows) == 6, fmt.Sprintf("%+v", rows)
+	})
+
+	// A library of somebody else on one master: nothing is changed on any.
+	masters := c.Servers[:3]
+	masters[0].Do(t, "FUNCTION", "FLUSH")
+	masters[1].Do(t, "FUNCTION", "LOAD", "REPLACE", "#!lua name=duestream\nredis.register_function('mine', function() return 1 end)\n")
+	if rows, err := bridge.LoadFunctions(t.Context(), f.redis, "", false); !errors.Is(err, bridge.ErrForeignFunctions) || !strings.Contains(err.Error(), masters[1].Addr()) {
+		t.Errorf("%v %+v", err, rows)
+	}
+	for _, l := range bridge.ShowFunctions(t.Context(), f.redis, "") {
+		if l.Server == masters[0].Addr() && l.State != bridge.LibraryAbsent {
+			t.Errorf("it was loaded all the same: %+v", l)
+		}
+	}
+	masters[1].Do(t, "FUNCTION", "FLUSH")
+	f.loadFunctions()
+	did("", "", "")
+	for _, master := range masters {
+		c.InSync(master)
+	}
+
+	f.bridge(quick())
+	produce := func(name string) {
+		for _, s := range f.queues {
+			s.fcallProducer(name, 10, "ok", "retry", "release")
+		}
+	}
+	for _, s := range f.queues {
+		s.fcallWorker("g")
+	}
+	produce("before")
+	f.settled(40 * time.Second)
+	slot := c.Slot(f.queues[0].keys().Due)
+	master := c.Owner(slot)
+	c.InSync(master)
+	master.Kill()
+	c.Promoted(slot, master)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // the client follows
+		_, err := f.queues[0].fcall("cancel", "nothing")
+		return err == nil, fmt.Sprint(err)
+	})
+	produce("after")
+	t.Logf("%v", f.settled(40*time.Second))
+}
+
+// The library is saved with the data, in either form, and a flush leaves it.
+func TestFunctionsSurviveARestart(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{"AOF": {"--appendonly", "yes"}, "RDB": {"--save", "3600 1"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, redistest.Own(t, args...))
+			s.loadFunctions()
+			s.raw("FLUSHALL")
+			if name == "RDB" {
+				if err := s.raw("SAVE").Error(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.server.Kill()
+			s.server.Start()
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+				rows := bridge.ShowFunctions(t.Context(), s.redis, "")
+				return len(rows) == 1 && rows[0].Err == nil && rows[0].State == bridge.LibraryCurrent, fmt.Sprintf("%+v", rows)
+			})
+			if got, err := s.fcall("cancel", "nothing"); err != nil || got[0] != 0 {
+				t.Error(got, err)
+			}
+		})
+	}
+}

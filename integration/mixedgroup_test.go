@@ -1,0 +1,220 @@
+package integration
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// member is a worker of a group, in some language, that dies and is replaced. It prints a line before it works on a message.
+type member struct {
+	s       *stack
+	name    string
+	command []string
+	env     []string
+	cmd     *exec.Cmd
+	lives   int
+	readers sync.WaitGroup
+	mu      sync.Mutex
+	handled int
+}
+
+// start reads what the child prints through a pipe of its own: what it printed before it was killed counts.
+func (m *member) start() {
+	t := m.s.t
+	t.Helper()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.lives++
+	m.cmd = exec.Command(m.command[0], m.command[1:]...)
+	m.cmd.Env = append(append(os.Environ(), m.env...), fmt.Sprintf("CONSUMER=%s-%d", m.name, m.lives))
+	m.cmd.Stdout = write
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := m.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	write.Close()
+	m.readers.Go(func() {
+		defer read.Close()
+		odd := ""
+		for lines := bufio.NewScanner(read); lines.Scan(); {
+			if odd != "" { // only the last line may be cut short, by a kill, and of that message nothing was acknowledged
+				t.Errorf("%s printed %q", m.name, odd)
+			}
+			if odd = ""; !m.enter(lines.Text()) {
+				odd = lines.Text()
+			}
+		}
+	})
+}
+
+// enter records a delivery: a line of the conformance contract, or of the Go child, "group ID entry-ms due-ms".
+func (m *member) enter(line string) bool {
+	var said struct {
+		ID string `json:"id"`
+	}
+	var group string
+	at, due := time.Now().UnixMilli(), int64(0)
+	if json.Unmarshal([]byte(line), &said) != nil || said.ID == "" {
+		if n, _ := fmt.Sscan(line, &group, &said.ID, &at, &due); n != 4 {
+			return false
+		}
+	}
+	m.s.ledger.Delivered("mixed", said.ID, at, due)
+	m.mu.Lock()
+	m.handled++
+	m.mu.Unlock()
+	return true
+}
+
+func (m *member) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.handled
+}
+
+func (m *member) kill() {
+	_ = m.cmd.Process.Kill()
+	_ = m.cmd.Wait()
+}
+
+// stop ends a worker as an operator does: it has to exit with 0, by itself.
+func (m *member) stop() {
+	_ = m.cmd.Process.Signal(syscall.SIGTERM)
+	done := make(chan error, 1)
+	go func() { done <- m.cmd.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			m.s.t.Errorf("%s: %v", m.name, err)
+		}
+	case <-time.After(10 * time.Second):
+		m.s.t.Errorf("%s did not end on SIGTERM", m.name)
+		_ = m.cmd.Process.Kill()
+		<-done
+	}
+	m.readers.Wait()
+}
+
+// G1 in a group of workers in Go, Python, Node and shell, on a queue with two partitions: they die by kill -9 at random moments and are
+// replaced, and the server dies once; some messages fail at first, some take long. Nothing is lost, nothing is early, and nothing is left.
+// DUESTREAM_TEST_SEED runs the same again.
+func TestOneGroupInFourLanguages(t *testing.T) {
+	const n, partitions, spread = 2400, 2, 12 * time.Second
+	seed, _ := strconv.ParseUint(os.Getenv("DUESTREAM_TEST_SEED"), 10, 64)
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
+	s := newStack(t, server)
+	policy := quick()
+	policy.MaxAttempts = 1000 // a kill counts as an attempt
+	s.bridge(policy)
+	s.groups("mixed")
+	if _, err := bridge.SetPartitions(t.Context(), s.redis, s.prefix, s.queue, partitions, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"DUESTREAM_REDIS_URL=" + server.URL(), "DUESTREAM_PREFIX=" + s.prefix, "QUEUE=" + s.queue, "GROUP=mixed"}
+	members := []*member{{s: s, name: "go", command: []string{self}, env: []string{childPart + "=worker", childURL + "=" + server.URL(),
+		childPrefix + "=" + s.prefix, childQueue + "=" + s.queue, childGroup + "=mixed", childLedger + "=/dev/stdout"}}}
+	for _, l := range languages(t) {
+		members = append(members, &member{s: s, name: l.name, command: l.command("worker"), env: env})
+	}
+	for _, m := range members {
+		m.start()
+		t.Cleanup(m.stop)
+	}
+
+	begin := time.Now()
+	produced := make(chan struct{})
+	go func() {
+		defer close(produced)
+		for i := range n {
+			id := fmt.Sprint("m", i)
+			options := []bridge.Option{bridge.WithID(id), bridge.At(begin.Add(spread * time.Duration(i) / n))}
+			switch {
+			case i%40 == 0:
+				options = append(options, bridge.Header("work", "fail 1"))
+			case i%100 == 50:
+				options = append(options, bridge.Header("work", "slow 1500"))
+			}
+			receipt, err := s.client.Schedule(context.Background(), s.queue, []byte(id), options...)
+			switch {
+			case err == nil:
+				s.ledger.Sent(id, receipt.Due.UnixMilli())
+			case errors.Is(err, bridge.ErrDuplicate):
+				s.ledger.Sent(id, 0)
+			default:
+				s.ledger.MaybeSent(id, 0)
+			}
+		}
+	}()
+	kills := map[string]int{}
+	restart := 5 + random.IntN(10)
+	for turn := 0; turn < 20 || time.Since(begin) < spread; turn++ {
+		<-time.After(time.Duration(200+random.IntN(800)) * time.Millisecond) // when the next one dies
+		if turn == restart {
+			server.Kill()
+			server.Start()
+			kills["server"]++
+			continue
+		}
+		m := members[random.IntN(len(members))]
+		m.kill()
+		m.start()
+		kills[m.name]++
+	}
+	<-produced
+	handled := map[string]int{}
+	redistest.Eventually(t, 90*time.Second, func() (bool, string) {
+		if r := s.ledger.Summary("mixed"); r.Lost > 0 {
+			return false, fmt.Sprintf("%+v, missing: %v", r, s.ledger.Missing("mixed", 5))
+		}
+		for i := range partitions {
+			if ok, left := s.part(i).empty("mixed"); !ok {
+				return false, fmt.Sprintf("partition %d: %s", i, left)
+			}
+		}
+		for _, m := range members {
+			handled[m.name] = m.count()
+		}
+		return true, ""
+	})
+	took := time.Since(begin)
+	for name, count := range handled {
+		if count == 0 {
+			t.Errorf("the %s worker got nothing", name)
+		}
+	}
+	for i := range partitions {
+		if dead := s.part(i).number("XLEN", s.part(i).keys().Dead); dead != 0 {
+			t.Errorf("partition %d: %d dead letters", i, dead)
+		}
+	}
+	if r := s.ledger.Check(t, "mixed"); r.Sent < 2000 {
+		t.Errorf("only %d messages were sent", r.Sent)
+	}
+	t.Logf("%d messages over %s, all done after %s; kills: %v; deliveries by language: %v", n, spread, took.Round(time.Millisecond), kills, handled)
+}

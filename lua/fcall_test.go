@@ -1,0 +1,58 @@
+package lua
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// fcaller sends each call of a published script as FCALL.
+type fcaller struct {
+	rueidis.Client
+	names map[string]string // SHA of the script → name of the function
+
+	mu   sync.Mutex
+	sent map[string]int // how often each was called
+}
+
+func (f *fcaller) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if words := cmd.Commands(); words[0] == "EVALSHA" && f.names[words[1]] != "" {
+		name := f.names[words[1]]
+		cmd = f.B().Arbitrary("FCALL", name).Args(words[2:]...).Build()
+		f.mu.Lock()
+		f.sent[name]++
+		f.mu.Unlock()
+	}
+	return f.Client.Do(ctx, cmd)
+}
+
+// newFcallBench is a bench whose calls of published scripts go through the functions library.
+func newFcallBench(t *testing.T, s *redistest.Server) *bench {
+	b := newBench(t, s)
+	if _, err := LoadLibrary(b.ctx, b.c, "", true); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]string{}
+	for _, f := range Functions() {
+		for _, s := range scripts() {
+			if f.file == s.name+".lua" {
+				names[s.sha] = f.Name
+			}
+		}
+	}
+	b.c = &fcaller{Client: b.c, names: names, sent: map[string]int{}}
+	b.fcall = true
+	return b
+}
+
+// again is a bench of its own on the same server, with a connection of its own.
+func (b *bench) again() *bench {
+	if b.fcall {
+		return newFcallBench(b.T, b.s)
+	}
+	return newBench(b.T, b.s)
+}

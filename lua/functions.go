@@ -1,0 +1,129 @@
+package lua
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// FunctionsName is the name of the functions library; with an underscore it begins the name of each function.
+const FunctionsName = "duestream"
+
+const versionFunction = FunctionsName + "_version"
+
+// Function is one function of the library, for any client that can FCALL. It takes all of Keys, all of Args, and after them any number
+// of Each; its reply is that of the script it is made of.
+type Function struct {
+	Name    string   `json:"name"`
+	Does    string   `json:"does"`
+	Keys    []string `json:"keys"`
+	Args    []string `json:"args"`
+	Each    []string `json:"each"` // sent for every item, after Args
+	Returns string   `json:"returns"`
+	// AllowOOM: a full server runs it. The only one without is schedule, so that a full server refuses it as a whole.
+	AllowOOM bool `json:"allow_oom"`
+
+	file   string
+	script string // its name in the library
+}
+
+// Functions returns the functions of the library but for its version.
+func Functions() []Function {
+	letters, releases := *retryScript, *retryScript // with the keys of the script that does their work
+	letters.args, letters.each = []string{"group"}, []string{"entry", "id", "error"}
+	releases.args, releases.each = []string{"group"}, []string{"entry", "id"}
+	made := func(name, file string, s *script) Function {
+		f := Function{
+			Name: FunctionsName + "_" + name, Keys: append([]string{}, s.keys...), Args: append([]string{}, s.args...), Each: append([]string{}, s.each...),
+			AllowOOM: s != enqueueScript, file: file, script: name,
+		}
+		text := read(file)
+		f.Does = strings.TrimSpace(purposeLine.FindStringSubmatch(text)[1])
+		f.Returns = strings.TrimSpace(returnsLine.FindStringSubmatch(text)[1])
+		return f
+	}
+	return []Function{
+		made("schedule", "enqueue.lua", enqueueScript),
+		made("cancel", "cancel.lua", cancelScript),
+		made("reschedule", "reschedule.lua", rescheduleScript),
+		made("register", "register.lua", registerScript),
+		made("ack", "ack.lua", ackScript),
+		made("retry", "retry.lua", retryScript),
+		made("dead_letter", "functions/dead_letter.lua", &letters),
+		made("release", "functions/release.lua", &releases),
+		made("extend", "extend.lua", extendScript),
+		made("redrive", "redrive.lua", redriveScript),
+	}
+}
+
+var (
+	purposeLine = regexp.MustCompile(`^-- \w+: (.*)\n`)
+	returnsLine = regexp.MustCompile(`(?m)^-- Returns: (.*)$`)
+)
+
+// FunctionsLibrary returns the library as the server takes it by FUNCTION LOAD: the files of lib that its scripts use, each once and
+// with its comments, then each script as a function, so that there is one source of both. The release is only carried along.
+func FunctionsLibrary(release string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "#!lua name=%s\n", FunctionsName)
+	fmt.Fprintf(&b, "-- duestream's scripts as functions, for clients in any language: see docs/PROTOCOL.md, section 17. Generated: load a newer one instead of\n"+
+		"-- changing it. Release %s, source %s.\n\n", cleanRelease(release), FunctionsSource())
+	b.WriteString(functionsBody())
+	fmt.Fprintf(&b, "redis.register_function{function_name = '%s', flags = {'no-writes', 'allow-stale'}, callback = function()\n"+
+		"  return {'protocol', '1', 'release', '%s', 'source', '%s'}\nend}\n", versionFunction, cleanRelease(release), FunctionsSource())
+	return b.String()
+}
+
+// FunctionsSource returns a hash of what the library does. Two with the same one differ in comments at most.
+func FunctionsSource() string { return sum(stripComments(functionsBody()))[:12] }
+
+// cleanRelease keeps of a release what cannot end the Lua string it stands in.
+func cleanRelease(release string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._+-", r) {
+			return r
+		}
+		return '_'
+	}, release)
+}
+
+func functionsBody() string {
+	var b strings.Builder
+	functions := Functions()
+	for _, lib := range functionLibs(functions) {
+		fmt.Fprintf(&b, "%s\n", read("lib/"+lib+".lua"))
+	}
+	fmt.Fprintf(&b, "%s\n", read("functions/publish.lua"))
+	for _, f := range functions {
+		body := strings.TrimRight(read(f.file), "\n")
+		fmt.Fprintf(&b, "scripts.%s = function(KEYS, ARGV)\n%s\nend\n\n", f.script, body)
+	}
+	for _, f := range functions {
+		flags := ""
+		if f.AllowOOM {
+			flags = "'allow-oom'"
+		}
+		fmt.Fprintf(&b, "publish('%s', '%s', {%s}, %s, %s, %s)\n", f.Name, f.script, flags, luaList(f.Keys), luaList(f.Args), luaList(f.Each))
+	}
+	return b.String()
+}
+
+// functionLibs returns the files of lib that functions use, each after those it needs: the order in which the scripts name them.
+func functionLibs(functions []Function) (libs []string) {
+	for _, f := range functions {
+		for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(read(f.file))[1]) {
+			if !slices.Contains(libs, lib) {
+				libs = append(libs, lib)
+			}
+		}
+	}
+	return libs
+}
+
+func luaList(names []string) string {
+	if len(names) == 0 {
+		return "{}"
+	}
+	return "{'" + strings.Join(names, "', '") + "'}"
+}

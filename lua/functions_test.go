@@ -1,0 +1,307 @@
+package lua
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// names that everybody may rely on: docs/PROTOCOL.md, section 17.
+var functionNames = []string{
+	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_register", "duestream_ack", "duestream_retry",
+	"duestream_dead_letter", "duestream_release", "duestream_extend", "duestream_redrive",
+}
+
+// The library states of each function what the header of its script says, and is made of all files it needs, each once.
+func TestFunctionsAreTheirScripts(t *testing.T) {
+	text := FunctionsLibrary("v1.2.3")
+	var names []string
+	used := map[string]bool{"functions/publish.lua": true}
+	libs := functionLibs(Functions())
+	for _, f := range Functions() {
+		names = append(names, f.Name)
+		used[f.file] = true
+		base := strings.TrimSuffix(filepath.Base(f.file), ".lua")
+		h, err := parseHeader(base, read(f.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantList(t, f.Name+": keys", f.Keys, h.keys...)
+		wantList(t, f.Name+": arguments", f.Args, h.args...)
+		wantList(t, f.Name+": repeated arguments", f.Each, h.each...)
+		want(t, f.Name+": copies of its text", strings.Count(text, strings.TrimRight(read(f.file), "\n")), 1)
+		want(t, f.Name+": may run on a full server", f.AllowOOM, base != "enqueue")
+		for _, said := range []string{f.Does, f.Returns} {
+			if said == "" || !strings.Contains(read(f.file), said) {
+				t.Errorf("%s is said to be %q", f.Name, said)
+			}
+		}
+		last := -1
+		for _, lib := range h.uses { // the scripts are tried with this order of their files
+			at := slices.Index(libs, lib)
+			if at <= last {
+				t.Errorf("%s needs its files in the order %v, the library has %v", f.Name, h.uses, libs)
+			}
+			last = at
+		}
+		if m := regexp.MustCompile(`(?m)^local (?:function )?scripts\b`).FindString(read(f.file)); m != "" {
+			t.Errorf("%s hides the table of scripts: %s", f.file, m)
+		}
+	}
+	wantList(t, "functions", names, functionNames...)
+	files, _ := filepath.Glob("functions/*.lua")
+	for _, file := range files {
+		if !used[file] {
+			t.Errorf("%s is in no library", file)
+		}
+	}
+	for _, lib := range libs {
+		want(t, "copies of "+lib, strings.Count(text, read("lib/"+lib+".lua")), 1)
+	}
+}
+
+// The table of docs/PROTOCOL.md, section 17, is the functions as they are, and every argument is explained there.
+func TestFunctionsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/PROTOCOL.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## 17. Functions\n")
+	section, _, found := strings.Cut(section, "\n## 18. Versions\n")
+	if !found {
+		t.Fatal("there is no section on functions")
+	}
+	var rows []string
+	for _, f := range Functions() {
+		args := slices.Clone(f.Args)
+		if len(f.Each) > 0 {
+			args = append(args, "["+strings.Join(f.Each, " ")+"]")
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | `%s` | `%s` |", f.Name, strings.Join(f.Keys, " "), strings.Join(args, " ")))
+		for _, name := range slices.Concat(f.Args, f.Each) {
+			if !regexp.MustCompile("\\| (`\\w+`, )?`"+name+"`(, `\\w+`)* \\| ").MatchString(section) &&
+				!slices.Contains([]string{"group", "consumer", "queue", "letter", "max_attempts", "delays"}, name) {
+				t.Errorf("%s of %s is not explained", name, f.Name)
+			}
+		}
+	}
+	wantList(t, "documented functions", regexp.MustCompile("(?m)^\\| `duestream_\\w+` \\| `[^|]*` \\| `[^|]*` \\|").FindAllString(section, -1), rows...)
+	if !strings.Contains(section, "| `duestream_version` | – | – |") {
+		t.Error("the version is not documented")
+	}
+}
+
+// In a script a file sees those before it; in the library all are there. A name that two of them have would be one in a script, and
+// the other in the library.
+func TestLibraryFilesShareNoName(t *testing.T) {
+	owner := map[string]string{}
+	local := regexp.MustCompile(`(?m)^local (?:function (\w+)|([\w, ]+?) *(?:=|$))`)
+	files := []string{"functions/publish.lua"}
+	for _, lib := range functionLibs(Functions()) {
+		files = append(files, "lib/"+lib+".lua")
+	}
+	for _, file := range files {
+		for _, m := range local.FindAllStringSubmatch(read(file), -1) {
+			for name := range strings.SplitSeq(m[1]+m[2], ", ") {
+				if owner[name] != "" {
+					t.Errorf("%s is in %s and in %s", name, owner[name], file)
+				}
+				owner[name] = file
+			}
+		}
+	}
+	if len(owner) < 40 || owner["digits"] == "" || owner["LOST"] == "" || owner["publish"] == "" {
+		t.Errorf("names were not found: %v", slices.Sorted(maps.Keys(owner)))
+	}
+	if len(owner) > 150 {
+		t.Errorf("%d local names of the 200 that one Lua function may have", len(owner))
+	}
+}
+
+// The other tests of the contract run through functions as well: they do call them.
+func TestContractIsTestedThroughFunctions(t *testing.T) {
+	b := newFcallBench(t, redistest.Shared(t))
+	b.fixture()
+	for _, c := range calls() {
+		if err := c.run(b); err != nil {
+			t.Errorf("%s: %v", c.script.name, err)
+		}
+	}
+	sent := b.c.(*fcaller).sent
+	for _, name := range functionNames {
+		if sent[name] == 0 && name != "duestream_dead_letter" && name != "duestream_release" { // which no script is called like
+			t.Errorf("%s is not called", name)
+		}
+	}
+}
+
+// functionExits are the two functions that are no scripts of their own, and the calls of retry that they stand for.
+var functionExits = []struct {
+	function string
+	args     func(entry, id string) []string
+	failure  Failure
+}{
+	{"duestream_dead_letter", func(entry, id string) []string { return []string{entry, id, "boom"} },
+		Failure{Action: ActionDead, Delay: -1, Reason: ReasonDeadLetter, Error: "boom"}},
+	{"duestream_release", func(entry, id string) []string { return []string{entry, id} }, Failure{Action: ActionRelease, Delay: -1}},
+}
+
+func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, x := range functionExits {
+			b := newFcallBench(t, s)
+			byScript, byFunction := b.queue("script"), b.queue("function")
+			var failures []Failure
+			args := []string{"g"}
+			for entry, id := range map[string]string{"1-1": "", "2-1": "two", "3-1": "not three", "4-1": "", "5-1": "five", "6-1": "", "7-1": ""} {
+				args = append(args, x.args(entry, id)...)
+				f := x.failure
+				f.Held = Held{entry, id}
+				failures = append(failures, f)
+			}
+			for _, q := range []*bench{byScript, byFunction} {
+				q.groups("g")
+				for i := range 6 {
+					values := []string{"id", []string{"one", "two", "three", "four", "five", "six"}[i], "payload", "p", "attempt", strconv.Itoa(i + 1), "due_ms", "5", "h:a", "b", "max_attempts", "3"}
+					switch i {
+					case 3:
+						values = append(values, "for", "another")
+					case 5:
+						values[5] = "abc"
+					}
+					q.do(append([]string{"XADD", q.k.Stream, fmt.Sprint(i+1, "-1")}, values...)...)
+				}
+				q.read("g", "c", 10)
+				q.do("XDEL", q.k.Stream, "5-1")
+			}
+			outcomes, err := Retry(b.ctx, b.c, byScript.k, "g", policy, failures)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := byFunction.k
+			m := b.do(append([]string{"FCALL", x.function, "6", k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, args...)...)
+			reply, err := m.AsIntSlice()
+			if err != nil || fmt.Sprint(reply) != fmt.Sprint(outcomes) {
+				t.Fatalf("%s answers %v, the script %v: %v", x.function, reply, outcomes, err)
+			}
+			if a, b := byScript.left(), byFunction.left(); a != b || !strings.Contains(a, "two") {
+				t.Errorf("%s leaves\n%s\nthe script\n%s", x.function, b, a)
+			}
+		}
+	})
+}
+
+// left is what is stored, without times and IDs that the server chose.
+func (b *bench) left() string {
+	b.Helper()
+	var s strings.Builder
+	fmt.Fprintln(&s, b.state("g"))
+	for _, key := range []string{b.k.Stream, b.k.Dead} {
+		var rows []string
+		for _, e := range b.raw(key) {
+			var row []string
+			for _, f := range e.FieldValues {
+				if f.Field != FieldDead {
+					row = append(row, fmt.Sprint(f.Field, "=", f.Value))
+				}
+			}
+			slices.Sort(row)
+			rows = append(rows, fmt.Sprint(row))
+		}
+		slices.Sort(rows)
+		fmt.Fprintln(&s, key[strings.LastIndex(key, ":"):], rows)
+	}
+	for _, key := range []string{b.k.Payload, b.k.Meta} {
+		hash := b.hash(key)
+		for _, name := range slices.Sorted(maps.Keys(hash)) {
+			fields := regexp.MustCompile(`"[^"]*":"[^"]*"`).FindAllString(hash[name], -1) // in any order
+			slices.Sort(fields)
+			fmt.Fprintf(&s, "%q %d %v\n", name, len(hash[name]), fields)
+		}
+	}
+	members := b.texts("ZRANGE", b.k.Due, "0", "-1")
+	slices.Sort(members)
+	fmt.Fprintf(&s, "%q\n", members)
+	return s.String()
+}
+
+// A call with too few or too many keys or arguments is refused, says what belongs there, and changes nothing.
+func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b := newFcallBench(t, s)
+		b.fixture()
+		before := b.dump()
+		refused := func(f Function, keys, args int) {
+			t.Helper()
+			words := []string{"FCALL", f.Name, strconv.Itoa(keys)}
+			for i := range keys {
+				words = append(words, keysOf(b.k)[i%len(keysOf(b.k))])
+			}
+			for range args {
+				words = append(words, "1")
+			}
+			err := b.try(words...).Error()
+			if err == nil {
+				t.Errorf("%s takes %d keys and %d arguments", f.Name, keys, args)
+				return
+			}
+			for _, name := range slices.Concat(f.Keys, f.Args, f.Each, []string{f.Name}) {
+				if !strings.Contains(err.Error(), name) {
+					t.Errorf("%s with %d keys and %d arguments does not speak of %s: %v", f.Name, keys, args, name, err)
+				}
+			}
+		}
+		for _, f := range Functions() {
+			fit := len(f.Args) + len(f.Each)
+			refused(f, len(f.Keys)-1, fit)
+			refused(f, len(f.Keys)+1, fit)
+			if len(f.Args) > 0 {
+				refused(f, len(f.Keys), len(f.Args)-1)
+			}
+			if len(f.Each) != 1 {
+				refused(f, len(f.Keys), fit+1)
+			}
+		}
+		for key, now := range b.dump() {
+			want(t, key, now, before[key])
+		}
+	})
+}
+
+// A full server refuses schedule whole, also a call that would have written nothing, and runs all others: TestFullServerRefusesOnlyEnqueue
+// through functions, and here the two that have no script.
+func TestFullServerRunsFunctions(t *testing.T) {
+	b := newFcallBench(t, redistest.Own(t))
+	e := b.deliver([]string{"g"}, "a", "b")
+	b.do("CONFIG", "SET", "maxmemory", "1")
+	k := b.k
+	for i, x := range functionExits {
+		words := append([]string{"FCALL", x.function, "6", k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, "g"}, x.args(e[i].EntryID, "")...)
+		m := b.do(words...)
+		if reply, err := m.AsIntSlice(); err != nil || len(reply) != 1 || reply[0] != []int64{2, 3}[i] {
+			t.Errorf("%s on a full server: %v %v", x.function, reply, err)
+		}
+	}
+	_, err := Enqueue(b.ctx, b.c, k, Token{}, []Item{{ID: "b", When: After(time.Hour), Dedup: Refuse}})
+	if err == nil || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("schedule on a full server: %v", err)
+	}
+	want(b, "version", b.texts("FCALL", versionFunction, "0")[0], "protocol")
+	b.do("CONFIG", "SET", "maxmemory", "0")
+	b.wantState("due=1 payload=1 meta=1 stream=0 dead=1")
+}
+
+func TestReleaseInTheLibraryIsHarmless(t *testing.T) {
+	b := newBench(t, redistest.Own(t))
+	b.do("FUNCTION", "LOAD", FunctionsLibrary(`v1' .. error("boom") .. '`+"\n"))
+	want(b, "release", b.texts("FCALL", versionFunction, "0")[3], "v1__.._error__boom___..___")
+}

@@ -1,0 +1,234 @@
+package lua
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// What the calls about the functions library return besides the errors of every call.
+var (
+	// ErrNoFunctions: the server has no functions at all: it is older than Redis 7.0, or the in-process one of dev.
+	ErrNoFunctions = errors.New("the server has no functions")
+	// ErrForeignFunctions: a library of this name is there, and it is not duestream's. Nothing was changed.
+	ErrForeignFunctions = errors.New("there is a library called " + FunctionsName + " that is not duestream's")
+	// ErrNewerFunctions: the library there is of a newer release. Nothing was changed.
+	ErrNewerFunctions = errors.New("the functions there are newer")
+)
+
+// LibraryState says what a server has under the name of the library, compared with what this program would load.
+type LibraryState string
+
+// States of a library.
+const (
+	LibraryAbsent  LibraryState = "absent"
+	LibraryCurrent LibraryState = "current" // it does the same, whatever its release is called
+	LibraryOlder   LibraryState = "older"
+	LibraryNewer   LibraryState = "newer"
+	LibraryOther   LibraryState = "other" // ours, but of a release that cannot be compared
+	LibraryForeign LibraryState = "foreign"
+)
+
+// Library is what one server has, and what was done there.
+type Library struct {
+	Server  string `json:"server"` // its address
+	Role    string `json:"role"`   // "master" or "replica"
+	Product string `json:"product"`
+	Version string `json:"version"`
+	// State, Release and Source are of what was found there.
+	State   LibraryState `json:"state,omitempty"`
+	Release string       `json:"release,omitempty"`
+	Source  string       `json:"source,omitempty"`
+	Did     string       `json:"did,omitempty"` // "loaded", "replaced", "deleted"; "" = nothing
+	Err     error        `json:"-"`             // why it could not be looked at or changed
+
+	node     rueidis.Client
+	receives bool // from its master, in time
+}
+
+// libraryPatience bounds what is done on one server.
+const libraryPatience = 5 * time.Second
+
+// Libraries looks at all servers: one, or every node of a cluster. The error is in the row of its server. Three round trips to each.
+func Libraries(ctx context.Context, c rueidis.Client, release string) []Library {
+	var rows []Library
+	for addr, node := range c.Nodes() {
+		row := Library{Server: addr, node: node}
+		row.Err = row.look(ctx, release)
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b Library) int { return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Server, b.Server)) })
+	return rows
+}
+
+func (l *Library) look(ctx context.Context, release string) error {
+	ctx, cancel := context.WithTimeout(ctx, libraryPatience)
+	defer cancel()
+	hello, err := l.node.Do(ctx, l.node.B().Arbitrary("HELLO").Build()).AsMap()
+	if _, answered := rueidis.IsRedisErr(err); err != nil && !answered {
+		return l.wrap("HELLO", err)
+	}
+	text := func(name string) string {
+		m := hello[name]
+		s, _ := m.ToString()
+		return s
+	}
+	l.Role, l.Product, l.Version = text("role"), text("server"), text("version")
+	l.receives = l.Role == "replica" && text("mode") == "cluster" // asked by itself, a replica is to say that it takes no writes
+	list, err := l.node.Do(ctx, l.node.B().Arbitrary("FUNCTION", "LIST", "LIBRARYNAME", FunctionsName).Build()).ToArray()
+	if err != nil {
+		return l.wrap("FUNCTION LIST", err)
+	}
+	if len(list) == 0 {
+		l.State = LibraryAbsent
+		return nil
+	}
+	l.State = LibraryForeign
+	if !lists(list[0], versionFunction) {
+		return nil
+	}
+	reply, err := l.node.Do(ctx, l.node.B().Arbitrary("FCALL", versionFunction, "0").Build()).ToMessage()
+	if err := l.wrap("FCALL "+versionFunction, err); errors.Is(err, ErrDenied) || errors.Is(err, ErrUnavailable) {
+		l.State = ""
+		return err
+	}
+	if version, err := reply.AsStrMap(); err == nil && version["source"] != "" { // else somebody else's function, of that name, too
+		l.Release, l.Source = version["release"], version["source"]
+		l.State = compareLibraries(l.Release, l.Source, cleanRelease(release), FunctionsSource())
+	}
+	return nil
+}
+
+// lists reports whether an element of FUNCTION LIST has a function.
+func lists(library rueidis.RedisMessage, name string) bool {
+	fields, _ := library.AsMap()
+	functions := fields["functions"]
+	all, _ := functions.ToArray()
+	return slices.ContainsFunc(all, func(f rueidis.RedisMessage) bool {
+		fields, _ := f.AsMap()
+		m := fields["name"]
+		s, _ := m.ToString()
+		return s == name
+	})
+}
+
+var releaseNumbers = regexp.MustCompile(`^v?(\d+)\.(\d+)\.(\d+)`)
+
+func compareLibraries(release, source, ours, ourSource string) LibraryState {
+	if source == ourSource {
+		return LibraryCurrent
+	}
+	there, here := releaseNumbers.FindStringSubmatch(release), releaseNumbers.FindStringSubmatch(ours)
+	for i := 1; i < min(len(there), len(here)); i++ {
+		a, _ := strconv.Atoi(there[i])
+		b, _ := strconv.Atoi(here[i])
+		if a != b {
+			return map[bool]LibraryState{true: LibraryOlder, false: LibraryNewer}[a < b]
+		}
+	}
+	return LibraryOther
+}
+
+// LoadLibrary loads the functions on every master; replicas get them from there. What is current stays, what is ours and not newer is
+// replaced; anything else is only with force, and without it nothing is changed anywhere. The error is that of all servers on which
+// it failed, with the others done; each is in its row, too.
+func LoadLibrary(ctx context.Context, c rueidis.Client, release string, force bool) ([]Library, error) {
+	text := FunctionsLibrary(release)
+	return changeLibraries(ctx, c, release, func(l *Library) (refused error) {
+		switch {
+		case force:
+		case l.State == LibraryForeign:
+			return ErrForeignFunctions
+		case l.State == LibraryNewer:
+			return fmt.Errorf("%w: release %s", ErrNewerFunctions, l.Release)
+		}
+		return nil
+	}, func(ctx context.Context, l *Library) error {
+		words, did := []string{"FUNCTION", "LOAD"}, "loaded"
+		switch l.State {
+		case LibraryCurrent:
+			return nil
+		case LibraryAbsent:
+		default:
+			words, did = append(words, "REPLACE"), "replaced"
+		}
+		err := l.change(ctx, did, append(words, text)...)
+		if err != nil && l.State == LibraryAbsent && !errors.Is(err, ErrDenied) && l.look(ctx, release) == nil && l.State == LibraryCurrent {
+			return nil // someone else loaded the same at the same time
+		}
+		return err
+	})
+}
+
+// DeleteLibrary deletes the functions on every master. One that is not ours is only with force. Errors as of LoadLibrary.
+func DeleteLibrary(ctx context.Context, c rueidis.Client, release string, force bool) ([]Library, error) {
+	return changeLibraries(ctx, c, release, func(l *Library) error {
+		if l.State == LibraryForeign && !force {
+			return ErrForeignFunctions
+		}
+		return nil
+	}, func(ctx context.Context, l *Library) error {
+		if l.State == LibraryAbsent {
+			return nil
+		}
+		return l.change(ctx, "deleted", "FUNCTION", "DELETE", FunctionsName)
+	})
+}
+
+// changeLibraries looks at all servers, and changes them if none is refused.
+func changeLibraries(ctx context.Context, c rueidis.Client, release string, refuse func(*Library) error, change func(context.Context, *Library) error) ([]Library, error) {
+	rows := slices.DeleteFunc(Libraries(ctx, c, release), func(l Library) bool { return l.receives })
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("lua: functions: %w: no node is known", ErrUnavailable)
+	}
+	var refused error
+	for i := range rows {
+		if l := &rows[i]; l.Err == nil {
+			if err := refuse(l); err != nil {
+				l.Err = fmt.Errorf("%s: %w", l.Server, err)
+				refused = errors.Join(refused, l.Err)
+			}
+		}
+	}
+	if refused != nil {
+		return rows, refused
+	}
+	var failed error
+	for i := range rows {
+		l := &rows[i]
+		if l.Err == nil {
+			l.Err = change(ctx, l)
+		}
+		failed = errors.Join(failed, l.Err)
+	}
+	return rows, failed
+}
+
+func (l *Library) change(ctx context.Context, did string, words ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, libraryPatience)
+	defer cancel()
+	if err := l.node.Do(ctx, l.node.B().Arbitrary(words...).Build()).Error(); err != nil {
+		return l.wrap(words[0]+" "+words[1], err)
+	}
+	l.Did = did
+	return nil
+}
+
+// wrap classifies an error and names the server.
+func (l *Library) wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = classify(what, err)
+	if errors.Is(err, ErrUnsupported) {
+		return fmt.Errorf("%s: %w: %w", l.Server, ErrNoFunctions, err)
+	}
+	return fmt.Errorf("%s: %w", l.Server, err)
+}
