@@ -5,6 +5,15 @@ import (
 	"testing"
 )
 
+// scriptingLanguages are further ones, as in languages.
+func scriptingLanguages(t *testing.T) []language {
+	t.Helper()
+	return []language{
+		{"ruby", "complete", []string{rubyWithRedis(t), "../examples/ruby/conformance.rb"}},
+		{"php", "complete", []string{phpWithRedis(t), "../examples/php/conformance.php"}},
+	}
+}
+
 func rubyWithRedis(t *testing.T) string {
 	t.Helper()
 	if out, err := exec.Command("ruby", "-e", `require "redis"`).CombinedOutput(); err != nil {
