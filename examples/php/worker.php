@@ -7,7 +7,7 @@
 // The function given to Worker::run does the work of one message: returning acknowledges it; throwing leaves it pending, and it is
 // delivered again after the visibility timeout. Where the functions library of duestream is loaded, throwing has it delivered again
 // after the backoff, Duestream\Retry after a delay of your own, and Duestream\DeadLetter makes a dead letter of it at once.
-// Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand.
+// Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand, and cut a sleep() of it short.
 //
 // DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
 // QUEUE, GROUP         required                               CONSUMER          default host-process
