@@ -21,7 +21,9 @@ func languages(t *testing.T) []language {
 	}
 }
 
-func (l language) command(mode string) []string { return append(l.program[:len(l.program):len(l.program)], mode) }
+func (l language) command(mode string) []string {
+	return append(l.program[:len(l.program):len(l.program)], mode)
+}
 
 func pythonWithRedis(t *testing.T) string {
 	t.Helper()
