@@ -111,10 +111,15 @@ func (m *member) stop() {
 	m.readers.Wait()
 }
 
-// G1 in a group of workers in Go, Python, Node and shell, on a queue with two partitions: they die by kill -9 at random moments and are
-// replaced, and the server dies once; some messages fail at first, some take long. Nothing is lost, nothing is early, and nothing is left.
-// DUESTREAM_TEST_SEED runs the same again.
-func TestOneGroupInFourLanguages(t *testing.T) {
+// G1 in a group of workers in Go and all languages of the examples, on a queue with two partitions: they die by kill -9 at random moments and are
+// replaced, and the server dies once; some messages fail at first, some take long. Nothing is lost, nothing is early, and nothing is left,
+// neither with plain commands nor with the functions library. DUESTREAM_TEST_SEED runs the same again.
+func TestOneGroupInSixLanguages(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { oneGroup(t, false) })
+	t.Run("functions", func(t *testing.T) { oneGroup(t, true) })
+}
+
+func oneGroup(t *testing.T, functions bool) {
 	const n, partitions, spread = 2400, 2, 12 * time.Second
 	seed, _ := strconv.ParseUint(os.Getenv("DUESTREAM_TEST_SEED"), 10, 64)
 	if seed == 0 {
@@ -123,6 +128,9 @@ func TestOneGroupInFourLanguages(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
+	if functions {
+		withFunctions(t, server)
+	}
 	s := newStack(t, server)
 	policy := quick()
 	policy.MaxAttempts = 1000 // a kill counts as an attempt

@@ -15,8 +15,7 @@
 # FAIL_ONCE_PERCENT    this share of first attempts is left pending, to show that they come back; default 0
 # DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI as in duestream.sh
 #
-# One read covers all partitions, so they have to be on one server: not for clusters. bash is slow with large strings: a payload of 1 MiB takes
-# one second when it is text, and several when it is binary.
+# One read covers all partitions, so they have to be on one server: not for clusters. A binary payload of 1 MiB takes bash some seconds.
 # shellcheck disable=SC1003 # '\\' is two backslashes
 set -uf
 : "${QUEUE:?the queue to read}" "${GROUP:?the consumer group to read as}"
@@ -37,22 +36,24 @@ connect() {
     kill -KILL "$CLI_PID" 2>/dev/null
     wait "$CLI_PID" 2>/dev/null
   fi
+  if [ -n "$from_cli" ]; then exec {from_cli}<&-; fi
   coproc CLI { trap '' INT TERM; exec "${cli[@]}" --json 2>&1; }
+  exec {from_cli}<&"${CLI[0]}"
 }
+from_cli=''
 
 # call COMMAND — sends a command and sets reply. Fails when there is no sensible one; the connection is then made anew.
 call() {
-  local rest=''
   reply=
-  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 65536 -t 30 reply <&"${CLI[0]-}"; } 2>/dev/null; then
+  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 65536 -t 30 reply <&"$from_cli"; } 2>/dev/null; then
     reply="error:\"no reply from redis\""
   elif [ "${#reply}" = 65536 ]; then # reading and parsing takes its time, and the entry ages meanwhile
     if [[ ${reply:0:1000} =~ ^\{\"([^\"\\]+)\":\[\[\"([0-9-]+)\" ]]; then
       of=("${BASH_REMATCH[1]}") entries=("${BASH_REMATCH[2]}")
       start_extending 0
     fi
-    IFS= read -r -t 30 rest <&"${CLI[0]-}" 2>/dev/null || rest="error:\"half a reply from redis\""
-    case $rest in error:*) reply=$rest ;; *) reply+=$rest ;; esac
+    reply=$(printf '%s' "$reply"; timeout 30 head -n 1 <&"$from_cli") # faster than bash, which reads pipes byte by byte
+    case $reply in *'}') ;; *) reply="error:\"half a reply from redis\"" ;; esac
   fi
   case $reply in '{'* | '['* | '"'* | null | [0-9]*) delay=1; return 0 ;; error:*) ;; *) reply="error:\"$reply\"" ;; esac
   return 1
@@ -104,8 +105,12 @@ for c in {0..9} {A..Z} {a..z} - . _ '~'; do printf -v hex '%%%02X' "'$c"; encode
 # parse — sets entries, and of each the part of its stream and of its first and last field, from the reply: {"stream":[["entry",["id","…",…]],…],…}.
 # What stands in quotes is told from what does not by cutting at the quotes; escaped ones are put aside before, as bytes that JSON never holds.
 parse() {
-  local text=${reply//'\\'/$'\1'} i stream
-  text=${text//'\"'/$'\2'}
+  local text i stream
+  if [ "${#reply}" -lt 65536 ]; then
+    text=${reply//'\\'/$'\1'} text=${text//'\"'/$'\2'}
+  else
+    text=$(sed 's/\\\\/\x01/g; s/\\"/\x02/g' <<<"$reply")
+  fi
   mapfile -d '"' -t part <<<"$text"
   entries=() of=() first=() last=()
   for ((i = 1; i < ${#part[@]}; i += 2)); do
@@ -164,6 +169,17 @@ extend() {
   done
 }
 
+# body — prints the payload.
+body() {
+  local text=$payload
+  if [ "${#text}" -lt 65536 ]; then
+    text=${text//$'\2'/'"'} text=${text//$'\1'/'\\'}
+  else
+    text=$(sed 's/\x02/"/g; s/\x01/\\\\/g' <<<"$text")
+  fi
+  printf '%b' "$text"
+}
+
 extender=''
 start_extending() {
   stop_extending
@@ -183,8 +199,7 @@ work() {
   shift
   if [ "$attempt" = 1 ] && [ $((RANDOM % 100)) -lt "$percent" ]; then return 1; fi
   [ $# -gt 0 ] || return 0
-  local body=${payload//$'\2'/'"'}
-  printf '%b' "${body//$'\1'/'\\'}" | ID=$id ATTEMPT=$attempt DUE_MS=$due_ms ENTRY=$entry HEADERS=$headers_json "$@" &
+  body | ID=$id ATTEMPT=$attempt DUE_MS=$due_ms ENTRY=$entry HEADERS=$headers_json "$@" &
   command=$!
   start_extending "$n" "$command"
   until wait "$command"; status=$?; [ "$status" -le 128 ] || ! kill -0 "$command" 2>/dev/null; do :; done # signals interrupt it
