@@ -9,7 +9,10 @@ const settings = {
   retry_min_ms: [1000, 1, tenYears], retry_max_ms: [3600000, 1, tenYears],
 };
 
-export const say = (what) => console.error(`duestream: ${what.message ?? what}`);
+export function say(what) {
+  const text = what.message ?? what;
+  console.error(`duestream: ${text.startsWith('Reached the max retries') ? 'no connection to Redis' : text}`);
+}
 
 // A client of DUESTREAM_REDIS_URL. It connects again by itself; a command that a broken connection stops fails, and callers decide whether to
 // repeat it. Its time limit is above that of a blocking read.

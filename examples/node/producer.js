@@ -38,7 +38,7 @@ export class Producer {
   // Schedules { id, dueMs, payload, headers, maxAttempts, expiresMs }; all but the first two may be left out. False: the ID is known already.
   // What a lost connection stops is repeated for patienceMs; any other error, as OOM of a full server, is thrown.
   async schedule(message) {
-    const again = (err, ms) => ms < this.patienceMs && !/^[A-Z]+ /.test(err.message) || /^(READONLY|LOADING) /.test(err.message);
+    const again = (err, ms) => ms < this.patienceMs && (/^(READONLY|LOADING) /.test(err.message) || !/^[A-Z]+ /.test(err.message));
     const token = randomUUID(); // by it the script knows a call that is repeated
     return repeatedly(async () => {
       const partition = crc32(Buffer.from(message.id)) % await this.queue.partitions();

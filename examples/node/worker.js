@@ -72,6 +72,7 @@ export class Worker {
 
   async run() {
     await this.#insist(() => this.#readPolicy());
+    if (!this.#policy) return;
     const extender = this.#extendForever();
     const readers = [];
     while (!this.stopping) {
@@ -156,7 +157,7 @@ export class Worker {
   // Without the library a failed message stays pending until the visibility timeout.
   async #fail(partition, { entry, rawId }, err) {
     const keys = this.queue.keys('stream due payload meta dead wake', partition);
-    const text = String(err.message).slice(0, 300);
+    const text = String(err.message).slice(0, 340);
     if (err instanceof DeadLetter) return this.queue.fcall('dead_letter', keys, this.group, entry, rawId, text);
     return this.queue.fcall('retry', keys, this.group, this.#policy.max_attempts, this.#delays(), entry, rawId, 'retry', err.delayMs ?? '', 'max_attempts', text);
   }
@@ -196,9 +197,9 @@ export class Worker {
     this.#policy = await this.queue.policy(this.group);
   }
 
-  // Repeats what is harmless to repeat until Redis answers, or the worker is to stop.
+  // Repeats what is harmless to repeat until Redis answers; undefined when the worker is to stop first.
   #insist(call) {
-    return repeatedly(call, () => !this.stopping);
+    return repeatedly(call, () => !this.stopping).catch(say);
   }
 }
 

@@ -53,7 +53,7 @@ class Message:
         self.entry, self.payload = entry, fields.get(b"payload", b"")
         self.raw_id, self.recipient = fields.get(b"id", entry), fields.get(b"for")
         self.id = self.raw_id.decode(errors="replace")
-        self.attempt = int(text["attempt"]) if text.get("attempt", "").isdigit() else 1
+        self.attempt = int(text["attempt"]) if text.get("attempt", "").isdecimal() else 1
         self.headers = {name[2:]: value for name, value in text.items() if name.startswith("h:")}
         self.lost = threading.Event()  # set when it was taken away from this worker: long work should stop then
 
@@ -75,6 +75,8 @@ class Worker:
     def run(self):
         """Works until stop() is called, and what is in hand then is finished."""
         self.insist(self.read_policy)
+        if self.policy is None:
+            return
         extender = threading.Thread(target=self.extend_forever)
         extender.start()
         readers = []

@@ -9,7 +9,7 @@ here=$(dirname "${BASH_SOURCE[0]}")
 case ${1:-} in
   worker) exec "$here/worker.sh" "$0" handle 3>&1 >/dev/null ;;
   handle | producer) ;;
-  *) sed -n '2,/^# shell/{/^# shell/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+  *) sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
 queue=${QUEUE:?}
 # shellcheck source=examples/shell/producer.sh

@@ -45,9 +45,9 @@ from_cli=''
 # call COMMAND — sends a command and sets reply. Fails when there is no sensible one; the connection is then made anew.
 call() {
   reply=
-  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 65536 -t 30 reply <&"$from_cli"; } 2>/dev/null; then
+  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 8192 -t 30 reply <&"$from_cli"; } 2>/dev/null; then
     reply="error:\"no reply from redis\""
-  elif [ "${#reply}" = 65536 ]; then # reading and parsing takes its time, and the entry ages meanwhile
+  elif [ "${#reply}" = 8192 ]; then # reading and parsing takes its time, and the entry ages meanwhile
     if [[ ${reply:0:1000} =~ ^\{\"([^\"\\]+)\":\[\[\"([0-9-]+)\" ]]; then
       of=("${BASH_REMATCH[1]}") entries=("${BASH_REMATCH[2]}")
       start_extending 0
@@ -94,7 +94,7 @@ extend_every() {
   for ms in $(redis HMGET "${keys[0]}" "group:$encoded:visibility_ms" visibility_ms) $(redis HGET "$prefix:defaults" visibility_ms) 30000; do
     case $ms in *[!0-9]* | 0* | ??????????*) ;; *) if [ "$ms" -ge 100 ] && [ "$ms" -le 604800000 ]; then break; fi ;; esac
   done
-  [ "$ms" -lt 15000 ] || ms=15000 # settings may change
+  [ "$ms" -lt 15000 ] || ms=15000
   printf '%d.%03d' $((ms / 3000)) $((ms / 3 % 1000))
 }
 
@@ -155,17 +155,18 @@ plain() {
 }
 
 # extend N [COMMAND-PID] — starts the visibility timeout of the n-th entry and those that wait behind it anew, again and again, while this
-# worker lives. Ends the command when its entry was lost.
+# worker lives; with no command yet, also at once. Ends the command when its entry was lost.
 extend() {
-  local i reply
+  local i reply round=0
   exec 9<> <(:) # never readable: a wait
-  while ! IFS= read -r -t "$period" -u 9 && kill -0 $$ 2>/dev/null; do
+  until [ "$round$#" != 01 ] && IFS= read -r -t "$period" -u 9 || ! kill -0 $$ 2>/dev/null; do
     for ((i = $1; i < ${#entries[@]}; i++)); do
       plain "${of[i]}"
       reply=$(redis XCLAIM "$text_of" "$GROUP" "$consumer" 0 "${entries[i]}" JUSTID) || continue
       if [ -z "$reply" ] && [ "$i" = "$1" ] && [ -n "${2:-}" ]; then kill "$2" 2>/dev/null; fi
     done
-    period=$(extend_every)
+    round=$((round + 1))
+    if [ $((round % 10)) = 0 ]; then period=$(extend_every); fi # settings may change
   done
 }
 
@@ -222,10 +223,10 @@ while [ -z "$stopping" ]; do
     load "$n"
     own=1
     [ -z "$for" ] || [ "$for" = "$GROUP" ] || own='' # a retry for another group: acknowledged, and that is all
-    done=1
-    if [ -n "$own" ]; then work "$n" "$@" || done=''; fi
+    status=0
+    if [ -n "$own" ]; then work "$n" "$@" || status=$?; fi
     stop_extending
-    [ -n "$done" ] || continue
+    [ "$status" = 0 ] || continue
     until call "XACK $(quote "$stream") $group $entry" || [ -n "$stopping" ]; do recover; done
     if [ "$reply" = 1 ] && [ -n "$own" ]; then
       printf '%s %s\n' "$id" "$attempt"
