@@ -22,7 +22,7 @@ func TestExamples(t *testing.T) {
 	server := redistest.Own(t)
 	s := newStack(t, server)
 	s.bridge(quick())
-	python, node := pythonWithRedis(t), nodeWithIoredis(t)
+	python, node, ruby, php := pythonWithRedis(t), nodeWithIoredis(t), rubyWithRedis(t), phpWithRedis(t)
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./go/...")
 	build.Dir = filepath.Join("..", "examples")
@@ -38,6 +38,8 @@ func TestExamples(t *testing.T) {
 		{"go", []string{filepath.Join(dir, "producer"), "-queue", "{queue}", "-id", "{id}", "-in", "150ms", "{payload}"}, []string{filepath.Join(dir, "worker"), "-queue", "{queue}", "-group", "example"}, "example"},
 		{"python", []string{python, "../examples/python/producer.py", "{queue}", "{id}", "--in", "0.15", "--payload", "{payload}", "--header", "kind=order"}, []string{python, "../examples/python/worker.py"}, "example"},
 		{"node", []string{node, "../examples/node/producer.js", "{queue}", "{id}", "--in", "0.15", "--payload", "{payload}", "--header", "kind=order"}, []string{node, "../examples/node/worker.js"}, "example"},
+		{"ruby", []string{ruby, "../examples/ruby/producer.rb", "{queue}", "{id}", "--in", "0.15", "--payload", "{payload}", "--header", "kind=order"}, []string{ruby, "../examples/ruby/worker.rb"}, "example"},
+		{"php", []string{php, "../examples/php/producer.php", "--in", "0.15", "--payload", "{payload}", "--header", "kind=order", "{queue}", "{id}"}, []string{php, "../examples/php/worker.php"}, "example"},
 		{"shell", []string{"bash", "../examples/shell/producer.sh", "{queue}", "{id}", "150ms", "{payload}"}, []string{"bash", "../examples/shell/worker.sh", "bash", "-c", `printf '%s=' "$ID" >>"$OUT"; cat >>"$OUT"; exit "$((ATTEMPT < 2))"`}, "example"},
 	}
 	const payload = "line one\n\"line\" \\two\\ é\n"

@@ -14,11 +14,11 @@ type language struct {
 // languages are those whose examples need no more than an interpreter and a client library. One that is not there fails the test.
 func languages(t *testing.T) []language {
 	t.Helper()
-	return []language{
+	return append(scriptingLanguages(t), []language{
 		{"python", "complete", []string{pythonWithRedis(t), "../examples/python/conformance.py"}},
 		{"node", "complete", []string{nodeWithIoredis(t), "../examples/node/conformance.js"}},
 		{"shell", "good", []string{"bash", "../examples/shell/conformance.sh"}},
-	}
+	}...)
 }
 
 func (l language) command(mode string) []string {

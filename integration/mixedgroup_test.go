@@ -111,10 +111,10 @@ func (m *member) stop() {
 	m.readers.Wait()
 }
 
-// G1 in a group of workers in Go, Python, Node and shell, on a queue with two partitions: they die by kill -9 at random moments and are
+// G1 in a group of workers in Go and all languages of the examples, on a queue with two partitions: they die by kill -9 at random moments and are
 // replaced, and the server dies once; some messages fail at first, some take long. Nothing is lost, nothing is early, and nothing is left,
 // neither with plain commands nor with the functions library. DUESTREAM_TEST_SEED runs the same again.
-func TestOneGroupInFourLanguages(t *testing.T) {
+func TestOneGroupInSixLanguages(t *testing.T) {
 	t.Run("plain", func(t *testing.T) { oneGroup(t, false) })
 	t.Run("functions", func(t *testing.T) { oneGroup(t, true) })
 }

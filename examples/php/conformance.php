@@ -1,0 +1,58 @@
+#!/usr/bin/env php
+<?php
+// The examples under test: `duestream conformance --worker -- php conformance.php worker`, and --producer with `producer`.
+// On stdout are only the lines of JSON that the test reads.
+
+declare(strict_types=1);
+
+use Duestream\{DeadLetter, Message, Producer, Retry, Worker};
+use function Duestream\now;
+
+require_once __DIR__ . '/producer.php';
+require_once __DIR__ . '/worker.php';
+
+const FLAGS = JSON_THROW_ON_ERROR | JSON_UNESCAPED_SLASHES;
+ini_set('display_errors', 'stderr');
+$url = getenv('DUESTREAM_REDIS_URL') ?: 'redis://127.0.0.1:6379';
+$prefix = getenv('DUESTREAM_PREFIX') ?: 'duestream';
+
+function work(Message $message): void
+{
+    [$kind, $number] = explode(' ', ($message->headers['work'] ?? 'ok') . ' 0');
+    for ($until = now() + ($kind === 'slow' ? (int) $number / 1000 : 0); ($left = $until - now()) > 0;) {
+        usleep((int) ceil($left * 1e6)); // which a signal cuts short
+    }
+    match (true) {
+        $kind === 'fail' && $message->attempt <= (int) $number => throw new RuntimeException('asked to fail'),
+        $kind === 'retry' && $message->attempt === 1 => throw new Retry('asked to retry', (int) $number / 1000),
+        $kind === 'dead' => throw new DeadLetter('asked to die'),
+        default => null,
+    };
+}
+
+if (($argv[1] ?? '') === 'worker') {
+    $worker = new Worker($url, getenv('QUEUE'), getenv('GROUP'), getenv('CONSUMER'), $prefix);
+    pcntl_async_signals(true);
+    pcntl_signal(SIGTERM, $worker->stop(...));
+    $worker->run(function (Message $message): void {
+        echo json_encode(['id' => $message->id, 'attempt' => $message->attempt, 'payload' => base64_encode($message->payload),
+            'headers' => (object) $message->headers], FLAGS), "\n";
+        work($message);
+    });
+} elseif (($argv[1] ?? '') === 'producer') {
+    $producer = new Producer($url, getenv('QUEUE'), $prefix);
+    while (($line = fgets(STDIN)) !== false) {
+        $m = json_decode($line, true, flags: FLAGS);
+        try {
+            $taken = $producer->schedule($m['id'], $m['due_ms'], base64_decode($m['payload'] ?? ''), $m['headers'] ?? [], $m['max_attempts'] ?? null,
+                $m['expires_ms'] ?? null);
+            $answer = ['id' => $m['id'], 'ok' => $taken] + ($taken ? [] : ['error' => 'scheduled already']);
+        } catch (Exception $e) {
+            $answer = ['id' => $m['id'], 'ok' => false, 'error' => $e->getMessage()];
+        }
+        echo json_encode($answer, FLAGS), "\n";
+    }
+} else {
+    fwrite(STDERR, "usage: conformance.php worker|producer\n");
+    exit(2);
+}

@@ -1,0 +1,320 @@
+#!/usr/bin/env php
+<?php
+// A duestream worker in PHP: phpredis (Debian: php-cli, php-redis) and the commands XREADGROUP, XACK and XCLAIM.
+//
+//   QUEUE=emails GROUP=billing php worker.php
+//
+// The function given to Worker::run does the work of one message: returning acknowledges it; throwing leaves it pending, and it is
+// delivered again after the visibility timeout. Where the functions library of duestream is loaded, throwing has it delivered again
+// after the backoff, Duestream\Retry after a delay of your own, and Duestream\DeadLetter makes a dead letter of it at once.
+// Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand, and cut a sleep() of it short.
+//
+// DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
+// QUEUE, GROUP         required                               CONSUMER          default host-process
+// BATCH                messages read at once, of each partition; default 10
+// ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
+// FAIL_ONCE_PERCENT    this share of first attempts throws, to show that they come back; default 0
+
+declare(strict_types=1);
+
+namespace Duestream;
+
+require_once __DIR__ . '/connect.php';
+require_once __DIR__ . '/extender.php';
+require_once __DIR__ . '/policy.php';
+
+final class Message
+{
+    /** @param array<string, string> $headers */
+    public function __construct(
+        public readonly string $queue, // or the partition of it
+        public readonly string $entry,
+        public readonly string $id,
+        public readonly string $payload,
+        public readonly int $attempt,
+        public readonly array $headers,
+        public readonly string $for,
+    ) {
+    }
+}
+
+/** What a handler throws to have its message dead-lettered. */
+final class DeadLetter extends \Exception
+{
+}
+
+/** What a handler throws to have its message delivered again after a delay of its own, in seconds. */
+final class Retry extends \Exception
+{
+    public function __construct(string $text, public readonly float $delay)
+    {
+        parent::__construct($text);
+    }
+}
+
+/**
+ * Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other. For a server of its own: on a
+ * cluster each partition needs a read, and a process, of its own.
+ */
+final class Worker
+{
+    private const REFRESH = 5; // seconds until a new partition or a library loaded meanwhile is noticed
+    private const GRACE = 5; // seconds after a stop, in which what was read before is still begun, if it cannot be released
+
+    private ?\Redis $redis = null;
+    private ?Extender $extender = null;
+    /** @var string[] the partitions, under the names that their keys have */
+    private array $queues = [];
+    private bool $functions = false; // whether the library is there, and for this user
+    private float $joinAt = 0;
+    private ?float $beginUntil = null;
+    private int $failures = 0;
+    private readonly Policy $policy;
+
+    public function __construct(
+        private readonly string $url,
+        private readonly string $queue,
+        private readonly string $group,
+        private readonly string $consumer,
+        private readonly string $prefix = 'duestream',
+        private readonly int $batch = 10,
+    ) {
+        $this->policy = new Policy($prefix, $group);
+    }
+
+    /**
+     * Handles messages until it is told to stop; $acknowledged is called with each that is done.
+     *
+     * @param callable(Message, self): void $handler
+     * @param ?callable(Message): void $acknowledged
+     */
+    public function run(callable $handler, ?callable $acknowledged = null): void
+    {
+        $this->extender = new Extender($this->url, $this->policy, $this->queue, $this->consumer); // before there is a connection
+        while ($this->beginUntil === null) {
+            try {
+                $this->redis ??= connect($this->url);
+                if (now() >= $this->joinAt) {
+                    $fresh = $this->joinAt === 0.0; // at the start, and after an error
+                    $this->join();
+                    $this->workOn($fresh ? $this->unseen() : [], $handler, $acknowledged);
+                }
+                $this->workOn($this->read(), $handler, $acknowledged);
+                $this->failures = 0;
+            } catch (\RedisException $e) {
+                // A group that was lost is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
+                $this->joinAt = 0;
+                if (preg_match('/^(NOGROUP|UNBLOCKED)/', $e->getMessage())) {
+                    $this->redis->clearLastError();
+                } else {
+                    $this->pause($e);
+                }
+            }
+        }
+    }
+
+    /** Ends run; also from a signal handler. */
+    public function stop(): void
+    {
+        $this->beginUntil ??= now() + self::GRACE;
+    }
+
+    /** Whether a message that is being worked on was given to someone else meanwhile. A long handler may ask. */
+    public function isLost(Message $message): bool
+    {
+        return $this->extender->isLost($message);
+    }
+
+    /** Registers the queue, learns its partitions, and creates the group on each. */
+    private function join(): void
+    {
+        $count = max(count($this->queues), register($this->redis, $this->prefix, $this->queue)); // never fewer than before
+        $this->queues = array_map(fn(int $i) => $i ? "$this->queue/$i" : $this->queue, range(0, $count - 1));
+        foreach ($this->queues as $queue) {
+            $created = $this->redis->xGroup('CREATE', $this->policy->key($queue, 'stream'), $this->group, '0', true);
+            if (!$created && str_starts_with((string) $this->redis->getLastError(), 'BUSYGROUP')) {
+                $this->redis->clearLastError();
+            }
+            checked($this->redis, $created);
+        }
+        $this->functions = fcall($this->redis, 'version', [], []) !== null;
+        $this->joinAt = now() + self::REFRESH;
+    }
+
+    /**
+     * What a cut connection kept from this worker, or a former one of its name: it is pending, and nobody works on it. Without the library
+     * it cannot be told from what has failed. Reading it once more by XREADGROUP would count as an attempt.
+     *
+     * @return Message[]
+     */
+    private function unseen(): array
+    {
+        $messages = [];
+        foreach ($this->functions ? $this->queues : [] as $queue) {
+            $stream = $this->policy->key($queue, 'stream');
+            $pending = $this->redis->xPending($stream, $this->group, '-', '+', $this->batch, $this->consumer);
+            foreach (checked($this->redis, $pending) as [$entry]) {
+                $keys = [$stream, $this->policy->key($queue, 'dead')];
+                if (fcall($this->redis, 'extend', $keys, [$this->group, $this->consumer, $entry, '']) === [1]) {
+                    foreach (checked($this->redis, $this->redis->xRange($stream, $entry, $entry)) as $fields) {
+                        $messages[] = $this->message($queue, $entry, $fields);
+                    }
+                }
+            }
+        }
+        return $messages;
+    }
+
+    /** @return Message[] */
+    private function read(): array
+    {
+        $messages = $streams = [];
+        foreach ($this->queues as $queue) {
+            $streams[$this->policy->key($queue, 'stream')] = '>';
+        }
+        $reply = checked($this->redis, $this->redis->xReadGroup($this->group, $this->consumer, $streams, $this->batch, 1000));
+        foreach ($this->queues as $queue) {
+            foreach ($reply[$this->policy->key($queue, 'stream')] ?? [] as $entry => $fields) {
+                $messages[] = $this->message($queue, $entry, $fields);
+            }
+        }
+        return $messages;
+    }
+
+    private function message(string $queue, string $entry, array $fields): Message
+    {
+        $headers = [];
+        foreach ($fields as $name => $value) {
+            if (str_starts_with((string) $name, 'h:')) {
+                $headers[substr($name, 2)] = $value;
+            }
+        }
+        return new Message($queue, $entry, $fields['id'] ?? $entry, $fields['payload'] ?? '', (int) ($fields['attempt'] ?? 1), $headers,
+            $fields['for'] ?? '');
+    }
+
+    /** @param Message[] $messages */
+    private function workOn(array $messages, callable $handler, ?callable $acknowledged): void
+    {
+        $this->extender->hold($messages);
+        foreach ($messages as $message) {
+            if ($message->for !== '' && $message->for !== $this->group) { // for another group: acknowledged, and that is all
+                $this->persist(fn() => $this->acknowledge($message));
+            } elseif (!$this->isLost($message) && ($this->beginUntil === null || !$this->release($message) && now() < $this->beginUntil)) {
+                $this->handle($message, $handler, $acknowledged);
+            }
+            $this->extender->drop($message);
+        }
+    }
+
+    private function handle(Message $message, callable $handler, ?callable $acknowledged): void
+    {
+        $error = null;
+        try {
+            $handler($message, $this);
+        } catch (\Throwable $error) {
+            fwrite(STDERR, "worker.php: $message->id: {$error->getMessage()}\n");
+        }
+        $verdict = $this->persist(fn() => $this->settle($message, $error));
+        if ($verdict === 0) {
+            fwrite(STDERR, "worker.php: $message->id: lost, it is delivered again\n");
+        } elseif ($verdict === 1 && $error === null && $acknowledged !== null) {
+            $acknowledged($message);
+        }
+    }
+
+    /** Tells how the work of a message ended. Returns 0 when it was lost meanwhile, and null when it stays pending. */
+    private function settle(Message $message, ?\Throwable $error): ?int
+    {
+        if ($error === null) {
+            return $this->leave('ack', $message, keys: ['stream']) ?? $this->acknowledge($message);
+        }
+        if ($error instanceof DeadLetter) {
+            return $this->leave('dead_letter', $message, [$error->getMessage()]);
+        }
+        if (!$this->functions) {
+            return null;
+        }
+        $delay = $error instanceof Retry ? (int) ceil($error->delay * 1000) : $this->policy->backoff($this->redis, $message);
+        return $this->leave('retry', $message, ['retry', $delay, 'max_attempts', $error->getMessage()],
+            [$this->policy->get($this->redis, $message->queue, 'max_attempts'), '']);
+    }
+
+    private function release(Message $message): bool
+    {
+        return $this->persist(fn() => $this->leave('release', $message)) !== null;
+    }
+
+    private function acknowledge(Message $message): int
+    {
+        return checked($this->redis, $this->redis->xAck($this->policy->key($message->queue, 'stream'), $this->group, [$message->entry]));
+    }
+
+    /** Calls a function that takes a message out of the pending list. null: the library is not there. */
+    private function leave(string $function, Message $message, array $how = [], array $options = [],
+        array $keys = ['stream', 'due', 'payload', 'meta', 'dead', 'wake']): ?int
+    {
+        if (!$this->functions) {
+            return null;
+        }
+        $names = array_map(fn(string $name) => $this->policy->key($message->queue, $name), $keys);
+        $reply = fcall($this->redis, $function, $names, [$this->group, ...$options, $message->entry, $message->id, ...$how]);
+        $this->functions = $reply !== null;
+        return $reply[0] ?? null;
+    }
+
+    /** Repeats what must not be forgotten until Redis has taken it. All of it is harmless to repeat. */
+    private function persist(\Closure $do): ?int
+    {
+        while (true) {
+            try {
+                $this->redis ??= connect($this->url);
+                return $do();
+            } catch (\RedisException $e) {
+                if ($this->beginUntil !== null && now() > $this->beginUntil) {
+                    return null;
+                }
+                $this->pause($e);
+            }
+        }
+    }
+
+    /** Waits after an error, longer from one to the next, and has the next command connect anew. A signal ends the wait. */
+    private function pause(\RedisException $e): void
+    {
+        fwrite(STDERR, "worker.php: {$e->getMessage()}\n");
+        $this->redis = null;
+        usleep((int) (min(0.1 * 2 ** ++$this->failures, $this->beginUntil === null ? 5 : 0.5) * random_int(500_000, 1_000_000)));
+    }
+}
+
+if (get_included_files()[0] === __FILE__) {
+    foreach (['QUEUE', 'GROUP'] as $name) {
+        if (!getenv($name)) {
+            fwrite(STDERR, "worker.php: set $name; see the beginning of this file\n");
+            exit(2);
+        }
+    }
+    $worker = new Worker(getenv('DUESTREAM_REDIS_URL') ?: 'redis://127.0.0.1:6379', getenv('QUEUE'), getenv('GROUP'),
+        getenv('CONSUMER') ?: gethostname() . '-' . getmypid(), getenv('DUESTREAM_PREFIX') ?: 'duestream', (int) (getenv('BATCH') ?: 10));
+    pcntl_async_signals(true);
+    pcntl_signal(SIGTERM, $worker->stop(...));
+    pcntl_signal(SIGINT, $worker->stop(...));
+
+    $percent = (float) getenv('FAIL_ONCE_PERCENT');
+    $log = getenv('ACK_LOG') ? fopen(getenv('ACK_LOG'), 'a') : null;
+    $worker->run(
+        function (Message $message) use ($percent): void {
+            // The work of one message. It may be delivered again: make it harmless to do twice.
+            if ($message->attempt === 1 && random_int(0, 999_999) < $percent * 10_000) {
+                throw new \RuntimeException('failing once, as asked');
+            }
+        },
+        function (Message $message) use ($log): void {
+            echo "$message->id $message->attempt\n";
+            if ($log) {
+                fwrite($log, "$message->id $message->attempt $message->entry\n");
+            }
+        },
+    );
+}

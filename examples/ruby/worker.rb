@@ -1,0 +1,282 @@
+#!/usr/bin/env ruby
+# frozen_string_literal: true
+
+# A duestream worker in Ruby: redis-rb 4.8 (Debian: ruby-redis) and the commands XREADGROUP, XACK and XCLAIM.
+#
+#   QUEUE=emails GROUP=billing ruby worker.rb
+#
+# The block given to Worker#run does the work of one message: returning acknowledges it; raising leaves it pending, and it is
+# delivered again after the visibility timeout. Where the functions library of duestream is loaded, raising has it delivered again
+# after the backoff, Duestream::Retry after a delay of your own, and Duestream::DeadLetter makes a dead letter of it at once.
+# Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand.
+#
+# DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
+# QUEUE, GROUP         required                               CONSUMER          default host-process
+# BATCH                messages read at once, of each partition; default 10
+# ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
+# FAIL_ONCE_PERCENT    this share of first attempts raises, to show that they come back; default 0
+
+require "erb"
+require "redis"
+require "socket"
+
+module Duestream
+  Message = Struct.new(:queue, :entry, :id, :payload, :attempt, :headers, :for, :lost, keyword_init: true)
+
+  # What a handler raises to have its message dead-lettered.
+  class DeadLetter < StandardError; end
+
+  # What a handler raises to have its message delivered again after a delay of its own, in seconds.
+  class Retry < StandardError
+    attr_reader :delay
+
+    def initialize(text, delay:)
+      super(text)
+      @delay = delay
+    end
+  end
+
+  # Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other. For a server of its own:
+  # on a cluster each partition needs a read, and a connection, of its own.
+  class Worker
+    REFRESH = 5 # seconds until a new partition, another setting or a library loaded meanwhile is noticed
+    GRACE = 5 # seconds after a stop, in which what was read before is still begun, if it cannot be released
+    TEN_YEARS = 315_360_000_000
+    BUILT_IN = { "visibility_ms" => 30_000, "max_attempts" => 10, "retry_min_ms" => 1000, "retry_max_ms" => 3_600_000 }.freeze
+    LIMITS = { "visibility_ms" => 100..604_800_000, "max_attempts" => 1..1_000_000,
+               "retry_min_ms" => 1..TEN_YEARS, "retry_max_ms" => 1..TEN_YEARS }.freeze
+
+    def initialize(url, queue:, group:, consumer:, prefix: "duestream", batch: 10)
+      @url, @queue, @group, @consumer, @prefix, @batch = url, queue, group, consumer, prefix, batch
+      @redis = Redis.new(url: url)
+      @queues = [queue] # its partitions, under the names that their keys have
+      @held, @lock = [], Mutex.new # messages whose visibility timeout must not run out
+      @wake, @stop = IO.pipe
+      @failures = @join_at = 0
+    end
+
+    # Handles messages until it is told to stop; acknowledged is called with each that is done.
+    def run(acknowledged: nil, &handler)
+      extender = Thread.new { extend_held }
+      extender.abort_on_exception = true
+      until @stopped_at
+        begin
+          if now >= @join_at
+            fresh = @join_at.zero? # at the start, and after an error
+            join
+            work_on(unseen, acknowledged, &handler) if fresh
+          end
+          work_on(read, acknowledged, &handler)
+          @failures = 0
+        rescue Redis::BaseError => e
+          # A group that was lost is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
+          @join_at = 0
+          pause(e) unless e.message.start_with?("NOGROUP", "UNBLOCKED")
+        end
+      end
+    ensure
+      extender&.kill
+    end
+
+    # Ends run; also from a signal handler.
+    def stop
+      @stopped_at ||= now
+      @stop.write_nonblock(".", exception: false)
+    end
+
+    private
+
+    def now
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+
+    def key(queue, name)
+      "#{@prefix}:{#{queue}}:#{name}"
+    end
+
+    # Registers the queue, learns its partitions, and creates the group on each.
+    def join
+      if @redis.hsetnx("#{@prefix}:queues", @queue, "1") # the bridges do not know it yet
+        @redis.xadd("#{@prefix}:wake", { "queues" => 1 }, maxlen: 1, approximate: false)
+      end
+      counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
+      count = [@queues.size, *counts.select { |n| n <= 256 }].max # never fewer than before
+      @queues = [@queue, *(1...count).map { |i| "#{@queue}/#{i}" }]
+      @queues.each do |queue|
+        @redis.xgroup(:create, key(queue, "stream"), @group, "0", mkstream: true)
+      rescue Redis::CommandError => e
+        raise unless e.message.start_with?("BUSYGROUP")
+      end
+      @functions = library?
+      @join_at = now + REFRESH
+    end
+
+    # Whether the functions library is there, and for this user.
+    def library?
+      !@redis.call("FCALL", "duestream_version", 0).empty?
+    rescue Redis::CommandError
+      false
+    end
+
+    # What a cut connection kept from this worker, or a former one of its name: it is pending, and nobody works on it. Without the library
+    # it cannot be told from what has failed. Reading it once more by XREADGROUP would count as an attempt.
+    def unseen
+      return [] unless @functions
+
+      @queues.flat_map do |queue|
+        stream = key(queue, "stream")
+        entries = @redis.xpending(stream, @group, "-", "+", @batch, @consumer).map { |row| row["entry_id"] }
+        messages = entries.flat_map { |entry| @redis.xrange(stream, entry, entry) }.map { |entry, fields| message(queue, entry, fields) }
+        messages.empty? ? [] : messages.zip(extend_all(@redis, queue, messages)).filter_map { |message, kept| message if kept }
+      end
+    end
+
+    def read
+      streams = @queues.to_h { |queue| [key(queue, "stream"), queue] }
+      reply = @redis.xreadgroup(@group, @consumer, streams.keys, streams.map { ">" }, count: @batch, block: 1000)
+      reply.flat_map { |stream, entries| entries.map { |entry, fields| message(streams[stream], entry, fields) } }
+    end
+
+    def message(queue, entry, fields)
+      headers = fields.filter_map { |name, value| [name.delete_prefix("h:"), value] if name.start_with?("h:") }.to_h
+      Message.new(queue: queue, entry: entry, id: fields.fetch("id", entry), payload: fields.fetch("payload", "").b,
+                  attempt: fields.fetch("attempt", 1).to_i, headers: headers, for: fields.fetch("for", "").b)
+    end
+
+    def work_on(messages, acknowledged, &handler)
+      hold(messages)
+      messages.each do |message|
+        if ![@group.b, ""].include?(message.for) # a retry for another group: acknowledged, and that is all
+          persist { @redis.xack(key(message.queue, "stream"), @group, message.entry) }
+        elsif !message.lost && (!@stopped_at || (!persist { leave("release", message) } && now < @stopped_at + GRACE))
+          handle(message, acknowledged, &handler)
+        end
+        hold(@held.reject { |other| other.equal?(message) })
+      end
+    ensure
+      hold([])
+    end
+
+    def handle(message, acknowledged)
+      error = begin
+        yield message
+        nil
+      rescue StandardError => e
+        warn "worker.rb: #{message.id}: #{e.message}"
+        e
+      end
+      verdict = persist { settle(message, error) }
+      warn "worker.rb: #{message.id}: lost, it is delivered again" if verdict&.zero?
+      acknowledged&.call(message) if verdict == 1 && !error
+    end
+
+    # Tells how the work of a message ended. Returns 0 when it was lost meanwhile, and nil when it stays pending.
+    def settle(message, error)
+      return leave("ack", message, keys: %w[stream]) || @redis.xack(key(message.queue, "stream"), @group, message.entry) unless error
+      return leave("dead_letter", message, error.message) if error.is_a?(DeadLetter)
+      return unless @functions
+
+      delay = error.is_a?(Retry) ? (error.delay * 1000).ceil : backoff(message)
+      leave("retry", message, "retry", delay, "max_attempts", error.message, options: [setting(message.queue, "max_attempts"), ""])
+    end
+
+    # Calls a function that takes a message out of the pending list. nil: the library is not there.
+    def leave(name, message, *args, keys: %w[stream due payload meta dead wake], options: [])
+      function(@redis, name, message.queue, keys, *options, message.entry, message.id, *args)&.first
+    end
+
+    def function(redis, name, queue, keys, *args)
+      return unless @functions
+
+      redis.call("FCALL", "duestream_#{name}", keys.size, *keys.map { |k| key(queue, k) }, @group, *args)
+    rescue Redis::CommandError => e
+      raise unless e.message.start_with?("ERR Function not found", "NOPERM")
+
+      @functions = nil
+    end
+
+    # Repeats what must not be forgotten until Redis has taken it. All of it is harmless to repeat.
+    def persist
+      yield
+    rescue Redis::BaseError => e
+      return if @stopped_at && now > @stopped_at + GRACE
+
+      pause(e)
+      retry
+    end
+
+    # Waits after an error, longer from one to the next, but not for a stop.
+    def pause(error)
+      warn "worker.rb: #{error.message}"
+      @failures += 1
+      seconds = [0.1 * 2**@failures, 5].min * rand(0.5..1)
+      @stopped_at ? sleep([seconds, 0.5].min) : @wake.wait_readable(seconds)
+    end
+
+    def hold(messages)
+      @lock.synchronize { @held = messages }
+    end
+
+    # Starts the visibility timeout of everything held anew, at a third of it. Runs in a thread with a connection of its own; a handler
+    # that keeps Ruby's lock, in an extension written in C, keeps the thread waiting.
+    def extend_held
+      redis = Redis.new(url: @url)
+      interval = 0
+      loop do
+        sleep interval
+        held = @lock.synchronize { @held }
+        held.group_by(&:queue).each do |queue, messages|
+          messages.zip(extend_all(redis, queue, messages)) { |message, kept| message.lost = true unless kept } # for a long handler to look at
+        end
+        interval = [setting(@queue, "visibility_ms", redis) / 3000.0, REFRESH].min
+      rescue Redis::BaseError => e
+        warn "worker.rb: extend: #{e.message}"
+        interval = 0.5
+      end
+    end
+
+    # Whether each message was extended; one that was not is somebody else's now.
+    def extend_all(redis, queue, messages)
+      reply = function(redis, "extend", queue, %w[stream dead], @consumer, *messages.flat_map { |message| [message.entry, message.id] })
+      return reply.map(&:positive?) if reply
+
+      kept = redis.xclaim(key(queue, "stream"), @group, @consumer, 0, messages.map(&:entry), justid: true)
+      messages.map { |message| kept.include?(message.entry) }
+    end
+
+    # The delay after a failed attempt, in milliseconds.
+    def backoff(message)
+      least, most = setting(message.queue, "retry_min_ms"), setting(message.queue, "retry_max_ms")
+      [(least * 2**[message.attempt - 1, 40].min * rand(0.5..1.5)).ceil, most].min
+    end
+
+    # The group's own setting, the queue's, the defaults', or the built-in one. What is outside its limits is passed over.
+    def setting(queue, name, redis = @redis)
+      values = redis.hmget(key(queue, "policy"), "group:#{ERB::Util.url_encode(@group)}:#{name}", name)
+      values << redis.hget("#{@prefix}:defaults", name)
+      values.grep(/\A\d+\z/).map(&:to_i).find { |value| LIMITS[name].cover?(value) } || BUILT_IN[name]
+    end
+  end
+end
+
+if $PROGRAM_NAME == __FILE__
+  queue, group = %w[QUEUE GROUP].map { |name| ENV[name] || abort("worker.rb: set #{name}; see the beginning of this file") }
+  worker = Duestream::Worker.new(
+    ENV.fetch("DUESTREAM_REDIS_URL", "redis://127.0.0.1:6379"), queue: queue, group: group,
+    consumer: ENV.fetch("CONSUMER") { "#{Socket.gethostname}-#{Process.pid}" },
+    prefix: ENV.fetch("DUESTREAM_PREFIX", "duestream"), batch: ENV.fetch("BATCH", 10).to_i
+  )
+  %w[TERM INT].each { |signal| trap(signal) { worker.stop } }
+
+  $stdout.sync = true
+  log = File.open(ENV["ACK_LOG"], "a").tap { |file| file.sync = true } if ENV["ACK_LOG"]
+  done = lambda do |message|
+    puts "#{message.id} #{message.attempt}"
+    log&.puts "#{message.id} #{message.attempt} #{message.entry}"
+  end
+  percent = ENV.fetch("FAIL_ONCE_PERCENT", 0).to_f
+  worker.run(acknowledged: done) do |message|
+    # The work of one message. It may be delivered again: make it harmless to do twice.
+    raise "failing once, as asked" if message.attempt == 1 && rand * 100 < percent
+  end
+end
