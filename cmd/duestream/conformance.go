@@ -40,6 +40,10 @@ disturb others (a restart, a full memory) further ones. With --redis it uses tha
 under a prefix of its own that it empties at the end; such cases are not tried then, and
 the certificate says so. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX do not count.
 
+With --level complete its own servers have the functions library (duestream functions
+load), so that programs which use it where it is loaded do; with --redis that is yours
+to decide.
+
 The exit code is 0 when the level is reached, 1 when it is not.`,
 		Example: `  duestream conformance --worker -- python3 worker.py
   duestream conformance --worker --level complete --json -- ./my-worker

@@ -41,7 +41,7 @@ already, or was taken within the last day (--dedup), is not taken again, and is 
 (exit code 6): so after a failure give the whole file again, or --from-line. A file without
 its last line was not exported to its end; what it has is taken (exit code 6).`,
 		Example: `  duestream import emails emails.ndjson
-  duestream export emails | duestream --redis redis://new:6379 import emails`,
+  duestream import emails emails.ndjson --dry-run`,
 		Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {

@@ -92,6 +92,11 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 		if err := c.Do(ctx, c.B().ConfigSet().ParameterValue().ParameterValue("appendfsync", "always").Build()).Error(); err != nil {
 			return fmt.Errorf("conformance: CONFIG SET appendfsync: %w", err)
 		}
+		if cfg.Level == Complete {
+			if _, err := bridge.LoadFunctions(ctx, r.redis, "conformance", false); err != nil {
+				return err
+			}
+		}
 	}
 	if err := bridge.WriteDefaults(ctx, r.redis, r.prefix, cfg.policy()); err != nil {
 		return err
