@@ -1,8 +1,9 @@
 package integration
 
 import (
-	"os/exec"
 	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // scriptingLanguages are further ones, as in languages.
@@ -16,16 +17,14 @@ func scriptingLanguages(t *testing.T) []language {
 
 func rubyWithRedis(t *testing.T) string {
 	t.Helper()
-	if out, err := exec.Command("ruby", "-e", `require "redis"`).CombinedOutput(); err != nil {
-		t.Fatalf("no ruby that can load redis: install Debian's ruby and ruby-redis: %v\n%s", err, out)
-	}
+	redistest.Install(t, "ruby that can load redis", func() bool { return firstThatRuns("", []string{"ruby"}, "-e", `require "redis"`) != "" }, "ruby", "ruby-redis")
 	return "ruby"
 }
 
 func phpWithRedis(t *testing.T) string {
 	t.Helper()
-	if out, err := exec.Command("php", "-r", `exit(extension_loaded("redis") && extension_loaded("pcntl") ? 0 : 1);`).CombinedOutput(); err != nil {
-		t.Fatalf("no php with the extensions redis and pcntl: install Debian's php-cli and php-redis: %v\n%s", err, out)
-	}
+	redistest.Install(t, "php with the extensions redis and pcntl", func() bool {
+		return firstThatRuns("", []string{"php"}, "-r", `exit(extension_loaded("redis") && extension_loaded("pcntl") ? 0 : 1);`) != ""
+	}, "php-cli", "php-redis")
 	return "php"
 }

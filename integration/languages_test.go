@@ -3,6 +3,8 @@ package integration
 import (
 	"os/exec"
 	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // language is an example in another language: its conformance program, and the level it reaches.
@@ -27,24 +29,36 @@ func (l language) command(mode string) []string {
 
 func pythonWithRedis(t *testing.T) string {
 	t.Helper()
-	for _, name := range []string{"/usr/bin/python3", "python3"} {
-		if exec.Command(name, "-c", "import redis").Run() == nil {
-			return name
-		}
-	}
-	t.Fatal("no python3 that can import redis: install Debian's python3-redis")
-	return ""
+	find := func() string { return firstThatRuns("", []string{"/usr/bin/python3", "python3"}, "-c", "import redis") }
+	redistest.Install(t, "python3 that can import redis", func() bool { return find() != "" }, "python3", "python3-redis")
+	return find()
 }
 
 func nodeWithIoredis(t *testing.T) string {
 	t.Helper()
-	for _, name := range []string{"node", "nodejs"} {
-		probe := exec.Command(name, "--input-type=module", "--eval", "import 'ioredis'")
-		probe.Dir = "../examples/node"
+	names := []string{"node", "nodejs"}
+	find := func() string {
+		return firstThatRuns("../examples/node", names, "--input-type=module", "--eval", "import 'ioredis'")
+	}
+	if find() == "" { // Node.js may have come from elsewhere, with an npm of its own
+		redistest.Install(t, "node", func() bool { return firstThatRuns("", names, "--version") != "" }, "nodejs")
+		redistest.Install(t, "npm", func() bool { return firstThatRuns("", []string{"npm"}, "--version") != "" }, "npm")
+		redistest.InstallNode(t, "../examples/node", func() bool { return find() != "" })
+	}
+	if find() == "" {
+		t.Fatal("no node that can import ioredis from examples/node, although npm has installed it")
+	}
+	return find()
+}
+
+// firstThatRuns returns the first program with which these arguments succeed in a directory, "" when there is none.
+func firstThatRuns(dir string, programs []string, args ...string) string {
+	for _, name := range programs {
+		probe := exec.Command(name, args...)
+		probe.Dir = dir
 		if probe.Run() == nil {
 			return name
 		}
 	}
-	t.Fatal("no node that can import ioredis from examples/node: install nodejs and npm, and run: npm install --prefix examples/node")
 	return ""
 }

@@ -57,9 +57,16 @@ func (a *app) completeArgs(usage []string) completion {
 		if len(args) >= len(kinds) && !repeated {
 			return nil, none
 		}
-		switch kinds[min(len(args), len(kinds)-1)] {
-		case "<queue>":
+		kind := kinds[min(len(args), len(kinds)-1)]
+		if kind == "<queue>" {
 			return a.completeQueues(cmd, args, typed)
+		}
+		if len(args) == 0 { // the others are those of the queue that is named first
+			return nil, none
+		}
+		switch kind {
+		case "<group>":
+			return a.completeGroups(cmd, args, typed)
 		case "<letter>":
 			return without(a.completeLetters(cmd.Context(), args[0]), args[1:]), none
 		case "<id>":

@@ -41,7 +41,8 @@ func TestCompletion(t *testing.T) {
 	c.ok("schedule", "emails", "--id", "order-43", "--in", "2h", "x")
 	for _, one := range []struct{ typed, want, directive string }{
 		{"stats |", "emails q", ":4"}, {"stats q |", "emails", ":4"}, {"top e|", "emails", ":4"}, {"show |", "emails q", ":4"},
-		{"queue show |", "emails q", ":4"}, {"queue show q |", "", ":4"}, {"work |", "--group -g emails q", ":4"}, {"pending |", "--group -g emails q", ":4"},
+		{"queue show |", "emails q", ":4"}, {"queue show q |", "", ":4"}, {"work |", "--group -g emails q", ":4"}, {"pending |", "emails q", ":4"}, {"pending q |", "g1 g2", ":4"}, {"find |", "", ":4"}, {"peek |", "emails q", ":4"}, {"pause q |", "emails", ":4"},
+		{"consumers |", "emails q", ":4"}, {"doctor |", "emails q", ":4"}, {"export |", "emails q", ":4"},
 		{"pending q --group |", "g1 g2", ":4"}, {"pending q -g |", "g1 g2", ":4"}, {"dead list q --group g|", "g1 g2", ":4"}, {"work q --group |", "g1 g2", ":4"},
 		{"pending --group |", "", ":4"}, {"pending a/b --group |", "", ":4"},
 		{"show emails |", "order-42 order-43", ":4"}, {"cancel emails order-42 |", "order-43", ":4"}, {"reschedule emails o|", "order-42 order-43", ":4"},

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,23 +19,42 @@ const (
 	policyFile     = "/usr/sbin/policy-rc.d"
 )
 
-// installServer installs Debian's redis-server package without starting its service. Test processes take turns; the
-// later ones find it done.
+// installServer installs Debian's redis-server package without starting its service.
 func installServer() error {
+	return installPackages("redis-server or valkey-server on the PATH", func() bool { return serverBinary() != "" }, "redis-server")
+}
+
+// Install makes a test have what it needs: when that is not there it installs Debian's packages, and fails the test when that cannot be done
+// either. There tells whether it is there; what names it in the message.
+func Install(t testing.TB, what string, there func() bool, packages ...string) {
+	t.Helper()
+	if there() {
+		return
+	}
+	if err := installPackages(what, there, packages...); err != nil {
+		t.Fatalf("redistest: install Debian's %s: %v", strings.Join(packages, " and "), err)
+	}
+	if !there() {
+		t.Fatalf("redistest: no %s, although Debian's %s are installed", what, strings.Join(packages, " and "))
+	}
+}
+
+// installPackages installs Debian packages without starting services of theirs. Test processes take turns; the later ones find it done.
+func installPackages(what string, there func() bool, packages ...string) error {
 	if _, err := os.Stat("/etc/debian_version"); err != nil {
-		return errors.New("no redis-server or valkey-server on the PATH, and this is not Debian, where the tests could install it")
+		return fmt.Errorf("no %s, and this is not Debian, where the tests could install it", what)
 	}
 	if os.Geteuid() != 0 {
-		return errors.New("no redis-server or valkey-server on the PATH, and installing it needs root")
+		return fmt.Errorf("no %s, and installing it needs root", what)
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return errors.New("no redis-server or valkey-server on the PATH, and no apt-get to install it with")
+		return fmt.Errorf("no %s, and no apt-get to install it with", what)
 	}
 	return withMachineLock(func() error {
-		if serverBinary() != "" {
+		if there() {
 			return nil
 		}
-		fmt.Fprintln(os.Stderr, "redistest: no redis-server here, installing Debian's package")
+		fmt.Fprintf(os.Stderr, "redistest: no %s here, installing Debian's %s\n", what, strings.Join(packages, " "))
 		restore, err := denyServices()
 		if err != nil {
 			return err
@@ -44,15 +65,39 @@ func installServer() error {
 		if err := aptGet(ctx, "update"); err != nil {
 			return err
 		}
-		if err := aptGet(ctx, "install", "-y", "--no-install-recommends", "redis-server"); err != nil {
+		if err := aptGet(ctx, append([]string{"install", "-y", "--no-install-recommends"}, packages...)...); err != nil {
 			return err
 		}
-		// Nor at the next start of the machine. Without systemd there is nothing to disable.
-		disable := exec.CommandContext(ctx, "deb-systemd-helper", "disable", "redis-server.service")
-		disable.Env = append(os.Environ(), "DPKG_MAINTSCRIPT_PACKAGE=redis-server") // it asks whose unit that is
-		_ = disable.Run()
+		if slices.Contains(packages, "redis-server") { // nor at the next start of the machine. Without systemd there is nothing to disable
+			disable := exec.CommandContext(ctx, "deb-systemd-helper", "disable", "redis-server.service")
+			disable.Env = append(os.Environ(), "DPKG_MAINTSCRIPT_PACKAGE=redis-server") // it asks whose unit that is
+			_ = disable.Run()
+		}
 		return nil
 	})
+}
+
+// InstallNode has npm install what dir/package.json names, when there tells that it is not there. Test processes take turns.
+func InstallNode(t testing.TB, dir string, there func() bool) {
+	t.Helper()
+	if there() {
+		return
+	}
+	err := withMachineLock(func() error {
+		if there() {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), installTimeout)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, "npm", "install", "--prefix", dir, "--no-audit", "--no-fund", "--loglevel=error").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("redistest: npm install --prefix %s: %v", dir, err)
+	}
 }
 
 func aptGet(ctx context.Context, args ...string) error {

@@ -2,11 +2,8 @@ package redistest
 
 import (
 	"bytes"
-	"context"
 	"embed"
-	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 )
 
@@ -34,20 +31,7 @@ func buildLibrary(name, library string) error {
 	return nil
 }
 
-// installCompiler installs Debian's C compiler. Test processes take turns; the later ones find it done.
+// installCompiler installs Debian's C compiler.
 func installCompiler() error {
-	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
-		return errors.New("no cc on the PATH, and installing one needs apt-get and root")
-	}
-	return withMachineLock(func() error {
-		if _, err := exec.LookPath("cc"); err == nil {
-			return nil
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), installTimeout)
-		defer cancel()
-		if err := aptGet(ctx, "update"); err != nil {
-			return err
-		}
-		return aptGet(ctx, "install", "-y", "--no-install-recommends", "gcc", "libc6-dev")
-	})
+	return installPackages("cc on the PATH", func() bool { _, err := exec.LookPath("cc"); return err == nil }, "gcc", "libc6-dev")
 }
