@@ -75,11 +75,16 @@ func scheduling() []scenario {
 		}},
 		{script: "drain", single: true, state: "due, expired, malformed, retried, later", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a", "b")
-			s.send(item("failed", "+0"))
+			// What the retry of the headerless one has is read without the decoder.
+			s.send(item("failed", "+0"), lua.Item{ID: headerless, When: "+0", Payload: []byte(body(headerless))})
 			held := s.hold("a", "c1")
 			s.deliver("b")
-			s.owed[address{"b", "failed"}] = debt{unless: delivered, once: delivered}
-			_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, []lua.Failure{{Held: held["failed"], Action: lua.ActionRetry, Error: "no"}})
+			var failures []lua.Failure
+			for _, id := range []string{"failed", headerless} {
+				s.owed[address{"b", id}] = debt{unless: delivered, once: delivered}
+				failures = append(failures, lua.Failure{Held: held[id], Action: lua.ActionRetry, Error: "no"})
+			}
+			_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, failures)
 			s.must(err)
 			expired := item("expired", hour)
 			expired.Meta = lua.EncodeMeta(nil, 0, time.UnixMilli(1))
@@ -92,6 +97,7 @@ func scheduling() []scenario {
 			s.owe("", "expired", dead, dead)
 			s.owe("", "odd", dead, dead)
 			s.owe("a", "failed", delivered, delivered)
+			s.owe("a", headerless, delivered, delivered)
 			for _, group := range s.groups {
 				for _, id := range []string{"due1", "due2", bare, "later"} {
 					s.owe(group, id, delivered, delivered)

@@ -110,8 +110,8 @@ func item(id string, when lua.When) lua.Item {
 	return lua.Item{ID: id, When: when, Payload: []byte(body(id)), Meta: lua.EncodeMeta(map[string]string{"of": id}, 0, time.Time{})}
 }
 
-// bare is the ID of a message that has nothing else.
-const bare = "bare"
+// bare is the ID of a message that has nothing else, headerless of one that has a payload.
+const bare, headerless = "bare", "headerless"
 
 const hour = lua.When("+3600000")
 
@@ -211,8 +211,11 @@ func (s *scene) deliver(group string) int {
 			most = 2
 		}
 		payload, header := body(e.ID), e.ID
-		if e.ID == bare {
+		switch e.ID {
+		case bare:
 			payload, header = "", ""
+		case headerless:
+			header = ""
 		}
 		if string(e.Payload) != payload || e.Headers["of"] != header || e.Headers["left"] != "" {
 			s.wrong[at] = fmt.Sprintf("payload %q, headers %v", e.Payload, e.Headers)
