@@ -59,8 +59,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a release burns an attempt", file: "lua/lib/exit.lua",
-		old:  "retry_meta(fields, id, group, attempt, how.error)\n",
-		new:  "retry_meta(fields, id, group, failed + 1, how.error)\n",
+		old:  "    verdict, next_attempt = RELEASED, attempt\n",
+		new:  "    verdict = RELEASED\n",
 		test: model,
 	},
 	{
