@@ -79,7 +79,7 @@ type doctorReport struct {
 func (a *app) runDoctor(ctx context.Context, r *bridge.Redis, o doctorOptions, queues []string) error {
 	progress := a.newSteps()
 	defer progress.clear()
-	cfg := doctor.Config{Redis: r, Prefix: a.prefix, Queues: queues, Quick: o.quick, Progress: progress.show}
+	cfg := doctor.Config{Redis: r, Prefix: a.prefix, Queues: queues, Quick: o.quick, Release: version, Progress: progress.show}
 	report, err := doctor.Examine(ctx, cfg)
 	progress.clear()
 	if err != nil {

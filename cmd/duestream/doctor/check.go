@@ -41,7 +41,7 @@ type Check struct {
 	Mends    string // what a repair does; empty: nothing
 }
 
-// Checks returns all checks, in order of their codes. D6 is kept for the library of functions.
+// Checks returns all checks, in order of their codes.
 func Checks() []Check {
 	list := make([]Check, len(checks))
 	for i, c := range checks {
@@ -173,4 +173,12 @@ var (
 		"nobody looks after them", "duestream dead list {queue}", ""})
 	oddDead = check(Check{"D523", "odd-dead", Warning, "an entry of the dead letters is none",
 		"somebody else writes into the stream; tools may not redrive it", "redis-cli XRANGE {key} <entry> <entry>, and XDEL when it is not needed", ""})
+)
+
+// The library of functions.
+var (
+	oldFunctions = check(Check{"D601", "old-functions", Warning, "the library of functions is not that of this program, nor a newer one",
+		"clients that call it get what was right when it was loaded", "duestream functions show, and with the newest program: duestream functions load", ""})
+	missingFunctions = check(Check{"D602", "missing-functions", Warning, "a master of the cluster has no library of functions, and others have",
+		"clients that call it fail there", "duestream functions load", ""})
 )

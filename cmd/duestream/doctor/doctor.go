@@ -24,6 +24,8 @@ type Config struct {
 	Prefix string   // default duestream
 	Queues []string // only these; none: all that are registered, or that have keys
 	Quick  bool     // counts and samples instead of everything
+	// Release is that of this program, to compare the library of functions with; "" knows only whether it differs.
+	Release string
 
 	// Progress, unless nil, is told what is being looked at, how much of it is done, and of how much; of is 0 where nobody knows.
 	Progress func(step string, done, of int)
@@ -139,7 +141,7 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 		Config: cfg, c: cfg.Redis.Client, globals: lua.NewGlobals(cfg.Prefix), found: map[string]map[int]bool{},
 		report: Report{Quick: cfg.Quick, Findings: []Finding{}, LeftOut: []string{}},
 	}
-	for _, step := range []func(context.Context) error{e.servers, e.shared, e.bridges, e.walk, e.queues, e.lookAgain} {
+	for _, step := range []func(context.Context) error{e.servers, e.functions, e.shared, e.bridges, e.walk, e.queues, e.lookAgain} {
 		if err := step(ctx); err != nil {
 			return e.report, fmt.Errorf("doctor: %w", err)
 		}

@@ -235,6 +235,17 @@ func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 			}
 		})
 	}
+	t.Run("functions of another release", func(t *testing.T) {
+		t.Parallel()
+		p := newPatient(t, redistest.Own(t, sound...))
+		other := strings.Replace(bridge.FunctionsLibrary("v0.0.1"), bridge.FunctionsSource(), "000000000000", -1)
+		p.do("FUNCTION", "LOAD", other)
+		p.check("D601")
+		if _, err := bridge.LoadFunctions(t.Context(), p.redis, "", false); err != nil {
+			t.Fatal(err)
+		}
+		p.check("")
+	})
 	t.Run("nearly full", func(t *testing.T) {
 		t.Parallel()
 		p := newPatient(t, redistest.Own(t, sound...))

@@ -1,0 +1,42 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// functions compares the library of functions on all masters with that of this program. Where no server has one nobody needs it.
+func (e *examination) functions(ctx context.Context) error {
+	for _, one := range judgeLibraries(lua.Libraries(ctx, e.c, e.Release), e.leftOut) {
+		e.report.Findings = append(e.report.Findings, *e.finding(one.check, place{}, "", "", 1, one.found))
+	}
+	return ctx.Err()
+}
+
+type libraryFinding struct {
+	check *Check
+	found string
+}
+
+func judgeLibraries(rows []lua.Library, leftOut func(format string, args ...any)) (findings []libraryFinding) {
+	loaded := false
+	for _, l := range rows {
+		loaded = loaded || l.Err == nil && l.State != lua.LibraryAbsent && l.State != lua.LibraryForeign
+	}
+	for _, l := range rows {
+		switch {
+		case errors.Is(l.Err, lua.ErrNoFunctions):
+		case l.Err != nil:
+			leftOut("functions: %v", l.Err)
+		case l.Role != "master":
+		case l.State == lua.LibraryOlder || l.State == lua.LibraryOther:
+			findings = append(findings, libraryFinding{oldFunctions, fmt.Sprintf("%s has release %s, source %s; this program %s", l.Server, l.Release, l.Source, lua.FunctionsSource())})
+		case l.State == lua.LibraryAbsent && loaded:
+			findings = append(findings, libraryFinding{missingFunctions, l.Server + " has none, others have"})
+		}
+	}
+	return findings
+}
