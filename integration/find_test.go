@@ -29,7 +29,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	const n = 24
 	hold := make(chan struct{})
 	held := make(chan string, n)
-	s.worker("g", n, func(ctx context.Context, m *bridge.Message) error {
+	s.worker("g", 2*n, func(ctx context.Context, m *bridge.Message) error { // n of them are held for good
 		switch {
 		case strings.HasPrefix(m.ID, "retrying"):
 			return errors.New("once more")

@@ -8,7 +8,7 @@
 -- KEYS[6] wake (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages that do not carry their own)
--- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
+-- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; '' when each entry has a delay of its own, or needs none)
 -- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release'; ms, '' = from delays; string; string)
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused
 -- Complexity: O(log n) per entry
@@ -23,9 +23,10 @@ local actions = {retry = true, [''] = true, dead = true, release = true}
 for i = 4, #args, 6 do
   entries[#entries + 1] = args[i]
   if not actions[args[i + 2]] then return redis.error_reply('ERR action is none of retry, dead, release: ' .. args[i + 2]) end
-  if args[i + 3] ~= '' and not string.find(args[i + 3], '^%d+$') then return redis.error_reply('ERR delay does not parse: ' .. args[i + 3]) end
+  local own = args[i + 3] ~= '' or args[i + 2] == 'dead' or args[i + 2] == 'release'
+  if string.find(args[i + 3], '[^0-9]') or not own and #k.delays == 0 then return redis.error_reply('ERR delay, or delays, does not parse: ' .. args[i + 3]) end
 end
-if not k.max_attempts or #k.delays == 0 then return redis.error_reply('ERR max_attempts or delays does not parse') end
+if not k.max_attempts then return redis.error_reply('ERR max_attempts does not parse') end
 
 redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
 local now = now_ms()
