@@ -17,7 +17,7 @@ help: ## list the targets
 # Packages that measure lateness share the machine, so no more than two run at once.
 .PHONY: test
 test: ## run all tests; finds or installs a Redis by itself
-	$(GO) test -p 2 -timeout 20m $(GOTESTFLAGS) ./...
+	$(GO) test -p 2 -timeout 40m $(GOTESTFLAGS) ./...
 
 .PHONY: race
 race: ## run all tests with the race detector
