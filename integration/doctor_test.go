@@ -228,7 +228,7 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 			return report, strings.Join(slices.Compact(list), " ")
 		}
 		report, codes := examine()
-		if codes != want || len(report.LeftOut) != 1 || !strings.Contains(report.LeftOut[0], "CONFIG GET") {
+		if codes != want || len(report.LeftOut) != 2 || !strings.Contains(report.LeftOut[0], "CONFIG GET") || !strings.Contains(report.LeftOut[1], "FUNCTION LIST") {
 			t.Errorf("found %s\nwant  %s\n%q", codes, want, report.LeftOut)
 		}
 		if err := doctor.Mend(t.Context(), report, func(doctor.Repair) {}); !errors.Is(err, bridge.ErrDenied) {

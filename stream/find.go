@@ -44,7 +44,7 @@ type Finding struct {
 type FindOptions struct {
 	Queues []string // where to look; none = all that are registered
 
-	// Connect has Find open one more connection to each server concerned, on which it reads streams in half the time. Where there is
+	// Connect has Find open two more connections to each server concerned, on which it reads streams in half the time. Where there is
 	// none to be had, and with nil, it reads them through the client.
 	Connect *rueidis.ClientOption
 
@@ -72,16 +72,16 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 	if f.At, err = serverTime(ctx, c); err != nil {
 		return fail(err)
 	}
-	var sieve rueidis.Client
-	if o.Connect != nil {
-		if sieve, err = newSieve(*o.Connect, id); sieve != nil {
-			defer sieve.Close()
-		}
+	var sieves []rueidis.Client
+	for o.Connect != nil && len(sieves) < 2 { // a connection in each direction: while one's page is looked through the server sends the other's
+		sieve, err := newSieve(*o.Connect, id)
 		if err != nil {
-			sieve = nil
+			break
 		}
+		defer sieve.Close()
+		sieves = append(sieves, sieve)
 	}
-	s := newSearch(c, sieve, prefix, id)
+	s := newSearch(c, sieves, prefix, id)
 	s.seen, s.progress = o.Seen, o.Progress
 	for range 2 {
 		counts, err := queueCounts(ctx, c, prefix, o.Queues)
@@ -138,9 +138,9 @@ type search struct {
 	locators    map[string]*locator // by the names of partitions
 }
 
-func newSearch(c, sieve rueidis.Client, prefix, id string) *search {
+func newSearch(c rueidis.Client, sieves []rueidis.Client, prefix, id string) *search {
 	s := &search{c: c, prefix: prefix, id: id, locators: map[string]*locator{}}
-	s.sifter = &sifter{c: c, sieve: sieve, id: id, looked: func(n int) { s.looked(int64(n)) }}
+	s.sifter = &sifter{c: c, sieves: sieves, id: id, looked: func(n int) { s.looked(int64(n)) }}
 	return s
 }
 

@@ -10,13 +10,13 @@ import (
 )
 
 // siftBytes bounds a page of a stream that is looked through for one message: about as much as a server writes to a connection at once.
-// With pages of 256 KiB the look takes a sixth longer.
+// With pages of 192 KiB the look takes a fifth longer.
 const siftBytes = 64 << 10
 
 // sifter looks for one message in streams.
 type sifter struct {
 	c      rueidis.Client
-	sieve  rueidis.Client // nil: replies come whole, through c
+	sieves []rueidis.Client // one for each direction; none: replies come whole, through c
 	id     string
 	looked func(entries int) // nil, or called with what was looked through; by several goroutines
 }
@@ -30,8 +30,12 @@ type page struct {
 
 func (s *sifter) page(ctx context.Context, key, from, to string, count int, backwards bool) (page, error) {
 	c := s.c
-	if s.sieve != nil {
-		c = s.sieve
+	switch {
+	case len(s.sieves) == 0:
+	case backwards:
+		c = s.sieves[len(s.sieves)-1]
+	default:
+		c = s.sieves[0]
 	}
 	list, err := readPage(ctx, c, key, from, to, count, backwards)
 	if err != nil || len(list) == 0 {

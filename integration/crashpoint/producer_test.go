@@ -97,6 +97,8 @@ func (p *produced) all() {
 	switch {
 	case err == nil:
 		p.ledger.Sent("moved", due.UnixMilli())
+	case p.f.mode == unheard && errors.Is(err, scheduler.ErrUncertain): // it was moved, and became ready before the call was repeated
+		p.ledger.Sent("moved", 0)
 	case p.last && errors.Is(err, scheduler.ErrNotScheduled): // it was moved before, and is on its way
 		p.ledger.Sent("moved", 0)
 	default:
