@@ -57,7 +57,7 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	out := c.ok("find", "order-42")
-	for _, text := range []string{"queue     other\nstate     scheduled\n", "header k  v\n", "\nqueue    q\nstate    retrying\ngroup    g\n", "error    exit status 75: broken\n",
+	for _, text := range []string{"queue     other\nstate     scheduled\n", "header k  v\n", "queue    q\nstate    retrying\ngroup    g\n", "error    exit status 75: broken\n",
 		"of g, back in the schedule since\n", "will be due in other, attempt 1\n", "will be due in q, attempt 2 of g; the attempt before failed: exit status 75: broken\n"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
