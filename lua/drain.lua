@@ -26,7 +26,7 @@ local has_meta = redis.call('EXISTS', meta) == 1
 -- Adds one member to the stream, or to the dead letters. Returns 'moved' or 'buried'; or nil and the server's refusal.
 local function add(member, score, body, fields)
   local added, outcome, id, group, attempt, error = nil, 'moved', nil, nil, nil, nil
-  if fields then id, group, attempt, error = string.match(fields, RETRY) end
+  if fields and #fields < 8192 then id, group, attempt, error = string.match(fields, RETRY) end
   if id then
     added = redis.pcall('XADD', stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due_ms(score), 'for', group, 'error', error)
   elseif not fields and is_plain(member) then

@@ -277,3 +277,19 @@ func TestRetriesOfABatchKeepWhatEachHas(t *testing.T) {
 		want(b, "dead letters", b.count("XLEN", b.k.Dead), 0)
 	})
 }
+
+// Meta that looks like that of a retry and is too large is as malformed as any other.
+func TestMetaOfARetryHasTheLimitOfAll(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("g")
+		for id, size := range map[string]int{"small": 100, "middle": 64 << 10, "huge": 512 << 10} {
+			b.do("HSET", b.k.Meta, id, `{"id":"`+id+`","for":"g","attempt":"2","error":"`+strings.Repeat("x", size)+`"}`)
+			b.do("ZADD", b.k.Due, "1", id)
+		}
+		d := b.drain(10)
+		want(b, "moved", d.Moved, 2)
+		want(b, "buried", d.Buried, 1)
+		letter := b.entries(b.k.Dead)[0]
+		want(b, "letter", letter.ID+": "+letter.Error, "huge: meta is larger than 512 KiB")
+	})
+}

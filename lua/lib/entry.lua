@@ -100,7 +100,7 @@ local function add_meta(values, meta)
   return fields
 end
 
--- The meta that most retries have: its values need no further look, and no decoder.
+-- The meta that most retries have: when it is short its values need no further look, and no decoder.
 local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 
 -- The XADD values of the entry that carries a member, and its meta as a table; or nil and what is wrong with it.

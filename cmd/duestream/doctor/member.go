@@ -118,7 +118,7 @@ func asLua(meta string) (text string, ok bool) {
 	return b.String(), true
 }
 
-// escape reads the \uXXXX that a text begins with.
+// escape reads the character that a text begins with, when it is written as \u and four hexadecimal digits.
 func escape(text string) (rune, bool) {
 	if len(text) < 6 || text[:2] != `\u` {
 		return 0, false
