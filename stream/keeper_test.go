@@ -102,6 +102,22 @@ func TestKeeperTakesOverWhatItComesToOwnAndLeavesTheRestAlone(t *testing.T) {
 	r.eventuallyLength(0)
 }
 
+// A stream that is empty, and a group that holds what somebody deleted from it: a keeper that comes to own the queue looks at the group, because
+// surveys do so only now and then.
+func TestKeeperFindsDeletedEntriesOfAQueueItComesToOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.policy(map[string]string{"visibility_ms": "100"})
+	r.groups("g")
+	r.fill(1)
+	r.do("XDEL", r.k.Stream, r.take("g", "c", 1)[0])
+	r.keep(KeeperConfig{KeepMax: 100 * time.Millisecond}, r.queue)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		n := r.length(r.k.Dead)
+		return n == 1, fmt.Sprintf("%d dead letters", n)
+	})
+}
+
 func TestKeeperGoesQuietWhileNobodyReads(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
