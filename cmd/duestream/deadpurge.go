@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +13,7 @@ import (
 
 func (a *app) deadPurge() *cobra.Command {
 	var s selection
-	var yes bool
+	var agreed *consent
 	cmd := &cobra.Command{
 		Use:   "purge <queue> [<letter>...]",
 		Short: "Delete dead letters for good",
@@ -30,41 +27,34 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 			if err := errors.Join(bridge.CheckQueue(args[0]), s.check(args[1:])); err != nil {
 				return err
 			}
-			asks := len(args) == 1 && !yes && !s.dryRun
-			terminal := isTerminal(a.in) && isTerminal(a.err)
-			if asks && !terminal && !s.all {
-				return invalidf("this deletes every letter that the flags select: look at them with --dry-run, then add --yes")
+			asks := len(args) == 1 && !s.dryRun
+			if asks {
+				if err := agreed.possible(a, "every dead letter that the flags select (--dry-run shows them)"); err != nil {
+					return err
+				}
 			}
 			letters, done, err := a.letters(ctx)
 			if err != nil {
 				return err
 			}
 			defer done()
-			if asks && terminal {
+			if asks && !agreed.yes {
 				filter, _ := s.filter.filter()
 				n, err := letters.Count(ctx, args[0], filter)
+				if err == nil && n > 0 {
+					err = agreed.ask(a, fmt.Sprintf("Delete %s of %s for good?", counted(n, "dead letter"), args[0]))
+				}
 				if err != nil {
 					return err
-				}
-				if n > 0 && !confirm(a.in, a.err, fmt.Sprintf("Delete %s dead letters of %s for good? [y/N] ", thousands(int64(n)), args[0])) {
-					return invalidf("nothing was deleted")
 				}
 			}
 			return a.purge(ctx, letters, args[0], args[1:], s)
 		}),
 	}
 	s.flags(cmd)
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "delete what the flags select, without asking")
+	agreed = destroys(cmd)
 	a.jsonFlag(cmd)
 	return cmd
-}
-
-// confirm asks, and reports whether the answer is yes.
-func confirm(in io.Reader, out io.Writer, question string) bool {
-	fmt.Fprint(out, question)
-	answer, _ := bufio.NewReader(in).ReadString('\n')
-	answer = strings.ToLower(strings.TrimSpace(answer))
-	return answer == "y" || answer == "yes"
 }
 
 func (a *app) purge(ctx context.Context, letters *bridge.DeadLetters, queue string, names []string, s selection) error {

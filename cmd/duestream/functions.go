@@ -62,14 +62,22 @@ ours, or is of a newer release, is left alone, and then nothing is changed on an
 
 func (a *app) functionsDelete() *cobra.Command {
 	var force bool
+	var agreed *consent
 	cmd := &cobra.Command{
 		Use:   "delete",
 		Short: "Delete the functions from the server, or from every master of a cluster",
 		Long: `Deletes the functions from the server, or from every master of a cluster. Clients that call
-them get an error from then on; nothing else changes, and no message is touched.`,
-		Example: "  duestream functions delete",
+them get an error from then on; nothing else changes, and no message is touched. It asks on
+a terminal; elsewhere it needs --yes.`,
+		Example: "  duestream functions delete\n  duestream functions delete --yes",
 		Args:    cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
+			if err := agreed.possible(a, "the functions from every server"); err != nil {
+				return err
+			}
+			if err := agreed.ask(a, "Delete the functions from every server? Clients that call them will fail."); err != nil {
+				return err
+			}
 			return a.onServers(ctx, func(r *bridge.Redis) ([]bridge.Library, error) {
 				return bridge.DeleteFunctions(ctx, r, version, force)
 			}, func(l bridge.Library) string {
@@ -81,6 +89,7 @@ them get an error from then on; nothing else changes, and no message is touched.
 		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also delete a library that is not ours")
+	agreed = destroys(cmd)
 	a.jsonFlag(cmd)
 	return cmd
 }

@@ -43,14 +43,14 @@ func TestFunctionsAreLoadedShownAndDeleted(t *testing.T) {
 		}
 	}
 	shows(bridge.LibraryAbsent)
-	says("not there", "delete")
+	says("not there", "delete", "--yes")
 	says("loaded  "+ours, "load")
 	shows(bridge.LibraryCurrent)
 	says("already there  "+ours, "load")
 	if reply := c.s.Do(t, "FCALL", "duestream_register", "1", c.prefix+":queues", "emails", "1"); reply != "1" {
 		t.Error(reply)
 	}
-	says("deleted  "+ours, "delete")
+	says("deleted  "+ours, "delete", "--yes")
 
 	c.s.Do(t, "FUNCTION", "LOAD", olderLibrary)
 	var loaded librariesReport
@@ -62,8 +62,8 @@ func TestFunctionsAreLoadedShownAndDeleted(t *testing.T) {
 
 	c.s.Do(t, "FUNCTION", "LOAD", "REPLACE", foreignLibrary)
 	shows(bridge.LibraryForeign)
-	for _, command := range []string{"load", "delete"} {
-		c.fails(exitFailure, []string{c.s.Addr() + ": there is a library called duestream that is not", "hint: whose is it?"}, "functions", command)
+	for _, command := range []string{"functions load", "functions delete --yes"} {
+		c.fails(exitFailure, []string{c.s.Addr() + ": there is a library called duestream that is not", "hint: whose is it?"}, strings.Fields(command)...)
 	}
 	shows(bridge.LibraryForeign)
 	says("replaced  (not ours) → "+ours, "load", "--force")
@@ -106,8 +106,8 @@ func TestFunctionsSayWhyNot(t *testing.T) {
 	c.fails(exitFailure, []string{"redis denies access", "FUNCTION LIST", "hint: the user needs +function|list"}, "functions", "show")
 
 	c = newCLIOn(t, redistest.At(t, "redis://"+miniredis.RunT(t).Addr(), "in-process"))
-	for _, command := range []string{"load", "show", "delete"} {
-		c.fails(exitFailure, []string{"the server has no functions", "hint: functions need Redis 7.0", "duestream dev"}, "functions", command)
+	for _, command := range []string{"functions load", "functions show", "functions delete --yes"} {
+		c.fails(exitFailure, []string{"the server has no functions", "hint: functions need Redis 7.0", "duestream dev"}, strings.Fields(command)...)
 	}
 	c.url = unreachable
 	c.fails(exitUnavailable, nil, "functions", "load")
@@ -137,7 +137,7 @@ func TestFunctionsAreLoadedOnEveryMasterThatTakesThem(t *testing.T) {
 	if out := c.ok("functions", "show"); strings.Count(out, "  master  current  ") != 3 {
 		t.Error(out)
 	}
-	if out := c.ok("functions", "delete"); strings.Count(out, "  deleted  ") != 3 {
+	if out := c.ok("functions", "delete", "--yes"); strings.Count(out, "  deleted  ") != 3 {
 		t.Error(out)
 	}
 }

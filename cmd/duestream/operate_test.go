@@ -250,7 +250,7 @@ func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 		t.Error(out)
 	}
 	var got struct{ Purged int }
-	c.json(&got, "dead", "purge", "q", "--all")
+	c.json(&got, "dead", "purge", "q", "--all", "--yes")
 	if left := count(); left != 0 {
 		t.Errorf("%d letters are left", left)
 	}

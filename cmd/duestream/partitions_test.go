@@ -109,7 +109,7 @@ func TestDeadLettersOfPartitionsAreNamed(t *testing.T) {
 		t.Error(out)
 	}
 	c.fails(exitNotFound, nil, "dead", "show", "q", "1/1001-1")
-	if out := c.ok("dead", "purge", "q", "--all"); out != "purged 1\n" {
+	if out := c.ok("dead", "purge", "q", "--all", "--yes"); out != "purged 1\n" {
 		t.Error(out)
 	}
 }

@@ -128,7 +128,7 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 		{`not both`, []string{"dead", "redrive", "q", "1-0", "--all"}},
 		{`rate "fast": must be a number per second`, []string{"dead", "redrive", "q", "--all", "--rate", "fast"}},
 		{`or give --all`, []string{"dead", "purge", "q"}},
-		{`then add --yes`, []string{"dead", "purge", "q", "--group", "g"}},
+		{`add --yes`, []string{"dead", "purge", "q", "--group", "g"}},
 		{`must be setting=value`, []string{"queue", "set", "q", "max_attempts"}},
 		{`colour "red": is not a setting: must be one of held,`, []string{"queue", "set", "q", "colour=red"}},
 		{`max_attempts "0": must be between 1 and`, []string{"queue", "set", "q", "max_attempts=0"}},

@@ -123,4 +123,10 @@ var mutants = []mutant{
 		new:  "Numreplicas(0)",
 		test: []string{"-run", "TestReplicatedSurvives", "./integration"},
 	},
+	{
+		name: "a purge asks nobody where there is no terminal", file: "cmd/duestream/consent.go",
+		old:  "\tif c.yes || isTerminal(a.in) && isTerminal(a.err) {\n",
+		new:  "\tif c.yes || !isTerminal(a.in) || isTerminal(a.err) {\n",
+		test: []string{"-run", "WithoutConsent|NeedsConsent", "./cmd/duestream"},
+	},
 }

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// consent is the agreement to delete what the command line does not name one by one. There is no other way to get it: on a terminal a
+// person is asked, everywhere else only --yes agrees.
+type consent struct{ yes bool }
+
+// destroys marks a command that deletes for good what nobody named one by one, and gives it --yes.
+func destroys(cmd *cobra.Command) *consent {
+	c := &consent{}
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "delete without asking")
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations["destroys"] = "true"
+	return c
+}
+
+// possible refuses, before Redis is touched, where nobody can be asked. What is deleted is said by what.
+func (c *consent) possible(a *app, what string) error {
+	if c.yes || isTerminal(a.in) && isTerminal(a.err) {
+		return nil
+	}
+	return invalidf("this deletes %s, and nobody can be asked here: standard input and standard error are no terminal. If that is what you want, add --yes", what)
+}
+
+// ask asks unless --yes was given. Its error says that nothing was deleted.
+func (c *consent) ask(a *app, question string) error {
+	if c.yes {
+		return nil
+	}
+	if err := c.possible(a, "something"); err != nil { // whoever forgot to ask for it first deletes nothing
+		return err
+	}
+	if !confirm(a.in, a.err, question+" [y/N] ") {
+		return invalidf("nothing was deleted")
+	}
+	return nil
+}
+
+// confirm asks, and reports whether the answer is yes.
+func confirm(in io.Reader, out io.Writer, question string) bool {
+	fmt.Fprint(out, question)
+	answer, _ := bufio.NewReader(in).ReadString('\n')
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes"
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// effects says of every command what it may do to what Redis holds, and of those that delete for good without being told what one by
+// one ("asks") with which arguments they would.
+var effects = map[string]string{
+	"duestream": "reads", "duestream serve": "moves", "duestream dev": "moves", "duestream health": "reads",
+	"duestream schedule": "adds", "duestream cancel": "named", "duestream reschedule": "moves", "duestream show": "reads", "duestream work": "moves",
+	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream peek": "reads", "duestream pending": "reads",
+	"duestream consumers": "reads", "duestream dead": "reads", "duestream dead list": "reads", "duestream dead show": "reads",
+	"duestream dead redrive": "moves", "duestream dead edit": "moves", "duestream dead purge": "asks q --all",
+	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue partitions": "sets",
+	"duestream pause": "sets", "duestream resume": "sets", "duestream export": "reads", "duestream import": "adds",
+	"duestream functions": "reads", "duestream functions load": "adds", "duestream functions show": "reads",
+	"duestream functions delete": "asks", "duestream functions dump": "reads",
+	"duestream doctor": "repairs without loss", "duestream bench": "deletes its own", "duestream conformance": "has a server of its own",
+	"duestream man": "reads", "duestream version": "reads", "duestream help": "reads",
+	"duestream completion": "reads", "duestream completion bash": "reads", "duestream completion zsh": "reads",
+	"duestream completion fish": "reads", "duestream completion powershell": "reads",
+}
+
+// A purge of all dead letters in a script, or behind ssh, deleted without a word: nothing that deletes what was not named one by one
+// does so where nobody can be asked, unless it was told --yes. A command that comes in new must say what it is.
+func TestNothingIsDestroyedWithoutConsent(t *testing.T) {
+	t.Parallel()
+	c := &cli{t: t, url: unreachable}
+	there := map[string]bool{}
+	for _, cmd := range tree() {
+		name := cmd.CommandPath()
+		there[name] = true
+		effect := strings.Fields(effects[name])
+		if len(effect) == 0 {
+			t.Errorf("%s: nothing says what it does to Redis", name)
+			continue
+		}
+		asks := effect[0] == "asks"
+		if marked := cmd.Annotations["destroys"] != ""; marked != asks || asks != (cmd.Flags().Lookup("yes") != nil) {
+			t.Errorf("%s: listed as asking: %t, marked as destroying: %t", name, asks, marked)
+		}
+		if !asks {
+			continue
+		}
+		args := slices.Concat(strings.Fields(name)[1:], effect[1:])
+		c.fails(exitInvalid, []string{"this deletes ", "add --yes"}, args...)
+		c.fails(exitUnavailable, nil, append(args, "--yes")...)
+	}
+	for name := range effects {
+		if !there[name] {
+			t.Errorf("%s is listed, and does not exist", name)
+		}
+	}
+}
+
+// A flag that narrows the choice makes no difference, and what is only looked at needs no consent.
+func TestPurgeByFlagsNeedsConsentWhateverTheFlags(t *testing.T) {
+	t.Parallel()
+	c := &cli{t: t, url: unreachable}
+	for _, flags := range []string{
+		"--all", "--group g", "--reason expired", "--error x", "--id x", "--older-than 1h", "--newer-than 1h", "--limit 1", "--all --json", "--all --group g",
+	} {
+		args := append([]string{"dead", "purge", "q"}, strings.Fields(flags)...)
+		c.fails(exitInvalid, []string{"add --yes"}, args...)
+		c.fails(exitUnavailable, nil, append(args, "--dry-run")...)
+		c.fails(exitUnavailable, nil, append(args, "--yes")...)
+	}
+	c.fails(exitUnavailable, nil, "dead", "purge", "q", "1-0")
+}
