@@ -30,9 +30,6 @@ const (
 	ReasonBodyLost          = "body_lost"          // someone deleted the entry while it was pending
 )
 
-// Separator parts the member of a retry: ID, group, entry ID. No message ID may hold it.
-const Separator = "\x1f"
-
 // ReclaimConsumer is the consumer through whose name abandoned entries pass. It exists for the time of a reclaim only,
 // unless an entry could not be moved.
 const ReclaimConsumer = "duestream-reclaim"

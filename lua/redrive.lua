@@ -45,7 +45,8 @@ local function again(letter, when, edited, new_payload, new_fields)
   if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
   local group = fields['group'] or ''
   kept['id'], kept['attempt'], kept['for'] = id, '1', group ~= '' and group or nil
-  local member = id .. SEP .. group .. SEP .. letter
+  local member = id .. SEP .. group .. SEP .. 'dead:' .. letter
+  while redis.call('ZSCORE', due, member) do member = member .. '+' end -- it was redriven before, and restored from an export meanwhile
   local encoded, at = cjson.encode(kept), due_at(when, now)
 
   if redis.call('XDEL', dead, letter) == 0 then return 0 end

@@ -222,8 +222,8 @@ func (p *part) takeRetries(reply rueidis.RedisResult) {
 	}
 	p.retries = map[string]int64{}
 	for _, member := range members {
-		if _, group, ok := splitRetry(member); ok {
-			p.retries[group]++
+		if m := lua.ParseMember(member); m.Kind != lua.MemberFirst {
+			p.retries[m.Group]++
 		}
 	}
 }

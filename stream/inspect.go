@@ -271,8 +271,8 @@ func (s *inspection) retries(ctx context.Context) error {
 			return lua.Classify("ZSCAN "+s.keys.Due, err)
 		}
 		for i := 0; i+1 < len(page.Elements); i += 2 {
-			if _, group, ok := splitRetry(page.Elements[i]); ok {
-				counts[group]++
+			if m := lua.ParseMember(page.Elements[i]); m.Kind != lua.MemberFirst {
+				counts[m.Group]++
 			}
 		}
 		if cursor = page.Cursor; cursor == 0 {
@@ -287,15 +287,6 @@ func (s *inspection) retries(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// splitRetry takes the member of a retry apart: message ID and group. ok is false for the member of a first-time message.
-func splitRetry(member string) (id, group string, ok bool) {
-	first, last := strings.Index(member, lua.Separator), strings.LastIndex(member, lua.Separator)
-	if first < 0 || first == last {
-		return "", "", false
-	}
-	return member[:first], member[first+1 : last], true
 }
 
 // dead counts the letters per group, newest first.

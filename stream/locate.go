@@ -203,9 +203,7 @@ func (l *locator) member(ctx context.Context, to *[]Sighting, member string, sta
 		place.Payload = Payload{}
 	}
 	s := Sighting{Place: place}
-	if i := strings.LastIndex(member, lua.Separator); i >= 0 {
-		s.Before = member[i+len(lua.Separator):]
-	}
+	s.Before = lua.ParseMember(member).Of
 	l.add(to, s)
 	return nil
 }
@@ -226,16 +224,16 @@ func (l *locator) retrying(ctx context.Context, due, metas int64) error {
 		looked = min(looked+scanCount, min(due, metas))
 		for i := 0; i+1 < len(page.Elements); i += 2 {
 			member := page.Elements[i]
-			_, group, ok := splitRetry(member)
-			if !ok || seen[member] {
+			m := lua.ParseMember(member)
+			if m.Kind == lua.MemberFirst || seen[member] {
 				continue
 			}
 			seen[member] = true
 			state := StateRetrying
-			if group == "" { // redriven for all groups
+			if m.Group == "" { // redriven for all groups
 				state = StateScheduled
 			}
-			if err := l.member(ctx, &l.again, member, state, group); err != nil {
+			if err := l.member(ctx, &l.again, member, state, m.Group); err != nil {
 				return err
 			}
 		}

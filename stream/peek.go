@@ -222,15 +222,13 @@ func readValues(ctx context.Context, c rueidis.Client, keys lua.Keys, batch []*D
 
 // read takes apart the member and its meta.
 func (d *Due) read(meta string) {
-	id, group, again := splitRetry(d.member)
-	if again {
-		d.ID = id
-	}
+	m := lua.ParseMember(d.member)
+	d.ID = m.ID
 	e, ok := lua.DecodeMeta(d.ID, meta)
 	d.Malformed = !ok
 	d.For, d.Attempt, d.MaxAttempts, d.Expires, d.Error, d.Headers = e.For, e.Attempt, e.MaxAttempts, e.Expires, e.Error, e.Headers
-	if again && d.For == "" {
-		d.For = group
+	if d.For == "" {
+		d.For = m.Group
 	}
 	if e.ID != "" {
 		d.ID = e.ID

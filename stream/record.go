@@ -41,8 +41,8 @@ type Record struct {
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Expires     int64             `json:"expires_ms,omitempty"`
 	Error       string            `json:"error,omitempty"`
-	Letter      string            `json:"letter,omitempty"` // dead only, as the four below
-	Group       string            `json:"group,omitempty"`
+	Letter      string            `json:"letter,omitempty"` // dead: its name; scheduled: ID of the dead letter that was redriven
+	Group       string            `json:"group,omitempty"`  // dead only, as the three below
 	Reason      string            `json:"reason,omitempty"`
 	Dead        int64             `json:"dead_ms,omitempty"`
 	Extra       map[string]string `json:"extra,omitempty"` // fields nobody knows
@@ -104,6 +104,9 @@ func (r Record) checkMessage() error {
 	if r.Entry != "" && !recordEntry.MatchString(r.Entry) || r.Entry == "" && r.Kind == RecordReady {
 		errs = append(errs, lua.Invalid("entry", r.Entry, "must be <milliseconds>-<sequence>"))
 	}
+	if r.Letter != "" && (!recordEntry.MatchString(r.Letter) || r.Entry != "") {
+		errs = append(errs, lua.Invalid("letter", r.Letter, "must be <milliseconds>-<sequence>, and without an entry"))
+	}
 	if r.Attempt != 0 && lua.CheckMaxAttempts(r.Attempt) != nil {
 		errs = append(errs, lua.Invalid("attempt", fmt.Sprint(r.Attempt), "must be between 1 and %d", lua.MaxAttemptsLimit))
 	}
@@ -164,11 +167,19 @@ func (r Record) member() (member, meta string) {
 	set(lua.FieldExpires, strconv.FormatInt(r.Expires, 10), r.Expires != 0)
 	set(lua.FieldError, r.Error, r.Error != "")
 	set(lua.FieldFor, r.For, r.For != "")
-	set(lua.FieldID, r.ID, r.Entry != "")
-	set(lua.FieldAttempt, strconv.Itoa(max(1, r.Attempt)), r.Entry != "" || r.Attempt > 1)
-	if member = r.ID; r.Entry != "" {
-		member = r.ID + lua.Separator + r.For + lua.Separator + r.Entry
+	name := lua.Member{ID: r.ID, Group: r.For, Of: r.Entry}
+	switch {
+	case r.Letter != "":
+		name.Kind, name.Of = lua.MemberRedriven, r.Letter
+	case r.Kind == RecordReady:
+		name.Kind = lua.MemberImported
+	case r.Entry != "":
+		name.Kind = lua.MemberRetry
 	}
+	again := name.Kind != lua.MemberFirst
+	set(lua.FieldID, r.ID, again)
+	set(lua.FieldAttempt, strconv.Itoa(max(1, r.Attempt)), again || r.Attempt > 1)
+	member = name.String()
 	if len(fields) == 0 {
 		return member, ""
 	}
@@ -184,8 +195,7 @@ func (r Record) messageID() string {
 	if r.Member == nil {
 		return r.ID
 	}
-	id, _, _ := strings.Cut(string(r.Member), lua.Separator)
-	return id
+	return lua.ParseMember(string(r.Member)).ID
 }
 
 // scheduledRecord is what the schedule holds under one member.
@@ -200,11 +210,15 @@ func scheduledRecord(found lua.Exported) Record {
 	if !ok || !utf8.ValidString(found.Member) {
 		return raw
 	}
-	if id, _, isRetry := splitRetry(found.Member); isRetry {
-		r.Entry = found.Member[strings.LastIndex(found.Member, lua.Separator)+1:]
-		if e.ID == found.Member {
-			e.ID = id
-		}
+	name := lua.ParseMember(found.Member)
+	switch name.Kind {
+	case lua.MemberRetry:
+		r.Entry = name.Of
+	case lua.MemberRedriven:
+		r.Letter = name.Of
+	}
+	if e.ID == found.Member {
+		e.ID = name.ID
 	}
 	r.fill(e)
 	member, meta := r.member()

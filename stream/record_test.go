@@ -39,6 +39,10 @@ func TestScheduledRecordsAreLossless(t *testing.T) {
 		{"plain with attempt", "1", "", `{"attempt":"7","for":"g","error":"e"}`, false},
 		{"a" + sep + "g" + sep + "17-0", "1795216995000", "p", `{"id":"a","for":"g","attempt":"3","error":"oops","h:k":"v"}`, false},
 		{"a" + sep + sep + "17-0", "1795216995000", "p", `{"id":"a","attempt":"1"}`, false},
+		{"a" + sep + "g" + sep + "dead:17-0", "1795216995000", "p", `{"id":"a","for":"g","attempt":"1"}`, false},
+		{"a" + sep + sep + "dead:17-0", "1795216995000", "p", `{"id":"a","attempt":"1"}`, false},
+		{"a" + sep + "g" + sep + "dead:17-0+", "1795216995000", "p", `{"id":"a","for":"g","attempt":"1"}`, true},
+		{"a" + sep + "g" + sep + "ready:17-0", "1795216995000", "p", `{"id":"a","for":"g","attempt":"1"}`, true},
 		{"a" + sep + "g" + sep + "17-0", "5", "p", `{"id":"b","for":"g","attempt":"3"}`, true},
 		{"a" + sep + "g" + sep + "17-0", "5", "p", "", true},
 		{"a" + sep + "g", "5", "p", "", true},
@@ -129,7 +133,7 @@ func TestReadyRecords(t *testing.T) {
 	r, ok := readyRecord("17-0", fields("id", "a", "payload", "p\xff", "attempt", "2", "due_ms", "5", "h:bin", "\xff", "group", "foreign", "error", "e"), "g")
 	want(t, "fit", ok, true)
 	member, meta := through(t, r).member()
-	want(t, "member", member, "a"+lua.Separator+"g"+lua.Separator+"17-0")
+	want(t, "member", member, "a"+lua.Separator+"g"+lua.Separator+"ready:17-0")
 	if !sameMeta(meta, `{"id":"a","for":"g","attempt":"2","b64:h:bin":"/w==","group":"foreign","error":"e"}`) {
 		t.Error(meta)
 	}

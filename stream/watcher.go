@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -267,8 +266,7 @@ func NextIDs(ctx context.Context, c rueidis.Client, prefix, queue string, limit 
 		key := lua.NewKeys(prefix, name).Due
 		members, err := c.Do(ctx, c.B().Zrange().Key(key).Min("0").Max(strconv.FormatInt(most-1, 10)).Build()).AsStrSlice()
 		for _, member := range members {
-			id, _, _ := strings.Cut(member, lua.Separator)
-			lists[i] = append(lists[i], id)
+			lists[i] = append(lists[i], lua.ParseMember(member).ID)
 		}
 		return lua.Classify("ZRANGE "+key, err)
 	})

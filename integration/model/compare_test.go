@@ -176,7 +176,7 @@ func (s *stored) readSchedule(due []rueidis.ZScore, payload, meta map[string]str
 	for _, z := range due {
 		s.Scheduled[z.Member] = NewMessage(z.Member, z.Score, payload[z.Member], meta[z.Member])
 		if m := s.Scheduled[z.Member]; m.Broken == "" && strings.Contains(z.Member, lua.Separator) {
-			if _, group := memberOf(z.Member); m.Meta[lua.FieldFor] != group {
+			if group := lua.ParseMember(z.Member).Group; m.Meta[lua.FieldFor] != group {
 				s.damage += fmt.Sprintf("the retry %q is for %q\n", z.Member, m.Meta[lua.FieldFor])
 			}
 		}

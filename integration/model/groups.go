@@ -202,7 +202,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 		}
 	}
 	meta[lua.FieldAttempt], meta[lua.FieldFor] = decimal(int64(following)), group
-	q.again(id, group, how.Entry, due, f[lua.FieldPayload], meta)
+	q.again(lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: how.Entry}, due, f[lua.FieldPayload], meta)
 	return outcome
 }
 

@@ -65,7 +65,7 @@ func (l *ledger) audit(q *Queue) string {
 
 func (l *ledger) scheduled(q *Queue, serial, group string) bool {
 	for member, m := range q.Scheduled {
-		if _, to := memberOf(member); meant(to, group) && serialOf(m.Payload) == serial {
+		if to := lua.ParseMember(member).Group; meant(to, group) && serialOf(m.Payload) == serial {
 			return true
 		}
 	}

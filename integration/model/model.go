@@ -152,10 +152,10 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 		if m.Due > float64(q.Now) || d.Moved+d.Buried == limit || bytes >= maxBytes {
 			break
 		}
-		switch id, group := memberOf(member); {
+		switch name := lua.ParseMember(member); {
 		case m.Broken != "":
-			q.bury(fields{lua.FieldID: id, lua.FieldPayload: m.Payload, lua.FieldAttempt: "1", lua.FieldDue: m.dueMs(), lua.FieldMeta: m.Raw},
-				group, "", lua.ReasonMalformed, m.Broken)
+			q.bury(fields{lua.FieldID: name.ID, lua.FieldPayload: m.Payload, lua.FieldAttempt: "1", lua.FieldDue: m.dueMs(), lua.FieldMeta: m.Raw},
+				name.Group, "", lua.ReasonMalformed, m.Broken)
 			d.Buried++
 		case m.expired(q.Now):
 			letter := m.fields()
@@ -243,13 +243,13 @@ func (q *Queue) redrive(l lua.Redrive) lua.Redriven {
 		meta[lua.FieldFor] = letter[lua.FieldGroup]
 	}
 	q.Dead = slices.Delete(q.Dead, at, at+1)
-	q.again(id, letter[lua.FieldGroup], l.Letter, when(l.When, q.Now), payload, meta)
+	q.again(lua.Member{Kind: lua.MemberRedriven, ID: id, Group: letter[lua.FieldGroup], Of: l.Letter}, when(l.When, q.Now), payload, meta)
 	return lua.RedriveScheduled
 }
 
 // again puts a message back into the schedule, under a member that no other failure of it shares.
-func (q *Queue) again(id, group, entry string, due int64, payload string, meta fields) {
-	q.Scheduled[id+lua.Separator+group+lua.Separator+entry] = Message{Due: float64(due), Payload: payload, Meta: meta}
+func (q *Queue) again(member lua.Member, due int64, payload string, meta fields) {
+	q.Scheduled[member.String()] = Message{Due: float64(due), Payload: payload, Meta: meta}
 }
 
 // ready adds an entry for a message.

@@ -74,16 +74,6 @@ func (m Message) expired(now int64) bool {
 	return err == nil && expires <= now
 }
 
-// memberOf takes a member apart: a first-time message is its own ID.
-func memberOf(member string) (id, group string) {
-	if id, rest, ok := strings.Cut(member, lua.Separator); ok {
-		if at := strings.LastIndex(rest, lua.Separator); at >= 0 {
-			return id, rest[:at]
-		}
-	}
-	return member, ""
-}
-
 func (e *Entry) messageID() string {
 	if id, ok := e.Fields[lua.FieldID]; ok {
 		return id

@@ -129,4 +129,22 @@ var mutants = []mutant{
 		new:  "\tif c.yes || !isTerminal(a.in) || isTerminal(a.err) {\n",
 		test: []string{"-run", "WithoutConsent|NeedsConsent", "./cmd/duestream"},
 	},
+	{
+		name: "a redriven letter is called as the retry of an entry", file: "lua/redrive.lua",
+		old:  "'dead:' .. letter",
+		new:  "letter",
+		test: []string{"-run", "TestMembersOfRetriesAndRedrivenLettersCannotMeet", "./lua"},
+	},
+	{
+		name: "a letter that is redriven again replaces what waits from before", file: "lua/redrive.lua",
+		old:  "  while redis.call('ZSCORE', due, member) do member = member .. '+' end",
+		new:  "  ",
+		test: []string{"-run", "TestALetterThatIsRedrivenTwice", "./lua"},
+	},
+	{
+		name: "an imported entry is called as its retry", file: "stream/record.go",
+		old:  "	case r.Kind == RecordReady:\n\t\tname.Kind = lua.MemberImported\n",
+		new:  "",
+		test: []string{"-run", "TestReadyRecords", "./stream"},
+	},
 }

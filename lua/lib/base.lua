@@ -1,6 +1,6 @@
 -- Shared by every script: the server's clock, key types, the head of the schedule, the wake token.
 
--- Separates the parts of a retry's member; no message ID may hold it.
+-- Separates the parts of members that are no message ID: of retries, redriven letters and imported entries. No message ID may hold it.
 local SEP = '\31'
 
 -- Whole milliseconds as text: Lua's own conversion keeps 14 digits and may turn to an exponent.

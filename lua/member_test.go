@@ -1,0 +1,99 @@
+package lua
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A dead letter may have the ID of an entry: both are the time. Redriven, it was called as the retry of that entry is, and the one overwrote
+// payload, headers and due time of the other.
+func TestMembersOfRetriesAndRedrivenLettersCannotMeet(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("g")
+		b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("of the entry")})
+		entry := b.read("g", "c", 1)[0].EntryID
+		b.do("XADD", b.k.Dead, entry, "id", "m", "payload", "of the letter", "group", "g")
+		b.fail("g", entry, ActionRetry, "", "boom")
+		wantList(b, "redriven", b.redrive(Redrive{Letter: entry, When: After(0)}), RedriveScheduled)
+		b.wantState("due=2 payload=2 meta=2 stream=0 dead=0 g=0", "g")
+		b.makeDue()
+		b.drain(10)
+		got := map[string]int{}
+		for _, e := range b.read("g", "c", 10) {
+			got[string(e.Payload)] = e.Attempt
+		}
+		want(b, "delivered, and their attempts", fmt.Sprint(got), "map[of the entry:2 of the letter:1]")
+	})
+}
+
+// The same letter again, because it was restored from an export: what waits from before keeps its payload.
+func TestALetterThatIsRedrivenTwiceIsScheduledTwice(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		letter, edited := b.bury("g", "m", ""), []byte("edited")
+		for _, payload := range []*[]byte{&edited, nil} {
+			wantList(b, "redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0), Payload: payload}), RedriveScheduled)
+			b.do("DEL", b.k.Dead)
+			b.do("XADD", b.k.Dead, letter.EntryID, "id", "m", "payload", "payload of m", "group", "g")
+		}
+		for _, member := range b.texts("ZRANGE", b.k.Due, "0", "-1") {
+			m := ParseMember(member)
+			want(b, "kind, ID, group", fmt.Sprint(m.Kind, m.ID, m.Group), fmt.Sprint(MemberRedriven, "m", "g"))
+		}
+		b.drain(10)
+		var got []string
+		for _, e := range b.read("g", "c", 10) {
+			got = append(got, string(e.Payload))
+		}
+		wantList(b, "delivered", got, "edited", "payload of m")
+	})
+}
+
+// Whatever IDs, groups and entries are called: a name stands for one message alone, and says which.
+func TestMembersOfDifferentMessagesDiffer(t *testing.T) {
+	t.Parallel()
+	entry := rapid.Custom(func(t *rapid.T) string {
+		return fmt.Sprintf("%d-%d", rapid.Uint64Range(0, 3).Draw(t, "ms"), rapid.Uint64Range(0, 3).Draw(t, "seq"))
+	})
+	text := rapid.StringOfN(rapid.SampledFrom([]rune("adery:1-0\x1f+é")), 0, 12, -1) // of what the shapes are made of
+	member := rapid.Custom(func(t *rapid.T) Member {
+		m := Member{
+			Kind: MemberKind(rapid.IntRange(0, len(memberMarks)).Draw(t, "kind")),
+			ID:   strings.ReplaceAll(text.Draw(t, "ID"), Separator, "."),
+		}
+		if m.Kind != MemberFirst {
+			m.Group, m.Of = text.Draw(t, "group"), entry.Draw(t, "of")
+		}
+		return m
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := member.Draw(t, "a"), member.Draw(t, "b")
+		if got := ParseMember(a.String()); got != a {
+			t.Fatalf("%#v is read back from %q as %#v", a, a, got)
+		}
+		if a != b && a.String() == b.String() {
+			t.Fatalf("%#v and %#v are both called %q", a, b, a)
+		}
+	})
+}
+
+// The scripts write the shapes that ParseMember knows, and no other.
+func TestScriptsNameMembersByTheirShapes(t *testing.T) {
+	t.Parallel()
+	shape := regexp.MustCompile(`\w+ \.\. SEP \.\. group \.\. SEP \.\. ([^,\n]+)`)
+	found := map[string]string{}
+	for _, file := range []string{"redrive.lua", "lib/exit.lua"} {
+		for _, m := range shape.FindAllStringSubmatch(read(file), -1) {
+			found[file] += m[1]
+		}
+	}
+	want(t, "shapes", fmt.Sprint(found), "map[lib/exit.lua:entry redrive.lua:'dead:' .. letter]")
+	for _, any := range []string{"m" + Separator + "g" + Separator + "17-0", Separator, Separator + Separator, "a" + Separator + "b", ""} {
+		if got := ParseMember(any).String(); got != any {
+			t.Errorf("%q comes back as %q", any, got)
+		}
+	}
+}
