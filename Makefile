@@ -29,11 +29,12 @@ bench: ## run the benchmarks, and nothing else, one package at a time
 
 # DURATION is that of the load; the quiescence and the audit come on top.
 DURATION ?= 10m
+CLUSTER  ?=
 
 .PHONY: campaign
-campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline
+campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster
 	DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
-		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$$' $(GOTESTFLAGS)
+		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$(if $(CLUSTER),OnACluster)$$' $(GOTESTFLAGS)
 
 .PHONY: mutants
 mutants: ## take guards out one by one, and see that the tests notice; ONLY=word picks some

@@ -228,7 +228,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		case empty && !owed:
 			continue
 		}
-		c.owners(func(format string, args ...any) { complain(columnOwners, group, format, args...) })
+		c.owners(a.explainer.undone, func(format string, args ...any) { complain(columnOwners, group, format, args...) })
 		if column, problem := c.terminal(plan, a.acknowledged); column != "" {
 			complain(column, group, "%s", problem)
 		}
@@ -244,7 +244,10 @@ func (a *auditor) timing(p promise, c *chain, complain func(column, group, forma
 			complain(columnForeign, c.group, "entry %s is for group %s", d.entry, d.meant)
 		}
 		for _, s := range d.starts {
-			due := max(s.due, p.due)
+			due := s.due
+			if !a.explainer.undone(s.at, p.due*1000) { // else the receipt may be that of a later call, and the entry that of one undone
+				due = max(due, p.due)
+			}
 			if s.at < due*1000 || d.added() < due*1000 {
 				complain(columnEarly, c.group, "entry %s, due %s, was started at %s", d.entry, clock(due), clock(s.at/1000))
 			}

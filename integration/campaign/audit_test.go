@@ -116,6 +116,13 @@ func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged", nil, State{}, "cancelled"},
 		{"two acknowledgements won", okID, taken + doneA + doneB + "2.5 A2 s #1 1 - @0\n 2.6 A2 e #1 ok\n 4 A2 x #1 acknowledged",
 			[]Fault{kill}, State{}, "owners owners"},
+		{"two acknowledgements won, and a failover lost nothing", okID, taken + doneA + doneB + "4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n" +
+			"4002 A2 x #1 acknowledged", []Fault{faultAt(faultSwitchMaster, 100, 200), kill}, State{}, "owners owners"},
+		{"two acknowledgements won long after a failover", okID, taken + "3000 A1 s #1 1 - @0\n 3001 A1 e #1 ok\n 3002 A1 x #1 acknowledged\n" + doneB +
+			"6000 A2 s #1 1 - @0\n 6001 A2 e #1 ok\n 6002 A2 x #1 acknowledged", []Fault{faultAt(faultKillMaster, 100, 200)}, State{}, "owners owners duplicates"},
+		{"a failover lost what was accepted", okID, taken, []Fault{faultAt(faultKillMaster, 100, 200)}, State{}, "lost lost"},
+		{"a failover gave back what was cancelled", "p-1-mc", "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n 3 P cancel ok\n" +
+			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged", []Fault{faultAt(faultFreezeMaster, 4, 100)}, State{}, "cancelled"},
 		{"acknowledged after it was reclaimed", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3000 A1 e #1 ok\n 3001 A1 x #1 acknowledged\n" +
 			"2500 A2 s #2400 2 a @2400\n 2501 A2 e #2400 ok\n 2502 A2 x #2400 acknowledged",
 			[]Fault{faultAt(faultStopWorker, 5, 2990, "A1")}, State{}, "owners"},
@@ -199,6 +206,13 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 			"3000 A1 x #1 released\n" +
 			"3100 A2 s #3050 1 a @3050\n 3101 A2 e #3050 ok\n 3102 A2 x #3050 acknowledged",
 			faults: []Fault{faultAt(faultStopServer, 3, 2900)}, again: 1},
+		{name: "a failover undid an acknowledgement", id: okID, script: taken + doneA + doneB + "4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n" +
+			"4002 A2 x #1 acknowledged", faults: []Fault{faultAt(faultKillMaster, 5, 500)}, again: 1},
+		{name: "a failover undid a retry", id: failID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
+			"4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n 4002 A2 x #1 acknowledged", faults: []Fault{faultAt(faultKillMaster, 5, 500)}, again: 1},
+		{name: "a master that was replaced went on for a moment", id: okID, script: "0 P try 0\n" + doneA + doneB + "10 P taken @10\n" +
+			"11 A1 s #10 1 - @10\n 12 A1 e #10 ok\n 13 A1 x #10 acknowledged\n 11 B1 s #10 1 - @10\n 12 B1 e #10 ok\n 13 B1 x #10 acknowledged",
+			faults: []Fault{faultAt(faultFreezeMaster, 1, 9)}, again: 2},
 		{name: "a reply lost on the way", id: okID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 unknown",
 			faults: []Fault{faultAt(faultLose, 3, 4, "A1")}},
 		{name: "a plain worker does not come back after an outage", id: okID, script: taken + doneA + "2 B2 s #1 1 - @0\n" +

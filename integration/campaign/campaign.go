@@ -30,6 +30,8 @@ type Config struct {
 	Pause      [2]time.Duration // least and most between two faults of one attacker
 	Settle     time.Duration    // within which everything comes to rest after the last fault
 	Dir        string           // of the ledgers
+	Masters    int              // of a cluster, each with a replica; 0 = one standalone server
+	Partitions int              // of the main queue; 0 = 1
 	Progress   func(format string, args ...any)
 }
 
@@ -39,11 +41,13 @@ const prefix = "campaign"
 type controller struct {
 	t        testing.TB
 	cfg      Config
-	server   *redistest.Server
-	client   rueidis.Client // past all proxies
+	server   *redistest.Server // that, or the front of all of the cluster
+	nodes    *nodes            // nil without a cluster
+	client   rueidis.Client    // past all proxies
 	family   *family
 	timeline timeline
-	keys     map[string]lua.Keys
+	places   []string            // the partitions of both queues, by name
+	keys     map[string]lua.Keys // by place
 	holder   *slot
 	weather  sync.Mutex // held by a fault that disturbs everybody, or by one that needs calm
 	began    time.Time
@@ -52,14 +56,21 @@ type controller struct {
 // Run runs a campaign on a server of its own and audits it.
 func Run(t testing.TB, cfg Config) *Result {
 	t.Helper()
-	c := &controller{
-		t: t, cfg: cfg, server: redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "256mb"),
-		family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{}, began: time.Now(),
+	c := &controller{t: t, cfg: cfg, family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{}, began: time.Now()}
+	if cfg.Masters > 0 {
+		c.nodes = startNodes(t, cfg.Masters)
+		c.server = c.nodes.Server()
+	} else {
+		c.server = redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "256mb")
 	}
-	for _, queue := range []string{queueMain, queueSide} {
-		c.keys[queue] = lua.NewKeys(prefix, queue)
+	c.client = c.server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.DisableRetry = c.nodes == nil, true })
+	for i := range max(1, cfg.Partitions) {
+		c.places = append(c.places, lua.PartitionName(queueMain, i))
 	}
-	c.client = c.server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.DisableRetry = true, true })
+	c.places = append(c.places, queueSide)
+	for _, place := range c.places {
+		c.keys[place] = lua.NewKeys(prefix, place)
+	}
 	t.Cleanup(c.family.killAll)
 	stopPulse := c.pulse()
 	defer stopPulse()
@@ -96,6 +107,9 @@ func (c *controller) setUp() error {
 	if err := bridge.WriteDefaults(ctx, r, prefix, policy(c.cfg.Visibility)); err != nil {
 		return err
 	}
+	if _, err := bridge.SetPartitions(ctx, r, prefix, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
+		return err
+	}
 	for _, queue := range []string{queueMain, queueSide} {
 		for _, group := range groups {
 			if _, err := bridge.CreateGroup(ctx, r, prefix, queue, group); err != nil {
@@ -108,12 +122,13 @@ func (c *controller) setUp() error {
 			p := part{
 				Role: role, Group: group, Name: fmt.Sprintf("%s%s%d", role, group, len(c.family.slots)), URL: c.server.URL(), Prefix: prefix,
 				Seed: c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience, Concurrency: 200,
+				Partitions: max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters),
 			}
 			if change != nil {
 				change(&p)
 			}
 			var proxy *redistest.Proxy
-			if proxied {
+			if proxied && c.nodes == nil { // the nodes of a cluster name their own addresses
 				proxy = c.server.Proxy(c.t)
 			}
 			c.family.add(p, proxy)
@@ -151,7 +166,7 @@ func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
 	if err != nil {
 		return err
 	}
-	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix, Durability: bridge.Replicated(min(1, c.cfg.Masters))})
 	if err != nil {
 		return err
 	}
@@ -163,7 +178,7 @@ func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
 	}
 	p.send(queueMain, batch, rand.New(rand.NewPCG(c.cfg.Seed, 0)))
 	return c.await(30*time.Second, func() (string, error) {
-		s, err := c.stream(c.keys[queueMain].Stream)
+		s, err := c.main()
 		if held := s.groups[groups[0]]; held < c.cfg.Hold {
 			return fmt.Sprintf("the holder has %d of %d messages", held, c.cfg.Hold), err
 		}
@@ -175,10 +190,16 @@ func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
 func (c *controller) attack() error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Duration)
 	defer cancel()
-	server := append(append(serverCards(c.cfg.Visibility), networkCards(c.cfg.Visibility)...), operatorCards()...)
+	processes, server := processCards(c.cfg.Visibility), append(serverCards(c.cfg.Visibility), operatorCards()...)
+	if c.nodes == nil {
+		processes = append(processes, partitionCards(c.cfg.Visibility)...)
+		server = append(append(server, standaloneCards(c.cfg.Visibility)...), networkCards(c.cfg.Visibility)...)
+	} else {
+		server = append(server, clusterCards(c.cfg.Visibility)...)
+	}
 	errs := make([]error, 2)
 	var both sync.WaitGroup
-	for i, deck := range [][]card{processCards(c.cfg.Visibility), server} {
+	for i, deck := range [][]card{processes, server} {
 		a := &attacker{c: c, random: rand.New(rand.NewPCG(c.cfg.Seed, 1000+uint64(i))), deck: deck, pause: c.cfg.Pause, storms: i == 1}
 		both.Go(func() {
 			if errs[i] = a.run(ctx); errs[i] != nil {
@@ -210,8 +231,12 @@ func (c *controller) report(ctx context.Context) {
 				size += info.Size()
 			}
 		}
-		s, _ := c.stream(c.keys[queueMain].Stream)
-		due, _ := c.number("ZCARD", c.keys[queueMain].Due)
+		s, _ := c.main()
+		due := 0
+		for _, place := range c.places {
+			n, _ := c.number("ZCARD", c.keys[place].Due)
+			due += n
+		}
 		c.cfg.Progress("%s: %d faults of %d kinds, ledgers %d MB, scheduled %d, entries %d, pending %v",
 			time.Since(c.began).Round(time.Second), faults, kinds, size>>20, due, s.length, s.groups)
 	}

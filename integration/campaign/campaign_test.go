@@ -26,21 +26,30 @@ const (
 
 // TestCampaign is G1 to G6 under everything that can go wrong at once: see the package's documentation.
 func TestCampaign(t *testing.T) {
+	cfg := Config{Duration: 60 * time.Second, Rate: 250, Patience: 4, Hold: 1500}
+	run(t, cfg, 2600)
+}
+
+// The same on a cluster of three masters with a replica each, with a queue of three partitions, through failovers and slots that move.
+func TestCampaignOnACluster(t *testing.T) {
+	cfg := Config{Duration: 30 * time.Second, Rate: 120, Patience: 4, Hold: 300, Masters: 3, Partitions: 3}
+	run(t, cfg, 600)
+}
+
+func run(t *testing.T, cfg Config, longRate float64) {
 	seed, _ := strconv.ParseUint(os.Getenv(envSeed), 10, 64)
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	cfg := Config{
-		Seed: seed, Duration: 60 * time.Second, Rate: 250, Patience: 4, Hold: 1500, Visibility: 2500 * time.Millisecond,
-		Pause: [2]time.Duration{100 * time.Millisecond, 600 * time.Millisecond}, Settle: 40 * time.Second, Dir: t.TempDir(),
-	}
+	cfg.Seed, cfg.Visibility, cfg.Settle, cfg.Dir = seed, 2500*time.Millisecond, 40*time.Second, t.TempDir()
+	cfg.Pause = [2]time.Duration{100 * time.Millisecond, 600 * time.Millisecond}
 	long := os.Getenv(envDuration)
 	if long != "" {
 		d, err := time.ParseDuration(long)
 		if err != nil {
 			t.Fatalf("%s: %v", envDuration, err)
 		}
-		cfg.Duration, cfg.Rate, cfg.Patience, cfg.Settle = d, 2600, 1, 2*time.Minute
+		cfg.Duration, cfg.Rate, cfg.Patience, cfg.Settle = d, longRate, 1, 2*time.Minute
 		cfg.Pause = [2]time.Duration{500 * time.Millisecond, 2500 * time.Millisecond}
 		cfg.Progress = func(format string, args ...any) { t.Logf(format, args...) }
 	}
@@ -65,7 +74,7 @@ func TestCampaign(t *testing.T) {
 		out.flush()
 		t.Errorf("%d violations", result.Bad())
 	}
-	if _, _, faults := result.counts(); faults < 15 || result.Accepted < cfg.Hold || sum(result.Retries) == 0 || sum(result.Dead) == 0 {
+	if _, _, faults := result.counts(); faults < 10 || result.Accepted < cfg.Hold || sum(result.Retries) == 0 || sum(result.Dead) == 0 {
 		t.Errorf("this run proves little: %d faults, %d messages", faults, result.Accepted)
 	}
 }

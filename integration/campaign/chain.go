@@ -87,13 +87,20 @@ func compareEntries(a, b string) int {
 
 // won says how the entry left the pending list by a worker's doing, for certain; "" = nobody knows of having done it.
 func (d *delivery) won() string {
-	for _, x := range d.exits {
-		switch bridge.Settlement(x.word) {
-		case bridge.Acknowledged, bridge.Retried, bridge.Dead, bridge.Released:
+	for _, x := range slices.Backward(d.exits) { // the last: a failover may undo an exit
+		if isWin(x) {
 			return x.word
 		}
 	}
 	return ""
+}
+
+func isWin(x record) bool {
+	switch bridge.Settlement(x.word) {
+	case bridge.Acknowledged, bridge.Retried, bridge.Dead, bridge.Released:
+		return true
+	}
+	return false
 }
 
 func (d *delivery) exited(s bridge.Settlement) bool {
@@ -102,6 +109,12 @@ func (d *delivery) exited(s bridge.Settlement) bool {
 
 func (d *delivery) ended(how string) bool {
 	return slices.ContainsFunc(d.ends, func(e record) bool { return e.word == how })
+}
+
+// lost says that who had the entry last was told that somebody else had taken it out.
+func (d *delivery) lost() bool {
+	by := d.starts[len(d.starts)-1].by
+	return slices.ContainsFunc(d.exits, func(x record) bool { return x.by == by && x.word == string(bridge.Lost) })
 }
 
 // failed says that a handler failed on this entry in time, so that the next attempt is a retry and no duplicate.
@@ -119,20 +132,26 @@ func (d *delivery) added() int64 { return lua.EntryTime(d.entry).UnixMicro() }
 //   - an entry was handed to two processes, which only somebody's own claim could have done;
 //   - two entries carry the same attempt, or a later one a smaller attempt, though the first of them was not released: two exits of one
 //     entry have each scheduled a retry.
-func (c *chain) owners(complain func(format string, args ...any)) {
+//
+// Undone says whether a failover between two times (Unix µs) may have undone what happened at the first.
+func (c *chain) owners(undone func(from, until int64) bool, complain func(format string, args ...any)) {
 	for i, d := range c.entries {
 		var wins []string
+		var first, last, end int64
 		for _, x := range d.exits {
-			switch bridge.Settlement(x.word) {
-			case bridge.Acknowledged, bridge.Retried, bridge.Dead, bridge.Released:
-				wins = append(wins, x.by.name+" "+x.word)
+			end = max(end, x.at)
+			if isWin(x) {
+				if wins = append(wins, x.by.name+" "+x.word); len(wins) == 1 {
+					first = x.at
+				}
+				last = x.at
 			}
 		}
-		if len(wins) > 1 {
+		if len(wins) > 1 && !undone(first, last) {
 			complain("entry %s left the pending list %d times: %s", d.entry, len(wins), strings.Join(wins, ", "))
 		}
 		for _, s := range d.starts[1:] {
-			if s.by != d.starts[0].by {
+			if s.by != d.starts[0].by && !undone(d.starts[0].at, s.at) {
 				complain("entry %s was given to %s and to %s", d.entry, d.starts[0].by.name, s.by.name)
 			}
 		}
@@ -140,6 +159,9 @@ func (c *chain) owners(complain func(format string, args ...any)) {
 			continue
 		}
 		next := c.entries[i+1]
+		if undone(min(d.starts[0].at, end), next.starts[0].at) {
+			continue
+		}
 		switch won := bridge.Settlement(d.won()); {
 		case won == bridge.Acknowledged || won == bridge.Dead:
 			complain("entry %s was %s by who owned it, and entry %s follows", d.entry, won, next.entry)
@@ -185,7 +207,7 @@ func (c *chain) terminal(p plan, explained func(d *delivery) bool) (column, prob
 		return columnLost, fmt.Sprintf("entry %s was dead-lettered, and there is no dead letter", last.entry)
 	}
 	switch {
-	case last.exited(bridge.Lost):
+	case last.lost():
 		return columnLost, fmt.Sprintf("entry %s was taken out by somebody else, and nothing follows", last.entry)
 	case !last.ended(endOK):
 		return columnLost, fmt.Sprintf("no handler succeeded with entry %s, it is gone, and nothing follows", last.entry)

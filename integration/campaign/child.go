@@ -39,6 +39,8 @@ type part struct {
 	Rate              float64 // of a producer, messages a second
 	Patience          float64
 	Concurrency       int
+	Partitions        int // of the main queue, for a plain worker
+	Replicas          int // that a producer waits for
 }
 
 // policy is short, so that a campaign sees many visibility timeouts; MaxAttempts is out of reach of what faults burn.

@@ -7,6 +7,7 @@
 //	make campaign DURATION=10m                        the long one, about 2,000 messages a second
 //	make campaign DURATION=1h SEED=42 OUT=proof       the same faults in the same order as another run with this seed; writes
 //	                                                  campaign.md, timeline.txt and findings.txt into the directory proof
+//	make campaign CLUSTER=1 DURATION=10m              on a cluster of three masters, each with a replica
 //
 // It needs redis-server or valkey-server on the PATH (or a Docker engine with an image), starts a server of its own on a free port, with
 // an append-only file that is synced before every reply, and removes everything when it ends. A seed fixes what is produced and which
@@ -40,6 +41,17 @@
 //
 // The visibility timeout is two and a half seconds, so that hundreds of them pass in a run. It must exceed what a bridge needs to notice an
 // outage, two seconds: what is down for longer than that, or for less than a third of the visibility timeout, may use up no attempt.
+//
+// # On a cluster
+//
+// The second form has three masters with a replica each, none of which writes to disk, and a main queue of three partitions. Masters are
+// killed, or stopped until a replica has taken over and then let go on, replicas take over as planned, and slots of queues and of the keys
+// that all queues share move to another master, while processes die as above. There are no proxies: nodes name their own addresses.
+//
+// Producers wait for the replica, so what they were told is as strict as above: accepted is not lost, cancelled is not delivered. Workers do
+// not wait. A master that dies, or goes on for a moment although it has been replaced, takes with it what it had not replicated: deliveries,
+// and exits that were told as done. Two exits of one entry, an entry given to two processes, and an attempt that comes twice are therefore
+// excused when such a failover lies between them; planned failovers and moved slots excuse nothing.
 //
 // # How it is judged
 //

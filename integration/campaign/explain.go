@@ -93,6 +93,12 @@ func (e *explainer) burnt(by, group string, from, until int64) (string, bool) {
 	})
 }
 
+// undone says whether a failover in that time, or just before, may have undone what the old master did.
+func (e *explainer) undone(from, until int64) bool {
+	_, ok := e.between(from, until, func(f Fault) bool { return undoing[f.Kind] })
+	return ok
+}
+
 // burns says whether a fault keeps a worker from what it holds while others go on. A stop does when the worker cannot reach the server to
 // take its leave.
 func (e *explainer) burns(f Fault) bool {

@@ -101,6 +101,17 @@ func processCards(visibility time.Duration) []card {
 		defer s.signal(syscall.SIGCONT)
 		return a.untilTaken(s, visibility)
 	}}
+	return []card{
+		{faultKillProducer, kill(roleProducer)}, {faultKillBridge, kill(roleBridge)}, {faultKillWorker, kill(roleWorker)},
+		{faultKillPlain, kill(rolePlain)}, zombie, zombie,
+		{faultStopPlain, stop(visibility, 2*visibility, rolePlain)},
+		{faultStopBridge, stop(2*time.Second, 3*time.Second, roleBridge)},
+		{faultTermWorker, term(roleWorker)}, {faultTermBridge, term(roleBridge)},
+	}
+}
+
+// partitionCards cut a worker off. They need its proxy.
+func partitionCards(visibility time.Duration) []card {
 	partition := card{faultPartition, func(a *attacker) ([]string, string, error) {
 		defer a.calm()()
 		s := a.pick(roleWorker)
@@ -111,13 +122,7 @@ func processCards(visibility time.Duration) []card {
 		defer s.proxy.Stall(false)
 		return a.untilTaken(s, visibility)
 	}}
-	return []card{
-		{faultKillProducer, kill(roleProducer)}, {faultKillBridge, kill(roleBridge)}, {faultKillWorker, kill(roleWorker)},
-		{faultKillPlain, kill(rolePlain)}, zombie, zombie, partition, partition,
-		{faultStopPlain, stop(visibility, 2*visibility, rolePlain)},
-		{faultStopBridge, stop(2*time.Second, 3*time.Second, roleBridge)},
-		{faultTermWorker, term(roleWorker)}, {faultTermBridge, term(roleBridge)},
-	}
+	return []card{partition, partition}
 }
 
 // calm keeps the other attacker quiet until the returned function is called: nobody reclaims for a while after an outage.
@@ -220,18 +225,59 @@ func (a *attacker) paths() []*slot {
 	}
 }
 
-// do runs a command at the server, past all proxies, again and again until it is taken.
+// do runs a command with a key, past all proxies, again and again until it is taken.
 func (c *controller) do(args ...string) (rueidis.RedisMessage, error) {
+	reply, err := insist(func(ctx context.Context) rueidis.RedisResult { return c.client.Do(ctx, keyed(c.client, args)) })
+	if err != nil {
+		err = fmt.Errorf("%v: %w", args, err)
+	}
+	return reply, err
+}
+
+// insist repeats a call for 20 s until the server answers it. Nil is an answer. While a slot moves or has no master, a cluster's refusal is none.
+func insist(call func(ctx context.Context) rueidis.RedisResult) (rueidis.RedisMessage, error) {
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		reply, err := c.client.Do(ctx, c.client.B().Arbitrary(args...).Build()).ToMessage()
+		reply, err := call(ctx).ToMessage()
 		cancel()
-		if _, answered := rueidis.IsRedisErr(err); err == nil || answered || time.Now().After(deadline) {
-			if err != nil && !rueidis.IsRedisNil(err) {
-				err = fmt.Errorf("%v: %w", args, err)
+		refused, answered := rueidis.IsRedisErr(err)
+		if answered && (refused.IsClusterDown() || refused.IsTryAgain() || refused.IsLoading()) {
+			answered = false
+		}
+		if err == nil || answered || time.Now().After(deadline) {
+			if rueidis.IsRedisNil(err) {
+				err = nil
 			}
 			return reply, err
 		}
 		<-time.After(20 * time.Millisecond)
 	}
+}
+
+// keyed builds a command that a cluster's client sends to the master of its key: the first word behind the command, or behind XINFO's and
+// XGROUP's own.
+func keyed(c rueidis.Client, args []string) rueidis.Completed {
+	n := 1
+	if args[0] == "XINFO" || args[0] == "XGROUP" {
+		n = 2
+	}
+	return c.B().Arbitrary(args[:n]...).Keys(args[n]).Args(args[n+1:]...).Build()
+}
+
+// all runs a command at the server, or at every node of the cluster, and returns the replies.
+func (c *controller) all(args ...string) (replies []rueidis.RedisMessage, err error) {
+	clients := []rueidis.Client{c.client}
+	if c.nodes != nil {
+		clients = c.nodes.clients
+	}
+	for _, client := range clients {
+		reply, e := insist(func(ctx context.Context) rueidis.RedisResult {
+			return client.Do(ctx, client.B().Arbitrary(args...).Build())
+		})
+		if e != nil {
+			err = errors.Join(err, fmt.Errorf("%v: %w", args, e))
+		}
+		replies = append(replies, reply)
+	}
+	return replies, err
 }

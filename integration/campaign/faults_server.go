@@ -11,8 +11,8 @@ import (
 // maxEntryID is the last ID that a stream can give out: one that has, refuses every XADD.
 const maxEntryID = "18446744073709551615-18446744073709551615"
 
-// serverCards are the faults of the server itself, and what operators do to it.
-func serverCards(visibility time.Duration) []card {
+// standaloneCards are the faults of a server that nobody stands in for.
+func standaloneCards(visibility time.Duration) []card {
 	return []card{
 		{faultKillServer, func(a *attacker) ([]string, string, error) {
 			a.c.server.Kill()
@@ -26,43 +26,52 @@ func serverCards(visibility time.Duration) []card {
 			a.c.server.Resume()
 			return nil, "", nil
 		}},
+		{faultReadOnly, func(a *attacker) ([]string, string, error) {
+			if _, err := a.c.all("REPLICAOF", "127.0.0.1", "1"); err != nil {
+				return nil, "", err
+			}
+			a.wait(300*time.Millisecond, time.Second)
+			_, err := a.c.all("REPLICAOF", "NO", "ONE")
+			return nil, "", err
+		}},
+	}
+}
+
+// serverCards are the faults of the server, or of all servers at once, and what operators do to them.
+func serverCards(visibility time.Duration) []card {
+	return []card{
 		{faultClientKill, func(a *attacker) ([]string, string, error) {
-			_, err := a.c.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			_, err := a.c.all("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 			return nil, "", err
 		}},
 		{faultClientPause, func(a *attacker) ([]string, string, error) {
 			d := a.away(visibility)
 			mode := []string{"ALL", "WRITE"}[a.random.IntN(2)]
-			if _, err := a.c.do("CLIENT", "PAUSE", number(d.Milliseconds()), mode); err != nil {
+			if _, err := a.c.all("CLIENT", "PAUSE", number(d.Milliseconds()), mode); err != nil {
 				return nil, "", err
 			}
 			<-time.After(d) // the server lets go by itself
 			return nil, "", nil
 		}},
 		{faultScriptFlush, func(a *attacker) ([]string, string, error) {
-			_, err := a.c.do("SCRIPT", "FLUSH")
+			_, err := a.c.all("SCRIPT", "FLUSH")
 			return nil, "", err
 		}},
 		{faultFull, func(a *attacker) ([]string, string, error) {
-			if _, err := a.c.do("CONFIG", "SET", "maxmemory", "1mb"); err != nil {
+			if _, err := a.c.all("CONFIG", "SET", "maxmemory", "1mb"); err != nil {
 				return nil, "", err
 			}
 			a.wait(500*time.Millisecond, 2*time.Second)
-			_, err := a.c.do("CONFIG", "SET", "maxmemory", "0")
+			_, err := a.c.all("CONFIG", "SET", "maxmemory", "0")
 			return nil, "", err
 		}},
-		{faultStreamRefuses, func(a *attacker) ([]string, string, error) { return nil, "", a.refuse(a.c.keys[queueMain].Stream) }},
-		{faultDeadRefuses, func(a *attacker) ([]string, string, error) { return nil, "", a.refuse(a.c.keys[queueMain].Dead) }},
-		{faultReadOnly, func(a *attacker) ([]string, string, error) {
-			if _, err := a.c.do("REPLICAOF", "127.0.0.1", "1"); err != nil {
-				return nil, "", err
-			}
-			a.wait(300*time.Millisecond, time.Second)
-			_, err := a.c.do("REPLICAOF", "NO", "ONE")
-			return nil, "", err
-		}},
+		{faultStreamRefuses, func(a *attacker) ([]string, string, error) { return nil, "", a.refuse(a.place().Stream) }},
+		{faultDeadRefuses, func(a *attacker) ([]string, string, error) { return nil, "", a.refuse(a.place().Dead) }},
 	}
 }
+
+// place chooses a partition of the main queue.
+func (a *attacker) place() lua.Keys { return a.c.keys[a.c.places[a.random.IntN(len(a.c.places)-1)]] }
 
 // away is for how long a server does not answer and yet stays the same: well below the visibility timeout, or beyond it. In between lies
 // what a bridge cannot see: it takes a gap of two seconds in its heartbeats for an outage, and workers have two thirds of a visibility

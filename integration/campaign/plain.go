@@ -31,7 +31,7 @@ func (p part) plain(ctx context.Context, l *ledger) error {
 	if err != nil {
 		return err
 	}
-	opt.DisableCache, opt.ForceSingleClient, opt.DisableRetry, opt.AlwaysPipelining = true, true, true, true
+	opt.DisableCache, opt.ForceSingleClient, opt.DisableRetry, opt.AlwaysPipelining = true, len(opt.InitAddress) == 1, true, true
 	client, err := rueidis.NewClient(opt)
 	for err != nil { // the server, or the way to it, is down
 		if client != nil {
@@ -45,25 +45,29 @@ func (p part) plain(ctx context.Context, l *ledger) error {
 	defer client.Close()
 	w := &plainWorker{part: p, ledger: l, client: client}
 	for ctx.Err() == nil {
-		for queue, block := range map[string]time.Duration{queueMain: plainBlock, queueSide: 0} {
-			if err := w.pass(queue, block); err != nil && !pause(ctx, plainPause) {
+		for i := range p.Partitions {
+			if err := w.pass(lua.PartitionName(queueMain, i), plainBlock/time.Duration(p.Partitions)); err != nil && !pause(ctx, plainPause) {
 				return nil
 			}
+		}
+		if err := w.pass(queueSide, 0); err != nil && !pause(ctx, plainPause) {
+			return nil
 		}
 	}
 	return nil
 }
 
 // pass reads once and handles what came, one after the other.
-func (w *plainWorker) pass(queue string, block time.Duration) error {
-	stream := lua.NewKeys(w.part.Prefix, queue).Stream
+func (w *plainWorker) pass(place string, block time.Duration) error {
+	stream := lua.NewKeys(w.part.Prefix, place).Stream
+	queue, _, _ := lua.SplitPartition(place)
 	ctx, cancel := context.WithTimeout(context.Background(), block+3*time.Second)
 	defer cancel()
 	args := []string{"XREADGROUP", "GROUP", w.part.Group, w.part.Name, "COUNT", number(plainCount)}
 	if block > 0 {
 		args = append(args, "BLOCK", number(block.Milliseconds()))
 	}
-	command := w.client.B().Arbitrary(append(args, "STREAMS", stream, ">")...)
+	command := w.client.B().Arbitrary(append(args, "STREAMS")...).Keys(stream).Args(">")
 	var reply rueidis.RedisResult
 	if block > 0 {
 		reply = w.client.Do(ctx, command.Blocking())
@@ -75,7 +79,7 @@ func (w *plainWorker) pass(queue string, block time.Duration) error {
 	case err != nil && rueidis.IsRedisNil(err):
 		return nil
 	case errors.Is(lua.Classify("XREADGROUP", err), lua.ErrNoGroup):
-		return w.client.Do(ctx, w.client.B().Arbitrary("XGROUP", "CREATE", stream, w.part.Group, "0", "MKSTREAM").Build()).Error()
+		return w.client.Do(ctx, keyed(w.client, []string{"XGROUP", "CREATE", stream, w.part.Group, "0", "MKSTREAM"})).Error()
 	case err != nil:
 		return err
 	}
@@ -118,7 +122,7 @@ func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []s
 		}
 		commands := make(rueidis.Commands, len(done))
 		for i, m := range done {
-			commands[i] = w.client.B().Arbitrary("XACK", stream, w.part.Group, m.EntryID).Build()
+			commands[i] = keyed(w.client, []string{"XACK", stream, w.part.Group, m.EntryID})
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		replies := w.client.DoMulti(ctx, commands...)
@@ -155,7 +159,7 @@ func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []s
 func (w *plainWorker) command(args []string) rueidis.RedisResult {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	return w.client.Do(ctx, w.client.B().Arbitrary(args...).Build())
+	return w.client.Do(ctx, keyed(w.client, args))
 }
 
 // pause waits for d; false when ctx ended.

@@ -29,9 +29,13 @@ type producer struct {
 }
 
 func (p part) produce(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
-	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: p.Prefix, RetryTimeout: producerTries, Logger: log})
-	if err != nil {
-		return err
+	cfg := bridge.ClientConfig{Redis: r, Prefix: p.Prefix, RetryTimeout: producerTries, Durability: bridge.Replicated(p.Replicas), Logger: log}
+	client, err := bridge.NewClient(cfg)
+	for err != nil { // with a durability it asks the server
+		if !pause(ctx, plainPause) {
+			return nil
+		}
+		client, err = bridge.NewClient(cfg)
 	}
 	defer client.Close()
 	pr := &producer{part: p, client: client, ledger: l}
@@ -135,7 +139,7 @@ func verdict(id string, receipt bridge.Receipt, err error) line {
 		return line{verbTaken, id, []any{receipt.Due.UnixMilli()}}
 	case errors.Is(err, bridge.ErrDuplicate):
 		return line{verbDup, id, nil}
-	case errors.Is(err, bridge.ErrUncertain), errors.Is(err, bridge.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, bridge.ErrUncertain), errors.Is(err, bridge.ErrUnavailable), errors.Is(err, bridge.ErrNotDurable), errors.Is(err, context.DeadlineExceeded):
 		return line{verbMaybe, id, nil}
 	case errors.Is(err, bridge.ErrFull):
 		return line{verbRefuse, id, []any{"full"}}

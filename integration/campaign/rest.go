@@ -19,6 +19,20 @@ type streamState struct {
 	groups map[string]int
 }
 
+// main adds up the partitions of the main queue.
+func (c *controller) main() (sum streamState, err error) {
+	sum.groups = map[string]int{}
+	for _, place := range c.places[:len(c.places)-1] {
+		s, e := c.stream(c.keys[place].Stream)
+		err = errors.Join(err, e)
+		sum.length += s.length
+		for group, n := range s.groups {
+			sum.groups[group] += n
+		}
+	}
+	return sum, err
+}
+
 func (c *controller) stream(key string) (streamState, error) {
 	s := streamState{groups: map[string]int{}}
 	n, err := c.number("XLEN", key)
@@ -94,8 +108,10 @@ func (c *controller) comeToRest() (State, error) {
 		state.Stuck = append(state.Stuck, "while the holder holds: "+err.Error())
 		state.Stuck = append(state.Stuck, c.pendingOfOthers()...)
 	}
-	if late, err := c.endedWindows(queueMain, 10*time.Second); err != nil || late > 0 {
-		state.Left = append(state.Left, fmt.Sprintf("%d dedup windows of %s ended more than 10s ago and are still there (%v)", late, queueMain, err))
+	for _, place := range c.places[:len(c.places)-1] {
+		if late, err := c.endedWindows(place, 10*time.Second); err != nil || late > 0 {
+			state.Left = append(state.Left, fmt.Sprintf("%d dedup windows of %s ended more than 10s ago and are still there (%v)", late, place, err))
+		}
 	}
 	c.holder.signal(finishHolding)
 	if err := c.await(c.cfg.Settle, func() (string, error) { return c.busy(0) }); err != nil {
@@ -109,8 +125,8 @@ func (c *controller) comeToRest() (State, error) {
 		}
 	}
 	err := c.leftovers(&state)
-	for _, queue := range []string{queueMain, queueSide} {
-		letters, e := c.letters(queue)
+	for _, place := range c.places {
+		letters, e := c.letters(place)
 		state.Letters = append(state.Letters, letters...)
 		err = errors.Join(err, e)
 	}
@@ -121,8 +137,15 @@ func (c *controller) comeToRest() (State, error) {
 func (c *controller) holding() int { return c.heldBy(c.holder) }
 
 // heldBy is how many entries of the main queue are pending for a process.
-func (c *controller) heldBy(s *slot) int {
-	reply, err := c.do("XPENDING", c.keys[queueMain].Stream, s.part.Group)
+func (c *controller) heldBy(s *slot) (n int) {
+	for _, place := range c.places[:len(c.places)-1] {
+		n += c.heldIn(place, s)
+	}
+	return n
+}
+
+func (c *controller) heldIn(place string, s *slot) int {
+	reply, err := c.do("XPENDING", c.keys[place].Stream, s.part.Group)
 	if err != nil {
 		return 0
 	}
@@ -148,40 +171,37 @@ func (c *controller) busy(held int) (string, error) {
 			left = append(left, fmt.Sprintf("%s %d (not %d)", what, n, want))
 		}
 	}
-	for _, queue := range []string{queueMain, queueSide} {
-		k := c.keys[queue]
+	for _, place := range c.places {
+		k := c.keys[place]
 		for name, args := range map[string][]string{"scheduled": {"ZCARD", k.Due}, "payloads": {"HLEN", k.Payload}, "metas": {"HLEN", k.Meta}} {
 			n, err := c.number(args...)
 			if err != nil {
 				return "", err
 			}
-			note(queue+" "+name, n, 0)
-		}
-		s, err := c.stream(k.Stream)
-		if err != nil {
-			return "", err
-		}
-		want := 0
-		if queue == queueMain {
-			want = held
-		}
-		note(queue+" entries", s.length, want)
-		for _, group := range groups {
-			if group != groups[0] {
-				want = 0
-			}
-			note(queue+" pending of "+group, s.groups[group], want)
+			note(place+" "+name, n, 0)
 		}
 	}
-	return strings.Join(left, ", "), nil
+	main, err := c.main()
+	side, err2 := c.stream(c.keys[queueSide].Stream)
+	note(queueMain+" entries", main.length, held)
+	note(queueSide+" entries", side.length, 0)
+	for _, group := range groups {
+		want := 0
+		if group == groups[0] {
+			want = held
+		}
+		note(queueMain+" pending of "+group, main.groups[group], want)
+		note(queueSide+" pending of "+group, side.groups[group], 0)
+	}
+	return strings.Join(left, ", "), errors.Join(err, err2)
 }
 
 // pendingOfOthers names some of the entries that somebody but the holder holds.
 func (c *controller) pendingOfOthers() []string {
 	var lines []string
-	for _, queue := range []string{queueMain, queueSide} {
+	for _, place := range c.places {
 		for _, group := range groups {
-			reply, err := c.do("XPENDING", c.keys[queue].Stream, group, "-", "+", "5000")
+			reply, err := c.do("XPENDING", c.keys[place].Stream, group, "-", "+", "5000")
 			rows, _ := reply.ToArray()
 			for _, row := range rows {
 				cells, e := row.ToArray()
@@ -192,7 +212,7 @@ func (c *controller) pendingOfOthers() []string {
 				consumer, _ := cells[1].ToString()
 				idle, _ := cells[2].AsInt64()
 				if consumer != c.holder.current() {
-					lines = append(lines, fmt.Sprintf("%s/%s: entry %s is pending with %s for %d ms", queue, group, entry, consumer, idle))
+					lines = append(lines, fmt.Sprintf("%s/%s: entry %s is pending with %s for %d ms", place, group, entry, consumer, idle))
 				}
 			}
 			if err != nil {
@@ -203,9 +223,9 @@ func (c *controller) pendingOfOthers() []string {
 	return lines
 }
 
-// endedWindows counts what is remembered in a queue although its window ended longer ago than that.
-func (c *controller) endedWindows(queue string, ago time.Duration) (int, error) {
-	return c.number("ZCOUNT", c.keys[queue].Seen, "-inf", number(time.Now().Add(-ago).UnixMilli()))
+// endedWindows counts what is remembered in a partition although its window ended longer ago than that.
+func (c *controller) endedWindows(place string, ago time.Duration) (int, error) {
+	return c.number("ZCOUNT", c.keys[place].Seen, "-inf", number(time.Now().Add(-ago).UnixMilli()))
 }
 
 // A window may outlive its end while its queue is idle: such queues are tidied up one after the other, every half minute at first.
@@ -218,12 +238,12 @@ const (
 func (c *controller) leftovers(state *State) error {
 	g := lua.NewGlobals(prefix)
 	known := map[string]bool{g.Queues: true, g.Defaults: true, g.Bridges: true, g.Wake: true}
-	for _, queue := range []string{queueMain, queueSide} {
-		k := c.keys[queue]
+	for _, place := range c.places {
+		k := c.keys[place]
 		for _, key := range []string{k.Stream, k.Dead, k.Wake, k.Seen} {
 			known[key] = true // their content is looked at
 		}
-		late, err := c.endedWindows(queue, idleTidy)
+		late, err := c.endedWindows(place, idleTidy)
 		future, err2 := c.number("ZCOUNT", k.Seen, number(time.Now().Add(maxWindow).UnixMilli()), "+inf")
 		if err := errors.Join(err, err2); err != nil {
 			return err
@@ -251,14 +271,14 @@ func (c *controller) leftovers(state *State) error {
 	if bridges, err := c.number("ZCARD", g.Bridges); err != nil || bridges > 0 {
 		state.Left = append(state.Left, fmt.Sprintf("%d bridges, all of which left (%v)", bridges, err))
 	}
-	reply, err := c.do("KEYS", "*")
-	if err != nil {
-		return err
-	}
-	keys, err := reply.AsStrSlice()
-	for _, key := range keys {
-		if !known[key] {
-			state.Left = append(state.Left, key)
+	replies, err := c.all("KEYS", "*")
+	for _, reply := range replies {
+		keys, _ := reply.AsStrSlice()
+		for _, key := range keys {
+			if !known[key] {
+				known[key] = true // a replica has it, too
+				state.Left = append(state.Left, key)
+			}
 		}
 	}
 	return err
@@ -290,11 +310,11 @@ func (c *controller) consumers(stream, group string) ([]string, error) {
 	return left, err
 }
 
-// letters reads all dead letters of a queue.
-func (c *controller) letters(queue string) ([]Letter, error) {
+// letters reads all dead letters of a partition.
+func (c *controller) letters(place string) ([]Letter, error) {
 	var letters []Letter
 	for from := "-"; ; {
-		reply, err := c.do("XRANGE", c.keys[queue].Dead, from, "+", "COUNT", "1000")
+		reply, err := c.do("XRANGE", c.keys[place].Dead, from, "+", "COUNT", "1000")
 		if err != nil {
 			return nil, err
 		}
@@ -305,7 +325,7 @@ func (c *controller) letters(queue string) ([]Letter, error) {
 		for _, one := range page {
 			e := lua.ParseEntry(one.ID, one.FieldValues)
 			letters = append(letters, Letter{
-				Queue: queue, ID: e.ID, Group: e.Group, Reason: e.Reason, Entry: e.Entry, Attempt: e.Attempt, At: e.Dead.UnixMilli(),
+				Queue: place, ID: e.ID, Group: e.Group, Reason: e.Reason, Entry: e.Entry, Attempt: e.Attempt, At: e.Dead.UnixMilli(),
 			})
 			from = "(" + one.ID
 		}

@@ -47,6 +47,10 @@ const (
 	faultStreamRefuses = "stream refuses entries"
 	faultDeadRefuses   = "dead stream refuses"
 	faultReadOnly      = "read-only server"
+	faultKillMaster    = "kill -9 master, failover"
+	faultFreezeMaster  = "SIGSTOP master, failover"
+	faultSwitchMaster  = "planned failover"
+	faultMoveSlot      = "slot moved"
 	faultDestroyGroup  = "XGROUP DESTROY"
 	faultDeleteStream  = "DEL stream"
 	faultDeleteQueue   = "all keys of a queue deleted"
@@ -55,7 +59,11 @@ const (
 	faultOverload      = "server slow"              // observed
 )
 
+// undoing faults lose what the last master did and had not replicated: an exit that a worker was told of, a delivery, a retry.
+var undoing = map[string]bool{faultKillMaster: true, faultFreezeMaster: true}
+
 var burning = map[string]bool{
+	faultKillMaster: true, faultFreezeMaster: true, // what was acknowledged, and is pending again, nobody extends
 	faultKillWorker: true, faultKillPlain: true, faultStopWorker: true, faultPartition: true, faultStopPlain: true, faultStall: true, faultSlow: true,
 	faultSlowProcess: true, faultSlowMachine: true, faultOverload: true,
 }

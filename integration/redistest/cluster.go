@@ -246,6 +246,29 @@ func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) 
 	return keys
 }
 
+// Masters returns the living masters.
+func (c *ClusterNodes) Masters() []*Server { return c.masters() }
+
+// Switch has a replica of the slot's master take over in agreement with it: nothing is lost.
+func (c *ClusterNodes) Switch(slot int) {
+	c.t.Helper()
+	master := c.Owner(slot)
+	replica := c.Replica(master)
+	if replica == nil {
+		c.t.Fatalf("redistest: the master of slot %d has no replica", slot)
+	}
+	replica.Do(c.t, "CLUSTER", "FAILOVER")
+}
+
+// Follows waits until a node is a replica of another one and has everything that this has had so far.
+func (c *ClusterNodes) Follows(replica, master *Server) {
+	c.t.Helper()
+	Eventually(c.t, topologyReady, func() (bool, string) {
+		f, err := replica.info("replication")
+		return err == nil && f["role"] == "slave" && f["master_port"] == port(master) && f["master_link_status"] == "up", fmt.Sprint(f, err)
+	})
+}
+
 // masters returns the living masters, without the given ones.
 func (c *ClusterNodes) masters(without ...*Server) []*Server {
 	var found []*Server
