@@ -139,9 +139,9 @@ func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []New
 	return c.producer.ScheduleBatch(ctx, queue, messages)
 }
 
-// Cancel takes a message out of the schedule: after nil it will never be delivered. ErrNotScheduled: it is not scheduled any more,
-// because it became ready or was cancelled before, or never was. ErrUnavailable also when it was not found, and the registry of queues,
-// which says where else it may be, cannot be read.
+// Cancel takes a message out of the schedule, of every partition that may hold it: after nil it will never be delivered. ErrNotScheduled: it is
+// not scheduled any more, because it became ready or was cancelled before, or never was. ErrUnavailable also when a partition that may hold it,
+// or the registry, which says where else it may be, cannot be asked: what could be asked is cancelled then.
 func (c *Client) Cancel(ctx context.Context, queue, id string) error {
 	done, err := c.producer.Cancel(ctx, queue, id)
 	if err == nil && !done {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/duestream/duestream/lua"
@@ -19,13 +20,13 @@ func setAside(err error) (waited, failed error) {
 	return nil, err
 }
 
-// Cancel takes a message out of the schedule. True: it will never be delivered, and its ID may be used again. False: it was not
-// scheduled: it is ready or further on, was cancelled before, or never was.
+// Cancel takes a message out of the schedule, of every partition that may hold it. True: it will never be delivered, and its ID may be used
+// again. False: it was not scheduled: it is ready or further on, was cancelled before, or never was.
 //
 // When the reply was lost, the call is repeated; if the message is gone then, the error is ErrUncertain, because the first try may have
-// cancelled it. With lua.ErrNotDurable the answer holds. Blocks as Schedule does; one round trip, and one for each partition that the
-// message may be in since before the queue grew. False takes another one, to read the registry anew: while that is out of reach, the
-// error is lua.ErrUnavailable.
+// cancelled it. With lua.ErrNotDurable the answer holds. When a partition that may hold the message, or the registry, which knows the partitions,
+// does not answer, the error says why; true then means that it was cancelled in another one. Blocks as Schedule does; one round trip, in which
+// all are asked. Changes nothing of the registry: a queue that nobody scheduled into stays unknown.
 func (p *Producer) Cancel(ctx context.Context, queue, id string) (bool, error) {
 	done, err := p.cancel(ctx, queue, []string{id})
 	return len(done) == 1 && done[0], wrap("cancel", queue, id, err)
@@ -59,10 +60,13 @@ func (p *Producer) reschedule(ctx context.Context, queue, id string, delay time.
 	if err != nil {
 		return time.Time{}, err
 	}
-	var to time.Time
+	var mu sync.Mutex // partitions answer at the same time
+	var to time.Time  // the first of several
 	moved, err := p.seek(ctx, queue, []string{id}, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
 		due, moved, err := lua.RescheduleDurably(ctx, p.cfg.Client, k, ids[0], when, p.cfg.Durability)
-		if moved {
+		mu.Lock()
+		defer mu.Unlock()
+		if moved && (to.IsZero() || due.Before(to)) {
 			to = due
 		}
 		return []bool{moved}, err

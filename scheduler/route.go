@@ -20,10 +20,11 @@ type route struct {
 	state state
 	known atomic.Pointer[known] // nil before the first look at the registry
 
-	mu      sync.Mutex
-	lines   []*line   // by partition; nil = not used yet
-	inquiry *inquiry  // under way
-	next    time.Time // when another one is due
+	mu        sync.Mutex
+	lines     []*line   // by partition; nil = not used yet
+	producing bool      // a message is scheduled, or was: only then is the queue registered
+	inquiry   *inquiry  // under way
+	next      time.Time // when another one is due
 }
 
 // known is what the registry ever said of the partitions of a queue: counts only grow, also when it forgets some.
@@ -34,8 +35,9 @@ type known struct {
 
 // inquiry is one look at the registry.
 type inquiry struct {
-	done chan struct{}
-	err  error // set before done is closed
+	registers bool // also writes what the registry lacks, the queue itself among it
+	done      chan struct{}
+	err       error // set before done is closed
 }
 
 func newRoute(p *Producer, queue string) *route {
@@ -91,7 +93,7 @@ func (r *route) begin(now time.Time) *inquiry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.inquiry == nil && (now.IsZero() || !now.Before(r.next)) {
-		r.inquiry = &inquiry{done: make(chan struct{})}
+		r.inquiry = &inquiry{registers: r.producing, done: make(chan struct{})}
 		r.p.busy.Add(1) // the caller's own share keeps it above zero
 		go r.run(r.inquiry)
 	}
@@ -103,7 +105,7 @@ func (r *route) run(q *inquiry) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
 	defer cancel()
-	counts, err := r.sync(ctx)
+	counts, err := r.sync(ctx, q.registers)
 	r.state.report(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,6 +119,9 @@ func (r *route) run(q *inquiry) {
 	if err != nil {
 		r.next = time.Now().Add(registerRetry)
 	}
+	if r.producing && !q.registers {
+		r.next = time.Time{}
+	}
 	if counts == nil {
 		q.err = err
 	}
@@ -124,10 +129,10 @@ func (r *route) run(q *inquiry) {
 	close(q.done)
 }
 
-// sync reads the partition counts of the queue, and registers what the registry does not know: the queue, when it is new or forgotten,
-// and counts. Counts are nil only when they could not be read; a failure to register is only reported, because the bridges look for
+// sync reads the partition counts of the queue, and registers what the registry does not know: counts, and, for who schedules, the queue, when
+// it is new or forgotten. Who only looks for messages, perhaps under a mistyped name, makes no queue. Counts are nil only when they could not be read; a failure to register is only reported, because the bridges look for
 // queues themselves. One round trip when all is known.
-func (r *route) sync(ctx context.Context) (lua.Counts, error) {
+func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	c, key := r.p.cfg.Client, r.p.globals.Queues
 	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
 	if err != nil && !rueidis.IsRedisNil(err) {
@@ -141,7 +146,7 @@ func (r *route) sync(ctx context.Context) (lua.Counts, error) {
 	if k := r.known.Load(); k != nil {
 		counts = counts.With(k.counts...)
 	}
-	if text != counts.String() {
+	if text != counts.String() && (registers || text != "") {
 		_, err = lua.RegisterCounts(ctx, c, r.p.globals, map[string]lua.Counts{r.queue: counts})
 		return counts, err
 	}
@@ -166,6 +171,11 @@ type spread struct {
 }
 
 func (r *route) spread(ctx context.Context) (spread, error) {
+	r.mu.Lock()
+	if !r.producing { // what was asked until now registered nothing
+		r.producing, r.next = true, time.Time{}
+	}
+	r.mu.Unlock()
 	k, err := r.counts(ctx)
 	if err != nil {
 		return spread{}, err

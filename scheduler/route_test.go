@@ -268,7 +268,7 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if done, err := p.Cancel(t.Context(), queue, "zero"); err != nil || !done {
+	if done, err := p.Cancel(t.Context(), queue, "zero"); !errors.Is(err, lua.ErrUnavailable) || errors.Is(err, ErrUncertain) || !done { // it may be elsewhere as well
 		t.Errorf("cancel what is in partition 0: %v, %v", done, err)
 	}
 	proxy.CutBeforeForward(0, "HGET")
@@ -308,11 +308,11 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	if done, err := p.Cancel(t.Context(), queue, idOf(counts, 0)); !done || err != nil {
 		t.Errorf("cancel of another: %v, %v", done, err)
 	}
-	// A partition that cannot be used matters only to what is found nowhere else.
+	// A partition that cannot be used matters also to what is found elsewhere: it may hold the same ID.
 	minimal := idOf(counts, 4)
 	must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1e13", minimal) // by a producer that knows no partitions
 	must(t, c, "SET", lua.NewKeys(prefix, lua.PartitionName(queue, 4)).Meta, "x")
-	if done, err := p.CancelBatch(t.Context(), queue, []string{minimal}); err != nil || !done[0] {
+	if done, err := p.CancelBatch(t.Context(), queue, []string{minimal}); !errors.Is(err, lua.ErrWrongType) || !done[0] {
 		t.Errorf("found in partition 0, though another one cannot be used: %v, %v", done, err)
 	}
 	if done, err := p.CancelBatch(t.Context(), queue, []string{minimal}); !errors.Is(err, lua.ErrWrongType) || done[0] {

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,18 +26,18 @@ type search struct {
 	do    change
 	began time.Time
 
-	// Of one message only one partition is asked at a time.
-	found []bool
-	doubt []error // why a message that was not found may yet have been there
-
 	mu     sync.Mutex
-	late   error // what was done is not as durable as asked
-	failed error // the last one
+	found  []bool
+	lost   []error // a reply was lost, and the repeat found nothing: matters when no partition found the message
+	untold []error // a place where the message may be did not answer: matters always, because it may be in several
+	late   error   // what was done is not as durable as asked
+	failed error   // the last one
 }
 
-// seek makes a change to each message where it is found: in the partition that it goes to now, else in those of older counts. That a
-// message is not there is the answer only when each of them said so, and no others were known after the call began. The answers
-// are there also with an error: true is definite, false is not.
+// seek makes a change to each message wherever it is: in every partition that its ID may be in, because a producer that knows no partitions, or
+// an older count of them, may have put it into another one as well. All are asked at once, and beside them the registry, so it takes one round
+// trip; another one when the queue turns out to have grown. An answer is definite when each of them said so, and no others were known after the
+// call began. The answers are there also with an error: true is that it was found, and changed, somewhere; false is not definite.
 func (p *Producer) seek(ctx context.Context, queue string, ids []string, do change) ([]bool, error) {
 	for _, id := range ids {
 		if err := lua.CheckID(id); err != nil {
@@ -48,19 +49,23 @@ func (p *Producer) seek(ctx context.Context, queue string, ids []string, do chan
 		return nil, err
 	}
 	defer p.busy.Done()
-	s := &search{p: p, queue: queue, ids: ids, do: do, began: time.Now(), found: make([]bool, len(ids)), doubt: make([]error, len(ids))}
+	n := len(ids)
+	s := &search{p: p, queue: queue, ids: ids, do: do, began: time.Now(), found: make([]bool, n), lost: make([]error, n), untold: make([]error, n)}
 	k, err := r.counts(ctx)
 	if err != nil {
 		return s.found, err
 	}
+	if !k.asked.IsZero() && k.asked.Before(s.began) { // zero: the registry is out of reach, and would break the connection of the others
+		r.begin(time.Time{})
+	}
 	s.among(ctx, k.counts, nil)
-	if slices.Contains(s.found, false) && !s.over(ctx) {
+	if !s.over(ctx) {
 		again, err := r.countsAfter(ctx, s.began)
 		if err == nil {
 			s.among(ctx, again.counts, k.counts)
 		}
 		for i := range ids {
-			s.wonder(i, err)
+			doubt(s.untold, i, err)
 		}
 	}
 	return s.found, s.err(ctx)
@@ -81,39 +86,39 @@ func (r *route) countsAfter(ctx context.Context, then time.Time) (k *known, err 
 
 // among looks where messages may be by some counts, and were not looked for by earlier ones.
 func (s *search) among(ctx context.Context, counts, earlier lua.Counts) {
-	for round := 0; ; round++ {
-		places, left := map[int][]int{}, false // partition → messages
-		for i, id := range s.ids {
-			if s.found[i] {
-				continue
-			}
-			candidates := counts.Candidates(id)
-			if round >= len(candidates) {
-				continue
-			}
-			left = true
-			if at := candidates[round]; earlier == nil || !slices.Contains(earlier.Candidates(id), at) {
+	places := map[int][]int{} // partition → messages
+	for i, id := range s.ids {
+		for _, at := range counts.Candidates(id) {
+			if earlier == nil || !slices.Contains(earlier.Candidates(id), at) {
 				places[at] = append(places[at], i)
 			}
 		}
-		if !left || s.over(ctx) {
+	}
+	if len(places) == 1 {
+		for partition, messages := range places {
+			s.all(ctx, partition, messages)
+		}
+		return
+	}
+	var all sync.WaitGroup // at once: one whose server hangs must not use up the time of the others
+	for partition, messages := range places {
+		all.Go(func() { s.all(ctx, partition, messages) })
+	}
+	all.Wait()
+}
+
+// all looks for messages in one partition.
+func (s *search) all(ctx context.Context, partition int, messages []int) {
+	keys := lua.NewKeys(s.p.cfg.Prefix, lua.PartitionName(s.queue, partition))
+	for chunk := range slices.Chunk(messages, cancelChunk) {
+		if err := s.in(ctx, keys, chunk); err != nil {
+			s.mu.Lock()
+			for _, at := range messages {
+				doubt(s.untold, at, err)
+			}
+			s.mu.Unlock()
 			return
 		}
-		var all sync.WaitGroup // at once: one whose server hangs must not use up the time of the others
-		for partition, messages := range places {
-			keys := lua.NewKeys(s.p.cfg.Prefix, lua.PartitionName(s.queue, partition))
-			all.Go(func() {
-				for chunk := range slices.Chunk(messages, cancelChunk) {
-					if err := s.in(ctx, keys, chunk); err != nil {
-						for _, at := range messages {
-							s.wonder(at, err)
-						}
-						return
-					}
-				}
-			})
-		}
-		all.Wait()
 	}
 }
 
@@ -134,7 +139,7 @@ func (s *search) since() time.Time {
 	return time.Now()
 }
 
-// in looks for messages in one partition. The error says that none of them had an answer.
+// in looks for some messages in one partition. The error says that none of them had an answer.
 func (s *search) in(ctx context.Context, k lua.Keys, which []int) error {
 	ids := make([]string, len(which))
 	for i, at := range which {
@@ -154,13 +159,13 @@ func (s *search) in(ctx context.Context, k lua.Keys, which []int) error {
 		s.failed = err
 		return err
 	}
-	var doubt error
+	var lost error
 	if !clean { // an earlier try may have done it
-		doubt = fmt.Errorf("%w: a reply was lost, and the message is not scheduled now", ErrUncertain)
+		lost = fmt.Errorf("%w: a reply was lost, and the message is not scheduled now", ErrUncertain)
 	}
 	for i, at := range which {
-		s.found[at] = some[i]
-		s.wonder(at, doubt)
+		s.found[at] = s.found[at] || some[i]
+		doubt(s.lost, at, lost)
 	}
 	if waited != nil && slices.Contains(some, true) {
 		s.late = waited
@@ -168,18 +173,23 @@ func (s *search) in(ctx context.Context, k lua.Keys, which []int) error {
 	return nil
 }
 
-// wonder keeps why an answer is not known. That the message may have been changed comes before that it could not be asked for.
-func (s *search) wonder(at int, err error) {
-	if s.doubt[at] == nil || errors.Is(err, ErrUncertain) && !errors.Is(s.doubt[at], ErrUncertain) {
-		s.doubt[at] = err
+// doubt keeps why an answer is not known. That the message may have been changed comes before that it could not be asked for.
+func doubt(kept []error, at int, err error) {
+	if kept[at] == nil || errors.Is(err, ErrUncertain) && !errors.Is(kept[at], ErrUncertain) {
+		kept[at] = err
 	}
 }
 
 // err is nil when all answers are definite, and as durable as asked.
 func (s *search) err(ctx context.Context) error {
 	for i, found := range s.found {
-		if !found && s.doubt[i] != nil {
-			return s.doubt[i]
+		switch {
+		case !found:
+			if err := cmp.Or(s.lost[i], s.untold[i]); err != nil {
+				return err
+			}
+		case s.untold[i] != nil:
+			return fmt.Errorf("done where it was found, but it may be in another partition as well: %w", s.untold[i])
 		}
 	}
 	if slices.Contains(s.found, false) && ctx.Err() != nil {

@@ -147,4 +147,22 @@ var mutants = []mutant{
 		new:  "",
 		test: []string{"-run", "TestReadyRecords", "./stream"},
 	},
+	{
+		name: "cancel asks the newest partition alone", file: "scheduler/seek.go",
+		old:  "\t\tfor _, at := range counts.Candidates(id) {\n",
+		new:  "\t\tfor _, at := range counts.Candidates(id)[:1] {\n",
+		test: []string{"-run", "TestCancelAndRescheduleReachEveryPartition", "./scheduler"},
+	},
+	{
+		name: "cancel believes old partition counts when it found the message", file: "scheduler/seek.go",
+		old:  "\tif !s.over(ctx) {\n",
+		new:  "\tif !s.over(ctx) && slices.Contains(s.found, false) {\n",
+		test: []string{"-run", "TestStaleCountsMakeNoDefiniteYes", "./scheduler"},
+	},
+	{
+		name: "looking for a message registers its queue", file: "scheduler/route.go",
+		old:  "counts.String() && (registers || text != \"\") {\n",
+		new:  "counts.String() {\n",
+		test: []string{"-run", "TestLookingForAMessageRegistersNoQueue", "./scheduler"},
+	},
 }
