@@ -7,10 +7,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// language is an example in another language: its conformance program, and the level it reaches.
+// language is an example in another language: its conformance program, and the level that its worker reaches with the functions library; its producer is complete with it.
 type language struct {
-	name, level string
-	program     []string // a further argument says "worker" or "producer"
+	name, worker string
+	program      []string // a further argument says "worker" or "producer"
 }
 
 // languages are those whose examples need no more than an interpreter and a client library. One that is not there fails the test.

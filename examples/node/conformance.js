@@ -2,7 +2,7 @@
 // The example's worker and producer, as `duestream conformance` drives them.
 //
 //   duestream conformance --worker --level complete -- node examples/node/conformance.js worker
-//   duestream conformance --producer -- node examples/node/conformance.js producer
+//   duestream conformance --producer --level complete -- node examples/node/conformance.js producer
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect } from './duestream.js';
@@ -21,13 +21,15 @@ async function handle({ id, attempt, payload, headers, signal }) {
   if (what === 'dead') throw new DeadLetter('asked to die');
 }
 
+const named = ({ max_attempts: maxAttempts, expires_ms: expiresMs, dedup_ms: dedupMs }) => ({ maxAttempts, expiresMs, dedupMs });
+
 async function produce() {
   const redis = connect();
   const producer = new Producer(redis, QUEUE);
   for await (const line of createInterface({ input: process.stdin })) {
-    const { id, due_ms: dueMs, payload = '', headers, max_attempts: maxAttempts, expires_ms: expiresMs } = JSON.parse(line);
+    const { id, due_ms: dueMs, payload = '', headers, ...limits } = JSON.parse(line);
     try {
-      const ok = await producer.schedule({ id, dueMs, payload: Buffer.from(payload, 'base64'), headers, maxAttempts, expiresMs });
+      const ok = await producer.schedule({ id, dueMs, payload: Buffer.from(payload, 'base64'), headers, ...named(limits) });
       say(ok ? { id, ok } : { id, ok, error: 'scheduled already' });
     } catch (err) {
       say({ id, ok: false, error: err.message });

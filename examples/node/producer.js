@@ -35,7 +35,8 @@ export class Producer {
     Object.assign(this, { redis, queue: new Queue(redis, queue), patienceMs });
   }
 
-  // Schedules { id, dueMs, payload, headers, maxAttempts, expiresMs }; all but the first two may be left out. False: the ID is known already.
+  // Schedules { id, dueMs, payload, headers, maxAttempts, expiresMs, dedupMs }; all but the first two may be left out. False: the ID is known
+  // already. For dedupMs it stays known, also when the message was delivered: by the functions library only.
   // What a lost connection stops is repeated for patienceMs; any other error, as OOM of a full server, is thrown.
   async schedule(message) {
     const again = (err, ms) => ms < this.patienceMs && (/^(READONLY|LOADING) /.test(err.message) || !/^[A-Z]+ /.test(err.message));
@@ -49,7 +50,7 @@ export class Producer {
   async #call(partition, message, token) {
     const keys = this.queue.keys('due payload meta stream wake seen policy', partition);
     const reply = await this.queue.fcall('schedule', keys, token, this.#done.get(partition) ?? '', 60000,
-      message.id, message.dueMs, message.payload ?? '', metaOf(message), 0);
+      message.id, message.dueMs, message.payload ?? '', metaOf(message), message.dedupMs ?? 0);
     if (reply === null) return null;
     this.#done.set(partition, token);
     return reply[0] !== 0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env php
 <?php
-// The examples under test: `duestream conformance --worker -- php conformance.php worker`, and --producer with `producer`.
+// The examples under test: `duestream conformance --worker -- php conformance.php worker`, and --producer with `producer`, with --level complete, too.
 // On stdout are only the lines of JSON that the test reads.
 
 declare(strict_types=1);
@@ -45,7 +45,7 @@ if (($argv[1] ?? '') === 'worker') {
         $m = json_decode($line, true, flags: FLAGS);
         try {
             $taken = $producer->schedule($m['id'], $m['due_ms'], base64_decode($m['payload'] ?? ''), $m['headers'] ?? [], $m['max_attempts'] ?? null,
-                $m['expires_ms'] ?? null);
+                $m['expires_ms'] ?? null, $m['dedup_ms'] ?? 0);
             $answer = ['id' => $m['id'], 'ok' => $taken] + ($taken ? [] : ['error' => 'scheduled already']);
         } catch (Exception $e) {
             $answer = ['id' => $m['id'], 'ok' => false, 'error' => $e->getMessage()];

@@ -37,12 +37,13 @@ final class Producer
     }
 
     /**
-     * Returns false when a message of this ID is scheduled already, as the library says.
+     * Returns false when a message of this ID is scheduled already, as the library says, or was within its $dedupMs.
      *
      * @param array<string, string> $headers
      */
     public function schedule(
         string $id, int $dueMs, string $payload = '', array $headers = [], ?int $maxAttempts = null, ?int $expiresMs = null,
+        int $dedupMs = 0,
     ): bool {
         $meta = []; // strings all of them
         foreach ($headers as $name => $value) {
@@ -54,7 +55,7 @@ final class Producer
         $i = crc32($id) % $this->partitions;
         $key = "$this->prefix:{{$this->queue}" . ($i ? "/$i" : '') . '}:';
         $token = bin2hex(random_bytes(16));
-        return $this->patiently(fn(\Redis $redis) => $this->call($redis, $key, $token, $id, $dueMs, $payload, $json)
+        return $this->patiently(fn(\Redis $redis) => $this->call($redis, $key, $token, $id, $dueMs, $payload, $json, $dedupMs)
             ?? $this->write($redis, $key, $id, $dueMs, $payload, $json));
     }
 
@@ -89,10 +90,10 @@ final class Producer
     }
 
     /** The same by the library. null: it is not there. */
-    private function call(\Redis $redis, string $key, string $token, string $id, int $dueMs, string $payload, string $meta): ?bool
+    private function call(\Redis $redis, string $key, string $token, string $id, int $dueMs, string $payload, string $meta, int $dedupMs): ?bool
     {
         $names = array_map(fn(string $name) => $key . $name, ['due', 'payload', 'meta', 'stream', 'wake', 'seen', 'policy']);
-        $arguments = [$token, $this->done[$key] ?? '', 60_000, $id, $dueMs, $payload, $meta, 0];
+        $arguments = [$token, $this->done[$key] ?? '', 60_000, $id, $dueMs, $payload, $meta, $dedupMs];
         $reply = $this->functions ? fcall($redis, 'schedule', $names, $arguments) : null;
         $this->functions = $reply !== null;
         if ($reply === null) {

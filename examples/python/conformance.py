@@ -2,7 +2,7 @@
 """The example's worker and producer, as `duestream conformance` drives them.
 
     duestream conformance --worker --level complete -- python3 examples/python/conformance.py worker
-    duestream conformance --producer -- python3 examples/python/conformance.py producer
+    duestream conformance --producer --level complete -- python3 examples/python/conformance.py producer
 """
 import base64
 import json
@@ -40,7 +40,7 @@ def produce(queue):
     for line in sys.stdin:
         order = json.loads(line)
         message = Message(order["id"], order["due_ms"], base64.b64decode(order.get("payload", "")), order.get("headers", {}),
-                          order.get("max_attempts"), order.get("expires_ms"))
+                          order.get("max_attempts"), order.get("expires_ms"), order.get("dedup_ms", 0))
         try:
             refused = producer.schedule([message])
             say(id=message.id, ok=not refused, **({"error": "scheduled already"} if refused else {}))

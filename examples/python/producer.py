@@ -28,6 +28,7 @@ class Message:
     headers: dict = dataclasses.field(default_factory=dict)
     max_attempts: int = None
     expires_ms: int = None
+    dedup_ms: int = 0  # for so long the ID is refused, also when it was delivered: by the functions library only
 
     def meta(self):
         """A JSON object of strings; nothing when it would be empty."""
@@ -56,7 +57,7 @@ class Producer:
         return refused
 
     def send(self, partition, messages, token):
-        args = [value for m in messages for value in (m.id, m.due_ms, m.payload, m.meta(), 0)]
+        args = [value for m in messages for value in (m.id, m.due_ms, m.payload, m.meta(), m.dedup_ms)]
         reply = self.queue.fcall("schedule", self.queue.keys("due payload meta stream wake seen policy", partition),
                                  token, self.done.get(partition, ""), 60000, *args)
         if reply is None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# The examples under test: `duestream conformance --worker -- ruby conformance.rb worker`, and --producer with `producer`.
+# The examples under test: `duestream conformance --worker -- ruby conformance.rb worker`, and --producer with `producer`, with --level complete, too.
 # On stdout are only the lines of JSON that the test reads.
 
 require "json"
@@ -35,9 +35,10 @@ when "worker"
 when "producer"
   producer = Duestream::Producer.new(Redis.new(url: url), queue, prefix: prefix)
   $stdin.each_line do |line|
-    id, due_ms, payload, headers, max_attempts, expires_ms = JSON.parse(line).values_at(*%w[id due_ms payload headers max_attempts expires_ms])
+    id, due_ms, payload, headers, max_attempts, expires_ms, dedup_ms =
+      JSON.parse(line).values_at(*%w[id due_ms payload headers max_attempts expires_ms dedup_ms])
     taken = producer.schedule(id, due_ms, payload: payload.to_s.unpack1("m0"), headers: headers || {}, max_attempts: max_attempts,
-                              expires_ms: expires_ms)
+                              expires_ms: expires_ms, dedup_ms: dedup_ms || 0)
     puts JSON.generate(taken ? { id: id, ok: true } : { id: id, ok: false, error: "scheduled already" })
   rescue StandardError => e
     puts JSON.generate(id: id, ok: false, error: e.message)

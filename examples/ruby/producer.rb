@@ -25,8 +25,8 @@ module Duestream
       @count, @refresh_at, @done = 1, 0, {}
     end
 
-    # True: the message is scheduled. False: one of this ID is already, as the library says.
-    def schedule(id, due_ms, payload: "", headers: {}, max_attempts: nil, expires_ms: nil)
+    # True: the message is scheduled. False: one of this ID is already, as the library says, or was within its dedup_ms.
+    def schedule(id, due_ms, payload: "", headers: {}, max_attempts: nil, expires_ms: nil, dedup_ms: 0)
       meta = headers.to_h { |name, value| ["h:#{name}", value.to_s] } # strings all of them
       meta["max_attempts"] = max_attempts.to_s if max_attempts
       meta["expires_ms"] = expires_ms.to_s if expires_ms
@@ -34,7 +34,7 @@ module Duestream
       patiently { refresh if now >= @refresh_at }
       key, token = "#{@prefix}:{#{partition(id)}}:", SecureRandom.uuid
       patiently do
-        taken = call(key, token, id, due_ms, payload, meta)
+        taken = call(key, token, id, due_ms, payload, meta, dedup_ms)
         taken.nil? ? write(key, id, due_ms, payload, meta) : taken
       end
     end
@@ -63,11 +63,11 @@ module Duestream
     end
 
     # The same by the library. nil: it is not there.
-    def call(key, token, id, due_ms, payload, meta)
+    def call(key, token, id, due_ms, payload, meta, dedup_ms)
       return unless @functions
 
       names = %w[due payload meta stream wake seen policy].map { |name| key + name }
-      verdict, = @redis.call("FCALL", "duestream_schedule", 7, *names, token, @done.fetch(key, ""), 60_000, id, due_ms, payload, meta, 0)
+      verdict, = @redis.call("FCALL", "duestream_schedule", 7, *names, token, @done.fetch(key, ""), 60_000, id, due_ms, payload, meta, dedup_ms)
       raise ArgumentError, "malformed: #{meta}" if verdict.negative?
 
       @done[key] = token # need not be remembered any longer

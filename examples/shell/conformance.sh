@@ -2,7 +2,7 @@
 # worker.sh and producer.sh, as `duestream conformance` drives them.
 #
 #   duestream conformance --worker --level good -- examples/shell/conformance.sh worker
-#   duestream conformance --producer -- examples/shell/conformance.sh producer
+#   duestream conformance --producer --level complete -- examples/shell/conformance.sh producer
 # shellcheck disable=SC1003 # '\\' is two backslashes
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
@@ -28,12 +28,12 @@ handle() {
   esac
 }
 
-# order LINE — sets id, due and the JSON of meta, from a line of JSON cut at its quotes, as worker.sh does.
+# order LINE — sets id, due, payload, dedup and the JSON of meta, from a line of JSON cut at its quotes, as worker.sh does.
 order() {
   local text=${1//'\\'/$'\1'} i inside='' name value part
   text=${text//'\"'/$'\2'}
   mapfile -d '"' -t part <<<"$text"
-  payload='' fields=''
+  payload='' fields='' dedup=0
   for ((i = 1; i < ${#part[@]}; i += 2)); do
     name=${part[i]}
     value=${part[i + 1]}
@@ -47,6 +47,7 @@ order() {
       id) id=$value ;;
       due_ms) due=$value ;;
       payload) payload=$value ;;
+      dedup_ms) dedup=$value ;;
       max_attempts | expires_ms) fields+=",\"$name\":\"$value\"" ;;
     esac
     case ${part[i + 1]} in *'}'*) inside='' ;; esac
@@ -64,7 +65,7 @@ produce() {
   while IFS= read -r line; do
     order "$line"
     base64 -d <<<"$payload" >"$file"
-    if schedule "${id%.}" "$due" "${fields:+"{${fields#,}}"}" "$file"; then
+    if schedule "${id%.}" "$due" "${fields:+"{${fields#,}}"}" "$file" "$dedup"; then
       printf '{"id":"%s","ok":true}\n' "$id_json"
     else
       printf '{"id":"%s","ok":false,"error":"%s"}\n' "$id_json" "$(json "$answer")"

@@ -30,7 +30,7 @@ partition_of() {
   if [ "$2" = 1 ]; then echo 0; else echo $(($(printf '%s' "$1" | gzip -c | tail -c 8 | od -An -N4 -tu4 --endian=little) % $2)); fi
 }
 
-# send ID WHEN META FILE — sets answer, and fails when it is none.
+# send ID WHEN META FILE [DEDUP] — sets answer, and fails when it is none.
 plain_until=0
 send() {
   local p
@@ -39,15 +39,16 @@ send() {
   p=$(partition_of "$1" "$count")
   keys "$p" due payload meta stream wake seen policy
   if [ "$SECONDS" -ge "$plain_until" ]; then
-    answer=$("${cli[@]}" -e -X @payload FCALL duestream_schedule 7 "${keys[@]}" "$token" '' 60000 "$1" "$2" @payload "$3" 0 <"$4" 2>&1) && return
+    answer=$("${cli[@]}" -e -X @payload FCALL duestream_schedule 7 "${keys[@]}" "$token" '' 60000 "$1" "$2" @payload "$3" "${5:-0}" <"$4" 2>&1) && return
     case ${answer,,} in *'function not found'* | *'unknown command'* | *noperm*) plain_until=$((SECONDS + 5)) ;; *) return 1 ;; esac
   fi
   keys "$p" payload meta due wake
   answer=$("${cli[@]}" -e -X @payload EVAL "$transaction" 4 "${keys[@]}" "$1" "$2" @payload "$3" <"$4" 2>&1)
 }
 
-# schedule ID WHEN META FILE — WHEN is Unix ms, or +ms; META a JSON object of strings, or empty; FILE holds the payload. Sets answer to the
-# due time, or fails and sets it to the reason. Repeats what a lost connection stops, for 15 s.
+# schedule ID WHEN META FILE [DEDUP] — WHEN is Unix ms, or +ms; META a JSON object of strings, or empty; FILE holds the payload; for DEDUP ms the
+# ID is refused, also when it was delivered: by the functions library only. Sets answer to the due time, or fails and sets it to the reason.
+# Repeats what a lost connection stops, for 15 s.
 schedule() {
   local token=$RANDOM-$$-$EPOCHREALTIME end=$((SECONDS + 15)) # by its token the script knows a call that is repeated
   until send "$@"; do

@@ -57,7 +57,7 @@ var goodPrograms = []struct {
 	level   Level
 	program string
 }{
-	{Worker, Good, "worker"}, {Worker, Complete, "sdk-worker"}, {Producer, Good, "producer"}, {Producer, Good, "sdk-producer"},
+	{Worker, Good, "worker"}, {Worker, Complete, "sdk-worker"}, {Producer, Good, "producer"}, {Producer, Complete, "sdk-producer"},
 }
 
 // passes runs the kit and checks that every case passed that was tried, and how many were not.
@@ -239,6 +239,9 @@ func TestLevelIsTheHighestWithoutAFailure(t *testing.T) {
 		{Worker, Minimal, map[Level]State{Minimal: NotTried}, 0, false},
 		{Producer, Good, map[Level]State{Good: Passed}, Good, true},
 		{Producer, Good, map[Level]State{Good: Failed}, 0, false},
+		{Producer, Complete, map[Level]State{Good: Passed, Complete: Passed}, Complete, true},
+		{Producer, Complete, map[Level]State{Good: Passed, Complete: Failed}, Good, false},
+		{Producer, Complete, map[Level]State{Good: Failed, Complete: Passed}, 0, false},
 	} {
 		r := &Report{Kind: tc.kind, Asked: tc.asked}
 		for level, state := range tc.states {
@@ -310,7 +313,7 @@ func TestDocumentListsEveryCase(t *testing.T) {
 	if !found {
 		t.Fatal("there is no section Cases")
 	}
-	all := append(Cases(Worker, Complete), Cases(Producer, Good)...)
+	all := append(Cases(Worker, Complete), Cases(Producer, Complete)...)
 	for _, c := range all {
 		if row := fmt.Sprintf("| `%s` | %s | %s | %s |\n", c.Name, c.Level, c.Rule, c.Section); !strings.Contains(table, row) {
 			t.Errorf("it lacks the line\n%s", row)

@@ -17,7 +17,7 @@ const (
 	beforeIt = 1500 * time.Millisecond
 )
 
-var producerCases = slices.Concat(arrivalCases, scheduleCases, hardshipCases)
+var producerCases = slices.Concat(arrivalCases, scheduleCases, hardshipCases, scheduleCompletely)
 
 // What producers schedule arrives.
 var arrivalCases = []Case{

@@ -218,4 +218,5 @@ type order struct {
 	Headers     map[string]string `json:"headers,omitempty"`
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Expires     int64             `json:"expires_ms,omitempty"`
+	Dedup       int64             `json:"dedup_ms,omitempty"` // at level complete only
 }

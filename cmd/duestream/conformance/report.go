@@ -118,6 +118,6 @@ func (r *Report) judge() {
 		return
 	}
 	if r.Level = min(r.Asked, failed-1); r.Kind == Producer && r.Level < Good {
-		r.Level = 0 // a producer has one level
+		r.Level = 0 // the kit does not try the level minimal of producers: it is a ZADD
 	}
 }

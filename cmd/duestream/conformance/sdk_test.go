@@ -98,6 +98,9 @@ func runSDKProducer() error {
 		if o.Expires > 0 {
 			options = append(options, bridge.ExpiresAt(time.UnixMilli(o.Expires)))
 		}
+		if o.Dedup > 0 {
+			options = append(options, bridge.Dedup(time.Duration(o.Dedup)*time.Millisecond))
+		}
 		_, err := c.Schedule(ctx, os.Getenv("QUEUE"), o.Payload, options...)
 		return err
 	})
