@@ -250,6 +250,7 @@ func TestUsersCanDoNothingElse(t *testing.T) {
 		t.Parallel()
 		g := newGuests(t, server, false)
 		k, other := lua.NewKeys(g.prefix, "emails"), lua.NewKeys("other"+g.prefix, "emails")
+		globals := lua.NewGlobals(g.prefix)
 		for _, key := range []string{other.Due, other.Stream} {
 			t.Cleanup(func() { g.do("DEL", key) })
 		}
@@ -263,26 +264,27 @@ func TestUsersCanDoNothingElse(t *testing.T) {
 		destructive := []string{"DEL " + k.Due, "UNLINK " + k.Stream, "EXPIRE " + k.Payload + " 1", "RENAME " + k.Due + " " + k.Seen,
 			"XGROUP DESTROY " + k.Stream + " g", "XGROUP SETID " + k.Stream + " g $", "XSETID " + k.Stream + " 9-9", "FUNCTION LIST", "DUMP " + k.Due,
 			"RESTORE " + k.Due + " 0 x", "SORT " + k.Due, "MIGRATE h 1 " + k.Due + " 0 1", "OBJECT FREQ " + k.Due}
+		settings := []string{"HSET " + k.Policy + " held 1", "HSET " + globals.Defaults + " max_attempts 1", "ZADD " + globals.Bridges + " 1 x", "ZREM " + globals.Bridges + " x"}
 		read := []string{"XRANGE " + k.Stream + " - +", "XREAD STREAMS " + k.Stream + " 0", "XREADGROUP GROUP g c STREAMS " + k.Stream + " >",
 			"XACK " + k.Stream + " g 1-1", "XCLAIM " + k.Stream + " g c 0 1-1", "XAUTOCLAIM " + k.Stream + " g c 0 0", "XDEL " + k.Stream + " 1-1",
 			"XTRIM " + k.Stream + " MAXLEN 0", "XGROUP CREATE " + k.Stream + " g 0", "XGROUP DELCONSUMER " + k.Stream + " g c", "HGETALL " + k.Payload,
 			"XPENDING " + k.Stream + " g", "SCAN 0", "INFO"}
 		for user, forbidden := range map[string][]string{
-			"producer":       read,
-			"plain-producer": append([]string{"EVAL return 1 0", "ZRANGE " + k.Due + " 0 -1", "HGET " + k.Payload + " x"}, read...),
-			"worker":         {"SCAN 0", "INFO", "XREAD STREAMS " + k.Stream + " 0", "XTRIM " + k.Stream + " MAXLEN 0", "XAUTOCLAIM " + k.Stream + " g c 0 0", "ZREM " + k.Due + " x", "ZREMRANGEBYSCORE " + k.Due + " 0 1", "HKEYS " + k.Payload},
-			"plain-worker":   {"EVAL return 1 0", "SCAN 0", "INFO", "ZADD " + k.Due + " 1 x", "ZREM " + k.Due + " x", "XDEL " + k.Stream + " 1-1", "XTRIM " + k.Stream + " MAXLEN 0", "HSET " + k.Payload + " x y", "XGROUP DELCONSUMER " + k.Stream + " g c"},
-			"bridge":         {"XREADGROUP GROUP g c STREAMS " + k.Stream + " >", "XCLAIM " + k.Stream + " g c 0 1-1", "XGROUP CREATE " + k.Stream + " g 0"},
+			"producer":       append(append(settings, "HGET "+k.Payload+" x", "XADD "+k.Dead+" * a b", "HDEL "+k.Policy+" x"), read...),
+			"plain-producer": append(append(settings, "EVAL return 1 0", "ZRANGE "+k.Due+" 0 -1", "HGET "+k.Payload+" x", "XADD "+k.Stream+" MAXLEN 0 * a b", "XADD "+k.Dead+" MAXLEN 0 * a b"), read...),
+			"worker":         append(settings, "SCAN 0", "INFO", "XREAD STREAMS "+k.Stream+" 0", "XADD "+k.Stream+" * a b", "XAUTOCLAIM "+k.Stream+" g c 0 0", "ZREM "+k.Due+" x", "HGET "+k.Payload+" x", "ZREMRANGEBYSCORE "+k.Due+" 0 1", "HKEYS "+k.Payload),
+			"plain-worker":   append(settings, "XADD "+k.Dead+" MAXLEN 0 * a b", "XADD "+k.Stream+" MAXLEN 0 * a b", "XADD "+k.Wake+" * a b", "HGET "+k.Payload+" x", "EVAL return 1 0", "SCAN 0", "INFO", "ZADD "+k.Due+" 1 x", "ZREM "+k.Due+" x", "XDEL "+k.Stream+" 1-1", "XTRIM "+k.Stream+" MAXLEN 0", "HSET "+k.Payload+" x y", "XGROUP DELCONSUMER "+k.Stream+" g c"),
+			"bridge":         {"XREADGROUP GROUP g c STREAMS " + k.Stream + " >", "XGROUP CREATE " + k.Stream + " g 0"},
 			"doctor": {"ZADD " + k.Due + " 1 x", "ZREM " + k.Due + " x", "HSET " + k.Payload + " x y", "HDEL " + k.Payload + " x", "XADD " + k.Wake + " * a b", "XACK " + k.Stream + " g 1-1",
 				"XTRIM " + k.Stream + " MAXLEN 0", "XDEL " + k.Stream + " 1-1", "PERSIST " + k.Due, "XGROUP CREATE " + k.Stream + " g 0", "XGROUP DELCONSUMER " + k.Stream + " g c",
 				"XREADGROUP GROUP g c STREAMS " + k.Stream + " >", "EVAL return 1 " + k.Due, "EVALSHA x 1 " + k.Due, "XCLAIM " + k.Stream + " g c 0 1-1"},
-			"operator": nil,
+			"operator": {"FUNCTION FLUSH", "FUNCTION RESTORE x", "FUNCTION KILL", "SCRIPT FLUSH", "SCRIPT KILL"},
 		} {
 			list := append(append([]string{}, all...), forbidden...)
 			if user != "operator" { // who may repair anything of duestream's, and nothing else
 				list = append(list, destructive...)
 			} else {
-				list = without(list, "KEYS *", "SCRIPT FLUSH", "SCRIPT KILL", "CLIENT KILL ID 1", "CLIENT LIST")
+				list = without(list, "KEYS *", "CLIENT KILL ID 1", "CLIENT LIST")
 			}
 			for _, command := range list {
 				args := strings.Fields(command)

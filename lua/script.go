@@ -37,7 +37,13 @@ var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
 
 // Source returns the full text of a script as the server gets it. It panics on a name that does not exist.
 func Source(name string) string {
-	text := read(name + ".lua")
+	text := textOf(name + ".lua")
+	return guard(name, needs(name+".lua", text)) + text
+}
+
+// textOf returns a script's file behind the library files that it uses.
+func textOf(file string) string {
+	text := read(file)
 	var b strings.Builder
 	for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(text)[1]) {
 		b.WriteString(stripComments(read("lib/" + lib + ".lua")))

@@ -1,0 +1,228 @@
+package acl
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// role is what a documented user is for.
+type role struct {
+	roots, without []string            // of its program; what has a user of its own
+	sends          map[string][]string // the keys of what Go sends beside the scripts, "" = a command without keys
+	optional       []string            // further rows of the document, or nothing that needs to be allowed
+}
+
+var (
+	always = []string{"HELLO", "ASKING"} // of the client library; ASKING on a cluster
+	roles  = map[string]role{
+		"producer": {
+			roots:    []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.ScheduleBatch", "bridge.Client.Cancel", "bridge.Client.Reschedule", "bridge.Client.Close"},
+			sends:    map[string][]string{"HGET": {"duestream:queues"}, "ZSCORE": {"due", "seen"}, "TIME": {""}},
+			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"),
+		},
+		"worker": {
+			roots: []string{"bridge.NewWorker", "stream.Worker.Run"},
+			sends: map[string][]string{"HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults"}, "XPENDING": {"stream"}, "XRANGE": {"stream"},
+				"XREADGROUP": {"stream"}},
+			optional: append(always, "WAIT", "WAITAOF"), // a worker asks for no durability; the function that sends a script could
+		},
+		"bridge": {
+			roots: []string{"bridge.NewBridge", "bridge.Bridge.Run"},
+			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HGETALL": {"policy", "duestream:defaults", "duestream:queues"},
+				"HLEN": {"payload", "meta"}, "INFO": {""}, "MEMORY USAGE": {"payload", "meta"}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"},
+				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges"}},
+			optional: append(always, "WAIT", "WAITAOF"),
+		},
+		"doctor": {
+			roots: []string{"cmd/duestream/doctor.Examine"},
+		},
+	}
+)
+
+const anyQueue = "duestream:{emails}:"
+
+// keysOf returns the keys that a header, or a role, calls by a name. Some scripts are given keys of several kinds under one.
+func keysOf(script, name string) []string {
+	switch name {
+	case "wake":
+		if script == "signal" {
+			return []string{anyQueue + name, "duestream:wake"}
+		}
+	case "queues", "bridges", "defaults":
+		return []string{"duestream:" + name}
+	case "settings":
+		return []string{anyQueue + "policy", "duestream:defaults"}
+	case "fields":
+		return []string{anyQueue + "payload", anyQueue + "meta"}
+	case "":
+		return []string{""}
+	}
+	if strings.HasPrefix(name, "duestream:") {
+		return []string{name}
+	}
+	return []string{anyQueue + name}
+}
+
+// uses returns what the program of a role sends.
+func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []string) {
+	t.Helper()
+	found, err := c.reach(r.roots, r.without)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(n lua.Need, keys []string, why string) {
+		if len(n.Keys) == 0 {
+			keys = []string{""}
+		}
+		for _, key := range keys {
+			all = append(all, use{n.Command, key, why})
+		}
+	}
+	for _, command := range slices.Sorted(maps.Keys(found)) {
+		script, isScript := strings.CutPrefix(command, "script ")
+		keys, known := r.sends[command]
+		switch {
+		case isScript:
+			scripts = append(scripts, script)
+			names := lua.KeyNames(script)
+			for _, n := range lua.Needs(script) {
+				for _, key := range n.Keys {
+					add(n, keysOf(script, names[key]), "script "+script)
+				}
+				if len(n.Keys) == 0 {
+					add(n, nil, "script "+script)
+				}
+			}
+			for i, key := range names {
+				for _, full := range keysOf(script, key) {
+					add(lua.Need{Command: "EVALSHA", Keys: []int{i}}, []string{full}, "script "+script)
+					add(lua.Need{Command: "EVAL", Keys: []int{i}}, []string{full}, "script "+script)
+				}
+			}
+		case slices.Contains(r.optional, command), command == "EVAL", command == "EVALSHA":
+		case !known:
+			t.Errorf("%s sends %s (%s): write into `sends` of its role which keys it is for, or into `optional` that the user can do without", name, command, found[command])
+		default:
+			for _, key := range keys {
+				for _, full := range keysOf("", key) {
+					n := lua.Need{Command: command}
+					if full != "" {
+						n.Keys = []int{0}
+					}
+					add(n, []string{full}, found[command])
+				}
+			}
+		}
+	}
+	for command := range r.sends {
+		if found[command] == "" {
+			t.Errorf("%s sends no %s: take it out of `sends`", name, command)
+		}
+	}
+	all = append(all, use{"PING", "", "the client library"})
+	return all, scripts
+}
+
+// What the documented user of each role may do is what its program can send: no command of a script, nor one that Go sends beside them, is
+// missing on any key, and none is allowed that nothing sends. Once the worker lacked XTRIM: an acknowledgement of more than 16 entries
+// failed behind its XACKs.
+func TestUsersFollowFromTheSources(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := documentedUsers(string(text))
+	c, err := loadCode("../..", "./bridge")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := redistest.Own(t)
+	admin := server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
+	do := func(words ...string) (string, error) {
+		return admin.Do(context.Background(), admin.B().Arbitrary(words...).Build()).ToString()
+	}
+	runs := map[string][]string{} // script → users
+	for _, name := range []string{"producer", "worker", "bridge"} {
+		user, ok := users[name]
+		if !ok {
+			t.Fatalf("docs/OPERATIONS.md has no user %s", name)
+		}
+		if _, err := do(strings.Fields(user.line)...); err != nil {
+			t.Fatal(err)
+		}
+		all, scripts := uses(t, c, name, roles[name])
+		for _, script := range scripts {
+			runs[script] = append(runs[script], name)
+		}
+		told := map[string]bool{}
+		for _, u := range all {
+			n := lua.Need{Command: u.command}
+			if u.key != "" {
+				n.Keys = []int{0}
+			}
+			reply, err := do(append([]string{"ACL", "DRYRUN", name}, words(n, u.key)...)...)
+			if what := u.command + u.key; (err != nil || reply != "OK") && !told[what] {
+				told[what] = true
+				t.Errorf("%s lacks %s on %q, which %s may call: add +%s to `ACL SETUSER %s` in docs/OPERATIONS.md, Users, in the brackets of that key (%s %v)",
+					name, u.command, u.key, u.why, strings.ToLower(strings.ReplaceAll(u.command, " ", "|")), name, reply, err)
+			}
+		}
+		for _, one := range superfluous(user, all) {
+			t.Errorf("%s may %s, and nothing that its program sends needs it: take it out of `ACL SETUSER %s` in docs/OPERATIONS.md, Users", name, one, name)
+		}
+	}
+	for _, script := range lua.Scripts() {
+		if want := slices.Sorted(slices.Values(append(runs[script], "operator"))); !slices.Equal(lua.Users(script), want) {
+			t.Errorf("script %s is run by %v, and lua/users.go says %v", script, want, lua.Users(script))
+		}
+	}
+	for script := range runs {
+		if !slices.Contains(lua.Scripts(), script) {
+			t.Errorf("script %s is not in lua/users.go", script)
+		}
+	}
+}
+
+// words is a command that ACL DRYRUN takes.
+func words(n lua.Need, key string) []string {
+	switch n.Command {
+	case "EVAL", "EVALSHA":
+		return []string{n.Command, "x", "1", key}
+	case "XREADGROUP":
+		return []string{"XREADGROUP", "GROUP", "g", "c", "STREAMS", key, ">"}
+	case "XREAD":
+		return []string{"XREAD", "STREAMS", key, "0"}
+	case "XINFO CONSUMERS":
+		return []string{"XINFO", "CONSUMERS", key, "g"}
+	case "SCAN":
+		return []string{"SCAN", "0"}
+	}
+	return n.Words(key)
+}
+
+// What the rules of a text say.
+func TestRulesOfUsers(t *testing.T) {
+	t.Parallel()
+	users := documentedUsers("x\n> ACL SETUSER a on >p ~k:* -@all +get +xgroup|create (%R~k:{*}:h ~q +hget) (~k:s +xadd)\nOK\n")
+	want := "[{[k:*] [GET XGROUP CREATE]} {[k:{*}:h q] [HGET]} {[k:s] [XADD]}]"
+	if got := fmt.Sprint(users["a"].rules); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	left := superfluous(users["a"], []use{{"GET", "k:1", ""}, {"HGET", "k:{1}:h", ""}})
+	if got := fmt.Sprint(left); got != "[+xgroup|create on k:* ~q for +hget +xadd on k:s ~k:s for +xadd]" {
+		t.Error(got)
+	}
+}

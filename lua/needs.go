@@ -1,0 +1,203 @@
+package lua
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Need is a command that a script may call.
+type Need struct {
+	Command string // with its subcommand: "XADD", "XGROUP DELCONSUMER"
+	Keys    []int  // for which of KEYS, from 0; empty = a command without keys
+}
+
+// KeyNames returns what the header of a script calls its keys, in order.
+func KeyNames(name string) (names []string) {
+	for _, m := range headerKey.FindAllStringSubmatch(read(name+".lua"), -1) {
+		names = append(names, strings.Split(m[1], ", ")...)
+	}
+	return names
+}
+
+// Needs returns what a script may call, read from its text and that of the library functions that it can reach, in the order of the texts.
+// The server checks each command of a script as one of the user's own, so this is what a user must be allowed who runs it.
+func Needs(name string) []Need {
+	return needs(name+".lua", textOf(name+".lua"))
+}
+
+var (
+	sentCommand = regexp.MustCompile(`(?:redis\.p?call|in_chunks)\('([A-Z]+)'(?:, '([A-Z]+)')?(?:, (?:\w+\.)?(\w+))?`)
+	headerKey   = regexp.MustCompile(`(?m)^-- KEYS\[\d+(?:\.\.\.)?\] (.+) \((.+)\)$`)
+	subcommands = map[string]bool{"XGROUP": true, "XINFO": true, "MEMORY": true}
+)
+
+// chunked is the one function that is told its command; its callers are looked at instead.
+const chunked = "in_chunks"
+
+func needs(file, source string) []Need {
+	var names, types []string
+	for _, m := range headerKey.FindAllStringSubmatch(read(file), -1) {
+		names, types = append(names, strings.Split(m[1], ", ")...), append(types, strings.Split(m[2], "; ")...)
+	}
+	var found []Need
+	add := func(command string, keys ...int) {
+		i := slices.IndexFunc(found, func(n Need) bool { return n.Command == command })
+		if i < 0 {
+			found, i = append(found, Need{Command: command}), len(found)
+		}
+		for _, key := range keys {
+			if !slices.Contains(found[i].Keys, key) {
+				found[i].Keys = append(found[i].Keys, key)
+			}
+		}
+	}
+	for _, line := range reachable(source) {
+		calls := strings.Count(line, "redis.call(") + strings.Count(line, "redis.pcall(")
+		if calls == 0 && !strings.Contains(line, chunked+"(") {
+			continue
+		}
+		sent := sentCommand.FindAllStringSubmatch(line, -1)
+		if len(sent) < max(1, calls) {
+			panic(fmt.Sprintf("lua: %s: a command is not written as redis.call('COMMAND', key, ...), so nobody knows what its user needs: %s", file, line))
+		}
+		for _, m := range sent {
+			command, key := m[1], m[3]
+			if subcommands[command] {
+				command += " " + m[2]
+			}
+			switch at := slices.Index(names, key); {
+			case key == "":
+				add(command)
+			case at >= 0:
+				add(command, at)
+			default: // a parameter of a library function: any key that the command is for
+				add(command, keysFor(command, types)...)
+			}
+		}
+	}
+	return found
+}
+
+// reachable returns the lines of a script that are in none of its functions, and those of its functions that can be called from there.
+func reachable(source string) []string {
+	functions := map[string][]string{}
+	var order, lines []string
+	inside := ""
+	for line := range strings.SplitSeq(source, "\n") {
+		if name, ok := strings.CutPrefix(line, "local function "); ok {
+			inside, _, _ = strings.Cut(name, "(")
+			order = append(order, inside)
+		}
+		switch {
+		case inside == "":
+			lines = append(lines, line)
+		case inside != chunked:
+			functions[inside] = append(functions[inside], line)
+		}
+		if line == "end" {
+			inside = ""
+		}
+	}
+	for from := 0; from < len(lines); {
+		text := strings.Join(lines[from:], "\n")
+		from = len(lines)
+		for _, name := range order {
+			if functions[name] != nil && hasWord(text, name) {
+				lines = append(lines, functions[name]...)
+				delete(functions, name)
+			}
+		}
+	}
+	return lines
+}
+
+// hasWord reports whether a name of Lua stands in a text, and not only as a part of another one.
+func hasWord(text, name string) bool {
+	inName := func(at int) bool {
+		return at >= 0 && at < len(text) && (text[at] == '_' || unicode.IsLetter(rune(text[at])) || unicode.IsDigit(rune(text[at])))
+	}
+	for at := 0; ; at++ {
+		next := strings.Index(text[at:], name)
+		if next < 0 {
+			return false
+		}
+		if at += next; !inName(at-1) && !inName(at+len(name)) {
+			return true
+		}
+	}
+}
+
+// keysFor returns the keys of the type that a command is for.
+func keysFor(command string, types []string) (keys []int) {
+	of, ok := map[byte]string{'X': "stream", 'Z': "zset", 'H': "hash"}[command[0]]
+	for i, t := range types {
+		if !ok || t == of {
+			keys = append(keys, i)
+		}
+	}
+	return keys
+}
+
+// reads are the commands of scripts that write nothing. A new one that is missing here only makes the guard longer.
+var reads = map[string]bool{
+	"TYPE": true, "TIME": true, "EXISTS": true, "ZRANGE": true, "ZRANGEBYSCORE": true, "ZSCORE": true, "ZMSCORE": true, "ZCARD": true, "ZCOUNT": true,
+	"ZRANK": true, "HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "XRANGE": true, "XREVRANGE": true, "XLEN": true,
+	"XPENDING": true, "XINFO GROUPS": true, "MEMORY USAGE": true,
+}
+
+// more is what a command needs behind its key to be a command at all: newer servers answer no question about less.
+var more = map[string]int{
+	"XADD": 3, "XDEL": 1, "XTRIM": 2, "XACK": 2, "XCLAIM": 4, "XAUTOCLAIM": 4, "XGROUP CREATE": 2, "XGROUP DELCONSUMER": 2, "XPENDING": 1, "XRANGE": 2,
+	"XREVRANGE": 2, "ZADD": 2, "ZREM": 1, "ZREMRANGEBYSCORE": 2, "ZREMRANGEBYRANK": 2, "ZRANGE": 2, "ZRANGEBYSCORE": 2, "ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1,
+	"ZCOUNT": 2, "HSET": 2, "HSETNX": 2, "HDEL": 1, "HGET": 1, "HMGET": 1, "HSTRLEN": 1, "HSCAN": 1, "HEXISTS": 1,
+}
+
+// Words returns the need as a command of the shortest kind, for a key of that name; for ACL DRYRUN.
+func (n Need) Words(key string) []string {
+	words := strings.Fields(n.Command)
+	if len(n.Keys) == 0 {
+		return words
+	}
+	words = append(words, key)
+	for range more[n.Command] {
+		words = append(words, "0")
+	}
+	return words
+}
+
+// guard returns the beginning of a script: it refuses a user who lacks a command that the script may call, before the script does
+// anything, because a refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a fraction of
+// what a command does, and is none to the server. The in-process server has no users.
+func guard(name string, all []Need) string {
+	if !slices.ContainsFunc(all, func(n Need) bool { return !reads[n.Command] }) {
+		return ""
+	}
+	var checks []string
+	check := func(command string, key int) {
+		what, where := "'"+strings.Join(strings.Fields(command), "', '")+"'", "''"
+		if key >= 0 {
+			where = fmt.Sprintf("KEYS[%d]", key+1)
+			what += ", " + where + strings.Repeat(", '0'", more[command])
+		}
+		checks = append(checks, fmt.Sprintf("not may(%s) and {'%s', %s}", what, command, where))
+	}
+	for _, n := range all {
+		keys := n.Keys
+		switch {
+		case len(keys) == 0:
+			check(n.Command, -1)
+			continue
+		case n.Command == "TYPE": // of every key, before the first write
+			keys = keys[:1]
+		}
+		for _, key := range keys {
+			check(n.Command, key)
+		}
+	}
+	return "do local may = redis.acl_check_cmd\n" +
+		"local lacks = may and (" + strings.Join(checks, "\n  or ") + ")\n" +
+		"if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on \"' .. (lacks[2] or '') .. '\", which script " + name + " may need; nothing was changed') end end\n"
+}

@@ -1,0 +1,28 @@
+package lua
+
+import "slices"
+
+// usersOf names, for each script, the users of docs/OPERATIONS.md whose programs run it. Nobody keeps it true by hand: package
+// integration/acl finds in the sources who can run what, and fails when this says something else. The operator runs all of them.
+var usersOf = map[string][]string{
+	"ack": {"worker"}, "cancel": {"producer"}, "configure": {"bridge"}, "drain": {"bridge"}, "drop_consumer": {"bridge", "worker"},
+	"enqueue": {"producer"}, "ensure_group": {"worker"}, "export": nil, "extend": {"worker"}, "heartbeat": {"bridge"}, "orphans": {"bridge"},
+	"reclaim": {"bridge"}, "redrive": nil, "register": {"bridge", "producer", "worker"}, "reschedule": {"producer"}, "restore": nil,
+	"retry": {"worker"}, "signal": {"bridge", "producer", "worker"}, "survey": {"bridge"}, "trim": {"bridge"},
+}
+
+// Users returns the documented users who may run a script, in order.
+func Users(script string) []string {
+	users := append(slices.Clone(usersOf[script]), "operator")
+	slices.Sort(users)
+	return users
+}
+
+// Scripts returns the names of all scripts, in order.
+func Scripts() (names []string) {
+	for name := range usersOf {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
