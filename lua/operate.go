@@ -80,7 +80,8 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 
 var heartbeatScript = load("heartbeat", []string{"bridges"}, []string{"bridge", "timeout"}, nil)
 
-// Heartbeat says that a bridge lives, and returns all that do, with the server's time.
+// Heartbeat says that a bridge lives, and returns all that do, itself among them, with the server's time. Of more than 5,000 it returns as
+// many: by rendezvous hashing the owner of a queue finds itself to be so in any subset that holds it, and the others overlap at worst.
 func Heartbeat(ctx context.Context, c rueidis.Client, g Globals, bridge string, timeout time.Duration) (now time.Time, live []string, err error) {
 	reply, err := heartbeatScript.list(ctx, c, []string{g.Bridges}, []string{bridge, strconv.FormatInt(timeout.Milliseconds(), 10)}, 1)
 	if err != nil {

@@ -31,6 +31,29 @@ func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
 	})
 }
 
+// 1. 1,000 heartbeats are older than one's own. 2. Heartbeats were answered with the 1,000 oldest. 3. From the 1,001st on no bridge found
+// itself among the live ones, so no queue had an owner.
+func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for _, others := range []int{999, 1000, 1500, 6000} {
+			for n, args := 0, []string{"ZADD", b.g.Bridges}; n < others; n++ {
+				if args = append(args, ms(b.now()+2000), fmt.Sprintf("b%04d", n)); len(args) > 1000 || n == others-1 {
+					b.do(args...)
+					args = args[:2]
+				}
+			}
+			_, live, err := Heartbeat(b.ctx, b.c, b.g, "me", time.Minute)
+			if err != nil {
+				b.Fatal(err)
+			}
+			want(b, fmt.Sprintf("beside %d others: the caller", others), slices.Contains(live, "me"), true)
+			if most := min(others, 5000); len(live) < most || len(live) > most+1 {
+				b.Fatalf("beside %d others: %d live", others, len(live))
+			}
+		}
+	})
+}
+
 func TestRegisterOnlyAdds(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		b.do("HSET", b.g.Queues, "grown", "1,4")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,25 @@ func TestAssignmentIsStableAndEven(t *testing.T) {
 	}
 	if owner(nil, "emails") != "" {
 		t.Error("with nobody alive nobody owns a queue")
+	}
+}
+
+// Of thousands of bridges a heartbeat returns some, and the caller: the owner of a queue among all of them must know itself for it whichever
+// these are, or the queue has no owner at all.
+func TestOwnerKnowsItselfInAnySubset(t *testing.T) {
+	t.Parallel()
+	live := make([]string, 1500)
+	for i := range live {
+		live[i] = fmt.Sprintf("%04d", i)
+	}
+	for i := range 200 {
+		queue := fmt.Sprint("queue-", i)
+		all := owner(live, queue)
+		for from := 0; from < len(live); from += 300 {
+			if got := owner(append(slices.Clone(live[from:from+300]), all), queue); got != all {
+				t.Fatalf("%s: %s owns it among all, and thinks that %s does", queue, all, got)
+			}
+		}
 	}
 }
 

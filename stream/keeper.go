@@ -109,7 +109,7 @@ type Keeper struct {
 	noticed map[string]bool // to be looked at: may be busy
 	loops   map[string]*upkeep
 
-	tidy     gate
+	tidy     *gate
 	policies *policySource
 }
 
@@ -122,7 +122,7 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 	return &Keeper{
 		cfg: cfg, state: condition{log: cfg.Logger, what: "looking at busy queues"}, wake: make(chan struct{}, 1),
 		owned: map[string]bool{}, noticed: map[string]bool{}, loops: map[string]*upkeep{},
-		tidy: gate{interval: cfg.TidyInterval}, policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
+		tidy: newGate(cfg.TidyInterval), policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
 	}, nil
 }
 
@@ -318,24 +318,4 @@ func (k *Keeper) end(u *upkeep) bool {
 		delete(k.loops, u.queue)
 	}
 	return true
-}
-
-// gate lets one pass per interval, in the order in which they came.
-type gate struct {
-	interval time.Duration
-	mu       sync.Mutex
-	next     time.Time
-}
-
-// reserve returns how long the caller must wait for its turn.
-func (g *gate) reserve() time.Duration {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	turn := now
-	if g.next.After(now) {
-		turn = g.next
-	}
-	g.next = turn.Add(g.interval)
-	return turn.Sub(now)
 }

@@ -76,7 +76,7 @@ func (u *upkeep) run(ctx context.Context) {
 		backoff.WithMaxInterval(10*time.Second), backoff.WithMaxElapsedTime(0))
 	wasBusy := u.isBusy()
 	for {
-		if !wasBusy && !u.isBusy() && !u.wait(ctx, u.k.tidy.reserve()) {
+		if !wasBusy && !u.isBusy() && !u.k.tidy.pass(ctx, u.poked) {
 			return
 		}
 		wait, done, err := u.pass(ctx)

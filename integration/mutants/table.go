@@ -165,4 +165,16 @@ var mutants = []mutant{
 		new:  "counts.String() {\n",
 		test: []string{"-run", "TestLookingForAMessageRegistersNoQueue", "./scheduler"},
 	},
+	{
+		name: "a heartbeat of many leaves out the caller", file: "lua/heartbeat.lua",
+		old:  "if not found then reply[#reply + 1] = bridge end\n",
+		new:  "",
+		test: []string{"-run", "TestHeartbeatAlwaysReturnsTheCaller", "./lua"},
+	},
+	{
+		name: "a queue that leaves the line keeps its turn", file: "stream/gate.go",
+		old:  "\tg.first <- turn\n",
+		new:  "\tg.first <- time.Now().Add(g.interval)\n",
+		test: []string{"-run", "TestTurnOfWhoLeaves", "./stream"},
+	},
 }
