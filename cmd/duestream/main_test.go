@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // unreachable is an address at which nothing listens: a command that ends with exitInvalid there has not touched Redis.
 const unreachable = "redis://127.0.0.1:1"
