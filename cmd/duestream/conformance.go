@@ -242,6 +242,9 @@ func printCertificate(w io.Writer, r *conformance.Report) {
 		{"server", strings.TrimSpace(r.Server.Product + " " + r.Server.Version)},
 		{"date", r.Date.Format(time.RFC3339)},
 	}
+	if r.Unwatched != "" {
+		rows = append(rows, []string{"not watched", r.Unwatched})
+	}
 	if failed := names[conformance.Failed]; len(failed) > 0 {
 		rows = append(rows, []string{"failed", strings.Join(failed, ", ")})
 	}

@@ -122,7 +122,7 @@ var completeCases = []Case{
 			if err := t.await(0, func() (string, error) { return missingIf(begun() == 0, "no message was begun"), nil }); err != nil {
 				return err
 			}
-			one.terminate()
+			t.stop(one)
 			if err := t.exited(one, stopWithin); err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@
 //
 // Invariants:
 //   - a program that breaks one rule fails by that rule, and by no other (TestABrokenWorkerFailsByTheRuleThatItBreaks, TestABrokenProducerFailsByTheRuleThatItBreaks);
+//   - what a program sends is known as its own, also of what it has started, and each rule about that is judged in every case (TestATapTellsWhatAProgramSendsAndIsTold, TestAWatcherNamesTheRuleThatACommandBreaks);
 //   - one that keeps to all passes, on every server (TestGoodProgramsPassOnEveryServer);
 //   - what was not tried is never called passed (TestWhatIsNotTriedIsNotPassed);
 //   - no key and no process is left, also after an interrupt (TestAnInterruptLeavesNothing).

@@ -200,7 +200,7 @@ var failureCases = []Case{
 					return err
 				}
 			}
-			w.terminate()
+			t.stop(w)
 			_ = t.exited(w, stopWithin) // other cases look at how it stops
 			w.kill()
 			if n := len(t.begunOf("held")); n > 0 {

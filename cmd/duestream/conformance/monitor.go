@@ -20,8 +20,8 @@ type command struct {
 	name, key string // and its first argument, which is a key mostly
 }
 
-// watch returns what a server executes while do runs. It is not to be had of clusters, and of servers that do not let this user have it.
-func (t *trial) watch(do func() error) ([]command, error) {
+// monitored returns what a server executes while do runs. It is not to be had of clusters, and of servers that do not let this user have it.
+func (t *trial) monitored(do func() error) ([]command, error) {
 	conn, lines, err := t.monitor()
 	if err != nil {
 		return nil, err

@@ -224,7 +224,7 @@ func (t *trial) someInTime(try func(round int) (late string, err error)) error {
 
 // late waits for a message that is due at some time, and says so if it was later than one of the kit's own by a second.
 func (t *trial) late(id string, due time.Time, what string) (string, error) {
-	own := &trial{rig: t.rig, ctx: t.ctx, cfg: t.cfg, queue: t.queue + "-own"}
+	own := &trial{rig: t.rig, ctx: t.ctx, cfg: t.cfg, queue: t.queue + "-own", watch: t.watch}
 	if err := own.register(); err != nil {
 		return "", err
 	}

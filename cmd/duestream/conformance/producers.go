@@ -22,7 +22,11 @@ func (t *trial) producer() (*program, error) {
 	if err := t.ctx.Err(); err != nil {
 		return nil, err
 	}
-	p, err := launch(t.cfg, "the producer", t.environment(), true, func(line []byte) error {
+	environment, err := t.tapped("the producer")
+	if err != nil {
+		return nil, err
+	}
+	p, err := launch(t.cfg, "the producer", environment, true, func(line []byte) error {
 		a, err := readAnswer(line)
 		if err == nil {
 			t.mu.Lock()

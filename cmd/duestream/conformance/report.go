@@ -59,6 +59,7 @@ const (
 type Result struct {
 	Case
 	State  State    `json:"state"`
+	Broke  string   `json:"broke,omitempty"`  // failed by a rule that is watched in every case: its name. Rule and Section are of that then
 	Seen   string   `json:"seen,omitempty"`   // failed: what was seen instead; not tried: why
 	Notes  []string `json:"notes,omitempty"`  // what is allowed, and worth knowing
 	Stderr string   `json:"stderr,omitempty"` // failed: the last lines that the program wrote there
@@ -73,16 +74,17 @@ type Server struct {
 
 // Report is what a run has found out. It is a certificate when all cases of the level were asked for.
 type Report struct {
-	Kind     Kind      `json:"kind"`
-	Command  []string  `json:"command"`
-	Protocol int       `json:"protocol"`
-	Server   Server    `json:"server"`
-	Date     time.Time `json:"date"`
-	Asked    Level     `json:"asked"`
-	Level    Level     `json:"level"` // reached; none when only some cases were run
-	Partial  bool      `json:"partial"`
-	Counts   Counts    `json:"counts"`
-	Cases    []Result  `json:"cases"`
+	Kind      Kind      `json:"kind"`
+	Command   []string  `json:"command"`
+	Protocol  int       `json:"protocol"`
+	Server    Server    `json:"server"`
+	Unwatched string    `json:"unwatched,omitempty"` // why what the program sends could not be watched; "" = it was
+	Date      time.Time `json:"date"`
+	Asked     Level     `json:"asked"`
+	Level     Level     `json:"level"` // reached; none when only some cases were run
+	Partial   bool      `json:"partial"`
+	Counts    Counts    `json:"counts"`
+	Cases     []Result  `json:"cases"`
 }
 
 // Counts of cases by state.

@@ -23,12 +23,13 @@ const (
 
 // rig is a server with a bridge on it, under a prefix of its own.
 type rig struct {
-	server *tryout.Server // nil: somebody else's
-	url    string
-	prefix string
-	redis  *bridge.Redis
-	opt    rueidis.ClientOption // with which it was dialled
-	info   Server
+	server   *tryout.Server // nil: somebody else's
+	url      string
+	prefix   string
+	redis    *bridge.Redis
+	opt      rueidis.ClientOption // with which it was dialled
+	info     Server
+	untapped string // why programs cannot be watched; "" = they are
 
 	stop  context.CancelFunc
 	ended chan error
@@ -65,6 +66,8 @@ func startServer(ctx context.Context, program string) (*tryout.Server, error) {
 	}
 }
 
+var errNoPort = errors.New("conformance: no free port between 20000 and 32000 on 127.0.0.1")
+
 func freePort() (int, error) {
 	for range portTries {
 		port := 20000 + rand.IntN(12000)
@@ -74,7 +77,7 @@ func freePort() (int, error) {
 			return port, nil
 		}
 	}
-	return 0, errors.New("conformance: no free port between 20000 and 32000 on 127.0.0.1")
+	return 0, errNoPort
 }
 
 func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
@@ -86,6 +89,7 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 		return err
 	}
 	r.info = Server{info.Product, info.Version}
+	r.untapped = tappable(r.url, r.redis.Client, r.opt)
 	if r.server != nil {
 		// With everysec the server puts off a write while the disk is slow, and a kill then loses what it had answered.
 		c := r.redis.Client

@@ -62,7 +62,7 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	defer func() { err = errors.Join(err, shared.end()) }()
 	report = &Report{
 		Kind: cfg.Kind, Command: cfg.Command, Protocol: Version, Server: shared.info, Date: time.Now().UTC().Truncate(time.Second),
-		Asked: cfg.Level, Partial: cfg.Partial, Cases: make([]Result, len(cfg.Cases)),
+		Unwatched: shared.untapped, Asked: cfg.Level, Partial: cfg.Partial, Cases: make([]Result, len(cfg.Cases)),
 	}
 	var running sync.WaitGroup
 	var told sync.Mutex
@@ -121,7 +121,9 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) Result {
 	defer cancel()
 	t := newTrial(ctx, cfg, on, c)
 	err := c.run(t)
-	t.end()
+	if broke := t.end(); broke != nil && !errors.As(err, new(*notTried)) {
+		err = broke // that explains best what else was seen
+	}
 	result.Notes, result.Millis = t.notes, time.Since(began).Milliseconds()
 	var untried *notTried
 	switch {
@@ -131,6 +133,9 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) Result {
 		result.Seen = untried.why
 	default:
 		result.State, result.Seen, result.Stderr = Failed, err.Error(), t.stderr()
+		if rule := (*broken)(nil); errors.As(err, &rule) {
+			result.Broke, result.Rule, result.Section = rule.Name, rule.Rule.Rule, rule.Section
+		}
 	}
 	return result
 }

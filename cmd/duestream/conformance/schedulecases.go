@@ -113,7 +113,7 @@ var scheduleCases = []Case{
 				return err
 			}
 			o.Payload, o.Headers = []byte("body"), map[string]string{"kind": "order"}
-			commands, err := t.watch(func() error { return t.taken(p, o) })
+			commands, err := t.monitored(func() error { return t.taken(p, o) })
 			if err != nil {
 				return err
 			}
@@ -239,7 +239,7 @@ var scheduleCases = []Case{
 // leavesAlone checks that a queue with partitions stays one in the registry. Bridges mend what was overwritten, so it also looks at how it was
 // written, where that is to be seen.
 func (t *trial) leavesAlone(registry string, do func() error) error {
-	commands, err := t.watch(do)
+	commands, err := t.monitored(do)
 	if untried := (*notTried)(nil); errors.As(err, &untried) {
 		err = do()
 	}

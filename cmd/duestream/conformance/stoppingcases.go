@@ -31,7 +31,7 @@ var stoppingCases = []Case{
 			}); err != nil {
 				return err
 			}
-			one.terminate()
+			t.stop(one)
 			if err := t.exited(one, stopWithin); err != nil {
 				return err
 			}
@@ -61,7 +61,7 @@ var stoppingCases = []Case{
 			if err != nil {
 				return err
 			}
-			w.terminate()
+			t.stop(w)
 			return t.exited(w, stopWithin)
 		},
 	},

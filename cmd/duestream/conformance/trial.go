@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,22 +27,58 @@ type trial struct {
 	notes []string
 	dead  func() bool        // releases what watches ctx
 	read  map[string][]entry // of streams that entries are only added to
+	watch *watcher
 
 	mu       sync.Mutex
 	programs []*program
+	taps     []*tap
 	log      []begun
 	answers  []answer
 }
 
 func newTrial(ctx context.Context, cfg *Config, on *rig, c Case) *trial {
-	t := &trial{rig: on, ctx: ctx, cfg: cfg, queue: c.Name + "-" + strconv.FormatUint(uint64(rand.Uint32()), 36), group: "workers"}
+	t := &trial{
+		rig: on, ctx: ctx, cfg: cfg, queue: c.Name + "-" + strconv.FormatUint(uint64(rand.Uint32()), 36), group: "workers",
+		watch: newWatcher(cfg.Kind, c.Level, on.prefix),
+	}
 	t.dead = context.AfterFunc(ctx, t.killAll) // what waits for a program that does not read ends, too
 	return t
 }
 
-func (t *trial) end() {
+// end ends all programs, and returns which rule they broke that is watched in every case.
+func (t *trial) end() error {
 	t.dead()
 	t.killAll()
+	for _, tap := range t.allTaps() {
+		tap.end()
+	}
+	return t.watch.final()
+}
+
+// tapped gives a program to be started a tap, where it can have one, and returns the environment that names it.
+func (t *trial) tapped(program string) (environment []string, err error) {
+	at := t.url
+	if t.untapped == "" {
+		asked := func(s *sent) {
+			s.program = program
+			t.watch.asked(s)
+		}
+		tap, err := newTap(func(ctx context.Context) (net.Conn, error) { return dialServer(ctx, t.opt) }, asked, t.watch.told)
+		if err != nil {
+			return nil, err
+		}
+		t.taps = append(t.taps, tap)
+		if at, err = withAddress(t.url, tap.addr); err != nil {
+			return nil, err
+		}
+	}
+	return []string{"DUESTREAM_REDIS_URL=" + at, "DUESTREAM_PREFIX=" + t.prefix, "QUEUE=" + t.queue}, nil
+}
+
+func (t *trial) allTaps() []*tap {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.taps)
 }
 
 // killAll kills all programs. What they said is complete then.
@@ -125,6 +162,9 @@ func (t *trial) pause(gap time.Duration) error {
 }
 
 func (t *trial) trouble() error {
+	if err := t.watch.verdict(); err != nil {
+		return err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range t.programs {
@@ -133,10 +173,6 @@ func (t *trial) trouble() error {
 		}
 	}
 	return nil
-}
-
-func (t *trial) environment() []string {
-	return []string{"DUESTREAM_REDIS_URL=" + t.url, "DUESTREAM_PREFIX=" + t.prefix, "QUEUE=" + t.queue}
 }
 
 // keys returns the keys of a partition.

@@ -105,10 +105,19 @@ func (t *trial) workerOf(group, name string) (*program, error) {
 	if err := t.ctx.Err(); err != nil {
 		return nil, err
 	}
-	p, err := launch(t.cfg, "worker "+name, append(t.environment(), "GROUP="+group, "CONSUMER="+name), false, func(line []byte) error {
+	program := t.programName(name)
+	environment, err := t.tapped(program)
+	if err != nil {
+		return nil, err
+	}
+	t.watch.starts(program, group, name)
+	p, err := launch(t.cfg, program, append(environment, "GROUP="+group, "CONSUMER="+name), false, func(line []byte) error {
 		b, err := readBegun(line)
 		if err == nil {
 			b.by = name
+			if t.untapped == "" {
+				t.watch.begins(program, b)
+			}
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.log = append(t.log, b)
@@ -119,6 +128,21 @@ func (t *trial) workerOf(group, name string) (*program, error) {
 		t.programs = append(t.programs, p)
 	}
 	return p, err
+}
+
+// programName is what a worker is called in reports: one that is started again under the same name is another program. The caller holds t.mu.
+func (t *trial) programName(consumer string) string {
+	name := "worker " + consumer
+	for n := 2; slices.ContainsFunc(t.programs, func(p *program) bool { return p.name == name }); n++ {
+		name = fmt.Sprintf("worker %s, started for the %d. time", consumer, n)
+	}
+	return name
+}
+
+// stop sends SIGTERM to a worker.
+func (t *trial) stop(w *program) {
+	t.watch.stops(w.name)
+	w.terminate()
 }
 
 // served registers the queue, starts a worker, and returns when that has done a first message.
@@ -362,6 +386,11 @@ func (t *trial) exited(w *program, within time.Duration) error {
 	}
 	if state := w.cmd.ProcessState; state.ExitCode() != 0 {
 		return failf("%s, which was stopped by SIGTERM, ended with %s; wanted exit status 0", w.name, state)
+	}
+	<-w.proc.Done() // all that it printed was read
+	t.watch.ended(w.name)
+	if err := t.watch.verdict(); err != nil {
+		return err
 	}
 	return w.trouble()
 }

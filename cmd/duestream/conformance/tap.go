@@ -1,0 +1,283 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// tap stands between one program and the server, so that every connection of it, and of what it starts, is known as its own. It hands on
+// each command before the server gets it, and each reply before the program does. With it the network can go away for this program alone.
+type tap struct {
+	addr   string
+	dial   func(context.Context) (net.Conn, error)
+	asked  func(*sent)        // a command is about to reach the server
+	told   func(*sent, value) // its reply is about to reach the program
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	listen  net.Listener
+	conns   map[net.Conn]struct{}
+	tapped  []*tapped // of all connections so far
+	serving sync.WaitGroup
+}
+
+// sent is a command that a program has sent.
+type sent struct {
+	program string
+	conn    int // number of the connection, from 1
+	at      time.Time
+	args    []string // name in capitals, and arguments
+	inMulti bool     // between MULTI and EXEC
+	script  string   // inside this script or function
+
+	reply    value // once there is one; the watcher's lock guards it
+	answered bool
+}
+
+func (s *sent) name() string { return s.args[0] }
+
+// is reports whether the command is this one, in capitals; two words are a command and its subcommand.
+func (s *sent) is(words string) bool {
+	name, sub, two := strings.Cut(words, " ")
+	return s.args[0] == name && (!two || len(s.args) > 1 && strings.EqualFold(s.args[1], sub))
+}
+
+// newTap listens on a port of its own, for one program. Replies and commands come one at a time for each connection, connections at the same time.
+func newTap(dial func(context.Context) (net.Conn, error), asked func(*sent), told func(*sent, value)) (*tap, error) {
+	t := &tap{dial: dial, asked: asked, told: told, conns: map[net.Conn]struct{}{}}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	for range portTries { // below those that systems give to outgoing connections, so that it is still ours after down
+		t.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000)))
+		if err := t.up(); err == nil {
+			return t, nil
+		}
+	}
+	return nil, errNoPort
+}
+
+// up listens, again after down.
+func (t *tap) up() error {
+	listen, err := net.Listen("tcp", t.addr)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.listen = listen
+	t.mu.Unlock()
+	t.serving.Go(func() {
+		for n := 1; ; n++ {
+			conn, err := listen.Accept()
+			if err != nil {
+				return
+			}
+			t.serving.Go(func() { t.serve(conn, n) })
+		}
+	})
+	return nil
+}
+
+// down refuses connections, and breaks those that there are.
+func (t *tap) down() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.listen != nil {
+		t.listen.Close()
+	}
+	for conn := range t.conns {
+		conn.Close()
+	}
+}
+
+// freeze has nothing come through the connections that there are, in either direction, and does not break them. New ones are as ever.
+func (t *tap) freeze() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.tapped {
+		c.frozen.Store(true)
+	}
+}
+
+// end is down for good, and returns when nothing of it is left.
+func (t *tap) end() {
+	t.cancel()
+	t.down()
+	t.serving.Wait()
+}
+
+// hold keeps a connection until it is let go; false when the tap has ended.
+func (t *tap) hold(conn net.Conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conns[conn] = struct{}{}
+	return t.ctx.Err() == nil
+}
+
+func (t *tap) letGo(conn net.Conn) {
+	conn.Close()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.conns, conn)
+}
+
+func (t *tap) serve(client net.Conn, number int) {
+	defer t.letGo(client)
+	if !t.hold(client) {
+		return
+	}
+	server, err := t.dial(t.ctx)
+	if err != nil {
+		return
+	}
+	defer t.letGo(server)
+	if !t.hold(server) {
+		return
+	}
+	c := &tapped{tap: t, number: number}
+	t.mu.Lock()
+	t.tapped = append(t.tapped, c)
+	t.mu.Unlock()
+	var back sync.WaitGroup
+	back.Go(func() {
+		c.replies(server, client)
+		client.Close()
+	})
+	c.requests(client, server)
+	server.Close()
+	back.Wait()
+}
+
+// tapped is one connection.
+type tapped struct {
+	*tap
+	number int
+	frozen atomic.Bool
+
+	mu     sync.Mutex
+	open   []*sent // without a reply yet, in order
+	multi  []*sent // queued since MULTI
+	queued bool    // between MULTI and EXEC
+	deaf   bool    // replies cannot be told apart any more
+}
+
+func (c *tapped) requests(from, to net.Conn) {
+	w := &wire{from: bufio.NewReader(from)}
+	for {
+		args, err := w.request()
+		if err != nil {
+			return
+		}
+		if c.frozen.Load() {
+			w.raw.Reset()
+			continue
+		}
+		if len(args) > 0 {
+			args[0] = strings.ToUpper(args[0])
+			c.ask(&sent{conn: c.number, at: time.Now(), args: args})
+		}
+		if _, err := to.Write(w.raw.Bytes()); err != nil {
+			return
+		}
+		w.raw.Reset()
+	}
+}
+
+func (c *tapped) ask(s *sent) {
+	c.mu.Lock()
+	switch s.name() {
+	case "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR", "SYNC", "PSYNC", "CLIENT":
+		c.deaf = c.deaf || s.name() != "CLIENT" || s.is("CLIENT REPLY")
+	case "MULTI":
+		c.queued = true
+	case "EXEC", "DISCARD":
+		c.queued = false
+	default:
+		s.inMulti = c.queued
+	}
+	c.open = append(c.open, s)
+	c.mu.Unlock()
+	c.asked(s)
+}
+
+func (c *tapped) replies(from, to net.Conn) {
+	w := &wire{from: bufio.NewReader(from)}
+	for {
+		v, err := w.reply()
+		if err != nil {
+			return
+		}
+		if c.frozen.Load() {
+			w.raw.Reset()
+			continue
+		}
+		if v.kind != '>' {
+			c.tell(v)
+		}
+		if _, err := to.Write(w.raw.Bytes()); err != nil {
+			return
+		}
+		w.raw.Reset()
+	}
+}
+
+// tell finds the command that a reply is for. That of EXEC has those of all that was queued.
+func (c *tapped) tell(v value) {
+	c.mu.Lock()
+	if c.deaf || len(c.open) == 0 {
+		c.mu.Unlock()
+		return
+	}
+	s := c.open[0]
+	c.open = c.open[1:]
+	queued := c.multi
+	switch {
+	case s.inMulti && !v.isError(): // QUEUED
+		c.multi = append(c.multi, s)
+		c.mu.Unlock()
+		return
+	case s.is("EXEC"), s.is("DISCARD"):
+		c.multi = nil
+	}
+	c.mu.Unlock()
+	if s.is("EXEC") && len(v.list) == len(queued) {
+		for i, q := range queued {
+			c.told(q, v.list[i])
+		}
+	}
+	c.told(s, v)
+}
+
+// tappable says why a program cannot be given a tap instead of the server; "" when it can.
+func tappable(at string, c rueidis.Client, opt rueidis.ClientOption) string {
+	switch {
+	case !strings.HasPrefix(at, "redis://"):
+		return "the URL is not redis://"
+	case c.Mode() == rueidis.ClientModeCluster:
+		return "a cluster tells its clients the addresses of its servers"
+	case len(opt.InitAddress) != 1 || opt.Sentinel.MasterSet != "":
+		return "the URL names no single server"
+	case opt.TLSConfig != nil:
+		return "the connection is encrypted"
+	}
+	return ""
+}
+
+// withAddress returns a URL with another host and port.
+func withAddress(at, addr string) (string, error) {
+	u, err := url.Parse(at)
+	if err != nil {
+		return "", err
+	}
+	u.Host = addr
+	return u.String(), nil
+}

@@ -1,0 +1,145 @@
+package conformance
+
+import (
+	"crypto/sha1" // what servers name scripts by
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// workerTold takes what a worker is about to be told: what it is given, and what it has lost.
+func (w *watcher) workerTold(s *sent) {
+	if s.reply.isError() {
+		return
+	}
+	switch s.name() {
+	case "XREADGROUP":
+		list := s.reply.list
+		if s.reply.kind != '%' { // RESP2: a list of pairs
+			list = nil
+			for _, pair := range s.reply.list {
+				list = append(list, pair.list...)
+			}
+		}
+		for i := 0; i+1 < len(list); i += 2 {
+			w.gives(s, list[i].text, list[i+1], true)
+		}
+	case "XRANGE", "XREVRANGE":
+		if kind, _ := w.kindOf(append(s.args, "")[1]); kind == "stream" {
+			w.gives(s, s.args[1], s.reply, false)
+		}
+	case "XCLAIM":
+		w.loses(s, s.args[1], s.args[5:], s.reply.strings())
+	case "XGROUP":
+		if s.is("XGROUP DELCONSUMER") && s.reply.number() > 0 {
+			w.brokeBy(s, "keeps-consumers", fmt.Sprintf("it held %d pending entries, which nobody gets again", s.reply.number()))
+		}
+	case "FCALL", "EVALSHA", "EVAL":
+		if name, keys, args := scriptOf(s); name == "extend" && len(keys) > 0 && len(args) > 2 && len(s.reply.list) == (len(args)-2)/2 {
+			entries := every(2, args[2:])
+			extended := slices.DeleteFunc(slices.Clone(entries), func(entry string) bool { return s.reply.list[slices.Index(entries, entry)].text != "1" })
+			w.loses(s, keys[0], entries, extended)
+		}
+	}
+}
+
+// gives notes entries that a program is told of; by a read they become its own.
+func (w *watcher) gives(s *sent, stream string, entries value, read bool) {
+	group, consumer := w.work.group[s.program], w.work.consumer[s.program]
+	for _, e := range entries.list {
+		if len(e.list) != 2 || e.list[1].null {
+			continue // deleted meanwhile
+		}
+		key := [3]string{group, stream, e.list[0].text}
+		g := w.work.given[key]
+		if g == nil && !read || g != nil && g.consumer != consumer && !read {
+			continue
+		}
+		if g == nil {
+			g = &given{
+				group: group, stream: stream, entry: e.list[0].text, fields: map[string]string{},
+				reads: map[string]int{}, begun: map[string][]begun{}, acked: map[string]time.Time{},
+			}
+			names := e.list[1].strings()
+			for i := 0; i+1 < len(names); i += 2 {
+				g.fields[names[i]] = names[i+1]
+			}
+			w.work.given[key] = g
+			w.work.order = append(w.work.order, g)
+		}
+		g.consumer = consumer
+		g.reads[s.program]++
+	}
+}
+
+// loses notes which entries a program is told that it does not hold any more.
+func (w *watcher) loses(s *sent, stream string, entries, kept []string) {
+	for _, entry := range entries {
+		if g := w.work.given[[3]string{w.work.group[s.program], stream, entry}]; g != nil && !slices.Contains(kept, entry) {
+			g.lost = true
+		}
+	}
+}
+
+// calls judges a script or function.
+func (w *watcher) calls(s *sent) {
+	name, keys, args := scriptOf(s)
+	if name == "" {
+		w.work.unknown[s.program] = true
+		return
+	}
+	each := map[string]struct{ skip, step int }{"ack": {1, 2}, "retry": {3, 6}, "dead_letter": {1, 3}, "release": {1, 2}}
+	if of, leaves := each[name]; leaves && len(keys) > 0 && len(args) > of.skip {
+		w.leaves(s, keys[0], args[0], every(of.step, args[of.skip:]), name == "ack")
+	}
+}
+
+// every n-th of a list, from the first.
+func every(n int, list []string) (some []string) {
+	for i := 0; i < len(list); i += n {
+		some = append(some, list[i])
+	}
+	return some
+}
+
+// scriptOf returns which of the protocol's scripts or functions a command calls, with what; "" when it is none of them.
+func scriptOf(s *sent) (name string, keys, args []string) {
+	if len(s.args) < 3 {
+		return "", nil, nil
+	}
+	switch s.name() {
+	case "FCALL":
+		if name, _ = strings.CutPrefix(s.args[1], "duestream_"); name == s.args[1] {
+			name = ""
+		}
+	case "EVALSHA":
+		name = scripts()[strings.ToLower(s.args[1])]
+	case "EVAL":
+		name = scripts()[digest(s.args[1])]
+	}
+	n, err := strconv.Atoi(s.args[2])
+	if err != nil || n < 0 || 3+n > len(s.args) {
+		return name, nil, nil
+	}
+	return name, s.args[3 : 3+n], s.args[3+n:]
+}
+
+func digest(source string) string {
+	sum := sha1.Sum([]byte(source))
+	return hex.EncodeToString(sum[:])
+}
+
+// scripts has the names of those scripts of the protocol that clients call, by digest.
+var scripts = sync.OnceValue(func() map[string]string {
+	names := map[string]string{}
+	for _, name := range []string{"enqueue", "cancel", "reschedule", "register", "signal", "redrive", "ack", "retry", "extend", "ensure_group", "drop_consumer"} {
+		names[digest(lua.Source(name))] = name
+	}
+	return names
+})
