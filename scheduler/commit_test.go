@@ -185,11 +185,11 @@ func TestLostReplyLeavesCancelUncertainAndRescheduleDone(t *testing.T) {
 	if _, err := p.Reschedule(t.Context(), queue, "a", time.Hour, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	proxy.CutAfterForward(1, "EVALSHA", "EVAL")
+	loseReply(p, proxy)
 	if due, err := p.Reschedule(t.Context(), queue, "a", time.Minute, time.Time{}); err != nil || due.IsZero() {
 		t.Errorf("reschedule: %v, %v", due, err)
 	}
-	proxy.CutAfterForward(1, "EVALSHA", "EVAL")
+	loseReply(p, proxy)
 	if done, err := p.Cancel(t.Context(), queue, "a"); done || !errors.Is(err, ErrUncertain) {
 		t.Errorf("cancel: %v, %v", done, err)
 	}

@@ -297,11 +297,11 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	if _, err := p.Reschedule(t.Context(), queue, "unknown", time.Hour, time.Time{}); !errors.Is(err, ErrNotScheduled) {
 		t.Errorf("reschedule of none: %v", err)
 	}
-	proxy.CutAfterForward(1, "EVALSHA", "EVAL")
+	loseReply(p, proxy)
 	if done, err := p.Cancel(t.Context(), queue, idOf(counts, 3)); done || !errors.Is(err, ErrUncertain) {
 		t.Errorf("cancel after a lost reply: %v, %v", done, err)
 	}
-	proxy.CutAfterForward(1, "EVALSHA", "EVAL")
+	loseReply(p, proxy)
 	if _, err := p.Reschedule(t.Context(), queue, "unknown", time.Hour, time.Time{}); !errors.Is(err, ErrUncertain) || errors.Is(err, ErrNotScheduled) {
 		t.Errorf("reschedule after a lost reply: %v", err)
 	}
