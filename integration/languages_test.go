@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"os/exec"
 	"testing"
 
 	"github.com/duestream/duestream/integration/redistest"
@@ -29,36 +28,14 @@ func (l language) command(mode string) []string {
 
 func pythonWithRedis(t *testing.T) string {
 	t.Helper()
-	find := func() string { return firstThatRuns("", []string{"/usr/bin/python3", "python3"}, "-c", "import redis") }
-	redistest.Install(t, "python3 that can import redis", func() bool { return find() != "" }, "python3", "python3-redis")
-	return find()
+	return redistest.PythonWithRedis(t)
 }
 
 func nodeWithIoredis(t *testing.T) string {
 	t.Helper()
-	names := []string{"node", "nodejs"}
-	find := func() string {
-		return firstThatRuns("../examples/node", names, "--input-type=module", "--eval", "import 'ioredis'")
-	}
-	if find() == "" { // Node.js may have come from elsewhere, with an npm of its own
-		redistest.Install(t, "node", func() bool { return firstThatRuns("", names, "--version") != "" }, "nodejs")
-		redistest.Install(t, "npm", func() bool { return firstThatRuns("", []string{"npm"}, "--version") != "" }, "npm")
-		redistest.InstallNode(t, "../examples/node", func() bool { return find() != "" })
-	}
-	if find() == "" {
-		t.Fatal("no node that can import ioredis from examples/node, although npm has installed it")
-	}
-	return find()
+	return redistest.NodeWithIoredis(t, "../examples/node")
 }
 
-// firstThatRuns returns the first program with which these arguments succeed in a directory, "" when there is none.
 func firstThatRuns(dir string, programs []string, args ...string) string {
-	for _, name := range programs {
-		probe := exec.Command(name, args...)
-		probe.Dir = dir
-		if probe.Run() == nil {
-			return name
-		}
-	}
-	return ""
+	return redistest.FirstThatRuns(dir, programs, args...)
 }

@@ -1,0 +1,195 @@
+package conformance
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// mutation is an example in which one text was replaced, so that it breaks the protocol.
+type mutation struct {
+	breaks    string   // what the program does wrong
+	file      string   // below examples; its directory is the program
+	old, new  string   // old occurs once in the file
+	cases     []string // which the kit is to run: those that should refuse it
+	rules     []string // by which it has to be refused: names of cases, or of rules that are watched in every case
+	functions bool     // it goes wrong where the functions library is loaded
+	spared    string   // why it is not refused: it can neither lose nor duplicate a message, nor delay one beyond what the protocol allows; or what the kit cannot see
+}
+
+const (
+	envMutations   = "DUESTREAM_TEST_MUTATIONS" // all: each program runs through all cases of its level, as one that nobody knows would
+	mutantsAtATime = 12
+)
+
+// Programs that somebody might write: each is one of the examples, with one fault. The kit refuses it, by a message that names the rule.
+// Here each runs through those cases only that are to refuse it; with DUESTREAM_TEST_MUTATIONS=all through every case.
+func TestBrokenWorkersAreRefused(t *testing.T) {
+	t.Parallel()
+	refuse(t, Worker, slices.Concat(pythonWorkers, nodeWorkers, shellWorkers))
+}
+
+// refuse runs the kit on mutations of a kind of program. They share two servers: one with the functions library, one without.
+func refuse(t *testing.T, kind Kind, all []mutation) {
+	t.Helper()
+	dependOnExamples(t)
+	commands := map[string][]string{
+		"python": {redistest.PythonWithRedis(t), "conformance.py"}, "node": {redistest.NodeWithIoredis(t, filepath.Join(examples, "node")), "conformance.js"}, "shell": {"bash", "conformance.sh"},
+	}
+	if os.Getenv(envMutations) == "all" {
+		everyCase := Cases(kind, Complete)
+		for i := range all {
+			all[i].cases = nil
+			for _, c := range everyCase {
+				if c.Level <= levelOf(kind, all[i]) && c.alone == "" {
+					all[i].cases = append(all[i].cases, c.Name)
+				}
+			}
+		}
+	}
+	plain, loaded := mutationRig(t, kind, Good), mutationRig(t, kind, Complete)
+	var running sync.WaitGroup
+	free := make(chan struct{}, mutantsAtATime)
+	for _, m := range all {
+		dir := t.TempDir()
+		if err := m.write(dir); err != nil {
+			t.Errorf("%s: %s: %v", m.file, m.breaks, err)
+			continue
+		}
+		language := filepath.Dir(m.file)
+		command := slices.Clone(commands[language])
+		command[len(command)-1] = filepath.Join(dir, command[len(command)-1])
+		running.Go(func() {
+			free <- struct{}{}
+			defer func() { <-free }()
+			on := plain
+			if m.functions {
+				on = loaded
+			}
+			m.judge(t, kind, on, append(command, string(kind)))
+		})
+	}
+	running.Wait()
+}
+
+func levelOf(kind Kind, m mutation) Level {
+	if m.functions || kind == Producer {
+		return Complete
+	}
+	return Good
+}
+
+// judge runs the cases of a mutation, and checks how they end.
+func (m mutation) judge(t *testing.T, kind Kind, on *rig, command []string) {
+	cfg := mutationConfig(kind, levelOf(kind, m))
+	cfg.Command = command
+	var by, seen []string
+	for _, c := range Cases(kind, Complete) {
+		if !slices.Contains(m.cases, c.Name) {
+			continue
+		}
+		r := try(t.Context(), &cfg, on, c)
+		switch r.State {
+		case Failed:
+			by = append(by, cmp.Or(r.Broke, r.Name))
+			seen = append(seen, fmt.Sprintf("%s: %s (%s; PROTOCOL.md, section %s) %d ms", cmp.Or(r.Broke, r.Name), r.Seen, r.Rule, r.Section, r.Millis))
+		case NotTried:
+			t.Errorf("%s: %s: %s was not tried: %s", m.file, m.breaks, c.Name, r.Seen)
+		}
+	}
+	about := fmt.Sprintf("%s: %s: %s", m.file, m.breaks, strings.Join(seen, "\n    "))
+	switch named := slices.ContainsFunc(by, func(name string) bool { return slices.Contains(m.rules, name) }); {
+	case m.spared != "" && len(by) > 0:
+		t.Errorf("it is said to be spared, and is refused: %s", about)
+	case m.spared == "" && len(by) == 0:
+		t.Errorf("it is certified: %s", about)
+	case m.spared == "" && !named:
+		t.Errorf("it is refused, but not by %s: %s", strings.Join(m.rules, " or "), about)
+	default:
+		t.Log(about)
+	}
+}
+
+func mutationConfig(kind Kind, level Level) Config {
+	return Config{Kind: kind, Level: level, Prefix: DefaultPrefix, Visibility: time.Second, Patience: 8 * time.Second}
+}
+
+// mutationRig starts a server and a bridge, at level complete with the functions library.
+func mutationRig(t *testing.T, kind Kind, level Level) *rig {
+	t.Helper()
+	cfg := mutationConfig(kind, level)
+	cfg.ServerProgram = redistest.Program(t)
+	on, err := newRig(t.Context(), &cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := on.end(); err != nil {
+			t.Error(err)
+		}
+	})
+	return on
+}
+
+var examples = filepath.Join("..", "..", "..", "examples")
+
+// write copies the example into a directory, with the text replaced.
+func (m mutation) write(dir string) error {
+	from := filepath.Join(examples, filepath.Dir(m.file))
+	files, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		name := filepath.Join(from, f.Name())
+		if f.IsDir() { // what npm has installed
+			if name, err = filepath.Abs(name); err == nil {
+				err = os.Symlink(name, filepath.Join(dir, f.Name()))
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if f.Name() == filepath.Base(m.file) {
+			if n := strings.Count(string(text), m.old); n != 1 {
+				return fmt.Errorf("the text to be replaced is there %s", times(n))
+			}
+			text = []byte(strings.Replace(string(text), m.old, m.new, 1))
+		}
+		if err := os.WriteFile(filepath.Join(dir, f.Name()), text, 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dependOnExamples reads all examples, so that a changed one has the test run again: go test does not see what children read.
+func dependOnExamples(t *testing.T) {
+	t.Helper()
+	err := filepath.WalkDir(examples, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && entry.Name() == "node_modules" {
+			return filepath.SkipDir
+		}
+		if err == nil && !entry.IsDir() {
+			_, err = os.ReadFile(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,44 @@
+package redistest
+
+import (
+	"os/exec"
+	"testing"
+)
+
+// PythonWithRedis returns a python3 that can import redis. Where there is none it is installed, or the test fails.
+func PythonWithRedis(t testing.TB) string {
+	t.Helper()
+	find := func() string { return FirstThatRuns("", []string{"/usr/bin/python3", "python3"}, "-c", "import redis") }
+	Install(t, "python3 that can import redis", func() bool { return find() != "" }, "python3", "python3-redis")
+	return find()
+}
+
+// NodeWithIoredis returns a Node.js that can import ioredis from a directory. Where there is none it is installed, or the test fails.
+func NodeWithIoredis(t testing.TB, dir string) string {
+	t.Helper()
+	names := []string{"node", "nodejs"}
+	find := func() string {
+		return FirstThatRuns(dir, names, "--input-type=module", "--eval", "import 'ioredis'")
+	}
+	if find() == "" { // Node.js may have come from elsewhere, with an npm of its own
+		Install(t, "node", func() bool { return FirstThatRuns("", names, "--version") != "" }, "nodejs")
+		Install(t, "npm", func() bool { return FirstThatRuns("", []string{"npm"}, "--version") != "" }, "npm")
+		InstallNode(t, dir, func() bool { return find() != "" })
+	}
+	if find() == "" {
+		t.Fatal("no node that can import ioredis from there, although npm has installed it")
+	}
+	return find()
+}
+
+// FirstThatRuns returns the first program with which these arguments succeed in a directory, "" when there is none.
+func FirstThatRuns(dir string, programs []string, args ...string) string {
+	for _, name := range programs {
+		probe := exec.Command(name, args...)
+		probe.Dir = dir
+		if probe.Run() == nil {
+			return name
+		}
+	}
+	return ""
+}
