@@ -17,7 +17,7 @@ import (
 // which a bridge writes from its Config.
 type Policy = stream.Policy
 
-// DefaultPolicy is 30 s of visibility timeout, 10 attempts, and delays from 1 s to 1 h.
+// DefaultPolicy is 30 s of visibility timeout, 40 attempts, and delays from 1 s to 1 h: about a day until a dead letter.
 func DefaultPolicy() Policy { return stream.DefaultPolicy() }
 
 // Config configures a Bridge. Redis is required.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // Built-in values of a Policy, in force where neither the queue nor duestream:defaults says otherwise.
 const (
 	DefaultVisibilityTimeout = 30 * time.Second
-	DefaultMaxAttempts       = 10
+	DefaultMaxAttempts       = 40 // with the delays below: about a day
 	DefaultRetryMin          = time.Second
 	DefaultRetryMax          = time.Hour
 )
@@ -93,6 +94,31 @@ func (p Policy) Attempts() lua.Attempts {
 func (p Policy) Delay(attempt int) time.Duration {
 	delays := p.Attempts().Delays
 	return delays[min(max(1, attempt), len(delays))-1]
+}
+
+// TriedFor returns about how long a message is tried that always fails, and carries no limit of its own: from its first attempt to its dead letter,
+// without the time that the attempts take. It is the sum of the mean delays.
+func (p Policy) TriedFor() time.Duration {
+	var sum float64
+	delay, longest := float64(p.RetryMin), float64(p.RetryMax)
+	for left := p.MaxAttempts - 1; left > 0; left-- {
+		if delay >= longest { // so are all further ones
+			sum += float64(left) * mean(longest, longest)
+			break
+		}
+		sum += mean(delay, longest)
+		delay *= 2
+	}
+	return time.Duration(min(sum, math.MaxInt64/2)).Round(time.Second)
+}
+
+// mean is that of a delay which is jittered by half, and cut at the longest.
+func mean(delay, longest float64) float64 {
+	if 1.5*delay <= longest {
+		return delay
+	}
+	below := (longest - delay/2) / delay
+	return below*(delay/2+longest)/2 + (1-below)*longest
 }
 
 // setting is one field of a policy hash: an integer within limits.

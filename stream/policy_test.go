@@ -3,6 +3,7 @@ package stream
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,44 @@ func TestDelaysGrowJitteredAndNeverExceedRetryMax(t *testing.T) {
 	}
 	want(t, "constant delay", len(Policy{RetryMin: time.Second, RetryMax: time.Second}.Attempts().Delays), 1)
 	want(t, "zero value", len(Policy{}.Attempts().Delays), 1)
+}
+
+// Ten attempts from a second on took nine minutes: a partner that was away for a quarter of an hour filled the dead letters.
+func TestDefaultPolicyTriesForAboutADay(t *testing.T) {
+	t.Parallel()
+	p := DefaultPolicy()
+	if d := p.TriedFor(); d < 24*time.Hour || d > 30*time.Hour || p.RetryMax != time.Hour || p.RetryMin > 2*time.Second {
+		t.Errorf("tried for %s, delays from %s to %s", d, p.RetryMin, p.RetryMax)
+	}
+	text, err := os.ReadFile("../README.md")
+	if said := strings.ReplaceAll(strings.ReplaceAll(p.TriedFor().Round(time.Minute).String(), "h", " h "), "m0s", " min"); err != nil || !strings.Contains(string(text), "after about "+said) {
+		t.Errorf("README.md does not say %q: %v", said, err)
+	}
+}
+
+func TestTriedForIsTheSumOfTheMeanDelays(t *testing.T) {
+	t.Parallel()
+	for _, p := range []Policy{
+		DefaultPolicy(), {MaxAttempts: 1, RetryMin: time.Second, RetryMax: time.Hour}, {MaxAttempts: 10, RetryMin: time.Second, RetryMax: time.Hour},
+		{MaxAttempts: 7, RetryMin: time.Second, RetryMax: 10 * time.Second}, {MaxAttempts: 5, RetryMin: time.Minute, RetryMax: time.Minute},
+	} {
+		var sum time.Duration
+		const rounds = 2000
+		for range rounds {
+			delays := p.Attempts().Delays
+			for i := range p.MaxAttempts - 1 {
+				if i >= len(delays) { // each is drawn anew
+					sum += p.Delay(i + 1)
+				} else {
+					sum += delays[i]
+				}
+			}
+		}
+		if drawn, said := sum/rounds, p.TriedFor(); (drawn - said).Abs() > drawn/50+time.Second {
+			t.Errorf("%d attempts: %s on the average, %s by the sum", p.MaxAttempts, drawn, said)
+		}
+	}
+	want(t, "longest", Policy{MaxAttempts: 1_000_000, RetryMin: lua.MaxDelay, RetryMax: lua.MaxDelay}.TriedFor() > lua.MaxDelay, true)
 }
 
 func TestPolicyJSONUsesTheNamesOfTheHash(t *testing.T) {

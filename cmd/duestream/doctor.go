@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -181,6 +184,15 @@ func (a *app) printDoctor(r doctor.Report) {
 		how = ", quickly: settings, counts and samples"
 	}
 	fmt.Fprintf(a.out, "looked at %s, %s%s\n", counted(r.Queues, "queue"), counted(r.Partitions, "partition"), how)
+	if len(r.Patience) > 0 {
+		few := slices.MinFunc(r.Patience, byPatience)
+		many := slices.MaxFunc(r.Patience, byPatience)
+		text := fmt.Sprintf("a message that always fails is a dead letter after about %s, %s", tried(few), counted(few.MaxAttempts, "attempt"))
+		if many.TriedFor > few.TriedFor {
+			text += fmt.Sprintf(" (%s), to %s, %s (%s)", few.Queue, tried(many), counted(many.MaxAttempts, "attempt"), many.Queue)
+		}
+		fmt.Fprintln(a.out, text)
+	}
 	for _, f := range r.Findings {
 		where := ""
 		if f.Queue != "" {
@@ -212,6 +224,10 @@ func (a *app) printDoctor(r doctor.Report) {
 		}
 	}
 }
+
+func byPatience(a, b doctor.Patience) int { return cmp.Compare(a.TriedFor, b.TriedFor) }
+
+func tried(p doctor.Patience) string { return short(time.Duration(p.TriedFor) * time.Millisecond) }
 
 // counted is "1 queue", "2 queues".
 func counted(n int, what string) string {

@@ -16,6 +16,7 @@ type queuePolicy struct {
 	MaxAttempts       int    `json:"max_attempts"`
 	RetryMin          int64  `json:"retry_min_ms"`
 	RetryMax          int64  `json:"retry_max_ms"`
+	TriedFor          int64  `json:"tried_for_ms"` // until a dead letter, about
 	Held              bool   `json:"held"`
 	Partitions        int    `json:"partitions"`
 
@@ -32,7 +33,7 @@ func (a *app) readPolicy(ctx context.Context, r *bridge.Redis, queue, group stri
 	}
 	counts, err := bridge.Partitions(ctx, r, a.prefix, queue)
 	return queuePolicy{
-		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.Held,
+		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.TriedFor().Milliseconds(), p.Held,
 		counts.Latest(), p,
 	}, err
 }
@@ -48,6 +49,7 @@ func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group str
 			{"visibility_timeout", p.VisibilityTimeout.String()}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
 			{"retry_min", p.RetryMin.String()}, {"retry_max", p.RetryMax.String()}, {"held", strconv.FormatBool(p.Held)},
 			{"partitions", strconv.Itoa(q.Partitions)},
+			{"tried for", "about " + short(p.TriedFor()) + ", without the time of the attempts; then a message that always fails is a dead letter"},
 		})
 	})
 }
@@ -69,11 +71,11 @@ func (a *app) printPolicies(ctx context.Context, r *bridge.Redis, group string) 
 			fmt.Fprintln(a.out, "no queues")
 			return
 		}
-		rows := [][]string{{"QUEUE", "VISIBILITY", "MAX ATTEMPTS", "RETRY MIN", "RETRY MAX", "HELD", "PARTITIONS"}}
+		rows := [][]string{{"QUEUE", "VISIBILITY", "MAX ATTEMPTS", "RETRY MIN", "RETRY MAX", "TRIED FOR", "HELD", "PARTITIONS"}}
 		for _, q := range all {
 			p := q.policy
 			rows = append(rows, []string{
-				q.Queue, short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts), short(p.RetryMin), short(p.RetryMax), strconv.FormatBool(p.Held),
+				q.Queue, short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts), short(p.RetryMin), short(p.RetryMax), short(p.TriedFor()), strconv.FormatBool(p.Held),
 				strconv.Itoa(q.Partitions),
 			})
 		}

@@ -31,7 +31,7 @@ type connection struct {
 // settings is what serve reads besides.
 type settings struct {
 	VisibilityTimeout time.Duration `split_words:"true" default:"30s" desc:"how long a delivery may go without a sign of life (100ms to 168h)"`
-	MaxAttempts       int           `split_words:"true" default:"10" desc:"deliveries to a group before a dead letter (1 to 1000000)"`
+	MaxAttempts       int           `split_words:"true" default:"40" desc:"deliveries to a group before a dead letter (1 to 1000000); 40 take about a day"`
 	RetryMin          time.Duration `split_words:"true" default:"1s" desc:"delay after the first failure; each further one doubles (from 1ms)"`
 	RetryMax          time.Duration `split_words:"true" default:"1h" desc:"longest delay between attempts (at least RETRY_MIN)"`
 	LogLevel          slog.Level    `split_words:"true" default:"info" desc:"debug, info, warn or error"`

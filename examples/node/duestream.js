@@ -5,7 +5,7 @@ import Redis from 'ioredis';
 // Name → built-in value, least, most: docs/PROTOCOL.md section 11.
 const tenYears = 10 * 365 * 24 * 3600 * 1000;
 const settings = {
-  visibility_ms: [30000, 100, 604800000], max_attempts: [10, 1, 1000000],
+  visibility_ms: [30000, 100, 604800000], max_attempts: [40, 1, 1000000],
   retry_min_ms: [1000, 1, tenYears], retry_max_ms: [3600000, 1, tenYears],
 };
 

@@ -11,7 +11,7 @@ final class Policy
     private const TEN_YEARS = 315_360_000_000;
     private const SETTINGS = [ // built in, least, most
         'visibility_ms' => [30_000, 100, 604_800_000],
-        'max_attempts' => [10, 1, 1_000_000],
+        'max_attempts' => [40, 1, 1_000_000],
         'retry_min_ms' => [1000, 1, self::TEN_YEARS],
         'retry_max_ms' => [3_600_000, 1, self::TEN_YEARS],
     ];

@@ -9,7 +9,7 @@ from redis.retry import Retry
 
 # Name → built-in value, least, most: docs/PROTOCOL.md section 11.
 TEN_YEARS = 10 * 365 * 24 * 3600 * 1000
-SETTINGS = {"visibility_ms": (30000, 100, 604800000), "max_attempts": (10, 1, 1000000),
+SETTINGS = {"visibility_ms": (30000, 100, 604800000), "max_attempts": (40, 1, 1000000),
             "retry_min_ms": (1000, 1, TEN_YEARS), "retry_max_ms": (3600000, 1, TEN_YEARS)}
 
 

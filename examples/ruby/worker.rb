@@ -42,7 +42,7 @@ module Duestream
     REFRESH = 5 # seconds until a new partition, another setting or a library loaded meanwhile is noticed
     GRACE = 5 # seconds after a stop, in which what was read before is still begun, if it cannot be released
     TEN_YEARS = 315_360_000_000
-    BUILT_IN = { "visibility_ms" => 30_000, "max_attempts" => 10, "retry_min_ms" => 1000, "retry_max_ms" => 3_600_000 }.freeze
+    BUILT_IN = { "visibility_ms" => 30_000, "max_attempts" => 40, "retry_min_ms" => 1000, "retry_max_ms" => 3_600_000 }.freeze
     LIMITS = { "visibility_ms" => 100..604_800_000, "max_attempts" => 1..1_000_000,
                "retry_min_ms" => 1..TEN_YEARS, "retry_max_ms" => 1..TEN_YEARS }.freeze
 

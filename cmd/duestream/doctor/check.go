@@ -163,6 +163,8 @@ var (
 		"it does not count: the next level does", "duestream queue show {queue}; duestream queue set {queue} <setting>=<value>", ""})
 	oddSetting = check(Check{"D502", "unknown-setting", Warning, "a setting has a name that nobody knows, or that means nothing where it is",
 		"it does not count: it may be misspelt", "redis-cli HDEL {key} <field>, and duestream queue set {queue} <setting>=<value>", ""})
+	givesUpEarly = check(Check{"D503", "gives-up-early", Note, "a message that always fails is given up in less than an hour",
+		"whoever the workers depend on may be away for longer: then all that is delivered meanwhile ends as dead letters", "duestream queue set {queue} max_attempts=40, or wait longer between attempts: duestream queue show {queue}", ""})
 	endedWindow = check(Check{"D511", "ended-windows", Note, "dedup windows ended more than 20 minutes ago, and are still there",
 		"memory is not given back", "is a bridge running? duestream health", "removes them"})
 	farWindow = check(Check{"D512", "far-window", Warning, "a dedup window ends in more than ten years",

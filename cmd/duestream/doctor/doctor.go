@@ -83,12 +83,20 @@ type Finding struct {
 
 // Report is what an examination found.
 type Report struct {
-	Servers    []Server  `json:"servers"`
-	Queues     int       `json:"queues"`
-	Partitions int       `json:"partitions"`
-	Quick      bool      `json:"quick,omitempty"`
-	Findings   []Finding `json:"findings"`
-	LeftOut    []string  `json:"left_out"` // what was not looked at, and why
+	Servers    []Server   `json:"servers"`
+	Queues     int        `json:"queues"`
+	Partitions int        `json:"partitions"`
+	Quick      bool       `json:"quick,omitempty"`
+	Patience   []Patience `json:"patience"` // of each queue
+	Findings   []Finding  `json:"findings"`
+	LeftOut    []string   `json:"left_out"` // what was not looked at, and why
+}
+
+// Patience is how long a message of a queue is tried that always fails, until it is a dead letter: about, by the policy of the queue.
+type Patience struct {
+	Queue       string `json:"queue"`
+	MaxAttempts int    `json:"max_attempts"`
+	TriedFor    int64  `json:"tried_for_ms"`
 }
 
 // Worst returns how many findings are of a severity, or a worse one.
@@ -139,7 +147,7 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 	cfg = cfg.withDefaults()
 	e := &examination{
 		Config: cfg, c: cfg.Redis.Client, globals: lua.NewGlobals(cfg.Prefix), found: map[string]map[int]bool{},
-		report: Report{Quick: cfg.Quick, Findings: []Finding{}, LeftOut: []string{}},
+		report: Report{Quick: cfg.Quick, Patience: []Patience{}, Findings: []Finding{}, LeftOut: []string{}},
 	}
 	for _, step := range []func(context.Context) error{e.servers, e.functions, e.shared, e.bridges, e.walk, e.queues, e.lookAgain} {
 		if err := step(ctx); err != nil {

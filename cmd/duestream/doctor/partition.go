@@ -21,6 +21,8 @@ const (
 	deadMany    = 1000
 	deadOld     = 7 * 24 * time.Hour
 	quickItems  = 200 // samples
+
+	shortPatience = time.Hour // partners are away longer
 )
 
 func isType(err error) bool { return errors.Is(err, lua.ErrWrongType) }
@@ -48,7 +50,9 @@ func (e *examination) partition(ctx context.Context, p place) (err error) {
 		}
 	}
 	if p.partition == 0 {
-		err = e.settingsOf(ctx, p, p.keys.Policy, false)
+		if err = e.settingsOf(ctx, p, p.keys.Policy, false); err == nil {
+			err = e.patience(ctx, p)
+		}
 	}
 	return err
 }
@@ -213,6 +217,27 @@ func (e *examination) settingsOf(ctx context.Context, p place, key string, defau
 	return probe(oddSetting, func(fields map[string]string) []string {
 		_, unknown := bridge.CheckSettings(fields, defaults)
 		return unknown
+	})
+}
+
+// patience notes how long messages that fail are tried.
+func (e *examination) patience(ctx context.Context, p place) error {
+	policy, _, err := bridge.ReadPolicy(ctx, e.Redis, e.Prefix, p.queue, "")
+	if isType(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	lasts := policy.TriedFor()
+	e.report.Patience = append(e.report.Patience, Patience{p.queue, policy.MaxAttempts, lasts.Milliseconds()})
+	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
+		policy, _, err := bridge.ReadPolicy(ctx, e.Redis, e.Prefix, p.queue, "")
+		if lasts := policy.TriedFor(); err == nil && lasts < shortPatience {
+			found := fmt.Sprintf("a message that always fails is a dead letter after about %s: %s", lasts, plural(int64(policy.MaxAttempts), "attempt", "attempts"))
+			return e.finding(givesUpEarly, p, "", "", 1, found), nil
+		}
+		return nil, err
 	})
 }
 

@@ -43,7 +43,7 @@ var defects = []plant{
 		p.do("XGROUP", "DESTROY", p.queue(queue+"/1").Stream, "g")
 		p.do("HSET", p.shared.Queues, queue, "1,2")
 	}},
-	{"D208", "partition with other settings", func(p *patient) {
+	{"D208 D503", "partition with other settings", func(p *patient) {
 		p.queue(queue + "/1")
 		p.do("HSET", p.shared.Queues, queue, "1,2")
 		p.do("HSET", p.keys.Policy, "max_attempts", "3")
@@ -126,9 +126,10 @@ var defects = []plant{
 		p.do("XACK", p.keys.Stream, "g", id)
 	}},
 	{"D501", "settings out of their limits", func(p *patient) { p.do("HSET", p.keys.Policy, "visibility_ms", "5", "group:g:max_attempts", "many") }},
-	{"D501", "longest retry below the shortest", func(p *patient) { p.do("HSET", p.shared.Defaults, "retry_min_ms", "100", "retry_max_ms", "10") }},
+	{"D501 D503", "longest retry below the shortest", func(p *patient) { p.do("HSET", p.shared.Defaults, "retry_min_ms", "100", "retry_max_ms", "10") }},
 	{"D502", "misspelt", func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},
 	{"D502", "held for all", func(p *patient) { p.do("HSET", p.shared.Defaults, "held", "1") }},
+	{"D503", "gives up early", func(p *patient) { p.do("HSET", p.keys.Policy, "max_attempts", "10") }},
 	{"D511", "ended windows", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(-time.Hour), "a", p.in(time.Hour), "b") }},
 	{"D512", "far window", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(20*365*24*time.Hour), "a") }},
 	{"D521", "many dead", func(p *patient) {
