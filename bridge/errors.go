@@ -28,7 +28,8 @@ var (
 	ErrNotDurable = lua.ErrNotDurable
 	// ErrClosed: the Client was closed before.
 	ErrClosed = scheduler.ErrClosed
-	// ErrDenied: the ACL user may not do this, or the password is wrong.
+	// ErrDenied: the ACL user may not do this, or the password is wrong. errors.As with *DeniedError tells which command it is that the
+	// user lacks, and which of the documented users has it.
 	ErrDenied = lua.ErrDenied
 	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the port is none for TLS.
 	ErrUntrusted = lua.ErrUntrusted
@@ -47,6 +48,9 @@ var (
 
 // InvalidError says which field was refused, its value (shortened) and the rule it broke.
 type InvalidError = lua.InvalidError
+
+// DeniedError says which command the user lacks.
+type DeniedError = lua.DeniedError
 
 // NotDurableError says what was confirmed of the Durability asked for.
 type NotDurableError = lua.NotDurableError

@@ -71,6 +71,9 @@ func classify(what string, err error) error {
 		text := re.Error()
 		for _, c := range codes {
 			if strings.HasPrefix(text, c.text) || strings.HasPrefix(text, "ERR "+c.text) {
+				if c.kind == ErrDenied {
+					err = denied(re)
+				}
 				return &kindError{what, c.kind, err}
 			}
 		}
@@ -120,7 +123,7 @@ func Hint(err error) string {
 	}{
 		{ErrFull, "maxmemory is reached: raise it, or find what fills it with `duestream stats`"},
 		{ErrWrongType, "another program uses this key: look at it with `redis-cli TYPE`, delete or rename it, or use another prefix"},
-		{ErrDenied, "check the user, its password and its ACL rules"},
+		{ErrDenied, "check the user, its password and its ACL rules: see Users in docs/OPERATIONS.md"},
 		{ErrUntrusted, "check the CA, the name in the server's certificate, the client's own, and whether the port is the one for TLS"},
 		{ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least"},
 		{ErrNoGroup, "the consumer group was destroyed"},

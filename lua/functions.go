@@ -96,7 +96,7 @@ func functionsBody() string {
 	}
 	fmt.Fprintf(&b, "%s\n", read("functions/publish.lua"))
 	for _, f := range functions {
-		body := guard(f.script, needs(f.file, textOf(f.file))) + strings.TrimRight(read(f.file), "\n")
+		body := guard(strings.TrimSuffix(f.file, ".lua"), needs(f.file, textOf(f.file))) + strings.TrimRight(read(f.file), "\n")
 		fmt.Fprintf(&b, "scripts.%s = function(KEYS, ARGV)\n%s\nend\n\n", f.script, body)
 	}
 	for _, f := range functions {

@@ -14,20 +14,24 @@ type rule struct {
 	commands []string // "XGROUP CREATE"
 }
 
-var setUser = regexp.MustCompile(`(?m)^> (ACL SETUSER (\S+) on >\S+ (.*))$`)
+var (
+	setUser   = regexp.MustCompile(`(?m)^> (ACL SETUSER (\S+) on >(\S+) (.*))$`)
+	alsoRules = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.*) \\|$")
+)
 
-// documented is a user of docs/OPERATIONS.md.
-type documented struct {
-	line  string // that makes it
-	rules []rule
+// User is a user of docs/OPERATIONS.md.
+type User struct {
+	Line     string // that makes it: ACL SETUSER …
+	Password string
+	rules    []rule
 }
 
-// documentedUsers reads the users out of a text.
-func documentedUsers(text string) map[string]documented {
-	users := map[string]documented{}
+// Users reads the users out of a text, by their names.
+func Users(text string) map[string]User {
+	users := map[string]User{}
 	for _, m := range setUser.FindAllStringSubmatch(text, -1) {
-		u := documented{line: m[1]}
-		own, rest, _ := strings.Cut(m[3], "(")
+		u := User{Line: m[1], Password: m[3]}
+		own, rest, _ := strings.Cut(m[4], "(")
 		u.rules = append(u.rules, parseRule(own))
 		for part := range strings.SplitSeq(rest, "(") {
 			if part != "" {
@@ -37,6 +41,16 @@ func documentedUsers(text string) map[string]documented {
 		users[m[2]] = u
 	}
 	return users
+}
+
+// Also returns what the table of a text gives users besides, in the rows for what begins with the given words.
+func Also(text, purpose string) (rules []string) {
+	for _, m := range alsoRules.FindAllStringSubmatch(text, -1) {
+		if strings.HasPrefix(m[2], purpose) {
+			rules = append(rules, strings.Fields(strings.ReplaceAll(m[1], `\|`, "|"))...)
+		}
+	}
+	return rules
 }
 
 func parseRule(text string) (r rule) {
@@ -64,7 +78,7 @@ func matches(pattern, key string) bool {
 }
 
 // superfluous says what of a user's rules no use needs.
-func superfluous(u documented, uses []use) (found []string) {
+func superfluous(u User, uses []use) (found []string) {
 	for _, r := range u.rules {
 		for _, command := range r.commands {
 			one := rule{r.patterns, []string{command}}

@@ -144,7 +144,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	users := documentedUsers(string(text))
+	users := Users(string(text))
 	c, err := loadCode("../..", "./bridge")
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 		if !ok {
 			t.Fatalf("docs/OPERATIONS.md has no user %s", name)
 		}
-		if _, err := do(strings.Fields(user.line)...); err != nil {
+		if _, err := do(strings.Fields(user.Line)...); err != nil {
 			t.Fatal(err)
 		}
 		all, scripts := uses(t, c, name, roles[name])
@@ -216,7 +216,7 @@ func words(n lua.Need, key string) []string {
 // What the rules of a text say.
 func TestRulesOfUsers(t *testing.T) {
 	t.Parallel()
-	users := documentedUsers("x\n> ACL SETUSER a on >p ~k:* -@all +get +xgroup|create (%R~k:{*}:h ~q +hget) (~k:s +xadd)\nOK\n")
+	users := Users("x\n> ACL SETUSER a on >p ~k:* -@all +get +xgroup|create (%R~k:{*}:h ~q +hget) (~k:s +xadd)\nOK\n")
 	want := "[{[k:*] [GET XGROUP CREATE]} {[k:{*}:h q] [HGET]} {[k:s] [XADD]}]"
 	if got := fmt.Sprint(users["a"].rules); got != want {
 		t.Errorf("%s, want %s", got, want)

@@ -51,17 +51,22 @@ type controller struct {
 	holder   *slot
 	weather  sync.Mutex // held by a fault that disturbs everybody, or by one that needs calm
 	began    time.Time
+	guests   *guests
+	denied   sync.Map // what any of them was denied
 }
 
 // Run runs a campaign on a server of its own and audits it.
 func Run(t testing.TB, cfg Config) *Result {
 	t.Helper()
 	c := &controller{t: t, cfg: cfg, family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{}, began: time.Now()}
+	var err error
+	c.guests, err = readUsers()
+	c.must("users", err)
 	if cfg.Masters > 0 {
-		c.nodes = startNodes(t, cfg.Masters)
+		c.nodes = startNodes(t, cfg.Masters, c.guests.arguments(true)...)
 		c.server = c.nodes.Server()
 	} else {
-		c.server = redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "256mb")
+		c.server = redistest.Own(t, append([]string{"--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "256mb"}, c.guests.arguments(false)...)...)
 	}
 	c.client = c.server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.DisableRetry = c.nodes == nil, true })
 	for i := range max(1, cfg.Partitions) {
@@ -82,6 +87,10 @@ func Run(t testing.TB, cfg Config) *Result {
 	state, err := c.comeToRest()
 	c.must("come to rest", err)
 	stopPulse()
+	c.denied.Range(func(what, _ any) bool {
+		t.Errorf("a user of docs/OPERATIONS.md cannot do its work: %v", what)
+		return true
+	})
 
 	faults := sortOut(c.timeline.all())
 	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
@@ -131,7 +140,7 @@ func (c *controller) setUp() error {
 			if proxied && c.nodes == nil { // the nodes of a cluster name their own addresses
 				proxy = c.server.Proxy(c.t)
 			}
-			c.family.add(p, proxy)
+			c.family.add(p, proxy, c.guests)
 		}
 	}
 	const producers = 3
@@ -267,6 +276,7 @@ func (c *controller) pulse() (stop func()) {
 			}
 		}
 	})
+	both.Go(func() { c.watchDenials(ctx) })
 	return sync.OnceFunc(func() { cancel(); both.Wait() })
 }
 

@@ -18,9 +18,9 @@ type nodes struct {
 	clients []rueidis.Client // one for each node, which follows no redirection
 }
 
-func startNodes(t testing.TB, masters int) *nodes {
+func startNodes(t testing.TB, masters int, args ...string) *nodes {
 	t.Helper()
-	n := &nodes{ClusterNodes: redistest.Cluster(t, masters, 1)}
+	n := &nodes{ClusterNodes: redistest.Cluster(t, masters, 1, args...)}
 	for _, s := range n.Servers {
 		n.clients = append(n.clients, s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.DisableRetry = true, true }))
 	}

@@ -21,6 +21,9 @@
 // should fail they do not acknowledge. The holder takes the first 1,500 messages of group a and keeps extending them to the end, so that
 // reclaiming and freeing have to work behind old entries all the time.
 //
+// Every process connects as the user that docs/OPERATIONS.md gives its role, with no more rights than that; faults are done as an
+// administrator. What the server denies any of these users is a failure (users.go).
+//
 // What a message is to do is written in its ID (message.go): most are acknowledged at once; some after a while, some only after the
 // visibility timeout; some fail once or twice; some fail until their attempts are used up, or are dead-lettered by their handler; some are
 // cancelled or rescheduled by their producer; some have a dedup window and are sent twice.

@@ -39,11 +39,12 @@ type family struct {
 	wg    sync.WaitGroup
 }
 
-func (f *family) add(p part, proxy *redistest.Proxy) *slot {
+func (f *family) add(p part, proxy *redistest.Proxy, users *guests) *slot {
 	s := &slot{part: p, proxy: proxy}
 	if proxy != nil {
 		s.part.URL = proxy.URL()
 	}
+	s.part.URL = users.url(s.part.URL, p.Role)
 	f.slots = append(f.slots, s)
 	return s
 }

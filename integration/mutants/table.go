@@ -177,4 +177,34 @@ var mutants = []mutant{
 		new:  "\tg.first <- time.Now().Add(g.interval)\n",
 		test: []string{"-run", "TestTurnOfWhoLeaves", "./stream"},
 	},
+	{
+		name: "a script does not ask what its user may", file: "lua/script.go",
+		old:  "return guard(name, needs(name+\".lua\", text)) + text",
+		new:  "return text",
+		test: []string{"-run", "TestScriptIsRefusedBeforeItBegins", "./lua"},
+	},
+	{
+		name: "what a script may need is looked for in its own text alone", file: "lua/needs.go",
+		old:  "\t\t\tif functions[name] != nil && hasWord(text, name) {",
+		new:  "\t\t\tif functions[name] != nil && strings.Contains(name, \"_wrong\") && hasWord(text, name) {",
+		test: []string{"-run", "TestScriptsNeedNoMoreThanIsRead", "./lua"},
+	},
+	{
+		name: "the documented worker lacks XTRIM", file: "docs/OPERATIONS.md",
+		old:  " +xdel +xtrim +xrange +xpending",
+		new:  " +xdel +xrange +xpending",
+		test: []string{"-run", "TestUsersFollowFromTheSources", "./integration/acl"},
+	},
+	{
+		name: "the documented producer may write settings", file: "docs/OPERATIONS.md",
+		old:  "(%R~duestream:{*}:policy +hget) (~duestream:{*}:stream +xadd)",
+		new:  "(~duestream:{*}:policy +hget +hset) (~duestream:{*}:stream +xadd)",
+		test: []string{"-run", "TestUsersFollowFromTheSources", "./integration/acl"},
+	},
+	{
+		name: "the documented operator may flush all functions", file: "docs/OPERATIONS.md",
+		old:  " -function|flush",
+		new:  "",
+		test: []string{"-run", "TestUsersCanDoNothingElse", "./integration"},
+	},
 }

@@ -1,0 +1,85 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/integration/acl"
+)
+
+// userOf names the user of docs/OPERATIONS.md that the process of a role is. Faults are done as an administrator.
+var userOf = map[string]string{
+	roleProducer: "producer", roleBridge: "bridge", roleWorker: "worker", roleHolder: "worker", rolePlain: "plain-worker",
+}
+
+// guests are the documented users of a campaign, with the prefix that its keys have.
+type guests struct {
+	users   map[string]acl.User
+	cluster []string // what users need there besides
+}
+
+func readUsers() (*guests, error) {
+	text, err := os.ReadFile("../../docs/OPERATIONS.md")
+	if err != nil {
+		return nil, err
+	}
+	g := &guests{acl.Users(strings.ReplaceAll(string(text), "~duestream:", "~"+prefix+":")), acl.Also(string(text), "every Go program on a cluster")}
+	for role, user := range userOf {
+		if g.users[user].Line == "" {
+			return nil, fmt.Errorf("docs/OPERATIONS.md has no user %s for a %s", user, role)
+		}
+	}
+	return g, nil
+}
+
+// arguments make the users at each start of a server: one that is killed forgets what ACL SETUSER made.
+func (g *guests) arguments(clustered bool) (args []string) {
+	for name, user := range g.users {
+		args = append(args, "--user")
+		args = append(args, strings.Fields(strings.TrimPrefix(user.Line, "ACL SETUSER "))...)
+		if clustered {
+			args = append(args, g.cluster...)
+			if name == "producer" {
+				args = append(args, "+wait") // for a replica
+			}
+		}
+		if name == "plain-worker" {
+			args = append(args, "+ping") // of the client library
+		}
+	}
+	return args
+}
+
+// url is where the process of a role connects to, as its user.
+func (g *guests) url(url, role string) string {
+	user := userOf[role]
+	return strings.Replace(url, "redis://", "redis://"+user+":"+g.users[user].Password+"@", 1)
+}
+
+// watchDenials collects what a server denies any user until ctx ends. Introductions of client libraries are optional. A server that is
+// killed forgets its log, so it is read all the time.
+func (c *controller) watchDenials(ctx context.Context) {
+	for pause(ctx, 200*time.Millisecond) {
+		reply, err := c.client.Do(ctx, c.client.B().Arbitrary("ACL", "LOG", "128").Build()).ToArray()
+		if err != nil {
+			continue
+		}
+		for _, row := range reply {
+			entry, err := row.AsMap()
+			if err != nil {
+				continue
+			}
+			text := func(name string) string {
+				m := entry[name]
+				s, _ := m.ToString()
+				return s
+			}
+			if what := text("object"); !strings.HasPrefix(what, "client|") {
+				c.denied.Store(text("username")+" was denied "+what+" ("+text("reason")+", "+text("context")+")", true)
+			}
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package lua
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+// DeniedError says which command the server does not let the user run. It is in the chain of an error that is ErrDenied; where the server
+// does not tell the command, ErrDenied stands alone.
+type DeniedError struct {
+	Command string // "XTRIM", "XGROUP CREATE"
+	// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of docs/OPERATIONS.md
+	// have what it needs. Nothing was changed.
+	Script, Key string
+	Users       []string
+
+	err *rueidis.RedisError
+}
+
+func (e *DeniedError) Error() string {
+	if e.Script == "" {
+		return e.err.Error()
+	}
+	return fmt.Sprintf("%s (of the documented users, %s may)", e.err.Error(), strings.Join(e.Users, ", "))
+}
+
+func (e *DeniedError) Unwrap() error { return e.err }
+
+var (
+	guardRefusal  = regexp.MustCompile(`NOPERM this user lacks ([A-Z ]+) on "(.*)", which script (\w+) may need`)
+	serverRefusal = regexp.MustCompile(`ermissions to (?:run|execute) the '([^']+)' command`)
+)
+
+// denied returns the error with what it says of the command, if it does.
+func denied(err *rueidis.RedisError) error {
+	if m := guardRefusal.FindStringSubmatch(err.Error()); m != nil {
+		return &DeniedError{Command: m[1], Key: m[2], Script: m[3], Users: Users(m[3]), err: err}
+	}
+	if m := serverRefusal.FindStringSubmatch(err.Error()); m != nil {
+		return &DeniedError{Command: strings.ToUpper(strings.ReplaceAll(m[1], "|", " ")), err: err}
+	}
+	return err
+}

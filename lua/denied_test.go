@@ -1,0 +1,193 @@
+package lua
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// limited is a bench whose calls are those of a user; may gives the user its rules, instead of those that it has.
+func limited(b *bench) (guest *bench, may func(rules ...string)) {
+	b.Helper()
+	user := "guest-" + b.s.Prefix(b.T)
+	may = func(rules ...string) {
+		b.Helper()
+		b.do(append([]string{"ACL", "SETUSER", user, "reset", "on", ">pw", "~*", "resetchannels"}, rules...)...)
+	}
+	may("+@all")
+	b.Cleanup(func() { b.c.Do(b.T.Context(), b.c.B().Arbitrary("ACL", "DELUSER", user).Build()) })
+	guest = new(*b)
+	guest.c = b.s.Client(b.T, func(o *rueidis.ClientOption) { o.Username, o.Password, o.ForceSingleClient = user, "pw", true })
+	if f, ok := b.c.(*fcaller); ok {
+		guest.c = &fcaller{Client: guest.c, names: f.names, sent: map[string]int{}}
+	}
+	return guest, may
+}
+
+func withUsers(t *testing.T, f func(b *bench)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		f(newBench(t, s))
+		t.Run("FCALL", func(t *testing.T) { f(newFcallBench(t, s)) })
+	})
+}
+
+// rule is the permission for a command: +xgroup|create.
+func rule(sign, command string) string {
+	return sign + strings.ToLower(strings.ReplaceAll(command, " ", "|"))
+}
+
+// A user that lacks one of the commands that a script may call gets nothing done, and is told which. Once an acknowledgement by a user
+// without XTRIM left the pending list and said that it had failed: 2,000 messages were reported as lost to another worker.
+func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	withUsers(t, func(b *bench) {
+		guest, may := limited(b)
+		for _, c := range calls() {
+			all := Needs(c.script.name)
+			writes := guard(c.script.name, all) != ""
+			b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
+			b.fixture()
+			before := b.dump()
+			for _, n := range all {
+				may("+@all", rule("-", n.Command))
+				err := c.run(guest)
+				if !writes { // it is refused when it comes to the command, or goes on without
+					continue
+				}
+				var denied *DeniedError
+				if !errors.As(err, &denied) || !errors.Is(err, ErrDenied) || Ambiguous(err) || Temporary(err) {
+					b.Errorf("%s without %s: %v", c.script.name, n.Command, err)
+				} else if denied.Command != n.Command || denied.Script != c.script.name || !slices.Contains(denied.Users, "operator") {
+					b.Errorf("%s without %s: %+v", c.script.name, n.Command, denied)
+				}
+				for name, now := range b.dump() {
+					if now != before[name] {
+						b.Errorf("%s without %s changed %s", c.script.name, n.Command, name)
+						before[name] = now
+					}
+				}
+			}
+		}
+	})
+}
+
+// What Needs reads from the texts is enough for whatever a script does: batches of 1, of more than 16, of 200, with groups, tokens, dedup
+// windows, retries, dead letters, lost and malformed ones.
+func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
+	t.Parallel()
+	withUsers(t, func(b *bench) {
+		guest, may := limited(b)
+		as := func(s *script, what string, call func() error) {
+			b.Helper()
+			rules := []string{"-@all", "+evalsha", "+eval", "+fcall"}
+			for _, n := range Needs(s.name) {
+				rules = append(rules, rule("+", n.Command))
+			}
+			may(rules...)
+			if err := call(); err != nil {
+				b.Errorf("%s: %v", what, err)
+			}
+		}
+		for _, c := range calls() {
+			b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
+			b.fixture()
+			as(c.script, c.script.name, func() error { return c.run(guest) })
+		}
+		b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
+		for _, group := range []string{"g", "h"} {
+			as(ensureGroupScript, "ensure_group", func() error { _, err := EnsureGroup(b.ctx, guest.c, b.k, group); return err })
+		}
+		const n = 480
+		items := make([]Item, n)
+		for i := range items {
+			items[i] = Item{ID: fmt.Sprint("m", i), When: After(0), Payload: []byte("p"), Dedup: Window(time.Hour)}
+			switch i % 4 {
+			case 1:
+				items[i].Meta = EncodeMeta(map[string]string{"a": "b"}, 1, time.Time{})
+			case 2:
+				items[i].When, items[i].Dedup = After(time.Hour), Fresh
+			}
+		}
+		enqueue := func(token Token) error { _, err := Enqueue(b.ctx, guest.c, b.k, token, items); return err }
+		as(enqueueScript, "enqueue 480", func() error { return enqueue(Token{Name: "t", Window: time.Hour}) })
+		as(enqueueScript, "enqueue again", func() error { return enqueue(Token{Name: "t", Window: time.Hour}) })
+		as(enqueueScript, "enqueue as duplicates", func() error { return enqueue(Token{Name: "u", Done: "t", Window: time.Hour}) })
+		for i := range n {
+			b.do("ZADD", b.k.Due, "XX", "5", fmt.Sprint("m", i))
+		}
+		b.do("ZADD", b.k.Due, "6", "odd", "6", "expired")
+		b.do("HSET", b.k.Meta, "odd", "{", "expired", `{"expires_ms":"1"}`)
+		as(drainScript, "drain", func() error { _, err := Drain(b.ctx, guest.c, b.k, 1000, 1<<20); return err })
+		want(b, "entries", b.count("XLEN", b.k.Stream), n)
+		take := func(group string, count int) (held []Held) {
+			m := b.do("XREADGROUP", "GROUP", group, "c1", "COUNT", fmt.Sprint(count), "STREAMS", b.k.Stream, ">")
+			read, err := m.AsXRead()
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, e := range read[b.k.Stream] {
+				held = append(held, Held{Entry: e.ID, ID: e.FieldValues["id"]})
+			}
+			return held
+		}
+		for _, size := range []int{1, 17, 200} {
+			for _, group := range []string{"g", "h"} {
+				held := take(group, size)
+				want(b, "read", len(held), size)
+				as(extendScript, "extend", func() error { _, err := Extend(b.ctx, guest.c, b.k, group, "c1", held); return err })
+				as(ackScript, fmt.Sprint("ack ", size), func() error { _, err := Ack(b.ctx, guest.c, b.k, group, held); return err })
+			}
+		}
+		for _, action := range []Action{ActionRetry, ActionRelease, ActionDead} {
+			for _, size := range []int{1, 40} {
+				for _, group := range []string{"g", "h"} {
+					held := take(group, size)
+					failures := make([]Failure, len(held))
+					for i, h := range held {
+						failures[i] = Failure{Held: h, Action: action, Reason: "r", Error: "e"}
+					}
+					b.do("XDEL", b.k.Stream, held[0].Entry) // its body is lost
+					as(retryScript, fmt.Sprint(action, " ", size), func() error { _, err := Retry(b.ctx, guest.c, b.k, group, policy, failures); return err })
+				}
+			}
+		}
+		take("g", 30)
+		as(reclaimScript, "reclaim", func() error {
+			_, err := Reclaim(b.ctx, guest.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Limit: 100, MaxBytes: 1 << 20})
+			return err
+		})
+		as(trimScript, "trim", func() error { _, err := Trim(b.ctx, guest.c, b.k, "", 1000, 1<<20); return err })
+		var letters []Redrive
+		for _, e := range b.raw(b.k.Dead) {
+			letters = append(letters, Redrive{Letter: e.ID, When: After(0)})
+		}
+		as(redriveScript, fmt.Sprint("redrive ", len(letters)), func() error { _, err := RedriveDead(b.ctx, guest.c, b.k, letters); return err })
+		as(cancelScript, "cancel", func() error {
+			_, err := Cancel(b.ctx, guest.c, b.k, b.texts("ZRANGE", b.k.Due, "0", "-1"))
+			return err
+		})
+	})
+}
+
+// A command that Go sends itself is named, too, as far as the server tells it.
+func TestDeniedCommandIsNamed(t *testing.T) {
+	b := inProcess(t)
+	for text, command := range map[string]string{
+		"NOPERM this user has no permissions to run the 'xreadgroup' command or its subcommand":                   "XREADGROUP",
+		"NOPERM User worker has no permissions to run the 'xgroup|create' command":                                "XGROUP CREATE",
+		"NOPERM this user lacks XINFO GROUPS on \"p:{q}:stream\", which script ack may need; nothing was changed": "XINFO GROUPS",
+	} {
+		err := Classify("x", b.try("EVAL", "return redis.error_reply(ARGV[1])", "0", text).Error())
+		var denied *DeniedError
+		if !errors.As(err, &denied) || denied.Command != command || !errors.Is(err, ErrDenied) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
