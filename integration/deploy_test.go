@@ -1,0 +1,130 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v2"
+)
+
+// object is what these tests look at in a Kubernetes manifest.
+type object struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Spec     struct {
+		Selector struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		}
+		Template struct {
+			Metadata struct{ Labels map[string]string }
+			Spec     struct {
+				SecurityContext struct {
+					User int `yaml:"runAsUser"`
+				} `yaml:"securityContext"`
+				Grace      int `yaml:"terminationGracePeriodSeconds"`
+				Containers []struct {
+					Args    []string
+					EnvFrom []struct {
+						SecretRef struct{ Name string } `yaml:"secretRef"`
+					} `yaml:"envFrom"`
+					LivenessProbe struct {
+						Exec struct{ Command []string }
+					} `yaml:"livenessProbe"`
+				}
+			}
+		}
+	}
+	StringData map[string]string `yaml:"stringData"`
+}
+
+// The manifest parses, its parts name each other, and it runs the image as the Dockerfile makes it.
+func TestKubernetesManifest(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../examples/deploy/kubernetes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dockerfile, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := map[string]object{}
+	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var o object
+		if err := d.Decode(&o); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		objects[o.Kind] = o
+	}
+	deployment, secret, budget := objects["Deployment"], objects["Secret"], objects["PodDisruptionBudget"]
+	pod := deployment.Spec.Template
+	if len(objects) != 3 || len(pod.Spec.Containers) != 1 || len(pod.Spec.Containers[0].EnvFrom) != 1 {
+		t.Fatalf("%+v", objects)
+	}
+	for name, selector := range map[string]map[string]string{"Deployment": deployment.Spec.Selector.MatchLabels, "PodDisruptionBudget": budget.Spec.Selector.MatchLabels} {
+		if len(selector) == 0 {
+			t.Errorf("%s selects everything", name)
+		}
+		for key, value := range selector {
+			if pod.Metadata.Labels[key] != value {
+				t.Errorf("%s selects %s=%s, the pods have %v", name, key, value, pod.Metadata.Labels)
+			}
+		}
+	}
+	c := pod.Spec.Containers[0]
+	if c.EnvFrom[0].SecretRef.Name != secret.Metadata.Name || secret.StringData["DUESTREAM_REDIS_URL"] == "" {
+		t.Errorf("settings from %q, the secret is %q: %v", c.EnvFrom[0].SecretRef.Name, secret.Metadata.Name, secret.StringData)
+	}
+	if pod.Spec.SecurityContext.User != 65532 || !bytes.Contains(dockerfile, []byte("USER 65532:65532")) {
+		t.Errorf("runs as %d, the image as somebody else", pod.Spec.SecurityContext.User)
+	}
+	if probe := strings.Join(c.LivenessProbe.Exec.Command, `", "`); strings.Join(c.Args, " ") != "serve" || !bytes.Contains(dockerfile, []byte(`CMD ["`+probe+`"]`)) {
+		t.Errorf("runs %v, probed by %v", c.Args, c.LivenessProbe.Exec.Command)
+	}
+	if pod.Spec.Grace <= 10 {
+		t.Errorf("killed after %d s, and serve may take 10 to stop", pod.Spec.Grace)
+	}
+}
+
+// systemd finds nothing wrong with the unit, where it is installed.
+func TestSystemdUnit(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../examples/deploy/duestream.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const binary = "/usr/local/bin/duestream"
+	if !bytes.Contains(text, []byte("ExecStart="+binary+" serve\n")) {
+		t.Error("the unit does not run serve")
+	}
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Log("systemd is not installed here: the unit was only read")
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unit := filepath.Join(t.TempDir(), "duestream.service")
+	text = bytes.ReplaceAll(text, []byte(binary), []byte(self)) // one that is there
+	if err := os.WriteFile(unit, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
+	for line := range strings.Lines(string(out)) { // it speaks of other units of this machine as well
+		if strings.Contains(line, "duestream") {
+			t.Error(strings.TrimSpace(line))
+		}
+	}
+	if err != nil && !bytes.Contains(out, []byte("duestream")) {
+		t.Logf("systemd-analyze: %v\n%s", err, out)
+	}
+}
