@@ -21,15 +21,19 @@ type ServerInfo struct {
 	UsedMemory      int64  `json:"used_memory_bytes"`
 	AOF             bool   `json:"aof"`
 	Replicas        int    `json:"replicas"`
+
+	// Untold is why the server did not answer INFO: the rest is empty then, and nobody knows whether messages are safe there.
+	Untold error `json:"-"`
 }
 
 // CheckServer asks the server for what matters to duestream. ErrUnsupported: it is older than Redis 7.0, or evicts keys when it is
 // full, which would delete whole queues at once. A server that does not answer INFO (a missing permission, an in-process server) is
-// taken as it is; info is empty then.
+// taken as it is; info holds only Untold then.
 func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err error) {
 	text, err := c.Do(ctx, c.B().Info().Build()).ToString()
 	if err != nil {
 		if _, ok := rueidis.IsRedisErr(err); ok {
+			info.Untold = lua.Classify("INFO", err)
 			return info, nil
 		}
 		return info, fmt.Errorf("bridge: check server: %w", lua.Classify("INFO", err))

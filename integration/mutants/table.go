@@ -207,4 +207,16 @@ var mutants = []mutant{
 		new:  "",
 		test: []string{"-run", "TestUsersCanDoNothingElse", "./integration"},
 	},
+	{
+		name: "a bridge does not say that it could not check the server", file: "bridge/server.go",
+		old:  "\t\t\tinfo.Untold = lua.Classify(\"INFO\", err)\n",
+		new:  "",
+		test: []string{"-run", "TestBridgeSaysThatItCouldNotCheckTheServer", "./integration"},
+	},
+	{
+		name: "the doctor lists what it may not look at, and finds nothing", file: "cmd/duestream/doctor/read.go",
+		old:  "\tif !errors.Is(err, lua.ErrDenied) {\n\t\te.leftOut",
+		new:  "\tif err != nil {\n\t\te.leftOut",
+		test: []string{"-run", "TestDoctorSaysWhatItCouldNotLookAt", "./cmd/duestream/doctor"},
+	},
 }

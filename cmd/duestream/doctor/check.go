@@ -83,6 +83,10 @@ var (
 		"it takes no writes", "use the URL of the master, or of the sentinels with ?master_set=", ""})
 	clockApart = check(Check{"D112", "clock-apart", Warning, "the clocks of the server and of this machine are more than 2 s apart",
 		"due times count by the server's clock: if it is the wrong one, all messages are early or late by that", "compare both with a third, and mend time synchronisation on the wrong one; slew it, do not step it", ""})
+	notChecked = check(Check{"D113", "not-checked", Warning, "the user may not run `INFO`, so the settings of the server could not be checked",
+		"it may delete queues when it is full, lose messages in a crash, or be too old", "run duestream doctor as a user that has +info: docs/OPERATIONS.md, Users", ""})
+	notLookedAt = check(Check{"D114", "not-looked-at", Note, "the user lacks a right that a look needs",
+		"what is wrong there is not found", "grant it, or run duestream doctor as a user that has it: docs/OPERATIONS.md, Users", ""})
 )
 
 // Bridges and the registry.
@@ -155,6 +159,8 @@ var (
 		"bridges remove such after an hour: they do not get to it", "is a bridge running? duestream health", "removes it; if it lives, its next read brings it back"})
 	notFreed = check(Check{"D410", "not-freed", Warning, "an entry that no group needs any more is still there",
 		"memory is not given back", "is a bridge running, and what does its log say of this queue? duestream health", "trims what no group needs"})
+	aheadOfTime = check(Check{"D412", "ids-ahead", Error, "the last ID of a stream is more than a day ahead of the server's clock",
+		"somebody chose it, and from the largest ID on the stream refuses every entry", "find who adds to {key} with IDs of their own (only producers and bridges add at all); redis-cli XDEL {key} <the entry with that ID>, and XSETID {key} <Unix ms>-0 ENTRIESADDED <as XINFO STREAM says> MAXDELETEDID 0-0", ""})
 )
 
 // Settings, dedup windows, dead letters.

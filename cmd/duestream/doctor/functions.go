@@ -10,7 +10,7 @@ import (
 
 // functions compares the library of functions on all masters with that of this program. Where no server has one nobody needs it.
 func (e *examination) functions(ctx context.Context) error {
-	for _, one := range judgeLibraries(lua.Libraries(ctx, e.c, e.Release), e.leftOut) {
+	for _, one := range judgeLibraries(lua.Libraries(ctx, e.c, e.Release), e.missing) {
 		e.report.Findings = append(e.report.Findings, *e.finding(one.check, place{}, "", "", 1, one.found))
 	}
 	return ctx.Err()
@@ -21,7 +21,7 @@ type libraryFinding struct {
 	found string
 }
 
-func judgeLibraries(rows []lua.Library, leftOut func(format string, args ...any)) (findings []libraryFinding) {
+func judgeLibraries(rows []lua.Library, missing func(what string, err error)) (findings []libraryFinding) {
 	loaded := false
 	for _, l := range rows {
 		loaded = loaded || l.Err == nil && l.State != lua.LibraryAbsent && l.State != lua.LibraryForeign
@@ -30,7 +30,7 @@ func judgeLibraries(rows []lua.Library, leftOut func(format string, args ...any)
 		switch {
 		case errors.Is(l.Err, lua.ErrNoFunctions):
 		case l.Err != nil:
-			leftOut("functions: %v", l.Err)
+			missing("functions of "+l.Server, l.Err)
 		case l.Role != "master":
 		case l.State == lua.LibraryOlder || l.State == lua.LibraryOther:
 			findings = append(findings, libraryFinding{oldFunctions, fmt.Sprintf("%s has release %s, source %s; this program %s", l.Server, l.Release, l.Source, lua.FunctionsSource())})

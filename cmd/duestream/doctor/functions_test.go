@@ -34,7 +34,7 @@ func TestLibrariesAreComparedWithEachOther(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			out, codes := 0, []string{}
-			for _, f := range judgeLibraries(c.rows, func(string, ...any) { out++ }) {
+			for _, f := range judgeLibraries(c.rows, func(string, error) { out++ }) {
 				codes = append(codes, f.check.Code)
 			}
 			if got := fmt.Sprint(codes); got != c.codes || out != c.out {

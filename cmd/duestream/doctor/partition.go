@@ -39,6 +39,7 @@ func (e *examination) partition(ctx context.Context, p place) (err error) {
 	for _, look := range []func() error{
 		func() error { return e.types(ctx, p, keysOf(p.keys), want) },
 		func() error { return e.tokens(ctx, p) },
+		func() error { return e.ids(ctx, p, p.keys.Stream, p.keys.Dead, p.keys.Wake) },
 		func() error { return e.schedule(ctx, p) },
 		func() error { return e.bodies(ctx, p) },
 		func() error { return e.stream(ctx, p) },

@@ -2,12 +2,16 @@ package doctor_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
+
+// largest is the last ID that a stream can give out.
+const largest = "18446744073709551615-18446744073709551615"
 
 type plant struct {
 	codes string
@@ -109,6 +113,16 @@ var defects = []plant{
 		p.read(p.keys, "c")
 		p.do("XCLAIM", p.keys.Stream, "g", "c", "0", id, "IDLE", "600000", "JUSTID")
 	}},
+	{"D412", "the largest ID in the stream", func(p *patient) {
+		p.do("XADD", p.keys.Stream, largest, "id", "a")
+		p.do("XDEL", p.keys.Stream, largest)
+	}},
+	{"D412", "an ID of next week in the dead letters", func(p *patient) {
+		id := strconv.FormatInt(time.Now().Add(7*24*time.Hour).UnixMilli(), 10) + "-1"
+		p.do("XADD", p.keys.Dead, id, "id", "a")
+		p.do("XDEL", p.keys.Dead, id)
+	}},
+	{"D412", "the largest ID among the tokens of all queues", func(p *patient) { p.do("XADD", p.shared.Wake, "MAXLEN", "1", largest, "a", "b") }},
 	{"D408", "held by the reclaimer", func(p *patient) { p.entry(p.keys, 0); p.read(p.keys, lua.ReclaimConsumer) }},
 	{"D409", "idle consumer", func(p *patient) {
 		for i := range 100 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -117,8 +118,27 @@ func (e *examination) denied(err error, what string) bool {
 	if !errors.Is(err, lua.ErrDenied) && !errors.Is(err, lua.ErrUnsupported) {
 		return false
 	}
-	e.leftOut("%s: this user or server does not do it (%v)", what, short(err))
+	e.missing(what, err)
 	return true
+}
+
+// missing says what could not be looked at: as a finding when it is for want of a right, else among what was left out.
+func (e *examination) missing(what string, err error) {
+	if !errors.Is(err, lua.ErrDenied) {
+		e.leftOut("%s: this server does not do it (%v)", what, short(err))
+		return
+	}
+	for i := range e.report.Findings {
+		if f := &e.report.Findings[i]; f.Code == notLookedAt.Code {
+			if text := what + ": " + short(err); !slices.Contains(f.Examples, text) {
+				f.Count++
+				f.Found = plural(f.Count, "look", "looks") + " left out"
+				f.Examples = append(f.Examples, text)
+			}
+			return
+		}
+	}
+	e.report.Findings = append(e.report.Findings, *e.finding(notLookedAt, place{}, "", "", 1, plural(1, "look", "looks")+" left out", what+": "+short(err)))
 }
 
 // short returns the server's own words.

@@ -45,6 +45,9 @@ func (e *examination) shared(ctx context.Context) error {
 	if err := e.tokens(ctx, place{keys: lua.Keys{Wake: g.Wake}}); err != nil {
 		return err
 	}
+	if err := e.ids(ctx, place{}, g.Wake); err != nil {
+		return err
+	}
 	if err := e.settingsOf(ctx, place{}, g.Defaults, true); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -67,6 +68,10 @@ func (e *examination) info(ctx context.Context, c rueidis.Client, address string
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	text, err := c.Do(ctx, c.B().Info().Build()).ToString()
+	if err := lua.Classify("INFO", err); errors.Is(err, lua.ErrDenied) {
+		e.report.Findings = append(e.report.Findings, *e.finding(notChecked, place{}, "", "", 1, address+": "+short(err)))
+		return nil, false, nil
+	}
 	if _, refused := rueidis.IsRedisErr(err); refused {
 		e.leftOut("settings of the server %s: it does not answer INFO (%v)", address, err)
 		return nil, false, nil
@@ -92,7 +97,7 @@ func (e *examination) settings(ctx context.Context, c rueidis.Client, names ...s
 	defer cancel()
 	values, err := c.Do(ctx, c.B().ConfigGet().Parameter(names...).Build()).AsStrMap()
 	if err != nil {
-		e.leftOut("appendfsync and min-replicas-to-write: this user or server does not do CONFIG GET")
+		e.missing("appendfsync and min-replicas-to-write", lua.Classify("CONFIG GET", err))
 		return nil
 	}
 	return values

@@ -1,0 +1,72 @@
+package doctor_test
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/doctor"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// For every right of its documented user that the doctor lacks it says so: by a finding, or by an error that names it. Once "nothing is wrong"
+// was said of a server that evicts, because the user could not ask it.
+func TestDoctorSaysWhatItCouldNotLookAt(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^> ACL SETUSER doctor on >\S+ (.*)$`).FindStringSubmatch(string(text))
+	if line == nil {
+		t.Fatal("docs/OPERATIONS.md has no user doctor")
+	}
+	server := redistest.Own(t, sound...)
+	p := newPatient(t, server)
+	id := p.entry(p.keys, 0)
+	p.read(p.keys, "c")
+	p.do("XADD", p.keys.Dead, "*", "id", "a", "payload", "p", "group", "g", "reason", "max_attempts", "attempt", "1", "dead_ms", "1")
+	p.do("XDEL", p.keys.Stream, id)
+	rules := strings.ReplaceAll(line[1], "~duestream:", "~"+p.config.Prefix+":")
+	harmless := map[string]string{
+		"+ping": "the client library asks whether the connection lives", "+dbsize": "for the display of progress", "+memory|usage": "to read small pages of large keys; without it all pages are small",
+	}
+	rights := append(regexp.MustCompile(`\+\S+`).FindAllString(rules, -1), "+config|get", "+function|list", "+fcall")
+	missed := 0
+	for _, right := range rights {
+		p.do("ACL", "DELUSER", "looks")
+		p.do(append([]string{"ACL", "SETUSER", "looks", "on", ">x", "+config|get", "+function|list", "+fcall"}, strings.Fields(rules)...)...)
+		p.do("ACL", "SETUSER", "looks", "+config|get", "+function|list", "+fcall", "-"+right[1:])
+		r, err := bridge.Dial(t.Context(), strings.Replace(server.URL(), "redis://", "redis://looks:x@", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.do("ACL", "LOG", "RESET")
+		cfg := p.config
+		cfg.Redis = r
+		report, err := doctor.Examine(t.Context(), cfg)
+		r.Close()
+		says := slices.ContainsFunc(report.Findings, func(f doctor.Finding) bool { return f.Code == "D113" || f.Code == "D114" })
+		log, logErr := p.do("ACL", "LOG").ToArray()
+		if logErr != nil {
+			t.Fatal(logErr)
+		}
+		if len(log) == 0 || harmless[right] != "" { // it had no need of it
+			continue
+		}
+		missed++
+		if !says && !errors.Is(err, bridge.ErrDenied) {
+			t.Errorf("without %s it says nothing of that: %v, %+v", right, err, report.Findings)
+		}
+		if right == "+info" && (report.Worst(doctor.Warning) == 0 || err != nil) {
+			t.Errorf("without +info nothing is wrong: %+v %v", report.Findings, err)
+		}
+	}
+	if missed < len(rights)/2 {
+		t.Errorf("only %d of %d rights were needed", missed, len(rights))
+	}
+}
