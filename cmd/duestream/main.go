@@ -13,7 +13,7 @@
 //   - a terminal is given back as it was, however top ends (TestTopGivesTheTerminalBack, TestTopGivesTheTerminalBackWhenItPanics);
 //   - while someone types, nothing waits for Redis longer than a second (TestCompletionNeverHangs);
 //   - the manual page has every command, flag, variable and exit code (TestManualHasEveryCommandFlagCodeAndVariable);
-//   - nothing that we started outlives us (TestCommandDiesWithAWorkerThatIsKilled, TestServerOfDevDiesWithIt).
+//   - nothing that we started outlives us (TestSecondSignalLeavesNoCommandRunning, TestCommandDiesWithAWorkerThatIsKilled, TestServerOfDevDiesWithIt).
 package main
 
 import (
@@ -21,24 +21,36 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/child"
 )
 
 func main() {
 	ctx, stop := interruptible(context.Background())
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
+	child.EndAll(0)
 	os.Exit(code)
 }
 
-// interruptible returns a context that the first SIGINT or SIGTERM cancels, for a clean stop. The second one ends the process at once.
+// lastGrace is how long commands and servers that we started get to end by themselves when we end at once.
+const lastGrace = time.Second
+
+// interruptible returns a context that the first SIGINT or SIGTERM cancels, for a clean stop. The second one ends the process at once, and
+// what it started before that. A terminal that is closed (SIGHUP) says the same, unless nohup told us not to listen.
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() {
 		<-signals
 		cancel()
 		<-signals
+		child.EndAll(lastGrace)
 		os.Exit(exitInterrupted)
 	}()
 	return ctx, cancel

@@ -229,9 +229,7 @@ func eventuallyNumber(t *testing.T, file string) (n int) {
 func eventuallyGone(t *testing.T, pid int) {
 	t.Helper()
 	redistest.Eventually(t, patience, func() (bool, string) {
-		out, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
-		state := strings.TrimSpace(string(out))
-		return err != nil || state == "" || strings.HasPrefix(state, "Z"), "process " + strconv.Itoa(pid) + " is " + state
+		return zombie(pid), "process " + strconv.Itoa(pid) + " runs"
 	})
 }
 

@@ -55,7 +55,9 @@ What the command prints is passed through. Its exit code decides:
 The command leads a process group, which gets SIGTERM, and SIGKILL after --kill-after,
 when --timeout is over (a failed attempt), when the delivery is lost to another worker,
 or when this process must stop (the message is delivered again, and no attempt counted).
-A command that was told to stop counts as not done, whatever its exit code.`, commandDeadLetter, commandRetry),
+A command that was told to stop counts as not done, whatever its exit code. A second
+signal to this process gives the groups a second, kills them, and leaves their messages
+to the visibility timeout.`, commandDeadLetter, commandRetry),
 		Example: `  duestream work emails --group mailer --concurrency 4 -- ./send-mail --from me@example.org
   duestream work emails --group audit -- sh -c 'cat >> audit.log'`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -264,3 +264,50 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+// The second signal ended the worker and not its commands: what ignores SIGTERM, and what a shell had started, worked on while the
+// message was delivered again. Both are gone before the worker is.
+func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			c, dir := newWork(t)
+			c.ok("schedule", "q", "--id", "long", "x")
+			cmd, out := c.program("work", "q", "--group", "g", "--redis", c.url, "--prefix", c.prefix, "--shutdown-timeout", "1h", "--kill-after", "1h", "--",
+				"sh", "-c", `trap '' TERM HUP; sh -c 'echo $$ > "$0/inner"; while :; do sleep 0.1; done' "$0" & echo $$ > "$0/outer"; wait; sleep 300`, dir)
+			pids := []int{eventuallyNumber(t, filepath.Join(dir, "outer")), eventuallyNumber(t, filepath.Join(dir, "inner"))}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			redistest.Eventually(t, patience, func() (bool, string) {
+				_ = cmd.Process.Signal(sig) // again and again: two that come together count as one
+				select {
+				case <-ended:
+					return true, ""
+				default:
+					return false, out.String()
+				}
+			})
+			if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
+				t.Errorf("exit code %d\n%s", code, out)
+			}
+			for _, pid := range pids {
+				if err := syscall.Kill(pid, 0); err == nil && !zombie(pid) {
+					t.Errorf("process %d of the command runs, and the worker has ended", pid)
+				}
+			}
+			var places []bridge.Place
+			c.json(&places, "show", "q", "long")
+			if len(places) != 1 || places[0].State != "pending" || places[0].Attempt != 1 {
+				t.Errorf("nobody knows how it ended: it waits for the visibility timeout: %+v", places)
+			}
+		})
+	}
+}
+
+// zombie says whether a process has ended, and only nobody has waited for it yet.
+func zombie(pid int) bool {
+	out, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
+	state := strings.TrimSpace(string(out))
+	return err != nil || state == "" || strings.HasPrefix(state, "Z")
+}

@@ -130,6 +130,12 @@ var mutants = []mutant{
 		test: []string{"-run", "WithoutConsent|NeedsConsent", "./cmd/duestream"},
 	},
 	{
+		name: "a second signal leaves the commands running", file: "cmd/duestream/main.go",
+		old:  "\t\tchild.EndAll(lastGrace)\n",
+		new:  "\t\t_ = child.EndAll\n",
+		test: []string{"-run", "TestSecondSignalLeaves", "./cmd/duestream"},
+	},
+	{
 		name: "a redriven letter is called as the retry of an entry", file: "lua/redrive.lua",
 		old:  "'dead:' .. letter",
 		new:  "letter",

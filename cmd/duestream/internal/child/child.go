@@ -4,41 +4,115 @@
 //
 // Invariants, held by tests of the command:
 //   - the whole group ends, also what ignores SIGTERM (TestWorkKillsTheWholeGroupOfACommandThatTakesTooLong);
-//   - the program dies with this process, on Linux (TestCommandDiesWithAWorkerThatIsKilled).
+//   - the program dies with this process, on Linux (TestCommandDiesWithAWorkerThatIsKilled);
+//   - a process that ends in order, or at once, leaves no group behind (TestSecondSignalLeavesNoCommandRunning).
 package child
 
 import (
 	"context"
+	"errors"
 	"os/exec"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 )
 
+// alive holds the programs that run, so that none is left behind: see EndAll.
+var alive = struct {
+	sync.Mutex
+	programs map[*Process]struct{}
+	ending   bool
+}{programs: map[*Process]struct{}{}}
+
+var errEnding = errors.New("this process is about to end")
+
 // Process is a program that was started.
 type Process struct {
 	cmd  *exec.Cmd
-	done chan struct{}
+	gone chan struct{} // closed when it is
+	done chan struct{} // closed after that, but not when EndAll ended it: nobody is to draw a conclusion from that
 	err  error
 }
 
 // Start starts cmd. The program is gone when Done is closed.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	own(cmd)
-	p := &Process{cmd: cmd, done: make(chan struct{})}
+	p := &Process{cmd: cmd, gone: make(chan struct{}), done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		// The death signal of Linux is bound to the thread that started the program: this one lives as long as it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		err := p.start()
 		started <- err
 		if err == nil {
 			p.err = cmd.Wait()
 		}
-		close(p.done)
+		p.end()
 	}()
 	return p, <-started
+}
+
+// start starts the program, unless it would be left behind.
+func (p *Process) start() error {
+	alive.Lock()
+	defer alive.Unlock()
+	if alive.ending {
+		return errEnding
+	}
+	err := p.cmd.Start()
+	if err == nil {
+		alive.programs[p] = struct{}{}
+	}
+	return err
+}
+
+func (p *Process) end() {
+	alive.Lock()
+	defer alive.Unlock()
+	delete(alive.programs, p)
+	close(p.gone)
+	if !alive.ending {
+		close(p.done)
+	}
+}
+
+// EndAll ends all programs and their groups before this process ends at once: it asks them with SIGTERM, kills them after grace, and
+// waits for them as long again, but a second at least. From then on no program is started, and nobody is told how those that ran ended: a
+// handler that took the end for a failure would have its message delivered again.
+func EndAll(grace time.Duration) {
+	alive.Lock()
+	alive.ending = true
+	var programs []*Process
+	for p := range alive.programs {
+		programs = append(programs, p)
+	}
+	alive.Unlock()
+	signal := func(sig syscall.Signal) {
+		for _, p := range programs { // also those that are gone, and may have left others of their group
+			signalGroup(p.cmd, sig)
+		}
+	}
+	if grace > 0 {
+		signal(syscall.SIGTERM)
+		await(programs, grace)
+	}
+	signal(syscall.SIGKILL)
+	await(programs, max(grace, time.Second))
+}
+
+// await waits until programs are gone, but not for longer than patience.
+func await(programs []*Process, patience time.Duration) {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for _, p := range programs {
+		select {
+		case <-p.gone:
+		case <-late.C:
+			return
+		}
+	}
 }
 
 // Done is closed when the program has ended.
