@@ -16,6 +16,8 @@ var (
 	ErrNotScheduled = scheduler.ErrNotScheduled
 	// ErrNotFound: Redis does not hold the message: it was acknowledged by every group, cancelled or purged, or never existed.
 	ErrNotFound = stream.ErrNotFound
+	// ErrNoQueue: nobody registered the queue, and it has no keys.
+	ErrNoQueue = scheduler.ErrNoQueue
 	// ErrFull: Redis is at maxmemory and refused the message. It was not taken.
 	ErrFull = lua.ErrFull
 	// ErrUnavailable: Redis could not be reached, or could not take the call, for as long as it was repeated. The message may have

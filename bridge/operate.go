@@ -75,6 +75,11 @@ func Queues(ctx context.Context, r *Redis, prefix string) ([]string, error) {
 	return scheduler.Queues(ctx, r.Client, withPrefix(prefix))
 }
 
+// CheckKnown returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt.
+func CheckKnown(ctx context.Context, r *Redis, prefix, queue string) error {
+	return scheduler.CheckKnown(ctx, r.Client, withPrefix(prefix), queue)
+}
+
 // WriteDefaults writes the policy of all queues of a prefix that have none of their own. A Bridge does so by itself.
 func WriteDefaults(ctx context.Context, r *Redis, prefix string, p Policy) error {
 	return stream.WriteDefaults(ctx, r.Client, withPrefix(prefix), p)

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,4 +73,32 @@ func following(names []string, name string) string {
 		i++
 	}
 	return names[i%len(names)]
+}
+
+// ErrNoQueue: nobody registered the queue, and it has no keys.
+var ErrNoQueue = errors.New("no such queue")
+
+// CheckKnown returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt. One HEXISTS; of a
+// queue that is not registered one EXISTS besides.
+func CheckKnown(ctx context.Context, client rueidis.Client, prefix, queue string) error {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
+		return err
+	}
+	known, err := client.Do(ctx, client.B().Hexists().Key(lua.NewGlobals(prefix).Queues).Field(queue).Build()).AsBool()
+	if err != nil {
+		return fmt.Errorf("scheduler: read the registry: %w", lua.Classify("HEXISTS", err))
+	}
+	if known {
+		return nil
+	}
+	k := lua.NewKeys(prefix, queue)
+	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.Seen}
+	n, err := client.Do(ctx, client.B().Exists().Key(keys...).Build()).AsInt64()
+	if err != nil {
+		return fmt.Errorf("scheduler: look for keys of %s: %w", queue, lua.Classify("EXISTS", err))
+	}
+	if n == 0 {
+		return fmt.Errorf("scheduler: queue %s: %w", queue, ErrNoQueue)
+	}
+	return nil
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -26,18 +28,42 @@ type app struct {
 
 // run runs the command and returns its exit code. Cancelling ctx is a clean stop.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
-	a := &app{in: in, out: out, err: errOut}
+	a := &app{in: in}
+	printed, said := a.outlet(out), a.outlet(errOut)
+	a.out, a.err = printed, said
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(in)
-	root.SetOut(out)
-	root.SetErr(errOut)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	root.InitDefaultCompletionCmd() // it prints to what is set by now
+	if shells, _, err := root.Find([]string{"completion"}); err == nil {
+		shells.RunE = help // else it takes any word for a shell
+	}
 	err := root.ExecuteContext(ctx)
+	lost := printed.end()
 	if err != nil && !a.started {
-		err = invalidf("%w", err)
+		a.json = a.json || wantsJSON(args)
+		if lost == nil { // which is what cobra says, too
+			err = invalidf("%w", err)
+		}
+	}
+	if lost != nil && !errors.Is(err, lost) {
+		err = errors.Join(err, &outputLost{lost})
 	}
 	a.report(err)
+	_ = said.end()
 	return exitCode(err)
+}
+
+// wantsJSON says whether --json was asked for, where nobody got to read the flags.
+func wantsJSON(args []string) bool {
+	for _, arg := range args {
+		if arg == "--json" || arg == "--" {
+			return arg == "--json"
+		}
+	}
+	return false
 }
 
 func (a *app) root() *cobra.Command {
@@ -59,7 +85,10 @@ Try it without installing anything:   duestream dev`,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		RunE:          help,
+
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return checkEmpty(cmd) },
 	}
+	root.SetHelpCommand(helpCommand())
 	root.SetUsageTemplate(root.UsageTemplate() + "{{if not .HasParent}}" + exitCodes + "{{end}}")
 	root.SetVersionTemplate("duestream {{.Version}}\n")
 	flags := root.PersistentFlags()
@@ -80,6 +109,32 @@ Try it without installing anything:   duestream dev`,
 }
 
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// helpCommand is that of cobra, but for names of commands that do not exist: asking for their help fails, as running them does.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [command]", Short: "Help about any command", Long: "Prints the help of a command, as --help does.",
+		Example: "  duestream help queue set",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			if target, _, err := cmd.Root().Find(args); err == nil {
+				for _, sub := range target.Commands() {
+					if sub.IsAvailableCommand() {
+						names = append(names, sub.Name()+"\t"+sub.Short)
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			target, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return fmt.Errorf("there is no command %q", strings.Join(args, " "))
+			}
+			target.InitDefaultHelpFlag()
+			return target.Help()
+		},
+	}
+}
 
 // do marks the point from which an error is no longer one of arguments and flags.
 func (a *app) do(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
@@ -123,6 +178,21 @@ func (a *app) connect(ctx context.Context) (*bridge.Redis, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// connectTo is connect for commands about queues that must be there: of one that nobody knows they would say that it is empty.
+func (a *app) connectTo(ctx context.Context, queues ...string) (*bridge.Redis, error) {
+	r, err := a.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, queue := range queues {
+		if err := bridge.CheckKnown(ctx, r, a.prefix, queue); err != nil {
+			r.Close()
+			return nil, err
+		}
+	}
+	return r, nil
 }
 
 // failFast has reads end with the error of a broken connection, where the client library would repeat them for ever.

@@ -121,7 +121,7 @@ interrupted. It loads the server as much as it can: not one that others need now
 	f.IntVar(&o.payload, "payload", 256, "size of each message in bytes")
 	f.IntVar(&o.callers, "callers", 256, "who schedule at the same time (enqueue)")
 	f.IntVar(&o.rate, "rate", 10_000, "messages due a second (lateness)")
-	f.DurationVar(&o.duration, "duration", 5*time.Second, "length of the measurement (lateness, idle)")
+	durationVar(f, &o.duration, "duration", 5*time.Second, "length of the measurement (lateness, idle)")
 	f.IntVar(&o.backlog, "backlog", 0, "messages that stay scheduled meanwhile")
 	f.IntVar(&o.rounds, "rounds", 3, "how often floor and figure take turns")
 	f.IntVar(&o.queues, "queues", 1000, "queues (idle)")

@@ -73,8 +73,8 @@ func TestConformanceListsCases(t *testing.T) {
 	t.Parallel()
 	r := conform(t, "--worker", "--list", "--json", "--level", "minimal")
 	var cases []struct{ Name, Level, Section, Rule string }
-	if err := json.Unmarshal([]byte(r.out), &cases); err != nil || r.code != exitOK {
-		t.Fatal(err, r.code, r.err)
+	if decode(t, r.out, &cases); r.code != exitOK {
+		t.Fatal(r.code, r.err)
 	}
 	if want := conformance.Cases(conformance.Worker, conformance.Minimal); len(cases) != len(want) {
 		t.Errorf("%d cases; want %d", len(cases), len(want))

@@ -32,7 +32,7 @@ itself is deleted once it was idle for an hour.`,
 			if err := errors.Join(bridge.CheckQueue(args[0]), checkGroup(group)); err != nil {
 				return err
 			}
-			r, err := a.connect(ctx)
+			r, err := a.connectTo(ctx, args[0])
 			if err != nil {
 				return err
 			}

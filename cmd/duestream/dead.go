@@ -64,9 +64,9 @@ func (f *letterFilter) check() error {
 	return checkGroup(f.group)
 }
 
-// letters returns the dead letters, and what closes the connection.
-func (a *app) letters(ctx context.Context) (*bridge.DeadLetters, func(), error) {
-	r, err := a.connect(ctx)
+// letters returns the dead letters of a queue, and what closes the connection.
+func (a *app) letters(ctx context.Context, queue string) (*bridge.DeadLetters, func(), error) {
+	r, err := a.connectTo(ctx, queue)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -91,7 +91,7 @@ of an error its first line, with each number as #.`,
 			if err := errors.Join(bridge.CheckQueue(args[0]), f.check()); err != nil {
 				return err
 			}
-			letters, done, err := a.letters(ctx)
+			letters, done, err := a.letters(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -151,7 +151,7 @@ func (a *app) listLetters(ctx context.Context, letters *bridge.DeadLetters, queu
 		}
 		more = thousands(int64(max(1, total-limit))) + " more"
 	}
-	fmt.Fprintf(a.err, "there are %s: --limit 0 lists all, --summary counts them\n", more)
+	a.note("there are %s: --limit 0 lists all, --summary counts them", more)
 	return nil
 }
 
@@ -189,7 +189,7 @@ func (a *app) summarizeLetters(ctx context.Context, letters *bridge.DeadLetters,
 		fmt.Fprintf(a.out, "%s letters\n", thousands(int64(total)))
 	}
 	if shown < len(all) {
-		fmt.Fprintf(a.err, "%s more lines: --limit 0 shows all\n", thousands(int64(len(all)-shown)))
+		a.note("%s: --limit 0 shows all", counted(len(all)-shown, "more line"))
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (a *app) deadShow() *cobra.Command {
 			if err := errors.Join(bridge.CheckQueue(args[0]), checkLetters(args[1:])); err != nil {
 				return err
 			}
-			letters, done, err := a.letters(ctx)
+			letters, done, err := a.letters(ctx, args[0])
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -55,7 +56,7 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 			if inEditor && !isTerminal(a.in) {
 				return invalidf("nothing to change: give --payload, --payload-file, --header or --unset-header; on a terminal an editor is started without them")
 			}
-			letters, done, err := a.letters(ctx)
+			letters, done, err := a.letters(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -285,6 +286,6 @@ func editLetter(ctx context.Context, l bridge.Letter, editor func(context.Contex
 func (a *app) editor(ctx context.Context, file string) error {
 	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
 	cmd := exec.CommandContext(ctx, words[0], slices.Concat(words[1:], []string{file})...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, unfiltered(a.out).(io.Writer), unfiltered(a.err).(io.Writer)
 	return cmd.Run()
 }

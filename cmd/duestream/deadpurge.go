@@ -33,7 +33,7 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 					return err
 				}
 			}
-			letters, done, err := a.letters(ctx)
+			letters, done, err := a.letters(ctx, args[0])
 			if err != nil {
 				return err
 			}

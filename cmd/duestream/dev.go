@@ -56,7 +56,7 @@ redis-cli, other duestream commands and workers in any language can connect to i
 	cmd.Flags().IntVar(&o.server.Port, "port", 0, "port of the server; 0 = any free one")
 	cmd.Flags().StringVar(&o.server.Data, "data", "", "keep the server's data in this directory, and use what is there")
 	cmd.Flags().BoolVar(&o.server.InProcess, "in-process", false, "use the server inside this process even if redis-server is installed")
-	cmd.Flags().DurationVar(&o.length, "for", 0, "stop by itself after so long; 0 = at Ctrl-C")
+	durationVar(cmd.Flags(), &o.length, "for", 0, "stop by itself after so long; 0 = at Ctrl-C")
 	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "do not print deliveries")
 	return cmd
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"regexp"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/cmd/duestream/doctor"
 )
 
 // Exit codes. They are part of the interface: none changes its meaning.
@@ -55,6 +53,15 @@ func (e *invalid) Unwrap() error { return e.err }
 
 func invalidf(format string, args ...any) error { return &invalid{fmt.Errorf(format, args...)} }
 
+// outputLost: what was printed could not be written, to a full disk for instance. What was asked for may be done.
+type outputLost struct{ err error }
+
+func (e *outputLost) Error() string {
+	return fmt.Sprintf("what was printed is lost: %v; what was asked for may be done", e.err)
+}
+
+func (e *outputLost) Unwrap() error { return e.err }
+
 // outcomes says what an error means to the caller of the command. The first that fits counts.
 var outcomes = []struct {
 	err  error
@@ -63,7 +70,7 @@ var outcomes = []struct {
 }{
 	{errPartly, exitPartly, ""},
 	{errUnwell, exitUnwell, ""},
-	{doctor.ErrNoQueue, exitNotFound, "nobody registered it, and it has no keys: `duestream stats` lists the queues; is --prefix right?"},
+	{bridge.ErrNoQueue, exitNotFound, "nobody registered it, and it has no keys: `duestream stats` lists the queues; is --prefix right?"},
 	{bridge.ErrInvalid, exitInvalid, ""},
 	{bridge.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
@@ -106,13 +113,17 @@ func (a *app) report(err error) {
 	if err == nil {
 		return
 	}
+	text, hint := withoutPackages(err.Error()), a.hint(err)
 	if exitCode(err) == exitInterrupted {
-		fmt.Fprintln(a.err, "duestream: interrupted")
+		text, hint = "interrupted", ""
+	}
+	if a.json {
+		a.reportJSON(reported{text, exitCode(err), hint})
 		return
 	}
 	p := a.paint(a.err)
-	fmt.Fprintf(a.err, "%s %s\n", p.text(bad, "duestream:"), withoutPackages(err.Error()))
-	if hint := a.hint(err); hint != "" {
+	fmt.Fprintf(a.err, "%s %s\n", p.text(bad, "duestream:"), text)
+	if hint != "" {
 		fmt.Fprintf(a.err, "%s %s\n", p.text(strong, "hint:"), hint)
 	}
 }
@@ -135,10 +146,8 @@ func (a *app) hint(err error) string {
 	return ""
 }
 
+// packageNames are those of our packages at the beginning of an error, or of an error within it.
+var packageNames = regexp.MustCompile(`(^|: |; |\(|\n)(?:(?:bench|bridge|child|conformance|doctor|lua|scheduler|stream|tryout): )+`)
+
 // withoutPackages drops the names of our packages from an error: they say nothing to a user.
-func withoutPackages(text string) string {
-	parts := slices.DeleteFunc(strings.Split(text, ": "), func(part string) bool {
-		return slices.Contains([]string{"bridge", "scheduler", "stream", "lua", "doctor"}, part)
-	})
-	return strings.Join(parts, ": ")
-}
+func withoutPackages(text string) string { return packageNames.ReplaceAllString(text, "$1") }

@@ -95,7 +95,7 @@ windows are not exported.`,
 			if err := bridge.CheckQueue(args[0]); err != nil {
 				return err
 			}
-			r, err := a.connect(ctx)
+			r, err := a.connectTo(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -143,17 +143,17 @@ func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds
 	}
 	if !slices.Contains(kinds, bridge.RecordReady) {
 		if total > 0 {
-			fmt.Fprintf(a.err, "left out as told: about %s ready messages\n", thousands(total))
+			a.note("left out as told: about %s", counted(int(total), "ready message"))
 		}
 		total = 0
 	} else if moving {
-		fmt.Fprintln(a.err, "the queue is not held, or messages are being worked on: what moves meanwhile may be in the file twice or not at all")
+		a.note("the queue is not paused, or messages are being worked on: what moves meanwhile may be in the file twice or not at all")
 	}
 	for kind, n := range map[bridge.RecordKind]int64{bridge.RecordScheduled: stats.Scheduled, bridge.RecordDead: stats.Dead} {
 		if slices.Contains(kinds, kind) {
 			total += n
 		} else if n > 0 {
-			fmt.Fprintf(a.err, "left out as told: %s %s\n", thousands(n), kind)
+			a.note("left out as told: %s %s", thousands(n), kind)
 		}
 	}
 	out := bufio.NewWriterSize(a.out, 256<<10)
@@ -167,7 +167,7 @@ func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds
 	failed := func(err error) error {
 		bar.clear()
 		if errors.Is(err, context.Canceled) {
-			fmt.Fprintln(a.err, "stopped: the export is not whole, and has no last line")
+			a.note("stopped: the export is not whole, and has no last line")
 		}
 		return fmt.Errorf("the export is not whole, and has no last line: %w", errors.Join(err, out.Flush()))
 	}
@@ -193,7 +193,7 @@ func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds
 		return failed(err)
 	}
 	bar.clear()
-	fmt.Fprintf(a.err, "exported %s: ready %s, scheduled %s, dead %s\n", thousands(end.Count), thousands(end.Ready), thousands(end.Scheduled), thousands(end.Dead))
+	a.note("exported %s: ready %s, scheduled %s, dead %s", thousands(end.Count), thousands(end.Ready), thousands(end.Scheduled), thousands(end.Dead))
 	if end.LeftOut > 0 {
 		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`", errPartly, thousands(int64(end.LeftOut)))
 	}

@@ -35,7 +35,7 @@ through all there are, and each place is printed as soon as it is found.`,
 			if err := errors.Join(errs...); err != nil {
 				return err
 			}
-			r, err := a.connect(ctx)
+			r, err := a.connectTo(ctx, queues...)
 			if err != nil {
 				return err
 			}

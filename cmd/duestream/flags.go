@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/duestream/duestream/bridge"
 )
@@ -32,6 +34,37 @@ func parseDuration(text string) (d time.Duration, err error) {
 		return 0, errors.New("must be a duration, like 500ms, 15m, 1h30m or 7d")
 	}
 	return d + rest, nil
+}
+
+// duration is a duration of a flag or an environment variable: all of them are read alike, days included. Negative ones are refused.
+type duration time.Duration
+
+// Set implements pflag.Value and envconfig.Setter.
+func (d *duration) Set(text string) error {
+	parsed, err := parseDuration(text)
+	if err != nil {
+		return err
+	}
+	if parsed < 0 {
+		return errors.New("must not be negative")
+	}
+	*d = duration(parsed)
+	return nil
+}
+
+func (d *duration) Type() string { return "duration" }
+
+func (d *duration) String() string {
+	if *d == 0 {
+		return "0s"
+	}
+	return short(time.Duration(*d))
+}
+
+// durationVar adds a flag for a duration.
+func durationVar(f *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
+	*d = value
+	f.Var((*duration)(d), name, usage)
 }
 
 // delay is a flag for a duration from zero to the longest delay there is.
@@ -137,4 +170,19 @@ func (f *durability) String() string { return f.d.String() }
 func (a *app) durabilityFlag(cmd *cobra.Command) {
 	cmd.Flags().Var(&a.durability, "durability", "wait until it is on disk (fsynced; Redis 7.2), on n replicas (replicated=n), or both (fsynced,replicated=n)")
 	_ = cmd.RegisterFlagCompletionFunc("durability", cobra.FixedCompletions([]string{"accepted", "fsynced", "replicated=1"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// mayBeEmpty are the flags whose value may be empty: an empty payload is a payload.
+var mayBeEmpty = []string{"payload"}
+
+// checkEmpty refuses flags that are given without a value. Most likely that is a variable of a script that is not set, and --id "$ID" would
+// make a random ID, --group "$GROUP" select all groups, --redis "$URL" go to another server.
+func checkEmpty(cmd *cobra.Command) error {
+	var errs []error
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.String() == "" && f.Value.Type() == "string" && !slices.Contains(mayBeEmpty, f.Name) {
+			errs = append(errs, invalidf("--%s is given, but empty: give it a value, or leave it out", f.Name))
+		}
+	})
+	return errors.Join(errs...)
 }

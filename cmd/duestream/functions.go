@@ -239,7 +239,7 @@ func (a *app) partly(rows []bridge.Library, failed int) error {
 	}
 	for _, l := range rows {
 		if l.Err != nil {
-			fmt.Fprintf(a.err, "duestream: %s\n", withoutPackages(l.Err.Error()))
+			a.note("duestream: %s", withoutPackages(l.Err.Error()))
 		}
 	}
 	return fmt.Errorf("%w: %d of %d servers failed, the others are done; repeat the command", errPartly, failed, len(rows))

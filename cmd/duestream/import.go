@@ -303,7 +303,7 @@ func (f *importRun) refuse(line int, err error) {
 
 func (f *importRun) say(line int, err error) {
 	f.progress.clear()
-	fmt.Fprintf(f.app.err, "line %d: %s\n", line, strings.ReplaceAll(withoutPackages(err.Error()), "\n", "; "))
+	f.app.note("line %d: %s", line, strings.ReplaceAll(withoutPackages(err.Error()), "\n", "; "))
 }
 
 // finish prints the summary, and says what was wrong.
@@ -326,7 +326,7 @@ func (f *importRun) finish(err error) error {
 	})
 	switch {
 	case errors.Is(err, context.Canceled) && t.GoOnFrom > 0:
-		fmt.Fprintf(f.app.err, "stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice)\n", t.GoOnFrom)
+		f.app.note("stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice)", t.GoOnFrom)
 		return err
 	case err != nil && t.GoOnFrom > 0:
 		return fmt.Errorf("stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice): %w", t.GoOnFrom, err)

@@ -148,6 +148,9 @@ func decodeStrict(line []byte, into any) error {
 	dec.DisallowUnknownFields()
 	err := dec.Decode(into)
 	if err == nil {
+		if err := checkObject(line, true); err != nil {
+			return err
+		}
 		if _, end := dec.Token(); end != io.EOF {
 			return errors.New("there is more behind the JSON object")
 		}

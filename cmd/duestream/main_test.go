@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,7 +64,10 @@ func (c *cli) runIn(stdin string, args ...string) result {
 
 // args puts the connection before "--", behind which everything belongs to someone else.
 func (c *cli) args(args []string) []string {
-	all := []string{"--redis", c.url}
+	var all []string
+	if c.url != "" {
+		all = append(all, "--redis", c.url)
+	}
 	if c.prefix != "" {
 		all = append(all, "--prefix", c.prefix)
 	}
@@ -83,10 +87,7 @@ func (c *cli) ok(args ...string) string {
 // json runs a command that must succeed with --json, and decodes its output.
 func (c *cli) json(into any, args ...string) {
 	c.t.Helper()
-	out := c.ok(append(args, "--json")...)
-	if err := json.Unmarshal([]byte(out), into); err != nil {
-		c.t.Fatalf("%q: %v\n%s", args, err, out)
-	}
+	decode(c.t, c.ok(append(args, "--json")...), into)
 }
 
 // fails runs a command that must end with a code and say all of these.
@@ -233,8 +234,12 @@ func eventuallyGone(t *testing.T, pid int) {
 	})
 }
 
+// decode reads what a command printed with --json. A list is one object per line.
 func decode(t *testing.T, text string, into any) {
 	t.Helper()
+	if reflect.TypeOf(into).Elem().Kind() == reflect.Slice && !strings.HasPrefix(text, "[") {
+		text = "[" + strings.ReplaceAll(strings.TrimSpace(text), "\n", ",") + "]"
+	}
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}

@@ -191,6 +191,7 @@ func (c *cli) letters() []bridge.Letter {
 func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
+	c.ok("queue", "set", "q", "max_attempts=1")
 	if out := c.ok("dead", "list", "q"); out != "no dead letters\n" {
 		t.Error(out)
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -19,16 +19,22 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// print writes value as JSON, or calls text, as --json asks for.
+// print writes value as JSON, or calls text, as --json asks for. JSON has one shape in all commands: one object per line. A list is a line
+// for each of its items, and none when it is empty.
 func (a *app) print(value any, text func()) error {
 	if !a.json {
 		text()
 		return nil
 	}
-	enc := json.NewEncoder(a.out)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(value)
+	if list := reflect.ValueOf(value); list.Kind() == reflect.Slice {
+		for i := range list.Len() {
+			if err := a.printLine(list.Index(i).Interface()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return a.printLine(value)
 }
 
 // printLine writes value as one line of JSON.
@@ -49,7 +55,7 @@ func table(w io.Writer, rows [][]string) {
 
 // isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
+	f, ok := fileOf(stream)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 

@@ -40,7 +40,11 @@ A message's ID says which partition it goes to. Order is kept within a partition
 			if err != nil {
 				return err
 			}
-			r, err := a.connect(ctx)
+			known := args
+			if n > 0 { // a queue may have partitions before it has messages
+				known = nil
+			}
+			r, err := a.connectTo(ctx, known...)
 			if err != nil {
 				return err
 			}

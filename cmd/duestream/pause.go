@@ -80,7 +80,7 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 			}
 			done = append(done, heldQueue{queue, held, changed})
 			if !slices.Contains(known, queue) {
-				fmt.Fprintf(a.err, "duestream: no bridge knows a queue %s yet: is the name right?\n", queue)
+				a.note("duestream: no bridge knows a queue %s yet: is the name right?", queue)
 			}
 		}
 		return a.printHeld(done)

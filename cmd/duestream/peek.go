@@ -36,7 +36,7 @@ bridge takes it at once, unless the queue is paused.`,
 			if err := errors.Join(bridge.CheckQueue(args[0]), err); err != nil {
 				return err
 			}
-			r, err := a.connect(ctx)
+			r, err := a.connectTo(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ func (a *app) printPeeked(p bridge.Peeked, payload bool) error {
 			}
 		}
 		if left != "" {
-			fmt.Fprintln(a.err, left)
+			a.note("%s", left)
 		}
 		return nil
 	}

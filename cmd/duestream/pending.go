@@ -47,7 +47,7 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 				return err
 			}
 			filter.MinIdle = minIdle.d
-			r, err := a.connect(ctx)
+			r, err := a.connectTo(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -61,7 +61,7 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 				return err
 			}
 			if a.json && left != "" {
-				fmt.Fprintln(a.err, left)
+				a.note("%s", left)
 			}
 			return a.print(list, func() { a.printPending(list, left) })
 		}),

@@ -21,7 +21,7 @@ type progress struct {
 func (a *app) newProgress(what string) *progress {
 	p := &progress{what: what, start: time.Now()}
 	if isTerminal(a.err) {
-		p.w = a.err
+		p.w = unfiltered(a.err).(io.Writer)
 	}
 	return p
 }

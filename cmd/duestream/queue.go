@@ -53,7 +53,7 @@ environment), the program.`,
 			if err != nil {
 				return err
 			}
-			r, err := a.connect(ctx)
+			r, err := a.connectTo(ctx, args...)
 			if err != nil {
 				return err
 			}

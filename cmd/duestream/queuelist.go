@@ -29,7 +29,7 @@ func (a *app) readPolicy(ctx context.Context, r *bridge.Redis, queue, group stri
 		return queuePolicy{}, err
 	}
 	if warning != nil {
-		fmt.Fprintf(a.err, "duestream: %s: settings that do not count: %v\n", queue, warning)
+		a.note("duestream: %s: settings that do not count: %s", queue, withoutPackages(warning.Error()))
 	}
 	counts, err := bridge.Partitions(ctx, r, a.prefix, queue)
 	return queuePolicy{

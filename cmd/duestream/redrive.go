@@ -79,7 +79,7 @@ it got; the same command goes on with the rest.`,
 			if err := errors.Join(bridge.CheckQueue(args[0]), o.check(args[1:]), err); err != nil {
 				return err
 			}
-			letters, done, err := a.letters(ctx)
+			letters, done, err := a.letters(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -228,6 +228,6 @@ func (a *app) listFirst(first []bridge.Letter, total int) {
 // sayStopped says how to go on, when an interrupt was the reason to stop.
 func (a *app) sayStopped(err error) {
 	if errors.Is(err, context.Canceled) {
-		fmt.Fprintln(a.err, "stopped: the other letters are as they were; the same command goes on with them")
+		a.note("stopped: the other letters are as they were; the same command goes on with them")
 	}
 }

@@ -146,7 +146,11 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 		{`required flag(s) "group" not set`, []string{"work", "q", "--", "cat"}},
 		{`executable file not found`, []string{"work", "q", "--group", "g", "--", "no-such-command"}},
 		{`queue "a b"`, []string{"work", "a b", "--group", "g", "--", "cat"}},
-		{`timeout -1s: must not be negative`, []string{"work", "q", "--group", "g", "--timeout", "-1s", "--", "cat"}},
+		{`concurrency 0: must be at least 1`, []string{"work", "q", "--group", "g", "-n", "0", "--", "cat"}},
+		{`concurrency -1: must be at least 1`, []string{"work", "q", "--group", "g", "-n", "-1", "--", "cat"}},
+		{`from-line 0: must be at least 1`, []string{"schedule", "q", "--file", "-", "--from-line", "0"}},
+		{`accepts between 1 and 2 arg(s)`, []string{"schedule", "q", "hello", "world"}},
+		{`"--timeout" flag: must not be negative`, []string{"work", "q", "--group", "g", "--timeout", "-1s", "--", "cat"}},
 		{`dev starts a server of its own`, []string{"dev"}},
 	} {
 		c.fails(exitInvalid, []string{"duestream: ", test.says}, test.args...)

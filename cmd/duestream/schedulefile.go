@@ -58,6 +58,9 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 	if len(args) > 1 {
 		return invalidf("a payload and --file cannot be given together")
 	}
+	if o.fromLine < 1 {
+		return invalidf("from-line %d: must be at least 1", o.fromLine)
+	}
 	if err := bridge.CheckQueue(args[0]); err != nil {
 		return err
 	}
@@ -190,7 +193,7 @@ func (f *fileRun) refuse(line int, err error) {
 	if errors.As(err, &field) {
 		err = field
 	}
-	fmt.Fprintf(f.app.err, "line %d: %s\n", line, withoutPackages(err.Error()))
+	f.app.note("line %d: %s", line, withoutPackages(err.Error()))
 }
 
 // send schedules a batch. An interrupt does not cut it short, so that it is known what was taken.

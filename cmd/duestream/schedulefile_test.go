@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,8 +28,11 @@ func writeFile(t *testing.T, text string) string {
 func (c *cli) scheduled(queue string) int64 {
 	c.t.Helper()
 	var all []bridge.QueueStats
-	c.json(&all, "stats", queue)
-	return all[0].Scheduled
+	if c.json(&all, "stats"); len(all) == 0 { // nobody knows it yet
+		return 0
+	}
+	at := slices.IndexFunc(all, func(s bridge.QueueStats) bool { return s.Queue == queue })
+	return all[max(0, at)].Scheduled
 }
 
 func TestFileIsScheduledAndItsBadLinesAreReported(t *testing.T) {

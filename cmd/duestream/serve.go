@@ -66,7 +66,7 @@ func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) e
 	case <-ctx.Done():
 	}
 	log.Info("bridge stops")
-	late := time.NewTimer(s.ShutdownTimeout)
+	late := time.NewTimer(time.Duration(s.ShutdownTimeout))
 	defer late.Stop()
 	select {
 	case err = <-ended:

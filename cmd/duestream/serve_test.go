@@ -42,6 +42,7 @@ func TestServeWritesItsPolicyAsDefaults(t *testing.T) {
 	t.Setenv("DUESTREAM_RETRY_MIN", "2s")
 	c := newCLI(t)
 	c.serve()
+	c.ok("schedule", "q", "x")
 	redistest.Eventually(t, patience, func() (bool, string) {
 		out := c.ok("queue", "show", "q")
 		return strings.Contains(out, "max_attempts        3\n") && strings.Contains(out, "retry_min           2s\n"), out
@@ -107,7 +108,7 @@ func TestHealthFailsWithoutABridge(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	r := c.fails(exitFailure, []string{"no live bridge"}, "health", "--json")
-	if !strings.Contains(r.out, `"healthy": false`) || !strings.Contains(r.out, `"bridges": []`) {
+	if !strings.Contains(r.out, `"healthy":false`) || !strings.Contains(r.out, `"bridges":[]`) {
 		t.Errorf("output %s", r.out)
 	}
 	// One that died a minute ago, by the clock of Redis.

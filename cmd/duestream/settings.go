@@ -30,19 +30,21 @@ type connection struct {
 
 // settings is what serve reads besides.
 type settings struct {
-	VisibilityTimeout time.Duration `split_words:"true" default:"30s" desc:"how long a delivery may go without a sign of life (100ms to 168h)"`
-	MaxAttempts       int           `split_words:"true" default:"40" desc:"deliveries to a group before a dead letter (1 to 1000000); 40 take about a day"`
-	RetryMin          time.Duration `split_words:"true" default:"1s" desc:"delay after the first failure; each further one doubles (from 1ms)"`
-	RetryMax          time.Duration `split_words:"true" default:"1h" desc:"longest delay between attempts (at least RETRY_MIN)"`
-	LogLevel          slog.Level    `split_words:"true" default:"info" desc:"debug, info, warn or error"`
-	LogFormat         logFormat     `split_words:"true" default:"auto" desc:"json, text, or auto: text on a terminal, else json"`
-	AnyServer         bool          `split_words:"true" default:"false" desc:"serve from a server that is too old or evicts keys: messages can be lost"`
-	ShutdownTimeout   time.Duration `split_words:"true" default:"10s" desc:"how long a clean stop may take (above 0)"`
+	VisibilityTimeout duration   `split_words:"true" default:"30s" desc:"how long a delivery may go without a sign of life (100ms to 168h)"`
+	MaxAttempts       int        `split_words:"true" default:"40" desc:"deliveries to a group before a dead letter (1 to 1000000); 40 take about a day"`
+	RetryMin          duration   `split_words:"true" default:"1s" desc:"delay after the first failure; each further one doubles (from 1ms)"`
+	RetryMax          duration   `split_words:"true" default:"1h" desc:"longest delay between attempts (at least RETRY_MIN)"`
+	LogLevel          slog.Level `split_words:"true" default:"info" desc:"debug, info, warn or error"`
+	LogFormat         logFormat  `split_words:"true" default:"auto" desc:"json, text, or auto: text on a terminal, else json"`
+	AnyServer         bool       `split_words:"true" default:"false" desc:"serve from a server that is too old or evicts keys: messages can be lost"`
+	ShutdownTimeout   duration   `split_words:"true" default:"10s" desc:"how long a clean stop may take (above 0)"`
 }
 
 // policy returns the policy of queues that have none of their own. Its errors name variables.
 func (s *settings) policy() (bridge.Policy, error) {
-	p := bridge.Policy{VisibilityTimeout: s.VisibilityTimeout, MaxAttempts: s.MaxAttempts, RetryMin: s.RetryMin, RetryMax: s.RetryMax}
+	p := bridge.Policy{
+		VisibilityTimeout: time.Duration(s.VisibilityTimeout), MaxAttempts: s.MaxAttempts, RetryMin: time.Duration(s.RetryMin), RetryMax: time.Duration(s.RetryMax),
+	}
 	err := renameFields(p.Validate(), func(field string) string {
 		return envPrefix + "_" + strings.ToUpper(policyFields[field])
 	})
@@ -89,7 +91,7 @@ func (f *logFormat) UnmarshalText(text []byte) error {
 func readSettings() (s settings, policy bridge.Policy, err error) {
 	err = errors.Join(checkNames(os.Environ()), readEnv(&s))
 	if err == nil && s.ShutdownTimeout <= 0 {
-		err = invalidf("DUESTREAM_SHUTDOWN_TIMEOUT %q: must be above 0", s.ShutdownTimeout)
+		err = invalidf("DUESTREAM_SHUTDOWN_TIMEOUT %q: must be above 0", s.ShutdownTimeout.String())
 	}
 	if err == nil {
 		policy, err = s.policy()
@@ -129,8 +131,6 @@ func describe(err error) error {
 	}
 	rule := parse.Err.Error()
 	switch parse.TypeName {
-	case "time.Duration":
-		rule = "must be a duration, like 500ms, 30s or 1h"
 	case "int":
 		rule = "must be a whole number"
 	case "bool":
@@ -217,7 +217,7 @@ func settingsTable() string {
 
 func typeName(t reflect.Type) string {
 	switch t {
-	case reflect.TypeFor[time.Duration]():
+	case reflect.TypeFor[duration]():
 		return "duration"
 	case reflect.TypeFor[int]():
 		return "number"

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -27,18 +26,18 @@ func (a *app) stats() *cobra.Command {
   READY      not given to some group yet                  LAG      not given to this group yet
   PENDING    held by a worker                             RETRYING scheduled again for this group
 
-~ before a number: it is an estimate. With --json and --watch, one line per look. On a
-narrow terminal queues and groups share columns. See also: duestream top.`,
+~ before a number: it is an estimate. With --json a line per queue; with --watch, too, one
+per look, with "time_ms" and "queues". On a narrow terminal queues and groups share columns. See also: duestream top.`,
 		Example: `  duestream stats
   duestream stats emails --watch
-  duestream stats --json | jq '.[] | {queue, dead}'`,
+  duestream stats --json | jq '{queue, dead}'`,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			for _, queue := range args {
 				if err := bridge.CheckQueue(queue); err != nil {
 					return err
 				}
 			}
-			r, err := a.connect(ctx)
+			r, err := a.connectTo(ctx, args...)
 			if err != nil {
 				return err
 			}
@@ -94,13 +93,14 @@ func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string, 
 		case err != nil:
 			return err
 		case a.json:
-			err = a.printLine(all)
+			err = a.printLine(lookAtStats{time.Now().UnixMilli(), all})
 		default:
-			if isTerminal(a.out) {
-				fmt.Fprint(a.out, "\x1b[H\x1b[2J")
+			if terminal, ok := fileOf(a.out); ok && isTerminal(a.out) {
+				fmt.Fprint(terminal, "\x1b[H\x1b[2J")
 			}
 			fmt.Fprintln(a.out, time.Now().Format(time.DateTime))
 			a.printStats(all)
+			err = failed(a.out)
 		}
 		if err != nil {
 			return err
@@ -111,6 +111,12 @@ func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string, 
 		case <-again.C:
 		}
 	}
+}
+
+// lookAtStats is a line of stats --watch --json.
+type lookAtStats struct {
+	Time   int64               `json:"time_ms"`
+	Queues []bridge.QueueStats `json:"queues"`
 }
 
 func (a *app) printStats(all []bridge.QueueStats) {
@@ -141,7 +147,8 @@ func (a *app) terminalWidth() int {
 	if !isTerminal(a.out) {
 		return 0
 	}
-	width, _, err := term.GetSize(int(a.out.(*os.File).Fd()))
+	f, _ := fileOf(a.out)
+	width, _, err := term.GetSize(int(f.Fd()))
 	if err != nil {
 		return 0
 	}

@@ -76,7 +76,7 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 		}),
 	}
 	f := cmd.Flags()
-	f.DurationVar(&o.every, "interval", time.Second, "time between looks")
+	durationVar(f, &o.every, "interval", time.Second, "time between looks")
 	f.StringVar(&o.sort, "sort", "name", "order of the queues: name, lag, rate or lateness")
 	f.BoolVar(&o.once, "once", false, "print one frame, and end")
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts, cobra.ShellCompDirectiveNoFileComp))
@@ -85,7 +85,7 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 }
 
 func (a *app) runTop(ctx context.Context, o topOptions, queues []string) error {
-	r, err := a.connect(ctx)
+	r, err := a.connectTo(ctx, queues...)
 	if err != nil {
 		return err
 	}

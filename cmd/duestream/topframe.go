@@ -147,12 +147,7 @@ func (s *topState) head(width int) []line {
 		title = append(title, span{plain, "  " + s.server.Product + " " + s.server.Version})
 	}
 	title = append(title, span{plain, "  " + s.host + "  prefix " + s.prefix})
-	clock := s.now.Format(time.TimeOnly)
-	if gap := width - utf8.RuneCountInString(title.text(0, false)) - len(clock); gap > 0 {
-		title = append(title, span{plain, strings.Repeat(" ", gap) + clock})
-	} else {
-		title = append(title, span{plain, "  " + clock})
-	}
+	title = withClock(title, s.now.Format(time.TimeOnly), width)
 	lines := []line{title}
 	if s.server.Servers > 0 {
 		used := fmt.Sprintf("memory %s", size(s.server.UsedMemory))
@@ -175,6 +170,18 @@ func (s *topState) head(width int) []line {
 		lines = append(lines, line{{bad, oneLine(text, 400)}})
 	}
 	return lines
+}
+
+// withClock puts the clock at the end of a line, which is cut where there is no room for both; width 0 = there is always room.
+func withClock(l line, clock string, width int) line {
+	room := width - len(clock) - 2
+	if width > 0 && room > 0 {
+		if text := l.text(0, false); utf8.RuneCountInString(text) > room {
+			l = line{l[0], {plain, left(strings.TrimPrefix(text, l[0].text), max(1, room-utf8.RuneCountInString(l[0].text)))}}
+		}
+	}
+	gap := max(2, width-utf8.RuneCountInString(l.text(0, false))-len(clock))
+	return append(l, span{plain, strings.Repeat(" ", gap) + clock})
 }
 
 func (s *topState) bridgeLine() line {

@@ -60,6 +60,11 @@ func (s *screen) size() (width, height int) {
 }
 
 func (s *screen) draw(lines []string) error {
+	for i, text := range lines {
+		if !isHarmless([]byte(text)) {
+			lines[i] = harmless(text, false, true)
+		}
+	}
 	_, err := io.WriteString(s.out, "\x1b[H"+strings.Join(lines, lineEnd)+frameEnd)
 	return err
 }
@@ -180,7 +185,8 @@ type looked struct {
 
 // topLive shows frame after frame until a key or ctx ends it. However it ends, also by a panic, the terminal is given back.
 func (a *app) topLive(ctx context.Context, o topOptions, look func(context.Context) (topLook, error), first topLook) error {
-	screen, err := openScreen(a.in, a.out.(*os.File))
+	out, _ := fileOf(a.out)
+	screen, err := openScreen(a.in, out)
 	if err != nil {
 		return err
 	}

@@ -318,7 +318,7 @@ func TestExportIsNeverSilentlyPartial(t *testing.T) {
 	for args, says := range map[string][]string{
 		"--scheduled": {"left out as told: about 1 ready", "left out as told: 1 dead", "exported 1: ready 0, scheduled 1, dead 0"},
 		"--dead":      {"left out as told: 1 scheduled", "exported 1: ready 0, scheduled 0, dead 1"},
-		"--all":       {"the queue is not held", "exported 3: ready 1, scheduled 1, dead 1"},
+		"--all":       {"the queue is not paused", "exported 3: ready 1, scheduled 1, dead 1"},
 	} {
 		r := c.run("export", "q", args)
 		for _, text := range says {

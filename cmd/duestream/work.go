@@ -77,19 +77,16 @@ to the visibility timeout.`, commandDeadLetter, commandRetry),
 	f.StringVarP(&o.group, "group", "g", "", "consumer group; created if it does not exist (required)")
 	f.StringVar(&o.consumer, "consumer", "", "name of this worker within the group, unique among those alive; default: host, process, random")
 	f.IntVarP(&o.concurrency, "concurrency", "n", 1, "commands to run at the same time")
-	f.DurationVar(&o.timeout, "timeout", 0, "time a command may take; 0 = any")
-	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
-	f.DurationVar(&o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
+	durationVar(f, &o.timeout, "timeout", 0, "time a command may take; 0 = any")
+	durationVar(f, &o.shutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
+	durationVar(f, &o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
 	_ = cmd.MarkFlagRequired("group")
 	return cmd
 }
 
 func (a *app) runWork(ctx context.Context, o workOptions, queue string, command []string) error {
-	switch {
-	case o.timeout < 0:
-		return invalidf("timeout %s: must not be negative", o.timeout)
-	case o.killAfter < 0:
-		return invalidf("kill-after %s: must not be negative", o.killAfter)
+	if o.concurrency < 1 {
+		return invalidf("concurrency %d: must be at least 1", o.concurrency)
 	}
 	path, err := exec.LookPath(command[0])
 	if err != nil {

@@ -133,8 +133,9 @@ func (t *tail) error(what string) error {
 
 // shared returns a stream that several commands may write to at once. A file is handed to the command itself, without a copy through us.
 func shared(w io.Writer) io.Writer {
-	if f, ok := w.(*os.File); ok {
+	raw := unfiltered(w).(io.Writer)
+	if f, ok := raw.(*os.File); ok {
 		return f
 	}
-	return &lockedWriter{w: w}
+	return &lockedWriter{w: raw}
 }

@@ -130,6 +130,18 @@ var mutants = []mutant{
 		test: []string{"-run", "WithoutConsent|NeedsConsent", "./cmd/duestream"},
 	},
 	{
+		name: "a flag may be given without a value", file: "cmd/duestream/app.go",
+		old:  "error { return checkEmpty(cmd) },\n",
+		new:  "error { return nil },\n",
+		test: []string{"-run", "TestFlagsThatAreGiven", "./cmd/duestream"},
+	},
+	{
+		name: "a write that failed is forgotten", file: "cmd/duestream/outlet.go",
+		old:  "\tif err != nil && o.err == nil {\n\t\to.err = err\n\t}\n\treturn err\n",
+		new:  "\treturn nil\n",
+		test: []string{"-run", "TestOutputThatIsLost", "./cmd/duestream"},
+	},
+	{
 		name: "a second signal leaves the commands running", file: "cmd/duestream/main.go",
 		old:  "\t\tchild.EndAll(lastGrace)\n",
 		new:  "\t\t_ = child.EndAll\n",

@@ -243,7 +243,7 @@ func (e *examination) leftOut(format string, args ...any) {
 }
 
 // ErrNoQueue: a queue that was asked for is not registered, and has no keys.
-var ErrNoQueue = errors.New("no such queue")
+var ErrNoQueue = bridge.ErrNoQueue
 
 const examples = 3
 
