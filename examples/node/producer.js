@@ -41,10 +41,9 @@ export class Producer {
   async schedule(message) {
     const again = (err, ms) => ms < this.patienceMs && (/^(READONLY|LOADING) /.test(err.message) || !/^[A-Z]+ /.test(err.message));
     const token = randomUUID(); // by it the script knows a call that is repeated
-    return repeatedly(async () => {
-      const partition = crc32(Buffer.from(message.id)) % await this.queue.partitions();
-      return await this.#call(partition, message, token) ?? await this.#plainly(partition, message);
-    }, again);
+    // Before the first try: what is repeated goes where that may have put it, whatever the queue has grown to meanwhile.
+    const partition = crc32(Buffer.from(message.id)) % await repeatedly(() => this.queue.partitions(), again);
+    return repeatedly(async () => await this.#call(partition, message, token) ?? this.#plainly(partition, message), again);
   }
 
   async #call(partition, message, token) {
@@ -65,11 +64,14 @@ export class Producer {
     if (meta) multi.hset(metas, id, meta); else multi.hdel(metas, id);
     multi.zadd(due, dueMs, id); // after the body
     multi.xadd(wake, 'MAXLEN', 1, '*', 'due_ms', dueMs);
+    let replies;
     try {
-      await multi.exec();
+      replies = await multi.exec();
     } catch (err) {
       throw err.previousErrors?.[0] ?? err; // why EXEC was refused
     }
+    const failed = replies.find(([err]) => err); // EXEC goes on after a command that fails
+    if (failed) throw failed[0];
     return true;
   }
 }

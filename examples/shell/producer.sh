@@ -30,27 +30,30 @@ partition_of() {
   if [ "$2" = 1 ]; then echo 0; else echo $(($(printf '%s' "$1" | gzip -c | tail -c 8 | od -An -N4 -tu4 --endian=little) % $2)); fi
 }
 
-# send ID WHEN META FILE [DEDUP] — sets answer, and fails when it is none.
+# send ID WHEN META FILE [DEDUP] — sets answer, and fails when it is none. The partition is decided before the first try: what is repeated goes
+# where that may have put it, whatever the queue has grown to meanwhile.
 plain_until=0
 send() {
-  local p
+  local body=@$token # stands for the payload, and for nothing else
   answer='no connection'
-  partitions || return
-  p=$(partition_of "$1" "$count")
-  keys "$p" due payload meta stream wake seen policy
+  if [ -z "$partition" ]; then
+    partitions || return
+    partition=$(partition_of "$1" "$count")
+  fi
+  keys "$partition" due payload meta stream wake seen policy
   if [ "$SECONDS" -ge "$plain_until" ]; then
-    answer=$("${cli[@]}" -e -X @payload FCALL duestream_schedule 7 "${keys[@]}" "$token" '' 60000 "$1" "$2" @payload "$3" "${5:-0}" <"$4" 2>&1) && return
+    answer=$("${cli[@]}" -e -X "$body" FCALL duestream_schedule 7 "${keys[@]}" "$token" '' 60000 "$1" "$2" "$body" "$3" "${5:-0}" <"$4" 2>&1) && return
     case ${answer,,} in *'function not found'* | *'unknown command'* | *noperm*) plain_until=$((SECONDS + 5)) ;; *) return 1 ;; esac
   fi
-  keys "$p" payload meta due wake
-  answer=$("${cli[@]}" -e -X @payload EVAL "$transaction" 4 "${keys[@]}" "$1" "$2" @payload "$3" <"$4" 2>&1)
+  keys "$partition" payload meta due wake
+  answer=$("${cli[@]}" -e -X "$body" EVAL "$transaction" 4 "${keys[@]}" "$1" "$2" "$body" "$3" <"$4" 2>&1)
 }
 
 # schedule ID WHEN META FILE [DEDUP] — WHEN is Unix ms, or +ms; META a JSON object of strings, or empty; FILE holds the payload; for DEDUP ms the
 # ID is refused, also when it was delivered: by the functions library only. Sets answer to the due time, or fails and sets it to the reason.
 # Repeats what a lost connection stops, for 15 s.
 schedule() {
-  local token=$RANDOM-$$-$EPOCHREALTIME end=$((SECONDS + 15)) # by its token the script knows a call that is repeated
+  local partition='' token=$RANDOM-$$-$EPOCHREALTIME end=$((SECONDS + 15)) # by its token the script knows a call that is repeated
   until send "$@"; do
     case $answer in
       'no connection' | *'Could not connect'* | *'closed the connection'* | *'Connection reset'* | *LOADING* | *READONLY* | *'I/O error'*) ;;

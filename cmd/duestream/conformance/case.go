@@ -13,8 +13,9 @@ type Case struct {
 	Section string `json:"section"` // of PROTOCOL.md
 	Rule    string `json:"rule"`
 
-	alone string // why it needs a server of its own; "" = it does not
-	run   func(*trial) error
+	alone  string // why it needs a server of its own; "" = it does not
+	tapped bool   // it has the network break, so there must be a tap between the program and the server
+	run    func(*trial) error
 }
 
 // Cases returns those of a kind up to a level, in order of level.

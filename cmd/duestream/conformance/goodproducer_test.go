@@ -20,6 +20,7 @@ type plainProducer struct {
 	client                rueidis.Client
 	prefix, queue, broken string
 	counts                lua.Counts
+	read                  time.Time // when the registry was
 }
 
 func runPlainProducer(broken string) error {
@@ -34,8 +35,9 @@ func runPlainProducer(broken string) error {
 	}
 	defer p.client.Close()
 	return eachOrder(func(o order) error {
+		var keys *lua.Keys // of the first try: what is repeated goes there
 		for begun := time.Now(); ; wait(context.Background(), 100*time.Millisecond) {
-			err := p.schedule(o)
+			err := p.schedule(o, &keys)
 			refused := (*rueidis.RedisError)(nil)
 			if err == nil || errors.As(err, &refused) && !lua.Temporary(lua.Classify("", err)) || time.Since(begun) > 15*time.Second {
 				return err
@@ -81,11 +83,11 @@ func eachOrder(schedule func(order) error) error {
 	}
 }
 
-func (p *plainProducer) schedule(o order) error {
+func (p *plainProducer) schedule(o order, keys **lua.Keys) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	c, g := p.client, lua.NewGlobals(p.prefix)
-	if p.counts == nil {
+	if time.Since(p.read) > 5*time.Second {
 		if p.broken == "sets-registry" {
 			if err := c.Do(ctx, c.B().Hset().Key(g.Queues).FieldValue().FieldValue(p.queue, "1").Build()).Error(); err != nil {
 				return err
@@ -101,9 +103,13 @@ func (p *plainProducer) schedule(o order) error {
 		if p.counts, err = lua.ReadCounts(ctx, c, g, p.queue); err != nil {
 			return err
 		}
+		p.read = time.Now()
 	}
-	k := lua.NewKeys(p.prefix, lua.PartitionName(p.queue, p.counts.Of(o.ID)))
-	return p.write(ctx, k, o)
+	if *keys == nil {
+		k := lua.NewKeys(p.prefix, lua.PartitionName(p.queue, p.counts.Of(o.ID)))
+		*keys = &k
+	}
+	return p.write(ctx, **keys, o)
 }
 
 func (p *plainProducer) write(ctx context.Context, k lua.Keys, o order) error {
@@ -155,7 +161,13 @@ func (p *plainProducer) write(ctx context.Context, k lua.Keys, o order) error {
 	all = append(append(append(all, zadd), after...), b.Exec().Build())
 	return p.client.Dedicated(func(c rueidis.DedicatedClient) error {
 		replies := c.DoMulti(ctx, all...)
-		if err := replies[len(replies)-1].Error(); err != nil {
+		each, err := replies[len(replies)-1].ToArray()
+		for i := 0; err == nil && i < len(each); i++ {
+			if err = each[i].Error(); rueidis.IsRedisNil(err) {
+				err = nil
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("schedule: %w", err)
 		}
 		return nil

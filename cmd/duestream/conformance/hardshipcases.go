@@ -32,7 +32,7 @@ var hardshipCases = []Case{
 			if err != nil {
 				return err
 			}
-			before, err := t.dueIn("before", far)
+			before, err := t.rich("before")
 			if err != nil {
 				return err
 			}
@@ -54,8 +54,22 @@ var hardshipCases = []Case{
 			if a := answers[1]; a.OK || a.Error == "" || a.ID != refused.ID {
 				return failf("the server is full, and message %q was answered with id %q, ok %v, error %q; wanted ok false, and the error", refused.ID, a.ID, a.OK, a.Error)
 			}
+			bare := order{ID: before.ID, Due: before.Due + 1}
+			if err := t.send(p, bare); err != nil {
+				return err
+			}
+			if answers, err = t.answered(3); err != nil {
+				return fmt.Errorf("the server is full: %w", err)
+			}
 			if err := t.maxMemory("0"); err != nil {
 				return err
+			}
+			kept := before
+			if answers[2].OK { // a script that begins with a write which Redis never refuses
+				kept = bare
+			}
+			if err := t.holds(kept); err != nil {
+				return fmt.Errorf("the server was full, and message %q was sent again, which was answered with ok: %v: %w", before.ID, answers[2].OK, err)
 			}
 			if _, there, err := t.scheduled(refused.ID); err != nil || there {
 				return firstError(err, failf("message %q was answered with ok: false, and is scheduled", refused.ID))

@@ -17,7 +17,7 @@ const (
 	beforeIt = 1500 * time.Millisecond
 )
 
-var producerCases = slices.Concat(arrivalCases, scheduleCases, hardshipCases, scheduleCompletely)
+var producerCases = slices.Concat(arrivalCases, scheduleCases, careCases, hardshipCases, networkCases, scheduleCompletely)
 
 // What producers schedule arrives.
 var arrivalCases = []Case{
@@ -136,7 +136,7 @@ var arrivalCases = []Case{
 			}
 			orders := []order{
 				{ID: "binary", Payload: binary}, {ID: "lines", Payload: []byte("\r\n\x00\n\n\r end \x00\r\n")},
-				{ID: "broken-utf8", Payload: []byte("é\xff\xfe\xc3")}, {ID: "empty"},
+				{ID: "broken-utf8", Payload: []byte("é\xff\xfe\xc3")}, {ID: "empty"}, {ID: "zero", Payload: []byte("0")}, {ID: "spaces", Payload: []byte(" \t ")},
 				{ID: "large", Payload: []byte(strings.Repeat(string(binary), 1<<12))},
 			}
 			return t.allArriveSoon(orders, samePayload)
@@ -148,7 +148,7 @@ var arrivalCases = []Case{
 		run: func(t *trial) error {
 			return t.allArriveSoon([]order{
 				{ID: "none"},
-				{ID: "plain", Headers: map[string]string{"trace": "7f3a", "empty": ""}},
+				{ID: "plain", Headers: map[string]string{"trace": "7f3a", "empty": "", "zero": "0", "0": "number", "null": "null", "constructor": "a", "__proto__": "b", "Case": "1", "case": "2"}},
 				{ID: `ünïcode "quoted" \ 'id' → 🚚 %s {x}`, Headers: map[string]string{
 					"größe": "größer als ∞ 🚚", "with space": "a b", `with "quotes"`: `"'\`, "h:colon": "h:", "line": "one\ntwo\r\n\ttab", "$HOME": "`id`",
 				}},

@@ -29,6 +29,9 @@ func (t *trial) producer() (*program, error) {
 	p, err := launch(t.cfg, "the producer", environment, true, func(line []byte) error {
 		a, err := readAnswer(line)
 		if err == nil {
+			if t.untapped == "" {
+				t.watch.answered(a)
+			}
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.answers = append(t.answers, a)
@@ -53,6 +56,7 @@ func (t *trial) ready() (*program, error) {
 func (t *trial) send(p *program, orders ...order) error {
 	var text []byte
 	for _, o := range orders {
+		t.watch.ordered(o)
 		line, err := json.Marshal(o)
 		if err != nil {
 			return err
@@ -68,16 +72,20 @@ func (t *trial) send(p *program, orders ...order) error {
 	return nil
 }
 
-// answered waits until there are so many answers, and returns them.
-func (t *trial) answered(n int) ([]answer, error) {
-	err := t.await(0, func() (string, error) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		return missingIf(len(t.answers) < n, fmt.Sprintf("%d answers of %d", len(t.answers), n)), nil
-	})
+// answered waits until there are so many answers, for each as long as the kit is patient, and returns them.
+func (t *trial) answered(n int) (all []answer, err error) {
+	for all = t.answersSoFar(); err == nil && len(all) < n; all = t.answersSoFar() {
+		err = t.await(0, func() (string, error) {
+			return missingIf(len(t.answersSoFar()) == len(all), fmt.Sprintf("%d answers of %d", len(all), n)), nil
+		})
+	}
+	return all, err
+}
+
+func (t *trial) answersSoFar() []answer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.answers), err
+	return slices.Clone(t.answers)
 }
 
 // taken sends orders and waits until all were answered ok.
@@ -88,6 +96,11 @@ func (t *trial) taken(p *program, orders ...order) error {
 	if err := t.send(p, orders...); err != nil {
 		return err
 	}
+	return t.allAnswered(before, orders)
+}
+
+// allAnswered waits until each of some orders was answered ok, once; so many answers came before.
+func (t *trial) allAnswered(before int, orders []order) error {
 	answers, err := t.answered(before + len(orders))
 	if err != nil {
 		return err
@@ -112,10 +125,13 @@ func (t *trial) taken(p *program, orders ...order) error {
 func (t *trial) finished(p *program) error {
 	p.expectEnd()
 	_ = p.stdin.Close()
-	if err := t.await(0, func() (string, error) {
-		return missingIf(p.running(), "the producer did not end after its input had"), nil
-	}); err != nil {
-		return err
+	for p.running() {
+		before := len(t.answersSoFar()) // each answer that is still to come is waited for anew
+		if err := t.await(0, func() (string, error) {
+			return missingIf(p.running() && len(t.answersSoFar()) == before, "the producer did not end after its input had"), nil
+		}); err != nil {
+			return err
+		}
 	}
 	if state := p.cmd.ProcessState; state.ExitCode() != 0 {
 		return failf("the producer ended with %s after its input had; wanted exit status 0", state)

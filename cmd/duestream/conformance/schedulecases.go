@@ -146,6 +146,9 @@ var scheduleCases = []Case{
 			if !ok || value != "1" {
 				return failf("%s of the queue is %q after a producer has scheduled a message and ended; wanted 1", registry, value)
 			}
+			if err := t.registersWithToken(); err != nil {
+				return err
+			}
 			t.queue += "-grown"
 			if err := t.do("HSET", registry, t.queue, "1,4").Error(); err != nil {
 				return couldNot("HSET", err)
@@ -281,8 +284,11 @@ func (t *trial) holds(o order) error {
 	if o.MaxAttempts > 0 {
 		want[lua.FieldMaxAttempts] = strconv.Itoa(o.MaxAttempts)
 	}
+	if o.Expires > 0 {
+		want[lua.FieldExpires] = strconv.FormatInt(o.Expires, 10)
+	}
 	if !maps.Equal(s.fields, want) {
-		return failf("the meta of %q is %s; wanted the fields %q", o.ID, s.meta, want)
+		return failf("the meta of %q is %.2000s; wanted the fields %.2000q", o.ID, s.meta, want)
 	}
 	return nil
 }

@@ -30,6 +30,7 @@ type tap struct {
 	conns   map[net.Conn]struct{}
 	tapped  []*tapped // of all connections so far
 	serving sync.WaitGroup
+	fates   []*fate // of commands to come
 }
 
 // sent is a command that a program has sent.
@@ -143,13 +144,14 @@ func (t *tap) serve(client net.Conn, number int) {
 	if !t.hold(server) {
 		return
 	}
-	c := &tapped{tap: t, number: number}
+	c := &tapped{tap: t, number: number, ended: make(chan struct{})}
 	t.mu.Lock()
 	t.tapped = append(t.tapped, c)
 	t.mu.Unlock()
 	var back sync.WaitGroup
 	back.Go(func() {
 		c.replies(server, client)
+		close(c.ended)
 		client.Close()
 	})
 	c.requests(client, server)
@@ -162,12 +164,14 @@ type tapped struct {
 	*tap
 	number int
 	frozen atomic.Bool
+	ended  chan struct{} // the server has said all it has to say
 
 	mu     sync.Mutex
 	open   []*sent // without a reply yet, in order
 	multi  []*sent // queued since MULTI
 	queued bool    // between MULTI and EXEC
 	deaf   bool    // replies cannot be told apart any more
+	fated  fated
 }
 
 func (c *tapped) requests(from, to net.Conn) {
@@ -183,7 +187,16 @@ func (c *tapped) requests(from, to net.Conn) {
 		}
 		if len(args) > 0 {
 			args[0] = strings.ToUpper(args[0])
-			c.ask(&sent{conn: c.number, at: time.Now(), args: args})
+			s := &sent{conn: c.number, at: time.Now(), args: args}
+			met := c.meets(s)
+			if met == breakBefore {
+				return
+			}
+			c.ask(s)
+			if met == breakBehind || met == leaveBehind {
+				c.sendAndBreak(to, w.raw.Bytes())
+				return
+			}
 		}
 		if _, err := to.Write(w.raw.Bytes()); err != nil {
 			return
@@ -222,6 +235,10 @@ func (c *tapped) replies(from, to net.Conn) {
 		}
 		if v.kind != '>' {
 			c.tell(v)
+		}
+		if c.withheld() {
+			w.raw.Reset()
+			continue
 		}
 		if _, err := to.Write(w.raw.Bytes()); err != nil {
 			return

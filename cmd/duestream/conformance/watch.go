@@ -21,7 +21,7 @@ func Rules(kind Kind) []Rule {
 	if kind == Worker {
 		return slices.Concat(commonRules, workerRules)
 	}
-	return commonRules
+	return slices.Concat(commonRules, producerRules)
 }
 
 func ruleNamed(kind Kind, name string) Rule {
@@ -48,14 +48,15 @@ type watcher struct {
 	prefix string
 	began  time.Time
 
-	mu    sync.Mutex
-	all   []*sent // in order
-	first *broken // what broke a rule first
-	work  worklog // of workers
+	mu      sync.Mutex
+	all     []*sent // in order
+	first   *broken // what broke a rule first
+	work    worklog // of workers
+	produce producelog
 }
 
 func newWatcher(kind Kind, level Level, prefix string) *watcher {
-	return &watcher{kind: kind, level: level, prefix: prefix, began: time.Now()}
+	return &watcher{kind: kind, level: level, prefix: prefix, began: time.Now(), produce: newProducelog()}
 }
 
 // broke notes that a rule was broken, unless the case is of a lower level. The caller holds w.mu.
@@ -89,6 +90,8 @@ func (w *watcher) asked(s *sent) {
 	w.common(s)
 	if w.kind == Worker {
 		w.workerAsked(s)
+	} else {
+		w.producerAsked(s)
 	}
 }
 
@@ -99,6 +102,8 @@ func (w *watcher) told(s *sent, reply value) {
 	s.reply, s.answered = reply, true
 	if w.kind == Worker {
 		w.workerTold(s)
+	} else {
+		w.producerTold(s)
 	}
 }
 
