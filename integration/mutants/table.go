@@ -237,4 +237,10 @@ var mutants = []mutant{
 		new:  "\tif err != nil {\n\t\te.leftOut",
 		test: []string{"-run", "TestDoctorSaysWhatItCouldNotLookAt", "./cmd/duestream/doctor"},
 	},
+	{
+		name: "the documented plain worker reads settings one by one only", file: "docs/OPERATIONS.md",
+		old:  "+hget +hmget +hgetall)",
+		new:  "+hget +hmget)",
+		test: []string{"-run", "TestExamplesWorkAsPlainUsers", "./integration"},
+	},
 }
