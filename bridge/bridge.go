@@ -70,7 +70,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 		return nil, err
 	}
 	b.keeper, err = stream.NewKeeper(stream.KeeperConfig{
-		Client: cfg.Redis.Client, Prefix: cfg.Prefix, Logger: cfg.Logger, CalmSince: b.scheduler.CalmSince, ServerTime: b.scheduler.ServerTime,
+		Client: cfg.Redis.Client, Prefix: cfg.Prefix, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

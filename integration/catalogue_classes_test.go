@@ -35,14 +35,14 @@ var classes = []class{
 	{
 		"an outage burns the attempts of everything that was running",
 		"asynq, River, any lease by wall clock: after a pause all leases are over",
-		"nothing is reclaimed before a visibility timeout of calm",
-		nil, "integration.TestOutageLongerThanTheVisibilityTimeoutBurnsNoAttempt stream.TestNothingIsReclaimedBeforeCalm " +
-			"scheduler.TestOutageKeepsTheAssignmentAndEndsTheCalm",
+		"only time in which the queue was watched counts as idle",
+		nil, "integration.TestOutageLongerThanTheVisibilityTimeoutBurnsNoAttempt lua.TestOnlyWatchedTimeCountsAsIdle " +
+			"scheduler.TestOutageKeepsTheAssignment",
 	},
 	{
 		"a step of the server's clock gives everything away at once",
 		"idle times are differences of wall clocks in every system on Redis Streams",
-		"a reclaim names the latest time that the server's clock can show; when it shows more, nothing is taken",
+		"a reclaim compares the server's clock with its own last look; a gap is no idle time",
 		nil, "integration.TestServerClockJumpsAheadTakesNoRunningWork integration.TestAbandonedWorkIsTakenBackAfterAStepOfTheClock " +
 			"scheduler.TestGapOrJump",
 	},

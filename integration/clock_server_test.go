@@ -114,8 +114,8 @@ func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 }
 
 // A server's clock that jumps ahead by an hour makes everything that is pending look idle for an hour, within one round trip. What is due
-// by the new clock is delivered within seconds; what live workers hold stays theirs, because a bridge compares the server's clock with its
-// own in the very script that reclaims: between two heartbeats nothing else could tell a step from an hour of silence.
+// by the new clock is delivered within seconds; what live workers hold stays theirs, because the very script that
+// reclaims compares the clock with when it last looked: an hour in which nobody looked is no idle time.
 func TestServerClockJumpsAheadTakesNoRunningWork(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)

@@ -113,7 +113,7 @@ type ReclaimArgs struct {
 	Cursor   string        // "" = from the beginning
 	Limit    int           // entries
 	MaxBytes int           // bytes of entries after which no further one is taken
-	NotAfter time.Time     // nothing is taken when the server's clock shows more; zero = whatever it shows
+	Shortest time.Duration // of the visibility timeouts of the queue's groups; zero = idle times are taken as they are
 }
 
 // Reclaimed counts what one reclaim did. Cursor is "" when the whole pending list was seen.
@@ -123,23 +123,20 @@ type Reclaimed struct {
 }
 
 var reclaimScript = load("reclaim",
-	[]string{"stream", "due", "payload", "meta", "dead", "wake"},
-	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "not_after"}, nil)
+	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm"},
+	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest"}, nil)
 
-// Reclaim takes entries that the group holds for longer than MinIdle as failed. ErrNoGroup: the group is gone.
+// Reclaim takes entries that the group holds for longer than MinIdle as failed. With Shortest only that part of an idle time counts in which
+// calls like this one came often enough to say that the server was there: what an outage held up is not abandoned. ErrNoGroup: the group is gone.
 func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Reclaimed, error) {
 	most, delays := a.Attempts.args()
 	cursor := a.Cursor
 	if cursor == "" {
 		cursor = "0-0"
 	}
-	notAfter := int64(0)
-	if !a.NotAfter.IsZero() {
-		notAfter = a.NotAfter.UnixMilli()
-	}
-	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, []string{
+	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm}, []string{
 		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
-		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), strconv.FormatInt(notAfter, 10),
+		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest),
 	}, 5)
 	if err != nil {
 		return Reclaimed{}, err
@@ -159,6 +156,11 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 		*n = int(v)
 	}
 	return r, nil
+}
+
+// Forget drops what reclaims have noted of a queue: nobody holds anything of it, so there is nothing to judge.
+func Forget(ctx context.Context, c rueidis.Client, k Keys) error {
+	return Classify("HDEL", c.Do(ctx, c.B().Hdel().Key(k.Calm).Field("seen_ms", "away").Build()).Error())
 }
 
 var extendScript = load("extend", []string{"stream", "dead"}, []string{"group", "consumer"}, []string{"entry", "id"})

@@ -21,7 +21,7 @@ func scripts() []*script {
 
 // types is the data model: what each key that a header may name is.
 var types = map[string]string{
-	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash", "seen": "zset",
+	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash", "seen": "zset", "calm": "hash",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 }
 

@@ -15,6 +15,7 @@ type Keys struct {
 	Wake    string // stream of length 1: an earlier due time appeared
 	Policy  string // hash: settings of the queue
 	Seen    string // zset: caller-chosen ID → end of its dedup window
+	Calm    string // hash: when bridges looked at what is pending, and when they were away
 }
 
 // NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix, CheckQueue and
@@ -24,6 +25,7 @@ func NewKeys(prefix, queue string) Keys {
 	return Keys{
 		Due: base + "due", Payload: base + "payload", Meta: base + "meta", Stream: base + "stream",
 		Dead: base + "dead", Wake: base + "wake", Policy: base + "policy", Seen: base + "seen",
+		Calm: base + "calm",
 	}
 }
 

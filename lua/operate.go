@@ -176,17 +176,21 @@ func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redriv
 
 // Look is what a survey saw of one queue. Err is set when the queue could not be looked at; the other fields are zero then.
 type Look struct {
-	Wait    time.Duration // until the head is due; negative = nothing is scheduled
+	Wait    time.Duration // until the head is due; negative = nothing is scheduled, or the queue is held
 	Overdue time.Duration // how late the head is
 	Token   string        // ID of the wake token
 	Busy    bool          // the stream holds entries, or a group was seen to hold some
-	Untidy  bool          // bodies without a member, or dedup windows
+	Untidy  bool          // bodies without a member, dedup windows, or notes of reclaims
 	Orphans bool          // of these, bodies without a member
 	Err     error
+
+	// Standing says, while no group holds an entry, what entries and groups look like: as long as it stays the same, nobody has read or
+	// added anything, and there is nothing to do. Empty: a group holds something, there are no entries, or nobody looked.
+	Standing string
 }
 
 var surveyScript = func() *script {
-	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen"}, []string{"held"}, nil)
+	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm"}, []string{"held"}, nil)
 	s.everyKey = true
 	return s
 }()
@@ -197,21 +201,21 @@ const MaxSurvey = 250
 // Survey looks at up to MaxSurvey queues in one request. held: also whether the groups of a stream without entries hold some, whose
 // bodies someone deleted. On a cluster the queues must share a slot: give it one.
 func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]Look, error) {
-	keys := make([]string, 0, 6*len(queues))
+	keys := make([]string, 0, 8*len(queues))
 	for _, k := range queues {
-		keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen)
+		keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm)
 	}
 	arg := "0"
 	if held {
 		arg = "1"
 	}
-	reply, err := surveyScript.list(ctx, c, keys, []string{arg}, 5*len(queues))
+	reply, err := surveyScript.list(ctx, c, keys, []string{arg}, 6*len(queues))
 	if err != nil {
 		return nil, err
 	}
 	looks := make([]Look, len(queues))
 	for i := range looks {
-		if looks[i], err = parseLook(reply[5*i : 5*i+5]); err != nil {
+		if looks[i], err = parseLook(reply[6*i : 6*i+6]); err != nil {
 			return nil, surveyScript.unexpected(err)
 		}
 	}
@@ -230,12 +234,16 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	if err != nil {
 		return Look{}, err
 	}
+	standing, err := reply[5].ToString()
+	if err != nil {
+		return Look{}, err
+	}
 	if n[0] == -2 {
 		return Look{Err: surveyError(token)}, nil
 	}
 	return Look{
 		Wait: duration(n[0], time.Millisecond), Overdue: duration(n[1], time.Millisecond),
-		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2,
+		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2, Standing: standing,
 	}, nil
 }
 

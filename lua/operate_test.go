@@ -139,7 +139,7 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 		now := b.now()
 		queues := map[string]*bench{}
 		var keys []Keys
-		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken", "strange"}
+		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken", "strange", "held", "watched"}
 		for _, name := range names {
 			queues[name] = b.queue(name)
 			keys = append(keys, queues[name].k)
@@ -153,6 +153,9 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 		queues["idle"].ack("g", Held{Entry: es[0].EntryID})
 		queues["window"].do("ZADD", queues["window"].k.Seen, "5", "m")
 		queues["orphan"].do("HSET", queues["orphan"].k.Payload, "m", "p")
+		queues["held"].do("ZADD", queues["held"].k.Due, ms(now-5000), "m")
+		queues["held"].do("HSET", queues["held"].k.Policy, "held", "1")
+		queues["watched"].do("HSET", queues["watched"].k.Calm, "seen_ms", "5")
 		queues["broken"].do("SET", queues["broken"].k.Wake, "x")
 		looks, err := Survey(b.ctx, b.c, keys, true)
 		if err != nil {
@@ -162,7 +165,7 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 			got, from := looks[i], looks[i]
 			got.Wait, got.Overdue, got.Token, got.Err = 0, 0, "", nil
 			want(b, name, got, map[string]Look{
-				"ready": {Busy: true}, "pending": {Busy: true}, "window": {Untidy: true}, "orphan": {Untidy: true, Orphans: true},
+				"ready": {Busy: true, Standing: "1 entries, 0 groups from "}, "pending": {Busy: true}, "watched": {Untidy: true}, "window": {Untidy: true}, "orphan": {Untidy: true, Orphans: true},
 			}[name])
 			switch name {
 			case "scheduled":
@@ -190,6 +193,38 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 				b.Errorf("%s: %v", name, from.Err)
 			}
 		}
+	})
+}
+
+// Entries that nobody reads look the same until somebody adds, reads, makes a group or destroys one.
+func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		seen := map[string]bool{}
+		look := func(held, fresh bool) {
+			b.Helper()
+			for range 2 {
+				looks, err := Survey(b.ctx, b.c, []Keys{b.k}, false)
+				if err != nil {
+					b.Fatal(err)
+				}
+				want(b, "busy", looks[0].Busy, true)
+				want(b, "held", looks[0].Standing == "", held)
+				want(b, "fresh", !held && !seen[looks[0].Standing], fresh)
+				seen[looks[0].Standing], fresh = true, false
+			}
+		}
+		b.many(2, 1)
+		look(false, true)
+		b.groups("g", "h")
+		look(false, true)
+		entry := b.read("g", "c", 1)[0].EntryID
+		look(true, false)
+		b.do("XACK", b.k.Stream, "g", entry)
+		look(false, false) // h has read nothing, so that nothing can be freed
+		b.do("XADD", b.k.Stream, "*", "id", "more")
+		look(false, true)
+		b.do("XGROUP", "DESTROY", b.k.Stream, "h")
+		look(false, true)
 	})
 }
 

@@ -1,33 +1,34 @@
 -- reclaim: takes entries that a group holds for longer than the visibility timeout as failed: again later, or a dead letter.
--- Uses: base entry free exit
+-- Uses: base entry free exit calm
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
 -- KEYS[4] meta (hash)
 -- KEYS[5] dead (stream)
 -- KEYS[6] wake (stream)
+-- KEYS[7] calm (hash)
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages that do not carry their own)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
 -- ARGV[4] consumer (string, the name entries pass through)
--- ARGV[5] min_idle (integer, ms)
+-- ARGV[5] min_idle (integer, ms: the visibility timeout)
 -- ARGV[6] cursor (entry ID to go on from, '0-0' at first)
 -- ARGV[7] limit (integer, entries at most)
 -- ARGV[8] max_bytes (integer, bytes of entries after which no further one is taken)
--- ARGV[9] not_after (integer, Unix ms, 0 = any time: when the server's clock shows more it was stepped, and idle times mean nothing)
+-- ARGV[9] shortest (integer, ms: of the visibility timeouts of the queue's groups, 0 = idle times are taken as they are: else only that part counts in which the queue was watched)
 -- Returns: cursor (entry ID for the next call, '0-0' = came round), retried, buried, skipped, stuck (integers)
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each
--- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after min_idle.
+-- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next ones.
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
-local wake, group, consumer = KEYS[6], ARGV[1], ARGV[4]
-local min_idle, cursor, limit, max_bytes, not_after = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'})
+local wake, calm, group, consumer = KEYS[6], KEYS[7], ARGV[1], ARGV[4]
+local visibility, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream', calm, 'hash'})
 if bad then return bad end
 local now = now_ms()
-if not_after > 0 and now > not_after then return {cursor, 0, 0, 0, 0} end
 
 redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
+local min_idle = shortest > 0 and digits(watched_idle(calm, tonumber(visibility), shortest, now)) or visibility
 local before = head(k.due)
 local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0}, {}, 0
 
@@ -35,7 +36,7 @@ local function take(entry, body)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
   -- One delivery by XREADGROUP and this claim are expected; whatever else was counted was a delivery by somebody's own claim.
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
-  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. min_idle .. ' ms', burnt = burnt}
+  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. visibility .. ' ms', burnt = burnt}
   local verdicts, failed = carry_out(k, group, {entry}, {plan_exit(k, group, entry, body, how, now)})
   if failed then error(failed) end
   local verdict = verdicts[1]

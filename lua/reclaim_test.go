@@ -281,20 +281,3 @@ func TestExtendWithoutAGroupSaysSo(t *testing.T) {
 		}
 	})
 }
-
-// A step of the server's clock makes everything pending look idle at once. Reclaiming by the bridge's own word came too late: the step lies
-// between two of its heartbeats. So each call names the latest time that it can believe.
-func TestReclaimTakesNothingByAClockThatWasStepped(t *testing.T) {
-	everywhere(t, func(b *bench) {
-		b.deliver([]string{"g"}, "m")
-		args := ReclaimArgs{Group: "g", Attempts: policy, Cursor: "7-7", Limit: 10, MaxBytes: 1 << 20, NotAfter: time.Now().Add(-time.Hour)}
-		r, err := Reclaim(b.ctx, b.c, b.k, args)
-		if err != nil || r != (Reclaimed{Cursor: "7-7"}) {
-			b.Fatalf("an hour too late: %+v, %v", r, err)
-		}
-		args.NotAfter, args.Cursor = time.Now().Add(time.Hour), ""
-		if r, err = Reclaim(b.ctx, b.c, b.k, args); err != nil || r.Retried != 1 {
-			b.Fatalf("in time: %+v, %v", r, err)
-		}
-	})
-}

@@ -1,47 +1,65 @@
 -- survey: looks at many queues in one request, so that idle ones cost nothing.
 -- Uses: base free
--- KEYS[1...] due, payload, meta, stream, wake, seen (zset; hash; hash; stream; stream; zset)
+-- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm (zset; hash; hash; stream; stream; zset; hash; hash)
 -- ARGV[1] held (integer, 1 = also look whether groups of a stream without entries hold some, which costs as much as the rest)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled, -2 = error), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries, or a group was seen to hold some), untidy (integer: 0 = no, 1 = dedup windows, 2 = bodies without a member)
+-- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries, or a group was seen to hold some), untidy (integer: 0 = no, 1 = dedup windows or notes of reclaims, 2 = bodies without a member), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at)
 -- Complexity: O(queues × groups)
 -- If a command fails here: that queue answers -2, the others are looked at.
 -- Run twice: harmless; it only reads.
 local now, held = now_ms(), ARGV[1] == '1'
 
 -- Names the key that holds something else.
-local function name_wrong(due, payload, meta, stream, wake, seen)
-  return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset'})
+local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm)
+  return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset', policy, 'hash', calm, 'hash'})
 end
 
--- What is scheduled, and what must be tidied up.
-local function schedule(due, payload, meta, seen)
+-- What is scheduled, unless the queue is held, and what must be tidied up.
+local function schedule(due, payload, meta, seen, policy, calm)
   local first, members, wait, overdue = head(due), redis.call('ZCARD', due), -1, 0
-  if first and first < 1e15 then
+  if first and first < 1e15 and redis.call('HGET', policy, 'held') ~= '1' then
     wait = math.max(0, math.ceil(first) - now)
     overdue = math.max(0, now - math.ceil(math.max(0, first)))
   end
-  local untidy = redis.call('ZCARD', seen) > 0 and 1 or 0
+  local untidy = redis.call('ZCARD', seen) + redis.call('HLEN', calm) > 0 and 1 or 0
   if math.max(redis.call('HLEN', payload), redis.call('HLEN', meta)) > members then untidy = 2 end
   return wait, overdue, untidy
 end
 
--- A queue that holds nothing costs few commands. A key of another type fails the first one that reads it, and is named afterwards.
-local function look(due, payload, meta, stream, wake, seen)
-  local wait, overdue, untidy, busy = -1, 0, 0, 0
-  if redis.call('EXISTS', due, payload, meta, seen) > 0 then wait, overdue, untidy = schedule(due, payload, meta, seen) end
-  local token = redis.call('XREVRANGE', wake, '+', '-', 'COUNT', 1)
-  if redis.call('XLEN', stream) > 0 or held and is_held(stream) then busy = 1 end
-  return wait, overdue, token[1] and token[1][1] or '0-0', busy, untidy
+-- What entries and groups look like while no group holds any; '' = one does. Groups are many at times: those of one call are bounded.
+local groups_left = 5000
+local function standing_of(stream, length)
+  if groups_left <= 0 then return '' end
+  local groups = groups_of(stream)
+  groups_left = groups_left - #groups
+  local least = ''
+  for _, group in ipairs(groups) do
+    if group.pending > 0 then return '' end
+    if least == '' or less(group.last, least) then least = group.last end
+  end
+  return length .. ' entries, ' .. #groups .. ' groups from ' .. least
 end
 
-local keys, reply, n = KEYS, {}, 0
-for i = 1, #keys, 6 do
-  local ok, wait, overdue, token, busy, untidy = pcall(look, keys[i], keys[i + 1], keys[i + 2], keys[i + 3], keys[i + 4], keys[i + 5])
-  if not ok then
-    local bad = name_wrong(keys[i], keys[i + 1], keys[i + 2], keys[i + 3], keys[i + 4], keys[i + 5])
-    wait, overdue, token, busy, untidy = -2, 0, bad and bad.err or tostring(type(wait) == 'table' and wait.err or wait), 0, 0
+-- A queue that holds nothing costs few commands. A key of another type fails the first one that reads it, and is named afterwards.
+local function look(due, payload, meta, stream, wake, seen, policy, calm)
+  local wait, overdue, untidy, busy, standing = -1, 0, 0, 0, ''
+  if redis.call('EXISTS', due, payload, meta, seen, calm) > 0 then wait, overdue, untidy = schedule(due, payload, meta, seen, policy, calm) end
+  local token = redis.call('XREVRANGE', wake, '+', '-', 'COUNT', 1)
+  local length = redis.call('XLEN', stream)
+  if length > 0 then
+    busy, standing = 1, standing_of(stream, length)
+  elseif held and is_held(stream) then
+    busy = 1
   end
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = wait, overdue, token, busy, untidy
-  n = n + 5
+  return wait, overdue, token[1] and token[1][1] or '0-0', busy, untidy, standing
+end
+
+local keys, reply = KEYS, {}
+for i = 1, #keys, 8 do
+  local ok, wait, overdue, token, busy, untidy, standing = pcall(look, unpack(keys, i, i + 7))
+  if not ok then
+    local bad = name_wrong(unpack(keys, i, i + 7))
+    wait, overdue, token, busy, untidy, standing = -2, 0, bad and bad.err or tostring(type(wait) == 'table' and wait.err or wait), 0, 0, ''
+  end
+  for _, value in ipairs({wait, overdue, token, busy, untidy, standing}) do reply[#reply + 1] = value end
 end
 return reply

@@ -54,7 +54,9 @@ func calls() []call {
 			_, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{Entry: "6-1"}, Action: ActionDead}, {Held: held[0], Action: ActionRetry}})
 			return err
 		}},
-		{reclaimScript, exits, func(b *bench) error {
+		{reclaimScript, queue(func(k Keys) []string {
+			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm}
+		}), func(b *bench) error {
 			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Limit: 10, MaxBytes: 1000})
 			return err
 		}},
@@ -105,7 +107,7 @@ func calls() []call {
 			return err
 		}},
 		{surveyScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen}
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm}
 		}), func(b *bench) error {
 			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err == nil {
@@ -213,5 +215,5 @@ func TestWrongTypesAreRefusedBeforeTheFirstWrite(t *testing.T) {
 }
 
 func keysOf(k Keys) []string {
-	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen}
+	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm}
 }

@@ -22,6 +22,6 @@
 //   - nothing is polled: a message is drained at its due time, also when it became the earliest while the loop slept (TestDrainsOnTime, TestEarlierMessageWakesTheLoop);
 //   - a queue that fails stops no other (TestFailingQueueStopsNoOther);
 //   - whatever was overdue for long is drained by any scheduler (TestOverdueQueueIsDrainedByAnyone);
-//   - a scheduler that cannot heartbeat keeps its queues (TestOutageKeepsTheAssignmentAndEndsTheCalm);
+//   - a scheduler that cannot heartbeat keeps its queues (TestOutageKeepsTheAssignment);
 //   - an idle scheduler sends at most two requests a second (TestIdleBudget).
 package scheduler

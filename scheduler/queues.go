@@ -12,16 +12,6 @@ import (
 // Bridge returns the random ID of this scheduler.
 func (s *Scheduler) Bridge() string { return s.members.id }
 
-// CalmSince returns since when the server has been there without an interruption, as far as this scheduler knows: now while it is
-// away. How long entries were pending before that says nothing about their consumers; whoever reclaims waits until a visibility
-// timeout has passed since. It is local time.
-func (s *Scheduler) CalmSince() time.Time { return s.members.calm.Since() }
-
-// ServerTime returns the latest that the server's clock can show by now unless it was stepped since the last heartbeat. The zero time:
-// none was heard yet, or this is a cluster, where each server has a clock of its own. When a heartbeat finds the clock stepped,
-// CalmSince says so before ServerTime follows it: whoever needs both asks for ServerTime first.
-func (s *Scheduler) ServerTime() time.Time { return s.members.serverTime() }
-
 // Owns says whether the queue, or the partition of this name, is drained by this scheduler.
 func (s *Scheduler) Owns(queue string) bool { return s.loop(queue) != nil }
 
@@ -122,6 +112,7 @@ func (s *Scheduler) assign(ctx context.Context) {
 	for queue, loop := range s.owned {
 		if owned[queue] == nil {
 			loop.cancel()
+			delete(s.standing, queue)
 		}
 	}
 	s.owned = owned

@@ -39,7 +39,8 @@ type Scheduler struct {
 	known            []string              // the partitions of these, by name; sorted, replaced as a whole
 	owned            map[string]*drainer   // by partition, as trouble
 	trouble          map[string]*trouble
-	turn, othersTurn int // of the survey, among the owned and the others
+	standing         map[string]string // by owned partition: what entries looked like that nobody reads
+	turn, othersTurn int               // of the survey, among the owned and the others
 }
 
 // trouble is what the survey remembers of a queue that once failed.
@@ -57,7 +58,7 @@ func New(cfg Config) (*Scheduler, error) {
 	s := &Scheduler{
 		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), scan: discoverer{client: cfg.Client, prefix: cfg.Prefix},
 		registry: make(chan struct{}, 1), survey: make(chan struct{}, 1), discover: make(chan struct{}, 1),
-		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, trouble: map[string]*trouble{},
+		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, trouble: map[string]*trouble{}, standing: map[string]string{},
 	}
 	s.members = newMembership(cfg, s.joined)
 	s.waker = newWaker(cfg, s.woken, s.wakeBroke)
@@ -216,14 +217,8 @@ func (s *Scheduler) woken(queue string) {
 
 // wakeBroke takes an error of a blocked read, which is the first to notice when the server goes away.
 func (s *Scheduler) wakeBroke(err error) {
-	switch {
-	case errors.Is(err, lua.ErrWrongType):
+	if errors.Is(err, lua.ErrWrongType) {
 		poke(s.survey) // to find out which queue it is
-	case !lua.Temporary(err):
-	case lua.Ambiguous(err):
-		s.members.calm.suspect() // the connection, or the server behind it
-	default:
-		s.members.calm.disturb() // the server's own words: it changes its role, or starts
 	}
 }
 

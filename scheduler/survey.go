@@ -68,6 +68,16 @@ func (s *Scheduler) lookAt(ctx context.Context, queues []string) ([]lua.Look, er
 	return looks, nil
 }
 
+// moved says whether a queue with entries needs somebody to look after them: a group holds some, or they are not as they were at the last
+// look. Entries that nobody reads stay, and cost nothing.
+func (s *Scheduler) moved(queue, standing string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.standing[queue]
+	s.standing[queue] = standing
+	return standing == "" || standing != before
+}
+
 // act does what a look calls for, and says whether the blocked reads must change.
 func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (changed bool) {
 	loop := s.loop(queue)
@@ -80,7 +90,7 @@ func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (chang
 		if look.Wait >= 0 && loop.sleepsBeyond(look.Wait) {
 			loop.poke()
 		}
-		if look.Busy {
+		if look.Busy && s.moved(queue, look.Standing) {
 			s.cfg.Notice(queue)
 		} else if look.Untidy {
 			s.cfg.Untidy(queue)

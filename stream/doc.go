@@ -23,7 +23,8 @@
 //   - a retry is for its group alone (TestRetryOfAnotherGroupIsSkippedWithoutASlot, TestAbandonedEntryIsRetriedForItsGroupAlone);
 //   - what is abandoned is found wherever it lies in a pending list, in every group there is
 //     (TestReclaimFindsWhatLiesBehindALongHeadOfFreshEntries, TestReclaimServesGroupsNobodyRegistered);
-//   - an outage is not an attempt (TestNothingIsReclaimedBeforeCalm);
+//   - an outage is not an attempt (TestPassThatWasHeldUpByAnOutageReclaimsNothing), and outages and starts of bridges do not keep what is abandoned for ever
+//     (TestReclaimersThatStartAndStopReclaimInTime, lua.TestWaitForAbandonedEntriesIsBounded);
 //   - damaged entries and deleted bodies become dead letters, and stop nothing
 //     (TestDamagedEntriesLoseNothingAndStopNothing, TestBodyDeletedBySomeoneBecomesADeadLetter);
 //   - memory returns although an older entry stays pending, and nothing is freed that a group still needs

@@ -133,7 +133,7 @@ func (s *inspection) all() []keyType {
 	k := s.keys
 	return []keyType{
 		{"due", k.Due, "zset"}, {"payload", k.Payload, "hash"}, {"meta", k.Meta, "hash"}, {"stream", k.Stream, "stream"},
-		{"dead", k.Dead, "stream"}, {"wake", k.Wake, "stream"}, {"policy", k.Policy, "hash"}, {"seen", k.Seen, "zset"},
+		{"dead", k.Dead, "stream"}, {"wake", k.Wake, "stream"}, {"policy", k.Policy, "hash"}, {"seen", k.Seen, "zset"}, {"calm", k.Calm, "hash"},
 	}
 }
 

@@ -40,10 +40,6 @@ type KeeperConfig struct {
 	Prefix string
 	// Logger is told of each change of state once. Nil: discard.
 	Logger *slog.Logger
-	// CalmSince as in ReclaimerConfig.
-	CalmSince func() time.Time
-	// ServerTime as in ReclaimerConfig.
-	ServerTime func() time.Time
 
 	// KeepMin and KeepMax bound the interval at which a busy queue is looked after; in between it is a fifth of the smallest
 	// visibility timeout of its groups. Default 100ms and 1s. KeepMax is also how long acknowledged entries stay in memory at most,

@@ -11,6 +11,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// knownPatience is how long a read of the defaults of a cluster may take when they are known already.
+const knownPatience = 500 * time.Millisecond
+
 // policySource reads policies again and again, of many queues. On a cluster the defaults are on another server than most queues: there
 // they are read every 5 s, and while their server is away the last ones known stay in force, so that it holds nobody else up.
 type policySource struct {
@@ -61,7 +64,7 @@ func (s *policySource) knownDefaults(ctx context.Context) (map[string]string, er
 	}
 	patience := callTimeout
 	if known != nil {
-		patience = vigilGap / 2
+		patience = knownPatience
 	}
 	found, err := s.hash(ctx, lua.NewGlobals(s.prefix).Defaults, patience)
 	if err != nil && known == nil {

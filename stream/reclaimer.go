@@ -18,11 +18,8 @@ import (
 const (
 	reclaimLimit     = 100
 	reclaimBytes     = 1 << 20
-	reclaimCalls     = 20          // of a pass, per group
-	reclaimFruitless = 5           // of these, calls that found only fresh entries
-	reclaimHeldUp    = 3           // passes in a row that are given up because they were held up: a server may be slow for good
-	vigilGap         = time.Second // between two calls of a vigil, when half a visibility timeout is less
-	clockSlack       = time.Second // by which the server's clock may be ahead of where it is expected
+	reclaimCalls     = 20 // of a pass, per group
+	reclaimFruitless = 5  // of these, calls that found only fresh entries
 )
 
 // ReclaimerConfig configures a Reclaimer. Client and Queue are required.
@@ -32,15 +29,11 @@ type ReclaimerConfig struct {
 	Queue  string
 	Logger *slog.Logger // nil = nothing is logged
 
-	// CalmSince returns since when nothing has happened that lets entries look abandoned which are not: a restart of the server, a
-	// failover, a gap in which this process could not reach it. A group is reclaimed when that is longer ago than its visibility
-	// timeout. The zero time means: not calm. A nil function means: always calm. On a cluster it is not asked: there the reclaimer judges
-	// by its own calls, because each server has outages of its own.
-	CalmSince func() time.Time
-
-	// ServerTime returns the latest that the server's clock can show by now unless it was stepped. A clock that shows more makes
-	// everything pending look abandoned at once, before CalmSince can know. Nil, or the zero time: the clock is not compared.
-	ServerTime func() time.Time
+	// Watched counts only that part of an idle time in which reclaimers looked often enough to say that the server was there: at least twice
+	// in the shortest visibility timeout of the queue's groups. Entries that an outage, or a step of the server's clock, made look abandoned
+	// stay with their consumers; an absence adds its own length to the wait, and never begins it anew. What was seen is kept beside the
+	// entries, so that it makes no difference who looks. False: idle times are taken as they are.
+	Watched bool
 }
 
 // Reclaimer takes back what the groups of a queue hold for longer than their visibility timeout: it is delivered again, or
@@ -53,10 +46,8 @@ type Reclaimer struct {
 	warned  string
 	stuck   condition
 	lastTry time.Time // when an entry was last found stuck
-	heldUp  int       // passes in a row
 
 	policies *policySource
-	vigil    *vigil // on a cluster
 }
 
 // NewReclaimer returns a Reclaimer for one queue.
@@ -68,16 +59,11 @@ func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	log := cfg.Logger.With(slog.String("queue", cfg.Queue))
-	r := &Reclaimer{
+	return &Reclaimer{
 		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), log: log, cursors: map[string]string{},
 		stuck:    condition{log: log, what: "dead-lettering of abandoned entries"},
 		policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
 	}
-	if cfg.CalmSince != nil && cfg.Client.Mode() == rueidis.ClientModeCluster {
-		r.vigil = &vigil{}
-		r.cfg.CalmSince = r.vigil.calmSince
-	}
-	return r
 }
 
 // ReclaimResult counts what one pass did.
@@ -91,7 +77,6 @@ type ReclaimResult struct {
 	Visibility time.Duration // the smallest visibility timeout of the groups; zero when there are none
 
 	stream streamInfo
-	unsure bool // a group was left out for now, so that no error says nothing about it
 }
 
 // Moved is how many entries left a pending list.
@@ -104,11 +89,8 @@ var errStuck = errors.New("the stream of dead letters refuses entries: they stay
 // Two round trips, and one per 100 entries taken or 1,000 entries looked at.
 func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	var result ReclaimResult
-	clock := r.clock() // before calm is asked: what disturbs it moves the clock afterwards
-	began := time.Now()
 	stream, err := readStream(ctx, r.cfg.Client, r.keys.Stream)
 	if err != nil {
-		r.missed(err)
 		return result, fmt.Errorf("stream: reclaim %s: %w", r.cfg.Queue, err)
 	}
 	result.stream = stream
@@ -123,28 +105,17 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	}
 	r.warn(warning)
 
-	took, heldUp := time.Since(began), false
-	var errs []error
-	for _, g := range stream.groups {
-		p := policies[g.name]
+	for _, p := range policies {
 		if result.Visibility == 0 || p.VisibilityTimeout < result.Visibility {
 			result.Visibility = p.VisibilityTimeout
 		}
-		r.seen(began, result.Visibility)
+	}
+	var errs []error
+	for _, g := range stream.groups {
 		if g.pending == 0 && r.cursors[g.name] == "" { // else one call more comes round, and drops the reclaimer's consumer
 			continue
 		}
-		if !r.calm(p.VisibilityTimeout) {
-			result.unsure = true
-			continue
-		}
-		// The answers so far were held up for so long that a worker may have missed an extend: the server was away, and this pass is the
-		// first to be served again. Workers come before the next one, and by then CalmSince knows, too.
-		if took > p.VisibilityTimeout/3 && r.heldUp < reclaimHeldUp {
-			heldUp, result.unsure = true, true
-			continue
-		}
-		err := r.group(ctx, g.name, p, clock, &result)
+		err := r.group(ctx, g.name, policies[g.name], &result)
 		if errors.Is(err, lua.ErrNoGroup) { // destroyed a moment ago
 			delete(r.cursors, g.name)
 			continue
@@ -153,25 +124,24 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 			errs = append(errs, fmt.Errorf("stream: reclaim %s/%s: %w", r.cfg.Queue, g.name, err))
 		}
 		if lua.Temporary(err) || ctx.Err() != nil {
-			r.missed(err)
 			break
 		}
-	}
-	if r.heldUp++; !heldUp {
-		r.heldUp = 0
 	}
 	r.reportStuck(result)
 	return result, errors.Join(errs...)
 }
 
 // group reclaims one group until its pending list was seen, or a bound is reached.
-func (r *Reclaimer) group(ctx context.Context, group string, p Policy, clock clock, result *ReclaimResult) error {
-	fruitless := 0
+func (r *Reclaimer) group(ctx context.Context, group string, p Policy, result *ReclaimResult) error {
+	shortest, fruitless := time.Duration(0), 0
+	if r.cfg.Watched {
+		shortest = result.Visibility
+	}
 	for range reclaimCalls {
 		done, err := lua.Reclaim(ctx, r.cfg.Client, r.keys, lua.ReclaimArgs{
 			Group: group, Attempts: p.Attempts(), MinIdle: p.VisibilityTimeout,
 			Cursor: r.cursors[group], Limit: reclaimLimit, MaxBytes: reclaimBytes,
-			NotAfter: clock.latest(min(clockSlack, p.VisibilityTimeout/3)),
+			Shortest: shortest,
 		})
 		if err != nil {
 			return err
@@ -193,45 +163,6 @@ func (r *Reclaimer) group(ctx context.Context, group string, p Policy, clock clo
 	}
 	result.More = true
 	return nil
-}
-
-func (r *Reclaimer) calm(visibility time.Duration) bool {
-	if r.cfg.CalmSince == nil {
-		return true
-	}
-	since := r.cfg.CalmSince()
-	return !since.IsZero() && time.Since(since) >= visibility
-}
-
-// clock is a reading of the server's clock: its latest time at a moment of ours.
-type clock struct{ server, local time.Time }
-
-func (r *Reclaimer) clock() clock {
-	if r.cfg.ServerTime == nil {
-		return clock{}
-	}
-	return clock{r.cfg.ServerTime(), time.Now()}
-}
-
-// latest is what the server's clock shows by now at most, or a little more; zero when nobody knows. With a third of the visibility
-// timeout more, what was extended at the other third is still not idle for long enough.
-func (c clock) latest(slack time.Duration) time.Time {
-	if c.server.IsZero() {
-		return time.Time{}
-	}
-	return c.server.Add(time.Since(c.local) + slack)
-}
-
-func (r *Reclaimer) seen(begun time.Time, visibility time.Duration) {
-	if r.vigil != nil {
-		r.vigil.seen(begun, max(vigilGap, visibility/2))
-	}
-}
-
-func (r *Reclaimer) missed(err error) {
-	if r.vigil != nil && lua.Temporary(err) {
-		r.vigil.missed()
-	}
 }
 
 // warn logs settings that do not count, once per change.

@@ -33,7 +33,6 @@ type upkeep struct {
 	quiet     time.Duration // the wait while nobody reads
 	rest      time.Duration // the wait while there is nothing to tidy up yet
 	trimAt    time.Time
-	unsure    bool      // the last pass left a group out: it neither works nor fails
 	consumers time.Time // when to look for idle ones
 	orphansAt time.Time
 }
@@ -43,8 +42,7 @@ func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upk
 	u := &upkeep{
 		k: k, queue: queue, log: log, state: condition{log: log, what: "upkeep"}, stop: stop, poked: make(chan struct{}, 1), busy: busy,
 		reclaimer: NewReclaimer(ReclaimerConfig{
-			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, CalmSince: k.cfg.CalmSince,
-			ServerTime: k.cfg.ServerTime,
+			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, Watched: true,
 		}),
 		trimmer: NewTrimmer(k.cfg.Client, k.cfg.Prefix, queue),
 	}
@@ -87,10 +85,8 @@ func (u *upkeep) run(ctx context.Context) {
 			u.state.failing(err)
 			wait = retry.NextBackOff()
 		default:
-			if !u.unsure {
-				u.state.working()
-				retry.Reset()
-			}
+			u.state.working()
+			retry.Reset()
 			if done && u.k.end(u) {
 				return
 			}
@@ -119,13 +115,16 @@ func (u *upkeep) wait(ctx context.Context, d time.Duration) bool {
 func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	u.unsure = false
 	if u.isBusy() {
 		wait, busy, err := u.keep(ctx)
 		if busy || err != nil {
 			return wait, false, err
 		}
 		u.setBusy(false)
+		u.quiet = 0
+		if err := lua.Forget(ctx, u.k.cfg.Client, u.trimmer.keys); err != nil {
+			return 0, false, err
+		}
 	}
 	return u.tidyUp(ctx)
 }
@@ -134,7 +133,6 @@ func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err e
 // only when the server is not there.
 func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err error) {
 	reclaimed, err := u.reclaimer.Reclaim(ctx)
-	u.unsure = reclaimed.unsure
 	if reclaimed.Moved() > 0 {
 		u.log.Info("reclaimed abandoned entries", slog.Int("retried", reclaimed.Retried), slog.Int("dead", reclaimed.Buried))
 	}
@@ -163,8 +161,9 @@ func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err e
 		u.quiet = interval
 		return interval, true, nil
 	}
+	// Entries that nobody reads, for long: whoever sees that somebody does gives notice.
 	u.quiet = min(max(2*u.quiet, interval), u.k.cfg.QuietMax)
-	return u.quiet, true, nil
+	return u.quiet, u.quiet < u.k.cfg.QuietMax, nil
 }
 
 // trim trims once per KeepMax, because a queue with a short visibility timeout is kept more often than its memory matters.
@@ -210,12 +209,15 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 	switch {
 	case err != nil:
 		return 0, false, err
-	case look.Busy:
+	case look.Busy && look.Standing == "":
 		u.setBusy(true)
 		u.rest = 0
 		return u.k.cfg.KeepMin, false, nil
 	case !look.Untidy:
 		return 0, true, nil
+	}
+	if err := lua.Forget(ctx, u.k.cfg.Client, u.trimmer.keys); err != nil {
+		return 0, false, err
 	}
 	trimmed, err := u.trimmer.Trim(ctx)
 	if err != nil {

@@ -86,9 +86,6 @@ func (q *Queue) Retry(group string, policy lua.Attempts, failures []lua.Failure)
 // is lost is not waited for. Up to which entry one call gets (until, "" = the end) is for the server to say, but it may stop only after
 // limit entries or maxBytes, and takes whatever it passes.
 func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
-	if !a.NotAfter.IsZero() && q.Now > a.NotAfter.UnixMilli() {
-		return lua.Reclaimed{Cursor: a.Cursor} // the clock was stepped: idle times mean nothing
-	}
 	r := lua.Reclaimed{}
 	seen, taken, bytes := 0, 0, 0
 	text := "visibility timeout: not acknowledged within " + decimal(a.MinIdle.Milliseconds()) + " ms"

@@ -176,9 +176,6 @@ func (r *run) reclaim() {
 		Limit: pick(r, "limit", 100, 2, 1), MaxBytes: pick(r, "max_bytes", plenty, plenty, 150, 1),
 	}
 	args.Cursor = r.cursors[args.Group]
-	if pick(r, "not_after", false, false, false, true) {
-		args.NotAfter = r.at(pick(r, "by", -time.Hour, time.Hour))
-	}
 	reclaimed := step(r, fmt.Sprintf("reclaim %+v", args), func(ctx context.Context) (lua.Reclaimed, error) {
 		reclaimed, err := lua.Reclaim(ctx, r.c, r.k, args)
 		return reclaimed, r.unlessAbsent(args.Group, err)

@@ -188,7 +188,9 @@ func (q *Queue) wait() time.Duration {
 // Survey is what a bridge sees of a queue in passing: when to drain it, and whether there is something to look after.
 func (q *Queue) Survey(token string, windows int) lua.Look {
 	l := lua.Look{Wait: q.wait(), Token: token, Busy: len(q.Stream) > 0, Untidy: windows > 0}
-	if head := q.head(); head < never {
+	if q.Held {
+		l.Wait = -time.Millisecond // as if nothing were scheduled: it costs nothing
+	} else if head := q.head(); head < never {
 		l.Overdue = time.Duration(max(0, float64(q.Now)-math.Ceil(max(0, head)))) * time.Millisecond
 	}
 	for _, g := range q.Groups {

@@ -241,6 +241,7 @@ func (r *run) survey() {
 		if err != nil {
 			return lua.Look{}, err
 		}
+		looks[0].Standing = "" // the model does not know how others write it
 		return looks[0], nil
 	}, func(q *Queue, _ lua.Look) lua.Look { return q.Survey(token, windows) })
 }

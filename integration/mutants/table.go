@@ -243,4 +243,28 @@ var mutants = []mutant{
 		new:  "+hget +hmget)",
 		test: []string{"-run", "TestExamplesWorkAsPlainUsers", "./integration"},
 	},
+	{
+		name: "each absence begins the wait anew", file: "lua/lib/calm.lua",
+		old:  "need, at = need - math.max(0, at - a.to), a.from",
+		new:  "need, at = visibility, a.from",
+		test: []string{"-run", "TestOnlyWatchedTimeCountsAsIdle", "./lua"},
+	},
+	{
+		name: "an absence counts as idle time", file: "lua/lib/calm.lua",
+		old:  "if a.to - a.from > math.max(visibility / 2, 250) then",
+		new:  "if a.to < a.from then",
+		test: []string{"-run", "TestOnlyWatchedTimeCountsAsIdle", "./lua"},
+	},
+	{
+		name: "the survey does not know of paused queues", file: "lua/survey.lua",
+		old:  " and redis.call('HGET', policy, 'held') ~= '1' then",
+		new:  " then",
+		test: []string{"-run", "TestSurveySeesEachQueue", "./lua"},
+	},
+	{
+		name: "entries that nobody reads are kept", file: "scheduler/survey.go",
+		old:  "return standing == \"\" || standing != before",
+		new:  "return before != \"never\"",
+		test: []string{"-run", "TestSurveyPokesLoops", "./scheduler"},
+	},
 }

@@ -21,14 +21,14 @@ const (
 
 // kinds are the keys of a partition: the end of the name, and the type.
 var kinds = []struct{ name, want string }{
-	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"}, {"policy", "hash"}, {"seen", "zset"},
+	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"}, {"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"},
 }
 
 // holding are those whose being there makes a queue: the others are settings and tokens.
 var holding = map[string]bool{"due": true, "payload": true, "meta": true, "stream": true, "dead": true, "seen": true}
 
 func keysOf(k lua.Keys) []string {
-	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen}
+	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm}
 }
 
 func (e *examination) place(queue string, partition int) place {

@@ -1,0 +1,118 @@
+package lua
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// How long an entry must be idle is told by when the queue was looked at. The story behind each line: reclaiming waited for a visibility
+// timeout without any disturbance (a bridge that starts, a gap between heartbeats), so where disturbances came more often than that, what
+// was abandoned never came back. Only the length of an absence is waited for now.
+func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
+	const visibility = 10_000
+	many := func(n int, every, long int64) (away [][2]int64) {
+		for i := range int64(n) {
+			away = append(away, [2]int64{i*every + long + 100, i*every + 100})
+		}
+		return away
+	}
+	everywhere(t, func(b *bench) {
+		for i, c := range []struct {
+			name string
+			idle int64      // of the entry, ms
+			seen int64      // the last look, ms ago; negative: never
+			away [][2]int64 // ms ago
+			want int
+		}{
+			{"watched all the time", 10_100, 1000, nil, 1},
+			{"not idle for long enough", 9_900, 1000, nil, 0},
+			{"nobody has looked yet", 3_600_000, -1, nil, 0},
+			{"the first look was a timeout ago", 3_600_000, 1000, [][2]int64{{1e12, 10_100}}, 1},
+			{"the first look was half a timeout ago", 3_600_000, 1000, [][2]int64{{1e12, 5_000}}, 0},
+			{"the look comes late, by less than half a timeout", 10_100, 4_900, nil, 1},
+			{"the look comes after an outage", 12_000, 10_500, nil, 0},
+			{"the look comes after an hour", 3_600_000 + 9_900, 3_600_000, nil, 1},
+			{"extended before an hour of outage", 3_600_000 + 3_300, 3_600_000, nil, 0},
+			{"an outage of an hour, then a timeout", 3_610_000, 1000, [][2]int64{{3_610_100, 10_100}}, 1},
+			{"an outage of an hour, then half of a timeout", 3_606_000, 1000, [][2]int64{{3_605_000, 5_000}}, 0},
+			{"half a timeout before the outage, and half after it", 3_611_000, 1000, [][2]int64{{3_605_000, 5_000}}, 1},
+			{"an outage for each second, all day", 700_000, 1000, many(32, 6500, 5500), 1},
+			{"ten outages, most of a timeout in between", 70_000, 1000, many(10, 6500, 5500), 1},
+			{"three outages, a second in between", 20_000, 500, many(3, 6500, 5500), 0},
+			{"bridges that start every second", 10_100, 1000, many(10, 1000, 300), 1},
+			{"an absence of the future, before the clock was set back", 10_100, 1000, [][2]int64{{-500_000, -600_000}}, 1},
+		} {
+			entry := b.deliver([]string{"g"}, fmt.Sprint("m", i))[0].EntryID
+			b.do("DEL", b.k.Calm)
+			now := b.now()
+			if c.seen >= 0 {
+				var away []string
+				for _, a := range c.away {
+					away = append(away, fmt.Sprintf("%d-%d", max(0, now-a[0]), now-a[1]))
+				}
+				b.do("HSET", b.k.Calm, "seen_ms", ms(now-c.seen), "away", strings.Join(away, " "))
+			}
+			b.do("XCLAIM", b.k.Stream, "g", "c", "0", entry, "IDLE", ms(c.idle), "JUSTID")
+			r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{
+				Group: "g", Attempts: policy, MinIdle: visibility * time.Millisecond, Shortest: visibility * time.Millisecond, Limit: 10, MaxBytes: 1 << 20,
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			want(b, c.name, r.Retried, c.want)
+			b.do("XACK", b.k.Stream, "g", entry)
+		}
+	})
+}
+
+// However often the queue is left alone, and for however long, each look brings an abandoned entry closer to being taken back; and what is
+// noted of it stays small.
+func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		entry := b.deliver([]string{"g"}, "m")[0].EntryID
+		b.do("XCLAIM", b.k.Stream, "g", "c", "0", entry, "IDLE", "86400000", "JUSTID")
+		args := ReclaimArgs{Group: "g", Attempts: policy, MinIdle: 10 * time.Second, Shortest: 10 * time.Second, Limit: 10, MaxBytes: 1 << 20}
+		looks, retried := 0, 0
+		for ; retried == 0 && looks < 100; looks++ {
+			r, err := Reclaim(b.ctx, b.c, b.k, args)
+			if err != nil {
+				b.Fatal(err)
+			}
+			retried = r.Retried
+			b.back(6 * time.Second) // until the next look
+		}
+		if retried != 1 || looks > 10 {
+			b.Fatalf("retried %d after %d looks, 6 s apart: want 1, after 10 at most", retried, looks)
+		}
+		b.deliver([]string{"g"}, "n")
+		for range 100 {
+			if _, err := Reclaim(b.ctx, b.c, b.k, args); err != nil {
+				b.Fatal(err)
+			}
+			b.back(6 * time.Second)
+		}
+		if n := len(b.hash(b.k.Calm)["away"]); n > 32*28 {
+			b.Fatalf("%d bytes are noted", n)
+		}
+		if err := Forget(b.ctx, b.c, b.k); err != nil || b.count("EXISTS", b.k.Calm) != 0 {
+			b.Fatal("not forgotten", err)
+		}
+	})
+}
+
+// back lets the record of looks be older by d.
+func (b *bench) back(d time.Duration) {
+	b.Helper()
+	known := b.hash(b.k.Calm)
+	var seen int64
+	fmt.Sscan(known["seen_ms"], &seen)
+	var away []string
+	for _, a := range strings.Fields(known["away"]) {
+		var from, to int64
+		fmt.Sscanf(a, "%d-%d", &from, &to)
+		away = append(away, fmt.Sprintf("%d-%d", max(0, from-d.Milliseconds()), to-d.Milliseconds()))
+	}
+	b.do("HSET", b.k.Calm, "seen_ms", ms(seen-d.Milliseconds()), "away", strings.Join(away, " "))
+}
