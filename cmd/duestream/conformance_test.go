@@ -89,11 +89,17 @@ func TestConformanceListsCases(t *testing.T) {
 	}
 }
 
-// The programs of this test need no Redis: one answers what it is asked, the other ends at once.
+// One program answers what it is asked and does nothing, one keeps to the protocol, one ends at once.
 func TestConformanceTellsWhatItSaw(t *testing.T) {
 	t.Parallel()
 	parrot := []string{"--", "sh", "-c", `while read -r line; do id=${line#*'"id":"'}; printf '{"id":"%s","ok":true}\n' "${id%%'"'*}"; done`}
-	r := conform(t, append([]string{"--server", redistest.Program(t), "--producer", "--case", "answers"}, parrot...)...)
+	answers := []string{"--server", redistest.Program(t), "--producer", "--case", "answers"}
+	r := conform(t, append(answers, parrot...)...)
+	if r.code != exitFailure || !strings.Contains(r.out, "no command that was sent schedules it") || !strings.Contains(r.out, "0 passed, 1 failed, 0 not tried") {
+		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
+	}
+	good := []string{"--", "bash", filepath.Join("..", "..", "examples", "shell", "conformance.sh"), "producer"}
+	r = conform(t, append(answers[:len(answers):len(answers)], good...)...)
 	if r.code != exitOK || !strings.Contains(r.out, "passed") || !strings.Contains(r.out, "1 passed, 0 failed, 0 not tried") || strings.Contains(r.out, "certificate") {
 		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
 	}
