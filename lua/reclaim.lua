@@ -22,13 +22,13 @@
 -- Run twice: harmless; the second run finds the next ones.
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
 local wake, calm, group, consumer = KEYS[6], KEYS[7], ARGV[1], ARGV[4]
-local visibility, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local min_idle, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream', calm, 'hash'})
 if bad then return bad end
 local now = now_ms()
 
 redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
-local min_idle = shortest > 0 and digits(watched_idle(calm, tonumber(visibility), shortest, now)) or visibility
+local idle = shortest > 0 and digits(watched_idle(calm, tonumber(min_idle), shortest, now)) or min_idle
 local before = head(k.due)
 local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0}, {}, 0
 
@@ -36,7 +36,7 @@ local function take(entry, body)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
   -- One delivery by XREADGROUP and this claim are expected; whatever else was counted was a delivery by somebody's own claim.
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
-  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. visibility .. ' ms', burnt = burnt}
+  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. min_idle .. ' ms', burnt = burnt}
   local verdicts, failed = carry_out(k, group, {entry}, {plan_exit(k, group, entry, body, how, now)})
   if failed then error(failed) end
   local verdict = verdicts[1]
@@ -49,7 +49,7 @@ local function take(entry, body)
 end
 
 for _ = 1, limit do
-  local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, min_idle, cursor, 'COUNT', 1)
+  local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, idle, cursor, 'COUNT', 1)
   cursor = reply[1]
   for _, one in ipairs(reply[2]) do
     if one and one[2] then take(one[1], one[2]) end
