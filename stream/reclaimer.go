@@ -18,8 +18,9 @@ import (
 const (
 	reclaimLimit     = 100
 	reclaimBytes     = 1 << 20
-	reclaimCalls     = 20 // of a pass, per group
-	reclaimFruitless = 5  // of these, calls that found only fresh entries
+	reclaimCalls     = 20               // of a pass, per group
+	reclaimFruitless = 5                // of these, calls that found only fresh entries
+	reclaimTime      = 10 * time.Second // of a pass: what else the queue needs has its turn, and the next pass goes on with the next group
 )
 
 // ReclaimerConfig configures a Reclaimer. Client and Queue are required.
@@ -46,6 +47,8 @@ type Reclaimer struct {
 	warned  string
 	stuck   condition
 	lastTry time.Time // when an entry was last found stuck
+	last    string    // the group that the last pass ended with, when its time was up; "" = it came round
+	time    time.Duration
 
 	policies *policySource
 }
@@ -61,6 +64,7 @@ func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
 	log := cfg.Logger.With(slog.String("queue", cfg.Queue))
 	return &Reclaimer{
 		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), log: log, cursors: map[string]string{},
+		time:     reclaimTime,
 		stuck:    condition{log: log, what: "dead-lettering of abandoned entries"},
 		policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
 	}
@@ -111,7 +115,13 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 		}
 	}
 	var errs []error
-	for _, g := range stream.groups {
+	began, last := time.Now(), ""
+	for i, g := range r.inTurn(stream.groups) {
+		if i > 0 && time.Since(began) > r.time {
+			result.More, r.last = true, last
+			break
+		}
+		last = g.name
 		if g.pending == 0 && r.cursors[g.name] == "" { // else one call more comes round, and drops the reclaimer's consumer
 			continue
 		}
@@ -129,6 +139,17 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	}
 	r.reportStuck(result)
 	return result, errors.Join(errs...)
+}
+
+// inTurn returns the groups from the one on that follows the last of a pass whose time was up: with thousands of groups, and a server far
+// away, the first ones would have every turn else.
+func (r *Reclaimer) inTurn(groups []groupInfo) []groupInfo {
+	at := slices.IndexFunc(groups, func(g groupInfo) bool { return g.name > r.last })
+	r.last = ""
+	if at < 0 {
+		return groups
+	}
+	return slices.Concat(groups[at:], groups[:at])
 }
 
 // group reclaims one group until its pending list was seen, or a bound is reached.

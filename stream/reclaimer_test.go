@@ -275,3 +275,26 @@ func TestReclaimOfWhatIsNotThere(t *testing.T) {
 		t.Errorf("wrong type: %v", err)
 	}
 }
+
+// With thousands of groups and a slow link the time of a pass was up before the last of them, and the next pass began with the first again.
+func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	groups := []string{"a", "b", "c", "d", "e"}
+	r.do("XADD", r.k.Stream, "5-1", "id", "m", "payload", "p")
+	for _, g := range groups {
+		r.do("XGROUP", "CREATE", r.k.Stream, g, "0")
+		r.do("XCLAIM", r.k.Stream, g, "gone", "0", "5-1", "FORCE", "IDLE", "3600000", "JUSTID")
+	}
+	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.c, Prefix: r.prefix, Queue: r.queue})
+	reclaimer.time = 0 // always up
+	for i := range groups {
+		result, err := reclaimer.Reclaim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, "retried", result.Retried, 1)
+		want(t, "more", result.More, true)
+		want(t, "scheduled", r.number("ZCARD", r.k.Due), int64(i+1))
+	}
+}
