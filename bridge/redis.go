@@ -59,17 +59,12 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 			opt.Sentinel.TLSConfig = opt.TLSConfig
 		}
 		opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // a missed switch message would leave us on the old master
-		if opt.TLSConfig != nil {                              // else the client library waits for half a minute
-			if err := wrongScheme(ctx, opt); err != nil {
-				return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), err)
-			}
-		}
 	} else if err := chooseMode(ctx, &opt); err != nil {
-		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), explain(ctx, opt, lua.Classify("HELLO", err)))
+		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("HELLO", explain(ctx, opt, err)))
 	}
 	client, err := rueidis.NewClient(opt)
 	if err != nil {
-		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), explain(ctx, opt, lua.Classify("connect", err)))
+		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("connect", explain(ctx, opt, err)))
 	}
 	connect := opt
 	opt.AlwaysPipelining = true // else a context with a deadline does not interrupt a blocking read
@@ -115,20 +110,13 @@ func chooseMode(ctx context.Context, opt *rueidis.ClientOption) error {
 	return failed
 }
 
-// explain finds out why a connection broke, or was not answered. A server that does not accept our certificate says so after the handshake
-// and closes the connection, and who was writing by then sees no more than that it broke; who only listens gets the reason.
+// explain finds out why a TLS connection broke. A server that does not accept our certificate says so after the handshake and closes
+// the connection, and who was writing by then sees no more than that it broke; who only listens gets the reason.
 func explain(ctx context.Context, opt rueidis.ClientOption, err error) error {
-	var refused *rueidis.RedisError
-	if op := (*net.OpError)(nil); errors.As(err, &refused) || opt.DialCtxFn != nil || errors.As(err, &op) && op.Op == "dial" {
+	if op := (*net.OpError)(nil); opt.TLSConfig == nil || opt.DialCtxFn != nil || errors.As(err, &op) && op.Op == "dial" {
 		return err
 	}
-	if wrong := wrongScheme(ctx, opt); wrong != nil {
-		return wrong
-	}
-	if opt.TLSConfig == nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sniffTimeout)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	conn, failed := (&tls.Dialer{NetDialer: &opt.Dialer, Config: opt.TLSConfig}).DialContext(ctx, "tcp", opt.InitAddress[0])
 	if failed == nil {
@@ -137,7 +125,7 @@ func explain(ctx context.Context, opt rueidis.ClientOption, err error) error {
 		_ = conn.SetReadDeadline(deadline)
 		_, failed = conn.Read(make([]byte, 1))
 	}
-	if failed = lua.Classify("TLS", failed); errors.Is(failed, lua.ErrUntrusted) {
+	if errors.Is(lua.Classify("", failed), lua.ErrUntrusted) {
 		return failed
 	}
 	return err

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"time"
 
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -12,10 +13,10 @@ import (
 // OrphanAge is how long a body must have been without a member of the schedule before it is deleted.
 const OrphanAge = stream.OrphanAge
 
-// DeleteOrphans deletes bodies that were without a member of the schedule OrphanAge ago and still are, of one partition: fields of its
-// payload and of its meta. It says how many.
-func DeleteOrphans(ctx context.Context, r *Redis, keys lua.Keys, payload, meta []string) (int, error) {
-	return stream.DeleteOrphans(ctx, r.Client, keys, payload, meta)
+// DeleteOrphans deletes bodies of one partition, fields of its payload and of its meta, that are without a member of the schedule now and
+// whenever it looks until age from now. It says how many. Wait is called between the looks.
+func DeleteOrphans(ctx context.Context, r *Redis, keys lua.Keys, payload, meta []string, age time.Duration, wait func(time.Duration) error) (int, error) {
+	return stream.DeleteOrphans(ctx, r.Client, keys, payload, meta, age, wait)
 }
 
 // CheckSettings says what is wrong with the fields of a queue's policy, or of the defaults, as they are in Redis.

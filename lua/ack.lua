@@ -3,17 +3,20 @@
 -- KEYS[1] stream (stream)
 -- ARGV[1] group (string)
 -- ARGV[2...] entry, id (entry ID; message ID to compare before, '' = not compared: entry IDs may repeat after a failover)
--- Returns: per entry an integer: 1 acknowledged, 0 lost (it was no longer pending)
--- Complexity: O(log n) per entry, and one range of at most 1,000 pending entries per group
+-- Returns: per entry an integer: 1 acknowledged, 0 lost (it was no longer pending), -9 not looked at because the entries compared before it came to 1 MiB: send it again
+-- Complexity: O(log n) per entry and group that holds any, 4,000 such pairs at most; it reads 1 MiB and one entry more at most, and nothing without message IDs
 -- If a command fails here: acknowledged entries may stay in the stream until trim.
 -- Run twice: harmless; the second run answers 0.
 local stream, group = KEYS[1], ARGV[1]
 local bad = wrong_type({stream, 'stream'})
 if bad then return bad end
 
+local bytes = 0
+
 -- Whether the entry carries the message that was delivered.
 local function is_same(entry, id)
   local found = redis.call('XRANGE', stream, entry, entry)
+  bytes = bytes + bytes_of(found[1] and found[1][2])
   local same = not found[1] or entry == id -- without a field id, the entry ID counts as the ID
   for f = 1, found[1] and #found[1][2] or 0, 2 do
     if found[1][2][f] == 'id' then same = found[1][2][f + 1] == id end
@@ -24,7 +27,8 @@ end
 local args, reply, acked, n, m = ARGV, {}, {}, 0, 0
 for i = 2, #args, 2 do
   local entry, id, won = args[i], args[i + 1], 0
-  if id == '' or is_same(entry, id) then won = redis.call('XACK', stream, group, entry) end
+  if bytes >= MOST_BYTES then won = LATER
+  elseif id == '' or is_same(entry, id) then won = redis.call('XACK', stream, group, entry) end
   n = n + 1
   reply[n] = won
   if won == 1 then

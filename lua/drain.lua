@@ -7,7 +7,7 @@
 -- KEYS[5] dead (stream)
 -- KEYS[6] policy (hash)
 -- ARGV[1] limit (integer, members at most)
--- ARGV[2] max_bytes (integer, payload and meta bytes after which no further member is taken)
+-- ARGV[2] max_bytes (integer, bytes of members, payloads and metas after which no further member is taken)
 -- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry)
 -- Complexity: O(log n) per member
 -- If a command fails here: a stream that refuses an entry stops the batch; what was added before is removed, the rest stays scheduled.
@@ -20,7 +20,6 @@ if bad then return bad end
 redis.call('HDEL', payload, SEP) -- removes nothing, and opens a full server for the rest
 if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, ''} end
 local now, fraction = now_ms()
-local members = redis.call('ZRANGEBYSCORE', due, '-inf', digits(now), 'WITHSCORES', 'LIMIT', 0, limit)
 local has_meta = redis.call('EXISTS', meta) == 1
 
 -- Adds one member to the stream, or to the dead letters. Returns 'moved' or 'buried'; or nil and the server's refusal.
@@ -47,33 +46,32 @@ local function add(member, score, body, fields)
   return outcome
 end
 
-local done, bytes, counts, refusal, step, first = {}, 0, {moved = 0, buried = 0}, '', 1, 1
-while first <= #members and bytes < max_bytes and refusal == '' do
-  -- Payloads are read a few at a time: all that are read in vain are those of one step.
-  local names, largest = {}, 0
-  for i = first, math.min(#members, first + 2 * step - 1), 2 do names[#names + 1] = members[i] end
-  local bodies = redis.call('HMGET', payload, unpack(names))
-  local metas = has_meta and redis.call('HMGET', meta, unpack(names)) or {}
-  for i, member in ipairs(names) do
-    local body, fields = bodies[i] or '', metas[i] or nil
-    local outcome, err = add(member, members[first + 1], body, fields)
+-- Bodies are read one by one, because the next may be of any size; members a few at a time, because nobody can ask how long they are.
+local done, bytes, counts, refusal, page, next_due, empty = {}, 0, {moved = 0, buried = 0}, '', 1, nil, false
+while #done < limit and bytes < max_bytes and refusal == '' and not (next_due or empty) do
+  local members, longest = redis.call('ZRANGE', due, #done, #done + math.min(page, limit - #done) - 1, 'WITHSCORES'), 0
+  empty = #members == 0
+  for i = 1, #members, 2 do
+    local member, score = members[i], members[i + 1]
+    if number_of(score) > now then next_due = number_of(score) break end
+    local body, fields = redis.call('HGET', payload, member) or '', has_meta and redis.call('HGET', meta, member) or nil
+    local outcome, err = add(member, score, body, fields)
     if not outcome then
       refusal = err
       break
     end
-    first, done[#done + 1] = first + 2, member
+    done[#done + 1] = member
     counts[outcome] = counts[outcome] + 1
-    local size = #body + (fields and #fields or 0)
-    bytes, largest = bytes + size, math.max(largest, size)
+    bytes, longest = bytes + #member + #body + (fields and #fields or 0), math.max(longest, #member)
     if bytes >= max_bytes then break end
   end
-  step = largest < 65536 and math.min(16, 4 * step) or 1
+  page = longest > 1024 and 1 or math.min(16, 4 * page)
 end
 if #done > 0 then redis.call('ZREMRANGEBYRANK', due, 0, #done - 1) end -- the first ones, and nothing came in between
 in_chunks('HDEL', payload, done)
 if has_meta then in_chunks('HDEL', meta, done) end
 
-local next_due = head(due)
+if not (next_due or empty) then next_due = head(due) end
 local wait = -1
 if next_due and next_due < 1e15 then wait = math.max(0, (math.ceil(next_due) - now) * 1000 - fraction) end
 return {counts.moved, counts.buried, wait, refusal}

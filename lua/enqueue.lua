@@ -74,6 +74,6 @@ in_chunks('HDEL', payload, no_body)
 in_chunks('HDEL', meta, no_meta)
 in_chunks('ZADD', seen, remember)
 if done ~= '' then forget(seen, done) end
-if has_seen then in_chunks('ZREM', seen, redis.call('ZRANGEBYSCORE', seen, '-inf', digits(now), 'LIMIT', 0, #ARGV)) end
+if has_seen then forget_ended(seen, now, #ARGV) end
 wake_if_earlier(wake, before, head(due))
 return reply

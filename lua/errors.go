@@ -46,6 +46,9 @@ var codes = []struct {
 	{"unknown command", ErrUnsupported}, {"Unknown Redis command", ErrUnsupported},
 }
 
+// errPart: of a call that was made in parts, those before the one that failed were executed.
+var errPart = errors.New("lua: a part of the call was executed")
+
 type kindError struct {
 	what string
 	kind error
@@ -107,7 +110,7 @@ func Ambiguous(err error) bool {
 		return false
 	}
 	var re *rueidis.RedisError
-	return !errors.As(err, &re)
+	return errors.Is(err, errPart) || !errors.As(err, &re)
 }
 
 // Temporary reports whether the same call may succeed later without anyone changing anything.

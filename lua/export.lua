@@ -39,12 +39,12 @@ local function next_rank()
 end
 
 local start, reply, bytes = next_rank(), {}, 0
-local page = redis.call('ZRANGE', due, start, start + limit - 1, 'WITHSCORES')
-for i = 1, #page, 2 do
-  local body, fields = redis.call('HGET', payload, page[i]) or '', redis.call('HGET', meta, page[i]) or ''
-  add_pair(reply, page[i], page[i + 1])
+for at = start, start + limit - 1 do -- one by one: nobody can ask how long a member is
+  local found = bytes < max_bytes and redis.call('ZRANGE', due, at, at, 'WITHSCORES') or {}
+  if not found[1] then break end
+  local body, fields = redis.call('HGET', payload, found[1]) or '', redis.call('HGET', meta, found[1]) or ''
+  add_pair(reply, found[1], found[2])
   add_pair(reply, body, fields)
-  bytes = bytes + #page[i] + #body + #fields
-  if bytes >= max_bytes then break end
+  bytes = bytes + #found[1] + #body + #fields
 end
 return reply

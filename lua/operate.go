@@ -2,7 +2,9 @@ package lua
 
 import (
 	"context"
+	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -155,15 +157,17 @@ var redriveScript = load("redrive",
 
 // RedriveDead schedules dead letters again, each for the group it failed in, from attempt 1 and without its old expiry.
 func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redrive) ([]Redriven, error) {
-	args := make([]string, 0, 5*len(letters))
-	for _, l := range letters {
-		edited, payload := "", ""
-		if l.Payload != nil {
-			edited, payload = "1", rueidis.BinaryString(*l.Payload)
+	reply, err := inParts(letters, func(letters []Redrive) ([]int64, error) {
+		args := make([]string, 0, 5*len(letters))
+		for _, l := range letters {
+			edited, payload := "", ""
+			if l.Payload != nil {
+				edited, payload = "1", rueidis.BinaryString(*l.Payload)
+			}
+			args = append(args, l.Letter, string(l.When), edited, payload, l.Fields)
 		}
-		args = append(args, l.Letter, string(l.When), edited, payload, l.Fields)
-	}
-	reply, err := redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake}, args, len(letters))
+		return redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake}, args, len(letters))
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -201,25 +205,38 @@ const MaxSurvey = 250
 // Survey looks at up to MaxSurvey queues in one request. held: also whether the groups of a stream without entries hold some, whose
 // bodies someone deleted. On a cluster the queues must share a slot: give it one.
 func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]Look, error) {
-	keys := make([]string, 0, 8*len(queues))
-	for _, k := range queues {
-		keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm)
-	}
 	arg := "0"
 	if held {
 		arg = "1"
 	}
-	reply, err := surveyScript.list(ctx, c, keys, []string{arg}, 6*len(queues))
-	if err != nil {
-		return nil, err
-	}
-	looks := make([]Look, len(queues))
-	for i := range looks {
-		if looks[i], err = parseLook(reply[6*i : 6*i+6]); err != nil {
-			return nil, surveyScript.unexpected(err)
+	looks := make([]Look, 0, len(queues))
+	for {
+		before := len(looks)
+		keys := make([]string, 0, 8*len(queues))
+		for _, k := range queues[before:] {
+			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm)
+		}
+		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/8*6)
+		if err != nil {
+			return nil, err
+		}
+		for row := range slices.Chunk(reply, 6) {
+			if n, err := row[0].AsInt64(); err == nil && n == later {
+				break
+			}
+			look, err := parseLook(row)
+			if err != nil {
+				return nil, surveyScript.unexpected(err)
+			}
+			looks = append(looks, look)
+		}
+		if len(looks) == len(queues) {
+			return looks, nil
+		}
+		if len(looks) == before {
+			return nil, surveyScript.unexpected(errors.New("nothing was looked at"))
 		}
 	}
-	return looks, nil
 }
 
 func parseLook(reply []rueidis.RedisMessage) (Look, error) {
@@ -247,32 +264,68 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	}, nil
 }
 
-// Swept is what one look for orphans did: Found are candidates to confirm a minute later.
+// Orphan is a field of a hash without a member of the schedule. Length, of its value, tells it from another of that name; negative: from none.
+type Orphan struct {
+	Field  string
+	Length int64
+}
+
+// Watched is an orphan that was found before. Ripe: it has been one for long enough, and is deleted if it is one still.
+type Watched struct {
+	Orphan
+	Ripe bool
+}
+
+// Swept is what one look for orphans did. Left is, for each that was watched, what it is now: negative, when it is no longer the orphan
+// that was found. Found are those that were met.
 type Swept struct {
 	Deleted int
 	Cursor  string // "0" = came round
-	Found   []string
+	Left    []int64
+	Found   []Orphan
 }
 
-var orphansScript = load("orphans", []string{"due", "fields"}, []string{"cursor", "limit"}, []string{"confirmed"})
+var orphansScript = load("orphans", []string{"due", "fields"}, []string{"cursor", "limit"}, []string{"field", "length", "ripe"})
 
-// SweepOrphans deletes those of the confirmed fields of a hash (payload or meta) that still have no member in the schedule, and
-// looks at roughly limit further fields.
-func SweepOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int, confirmed []string) (Swept, error) {
+// SweepOrphans looks at watched fields of a hash (payload or meta), deletes those that are ripe and still have no member in the schedule,
+// and looks at roughly limit further fields, or 1 MiB.
+func SweepOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int, watched []Watched) (Swept, error) {
 	if cursor == "" {
 		cursor = "0"
 	}
-	reply, err := orphansScript.list(ctx, c, []string{due, hash}, append([]string{cursor, strconv.Itoa(limit)}, confirmed...), 2)
+	args := append(make([]string, 0, 2+3*len(watched)), cursor, strconv.Itoa(limit))
+	for _, w := range watched {
+		length, ripe := "", "0"
+		if w.Length >= 0 {
+			length = strconv.FormatInt(w.Length, 10)
+		}
+		if w.Ripe {
+			ripe = "1"
+		}
+		args = append(args, w.Field, length, ripe)
+	}
+	reply, err := orphansScript.list(ctx, c, []string{due, hash}, args, 2+len(watched))
 	if err != nil {
 		return Swept{}, err
 	}
+	var s Swept
 	deleted, err := reply[0].AsInt64()
-	if err != nil {
-		return Swept{}, orphansScript.unexpected(err)
+	if err == nil {
+		s.Deleted = int(deleted)
+		s.Cursor, err = reply[1].ToString()
 	}
-	rest, err := texts(reply[1:])
-	if err != nil {
-		return Swept{}, orphansScript.unexpected(err)
+	for i := 2; i < len(reply) && err == nil; i++ {
+		if i < 2+len(watched) {
+			var n int64
+			n, err = reply[i].AsInt64()
+			s.Left = append(s.Left, n)
+			continue
+		}
+		var o Orphan
+		if o.Field, err = reply[i].ToString(); err == nil && i+1 < len(reply) {
+			o.Length, err = reply[i+1].AsInt64()
+		}
+		s.Found, i = append(s.Found, o), i+1
 	}
-	return Swept{int(deleted), rest[0], rest[1:]}, nil
+	return s, orphansScript.unexpected(err)
 }

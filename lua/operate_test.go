@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -268,26 +269,30 @@ func TestSurveyLooksAtManyQueues(t *testing.T) {
 
 func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
 	everywhere(t, func(b *bench) {
-		b.do("HSET", b.k.Payload, "orphan", "p", "soon", "p", "kept", "p")
+		b.do("HSET", b.k.Payload, "orphan", "p", "soon", "p", "kept", "p", "other", "p", "unripe", "pp", "gone", "p")
 		b.do("ZADD", b.k.Due, "5", "kept")
-		sweep := func(confirmed ...string) Swept {
-			s, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "", 100, confirmed)
+		sweep := func(watched ...Watched) Swept {
+			s, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "", 100, watched)
 			if err != nil {
 				b.Fatal(err)
 			}
-			slices.Sort(s.Found)
+			slices.SortFunc(s.Found, func(a, b Orphan) int { return strings.Compare(a.Field, b.Field) })
 			return s
 		}
 		first := sweep()
 		want(b, "deleted at the first look", first.Deleted, 0)
 		want(b, "cursor", first.Cursor, "0")
-		wantList(b, "found", first.Found, "orphan", "soon")
-		// A producer in two steps: its member comes after the body.
+		wantList(b, "found", first.Found, Orphan{"gone", 1}, Orphan{"orphan", 1}, Orphan{"other", 1}, Orphan{"soon", 1}, Orphan{"unripe", 2})
+		// A producer in two steps: its member comes after the body. And one that has sent another body under the ID of the first.
 		b.do("ZADD", b.k.Due, "6", "soon")
-		second := sweep(append(first.Found, "never there")...)
+		b.do("HSET", b.k.Payload, "other", "longer")
+		b.do("HDEL", b.k.Payload, "gone")
+		second := sweep(Watched{Orphan{"orphan", 1}, true}, Watched{Orphan{"soon", 1}, true}, Watched{Orphan{"other", 1}, true},
+			Watched{Orphan{"unripe", 2}, false}, Watched{Orphan{"gone", 1}, true}, Watched{Orphan{"unripe", -1}, false})
 		want(b, "deleted", second.Deleted, 1)
-		want(b, "found", len(second.Found), 0)
-		want(b, "bodies", b.count("HLEN", b.k.Payload), 2)
+		wantList(b, "left", second.Left, 1, -1, -1, 2, -1, 2)
+		wantList(b, "found", second.Found, Orphan{"other", 6}, Orphan{"unripe", 2})
+		want(b, "bodies", b.count("HLEN", b.k.Payload), 4)
 	})
 }
 
@@ -308,7 +313,7 @@ func TestSweepOrphansGoesOnFromItsCursor(t *testing.T) {
 				b.Fatalf("one look found %d", len(s.Found))
 			}
 			for _, f := range s.Found {
-				found[f] = true
+				found[f.Field] = true
 			}
 			if cursor, calls = s.Cursor, calls+1; calls > 1000 {
 				b.Fatal("never comes round")

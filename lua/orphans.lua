@@ -1,25 +1,37 @@
--- orphans: deletes hash fields that were without a member of the schedule at an earlier look and still are, and looks for more.
+-- orphans: deletes hash fields that have been without a member of the schedule for long enough, and looks for more.
 -- Uses: base
 -- KEYS[1] due (zset)
 -- KEYS[2] fields (hash)
 -- ARGV[1] cursor (integer, of HSCAN)
 -- ARGV[2] limit (integer, fields looked at, roughly)
--- ARGV[3...] confirmed (string: a field that was an orphan a minute ago)
--- Returns: deleted (integer), cursor (string), then the orphans found now (strings)
--- Complexity: O(limit + confirmed)
+-- ARGV[3...] field, length, ripe (string; integer, bytes of its value as it was found, '' = not compared; '1' = delete it, '0' = only look)
+-- Returns: deleted (integer), cursor (string), then per given field an integer (bytes of its value: it is an orphan still, or was until it was deleted; -1: it has a member, or is not the one that was found: it must not be deleted before it is found again), then per orphan found now two values (field, string; bytes of its value, integer)
+-- Complexity: O(limit + given fields); it reads 1 MiB more than one bucket of the hash holds at most, because there is no scan without values
 -- If a command fails here: the rest stays for the next pass.
 -- Run twice: harmless.
 local due, fields = KEYS[1], KEYS[2]
+local cursor, limit = ARGV[1], tonumber(ARGV[2])
 local bad = wrong_type({due, 'zset', fields, 'hash'})
 if bad then return bad end
 
-local deleted = 0
-for i = 3, #ARGV do
-  if not redis.call('ZSCORE', due, ARGV[i]) then deleted = deleted + redis.call('HDEL', fields, ARGV[i]) end
+local reply, deleted, bytes, looked = {0, cursor}, 0, 0, 0
+for i = 3, #ARGV, 3 do
+  local field, length, now = ARGV[i], ARGV[i + 1], -1
+  if not redis.call('ZSCORE', due, field) then now = redis.call('HSTRLEN', fields, field) end
+  if length ~= '' and now ~= tonumber(length) then now = -1 end
+  if now >= 0 and ARGV[i + 2] == '1' then deleted = deleted + redis.call('HDEL', fields, field) end
+  reply[#reply + 1] = now
 end
-local page = redis.call('HSCAN', fields, ARGV[1], 'COUNT', ARGV[2])
-local reply = {deleted, page[1]}
-for i = 1, #page[2], 2 do
-  if not redis.call('ZSCORE', due, page[2][i]) then reply[#reply + 1] = page[2][i] end
+-- Bucket by bucket, because the values of the next may be of any size.
+for _ = 1, limit do
+  local page = redis.call('HSCAN', fields, cursor, 'COUNT', 1)
+  cursor = page[1]
+  for i = 1, #page[2], 2 do
+    local field, size = page[2][i], #page[2][i + 1]
+    bytes, looked = bytes + #field + size, looked + 1
+    if not redis.call('ZSCORE', due, field) then add_pair(reply, field, size) end
+  end
+  if cursor == '0' or looked >= limit or bytes >= MOST_BYTES then break end
 end
+reply[1], reply[2] = deleted, cursor
 return reply

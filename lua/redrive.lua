@@ -6,7 +6,7 @@
 -- KEYS[4] meta (hash)
 -- KEYS[5] wake (stream)
 -- ARGV[1...] letter, when, edited, payload, fields (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload; bytes; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms)
--- Returns: per dead letter an integer: 1 scheduled, 0 gone, -1 has no payload of its own (lost or unreadable body: give one), -2 fields malformed
+-- Returns: per dead letter an integer: 1 scheduled, 0 gone, -1 has no payload of its own (lost or unreadable body: give one), -2 fields malformed, -9 not looked at because the letters before it came to 1 MiB: send it again
 -- Complexity: O(log n) per dead letter
 -- If a command fails here: before XDEL nothing of this letter is written; after it only commands follow that cannot fail.
 -- Run twice: harmless; the second run answers 0.
@@ -19,14 +19,16 @@ end
 
 redis.call('HDEL', payload, SEP) -- removes nothing, and opens a full server for the rest
 local now = now_ms()
-local before = head(due)
+local before, read = head(due), 0
 local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, meta = true, raw = true, expires_ms = true}
 
 local function again(letter, when, edited, new_payload, new_fields)
+  if read >= MOST_BYTES then return LATER end
   local found = redis.pcall('XRANGE', dead, letter, letter) -- people type these IDs: one that is none is not there
   if found.err or not found[1] then return 0 end
   local body, fields, kept = found[1][2], {}, {}
   for i = 1, #body, 2 do fields[body[i]] = body[i + 1] end
+  read = read + bytes_of(body)
   local bytes = edited == '1' and new_payload or fields['payload']
   if not bytes then return -1 end
   local id = fields['id'] or ''

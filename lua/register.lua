@@ -27,7 +27,7 @@ redis.call('HDEL', queues, SEP) -- removes nothing, and opens a full server for 
 local changed = 0
 for i = 1, #ARGV, 2 do
   local known = redis.call('HGET', queues, ARGV[i]) or ''
-  local counts = union(known, ARGV[i + 1])
+  local counts = union(#known <= 1024 and known or '', ARGV[i + 1]) -- all counts there can be are 914 bytes
   if counts ~= known then
     redis.call('HSET', queues, ARGV[i], counts)
     changed = changed + 1

@@ -4,7 +4,7 @@
 -- KEYS[2] seen (zset)
 -- ARGV[1] window_ms (integer, ms that each letter is remembered)
 -- ARGV[2...] name, entry, fields (string that no other letter has; its entry ID; its fields and values in turn, each as <length>:<bytes>)
--- Returns: per letter an integer: 1 restored, 0 known, -1 fields malformed
+-- Returns: per letter an integer: 1 restored, 0 known, -1 fields malformed, -9 not looked at because the letters that were there came to 1 MiB: send it again
 -- Complexity: O(log n) per letter
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was written; behind it a letter may be there that is not remembered.
 -- Run twice: harmless within the window, and longer for letters that have kept their entry ID.
@@ -12,7 +12,7 @@ local dead, seen = KEYS[1], KEYS[2]
 local window_ms = tonumber(ARGV[1])
 local bad = wrong_type({dead, 'stream', seen, 'zset'})
 if bad then return bad end
-local now, refused = now_ms(), nil
+local now, refused, read = now_ms(), nil, 0
 
 -- The list that '1:a2:bc' stands for; nil when it does not parse, or is no list of fields.
 local function values_of(text)
@@ -31,6 +31,7 @@ end
 local function is_there(entry, values)
   local found = redis.pcall('XRANGE', dead, entry, entry)
   local fields = not found.err and found[1] and found[1][2] or {}
+  read = read + bytes_of(fields)
   for i = 1, math.max(#fields, #values) do
     if fields[i] ~= values[i] then return false end
   end
@@ -54,8 +55,8 @@ end
 
 local reply = {}
 for i = 2, #ARGV, 3 do
-  local values = values_of(ARGV[i + 2])
-  local outcome = values and restore(ARGV[i], ARGV[i + 1], values) or not values and -1
+  local values = read < MOST_BYTES and values_of(ARGV[i + 2])
+  local outcome = read >= MOST_BYTES and LATER or values and restore(ARGV[i], ARGV[i + 1], values) or not values and -1
   if not outcome then return refused end
   reply[#reply + 1] = outcome
 end

@@ -10,8 +10,8 @@
 -- ARGV[2] max_attempts (integer, for messages that do not carry their own)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; '' when each entry has a delay of its own, or needs none)
 -- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release'; ms, '' = from delays; string; string)
--- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused
--- Complexity: O(log n) per entry
+-- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
+-- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
 -- If a command fails here: before XACK the entry stays pending; after it only commands follow that cannot fail.
 -- Run twice: harmless; the second run answers 0.
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
@@ -31,9 +31,9 @@ if not k.max_attempts then return redis.error_reply('ERR max_attempts does not p
 redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
 local now = now_ms()
 local before = head(k.due)
-local bodies = bodies_of(k.stream, entries)
-for n, entry in ipairs(entries) do
-  local i = 6 * n - 2
+local bodies, read = bodies_of(k.stream, entries)
+for n = 1, read do
+  local i, entry = 6 * n - 2, entries[n]
   local how = {id = args[i + 1], action = args[i + 2], delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
   plans[n] = plan_exit(k, group, entry, bodies[entry], how, now)
 end
@@ -44,4 +44,5 @@ for n, verdict in ipairs(verdicts) do
 end
 free(k.stream, left)
 wake_if_earlier(wake, before, head(k.due))
+for n = read + 1, #entries do verdicts[n] = LATER end
 return failed or verdicts

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -127,6 +128,34 @@ func (s *script) integersDurably(ctx context.Context, c rueidis.Client, keys, ar
 		return nil, s.unexpected(err)
 	}
 	return list, waited
+}
+
+// later is what a script answers for an item that it did not look at, because what it had read before came to its budget.
+const later = -9
+
+// inParts gets an answer for each item: it calls again for those that the call before did not come to.
+func inParts[T any](items []T, call func(items []T) ([]int64, error)) ([]int64, error) {
+	var answers []int64
+	for {
+		some, err := call(items[len(answers):])
+		if err != nil && len(answers) > 0 {
+			return nil, fmt.Errorf("%w: %w", errPart, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		done := slices.Index(some, later)
+		if done < 0 && answers == nil {
+			return some, nil
+		}
+		if done < 0 {
+			return append(answers, some...), nil
+		}
+		if done == 0 {
+			return nil, errors.New("lua: unexpected reply: nothing was looked at")
+		}
+		answers = append(answers, some[:done]...)
+	}
 }
 
 // list runs a script that answers with a list of at least want values.

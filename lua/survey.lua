@@ -2,11 +2,12 @@
 -- Uses: base free
 -- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm (zset; hash; hash; stream; stream; zset; hash; hash)
 -- ARGV[1] held (integer, 1 = also look whether groups of a stream without entries hold some, which costs as much as the rest)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries, or a group was seen to hold some), untidy (integer: 0 = no, 1 = dedup windows or notes of reclaims, 2 = bodies without a member), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at)
+-- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error, -9 = not looked at, because what comes first in those before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries, or a group was seen to hold some), untidy (integer: 0 = no, 1 = dedup windows or notes of reclaims, 2 = bodies without a member), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at)
 -- Complexity: O(queues × groups)
 -- If a command fails here: that queue answers -2, the others are looked at.
 -- Run twice: harmless; it only reads.
 local now, held = now_ms(), ARGV[1] == '1'
+local bytes = 0
 
 -- Names the key that holds something else.
 local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm)
@@ -15,7 +16,9 @@ end
 
 -- What is scheduled, unless the queue is held, and what must be tidied up.
 local function schedule(due, payload, meta, seen, policy, calm)
-  local first, members, wait, overdue = head(due), redis.call('ZCARD', due), -1, 0
+  local first, size = head(due)
+  local members, wait, overdue = redis.call('ZCARD', due), -1, 0
+  bytes = bytes + size
   if first and first < 1e15 and redis.call('HGET', policy, 'held') ~= '1' then
     wait = math.max(0, math.ceil(first) - now)
     overdue = math.max(0, now - math.ceil(math.max(0, first)))
@@ -44,18 +47,24 @@ local function look(due, payload, meta, stream, wake, seen, policy, calm)
   local wait, overdue, untidy, busy, standing = -1, 0, 0, 0, ''
   if redis.call('EXISTS', due, payload, meta, seen, calm) > 0 then wait, overdue, untidy = schedule(due, payload, meta, seen, policy, calm) end
   local token = redis.call('XREVRANGE', wake, '+', '-', 'COUNT', 1)
+  bytes = bytes + bytes_of(token[1] and token[1][2])
   local length = redis.call('XLEN', stream)
   if length > 0 then
     busy, standing = 1, standing_of(stream, length)
-  elseif held and is_held(stream) then
-    busy = 1
+  elseif held then
+    local is, groups = is_held(stream)
+    busy, groups_left = is and 1 or 0, groups_left - groups
   end
   return wait, overdue, token[1] and token[1][1] or '0-0', busy, untidy, standing
 end
 
+local function later()
+  return LATER, 0, '', 0, 0, ''
+end
+
 local keys, reply = KEYS, {}
 for i = 1, #keys, 8 do
-  local ok, wait, overdue, token, busy, untidy, standing = pcall(look, unpack(keys, i, i + 7))
+  local ok, wait, overdue, token, busy, untidy, standing = pcall((bytes >= MOST_BYTES or groups_left <= 0) and later or look, unpack(keys, i, i + 7))
   if not ok then
     local bad = name_wrong(unpack(keys, i, i + 7))
     wait, overdue, token, busy, untidy, standing = -2, 0, bad and bad.err or tostring(type(wait) == 'table' and wait.err or wait), 0, 0, ''

@@ -44,6 +44,19 @@ type Restore struct {
 	Fields []FieldValue
 }
 
+// text is the fields as the script takes them.
+func (l Restore) text() string {
+	var fields strings.Builder
+	for _, f := range l.Fields {
+		for _, text := range []string{f.Field, f.Value} {
+			fields.WriteString(strconv.Itoa(len(text)))
+			fields.WriteByte(':')
+			fields.WriteString(text)
+		}
+	}
+	return fields.String()
+}
+
 // Restored is what became of one Restore.
 type Restored int
 
@@ -59,20 +72,13 @@ var restoreScript = load("restore", []string{"dead", "seen"}, []string{"window_m
 // RestoreDead writes dead letters, in order, each under its old ID unless a later one is there already. Window is how long each is remembered, so that
 // it is not restored twice. ErrFull: the server refused the call.
 func RestoreDead(ctx context.Context, c rueidis.Client, k Keys, window time.Duration, letters []Restore) ([]Restored, error) {
-	args := make([]string, 0, 1+3*len(letters))
-	args = append(args, millis(window))
-	for _, l := range letters {
-		var fields strings.Builder
-		for _, f := range l.Fields {
-			for _, text := range []string{f.Field, f.Value} {
-				fields.WriteString(strconv.Itoa(len(text)))
-				fields.WriteByte(':')
-				fields.WriteString(text)
-			}
+	reply, err := inParts(letters, func(letters []Restore) ([]int64, error) {
+		args := append(make([]string, 0, 1+3*len(letters)), millis(window))
+		for _, l := range letters {
+			args = append(args, l.Name, l.Entry, l.text())
 		}
-		args = append(args, l.Name, l.Entry, fields.String())
-	}
-	reply, err := restoreScript.integers(ctx, c, []string{k.Dead, k.Seen}, args, len(letters))
+		return restoreScript.integers(ctx, c, []string{k.Dead, k.Seen}, args, len(letters))
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -103,7 +103,7 @@ func calls() []call {
 			return err
 		}},
 		{orphansScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload} }), func(b *bench) error {
-			_, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "", 10, []string{"orphan"})
+			_, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "", 10, []Watched{{Orphan{"orphan", 1}, true}})
 			return err
 		}},
 		{surveyScript, queue(func(k Keys) []string {

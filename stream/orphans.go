@@ -1,8 +1,11 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -13,22 +16,29 @@ import (
 // Bounds of a sweep for orphans.
 const (
 	orphanConfirm    = time.Minute
-	orphanSteps      = 20  // of a pass, per hash
-	orphanLimit      = 500 // fields per step
+	orphanSteps      = 20  // of a pass, per hash: all candidates are looked at
+	orphanLimit      = 500 // candidates, and fields, per step
 	orphanBytes      = 1 << 20
-	orphanCandidates = 10_000 // remembered per hash
+	orphanCandidates = orphanSteps * orphanLimit // remembered per hash
 )
 
 // orphanSweep looks through one hash for fields without a member of the schedule: what a producer left that died, or did not use
-// MULTI, between HSET and ZADD. Such a producer may be about to run ZADD, so a field goes only when it is seen a minute later again.
+// MULTI, between HSET and ZADD. Such a producer may be about to run ZADD, so a field goes only when it is seen a minute later again, and
+// was not seen with a member, or with a body of another length, in between.
 type orphanSweep struct {
 	hash   string
 	cursor string
-	found  map[string]time.Time // candidates, and when they were seen first
+	found  map[string]candidate
+}
+
+// candidate is a field that was an orphan whenever it was looked at.
+type candidate struct {
+	length int64
+	since  time.Time
 }
 
 func newOrphanSweep(hash string) orphanSweep {
-	return orphanSweep{hash: hash, found: map[string]time.Time{}}
+	return orphanSweep{hash: hash, found: map[string]candidate{}}
 }
 
 // SweepOrphans does one pass over payload and meta: it deletes fields that were without a member of the schedule a minute ago and still
@@ -49,60 +59,65 @@ func (t *Trimmer) sweepOrphans(ctx context.Context, now time.Time) (deleted, wai
 	return deleted, waiting, nil
 }
 
+// pass looks at every candidate: those that are none any more leave the list, however long they were on it.
 func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, now time.Time) (deleted int, err error) {
-	limit, err := o.limit(ctx, c)
-	if err != nil || limit == 0 {
-		clear(o.found)
-		return 0, err
-	}
+	batches, limit := o.batches(now), orphanLimit
 	for range orphanSteps {
-		confirmed := o.confirmed(now)
-		swept, err := lua.SweepOrphans(ctx, c, due, o.hash, o.cursor, limit, confirmed)
+		var watched []lua.Watched
+		if len(batches) > 0 {
+			watched, batches = batches[0], batches[1:]
+		}
+		swept, err := lua.SweepOrphans(ctx, c, due, o.hash, o.cursor, limit, watched)
 		if err != nil {
 			return deleted, err
 		}
-		for _, field := range confirmed {
-			delete(o.found, field)
-		}
-		for _, field := range swept.Found {
-			if _, known := o.found[field]; !known && len(o.found) < orphanCandidates {
-				o.found[field] = now
-			}
-		}
 		deleted += swept.Deleted
-		o.cursor = swept.Cursor
-		if o.cursor == "0" && len(confirmed) < orphanLimit {
+		o.note(watched, swept, now)
+		if o.cursor = swept.Cursor; o.cursor == "0" {
+			limit = 0 // it came round
+		}
+		if limit == 0 && len(batches) == 0 {
 			break
 		}
 	}
 	return deleted, nil
 }
 
-// confirmed returns candidates that have waited long enough, at most as many as one step takes.
-func (o *orphanSweep) confirmed(now time.Time) []string {
-	var fields []string
-	for field, since := range o.found {
-		if now.Sub(since) >= orphanConfirm {
-			if fields = append(fields, field); len(fields) == orphanLimit {
-				break
-			}
+// note keeps the list of candidates.
+func (o *orphanSweep) note(watched []lua.Watched, swept lua.Swept, now time.Time) {
+	for i, w := range watched {
+		if swept.Left[i] < 0 || w.Ripe {
+			delete(o.found, w.Field)
 		}
 	}
-	return fields
+	for _, found := range swept.Found {
+		if _, known := o.found[found.Field]; !known && len(o.found) < orphanCandidates {
+			o.found[found.Field] = candidate{found.Length, now}
+		}
+	}
 }
 
-// limit returns how many fields a step may look at: a scan carries the values, too, inside the server. Zero: the hash is empty.
-func (o *orphanSweep) limit(ctx context.Context, c rueidis.Client) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	replies := c.DoMulti(ctx, c.B().Hlen().Key(o.hash).Build(), c.B().MemoryUsage().Key(o.hash).Build())
-	fields, err := replies[0].AsInt64()
-	if err != nil || fields == 0 {
-		return 0, lua.Classify("HLEN "+o.hash, err)
+// batches returns all candidates, so many at a time as one step takes, those that have waited long enough first.
+func (o *orphanSweep) batches(now time.Time) (batches [][]lua.Watched) {
+	var all []lua.Watched
+	for field, one := range o.found {
+		all = append(all, lua.Watched{Orphan: lua.Orphan{Field: field, Length: one.length}, Ripe: now.Sub(one.since) >= orphanConfirm})
 	}
-	bytes, err := replies[1].AsInt64()
-	if err != nil { // a server without MEMORY, or a user who may not use it
-		return 20, nil
+	slices.SortFunc(all, func(a, b lua.Watched) int {
+		return cmp.Or(o.found[a.Field].since.Compare(o.found[b.Field].since), strings.Compare(a.Field, b.Field))
+	})
+	return watchBatches(all)
+}
+
+// watchBatches parts what is watched into calls that are bounded in number and bytes.
+func watchBatches(all []lua.Watched) (batches [][]lua.Watched) {
+	for len(all) > 0 {
+		n, bytes := 0, 0
+		for n < len(all) && n < orphanLimit && (n == 0 || bytes < orphanBytes) {
+			bytes += len(all[n].Field)
+			n++
+		}
+		batches, all = append(batches, all[:n]), all[n:]
 	}
-	return int(min(orphanLimit, max(1, orphanBytes*fields/(bytes+1)))), nil
+	return batches
 }

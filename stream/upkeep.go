@@ -231,7 +231,7 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 	case trimmed.More:
 		return 0, false, nil
 	case waiting > 0:
-		u.rest = orphanConfirm
+		u.rest = orphanInterval // a candidate that gets a member must be seen with it
 	case trimmed.Windows > 0:
 		u.rest = tidyMin
 	default:

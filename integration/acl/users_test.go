@@ -41,7 +41,7 @@ var (
 		"bridge": {
 			roots: []string{"bridge.NewBridge", "bridge.Bridge.Run"},
 			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HGETALL": {"policy", "duestream:defaults", "duestream:queues"},
-				"HLEN": {"payload", "meta"}, "INFO": {""}, "MEMORY USAGE": {"payload", "meta"}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"},
+				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"},
 				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges"}},
 			optional: append(always, "WAIT", "WAITAOF"),
 		},

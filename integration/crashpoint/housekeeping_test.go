@@ -53,7 +53,8 @@ func upkeep() []scenario {
 			s.owe("a", "taken", delivered, delivered)
 			s.owe("a", "other", delivered, delivered)
 			return func(c rueidis.Client) error {
-				_, err := lua.SweepOrphans(s.ctx, c, s.k.Due, s.k.Payload, "", 100, []string{"orphan", "taken"})
+				_, err := lua.SweepOrphans(s.ctx, c, s.k.Due, s.k.Payload, "", 100, []lua.Watched{
+					{Orphan: lua.Orphan{Field: "orphan", Length: int64(len(body("orphan")))}, Ripe: true}, {Orphan: lua.Orphan{Field: "taken", Length: -1}, Ripe: true}})
 				return err
 			}
 		}, after: func(s *scene) {

@@ -227,6 +227,24 @@ func exits() []scenario {
 				return err
 			}
 		}},
+		{script: "ack", state: "entries far apart, with what another group holds between them", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a", "b")
+			between := []string{"x", "y", "z"}
+			s.send(item("one", "+0"), item("x", "+0"), item("y", "+0"), item("z", "+0"), item("two", "+0"))
+			held := s.hold("a", "c1")
+			s.hold("b", "c1")
+			s.do("XACK", s.k.Stream, "b", held["one"].Entry, held["two"].Entry)
+			s.owe("a", "one", delivered|gone, gone)
+			s.owe("a", "two", delivered|gone, gone)
+			for _, id := range between {
+				s.owe("a", id, delivered, delivered)
+				s.owe("b", id, delivered, delivered)
+			}
+			return func(c rueidis.Client) error {
+				_, err := lua.Ack(s.ctx, c, s.k, "a", []lua.Held{{Entry: held["one"].Entry}, {Entry: held["two"].Entry}})
+				return err
+			}
+		}},
 		{script: "retry", state: "every action on every kind of entry", prepare: func(s *scene) func(rueidis.Client) error {
 			held := pendings(s)
 			s.owe("a", "released", delivered, delivered)

@@ -235,7 +235,11 @@ func (s *scene) tidy() {
 	for _, hash := range []string{s.k.Payload, s.k.Meta} {
 		found, err := lua.SweepOrphans(s.ctx, s.c, s.k.Due, hash, "", 1000, nil)
 		s.must(err)
-		_, err = lua.SweepOrphans(s.ctx, s.c, s.k.Due, hash, "", 1000, found.Found)
+		var watched []lua.Watched
+		for _, one := range found.Found {
+			watched = append(watched, lua.Watched{Orphan: one, Ripe: true})
+		}
+		_, err = lua.SweepOrphans(s.ctx, s.c, s.k.Due, hash, "", 1000, watched)
 		s.must(err)
 	}
 	windows, err := s.c.Do(s.ctx, s.c.B().Zrange().Key(s.k.Seen).Min("0").Max("-1").Withscores().Build()).AsZScores()

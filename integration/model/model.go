@@ -168,7 +168,7 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 			d.Moved++
 		}
 		delete(q.Scheduled, member)
-		bytes += len(m.Payload) + len(m.Raw)
+		bytes += len(member) + len(m.Payload) + len(m.Raw)
 	}
 	if d.Wait = q.wait(); d.Wait < 0 {
 		d.Wait = nothing

@@ -267,4 +267,46 @@ var mutants = []mutant{
 		new:  "return before != \"never\"",
 		test: []string{"-run", "TestSurveyPokesLoops", "./scheduler"},
 	},
+	{
+		name: "a drain takes whatever the page of members brings", file: "lua/drain.lua",
+		old:  "    if bytes >= max_bytes then break end\n",
+		new:  "",
+		test: []string{"-run", "TestNoScriptTouchesMoreThanItsBudget/drain", "./lua"},
+	},
+	{
+		name: "a retry reads all entries it is given", file: "lua/lib/exit.lua",
+		old:  "    if bytes >= MOST_BYTES then return bodies, i - 1 end\n",
+		new:  "",
+		test: []string{"-run", "TestLargeEntriesAreTakenInSeveralCalls", "./lua"},
+	},
+	{
+		name: "a trim sweeps as many entries for thousands of groups as for one", file: "lua/lib/free.lua",
+		old:  "  return math.max(1, math.floor(4000 / math.max(1, holding)))\n",
+		new:  "  return 4000\n",
+		test: []string{"-run", "TestTrimSweepsWithManyGroups", "./lua"},
+	},
+	{
+		name: "a failure behind a part that was done counts as nothing done", file: "lua/errors.go",
+		old:  "return errors.Is(err, errPart) || !errors.As(err, &re)",
+		new:  "return !errors.As(err, &re)",
+		test: []string{"-run", "TestAFailureBehindAPartIsAmbiguous", "./lua"},
+	},
+	{
+		name: "a body that got its member stays a candidate", file: "stream/orphans.go",
+		old:  "if swept.Left[i] < 0 || w.Ripe {",
+		new:  "if w.Ripe && i >= 0 {",
+		test: []string{"-run", "TestABodyThatGotItsMemberIsNoOldOrphan", "./stream"},
+	},
+	{
+		name: "a repair deletes a body of another length", file: "lua/orphans.lua",
+		old:  "  if length ~= '' and now ~= tonumber(length) then now = -1 end\n",
+		new:  "",
+		test: []string{"-run", "TestARepairKeepsABodyThatGotItsMember", "./stream"},
+	},
+	{
+		name: "a pass over many groups begins with the first again", file: "stream/reclaimer.go",
+		old:  "result.More, r.last = true, last",
+		new:  "result.More = true",
+		test: []string{"-run", "TestReclaimGoesOnWithTheNextGroup", "./stream"},
+	},
 }

@@ -3,6 +3,10 @@
 -- Separates the parts of members that are no message ID: of retries, redriven letters and imported entries. No message ID may hold it.
 local SEP = '\31'
 
+-- What a script reads in one run: these bytes, and the one message more that comes to them. What then waits its turn is left for another run.
+local MOST_BYTES = 1048576
+local LATER = -9 -- the answer for that, where each has one
+
 -- Whole milliseconds as text: Lua's own conversion keeps 14 digits and may turn to an exponent.
 local function digits(n)
   return string.format('%.0f', n)
@@ -40,10 +44,23 @@ local function wrong_type(want)
   return nil
 end
 
--- The earliest due time, or nil. What is no number to Lua (the in-process server: infinities, exponents) is far away, on its side.
+-- A score as a number. What is none to Lua (the in-process server: infinities, exponents) is far away, on its side.
+local function number_of(score)
+  return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
+end
+
+-- The earliest due time, or nil; and how many bytes that read.
 local function head(due)
   local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
-  return first[2] and (tonumber(first[2]) or (string.find(first[2], '^-') and 0 or math.huge))
+  if first[2] then return number_of(first[2]), #first[1] end
+  return nil, 0
+end
+
+-- The bytes of an entry's fields; 0 without any.
+local function bytes_of(body)
+  local bytes = 0
+  for i = 1, body and #body or 0 do bytes = bytes + #body[i] end
+  return bytes
 end
 
 -- Tells the bridge that the head became earlier. A token that cannot be added costs lateness (the ceiling), never a message.

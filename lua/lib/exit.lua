@@ -42,22 +42,17 @@ local function lines(list)
   return table.concat(pieces, '\n')
 end
 
--- The bodies of entries, by ID. Those of a batch are neighbours as a rule: one read has several of them.
+-- The bodies of entries, by ID, until they come to too many bytes; and of how many entries. Each is read by itself: what lies between two of
+-- them may be large.
 local function bodies_of(stream, entries)
-  local bodies = {}
-  for first = 1, #entries, 64 do
-    local last = math.min(first + 63, #entries)
-    local range = last > first and redis.call('XRANGE', stream, entries[first], entries[last], 'COUNT', last - first + 1) or {}
-    for _, one in ipairs(range) do bodies[one[1]] = one[2] end
-    for i = first, last do
-      local entry = entries[i]
-      if not bodies[entry] then
-        local one = redis.call('XRANGE', stream, entry, entry)[1]
-        bodies[entry] = one and one[2]
-      end
-    end
+  local bodies, bytes = {}, 0
+  for i, entry in ipairs(entries) do
+    if bytes >= MOST_BYTES then return bodies, i - 1 end
+    local one = redis.call('XRANGE', stream, entry, entry)[1]
+    bodies[entry] = one and one[2]
+    bytes = bytes + bytes_of(bodies[entry])
   end
-  return bodies
+  return bodies, #entries
 end
 
 local KNOWN = {id = true, payload = true, attempt = true, due_ms = true, max_attempts = true, expires_ms = true, ['for'] = true, error = true}

@@ -37,16 +37,16 @@ local function groups_of(stream)
   return groups
 end
 
--- Whether any group holds an entry.
+-- Whether any group holds an entry; and how many groups there are.
 local function is_held(stream)
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
-  if reply.err then return false end
+  if reply.err then return false, 0 end
   for _, flat in ipairs(reply) do
     local at = flat[5] == 'pending' and 6 or 2 -- where every known server has it
     while at < #flat and flat[at - 1] ~= 'pending' do at = at + 2 end
-    if tonumber(flat[at]) > 0 then return true end
+    if tonumber(flat[at]) > 0 then return true, #reply end
   end
-  return false
+  return false, #reply
 end
 
 -- The entry ID that follows id.
@@ -78,21 +78,31 @@ local function trim_below(stream, bound, limit)
   return freed > 0 and freed or redis.call('XTRIM', stream, 'MINID', bound)
 end
 
--- Deletes those of the given entries, between first and last, that every group has been given and none holds.
--- Work is bounded: one range XPENDING of at most 1,000 per group; what that does not reach is left to trim.
+-- How many entries may be looked for in the pending lists of all groups: 4,000 pairs. Groups that hold nothing cost nothing.
+local function room(groups)
+  local holding = 0
+  for _, group in ipairs(groups) do
+    if group.pending > 0 then holding = holding + 1 end
+  end
+  return math.max(1, math.floor(4000 / math.max(1, holding)))
+end
+
+-- Deletes those of the given entries, between first and last, that every group has been given and none holds. Of each group that holds any
+-- it reads a range of its pending entries, as long as twice the list; what lies behind that is asked for entry by entry.
 local function delete_unneeded(stream, groups, ids, first, last)
-  local needed = {}
+  local needed, most = {}, 2 * #ids - 1
   for _, group in ipairs(groups) do
     local known_to = last
     if group.pending > 0 then
-      local pending = redis.call('XPENDING', stream, group.name, first, last, 1000)
+      local pending = redis.call('XPENDING', stream, group.name, first, last, most)
       for _, one in ipairs(pending) do needed[one[1]] = true end
-      if #pending == 1000 then known_to = pending[1000][1] end
+      if #pending == most then known_to = pending[most][1] end
     end
-    if less(group.last, known_to) then known_to = group.last end
-    if less(known_to, last) then -- the group was not given all of them, or holds too many to tell
+    if less(known_to, last) or less(group.last, last) then
       for _, id in ipairs(ids) do
-        if less(known_to, id) then needed[id] = true end
+        if not needed[id] and (less(group.last, id) or less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1]) then
+          needed[id] = true
+        end
       end
     end
   end
@@ -109,7 +119,7 @@ end
 local function free(stream, ids)
   if #ids == 0 then return 0 end
   local groups = groups_of(stream)
-  if #groups == 0 or #groups * #ids > 4000 then return 0 end
+  if #groups == 0 or #ids > room(groups) then return 0 end
   local first, last = ids[1], ids[1]
   for i = 2, #ids do
     if less(last, ids[i]) then last = ids[i] elseif less(ids[i], first) then first = ids[i] end

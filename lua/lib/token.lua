@@ -5,11 +5,23 @@ local function refusal(token, i)
   return SEP .. token .. SEP .. i
 end
 
--- Forgets a token and its refusals: all of them end at the same millisecond.
+-- Forgets a token and its refusals: all of them end at the same millisecond. Bounded: what is left ends with the window.
 local function forget(seen, token)
-  local ends, own, gone = redis.call('ZSCORE', seen, SEP .. token), SEP .. token .. SEP, {}
-  for _, member in ipairs(ends and redis.call('ZRANGEBYSCORE', seen, ends, ends) or {}) do
-    if string.sub(member .. SEP, 1, #own) == own then gone[#gone + 1] = member end
+  local ends, own, gone, at, bytes = redis.call('ZSCORE', seen, SEP .. token), SEP .. token .. SEP, {}, 0, 0
+  while ends and bytes < MOST_BYTES and at < 2000 do
+    local page = redis.call('ZRANGEBYSCORE', seen, ends, ends, 'LIMIT', at, 16)
+    for _, member in ipairs(page) do
+      if string.sub(member .. SEP, 1, #own) == own then gone[#gone + 1] = member end
+    end
+    bytes, at = bytes + bytes_of(page), at + 16
+    if #page < 16 then break end
   end
   in_chunks('ZREM', seen, gone)
+end
+
+-- Forgets what has ended, a few at most, without reading it: it may be of any size.
+local function forget_ended(seen, now, most)
+  local ended = math.min(most, redis.call('ZCOUNT', seen, '-inf', digits(now)))
+  if ended > 0 then redis.call('ZREMRANGEBYRANK', seen, 0, ended - 1) end
+  return ended
 end

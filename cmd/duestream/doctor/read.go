@@ -83,12 +83,19 @@ func (e *examination) pageOf(ctx context.Context, key string, n int64) int64 {
 
 // readOnly are scripts that write nothing, for users who may not.
 var (
+	// Bucket by bucket: the values of the next may be of any size.
 	scanOrphans = rueidis.NewLuaScriptReadOnly(`
-local page = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
-local reply = {page[1], tostring(#page[2] / 2)}
-for i = 1, #page[2], 2 do
-  if not redis.call('ZSCORE', KEYS[1], page[2][i]) then reply[#reply + 1] = page[2][i] end
+local reply, cursor, looked, bytes = {'', ''}, ARGV[1], 0, 0
+for _ = 1, tonumber(ARGV[2]) do
+  local page = redis.call('HSCAN', KEYS[2], cursor, 'COUNT', 1)
+  cursor = page[1]
+  for i = 1, #page[2], 2 do
+    looked, bytes = looked + 1, bytes + #page[2][i] + #page[2][i + 1]
+    if not redis.call('ZSCORE', KEYS[1], page[2][i]) then reply[#reply + 1] = page[2][i] end
+  end
+  if cursor == '0' or bytes >= tonumber(ARGV[3]) then break end
 end
+reply[1], reply[2] = cursor, tostring(looked)
 return reply`)
 	stillOrphans = rueidis.NewLuaScriptReadOnly(`
 local reply = {}

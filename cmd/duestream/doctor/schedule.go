@@ -329,9 +329,9 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 		if err != nil {
 			return err
 		}
-		page, looked := min(scriptItems, e.pageOf(ctx, hash, n)), int64(0)
+		looked := int64(0)
 		for cursor := "0"; n > 0; {
-			reply, err := e.script(ctx, scanOrphans, "HSCAN "+hash, []string{p.keys.Due, hash}, []string{cursor, strconv.FormatInt(page, 10)})
+			reply, err := e.script(ctx, scanOrphans, "HSCAN "+hash, []string{p.keys.Due, hash}, []string{cursor, strconv.Itoa(scriptItems), strconv.Itoa(pageBytes)})
 			if err != nil {
 				if e.denied(err, "bodies without a member") {
 					return nil
@@ -356,7 +356,6 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 	if found[0].count+found[1].count == 0 {
 		return nil
 	}
-	seen := time.Now()
 	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
 		count, some := int64(0), []string(nil)
 		for h, hash := range hashes {
@@ -382,10 +381,9 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 		}
 		f := e.finding(orphan, p, p.keys.Payload, "", count, plural(count, "field", "fields")+" without a scheduled message", some...)
 		f.mend = func(ctx context.Context) (string, error) {
-			if err := e.wait(ctx, "waiting whether bodies get a member yet", time.Until(seen.Add(e.OrphanAge))); err != nil {
-				return "", err
-			}
-			n, err := bridge.DeleteOrphans(ctx, e.Redis, p.keys, found[0].members, found[1].members)
+			n, err := bridge.DeleteOrphans(ctx, e.Redis, p.keys, found[0].members, found[1].members, e.OrphanAge, func(d time.Duration) error {
+				return e.wait(ctx, "waiting whether bodies get a member yet", d)
+			})
 			did := fmt.Sprintf("deleted %s of %s without a member", plural(int64(n), "body", "bodies"), lua.PartitionName(p.queue, p.partition))
 			if rest := count - int64(len(found[0].members)+len(found[1].members)); rest > 0 {
 				did += fmt.Sprintf("; about %d more are left for another run", rest)

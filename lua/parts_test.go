@@ -1,0 +1,125 @@
+package lua
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// A script stops reading at 1 MiB, and leaves the rest of what it was given. Who calls it from Go need not know: each item has its answer,
+// of as many calls as it takes. A repeated acknowledgement compared, and so read, 200 payloads of any size in one script.
+func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
+	const n, size = 40, 100_000
+	everywhere(t, func(b *bench) {
+		b.groups("g")
+		b.many(n, size)
+		var held []Held
+		for _, e := range b.read("g", "c", n) {
+			held = append(held, Held{Entry: e.EntryID, ID: e.ID})
+		}
+		r := &recorder{Client: b.c}
+		calls := func(what string, least int) {
+			b.Helper()
+			seen := 0
+			for _, words := range r.sent {
+				if words[0] == "EVALSHA" {
+					seen++
+				}
+			}
+			if seen < least {
+				b.Errorf("%s took %d calls, want %d at least", what, seen, least)
+			}
+			r.sent = nil
+		}
+		won, err := Ack(b.ctx, r, b.k, "g", held[:20])
+		want(b, "acknowledged", fmt.Sprint(won, err), fmt.Sprint(slices.Repeat([]bool{true}, 20), nil))
+		calls("ack", 2)
+
+		var failures []Failure
+		for i, h := range held {
+			failures = append(failures, Failure{Held: h, Action: []Action{ActionRetry, ActionDead}[i%2], Delay: time.Hour})
+		}
+		outcomes, err := Retry(b.ctx, r, b.k, "g", policy, failures)
+		want(b, "failed", fmt.Sprint(outcomes, err), fmt.Sprint(append(slices.Repeat([]Outcome{Lost}, 20), slices.Repeat([]Outcome{Retried, Buried}, 10)...), nil))
+		calls("retry", 2)
+
+		var letters []Redrive
+		var copies []Restore
+		for _, e := range b.raw(b.k.Dead) {
+			letters = append(letters, Redrive{Letter: e.ID, When: After(time.Hour)})
+			copies = append(copies, Restore{Name: e.ID, Entry: e.ID, Fields: e.FieldValues})
+		}
+		letters, copies = append(letters, letters...), append(copies, copies...)
+		restored, err := RestoreDead(b.ctx, r, b.k, time.Hour, copies)
+		want(b, "restored", fmt.Sprint(restored, err), fmt.Sprint(slices.Repeat([]Restored{RestoreKnown}, 20), nil))
+		calls("restore", 2)
+		redriven, err := RedriveDead(b.ctx, r, b.k, letters)
+		want(b, "redriven", fmt.Sprint(redriven, err), fmt.Sprint(append(slices.Repeat([]Redriven{RedriveScheduled}, 10), slices.Repeat([]Redriven{RedriveGone}, 10)...), nil))
+		b.wantState("due=20 payload=20 meta=20 stream=0 dead=0 g=0", "g")
+	})
+}
+
+func TestSurveyOfLargeHeadsTakesSeveralCalls(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		var keys []Keys
+		for i := range 5 {
+			q := b.queue(fmt.Sprint("q", i))
+			q.do("ZADD", q.k.Due, ms(b.now()+1e6), fmt.Sprint("m", string(make([]byte, 600_000))))
+			q.do("SET", q.k.Seen, "broken")
+			if i != 3 {
+				q.do("DEL", q.k.Seen)
+			}
+			keys = append(keys, q.k)
+		}
+		looks, err := Survey(b.ctx, b.c, keys, true)
+		if err != nil || len(looks) != 5 {
+			b.Fatal(looks, err)
+		}
+		for i, look := range looks {
+			if (look.Err != nil) != (i == 3) || look.Err == nil && look.Wait <= 0 {
+				b.Errorf("queue %d: %+v", i, look)
+			}
+		}
+	})
+}
+
+// What failed after a part of it was done may have been executed, whatever the server said.
+func TestAFailureBehindAPartIsAmbiguous(t *testing.T) {
+	refused := &rueidis.RedisError{}
+	for _, c := range []struct {
+		name      string
+		replies   [][]int64
+		want      []int64
+		err       bool
+		ambiguous bool
+	}{
+		{"all at once", [][]int64{{1, 0, 1}}, []int64{1, 0, 1}, false, false},
+		{"in parts", [][]int64{{1, later, later}, {0, later}, {1}}, []int64{1, 0, 1}, false, false},
+		{"refused at first", nil, nil, true, false},
+		{"refused behind a part", [][]int64{{1, later, later}}, nil, true, true},
+		{"nothing was looked at", [][]int64{{later, later, later}}, nil, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			replies := c.replies
+			got, err := inParts([]string{"a", "b", "c"}, func(items []string) ([]int64, error) {
+				if len(replies) == 0 {
+					return nil, fmt.Errorf("refused: %w", refused)
+				}
+				reply := replies[0]
+				replies = replies[1:]
+				want(t, "items", len(items), len(reply))
+				return reply, nil
+			})
+			wantList(t, "answers", got, c.want...)
+			want(t, "failed", err != nil, c.err)
+			want(t, "ambiguous", err != nil && Ambiguous(err), c.ambiguous)
+			if c.err && c.name != "nothing was looked at" {
+				want(t, "the server's words are kept", errors.Is(err, error(refused)) || errors.As(err, new(*rueidis.RedisError)), true)
+			}
+		})
+	}
+}

@@ -1,0 +1,368 @@
+package lua
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// ordeals are, by script, a state of adversarial sizes and a call on it.
+func ordeals() map[string]func(*ordeal) {
+	return map[string]func(*ordeal){
+		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule, "export": (*ordeal).export,
+		"orphans": (*ordeal).orphans, "ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
+		"trim": (*ordeal).trim, "redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
+		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure, "signal": (*ordeal).signal,
+		"ensure_group": (*ordeal).ensureGroup, "drop_consumer": (*ordeal).dropConsumer,
+	}
+}
+
+// must fails the case when the call did: a script that stops halfway proves nothing.
+func (o *ordeal) must(err error) {
+	o.Helper()
+	if err != nil {
+		o.Fatal(err)
+	}
+}
+
+// schedule fills a schedule whose members, payloads and metas are of any size, due from 1970 on.
+func (o *ordeal) schedule(n int) (members []string) {
+	k := o.b.k
+	var commands [][]string
+	names, bodies, metas := o.sizes("member", n), o.sizes("payload", n), o.sizes("meta", n)
+	bare := o.flip("bare")
+	for i := range n {
+		member := fmt.Sprintf("m%04d", i) + pad(names[i])
+		members = append(members, member)
+		size := 0
+		commands = append(commands, []string{"ZADD", k.Due, strconv.Itoa(i / 7), member})
+		if !bare {
+			size = bodies[i] + metas[i] + 20
+			commands = append(commands, []string{"HSET", k.Payload, member, pad(bodies[i])})
+			if metas[i] > 0 {
+				commands = append(commands, []string{"HSET", k.Meta, member, `{"h:a":"` + pad(metas[i]) + `"}`})
+			}
+		}
+		o.seen(5+names[i], size)
+	}
+	o.b.build(commands...)
+	return members
+}
+
+// there returns the members as they are stored.
+func (o *ordeal) there() []string { return o.b.texts("ZRANGE", o.b.k.Due, "0", "-1") }
+
+func (o *ordeal) drain() {
+	o.schedule(o.number("members", 1, 150))
+	for range 3 {
+		_, err := Drain(o.b.ctx, o.scale, o.b.k, o.number("limit", 1, 500), o.budget)
+		o.must(err)
+	}
+}
+
+func (o *ordeal) enqueue() {
+	b := o.b
+	o.schedule(o.number("members", 0, 20))
+	if o.flip("later") {
+		for _, m := range o.there() {
+			b.do("ZADD", b.k.Due, "XX", ms(b.now()+1e6), m)
+		}
+	}
+	var commands [][]string
+	for i, n := range o.sizes("window", o.number("windows", 0, 80)) {
+		commands = append(commands, []string{"ZADD", b.k.Seen, strconv.Itoa(i), fmt.Sprint("w", i) + pad(n)})
+	}
+	b.build(commands...)
+	items := make([]Item, o.number("items", 1, 60))
+	for i := range items {
+		items[i] = Item{ID: fmt.Sprint("i", i%50), When: After(time.Duration(i%2) * time.Hour), Payload: make([]byte, min(20_000, o.size("item"))), Dedup: Refuse}
+	}
+	_, err := Enqueue(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, items)
+	o.must(err)
+	_, err = Enqueue(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, items)
+	o.must(err)
+}
+
+func (o *ordeal) cancel() {
+	o.schedule(o.number("members", 1, 60))
+	_, err := Cancel(o.b.ctx, o.scale, o.b.k, o.there())
+	o.must(err)
+}
+
+func (o *ordeal) reschedule() {
+	o.schedule(o.number("members", 1, 60))
+	_, _, err := Reschedule(o.b.ctx, o.scale, o.b.k, o.there()[0], After(time.Hour))
+	o.must(err)
+}
+
+func (o *ordeal) export() {
+	o.schedule(o.number("members", 1, 150))
+	last := Exported{}
+	for range 4 {
+		page, err := Export(o.b.ctx, o.scale, o.b.k, last, 500, o.budget)
+		o.must(err)
+		if len(page) == 0 {
+			return
+		}
+		last = page[len(page)-1]
+	}
+}
+
+func (o *ordeal) orphans() {
+	b := o.b
+	n := o.number("fields", 1, 600)
+	var commands [][]string
+	for i, size := range o.sizes("body", n) {
+		field := fmt.Sprint("f", i)
+		commands = append(commands, []string{"HSET", b.k.Payload, field, pad(size)})
+		o.seen(0, len(field)+size)
+		if i%5 == 0 {
+			commands = append(commands, []string{"ZADD", b.k.Due, "5", field})
+		}
+	}
+	b.build(commands...)
+	o.bucket = 5 * o.largest
+	sweep := newSweepOrdeal(o)
+	for range 4 {
+		sweep()
+	}
+}
+
+// entries adds entries of any size to a stream, and returns their IDs.
+func (o *ordeal) entries(key string, n int, extra ...string) (ids []string) {
+	var commands [][]string
+	for i, size := range o.sizes("entry", n) {
+		id := fmt.Sprintf("17000000%05d-%d", i/9, i%9)
+		ids = append(ids, id)
+		commands = append(commands, append([]string{"XADD", key, id, "id", "m" + strconv.Itoa(i), "payload", pad(size), "attempt", "1", "due_ms", "5"}, extra...))
+		o.seen(0, size+200)
+	}
+	o.b.build(commands...)
+	return ids
+}
+
+// held is a stream of which many groups hold much: the group g everything, the others any part. Of some the body is gone.
+func (o *ordeal) held(least int) (ids []string) {
+	k := o.b.k
+	ids = o.entries(k.Stream, o.number("entries", least, 300))
+	last := ids[len(ids)-1]
+	commands := [][]string{{"XGROUP", "CREATE", k.Stream, "g", last}, claim(k.Stream, "g", ids)}
+	o.groups = o.number("groups", 1, 60)
+	for i := 1; i < o.groups; i++ {
+		name := fmt.Sprint("other", i)
+		commands = append(commands, []string{"XGROUP", "CREATE", k.Stream, name, last})
+		if some := ids[o.number("from", 0, len(ids)-1):]; o.number("holds", 0, 3) > 0 {
+			commands = append(commands, claim(k.Stream, name, some))
+		}
+	}
+	o.b.build(commands...)
+	if o.flip("deleted") {
+		gone := []string{"XDEL", k.Stream}
+		for i, id := range ids[1 : len(ids)-1] {
+			if i%10 != 0 {
+				gone = append(gone, id)
+			}
+		}
+		if len(gone) > 2 {
+			o.b.build(gone)
+		}
+		var left []string
+		for i, id := range ids {
+			if i == 0 || i == len(ids)-1 || (i-1)%10 == 0 {
+				left = append(left, id)
+			}
+		}
+		return left
+	}
+	return ids
+}
+
+func claim(stream, group string, ids []string) []string {
+	words := append([]string{"XCLAIM", stream, group, "c1", "0"}, ids...)
+	return append(words, "IDLE", "3600000", "FORCE", "JUSTID")
+}
+
+// some picks entries out of a list, anywhere in it.
+func (o *ordeal) some(ids []string, most int) (picked []string) {
+	step := o.number("step", 1, max(1, len(ids)/2))
+	for i := 0; i < len(ids) && len(picked) < most; i += step {
+		picked = append(picked, ids[i])
+	}
+	return picked
+}
+
+func (o *ordeal) ack() {
+	ids := o.held(2)
+	// The others are done with most of it, so that something can be freed.
+	for i := 1; i < o.groups; i++ {
+		if o.flip("done") {
+			o.b.do(append([]string{"XACK", o.b.k.Stream, fmt.Sprint("other", i)}, ids[:len(ids)/2]...)...)
+		}
+	}
+	named := o.flip("named")
+	var batch []Held
+	for _, id := range o.some(ids, o.number("batch", 1, 200)) {
+		one := Held{Entry: id}
+		if named {
+			one.ID = "m"
+		}
+		batch = append(batch, one)
+	}
+	_, err := Ack(o.b.ctx, o.scale, o.b.k, "g", batch)
+	o.must(err)
+}
+
+func (o *ordeal) retry() {
+	ids := o.held(2)
+	action := []Action{ActionRetry, ActionDead, ActionRelease}[o.number("action", 0, 2)]
+	var batch []Failure
+	for _, id := range o.some(ids, o.number("batch", 1, 100)) {
+		batch = append(batch, Failure{Held: Held{Entry: id}, Action: action, Delay: -1, Reason: ReasonMaxAttempts, Error: "e"})
+	}
+	_, err := Retry(o.b.ctx, o.scale, o.b.k, "g", policy, batch)
+	o.must(err)
+}
+
+func (o *ordeal) reclaim() {
+	o.held(2)
+	cursor := ""
+	for range 3 {
+		r, err := Reclaim(o.b.ctx, o.scale, o.b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Second, Cursor: cursor, Limit: 100, MaxBytes: o.budget})
+		o.must(err)
+		if cursor = r.Cursor; cursor == "" {
+			return
+		}
+	}
+}
+
+func (o *ordeal) extend() {
+	var batch []Held
+	for _, id := range o.held(2) {
+		batch = append(batch, Held{Entry: id, ID: "m"})
+	}
+	_, err := Extend(o.b.ctx, o.scale, o.b.k, "g", "c1", batch)
+	o.must(err)
+}
+
+func (o *ordeal) trim() {
+	b := o.b
+	ids := o.held(2)
+	var commands [][]string
+	for i, n := range o.sizes("window", o.number("windows", 0, 80)) {
+		commands = append(commands, []string{"ZADD", b.k.Seen, strconv.Itoa(i), fmt.Sprint("w", i) + pad(n)})
+	}
+	b.build(commands...)
+	if o.flip("sweepable") { // but for the first
+		for i := range o.groups {
+			name := "g"
+			if i > 0 {
+				name = fmt.Sprint("other", i)
+			}
+			b.do(append([]string{"XACK", b.k.Stream, name}, ids[1:1+o.number("acknowledged", 1, len(ids)-1)]...)...)
+		}
+	}
+	cursor := ""
+	for range 4 {
+		done, err := Trim(b.ctx, o.scale, b.k, cursor, 1000, o.budget)
+		o.must(err)
+		cursor = done.Cursor
+	}
+}
+
+func (o *ordeal) redrive() {
+	ids := o.entries(o.b.k.Dead, o.number("letters", 1, 100), "group", "g", "reason", "max_attempts", "dead_ms", "5")
+	o.b.build([]string{"XGROUP", "CREATE", o.b.k.Stream, "g", "0", "MKSTREAM"})
+	var batch []Redrive
+	for _, id := range o.some(ids, 100) {
+		batch = append(batch, Redrive{Letter: id, When: After(0)})
+	}
+	_, err := RedriveDead(o.b.ctx, o.scale, o.b.k, batch)
+	o.must(err)
+}
+
+func (o *ordeal) restore() {
+	ids := o.entries(o.b.k.Dead, o.number("letters", 1, 100))
+	var batch []Restore
+	for _, id := range o.some(ids, 100) {
+		batch = append(batch, Restore{Name: "there/" + id, Entry: id, Fields: fields("id", "m", "payload", "p")})
+	}
+	_, err := RestoreDead(o.b.ctx, o.scale, o.b.k, time.Hour, batch)
+	o.must(err)
+}
+
+func (o *ordeal) survey() {
+	var all []Keys
+	queues := o.number("queues", 1, 30)
+	heads, tokens := o.sizes("head", queues), o.sizes("token", queues)
+	groups := o.number("groups", 0, 200)
+	for i := range queues {
+		q := o.b.queue(fmt.Sprint("q", i))
+		commands := [][]string{
+			{"ZADD", q.k.Due, "5", "m" + pad(heads[i])}, {"XADD", q.k.Wake, "5-1", "queues", pad(tokens[i])}, {"XADD", q.k.Stream, "5-1", "id", "m"},
+		}
+		for g := range groups {
+			commands = append(commands, []string{"XGROUP", "CREATE", q.k.Stream, fmt.Sprint("g", g), "0"})
+		}
+		q.build(append(commands, []string{"XDEL", q.k.Stream, "5-1"})...)
+		o.seen(0, heads[i]+tokens[i]+20)
+		all = append(all, q.k)
+	}
+	o.groups = groups
+	_, err := Survey(o.b.ctx, o.scale, all, true)
+	o.must(err)
+}
+
+func (o *ordeal) heartbeat() {
+	var commands [][]string
+	for i := range o.number("bridges", 0, 300) {
+		commands = append(commands, []string{"ZADD", o.b.g.Bridges, ms(o.b.now()), fmt.Sprint("bridge", i)})
+	}
+	o.b.build(commands...)
+	_, _, err := Heartbeat(o.b.ctx, o.scale, o.b.g, "own", time.Minute)
+	o.must(err)
+}
+
+func (o *ordeal) register() {
+	size := o.size("counts")
+	o.b.build([]string{"HSET", o.b.g.Queues, "q", "1,4" + pad(size)})
+	o.seen(0, size+10)
+	_, err := Register(o.b.ctx, o.scale, o.b.g, []string{"q", "other"})
+	o.must(err)
+}
+
+func (o *ordeal) configure() {
+	o.b.build([]string{"HSET", o.b.k.Policy, "max_attempts", pad(o.size("value"))})
+	o.must(Configure(o.b.ctx, o.scale, o.b.k.Policy, o.b.k.Wake, fields("max_attempts", "3", "held", "")))
+}
+
+func (o *ordeal) signal() {
+	o.b.build([]string{"XADD", o.b.k.Wake, "5-1", "queues", pad(o.size("token"))})
+	o.must(signal(o.b.ctx, o.scale, o.b.k.Wake, "settings"))
+}
+
+func (o *ordeal) ensureGroup() {
+	o.held(2)
+	_, err := EnsureGroup(o.b.ctx, o.scale, o.b.k, "new")
+	o.must(err)
+}
+
+func (o *ordeal) dropConsumer() {
+	o.held(2)
+	o.b.do("XGROUP", "CREATECONSUMER", o.b.k.Stream, "g", "c2")
+	_, err := DropConsumers(o.b.ctx, o.scale, o.b.k, "g", []string{"c1", "c2", "nobody"})
+	o.must(err)
+}
+
+// newSweepOrdeal sweeps as a keeper does.
+func newSweepOrdeal(o *ordeal) func() {
+	cursor := ""
+	var watched []Watched
+	return func() {
+		swept, err := SweepOrphans(o.b.ctx, o.scale, o.b.k.Due, o.b.k.Payload, cursor, 500, watched)
+		o.must(err)
+		cursor, watched = swept.Cursor, nil
+		for i, found := range swept.Found {
+			watched = append(watched, Watched{found, i%2 == 0})
+		}
+	}
+}

@@ -1,0 +1,298 @@
+package lua
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"pgregory.net/rapid"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+var fullSizes = flag.Bool("sizes.full", false, "adversarial sizes as large as they come, for figures of time: with -v -rapid.checks=300")
+
+// What one run of a script may touch, whatever is stored: these bytes, and one message more, because one is always taken. The scripts' own
+// budget is 1 MiB; so that a search takes seconds, both it and what is stored are a sixteenth of that here.
+const (
+	scaledDown = 16
+	fullBudget = 1 << 20
+)
+
+// And so many values of replies, for a stream of few groups: entries, pending entries, groups, each of a few values.
+const budgetValues = 60_000
+
+// weighed stands before a script's text: it shadows redis, and counts what goes through its commands.
+const weighed = `
+local touched = {0, 0, 0, 0}
+local function weigh(v)
+  touched[3] = touched[3] + 1
+  if type(v) == 'string' then touched[1] = touched[1] + #v
+  elseif type(v) == 'table' then for i = 1, #v do weigh(v[i]) end end
+end
+local function counted(call)
+  return function(...)
+    local args, most = {...}, 0
+    for i = 1, #args do
+      touched[2] = touched[2] + #tostring(args[i])
+      most = args[i - 1] == 'COUNT' and tonumber(args[i]) or most
+    end
+    touched[4] = touched[4] + 1
+    if args[1] == 'XAUTOCLAIM' then touched[3] = touched[3] + 10 * most end -- pending entries that it looks at
+    local reply = call(...)
+    weigh(reply)
+    return reply
+  end
+end
+local server, account = redis, KEYS[1] .. ':touched'
+local redis = {call = counted(server.call), pcall = counted(server.pcall), error_reply = server.error_reply, status_reply = server.status_reply}
+local function script()
+`
+
+const weighedEnd = `
+end
+local reply = script()
+server.call('SET', account, table.concat(touched, ' '))
+return reply
+`
+
+// touched is what one run of a script did: bytes of the replies of its commands, and of their arguments, values in those replies, commands.
+type touched struct{ read, written, values, commands int }
+
+// scales is a client that runs scripts weighed.
+type scales struct {
+	rueidis.Client
+	texts map[string]string // by SHA
+
+	mu   sync.Mutex
+	runs []weighing
+}
+
+type weighing struct {
+	touched
+	script string
+	usec   int // by the server's own count, weighing included
+	args   int // bytes
+}
+
+func newScales(c rueidis.Client, budget int) *scales {
+	s := &scales{Client: c, texts: map[string]string{}}
+	for _, one := range scripts() {
+		source := strings.Replace(one.source, "local MOST_BYTES = 1048576", fmt.Sprint("local MOST_BYTES = ", budget), 1)
+		s.texts[one.sha] = "-- " + one.name + "\n" + weighed + source + weighedEnd
+	}
+	return s
+}
+
+func (s *scales) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	words := cmd.Commands()
+	if words[0] != "EVALSHA" || s.texts[words[1]] == "" {
+		return s.Client.Do(ctx, cmd)
+	}
+	text, args := s.texts[words[1]], 0
+	for _, word := range words[3:] {
+		args += len(word)
+	}
+	account, b := words[3]+":touched", s.Client.B()
+	replies := s.DoMulti(ctx,
+		b.Arbitrary("CONFIG", "RESETSTAT").Build(),
+		b.Arbitrary("EVAL", text).Args(words[2:]...).Build(),
+		b.Arbitrary("INFO", "commandstats").Build(),
+		b.Arbitrary("GET").Keys(account).Build(),
+		b.Arbitrary("DEL").Keys(account).Build())
+	w := weighing{script: strings.TrimPrefix(text[:strings.IndexByte(text, '\n')], "-- "), args: args}
+	stats, _ := replies[2].ToString()
+	inner := 0
+	for line := range strings.Lines(stats) {
+		var calls, usec int
+		name, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if n, _ := fmt.Sscanf(rest, "calls=%d,usec=%d", &calls, &usec); n != 2 {
+			continue
+		}
+		switch name {
+		case "cmdstat_eval":
+			w.usec = usec
+		case "cmdstat_config|resetstat":
+		default:
+			inner += calls
+		}
+	}
+	if text, err := replies[3].ToString(); err == nil {
+		_, _ = fmt.Sscan(text, &w.read, &w.written, &w.values, &w.commands)
+		if inner != w.commands+1 { // the account itself
+			w.commands = -inner
+		}
+	}
+	s.mu.Lock()
+	s.runs = append(s.runs, w)
+	s.mu.Unlock()
+	return replies[1]
+}
+
+// take returns what was weighed since the last time.
+func (s *scales) take() []weighing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	runs := s.runs
+	s.runs = nil
+	return runs
+}
+
+// pad stands for n bytes in a command for build, so that they are made by the server.
+func pad(n int) string { return fmt.Sprintf("\x01%d;", n) }
+
+const builder = `
+for _, words in ipairs(cjson.decode(ARGV[1])) do
+  for i = 2, #words do
+    words[i] = string.gsub(words[i], '\1(%d+);', function(n) return string.rep('x', tonumber(n)) end)
+  end
+  redis.call(unpack(words))
+end`
+
+// build runs commands, in one script.
+func (b *bench) build(commands ...[]string) {
+	b.Helper()
+	for some := range slices.Chunk(commands, 500) {
+		text, err := json.Marshal(some)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.do("EVAL", builder, "0", string(text))
+	}
+}
+
+// ordeal is one drawn state, and what the script that runs on it may touch beyond the budget.
+type ordeal struct {
+	*rapid.T
+	b       *bench
+	largest int // message: its member, payload and meta; or entry
+	longest int // member of the schedule
+	groups  int
+	scale   *scales
+	budget  int
+	bucket  int // of a hash that is scanned
+}
+
+func (o *ordeal) seen(member, rest int) {
+	o.largest, o.longest = max(o.largest, member+rest), max(o.longest, member)
+}
+
+// size is how large something is: mostly small, and sometimes so large that few fit the budget.
+func (o *ordeal) size(what string) int {
+	if size := rapid.SampledFrom([]int{0, 0, 1, 1, 2, 8, 50, 300, 700, 1000, 3000}).Draw(o.T, what); size > 2 {
+		return size * o.budget / 1000
+	} else {
+		return 10 * size
+	}
+}
+
+func (o *ordeal) number(what string, least, most int) int {
+	return rapid.IntRange(least, most).Draw(o.T, what)
+}
+
+func (o *ordeal) flip(what string) bool { return rapid.Bool().Draw(o.T, what) }
+
+// sizes draws n sizes in a few runs, because what is small before something large is how limits are fooled; together not too much for a test.
+func (o *ordeal) sizes(what string, n int) []int {
+	list, left := make([]int, 0, n), 24*o.budget
+	for len(list) < n {
+		size, run := o.size(what), o.number("run of "+what, 1, 60)
+		for range min(run, n-len(list)) {
+			if size > left {
+				size = 10
+			}
+			left -= size
+			list = append(list, size)
+		}
+	}
+	return list
+}
+
+// worst keeps, for each script, the most that a search has seen.
+type worst struct {
+	mu   sync.Mutex
+	runs map[string]weighing
+}
+
+func (w *worst) note(one weighing) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old := w.runs[one.script]
+	w.runs[one.script] = weighing{
+		script: one.script, usec: max(old.usec, one.usec), args: max(old.args, one.args),
+		touched: touched{max(old.read, one.read), max(old.written, one.written), max(old.values, one.values), max(old.commands, one.commands)},
+	}
+}
+
+// G7: whatever is stored, however large, however many groups hold how much: no script touches more than its budget and one message, and
+// none looks at more than its budget of entries times groups. A search draws the states; -rapid.checks=1000 makes it longer, and -v shows
+// the most that each script did. Times of a
+// second and a half were found by hand where limits were looked at after reading, or held for one step of many.
+func TestNoScriptTouchesMoreThanItsBudget(t *testing.T) {
+	t.Parallel()
+	budget := fullBudget / scaledDown
+	if *fullSizes {
+		budget = fullBudget
+	}
+	isSet := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { isSet[f.Name] = true })
+	for name, value := range map[string]string{"rapid.checks": "30", "rapid.shrinktime": "3s", "rapid.nofailfile": "true"} {
+		if before := flag.Lookup(name).Value.String(); !isSet[name] {
+			t.Cleanup(func() { _ = flag.Set(name, before) })
+			_ = flag.Set(name, value)
+		}
+	}
+	server := redistest.Own(t)
+	most := worst{runs: map[string]weighing{}}
+	cases := ordeals()
+	for _, s := range scripts() {
+		if cases[s.name] == nil {
+			t.Errorf("no adversarial sizes for %s", s.name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(cases)) {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, server)
+			b.ctx = t.Context()
+			scale := newScales(b.c, budget)
+			rapid.Check(t, func(rt *rapid.T) {
+				b.do("FLUSHALL", "ASYNC")
+				o := &ordeal{T: rt, b: b, scale: scale, budget: budget}
+				cases[name](o)
+				for i, one := range scale.take() {
+					most.note(one)
+					o.judge(name, i+1, one)
+				}
+			})
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(most.runs)) {
+		one := most.runs[name]
+		t.Logf("%-14s at most: read %8d bytes, looked at %6d values, %5d commands, %7.1f ms", name, one.read, one.values, one.commands, float64(one.usec)/1000)
+	}
+}
+
+// judge holds one run of a script to its budget.
+func (o *ordeal) judge(name string, call int, one weighing) {
+	if one.commands < 0 {
+		o.Fatalf("%s: the server counts %d commands, the scales others", name, -one.commands-1)
+	}
+	// One page of members, because nobody can ask how long they are; the heads of the schedule, before and after, are among these.
+	limit := o.budget + o.largest + 16*o.longest + o.bucket + 32*one.values // with names and IDs of groups, consumers, entries
+	if one.read > limit {
+		o.Errorf("%s, call %d: %s read %d bytes, more than %d", name, call, one.script, one.read, limit)
+	}
+	if limit := 8 * (limit + one.args); one.written > limit {
+		o.Errorf("%s, call %d: %s wrote %d bytes, more than %d", name, call, one.script, one.written, limit)
+	}
+	if limit := budgetValues + 40*o.groups; one.values > limit {
+		o.Errorf("%s, call %d: %s looked at %d values, more than %d", name, call, one.script, one.values, limit)
+	}
+}
