@@ -139,30 +139,6 @@ func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []New
 	return c.producer.ScheduleBatch(ctx, queue, messages)
 }
 
-// Cancel takes a message out of the schedule, of every partition that may hold it: after nil it will never be delivered. ErrNotScheduled: it is
-// not scheduled any more, because it became ready or was cancelled before, or never was. ErrUnavailable also when a partition that may hold it,
-// or the registry, which says where else it may be, cannot be asked: what could be asked is cancelled then.
-func (c *Client) Cancel(ctx context.Context, queue, id string) error {
-	done, err := c.producer.Cancel(ctx, queue, id)
-	if err == nil && !done {
-		err = fmt.Errorf("bridge: cancel %s/%s: %w", queue, id, ErrNotScheduled)
-	}
-	return err
-}
-
-// Reschedule moves a scheduled message to another due time, given by In or At: after nil it will never be delivered at the old one.
-// ErrNotScheduled as for Cancel.
-func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option) (time.Time, error) {
-	var m scheduler.Message
-	if to != nil {
-		to(&m)
-	}
-	if to == nil || m.ID != "" || m.Headers != nil || m.MaxAttempts != 0 || !m.Expires.IsZero() || m.Dedup != 0 {
-		return time.Time{}, fmt.Errorf("bridge: reschedule %s/%s: %w", queue, id, lua.Invalid("to", "", "must be In or At"))
-	}
-	return c.producer.Reschedule(ctx, queue, id, m.Delay, m.At)
-}
-
 // Place is one place where Redis holds a message.
 type Place = stream.Place
 

@@ -37,7 +37,7 @@ func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 				all.Go(func() {
 					for run := count.Add(1); run <= runs || time.Since(began) < least; run = count.Add(1) {
 						l.abandoning("ours")
-						report, err := doctor.Examine(context.Background(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
+						report, err := examine(context.Background(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
 						if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || report.Queues != 1 || report.Partitions != partitions {
 							t.Errorf("run %d: %v, %+v", run, err, report)
 						}
@@ -91,7 +91,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 	cfg := doctor.Config{Redis: s.redis, Prefix: s.prefix, Settle: time.Second, OrphanAge: 4 * time.Second, Idle: time.Second}
 	mended := map[string]bool{}
 	redistest.Eventually(t, time.Minute, func() (bool, string) {
-		report, err := doctor.Examine(context.Background(), cfg)
+		report, err := examine(context.Background(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestDoctorOnACluster(t *testing.T) {
 	}
 	p.schedule(100, "m", func(int) time.Duration { return time.Hour })
 	cfg := doctor.Config{Redis: p.redis, Prefix: p.prefix}
-	report, err := doctor.Examine(t.Context(), cfg)
+	report, err := examine(t.Context(), cfg)
 	if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || len(report.Servers) != 3 || report.Partitions != 8 {
 		t.Fatalf("%v, %+v", err, report)
 	}
@@ -151,7 +151,7 @@ func TestDoctorOnACluster(t *testing.T) {
 	cfg.OrphanAge = time.Second
 	found := func(want string) doctor.Report {
 		t.Helper()
-		report, err := doctor.Examine(t.Context(), cfg)
+		report, err := examine(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +181,7 @@ func TestDoctorBehindSentinel(t *testing.T) {
 	s.bridge(quick())
 	s.worker("ours", 5, nil)
 	s.schedule(100, "m", within(500*time.Millisecond))
-	report, err := doctor.Examine(t.Context(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
+	report, err := examine(t.Context(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
 	if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || len(report.Servers) != 1 || report.Servers[0].Replicas != 2 {
 		t.Errorf("%v, %+v", err, report)
 	}
@@ -189,7 +189,7 @@ func TestDoctorBehindSentinel(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the server counts its good replicas once a second
-		report, err = doctor.Examine(t.Context(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
+		report, err = examine(t.Context(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
 		return err == nil && len(report.Findings) == 1 && report.Findings[0].Code == "D110", fmt.Sprintf("%v, %+v", err, report)
 	})
 	s.settled(20*time.Second, "ours")
@@ -214,7 +214,7 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 		cfg := doctor.Config{Redis: g.dial("doctor"), Prefix: g.prefix, Settle: 100 * time.Millisecond, FreeWithin: 100 * time.Millisecond, OrphanAge: time.Second}
 		const want = "D201 D202 D207 D302 D304 D305 D307 D309 D404 D511 D523"
 		examine := func() (report doctor.Report, codes string) {
-			report, err := doctor.Examine(t.Context(), cfg)
+			report, err := examine(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -243,4 +243,11 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 			t.Errorf("after the repair: %s", codes)
 		}
 	})
+}
+
+// examine is doctor.Examine without its note on policies that give up early: those of tests do, on purpose.
+func examine(ctx context.Context, cfg doctor.Config) (doctor.Report, error) {
+	report, err := doctor.Examine(ctx, cfg)
+	report.Findings = slices.DeleteFunc(report.Findings, func(f doctor.Finding) bool { return f.Code == "D503" })
+	return report, err
 }

@@ -47,6 +47,8 @@ func Functions() []Function {
 		made("schedule", "enqueue.lua", enqueueScript),
 		made("cancel", "cancel.lua", cancelScript),
 		made("reschedule", "reschedule.lua", rescheduleScript),
+		made("cancel_retries", "cancel_retries.lua", cancelRetriesScript),
+		made("reschedule_retries", "reschedule_retries.lua", rescheduleRetriesScript),
 		made("register", "register.lua", registerScript),
 		made("ack", "ack.lua", ackScript),
 		made("retry", "retry.lua", retryScript),

@@ -14,8 +14,8 @@ import (
 // scripts lists every typed call's script.
 func scripts() []*script {
 	return []*script{
-		ackScript, cancelScript, configureScript, drainScript, dropConsumerScript, enqueueScript, ensureGroupScript, exportScript, extendScript,
-		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, restoreScript, retryScript, signalScript, surveyScript, trimScript,
+		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript, ensureGroupScript, exportScript, extendScript,
+		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, rescheduleRetriesScript, restoreScript, retryScript, signalScript, surveyScript, trimScript,
 	}
 }
 

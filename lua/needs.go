@@ -144,7 +144,7 @@ func keysFor(command string, types []string) (keys []int) {
 // reads are the commands of scripts that write nothing. A new one that is missing here only makes the guard longer.
 var reads = map[string]bool{
 	"TYPE": true, "TIME": true, "EXISTS": true, "ZRANGE": true, "ZRANGEBYSCORE": true, "ZSCORE": true, "ZMSCORE": true, "ZCARD": true, "ZCOUNT": true,
-	"ZRANK": true, "HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "XRANGE": true, "XREVRANGE": true, "XLEN": true,
+	"ZRANK": true, "ZSCAN": true, "HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "XRANGE": true, "XREVRANGE": true, "XLEN": true,
 	"XPENDING": true, "XINFO GROUPS": true, "MEMORY USAGE": true,
 }
 
@@ -152,7 +152,7 @@ var reads = map[string]bool{
 var more = map[string]int{
 	"XADD": 3, "XDEL": 1, "XTRIM": 2, "XACK": 2, "XCLAIM": 4, "XAUTOCLAIM": 4, "XGROUP CREATE": 2, "XGROUP DELCONSUMER": 2, "XPENDING": 1, "XRANGE": 2,
 	"XREVRANGE": 2, "ZADD": 2, "ZREM": 1, "ZREMRANGEBYSCORE": 2, "ZREMRANGEBYRANK": 2, "ZRANGE": 2, "ZRANGEBYSCORE": 2, "ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1,
-	"ZCOUNT": 2, "HSET": 2, "HSETNX": 2, "HDEL": 1, "HGET": 1, "HMGET": 1, "HSTRLEN": 1, "HSCAN": 1, "HEXISTS": 1,
+	"ZCOUNT": 2, "ZSCAN": 1, "HSET": 2, "HSETNX": 2, "HDEL": 1, "HGET": 1, "HMGET": 1, "HSTRLEN": 1, "HSCAN": 1, "HEXISTS": 1,
 }
 
 // Words returns the need as a command of the shortest kind, for a key of that name; for ACL DRYRUN.

@@ -40,6 +40,14 @@ func calls() []call {
 			_, _, err := Reschedule(b.ctx, b.c, b.k, "due", At(time.UnixMilli(3)))
 			return err
 		}},
+		{cancelRetriesScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *bench) error {
+			_, _, err := CancelRetries(b.ctx, b.c, b.k, Walk{Limit: 10}, []string{"m", "due"})
+			return err
+		}},
+		{rescheduleRetriesScript, queue(func(k Keys) []string { return []string{k.Due, k.Wake} }), func(b *bench) error {
+			_, _, err := RescheduleRetries(b.ctx, b.c, b.k, Walk{Limit: 10}, At(time.UnixMilli(3)), []string{"m", "due"})
+			return err
+		}},
 		{drainScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy}
 		}), func(b *bench) error {

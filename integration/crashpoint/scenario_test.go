@@ -142,6 +142,27 @@ func scheduling() []scenario {
 				s.Errorf("due at %v and not before %v: %v", due, want, err)
 			}
 		}},
+		{script: "cancel_retries", state: "of two groups, one of them to stay", prepare: func(s *scene) func(rueidis.Client) error {
+			waitingRetries(s)
+			s.owe("a", "failed", delivered|gone, gone)
+			s.owe("b", "failed", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, _, err := lua.CancelRetries(s.ctx, c, s.k, lua.Walk{Limit: 100, Group: "a"}, []string{"unknown", "failed"})
+				return err
+			}
+		}},
+		{script: "reschedule_retries", state: "now", prepare: func(s *scene) func(rueidis.Client) error {
+			waitingRetries(s)
+			s.owe("a", "failed", delivered, delivered)
+			s.owe("b", "failed", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, moved, err := lua.RescheduleRetries(s.ctx, c, s.k, lua.Walk{Limit: 100}, "+0", []string{"failed"})
+				if err == nil && len(moved) != 2 {
+					s.Errorf("%d were moved", len(moved))
+				}
+				return err
+			}
+		}},
 		{script: "redrive", state: "as it was, edited, and without a body", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("kept", "+0"), item("edited", "+0"), item("lost", "+0"), item("other", hour))
@@ -173,6 +194,18 @@ func scheduling() []scenario {
 				return err
 			}
 		}},
+	}
+}
+
+// waitingRetries prepares a message that both groups failed, and another one.
+func waitingRetries(s *scene) {
+	s.group("a", "b")
+	s.send(item("failed", "+0"), item("other", hour))
+	for _, group := range s.groups {
+		s.owe(group, "other", delivered, delivered)
+		held := s.hold(group, "c1")
+		_, err := lua.Retry(s.ctx, s.c, s.k, group, attempts, []lua.Failure{{Held: held["failed"], Action: lua.ActionRetry, Delay: time.Hour}})
+		s.must(err)
 	}
 }
 

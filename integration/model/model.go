@@ -139,6 +139,37 @@ func (q *Queue) Reschedule(id string, to lua.When) (due int64, moved bool) {
 	return due, moved
 }
 
+// Waiting returns the members that stand for a message again: for a group, or with "" for any.
+func (q *Queue) Waiting(id, group string) (members []string) {
+	for member := range q.Scheduled {
+		if m := lua.ParseMember(member); m.Kind != lua.MemberFirst && m.ID == id && (group == "" || group == m.Group) {
+			members = append(members, member)
+		}
+	}
+	slices.Sort(members)
+	return members
+}
+
+// CancelRetries: scheduled again → nothing. The dedup window stays: the message was accepted, and delivered.
+func (q *Queue) CancelRetries(id, group string) []string {
+	members := q.Waiting(id, group)
+	for _, member := range members {
+		delete(q.Scheduled, member)
+	}
+	return members
+}
+
+// RescheduleRetries: scheduled again → scheduled.
+func (q *Queue) RescheduleRetries(id, group string, to lua.When) []string {
+	members := q.Waiting(id, group)
+	for _, member := range members {
+		m := q.Scheduled[member]
+		m.Due = float64(when(to, q.Now))
+		q.Scheduled[member] = m
+	}
+	return members
+}
+
 // Drain: scheduled and due → ready, in the order of due time, then member; malformed or expired → dead.
 func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 	const nothing = -time.Microsecond

@@ -48,6 +48,7 @@ func (r *run) actions() map[string]func(*rapid.T) {
 		{"ack", r.ack}, {"enqueue", r.enqueue}, {"drain", r.drain}, {"read", r.read}, {"fail", r.fail}, {"time", r.pass},
 		{"ack plainly", r.ackPlainly}, {"trim", r.trim}, {"extend", r.extend}, {"redrive", r.redrive}, {"repeat", r.repeat}, {"skip", r.skip},
 		{"cancel", r.cancel}, {"reschedule", r.reschedule}, {"produce plainly", r.produce}, {"claim", r.claim},
+		{"cancel retries", r.cancelRetries}, {"reschedule retries", r.rescheduleRetries},
 		{"read history", r.readHistory}, {"create group", r.createGroup}, {"lose body", r.loseBody}, {"damage meta", r.damageMeta},
 		{"add entry", r.addEntry}, {"purge", r.purge}, {"hold", r.hold}, {"survey", r.survey},
 		{"drop consumers", r.dropConsumers}, {"destroy group", r.destroyGroup}, {"read", r.read},
@@ -176,6 +177,52 @@ func (r *run) reschedule() {
 		due, moved := q.Reschedule(id, to)
 		return reply{due, moved}
 	})
+}
+
+// again is the ID of a message that waits to be delivered again, seldom one that does not; and a group.
+func (r *run) again() (id, group string) {
+	ids := []string{pick(r, "id", idNames...)}
+	for _, member := range r.q.Order() {
+		if m := lua.ParseMember(member); m.Kind != lua.MemberFirst {
+			ids = append(ids, m.ID)
+		}
+	}
+	r.unless(len(ids) == 1)
+	slices.Reverse(ids)
+	return pick(r, "again", ids...), pick(r, "group", append([]string{""}, slices.Sorted(maps.Keys(r.q.Groups))...)...)
+}
+
+func (r *run) cancelRetries() {
+	id, group := r.again()
+	before := r.q
+	for _, member := range step(r, fmt.Sprintf("cancel retries %q of %q", id, group), func(ctx context.Context) ([]string, error) {
+		_, found, err := lua.CancelRetries(ctx, r.c, r.k, lua.Walk{Limit: 1000, Group: group}, []string{id})
+		return membersOf(found), err
+	}, func(q *Queue, _ []string) []string { return q.CancelRetries(id, group) }) {
+		m := before.Scheduled[member]
+		if to := m.Meta[lua.FieldFor]; to != "" {
+			delete(r.book.owed[to], serialOf(m.Payload))
+		} else {
+			r.book.withdraw(m)
+		}
+	}
+}
+
+func (r *run) rescheduleRetries() {
+	id, group := r.again()
+	to := r.when()
+	step(r, fmt.Sprintf("reschedule retries %q of %q to %s", id, group, to), func(ctx context.Context) ([]string, error) {
+		_, found, err := lua.RescheduleRetries(ctx, r.c, r.k, lua.Walk{Limit: 1000, Group: group}, to, []string{id})
+		return membersOf(found), err
+	}, func(q *Queue, _ []string) []string { return q.RescheduleRetries(id, group, to) })
+}
+
+func membersOf(found []lua.Waiting) (members []string) {
+	for _, w := range found {
+		members = append(members, w.Member)
+	}
+	slices.Sort(members)
+	return members
 }
 
 // produce is a producer without the scripts: a bare ZADD, or the transaction of the protocol, which replaces what is scheduled.

@@ -184,6 +184,18 @@ var mutants = []mutant{
 		test: []string{"-run", "TestLookingForAMessageRegistersNoQueue", "./scheduler"},
 	},
 	{
+		name: "a walk for retries ends with its first step", file: "lua/lib/waiting.lua",
+		old:  "  return cursor, found\n",
+		new:  "  return '0', found\n",
+		test: []string{"-run", "TestCancelRetriesTakesWhatWaits", "./scheduler"},
+	},
+	{
+		name: "a retry of any ID that begins so is cancelled", file: "lua/lib/waiting.lua",
+		old:  "wanted[string.sub(member, 1, first - 1)] then",
+		new:  "string.sub(member, 1, #ids[1]) == ids[1] then",
+		test: []string{"-run", "TestCancelRetriesTakesWhatWaits", "./scheduler"},
+	},
+	{
 		name: "a heartbeat of many leaves out the caller", file: "lua/heartbeat.lua",
 		old:  "if not found then reply[#reply + 1] = bridge end\n",
 		new:  "",

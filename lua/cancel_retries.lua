@@ -1,0 +1,31 @@
+-- cancel_retries: takes retries that wait, and redriven letters, of messages out of the schedule, for good; in steps, because no key says where they are.
+-- Uses: base waiting
+-- KEYS[1] due (zset)
+-- KEYS[2] payload (hash)
+-- KEYS[3] meta (hash)
+-- ARGV[1] cursor ('0' at first, then what the last call returned, on the same connection)
+-- ARGV[2] limit (integer, members to look at)
+-- ARGV[3] group (string, '' = every group)
+-- ARGV[4...] id (string)
+-- Returns: the next cursor ('0' = all were looked at); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)
+-- Complexity: O(limit)
+-- If a command fails here: nothing can after the checks.
+-- Run twice: harmless; the second run finds nothing.
+local due, payload, meta = KEYS[1], KEYS[2], KEYS[3]
+local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
+if bad then return bad end
+if string.find(cursor, '[^0-9]') or cursor == '' or not limit then return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor) end
+
+local ids = {}
+for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
+local following, found = waiting(due, cursor, limit, group, ids)
+local reply = {following}
+for i = 1, #found, 4 do
+  if redis.call('ZREM', due, found[i]) == 1 then
+    redis.call('HDEL', payload, found[i])
+    redis.call('HDEL', meta, found[i])
+    for j = i, i + 3 do reply[#reply + 1] = found[j] end
+  end
+end
+return reply

@@ -1,0 +1,33 @@
+-- reschedule_retries: moves the due time of retries that wait, and redriven letters, of messages; in steps, because no key says where they are.
+-- Uses: base waiting
+-- KEYS[1] due (zset)
+-- KEYS[2] wake (stream)
+-- ARGV[1] cursor ('0' at first, then what the last call returned, on the same connection)
+-- ARGV[2] limit (integer, members to look at)
+-- ARGV[3] group (string, '' = every group)
+-- ARGV[4] when ('+ms' or Unix ms)
+-- ARGV[5...] id (string)
+-- Returns: the next cursor ('0' = all were looked at); then per retry that was moved: member, id, group ('' = redriven for all), due (Unix ms)
+-- Complexity: O(limit)
+-- If a command fails here: the due times are moved and the wake token missing: late by the ceiling at most.
+-- Run twice: harmless with an absolute time; a relative one counts from the last run.
+local due, wake = KEYS[1], KEYS[2]
+local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local bad = wrong_type({due, 'zset', wake, 'stream'})
+if bad then return bad end
+if string.find(cursor, '[^0-9]') or cursor == '' or not limit then return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor) end
+if not is_time(ARGV[4]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[4]) end
+
+redis.call('ZREM', due, SEP) -- removes nothing, and opens a full server for the rest
+local at = digits(due_at(ARGV[4], now_ms()))
+local before, ids = head(due), {}
+for i = 5, #ARGV do ids[i - 4] = ARGV[i] end
+local following, found = waiting(due, cursor, limit, group, ids)
+local reply = {following}
+for i = 1, #found, 4 do
+  redis.call('ZADD', due, 'XX', at, found[i])
+  found[i + 3] = at
+  for j = i, i + 3 do reply[#reply + 1] = found[j] end
+end
+wake_if_earlier(wake, before, head(due))
+return reply

@@ -1,0 +1,103 @@
+package lua
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Waiting is a retry, or a redriven letter, that was found in the schedule.
+type Waiting struct {
+	Member string
+	ID     string
+	Group  string    // the group that it is for; "" = redriven for all
+	Due    time.Time // when it would have been due, or is now
+}
+
+// Walk is one step of a look through the schedule. The zero value of Cursor begins one. A cursor means something only to the server process that
+// made it: the steps of a walk have to go over one connection, and when that is lost the walk begins anew.
+type Walk struct {
+	Cursor string
+	Limit  int    // members to look at in this step
+	Group  string // "" = every group
+}
+
+var (
+	cancelRetriesScript     = load("cancel_retries", []string{"due", "payload", "meta"}, []string{"cursor", "limit", "group"}, []string{"id"})
+	rescheduleRetriesScript = load("reschedule_retries", []string{"due", "wake"}, []string{"cursor", "limit", "group", "when"}, []string{"id"})
+)
+
+// WalkDone is the cursor of a walk that has looked at everything.
+const WalkDone = "0"
+
+// CancelRetries is a step of a walk that takes the retries of messages out of the schedule. It returns the cursor of the next step. What waits
+// from the first step to the last one is found; what comes or goes meanwhile may be missed.
+func CancelRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, ids []string) (next string, cancelled []Waiting, err error) {
+	return cancelRetriesScript.walk(ctx, c, []string{k.Due, k.Payload, k.Meta}, append(w.args(), ids...))
+}
+
+// RescheduleRetries is a step of a walk that moves the due times of the retries of messages.
+func RescheduleRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, when When, ids []string) (next string, moved []Waiting, err error) {
+	return rescheduleRetriesScript.walk(ctx, c, []string{k.Due, k.Wake}, append(append(w.args(), string(when)), ids...))
+}
+
+func (w Walk) args() []string {
+	if w.Cursor == "" {
+		w.Cursor = WalkDone
+	}
+	return []string{w.Cursor, strconv.Itoa(w.Limit), w.Group}
+}
+
+func (s *script) walk(ctx context.Context, c rueidis.Client, keys, args []string) (string, []Waiting, error) {
+	list, err := s.list(ctx, c, keys, args, 1)
+	if err != nil {
+		return "", nil, err
+	}
+	words := make([]string, len(list))
+	for i := range list {
+		if words[i], err = list[i].ToString(); err != nil {
+			return "", nil, s.unexpected(err)
+		}
+	}
+	var found []Waiting
+	for i := 1; i+3 < len(words); i += 4 {
+		found = append(found, Waiting{words[i], words[i+1], words[i+2], dueTime(words[i+3])})
+	}
+	return words[0], found, nil
+}
+
+// dueTime reads a score. Scores may be fractions, exponents and infinities.
+func dueTime(score string) time.Time {
+	ms, _ := strconv.ParseFloat(score, 64)
+	return time.UnixMilli(int64(math.Ceil(max(-1e15, min(ms, 1e15)))))
+}
+
+// Pin returns a client that sends everything over one connection, to one server process, until release. When the connection breaks its calls fail.
+func Pin(c rueidis.Client) (pinned rueidis.Client, release func()) {
+	one, release := c.Dedicate()
+	return pin{c, one}, release
+}
+
+type pin struct {
+	rueidis.Client
+	one rueidis.DedicatedClient
+}
+
+func (p pin) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	return p.one.Do(ctx, cmd)
+}
+
+func (p pin) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	return p.one.DoMulti(ctx, cmds...)
+}
+
+// Confirm waits for d, for what was written to key before over the same connection. Nil: it is as durable as asked.
+func (d Durability) Confirm(ctx context.Context, pinned rueidis.Client, key string) error {
+	if !d.waits() {
+		return nil
+	}
+	return d.confirmed(pinned.DoMulti(ctx, d.commands(pinned, key, d.Timeout)...))
+}
