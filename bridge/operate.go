@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -136,6 +137,22 @@ func Stats(ctx context.Context, r *Redis, prefix, queue string) (QueueStats, err
 // Pending lists at most limit entries that a group's workers hold, oldest first.
 func Pending(ctx context.Context, r *Redis, prefix, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
 	return stream.Pending(ctx, r.Client, withPrefix(prefix), queue, group, f, limit)
+}
+
+// QueueContents is what a queue holds, or held.
+type QueueContents = stream.Contents
+
+// ErrNotEmpty: the queue that was to be deleted holds messages.
+var ErrNotEmpty = stream.ErrNotEmpty
+
+// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages; ErrNotEmpty otherwise. ErrNoQueue. A producer that
+// goes on scheduling, and a worker that goes on reading, make it again; bridges do not.
+func DeleteQueue(ctx context.Context, r *Redis, prefix, queue string, force bool) (QueueContents, error) {
+	had, err := stream.DeleteQueue(ctx, r.Client, withPrefix(prefix), queue, force)
+	if errors.Is(err, stream.ErrUnknownQueue) {
+		err = fmt.Errorf("bridge: delete queue %s: %w", queue, ErrNoQueue)
+	}
+	return had, err
 }
 
 // PartitionCounts holds every partition count that a queue ever had, in order. The last one is in force.

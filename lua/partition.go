@@ -127,6 +127,10 @@ func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) 
 	return ParseCounts(text), nil
 }
 
+// RegistryDeleted is a field of the registry that is no queue: it names the queue that was deleted last. While it is there the registry was not
+// lost, and a queue that is not in it and has no keys was deleted.
+const RegistryDeleted = "/deleted"
+
 // ReadRegistry returns all registered queues with their partition counts, without names that are not allowed. One HGETALL.
 func ReadRegistry(ctx context.Context, c rueidis.Client, g Globals) (map[string]Counts, error) {
 	texts, err := c.Do(ctx, c.B().Hgetall().Key(g.Queues).Build()).AsStrMap()

@@ -65,3 +65,26 @@ func TestQueueIsRegisteredBeforeItIsServed(t *testing.T) {
 		t.Errorf("registered are %v, %v", registered, err)
 	}
 }
+
+// Bridges remember queues, and register again what the registry forgot: that brought a deleted queue back within a second. One with keys they do
+// register again.
+func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	queues := lua.NewGlobals(prefix).Queues
+	must(t, c, "HSET", queues, "deleted", "1", "kept", "1,2")
+	must(t, c, "ZADD", lua.NewKeys(prefix, "kept/1").Due, "1e13", "a")
+	sched := start(t, s, prefix)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return sched.Status().Queues == 2, "the bridge does not know both" })
+	must(t, c, "DEL", queues)
+	must(t, c, "HSET", queues, lua.RegistryDeleted, "deleted")
+	must(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "queues", "1")
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return integer(t, c, "HLEN", queues) > 1, "the queue with a message is not registered again"
+	})
+	registry(t, c, prefix, "kept", "1,2")
+	if n := integer(t, c, "HEXISTS", queues, "deleted"); n != 0 {
+		t.Error("the deleted queue is back")
+	}
+}

@@ -135,7 +135,53 @@ func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("scheduler: read the registry: %w", err)
 	}
-	return s.register(ctx, s.learn(ctx, registered))
+	forgotten := s.learn(ctx, registered)
+	if len(forgotten) > 0 {
+		failed := s.cfg.Client.Do(call, s.cfg.Client.B().Hget().Key(s.globals.Queues).Field(lua.RegistryDeleted).Build()).Error()
+		if failed != nil && !rueidis.IsRedisNil(failed) {
+			return fmt.Errorf("scheduler: read the registry: %w", lua.Classify("HGET "+s.globals.Queues, failed))
+		}
+		if failed == nil { // else it was lost since, and nobody deleted these
+			forgotten, err = s.alive(ctx, registered, forgotten)
+		}
+	}
+	return errors.Join(err, s.register(ctx, forgotten))
+}
+
+// alive returns those queues that are registered, with other counts, or have any key. Of what a registry lacks that was not lost, the others were deleted by somebody:
+// registering them again would bring them back.
+func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var names []string // of partitions
+	var of []string    // their queues
+	var asks []rueidis.Completed
+	found := map[string]lua.Counts{}
+	for queue, counts := range queues {
+		if registered[queue] != nil {
+			found[queue] = counts
+			continue
+		}
+		for _, name := range counts.Names(queue) {
+			k := lua.NewKeys(s.cfg.Prefix, name)
+			names, of = append(names, name), append(of, queue)
+			asks = append(asks, s.cfg.Client.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.Seen).Build())
+		}
+	}
+	if len(asks) == 0 {
+		return found, nil
+	}
+	var errs []error
+	for i, reply := range s.cfg.Client.DoMulti(ctx, asks...) {
+		n, err := reply.AsInt64()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("scheduler: keys of %s: %w", names[i], lua.Classify("EXISTS", err)))
+		}
+		if n > 0 {
+			found[of[i]] = queues[of[i]]
+		}
+	}
+	return found, errors.Join(errs...)
 }
 
 // Discover looks at the next keys of the server for queues that nobody registered, and partitions beyond the known count, and registers

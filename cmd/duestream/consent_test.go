@@ -14,7 +14,7 @@ var effects = map[string]string{
 	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream peek": "reads", "duestream pending": "reads",
 	"duestream consumers": "reads", "duestream dead": "reads", "duestream dead list": "reads", "duestream dead show": "reads",
 	"duestream dead redrive": "moves", "duestream dead edit": "moves", "duestream dead purge": "asks q --all",
-	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue partitions": "sets",
+	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue delete": "asks q --force", "duestream queue partitions": "sets",
 	"duestream pause": "sets", "duestream resume": "sets", "duestream export": "reads", "duestream import": "adds",
 	"duestream functions": "reads", "duestream functions load": "adds", "duestream functions show": "reads",
 	"duestream functions delete": "asks", "duestream functions dump": "reads",

@@ -71,6 +71,7 @@ var outcomes = []struct {
 	{errPartly, exitPartly, ""},
 	{errUnwell, exitUnwell, ""},
 	{bridge.ErrNoQueue, exitNotFound, "nobody registered it, and it has no keys: `duestream stats` lists the queues; is --prefix right?"},
+	{bridge.ErrNotEmpty, exitFailure, "`duestream stats` says what it holds; with --force it is deleted with all of it"},
 	{bridge.ErrInvalid, exitInvalid, ""},
 	{bridge.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},

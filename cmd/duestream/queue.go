@@ -19,7 +19,7 @@ func (a *app) queue() *cobra.Command {
 		Use: "queue", Short: "Show or change how a queue is served", Args: cobra.NoArgs, RunE: help,
 		Example: "  duestream queue show emails\n  duestream queue set emails held=true\n  duestream queue partitions emails 8",
 	}
-	cmd.AddCommand(a.queueShow(), a.queueSet(), a.queuePartitions())
+	cmd.AddCommand(a.queueShow(), a.queueSet(), a.queuePartitions(), a.queueDelete())
 	return cmd
 }
 

@@ -200,7 +200,7 @@ func (r *run) cancelRetries() {
 		return membersOf(found), err
 	}, func(q *Queue, _ []string) []string { return q.CancelRetries(id, group) }) {
 		m := before.Scheduled[member]
-		if to := m.Meta[lua.FieldFor]; to != "" {
+		if to := lua.ParseMember(member).Group; to != "" {
 			delete(r.book.owed[to], serialOf(m.Payload))
 		} else {
 			r.book.withdraw(m)

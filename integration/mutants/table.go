@@ -184,6 +184,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestLookingForAMessageRegistersNoQueue", "./scheduler"},
 	},
 	{
+		name: "bridges bring back a deleted queue", file: "scheduler/scheduler.go",
+		old:  "\t\tif n > 0 {\n\t\t\tfound[of[i]]",
+		new:  "\t\tif n >= 0 {\n\t\t\tfound[of[i]]",
+		test: []string{"-run", "TestADeletedQueueIsNotRegisteredAgain", "./scheduler"},
+	},
+	{
 		name: "a walk for retries ends with its first step", file: "lua/lib/waiting.lua",
 		old:  "  return cursor, found\n",
 		new:  "  return '0', found\n",

@@ -57,6 +57,9 @@ func (e *examination) shared(ctx context.Context) error {
 	}, func(elements []string) (bool, error) {
 		for i := 0; i+1 < len(elements); i += 2 {
 			queue, counts := elements[i], elements[i+1]
+			if queue == lua.RegistryDeleted {
+				continue
+			}
 			named := lua.CheckQueue(queue) == nil
 			if named {
 				e.registry[queue] = lua.ParseCounts(counts)

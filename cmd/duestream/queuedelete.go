@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) queueDelete() *cobra.Command {
+	var force bool
+	var agreed *consent
+	cmd := &cobra.Command{
+		Use:   "delete <queue>",
+		Short: "Remove a queue that is not needed any more",
+		Long: `Removes a queue: its keys, in all partitions, with its groups, settings and dedup windows,
+and its name from the registry. One that holds messages, be they scheduled, ready, pending
+or dead, is left alone unless --force is given, and that has to be agreed to.
+
+Bridges forget it. A producer that goes on scheduling into it, and a worker that goes on
+reading from it, make it again: stop them first. Workers that were there within the last
+seconds are named.`,
+		Example: "  duestream queue delete emials\n  duestream queue delete old-reports --force --yes",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			return a.runQueueDelete(ctx, args[0], force, agreed)
+		}),
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete its messages as well")
+	agreed = destroys(cmd)
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agreed *consent) error {
+	if err := bridge.CheckQueue(queue); err != nil {
+		return err
+	}
+	if force {
+		if err := agreed.possible(a, "the queue "+queue+" with all of its messages"); err != nil {
+			return err
+		}
+	}
+	r, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	had, err := bridge.DeleteQueue(ctx, r, a.prefix, queue, false)
+	if errors.Is(err, bridge.ErrNotEmpty) {
+		holds := holding(had)
+		if !force {
+			return fmt.Errorf("%w: %s holds %s", bridge.ErrNotEmpty, queue, holds)
+		}
+		if err := agreed.ask(a, fmt.Sprintf("Delete the queue %s with %s?", queue, holds)); err != nil {
+			return err
+		}
+		had, err = bridge.DeleteQueue(ctx, r, a.prefix, queue, true)
+	}
+	if err != nil {
+		return err
+	}
+	if len(had.Readers) > 0 && !a.json {
+		fmt.Fprintf(a.err, "duestream: still reading, and will make the queue again: %s\n", oneLine(strings.Join(had.Readers, ", "), 400))
+	}
+	value := struct {
+		Queue   string               `json:"queue"`
+		Deleted bridge.QueueContents `json:"deleted"`
+	}{queue, had}
+	return a.print(value, func() {
+		with := ""
+		if had.Messages() > 0 {
+			with = ", with " + holding(had)
+		}
+		fmt.Fprintf(a.out, "%s  deleted%s\n", queue, with)
+	})
+}
+
+// holding is "3 scheduled, 2 ready or pending, 1 dead".
+func holding(c bridge.QueueContents) string {
+	var parts []string
+	for _, part := range []struct {
+		n    int64
+		what string
+	}{{c.Scheduled, "scheduled"}, {c.Entries, "ready or pending"}, {c.Dead, "dead"}} {
+		if part.n > 0 {
+			parts = append(parts, thousands(part.n)+" "+part.what)
+		}
+	}
+	return strings.Join(parts, ", ")
+}

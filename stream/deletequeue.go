@@ -1,0 +1,182 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// ErrNotEmpty: a queue that was to be deleted holds messages.
+var ErrNotEmpty = errors.New("the queue is not empty")
+
+// ErrUnknownQueue: nobody registered the queue, and it has no keys.
+var ErrUnknownQueue = errors.New("no such queue")
+
+// Contents is what is lost, or was, with a queue.
+type Contents struct {
+	Scheduled int64    `json:"scheduled"`
+	Entries   int64    `json:"entries"` // of the streams: ready, pending, or not freed yet
+	Dead      int64    `json:"dead"`
+	Groups    []string `json:"groups"`
+	Readers   []string `json:"readers"` // "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
+}
+
+// Messages is how many there are.
+func (c Contents) Messages() int64 { return c.Scheduled + c.Entries + c.Dead }
+
+// aliveWithin: a worker reads every few seconds.
+const aliveWithin = 10 * time.Second
+
+// DeleteQueue removes a queue: the keys of all its partitions, with its groups, settings and dedup windows, and then its registration. ErrNotEmpty:
+// it holds messages, and force is false; nothing was changed then, or only partitions that held nothing are gone. What is written between the look
+// and the removal of a partition is not lost: the look is repeated then. Contents says what there was. ErrUnknownQueue.
+//
+// Bridges do not register it anew. A producer that goes on scheduling, and a worker that goes on reading, make it again.
+func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (Contents, error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
+		return Contents{}, err
+	}
+	fail := func(had Contents, err error) (Contents, error) {
+		return had, fmt.Errorf("stream: delete queue %s: %w", queue, err)
+	}
+	counts, err := readCounts(ctx, c, prefix, queue)
+	if err != nil {
+		return fail(Contents{}, err)
+	}
+	var had Contents
+	there := false
+	for _, name := range counts.Names(queue) { // before the first is gone
+		some, exists, err := contentsOf(ctx, c, lua.NewKeys(prefix, name))
+		if err != nil {
+			return fail(had, err)
+		}
+		had.add(some)
+		there = there || exists
+	}
+	if had.Messages() > 0 && !force {
+		return fail(had, ErrNotEmpty)
+	}
+	for _, name := range counts.Names(queue) {
+		if err := removePartition(ctx, c, lua.NewKeys(prefix, name), force); err != nil {
+			return fail(had, err)
+		}
+	}
+	// Without this mark the registry would seem lost, and bridges write into it what they remember.
+	registry := lua.NewGlobals(prefix).Queues
+	if err := c.Do(ctx, c.B().Hset().Key(registry).FieldValue().FieldValue(lua.RegistryDeleted, queue).Build()).Error(); err != nil {
+		return fail(had, lua.Classify("HSET "+registry, err))
+	}
+	gone, err := c.Do(ctx, c.B().Hdel().Key(registry).Field(queue).Build()).AsInt64()
+	if err != nil {
+		return fail(had, lua.Classify("HDEL "+registry, err))
+	}
+	if gone == 0 && !there {
+		return fail(had, ErrUnknownQueue)
+	}
+	return had, nil
+}
+
+func (c *Contents) add(o Contents) {
+	c.Scheduled, c.Entries, c.Dead = c.Scheduled+o.Scheduled, c.Entries+o.Entries, c.Dead+o.Dead
+	for _, group := range o.Groups {
+		if !slices.Contains(c.Groups, group) {
+			c.Groups = append(c.Groups, group)
+		}
+	}
+	for _, reader := range o.Readers {
+		if !slices.Contains(c.Readers, reader) {
+			c.Readers = append(c.Readers, reader)
+		}
+	}
+}
+
+func keysOf(k lua.Keys) []string {
+	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen}
+}
+
+// contentsOf looks at one partition.
+func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents, exists bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	replies := c.DoMulti(ctx, c.B().Zcard().Key(k.Due).Build(), c.B().Xlen().Key(k.Stream).Build(), c.B().Xlen().Key(k.Dead).Build(),
+		c.B().Exists().Key(keysOf(k)...).Build())
+	var keys int64
+	for i, n := range []*int64{&had.Scheduled, &had.Entries, &had.Dead, &keys} {
+		if *n, err = replies[i].AsInt64(); err != nil {
+			return had, false, lua.Classify("size of "+k.Due, err)
+		}
+	}
+	groups, err := c.Do(ctx, c.B().XinfoGroups().Key(k.Stream).Build()).ToArray()
+	if err != nil {
+		return had, keys > 0, nil // no stream, no groups
+	}
+	for _, g := range groups {
+		fields, err := g.AsMap()
+		if err != nil {
+			return had, true, lua.Classify("XINFO GROUPS", err)
+		}
+		field := fields["name"]
+		name, _ := field.ToString()
+		had.Groups = append(had.Groups, name)
+		consumers, err := c.Do(ctx, c.B().XinfoConsumers().Key(k.Stream).Group(name).Build()).ToArray()
+		if err != nil {
+			continue // destroyed meanwhile
+		}
+		for _, one := range consumers {
+			fields, _ := one.AsMap()
+			who, idle := fields["name"], fields["idle"]
+			consumer, _ := who.ToString()
+			if ms, err := idle.AsInt64(); err == nil && ms < aliveWithin.Milliseconds() && consumer != lua.ReclaimConsumer {
+				had.Readers = append(had.Readers, name+"/"+consumer)
+			}
+		}
+	}
+	return had, keys > 0, nil
+}
+
+// removePartition removes all keys of a partition in one transaction: without force only when it holds no message at that moment.
+func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) error {
+	for {
+		removed, err := tryRemove(ctx, c, k, force)
+		if removed || err != nil {
+			return err
+		}
+	}
+}
+
+func tryRemove(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) (removed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err = c.Dedicated(func(one rueidis.DedicatedClient) error {
+		if !force {
+			if err := one.Do(ctx, one.B().Watch().Key(k.Due, k.Stream, k.Dead).Build()).Error(); err != nil {
+				return lua.Classify("WATCH "+k.Due, err)
+			}
+			holds, err := one.Do(ctx, one.B().Zcard().Key(k.Due).Build()).AsInt64()
+			for _, stream := range []string{k.Stream, k.Dead} {
+				n, failed := one.Do(ctx, one.B().Xlen().Key(stream).Build()).AsInt64()
+				holds, err = holds+n, errors.Join(err, failed)
+			}
+			if err != nil {
+				return lua.Classify("size of "+k.Due, err)
+			}
+			if holds > 0 {
+				return ErrNotEmpty
+			}
+		}
+		replies := one.DoMulti(ctx, one.B().Multi().Build(), one.B().Unlink().Key(keysOf(k)...).Build(), one.B().Exec().Build())
+		err := replies[2].Error()
+		removed = err == nil
+		if rueidis.IsRedisNil(err) { // what was watched has changed
+			return nil
+		}
+		return lua.Classify("EXEC", err)
+	})
+	return removed, err
+}

@@ -1,0 +1,66 @@
+package stream
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// A queue that somebody had mistyped could not be removed. One that holds messages is left alone, whole, unless that is asked for.
+func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+		do := func(words ...string) {
+			t.Helper()
+			if err := c.Do(t.Context(), c.B().Arbitrary(words...).Build()).Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exists := func(keys ...string) int64 {
+			t.Helper()
+			n, err := c.Do(t.Context(), c.B().Exists().Key(keys...).Build()).AsInt64()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		k, second := lua.NewKeys(prefix, queue), lua.NewKeys(prefix, lua.PartitionName(queue, 1))
+		do("HSET", lua.NewGlobals(prefix).Queues, queue, "1,2", "other", "1")
+		do("XGROUP", "CREATE", k.Stream, "g", "0", "MKSTREAM")
+		do("XGROUP", "CREATECONSUMER", k.Stream, "g", "c")
+		do("HSET", k.Policy, "max_attempts", "3")
+		do("ZADD", k.Seen, "1e13", "window")
+		for _, hold := range [][]string{{"ZADD", second.Due, "1e13", "a"}, {"XADD", second.Stream, "*", "id", "a"}, {"XADD", second.Dead, "*", "id", "a"}} {
+			do(hold...)
+			if had, err := DeleteQueue(t.Context(), c, prefix, queue, false); !errors.Is(err, ErrNotEmpty) || had.Messages() != 1 {
+				t.Errorf("%v: %+v, %v", hold, had, err)
+			}
+			if n := exists(k.Stream, k.Policy, k.Seen, hold[1]); n != 4 {
+				t.Errorf("%v: %d keys are left of a queue that holds a message", hold, n)
+			}
+			do("DEL", hold[1])
+		}
+		had, err := DeleteQueue(t.Context(), c, prefix, queue, false)
+		if err != nil || had.Messages() != 0 || len(had.Groups) != 1 || len(had.Readers) != 1 || had.Readers[0] != "g/c" {
+			t.Errorf("%+v, %v", had, err)
+		}
+		if n := exists(append(keysOf(k), keysOf(second)...)...); n != 0 {
+			t.Errorf("%d keys are left", n)
+		}
+		if names, err := c.Do(t.Context(), c.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice(); err != nil || len(names) != 2 { // the other one, and the mark
+			t.Errorf("registered: %q, %v", names, err)
+		}
+		if _, err := DeleteQueue(t.Context(), c, prefix, queue, true); !errors.Is(err, ErrUnknownQueue) {
+			t.Errorf("again: %v", err)
+		}
+		do("ZADD", second.Due, "1e13", "a")
+		do("HSET", lua.NewGlobals(prefix).Queues, queue, "1,2")
+		if had, err := DeleteQueue(t.Context(), c, prefix, queue, true); err != nil || had.Scheduled != 1 || exists(second.Due) != 0 {
+			t.Errorf("by force: %+v, %v", had, err)
+		}
+	})
+}
