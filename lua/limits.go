@@ -129,7 +129,7 @@ func CheckHeaders(headers map[string]string) error {
 // CheckDelay refuses delays that are negative or longer than ten years.
 func CheckDelay(field string, d time.Duration) error {
 	if d < 0 || d > MaxDelay {
-		return Invalid(field, d.String(), "must be between 0 and %s", MaxDelay)
+		return Invalid(field, d.String(), "must be between 0 and 3650d (ten years)")
 	}
 	return nil
 }

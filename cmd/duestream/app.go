@@ -21,6 +21,7 @@ type app struct {
 	redisURL, prefix string
 	json             bool // what is printed is for programs
 	durability       durability
+	passwords        func(*rueidis.ClientOption) // sets those that are no part of the URL
 	color            colorMode
 
 	started bool // arguments and flags were accepted
@@ -155,6 +156,10 @@ func (a *app) resolve() error {
 		return err
 	}
 	a.redisURL, a.prefix = c.RedisURL, c.Prefix
+	var err error
+	if a.passwords, err = c.passwords(); err != nil {
+		return err
+	}
 	return bridge.CheckPrefix(a.prefix)
 }
 
@@ -169,7 +174,7 @@ func (a *app) connect(ctx context.Context) (*bridge.Redis, error) {
 	}
 	answer := make(chan dialed, 1)
 	go func() { // an interrupt does not wait for a server that does not answer
-		r, err := bridge.Dial(ctx, a.redisURL, failFast)
+		r, err := bridge.Dial(ctx, a.redisURL, a.passwords, failFast)
 		answer <- dialed{r, err}
 	}()
 	select {

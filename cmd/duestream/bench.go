@@ -193,7 +193,7 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 			cfg.Payload = -1 // none, where the scenario's zero is its default
 		}
 		results, err := s.run(ctx, o, cfg, func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error) {
-			return bridge.Dial(ctx, a.redisURL, append(with, failFast)...)
+			return bridge.Dial(ctx, a.redisURL, append(with, a.passwords, failFast)...)
 		})
 		progress.clear()
 		if err != nil {

@@ -124,7 +124,7 @@ func (a *app) runCancel(ctx context.Context, o reach, queue string, ids []string
 	case missing == len(ids):
 		return bridge.ErrNotScheduled
 	}
-	return fmt.Errorf("%w: %d of %d messages were not scheduled", errPartly, missing, len(ids))
+	return fmt.Errorf("%w: not scheduled: %d of %s", errPartly, missing, counted(len(ids), "message"))
 }
 
 func (a *app) printCancelled(answers []cancelled) error {

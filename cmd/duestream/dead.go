@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,6 +61,9 @@ func (f *letterFilter) filter() (bridge.LetterFilter, bool) {
 func (f *letterFilter) check() error {
 	if f.limit < 0 {
 		return invalidf("limit %d: must not be negative", f.limit)
+	}
+	if f.reason != "" && !slices.Contains(deadReasons, f.reason) {
+		return invalidf("reason %q: must be one of %s", oneLine(f.reason, 60), strings.Join(deadReasons, ", "))
 	}
 	return checkGroup(f.group)
 }
@@ -130,7 +134,7 @@ func (a *app) listLetters(ctx context.Context, letters *bridge.DeadLetters, queu
 			continue
 		}
 		rows = append(rows, []string{
-			l.Letter, oneLine(l.ID, 40), orDash(oneLine(l.Group, 30)), l.Reason, strconv.Itoa(l.Attempt), relative(l.Dead, now), oneLine(l.Error, 60),
+			l.Letter, oneLine(l.ID, 40), orDash(oneLine(l.Group, 30)), oneLine(l.Reason, 30), strconv.Itoa(l.Attempt), relative(l.Dead, now), oneLine(l.Error, 60),
 		})
 	}
 	switch {
@@ -178,7 +182,7 @@ func (a *app) summarizeLetters(ctx context.Context, letters *bridge.DeadLetters,
 			}
 			continue
 		}
-		rows = append(rows, []string{thousands(int64(g.Count)), orDash(oneLine(g.Group, 30)), g.Reason, ago(g.Oldest, now), ago(g.Newest, now), oneLine(g.Error, 80)})
+		rows = append(rows, []string{thousands(int64(g.Count)), orDash(oneLine(g.Group, 30)), oneLine(g.Reason, 30), ago(g.Oldest, now), ago(g.Newest, now), oneLine(g.Error, 80)})
 	}
 	switch {
 	case a.json:
@@ -203,6 +207,7 @@ func ago(t, now time.Time) string {
 }
 
 func (a *app) deadShow() *cobra.Command {
+	var raw bool
 	cmd := &cobra.Command{
 		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2),
 		Example: "  duestream dead show emails 1767000000000-0",
@@ -219,17 +224,21 @@ func (a *app) deadShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if raw {
+				return a.printRaw(l.Payload)
+			}
 			return a.print(l, func() { a.describeLetter(l) })
 		}),
 	}
 	a.jsonFlag(cmd)
+	rawFlag(cmd, &raw)
 	return cmd
 }
 
 func (a *app) describeLetter(l bridge.Letter) {
 	now := time.Now()
 	rows := [][]string{
-		{"letter", l.Letter}, {"id", oneLine(l.ID, 256)}, {"group", orDash(oneLine(l.Group, 256))}, {"reason", l.Reason},
+		{"letter", l.Letter}, {"id", oneLine(l.ID, 256)}, {"group", orDash(oneLine(l.Group, 256))}, {"reason", oneLine(l.Reason, 60)},
 		{"attempt", strconv.Itoa(l.Attempt)}, {"entry", orDash(l.Entry)},
 	}
 	rows = append(rows, timeRows(now, "dead", l.Dead, "due", l.Due, "expired", l.Expires)...)

@@ -99,7 +99,7 @@ func (a *app) purge(ctx context.Context, letters *bridge.DeadLetters, queue stri
 	case len(names) > 0 && purged == 0:
 		return fmt.Errorf("%w: no such dead letter", bridge.ErrNotFound)
 	case purged < len(names):
-		return fmt.Errorf("%w: %d letters were not there", errPartly, len(names)-purged)
+		return fmt.Errorf("%w: not there: %s", errPartly, counted(len(names)-purged, "letter"))
 	}
 	return nil
 }

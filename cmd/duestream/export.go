@@ -84,8 +84,8 @@ A ready record is an entry that one group has not acknowledged: import schedules
 that group alone, so that one that was being worked on is delivered again. Entries that
 are damaged are left out, and counted (exit code 6).
 
-What moves meanwhile may be in the file twice or not at all: for an exact copy hold the
-queue (duestream queue set <queue> held=true) and stop its workers. Settings and dedup
+What moves meanwhile may be in the file twice or not at all: for an exact copy pause the
+queue (duestream pause <queue>) and stop its workers. Settings and dedup
 windows are not exported.`,
 		Example: `  duestream export emails >emails.ndjson
   duestream export emails --dead | jq -r 'select(.reason=="max_attempts") | .id'

@@ -242,7 +242,7 @@ func (a *app) partly(rows []bridge.Library, failed int) error {
 			a.note("duestream: %s", withoutPackages(l.Err.Error()))
 		}
 	}
-	return fmt.Errorf("%w: %d of %d servers failed, the others are done; repeat the command", errPartly, failed, len(rows))
+	return fmt.Errorf("%w: failed on %d of %s, done on the others; repeat the command", errPartly, failed, counted(len(rows), "server"))
 }
 
 // errFunctionsDenied is in the chain of an error that says that the user may not load functions, or look at them.

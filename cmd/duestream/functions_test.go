@@ -124,7 +124,7 @@ func TestFunctionsAreLoadedOnEveryMasterThatTakesThem(t *testing.T) {
 	c := newCLIOn(t, cluster.Server())
 	refuses := cluster.Servers[1]
 	refuses.Do(t, "ACL", "SETUSER", "default", "-function|load")
-	r := c.fails(exitPartly, []string{refuses.Addr() + ": FUNCTION LOAD: redis denies access", "1 of 3 servers failed, the others are done"}, "functions", "load")
+	r := c.fails(exitPartly, []string{refuses.Addr() + ": FUNCTION LOAD: redis denies access", "failed on 1 of 3 servers, done on the others"}, "functions", "load")
 	for _, s := range cluster.Servers {
 		if strings.Contains(r.out, s.Addr()+"  loaded  ") == (s == refuses) {
 			t.Errorf("%s: %s", s.Addr(), r.out)

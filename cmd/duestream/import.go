@@ -297,8 +297,13 @@ func (f *importRun) send(ctx context.Context) error {
 
 // refuse reports a line that is wrong, and counts it.
 func (f *importRun) refuse(line int, err error) {
-	f.tally.Refused++
+	if f.tally.Refused++; f.tally.Refused > mostRefusals {
+		return
+	}
 	f.say(line, err)
+	if f.tally.Refused == mostRefusals {
+		f.app.note("%s", noMoreRefusals)
+	}
 }
 
 func (f *importRun) say(line int, err error) {
@@ -321,7 +326,7 @@ func (f *importRun) finish(err error) error {
 		fmt.Fprintf(f.app.out, "%s %s, duplicates %s, refused %s of %s\n",
 			verb, thousands(t.Taken), thousands(t.Duplicates), thousands(t.Refused), thousands(t.Lines))
 		if len(t.Groups) > 0 {
-			fmt.Fprintf(f.app.out, "created the groups %s\n", oneLine(strings.Join(t.Groups, ", "), 200))
+			fmt.Fprintf(f.app.out, "created %s: %s\n", counted(len(t.Groups), "group"), oneLine(strings.Join(t.Groups, ", "), 200))
 		}
 	})
 	switch {
@@ -337,7 +342,7 @@ func (f *importRun) finish(err error) error {
 	}
 	var wrong []string
 	if t.Refused > 0 {
-		wrong = append(wrong, thousands(t.Refused)+" lines were refused, see above")
+		wrong = append(wrong, "refused: "+counted(int(t.Refused), "line")+", see above")
 	}
 	if t.Duplicates > 0 {
 		wrong = append(wrong, thousands(t.Duplicates)+" were there already, or were taken before")

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -70,8 +71,14 @@ type fileLine struct {
 	Expires       *int64            `json:"expires_ms"`
 }
 
-// parseLine reads a line. What is wrong with single values is left to ScheduleBatch.
-func parseLine(line []byte, number int, dedup time.Duration) (m bridge.NewMessage, err error) {
+// parseLine is parseLineWith for lines that are to say all themselves.
+func parseLine(line []byte, number int, dedup time.Duration) (bridge.NewMessage, error) {
+	return parseLineWith(line, number, bridge.NewMessage{Dedup: dedup})
+}
+
+// parseLineWith reads a line; what it does not say is as in defaults, and its headers are added to theirs. What is wrong with single
+// values is left to ScheduleBatch.
+func parseLineWith(line []byte, number int, defaults bridge.NewMessage) (m bridge.NewMessage, err error) {
 	if !utf8.Valid(line) {
 		return m, errors.New("is not UTF-8 (use payload_base64 for a binary payload)")
 	}
@@ -79,7 +86,16 @@ func parseLine(line []byte, number int, dedup time.Duration) (m bridge.NewMessag
 	if err := decodeStrict(line, &l); err != nil {
 		return m, err
 	}
-	m = bridge.NewMessage{ID: l.ID, Headers: l.Headers, Dedup: dedup}
+	m = defaults
+	m.ID = l.ID
+	if len(l.Headers) > 0 {
+		m.Headers = maps.Clone(l.Headers)
+		for name, value := range defaults.Headers {
+			if _, own := l.Headers[name]; !own {
+				m.Headers[name] = value
+			}
+		}
+	}
 	if m.Payload, err = l.payload(); err != nil {
 		return m, err
 	}
@@ -87,11 +103,12 @@ func parseLine(line []byte, number int, dedup time.Duration) (m bridge.NewMessag
 	case l.In != nil && l.At != nil:
 		return m, errors.New("in_ms and at_ms: only one may be given")
 	case l.In != nil:
+		m.At = time.Time{}
 		if m.Delay, err = milliseconds("in_ms", *l.In); err != nil {
 			return m, err
 		}
 	case l.At != nil:
-		m.At = time.UnixMilli(*l.At)
+		m.Delay, m.At = 0, time.UnixMilli(*l.At)
 	}
 	if l.MaxAttempts != nil {
 		m.MaxAttempts = *l.MaxAttempts

@@ -25,7 +25,7 @@ func TestCancelSaysWhatItCancelled(t *testing.T) {
 		t.Error(out)
 	}
 	c.fails(exitNotFound, []string{"hint: it became ready"}, "cancel", "q", "a")
-	r := c.fails(exitPartly, []string{"1 of 3 messages were not scheduled"}, "cancel", "q", "b", "a", "c", "--json")
+	r := c.fails(exitPartly, []string{"not scheduled: 1 of 3 messages"}, "cancel", "q", "b", "a", "c", "--json")
 	var answers []cancelled
 	decode(t, r.out, &answers)
 	if fmt.Sprint(answers) != "[{b true []} {a false []} {c true []}]" {
@@ -293,7 +293,7 @@ func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 		}
 	}
 	if r := c.run("dead", "list", "q", "--summary", "--limit", "1", "--json"); strings.Count(r.out, "\n") != 1 || !strings.Contains(r.out, `"count":3`) ||
-		!strings.Contains(r.err, "1 more lines") {
+		!strings.Contains(r.err, "1 more line:") {
 		t.Errorf("%s%s", r.out, r.err)
 	}
 	one := all[0]
@@ -311,7 +311,7 @@ func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 		t.Error(out)
 	}
 	c.fails(exitNotFound, nil, "dead", "purge", "q", one.Letter)
-	c.fails(exitPartly, []string{"1 letters were not there"}, "dead", "purge", "q", one.Letter, all[1].Letter)
+	c.fails(exitPartly, []string{"not there: 1 letter"}, "dead", "purge", "q", one.Letter, all[1].Letter)
 	if out := c.ok("dead", "purge", "q", "--reason", "dead_letter", "--yes"); !strings.HasPrefix(out, "purged ") {
 		t.Error(out)
 	}
@@ -347,7 +347,7 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 		t.Errorf("%+v", places)
 	}
 	c.fails(exitNotFound, []string{"no such dead letter"}, "dead", "redrive", "q", one.Letter)
-	r := c.fails(exitPartly, []string{"1 letters were not redriven"}, "dead", "redrive", "q", one.Letter, all[1].Letter, "--json")
+	r := c.fails(exitPartly, []string{"not redriven: 1 letter"}, "dead", "redrive", "q", one.Letter, all[1].Letter, "--json")
 	var got struct {
 		Scheduled, Gone int
 		NoPayload       int  `json:"no_payload"`

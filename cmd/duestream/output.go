@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/duestream/duestream/bridge"
@@ -94,6 +95,26 @@ func short(d time.Duration) string {
 	return text
 }
 
+// plainDuration writes a duration as a person would give it, exactly: 30s, 1h30m, 7d, 1d12h.
+func plainDuration(d time.Duration) string {
+	const day = 24 * time.Hour
+	text := ""
+	if d >= day {
+		text, d = fmt.Sprintf("%dd", d/day), d%day
+		if d == 0 {
+			return text
+		}
+	}
+	rest := d.String()
+	if strings.HasSuffix(rest, "m0s") {
+		rest = strings.TrimSuffix(rest, "0s")
+	}
+	if strings.HasSuffix(rest, "h0m") {
+		rest = strings.TrimSuffix(rest, "0m")
+	}
+	return text + rest
+}
+
 // clock is a point in time for people: RFC 3339 in local time, and how far it is.
 func clock(t, now time.Time) string {
 	return t.Local().Format(time.RFC3339) + " (" + relative(t, now) + ")"
@@ -123,7 +144,39 @@ func (a *app) describePayload(payload bridge.Payload) {
 		fmt.Fprintf(a.out, "\nno payload: it was lost, or could not be kept\n")
 		return
 	}
-	fmt.Fprintf(a.out, "\npayload (%d bytes):\n%s\n", len(payload), printable(payload))
+	fmt.Fprintf(a.out, "\npayload (%d bytes):\n%s\n", len(payload), payloadText(payload, isTerminal(a.out)))
+}
+
+// payloadShown is how much of a payload is printed to a terminal.
+const payloadShown = 4 << 10
+
+// payloadText is a payload for people; on a terminal a large one is cut, and says so.
+func payloadText(payload []byte, onTerminal bool) string {
+	if !onTerminal || len(payload) <= payloadShown {
+		return printable(payload)
+	}
+	cut := payloadShown
+	for cut > payloadShown-4 && !utf8.RuneStart(payload[cut]) {
+		cut--
+	}
+	return fmt.Sprintf("%s\n… and %s more bytes: --raw or --json prints all", printable(payload[:cut]), thousands(int64(len(payload)-cut)))
+}
+
+// printRaw writes a payload as it is, and nothing else.
+func (a *app) printRaw(payload bridge.Payload) error {
+	if payload == nil {
+		return fmt.Errorf("%w: the payload was lost, or could not be kept", bridge.ErrNotFound)
+	}
+	if _, err := unfiltered(a.out).(io.Writer).Write(payload); err != nil {
+		return &outputLost{err}
+	}
+	return nil
+}
+
+// rawFlag adds --raw to a command that shows a message.
+func rawFlag(cmd *cobra.Command, raw *bool) {
+	cmd.Flags().BoolVar(raw, "raw", false, "print the payload as it is, and nothing else")
+	cmd.MarkFlagsMutuallyExclusive("raw", "json")
 }
 
 // printable returns a payload as a terminal can show it: as it is, or quoted when it holds other bytes.

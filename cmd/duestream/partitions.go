@@ -78,7 +78,7 @@ func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n in
 		return err
 	}
 	value := partitionCounts{Queue: queue, Partitions: counts.Latest(), Counts: counts}
-	return a.print(value, func() { fmt.Fprintf(a.out, "%s has %d partitions\n", queue, counts.Latest()) })
+	return a.print(value, func() { fmt.Fprintf(a.out, "%s has %s\n", queue, counted(counts.Latest(), "partition")) })
 }
 
 func (a *app) showPartitions(ctx context.Context, r *bridge.Redis, queue string) error {

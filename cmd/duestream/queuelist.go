@@ -46,8 +46,8 @@ func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group str
 	return a.print(q, func() {
 		p := q.policy
 		table(a.out, [][]string{
-			{"visibility_timeout", p.VisibilityTimeout.String()}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
-			{"retry_min", p.RetryMin.String()}, {"retry_max", p.RetryMax.String()}, {"held", strconv.FormatBool(p.Held)},
+			{"visibility_timeout", plainDuration(p.VisibilityTimeout)}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
+			{"retry_min", plainDuration(p.RetryMin)}, {"retry_max", plainDuration(p.RetryMax)}, {"held", heldText(p.Held)},
 			{"partitions", strconv.Itoa(q.Partitions)},
 			{"tried for", "about " + short(p.TriedFor()) + ", without the time of the attempts; then a message that always fails is a dead letter"},
 		})
@@ -71,7 +71,7 @@ func (a *app) printPolicies(ctx context.Context, r *bridge.Redis, group string) 
 			fmt.Fprintln(a.out, "no queues")
 			return
 		}
-		rows := [][]string{{"QUEUE", "VISIBILITY", "MAX ATTEMPTS", "RETRY MIN", "RETRY MAX", "TRIED FOR", "HELD", "PARTITIONS"}}
+		rows := [][]string{{"QUEUE", "VISIBILITY", "MAX ATTEMPTS", "RETRY MIN", "RETRY MAX", "TRIED FOR", "PAUSED", "PARTITIONS"}}
 		for _, q := range all {
 			p := q.policy
 			rows = append(rows, []string{
@@ -81,4 +81,12 @@ func (a *app) printPolicies(ctx context.Context, r *bridge.Redis, group string) 
 		}
 		table(a.out, rows)
 	})
+}
+
+// heldText says what the setting held means, in the word of all commands.
+func heldText(held bool) string {
+	if held {
+		return "true (paused)"
+	}
+	return "false"
 }

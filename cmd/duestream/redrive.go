@@ -181,7 +181,7 @@ func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue st
 	case len(names) > 0 && result.Gone == len(names):
 		return fmt.Errorf("%w: no such dead letter", bridge.ErrNotFound)
 	case result.NoPayload > 0 || len(names) > 0 && left > 0:
-		return fmt.Errorf("%w: %d letters were not redriven", errPartly, left)
+		return fmt.Errorf("%w: not redriven: %s", errPartly, counted(left, "letter"))
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (a *app) listFirst(first []bridge.Letter, total int) {
 	}
 	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ERROR"}}
 	for _, l := range first {
-		rows = append(rows, []string{l.Letter, oneLine(l.ID, 40), orDash(oneLine(l.Group, 30)), l.Reason, oneLine(l.Error, 60)})
+		rows = append(rows, []string{l.Letter, oneLine(l.ID, 40), orDash(oneLine(l.Group, 30)), oneLine(l.Reason, 30), oneLine(l.Error, 60)})
 	}
 	table(a.out, rows)
 	if more := total - len(first); more > 0 {

@@ -25,6 +25,7 @@ type scheduleOptions struct {
 	dedup       delay
 	file        string
 	fromLine    int
+	duplicates  bool
 }
 
 func (a *app) schedule() *cobra.Command {
@@ -47,15 +48,18 @@ line is a JSON object with these fields, all optional:
   max_attempts    deliveries before a dead letter
   expires_ms      Unix ms after which it is dead-lettered instead of delivered
 
+--in, --at, --header, --max-attempts, --expires-in and --expires-at hold for the lines that
+do not say so themselves; headers are added to those of the line.
+
 A file can be scheduled again without harm: for 24 h (--dedup) an ID that was taken is
 refused and counted as a duplicate. A line without an ID gets one made from its number
 and its SHA-256, so the same line at the same place is the same message. A line that
-is refused is reported with its number, and the rest goes on (exit code 6). When Redis
-is full or away for longer than the retries last, it stops and says from which line to
-go on (--from-line).`,
+is refused is reported with its number, the first ten of them, and the rest goes on (exit
+code 6). When Redis is full or away for longer than the retries last, or after Ctrl-C, it
+stops and says from which line to go on (--from-line).`,
 		Example: `  duestream schedule emails --in 15m --id order-42 --header trace=abc 'hello'
   duestream schedule reports --at 2026-01-02T09:00:00+01:00 - < report.pdf
-  duestream schedule emails --file messages.ndjson`,
+  duestream schedule emails --file messages.ndjson --header source=import --duplicates`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if o.file != "" {
@@ -77,9 +81,8 @@ go on (--from-line).`,
 	f.StringVarP(&o.file, "file", "f", "", "schedule a message per line of this file; - = standard input")
 	f.IntVar(&o.fromLine, "from-line", 1, "with --file: skip the lines before this one")
 	cmd.MarkFlagsMutuallyExclusive("expires-in", "expires-at")
-	for _, name := range []string{"in", "at", "id", "header", "max-attempts", "expires-in", "expires-at"} {
-		cmd.MarkFlagsMutuallyExclusive("file", name)
-	}
+	f.BoolVar(&o.duplicates, "duplicates", false, "with --file: list the lines whose ID was taken already")
+	cmd.MarkFlagsMutuallyExclusive("file", "id")
 	return cmd
 }
 

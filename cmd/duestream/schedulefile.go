@@ -24,17 +24,20 @@ type fileRun struct {
 	app    *app
 	client *bridge.Client
 	queue  string
-	dedup  time.Duration
-	from   int   // first line to take
-	size   int64 // of the file; 0 = unknown
+	with   bridge.NewMessage // what lines do not say themselves
+	from   int               // first line to take
+	list   bool              // the duplicates
+	size   int64             // of the file; 0 = unknown
 
 	progress *progress
 	batches  chan batch
 
 	mu    sync.Mutex
 	tally fileTally
-	open  int   // first line of which it is not known whether it was taken; 0 = none
-	err   error // why
+	open  int          // first line of which it is not known whether it was taken; 0 = none
+	err   error        // why
+	under map[int]bool // first lines of the batches that were begun, and are not done
+	at    int          // the last line that is in one of them, or needs none
 }
 
 type fileTally struct {
@@ -65,11 +68,11 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 		return err
 	}
 	f := &fileRun{
-		app: a, queue: args[0], dedup: fileDedup, from: o.fromLine, progress: a.newProgress("lines"),
+		app: a, queue: args[0], from: o.fromLine, list: o.duplicates, under: map[int]bool{}, progress: a.newProgress("lines"),
 		batches: make(chan batch), tally: fileTally{Queue: args[0]},
 	}
-	if o.dedup.set {
-		f.dedup = o.dedup.d
+	if err := f.defaults(o); err != nil {
+		return err
 	}
 	in := a.in
 	if o.file != "-" {
@@ -90,6 +93,42 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 	defer done()
 	f.client = client
 	return f.run(ctx, in)
+}
+
+// defaults takes what the flags say of all lines.
+func (f *fileRun) defaults(o scheduleOptions) error {
+	window := o.dedup.d
+	if !o.dedup.set {
+		window = fileDedup
+	}
+	o.dedup = delay{} // it needs no --id here
+	if _, err := o.options(time.Now()); err != nil {
+		return err
+	}
+	f.with = bridge.NewMessage{Delay: o.when.in.d, At: o.when.at.t, Headers: o.headers, MaxAttempts: o.maxAttempts, Expires: o.expiresAt.t, Dedup: window}
+	if o.expiresIn.set {
+		f.with.Expires = time.Now().Add(o.expiresIn.d)
+	}
+	return nil
+}
+
+// mark takes down that a line was read; first is the first line of the batch it is in, 0 = it is in none.
+func (f *fileRun) mark(line, first int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at = line
+	if first > 0 {
+		f.under[first] = true
+	}
+}
+
+// goOn returns the first line of which nothing is known, after an interrupt.
+func (f *fileRun) goOn() int {
+	line := max(f.at+1, f.from)
+	for first := range f.under {
+		line = min(line, first)
+	}
+	return line
 }
 
 // run reads in one goroutine and sends in a few. The first error that concerns more than one line ends it.
@@ -167,18 +206,19 @@ func (f *fileRun) read(ctx context.Context, lines *lineReader) error {
 			line = bytes.TrimPrefix(line, []byte("\ufeff"))
 		}
 		if lines.number < f.from || len(bytes.TrimSpace(line)) == 0 && !tooLong {
+			f.mark(lines.number, 0)
 			continue
 		}
-		if tooLong {
-			f.refuse(lines.number, fmt.Errorf("is longer than %d bytes", maxLine))
-			continue
+		if err = fmt.Errorf("is longer than %d bytes", maxLine); !tooLong {
+			var m bridge.NewMessage
+			if m, err = parseLineWith(line, lines.number, f.with); err == nil {
+				b.messages, b.lines, b.bytes = append(b.messages, m), append(b.lines, lines.number), b.bytes+len(line)
+				f.mark(lines.number, b.lines[0])
+				continue
+			}
 		}
-		m, err := parseLine(line, lines.number, f.dedup)
-		if err != nil {
-			f.refuse(lines.number, err)
-			continue
-		}
-		b.messages, b.lines, b.bytes = append(b.messages, m), append(b.lines, lines.number), b.bytes+len(line)
+		f.refuse(lines.number, err)
+		f.mark(lines.number, 0)
 	}
 }
 
@@ -187,14 +227,24 @@ func (f *fileRun) refuse(line int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tally.Lines++
-	f.tally.Refused++
+	if f.tally.Refused++; f.tally.Refused > mostRefusals {
+		return
+	}
 	f.progress.clear()
 	var field *bridge.InvalidError
 	if errors.As(err, &field) {
 		err = field
 	}
 	f.app.note("line %d: %s", line, withoutPackages(err.Error()))
+	if f.tally.Refused == mostRefusals {
+		f.app.note("%s", noMoreRefusals)
+	}
 }
+
+// mostRefusals are printed; a file of another kind would be a flood of them.
+const mostRefusals = 10
+
+const noMoreRefusals = "(lines that are refused from here on are only counted)"
 
 // send schedules a batch. An interrupt does not cut it short, so that it is known what was taken.
 func (f *fileRun) send(ctx context.Context, b batch) error {
@@ -204,15 +254,16 @@ func (f *fileRun) send(ctx context.Context, b batch) error {
 		if err == nil {
 			err = results[i].Err
 		}
-		f.record(line, err)
+		f.record(line, err, b.messages[i].ID)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	delete(f.under, b.lines[0])
 	f.progress.show(f.tally.Lines, b.share, time.Now())
 	return f.err
 }
 
-func (f *fileRun) record(line int, err error) {
+func (f *fileRun) record(line int, err error, id string) {
 	if errors.Is(err, bridge.ErrInvalid) {
 		f.refuse(line, err)
 		return
@@ -225,7 +276,10 @@ func (f *fileRun) record(line int, err error) {
 		f.tally.Scheduled++
 	case errors.Is(err, bridge.ErrDuplicate):
 		f.tally.Lines++
-		f.tally.Duplicates++
+		if f.tally.Duplicates++; f.list {
+			f.progress.clear()
+			f.app.note("line %d: duplicate: %s is scheduled, or inside its dedup window", line, oneLine(id, 256))
+		}
 	default:
 		if f.open == 0 || line < f.open {
 			f.open, f.err = line, err
@@ -239,6 +293,9 @@ func (f *fileRun) finish(err error) error {
 	defer f.mu.Unlock()
 	t := f.tally
 	t.GoOnFrom = f.open
+	if f.open == 0 && errors.Is(err, context.Canceled) {
+		t.GoOnFrom = f.goOn()
+	}
 	printed := f.app.print(t, func() {
 		fmt.Fprintf(f.app.out, "scheduled %s, duplicates %s, refused %s of %s\n",
 			thousands(t.Scheduled), thousands(t.Duplicates), thousands(t.Refused), thousands(t.Lines))
@@ -246,12 +303,15 @@ func (f *fileRun) finish(err error) error {
 	switch {
 	case f.open > 0:
 		return fmt.Errorf("stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice): %w", f.open, f.err)
+	case t.GoOnFrom > 0:
+		f.app.note("stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice)", t.GoOnFrom)
+		return err
 	case err != nil:
 		return err
 	case printed != nil:
 		return printed
 	case t.Refused > 0:
-		return fmt.Errorf("%w: %s lines were refused, see above", errPartly, thousands(t.Refused))
+		return fmt.Errorf("%w: refused: %s, see above", errPartly, counted(int(t.Refused), "line"))
 	}
 	return nil
 }

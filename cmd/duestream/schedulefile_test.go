@@ -55,7 +55,7 @@ not json
 	}
 	for _, text := range []string{
 		"line 6: unknown field \"paylod\"\n", "line 7: is not JSON: ", "line 8: id \"bad\\a\": must not hold control characters\n",
-		"line 11: at \"1970-01-01T00:00:00Z\": must be between 2001", "duestream: partly done: 4 lines were refused",
+		"line 11: at \"1970-01-01T00:00:00Z\": must be between 2001", "duestream: partly done: refused: 4 lines",
 	} {
 		if !strings.Contains(r.err, text) {
 			t.Errorf("stderr does not say %q:\n%s", text, r.err)

@@ -46,7 +46,7 @@ groups can have their own: see ` + "`duestream queue set`.",
 func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) error {
 	log := newLogger(a.err, s.LogFormat, s.LogLevel)
 	log.Info("bridge starts", slog.String("version", version), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
-	r, err := bridge.DialWait(ctx, a.redisURL, log)
+	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // stopped while it waited

@@ -26,6 +26,11 @@ const (
 type connection struct {
 	RedisURL string `split_words:"true" default:"redis://127.0.0.1:6379" desc:"URL of Redis: redis, rediss, valkey, valkeys or unix"`
 	Prefix   string `default:"duestream" desc:"beginning of all keys; another one is another namespace"`
+
+	RedisPassword        string `split_words:"true" desc:"password for Redis, where the URL has none"`
+	RedisPasswordFile    string `split_words:"true" desc:"file that holds it; a line end behind it does not count"`
+	SentinelPassword     string `split_words:"true" desc:"password for the sentinels, where the URL has none"`
+	SentinelPasswordFile string `split_words:"true" desc:"file that holds it"`
 }
 
 // settings is what serve reads besides.

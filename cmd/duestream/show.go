@@ -13,13 +13,14 @@ import (
 )
 
 func (a *app) show() *cobra.Command {
+	var raw bool
 	cmd := &cobra.Command{
 		Use:   "show <queue> <id>",
 		Short: "Say where a message is",
 		Long: `Shows every place where Redis holds a message: scheduled, retrying, ready, pending and
 with whom, dead. Exit code 3 when there is none: it was acknowledged by every group,
 cancelled or purged, or never existed.`,
-		Example: "  duestream show emails order-42\n  duestream show emails order-42 --json",
+		Example: "  duestream show emails order-42\n  duestream show emails order-42 --json\n  duestream show emails order-42 --raw >payload",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			if err := checkTarget(args[0], args[1]); err != nil {
@@ -34,6 +35,9 @@ cancelled or purged, or never existed.`,
 			if err != nil {
 				return err
 			}
+			if raw {
+				return a.printRaw(places[0].Payload)
+			}
 			return a.print(places, func() {
 				for i, p := range places {
 					if i > 0 {
@@ -45,6 +49,7 @@ cancelled or purged, or never existed.`,
 		}),
 	}
 	a.jsonFlag(cmd)
+	rawFlag(cmd, &raw)
 	return cmd
 }
 

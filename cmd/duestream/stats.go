@@ -195,10 +195,10 @@ func statsRows(all []bridge.QueueStats, now time.Time) (rows statsTable) {
 	for _, s := range all {
 		name := s.Queue
 		if s.Held {
-			name += " (held)"
+			name += " (paused)"
 		}
 		if s.Partitions > 1 {
-			name += fmt.Sprintf(" (%d partitions)", s.Partitions)
+			name += " (" + counted(s.Partitions, "partition") + ")"
 		}
 		rows = append(rows, queueRow(name, s, now))
 		for _, g := range s.Groups {

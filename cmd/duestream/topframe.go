@@ -257,7 +257,7 @@ func queueTitle(q bridge.Glance) string {
 		name += fmt.Sprintf(" ×%d", q.Partitions)
 	}
 	if q.Held {
-		name += " held"
+		name += " paused"
 	}
 	return name
 }
@@ -296,7 +296,7 @@ func (s *topState) body(nameWidth int) []bodyLine {
 			all = append(all, bodyLine{groupLine(g, nameWidth), q.Queue, true})
 		}
 		if q.MoreGroups > 0 {
-			note(faint, fmt.Sprintf("… and %d more groups: see `duestream stats %s`", q.MoreGroups, q.Queue))
+			note(faint, fmt.Sprintf("… and %s: see `duestream stats %s`", counted(q.MoreGroups, "more group"), q.Queue))
 		}
 		if len(q.Groups) == 0 && q.Entries > 0 {
 			note(alert, "! no consumer group: what is ready waits for one")

@@ -256,7 +256,7 @@ not json
 	}
 	for _, text := range []string{
 		"line 3: id", "line 4: unknown field \"paylod\"", "line 5: is not JSON", "line 6: kind", "line 7: letter", "line 8: is not UTF-8",
-		"line 9: meta", "line 11: stands behind the last line", "partly done: 8 lines were refused, see above\n",
+		"line 9: meta", "line 11: stands behind the last line", "partly done: refused: 8 lines, see above\n",
 	} {
 		if !strings.Contains(r.err, text) {
 			t.Errorf("stderr does not say %q:\n%s", text, r.err)
@@ -277,7 +277,7 @@ not json
 	}
 	// A retry for a group that nobody made would be skipped by all others, for ever.
 	one := `{"kind":"scheduled","id":"r","for":"alone","entry":"17-0","attempt":2,"due_ms":4102444800000}` + "\n"
-	if r := c.runIn(header+one+end(1), "import", "q", "--no-groups"); r.code != exitOK || !strings.HasSuffix(r.out, "created the groups alone\n") {
+	if r := c.runIn(header+one+end(1), "import", "q", "--no-groups"); r.code != exitOK || !strings.HasSuffix(r.out, "created 1 group: alone\n") {
 		t.Errorf("%+v", r)
 	}
 }

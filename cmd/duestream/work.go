@@ -102,7 +102,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 		return err
 	}
 	log := newLogger(a.err, "auto", slog.LevelWarn)
-	r, err := bridge.DialWait(ctx, a.redisURL, log)
+	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // stopped while it waited

@@ -225,7 +225,7 @@ func (e *examination) bridges(ctx context.Context) error {
 		if err != nil {
 			return nil, err
 		}
-		found, some := "no bridge has ever sent one, or all were stopped", []string(nil)
+		found, some := "no bridge ever ran under this prefix, or all were stopped", []string(nil)
 		var oldest time.Time
 		for _, b := range beats {
 			age := now.Sub(time.UnixMilli(int64(min(b.Score, 1e15))))

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+// passwords returns what sets the passwords that the environment gives, so that they need not stand in a URL, where lists of processes and
+// logs of shells show them. One that the URL has wins.
+func (c *connection) passwords() (func(*rueidis.ClientOption), error) {
+	redis, err := password("DUESTREAM_REDIS_PASSWORD", c.RedisPassword, c.RedisPasswordFile)
+	if err != nil {
+		return nil, err
+	}
+	sentinel, err := password("DUESTREAM_SENTINEL_PASSWORD", c.SentinelPassword, c.SentinelPasswordFile)
+	if err != nil {
+		return nil, err
+	}
+	return func(opt *rueidis.ClientOption) {
+		if opt.Password == "" {
+			opt.Password = redis
+		}
+		if opt.Sentinel.Password == "" && opt.Sentinel.MasterSet != "" {
+			opt.Sentinel.Password = sentinel
+		}
+	}, nil
+}
+
+// password returns the one that a variable holds, or a file. Its errors never show it.
+func password(name, value, file string) (string, error) {
+	if file == "" {
+		return value, nil
+	}
+	if value != "" {
+		return "", invalidf("%s and %s_FILE are set: only one may be", name, name)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", invalidf("%s_FILE: %w", name, err)
+	}
+	if value = strings.TrimRight(string(text), "\r\n"); value == "" {
+		return "", invalidf("%s_FILE: %s is empty", name, file)
+	}
+	return value, nil
+}
