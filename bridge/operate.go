@@ -27,6 +27,9 @@ var (
 	CheckPartitions  = lua.CheckPartitions
 )
 
+// Reasons returns why a message may have been dead-lettered.
+func Reasons() []string { return lua.Reasons() }
+
 // Limits of a message.
 const (
 	MaxPayloadBytes = lua.MaxPayloadBytes

@@ -86,7 +86,7 @@ func TestUsersOfFunctions(t *testing.T) {
 		if err != nil || len(letters) != 1 {
 			t.Fatal(letters, err)
 		}
-		is("[1]")(call(operator, "redrive", letters[0].ID, "+0", "", "", ""))
+		is("[1]")(call(operator, "redrive", letters[0].ID, "+0", "", "", "", ""))
 		if len(functions) != 0 {
 			t.Errorf("not called: %v", functions)
 		}

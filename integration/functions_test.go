@@ -144,7 +144,7 @@ func (s *stack) redriveAll(n int) {
 			if l.FieldValues["reason"] != lua.ReasonDeadLetter || l.FieldValues["error"] != "asked to die" {
 				s.t.Errorf("%v", l)
 			}
-			if got, err := s.fcall("redrive", l.ID, "+0", "", "", ""); err != nil || got[0] != 1 {
+			if got, err := s.fcall("redrive", l.ID, "+0", "", "", "", ""); err != nil || got[0] != 1 {
 				s.t.Fatal(got, err)
 			}
 			redriven++

@@ -1,5 +1,5 @@
--- drain: moves what is due into the stream, oldest due first; what is expired or malformed becomes a dead letter.
--- Uses: base entry
+-- drain: moves what is due into the stream, oldest due first; what is expired or malformed, or for a group that is gone, becomes a dead letter.
+-- Uses: base entry due
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
@@ -9,38 +9,32 @@
 -- ARGV[1] limit (integer, members at most)
 -- ARGV[2] max_bytes (integer, bytes of members, payloads and metas after which no further member is taken)
 -- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry)
--- Complexity: O(log n) per member
--- If a command fails here: a stream that refuses an entry stops the batch; what was added before is removed, the rest stays scheduled.
+-- Complexity: O(log n) per member; once O(groups) when any is for one group alone
+-- If a command fails here: a stream that refuses an entry, or to name its groups, stops the batch; what was added before is removed, the rest stays scheduled.
 -- Run twice: harmless; the second run takes the next members.
 local due, payload, meta, stream, dead, policy = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', dead, 'stream', policy, 'hash'})
 if bad then return bad end
 
-redis.call('HDEL', payload, SEP) -- removes nothing, and opens a full server for the rest
+redis.call('XDEL', stream, '0-0') -- removes nothing, and opens a full server for the rest
 if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, ''} end
 local now, fraction = now_ms()
-local has_meta = redis.call('EXISTS', meta) == 1
+local has_meta, is_gone = redis.call('EXISTS', meta) == 1, gone_from(stream)
 
 -- Adds one member to the stream, or to the dead letters. Returns 'moved' or 'buried'; or nil and the server's refusal.
 local function add(member, score, body, fields)
   local added, outcome, id, group, attempt, error = nil, 'moved', nil, nil, nil, nil
   if fields and #fields < 8192 then id, group, attempt, error = string.match(fields, RETRY) end
-  if id then
+  if id and is_gone(group) == false then
     added = redis.pcall('XADD', stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due_ms(score), 'for', group, 'error', error)
   elseif not fields and is_plain(member) then
     added = redis.pcall('XADD', stream, '*', 'id', member, 'payload', body, 'attempt', '1', 'due_ms', due_ms(score))
   else
-    local values, known = entry_values(member, body, fields, due_ms(score))
-    local target = stream
-    if not values then
-      target, outcome = dead, 'buried'
-      values = malformed_values(member, body, due_ms(score), fields, known, now)
-    elseif has_expired(known, now) then
-      target, outcome = dead, 'buried'
-      values = expired_values(values, known['for'], now)
-    end
-    added = redis.pcall('XADD', target, '*', unpack(values))
+    local values, dies, err = delivered_values(member, score, body, fields, is_gone, now)
+    if err then return nil, err end
+    local target = dies and dead or stream
+    outcome, added = dies and 'buried' or outcome, redis.pcall('XADD', target, '*', unpack(values))
   end
   if type(added) == 'table' and added.err then return nil, added.err end
   return outcome

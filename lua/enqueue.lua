@@ -29,32 +29,31 @@ local has_meta = redis.call('EXISTS', meta) == 1
 
 -- Everything is known before the first write.
 local ids, at, text, compared = read_messages(ARGV, asked)
-if not ids or not token_ms then return redis.error_reply('ERR token_ms, when or dedup does not parse') end
+if not ids or not token_ms or not is_token(token) then return redis.error_reply('ERR token, token_ms, when or dedup does not parse') end
 local scheduled = compared and scores(due, ids) or {}
 local windows = compared and has_seen and scores(seen, ids) or {}
 
--- Puts a message straight into the stream. False: it goes into the schedule; nil: its meta is malformed.
+-- Puts a message straight into the stream. False: it goes into the schedule, as what drain may bury does; nil: its meta is malformed.
 local function ready(n, body, fields)
   local values, meant = entry_values(ids[n], body, fields ~= '' and fields or nil, text[n])
-  return values and not has_expired(meant, now) and type(redis.pcall('XADD', stream, '*', unpack(values))) == 'string' -- drain buries what has
+  return values and not has_expired(meant, now) and (meant['for'] or '') == '' and type(redis.pcall('XADD', stream, '*', unpack(values))) == 'string'
 end
-
-local bodies, metas, members, no_body, no_meta, remember, taken = {}, {}, {}, {}, {}, {}, {}
-
+local bodies, metas, members, no_body, no_meta, remember, taken, replaced = {}, {}, {}, {}, {}, {}, {}, {}
 local function take(n, id, body, fields, dedup)
-  if compared and (scheduled[n] or taken[id] or (dedup ~= '' and windows[n] and tonumber(windows[n]) > now)) then return 0 end
+  if dedup ~= '' and (scheduled[n] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
   local added = direct and at[n] <= now and ready(n, body, fields)
   if added == nil then return -1 end
+  replaced[id] = added and dedup == '' or nil
   local window = dedup ~= '' and dedup ~= '0'
   if compared then taken[id] = window or not added end -- the ID may come again in this call
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
   if added then return 2 end
   add_pair(members, text[n], id)
-  if body ~= '' then add_pair(bodies, id, body) else no_body[#no_body + 1] = id end
-  if fields ~= '' then add_pair(metas, id, fields) elseif has_meta then no_meta[#no_meta + 1] = id end
+  no_body[id], no_meta[id] = body == '' or nil, fields == '' and (has_meta or #metas > 0) or nil -- the last one of this call counts
+  if body ~= '' then add_pair(bodies, id, body) end
+  if fields ~= '' then add_pair(metas, id, fields) end
   return 1
 end
-
 local args, reply, ends = ARGV, {}, digits(now + token_ms)
 if token ~= '' and not repeated then remember = {ends, SEP .. token} end
 for n = 1, #ids do
@@ -70,9 +69,10 @@ end
 in_chunks('HSET', payload, bodies)
 in_chunks('HSET', meta, metas)
 in_chunks('ZADD', due, members)
-in_chunks('HDEL', payload, no_body)
-in_chunks('HDEL', meta, no_meta)
+in_chunks('HDEL', payload, names_of(no_body))
+in_chunks('HDEL', meta, names_of(no_meta))
 in_chunks('ZADD', seen, remember)
+if before or #members > 0 then unschedule(due, payload, meta, replaced) end
 if done ~= '' then forget(seen, done) end
 if has_seen then forget_ended(seen, now, #ARGV) end
 wake_if_earlier(wake, before, head(due))

@@ -3,6 +3,7 @@ package lua
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,10 +17,9 @@ func TestEnqueueGivesEachMessageItsVerdict(t *testing.T) {
 			Item{ID: "now", When: After(0), Payload: []byte("z")},
 			Item{ID: "past", When: At(time.UnixMilli(1_500_000_000_000)), Payload: nil},
 			Item{ID: "later", When: After(time.Minute), Dedup: Refuse},
-			Item{ID: "later", When: After(time.Minute), Dedup: Fresh},
 			Item{ID: "bad", When: After(0), Meta: "[]"},
 		)
-		wantList(b, "verdicts", verdicts, Scheduled, Scheduled, Ready, Ready, Duplicate, Duplicate, Malformed)
+		wantList(b, "verdicts", verdicts, Scheduled, Scheduled, Ready, Ready, Duplicate, Malformed)
 		b.wantState("due=2 payload=2 meta=1 stream=2 dead=0")
 		want(b, "due time of at", int64(b.dueOf("at")), now+7_200_000)
 		if d := int64(b.dueOf("later")); d < now+3_600_000 || d > b.now()+3_600_000 {
@@ -235,4 +235,91 @@ func TestEnqueueTakesALargeBatch(t *testing.T) {
 func (b *bench) makeDueAll() {
 	b.Helper()
 	b.do("ZUNIONSTORE", b.k.Due, "1", b.k.Due, "WEIGHTS", "0.0001")
+}
+
+// Without dedup a message replaces the one of its ID that is scheduled. One that was due at once did not: both were delivered.
+func TestAFreshMessageReplacesTheScheduledOneAlsoWhenDue(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		later := Item{ID: "m", When: After(time.Hour), Payload: []byte("old"), Meta: `{"h:a":"old"}`, Dedup: Fresh}
+		now := Item{ID: "m", When: After(0), Payload: []byte("new"), Dedup: Fresh}
+		other := Item{ID: "other", When: After(time.Hour), Dedup: Refuse}
+		for i, c := range []struct {
+			calls   [][]Item
+			members string
+			entries int
+		}{
+			{[][]Item{{later}, {now}}, "[]", 1},
+			{[][]Item{{later, now}}, "[]", 1},
+			{[][]Item{{now, later}}, "[m]", 1},
+			{[][]Item{{now}, {later}}, "[m]", 1},
+			{[][]Item{{later}, {now, later}}, "[m]", 1},
+			{[][]Item{{later}, {now, now}}, "[]", 2},
+			{[][]Item{{other}, {later}, {now}}, "[other]", 1},
+			{[][]Item{{later}, {now, other}}, "[other]", 1}, // beside one that is compared
+			{[][]Item{{later}, {later, other}}, "[m other]", 0},
+		} {
+			b := b.queue(fmt.Sprint("q", i))
+			for _, items := range c.calls {
+				for n, v := range b.enqueue(items...) {
+					if v != Scheduled && v != Ready {
+						b.Errorf("case %d: verdict of %s: %v", i, items[n].ID, v)
+					}
+				}
+			}
+			want(b, fmt.Sprintf("case %d: scheduled", i), fmt.Sprint(b.texts("ZRANGE", b.k.Due, "0", "-1")), c.members)
+			want(b, fmt.Sprintf("case %d: entries", i), b.count("XLEN", b.k.Stream), c.entries)
+			if !strings.Contains(c.members, "m") || c.members == "[other]" {
+				want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN", b.k.Meta), 0)
+			}
+		}
+	})
+}
+
+// A member that is no message ID belongs to a retry, or to something else that waits: nothing is written over it, whoever asks.
+func TestEnqueueWritesOverNoRetry(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		member := "m" + Separator + "g" + Separator + "5-1"
+		b.do("HSET", b.k.Payload, member, "of the retry")
+		b.do("ZADD", b.k.Due, ms(b.now()+3_600_000), member)
+		for _, dedup := range []Dedup{Fresh, Refuse, Window(time.Hour)} {
+			for _, when := range []When{After(time.Hour), After(0)} {
+				wantList(b, "verdicts", b.enqueue(Item{ID: member, When: when, Payload: []byte("mine"), Dedup: dedup}), Duplicate)
+			}
+		}
+		want(b, "payload", b.text("HGET", b.k.Payload, member), "of the retry")
+	})
+}
+
+// Tokens of calls and names of restored letters stand in one set, parted by a byte: a token that holds it, or is what parts them, could be
+// taken for another's, and messages for sent.
+func TestEnqueueRefusesTokensThatCouldBeOthers(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for _, name := range []string{"a" + Separator + "4", Separator, "dead"} {
+			if _, err := Enqueue(b.ctx, b.c, b.k, Token{Name: name, Window: time.Minute}, []Item{{ID: "m", When: After(0)}}); err == nil || !strings.Contains(err.Error(), "token") {
+				b.Errorf("token %q: %v", name, err)
+			}
+		}
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
+	})
+}
+
+// One ID twice in a call: what the second one lacks is not left over from the first, and what it has stays.
+func TestTheLastMessageOfACallCounts(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		bare := Item{ID: "m", When: After(time.Hour), Dedup: Fresh}
+		full := Item{ID: "m", When: After(time.Hour), Payload: []byte("p"), Meta: `{"h:a":"b"}`, Dedup: Fresh}
+		for i, c := range []struct {
+			items  []Item
+			fields int
+		}{{[]Item{bare, full}, 2}, {[]Item{full, bare}, 0}, {[]Item{full, bare, full}, 2}, {[]Item{bare, full, bare}, 0}} {
+			for _, before := range []string{"", "x"} {
+				b := b.queue(fmt.Sprint("q", i, before))
+				if before != "" {
+					b.do("HSET", b.k.Meta, before, "{}")
+				}
+				b.enqueue(c.items...)
+				want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN", b.k.Meta)-len(before), c.fields)
+			}
+		}
+	})
 }

@@ -20,15 +20,23 @@ const (
 	FieldRaw    = "raw"     // dead letters of reason malformed: an entry that could not be kept field by field
 )
 
-// Why a message was dead-lettered.
+// Why a message was dead-lettered. A program that calls the scripts may give reasons of its own.
 const (
 	ReasonMaxAttempts       = "max_attempts"       // the handler failed as often as it may
 	ReasonDeadLetter        = "dead_letter"        // the handler asked for it
 	ReasonVisibilityTimeout = "visibility_timeout" // abandoned as often as it may be
 	ReasonExpired           = "expired"            // due, or due again, after its expiry
+	ReasonGroupGone         = "group_gone"         // due for a group that the stream does not have (any more)
 	ReasonMalformed         = "malformed"          // what was found could not be delivered
 	ReasonBodyLost          = "body_lost"          // someone deleted the entry while it was pending
 )
+
+// Reasons returns all of them.
+func Reasons() []string {
+	return []string{
+		ReasonMaxAttempts, ReasonDeadLetter, ReasonVisibilityTimeout, ReasonExpired, ReasonGroupGone, ReasonMalformed, ReasonBodyLost,
+	}
+}
 
 // ReclaimConsumer is the consumer through whose name abandoned entries pass. It exists for the time of a reclaim only,
 // unless an entry could not be moved.

@@ -24,7 +24,7 @@ func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
 			{retryScript, exit, append([]string{"g", "5", ""}, good...), "delays"},
 			{retryScript, exit, append([]string{"g", "", "1000"}, good...), "max_attempts"},
 			{rescheduleScript, []string{k.Due, k.Wake}, []string{"due", "soon"}, "soon"},
-			{redriveScript, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake}, []string{"4-1", "soon", "", "", ""}, "soon"},
+			{redriveScript, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, []string{"4-1", "soon", "", "", "", ""}, "soon"},
 			{enqueueScript, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}, []string{"", "", "", "n", "+0", "", "", ""}, "token_ms"},
 		} {
 			before := b.dump()

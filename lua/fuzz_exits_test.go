@@ -266,6 +266,13 @@ func (b *bench) redriveAll() {
 		given := []byte(payload)
 		again.Payload = &given
 	}
+	if _, raw := old[FieldRaw]; old[FieldReason] == ReasonMalformed && (old[FieldMeta] != "" || raw) {
+		out, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{again})
+		if err != nil || out[0] != RedriveUnreadable {
+			b.Fatalf("redrive of %.99q without fields: %v, %v", old, out, err)
+		}
+		again.Fields = "{}"
+	}
 	out, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{again})
 	if err != nil || out[0] != RedriveScheduled {
 		b.Fatalf("redrive of %.99q: %v, %v", old, out, err)

@@ -158,6 +158,7 @@ func FuzzMetaThroughDrain(f *testing.F) {
 
 func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 	b.Helper()
+	b.groups("g")
 	if payload != "" {
 		b.do("HSET", b.k.Payload, member, payload)
 	}
@@ -200,7 +201,7 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 		if got[FieldError] == "" {
 			b.Fatal("a dead letter that does not say why")
 		}
-	case expired(fields):
+	case expired(fields) || fields[FieldFor] != "" && fields[FieldFor] != "g":
 		want(b, "dead letters", d.Buried, 1)
 		b.fieldsOf(b.raw(b.k.Dead)[0].FieldValues, got)
 		letter := maps.Clone(fields)
@@ -208,6 +209,9 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 			delete(letter, ours)
 		}
 		letter[FieldPayload], letter[FieldDue], letter[FieldReason], letter[FieldDead] = payload, due, ReasonExpired, got[FieldDead]
+		if !expired(fields) {
+			letter[FieldReason] = ReasonGroupGone
+		}
 		if group := fields[FieldFor]; group != "" {
 			letter[FieldGroup] = group
 		}

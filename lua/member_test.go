@@ -13,20 +13,28 @@ import (
 // payload, headers and due time of the other.
 func TestMembersOfRetriesAndRedrivenLettersCannotMeet(t *testing.T) {
 	everywhere(t, func(b *bench) {
-		b.groups("g")
-		b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("of the entry")})
-		entry := b.read("g", "c", 1)[0].EntryID
-		b.do("XADD", b.k.Dead, entry, "id", "m", "payload", "of the letter", "group", "g")
-		b.fail("g", entry, ActionRetry, "", "boom")
-		wantList(b, "redriven", b.redrive(Redrive{Letter: entry, When: After(0)}), RedriveScheduled)
-		b.wantState("due=2 payload=2 meta=2 stream=0 dead=0 g=0", "g")
-		b.makeDue()
-		b.drain(10)
-		got := map[string]int{}
-		for _, e := range b.read("g", "c", 10) {
-			got[string(e.Payload)] = e.Attempt
+		for _, first := range []string{"retry", "redrive"} {
+			b := b.queue(first)
+			b.groups("g")
+			b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("of the entry")})
+			entry := b.read("g", "c", 1)[0].EntryID
+			b.do("XADD", b.k.Dead, entry, "id", "m", "payload", "of the letter", "group", "g")
+			if first == "retry" {
+				b.fail("g", entry, ActionRetry, "", "boom")
+			}
+			wantList(b, "redriven", b.redrive(Redrive{Letter: entry, When: After(0)}), RedriveScheduled)
+			if first == "redrive" {
+				b.fail("g", entry, ActionRetry, "", "boom")
+			}
+			b.wantState("due=2 payload=2 meta=2 stream=0 dead=0 g=0", "g")
+			b.makeDue()
+			b.drain(10)
+			got := map[string]int{}
+			for _, e := range b.read("g", "c", 10) {
+				got[string(e.Payload)] = e.Attempt
+			}
+			want(b, "delivered, and their attempts", fmt.Sprint(got), "map[of the entry:2 of the letter:1]")
 		}
-		want(b, "delivered, and their attempts", fmt.Sprint(got), "map[of the entry:2 of the letter:1]")
 	})
 }
 

@@ -138,6 +138,7 @@ type Redrive struct {
 	When    When
 	Payload *[]byte // nil = its own
 	Fields  string  // "" = keep; else from EncodeMeta: replaces headers, max_attempts and expires_ms
+	To      string  // the group that gets it; "" = the one it failed in
 }
 
 // Redriven is what became of one Redrive.
@@ -145,28 +146,30 @@ type Redriven int
 
 // Outcomes of RedriveDead.
 const (
-	RedriveMalformed Redriven = -2 // Fields is not an object of strings
-	RedriveNoPayload Redriven = -1 // its body was lost or unreadable: give a payload
-	RedriveGone      Redriven = 0  // redriven or purged by someone else
-	RedriveScheduled Redriven = 1
+	RedriveGroupGone  Redriven = -4 // the stream does not have the group: give another one
+	RedriveUnreadable Redriven = -3 // what it carried besides its payload cannot be read, or is too much: give Fields
+	RedriveMalformed  Redriven = -2 // Fields is not an object of strings
+	RedriveNoPayload  Redriven = -1 // its body was lost or unreadable: give a payload
+	RedriveGone       Redriven = 0  // redriven or purged by someone else
+	RedriveScheduled  Redriven = 1
 )
 
 var redriveScript = load("redrive",
-	[]string{"dead", "due", "payload", "meta", "wake"}, nil,
-	[]string{"letter", "when", "edited", "payload", "fields"})
+	[]string{"dead", "due", "payload", "meta", "wake", "stream"}, nil,
+	[]string{"letter", "when", "edited", "payload", "fields", "to"})
 
-// RedriveDead schedules dead letters again, each for the group it failed in, from attempt 1 and without its old expiry.
+// RedriveDead schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its old expiry.
 func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redrive) ([]Redriven, error) {
 	reply, err := inParts(letters, func(letters []Redrive) ([]int64, error) {
-		args := make([]string, 0, 5*len(letters))
+		args := make([]string, 0, 6*len(letters))
 		for _, l := range letters {
 			edited, payload := "", ""
 			if l.Payload != nil {
 				edited, payload = "1", rueidis.BinaryString(*l.Payload)
 			}
-			args = append(args, l.Letter, string(l.When), edited, payload, l.Fields)
+			args = append(args, l.Letter, string(l.When), edited, payload, l.Fields, l.To)
 		}
-		return redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake}, args, len(letters))
+		return redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, args, len(letters))
 	})
 	if err != nil {
 		return nil, err

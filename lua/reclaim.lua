@@ -23,11 +23,11 @@
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
 local wake, calm, group, consumer = KEYS[6], KEYS[7], ARGV[1], ARGV[4]
 local min_idle, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream', calm, 'hash'})
+local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream', calm, 'hash'}) or wrong_group(group)
 if bad then return bad end
 local now = now_ms()
 
-redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
+redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full server for the rest
 local idle = shortest > 0 and digits(watched_idle(calm, tonumber(min_idle), shortest, now)) or min_idle
 local before = head(k.due)
 local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0}, {}, 0

@@ -1,28 +1,31 @@
--- redrive: schedules dead letters again, each for the group it failed in, from attempt 1 and without its old expiry.
+-- redrive: schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its old expiry.
 -- Uses: base entry
 -- KEYS[1] dead (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
 -- KEYS[4] meta (hash)
 -- KEYS[5] wake (stream)
--- ARGV[1...] letter, when, edited, payload, fields (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload; bytes; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms)
--- Returns: per dead letter an integer: 1 scheduled, 0 gone, -1 has no payload of its own (lost or unreadable body: give one), -2 fields malformed, -9 not looked at because the letters before it came to 1 MiB: send it again
--- Complexity: O(log n) per dead letter
+-- KEYS[6] stream (stream)
+-- ARGV[1...] letter, when, edited, payload, fields, to (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload; bytes; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms; group that gets it, '' = the one it failed in)
+-- Returns: per dead letter an integer: 1 scheduled, 0 gone, -1 has no payload of its own (lost or unreadable body: give one), -2 fields malformed, -3 what it carried besides the payload is unreadable, or too much (give fields), -4 the stream has no such group (give another one), -9 not looked at because the letters before it came to 1 MiB: send it again
+-- Complexity: O(log n) per dead letter, and O(groups)
 -- If a command fails here: before XDEL nothing of this letter is written; after it only commands follow that cannot fail.
 -- Run twice: harmless; the second run answers 0.
-local dead, due, payload, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
+local dead, due, payload, meta, wake, stream = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream', stream, 'stream'})
 if bad then return bad end
-for i = 2, #ARGV, 5 do
+local groups, refused = group_names(stream)
+if not groups then return redis.error_reply(refused) end
+for i = 2, #ARGV, 6 do
   if not is_time(ARGV[i]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[i]) end
 end
 
-redis.call('HDEL', payload, SEP) -- removes nothing, and opens a full server for the rest
+redis.call('XDEL', dead, '0-0') -- removes nothing, and opens a full server for the rest
 local now = now_ms()
 local before, read = head(due), 0
-local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, meta = true, raw = true, expires_ms = true}
+local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, expires_ms = true}
 
-local function again(letter, when, edited, new_payload, new_fields)
+local function again(letter, when, edited, new_payload, new_fields, to)
   if read >= MOST_BYTES then return LATER end
   local found = redis.pcall('XRANGE', dead, letter, letter) -- people type these IDs: one that is none is not there
   if found.err or not found[1] then return 0 end
@@ -39,17 +42,23 @@ local function again(letter, when, edited, new_payload, new_fields)
     if not entry_values(id, '', fresh, '0') or not ok then return -2 end
     for name, value in pairs(decoded) do kept[name] = value end
   end
+  if fields['reason'] == 'malformed' then -- of what could not be read there is only the text
+    if not fresh and ((fields['meta'] or '') ~= '' or fields['raw']) then return -3 end
+    fields['meta'], fields['raw'] = nil, nil
+  end
   for name, value in pairs(fields) do
     local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
     local clear = is_utf8(value) or not fields['b64:' .. name] -- else one would be written over the other
     if not drop[name] and not replaced and kept[name] == nil and is_utf8(name) and clear then keep(kept, name, value) end
   end
   if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
-  local group = fields['group'] or ''
+  local group = to ~= '' and to or fields['group'] or ''
+  if group ~= '' and not (groups[group] and is_group(group)) then return -4 end
   kept['id'], kept['attempt'], kept['for'] = id, '1', group ~= '' and group or nil
   local member = id .. SEP .. group .. SEP .. 'dead:' .. letter
   while redis.call('ZSCORE', due, member) do member = member .. '+' end -- it was redriven before, and restored from an export meanwhile
   local encoded, at = cjson.encode(kept), due_at(when, now)
+  if not entry_values(member, '', encoded, '0') then return -3 end -- it would die again at once
 
   if redis.call('XDEL', dead, letter) == 0 then return 0 end
   if bytes ~= '' then redis.call('HSET', payload, member, bytes) end
@@ -59,8 +68,8 @@ local function again(letter, when, edited, new_payload, new_fields)
 end
 
 local reply = {}
-for i = 1, #ARGV, 5 do
-  reply[#reply + 1] = again(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+for i = 1, #ARGV, 6 do
+  reply[#reply + 1] = again(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
 end
 wake_if_earlier(wake, before, head(due))
 return reply

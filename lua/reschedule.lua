@@ -13,7 +13,7 @@ local bad = wrong_type({due, 'zset', wake, 'stream'})
 if bad then return bad end
 if not is_time(ARGV[2]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[2]) end
 
-redis.call('ZREM', due, SEP) -- removes nothing, and opens a full server for the rest
+redis.call('XDEL', wake, '0-0') -- removes nothing, and opens a full server for the rest
 local now = now_ms()
 local at = due_at(ARGV[2], now)
 local before = head(due)

@@ -16,7 +16,7 @@
 -- Run twice: harmless; the second run answers 0.
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
 local wake, group = KEYS[6], ARGV[1]
-local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'})
+local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'}) or wrong_group(group)
 if bad then return bad end
 local args, entries, plans = ARGV, {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true}
@@ -28,7 +28,7 @@ for i = 4, #args, 6 do
 end
 if not k.max_attempts then return redis.error_reply('ERR max_attempts does not parse') end
 
-redis.call('HDEL', k.payload, SEP) -- removes nothing, and opens a full server for the rest
+redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full server for the rest
 local now = now_ms()
 local before = head(k.due)
 local bodies, read = bodies_of(k.stream, entries)

@@ -72,7 +72,7 @@ func calls() []call {
 			_, err := Extend(b.ctx, b.c, b.k, "g", "c1", held)
 			return err
 		}},
-		{redriveScript, queue(func(k Keys) []string { return []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake} }), func(b *bench) error {
+		{redriveScript, queue(func(k Keys) []string { return []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream} }), func(b *bench) error {
 			_, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: "4-1", When: After(0)}})
 			return err
 		}},

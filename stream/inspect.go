@@ -347,6 +347,9 @@ func (s *inspection) judge() {
 		say("no consumer group: %d ready entries wait for one, and are never freed", st.Entries)
 	}
 	for _, g := range st.Groups {
+		if lua.CheckGroup(g.Name) != nil {
+			say("group %.64q has a name that no retry can carry: what it abandons stays pending", g.Name)
+		}
 		if g.Consumers == 0 && g.Lag > 0 {
 			say("group %q has no consumers, and %d entries wait for it; they stay in memory until it has acknowledged them", g.Name, g.Lag)
 		}

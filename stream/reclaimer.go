@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -45,6 +46,7 @@ type Reclaimer struct {
 	log     *slog.Logger
 	cursors map[string]string // group → where the next pass goes on; absent = from the beginning
 	warned  string
+	odd     string // the groups that were left alone in the last pass
 	stuck   condition
 	lastTry time.Time // when an entry was last found stuck
 	last    string    // the group that the last pass ended with, when its time was up; "" = it came round
@@ -116,7 +118,11 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	}
 	var errs []error
 	began, last := time.Now(), ""
+	r.reportOdd(names)
 	for i, g := range r.inTurn(stream.groups) {
+		if lua.CheckGroup(g.name) != nil {
+			continue // no retry can be for it, and one for all would multiply
+		}
 		if i > 0 && time.Since(began) > r.time {
 			result.More, r.last = true, last
 			break
@@ -184,6 +190,24 @@ func (r *Reclaimer) group(ctx context.Context, group string, p Policy, result *R
 	}
 	result.More = true
 	return nil
+}
+
+// reportOdd logs one line when the groups that are left alone become others.
+func (r *Reclaimer) reportOdd(names []string) {
+	odd := ""
+	for _, name := range names {
+		if lua.CheckGroup(name) != nil && len(odd) < 1000 {
+			odd += fmt.Sprintf(" %.64q", name)
+		}
+	}
+	if odd = strings.TrimSpace(odd); odd != r.odd {
+		r.odd = odd
+		if odd != "" {
+			r.log.Warn("groups have names that no retry can carry: what they abandon stays pending", slog.String("groups", odd))
+		} else {
+			r.log.Info("no group has a name that no retry can carry any more")
+		}
+	}
 }
 
 // warn logs settings that do not count, once per change.

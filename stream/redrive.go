@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type RedriveOptions struct {
 	Headers *map[string]string // replaces the headers of each
 	Delay   time.Duration      // until they are due, counted from when each is redriven
 	Spread  time.Duration      // due at a random moment of so long after that, each for itself
+	To      string             // the group that gets them; "" = for each the one it failed in
 	Rate    float64            // letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no limit
 	DryRun  bool               // changes nothing, and counts what would happen
 
@@ -44,6 +46,9 @@ func (o RedriveOptions) validate() error {
 	if o.Headers != nil {
 		errs = append(errs, lua.CheckHeaders(*o.Headers))
 	}
+	if o.To != "" {
+		errs = append(errs, lua.CheckGroup(o.To))
+	}
 	if !(o.Rate >= 0) || math.IsInf(o.Rate, 0) {
 		errs = append(errs, lua.Invalid("rate", fmt.Sprint(o.Rate), "must be a number of letters per second, or 0 for no limit"))
 	}
@@ -60,14 +65,42 @@ func (o RedriveOptions) delay() time.Duration {
 
 // RedriveResult counts what became of letters.
 type RedriveResult struct {
-	Scheduled int `json:"scheduled"`
-	Gone      int `json:"gone"`       // redriven or purged by someone else, or never there
-	NoPayload int `json:"no_payload"` // left as they are: their body was lost or could not be kept, and no payload was given
+	Scheduled  int      `json:"scheduled"`
+	Gone       int      `json:"gone"`                  // redriven or purged by someone else, or never there
+	NoPayload  int      `json:"no_payload"`            // left as they are: their body was lost or could not be kept, and no payload was given
+	Unreadable int      `json:"unreadable"`            // likewise: what they carried besides cannot be read or is too much, and no headers were given
+	GroupGone  int      `json:"group_gone"`            // likewise: the stream does not have their group
+	GoneGroups []string `json:"gone_groups,omitempty"` // these groups
 }
 
-func (r RedriveResult) done() int { return r.Scheduled + r.Gone + r.NoPayload }
+// Left is how many letters are left as they are.
+func (r RedriveResult) Left() int { return r.NoPayload + r.Unreadable + r.GroupGone }
 
-// Redrive schedules letters again by their names, each in its partition for the group it failed in, from attempt 1 and without its old expiry. When it
+func (r RedriveResult) done() int { return r.Scheduled + r.Gone + r.Left() }
+
+// count adds what became of a letter for a group. False: it was refused for what the caller gave.
+func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
+	switch outcome {
+	case lua.RedriveScheduled:
+		r.Scheduled++
+	case lua.RedriveNoPayload:
+		r.NoPayload++
+	case lua.RedriveUnreadable:
+		r.Unreadable++
+	case lua.RedriveGroupGone:
+		r.GroupGone++
+		if at, known := slices.BinarySearch(r.GoneGroups, group); !known {
+			r.GoneGroups = slices.Insert(r.GoneGroups, at, group)
+		}
+	case lua.RedriveGone:
+		r.Gone++
+	default:
+		return false
+	}
+	return true
+}
+
+// Redrive schedules letters again by their names, each in its partition for the group it failed in (or To), from attempt 1 and without its old expiry. When it
 // fails midway, what was scheduled stays scheduled, and running it again does the rest. One round trip per letter, and one per 100.
 func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
 	for _, id := range letters {
@@ -99,7 +132,7 @@ func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filte
 }
 
 func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions) (RedriveResult, error) {
-	r := redriver{d: d, queue: queue, total: total, options: o, paid: time.Now(), batches: map[int]*redriveBatch{}}
+	r := redriver{d: d, queue: queue, total: total, options: o, paid: time.Now(), batches: map[int]*redriveBatch{}, groups: map[int][]string{}}
 	if err := errors.Join(d.check(queue), o.validate()); err != nil {
 		return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
 	}
@@ -131,11 +164,13 @@ type redriver struct {
 	options RedriveOptions
 	paid    time.Time             // when the rate has paid for what was sent
 	batches map[int]*redriveBatch // by partition
+	groups  map[int][]string      // of a dry run, by partition: those that there are
 	result  RedriveResult
 }
 
 type redriveBatch struct {
 	letters []lua.Redrive
+	groups  []string // that get them
 	bytes   int
 }
 
@@ -147,19 +182,19 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 	if r.options.Payload != nil {
 		payload = *r.options.Payload
 	}
-	if r.options.DryRun {
-		if payload == nil {
-			r.result.NoPayload++
-		} else {
-			r.result.Scheduled++
-		}
-		return nil
-	}
 	partition, entry, err := splitLetter(l.Letter)
 	if err != nil {
 		return err
 	}
-	one := lua.Redrive{Letter: entry, When: lua.After(r.options.delay()), Payload: r.options.Payload}
+	group := cmp.Or(r.options.To, l.Group)
+	if r.options.DryRun {
+		outcome, err := r.foresee(ctx, l, partition, group, payload)
+		if err == nil {
+			r.result.count(outcome, group)
+		}
+		return err
+	}
+	one := lua.Redrive{Letter: entry, When: lua.After(r.options.delay()), Payload: r.options.Payload, To: r.options.To}
 	if r.options.Headers != nil {
 		attempts := l.MaxAttempts
 		if lua.CheckMaxAttempts(attempts) != nil {
@@ -174,12 +209,35 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 		b = &redriveBatch{}
 		r.batches[partition] = b
 	}
-	b.letters = append(b.letters, one)
+	b.letters, b.groups = append(b.letters, one), append(b.groups, group)
 	b.bytes += len(payload) + len(l.Payload) + len(one.Fields)
 	if len(b.letters) < r.size() && b.bytes < redriveBytes {
 		return nil
 	}
 	return r.flush(ctx, partition)
+}
+
+// foresee says what would become of a letter.
+func (r *redriver) foresee(ctx context.Context, l Letter, partition int, group string, payload []byte) (lua.Redriven, error) {
+	groups, known := r.groups[partition]
+	if !known {
+		info, err := readStream(ctx, r.d.client, lua.NewKeys(r.d.prefix, lua.PartitionName(r.queue, partition)).Stream)
+		if err != nil {
+			return lua.RedriveGone, err
+		}
+		groups = info.names()
+		r.groups[partition] = groups
+	}
+	_, raw := l.Extra[lua.FieldRaw]
+	switch {
+	case payload == nil:
+		return lua.RedriveNoPayload, nil
+	case l.Reason == lua.ReasonMalformed && r.options.Headers == nil && (raw || l.Extra[lua.FieldMeta] != ""):
+		return lua.RedriveUnreadable, nil
+	case group != "" && !slices.Contains(groups, group):
+		return lua.RedriveGroupGone, nil
+	}
+	return lua.RedriveScheduled, nil
 }
 
 // size is how many letters go into a call: about a tenth of a second's worth when there is a rate.
@@ -205,18 +263,11 @@ func (r *redriver) flush(ctx context.Context, partition int) error {
 		return err
 	}
 	for i, outcome := range outcomes {
-		switch outcome {
-		case lua.RedriveScheduled:
-			r.result.Scheduled++
-		case lua.RedriveNoPayload:
-			r.result.NoPayload++
-		case lua.RedriveGone:
-			r.result.Gone++
-		default:
+		if !r.result.count(outcome, b.groups[i]) {
 			err = errors.Join(err, fmt.Errorf("letter %s: the new headers were refused", letterName(partition, b.letters[i].Letter)))
 		}
 	}
-	b.letters, b.bytes = b.letters[:0], 0
+	b.letters, b.groups, b.bytes = b.letters[:0], b.groups[:0], 0
 	if r.options.Progress != nil {
 		r.options.Progress(r.result.done(), max(r.total, r.result.done()))
 	}

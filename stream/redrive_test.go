@@ -51,7 +51,7 @@ func TestRedriveSchedulesALetterForItsGroupFromAttemptOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want(t, "result", got, RedriveResult{Scheduled: 1, Gone: 1})
+		want(t, "result", fmt.Sprint(got), fmt.Sprint(RedriveResult{Scheduled: 1, Gone: 1}))
 		entries := r.next("g")
 		if len(entries) != 1 {
 			t.Fatalf("%d entries", len(entries))

@@ -29,6 +29,7 @@ func (a *app) complete(cmd *cobra.Command) {
 	}
 	for flag, complete := range map[string]completion{
 		"group":  a.completeGroups,
+		"to":     a.completeGroups,
 		"reason": cobra.FixedCompletions(deadReasons, cobra.ShellCompDirectiveNoFileComp),
 	} {
 		if _, has := cmd.GetFlagCompletionFunc(flag); !has && cmd.Flags().Lookup(flag) != nil {
@@ -98,7 +99,7 @@ func settingsToComplete(typed string) (offers []string) {
 }
 
 // deadReasons are the reasons that a dead letter may have.
-var deadReasons = []string{"max_attempts", "dead_letter", "visibility_timeout", "expired", "malformed", "body_lost"}
+var deadReasons = bridge.Reasons()
 
 // ask returns what look finds within a second; nothing when it fails, and no error: the user is in the middle of a line.
 func (a *app) ask(ctx context.Context, look func(context.Context, *bridge.Redis) []string) []string {

@@ -28,6 +28,8 @@ type editFlags struct {
 	payloadFile string
 	headers     headers
 	unset       []string
+	to          string
+	sent        bool // to was given, maybe empty
 	in          delay
 	dryRun      bool
 }
@@ -38,7 +40,7 @@ func (a *app) deadEdit() *cobra.Command {
 		Use:   "edit <queue> <letter>",
 		Short: "Schedule a dead letter again, with another payload or other headers",
 		Long: `Changes payload or headers of a dead letter, and schedules it at once for the group it
-failed in, from attempt 1 and without its old expiry. What is not changed stays as it was.
+failed in, or for --to, from attempt 1 and without its old expiry. What is not changed stays as it was.
 Either the changed message is scheduled and the letter is gone, or nothing happened.
 
 On a terminal and without any change on the command line, $VISUAL or $EDITOR is started
@@ -79,10 +81,13 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 	f.StringVar(&o.payloadFile, "payload-file", "", "the new payload is in this file; - = standard input")
 	f.Var(&o.headers, "header", "set this header; may be given again")
 	f.StringArrayVar(&o.unset, "unset-header", nil, "remove the header of this name; may be given again")
+	f.StringVar(&o.to, "to", "", "for this group instead of the one that it failed in")
 	f.Var(&o.in, "in", "deliver so long after it is redriven")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only show what would be scheduled")
 	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
-	cmd.PreRun = func(cmd *cobra.Command, _ []string) { o.edited = cmd.Flags().Changed("payload") }
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		o.edited, o.sent = cmd.Flags().Changed("payload"), cmd.Flags().Changed("to")
+	}
 	a.jsonFlag(cmd)
 	return cmd
 }
@@ -106,6 +111,11 @@ func (o *editFlags) newPayload(a *app) (*[]byte, error) {
 }
 
 func (o *editFlags) check() error {
+	if o.sent {
+		if err := bridge.CheckGroup(o.to); err != nil {
+			return err
+		}
+	}
 	for _, name := range o.unset {
 		if _, both := o.headers[name]; both {
 			return invalidf("header %q is set and unset", name)
@@ -138,7 +148,7 @@ func (a *app) edit(ctx context.Context, letters *bridge.DeadLetters, queue strin
 	if c.payload != nil {
 		l.Payload = *c.payload
 	}
-	options := bridge.RedriveOptions{Payload: c.payload, Headers: c.headers, Delay: o.in.d, DryRun: o.dryRun}
+	options := bridge.RedriveOptions{Payload: c.payload, Headers: c.headers, Delay: o.in.d, DryRun: o.dryRun, To: o.to}
 	result, err := letters.Redrive(ctx, queue, []string{l.Letter}, options)
 	switch {
 	case err != nil:
@@ -147,6 +157,10 @@ func (a *app) edit(ctx context.Context, letters *bridge.DeadLetters, queue strin
 		return fmt.Errorf("%w: dead letter %s was redriven or purged meanwhile", bridge.ErrNotFound, l.Letter)
 	case result.NoPayload > 0:
 		return fmt.Errorf("%w: the payload was lost: give one with --payload or --payload-file", errPartly)
+	case result.Unreadable > 0:
+		return fmt.Errorf("%w: the headers could not be read: set them with --header, or remove one with --unset-header", errPartly)
+	case result.GroupGone > 0:
+		return fmt.Errorf("%w: there is no group %s: send it to another one with --to", errPartly, groupList(result.GoneGroups))
 	}
 	value := struct {
 		Letter  string            `json:"letter"`
@@ -156,13 +170,13 @@ func (a *app) edit(ctx context.Context, letters *bridge.DeadLetters, queue strin
 		Headers map[string]string `json:"headers,omitempty"`
 		Payload bridge.Payload    `json:"payload"`
 		DryRun  bool              `json:"dry_run"`
-	}{l.Letter, l.ID, l.Group, o.in.d.Milliseconds(), l.Headers, l.Payload, o.dryRun}
+	}{l.Letter, l.ID, cmp.Or(o.to, l.Group), o.in.d.Milliseconds(), l.Headers, l.Payload, o.dryRun}
 	return a.print(value, func() {
 		what := "redriven"
 		if o.dryRun {
 			what = "would be redriven"
 		}
-		rows := [][]string{{what, oneLine(l.ID, 256)}, {"for", orDash(oneLine(l.Group, 256))}, {"attempt", "1"}, {"due", relative(time.Now().Add(o.in.d), time.Now())}}
+		rows := [][]string{{what, oneLine(l.ID, 256)}, {"for", orDash(oneLine(cmp.Or(o.to, l.Group), 256))}, {"attempt", "1"}, {"due", relative(time.Now().Add(o.in.d), time.Now())}}
 		table(a.out, append(rows, mapRows("header ", l.Headers)...))
 		if o.dryRun {
 			a.describePayload(l.Payload)

@@ -91,6 +91,10 @@ func TestDeadLettersOfPartitionsAreNamed(t *testing.T) {
 	c := newCLI(t)
 	c.ok("queue", "partitions", "q", "3")
 	for i := range 3 {
+		group := c.redis().B().XgroupCreate().Key(c.key(lua.PartitionName("q", i), "stream")).Group("g").Id("0").Mkstream().Build()
+		if err := c.redis().Do(t.Context(), group).Error(); err != nil {
+			t.Fatal(err)
+		}
 		c.in(i, "XADD", "dead", fmt.Sprint(1000+i, "-1"), "id", fmt.Sprint("m-", i), "payload", "x", "attempt", "1", "group", "g", "reason", "dead_letter")
 	}
 	out := c.ok("dead", "list", "q")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strconv"
@@ -56,6 +57,9 @@ type redriveFlags struct {
 	edited      bool // payload was given, maybe empty
 	payloadFile string
 	headers     headers
+	noHeaders   bool
+	to          string
+	sent        bool // to was given, maybe empty
 	in, spread  delay
 	rate        string
 }
@@ -66,12 +70,15 @@ func (a *app) deadRedrive() *cobra.Command {
 		Use:   "redrive <queue> [<letter>...]",
 		Short: "Schedule dead letters again",
 		Long: `Schedules dead letters again, each for the group it failed in, from attempt 1 and without
-its old expiry. A letter whose payload was lost needs --payload or --payload-file, else
-it stays (exit code 6). An interrupt stops after the letters under way, and says how far
-it got; the same command goes on with the rest.`,
+its old expiry. These stay as they are (exit code 6): a letter whose payload was lost,
+without --payload or --payload-file; one whose headers could not be read, without --header
+or --no-headers; and one of a group that does not exist any more, without --to. An
+interrupt stops after the letters under way, and says how far it got; the same command
+goes on with the rest.`,
 		Example: `  duestream dead redrive emails 1767000000000-0
   duestream dead redrive emails --group mailer --error timeout --rate 50/s
   duestream dead redrive emails --reason max_attempts --spread 10m
+  duestream dead redrive emails --reason group_gone --to mailer
   duestream dead redrive emails --all --dry-run`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
@@ -92,17 +99,27 @@ it got; the same command goes on with the rest.`,
 	f.StringVar(&o.payload, "payload", "", "replace the payload of each")
 	f.StringVar(&o.payloadFile, "payload-file", "", "replace the payload of each by this file; - = standard input")
 	f.Var(&o.headers, "header", "replace the headers of each by these; may be given again")
+	f.BoolVar(&o.noHeaders, "no-headers", false, "deliver each without headers")
+	f.StringVar(&o.to, "to", "", "for this group instead of the one that each failed in")
 	f.Var(&o.in, "in", "deliver so long after it is redriven")
 	f.Var(&o.spread, "spread", "deliver each at a random moment of so long after that")
 	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 50/s")
 	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
-	cmd.PreRun = func(cmd *cobra.Command, _ []string) { o.edited = cmd.Flags().Changed("payload") }
+	cmd.MarkFlagsMutuallyExclusive("header", "no-headers")
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		o.edited, o.sent = cmd.Flags().Changed("payload"), cmd.Flags().Changed("to")
+	}
 	a.jsonFlag(cmd)
 	return cmd
 }
 
 func (o *redriveFlags) options(a *app) (bridge.RedriveOptions, error) {
-	out := bridge.RedriveOptions{Delay: o.in.d, Spread: o.spread.d, DryRun: o.dryRun}
+	out := bridge.RedriveOptions{Delay: o.in.d, Spread: o.spread.d, DryRun: o.dryRun, To: o.to}
+	if o.sent {
+		if err := bridge.CheckGroup(o.to); err != nil {
+			return out, err
+		}
+	}
 	if o.edited {
 		payload := []byte(o.payload)
 		out.Payload = &payload
@@ -114,7 +131,7 @@ func (o *redriveFlags) options(a *app) (bridge.RedriveOptions, error) {
 		}
 		out.Payload = &payload
 	}
-	if o.headers != nil {
+	if o.headers != nil || o.noHeaders {
 		set := map[string]string(o.headers)
 		out.Headers = &set
 	}
@@ -170,20 +187,44 @@ func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue st
 		}
 		fmt.Fprintf(a.out, "%s %s, gone %s, without payload %s\n", verb,
 			thousands(int64(result.Scheduled)), thousands(int64(result.Gone)), thousands(int64(result.NoPayload)))
-		a.listFirst(first, result.Scheduled+result.NoPayload)
+		sayRefused(a.out, result)
+		a.listFirst(first, result.Scheduled+result.Left())
 	})
 	a.sayStopped(err)
-	switch left := result.Gone + result.NoPayload; {
+	switch left := result.Gone + result.Left(); {
 	case err != nil:
 		return err
 	case printed != nil:
 		return printed
 	case len(names) > 0 && result.Gone == len(names):
 		return fmt.Errorf("%w: no such dead letter", bridge.ErrNotFound)
-	case result.NoPayload > 0 || len(names) > 0 && left > 0:
+	case result.Left() > 0 || len(names) > 0 && left > 0:
 		return fmt.Errorf("%w: not redriven: %s", errPartly, counted(left, "letter"))
 	}
 	return nil
+}
+
+// sayRefused says what letters need that were left as they are.
+func sayRefused(w io.Writer, r bridge.RedriveResult) {
+	if r.Unreadable > 0 {
+		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", thousands(int64(r.Unreadable)))
+	}
+	if r.GroupGone > 0 {
+		fmt.Fprintf(w, "%s for groups that do not exist: %s (--to sends them to another group)\n", thousands(int64(r.GroupGone)), groupList(r.GoneGroups))
+	}
+}
+
+// groupList names the first of some groups.
+func groupList(groups []string) string {
+	const most = 10
+	names := make([]string, 0, most)
+	for _, group := range groups[:min(most, len(groups))] {
+		names = append(names, oneLine(group, 60))
+	}
+	if more := len(groups) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 // letterInBrief is a letter of the first ten that a dry run names.

@@ -220,7 +220,7 @@ func (r *run) destroyGroup() {
 		return
 	}
 	r.plain("XGROUP DESTROY of "+group, [][]string{{"XGROUP", "DESTROY", r.k.Stream, group}}, func(q *Queue) { delete(q.Groups, group) })
-	delete(r.book.owed, group)
+	r.book.destroyed(group, r.q)
 }
 
 func (r *run) dropConsumers() {

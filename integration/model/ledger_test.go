@@ -49,7 +49,7 @@ func (l *ledger) audit(q *Queue) string {
 		delete(l.waiting, l.serialIn(letter))
 	}
 	for _, serial := range slices.Sorted(maps.Keys(l.waiting)) {
-		if !l.scheduled(q, serial, "") {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(q.Scheduled)), func(m Message) bool { return serialOf(m.Payload) == serial }) {
 			return fmt.Sprintf("%s was accepted and is not scheduled, ready or dead", serial)
 		}
 	}
@@ -107,6 +107,30 @@ func (l *ledger) withdraw(m Message) { delete(l.waiting, serialOf(m.Payload)) }
 func (l *ledger) done(group string, e *Entry, id string) {
 	if e == nil || meant(e.Fields[lua.FieldFor], group) {
 		delete(l.owed[group], l.serials[id])
+	}
+}
+
+// destroyed: what the group held or was to read is gone with it; its retries and its dead letters are not.
+func (l *ledger) destroyed(group string, q *Queue) {
+	kept := map[string]bool{}
+	for member, m := range q.Scheduled {
+		if serial := serialOf(m.Payload); lua.ParseMember(member).Group == group && l.owed[group][serial] {
+			kept[serial] = true
+		}
+	}
+	for _, letter := range q.Dead {
+		if serial := l.serialIn(letter); letter.Fields[lua.FieldGroup] == group && l.owed[group][serial] {
+			kept[serial] = true
+		}
+	}
+	l.owed[group] = kept
+}
+
+// moved: a dead letter was redriven for another group.
+func (l *ledger) moved(letter Entry) {
+	if serial := l.serialIn(letter); serial != "" {
+		delete(l.owed[letter.Fields[lua.FieldGroup]], serial)
+		l.waiting[serial] = true
 	}
 }
 

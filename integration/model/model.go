@@ -102,11 +102,10 @@ func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
 	switch {
 	case direct && due <= q.Now && m.Broken != "":
 		return lua.Malformed
-	case direct && due <= q.Now && !m.expired(q.Now):
+	case direct && due <= q.Now && !m.expired(q.Now) && m.Meta[lua.FieldFor] == "":
 		q.ready(m)
 		verdict = lua.Ready
-	case scheduled:
-		return lua.Duplicate
+		delete(q.Scheduled, item.ID) // a fresh one replaces what is there
 	default:
 		q.Scheduled[item.ID] = m
 	}
@@ -170,7 +169,7 @@ func (q *Queue) RescheduleRetries(id, group string, to lua.When) []string {
 	return members
 }
 
-// Drain: scheduled and due → ready, in the order of due time, then member; malformed or expired → dead.
+// Drain: scheduled and due → ready, in the order of due time, then member; malformed, expired, or for a group that is gone → dead.
 func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 	const nothing = -time.Microsecond
 	if q.Held {
@@ -183,16 +182,20 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 		if m.Due > float64(q.Now) || d.Moved+d.Buried == limit || bytes >= maxBytes {
 			break
 		}
-		switch name := lua.ParseMember(member); {
+		name, to := lua.ParseMember(member), m.Meta[lua.FieldFor]
+		_, exists := q.Groups[to]
+		switch {
 		case m.Broken != "":
 			q.bury(fields{lua.FieldID: name.ID, lua.FieldPayload: m.Payload, lua.FieldAttempt: "1", lua.FieldDue: m.dueMs(), lua.FieldMeta: m.Raw},
 				name.Group, "", lua.ReasonMalformed, m.Broken)
 			d.Buried++
-		case m.expired(q.Now):
-			letter := m.fields()
-			group := letter[lua.FieldFor]
+		case m.expired(q.Now) || to != "" && !exists:
+			letter, reason := m.fields(), lua.ReasonGroupGone
+			if m.expired(q.Now) {
+				reason = lua.ReasonExpired
+			}
 			delete(letter, lua.FieldFor)
-			q.bury(letter, group, "", lua.ReasonExpired, letter[lua.FieldError])
+			q.bury(letter, to, "", reason, letter[lua.FieldError])
 			d.Buried++
 		default:
 			q.ready(m)
@@ -230,7 +233,7 @@ func (q *Queue) Survey(token string, windows int) lua.Look {
 	return l
 }
 
-// Redrive: dead → scheduled, for the group it died in, attempt 1, without its expiry and what the dead letter says of itself.
+// Redrive: dead → scheduled, for the group it died in or another one that there is, attempt 1, without its expiry and what the dead letter says of itself.
 func (q *Queue) Redrive(letters []lua.Redrive) []lua.Redriven {
 	out := make([]lua.Redriven, len(letters))
 	for i, l := range letters {
@@ -256,6 +259,9 @@ func (q *Queue) redrive(l lua.Redrive) lua.Redriven {
 	if edits.Broken != "" {
 		return lua.RedriveMalformed
 	}
+	if letter[lua.FieldReason] == lua.ReasonMalformed && letter[lua.FieldMeta] != "" && l.Fields == "" {
+		return lua.RedriveUnreadable
+	}
 	meta := fields{}
 	for name, value := range letter {
 		edited := l.Fields != "" && (strings.HasPrefix(name, lua.HeaderPrefix) || name == lua.FieldMaxAttempts)
@@ -272,11 +278,15 @@ func (q *Queue) redrive(l lua.Redrive) lua.Redriven {
 		id = l.Letter
 	}
 	meta[lua.FieldID], meta[lua.FieldAttempt] = id, "1"
-	if letter[lua.FieldGroup] != "" {
-		meta[lua.FieldFor] = letter[lua.FieldGroup]
+	group := cmp.Or(l.To, letter[lua.FieldGroup])
+	if _, exists := q.Groups[group]; group != "" && !exists {
+		return lua.RedriveGroupGone
+	}
+	if group != "" {
+		meta[lua.FieldFor] = group
 	}
 	q.Dead = slices.Delete(q.Dead, at, at+1)
-	q.again(lua.Member{Kind: lua.MemberRedriven, ID: id, Group: letter[lua.FieldGroup], Of: l.Letter}, when(l.When, q.Now), payload, meta)
+	q.again(lua.Member{Kind: lua.MemberRedriven, ID: id, Group: group, Of: l.Letter}, when(l.When, q.Now), payload, meta)
 	return lua.RedriveScheduled
 }
 

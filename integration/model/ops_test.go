@@ -112,7 +112,7 @@ func (r *run) enqueue() {
 		if seldom(r, "malformed") {
 			items[i].Meta = r.junk()
 		}
-		if items[i].Dedup = pick(r, "dedup", lua.Refuse, lua.Fresh, lua.Window(2*time.Hour)); items[i].Dedup == lua.Fresh {
+		if items[i].Dedup = pick(r, "dedup", lua.Refuse, lua.Fresh, lua.Window(2*time.Hour)); items[i].Dedup == lua.Fresh && pick(r, "own ID", true, false) {
 			items[i].ID = fmt.Sprint("fresh", r.serials)
 		}
 	}
@@ -129,12 +129,23 @@ func (r *run) repeat() {
 }
 
 func (r *run) call(what string, token lua.Token, items []lua.Item) {
+	before := r.q
 	receipts := step(r, fmt.Sprintf("%s %+v %s", what, token, showItems(items)), func(ctx context.Context) ([]lua.Receipt, error) {
 		return lua.Enqueue(ctx, r.c, r.k, token, items)
 	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt { return q.Enqueue(token, items) })
+	last := map[string]lua.Item{} // of each ID that is scheduled
 	for i, receipt := range receipts {
-		if receipt.Verdict == lua.Scheduled || receipt.Verdict == lua.Ready {
-			r.book.accept(items[i].Payload)
+		if receipt.Verdict != lua.Scheduled && receipt.Verdict != lua.Ready {
+			continue
+		}
+		if old, replaced := last[items[i].ID]; replaced {
+			r.book.withdraw(Message{Payload: string(old.Payload)})
+		} else if old, replaced := before.Scheduled[items[i].ID]; replaced {
+			r.book.withdraw(old)
+		}
+		r.book.accept(items[i].Payload)
+		if delete(last, items[i].ID); receipt.Verdict == lua.Scheduled {
+			last[items[i].ID] = items[i]
 		}
 	}
 }
@@ -299,7 +310,7 @@ func (r *run) redrive() {
 	var some [][]byte
 	for i := range letters {
 		letter := r.letter()
-		letters[i] = lua.Redrive{Letter: letter.ID, When: r.when()}
+		letters[i] = lua.Redrive{Letter: letter.ID, When: r.when(), To: pick(r, "to", "", "", groupNames[0])}
 		if pick(r, "edit", false, true) {
 			edited := []byte(r.book.serialIn(letter) + ":edited")
 			letters[i].Payload = &edited
@@ -314,7 +325,9 @@ func (r *run) redrive() {
 		return lua.RedriveDead(ctx, r.c, r.k, letters)
 	}, func(q *Queue, _ []lua.Redriven) []lua.Redriven { return q.Redrive(letters) }) {
 		at := slices.IndexFunc(before.Dead, func(e Entry) bool { return e.ID == letters[i].Letter })
-		if outcome == lua.RedriveScheduled && before.Dead[at].Fields[lua.FieldGroup] == "" && len(some[i]) > 0 {
+		if outcome == lua.RedriveScheduled && letters[i].To != "" {
+			r.book.moved(before.Dead[at])
+		} else if outcome == lua.RedriveScheduled && before.Dead[at].Fields[lua.FieldGroup] == "" && len(some[i]) > 0 {
 			r.book.accept(some[i]) // it never was ready
 		}
 	}

@@ -20,7 +20,7 @@ var (
 		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Buried: "buried", lua.Released: "released", lua.Skipped: "skipped",
 	}
 	redriven = map[lua.Redriven]string{
-		lua.RedriveMalformed: "malformed", lua.RedriveNoPayload: "without payload", lua.RedriveGone: "gone", lua.RedriveScheduled: "scheduled",
+		lua.RedriveGroupGone: "for a group that is gone", lua.RedriveUnreadable: "unreadable", lua.RedriveMalformed: "malformed", lua.RedriveNoPayload: "without payload", lua.RedriveGone: "gone", lua.RedriveScheduled: "scheduled",
 	}
 )
 

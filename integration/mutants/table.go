@@ -327,4 +327,58 @@ var mutants = []mutant{
 		new:  "result.More = true",
 		test: []string{"-run", "TestReclaimGoesOnWithTheNextGroup", "./stream"},
 	},
+	{
+		name: "a retry is added for a group that is gone", file: "lua/lib/due.lua",
+		old:  "    return not names[group]\n",
+		new:  "    return false\n",
+		test: []string{"-run", "TestWhatIsForAGroupThatIsGoneBecomesADeadLetter", "./lua"},
+	},
+	{
+		name: "a letter is redriven for a group that is gone", file: "lua/redrive.lua",
+		old:  "  if group ~= '' and not (groups[group] and is_group(group)) then return -4 end\n",
+		new:  "",
+		test: []string{"-run", "TestRedriveRefusesAGroupThatIsGone", "./lua"},
+	},
+	{
+		name: "what is for one group is added to the stream at once", file: "lua/enqueue.lua",
+		old:  " and (meant['for'] or '') == ''",
+		new:  "",
+		test: []string{"-run", "TestWhatIsForAGroupIsNeverAddedAtOnce", "./lua"},
+	},
+	{
+		name: "a redrive leaves behind what it cannot read", file: "lua/redrive.lua",
+		old:  "and ((fields['meta'] or '') ~= '' or fields['raw']) then return -3 end",
+		new:  "and false then return -3 end",
+		test: []string{"-run", "TestRedriveOfUnreadableMetaNeedsFields", "./lua"},
+	},
+	{
+		name: "a group without a name is reclaimed for everybody", file: "stream/reclaimer.go",
+		old:  "\t\tif lua.CheckGroup(g.name) != nil {\n\t\t\tcontinue",
+		new:  "\t\tif false {\n\t\t\tcontinue",
+		test: []string{"-run", "TestReclaimLeavesGroupsAlone", "./stream"},
+	},
+	{
+		name: "the scripts retry for a group without a name", file: "lua/lib/exit.lua",
+		old:  "  if is_group(group) then return nil end\n",
+		new:  "  if group then return nil end\n",
+		test: []string{"-run", "TestExitsRefuseGroups", "./lua"},
+	},
+	{
+		name: "a message that is ready at once replaces nothing", file: "lua/enqueue.lua",
+		old:  "if before or #members > 0 then unschedule(due, payload, meta, replaced) end\n",
+		new:  "",
+		test: []string{"-run", "TestAFreshMessageReplaces", "./lua"},
+	},
+	{
+		name: "a message without dedup is written over a retry", file: "lua/lib/message.lua",
+		old:  "    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end",
+		new:  "   ",
+		test: []string{"-run", "TestEnqueueWritesOverNoRetry", "./lua"},
+	},
+	{
+		name: "drain opens a full server by removing a field", file: "lua/drain.lua",
+		old:  "redis.call('XDEL', stream, '0-0')",
+		new:  "redis.call('HDEL', payload, SEP)",
+		test: []string{"-run", "TestNoScriptRemovesAMember", "./lua"},
+	},
 }

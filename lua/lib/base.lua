@@ -70,11 +70,13 @@ local function wake_if_earlier(wake, before, after)
   end
 end
 
--- command(key, values...) in calls of at most 1,000 values.
+-- command(key, values...) in calls of at most 1,000 values. Returns the sum of their replies.
 local function in_chunks(command, key, values)
+  local sum = 0
   for first = 1, #values, 1000 do
-    redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
+    sum = sum + redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
   end
+  return sum
 end
 
 local function add_pair(list, a, b)

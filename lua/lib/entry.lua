@@ -133,6 +133,26 @@ local function entry_values(member, payload, meta, due)
   return values, fields
 end
 
+-- Whether a retry can say that it is for this group: '' would mean all of them, and meta is UTF-8.
+local function is_group(name)
+  return name ~= '' and #name <= 256 and not string.find(name, '%c') and is_utf8(name)
+end
+
+-- The groups of a stream, as a set of names; or nil and why the server does not tell. A stream that is not there has none.
+local function group_names(stream)
+  local names, reply = {}, redis.pcall('XINFO', 'GROUPS', stream)
+  if reply.err then
+    if string.find(reply.err, 'no such key', 1, true) then return names end
+    return nil, reply.err
+  end
+  for _, flat in ipairs(reply) do
+    for i = 1, #flat, 2 do
+      if flat[i] == 'name' then names[flat[i + 1]] = true end
+    end
+  end
+  return names
+end
+
 -- Whether a message with these fields is past its expiry.
 local function has_expired(fields, now)
   return fields['expires_ms'] ~= nil and tonumber(fields['expires_ms']) <= now
@@ -144,31 +164,4 @@ local function extend_values(values, pairs_)
     values[#values + 1] = pairs_[i]
   end
   return values
-end
-
--- The values of the dead letter for an entry that expired before its group, or any group, was given it.
--- Foreign fields named like those of dead letters make way: a redrive would believe them.
-local function expired_values(values, group, now)
-  local ours = {group = true, reason = true, dead_ms = true, entry = true, ['for'] = true}
-  local letter = {}
-  for i = 1, #values, 2 do
-    if not ours[values[i]] then extend_values(letter, {values[i], values[i + 1]}) end
-  end
-  if group then extend_values(letter, {'group', group}) end
-  return extend_values(letter, {'reason', 'expired', 'dead_ms', digits(now)})
-end
-
--- A score as due_ms: rounded up, so that nothing is early by a fraction; '-inf' and other oddities are 0.
-local function due_ms(score)
-  if string.find(score, '^%d+$') then return score end
-  local n = tonumber(score)
-  return digits((n and n > 0) and math.ceil(n) or 0)
-end
-
--- The values of the dead letter for a member of the schedule that no entry can be made of.
-local function malformed_values(member, body, due, meta, error, now)
-  local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
-  local values = {'payload', body, 'attempt', '1', 'due_ms', due, 'meta', meta or '', 'reason', 'malformed', 'error', error, 'dead_ms', digits(now)}
-  if group and group ~= '' then extend_values(values, {'group', group}) end
-  return extend_values({'id', id or member}, values)
 end

@@ -1,5 +1,11 @@
 -- Shared by the exits from the pending list: from a pending entry to a retry, a dead letter, or nothing.
 
+-- An error reply for a group that nothing can be retried for.
+local function wrong_group(group)
+  if is_group(group) then return nil end
+  return redis.error_reply('ERR group is empty, longer than 256 bytes, not UTF-8, or holds control characters: no message can be for it')
+end
+
 local LOST, RETRIED, BURIED, RELEASED, SKIPPED, STUCK = 0, 1, 2, 3, 4, -1
 
 -- Adds a dead letter, then takes the entry out of the pending list; takes the letter back when someone else was first.

@@ -8,6 +8,7 @@ local function read_messages(args, asked)
     local when, dedup = args[i + 1], args[i + 4]
     n = n + 1
     ids[n] = args[i]
+    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end -- no retry is written over
     if when == last then
       at[n], text[n] = at[n - 1], text[n - 1]
     else
@@ -22,6 +23,22 @@ local function read_messages(args, asked)
     end
   end
   return ids, at, text, compared
+end
+
+-- The members of a set, as a list.
+local function names_of(set)
+  local names = {}
+  for name in pairs(set) do names[#names + 1] = name end
+  return names
+end
+
+-- Takes out of the schedule what was to be replaced by a message that went straight into the stream. replaced: a set of IDs.
+local function unschedule(due, payload, meta, replaced)
+  local ids = names_of(replaced)
+  if in_chunks('ZREM', due, ids) > 0 then
+    in_chunks('HDEL', payload, ids)
+    in_chunks('HDEL', meta, ids)
+  end
 end
 
 -- The score of each member, as text; false for one that is not there.

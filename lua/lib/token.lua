@@ -1,5 +1,10 @@
 -- Shared by scripts that can be repeated after a lost reply: what a call remembers of itself, in the zset of dedup windows.
 
+-- Whether a token is none, or one whose traces cannot be taken for those of others: of another call, or of a dead letter that was restored.
+local function is_token(token)
+  return token ~= 'dead' and not string.find(token, SEP, 1, true)
+end
+
 -- What a call refused is remembered beside its token, so that a repeat refuses it again.
 local function refusal(token, i)
   return SEP .. token .. SEP .. i

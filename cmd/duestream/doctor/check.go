@@ -134,7 +134,7 @@ var (
 	heldOverdue = check(Check{"D310", "held", Note, "the queue is held, and messages are overdue",
 		"they wait until somebody takes that back", "duestream queue set {queue} held=false, when they shall go on", ""})
 	lostGroup = check(Check{"D311", "retry-for-nobody", Warning, "retries are scheduled for a group that does not exist",
-		"when they are due nobody gets them, and they are freed", "create the group again if they matter: redis-cli XGROUP CREATE {key} {group} 0", ""})
+		"when they are due they become dead letters `group_gone`", "create the group again if they matter: redis-cli XGROUP CREATE {key} {group} 0", ""})
 )
 
 // Streams and groups.
@@ -159,6 +159,8 @@ var (
 		"bridges remove such after an hour: they do not get to it", "is a bridge running? duestream health", "removes it; if it lives, its next read brings it back"})
 	notFreed = check(Check{"D410", "not-freed", Warning, "an entry that no group needs any more is still there",
 		"memory is not given back", "is a bridge running, and what does its log say of this queue? duestream health", "trims what no group needs"})
+	oddGroup = check(Check{"D411", "odd-group", Warning, "a group has a name that no retry can carry: empty, not UTF-8, with control characters, or longer than 256 bytes",
+		"what it abandons stays pending: bridges leave it alone", "read with another group; then redis-cli XGROUP DESTROY {key} <group>", ""})
 	aheadOfTime = check(Check{"D412", "ids-ahead", Error, "the last ID of a stream is more than a day ahead of the server's clock",
 		"somebody chose it, and from the largest ID on the stream refuses every entry", "find who adds to {key} with IDs of their own (only producers and bridges add at all); redis-cli XDEL {key} <the entry with that ID>, and XSETID {key} <Unix ms>-0 ENTRIESADDED <as XINFO STREAM says> MAXDELETEDID 0-0", ""})
 )

@@ -111,6 +111,18 @@ func (e *examination) stream(ctx context.Context, p place) error {
 		return err
 	}
 	for _, g := range groups {
+		if lua.CheckGroup(g.name) != nil {
+			if err := e.twice(ctx, func(ctx context.Context) (*Finding, error) {
+				now, err := e.groupsOf(ctx, p.keys.Stream)
+				if err != nil || !slices.ContainsFunc(now, func(one groupInfo) bool { return one.name == g.name }) {
+					return nil, err
+				}
+				return e.finding(oddGroup, p, p.keys.Stream, g.name, 1, "a group called "+shown(g.name)), nil
+			}); err != nil {
+				return err
+			}
+			continue
+		}
 		policy, _, err := bridge.ReadPolicy(ctx, e.Redis, e.Prefix, p.queue, g.name)
 		if err != nil {
 			return err

@@ -15,6 +15,7 @@ func TestMalformedIsWhatTheDrainBuries(t *testing.T) {
 	server := redistest.Own(t)
 	c := server.Client(t)
 	k := lua.NewKeys(server.Prefix(t), "q")
+	c.Do(t.Context(), c.B().XgroupCreate().Key(k.Stream).Group("g").Id("0").Mkstream().Build())
 	many := func(n int) string {
 		fields := make([]string, n)
 		for i := range fields {

@@ -139,6 +139,8 @@ var defects = []plant{
 		p.read(p.keys, "c")
 		p.do("XACK", p.keys.Stream, "g", id)
 	}},
+	{"D411", "a group without a name", func(p *patient) { p.do("XGROUP", "CREATE", p.keys.Stream, "", "$") }},
+	{"D411", "a group whose name is not UTF-8", func(p *patient) { p.do("XGROUP", "CREATE", p.keys.Stream, "\xff", "$") }},
 	{"D501", "settings out of their limits", func(p *patient) { p.do("HSET", p.keys.Policy, "visibility_ms", "5", "group:g:max_attempts", "many") }},
 	{"D501 D503", "longest retry below the shortest", func(p *patient) { p.do("HSET", p.shared.Defaults, "retry_min_ms", "100", "retry_max_ms", "10") }},
 	{"D502", "misspelt", func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},

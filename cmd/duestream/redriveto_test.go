@@ -1,0 +1,82 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// Letters of an ended group are named and stay, until --to says who is to get them.
+func TestDeadRedriveSendsLettersOfAGoneGroupElsewhere(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	letter, other := c.oneLetter("old"), c.oneLetter("older")
+	do := func(words ...string) {
+		t.Helper()
+		if err := c.redis().Do(t.Context(), c.redis().B().Arbitrary(words[0]).Args(words[1:]...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("XGROUP", "DESTROY", c.key("q", "stream"), "g")
+	do("XGROUP", "CREATE", c.key("q", "stream"), "new", "0", "MKSTREAM")
+	r := c.fails(exitPartly, []string{"not redriven: 2 letters"}, "dead", "redrive", "q", "--all")
+	if !strings.Contains(r.out, "redriven 0, gone 0, without payload 0\n2 for groups that do not exist: g (--to sends them to another group)\n") {
+		t.Error(r.out)
+	}
+	r = c.fails(exitPartly, []string{"not redriven: 2 letters"}, "dead", "redrive", "q", "--all", "--json")
+	var got struct {
+		GroupGone  int      `json:"group_gone"`
+		GoneGroups []string `json:"gone_groups"`
+	}
+	decode(t, r.out, &got)
+	if got.GroupGone != 2 || len(got.GoneGroups) != 1 || got.GoneGroups[0] != "g" {
+		t.Errorf("%+v in %s", got, r.out)
+	}
+	c.fails(exitPartly, []string{"there is no group g", "--to"}, "dead", "edit", "q", letter, "--payload", "p")
+	c.fails(exitInvalid, []string{"group", "empty"}, "dead", "redrive", "q", letter, "--to", "")
+	c.fails(exitInvalid, []string{"group", "empty"}, "dead", "edit", "q", letter, "--payload", "p", "--to", "")
+	if out := c.ok("dead", "edit", "q", letter, "--payload", "p", "--to", "new", "--in", "1h"); !strings.Contains(out, "for            new\n") {
+		t.Error(out)
+	}
+	if out := c.ok("dead", "redrive", "q", other, "--to", "new", "--in", "1h"); out != "redriven 1, gone 0, without payload 0\n" {
+		t.Error(out)
+	}
+	var places []struct{ Group string }
+	c.json(&places, "show", "q", "order-42")
+	if len(places) != 2 || places[0].Group != "new" || places[1].Group != "new" {
+		t.Errorf("%+v", places)
+	}
+}
+
+// A flag from a variable that is not set selected all groups, and the purge of one group's letters was that of all.
+func TestDeadLettersAreNotSelectedByEmptyFlags(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.oneLetter("p")
+	for _, flag := range []string{"--group", "--reason", "--error", "--id"} {
+		for _, command := range [][]string{{"purge", "--yes"}, {"redrive"}, {"list"}} {
+			args := append([]string{"dead", command[0], "q", flag, "", "--older-than", "1s"}, command[1:]...)
+			c.fails(exitInvalid, []string{flag + " is empty"}, args...)
+		}
+	}
+	if out := c.ok("dead", "list", "q"); !strings.Contains(out, "order-42") {
+		t.Error(out)
+	}
+}
+
+func TestDeadRedriveAsksForHeadersThatCouldNotBeRead(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	r := c.redis()
+	if err := r.Do(t.Context(), r.B().Xadd().Key(c.key("q", "dead")).Id("*").FieldValue().FieldValue("id", "m").FieldValue("payload", "p").
+		FieldValue("reason", "malformed").FieldValue("meta", "[]").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	c.ok("queue", "set", "q", "held=true")
+	f := c.fails(exitPartly, []string{"not redriven: 1 letter"}, "dead", "redrive", "q", "--all")
+	if !strings.Contains(f.out, "1 whose headers could not be read: give --header, or --no-headers\n") {
+		t.Error(f.out)
+	}
+	if out := c.ok("dead", "redrive", "q", "--all", "--no-headers"); out != "redriven 1, gone 0, without payload 0\n" {
+		t.Error(out)
+	}
+}

@@ -1,0 +1,196 @@
+package lua
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A retry was added to the stream whether or not its group was still there. The other groups skipped it, and with that it was done with: the
+// message was nowhere.
+func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for _, left := range []string{"another group", "no group", "no stream"} {
+			b := b.queue(strings.ReplaceAll(left, " ", "-"))
+			b.groups("old", "new")
+			b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("body"), Meta: EncodeMeta(map[string]string{"k": "v"}, 5, time.Time{})})
+			b.read("new", "c", 1)
+			b.fail("old", b.read("old", "c", 1)[0].EntryID, ActionRetry, "", "boom")
+			b.do("HSET", b.k.Meta, "short", `{"id":"short","for":"old","attempt":"3","error":"e"}`, "kept", `{"for":"new","id":"kept"}`)
+			b.do("ZADD", b.k.Due, "5", "short", "6", "kept", "7", "plain")
+			b.makeDue()
+			switch left {
+			case "another group":
+				b.do("XGROUP", "DESTROY", b.k.Stream, "old")
+			case "no group":
+				b.do("XGROUP", "DESTROY", b.k.Stream, "old")
+				b.do("XGROUP", "DESTROY", b.k.Stream, "new")
+			case "no stream":
+				b.do("DEL", b.k.Stream)
+			}
+			dies := map[bool]int{true: 2, false: 3}[left == "another group"]
+			d := b.drain(10)
+			want(b, "moved, buried, refusal", fmt.Sprint(d.Moved, d.Buried, d.Refusal), fmt.Sprint(4-dies, dies, ""))
+			var got []string
+			for _, l := range b.entries(b.k.Dead) {
+				got = append(got, fmt.Sprint(l.ID, " ", l.Reason, " ", l.Group, " ", l.Attempt, " ", l.Error, " ", string(l.Payload), l.Headers, l.For, l.Dead.IsZero()))
+			}
+			slices.Sort(got)
+			wantList(b, "dead letters with "+left, got, append([]string{"kept group_gone new 1  map[]false"}[:dies-2],
+				"m group_gone old 2 boom bodymap[k:v]false", "short group_gone old 3 e map[]false")...)
+		}
+	})
+}
+
+// The groups are asked for once in a call, and only when a message is for one alone. A server that does not tell stops the batch, and nothing
+// is dead-lettered, or added twice.
+func TestDrainAsksForGroupsOnce(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		if b.inProcess() {
+			return // no statistics of commands, and no users
+		}
+		b.groups("g")
+		asked := func() int {
+			for line := range strings.SplitSeq(b.text("INFO", "commandstats"), "\r\n") {
+				if calls, ok := strings.CutPrefix(line, "cmdstat_xinfo|groups:calls="); ok {
+					n := 0
+					fmt.Sscanf(calls, "%d", &n)
+					return n
+				}
+			}
+			return 0
+		}
+		before := asked()
+		b.do("ZADD", b.k.Due, "1", "plain", "2", "other")
+		want(b, "moved", b.drain(10).Moved, 2)
+		want(b, "asked for plain messages", asked()-before, 0)
+		for i := range 5 {
+			b.do("HSET", b.k.Meta, fmt.Sprint("r", i), `{"id":"r","for":"g","attempt":"3","error":"e"}`, fmt.Sprint("gone", i), `{"for":"gone"}`)
+			b.do("ZADD", b.k.Due, "1", fmt.Sprint("r", i), "2", fmt.Sprint("gone", i))
+		}
+		d := b.drain(10)
+		want(b, "moved, buried", fmt.Sprint(d.Moved, d.Buried), "5 5")
+		want(b, "asked for ten that are for one group", asked()-before, 1)
+	})
+}
+
+// What a producer schedules for a group passes by the drain, too.
+func TestWhatIsForAGroupIsNeverAddedAtOnce(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("g")
+		wantList(b, "verdicts", b.enqueue(Item{ID: "m", When: After(0), Meta: `{"for":"gone"}`}, Item{ID: "n", When: After(0), Meta: `{"for":"g"}`},
+			Item{ID: "o", When: After(0), Meta: `{"for":""}`}), Scheduled, Scheduled, Ready)
+		d := b.drain(10)
+		want(b, "moved, buried", fmt.Sprint(d.Moved, d.Buried), "1 1")
+	})
+}
+
+// Redriven for a group that was gone, a dead letter was deleted, scheduled, skipped by all others, and freed.
+func TestRedriveRefusesAGroupThatIsGone(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		letter := b.bury("old", "m", "")
+		b.groups("new")
+		b.read("new", "c", 10)
+		b.do("XGROUP", "DESTROY", b.k.Stream, "old")
+		before := b.dump()
+		again := Redrive{Letter: letter.EntryID, When: After(0)}
+		for _, to := range []string{"", "old", "neither", "\xff", "new "} {
+			again.To = to
+			wantList(b, "to "+to, b.redrive(again), RedriveGroupGone)
+		}
+		for key, now := range b.dump() {
+			want(b, key, now, before[key])
+		}
+		again.To = "new"
+		wantList(b, "to new", b.redrive(again), RedriveScheduled)
+		want(b, "drained", b.drain(1).Moved, 1)
+		e := b.read("new", "c", 1)[0]
+		want(b, "delivered", e.ID+" "+string(e.Payload)+" "+e.For, "m payload of m new")
+	})
+}
+
+// A letter that no group had is for all, or for the one that is named.
+func TestRedriveOfALetterForAllToOneGroup(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("a", "b")
+		letter := b.text("XADD", b.k.Dead, "*", "id", "m", "payload", "p", "reason", ReasonExpired)
+		wantList(b, "outcome", b.redrive(Redrive{Letter: letter, When: After(0), To: "b"}), RedriveScheduled)
+		b.drain(1)
+		want(b, "for", b.read("b", "c", 1)[0].For, "b")
+	})
+}
+
+// What could not be read is in the letter as text. A redrive left it behind without a word: headers and limits were gone.
+func TestRedriveOfUnreadableMetaNeedsFields(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("g")
+		b.do("HSET", b.k.Meta, "m", `{"h:tenant":"acme","max_attempts":5}`)
+		b.do("ZADD", b.k.Due, "1", "m", "2", "")
+		want(b, "buried", b.drain(2).Buried, 2)
+		raw := b.text("XADD", b.k.Dead, "*", "id", "n", "payload", "", "reason", ReasonMalformed, "raw", "id\nn\na\nb")
+		letters := b.entries(b.k.Dead)
+		before, edited := b.dump(), []byte("p")
+		for _, again := range []Redrive{{Letter: letters[0].EntryID}, {Letter: letters[0].EntryID, Payload: &edited}, {Letter: raw}} {
+			again.When = After(0)
+			wantList(b, "outcome", b.redrive(again), RedriveUnreadable)
+		}
+		for key, now := range b.dump() {
+			want(b, key, now, before[key])
+		}
+		wantList(b, "without any meta", b.redrive(Redrive{Letter: letters[1].EntryID, When: After(0)}), RedriveScheduled)
+		wantList(b, "with fields", b.redrive(Redrive{Letter: letters[0].EntryID, When: After(0), Fields: `{"h:tenant":"acme"}`}, Redrive{Letter: raw, When: After(0), Fields: `{}`}),
+			RedriveScheduled, RedriveScheduled)
+		want(b, "drained", b.drain(10).Moved, 3)
+	})
+}
+
+// Fields called meta and raw are a letter's own only when it is malformed. Those of a message were dropped.
+func TestRedriveKeepsFieldsCalledMetaAndRaw(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		letter := b.bury("g", "m", `{"meta":"of the message","raw":"too"}`)
+		wantList(b, "outcome", b.redrive(Redrive{Letter: letter.EntryID, When: After(0)}), RedriveScheduled)
+		b.drain(1)
+		e := b.read("g", "c", 1)[0]
+		want(b, "fields", e.Extra["meta"]+" "+e.Extra["raw"], "of the message too")
+	})
+}
+
+// A letter with more than an entry can carry was redriven, died at once, and had all of it as text from then on.
+func TestRedriveRefusesWhatCannotBeDelivered(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("g")
+		add := []string{"XADD", b.k.Dead, "*", "id", "m", "payload", "p", "group", "g"}
+		for i := range 9 {
+			add = append(add, fmt.Sprint("x", i), strings.Repeat("x", 60_000))
+		}
+		letter := b.text(add...)
+		wantList(b, "outcome", b.redrive(Redrive{Letter: letter, When: After(0)}), RedriveUnreadable)
+		want(b, "letters", b.count("XLEN", b.k.Dead), 1)
+	})
+}
+
+// ” would be everybody, and what is not UTF-8 cannot be said in meta: nothing is retried, released, dead-lettered or reclaimed for such a group.
+func TestExitsRefuseGroupsThatNoMessageCanBeFor(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		for i, group := range []string{"", "\xff", "a\nb", "a\x00", "a" + Separator + "b", strings.Repeat("x", MaxGroupBytes+1)} {
+			b := b.queue(fmt.Sprint("q", i))
+			b.enqueue(Item{ID: "m", When: After(0)})
+			b.do("XGROUP", "CREATE", b.k.Stream, group, "0")
+			e := b.read(group, "c", 1)[0]
+			before := b.dump()
+			for _, action := range []Action{ActionRetry, ActionDead, ActionRelease} {
+				if out, err := Retry(b.ctx, b.c, b.k, group, Attempts{Max: 3, Delays: []time.Duration{time.Second}}, []Failure{{Held: Held{Entry: e.EntryID}, Action: action, Delay: -1}}); err == nil || !strings.Contains(err.Error(), "group is empty") {
+					b.Errorf("%q: %v, %v", group, out, err)
+				}
+			}
+			if _, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: Attempts{Max: 3, Delays: []time.Duration{time.Second}}, Limit: 10, MaxBytes: 1000}); err == nil || !strings.Contains(err.Error(), "group is empty") {
+				b.Errorf("reclaim of %q: %v", group, err)
+			}
+			for key, now := range b.dump() {
+				want(b, fmt.Sprintf("%s after %q", key, group), now, before[key])
+			}
+		}
+	})
+}

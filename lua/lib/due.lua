@@ -1,0 +1,52 @@
+-- Shared by the scripts that move what is due: what becomes of a member of the schedule.
+
+-- The values of the dead letter for an entry that expired before its group, or any group, was given it, or whose group is gone.
+-- Foreign fields named like those of dead letters make way: a redrive would believe them.
+local function undelivered_values(values, group, reason, now)
+  local ours = {group = true, reason = true, dead_ms = true, entry = true, ['for'] = true}
+  local letter = {}
+  for i = 1, #values, 2 do
+    if not ours[values[i]] then extend_values(letter, {values[i], values[i + 1]}) end
+  end
+  if group then extend_values(letter, {'group', group}) end
+  return extend_values(letter, {'reason', reason, 'dead_ms', digits(now)})
+end
+
+-- A score as due_ms: rounded up, so that nothing is early by a fraction; '-inf' and other oddities are 0.
+local function due_ms(score)
+  if string.find(score, '^%d+$') then return score end
+  local n = tonumber(score)
+  return digits((n and n > 0) and math.ceil(n) or 0)
+end
+
+-- The values of the dead letter for a member of the schedule that no entry can be made of.
+local function malformed_values(member, body, due, meta, error, now)
+  local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
+  local values = {'payload', body, 'attempt', '1', 'due_ms', due, 'meta', meta or '', 'reason', 'malformed', 'error', error, 'dead_ms', digits(now)}
+  if group and group ~= '' then extend_values(values, {'group', group}) end
+  return extend_values({'id', id or member}, values)
+end
+
+-- A function that says whether a message is for a group that the stream has not: all others would skip it. Or nil and the server's refusal.
+-- It asks for the groups once, when the first message is for one alone.
+local function gone_from(stream)
+  local names, err
+  return function(group)
+    if not group or group == '' then return false end
+    if not names then names, err = group_names(stream) end
+    if not names then return nil, err end
+    return not names[group]
+  end
+end
+
+-- What a member becomes: the values of an entry; or of a dead letter, and true. Or nil, nil and the server's refusal.
+local function delivered_values(member, score, body, meta, is_gone, now)
+  local due = due_ms(score)
+  local values, known = entry_values(member, body, meta, due)
+  if not values then return malformed_values(member, body, due, meta, known, now), true end
+  local gone, err = is_gone(known['for'])
+  if err then return nil, nil, err end
+  if has_expired(known, now) then return undelivered_values(values, known['for'], 'expired', now), true end
+  if gone then return undelivered_values(values, known['for'], 'group_gone', now), true end
+  return values, false
+end
