@@ -23,7 +23,7 @@ type Scope struct {
 
 // Retries takes the scheduled message, and whatever waits to be tried again under its ID, of all groups.
 //
-// A scheduled message is looked up. Where retries are no key says, so the whole schedule is looked through: about half a second for a million
+// A scheduled message is looked up. Where retries are no key says, so the whole schedule is looked through: about two seconds for a million
 // messages, in steps that hold the server for less than a millisecond. That is why Cancel does not do it unless asked to.
 func Retries() Scope { return Scope{} }
 

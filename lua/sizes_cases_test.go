@@ -9,7 +9,8 @@ import (
 // ordeals are, by script, a state of adversarial sizes and a call on it.
 func ordeals() map[string]func(*ordeal) {
 	return map[string]func(*ordeal){
-		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule, "export": (*ordeal).export,
+		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
+		"cancel_retries": (*ordeal).walkCancelling, "reschedule_retries": (*ordeal).walkRescheduling, "export": (*ordeal).export,
 		"orphans": (*ordeal).orphans, "ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
 		"trim": (*ordeal).trim, "redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
 		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure, "signal": (*ordeal).signal,
@@ -93,6 +94,34 @@ func (o *ordeal) reschedule() {
 	o.schedule(o.number("members", 1, 60))
 	_, _, err := Reschedule(o.b.ctx, o.scale, o.b.k, o.there()[0], After(time.Hour))
 	o.must(err)
+}
+
+// walk looks for the retries of a message among members of any size. What one step of a scan returns is a bucket of the server's table.
+func (o *ordeal) walk(step func(w Walk, id string) (string, error)) {
+	o.schedule(o.number("members", 1, 300))
+	member := Member{Kind: MemberRetry, ID: "again", Group: "g", Of: "1-1"}.String()
+	o.b.build([]string{"ZADD", o.b.k.Due, "5", member}, []string{"HSET", o.b.k.Meta, member, `{"id":"again","for":"g","attempt":"2"}`})
+	o.bucket = 5 * o.largest
+	w := Walk{Limit: o.number("limit", 1, 1000)}
+	for calls := 0; w.Cursor != WalkDone && calls < 400; calls++ {
+		next, err := step(w, "again")
+		o.must(err)
+		w.Cursor = next
+	}
+}
+
+func (o *ordeal) walkCancelling() {
+	o.walk(func(w Walk, id string) (string, error) {
+		next, _, err := CancelRetries(o.b.ctx, o.scale, o.b.k, w, []string{id})
+		return next, err
+	})
+}
+
+func (o *ordeal) walkRescheduling() {
+	o.walk(func(w Walk, id string) (string, error) {
+		next, _, err := RescheduleRetries(o.b.ctx, o.scale, o.b.k, w, After(time.Hour), []string{id})
+		return next, err
+	})
 }
 
 func (o *ordeal) export() {

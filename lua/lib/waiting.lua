@@ -1,14 +1,14 @@
 -- Shared by the scripts that take a message's retries out of the schedule, or move them: how they are found.
 
 -- Looks at about limit members of the schedule, or 1 MiB of them, from a cursor on, for those that stand for one of the messages again, in the
--- group, or in any when it is ''. Small steps, because how large members are is known only when they are read. Returns the next cursor, '0' when
+-- group, or in any when it is ''. One by one, because how large a member is is known only when it is read. Returns the next cursor, '0' when
 -- all were looked at, and a list of member, ID, group, score.
 local function waiting(due, cursor, limit, group, ids)
   local found, wanted, looked, bytes = {}, {}, 0, 0
   for _, id in ipairs(ids) do wanted[id] = true end
   repeat
-    local page = redis.call('ZSCAN', due, cursor, 'COUNT', 16)
-    cursor, looked = page[1], looked + 16
+    local page = redis.call('ZSCAN', due, cursor, 'COUNT', 1)
+    cursor, looked = page[1], looked + 1
     local members = page[2]
     for i = 1, #members, 2 do
       local member = members[i]
@@ -22,6 +22,6 @@ local function waiting(due, cursor, limit, group, ids)
         end
       end
     end
-  until cursor == '0' or looked >= limit or bytes >= 1048576
+  until cursor == '0' or looked >= limit or bytes >= MOST_BYTES
   return cursor, found
 end
