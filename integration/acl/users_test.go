@@ -40,7 +40,7 @@ var (
 		},
 		"bridge": {
 			roots: []string{"bridge.NewBridge", "bridge.Bridge.Run"},
-			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HGETALL": {"policy", "duestream:defaults", "duestream:queues"},
+			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HDEL": {"calm"}, "HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults", "duestream:queues"},
 				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"},
 				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges"}},
 			optional: append(always, "WAIT", "WAITAOF"),
