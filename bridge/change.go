@@ -23,8 +23,8 @@ type Scope struct {
 
 // Retries takes the scheduled message, and whatever waits to be tried again under its ID, of all groups.
 //
-// A scheduled message is looked up. Where retries are no key says, so the whole schedule is looked through: about two seconds for a million
-// messages, in steps that hold the server for less than a millisecond. That is why Cancel does not do it unless asked to.
+// A scheduled message is looked up. Where retries are no key says, so the whole schedule is looked through: seconds for a million
+// messages, in steps of a thousand that let others in between. That is why Cancel does not do it unless asked to.
 func Retries() Scope { return Scope{} }
 
 // RetriesOf takes only what waits to be tried again for one group, and costs the same. The message itself is for all groups: it is left alone.
