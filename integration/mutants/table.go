@@ -381,4 +381,22 @@ var mutants = []mutant{
 		new:  "redis.call('HDEL', payload, SEP)",
 		test: []string{"-run", "TestNoScriptRemovesAMember", "./lua"},
 	},
+	{
+		name: "the kit believes every answer of a producer", file: "cmd/duestream/conformance/watchproducer.go",
+		old:  "if o == nil || !a.OK || o.taken {",
+		new:  "if o == nil || !a.OK || o.taken || o.refusal == \"\" {",
+		test: []string{"-run", "TestConformanceTellsWhatItSaw", "./cmd/duestream"},
+	},
+	{
+		name: "the kit misses a wake token that a transaction lacks", file: "cmd/duestream/conformance/watchproducer.go",
+		old:  "\tcase earliest:\n",
+		new:  "\tcase earliest && before != 0:\n",
+		test: []string{"-run", "TestABrokenProducerFails", "./cmd/duestream/conformance"},
+	},
+	{
+		name: "the kit lets a program read a reply that was to be lost", file: "cmd/duestream/conformance/producefates.go",
+		old:  "\treturn mute\n",
+		new:  "\treturn mute && false\n",
+		test: []string{"-run", "TestALostReplyIsLost", "./cmd/duestream/conformance"},
+	},
 }

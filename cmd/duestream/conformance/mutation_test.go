@@ -38,6 +38,17 @@ func TestBrokenWorkersAreRefused(t *testing.T) {
 	refuse(t, Worker, slices.Concat(pythonWorkers, nodeWorkers, shellWorkers))
 }
 
+func TestBrokenProducersAreRefused(t *testing.T) {
+	t.Parallel()
+	all := slices.Concat(pythonProducers, nodeProducers, shellProducers, sparedProducers)
+	slices.SortStableFunc(all, func(a, b mutation) int { // an outage lasts 9 s: those come first, beside each other
+		return cmp.Compare(len(slices.DeleteFunc(slices.Clone(a.cases), isOutage)), len(slices.DeleteFunc(slices.Clone(b.cases), isOutage)))
+	})
+	refuse(t, Producer, all)
+}
+
+func isOutage(name string) bool { return name == "outage" }
+
 // refuse runs the kit on mutations of a kind of program. They share two servers: one with the functions library, one without.
 func refuse(t *testing.T, kind Kind, all []mutation) {
 	t.Helper()
@@ -50,7 +61,7 @@ func refuse(t *testing.T, kind Kind, all []mutation) {
 		for i := range all {
 			all[i].cases = nil
 			for _, c := range everyCase {
-				if c.Level <= levelOf(kind, all[i]) && c.alone == "" {
+				if c.Level <= levelOf(all[i]) && c.alone == "" {
 					all[i].cases = append(all[i].cases, c.Name)
 				}
 			}
@@ -81,8 +92,8 @@ func refuse(t *testing.T, kind Kind, all []mutation) {
 	running.Wait()
 }
 
-func levelOf(kind Kind, m mutation) Level {
-	if m.functions || kind == Producer {
+func levelOf(m mutation) Level {
+	if m.functions {
 		return Complete
 	}
 	return Good
@@ -90,7 +101,7 @@ func levelOf(kind Kind, m mutation) Level {
 
 // judge runs the cases of a mutation, and checks how they end.
 func (m mutation) judge(t *testing.T, kind Kind, on *rig, command []string) {
-	cfg := mutationConfig(kind, levelOf(kind, m))
+	cfg := mutationConfig(kind, levelOf(m))
 	cfg.Command = command
 	var by, seen []string
 	for _, c := range Cases(kind, Complete) {
