@@ -40,6 +40,10 @@ campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keep
 mutants: ## take guards out one by one, and see that the tests notice; ONLY=word picks some
 	$(GO) run ./integration/mutants $(if $(ONLY),-only "$(ONLY)")
 
+.PHONY: conformance-mutants
+conformance-mutants: ## have the conformance kit judge every broken program of its table, not only the day's sample
+	DUESTREAM_TEST_MUTATIONS=table $(GO) test ./cmd/duestream/conformance -count=1 -v -run '^TestBroken' $(GOTESTFLAGS)
+
 # One after the other, each on one worker: the targets that need a server share it. What they find is written to testdata/fuzz.
 FUZZTIME ?= 30s
 

@@ -44,7 +44,7 @@ class Message {
     this.id = String(this.rawId);
     this.payload = raw.payload ?? Buffer.alloc(0);
     this.attempt = /^\d+$/.test(raw.attempt) ? Number(raw.attempt) : 1;
-    this.for = raw.for && String(raw.for);
+    this.for = String(raw.for ?? '');
     this.headers = Object.fromEntries(Object.entries(raw).filter(([name]) => name.startsWith('h:')).map(([name, v]) => [name.slice(2), String(v)]));
     this.lost = new AbortController();
     this.signal = this.lost.signal; // aborted when the message was taken away from this worker: long work should stop then
@@ -137,7 +137,7 @@ export class Worker {
   }
 
   async #work(partition, message) {
-    const own = message.for === undefined || message.for === this.group;
+    const own = message.for === '' || message.for === this.group;
     try {
       if (own) await this.handler(message); // a retry for another group is acknowledged, and that is all
     } catch (err) {

@@ -51,7 +51,7 @@ class Message:
     def __init__(self, entry, fields):
         text = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items() if name != b"payload"}
         self.entry, self.payload = entry, fields.get(b"payload", b"")
-        self.raw_id, self.recipient = fields.get(b"id", entry), fields.get(b"for")
+        self.raw_id, self.recipient = fields.get(b"id", entry), fields.get(b"for", b"")
         self.id = self.raw_id.decode(errors="replace")
         self.attempt = int(text["attempt"]) if text.get("attempt", "").isdecimal() else 1
         self.headers = {name[2:]: value for name, value in text.items() if name.startswith("h:")}
@@ -146,7 +146,7 @@ class Worker:
 
     def finish(self, partition, m):
         """Whether the message is done; if not, it has been failed."""
-        if m.recipient not in (None, self.group.encode()):
+        if m.recipient not in (b"", self.group.encode()):
             return True  # a retry for another group: acknowledged, and that is all
         try:
             self.handler(m)
@@ -177,7 +177,7 @@ class Worker:
 
     def acknowledge(self, partition, done):
         for m, won in zip(done, self.insist(self.ack, self.queue.key("stream", partition), done) or [] if done else []):
-            if won and m.recipient in (None, self.group.encode()):
+            if won and m.recipient in (b"", self.group.encode()):
                 self.acknowledged(m)
         self.let_go(partition, done)
 

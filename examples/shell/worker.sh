@@ -45,7 +45,7 @@ from_cli=''
 # call COMMAND — sends a command and sets reply. Fails when there is no sensible one; the connection is then made anew.
 call() {
   reply=
-  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 8192 -t 30 reply <&"$from_cli"; } 2>/dev/null; then
+  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 8192 -t 10 reply <&"$from_cli"; } 2>/dev/null; then
     reply="error:\"no reply from redis\""
   elif [ "${#reply}" = 8192 ]; then # reading and parsing takes its time, and the entry ages meanwhile
     if [[ ${reply:0:1000} =~ ^\{\"([^\"\\]+)\":\[\[\"([0-9-]+)\" ]]; then
@@ -94,7 +94,7 @@ extend_every() {
   for ms in $(redis HMGET "${keys[0]}" "group:$encoded:visibility_ms" visibility_ms) $(redis HGET "$prefix:defaults" visibility_ms) 30000; do
     case $ms in *[!0-9]* | 0* | ??????????*) ;; *) if [ "$ms" -ge 100 ] && [ "$ms" -le 604800000 ]; then break; fi ;; esac
   done
-  [ "$ms" -lt 15000 ] || ms=15000
+  [ "$ms" -lt 15000 ] || ms=15000 # 5 s at most
   printf '%d.%03d' $((ms / 3000)) $((ms / 3 % 1000))
 }
 
@@ -157,7 +157,7 @@ plain() {
 # extend N [COMMAND-PID] — starts the visibility timeout of the n-th entry and those that wait behind it anew, again and again, while this
 # worker lives; with no command yet, also at once. Ends the command when its entry was lost.
 extend() {
-  local i reply round=0
+  local i reply round=0 looked=$SECONDS
   exec 9<> <(:) # never readable: a wait
   until [ "$round$#" != 01 ] && IFS= read -r -t "$period" -u 9 || ! kill -0 $$ 2>/dev/null; do
     for ((i = $1; i < ${#entries[@]}; i++)); do
@@ -165,8 +165,8 @@ extend() {
       reply=$(redis XCLAIM "$text_of" "$GROUP" "$consumer" 0 "${entries[i]}" JUSTID) || continue
       if [ -z "$reply" ] && [ "$i" = "$1" ] && [ -n "${2:-}" ]; then kill "$2" 2>/dev/null; fi
     done
-    round=$((round + 1))
-    if [ $((round % 10)) = 0 ]; then period=$(extend_every); fi # settings may change
+    round=1
+    if [ $((SECONDS - looked)) -ge 2 ]; then period=$(extend_every) looked=$SECONDS; fi # settings may change
   done
 }
 

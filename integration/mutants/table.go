@@ -399,4 +399,22 @@ var mutants = []mutant{
 		new:  "\treturn mute && false\n",
 		test: []string{"-run", "TestALostReplyIsLost", "./cmd/duestream/conformance"},
 	},
+	{
+		name: "the kit lets a worker claim without JUSTID", file: "cmd/duestream/conformance/watchworker.go",
+		old:  "	if !just {\n",
+		new:  "	if just && !just {\n",
+		test: []string{"-run", "TestAWatcherNamesTheRuleThatACommandBreaks", "./cmd/duestream/conformance"},
+	},
+	{
+		name: "the kit takes an acknowledgement half-way for one in time", file: "cmd/duestream/conformance/watchworker.go",
+		old:  "	if len(all) == 0 || !acked {\n",
+		new:  "	if len(all) >= 0 || !acked {\n",
+		test: []string{"-run", "TestAWatcherNamesTheRuleThatACommandBreaks", "./cmd/duestream/conformance"},
+	},
+	{
+		name: "a tap takes the reply of one command for that of the next", file: "cmd/duestream/conformance/tap.go",
+		old:  "	case s.inMulti && !v.isError(): // QUEUED\n",
+		new:  "	case s.inMulti && v.isError(): // QUEUED\n",
+		test: []string{"-run", "TestATapTellsWhatAProgramSendsAndIsTold", "./cmd/duestream/conformance"},
+	},
 }

@@ -127,8 +127,8 @@ var basicCases = []Case{
 			if _, err := t.served("one"); err != nil {
 				return err
 			}
-			const work, watched = 2500 * time.Millisecond, 800 * time.Millisecond
-			if err := t.schedule(message{id: "slow", work: "slow 2500"}); err != nil {
+			const work, watched = 4 * time.Second, 800 * time.Millisecond
+			if err := t.schedule(message{id: "slow", work: "slow 4000"}); err != nil {
 				return err
 			}
 			b, err := t.awaitBegun(0, "slow", 1)

@@ -13,16 +13,17 @@ type Case struct {
 	Section string `json:"section"` // of PROTOCOL.md
 	Rule    string `json:"rule"`
 
-	alone  string // why it needs a server of its own; "" = it does not
-	tapped bool   // it has the network break, so there must be a tap between the program and the server
-	run    func(*trial) error
+	alone     string // why it needs a server of its own; "" = it does not
+	unhurried bool   // it needs a bridge of its own, whose defaults have a visibility timeout that plays no part
+	tapped    bool   // it has the network break, so there must be a tap between the program and the server
+	run       func(*trial) error
 }
 
 // Cases returns those of a kind up to a level, in order of level.
 func Cases(kind Kind, level Level) []Case {
 	all := producerCases
 	if kind == Worker {
-		all = slices.Concat(basicCases, failureCases, healingCases, stoppingCases, partitionCases, completeCases)
+		all = slices.Concat(basicCases, failureCases, comingBackCases, policyCases, healingCases, outageCases, stoppingCases, partitionCases, completeCases)
 	}
 	all = slices.DeleteFunc(slices.Clone(all), func(c Case) bool { return c.Level > level })
 	slices.SortStableFunc(all, func(a, b Case) int { return int(a.Level - b.Level) })

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/signal"
 	"slices"
@@ -204,7 +205,7 @@ func (w *plainWorker) hold(stream, entry string, held bool) {
 // handle works on one entry, and acknowledges it when that is done.
 func (w *plainWorker) handle(stream string, e rueidis.XRangeEntry) {
 	fields := e.FieldValues
-	if to, named := fields["for"]; named && to != w.group && w.broken != "ignores-for" {
+	if to := fields["for"]; to != "" && to != w.group && w.broken != "ignores-for" {
 		w.acknowledge(stream, e.ID)
 		return
 	}
@@ -270,7 +271,7 @@ func (w *plainWorker) acknowledge(stream, entry string) {
 // extend starts the visibility timeout of all that is held anew, at a third of it.
 func (w *plainWorker) extend(ctx context.Context) {
 	for ctx.Err() == nil && w.broken != "no-extend" {
-		wait(ctx, w.visibility()/3)
+		wait(ctx, min(w.visibility()/3, 5*time.Second))
 		w.mu.Lock()
 		for stream, held := range w.held {
 			if len(held) > 0 {
@@ -283,12 +284,15 @@ func (w *plainWorker) extend(ctx context.Context) {
 	}
 }
 
-// visibility is read anew each time: the queue's setting counts before the defaults.
+// visibility is read anew each time: the group's setting counts before the queue's, and that before the defaults.
 func (w *plainWorker) visibility() time.Duration {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	for _, key := range []string{lua.NewKeys(w.prefix, w.queue).Policy, lua.NewGlobals(w.prefix).Defaults} {
-		if ms, err := w.client.Do(ctx, w.client.B().Hget().Key(key).Field("visibility_ms").Build()).AsInt64(); err == nil && ms > 0 {
+	own := lua.NewKeys(w.prefix, w.queue).Policy
+	for _, at := range [][2]string{
+		{own, "group:" + strings.ReplaceAll(url.QueryEscape(w.group), "+", "%20") + ":visibility_ms"}, {own, "visibility_ms"}, {lua.NewGlobals(w.prefix).Defaults, "visibility_ms"},
+	} {
+		if ms, err := w.client.Do(ctx, w.client.B().Hget().Key(at[0]).Field(at[1]).Build()).AsInt64(); err == nil && ms > 0 {
 			return time.Duration(ms) * time.Millisecond
 		}
 	}

@@ -22,13 +22,10 @@ var healingCases = []Case{
 			if _, err := t.served("one"); err != nil {
 				return err
 			}
-			// What becomes ready meanwhile is there before the worker can know: one script does both.
-			for round, lose := range []string{"redis.call('DEL', KEYS[1])", "redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])", "redis.call('DEL', KEYS[1])"} {
+			for round, lose := range loseStream {
 				id := fmt.Sprintf("meanwhile-%d", round+1)
-				script := lose + " return redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], 'payload', '', 'attempt', '1')"
-				c := t.redis.Client
-				if err := c.Do(t.ctx, c.B().Eval().Script(script).Numkeys(1).Key(t.keys(0).Stream).Arg(t.group, id).Build()).Error(); err != nil {
-					return couldNot("EVAL", err)
+				if err := t.loseGroup(0, lose, id); err != nil {
+					return err
 				}
 				if err := t.done(0, id); err != nil {
 					return fmt.Errorf("after the group was lost (time %d), with a message ready: %w", round+1, err)

@@ -36,6 +36,26 @@ var partitionCases = []Case{
 			return t.eachPartition("m", 3, 15*time.Second)
 		},
 	},
+	{
+		Name: "partitions-extend", Level: Good, Section: "8, step 7, and 16",
+		Rule: "A worker extends what it works on, of whichever partition.",
+		run: func(t *trial) error {
+			if err := firstError(t.register(), t.grow(3)); err != nil {
+				return err
+			}
+			if _, err := t.worker("one"); err != nil {
+				return err
+			}
+			if err := firstError(t.inEach("before", 3), t.schedule(message{id: "long-1", partition: 1, work: t.slow(2.5)}, message{id: "long-2", partition: 2, work: t.slow(2.5)})); err != nil {
+				return err
+			}
+			if err := t.done(0, "long-1", "long-2"); err != nil {
+				return err
+			}
+			t.killAll()
+			return t.once("long-1", "long-2")
+		},
+	},
 }
 
 func (t *trial) grow(n int) error {

@@ -83,7 +83,7 @@ func (c *tapped) fateOf(s *sent) *fate {
 		close(f.met)
 	}
 	if f.what == leaveBehind {
-		c.listen.Close()
+		c.gone = true // the network, for all connections to come
 	}
 	return f
 }

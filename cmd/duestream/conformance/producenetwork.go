@@ -147,10 +147,11 @@ var networkCases = []Case{
 			if err := firstError(t.send(p, moved), t.hasMet(f)); err != nil {
 				return err
 			}
-			net.down()
-			if err := firstError(t.send(p, others...), t.grow(count), t.pause(away), couldNot("listen", net.up())); err != nil {
+			net.away(true)
+			if err := firstError(t.send(p, others...), t.grow(count), t.pause(away)); err != nil {
 				return err
 			}
+			net.away(false)
 			answers, err := t.answered(4)
 			if err != nil {
 				return err

@@ -66,8 +66,6 @@ func startServer(ctx context.Context, program string) (*tryout.Server, error) {
 	}
 }
 
-var errNoPort = errors.New("conformance: no free port between 20000 and 32000 on 127.0.0.1")
-
 func freePort() (int, error) {
 	for range portTries {
 		port := 20000 + rand.IntN(12000)
@@ -77,7 +75,7 @@ func freePort() (int, error) {
 			return port, nil
 		}
 	}
-	return 0, errNoPort
+	return 0, errors.New("conformance: no free port between 20000 and 32000 on 127.0.0.1")
 }
 
 func (r *rig) open(ctx context.Context, cfg *Config) (err error) {

@@ -100,10 +100,14 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 }
 
 // try runs one case.
-func try(ctx context.Context, cfg *Config, shared *rig, c Case) Result {
+func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) {
 	began := time.Now()
-	result := Result{Case: c, State: NotTried}
+	result = Result{Case: c, State: NotTried}
 	on := shared
+	if c.tapped && shared.untapped != "" {
+		result.Seen = "it takes the network away from the program, for which the kit has to stand between it and the server: " + shared.untapped
+		return result
+	}
 	if c.alone != "" {
 		if cfg.URL != "" {
 			result.Seen = c.alone + ", which needs a server of the kit's own: without --redis it starts one"
@@ -116,6 +120,21 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) Result {
 		}
 		on = own
 		defer func() { _ = own.end() }() // what is left of it is in a temporary directory
+	}
+	if c.unhurried {
+		calm := *cfg
+		calm.URL, calm.Visibility = shared.url, unhurried
+		own, err := newRig(ctx, &calm)
+		if err != nil {
+			result.State, result.Seen = Failed, "could not be judged: "+err.Error()
+			return result
+		}
+		on = own
+		defer func() {
+			if err := own.end(); err != nil && result.State == Passed {
+				result.State, result.Seen = Failed, err.Error()
+			}
+		}()
 	}
 	ctx, cancel := context.WithTimeout(ctx, casePatience*cfg.patience())
 	defer cancel()

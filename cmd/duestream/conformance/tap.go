@@ -3,13 +3,10 @@ package conformance
 import (
 	"bufio"
 	"context"
-	"math/rand/v2"
 	"net"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -22,13 +19,13 @@ type tap struct {
 	dial   func(context.Context) (net.Conn, error)
 	asked  func(*sent)        // a command is about to reach the server
 	told   func(*sent, value) // its reply is about to reach the program
+	listen net.Listener
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
-	listen  net.Listener
 	conns   map[net.Conn]struct{}
-	tapped  []*tapped // of all connections so far
+	gone    bool // the network
 	serving sync.WaitGroup
 	fates   []*fate // of commands to come
 }
@@ -58,70 +55,55 @@ func (s *sent) is(words string) bool {
 func newTap(dial func(context.Context) (net.Conn, error), asked func(*sent), told func(*sent, value)) (*tap, error) {
 	t := &tap{dial: dial, asked: asked, told: told, conns: map[net.Conn]struct{}{}}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
-	for range portTries { // below those that systems give to outgoing connections, so that it is still ours after down
-		t.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000)))
-		if err := t.up(); err == nil {
-			return t, nil
-		}
+	var err error
+	if t.listen, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, err
 	}
-	return nil, errNoPort
-}
-
-// up listens, again after down.
-func (t *tap) up() error {
-	listen, err := net.Listen("tcp", t.addr)
-	if err != nil {
-		return err
-	}
-	t.mu.Lock()
-	t.listen = listen
-	t.mu.Unlock()
+	t.addr = t.listen.Addr().String()
 	t.serving.Go(func() {
 		for n := 1; ; n++ {
-			conn, err := listen.Accept()
+			conn, err := t.listen.Accept()
 			if err != nil {
 				return
 			}
 			t.serving.Go(func() { t.serve(conn, n) })
 		}
 	})
-	return nil
+	return t, nil
 }
 
-// down refuses connections, and breaks those that there are.
-func (t *tap) down() {
+// away has the network go away, or come back: connections are broken, and new ones reset. The port stays ours, lest the program should
+// meet another tap there.
+func (t *tap) away(away bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.listen != nil {
-		t.listen.Close()
-	}
+	t.gone = away
 	for conn := range t.conns {
 		conn.Close()
 	}
 }
 
-// freeze has nothing come through the connections that there are, in either direction, and does not break them. New ones are as ever.
-func (t *tap) freeze() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range t.tapped {
-		c.frozen.Store(true)
-	}
-}
-
-// end is down for good, and returns when nothing of it is left.
+// end breaks all connections, and returns when nothing of the tap is left.
 func (t *tap) end() {
 	t.cancel()
-	t.down()
+	t.away(true)
+	t.listen.Close()
 	t.serving.Wait()
 }
 
-// hold keeps a connection until it is let go; false when the tap has ended.
+// hold keeps a connection until it is let go; false when the network is away.
 func (t *tap) hold(conn net.Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.gone {
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+		conn.Close()
+		return false
+	}
 	t.conns[conn] = struct{}{}
-	return t.ctx.Err() == nil
+	return true
 }
 
 func (t *tap) letGo(conn net.Conn) {
@@ -145,9 +127,6 @@ func (t *tap) serve(client net.Conn, number int) {
 		return
 	}
 	c := &tapped{tap: t, number: number, ended: make(chan struct{})}
-	t.mu.Lock()
-	t.tapped = append(t.tapped, c)
-	t.mu.Unlock()
 	var back sync.WaitGroup
 	back.Go(func() {
 		c.replies(server, client)
@@ -163,7 +142,6 @@ func (t *tap) serve(client net.Conn, number int) {
 type tapped struct {
 	*tap
 	number int
-	frozen atomic.Bool
 	ended  chan struct{} // the server has said all it has to say
 
 	mu     sync.Mutex
@@ -180,10 +158,6 @@ func (c *tapped) requests(from, to net.Conn) {
 		args, err := w.request()
 		if err != nil {
 			return
-		}
-		if c.frozen.Load() {
-			w.raw.Reset()
-			continue
 		}
 		if len(args) > 0 {
 			args[0] = strings.ToUpper(args[0])
@@ -228,10 +202,6 @@ func (c *tapped) replies(from, to net.Conn) {
 		v, err := w.reply()
 		if err != nil {
 			return
-		}
-		if c.frozen.Load() {
-			w.raw.Reset()
-			continue
 		}
 		if v.kind != '>' {
 			c.tell(v)

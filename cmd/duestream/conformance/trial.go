@@ -52,6 +52,7 @@ func (t *trial) end() error {
 	for _, tap := range t.allTaps() {
 		tap.end()
 	}
+	t.watch.stalls.end()
 	return t.watch.final()
 }
 

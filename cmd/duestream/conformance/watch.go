@@ -47,6 +47,7 @@ type watcher struct {
 	level  Level // of the case
 	prefix string
 	began  time.Time
+	stalls *stalls
 
 	mu      sync.Mutex
 	all     []*sent // in order
@@ -56,7 +57,7 @@ type watcher struct {
 }
 
 func newWatcher(kind Kind, level Level, prefix string) *watcher {
-	return &watcher{kind: kind, level: level, prefix: prefix, began: time.Now(), produce: newProducelog()}
+	return &watcher{kind: kind, level: level, prefix: prefix, began: time.Now(), stalls: newStalls(), produce: newProducelog()}
 }
 
 // broke notes that a rule was broken, unless the case is of a lower level. The caller holds w.mu.

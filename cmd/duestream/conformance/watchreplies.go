@@ -30,6 +30,8 @@ func (w *watcher) workerTold(s *sent) {
 		for i := 0; i+1 < len(list); i += 2 {
 			w.gives(s, list[i].text, list[i+1], true)
 		}
+	case "XPENDING":
+		w.holdsStill(s)
 	case "XRANGE", "XREVRANGE":
 		if kind, _ := w.kindOf(append(s.args, "")[1]); kind == "stream" {
 			w.gives(s, s.args[1], s.reply, false)
@@ -49,6 +51,30 @@ func (w *watcher) workerTold(s *sent) {
 	}
 }
 
+// holdsStill notes what a program is told that its consumer holds: the reply that gave it may have been lost.
+func (w *watcher) holdsStill(s *sent) {
+	for _, row := range s.reply.list {
+		if len(row.list) == 4 && row.list[1].text == w.work.consumer[s.program] && len(s.args) > 2 && s.args[2] == w.work.group[s.program] {
+			w.entry(s, s.args[1], row.list[0].text).consumer = row.list[1].text
+		}
+	}
+}
+
+// entry returns what is known of an entry of a program's group.
+func (w *watcher) entry(s *sent, stream, id string) *given {
+	key := [3]string{w.work.group[s.program], stream, id}
+	g := w.work.given[key]
+	if g == nil {
+		g = &given{
+			group: key[0], stream: stream, entry: id, fields: map[string]string{},
+			reads: map[string]int{}, begun: map[string][]begun{}, acked: map[string]time.Time{},
+		}
+		w.work.given[key] = g
+		w.work.order = append(w.work.order, g)
+	}
+	return g
+}
+
 // gives notes entries that a program is told of; by a read they become its own.
 func (w *watcher) gives(s *sent, stream string, entries value, read bool) {
 	group, consumer := w.work.group[s.program], w.work.consumer[s.program]
@@ -61,17 +87,10 @@ func (w *watcher) gives(s *sent, stream string, entries value, read bool) {
 		if g == nil && !read || g != nil && g.consumer != consumer && !read {
 			continue
 		}
-		if g == nil {
-			g = &given{
-				group: group, stream: stream, entry: e.list[0].text, fields: map[string]string{},
-				reads: map[string]int{}, begun: map[string][]begun{}, acked: map[string]time.Time{},
-			}
-			names := e.list[1].strings()
-			for i := 0; i+1 < len(names); i += 2 {
-				g.fields[names[i]] = names[i+1]
-			}
-			w.work.given[key] = g
-			w.work.order = append(w.work.order, g)
+		g = w.entry(s, stream, e.list[0].text)
+		names := e.list[1].strings()
+		for i := 0; i+1 < len(names); i += 2 {
+			g.fields[names[i]] = names[i+1]
 		}
 		g.consumer = consumer
 		g.reads[s.program]++

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	judgedWork = time.Second     // an acknowledgement is too early when work of this long, or longer, …
-	judgedPart = 0.6             // … has had no more than this part of its time. The rest is for a machine that is busy
+	judgedPart = 0.6             // an acknowledgement is too early when its work has had less than this part of its time, …
+	judgedRest = time.Second     // … and would have gone on for longer than this: on a busy machine we are late to hear of it
 	stopsAfter = 3 * time.Second // from SIGTERM to the last read
 )
 
@@ -254,10 +254,10 @@ func (w *watcher) inTime(program string, g *given) {
 	all := g.begun[program]
 	at, acked := g.acked[program]
 	takes, _ := g.work()
-	if len(all) == 0 || !acked || takes < judgedWork {
+	if len(all) == 0 || !acked {
 		return
 	}
-	if had := at.Sub(all[len(all)-1].at); had < time.Duration(judgedPart*float64(takes)) {
+	if had := at.Sub(all[len(all)-1].at); takes > 0 && had+w.stalls.before(all[len(all)-1].at) < min(time.Duration(judgedPart*float64(takes)), takes-judgedRest) {
 		w.broke("acks-after-work", "%s acknowledged entry %s, of message %q, %s after the case began: its work takes %s, and had been under way for %s",
 			program, g.entry, g.id(), at.Sub(w.began).Round(time.Millisecond), takes, max(0, had).Round(time.Millisecond))
 	}

@@ -1,0 +1,122 @@
+package conformance
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	shortened   = 7 * time.Second  // a visibility timeout that comes into force while work is under way, …
+	shortAgain  = 4 * time.Second  // … and a further one, …
+	shortSince  = 6 * time.Second  // … so long after that
+	longerStill = 11 * time.Second // how long that work takes
+)
+
+// Settings of a queue, and of a group.
+var policyCases = []Case{
+	{
+		Name: "policy-of-queue", Level: Good, Section: "8, step 7, and 11", unhurried: true,
+		Rule: "A worker extends by the visibility timeout of its queue, where that has one, and not by the default.",
+		run: func(t *trial) error {
+			if err := t.policy(bridge.SettingVisibility, t.visibility()); err != nil {
+				return err
+			}
+			return t.longWork()
+		},
+	},
+	{
+		Name: "policy-of-group", Level: Good, Section: "8, step 7, and 11",
+		Rule: "A worker extends by the visibility timeout of its group, where that has one, and not by that of the queue; in the setting's name the group is percent-encoded.",
+		run: func(t *trial) error {
+			t.group = `équipe "1"`
+			name := "group:" + strings.ReplaceAll(url.QueryEscape(t.group), "+", "%20") + ":" + bridge.SettingVisibility
+			if err := firstError(t.unhurry(), t.policy(name, t.visibility(), "group:other:"+bridge.SettingVisibility, "60000")); err != nil {
+				return err
+			}
+			return t.longWork()
+		},
+	},
+	{
+		Name: "policy-changes", Level: Good, Section: "8, step 7",
+		Rule: "The visibility timeout may become shorter at any time, so a worker reads it anew every few seconds, and lets no more than 5 s pass from one extension to the next.",
+		run: func(t *trial) error {
+			if err := t.unhurry(); err != nil {
+				return err
+			}
+			if _, err := t.served("one"); err != nil {
+				return err
+			}
+			if err := t.schedule(message{id: "long", work: "slow " + strconv.FormatInt(longerStill.Milliseconds(), 10)}); err != nil {
+				return err
+			}
+			if _, err := t.awaitBegun(0, "long", 1); err != nil {
+				return err
+			}
+			for _, step := range [][2]time.Duration{{shortened, shortSince}, {shortAgain, longerStill - shortSince}} {
+				if err := t.policy(bridge.SettingVisibility, strconv.FormatInt(step[0].Milliseconds(), 10)); err != nil {
+					return err
+				}
+				if err := t.watching(step[1], "long"); err != nil {
+					return err
+				}
+			}
+			if err := t.done(0, "long"); err != nil {
+				return err
+			}
+			t.killAll()
+			return t.once("long")
+		},
+	},
+	{
+		Name: "policy-of-retries", Level: Complete, Section: "11 and 17",
+		Rule: "A worker that calls retry passes the max_attempts and the delays of its queue and group.",
+		run: func(t *trial) error {
+			if err := t.policy("group:workers:"+bridge.SettingMaxAttempts, "2", bridge.SettingMaxAttempts, "5", bridge.SettingRetryMin, "4000", bridge.SettingRetryMax, "4000"); err != nil {
+				return err
+			}
+			if err := t.unhurry(); err != nil {
+				return err
+			}
+			if _, err := t.served("one"); err != nil {
+				return err
+			}
+			if err := t.schedule(message{id: "hopeless", work: "fail 1000"}, message{id: "own", work: "fail 2", maxAttempts: 3}); err != nil {
+				return err
+			}
+			letter, err := t.letter("hopeless", 0)
+			if err != nil {
+				return err
+			}
+			if got := letter.Fields[lua.FieldAttempt]; got != "2" {
+				return failf("the group's max_attempts is 2, and the dead letter has attempt %s", got)
+			}
+			if err := t.awaitAttempts("own", 1, 2, 3); err != nil {
+				return err
+			}
+			all := t.begunOf("hopeless")
+			if waited := all[1].at.Sub(all[0].at); waited < 1800*time.Millisecond {
+				return failf("the second attempt began %s after the first; retry_min_ms is 4000, jittered by half", waited.Round(time.Millisecond))
+			}
+			return t.done(0, "hopeless", "own")
+		},
+	},
+}
+
+// visibility is the kit's visibility timeout as a setting.
+func (t *trial) visibility() string { return strconv.FormatInt(t.cfg.Visibility.Milliseconds(), 10) }
+
+// longWork has a worker work for three of the kit's visibility timeouts.
+func (t *trial) longWork() error {
+	if _, err := t.served("one"); err != nil {
+		return err
+	}
+	if err := t.schedule(message{id: "long", work: t.slow(3)}); err != nil {
+		return err
+	}
+	return t.doneOnce("long")
+}

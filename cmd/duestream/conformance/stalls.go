@@ -1,0 +1,62 @@
+package conformance
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	stallEvery = 20 * time.Millisecond
+	stallLasts = 3 * time.Second // how long after it a stall may have held up what we hear
+)
+
+// stalls measures when this process was not run although it should have been: what a program said then was heard so much too late.
+type stalls struct {
+	mu   sync.Mutex
+	all  []pauseOfOurs
+	stop chan struct{}
+}
+
+type pauseOfOurs struct {
+	end  time.Time
+	long time.Duration
+}
+
+func newStalls() *stalls {
+	s := &stalls{stop: make(chan struct{})}
+	go s.measure()
+	return s
+}
+
+func (s *stalls) measure() {
+	ticks := time.NewTicker(stallEvery)
+	defer ticks.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-s.stop:
+			return
+		case <-ticks.C:
+		}
+		now := time.Now()
+		if long := now.Sub(last) - stallEvery; long > stallEvery {
+			s.mu.Lock()
+			s.all = append(s.all, pauseOfOurs{now, long})
+			s.mu.Unlock()
+		}
+		last = now
+	}
+}
+
+// before returns how long the stalls were, together, that may have held up what was heard at a time.
+func (s *stalls) before(at time.Time) (sum time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.all {
+		if age := at.Sub(one.end); age < stallLasts && age > -stallEvery {
+			sum += one.long
+		}
+	}
+	return sum
+}
+
+func (s *stalls) end() { close(s.stop) }
