@@ -12,19 +12,19 @@ var nodeWorkers = []mutation{
 		breaks: "acknowledges before it works", file: "node/worker.js",
 		old:   "      if (own) await this.handler(message); // a retry for another group is acknowledged, and that is all\n",
 		new:   "      this.redis.xack(this.queue.key('stream', partition), this.group, message.entry);\n      if (own) await this.handler(message); // a retry for another group is acknowledged, and that is all\n",
-		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work"},
+		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work", "ack-after-work"},
 	},
 	{
 		breaks: "does not wait for its work", file: "node/worker.js",
 		old:   "      if (own) await this.handler(message); // a retry for another group is acknowledged, and that is all\n",
 		new:   "      if (own) this.handler(message).catch(() => {});\n",
-		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work"},
+		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work", "ack-after-work"},
 	},
 	{
 		breaks: "acknowledges after a second, whatever its work does", file: "node/worker.js",
 		old:   "      if (own) await this.handler(message); // a retry for another group is acknowledged, and that is all\n",
 		new:   "      if (own) await Promise.race([this.handler(message), pause(1000, this.#ended)]);\n",
-		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work"},
+		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work", "ack-after-work"},
 	},
 	{
 		breaks: "deletes what it has acknowledged", file: "node/worker.js",
@@ -276,7 +276,7 @@ var nodeWorkers = []mutation{
 		breaks: "acknowledges by the function before it works", file: "node/worker.js", functions: true,
 		old:   "      if (own) await this.handler(message); // a retry for another group is acknowledged, and that is all\n",
 		new:   "      await this.#acknowledge(partition, message);\n      if (own) await this.handler(message); // a retry for another group is acknowledged, and that is all\n",
-		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work"},
+		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work", "ack-after-work"},
 	},
 	{
 		breaks: "gives a retry an endless number of attempts", file: "node/worker.js", functions: true,

@@ -18,13 +18,13 @@ var shellWorkers = []mutation{
 		breaks: "acknowledges before it works", file: "shell/worker.sh",
 		old:   "    if [ -n \"$own\" ]; then work \"$n\" \"$@\" || status=$?; fi\n",
 		new:   "    redis XACK \"$stream\" \"$GROUP\" \"$entry\" >/dev/null\n    if [ -n \"$own\" ]; then work \"$n\" \"$@\" || status=$?; fi\n",
-		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work"},
+		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work", "ack-after-work"},
 	},
 	{
 		breaks: "does not wait for its command", file: "shell/worker.sh",
 		old:   "    if [ -n \"$own\" ]; then work \"$n\" \"$@\" || status=$?; fi\n",
 		new:   "    if [ -n \"$own\" ]; then work \"$n\" \"$@\" & fi\n",
-		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work"},
+		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work", "ack-after-work"},
 	},
 	{
 		breaks: "deletes what it has acknowledged, by another process", file: "shell/worker.sh",

@@ -6,13 +6,13 @@ var pythonWorkers = []mutation{
 		breaks: "acknowledges before it works", file: "python/worker.py",
 		old:   "        try:\n            self.handler(m)\n",
 		new:   "        self.client.xack(self.queue.key('stream', partition), self.group, m.entry)\n        try:\n            self.handler(m)\n",
-		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work"},
+		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work", "ack-after-work"},
 	},
 	{
 		breaks: "acknowledges when half of the work is done", file: "python/worker.py",
 		old:   "        try:\n            self.handler(m)\n",
 		new:   "        threading.Timer(1, lambda: self.client.xack(self.queue.key('stream', partition), self.group, m.entry)).start()\n        try:\n            self.handler(m)\n",
-		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work"},
+		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work", "ack-after-work"},
 	},
 	{
 		breaks: "trims the stream after each acknowledgement", file: "python/worker.py",
@@ -376,7 +376,7 @@ var pythonWorkers = []mutation{
 	{
 		breaks: "acknowledges by the function before it works", file: "python/worker.py", functions: true,
 		old: "        try:\n            self.handler(m)\n", new: "        self.ack(self.queue.key('stream', partition), [m])\n        try:\n            self.handler(m)\n",
-		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work"},
+		cases: []string{"ack-after-work"}, rules: []string{"acks-after-work", "ack-after-work"},
 	},
 	{
 		breaks: "leaves what is for others pending", file: "python/worker.py",

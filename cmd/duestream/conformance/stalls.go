@@ -47,16 +47,16 @@ func (s *stalls) measure() {
 	}
 }
 
-// before returns how long the stalls were, together, that may have held up what was heard at a time.
-func (s *stalls) before(at time.Time) (sum time.Duration) {
+// before returns how long the longest stall was that may have held up what was heard at a time.
+func (s *stalls) before(at time.Time) (longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range s.all {
 		if age := at.Sub(one.end); age < stallLasts && age > -stallEvery {
-			sum += one.long
+			longest = max(longest, one.long)
 		}
 	}
-	return sum
+	return longest
 }
 
 func (s *stalls) end() { close(s.stop) }
