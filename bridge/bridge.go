@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -32,7 +33,19 @@ type Config struct {
 	// AnyServer also serves from a server that is too old, or that evicts keys when it is full. Messages can be lost then.
 	AnyServer bool
 
+	// Identity is what others see of this bridge, in its heartbeats. The zero value becomes NewIdentity("").
+	Identity Identity
+
 	Logger *slog.Logger // nil = discard
+}
+
+// Identity says which process a bridge is: on which host, with which process ID, of which version, started when.
+type Identity = lua.Identity
+
+// NewIdentity returns the identity of a bridge that this process starts now. An empty version is that of duestream in this program.
+func NewIdentity(version string) Identity {
+	host, _ := os.Hostname()
+	return lua.NewIdentity(host, os.Getpid(), version)
 }
 
 // Bridge moves messages into streams when they are due, reclaims what was abandoned and frees what is done. Any number of them may
@@ -61,7 +74,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg, log: cfg.Logger}
 	var err error
 	b.scheduler, err = scheduler.New(scheduler.Config{
-		Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix, Logger: cfg.Logger,
+		Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix, Logger: cfg.Logger, Identity: cfg.Identity,
 		Notice: func(queue string) { b.keeper.Notice(queue) },
 		Untidy: func(queue string) { b.keeper.Untidy(queue) },
 		Owned:  func(queues []string) { b.keeper.Own(queues) },

@@ -47,8 +47,10 @@ const (
 
 // Heartbeat is the last sign of life of a bridge.
 type Heartbeat struct {
-	Bridge string
-	Age    time.Duration // by the server's clock
+	Bridge   string        // what stands in Redis
+	Identity Identity      // what it means
+	Foreign  bool          // no bridge wrote it, and none takes it for one
+	Age      time.Duration // by the server's clock
 }
 
 // Bridges returns the last heartbeats of the bridges of a prefix, newest first. One round trip.
@@ -69,7 +71,8 @@ func Bridges(ctx context.Context, r *Redis, prefix string) ([]Heartbeat, error) 
 	now := time.Unix(clock[0], clock[1]*int64(time.Microsecond))
 	beats := make([]Heartbeat, len(scores))
 	for i, s := range scores {
-		beats[i] = Heartbeat{s.Member, max(0, now.Sub(time.UnixMilli(int64(s.Score))))}
+		identity, ok := lua.ParseIdentity(s.Member)
+		beats[i] = Heartbeat{s.Member, identity, !ok, max(0, now.Sub(time.UnixMilli(int64(min(s.Score, 1e15)))))}
 	}
 	return beats, nil
 }

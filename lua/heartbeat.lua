@@ -1,9 +1,9 @@
 -- heartbeat: says that a bridge lives, and tells which do.
 -- Uses: base
 -- KEYS[1] bridges (zset)
--- ARGV[1] bridge (string, random per start)
+-- ARGV[1] bridge (string, its identity, new at each start)
 -- ARGV[2] timeout (integer, ms without a heartbeat, or ahead of the clock, after which a bridge is gone)
--- Returns: now (integer, Unix ms), then the live bridges (strings): all of them, the caller among them. Of more than 5,000 the newest heartbeats; whoever owns a queue by all of them owns it by any of them and itself
+-- Returns: now (integer, Unix ms), then the live bridges (strings): all of them, the caller among them, and whatever else somebody added that has at most 256 bytes. Of more than 5,000, or 1 MiB, the newest heartbeats; whoever owns a queue by all of them owns it by any of them and itself
 -- Complexity: O(b), b = bridges
 -- If a command fails here: the bridge keeps its last assignment.
 -- Run twice: harmless.
@@ -15,9 +15,15 @@ local now = now_ms()
 redis.call('ZREMRANGEBYSCORE', bridges, '-inf', digits(now - timeout))
 redis.call('ZREMRANGEBYSCORE', bridges, '(' .. digits(now + timeout), '+inf')
 redis.call('ZADD', bridges, digits(now), bridge)
-local reply, found = {now}, false
-for i, one in ipairs(redis.call('ZRANGE', bridges, -5000, -1)) do
-  reply[i + 1], found = one, found or one == bridge
+local reply, found, bytes, last = {now}, false, 0, -1
+while last >= -5000 and bytes < MOST_BYTES do
+  local some = redis.call('ZRANGE', bridges, last - 49, last)
+  for _, one in ipairs(some) do
+    bytes = bytes + #one
+    if #one <= 256 then reply[#reply + 1], found = one, found or one == bridge end
+  end
+  if #some < 50 then break end
+  last = last - 50
 end
 if not found then reply[#reply + 1] = bridge end
 return reply

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -42,6 +43,9 @@ type Config struct {
 	Prefix string
 	// Logger is told of each change of state once. Default: discard.
 	Logger *slog.Logger
+	// Identity is what others see of this scheduler: who it is, where it runs, which version. Each scheduler needs one of its own, new at
+	// each start. Default: lua.NewIdentity of this process.
+	Identity lua.Identity
 	// Notice is called when an owned queue was seen with entries, and when something was drained into any queue. It is called from many
 	// goroutines and must not block. Default: nothing. Here and below each partition of a queue counts as a queue of its own, by the
 	// name that lua.PartitionName gives it.
@@ -80,6 +84,10 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Identity.ID == "" {
+		host, _ := os.Hostname()
+		c.Identity = lua.NewIdentity(host, os.Getpid(), c.Identity.Version)
 	}
 	if c.Notice == nil {
 		c.Notice = func(string) {}
@@ -120,6 +128,9 @@ func (c Config) validate() error {
 		errs = append(errs, lua.Invalid("Blocking", "nil", "must be a rueidis client for blocked reads"))
 	}
 	errs = append(errs, lua.CheckPrefix(c.Prefix))
+	if _, ok := lua.ParseIdentity(c.Identity.String()); !ok {
+		errs = append(errs, lua.Invalid("Identity", c.Identity.ID, "must be one that lua.NewIdentity made"))
+	}
 	for _, d := range []struct {
 		name         string
 		value, least time.Duration

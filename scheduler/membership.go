@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/lua"
@@ -22,7 +21,7 @@ const (
 type membership struct {
 	client  rueidis.Client
 	globals lua.Globals
-	id      string // random per start
+	id      string // the identity of this scheduler, as others see it
 	timeout time.Duration
 	state   state
 	// joined is called after each good heartbeat; back: it is the first, or the first after an error, a gap or a step of the clock.
@@ -52,7 +51,7 @@ func (b beat) gapOrJump(next beat, timeout time.Duration) bool {
 
 func newMembership(cfg Config, joined func(context.Context, []string, bool)) *membership {
 	return &membership{
-		client: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), id: ulid.Make().String(),
+		client: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), id: cfg.Identity.String(),
 		timeout: cfg.HeartbeatTimeout, joined: joined,
 		state: state{log: cfg.Logger, what: "heartbeat"},
 	}
@@ -93,6 +92,11 @@ func (m *membership) beat(ctx context.Context) error {
 		m.quickest += m.quickest / 32 // the way to the server may have become longer
 	}
 	m.mu.Unlock()
+	// What is no bridge looks after nothing: it must get no queues, which nobody would drain then until they are overdue.
+	live = slices.DeleteFunc(live, func(member string) bool {
+		_, ok := lua.ParseIdentity(member)
+		return !ok
+	})
 	slices.Sort(live)
 	m.joined(ctx, live, back)
 	return nil

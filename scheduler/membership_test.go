@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -95,9 +96,9 @@ func TestGapOrJump(t *testing.T) {
 func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c, prefix := s.Client(t), s.Prefix(t)
+		c, prefix, fast := s.Client(t), s.Prefix(t), "01ZZZZZZZZZZZZZZZZZZZZZZZZ web-1 7 v1"
 		now := serverNow(t, c).UnixMilli()
-		must(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(now+3_600_000), "future", fmt.Sprint(now-10_000), "past", fmt.Sprint(now+1000), "fast", "-inf", "odd")
+		must(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(now+3_600_000), "future", fmt.Sprint(now-10_000), "past", fmt.Sprint(now+1000), fast, "-inf", "odd")
 		var live []string
 		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string, back bool) {
 			if !back {
@@ -108,12 +109,37 @@ func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 		if err := m.Beat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if want := fmt.Sprint([]string{m.id, "fast"}); fmt.Sprint(live) != want {
+		if want := fmt.Sprint([]string{m.id, fast}); fmt.Sprint(live) != want {
 			t.Errorf("live: %v, want %s", live, want)
 		}
 		m.leave()
 		if n := integer(t, c, "ZCARD", lua.NewGlobals(prefix).Bridges); n != 1 {
 			t.Errorf("%d members after leaving", n)
+		}
+	})
+}
+
+// 1. Somebody adds names of their own to the heartbeats. 2. By the hash they own queues. 3. Nobody drains these until they are overdue. A bridge of an
+// older version is called by a bare ULID, one of a later version may tell more: both own queues, by the whole name.
+func TestForeignMembersOwnNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, prefix := s.Client(t), s.Prefix(t)
+		now, key := fmt.Sprint(serverNow(t, c).UnixMilli()), lua.NewGlobals(prefix).Bridges
+		older, later := "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01ARZ3NDEKTSV4RRFFQ69G5FAW db-1 9 v9.9.9 blue"
+		must(t, c, "ZADD", key, now, older, now, later, now, "me", now, "", now, "\x1b[2J", now, "\xff", now, strings.Repeat("x", 1<<20), now, strings.ToLower(older))
+		var live []string
+		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string, _ bool) { live = l })
+		if err := m.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{older, later, m.id}; !slices.Equal(live, want) {
+			t.Errorf("live: %.300q, want %q", live, want)
+		}
+		if host, err := os.Hostname(); err == nil {
+			if self, ok := lua.ParseIdentity(m.id); !ok || self.Host != lua.NewIdentity(host, 1, "v").Host || self.PID != os.Getpid() {
+				t.Errorf("this is %+v", self)
+			}
 		}
 	})
 }

@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
 )
-
-// freshHeartbeat is how old the last heartbeat of a live bridge may be; bridges send one every second.
-const freshHeartbeat = 5 * time.Second
 
 func (a *app) health() *cobra.Command {
 	cmd := &cobra.Command{
@@ -41,27 +37,20 @@ heartbeat within the last 5 s, by the clock of Redis. For health checks of conta
 	return cmd
 }
 
-type bridgeHealth struct {
-	ID    string `json:"id"`
-	Age   int64  `json:"age_ms"`
-	Fresh bool   `json:"fresh"`
-}
-
 func (a *app) printHealth(bridges []bridge.Heartbeat) error {
 	report := struct {
 		Healthy bool           `json:"healthy"`
 		Bridges []bridgeHealth `json:"bridges"`
-	}{Bridges: []bridgeHealth{}}
-	fresh := 0
-	for _, b := range bridges {
-		h := bridgeHealth{ID: b.Bridge, Age: b.Age.Milliseconds(), Fresh: b.Age <= freshHeartbeat}
-		report.Bridges = append(report.Bridges, h)
-		if h.Fresh {
-			fresh++
-		}
-	}
+	}{Bridges: healthOf(bridges)}
+	_, fresh := bridgeList(bridges, false)
 	report.Healthy = fresh > 0
-	if err := a.print(report, func() { fmt.Fprintf(a.out, "Redis answers, bridges alive: %d\n", fresh) }); err != nil {
+	err := a.print(report, func() {
+		fmt.Fprintf(a.out, "Redis answers, bridges alive: %d\n", fresh)
+		if len(bridges) > 0 {
+			a.table(bridgeRows(bridges))
+		}
+	})
+	if err != nil {
 		return err
 	}
 	if fresh == 0 {

@@ -45,7 +45,8 @@ groups can have their own: see ` + "`duestream queue set`.",
 
 func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) error {
 	log := newLogger(a.err, s.LogFormat, s.LogLevel)
-	log.Info("bridge starts", slog.String("version", version), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
+	self := bridge.NewIdentity(version)
+	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID), slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -54,7 +55,7 @@ func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) e
 		return err
 	}
 	defer r.Close()
-	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Defaults: policy, AnyServer: s.AnyServer, Logger: log})
+	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Defaults: policy, AnyServer: s.AnyServer, Identity: self, Logger: log})
 	if err != nil {
 		return err
 	}

@@ -26,8 +26,9 @@ func (a *app) stats() *cobra.Command {
   READY      not given to some group yet                  LAG      not given to this group yet
   PENDING    held by a worker                             RETRYING scheduled again for this group
 
-~ before a number: it is an estimate. With --json a line per queue; with --watch, too, one
-per look, with "time_ms" and "queues". On a narrow terminal queues and groups share columns. See also: duestream top.`,
+~ before a number: it is an estimate. The last line names the bridges, each by
+host, process ID and version. With --json a line per queue; with --watch, too, one
+per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues and groups share columns. See also: duestream top.`,
 		Example: `  duestream stats
   duestream stats emails --watch
   duestream stats --json | jq '{queue, dead}'`,
@@ -49,7 +50,10 @@ per look, with "time_ms" and "queues". On a narrow terminal queues and groups sh
 			if err != nil {
 				return err
 			}
-			return a.print(all, func() { a.printStats(all) })
+			return a.print(all, func() {
+				a.printStats(all)
+				fmt.Fprintln(a.out, bridgeLine(bridge.Bridges(ctx, r, a.prefix)))
+			})
 		}),
 	}
 	cmd.ValidArgsFunction = a.completeQueues
@@ -87,19 +91,21 @@ func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string, 
 	defer again.Stop()
 	for {
 		all, err := a.readStats(ctx, r, queues, partitions)
+		bridges, unknown := bridge.Bridges(ctx, r, a.prefix)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return err
 		case a.json:
-			err = a.printLine(lookAtStats{time.Now().UnixMilli(), all})
+			err = a.printLine(lookAtStats{time.Now().UnixMilli(), healthOf(bridges), all})
 		default:
 			if terminal, ok := fileOf(a.out); ok && isTerminal(a.out) {
 				fmt.Fprint(terminal, "\x1b[H\x1b[2J")
 			}
 			fmt.Fprintln(a.out, time.Now().Format(time.DateTime))
 			a.printStats(all)
+			fmt.Fprintln(a.out, bridgeLine(bridges, unknown))
 			err = failed(a.out)
 		}
 		if err != nil {
@@ -115,8 +121,9 @@ func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string, 
 
 // lookAtStats is a line of stats --watch --json.
 type lookAtStats struct {
-	Time   int64               `json:"time_ms"`
-	Queues []bridge.QueueStats `json:"queues"`
+	Time    int64               `json:"time_ms"`
+	Bridges []bridgeHealth      `json:"bridges"`
+	Queues  []bridge.QueueStats `json:"queues"`
 }
 
 func (a *app) printStats(all []bridge.QueueStats) {

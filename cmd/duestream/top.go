@@ -211,10 +211,7 @@ type topQueueJSON struct {
 
 func (s *topState) json() topJSON {
 	j := topJSON{
-		Time: s.now.UnixMilli(), Server: s.server, Prefix: s.prefix, Bridges: []bridgeHealth{}, Queues: []topQueueJSON{},
-	}
-	for _, b := range s.bridges {
-		j.Bridges = append(j.Bridges, bridgeHealth{ID: b.Bridge, Age: b.Age.Milliseconds(), Fresh: b.Age <= freshHeartbeat})
+		Time: s.now.UnixMilli(), Server: s.server, Prefix: s.prefix, Bridges: healthOf(s.bridges), Queues: []topQueueJSON{},
 	}
 	for _, q := range s.sorted() {
 		one := topQueueJSON{Glance: q}

@@ -185,23 +185,16 @@ func withClock(l line, clock string, width int) line {
 }
 
 func (s *topState) bridgeLine() line {
-	alive := 0
-	var texts []string
-	for _, b := range s.bridges {
-		if b.Age <= freshHeartbeat {
-			alive++
-		}
-		texts = append(texts, oneLine(b.Bridge, 12)+" "+short(b.Age.Round(100*time.Millisecond))+" ago")
-	}
+	text, alive := bridgeList(s.bridges, true)
 	switch {
 	case s.bridgesFailed:
 		return line{{alert, "bridges: not known, their key cannot be read"}}
-	case alive == 0 && len(texts) == 0:
+	case alive == 0 && text == "":
 		return line{{bad, "no bridge is alive: nothing becomes ready"}}
 	case alive == 0:
-		return line{{bad, "no bridge is alive: nothing becomes ready; last heartbeats: " + strings.Join(texts, ", ")}}
+		return line{{bad, "no bridge is alive: nothing becomes ready; last heartbeats: " + text}}
 	}
-	return line{{plain, fmt.Sprintf("bridges alive %d: %s", alive, strings.Join(texts, ", "))}}
+	return line{{plain, fmt.Sprintf("bridges alive %d: %s", alive, text)}}
 }
 
 func (s *topState) foot() []line {

@@ -36,8 +36,11 @@ func busyTop() *topState {
 	ms := func(d time.Duration) *bridge.Millis { return new(bridge.Millis(d)) }
 	return &topState{
 		now: time.Date(2026, 11, 21, 12, 30, 5, 0, time.UTC), host: "redis://127.0.0.1:6379", prefix: "duestream", every: time.Second, sort: "name", live: true,
-		server:  bridge.ServerLoad{Product: "redis", Version: "7.0.15", Servers: 1, UsedMemory: 12_345_678, MaxMemory: 100 << 20, Clients: 12, OpsPerSecond: 12_345},
-		bridges: []bridge.Heartbeat{{Bridge: "01M7ZMPW4AFDJS68SPX5258FR1", Age: 312 * time.Millisecond}, {Bridge: "01M7ZMPW5BFDJS68SPX5258FR2", Age: 12 * time.Second}},
+		server: bridge.ServerLoad{Product: "redis", Version: "7.0.15", Servers: 1, UsedMemory: 12_345_678, MaxMemory: 100 << 20, Clients: 12, OpsPerSecond: 12_345},
+		bridges: []bridge.Heartbeat{
+			{Bridge: "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3", Identity: bridge.Identity{ID: "01M7ZMPW4AFDJS68SPX5258FR1", Host: "web-1", PID: 7, Version: "v1.2.3"}, Age: 312 * time.Millisecond},
+			{Bridge: "01M7ZMPW5BFDJS68SPX5258FR2", Identity: bridge.Identity{ID: "01M7ZMPW5BFDJS68SPX5258FR2"}, Age: 12 * time.Second},
+		},
 		queues: []bridge.Glance{
 			{
 				Queue: "emails", Partitions: 1, Scheduled: 12_345_678, Overdue: 42, Behind: bridge.Millis(90 * time.Second), Late: ms(1200 * time.Millisecond),

@@ -417,4 +417,22 @@ var mutants = []mutant{
 		new:  "	case s.inMulti && v.isError(): // QUEUED\n",
 		test: []string{"-run", "TestATapTellsWhatAProgramSendsAndIsTold", "./cmd/duestream/conformance"},
 	},
+	{
+		name: "foreign names among the heartbeats own queues", file: "scheduler/membership.go",
+		old:  "		return !ok\n",
+		new:  "		return false && !ok\n",
+		test: []string{"-run", "TestForeignMembersOwnNothing", "./scheduler"},
+	},
+	{
+		name: "a bridge hides its version", file: "cmd/duestream/serve.go",
+		old:  "Identity: self, ",
+		new:  "",
+		test: []string{"-run", "TestServeDeliversAndStopsCleanly", "./cmd/duestream"},
+	},
+	{
+		name: "a foreign heartbeat counts as a bridge", file: "cmd/duestream/bridges.go",
+		old:  "return !b.Foreign && b.Age",
+		new:  "return b.Age",
+		test: []string{"-run", "TestForeignHeartbeatsAreNoBridges", "./cmd/duestream"},
+	},
 }

@@ -28,7 +28,8 @@ var defects = []plant{
 		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("g"))
 	}},
 	{"D201", "no bridge", func(p *patient) { p.stopHeart() }},
-	{"D201", "a heartbeat ahead of the clock", func(p *patient) { p.stopHeart(); p.do("ZADD", p.shared.Bridges, p.in(time.Hour), "b") }},
+	{"D201", "a heartbeat ahead of the clock", func(p *patient) { p.stopHeart(); p.do("ZADD", p.shared.Bridges, p.in(time.Hour), heart+" web-1 7 v1") }},
+	{"D201", "a name that no bridge wrote", func(p *patient) { p.stopHeart(); p.do("ZADD", p.shared.Bridges, p.in(0), "\x1b[2J") }},
 	{"D202", "no token", func(p *patient) { p.do("DEL", p.keys.Wake) }},
 	{"D203", "tokens", func(p *patient) { p.do("XADD", p.keys.Wake, "*", "a", "b") }},
 	{"D203", "tokens of all queues", func(p *patient) {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/lua"
@@ -229,15 +228,21 @@ func (e *examination) bridges(ctx context.Context) error {
 		var oldest time.Time
 		for _, b := range beats {
 			age := now.Sub(time.UnixMilli(int64(min(b.Score, 1e15))))
-			if age.Abs() <= fresh {
-				if id, err := ulid.ParseStrict(b.Member); err == nil && (oldest.IsZero() || id.Timestamp().Before(oldest)) { // our bridges are called by their start
-					oldest = id.Timestamp()
+			self, ours := lua.ParseIdentity(b.Member)
+			if age.Abs() <= fresh && ours {
+				if start := self.Started(); oldest.IsZero() || start.Before(oldest) {
+					oldest = start
 				}
 				found = ""
 				continue
 			}
-			if some = append(some, fmt.Sprintf("%s: %s ago", b.Member, age.Round(time.Second))); age < 0 {
-				some[len(some)-1] = fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", b.Member, (-age).Round(time.Second))
+			switch name := self.String(); {
+			case !ours:
+				some = append(some, fmt.Sprintf("%.40q: no bridge wrote this", b.Member))
+			case age < 0:
+				some = append(some, fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", name, (-age).Round(time.Second)))
+			default:
+				some = append(some, fmt.Sprintf("%s: %s ago", name, age.Round(time.Second)))
 			}
 			if found != "" {
 				found = "the last heartbeats are too old, or too far ahead"

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// freshHeartbeat is how old the last heartbeat of a live bridge may be; bridges send one every second.
+const freshHeartbeat = 5 * time.Second
+
+// bridgeHealth is a bridge in JSON. What an older bridge does not tell is left out.
+type bridgeHealth struct {
+	ID      string `json:"id"`
+	Host    string `json:"host,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+	Version string `json:"version,omitempty"`
+	Started int64  `json:"started_ms,omitempty"`
+	Age     int64  `json:"age_ms"`
+	Fresh   bool   `json:"fresh"`
+	Foreign bool   `json:"foreign,omitempty"` // no bridge wrote it: id is the beginning of what stands there
+}
+
+func healthOf(bridges []bridge.Heartbeat) []bridgeHealth {
+	all := make([]bridgeHealth, len(bridges))
+	for i, b := range bridges {
+		all[i] = bridgeHealth{
+			ID: b.Identity.ID, Host: b.Identity.Host, PID: b.Identity.PID, Version: b.Identity.Version,
+			Age: b.Age.Milliseconds(), Fresh: isAlive(b), Foreign: b.Foreign,
+		}
+		if b.Foreign {
+			all[i].ID = oneLine(b.Bridge, 64)
+		} else {
+			all[i].Started = b.Identity.Started().UnixMilli()
+		}
+	}
+	return all
+}
+
+func isAlive(b bridge.Heartbeat) bool { return !b.Foreign && b.Age <= freshHeartbeat }
+
+// bridgeName is what tells a bridge from the others, and its version: short, for lists.
+func bridgeName(b bridge.Heartbeat) string {
+	i := b.Identity
+	if b.Foreign || i.Host == "" && i.PID == 0 && i.Version == "" {
+		return oneLine(b.Bridge, 12)
+	}
+	return oneLine(i.Host, 24) + "/" + strconv.Itoa(i.PID) + " " + oneLine(i.Version, 24)
+}
+
+// mostBridges: so many of a list are named.
+const mostBridges = 20
+
+// bridgeList names bridges, and returns how many of them live.
+func bridgeList(bridges []bridge.Heartbeat, ages bool) (text string, alive int) {
+	var names []string
+	foreign, unnamed := 0, 0
+	for _, b := range bridges {
+		if isAlive(b) {
+			alive++
+		}
+		switch {
+		case b.Foreign:
+			foreign++
+		case len(names) == mostBridges:
+			unnamed++
+		case ages || !isAlive(b):
+			names = append(names, bridgeName(b)+" "+short(b.Age.Round(100*time.Millisecond))+" ago")
+		default:
+			names = append(names, bridgeName(b))
+		}
+	}
+	if unnamed > 0 {
+		names = append(names, fmt.Sprintf("%d more", unnamed))
+	}
+	if foreign > 0 {
+		names = append(names, counted(foreign, "name")+" that no bridge wrote")
+	}
+	return strings.Join(names, ", "), alive
+}
+
+// bridgeLine is the line about bridges of stats.
+func bridgeLine(bridges []bridge.Heartbeat, err error) string {
+	if err != nil {
+		return "bridges: not known, their heartbeats cannot be read"
+	}
+	text, alive := bridgeList(bridges, false)
+	switch {
+	case alive > 0:
+		return fmt.Sprintf("bridges alive %d: %s", alive, text)
+	case text == "":
+		return "no bridge is alive: nothing becomes ready"
+	}
+	return "no bridge is alive: nothing becomes ready; last heartbeats: " + text
+}
+
+// bridgeRows is the table of health.
+func bridgeRows(bridges []bridge.Heartbeat) [][]string {
+	rows := [][]string{{"HOST", "PID", "VERSION", "STARTED", "HEARTBEAT", "BRIDGE"}}
+	for _, b := range bridges {
+		i, id := b.Identity, oneLine(b.Identity.ID, 26)
+		row := []string{"-", "-", "-", "-", short(b.Age.Round(100*time.Millisecond)) + " ago"}
+		if i.Host != "" {
+			row[0] = i.Host
+		}
+		if i.PID != 0 {
+			row[1] = strconv.Itoa(i.PID)
+		}
+		if i.Version != "" {
+			row[2] = i.Version
+		}
+		if b.Foreign {
+			id = oneLine(b.Bridge, 26) + " (no bridge wrote this)"
+		} else {
+			row[3] = i.Started().Format(time.DateTime)
+		}
+		rows = append(rows, append(row, id))
+	}
+	return rows
+}

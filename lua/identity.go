@@ -1,0 +1,121 @@
+package lua
+
+import (
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// Identity says which process a bridge is. It is the bridge's member in the heartbeats, in words parted by one space:
+//
+//	ULID                         an older program's; of its start
+//	ULID host pid version        ours
+//	ULID anything                a later program's; what follows the version means nothing to us
+//
+// Bridges agree on who owns a queue by hashing whole members, so programs of all versions do.
+type Identity struct {
+	ID      string // ULID of its start
+	Host    string // as the bridge calls its machine or container; "" = not told
+	PID     int    // 0 = not told
+	Version string // "" = not told
+}
+
+// Bounds of an identity. Heartbeats return 5,000 of them within 1 MiB.
+const (
+	MaxIdentityBytes = 256 // script heartbeat has the same bound
+	maxHostBytes     = 63
+	maxVersionBytes  = 64
+)
+
+// NewIdentity returns the identity of a bridge that starts now. Host and version become what cannot harm whoever prints or parses them; an empty
+// version is that of this module in the program, as Go noted it.
+func NewIdentity(host string, pid int, version string) Identity {
+	if version == "" {
+		version = moduleVersion()
+	}
+	return Identity{ulid.Make().String(), word(host, maxHostBytes), max(0, pid), word(version, maxVersionBytes)}
+}
+
+// String returns the member.
+func (i Identity) String() string {
+	if i.Host == "" && i.PID == 0 && i.Version == "" {
+		return i.ID
+	}
+	return i.ID + " " + orDash(word(i.Host, maxHostBytes)) + " " + strconv.Itoa(max(0, i.PID)) + " " + orDash(word(i.Version, maxVersionBytes))
+}
+
+// ParseIdentity takes a member apart. False: no bridge wrote it, whatever it is.
+func ParseIdentity(member string) (Identity, bool) {
+	if len(member) > MaxIdentityBytes {
+		return Identity{}, false
+	}
+	for i := range len(member) {
+		if member[i] < ' ' || member[i] > '~' {
+			return Identity{}, false
+		}
+	}
+	words := strings.Split(member, " ")
+	if id, err := ulid.ParseStrict(words[0]); err != nil || id.String() != words[0] {
+		return Identity{}, false
+	}
+	i := Identity{ID: words[0]}
+	if len(words) >= 4 {
+		i.Host, i.Version = fromDash(word(words[1], maxHostBytes)), fromDash(word(words[3], maxVersionBytes))
+		if n, err := strconv.ParseUint(words[2], 10, 31); err == nil {
+			i.PID = int(n)
+		}
+	}
+	return i, true
+}
+
+// Started returns when the bridge started, by its own clock. Zero for an identity without an ID.
+func (i Identity) Started() time.Time {
+	id, err := ulid.ParseStrict(i.ID)
+	if err != nil {
+		return time.Time{}
+	}
+	return id.Timestamp()
+}
+
+// word returns a text as one word of few characters that mean nothing to terminals, shells and parsers.
+func word(text string, most int) string {
+	text = text[:min(len(text), most)]
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._+-", r) {
+			return r
+		}
+		return '_'
+	}, text)
+}
+
+func orDash(word string) string {
+	if word == "" {
+		return "-"
+	}
+	return word
+}
+
+func fromDash(word string) string {
+	if word == "-" {
+		return ""
+	}
+	return word
+}
+
+// moduleVersion returns this module's version in the program that uses it; "" where Go noted none.
+func moduleVersion() string {
+	const path = "github.com/duestream/duestream"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == path {
+			return strings.Trim(m.Version, "()")
+		}
+	}
+	return ""
+}
