@@ -12,8 +12,8 @@ import (
 // Message is one delivery of a message to a handler.
 type Message = stream.Message
 
-// Handler does the work of one message: nil acknowledges it, an error has it delivered again by policy, see also RetryAfter and
-// DeadLetter. Messages are delivered at least once.
+// Handler does the work of one message: nil acknowledges it, an error has it delivered again by policy, see also RetryAfter,
+// DeadLetter and Release. Messages are delivered at least once.
 type Handler = stream.Handler
 
 // Settlement says how a delivery left a worker's hands.
@@ -39,6 +39,10 @@ func RetryAfter(d time.Duration, err error) error { return stream.RetryAfter(d, 
 
 // DeadLetter returns an error that has the message dead-lettered at once.
 func DeadLetter(err error) error { return stream.DeadLetter(err) }
+
+// Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is for work
+// that was never begun, by a worker that is about to stop.
+func Release(err error) error { return stream.Release(err) }
 
 // WorkerConfig configures a Worker. Redis, Queue, Group and Handler are required; the rest is explained at stream.WorkerConfig.
 type WorkerConfig struct {

@@ -32,7 +32,8 @@ func (m *Message) Lateness() time.Duration {
 //   - nil: acknowledged, for this group for good;
 //   - an error: delivered again after the policy's delay, or dead-lettered when its attempts are used up;
 //   - RetryAfter: the same, with a delay of its own;
-//   - DeadLetter: dead-lettered at once.
+//   - DeadLetter: dead-lettered at once;
+//   - Release: delivered again at once, to whoever asks first, and no attempt is counted.
 //
 // A panic counts as an error that carries its stack. Messages are delivered at least once: a handler may see one again, and must
 // not rely on order. ctx is cancelled when the delivery was lost to a reclaim, when that can no longer be ruled out, and when the
@@ -82,12 +83,30 @@ func DeadLetter(err error) error {
 	return &deadLetter{err}
 }
 
+type release struct{ err error }
+
+func (e *release) Error() string { return e.err.Error() }
+func (e *release) Unwrap() error { return e.err }
+
+// Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is for work
+// that was never begun, because of something that is no fault of the message, by a worker that is about to stop: one that goes on gets it
+// again, at once and without end. A nil err is "released".
+func Release(err error) error {
+	if err == nil {
+		err = errors.New("released")
+	}
+	return &release{err}
+}
+
 // failureOf says how an entry leaves the pending list after its handler returned err.
 func failureOf(err error) lua.Failure {
 	f := lua.Failure{Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonMaxAttempts, Error: err.Error()}
 	var after *retryAfter
 	var dead *deadLetter
+	var given *release
 	switch {
+	case errors.As(err, &given):
+		return lua.Failure{Action: lua.ActionRelease, Delay: -1}
 	case errors.As(err, &dead):
 		f.Action, f.Reason, f.Error = lua.ActionDead, lua.ReasonDeadLetter, dead.Error()
 	case errors.As(err, &after):

@@ -70,6 +70,7 @@ var outcomes = []struct {
 }{
 	{errPartly, exitPartly, ""},
 	{errUnwell, exitUnwell, ""},
+	{errStart, exitFailure, "is it there, and may this user execute it? What it was to work on is given back, with no attempt counted, and waits for a worker that can"},
 	{bridge.ErrNoQueue, exitNotFound, "nobody registered it, and it has no keys: `duestream stats` lists the queues; is --prefix right?"},
 	{bridge.ErrNotEmpty, exitFailure, "`duestream stats` says what it holds; with --force it is deleted with all of it"},
 	{bridge.ErrInvalid, exitInvalid, ""},

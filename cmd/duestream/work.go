@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os/exec"
@@ -55,7 +56,9 @@ What the command prints is passed through. Its exit code decides:
 The command leads a process group, which gets SIGTERM, and SIGKILL after --kill-after,
 when --timeout is over (a failed attempt), when the delivery is lost to another worker,
 or when this process must stop (the message is delivered again, and no attempt counted).
-A command that was told to stop counts as not done, whatever its exit code. A second
+A command that was told to stop counts as not done, whatever its exit code. When the
+command cannot be started for 2 s (it is gone, or may not be executed), this process lets
+those that run end, gives back what it holds, with no attempt counted, and exits with 1. A second
 signal to this process gives the groups a second, kills them, and leaves their messages
 to the visibility timeout.`, commandDeadLetter, commandRetry),
 		Example: `  duestream work emails --group mailer --concurrency 4 -- ./send-mail --from me@example.org
@@ -110,7 +113,10 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 		return err
 	}
 	defer r.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	runner := &commandRunner{
+		stop: stop,
 		path: path, args: command, timeout: o.timeout, killAfter: o.killAfter,
 		redisURL: a.redisURL, prefix: a.prefix, out: shared(a.out), err: shared(a.err),
 	}
@@ -124,5 +130,5 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	if err != nil {
 		return err
 	}
-	return w.Run(ctx)
+	return errors.Join(w.Run(ctx), runner.broken())
 }

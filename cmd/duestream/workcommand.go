@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
@@ -28,11 +30,68 @@ type commandRunner struct {
 
 	redisURL, prefix string
 	out, err         io.Writer
+
+	stop func() // ends the worker, in order
+
+	mu    sync.Mutex
+	fault error // why commands cannot be started
 }
 
-var errTimeout = errors.New("timeout")
+var (
+	errTimeout = errors.New("timeout")
+	errStart   = errors.New("the command cannot be started")
+)
 
+const (
+	startPatience = 2 * time.Second // a binary that is being replaced is missing for a moment
+	startAgain    = 50 * time.Millisecond
+)
+
+// handle runs the command. When it cannot be started that is no fault of the message, and the next message would fare no better: the
+// worker stops, and the message is given back as it came.
 func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
+	for began := time.Now(); ; {
+		if err := c.broken(); err != nil {
+			return bridge.Release(err)
+		}
+		started, err := c.run(ctx, m)
+		switch {
+		case started, errors.Is(err, syscall.E2BIG): // too much for an environment: this message will never have a command, others will
+			return err
+		case ctx.Err() != nil:
+			return bridge.Release(err)
+		case time.Since(began) >= startPatience:
+			c.giveUp(err)
+			return bridge.Release(err)
+		}
+		timer := time.NewTimer(startAgain)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// giveUp stops the worker, because commands cannot be started.
+func (c *commandRunner) giveUp(err error) {
+	c.mu.Lock()
+	if c.fault == nil {
+		c.fault = fmt.Errorf("%w: %w", errStart, err)
+	}
+	c.mu.Unlock()
+	c.stop() // before anything is given back: it would be read again
+}
+
+// broken says why commands cannot be started. Nil: nobody found that they cannot.
+func (c *commandRunner) broken() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fault
+}
+
+// run runs the command once. The error is what a handler returns, if the command was started.
+func (c *commandRunner) run(ctx context.Context, m *bridge.Message) (started bool, _ error) {
 	if c.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, errTimeout)
@@ -45,9 +104,15 @@ func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
 		WaitDelay: c.killAfter, // for what the command left behind, and still holds its output
 	}
 	err := child.Run(ctx, cmd, c.killAfter)
-	switch code := cmd.ProcessState.ExitCode(); { // -1: not started, or killed by a signal
-	case cmd.ProcessState == nil:
-		return fmt.Errorf("start %s: %w", c.path, err)
+	if cmd.ProcessState == nil {
+		return false, fmt.Errorf("start %s: %w", c.path, err)
+	}
+	return true, c.verdict(ctx, cmd.ProcessState, err, last)
+}
+
+// verdict says what a handler returns for a command that has ended.
+func (c *commandRunner) verdict(ctx context.Context, state *os.ProcessState, err error, last *tail) error {
+	switch code := state.ExitCode(); { // -1: killed by a signal
 	case errors.Is(err, errTimeout):
 		return last.error(fmt.Sprintf("not done after %s", c.timeout))
 	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
@@ -55,9 +120,9 @@ func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
 	case code == 0:
 		return nil
 	case code == commandDeadLetter:
-		return bridge.DeadLetter(last.error(cmd.ProcessState.String()))
+		return bridge.DeadLetter(last.error(state.String()))
 	}
-	return last.error(cmd.ProcessState.String())
+	return last.error(state.String())
 }
 
 // environment returns the environment of the command: ours, without what belongs to a message that we may ourselves be the command of.

@@ -435,4 +435,16 @@ var mutants = []mutant{
 		new:  "return b.Age",
 		test: []string{"-run", "TestForeignHeartbeatsAreNoBridges", "./cmd/duestream"},
 	},
+	{
+		name: "a command that cannot be started costs an attempt", file: "cmd/duestream/workcommand.go",
+		old:  "			c.giveUp(err)\n			return bridge.Release(err)\n",
+		new:  "			c.giveUp(err)\n			return err\n",
+		test: []string{"-run", "TestACommandThatCannotBeStartedCostsNoAttempt", "./cmd/duestream"},
+	},
+	{
+		name: "a message too large for an environment stops the worker", file: "cmd/duestream/workcommand.go",
+		old:  "errors.Is(err, syscall.E2BIG)",
+		new:  "errors.Is(err, syscall.ENODEV)",
+		test: []string{"-run", "TestAMessageThatNoCommandCanBeStartedWithIsADeadLetterAlone", "./cmd/duestream"},
+	},
 }
