@@ -40,10 +40,10 @@ local function ready(n, body, fields)
 end
 local bodies, metas, members, no_body, no_meta, remember, taken, replaced = {}, {}, {}, {}, {}, {}, {}, {}
 local function take(n, id, body, fields, dedup)
-  if dedup ~= '' and (scheduled[n] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
+  if dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
   local added = direct and at[n] <= now and ready(n, body, fields)
   if added == nil then return -1 end
-  replaced[id] = added and dedup == '' or nil
+  replaced[id] = added and (dedup == '' or replaced[id]) or nil
   local window = dedup ~= '' and dedup ~= '0'
   if compared then taken[id] = window or not added end -- the ID may come again in this call
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end

@@ -18,7 +18,7 @@ if bad then return bad end
 if string.find(cursor, '[^0-9]') or cursor == '' or not limit then return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor) end
 if not is_time(ARGV[4]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[4]) end
 
-redis.call('ZREM', due, SEP) -- removes nothing, and opens a full server for the rest
+redis.call('XDEL', wake, '0-0') -- removes nothing, and opens a full server for the rest
 local at = digits(due_at(ARGV[4], now_ms()))
 local before, ids = head(due), {}
 for i = 5, #ARGV do ids[i - 4] = ARGV[i] end

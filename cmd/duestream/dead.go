@@ -35,13 +35,11 @@ type letterFilter struct {
 	group, reason, err, id string
 	older, newer           delay
 	limit                  int
-	given                  func(flag string) bool
 }
 
 func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
 	f.older.field, f.newer.field = "older-than", "newer-than"
 	fs := cmd.Flags()
-	f.given = fs.Changed
 	fs.StringVarP(&f.group, "group", "g", "", "of this group")
 	fs.StringVar(&f.reason, "reason", "", "with this reason: "+strings.Join(deadReasons, ", "))
 	fs.StringVar(&f.err, "error", "", "with this text in the error")
@@ -63,12 +61,6 @@ func (f *letterFilter) filter() (bridge.LetterFilter, bool) {
 func (f *letterFilter) check() error {
 	if f.limit < 0 {
 		return invalidf("limit %d: must not be negative", f.limit)
-	}
-	// A variable that is not set must not select everything.
-	for flag, value := range map[string]string{"group": f.group, "reason": f.reason, "error": f.err, "id": f.id} {
-		if value == "" && f.given(flag) {
-			return invalidf("--%s is empty: leave it out to select all", flag)
-		}
 	}
 	if f.reason != "" && !slices.Contains(deadReasons, f.reason) {
 		return invalidf("reason %q: must be one of %s", oneLine(f.reason, 60), strings.Join(deadReasons, ", "))

@@ -29,7 +29,6 @@ type editFlags struct {
 	headers     headers
 	unset       []string
 	to          string
-	sent        bool // to was given, maybe empty
 	in          delay
 	dryRun      bool
 }
@@ -85,9 +84,7 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 	f.Var(&o.in, "in", "deliver so long after it is redriven")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only show what would be scheduled")
 	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
-	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
-		o.edited, o.sent = cmd.Flags().Changed("payload"), cmd.Flags().Changed("to")
-	}
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) { o.edited = cmd.Flags().Changed("payload") }
 	a.jsonFlag(cmd)
 	return cmd
 }
@@ -111,7 +108,7 @@ func (o *editFlags) newPayload(a *app) (*[]byte, error) {
 }
 
 func (o *editFlags) check() error {
-	if o.sent {
+	if o.to != "" {
 		if err := bridge.CheckGroup(o.to); err != nil {
 			return err
 		}

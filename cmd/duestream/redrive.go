@@ -59,7 +59,6 @@ type redriveFlags struct {
 	headers     headers
 	noHeaders   bool
 	to          string
-	sent        bool // to was given, maybe empty
 	in, spread  delay
 	rate        string
 }
@@ -106,16 +105,14 @@ goes on with the rest.`,
 	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 50/s")
 	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
 	cmd.MarkFlagsMutuallyExclusive("header", "no-headers")
-	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
-		o.edited, o.sent = cmd.Flags().Changed("payload"), cmd.Flags().Changed("to")
-	}
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) { o.edited = cmd.Flags().Changed("payload") }
 	a.jsonFlag(cmd)
 	return cmd
 }
 
 func (o *redriveFlags) options(a *app) (bridge.RedriveOptions, error) {
 	out := bridge.RedriveOptions{Delay: o.in.d, Spread: o.spread.d, DryRun: o.dryRun, To: o.to}
-	if o.sent {
+	if o.to != "" {
 		if err := bridge.CheckGroup(o.to); err != nil {
 			return out, err
 		}

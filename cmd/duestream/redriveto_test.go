@@ -32,8 +32,8 @@ func TestDeadRedriveSendsLettersOfAGoneGroupElsewhere(t *testing.T) {
 		t.Errorf("%+v in %s", got, r.out)
 	}
 	c.fails(exitPartly, []string{"there is no group g", "--to"}, "dead", "edit", "q", letter, "--payload", "p")
-	c.fails(exitInvalid, []string{"group", "empty"}, "dead", "redrive", "q", letter, "--to", "")
-	c.fails(exitInvalid, []string{"group", "empty"}, "dead", "edit", "q", letter, "--payload", "p", "--to", "")
+	c.fails(exitInvalid, []string{"--to is given, but empty"}, "dead", "redrive", "q", letter, "--to", "")
+	c.fails(exitInvalid, []string{"--to is given, but empty"}, "dead", "edit", "q", letter, "--payload", "p", "--to", "")
 	if out := c.ok("dead", "edit", "q", letter, "--payload", "p", "--to", "new", "--in", "1h"); !strings.Contains(out, "for            new\n") {
 		t.Error(out)
 	}
@@ -55,7 +55,7 @@ func TestDeadLettersAreNotSelectedByEmptyFlags(t *testing.T) {
 	for _, flag := range []string{"--group", "--reason", "--error", "--id"} {
 		for _, command := range [][]string{{"purge", "--yes"}, {"redrive"}, {"list"}} {
 			args := append([]string{"dead", command[0], "q", flag, "", "--older-than", "1s"}, command[1:]...)
-			c.fails(exitInvalid, []string{flag + " is empty"}, args...)
+			c.fails(exitInvalid, []string{flag + " is given, but empty"}, args...)
 		}
 	}
 	if out := c.ok("dead", "list", "q"); !strings.Contains(out, "order-42") {

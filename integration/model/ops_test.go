@@ -213,9 +213,8 @@ func (r *run) cancelRetries() {
 		m := before.Scheduled[member]
 		if to := lua.ParseMember(member).Group; to != "" {
 			delete(r.book.owed[to], serialOf(m.Payload))
-		} else {
-			r.book.withdraw(m)
 		}
+		r.book.withdraw(m) // a redriven letter may have been on its way to the group
 	}
 }
 
