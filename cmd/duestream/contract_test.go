@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -100,7 +101,9 @@ func TestOutputThatIsLostIsNoSuccess(t *testing.T) {
 				continue
 			}
 			var errOut bytes.Buffer
-			code := run(t.Context(), c.args(all), strings.NewReader(""), full{}, &errOut)
+			ctx, cancel := context.WithTimeout(t.Context(), patience) // for what would print for ever
+			code := run(ctx, c.args(all), strings.NewReader(""), full{}, &errOut)
+			cancel()
 			if code == exitOK || !strings.Contains(errOut.String(), "no space left") {
 				t.Errorf("%q: exit code %d: %s", all, code, &errOut)
 			}
