@@ -112,7 +112,7 @@ func TestPeekShowsWhatIsDueNext(t *testing.T) {
 		decode(t, line, &d)
 		all = append(all, d)
 	}
-	if len(all) != 3 || !all[0].Overdue || string(all[0].Payload) != "four" || all[1].ID != "m-0" || r.err != "(and 2 more: see -n)\n" {
+	if len(all) != 3 || !all[0].Overdue || string(all[0].Payload) != "four" || all[1].ID != "m-0" || r.err != `{"note":"(and 2 more: see -n)"}`+"\n" {
 		t.Errorf("%+v\n%s", all, r.err)
 	}
 }
@@ -209,8 +209,8 @@ func TestQueueShowWithoutANameListsAll(t *testing.T) {
 	c.ok("queue", "partitions", "a", "2")
 	c.ok("schedule", "b", "--in", "1h", "x")
 	c.ok("queue", "set", "b", "max_attempts=4", "held=true")
-	matches(t, c.ok("queue", "show"), `QUEUE  VISIBILITY  MAX ATTEMPTS  RETRY MIN  RETRY MAX  TRIED FOR  HELD   PARTITIONS`,
-		`a      30s         40 +1s +1h +24h46m +false  2`, `b      30s         4 +1s +1h +7s +true   1`)
+	matches(t, c.ok("queue", "show"), `QUEUE  VISIBILITY  MAX ATTEMPTS  RETRY MIN  RETRY MAX  TRIED FOR  PAUSED  PARTITIONS`,
+		`a      30s         40 +1s +1h +24h46m +false   2`, `b      30s         4 +1s +1h +7s +true    1`)
 	var all []queuePolicy
 	c.json(&all, "queue", "show", "--group", "g")
 	if len(all) != 2 || all[1].Queue != "b" || all[1].MaxAttempts != 4 || !all[1].Held || all[0].Partitions != 2 {

@@ -214,7 +214,7 @@ func TestQueueSetChangesThePolicy(t *testing.T) {
 	if got.MaxAttempts != 4 {
 		t.Errorf("%+v", got)
 	}
-	if out := c.ok("queue", "show", "q"); !strings.Contains(out, "visibility_timeout  24h0m0s\n") {
+	if out := c.ok("queue", "show", "q"); !strings.Contains(out, "visibility_timeout  1d\n") {
 		t.Error(out)
 	}
 	c.fails(exitInvalid, []string{"can be set for a whole queue only"}, "queue", "set", "q", "--group", "g", "held=true")

@@ -82,7 +82,7 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 	}{
 		{`queue "a b": must be 1 to 128 characters`, []string{"schedule", "a b", "x"}},
 		{`in "-1s": must be between 0 and`, []string{"schedule", "q", "x", "--in", "-1s"}},
-		{`in "96360h0m0s": must be between 0 and 87600h`, []string{"schedule", "q", "x", "--in", "4015d"}},
+		{`in "96360h0m0s": must be between 0 and 3650d (ten years)`, []string{"schedule", "q", "x", "--in", "4015d"}},
 		{`must be a duration, like 500ms`, []string{"schedule", "q", "x", "--in", "soon"}},
 		{`must be RFC 3339 with a time zone`, []string{"schedule", "q", "x", "--at", "2030-01-01T00:00:00"}},
 		{`at "1970-01-01T00:00:00Z": must be between 2001`, []string{"schedule", "q", "x", "--at", "1970-01-01T00:00:00Z"}},
