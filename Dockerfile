@@ -22,7 +22,8 @@ COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certifica
 COPY --from=build /out/duestream /usr/local/bin/duestream
 ENV PATH=/usr/local/bin
 USER 65532:65532
-# Healthy: the bridge's Redis answers, and a bridge has lately sent its heartbeat.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["duestream", "health"]
+# Healthy: this container's own bridge turns, also while it waits for its Redis. /dev/shm can be written where the rest is read-only.
+ENV DUESTREAM_HEALTH_FILE=/dev/shm/duestream-health
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["duestream", "health", "--self"]
 ENTRYPOINT ["duestream"]
 CMD ["serve"]

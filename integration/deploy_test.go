@@ -33,6 +33,9 @@ type object struct {
 					EnvFrom []struct {
 						SecretRef struct{ Name string } `yaml:"secretRef"`
 					} `yaml:"envFrom"`
+					VolumeMounts []struct {
+						Path string `yaml:"mountPath"`
+					} `yaml:"volumeMounts"`
 					LivenessProbe struct {
 						Exec struct{ Command []string }
 					} `yaml:"livenessProbe"`
@@ -88,6 +91,9 @@ func TestKubernetesManifest(t *testing.T) {
 	}
 	if probe := strings.Join(c.LivenessProbe.Exec.Command, `", "`); strings.Join(c.Args, " ") != "serve" || !bytes.Contains(dockerfile, []byte(`CMD ["`+probe+`"]`)) {
 		t.Errorf("runs %v, probed by %v", c.Args, c.LivenessProbe.Exec.Command)
+	}
+	if len(c.VolumeMounts) != 1 || !bytes.Contains(dockerfile, []byte("ENV DUESTREAM_HEALTH_FILE="+c.VolumeMounts[0].Path+"/")) {
+		t.Errorf("the image's health file is not in %v", c.VolumeMounts)
 	}
 	if pod.Spec.Grace <= 10 {
 		t.Errorf("killed after %d s, and serve may take 10 to stop", pod.Spec.Grace)

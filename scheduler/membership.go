@@ -33,6 +33,7 @@ type membership struct {
 
 	mu       sync.Mutex
 	good     beat          // the last one, for others
+	turned   time.Time     // when the last one ended, good or not
 	quickest time.Duration // answer to a heartbeat, lately
 }
 
@@ -60,6 +61,9 @@ func newMembership(cfg Config, joined func(context.Context, []string, bool)) *me
 // Beat is one heartbeat. With an error everything stays as it was.
 func (m *membership) Beat(ctx context.Context) error {
 	err := m.beat(ctx)
+	m.mu.Lock()
+	m.turned = time.Now()
+	m.mu.Unlock()
 	if ctx.Err() == nil {
 		m.state.report(err)
 	}
@@ -114,6 +118,13 @@ func (m *membership) lastBeat() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.good.received
+}
+
+// lastTurn returns the local time at which the last heartbeat ended, good or not.
+func (m *membership) lastTurn() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.turned
 }
 
 // roundTrip returns how soon the server answers a request that costs it nothing; zero before the first heartbeat.

@@ -181,6 +181,11 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	if !b.Owns(queue) {
 		t.Error("the queue was given up in an outage")
 	}
+	// It waits, and does not hang: whoever watches the process must not restart it.
+	for range 2 {
+		turned := b.Status().Turned
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.Status().Turned.After(turned), "no turn without a server" })
+	}
 	proxy.Refuse(false)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.Healthy(), "not back" })
 	beats(1)

@@ -19,6 +19,7 @@ func (s *Scheduler) Owns(queue string) bool { return s.loop(queue) != nil }
 type Status struct {
 	Bridge        string
 	LastHeartbeat time.Time // local; zero = none yet
+	Turned        time.Time // local: when the loop of heartbeats last came round, whether Redis answered or not; zero = not yet. More than 30s ago: it hangs
 	Live          []string  // the schedulers that lived then, this one among them, in order
 	Queues        int       // known
 	Partitions    int       // of all of them; a queue has one at least
@@ -27,11 +28,11 @@ type Status struct {
 
 // Status does not touch Redis.
 func (s *Scheduler) Status() Status {
-	at := s.members.lastBeat()
+	at, turned := s.members.lastBeat(), s.members.lastTurn()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Status{
-		Bridge: s.members.id, LastHeartbeat: at, Live: slices.Clone(s.live),
+		Bridge: s.members.id, LastHeartbeat: at, Turned: turned, Live: slices.Clone(s.live),
 		Queues: len(s.counts), Partitions: len(s.known), Owned: len(s.owned),
 	}
 }

@@ -11,14 +11,22 @@ import (
 )
 
 func (a *app) health() *cobra.Command {
+	var self bool
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Check that Redis answers and a bridge is alive",
 		Long: `Succeeds when Redis answers and at least one bridge of the prefix has sent a
-heartbeat within the last 5 s, by the clock of Redis. For health checks of containers.`,
-		Example: "  duestream health\n  duestream health --json",
+heartbeat within the last 5 s, by the clock of Redis.
+
+With --self it asks the bridge on this machine alone, by its DUESTREAM_HEALTH_FILE,
+and not Redis: it succeeds while that process turns, also while it waits for Redis,
+and fails when it hangs or has ended. For health checks of containers.`,
+		Example: "  duestream health\n  duestream health --json\n  DUESTREAM_HEALTH_FILE=/run/duestream/health duestream health --self",
 		Args:    cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
+			if self {
+				return a.healthOfSelf()
+			}
 			ctx, cancel := context.WithTimeout(ctx, freshHeartbeat)
 			defer cancel()
 			r, err := a.connect(ctx)
@@ -33,6 +41,7 @@ heartbeat within the last 5 s, by the clock of Redis. For health checks of conta
 			return a.printHealth(bridges)
 		}),
 	}
+	cmd.Flags().BoolVar(&self, "self", false, "ask the bridge on this machine, by its DUESTREAM_HEALTH_FILE, and not Redis")
 	a.jsonFlag(cmd)
 	return cmd
 }

@@ -196,12 +196,19 @@ var binary = sync.OnceValues(func() (path string, err error) {
 // program starts the real binary, for what only a process of its own can show.
 func (c *cli) program(args ...string) (*exec.Cmd, *buffer) {
 	c.t.Helper()
+	return c.programWith(nil, args...)
+}
+
+// programWith is program with further variables.
+func (c *cli) programWith(env []string, args ...string) (*exec.Cmd, *buffer) {
+	c.t.Helper()
 	path, err := binary()
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	cmd, out := exec.Command(path, args...), new(buffer)
 	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Env = append(os.Environ(), env...)
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}

@@ -47,6 +47,8 @@ func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) e
 	log := newLogger(a.err, s.LogFormat, s.LogLevel)
 	self := bridge.NewIdentity(version)
 	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID), slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
+	report := &reporter{file: s.HealthFile, self: self, log: log}
+	defer report.start(ctx)()
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -59,6 +61,7 @@ func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) e
 	if err != nil {
 		return err
 	}
+	report.bridge.Store(b)
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
 	select {

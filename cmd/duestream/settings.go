@@ -42,6 +42,7 @@ type settings struct {
 	LogLevel          slog.Level `split_words:"true" default:"info" desc:"debug, info, warn or error"`
 	LogFormat         logFormat  `split_words:"true" default:"auto" desc:"json, text, or auto: text on a terminal, else json"`
 	AnyServer         bool       `split_words:"true" default:"false" desc:"serve from a server that is too old or evicts keys: messages can be lost"`
+	HealthFile        string     `split_words:"true" desc:"file that is renewed each second, for 'duestream health --self'"`
 	ShutdownTimeout   duration   `split_words:"true" default:"10s" desc:"how long a clean stop may take (above 0)"`
 }
 

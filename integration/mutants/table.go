@@ -447,4 +447,22 @@ var mutants = []mutant{
 		new:  "errors.Is(err, syscall.ENODEV)",
 		test: []string{"-run", "TestAMessageThatNoCommandCanBeStartedWithIsADeadLetterAlone", "./cmd/duestream"},
 	},
+	{
+		name: "a bridge that hangs is healthy", file: "cmd/duestream/self.go",
+		old:  "age > renewedFor",
+		new:  "age > 1000*renewedFor",
+		test: []string{"-run", "TestVitals", "./cmd/duestream"},
+	},
+	{
+		name: "a heartbeat that finds no server does not count as a turn", file: "scheduler/membership.go",
+		old:  "	m.turned = time.Now()\n",
+		new:  "	if err == nil {\n		m.turned = time.Now()\n	}\n",
+		test: []string{"-run", "TestOutageKeepsTheAssignment", "./scheduler"},
+	},
+	{
+		name: "the health check of the image asks Redis", file: "Dockerfile",
+		old:  ", \"--self\"]",
+		new:  "]",
+		test: []string{"-run", "TestKubernetesManifest", "./integration"},
+	},
 }

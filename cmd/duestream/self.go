@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+const (
+	renewEvery = time.Second
+	renewedFor = 5 * time.Second  // older than that, the process hangs or has ended
+	turnedFor  = 30 * time.Second // each turn of the heartbeat's loop ends within 6 s, whatever Redis does
+)
+
+// vitals is what serve writes about itself each second, and `health --self` reads. A process that is stopped, starved or stuck writes nothing,
+// or that its heartbeat does not turn; one that waits for Redis goes on writing.
+type vitals struct {
+	State   string `json:"state"` // starts (and waits for Redis, if it is away), runs, stops
+	ID      string `json:"id"`
+	Host    string `json:"host"`
+	PID     int    `json:"pid"`
+	Version string `json:"version"`
+	Redis   bool   `json:"redis_answers"` // a heartbeat succeeded lately
+	Written int64  `json:"written_ms"`
+	Turned  int64  `json:"turned_ms,omitempty"` // the heartbeat's loop, last; 0 = it has not begun
+}
+
+// reporter renews the file of serve.
+type reporter struct {
+	file   string
+	self   bridge.Identity
+	log    *slog.Logger
+	bridge atomic.Pointer[bridge.Bridge] // nil before there is one
+	failed bool
+}
+
+// start begins to renew the file, and returns the function that ends it and removes the file.
+func (r *reporter) start(ctx context.Context) (stop func()) {
+	if r.file == "" {
+		return func() {}
+	}
+	renew, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		again := time.NewTicker(renewEvery)
+		defer again.Stop()
+		for {
+			r.renew(ctx.Err() != nil)
+			select {
+			case <-renew.Done():
+				return
+			case <-again.C:
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(renewEvery): // it hangs, which must not keep the process
+		}
+		_ = os.Remove(r.file)
+	}
+}
+
+// renew asks the bridge, for which it needs the locks that the bridge's loops share, and writes the file.
+func (r *reporter) renew(stopping bool) {
+	v := vitals{State: "starts", ID: r.self.ID, Host: r.self.Host, PID: r.self.PID, Version: r.self.Version}
+	if b := r.bridge.Load(); b != nil {
+		v.State = "runs"
+		status := b.Status()
+		v.Redis = time.Since(status.LastHeartbeat) < freshHeartbeat
+		if !status.Turned.IsZero() {
+			v.Turned = status.Turned.UnixMilli()
+		}
+	}
+	if stopping {
+		v.State = "stops"
+	}
+	v.Written = time.Now().UnixMilli()
+	err := v.write(r.file)
+	if err != nil && !r.failed {
+		r.log.Warn("cannot write the health file: `duestream health --self` will say that this bridge is not healthy", slog.Any("error", err))
+	}
+	r.failed = err != nil
+}
+
+// write replaces a file as a whole; a reader sees the old or the new one. It follows no link that somebody put there.
+func (v vitals) write(file string) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	fresh := file + ".new"
+	_ = os.Remove(fresh) // of a process that was killed
+	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(fresh, file)
+}
+
+// readVitals returns what serve wrote last.
+func readVitals(file string) (v vitals, err error) {
+	info, err := os.Stat(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return v, fmt.Errorf("%s does not exist: no bridge runs here that writes it (`duestream serve` with DUESTREAM_HEALTH_FILE)", file)
+	}
+	if err != nil {
+		return v, err
+	}
+	if !info.Mode().IsRegular() {
+		return v, fmt.Errorf("%s is not a file", file)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return v, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(text, &v); err != nil {
+		return v, fmt.Errorf("%s was not written by `duestream serve`: %w", file, err)
+	}
+	return v, nil
+}
+
+// trouble says what is wrong with the process that wrote v; nil = nothing. A step of the clock counts for a second at most: then v is renewed.
+func (v vitals) trouble(now time.Time) error {
+	written, turned := time.UnixMilli(v.Written), time.UnixMilli(v.Turned)
+	if age := now.Sub(written).Abs(); age > renewedFor {
+		return fmt.Errorf("the bridge on this machine (pid %d) has said nothing for %s: it hangs, or has ended", v.PID, short(age.Round(time.Second)))
+	}
+	if stuck := written.Sub(turned); v.Turned != 0 && stuck > turnedFor && v.State != "stops" {
+		return fmt.Errorf("the bridge on this machine (pid %d) hangs: its heartbeat has not come round for %s", v.PID, short(stuck.Round(time.Second)))
+	}
+	return nil
+}
+
+// healthOfSelf is `health --self`. It does not touch Redis.
+func (a *app) healthOfSelf() error {
+	var s struct {
+		HealthFile string `split_words:"true"`
+	}
+	if err := readEnv(&s); err != nil {
+		return err
+	}
+	if s.HealthFile == "" {
+		return invalidf("--self needs DUESTREAM_HEALTH_FILE, the same as that of `duestream serve`")
+	}
+	v, err := readVitals(s.HealthFile)
+	if err != nil {
+		return err
+	}
+	trouble := v.trouble(time.Now())
+	report := struct {
+		Healthy bool `json:"healthy"`
+		vitals
+	}{trouble == nil, v}
+	err = a.print(report, func() {
+		redis := "Redis answers"
+		if !v.Redis {
+			redis = "it waits for Redis"
+		}
+		if trouble == nil {
+			fmt.Fprintf(a.out, "this bridge lives (pid %d, version %s, state: %s), %s\n", v.PID, v.Version, v.State, redis)
+		}
+	})
+	return errors.Join(err, trouble)
+}
