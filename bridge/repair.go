@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
 )
 
@@ -22,6 +23,12 @@ func DeleteOrphans(ctx context.Context, r *Redis, keys lua.Keys, payload, meta [
 // CheckSettings says what is wrong with the fields of a queue's policy, or of the defaults, as they are in Redis.
 func CheckSettings(fields map[string]string, defaults bool) (bad map[string]error, unknown []string) {
 	return stream.CheckSettings(fields, defaults)
+}
+
+// Gather moves the messages of a partition that the queue does not have to where they belong, as bridges do. An error names how many stay,
+// because others with the same ID are there; when the queue has the partition it does nothing.
+func Gather(ctx context.Context, r *Redis, prefix, queue string, partition int) error {
+	return scheduler.Gather(ctx, r.Client, withPrefix(prefix), queue, partition)
 }
 
 // Trim frees, in one partition of a queue (its name is that of lua.PartitionName), what no group needs, and ended dedup windows.

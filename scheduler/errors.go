@@ -38,6 +38,9 @@ func hint(err error) string {
 	if errors.Is(err, ErrRefused) {
 		return "look at the stream with XINFO STREAM: its last ID may be at the maximum"
 	}
+	if errors.Is(err, ErrOccupied) {
+		return "compare both with ZSCORE and HGET, and take away the one that is not wanted"
+	}
 	return lua.Hint(err)
 }
 

@@ -77,14 +77,15 @@ func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (ot
 	return others
 }
 
-// unheardOf returns which of the found queues, with a number of partitions for each, are not known, or with fewer partitions.
-func (s *Scheduler) unheardOf(found map[string]int) map[string]lua.Counts {
+// unheardOf returns which of the found partitions, by queue, are beyond the known count, or of queues that are not known.
+func (s *Scheduler) unheardOf(found []string) map[string][]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	unknown := map[string]lua.Counts{}
-	for queue, partitions := range found {
-		if known := s.counts[queue]; known == nil || partitions > known.Latest() {
-			unknown[queue] = known.With(partitions)
+	unknown := map[string][]int{}
+	for _, name := range found {
+		queue, partition, ok := lua.SplitPartition(name)
+		if known := s.counts[queue]; ok && (known == nil || partition >= known.Latest()) {
+			unknown[queue] = append(unknown[queue], partition)
 		}
 	}
 	return unknown

@@ -34,9 +34,9 @@ type discoverer struct {
 	cursor uint64
 }
 
-// Step looks at about a thousand keys and returns the queues among them, each with how many partitions it has at least. On a cluster
-// replicas are walked through as well.
-func (d *discoverer) Step(ctx context.Context) (map[string]int, error) {
+// Step looks at about a thousand keys and returns the names of the partitions among them that have a schedule. On a cluster replicas are
+// walked through as well.
+func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	nodes := d.client.Nodes()
 	node, ok := nodes[d.node]
 	if !ok || d.cursor == 0 {
@@ -54,10 +54,10 @@ func (d *discoverer) Step(ctx context.Context) (map[string]int, error) {
 		return nil, fmt.Errorf("scheduler: look for queues: %w", lua.Classify("scan", err))
 	}
 	d.cursor = scan.Cursor
-	found := map[string]int{}
+	var found []string
 	for _, key := range scan.Elements {
 		if queue, partition, ok := lua.QueueOf(d.prefix, key); ok {
-			found[queue] = max(found[queue], partition+1)
+			found = append(found, lua.PartitionName(queue, partition))
 		}
 	}
 	return found, nil

@@ -23,8 +23,9 @@ type Scheduler struct {
 	globals      lua.Globals
 	members      *membership
 	waker        *waker
-	scan         discoverer     // of Discover's goroutine
-	unregistered map[string]int // the same: found, and to be registered before they are served
+	scan         discoverer        // of Discover's goroutine
+	unregistered []string          // the same: names of partitions that were found, and are to be registered before they are served
+	strays       map[string]*stray // the same
 	registry     chan struct{}
 	survey       chan struct{}
 	discover     chan struct{}
@@ -58,7 +59,7 @@ func New(cfg Config) (*Scheduler, error) {
 	s := &Scheduler{
 		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), scan: discoverer{client: cfg.Client, prefix: cfg.Prefix},
 		registry: make(chan struct{}, 1), survey: make(chan struct{}, 1), discover: make(chan struct{}, 1),
-		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, trouble: map[string]*trouble{}, standing: map[string]string{},
+		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, strays: map[string]*stray{}, trouble: map[string]*trouble{}, standing: map[string]string{},
 	}
 	s.members = newMembership(cfg, s.joined)
 	s.waker = newWaker(cfg, s.woken, s.wakeBroke)
@@ -184,8 +185,9 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 	return found, errors.Join(errs...)
 }
 
-// Discover looks at the next keys of the server for queues that nobody registered, and partitions beyond the known count, and registers
-// them. Only the first of the live schedulers does so.
+// Discover looks at the next keys of the server for queues that nobody registered, and partitions beyond the known count. It registers the
+// queues, and partitions that a growth has prepared; messages in other partitions it moves to where they belong. Only the first of the live
+// schedulers does so.
 func (s *Scheduler) Discover(ctx context.Context) error {
 	s.mu.Lock()
 	first := len(s.live) > 0 && s.live[0] == s.members.id
@@ -194,27 +196,35 @@ func (s *Scheduler) Discover(ctx context.Context) error {
 		return nil
 	}
 	found, err := s.scan.Step(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.place(ctx, append(found, s.unregistered...))
 	}
-	for queue, partitions := range s.unregistered {
-		found[queue] = max(found[queue], partitions)
-	}
+	s.moveStrays(ctx)
+	return err
+}
+
+func (s *Scheduler) place(ctx context.Context, found []string) error {
+	var err error
 	unknown := s.unheardOf(found)
 	if len(unknown) > 0 { // to us: a count that is published already needs no other one that covers it
 		err = s.syncRegistry(ctx)
 		unknown = s.unheardOf(found)
 	}
+	publish, strays, failed := s.placed(ctx, unknown)
 	if err == nil {
-		err = s.register(ctx, unknown)
+		err = s.register(ctx, publish)
 	}
+	err = errors.Join(err, failed)
 	s.unregistered = nil
 	if err != nil && (lua.Temporary(err) || ctx.Err() != nil) && s.cfg.Client.Mode() != rueidis.ClientModeCluster {
 		// Once it is drained a queue has no schedule by which it could be found again: what a bridge left that died then would stay for ever.
 		s.unregistered = found
 		return err
 	}
-	s.learn(ctx, unknown) // on a cluster the registry may be out of reach while the queue is not
+	s.learn(ctx, publish) // on a cluster the registry may be out of reach while the queue is not
+	if err == nil {
+		s.foundStrays(strays)
+	}
 	return err
 }
 

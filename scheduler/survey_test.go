@@ -148,7 +148,7 @@ func TestDiscoveryWalksInBoundedSteps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name := range names {
+		for _, name := range names {
 			found[name] = true
 		}
 	}

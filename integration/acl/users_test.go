@@ -40,9 +40,11 @@ var (
 		},
 		"bridge": {
 			roots: []string{"bridge.NewBridge", "bridge.Bridge.Run"},
-			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HDEL": {"calm"}, "HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults", "duestream:queues"},
+			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HGETALL": {"policy", "duestream:defaults", "duestream:queues"},
+				"HGET": {"duestream:queues", "payload", "meta"}, "HSET": {"payload", "meta"}, "HDEL": {"payload", "meta", "calm"}, "ZADD": {"due"}, "ZCARD": {"due"}, "ZRANGE": {"due"}, "ZSCORE": {"due"},
+				"WATCH": {"due", "payload", "meta"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "XADD": {"wake"},
 				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"},
-				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges"}},
+				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges", "due"}},
 			optional: append(always, "WAIT", "WAITAOF"),
 		},
 		"doctor": {

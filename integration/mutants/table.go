@@ -465,4 +465,22 @@ var mutants = []mutant{
 		new:  "]",
 		test: []string{"-run", "TestKubernetesManifest", "./integration"},
 	},
+	{
+		name: "a schedule that somebody made up makes partitions", file: "scheduler/stray.go",
+		old:  "	if err != nil || len(first[0].groups) == 0 {\n		return known, err\n	}\n",
+		new:  "	if err != nil || len(first[0].groups) == 0 {\n		return lua.MaxPartitions, err\n	}\n",
+		test: []string{"-run", "TestStrayMessageOverwritesNone", "./scheduler"},
+	},
+	{
+		name: "a moved message overwrites another one", file: "scheduler/stray.go",
+		old:  "			if !there.equal(m.one) {\n				outcome = moveLeft\n			}\n",
+		new:  "",
+		test: []string{"-run", "TestStrayMessageOverwritesNone", "./scheduler"},
+	},
+	{
+		name: "partitions without the settings are published", file: "scheduler/stray.go",
+		old:  "maps.Equal(o.policy, own.policy) &&",
+		new:  "maps.Equal(own.policy, own.policy) &&",
+		test: []string{"-run", "TestLostCountsComeBackFromPreparedPartitions", "./scheduler"},
+	},
 }

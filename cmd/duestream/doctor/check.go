@@ -102,7 +102,7 @@ var (
 	badRegistry = check(Check{"D205", "bad-registry", Warning, "an entry of the registry is no queue's name, or no list of partition counts",
 		"what does not count is passed over: messages in partitions that are meant may not be drained", "register the counts anew: duestream queue partitions <queue> <n>; redis-cli HDEL {registry} <name> for a name that is none", "writes the list without what does not count; leaves names alone"})
 	beyond = check(Check{"D206", "partition-beyond", Error, "a partition beyond the registered count holds messages",
-		"nobody looks after it", "duestream queue partitions {queue} {n}", "has the queue grow to it"})
+		"no worker reads it; a bridge takes scheduled messages out of it that have no namesake where they belong", "duestream doctor --repair; to keep the partition, duestream queue partitions {queue} {n}", "moves scheduled messages to where they belong; has the queue grow to it when it holds entries or dead letters"})
 	partitionGroup = check(Check{"D207", "partition-without-group", Error, "a partition lacks a group that another one has",
 		"the group does not get what becomes ready there, and it is freed without it", "duestream queue partitions {queue} {n}", "creates the group there, at 0"})
 	partitionPolicy = check(Check{"D208", "partition-policy", Warning, "a partition has other settings than partition 0",

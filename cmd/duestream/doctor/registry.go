@@ -333,8 +333,19 @@ func (e *examination) beyond(ctx context.Context, p place) error {
 		f := e.finding(beyond, p, p.keys.Due, "", n[0]+n[1]+n[2], fmt.Sprintf("partition %d holds %d scheduled, %s and %s; the registry knows of %s",
 			p.partition, n[0], plural(n[1], "entry", "entries"), plural(n[2], "dead letter", "dead letters"), plural(int64(counts.Latest()), "partition", "partitions")))
 		f.mend = e.grow(p.queue, p.partition+1)
+		if n[1]+n[2] == 0 {
+			f.mend = e.gather(p)
+		}
 		return f, nil
 	})
+}
+
+// gather is the repair of a partition that holds nothing but scheduled messages: a count would be for ever.
+func (e *examination) gather(p place) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		err := bridge.Gather(ctx, e.Redis, e.Prefix, p.queue, p.partition)
+		return "its messages are in the partitions that they belong to", err
+	}
 }
 
 // compare looks for partitions that are not served as the others are.

@@ -1,0 +1,117 @@
+package scheduler
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func textOf(t *testing.T, c rueidis.Client, command ...string) string {
+	t.Helper()
+	got, err := c.Do(t.Context(), c.B().Arbitrary(command...).Build()).ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		t.Fatalf("%q: %v", command, err)
+	}
+	return got
+}
+
+// One ZADD to the schedule of partition 255 made 256 partitions for ever, none of which had a group or a setting: a group missed the message,
+// and a paused queue delivered it. Now the message is moved to where its ID belongs, and the count stays.
+func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, shared *redistest.Server) {
+		t.Parallel()
+		s := shared
+		if shared == redistest.Shared(t) {
+			s = redistest.Own(t) // the shared one holds keys of many tests
+		}
+		c, prefix := s.Client(t), s.Prefix(t)
+		counts := map[string]lua.Counts{"one": {1}, "four": {1, 4}, "held": {1, 4}}
+		later := time.Now().Add(time.Hour).UnixMilli()
+		for queue, counts := range counts {
+			for _, name := range counts.Names(queue) {
+				k := lua.NewKeys(prefix, name)
+				must(t, c, "XGROUP", "CREATE", k.Stream, "a", "0", "MKSTREAM")
+				must(t, c, "XGROUP", "CREATE", k.Stream, "b", "0")
+				if queue == "held" {
+					must(t, c, "HSET", k.Policy, "held", "1")
+				}
+			}
+			grow(t, c, prefix, queue, counts.Latest())
+			stray := lua.NewKeys(prefix, queue+"/255")
+			must(t, c, "HSET", stray.Payload, "m-1", "body", "m-2", "late")
+			must(t, c, "HSET", stray.Meta, "m-1", `{"h":"v"}`)
+			must(t, c, "ZADD", stray.Due, "1", "m-1", fmt.Sprint(later), "m-2")
+		}
+		b := start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
+		for queue, counts := range counts {
+			stray := lua.NewKeys(prefix, queue+"/255")
+			redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+				n := integer(t, c, "EXISTS", stray.Due) + integer(t, c, "EXISTS", stray.Payload) + integer(t, c, "EXISTS", stray.Meta)
+				return n == 0, queue + ": messages are still in partition 255"
+			})
+			if n := integer(t, c, "EXISTS", stray.Stream); n != 0 {
+				t.Errorf("%s: partition 255 has a stream", queue)
+			}
+			name := lua.PartitionName(queue, counts.Of("m-1"))
+			k, k2 := lua.NewKeys(prefix, name), lua.NewKeys(prefix, lua.PartitionName(queue, counts.Of("m-2")))
+			if due, payload := textOf(t, c, "ZSCORE", k2.Due, "m-2"), textOf(t, c, "HGET", k2.Payload, "m-2"); due != fmt.Sprint(later) || payload != "late" {
+				t.Errorf("%s: the later message is due at %q with %q", queue, due, payload)
+			}
+			if queue == "held" {
+				if meta := textOf(t, c, "HGET", k.Meta, "m-1"); meta != `{"h":"v"}` || len(entries(t, c, prefix, name)) != 0 {
+					t.Errorf("the paused queue holds meta %q and %d entries", meta, len(entries(t, c, prefix, name)))
+				}
+			} else {
+				redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(entries(t, c, prefix, name)) == 1, name + " is not drained" })
+				for _, group := range []string{"a", "b"} {
+					reply, err := c.Do(t.Context(), c.B().Xreadgroup().Group(group, "c").Streams().Key(k.Stream).Id(">").Build()).AsXRead()
+					if got := reply[k.Stream]; err != nil || len(got) != 1 || got[0].FieldValues["payload"] != "body" || !strings.Contains(fmt.Sprint(got), "v") {
+						t.Errorf("%s: group %s gets %v, %v", queue, group, reply, err)
+					}
+				}
+			}
+			registry(t, c, prefix, queue, counts.String())
+		}
+		if st := b.Status(); st.Partitions != 9 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// A message of the same name that was accepted where the stray one belongs is not overwritten: the stray one stays, it is said once, and what is
+// behind it moves.
+func TestStrayMessageOverwritesNone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	stray, k := lua.NewKeys(prefix, queue+"/7"), lua.NewKeys(prefix, queue)
+	later := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
+	must(t, c, "HSET", k.Payload, "taken", "accepted", "same", "body")
+	must(t, c, "ZADD", k.Due, later, "taken", later, "same")
+	must(t, c, "HSET", stray.Payload, "taken", "other", "same", "body")
+	must(t, c, "ZADD", stray.Due, later, "taken", later, "same", "9e14", "behind")
+	b := start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
+	count := func(words string) int { return strings.Count(b.log.String(), words) }
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+		return integer(t, c, "ZCARD", stray.Due) == 1 && count("is failing") > 0, "not moved, or not said"
+	})
+	if a, b, n := textOf(t, c, "HGET", k.Payload, "taken"), textOf(t, c, "HGET", stray.Payload, "taken"), integer(t, c, "ZCARD", k.Due); a != "accepted" || b != "other" || n != 3 {
+		t.Errorf("there is %q, the stray one %q, %d messages", a, b, n)
+	}
+	must(t, c, "ZREM", k.Due, "taken") // delivered, say
+	must(t, c, "ZADD", stray.Due, later, "another")
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+		return integer(t, c, "ZCARD", stray.Due) == 0 && count("works again") == 1, "not moved, or not said"
+	})
+	if count("moving messages out of") != 1 || count("is failing") != 1 {
+		t.Errorf("log:\n%s", b.log)
+	}
+	registry(t, c, prefix, queue, "1")
+}
