@@ -216,6 +216,8 @@ func scheduledRecord(found lua.Exported) Record {
 		r.Entry = name.Of
 	case lua.MemberRedriven:
 		r.Letter = name.Of
+	case lua.MemberImported: // what it was where it came from
+		r.Kind, r.Entry = RecordReady, name.Of
 	}
 	if e.ID == found.Member {
 		e.ID = name.ID
