@@ -42,7 +42,7 @@ func TestScheduledRecordsAreLossless(t *testing.T) {
 		{"a" + sep + "g" + sep + "dead:17-0", "1795216995000", "p", `{"id":"a","for":"g","attempt":"1"}`, false},
 		{"a" + sep + sep + "dead:17-0", "1795216995000", "p", `{"id":"a","attempt":"1"}`, false},
 		{"a" + sep + "g" + sep + "dead:17-0+", "1795216995000", "p", `{"id":"a","for":"g","attempt":"1"}`, true},
-		{"a" + sep + "g" + sep + "ready:17-0", "1795216995000", "p", `{"id":"a","for":"g","attempt":"1"}`, true},
+		{"a" + sep + "g" + sep + "ready:17-0", "1795216995000", "p", `{"id":"a","for":"g","attempt":"1"}`, false},
 		{"a" + sep + "g" + sep + "17-0", "5", "p", `{"id":"b","for":"g","attempt":"3"}`, true},
 		{"a" + sep + "g" + sep + "17-0", "5", "p", "", true},
 		{"a" + sep + "g", "5", "p", "", true},
