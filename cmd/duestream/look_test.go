@@ -134,7 +134,11 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	})
 	matches(t, c.ok("consumers", "q"), `GROUP  CONSUMER  PENDING  OLDEST +IDLE +INACTIVE  SEEN`, `g      me        3 +\S+ +\S+ +(-|\S+) +alive`)
 	var list []bridge.Member
-	c.json(&list, "consumers", "q", "--group", "g")
+	redistest.Eventually(t, patience, func() (bool, string) { // the worker joins the second partition when it has read of it
+		list = nil
+		c.json(&list, "consumers", "q", "--group", "g")
+		return len(list) == 1 && len(list[0].Partitions) == 2, fmt.Sprintf("%+v", list)
+	})
 	if len(list) != 1 || list[0].Consumer != "me" || list[0].Pending != 3 || !list[0].Alive || len(list[0].Partitions) != 2 {
 		t.Errorf("%+v", list)
 	}
