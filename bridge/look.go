@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"time"
 
 	"github.com/duestream/duestream/stream"
 )
@@ -68,4 +69,10 @@ func PendingCount(ctx context.Context, r *Redis, prefix, queue, group, consumer 
 // changed is false when it was so already.
 func Hold(ctx context.Context, r *Redis, prefix, queue string, held bool) (changed bool, err error) {
 	return stream.Hold(ctx, r.Client, withPrefix(prefix), queue, held)
+}
+
+// Remembered says until when the ID of a message is refused because a message had it before (Dedup); zero when it is not. It does not say
+// whether that one is finished: Find does.
+func Remembered(ctx context.Context, r *Redis, prefix, queue, id string) (until time.Time, err error) {
+	return stream.Remembered(ctx, r.Client, withPrefix(prefix), queue, id)
 }

@@ -52,11 +52,12 @@ type WorkerConfig struct {
 	Group           string
 	Consumer        string // default: host, process, random
 	Handler         Handler
-	Settled         func(*Message, Settlement) // told how each delivery ended; must not block; nil = nobody is
-	Concurrency     int                        // messages held at once; default 16
-	ShutdownTimeout time.Duration              // how long handlers may go on after Run's context is cancelled; default 20s, negative = not at all
-	CancelGrace     time.Duration              // how long Run then waits for them; default 2s
-	Logger          *slog.Logger               // nil = discard
+	Settled         func(*Message, Settlement)                        // told how each delivery ended; must not block; nil = nobody is
+	Retried         func(m *Message, delay time.Duration, err string) // told which are delivered again, and when; must not block; nil = nobody is
+	Concurrency     int                                               // messages held at once; default 16
+	ShutdownTimeout time.Duration                                     // how long handlers may go on after Run's context is cancelled; default 20s, negative = not at all
+	CancelGrace     time.Duration                                     // how long Run then waits for them; default 2s
+	Logger          *slog.Logger                                      // nil = discard
 }
 
 // Worker delivers the messages of one queue to one group's handler, at least once.
@@ -69,7 +70,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	}
 	return stream.NewWorker(stream.WorkerConfig{
 		Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix, Queue: cfg.Queue, Group: cfg.Group,
-		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Concurrency: cfg.Concurrency,
+		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Retried: cfg.Retried, Concurrency: cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
 	})
 }

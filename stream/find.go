@@ -18,6 +18,7 @@ import (
 type Sighting struct {
 	Queue string `json:"queue"`
 	Place
+	Why        string `json:"why,omitempty"`        // it is not delivered, or not done: in words, for people
 	For        string `json:"for,omitempty"`        // ready, pending: the group, of a retry
 	Deliveries int64  `json:"deliveries,omitempty"` // pending: how often the entry was delivered, by the server's count
 	Before     string `json:"before,omitempty"`     // scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
@@ -34,6 +35,7 @@ type Finding struct {
 	ID      string     `json:"id"`
 	At      time.Time  `json:"at"` // by the server's clock, when the look began
 	Places  []Sighting `json:"places"`
+	Why     string     `json:"why,omitempty"` // it is nowhere, as far as that is known; else each place says why it is there
 	History []Moment   `json:"history"`
 	Windows []Window   `json:"windows,omitempty"`
 	Queues  int        `json:"queues"` // how many were looked at
@@ -83,6 +85,7 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 	}
 	s := newSearch(c, sieves, prefix, id)
 	s.seen, s.progress = o.Seen, o.Progress
+	s.around = newSurroundings(ctx, c, prefix, f.At)
 	for range 2 {
 		counts, err := queueCounts(ctx, c, prefix, o.Queues)
 		if err != nil {
@@ -104,6 +107,7 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 			return f, nil
 		}
 	}
+	f.Why = s.around.whyNowhere(f)
 	return fail(ErrNotFound)
 }
 
@@ -130,6 +134,7 @@ type search struct {
 	c          rueidis.Client
 	prefix, id string
 	sifter     *sifter
+	around     *surroundings // nil: nobody asks why
 
 	mu          sync.Mutex
 	seen        func(Sighting)
@@ -193,4 +198,32 @@ func (s *search) windows() (open []Window) {
 		}
 	}
 	return open
+}
+
+// Remembered says until when the ID of a message is refused because a message had it before; zero when it is not. It does not say whether
+// that one is finished: Find does. One round trip per partition where the ID may be, and one for the registry.
+func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string) (until time.Time, err error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
+		return until, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	counts, err := readCounts(ctx, c, prefix, queue)
+	if err != nil {
+		return until, fmt.Errorf("stream: dedup window of %s: %w", id, err)
+	}
+	for _, partition := range counts.Candidates(id) {
+		key := lua.NewKeys(prefix, lua.PartitionName(queue, partition)).Seen
+		score, err := c.Do(ctx, c.B().Zscore().Key(key).Member(id).Build()).AsFloat64()
+		if rueidis.IsRedisNil(err) {
+			continue
+		}
+		if err != nil {
+			return until, fmt.Errorf("stream: dedup window of %s: %w", id, lua.Classify("ZSCORE "+key, err))
+		}
+		if end := scoreTime(score); end.After(until) {
+			until = end
+		}
+	}
+	return until, nil
 }

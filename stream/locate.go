@@ -130,10 +130,13 @@ func (l *locator) look(ctx context.Context) ([]Sighting, error) {
 }
 
 // add notes a place.
-func (l *locator) add(to *[]Sighting, s Sighting) {
+func (l *locator) add(ctx context.Context, to *[]Sighting, s Sighting) {
 	s.Queue, s.Partition = l.queue, l.partition
 	if s.Letter != "" {
 		s.Letter = letterName(l.partition, s.Letter)
+	}
+	if l.around != nil && s.Why == "" {
+		s.Why = l.around.why(ctx, s)
 	}
 	*to = append(*to, s)
 	l.sighted(s)
@@ -204,7 +207,7 @@ func (l *locator) member(ctx context.Context, to *[]Sighting, member string, sta
 	}
 	s := Sighting{Place: place}
 	s.Before = lua.ParseMember(member).Of
-	l.add(to, s)
+	l.add(ctx, to, s)
 	return nil
 }
 
@@ -280,13 +283,13 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 	if err != nil {
 		return err
 	}
-	ready := placeOf(StateReady, e)
+	ready, waiting := placeOf(StateReady, e), []groupInfo(nil)
 	for _, g := range info.groups {
 		if e.For != "" && e.For != g.name {
 			continue // a retry for another group
 		}
 		if at.compare(g.last) > 0 {
-			ready.Groups = append(ready.Groups, g.name)
+			ready.Groups, waiting = append(ready.Groups, g.name), append(waiting, g)
 			continue
 		}
 		held, err := readPending(ctx, l.c, l.keys.Stream, g.name, e.EntryID, e.EntryID, PendingFilter{}, 1)
@@ -296,11 +299,16 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 		for _, p := range held {
 			place := placeOf(StatePending, e)
 			place.Group, place.Consumer, place.Idle = g.name, p.Consumer, Millis(p.Idle)
-			l.add(&l.held, Sighting{Place: place, For: e.For, Deliveries: p.RetryCount})
+			l.add(ctx, &l.held, Sighting{Place: place, For: e.For, Deliveries: p.RetryCount})
 		}
 	}
 	if len(ready.Groups) > 0 || len(info.groups) == 0 {
-		l.add(&l.held, Sighting{Place: ready, For: e.For})
+		s := Sighting{Place: ready, For: e.For}
+		if l.around != nil {
+			s.Queue = l.queue
+			s.Why = l.around.whyReady(ctx, l.keys.Stream, waiting, s)
+		}
+		l.add(ctx, &l.held, s)
 	}
 	return nil
 }
@@ -310,7 +318,7 @@ func (l *locator) dead(ctx context.Context) error {
 	newest, err := l.sifter.all(ctx, l.keys.Dead, l.newestLetter, func(e lua.Entry) error {
 		place := placeOf(StateDead, e)
 		place.Letter, place.Entry, place.Group, place.Reason, place.Dead = e.EntryID, e.Entry, e.Group, e.Reason, e.Dead
-		l.add(&l.letters, Sighting{Place: place})
+		l.add(ctx, &l.letters, Sighting{Place: place})
 		died[letterName(l.partition, e.EntryID)] = e.EntryID
 		return nil
 	})

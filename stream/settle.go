@@ -139,13 +139,15 @@ func (s *settler) settleFails(ctx context.Context, batch []failed) {
 		return
 	}
 	var outcomes []lua.Outcome
+	var attempts lua.Attempts
 	certain, err := w.insist(ctx, func(ctx context.Context) (err error) {
 		failures, now := make([]lua.Failure, len(batch)), time.Now()
 		for i, one := range batch {
 			failures[i] = one.f
 			failures[i].Held = w.heldAt(one.d, now)
 		}
-		outcomes, err = lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, w.policy.Load().Attempts(), failures)
+		attempts = w.policy.Load().Attempts()
+		outcomes, err = lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, attempts, failures)
 		return err
 	})
 	done := make([]*delivery, len(batch))
@@ -154,11 +156,22 @@ func (s *settler) settleFails(ctx context.Context, batch []failed) {
 		if err == nil {
 			w.count(one.d, one.f, outcomes[i])
 			settlement = settlements[outcomes[i]]
+			if outcomes[i] == lua.Retried && w.cfg.Retried != nil {
+				w.cfg.Retried(&one.d.msg, delayOf(one, attempts), one.f.Error)
+			}
 		}
 		w.settled(one.d, settlement, certain)
 		done[i] = one.d
 	}
 	w.drop(done...)
+}
+
+// delayOf is how long after its failure a message is delivered again.
+func delayOf(one failed, attempts lua.Attempts) time.Duration {
+	if one.f.Delay >= 0 || len(attempts.Delays) == 0 {
+		return max(0, one.f.Delay)
+	}
+	return attempts.Delays[min(max(1, one.d.msg.Attempt), len(attempts.Delays))-1]
 }
 
 func (w *lane) count(d *delivery, f lua.Failure, outcome lua.Outcome) {

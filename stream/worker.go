@@ -47,6 +47,10 @@ type WorkerConfig struct {
 	// group. It is called from the worker's own goroutines, one call at a time for an entry, and must not block: acknowledgements wait.
 	Settled func(*Message, Settlement)
 
+	// Retried, when set, is told of each message whose handler failed and that is to be delivered again: how long after, and the error.
+	// It is called as Settled is.
+	Retried func(m *Message, delay time.Duration, err string)
+
 	// Concurrency is how many messages are held at once: handlers that run, and acknowledgements under way. Default 16, at most 10,000.
 	Concurrency int
 

@@ -205,16 +205,22 @@ func failFast(opt *rueidis.ClientOption) { opt.DisableRetry = true }
 
 // client returns a client and what closes it, with its connections.
 func (a *app) client(ctx context.Context) (*bridge.Client, func(), error) {
+	c, _, done, err := a.producer(ctx)
+	return c, done, err
+}
+
+// producer is client, and says what it is connected to.
+func (a *app) producer(ctx context.Context) (*bridge.Client, *bridge.Redis, func(), error) {
 	r, err := a.connect(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.d})
 	if err != nil {
 		r.Close()
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return c, func() { _ = c.Close(); r.Close() }, nil
+	return c, r, func() { _ = c.Close(); r.Close() }, nil
 }
 
 // hostOf returns a URL without user and passwords.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -95,6 +96,20 @@ func bridgeLine(bridges []bridge.Heartbeat, err error) string {
 		return "no bridge is alive: nothing becomes ready"
 	}
 	return "no bridge is alive: nothing becomes ready; last heartbeats: " + text
+}
+
+// warnNoBridge writes a line to standard error when the heartbeats can be read, and no bridge lives: what was asked for is done, and
+// nothing will come of it. Who may not read them, or gets no answer in time, is told nothing.
+func (a *app) warnNoBridge(ctx context.Context, r *bridge.Redis) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	bridges, err := bridge.Bridges(ctx, r, a.prefix)
+	if err != nil {
+		return
+	}
+	if _, alive := bridgeList(bridges, false); alive == 0 {
+		a.note("no bridge is alive: nothing becomes ready until one runs (`duestream serve`)")
+	}
 }
 
 // bridgeRows is the table of health.

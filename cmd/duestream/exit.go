@@ -83,7 +83,7 @@ var outcomes = []struct {
 	{bridge.ErrNewerFunctions, exitFailure, "clients may rely on the newer ones: use a newer duestream, or go back with --force"},
 	{errFunctionsDenied, exitFailure, "the user needs +function|list +fcall to look, and +function|load +function|delete to change: see Users in docs/OPERATIONS.md"},
 	{bridge.ErrNotDurable, exitNotDurable, "are the replicas connected, and is the disk keeping up? see INFO replication and INFO persistence"},
-	{bridge.ErrDuplicate, exitDuplicate, "`duestream show <queue> <id>` says where it is; to move it: `duestream reschedule`"},
+	{bridge.ErrDuplicate, exitDuplicate, "`duestream find <id>` says where it is, or that it is finished; one that is scheduled moves with `duestream reschedule`"},
 	{bridge.ErrFull, exitFull, "raise maxmemory, or find what fills it with `duestream stats`; what is scheduled is still delivered"},
 	{bridge.ErrDenied, exitFailure, "check user and password in the URL, and the ACL rules of that user"},
 	{bridge.ErrUntrusted, exitFailure, "is this the port for TLS, and does the URL name the CA (ca=), the name in the server's certificate (server_name=), and a certificate of your own (cert=, key=) if the server asks for one?"},

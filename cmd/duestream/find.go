@@ -19,7 +19,7 @@ func (a *app) find() *cobra.Command {
 		Short: "Find a message in all queues, with what is known of its history",
 		Long: `Says every place where a message is, in all queues that the bridges know or in those
 named with --queue: scheduled, retrying, ready and for which groups, pending and with
-whom, dead. Then what is known of its past and future, as a timeline. Exit code 3 when it
+whom, dead; the first line of a place says why the message is not delivered, or not done. Then what is known of its past and future, as a timeline. Exit code 3 when it
 is nowhere: every group acknowledged it, it was cancelled or purged, or never existed;
 --json then prints what was looked at.
 
@@ -88,8 +88,8 @@ func (a *app) nowhere(f bridge.Finding) error {
 	for _, m := range f.History {
 		known = append(known, "its ID says that it was made "+clock(m.At, f.At))
 	}
-	for _, w := range f.Windows {
-		known = append(known, fmt.Sprintf("%s took it, and nobody cancelled it: its dedup window ends %s", w.Queue, clock(w.Until, f.At)))
+	if f.Why != "" {
+		known = append(known, f.Why)
 	}
 	where := "in the one queue"
 	if f.Queues != 1 {
@@ -100,7 +100,7 @@ func (a *app) nowhere(f bridge.Finding) error {
 }
 
 func (a *app) describeSighting(s bridge.Sighting, now time.Time) {
-	rows := [][]string{{"queue", s.Queue}}
+	rows := [][]string{{"why", oneLine(s.Why, 1024)}, {"queue", s.Queue}}
 	rows = append(rows, placeRows(s.Place, now)...)
 	if s.Deliveries > 1 {
 		rows = append(rows, []string{"deliveries", fmt.Sprint(s.Deliveries)})

@@ -35,7 +35,7 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	redistest.Eventually(t, patience, exists)
 	const at, ago = `  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  `, `(now|[\d.]+m?s ago) +`
 	matches(t, c.ok("find", "order-42", "--queue", "q"),
-		`queue     q`, `state     pending`, `group     g`, `consumer  me`, `(idle      .+\n)?due       .+`, `attempt   1`, `entry     \d+-\d+`,
+		`why       held by consumer me of group g since .+`, `queue     q`, `state     pending`, `group     g`, `consumer  me`, `(idle      .+\n)?due       .+`, `attempt   1`, `entry     \d+-\d+`,
 		``, `payload \(11 bytes\):`, `in this one`, ``, `history:`,
 		at+ago+`due in q, attempt 1`, at+ago+`ready in q as entry \d+-\d+, attempt 1`, at+ago+`delivered to me, or extended by it, attempt 1 of g`)
 	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
@@ -69,7 +69,7 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	if err := r.Do(t.Context(), r.B().Zrem().Key(c.key("q", "due")).Member("window").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	c.fails(exitNotFound, []string{"q took it, and nobody cancelled it: its dedup window ends "}, "find", "window")
+	c.fails(exitNotFound, []string{"q took it before, and it is finished or gone; its ID is remembered until "}, "find", "window")
 	nowhere := c.fails(exitNotFound, []string{"nowhere: "}, "find", "window", "--json")
 	if decode(t, nowhere.out, &f); len(f.Places) != 0 || f.Queues != 2 || len(f.Windows) != 1 || f.Windows[0].Queue != "q" {
 		t.Errorf("%+v", f)

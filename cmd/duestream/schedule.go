@@ -98,21 +98,34 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 	if err != nil {
 		return err
 	}
-	client, done, err := a.client(ctx)
+	client, r, done, err := a.producer(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
 	receipt, err := client.Schedule(ctx, args[0], payload, options...)
+	if errors.Is(err, bridge.ErrDuplicate) {
+		return a.taken(ctx, r, args[0], o.id, err)
+	}
 	if err != nil && (!errors.Is(err, bridge.ErrNotDurable) || receipt.Due.IsZero()) {
 		return err
 	}
+	defer a.warnNoBridge(ctx, r)
 	value := struct {
 		Queue string `json:"queue"`
 		scheduledAt
 		Ready bool `json:"ready"`
 	}{args[0], newScheduledAt(receipt.ID, receipt.Due), receipt.Ready}
 	return errors.Join(err, a.print(value, func() { fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, clock(receipt.Due, time.Now())) }))
+}
+
+// taken says of a duplicate what `find` says of the message that has, or had, its ID: without it, "where it is" would be nowhere.
+func (a *app) taken(ctx context.Context, r *bridge.Redis, queue, id string, err error) error {
+	until, unknown := bridge.Remembered(ctx, r, a.prefix, queue, id)
+	if unknown != nil || !until.After(time.Now()) {
+		return err // it is scheduled
+	}
+	return fmt.Errorf("%w: %s took it before; its ID is remembered until %s", err, queue, until.Local().Format(time.RFC3339))
 }
 
 // scheduledAt is a scheduled message in JSON.

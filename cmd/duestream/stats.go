@@ -50,6 +50,9 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 			if err != nil {
 				return err
 			}
+			if a.json {
+				defer a.warnNoBridge(ctx, r)
+			}
 			return a.print(all, func() {
 				a.printStats(all)
 				fmt.Fprintln(a.out, bridgeLine(bridge.Bridges(ctx, r, a.prefix)))

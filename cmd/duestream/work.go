@@ -123,12 +123,31 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	if o.shutdownTimeout == 0 {
 		o.shutdownTimeout = -1 // not at all, where the worker's zero is its default
 	}
+	var retried func(*bridge.Message, time.Duration, string)
+	if isTerminal(a.err) {
+		retried = a.tellRetried
+	}
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
 		Redis: r, Prefix: a.prefix, Queue: queue, Group: o.group, Consumer: o.consumer, Concurrency: o.concurrency,
-		Handler: runner.handle, ShutdownTimeout: o.shutdownTimeout, CancelGrace: o.killAfter + 2*time.Second, Logger: log,
+		Handler: runner.handle, Retried: retried, ShutdownTimeout: o.shutdownTimeout, CancelGrace: o.killAfter + 2*time.Second, Logger: log,
 	})
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.Run(ctx), runner.broken())
+	if isTerminal(a.err) {
+		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queue, oneLine(w.Consumer(), 80), oneLine(o.group, 60), counted(o.concurrency, "message"))
+	}
+	warned := make(chan struct{})
+	go func() {
+		defer close(warned)
+		a.warnNoBridge(ctx, r)
+	}()
+	err = errors.Join(w.Run(ctx), runner.broken())
+	<-warned
+	return err
+}
+
+// tellRetried writes a line about a message that is to be delivered again.
+func (a *app) tellRetried(m *bridge.Message, delay time.Duration, err string) {
+	a.note("%s  attempt %d failed, again in %s: %s", oneLine(m.ID, 60), m.Attempt, short(delay), oneLine(err, 200))
 }
