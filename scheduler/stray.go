@@ -20,6 +20,7 @@ const (
 	strayMembers = 1000
 	strayBytes   = 4 << 20
 	strayTime    = time.Second
+	removeTries  = 50
 )
 
 // ErrOccupied: messages in a partition beyond the registered count cannot be moved, because others with the same ID are where they belong.
@@ -246,13 +247,15 @@ const (
 )
 
 // move takes one message from a partition to another, which is in another slot: it is added there, and then removed here. After a failure
-// between both it is in both, and the next move finds it there, or it has been delivered, and is once more: at least once.
+// between both it is in both, and the next move finds it there, or it has been delivered, and is once more: at least once. What somebody
+// cancels or changes between both is taken back.
 type move struct {
 	c      rueidis.Client
 	prefix string
 	from   lua.Keys
 	to     func(id string) lua.Keys
 	one    held
+	added  *lua.Keys // where it was written; nil = nowhere, or it was there
 }
 
 // held is what a partition holds under one member.
@@ -281,51 +284,70 @@ func (h held) equal(o held) bool {
 func (m *move) at(ctx context.Context, rank int64) (outcome moved, err error) {
 	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
 		k, at := m.from, strconv.FormatInt(rank, 10)
-		replies := c.DoMulti(ctx, watch(c, k), c.B().Zrange().Key(k.Due).Min(at).Max(at).Withscores().Build())
-		members, err := replies[1].AsZScores()
-		if err = errors.Join(replies[0].Error(), err); err != nil {
+		members, err := c.Do(ctx, c.B().Zrange().Key(k.Due).Min(at).Max(at).Withscores().Build()).AsZScores()
+		if err != nil || len(members) == 0 {
+			outcome = moveEnd
 			return err
 		}
-		outcome = moveEnd
-		if len(members) > 0 {
-			m.one = held{member: members[0].Member, score: members[0].Score}
-			if err := m.one.read(c.DoMulti(ctx, values(c, k, m.one.member)...)); err != nil {
-				return err
-			}
-			if outcome, err = m.add(ctx, m.to(lua.ParseMember(m.one.member).ID)); err != nil {
-				return err
-			}
-		}
-		if outcome != moveDone {
-			return unwatch(ctx, c)
-		}
-		done, err := exec(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(), c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
-			c.B().Hdel().Key(k.Meta).Field(m.one.member).Build())
-		if !done {
-			outcome = moveRaced
-		}
-		return err
+		m.one = held{member: members[0].Member, score: members[0].Score}
+		return m.one.read(c.DoMulti(ctx, values(c, k, m.one.member)...))
 	})
+	if err == nil && outcome != moveEnd {
+		outcome, err = m.add(ctx, m.to(lua.ParseMember(m.one.member).ID))
+	}
+	if err == nil && outcome == moveDone {
+		if outcome, err = m.remove(ctx, m.from); err == nil && outcome != moveDone && m.added != nil {
+			_, err = m.remove(ctx, *m.added) // cancelled, say: it must not come from there
+		}
+	}
 	if err != nil {
 		err = fmt.Errorf("scheduler: move a message: %w", lua.Classify("move from "+m.from.Due, err))
 	}
 	return outcome, err
 }
 
+// remove takes the message out of a partition, where it still is as it was. Others that come and go there meanwhile make it try again.
+func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moved, err error) {
+	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
+		for range removeTries {
+			there, absent, err := m.look(ctx, c, k)
+			if err != nil {
+				return err
+			}
+			if outcome = moveRaced; absent || !there.equal(m.one) {
+				return unwatch(ctx, c)
+			}
+			done, err := exec(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(), c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
+				c.B().Hdel().Key(k.Meta).Field(m.one.member).Build())
+			if done {
+				outcome = moveDone
+			}
+			if done || err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return outcome, err
+}
+
+// look reads what a partition holds under the message's name, and watches it.
+func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) (there held, absent bool, err error) {
+	replies := c.DoMulti(ctx, append([]rueidis.Completed{watch(c, k), c.B().Zscore().Key(k.Due).Member(m.one.member).Build()}, values(c, k, m.one.member)...)...)
+	if err := replies[0].Error(); err != nil {
+		return there, false, err
+	}
+	if absent = rueidis.IsRedisNil(replies[1].Error()); !absent {
+		there.score, err = replies[1].AsFloat64()
+	}
+	return there, absent, errors.Join(err, there.read(replies[2:]))
+}
+
 // add writes the message where it belongs, unless it is there, or another one of its name.
 func (m *move) add(ctx context.Context, k lua.Keys) (outcome moved, err error) {
 	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
-		replies := c.DoMulti(ctx, append([]rueidis.Completed{watch(c, k), c.B().Zscore().Key(k.Due).Member(m.one.member).Build()}, values(c, k, m.one.member)...)...)
-		if err := replies[0].Error(); err != nil {
-			return err
-		}
-		there := held{}
-		var err error
-		absent := rueidis.IsRedisNil(replies[1].Error())
-		if !absent {
-			there.score, err = replies[1].AsFloat64()
-		}
-		if err = errors.Join(err, there.read(replies[2:])); err != nil {
+		there, absent, err := m.look(ctx, c, k)
+		if err != nil {
 			return err
 		}
 		if !absent {
@@ -347,6 +369,7 @@ func (m *move) add(ctx context.Context, k lua.Keys) (outcome moved, err error) {
 			outcome = moveRaced
 			return err
 		}
+		m.added = &k
 		due := strconv.FormatFloat(m.one.score, 'f', 0, 64) // best effort: a survey sees the message without it
 		_ = c.Do(ctx, c.B().Xadd().Key(k.Wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue("due_ms", due).Build()).Error()
 		return err

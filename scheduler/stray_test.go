@@ -1,8 +1,10 @@
 package scheduler
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -114,4 +116,57 @@ func TestStrayMessageOverwritesNone(t *testing.T) {
 		t.Errorf("log:\n%s", b.log)
 	}
 	registry(t, c, prefix, queue, "1")
+}
+
+// A producer that made a partition up cancelled, or moved, its message between the copy and the removal: it was told so, and the copy was
+// delivered all the same.
+func TestStrayMessageThatChangesWhileItIsMovedIsNotCopied(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	for name, change := range map[string][]string{"cancelled": {"ZREM", "m"}, "put off": {"ZADD", "9.1e14", "m"}} {
+		from, k := lua.NewKeys(prefix, name[:3]+"/7"), lua.NewKeys(prefix, name[:3])
+		must(t, c, "HSET", from.Payload, "m", "body")
+		must(t, c, "ZADD", from.Due, "9e14", "m")
+		m := move{c: c, prefix: prefix, from: from, to: func(string) lua.Keys {
+			must(t, c, append([]string{change[0], from.Due}, change[1:]...)...)
+			return k
+		}}
+		outcome, err := m.at(t.Context(), 0)
+		if n := integer(t, c, "EXISTS", k.Due, k.Payload, k.Meta); err != nil || outcome != moveRaced || n != 0 {
+			t.Errorf("%s: outcome %d, %v, %d keys where it would have gone", name, outcome, err, n)
+		}
+	}
+}
+
+// Another message that came to the partition between the copy and the removal kept the one from being removed: it was copied by each pass,
+// and delivered as often.
+func TestStrayMessagesOfABusyPartitionMoveOnce(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	grow(t, c, prefix, queue, 1)
+	k, stray := lua.NewKeys(prefix, queue), lua.NewKeys(prefix, queue+"/7")
+	must(t, c, "XGROUP", "CREATE", k.Stream, "a", "0", "MKSTREAM")
+	const n = 20
+	for i := range n {
+		must(t, c, "ZADD", stray.Due, "1", fmt.Sprint("old-", i))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	writers.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			c.Do(ctx, c.B().Zadd().Key(stray.Due).ScoreMember().ScoreMember(9e14+float64(i), fmt.Sprint("later-", i%3)).Build())
+		}
+	})
+	defer writers.Wait()
+	defer stop()
+	start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+		left := integer(t, c, "ZCOUNT", stray.Due, "-inf", "1")
+		return left == 0 && len(entries(t, c, prefix, queue)) >= n, fmt.Sprintf("%d are left", left)
+	})
+	if got := len(entries(t, c, prefix, queue)); got != n {
+		t.Errorf("%d messages became %d entries", n, got)
+	}
 }
