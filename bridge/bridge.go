@@ -124,8 +124,8 @@ func (b *Bridge) checkServer(ctx context.Context) error {
 	case err != nil:
 		b.log.Warn("could not check the server", slog.Any("error", err))
 	case errors.Is(info.Untold, ErrDenied):
-		b.log.Warn("the server could not be checked: it may delete queues when it is full, lose messages in a crash, or be too old; grant the user +info",
-			slog.Any("error", info.Untold))
+		b.log.Warn("the server could not be checked", slog.String("because", "it may delete queues when it is full, lose messages in a crash, or be too old"),
+			slog.String("hint", "grant the user +info"), slog.Any("error", info.Untold))
 	case info.Version != "":
 		b.log.Info("server", slog.String("product", info.Product), slog.String("version", info.Version), slog.Bool("aof", info.AOF),
 			slog.Int64("maxmemory", info.MaxMemory))

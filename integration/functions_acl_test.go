@@ -86,6 +86,8 @@ func TestUsersOfFunctions(t *testing.T) {
 		if err != nil || len(letters) != 1 {
 			t.Fatal(letters, err)
 		}
+		is("[0")(call(producer, "reschedule_retries", "0", "100", "", "+2000", "retried"))
+		is("[0")(call(producer, "cancel_retries", "0", "100", "", "retried"))
 		is("[1]")(call(operator, "redrive", letters[0].ID, "+0", "", "", "", ""))
 		if len(functions) != 0 {
 			t.Errorf("not called: %v", functions)

@@ -58,6 +58,9 @@ func (b *bench) fullServer() {
 		q.g = NewGlobals(b.g.Queues + c.script.name)
 		q.fixture()
 		q.do("HSET", q.k.Payload, "orphan", "p")
+		if c.script == cancelRetriesScript || c.script == rescheduleRetriesScript {
+			q.do("ZADD", q.k.Due, "10000000000000", "m"+Separator+"g"+Separator+"9-1")
+		}
 		if c.script == trimScript {
 			q.do("XACK", q.k.Stream, "g", "5-1")
 		}

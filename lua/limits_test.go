@@ -143,7 +143,7 @@ func TestAttemptsAsArguments(t *testing.T) {
 func TestKeyNames(t *testing.T) {
 	k, g := NewKeys("duestream", "emails"), NewGlobals("duestream")
 	wantList(t, "keys", keysOf(k), "duestream:{emails}:due", "duestream:{emails}:payload", "duestream:{emails}:meta", "duestream:{emails}:stream",
-		"duestream:{emails}:dead", "duestream:{emails}:wake", "duestream:{emails}:policy", "duestream:{emails}:seen")
+		"duestream:{emails}:dead", "duestream:{emails}:wake", "duestream:{emails}:policy", "duestream:{emails}:seen", "duestream:{emails}:calm")
 	want(t, "globals", g, Globals{"duestream:queues", "duestream:defaults", "duestream:bridges", "duestream:wake"})
 	for key, queue := range map[string]string{
 		"duestream:{emails}:due": "emails", "duestream:{a:b.c_d-1}:due": "a:b.c_d-1",

@@ -150,7 +150,7 @@ func (s *Scheduler) foundStrays(names []string) {
 	for _, name := range names {
 		if s.strays[name] == nil {
 			log := s.cfg.Logger.With("queue", name)
-			log.Info("moving messages out of a partition that the queue does not have")
+			log.Warn("moving messages out of a partition that the queue does not have")
 			s.strays[name] = &stray{state: state{log: log, what: "move messages out of a partition that the queue does not have", quiet: s.quiet}}
 		}
 	}

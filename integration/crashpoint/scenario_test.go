@@ -315,7 +315,7 @@ func exits() []scenario {
 			s.do("XCLAIM", s.k.Stream, "a", lua.ReclaimConsumer, "0", held["kept"].Entry, "JUSTID")
 			s.owed[address{"a", "kept"}] = debt{delivered, delivered, 3}
 			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20, MinIdle: time.Hour})
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20, MinIdle: time.Hour, Shortest: time.Hour})
 				return err
 			}
 		}},
