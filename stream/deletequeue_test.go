@@ -34,6 +34,7 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		do("XGROUP", "CREATECONSUMER", k.Stream, "g", "c")
 		do("HSET", k.Policy, "max_attempts", "3")
 		do("ZADD", k.Seen, "1e13", "window")
+		do("HSET", k.Calm, "seen_ms", "1") // a bridge that stopped while a group held entries leaves it
 		for _, hold := range [][]string{{"ZADD", second.Due, "1e13", "a"}, {"XADD", second.Stream, "*", "id", "a"}, {"XADD", second.Dead, "*", "id", "a"}} {
 			do(hold...)
 			if had, err := DeleteQueue(t.Context(), c, prefix, queue, false); !errors.Is(err, ErrNotEmpty) || had.Messages() != 1 {
@@ -48,7 +49,7 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		if err != nil || had.Messages() != 0 || len(had.Groups) != 1 || len(had.Readers) != 1 || had.Readers[0] != "g/c" {
 			t.Errorf("%+v, %v", had, err)
 		}
-		if n := exists(append(keysOf(k), keysOf(second)...)...); n != 0 {
+		if n := exists(append(append(keysOf(k), keysOf(second)...), k.Calm)...); n != 0 {
 			t.Errorf("%d keys are left", n)
 		}
 		if names, err := c.Do(t.Context(), c.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice(); err != nil || len(names) != 2 { // the other one, and the mark
