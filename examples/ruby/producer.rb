@@ -102,8 +102,8 @@ module Duestream
       wait = 0.05
       begin
         yield
-      rescue Redis::BaseError => e
-        broken = e.is_a?(Redis::BaseConnectionError) || e.message.start_with?("LOADING", "READONLY", "MASTERDOWN")
+      rescue Redis::BaseError, SystemCallError => e # some connections end in an error of the system's own
+        broken = e.is_a?(SystemCallError) || e.is_a?(Redis::BaseConnectionError) || e.message.start_with?("LOADING", "READONLY", "MASTERDOWN")
         raise if !broken || now >= give_up_at
 
         @refresh_at = 0

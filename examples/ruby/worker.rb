@@ -68,7 +68,7 @@ module Duestream
           end
           work_on(read, acknowledged, &handler)
           @failures = 0
-        rescue Redis::BaseError => e
+        rescue Redis::BaseError, SystemCallError => e
           # A group that was lost is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
           @join_at = 0
           pause(e) unless e.message.start_with?("NOGROUP", "UNBLOCKED")
@@ -198,7 +198,7 @@ module Duestream
     # Repeats what must not be forgotten until Redis has taken it. All of it is harmless to repeat.
     def persist
       yield
-    rescue Redis::BaseError => e
+    rescue Redis::BaseError, SystemCallError => e
       return if @stopped_at && now > @stopped_at + GRACE
 
       pause(e)
@@ -229,7 +229,7 @@ module Duestream
           messages.zip(extend_all(redis, queue, messages)) { |message, kept| message.lost = true unless kept } # for a long handler to look at
         end
         interval = [setting(@queue, "visibility_ms", redis) / 3000.0, REFRESH].min
-      rescue Redis::BaseError => e
+      rescue Redis::BaseError, SystemCallError => e
         warn "worker.rb: extend: #{e.message}"
         interval = 0.5
       end

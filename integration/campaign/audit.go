@@ -201,6 +201,13 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		complain(columnTwice, "", "taken twice inside its dedup window")
 	}
 	chains := chainsOf(records, letters)
+	if p.cancelled > 0 { // a master that went on for a moment after it was replaced may have delivered what its successor then cancelled
+		for _, c := range chains {
+			c.entries = slices.DeleteFunc(c.entries, func(d *delivery) bool {
+				return d.won() == "" && !slices.ContainsFunc(d.starts, func(s record) bool { return s.at > p.cancelled || !a.explainer.undone(s.at, p.cancelled) })
+			})
+		}
+	}
 	for group, c := range chains {
 		if !slices.Contains(groups, group) {
 			complain(columnWrong, group, "dead letter or delivery of a group that is none: %v", c.letters)
