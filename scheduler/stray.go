@@ -21,6 +21,7 @@ const (
 	strayBytes   = 4 << 20
 	strayTime    = time.Second
 	removeTries  = 50
+	strayRest    = time.Minute // what stays is looked at again: what it had to make way for may have been delivered
 )
 
 // ErrOccupied: messages in a partition beyond the registered count cannot be moved, because others with the same ID are where they belong.
@@ -31,10 +32,11 @@ var ErrOccupied = errors.New("others with the same ID are in the partition that 
 // to have it. Its messages are moved to where their IDs belong.
 type stray struct {
 	state   state
-	at      int64 // rank from which the next pass goes on
-	left    int64 // so many messages stay, as of the last pass to the end
-	settled bool  // these, and no others, were there then
-	raced   bool  // some changed while they were moved
+	at      int64     // rank from which the next pass goes on
+	left    int64     // so many messages stay, as of the last pass to the end
+	settled bool      // these, and no others, were there then
+	raced   bool      // some changed while they were moved
+	ended   time.Time // that pass
 }
 
 // placed parts the found partitions, that are unheard of: queues with the counts to register, and the names of strays.
@@ -195,7 +197,7 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 		st.at, st.left, st.raced = 0, 0, false
 		return err == nil, lua.Classify("ZCARD "+from.Due, err)
 	}
-	if st.settled && n == st.left {
+	if st.settled && n == st.left && time.Since(st.ended) < strayRest {
 		return false, nil
 	}
 	st.settled, st.raced = false, st.raced && st.at > 0
@@ -209,7 +211,7 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 		case err != nil:
 			return false, err
 		case outcome == moveEnd:
-			st.left, st.settled, st.at = st.at, !st.raced, 0
+			st.left, st.settled, st.at, st.ended = st.at, !st.raced, 0, time.Now()
 			return st.left == 0, nil
 		case outcome != moveDone:
 			st.at++

@@ -170,3 +170,34 @@ func TestStrayMessagesOfABusyPartitionMoveOnce(t *testing.T) {
 		t.Errorf("%d messages became %d entries", n, got)
 	}
 }
+
+// A stray message that had to stay stayed for ever, when nothing else came to its partition: also after the one in its place was delivered.
+func TestStrayMessageMovesWhenItsPlaceIsFree(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	k, from := lua.NewKeys(prefix, queue), lua.NewKeys(prefix, queue+"/7")
+	must(t, c, "HSET", k.Payload, "m", "accepted")
+	must(t, c, "ZADD", k.Due, "9e14", "m")
+	must(t, c, "ZADD", from.Due, "9e14", "m")
+	b, st := Scheduler{cfg: Config{Client: c, Prefix: prefix}, globals: lua.NewGlobals(prefix)}, &stray{}
+	pass := func() bool {
+		t.Helper()
+		done, err := b.moveStray(t.Context(), queue+"/7", st, time.Now().Add(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	if pass() || !st.settled {
+		t.Fatalf("%+v: it was moved over another one", st)
+	}
+	must(t, c, "DEL", k.Due, k.Payload) // delivered
+	if pass() {
+		t.Error("it is looked at without a rest")
+	}
+	st.ended = st.ended.Add(-strayRest)
+	if !pass() || textOf(t, c, "ZSCORE", k.Due, "m") == "" {
+		t.Errorf("%+v: it was not moved", st)
+	}
+}
