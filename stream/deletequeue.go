@@ -49,7 +49,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	if err != nil {
 		return fail(Contents{}, err)
 	}
-	var had Contents
+	had := Contents{Groups: []string{}, Readers: []string{}} // lists in JSON, also of nothing
 	there := false
 	for _, name := range counts.Names(queue) { // before the first is gone
 		some, exists, err := contentsOf(ctx, c, lua.NewKeys(prefix, name))

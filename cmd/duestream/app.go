@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil && !a.started {
 		a.json = a.json || wantsJSON(args)
 		if lost == nil { // which is what cobra says, too
-			err = invalidf("%w", err)
+			err = invalidf("%s", middleCut(err.Error()))
 		}
 	}
 	if lost != nil && !errors.Is(err, lost) {
@@ -55,6 +55,15 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	a.report(err)
 	_ = said.end()
 	return exitCode(err)
+}
+
+// middleCut shortens what a library says of a flag: it quotes the value as a whole, and what is wrong with it stands at the end.
+func middleCut(text string) string {
+	const most, keep = 500, 200
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:keep], "") + "…" + strings.ToValidUTF8(text[len(text)-keep:], "")
 }
 
 // wantsJSON says whether --json was asked for, where nobody got to read the flags.

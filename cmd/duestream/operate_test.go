@@ -407,6 +407,10 @@ func TestQueueDeleteRemovesAQueue(t *testing.T) {
 	}
 	c.fails(exitNotFound, []string{"no such queue"}, "queue", "delete", "emials")
 	c.ok("schedule", "emials", "--id", "a", "--in", "1h", "x")
+	if out := c.ok("queue", "delete", "emials", "--force", "--yes", "--json"); !strings.Contains(out, `"groups":[],"readers":[]`) { // a list in JSON is never null
+		t.Error(out)
+	}
+	c.ok("schedule", "emials", "--id", "a", "--in", "1h", "x")
 	if out := c.ok("queue", "delete", "emials", "--force", "--yes"); out != "emials  deleted, with 1 scheduled\n" {
 		t.Error(out)
 	}
@@ -417,5 +421,17 @@ func TestQueueDeleteRemovesAQueue(t *testing.T) {
 	c.fails(exitNotFound, nil, "reschedule", "emails", "a", "--in", "1h")
 	if out := c.ok("queue", "show"); !strings.HasPrefix(out, "no queues\n") {
 		t.Errorf("looking for a message made a queue: %s", out)
+	}
+}
+
+// A refused value of a flag was printed whole, however large it was.
+func TestRefusedFlagsAreShownShortened(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	for _, flags := range [][]string{{"--header", "h=" + strings.Repeat("é", 50_000)}, {"--in", strings.Repeat("é", 50_000)}} {
+		r := c.run(append([]string{"schedule", "q", "x"}, flags...)...)
+		if r.code != exitInvalid || len(r.err) > 1000 || !strings.Contains(r.err, flags[0]) || strings.Contains(r.err, "\ufffd") {
+			t.Errorf("exit code %d, %d bytes: %.1000s", r.code, len(r.err), r.err)
+		}
 	}
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/redis/rueidis"
 )
@@ -36,7 +39,7 @@ func password(name, value, file string) (string, error) {
 	if value != "" {
 		return "", invalidf("%s and %s_FILE are set: only one may be", name, name)
 	}
-	text, err := os.ReadFile(file)
+	text, err := readSecret(file)
 	if err != nil {
 		return "", invalidf("%s_FILE: %w", name, err)
 	}
@@ -44,4 +47,21 @@ func password(name, value, file string) (string, error) {
 		return "", invalidf("%s_FILE: %s is empty", name, file)
 	}
 	return value, nil
+}
+
+const maxSecretBytes = 64 << 10
+
+// readSecret reads a small file, which may be a pipe, as of `<(pass show redis)`. A named pipe that nobody writes to is empty, and not waited for, because
+// no signal ends an open; what never ends, as /dev/zero, is refused instead of filling the memory.
+func readSecret(file string) ([]byte, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
+	if err == nil && len(text) > maxSecretBytes {
+		err = fmt.Errorf("%s has more than %d bytes: this is no password", file, maxSecretBytes)
+	}
+	return text, err
 }
