@@ -50,7 +50,7 @@ func TestExportAndImportOnACluster(t *testing.T) {
 	if !strings.Contains(export, `{"kind":"end","count":320,"ready":0,"scheduled":300,"dead":20,"left_out":0}`) {
 		t.Fatal(export)
 	}
-	if out := command(to, export, "import", to.queue); !strings.HasPrefix(out, "imported 320,") || !strings.Contains(out, "created the groups g\n") {
+	if out := command(to, export, "import", to.queue); !strings.HasPrefix(out, "imported 320,") || !strings.Contains(out, "created 1 group: g\n") {
 		t.Fatal(out)
 	}
 	command(to, "", "dead", "redrive", to.queue, "--all")
