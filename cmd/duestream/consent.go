@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -33,17 +34,26 @@ func (c *consent) possible(a *app, what string) error {
 }
 
 // ask asks unless --yes was given. Its error says that nothing was deleted.
-func (c *consent) ask(a *app, question string) error {
+func (c *consent) ask(ctx context.Context, a *app, question string) error {
 	if c.yes {
 		return nil
 	}
 	if err := c.possible(a, "something"); err != nil { // whoever forgot to ask for it first deletes nothing
 		return err
 	}
-	if !confirm(a.in, a.err, question+" [y/N] ") {
-		return invalidf("nothing was deleted")
+	answered := make(chan bool, 1)
+	fmt.Fprint(a.err, question+" [y/N] ")
+	go func() { answered <- confirm(a.in, io.Discard, "") }()
+	select {
+	case <-ctx.Done(): // Ctrl-C is an answer, too; who reads goes on until the process ends
+		fmt.Fprintln(a.err)
+		return fmt.Errorf("nothing was deleted: %w", ctx.Err())
+	case yes := <-answered:
+		if !yes {
+			return invalidf("nothing was deleted")
+		}
+		return nil
 	}
-	return nil
 }
 
 // confirm asks, and reports whether the answer is yes.

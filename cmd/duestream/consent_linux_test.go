@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -32,5 +34,33 @@ func TestAPersonIsAskedBeforeLettersAreDeleted(t *testing.T) {
 		if left := strings.Count(c.ok("dead", "list", "q", "--json"), "\n"); left != test.left {
 			t.Errorf("%q: %d letters are left, want %d", test.typed, left, test.left)
 		}
+	}
+}
+
+// The first Ctrl-C at the question seemed to be ignored, and the second one ended the process by force.
+func TestCtrlCAtTheQuestionDeletesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.letters()
+	term := newTerminal(t, 80, 24)
+	ctx, interrupt := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, c.args([]string{"dead", "purge", "q", "--all"}), term.tty, new(buffer), term.tty)
+	}()
+	redistest.Eventually(t, patience, func() (bool, string) {
+		return strings.Contains(term.seen.String(), "[y/N] "), term.seen.String()
+	})
+	interrupt()
+	select {
+	case code := <-ended:
+		if code != exitInterrupted {
+			t.Errorf("exit code %d\n%s", code, term.seen)
+		}
+	case <-time.After(patience):
+		t.Fatal("it still asks")
+	}
+	if left := strings.Count(c.ok("dead", "list", "q", "--json"), "\n"); left != 6 {
+		t.Errorf("%d letters are left", left)
 	}
 }

@@ -42,7 +42,7 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 				filter, _ := s.filter.filter()
 				n, err := letters.Count(ctx, args[0], filter)
 				if err == nil && n > 0 {
-					err = agreed.ask(a, fmt.Sprintf("Delete %s of %s for good?", counted(n, "dead letter"), args[0]))
+					err = agreed.ask(ctx, a, fmt.Sprintf("Delete %s of %s for good?", counted(n, "dead letter"), args[0]))
 				}
 				if err != nil {
 					return err

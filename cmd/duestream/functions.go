@@ -75,7 +75,7 @@ a terminal; elsewhere it needs --yes.`,
 			if err := agreed.possible(a, "the functions from every server"); err != nil {
 				return err
 			}
-			if err := agreed.ask(a, "Delete the functions from every server? Clients that call them will fail."); err != nil {
+			if err := agreed.ask(ctx, a, "Delete the functions from every server? Clients that call them will fail."); err != nil {
 				return err
 			}
 			return a.onServers(ctx, func(r *bridge.Redis) ([]bridge.Library, error) {

@@ -56,7 +56,7 @@ func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agre
 		if !force {
 			return fmt.Errorf("%w: %s holds %s", bridge.ErrNotEmpty, queue, holds)
 		}
-		if err := agreed.ask(a, fmt.Sprintf("Delete the queue %s with %s?", queue, holds)); err != nil {
+		if err := agreed.ask(ctx, a, fmt.Sprintf("Delete the queue %s with %s?", queue, holds)); err != nil {
 			return err
 		}
 		had, err = bridge.DeleteQueue(ctx, r, a.prefix, queue, true)
