@@ -8,9 +8,9 @@
 -- KEYS[6] policy (hash)
 -- ARGV[1] limit (integer, members at most)
 -- ARGV[2] max_bytes (integer, bytes of members, payloads and metas after which no further member is taken)
--- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry)
+-- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry), dead_error (string, '' = none: the stream of dead letters refused one, or several, and each waits another minute)
 -- Complexity: O(log n) per member; once O(groups) when any is for one group alone
--- If a command fails here: a stream that refuses an entry, or to name its groups, stops the batch; what was added before is removed, the rest stays scheduled.
+-- If a command fails here: a stream that refuses an entry, or to name its groups, stops the batch; what was added before is removed, the rest stays scheduled. Dead letters that refuse stop nothing.
 -- Run twice: harmless; the second run takes the next members.
 local due, payload, meta, stream, dead, policy = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -18,32 +18,38 @@ local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'str
 if bad then return bad end
 
 redis.call('XDEL', stream, '0-0') -- removes nothing, and opens a full server for the rest
-if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, ''} end
+if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, '', ''} end
 local now, fraction = now_ms()
 local has_meta, is_gone = redis.call('EXISTS', meta) == 1, gone_from(stream)
 
--- Adds one member to the stream, or to the dead letters. Returns 'moved' or 'buried'; or nil and the server's refusal.
+-- Adds one member to the stream, or to the dead letters. Returns 'moved' or 'buried'; or 'put_off' and the refusal of the dead letters, nil and that
+-- of the stream.
 local function add(member, score, body, fields)
   local added, outcome, id, group, attempt, error = nil, 'moved', nil, nil, nil, nil
-  if fields and #fields < 8192 then id, group, attempt, error = string.match(fields, RETRY) end
+  local fits = #member + #body + (fields and #fields or 0) <= MAX_ENTRY_BYTES
+  if fits and fields and #fields < 8192 then id, group, attempt, error = string.match(fields, RETRY) end
   if id and is_gone(group) == false then
     added = redis.pcall('XADD', stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due_ms(score), 'for', group, 'error', error)
-  elseif not fields and is_plain(member) then
+  elseif fits and not fields and is_plain(member) then
     added = redis.pcall('XADD', stream, '*', 'id', member, 'payload', body, 'attempt', '1', 'due_ms', due_ms(score))
   else
     local values, dies, err = delivered_values(member, score, body, fields, is_gone, now)
     if err then return nil, err end
     local target = dies and dead or stream
     outcome, added = dies and 'buried' or outcome, redis.pcall('XADD', target, '*', unpack(values))
+    if dies and type(added) == 'table' and added.err then
+      redis.call('ZADD', due, digits(now + PUT_OFF_MS), member)
+      return 'put_off', added.err
+    end
   end
   if type(added) == 'table' and added.err then return nil, added.err end
   return outcome
 end
 
 -- Bodies are read one by one, because the next may be of any size; members a few at a time, because nobody can ask how long they are.
-local done, bytes, counts, refusal, page, next_due, empty = {}, 0, {moved = 0, buried = 0}, '', 1, nil, false
-while #done < limit and bytes < max_bytes and refusal == '' and not (next_due or empty) do
-  local members, longest = redis.call('ZRANGE', due, #done, #done + math.min(page, limit - #done) - 1, 'WITHSCORES'), 0
+local done, bytes, counts, refusal, dead_refusal, page, next_due, empty = {}, 0, {moved = 0, buried = 0, put_off = 0}, '', '', 1, nil, false
+while #done + counts.put_off < limit and bytes < max_bytes and refusal == '' and not (next_due or empty) do
+  local members, longest = redis.call('ZRANGE', due, #done, #done + math.min(page, limit - #done - counts.put_off) - 1, 'WITHSCORES'), 0
   empty = #members == 0
   for i = 1, #members, 2 do
     local member, score = members[i], members[i + 1]
@@ -54,7 +60,7 @@ while #done < limit and bytes < max_bytes and refusal == '' and not (next_due or
       refusal = err
       break
     end
-    done[#done + 1] = member
+    if outcome == 'put_off' then dead_refusal = err else done[#done + 1] = member end
     counts[outcome] = counts[outcome] + 1
     bytes, longest = bytes + #member + #body + (fields and #fields or 0), math.max(longest, #member)
     if bytes >= max_bytes then break end
@@ -65,7 +71,7 @@ if #done > 0 then redis.call('ZREMRANGEBYRANK', due, 0, #done - 1) end -- the fi
 in_chunks('HDEL', payload, done)
 if has_meta then in_chunks('HDEL', meta, done) end
 
-if not (next_due or empty) then next_due = head(due) end
+if counts.put_off > 0 or not (next_due or empty) then next_due = head(due) end
 local wait = -1
 if next_due and next_due < 1e15 then wait = math.max(0, (math.ceil(next_due) - now) * 1000 - fraction) end
-return {counts.moved, counts.buried, wait, refusal}
+return {counts.moved, counts.buried, wait, refusal, dead_refusal}

@@ -311,24 +311,3 @@ func TestStreamThatRefusesStopsTheBatch(t *testing.T) {
 		wantList(b, "delivered", append(first, ids(b.entries(b.k.Stream))...), "filler", "m0", "m1", "m2", "m3", "m4")
 	})
 }
-
-func TestDeadStreamThatRefusesStopsTheBatchBeforeTheMalformed(t *testing.T) {
-	everywhere(t, func(b *bench) {
-		b.fillStream(b.k.Dead)
-		for i, meta := range []string{"{}", "broken", "{}"} {
-			b.do("ZADD", b.k.Due, strconv.Itoa(i+1), fmt.Sprint("m", i))
-			b.do("HSET", b.k.Meta, fmt.Sprint("m", i), meta)
-		}
-		want(b, "moved", b.drain(10).Moved, 1)
-		for range 3 {
-			if d := b.drain(10); d.Moved != 0 || d.Buried != 0 || d.Refusal == "" {
-				b.Fatalf("%+v", d)
-			}
-		}
-		b.wantState("due=2 payload=0 meta=2 stream=1 dead=1")
-		b.do("DEL", b.k.Dead)
-		if d := b.drain(10); d.Moved != 1 || d.Buried != 1 {
-			b.Fatalf("%+v", d)
-		}
-	})
-}

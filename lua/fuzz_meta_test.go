@@ -169,7 +169,7 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 	d := b.drain(10)
 	if d.Wait == 0 {
 		d2 := b.drain(10) // a drain stops after its bytes
-		d = Drained{d.Moved + d2.Moved, d.Buried + d2.Buried, d2.Wait, d.Refusal + d2.Refusal}
+		d = Drained{d.Moved + d2.Moved, d.Buried + d2.Buried, d2.Wait, d.Refusal + d2.Refusal, d.DeadRefusal + d2.DeadRefusal}
 	}
 	others := 1
 	if member == "behind" {

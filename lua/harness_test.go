@@ -28,7 +28,7 @@ func init() {
 		},
 		"JUSTID adds to the delivery counter": {"TestExtendLeavesTheCounterAlone"},
 		"the last generated ID is not kept, so that no stream is ever full": {
-			"TestStreamThatRefusesStopsTheBatch", "TestDeadStreamThatRefusesStopsTheBatchBeforeTheMalformed",
+			"TestStreamThatRefusesStopsTheBatch", "TestDeadStreamThatRefusesStopsNoOtherMessage",
 			"TestDeadStreamThatRefusesLeavesEntriesPending", "TestEnqueueIntoAFullStreamKeepsTheMessage",
 		},
 		"JSON null decodes to an empty list":   {"TestDrainBuriesJSONNull"},

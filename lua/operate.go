@@ -12,11 +12,13 @@ import (
 )
 
 // Drained counts what one drain did. Wait is the time until the next due message: zero = more is due now, negative = nothing is
-// scheduled, or the queue is held. Refusal is the server's error when the stream refused an entry.
+// scheduled, or the queue is held. Refusal is the server's error when the stream refused an entry, DeadRefusal that when the dead letters
+// did: what should have become one waits another minute, and the rest goes on.
 type Drained struct {
 	Moved, Buried int
 	Wait          time.Duration
 	Refusal       string
+	DeadRefusal   string
 }
 
 var drainScript = load("drain",
@@ -26,7 +28,7 @@ var drainScript = load("drain",
 // Drain moves at most limit due messages into the stream, oldest due first, and stops after maxBytes.
 func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (Drained, error) {
 	reply, err := drainScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy},
-		[]string{strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 4)
+		[]string{strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 5)
 	if err != nil {
 		return Drained{}, err
 	}
@@ -37,7 +39,11 @@ func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (
 		}
 	}
 	refusal, err := reply[3].ToString()
-	return Drained{int(n[0]), int(n[1]), duration(n[2], time.Microsecond), refusal}, drainScript.unexpected(err)
+	if err != nil {
+		return Drained{}, drainScript.unexpected(err)
+	}
+	dead, err := reply[4].ToString()
+	return Drained{int(n[0]), int(n[1]), duration(n[2], time.Microsecond), refusal, dead}, drainScript.unexpected(err)
 }
 
 // duration is n of a unit, or as many as a duration holds: 292 years. Others may schedule for later than that.

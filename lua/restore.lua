@@ -1,4 +1,4 @@
--- restore: writes dead letters that were exported, each under its old entry ID where that is still to be had, unless it is there or was restored before.
+-- restore: writes dead letters that were exported, each under its old entry ID where that is to be had and not ahead of the clock, unless it is there or was restored before.
 -- Uses: base
 -- KEYS[1] dead (stream)
 -- KEYS[2] seen (zset)
@@ -38,11 +38,18 @@ local function is_there(entry, values)
   return true
 end
 
+-- Whether an entry ID is of a time that is still to come, but for a minute by which two servers may differ. Under it no letter could be
+-- written until then, and after the largest one never again.
+local function is_ahead(entry)
+  local ms = string.match(entry, '^0*(%d*)')
+  return #ms > 15 or (tonumber(ms) or 0) > now + 60000
+end
+
 local function restore(name, entry, values)
   local remembered = redis.call('ZSCORE', seen, SEP .. 'dead' .. SEP .. name)
   if remembered and tonumber(remembered) > now or is_there(entry, values) then return 0 end
   -- Its own ID, else one of the same millisecond, else a new one: the ID says how old a letter is.
-  for _, id in ipairs({entry, (string.gsub(entry, '%-.*', '')) .. '-*', '*'}) do
+  for _, id in ipairs(is_ahead(entry) and {'*'} or {entry, (string.gsub(entry, '%-.*', '')) .. '-*', '*'}) do
     local added = redis.pcall('XADD', dead, id, unpack(values))
     if type(added) == 'string' then
       redis.call('ZADD', seen, digits(now + window_ms), SEP .. 'dead' .. SEP .. name)

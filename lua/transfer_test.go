@@ -125,6 +125,51 @@ func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
 	})
 }
 
+// A letter of an edited or foreign export was written under whatever ID it named. After the largest one no letter could be added to that
+// stream any more, and the next malformed message stopped the queue.
+func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		now := b.now()
+		ahead := []string{
+			"18446744073709551615-18446744073709551615", "18446744073709551615-0", ms(now+3_600_000) + "-0", ms(now+600_000) + "-18446744073709551615",
+			"9999999999999999-5", "00018446744073709551614-1", "99999999999999999999-1",
+		}
+		var letters []Restore
+		for i, entry := range ahead {
+			letters = append(letters, Restore{Name: fmt.Sprint("n", i), Entry: entry, Fields: fields("id", fmt.Sprint("m", i), "payload", "p")})
+		}
+		for again, outcome := range []Restored{RestoreDone, RestoreKnown} {
+			out, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, letters)
+			if err != nil {
+				b.Fatal(err)
+			}
+			wantList(b.T, fmt.Sprint("outcomes of run ", again+1), out, slices.Repeat([]Restored{outcome}, len(ahead))...)
+		}
+		for _, e := range b.entries(b.k.Dead) {
+			if at := EntryTime(e.EntryID).UnixMilli(); at < now || at > b.now()+61_000 {
+				b.Errorf("%s restored as %s, at %d", e.ID, e.EntryID, now)
+			}
+		}
+		b.do("HSET", b.k.Meta, "bad", "broken")
+		b.do("ZADD", b.k.Due, "1", "bad", "2", "good")
+		d := b.drain(10)
+		want(b, "after it: moved, buried", fmt.Sprint(d.Moved, d.Buried, d.Refusal), "1 1")
+		b.wantState(fmt.Sprintf("due=0 payload=0 meta=0 stream=1 dead=%d", len(ahead)+1))
+	})
+}
+
+// Two servers' clocks differ by a little, and each letter keeps its ID for that.
+func TestRestoreForgivesAClockThatIsALittleBehind(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		entry := ms(b.now()+50_000) + "-3"
+		out, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, []Restore{{Name: "n", Entry: entry, Fields: fields("id", "m")}})
+		if err != nil || out[0] != RestoreDone {
+			b.Fatal(out, err)
+		}
+		want(b, "entry", b.entries(b.k.Dead)[0].EntryID, entry)
+	})
+}
+
 func TestRestoreIntoAStreamThatRefuses(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		if b.inProcess() {

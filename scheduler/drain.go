@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ const drainSlack = 5 * time.Millisecond
 type drainer struct {
 	drain  func(context.Context) (lua.Drained, error)
 	state  *state
+	bury   *state // whether dead letters are taken; the queue goes on without
 	poked  chan struct{}
 	cancel context.CancelFunc
 
@@ -26,7 +28,8 @@ type drainer struct {
 }
 
 func newDrainer(drain func(context.Context) (lua.Drained, error), st *state, cancel context.CancelFunc) *drainer {
-	return &drainer{drain: drain, state: st, poked: make(chan struct{}, 1), cancel: cancel}
+	bury := &state{log: st.log, what: "dead-lettering of scheduled messages", quiet: st.quiet}
+	return &drainer{drain: drain, state: st, bury: bury, poked: make(chan struct{}, 1), cancel: cancel}
 }
 
 // poke lets the loop drain now, unless it is backing off.
@@ -88,6 +91,7 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 			return b.NextBackOff()
 		}
 		b.Reset()
+		d.reportBuried(drained)
 		switch {
 		case drained.Wait < 0:
 			return untilPoked
@@ -96,6 +100,16 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 		case drained.Moved+drained.Buried == 0:
 			return time.Millisecond // due, and yet not moved: never spin
 		}
+	}
+}
+
+// reportBuried says once that the dead letters refuse, and once that they take again: only one that was taken shows that.
+func (d *drainer) reportBuried(drained lua.Drained) {
+	switch {
+	case drained.DeadRefusal != "":
+		d.bury.report(fmt.Errorf("%w: %s", ErrDeadRefused, drained.DeadRefusal))
+	case drained.Buried > 0:
+		d.bury.report(nil)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -296,4 +297,22 @@ func BenchmarkDrain(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(moved)/b.Elapsed().Seconds(), "messages/s")
+}
+
+// A stream of dead letters that refuses once stopped the whole queue. The loop goes on with the rest, and says it once.
+func TestLoopGoesOnWhileDeadLettersAreRefused(t *testing.T) {
+	refused := func(moved, buried int, refusal string, wait time.Duration) func() (lua.Drained, error) {
+		return func() (lua.Drained, error) {
+			return lua.Drained{Moved: moved, Buried: buried, Wait: wait, DeadRefusal: refusal}, nil
+		}
+	}
+	script(t, func(_ *drainer, log *lines, passed func() time.Duration) {
+		expect(t, passed, 0, 0, time.Minute, 2*time.Minute, 3*time.Minute, -1)
+		said := log.String()
+		for _, line := range []string{"dead-lettering of scheduled messages is failing", "dead-lettering of scheduled messages works again"} {
+			if strings.Count(said, line) != 1 {
+				t.Errorf("%q is not said once in:\n%s", line, said)
+			}
+		}
+	}, refused(500, 0, "full", 0), refused(3, 0, "full", time.Minute), refused(1, 0, "", time.Minute), refused(0, 0, "full", time.Minute), refused(0, 1, "", -1))
 }

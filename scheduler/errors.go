@@ -23,6 +23,8 @@ var (
 	ErrClosed = errors.New("producer is closed")
 	// ErrRefused: the stream refused an entry. What was refused stays scheduled.
 	ErrRefused = errors.New("stream refuses entries")
+	// ErrDeadRefused: the stream of dead letters refused one. The message stays scheduled, a minute later.
+	ErrDeadRefused = errors.New("stream of dead letters refuses entries")
 )
 
 // uncertain reports whether a failed call may have been executed.
@@ -35,7 +37,7 @@ func uncertain(err error) bool {
 
 // hint says what an operator should check next.
 func hint(err error) string {
-	if errors.Is(err, ErrRefused) {
+	if errors.Is(err, ErrRefused) || errors.Is(err, ErrDeadRefused) {
 		return "look at the stream with XINFO STREAM: its last ID may be at the maximum"
 	}
 	if errors.Is(err, ErrOccupied) {

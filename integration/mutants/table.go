@@ -483,4 +483,34 @@ var mutants = []mutant{
 		new:  "maps.Equal(own.policy, own.policy) &&",
 		test: []string{"-run", "TestLostCountsComeBackFromPreparedPartitions", "./scheduler"},
 	},
+	{
+		name: "a restored letter takes an ID from the future", file: "lua/restore.lua",
+		old:  "is_ahead(entry) and {'*'} or {entry,",
+		new:  "{entry,",
+		test: []string{"-run", "TestRestoreTakesNoEntryIDFromTheFuture", "./lua"},
+	},
+	{
+		name: "dead letters that refuse stop the queue", file: "lua/drain.lua",
+		old:  "if dies and type(added) == 'table' and added.err then",
+		new:  "if false then",
+		test: []string{"-run", "TestDeadStreamThatRefusesStopsNoOtherMessage", "./lua"},
+	},
+	{
+		name: "a bare message larger than an entry is added", file: "lua/drain.lua",
+		old:  "(fields and #fields or 0) <= MAX_ENTRY_BYTES",
+		new:  "(fields and #fields or 0) >= 0",
+		test: []string{"-run", "TestDrainBuriesWhatIsLargerThanAnEntryCanBe", "./lua"},
+	},
+	{
+		name: "a dead letter larger than an entry is written whole", file: "lua/lib/due.lua",
+		old:  "if #member + #body + #(meta or '') > MAX_ENTRY_BYTES then",
+		new:  "if false then",
+		test: []string{"-run", "TestDrainBuriesWhatIsLargerThanAnEntryCanBe", "./lua"},
+	},
+	{
+		name: "dead letters that refuse are not reported", file: "scheduler/drain.go",
+		old:  "case drained.DeadRefusal != \"\":\n",
+		new:  "case false:\n",
+		test: []string{"-run", "TestLoopGoesOnWhileDeadLettersAreRefused", "./scheduler"},
+	},
 }

@@ -19,6 +19,17 @@ local function due_ms(score)
   return digits((n and n > 0) and math.ceil(n) or 0)
 end
 
+-- How long a member waits whose dead letter was refused: the others go on, and it is not read for ever.
+local PUT_OFF_MS = 60000
+
+-- What is kept of a member that is larger than an entry can be, and what its dead letter says: the payload, and the beginning of the rest.
+local function cut(member, body, meta)
+  local rest = MAX_FIELD_BYTES
+  return string.sub(member, 1, rest), string.sub(body, 1, MAX_ENTRY_BYTES - 2 * rest), string.sub(meta or '', 1, rest),
+    'larger than an entry can be: the member has ' .. #member .. ' bytes, the payload ' .. #body .. ', the meta ' .. #(meta or '') ..
+    '; kept are at most ' .. rest .. ' of the member, ' .. digits(MAX_ENTRY_BYTES - 2 * rest) .. ' of the payload, ' .. rest .. ' of the meta'
+end
+
 -- The values of the dead letter for a member of the schedule that no entry can be made of.
 local function malformed_values(member, body, due, meta, error, now)
   local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
@@ -42,6 +53,10 @@ end
 -- What a member becomes: the values of an entry; or of a dead letter, and true. Or nil, nil and the server's refusal.
 local function delivered_values(member, score, body, meta, is_gone, now)
   local due = due_ms(score)
+  if #member + #body + #(meta or '') > MAX_ENTRY_BYTES then
+    local id, kept, rest, error = cut(member, body, meta)
+    return malformed_values(id, kept, due, rest, error, now), true
+  end
   local values, known = entry_values(member, body, meta, due)
   if not values then return malformed_values(member, body, due, meta, known, now), true end
   local gone, err = is_gone(known['for'])

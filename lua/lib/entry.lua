@@ -3,6 +3,7 @@
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
+local MAX_ENTRY_BYTES = 1072693248 -- the server takes 1 GiB of names and values; 1 MiB of it is for what is ours
 
 local utf8_sequences = {
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
