@@ -84,6 +84,33 @@ func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h *logHandler) WithGroup(string) slog.Handler { return h }
 
+// wantPairs holds that no part says that it works again more often than it has said by then that it is failing.
+func (l *logLines) wantPairs(t testing.TB) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	failing := map[string]int{}
+	for _, r := range l.records {
+		if part, _, ok := strings.Cut(r.message, " is failing"); ok {
+			failing[r.about+part]++
+		} else if part, ok := worksAgain(r.message); ok {
+			if failing[r.about+part]--; failing[r.about+part] < 0 {
+				t.Errorf("%s%s: works again without having said that it is failing", r.about, part)
+			}
+		}
+	}
+}
+
+// worksAgain returns which part says that it works again.
+func worksAgain(message string) (part string, ok bool) {
+	part, ok = strings.CutSuffix(message, " again")
+	if part, ok := strings.CutSuffix(part, " works"); ok {
+		return part, true
+	}
+	part, is := strings.CutSuffix(part, " is working")
+	return part, ok && is
+}
+
 // wantLog holds the log against the number of times something broke: a part says at most once for each that it is failing, and as often that it
 // works again, which is its last word. Parts is how many share a name in the log: two bridges, or two workers.
 func (n *network) wantLog(faults, parts int) {
@@ -98,6 +125,7 @@ func (n *network) wantLog(faults, parts int) {
 		}
 		return true, ""
 	})
+	n.log.wantPairs(n.t)
 	for part, lines := range failing {
 		if most := faults * parts; lines > most || working[part] > most {
 			n.t.Errorf("%s: %d lines that it is failing, %d that it works again, for %d faults", part, lines, working[part], faults)
@@ -111,12 +139,9 @@ func (l *logLines) changes() (failing, working map[string]int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, r := range l.records {
-		switch {
-		case strings.Contains(r.message, " is failing"):
-			part, _, _ := strings.Cut(r.message, " is failing")
+		if part, _, ok := strings.Cut(r.message, " is failing"); ok {
 			failing[r.about+part]++
-		case strings.HasSuffix(r.message, " works again"), strings.HasSuffix(r.message, " is working again"):
-			part, _, _ := strings.Cut(strings.Replace(r.message, " is working", " works", 1), " works again")
+		} else if part, ok := worksAgain(r.message); ok {
 			working[r.about+part]++
 		}
 	}

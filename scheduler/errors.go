@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 
 	"github.com/duestream/duestream/lua"
@@ -46,27 +47,40 @@ func hint(err error) string {
 	return lua.Hint(err)
 }
 
-// state logs the changes between working and failing, each once.
+// state logs the changes between working and failing, each once: for those who read Info and above no line that it works again comes
+// without one that it is failing before, nor stays away after one. Any number of goroutines may report.
 type state struct {
 	log     *slog.Logger // carries what it is about
 	what    string       // "drain"
 	quiet   func(error) bool
-	failing atomic.Bool
+	failing atomic.Bool // changes under mu
+
+	mu   sync.Mutex
+	told bool // that it is failing, and not only at debug level
 }
 
-// report takes the outcome of a pass, and says whether the state changed.
-func (s *state) report(err error) bool {
-	if s.failing.Swap(err != nil) == (err != nil) {
-		return false
-	}
-	level := slog.LevelWarn
+// report takes the outcome of a pass.
+func (s *state) report(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.failing.Swap(err != nil) != (err != nil)
 	if err == nil {
-		s.log.Info(s.what + " works again")
-		return true
+		if changed {
+			s.log.Log(context.Background(), s.level(slog.LevelInfo, !s.told), s.what+" works again")
+		}
+		s.told = false
+		return
 	}
-	if s.quiet != nil && s.quiet(err) {
-		level = slog.LevelDebug
+	quiet := s.quiet != nil && s.quiet(err)
+	if changed || !quiet && !s.told {
+		s.told = !quiet
+		s.log.Log(context.Background(), s.level(slog.LevelWarn, quiet), s.what+" is failing", "error", err, "hint", hint(err))
 	}
-	s.log.Log(context.Background(), level, s.what+" is failing", "error", err, "hint", hint(err))
-	return true
+}
+
+func (s *state) level(loud slog.Level, quiet bool) slog.Level {
+	if quiet {
+		return slog.LevelDebug
+	}
+	return loud
 }

@@ -169,7 +169,7 @@ func (s *Scheduler) moveStrays(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil || !st.raced && st.at == 0 {
+		if err != nil || done || !st.raced && st.at == 0 {
 			if err == nil && st.left > 0 {
 				err = fmt.Errorf("scheduler: %d messages of %s stay: %w", st.left, name, ErrOccupied)
 			}

@@ -92,7 +92,9 @@ func (w *waker) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, cancel := context.WithCancel(ctx)
 		var readers sync.WaitGroup
-		for _, group := range w.groups() {
+		groups := w.groups()
+		w.forget(groups)
+		for _, group := range groups {
 			readers.Go(func() { w.readAll(round, group.keys, group.block) })
 		}
 		select {
@@ -147,6 +149,18 @@ func (w *waker) readAll(ctx context.Context, keys []string, block time.Duration)
 			w.woken(queue)
 		}
 		wait(ctx, pause, nil)
+	}
+}
+
+// forget ends the states of reads that are no more, most of which failed for a key that was left out since.
+func (w *waker) forget(groups []wakeGroup) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, st := range w.states {
+		if !slices.ContainsFunc(groups, func(g wakeGroup) bool { return g.keys[0] == key }) {
+			st.report(nil)
+			delete(w.states, key)
+		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,37 +15,44 @@ import (
 )
 
 // condition logs one line per change of state: when something starts to fail, when it fails for another reason, and when it works again.
+// What several parts of it report is one state: it works again when the last of them does.
 type condition struct {
 	log  *slog.Logger
 	what string
 
 	mu    sync.Mutex
-	kind  string // of the error that was logged; empty while all is well
+	kinds map[string]string // of the error that each part that fails reported last
 	since time.Time
 }
 
-func (c *condition) failing(err error) {
+func (c *condition) failing(err error) { c.failingAt("", err) }
+
+func (c *condition) working() { c.workingAt("") }
+
+func (c *condition) failingAt(part string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	kind := kindOf(err)
-	if kind == c.kind {
-		return
+	if len(c.kinds) == 0 {
+		c.kinds, c.since = map[string]string{}, time.Now()
 	}
-	if c.kind == "" {
-		c.since = time.Now()
+	told := slices.Contains(slices.Collect(maps.Values(c.kinds)), kind)
+	c.kinds[part] = kind
+	if !told {
+		c.log.Error(c.what+" is failing, and goes on trying", slog.Any("error", err), slog.String("hint", lua.Hint(err)))
 	}
-	c.kind = kind
-	c.log.Error(c.what+" is failing, and goes on trying", slog.Any("error", err), slog.String("hint", lua.Hint(err)))
 }
 
-func (c *condition) working() {
+func (c *condition) workingAt(part string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.kind == "" {
+	if c.kinds[part] == "" {
 		return
 	}
-	c.kind = ""
-	c.log.Info(c.what+" is working again", slog.Duration("after", time.Since(c.since).Round(time.Millisecond)))
+	delete(c.kinds, part)
+	if len(c.kinds) == 0 {
+		c.log.Info(c.what+" is working again", slog.Duration("after", time.Since(c.since).Round(time.Millisecond)))
+	}
 }
 
 // kindOf names what an error is about; the same trouble is logged once, however its words differ.

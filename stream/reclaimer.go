@@ -103,6 +103,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	names := stream.names()
 	maps.DeleteFunc(r.cursors, func(group, _ string) bool { return !slices.Contains(names, group) })
 	if len(names) == 0 {
+		r.reportStuck(result)
 		return result, nil
 	}
 	policies, warning, err := r.policies.read(ctx, r.cfg.Queue, names)
@@ -223,13 +224,13 @@ func (r *Reclaimer) warn(warning error) {
 }
 
 // reportStuck logs one line when entries begin to be stuck, and one when they no longer are. A stuck entry is tried again only after
-// another visibility timeout: silence counts as success when it has lasted for two.
+// another visibility timeout: silence counts as success when it has lasted for two, or when no group holds anything.
 func (r *Reclaimer) reportStuck(result ReclaimResult) {
 	switch {
 	case result.Stuck > 0:
 		r.lastTry = time.Now()
 		r.stuck.failing(errStuck)
-	case time.Since(r.lastTry) > 2*result.Visibility:
+	case result.stream.pending() == 0, time.Since(r.lastTry) > 2*result.Visibility:
 		r.stuck.working()
 	}
 }

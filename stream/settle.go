@@ -208,6 +208,9 @@ func (w *lane) drop(ds ...*delivery) {
 	w.slots.put(slots)
 }
 
+// settling is the part of a lane's condition that settles deliveries: reads may work while it fails.
+const settling = "settling"
+
 // insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that no try that failed can have
 // been executed.
 func (w *lane) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
@@ -217,6 +220,7 @@ func (w *lane) insist(ctx context.Context, call func(context.Context) error) (ce
 		err := call(try)
 		cancel()
 		if err == nil {
+			w.state.workingAt(settling)
 			return certain, nil
 		}
 		certain = certain && !lua.Ambiguous(err)
@@ -224,7 +228,7 @@ func (w *lane) insist(ctx context.Context, call func(context.Context) error) (ce
 			return certain, ctx.Err()
 		}
 		w.broken.Add(1)
-		w.state.failing(err)
+		w.state.failingAt(settling, err)
 		if !sleep(ctx, wait.NextBackOff()) {
 			return certain, ctx.Err()
 		}

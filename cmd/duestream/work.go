@@ -28,6 +28,12 @@ type workOptions struct {
 	killAfter       time.Duration
 }
 
+// workSettings is what work reads of the environment besides; its command has standard error too.
+type workSettings struct {
+	LogLevel  slog.Level `split_words:"true" default:"warn"`
+	LogFormat logFormat  `split_words:"true" default:"auto"`
+}
+
 func (a *app) work() *cobra.Command {
 	var o workOptions
 	cmd := &cobra.Command{
@@ -60,7 +66,10 @@ A command that was told to stop counts as not done, whatever its exit code. When
 command cannot be started for 2 s (it is gone, or may not be executed), this process lets
 those that run end, gives back what it holds, with no attempt counted, and exits with 1. A second
 signal to this process gives the groups a second, kills them, and leaves their messages
-to the visibility timeout.`, commandDeadLetter, commandRetry),
+to the visibility timeout.
+
+DUESTREAM_LOG_LEVEL and DUESTREAM_LOG_FORMAT count here as well; the level is warn unless
+it is set.`, commandDeadLetter, commandRetry),
 		Example: `  duestream work emails --group mailer --concurrency 4 -- ./send-mail --from me@example.org
   duestream work emails --group audit -- sh -c 'cat >> audit.log'`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -104,7 +113,11 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	if err := a.resolve(); err != nil {
 		return err
 	}
-	log := newLogger(a.err, "auto", slog.LevelWarn)
+	var s workSettings
+	if err := readEnv(&s); err != nil {
+		return err
+	}
+	log := newLogger(a.err, s.LogFormat, s.LogLevel)
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {

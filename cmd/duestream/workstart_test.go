@@ -5,9 +5,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // tool writes an executable script that leaves a file done-ID behind, and returns its path.
@@ -111,4 +115,70 @@ func TestAMessageThatNoCommandCanBeStartedWithIsADeadLetterAlone(t *testing.T) {
 	}
 	c.ok("schedule", "q", "--id", "next", "x")
 	c.gone("next")
+}
+
+// What serve is told by DUESTREAM_LOG_LEVEL, work ignored: also nonsense, and debug, which shows what becomes of each delivery.
+func TestWorkTakesTheLevelOfItsLogFromTheEnvironment(t *testing.T) {
+	c, dir := newWork(t)
+	t.Setenv("DUESTREAM_LOG_LEVEL", "loud")
+	c.fails(exitInvalid, []string{`DUESTREAM_LOG_LEVEL "loud"`}, "work", "q", "--group", "g", "--", "true")
+	for level, says := range map[string]bool{"info": true, "": false} {
+		if level == "" {
+			os.Unsetenv("DUESTREAM_LOG_LEVEL")
+		} else {
+			t.Setenv("DUESTREAM_LOG_LEVEL", level)
+		}
+		w := c.work(dir, `touch "$1/got-$DUESTREAM_ID"; while ! test -e "$1/end-$DUESTREAM_ID"; do sleep 0.01; done`)
+		id := "id" + level
+		c.ok("schedule", "q", "--id", id, "x")
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			_, err := os.Stat(filepath.Join(dir, "got-"+id))
+			return err == nil, "not delivered"
+		})
+		// Somebody else takes it, so that the acknowledgement comes too late, which is said at level info.
+		group, stream := "g", lua.NewKeys(c.prefix, "q").Stream
+		redis := redistest.Shared(t).Client(t)
+		for _, p := range pendingOf(t, redis, stream, group) {
+			if err := redis.Do(t.Context(), redis.B().Xack().Key(stream).Group(group).Id(p).Build()).Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "end-"+id), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.ok("schedule", "q", "--id", id+"-2", "x") // is begun when the first one has been settled
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			_, err := os.Stat(filepath.Join(dir, "got-"+id+"-2"))
+			return err == nil, "not delivered"
+		})
+		if err := os.WriteFile(filepath.Join(dir, "end-"+id+"-2"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.stop()
+		w.wait()
+		if got := strings.Contains(w.err.String(), "acknowledged too late") || strings.Contains(w.err.String(), "delivery was lost"); got != says {
+			t.Errorf("level %q: said %v: %s", level, got, w.err)
+		}
+	}
+}
+
+// pendingOf returns the entries that a group holds.
+func pendingOf(t *testing.T, c rueidis.Client, stream, group string) (ids []string) {
+	t.Helper()
+	rows, err := c.Do(t.Context(), c.B().Xpending().Key(stream).Group(group).Start("-").End("+").Count(10).Build()).ToArray()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
+		one, err := row.ToArray()
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := one[0].ToString()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	return ids
 }

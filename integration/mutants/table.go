@@ -513,4 +513,16 @@ var mutants = []mutant{
 		new:  "case false:\n",
 		test: []string{"-run", "TestLoopGoesOnWhileDeadLettersAreRefused", "./scheduler"},
 	},
+	{
+		name: "a part that reads again says that all works", file: "stream/condition.go",
+		old:  "	if len(c.kinds) == 0 {\n		c.log.Info(",
+		new:  "	if true {\n		c.log.Info(",
+		test: []string{"-run", "TestConditionWorksAgainWhenAllOfItsPartsDo", "./stream"},
+	},
+	{
+		name: "the end of an outage nobody was told of is told", file: "scheduler/errors.go",
+		old:  "s.level(slog.LevelInfo, !s.told)",
+		new:  "slog.LevelInfo",
+		test: []string{"-run", "TestEveryEndOfATroubleHasItsBeginning", "./scheduler"},
+	},
 }
