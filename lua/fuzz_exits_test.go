@@ -81,7 +81,7 @@ func predict(entryID string, list []FieldValue, w wayOut) predicted {
 		most = strconv.Itoa(w.max)
 	}
 	odd = odd || id == "" || strings.Contains(id, Separator) || !utf8.ValidString(id) || !countPattern.MatchString(attempt) || !countPattern.MatchString(most)
-	letter := maps.Clone(fields)
+	letter := inLetter(fields)
 	delete(letter, FieldFor)
 	letter[FieldGroup], letter[FieldEntry] = "g", entryID
 	const idle = "visibility timeout: not acknowledged within 0 ms"
@@ -287,6 +287,9 @@ func (b *bench) redriveAll() {
 	for name, value := range old {
 		if ours[name] || !utf8.ValidString(name) || name == FieldMaxAttempts && !countPattern.MatchString(value) {
 			continue
+		}
+		if lettersOwn.MatchString(name) {
+			name = strings.TrimPrefix(name, "message:")
 		}
 		if !utf8.ValidString(value) {
 			if _, taken := old["b64:"+name]; taken {

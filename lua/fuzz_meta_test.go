@@ -204,10 +204,8 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 	case expired(fields) || fields[FieldFor] != "" && fields[FieldFor] != "g":
 		want(b, "dead letters", d.Buried, 1)
 		b.fieldsOf(b.raw(b.k.Dead)[0].FieldValues, got)
-		letter := maps.Clone(fields)
-		for _, ours := range []string{FieldGroup, FieldReason, FieldDead, FieldEntry, FieldFor} {
-			delete(letter, ours)
-		}
+		letter := inLetter(fields)
+		delete(letter, FieldFor)
 		letter[FieldPayload], letter[FieldDue], letter[FieldReason], letter[FieldDead] = payload, due, ReasonExpired, got[FieldDead]
 		if !expired(fields) {
 			letter[FieldReason] = ReasonGroupGone

@@ -48,8 +48,9 @@ local function again(letter, when, edited, new_payload, new_fields, to)
   end
   for name, value in pairs(fields) do
     local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
-    local clear = is_utf8(value) or not fields['b64:' .. name] -- else one would be written over the other
-    if not drop[name] and not replaced and kept[name] == nil and is_utf8(name) and clear then keep(kept, name, value) end
+    local own = name_in_message(name) -- that of the message; a letter's own has no such name
+    local clear = is_utf8(value) or not fields['b64:' .. own] -- else one would be written over the other
+    if not drop[name] and not replaced and kept[own] == nil and is_utf8(name) and clear then keep(kept, own, value) end
   end
   if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
   local group = to ~= '' and to or fields['group'] or ''

@@ -170,7 +170,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	delete(f, lua.FieldFor)
 	attempt, limit, ok := attemptsOf(e, policy)
 	if !ok || !usableID(id) {
-		q.bury(f, group, how.Entry, lua.ReasonMalformed, anyText)
+		q.bury(inLetter(f), group, how.Entry, lua.ReasonMalformed, anyText)
 		return lua.Buried
 	}
 	if how.Error != "" {
@@ -180,7 +180,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	failed := attempt + burnt
 	if how.Action == lua.ActionDead || how.Action == lua.ActionRetry && failed >= limit {
 		f[lua.FieldAttempt] = decimal(int64(failed))
-		q.bury(f, group, how.Entry, how.Reason, f[lua.FieldError])
+		q.bury(inLetter(f), group, how.Entry, how.Reason, f[lua.FieldError])
 		return lua.Buried
 	}
 

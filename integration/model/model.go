@@ -190,7 +190,7 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 				name.Group, "", lua.ReasonMalformed, m.Broken)
 			d.Buried++
 		case m.expired(q.Now) || to != "" && !exists:
-			letter, reason := m.fields(), lua.ReasonGroupGone
+			letter, reason := inLetter(m.fields()), lua.ReasonGroupGone
 			if m.expired(q.Now) {
 				reason = lua.ReasonExpired
 			}
@@ -266,7 +266,7 @@ func (q *Queue) redrive(l lua.Redrive) lua.Redriven {
 	for name, value := range letter {
 		edited := l.Fields != "" && (strings.HasPrefix(name, lua.HeaderPrefix) || name == lua.FieldMaxAttempts)
 		if !edited && !slices.Contains(ofTheLetter, name) {
-			keep(meta, name, value)
+			keep(meta, inMessage(name), value)
 		}
 	}
 	if !count.MatchString(meta[lua.FieldMaxAttempts]) {

@@ -27,6 +27,27 @@ var ofTheLetter = []string{
 	lua.FieldError, lua.FieldMeta, lua.FieldRaw, lua.FieldExpires,
 }
 
+// lettersOwn matches what a message's field must not be called in a dead letter; it goes behind one more "message:", and comes back without it.
+var lettersOwn = regexp.MustCompile(`^(message:)*(group|entry|reason|dead_ms|meta|raw)$`)
+
+func inLetter(message fields) fields {
+	letter := fields{}
+	for name, value := range message {
+		if lettersOwn.MatchString(name) {
+			name = "message:" + name
+		}
+		letter[name] = value
+	}
+	return letter
+}
+
+func inMessage(name string) string {
+	if lettersOwn.MatchString(name) {
+		return strings.TrimPrefix(name, "message:")
+	}
+	return name
+}
+
 var count = regexp.MustCompile(`^[1-9][0-9]{0,14}$`)
 
 // NewMessage reads a member as it is stored, and says what is wrong with it.

@@ -525,4 +525,10 @@ var mutants = []mutant{
 		new:  "slog.LevelInfo",
 		test: []string{"-run", "TestEveryEndOfATroubleHasItsBeginning", "./scheduler"},
 	},
+	{
+		name: "a letter overwrites fields of its name", file: "lua/lib/entry.lua",
+		old:  "return makes_way(name) and 'message:' .. name or name",
+		new:  "return name",
+		test: []string{"-run", "TestFieldsNamedLikeThoseOfLettersMakeWayAndComeBack", "./lua"},
+	},
 }

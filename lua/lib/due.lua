@@ -1,12 +1,10 @@
 -- Shared by the scripts that move what is due: what becomes of a member of the schedule.
 
 -- The values of the dead letter for an entry that expired before its group, or any group, was given it, or whose group is gone.
--- Foreign fields named like those of dead letters make way: a redrive would believe them.
 local function undelivered_values(values, group, reason, now)
-  local ours = {group = true, reason = true, dead_ms = true, entry = true, ['for'] = true}
   local letter = {}
   for i = 1, #values, 2 do
-    if not ours[values[i]] then extend_values(letter, {values[i], values[i + 1]}) end
+    if values[i] ~= 'for' then extend_values(letter, {name_in_letter(values[i]), values[i + 1]}) end
   end
   if group then extend_values(letter, {'group', group}) end
   return extend_values(letter, {'reason', reason, 'dead_ms', digits(now)})

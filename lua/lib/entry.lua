@@ -159,6 +159,25 @@ local function has_expired(fields, now)
   return fields['expires_ms'] ~= nil and tonumber(fields['expires_ms']) <= now
 end
 
+local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
+
+-- Whether a field is named like one that dead letters have of their own, behind any number of 'message:'.
+local function makes_way(name)
+  for _, own in ipairs(LETTERS_OWN) do
+    if string.sub(name, -#own) == own and name == string.rep('message:', (#name - #own) / 8) .. own then return true end
+  end
+  return false
+end
+
+-- What a field of a message is called in a dead letter, where it would be taken for the letter's own; and what it was called.
+local function name_in_letter(name)
+  return makes_way(name) and 'message:' .. name or name
+end
+
+local function name_in_message(name)
+  return string.sub(name, 1, 8) == 'message:' and makes_way(name) and string.sub(name, 9) or name
+end
+
 -- Appends name and value pairs to an XADD argument list.
 local function extend_values(values, pairs_)
   for i = 1, #pairs_ do

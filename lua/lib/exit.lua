@@ -20,9 +20,8 @@ local function bury(k, group, entry, values, acked)
   return BURIED
 end
 
--- The values of a dead letter made from a map of fields.
-local function letter_values(fields, group, entry, reason, error, now)
-  fields['group'], fields['entry'], fields['reason'], fields['dead_ms'] = group, entry, reason, digits(now)
+-- The values of a dead letter made from a map of fields. raw: what stands for fields that are too many, if they are.
+local function letter_values(fields, group, entry, reason, error, now, raw)
   fields['error'] = error ~= '' and error_text(error) or fields['error']
   fields['for'] = nil
   local values = {}
@@ -30,8 +29,9 @@ local function letter_values(fields, group, entry, reason, error, now)
     if fields[name] then extend_values(values, {name, fields[name]}) end
     fields[name] = nil
   end
-  for name, value in pairs(fields) do extend_values(values, {name, value}) end
-  return values
+  for name, value in pairs(fields) do extend_values(values, {name_in_letter(name), value}) end
+  if raw then extend_values(values, {'raw', raw}) end
+  return extend_values(values, {'group', group, 'entry', entry, 'reason', reason, 'dead_ms', digits(now)})
 end
 
 -- The values of the dead letter for an entry whose body someone deleted: only its ID is known.
@@ -139,8 +139,8 @@ local function plan_exit(k, group, entry, body, how, now)
   local id, attempt = fields['id'] or entry, SMALL[fields['attempt']] or tonumber(fields['attempt'] or '1')
   if how.id ~= '' and how.id ~= id then return {LOST} end
   if odd then
-    if #body > 2 * MAX_FIELDS then fields = {id = id, raw = lines(body)} end
-    return {BURIED, letter = letter_values(fields, group, entry, 'malformed', odd, now)}
+    local raw = #body > 2 * MAX_FIELDS and lines(body) or nil
+    return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', odd, now, raw)}
   end
 
   local failed = attempt + (how.burnt or 0)
