@@ -472,7 +472,7 @@ var mutants = []mutant{
 		test: []string{"-run", "TestStrayMessageOverwritesNone", "./scheduler"},
 	},
 	{
-		name: "a moved message overwrites another one", file: "scheduler/stray.go",
+		name: "a moved message overwrites another one", file: "scheduler/move.go",
 		old:  "			if !there.equal(m.one) {\n				outcome = moveLeft\n			}\n",
 		new:  "",
 		test: []string{"-run", "TestStrayMessageOverwritesNone", "./scheduler"},

@@ -1,0 +1,195 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+type moved int
+
+const (
+	moveDone  moved = iota
+	moveLeft        // another one is there under its name
+	moveRaced       // it was changed meanwhile
+	moveEnd         // there is none
+)
+
+// move takes one message from a partition to another, which is in another slot: it is added there, and then removed here. After a failure
+// between both it is in both, and the next move finds it there, or it has been delivered, and is once more: at least once. What somebody
+// cancels or changes between both is taken back.
+type move struct {
+	c      rueidis.Client
+	prefix string
+	from   lua.Keys
+	to     func(id string) lua.Keys
+	one    held
+	added  *lua.Keys // where it was written; nil = nowhere, or it was there
+}
+
+// held is what a partition holds under one member.
+type held struct {
+	member        string
+	score         float64
+	payload, meta *string // nil: none
+}
+
+func (h held) size() int {
+	n := len(h.member)
+	for _, value := range []*string{h.payload, h.meta} {
+		if value != nil {
+			n += len(*value)
+		}
+	}
+	return n
+}
+
+func (h held) equal(o held) bool {
+	same := func(a, b *string) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
+	return h.score == o.score && same(h.payload, o.payload) && same(h.meta, o.meta)
+}
+
+// at moves the message of a rank.
+func (m *move) at(ctx context.Context, rank int64) (outcome moved, err error) {
+	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
+		k, at := m.from, strconv.FormatInt(rank, 10)
+		members, err := c.Do(ctx, c.B().Zrange().Key(k.Due).Min(at).Max(at).Withscores().Build()).AsZScores()
+		if err != nil || len(members) == 0 {
+			outcome = moveEnd
+			return err
+		}
+		m.one = held{member: members[0].Member, score: members[0].Score}
+		return m.one.read(c.DoMulti(ctx, values(c, k, m.one.member)...))
+	})
+	if err == nil && outcome != moveEnd {
+		outcome, err = m.add(ctx, m.to(lua.ParseMember(m.one.member).ID))
+	}
+	if err == nil && outcome == moveDone {
+		if outcome, err = m.remove(ctx, m.from); err == nil && outcome != moveDone && m.added != nil {
+			_, err = m.remove(ctx, *m.added) // cancelled, say: it must not come from there
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("scheduler: move a message: %w", lua.Classify("move from "+m.from.Due, err))
+	}
+	return outcome, err
+}
+
+// remove takes the message out of a partition, where it still is as it was. Others that come and go there meanwhile make it try again.
+func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moved, err error) {
+	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
+		for range removeTries {
+			there, absent, err := m.look(ctx, c, k)
+			if err != nil {
+				return err
+			}
+			if outcome = moveRaced; absent || !there.equal(m.one) {
+				return unwatch(ctx, c)
+			}
+			done, err := exec(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(), c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
+				c.B().Hdel().Key(k.Meta).Field(m.one.member).Build())
+			if done {
+				outcome = moveDone
+			}
+			if done || err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return outcome, err
+}
+
+// look reads what a partition holds under the message's name, and watches it.
+func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) (there held, absent bool, err error) {
+	replies := c.DoMulti(ctx, append([]rueidis.Completed{watch(c, k), c.B().Zscore().Key(k.Due).Member(m.one.member).Build()}, values(c, k, m.one.member)...)...)
+	if err := replies[0].Error(); err != nil {
+		return there, false, err
+	}
+	if absent = rueidis.IsRedisNil(replies[1].Error()); !absent {
+		there.score, err = replies[1].AsFloat64()
+	}
+	return there, absent, errors.Join(err, there.read(replies[2:]))
+}
+
+// add writes the message where it belongs, unless it is there, or another one of its name.
+func (m *move) add(ctx context.Context, k lua.Keys) (outcome moved, err error) {
+	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
+		there, absent, err := m.look(ctx, c, k)
+		if err != nil {
+			return err
+		}
+		if !absent {
+			if !there.equal(m.one) {
+				outcome = moveLeft
+			}
+			return unwatch(ctx, c)
+		}
+		var writes []rueidis.Completed
+		for key, value := range map[string]*string{k.Payload: m.one.payload, k.Meta: m.one.meta} {
+			if value != nil {
+				writes = append(writes, c.B().Hset().Key(key).FieldValue().FieldValue(m.one.member, *value).Build())
+			} else {
+				writes = append(writes, c.B().Hdel().Key(key).Field(m.one.member).Build())
+			}
+		}
+		done, err := exec(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.score, m.one.member).Build())...)
+		if !done {
+			outcome = moveRaced
+			return err
+		}
+		m.added = &k
+		due := strconv.FormatFloat(m.one.score, 'f', 0, 64) // best effort: a survey sees the message without it
+		_ = c.Do(ctx, c.B().Xadd().Key(k.Wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue("due_ms", due).Build()).Error()
+		return err
+	})
+	return outcome, err
+}
+
+// read takes the replies to values.
+func (h *held) read(replies []rueidis.RedisResult) (err error) {
+	for i, value := range []**string{&h.payload, &h.meta} {
+		text, failed := replies[i].ToString()
+		if failed == nil {
+			*value = &text
+		} else if !rueidis.IsRedisNil(failed) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
+func values(c rueidis.DedicatedClient, k lua.Keys, member string) []rueidis.Completed {
+	return []rueidis.Completed{c.B().Hget().Key(k.Payload).Field(member).Build(), c.B().Hget().Key(k.Meta).Field(member).Build()}
+}
+
+func watch(c rueidis.DedicatedClient, k lua.Keys) rueidis.Completed {
+	return c.B().Watch().Key(k.Due, k.Payload, k.Meta).Build()
+}
+
+func unwatch(ctx context.Context, c rueidis.DedicatedClient) error {
+	return c.Do(ctx, c.B().Unwatch().Build()).Error()
+}
+
+// exec runs commands in a transaction; done is false when what was watched has changed, and with an error.
+func exec(ctx context.Context, c rueidis.DedicatedClient, commands ...rueidis.Completed) (done bool, err error) {
+	replies := c.DoMulti(ctx, slices.Concat([]rueidis.Completed{c.B().Multi().Build()}, commands, []rueidis.Completed{c.B().Exec().Build()})...)
+	for _, reply := range replies[:len(replies)-1] { // what the server refuses is refused here
+		err = errors.Join(err, reply.Error())
+	}
+	results, failed := replies[len(replies)-1].ToArray()
+	if rueidis.IsRedisNil(failed) {
+		return false, err
+	}
+	err = errors.Join(err, failed)
+	for _, result := range results {
+		err = errors.Join(err, result.Error())
+	}
+	return err == nil, err
+}
