@@ -111,6 +111,23 @@ func scheduling() []scenario {
 				return err
 			}
 		}},
+		{script: "drain", single: true, state: "malformed, and dead letters refused", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			odd := item("odd", hour)
+			odd.Meta = "{"
+			s.send(odd, item("due", hour))
+			s.do("ZADD", s.k.Due, "XX", "1000", "odd", "1001", "due")
+			s.do("XADD", s.k.Dead, "18446744073709551615-18446744073709551615", "id", "the last possible")
+			s.owe("", "odd", dead, dead)
+			s.owe("a", "due", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.Drain(s.ctx, c, s.k, 100, 1<<20)
+				return err
+			}
+		}, mend: func(s *scene) {
+			s.do("DEL", s.k.Dead)
+			s.do("ZADD", s.k.Due, "XX", "1000", "odd") // it was put off
+		}},
 		{script: "cancel", state: "scheduled, with a window, and not", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			windowed := item("windowed", hour)
