@@ -45,7 +45,7 @@ from_cli=''
 # call COMMAND — sends a command and sets reply. Fails when there is no sensible one; the connection is then made anew.
 call() {
   reply=
-  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 8192 -t 10 reply <&"$from_cli"; } 2>/dev/null; then
+  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 8192 -t 5 reply <&"$from_cli"; } 2>/dev/null; then
     reply="error:\"no reply from redis\""
   elif [ "${#reply}" = 8192 ]; then # reading and parsing takes its time, and the entry ages meanwhile
     if [[ ${reply:0:1000} =~ ^\{\"([^\"\\]+)\":\[\[\"([0-9-]+)\" ]]; then
