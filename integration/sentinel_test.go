@@ -103,7 +103,9 @@ func TestSentinelFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	cut, _ := lost()
 	r := s.ledger.Summary("a", "b")
 	t.Logf("%v; accepted after the cut: %d, of these lost: %d of %d deliveries", r, window.accepted.Load(), cut, 2*window.accepted.Load())
-	if r.Early > 0 || r.Unexpected > 0 || r.Lost != cut {
+	// A call that the old master carried out, and whose reply was lost with it, is repeated on the new one: it has a later due time there, and was
+	// delivered before by the old one. Each such message came twice.
+	if r.Early > r.Duplicated || r.Unexpected > 0 || r.Lost != cut {
 		t.Errorf("%v", r)
 	}
 	if cut == 0 {
