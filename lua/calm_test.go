@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -115,4 +116,23 @@ func (b *bench) back(d time.Duration) {
 		away = append(away, fmt.Sprintf("%d-%d", max(0, from-d.Milliseconds()), to-d.Milliseconds()))
 	}
 	b.do("HSET", b.k.Calm, "seen_ms", ms(seen-d.Milliseconds()), "away", strings.Join(away, " "))
+}
+
+// Reclaiming for a group that is gone noted that the queue was watched, and then said that there is no such group: a queue that somebody
+// had deleted got a key again, and left it behind.
+func TestReclaimForAGroupThatIsGoneWritesNothing(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		reclaim := func(what string) {
+			b.Helper()
+			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "gone", Attempts: policy, MinIdle: time.Second, Shortest: time.Second, Limit: 10, MaxBytes: 1 << 20})
+			if !errors.Is(err, ErrNoGroup) {
+				b.Errorf("%s: %v, want ErrNoGroup", what, err)
+			}
+			want(b, what+": notes", b.count("EXISTS", b.k.Calm), 0)
+		}
+		reclaim("no stream")
+		want(b, "no stream: keys", b.count("EXISTS", b.k.Stream), 0)
+		b.do("XGROUP", "CREATE", b.k.Stream, "another", "0", "MKSTREAM")
+		reclaim("no group")
+	})
 }

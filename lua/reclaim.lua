@@ -28,6 +28,7 @@ if bad then return bad end
 local now = now_ms()
 
 redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full server for the rest
+redis.call('XPENDING', k.stream, group, '-', '+', 1) -- ends here, with nothing written, when there is no such stream or group
 local idle = shortest > 0 and digits(watched_idle(calm, tonumber(min_idle), shortest, now)) or min_idle
 local before = head(k.due)
 local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0}, {}, 0
