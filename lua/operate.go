@@ -194,7 +194,8 @@ type Look struct {
 	Token   string        // ID of the wake token
 	Busy    bool          // the stream holds entries, or a group was seen to hold some
 	Untidy  bool          // bodies without a member, dedup windows, or notes of reclaims
-	Orphans bool          // of these, bodies without a member
+	Orphans bool          // of these, bodies without a member: there are more bodies than members
+	Bodies  int64         // fields of payload and meta
 	Err     error
 
 	// Standing says, while no group holds an entry, what entries and groups look like: as long as it stays the same, nobody has read or
@@ -225,11 +226,11 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 		for _, k := range queues[before:] {
 			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm)
 		}
-		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/8*6)
+		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/8*7)
 		if err != nil {
 			return nil, err
 		}
-		for row := range slices.Chunk(reply, 6) {
+		for row := range slices.Chunk(reply, 7) {
 			if n, err := row[0].AsInt64(); err == nil && n == later {
 				break
 			}
@@ -249,8 +250,8 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 }
 
 func parseLook(reply []rueidis.RedisMessage) (Look, error) {
-	var n [5]int64
-	for _, i := range []int{0, 1, 3, 4} {
+	var n [7]int64
+	for _, i := range []int{0, 1, 3, 4, 6} {
 		var err error
 		if n[i], err = reply[i].AsInt64(); err != nil {
 			return Look{}, err
@@ -269,7 +270,7 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	}
 	return Look{
 		Wait: duration(n[0], time.Millisecond), Overdue: duration(n[1], time.Millisecond),
-		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2, Standing: standing,
+		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2, Bodies: n[6], Standing: standing,
 	}, nil
 }
 

@@ -166,7 +166,7 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 			got, from := looks[i], looks[i]
 			got.Wait, got.Overdue, got.Token, got.Err = 0, 0, "", nil
 			want(b, name, got, map[string]Look{
-				"ready": {Busy: true, Standing: "1 entries, 0 groups from "}, "pending": {Busy: true}, "watched": {Untidy: true}, "window": {Untidy: true}, "orphan": {Untidy: true, Orphans: true},
+				"ready": {Busy: true, Standing: "1 entries, 0 groups from "}, "pending": {Busy: true}, "watched": {Untidy: true}, "window": {Untidy: true}, "orphan": {Untidy: true, Orphans: true, Bodies: 1}, "scheduled": {Bodies: 1},
 			}[name])
 			switch name {
 			case "scheduled":

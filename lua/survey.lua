@@ -2,7 +2,7 @@
 -- Uses: base free
 -- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm (zset; hash; hash; stream; stream; zset; hash; hash)
 -- ARGV[1] held (integer, 1 = also look whether groups of a stream without entries hold some, which costs as much as the rest)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error, -9 = not looked at, because what comes first in those before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries, or a group was seen to hold some), untidy (integer: 0 = no, 1 = dedup windows or notes of reclaims, 2 = bodies without a member), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at)
+-- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error, -9 = not looked at, because what comes first in those before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries, or a group was seen to hold some), untidy (integer: 0 = no, 1 = dedup windows or notes of reclaims, 2 = bodies without a member, as there are more of them than members), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at), bodies (integer: fields of payload and meta)
 -- Complexity: O(queues × groups)
 -- If a command fails here: that queue answers -2, the others are looked at.
 -- Run twice: harmless; it only reads.
@@ -24,8 +24,9 @@ local function schedule(due, payload, meta, seen, policy, calm)
     overdue = math.max(0, now - math.ceil(math.max(0, first)))
   end
   local untidy = redis.call('ZCARD', seen) + redis.call('HLEN', calm) > 0 and 1 or 0
-  if math.max(redis.call('HLEN', payload), redis.call('HLEN', meta)) > members then untidy = 2 end
-  return wait, overdue, untidy
+  local payloads, metas = redis.call('HLEN', payload), redis.call('HLEN', meta)
+  if math.max(payloads, metas) > members then untidy = 2 end
+  return wait, overdue, untidy, payloads + metas
 end
 
 -- What entries and groups look like while no group holds any; '' = one does. Groups are many at times: those of one call are bounded.
@@ -44,8 +45,8 @@ end
 
 -- A queue that holds nothing costs few commands. A key of another type fails the first one that reads it, and is named afterwards.
 local function look(due, payload, meta, stream, wake, seen, policy, calm)
-  local wait, overdue, untidy, busy, standing = -1, 0, 0, 0, ''
-  if redis.call('EXISTS', due, payload, meta, seen, calm) > 0 then wait, overdue, untidy = schedule(due, payload, meta, seen, policy, calm) end
+  local wait, overdue, untidy, bodies, busy, standing = -1, 0, 0, 0, 0, ''
+  if redis.call('EXISTS', due, payload, meta, seen, calm) > 0 then wait, overdue, untidy, bodies = schedule(due, payload, meta, seen, policy, calm) end
   local token = redis.call('XREVRANGE', wake, '+', '-', 'COUNT', 1)
   bytes = bytes + bytes_of(token[1] and token[1][2])
   local length = redis.call('XLEN', stream)
@@ -55,20 +56,20 @@ local function look(due, payload, meta, stream, wake, seen, policy, calm)
     local is, groups = is_held(stream)
     busy, groups_left = is and 1 or 0, groups_left - groups
   end
-  return wait, overdue, token[1] and token[1][1] or '0-0', busy, untidy, standing
+  return wait, overdue, token[1] and token[1][1] or '0-0', busy, untidy, standing, bodies
 end
 
 local function later()
-  return LATER, 0, '', 0, 0, ''
+  return LATER, 0, '', 0, 0, '', 0
 end
 
 local keys, reply = KEYS, {}
 for i = 1, #keys, 8 do
-  local ok, wait, overdue, token, busy, untidy, standing = pcall((bytes >= MOST_BYTES or groups_left <= 0) and later or look, unpack(keys, i, i + 7))
+  local ok, wait, overdue, token, busy, untidy, standing, bodies = pcall((bytes >= MOST_BYTES or groups_left <= 0) and later or look, unpack(keys, i, i + 7))
   if not ok then
     local bad = name_wrong(unpack(keys, i, i + 7))
-    wait, overdue, token, busy, untidy, standing = -2, 0, bad and bad.err or tostring(type(wait) == 'table' and wait.err or wait), 0, 0, ''
+    wait, overdue, token, busy, untidy, standing, bodies = -2, 0, bad and bad.err or tostring(type(wait) == 'table' and wait.err or wait), 0, 0, '', 0
   end
-  for _, value in ipairs({wait, overdue, token, busy, untidy, standing}) do reply[#reply + 1] = value end
+  for _, value in ipairs({wait, overdue, token, busy, untidy, standing, bodies}) do reply[#reply + 1] = value end
 end
 return reply

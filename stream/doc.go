@@ -30,7 +30,8 @@
 //   - memory returns although an older entry stays pending, and nothing is freed that a group still needs
 //     (TestTrimFreesBehindAnEntryThatStaysPending, TestTrimSparesWhatAnyGroupStillNeeds, TestWithoutGroupsNothingIsTrimmed);
 //   - a consumer that holds something is never deleted (TestIdleConsumersAreDropped);
-//   - a body without a due time goes only after it was seen twice (TestOrphansGoOnlyAfterTheyWereConfirmed);
+//   - a body without a due time goes only after it was seen twice (TestOrphansGoOnlyAfterTheyWereConfirmed), and goes wherever it hides
+//     (TestKeeperDeletesOrphansBehindMembersWithoutABody);
 //   - idle queues cost no requests (TestIdleQueuesCostTheKeeperNothing), and a queue that becomes busy is kept again
 //     (TestKeeperFreesReclaimsAndRests, TestUntidyQueueThatBecomesBusyIsKeptAtOnce);
 //   - a look at many queues is cheap and bounded (TestALookIsCheap, TestLargePayloadsAreNotReadForTheirLateness, TestManyQueuesTakeTurns);

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,11 +18,12 @@ import (
 
 // Defaults of KeeperConfig.
 const (
-	DefaultKeepMin      = 100 * time.Millisecond
-	DefaultKeepMax      = time.Second
-	DefaultQuietMax     = 5 * time.Second
-	DefaultTidyInterval = 30 * time.Second
-	DefaultConsumerIdle = time.Hour
+	DefaultKeepMin        = 100 * time.Millisecond
+	DefaultKeepMax        = time.Second
+	DefaultQuietMax       = 5 * time.Second
+	DefaultTidyInterval   = 30 * time.Second
+	DefaultPatrolInterval = time.Hour
+	DefaultConsumerIdle   = time.Hour
 )
 
 const (
@@ -50,6 +53,10 @@ type KeeperConfig struct {
 	// TidyInterval parts two visits to queues that hold nothing but dedup windows or bodies without a member: one queue at a time,
 	// however many there are. Default 30s. Too low: idle queues cost requests. Too high: ended windows stay longer.
 	TidyInterval time.Duration
+	// PatrolInterval is how often, more or less, the bodies of all queues are looked through for those without a member, because there may
+	// be as many members without a body, and then numbers alone do not tell. Default 1h. Too low: everything that is scheduled is read by
+	// the server as often. Too high: what a producer left that died between HSET and ZADD stays longer.
+	PatrolInterval time.Duration
 	// ConsumerIdle is after how long without a read a consumer that holds nothing is deleted. Default 1h.
 	ConsumerIdle time.Duration
 }
@@ -63,7 +70,7 @@ func (c KeeperConfig) withDefaults() KeeperConfig {
 	}
 	for field, value := range map[*time.Duration]time.Duration{
 		&c.KeepMin: DefaultKeepMin, &c.KeepMax: DefaultKeepMax, &c.QuietMax: DefaultQuietMax,
-		&c.TidyInterval: DefaultTidyInterval, &c.ConsumerIdle: DefaultConsumerIdle,
+		&c.TidyInterval: DefaultTidyInterval, &c.PatrolInterval: DefaultPatrolInterval, &c.ConsumerIdle: DefaultConsumerIdle,
 	} {
 		if *field == 0 {
 			*field = value
@@ -82,7 +89,8 @@ func (c KeeperConfig) validate() error {
 		value, least time.Duration
 	}{
 		{"KeepMin", c.KeepMin, time.Millisecond}, {"KeepMax", c.KeepMax, c.KeepMin}, {"QuietMax", c.QuietMax, c.KeepMax},
-		{"TidyInterval", c.TidyInterval, time.Millisecond}, {"ConsumerIdle", c.ConsumerIdle, time.Millisecond},
+		{"TidyInterval", c.TidyInterval, time.Millisecond}, {"PatrolInterval", c.PatrolInterval, time.Millisecond},
+		{"ConsumerIdle", c.ConsumerIdle, time.Millisecond},
 	} {
 		if d.value < d.least {
 			errs = append(errs, fmt.Errorf("%s is %s: must be at least %s", d.name, d.value, d.least))
@@ -106,6 +114,7 @@ type Keeper struct {
 	loops   map[string]*upkeep
 
 	tidy     *gate
+	patrol   *patrol
 	policies *policySource
 }
 
@@ -115,11 +124,13 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream: keeper: %w", err)
 	}
-	return &Keeper{
+	k := &Keeper{
 		cfg: cfg, state: condition{log: cfg.Logger, what: "looking at busy queues"}, wake: make(chan struct{}, 1),
 		owned: map[string]bool{}, noticed: map[string]bool{}, loops: map[string]*upkeep{},
 		tidy: newGate(cfg.TidyInterval), policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
-	}, nil
+	}
+	k.patrol = newPatrol(k)
+	return k, nil
 }
 
 // Own says which queues are this keeper's from now on. Those it had and that are not among them are left alone; new ones are looked at.
@@ -177,6 +188,18 @@ func (k *Keeper) notice(queue string) {
 	}
 }
 
+func (k *Keeper) owns(queue string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.owned[queue]
+}
+
+func (k *Keeper) ownedQueues() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Keys(k.owned))
+}
+
 // Run looks after the owned queues until ctx is cancelled, and returns nil then. It goes on through outages of Redis for ever.
 func (k *Keeper) Run(ctx context.Context) error {
 	if k.ran.Swap(true) {
@@ -185,6 +208,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	loops.Go(func() { k.policies.run(ctx) })
+	loops.Go(func() { k.patrol.run(ctx) })
 	retry := newBackoff()
 	for {
 		select {
@@ -211,7 +235,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // look looks at the noticed queues and starts a loop for each that needs one.
 func (k *Keeper) look(ctx context.Context, loops *sync.WaitGroup) error {
-	queues := k.takeNoticed()
+	return k.inBatches(k.takeNoticed(), func(batch []string) error { return k.lookAt(ctx, loops, batch) })
+}
+
+// inBatches calls do for all queues, so many at a time as one survey looks at.
+func (k *Keeper) inBatches(queues []string, do func(batch []string) error) error {
 	size := lua.MaxSurvey
 	if k.cfg.Client.Mode() == rueidis.ClientModeCluster {
 		size = 1 // one slot a call
@@ -220,7 +248,7 @@ func (k *Keeper) look(ctx context.Context, loops *sync.WaitGroup) error {
 	errs := make([]error, (len(queues)+size-1)/size)
 	for i := range errs {
 		batch := queues[i*size : min((i+1)*size, len(queues))]
-		calls.Go(func() { errs[i] = k.lookAt(ctx, loops, batch) })
+		calls.Go(func() { errs[i] = do(batch) })
 		if size > 1 { // else all at once: a server of the cluster that hangs must not keep the others from their turn
 			calls.Wait()
 		}

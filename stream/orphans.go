@@ -19,8 +19,10 @@ const (
 	orphanSteps      = 20  // of a pass, per hash: all candidates are looked at
 	orphanLimit      = 500 // candidates, and fields, per step
 	orphanBytes      = 1 << 20
-	orphanCandidates = orphanSteps * orphanLimit // remembered per hash
+	orphanCandidates = orphanSteps * orphanLimit // remembered per hash, and those of one more step
 )
+
+const deletedOrphans = "deleted bodies that never had a due time"
 
 // orphanSweep looks through one hash for fields without a member of the schedule: what a producer left that died, or did not use
 // MULTI, between HSET and ZADD. Such a producer may be about to run ZADD, so a field goes only when it is seen a minute later again, and
@@ -49,7 +51,7 @@ func (t *Trimmer) SweepOrphans(ctx context.Context) (deleted, waiting int, err e
 
 func (t *Trimmer) sweepOrphans(ctx context.Context, now time.Time) (deleted, waiting int, err error) {
 	for i := range t.orphans {
-		n, err := t.orphans[i].pass(ctx, t.client, t.keys.Due, now)
+		n, err := t.orphans[i].pass(ctx, t.client, t.keys.Due, orphanLimit, now)
 		deleted += n
 		if err != nil {
 			return deleted, waiting, fmt.Errorf("stream: sweep orphans of %s: %w", t.queue, err)
@@ -59,13 +61,20 @@ func (t *Trimmer) sweepOrphans(ctx context.Context, now time.Time) (deleted, wai
 	return deleted, waiting, nil
 }
 
-// pass looks at every candidate: those that are none any more leave the list, however long they were on it.
-func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, now time.Time) (deleted int, err error) {
-	batches, limit := o.batches(now), orphanLimit
-	for range orphanSteps {
+// pass looks at every candidate: those that are none any more leave the list, however long they were on it. limit is how many further fields
+// are looked at per step, while the list has room.
+func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, limit int, now time.Time) (deleted int, err error) {
+	batches := o.batches(now)
+	for step := 0; step < orphanSteps || len(batches) > 0; step++ {
 		var watched []lua.Watched
 		if len(batches) > 0 {
 			watched, batches = batches[0], batches[1:]
+		}
+		if o.full() {
+			limit = 0 // the sweep goes on from here when these are gone
+		}
+		if limit == 0 && len(watched) == 0 {
+			break
 		}
 		swept, err := lua.SweepOrphans(ctx, c, due, o.hash, o.cursor, limit, watched)
 		if err != nil {
@@ -76,12 +85,11 @@ func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, no
 		if o.cursor = swept.Cursor; o.cursor == "0" {
 			limit = 0 // it came round
 		}
-		if limit == 0 && len(batches) == 0 {
-			break
-		}
 	}
 	return deleted, nil
 }
+
+func (o *orphanSweep) full() bool { return len(o.found) >= orphanCandidates }
 
 // note keeps the list of candidates.
 func (o *orphanSweep) note(watched []lua.Watched, swept lua.Swept, now time.Time) {
@@ -91,7 +99,7 @@ func (o *orphanSweep) note(watched []lua.Watched, swept lua.Swept, now time.Time
 		}
 	}
 	for _, found := range swept.Found {
-		if _, known := o.found[found.Field]; !known && len(o.found) < orphanCandidates {
+		if _, known := o.found[found.Field]; !known {
 			o.found[found.Field] = candidate{found.Length, now}
 		}
 	}

@@ -257,7 +257,7 @@ func (u *upkeep) sweepOrphans(ctx context.Context, look lua.Look) (waiting int, 
 	}
 	deleted, waiting, err := u.trimmer.SweepOrphans(ctx)
 	if deleted > 0 {
-		u.log.Info("deleted bodies that never had a due time", slog.Int("count", deleted))
+		u.log.Info(deletedOrphans, slog.Int("count", deleted))
 	}
 	return waiting, err
 }

@@ -298,7 +298,7 @@ func (r *run) survey() {
 		if err != nil {
 			return lua.Look{}, err
 		}
-		looks[0].Standing = "" // the model does not know how others write it
+		looks[0].Standing, looks[0].Bodies = "", 0 // the model does not know how others write it, nor in which hash something stands
 		return looks[0], nil
 	}, func(q *Queue, _ lua.Look) lua.Look { return q.Survey(token, windows) })
 }

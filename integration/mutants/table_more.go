@@ -236,4 +236,16 @@ var moreMutants = []mutant{
 		new:  "-- ends here",
 		test: []string{"-run", "TestReclaimForAGroupThatIsGoneWritesNothing", "./lua"},
 	},
+	{
+		name: "nobody looks for orphans behind members without a body", file: "stream/keeper.go",
+		old:  "	loops.Go(func() { k.patrol.run(ctx) })\n",
+		new:  "",
+		test: []string{"-run", "TestKeeperDeletesOrphansBehindMembersWithoutABody", "./stream"},
+	},
+	{
+		name: "a patrol remembers candidates without bound", file: "stream/patrol.go",
+		old:  "	for !b.full() && p.k.owns(b.queue) {",
+		new:  "	for p.k.owns(b.queue) {",
+		test: []string{"-run", "TestPatrolTakesALargeQueueInSteps", "./stream"},
+	},
 }
