@@ -28,11 +28,11 @@ func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 			want int
 		}{
 			{"watched all the time", 10_100, 1000, nil, 1},
-			{"not idle for long enough", 9_900, 1000, nil, 0},
+			{"not idle for long enough", 9_500, 1000, nil, 0},
 			{"nobody has looked yet", 3_600_000, -1, nil, 0},
 			{"the first look was a timeout ago", 3_600_000, 1000, [][2]int64{{1e12, 10_100}}, 1},
 			{"the first look was half a timeout ago", 3_600_000, 1000, [][2]int64{{1e12, 5_000}}, 0},
-			{"the look comes late, by less than half a timeout", 10_100, 4_900, nil, 1},
+			{"the look comes late, by less than half a timeout", 10_100, 4_500, nil, 1},
 			{"the look comes after an outage", 12_000, 10_500, nil, 0},
 			{"the look comes after an hour", 3_600_000 + 9_900, 3_600_000, nil, 1},
 			{"extended before an hour of outage", 3_600_000 + 3_300, 3_600_000, nil, 0},

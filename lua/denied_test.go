@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"github.com/duestream/duestream/integration/redistest"
 )
 
 // limited is a bench whose calls are those of a user; may gives the user its rules, instead of those that it has.
@@ -29,13 +27,6 @@ func limited(b *bench) (guest *bench, may func(rules ...string)) {
 		guest.c = &fcaller{Client: guest.c, names: f.names, sent: map[string]int{}}
 	}
 	return guest, may
-}
-
-func withUsers(t *testing.T, f func(b *bench)) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		f(newBench(t, s))
-		t.Run("FCALL", func(t *testing.T) { f(newFcallBench(t, s)) })
-	})
 }
 
 // rule is the permission for a command: +xgroup|create.
@@ -119,9 +110,11 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 		as(enqueueScript, "enqueue 480", func() error { return enqueue(Token{Name: "t", Window: time.Hour}) })
 		as(enqueueScript, "enqueue again", func() error { return enqueue(Token{Name: "t", Window: time.Hour}) })
 		as(enqueueScript, "enqueue as duplicates", func() error { return enqueue(Token{Name: "u", Done: "t", Window: time.Hour}) })
+		var due [][]string
 		for i := range n {
-			b.do("ZADD", b.k.Due, "XX", "5", fmt.Sprint("m", i))
+			due = append(due, []string{"ZADD", b.k.Due, "XX", "5", fmt.Sprint("m", i)})
 		}
+		b.all(due)
 		b.do("ZADD", b.k.Due, "6", "odd", "6", "expired")
 		b.do("HSET", b.k.Meta, "odd", "{", "expired", `{"expires_ms":"1"}`)
 		as(drainScript, "drain", func() error { _, err := Drain(b.ctx, guest.c, b.k, 1000, 1<<20); return err })

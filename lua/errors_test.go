@@ -97,7 +97,7 @@ func TestClassifyOtherErrors(t *testing.T) {
 
 // What real servers answer to a real mistake: an old one's missing command, a user without rights, a lost connection.
 func TestErrorsOfRealServers(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newBench(t, s)
 		user := fmt.Sprintf("u%d", b.now())
 		b.do("ACL", "SETUSER", user, "on", ">pw", "~*", "+@all", "-zadd")

@@ -30,12 +30,11 @@ func (f *fcaller) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRe
 	return f.Client.Do(ctx, cmd)
 }
 
-// newFcallBench is a bench whose calls of published scripts go through the functions library.
-func newFcallBench(t *testing.T, s *redistest.Server) *bench {
-	b := newBench(t, s)
-	if _, err := LoadLibrary(b.ctx, b.c, "", true); err != nil {
-		t.Fatal(err)
-	}
+// loaded has, for each server that has the library, the one load of it.
+var loaded sync.Map
+
+// functionsBySHA are the names of the functions, by the script whose work they do.
+var functionsBySHA = sync.OnceValue(func() map[string]string {
 	names := map[string]string{}
 	for _, f := range Functions() {
 		for _, s := range scripts() {
@@ -44,7 +43,20 @@ func newFcallBench(t *testing.T, s *redistest.Server) *bench {
 			}
 		}
 	}
-	b.c = &fcaller{Client: b.c, names: names, sent: map[string]int{}}
+	return names
+})
+
+// newFcallBench is a bench whose calls of published scripts go through the functions library.
+func newFcallBench(t *testing.T, s *redistest.Server) *bench {
+	b := newBench(t, s)
+	load, _ := loaded.LoadOrStore(s, sync.OnceValue(func() error {
+		_, err := LoadLibrary(b.ctx, b.c, "", true)
+		return err
+	}))
+	if err := load.(func() error)(); err != nil {
+		t.Fatal(err)
+	}
+	b.c = &fcaller{Client: b.c, names: functionsBySHA(), sent: map[string]int{}}
 	b.fcall = true
 	return b
 }

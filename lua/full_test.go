@@ -37,7 +37,7 @@ func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 		b.do("CONFIG", "SET", "maxmemory", "0")
 		b.fullServer()
 	})
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		if !strings.Contains(s.Name(), "docker") {
 			t.Logf("%s is not this test's to fill", s.Name())
 			return

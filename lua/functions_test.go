@@ -156,7 +156,7 @@ var functionExits = []struct {
 }
 
 func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		for _, x := range functionExits {
 			b := newFcallBench(t, s)
 			byScript, byFunction := b.queue("script"), b.queue("function")
@@ -236,7 +236,7 @@ func (b *bench) left() string {
 
 // A call with too few or too many keys or arguments is refused, says what belongs there, and changes nothing.
 func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newFcallBench(t, s)
 		b.fixture()
 		before := b.dump()

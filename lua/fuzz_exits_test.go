@@ -164,8 +164,7 @@ func checkExit(b *bench, w wayOut, list []FieldValue) {
 	for _, f := range list {
 		add = append(add, f.Field, f.Value)
 	}
-	b.do(add...)
-	b.do("XADD", b.k.Stream, "*", "id", "behind", "payload", "q")
+	b.all([][]string{add, {"XADD", b.k.Stream, "*", "id", "behind", "payload", "q"}})
 	es := b.read("g", "c", 2)
 	first, behind := es[0].EntryID, es[1].EntryID
 	if w.take == nil {
@@ -308,7 +307,7 @@ var ours = map[string]bool{
 }
 
 func TestEntrySeedsThroughExitsEverywhere(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+	eachAtOnce(t, func(t *testing.T, server *redistest.Server) {
 		b := newBench(t, server)
 		for i, s := range exitSeeds {
 			for _, w := range waysOut {

@@ -268,7 +268,7 @@ func letterGroup(member string) string {
 }
 
 func TestMetaSeedsThroughDrainEverywhere(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newBench(t, s)
 		for i, c := range metaSeeds {
 			checkMeta(b.queue(fmt.Sprint("q", i)), c.member, c.payload, c.meta, c.hasMeta)

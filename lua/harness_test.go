@@ -9,36 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
-
-func TestMain(m *testing.M) { redistest.Main(m) }
-
-// notInProcess names the tests that the in-process server of dev cannot pass, each with what that server lacks. Every other test
-// that goes through everywhere runs on it, too.
-var notInProcess = map[string]string{}
-
-func init() {
-	for reason, tests := range map[string][]string{
-		"a deleted entry stays in its pending lists for ever: XAUTOCLAIM and XCLAIM neither drop nor report it": {
-			"TestReclaimReportsLostBodies", "TestExtendBuriesALostBody",
-		},
-		"JUSTID adds to the delivery counter": {"TestExtendLeavesTheCounterAlone"},
-		"the last generated ID is not kept, so that no stream is ever full": {
-			"TestStreamThatRefusesStopsTheBatch", "TestDeadStreamThatRefusesStopsNoOtherMessage",
-			"TestDeadStreamThatRefusesLeavesEntriesPending", "TestEnqueueIntoAFullStreamKeepsTheMessage",
-		},
-		"JSON null decodes to an empty list":   {"TestDrainBuriesJSONNull"},
-		"NOACK entries are counted as pending": {"TestTrimCountsNoAckAsServed"},
-	} {
-		for _, name := range tests {
-			notInProcess[name] = reason
-		}
-	}
-}
 
 // bench is one queue on one server.
 type bench struct {
@@ -50,28 +24,6 @@ type bench struct {
 	g   Globals
 
 	fcall bool // published scripts are called as functions
-}
-
-// everywhere runs f on the shared server and on every local image, there also with published scripts called as functions, and on the
-// in-process server.
-func everywhere(t *testing.T, f func(b *bench)) {
-	t.Helper()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		f(newBench(t, s))
-		t.Run("FCALL", func(t *testing.T) { f(newFcallBench(t, s)) })
-	})
-	t.Run("in-process", func(t *testing.T) {
-		parent, _, _ := strings.Cut(t.Name(), "/")
-		if reason := notInProcess[parent]; reason != "" {
-			t.Logf("not expected of the in-process server: %s", reason)
-			return
-		}
-		f(inProcess(t))
-	})
-}
-
-func inProcess(t *testing.T) *bench {
-	return newBench(t, redistest.At(t, "redis://"+miniredis.RunT(t).Addr(), "in-process"))
 }
 
 func newBench(t *testing.T, s *redistest.Server) *bench {
@@ -192,9 +144,11 @@ func (b *bench) dueOf(member string) float64 {
 // makeDue lets everything that is scheduled be due since 1970, in the order it was scheduled for.
 func (b *bench) makeDue() {
 	b.Helper()
+	var commands [][]string
 	for i, member := range b.texts("ZRANGE", b.k.Due, "0", "-1") {
-		b.do("ZADD", b.k.Due, "XX", strconv.Itoa(i+1), member)
+		commands = append(commands, []string{"ZADD", b.k.Due, "XX", strconv.Itoa(i + 1), member})
 	}
+	b.all(commands)
 }
 
 func (b *bench) enqueue(items ...Item) []Verdict {
@@ -326,13 +280,28 @@ func (b *bench) reclaim(group string, minIdle time.Duration) Reclaimed {
 // state sums up what is stored, for comparison in one line.
 func (b *bench) state(groups ...string) string {
 	b.Helper()
-	var s strings.Builder
-	fmt.Fprintf(&s, "due=%d payload=%d meta=%d stream=%d dead=%d", b.count("ZCARD", b.k.Due), b.count("HLEN", b.k.Payload),
-		b.count("HLEN", b.k.Meta), b.count("XLEN", b.k.Stream), b.count("XLEN", b.k.Dead))
+	asked := [][]string{{"ZCARD", b.k.Due}, {"HLEN", b.k.Payload}, {"HLEN", b.k.Meta}, {"XLEN", b.k.Stream}, {"XLEN", b.k.Dead}}
 	for _, g := range groups {
-		fmt.Fprintf(&s, " %s=%d", g, b.pending(g))
+		asked = append(asked, []string{"XPENDING", b.k.Stream, g})
 	}
-	return s.String()
+	var words []string
+	for i, m := range b.all(asked) {
+		name := fmt.Sprint([]string{"due", "payload", "meta", "stream", "dead"}[min(i, 4)])
+		if i > 4 {
+			name = groups[i-5]
+			list, err := m.ToArray()
+			if err != nil {
+				b.Fatal(err)
+			}
+			m = list[0]
+		}
+		n, err := m.AsInt64()
+		if err != nil {
+			b.Fatalf("%q: %v", asked[i], err)
+		}
+		words = append(words, fmt.Sprintf("%s=%d", name, n))
+	}
+	return strings.Join(words, " ")
 }
 
 func (b *bench) wantState(want string, groups ...string) {

@@ -61,7 +61,7 @@ func TestIdentityIsHarmless(t *testing.T) {
 
 // The key of the heartbeats takes what anybody adds. Names that are too long for a bridge's are not handed to bridges, many of them do not hold the server, and the caller is there.
 func TestHeartbeatReturnsNoLongNames(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		c, g := s.Client(t), NewGlobals(s.Prefix(t))
 		now, _, err := Heartbeat(t.Context(), c, g, "01M7ZMPW4AFDJS68SPX5258FR1 a 1 v1", time.Minute)
 		if err != nil {

@@ -37,8 +37,9 @@ func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
 func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		for _, others := range []int{999, 1000, 1500, 6000} {
+			later := ms(b.now() + 2000)
 			for n, args := 0, []string{"ZADD", b.g.Bridges}; n < others; n++ {
-				if args = append(args, ms(b.now()+2000), fmt.Sprintf("b%04d", n)); len(args) > 1000 || n == others-1 {
+				if args = append(args, later, fmt.Sprintf("b%04d", n)); len(args) > 1000 || n == others-1 {
 					b.do(args...)
 					args = args[:2]
 				}
@@ -231,7 +232,7 @@ func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
 
 // A group that holds nothing but entries that somebody has deleted is seen when groups are looked at, and costs nothing otherwise.
 func TestSurveySeesDeletedEntriesWhenAsked(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newBench(t, s)
 		for _, e := range b.deliver([]string{"g"}, "m") {
 			b.do("XDEL", b.k.Stream, e.EntryID)

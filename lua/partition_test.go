@@ -39,7 +39,7 @@ func TestPartitionOfAnID(t *testing.T) {
 
 // The registry only grows: whoever knows fewer counts takes none away, and malformed ones are not kept.
 func TestRegisterKeepsEveryCount(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+	eachAtOnce(t, func(t *testing.T, server *redistest.Server) {
 		c, g := server.Client(t), NewGlobals(server.Prefix(t))
 		register := func(counts Counts, changed int) {
 			t.Helper()

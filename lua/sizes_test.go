@@ -149,9 +149,12 @@ func (s *scales) take() []weighing {
 func pad(n int) string { return fmt.Sprintf("\x01%d;", n) }
 
 const builder = `
+local kib = string.rep('x', 1024)
 for _, words in ipairs(cjson.decode(ARGV[1])) do
   for i = 2, #words do
-    words[i] = string.gsub(words[i], '\1(%d+);', function(n) return string.rep('x', tonumber(n)) end)
+    words[i] = string.gsub(words[i], '\1(%d+);', function(n)
+      return string.rep(kib, math.floor(n / 1024)) .. string.sub(kib, 1, n % 1024)
+    end)
   end
   redis.call(unpack(words))
 end`

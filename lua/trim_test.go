@@ -101,14 +101,15 @@ func TestTrimSweepsBehindAPendingEntry(t *testing.T) {
 		b.groups("a", "b")
 		var held []Entry
 		for _, g := range []string{"a", "b"} {
-			es := b.read(g, "c", 900)
-			for i, e := range es {
+			done := []string{"XACK", b.k.Stream, g}
+			for i, e := range b.read(g, "c", 900) {
 				if i == 0 || i == 450 && g == "b" {
 					held = append(held, e)
 					continue
 				}
-				b.do("XACK", b.k.Stream, g, e.EntryID)
+				done = append(done, e.EntryID)
 			}
+			b.do(done...)
 		}
 		cursor, freed := "", 0
 		for calls := 1; ; calls++ {

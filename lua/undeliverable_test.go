@@ -81,6 +81,7 @@ func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=2 dead=6")
 		wantList(b, "delivered", ids(b.entries(b.k.Stream)), "good-1", "good-2")
+		letters := b.entries(b.k.Dead)
 		for i, c := range []struct {
 			id            string
 			payload, meta int
@@ -93,7 +94,7 @@ func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 			{long[:kept], limit / 2, 0, "the member has 524289 bytes"},
 			{"kept whole", limit / 4, limit/2 + 100, "meta is larger than 512 KiB"},
 		} {
-			e := b.entries(b.k.Dead)[i]
+			e := letters[i]
 			if e.ID != c.id || len(e.Payload) != c.payload || len(e.Extra[FieldMeta]) != c.meta || e.Reason != ReasonMalformed || !strings.Contains(e.Error, c.says) {
 				b.Errorf("%.40q: payload of %d, meta of %d, %s, error %q; want %.40q %d %d %q",
 					e.ID, len(e.Payload), len(e.Extra[FieldMeta]), e.Reason, e.Error, c.id, c.payload, c.meta, c.says)

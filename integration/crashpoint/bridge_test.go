@@ -17,7 +17,7 @@ import (
 func TestBridgeInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	operation{name: "serve", modes: []mode{unsent, unheard, stops, dies}, width: 24, run: r.serve}.sweep(t)
+	operation{name: "serve", modes: []mode{unsent, unheard, stops, dies}, width: 48, run: r.serve}.sweep(t)
 }
 
 // serve has a bridge do everything a bridge does but what takes minutes: deliver what is due later, bury what has expired, reclaim what

@@ -10,7 +10,7 @@ import (
 )
 
 // sweepWidth is how many runs of a sweep go on side by side: most of what they do is wait.
-const sweepWidth = 16
+const sweepWidth = 32
 
 // operation is something of duestream that makes several requests, under a load that needs all of them.
 type operation struct {
@@ -25,7 +25,7 @@ type operation struct {
 
 // sweep runs the operation once undisturbed, and then once for every point it has, in every mode. Where goroutines of a component send
 // requests in no certain order, each kind of request is counted for itself. A kind is done with when a run goes through without
-// reaching the next of it.
+// reaching the next of it. The points that the undisturbed run had are tried side by side, those behind them one after the other.
 func (o operation) sweep(t *testing.T) {
 	clean := newFuse("", point{}, o.first)
 	t.Run(o.name+"/undisturbed", func(t *testing.T) { o.run(t, clean) })
@@ -44,29 +44,36 @@ func (o operation) sweep(t *testing.T) {
 		o.width = sweepWidth
 	}
 	slots := make(chan struct{}, o.width)
-	var chains sync.WaitGroup
+	var runs sync.WaitGroup
 	var mu sync.Mutex
 	points := map[mode]map[string]int{}
+	try := func(m mode, kind string, n int) (reached bool) {
+		f := newFuse(m, point{kind, n}, o.first)
+		slots <- struct{}{}
+		ok := t.Run(fmt.Sprintf("%s/%s/%s %d", o.name, m, kind, n), func(t *testing.T) { o.run(t, f) })
+		<-slots
+		if !f.blown() || !ok {
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		points[m][kind]++
+		return true
+	}
 	for _, m := range o.modes {
 		points[m] = map[string]int{}
 		for _, kind := range kinds {
-			chains.Go(func() {
-				for n := 1; ; n++ {
-					f := newFuse(m, point{kind, n}, o.first)
-					slots <- struct{}{}
-					ok := t.Run(fmt.Sprintf("%s/%s/%s %d", o.name, m, kind, n), func(t *testing.T) { o.run(t, f) })
-					<-slots
-					if !f.blown() || !ok {
-						return
-					}
-					mu.Lock()
-					points[m][kind]++
-					mu.Unlock()
+			known := clean.kinds()[kind]
+			for n := range known {
+				runs.Go(func() { try(m, kind, n+1) })
+			}
+			runs.Go(func() {
+				for n := known + 1; try(m, kind, n); n++ {
 				}
 			})
 		}
 	}
-	chains.Wait()
+	runs.Wait()
 	for _, m := range o.modes {
 		total, list := 0, []string{}
 		for _, kind := range kinds {

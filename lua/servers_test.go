@@ -1,0 +1,85 @@
+package lua
+
+import (
+	"flag"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// serversAtOnce is how many servers a test runs on side by side: what a test does is mostly to wait for the next reply.
+const serversAtOnce = 4
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if at := flag.Lookup("test.parallel"); at.Value.String() == at.DefValue {
+		_ = flag.Set("test.parallel", strconv.Itoa(max(serversAtOnce, runtime.GOMAXPROCS(0))))
+	}
+	redistest.Main(m)
+}
+
+// notInProcess names the tests that the in-process server of dev cannot pass, each with what that server lacks. Every other test
+// that goes through everywhere runs on it, too.
+var notInProcess = map[string]string{}
+
+func init() {
+	for reason, tests := range map[string][]string{
+		"a deleted entry stays in its pending lists for ever: XAUTOCLAIM and XCLAIM neither drop nor report it": {
+			"TestReclaimReportsLostBodies", "TestExtendBuriesALostBody",
+		},
+		"JUSTID adds to the delivery counter": {"TestExtendLeavesTheCounterAlone"},
+		"the last generated ID is not kept, so that no stream is ever full": {
+			"TestStreamThatRefusesStopsTheBatch", "TestDeadStreamThatRefusesStopsNoOtherMessage",
+			"TestDeadStreamThatRefusesLeavesEntriesPending", "TestEnqueueIntoAFullStreamKeepsTheMessage",
+		},
+		"JSON null decodes to an empty list":   {"TestDrainBuriesJSONNull"},
+		"NOACK entries are counted as pending": {"TestTrimCountsNoAckAsServed"},
+	} {
+		for _, name := range tests {
+			notInProcess[name] = reason
+		}
+	}
+}
+
+// everywhere runs f on the shared server and on every local image, there also with published scripts called as functions, and on the
+// in-process server. The servers go side by side, when the test's function has returned; on one server there is one f at a time.
+func everywhere(t *testing.T, f func(b *bench)) {
+	t.Helper()
+	withUsers(t, f)
+	t.Run("in-process", func(t *testing.T) {
+		t.Parallel()
+		parent, _, _ := strings.Cut(t.Name(), "/")
+		if reason := notInProcess[parent]; reason != "" {
+			t.Logf("not expected of the in-process server: %s", reason)
+			return
+		}
+		f(inProcess(t))
+	})
+}
+
+// withUsers is everywhere, but for the in-process server, which knows no users.
+func withUsers(t *testing.T, f func(b *bench)) {
+	t.Helper()
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
+		f(newBench(t, s))
+		t.Run("FCALL", func(t *testing.T) { f(newFcallBench(t, s)) })
+	})
+}
+
+// eachAtOnce is redistest.Each with the servers side by side, when the test's function has returned.
+func eachAtOnce(t *testing.T, f func(t *testing.T, s *redistest.Server)) {
+	t.Helper()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		f(t, s)
+	})
+}
+
+func inProcess(t *testing.T) *bench {
+	return newBench(t, redistest.At(t, "redis://"+miniredis.RunT(t).Addr(), "in-process"))
+}
