@@ -213,7 +213,11 @@ func (l *load) number(words ...string) int64 {
 }
 
 func (l *load) pending(group string) int64 {
-	cells, err := l.do("XPENDING", l.k.Stream, group).ToArray()
+	return pendingOf(l.do("XPENDING", l.k.Stream, group))
+}
+
+func pendingOf(reply rueidis.RedisResult) int64 {
+	cells, err := reply.ToArray()
 	if err != nil || len(cells) == 0 {
 		return 0
 	}
@@ -223,18 +227,20 @@ func (l *load) pending(group string) int64 {
 
 // empty says whether nothing but dead letters is left in the queue.
 func (l *load) empty(groups ...string) (bool, string) {
-	left := ""
-	for what, n := range map[string]int64{
-		"members": l.number("ZCARD", l.k.Due), "payloads": l.number("HLEN", l.k.Payload), "metas": l.number("HLEN", l.k.Meta),
-		"entries": l.number("XLEN", l.k.Stream),
-	} {
-		if n > 0 {
-			left += fmt.Sprintf("%d %s left; ", n, what)
-		}
+	c, left := l.redis.Client, ""
+	asked := rueidis.Commands{
+		c.B().Zcard().Key(l.k.Due).Build(), c.B().Hlen().Key(l.k.Payload).Build(), c.B().Hlen().Key(l.k.Meta).Build(), c.B().Xlen().Key(l.k.Stream).Build(),
 	}
 	for _, group := range groups {
-		if n := l.pending(group); n > 0 {
-			left += fmt.Sprintf("%d pending in %s; ", n, group)
+		asked = append(asked, c.B().Xpending().Key(l.k.Stream).Group(group).Build())
+	}
+	for i, reply := range c.DoMulti(l.ctx(), asked...) { // in one round trip, because many ask all the time
+		if i > 3 {
+			if n := pendingOf(reply); n > 0 {
+				left += fmt.Sprintf("%d pending in %s; ", n, groups[i-4])
+			}
+		} else if n, _ := reply.AsInt64(); n > 0 {
+			left += fmt.Sprintf("%d %s left; ", n, []string{"members", "payloads", "metas", "entries"}[i])
 		}
 	}
 	return left == "", left

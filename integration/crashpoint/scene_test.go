@@ -250,7 +250,7 @@ func (s *scene) tidy() {
 		}
 		s.do("ZADD", s.k.Seen, "XX", "1", w.Member)
 	}
-	for range 10 {
+	for i := 0; i < 10 && s.number("XLEN", s.k.Stream)+s.number("ZCARD", s.k.Seen) > 0; i++ {
 		_, err := lua.Trim(s.ctx, s.c, s.k, "", 1000, 1<<20)
 		s.must(err)
 	}
@@ -306,31 +306,41 @@ func (s *scene) broken(done bool) (debts []string, left string) {
 // snapshot is everything that is stored under the scene's prefix, as text. Idle times and such are left out.
 func (s *scene) snapshot() string {
 	var b strings.Builder
-	hash := func(key string) {
-		m, err := s.c.Do(s.ctx, s.c.B().Hgetall().Key(key).Build()).AsStrMap()
-		s.must(err)
-		fmt.Fprintf(&b, "%s %q\n", key, m)
+	exists := false
+	hashes := []string{s.k.Payload, s.k.Meta, s.k.Policy, s.g.Queues, s.g.Defaults}
+	zsets := []string{s.k.Due, s.k.Seen, s.g.Bridges}
+	streams := []string{s.k.Stream, s.k.Dead, s.k.Wake, s.g.Wake}
+	var all rueidis.Commands
+	for _, key := range hashes {
+		all = append(all, s.c.B().Hgetall().Key(key).Build())
 	}
-	zset := func(key string) {
-		m, err := s.c.Do(s.ctx, s.c.B().Zrange().Key(key).Min("0").Max("-1").Withscores().Build()).AsZScores()
-		s.must(err)
-		fmt.Fprintf(&b, "%s %q\n", key, fmt.Sprint(m))
+	for _, key := range zsets {
+		all = append(all, s.c.B().Zrange().Key(key).Min("0").Max("-1").Withscores().Build())
 	}
-	entries := func(key string) {
-		m, err := s.c.Do(s.ctx, s.c.B().Xrange().Key(key).Start("-").End("+").Build()).AsXRangeSlices()
-		s.must(err)
-		fmt.Fprintf(&b, "%s %q\n", key, fmt.Sprint(m))
+	for _, key := range streams {
+		all = append(all, s.c.B().Xrange().Key(key).Start("-").End("+").Build())
 	}
-	for _, key := range []string{s.k.Payload, s.k.Meta, s.k.Policy, s.g.Queues, s.g.Defaults} {
-		hash(key)
+	for i, reply := range s.c.DoMulti(s.ctx, append(all, s.c.B().Exists().Key(s.k.Stream).Build())...) {
+		switch at := i - len(hashes); {
+		case at < 0:
+			m, err := reply.AsStrMap()
+			s.must(err)
+			fmt.Fprintf(&b, "%s %q\n", hashes[i], m)
+		case at < len(zsets):
+			m, err := reply.AsZScores()
+			s.must(err)
+			fmt.Fprintf(&b, "%s %q\n", zsets[at], fmt.Sprint(m))
+		case at < len(zsets)+len(streams):
+			m, err := reply.AsXRangeSlices()
+			s.must(err)
+			fmt.Fprintf(&b, "%s %q\n", streams[at-len(zsets)], fmt.Sprint(m))
+		default:
+			n, err := reply.AsInt64()
+			s.must(err)
+			exists = n == 1
+		}
 	}
-	for _, key := range []string{s.k.Due, s.k.Seen, s.g.Bridges} {
-		zset(key)
-	}
-	for _, key := range []string{s.k.Stream, s.k.Dead, s.k.Wake, s.g.Wake} {
-		entries(key)
-	}
-	if s.number("EXISTS", s.k.Stream) == 1 {
+	if exists {
 		m := s.do("XINFO", "GROUPS", s.k.Stream)
 		list, _ := m.ToArray()
 		for _, one := range list {

@@ -3,6 +3,7 @@ package crashpoint
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -59,37 +60,69 @@ func (s *scene) noted() (step, bool) {
 func TestEveryScriptStepFails(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
-	c := server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
-	reached := map[string]map[int]bool{} // script → sites
-	relied := map[string]bool{}          // of them
-	for _, sc := range scenarios() {
-		t.Run(sc.script+": "+sc.state, func(t *testing.T) {
-			if reached[sc.script] == nil {
-				reached[sc.script] = map[int]bool{}
-			}
-			for _, repeated := range []bool{false, true} {
-				at := step{clean: true}
-				for n := 1; ; n++ {
-					found := false
-					if at, found = failAt(t, newScene(t, server, c), sc, n, repeated, at.clean, relied); !found {
-						t.Logf("%d steps refused, repeated=%v", n-1, repeated)
-						break
+	seen := &seen{reached: map[string]map[int]bool{}, relied: map[string]bool{}}
+	work := make(chan scenario)
+	var hands sync.WaitGroup
+	for range failsAtOnce {
+		c := server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
+		hands.Go(func() {
+			for sc := range work {
+				t.Run(sc.script+": "+sc.state, func(t *testing.T) {
+					for _, repeated := range []bool{false, true} {
+						at := step{clean: true}
+						for n := 1; ; n++ {
+							found := false
+							if at, found = failAt(t, newScene(t, server, c), sc, n, repeated, at.clean, seen); !found {
+								t.Logf("%d steps refused, repeated=%v", n-1, repeated)
+								break
+							}
+							seen.reach(sc.script, at.site)
+						}
 					}
-					reached[sc.script][at.site] = true
-				}
+				})
 			}
 		})
 	}
-	checkSites(t, reached)
+	for _, sc := range scenarios() {
+		work <- sc
+	}
+	close(work)
+	hands.Wait()
+	checkSites(t, seen.reached)
 	for name, why := range reliedOn {
-		if !relied[name] {
+		if !seen.relied[name] {
 			t.Errorf("no script relies any more on what cannot fail: %s (%s)", name, why)
 		}
 	}
 }
 
+// failsAtOnce is how many scenarios go on side by side, each on a queue of its own.
+const failsAtOnce = 8
+
+// seen is what the scenarios came by.
+type seen struct {
+	mu      sync.Mutex
+	reached map[string]map[int]bool // script → sites
+	relied  map[string]bool         // of reliedOn
+}
+
+func (s *seen) reach(script string, site int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reached[script] == nil {
+		s.reached[script] = map[int]bool{}
+	}
+	s.reached[script][site] = true
+}
+
+func (s *seen) rely(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.relied[name] = true
+}
+
 // failAt refuses the n-th command, and says which that was; false: there is none. Clean: nothing was written before the one before it.
-func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, relied map[string]bool) (step, bool) {
+func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, seen *seen) (step, bool) {
 	call := sc.prepare(s)
 	before := ""
 	if clean {
@@ -127,7 +160,7 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, re
 	}
 	name := sc.script + " " + at.how + " " + at.command
 	if _, ok := reliedOn[name]; ok && len(debts)+len(left) > 0 && !at.clean {
-		relied[name] = true
+		seen.rely(name)
 		most := 1
 		if sc.script == "retry" {
 			most = 2 // of the scenario: what a call took out of the pending list is written together
