@@ -37,9 +37,11 @@ func TestCancelRetriesTakesWhatWaits(t *testing.T) {
 		}
 		k, zero := lua.NewKeys(prefix, lua.PartitionName(queue, 1)), lua.NewKeys(prefix, queue)
 		far := time.Now().Add(time.Hour).UnixMilli()
+		many := []string{"ZADD", k.Due}
 		for i := range 2500 { // more than a step
-			must(t, c, "ZADD", k.Due, "1e13", fmt.Sprint("first-", i))
+			many = append(many, "1e13", fmt.Sprint("first-", i))
 		}
+		must(t, c, many...)
 		must(t, c, "ZADD", k.Due, "1e13", id)
 		waits(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: id, Group: "a", Of: "1-1"}, far)
 		waits(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: id, Group: "b", Of: "1-1"}, far)

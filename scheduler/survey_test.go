@@ -60,6 +60,7 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	other := queue + "-2"
 	noticed := make(chan string, 1000)
 	b := start(t, s, prefix, func(c *Config) {
 		c.SurveyInterval, c.Notice = 200*time.Millisecond, func(q string) {
@@ -69,7 +70,7 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 			}
 		}
 	})
-	if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), []string{queue}); err != nil {
+	if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), []string{queue, other}); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
@@ -95,8 +96,17 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 	notice()
 	must(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, queue).Stream, "g", "0")
 	notice()
-	if len(noticed) != 0 {
-		t.Error("a notice of entries that nobody reads, and that are as they were")
+	more := lua.NewKeys(prefix, other).Stream
+	for range 3 { // each survey finds another entry in the one queue, and the other one as it was
+		must(t, c, "XADD", more, "*", "id", "c")
+		select {
+		case q := <-noticed:
+			if q == queue {
+				t.Fatal("a notice of entries that nobody reads, and that are as they were")
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("no notice of a queue with another entry")
+		}
 	}
 	must(t, c, "XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", lua.NewKeys(prefix, queue).Stream, ">")
 	for range 3 { // each survey: somebody holds an entry

@@ -36,6 +36,9 @@ func (c *cli) letter(w *running) (l bridge.Letter) {
 	redistest.Eventually(c.t, patience, func() (bool, string) {
 		out := c.ok("dead", "list", "q", "--json")
 		if out == "" {
+			if len(w.ended) > 0 {
+				c.t.Fatalf("no dead letter, and the worker has ended: %s%s", w.out, w.err)
+			}
 			return false, "no dead letter; worker: " + w.out.String() + w.err.String()
 		}
 		decode(c.t, out, &l)
