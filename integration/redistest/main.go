@@ -1,8 +1,12 @@
 package redistest
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,6 +43,7 @@ func Main(m *testing.M, opts ...goleak.Option) { os.Exit(Run(m, opts...)) }
 
 // Run does what [Main] does and returns the exit status, for a TestMain that has more to do.
 func Run(m *testing.M, opts ...goleak.Option) int {
+	endAtOnce()
 	code := m.Run()
 	if err := endAll(); err != nil {
 		fmt.Fprintln(os.Stderr, "redistest:", err)
@@ -52,6 +57,23 @@ func Run(m *testing.M, opts ...goleak.Option) int {
 		return 1
 	}
 	return 0
+}
+
+// endAtOnce has the race detector of child processes not wait when they end: it sleeps for a second in each, in case that another goroutine
+// is about to report a race. Our children have stopped theirs by then, and every stop that a test waits for would last so much longer.
+func endAtOnce() {
+	const name, option = "GORACE", "atexit_sleep_ms"
+	if options := os.Getenv(name); !strings.Contains(options, option) {
+		_ = os.Setenv(name, strings.TrimSpace(options+" "+option+"=0"))
+	}
+}
+
+// SideBySide has so many parallel tests of this process run at a time, where the command line does not say how many. Go runs as many as there
+// are processors, which is right for tests that compute; most of ours wait. Call it before [Run].
+func SideBySide(tests int) {
+	if f := flag.Lookup("test.parallel"); f != nil && runtime.GOMAXPROCS(0) < tests {
+		_ = f.Value.Set(strconv.Itoa(tests)) // it is a number
+	}
 }
 
 // leaked looks for goroutines for some seconds: a cluster client that was closed still waits to close connections that it had replaced

@@ -47,3 +47,30 @@ func Select(cases []Case, pattern string) ([]Case, error) {
 	}
 	return some, nil
 }
+
+// lasting are the cases that take long also of a good program, the longest first.
+var lasting = []string{
+	"outage", "policy-changes", "late-reply", "policy-of-retries", "partitions-grow", "extend", "policy-of-queue", "policy-of-group", "partitions-extend",
+	"stop-in-work", "killed-after-extending", "poison", "ack-after-work", "killed", "entries-of-others", "server-restart",
+}
+
+// beginning returns the indices of cases in the order in which they begin: one that lasts and one that does not by turns, so that something is seen
+// at once, and the run does not end with one long case alone.
+func beginning(cases []Case) (all []int) {
+	var long, short []int
+	for i, c := range cases {
+		if slices.Contains(lasting, c.Name) {
+			long = append(long, i)
+		} else {
+			short = append(short, i)
+		}
+	}
+	slices.SortStableFunc(long, func(a, b int) int {
+		return slices.Index(lasting, cases[a].Name) - slices.Index(lasting, cases[b].Name)
+	})
+	for i := range max(len(long), len(short)) {
+		all = append(all, long[min(i, len(long)):min(i+1, len(long))]...)
+		all = append(all, short[min(i, len(short)):min(i+1, len(short))]...)
+	}
+	return all
+}

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,46 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
-
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "program" {
-		os.Exit(runProgram(os.Args[2:]))
-	}
-	redistest.Main(m)
-}
-
-const envPids = "DUESTREAM_CONFORMANCE_PIDS" // directory in which each program leaves a file of its number
-
-// runProgram is the body of the programs that the tests hand to the kit: kind, and what is broken about it.
-func runProgram(args []string) int {
-	if dir := os.Getenv(envPids); dir != "" {
-		_ = os.WriteFile(filepath.Join(dir, strconv.Itoa(os.Getpid())), nil, 0o600)
-	}
-	broken := strings.Join(args[1:], "")
-	run := map[string]func() error{
-		"worker": func() error { return runPlainWorker(broken) }, "producer": func() error { return runPlainProducer(broken) },
-		"sdk-worker": runSDKWorker, "sdk-producer": runSDKProducer,
-	}[args[0]]
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "program:", err)
-		return 1
-	}
-	return 0
-}
-
-// config returns how a test runs the kit on a program of runProgram.
-func config(kind Kind, level Level, program ...string) Config {
-	return Config{
-		Kind: kind, Level: level, Command: append([]string{os.Args[0], "program"}, program...), Cases: Cases(kind, level),
-		Prefix: DefaultPrefix, Visibility: DefaultVisibility, Patience: DefaultPatience, Parallel: 8,
-	}
-}
 
 // goodPrograms are programs that keep to the protocol, and what they reach.
 var goodPrograms = []struct {
@@ -85,28 +50,54 @@ func TestGoodProgramsPassEveryCase(t *testing.T) {
 	for _, g := range goodPrograms {
 		t.Run(g.program, func(t *testing.T) {
 			t.Parallel()
-			cfg := config(g.kind, g.level, g.program)
-			cfg.ServerProgram = redistest.Program(t)
+			cfg := config(t, g.kind, g.level, g.program)
+			cfg.ServerProgram, cfg.Command[0] = redistest.Program(t), os.Args[0]
 			passes(t, cfg, 0)
 		})
 	}
 }
 
-// On a server that somebody else runs all but those that disturb others are.
+// sameEverywhere are cases of the programs' own bytes, clocks and settings, in which no server differs from another, as long as the other cases
+// pass there: TestGoodProgramsPassEveryCase shows them.
+var sameEverywhere = []string{
+	"outage", "late-reply", "policy-changes", "policy-of-queue", "policy-of-group", "killed-after-extending", "stop-in-work", "ack-after-work", "extend-held",
+	"payload", "headers", "names", "limits", "ids", "largest", "score", "unknown-fields", "same-id", "several-workers", "for-own-group", "stop-idle", "input-ends",
+	"due-in-the-past", "ok-when-stored",
+}
+
+// byServer returns the cases in which servers may differ.
+func byServer(cases []Case) []Case {
+	return slices.DeleteFunc(slices.Clone(cases), func(c Case) bool { return slices.Contains(sameEverywhere, c.Name) })
+}
+
+// On a server that somebody else runs all but those that disturb others are. Each case is tried on each server, by one of the two programs that
+// there are of a kind: on the next server by the other one.
 func TestGoodProgramsPassOnEveryServer(t *testing.T) {
 	t.Parallel()
+	var servers atomic.Int32
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		turn := int(servers.Add(1))
 		t.Parallel()
 		prefix := s.Prefix(t)
 		var running sync.WaitGroup
-		for _, g := range goodPrograms {
-			cfg := config(g.kind, g.level, g.program)
-			cfg.URL, cfg.Prefix = s.URL(), prefix
+		for i, g := range goodPrograms {
+			cfg := config(t, g.kind, g.level, g.program)
+			cfg.URL, cfg.Prefix, cfg.Cases = s.URL(), prefix, everyOther(byServer(cfg.Cases), turn+i)
 			running.Go(func() { passes(t, cfg, alone(cfg.Cases)) })
 		}
 		running.Wait()
 		nothingLeft(t, s, prefix)
 	})
+}
+
+// everyOther returns those cases that have this turn, and all that only one of the programs is to pass.
+func everyOther(cases []Case, turn int) (some []Case) {
+	for i, c := range cases {
+		if (i+turn)%2 == 0 || c.Level == Complete {
+			some = append(some, c)
+		}
+	}
+	return some
 }
 
 func alone(cases []Case) (n int) {
@@ -127,90 +118,9 @@ func nothingLeft(t *testing.T, s *redistest.Server, prefix string) {
 	}
 }
 
-// breaks says by which cases, or rules that are watched in every case, a program fails that does one thing wrong: it must by some, and may by others that the same rule explains.
-type breaks struct {
-	broken    string
-	must, may []string
-}
-
-func TestABrokenWorkerFailsByTheRuleThatItBreaks(t *testing.T) {
-	t.Parallel()
-	fail(t, Worker, []breaks{
-		{"acks-first", []string{"acks-after-work", "acks-no-failure"}, []string{"late-acknowledgement", "killed"}},
-		{"claims", []string{"no-claims"}, nil},
-		{"ignores-for", []string{"skips-others"}, nil},
-		{"text-payload", []string{"as-given"}, nil},
-		{"group-at-dollar", []string{"group-at-zero"}, nil},
-		{"dies-on-nogroup", []string{"group-lost"}, nil},
-		{"no-extend", []string{"extend"}, []string{"extend-held", "partitions-extend"}},
-		{"hoards", []string{"extend-held"}, []string{"stop", "several-workers", "poison", "ack-after-work", "finishes"}},
-		{"one-partition", []string{"partitions", "partitions-grow"}, []string{"partitions-extend"}},
-		{"attempt-one", []string{"as-given"}, nil},
-		{"no-stop", []string{"stop", "stop-idle"}, nil},
-	})
-}
-
-func TestABrokenProducerFailsByTheRuleThatItBreaks(t *testing.T) {
-	t.Parallel()
-	fail(t, Producer, []breaks{
-		{"zadd-first", []string{"writes-whole"}, nil},
-		{"seconds", []string{"score", "arrives"}, []string{"replace", "ids", "largest", "ok-when-stored", "request-lost", "reply-lost", "late-reply", "input-ends", "wakes-each", "failed-command", "partitions-grow", "outage"}},
-		{"no-wake", []string{"wakes"}, nil},
-		{"keeps-headers", []string{"replace"}, []string{"reused"}},
-		{"expiry", []string{"keeps-keys"}, nil},
-		{"sets-registry", []string{"keeps-registry"}, nil},
-	})
-}
-
-// fail runs the kit on programs that are broken, some at a time.
-func fail(t *testing.T, kind Kind, all []breaks) {
-	t.Helper()
-	s := redistest.Own(t)
-	reports, errs := make([]*Report, len(all)), make([]error, len(all))
-	var running sync.WaitGroup
-	free := make(chan struct{}, 3)
-	for i, b := range all {
-		running.Go(func() {
-			free <- struct{}{}
-			defer func() { <-free }()
-			cfg := config(kind, Good, string(kind), b.broken)
-			cfg.URL, cfg.Patience, cfg.Parallel = s.URL(), 10*time.Second, 10
-			cfg.Cases = slices.DeleteFunc(cfg.Cases, func(c Case) bool { // which take long: mutations of the examples fail by them
-				return slices.ContainsFunc(slices.Concat(comingBackCases, policyCases, outageCases), func(slow Case) bool { return slow.Name == c.Name })
-			})
-			reports[i], errs[i] = Run(t.Context(), cfg)
-		})
-	}
-	running.Wait()
-	for i, b := range all {
-		if errs[i] != nil {
-			t.Fatal(b.broken, errs[i])
-		}
-		var failed []string
-		for _, r := range reports[i].Cases {
-			if r.State == Failed {
-				name := cmp.Or(r.Broke, r.Name)
-				failed = append(failed, name)
-				t.Logf("%s: %s: %s: %s", b.broken, r.Name, name, r.Seen)
-				if !slices.Contains(b.must, name) && !slices.Contains(b.may, name) {
-					t.Errorf("%s: fails by %s, which it does not break: %s", b.broken, name, r.Seen)
-				}
-			}
-		}
-		for _, name := range b.must {
-			if !slices.Contains(failed, name) {
-				t.Errorf("%s: does not fail by %s", b.broken, name)
-			}
-		}
-		if reports[i].Reached() {
-			t.Errorf("%s: reaches the level", b.broken)
-		}
-	}
-}
-
 func TestWhatIsNotTriedIsNotPassed(t *testing.T) {
 	t.Parallel()
-	cfg := config(Worker, Good, "worker")
+	cfg := config(t, Worker, Good, "worker")
 	s := redistest.Shared(t)
 	cfg.URL, cfg.Prefix, cfg.Partial = s.URL(), s.Prefix(t), true
 	cfg.Cases = slices.DeleteFunc(cfg.Cases, func(c Case) bool { return c.alone == "" })
@@ -262,7 +172,7 @@ func TestLevelIsTheHighestWithoutAFailure(t *testing.T) {
 func TestAnInterruptLeavesNothing(t *testing.T) {
 	s, dir := redistest.Shared(t), t.TempDir()
 	t.Setenv(envPids, dir)
-	cfg := config(Worker, Good, "worker")
+	cfg := config(t, Worker, Good, "worker")
 	cfg.URL, cfg.Prefix = s.URL(), s.Prefix(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
@@ -345,14 +255,39 @@ func TestDocumentListsEveryCase(t *testing.T) {
 	}
 }
 
+// What takes long begins first, beside what does not: every case once.
+func TestLongCasesBeginFirst(t *testing.T) {
+	for _, kind := range []Kind{Worker, Producer} {
+		cases := Cases(kind, Complete)
+		begin := beginning(cases)
+		if len(begin) != len(cases) || cases[begin[0]].Name != "outage" || slices.Contains(lasting, cases[begin[1]].Name) || !slices.Contains(lasting, cases[begin[2]].Name) {
+			t.Errorf("%v", begin)
+		}
+		slices.Sort(begin)
+		for i, index := range begin {
+			if i != index {
+				t.Fatalf("%s: case %d is missing, or there twice: %v", kind, i, begin)
+			}
+		}
+	}
+	for _, name := range lasting {
+		if !slices.ContainsFunc(slices.Concat(Cases(Worker, Complete), Cases(Producer, Complete)), func(c Case) bool { return c.Name == name }) {
+			t.Errorf("there is no case %s", name)
+		}
+	}
+	if begin := beginning(Cases(Worker, Complete)[:1]); len(begin) != 1 {
+		t.Error(begin)
+	}
+}
+
 // On a cluster partitions are on different servers, and nobody can tell in which order they execute commands.
 func TestGoodProgramsPassOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 2, 0)
 	var running sync.WaitGroup
 	for _, g := range goodPrograms {
-		cfg := config(g.kind, g.level, g.program)
-		cfg.URL = cluster.URL()
+		cfg := config(t, g.kind, g.level, g.program)
+		cfg.URL, cfg.Cases = cluster.URL(), byServer(cfg.Cases)
 		untried := alone(cfg.Cases)
 		if g.kind == Producer {
 			untried++

@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	var told sync.Mutex
 	free := make(chan struct{}, max(1, cfg.Parallel))
 	done := 0
-	for i, c := range cfg.Cases {
+	for _, i := range beginning(cfg.Cases) {
 		select {
 		case free <- struct{}{}:
 		case <-ctx.Done():
@@ -78,7 +78,7 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 		}
 		running.Go(func() {
 			defer func() { <-free }()
-			result := try(ctx, &cfg, shared, c)
+			result := try(ctx, &cfg, shared, cfg.Cases[i])
 			told.Lock()
 			defer told.Unlock()
 			report.Cases[i] = result
