@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -21,6 +22,7 @@ type app struct {
 	redisURL, prefix string
 	json             bool // what is printed is for programs
 	durability       durability
+	passwordsFrom    []string                    // where those come from that are no part of the URL
 	passwords        func(*rueidis.ClientOption) // sets those that are no part of the URL
 	color            colorMode
 
@@ -166,10 +168,17 @@ func (a *app) resolve() error {
 	}
 	a.redisURL, a.prefix = c.RedisURL, c.Prefix
 	var err error
-	if a.passwords, err = c.passwords(); err != nil {
+	if a.passwords, err = c.passwords(a.tookPassword); err != nil {
 		return err
 	}
 	return bridge.CheckPrefix(a.prefix)
+}
+
+// tookPassword notes where a password came from, once.
+func (a *app) tookPassword(from string) {
+	if !slices.Contains(a.passwordsFrom, from) {
+		a.passwordsFrom = append(a.passwordsFrom, from)
+	}
 }
 
 // connect dials Redis. The caller closes it.

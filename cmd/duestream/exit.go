@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/duestream/duestream/bridge"
 )
@@ -139,6 +140,9 @@ func (a *app) hint(err error) string {
 	}
 	if errors.Is(err, bridge.ErrUnavailable) {
 		return fmt.Sprintf("is Redis running at %s? Set --redis or DUESTREAM_REDIS_URL, or try `duestream dev`", hostOf(a.redisURL))
+	}
+	if errors.Is(err, bridge.ErrDenied) && len(a.passwordsFrom) > 0 {
+		return fmt.Sprintf("check the password in %s, the user in the URL, and the ACL rules of that user", strings.Join(a.passwordsFrom, " and "))
 	}
 	for _, o := range outcomes {
 		if errors.Is(err, o.err) {

@@ -180,7 +180,11 @@ var mayBeEmpty = []string{"payload"}
 func checkEmpty(cmd *cobra.Command) error {
 	var errs []error
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.Value.String() == "" && f.Value.Type() == "string" && !slices.Contains(mayBeEmpty, f.Name) {
+		empty := f.Value.String() == "" && f.Value.Type() == "string"
+		if list, ok := f.Value.(pflag.SliceValue); ok { // of which one may be
+			empty = slices.Contains(list.GetSlice(), "")
+		}
+		if empty && !slices.Contains(mayBeEmpty, f.Name) {
 			errs = append(errs, invalidf("--%s is given, but empty: give it a value, or leave it out", f.Name))
 		}
 	})

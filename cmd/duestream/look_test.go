@@ -188,7 +188,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	var held []heldQueue
 	c.json(&held, "resume", "--all")
-	if fmt.Sprint(held) != "[{a false true} {b false true}]" {
+	if fmt.Sprint(held) != "[{a false true true} {b false true true}]" {
 		t.Error(held)
 	}
 	resumed := time.Now()
@@ -201,6 +201,35 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	if r := c.run("pause", "unknown"); r.code != exitOK || !strings.Contains(r.err, "no bridge knows a queue unknown yet: is the name right?") {
 		t.Errorf("%+v", r)
+	}
+	if r := c.run("pause", "unknown", "--json"); r.code != exitOK || r.err != "" || !strings.Contains(r.out, `"known":false`) {
+		t.Errorf("%+v", r)
+	}
+	if r := c.run("pause", "a", "--json"); r.code != exitOK || !strings.Contains(r.out, `"known":true`) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Settings of a queue whose name was misspelt were taken without a word. They are still taken: a queue may be set before its first message.
+func TestSettingsOfAnUnknownQueueAreTakenWithANote(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.ok("schedule", "there", "--in", "1h", "x")
+	for line, says := range map[string][2]string{
+		"queue set early max_attempts=3": {"no bridge knows a queue early yet: is the name right?", `"known":false`}, "queue show early": {"no bridge knows a queue early yet", `"known":false`},
+		"queue partitions new 2":         {"nobody knew a queue new before: is the name right?", `"new":true`},
+		"queue set there max_attempts=3": {"", `"known":true`}, "queue show there": {"", `"known":true`}, "queue partitions there 2": {"", `"partitions":2`},
+	} {
+		if strings.Contains(line, "show early") { // is there once it was set
+			c.ok("queue", "set", "early", "max_attempts=3")
+		}
+		if r := c.run(strings.Fields(line)...); r.code != exitOK || (r.err == "") != (says[0] == "") || !strings.Contains(r.err, says[0]) {
+			t.Errorf("%s: %+v", line, r)
+		}
+		again := strings.Fields(strings.Replace(line, "new", "newer", 1) + " --json")
+		if r := c.run(again...); r.code != exitOK || r.err != "" || !strings.Contains(r.out, says[1]) {
+			t.Errorf("%q: %+v", again, r)
+		}
 	}
 }
 

@@ -64,10 +64,15 @@ type partitionCounts struct {
 	Queue       string                  `json:"queue"`
 	Partitions  int                     `json:"partitions"`
 	Counts      []int                   `json:"counts"`
+	New         bool                    `json:"new,omitempty"` // nobody knew the queue before
 	ByPartition []bridge.PartitionStats `json:"by_partition,omitempty"`
 }
 
 func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n int) error {
+	known, err := a.isKnown(ctx, r, queue)
+	if err != nil {
+		return err
+	}
 	bar := a.newProgress("partitions")
 	counts, err := bridge.SetPartitions(ctx, r, a.prefix, queue, n, func(done, total int) {
 		share := float64(done) / float64(total)
@@ -77,7 +82,10 @@ func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n in
 	if err != nil {
 		return err
 	}
-	value := partitionCounts{Queue: queue, Partitions: counts.Latest(), Counts: counts}
+	value := partitionCounts{Queue: queue, Partitions: counts.Latest(), Counts: counts, New: !known}
+	if !known && !a.json {
+		a.note("duestream: nobody knew a queue %s before: is the name right?", queue)
+	}
 	return a.print(value, func() { fmt.Fprintf(a.out, "%s has %s\n", queue, counted(counts.Latest(), "partition")) })
 }
 

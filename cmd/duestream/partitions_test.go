@@ -33,7 +33,7 @@ func TestQueuePartitionsGrowsAndShows(t *testing.T) {
 	}
 	got = partitionCounts{}
 	c.json(&got, "queue", "partitions", "q", "6")
-	if fmt.Sprint(got) != "{q 6 [1 4 6] []}" {
+	if fmt.Sprint(got) != "{q 6 [1 4 6] false []}" {
 		t.Errorf("%+v", got)
 	}
 	c.fails(exitFailure, []string{"q has 6 partitions, and cannot have 5: a queue never shrinks", "hint: "}, "queue", "partitions", "q", "5")

@@ -12,7 +12,8 @@ import (
 
 // passwords returns what sets the passwords that the environment gives, so that they need not stand in a URL, where lists of processes and
 // logs of shells show them. One that the URL has wins.
-func (c *connection) passwords() (func(*rueidis.ClientOption), error) {
+// used is told where those came from that were taken.
+func (c *connection) passwords(used func(from string)) (func(*rueidis.ClientOption), error) {
 	redis, err := password("DUESTREAM_REDIS_PASSWORD", c.RedisPassword, c.RedisPasswordFile)
 	if err != nil {
 		return nil, err
@@ -22,11 +23,13 @@ func (c *connection) passwords() (func(*rueidis.ClientOption), error) {
 		return nil, err
 	}
 	return func(opt *rueidis.ClientOption) {
-		if opt.Password == "" {
+		if opt.Password == "" && redis != "" {
 			opt.Password = redis
+			used(origin("DUESTREAM_REDIS_PASSWORD", c.RedisPasswordFile))
 		}
-		if opt.Sentinel.Password == "" && opt.Sentinel.MasterSet != "" {
+		if opt.Sentinel.Password == "" && opt.Sentinel.MasterSet != "" && sentinel != "" {
 			opt.Sentinel.Password = sentinel
+			used(origin("DUESTREAM_SENTINEL_PASSWORD", c.SentinelPasswordFile))
 		}
 	}, nil
 }
@@ -47,6 +50,14 @@ func password(name, value, file string) (string, error) {
 		return "", invalidf("%s_FILE: %s is empty", name, file)
 	}
 	return value, nil
+}
+
+// origin says where a password comes from: a variable, or the file that another one names.
+func origin(name, file string) string {
+	if file == "" {
+		return name
+	}
+	return fmt.Sprintf("%s (%s_FILE)", file, name)
 }
 
 const maxSecretBytes = 64 << 10

@@ -38,6 +38,7 @@ type heldQueue struct {
 	Queue   string `json:"queue"`
 	Held    bool   `json:"held"`
 	Changed bool   `json:"changed"`
+	Known   bool   `json:"known"` // to the bridges; else it is paused from its first message on, if the name is right
 }
 
 func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
@@ -78,10 +79,9 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 			if err != nil {
 				return errors.Join(a.printHeld(done), err)
 			}
-			done = append(done, heldQueue{queue, held, changed})
-			if !slices.Contains(known, queue) {
-				a.note("duestream: no bridge knows a queue %s yet: is the name right?", queue)
-			}
+			known := slices.Contains(known, queue)
+			done = append(done, heldQueue{queue, held, changed, known})
+			a.noteUnknown(queue, known)
 		}
 		return a.printHeld(done)
 	})

@@ -23,6 +23,19 @@ func (a *app) queue() *cobra.Command {
 	return cmd
 }
 
+// isKnown reports whether the bridges know a queue. Its settings may be there before its first message.
+func (a *app) isKnown(ctx context.Context, r *bridge.Redis, queue string) (bool, error) {
+	known, err := bridge.Queues(ctx, r, a.prefix)
+	return slices.Contains(known, queue), err
+}
+
+// noteUnknown says that no bridge knows a queue whose settings were changed. With --json the object says it.
+func (a *app) noteUnknown(queue string, known bool) {
+	if !known && !a.json {
+		a.note("duestream: no bridge knows a queue %s yet: is the name right? It counts from the first message on", queue)
+	}
+}
+
 func groupFlag(cmd *cobra.Command, group *string, what string) {
 	cmd.Flags().StringVarP(group, "group", "g", "", what)
 }

@@ -19,6 +19,7 @@ type queuePolicy struct {
 	TriedFor          int64  `json:"tried_for_ms"` // until a dead letter, about
 	Held              bool   `json:"held"`
 	Partitions        int    `json:"partitions"`
+	Known             bool   `json:"known"` // to the bridges
 
 	policy bridge.Policy
 }
@@ -34,15 +35,19 @@ func (a *app) readPolicy(ctx context.Context, r *bridge.Redis, queue, group stri
 	counts, err := bridge.Partitions(ctx, r, a.prefix, queue)
 	return queuePolicy{
 		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.TriedFor().Milliseconds(), p.Held,
-		counts.Latest(), p,
+		counts.Latest(), true, p,
 	}, err
 }
 
 func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group string) error {
 	q, err := a.readPolicy(ctx, r, queue, group)
+	if err == nil {
+		q.Known, err = a.isKnown(ctx, r, queue)
+	}
 	if err != nil {
 		return err
 	}
+	a.noteUnknown(queue, q.Known)
 	return a.print(q, func() {
 		p := q.policy
 		table(a.out, [][]string{

@@ -52,6 +52,10 @@ The payload is on standard input. The environment holds
   DUESTREAM_HEADERS         all headers as a JSON object
   DUESTREAM_REDIS_URL, DUESTREAM_PREFIX   where the message came from
 
+and what this process has, but not DUESTREAM_REDIS_PASSWORD and DUESTREAM_SENTINEL_PASSWORD.
+A command that is to reach Redis, too, reads DUESTREAM_REDIS_PASSWORD_FILE, or gets the
+password in the URL, which is handed on as it is.
+
 What the command prints is passed through. Its exit code decides:
 
   0    done: acknowledged

@@ -125,7 +125,11 @@ func (c *commandRunner) verdict(ctx context.Context, state *os.ProcessState, err
 	return last.error(state.String())
 }
 
-// environment returns the environment of the command: ours, without what belongs to a message that we may ourselves be the command of.
+// ourPasswords are no business of a command: what it prints, logs or starts shows its environment.
+var ourPasswords = []string{"DUESTREAM_REDIS_PASSWORD", "DUESTREAM_SENTINEL_PASSWORD"}
+
+// environment returns the environment of the command: ours, without passwords, and without what belongs to a message that we may ourselves be
+// the command of.
 func (c *commandRunner) environment(m *bridge.Message) []string {
 	own := map[string]string{
 		"DUESTREAM_REDIS_URL": c.redisURL, "DUESTREAM_PREFIX": c.prefix,
@@ -149,7 +153,7 @@ func (c *commandRunner) environment(m *bridge.Message) []string {
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		_, ours := own[name]
-		return ours || strings.HasPrefix(name, headerVariables)
+		return ours || strings.HasPrefix(name, headerVariables) || slices.Contains(ourPasswords, name)
 	})
 	for name, value := range own {
 		if !strings.ContainsRune(value, 0) { // no variable can hold it, and the command would not start

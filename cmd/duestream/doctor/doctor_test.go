@@ -298,6 +298,15 @@ func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	if _, err := doctor.Examine(t.Context(), p.config); !errors.Is(err, doctor.ErrNoQueue) {
 		t.Error(err)
 	}
+	// It is said to have no keys, when it only has settings.
+	p.do("HSET", lua.NewKeys(p.config.Prefix, "none").Policy, "visibility_ms", "20000")
+	if report := p.examine(); len(report.Findings) > 0 || report.Queues != 1 || report.Partitions != 0 || !strings.Contains(strings.Join(report.LeftOut, ""), "messages of none: it has settings, and nothing else") {
+		t.Errorf("%+v", report)
+	}
+	p.do("HSET", lua.NewKeys(p.config.Prefix, "none").Policy, "max_attempts", "many")
+	if got := codes(p.examine()); len(got) != 1 {
+		t.Errorf("found %v of settings that do not count", got)
+	}
 	p.config.Queues, p.config.Prefix = []string{"{}"}, "{}"
 	if err := p.config.Validate(); !errors.Is(err, bridge.ErrInvalid) {
 		t.Error(err)

@@ -219,7 +219,10 @@ func (e *examination) queues(ctx context.Context) error {
 			}
 		}
 		if e.registry[queue] == nil && len(e.found[queue]) == 0 {
-			return fmt.Errorf("queue %s: %w", queue, ErrNoQueue)
+			if err := e.onlySettings(ctx, queue); err != nil {
+				return err
+			}
+			continue
 		}
 		if err := e.queue(ctx, queue); err != nil {
 			return fmt.Errorf("queue %s: %w", queue, err)
@@ -227,6 +230,20 @@ func (e *examination) queues(ctx context.Context) error {
 	}
 	e.report.Queues = len(names)
 	return nil
+}
+
+// onlySettings is about a queue that nobody registered, and that holds nothing: when it has settings somebody is about to use it, else there is none.
+func (e *examination) onlySettings(ctx context.Context, queue string) error {
+	at := e.place(queue, 0)
+	n, err := e.number(ctx, e.c.B().Exists().Key(at.keys.Policy).Build())
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return fmt.Errorf("queue %s: %w", queue, ErrNoQueue)
+	}
+	e.leftOut("messages of %s: it has settings, and nothing else; its first message registers it", queue)
+	return e.partition(ctx, at)
 }
 
 // seek finds the partitions of a queue that have keys, without a walk through all keys.
