@@ -114,7 +114,7 @@ func (f *fleet) settled(timeout time.Duration) (sum redistest.Result) {
 // is lost by nobody; the queues of the other masters go on meanwhile.
 func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
 	t.Parallel()
-	c := redistest.Cluster(t, 3, 1)
+	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
 	f := newFleet(t, c, 12)
 	f.bridge(quick())
 	f.bridge(quick())
@@ -148,7 +148,7 @@ func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
 // moments before the kill, on the master that was killed.
 func TestClusterFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Parallel()
-	c := redistest.Cluster(t, 3, 1)
+	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
 	f := newFleet(t, c, 12)
 	f.bridge(quick())
 	f.workers()

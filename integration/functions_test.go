@@ -174,7 +174,7 @@ func TestG1ClientsOfFunctionsLoseNothing(t *testing.T) {
 // On a cluster every master gets the library, and its replica from it: after a failover functions go on without anyone loading them.
 func TestG1FunctionsOnACluster(t *testing.T) {
 	t.Parallel()
-	c := redistest.Cluster(t, 3, 1)
+	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
 	f := newFleet(t, c, 6)
 	did := func(want ...string) {
 		t.Helper()

@@ -20,7 +20,7 @@ type nodes struct {
 
 func startNodes(t testing.TB, masters int, args ...string) *nodes {
 	t.Helper()
-	n := &nodes{ClusterNodes: redistest.Cluster(t, masters, 1, args...)}
+	n := &nodes{ClusterNodes: redistest.Cluster(t, masters, 1, append(args, redistest.FailsOver...)...)}
 	for _, s := range n.Servers {
 		n.clients = append(n.clients, s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.DisableRetry = true, true }))
 	}

@@ -16,7 +16,18 @@ import (
 // Slots is how many a cluster has.
 const Slots = 16384
 
-// ClusterNodes is a Redis Cluster. A master that does not answer for a second is replaced by a replica of its own, if it has one.
+// FailsOver are the arguments of a cluster whose masters are to be replaced quickly: one that does not answer for a second is, by a replica of
+// its own. On a busy machine a node that is well may not answer for so long, and with too few masters left a cluster refuses everything; so
+// only a test that waits for a failover asks for it.
+var FailsOver = []string{nodeTimeout, "1000"}
+
+const (
+	nodeTimeout = "--cluster-node-timeout"
+	calmTimeout = "5000" // of all others, in ms: nodes that nobody has killed are slow at most
+)
+
+// ClusterNodes is a Redis Cluster. A master that does not answer for five seconds, or one with [FailsOver], is replaced by a replica of its
+// own, if it has one.
 type ClusterNodes struct {
 	t       testing.TB
 	Servers []*Server // first the masters of the start, then their replicas in turn
@@ -29,7 +40,7 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 	t.Helper()
 	c := &ClusterNodes{t: t}
 	c.Servers = startAll(t, node{args: append([]string{
-		"--cluster-enabled", "yes", "--cluster-port", "{bus}", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
+		"--cluster-enabled", "yes", "--cluster-port", "{bus}", nodeTimeout, calmTimeout, "--cluster-require-full-coverage", "no",
 		"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
 	}, args...)}, masters*(1+replicas))
 	for i, s := range c.Servers {
@@ -39,12 +50,15 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 			s.Do(t, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*Slots/masters), strconv.Itoa((i+1)*Slots/masters-1))
 		}
 	}
-	for _, s := range c.Servers[1:] {
-		c.Servers[0].Do(t, "CLUSTER", "MEET", "127.0.0.1", port(s), c.bus(s))
+	for i, s := range c.Servers[1:] { // each meets each: gossip would tell them of the others within seconds
+		bus := c.bus(s)
+		for _, other := range c.Servers[:i+1] {
+			other.Do(t, "CLUSTER", "MEET", "127.0.0.1", port(s), bus)
+		}
 	}
 	c.until(func(s *Server) (bool, string) {
-		f, err := s.fields("CLUSTER", "INFO")
-		return err == nil && f["cluster_known_nodes"] == strconv.Itoa(len(c.Servers)), fmt.Sprint(f, err)
+		nodes, err := s.ask("CLUSTER", "NODES")
+		return err == nil && !strings.Contains(nodes, "handshake") && strings.Count(strings.TrimSpace(nodes), "\n") == len(c.Servers)-1, nodes
 	})
 	for i := masters; i < len(c.Servers); i++ {
 		c.Servers[i].Do(t, "CLUSTER", "REPLICATE", c.ids[(i-masters)%masters])
@@ -61,6 +75,7 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 		nodes, err := s.ask("CLUSTER", "NODES")
 		return err == nil && strings.Count(nodes, "slave ") == masters*replicas && !strings.Contains(nodes, "handshake"), nodes
 	})
+	c.Settled()
 	return c
 }
 

@@ -35,10 +35,27 @@ func TestSentinelsPromoteAReplica(t *testing.T) {
 	}
 }
 
+// A node that is not run for two seconds on a busy machine took the cluster down: with one of two masters left it refused everything.
+func TestClusterBearsASlowNode(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t, 2, 0)
+	slow, other := c.Servers[0], c.Servers[1]
+	slow.Pause()
+	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); {
+		if f, err := other.fields("CLUSTER", "INFO"); err != nil || f["cluster_state"] != "ok" {
+			t.Errorf("%v, %v", f, err)
+			break
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	slow.Resume()
+	c.Settled()
+}
+
 func TestClusterFailsOverAndMigrates(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
-	c := Cluster(t, 3, 1)
+	c := Cluster(t, 3, 1, FailsOver...)
 	t.Logf("ready after %v", time.Since(start))
 	slot := c.Slot("{x}")
 	master := c.Owner(slot)
