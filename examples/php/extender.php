@@ -10,23 +10,37 @@ final class Extender
 {
     /** @var resource */
     private $pipe;
+    private int $child = 0;
+    /** @var array<string, string> what the child has to extend: entry => the line that tells it so */
+    private array $held = [];
     private array $lost = [];
 
-    /** Starts the child. There must be no connection yet: both processes would write to it. */
-    public function __construct(string $url, Policy $policy, string $queue, string $consumer)
+    /** @param \Closure(): void $disconnect closes the worker's connection before the child is started: both processes would write to it */
+    public function __construct(
+        private readonly string $url,
+        private readonly Policy $policy,
+        private readonly string $queue,
+        private readonly string $consumer,
+        private readonly \Closure $disconnect,
+    ) {
+        $this->start();
+    }
+
+    private function start(): void
     {
+        ($this->disconnect)();
         $worker = getmypid();
         [$this->pipe, $theirs] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
-        $child = pcntl_fork();
-        if ($child === -1) {
+        $this->child = pcntl_fork();
+        if ($this->child === -1) {
             throw new \RuntimeException('no child process for extending');
         }
-        if ($child === 0) {
+        if ($this->child === 0) {
             pcntl_signal(SIGTERM, SIG_IGN); // what a worker finishes after a stop is still extended
             pcntl_signal(SIGINT, SIG_IGN);
             fclose($this->pipe);
             fclose(STDOUT);
-            self::extend($theirs, $worker, $url, $policy, $queue, $consumer);
+            self::extend($theirs, $worker, $this->url, $this->policy, $this->queue, $this->consumer);
             exit(0);
         }
         fclose($theirs);
@@ -35,12 +49,16 @@ final class Extender
     /** @param Message[] $messages */
     public function hold(array $messages): void
     {
-        $this->lost = [];
-        $this->tell(array_map(fn(Message $message) => "+ $message->queue $message->entry " . rawurlencode($message->id) . "\n", $messages));
+        $this->lost = $this->held = [];
+        foreach ($messages as $message) {
+            $this->held["$message->queue $message->entry"] = "+ $message->queue $message->entry " . rawurlencode($message->id) . "\n";
+        }
+        $this->tell($this->held);
     }
 
     public function drop(Message $message): void
     {
+        unset($this->held["$message->queue $message->entry"]);
         $this->tell(["- $message->queue $message->entry\n"]);
     }
 
@@ -52,16 +70,22 @@ final class Extender
 
     private function tell(array $lines): void
     {
-        $this->listen();
-        if ($lines && @fwrite($this->pipe, implode($lines)) === false) {
-            throw new \RuntimeException('the process that extends has ended');
-        }
+        do {
+            $this->listen();
+        } while ($lines && @fwrite($this->pipe, implode($lines)) === false);
     }
 
     private function listen(): void
     {
         for ($read = [$this->pipe], $none = null; stream_select($read, $none, $none, 0) && ($line = fgets($this->pipe)) !== false;) {
             $this->lost[$line] = true;
+        }
+        if (feof($this->pipe)) { // somebody has killed it
+            fwrite(STDERR, "worker.php: the process that extends has ended, and is started again\n");
+            fclose($this->pipe);
+            pcntl_waitpid($this->child, $status);
+            $this->start();
+            fwrite($this->pipe, implode($this->held));
         }
     }
 
@@ -97,7 +121,7 @@ final class Extender
                     }
                 }
                 $next = now() + min($policy->get($redis, $queue, 'visibility_ms') / 3000, 5); // 5 s: until a new setting is noticed
-            } catch (\RedisException $e) {
+            } catch (\Throwable $e) { // whatever it is: this process must not end before its worker
                 fwrite(STDERR, "worker.php: extend: {$e->getMessage()}\n");
                 $redis = null;
                 $next = now() + 0.5;

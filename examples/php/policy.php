@@ -30,7 +30,8 @@ final class Policy
     {
         [$builtIn, $least, $most] = self::SETTINGS[$name];
         $own = checked($redis, $redis->hMGet($this->key($queue, 'policy'), ['group:' . rawurlencode($this->group) . ":$name", $name]));
-        foreach ([...array_values($own), checked($redis, $redis->hGet("$this->prefix:defaults", $name))] as $value) {
+        $defaults = checked($redis, $redis->hMGet("$this->prefix:defaults", [$name]));
+        foreach ([...array_values($own), ...array_values($defaults)] as $value) {
             if (is_string($value) && ctype_digit($value) && $value >= $least && $value <= $most) {
                 return (int) $value;
             }

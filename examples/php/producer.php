@@ -62,7 +62,7 @@ final class Producer
     /** A point in time by the server's clock, which decides. */
     public function inMs(int $delay): int
     {
-        [$seconds, $micros] = $this->patiently(fn(\Redis $redis) => $redis->time());
+        [$seconds, $micros] = $this->patiently(fn(\Redis $redis) => checked($redis, $redis->time()));
         return $seconds * 1000 + intdiv((int) $micros, 1000) + $delay;
     }
 
@@ -77,13 +77,13 @@ final class Producer
 
     private function write(\Redis $redis, string $key, string $id, int $dueMs, string $payload, string $meta): bool
     {
-        $redis->multi(); // a bridge never sees a part of it
+        checked($redis, $redis->multi()); // a bridge never sees a part of it
         // What an earlier message of this ID has left is overwritten, or deleted.
-        $payload === '' ? $redis->hDel("{$key}payload", $id) : $redis->hSet("{$key}payload", $id, $payload);
-        $meta === '' ? $redis->hDel("{$key}meta", $id) : $redis->hSet("{$key}meta", $id, $meta);
-        $redis->zAdd("{$key}due", $dueMs, $id); // after the body
-        $redis->xAdd("{$key}wake", '*', ['due_ms' => $dueMs], 1, false);
-        if (count(checked($redis, $redis->exec()) ?: []) !== 4) {
+        checked($redis, $payload === '' ? $redis->hDel("{$key}payload", $id) : $redis->hSet("{$key}payload", $id, $payload));
+        checked($redis, $meta === '' ? $redis->hDel("{$key}meta", $id) : $redis->hSet("{$key}meta", $id, $meta));
+        checked($redis, $redis->zAdd("{$key}due", $dueMs, $id)); // after the body
+        checked($redis, $redis->xAdd("{$key}wake", '*', ['due_ms' => $dueMs], 1, false));
+        if (count(checked($redis, $redis->exec())) !== 4) {
             throw new \RedisException('the transaction was refused');
         }
         return true;

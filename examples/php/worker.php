@@ -90,7 +90,7 @@ final class Worker
      */
     public function run(callable $handler, ?callable $acknowledged = null): void
     {
-        $this->extender = new Extender($this->url, $this->policy, $this->queue, $this->consumer); // before there is a connection
+        $this->extender = new Extender($this->url, $this->policy, $this->queue, $this->consumer, fn() => $this->redis = null);
         while ($this->beginUntil === null) {
             try {
                 $this->redis ??= connect($this->url);
@@ -105,7 +105,7 @@ final class Worker
                 // A group that was lost is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
                 $this->joinAt = 0;
                 if (preg_match('/^(NOGROUP|UNBLOCKED)/', $e->getMessage())) {
-                    $this->redis->clearLastError();
+                    $this->redis?->clearLastError();
                 } else {
                     $this->pause($e);
                 }
@@ -131,11 +131,11 @@ final class Worker
         $count = max(count($this->queues), register($this->redis, $this->prefix, $this->queue)); // never fewer than before
         $this->queues = array_map(fn(int $i) => $i ? "$this->queue/$i" : $this->queue, range(0, $count - 1));
         foreach ($this->queues as $queue) {
-            $created = $this->redis->xGroup('CREATE', $this->policy->key($queue, 'stream'), $this->group, '0', true);
-            if (!$created && str_starts_with((string) $this->redis->getLastError(), 'BUSYGROUP')) {
-                $this->redis->clearLastError();
+            try {
+                checked($this->redis, $this->redis->xGroup('CREATE', $this->policy->key($queue, 'stream'), $this->group, '0', true));
+            } catch (\RedisException $e) {
+                str_starts_with($e->getMessage(), 'BUSYGROUP') ?: throw $e;
             }
-            checked($this->redis, $created);
         }
         $this->functions = fcall($this->redis, 'version', [], []) !== null;
         $this->joinAt = now() + self::REFRESH;
@@ -152,8 +152,8 @@ final class Worker
         $messages = [];
         foreach ($this->functions ? $this->queues : [] as $queue) {
             $stream = $this->policy->key($queue, 'stream');
-            $pending = $this->redis->xPending($stream, $this->group, '-', '+', $this->batch, $this->consumer);
-            foreach (checked($this->redis, $pending) as [$entry]) {
+            $pending = checked($this->redis, $this->redis->xPending($stream, $this->group, '-', '+', $this->batch, $this->consumer));
+            foreach ($pending as [$entry]) {
                 $keys = [$stream, $this->policy->key($queue, 'dead')];
                 if (fcall($this->redis, 'extend', $keys, [$this->group, $this->consumer, $entry, '']) === [1]) {
                     foreach (checked($this->redis, $this->redis->xRange($stream, $entry, $entry)) as $fields) {

@@ -82,7 +82,7 @@ class Producer:
         while True:
             try:
                 return call(*args)
-            except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError) as err:
+            except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.InvalidResponse) as err:
                 if time.monotonic() + delay > end:
                     raise
                 print(f"producer.py: {err}; again in {delay:g} s", file=sys.stderr, flush=True)

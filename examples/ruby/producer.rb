@@ -19,6 +19,8 @@ module Duestream
   # The library knows a call that is repeated; plain commands schedule once more what was delivered before the repetition.
   class Producer
     REFRESH = 5 # seconds until a new partition is noticed
+    # What a broken connection ends in, beside redis-rb's own errors.
+    BROKEN = [SystemCallError, IOError, SocketError, *(OpenSSL::SSL::SSLError if defined?(OpenSSL::SSL))].freeze
 
     def initialize(redis, queue, prefix: "duestream", patience: 15)
       @redis, @queue, @prefix, @patience = redis, queue, prefix, patience
@@ -102,8 +104,8 @@ module Duestream
       wait = 0.05
       begin
         yield
-      rescue Redis::BaseError, SystemCallError => e # some connections end in an error of the system's own
-        broken = e.is_a?(SystemCallError) || e.is_a?(Redis::BaseConnectionError) || e.message.start_with?("LOADING", "READONLY", "MASTERDOWN")
+      rescue Redis::BaseError, *BROKEN => e
+        broken = !e.is_a?(Redis::CommandError) || e.message.start_with?("LOADING", "READONLY", "MASTERDOWN")
         raise if !broken || now >= give_up_at
 
         @refresh_at = 0

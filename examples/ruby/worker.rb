@@ -45,6 +45,8 @@ module Duestream
     BUILT_IN = { "visibility_ms" => 30_000, "max_attempts" => 40, "retry_min_ms" => 1000, "retry_max_ms" => 3_600_000 }.freeze
     LIMITS = { "visibility_ms" => 100..604_800_000, "max_attempts" => 1..1_000_000,
                "retry_min_ms" => 1..TEN_YEARS, "retry_max_ms" => 1..TEN_YEARS }.freeze
+    # What a broken connection ends in, beside redis-rb's own errors.
+    BROKEN = [SystemCallError, IOError, SocketError, *(OpenSSL::SSL::SSLError if defined?(OpenSSL::SSL))].freeze
 
     def initialize(url, queue:, group:, consumer:, prefix: "duestream", batch: 10)
       @url, @queue, @group, @consumer, @prefix, @batch = url, queue, group, consumer, prefix, batch
@@ -68,7 +70,7 @@ module Duestream
           end
           work_on(read, acknowledged, &handler)
           @failures = 0
-        rescue Redis::BaseError, SystemCallError => e
+        rescue Redis::BaseError, *BROKEN => e
           # A group that was lost is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
           @join_at = 0
           pause(e) unless e.message.start_with?("NOGROUP", "UNBLOCKED")
@@ -198,7 +200,7 @@ module Duestream
     # Repeats what must not be forgotten until Redis has taken it. All of it is harmless to repeat.
     def persist
       yield
-    rescue Redis::BaseError, SystemCallError => e
+    rescue Redis::BaseError, *BROKEN => e
       return if @stopped_at && now > @stopped_at + GRACE
 
       pause(e)
@@ -229,7 +231,7 @@ module Duestream
           messages.zip(extend_all(redis, queue, messages)) { |message, kept| message.lost = true unless kept } # for a long handler to look at
         end
         interval = [setting(@queue, "visibility_ms", redis) / 3000.0, REFRESH].min
-      rescue Redis::BaseError, SystemCallError => e
+      rescue Redis::BaseError, *BROKEN => e
         warn "worker.rb: extend: #{e.message}"
         interval = 0.5
       end

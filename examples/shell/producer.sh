@@ -56,7 +56,7 @@ schedule() {
   local partition='' token=$RANDOM-$$-$EPOCHREALTIME end=$((SECONDS + 15)) # by its token the script knows a call that is repeated
   until send "$@"; do
     case $answer in
-      'no connection' | *'Could not connect'* | *'closed the connection'* | *'Connection reset'* | *LOADING* | *READONLY* | *'I/O error'*) ;;
+      'no connection' | *'Could not connect'* | *'closed the connection'* | 'Error: '* | *LOADING* | *READONLY* | *'I/O error'*) ;;
       *) return 1 ;;
     esac
     [ "$SECONDS" -lt "$end" ] || return
