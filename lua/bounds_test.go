@@ -52,3 +52,26 @@ func TestDrainMovesAtLeastOneMember(t *testing.T) {
 		want(b, "moved", b.drain(500).Moved, 1)
 	})
 }
+
+// Small members let drain take sixteen at a time, and what the next page brings may be of any size: it stops within the page.
+func TestDrainStopsWithinAPage(t *testing.T) {
+	const small, large, budget = 1 + 4 + 16, 16, 64 << 10
+	everywhere(t, func(b *bench) {
+		var commands [][]string
+		for i := range small + large {
+			id := fmt.Sprintf("m%03d", i)
+			commands = append(commands, []string{"ZADD", b.k.Due, strconv.Itoa(i + 1), id})
+			if i >= small {
+				commands = append(commands, []string{"HSET", b.k.Payload, id, pad(budget)})
+			}
+		}
+		b.build(commands...)
+		for i, moved := range []int{small + 1, 1, 1} {
+			d, err := Drain(b.ctx, b.c, b.k, 500, budget)
+			if err != nil {
+				b.Fatal(err)
+			}
+			want(b, fmt.Sprint("moved by call ", i+1), d.Moved, moved)
+		}
+	})
+}

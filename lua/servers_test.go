@@ -1,9 +1,6 @@
 package lua
 
 import (
-	"flag"
-	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -16,10 +13,7 @@ import (
 const serversAtOnce = 4
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if at := flag.Lookup("test.parallel"); at.Value.String() == at.DefValue {
-		_ = flag.Set("test.parallel", strconv.Itoa(max(serversAtOnce, runtime.GOMAXPROCS(0))))
-	}
+	redistest.SideBySide(serversAtOnce)
 	redistest.Main(m)
 }
 

@@ -32,6 +32,9 @@ func (o *ordeal) schedule(n int) (members []string) {
 	var commands [][]string
 	names, bodies, metas := o.sizes("member", n), o.sizes("payload", n), o.sizes("meta", n)
 	bare := o.flip("bare")
+	if o.flip("short names") { // what is read many at a time
+		names = make([]int, n)
+	}
 	for i := range n {
 		member := fmt.Sprintf("m%04d", i) + pad(names[i])
 		members = append(members, member)

@@ -289,7 +289,7 @@ var mutants = []mutant{
 		name: "a drain takes whatever the page of members brings", file: "lua/drain.lua",
 		old:  "    if bytes >= max_bytes then break end\n",
 		new:  "",
-		test: []string{"-run", "TestNoScriptTouchesMoreThanItsBudget/drain", "./lua"},
+		test: []string{"-run", "TestDrainStopsWithinAPage", "./lua"},
 	},
 	{
 		name: "a retry reads all entries it is given", file: "lua/lib/exit.lua",
