@@ -26,14 +26,23 @@ const (
 
 // TestCampaign is G1 to G6 under everything that can go wrong at once: see the package's documentation.
 func TestCampaign(t *testing.T) {
+	beside(t)
 	cfg := Config{Duration: 60 * time.Second, Rate: 250, Patience: 4, Hold: 1500}
 	run(t, cfg, 2600)
 }
 
 // The same on a cluster of three masters with a replica each, with a queue of three partitions, through failovers and slots that move.
 func TestCampaignOnACluster(t *testing.T) {
+	beside(t)
 	cfg := Config{Duration: 30 * time.Second, Rate: 120, Patience: 4, Hold: 300, Masters: 3, Partitions: 3}
 	run(t, cfg, 600)
+}
+
+// beside lets a short campaign go on beside the other one: both mostly wait for their faults. A long one has the machine for itself.
+func beside(t *testing.T) {
+	if os.Getenv(envDuration) == "" {
+		t.Parallel()
+	}
 }
 
 func run(t *testing.T, cfg Config, longRate float64) {

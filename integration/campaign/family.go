@@ -159,6 +159,17 @@ func (s *slot) end(sig os.Signal, timeout time.Duration) error {
 	return nil
 }
 
+// endAll tells all of them to stop, and returns when all have ended.
+func endAll(slots []*slot, timeout time.Duration) error {
+	errs := make([]error, len(slots))
+	var all sync.WaitGroup
+	for i, s := range slots {
+		all.Go(func() { errs[i] = s.end(syscall.SIGTERM, timeout) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
 // begun waits until a process that was started a moment ago listens to signals: it does before it opens its ledger.
 func begun(ledger string, gone <-chan struct{}) {
 	for range 1000 {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -99,10 +98,8 @@ func (c *controller) comeToRest() (State, error) {
 	if err := c.mend(); err != nil {
 		return state, err
 	}
-	for _, s := range c.family.of(roleProducer) {
-		if err := s.end(syscall.SIGTERM, producerTries+15*time.Second); err != nil {
-			return state, err
-		}
+	if err := endAll(c.family.of(roleProducer), producerTries+15*time.Second); err != nil {
+		return state, err
 	}
 	if err := c.await(c.cfg.Settle, func() (string, error) { return c.busy(c.holding()) }); err != nil {
 		state.Stuck = append(state.Stuck, "while the holder holds: "+err.Error())
@@ -118,10 +115,8 @@ func (c *controller) comeToRest() (State, error) {
 		state.Stuck = append(state.Stuck, "after the holder let go: "+err.Error())
 	}
 	for _, roles := range [][]string{{roleHolder, roleWorker, rolePlain}, {roleBridge}} {
-		for _, s := range c.family.of(roles...) {
-			if err := s.end(syscall.SIGTERM, 20*time.Second); err != nil {
-				return state, fmt.Errorf("a clean stop: %w", err)
-			}
+		if err := endAll(c.family.of(roles...), 20*time.Second); err != nil {
+			return state, fmt.Errorf("a clean stop: %w", err)
 		}
 	}
 	err := c.leftovers(&state)
