@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -52,13 +53,14 @@ type controller struct {
 	weather  sync.Mutex // held by a fault that disturbs everybody, or by one that needs calm
 	began    time.Time
 	guests   *guests
-	denied   sync.Map // what any of them was denied
+	denied   sync.Map        // what any of them was denied
+	kinds    map[string]bool // of faults that it can do
 }
 
 // Run runs a campaign on a server of its own and audits it.
 func Run(t testing.TB, cfg Config) *Result {
 	t.Helper()
-	c := &controller{t: t, cfg: cfg, family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{}, began: time.Now()}
+	c := &controller{t: t, cfg: cfg, family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{}, kinds: map[string]bool{}, began: time.Now()}
 	var err error
 	c.guests, err = readUsers()
 	c.must("users", err)
@@ -95,7 +97,7 @@ func Run(t testing.TB, cfg Config) *Result {
 	faults := sortOut(c.timeline.all())
 	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
 	c.must("audit", err)
-	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults}
+	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults, Kinds: len(c.kinds)}
 }
 
 func (c *controller) must(what string, err error) {
@@ -195,9 +197,14 @@ func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
 	})
 }
 
-// attack does faults for the time of the campaign, and returns when all of them are mended.
+// errFailed is why faults end early: one of them could not be done.
+var errFailed = errors.New("a fault could not be done")
+
+// attack does faults for the time of the campaign, longer where a kind has not come by then, and returns when all of them are mended.
 func (c *controller) attack() error {
-	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Duration)
+	stop, failed := context.WithCancelCause(context.Background())
+	defer failed(nil)
+	ctx, cancel := context.WithTimeout(stop, c.cfg.Duration)
 	defer cancel()
 	processes, server := processCards(c.cfg.Visibility), append(serverCards(c.cfg.Visibility), operatorCards()...)
 	if c.nodes == nil {
@@ -206,13 +213,16 @@ func (c *controller) attack() error {
 	} else {
 		server = append(server, clusterCards(c.cfg.Visibility)...)
 	}
+	for _, one := range append(slices.Clone(processes), server...) {
+		c.kinds[one.kind] = true
+	}
 	errs := make([]error, 2)
 	var both sync.WaitGroup
 	for i, deck := range [][]card{processes, server} {
 		a := &attacker{c: c, random: rand.New(rand.NewPCG(c.cfg.Seed, 1000+uint64(i))), deck: deck, pause: c.cfg.Pause, storms: i == 1}
 		both.Go(func() {
 			if errs[i] = a.run(ctx); errs[i] != nil {
-				cancel()
+				failed(errFailed)
 			}
 		})
 	}

@@ -83,8 +83,8 @@ func run(t *testing.T, cfg Config, longRate float64) {
 		out.flush()
 		t.Errorf("%d violations", result.Bad())
 	}
-	if _, _, faults := result.counts(); faults < 10 || result.Accepted < cfg.Hold || sum(result.Retries) == 0 || sum(result.Dead) == 0 {
-		t.Errorf("this run proves little: %d faults, %d messages", faults, result.Accepted)
+	if done, _, faults := result.counts(); len(done) != result.Kinds || result.Kinds < 20 || result.Accepted < cfg.Hold || sum(result.Retries) == 0 || sum(result.Dead) == 0 {
+		t.Errorf("this run proves little: %d faults of %d kinds, of %d that there are, %d messages", faults, len(done), result.Kinds, result.Accepted)
 	}
 }
 

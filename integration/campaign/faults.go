@@ -32,10 +32,11 @@ type card struct {
 	do   func(a *attacker) (hits []string, queue string, err error)
 }
 
-// run does one fault after the other until ctx ends. Every kind comes once before any comes twice.
+// run does one fault after the other until ctx ends, and every kind has come. Every kind comes once before any comes twice.
 func (a *attacker) run(ctx context.Context) error {
-	for pause(ctx, a.between(a.pause[0], a.pause[1])) {
+	for round := 0; pause(ctx, a.between(a.pause[0], a.pause[1])) || round == 1 && len(a.drawn) > 0 && !errors.Is(context.Cause(ctx), errFailed); {
 		if len(a.drawn) == 0 {
+			round++
 			a.drawn = append(a.drawn, a.deck...)
 			a.random.Shuffle(len(a.drawn), func(i, j int) { a.drawn[i], a.drawn[j] = a.drawn[j], a.drawn[i] })
 		}

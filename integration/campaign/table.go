@@ -16,6 +16,7 @@ type Result struct {
 	Load   time.Duration // while messages were produced and faults done
 	Took   time.Duration // all of it, quiescence and audit too
 	Faults []Fault
+	Kinds  int // of faults that could be done
 }
 
 // counts returns how often each kind of fault came; observed ones apart.
