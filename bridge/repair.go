@@ -31,6 +31,12 @@ func Gather(ctx context.Context, r *Redis, prefix, queue string, partition int) 
 	return scheduler.Gather(ctx, r.Client, withPrefix(prefix), queue, partition)
 }
 
+// GrownTo returns how many partitions a queue has, also when the registry has lost the count: as many as a growth has prepared, by their
+// groups, settings and what they hold. It is what bridges make known again.
+func GrownTo(ctx context.Context, r *Redis, prefix, queue string) (int, error) {
+	return scheduler.GrownTo(ctx, r.Client, withPrefix(prefix), queue)
+}
+
 // Trim frees, in one partition of a queue (its name is that of lua.PartitionName), what no group needs, and ended dedup windows.
 func Trim(ctx context.Context, r *Redis, prefix, name string) (freed, windows int, err error) {
 	t := stream.NewTrimmer(r.Client, withPrefix(prefix), name)

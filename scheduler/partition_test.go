@@ -179,6 +179,46 @@ func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 	}
 }
 
+// A group, or a setting, that partition 0 alone got later made the other partitions look made up once the registry was lost: what they held was
+// read by nobody. What a bridge brought to a partition shows that it was published once; a growth that ended half-way does not, nor do entries
+// without a group.
+func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	key := func(name string) lua.Keys { return lua.NewKeys(prefix, name) }
+	for queue, n := range map[string]int{"group": 4, "settings": 4, "asleep": 3, "buried": 2, "half": 3, "none": 2} {
+		for _, name := range (lua.Counts{n}).Names(queue) {
+			must(t, c, "XGROUP", "CREATE", key(name).Stream, "g", "0", "MKSTREAM")
+		}
+		must(t, c, "ZADD", key(queue).Due, "1", "a")
+	}
+	must(t, c, "XGROUP", "CREATE", key("group").Stream, "later", "0")
+	must(t, c, "HSET", key("settings").Policy, "max_attempts", "5")
+	for _, name := range []string{"group/3", "settings/3"} {
+		must(t, c, "XADD", key(name).Stream, "1-1", "id", "ready")
+		must(t, c, "ZADD", key(name).Due, "1", "b")
+	}
+	must(t, c, "XADD", key("asleep/2").Stream, "1-1", "id", "ready") // and nothing scheduled by which it is found
+	must(t, c, "XGROUP", "CREATE", key("buried").Stream, "later", "0")
+	must(t, c, "XADD", key("buried/1").Dead, "1-1", "id", "dead")
+	must(t, c, "XGROUP", "CREATE", key("half").Stream, "later", "0")
+	must(t, c, "ZADD", key("half/1").Due, "1", "b")
+	must(t, c, "XADD", key("none/2").Stream, "1-1", "id", "ready")
+	start(t, s, prefix, func(c *Config) { seldom(c); c.DiscoverInterval = 100 * time.Millisecond })
+	for queue, counts := range map[string]string{"group": "1,4", "settings": "1,4", "asleep": "1,3", "buried": "1,2", "half": "1", "none": "1,2"} {
+		registry(t, c, prefix, queue, counts)
+		if n, err := GrownTo(t.Context(), c, prefix, queue); err != nil || n != lua.ParseCounts(counts).Latest() {
+			t.Errorf("%s has grown to %d, %v; the registry says %s", queue, n, err, counts)
+		}
+	}
+	for name, n := range map[string]int{"group/3": 2, "settings/3": 2, "half": 2, "none": 1, "none/2": 1} {
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			return len(entries(t, c, prefix, name)) == n, fmt.Sprint(len(entries(t, c, prefix, name)), " entries in ", name)
+		})
+	}
+}
+
 // A count that was published a moment ago, and that a scheduler has not heard of, is not covered by another one.
 func TestDiscoveryAsksBeforeItMakesACount(t *testing.T) {
 	t.Parallel()

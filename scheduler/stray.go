@@ -46,7 +46,7 @@ func (s *Scheduler) placed(ctx context.Context, unheard map[string][]int) (publi
 		known := s.counts[queue]
 		s.mu.Unlock()
 		latest := known.Latest()
-		if slices.Max(partitions) >= latest {
+		if known == nil || slices.Max(partitions) >= latest {
 			grown, failed := s.grownTo(ctx, queue, latest)
 			if failed != nil {
 				err = errors.Join(err, failed)
@@ -67,7 +67,9 @@ func (s *Scheduler) placed(ctx context.Context, unheard map[string][]int) (publi
 }
 
 // grownTo returns how many partitions a growth has prepared, of which the registry knows so many: a growth gives each new partition the
-// settings and every group of the queue before it is published, so one that is there without a gap, with both, may be published again.
+// settings and every group of the queue before it is published, so one that is there without a gap, with both, may be published again. So
+// may all up to one that has a group and holds what a bridge brought there: it was published once. Since then partition 0 may have got
+// groups and settings by plain commands, which it lacks as it did before, and as doctor tells; unpublished, what it holds would be stuck.
 func (s *Scheduler) grownTo(ctx context.Context, queue string, known int) (int, error) {
 	if known >= lua.MaxPartitions {
 		return known, nil
@@ -84,9 +86,11 @@ func (s *Scheduler) grownTo(ctx context.Context, queue string, known int) (int, 
 	if err != nil {
 		return known, err
 	}
-	n := slices.IndexFunc(others, func(o service) bool { return !o.covers(own[0]) })
-	if n < 0 {
-		n = len(others)
+	n := 0
+	for i, o := range others {
+		if i == n && o.covers(own[0]) || o.inService() {
+			n = i + 1
+		}
 	}
 	return known + n, nil
 }
@@ -95,7 +99,10 @@ func (s *Scheduler) grownTo(ctx context.Context, queue string, known int) (int, 
 type service struct {
 	groups []string
 	policy map[string]string
+	held   int64 // entries and dead letters
 }
+
+func (o service) inService() bool { return len(o.groups) > 0 && o.held > 0 }
 
 func (o service) covers(own service) bool {
 	return len(o.groups) > 0 && maps.Equal(o.policy, own.policy) &&
@@ -109,15 +116,21 @@ func (s *Scheduler) served(ctx context.Context, queue string, from, to int) ([]s
 	var asks []rueidis.Completed
 	for i := from; i < to; i++ {
 		k := lua.NewKeys(s.cfg.Prefix, lua.PartitionName(queue, i))
-		asks = append(asks, s.cfg.Client.B().XinfoGroups().Key(k.Stream).Build(), s.cfg.Client.B().Hgetall().Key(k.Policy).Build())
+		b := s.cfg.Client.B()
+		asks = append(asks, b.XinfoGroups().Key(k.Stream).Build(), b.Hgetall().Key(k.Policy).Build(), b.Xlen().Key(k.Stream).Build(), b.Xlen().Key(k.Dead).Build())
 	}
 	found := make([]service, to-from)
 	for i, reply := range s.cfg.Client.DoMulti(ctx, asks...) {
 		var err error
-		if one := &found[i/2]; i%2 == 0 {
+		one, n := &found[i/4], int64(0)
+		switch i % 4 {
+		case 0:
 			one.groups, err = groupNames(reply)
-		} else {
+		case 1:
 			one.policy, err = reply.AsStrMap()
+		default:
+			n, err = reply.AsInt64()
+			one.held += n
 		}
 		if err = lua.Classify("look at partitions of "+queue, err); err != nil && !errors.Is(err, lua.ErrWrongType) {
 			return nil, fmt.Errorf("scheduler: %w", err)
@@ -218,6 +231,20 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 		}
 	}
 	return false, nil
+}
+
+// GrownTo returns how many partitions a queue has, also when the registry has lost the count: as many as a growth has prepared. It is what
+// a bridge makes known again. Several round trips.
+func GrownTo(ctx context.Context, c rueidis.Client, prefix, queue string) (int, error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
+		return 0, err
+	}
+	s := Scheduler{cfg: Config{Client: c, Prefix: prefix}}
+	counts, err := lua.ReadCounts(ctx, c, lua.NewGlobals(prefix), queue)
+	if err != nil {
+		return 0, fmt.Errorf("scheduler: %w", err)
+	}
+	return s.grownTo(ctx, queue, counts.Latest())
 }
 
 // Gather moves the messages of a partition that the queue does not have to where they belong. ErrOccupied: some stay. When the queue

@@ -248,4 +248,16 @@ var moreMutants = []mutant{
 		new:  "	for p.k.owns(b.queue) {",
 		test: []string{"-run", "TestPatrolTakesALargeQueueInSteps", "./stream"},
 	},
+	{
+		name: "a partition in service is taken for made up", file: "scheduler/stray.go",
+		old:  " || o.inService() {",
+		new:  " {",
+		test: []string{"-run", "TestLostCountsComeBackFromWhatPartitionsHold", "./scheduler"},
+	},
+	{
+		name: "entries without a group make partitions", file: "scheduler/stray.go",
+		old:  "return len(o.groups) > 0 && o.held > 0",
+		new:  "return o.held > 0",
+		test: []string{"-run", "TestLostCountsComeBackFromWhatPartitionsHold", "./scheduler"},
+	},
 }

@@ -98,7 +98,7 @@ var (
 	manyTokens = check(Check{"D203", "wake-tokens", Warning, "a wake stream is longer than 1",
 		"a producer adds tokens without `MAXLEN 1`: the stream grows for ever", "have the producer use XADD {key} MAXLEN 1", "adds a token with `MAXLEN 1`"})
 	unregistered = check(Check{"D204", "unregistered", Warning, "a queue has keys, and nobody registered it",
-		"bridges find it by a slow scan only, and tools do not list it", "duestream queue partitions {queue} {n}", "registers it, with the partitions that it has keys of"})
+		"bridges find it by a slow scan only, and tools do not list it", "duestream queue partitions {queue} {n}", "registers it, with the partitions that a growth has prepared"})
 	badRegistry = check(Check{"D205", "bad-registry", Warning, "an entry of the registry is no queue's name, or no list of partition counts",
 		"what does not count is passed over: messages in partitions that are meant may not be drained", "register the counts anew: duestream queue partitions <queue> <n>; redis-cli HDEL {registry} <name> for a name that is none", "writes the list without what does not count; leaves names alone"})
 	beyond = check(Check{"D206", "partition-beyond", Error, "a partition beyond the registered count holds messages",

@@ -313,6 +313,32 @@ func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	}
 }
 
+// One ZADD by hand to the schedule of partition 255 of a queue that nobody had registered made the repair register 256 partitions, for ever. It
+// registers what a bridge would.
+func TestDoctorRegistersNoPartitionThatSomebodyMadeUp(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, redistest.Own(t, sound...))
+	registered := func(name, want string) {
+		t.Helper()
+		if got, err := p.do("HGET", p.shared.Queues, name).ToString(); err != nil || got != want {
+			t.Errorf("%s is registered as %q, want %q: %v", name, got, want, err)
+		}
+	}
+	p.queue("other")
+	p.do("ZADD", lua.NewKeys(p.config.Prefix, "other/255").Due, p.in(time.Hour), "stray")
+	p.check("D204 D206")
+	registered("other", "1")
+	if n := p.number("ZCARD", lua.NewKeys(p.config.Prefix, "other").Due); n != 2 {
+		t.Errorf("%d messages in partition 0", n)
+	}
+	// A group that partition 0 got later hides no partition that was in service.
+	p.queue("lost")
+	p.entry(p.queue("lost/1"), 0)
+	p.do("XGROUP", "CREATE", lua.NewKeys(p.config.Prefix, "lost").Stream, "later", "0")
+	p.check("D204 D207")
+	registered("lost", "1,2")
+}
+
 // A quick look says what it leaves out, and still counts.
 func TestDoctorSaysWhatAQuickLookLeavesOut(t *testing.T) {
 	t.Parallel()

@@ -281,10 +281,14 @@ func (e *examination) queue(ctx context.Context, queue string) error {
 		most = max(most, partition+1)
 	}
 	if e.registry[queue] == nil {
-		if err := e.unregistered(ctx, queue, most); err != nil {
+		grown, err := bridge.GrownTo(ctx, e.Redis, e.Prefix, queue) // what else has keys, somebody made up
+		if err != nil {
 			return err
 		}
-		counts = most
+		if err := e.unregistered(ctx, queue, grown); err != nil {
+			return err
+		}
+		counts = grown
 	}
 	for partition := counts; partition < most; partition++ {
 		if e.found[queue][partition] {
@@ -324,8 +328,8 @@ func (e *examination) unregistered(ctx context.Context, queue string, partitions
 		if err != nil || n == 1 {
 			return nil, err
 		}
-		f := e.finding(unregistered, e.place(queue, max(1, partitions)-1), "", "", int64(partitions), "keys of "+plural(int64(partitions), "partition", "partitions"))
-		f.mend = e.grow(queue, max(1, partitions))
+		f := e.finding(unregistered, e.place(queue, partitions-1), "", "", int64(partitions), "it has "+plural(int64(partitions), "partition", "partitions"))
+		f.mend = e.grow(queue, partitions)
 		return f, nil
 	})
 }
