@@ -21,6 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	redistest.SideBySide(6)
 	code := redistest.Run(m)
 	_ = os.RemoveAll(binaryDir)
 	os.Exit(code)

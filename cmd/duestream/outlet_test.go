@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -56,20 +57,24 @@ func TestNoTextFromRedisGivesATerminalOrders(t *testing.T) {
 		"health", "top --once --interval 100ms", "doctor --quick", "export q", "dead redrive q --all --dry-run", "dead purge q --all --dry-run", "functions show",
 		"show q x", "dead show q 2-2", "cancel q x", "pending q x",
 	} {
+		var three sync.WaitGroup
 		for _, with := range []string{"", " --json", " --color always"} {
 			if with == " --json" && line == "export q" {
 				continue
 			}
-			r := c.run(strings.Fields(line + with)...)
-			for _, text := range []string{r.out, r.err} {
-				if with == " --color always" {
-					text = controls.ReplaceAllString(text, "")
+			three.Go(func() {
+				r := c.run(strings.Fields(line + with)...)
+				for _, text := range []string{r.out, r.err} {
+					if with == " --color always" {
+						text = controls.ReplaceAllString(text, "")
+					}
+					if bad := orders(text); len(bad) > 0 {
+						t.Errorf("%s%s prints %q", line, with, bad)
+					}
 				}
-				if bad := orders(text); len(bad) > 0 {
-					t.Errorf("%s%s prints %q", line, with, bad)
-				}
-			}
+			})
 		}
+		three.Wait()
 	}
 }
 

@@ -303,4 +303,40 @@ var mutants = []mutant{
 		new:  "  return 4000\n",
 		test: []string{"-run", "TestTrimSweepsWithManyGroups", "./lua"},
 	},
+	{
+		name: "an empty value of a list is taken", file: "cmd/duestream/flags.go",
+		old:  "slices.Contains(list.GetSlice(), \"\")",
+		new:  "slices.Contains(list.GetSlice(), \"\\n\")",
+		test: []string{"-run", "TestFlagsThatAreGivenAreNotEmpty", "./cmd/duestream"},
+	},
+	{
+		name: "a command is handed the passwords of its worker", file: "cmd/duestream/workcommand.go",
+		old:  " || slices.Contains(ourPasswords, name)\n",
+		new:  "\n",
+		test: []string{"-run", "TestWorkHandsNoPassword", "./cmd/duestream"},
+	},
+	{
+		name: "the hint for a password looks for it in the URL", file: "cmd/duestream/exit.go",
+		old:  "errors.Is(err, bridge.ErrDenied) && len(a.passwordsFrom) > 0",
+		new:  "errors.Is(err, bridge.ErrDenied) && len(a.passwordsFrom) > 9",
+		test: []string{"-run", "TestPasswordsMayComeFrom", "./cmd/duestream"},
+	},
+	{
+		name: "a queue that nobody knows is taken without a word", file: "cmd/duestream/queue.go",
+		old:  "	if !known && !a.json {\n",
+		new:  "	if known && !a.json {\n",
+		test: []string{"-run", "TestSettingsOfAnUnknownQueue", "./cmd/duestream"},
+	},
+	{
+		name: "a queue that only has settings is none", file: "cmd/duestream/doctor/registry.go",
+		old:  "	if n == 0 {\n		return fmt.Errorf(\"queue %s: %w\", queue, ErrNoQueue)",
+		new:  "	if n >= 0 {\n		return fmt.Errorf(\"queue %s: %w\", queue, ErrNoQueue)",
+		test: []string{"-run", "TestDoctorLooksAtTheQueues", "./cmd/duestream/doctor"},
+	},
+	{
+		name: "a case is begun twice, another never", file: "cmd/duestream/conformance/case.go",
+		old:  "		all = append(all, short[min(i, len(short)):min(i+1, len(short))]...)\n",
+		new:  "		all = append(all, short[0])\n",
+		test: []string{"-run", "TestLongCasesBeginFirst", "./cmd/duestream/conformance"},
+	},
 }
