@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/integration/languages"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -22,14 +22,14 @@ func TestExamples(t *testing.T) {
 	server := redistest.Own(t)
 	s := newStack(t, server)
 	s.bridge(quick())
-	python, node, ruby, php := pythonWithRedis(t), nodeWithIoredis(t), rubyWithRedis(t), phpWithRedis(t)
+	python, node, ruby, php := redistest.PythonWithRedis(t), redistest.NodeWithIoredis(t, "../examples/node"), languages.Ruby(t), languages.PHP(t)
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./go/...")
 	build.Dir = filepath.Join("..", "examples")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	dependOnExamples(t)
+	languages.ReadAll(t, filepath.Join("..", "examples"))
 	examples := []struct {
 		name             string
 		producer, worker []string
@@ -108,20 +108,6 @@ func filled(args []string, oldnew ...string) []string {
 		out[i] = replace.Replace(a)
 	}
 	return out
-}
-
-// dependOnExamples reads all examples, so that a changed one has the test run again: go test does not see what children read.
-func dependOnExamples(t *testing.T) {
-	t.Helper()
-	err := filepath.WalkDir(filepath.Join("..", "examples"), func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
-			_, err = os.ReadFile(path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // lockedBuffer is written to by a child while a test reads it.

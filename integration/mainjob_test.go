@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/languages"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -25,11 +26,7 @@ import (
 // build builds cmd/duestream.
 func build(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "duestream")
-	if out, err := exec.Command("go", "build", "-o", path, "../cmd/duestream").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return path
+	return languages.Build(t)
 }
 
 // TestMainJob is the whole thing: NDJSON piped into the command, two bridge processes, and in one group a Go worker, a Python script
@@ -53,7 +50,7 @@ func TestMainJob(t *testing.T) {
 		s.process(exec.Command(duestream, "serve"), env)
 	}
 	python, shell := filepath.Join(dir, "python"), filepath.Join(dir, "shell")
-	s.process(exec.Command(pythonWithRedis(t), "../examples/python/worker.py"), append(env, "ACK_LOG="+python))
+	s.process(exec.Command(redistest.PythonWithRedis(t), "../examples/python/worker.py"), append(env, "ACK_LOG="+python))
 	s.process(exec.Command("bash", "../examples/shell/worker.sh"), append(env, "ACK_LOG="+shell))
 	var mu sync.Mutex
 	retried := 0

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/languages"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -115,8 +116,13 @@ func (m *member) stop() {
 // replaced, and the server dies once; some messages fail at first, some take long. Nothing is lost, nothing is early, and nothing is left,
 // neither with plain commands nor with the functions library. DUESTREAM_TEST_SEED runs the same again.
 func TestOneGroupInSixLanguages(t *testing.T) {
-	t.Run("plain", func(t *testing.T) { oneGroup(t, false) })
-	t.Run("functions", func(t *testing.T) { oneGroup(t, true) })
+	t.Parallel()
+	for name, functions := range map[string]bool{"plain": false, "functions": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			oneGroup(t, functions)
+		})
+	}
 }
 
 func oneGroup(t *testing.T, functions bool) {
@@ -129,7 +135,7 @@ func oneGroup(t *testing.T, functions bool) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
 	if functions {
-		withFunctions(t, server)
+		languages.LoadFunctions(t, server)
 	}
 	s := newStack(t, server)
 	policy := quick()
@@ -147,8 +153,8 @@ func oneGroup(t *testing.T, functions bool) {
 	env := []string{"DUESTREAM_REDIS_URL=" + server.URL(), "DUESTREAM_PREFIX=" + s.prefix, "QUEUE=" + s.queue, "GROUP=mixed"}
 	members := []*member{{s: s, name: "go", command: []string{self}, env: []string{childPart + "=worker", childURL + "=" + server.URL(),
 		childPrefix + "=" + s.prefix, childQueue + "=" + s.queue, childGroup + "=mixed", childLedger + "=/dev/stdout"}}}
-	for _, l := range languages(t) {
-		members = append(members, &member{s: s, name: l.name, command: l.command("worker"), env: env})
+	for _, l := range languages.All(t, "../examples") {
+		members = append(members, &member{s: s, name: l.Name, command: l.Command("worker"), env: env})
 	}
 	for _, m := range members {
 		m.start()

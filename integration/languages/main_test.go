@@ -6,4 +6,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+const examples = "../../examples"
+
+// A run of the kit mostly waits: for visibility timeouts, restarts and outages.
+func TestMain(m *testing.M) {
+	redistest.SideBySide(5)
+	redistest.Main(m)
+}

@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-const phpExamples = "../../examples/php"
+const phpExamples = examples + "/php"
 
 // A command that phpredis could not send returns false, and keeps no error. Once the process that extends took it for a reply and ended.
 func TestPHPTellsNoReplyFromAnAnswer(t *testing.T) {
@@ -45,7 +45,7 @@ func TestPHPTellsNoReplyFromAnAnswer(t *testing.T) {
 			} catch (\RedisException) {
 			}
 		}`
-	out, err := exec.Command(phpWithRedis(t), "-r", mute, phpExamples).CombinedOutput()
+	out, err := exec.Command(PHP(t), "-r", mute, phpExamples).CombinedOutput()
 	if err != nil || len(out) > 0 {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -89,7 +89,7 @@ func TestPHPWorkerOutlivesWhatExtends(t *testing.T) {
 	client := server.Client(t)
 	const stream = "duestream:{q}:stream"
 	server.Do(t, "HSET", "duestream:{q}:policy", "visibility_ms", "1000")
-	worker := exec.Command(phpWithRedis(t), phpExamples+"/conformance.php", "worker")
+	worker := exec.Command(PHP(t), phpExamples+"/conformance.php", "worker")
 	worker.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "DUESTREAM_PREFIX=duestream", "QUEUE=q", "GROUP=g", "CONSUMER=c")
 	worker.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var said bytes.Buffer
@@ -150,12 +150,4 @@ func TestPHPWorkerOutlivesWhatExtends(t *testing.T) {
 		idle, _ := row[2].AsInt64()
 		return time.Since(begun) > time.Duration(idle)*time.Millisecond+2*time.Second, "held is not extended"
 	})
-}
-
-func phpWithRedis(t *testing.T) string {
-	t.Helper()
-	redistest.Install(t, "php with the extensions redis and pcntl", func() bool {
-		return redistest.FirstThatRuns("", []string{"php"}, "-r", `exit(extension_loaded("redis") && extension_loaded("pcntl") ? 0 : 1);`) != ""
-	}, "php-cli", "php-redis")
-	return "php"
 }

@@ -259,7 +259,7 @@ var mutants = []mutant{
 		name: "the documented plain worker reads settings one by one only", file: "docs/OPERATIONS.md",
 		old:  "+hget +hmget +hgetall)",
 		new:  "+hget +hmget)",
-		test: []string{"-run", "TestExamplesWorkAsPlainUsers", "./integration"},
+		test: []string{"-run", "TestExamplesWorkAsPlainUsers", "./integration/languages"},
 	},
 	{
 		name: "each absence begins the wait anew", file: "lua/lib/calm.lua",
@@ -338,5 +338,11 @@ var mutants = []mutant{
 		old:  "		all = append(all, short[min(i, len(short)):min(i+1, len(short))]...)\n",
 		new:  "		all = append(all, short[0])\n",
 		test: []string{"-run", "TestLongCasesBeginFirst", "./cmd/duestream/conformance"},
+	},
+	{
+		name: "the example in PHP takes a command that was not sent for answered", file: "examples/php/connect.php",
+		old:  "if ($error !== null || $reply === false) {",
+		new:  "if ($error !== null) {",
+		test: []string{"-run", "TestPHPTellsNoReplyFromAnAnswer", "./integration/languages"},
 	},
 }

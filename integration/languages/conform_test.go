@@ -1,4 +1,4 @@
-package integration
+package languages
 
 import (
 	"bytes"
@@ -10,24 +10,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
 // The examples in other languages, as the conformance kit sees them: with nothing but plain commands, and with the functions library, on
 // servers that the kit starts, and also restarts and fills; and with the library on Redis 8 and Valkey. They reach what each claims.
 func TestExamplesConform(t *testing.T) {
-	duestream := build(t)
-	dependOnExamples(t)
-	found := languages(t)
+	t.Parallel()
+	duestream := Build(t)
+	ReadAll(t, examples)
+	found := All(t, examples)
 	for _, library := range []string{"plain", "functions"} {
 		t.Run(library, func(t *testing.T) {
+			t.Parallel()
 			for _, l := range found {
 				worker, producer := "good", "good"
 				if library == "functions" {
-					worker, producer = l.worker, "complete"
+					worker, producer = l.Worker, "complete"
 				}
-				t.Run(l.name, func(t *testing.T) {
+				t.Run(l.Name, func(t *testing.T) {
 					t.Parallel()
 					conforms(t, l, []string{duestream, "conformance", "--worker", "--level", worker}, "worker")
 					conforms(t, l, []string{duestream, "conformance", "--producer", "--level", producer}, "producer")
@@ -38,19 +39,20 @@ func TestExamplesConform(t *testing.T) {
 	// Elsewhere one language each: what differs between servers differs for all. DUESTREAM_TEST_FULL=1 runs all of them.
 	for image, one := range map[string]string{"redis:8.6": "python", "valkey/valkey:9.1": "node"} {
 		t.Run(image, func(t *testing.T) {
+			t.Parallel()
 			server, ok := redistest.OwnOn(t, image)
 			if !ok {
 				t.Logf("not run: no image %s in a local Docker engine", image)
 				return
 			}
-			withFunctions(t, server)
+			LoadFunctions(t, server)
 			for _, l := range found {
-				if l.name != one && os.Getenv("DUESTREAM_TEST_FULL") == "" {
+				if l.Name != one && os.Getenv("DUESTREAM_TEST_FULL") == "" {
 					continue
 				}
-				t.Run(l.name, func(t *testing.T) {
+				t.Run(l.Name, func(t *testing.T) {
 					t.Parallel()
-					conforms(t, l, []string{duestream, "conformance", "--redis", server.URL(), "--worker", "--level", l.worker}, "worker")
+					conforms(t, l, []string{duestream, "conformance", "--redis", server.URL(), "--worker", "--level", l.Worker}, "worker")
 					conforms(t, l, []string{duestream, "conformance", "--redis", server.URL(), "--producer", "--level", "complete"}, "producer")
 				})
 			}
@@ -58,24 +60,11 @@ func TestExamplesConform(t *testing.T) {
 	}
 }
 
-// withFunctions loads the functions library.
-func withFunctions(t *testing.T, server *redistest.Server) {
-	t.Helper()
-	r, err := bridge.Dial(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if _, err := bridge.LoadFunctions(t.Context(), r, "", false); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func conforms(t *testing.T, l language, kit []string, mode string) {
+func conforms(t *testing.T, l Language, kit []string, mode string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	args := append(append(kit[1:len(kit):len(kit)], "--"), l.command(mode)...)
+	args := append(append(kit[1:len(kit):len(kit)], "--"), l.Command(mode)...)
 	cmd := exec.CommandContext(ctx, kit[0], args...)
 	cmd.Env = withoutVariables("DUESTREAM_")
 	var said bytes.Buffer

@@ -1,4 +1,4 @@
-package integration
+package languages
 
 import (
 	"fmt"
@@ -23,28 +23,28 @@ exec "$@"
 // Node.js could not read the settings of their queue.
 func TestExamplesWorkAsPlainUsers(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../../docs/OPERATIONS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	anyPrefix := strings.ReplaceAll(string(text), "~duestream:", "~*:") // the kit has a prefix of its own
-	users, duestream := acl.Users(anyPrefix), build(t)
+	users, duestream := acl.Users(anyPrefix), Build(t)
 	wrapper := filepath.Join(t.TempDir(), "as")
 	if err := os.WriteFile(wrapper, []byte(asUser), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range languages(t) {
+	for _, l := range All(t, examples) {
 		for mode, some := range map[string]string{"worker": "partitions", "producer": "wake-token"} {
-			t.Run(l.name+" "+mode, func(t *testing.T) {
+			t.Run(l.Name+" "+mode, func(t *testing.T) {
 				t.Parallel()
 				server := redistest.Own(t)
 				name := "plain-" + mode
 				create := strings.Fields(users[name].Line)
-				if l.name == "shell" && mode == "producer" {
+				if l.Name == "shell" && mode == "producer" {
 					create = append(create, acl.Also(anyPrefix, "the producer in shell")...)
 				}
 				server.Do(t, create...)
-				args := append([]string{"conformance", "--redis", server.URL(), "--" + mode, "--case", some, "--", wrapper, name, users[name].Password}, l.command(mode)...)
+				args := append([]string{"conformance", "--redis", server.URL(), "--" + mode, "--case", some, "--", wrapper, name, users[name].Password}, l.Command(mode)...)
 				if out, err := exec.Command(duestream, args...).CombinedOutput(); err != nil {
 					t.Errorf("%v\n%s", err, out)
 				}
