@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -78,7 +79,7 @@ type scales struct {
 type weighing struct {
 	touched
 	script string
-	usec   int // by the server's own count, weighing included
+	usec   int // of the processor, weighing and reading the call included
 	args   int // bytes
 }
 
@@ -102,13 +103,16 @@ func (s *scales) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	}
 	account, b := words[3]+":touched", s.Client.B()
 	replies := s.DoMulti(ctx,
+		b.Arbitrary("INFO", "cpu").Build(),
 		b.Arbitrary("CONFIG", "RESETSTAT").Build(),
 		b.Arbitrary("EVAL", text).Args(words[2:]...).Build(),
 		b.Arbitrary("INFO", "commandstats").Build(),
+		b.Arbitrary("INFO", "cpu").Build(),
 		b.Arbitrary("GET").Keys(account).Build(),
 		b.Arbitrary("DEL").Keys(account).Build())
 	w := weighing{script: strings.TrimPrefix(text[:strings.IndexByte(text, '\n')], "-- "), args: args}
-	stats, _ := replies[2].ToString()
+	w.usec = processor(replies[4]) - processor(replies[0])
+	stats, _ := replies[3].ToString()
 	inner := 0
 	for line := range strings.Lines(stats) {
 		var calls, usec int
@@ -117,14 +121,12 @@ func (s *scales) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 			continue
 		}
 		switch name {
-		case "cmdstat_eval":
-			w.usec = usec
-		case "cmdstat_config|resetstat":
+		case "cmdstat_eval", "cmdstat_config|resetstat":
 		default:
 			inner += calls
 		}
 	}
-	if text, err := replies[3].ToString(); err == nil {
+	if text, err := replies[5].ToString(); err == nil {
 		_, _ = fmt.Sscan(text, &w.read, &w.written, &w.values, &w.commands)
 		if inner != w.commands+1 { // the account itself
 			w.commands = -inner
@@ -133,7 +135,21 @@ func (s *scales) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	s.mu.Lock()
 	s.runs = append(s.runs, w)
 	s.mu.Unlock()
-	return replies[1]
+	return replies[2]
+}
+
+// processor is the time in µs that the server's main thread has had a processor: what other programs take does not count.
+func processor(info rueidis.RedisResult) int {
+	text, _ := info.ToString()
+	total := 0.0
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if strings.HasSuffix(name, "_main_thread") {
+			seconds, _ := strconv.ParseFloat(value, 64)
+			total += 1e6 * seconds
+		}
+	}
+	return int(total)
 }
 
 // take returns what was weighed since the last time.
