@@ -15,7 +15,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	redistest.SideBySide(4)
+	redistest.Main(m)
+}
 
 // quietly keeps the client from pinging idle connections, as the bridge does.
 func quietly(o *rueidis.ClientOption) {

@@ -6,4 +6,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	redistest.SideBySide(4)
+	redistest.Main(m)
+}
