@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -39,6 +40,9 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 			source, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
+			}
+			for line := range explained { // what is no trouble may be explained as well
+				explained[line] = explained[line] || strings.Contains(string(source), strconv.Quote(line))
 			}
 			for pattern, end := range lines {
 				for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(source), -1) {
