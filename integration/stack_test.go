@@ -20,6 +20,7 @@ func TestMain(m *testing.M) {
 	if part := os.Getenv(childPart); part != "" {
 		os.Exit(runChild(part))
 	}
+	redistest.SideBySide(4) // most wait; those that measure are not parallel
 	redistest.Main(m)
 }
 
