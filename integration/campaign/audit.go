@@ -236,7 +236,11 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 			continue
 		}
 		c.owners(a.explainer.undone, func(format string, args ...any) { complain(columnOwners, group, format, args...) })
-		if column, problem := c.terminal(plan, a.acknowledged); column != "" {
+		column, problem := c.terminal(plan, a.acknowledged)
+		if column == columnLost && !p.taken && a.explainer.undone(c.entries[0].starts[0].at, records[len(records)-1].at) {
+			column = "" // nobody was told that it is taken, and it went with the master that took it and was replaced
+		}
+		if column != "" {
 			complain(column, group, "%s", problem)
 		}
 		a.attempts(c, p, func(format string, args ...any) { complain(columnBurnt, group, format, args...) })

@@ -100,6 +100,10 @@ func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 		{"lost with its worker", okID, taken + doneB + "2 A1 s #1 1 - @0", []Fault{kill}, State{}, "lost"},
 		{"lost by who took it out", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost", []Fault{kill},
 			State{}, "lost"},
+		{"lost by who took it out, and nobody was told that it is taken", okID, "0 P try 0\n" + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost",
+			[]Fault{kill}, State{}, "lost"},
+		{"accepted, and lost by who took it out at a failover", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost",
+			[]Fault{faultAt(faultFreezeMaster, 1, 9)}, State{}, "lost"},
 		{"lost though told dead", buryID, taken + "2 A1 s #1 1 - @0\n 3 A1 e #1 dead\n 4 A1 x #1 dead", nil,
 			State{Letters: []Letter{letterAt(4, buryID, "b", "dead_letter", 1)}}, "lost burnt"},
 		{"early by the worker's clock", okID, "0 P try 100\n 1 P taken @100\n 99 A1 s #100 1 - @100\n 100 A1 e #100 ok\n" +
@@ -215,6 +219,8 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 		{name: "a master that was replaced went on for a moment", id: okID, script: "0 P try 0\n" + doneA + doneB + "10 P taken @10\n" +
 			"11 A1 s #10 1 - @10\n 12 A1 e #10 ok\n 13 A1 x #10 acknowledged\n 11 B1 s #10 1 - @10\n 12 B1 e #10 ok\n 13 B1 x #10 acknowledged",
 			faults: []Fault{faultAt(faultFreezeMaster, 1, 9)}, again: 2},
+		{name: "a master that was replaced took a message with it that nobody was promised", id: okID, script: "0 P try 0\n" + doneB +
+			"2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost", faults: []Fault{faultAt(faultFreezeMaster, 1, 9)}},
 		{name: "a reply lost on the way", id: okID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 unknown",
 			faults: []Fault{faultAt(faultLose, 3, 4, "A1")}},
 		{name: "a plain worker does not come back after an outage", id: okID, script: taken + doneA + "2 B2 s #1 1 - @0\n" +

@@ -53,7 +53,7 @@
 //
 // Producers wait for the replica, so what they were told is as strict as above: accepted is not lost, cancelled is not delivered. Workers do
 // not wait. A master that dies, or goes on for a moment although it has been replaced, takes with it what it had not replicated: deliveries,
-// and exits that were told as done. Two exits of one entry, an entry given to two processes, and an attempt that comes twice are therefore
+// exits that were told as done, and messages of which no producer was told that they are taken. The end of such a message, two exits of one entry, an entry given to two processes, and an attempt that comes twice are therefore
 // excused when such a failover lies between them; planned failovers and moved slots excuse nothing.
 //
 // # How it is judged
