@@ -12,6 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/keeper"
 )
 
 // Policy says how deliveries of a queue are retried. Its values live in Redis: what a queue does not set comes from the defaults,
@@ -53,7 +54,7 @@ func NewIdentity(version string) Identity {
 type Bridge struct {
 	cfg       Config
 	scheduler *scheduler.Scheduler
-	keeper    *stream.Keeper
+	keeper    *keeper.Keeper
 	log       *slog.Logger
 }
 
@@ -82,7 +83,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.keeper, err = stream.NewKeeper(stream.KeeperConfig{
+	b.keeper, err = keeper.New(keeper.Config{
 		Client: cfg.Redis.Client, Prefix: cfg.Prefix, Logger: cfg.Logger,
 	})
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/scheduler/producer"
 )
 
 // Retry is a delivery that waits to be tried again: a retry for a group that failed, or a redriven dead letter; Group is "" where it was redriven for
 // all groups.
-type Retry = scheduler.Retry
+type Retry = producer.Retry
 
 // Scope says what Cancel and Reschedule take beside, or instead of, the message that is scheduled for the first time.
 type Scope struct {
@@ -65,7 +65,7 @@ func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) 
 // ErrNotScheduled as for Cancel. With Retries or RetriesOf it moves what waits to be tried again: In(0) has it tried now. Of several it returns the
 // earliest due time.
 func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, scopes ...Scope) (time.Time, error) {
-	var m scheduler.Message
+	var m producer.Message
 	if to != nil {
 		to(&m)
 	}

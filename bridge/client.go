@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/scheduler"
-	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/scheduler/producer"
+	"github.com/duestream/duestream/stream/inspect"
 )
 
 // ClientConfig configures a Client. Redis is required.
@@ -32,7 +32,7 @@ type ClientConfig struct {
 // Client schedules, cancels, reschedules and finds messages. It is safe for concurrent use: calls made at the same time share a
 // round trip. Close it before its Redis.
 type Client struct {
-	producer *scheduler.Producer
+	producer *producer.Producer
 	redis    *Redis
 	prefix   string
 }
@@ -60,7 +60,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, errors.New("bridge: client: Redis is required")
 	}
 	cfg.Prefix = withPrefix(cfg.Prefix)
-	p, err := scheduler.NewProducer(scheduler.ProducerConfig{
+	p, err := producer.New(producer.Config{
 		Client: cfg.Redis.Client, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout, Durability: cfg.Durability, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -83,30 +83,30 @@ func withPrefix(prefix string) string {
 }
 
 // NewMessage is one message of a batch.
-type NewMessage = scheduler.Message
+type NewMessage = producer.Message
 
 // Receipt says what was scheduled: the ID, the due time by the server's clock, and whether it went straight into the stream.
-type Receipt = scheduler.Receipt
+type Receipt = producer.Receipt
 
 // Result is the answer to one message of a batch: a Receipt, or Err.
-type Result = scheduler.Result
+type Result = producer.Result
 
 // Option changes one message of Schedule.
-type Option func(*scheduler.Message)
+type Option func(*producer.Message)
 
 // In has the message delivered d after the server takes it: 0 (the default: now) to ten years, in whole milliseconds.
-func In(d time.Duration) Option { return func(m *scheduler.Message) { m.Delay = d } }
+func In(d time.Duration) Option { return func(m *producer.Message) { m.Delay = d } }
 
 // At has the message delivered at t, by the server's clock. A time in the past means now.
-func At(t time.Time) Option { return func(m *scheduler.Message) { m.At = t } }
+func At(t time.Time) Option { return func(m *producer.Message) { m.At = t } }
 
 // WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is scheduled, another
 // is refused with ErrDuplicate; for some seconds after a queue got more partitions that is best effort. Default: a new ULID.
-func WithID(id string) Option { return func(m *scheduler.Message) { m.ID = id } }
+func WithID(id string) Option { return func(m *producer.Message) { m.ID = id } }
 
 // Header adds a header. Names and values are UTF-8.
 func Header(name, value string) Option {
-	return func(m *scheduler.Message) {
+	return func(m *producer.Message) {
 		if m.Headers == nil {
 			m.Headers = map[string]string{}
 		}
@@ -115,19 +115,19 @@ func Header(name, value string) Option {
 }
 
 // MaxAttempts says how often the message is delivered to a group before it is dead-lettered: 1 to 1,000,000. Default: by policy.
-func MaxAttempts(n int) Option { return func(m *scheduler.Message) { m.MaxAttempts = n } }
+func MaxAttempts(n int) Option { return func(m *producer.Message) { m.MaxAttempts = n } }
 
 // ExpiresAt has the message dead-lettered with reason "expired" instead of delivered when it becomes ready after t.
-func ExpiresAt(t time.Time) Option { return func(m *scheduler.Message) { m.Expires = t } }
+func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expires = t } }
 
 // Dedup has the ID refused with ErrDuplicate for d from now, also after the message was delivered.
-func Dedup(d time.Duration) Option { return func(m *scheduler.Message) { m.Dedup = d } }
+func Dedup(d time.Duration) Option { return func(m *producer.Message) { m.Dedup = d } }
 
 // Schedule takes one message. Once it returns nil the message will be delivered at least once to every group of the queue, unless it
 // is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, ErrNotDurable (it was taken), or the context's;
 // with ErrUnavailable and the context's own the message may have been taken.
 func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...Option) (Receipt, error) {
-	m := scheduler.Message{Payload: payload}
+	m := producer.Message{Payload: payload}
 	for _, set := range options {
 		set(&m)
 	}
@@ -140,13 +140,13 @@ func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []New
 }
 
 // Place is one place where Redis holds a message.
-type Place = stream.Place
+type Place = inspect.Place
 
 // Get returns every place where Redis holds the message: scheduled, ready, pending and with whom, retrying, dead. ErrNotFound when
 // there is none: acknowledged by every group, cancelled or purged, or never scheduled. A scheduled message is found at once; for the
 // rest the queue is walked in bounded steps.
 func (c *Client) Get(ctx context.Context, queue, id string) ([]Place, error) {
-	return stream.Locate(ctx, c.redis.Client, c.prefix, queue, id)
+	return inspect.Locate(ctx, c.redis.Client, c.prefix, queue, id)
 }
 
 // Close waits for calls in flight; new ones are refused.

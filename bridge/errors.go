@@ -3,7 +3,9 @@ package bridge
 import (
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/scheduler/producer"
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/deadletter"
 )
 
 // What callers branch on with errors.Is.
@@ -11,11 +13,11 @@ var (
 	// ErrInvalid: an argument was refused before Redis was touched. errors.As with *InvalidError tells field, value and rule.
 	ErrInvalid = lua.ErrInvalid
 	// ErrDuplicate: the ID is scheduled already, or inside its dedup window. The message was not taken.
-	ErrDuplicate = scheduler.ErrDuplicate
+	ErrDuplicate = producer.ErrDuplicate
 	// ErrNotScheduled: the message is not scheduled any more (it became ready, was cancelled), or never was.
-	ErrNotScheduled = scheduler.ErrNotScheduled
+	ErrNotScheduled = producer.ErrNotScheduled
 	// ErrNotFound: Redis does not hold the message: it was acknowledged by every group, cancelled or purged, or never existed.
-	ErrNotFound = stream.ErrNotFound
+	ErrNotFound = deadletter.ErrNotFound
 	// ErrNoQueue: nobody registered the queue, and it has no keys.
 	ErrNoQueue = scheduler.ErrNoQueue
 	// ErrFull: Redis is at maxmemory and refused the message. It was not taken.
@@ -24,12 +26,12 @@ var (
 	// been taken; scheduling it again with the same ID and a dedup window is safe.
 	ErrUnavailable = lua.ErrUnavailable
 	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not.
-	ErrUncertain = scheduler.ErrUncertain
+	ErrUncertain = producer.ErrUncertain
 	// ErrNotDurable: what was asked is done (the message is stored), but the server did not confirm the configured Durability. errors.As
 	// with *NotDurableError tells how many copies there are. Repeating with the same ID waits again.
 	ErrNotDurable = lua.ErrNotDurable
 	// ErrClosed: the Client was closed before.
-	ErrClosed = scheduler.ErrClosed
+	ErrClosed = producer.ErrClosed
 	// ErrDenied: the ACL user may not do this, or the password is wrong. errors.As with *DeniedError tells which command it is that the
 	// user lacks, and which of the documented users has it.
 	ErrDenied = lua.ErrDenied

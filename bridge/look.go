@@ -5,26 +5,27 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/inspect"
 )
 
 // This file holds what operators look at single messages with.
 
 // What Find takes and returns.
 type (
-	Finding  = stream.Finding
-	Sighting = stream.Sighting
-	Moment   = stream.Moment
-	Window   = stream.Window
+	Finding  = inspect.Finding
+	Sighting = inspect.Sighting
+	Moment   = inspect.Moment
+	Window   = inspect.Window
 )
 
 // What happened at a Moment.
 const (
-	MomentMade      = stream.MomentMade      // by the ID, a ULID as the Go client makes them: scheduled, by the clock of the producer
-	MomentDue       = stream.MomentDue       // or will be
-	MomentReady     = stream.MomentReady     // drained: added to the stream
-	MomentDelivered = stream.MomentDelivered // to a consumer, or last extended by it
-	MomentDead      = stream.MomentDead
-	MomentExpires   = stream.MomentExpires
+	MomentMade      = inspect.MomentMade      // by the ID, a ULID as the Go client makes them: scheduled, by the clock of the producer
+	MomentDue       = inspect.MomentDue       // or will be
+	MomentReady     = inspect.MomentReady     // drained: added to the stream
+	MomentDelivered = inspect.MomentDelivered // to a consumer, or last extended by it
+	MomentDead      = inspect.MomentDead
+	MomentExpires   = inspect.MomentExpires
 )
 
 // FindOptions change what Find does. The zero value is fine.
@@ -37,42 +38,42 @@ type FindOptions struct {
 // Find returns every place where Redis holds a message, in whatever queue of the prefix, and what is known of its history. ErrNotFound:
 // there is none; the Finding says where was looked. It opens connections of its own for as long as it looks.
 func Find(ctx context.Context, r *Redis, prefix, id string, o FindOptions) (Finding, error) {
-	return stream.Find(ctx, r.Client, withPrefix(prefix), id, stream.FindOptions{
+	return inspect.Find(ctx, r.Client, withPrefix(prefix), id, inspect.FindOptions{
 		Queues: o.Queues, Connect: r.connect, Seen: o.Seen, Progress: o.Progress,
 	})
 }
 
 // What Peek and Members return.
 type (
-	Peeked = stream.Peeked
-	Due    = stream.Due
-	Member = stream.Member
+	Peeked = inspect.Peeked
+	Due    = inspect.Due
+	Member = inspect.Consumer
 )
 
 // Peek returns the n members of a queue's schedule that are due first, of all partitions together, and how many there are; with payloads
 // if they are asked for.
 func Peek(ctx context.Context, r *Redis, prefix, queue string, n int, payloads bool) (Peeked, error) {
-	return stream.Peek(ctx, r.Client, withPrefix(prefix), queue, n, payloads)
+	return inspect.Peek(ctx, r.Client, withPrefix(prefix), queue, n, payloads)
 }
 
 // Members lists the consumers of a queue's groups, or of one group, by group and name. ErrNoGroup.
 func Members(ctx context.Context, r *Redis, prefix, queue, group string) ([]Member, error) {
-	return stream.Members(ctx, r.Client, withPrefix(prefix), queue, group)
+	return inspect.Consumers(ctx, r.Client, withPrefix(prefix), queue, group)
 }
 
 // PendingCount says how many entries a group holds, or with a consumer, how many that one holds. ErrNoGroup.
 func PendingCount(ctx context.Context, r *Redis, prefix, queue, group, consumer string) (int64, error) {
-	return stream.PendingCount(ctx, r.Client, withPrefix(prefix), queue, group, consumer)
+	return inspect.PendingCount(ctx, r.Client, withPrefix(prefix), queue, group, consumer)
 }
 
 // Hold pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that back.
 // changed is false when it was so already.
 func Hold(ctx context.Context, r *Redis, prefix, queue string, held bool) (changed bool, err error) {
-	return stream.Hold(ctx, r.Client, withPrefix(prefix), queue, held)
+	return stream.Pause(ctx, r.Client, withPrefix(prefix), queue, held)
 }
 
 // Remembered says until when the ID of a message is refused because a message had it before (Dedup); zero when it is not. It does not say
 // whether that one is finished: Find does.
 func Remembered(ctx context.Context, r *Redis, prefix, queue, id string) (until time.Time, err error) {
-	return stream.Remembered(ctx, r.Client, withPrefix(prefix), queue, id)
+	return inspect.Remembered(ctx, r.Client, withPrefix(prefix), queue, id)
 }

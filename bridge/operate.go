@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/deadletter"
+	"github.com/duestream/duestream/stream/inspect"
 )
 
 // This file holds what operators and tools need: looking at queues, dead letters, policies and bridges.
@@ -107,29 +110,29 @@ func WritePolicy(ctx context.Context, r *Redis, prefix, queue, group string, u P
 }
 
 // DeadLetters reads, redrives and purges the dead letters of queues.
-type DeadLetters = stream.DeadLetters
+type DeadLetters = deadletter.DeadLetters
 
 // NewDeadLetters returns the dead letters of a prefix.
 func NewDeadLetters(r *Redis, prefix string) *DeadLetters {
-	return stream.NewDeadLetters(r.Client, withPrefix(prefix))
+	return deadletter.New(r.Client, withPrefix(prefix))
 }
 
 // What DeadLetters takes and returns.
 type (
-	Letter         = stream.Letter
-	LetterFilter   = stream.Filter
-	RedriveOptions = stream.RedriveOptions
-	RedriveResult  = stream.RedriveResult
-	Payload        = stream.Payload
+	Letter         = deadletter.Letter
+	LetterFilter   = deadletter.Filter
+	RedriveOptions = deadletter.RedriveOptions
+	RedriveResult  = deadletter.RedriveResult
+	Payload        = view.Payload
 )
 
 // What Stats and Pending take and return.
 type (
-	QueueStats     = stream.QueueStats
-	GroupStats     = stream.GroupStats
-	PartitionStats = stream.PartitionStats
-	PendingFilter  = stream.PendingFilter
-	PendingEntry   = stream.PendingEntry
+	QueueStats     = inspect.QueueStats
+	GroupStats     = inspect.GroupStats
+	PartitionStats = inspect.PartitionStats
+	PendingFilter  = inspect.PendingFilter
+	PendingEntry   = inspect.PendingEntry
 )
 
 // ErrNoGroup: the consumer group does not exist.
@@ -137,12 +140,12 @@ var ErrNoGroup = lua.ErrNoGroup
 
 // Stats returns what a queue holds, per group.
 func Stats(ctx context.Context, r *Redis, prefix, queue string) (QueueStats, error) {
-	return stream.Stats(ctx, r.Client, withPrefix(prefix), queue)
+	return inspect.Stats(ctx, r.Client, withPrefix(prefix), queue)
 }
 
 // Pending lists at most limit entries that a group's workers hold, oldest first.
 func Pending(ctx context.Context, r *Redis, prefix, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
-	return stream.Pending(ctx, r.Client, withPrefix(prefix), queue, group, f, limit)
+	return inspect.Pending(ctx, r.Client, withPrefix(prefix), queue, group, f, limit)
 }
 
 // QueueContents is what a queue holds, or held.

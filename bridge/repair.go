@@ -7,17 +7,18 @@ import (
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/keeper"
 )
 
 // This file holds what repairs what bridges keep in order, for when they cannot.
 
 // OrphanAge is how long a body must have been without a member of the schedule before it is deleted.
-const OrphanAge = stream.OrphanAge
+const OrphanAge = keeper.OrphanAge
 
 // DeleteOrphans deletes bodies of one partition, fields of its payload and of its meta, that are without a member of the schedule now and
 // whenever it looks until age from now. It says how many. Wait is called between the looks.
 func DeleteOrphans(ctx context.Context, r *Redis, keys lua.Keys, payload, meta []string, age time.Duration, wait func(time.Duration) error) (int, error) {
-	return stream.DeleteOrphans(ctx, r.Client, keys, payload, meta, age, wait)
+	return keeper.DeleteOrphans(ctx, r.Client, keys, payload, meta, age, wait)
 }
 
 // CheckSettings says what is wrong with the fields of a queue's policy, or of the defaults, as they are in Redis.
@@ -39,7 +40,7 @@ func GrownTo(ctx context.Context, r *Redis, prefix, queue string) (int, error) {
 
 // Trim frees, in one partition of a queue (its name is that of lua.PartitionName), what no group needs, and ended dedup windows.
 func Trim(ctx context.Context, r *Redis, prefix, name string) (freed, windows int, err error) {
-	t := stream.NewTrimmer(r.Client, withPrefix(prefix), name)
+	t := keeper.NewTrimmer(r.Client, withPrefix(prefix), name)
 	for {
 		done, err := t.Trim(ctx)
 		freed, windows = freed+done.Freed, windows+done.Windows

@@ -4,41 +4,41 @@ import (
 	"context"
 	"time"
 
-	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/transfer"
 )
 
 // This file holds what takes a queue into a file, and back.
 
 // Record is a message as an export has it: all that Redis holds of it.
-type Record = stream.Record
+type Record = transfer.Record
 
 // RecordKind says what a Record is.
-type RecordKind = stream.RecordKind
+type RecordKind = transfer.RecordKind
 
 // Kinds of a Record.
 const (
-	RecordScheduled = stream.RecordScheduled
-	RecordReady     = stream.RecordReady
-	RecordDead      = stream.RecordDead
+	RecordScheduled = transfer.RecordScheduled
+	RecordReady     = transfer.RecordReady
+	RecordDead      = transfer.RecordDead
 )
 
 // Export reads what a queue holds.
-type Export = stream.Export
+type Export = transfer.Export
 
 // NewExport returns an export of these kinds of records.
 func NewExport(r *Redis, prefix, queue string, kinds ...RecordKind) *Export {
-	return stream.NewExport(r.Client, withPrefix(prefix), queue, kinds...)
+	return transfer.NewExport(r.Client, withPrefix(prefix), queue, kinds...)
 }
 
 // Import writes records into a queue.
-type Import = stream.Import
+type Import = transfer.Import
 
 // ErrKnown: a record is in the queue already, or was taken within the window.
-var ErrKnown = stream.ErrKnown
+var ErrKnown = transfer.ErrKnown
 
 // NewImport registers a queue, and returns what writes records into it. Source names where they come from: dead letters of one name are the same
 // only when they come from one source. Window is how long each message is remembered, so that it is not taken a second time when it has become
 // ready; zero compares with what is scheduled, and with the dead letters that are there.
 func NewImport(ctx context.Context, r *Redis, prefix, queue, source string, window time.Duration) (*Import, error) {
-	return stream.NewImport(ctx, stream.ImportConfig{Client: r.Client, Prefix: withPrefix(prefix), Queue: queue, Source: source, Window: window})
+	return transfer.NewImport(ctx, transfer.ImportConfig{Client: r.Client, Prefix: withPrefix(prefix), Queue: queue, Source: source, Window: window})
 }

@@ -8,31 +8,32 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/inspect"
 )
 
 // This file holds what a live view of queues and of their server needs.
 
 // Watcher looks at queues again and again, at little cost.
-type Watcher = stream.Watcher
+type Watcher = inspect.Watcher
 
 // What a Watcher returns.
 type (
-	Glance      = stream.Glance
-	GroupGlance = stream.GroupGlance
-	QueueRates  = stream.QueueRates
-	Millis      = stream.Millis
+	Glance      = inspect.Glance
+	GroupGlance = inspect.GroupGlance
+	QueueRates  = inspect.QueueRates
+	Millis      = view.Millis
 )
 
 // NewWatcher returns a watcher of these queues; without any, of all that the bridges know.
 func NewWatcher(r *Redis, prefix string, queues ...string) *Watcher {
-	return stream.NewWatcher(r.Client, withPrefix(prefix), queues)
+	return inspect.NewWatcher(r.Client, withPrefix(prefix), queues)
 }
 
 // NextIDs returns the IDs of at most limit messages of a queue, those of each partition that are due next. One round trip per partition.
 func NextIDs(ctx context.Context, r *Redis, prefix, queue string, limit int) ([]string, error) {
-	return stream.NextIDs(ctx, r.Client, withPrefix(prefix), queue, limit)
+	return inspect.NextIDs(ctx, r.Client, withPrefix(prefix), queue, limit)
 }
 
 // ServerLoad is how busy the server is; of a cluster, all its masters together. Fields are empty or zero where it does not tell.

@@ -192,7 +192,7 @@ func raceForEntries(t *testing.T, s *stack, round int, entries []entry) int {
 			if err != nil {
 				t.Error(err)
 			}
-			settled.Add(int64(got.Retried + got.Buried))
+			settled.Add(int64(got.Retried + got.Dead))
 		}
 	})
 	racers.Wait()

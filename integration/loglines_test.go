@@ -103,12 +103,7 @@ func (l *logLines) wantPairs(t testing.TB) {
 
 // worksAgain returns which part says that it works again.
 func worksAgain(message string) (part string, ok bool) {
-	part, ok = strings.CutSuffix(message, " again")
-	if part, ok := strings.CutSuffix(part, " works"); ok {
-		return part, true
-	}
-	part, is := strings.CutSuffix(part, " is working")
-	return part, ok && is
+	return strings.CutSuffix(message, " works again")
 }
 
 // wantLog holds the log against the number of times something broke: a part says at most once for each that it is failing, and as often that it

@@ -99,7 +99,7 @@ func TestRefusedConnectionsAreReportedOnce(t *testing.T) {
 	n.schedule(100, "after-", within(time.Second))
 	n.settled(30*time.Second, "g")
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		return n.log.count("worker is working again") == 1 && n.log.count("heartbeat works again") == 1, "not all say that they are back"
+		return n.log.count("worker works again") == 1 && n.log.count("heartbeat works again") == 1, "not all say that they are back"
 	})
 	n.wantLog(1, 1)
 	n.wantGoroutines()

@@ -28,10 +28,10 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 	}
 	lines := map[string]string{ // in the sources → what follows it in the log
 		`\.(?:Warn|Error)\("([^"]+)"`: "",
-		`\bwhat: +"([^"]+)"`:          " is failing",
+		`\bWhat: +"([^"]+)"`:          " is failing",
 		`\breported\("([^"]+)"`:       " is failing",
 	}
-	for _, dir := range []string{"bridge", "scheduler", "stream"} {
+	for _, dir := range []string{"bridge", "bridge/admin", "scheduler", "scheduler/producer", "stream", "stream/keeper", "stream/deadletter"} {
 		files, _ := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") {

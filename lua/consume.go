@@ -36,7 +36,7 @@ const (
 	Stuck    Outcome = -1 // still pending: the stream of dead letters refused the entry
 	Lost     Outcome = 0  // it was not pending any more
 	Retried  Outcome = 1
-	Buried   Outcome = 2 // dead-lettered
+	Dead     Outcome = 2 // dead-lettered
 	Released Outcome = 3
 	Skipped  Outcome = 4 // it was for another group: only acknowledged
 )
@@ -124,8 +124,8 @@ type ReclaimArgs struct {
 
 // Reclaimed counts what one reclaim did. Cursor is "" when the whole pending list was seen.
 type Reclaimed struct {
-	Cursor                          string
-	Retried, Buried, Skipped, Stuck int
+	Cursor                        string
+	Retried, Dead, Skipped, Stuck int
 }
 
 var reclaimScript = load("reclaim",
@@ -154,7 +154,7 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	if r.Cursor == "0-0" {
 		r.Cursor = ""
 	}
-	for i, n := range []*int{&r.Retried, &r.Buried, &r.Skipped, &r.Stuck} {
+	for i, n := range []*int{&r.Retried, &r.Dead, &r.Skipped, &r.Stuck} {
 		v, err := reply[i+1].AsInt64()
 		if err != nil {
 			return r, reclaimScript.unexpected(err)

@@ -21,12 +21,12 @@ func TestRetryKeepsDamagedEntries(t *testing.T) {
 		want   Outcome
 		check  func(b *bench, e Entry) // of the dead letter, or of the next delivery
 	}{
-		{"attempt is text", []string{"id", "m", "payload", "p", "attempt", "abc"}, Buried, func(b *bench, e Entry) {
+		{"attempt is text", []string{"id", "m", "payload", "p", "attempt", "abc"}, Dead, func(b *bench, e Entry) {
 			want(b, "raw attempt", rawField(b.raw(b.k.Dead)[0].FieldValues, "attempt"), "abc")
 		}},
-		{"attempt is zero", []string{"id", "m", "payload", "p", "attempt", "0"}, Buried, nil},
-		{"attempt is huge", []string{"id", "m", "payload", "p", "attempt", "9999999999999999"}, Buried, nil},
-		{"max_attempts is text", []string{"id", "m", "payload", "p", "max_attempts", "x"}, Buried, nil},
+		{"attempt is zero", []string{"id", "m", "payload", "p", "attempt", "0"}, Dead, nil},
+		{"attempt is huge", []string{"id", "m", "payload", "p", "attempt", "9999999999999999"}, Dead, nil},
+		{"max_attempts is text", []string{"id", "m", "payload", "p", "max_attempts", "x"}, Dead, nil},
 		{"expires_ms is text", []string{"id", "m", "payload", "p", "expires_ms", "x"}, Retried, nil},
 		{"id is missing", []string{"payload", "p", "color", "red"}, Retried, func(b *bench, e Entry) {
 			want(b, "attempt", e.Attempt, 2)
@@ -35,11 +35,11 @@ func TestRetryKeepsDamagedEntries(t *testing.T) {
 				b.Errorf("id %q is not that of the first entry", e.ID)
 			}
 		}},
-		{"id is empty", []string{"id", "", "payload", "p"}, Buried, nil},
-		{"id holds the separator", []string{"id", "a" + Separator + "b", "payload", "p"}, Buried, func(b *bench, e Entry) { want(b, "id", e.ID, "a"+Separator+"b") }},
-		{"id is not UTF-8", []string{"id", "\xff", "payload", "p"}, Buried, func(b *bench, e Entry) { want(b, "id", e.ID, "\xff") }},
+		{"id is empty", []string{"id", "", "payload", "p"}, Dead, nil},
+		{"id holds the separator", []string{"id", "a" + Separator + "b", "payload", "p"}, Dead, func(b *bench, e Entry) { want(b, "id", e.ID, "a"+Separator+"b") }},
+		{"id is not UTF-8", []string{"id", "\xff", "payload", "p"}, Dead, func(b *bench, e Entry) { want(b, "id", e.ID, "\xff") }},
 		{"nothing but a foreign field", []string{"", ""}, Retried, nil},
-		{"1,500 fields", many, Buried, func(b *bench, e Entry) {
+		{"1,500 fields", many, Dead, func(b *bench, e Entry) {
 			want(b, "id", e.ID, "m")
 			want(b, "raw fields", strings.Count(e.Extra[FieldRaw], "\n"), 2*1502-1)
 		}},
@@ -52,8 +52,8 @@ func TestRetryKeepsDamagedEntries(t *testing.T) {
 		}},
 		{"990 fields", many[:2*990], Retried, func(b *bench, e Entry) { want(b, "fields", len(e.Extra), 988) }},
 		{"1,000 fields", many[:2*1000], Retried, nil},
-		{"binary field name", []string{"id", "m", "payload", "p", "\xff", "x"}, Buried, func(b *bench, e Entry) { want(b, "field", e.Extra["\xff"], "x") }},
-		{"100 KiB header", []string{"id", "m", "payload", "p", "h:big", strings.Repeat("x", 100<<10)}, Buried, func(b *bench, e Entry) {
+		{"binary field name", []string{"id", "m", "payload", "p", "\xff", "x"}, Dead, func(b *bench, e Entry) { want(b, "field", e.Extra["\xff"], "x") }},
+		{"100 KiB header", []string{"id", "m", "payload", "p", "h:big", strings.Repeat("x", 100<<10)}, Dead, func(b *bench, e Entry) {
 			want(b, "header", len(e.Headers["big"]), 100<<10)
 			want(b, "payload", string(e.Payload), "p")
 		}},
@@ -122,12 +122,12 @@ func TestRetryReportsALostBody(t *testing.T) {
 		b.do("XTRIM", b.k.Stream, "MAXLEN", "0")
 		for i, action := range []Action{ActionRetry, ActionDead, ActionRelease} {
 			out := b.retry("g", policy, Failure{Held: Held{es[i].EntryID, es[i].ID}, Action: action, Delay: -1, Reason: "why"})
-			want(b, string(action), out, Buried)
+			want(b, string(action), out, Dead)
 			d := b.entries(b.k.Dead)[i]
 			want(b, "letter", [...]string{d.ID, d.Reason, d.Group, d.Entry}, [...]string{es[i].ID, ReasonBodyLost, "g", es[i].EntryID})
 			want(b, "again", b.fail("g", es[i].EntryID, action, "", ""), Lost)
 		}
-		want(b, "without its ID", b.fail("g", es[3].EntryID, ActionRetry, "", ""), Buried)
+		want(b, "without its ID", b.fail("g", es[3].EntryID, ActionRetry, "", ""), Dead)
 		want(b, "id", b.entries(b.k.Dead)[3].ID, es[3].EntryID)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=4 g=0", "g")
 	})
@@ -151,7 +151,7 @@ func TestDeadStreamThatRefusesLeavesEntriesPending(t *testing.T) {
 		want(b, "reclaimed", r, Reclaimed{Stuck: 1})
 		b.wantState("due=1 payload=1 meta=1 stream=1 dead=1 g=1", "g")
 		b.do("DEL", b.k.Dead)
-		want(b, "healed", b.fail("g", es[0].EntryID, ActionDead, "why", ""), Buried)
+		want(b, "healed", b.fail("g", es[0].EntryID, ActionDead, "why", ""), Dead)
 		b.wantState("due=1 payload=1 meta=1 stream=0 dead=1 g=0", "g")
 	})
 }

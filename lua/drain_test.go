@@ -134,7 +134,7 @@ func TestDrainBuriesWhatIsExpired(t *testing.T) {
 		b.makeDue()
 		from := b.now()
 		d := b.drain(10)
-		want(b, "drained", d, Drained{Moved: 1, Buried: 2, Wait: -time.Microsecond})
+		want(b, "drained", d, Drained{Moved: 1, Dead: 2, Wait: -time.Microsecond})
 		dead := b.entries(b.k.Dead)
 		wantList(b, "dead letters", ids(dead), "first", "late")
 		for i, group := range []string{"", "g"} {
@@ -160,7 +160,7 @@ func TestDrainOfAnExpiredMessageIgnoresFieldsNamedLikeOurs(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		b.do("HSET", b.k.Meta, "m", `{"expires_ms":"77","group":"sales","reason":"why not","dead_ms":"1","entry":"1-1"}`)
 		b.do("ZADD", b.k.Due, "5", "m")
-		want(b, "buried", b.drain(10).Buried, 1)
+		want(b, "buried", b.drain(10).Dead, 1)
 		e := b.entries(b.k.Dead)[0]
 		want(b, "group", e.Group, "")
 		want(b, "reason", e.Reason, ReasonExpired)
@@ -230,7 +230,7 @@ func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
 		for range 3 {
 			d := b.drain(1000)
 			want(b, "refusal", d.Refusal, "")
-			buried += d.Buried
+			buried += d.Dead
 		}
 		if buried != len(bad)+2 {
 			b.Errorf("buried %d of %d; delivered %q", buried, len(bad)+2, ids(b.entries(b.k.Stream)))
@@ -265,7 +265,7 @@ func TestDrainBuriesJSONNull(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		b.do("HSET", b.k.Meta, "m", `{"h:a":null}`)
 		b.do("ZADD", b.k.Due, "1", "m")
-		want(b, "buried", b.drain(10).Buried, 1)
+		want(b, "buried", b.drain(10).Dead, 1)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1")
 	})
 }
@@ -276,7 +276,7 @@ func TestRetryWithoutItsMetaIsBuriedWithItsGroup(t *testing.T) {
 		b.fail("billing/eu 1", e.EntryID, ActionRetry, ReasonMaxAttempts, "x")
 		b.do("DEL", b.k.Meta)
 		b.makeDue()
-		want(b, "buried", b.drain(10).Buried, 1)
+		want(b, "buried", b.drain(10).Dead, 1)
 		d := b.entries(b.k.Dead)[0]
 		want(b, "id", d.ID, "m")
 		want(b, "group", d.Group, "billing/eu 1")

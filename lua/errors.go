@@ -118,8 +118,19 @@ func Temporary(err error) bool {
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// hinted is an error that says itself what an operator should check next.
+type hinted struct{ text, hint string }
+
+func (e *hinted) Error() string { return e.text }
+
+// NewHinted returns a sentinel for which Hint answers with the hint given.
+func NewHinted(text, hint string) error { return &hinted{text, hint} }
+
 // Hint says what an operator should check next.
 func Hint(err error) string {
+	if known := (*hinted)(nil); errors.As(err, &known) {
+		return known.hint
+	}
 	for _, h := range []struct {
 		kind error
 		text string

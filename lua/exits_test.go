@@ -44,10 +44,10 @@ func exits() []exit {
 		}},
 		{"retry", ActionRetry, 1, 0, failed(ActionRetry, Retried)},
 		{"release", ActionRelease, 1, 0, failed(ActionRelease, Released)},
-		{"dead-letter", ActionDead, 0, 1, failed(ActionDead, Buried)},
+		{"dead-letter", ActionDead, 0, 1, failed(ActionDead, Dead)},
 		{"reclaim", "", 1, 0, func(b *bench, group, _ string) bool {
 			r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, Limit: 1, MaxBytes: 1 << 20})
-			if err != nil || r.Stuck+r.Skipped+r.Buried > 0 {
+			if err != nil || r.Stuck+r.Skipped+r.Dead > 0 {
 				b.Errorf("%+v %v", r, err)
 			}
 			return r.Retried == 1

@@ -44,7 +44,7 @@ func throughReclaim(attempts int) func(b *bench, entry string) (Outcome, error) 
 	return func(b *bench, entry string) (Outcome, error) {
 		r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: Attempts{Max: attempts, Delays: policy.Delays}, Limit: 1, MaxBytes: 1 << 20})
 		return map[Reclaimed]Outcome{
-			{Retried: 1, Cursor: r.Cursor}: Retried, {Buried: 1, Cursor: r.Cursor}: Buried, {Skipped: 1, Cursor: r.Cursor}: Skipped, {Stuck: 1, Cursor: r.Cursor}: Stuck,
+			{Retried: 1, Cursor: r.Cursor}: Retried, {Dead: 1, Cursor: r.Cursor}: Dead, {Skipped: 1, Cursor: r.Cursor}: Skipped, {Stuck: 1, Cursor: r.Cursor}: Stuck,
 		}[r], err
 	}
 }
@@ -90,13 +90,13 @@ func predict(entryID string, list []FieldValue, w wayOut) predicted {
 	}
 	if odd {
 		letter[FieldReason] = ReasonMalformed
-		return predicted{outcome: Buried, letter: letter}
+		return predicted{outcome: Dead, letter: letter}
 	}
 	failed, _ := strconv.ParseInt(attempt, 10, 64)
 	limit, _ := strconv.ParseInt(most, 10, 64)
 	if w.name == "dead" || w.name != "release" && failed >= limit {
 		letter[FieldReason], letter[FieldID], letter[FieldAttempt] = w.reason, id, attempt
-		return predicted{outcome: Buried, letter: letter}
+		return predicted{outcome: Dead, letter: letter}
 	}
 	p := predicted{outcome: Retried, entry: map[string]string{}}
 	delete(fields, FieldPayload)
@@ -182,7 +182,7 @@ func checkExit(b *bench, w wayOut, list []FieldValue) {
 		b.Fatalf("%.99q through %s: %v", list, w.name, err)
 	}
 	want(b, fmt.Sprintf("%.99q through %s", list, w.name), got, p.outcome)
-	if out, err := throughRetry(ActionDead)(b, behind); err != nil || out != Buried {
+	if out, err := throughRetry(ActionDead)(b, behind); err != nil || out != Dead {
 		b.Fatalf("the entry behind: %v, %v", out, err)
 	}
 	letters := b.raw(b.k.Dead)

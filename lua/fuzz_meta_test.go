@@ -169,16 +169,16 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 	d := b.drain(10)
 	if d.Wait == 0 {
 		d2 := b.drain(10) // a drain stops after its bytes
-		d = Drained{d.Moved + d2.Moved, d.Buried + d2.Buried, d2.Wait, d.Refusal + d2.Refusal, d.DeadRefusal + d2.DeadRefusal}
+		d = Drained{d.Moved + d2.Moved, d.Dead + d2.Dead, d2.Wait, d.Refusal + d2.Refusal, d.DeadRefusal + d2.DeadRefusal}
 	}
 	others := 1
 	if member == "behind" {
 		others = 0
 	}
-	if d.Moved+d.Buried != 1+others || d.Wait >= 0 || d.Refusal != "" {
+	if d.Moved+d.Dead != 1+others || d.Wait >= 0 || d.Refusal != "" {
 		b.Fatalf("%+v", d)
 	}
-	b.wantState(fmt.Sprintf("due=0 payload=0 meta=0 stream=%d dead=%d", d.Moved, d.Buried))
+	b.wantState(fmt.Sprintf("due=0 payload=0 meta=0 stream=%d dead=%d", d.Moved, d.Dead))
 	fields, readable := map[string]string{}, true
 	if !hasMeta {
 		meta = ""
@@ -192,7 +192,7 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 	got := map[string]string{}
 	switch due := map[bool]string{true: "5", false: "6"}[member != "behind"]; {
 	case !sound:
-		want(b, fmt.Sprintf("%.99q with meta %.99q: dead letters", member, meta), d.Buried, 1)
+		want(b, fmt.Sprintf("%.99q with meta %.99q: dead letters", member, meta), d.Dead, 1)
 		b.fieldsOf(b.raw(b.k.Dead)[0].FieldValues, got)
 		b.wantFields(got, map[string]string{
 			FieldPayload: payload, FieldMeta: meta, FieldReason: ReasonMalformed, FieldAttempt: "1", FieldDue: due, FieldError: got[FieldError], FieldDead: got[FieldDead],
@@ -202,7 +202,7 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 			b.Fatal("a dead letter that does not say why")
 		}
 	case expired(fields) || fields[FieldFor] != "" && fields[FieldFor] != "g":
-		want(b, "dead letters", d.Buried, 1)
+		want(b, "dead letters", d.Dead, 1)
 		b.fieldsOf(b.raw(b.k.Dead)[0].FieldValues, got)
 		letter := inLetter(fields)
 		delete(letter, FieldFor)

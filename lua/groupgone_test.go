@@ -32,7 +32,7 @@ func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
 			}
 			dies := map[bool]int{true: 2, false: 3}[left == "another group"]
 			d := b.drain(10)
-			want(b, "moved, buried, refusal", fmt.Sprint(d.Moved, d.Buried, d.Refusal), fmt.Sprint(4-dies, dies, ""))
+			want(b, "moved, buried, refusal", fmt.Sprint(d.Moved, d.Dead, d.Refusal), fmt.Sprint(4-dies, dies, ""))
 			var got []string
 			for _, l := range b.entries(b.k.Dead) {
 				got = append(got, fmt.Sprint(l.ID, " ", l.Reason, " ", l.Group, " ", l.Attempt, " ", l.Error, " ", string(l.Payload), l.Headers, l.For, l.Dead.IsZero()))
@@ -71,7 +71,7 @@ func TestDrainAsksForGroupsOnce(t *testing.T) {
 			b.do("ZADD", b.k.Due, "1", fmt.Sprint("r", i), "2", fmt.Sprint("gone", i))
 		}
 		d := b.drain(10)
-		want(b, "moved, buried", fmt.Sprint(d.Moved, d.Buried), "5 5")
+		want(b, "moved, buried", fmt.Sprint(d.Moved, d.Dead), "5 5")
 		want(b, "asked for ten that are for one group", asked()-before, 1)
 	})
 }
@@ -83,7 +83,7 @@ func TestWhatIsForAGroupIsNeverAddedAtOnce(t *testing.T) {
 		wantList(b, "verdicts", b.enqueue(Item{ID: "m", When: After(0), Meta: `{"for":"gone"}`}, Item{ID: "n", When: After(0), Meta: `{"for":"g"}`},
 			Item{ID: "o", When: After(0), Meta: `{"for":""}`}), Scheduled, Scheduled, Ready)
 		d := b.drain(10)
-		want(b, "moved, buried", fmt.Sprint(d.Moved, d.Buried), "1 1")
+		want(b, "moved, buried", fmt.Sprint(d.Moved, d.Dead), "1 1")
 	})
 }
 
@@ -128,7 +128,7 @@ func TestRedriveOfUnreadableMetaNeedsFields(t *testing.T) {
 		b.groups("g")
 		b.do("HSET", b.k.Meta, "m", `{"h:tenant":"acme","max_attempts":5}`)
 		b.do("ZADD", b.k.Due, "1", "m", "2", "")
-		want(b, "buried", b.drain(2).Buried, 2)
+		want(b, "buried", b.drain(2).Dead, 2)
 		raw := b.text("XADD", b.k.Dead, "*", "id", "n", "payload", "", "reason", ReasonMalformed, "raw", "id\nn\na\nb")
 		letters := b.entries(b.k.Dead)
 		before, edited := b.dump(), []byte("p")

@@ -15,10 +15,10 @@ import (
 // scheduled, or the queue is held. Refusal is the server's error when the stream refused an entry, DeadRefusal that when the dead letters
 // did: what should have become one waits another minute, and the rest goes on.
 type Drained struct {
-	Moved, Buried int
-	Wait          time.Duration
-	Refusal       string
-	DeadRefusal   string
+	Moved, Dead int
+	Wait        time.Duration
+	Refusal     string
+	DeadRefusal string
 }
 
 var drainScript = load("drain",

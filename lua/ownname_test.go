@@ -50,12 +50,12 @@ func TestFieldsNamedLikeThoseOfLettersMakeWayAndComeBack(t *testing.T) {
 			ReasonGroupGone: func(b *bench) {
 				b.do("HSET", b.k.Meta, "m", meta+"}")
 				b.do("ZADD", b.k.Due, "5", "m")
-				want(b, "buried", b.drain(1).Buried, 1)
+				want(b, "buried", b.drain(1).Dead, 1)
 			},
 			ReasonExpired: func(b *bench) {
 				b.do("HSET", b.k.Meta, "m", meta+`,"expires_ms":"7"}`)
 				b.do("ZADD", b.k.Due, "5", "m")
-				want(b, "buried", b.drain(1).Buried, 1)
+				want(b, "buried", b.drain(1).Dead, 1)
 			},
 		} {
 			b := b.queue("q-" + reason)

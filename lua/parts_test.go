@@ -44,7 +44,7 @@ func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 			failures = append(failures, Failure{Held: h, Action: []Action{ActionRetry, ActionDead}[i%2], Delay: time.Hour})
 		}
 		outcomes, err := Retry(b.ctx, r, b.k, "g", policy, failures)
-		want(b, "failed", fmt.Sprint(outcomes, err), fmt.Sprint(append(slices.Repeat([]Outcome{Lost}, 20), slices.Repeat([]Outcome{Retried, Buried}, 10)...), nil))
+		want(b, "failed", fmt.Sprint(outcomes, err), fmt.Sprint(append(slices.Repeat([]Outcome{Lost}, 20), slices.Repeat([]Outcome{Retried, Dead}, 10)...), nil))
 		calls("retry", 2)
 
 		var letters []Redrive

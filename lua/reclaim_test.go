@@ -40,7 +40,7 @@ func TestReclaimEndsInADeadLetter(t *testing.T) {
 		b.groups("g")
 		b.do("XADD", b.k.Stream, "*", "id", "m", "payload", "p", "attempt", "3", "due_ms", "5", "for", "g")
 		b.read("g", "c1", 1)
-		want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Buried: 1})
+		want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Dead: 1})
 		d := b.entries(b.k.Dead)[0]
 		want(b, "letter", [...]string{d.ID, d.Group, d.Reason, string(d.Payload)}, [...]string{"m", "g", ReasonVisibilityTimeout, "p"})
 		want(b, "attempt", d.Attempt, 3)
@@ -63,7 +63,7 @@ func TestReclaimCountsForeignClaims(t *testing.T) {
 			}
 			r := b.reclaim("g", 0)
 			if c.attempt == 0 {
-				want(b, "reclaimed", r, Reclaimed{Buried: 1})
+				want(b, "reclaimed", r, Reclaimed{Dead: 1})
 				want(b, "attempt of the letter", b.entries(b.k.Dead)[0].Attempt, c.claims+1)
 				continue
 			}
@@ -196,7 +196,7 @@ func TestReclaimReportsLostBodies(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3")
 		b.do("XDEL", b.k.Stream, es[0].EntryID, es[2].EntryID)
-		want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Retried: 1, Buried: 2})
+		want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Retried: 1, Dead: 2})
 		for i, d := range b.entries(b.k.Dead) {
 			want(b, "letter", [...]string{d.ID, d.Group, d.Reason, d.Entry}, [...]string{es[2*i].EntryID, "g", ReasonBodyLost, es[2*i].EntryID})
 		}
@@ -211,7 +211,7 @@ func TestReclaimKeepsDamagedEntries(t *testing.T) {
 			b.do(append([]string{"XADD", b.k.Stream, "*"}, f...)...)
 		}
 		b.read("g", "c1", 10)
-		want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Retried: 2, Buried: 1, Skipped: 1})
+		want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Retried: 2, Dead: 1, Skipped: 1})
 		b.wantState("due=2 payload=1 meta=2 stream=0 dead=1 g=0", "g")
 	})
 }

@@ -106,12 +106,12 @@ func TestRetryEndsInADeadLetter(t *testing.T) {
 			outcome         Outcome
 			attempt0, error string
 		}{
-			{"by policy", "3", "", ActionRetry, 3, Buried, "3", "boom"},
+			{"by policy", "3", "", ActionRetry, 3, Dead, "3", "boom"},
 			{"not yet", "2", "", ActionRetry, 3, Retried, "", ""},
 			{"message allows more", "3", "9", ActionRetry, 3, Retried, "", ""},
-			{"message allows less", "1", "1", ActionRetry, 3, Buried, "1", "boom"},
-			{"asked for", "1", "9", ActionDead, 3, Buried, "1", "boom"},
-			{"an action left out is a retry", "3", "", "", 3, Buried, "3", "boom"},
+			{"message allows less", "1", "1", ActionRetry, 3, Dead, "1", "boom"},
+			{"asked for", "1", "9", ActionDead, 3, Dead, "1", "boom"},
+			{"an action left out is a retry", "3", "", "", 3, Dead, "3", "boom"},
 			{"release after the last", "7", "3", ActionRelease, 3, Released, "", ""},
 		} {
 			b.do("DEL", b.k.Dead, b.k.Due, b.k.Meta, b.k.Payload)
@@ -123,7 +123,7 @@ func TestRetryEndsInADeadLetter(t *testing.T) {
 			e, from := b.read("g", "c", 1)[0], b.now()
 			got := b.retry("g", Attempts{Max: c.max, Delays: []time.Duration{0}}, Failure{Held: Held{Entry: e.EntryID}, Action: c.action, Delay: -1, Reason: "why", Error: "boom"})
 			want(b, c.name, got, c.outcome)
-			if c.outcome != Buried {
+			if c.outcome != Dead {
 				want(b, c.name+": scheduled", b.count("ZCARD", b.k.Due), 1)
 				continue
 			}
@@ -184,7 +184,7 @@ func TestRetryOfABatchAnswersInOrder(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		wantList(b, "outcomes", out, Buried, Lost, Retried, Released, Lost)
+		wantList(b, "outcomes", out, Dead, Lost, Retried, Released, Lost)
 		b.wantState("due=2 payload=2 meta=2 stream=0 dead=1 g=0", "g")
 	})
 }
@@ -288,7 +288,7 @@ func TestMetaOfARetryHasTheLimitOfAll(t *testing.T) {
 		}
 		d := b.drain(10)
 		want(b, "moved", d.Moved, 2)
-		want(b, "buried", d.Buried, 1)
+		want(b, "buried", d.Dead, 1)
 		letter := b.entries(b.k.Dead)[0]
 		want(b, "letter", letter.ID+": "+letter.Error, "huge: meta is larger than 512 KiB")
 	})

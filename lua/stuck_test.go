@@ -15,7 +15,7 @@ func TestReclaimCountsNoDeliveryWhileDeadLettersAreRefused(t *testing.T) {
 			b.wantState("due=0 payload=0 meta=0 stream=1 dead=1 g=1", "g")
 		}
 		b.do("DEL", b.k.Dead)
-		want(b, "healed", b.reclaim("g", 0), Reclaimed{Buried: 1})
+		want(b, "healed", b.reclaim("g", 0), Reclaimed{Dead: 1})
 		want(b, "attempt", b.entries(b.k.Dead)[0].Attempt, 3)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0", "g")
 	})

@@ -153,7 +153,7 @@ func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
 		b.do("HSET", b.k.Meta, "bad", "broken")
 		b.do("ZADD", b.k.Due, "1", "bad", "2", "good")
 		d := b.drain(10)
-		want(b, "after it: moved, buried", fmt.Sprint(d.Moved, d.Buried, d.Refusal), "1 1")
+		want(b, "after it: moved, buried", fmt.Sprint(d.Moved, d.Dead, d.Refusal), "1 1")
 		b.wantState(fmt.Sprintf("due=0 payload=0 meta=0 stream=1 dead=%d", len(ahead)+1))
 	})
 }

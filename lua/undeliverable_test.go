@@ -20,15 +20,15 @@ func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
 		}
 		before := b.now()
 		first := b.drain(4) // three behind it: more is due
-		if first.Moved != 2 || first.Buried != 0 || first.Refusal != "" || first.DeadRefusal == "" || first.Wait != 0 {
+		if first.Moved != 2 || first.Dead != 0 || first.Refusal != "" || first.DeadRefusal == "" || first.Wait != 0 {
 			b.Fatalf("%+v", first)
 		}
 		d := b.drain(10)
-		if d.Moved != 1 || d.Buried != 0 || d.Refusal != "" || d.DeadRefusal == "" || d.Wait < 50*time.Second || d.Wait > time.Minute {
+		if d.Moved != 1 || d.Dead != 0 || d.Refusal != "" || d.DeadRefusal == "" || d.Wait < 50*time.Second || d.Wait > time.Minute {
 			b.Fatalf("%+v", d)
 		}
 		d = b.drain(10)
-		if d.Moved+d.Buried != 0 || d.DeadRefusal != "" || d.Wait < 50*time.Second {
+		if d.Moved+d.Dead != 0 || d.DeadRefusal != "" || d.Wait < 50*time.Second {
 			b.Fatalf("read again: %+v", d)
 		}
 		wantList(b, "delivered", ids(b.entries(b.k.Stream)), "m0", "m2", "m5")
@@ -40,7 +40,7 @@ func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
 		}
 		b.do("DEL", b.k.Dead)
 		b.makeDue()
-		if d := b.drain(10); d.Buried != 3 || d.DeadRefusal != "" {
+		if d := b.drain(10); d.Dead != 3 || d.DeadRefusal != "" {
 			b.Fatalf("%+v", d)
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=3 dead=3")

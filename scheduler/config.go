@@ -26,10 +26,8 @@ const (
 )
 
 const (
-	callTimeout  = 5 * time.Second // of one request; a blocked read gets it on top of its block
-	maxBackoff   = 5 * time.Second
-	firstBackoff = 50 * time.Millisecond
-	maxDrain     = 10_000
+	maxBackoff = 5 * time.Second
+	maxDrain   = 10_000
 )
 
 // Config configures a Scheduler. The defaults together cost an idle scheduler less than two requests a second; all schedulers of a

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -41,7 +42,7 @@ func TestQueueIsRegisteredBeforeItIsServed(t *testing.T) {
 	c, prefix := s.Client(t), s.Prefix(t)
 	sum := sha1.Sum([]byte(lua.Source("register")))
 	client := unregistering{c, hex.EncodeToString(sum[:]), &atomic.Bool{}}
-	must(t, c, "ZADD", lua.NewKeys(prefix, "stray").Due, "1", "a")
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, "stray").Due, "1", "a")
 	sch, err := New(Config{Client: client, Blocking: c, Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
@@ -73,18 +74,18 @@ func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 	s := redistest.Shared(t)
 	c, prefix := s.Client(t), s.Prefix(t)
 	queues := lua.NewGlobals(prefix).Queues
-	must(t, c, "HSET", queues, "deleted", "1", "kept", "1,2")
-	must(t, c, "ZADD", lua.NewKeys(prefix, "kept/1").Due, "1e13", "a")
+	queuetest.Do(t, c, "HSET", queues, "deleted", "1", "kept", "1,2")
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, "kept/1").Due, "1e13", "a")
 	sched := start(t, s, prefix)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return sched.Status().Queues == 2, "the bridge does not know both" })
-	must(t, c, "DEL", queues)
-	must(t, c, "HSET", queues, lua.RegistryDeleted, "deleted")
-	must(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "queues", "1")
+	queuetest.Do(t, c, "DEL", queues)
+	queuetest.Do(t, c, "HSET", queues, lua.RegistryDeleted, "deleted")
+	queuetest.Do(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "queues", "1")
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		return integer(t, c, "HLEN", queues) > 1, "the queue with a message is not registered again"
+		return queuetest.Integer(t, c, "HLEN", queues) > 1, "the queue with a message is not registered again"
 	})
-	registry(t, c, prefix, "kept", "1,2")
-	if n := integer(t, c, "HEXISTS", queues, "deleted"); n != 0 {
+	queuetest.EventuallyRegistered(t, c, prefix, "kept", "1,2")
+	if n := queuetest.Integer(t, c, "HEXISTS", queues, "deleted"); n != 0 {
 		t.Error("the deleted queue is back")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -18,8 +19,8 @@ const drainSlack = 5 * time.Millisecond
 // earlier one.
 type drainer struct {
 	drain  func(context.Context) (lua.Drained, error)
-	state  *state
-	bury   *state // whether dead letters are taken; the queue goes on without
+	state  *loop.Reporter
+	bury   *loop.Reporter // whether dead letters are taken; the queue goes on without
 	poked  chan struct{}
 	cancel context.CancelFunc
 
@@ -27,21 +28,21 @@ type drainer struct {
 	next time.Time // when it drains again; in the past while it does
 }
 
-func newDrainer(drain func(context.Context) (lua.Drained, error), st *state, cancel context.CancelFunc) *drainer {
-	bury := &state{log: st.log, what: "dead-lettering of scheduled messages", quiet: st.quiet}
+func newDrainer(drain func(context.Context) (lua.Drained, error), st *loop.Reporter, cancel context.CancelFunc) *drainer {
+	bury := &loop.Reporter{Log: st.Log, What: "dead-lettering of scheduled messages", Quiet: st.Quiet}
 	return &drainer{drain: drain, state: st, bury: bury, poked: make(chan struct{}, 1), cancel: cancel}
 }
 
 // poke lets the loop drain now, unless it is backing off.
 func (d *drainer) poke() {
-	if !d.state.failing.Load() {
+	if !d.state.IsFailing() {
 		d.retry()
 	}
 }
 
 // retry lets the loop drain now.
 func (d *drainer) retry() {
-	poke(d.poked)
+	loop.Poke(d.poked)
 }
 
 // sleepsBeyond says whether the loop will drain later than in wait from now.
@@ -54,7 +55,7 @@ func (d *drainer) sleepsBeyond(wait time.Duration) bool {
 func (d *drainer) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	b := newBackoff()
+	b := loop.NewBackoff(maxBackoff)
 	for {
 		select {
 		case <-ctx.Done():
@@ -86,7 +87,7 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 		if ctx.Err() != nil {
 			return untilPoked
 		}
-		d.state.report(err)
+		d.state.Report(err)
 		if err != nil {
 			return b.NextBackOff()
 		}
@@ -97,7 +98,7 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 			return untilPoked
 		case drained.Wait > 0:
 			return drained.Wait
-		case drained.Moved+drained.Buried == 0:
+		case drained.Moved+drained.Dead == 0:
 			return time.Millisecond // due, and yet not moved: never spin
 		}
 	}
@@ -107,14 +108,8 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 func (d *drainer) reportBuried(drained lua.Drained) {
 	switch {
 	case drained.DeadRefusal != "":
-		d.bury.report(fmt.Errorf("%w: %s", ErrDeadRefused, drained.DeadRefusal))
-	case drained.Buried > 0:
-		d.bury.report(nil)
+		d.bury.Report(fmt.Errorf("%w: %s", ErrDeadRefused, drained.DeadRefusal))
+	case drained.Dead > 0:
+		d.bury.Report(nil)
 	}
-}
-
-// newBackoff returns the delays after errors of a loop; it never gives up.
-func newBackoff() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstBackoff), backoff.WithMaxInterval(maxBackoff),
-		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
 }

@@ -10,8 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/producer"
 )
 
 // script runs a loop whose drains answer as told, in a bubble with a clock of its own. Each answer says when it was asked for.
@@ -25,7 +28,7 @@ func script(t *testing.T, test func(d *drainer, log *lines, passed func() time.D
 			answer := answers[min(n, len(answers)-1)]
 			n++
 			return answer()
-		}, &state{log: slog.New(slog.NewTextHandler(log, nil)), what: "drain"}, cancel)
+		}, &loop.Reporter{Log: slog.New(slog.NewTextHandler(log, nil)), What: "drain"}, cancel)
 		done := make(chan struct{})
 		go func() { defer close(done); d.run(ctx) }()
 		test(d, log, func() time.Duration {
@@ -126,7 +129,7 @@ func TestDrainIsBoundedAndNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := lua.NewKeys(prefix, queue)
-	must(t, c, "ZADD", k.Due, "1", "a", "2", "b", "3", "c")
+	queuetest.Do(t, c, "ZADD", k.Due, "1", "a", "2", "b", "3", "c")
 	if d, err := sch.Drain(t.Context(), queue); err != nil || d.Moved != 2 || d.Wait != 0 || <-noticed != queue {
 		t.Errorf("first: %+v, %v", d, err)
 	}
@@ -136,9 +139,9 @@ func TestDrainIsBoundedAndNoticed(t *testing.T) {
 	if d, err := sch.Drain(t.Context(), queue); err != nil || d.Moved != 0 || len(noticed) != 0 {
 		t.Errorf("third: %+v, %v; %d notices", d, err, len(noticed))
 	}
-	must(t, c, "DEL", k.Stream)
-	must(t, c, "XADD", k.Stream, "18446744073709551615-18446744073709551615", "k", "v") // no ID is left after this
-	must(t, c, "ZADD", k.Due, "1", "a")
+	queuetest.Do(t, c, "DEL", k.Stream)
+	queuetest.Do(t, c, "XADD", k.Stream, "18446744073709551615-18446744073709551615", "k", "v") // no ID is left after this
+	queuetest.Do(t, c, "ZADD", k.Due, "1", "a")
 	if d, err := sch.Drain(t.Context(), queue); !errors.Is(err, ErrRefused) || d.Moved != 0 {
 		t.Errorf("a stream that refuses: %+v, %v", d, err)
 	}
@@ -153,18 +156,18 @@ func TestDrainsOnTime(t *testing.T) {
 		const n = 40
 		due := map[string]time.Time{}
 		for i := range n {
-			r, err := p.Schedule(t.Context(), queue, Message{Delay: time.Duration(300+20*i) * time.Millisecond})
+			r, err := p.Schedule(t.Context(), queue, producer.Message{Delay: time.Duration(300+20*i) * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
 			due[r.ID] = r.Due
 		}
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-			got := len(entries(t, c, prefix, queue))
+			got := len(queuetest.Entries(t, c, prefix, queue))
 			return got == n, fmt.Sprint(got, " of ", n)
 		})
 		var worst time.Duration
-		for _, e := range entries(t, c, prefix, queue) {
+		for _, e := range queuetest.Entries(t, c, prefix, queue) {
 			late := lua.EntryTime(e.EntryID).Sub(due[e.ID])
 			if late < 0 || !e.Due.Equal(due[e.ID]) {
 				t.Errorf("%s is due at %v, and was moved at %v", e.ID, due[e.ID], lua.EntryTime(e.EntryID))
@@ -184,22 +187,22 @@ func TestEarlierMessageWakesTheLoop(t *testing.T) {
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 	b := start(t, s, prefix, seldom)
 	p := newProducer(t, c, prefix)
-	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+	if _, err := p.Schedule(t.Context(), queue, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // a new queue is known by the shared token
 		l := b.loop(queue)
 		return l != nil && l.sleepsBeyond(30*time.Minute) && !l.sleepsBeyond(2*time.Hour), "the loop does not sleep for an hour"
 	})
-	r, err := p.Schedule(t.Context(), queue, Message{Delay: 200 * time.Millisecond})
+	r, err := p.Schedule(t.Context(), queue, producer.Message{Delay: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not delivered" })
-	if late := lua.EntryTime(entries(t, c, prefix, queue)[0].EntryID).Sub(r.Due); late < 0 || late > time.Second {
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not delivered" })
+	if late := lua.EntryTime(queuetest.Entries(t, c, prefix, queue)[0].EntryID).Sub(r.Due); late < 0 || late > time.Second {
 		t.Errorf("%v late", late)
 	}
-	if _, err := p.Reschedule(t.Context(), queue, "nobody", 0, time.Time{}); !errors.Is(err, ErrNotScheduled) {
+	if _, err := p.Reschedule(t.Context(), queue, "nobody", 0, time.Time{}); !errors.Is(err, producer.ErrNotScheduled) {
 		t.Error(err)
 	}
 }
@@ -212,14 +215,14 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 	p := newProducer(t, c, prefix)
 	// One queue whose stream is something else, one whose wake stream is, one whose stream takes no entries, and a good one.
 	bad, mute, full, good := "bad", "mute", "full", "good"
-	must(t, c, "SET", lua.NewKeys(prefix, mute).Wake, "x")
-	must(t, c, "XADD", lua.NewKeys(prefix, full).Stream, "18446744073709551615-18446744073709551615", "k", "v")
-	must(t, c, "SET", lua.NewKeys(prefix, bad).Stream, "x")
+	queuetest.Do(t, c, "SET", lua.NewKeys(prefix, mute).Wake, "x")
+	queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, full).Stream, "18446744073709551615-18446744073709551615", "k", "v")
+	queuetest.Do(t, c, "SET", lua.NewKeys(prefix, bad).Stream, "x")
 	for _, queue := range []string{bad, mute, full} {
-		must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
-		must(t, c, "HSETNX", lua.NewGlobals(prefix).Queues, queue, "1")
+		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
+		queuetest.Do(t, c, "HSETNX", lua.NewGlobals(prefix).Queues, queue, "1")
 	}
-	if _, err := p.Schedule(t.Context(), good, Message{Delay: time.Hour}); err != nil { // its token makes the registry known
+	if _, err := p.Schedule(t.Context(), good, producer.Message{Delay: time.Hour}); err != nil { // its token makes the registry known
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -229,29 +232,31 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 		return st.Owned == 4 && len(b.waker.queues) == 3, fmt.Sprint(st, " and ", len(b.waker.queues), " wake streams")
 	})
 	for i := range 3 {
-		r, err := p.Schedule(t.Context(), good, Message{Delay: 50 * time.Millisecond})
+		r, err := p.Schedule(t.Context(), good, producer.Message{Delay: 50 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
-		redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, good)) == i+1, "the good queue waits" })
-		if late := lua.EntryTime(entries(t, c, prefix, good)[i].EntryID).Sub(r.Due); late > time.Second {
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			return len(queuetest.Entries(t, c, prefix, good)) == i+1, "the good queue waits"
+		})
+		if late := lua.EntryTime(queuetest.Entries(t, c, prefix, good)[i].EntryID).Sub(r.Due); late > time.Second {
 			t.Errorf("the good queue is %v late", late)
 		}
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return len(entries(t, c, prefix, mute)) == 1, "a queue that only cannot be woken is drained all the same"
+		return len(queuetest.Entries(t, c, prefix, mute)) == 1, "a queue that only cannot be woken is drained all the same"
 	})
 	for _, queue := range []string{bad, full} {
 		if n := b.log.count(`msg="drain is failing" queue=` + queue); n != 1 {
 			t.Errorf("%d lines about %s", n, queue)
 		}
 	}
-	must(t, c, "DEL", lua.NewKeys(prefix, bad).Stream, lua.NewKeys(prefix, full).Stream, lua.NewKeys(prefix, mute).Wake)
+	queuetest.Do(t, c, "DEL", lua.NewKeys(prefix, bad).Stream, lua.NewKeys(prefix, full).Stream, lua.NewKeys(prefix, mute).Wake)
 	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
 		b.waker.mu.Lock()
 		watched := len(b.waker.queues)
 		b.waker.mu.Unlock()
-		return len(entries(t, c, prefix, bad)) == 1 && len(entries(t, c, prefix, full)) == 1 && watched == 5, "not mended"
+		return len(queuetest.Entries(t, c, prefix, bad)) == 1 && len(queuetest.Entries(t, c, prefix, full)) == 1 && watched == 5, "not mended"
 	})
 	for _, queue := range []string{bad, full} {
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
@@ -263,7 +268,7 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 func BenchmarkDrain(b *testing.B) {
 	s := redistest.Shared(b)
 	c, prefix, queue := s.Client(b), s.Prefix(b), redistest.Queue(b)
-	p, err := NewProducer(ProducerConfig{Client: c, Prefix: prefix})
+	p, err := producer.New(producer.Config{Client: c, Prefix: prefix})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -272,9 +277,9 @@ func BenchmarkDrain(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ms, k := make([]Message, 20_000), lua.NewKeys(prefix, queue)
+	ms, k := make([]producer.Message, 20_000), lua.NewKeys(prefix, queue)
 	for i := range ms {
-		ms[i] = Message{Payload: make([]byte, 256), At: time.UnixMilli(1_900_000_000_000)}
+		ms[i] = producer.Message{Payload: make([]byte, 256), At: time.UnixMilli(1_900_000_000_000)}
 	}
 	moved := 0
 	for b.Loop() {
@@ -303,7 +308,7 @@ func BenchmarkDrain(b *testing.B) {
 func TestLoopGoesOnWhileDeadLettersAreRefused(t *testing.T) {
 	refused := func(moved, buried int, refusal string, wait time.Duration) func() (lua.Drained, error) {
 		return func() (lua.Drained, error) {
-			return lua.Drained{Moved: moved, Buried: buried, Wait: wait, DeadRefusal: refusal}, nil
+			return lua.Drained{Moved: moved, Dead: buried, Wait: wait, DeadRefusal: refusal}, nil
 		}
 	}
 	script(t, func(_ *drainer, log *lines, passed func() time.Duration) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -23,7 +24,7 @@ type membership struct {
 	globals lua.Globals
 	id      string // the identity of this scheduler, as others see it
 	timeout time.Duration
-	state   state
+	state   loop.Reporter
 	// joined is called after each good heartbeat; back: it is the first, or the first after an error, a gap or a step of the clock.
 	joined func(ctx context.Context, live []string, back bool)
 
@@ -54,7 +55,7 @@ func newMembership(cfg Config, joined func(context.Context, []string, bool)) *me
 	return &membership{
 		client: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), id: cfg.Identity.String(),
 		timeout: cfg.HeartbeatTimeout, joined: joined,
-		state: state{log: cfg.Logger, what: "heartbeat"},
+		state: loop.Reporter{Log: cfg.Logger, What: "heartbeat"},
 	}
 }
 
@@ -65,14 +66,14 @@ func (m *membership) Beat(ctx context.Context) error {
 	m.turned = time.Now()
 	m.mu.Unlock()
 	if ctx.Err() == nil {
-		m.state.report(err)
+		m.state.Report(err)
 	}
 	return err
 }
 
 func (m *membership) beat(ctx context.Context) error {
 	// A heartbeat that is on its way when ctx ends is waited for, a little: overtaken by leave, it would bring a dead bridge back.
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })()
 	b := beat{sent: time.Now()}

@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/producer"
 )
 
 func TestAssignmentIsStableAndEven(t *testing.T) {
@@ -97,8 +99,8 @@ func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c, prefix, fast := s.Client(t), s.Prefix(t), "01ZZZZZZZZZZZZZZZZZZZZZZZZ web-1 7 v1"
-		now := serverNow(t, c).UnixMilli()
-		must(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(now+3_600_000), "future", fmt.Sprint(now-10_000), "past", fmt.Sprint(now+1000), fast, "-inf", "odd")
+		now := queuetest.Now(t, c).UnixMilli()
+		queuetest.Do(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(now+3_600_000), "future", fmt.Sprint(now-10_000), "past", fmt.Sprint(now+1000), fast, "-inf", "odd")
 		var live []string
 		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string, back bool) {
 			if !back {
@@ -113,7 +115,7 @@ func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 			t.Errorf("live: %v, want %s", live, want)
 		}
 		m.leave()
-		if n := integer(t, c, "ZCARD", lua.NewGlobals(prefix).Bridges); n != 1 {
+		if n := queuetest.Integer(t, c, "ZCARD", lua.NewGlobals(prefix).Bridges); n != 1 {
 			t.Errorf("%d members after leaving", n)
 		}
 	})
@@ -125,9 +127,9 @@ func TestForeignMembersOwnNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c, prefix := s.Client(t), s.Prefix(t)
-		now, key := fmt.Sprint(serverNow(t, c).UnixMilli()), lua.NewGlobals(prefix).Bridges
+		now, key := fmt.Sprint(queuetest.Now(t, c).UnixMilli()), lua.NewGlobals(prefix).Bridges
 		older, later := "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01ARZ3NDEKTSV4RRFFQ69G5FAW db-1 9 v9.9.9 blue"
-		must(t, c, "ZADD", key, now, older, now, later, now, "me", now, "", now, "\x1b[2J", now, "\xff", now, strings.Repeat("x", 1<<20), now, strings.ToLower(older))
+		queuetest.Do(t, c, "ZADD", key, now, older, now, later, now, "me", now, "", now, "\x1b[2J", now, "\xff", now, strings.Repeat("x", 1<<20), now, strings.ToLower(older))
 		var live []string
 		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string, _ bool) { live = l })
 		if err := m.Beat(t.Context()); err != nil {
@@ -151,7 +153,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
 	b := start(t, proxy, prefix, func(c *Config) { c.HeartbeatInterval, c.HeartbeatTimeout = 100*time.Millisecond, 300*time.Millisecond })
 	p := newProducer(t, c, prefix)
-	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+	if _, err := p.Schedule(t.Context(), queue, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return b.Owns(queue) && b.Healthy(), "not assigned" })
@@ -165,7 +167,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	}
 	// The blocked connection alone breaks: the heartbeat finds the same server.
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		for client := range strings.Lines(text(t, c, "CLIENT", "LIST")) {
+		for client := range strings.Lines(queuetest.Text(t, c, "CLIENT", "LIST")) {
 			if strings.Contains(client, "cmd=xread") {
 				id, _, _ := strings.Cut(strings.TrimPrefix(client, "id="), " ")
 				_ = c.Do(t.Context(), c.B().Arbitrary("CLIENT", "KILL", "ID", id).Build()).Error() // it may have gone
@@ -202,7 +204,7 @@ func TestRunStartsWithoutAServer(t *testing.T) {
 	s := redistest.Own(t)
 	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
 	p := newProducer(t, c, prefix)
-	if _, err := p.Schedule(t.Context(), queue, Message{Delay: 100 * time.Millisecond}); err != nil {
+	if _, err := p.Schedule(t.Context(), queue, producer.Message{Delay: 100 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	b := start(t, proxy, prefix, func(c *Config) {
@@ -214,7 +216,7 @@ func TestRunStartsWithoutAServer(t *testing.T) {
 		t.Error("healthy without a server")
 	}
 	proxy.Refuse(false)
-	redistest.Eventually(t, 15*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not delivered" })
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not delivered" })
 	b.stop()
 	if err := b.Run(t.Context()); err == nil || errors.Is(err, context.Canceled) {
 		t.Errorf("a second Run: %v", err)

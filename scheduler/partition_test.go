@@ -3,47 +3,14 @@ package scheduler
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/producer"
 )
-
-// grow publishes a partition count, as another process does.
-func grow(t *testing.T, c rueidis.Client, prefix, queue string, count int) {
-	t.Helper()
-	if _, err := lua.RegisterCounts(t.Context(), c, lua.NewGlobals(prefix), map[string]lua.Counts{queue: {count}}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// registry waits until the registry says so of a queue. A count that it must not have is never taken away, and not waited for.
-func registry(t *testing.T, c rueidis.Client, prefix, queue, counts string) {
-	t.Helper()
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		got, err := c.Do(t.Context(), c.B().Hget().Key(lua.NewGlobals(prefix).Queues).Field(queue).Build()).ToString()
-		for count := range strings.SplitSeq(got, ",") {
-			if got != "" && !slices.Contains(strings.Split(counts, ","), count) {
-				t.Fatalf("%s: the registry has %q, want %s", queue, got, counts)
-			}
-		}
-		return got == counts, fmt.Sprintf("%s: the registry has %q, want %s; %v", queue, got, counts, err)
-	})
-}
-
-// idOf returns an ID that goes to a partition.
-func idOf(counts lua.Counts, partition int) string {
-	for i := 0; ; i++ {
-		if id := fmt.Sprint("order-", i); counts.Of(id) == partition {
-			return id
-		}
-	}
-}
 
 // Each partition is a queue of its own to the schedulers: one of them owns it, wakes for it and drains it.
 func TestPartitionsAreSharedAndDrained(t *testing.T) {
@@ -53,12 +20,12 @@ func TestPartitionsAreSharedAndDrained(t *testing.T) {
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 		bridges := []running{start(t, s, prefix, seldom), start(t, s, prefix, seldom)}
 		p := newProducer(t, c, prefix)
-		if _, err := p.Schedule(t.Context(), queue, Message{ID: "before", Delay: time.Hour}); err != nil {
+		if _, err := p.Schedule(t.Context(), queue, producer.Message{ID: "before", Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		const count = 16
 		counts := lua.Counts{1, count}
-		grow(t, c, prefix, queue, count)
+		queuetest.PublishCount(t, c, prefix, queue, count)
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 			status := fmt.Sprintf("%+v %+v", bridges[0].Status(), bridges[1].Status())
 			for _, b := range bridges {
@@ -78,9 +45,9 @@ func TestPartitionsAreSharedAndDrained(t *testing.T) {
 		}
 
 		p = newProducer(t, c, prefix) // knows the growth
-		ms := make([]Message, 20*count)
+		ms := make([]producer.Message, 20*count)
 		for i := range ms {
-			ms[i] = Message{Delay: 50 * time.Millisecond}
+			ms[i] = producer.Message{Delay: 50 * time.Millisecond}
 			if i%2 == 0 {
 				ms[i].ID = fmt.Sprint("own-", i)
 			}
@@ -99,7 +66,7 @@ func TestPartitionsAreSharedAndDrained(t *testing.T) {
 		for partition, n := range want {
 			name := lua.PartitionName(queue, partition)
 			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-				got := entries(t, c, prefix, name)
+				got := queuetest.Entries(t, c, prefix, name)
 				for _, e := range got {
 					if counts.Of(e.ID) != partition {
 						t.Fatalf("%s is in %s", e.ID, name)
@@ -118,14 +85,14 @@ func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 	c, prefix := s.Client(t), s.Prefix(t)
 	b := start(t, s, prefix, func(c *Config) { seldom(c); c.RegistryInterval = 100 * time.Millisecond })
 	for queue, count := range map[string]int{"grown": 4, "plain": 1} {
-		grow(t, c, prefix, queue, count)
+		queuetest.PublishCount(t, c, prefix, queue, count)
 	}
-	grow(t, c, prefix, "grown", 2)
+	queuetest.PublishCount(t, c, prefix, "grown", 2)
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		st := b.Status()
 		return st.Queues == 2 && st.Partitions == 5, fmt.Sprintf("%+v", st)
 	})
-	registry(t, c, prefix, "grown", "1,2,4")
+	queuetest.EventuallyRegistered(t, c, prefix, "grown", "1,2,4")
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -134,12 +101,12 @@ func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 	})
 	key := lua.NewGlobals(prefix).Queues
 	for _, command := range [][]string{{"DEL", key}, {"HSET", key, "grown", "1"}, {"HSET", key, "grown", "1,4"}, {"HDEL", key, "plain"}, {"HSET", key, "grown", "8"}} {
-		must(t, c, command...)
-		registry(t, c, prefix, "plain", "1")
+		queuetest.Do(t, c, command...)
+		queuetest.EventuallyRegistered(t, c, prefix, "plain", "1")
 		if command[len(command)-1] == "8" {
-			registry(t, c, prefix, "grown", "1,2,4,8")
+			queuetest.EventuallyRegistered(t, c, prefix, "grown", "1,2,4,8")
 		} else {
-			registry(t, c, prefix, "grown", "1,2,4")
+			queuetest.EventuallyRegistered(t, c, prefix, "grown", "1,2,4")
 		}
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
@@ -155,25 +122,27 @@ func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 	s := redistest.Own(t) // an empty server is scanned in a step
 	c, prefix := s.Client(t), s.Prefix(t)
 	for _, name := range []string{"lost/2", "lost/5", "grown/3", "grown/6", "whole/1", "odd/x", "odd/0", "odd/256"} {
-		must(t, c, "ZADD", lua.NewKeys(prefix, name).Due, "1", "a")
+		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, name).Due, "1", "a")
 	}
 	for queue, n := range map[string]int{"lost": 6, "grown": 4} {
 		for _, name := range (lua.Counts{n}).Names(queue) {
-			must(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, name).Stream, "g", "0", "MKSTREAM")
-			must(t, c, "HSET", lua.NewKeys(prefix, name).Policy, "max_attempts", "5")
+			queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, name).Stream, "g", "0", "MKSTREAM")
+			queuetest.Do(t, c, "HSET", lua.NewKeys(prefix, name).Policy, "max_attempts", "5")
 		}
 	}
-	must(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/4").Stream, "g", "0", "MKSTREAM") // without the settings
-	must(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/6").Stream, "g", "0", "MKSTREAM") // behind a gap
-	grow(t, c, prefix, "whole", 8)
+	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/4").Stream, "g", "0", "MKSTREAM") // without the settings
+	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/6").Stream, "g", "0", "MKSTREAM") // behind a gap
+	queuetest.PublishCount(t, c, prefix, "whole", 8)
 	b := start(t, s, prefix, func(c *Config) { seldom(c); c.DiscoverInterval = 100 * time.Millisecond })
-	registry(t, c, prefix, "lost", "1,6")
-	registry(t, c, prefix, "grown", "1,4")
+	queuetest.EventuallyRegistered(t, c, prefix, "lost", "1,6")
+	queuetest.EventuallyRegistered(t, c, prefix, "grown", "1,4")
 	grown := lua.PartitionName("grown", lua.Counts{1, 4}.Of("a"))
 	for name, n := range map[string]int{"lost/2": 1, "lost/5": 1, "grown/3": 1, grown: 1, "whole/1": 1} {
-		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(entries(t, c, prefix, name)) >= n, name + " is not drained" })
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			return len(queuetest.Entries(t, c, prefix, name)) >= n, name + " is not drained"
+		})
 	}
-	registry(t, c, prefix, "whole", "1,8")
+	queuetest.EventuallyRegistered(t, c, prefix, "whole", "1,8")
 	if st := b.Status(); st.Queues != 3 || st.Partitions != 6+4+8 {
 		t.Errorf("status %+v", st)
 	}
@@ -189,32 +158,32 @@ func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 	key := func(name string) lua.Keys { return lua.NewKeys(prefix, name) }
 	for queue, n := range map[string]int{"group": 4, "settings": 4, "asleep": 3, "buried": 2, "half": 3, "none": 2} {
 		for _, name := range (lua.Counts{n}).Names(queue) {
-			must(t, c, "XGROUP", "CREATE", key(name).Stream, "g", "0", "MKSTREAM")
+			queuetest.Do(t, c, "XGROUP", "CREATE", key(name).Stream, "g", "0", "MKSTREAM")
 		}
-		must(t, c, "ZADD", key(queue).Due, "1", "a")
+		queuetest.Do(t, c, "ZADD", key(queue).Due, "1", "a")
 	}
-	must(t, c, "XGROUP", "CREATE", key("group").Stream, "later", "0")
-	must(t, c, "HSET", key("settings").Policy, "max_attempts", "5")
+	queuetest.Do(t, c, "XGROUP", "CREATE", key("group").Stream, "later", "0")
+	queuetest.Do(t, c, "HSET", key("settings").Policy, "max_attempts", "5")
 	for _, name := range []string{"group/3", "settings/3"} {
-		must(t, c, "XADD", key(name).Stream, "1-1", "id", "ready")
-		must(t, c, "ZADD", key(name).Due, "1", "b")
+		queuetest.Do(t, c, "XADD", key(name).Stream, "1-1", "id", "ready")
+		queuetest.Do(t, c, "ZADD", key(name).Due, "1", "b")
 	}
-	must(t, c, "XADD", key("asleep/2").Stream, "1-1", "id", "ready") // and nothing scheduled by which it is found
-	must(t, c, "XGROUP", "CREATE", key("buried").Stream, "later", "0")
-	must(t, c, "XADD", key("buried/1").Dead, "1-1", "id", "dead")
-	must(t, c, "XGROUP", "CREATE", key("half").Stream, "later", "0")
-	must(t, c, "ZADD", key("half/1").Due, "1", "b")
-	must(t, c, "XADD", key("none/2").Stream, "1-1", "id", "ready")
+	queuetest.Do(t, c, "XADD", key("asleep/2").Stream, "1-1", "id", "ready") // and nothing scheduled by which it is found
+	queuetest.Do(t, c, "XGROUP", "CREATE", key("buried").Stream, "later", "0")
+	queuetest.Do(t, c, "XADD", key("buried/1").Dead, "1-1", "id", "dead")
+	queuetest.Do(t, c, "XGROUP", "CREATE", key("half").Stream, "later", "0")
+	queuetest.Do(t, c, "ZADD", key("half/1").Due, "1", "b")
+	queuetest.Do(t, c, "XADD", key("none/2").Stream, "1-1", "id", "ready")
 	start(t, s, prefix, func(c *Config) { seldom(c); c.DiscoverInterval = 100 * time.Millisecond })
 	for queue, counts := range map[string]string{"group": "1,4", "settings": "1,4", "asleep": "1,3", "buried": "1,2", "half": "1", "none": "1,2"} {
-		registry(t, c, prefix, queue, counts)
+		queuetest.EventuallyRegistered(t, c, prefix, queue, counts)
 		if n, err := GrownTo(t.Context(), c, prefix, queue); err != nil || n != lua.ParseCounts(counts).Latest() {
 			t.Errorf("%s has grown to %d, %v; the registry says %s", queue, n, err, counts)
 		}
 	}
 	for name, n := range map[string]int{"group/3": 2, "settings/3": 2, "half": 2, "none": 1, "none/2": 1} {
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-			return len(entries(t, c, prefix, name)) == n, fmt.Sprint(len(entries(t, c, prefix, name)), " entries in ", name)
+			return len(queuetest.Entries(t, c, prefix, name)) == n, fmt.Sprint(len(queuetest.Entries(t, c, prefix, name)), " entries in ", name)
 		})
 	}
 }
@@ -232,12 +201,12 @@ func TestDiscoveryAsksBeforeItMakesACount(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer b.loops.Wait()
 	defer cancel()
-	grow(t, c, prefix, "fresh", 16)
-	must(t, c, "ZADD", lua.NewKeys(prefix, "fresh/3").Due, "1", "a")
+	queuetest.PublishCount(t, c, prefix, "fresh", 16)
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, "fresh/3").Due, "1", "a")
 	if err := b.Discover(ctx); err != nil {
 		t.Fatal(err)
 	}
-	registry(t, c, prefix, "fresh", "1,16")
+	queuetest.EventuallyRegistered(t, c, prefix, "fresh", "1,16")
 	if st := b.Status(); st.Partitions != 16 {
 		t.Errorf("status %+v", st)
 	}
@@ -248,8 +217,8 @@ func TestOverduePartitionIsDrainedByAnyone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix := s.Client(t), s.Prefix(t)
-	grow(t, c, prefix, "wide", lua.MaxPartitions)
-	grow(t, c, prefix, "other", 2)
+	queuetest.PublishCount(t, c, prefix, "wide", lua.MaxPartitions)
+	queuetest.PublishCount(t, c, prefix, "other", 2)
 	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix, Overdue: time.Millisecond}) // it owns nothing: it does not run
 	if err != nil {
 		t.Fatal(err)
@@ -258,13 +227,13 @@ func TestOverduePartitionIsDrainedByAnyone(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := lua.PartitionName("wide", lua.MaxPartitions-1)
-	must(t, c, "ZADD", lua.NewKeys(prefix, late).Due, "1", "a")
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, late).Due, "1", "a")
 	for range 2 { // 258 partitions
 		if err := b.Survey(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(entries(t, c, prefix, late)); n != 1 {
+	if n := len(queuetest.Entries(t, c, prefix, late)); n != 1 {
 		t.Errorf("%d entries in %s", n, late)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -128,7 +129,7 @@ func (s *Scheduler) assign(ctx context.Context) {
 
 func (s *Scheduler) startLoop(ctx context.Context, queue string) *drainer {
 	ctx, cancel := context.WithCancel(ctx)
-	loop := newDrainer(s.pacedDrain(queue), &state{log: s.cfg.Logger.With("queue", queue), what: "drain", quiet: s.quiet}, cancel)
+	loop := newDrainer(s.pacedDrain(queue), &loop.Reporter{Log: s.cfg.Logger.With("queue", queue), What: "drain", Quiet: s.quiet}, cancel)
 	s.loops.Go(func() { loop.run(ctx) })
 	return loop
 }
@@ -201,7 +202,7 @@ func (s *Scheduler) remember(queue string, err error) (changed bool) {
 	s.mu.Lock()
 	t := s.trouble[queue]
 	if t == nil && err != nil {
-		t = &trouble{state: state{log: s.cfg.Logger.With("queue", queue), what: "survey", quiet: s.quiet}}
+		t = &trouble{state: loop.Reporter{Log: s.cfg.Logger.With("queue", queue), What: "survey", Quiet: s.quiet}}
 		s.trouble[queue] = t
 	}
 	if t != nil {
@@ -210,7 +211,7 @@ func (s *Scheduler) remember(queue string, err error) (changed bool) {
 	}
 	s.mu.Unlock()
 	if t != nil {
-		t.state.report(err)
+		t.state.Report(err)
 	}
 	return changed
 }

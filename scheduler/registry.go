@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -46,7 +47,7 @@ func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	if node == nil {
 		return nil, fmt.Errorf("scheduler: look for queues: %w: no node is known", lua.ErrUnavailable)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	scan, err := node.Do(ctx, node.B().Scan().Cursor(d.cursor).Match(lua.NewKeys(d.prefix, "*").Due).Count(scanCount).Type("zset").Build()).AsScanEntry()
 	if err != nil {

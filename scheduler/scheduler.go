@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -46,7 +47,7 @@ type Scheduler struct {
 
 // trouble is what the survey remembers of a queue that once failed.
 type trouble struct {
-	state      state
+	state      loop.Reporter
 	unreadable bool // a key holds the wrong type: it would stop the blocked read for all
 }
 
@@ -75,14 +76,18 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	always := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 	var loops sync.WaitGroup
 	loops.Go(func() { s.waker.run(ctx) })
-	loops.Go(func() { every(ctx, always(s.cfg.HeartbeatInterval), nil, s.members.Beat) })
 	loops.Go(func() {
-		every(ctx, always(s.cfg.RegistryInterval), s.registry, s.reported("read the registry", s.readRegistry))
+		loop.Every(ctx, always(s.cfg.HeartbeatInterval), loop.NewBackoff(maxBackoff), nil, s.members.Beat)
 	})
 	loops.Go(func() {
-		every(ctx, always(s.cfg.DiscoverInterval), s.discover, s.reported("look for queues", s.Discover))
+		loop.Every(ctx, always(s.cfg.RegistryInterval), loop.NewBackoff(maxBackoff), s.registry, s.reported("read the registry", s.readRegistry))
 	})
-	loops.Go(func() { every(ctx, s.surveyInterval, s.survey, s.reported("survey", s.Survey)) })
+	loops.Go(func() {
+		loop.Every(ctx, always(s.cfg.DiscoverInterval), loop.NewBackoff(maxBackoff), s.discover, s.reported("look for queues", s.Discover))
+	})
+	loops.Go(func() {
+		loop.Every(ctx, s.surveyInterval, loop.NewBackoff(maxBackoff), s.survey, s.reported("survey", s.Survey))
+	})
 	loops.Wait()
 	s.loops.Wait()
 	s.members.leave()
@@ -102,7 +107,7 @@ func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained,
 		began := time.Now()
 		drained, err := s.drain(ctx, queue, p.limit())
 		took, idle := time.Since(began), s.members.roundTrip()
-		p.took(drained.Moved+drained.Buried, took, idle)
+		p.took(drained.Moved+drained.Dead, took, idle)
 		if drained.Wait > 0 { // since the script began
 			drained.Wait = max(time.Microsecond, drained.Wait-max(0, took-idle))
 		}
@@ -111,26 +116,29 @@ func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained,
 }
 
 func (s *Scheduler) drain(ctx context.Context, queue string, limit int) (lua.Drained, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	drained, err := lua.Drain(ctx, s.cfg.Client, lua.NewKeys(s.cfg.Prefix, queue), limit, s.cfg.DrainMaxBytes)
-	if drained.Moved+drained.Buried > 0 {
+	if drained.Moved+drained.Dead > 0 {
 		s.cfg.Notice(queue)
 	}
 	if err == nil && drained.Refusal != "" {
 		err = fmt.Errorf("%w: %s", ErrRefused, drained.Refusal)
 	}
-	return drained, wrap("drain", queue, "", err)
+	if err != nil {
+		err = fmt.Errorf("scheduler: drain %s: %w", queue, err)
+	}
+	return drained, err
 }
 
 // readRegistry learns the registered queues and their partition counts, and registers those that it knows and the server forgot.
 func (s *Scheduler) readRegistry(ctx context.Context) error {
-	defer wait(ctx, registryPause, nil)
+	defer loop.SleepUntil(ctx, registryPause, nil)
 	return s.syncRegistry(ctx)
 }
 
 func (s *Scheduler) syncRegistry(ctx context.Context) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	registered, err := lua.ReadRegistry(call, s.cfg.Client, s.globals)
 	if err != nil {
@@ -152,7 +160,7 @@ func (s *Scheduler) syncRegistry(ctx context.Context) error {
 // alive returns those queues that are registered, with other counts, or have any key. Of what a registry lacks that was not lost, the others were deleted by somebody:
 // registering them again would bring them back.
 func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	var names []string // of partitions
 	var of []string    // their queues
@@ -232,7 +240,7 @@ func (s *Scheduler) register(ctx context.Context, queues map[string]lua.Counts) 
 	if len(queues) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	_, err := lua.RegisterCounts(ctx, s.cfg.Client, s.globals, queues)
 	if err != nil {
@@ -256,16 +264,16 @@ func (s *Scheduler) joined(ctx context.Context, live []string, back bool) {
 		s.assign(ctx)
 	}
 	if back {
-		poke(s.registry)
-		poke(s.survey)
-		poke(s.discover)
+		loop.Poke(s.registry)
+		loop.Poke(s.survey)
+		loop.Poke(s.discover)
 	}
 }
 
 // woken takes a wake token: of a queue, or of the shared stream.
 func (s *Scheduler) woken(queue string) {
 	if queue == "" {
-		poke(s.registry)
+		loop.Poke(s.registry)
 	} else if loop := s.loop(queue); loop != nil {
 		loop.poke()
 	}
@@ -274,17 +282,17 @@ func (s *Scheduler) woken(queue string) {
 // wakeBroke takes an error of a blocked read, which is the first to notice when the server goes away.
 func (s *Scheduler) wakeBroke(err error) {
 	if errors.Is(err, lua.ErrWrongType) {
-		poke(s.survey) // to find out which queue it is
+		loop.Poke(s.survey) // to find out which queue it is
 	}
 }
 
 // reported is a pass whose changes of state are logged. On a single server the heartbeat tells that it is unavailable, once for all.
 func (s *Scheduler) reported(what string, pass func(context.Context) error) func(context.Context) error {
-	st := &state{log: s.cfg.Logger, what: what, quiet: s.quiet}
+	st := &loop.Reporter{Log: s.cfg.Logger, What: what, Quiet: s.quiet}
 	return func(ctx context.Context) error {
 		err := pass(ctx)
 		if ctx.Err() == nil {
-			st.report(err)
+			st.Report(err)
 		}
 		return err
 	}
@@ -292,41 +300,4 @@ func (s *Scheduler) reported(what string, pass func(context.Context) error) func
 
 func (s *Scheduler) quiet(err error) bool {
 	return s.cfg.Client.Mode() != rueidis.ClientModeCluster && lua.Temporary(err)
-}
-
-// every runs a pass at once and then at each interval, or when poked; after an error sooner, with backoff. It returns when ctx ends.
-func every(ctx context.Context, interval func() time.Duration, poked <-chan struct{}, pass func(context.Context) error) {
-	b := newBackoff()
-	for {
-		err := pass(ctx)
-		pause := interval()
-		if err != nil {
-			pause = min(pause, b.NextBackOff())
-		} else {
-			b.Reset()
-		}
-		if !wait(ctx, pause, poked) {
-			return
-		}
-	}
-}
-
-// wait returns true after d or when poked, and false when ctx has ended.
-func wait(ctx context.Context, d time.Duration, poked <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-	case <-poked:
-	}
-	return ctx.Err() == nil
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

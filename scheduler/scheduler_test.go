@@ -1,24 +1,24 @@
 package scheduler
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/producer"
 )
 
 // An idle scheduler of a hundred queues sends at most two requests a second (G8).
 func TestIdleBudget(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
-	c, prefix := s.Client(t, quietly), s.Prefix(t)
+	c, prefix := s.Client(t, queuetest.WithoutPings), s.Prefix(t)
 	const queues, seconds = 100, 15
 	names := make([]string, queues)
 	for i := range names {
@@ -50,7 +50,7 @@ func TestAnotherTakesOver(t *testing.T) {
 	p := newProducer(t, c, prefix)
 	const queues = 20
 	for i := range queues {
-		if _, err := p.Schedule(t.Context(), fmt.Sprint("queue-", i), Message{Delay: time.Hour}); err != nil {
+		if _, err := p.Schedule(t.Context(), fmt.Sprint("queue-", i), producer.Message{Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,22 +119,22 @@ func TestFlushedServerIsServed(t *testing.T) {
 		c.RegistryInterval, c.SurveyInterval, c.DiscoverInterval = 200*time.Millisecond, 200*time.Millisecond, time.Hour
 	})
 	p := newProducer(t, c, prefix)
-	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+	if _, err := p.Schedule(t.Context(), queue, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		l := b.loop(queue)
 		return l != nil && !l.sleepsBeyond(2*time.Hour), "the loop does not sleep"
 	})
-	must(t, c, "FLUSHALL")
+	queuetest.Do(t, c, "FLUSHALL")
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		names, err := Queues(t.Context(), c, prefix)
 		return len(names) == 1 && names[0] == queue, fmt.Sprint(names, err)
 	})
 	// The token of the flushed server was higher.
-	must(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "1-1", "k", "v")
-	must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not delivered" })
+	queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "1-1", "k", "v")
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not delivered" })
 }
 
 func TestOwnedIsCalledWithAllQueues(t *testing.T) {
@@ -144,7 +144,7 @@ func TestOwnedIsCalledWithAllQueues(t *testing.T) {
 	calls := make(chan []string, 100)
 	start(t, s, prefix, func(c *Config) { c.Owned = func(queues []string) { calls <- queues } })
 	g := lua.NewGlobals(prefix)
-	must(t, c, "HSETNX", g.Queues, "not/allowed", "1")
+	queuetest.Do(t, c, "HSETNX", g.Queues, "not/allowed", "1")
 	for _, queue := range []string{"b", "a"} {
 		if _, err := lua.Register(t.Context(), c, g, []string{queue}); err != nil {
 			t.Fatal(err)
@@ -157,40 +157,6 @@ func TestOwnedIsCalledWithAllQueues(t *testing.T) {
 		default:
 		}
 		return fmt.Sprint(last) == "[a b]", fmt.Sprint(last)
-	})
-}
-
-func TestEveryWaitsBacksOffAndIsPoked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began, poked, passes := time.Now(), make(chan struct{}, 1), make(chan time.Duration)
-		var answer error
-		go every(t.Context(), func() time.Duration { return time.Minute }, poked, func(ctx context.Context) error {
-			select {
-			case passes <- time.Since(began):
-			case <-ctx.Done():
-			}
-			return answer
-		})
-		for _, want := range []time.Duration{0, time.Minute, 2 * time.Minute} {
-			if at := <-passes; at != want {
-				t.Errorf("a pass at %v, want %v", at, want)
-			}
-		}
-		poke(poked)
-		if at := <-passes; at != 2*time.Minute {
-			t.Errorf("poked, and a pass at %v", at)
-		}
-		synctest.Wait()
-		answer = lua.ErrUnavailable
-		<-passes
-		last := <-passes
-		for range 10 {
-			at := <-passes
-			if at-last > 3*maxBackoff/2 {
-				t.Errorf("%v after an error", at-last)
-			}
-			last = at
-		}
 	})
 }
 
@@ -207,14 +173,14 @@ func TestRunsOnTheInProcessServer(t *testing.T) {
 	b := start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 100 * time.Millisecond })
 	p := newProducer(t, c, prefix)
 	for i := range 3 {
-		if _, err := p.Schedule(t.Context(), "queue", Message{Delay: time.Duration(1+100*i) * time.Millisecond}); err != nil {
+		if _, err := p.Schedule(t.Context(), "queue", producer.Message{Delay: time.Duration(1+100*i) * time.Millisecond}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(t, c, "ZADD", lua.NewKeys(prefix, "unregistered").Due, "1", "a")
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, "unregistered").Due, "1", "a")
 	for queue, n := range map[string]int{"queue": 3, "unregistered": 1} {
 		redistest.Eventually(t, 15*time.Second, func() (bool, string) {
-			got := len(entries(t, c, prefix, queue))
+			got := len(queuetest.Entries(t, c, prefix, queue))
 			return got == n, fmt.Sprint(queue, " has ", got, "\n", b.log)
 		})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -24,13 +25,14 @@ const (
 )
 
 // ErrOccupied: messages in a partition beyond the registered count cannot be moved, because others with the same ID are where they belong.
-var ErrOccupied = errors.New("others with the same ID are in the partition that they belong to")
+var ErrOccupied = lua.NewHinted("others with the same ID are in the partition that they belong to",
+	"compare both with ZSCORE and HGET, and take away the one that is not wanted")
 
 // stray is a partition that holds scheduled messages, and that neither the registry knows nor a growth has prepared: its name is nothing but
 // what some producer made up. No worker reads it, and it has no group and no settings; so nothing is delivered from it, nor is the queue made
 // to have it. Its messages are moved to where their IDs belong.
 type stray struct {
-	state   state
+	state   loop.Reporter
 	at      int64     // rank from which the next pass goes on
 	left    int64     // so many messages stay, as of the last pass to the end
 	settled bool      // these, and no others, were there then
@@ -111,7 +113,7 @@ func (o service) covers(own service) bool {
 
 // served looks at partitions from one to before another.
 func (s *Scheduler) served(ctx context.Context, queue string, from, to int) ([]service, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	var asks []rueidis.Completed
 	for i := from; i < to; i++ {
@@ -165,7 +167,7 @@ func (s *Scheduler) foundStrays(names []string) {
 		if s.strays[name] == nil {
 			log := s.cfg.Logger.With("queue", name)
 			log.Warn("moving messages out of a partition that the queue does not have")
-			s.strays[name] = &stray{state: state{log: log, what: "move messages out of a partition that the queue does not have", quiet: s.quiet}}
+			s.strays[name] = &stray{state: loop.Reporter{Log: log, What: "move messages out of a partition that the queue does not have", Quiet: s.quiet}}
 		}
 	}
 }
@@ -185,7 +187,7 @@ func (s *Scheduler) moveStrays(ctx context.Context) {
 			if err == nil && st.left > 0 {
 				err = fmt.Errorf("scheduler: %d messages of %s stay: %w", st.left, name, ErrOccupied)
 			}
-			st.state.report(err)
+			st.state.Report(err)
 		}
 		if done {
 			delete(s.strays, name)
@@ -195,7 +197,7 @@ func (s *Scheduler) moveStrays(ctx context.Context) {
 
 // moveStray says whether the partition is empty, or has become one of the queue's.
 func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until time.Time) (done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*loop.CallTimeout)
 	defer cancel()
 	queue, partition, _ := lua.SplitPartition(name)
 	counts, err := lua.ReadCounts(ctx, s.cfg.Client, s.globals, queue)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -39,26 +40,26 @@ func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 		for queue, counts := range counts {
 			for _, name := range counts.Names(queue) {
 				k := lua.NewKeys(prefix, name)
-				must(t, c, "XGROUP", "CREATE", k.Stream, "a", "0", "MKSTREAM")
-				must(t, c, "XGROUP", "CREATE", k.Stream, "b", "0")
+				queuetest.Do(t, c, "XGROUP", "CREATE", k.Stream, "a", "0", "MKSTREAM")
+				queuetest.Do(t, c, "XGROUP", "CREATE", k.Stream, "b", "0")
 				if queue == "held" {
-					must(t, c, "HSET", k.Policy, "held", "1")
+					queuetest.Do(t, c, "HSET", k.Policy, "held", "1")
 				}
 			}
-			grow(t, c, prefix, queue, counts.Latest())
+			queuetest.PublishCount(t, c, prefix, queue, counts.Latest())
 			stray := lua.NewKeys(prefix, queue+"/255")
-			must(t, c, "HSET", stray.Payload, "m-1", "body", "m-2", "late")
-			must(t, c, "HSET", stray.Meta, "m-1", `{"h":"v"}`)
-			must(t, c, "ZADD", stray.Due, "1", "m-1", fmt.Sprint(later), "m-2")
+			queuetest.Do(t, c, "HSET", stray.Payload, "m-1", "body", "m-2", "late")
+			queuetest.Do(t, c, "HSET", stray.Meta, "m-1", `{"h":"v"}`)
+			queuetest.Do(t, c, "ZADD", stray.Due, "1", "m-1", fmt.Sprint(later), "m-2")
 		}
 		b := start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
 		for queue, counts := range counts {
 			stray := lua.NewKeys(prefix, queue+"/255")
 			redistest.Eventually(t, 15*time.Second, func() (bool, string) {
-				n := integer(t, c, "EXISTS", stray.Due) + integer(t, c, "EXISTS", stray.Payload) + integer(t, c, "EXISTS", stray.Meta)
+				n := queuetest.Integer(t, c, "EXISTS", stray.Due) + queuetest.Integer(t, c, "EXISTS", stray.Payload) + queuetest.Integer(t, c, "EXISTS", stray.Meta)
 				return n == 0, queue + ": messages are still in partition 255"
 			})
-			if n := integer(t, c, "EXISTS", stray.Stream); n != 0 {
+			if n := queuetest.Integer(t, c, "EXISTS", stray.Stream); n != 0 {
 				t.Errorf("%s: partition 255 has a stream", queue)
 			}
 			name := lua.PartitionName(queue, counts.Of("m-1"))
@@ -67,11 +68,13 @@ func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 				t.Errorf("%s: the later message is due at %q with %q", queue, due, payload)
 			}
 			if queue == "held" {
-				if meta := textOf(t, c, "HGET", k.Meta, "m-1"); meta != `{"h":"v"}` || len(entries(t, c, prefix, name)) != 0 {
-					t.Errorf("the paused queue holds meta %q and %d entries", meta, len(entries(t, c, prefix, name)))
+				if meta := textOf(t, c, "HGET", k.Meta, "m-1"); meta != `{"h":"v"}` || len(queuetest.Entries(t, c, prefix, name)) != 0 {
+					t.Errorf("the paused queue holds meta %q and %d entries", meta, len(queuetest.Entries(t, c, prefix, name)))
 				}
 			} else {
-				redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(entries(t, c, prefix, name)) == 1, name + " is not drained" })
+				redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+					return len(queuetest.Entries(t, c, prefix, name)) == 1, name + " is not drained"
+				})
 				for _, group := range []string{"a", "b"} {
 					reply, err := c.Do(t.Context(), c.B().Xreadgroup().Group(group, "c").Streams().Key(k.Stream).Id(">").Build()).AsXRead()
 					if got := reply[k.Stream]; err != nil || len(got) != 1 || got[0].FieldValues["payload"] != "body" || !strings.Contains(fmt.Sprint(got), "v") {
@@ -79,7 +82,7 @@ func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 					}
 				}
 			}
-			registry(t, c, prefix, queue, counts.String())
+			queuetest.EventuallyRegistered(t, c, prefix, queue, counts.String())
 		}
 		if st := b.Status(); st.Partitions != 9 {
 			t.Errorf("status %+v", st)
@@ -95,27 +98,27 @@ func TestStrayMessageOverwritesNone(t *testing.T) {
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 	stray, k := lua.NewKeys(prefix, queue+"/7"), lua.NewKeys(prefix, queue)
 	later := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
-	must(t, c, "HSET", k.Payload, "taken", "accepted", "same", "body")
-	must(t, c, "ZADD", k.Due, later, "taken", later, "same")
-	must(t, c, "HSET", stray.Payload, "taken", "other", "same", "body")
-	must(t, c, "ZADD", stray.Due, later, "taken", later, "same", "9e14", "behind")
+	queuetest.Do(t, c, "HSET", k.Payload, "taken", "accepted", "same", "body")
+	queuetest.Do(t, c, "ZADD", k.Due, later, "taken", later, "same")
+	queuetest.Do(t, c, "HSET", stray.Payload, "taken", "other", "same", "body")
+	queuetest.Do(t, c, "ZADD", stray.Due, later, "taken", later, "same", "9e14", "behind")
 	b := start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
 	count := func(words string) int { return strings.Count(b.log.String(), words) }
 	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
-		return integer(t, c, "ZCARD", stray.Due) == 1 && count("is failing") > 0, "not moved, or not said"
+		return queuetest.Integer(t, c, "ZCARD", stray.Due) == 1 && count("is failing") > 0, "not moved, or not said"
 	})
-	if a, b, n := textOf(t, c, "HGET", k.Payload, "taken"), textOf(t, c, "HGET", stray.Payload, "taken"), integer(t, c, "ZCARD", k.Due); a != "accepted" || b != "other" || n != 3 {
+	if a, b, n := textOf(t, c, "HGET", k.Payload, "taken"), textOf(t, c, "HGET", stray.Payload, "taken"), queuetest.Integer(t, c, "ZCARD", k.Due); a != "accepted" || b != "other" || n != 3 {
 		t.Errorf("there is %q, the stray one %q, %d messages", a, b, n)
 	}
-	must(t, c, "ZREM", k.Due, "taken") // delivered, say
-	must(t, c, "ZADD", stray.Due, later, "another")
+	queuetest.Do(t, c, "ZREM", k.Due, "taken") // delivered, say
+	queuetest.Do(t, c, "ZADD", stray.Due, later, "another")
 	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
-		return integer(t, c, "ZCARD", stray.Due) == 0 && count("works again") == 1, "not moved, or not said"
+		return queuetest.Integer(t, c, "ZCARD", stray.Due) == 0 && count("works again") == 1, "not moved, or not said"
 	})
 	if count("moving messages out of") != 1 || count("is failing") != 1 {
 		t.Errorf("log:\n%s", b.log)
 	}
-	registry(t, c, prefix, queue, "1")
+	queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
 }
 
 // A producer that made a partition up cancelled, or moved, its message between the copy and the removal: it was told so, and the copy was
@@ -126,14 +129,14 @@ func TestStrayMessageThatChangesWhileItIsMovedIsNotCopied(t *testing.T) {
 	c, prefix := s.Client(t), s.Prefix(t)
 	for name, change := range map[string][]string{"cancelled": {"ZREM", "m"}, "put off": {"ZADD", "9.1e14", "m"}} {
 		from, k := lua.NewKeys(prefix, name[:3]+"/7"), lua.NewKeys(prefix, name[:3])
-		must(t, c, "HSET", from.Payload, "m", "body")
-		must(t, c, "ZADD", from.Due, "9e14", "m")
+		queuetest.Do(t, c, "HSET", from.Payload, "m", "body")
+		queuetest.Do(t, c, "ZADD", from.Due, "9e14", "m")
 		m := move{c: c, prefix: prefix, from: from, to: func(string) lua.Keys {
-			must(t, c, append([]string{change[0], from.Due}, change[1:]...)...)
+			queuetest.Do(t, c, append([]string{change[0], from.Due}, change[1:]...)...)
 			return k
 		}}
 		outcome, err := m.at(t.Context(), 0)
-		if n := integer(t, c, "EXISTS", k.Due, k.Payload, k.Meta); err != nil || outcome != moveRaced || n != 0 {
+		if n := queuetest.Integer(t, c, "EXISTS", k.Due, k.Payload, k.Meta); err != nil || outcome != moveRaced || n != 0 {
 			t.Errorf("%s: outcome %d, %v, %d keys where it would have gone", name, outcome, err, n)
 		}
 	}
@@ -145,12 +148,12 @@ func TestStrayMessagesOfABusyPartitionMoveOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
-	grow(t, c, prefix, queue, 1)
+	queuetest.PublishCount(t, c, prefix, queue, 1)
 	k, stray := lua.NewKeys(prefix, queue), lua.NewKeys(prefix, queue+"/7")
-	must(t, c, "XGROUP", "CREATE", k.Stream, "a", "0", "MKSTREAM")
+	queuetest.Do(t, c, "XGROUP", "CREATE", k.Stream, "a", "0", "MKSTREAM")
 	const n = 20
 	for i := range n {
-		must(t, c, "ZADD", stray.Due, "1", fmt.Sprint("old-", i))
+		queuetest.Do(t, c, "ZADD", stray.Due, "1", fmt.Sprint("old-", i))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var writers sync.WaitGroup
@@ -163,11 +166,11 @@ func TestStrayMessagesOfABusyPartitionMoveOnce(t *testing.T) {
 	defer stop()
 	start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
 	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
-		left := integer(t, c, "ZCOUNT", stray.Due, "-inf", "1")
-		return left == 0 && len(entries(t, c, prefix, queue)) >= n, fmt.Sprintf("%d are left", left)
+		left := queuetest.Integer(t, c, "ZCOUNT", stray.Due, "-inf", "1")
+		return left == 0 && len(queuetest.Entries(t, c, prefix, queue)) >= n, fmt.Sprintf("%d are left", left)
 	})
 	// A copy that is taken back may have been drained by then: at least once, but not once for each pass.
-	if got := len(entries(t, c, prefix, queue)); got >= 2*n {
+	if got := len(queuetest.Entries(t, c, prefix, queue)); got >= 2*n {
 		t.Errorf("%d messages became %d entries", n, got)
 	}
 }
@@ -178,9 +181,9 @@ func TestStrayMessageMovesWhenItsPlaceIsFree(t *testing.T) {
 	s := redistest.Own(t)
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 	k, from := lua.NewKeys(prefix, queue), lua.NewKeys(prefix, queue+"/7")
-	must(t, c, "HSET", k.Payload, "m", "accepted")
-	must(t, c, "ZADD", k.Due, "9e14", "m")
-	must(t, c, "ZADD", from.Due, "9e14", "m")
+	queuetest.Do(t, c, "HSET", k.Payload, "m", "accepted")
+	queuetest.Do(t, c, "ZADD", k.Due, "9e14", "m")
+	queuetest.Do(t, c, "ZADD", from.Due, "9e14", "m")
 	b, st := Scheduler{cfg: Config{Client: c, Prefix: prefix}, globals: lua.NewGlobals(prefix)}, &stray{}
 	pass := func() bool {
 		t.Helper()
@@ -193,7 +196,7 @@ func TestStrayMessageMovesWhenItsPlaceIsFree(t *testing.T) {
 	if pass() || !st.settled {
 		t.Fatalf("%+v: it was moved over another one", st)
 	}
-	must(t, c, "DEL", k.Due, k.Payload) // delivered
+	queuetest.Do(t, c, "DEL", k.Due, k.Payload) // delivered
 	if pass() {
 		t.Error("it is looked at without a rest")
 	}

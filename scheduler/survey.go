@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -43,7 +44,7 @@ func (s *Scheduler) Survey(ctx context.Context) error {
 
 // lookAt makes one request, on a cluster one per queue.
 func (s *Scheduler) lookAt(ctx context.Context, queues []string) ([]lua.Look, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	held := rand.N(heldEvery) == 0
 	keys := make([]lua.Keys, len(queues))

@@ -5,13 +5,16 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/producer"
 )
 
 // foreign returns the name of a queue that the other of two live schedulers owns.
@@ -32,22 +35,22 @@ func TestOverdueQueueIsDrainedByAnyone(t *testing.T) {
 	other := "01ZZZZZZZZZZZZZZZZZZZZZZZZ"
 	queue := foreign(b.Bridge(), other)
 	alive := func() {
-		must(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(serverNow(t, c).UnixMilli()), other)
+		queuetest.Do(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(queuetest.Now(t, c).UnixMilli()), other)
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		alive()
 		return len(b.Status().Live) == 2, "the other is not seen"
 	})
-	due := time.UnixMilli(serverNow(t, c).UnixMilli())
-	must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, fmt.Sprint(due.UnixMilli()), "a")
+	due := time.UnixMilli(queuetest.Now(t, c).UnixMilli())
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, fmt.Sprint(due.UnixMilli()), "a")
 	if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), []string{queue}); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		alive()
-		return len(entries(t, c, prefix, queue)) == 1, "not drained"
+		return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not drained"
 	})
-	if late := lua.EntryTime(entries(t, c, prefix, queue)[0].EntryID).Sub(due); late < 500*time.Millisecond {
+	if late := lua.EntryTime(queuetest.Entries(t, c, prefix, queue)[0].EntryID).Sub(due); late < 500*time.Millisecond {
 		t.Errorf("drained by the wrong one only %v after the due time", late)
 	}
 	if b.Owns(queue) {
@@ -77,8 +80,8 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 		l := b.loop(queue)
 		return l != nil && l.sleepsBeyond(time.Hour), "not asleep"
 	})
-	must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not drained" })
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not drained" })
 	notice := func() {
 		t.Helper()
 		select {
@@ -92,13 +95,13 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 	}
 	notice() // of the drain
 	notice() // of the first survey that finds the entry
-	must(t, c, "XADD", lua.NewKeys(prefix, queue).Stream, "*", "id", "b")
+	queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, queue).Stream, "*", "id", "b")
 	notice()
-	must(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, queue).Stream, "g", "0")
+	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, queue).Stream, "g", "0")
 	notice()
 	more := lua.NewKeys(prefix, other).Stream
 	for range 3 { // each survey finds another entry in the one queue, and the other one as it was
-		must(t, c, "XADD", more, "*", "id", "c")
+		queuetest.Do(t, c, "XADD", more, "*", "id", "c")
 		select {
 		case q := <-noticed:
 			if q == queue {
@@ -108,7 +111,7 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 			t.Fatal("no notice of a queue with another entry")
 		}
 	}
-	must(t, c, "XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", lua.NewKeys(prefix, queue).Stream, ">")
+	queuetest.Do(t, c, "XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", lua.NewKeys(prefix, queue).Stream, ">")
 	for range 3 { // each survey: somebody holds an entry
 		notice()
 	}
@@ -122,11 +125,11 @@ func TestUnregisteredQueueIsFound(t *testing.T) {
 			s = redistest.Own(t) // the shared one holds keys of many tests
 		}
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
-		must(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
-		must(t, c, "SET", lua.NewKeys(prefix, "string").Due, "not a schedule")
-		must(t, c, "ZADD", prefix+":{bad/name}:due", "1", "a")
+		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
+		queuetest.Do(t, c, "SET", lua.NewKeys(prefix, "string").Due, "not a schedule")
+		queuetest.Do(t, c, "ZADD", prefix+":{bad/name}:due", "1", "a")
 		start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
-		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queue)) == 1, "not drained" })
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not drained" })
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 			names, err := Queues(t.Context(), c, prefix)
 			return err == nil && fmt.Sprint(names) == fmt.Sprint([]string{queue}), fmt.Sprint("registered: ", names, err)
@@ -232,7 +235,7 @@ func TestSurveyTakesTurns(t *testing.T) {
 }
 
 func newTestWaker(t *testing.T, d dialer, prefix string, woken chan string) *waker {
-	cfg := Config{Blocking: d.Client(t, quietly, forBlocking), Prefix: prefix, WakeBlock: time.Second}.withDefaults()
+	cfg := Config{Blocking: d.Client(t, queuetest.WithoutPings, forBlocking), Prefix: prefix, WakeBlock: time.Second}.withDefaults()
 	return newWaker(cfg, func(queue string) { woken <- queue }, func(err error) { t.Log(err) })
 }
 
@@ -246,7 +249,9 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	for i := range queues {
 		queues[i] = fmt.Sprintf("queue-%04d", i)
 	}
-	wake := func(queue string) { must(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "MAXLEN", "1", "*", "k", "v") }
+	wake := func(queue string) {
+		queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "MAXLEN", "1", "*", "k", "v")
+	}
 	wake(queues[5]) // before anyone reads
 	w.watch(queues)
 	if groups := w.groups(); len(groups) != 3 || groups[0].block != 3*time.Second {
@@ -271,7 +276,7 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	expect(queues[5])
 	wake(queues[len(queues)-1])
 	expect(queues[len(queues)-1])
-	must(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "k", "v")
+	queuetest.Do(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "k", "v")
 	expect("")
 	w.watch(queues[:10]) // interrupts the reads; tokens seen before stay seen
 	wake(queues[9])
@@ -326,9 +331,9 @@ func TestOnAClusterEachQueueHasItsOwnRequests(t *testing.T) {
 	queues := make([]string, 40)
 	for i := range queues {
 		queues[i] = fmt.Sprintf("queue-%02d", i)
-		must(t, c, "ZADD", lua.NewKeys(prefix, queues[i]).Due, "1", "a")
+		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queues[i]).Due, "1", "a")
 	}
-	must(t, c, "SET", lua.NewKeys(prefix, queues[7]).Seen, "x")
+	queuetest.Do(t, c, "SET", lua.NewKeys(prefix, queues[7]).Seen, "x")
 	if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), queues); err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +341,7 @@ func TestOnAClusterEachQueueHasItsOwnRequests(t *testing.T) {
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		n := 0
 		for _, queue := range queues {
-			n += len(entries(t, c, prefix, queue))
+			n += len(queuetest.Entries(t, c, prefix, queue))
 		}
 		return n == len(queues), fmt.Sprint(n, " of ", len(queues), " drained")
 	})
@@ -347,8 +352,22 @@ func TestOnAClusterEachQueueHasItsOwnRequests(t *testing.T) {
 	if n := b.log.count(`msg="survey is failing" queue=` + queues[7]); n != 1 || b.log.count("is failing") != 1 {
 		t.Errorf("log:\n%s", b.log)
 	}
-	if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queues[3], Message{Delay: 20 * time.Millisecond}); err != nil {
+	if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queues[3], producer.Message{Delay: 20 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(entries(t, c, prefix, queues[3])) == 2, "not woken" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queues[3])) == 2, "not woken" })
+}
+
+// A read that failed for a key that was left out since is no more: it said that it is failing, and for ever nothing.
+func TestReadThatEndsSaysSo(t *testing.T) {
+	t.Parallel()
+	var log queuetest.LogBook
+	w := newTestWaker(t, redistest.Shared(t), "some", make(chan string, 1))
+	w.log = log.Logger()
+	w.stateOf("a").Report(lua.ErrWrongType)
+	w.stateOf("b").Report(nil)
+	w.forget([]wakeGroup{{keys: []string{"b", "c"}}})
+	if got := strings.Join(log.Turns(), " "); got != "failing again" || len(w.states) != 1 {
+		t.Errorf("%q, %d states", got, len(w.states))
+	}
 }

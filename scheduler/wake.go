@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -37,9 +38,9 @@ type waker struct {
 	changed chan struct{}
 
 	mu     sync.Mutex
-	queues map[string]string // key → queue
-	last   map[string]string // key → ID of the last token seen
-	states map[string]*state // first key of a read → whether it fails
+	queues map[string]string         // key → queue
+	last   map[string]string         // key → ID of the last token seen
+	states map[string]*loop.Reporter // first key of a read → whether it fails
 }
 
 func newWaker(cfg Config, woken func(string), broken func(error)) *waker {
@@ -47,7 +48,7 @@ func newWaker(cfg Config, woken func(string), broken func(error)) *waker {
 	return &waker{
 		client: cfg.Blocking, prefix: cfg.Prefix, shared: shared, block: cfg.WakeBlock,
 		log: cfg.Logger, woken: woken, broken: broken, changed: make(chan struct{}, 1),
-		queues: map[string]string{shared: ""}, last: map[string]string{}, states: map[string]*state{},
+		queues: map[string]string{shared: ""}, last: map[string]string{}, states: map[string]*loop.Reporter{},
 	}
 }
 
@@ -68,7 +69,7 @@ func (w *waker) watch(queues []string) {
 }
 
 func (w *waker) interrupt() {
-	poke(w.changed)
+	loop.Poke(w.changed)
 }
 
 // seen returns the last token seen of each key.
@@ -131,13 +132,13 @@ func (w *waker) groups() []wakeGroup {
 }
 
 func (w *waker) readAll(ctx context.Context, keys []string, block time.Duration) {
-	b, st := newBackoff(), w.stateOf(keys[0])
+	b, st := loop.NewBackoff(maxBackoff), w.stateOf(keys[0])
 	for ctx.Err() == nil {
 		queues, err := w.Read(ctx, keys, block)
 		if ctx.Err() != nil {
 			return
 		}
-		st.report(err)
+		st.Report(err)
 		pause := wakePause
 		if err != nil {
 			w.broken(err)
@@ -148,7 +149,7 @@ func (w *waker) readAll(ctx context.Context, keys []string, block time.Duration)
 		for _, queue := range queues {
 			w.woken(queue)
 		}
-		wait(ctx, pause, nil)
+		loop.SleepUntil(ctx, pause, nil)
 	}
 }
 
@@ -158,17 +159,17 @@ func (w *waker) forget(groups []wakeGroup) {
 	defer w.mu.Unlock()
 	for key, st := range w.states {
 		if !slices.ContainsFunc(groups, func(g wakeGroup) bool { return g.keys[0] == key }) {
-			st.report(nil)
+			st.Report(nil)
 			delete(w.states, key)
 		}
 	}
 }
 
-func (w *waker) stateOf(key string) *state {
+func (w *waker) stateOf(key string) *loop.Reporter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.states[key] == nil {
-		w.states[key] = &state{log: w.log, what: "wait for tokens"}
+		w.states[key] = &loop.Reporter{Log: w.log, What: "wait for tokens"}
 	}
 	return w.states[key]
 }
@@ -182,7 +183,7 @@ func (w *waker) Read(ctx context.Context, keys []string, block time.Duration) ([
 	}
 	w.mu.Unlock()
 	// Without a deadline a server that hangs is never noticed.
-	ctx, cancel := context.WithTimeout(ctx, block+callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, block+loop.CallTimeout)
 	defer cancel()
 	// Not by the builder's XREAD, which rueidis repeats by itself: a broken connection must be seen here.
 	read, err := w.client.Do(ctx, w.client.B().Arbitrary("XREAD", "COUNT", wakeCount, "BLOCK", strconv.FormatInt(block.Milliseconds(), 10), "STREAMS").

@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -45,7 +47,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	fail := func(had Contents, err error) (Contents, error) {
 		return had, fmt.Errorf("stream: delete queue %s: %w", queue, err)
 	}
-	counts, err := readCounts(ctx, c, prefix, queue)
+	counts, err := view.ReadCounts(ctx, c, prefix, queue)
 	if err != nil {
 		return fail(Contents{}, err)
 	}
@@ -102,7 +104,7 @@ func keysOf(k lua.Keys) []string {
 
 // contentsOf looks at one partition.
 func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents, exists bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	replies := c.DoMulti(ctx, c.B().Zcard().Key(k.Due).Build(), c.B().Xlen().Key(k.Stream).Build(), c.B().Xlen().Key(k.Dead).Build(),
 		c.B().Exists().Key(keysOf(k)...).Build())
@@ -151,7 +153,7 @@ func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force bo
 }
 
 func tryRemove(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) (removed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	err = c.Dedicated(func(one rueidis.DedicatedClient) error {
 		if !force {

@@ -8,14 +8,14 @@ import (
 )
 
 // heal recreates the worker's group after it was lost, and says so.
-func (w *lane) heal(ctx context.Context) error {
-	created, err := lua.EnsureGroup(ctx, w.cfg.Client, w.keys, w.cfg.Group)
+func (p *partitionWorker) heal(ctx context.Context) error {
+	created, err := lua.EnsureGroup(ctx, p.cfg.Client, p.keys, p.cfg.Group)
 	if err != nil {
 		return err
 	}
 	if created {
-		w.log.Warn("consumer group was lost: created again at 0", slog.String("consumer", w.cfg.Consumer))
+		p.log.Warn("consumer group was lost: created again at 0", slog.String("consumer", p.cfg.Consumer))
 	}
-	w.registerAgain() // what took the group may have taken the registry
+	p.registerAgain() // what took the group may have taken the registry
 	return nil
 }

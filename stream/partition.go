@@ -6,17 +6,15 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
-
-// partitionsAtOnce is how many partitions are asked at the same time.
-const partitionsAtOnce = 16
 
 // ErrShrink: a queue was to have fewer partitions than it has. Messages may be in any of them, and producers may still use them.
 var ErrShrink = errors.New("a queue never shrinks")
@@ -26,17 +24,7 @@ func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return nil, err
 	}
-	return readCounts(ctx, c, prefix, queue)
-}
-
-func readCounts(ctx context.Context, c rueidis.Client, prefix, queue string) (lua.Counts, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	counts, err := lua.ReadCounts(ctx, c, lua.NewGlobals(prefix), queue)
-	if err != nil {
-		return nil, fmt.Errorf("stream: partitions of %s: %w", queue, err)
-	}
-	return counts, nil
+	return view.ReadCounts(ctx, c, prefix, queue)
 }
 
 // Grow gives a queue n partitions, and returns all counts that it ever had. Each new partition has the policy of partition 0 and every
@@ -50,7 +38,7 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pr
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckPartitions(n)); err != nil {
 		return nil, err
 	}
-	counts, err := readCounts(ctx, c, prefix, queue)
+	counts, err := view.ReadCounts(ctx, c, prefix, queue)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +56,7 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pr
 	if err := s.all(ctx); err != nil {
 		return fail(err)
 	}
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	_, err = lua.RegisterCounts(call, c, lua.NewGlobals(prefix), map[string]lua.Counts{queue: counts.With(n)})
 	cancel()
 	if err != nil {
@@ -77,7 +65,7 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pr
 	if err := s.all(ctx); err != nil {
 		return fail(err)
 	}
-	return readCounts(ctx, c, prefix, queue)
+	return view.ReadCounts(ctx, c, prefix, queue)
 }
 
 // spread makes what belongs to a whole queue the same in all of its partitions.
@@ -109,7 +97,7 @@ func (s *spread) stepped() {
 
 // names returns the names of all partitions, read anew.
 func (s *spread) names(ctx context.Context) ([]string, error) {
-	counts, err := readCounts(ctx, s.c, s.prefix, s.queue)
+	counts, err := view.ReadCounts(ctx, s.c, s.prefix, s.queue)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +123,7 @@ func (s *spread) policy(ctx context.Context) error {
 		if reached == len(names) && maps.Equal(own, copied) {
 			return nil
 		}
-		err = eachPartition(names, func(i int, name string) error {
+		err = view.EachPartition(names, func(i int, name string) error {
 			defer s.stepped()
 			if i == 0 {
 				return nil
@@ -150,7 +138,7 @@ func (s *spread) policy(ctx context.Context) error {
 }
 
 func (s *spread) readPolicy(ctx context.Context, name string) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	key := lua.NewKeys(s.prefix, name).Policy
 	fields, err := s.c.Do(ctx, s.c.B().Hgetall().Key(key).Build()).AsStrMap()
@@ -172,7 +160,7 @@ func (s *spread) writePolicy(ctx context.Context, name string, own map[string]st
 			values = append(values, lua.FieldValue{Field: field})
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	keys := lua.NewKeys(s.prefix, name)
 	return lua.Configure(ctx, s.c, keys.Policy, keys.Wake, values)
@@ -185,9 +173,9 @@ func (s *spread) groups(ctx context.Context) error {
 		return err
 	}
 	there := make([][]string, len(names))
-	err = eachPartition(names, func(i int, name string) error {
-		stream, err := readStream(ctx, s.c, lua.NewKeys(s.prefix, name).Stream)
-		there[i] = stream.names()
+	err = view.EachPartition(names, func(i int, name string) error {
+		stream, err := view.ReadStream(ctx, s.c, lua.NewKeys(s.prefix, name).Stream)
+		there[i] = stream.Names()
 		return err
 	})
 	if err != nil {
@@ -196,7 +184,7 @@ func (s *spread) groups(ctx context.Context) error {
 	all := slices.Concat(there...)
 	slices.Sort(all)
 	all = slices.Compact(all)
-	return eachPartition(names, func(i int, name string) error {
+	return view.EachPartition(names, func(i int, name string) error {
 		defer s.stepped()
 		for _, group := range all {
 			if slices.Contains(there[i], group) {
@@ -211,7 +199,7 @@ func (s *spread) groups(ctx context.Context) error {
 }
 
 func ensureGroup(ctx context.Context, c rueidis.Client, prefix, name, group string) (created bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	return lua.EnsureGroup(ctx, c, lua.NewKeys(prefix, name), group)
 }
@@ -234,33 +222,12 @@ func EnsureGroup(ctx context.Context, c rueidis.Client, prefix, queue, group str
 	// The registry is read once the group is there: a growth that is published later finds it, and spreads it.
 	if err = create(0, queue); err == nil {
 		var counts lua.Counts
-		if counts, err = readCounts(ctx, c, prefix, queue); err == nil && counts.Latest() > 1 {
-			err = eachPartition(counts.Names(queue)[1:], create)
+		if counts, err = view.ReadCounts(ctx, c, prefix, queue); err == nil && counts.Latest() > 1 {
+			err = view.EachPartition(counts.Names(queue)[1:], create)
 		}
 	}
 	if err != nil {
 		return false, fmt.Errorf("stream: create group %s/%s: %w", queue, group, err)
 	}
 	return anywhere.Load(), nil
-}
-
-// eachPartition calls do for all names, several at a time, and joins the errors, each with the name.
-func eachPartition(names []string, do func(i int, name string) error) error {
-	if len(names) == 1 && !strings.Contains(names[0], "/") {
-		return do(0, names[0])
-	}
-	errs := make([]error, len(names))
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(partitionsAtOnce, len(names)) {
-		workers.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
-				if err := do(i, names[i]); err != nil {
-					errs[i] = fmt.Errorf("%s: %w", names[i], err)
-				}
-			}
-		})
-	}
-	workers.Wait()
-	return errors.Join(errs...)
 }

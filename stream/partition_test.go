@@ -17,50 +17,33 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// part is the rig of one partition.
-func (r *rig) part(i int) *rig {
-	one := *r
-	one.queue = lua.PartitionName(r.queue, i)
-	one.k = lua.NewKeys(r.prefix, one.queue)
-	return &one
-}
-
 func (r *rig) grow(n int) lua.Counts {
-	r.t.Helper()
-	counts, err := Grow(r.t.Context(), r.c, r.prefix, r.queue, n, nil)
+	r.T.Helper()
+	counts, err := Grow(r.T.Context(), r.Client, r.Prefix, r.Queue, n, nil)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	return counts
 }
 
-func (r *rig) groupNames() []string {
-	r.t.Helper()
-	info, err := readStream(r.t.Context(), r.c, r.k.Stream)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return slices.Sorted(slices.Values(info.names()))
-}
-
 // alike checks that all partitions have the policy of partition 0, and these groups.
 func (r *rig) alike(what string, partitions int, groups ...string) {
-	r.t.Helper()
-	s := spread{c: r.c, prefix: r.prefix, queue: r.queue}
-	names, err := s.names(r.t.Context())
+	r.T.Helper()
+	s := spread{c: r.Client, prefix: r.Prefix, queue: r.Queue}
+	names, err := s.names(r.T.Context())
 	if err != nil || len(names) != partitions {
-		r.t.Fatalf("%s: partitions %v, %v, want %d", what, names, err, partitions)
+		r.T.Fatalf("%s: partitions %v, %v, want %d", what, names, err, partitions)
 	}
-	own, err := s.readPolicy(r.t.Context(), r.queue)
+	own, err := s.readPolicy(r.T.Context(), r.Queue)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	for i, name := range names {
-		if got, err := s.readPolicy(r.t.Context(), name); err != nil || !maps.Equal(got, own) {
-			r.t.Errorf("%s: policy of partition %d: %v, %v; of partition 0: %v", what, i, got, err, own)
+		if got, err := s.readPolicy(r.T.Context(), name); err != nil || !maps.Equal(got, own) {
+			r.T.Errorf("%s: policy of partition %d: %v, %v; of partition 0: %v", what, i, got, err, own)
 		}
-		if got := r.part(i).groupNames(); !slices.Equal(got, groups) {
-			r.t.Errorf("%s: groups of partition %d: %v, want %v", what, i, got, groups)
+		if got := r.Part(i).GroupNames(); !slices.Equal(got, groups) {
+			r.T.Errorf("%s: groups of partition %d: %v, want %v", what, i, got, groups)
 		}
 	}
 }
@@ -93,22 +76,22 @@ func TestGrowGivesEveryPartitionThePolicyAndTheGroups(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		r.groups("a", "b")
-		r.policy(map[string]string{"max_attempts": "3", "group:a:visibility_ms": "700"})
-		r.part(1).policy(map[string]string{"held": "1"}) // left by an attempt that failed
+		r.Groups("a", "b")
+		r.Policy(map[string]string{"max_attempts": "3", "group:a:visibility_ms": "700"})
+		r.Part(1).Policy(map[string]string{"held": "1"}) // left by an attempt that failed
 		var steps []string
-		counts, err := Grow(t.Context(), r.c, r.prefix, r.queue, 4, func(done, total int) { steps = append(steps, fmt.Sprint(done, "/", total)) })
-		want(t, "counts", fmt.Sprint(counts, err), "1,4 <nil>")
-		want(t, "last step", steps[len(steps)-1], "16/16")
+		counts, err := Grow(t.Context(), r.Client, r.Prefix, r.Queue, 4, func(done, total int) { steps = append(steps, fmt.Sprint(done, "/", total)) })
+		redistest.Want(t, "counts", fmt.Sprint(counts, err), "1,4 <nil>")
+		redistest.Want(t, "last step", steps[len(steps)-1], "16/16")
 		r.alike("grown", 4, "a", "b")
 		for i := range 4 {
-			p := r.part(i)
-			p.ready(fmt.Sprint("m-", i))
-			want(t, "given to a", len(p.take("a", "c", 5)), 1)
-			want(t, "given to b", len(p.take("b", "c", 5)), 1)
+			p := r.Part(i)
+			p.Ready(fmt.Sprint("m-", i))
+			redistest.Want(t, "given to a", len(p.Take("a", "c", 5)), 1)
+			redistest.Want(t, "given to b", len(p.Take("b", "c", 5)), 1)
 		}
-		want(t, "counts", r.grow(4).String(), "1,4")
-		want(t, "counts", r.grow(6).String(), "1,4,6")
+		redistest.Want(t, "counts", r.grow(4).String(), "1,4")
+		redistest.Want(t, "counts", r.grow(6).String(), "1,4,6")
 		r.alike("grown again", 6, "a", "b")
 	})
 }
@@ -125,11 +108,11 @@ func TestGrowRefusesToShrink(t *testing.T) {
 	}
 	r := newRig(t, redistest.Shared(t))
 	r.grow(3)
-	counts, err := Grow(t.Context(), r.c, r.prefix, r.queue, 2, nil)
+	counts, err := Grow(t.Context(), r.Client, r.Prefix, r.Queue, 2, nil)
 	if !errors.Is(err, ErrShrink) {
 		t.Error(err)
 	}
-	want(t, "counts", counts.String(), "1,3")
+	redistest.Want(t, "counts", counts.String(), "1,3")
 	r.alike("afterwards", 3)
 }
 
@@ -139,17 +122,17 @@ func TestGrowThatFailsAnywhereIsMendedByARepeat(t *testing.T) {
 	s := redistest.Shared(t)
 	for at, failed := 1, true; failed; at++ {
 		r := newRig(t, s)
-		r.groups("a", "b")
-		r.policy(map[string]string{"max_attempts": "3"})
-		c := &stepClient{Client: r.c, before: func(n int) error {
+		r.Groups("a", "b")
+		r.Policy(map[string]string{"max_attempts": "3"})
+		c := &stepClient{Client: r.Client, before: func(n int) error {
 			if n >= at {
 				return errors.New("gone")
 			}
 			return nil
 		}}
-		_, err := Grow(t.Context(), c, r.prefix, r.queue, 3, nil)
+		_, err := Grow(t.Context(), c, r.Prefix, r.Queue, 3, nil)
 		failed = err != nil
-		counts, err := Partitions(t.Context(), r.c, r.prefix, r.queue)
+		counts, err := Partitions(t.Context(), r.Client, r.Prefix, r.Queue)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,19 +150,19 @@ func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	growth := func(ctx context.Context, c rueidis.Client, r *rig) error {
-		_, err := Grow(ctx, c, r.prefix, r.queue, 3, nil)
+		_, err := Grow(ctx, c, r.Prefix, r.Queue, 3, nil)
 		return err
 	}
 	others := map[string]func(context.Context, rueidis.Client, *rig) error{
 		"group": func(ctx context.Context, c rueidis.Client, r *rig) error {
-			_, err := EnsureGroup(ctx, c, r.prefix, r.queue, "b")
+			_, err := EnsureGroup(ctx, c, r.Prefix, r.Queue, "b")
 			return err
 		},
 		"policy": func(ctx context.Context, c rueidis.Client, r *rig) error {
-			return WritePolicy(ctx, c, r.prefix, r.queue, "", PolicyUpdate{Held: new(true), Clear: []string{SettingMaxAttempts}})
+			return WritePolicy(ctx, c, r.Prefix, r.Queue, "", PolicyUpdate{Held: new(true), Clear: []string{SettingMaxAttempts}})
 		},
 		"growth": func(ctx context.Context, c rueidis.Client, r *rig) error {
-			_, err := Grow(ctx, c, r.prefix, r.queue, 5, nil)
+			_, err := Grow(ctx, c, r.Prefix, r.Queue, 5, nil)
 			return err
 		},
 	}
@@ -193,14 +176,14 @@ func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
 				t.Parallel()
 				for at, begun := 1, true; begun; at++ {
 					r := newRig(t, s)
-					r.groups("a")
-					r.policy(map[string]string{"max_attempts": "3"})
+					r.Groups("a")
+					r.Policy(map[string]string{"max_attempts": "3"})
 					begun = false
 					var failed error
-					c := &stepClient{Client: r.c}
+					c := &stepClient{Client: r.Client}
 					c.before = func(n int) error {
 						if n == at {
-							begun, failed = true, inner(t.Context(), r.c, r)
+							begun, failed = true, inner(t.Context(), r.Client, r)
 						}
 						return nil
 					}
@@ -212,7 +195,7 @@ func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
 						t.Fatal(err)
 					}
 					if !begun { // it was over before
-						if err := inner(t.Context(), r.c, r); err != nil && !errors.Is(err, ErrShrink) {
+						if err := inner(t.Context(), r.Client, r); err != nil && !errors.Is(err, ErrShrink) {
 							t.Fatal(err)
 						}
 					}
@@ -236,15 +219,15 @@ func TestPoliciesWrittenAtOnceEndUpTheSameEverywhere(t *testing.T) {
 	r.grow(3)
 	for at, begun := 1, true; begun; at++ {
 		begun = false
-		c := &stepClient{Client: r.c}
+		c := &stepClient{Client: r.Client}
 		c.before = func(n int) error {
 			if n == at {
 				begun = true
-				return WritePolicy(t.Context(), r.c, r.prefix, r.queue, "", PolicyUpdate{MaxAttempts: new(1000 + at)})
+				return WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", PolicyUpdate{MaxAttempts: new(1000 + at)})
 			}
 			return nil
 		}
-		if err := WritePolicy(t.Context(), c, r.prefix, r.queue, "", PolicyUpdate{MaxAttempts: new(at)}); err != nil {
+		if err := WritePolicy(t.Context(), c, r.Prefix, r.Queue, "", PolicyUpdate{MaxAttempts: new(at)}); err != nil {
 			t.Fatal(err)
 		}
 		r.alike(fmt.Sprint("begun at call ", at), 3)
@@ -254,23 +237,23 @@ func TestPoliciesWrittenAtOnceEndUpTheSameEverywhere(t *testing.T) {
 func TestManyMayGrowAndChangeAQueueAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	r.groups("a")
+	r.Groups("a")
 	var all sync.WaitGroup
 	groups := []string{"a"}
 	for i := range 6 {
 		groups = append(groups, fmt.Sprint("b", i))
 		all.Go(func() {
-			if _, err := Grow(t.Context(), r.c, r.prefix, r.queue, 4+i, nil); err != nil && !errors.Is(err, ErrShrink) {
+			if _, err := Grow(t.Context(), r.Client, r.Prefix, r.Queue, 4+i, nil); err != nil && !errors.Is(err, ErrShrink) {
 				t.Error(err)
 			}
 		})
 		all.Go(func() {
-			if _, err := EnsureGroup(t.Context(), r.c, r.prefix, r.queue, fmt.Sprint("b", i)); err != nil {
+			if _, err := EnsureGroup(t.Context(), r.Client, r.Prefix, r.Queue, fmt.Sprint("b", i)); err != nil {
 				t.Error(err)
 			}
 		})
 		all.Go(func() {
-			if err := WritePolicy(t.Context(), r.c, r.prefix, r.queue, "", PolicyUpdate{MaxAttempts: new(i + 1)}); err != nil {
+			if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", PolicyUpdate{MaxAttempts: new(i + 1)}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -282,9 +265,9 @@ func TestManyMayGrowAndChangeAQueueAtOnce(t *testing.T) {
 func TestGrowPassesOnAFullServer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t))
-	r.groups("a")
-	r.policy(map[string]string{"max_attempts": "3"})
-	r.do("CONFIG", "SET", "maxmemory", "1")
+	r.Groups("a")
+	r.Policy(map[string]string{"max_attempts": "3"})
+	r.Do("CONFIG", "SET", "maxmemory", "1")
 	r.grow(3)
 	r.alike("full", 3, "a")
 }
@@ -293,17 +276,17 @@ func TestWritePolicyReachesEveryPartition(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.grow(3)
-	if err := WritePolicy(t.Context(), r.c, r.prefix, r.queue, "g", PolicyUpdate{VisibilityTimeout: new(time.Minute)}); err != nil {
+	if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "g", PolicyUpdate{VisibilityTimeout: new(time.Minute)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := WritePolicy(t.Context(), r.c, r.prefix, r.queue, "", PolicyUpdate{Held: new(true)}); err != nil {
+	if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", PolicyUpdate{Held: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	r.alike("written", 3)
 	for i := range 3 {
-		p := r.part(i)
-		p.do("ZADD", p.k.Due, "1", "m")
-		d, err := lua.Drain(t.Context(), p.c, p.k, 10, 1<<20)
-		want(t, "held", fmt.Sprint(d.Moved, err), "0 <nil>")
+		p := r.Part(i)
+		p.Do("ZADD", p.Keys.Due, "1", "m")
+		d, err := lua.Drain(t.Context(), p.Client, p.Keys, 10, 1<<20)
+		redistest.Want(t, "held", fmt.Sprint(d.Moved, err), "0 <nil>")
 	}
 }

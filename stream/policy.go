@@ -10,6 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -191,16 +192,16 @@ func (s setting) kind() string {
 
 // policyText is a Policy in JSON: the settings by their names in the policy hash.
 type policyText struct {
-	VisibilityTimeout Millis `json:"visibility_ms"`
-	MaxAttempts       int    `json:"max_attempts"`
-	RetryMin          Millis `json:"retry_min_ms"`
-	RetryMax          Millis `json:"retry_max_ms"`
-	Held              bool   `json:"held"`
+	VisibilityTimeout view.Millis `json:"visibility_ms"`
+	MaxAttempts       int         `json:"max_attempts"`
+	RetryMin          view.Millis `json:"retry_min_ms"`
+	RetryMax          view.Millis `json:"retry_max_ms"`
+	Held              bool        `json:"held"`
 }
 
 // MarshalJSON writes the settings by their names in the policy hash.
 func (p Policy) MarshalJSON() ([]byte, error) {
-	return json.Marshal(policyText{Millis(p.VisibilityTimeout), p.MaxAttempts, Millis(p.RetryMin), Millis(p.RetryMax), p.Held})
+	return json.Marshal(policyText{view.Millis(p.VisibilityTimeout), p.MaxAttempts, view.Millis(p.RetryMin), view.Millis(p.RetryMax), p.Held})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.

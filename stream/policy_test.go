@@ -36,7 +36,7 @@ func TestPolicyValidateNamesEveryFieldAtOnce(t *testing.T) {
 
 func TestDelaysGrowJitteredAndNeverExceedRetryMax(t *testing.T) {
 	p := Policy{VisibilityTimeout: time.Second, MaxAttempts: 3, RetryMin: time.Second, RetryMax: time.Minute}
-	want(t, "delays until retry_max is reached", len(p.Attempts().Delays), 7) // 1 2 4 8 16 32 60
+	redistest.Want(t, "delays until retry_max is reached", len(p.Attempts().Delays), 7) // 1 2 4 8 16 32 60
 	differ := false
 	for range 200 {
 		first := p.Attempts()
@@ -62,8 +62,8 @@ func TestDelaysGrowJitteredAndNeverExceedRetryMax(t *testing.T) {
 	if len(longest) > 64 {
 		t.Errorf("%d delays", len(longest))
 	}
-	want(t, "constant delay", len(Policy{RetryMin: time.Second, RetryMax: time.Second}.Attempts().Delays), 1)
-	want(t, "zero value", len(Policy{}.Attempts().Delays), 1)
+	redistest.Want(t, "constant delay", len(Policy{RetryMin: time.Second, RetryMax: time.Second}.Attempts().Delays), 1)
+	redistest.Want(t, "zero value", len(Policy{}.Attempts().Delays), 1)
 }
 
 // Ten attempts from a second on took nine minutes: a partner that was away for a quarter of an hour filled the dead letters.
@@ -101,7 +101,7 @@ func TestTriedForIsTheSumOfTheMeanDelays(t *testing.T) {
 			t.Errorf("%d attempts: %s on the average, %s by the sum", p.MaxAttempts, drawn, said)
 		}
 	}
-	want(t, "longest", Policy{MaxAttempts: 1_000_000, RetryMin: lua.MaxDelay, RetryMax: lua.MaxDelay}.TriedFor() > lua.MaxDelay, true)
+	redistest.Want(t, "longest", Policy{MaxAttempts: 1_000_000, RetryMin: lua.MaxDelay, RetryMax: lua.MaxDelay}.TriedFor() > lua.MaxDelay, true)
 }
 
 func TestPolicyJSONUsesTheNamesOfTheHash(t *testing.T) {
@@ -110,12 +110,12 @@ func TestPolicyJSONUsesTheNamesOfTheHash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, "json", string(text), `{"visibility_ms":1500,"max_attempts":3,"retry_min_ms":1000,"retry_max_ms":60000,"held":true}`)
+	redistest.Want(t, "json", string(text), `{"visibility_ms":1500,"max_attempts":3,"retry_min_ms":1000,"retry_max_ms":60000,"held":true}`)
 	var back Policy
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "back", back, p)
+	redistest.Want(t, "back", back, p)
 }
 
 func TestPolicyComesFromTheMostSpecificLevelThatCounts(t *testing.T) {
@@ -123,24 +123,24 @@ func TestPolicyComesFromTheMostSpecificLevelThatCounts(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	read := func(group string) Policy {
 		t.Helper()
-		p, warning, err := ReadPolicy(t.Context(), r.c, r.prefix, r.queue, group)
+		p, warning, err := ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, group)
 		if warning != nil || err != nil {
 			t.Fatalf("warning %v, error %v", warning, err)
 		}
 		return p
 	}
-	want(t, "nothing set", read("g"), DefaultPolicy())
+	redistest.Want(t, "nothing set", read("g"), DefaultPolicy())
 
 	defaults := Policy{VisibilityTimeout: time.Minute, MaxAttempts: 4, RetryMin: 2 * time.Second, RetryMax: time.Minute, Held: true}
-	if err := WriteDefaults(t.Context(), r.c, r.prefix, defaults); err != nil {
+	if err := WriteDefaults(t.Context(), r.Client, r.Prefix, defaults); err != nil {
 		t.Fatal(err)
 	}
 	defaults.Held = false // a queue is held by itself
-	want(t, "defaults", read("g"), defaults)
+	redistest.Want(t, "defaults", read("g"), defaults)
 
 	write := func(group string, u PolicyUpdate) {
 		t.Helper()
-		if err := WritePolicy(t.Context(), r.c, r.prefix, r.queue, group, u); err != nil {
+		if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, group, u); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -150,32 +150,32 @@ func TestPolicyComesFromTheMostSpecificLevelThatCounts(t *testing.T) {
 
 	of := defaults
 	of.VisibilityTimeout, of.MaxAttempts, of.Held = 10*time.Second, 5, true
-	want(t, "queue", read("g"), of)
+	redistest.Want(t, "queue", read("g"), of)
 	of.VisibilityTimeout, of.RetryMin = 5*time.Second, time.Second
-	want(t, "group", read(group), of)
+	redistest.Want(t, "group", read(group), of)
 
-	both, _, err := ReadPolicies(t.Context(), r.c, r.prefix, r.queue, []string{"g", group, ""})
+	both, _, err := ReadPolicies(t.Context(), r.Client, r.Prefix, r.Queue, []string{"g", group, ""})
 	if err != nil || len(both) != 3 || both[group] != of || both["g"].VisibilityTimeout != 10*time.Second {
 		t.Errorf("several groups: %v, %v", both, err)
 	}
 
 	write(group, PolicyUpdate{Clear: []string{SettingVisibility, SettingRetryMin}})
-	want(t, "cleared", read(group), read("g"))
+	redistest.Want(t, "cleared", read(group), read("g"))
 }
 
 func TestPolicyValuesThatDoNotCountAreSkippedAndNamed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	r.policy(map[string]string{
+	r.Policy(map[string]string{
 		"visibility_ms": "soon", "group:g:visibility_ms": "99", "max_attempts": "0", "retry_min_ms": "7200000", "held": "yes",
 	})
-	p, warning, err := ReadPolicy(t.Context(), r.c, r.prefix, r.queue, "g")
+	p, warning, err := ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, "g")
 	if err != nil {
 		t.Fatal(err)
 	}
 	expected := DefaultPolicy()
 	expected.RetryMin, expected.RetryMax = 2*time.Hour, 2*time.Hour
-	want(t, "policy", p, expected)
+	redistest.Want(t, "policy", p, expected)
 	for _, part := range []string{
 		`field visibility_ms: visibility_ms "soon"`, "field group:g:visibility_ms", "field max_attempts", "field held", "retry_max_ms (1h0m0s) is less",
 	} {
@@ -191,7 +191,7 @@ func TestPolicyValuesThatDoNotCountAreSkippedAndNamed(t *testing.T) {
 func TestPolicyUpdateIsRefusedAsAWhole(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	err := WritePolicy(t.Context(), r.c, r.prefix, "a/b", "g", PolicyUpdate{
+	err := WritePolicy(t.Context(), r.Client, r.Prefix, "a/b", "g", PolicyUpdate{
 		VisibilityTimeout: new(time.Millisecond), RetryMin: new(time.Hour), RetryMax: new(time.Minute), Held: new(true),
 		Clear: []string{"colour", SettingRetryMin},
 	})
@@ -200,10 +200,10 @@ func TestPolicyUpdateIsRefusedAsAWhole(t *testing.T) {
 			t.Errorf("%q is not in: %v", part, err)
 		}
 	}
-	want(t, "keys written", r.number("EXISTS", r.k.Policy), int64(0))
+	redistest.Want(t, "keys written", r.Number("EXISTS", r.Keys.Policy), int64(0))
 
-	r.do("SET", r.k.Policy, "x")
-	if _, _, err := ReadPolicy(t.Context(), r.c, r.prefix, r.queue, "g"); !errors.Is(err, lua.ErrWrongType) || !strings.Contains(err.Error(), r.k.Policy) {
+	r.Do("SET", r.Keys.Policy, "x")
+	if _, _, err := ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, "g"); !errors.Is(err, lua.ErrWrongType) || !strings.Contains(err.Error(), r.Keys.Policy) {
 		t.Errorf("wrong type: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -24,7 +25,7 @@ func ReadPolicy(ctx context.Context, c rueidis.Client, prefix, queue, group stri
 
 // ReadPolicies is ReadPolicy for several groups of a queue in the same round trip.
 func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string, groups []string) (policies map[string]Policy, warning, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	var hashes [2]map[string]string
 	keys := []string{lua.NewKeys(prefix, queue).Policy, lua.NewGlobals(prefix).Defaults}
@@ -33,11 +34,11 @@ func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string, g
 			return nil, nil, fmt.Errorf("stream: read policy of %s at %s: %w", queue, keys[i], lua.Classify("HGETALL", err))
 		}
 	}
-	policies, warning = resolveAll(groups, hashes[0], hashes[1])
+	policies, warning = ResolveAll(groups, hashes[0], hashes[1])
 	return policies, warning, nil
 }
 
-func resolveAll(groups []string, queue, defaults map[string]string) (policies map[string]Policy, warning error) {
+func ResolveAll(groups []string, queue, defaults map[string]string) (policies map[string]Policy, warning error) {
 	policies = make(map[string]Policy, len(groups))
 	var warnings []error
 	for _, group := range groups {

@@ -37,14 +37,14 @@ func (c *lateClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 func TestWhatALateReadWasGivenIsTakenUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	r.groups("g")
-	r.ready("m")
-	block := &lateClient{Client: r.block, late: func() { r.take("g", "me", 1) }}
+	r.Groups("g")
+	r.Ready("m")
+	block := &lateClient{Client: r.Blocking, late: func() { r.Take("g", "me", 1) }}
 	got := make(chan *Message, 1)
-	r.start(WorkerConfig{Client: r.c, Blocking: block, Consumer: "me", Block: 100 * time.Millisecond, Handler: func(_ context.Context, m *Message) error {
+	r.start(WorkerConfig{Client: r.Client, Blocking: block, Consumer: "me", Block: 100 * time.Millisecond, Handler: func(_ context.Context, m *Message) error {
 		got <- m
 		return nil
 	}})
 	delivered(t, got, 0, "m", 10*time.Second)
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return r.pending("g") == 0, "m is pending" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return r.Pending("g") == 0, "m is pending" })
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -21,7 +22,7 @@ const (
 // in the next. A call that failed is repeated until it succeeds or the worker is stopped for good: every script is harmless when run
 // twice.
 type settler struct {
-	w    *lane
+	w    *partitionWorker
 	wake chan struct{}
 
 	mu    sync.Mutex
@@ -174,29 +175,29 @@ func delayOf(one failed, attempts lua.Attempts) time.Duration {
 	return attempts.Delays[min(max(1, one.d.msg.Attempt), len(attempts.Delays))-1]
 }
 
-func (w *lane) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
+func (p *partitionWorker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
 	attrs := []any{slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID), slog.Int("attempt", d.msg.Attempt), slog.String("error", f.Error)}
 	switch outcome {
 	case lua.Retried:
-		w.retried.Add(1)
-		w.log.Debug("failed: will be delivered again", attrs...)
-	case lua.Buried:
-		w.dead.Add(1)
-		w.log.Warn("dead-lettered", attrs...)
+		p.retried.Add(1)
+		p.log.Debug("failed: will be delivered again", attrs...)
+	case lua.Dead:
+		p.dead.Add(1)
+		p.log.Warn("dead-lettered", attrs...)
 	case lua.Released:
-		w.released.Add(1)
+		p.released.Add(1)
 	case lua.Skipped:
-		w.skipped.Add(1)
+		p.skipped.Add(1)
 	case lua.Stuck:
-		w.log.Error("the stream of dead letters refused an entry: it stays pending", attrs...)
+		p.log.Error("the stream of dead letters refused an entry: it stays pending", attrs...)
 	default:
-		w.lost.Add(1)
-		w.log.Info("failed too late: the message is being delivered again already", attrs...)
+		p.lost.Add(1)
+		p.log.Info("failed too late: the message is being delivered again already", attrs...)
 	}
 }
 
 // drop ends deliveries: their contexts, their places among the held, their slots.
-func (w *lane) drop(ds ...*delivery) {
+func (p *partitionWorker) drop(ds ...*delivery) {
 	slots := 0
 	for _, d := range ds {
 		d.cancel(nil)
@@ -204,32 +205,32 @@ func (w *lane) drop(ds ...*delivery) {
 			slots++
 		}
 	}
-	w.held.remove(ds)
-	w.slots.put(slots)
+	p.held.remove(ds)
+	p.slots.put(slots)
 }
 
-// settling is the part of a lane's condition that settles deliveries: reads may work while it fails.
+// settling is the part of a partition's state that settles deliveries: reads may work while it fails.
 const settling = "settling"
 
 // insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that no try that failed can have
 // been executed.
-func (w *lane) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
-	wait := newBackoff()
+func (p *partitionWorker) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
+	wait := loop.NewBackoff(2 * time.Second)
 	for certain = true; ; {
-		try, cancel := context.WithTimeout(ctx, callTimeout)
+		try, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		err := call(try)
 		cancel()
 		if err == nil {
-			w.state.workingAt(settling)
+			p.state.ReportPart(settling, nil)
 			return certain, nil
 		}
 		certain = certain && !lua.Ambiguous(err)
 		if ctx.Err() != nil {
 			return certain, ctx.Err()
 		}
-		w.broken.Add(1)
-		w.state.failingAt(settling, err)
-		if !sleep(ctx, wait.NextBackOff()) {
+		p.broken.Add(1)
+		p.state.ReportPart(settling, err)
+		if !loop.Sleep(ctx, wait.NextBackOff()) {
 			return certain, ctx.Err()
 		}
 	}

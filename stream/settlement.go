@@ -23,16 +23,16 @@ const (
 )
 
 var settlements = map[lua.Outcome]Settlement{
-	lua.Retried: Retried, lua.Buried: Dead, lua.Released: Released, lua.Skipped: Skipped, lua.Lost: Lost, lua.Stuck: Stuck,
+	lua.Retried: Retried, lua.Dead: Dead, lua.Released: Released, lua.Skipped: Skipped, lua.Lost: Lost, lua.Stuck: Stuck,
 }
 
 // settled tells the configured observer how a delivery ended. Certain says that no earlier try of the same call can have been executed.
-func (w *lane) settled(d *delivery, s Settlement, certain bool) {
-	if w.cfg.Settled == nil {
+func (p *partitionWorker) settled(d *delivery, s Settlement, certain bool) {
+	if p.cfg.Settled == nil {
 		return
 	}
 	if s == Lost && !certain {
 		s = Unknown
 	}
-	w.cfg.Settled(&d.msg, s)
+	p.cfg.Settled(&d.msg, s)
 }

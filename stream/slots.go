@@ -3,6 +3,8 @@ package stream
 import (
 	"context"
 	"sync"
+
+	"github.com/duestream/duestream/internal/loop"
 )
 
 // slots bounds how many messages a worker holds at once. Safe for concurrent use, by any number of readers.
@@ -14,7 +16,7 @@ type slots struct {
 
 func newSlots(n int) *slots {
 	s := &slots{free: n, freed: make(chan struct{}, 1)}
-	poke(s.freed)
+	loop.Poke(s.freed)
 	return s
 }
 
@@ -32,7 +34,7 @@ func (s *slots) take(ctx context.Context, most int) int {
 		left := s.free > 0
 		s.mu.Unlock()
 		if left {
-			poke(s.freed) // for whoever else waits
+			loop.Poke(s.freed) // for whoever else waits
 		}
 		if n > 0 {
 			return n
@@ -47,5 +49,5 @@ func (s *slots) put(n int) {
 	s.mu.Lock()
 	s.free += n
 	s.mu.Unlock()
-	poke(s.freed)
+	loop.Poke(s.freed)
 }

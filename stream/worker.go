@@ -14,6 +14,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -121,23 +122,23 @@ type WorkerStats struct {
 // Worker delivers the messages of one queue to one group's handler, at least once. It is safe for concurrent use; Run may be
 // called once.
 //
-// Of a queue with partitions it serves each by a lane of its own; the lanes share its slots.
+// Of a queue with partitions it serves each by a partitionWorker of its own; all share its slots.
 type Worker struct {
 	cfg   WorkerConfig
 	log   *slog.Logger
 	slots *slots
-	state condition // of reading the registry
+	state loop.Reporter // of reading the registry
 	ran   atomic.Bool
 
-	turns chan struct{} // one token per lane that may wait at the server with slots, when there are several
+	turns chan struct{} // one token per partition that may wait at the server with slots, when there are several
 
 	look      chan struct{} // poked: the registry is to be read
 	forgotten atomic.Bool   // the queue is to be registered again
 
 	mu    sync.Mutex
-	lanes []*lane      // by partition
-	parts atomic.Int64 // how many lanes there are
-	busy  atomic.Int64 // how many of them have work
+	served []*partitionWorker // by partition
+	parts atomic.Int64       // how many there are
+	busy  atomic.Int64       // how many of them have work
 }
 
 // NewWorker checks the configuration; all that is wrong with it is in the error. Redis is not touched before Run.
@@ -148,7 +149,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	}
 	w := &Worker{cfg: cfg, slots: newSlots(cfg.Concurrency), look: make(chan struct{}, 1)}
 	w.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
-	w.state = condition{log: w.log, what: "reading the number of partitions"}
+	w.state = loop.Reporter{Log: w.log, What: "reading the number of partitions"}
 	w.turns = make(chan struct{}, (cfg.Concurrency+1)/2)
 	for range cap(w.turns) {
 		w.turns <- struct{}{}
@@ -165,7 +166,7 @@ func (w *Worker) Stats() WorkerStats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var sum WorkerStats
-	for _, l := range w.lanes {
+	for _, l := range w.served {
 		l.addTo(&sum)
 	}
 	return sum
@@ -181,12 +182,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.ran.Swap(true) {
 		return errors.New("stream: worker: Run may be called once")
 	}
-	var lanes sync.WaitGroup
+	var running sync.WaitGroup
 	var left atomic.Int64
-	start := func(l *lane) { lanes.Go(func() { left.Add(int64(l.run(ctx))) }) }
-	start(w.lanes[0])
+	start := func(l *partitionWorker) { running.Go(func() { left.Add(int64(l.run(ctx))) }) }
+	start(w.served[0])
 	w.watch(ctx, start)
-	lanes.Wait()
+	running.Wait()
 	if n := left.Load(); n > 0 {
 		return fmt.Errorf("stream: stop %s/%s: %d of them: %w", w.cfg.Queue, w.cfg.Group, n, ErrAbandoned)
 	}

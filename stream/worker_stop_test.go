@@ -22,23 +22,23 @@ func TestCleanStopLeavesNothingPendingAndBurnsNoAttempt(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}})
-	r.ready("a", "b", "c", "d", "e", "f")
+	r.Ready("a", "b", "c", "d", "e", "f")
 	for range 4 {
 		<-started
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "pending", r.pending("g"), int64(0))
-	want(t, "released", w.Stats().Released, uint64(4))
-	meta, _ := r.c.Do(t.Context(), r.c.B().Hgetall().Key(r.k.Meta).Build()).AsStrMap()
-	want(t, "members to deliver again", len(meta), 4)
+	redistest.Want(t, "pending", r.Pending("g"), int64(0))
+	redistest.Want(t, "released", w.Stats().Released, uint64(4))
+	meta, _ := r.Client.Do(t.Context(), r.Client.B().Hgetall().Key(r.Keys.Meta).Build()).AsStrMap()
+	redistest.Want(t, "members to deliver again", len(meta), 4)
 	for member, text := range meta {
 		if e, ok := lua.DecodeMeta(member, text); !ok || e.Attempt != 1 {
 			t.Errorf("%s: attempt %d", e.ID, e.Attempt)
 		}
 	}
-	consumers, err := r.c.Do(t.Context(), r.c.B().XinfoConsumers().Key(r.k.Stream).Group("g").Build()).ToArray()
+	consumers, err := r.Client.Do(t.Context(), r.Client.B().XinfoConsumers().Key(r.Keys.Stream).Group("g").Build()).ToArray()
 	if err != nil || len(consumers) != 0 {
 		t.Errorf("consumers left: %v, %v", consumers, err)
 	}
@@ -53,7 +53,7 @@ func TestHandlersMayFinishDuringShutdown(t *testing.T) {
 		<-finish
 		return ctx.Err()
 	}})
-	r.ready("m")
+	r.Ready("m")
 	<-started
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
@@ -61,7 +61,7 @@ func TestHandlersMayFinishDuringShutdown(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Fatal(err)
 	}
-	want(t, "acknowledged", w.Stats().Acknowledged, uint64(1))
+	redistest.Want(t, "acknowledged", w.Stats().Acknowledged, uint64(1))
 }
 
 func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
@@ -77,14 +77,14 @@ func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
 			return nil
 		},
 	})
-	r.ready("m")
+	r.Ready("m")
 	<-started
 	err := stop()
 	close(release)
 	if !errors.Is(err, ErrAbandoned) {
 		t.Errorf("Run: %v", err)
 	}
-	want(t, "pending", r.pending("g"), int64(1))
+	redistest.Want(t, "pending", r.Pending("g"), int64(1))
 	if !strings.Contains(log.String(), "did not return") {
 		t.Errorf("log does not say so: %s", log.String())
 	}
@@ -92,20 +92,20 @@ func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
 
 // unseenEntries has a consumer be given entries whose reply nobody reads.
 func (r *rig) unseenEntries(consumer string, n int) {
-	r.t.Helper()
-	if _, err := EnsureGroup(r.t.Context(), r.c, r.prefix, r.queue, "g"); err != nil {
-		r.t.Fatal(err)
+	r.T.Helper()
+	if _, err := EnsureGroup(r.T.Context(), r.Client, r.Prefix, r.Queue, "g"); err != nil {
+		r.T.Fatal(err)
 	}
 	ids := make([]string, n)
 	for i := range ids {
 		ids[i] = fmt.Sprint("m", i)
 	}
-	r.ready(ids...)
-	read := r.c.B().Xreadgroup().Group("g", consumer).Count(int64(n)).Streams().Key(r.k.Stream).Id(">").Build()
-	if err := r.c.Do(r.t.Context(), read).Error(); err != nil {
-		r.t.Fatal(err)
+	r.Ready(ids...)
+	read := r.Client.B().Xreadgroup().Group("g", consumer).Count(int64(n)).Streams().Key(r.Keys.Stream).Id(">").Build()
+	if err := r.Client.Do(r.T.Context(), read).Error(); err != nil {
+		r.T.Fatal(err)
 	}
-	want(r.t, "pending", r.pending("g"), int64(n))
+	redistest.Want(r.T, "pending", r.Pending("g"), int64(n))
 }
 
 func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
@@ -114,17 +114,17 @@ func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
 	const n = 2*settleBatch + 50
 	r.unseenEntries("me", n)
 	w, err := NewWorker(WorkerConfig{
-		Client: r.c, Blocking: r.block, Prefix: r.prefix, Queue: r.queue, Group: "g", Consumer: "me",
+		Client: r.Client, Blocking: r.Blocking, Prefix: r.Prefix, Queue: r.Queue, Group: "g", Consumer: "me",
 		Handler: func(context.Context, *Message) error { return nil },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.lanes[0].leave()
-	want(t, "pending", r.pending("g"), int64(0))
-	want(t, "released", w.Stats().Released, uint64(n))
-	meta, _ := r.c.Do(t.Context(), r.c.B().Hgetall().Key(r.k.Meta).Build()).AsStrMap()
-	want(t, "members to deliver again", len(meta), n)
+	w.served[0].leave()
+	redistest.Want(t, "pending", r.Pending("g"), int64(0))
+	redistest.Want(t, "released", w.Stats().Released, uint64(n))
+	meta, _ := r.Client.Do(t.Context(), r.Client.B().Hgetall().Key(r.Keys.Meta).Build()).AsStrMap()
+	redistest.Want(t, "members to deliver again", len(meta), n)
 	for member, text := range meta {
 		if e, ok := lua.DecodeMeta(member, text); !ok || e.Attempt != 1 {
 			t.Fatalf("%s: attempt %d", e.ID, e.Attempt)
@@ -145,7 +145,7 @@ func TestWorkerTakesUpWhatItsNameStillHolds(t *testing.T) {
 	}})
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		s := w.Stats()
-		return s.Acknowledged == n && r.pending("g") == 0, fmt.Sprintf("%+v", s)
+		return s.Acknowledged == n && r.Pending("g") == 0, fmt.Sprintf("%+v", s)
 	})
-	want(t, "delivered", w.Stats().Delivered, uint64(n))
+	redistest.Want(t, "delivered", w.Stats().Delivered, uint64(n))
 }

@@ -20,15 +20,15 @@ func TestMessageIsHandledAcknowledgedAndFreed(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	got := make(chan *Message, 10)
 	w, _ := r.start(WorkerConfig{Handler: func(_ context.Context, m *Message) error { got <- m; return nil }})
-	r.enqueue(lua.Item{ID: "a", When: lua.After(0), Payload: []byte("\x00\xff"), Meta: lua.EncodeMeta(map[string]string{"kind": "naïve"}, 0, time.Time{}), Dedup: lua.Refuse})
+	r.Enqueue(lua.Item{ID: "a", When: lua.After(0), Payload: []byte("\x00\xff"), Meta: lua.EncodeMeta(map[string]string{"kind": "naïve"}, 0, time.Time{}), Dedup: lua.Refuse})
 	m := <-got
-	want(t, "id", m.ID, "a")
-	want(t, "payload", string(m.Payload), "\x00\xff")
-	want(t, "header", m.Headers["kind"], "naïve")
-	want(t, "attempt", m.Attempt, 1)
+	redistest.Want(t, "id", m.ID, "a")
+	redistest.Want(t, "payload", string(m.Payload), "\x00\xff")
+	redistest.Want(t, "header", m.Headers["kind"], "naïve")
+	redistest.Want(t, "attempt", m.Attempt, 1)
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		s := w.Stats()
-		return s.Acknowledged == 1 && r.length(r.k.Stream) == 0, fmt.Sprintf("%+v, %d entries", s, r.length(r.k.Stream))
+		return s.Acknowledged == 1 && r.Length(r.Keys.Stream) == 0, fmt.Sprintf("%+v, %d entries", s, r.Length(r.Keys.Stream))
 	})
 }
 
@@ -51,7 +51,7 @@ func TestOutcomesDecideWhatHappensNext(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, redistest.Shared(t))
-			r.policy(map[string]string{"retry_min_ms": "1", "retry_max_ms": "2"})
+			r.Policy(map[string]string{"retry_min_ms": "1", "retry_max_ms": "2"})
 			second := make(chan *Message, 1)
 			r.start(WorkerConfig{Handler: func(_ context.Context, m *Message) error {
 				if m.Attempt == 1 {
@@ -60,24 +60,24 @@ func TestOutcomesDecideWhatHappensNext(t *testing.T) {
 				second <- m
 				return nil
 			}})
-			r.ready("m")
+			r.Ready("m")
 			if c.dead {
-				redistest.Eventually(t, 5*time.Second, func() (bool, string) { return r.length(r.k.Dead) == 1, "no dead letter" })
-				letters, _ := r.c.Do(t.Context(), r.c.B().Xrange().Key(r.k.Dead).Start("-").End("+").Build()).AsXRange()
-				want(t, "reason", letters[0].FieldValues[lua.FieldReason], c.reason)
-				want(t, "error", letters[0].FieldValues[lua.FieldError], c.error)
-				want(t, "group", letters[0].FieldValues[lua.FieldGroup], "g")
-				want(t, "pending", r.pending("g"), int64(0))
+				redistest.Eventually(t, 5*time.Second, func() (bool, string) { return r.Length(r.Keys.Dead) == 1, "no dead letter" })
+				letters, _ := r.Client.Do(t.Context(), r.Client.B().Xrange().Key(r.Keys.Dead).Start("-").End("+").Build()).AsXRange()
+				redistest.Want(t, "reason", letters[0].FieldValues[lua.FieldReason], c.reason)
+				redistest.Want(t, "error", letters[0].FieldValues[lua.FieldError], c.error)
+				redistest.Want(t, "group", letters[0].FieldValues[lua.FieldGroup], "g")
+				redistest.Want(t, "pending", r.Pending("g"), int64(0))
 				return
 			}
 			redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-				n, _ := r.c.Do(t.Context(), r.c.B().Zcard().Key(r.k.Due).Build()).AsInt64()
+				n, _ := r.Client.Do(t.Context(), r.Client.B().Zcard().Key(r.Keys.Due).Build()).AsInt64()
 				return n == 1, "no retry scheduled"
 			})
-			r.drainAll()
+			r.DrainAll()
 			m := <-second
-			want(t, "attempt", m.Attempt, 2)
-			want(t, "for", m.For, "g")
+			redistest.Want(t, "attempt", m.Attempt, 2)
+			redistest.Want(t, "for", m.For, "g")
 			if !strings.HasPrefix(m.Error, c.error) {
 				t.Errorf("error: got %q, want it to start with %q", m.Error, c.error)
 			}
@@ -88,7 +88,7 @@ func TestOutcomesDecideWhatHappensNext(t *testing.T) {
 func TestRetryOfAnotherGroupIsSkippedWithoutASlot(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	r.policy(map[string]string{"retry_min_ms": "1", "retry_max_ms": "2"})
+	r.Policy(map[string]string{"retry_min_ms": "1", "retry_max_ms": "2"})
 	var mine, others atomic.Int32
 	hold := make(chan struct{})
 	w, _ := r.start(WorkerConfig{Group: "mine", Concurrency: 1, Handler: func(_ context.Context, m *Message) error {
@@ -104,20 +104,20 @@ func TestRetryOfAnotherGroupIsSkippedWithoutASlot(t *testing.T) {
 	}})
 	defer close(hold)
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		groups, _ := r.c.Do(t.Context(), r.c.B().XinfoGroups().Key(r.k.Stream).Build()).ToArray()
+		groups, _ := r.Client.Do(t.Context(), r.Client.B().XinfoGroups().Key(r.Keys.Stream).Build()).ToArray()
 		return len(groups) == 2, "groups are not there"
 	})
-	r.ready("m")
+	r.Ready("m")
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		d, err := lua.Drain(t.Context(), r.c, r.k, 10, 1<<20)
+		d, err := lua.Drain(t.Context(), r.Client, r.Keys, 10, 1<<20)
 		return others.Load() == 2, fmt.Sprint(others.Load(), d, err)
 	})
 	// "mine" has one slot, and a handler in it: it cannot read. Once it returns, the retry is skipped.
 	hold <- struct{}{}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return w.Stats().Skipped == 1 && r.length(r.k.Stream) == 0, fmt.Sprintf("%+v", w.Stats())
+		return w.Stats().Skipped == 1 && r.Length(r.Keys.Stream) == 0, fmt.Sprintf("%+v", w.Stats())
 	})
-	want(t, "handler calls of the group that did not fail", mine.Load(), int32(1))
+	redistest.Want(t, "handler calls of the group that did not fail", mine.Load(), int32(1))
 }
 
 func TestWorkerNeverHoldsMoreThanItsSlots(t *testing.T) {
@@ -130,7 +130,7 @@ func TestWorkerNeverHoldsMoreThanItsSlots(t *testing.T) {
 		now := running.Add(1)
 		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
 		}
-		if n := r.pending("g"); n > slots {
+		if n := r.Pending("g"); n > slots {
 			t.Errorf("%d entries pending with %d slots", n, slots)
 		}
 		running.Add(-1)
@@ -141,7 +141,7 @@ func TestWorkerNeverHoldsMoreThanItsSlots(t *testing.T) {
 	for i := range messages {
 		ids = append(ids, fmt.Sprint("m", i))
 	}
-	r.ready(ids...)
+	r.Ready(ids...)
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 		return w.Stats().Acknowledged == messages, fmt.Sprintf("%+v", w.Stats())
 	})
@@ -154,7 +154,7 @@ func TestSlowHandlerIsNotReclaimed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	const visibility = 600 * time.Millisecond
-	r.policy(map[string]string{"visibility_ms": fmt.Sprint(visibility.Milliseconds())})
+	r.Policy(map[string]string{"visibility_ms": fmt.Sprint(visibility.Milliseconds())})
 	started, finish := make(chan struct{}), make(chan struct{})
 	w, _ := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
 		close(started)
@@ -166,12 +166,12 @@ func TestSlowHandlerIsNotReclaimed(t *testing.T) {
 		}
 	}})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return w.lanes[0].policy.Load().VisibilityTimeout == visibility, "policy not read"
+		return w.served[0].policy.Load().VisibilityTimeout == visibility, "policy not read"
 	})
-	r.ready("slow")
+	r.Ready("slow")
 	<-started
 	for begin := time.Now(); time.Since(begin) < 4*visibility; {
-		got, err := lua.Reclaim(t.Context(), r.c, r.k, lua.ReclaimArgs{Group: "g", Attempts: DefaultPolicy().Attempts(), MinIdle: visibility, Limit: 10, MaxBytes: 1 << 20})
+		got, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{Group: "g", Attempts: DefaultPolicy().Attempts(), MinIdle: visibility, Limit: 10, MaxBytes: 1 << 20})
 		if err != nil || got.Retried != 0 {
 			t.Fatalf("reclaimed from a running handler: %+v, %v", got, err)
 		}
@@ -183,7 +183,7 @@ func TestSlowHandlerIsNotReclaimed(t *testing.T) {
 func TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	r.policy(map[string]string{"visibility_ms": "900"})
+	r.Policy(map[string]string{"visibility_ms": "900"})
 	cause := make(chan error, 1)
 	entry := make(chan string, 1)
 	w, _ := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
@@ -192,23 +192,23 @@ func TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect(t *testing.T) {
 		cause <- context.Cause(ctx)
 		return nil
 	}})
-	r.ready("m")
+	r.Ready("m")
 	id := <-entry
-	if err := r.c.Do(t.Context(), r.c.B().Xclaim().Key(r.k.Stream).Group("g").Consumer("thief").MinIdleTime("0").Id(id).Build()).Error(); err != nil {
+	if err := r.Client.Do(t.Context(), r.Client.B().Xclaim().Key(r.Keys.Stream).Group("g").Consumer("thief").MinIdleTime("0").Id(id).Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-cause; !errors.Is(got, ErrLost) {
 		t.Errorf("cause: %v", got)
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return w.Stats().Lost == 1, fmt.Sprintf("%+v", w.Stats()) })
-	want(t, "pending for the new owner", r.pending("g"), int64(1))
+	redistest.Want(t, "pending for the new owner", r.Pending("g"), int64(1))
 }
 
 func TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	r := newRig(t, s)
-	r.policy(map[string]string{"visibility_ms": "600"})
+	r.Policy(map[string]string{"visibility_ms": "600"})
 	cause := make(chan error, 1)
 	started := make(chan struct{})
 	w, stop := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
@@ -220,9 +220,9 @@ func TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout(t *testing.T) {
 		return nil
 	}})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return w.lanes[0].policy.Load().VisibilityTimeout == 600*time.Millisecond, "policy not read"
+		return w.served[0].policy.Load().VisibilityTimeout == 600*time.Millisecond, "policy not read"
 	})
-	r.ready("m")
+	r.Ready("m")
 	<-started
 	s.Pause()
 	got := <-cause
@@ -247,26 +247,26 @@ func TestLostGroupIsCreatedAgainAtZeroEveryTime(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	got := make(chan string, 10)
 	r.start(WorkerConfig{Handler: func(_ context.Context, m *Message) error { got <- m.ID; return nil }})
-	r.ready("m0")
-	want(t, "delivered", <-got, "m0")
+	r.Ready("m0")
+	redistest.Want(t, "delivered", <-got, "m0")
 	for i := 1; i <= 3; i++ {
-		if err := r.c.Do(t.Context(), r.c.B().XgroupDestroy().Key(r.k.Stream).Group("g").Build()).Error(); err != nil {
+		if err := r.Client.Do(t.Context(), r.Client.B().XgroupDestroy().Key(r.Keys.Stream).Group("g").Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 		id := fmt.Sprint("m", i)
-		r.ready(id)
-		until(got, id)                                                              // what was not freed yet is delivered again
-		for _, key := range []string{lua.NewGlobals(r.prefix).Queues, r.k.Stream} { // as a flush does
-			if err := r.c.Do(t.Context(), r.c.B().Del().Key(key).Build()).Error(); err != nil {
+		r.Ready(id)
+		until(got, id)                                                                 // what was not freed yet is delivered again
+		for _, key := range []string{lua.NewGlobals(r.Prefix).Queues, r.Keys.Stream} { // as a flush does
+			if err := r.Client.Do(t.Context(), r.Client.B().Del().Key(key).Build()).Error(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-			registered, err := r.c.Do(t.Context(), r.c.B().Hexists().Key(lua.NewGlobals(r.prefix).Queues).Field(r.queue).Build()).AsBool()
+			registered, err := r.Client.Do(t.Context(), r.Client.B().Hexists().Key(lua.NewGlobals(r.Prefix).Queues).Field(r.Queue).Build()).AsBool()
 			return registered, fmt.Sprint("the queue is not registered: ", err)
 		})
 		id = fmt.Sprint("n", i)
-		r.ready(id)
+		r.Ready(id)
 		until(got, id)
 	}
 }
@@ -278,19 +278,19 @@ func TestDeliveredButNeverSeenIsTakenUpWithoutBurningAnAttempt(t *testing.T) {
 	proxy := s.Proxy(t)
 	got := make(chan *Message, 10)
 	cfg := WorkerConfig{
-		Client: r.c, Blocking: proxy.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }),
+		Client: r.Client, Blocking: proxy.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }),
 		Handler: func(_ context.Context, m *Message) error { got <- m; return nil },
 	}
 	proxy.CutAfterForward(1, "XREADGROUP")
 	w, _ := r.start(cfg)
-	r.ready("m")
+	r.Ready("m")
 	m := <-got
-	want(t, "cuts", proxy.Cuts(), 1)
-	want(t, "attempt", m.Attempt, 1)
+	redistest.Want(t, "cuts", proxy.Cuts(), 1)
+	redistest.Want(t, "attempt", m.Attempt, 1)
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return w.Stats().Acknowledged == 1 && r.length(r.k.Stream) == 0, fmt.Sprintf("%+v", w.Stats())
+		return w.Stats().Acknowledged == 1 && r.Length(r.Keys.Stream) == 0, fmt.Sprintf("%+v", w.Stats())
 	})
-	want(t, "retries scheduled", w.Stats().Retried, uint64(0))
+	redistest.Want(t, "retries scheduled", w.Stats().Retried, uint64(0))
 }
 
 func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
@@ -306,7 +306,7 @@ func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	r.policy(map[string]string{"retry_min_ms": "3600000", "retry_max_ms": "3600000"})
+	r.Policy(map[string]string{"retry_min_ms": "3600000", "retry_max_ms": "3600000"})
 	type settled struct{ id, how string }
 	got := make(chan settled, 20)
 	leave := make(chan struct{})
@@ -324,26 +324,26 @@ func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
 			return nil
 		},
 	})
-	r.do("XADD", r.k.Stream, "*", "id", "foreign", "payload", "", "attempt", "2", "due_ms", "1", "for", "another")
-	r.ready("works", "fails", "dies", "taken")
+	r.Do("XADD", r.Keys.Stream, "*", "id", "foreign", "payload", "", "attempt", "2", "due_ms", "1", "for", "another")
+	r.Ready("works", "fails", "dies", "taken")
 	told := map[string]string{}
 	for range 4 {
 		s := <-got
 		told[s.id] = s.how
 	}
-	want(t, "settlements", fmt.Sprint(told), "map[dies:dead fails:retried foreign:skipped works:acknowledged]")
+	redistest.Want(t, "settlements", fmt.Sprint(told), "map[dies:dead fails:retried foreign:skipped works:acknowledged]")
 
 	// Somebody else takes the entry out while the handler runs.
-	held := r.do("XPENDING", r.k.Stream, "g", "-", "+", "10")
+	held := r.Do("XPENDING", r.Keys.Stream, "g", "-", "+", "10")
 	rows, err := held.ToArray()
 	if err != nil || len(rows) != 1 {
 		t.Fatalf("pending: %v, %v", rows, err)
 	}
 	cells, _ := rows[0].ToArray()
 	entry, _ := cells[0].ToString()
-	r.xack("g", entry)
+	r.Xack("g", entry)
 	close(leave)
-	want(t, "settlement", <-got, settled{"taken", "lost"})
+	redistest.Want(t, "settlement", <-got, settled{"taken", "lost"})
 }
 
 // 1. The acknowledgement is executed, its reply is lost. 2. The repeat finds nothing pending: this worker's first try, or someone else?
@@ -356,16 +356,16 @@ func TestSettledIsUnknownWhenTheReplyWasLost(t *testing.T) {
 	leave := make(chan struct{})
 	started := make(chan struct{})
 	r.start(WorkerConfig{
-		Client: p.Client(t), Blocking: r.block,
+		Client: p.Client(t), Blocking: r.Blocking,
 		Settled: func(_ *Message, s Settlement) { got <- s },
 		Handler: func(context.Context, *Message) error { close(started); <-leave; return nil },
 	})
-	r.ready("m")
+	r.Ready("m")
 	<-started
-	if _, err := lua.Ack(t.Context(), r.c, r.k, "g", nil); err != nil { // the server knows the script: the request that is cut will be executed
+	if _, err := lua.Ack(t.Context(), r.Client, r.Keys, "g", nil); err != nil { // the server knows the script: the request that is cut will be executed
 		t.Fatal(err)
 	}
 	p.CutAfterForward(2, "EVALSHA") // one of them may be the first registration
 	close(leave)
-	want(t, "settlement", <-got, Unknown)
+	redistest.Want(t, "settlement", <-got, Unknown)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
 // What an operator runs is interrupted at every request, and run again when it says that it failed. Dead letters are redriven and purged
@@ -175,7 +174,7 @@ func (r *rig) reading(t *testing.T, f *fuse) {
 		tell("pending", held, err)
 		n, err := bridge.NewDeadLetters(redis, r.prefix).Count(ctx, l.queue, bridge.LetterFilter{})
 		tell("letters", n, err)
-		consumers, err := stream.Consumers(ctx, redis.Client, r.prefix, l.queue, "a")
+		consumers, err := bridge.Members(ctx, redis, r.prefix, l.queue, "a")
 		tell("consumers", len(consumers), err)
 		bridges, err := bridge.Bridges(ctx, redis, r.prefix)
 		tell("bridges", len(bridges), err)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/scheduler/producer"
 )
 
 // A producer is interrupted at every request it makes: registering, each commit of a batch, cancelling, rescheduling, clearing its token.
@@ -31,7 +31,7 @@ func TestProducerInterrupted(t *testing.T) {
 // produced is what a producer is made to do, step by step; a process that takes the place of a dead one begins again.
 type produced struct {
 	*load
-	p    *scheduler.Producer
+	p    *producer.Producer
 	ctx  context.Context
 	f    *fuse
 	last bool // nothing interrupts this one
@@ -48,13 +48,13 @@ func (r *rig) produce(t *testing.T, f *fuse) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	redis := f.redis(t, r.server)
-	p, err := scheduler.NewProducer(scheduler.ProducerConfig{Client: redis.Client, Prefix: r.prefix, MaxCommit: 2, RetryTimeout: retry})
+	p, err := producer.New(producer.Config{Client: redis.Client, Prefix: r.prefix, MaxCommit: 2, RetryTimeout: retry})
 	l.must(err)
 	first := &produced{load: l, p: p, ctx: ctx, f: f}
 	first.all()
 	l.must(p.Close())
 	if f.mode == dies && f.blown() {
-		p, err := scheduler.NewProducer(scheduler.ProducerConfig{Client: r.redis.Client, Prefix: r.prefix, MaxCommit: 2})
+		p, err := producer.New(producer.Config{Client: r.redis.Client, Prefix: r.prefix, MaxCommit: 2})
 		l.must(err)
 		second := &produced{load: l, p: p, ctx: ctx, f: f, last: true}
 		second.all()
@@ -90,16 +90,16 @@ func (p *produced) all() {
 	p.schedule(windowed("cancelled", time.Hour), windowed("moved", time.Hour))
 
 	done, err := p.p.Cancel(p.ctx, p.queue, "cancelled")
-	if !done && !(p.f.mode == unheard && errors.Is(err, scheduler.ErrUncertain)) {
+	if !done && !(p.f.mode == unheard && errors.Is(err, producer.ErrUncertain)) {
 		p.oops("cancel", err)
 	}
 	due, err := p.p.Reschedule(p.ctx, p.queue, "moved", 50*time.Millisecond, time.Time{})
 	switch {
 	case err == nil:
 		p.ledger.Sent("moved", due.UnixMilli())
-	case p.f.mode == unheard && errors.Is(err, scheduler.ErrUncertain): // it was moved, and became ready before the call was repeated
+	case p.f.mode == unheard && errors.Is(err, producer.ErrUncertain): // it was moved, and became ready before the call was repeated
 		p.ledger.Sent("moved", 0)
-	case p.last && errors.Is(err, scheduler.ErrNotScheduled): // it was moved before, and is on its way
+	case p.last && errors.Is(err, producer.ErrNotScheduled): // it was moved before, and is on its way
 		p.ledger.Sent("moved", 0)
 	default:
 		p.oops("reschedule", err)
@@ -118,13 +118,13 @@ func (p *produced) schedule(messages ...bridge.NewMessage) {
 		case m.ID == "moved": // its due time comes later
 			p.ledger.MaybeSent(r.ID, 0)
 		case m.ID == "cancelled":
-		case r.Err == nil, p.last && errors.Is(r.Err, scheduler.ErrDuplicate):
+		case r.Err == nil, p.last && errors.Is(r.Err, producer.ErrDuplicate):
 			p.ledger.Sent(r.ID, 0)
 			continue
 		default:
 			p.ledger.MaybeSent(r.ID, 0)
 		}
-		if r.Err != nil && !(p.last && errors.Is(r.Err, scheduler.ErrDuplicate)) {
+		if r.Err != nil && !(p.last && errors.Is(r.Err, producer.ErrDuplicate)) {
 			p.oops(fmt.Sprintf("schedule %q", m.ID), r.Err)
 		}
 	}

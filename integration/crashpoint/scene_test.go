@@ -179,7 +179,7 @@ func (s *scene) settle() {
 			moved += s.deliver(group)
 			r, err := lua.Reclaim(s.ctx, s.c, s.k, lua.ReclaimArgs{Group: group, Attempts: attempts, Limit: 100, MaxBytes: 1 << 20})
 			s.must(err)
-			moved += r.Retried + r.Buried + r.Skipped
+			moved += r.Retried + r.Dead + r.Skipped
 		}
 		if moved > 0 {
 			continue

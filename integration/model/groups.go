@@ -107,8 +107,8 @@ func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 		switch q.leave(a.Group, a.Attempts, failure, p.Deliveries-1) {
 		case lua.Retried:
 			r.Retried++
-		case lua.Buried:
-			r.Buried++
+		case lua.Dead:
+			r.Dead++
 		case lua.Skipped:
 			r.Skipped++
 		}
@@ -154,7 +154,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 			id = how.Entry
 		}
 		q.bury(fields{lua.FieldID: id}, group, how.Entry, lua.ReasonBodyLost, anyText)
-		return lua.Buried
+		return lua.Dead
 	}
 	if to := e.Fields[lua.FieldFor]; to != "" && to != group {
 		delete(pending, how.Entry)
@@ -171,7 +171,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	attempt, limit, ok := attemptsOf(e, policy)
 	if !ok || !usableID(id) {
 		q.bury(inLetter(f), group, how.Entry, lua.ReasonMalformed, anyText)
-		return lua.Buried
+		return lua.Dead
 	}
 	if how.Error != "" {
 		f[lua.FieldError] = how.Error
@@ -181,7 +181,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	if how.Action == lua.ActionDead || how.Action == lua.ActionRetry && failed >= limit {
 		f[lua.FieldAttempt] = decimal(int64(failed))
 		q.bury(inLetter(f), group, how.Entry, how.Reason, f[lua.FieldError])
-		return lua.Buried
+		return lua.Dead
 	}
 
 	due, following, outcome := q.Now, attempt, lua.Released

@@ -179,7 +179,7 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 	bytes := 0
 	for _, member := range q.Order() {
 		m := q.Scheduled[member]
-		if m.Due > float64(q.Now) || d.Moved+d.Buried == limit || bytes >= maxBytes {
+		if m.Due > float64(q.Now) || d.Moved+d.Dead == limit || bytes >= maxBytes {
 			break
 		}
 		name, to := lua.ParseMember(member), m.Meta[lua.FieldFor]
@@ -188,7 +188,7 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 		case m.Broken != "":
 			q.bury(fields{lua.FieldID: name.ID, lua.FieldPayload: m.Payload, lua.FieldAttempt: "1", lua.FieldDue: m.dueMs(), lua.FieldMeta: m.Raw},
 				name.Group, "", lua.ReasonMalformed, m.Broken)
-			d.Buried++
+			d.Dead++
 		case m.expired(q.Now) || to != "" && !exists:
 			letter, reason := inLetter(m.fields()), lua.ReasonGroupGone
 			if m.expired(q.Now) {
@@ -196,7 +196,7 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 			}
 			delete(letter, lua.FieldFor)
 			q.bury(letter, to, "", reason, letter[lua.FieldError])
-			d.Buried++
+			d.Dead++
 		default:
 			q.ready(m)
 			d.Moved++

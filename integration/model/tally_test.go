@@ -17,7 +17,7 @@ var (
 		lua.Malformed: "malformed", lua.Duplicate: "duplicate", lua.Scheduled: "scheduled", lua.Ready: "ready", lua.Repeated: "repeated",
 	}
 	outcomes = map[lua.Outcome]string{
-		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Buried: "buried", lua.Released: "released", lua.Skipped: "skipped",
+		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Dead: "buried", lua.Released: "released", lua.Skipped: "skipped",
 	}
 	redriven = map[lua.Redriven]string{
 		lua.RedriveGroupGone: "for a group that is gone", lua.RedriveUnreadable: "unreadable", lua.RedriveMalformed: "malformed", lua.RedriveNoPayload: "without payload", lua.RedriveGone: "gone", lua.RedriveScheduled: "scheduled",
@@ -48,10 +48,10 @@ func (t tally) add(what string, got any) {
 		}
 	case lua.Drained:
 		count(got.Moved, "moved")
-		count(got.Buried, "buried")
+		count(got.Dead, "buried")
 	case lua.Reclaimed:
 		count(got.Retried, "retried")
-		count(got.Buried, "buried")
+		count(got.Dead, "buried")
 		count(got.Skipped, "skipped")
 		if got.Cursor != "" {
 			count(1, "in part")

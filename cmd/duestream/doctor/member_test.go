@@ -43,13 +43,13 @@ func TestMalformedIsWhatTheDrainBuries(t *testing.T) {
 			}
 			c.Do(t.Context(), c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(1, member).Build())
 			drained, err := lua.Drain(t.Context(), c, k, 10, 1<<20)
-			if err != nil || drained.Moved+drained.Buried != 1 {
+			if err != nil || drained.Moved+drained.Dead != 1 {
 				t.Fatalf("%q %.60q: %+v %v", member, meta, drained, err)
 			}
-			if wrong := malformed(member, own); (wrong != "") != (drained.Buried == 1) {
+			if wrong := malformed(member, own); (wrong != "") != (drained.Dead == 1) {
 				letters, _ := c.Do(t.Context(), c.B().Xrevrange().Key(k.Dead).End("+").Start("-").Count(1).Build()).AsXRange()
 				says := ""
-				if drained.Buried == 1 && len(letters) > 0 {
+				if drained.Dead == 1 && len(letters) > 0 {
 					says = letters[0].FieldValues[lua.FieldError]
 				}
 				t.Errorf("member %q, meta %.60q: %q, and the drain says %q", member, meta, wrong, says)

@@ -1,0 +1,62 @@
+package queuetest
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// LogBook is a logger whose lines can be counted.
+type LogBook struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (b *LogBook) Write(line []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lines = append(b.lines, string(line))
+	return len(line), nil
+}
+
+func (b *LogBook) Logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func (b *LogBook) Count(text string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, line := range b.lines {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// turns returns what a log says of one condition, in order.
+func (b *LogBook) Turns() (said []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, line := range b.lines {
+		switch {
+		case strings.Contains(line, "is failing"):
+			said = append(said, "failing")
+		case strings.Contains(line, "works again"):
+			said = append(said, "again")
+		}
+	}
+	return said
+}
+
+func Array(t *testing.T, m rueidis.RedisMessage) []rueidis.RedisMessage {
+	t.Helper()
+	list, err := m.ToArray()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}

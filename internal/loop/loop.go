@@ -1,0 +1,63 @@
+// Package loop is what everything that goes on for ever shares: how it waits, is poked, backs off after errors, and says once that it is
+// failing and once that it works again.
+package loop
+
+import (
+	"context"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+const (
+	// CallTimeout is how long one request may take before its server counts as unreachable.
+	CallTimeout = 5 * time.Second
+	// PassTimeout is how long one step of a long walk may take.
+	PassTimeout = 30 * time.Second
+)
+
+// NewBackoff returns the waits between tries of something that is repeated for ever: 50 ms at first, doubled up to most, each jittered.
+func NewBackoff(most time.Duration) *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
+		backoff.WithMaxInterval(most), backoff.WithMaxElapsedTime(0))
+}
+
+// Sleep waits for d, or until ctx ends; false then.
+func Sleep(ctx context.Context, d time.Duration) bool { return SleepUntil(ctx, d, nil) }
+
+// SleepUntil returns true after d, or when poked, and false when ctx has ended.
+func SleepUntil(ctx context.Context, d time.Duration, poked <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-poked:
+	}
+	return ctx.Err() == nil
+}
+
+// Poke wakes who waits for a channel with room for one.
+func Poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Every runs a pass at once and then at each interval, or when poked; after an error sooner, with backoff. It returns when ctx ends.
+func Every(ctx context.Context, interval func() time.Duration, b *backoff.ExponentialBackOff, poked <-chan struct{}, pass func(context.Context) error) {
+	for {
+		pause := time.Duration(0)
+		if err := pass(ctx); err != nil {
+			pause = min(interval(), b.NextBackOff())
+		} else {
+			pause = interval()
+			b.Reset()
+		}
+		if !SleepUntil(ctx, pause, poked) {
+			return
+		}
+	}
+}

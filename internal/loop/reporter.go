@@ -1,0 +1,101 @@
+package loop
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Reporter logs one line per change of state: when something starts to fail, when it fails for another reason, and when it works again.
+// What several parts of it report is one state: it works again when the last of them does. For those who read Info and above no line that
+// it works again comes without one that it is failing before, nor stays away after one. Any number of goroutines may report.
+type Reporter struct {
+	Log   *slog.Logger     // carries what it is about
+	What  string           // "drain"
+	Quiet func(error) bool // which errors somebody else tells of: they are logged at debug level; nil = none
+
+	failing atomic.Bool // changes under mu
+
+	mu    sync.Mutex
+	kinds map[string]string // of the error that each part that fails reported last
+	since time.Time
+	told  bool // that it is failing, and not only at debug level
+}
+
+// IsFailing says whether any part failed last.
+func (r *Reporter) IsFailing() bool { return r.failing.Load() }
+
+// Report takes the outcome of a pass.
+func (r *Reporter) Report(err error) { r.ReportPart("", err) }
+
+// ReportPart takes the outcome of a pass of one part.
+func (r *Reporter) ReportPart(part string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.works(part)
+		return
+	}
+	if len(r.kinds) == 0 {
+		r.kinds, r.since = map[string]string{}, time.Now()
+	}
+	r.failing.Store(true)
+	quiet, kind := r.Quiet != nil && r.Quiet(err), kindOf(err)
+	known := slices.Contains(slices.Collect(maps.Values(r.kinds)), kind)
+	if quiet && r.told {
+		kind, known = cmp.Or(r.kinds[part], kind), true // what was told remains what is known
+	}
+	r.kinds[part] = kind
+	if !known {
+		r.told = r.told || !quiet
+		r.Log.Log(context.Background(), level(slog.LevelError, quiet), r.What+" is failing", "error", err, "hint", lua.Hint(err))
+	}
+}
+
+func (r *Reporter) works(part string) {
+	if _, failed := r.kinds[part]; !failed {
+		return
+	}
+	delete(r.kinds, part)
+	if len(r.kinds) == 0 {
+		r.Log.Log(context.Background(), level(slog.LevelInfo, !r.told), r.What+" works again", "after", time.Since(r.since).Round(time.Millisecond))
+		r.told = false
+		r.failing.Store(false)
+	}
+}
+
+func level(loud slog.Level, quiet bool) slog.Level {
+	if quiet {
+		return slog.LevelDebug
+	}
+	return loud
+}
+
+// kindOf names what an error is about; the same trouble is logged once, however its words differ.
+func kindOf(err error) string {
+	for _, kind := range []error{
+		lua.ErrFull, lua.ErrWrongType, lua.ErrDenied, lua.ErrUnsupported, lua.ErrNoGroup, lua.ErrUnavailable, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, kind) {
+			return kind.Error()
+		}
+	}
+	for {
+		inner := errors.Unwrap(err)
+		if several, ok := err.(interface{ Unwrap() []error }); ok {
+			inner = several.Unwrap()[0]
+		}
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}

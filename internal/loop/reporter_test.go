@@ -1,0 +1,82 @@
+package loop
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// A worker whose acknowledgements were denied read on: it said at every entry that it works again, and at every try that it is failing.
+func TestConditionWorksAgainWhenAllOfItsPartsDo(t *testing.T) {
+	t.Parallel()
+	var book queuetest.LogBook
+	c := Reporter{Log: book.Logger(), What: "worker"}
+	c.ReportPart("settling", nil) // never failed
+	c.ReportPart("settling", lua.ErrDenied)
+	for range 3 {
+		c.Report(nil) // reads
+		c.ReportPart("settling", lua.ErrDenied)
+	}
+	c.Report(lua.ErrDenied) // the same trouble
+	c.ReportPart("settling", nil)
+	redistest.Want(t, "while reads fail", slices.Equal(book.Turns(), []string{"failing"}), true)
+	c.Report(nil)
+	c.Report(nil)
+	redistest.Want(t, "in the end", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
+}
+
+// The end of an outage that the heartbeat alone had told was told by every queue, and a queue whose type of key was wrong behind an outage
+// said nothing but that it works again. By level Info, each end has its beginning, and each beginning its end.
+func TestEveryEndOfATroubleHasItsBeginning(t *testing.T) {
+	t.Parallel()
+	quiet, loud := lua.ErrUnavailable, lua.ErrWrongType
+	for _, c := range []struct {
+		what string
+		told []error
+		want string
+	}{
+		{"quiet only", []error{quiet, nil, quiet, quiet, nil}, ""},
+		{"loud only", []error{loud, loud, nil, nil, loud, nil}, "failing again failing again"},
+		{"quiet, then loud", []error{quiet, loud, nil}, "failing again"},
+		{"loud, then quiet", []error{loud, quiet, loud, nil}, "failing again"},
+		{"never failed", []error{nil, nil}, ""},
+		{"quiet after loud", []error{loud, nil, quiet, nil}, "failing again"},
+	} {
+		var log queuetest.LogBook
+		st := &Reporter{Log: slog.New(slog.NewTextHandler(&log, nil)), What: "drain", Quiet: func(err error) bool { return errors.Is(err, quiet) }}
+		for _, err := range c.told {
+			st.Report(err)
+		}
+		if got := strings.Join(log.Turns(), " "); got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// Two goroutines that report one state: its lines come by turns, and in the order of its changes.
+func TestLinesOfOneStateComeByTurns(t *testing.T) {
+	t.Parallel()
+	var log queuetest.LogBook
+	st := &Reporter{Log: slog.New(slog.NewTextHandler(&log, nil)), What: "drain"}
+	var reporters sync.WaitGroup
+	for range 8 {
+		reporters.Go(func() {
+			for i := range 2000 {
+				st.Report([]error{lua.ErrWrongType, nil}[i%2])
+			}
+		})
+	}
+	reporters.Wait()
+	st.Report(nil)
+	got := strings.Join(log.Turns(), " ")
+	if n := strings.Count(got, "failing"); got != strings.TrimSpace(strings.Repeat("failing again ", n)) {
+		t.Errorf("not by turns: %.200s", got)
+	}
+}

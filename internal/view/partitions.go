@@ -1,0 +1,49 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// partitionsAtOnce is how many partitions are asked at the same time.
+const partitionsAtOnce = 16
+
+func ReadCounts(ctx context.Context, c rueidis.Client, prefix, queue string) (lua.Counts, error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	counts, err := lua.ReadCounts(ctx, c, lua.NewGlobals(prefix), queue)
+	if err != nil {
+		return nil, fmt.Errorf("stream: partitions of %s: %w", queue, err)
+	}
+	return counts, nil
+}
+
+// EachPartition calls do for all names, several at a time, and joins the errors, each with the name.
+func EachPartition(names []string, do func(i int, name string) error) error {
+	if len(names) == 1 && !strings.Contains(names[0], "/") {
+		return do(0, names[0])
+	}
+	errs := make([]error, len(names))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(partitionsAtOnce, len(names)) {
+		workers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
+				if err := do(i, names[i]); err != nil {
+					errs[i] = fmt.Errorf("%s: %w", names[i], err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return errors.Join(errs...)
+}

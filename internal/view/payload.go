@@ -1,0 +1,42 @@
+package view
+
+import (
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// Payload is a message's payload. In JSON it is a string when it is UTF-8, else an object {"base64": "…"}, and null when there is none.
+type Payload []byte
+
+type EncodedPayload struct {
+	Base64 []byte `json:"base64"`
+}
+
+// MarshalJSON writes a string, an object, or null.
+func (p Payload) MarshalJSON() ([]byte, error) {
+	switch {
+	case p == nil:
+		return []byte("null"), nil
+	case utf8.Valid(p):
+		return json.Marshal(string(p))
+	default:
+		return json.Marshal(EncodedPayload{p})
+	}
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (p *Payload) UnmarshalJSON(text []byte) error {
+	var plain *string
+	if json.Unmarshal(text, &plain) == nil {
+		if *p = nil; plain != nil {
+			*p = Payload(*plain)
+		}
+		return nil
+	}
+	var encoded EncodedPayload
+	if err := json.Unmarshal(text, &encoded); err != nil {
+		return err
+	}
+	*p = encoded.Base64
+	return nil
+}

@@ -1,0 +1,11 @@
+package view
+
+import (
+	"math"
+	"time"
+)
+
+// ScoreTime returns a score of the schedule as a time: rounded up to a millisecond, and within what a time can hold.
+func ScoreTime(score float64) time.Time {
+	return time.UnixMilli(int64(math.Ceil(max(0, min(score, 1e15)))))
+}

@@ -1,0 +1,89 @@
+package view
+
+import (
+	"context"
+	"iter"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of one page of a walk.
+const (
+	PageBytes   = 256 << 10
+	PageEntries = 1000
+)
+
+// Pager decides how many entries the next page asks for: as many as come to about so many bytes, judging by the last page.
+type Pager struct{ Count, Bytes int }
+
+func NewPager() Pager { return Pager{Count: 8, Bytes: PageBytes} }
+
+func (p *Pager) Seen(entries, bytes int) {
+	p.Count = max(1, min(p.Bytes*entries/(bytes+1), 2*p.Count, PageEntries))
+}
+
+// Walk yields the entries of a stream from one ID to another (both included, "-" and "+" are the ends), oldest first, or newest first
+// when backwards. It holds one page at a time. What is added or deleted meanwhile may be seen or not.
+func Walk(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool) iter.Seq2[rueidis.XRangeSlice, error] {
+	return WalkPages(ctx, c, key, from, to, backwards, NewPager())
+}
+
+func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool, size Pager) iter.Seq2[rueidis.XRangeSlice, error] {
+	return func(yield func(rueidis.XRangeSlice, error) bool) {
+		size := size
+		for {
+			page, err := ReadPage(ctx, c, key, from, to, size.Count, backwards)
+			if err != nil {
+				yield(rueidis.XRangeSlice{}, err)
+				return
+			}
+			bytes := 0
+			for _, entry := range page {
+				bytes += EntrySize(entry)
+				if !yield(entry, nil) {
+					return
+				}
+			}
+			if len(page) < size.Count {
+				return
+			}
+			size.Seen(len(page), bytes)
+			if next := "(" + page[len(page)-1].ID; backwards {
+				to = next
+			} else {
+				from = next
+			}
+		}
+	}
+}
+
+func ReadPage(ctx context.Context, c rueidis.Client, key, from, to string, count int, backwards bool) ([]rueidis.XRangeSlice, error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+	defer cancel()
+	if backwards {
+		page, err := c.Do(ctx, c.B().Xrevrange().Key(key).End(to).Start(from).Count(int64(count)).Build()).AsXRangeSlices()
+		return page, lua.Classify("XREVRANGE "+key, err)
+	}
+	page, err := c.Do(ctx, c.B().Xrange().Key(key).Start(from).End(to).Count(int64(count)).Build()).AsXRangeSlices()
+	return page, lua.Classify("XRANGE "+key, err)
+}
+
+// ReadEntry returns one entry by its ID; ok is false when it is not there.
+func ReadEntry(ctx context.Context, c rueidis.Client, key, id string) (entry rueidis.XRangeSlice, ok bool, err error) {
+	page, err := ReadPage(ctx, c, key, id, id, 1, false)
+	if err != nil || len(page) == 0 {
+		return entry, false, err
+	}
+	return page[0], true, nil
+}
+
+func EntrySize(entry rueidis.XRangeSlice) int {
+	n := 0
+	for _, f := range entry.FieldValues {
+		n += len(f.Field) + len(f.Value)
+	}
+	return n
+}

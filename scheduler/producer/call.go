@@ -1,0 +1,107 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// call is one ScheduleBatch: its results, as far as they are known.
+type call struct {
+	ctx  context.Context
+	mu   sync.Mutex
+	open int // messages without an answer
+	done chan struct{}
+
+	results  []Result
+	answered []bool
+	one      [1]Result // most calls have one message
+	first    [1]bool
+}
+
+func newCall(ctx context.Context, n int) *call {
+	c := &call{ctx: ctx, open: n, done: make(chan struct{})}
+	c.results, c.answered = c.one[:], c.first[:]
+	if n != 1 {
+		c.results, c.answered = make([]Result, n), make([]bool, n)
+	}
+	if n == 0 {
+		close(c.done)
+	}
+	return c
+}
+
+// answer is for one message. Its ID may be among the results before, written by whoever let others see the message.
+func (c *call) answer(i int, r Result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.results[i], c.answered[i] = r, true
+	if c.open--; c.open == 0 {
+		close(c.done)
+	}
+}
+
+// wait returns the results when all are there, or the context has ended.
+func (c *call) wait(queue string) []Result {
+	ended := c.ctx.Done()
+	if ended == nil { // a select of two costs more
+		<-c.done
+		return c.results
+	}
+	select {
+	case <-c.done:
+		return c.results
+	case <-ended:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	results := slices.Clone(c.results) // the committer goes on with its own
+	for i := range results {
+		if !c.answered[i] {
+			results[i].Err = wrap("schedule", queue, results[i].ID, joinUncertain(c.ctx.Err()))
+		}
+	}
+	return results
+}
+
+// waiting is one message on its way into a commit.
+type waiting struct {
+	call  *call
+	at    int // its place among the call's results
+	item  lua.Item
+	since time.Time
+}
+
+// answerAll gives each message of a commit its answer; those of one call follow each other.
+func answerAll(batch []waiting, result func(i int) Result) {
+	for i := 0; i < len(batch); {
+		c := batch[i].call
+		c.mu.Lock()
+		for ; i < len(batch) && batch[i].call == c; i++ {
+			c.results[batch[i].at], c.answered[batch[i].at] = result(i), true
+			c.open--
+		}
+		if c.open == 0 {
+			close(c.done)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// result is the answer to one message; waited says why the commit is not as durable as asked.
+func result(id string, r lua.Receipt, waited error) Result {
+	switch r.Verdict {
+	case lua.Duplicate:
+		if waited != nil { // nor is, perhaps, what was stored before
+			return Result{Receipt{ID: id}, fmt.Errorf("%w: %w", ErrDuplicate, waited)}
+		}
+		return Result{Receipt{ID: id}, ErrDuplicate}
+	case lua.Malformed:
+		return Result{Receipt{ID: id}, lua.Invalid("headers", id, "the server cannot read them")}
+	}
+	return Result{Receipt{ID: id, Due: r.Due, Ready: r.Verdict == lua.Ready}, waited}
+}

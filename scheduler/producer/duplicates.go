@@ -1,0 +1,158 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const elsewhereChunk = 500 // IDs per pipeline
+
+// placed is a message of a batch, without the batch: one that has nothing to look for stays on its caller's stack.
+type placed struct {
+	at int
+	id string
+}
+
+// elsewhere looks for messages with IDs of their own in the partitions of older counts, and returns why those that are not to be stored
+// are not: ErrDuplicate, or that it could not be found out. Script enqueue does the same for the partition that they go to. Pipelined;
+// one round trip per partition and 500 IDs, all partitions at once; none for a queue with one partition.
+func (s *spread) elsewhere(ctx context.Context, ms []Message) map[int]error {
+	if s.only != nil {
+		return nil
+	}
+	places := map[int][]placed{}
+	for i := range ms {
+		if ms[i].ID == "" || lua.CheckID(ms[i].ID) != nil {
+			continue
+		}
+		for _, partition := range s.counts.Candidates(ms[i].ID)[1:] {
+			places[partition] = append(places[partition], placed{i, ms[i].ID})
+		}
+	}
+	if len(places) == 0 {
+		return nil
+	}
+	p, since := s.route.p, time.Now()
+	var mu sync.Mutex
+	refused := map[int]error{}
+	refuse := func(messages []placed, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, m := range messages {
+			if refused[m.at] == nil || errors.Is(err, ErrDuplicate) { // which is certain, wherever else it could not be found out
+				refused[m.at] = err
+			}
+		}
+	}
+	var looks sync.WaitGroup
+	for partition, messages := range places {
+		keys := lua.NewKeys(p.cfg.Prefix, lua.PartitionName(s.route.queue, partition))
+		looks.Go(func() {
+			var twice []placed
+			for chunk := range slices.Chunk(messages, elsewhereChunk) {
+				err := p.harmlessly(ctx, since, func(ctx context.Context) error {
+					held, err := holds(ctx, p.cfg.Client, keys, chunk)
+					for i, yes := range held {
+						if yes {
+							twice = append(twice, chunk[i])
+						}
+					}
+					return err
+				})
+				if err != nil {
+					refuse(messages, err)
+					break
+				}
+			}
+			if len(twice) > 0 {
+				refuse(twice, p.duplicate(ctx, keys))
+			}
+		})
+	}
+	looks.Wait()
+	return refused
+}
+
+// duplicate is ErrDuplicate, and why what was stored before is not as durable as asked, if so. That is waited for behind a write: a token,
+// which is cleared again.
+func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
+	if d := p.cfg.Durability; !d.Fsync && d.Replicas == 0 {
+		return ErrDuplicate
+	}
+	token := p.newToken()
+	var waited error
+	err := p.harmlessly(ctx, time.Now(), func(ctx context.Context) error {
+		_, err := lua.EnqueueDurably(ctx, p.cfg.Client, k, lua.Token{Name: token, Window: p.window}, nil, p.cfg.Durability)
+		waited, err = setAside(err)
+		return err
+	})
+	if err == nil {
+		_, _ = lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Done: token}, nil) // else it ends with its window
+	}
+	if err = errors.Join(err, waited); err != nil {
+		return fmt.Errorf("%w: %w", ErrDuplicate, err)
+	}
+	return ErrDuplicate
+}
+
+// holds says which of the messages are scheduled, or inside a dedup window, in a partition.
+func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []placed) ([]bool, error) {
+	n := len(messages)
+	cmds := make(rueidis.Commands, 0, 2*n+1)
+	for _, key := range []string{k.Due, k.Seen} {
+		for _, m := range messages {
+			cmds = append(cmds, c.B().Zscore().Key(key).Member(m.id).Build())
+		}
+	}
+	cmds = append(cmds, c.B().Time().Build().SetSlot(k.Seen)) // the clock of the server that holds the window
+	replies := c.DoMulti(ctx, cmds...)
+	clock, err := replies[2*n].AsIntSlice()
+	if err == nil && len(clock) != 2 {
+		err = errors.New("TIME has not two parts")
+	}
+	if err != nil {
+		return nil, lua.Classify("TIME", err)
+	}
+	now := float64(clock[0]*1000 + clock[1]/1000)
+	held := make([]bool, n)
+	for i, reply := range replies[:2*n] {
+		score, err := reply.AsFloat64()
+		if rueidis.IsRedisNil(err) {
+			continue
+		}
+		if err != nil {
+			return nil, lua.Classify("ZSCORE", err)
+		}
+		held[i%n] = held[i%n] || i < n || score > now
+	}
+	return held, nil
+}
+
+func (p *Producer) newToken() string { return p.name + "-" + strconv.FormatUint(p.tokens.Add(1), 36) }
+
+// harmlessly is repeat for what changes nothing: its error is never ErrUncertain.
+func (p *Producer) harmlessly(ctx context.Context, since time.Time, try func(context.Context) error) error {
+	var last error
+	_, err := p.repeat(ctx, since, func(ctx context.Context) error {
+		last = try(ctx)
+		return last
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(last, context.DeadlineExceeded): // of repeat, not of the caller
+		return fmt.Errorf("%w: %v", lua.ErrUnavailable, last)
+	}
+	return last
+}

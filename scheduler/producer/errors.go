@@ -1,0 +1,29 @@
+package producer
+
+import (
+	"errors"
+	"net"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// What callers branch on, beside lua.ErrInvalid, lua.ErrFull and the other sentinels of package lua.
+var (
+	// ErrDuplicate: the ID is scheduled already, or was taken inside its dedup window. The message was not stored.
+	ErrDuplicate = errors.New("duplicate message ID")
+	// ErrNotScheduled: no message with this ID is scheduled: it became ready, was cancelled, or never was.
+	ErrNotScheduled = errors.New("message is not scheduled")
+	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not. A message with
+	// an ID and a dedup window may be scheduled again without harm.
+	ErrUncertain = errors.New("the call may have been executed")
+	// ErrClosed: Close was called before.
+	ErrClosed = errors.New("producer is closed")
+)
+
+// uncertain reports whether a failed call may have been executed.
+func uncertain(err error) bool {
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+		return false // there was no connection to send it on
+	}
+	return lua.Ambiguous(err)
+}

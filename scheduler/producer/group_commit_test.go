@@ -1,0 +1,356 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestConcurrentCallersShareCommits(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	p := newProducer(t, c, prefix)
+	const callers, each = 256, 20
+	at := queuetest.Now(t, c).Add(time.Hour)
+	made := make([][]string, callers)
+	before := s.Calls(t)["evalsha"]
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			for j := range each {
+				m := Message{At: at}
+				if j == each/2 {
+					m.ID = "the same" // one caller gets it
+				}
+				r, err := p.Schedule(context.Background(), queue, m)
+				switch {
+				case m.ID == "" && err == nil:
+					made[i] = append(made[i], r.ID)
+				case m.ID == "" || err != nil && !errors.Is(err, ErrDuplicate):
+					t.Errorf("caller %d: %v", i, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	calls := s.Calls(t)["evalsha"] - before
+	t.Logf("%d messages in %d calls", callers*each, calls)
+	if calls > callers*each/10 {
+		t.Errorf("%d script calls for %d messages: commits are not shared", calls, callers*each)
+	}
+	order, err := c.Do(t.Context(), c.B().Zrange().Key(lua.NewKeys(prefix, queue).Due).Min("0").Max("-1").Build()).AsStrSlice()
+	if err != nil || len(order) != callers*(each-1)+1 {
+		t.Fatalf("%d messages are scheduled, want %d; %v", len(order), callers*(each-1)+1, err)
+	}
+	place := make(map[string]int, len(order))
+	for i, id := range order {
+		place[id] = i
+	}
+	for i, ids := range made {
+		if !slices.IsSortedFunc(ids, func(a, b string) int { return place[a] - place[b] }) {
+			t.Errorf("the messages of caller %d have equal due times and lost their order", i)
+		}
+	}
+}
+
+func TestCommitsAreBounded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*Config)
+		sizes  []int // of payloads
+		want   []int // messages per commit
+	}{
+		"by count":           {func(c *Config) { c.MaxCommit = 2 }, []int{1, 1, 1, 1, 1}, []int{2, 2, 1}},
+		"by bytes":           {func(c *Config) { c.MaxCommitBytes = 1000 }, []int{300, 300, 300, 900, 10}, []int{2, 1, 1, 1}},
+		"one is always sent": {func(c *Config) { c.MaxCommitBytes = 10 }, []int{500, 500}, []int{1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{}.withDefaults()
+			c.change(&cfg)
+			l := newLine(&Producer{cfg: cfg}, "q")
+			for i, n := range c.sizes {
+				w := waiting{call: newCall(t.Context(), 1), item: lua.Item{ID: fmt.Sprint(i), Payload: make([]byte, n)}}
+				l.add([]waiting{w})
+			}
+			l.running = 1
+			var got []int
+			for batch := l.take(&committer{}, 0); batch != nil; batch = l.take(&committer{}, len(batch)) {
+				got = append(got, len(batch))
+			}
+			if !slices.Equal(got, c.want) || l.running != 0 || l.inFlight != 0 {
+				t.Errorf("commits of %v, want %v; %d running, %d messages in flight", got, c.want, l.running, l.inFlight)
+			}
+		})
+	}
+}
+
+// A second commit goes out beside the first when it is worth it, a third does not, and a batch that is on its way is not overtaken by its
+// own end.
+func TestCommitsInFlight(t *testing.T) {
+	t.Parallel()
+	cfg := Config{}.withDefaults()
+	l := newLine(&Producer{cfg: cfg}, "q")
+	add := func(c *call, n int) {
+		t.Helper()
+		for i := range n {
+			l.add([]waiting{{call: c, item: lua.Item{ID: fmt.Sprint(len(l.waiting), "-", i)}}})
+		}
+	}
+	one := func() *call { return newCall(t.Context(), 1) }
+	expect := func(what string, worth bool) {
+		t.Helper()
+		if l.worth() != worth {
+			t.Errorf("%s: worth a commit is %t, with %d waiting and %d in flight", what, !worth, len(l.waiting), l.inFlight)
+		}
+	}
+	expect("nothing waits", false)
+	add(one(), 1)
+	expect("one waits and nothing is on its way", true)
+	l.running = 2
+	l.take(&committer{}, 0)
+	add(one(), worthACommit-1)
+	expect("few wait", false)
+	add(one(), 1)
+	expect("many wait", true)
+	batch := one()
+	add(batch, cfg.MaxCommit)
+	l.take(&committer{}, 0)
+	expect("the rest of a batch waits behind its beginning", false)
+	l.take(&committer{}, 1)
+	if l.inFlight != cfg.MaxCommit || len(l.waiting) != worthACommit {
+		t.Errorf("%d in flight, %d waiting", l.inFlight, len(l.waiting))
+	}
+	if n := len(newLine(&Producer{cfg: cfg}, "q").idle); n != maxInFlight {
+		t.Errorf("%d commits at once", n)
+	}
+}
+
+// A connection that dies after the server has run the script leaves the caller without a reply. The commit is repeated under its token:
+// nothing is stored twice, not even what went straight into the stream, and each message has the verdict of the first try.
+func TestLostReplyIsRepeatedWithoutDuplicates(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+		p, k := newProducer(t, proxy.Client(t), prefix), lua.NewKeys(prefix, queue)
+		if _, err := p.Schedule(t.Context(), queue, Message{ID: "known", Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		want, ready := 1, 0
+		for cuts := 1; cuts <= 3; cuts++ {
+			proxy.CutAfterForward(cuts, "EVALSHA", "EVAL")
+			results, err := p.ScheduleBatch(t.Context(), queue, []Message{{}, {ID: "known"}, {Delay: time.Hour}, {ID: fmt.Sprint("own-", cuts), Dedup: time.Hour}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range results {
+				if i == 1 != errors.Is(r.Err, ErrDuplicate) || i != 1 && r.Err != nil {
+					t.Errorf("%d cuts, message %d: %v", cuts, i, r.Err)
+				}
+			}
+			want, ready = want+1, ready+2
+			if got := queuetest.Integer(t, c, "ZSCORE", k.Due, results[2].ID); got != results[2].Due.UnixMilli() {
+				t.Errorf("due at %d, the receipt says %d", got, results[2].Due.UnixMilli())
+			}
+		}
+		if proxy.Cuts() < 6 {
+			t.Errorf("only %d connections were cut", proxy.Cuts())
+		}
+		if n, m := queuetest.Integer(t, c, "ZCARD", k.Due), queuetest.Integer(t, c, "XLEN", k.Stream); n != int64(want) || m != int64(ready) {
+			t.Errorf("%d scheduled and %d ready, want %d and %d", n, m, want, ready)
+		}
+	})
+}
+
+func TestLostReplyLeavesCancelUncertainAndRescheduleDone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	prefix, queue, proxy := s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	p := newProducer(t, proxy.Client(t), prefix)
+	for _, id := range []string{"a", "b"} {
+		if _, err := p.Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if done, err := p.Cancel(t.Context(), queue, "nobody"); done || err != nil { // the server knows the script now
+		t.Fatal(done, err)
+	}
+	if _, err := p.Reschedule(t.Context(), queue, "a", time.Hour, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	loseReply(p, proxy)
+	if due, err := p.Reschedule(t.Context(), queue, "a", time.Minute, time.Time{}); err != nil || due.IsZero() {
+		t.Errorf("reschedule: %v, %v", due, err)
+	}
+	loseReply(p, proxy)
+	if done, err := p.Cancel(t.Context(), queue, "a"); done || !errors.Is(err, ErrUncertain) {
+		t.Errorf("cancel: %v, %v", done, err)
+	}
+	if done, err := p.Cancel(t.Context(), queue, "b"); !done || err != nil {
+		t.Errorf("cancel without a cut: %v, %v", done, err)
+	}
+}
+
+func TestServerAwayIsRepeatedForTheRetryTimeout(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	prefix, queue := s.Prefix(t), redistest.Queue(t)
+	p := newProducer(t, s.Client(t, queuetest.WithoutPings), prefix)
+	if _, err := p.Schedule(t.Context(), queue, Message{}); err != nil {
+		t.Fatal(err)
+	}
+	hasty := newProducer(t, s.Client(t, queuetest.WithoutPings), prefix, func(c *Config) { c.RetryTimeout = -1 })
+	if _, err := hasty.Schedule(t.Context(), queue, Message{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Stop()
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // the connections that broke may leave it open; then it is clear
+		_, err := hasty.Schedule(t.Context(), queue, Message{})
+		return errors.Is(err, lua.ErrUnavailable) && !errors.Is(err, ErrUncertain), fmt.Sprint(err)
+	})
+	answer := make(chan error, 1)
+	go func() {
+		_, err := p.Schedule(context.Background(), queue, Message{})
+		answer <- err
+	}()
+	s.Start()
+	if err := <-answer; err != nil {
+		t.Errorf("the server was back within the timeout: %v", err)
+	}
+}
+
+func TestCallersContextEndsAlone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	p, k := newProducer(t, proxy.Client(t), prefix), lua.NewKeys(prefix, queue)
+	if _, err := p.Schedule(t.Context(), queue, Message{}); err != nil {
+		t.Fatal(err)
+	}
+	idle := func() (bool, string) {
+		l := p.routes[queue].line(0)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.running == 0, "the committer has not ended"
+	}
+	redistest.Eventually(t, 5*time.Second, idle)
+	proxy.Stall(true)
+	schedule := func(ctx context.Context, id string) chan error {
+		answer := make(chan error, 1)
+		go func() {
+			_, err := p.Schedule(ctx, queue, Message{ID: id, Delay: time.Hour})
+			answer <- err
+		}()
+		return answer
+	}
+	waits := func(n int) {
+		t.Helper()
+		l := p.routes[queue].line(0)
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.running > 0 && len(l.waiting) == n, fmt.Sprint(len(l.waiting), " wait")
+		})
+	}
+	gone, leave := context.WithCancel(t.Context())
+	sent := schedule(gone, "sent") // its commit is in flight
+	waits(0)
+	unsent := schedule(gone, "unsent")
+	waits(1)
+	stays := schedule(t.Context(), "stays")
+	waits(2)
+	leave()
+	for name, answer := range map[string]chan error{"sent": sent, "unsent": unsent} {
+		if err := <-answer; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrUncertain) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	proxy.Stall(false)
+	if err := <-stays; err != nil {
+		t.Errorf("the other caller: %v", err)
+	}
+	if err := c.Do(t.Context(), c.B().Zscore().Key(k.Due).Member("unsent").Build()).Error(); err == nil {
+		t.Error("a message was sent after its caller had left")
+	}
+	if _, err := p.Schedule(gone, queue, Message{}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUncertain) {
+		t.Errorf("with a context that has ended before: %v", err)
+	}
+}
+
+func TestFullLineBlocksUntilTheContextEnds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	prefix, queue, proxy := s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	p := newProducer(t, proxy.Client(t), prefix, func(c *Config) { c.MaxCommit, c.RetryTimeout = 1, -1 })
+	if _, err := p.Schedule(t.Context(), queue, Message{}); err != nil { // knows the queue's partitions from here on
+		t.Fatal(err)
+	}
+	proxy.Stall(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	results, err := p.ScheduleBatch(ctx, queue, make([]Message, 40))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := 0
+	for i, r := range results {
+		if !errors.Is(r.Err, context.DeadlineExceeded) {
+			t.Errorf("message %d: %v", i, r.Err)
+		}
+		if errors.Is(r.Err, ErrUncertain) {
+			open++
+		}
+	}
+	if open != 17 { // one in flight, 16 in the line; the others had no place
+		t.Errorf("%d messages may have been stored, want 17", open)
+	}
+	proxy.Stall(false)
+}
+
+func BenchmarkSchedule(b *testing.B) {
+	s := redistest.Shared(b)
+	c, prefix, queue := s.Client(b), s.Prefix(b), redistest.Queue(b)
+	p, err := New(Config{Client: c, Prefix: prefix})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	payload := make([]byte, 256)
+	b.Run("one caller", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := p.Schedule(b.Context(), queue, Message{Payload: payload, Delay: time.Hour}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("256 callers", func(b *testing.B) {
+		b.SetParallelism(256 / 2)
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				if _, err := p.Schedule(context.Background(), queue, Message{Payload: payload, Delay: time.Hour}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	})
+	b.Run("batches of 1000", func(b *testing.B) {
+		ms := make([]Message, 1000)
+		for i := range ms {
+			ms[i] = Message{Payload: payload, Delay: time.Hour}
+		}
+		for b.Loop() {
+			if _, err := p.ScheduleBatch(b.Context(), queue, ms); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(b.N)*1000/b.Elapsed().Seconds(), "messages/s")
+	})
+}

@@ -1,0 +1,147 @@
+package producer
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Message is what a producer schedules. The zero value is an empty message that is ready at once.
+type Message struct {
+	// ID names the message; empty = a time-ordered unique one is made. While a message with this ID is scheduled, another one is
+	// refused with ErrDuplicate. At most 256 bytes of UTF-8 without control characters.
+	ID string
+	// Payload is any bytes, at most 16 MiB. It is copied.
+	Payload []byte
+	// Headers are UTF-8: at most 64, with 32 KiB of names and values together.
+	Headers map[string]string
+	// Delay counts from the moment the server takes the message; at most ten years. Either Delay or At may be set.
+	Delay time.Duration
+	// At is a point in time by the server's clock; one in the past means at once. Fractions of a millisecond are rounded up.
+	At time.Time
+	// MaxAttempts is how often the message is delivered to a group at most; zero = by the policy of the queue.
+	MaxAttempts int
+	// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be after At.
+	Expires time.Time
+	// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
+	// Zero = only while it is scheduled. It needs an ID.
+	Dedup time.Duration
+}
+
+// Receipt says what became of a message that was taken.
+type Receipt struct {
+	ID  string
+	Due time.Time // by the server's clock; the message is never delivered before it
+	// Ready: it was due and went straight into the stream. False also when it did and the reply had to be asked for again.
+	Ready bool
+}
+
+// Result is the answer to one message of a batch. The message was taken if and only if Err is nil, unless Err is ErrUncertain.
+type Result struct {
+	Receipt
+	Err error
+}
+
+// copies holds the payloads of one call: a caller may change its own while they are still on their way.
+type copies []byte
+
+// payloads returns room for the payloads of messages, but not for one that is refused for its size.
+func payloads(ms []Message) *copies {
+	n := 0
+	for i := range ms {
+		if len(ms[i].Payload) <= lua.MaxPayloadBytes {
+			n += len(ms[i].Payload)
+		}
+	}
+	c := make(copies, 0, n)
+	return &c
+}
+
+func (c *copies) add(payload []byte) []byte {
+	from := len(*c)
+	*c = append(*c, payload...)
+	return (*c)[from:len(*c):len(*c)]
+}
+
+// item checks a message and returns it in the form of the protocol. The ID may still be empty.
+func (m *Message) item(c *copies) (lua.Item, error) {
+	when, err := due(m.Delay, m.At)
+	if err == nil {
+		err = m.check()
+	}
+	if err != nil {
+		return lua.Item{}, err
+	}
+	item := lua.Item{
+		ID: m.ID, When: when, Payload: c.add(m.Payload),
+		Meta: lua.EncodeMeta(m.Headers, m.MaxAttempts, m.Expires),
+	}
+	switch {
+	case m.Dedup > 0:
+		item.Dedup = lua.Window(m.Dedup)
+	case m.ID != "":
+		item.Dedup = lua.Refuse
+	}
+	return item, nil
+}
+
+func (m *Message) check() error {
+	if m.ID != "" {
+		if err := lua.CheckID(m.ID); err != nil {
+			return err
+		}
+	}
+	if err := lua.CheckPayload(m.Payload); err != nil {
+		return err
+	}
+	if err := lua.CheckHeaders(m.Headers); err != nil {
+		return err
+	}
+	if m.MaxAttempts != 0 {
+		if err := lua.CheckMaxAttempts(m.MaxAttempts); err != nil {
+			return err
+		}
+	}
+	if !m.Expires.IsZero() {
+		if err := lua.CheckTime("expires", m.Expires); err != nil {
+			return err
+		}
+		if !m.At.IsZero() && !m.Expires.After(m.At) {
+			return lua.Invalid("expires", m.Expires.UTC().Format(time.RFC3339), "must be after the due time %s", m.At.UTC().Format(time.RFC3339))
+		}
+	}
+	if m.Dedup != 0 && m.ID == "" {
+		return lua.Invalid("dedup", m.Dedup.String(), "needs an ID")
+	}
+	return lua.CheckDelay("dedup", m.Dedup)
+}
+
+// due checks a delay or a point in time, whichever is set.
+func due(delay time.Duration, at time.Time) (lua.When, error) {
+	if at.IsZero() {
+		return lua.After(delay), lua.CheckDelay("delay", delay)
+	}
+	if delay != 0 {
+		return "", lua.Invalid("delay", delay.String(), "must be zero when a point in time is given")
+	}
+	return lua.At(at), lua.CheckTime("at", at)
+}
+
+// size is what an item adds to a script call, in bytes.
+func size(item *lua.Item) int { return len(item.ID) + len(item.Payload) + len(item.Meta) + 64 }
+
+// subject names what an error is about.
+func subject(queue, id string) string {
+	if id == "" {
+		return queue
+	}
+	return queue + "/" + id
+}
+
+func wrap(verb, queue, id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("scheduler: %s %s: %w", verb, subject(queue, id), err)
+}

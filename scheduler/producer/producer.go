@@ -1,0 +1,297 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/oklog/ulid/v2"
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Defaults of ProducerConfig.
+const (
+	DefaultRetryTimeout      = 10 * time.Second
+	DefaultMaxCommit         = 256
+	DefaultMaxCommitBytes    = 512 << 10
+	DefaultDurabilityTimeout = 2 * time.Second
+)
+
+const (
+	maxDurabilityTimeout = time.Minute
+
+	maxCommit       = 10_000          // bounds what one script call may do (G7)
+	tryTimeout      = 5 * time.Second // of one script call
+	tokenWindow     = time.Minute     // at least; a token must outlive the repeats of its commit
+	registerEvery   = 5 * time.Second // per queue in use; so old is what is known of its partitions at most
+	registerTimeout = time.Second     // of one try; on a cluster messages wait for it while its server hangs
+	registerRetry   = 2 * time.Second
+	cancelChunk     = 1000            // IDs per script call
+	closeTimeout    = 2 * time.Second // for clearing tokens
+	forgetAfter     = time.Second     // without a commit, the last token of a queue is cleared
+	retryInitial    = 20 * time.Millisecond
+	retryMax        = time.Second
+)
+
+// Config configures a Producer.
+type Config struct {
+	// Client is used for every call and closed by whoever made it. Required.
+	Client rueidis.Client
+	// Prefix starts every key. Default lua.DefaultPrefix.
+	Prefix string
+	// RetryTimeout is how long a call repeats after errors that may pass by themselves, counted from its beginning. Default 10s;
+	// negative = not at all. Too low: callers see each failover. Too high: callers without a deadline hang for so long.
+	RetryTimeout time.Duration
+	// MaxCommit is how many messages one script call takes at most. Default 256, at most 10,000. The server does nothing else
+	// while it runs: some 3 µs per message.
+	MaxCommit int
+	// MaxCommitBytes is after how many bytes a script call takes no further message. Default 512 KiB. One message always goes.
+	MaxCommitBytes int
+	// Durability is what every call waits for before it returns nil; paid once per commit. Default: until the server has executed it.
+	// Its Timeout is 2s by default, at most 1m: when it is over, the error is a *lua.NotDurableError, and what was asked is done.
+	Durability lua.Durability
+	// Logger is told when registering a queue fails or works again. Default: discard.
+	Logger *slog.Logger
+	// NewID makes the IDs of messages that have none. They must be unique; equal due times are delivered in their order. It is
+	// called under a lock and must not block. Default: monotonic ULIDs.
+	NewID func() string
+}
+
+func (c Config) withDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = lua.DefaultPrefix
+	}
+	if c.RetryTimeout == 0 {
+		c.RetryTimeout = DefaultRetryTimeout
+	}
+	if c.MaxCommit == 0 {
+		c.MaxCommit = DefaultMaxCommit
+	}
+	if c.MaxCommitBytes == 0 {
+		c.MaxCommitBytes = DefaultMaxCommitBytes
+	}
+	if c.Durability.Timeout == 0 {
+		c.Durability.Timeout = DefaultDurabilityTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.NewID == nil {
+		c.NewID = newIDs().next
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.Client == nil {
+		errs = append(errs, lua.Invalid("Client", "nil", "must be a rueidis client"))
+	}
+	errs = append(errs, lua.CheckPrefix(c.Prefix))
+	if c.MaxCommit < 1 || c.MaxCommit > maxCommit {
+		errs = append(errs, fmt.Errorf("MaxCommit is %d: must be between 1 and %d", c.MaxCommit, maxCommit))
+	}
+	if c.MaxCommitBytes < 1 {
+		errs = append(errs, fmt.Errorf("MaxCommitBytes is %d: must be positive", c.MaxCommitBytes))
+	}
+	errs = append(errs, c.Durability.Validate())
+	if c.Durability.Timeout < time.Millisecond || c.Durability.Timeout > maxDurabilityTimeout {
+		errs = append(errs, lua.Invalid("durability timeout", c.Durability.Timeout.String(), "must be between 1ms and %s", maxDurabilityTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Producer takes messages into the schedule. All methods are safe for concurrent use. It keeps some hundred bytes for each queue it was
+// used with.
+type Producer struct {
+	cfg     Config
+	globals lua.Globals
+	name    string // random; begins its tokens
+	tokens  atomic.Uint64
+	window  time.Duration // of tokens
+	try     time.Duration // of one script call, with the wait for its durability
+
+	mu     sync.Mutex
+	routes map[string]*route // by queue
+	closed chan struct{}
+	busy   sync.WaitGroup // calls and committers; grows from zero only under mu and before closed
+	forget sync.Once
+}
+
+// New returns a Producer. It does not touch Redis.
+func New(cfg Config) (*Producer, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("scheduler: producer: %w", err)
+	}
+	try := tryTimeout + cfg.Durability.Timeout
+	return &Producer{
+		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), name: ulid.Make().String(),
+		try: try, window: max(tokenWindow, 2*cfg.RetryTimeout+2*try),
+		routes: map[string]*route{}, closed: make(chan struct{}),
+	}, nil
+}
+
+// Schedule takes one message into a queue. Once it returns nil, the message is delivered at least once to every group, or cancelled,
+// or dead-lettered. The receipt holds the ID also beside an error.
+//
+// It blocks until the server has answered, for at most RetryTimeout plus 5s while the server is unavailable; or until ctx ends: then
+// the message may still be stored, which the error says by ErrUncertain. A reply that was lost is asked for again, without storing the
+// message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of scheduled messages. At
+// first use of a queue its partitions are asked for as well, for a second at most; from then on every 5s, which no call waits for.
+//
+// A queue with partitions is looked through for the IDs that callers chose, where older counts put them, which takes one more
+// round trip. For some seconds after the growth ErrDuplicate is best effort: this producer, or another, may not have heard of it and
+// store an ID where it belonged before while it is scheduled where it belongs now. The same goes for a producer that could not read the
+// registry yet, which uses partition 0, and for calls with the same ID at the same time that know different counts.
+//
+// Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; lua.ErrNotDurable, and then
+// the message is stored and the receipt whole; and what the server says.
+func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Receipt, error) {
+	results, err := p.ScheduleBatch(ctx, queue, []Message{m})
+	if err != nil {
+		return Receipt{}, err
+	}
+	return results[0].Receipt, results[0].Err
+}
+
+// ScheduleBatch is Schedule for many messages: one result for each, in order, each with its own verdict. Messages with equal due
+// times and no IDs of their own keep their order within a partition. The error is set only when none was tried: a queue name that is
+// refused, more than lua.MaxBatch messages, a closed producer, or a context that ended before. The batch is not atomic; it goes out in
+// calls of at most MaxCommit messages.
+func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message) ([]Result, error) {
+	if len(ms) > lua.MaxBatch {
+		return nil, wrap("schedule", queue, "", lua.Invalid("batch", fmt.Sprint(len(ms)), "must be at most %d messages", lua.MaxBatch))
+	}
+	r, err := p.enter(ctx, queue)
+	if err != nil {
+		return nil, wrap("schedule", queue, "", err)
+	}
+	defer p.busy.Done()
+	l, err := r.spread(ctx)
+	if err != nil {
+		return nil, wrap("schedule", queue, "", err)
+	}
+	elsewhere := l.elsewhere(ctx, ms)
+	c, now := newCall(ctx, len(ms)), time.Now()
+	var one [1]waiting
+	ws := one[:0]
+	if len(ms) > 1 {
+		ws = make([]waiting, 0, len(ms))
+	}
+	copies := payloads(ms)
+	for i := range ms {
+		item, err := ms[i].item(copies)
+		if err == nil {
+			err = elsewhere[i]
+		}
+		if err != nil {
+			c.answer(i, Result{Receipt{ID: ms[i].ID}, wrap("schedule", queue, ms[i].ID, err)})
+			continue
+		}
+		ws = append(ws, waiting{call: c, at: i, item: item, since: now})
+	}
+	l.add(ws)
+	l.start(c)
+	return c.wait(queue), nil
+}
+
+// enter begins a call; the caller ends it with busy.Done.
+func (p *Producer) enter(ctx context.Context, queue string) (*route, error) {
+	if err := lua.CheckQueue(queue); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.beginLocked() {
+		return nil, ErrClosed
+	}
+	r := p.routes[queue]
+	if r == nil {
+		r = newRoute(p, queue)
+		p.routes[queue] = r
+	}
+	return r, nil
+}
+
+// begin makes Close wait for what follows, until busy.Done. False: the producer is closed.
+func (p *Producer) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.beginLocked()
+}
+
+func (p *Producer) beginLocked() bool {
+	select {
+	case <-p.closed:
+		return false
+	default:
+	}
+	p.busy.Add(1)
+	return true
+}
+
+// Close refuses further calls, waits for those in flight, and forgets their tokens in Redis (best effort, at most 2s; they end by
+// themselves after a minute). It does not close the client.
+func (p *Producer) Close() error {
+	p.mu.Lock()
+	select {
+	case <-p.closed:
+	default:
+		close(p.closed)
+	}
+	p.mu.Unlock()
+	p.busy.Wait()
+	p.forget.Do(p.forgetTokens)
+	return nil
+}
+
+func (p *Producer) forgetTokens() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	for _, r := range p.routes {
+		for _, l := range r.lines {
+			if l != nil {
+				l.clear(ctx, l.idle)
+			}
+		}
+	}
+}
+
+// repeat calls try until it succeeds, fails for good, or has been repeated for RetryTimeout since the given time. Clean says that no
+// try that failed can have been executed; if one can, and none succeeded, the error is ErrUncertain.
+func (p *Producer) repeat(ctx context.Context, since time.Time, try func(context.Context) error) (clean bool, err error) {
+	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(retryInitial), backoff.WithMaxInterval(retryMax),
+		backoff.WithMaxElapsedTime(max(1, p.cfg.RetryTimeout-time.Since(since))))
+	clean = true
+	err = backoff.Retry(func() error {
+		one, cancel := context.WithTimeout(ctx, p.try)
+		defer cancel()
+		err := try(one)
+		if err == nil {
+			return nil
+		}
+		if one.Err() != nil && ctx.Err() == nil { // its deadline is ours, not the caller's
+			err = fmt.Errorf("%w: no reply within %s", lua.ErrUnavailable, p.try)
+		}
+		clean = clean && !uncertain(err)
+		if p.cfg.RetryTimeout < 0 || !lua.Temporary(err) || errors.Is(err, rueidis.ErrClosing) {
+			return backoff.Permanent(err)
+		}
+		return err
+	}, backoff.WithContext(b, ctx))
+	if err != nil && !clean {
+		err = joinUncertain(err)
+	}
+	return clean, err
+}

@@ -1,0 +1,229 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// route is what a producer knows of one queue: how many partitions it has, and the lines of those that were used.
+type route struct {
+	p     *Producer
+	queue string
+	state loop.Reporter
+	known atomic.Pointer[known] // nil before the first look at the registry
+
+	mu        sync.Mutex
+	lines     []*line   // by partition; nil = not used yet
+	producing bool      // a message is scheduled, or was: only then is the queue registered
+	inquiry   *inquiry  // under way
+	next      time.Time // when another one is due
+}
+
+// known is what the registry ever said of the partitions of a queue: counts only grow, also when it forgets some.
+type known struct {
+	counts lua.Counts
+	asked  time.Time // zero: it was never heard, and partition 0 is always right
+}
+
+// inquiry is one look at the registry.
+type inquiry struct {
+	registers bool // also writes what the registry lacks, the queue itself among it
+	done      chan struct{}
+	err       error // set before done is closed
+}
+
+func newRoute(p *Producer, queue string) *route {
+	return &route{p: p, queue: queue, state: loop.Reporter{Log: p.cfg.Logger.With("queue", queue), What: "register", Quiet: lua.Temporary}}
+}
+
+// line returns the line of a partition.
+func (r *route) line(partition int) *line {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.lines) <= partition {
+		r.lines = append(r.lines, nil)
+	}
+	l := r.lines[partition]
+	if l == nil {
+		l = newLine(r.p, lua.PartitionName(r.queue, partition))
+		l.queue, l.route = r.queue, r
+		r.lines[partition] = l
+	}
+	return l
+}
+
+// counts returns what is known of the partitions. At first use it waits for the registry, but not for long: on a cluster it may be out
+// of reach while the queue is not. The error is the context's.
+func (r *route) counts(ctx context.Context) (*known, error) {
+	if k := r.known.Load(); k != nil {
+		return k, nil
+	}
+	_ = r.ask(ctx)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return r.known.Load(), nil
+}
+
+// ask has the registry looked at, and waits for that: for registerTimeout at most. Of callers at the same time only one looks.
+func (r *route) ask(ctx context.Context) error {
+	q := r.begin(time.Time{})
+	select {
+	case <-q.done:
+		return q.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// refresh has the registry looked at when the last look is old, and waits for nothing.
+func (r *route) refresh() { r.begin(time.Now()) }
+
+// begin starts a look at the registry, unless one is under way, or none is due by now; the zero time means that one is. It returns what
+// is under way then.
+func (r *route) begin(now time.Time) *inquiry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inquiry == nil && (now.IsZero() || !now.Before(r.next)) {
+		r.inquiry = &inquiry{registers: r.producing, done: make(chan struct{})}
+		r.p.busy.Add(1) // the caller's own share keeps it above zero
+		go r.run(r.inquiry)
+	}
+	return r.inquiry
+}
+
+func (r *route) run(q *inquiry) {
+	defer r.p.busy.Done()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
+	defer cancel()
+	counts, err := r.sync(ctx, q.registers)
+	r.state.Report(err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case counts != nil:
+		r.known.Store(&known{counts, began})
+	case r.known.Load() == nil:
+		r.known.Store(&known{counts: lua.Counts{1}})
+	}
+	r.next = time.Now().Add(registerEvery)
+	if err != nil {
+		r.next = time.Now().Add(registerRetry)
+	}
+	if r.producing && !q.registers {
+		r.next = time.Time{}
+	}
+	if counts == nil {
+		q.err = err
+	}
+	r.inquiry = nil
+	close(q.done)
+}
+
+// sync reads the partition counts of the queue, and registers what the registry does not know: counts, and, for who schedules, the queue, when
+// it is new or forgotten. Who only looks for messages, perhaps under a mistyped name, makes no queue. Counts are nil only when they could not be read; a failure to register is only reported, because the bridges look for
+// queues themselves. One round trip when all is known.
+func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
+	c, key := r.p.cfg.Client, r.p.globals.Queues
+	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		err = fmt.Errorf("scheduler: read the partitions of %s: %w", r.queue, lua.Classify("HGET "+key, err))
+		if ctx.Err() != nil { // its deadline is ours, not the caller's
+			err = fmt.Errorf("%w: no reply within %s: %v", lua.ErrUnavailable, registerTimeout, err)
+		}
+		return nil, err
+	}
+	counts := lua.ParseCounts(text)
+	if k := r.known.Load(); k != nil {
+		counts = counts.With(k.counts...)
+	}
+	if text != counts.String() && (registers || text != "") {
+		_, err = lua.RegisterCounts(ctx, c, r.p.globals, map[string]lua.Counts{r.queue: counts})
+		return counts, err
+	}
+	return counts, nil
+}
+
+// register sees to it that the bridges know the queue, and the producer its partitions. It waits only after a failure of the line.
+func (l *line) register(ctx context.Context) {
+	if l.stranger.Load() {
+		_ = l.route.ask(ctx)
+	} else {
+		l.route.refresh()
+	}
+}
+
+// spread is one call's way to the lines of a queue.
+type spread struct {
+	route  *route
+	counts lua.Counts
+	only   *line   // of a queue with one partition
+	used   []*line // of one with several
+}
+
+func (r *route) spread(ctx context.Context) (spread, error) {
+	r.mu.Lock()
+	if !r.producing { // what was asked until now registered nothing
+		r.producing, r.next = true, time.Time{}
+	}
+	r.mu.Unlock()
+	k, err := r.counts(ctx)
+	if err != nil {
+		return spread{}, err
+	}
+	s := spread{route: r, counts: k.counts}
+	if k.counts.Latest() == 1 {
+		s.only = r.line(0)
+	}
+	return s, nil
+}
+
+// add puts messages into the lines of their partitions: see line.add. With several partitions IDs are made here, because they say which.
+func (s *spread) add(ws []waiting) {
+	if s.only != nil {
+		s.only.add(ws)
+		return
+	}
+	for i := range ws {
+		w := &ws[i]
+		if w.item.ID == "" {
+			var err error
+			if w.item.ID, err = s.route.newID(); err != nil {
+				w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", s.route.queue, w.item.ID, err)})
+				continue
+			}
+		}
+		l := s.route.line(s.counts.Of(w.item.ID))
+		if !slices.Contains(s.used, l) {
+			s.used = append(s.used, l)
+		}
+		l.add(ws[i : i+1])
+	}
+}
+
+func (r *route) newID() (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	id := r.p.cfg.NewID()
+	return id, lua.CheckID(id)
+}
+
+// start lets the messages go out.
+func (s *spread) start(c *call) {
+	if s.only != nil {
+		s.only.lead(c)
+	}
+	for _, l := range s.used {
+		l.start()
+	}
+}

@@ -1,0 +1,352 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+const never = 1_000_000 // cuts: for the rest of the test
+
+// A producer hears of a growth within seconds, while it is in use, and no call waits for that.
+func TestProducerHearsOfGrowth(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	p := newProducer(t, c, prefix)
+	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	grown := time.Now()
+	redistest.Eventually(t, registerEvery+5*time.Second, func() (bool, string) {
+		r, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := lua.PartitionName(queue, lua.Counts{1, 8}.Of(r.ID))
+		n := queuetest.Integer(t, c, "EXISTS", lua.NewKeys(prefix, name).Due)
+		return n == 1 && name != queue, fmt.Sprint(r.ID, " is not in ", name)
+	})
+	t.Logf("after %v", time.Since(grown))
+	// What it knows it does not forget when the registry does, and says so.
+	queuetest.Do(t, c, "DEL", lua.NewGlobals(prefix).Queues)
+	redistest.Eventually(t, registerEvery+5*time.Second, func() (bool, string) {
+		if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		return queuetest.Integer(t, c, "HLEN", lua.NewGlobals(prefix).Queues) == 1, "not registered again"
+	})
+	queuetest.EventuallyRegistered(t, c, prefix, queue, "1,8")
+}
+
+// Messages of one caller keep their order within a partition, also when they are due at once.
+func TestPartitionKeepsTheOrderOfItsMessages(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	queuetest.PublishCount(t, c, prefix, queue, 4)
+	p := newProducer(t, c, prefix)
+	made := map[int][]string{}
+	for range 100 {
+		results, err := p.ScheduleBatch(t.Context(), queue, make([]Message, 10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range results {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			at := lua.Counts{1, 4}.Of(r.ID)
+			made[at] = append(made[at], r.ID)
+		}
+	}
+	for partition, ids := range made {
+		var got []string
+		for _, e := range queuetest.Entries(t, c, prefix, lua.PartitionName(queue, partition)) {
+			got = append(got, e.ID)
+		}
+		if !slices.Equal(got, ids) || !slices.IsSorted(ids) {
+			t.Errorf("partition %d: %v, made as %v", partition, got, ids)
+		}
+	}
+	if len(made) != 4 {
+		t.Errorf("%d partitions were used", len(made))
+	}
+}
+
+// An ID that a caller chose is refused while it is scheduled, or in its dedup window, in the partition of an older count.
+func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+		count := 1
+		var ids []string
+		for _, next := range []int{2, 8, 16} {
+			p := newProducer(t, c, prefix)
+			for i := range 8 {
+				scheduled, window := fmt.Sprint("scheduled-", count, "-", i), fmt.Sprint("window-", count, "-", i)
+				for _, m := range []Message{{ID: scheduled, Delay: time.Hour}, {ID: window, Dedup: time.Hour}} {
+					if _, err := p.Schedule(t.Context(), queue, m); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ids = append(ids, scheduled, window)
+			}
+			queuetest.PublishCount(t, c, prefix, queue, next)
+			count = next
+		}
+		p := newProducer(t, c, prefix)
+		for _, id := range ids {
+			for _, m := range []Message{{ID: id}, {ID: id, Delay: time.Minute, Dedup: time.Minute}} {
+				if _, err := p.Schedule(t.Context(), queue, m); !errors.Is(err, ErrDuplicate) {
+					t.Errorf("%s: %v", id, err)
+				}
+			}
+		}
+		ended := queuetest.IDOf(lua.Counts{1, 2, 8, 16}, 5)
+		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Seen, fmt.Sprint(queuetest.Now(t, c).UnixMilli()), ended)
+		if _, err := p.Schedule(t.Context(), queue, Message{ID: ended}); err != nil {
+			t.Errorf("its window has ended: %v", err)
+		}
+		// In one batch, more of them than a pipeline takes, with others among them.
+		ms := []Message{{}, {ID: "new"}, {ID: "new\x1f"}}
+		for i := range 2 * elsewhereChunk {
+			ms = append(ms, Message{ID: fmt.Sprint("batch-", i)})
+		}
+		for _, id := range ids {
+			ms = append(ms, Message{ID: id})
+		}
+		results, err := p.ScheduleBatch(t.Context(), queue, ms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range results {
+			var want error
+			if slices.Contains(ids, ms[i].ID) {
+				want = ErrDuplicate
+			} else if i == 2 {
+				want = lua.ErrInvalid
+			}
+			if !errors.Is(r.Err, want) || (want == nil) != (r.Err == nil) || ms[i].ID != "" && r.ID != ms[i].ID {
+				t.Errorf("%q: %q, %v", ms[i].ID, r.ID, r.Err)
+			}
+		}
+	})
+}
+
+// What is refused because it was stored before is as durable as asked, or the error says that it is not.
+func TestDuplicateInAnOlderPartitionWaitsForItsDurability(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	durably := func(c *Config) { c.Durability = lua.Durability{Replicas: 1, Timeout: 10 * time.Millisecond} } // there is none
+	id := queuetest.IDOf(lua.Counts{1, 8}, 5)
+	if _, err := newProducer(t, c, prefix, durably).Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); !errors.Is(err, lua.ErrNotDurable) {
+		t.Fatal(err)
+	}
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	p := newProducer(t, c, prefix, durably)
+	if _, err := p.Schedule(t.Context(), queue, Message{ID: id}); !errors.Is(err, ErrDuplicate) || !errors.Is(err, lua.ErrNotDurable) {
+		t.Errorf("scheduled again: %v", err)
+	}
+	_ = p.Close()
+	if n := queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Seen); n > 1 { // that of the first producer may be there still
+		t.Errorf("%d tokens are left", n)
+	}
+}
+
+// Cancel and Reschedule find a message wherever the counts of any time put it; and "not scheduled" is said by no one who has not heard
+// of a growth before the call.
+func TestCancelAndRescheduleFindMessagesAcrossGrowth(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+		old := newProducer(t, c, prefix) // hears of nothing: it is used last
+		if _, err := old.Schedule(t.Context(), queue, Message{ID: "first", Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		var ids []string
+		for _, count := range []int{1, 2, 8, 32} {
+			queuetest.PublishCount(t, c, prefix, queue, count)
+			p := newProducer(t, c, prefix)
+			for i := range 8 {
+				id := fmt.Sprint("of-", count, "-", i)
+				if _, err := p.Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil {
+					t.Fatal(err)
+				}
+				ids = append(ids, id)
+			}
+		}
+		p, at := newProducer(t, c, prefix), time.UnixMilli(queuetest.Now(t, c).UnixMilli()).Add(time.Minute)
+		for i, id := range ids {
+			by := []*Producer{p, old}[i%2]
+			if due, err := by.Reschedule(t.Context(), queue, id, 0, at); err != nil || !due.Equal(at) {
+				t.Errorf("reschedule %s: %v, %v", id, due, err)
+			}
+			if i%4 < 2 {
+				if done, err := by.Cancel(t.Context(), queue, id); err != nil || !done {
+					t.Errorf("cancel %s: %v, %v", id, done, err)
+				}
+			}
+		}
+		done, err := p.CancelBatch(t.Context(), queue, append([]string{"unknown"}, ids...))
+		for i, yes := range done {
+			if yes != (i > 0 && (i-1)%4 >= 2) {
+				t.Errorf("cancel all: %d is %v", i, yes)
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		if _, err := p.Reschedule(t.Context(), queue, ids[0], time.Hour, time.Time{}); !errors.Is(err, ErrNotScheduled) {
+			t.Errorf("reschedule what was cancelled: %v", err)
+		}
+	})
+}
+
+// The first "no" of a producer that has not heard of the growth is no answer: it asks the registry once more.
+func TestStaleCountsMakeNoDefiniteNo(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	old := newProducer(t, c, prefix)
+	if _, err := old.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	id := queuetest.IDOf(lua.Counts{1, 8}, 5)
+	if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := old.Cancel(t.Context(), queue, id); err != nil || !done {
+		t.Errorf("cancel: %v, %v", done, err)
+	}
+	if done, err := old.Cancel(t.Context(), queue, id); err != nil || done {
+		t.Errorf("cancel again: %v, %v", done, err)
+	}
+}
+
+// While the registry cannot be read, messages go to partition 0, which is always right; what is not found there may be elsewhere.
+func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	id := queuetest.IDOf(lua.Counts{1, 8}, 5)
+	if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	proxy.CutBeforeForward(never, "HGET")
+	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, func(c *Config) { c.RetryTimeout = 2 * time.Second })
+	asked := time.Now()
+	r, err := p.Schedule(t.Context(), queue, Message{ID: "zero", Delay: time.Hour})
+	if err != nil || time.Since(asked) > registerTimeout+time.Second {
+		t.Errorf("%v after %v", err, time.Since(asked))
+	}
+	if due := queuetest.Integer(t, c, "ZSCORE", lua.NewKeys(prefix, queue).Due, "zero"); due != r.Due.UnixMilli() {
+		t.Errorf("due at %d, the receipt says %v", due, r.Due)
+	}
+	asked = time.Now()
+	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil || time.Since(asked) > registerTimeout/2 {
+		t.Errorf("the second message waits as well: %v after %v", err, time.Since(asked))
+	}
+	for what, err := range map[string]error{
+		"cancel":     func() error { _, err := p.Cancel(t.Context(), queue, id); return err }(),
+		"reschedule": func() error { _, err := p.Reschedule(t.Context(), queue, id, time.Minute, time.Time{}); return err }(),
+	} {
+		if !errors.Is(err, lua.ErrUnavailable) || errors.Is(err, ErrNotScheduled) || errors.Is(err, ErrUncertain) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if done, err := p.Cancel(t.Context(), queue, "zero"); !errors.Is(err, lua.ErrUnavailable) || errors.Is(err, ErrUncertain) || !done { // it may be elsewhere as well
+		t.Errorf("cancel what is in partition 0: %v, %v", done, err)
+	}
+	proxy.CutBeforeForward(0, "HGET")
+	if done, err := p.Cancel(t.Context(), queue, id); err != nil || !done {
+		t.Errorf("cancel, with the registry: %v, %v", done, err)
+	}
+}
+
+// A reply that was lost in one partition leaves the answer open, whatever the others say.
+func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	p := newProducer(t, proxy.Client(t), prefix)
+	counts := lua.Counts{1, 8}
+	for _, id := range []string{queuetest.IDOf(counts, 3), queuetest.IDOf(counts, 0)} {
+		if _, err := p.Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The server knows the scripts from here on: that it does not is no reply worth losing.
+	if done, err := p.Cancel(t.Context(), queue, "unknown"); done || err != nil {
+		t.Errorf("cancel of none: %v, %v", done, err)
+	}
+	if _, err := p.Reschedule(t.Context(), queue, "unknown", time.Hour, time.Time{}); !errors.Is(err, ErrNotScheduled) {
+		t.Errorf("reschedule of none: %v", err)
+	}
+	// Both partitions that may hold the message are asked at once. When it is the other's reply that is lost, its repeat finds nothing, and
+	// the answer of this one is definite.
+	for uncertain := false; !uncertain; {
+		id := queuetest.IDOf(counts, 3)
+		if _, err := p.Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil && !errors.Is(err, ErrDuplicate) {
+			t.Fatal(err)
+		}
+		loseReply(p, proxy)
+		done, err := p.Cancel(t.Context(), queue, id)
+		if uncertain = errors.Is(err, ErrUncertain); done == uncertain || !done && !uncertain {
+			t.Fatalf("cancel after a lost reply: %v, %v", done, err)
+		}
+		if n := queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, lua.PartitionName(queue, 3)).Due); n != 0 {
+			t.Fatalf("%d are left (%v, %v)", n, done, err)
+		}
+	}
+	loseReply(p, proxy)
+	if _, err := p.Reschedule(t.Context(), queue, "unknown", time.Hour, time.Time{}); !errors.Is(err, ErrUncertain) || errors.Is(err, ErrNotScheduled) {
+		t.Errorf("reschedule after a lost reply: %v", err)
+	}
+	if done, err := p.Cancel(t.Context(), queue, queuetest.IDOf(counts, 0)); !done || err != nil {
+		t.Errorf("cancel of another: %v, %v", done, err)
+	}
+	// A partition that cannot be used matters also to what is found elsewhere: it may hold the same ID.
+	minimal := queuetest.IDOf(counts, 4)
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1e13", minimal) // by a producer that knows no partitions
+	queuetest.Do(t, c, "SET", lua.NewKeys(prefix, lua.PartitionName(queue, 4)).Meta, "x")
+	if done, err := p.CancelBatch(t.Context(), queue, []string{minimal}); !errors.Is(err, lua.ErrWrongType) || !done[0] {
+		t.Errorf("found in partition 0, though another one cannot be used: %v, %v", done, err)
+	}
+	if done, err := p.CancelBatch(t.Context(), queue, []string{minimal}); !errors.Is(err, lua.ErrWrongType) || done[0] {
+		t.Errorf("found nowhere, and another one cannot be used: %v, %v", done, err)
+	}
+}
+
+// The context of a caller that waits for the first look at the registry is its own, and what it wanted is not stored.
+func TestFirstLookEndsWithTheCallersContext(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	prefix, queue, proxy := s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	p := newProducer(t, proxy.Client(t), prefix)
+	proxy.Stall(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := p.Schedule(ctx, queue, Message{ID: "a"}); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUncertain) {
+		t.Errorf("schedule: %v", err)
+	}
+	proxy.Stall(false)
+	if _, err := p.Schedule(t.Context(), queue, Message{ID: "a"}); err != nil {
+		t.Errorf("then: %v", err)
+	}
+}

@@ -1,0 +1,266 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// ErrNotFound: Redis does not hold what was asked for.
+var ErrNotFound = errors.New("not found")
+
+// Letter is one dead letter.
+type Letter struct {
+	Letter      string            `json:"letter"` // its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
+	ID          string            `json:"id"`     // of the message
+	Group       string            `json:"group,omitempty"`
+	Reason      string            `json:"reason"`
+	Error       string            `json:"error,omitempty"`
+	Attempt     int               `json:"attempt"`
+	Dead        time.Time         `json:"dead,omitzero"`
+	Due         time.Time         `json:"due,omitzero"`
+	Entry       string            `json:"entry,omitempty"` // the stream entry that failed
+	MaxAttempts int               `json:"max_attempts,omitempty"`
+	Expires     time.Time         `json:"expires,omitzero"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	Payload     view.Payload      `json:"payload"` // nil when the body was lost or could not be kept
+	Extra       map[string]string `json:"extra,omitempty"`
+}
+
+func letterOf(partition int, found rueidis.XRangeSlice) Letter {
+	e := lua.ParseEntry(found.ID, found.FieldValues)
+	return Letter{
+		Letter: LetterName(partition, e.EntryID), ID: e.ID, Group: e.Group, Reason: e.Reason, Error: e.Error, Attempt: e.Attempt, Dead: e.Dead, Due: e.Due,
+		Entry: e.Entry, MaxAttempts: e.MaxAttempts, Expires: e.Expires, Headers: e.Headers, Payload: e.Payload, Extra: e.Extra,
+	}
+}
+
+// Filter selects dead letters. What is zero does not restrict.
+type Filter struct {
+	Group     string        // exactly this one
+	Reason    string        // exactly this one: a lua.Reason constant
+	ErrorText string        // somewhere in the error
+	ID        string        // of the message; * stands for any text, ? for one character
+	OlderThan time.Duration // dead for at least so long, by the server's clock
+	NewerThan time.Duration // dead for at most so long
+	Limit     int           // at most so many
+	Newest    bool          // newest first
+}
+
+func (f Filter) validate() error {
+	var errs []error
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"older than", f.OlderThan}, {"newer than", f.NewerThan}} {
+		if d.value < 0 {
+			errs = append(errs, lua.Invalid(d.name, d.value.String(), "must not be negative"))
+		}
+	}
+	if f.Limit < 0 {
+		errs = append(errs, lua.Invalid("limit", fmt.Sprint(f.Limit), "must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// all reports whether every letter passes.
+func (f Filter) all() bool {
+	f.Newest = false
+	return f == Filter{}
+}
+
+// matcher returns what decides on a letter's fields; its age is decided by the range that is walked.
+func (f Filter) matcher() func(Letter) bool {
+	return func(l Letter) bool {
+		return (f.Group == "" || l.Group == f.Group) && (f.Reason == "" || l.Reason == f.Reason) &&
+			strings.Contains(l.Error, f.ErrorText) && (f.ID == "" || matchPattern(f.ID, l.ID))
+	}
+}
+
+// matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Both may be any bytes; one that is not
+// UTF-8 counts as a character. O(pattern × text): only the last * is ever taken back.
+func matchPattern(pattern, text string) bool {
+	star, rest := -1, 0 // behind the last *, and the text it leaves over so far
+	p, t := 0, 0
+	for t < len(text) {
+		_, size := utf8.DecodeRuneInString(text[t:])
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, rest = p+1, t
+			p++
+		case p < len(pattern) && pattern[p] == '?':
+			p++
+			t += size
+		case strings.HasPrefix(pattern[p:], text[t:t+size]):
+			p += size
+			t += size
+		case star >= 0:
+			_, size = utf8.DecodeRuneInString(text[rest:])
+			rest += size
+			p, t = star, rest
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}
+
+// DeadLetters reads, redrives and purges the dead letters of the queues of a prefix. Everything is done in bounded steps. It is safe for
+// concurrent use, also by several processes: a letter is redriven or purged by one of them.
+type DeadLetters struct {
+	client rueidis.Client
+	prefix string
+}
+
+// New returns the dead letters of a prefix ("" = lua.DefaultPrefix).
+func New(c rueidis.Client, prefix string) *DeadLetters {
+	if prefix == "" {
+		prefix = lua.DefaultPrefix
+	}
+	return &DeadLetters{client: c, prefix: prefix}
+}
+
+// check refuses names before Redis is touched.
+func (d *DeadLetters) check(queue string) error {
+	return errors.Join(lua.CheckPrefix(d.prefix), lua.CheckQueue(queue))
+}
+
+// key returns the stream of dead letters of one partition.
+func (d *DeadLetters) key(queue string, partition int) string {
+	return lua.NewKeys(d.prefix, lua.PartitionName(queue, partition)).Dead
+}
+
+// Count returns how many letters pass the filter. With a filter all are read, without one it is one round trip per partition.
+func (d *DeadLetters) Count(ctx context.Context, queue string, f Filter) (int, error) {
+	if f.all() {
+		return d.length(ctx, queue)
+	}
+	n := 0
+	for _, err := range d.List(ctx, queue, f) {
+		if err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+func (d *DeadLetters) length(ctx context.Context, queue string) (int, error) {
+	counts, err := stream.Partitions(ctx, d.client, d.prefix, queue)
+	if err != nil {
+		return 0, err
+	}
+	var sum atomic.Int64
+	err = view.EachPartition(counts.Names(queue), func(i int, _ string) error {
+		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		defer cancel()
+		key := d.key(queue, i)
+		n, err := d.client.Do(ctx, d.client.B().Xlen().Key(key).Build()).AsInt64()
+		sum.Add(n)
+		return lua.Classify("XLEN "+key, err)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("stream: count dead letters of %s: %w", queue, err)
+	}
+	return int(sum.Load()), nil
+}
+
+// List yields the letters that pass the filter, oldest first unless it says otherwise, and at most one error, at the end. Letters that
+// are added after it began are not seen. It reads pages of about 256 KiB and may be stopped at any time. Those of several partitions
+// come in one order; a page of each is held at a time, smaller ones when they are many.
+func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
+		fail := func(err error) { yield(Letter{}, fmt.Errorf("stream: list dead letters of %s: %w", queue, err)) }
+		if err := errors.Join(d.check(queue), f.validate()); err != nil {
+			fail(err)
+			return
+		}
+		walks, err := d.Walks(ctx, queue, f)
+		if err != nil {
+			fail(err)
+			return
+		}
+		matches, n := f.matcher(), 0
+		for letter, err := range mergeLetters(walks, f.Newest) {
+			if err != nil {
+				fail(err)
+				return
+			}
+			if !matches(letter) {
+				continue
+			}
+			if !yield(letter, nil) {
+				return
+			}
+			if n++; n == f.Limit {
+				return
+			}
+		}
+	}
+}
+
+// bounds returns the range of IDs to walk: no further than the last letter there is now, and by age. to is empty when there is none.
+func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, to string, err error) {
+	last, err := view.ReadPage(ctx, d.client, key, "-", "+", 1, true)
+	if err != nil || len(last) == 0 {
+		return "", "", err
+	}
+	from, to = "-", last[0].ID
+	if f.OlderThan == 0 && f.NewerThan == 0 {
+		return from, to, nil
+	}
+	now, err := view.ServerTime(ctx, d.client)
+	if err != nil {
+		return "", "", err
+	}
+	if f.NewerThan > 0 {
+		from = fmt.Sprintf("%d-0", max(0, now.Add(-f.NewerThan).UnixMilli()))
+	}
+	if f.OlderThan > 0 {
+		if oldest := now.Add(-f.OlderThan); oldest.Before(lua.EntryTime(to)) {
+			to = fmt.Sprint(max(0, oldest.UnixMilli()))
+		}
+	}
+	return from, to, nil
+}
+
+// Show returns one letter by its name, as List yields it. ErrNotFound: it was redriven or purged, or never was. One round trip.
+func (d *DeadLetters) Show(ctx context.Context, queue, letter string) (Letter, error) {
+	partition, entry, err := SplitLetter(letter)
+	if err = errors.Join(d.check(queue), err); err != nil {
+		return Letter{}, err
+	}
+	found, ok, err := view.ReadEntry(ctx, d.client, d.key(queue, partition), entry)
+	if err == nil && !ok {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Letter{}, fmt.Errorf("stream: dead letter %s of %s: %w", letter, queue, err)
+	}
+	return letterOf(partition, found), nil
+}
+
+// ByID yields the letters of a message: one per group that failed it, and per time it was scheduled. All letters are read.
+func (d *DeadLetters) ByID(ctx context.Context, queue, id string) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
+		for letter, err := range d.List(ctx, queue, Filter{}) {
+			if err != nil || letter.ID == id {
+				if !yield(letter, err) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package deadletter
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// LetterName returns the public name of a dead letter: its ID in the stream, and in front of it which partition's, unless it is 0.
+func LetterName(partition int, entry string) string {
+	if partition == 0 {
+		return entry
+	}
+	return fmt.Sprintf("%d/%s", partition, entry)
+}
+
+// SplitLetter is the reverse of letterName.
+func SplitLetter(name string) (partition int, entry string, err error) {
+	entry = name
+	if number, rest, found := strings.Cut(name, "/"); found {
+		var ok bool
+		if _, partition, ok = lua.SplitPartition("q/" + number); !ok {
+			return 0, "", lua.Invalid("letter", name, "must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>")
+		}
+		entry = rest
+	}
+	_, err = view.ParseEntryID(entry)
+	return partition, entry, err
+}

@@ -1,0 +1,145 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// Bounds of one call that purges.
+const (
+	purgeLetters = 500
+	purgeTrim    = 10_000
+)
+
+// Purge deletes letters by their names and says how many were there. One round trip per partition and 500.
+func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string) (int, error) {
+	errs := []error{d.check(queue)}
+	byPartition := map[int][]string{}
+	for _, name := range letters {
+		partition, entry, err := SplitLetter(name)
+		byPartition[partition] = append(byPartition[partition], entry)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return 0, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
+	}
+	purged := 0
+	for _, partition := range slices.Sorted(maps.Keys(byPartition)) {
+		for batch := range slices.Chunk(byPartition[partition], purgeLetters) {
+			key := d.key(queue, partition)
+			n, err := d.deleted(ctx, d.client.B().Xdel().Key(key).Id(batch...).Build())
+			if err != nil {
+				return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, lua.Classify("XDEL "+key, err))
+			}
+			purged += int(n)
+		}
+	}
+	return purged, nil
+}
+
+// deleted runs a command that answers with how many it deleted: not when ctx has ended, and to its end when it ends meanwhile.
+func (d *DeadLetters) deleted(ctx context.Context, command rueidis.Completed) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.PassTimeout)
+	defer cancel()
+	return d.client.Do(ctx, command).AsInt64()
+}
+
+// PurgeMatching deletes all letters that pass the filter, and says how many. Letters that are added while it runs are not touched.
+// A filter by no more than OlderThan reads nothing; any other reads all letters. When ctx ends, the call under way is finished first, so that the
+// count is right.
+func (d *DeadLetters) PurgeMatching(ctx context.Context, queue string, f Filter) (int, error) {
+	return d.PurgeProgress(ctx, queue, f, func(int) {})
+}
+
+// PurgeProgress is PurgeMatching that tells after each call to the server how many letters are gone.
+func (d *DeadLetters) PurgeProgress(ctx context.Context, queue string, f Filter, progress func(purged int)) (int, error) {
+	age := Filter{OlderThan: f.OlderThan, Newest: f.Newest}
+	if f == age && f.validate() == nil {
+		return d.purgeOld(ctx, queue, f, progress)
+	}
+	purged := 0
+	var batch []string
+	for letter, err := range d.List(ctx, queue, f) {
+		if err != nil {
+			return purged, err
+		}
+		if batch = append(batch, letter.Letter); len(batch) == purgeLetters {
+			n, err := d.Purge(ctx, queue, batch)
+			if purged += n; err != nil {
+				return purged, err
+			}
+			progress(purged)
+			batch = batch[:0]
+		}
+	}
+	n, err := d.Purge(ctx, queue, batch)
+	return purged + n, err
+}
+
+// purgeOld deletes from the heads of all partitions: whole nodes of the stream in bounded steps, then what is left of one.
+func (d *DeadLetters) purgeOld(ctx context.Context, queue string, f Filter, progress func(purged int)) (purged int, err error) {
+	counts, err := stream.Partitions(ctx, d.client, d.prefix, queue)
+	if err == nil {
+		for i := range counts.Latest() {
+			n, failed := d.purgeHead(ctx, d.key(queue, i), f, func(n int) { progress(purged + n) })
+			purged, err = purged+n, errors.Join(err, failed)
+		}
+	}
+	if err != nil {
+		return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
+	}
+	return purged, nil
+}
+
+func (d *DeadLetters) purgeHead(ctx context.Context, key string, f Filter, progress func(purged int)) (purged int, err error) {
+	_, to, err := d.bounds(ctx, key, f)
+	if err != nil || to == "" {
+		return 0, err
+	}
+	threshold, err := following(to)
+	if err != nil {
+		return 0, err
+	}
+	for exact := false; ; {
+		trim := d.client.B().Xtrim().Key(key).Minid().Almost().Threshold(threshold).Limit(purgeTrim).Build()
+		if exact {
+			trim = d.client.B().Xtrim().Key(key).Minid().Threshold(threshold).Build()
+		}
+		n, err := d.deleted(ctx, trim)
+		if err != nil {
+			return purged, lua.Classify("XTRIM "+key, err)
+		}
+		purged += int(n)
+		progress(purged)
+		if exact {
+			return purged, nil
+		}
+		exact = n == 0
+	}
+}
+
+// following returns the lowest ID above id; above every entry of the millisecond when id is only that.
+func following(id string) (string, error) {
+	at, err := view.ParseEntryID(id)
+	if err != nil {
+		return "", err
+	}
+	if id != at.String() || at.Seq == math.MaxUint64 {
+		return view.EntryID{MS: at.MS + 1}.String(), nil
+	}
+	return view.EntryID{MS: at.MS, Seq: at.Seq + 1}.String(), nil
+}

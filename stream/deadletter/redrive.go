@@ -1,0 +1,291 @@
+package deadletter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of one call that redrives.
+const (
+	redriveLetters = 100
+	redriveBytes   = 1 << 20
+)
+
+// RedriveOptions say how letters are scheduled again. The zero value: as they were, at once, as fast as possible.
+type RedriveOptions struct {
+	Payload *[]byte            // replaces the payload of each; needed for a letter without one
+	Headers *map[string]string // replaces the headers of each
+	Delay   time.Duration      // until they are due, counted from when each is redriven
+	Spread  time.Duration      // due at a random moment of so long after that, each for itself
+	To      string             // the group that gets them; "" = for each the one it failed in
+	Rate    float64            // letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no limit
+	DryRun  bool               // changes nothing, and counts what would happen
+
+	// Selected is called for each letter before anything is done with it.
+	Selected func(Letter)
+
+	// Progress is called after each call to the server with the number of letters done so far, and of all there are to do.
+	Progress func(done, total int)
+}
+
+func (o RedriveOptions) validate() error {
+	errs := []error{lua.CheckDelay("delay", o.Delay), lua.CheckDelay("spread", o.Spread)}
+	if o.Payload != nil {
+		errs = append(errs, lua.CheckPayload(*o.Payload))
+	}
+	if o.Headers != nil {
+		errs = append(errs, lua.CheckHeaders(*o.Headers))
+	}
+	if o.To != "" {
+		errs = append(errs, lua.CheckGroup(o.To))
+	}
+	if !(o.Rate >= 0) || math.IsInf(o.Rate, 0) {
+		errs = append(errs, lua.Invalid("rate", fmt.Sprint(o.Rate), "must be a number of letters per second, or 0 for no limit"))
+	}
+	return errors.Join(errs...)
+}
+
+// delay is how long after it is redriven a letter is due.
+func (o RedriveOptions) delay() time.Duration {
+	if o.Spread <= 0 {
+		return o.Delay
+	}
+	return o.Delay + rand.N(o.Spread)
+}
+
+// RedriveResult counts what became of letters.
+type RedriveResult struct {
+	Scheduled  int      `json:"scheduled"`
+	Gone       int      `json:"gone"`                  // redriven or purged by someone else, or never there
+	NoPayload  int      `json:"no_payload"`            // left as they are: their body was lost or could not be kept, and no payload was given
+	Unreadable int      `json:"unreadable"`            // likewise: what they carried besides cannot be read or is too much, and no headers were given
+	GroupGone  int      `json:"group_gone"`            // likewise: the stream does not have their group
+	GoneGroups []string `json:"gone_groups,omitempty"` // these groups
+}
+
+// Left is how many letters are left as they are.
+func (r RedriveResult) Left() int { return r.NoPayload + r.Unreadable + r.GroupGone }
+
+func (r RedriveResult) done() int { return r.Scheduled + r.Gone + r.Left() }
+
+// count adds what became of a letter for a group. False: it was refused for what the caller gave.
+func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
+	switch outcome {
+	case lua.RedriveScheduled:
+		r.Scheduled++
+	case lua.RedriveNoPayload:
+		r.NoPayload++
+	case lua.RedriveUnreadable:
+		r.Unreadable++
+	case lua.RedriveGroupGone:
+		r.GroupGone++
+		if at, known := slices.BinarySearch(r.GoneGroups, group); !known {
+			r.GoneGroups = slices.Insert(r.GoneGroups, at, group)
+		}
+	case lua.RedriveGone:
+		r.Gone++
+	default:
+		return false
+	}
+	return true
+}
+
+// Redrive schedules letters again by their names, each in its partition for the group it failed in (or To), from attempt 1 and without its old expiry. When it
+// fails midway, what was scheduled stays scheduled, and running it again does the rest. One round trip per letter, and one per 100.
+func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
+	for _, id := range letters {
+		if _, _, err := SplitLetter(id); err != nil {
+			return RedriveResult{}, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+		}
+	}
+	each := func(yield func(Letter, error) bool) {
+		for _, id := range letters {
+			if !yield(d.Show(ctx, queue, id)) {
+				return
+			}
+		}
+	}
+	return d.redrive(ctx, queue, each, len(letters), o)
+}
+
+// RedriveMatching is Redrive for all letters that pass the filter. Letters that are added while it runs are not touched. When ctx ends, the call
+// under way is finished first, so that the result counts all that was done.
+func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filter, o RedriveOptions) (RedriveResult, error) {
+	total := 0
+	if o.Progress != nil {
+		var err error
+		if total, err = d.Count(ctx, queue, f); err != nil {
+			return RedriveResult{}, err
+		}
+	}
+	return d.redrive(ctx, queue, d.List(ctx, queue, f), total, o)
+}
+
+func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions) (RedriveResult, error) {
+	r := redriver{d: d, queue: queue, total: total, options: o, paid: time.Now(), batches: map[int]*redriveBatch{}, groups: map[int][]string{}}
+	if err := errors.Join(d.check(queue), o.validate()); err != nil {
+		return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+	}
+	for letter, err := range letters {
+		switch {
+		case errors.Is(err, ErrNotFound):
+			r.result.Gone++
+			continue
+		case err == nil:
+			err = r.add(ctx, letter)
+		}
+		if err != nil {
+			return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+		}
+	}
+	for _, partition := range slices.Sorted(maps.Keys(r.batches)) {
+		if err := r.flush(ctx, partition); err != nil {
+			return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+		}
+	}
+	return r.result, nil
+}
+
+// redriver gathers letters into calls, each to one partition, that are bounded in letters and bytes, and keeps the rate.
+type redriver struct {
+	d       *DeadLetters
+	queue   string
+	total   int
+	options RedriveOptions
+	paid    time.Time             // when the rate has paid for what was sent
+	batches map[int]*redriveBatch // by partition
+	groups  map[int][]string      // of a dry run, by partition: those that there are
+	result  RedriveResult
+}
+
+type redriveBatch struct {
+	letters []lua.Redrive
+	groups  []string // that get them
+	bytes   int
+}
+
+func (r *redriver) add(ctx context.Context, l Letter) error {
+	if r.options.Selected != nil {
+		r.options.Selected(l)
+	}
+	payload := []byte(l.Payload)
+	if r.options.Payload != nil {
+		payload = *r.options.Payload
+	}
+	partition, entry, err := SplitLetter(l.Letter)
+	if err != nil {
+		return err
+	}
+	group := cmp.Or(r.options.To, l.Group)
+	if r.options.DryRun {
+		outcome, err := r.foresee(ctx, l, partition, group, payload)
+		if err == nil {
+			r.result.count(outcome, group)
+		}
+		return err
+	}
+	one := lua.Redrive{Letter: entry, When: lua.After(r.options.delay()), Payload: r.options.Payload, To: r.options.To}
+	if r.options.Headers != nil {
+		attempts := l.MaxAttempts
+		if lua.CheckMaxAttempts(attempts) != nil {
+			attempts = 0
+		}
+		if one.Fields = lua.EncodeMeta(*r.options.Headers, attempts, time.Time{}); one.Fields == "" {
+			one.Fields = "{}"
+		}
+	}
+	b := r.batches[partition]
+	if b == nil {
+		b = &redriveBatch{}
+		r.batches[partition] = b
+	}
+	b.letters, b.groups = append(b.letters, one), append(b.groups, group)
+	b.bytes += len(payload) + len(l.Payload) + len(one.Fields)
+	if len(b.letters) < r.size() && b.bytes < redriveBytes {
+		return nil
+	}
+	return r.flush(ctx, partition)
+}
+
+// foresee says what would become of a letter.
+func (r *redriver) foresee(ctx context.Context, l Letter, partition int, group string, payload []byte) (lua.Redriven, error) {
+	groups, known := r.groups[partition]
+	if !known {
+		info, err := view.ReadStream(ctx, r.d.client, lua.NewKeys(r.d.prefix, lua.PartitionName(r.queue, partition)).Stream)
+		if err != nil {
+			return lua.RedriveGone, err
+		}
+		groups = info.Names()
+		r.groups[partition] = groups
+	}
+	_, raw := l.Extra[lua.FieldRaw]
+	switch {
+	case payload == nil:
+		return lua.RedriveNoPayload, nil
+	case l.Reason == lua.ReasonMalformed && r.options.Headers == nil && (raw || l.Extra[lua.FieldMeta] != ""):
+		return lua.RedriveUnreadable, nil
+	case group != "" && !slices.Contains(groups, group):
+		return lua.RedriveGroupGone, nil
+	}
+	return lua.RedriveScheduled, nil
+}
+
+// size is how many letters go into a call: about a tenth of a second's worth when there is a rate.
+func (r *redriver) size() int {
+	if r.options.Rate == 0 {
+		return redriveLetters
+	}
+	return int(max(1, min(redriveLetters, r.options.Rate/10)))
+}
+
+func (r *redriver) flush(ctx context.Context, partition int) error {
+	b := r.batches[partition]
+	if len(b.letters) == 0 {
+		return nil
+	}
+	if !r.pay(ctx, len(b.letters)) {
+		return ctx.Err()
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.PassTimeout)
+	defer cancel()
+	outcomes, err := lua.RedriveDead(call, r.d.client, lua.NewKeys(r.d.prefix, lua.PartitionName(r.queue, partition)), b.letters)
+	if err != nil {
+		return err
+	}
+	for i, outcome := range outcomes {
+		if !r.result.count(outcome, b.groups[i]) {
+			err = errors.Join(err, fmt.Errorf("letter %s: the new headers were refused", LetterName(partition, b.letters[i].Letter)))
+		}
+	}
+	b.letters, b.groups, b.bytes = b.letters[:0], b.groups[:0], 0
+	if r.options.Progress != nil {
+		r.options.Progress(r.result.done(), max(r.total, r.result.done()))
+	}
+	return err
+}
+
+// pay waits until the rate allows the next call. It is false when ctx ended first.
+func (r *redriver) pay(ctx context.Context, letters int) bool {
+	if r.options.Rate > 0 {
+		if !loop.Sleep(ctx, time.Until(r.paid)) {
+			return false
+		}
+		if saved := time.Now().Add(-time.Second); r.paid.Before(saved) {
+			r.paid = saved
+		}
+		r.paid = r.paid.Add(time.Duration(float64(letters) / r.options.Rate * float64(time.Second)))
+	}
+	return ctx.Err() == nil
+}

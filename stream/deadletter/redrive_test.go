@@ -1,0 +1,369 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/keeper"
+)
+
+func TestRedriveSchedulesALetterForItsGroupFromAttemptOne(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.Groups("g")
+		r.Enqueue(lua.Item{
+			ID: "a", When: lua.After(0), Payload: []byte("p\x00\xff"),
+			Meta: lua.EncodeMeta(map[string]string{"kind": "k"}, 4, time.Now().Add(time.Hour)),
+		})
+		ids := r.Take("g", "c", 1)
+		if _, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", stream.DefaultPolicy().Attempts(), []lua.Failure{{
+			Held: lua.Held{Entry: ids[0]}, Action: lua.ActionDead, Delay: -1, Reason: lua.ReasonDeadLetter, Error: "e",
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		letter := r.letters()[0]
+		redistest.Want(t, "expiry of the letter", letter.Expires.IsZero(), false)
+		got, err := r.deadLetters().Redrive(t.Context(), r.Queue, []string{letter.Letter, "1-1"}, RedriveOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "result", fmt.Sprint(got), fmt.Sprint(RedriveResult{Scheduled: 1, Gone: 1}))
+		entries := r.Next("g")
+		if len(entries) != 1 {
+			t.Fatalf("%d entries", len(entries))
+		}
+		e := entries[0]
+		redistest.Want(t, "id", e.ID, "a")
+		redistest.Want(t, "payload", string(e.Payload), "p\x00\xff")
+		redistest.Want(t, "attempt", e.Attempt, 1)
+		redistest.Want(t, "for", e.For, "g")
+		redistest.Want(t, "header", e.Headers["kind"], "k")
+		redistest.Want(t, "max attempts", e.MaxAttempts, 4)
+		redistest.Want(t, "expires", e.Expires.IsZero(), true)
+		redistest.Want(t, "letters left", len(r.letters()), 0)
+
+		got, err = r.deadLetters().Redrive(t.Context(), r.Queue, []string{letter.Letter}, RedriveOptions{})
+		redistest.Want(t, "again", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Gone: 1}, nil))
+	})
+}
+
+func TestRedriveOfAllReportsProgress(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	var ids []string
+	for i := range 450 {
+		ids = append(ids, fmt.Sprint("d-", i))
+	}
+	r.Kill("g", lua.ReasonDeadLetter, "broken", ids...)
+	var steps []string
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{
+		Delay: time.Hour, Progress: func(done, total int) { steps = append(steps, fmt.Sprint(done, "/", total)) },
+	})
+	redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 450}, nil))
+	redistest.Want(t, "progress", strings.Join(steps, " "), "100/450 200/450 300/450 400/450 450/450")
+	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(450))
+	first, err := r.Client.Do(t.Context(), r.Client.B().Zrange().Key(r.Keys.Due).Min("0").Max("0").Withscores().Build()).AsZScores()
+	if err != nil || time.Until(view.ScoreTime(first[0].Score)) < 50*time.Minute {
+		t.Errorf("delay: %v, %v", first, err)
+	}
+}
+
+func TestRedriveByFilterTouchesOnlyWhatMatchesAndWasThereAtTheStart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Kill("mail", lua.ReasonDeadLetter, "no such user", "a-1", "a-2", "b-1")
+	r.Kill("sms", lua.ReasonDeadLetter, "no such user", "a-3")
+	f := Filter{Group: "mail", ID: "a-*", ErrorText: "user"}
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, f, RedriveOptions{DryRun: true})
+	redistest.Want(t, "dry run", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 2}, nil))
+	redistest.Want(t, "nothing happened", len(r.letters()), 4)
+	redistest.Want(t, "nothing scheduled", r.Number("ZCARD", r.Keys.Due), int64(0))
+
+	got, err = r.deadLetters().RedriveMatching(t.Context(), r.Queue, f, RedriveOptions{
+		Rate: 20, // two a call: the letter below is added while it runs
+		Progress: func(int, int) {
+			r.Do("XADD", r.Keys.Dead, "*", "id", "a-9", "payload", "p", "group", "mail", "error", "no such user")
+		},
+	})
+	redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 2}, nil))
+	var left []string
+	for _, l := range r.letters() {
+		left = append(left, l.ID)
+	}
+	redistest.Want(t, "left", fmt.Sprint(left), "[b-1 a-3 a-9]")
+}
+
+func TestRedriveKeepsTheRate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Kill("g", lua.ReasonDeadLetter, "broken", "a", "b", "c", "d", "e", "f")
+	start, calls := time.Now(), 0
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Rate: 20, Delay: time.Hour, Progress: func(int, int) { calls++ }})
+	redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 6}, nil))
+	if took := time.Since(start); took < 180*time.Millisecond || calls != 3 {
+		t.Errorf("6 letters at 20 per second took %s in %d calls", took, calls)
+	}
+
+	r.Kill("g", lua.ReasonDeadLetter, "broken", "u", "v", "w")
+	ctx, cancel := context.WithCancel(t.Context())
+	got, err = r.deadLetters().RedriveMatching(ctx, r.Queue, Filter{}, RedriveOptions{Rate: 0.01, Progress: func(int, int) { cancel() }})
+	if !errors.Is(err, context.Canceled) || got.Scheduled != 1 {
+		t.Errorf("cancelled: %+v, %v", got, err)
+	}
+	redistest.Want(t, "left", len(r.letters()), 2)
+}
+
+// An interrupt lets the call under way finish: what the result counts is what was done.
+func TestRedriveThatIsInterruptedCountsWhatItDid(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	var ids []string
+	for i := range 450 {
+		ids = append(ids, fmt.Sprint("d-", i))
+	}
+	r.Kill("g", lua.ReasonDeadLetter, "broken", ids...)
+	ctx, cancel := context.WithCancel(t.Context())
+	got, err := r.deadLetters().RedriveMatching(ctx, r.Queue, Filter{}, RedriveOptions{Delay: time.Hour, Progress: func(done, _ int) {
+		if done == 200 {
+			cancel()
+		}
+	}})
+	if !errors.Is(err, context.Canceled) || got.Scheduled != 200 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(200))
+	redistest.Want(t, "left", len(r.letters()), 250)
+	rest, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Delay: time.Hour})
+	redistest.Want(t, "the rest", fmt.Sprint(rest, err), fmt.Sprint(RedriveResult{Scheduled: 250}, nil))
+	redistest.Want(t, "all", r.Number("ZCARD", r.Keys.Due), int64(450))
+
+	r.Kill("g", lua.ReasonDeadLetter, "broken", append(ids, ids...)...)
+	ctx, cancel = context.WithCancel(t.Context())
+	purged, err := r.deadLetters().PurgeProgress(ctx, r.Queue, Filter{Group: "g"}, func(int) { cancel() })
+	if !errors.Is(err, context.Canceled) || purged != 500 {
+		t.Errorf("purged %d, %v", purged, err)
+	}
+	redistest.Want(t, "not purged", len(r.letters()), 400)
+}
+
+// The bucket holds a second's worth: what a stall held up does not come all at once.
+func TestRateIsExactAndMakesUpForASecondAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := redriver{options: RedriveOptions{Rate: 50}, paid: time.Now()}
+		begin := time.Now()
+		for range 100 {
+			r.pay(t.Context(), 5)
+		}
+		redistest.Want(t, "500 letters at 50 a second, the last 5 of them not waited for", time.Since(begin), 9900*time.Millisecond)
+		loop.Sleep(t.Context(), time.Minute) // a stall
+		begin = time.Now()
+		for range 20 {
+			r.pay(t.Context(), 5)
+		}
+		redistest.Want(t, "100 letters after a stall, 50 of them saved", time.Since(begin), 900*time.Millisecond)
+	})
+}
+
+func TestSpreadIsOverTheWholeTime(t *testing.T) {
+	o := RedriveOptions{Delay: time.Minute, Spread: time.Hour}
+	least, most := o.delay(), o.delay()
+	for range 1000 {
+		d := o.delay()
+		least, most = min(least, d), max(most, d)
+	}
+	if least < time.Minute || least > 5*time.Minute || most < 56*time.Minute || most >= 61*time.Minute {
+		t.Errorf("from %s to %s", least, most)
+	}
+	redistest.Want(t, "none", RedriveOptions{Delay: time.Minute}.delay(), time.Minute)
+}
+
+func TestRedriveEdits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	add := func() string {
+		r.Do("XADD", r.Keys.Dead, "*", "id", "a", "payload", "old", "h:keep", "1", "max_attempts", "7", "group", "g", "colour", "green")
+		all := r.letters()
+		return all[len(all)-1].Letter
+	}
+	redrive := func(o RedriveOptions) lua.Entry {
+		t.Helper()
+		got, err := r.deadLetters().Redrive(t.Context(), r.Queue, []string{add()}, o)
+		redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
+		entries := r.Next("g")
+		if len(entries) != 1 {
+			t.Fatalf("%d entries", len(entries))
+		}
+		return entries[0]
+	}
+	e := redrive(RedriveOptions{Payload: new([]byte("new"))})
+	redistest.Want(t, "payload", string(e.Payload), "new")
+	redistest.Want(t, "headers", fmt.Sprint(e.Headers), "map[keep:1]")
+
+	e = redrive(RedriveOptions{Payload: new([]byte{})})
+	redistest.Want(t, "empty payload", string(e.Payload), "")
+
+	e = redrive(RedriveOptions{Headers: new(map[string]string{"other": "2"})})
+	redistest.Want(t, "payload", string(e.Payload), "old")
+	redistest.Want(t, "headers", fmt.Sprint(e.Headers), "map[other:2]")
+	redistest.Want(t, "max attempts are kept", e.MaxAttempts, 7)
+	redistest.Want(t, "fields nobody knows are kept", e.Extra["colour"], "green")
+
+	e = redrive(RedriveOptions{Headers: new(map[string]string{})})
+	redistest.Want(t, "no headers", fmt.Sprint(e.Headers), "map[]")
+}
+
+func TestRedriveOfALostBodyNeedsAPayload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.Ready("a")
+	ids := r.Take("g", "c", 1)
+	r.Age("g", "c", ids...)
+	r.Do("XDEL", r.Keys.Stream, ids[0])
+	reclaimer := keeper.NewReclaimer(keeper.ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue})
+	if got, err := reclaimer.Reclaim(t.Context()); err != nil || got.Dead != 1 {
+		t.Fatal(got, err)
+	}
+	dry, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{DryRun: true})
+	redistest.Want(t, "dry run", fmt.Sprint(dry, err), fmt.Sprint(RedriveResult{NoPayload: 1}, nil))
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{})
+	redistest.Want(t, "without", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{NoPayload: 1}, nil))
+	redistest.Want(t, "still there", len(r.letters()), 1)
+	got, err = r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Payload: new([]byte("p"))})
+	redistest.Want(t, "with", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
+	entries := r.Next("g")
+	redistest.Want(t, "delivered", len(entries), 1)
+}
+
+// Redriven with its old expiry, an expired message went straight back to the dead letters.
+func TestRedriveOfAnExpiredMessageIsDelivered(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("one", "two")
+	r.Enqueue(lua.Item{ID: "a", When: lua.After(time.Millisecond), Payload: []byte("p"), Meta: lua.EncodeMeta(nil, 0, time.UnixMilli(1000))})
+	r.DrainAll()
+	letters := r.letters()
+	if len(letters) != 1 || letters[0].Reason != lua.ReasonExpired || letters[0].Group != "" {
+		t.Fatalf("letters %+v", letters)
+	}
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{Reason: lua.ReasonExpired}, RedriveOptions{})
+	redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
+	for _, g := range []string{"one", "two"} { // no group had it: all get it
+		entries := r.Next(g)
+		if len(entries) != 1 || entries[0].ID != "a" || entries[0].For != "" {
+			t.Errorf("group %s: %+v", g, entries)
+		}
+	}
+	redistest.Want(t, "letters", len(r.letters()), 0)
+}
+
+func TestRedriveIsRefusedBeforeRedisIsTouched(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Kill("g", lua.ReasonDeadLetter, "broken", "a")
+	_, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{
+		Payload: new(make([]byte, lua.MaxPayloadBytes+1)), Headers: new(map[string]string{"": "x"}), Delay: -1, Rate: math.NaN(),
+	})
+	for _, part := range []string{"payload", "header", "delay", "rate"} {
+		if !errors.Is(err, lua.ErrInvalid) || !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in: %v", part, err)
+		}
+	}
+	if _, err := r.deadLetters().Redrive(t.Context(), r.Queue, []string{r.letters()[0].Letter, "nonsense"}, RedriveOptions{}); !errors.Is(err, lua.ErrInvalid) {
+		t.Errorf("letter ID: %v", err)
+	}
+	redistest.Want(t, "letters", len(r.letters()), 1)
+}
+
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		d := r.deadLetters()
+		var ids []string
+		for i := range 1200 {
+			ids = append(ids, fmt.Sprint("d-", i))
+		}
+		r.Kill("g", lua.ReasonDeadLetter, "broken", ids...)
+		r.Kill("h", lua.ReasonDeadLetter, "broken", "h-1", "h-2")
+		all := r.letters()
+
+		n, err := d.Purge(t.Context(), r.Queue, []string{all[0].Letter, all[1].Letter, all[1].Letter, "1-1"})
+		redistest.Want(t, "by ID", fmt.Sprint(n, err), "2 <nil>")
+		if _, err := d.Purge(t.Context(), r.Queue, []string{all[2].Letter, "x"}); !errors.Is(err, lua.ErrInvalid) {
+			t.Errorf("nonsense: %v", err)
+		}
+		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{ID: "d-*", Limit: 598})
+		redistest.Want(t, "by filter", fmt.Sprint(n, err), "598 <nil>")
+		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{OlderThan: time.Hour})
+		redistest.Want(t, "old ones", fmt.Sprint(n, err), "0 <nil>")
+		r.Do("XADD", r.Keys.Dead, fmt.Sprint(lua.EntryTime(all[len(all)-1].Letter).Add(time.Hour).UnixMilli(), "-7"), "id", "later")
+		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{OlderThan: time.Nanosecond})
+		redistest.Want(t, "all but the latest", fmt.Sprint(n, err), "602 <nil>")
+		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{})
+		redistest.Want(t, "all", fmt.Sprint(n, err), "1 <nil>")
+		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{})
+		redistest.Want(t, "none", fmt.Sprint(n, err), "0 <nil>")
+	})
+}
+
+func TestFollowing(t *testing.T) {
+	for id, expected := range map[string]string{"5-3": "5-4", "5-0": "5-1", "5": "6-0", "5-18446744073709551615": "6-0"} {
+		got, err := following(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, id, got, expected)
+	}
+}
+
+func TestRedriveRacingPurgeIsWonByOneSide(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	var ids []string
+	for i := range 1000 {
+		ids = append(ids, fmt.Sprint("d-", i))
+	}
+	r.Kill("g", lua.ReasonDeadLetter, "broken", ids...)
+	d, letters := r.deadLetters(), r.letters()
+	var redriven RedriveResult
+	var purged int
+	var failed [2]error
+	var both sync.WaitGroup
+	both.Go(func() {
+		redriven, failed[0] = d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Delay: time.Hour})
+	})
+	both.Go(func() {
+		for i := len(letters) - 1; i >= 0 && failed[1] == nil; i -= 10 { // from the other end
+			var batch []string
+			for _, l := range letters[max(0, i-9) : i+1] {
+				batch = append(batch, l.Letter)
+			}
+			var n int
+			n, failed[1] = d.Purge(t.Context(), r.Queue, batch)
+			purged += n
+		}
+	})
+	both.Wait()
+	if err := errors.Join(failed[:]...); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("redriven %d, purged %d, gone %d", redriven.Scheduled, purged, redriven.Gone)
+	redistest.Want(t, "each letter once", redriven.Scheduled+purged, 1000)
+	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(redriven.Scheduled))
+	redistest.Want(t, "left", len(r.letters()), 0)
+}

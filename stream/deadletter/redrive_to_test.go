@@ -1,0 +1,54 @@
+package deadletter
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// A letter of a group that was ended stays, and its group is named, until it is sent to another one. A dry run says the same.
+func TestRedriveOfAGroupThatIsGone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	d := r.deadLetters()
+	r.Kill("old", lua.ReasonDeadLetter, "broken", "a", "b")
+	r.Kill("new", lua.ReasonDeadLetter, "broken", "c")
+	r.Do("XGROUP", "DESTROY", r.Keys.Stream, "old")
+	letters := len(r.letters())
+	for _, dry := range []bool{true, false} {
+		got, err := d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{DryRun: dry})
+		redistest.Want(t, fmt.Sprint("dry ", dry), fmt.Sprintf("%+v %v", got, err),
+			fmt.Sprintf("%+v %v", RedriveResult{Scheduled: letters - 2, GroupGone: 2, GoneGroups: []string{"old"}}, nil))
+	}
+	redistest.Want(t, "left", len(r.letters()), 2)
+	got, err := d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{To: "nobody"})
+	redistest.Want(t, "to nobody", fmt.Sprintf("%+v %v", got, err), fmt.Sprintf("%+v %v", RedriveResult{GroupGone: 2, GoneGroups: []string{"nobody"}}, nil))
+	got, err = d.RedriveMatching(t.Context(), r.Queue, Filter{Group: "old"}, RedriveOptions{To: "new"})
+	redistest.Want(t, "to new", fmt.Sprintf("%+v %v", got, err), fmt.Sprintf("%+v %v", RedriveResult{Scheduled: 2}, nil))
+	to := map[string]string{}
+	for _, e := range r.Next("new") {
+		to[e.ID] = e.For
+	}
+	redistest.Want(t, "delivered", to["a"]+to["b"], "newnew")
+	if _, err := d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{To: "\x1f"}); !errors.Is(err, lua.ErrInvalid) {
+		t.Errorf("to a group that cannot be: %v", err)
+	}
+}
+
+// What could not be read of a letter is not left behind without a word.
+func TestRedriveOfUnreadableMeta(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Do("HSET", r.Keys.Meta, "m", `{"max_attempts":5}`)
+	r.Do("ZADD", r.Keys.Due, "1", "m")
+	r.DrainAll()
+	for _, dry := range []bool{true, false} {
+		got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{DryRun: dry})
+		redistest.Want(t, fmt.Sprint("dry ", dry), fmt.Sprintf("%+v %v", got, err), fmt.Sprintf("%+v %v", RedriveResult{Unreadable: 1}, nil))
+	}
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Headers: &map[string]string{}})
+	redistest.Want(t, "without headers", fmt.Sprintf("%+v %v", got, err), fmt.Sprintf("%+v %v", RedriveResult{Scheduled: 1}, nil))
+}

@@ -1,0 +1,153 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// delivery is one entry that this worker holds, from the moment it was read until it is settled.
+type delivery struct {
+	msg    Message
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	epoch  uint64    // partitionWorker.broken when it was read
+	read   time.Time // when
+
+	// Guarded by holdings.
+	listed     bool
+	prev, next *delivery
+
+	mu       sync.Mutex
+	extended time.Time // monotonic: the server cannot have counted less idle time than since then
+	lost     bool
+}
+
+// sameMaster is how soon after a read nobody else can have become the master, and this worker be connected to it.
+const sameMaster = 100 * time.Millisecond
+
+// held names the entry for an exit: with the message ID when a failover may have come in between, because the new master may have given
+// the entry ID to another message. A worker that had nothing to ask meanwhile does not see the connection break.
+func (p *partitionWorker) heldAt(d *delivery, now time.Time) lua.Held {
+	if d.epoch == p.broken.Load() && now.Sub(d.read) < sameMaster {
+		return lua.Held{Entry: d.msg.EntryID}
+	}
+	return lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID}
+}
+
+// foreign reports whether the entry is a retry for another group: acknowledged, never handled.
+func (d *delivery) foreign() bool { return d.msg.For != "" && d.msg.For != d.msg.Group }
+
+func (d *delivery) lose(cause error) {
+	d.mu.Lock()
+	d.lost = d.lost || errors.Is(cause, ErrLost)
+	d.mu.Unlock()
+	d.cancel(cause)
+}
+
+func (d *delivery) isLost() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lost
+}
+
+const (
+	PolicyInterval   = 5 * time.Second
+	registerInterval = time.Minute
+	extendBatch      = 200
+)
+
+// extendLoop extends everything held at a third of the visibility timeout, and at once when that has changed. It asks the queue's own
+// server and no other.
+func (p *partitionWorker) extendLoop(ctx context.Context) {
+	for {
+		began, visibility := time.Now(), p.policy.Load().VisibilityTimeout
+		err := p.extendHeld(ctx, visibility)
+		wait := visibility/3 - time.Since(began)
+		if err != nil {
+			wait = max(50*time.Millisecond, visibility/10)
+		}
+		if !loop.SleepUntil(ctx, wait, p.policyChanged) {
+			return
+		}
+	}
+}
+
+// refreshLoop keeps the policy fresh. On a cluster its defaults may be out of reach while the queue is not, so neither reading nor
+// extending waits for this.
+func (p *partitionWorker) refreshLoop(ctx context.Context) {
+	for {
+		_ = p.refreshPolicy(ctx) // the last one stays in force; the reads report the outage
+		if !loop.SleepUntil(ctx, PolicyInterval, p.refresh) {
+			return
+		}
+	}
+}
+
+func (p *partitionWorker) refreshPolicy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	policy, warning, err := ReadPolicy(ctx, p.cfg.Client, p.cfg.Prefix, lua.PartitionName(p.cfg.Queue, p.partition), p.cfg.Group)
+	if err != nil {
+		return err
+	}
+	if old := p.policy.Swap(&policy); *old != policy {
+		loop.Poke(p.policyChanged)
+		p.log.Info("policy", slog.Duration("visibility_timeout", policy.VisibilityTimeout), slog.Int("max_attempts", policy.MaxAttempts),
+			slog.Duration("retry_min", policy.RetryMin), slog.Duration("retry_max", policy.RetryMax))
+		if warning != nil {
+			p.log.Warn("policy has settings that do not count", slog.Any("error", warning))
+		}
+	}
+	return nil
+}
+
+// extendHeld extends everything held, tells handlers whose delivery is lost, and those for which nobody can tell any more.
+func (p *partitionWorker) extendHeld(ctx context.Context, visibility time.Duration) error {
+	all := p.held.list()
+	var failed error
+	for len(all) > 0 {
+		batch := all[:min(extendBatch, len(all))]
+		all = all[len(batch):]
+		if err := p.extend(ctx, batch, visibility); err != nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+func (p *partitionWorker) extend(ctx context.Context, batch []*delivery, visibility time.Duration) error {
+	held := make([]lua.Held, len(batch))
+	for i, d := range batch {
+		held[i] = lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID}
+	}
+	before := time.Now() // the server counts idle time from later than this
+	call, cancel := context.WithTimeout(ctx, max(100*time.Millisecond, min(loop.CallTimeout, visibility/3)))
+	own, err := lua.Extend(call, p.cfg.Client, p.keys, p.cfg.Group, p.cfg.Consumer, held)
+	cancel()
+	for i, d := range batch {
+		switch {
+		case err == nil && own[i]:
+			d.mu.Lock()
+			d.extended = before
+			d.mu.Unlock()
+		case err == nil:
+			if p.held.has(d) { // else it was settled while the call was under way
+				d.lose(ErrLost)
+			}
+		default:
+			d.mu.Lock()
+			late := time.Since(d.extended) > visibility
+			d.mu.Unlock()
+			if late {
+				d.lose(ErrUnreachable)
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,232 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/deadletter"
+)
+
+// Sighting is a place of a message, and what Find says more of it.
+type Sighting struct {
+	Queue string `json:"queue"`
+	Place
+	Why        string `json:"why,omitempty"`        // it is not delivered, or not done: in words, for people
+	For        string `json:"for,omitempty"`        // ready, pending: the group, of a retry
+	Deliveries int64  `json:"deliveries,omitempty"` // pending: how often the entry was delivered, by the server's count
+	Before     string `json:"before,omitempty"`     // scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
+}
+
+// Window is a dedup window that is open: a message with this ID was taken, and was not cancelled since.
+type Window struct {
+	Queue string    `json:"queue"`
+	Until time.Time `json:"until"`
+}
+
+// Finding is what Redis knows of a message.
+type Finding struct {
+	ID      string     `json:"id"`
+	At      time.Time  `json:"at"` // by the server's clock, when the look began
+	Places  []Sighting `json:"places"`
+	Why     string     `json:"why,omitempty"` // it is nowhere, as far as that is known; else each place says why it is there
+	History []Moment   `json:"history"`
+	Windows []Window   `json:"windows,omitempty"`
+	Queues  int        `json:"queues"` // how many were looked at
+	Looked  int64      `json:"looked"` // how many members, entries and letters were looked through, where none can be looked up
+}
+
+// FindOptions change what Find does. The zero value is fine.
+type FindOptions struct {
+	Queues []string // where to look; none = all that are registered
+
+	// Connect has Find open two more connections to each server concerned, on which it reads streams in half the time. Where there is
+	// none to be had, and with nil, it reads them through the client.
+	Connect *rueidis.ClientOption
+
+	Seen     func(Sighting)            // called for each place as soon as it is found, one at a time
+	Progress func(looked, total int64) // called now and then, one at a time; total grows
+}
+
+// Find returns every place where Redis holds a message, in all queues of the prefix, with what it knows of its history. ErrNotFound:
+// none, because every group has acknowledged it, or it was cancelled or purged, or never existed; the Finding says where was looked.
+//
+// What is scheduled is looked up. Retries, entries and dead letters are looked for through all there are: streams from both ends at
+// once in pages of about 64 KiB, the hash meta, or the schedule where that is smaller, in steps of 1,000. As for Locate, what moves
+// meanwhile may show in two places, and what seems to be nowhere is looked for once more, where it can have come meanwhile.
+func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOptions) (Finding, error) {
+	f := Finding{ID: id, Places: []Sighting{}, History: []Moment{}}
+	errs := []error{lua.CheckPrefix(prefix), lua.CheckID(id)}
+	for _, queue := range o.Queues {
+		errs = append(errs, lua.CheckQueue(queue))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return f, err
+	}
+	fail := func(err error) (Finding, error) { return f, fmt.Errorf("stream: find %s: %w", id, err) }
+	var err error
+	if f.At, err = view.ServerTime(ctx, c); err != nil {
+		return fail(err)
+	}
+	var sieves []rueidis.Client
+	for o.Connect != nil && len(sieves) < 2 { // a connection in each direction: while one's page is looked through the server sends the other's
+		sieve, err := newSieve(*o.Connect, id)
+		if err != nil {
+			break
+		}
+		defer sieve.Close()
+		sieves = append(sieves, sieve)
+	}
+	s := newSearch(c, sieves, prefix, id)
+	s.seen, s.progress = o.Seen, o.Progress
+	s.around = newSurroundings(ctx, c, prefix, f.At)
+	for range 2 {
+		counts, err := queueCounts(ctx, c, prefix, o.Queues)
+		if err != nil {
+			return fail(err)
+		}
+		queues := slices.Sorted(maps.Keys(counts))
+		places := make([][]Sighting, len(queues))
+		err = view.EachPartition(queues, func(i int, queue string) (err error) {
+			places[i], err = s.look(ctx, queue, counts[queue])
+			return err
+		})
+		f.Places, f.Queues, f.Looked = append([]Sighting{}, slices.Concat(places...)...), len(queues), s.total
+		f.Windows = s.windows()
+		f.History = history(f)
+		if err != nil {
+			return fail(err)
+		}
+		if len(f.Places) > 0 {
+			return f, nil
+		}
+	}
+	f.Why = s.around.whyNowhere(f)
+	return fail(deadletter.ErrNotFound)
+}
+
+// queueCounts returns the partition counts of queues; without any, of all that are registered.
+func queueCounts(ctx context.Context, c rueidis.Client, prefix string, queues []string) (map[string]lua.Counts, error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	if len(queues) == 0 {
+		return lua.ReadRegistry(ctx, c, lua.NewGlobals(prefix))
+	}
+	counts := make(map[string]lua.Counts, len(queues))
+	for _, queue := range queues {
+		one, err := lua.ReadCounts(ctx, c, lua.NewGlobals(prefix), queue)
+		if err != nil {
+			return nil, err
+		}
+		counts[queue] = one
+	}
+	return counts, nil
+}
+
+// search is one message being looked for, in any number of partitions.
+type search struct {
+	c          rueidis.Client
+	prefix, id string
+	sifter     *sifter
+	around     *surroundings // nil: nobody asks why
+
+	mu          sync.Mutex
+	seen        func(Sighting)
+	progress    func(looked, total int64)
+	done, total int64
+	locators    map[string]*locator // by the names of partitions
+}
+
+func newSearch(c rueidis.Client, sieves []rueidis.Client, prefix, id string) *search {
+	s := &search{c: c, prefix: prefix, id: id, locators: map[string]*locator{}}
+	s.sifter = &sifter{c: c, sieves: sieves, id: id, looked: func(n int) { s.looked(int64(n)) }}
+	return s
+}
+
+// look looks through the partitions of a queue where the message may be.
+func (s *search) look(ctx context.Context, queue string, counts lua.Counts) ([]Sighting, error) {
+	var found []Sighting
+	for _, partition := range counts.Candidates(s.id) {
+		name := lua.PartitionName(queue, partition)
+		s.mu.Lock()
+		l := s.locators[name]
+		if l == nil {
+			l = &locator{search: s, queue: queue, partition: partition, keys: lua.NewKeys(s.prefix, name)}
+			s.locators[name] = l
+		}
+		s.mu.Unlock()
+		places, err := l.look(ctx)
+		if err != nil {
+			return found, err
+		}
+		found = append(found, places...)
+	}
+	return found, nil
+}
+
+func (s *search) sighted(one Sighting) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen != nil {
+		s.seen(one)
+	}
+}
+
+func (s *search) expects(n int64) { s.step(0, n) }
+func (s *search) looked(n int64)  { s.step(n, 0) }
+
+func (s *search) step(done, total int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done += done
+	s.total += total
+	if s.progress != nil {
+		s.progress(min(s.done, s.total), s.total) // what the two ends of a stream both read counts twice
+	}
+}
+
+func (s *search) windows() (open []Window) {
+	for _, name := range slices.Sorted(maps.Keys(s.locators)) {
+		if l := s.locators[name]; !l.window.IsZero() {
+			open = append(open, Window{l.queue, l.window})
+		}
+	}
+	return open
+}
+
+// Remembered says until when the ID of a message is refused because a message had it before; zero when it is not. It does not say whether
+// that one is finished: Find does. One round trip per partition where the ID may be, and one for the registry.
+func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string) (until time.Time, err error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
+		return until, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	counts, err := view.ReadCounts(ctx, c, prefix, queue)
+	if err != nil {
+		return until, fmt.Errorf("stream: dedup window of %s: %w", id, err)
+	}
+	for _, partition := range counts.Candidates(id) {
+		key := lua.NewKeys(prefix, lua.PartitionName(queue, partition)).Seen
+		score, err := c.Do(ctx, c.B().Zscore().Key(key).Member(id).Build()).AsFloat64()
+		if rueidis.IsRedisNil(err) {
+			continue
+		}
+		if err != nil {
+			return until, fmt.Errorf("stream: dedup window of %s: %w", id, lua.Classify("ZSCORE "+key, err))
+		}
+		if end := view.ScoreTime(score); end.After(until) {
+			until = end
+		}
+	}
+	return until, nil
+}

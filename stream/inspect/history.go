@@ -1,0 +1,107 @@
+package inspect
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// What happened at a Moment.
+const (
+	MomentMade      = "made"      // by the ID, a ULID as the Go client makes them: scheduled, by the clock of the producer
+	MomentDue       = "due"       // or will be
+	MomentReady     = "ready"     // drained: added to the stream
+	MomentDelivered = "delivered" // to a consumer, or last extended by it
+	MomentDead      = "dead"
+	MomentExpires   = "expires"
+)
+
+// Moment is something that is known to have happened to a message, or that will.
+type Moment struct {
+	At      time.Time `json:"at"`
+	What    string    `json:"what"`
+	Queue   string    `json:"queue,omitempty"`
+	Group   string    `json:"group,omitempty"`
+	Attempt int       `json:"attempt,omitempty"`
+	Entry   string    `json:"entry,omitempty"`
+	Detail  string    `json:"detail,omitempty"` // consumer; reason; the last error
+}
+
+// history returns what a finding says of the past and future of the message, in order.
+func history(f Finding) []Moment {
+	all := []Moment{}
+	if made, ok := timeOfID(f.ID, f.At); ok {
+		all = append(all, Moment{At: made, What: MomentMade})
+	}
+	for _, p := range f.Places {
+		all = append(all, p.moments(f.At)...)
+	}
+	slices.SortStableFunc(all, func(a, b Moment) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(rank[a.What], rank[b.What]), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Group, b.Group))
+	})
+	return slices.Compact(all)
+}
+
+var rank = map[string]int{MomentMade: 0, MomentDue: 1, MomentReady: 2, MomentDelivered: 3, MomentDead: 4, MomentExpires: 5}
+
+func (s Sighting) moments(now time.Time) (all []Moment) {
+	add := func(m Moment) {
+		if m.At.IsZero() {
+			return
+		}
+		m.Queue = s.Queue
+		all = append(all, m)
+	}
+	if s.Before != "" { // a letter that was redriven begins again at 1; so does an entry that was given back before its first attempt
+		m := Moment{At: lua.EntryTime(s.Before), What: MomentReady, Group: s.Group, Entry: s.Before, Detail: "back in the schedule since"}
+		if s.Attempt == 1 {
+			m.Detail = "as an entry that was given back, or a dead letter that was redriven since"
+		}
+		add(m)
+	}
+	due := Moment{At: s.Due, What: MomentDue, Attempt: s.Attempt, Group: s.For}
+	if s.Error != "" && s.State != StateDead {
+		due.Detail = "the attempt before failed: " + s.Error
+	}
+	ready := Moment{At: lua.EntryTime(s.Entry), What: MomentReady, Attempt: s.Attempt, Group: s.For, Entry: s.Entry}
+	switch s.State {
+	case StateScheduled, StateRetrying:
+		due.Group = s.Group
+	case StateReady:
+		add(ready)
+	case StatePending:
+		add(ready)
+		// The idle time was measured a little later than now was.
+		delivered := now.Add(-time.Duration(s.Idle))
+		if delivered.Before(ready.At) {
+			delivered = ready.At
+		}
+		add(Moment{At: delivered, What: MomentDelivered, Group: s.Group, Attempt: s.Attempt, Entry: s.Entry, Detail: s.Consumer})
+	case StateDead:
+		add(ready) // its entry, if it had one
+		dead := Moment{At: s.Dead, What: MomentDead, Group: s.Group, Attempt: s.Attempt, Detail: s.Reason}
+		if s.Error != "" {
+			dead.Detail += ": " + s.Error
+		}
+		add(dead)
+	}
+	add(due)
+	if s.State != StateDead {
+		add(Moment{At: s.Expires, What: MomentExpires})
+	}
+	return all
+}
+
+// timeOfID returns the time that is in a ULID. What only looks like one says a time that cannot be.
+func timeOfID(id string, now time.Time) (time.Time, bool) {
+	u, err := ulid.ParseStrict(id)
+	if err != nil || u.String() != id {
+		return time.Time{}, false
+	}
+	at := time.UnixMilli(int64(u.Time()))
+	return at, at.Year() >= 2020 && at.Before(now.Add(24*time.Hour))
+}

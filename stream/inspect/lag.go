@@ -1,0 +1,72 @@
+package inspect
+
+import (
+	"context"
+	"iter"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/view"
+)
+
+type lag struct {
+	entries int64
+	approx  bool
+}
+
+// measureLags counts, for each group, the entries after its last delivered one. One walk from the oldest entry on and one from the
+// newest on serve all groups; they take turns, so that the cost is that of the shorter one.
+func measureLags(ctx context.Context, c rueidis.Client, key string, s view.StreamInfo) ([]lag, error) {
+	lags := make([]lag, len(s.Groups))
+	open := map[int]bool{}
+	for i, g := range s.Groups {
+		lags[i] = lag{entries: s.Length, approx: true} // no more than that
+		if g.Lag >= 0 {
+			lags[i].entries = min(g.Lag, s.Length)
+		}
+		open[i] = true
+	}
+	settle := func(i int, n int64) {
+		lags[i] = lag{entries: min(max(0, n), s.Length)}
+		delete(open, i)
+	}
+	oldest, stopOldest := iter.Pull2(view.Walk(ctx, c, key, "-", "+", false))
+	defer stopOldest()
+	newest, stopNewest := iter.Pull2(view.Walk(ctx, c, key, "-", "+", true))
+	defer stopNewest()
+	bytes := 0
+	for n := int64(0); len(open) > 0 && n < statsEntries && bytes < statsBytes; n++ {
+		head, err, more := oldest()
+		if err != nil {
+			return nil, err
+		}
+		tail, err, _ := newest()
+		if err != nil {
+			return nil, err
+		}
+		if !more { // the walk saw every entry
+			for i := range open {
+				settle(i, s.Length-n)
+			}
+			break
+		}
+		headID, err := view.ParseEntryID(head.ID)
+		if err != nil {
+			return nil, err
+		}
+		for i := range open {
+			if headID.Compare(s.Groups[i].Last) > 0 { // n entries are at or below it
+				settle(i, s.Length-n)
+			}
+		}
+		if tailID, err := view.ParseEntryID(tail.ID); err == nil { // there is one, unless the stream shrank
+			for i := range open {
+				if tailID.Compare(s.Groups[i].Last) <= 0 { // n entries are above it
+					settle(i, n)
+				}
+			}
+		}
+		bytes += view.EntrySize(head) + view.EntrySize(tail)
+	}
+	return lags, nil
+}

@@ -1,0 +1,334 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/deadletter"
+)
+
+// State is where in its life a message is.
+type State string
+
+// States of a Place.
+const (
+	StateScheduled State = "scheduled" // for the first time, or redriven for all groups
+	StateRetrying  State = "retrying"  // scheduled again for one group
+	StateReady     State = "ready"     // in the stream, and not given yet to the groups named
+	StatePending   State = "pending"   // held by a consumer
+	StateDead      State = "dead"
+)
+
+// Place is one place where Redis holds a message.
+type Place struct {
+	State       State             `json:"state"`
+	Partition   int               `json:"partition,omitempty"`
+	Group       string            `json:"group,omitempty"`    // retrying, pending, dead
+	Groups      []string          `json:"groups,omitempty"`   // ready: those that have not been given it
+	Entry       string            `json:"entry,omitempty"`    // ready, pending: ID of the stream entry; dead: of the one that failed
+	Letter      string            `json:"letter,omitempty"`   // dead: its name; see Letter
+	Consumer    string            `json:"consumer,omitempty"` // pending
+	Idle        view.Millis       `json:"idle_ms,omitempty"`  // pending: since it was delivered or extended
+	Due         time.Time         `json:"due,omitzero"`
+	Attempt     int               `json:"attempt"`
+	MaxAttempts int               `json:"max_attempts,omitempty"`
+	Expires     time.Time         `json:"expires,omitzero"`
+	Error       string            `json:"error,omitempty"`  // of the last failed attempt
+	Reason      string            `json:"reason,omitempty"` // dead
+	Dead        time.Time         `json:"dead,omitzero"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	Payload     view.Payload      `json:"payload"`
+}
+
+func placeOf(state State, e lua.Entry) Place {
+	return Place{
+		State: state, Entry: e.EntryID, Due: e.Due, Attempt: e.Attempt, MaxAttempts: e.MaxAttempts, Expires: e.Expires, Error: e.Error,
+		Headers: e.Headers, Payload: e.Payload,
+	}
+}
+
+// Locate returns every place where Redis holds a message, in the partitions where its ID may be. ErrNotFound: none, because every group has acknowledged it, or it was
+// cancelled or purged, or never existed. A scheduled message is found in O(log n); retries, entries and dead letters are looked for in
+// bounded steps through all there are. A message that moves meanwhile may show in two places; one that seems to be nowhere is looked
+// for a second time, because it may have moved back past the look. Find says more, of all queues, and sooner.
+func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]Place, error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
+		return nil, err
+	}
+	s := newSearch(c, nil, prefix, id)
+	for range 2 {
+		counts, err := view.ReadCounts(ctx, c, prefix, queue)
+		if err != nil {
+			return nil, fmt.Errorf("stream: locate %s: %w", id, err)
+		}
+		found, err := s.look(ctx, queue, counts)
+		if err != nil {
+			return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, err)
+		}
+		if len(found) > 0 {
+			places := make([]Place, len(found))
+			for i := range found {
+				places[i] = found[i].Place
+			}
+			return places, nil
+		}
+	}
+	return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, deadletter.ErrNotFound)
+}
+
+// locator looks for a message in one partition.
+type locator struct {
+	*search
+	queue     string
+	partition int
+	keys      lua.Keys
+
+	first, again, held, letters []Sighting // of the last look: as scheduled, as retries, in the stream, dead
+
+	// The newest entry and the newest letter that were looked at. A second look is at what came later: entries never change, and none
+	// comes in between.
+	newestEntry, newestLetter string
+
+	expected bool      // what there is to look through was counted
+	window   time.Time // until when its ID is refused
+}
+
+// look looks everywhere. Retries come last: in a large schedule with headers, the look for them takes longest.
+func (l *locator) look(ctx context.Context) ([]Sighting, error) {
+	l.first, l.again, l.held, l.letters = nil, nil, nil, nil
+	if err := l.scheduled(ctx); err != nil {
+		return nil, err
+	}
+	due, metas, entries, letters, err := l.sizes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !l.expected {
+		l.expected = true
+		l.expects(min(due, metas) + entries + letters)
+	}
+	if entries > 0 {
+		if err := l.stream(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if letters > 0 {
+		if err := l.dead(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.retrying(ctx, due, metas); err != nil {
+		return nil, err
+	}
+	return slices.Concat(l.first, l.again, l.held, l.letters), nil
+}
+
+// add notes a place.
+func (l *locator) add(ctx context.Context, to *[]Sighting, s Sighting) {
+	s.Queue, s.Partition = l.queue, l.partition
+	if s.Letter != "" {
+		s.Letter = deadletter.LetterName(l.partition, s.Letter)
+	}
+	if l.around != nil && s.Why == "" {
+		s.Why = l.around.why(ctx, s)
+	}
+	*to = append(*to, s)
+	l.sighted(s)
+}
+
+// sizes says how much there is to look through.
+func (l *locator) sizes(ctx context.Context) (due, metas, entries, letters int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	replies := l.c.DoMulti(ctx,
+		l.c.B().Zcard().Key(l.keys.Due).Build(),
+		l.c.B().Hlen().Key(l.keys.Meta).Build(),
+		l.c.B().Xlen().Key(l.keys.Stream).Build(),
+		l.c.B().Xlen().Key(l.keys.Dead).Build(),
+		l.c.B().Zscore().Key(l.keys.Seen).Member(l.id).Build(),
+	)
+	for i, size := range []struct {
+		n   *int64
+		key string
+	}{{&due, l.keys.Due}, {&metas, l.keys.Meta}, {&entries, l.keys.Stream}, {&letters, l.keys.Dead}} {
+		var failed error
+		if *size.n, failed = replies[i].AsInt64(); failed != nil {
+			err = errors.Join(err, lua.Classify("size of "+size.key, failed))
+		}
+	}
+	until, failed := replies[4].AsFloat64()
+	if failed == nil {
+		l.window = view.ScoreTime(until)
+	} else if !rueidis.IsRedisNil(failed) {
+		err = errors.Join(err, lua.Classify("ZSCORE "+l.keys.Seen, failed))
+	}
+	return due, metas, entries, letters, err
+}
+
+func (l *locator) scheduled(ctx context.Context) error {
+	return l.member(ctx, &l.first, l.id, StateScheduled, "")
+}
+
+// member adds the place of one member of the schedule, if it is there.
+func (l *locator) member(ctx context.Context, to *[]Sighting, member string, state State, group string) error {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	replies := l.c.DoMulti(ctx,
+		l.c.B().Zscore().Key(l.keys.Due).Member(member).Build(),
+		l.c.B().Hget().Key(l.keys.Payload).Field(member).Build(),
+		l.c.B().Hget().Key(l.keys.Meta).Field(member).Build(),
+	)
+	score, err := replies[0].AsFloat64()
+	if rueidis.IsRedisNil(err) {
+		return nil
+	}
+	if err != nil {
+		return lua.Classify("ZSCORE "+l.keys.Due, err)
+	}
+	payload, err := replies[1].AsBytes()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return lua.Classify("HGET "+l.keys.Payload, err)
+	}
+	meta, err := replies[2].ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return lua.Classify("HGET "+l.keys.Meta, err)
+	}
+	e, _ := lua.DecodeMeta(l.id, meta) // what cannot be read becomes a dead letter when it is due
+	place := placeOf(state, e)
+	place.Due, place.Group = view.ScoreTime(score), group
+	if place.Payload = payload; payload == nil {
+		place.Payload = view.Payload{}
+	}
+	s := Sighting{Place: place}
+	s.Before = lua.ParseMember(member).Of
+	l.add(ctx, to, s)
+	return nil
+}
+
+// retrying looks for members of the schedule that are retries of the message. Each has meta: it looks through the smaller of the two.
+func (l *locator) retrying(ctx context.Context, due, metas int64) error {
+	if min(due, metas) == 0 {
+		return nil
+	}
+	seen := map[string]bool{} // a scan may return a member twice
+	looked := int64(0)
+	for cursor := uint64(0); ; {
+		page, err := l.scan(ctx, due < metas, cursor)
+		if err != nil {
+			return err
+		}
+		l.looked(min(scanCount, min(due, metas)-looked))
+		looked = min(looked+scanCount, min(due, metas))
+		for i := 0; i+1 < len(page.Elements); i += 2 {
+			member := page.Elements[i]
+			m := lua.ParseMember(member)
+			if m.Kind == lua.MemberFirst || seen[member] {
+				continue
+			}
+			seen[member] = true
+			state := StateRetrying
+			if m.Group == "" { // redriven for all groups
+				state = StateScheduled
+			}
+			if err := l.member(ctx, &l.again, member, state, m.Group); err != nil {
+				return err
+			}
+		}
+		if cursor = page.Cursor; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
+
+const scanCount = 1000
+
+// scan looks through a part of the schedule, or of the meta.
+func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (rueidis.ScanEntry, error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+	defer cancel()
+	pattern := escapeGlob.Replace(l.id) + lua.Separator + "*"
+	if schedule {
+		page, err := l.c.Do(ctx, l.c.B().Zscan().Key(l.keys.Due).Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+		return page, lua.Classify("ZSCAN "+l.keys.Due, err)
+	}
+	page, err := l.c.Do(ctx, l.c.B().Hscan().Key(l.keys.Meta).Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+	return page, lua.Classify("HSCAN "+l.keys.Meta, err)
+}
+
+// stream looks for entries that carry the message: given to no consumer yet, or held by one.
+func (l *locator) stream(ctx context.Context) error {
+	newest, err := l.sifter.all(ctx, l.keys.Stream, l.newestEntry, func(e lua.Entry) error { return l.entry(ctx, e) })
+	if err != nil {
+		return err
+	}
+	l.newestEntry = newest
+	slices.SortStableFunc(l.held, func(a, b Sighting) int { return compareEntries(a.Entry, b.Entry) })
+	return nil
+}
+
+func (l *locator) entry(ctx context.Context, e lua.Entry) error {
+	at, err := view.ParseEntryID(e.EntryID)
+	if err != nil {
+		return err
+	}
+	info, err := view.ReadStream(ctx, l.c, l.keys.Stream)
+	if err != nil {
+		return err
+	}
+	ready, waiting := placeOf(StateReady, e), []view.GroupInfo(nil)
+	for _, g := range info.Groups {
+		if e.For != "" && e.For != g.Name {
+			continue // a retry for another group
+		}
+		if at.Compare(g.Last) > 0 {
+			ready.Groups, waiting = append(ready.Groups, g.Name), append(waiting, g)
+			continue
+		}
+		held, err := ReadPending(ctx, l.c, l.keys.Stream, g.Name, e.EntryID, e.EntryID, PendingFilter{}, 1)
+		if err != nil && !errors.Is(err, lua.ErrNoGroup) {
+			return err
+		}
+		for _, p := range held {
+			place := placeOf(StatePending, e)
+			place.Group, place.Consumer, place.Idle = g.Name, p.Consumer, view.Millis(p.Idle)
+			l.add(ctx, &l.held, Sighting{Place: place, For: e.For, Deliveries: p.RetryCount})
+		}
+	}
+	if len(ready.Groups) > 0 || len(info.Groups) == 0 {
+		s := Sighting{Place: ready, For: e.For}
+		if l.around != nil {
+			s.Queue = l.queue
+			s.Why = l.around.whyReady(ctx, l.keys.Stream, waiting, s)
+		}
+		l.add(ctx, &l.held, s)
+	}
+	return nil
+}
+
+func (l *locator) dead(ctx context.Context) error {
+	died := map[string]string{} // by the names of letters
+	newest, err := l.sifter.all(ctx, l.keys.Dead, l.newestLetter, func(e lua.Entry) error {
+		place := placeOf(StateDead, e)
+		place.Letter, place.Entry, place.Group, place.Reason, place.Dead = e.EntryID, e.Entry, e.Group, e.Reason, e.Dead
+		l.add(ctx, &l.letters, Sighting{Place: place})
+		died[deadletter.LetterName(l.partition, e.EntryID)] = e.EntryID
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	l.newestLetter = newest
+	slices.SortStableFunc(l.letters, func(a, b Sighting) int { return compareEntries(died[a.Letter], died[b.Letter]) })
+	return nil
+}

@@ -1,0 +1,183 @@
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/deadletter"
+)
+
+func (r *rig) locate(id string) []Place {
+	r.T.Helper()
+	places, err := Locate(r.T.Context(), r.Client, r.Prefix, r.Queue, id)
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	return places
+}
+
+func TestLocateFollowsAMessageThroughAllStates(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.Groups("one", "two", "three")
+		const id = `a*?[b]\` // nothing in it may act as a pattern
+		r.Ready("a", "b", "axxb")
+		r.Xack("three", r.Take("three", "c", 3)...)
+		due := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+		r.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: lua.EncodeMeta(map[string]string{"k": "v"}, 5, time.Time{})})
+		places := r.locate(id)
+		if len(places) != 1 {
+			t.Fatalf("scheduled: %+v", places)
+		}
+		p := places[0]
+		redistest.Want(t, "state", p.State, StateScheduled)
+		redistest.Want(t, "due", p.Due.Equal(due), true)
+		redistest.Want(t, "payload", string(p.Payload), "p")
+		redistest.Want(t, "header", p.Headers["k"], "v")
+		redistest.Want(t, "max attempts", p.MaxAttempts, 5)
+
+		if _, _, err := lua.Reschedule(t.Context(), r.Client, r.Keys, id, lua.After(0)); err != nil {
+			t.Fatal(err)
+		}
+		r.DrainAll()
+		p = r.locate(id)[0]
+		redistest.Want(t, "state", p.State, StateReady)
+		redistest.Want(t, "groups", fmt.Sprint(sorted(p.Groups)), "[one three two]")
+
+		ids := r.Take("one", "worker", 4)
+		r.Take("two", "other", 4)
+		states := map[string]Place{}
+		for _, p := range r.locate(id) {
+			states[string(p.State)+" "+p.Group+strings.Join(p.Groups, ",")] = p
+		}
+		redistest.Want(t, "places", fmt.Sprint(sortedKeys(states)), "[pending one pending two ready three]")
+		redistest.Want(t, "consumer", states["pending one"].Consumer, "worker")
+		redistest.Want(t, "entry", states["pending one"].Entry, ids[3])
+		redistest.Want(t, "attempt", states["pending one"].Attempt, 1)
+
+		fail := func(entry string, action lua.Action) {
+			t.Helper()
+			out, err := lua.Retry(t.Context(), r.Client, r.Keys, "one", stream.DefaultPolicy().Attempts(), []lua.Failure{{
+				Held: lua.Held{Entry: entry}, Action: action, Delay: time.Millisecond, Reason: lua.ReasonDeadLetter, Error: "boom",
+			}})
+			if err != nil || out[0] == lua.Lost {
+				t.Fatal(out, err)
+			}
+		}
+		fail(ids[3], lua.ActionRetry)
+		retry := At(r.locate(id), StateRetrying)
+		redistest.Want(t, "retrying", len(retry), 1)
+		redistest.Want(t, "group", retry[0].Group, "one")
+		redistest.Want(t, "attempt", retry[0].Attempt, 2)
+		redistest.Want(t, "error", retry[0].Error, "boom")
+		redistest.Want(t, "payload", string(retry[0].Payload), "p")
+
+		r.DrainAll()
+		ready := At(r.locate(id), StateReady)
+		redistest.Want(t, "the retry is ready for its group alone", fmt.Sprint(ready[len(ready)-1].Groups), "[one]")
+		again := r.Take("one", "worker", 1)
+		fail(again[0], lua.ActionDead)
+		dead := At(r.locate(id), StateDead)
+		redistest.Want(t, "dead", len(dead), 1)
+		redistest.Want(t, "group", dead[0].Group, "one")
+		redistest.Want(t, "reason", dead[0].Reason, lua.ReasonDeadLetter)
+		redistest.Want(t, "error", dead[0].Error, "boom")
+		redistest.Want(t, "attempt", dead[0].Attempt, 2)
+		redistest.Want(t, "letter", dead[0].Letter, r.letters()[0].Letter)
+		redistest.Want(t, "entry", dead[0].Entry, again[0])
+	})
+}
+
+func At(places []Place, state State) (found []Place) {
+	for _, p := range places {
+		if p.State == state {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+func sorted(list []string) []string {
+	list = slices.Clone(list)
+	slices.Sort(list)
+	return list
+}
+
+func sortedKeys[T any](m map[string]T) []string {
+	var keys []string
+	for k := range m {
+		keys = append(keys, k)
+	}
+	return sorted(keys)
+}
+
+func TestLocateOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	for _, id := range []string{"a", `x*`} {
+		if _, err := Locate(t.Context(), r.Client, r.Prefix, r.Queue, id); !errors.Is(err, deadletter.ErrNotFound) {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	r.Groups("g")
+	r.Ready("a")
+	r.Xack("g", r.Take("g", "c", 1)...) // acknowledged, and not trimmed yet
+	if places, err := Locate(t.Context(), r.Client, r.Prefix, r.Queue, "a"); !errors.Is(err, deadletter.ErrNotFound) {
+		t.Errorf("acknowledged: %+v, %v", places, err)
+	}
+	if _, err := Locate(t.Context(), r.Client, r.Prefix, "a/b", ""); !errors.Is(err, lua.ErrInvalid) {
+		t.Errorf("invalid: %v", err)
+	}
+}
+
+func TestLocateWithoutGroupsAndOfForeignEntries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Fill(3000)
+	entry, _ := func() (string, error) { m := r.Do("XADD", r.Keys.Stream, "*", "colour", "green"); return m.ToString() }()
+	for _, id := range []string{"m-2999", entry} {
+		places := r.locate(id)
+		if len(places) != 1 || places[0].State != StateReady || len(places[0].Groups) != 0 {
+			t.Errorf("%s: %+v", id, places)
+		}
+	}
+}
+
+func TestLocateFindsARetryAmongMany(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.Fill(3000)
+	var fail []lua.Failure
+	for _, id := range r.Take("g", "c", 3000) {
+		fail = append(fail, lua.Failure{Held: lua.Held{Entry: id}, Action: lua.ActionRetry, Delay: time.Hour, Error: "e"})
+	}
+	for len(fail) > 0 {
+		if _, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", stream.DefaultPolicy().Attempts(), fail[:500]); err != nil {
+			t.Fatal(err)
+		}
+		fail = fail[500:]
+	}
+	places := r.locate("m-1234")
+	if len(places) != 1 || places[0].State != StateRetrying || places[0].Group != "g" || string(places[0].Payload) != "payload of m-1234" {
+		t.Errorf("%+v", places)
+	}
+	text, err := json.Marshal(places[0])
+	if err != nil || !strings.HasPrefix(string(text), `{"state":"retrying","group":"g","due":"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	// Scheduled again under the same ID, it is in two places.
+	r.Enqueue(lua.Item{ID: "m-1234", When: lua.After(time.Hour), Dedup: lua.Refuse})
+	redistest.Want(t, "places", len(r.locate("m-1234")), 2)
+	st := r.stats()
+	redistest.Want(t, "retrying", st.Groups[0].Retrying, int64(3000))
+}

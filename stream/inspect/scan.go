@@ -1,0 +1,188 @@
+package inspect
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// siftBytes bounds a page of a stream that is looked through for one message: about as much as a server writes to a connection at once.
+// With pages of 192 KiB the look takes a fifth longer.
+const siftBytes = 64 << 10
+
+// sifter looks for one message in streams.
+type sifter struct {
+	c      rueidis.Client
+	sieves []rueidis.Client // one for each direction; none: replies come whole, through c
+	id     string
+	looked func(entries int) // nil, or called with what was looked through; by several goroutines
+}
+
+// page is one page of a stream: the entries that carry the message, and what else is to be known of it.
+type page struct {
+	found          []lua.Entry
+	entries, bytes int
+	first, last    string // entry IDs, in the order of reading
+}
+
+func (s *sifter) page(ctx context.Context, key, from, to string, count int, backwards bool) (page, error) {
+	c := s.c
+	switch {
+	case len(s.sieves) == 0:
+	case backwards:
+		c = s.sieves[len(s.sieves)-1]
+	default:
+		c = s.sieves[0]
+	}
+	list, err := view.ReadPage(ctx, c, key, from, to, count, backwards)
+	if err != nil || len(list) == 0 {
+		return page{}, err
+	}
+	p, sifted := summaryOf(list[len(list)-1])
+	if sifted {
+		list = list[:len(list)-1]
+	} else {
+		p = page{entries: len(list), first: list[0].ID, last: list[len(list)-1].ID}
+	}
+	for _, one := range list {
+		if !sifted {
+			p.bytes += view.EntrySize(one)
+		}
+		if e := lua.ParseEntry(one.ID, one.FieldValues); e.ID == s.id {
+			p.found = append(p.found, e)
+		}
+	}
+	if s.looked != nil {
+		s.looked(p.entries)
+	}
+	return p, nil
+}
+
+// all calls found for every entry behind the entry ID after that carries the message, once each and one at a time, in any order, and
+// returns the ID of the last entry that was looked at. It reads from both ends at once, until they meet, so that the server has the next
+// page to work on while one is looked through; and then what was added meanwhile.
+func (s *sifter) all(ctx context.Context, key, after string, found func(lua.Entry) error) (newest string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	b := ends{low: after, newest: after, found: found, known: map[string]bool{}}
+	var lanes sync.WaitGroup
+	for _, backwards := range []bool{false, true} {
+		lanes.Go(func() {
+			if err := s.lane(ctx, key, backwards, &b); err != nil {
+				b.fail(err)
+				cancel()
+			}
+		})
+	}
+	lanes.Wait()
+	if b.err != nil {
+		return "", b.err
+	}
+	b.low, b.high, b.met = b.newest, "", false
+	if err := s.lane(ctx, key, false, &b); err != nil {
+		return "", err
+	}
+	return b.newest, b.err
+}
+
+// ends is what lies between two lanes.
+type ends struct {
+	mu        sync.Mutex
+	low, high string // entry IDs: what is between them was not read yet; "" is the end of the stream
+	newest    string
+	met       bool
+	err       error
+
+	telling sync.Mutex
+	found   func(lua.Entry) error
+	known   map[string]bool // entries that were told
+}
+
+// tell passes on what was found, but for what the other lane has found, too.
+func (b *ends) tell(found []lua.Entry) error {
+	b.telling.Lock()
+	defer b.telling.Unlock()
+	for _, e := range found {
+		if b.known[e.EntryID] {
+			continue
+		}
+		b.known[e.EntryID] = true
+		if err := b.found(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *ends) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil {
+		b.err = err
+	}
+}
+
+func (b *ends) between() (from, to string, met bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return beyond(b.low, "-"), beyond(b.high, "+"), b.met
+}
+
+// add notes a page, and says whether it was the last one.
+func (b *ends) add(p page, backwards, whole bool) (met bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p.entries > 0 {
+		newest := p.last
+		if backwards {
+			b.high, newest = p.last, p.first
+		} else {
+			b.low = p.last
+		}
+		if compareEntries(newest, b.newest) > 0 {
+			b.newest = newest
+		}
+	}
+	b.met = b.met || whole
+	return b.met
+}
+
+// lane reads page after page, from one end towards the other.
+func (s *sifter) lane(ctx context.Context, key string, backwards bool, b *ends) error {
+	for size := (view.Pager{Count: 8, Bytes: siftBytes}); ; {
+		from, to, met := b.between()
+		if met {
+			return nil
+		}
+		p, err := s.page(ctx, key, from, to, size.Count, backwards)
+		if err == nil {
+			err = b.tell(p.found)
+		}
+		if err != nil {
+			return err
+		}
+		if b.add(p, backwards, p.entries < size.Count) {
+			return nil
+		}
+		size.Seen(p.entries, p.bytes)
+	}
+}
+
+// beyond is the end of a range of entries that is open there, or the end of the stream when there is no ID.
+func beyond(id, end string) string {
+	if id == "" {
+		return end
+	}
+	return "(" + id
+}
+
+// compareEntries orders entry IDs. What is none comes first.
+func compareEntries(a, b string) int {
+	x, _ := view.ParseEntryID(a)
+	y, _ := view.ParseEntryID(b)
+	return x.Compare(y)
+}

@@ -1,0 +1,161 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/deadletter"
+)
+
+func TestStatsAddPartitionsUp(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.Groups("a", "b")
+		r.grow(3)
+		now, err := view.ServerTime(t.Context(), r.Client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(d time.Duration) string { return fmt.Sprint(now.Add(d).UnixMilli()) }
+		var entries []string
+		for i := range 3 {
+			p := r.Part(i)
+			p.Kill("a", lua.ReasonDeadLetter, "broken", "dead")
+			p.Fill(2 + i) // of these b gets all, and the dead one
+			entries = append(entries, p.Take("a", "shared", 1)...)
+			p.Take("a", fmt.Sprint("own-", i), 1)
+			p.Do("ZADD", p.Keys.Due, at(time.Duration(3-i)*time.Hour), "later", at(-time.Duration(1+i)*time.Minute), "late")
+			p.Do("ZADD", p.Keys.Seen, at(time.Hour), "x")
+		}
+		st := r.stats()
+		redistest.Want(t, "partitions", st.Partitions, 3)
+		redistest.Want(t, "scheduled", st.Scheduled, int64(6))
+		redistest.Want(t, "overdue", st.Overdue, int64(3))
+		if d := time.Duration(st.OldestOverdue); d < 3*time.Minute || d > 4*time.Minute {
+			t.Errorf("oldest overdue: %s", d)
+		}
+		redistest.Want(t, "next due", st.NextDue.UnixMilli(), now.Add(time.Hour).UnixMilli())
+		redistest.Want(t, "ready", st.Ready, int64(3+4+5))
+		redistest.Want(t, "entries", st.Entries, int64(3+4+5))
+		redistest.Want(t, "dead", st.Dead, int64(3))
+		redistest.Want(t, "windows", st.DedupWindows, int64(3))
+		a, b := st.Groups[0], st.Groups[1]
+		redistest.Want(t, "groups", fmt.Sprint(len(st.Groups), a.Name, b.Name), "2ab")
+		redistest.Want(t, "lag of a", a.Lag, int64(0+1+2))
+		redistest.Want(t, "lag of b", b.Lag, int64(3+4+5))
+		redistest.Want(t, "pending of a", a.Pending, int64(6))
+		redistest.Want(t, "consumers of a", a.Consumers, int64(1+1+3)) // shared, the one of kill, and one each
+		redistest.Want(t, "dead of a", a.Dead, int64(3))
+		redistest.Want(t, "oldest pending", a.OldestPending.Entry+" "+a.OldestPending.ID, entries[0]+" m-0")
+		for i, one := range st.ByPartition {
+			redistest.Want(t, "by partition", fmt.Sprint(one.Partition, one.Scheduled, one.Overdue, one.Ready, one.Entries, one.Pending, one.Dead),
+				fmt.Sprint(i, 2, 1, 3+i, 3+i, 2, 1))
+		}
+		var consumers []string
+		list, err := Consumers(t.Context(), r.Client, r.Prefix, r.Queue, "a")
+		for _, c := range list {
+			consumers = append(consumers, fmt.Sprint(c.Consumer, " ", c.Pending))
+		}
+		redistest.Want(t, "consumers", fmt.Sprint(consumers, err), "[c 0 own-0 1 own-1 1 own-2 1 shared 3] <nil>")
+	})
+}
+
+func TestStatsNameThePartitionsThatAreNotServed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("a", "b")
+	r.grow(4)
+	if w := r.stats().Warnings; len(w) > 0 {
+		t.Errorf("warnings %q", w)
+	}
+	r.Part(1).Policy(map[string]string{"max_attempts": "3"})
+	r.Part(3).Policy(map[string]string{"group:a:max_attempts": "3"})
+	for i := range 4 {
+		p := r.Part(i)
+		p.Ready("m")
+		p.Take("b", "c", 1)
+		if i != 2 {
+			p.Take("a", "c", 1)
+		}
+	}
+	r.Do("XGROUP", "DESTROY", r.Part(1).Keys.Stream, "b")
+	text := strings.Join(r.stats().Warnings, "\n")
+	for _, w := range []string{
+		"partitions 1, 3: another policy than partition 0: mend it with `duestream queue partitions " + r.Queue + " 4`",
+		`partition 1: group "b" does not exist there`, `partition 2: group "a" has consumers, but none there`,
+	} {
+		if !strings.Contains(text, w) {
+			t.Errorf("no warning %q in\n%s", w, text)
+		}
+	}
+	r.grow(4)
+	redistest.Want(t, "warnings after mending", len(r.stats().Warnings), 2) // b is behind in partition 1, and a in 2
+}
+
+func TestPendingOfAllPartitionsComesByAge(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.Groups("g")
+		r.grow(3)
+		var ids []string
+		for n := range 30 {
+			p := r.Part(n % 3)
+			id := fmt.Sprint("m-", n)
+			p.Do("XADD", p.Keys.Stream, fmt.Sprintf("%d-1", 1000+n), "id", id, "payload", "", "attempt", "1", "due_ms", "1")
+			p.Take("g", "c", 1)
+			ids = append(ids, id)
+		}
+		for _, limit := range []int{7, 30, 100} {
+			list, err := Pending(t.Context(), r.Client, r.Prefix, r.Queue, "g", PendingFilter{}, limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			redistest.Want(t, "listed", len(list), min(limit, 30))
+			for n, p := range list {
+				redistest.Want(t, "id", p.ID, ids[n])
+				redistest.Want(t, "partition", p.Partition, n%3)
+			}
+		}
+		_, err := Pending(t.Context(), r.Client, r.Prefix, r.Queue, "nobody", PendingFilter{}, 5)
+		redistest.Want(t, "no group anywhere", errors.Is(err, lua.ErrNoGroup), true)
+		r.Do("XGROUP", "DESTROY", r.Part(1).Keys.Stream, "g")
+		list, err := Pending(t.Context(), r.Client, r.Prefix, r.Queue, "g", PendingFilter{}, 100)
+		redistest.Want(t, "group not everywhere", fmt.Sprint(len(list), err), "20 <nil>")
+	})
+}
+
+func TestLocateLooksWhereverTheIDMayBe(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.grow(3)
+	counts := r.grow(8)
+	id, candidates := "", []int(nil)
+	for n := 0; len(candidates) < 3; n++ {
+		id = fmt.Sprint("m-", n)
+		candidates = counts.Candidates(id)
+	}
+	for _, i := range candidates {
+		p := r.Part(i)
+		p.Do("ZADD", p.Keys.Due, "9999999999999", id)
+		places := r.locate(id)
+		redistest.Want(t, "places", len(places), 1)
+		redistest.Want(t, "partition", places[0].Partition, i)
+		p.Do("ZREM", p.Keys.Due, id)
+	}
+	last := candidates[0]
+	r.DeadIn(last, 1000, id)
+	redistest.Want(t, "letter", r.locate(id)[0].Letter, deadletter.LetterName(last, "1000-7"))
+	if _, err := Locate(context.WithoutCancel(t.Context()), r.Client, r.Prefix, r.Queue, "nowhere"); !errors.Is(err, deadletter.ErrNotFound) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,281 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// Watcher looks at queues again and again, at little cost: eight to ten commands per partition, and up to two per group, in two pipelines
+// for every 64 partitions; payloads of at most about 2 MiB, those of the newest entries. It changes nothing. Of more than 512 partitions the queues
+// take turns, and each keeps what was last seen of it meanwhile. It must not be used concurrently.
+type Watcher struct {
+	c      rueidis.Client
+	prefix string
+	only   []string // nil = all queues that the bridges know
+
+	known map[string]lua.Counts
+	seen  map[string]*sighting
+	turn  int            // where the next look begins
+	sizes map[string]int // partition → bytes of its newest entries, each
+	bytes int            // that this look may still read of newest entries
+}
+
+// sighting is the last look at a queue.
+type sighting struct {
+	glance Glance
+	at     time.Time // local
+	counts counts
+	late   *view.Millis
+	lateAt time.Time // by the server's clock
+}
+
+// NewWatcher returns a watcher of these queues; without any, of all that the bridges know.
+func NewWatcher(c rueidis.Client, prefix string, queues []string) *Watcher {
+	return &Watcher{c: c, prefix: prefix, only: queues, seen: map[string]*sighting{}, sizes: map[string]int{}}
+}
+
+// Look returns what the queues hold, by name, with rates since the look before. A queue that cannot be looked at says so itself, in
+// Err; Look fails when the server cannot be asked, or no queue can be looked at.
+func (w *Watcher) Look(ctx context.Context) ([]Glance, error) {
+	now, err := w.clock(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("stream: look at queues: %w", err)
+	}
+	call, cancel := context.WithTimeout(ctx, glanceTimeout)
+	registry, err := lua.ReadRegistry(call, w.c, lua.NewGlobals(w.prefix))
+	cancel()
+	switch {
+	case err == nil:
+		w.known = registry
+	case w.known == nil: // else what was known counts: on a cluster the registry may be away, and most queues not
+		return nil, fmt.Errorf("stream: look at queues: %w", err)
+	}
+	names := w.only
+	if len(names) == 0 {
+		names = slices.Sorted(maps.Keys(w.known))
+	}
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	if err := w.lookAt(ctx, w.inTurn(names), now); err != nil {
+		return nil, fmt.Errorf("stream: look at queues: %w", err)
+	}
+	glances := make([]Glance, 0, len(names))
+	for _, name := range names {
+		if s := w.seen[name]; s != nil {
+			glances = append(glances, s.glance)
+		}
+	}
+	w.forget(names)
+	return glances, nil
+}
+
+// clock asks for the time of the first server that answers: of a cluster, one may be away.
+func (w *Watcher) clock(ctx context.Context) (now time.Time, err error) {
+	for _, node := range w.c.Nodes() {
+		call, cancel := context.WithTimeout(ctx, glanceTimeout)
+		now, err = view.ServerTime(call, node)
+		cancel()
+		if err == nil {
+			return now, nil
+		}
+	}
+	return now, err
+}
+
+// inTurn returns the queues to look at now: all, or as many as have 512 partitions together, at least one.
+func (w *Watcher) inTurn(names []string) (turn []string) {
+	if len(names) == 0 {
+		return nil
+	}
+	w.turn %= len(names)
+	partitions := 0
+	for i := range names {
+		name := names[(w.turn+i)%len(names)]
+		if partitions += w.known[name].Latest(); partitions > glancePartitions && i > 0 {
+			break
+		}
+		turn = append(turn, name)
+	}
+	if w.turn += len(turn); len(turn) == len(names) {
+		w.turn++ // so that the bytes of newest entries are not always those of the same queues
+	}
+	return turn
+}
+
+func (w *Watcher) lookAt(ctx context.Context, queues []string, now time.Time) error {
+	w.bytes = glanceBytes
+	byQueue := make([][]*part, len(queues))
+	var all []*part
+	for i, queue := range queues {
+		for _, name := range w.known[queue].Names(queue) {
+			byQueue[i] = append(byQueue[i], &part{name: name, keys: lua.NewKeys(w.prefix, name)})
+		}
+		all = append(all, byQueue[i]...)
+	}
+	w.read(ctx, all, now)
+	at, failed := time.Now(), []error{}
+	for i, queue := range queues {
+		s := w.seen[queue]
+		glance, counts := gather(queue, byQueue[i], now), count(byQueue[i])
+		if glance.Err != nil {
+			failed = append(failed, glance.Err)
+			if s == nil {
+				w.seen[queue] = &sighting{glance: glance, at: at}
+			} else {
+				s.glance.Err, s.glance.PerSecond, s.counts = glance.Err, nil, nil
+			}
+			continue
+		}
+		next := &sighting{at: at, counts: counts}
+		if s != nil {
+			next.late, next.lateAt = s.late, s.lateAt
+			if s.counts != nil {
+				rate(&glance, s.counts, counts, at.Sub(s.at))
+			}
+		}
+		if glance.Late != nil {
+			next.late, next.lateAt = glance.Late, now
+		} else if now.Sub(next.lateAt) < time.Minute {
+			glance.Late = next.late
+		}
+		next.glance = glance
+		w.seen[queue] = next
+	}
+	// Away altogether, not one queue of several: the first error says why.
+	if len(queues) > 0 && len(failed) == len(queues) && !errors.Is(failed[0], lua.ErrWrongType) {
+		return failed[0]
+	}
+	return nil
+}
+
+// forget drops what is remembered of queues that are not watched any more.
+func (w *Watcher) forget(names []string) {
+	maps.DeleteFunc(w.seen, func(name string, _ *sighting) bool {
+		_, found := slices.BinarySearch(names, name)
+		return !found
+	})
+	maps.DeleteFunc(w.sizes, func(name string, _ int) bool {
+		queue, _, _ := lua.SplitPartition(name)
+		return w.seen[queue] == nil
+	})
+}
+
+// counts is what rates are the differences of, per partition.
+type counts map[string]partCounts
+
+type partCounts struct {
+	scheduled, entries int64
+	added              int64  // entries ever
+	addedBy            string // how that is known: two figures compare only when it is the same way; "" = not at all
+	groups             map[string]groupCounts
+}
+
+type groupCounts struct{ read, pending int64 } // read: -1 = not known
+
+func count(parts []*part) counts {
+	all := counts{}
+	for _, p := range parts {
+		one := partCounts{scheduled: p.scheduled, entries: p.entries, groups: map[string]groupCounts{}}
+		untouched := true
+		for _, g := range p.groups {
+			fresh := g.Last == (view.EntryID{})
+			one.groups[g.Name] = groupCounts{g.Read, g.Pending}
+			if fresh { // the server may not know even that
+				one.groups[g.Name] = groupCounts{}
+			}
+			if g.Read >= 0 && g.Lag >= 0 {
+				one.added, one.addedBy = max(one.added, g.Read+g.Lag), "server"
+			}
+			untouched = untouched && fresh
+		}
+		if one.addedBy == "" && untouched { // nothing was ever freed for having been acknowledged
+			one.added, one.addedBy = p.entries, "length"
+		}
+		all[p.name] = one
+	}
+	return all
+}
+
+// rate fills in what happened between two looks.
+func rate(g *Glance, before, now counts, span time.Duration) {
+	var in, out, done delta
+	groups := map[string]*delta{}
+	for name, a := range now {
+		b, known := before[name]
+		if known = known && a.addedBy != "" && a.addedBy == b.addedBy; !known {
+			in.lost, out.lost, done.lost = true, true, true
+		}
+		in.add(a.scheduled - b.scheduled + a.added - b.added)
+		out.add(a.added - b.added)
+		done.add(a.added - b.added - (a.entries - b.entries))
+		for name, ga := range a.groups {
+			d := groups[name]
+			if d == nil {
+				d = &delta{}
+				groups[name] = d
+			}
+			gb, known := b.groups[name]
+			d.lost = d.lost || !known || ga.read < 0 || gb.read < 0
+			d.add(ga.read - gb.read - (ga.pending - gb.pending))
+		}
+	}
+	g.PerSecond = &QueueRates{In: in.per(span), Out: out.per(span), Done: done.per(span)}
+	for i := range g.Groups {
+		g.Groups[i].Done = cmp.Or(groups[g.Groups[i].Name], &delta{lost: true}).per(span)
+	}
+}
+
+// delta is a difference that may not be known.
+type delta struct {
+	n    int64
+	lost bool
+}
+
+func (d *delta) add(n int64) { d.n += n }
+
+// per returns the rate per second. A negative one means that someone else took something away: then nothing happened, as far as we can tell.
+func (d *delta) per(span time.Duration) *float64 {
+	if d.lost || span <= 0 {
+		return nil
+	}
+	rate := max(0, float64(d.n)/span.Seconds())
+	return &rate
+}
+
+// NextIDs returns the IDs of at most limit messages of a queue, those of each partition that are due next. One round trip per partition.
+func NextIDs(ctx context.Context, c rueidis.Client, prefix, queue string, limit int) ([]string, error) {
+	counts, err := stream.Partitions(ctx, c, prefix, queue)
+	if err != nil {
+		return nil, err
+	}
+	names := counts.Names(queue)
+	most := int64(max(1, limit/len(names)))
+	lists := make([][]string, len(names))
+	err = view.EachPartition(names, func(i int, name string) error {
+		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		defer cancel()
+		key := lua.NewKeys(prefix, name).Due
+		members, err := c.Do(ctx, c.B().Zrange().Key(key).Min("0").Max(strconv.FormatInt(most-1, 10)).Build()).AsStrSlice()
+		for _, member := range members {
+			lists[i] = append(lists[i], lua.ParseMember(member).ID)
+		}
+		return lua.Classify("ZRANGE "+key, err)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stream: next of %s: %w", queue, err)
+	}
+	ids := slices.Compact(slices.Sorted(slices.Values(slices.Concat(lists...))))
+	return ids[:min(limit, len(ids))], nil
+}

@@ -1,0 +1,258 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// Bounds of what is asked to say why a message is not delivered.
+const (
+	whyGroups    = 8    // groups of a ready message that are asked for their readers
+	whyConsumers = 1000 // consumers of a group that is asked
+
+	// lastHeartbeat is how old the last heartbeat of a live bridge may be; bridges send one every second.
+	lastHeartbeat = 5 * time.Second
+	// soon is how long what is due, or abandoned, may take to move while nothing is wrong.
+	soon = 2 * time.Second
+)
+
+// surroundings is what Find knows of all that a message may wait for. It asks once, and what it may not ask, or gets no answer to, it does
+// not know: nothing is said about that.
+type surroundings struct {
+	c      rueidis.Client
+	prefix string
+	now    time.Time
+
+	bridges func() bool // known, and none lives
+	full    func() bool // known, and at maxmemory
+
+	mu       sync.Mutex
+	policies map[[2]string]stream.Policy // by queue and group
+}
+
+func newSurroundings(ctx context.Context, c rueidis.Client, prefix string, now time.Time) *surroundings {
+	s := &surroundings{c: c, prefix: prefix, now: now, policies: map[[2]string]stream.Policy{}}
+	s.bridges = sync.OnceValue(func() bool { return s.noBridge(ctx) })
+	s.full = sync.OnceValue(func() bool { return isFull(ctx, c) })
+	return s
+}
+
+// noBridge says whether the heartbeats can be read, and none is fresh. It looks at the newest 100: more than that many names that no
+// bridge wrote leave it in doubt.
+func (s *surroundings) noBridge(ctx context.Context) bool {
+	const most = 100
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	oldest := strconv.FormatInt(s.now.Add(-lastHeartbeat).UnixMilli(), 10)
+	names, err := s.c.Do(ctx, s.c.B().Zrange().Key(lua.NewGlobals(s.prefix).Bridges).Min("+inf").Max(oldest).Byscore().Rev().Limit(0, most).Build()).AsStrSlice()
+	for _, name := range names {
+		if _, ok := lua.ParseIdentity(name); ok {
+			return false
+		}
+	}
+	return err == nil && len(names) < most
+}
+
+// isFull says whether a server can be asked, and has reached its limit of memory. Of a cluster it asks one.
+func isFull(ctx context.Context, c rueidis.Client) bool {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	text, err := c.Do(ctx, c.B().Info().Section("memory").Build()).ToString()
+	if err != nil {
+		return false
+	}
+	figures := map[string]int64{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+			figures[name] = n
+		}
+	}
+	return figures["maxmemory"] > 0 && figures["used_memory"] >= figures["maxmemory"]
+}
+
+// policy returns the policy of a group; ok is false when it cannot be read.
+func (s *surroundings) policy(ctx context.Context, queue, group string) (p stream.Policy, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := [2]string{queue, group}
+	if p, ok = s.policies[key]; ok {
+		return p, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	p, _, err := stream.ReadPolicy(ctx, s.c, s.prefix, queue, group)
+	if err == nil {
+		s.policies[key] = p
+	}
+	return p, err == nil
+}
+
+// obstacles says what keeps a message in the schedule, besides its time.
+func (s *surroundings) obstacles(ctx context.Context, queue string) (all []string) {
+	if p, ok := s.policy(ctx, queue, ""); ok && p.Held {
+		all = append(all, "the queue is paused")
+	}
+	if s.bridges() {
+		all = append(all, "no bridge is alive")
+	}
+	if s.full() {
+		all = append(all, "Redis is full")
+	}
+	return all
+}
+
+// why says why a message that is in the schedule, or dead, or held, is not delivered, or is not done.
+func (s *surroundings) why(ctx context.Context, p Sighting) string {
+	switch p.State {
+	case StateScheduled, StateRetrying:
+		return s.whyWaiting(ctx, p)
+	case StatePending:
+		return s.whyHeld(ctx, p)
+	case StateDead:
+		return whyDead(p)
+	}
+	return ""
+}
+
+func (s *surroundings) whyWaiting(ctx context.Context, p Sighting) string {
+	obstacles := strings.Join(s.obstacles(ctx, p.Queue), ", and ")
+	late := s.now.Sub(p.Due)
+	switch {
+	case late < 0:
+		text := "waits for its time, " + stamp(p.Due)
+		if p.State == StateRetrying && p.Attempt > 1 {
+			text = fmt.Sprintf("waits for its retry for %s at %s (attempt %s)", quoted(p.Group), stamp(p.Due), s.attempt(ctx, p))
+		}
+		return strings.TrimSuffix(text+"; "+obstacles, "; ")
+	case obstacles != "":
+		return fmt.Sprintf("%s: it is due since %s", obstacles, stamp(p.Due))
+	case late < soon:
+		return "it is due since " + stamp(p.Due) + ": a bridge is about to take it"
+	}
+	return fmt.Sprintf("the bridges are behind: it is due since %s", stamp(p.Due))
+}
+
+func (s *surroundings) whyHeld(ctx context.Context, p Sighting) string {
+	idle := time.Duration(p.Idle)
+	text := fmt.Sprintf("held by consumer %s of group %s since %s, its last sign of life (attempt %s)",
+		quoted(p.Consumer), quoted(p.Group), stamp(s.now.Add(-idle)), s.attempt(ctx, p))
+	if policy, ok := s.policy(ctx, p.Queue, p.Group); ok && idle > policy.VisibilityTimeout+soon {
+		text += ", longer ago than the visibility timeout"
+		if s.bridges() {
+			text += "; no bridge is alive: nobody takes it from there"
+		}
+	}
+	return text
+}
+
+// attempt is which one it is, of how many.
+func (s *surroundings) attempt(ctx context.Context, p Sighting) string {
+	most := p.MaxAttempts
+	if most == 0 {
+		policy, ok := s.policy(ctx, p.Queue, p.Group)
+		if !ok {
+			return strconv.Itoa(p.Attempt)
+		}
+		most = policy.MaxAttempts
+	}
+	return fmt.Sprintf("%d of %d", p.Attempt, most)
+}
+
+// whyNowhere says what is known of a message that is in no place.
+func (s *surroundings) whyNowhere(f Finding) string {
+	var all []string
+	for _, w := range f.Windows {
+		all = append(all, fmt.Sprintf("%s took it before, and it is finished or gone; its ID is remembered until %s", w.Queue, stamp(w.Until)))
+	}
+	if len(all) == 0 && s.full() {
+		return "Redis is full: it may have been refused"
+	}
+	return strings.Join(all, "; ")
+}
+
+var deaths = map[string]string{
+	lua.ReasonMaxAttempts:       "its attempts are used up (%d)",
+	lua.ReasonVisibilityTimeout: "its attempts are used up (%d): the last consumer gave no sign of life for the visibility timeout",
+	lua.ReasonDeadLetter:        "its worker gave it up (attempt %d)",
+	lua.ReasonExpired:           "it expired before it was delivered (attempt %d)",
+	lua.ReasonGroupGone:         "its group is not on the stream (attempt %d)",
+	lua.ReasonMalformed:         "what was found could not be delivered (attempt %d)",
+	lua.ReasonBodyLost:          "somebody deleted its entry (attempt %d)",
+}
+
+func whyDead(p Sighting) string {
+	text, ok := deaths[p.Reason]
+	if !ok {
+		text = "it was given up (attempt %d)"
+	}
+	text = fmt.Sprintf(text, p.Attempt)
+	if p.Group != "" {
+		text = "for group " + quoted(p.Group) + " " + text
+	}
+	return text + ": a dead letter since " + stamp(p.Dead)
+}
+
+// whyReady says why groups have not been given an entry yet.
+func (s *surroundings) whyReady(ctx context.Context, key string, waiting []view.GroupInfo, p Sighting) string {
+	if len(waiting) == 0 {
+		return "no group is on the stream: it waits for one"
+	}
+	var nobody, slow []string
+	for _, g := range waiting[:min(whyGroups, len(waiting))] {
+		if s.read(ctx, key, p.Queue, g) {
+			slow = append(slow, fmt.Sprintf("group %s has not come to it, and holds %d", quoted(g.Name), g.Pending))
+			continue
+		}
+		nobody = append(nobody, "nobody reads group "+quoted(g.Name))
+	}
+	all := append(nobody, slow...)
+	if more := len(waiting) - whyGroups; more > 0 {
+		all = append(all, fmt.Sprintf("and so for %d more groups", more))
+	}
+	return strings.Join(all, "; ")
+}
+
+// read says whether a group may have a reader: one that was heard of within the visibility timeout, or that cannot be ruled out.
+func (s *surroundings) read(ctx context.Context, key, queue string, g view.GroupInfo) bool {
+	if g.Consumers == 0 || g.Consumers > whyConsumers {
+		return g.Consumers > 0
+	}
+	policy, ok := s.policy(ctx, queue, g.Name)
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	list, err := s.c.Do(ctx, s.c.B().XinfoConsumers().Key(key).Group(g.Name).Build()).ToArray()
+	if err != nil || !ok {
+		return err == nil || !errors.Is(lua.Classify("XINFO CONSUMERS "+key, err), lua.ErrNoGroup)
+	}
+	for _, one := range list {
+		m, err := parseMember(one)
+		if err != nil || m.Consumer != lua.ReclaimConsumer && time.Duration(m.Idle) <= policy.VisibilityTimeout {
+			return true
+		}
+	}
+	return false
+}
+
+// stamp writes a time as people and programs read it.
+func stamp(t time.Time) string { return t.Local().Format(time.RFC3339) }
+
+// quoted writes a name: as it is, unless it is none that we would accept.
+func quoted(name string) string {
+	if lua.CheckGroup(name) != nil || strings.ContainsAny(name, " \t") {
+		return fmt.Sprintf("%.64q", name)
+	}
+	return name
+}

@@ -1,0 +1,58 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+const dropBatch = 500
+
+// DropIdleConsumers deletes consumers, of all groups of a partition, that hold nothing and have read nothing for longer than idle, and
+// says how many. One that comes back is created again by its next read. One round trip per group, and one per 500 deleted.
+func DropIdleConsumers(ctx context.Context, c rueidis.Client, prefix, queue string, idle time.Duration) (int, error) {
+	keys := lua.NewKeys(prefix, queue)
+	stream, err := view.ReadStream(ctx, c, keys.Stream)
+	if err != nil {
+		return 0, fmt.Errorf("stream: drop consumers of %s: %w", queue, err)
+	}
+	dropped := 0
+	for _, g := range stream.Groups {
+		n, err := dropIdle(ctx, c, keys, g.Name, idle)
+		dropped += n
+		if err != nil && !errors.Is(err, lua.ErrNoGroup) {
+			return dropped, fmt.Errorf("stream: drop consumers of %s/%s: %w", queue, g.Name, err)
+		}
+	}
+	return dropped, nil
+}
+
+func dropIdle(ctx context.Context, c rueidis.Client, keys lua.Keys, group string, idle time.Duration) (dropped int, err error) {
+	all, err := view.ReadConsumers(ctx, c, keys.Stream, group)
+	if err != nil {
+		return 0, err
+	}
+	var gone []string
+	for _, one := range all {
+		// The reclaimer's is in use only inside a script.
+		if one.Pending == 0 && (time.Duration(one.Idle) > idle || one.Name == lua.ReclaimConsumer) {
+			gone = append(gone, one.Name)
+		}
+	}
+	for len(gone) > 0 {
+		batch := gone[:min(dropBatch, len(gone))]
+		gone = gone[len(batch):]
+		n, err := lua.DropConsumers(ctx, c, keys, group, batch)
+		dropped += n
+		if err != nil {
+			return dropped, err
+		}
+	}
+	return dropped, nil
+}

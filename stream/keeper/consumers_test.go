@@ -1,0 +1,33 @@
+package keeper
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestIdleConsumersAreDropped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.Ready("a", "b", "c")
+	r.Xack("g", r.Take("g", "done", 1)...)
+	r.Take("g", "holding", 1)
+	r.Xack("g", r.Take("g", "recent", 1)...)
+	r.Do("XGROUP", "CREATECONSUMER", r.Keys.Stream, "g", lua.ReclaimConsumer)
+	names := func() string {
+		t.Helper()
+		return fmt.Sprint(r.Consumers("g"))
+	}
+	redistest.Want(t, "before", names(), fmt.Sprintf("[done %s holding recent]", lua.ReclaimConsumer))
+	n, err := DropIdleConsumers(t.Context(), r.Client, r.Prefix, r.Queue, time.Hour)
+	redistest.Want(t, "dropped within the hour", fmt.Sprint(n, err), "1 <nil>") // the reclaimer's, which holds nothing
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		n, err := DropIdleConsumers(t.Context(), r.Client, r.Prefix, r.Queue, time.Nanosecond)
+		return err == nil && names() == "[holding]", fmt.Sprint(n, err, names())
+	})
+	redistest.Want(t, "still held", r.Pending("g"), int64(1))
+}

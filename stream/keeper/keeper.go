@@ -1,0 +1,345 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// Defaults of KeeperConfig.
+const (
+	DefaultKeepMin        = 100 * time.Millisecond
+	DefaultKeepMax        = time.Second
+	DefaultQuietMax       = 5 * time.Second
+	DefaultTidyInterval   = 30 * time.Second
+	DefaultPatrolInterval = time.Hour
+	DefaultConsumerIdle   = time.Hour
+)
+
+const (
+	gatherNotices    = 20 * time.Millisecond // they come in bursts, and one request looks at many
+	lookInterval     = time.Second           // between two such requests
+	consumerInterval = 10 * time.Minute
+	orphanInterval   = 20 * time.Second // while a queue is busy
+	tidyMin, tidyMax = 30 * time.Second, 10 * time.Minute
+)
+
+// Config configures a Keeper. Only Client is required.
+type Config struct {
+	// Client is used for every call; closed by whoever made it.
+	Client rueidis.Client
+	// Prefix starts every key. Default lua.DefaultPrefix.
+	Prefix string
+	// Logger is told of each change of state once. Nil: discard.
+	Logger *slog.Logger
+
+	// KeepMin and KeepMax bound the interval at which a busy queue is looked after; in between it is a fifth of the smallest
+	// visibility timeout of its groups. Default 100ms and 1s. KeepMax is also how long acknowledged entries stay in memory at most,
+	// when consumers only run XACK and one pass suffices.
+	KeepMin, KeepMax time.Duration
+	// QuietMax is the interval a queue comes to that holds entries while nobody reads them. Default 5s; at least KeepMax.
+	QuietMax time.Duration
+	// TidyInterval parts two visits to queues that hold nothing but dedup windows or bodies without a member: one queue at a time,
+	// however many there are. Default 30s. Too low: idle queues cost requests. Too high: ended windows stay longer.
+	TidyInterval time.Duration
+	// PatrolInterval is how often, more or less, the bodies of all queues are looked through for those without a member, because there may
+	// be as many members without a body, and then numbers alone do not tell. Default 1h. Too low: everything that is scheduled is read by
+	// the server as often. Too high: what a producer left that died between HSET and ZADD stays longer.
+	PatrolInterval time.Duration
+	// ConsumerIdle is after how long without a read a consumer that holds nothing is deleted. Default 1h.
+	ConsumerIdle time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = lua.DefaultPrefix
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	for field, value := range map[*time.Duration]time.Duration{
+		&c.KeepMin: DefaultKeepMin, &c.KeepMax: DefaultKeepMax, &c.QuietMax: DefaultQuietMax,
+		&c.TidyInterval: DefaultTidyInterval, &c.PatrolInterval: DefaultPatrolInterval, &c.ConsumerIdle: DefaultConsumerIdle,
+	} {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	errs := []error{lua.CheckPrefix(c.Prefix)}
+	if c.Client == nil {
+		errs = append(errs, errors.New("a rueidis client is required: Client is nil"))
+	}
+	for _, d := range []struct {
+		name         string
+		value, least time.Duration
+	}{
+		{"KeepMin", c.KeepMin, time.Millisecond}, {"KeepMax", c.KeepMax, c.KeepMin}, {"QuietMax", c.QuietMax, c.KeepMax},
+		{"TidyInterval", c.TidyInterval, time.Millisecond}, {"PatrolInterval", c.PatrolInterval, time.Millisecond},
+		{"ConsumerIdle", c.ConsumerIdle, time.Millisecond},
+	} {
+		if d.value < d.least {
+			errs = append(errs, fmt.Errorf("%s is %s: must be at least %s", d.name, d.value, d.least))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Keeper looks after queues once messages are ready: it reclaims what was abandoned, frees what was acknowledged, deletes consumers
+// that are gone. A queue costs requests only while it holds something. Own, Notice and Untidy never block, may be called from any
+// goroutine, and before Run; Run may be called once. Any number of processes may keep the same queue.
+type Keeper struct {
+	cfg   Config
+	state loop.Reporter
+	ran   atomic.Bool
+	wake  chan struct{} // there are noticed queues
+
+	mu      sync.Mutex
+	owned   map[string]bool
+	noticed map[string]bool // to be looked at: may be busy
+	loops   map[string]*upkeep
+
+	tidy     *gate
+	patrol   *patrol
+	policies *policySource
+}
+
+// New checks the configuration. Redis is not touched before Run.
+func New(cfg Config) (*Keeper, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("stream: keeper: %w", err)
+	}
+	k := &Keeper{
+		cfg: cfg, state: loop.Reporter{Log: cfg.Logger, What: "looking at busy queues"}, wake: make(chan struct{}, 1),
+		owned: map[string]bool{}, noticed: map[string]bool{}, loops: map[string]*upkeep{},
+		tidy: newGate(cfg.TidyInterval), policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
+	}
+	k.patrol = newPatrol(k)
+	return k, nil
+}
+
+// Own says which queues are this keeper's from now on. Those it had and that are not among them are left alone; new ones are looked at.
+func (k *Keeper) Own(queues []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := k.owned
+	k.owned = make(map[string]bool, len(queues))
+	for _, queue := range queues {
+		k.owned[queue] = true
+		if !before[queue] {
+			k.notice(queue)
+		}
+	}
+	for queue, u := range k.loops {
+		if !k.owned[queue] {
+			u.stop()
+			delete(k.loops, queue)
+		}
+	}
+	for queue := range k.noticed {
+		if !k.owned[queue] {
+			delete(k.noticed, queue)
+		}
+	}
+}
+
+// Notice says that a queue was seen busy, or untidy: it is looked at within a second, unless it is being looked after.
+func (k *Keeper) Notice(queue string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.owned[queue] {
+		k.notice(queue)
+	}
+}
+
+// Untidy says that a queue was seen to hold no entries, but bodies without a member, or dedup windows. Unlike Notice it costs no look.
+func (k *Keeper) Untidy(queue string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.owned[queue] && k.loops[queue] == nil {
+		k.notice(queue)
+	}
+}
+
+func (k *Keeper) notice(queue string) {
+	if u := k.loops[queue]; u != nil && u.busy {
+		u.noticed = true
+		return
+	}
+	k.noticed[queue] = true
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (k *Keeper) owns(queue string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.owned[queue]
+}
+
+func (k *Keeper) ownedQueues() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Keys(k.owned))
+}
+
+// Run looks after the owned queues until ctx is cancelled, and returns nil then. It goes on through outages of Redis for ever.
+func (k *Keeper) Run(ctx context.Context) error {
+	if k.ran.Swap(true) {
+		return errors.New("stream: keeper: Run may be called once")
+	}
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	loops.Go(func() { k.policies.run(ctx) })
+	loops.Go(func() { k.patrol.run(ctx) })
+	retry := loop.NewBackoff(2 * time.Second)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.wake:
+		}
+		if !loop.Sleep(ctx, gatherNotices) {
+			return nil
+		}
+		wait := lookInterval
+		if err := k.look(ctx, &loops); err == nil {
+			k.state.Report(nil)
+			retry.Reset()
+		} else if ctx.Err() == nil {
+			k.state.Report(err)
+			wait = retry.NextBackOff()
+		}
+		if !loop.Sleep(ctx, wait) {
+			return nil
+		}
+	}
+}
+
+// look looks at the noticed queues and starts a loop for each that needs one.
+func (k *Keeper) look(ctx context.Context, loops *sync.WaitGroup) error {
+	return k.inBatches(k.takeNoticed(), func(batch []string) error { return k.lookAt(ctx, loops, batch) })
+}
+
+// inBatches calls do for all queues, so many at a time as one survey looks at.
+func (k *Keeper) inBatches(queues []string, do func(batch []string) error) error {
+	size := lua.MaxSurvey
+	if k.cfg.Client.Mode() == rueidis.ClientModeCluster {
+		size = 1 // one slot a call
+	}
+	var calls sync.WaitGroup
+	errs := make([]error, (len(queues)+size-1)/size)
+	for i := range errs {
+		batch := queues[i*size : min((i+1)*size, len(queues))]
+		calls.Go(func() { errs[i] = do(batch) })
+		if size > 1 { // else all at once: a server of the cluster that hangs must not keep the others from their turn
+			calls.Wait()
+		}
+	}
+	calls.Wait()
+	return errors.Join(errs...)
+}
+
+func (k *Keeper) lookAt(ctx context.Context, loops *sync.WaitGroup, batch []string) error {
+	looks, err := k.survey(ctx, batch)
+	if err != nil {
+		k.giveBack(batch)
+		return err
+	}
+	for i, look := range looks {
+		// What cannot be looked at is reported by the scheduler, which looks at all queues.
+		if look.Err == nil && (look.Busy || look.Untidy) {
+			k.start(ctx, loops, batch[i], look.Busy)
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) survey(ctx context.Context, queues []string) ([]lua.Look, error) {
+	keys := make([]lua.Keys, len(queues))
+	for i, queue := range queues {
+		keys[i] = lua.NewKeys(k.cfg.Prefix, queue)
+	}
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	looks, err := lua.Survey(ctx, k.cfg.Client, keys, true)
+	if err != nil {
+		return nil, fmt.Errorf("stream: look at %d queues: %w", len(queues), err)
+	}
+	return looks, nil
+}
+
+func (k *Keeper) takeNoticed() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	queues := make([]string, 0, len(k.noticed))
+	for queue := range k.noticed {
+		queues = append(queues, queue)
+	}
+	clear(k.noticed)
+	return queues
+}
+
+func (k *Keeper) giveBack(queues []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, queue := range queues {
+		if k.owned[queue] {
+			k.notice(queue)
+		}
+	}
+}
+
+// start starts the loop of a queue, or tells the one it has that the queue is busy.
+func (k *Keeper) start(ctx context.Context, loops *sync.WaitGroup, queue string, busy bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.owned[queue] {
+		return
+	}
+	if u := k.loops[queue]; u != nil {
+		if busy && !u.busy {
+			u.busy = true
+			u.poke()
+		}
+		return
+	}
+	ctx, stop := context.WithCancel(ctx)
+	u := newUpkeep(k, queue, busy, stop)
+	k.loops[queue] = u
+	loops.Go(func() {
+		defer stop()
+		u.run(ctx)
+	})
+}
+
+// end takes a loop out that has nothing left to do; false when the queue was noticed meanwhile.
+func (k *Keeper) end(u *upkeep) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if u.noticed || u.busy {
+		u.noticed, u.busy = false, true
+		return false
+	}
+	if k.loops[u.queue] == u {
+		delete(k.loops, u.queue)
+	}
+	return true
+}

@@ -1,0 +1,131 @@
+package keeper
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of a sweep for orphans.
+const (
+	orphanConfirm    = time.Minute
+	orphanSteps      = 20  // of a pass, per hash: all candidates are looked at
+	orphanLimit      = 500 // candidates, and fields, per step
+	orphanBytes      = 1 << 20
+	orphanCandidates = orphanSteps * orphanLimit // remembered per hash, and those of one more step
+)
+
+const deletedOrphans = "deleted bodies that never had a due time"
+
+// orphanSweep looks through one hash for fields without a member of the schedule: what a producer left that died, or did not use
+// MULTI, between HSET and ZADD. Such a producer may be about to run ZADD, so a field goes only when it is seen a minute later again, and
+// was not seen with a member, or with a body of another length, in between.
+type orphanSweep struct {
+	hash   string
+	cursor string
+	found  map[string]candidate
+}
+
+// candidate is a field that was an orphan whenever it was looked at.
+type candidate struct {
+	length int64
+	since  time.Time
+}
+
+func newOrphanSweep(hash string) orphanSweep {
+	return orphanSweep{hash: hash, found: map[string]candidate{}}
+}
+
+// SweepOrphans does one pass over payload and meta: it deletes fields that were without a member of the schedule a minute ago and still
+// are, and looks for more. The next pass goes on where this one ended. waiting is how many fields are still to be confirmed.
+func (t *Trimmer) SweepOrphans(ctx context.Context) (deleted, waiting int, err error) {
+	return t.sweepOrphans(ctx, time.Now())
+}
+
+func (t *Trimmer) sweepOrphans(ctx context.Context, now time.Time) (deleted, waiting int, err error) {
+	for i := range t.orphans {
+		n, err := t.orphans[i].pass(ctx, t.client, t.keys.Due, orphanLimit, now)
+		deleted += n
+		if err != nil {
+			return deleted, waiting, fmt.Errorf("stream: sweep orphans of %s: %w", t.queue, err)
+		}
+		waiting += len(t.orphans[i].found)
+	}
+	return deleted, waiting, nil
+}
+
+// pass looks at every candidate: those that are none any more leave the list, however long they were on it. limit is how many further fields
+// are looked at per step, while the list has room.
+func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, limit int, now time.Time) (deleted int, err error) {
+	batches := o.batches(now)
+	for step := 0; step < orphanSteps || len(batches) > 0; step++ {
+		var watched []lua.Watched
+		if len(batches) > 0 {
+			watched, batches = batches[0], batches[1:]
+		}
+		if o.full() {
+			limit = 0 // the sweep goes on from here when these are gone
+		}
+		if limit == 0 && len(watched) == 0 {
+			break
+		}
+		swept, err := lua.SweepOrphans(ctx, c, due, o.hash, o.cursor, limit, watched)
+		if err != nil {
+			return deleted, err
+		}
+		deleted += swept.Deleted
+		o.note(watched, swept, now)
+		if o.cursor = swept.Cursor; o.cursor == "0" {
+			limit = 0 // it came round
+		}
+	}
+	return deleted, nil
+}
+
+func (o *orphanSweep) full() bool { return len(o.found) >= orphanCandidates }
+
+// note keeps the list of candidates.
+func (o *orphanSweep) note(watched []lua.Watched, swept lua.Swept, now time.Time) {
+	for i, w := range watched {
+		if swept.Left[i] < 0 || w.Ripe {
+			delete(o.found, w.Field)
+		}
+	}
+	for _, found := range swept.Found {
+		if _, known := o.found[found.Field]; !known {
+			o.found[found.Field] = candidate{found.Length, now}
+		}
+	}
+}
+
+// batches returns all candidates, so many at a time as one step takes, those that have waited long enough first.
+func (o *orphanSweep) batches(now time.Time) (batches [][]lua.Watched) {
+	var all []lua.Watched
+	for field, one := range o.found {
+		all = append(all, lua.Watched{Orphan: lua.Orphan{Field: field, Length: one.length}, Ripe: now.Sub(one.since) >= orphanConfirm})
+	}
+	slices.SortFunc(all, func(a, b lua.Watched) int {
+		return cmp.Or(o.found[a.Field].since.Compare(o.found[b.Field].since), strings.Compare(a.Field, b.Field))
+	})
+	return watchBatches(all)
+}
+
+// watchBatches parts what is watched into calls that are bounded in number and bytes.
+func watchBatches(all []lua.Watched) (batches [][]lua.Watched) {
+	for len(all) > 0 {
+		n, bytes := 0, 0
+		for n < len(all) && n < orphanLimit && (n == 0 || bytes < orphanBytes) {
+			bytes += len(all[n].Field)
+			n++
+		}
+		batches, all = append(batches, all[:n]), all[n:]
+	}
+	return batches
+}

@@ -1,0 +1,171 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	patrolRest   = 50 * time.Millisecond // between two requests, at least
+	patrolMost   = time.Second           // and at most, however slow the server is
+	patrolShare  = 20                    // in between: so many times as long as the request took
+	patrolLooks  = 3                     // at each candidate, within the time in which it is confirmed
+	patrolErrors = 10                    // in a row: then the round has failed
+	patrolRetry  = time.Minute
+)
+
+// patrol looks through the bodies of all owned queues for those without a member of the schedule. What an upkeep sees by numbers, more bodies
+// than members, it deletes before; here is found what is hidden behind as many members without a body. Both may sweep one queue at the same
+// time, as two bridges may: each deletes only what it has seen without a member for a minute, and what still is.
+type patrol struct {
+	k     *Keeper
+	state loop.Reporter
+	now   func() time.Time
+	sleep func(ctx context.Context, d time.Duration) bool
+}
+
+func newPatrol(k *Keeper) *patrol {
+	return &patrol{k: k, state: loop.Reporter{Log: k.cfg.Logger, What: "looking for bodies without a due time"}, now: time.Now, sleep: loop.Sleep}
+}
+
+// beat is a hash of a queue on a patrol's way.
+type beat struct {
+	orphanSweep
+	queue, due string
+}
+
+// run makes a round once an interval, at a time by chance, so that bridges that were started together do not all do it at once. A bridge that
+// has run for a short time has a chance to make one, too.
+func (p *patrol) run(ctx context.Context) {
+	interval := p.k.cfg.PatrolInterval
+	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(min(patrolRetry, interval)), backoff.WithMultiplier(2),
+		backoff.WithMaxInterval(interval), backoff.WithMaxElapsedTime(0))
+	for wait := interval/60 + rand.N(interval); p.sleep(ctx, wait); {
+		err := p.round(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			p.state.Report(err)
+			wait = retry.NextBackOff()
+		default:
+			p.state.Report(nil)
+			retry.Reset()
+			wait = interval/2 + rand.N(interval)
+		}
+	}
+}
+
+// round looks through all bodies once. What is found is watched together, so that a thousand queues take no thousand minutes.
+func (p *patrol) round(ctx context.Context) error {
+	beats, failed := p.beats(ctx)
+	for inRow := 0; len(beats) > 0 && inRow < patrolErrors && ctx.Err() == nil; {
+		var found []*beat
+		for candidates := 0; len(beats) > 0 && candidates < orphanCandidates && inRow < patrolErrors; {
+			b := beats[0]
+			done, err := p.walk(ctx, b)
+			if candidates += len(b.found); len(b.found) > 0 {
+				found = append(found, b)
+			}
+			if done || err != nil {
+				beats = beats[1:]
+			}
+			if inRow++; err == nil {
+				inRow = 0
+			} else if failed == nil {
+				failed = err
+			}
+		}
+		if err := p.confirm(ctx, found); failed == nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// beats returns the hashes of the owned queues that have bodies.
+func (p *patrol) beats(ctx context.Context) (beats []*beat, failed error) {
+	var mu sync.Mutex
+	for queues := range slices.Chunk(p.k.ownedQueues(), lua.MaxSurvey) {
+		err := p.k.inBatches(queues, func(batch []string) error {
+			looks, err := p.k.survey(ctx, batch)
+			mu.Lock()
+			defer mu.Unlock()
+			for i, look := range looks { // what cannot be looked at is reported by the scheduler, which looks at all queues
+				if k := lua.NewKeys(p.k.cfg.Prefix, batch[i]); look.Bodies > 0 {
+					beats = append(beats, &beat{newOrphanSweep(k.Payload), batch[i], k.Due}, &beat{newOrphanSweep(k.Meta), batch[i], k.Due})
+				}
+			}
+			return err
+		})
+		if failed == nil {
+			failed = err
+		}
+		if !p.sleep(ctx, lookInterval) {
+			break
+		}
+	}
+	return beats, failed
+}
+
+// walk looks through a hash, until it came round, or there are candidates enough for now.
+func (p *patrol) walk(ctx context.Context, b *beat) (done bool, err error) {
+	for !b.full() && p.k.owns(b.queue) {
+		started := p.now()
+		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		swept, err := lua.SweepOrphans(call, p.k.cfg.Client, b.due, b.hash, b.cursor, orphanLimit, nil)
+		cancel()
+		if err != nil {
+			return false, fmt.Errorf("stream: sweep orphans of %s: %w", b.queue, err)
+		}
+		b.note(nil, swept, p.now())
+		b.cursor = swept.Cursor
+		if !p.rest(ctx, started) || b.cursor == "0" {
+			return true, nil
+		}
+	}
+	return !b.full(), nil
+}
+
+// confirm watches candidates for the time after which they are none any more, or deleted.
+func (p *patrol) confirm(ctx context.Context, found []*beat) (failed error) {
+	for look := 0; look < patrolLooks && len(found) > 0; look++ {
+		if !p.sleep(ctx, orphanConfirm/patrolLooks) {
+			return nil
+		}
+		for _, b := range found {
+			started := p.now()
+			call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+			deleted, err := b.pass(call, p.k.cfg.Client, b.due, 0, started)
+			cancel()
+			if deleted > 0 {
+				p.k.cfg.Logger.Info(deletedOrphans, slog.String("queue", b.queue), slog.Int("count", deleted))
+			}
+			if err != nil && failed == nil {
+				failed = fmt.Errorf("stream: sweep orphans of %s: %w", b.queue, err)
+			}
+			if !p.rest(ctx, started) {
+				return nil
+			}
+		}
+	}
+	for _, b := range found {
+		clear(b.found) // what could not be looked at
+	}
+	return failed
+}
+
+// rest lets others have the server after a call that began then. False: ctx ended.
+func (p *patrol) rest(ctx context.Context, started time.Time) bool {
+	return p.sleep(ctx, min(max(patrolRest, patrolShare*p.now().Sub(started)), patrolMost))
+}

@@ -1,0 +1,239 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// Bounds of one reclaim call, and of one pass over a group.
+const (
+	reclaimLimit     = 100
+	reclaimBytes     = 1 << 20
+	reclaimCalls     = 20               // of a pass, per group
+	reclaimFruitless = 5                // of these, calls that found only fresh entries
+	reclaimTime      = 10 * time.Second // of a pass: what else the queue needs has its turn, and the next pass goes on with the next group
+)
+
+// ReclaimerConfig configures a Reclaimer. Client and Queue are required.
+type ReclaimerConfig struct {
+	Client rueidis.Client
+	Prefix string // of all keys; default lua.DefaultPrefix
+	Queue  string
+	Logger *slog.Logger // nil = nothing is logged
+
+	// Watched counts only that part of an idle time in which reclaimers looked often enough to say that the server was there: at least twice
+	// in the shortest visibility timeout of the queue's groups. Entries that an outage, or a step of the server's clock, made look abandoned
+	// stay with their consumers; an absence adds its own length to the wait, and never begins it anew. What was seen is kept beside the
+	// entries, so that it makes no difference who looks. False: idle times are taken as they are.
+	Watched bool
+}
+
+// Reclaimer takes back what the groups of a queue hold for longer than their visibility timeout: it is delivered again, or
+// dead-lettered. It remembers how far it has looked. Not safe for concurrent use; any number of processes may reclaim the same queue.
+type Reclaimer struct {
+	cfg     ReclaimerConfig
+	keys    lua.Keys
+	log     *slog.Logger
+	cursors map[string]string // group → where the next pass goes on; absent = from the beginning
+	warned  string
+	odd     string // the groups that were left alone in the last pass
+	stuck   loop.Reporter
+	lastTry time.Time // when an entry was last found stuck
+	last    string    // the group that the last pass ended with, when its time was up; "" = it came round
+	time    time.Duration
+
+	policies *policySource
+}
+
+// NewReclaimer returns a Reclaimer for one queue.
+func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
+	if cfg.Prefix == "" {
+		cfg.Prefix = lua.DefaultPrefix
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	log := cfg.Logger.With(slog.String("queue", cfg.Queue))
+	return &Reclaimer{
+		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), log: log, cursors: map[string]string{},
+		time:     reclaimTime,
+		stuck:    loop.Reporter{Log: log, What: "dead-lettering of abandoned entries"},
+		policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
+	}
+}
+
+// ReclaimResult counts what one pass did.
+type ReclaimResult struct {
+	Retried int // scheduled for another attempt
+	Dead    int // dead-lettered
+	Skipped int // meant for another group: acknowledged
+	Stuck   int // left pending, because the stream of dead letters refused them
+
+	More       bool          // a bound ended the pass: go on at once
+	Visibility time.Duration // the smallest visibility timeout of the groups; zero when there are none
+
+	stream view.StreamInfo
+}
+
+// Moved is how many entries left a pending list.
+func (r ReclaimResult) Moved() int { return r.Retried + r.Dead + r.Skipped }
+
+var errStuck = errors.New("the stream of dead letters refuses entries: they stay pending")
+
+// Reclaim does one pass over every group that exists on the stream, registered or not, each by its own policy. Work per group is
+// bounded; the next pass goes on where this one ended. A group that fails does not keep the others from their turn.
+// Two round trips, and one per 100 entries taken or 1,000 entries looked at.
+func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
+	var result ReclaimResult
+	stream, err := view.ReadStream(ctx, r.cfg.Client, r.keys.Stream)
+	if err != nil {
+		return result, fmt.Errorf("stream: reclaim %s: %w", r.cfg.Queue, err)
+	}
+	result.stream = stream
+	names := stream.Names()
+	maps.DeleteFunc(r.cursors, func(group, _ string) bool { return !slices.Contains(names, group) })
+	if len(names) == 0 {
+		r.reportStuck(result)
+		return result, nil
+	}
+	policies, warning, err := r.policies.read(ctx, r.cfg.Queue, names)
+	if err != nil {
+		return result, err
+	}
+	r.warn(warning)
+
+	for _, p := range policies {
+		if result.Visibility == 0 || p.VisibilityTimeout < result.Visibility {
+			result.Visibility = p.VisibilityTimeout
+		}
+	}
+	var errs []error
+	began, last := time.Now(), ""
+	r.reportOdd(names)
+	for i, g := range r.inTurn(stream.Groups) {
+		if lua.CheckGroup(g.Name) != nil {
+			continue // no retry can be for it, and one for all would multiply
+		}
+		if i > 0 && time.Since(began) > r.time {
+			result.More, r.last = true, last
+			break
+		}
+		last = g.Name
+		if g.Pending == 0 && r.cursors[g.Name] == "" { // else one call more comes round, and drops the reclaimer's consumer
+			continue
+		}
+		err := r.group(ctx, g.Name, policies[g.Name], &result)
+		if errors.Is(err, lua.ErrNoGroup) { // destroyed a moment ago
+			delete(r.cursors, g.Name)
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("stream: reclaim %s/%s: %w", r.cfg.Queue, g.Name, err))
+		}
+		if lua.Temporary(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	r.reportStuck(result)
+	return result, errors.Join(errs...)
+}
+
+// inTurn returns the groups from the one on that follows the last of a pass whose time was up: with thousands of groups, and a server far
+// away, the first ones would have every turn else.
+func (r *Reclaimer) inTurn(groups []view.GroupInfo) []view.GroupInfo {
+	at := slices.IndexFunc(groups, func(g view.GroupInfo) bool { return g.Name > r.last })
+	r.last = ""
+	if at < 0 {
+		return groups
+	}
+	return slices.Concat(groups[at:], groups[:at])
+}
+
+// group reclaims one group until its pending list was seen, or a bound is reached.
+func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, result *ReclaimResult) error {
+	shortest, fruitless := time.Duration(0), 0
+	if r.cfg.Watched {
+		shortest = result.Visibility
+	}
+	for range reclaimCalls {
+		done, err := lua.Reclaim(ctx, r.cfg.Client, r.keys, lua.ReclaimArgs{
+			Group: group, Attempts: p.Attempts(), MinIdle: p.VisibilityTimeout,
+			Cursor: r.cursors[group], Limit: reclaimLimit, MaxBytes: reclaimBytes,
+			Shortest: shortest,
+		})
+		if err != nil {
+			return err
+		}
+		result.Retried += done.Retried
+		result.Dead += done.Dead
+		result.Skipped += done.Skipped
+		result.Stuck += done.Stuck
+		if done.Cursor == "" {
+			delete(r.cursors, group)
+			return nil
+		}
+		r.cursors[group] = done.Cursor
+		if done.Retried+done.Dead+done.Skipped+done.Stuck == 0 {
+			if fruitless++; fruitless == reclaimFruitless {
+				return nil
+			}
+		}
+	}
+	result.More = true
+	return nil
+}
+
+// reportOdd logs one line when the groups that are left alone become others.
+func (r *Reclaimer) reportOdd(names []string) {
+	odd := ""
+	for _, name := range names {
+		if lua.CheckGroup(name) != nil && len(odd) < 1000 {
+			odd += fmt.Sprintf(" %.64q", name)
+		}
+	}
+	if odd = strings.TrimSpace(odd); odd != r.odd {
+		r.odd = odd
+		if odd != "" {
+			r.log.Warn("groups have names that no retry can carry: what they abandon stays pending", slog.String("groups", odd))
+		} else {
+			r.log.Info("no group has a name that no retry can carry any more")
+		}
+	}
+}
+
+// warn logs settings that do not count, once per change.
+func (r *Reclaimer) warn(warning error) {
+	text := ""
+	if warning != nil {
+		text = warning.Error()
+	}
+	if text != "" && text != r.warned {
+		r.log.Warn("policy has settings that do not count", slog.Any("error", warning))
+	}
+	r.warned = text
+}
+
+// reportStuck logs one line when entries begin to be stuck, and one when they no longer are. A stuck entry is tried again only after
+// another visibility timeout: silence counts as success when it has lasted for two, or when no group holds anything.
+func (r *Reclaimer) reportStuck(result ReclaimResult) {
+	switch {
+	case result.Stuck > 0:
+		r.lastTry = time.Now()
+		r.stuck.Report(errStuck)
+	case result.stream.Pending() == 0, time.Since(r.lastTry) > 2*result.Visibility:
+		r.stuck.Report(nil)
+	}
+}

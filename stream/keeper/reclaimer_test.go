@@ -1,0 +1,305 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestAbandonedEntryIsRetriedForItsGroupAlone(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.Groups("one", "two")
+		r.Policy(map[string]string{"retry_min_ms": "1", "retry_max_ms": "1"})
+		r.Ready("a")
+		r.Age("one", "dead", r.Take("one", "dead", 1)...)
+		redistest.Want(t, "retried", r.reclaim().Retried, 1)
+		redistest.Want(t, "pending", r.Pending("one"), int64(0))
+		r.DrainAll()
+
+		found, err := r.Client.Do(t.Context(), r.Client.B().Xrevrange().Key(r.Keys.Stream).End("+").Start("-").Count(1).Build()).AsXRangeSlices()
+		if err != nil || len(found) != 1 {
+			t.Fatalf("got %v, %v", found, err)
+		}
+		e := lua.ParseEntry(found[0].ID, found[0].FieldValues)
+		redistest.Want(t, "id", e.ID, "a")
+		redistest.Want(t, "payload", string(e.Payload), "payload of a")
+		redistest.Want(t, "for", e.For, "one")
+		redistest.Want(t, "attempt", e.Attempt, 2)
+		redistest.Want(t, "error", strings.HasPrefix(e.Error, "visibility timeout"), true)
+		// The reclaimer's own consumer is not left behind.
+		redistest.Want(t, "consumers", fmt.Sprint(r.Consumers("one")), "[dead]")
+	})
+}
+
+// A cursor that starts from the beginning each time sees only the first entries of a pending list: XAUTOCLAIM looks at ten entries per
+// entry asked for. Behind a long head of entries that are extended all the time, abandoned ones were never found.
+func TestReclaimFindsWhatLiesBehindALongHeadOfFreshEntries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	const fresh, abandoned = 12_000, 250
+	r.Fill(fresh + abandoned)
+	r.Take("g", "alive", fresh)
+	r.Age("g", "dead", r.Take("g", "dead", abandoned)...)
+
+	reclaimer := r.reclaimer()
+	retried, passes := 0, 0
+	for ; retried < abandoned && passes < 20; passes++ {
+		result, err := reclaimer.Reclaim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		retried += result.Retried
+	}
+	redistest.Want(t, "retried", retried, abandoned)
+	redistest.Want(t, "pending", r.Pending("g"), int64(fresh))
+	if passes < 2 {
+		t.Errorf("done in %d pass: the head is too short to show anything", passes)
+	}
+}
+
+func TestReclaimServesGroupsNobodyRegistered(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Ready("a", "b")
+	names := []string{"a:due", "x}y{", "plain", "ünï", strings.Repeat("x", lua.MaxGroupBytes)}
+	for _, name := range names {
+		r.Do("XGROUP", "CREATE", r.Keys.Stream, name, "0")
+		r.Age(name, "c", r.Take(name, "c", 2)...)
+	}
+	got := r.reclaim()
+	for _, name := range names {
+		redistest.Want(t, fmt.Sprintf("pending of %q", name), r.Pending(name), int64(0))
+	}
+	redistest.Want(t, "moved", got.Moved(), 2*len(names))
+	redistest.Want(t, "all of them somewhere", int(r.Number("ZCARD", r.Keys.Due)+r.Number("XLEN", r.Keys.Dead)), 2*len(names))
+}
+
+func TestUsedUpAttemptsMakeOneDeadLetter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g", "other")
+	r.Policy(map[string]string{"max_attempts": "3", "retry_min_ms": "1", "retry_max_ms": "1"})
+	r.Ready("a")
+	for attempt := 1; attempt <= 3; attempt++ {
+		redistest.Want(t, "dead letters before", len(r.letters()), 0)
+		var ids []string
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			r.DrainAll()
+			ids = r.Take("g", "c", 10)
+			return len(ids) == 1, fmt.Sprintf("%d entries", len(ids))
+		})
+		r.Age("g", "c", ids...)
+		r.reclaim()
+	}
+	letters := r.letters()
+	if len(letters) != 1 {
+		t.Fatalf("%d letters", len(letters))
+	}
+	l := letters[0]
+	redistest.Want(t, "id", l.ID, "a")
+	redistest.Want(t, "group", l.Group, "g")
+	redistest.Want(t, "reason", l.Reason, lua.ReasonVisibilityTimeout)
+	redistest.Want(t, "attempt", l.Attempt, 3)
+	redistest.Want(t, "payload", string(l.Payload), "payload of a")
+	redistest.Want(t, "error", strings.Contains(l.Error, "visibility timeout"), true)
+	redistest.Want(t, "dead", time.Since(l.Dead) < time.Minute, true)
+	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(0))
+}
+
+// What was pending before anybody looked says nothing about its consumer: each group waits for its own timeout, however often reclaimers
+// start meanwhile. A bridge that started less than a visibility timeout ago once reclaimed nothing; with a deploy a day nothing ever came back.
+func TestReclaimersThatStartAndStopReclaimInTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("quick", "slow")
+	r.Policy(map[string]string{"group:quick:visibility_ms": "2000", "group:slow:visibility_ms": "60000"})
+	r.Ready("a")
+	for _, g := range []string{"quick", "slow"} {
+		r.Age(g, "c", r.Take(g, "c", 1)...)
+	}
+	began, moved := time.Now(), 0
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Watched: true}) // of a bridge that has just started
+		result, err := reclaimer.Reclaim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "smallest timeout", result.Visibility, 2*time.Second)
+		moved += result.Moved()
+		return moved > 0, "nothing was reclaimed"
+	})
+	if took := time.Since(began); took < 1500*time.Millisecond {
+		t.Errorf("reclaimed %s after the first look: nobody knows what was before it", took)
+	}
+	redistest.Want(t, "the other group", r.Pending("slow"), int64(1))
+}
+
+func TestBodyDeletedBySomeoneBecomesADeadLetter(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.Groups("g")
+		r.Ready("a", "b")
+		ids := r.Take("g", "c", 2)
+		r.Age("g", "c", ids...)
+		r.Do("XDEL", r.Keys.Stream, ids[0])
+		got := r.reclaim()
+		redistest.Want(t, "dead", got.Dead, 1)
+		redistest.Want(t, "retried", got.Retried, 1)
+		letters := r.letters()
+		if len(letters) != 1 {
+			t.Fatalf("%d letters", len(letters))
+		}
+		redistest.Want(t, "reason", letters[0].Reason, lua.ReasonBodyLost)
+		redistest.Want(t, "entry", letters[0].Entry, ids[0])
+		redistest.Want(t, "group", letters[0].Group, "g")
+		redistest.Want(t, "payload", letters[0].Payload == nil, true)
+		redistest.Want(t, "pending", r.Pending("g"), int64(0))
+	})
+}
+
+func TestDamagedEntriesLoseNothingAndStopNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	many := []string{"XADD", r.Keys.Stream, "*", "id", "many", "payload", "p"}
+	for i := range 1500 {
+		many = append(many, fmt.Sprint("f", i), "v")
+	}
+	r.Do("XADD", r.Keys.Stream, "*", "id", "attempts", "payload", "p", "attempt", "abc")
+	r.Do("XADD", r.Keys.Stream, "*", "payload", "no id")
+	r.Do("XADD", r.Keys.Stream, "*", "id", "binary", "payload", "p\x00\xff", "attempt", "1", "h:raw", "\xff\xfe")
+	r.Do(many...)
+	r.Do("XADD", r.Keys.Stream, "*", "id", "", "payload", "empty id")
+	r.Do("XADD", r.Keys.Stream, "*", "id", "limit", "payload", "p", "max_attempts", "-3")
+	r.Do("XADD", r.Keys.Stream, "*", "colour", "green")
+	r.Ready("good")
+	r.Age("g", "c", r.Take("g", "c", 100)...)
+
+	got := r.reclaim()
+	redistest.Want(t, "stuck", got.Stuck, 0)
+	redistest.Want(t, "moved", got.Moved(), 8)
+	redistest.Want(t, "pending", r.Pending("g"), int64(0))
+	redistest.Want(t, "retried", r.Number("ZCARD", r.Keys.Due), int64(4)) // no id, binary, green, good
+	var malformed []string
+	for _, l := range r.letters() {
+		if l.Reason != lua.ReasonMalformed || l.Error == "" || l.Group != "g" {
+			t.Errorf("letter %+v", l)
+		}
+		malformed = append(malformed, l.ID)
+	}
+	slices.Sort(malformed)
+	redistest.Want(t, "malformed", fmt.Sprint(malformed), fmt.Sprint([]string{"", "attempts", "limit", "many"}))
+}
+
+func TestForeignClaimsCountAsDeliveries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.Policy(map[string]string{"max_attempts": "5"})
+	r.Ready("a", "b")
+	ids := r.Take("g", "c", 2)
+	for range 4 { // delivered 5 times by now, as the server counts
+		r.Do("XCLAIM", r.Keys.Stream, "g", "thief", "0", ids[0])
+	}
+	r.Age("g", "thief", ids...)
+	r.reclaim()
+	letters := r.letters()
+	if len(letters) != 1 {
+		t.Fatalf("%d letters", len(letters))
+	}
+	redistest.Want(t, "id", letters[0].ID, "a")
+	redistest.Want(t, "attempt", letters[0].Attempt, 5)
+}
+
+func TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.Policy(map[string]string{"max_attempts": "1"})
+	r.Do("XADD", r.Keys.Dead, "18446744073709551615-18446744073709551615", "full", "1") // no further ID is possible
+	r.Ready("a", "b", "c")
+	var book queuetest.LogBook
+	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Logger: book.Logger()})
+	for range 3 {
+		r.Age("g", "c", r.Take("g", "c", 3)...)
+		if pending := r.Do("XPENDING", r.Keys.Stream, "g", "-", "+", "10"); len(queuetest.Array(t, pending)) > 0 {
+			for _, one := range queuetest.Array(t, pending) {
+				entry, _ := queuetest.Array(t, one)[0].ToString()
+				r.Age("g", "c", entry)
+			}
+		}
+		result, err := reclaimer.Reclaim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "stuck", result.Stuck, 3)
+		redistest.Want(t, "moved", result.Moved(), 0)
+	}
+	redistest.Want(t, "pending", r.Pending("g"), int64(3))
+	redistest.Want(t, "log lines", book.Count("refuses entries"), 1)
+}
+
+func TestReclaimOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	result, err := r.reclaimer().Reclaim(t.Context())
+	if err != nil || result.Moved() != 0 || result.Visibility != 0 {
+		t.Errorf("no stream: %+v, %v", result, err)
+	}
+	r.Do("SET", r.Keys.Stream, "x")
+	if _, err := r.reclaimer().Reclaim(t.Context()); !errors.Is(err, lua.ErrWrongType) {
+		t.Errorf("wrong type: %v", err)
+	}
+}
+
+// With thousands of groups and a slow link the time of a pass was up before the last of them, and the next pass began with the first again.
+func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	groups := []string{"a", "b", "c", "d", "e"}
+	r.Do("XADD", r.Keys.Stream, "5-1", "id", "m", "payload", "p")
+	for _, g := range groups {
+		r.Do("XGROUP", "CREATE", r.Keys.Stream, g, "0")
+		r.Do("XCLAIM", r.Keys.Stream, g, "gone", "0", "5-1", "FORCE", "IDLE", "3600000", "JUSTID")
+	}
+	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue})
+	reclaimer.time = 0 // always up
+	for i := range groups {
+		result, err := reclaimer.Reclaim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "retried", result.Retried, 1)
+		redistest.Want(t, "more", result.More, true)
+		redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(i+1))
+	}
+}
+
+// What was stuck became a dead letter, and nothing was pending any more: the reclaimer's loop ended before two visibility timeouts had
+// passed, and nobody said that it works again.
+func TestWhatIsNoLongerStuckIsToldAtOnceWhenNothingIsPending(t *testing.T) {
+	t.Parallel()
+	var book queuetest.LogBook
+	r := &Reclaimer{stuck: loop.Reporter{Log: book.Logger(), What: "dead-lettering of abandoned entries"}}
+	held := ReclaimResult{Visibility: 1 << 40, stream: view.StreamInfo{Groups: []view.GroupInfo{{Pending: 1}}}}
+	stuck := held
+	stuck.Stuck = 1
+	r.reportStuck(stuck)
+	r.reportStuck(held)
+	redistest.Want(t, "while it is pending", slices.Equal(book.Turns(), []string{"failing"}), true)
+	r.reportStuck(ReclaimResult{})
+	redistest.Want(t, "in the end", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
+}

@@ -1,0 +1,107 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of one trim call, and of one pass.
+const (
+	trimLimit     = 1000
+	trimBytes     = 1 << 20
+	trimCalls     = 100
+	trimFruitless = 8 // of these, calls of the sweep that freed nothing
+
+	minSweepWait = time.Second
+	maxSweepWait = 30 * time.Second
+)
+
+// Trimmer frees what the groups of a queue have acknowledged, for consumers that only run XACK, and ended dedup windows. It remembers
+// how far it has looked. Not safe for concurrent use; any number of processes may trim the same queue.
+type Trimmer struct {
+	client rueidis.Client
+	queue  string
+	keys   lua.Keys
+
+	cursor    string // of the sweep behind entries that stay pending
+	fruitful  bool   // the sweep freed something since it began its round
+	sweepWait time.Duration
+	sweepFrom time.Time // the sweep rests until then
+
+	orphans [2]orphanSweep
+}
+
+// NewTrimmer returns a Trimmer for one queue.
+func NewTrimmer(c rueidis.Client, prefix, queue string) *Trimmer {
+	keys := lua.NewKeys(prefix, queue)
+	return &Trimmer{
+		client: c, queue: queue, keys: keys,
+		orphans: [2]orphanSweep{newOrphanSweep(keys.Payload), newOrphanSweep(keys.Meta)},
+	}
+}
+
+// TrimResult counts what one pass did.
+type TrimResult struct {
+	Freed   int  // entries
+	Windows int  // dedup windows that had ended
+	Groups  int  // of the stream; with none, no entry is ever freed
+	More    bool // a bound ended the pass: go on at once
+}
+
+// Trim does one pass: it frees everything up to the oldest entry that some group still needs, then sweeps behind it for entries that
+// no group needs. A sweep that came round in vain rests, for longer each time, at most 30s, until wake or something is freed.
+// One round trip per 1,000 entries.
+func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
+	var result TrimResult
+	fruitless := 0
+	for range trimCalls {
+		sweeping := !time.Now().Before(t.sweepFrom)
+		maxBytes := trimBytes
+		if !sweeping {
+			maxBytes = 0
+		}
+		done, err := lua.Trim(ctx, t.client, t.keys, t.cursor, trimLimit, maxBytes)
+		if err != nil {
+			return result, fmt.Errorf("stream: trim %s: %w", t.queue, err)
+		}
+		result.Freed += done.Freed
+		result.Windows += done.Windows
+		result.Groups = done.Groups
+		if sweeping {
+			t.cursor = done.Cursor
+		}
+		switch {
+		case done.Freed > 0:
+			t.fruitful = true
+			t.wake()
+		case done.Windows == trimLimit:
+		case !sweeping || done.Groups == 0:
+			return result, nil
+		case done.Cursor == "":
+			if !t.fruitful {
+				t.rest()
+			}
+			t.fruitful = false
+			return result, nil
+		default:
+			if fruitless++; fruitless == trimFruitless {
+				return result, nil
+			}
+		}
+	}
+	result.More = true
+	return result, nil
+}
+
+// wake ends the rest of the sweep: something changed.
+func (t *Trimmer) wake() { t.sweepWait, t.sweepFrom = 0, time.Time{} }
+
+func (t *Trimmer) rest() {
+	t.sweepWait = min(max(2*t.sweepWait, minSweepWait), maxSweepWait)
+	t.sweepFrom = time.Now().Add(t.sweepWait)
+}

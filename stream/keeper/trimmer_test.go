@@ -1,0 +1,253 @@
+package keeper
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestTrimFreesWhatPlainXACKLeft(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.Groups("one", "two")
+		r.Fill(2500)
+		r.Xack("one", r.Take("one", "c", 2500)...)
+		redistest.Want(t, "freed before the second group", r.trim().Freed, 0)
+		ids := r.Take("two", "c", 2500)
+		r.Xack("two", ids[:2400]...)
+		redistest.Want(t, "freed up to the oldest pending", r.trim().Freed, 2400)
+		r.Xack("two", ids[2400:]...)
+		redistest.Want(t, "freed", r.trim().Freed, 100)
+		redistest.Want(t, "length", r.Length(r.Keys.Stream), int64(0))
+	})
+}
+
+func TestTrimFreesBehindAnEntryThatStaysPending(t *testing.T) {
+	t.Parallel()
+	for _, groups := range [][]string{{"one"}, {"one", "two"}} {
+		t.Run(fmt.Sprint(len(groups), " groups"), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, redistest.Shared(t))
+			r.Groups(groups...)
+			const n = 20_001
+			r.Fill(n)
+			for i, g := range groups {
+				ids := r.Take(g, "c", n)
+				redistest.Want(t, "taken", len(ids), n)
+				if i == 0 {
+					ids = ids[1:] // the first one stays pending
+				}
+				r.Xack(g, ids...)
+			}
+			result := r.trim()
+			redistest.Want(t, "freed", result.Freed, n-1)
+			redistest.Want(t, "length", r.Length(r.Keys.Stream), int64(1))
+		})
+	}
+}
+
+func TestTrimSparesWhatAnyGroupStillNeeds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("one", "two", "late")
+	r.Fill(300)
+	one, two := r.Take("one", "c", 300), r.Take("two", "c", 300)
+	r.Xack("one", one...)
+	for i, id := range two {
+		if i%3 != 0 {
+			r.Xack("two", id)
+		}
+	}
+	r.Xack("late", r.Take("late", "c", 150)...)
+	redistest.Want(t, "freed", r.trim().Freed, 100) // of the 150 that all were given, the two thirds that nobody holds
+	redistest.Want(t, "length", r.Length(r.Keys.Stream), int64(200))
+	redistest.Want(t, "pending", r.Pending("two"), int64(100))
+}
+
+// With more than 40 groups, a step of 100 entries was more than one call frees, and the sweep freed nothing at all.
+func TestSweepServesManyGroups(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	for i := range 60 {
+		r.Groups(fmt.Sprint("g", i))
+	}
+	r.Fill(400)
+	for i := range 60 {
+		g := fmt.Sprint("g", i)
+		ids := r.Take(g, "c", 400)
+		r.Xack(g, ids[1:]...)
+	}
+	redistest.Want(t, "freed", r.trim().Freed, 399)
+}
+
+func TestWithoutGroupsNothingIsTrimmed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Fill(10)
+	result := r.trim()
+	redistest.Want(t, "freed", result.Freed, 0)
+	redistest.Want(t, "groups", result.Groups, 0)
+	redistest.Want(t, "length", r.Length(r.Keys.Stream), int64(10))
+	// A group created at 0 gets all of it.
+	r.Groups("g")
+	redistest.Want(t, "delivered", len(r.Take("g", "c", 100)), 10)
+}
+
+func TestGroupCreatedAtDollarForgetsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Fill(10)
+	r.Do("XGROUP", "CREATE", r.Keys.Stream, "g", "$")
+	redistest.Want(t, "freed", r.trim().Freed, 10)
+	r.Ready("new")
+	redistest.Want(t, "freed", r.trim().Freed, 0)
+	redistest.Want(t, "delivered", len(r.Take("g", "c", 100)), 1)
+}
+
+func TestTrimRemovesEndedDedupWindows(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	args := []string{"ZADD", r.Keys.Seen, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "open"}
+	for i := range 2500 {
+		args = append(args, "1000", fmt.Sprint("ended-", i))
+	}
+	r.Do(args...)
+	redistest.Want(t, "windows", r.trim().Windows, 2500)
+	redistest.Want(t, "left", r.Number("ZCARD", r.Keys.Seen), int64(1))
+}
+
+func TestFruitlessSweepRestsAndWakes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.Fill(20)
+	ids := r.Take("g", "c", 20)
+	trimmer := NewTrimmer(r.Client, r.Prefix, r.Queue)
+	pass := func() int {
+		t.Helper()
+		result, err := trimmer.Trim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.Freed
+	}
+	redistest.Want(t, "freed", pass(), 0)
+	r.Xack("g", ids[5:]...)
+	redistest.Want(t, "freed while the sweep rests", pass(), 0)
+	trimmer.wake()
+	redistest.Want(t, "freed after waking", pass(), 15)
+	for expected := minSweepWait; expected <= maxSweepWait; expected *= 2 {
+		trimmer.sweepFrom = time.Time{}
+		redistest.Want(t, "freed", pass(), 0)
+		redistest.Want(t, "rest", trimmer.sweepWait, expected)
+	}
+	r.Xack("g", ids[0])
+	redistest.Want(t, "freed from the head while the sweep rests", pass(), 1)
+}
+
+func TestOrphansGoOnlyAfterTheyWereConfirmed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Do("HSET", r.Keys.Payload, "orphan", "p", "early", "p", "kept", "p")
+	r.Do("HSET", r.Keys.Meta, "orphan", "{}")
+	r.Do("ZADD", r.Keys.Due, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "kept")
+	trimmer := NewTrimmer(r.Client, r.Prefix, r.Queue)
+	sweep := func(at time.Time) (deleted, waiting int) {
+		t.Helper()
+		deleted, waiting, err := trimmer.sweepOrphans(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return deleted, waiting
+	}
+	now := time.Now()
+	deleted, waiting := sweep(now)
+	redistest.Want(t, "deleted at first sight", deleted, 0)
+	redistest.Want(t, "waiting", waiting, 3)
+	deleted, _ = sweep(now.Add(orphanConfirm - time.Second))
+	redistest.Want(t, "deleted too early", deleted, 0)
+	// The producer of "early" was only slow.
+	r.Do("ZADD", r.Keys.Due, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "early")
+	deleted, waiting = sweep(now.Add(orphanConfirm))
+	redistest.Want(t, "deleted", deleted, 2)
+	redistest.Want(t, "waiting", waiting, 0)
+	redistest.Want(t, "payloads", r.Number("HLEN", r.Keys.Payload), int64(2))
+	redistest.Want(t, "metas", r.Number("HLEN", r.Keys.Meta), int64(0))
+}
+
+// A body was noted as an orphan, got its member, was delivered, and came again under the same name; 12 s later it was deleted, because the note
+// was a minute old. A candidate that is none at one look leaves the list.
+func TestABodyThatGotItsMemberIsNoOldOrphan(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	trimmer, now := NewTrimmer(r.Client, r.Prefix, r.Queue), time.Now()
+	sweep := func(after time.Duration, want int) {
+		t.Helper()
+		deleted, _, err := trimmer.sweepOrphans(t.Context(), now.Add(after))
+		if err != nil || deleted != want {
+			t.Fatalf("deleted %d at %s, want %d (%v)", deleted, after, want, err)
+		}
+	}
+	write := func() { r.Do("HSET", r.Keys.Payload, "taken", "p", "drained", "p", "other", "p", "left", "p") }
+	write()
+	sweep(0, 0)
+	r.Do("ZADD", r.Keys.Due, "5", "taken") // seen with its member
+	r.Do("HDEL", r.Keys.Payload, "drained")
+	sweep(20*time.Second, 0)
+	r.Do("ZREM", r.Keys.Due, "taken")
+	r.Do("HDEL", r.Keys.Payload, "other") // its member came and went between two looks
+	r.Do("HSET", r.Keys.Payload, "drained", "p", "other", "another")
+	sweep(60*time.Second, 1)
+	redistest.Want(t, "bodies", r.Number("HLEN", r.Keys.Payload), int64(3))
+	sweep(79*time.Second, 0)
+	sweep(119*time.Second, 0)
+	sweep(120*time.Second, 3)
+}
+
+// A repair looks while it waits, too.
+func TestARepairKeepsABodyThatGotItsMember(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Do("HSET", r.Keys.Payload, "taken", "p", "other", "p", "left", "p", "late", "p")
+	waits := 0
+	deleted, err := DeleteOrphans(t.Context(), r.Client, r.Keys, []string{"taken", "other", "left", "late", "never there"}, nil, orphanConfirm, func(d time.Duration) error {
+		switch waits++; waits {
+		case 1:
+			r.Do("ZADD", r.Keys.Due, "5", "taken")
+			r.Do("HSET", r.Keys.Payload, "other", "another")
+		case 2:
+			r.Do("ZREM", r.Keys.Due, "taken")
+		case orphanLooks:
+			r.Do("ZADD", r.Keys.Due, "5", "late")
+		}
+		redistest.Want(t, "wait", d, orphanConfirm/orphanLooks)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "waits", waits, orphanLooks)
+	redistest.Want(t, "deleted", deleted, 1)
+	redistest.Want(t, "bodies", r.Number("HLEN", r.Keys.Payload), int64(3))
+}
+
+func TestOrphanSweepIsBoundedByBytes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	for i := range 30 {
+		r.Do("HSET", r.Keys.Payload, fmt.Sprint("o", i), string(make([]byte, 200_000)))
+	}
+	trimmer, now, deleted := NewTrimmer(r.Client, r.Prefix, r.Queue), time.Now(), 0
+	for range 10 {
+		n, _, err := trimmer.sweepOrphans(t.Context(), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		deleted += n
+		now = now.Add(orphanConfirm)
+	}
+	redistest.Want(t, "deleted", deleted, 30)
+}

@@ -1,0 +1,265 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// upkeep is the loop of one queue. While the queue holds entries, it keeps them; while it holds only what must be tidied up, it waits
+// its turn among all such queues; when it holds nothing, it ends.
+type upkeep struct {
+	k     *Keeper
+	queue string
+	log   *slog.Logger
+	state loop.Reporter
+	stop  context.CancelFunc
+	poked chan struct{}
+
+	// Guarded by Keeper.mu.
+	busy    bool
+	noticed bool // while busy
+
+	reclaimer *Reclaimer
+	trimmer   *Trimmer
+	seen      view.StreamInfo
+	quiet     time.Duration // the wait while nobody reads
+	rest      time.Duration // the wait while there is nothing to tidy up yet
+	trimAt    time.Time
+	consumers time.Time // when to look for idle ones
+	orphansAt time.Time
+}
+
+func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upkeep {
+	log := k.cfg.Logger.With(slog.String("queue", queue))
+	u := &upkeep{
+		k: k, queue: queue, log: log, state: loop.Reporter{Log: log, What: "upkeep"}, stop: stop, poked: make(chan struct{}, 1), busy: busy,
+		reclaimer: NewReclaimer(ReclaimerConfig{
+			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, Watched: true,
+		}),
+		trimmer: NewTrimmer(k.cfg.Client, k.cfg.Prefix, queue),
+	}
+	u.reclaimer.policies = k.policies
+	return u
+}
+
+func (u *upkeep) poke() {
+	select {
+	case u.poked <- struct{}{}:
+	default:
+	}
+}
+
+func (u *upkeep) isBusy() bool {
+	u.k.mu.Lock()
+	defer u.k.mu.Unlock()
+	return u.busy
+}
+
+func (u *upkeep) setBusy(busy bool) {
+	u.k.mu.Lock()
+	defer u.k.mu.Unlock()
+	u.busy = busy
+}
+
+func (u *upkeep) run(ctx context.Context) {
+	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
+		backoff.WithMaxInterval(10*time.Second), backoff.WithMaxElapsedTime(0))
+	wasBusy := u.isBusy()
+	for {
+		if !wasBusy && !u.isBusy() && !u.k.tidy.pass(ctx, u.poked) {
+			return
+		}
+		wait, done, err := u.pass(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			u.state.Report(err)
+			wait = retry.NextBackOff()
+		default:
+			u.state.Report(nil)
+			retry.Reset()
+			if done && u.k.end(u) {
+				return
+			}
+		}
+		if !u.wait(ctx, wait) {
+			return
+		}
+		wasBusy = u.isBusy()
+	}
+}
+
+// wait sleeps, until poked. False: ctx ended.
+func (u *upkeep) wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-u.poked:
+	case <-timer.C:
+	}
+	return ctx.Err() == nil
+}
+
+// pass looks after the queue once. It returns how long to wait for the next pass, and whether there is nothing left to do.
+func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+	defer cancel()
+	if u.isBusy() {
+		wait, busy, err := u.keep(ctx)
+		if busy || err != nil {
+			return wait, false, err
+		}
+		u.setBusy(false)
+		u.quiet = 0
+		if err := lua.Forget(ctx, u.k.cfg.Client, u.trimmer.keys); err != nil {
+			return 0, false, err
+		}
+	}
+	return u.tidyUp(ctx)
+}
+
+// keep does one pass over a queue that holds entries. busy is false when it no longer does. What fails keeps the rest from its turn
+// only when the server is not there.
+func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err error) {
+	reclaimed, err := u.reclaimer.Reclaim(ctx)
+	if reclaimed.Moved() > 0 {
+		u.log.Info("reclaimed abandoned entries", slog.Int("retried", reclaimed.Retried), slog.Int("dead", reclaimed.Dead))
+	}
+	if lua.Temporary(err) || ctx.Err() != nil {
+		return 0, true, err
+	}
+	stream := reclaimed.stream
+	if stream.Length == 0 && stream.Pending() == 0 {
+		return 0, err != nil, err
+	}
+	changed := stream.Length != u.seen.Length || !slices.Equal(stream.Groups, u.seen.Groups)
+	u.seen = stream
+	if changed {
+		u.trimmer.wake()
+	}
+	trimmed, trimErr := u.trim(ctx)
+	if err := errors.Join(err, trimErr, u.chores(ctx)); err != nil {
+		return 0, true, err
+	}
+	if reclaimed.More || trimmed.More {
+		u.trimAt = time.Time{}
+		return 0, true, nil
+	}
+	interval := u.interval(reclaimed.Visibility)
+	if stream.Pending() > 0 || changed || trimmed.Freed > 0 {
+		u.quiet = interval
+		return interval, true, nil
+	}
+	// Entries that nobody reads, for long: whoever sees that somebody does gives notice.
+	u.quiet = min(max(2*u.quiet, interval), u.k.cfg.QuietMax)
+	return u.quiet, u.quiet < u.k.cfg.QuietMax, nil
+}
+
+// trim trims once per KeepMax, because a queue with a short visibility timeout is kept more often than its memory matters.
+func (u *upkeep) trim(ctx context.Context) (TrimResult, error) {
+	now := time.Now()
+	if now.Before(u.trimAt) {
+		return TrimResult{}, nil
+	}
+	u.trimAt = now.Add(u.k.cfg.KeepMax)
+	return u.trimmer.Trim(ctx)
+}
+
+// chores are what a busy queue needs now and then.
+func (u *upkeep) chores(ctx context.Context) error {
+	now := time.Now()
+	if !now.Before(u.consumers) {
+		u.consumers = now.Add(consumerInterval)
+		if _, err := DropIdleConsumers(ctx, u.k.cfg.Client, u.k.cfg.Prefix, u.queue, u.k.cfg.ConsumerIdle); err != nil {
+			return err
+		}
+	}
+	if now.Before(u.orphansAt) {
+		return nil
+	}
+	u.orphansAt = now.Add(orphanInterval)
+	look, err := u.look(ctx)
+	if err == nil {
+		_, err = u.sweepOrphans(ctx, look)
+	}
+	return err
+}
+
+func (u *upkeep) interval(visibility time.Duration) time.Duration {
+	if visibility == 0 {
+		return u.k.cfg.KeepMax
+	}
+	return min(max(visibility/5, u.k.cfg.KeepMin), u.k.cfg.KeepMax)
+}
+
+// tidyUp does one pass over a queue that holds no entries.
+func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err error) {
+	look, err := u.look(ctx)
+	switch {
+	case err != nil:
+		return 0, false, err
+	case look.Busy && look.Standing == "":
+		u.setBusy(true)
+		u.rest = 0
+		return u.k.cfg.KeepMin, false, nil
+	case !look.Untidy:
+		return 0, true, nil
+	}
+	if err := lua.Forget(ctx, u.k.cfg.Client, u.trimmer.keys); err != nil {
+		return 0, false, err
+	}
+	trimmed, err := u.trimmer.Trim(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	waiting, err := u.sweepOrphans(ctx, look)
+	if err != nil {
+		return 0, false, err
+	}
+	switch {
+	case trimmed.More:
+		return 0, false, nil
+	case waiting > 0:
+		u.rest = orphanInterval // a candidate that gets a member must be seen with it
+	case trimmed.Windows > 0:
+		u.rest = tidyMin
+	default:
+		u.rest = min(max(2*u.rest, tidyMin), tidyMax)
+	}
+	return u.rest, false, nil
+}
+
+func (u *upkeep) look(ctx context.Context) (lua.Look, error) {
+	looks, err := u.k.survey(ctx, []string{u.queue})
+	if err == nil {
+		err = looks[0].Err
+	}
+	if err != nil {
+		return lua.Look{}, fmt.Errorf("stream: look at %s: %w", u.queue, err)
+	}
+	return looks[0], nil
+}
+
+func (u *upkeep) sweepOrphans(ctx context.Context, look lua.Look) (waiting int, err error) {
+	if !look.Orphans {
+		return 0, nil
+	}
+	deleted, waiting, err := u.trimmer.SweepOrphans(ctx)
+	if deleted > 0 {
+		u.log.Info(deletedOrphans, slog.Int("count", deleted))
+	}
+	return waiting, err
+}

@@ -1,0 +1,205 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// lateRead is how long after it was cut off a read may still reach the server, over a connection that was closed behind it.
+const lateRead = 100 * time.Millisecond
+
+// partitionWorker serves one partition of a worker's queue: it reads, has handlers run, extends and settles what it holds.
+type partitionWorker struct {
+	worker    *Worker
+	partition int
+	cfg       WorkerConfig
+	keys      lua.Keys
+	log       *slog.Logger
+
+	slots   *slots // the worker's
+	held    holdings
+	runners runners
+	settle  settler
+	policy  atomic.Pointer[Policy]
+	broken  atomic.Uint64 // counts broken connections: entry IDs from before one are compared with their message IDs
+	state   loop.Reporter
+
+	// Used by the read loop only.
+	joined   bool          // the group was there once
+	doubt    bool          // a read failed, and the server may execute it yet
+	cutOff   bool          // the last read was interrupted by the stop, and the server may execute it yet
+	idle     bool          // the last read found nothing
+	patience time.Duration // with a read that waits for no or a short time
+
+	policyChanged chan struct{} // poked
+	refresh       chan struct{} // poked
+
+	delivered, acknowledged, retried, dead, released, skipped, lost atomic.Uint64
+}
+
+func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
+	l := &partitionWorker{
+		worker: w, partition: partition, cfg: w.cfg, keys: lua.NewKeys(w.cfg.Prefix, lua.PartitionName(w.cfg.Queue, partition)),
+		log: w.log, slots: w.slots, idle: true, patience: quickRead, policyChanged: make(chan struct{}, 1), refresh: make(chan struct{}, 1),
+	}
+	if partition > 0 {
+		l.log = w.log.With(slog.Int("partition", partition))
+	}
+	l.state = loop.Reporter{Log: l.log, What: "worker"}
+	l.runners.handle = l.handle
+	l.settle = settler{w: l, wake: make(chan struct{}, 1)}
+	defaults := DefaultPolicy()
+	l.policy.Store(&defaults)
+	return l
+}
+
+func (p *partitionWorker) addTo(sum *WorkerStats) {
+	sum.Delivered += p.delivered.Load()
+	sum.Acknowledged += p.acknowledged.Load()
+	sum.Retried += p.retried.Load()
+	sum.Dead += p.dead.Load()
+	sum.Released += p.released.Load()
+	sum.Skipped += p.skipped.Load()
+	sum.Lost += p.lost.Load()
+}
+
+// run serves the partition until ctx is cancelled, and stops in order. It returns how many handlers had to be left behind.
+func (p *partitionWorker) run(ctx context.Context) (left int) {
+	// Handlers, extends and acknowledgements outlive ctx; hard ends them.
+	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+
+	var keepers sync.WaitGroup
+	upkeep, endUpkeep := context.WithCancel(hard)
+	keepers.Go(func() { p.extendLoop(upkeep) })
+	keepers.Go(func() { p.refreshLoop(upkeep) })
+	keepers.Go(func() { p.settle.run(upkeep) })
+
+	p.readLoop(ctx, hard)
+
+	left = p.drainHandlers(stop)
+	endUpkeep()
+	keepers.Wait()
+	p.leave()
+	return left
+}
+
+// drainHandlers waits for handlers and their settlements: first in peace, then with their contexts cancelled. It returns how
+// many are left.
+func (p *partitionWorker) drainHandlers(stop context.CancelCauseFunc) int {
+	soft := time.NewTimer(max(0, p.cfg.ShutdownTimeout))
+	defer soft.Stop()
+	select {
+	case <-p.held.empty():
+		return 0
+	case <-soft.C:
+	}
+	p.held.cancelAll(ErrStopping)
+	grace := time.NewTimer(p.cfg.CancelGrace)
+	defer grace.Stop()
+	select {
+	case <-p.held.empty():
+		return 0
+	case <-grace.C:
+	}
+	left := p.held.list()
+	for _, d := range left {
+		p.log.Warn("handler did not return: its entry stays pending until the visibility timeout",
+			slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
+	}
+	stop(ErrStopping)
+	return len(left)
+}
+
+// leave releases what was delivered to this consumer but never seen (a read was cut off), and removes the consumer when it holds
+// nothing. Whatever fails here is left to the reclaimer.
+func (p *partitionWorker) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if p.cutOff {
+		loop.Sleep(ctx, lateRead)
+	}
+	err := p.releaseUnseen(ctx)
+	if err == nil {
+		_, err = lua.DropConsumers(ctx, p.cfg.Client, p.keys, p.cfg.Group, []string{p.cfg.Consumer})
+	}
+	if err != nil && !errors.Is(err, lua.ErrNoGroup) {
+		p.log.Warn("could not take leave: what this consumer holds is reclaimed after the visibility timeout", slog.Any("error", err))
+	}
+}
+
+// releaseUnseen releases, in bounded calls, what is pending for this consumer and not held.
+func (p *partitionWorker) releaseUnseen(ctx context.Context) error {
+	for {
+		unseen, err := p.unseen(ctx, releaseBatch)
+		if err != nil || len(unseen) == 0 {
+			return err
+		}
+		failures := make([]lua.Failure, len(unseen))
+		for i, entry := range unseen {
+			failures[i] = lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionRelease, Delay: -1}
+		}
+		outcomes, err := lua.Retry(ctx, p.cfg.Client, p.keys, p.cfg.Group, p.policy.Load().Attempts(), failures)
+		if err != nil {
+			return err
+		}
+		for _, outcome := range outcomes {
+			switch outcome {
+			case lua.Released:
+				p.released.Add(1)
+			case lua.Stuck: // it would be seen again and again
+				return errors.New("the stream of dead letters refuses an entry")
+			}
+		}
+	}
+}
+
+// handle runs the handler on one delivery and passes its outcome on.
+func (p *partitionWorker) handle(d *delivery) {
+	returned := false
+	defer func() {
+		if !returned { // runtime.Goexit: nothing else runs after it
+			p.finish(d, errors.New("handler ended its goroutine"))
+		}
+	}()
+	err := p.call(d)
+	returned = true
+	p.finish(d, err)
+}
+
+func (p *partitionWorker) call(d *delivery) (err error) {
+	defer func() {
+		if what := recover(); what != nil {
+			stack := debug.Stack()
+			err = fmt.Errorf("panic: %v\n%s", what, stack)
+			p.log.Error("handler panicked", slog.String("id", d.msg.ID), slog.Any("panic", what), slog.String("stack", string(stack)))
+		}
+	}()
+	return p.cfg.Handler(d.ctx, &d.msg)
+}
+
+func (p *partitionWorker) finish(d *delivery, err error) {
+	switch {
+	case d.isLost():
+		p.lost.Add(1)
+		p.log.Info("finished after the delivery was lost: no effect", slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
+		p.settled(d, Lost, true)
+		p.drop(d)
+	case err == nil:
+		p.settle.ack(d)
+	case errors.Is(context.Cause(d.ctx), ErrStopping), errors.Is(context.Cause(d.ctx), ErrUnreachable):
+		// Cut short by the stop or an outage, not by its own failing: that is no attempt.
+		p.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1})
+	default:
+		p.settle.fail(d, failureOf(err))
+	}
+}

@@ -1,0 +1,53 @@
+package stream
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// CheckSettings says what is wrong with the fields of a queue's policy, or of the defaults: bad ones, whose value does not count, by field;
+// and unknown ones, whose name means nothing there.
+func CheckSettings(fields map[string]string, defaults bool) (bad map[string]error, unknown []string) {
+	bad = map[string]error{}
+	values := map[string]int64{}
+	for field, value := range fields {
+		name, group, sound := field, "", true
+		if rest, ok := strings.CutPrefix(field, "group:"); ok && !defaults {
+			group, name, sound = splitGroupSetting(rest)
+		}
+		i := slices.IndexFunc(settings, func(s setting) bool { return s.name == name })
+		if !sound || i < 0 || name == SettingHeld && (defaults || group != "") {
+			unknown = append(unknown, field)
+			continue
+		}
+		n, err := settings[i].parse(value)
+		if err != nil {
+			bad[field] = err
+			continue
+		}
+		values[field] = n
+	}
+	slices.Sort(unknown)
+	for field, least := range values {
+		most := strings.TrimSuffix(field, SettingRetryMin) + SettingRetryMax
+		if n, ok := values[most]; ok && strings.HasSuffix(field, SettingRetryMin) && n < least {
+			bad[most] = lua.Invalid(SettingRetryMax, fmt.Sprint(n), "must be at least %s, which is %d", SettingRetryMin, least)
+		}
+	}
+	return bad, unknown
+}
+
+// splitGroupSetting takes `<percent-encoded group>:<setting>` apart; ok is false for what groupSetting does not write.
+func splitGroupSetting(text string) (group, name string, ok bool) {
+	at := strings.LastIndex(text, ":")
+	if at < 0 {
+		return "", text, false
+	}
+	group, err := url.PathUnescape(text[:at])
+	name = text[at+1:]
+	return group, name, err == nil && group != "" && groupSetting(group, name) == "group:"+text
+}

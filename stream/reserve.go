@@ -1,0 +1,159 @@
+package stream
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	// quickRead is how long a read may take on a cluster that does not wait, or not for long: a server that hangs must not keep slots
+	// from others. It doubles each time one takes longer, because what is read may be large.
+	quickRead = time.Second
+	// shortBlock is how long a partition waits at the server while others wait for their turn.
+	shortBlock = 100 * time.Millisecond
+	// lookEvery is how often, times the number of partitions, one without a turn looks for work, but at most every shortBlock.
+	lookEvery = 2 * time.Millisecond
+)
+
+// open makes workers for all partitions up to one, and returns those that are new.
+func (w *Worker) open(upTo int) []*partitionWorker {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first := len(w.served)
+	for i := first; i <= upTo; i++ {
+		w.served = append(w.served, w.newPartitionWorker(i))
+	}
+	w.parts.Store(int64(len(w.served)))
+	return w.served[first:]
+}
+
+// watch starts workers for the partitions that the registry knows of, and keeps the queue registered, until ctx ends. Partition 0 does not
+// wait for it: on a cluster the registry may be out of reach while the queue is not.
+func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
+	counts := lua.Counts{1}
+	var registered time.Time
+	for {
+		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		found, err := lua.ReadCounts(call, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix), w.cfg.Queue)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			w.state.Report(nil)
+			counts = counts.With(found...) // a registry that was lost forgets what is still there
+			for _, l := range w.open(counts.Latest() - 1) {
+				start(l)
+			}
+		case !lua.Temporary(err) || w.cfg.Client.Mode() == rueidis.ClientModeCluster: // else the reads report the outage
+			w.state.Report(err)
+		}
+		if w.forgotten.Swap(false) {
+			registered = time.Time{}
+		}
+		if time.Since(registered) >= registerInterval && w.register(ctx, counts) == nil {
+			registered = time.Now()
+		}
+		if !loop.SleepUntil(ctx, PolicyInterval, w.look) {
+			return
+		}
+	}
+}
+
+func (w *Worker) register(ctx context.Context, counts lua.Counts) error {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	_, err := lua.RegisterCounts(ctx, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix), map[string]lua.Counts{w.cfg.Queue: counts})
+	return err
+}
+
+// registerAgain has the queue registered, and the registry read, soon: the server may be another one, or empty.
+func (p *partitionWorker) registerAgain() {
+	p.worker.forgotten.Store(true)
+	loop.Poke(p.worker.look)
+	loop.Poke(p.refresh)
+}
+
+// reservation is what a partition has for its next read.
+type reservation struct {
+	slots int           // zero when the worker stops
+	block time.Duration // how long the read waits at the server; zero: not at all
+	turn  bool          // it waits in turn with others
+}
+
+// reserve takes slots for the next read. The only partition of a worker waits with all that are free. Of several, one that has work takes all
+// that are free, and does not wait; one that has none waits with few, so that no more than half of the slots wait in vain. When there are
+// more partitions than that, they take turns in waiting, and look for work now and then; while one of them has work, they only look.
+func (p *partitionWorker) reserve(ctx context.Context) reservation {
+	parts, all := int(p.worker.parts.Load()), p.cfg.Concurrency
+	switch {
+	case parts == 1:
+		return reservation{slots: p.slots.take(ctx, all), block: p.cfg.Block}
+	case !p.idle:
+		return reservation{slots: p.slots.take(ctx, all)}
+	}
+	turns := p.worker.turns
+	scarce := parts > cap(turns)
+	if scarce && p.worker.busy.Load() > 0 {
+		turns = nil
+	}
+	look := time.NewTimer(max(shortBlock, time.Duration(parts)*lookEvery))
+	defer look.Stop()
+	select {
+	case <-ctx.Done():
+		return reservation{}
+	case <-look.C:
+		return reservation{slots: p.slots.take(ctx, p.share())}
+	case <-turns:
+	}
+	r := reservation{turn: true, block: p.cfg.Block}
+	if scarce {
+		r.block = min(r.block, shortBlock)
+	}
+	r.slots = p.slots.take(ctx, p.share())
+	return r
+}
+
+// wasRead ends the turn, and notes how the read went.
+func (p *partitionWorker) wasRead(r reservation, found int, err error) {
+	if r.turn {
+		p.worker.turns <- struct{}{}
+	}
+	switch {
+	case found > 0 && p.idle:
+		p.worker.busy.Add(1)
+	case found == 0 && !p.idle:
+		p.worker.busy.Add(-1)
+	}
+	p.idle = found == 0
+	if err != nil {
+		p.patience = min(2*p.patience, loop.CallTimeout)
+	}
+}
+
+// deadline is how long a read may take altogether: it notices a server that hangs. The timeout of the command itself is the server's.
+func (p *partitionWorker) deadline(r reservation) time.Duration {
+	if r.block <= shortBlock && p.cfg.Client.Mode() == rueidis.ClientModeCluster && p.worker.parts.Load() > 1 {
+		return r.block + p.patience
+	}
+	return r.block + loop.CallTimeout
+}
+
+// read is the command for a read.
+func (p *partitionWorker) read(r reservation) rueidis.Completed {
+	read := p.cfg.Blocking.B().Xreadgroup().Group(p.cfg.Group, p.cfg.Consumer).Count(int64(r.slots))
+	if r.block == 0 {
+		return read.Streams().Key(p.keys.Stream).Id(">").Build()
+	}
+	return read.Block(r.block.Milliseconds()).Streams().Key(p.keys.Stream).Id(">").Build()
+}
+
+// share is how many slots a partition may wait with, of a worker that has several.
+func (p *partitionWorker) share() int {
+	return max(1, p.cfg.Concurrency/(2*int(p.worker.parts.Load())))
+}

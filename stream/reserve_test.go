@@ -1,0 +1,263 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// gauge counts handlers that run, and how many did at most.
+type gauge struct{ now, most atomic.Int64 }
+
+func (g *gauge) enter() {
+	n := g.now.Add(1)
+	for m := g.most.Load(); n > m && !g.most.CompareAndSwap(m, n); m = g.most.Load() {
+	}
+}
+
+func (g *gauge) leave() { g.now.Add(-1) }
+
+func TestWorkerServesAllPartitionsWithItsSlots(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const partitions, each, slots = 4, 60, 5
+		r := newRig(t, s)
+		r.Groups("g")
+		r.grow(partitions)
+		held := []string{"EVAL", "local n = 0 for _, k in ipairs(KEYS) do n = n + redis.call('XPENDING', k, 'g')[1] end return n", fmt.Sprint(partitions)}
+		for i := range partitions {
+			held = append(held, r.Part(i).Keys.Stream)
+		}
+		var ledger redistest.Ledger
+		var running gauge
+		w, stop := r.start(WorkerConfig{Concurrency: slots, Handler: func(ctx context.Context, m *Message) error {
+			running.enter()
+			defer running.leave()
+			loop.Sleep(ctx, 2*time.Millisecond)
+			redistest.Want(t, "queue", m.Queue, r.Queue)
+			ledger.Delivered("g", fmt.Sprint(m.Partition, "/", m.ID), lua.EntryTime(m.EntryID).UnixMilli(), m.Due.UnixMilli())
+			return nil
+		}})
+		var producers sync.WaitGroup
+		for i := range partitions {
+			producers.Go(func() {
+				p := r.Part(i)
+				for n := range each {
+					id := fmt.Sprint("m-", n)
+					ledger.Sent(fmt.Sprint(i, "/", id), 0)
+					p.Ready(id)
+				}
+			})
+		}
+		producers.Wait()
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			if pending := r.Number(held...); pending > slots {
+				t.Errorf("%d entries pending with %d slots", pending, slots)
+			}
+			st := w.Stats()
+			return st.Acknowledged == partitions*each, fmt.Sprintf("%+v", st)
+		})
+		if m := running.most.Load(); m > slots || m < slots-1 {
+			t.Errorf("handlers at once: %d with %d slots", m, slots)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		ledger.Check(t, "g")
+		for i := range partitions {
+			redistest.Want(t, "pending after the stop", r.Part(i).Pending("g"), int64(0))
+			redistest.Want(t, "consumers after the stop", len(r.Part(i).Consumers("g")), 0)
+		}
+		if r := ledger.Summary("g"); r.Duplicated > 0 {
+			t.Errorf("%v", r)
+		}
+	})
+}
+
+// delivered waits for a message in a partition, of a worker whose handler sends what it gets.
+func delivered(t *testing.T, got <-chan *Message, partition int, id string, within time.Duration) {
+	t.Helper()
+	select {
+	case m := <-got:
+		if m.Partition != partition || m.ID != id {
+			t.Errorf("got %s of partition %d, want %s of %d", m.ID, m.Partition, id, partition)
+		}
+	case <-time.After(within):
+		t.Fatalf("%s of partition %d was not delivered within %s", id, partition, within)
+	}
+}
+
+func TestWorkerTakesUpNewPartitions(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	got := make(chan *Message, 10)
+	r.start(WorkerConfig{Handler: func(_ context.Context, m *Message) error { got <- m; return nil }})
+	r.Ready("a")
+	delivered(t, got, 0, "a", 10*time.Second)
+	r.grow(3)
+	r.Part(2).Ready("b")
+	delivered(t, got, 2, "b", PolicyInterval+5*time.Second)
+	r.grow(5)
+	r.Part(4).Ready("c")
+	delivered(t, got, 4, "c", PolicyInterval+5*time.Second)
+	r.Ready("d")
+	delivered(t, got, 0, "d", time.Second)
+}
+
+// A partition that is busy has all slots but those with which the others wait.
+func TestIdlePartitionsDoNotStarveABusyOne(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ partitions, slots, least int }{{4, 16, 16 - 3*2}, {4, 8, 8 - 3}, {8, 4, 4 - 1}, {2, 2, 1}, {3, 1, 1}} {
+		t.Run(fmt.Sprint(c.partitions, " partitions, ", c.slots, " slots"), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, redistest.Shared(t))
+			r.grow(c.partitions)
+			var running gauge
+			free := make(chan struct{})
+			w, _ := r.start(WorkerConfig{Concurrency: c.slots, Handler: func(context.Context, *Message) error {
+				running.enter()
+				defer running.leave()
+				<-free
+				return nil
+			}})
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+				groups := 0
+				for i := range c.partitions {
+					groups += len(r.Part(i).GroupNames())
+				}
+				return groups == c.partitions, fmt.Sprintf("%d groups", groups)
+			})
+			last := r.Part(c.partitions - 1)
+			last.Fill(100)
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+				n := running.now.Load()
+				return int(n) >= c.least, fmt.Sprintf("%d handlers", n)
+			})
+			close(free)
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+				n := w.Stats().Acknowledged
+				return n == 100, fmt.Sprintf("%d acknowledged", n)
+			})
+		})
+	}
+}
+
+func TestMorePartitionsThanSlotsTakeTurns(t *testing.T) {
+	t.Parallel()
+	const partitions = 12
+	r := newRig(t, redistest.Shared(t))
+	r.grow(partitions)
+	got := make(chan *Message, 10)
+	r.start(WorkerConfig{Concurrency: 2, Handler: func(_ context.Context, m *Message) error { got <- m; return nil }})
+	for round := range 3 {
+		for i := range partitions {
+			id := fmt.Sprint(round, "-", i)
+			r.Part(i).Ready(id)
+			delivered(t, got, i, id, 10*time.Second)
+		}
+	}
+	began := time.Now() // all lanes are there by now
+	for i := range partitions {
+		r.Part(i).Ready("last")
+		delivered(t, got, i, "last", time.Second)
+	}
+	t.Logf("%s on average", time.Since(began)/partitions)
+}
+
+func TestRegistryThatCannotBeReadDelaysNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	registry := lua.NewGlobals(r.Prefix).Queues
+	r.Do("SET", registry, "something else")
+	var book queuetest.LogBook
+	got := make(chan *Message, 10)
+	r.start(WorkerConfig{Logger: book.Logger(), Handler: func(_ context.Context, m *Message) error { got <- m; return nil }})
+	r.Ready("a")
+	delivered(t, got, 0, "a", 5*time.Second)
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		n := book.Count("reading the number of partitions is failing")
+		return n == 1, fmt.Sprintf("said %d times", n)
+	})
+	r.Do("DEL", registry)
+	r.grow(2)
+	r.Part(1).Ready("b")
+	delivered(t, got, 1, "b", PolicyInterval+5*time.Second)
+	redistest.Want(t, "said that it works again", book.Count("reading the number of partitions is working again"), 1)
+}
+
+// What a server forgot is written again by those who know it.
+func TestWorkerRegistersThePartitionsItServesAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.grow(2)
+	r.grow(3)
+	var book queuetest.LogBook
+	r.start(WorkerConfig{Logger: book.Logger(), Handler: func(context.Context, *Message) error { return nil }})
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.Part(2).GroupNames()) == 1, "partition 2 has no group" })
+	r.Do("DEL", lua.NewGlobals(r.Prefix).Queues)
+	r.Do("DEL", r.Part(2).Keys.Stream)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		counts, err := Partitions(t.Context(), r.Client, r.Prefix, r.Queue)
+		return counts.String() == "1,2,3" && len(r.Part(2).GroupNames()) == 1, fmt.Sprint(counts, err)
+	})
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // it is said after it was done
+		n := book.Count("consumer group was lost")
+		return n == 1, fmt.Sprintf("said %d times that a group was lost", n)
+	})
+	redistest.Want(t, "said in which partition", book.Count("partition=2"), 1)
+	redistest.Want(t, "lines about partition 0", book.Count("partition=0"), 0)
+}
+
+func TestStopLeavesHandlersOfAllPartitionsTheirTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.grow(3)
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	var ended, stuck atomic.Int64
+	_, stop := r.start(WorkerConfig{ShutdownTimeout: 200 * time.Millisecond, CancelGrace: 200 * time.Millisecond,
+		Handler: func(ctx context.Context, m *Message) error {
+			if m.ID == "good" {
+				<-ctx.Done()
+				ended.Add(1)
+				return ctx.Err()
+			}
+			stuck.Add(1)
+			<-release
+			return nil
+		}})
+	for i := range 3 {
+		r.Part(i).Ready("good")
+	}
+	r.Part(1).Ready("bad")
+	r.Part(2).Ready("bad")
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		pending := int64(0)
+		for i := range 3 {
+			pending += r.Part(i).Pending("g")
+		}
+		return pending == 5 && stuck.Load() == 2, fmt.Sprintf("%d pending", pending)
+	})
+	began := time.Now()
+	err := stop()
+	if !errors.Is(err, ErrAbandoned) || err.Error() != fmt.Sprintf("stream: stop %s/g: 2 of them: %v", r.Queue, ErrAbandoned) {
+		t.Error(err)
+	}
+	if d := time.Since(began); d > 2*time.Second { // the partitions stop at the same time
+		t.Errorf("stopping took %s", d)
+	}
+	redistest.Want(t, "handlers that saw the stop", ended.Load(), int64(3))
+	for i, n := range []int64{0, 1, 1} {
+		redistest.Want(t, fmt.Sprint("pending in partition ", i), r.Part(i).Pending("g"), n)
+		redistest.Want(t, fmt.Sprint("released in partition ", i), r.Number("ZCARD", r.Part(i).Keys.Due), int64(1))
+	}
+}

@@ -1,0 +1,185 @@
+package transfer
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/deadletter"
+)
+
+// ImportConfig says where records go.
+type ImportConfig struct {
+	Client rueidis.Client
+	Prefix string // "" = lua.DefaultPrefix
+	Queue  string
+
+	// Source names where the records come from. Dead letters of the same name are the same only when they come from the same source.
+	Source string
+
+	// Window is how long each message is remembered, so that it is not taken a second time when it has become ready. Zero: messages are
+	// compared with what is scheduled, and dead letters with those that are there.
+	Window time.Duration
+}
+
+// Import writes records into a queue, each into the partition of its ID. It is not for concurrent use.
+type Import struct {
+	cfg    ImportConfig
+	counts lua.Counts
+	groups map[string]bool // that exist, or were created
+	made   []string
+}
+
+// NewImport registers the queue, and returns what writes into it. ErrInvalid is returned before Redis is touched.
+func NewImport(ctx context.Context, cfg ImportConfig) (*Import, error) {
+	if cfg.Prefix == "" {
+		cfg.Prefix = lua.DefaultPrefix
+	}
+	err := errors.Join(lua.CheckPrefix(cfg.Prefix), lua.CheckQueue(cfg.Queue), lua.CheckDelay("window", cfg.Window))
+	if err != nil {
+		return nil, err
+	}
+	counts, err := view.ReadCounts(ctx, cfg.Client, cfg.Prefix, cfg.Queue)
+	if err == nil {
+		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		defer cancel()
+		_, err = lua.RegisterCounts(call, cfg.Client, lua.NewGlobals(cfg.Prefix), map[string]lua.Counts{cfg.Queue: counts})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stream: import into %s: %w", cfg.Queue, err)
+	}
+	return &Import{cfg: cfg, counts: counts, groups: map[string]bool{}}, nil
+}
+
+// Groups creates groups that do not exist, so that they get what becomes ready from now on.
+func (im *Import) Groups(ctx context.Context, groups []string) error {
+	for _, group := range groups {
+		if err := im.group(ctx, group); err != nil {
+			return fmt.Errorf("stream: import into %s: %w", im.cfg.Queue, err)
+		}
+	}
+	return nil
+}
+
+// GroupsMade returns the groups that did not exist, and were created by Groups, or because a record is for them alone.
+func (im *Import) GroupsMade() []string { return im.made }
+
+// ErrKnown: a record is in the queue already, or was taken within the window.
+var ErrKnown = errors.New("it is there already, or was taken before")
+
+// Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of the call that it was in: then it may have been
+// written, and may be written again. Messages keep their due time and attempt; a ready one is scheduled for its group alone, which is created
+// when there is none. The batch should be about 1 MiB.
+func (im *Import) Write(ctx context.Context, records []Record) []error {
+	results := make([]error, len(records))
+	messages, letters := map[int][]int{}, map[int][]int{} // partition → indices
+	for i, r := range records {
+		if results[i] = r.Check(); results[i] != nil {
+			continue
+		}
+		if r.Kind == RecordDead {
+			partition := im.counts.Of(r.letterID())
+			letters[partition] = append(letters[partition], i)
+			continue
+		}
+		if results[i] = im.group(ctx, r.For); results[i] != nil {
+			continue
+		}
+		partition := im.counts.Of(r.messageID())
+		messages[partition] = append(messages[partition], i)
+	}
+	for _, partition := range slices.Sorted(maps.Keys(messages)) {
+		im.schedule(ctx, partition, records, messages[partition], results)
+	}
+	for _, partition := range slices.Sorted(maps.Keys(letters)) {
+		im.restore(ctx, partition, records, letters[partition], results)
+	}
+	return results
+}
+
+// letterID is the ID of the message of a dead letter.
+func (r Record) letterID() string {
+	for _, f := range r.fields() {
+		if f.Field == lua.FieldID {
+			return f.Value
+		}
+	}
+	return r.ID
+}
+
+// group sees to it that a group exists that a message is for: all others would skip it.
+func (im *Import) group(ctx context.Context, group string) error {
+	if group == "" || im.groups[group] {
+		return nil
+	}
+	created, err := stream.EnsureGroup(ctx, im.cfg.Client, im.cfg.Prefix, im.cfg.Queue, group)
+	if err != nil {
+		return err
+	}
+	if created {
+		im.made = append(im.made, group)
+	}
+	im.groups[group] = true
+	return nil
+}
+
+func (im *Import) keys(partition int) lua.Keys {
+	return lua.NewKeys(im.cfg.Prefix, lua.PartitionName(im.cfg.Queue, partition))
+}
+
+func (im *Import) schedule(ctx context.Context, partition int, records []Record, indices []int, results []error) {
+	items := make([]lua.Item, len(indices))
+	for n, i := range indices {
+		r := records[i]
+		member, meta := r.member()
+		items[n] = lua.Item{ID: member, When: lua.At(time.UnixMilli(r.Due)), Payload: r.Payload, Meta: meta, Dedup: lua.Refuse}
+		if im.cfg.Window > 0 {
+			items[n].Dedup = lua.Window(im.cfg.Window)
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+	defer cancel()
+	receipts, err := lua.Enqueue(call, im.cfg.Client, im.keys(partition), lua.Token{Name: rand.Text(), Window: time.Minute}, items)
+	for n, i := range indices {
+		switch {
+		case err != nil:
+			results[i] = fmt.Errorf("stream: import into %s: %w", im.cfg.Queue, err)
+		case receipts[n].Verdict == lua.Duplicate:
+			results[i] = ErrKnown
+		case receipts[n].Verdict == lua.Malformed:
+			results[i] = lua.Invalid("meta", items[n].Meta, "is malformed, and the message is due")
+		}
+	}
+}
+
+func (im *Import) restore(ctx context.Context, partition int, records []Record, indices []int, results []error) {
+	letters := make([]lua.Restore, len(indices))
+	for n, i := range indices {
+		r := records[i]
+		_, entry, _ := deadletter.SplitLetter(r.Letter)
+		letters[n] = lua.Restore{Name: im.cfg.Source + "/" + r.Letter + "/" + r.letterID(), Entry: entry, Fields: r.fields()}
+	}
+	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+	defer cancel()
+	outcomes, err := lua.RestoreDead(call, im.cfg.Client, im.keys(partition), im.cfg.Window, letters)
+	for n, i := range indices {
+		switch {
+		case err != nil:
+			results[i] = fmt.Errorf("stream: import into %s: %w", im.cfg.Queue, err)
+		case outcomes[n] == lua.RestoreKnown:
+			results[i] = ErrKnown
+		case outcomes[n] == lua.RestoreMalformed:
+			results[i] = lua.Invalid("letter", records[i].Letter, "has no fields, or too many")
+		}
+	}
+}

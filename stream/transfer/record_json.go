@@ -1,0 +1,45 @@
+package transfer
+
+import (
+	"bytes"
+	"encoding/json"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/internal/view"
+)
+
+// MarshalJSON writes the payload as a string when it is UTF-8, but as {"base64": "…"} when that is much shorter: control characters take six
+// bytes each, and no line may be longer than that of the largest payload. Null is one that was lost.
+func (r Record) MarshalJSON() ([]byte, error) {
+	type plain Record
+	line := struct {
+		plain
+		Payload any `json:"payload"`
+	}{plain(r), nil}
+	switch {
+	case r.Payload == nil:
+	case utf8.Valid(r.Payload) && escapedSize(r.Payload) <= len(r.Payload)*4/3+64:
+		line.Payload = string(r.Payload)
+	default:
+		line.Payload = view.EncodedPayload{Base64: r.Payload}
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(line)
+	return bytes.TrimRight(b.Bytes(), "\n"), err
+}
+
+// escapedSize is about the length of a text as a JSON string.
+func escapedSize(text []byte) int {
+	n := len(text)
+	for _, c := range text {
+		switch {
+		case c == '"', c == '\\':
+			n++
+		case c < ' ':
+			n += 5
+		}
+	}
+	return n
+}
