@@ -101,7 +101,7 @@ func (m mutant) try(ctx context.Context, root string) (said []byte, caught bool,
 	if err := m.apply(dir); err != nil {
 		return nil, false, err
 	}
-	build := exec.CommandContext(ctx, "go", "vet", "./lua", "./scheduler", "./stream", "./bridge")
+	build := exec.CommandContext(ctx, "go", "vet", "./lua", "./internal/...", "./scheduler/...", "./stream/...", "./bridge/...")
 	build.Dir = dir
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, false, fmt.Errorf("the mutant does not build: %w\n%s", err, out)

@@ -27,8 +27,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "drain removes before it adds", file: "lua/drain.lua",
-		old:  "    local outcome, err = add(member, members[first + 1], body, fields)\n",
-		new:  "    redis.call('ZREM', due, member)\n    redis.call('HDEL', payload, member)\n    local outcome, err = add(member, members[first + 1], body, fields)\n",
+		old:  "    local outcome, err = add(member, score, body, fields)\n",
+		new:  "    redis.call('ZREM', due, member)\n    redis.call('HDEL', payload, member)\n    local outcome, err = add(member, score, body, fields)\n",
 		test: campaign,
 	},
 	{
@@ -38,7 +38,7 @@ var mutants = []mutant{
 		test: campaign,
 	},
 	{
-		name: "the reclaimer forgets how far it has looked", file: "stream/reclaimer.go",
+		name: "the reclaimer forgets how far it has looked", file: "stream/keeper/reclaimer.go",
 		old:  "\t\tr.cursors[group] = done.Cursor\n",
 		new:  "\t\tdelete(r.cursors, group)\n",
 		test: campaign,
@@ -70,7 +70,7 @@ var mutants = []mutant{
 		test: model,
 	},
 	{
-		name: "a lost reply is repeated as another call", file: "scheduler/line.go",
+		name: "a lost reply is repeated as another call", file: "scheduler/producer/group_commit.go",
 		old:  "lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)",
 		new:  "lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, lua.Token{}, items, l.p.cfg.Durability)",
 		test: []string{"-run", "TestProducerInterrupted", "./integration/crashpoint"},
@@ -106,16 +106,16 @@ var mutants = []mutant{
 		test: []string{"-run", "TestDeadEditOfOneLetter", "./cmd/duestream"},
 	},
 	{
-		name: "an export leaves out what is being worked on", file: "stream/export.go",
+		name: "an export leaves out what is being worked on", file: "stream/transfer/export.go",
 		old:  "\t\t\tfor r, err := range e.held(ctx, key, g) {\n",
 		new:  "\t\t\tfor r, err := range e.held(ctx, key, groupInfo{name: g.name}) {\n",
 		test: []string{"-run", "TestExportAndImport", "./cmd/duestream"},
 	},
 	{
-		name: "an import gives a retry to every group", file: "stream/record.go",
+		name: "an import gives a retry to every group", file: "stream/transfer/record.go",
 		old:  "\tset(lua.FieldFor, r.For, r.For != \"\")\n",
 		new:  "",
-		test: []string{"-run", "TestScheduledRecords", "./stream"},
+		test: []string{"-run", "TestScheduledRecords", "./stream/transfer"},
 	},
 	{
 		name: "a write does not wait to be replicated", file: "lua/durability.go",
@@ -160,28 +160,28 @@ var mutants = []mutant{
 		test: []string{"-run", "TestALetterThatIsRedrivenTwice", "./lua"},
 	},
 	{
-		name: "an imported entry is called as its retry", file: "stream/record.go",
+		name: "an imported entry is called as its retry", file: "stream/transfer/record.go",
 		old:  "	case r.Kind == RecordReady:\n\t\tname.Kind = lua.MemberImported\n",
 		new:  "",
-		test: []string{"-run", "TestReadyRecords", "./stream"},
+		test: []string{"-run", "TestReadyRecords", "./stream/transfer"},
 	},
 	{
-		name: "cancel asks the newest partition alone", file: "scheduler/seek.go",
+		name: "cancel asks the newest partition alone", file: "scheduler/producer/lookup.go",
 		old:  "\t\tfor _, at := range counts.Candidates(id) {\n",
 		new:  "\t\tfor _, at := range counts.Candidates(id)[:1] {\n",
-		test: []string{"-run", "TestCancelAndRescheduleReachEveryPartition", "./scheduler"},
+		test: []string{"-run", "TestCancelAndRescheduleReachEveryPartition", "./scheduler/producer"},
 	},
 	{
-		name: "cancel believes old partition counts when it found the message", file: "scheduler/seek.go",
+		name: "cancel believes old partition counts when it found the message", file: "scheduler/producer/lookup.go",
 		old:  "\tif !s.over(ctx) {\n",
 		new:  "\tif !s.over(ctx) && slices.Contains(s.found, false) {\n",
-		test: []string{"-run", "TestStaleCountsMakeNoDefiniteYes", "./scheduler"},
+		test: []string{"-run", "TestStaleCountsMakeNoDefiniteYes", "./scheduler/producer"},
 	},
 	{
-		name: "looking for a message registers its queue", file: "scheduler/route.go",
+		name: "looking for a message registers its queue", file: "scheduler/producer/route.go",
 		old:  "counts.String() && (registers || text != \"\") {\n",
 		new:  "counts.String() {\n",
-		test: []string{"-run", "TestLookingForAMessageRegistersNoQueue", "./scheduler"},
+		test: []string{"-run", "TestLookingForAMessageRegistersNoQueue", "./scheduler/producer"},
 	},
 	{
 		name: "bridges bring back a deleted queue", file: "scheduler/scheduler.go",
@@ -193,13 +193,13 @@ var mutants = []mutant{
 		name: "a walk for retries ends with its first step", file: "lua/lib/waiting.lua",
 		old:  "  return cursor, found\n",
 		new:  "  return '0', found\n",
-		test: []string{"-run", "TestCancelRetriesTakesWhatWaits", "./scheduler"},
+		test: []string{"-run", "TestCancelRetriesTakesWhatWaits", "./scheduler/producer"},
 	},
 	{
 		name: "a retry of any ID that begins so is cancelled", file: "lua/lib/waiting.lua",
 		old:  "wanted[string.sub(member, 1, first - 1)] then",
 		new:  "string.sub(member, 1, #ids[1]) == ids[1] then",
-		test: []string{"-run", "TestCancelRetriesTakesWhatWaits", "./scheduler"},
+		test: []string{"-run", "TestCancelRetriesTakesWhatWaits", "./scheduler/producer"},
 	},
 	{
 		name: "a heartbeat of many leaves out the caller", file: "lua/heartbeat.lua",
@@ -208,10 +208,10 @@ var mutants = []mutant{
 		test: []string{"-run", "TestHeartbeatAlwaysReturnsTheCaller", "./lua"},
 	},
 	{
-		name: "a queue that leaves the line keeps its turn", file: "stream/gate.go",
+		name: "a queue that leaves the line keeps its turn", file: "stream/keeper/gate.go",
 		old:  "\tg.first <- turn\n",
 		new:  "\tg.first <- time.Now().Add(g.interval)\n",
-		test: []string{"-run", "TestTurnOfWhoLeaves", "./stream"},
+		test: []string{"-run", "TestTurnOfWhoLeaves", "./stream/keeper"},
 	},
 	{
 		name: "a script does not ask what its user may", file: "lua/script.go",
