@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/scheduler/producer"
 	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/deadletter"
@@ -18,8 +17,6 @@ var (
 	ErrNotScheduled = producer.ErrNotScheduled
 	// ErrNotFound: Redis does not hold the message: it was acknowledged by every group, cancelled or purged, or never existed.
 	ErrNotFound = deadletter.ErrNotFound
-	// ErrNoQueue: nobody registered the queue, and it has no keys.
-	ErrNoQueue = scheduler.ErrNoQueue
 	// ErrFull: Redis is at maxmemory and refused the message. It was not taken.
 	ErrFull = lua.ErrFull
 	// ErrUnavailable: Redis could not be reached, or could not take the call, for as long as it was repeated. The message may have

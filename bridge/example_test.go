@@ -183,7 +183,7 @@ func ExampleDeadLetter() {
 	schedule(ctx, r, prefix, "orders", "order 42")
 	check(worker.Run(stop))
 
-	for letter, err := range bridge.NewDeadLetters(r, prefix).List(ctx, "orders", bridge.LetterFilter{Group: "billing"}) {
+	for letter, err := range bridge.NewAdmin(r, prefix).DeadLetters().List(ctx, "orders", bridge.LetterFilter{Group: "billing"}) {
 		check(err)
 		fmt.Printf("dead after attempt %d, %s: %s\n", letter.Attempt, letter.Reason, letter.Error)
 	}
@@ -199,7 +199,7 @@ func ExampleDeadLetters() {
 	defer end()
 	stop, done := context.WithCancel(ctx)
 	defer done()
-	letters := bridge.NewDeadLetters(r, prefix)
+	letters := bridge.NewAdmin(r, prefix).DeadLetters()
 
 	worker, err := bridge.NewWorker(bridge.WorkerConfig{
 		Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
@@ -241,7 +241,7 @@ func ExampleExpiresAt() {
 	expires := time.Now().Add(50 * time.Millisecond)
 	schedule(ctx, r, prefix, "offers", "half price", bridge.In(100*time.Millisecond), bridge.ExpiresAt(expires))
 
-	letters := bridge.NewDeadLetters(r, prefix)
+	letters := bridge.NewAdmin(r, prefix).DeadLetters()
 	until(func() bool {
 		n, err := letters.Count(ctx, "offers", bridge.LetterFilter{Reason: "expired"})
 		return err == nil && n == 1
@@ -255,9 +255,9 @@ func ExampleWritePolicy() {
 	ctx, r, prefix, end := begin()
 	defer end()
 	visibility, attempts := 2*time.Minute, 3
-	check(bridge.WritePolicy(ctx, r, prefix, "videos", "encoder", bridge.PolicyUpdate{VisibilityTimeout: &visibility, MaxAttempts: &attempts}))
+	check(bridge.NewAdmin(r, prefix).WritePolicy(ctx, "videos", "encoder", bridge.PolicyUpdate{VisibilityTimeout: &visibility, MaxAttempts: &attempts}))
 
-	policy, _, err := bridge.ReadPolicy(ctx, r, prefix, "videos", "encoder")
+	policy, _, err := bridge.NewAdmin(r, prefix).ReadPolicy(ctx, "videos", "encoder")
 	check(err)
 	fmt.Println(policy.VisibilityTimeout, policy.MaxAttempts)
 	// Output: 2m0s 3

@@ -46,19 +46,19 @@ func FunctionsLibrary(release string) string { return lua.FunctionsLibrary(relea
 func FunctionsSource() string { return lua.FunctionsSource() }
 
 // ShowFunctions looks at every server: one, or all nodes of a cluster, replicas too. What failed is in the row of its server.
-func ShowFunctions(ctx context.Context, r *Redis, release string) []Library {
-	return lua.Libraries(ctx, r.Client, release)
+func (a *Admin) ShowFunctions(ctx context.Context, release string) []Library {
+	return lua.Libraries(ctx, a.redis.Client, release)
 }
 
 // LoadFunctions loads the library on the server, or on every master of a cluster; replicas get it by replication, and it is saved with
 // the data. It may be repeated, and called by many at once: where the same library is, nothing is done; one of ours that is not newer
 // is replaced, in one step; of somebody else's, or a newer one, the call returns ErrForeignFunctions or ErrNewerFunctions and changes nothing
 // on any server, unless force. Other errors are those of single servers, with the rest done; each is in its row, too.
-func LoadFunctions(ctx context.Context, r *Redis, release string, force bool) ([]Library, error) {
-	return lua.LoadLibrary(ctx, r.Client, release, force)
+func (a *Admin) LoadFunctions(ctx context.Context, release string, force bool) ([]Library, error) {
+	return lua.LoadLibrary(ctx, a.redis.Client, release, force)
 }
 
 // DeleteFunctions deletes the library everywhere; one that is not ours only with force. Errors are as of LoadFunctions.
-func DeleteFunctions(ctx context.Context, r *Redis, release string, force bool) ([]Library, error) {
-	return lua.DeleteLibrary(ctx, r.Client, release, force)
+func (a *Admin) DeleteFunctions(ctx context.Context, release string, force bool) ([]Library, error) {
+	return lua.DeleteLibrary(ctx, a.redis.Client, release, force)
 }

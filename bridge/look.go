@@ -37,9 +37,9 @@ type FindOptions struct {
 
 // Find returns every place where Redis holds a message, in whatever queue of the prefix, and what is known of its history. ErrNotFound:
 // there is none; the Finding says where was looked. It opens connections of its own for as long as it looks.
-func Find(ctx context.Context, r *Redis, prefix, id string, o FindOptions) (Finding, error) {
-	return inspect.Find(ctx, r.Client, withPrefix(prefix), id, inspect.FindOptions{
-		Queues: o.Queues, Connect: r.connect, Seen: o.Seen, Progress: o.Progress,
+func (a *Admin) Find(ctx context.Context, id string, o FindOptions) (Finding, error) {
+	return inspect.Find(ctx, a.redis.Client, a.prefix, id, inspect.FindOptions{
+		Queues: o.Queues, Connect: a.redis.connect, Seen: o.Seen, Progress: o.Progress,
 	})
 }
 
@@ -52,28 +52,28 @@ type (
 
 // Peek returns the n members of a queue's schedule that are due first, of all partitions together, and how many there are; with payloads
 // if they are asked for.
-func Peek(ctx context.Context, r *Redis, prefix, queue string, n int, payloads bool) (Peeked, error) {
-	return inspect.Peek(ctx, r.Client, withPrefix(prefix), queue, n, payloads)
+func (a *Admin) Peek(ctx context.Context, queue string, n int, payloads bool) (Peeked, error) {
+	return inspect.Peek(ctx, a.redis.Client, a.prefix, queue, n, payloads)
 }
 
-// Members lists the consumers of a queue's groups, or of one group, by group and name. ErrNoGroup.
-func Members(ctx context.Context, r *Redis, prefix, queue, group string) ([]Member, error) {
-	return inspect.Consumers(ctx, r.Client, withPrefix(prefix), queue, group)
+// Consumers lists the consumers of a queue's groups, or of one group, by group and name. ErrNoGroup.
+func (a *Admin) Consumers(ctx context.Context, queue, group string) ([]Member, error) {
+	return inspect.Consumers(ctx, a.redis.Client, a.prefix, queue, group)
 }
 
 // PendingCount says how many entries a group holds, or with a consumer, how many that one holds. ErrNoGroup.
-func PendingCount(ctx context.Context, r *Redis, prefix, queue, group, consumer string) (int64, error) {
-	return inspect.PendingCount(ctx, r.Client, withPrefix(prefix), queue, group, consumer)
+func (a *Admin) PendingCount(ctx context.Context, queue, group, consumer string) (int64, error) {
+	return inspect.PendingCount(ctx, a.redis.Client, a.prefix, queue, group, consumer)
 }
 
-// Hold pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that back.
+// Pause pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that back.
 // changed is false when it was so already.
-func Hold(ctx context.Context, r *Redis, prefix, queue string, held bool) (changed bool, err error) {
-	return stream.Pause(ctx, r.Client, withPrefix(prefix), queue, held)
+func (a *Admin) Pause(ctx context.Context, queue string, held bool) (changed bool, err error) {
+	return stream.Pause(ctx, a.redis.Client, a.prefix, queue, held)
 }
 
 // Remembered says until when the ID of a message is refused because a message had it before (Dedup); zero when it is not. It does not say
 // whether that one is finished: Find does.
-func Remembered(ctx context.Context, r *Redis, prefix, queue, id string) (until time.Time, err error) {
-	return inspect.Remembered(ctx, r.Client, withPrefix(prefix), queue, id)
+func (a *Admin) Remembered(ctx context.Context, queue, id string) (until time.Time, err error) {
+	return inspect.Remembered(ctx, a.redis.Client, a.prefix, queue, id)
 }

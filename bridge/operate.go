@@ -57,8 +57,8 @@ type Heartbeat struct {
 }
 
 // Bridges returns the last heartbeats of the bridges of a prefix, newest first. One round trip.
-func Bridges(ctx context.Context, r *Redis, prefix string) ([]Heartbeat, error) {
-	c, key := r.Client, lua.NewGlobals(withPrefix(prefix)).Bridges
+func (a *Admin) Bridges(ctx context.Context) ([]Heartbeat, error) {
+	c, key := a.redis.Client, lua.NewGlobals(a.prefix).Bridges
 	replies := c.DoMulti(ctx, c.B().Time().Build(), c.B().Zrange().Key(key).Min("0").Max("-1").Rev().Withscores().Build())
 	clock, err := replies[0].AsIntSlice()
 	if err == nil && len(clock) != 2 {
@@ -80,19 +80,32 @@ func Bridges(ctx context.Context, r *Redis, prefix string) ([]Heartbeat, error) 
 	return beats, nil
 }
 
+// ErrNoQueue: nobody registered the queue, and it has no keys.
+var ErrNoQueue = scheduler.ErrNoQueue
+
+// Admin is what an operator can do with the queues of a prefix: every ability of the command is a method of it. It is safe for concurrent
+// use, and holds nothing but the connection, which whoever made it closes.
+type Admin struct {
+	redis  *Redis
+	prefix string
+}
+
+// NewAdmin returns a handle on the queues of a prefix; "" is the default one. Redis is not touched.
+func NewAdmin(r *Redis, prefix string) *Admin { return &Admin{r, withPrefix(prefix)} }
+
 // Queues returns the names of all queues known to the bridges.
-func Queues(ctx context.Context, r *Redis, prefix string) ([]string, error) {
-	return scheduler.Queues(ctx, r.Client, withPrefix(prefix))
+func (a *Admin) Queues(ctx context.Context) ([]string, error) {
+	return scheduler.Queues(ctx, a.redis.Client, a.prefix)
 }
 
 // CheckKnown returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt.
-func CheckKnown(ctx context.Context, r *Redis, prefix, queue string) error {
-	return scheduler.CheckKnown(ctx, r.Client, withPrefix(prefix), queue)
+func (a *Admin) CheckKnown(ctx context.Context, queue string) error {
+	return scheduler.CheckKnown(ctx, a.redis.Client, a.prefix, queue)
 }
 
 // WriteDefaults writes the policy of all queues of a prefix that have none of their own. A Bridge does so by itself.
-func WriteDefaults(ctx context.Context, r *Redis, prefix string, p Policy) error {
-	return stream.WriteDefaults(ctx, r.Client, withPrefix(prefix), p)
+func (a *Admin) WriteDefaults(ctx context.Context, p Policy) error {
+	return stream.WriteDefaults(ctx, a.redis.Client, a.prefix, p)
 }
 
 // PolicyUpdate names the settings of a policy to change.
@@ -100,21 +113,21 @@ type PolicyUpdate = stream.PolicyUpdate
 
 // ReadPolicy returns the policy in force for a group of a queue; group "" means one without settings of its own. Warning names what is
 // written in Redis but does not count.
-func ReadPolicy(ctx context.Context, r *Redis, prefix, queue, group string) (p Policy, warning, err error) {
-	return stream.ReadPolicy(ctx, r.Client, withPrefix(prefix), queue, group)
+func (a *Admin) ReadPolicy(ctx context.Context, queue, group string) (p Policy, warning, err error) {
+	return stream.ReadPolicy(ctx, a.redis.Client, a.prefix, queue, group)
 }
 
 // WritePolicy changes settings of a queue, or with a group those of one group alone.
-func WritePolicy(ctx context.Context, r *Redis, prefix, queue, group string, u PolicyUpdate) error {
-	return stream.WritePolicy(ctx, r.Client, withPrefix(prefix), queue, group, u)
+func (a *Admin) WritePolicy(ctx context.Context, queue, group string, u PolicyUpdate) error {
+	return stream.WritePolicy(ctx, a.redis.Client, a.prefix, queue, group, u)
 }
 
 // DeadLetters reads, redrives and purges the dead letters of queues.
 type DeadLetters = deadletter.DeadLetters
 
-// NewDeadLetters returns the dead letters of a prefix.
-func NewDeadLetters(r *Redis, prefix string) *DeadLetters {
-	return deadletter.New(r.Client, withPrefix(prefix))
+// DeadLetters returns the dead letters of a prefix.
+func (a *Admin) DeadLetters() *DeadLetters {
+	return deadletter.New(a.redis.Client, a.prefix)
 }
 
 // What DeadLetters takes and returns.
@@ -139,13 +152,13 @@ type (
 var ErrNoGroup = lua.ErrNoGroup
 
 // Stats returns what a queue holds, per group.
-func Stats(ctx context.Context, r *Redis, prefix, queue string) (QueueStats, error) {
-	return inspect.Stats(ctx, r.Client, withPrefix(prefix), queue)
+func (a *Admin) Stats(ctx context.Context, queue string) (QueueStats, error) {
+	return inspect.Stats(ctx, a.redis.Client, a.prefix, queue)
 }
 
 // Pending lists at most limit entries that a group's workers hold, oldest first.
-func Pending(ctx context.Context, r *Redis, prefix, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
-	return inspect.Pending(ctx, r.Client, withPrefix(prefix), queue, group, f, limit)
+func (a *Admin) Pending(ctx context.Context, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
+	return inspect.Pending(ctx, a.redis.Client, a.prefix, queue, group, f, limit)
 }
 
 // QueueContents is what a queue holds, or held.
@@ -156,8 +169,8 @@ var ErrNotEmpty = stream.ErrNotEmpty
 
 // DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages; ErrNotEmpty otherwise. ErrNoQueue. A producer that
 // goes on scheduling, and a worker that goes on reading, make it again; bridges do not.
-func DeleteQueue(ctx context.Context, r *Redis, prefix, queue string, force bool) (QueueContents, error) {
-	had, err := stream.DeleteQueue(ctx, r.Client, withPrefix(prefix), queue, force)
+func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
+	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
 	if errors.Is(err, stream.ErrUnknownQueue) {
 		err = fmt.Errorf("bridge: delete queue %s: %w", queue, ErrNoQueue)
 	}
@@ -171,13 +184,13 @@ type PartitionCounts = lua.Counts
 var ErrShrink = stream.ErrShrink
 
 // Partitions returns the partition counts of a queue.
-func Partitions(ctx context.Context, r *Redis, prefix, queue string) (PartitionCounts, error) {
-	return stream.Partitions(ctx, r.Client, withPrefix(prefix), queue)
+func (a *Admin) Partitions(ctx context.Context, queue string) (PartitionCounts, error) {
+	return stream.Partitions(ctx, a.redis.Client, a.prefix, queue)
 }
 
 // SetPartitions has a queue grow to n partitions, 1 to 256, also while it is in use, and returns all counts it ever had. Producers,
 // bridges and workers take the count up within seconds. After an error repeat it; with the count in force it mends what one left.
 // progress may be nil. ErrInvalid, ErrShrink.
-func SetPartitions(ctx context.Context, r *Redis, prefix, queue string, n int, progress func(done, total int)) (PartitionCounts, error) {
-	return stream.Grow(ctx, r.Client, withPrefix(prefix), queue, n, progress)
+func (a *Admin) SetPartitions(ctx context.Context, queue string, n int, progress func(done, total int)) (PartitionCounts, error) {
+	return stream.Grow(ctx, a.redis.Client, a.prefix, queue, n, progress)
 }

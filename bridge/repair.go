@@ -17,8 +17,8 @@ const OrphanAge = keeper.OrphanAge
 
 // DeleteOrphans deletes bodies of one partition, fields of its payload and of its meta, that are without a member of the schedule now and
 // whenever it looks until age from now. It says how many. Wait is called between the looks.
-func DeleteOrphans(ctx context.Context, r *Redis, keys lua.Keys, payload, meta []string, age time.Duration, wait func(time.Duration) error) (int, error) {
-	return keeper.DeleteOrphans(ctx, r.Client, keys, payload, meta, age, wait)
+func (a *Admin) DeleteOrphans(ctx context.Context, keys lua.Keys, payload, meta []string, age time.Duration, wait func(time.Duration) error) (int, error) {
+	return keeper.DeleteOrphans(ctx, a.redis.Client, keys, payload, meta, age, wait)
 }
 
 // CheckSettings says what is wrong with the fields of a queue's policy, or of the defaults, as they are in Redis.
@@ -28,19 +28,19 @@ func CheckSettings(fields map[string]string, defaults bool) (bad map[string]erro
 
 // Gather moves the messages of a partition that the queue does not have to where they belong, as bridges do. An error names how many stay,
 // because others with the same ID are there; when the queue has the partition it does nothing.
-func Gather(ctx context.Context, r *Redis, prefix, queue string, partition int) error {
-	return scheduler.Gather(ctx, r.Client, withPrefix(prefix), queue, partition)
+func (a *Admin) Gather(ctx context.Context, queue string, partition int) error {
+	return scheduler.Gather(ctx, a.redis.Client, a.prefix, queue, partition)
 }
 
 // GrownTo returns how many partitions a queue has, also when the registry has lost the count: as many as a growth has prepared, by their
 // groups, settings and what they hold. It is what bridges make known again.
-func GrownTo(ctx context.Context, r *Redis, prefix, queue string) (int, error) {
-	return scheduler.GrownTo(ctx, r.Client, withPrefix(prefix), queue)
+func (a *Admin) GrownTo(ctx context.Context, queue string) (int, error) {
+	return scheduler.GrownTo(ctx, a.redis.Client, a.prefix, queue)
 }
 
 // Trim frees, in one partition of a queue (its name is that of lua.PartitionName), what no group needs, and ended dedup windows.
-func Trim(ctx context.Context, r *Redis, prefix, name string) (freed, windows int, err error) {
-	t := keeper.NewTrimmer(r.Client, withPrefix(prefix), name)
+func (a *Admin) Trim(ctx context.Context, name string) (freed, windows int, err error) {
+	t := keeper.NewTrimmer(a.redis.Client, a.prefix, name)
 	for {
 		done, err := t.Trim(ctx)
 		freed, windows = freed+done.Freed, windows+done.Windows

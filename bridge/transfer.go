@@ -25,9 +25,9 @@ const (
 // Export reads what a queue holds.
 type Export = transfer.Export
 
-// NewExport returns an export of these kinds of records.
-func NewExport(r *Redis, prefix, queue string, kinds ...RecordKind) *Export {
-	return transfer.NewExport(r.Client, withPrefix(prefix), queue, kinds...)
+// Export returns an export of these kinds of records.
+func (a *Admin) Export(queue string, kinds ...RecordKind) *Export {
+	return transfer.NewExport(a.redis.Client, a.prefix, queue, kinds...)
 }
 
 // Import writes records into a queue.
@@ -36,9 +36,9 @@ type Import = transfer.Import
 // ErrKnown: a record is in the queue already, or was taken within the window.
 var ErrKnown = transfer.ErrKnown
 
-// NewImport registers a queue, and returns what writes records into it. Source names where they come from: dead letters of one name are the same
+// Import registers a queue, and returns what writes records into it. Source names where they come from: dead letters of one name are the same
 // only when they come from one source. Window is how long each message is remembered, so that it is not taken a second time when it has become
 // ready; zero compares with what is scheduled, and with the dead letters that are there.
-func NewImport(ctx context.Context, r *Redis, prefix, queue, source string, window time.Duration) (*Import, error) {
-	return transfer.NewImport(ctx, transfer.ImportConfig{Client: r.Client, Prefix: withPrefix(prefix), Queue: queue, Source: source, Window: window})
+func (a *Admin) Import(ctx context.Context, queue, source string, window time.Duration) (*Import, error) {
+	return transfer.NewImport(ctx, transfer.ImportConfig{Client: a.redis.Client, Prefix: a.prefix, Queue: queue, Source: source, Window: window})
 }

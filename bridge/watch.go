@@ -26,14 +26,14 @@ type (
 	Millis      = view.Millis
 )
 
-// NewWatcher returns a watcher of these queues; without any, of all that the bridges know.
-func NewWatcher(r *Redis, prefix string, queues ...string) *Watcher {
-	return inspect.NewWatcher(r.Client, withPrefix(prefix), queues)
+// Watcher returns a watcher of these queues; without any, of all that the bridges know.
+func (a *Admin) Watcher(queues ...string) *Watcher {
+	return inspect.NewWatcher(a.redis.Client, a.prefix, queues)
 }
 
 // NextIDs returns the IDs of at most limit messages of a queue, those of each partition that are due next. One round trip per partition.
-func NextIDs(ctx context.Context, r *Redis, prefix, queue string, limit int) ([]string, error) {
-	return inspect.NextIDs(ctx, r.Client, withPrefix(prefix), queue, limit)
+func (a *Admin) NextIDs(ctx context.Context, queue string, limit int) ([]string, error) {
+	return inspect.NextIDs(ctx, a.redis.Client, a.prefix, queue, limit)
 }
 
 // ServerLoad is how busy the server is; of a cluster, all its masters together. Fields are empty or zero where it does not tell.
@@ -47,10 +47,10 @@ type ServerLoad struct {
 	OpsPerSecond int64  `json:"ops_per_second"`
 }
 
-// ReadServerLoad asks each server once. One that does not answer INFO (a missing permission, an in-process server) is left out.
-func ReadServerLoad(ctx context.Context, r *Redis) (load ServerLoad, err error) {
+// ServerLoad asks each server once. One that does not answer INFO (a missing permission, an in-process server) is left out.
+func (a *Admin) ServerLoad(ctx context.Context) (load ServerLoad, err error) {
 	unlimited := false
-	for _, node := range r.Client.Nodes() {
+	for _, node := range a.redis.Client.Nodes() {
 		text, failed := node.Do(ctx, node.B().Info().Section("server", "clients", "memory", "stats", "replication").Build()).ToString()
 		if failed != nil {
 			if _, ok := rueidis.IsRedisErr(failed); !ok {

@@ -32,7 +32,7 @@ func newBustle(s *stack, partitions int, plain bool) *bustle {
 		s.plainReader("plain", l.plain)
 	}
 	if partitions > 1 {
-		if _, err := bridge.SetPartitions(s.t.Context(), s.redis, s.prefix, s.queue, partitions, nil); err != nil {
+		if _, err := bridge.NewAdmin(s.redis, s.prefix).SetPartitions(s.t.Context(), s.queue, partitions, nil); err != nil {
 			s.t.Fatal(err)
 		}
 	}

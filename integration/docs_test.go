@@ -38,7 +38,7 @@ func TestDocumentedTranscripts(t *testing.T) {
 			}
 			server := redistest.Own(t)
 			runDefaultBridge(t, server)
-			if _, err := bridge.LoadFunctions(t.Context(), (&stack{t: t}).dial(server.URL()), "", false); err != nil {
+			if _, err := bridge.NewAdmin((&stack{t: t}).dial(server.URL()), "").LoadFunctions(t.Context(), "", false); err != nil {
 				t.Fatal(err)
 			}
 			r := replay{t: t, url: server.URL(), known: map[string]string{}}

@@ -112,7 +112,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 			t.Errorf("%s was not repaired: %v", code, mended)
 		}
 	}
-	counts, err := bridge.Partitions(t.Context(), s.redis, s.prefix, s.queue)
+	counts, err := bridge.NewAdmin(s.redis, s.prefix).Partitions(t.Context(), s.queue)
 	if err != nil || counts.Latest() != 2 { // what lay in a partition that nobody grew was moved, and made none
 		t.Errorf("%v: %v", counts, err)
 	}

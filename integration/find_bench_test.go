@@ -102,7 +102,7 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 			first := time.Time{}
 			begin := time.Now()
 			timed(p.name, func() {
-				f, err := bridge.Find(b.Context(), s.redis, s.prefix, p.id, bridge.FindOptions{Queues: []string{s.queue}, Seen: func(bridge.Sighting) {
+				f, err := bridge.NewAdmin(s.redis, s.prefix).Find(b.Context(), p.id, bridge.FindOptions{Queues: []string{s.queue}, Seen: func(bridge.Sighting) {
 					if first.IsZero() {
 						first = time.Now()
 					}

@@ -22,7 +22,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	c := redistest.Cluster(t, 3, 0)
 	s := newStack(t, c.Server())
 	s.groups("g")
-	if _, err := bridge.SetPartitions(t.Context(), s.redis, s.prefix, s.queue, 8, nil); err != nil {
+	if _, err := bridge.NewAdmin(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 8, nil); err != nil {
 		t.Fatal(err)
 	}
 	s.bridge(bridge.Policy{VisibilityTimeout: time.Minute, MaxAttempts: 3, RetryMin: time.Hour, RetryMax: time.Hour})
@@ -69,7 +69,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	for _, m := range batch {
 		state, _, _ := strings.Cut(m.ID, "-")
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-			f, err := bridge.Find(t.Context(), s.redis, s.prefix, m.ID, bridge.FindOptions{})
+			f, err := bridge.NewAdmin(s.redis, s.prefix).Find(t.Context(), m.ID, bridge.FindOptions{})
 			if err != nil || len(f.Places) != 1 || string(f.Places[0].State) != state || len(f.History) == 0 {
 				return false, fmt.Sprintf("%s: %+v, %v", m.ID, f.Places, err)
 			}
@@ -80,10 +80,10 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	if len(partitions) != 8 {
 		t.Errorf("found in partitions %v", partitions)
 	}
-	if _, err := bridge.Find(t.Context(), s.redis, s.prefix, "nowhere", bridge.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
+	if _, err := bridge.NewAdmin(s.redis, s.prefix).Find(t.Context(), "nowhere", bridge.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
 		t.Error(err)
 	}
-	peeked, err := bridge.Peek(t.Context(), s.redis, s.prefix, s.queue, n/2, true)
+	peeked, err := bridge.NewAdmin(s.redis, s.prefix).Peek(t.Context(), s.queue, n/2, true)
 	if err != nil || peeked.Total != 2*n || len(peeked.Next) != n/2 {
 		t.Fatalf("%+v, %v", peeked, err)
 	}
@@ -92,12 +92,12 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 			t.Errorf("%d: %+v", i, d)
 		}
 	}
-	members, err := bridge.Members(t.Context(), s.redis, s.prefix, s.queue, "g")
+	members, err := bridge.NewAdmin(s.redis, s.prefix).Consumers(t.Context(), s.queue, "g")
 	if err != nil || len(members) != 1 || members[0].Pending != n || !members[0].Alive || len(members[0].Partitions) != 8 {
 		t.Errorf("%+v, %v", members, err)
 	}
 	for _, want := range []bool{true, false} {
-		changed, err := bridge.Hold(t.Context(), s.redis, s.prefix, s.queue, true)
+		changed, err := bridge.NewAdmin(s.redis, s.prefix).Pause(t.Context(), s.queue, true)
 		if changed != want || err != nil {
 			t.Errorf("changed %v, %v", changed, err)
 		}
@@ -106,14 +106,14 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-		p, err := bridge.Peek(t.Context(), s.redis, s.prefix, s.queue, 1, false)
+		p, err := bridge.NewAdmin(s.redis, s.prefix).Peek(t.Context(), s.queue, 1, false)
 		return err == nil && p.Held && p.Next[0].ID == "pending-late" && p.Next[0].Overdue, fmt.Sprint(p, err)
 	})
-	if changed, err := bridge.Hold(t.Context(), s.redis, s.prefix, s.queue, false); !changed || err != nil {
+	if changed, err := bridge.NewAdmin(s.redis, s.prefix).Pause(t.Context(), s.queue, false); !changed || err != nil {
 		t.Errorf("changed %v, %v", changed, err)
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-		f, err := bridge.Find(t.Context(), s.redis, s.prefix, "pending-late", bridge.FindOptions{Queues: []string{s.queue}})
+		f, err := bridge.NewAdmin(s.redis, s.prefix).Find(t.Context(), "pending-late", bridge.FindOptions{Queues: []string{s.queue}})
 		return err == nil && slices.ContainsFunc(f.Places, func(p bridge.Sighting) bool { return p.State != "scheduled" }), fmt.Sprint(f.Places, err)
 	})
 }
@@ -135,14 +135,14 @@ func TestTheOperatorMayLookAtMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f, err := bridge.Find(t.Context(), r, g.prefix, "m", bridge.FindOptions{})
+		f, err := bridge.NewAdmin(r, g.prefix).Find(t.Context(), "m", bridge.FindOptions{})
 		if err != nil || len(f.Places) != 2 {
 			t.Errorf("find: %+v, %v", f, err)
 		}
-		_, err = bridge.Peek(t.Context(), r, g.prefix, "emails", 10, true)
-		_, members := bridge.Members(t.Context(), r, g.prefix, "emails", "")
-		_, hold := bridge.Hold(t.Context(), r, g.prefix, "emails", true)
-		_, resume := bridge.Hold(t.Context(), r, g.prefix, "emails", false)
+		_, err = bridge.NewAdmin(r, g.prefix).Peek(t.Context(), "emails", 10, true)
+		_, members := bridge.NewAdmin(r, g.prefix).Consumers(t.Context(), "emails", "")
+		_, hold := bridge.NewAdmin(r, g.prefix).Pause(t.Context(), "emails", true)
+		_, resume := bridge.NewAdmin(r, g.prefix).Pause(t.Context(), "emails", false)
 		if err := errors.Join(err, members, hold, resume); err != nil {
 			t.Error(err)
 		}
@@ -155,8 +155,8 @@ func TestTheOperatorMayLookAtMessages(t *testing.T) {
 func TestFindConnectsAsDialDid(t *testing.T) {
 	t.Parallel()
 	secure := redistest.TLS(t, redistest.NewAuthority(t))
-	admin := secure.Client(t)
-	if err := admin.Do(t.Context(), admin.B().Arbitrary(strings.Fields(documentedUsers(t)["operator"].command)...).Build()).Error(); err != nil {
+	operator := secure.Client(t)
+	if err := operator.Do(t.Context(), operator.B().Arbitrary(strings.Fields(documentedUsers(t)["operator"].command)...).Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	shared := redistest.Shared(t)
@@ -183,12 +183,12 @@ func TestFindConnectsAsDialDid(t *testing.T) {
 				}
 			}
 			for _, id := range []string{"m-0", "m-7", "m-49"} {
-				f, err := bridge.Find(t.Context(), r, prefix, id, bridge.FindOptions{Queues: []string{"emails"}})
+				f, err := bridge.NewAdmin(r, prefix).Find(t.Context(), id, bridge.FindOptions{Queues: []string{"emails"}})
 				if err != nil || len(f.Places) != 1 || f.Places[0].State != "ready" || string(f.Places[0].Payload) != "p" {
 					t.Errorf("%s: %+v, %v", id, f.Places, err)
 				}
 			}
-			if _, err := bridge.Find(t.Context(), r, prefix, "nowhere", bridge.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
+			if _, err := bridge.NewAdmin(r, prefix).Find(t.Context(), "nowhere", bridge.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
 				t.Error(err)
 			}
 		})

@@ -23,10 +23,10 @@ func TestUsersOfFunctions(t *testing.T) {
 			}
 		}
 		operator, producer, worker := g.dial("operator"), g.dial("producer"), g.dial("worker")
-		if _, err := bridge.LoadFunctions(t.Context(), operator, "", true); err != nil {
+		if _, err := bridge.NewAdmin(operator, "").LoadFunctions(t.Context(), "", true); err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range bridge.ShowFunctions(t.Context(), operator, "") {
+		for _, l := range bridge.NewAdmin(operator, "").ShowFunctions(t.Context(), "") {
 			if l.Err != nil || l.State != bridge.LibraryCurrent {
 				t.Errorf("%+v", l)
 			}

@@ -36,7 +36,7 @@ func (s *stack) fcall(name string, args ...string) ([]int64, error) {
 
 func (s *stack) loadFunctions() []bridge.Library {
 	s.t.Helper()
-	rows, err := bridge.LoadFunctions(s.t.Context(), s.redis, "", false)
+	rows, err := bridge.NewAdmin(s.redis, "").LoadFunctions(s.t.Context(), "", false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 			return false, err.Error()
 		}
 		defer r.Close()
-		rows, current := bridge.ShowFunctions(t.Context(), r, ""), 0
+		rows, current := bridge.NewAdmin(r, "").ShowFunctions(t.Context(), ""), 0
 		for _, l := range rows {
 			if l.Err == nil && l.State == bridge.LibraryCurrent {
 				current++
@@ -208,10 +208,10 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 	masters := c.Servers[:3]
 	masters[0].Do(t, "FUNCTION", "FLUSH")
 	masters[1].Do(t, "FUNCTION", "LOAD", "REPLACE", "#!lua name=duestream\nredis.register_function('mine', function() return 1 end)\n")
-	if rows, err := bridge.LoadFunctions(t.Context(), f.redis, "", false); !errors.Is(err, bridge.ErrForeignFunctions) || !strings.Contains(err.Error(), masters[1].Addr()) {
+	if rows, err := bridge.NewAdmin(f.redis, "").LoadFunctions(t.Context(), "", false); !errors.Is(err, bridge.ErrForeignFunctions) || !strings.Contains(err.Error(), masters[1].Addr()) {
 		t.Errorf("%v %+v", err, rows)
 	}
-	for _, l := range bridge.ShowFunctions(t.Context(), f.redis, "") {
+	for _, l := range bridge.NewAdmin(f.redis, "").ShowFunctions(t.Context(), "") {
 		if l.Server == masters[0].Addr() && l.State != bridge.LibraryAbsent {
 			t.Errorf("it was loaded all the same: %+v", l)
 		}
@@ -264,7 +264,7 @@ func TestFunctionsSurviveARestart(t *testing.T) {
 			s.server.Kill()
 			s.server.Start()
 			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-				rows := bridge.ShowFunctions(t.Context(), s.redis, "")
+				rows := bridge.NewAdmin(s.redis, "").ShowFunctions(t.Context(), "")
 				return len(rows) == 1 && rows[0].Err == nil && rows[0].State == bridge.LibraryCurrent, fmt.Sprintf("%+v", rows)
 			})
 			if got, err := s.fcall("cancel", "nothing"); err != nil || got[0] != 0 {

@@ -142,7 +142,7 @@ func oneGroup(t *testing.T, functions bool) {
 	policy.MaxAttempts = 1000 // a kill counts as an attempt
 	s.bridge(policy)
 	s.groups("mixed")
-	if _, err := bridge.SetPartitions(t.Context(), s.redis, s.prefix, s.queue, partitions, nil); err != nil {
+	if _, err := bridge.NewAdmin(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
 		t.Fatal(err)
 	}
 

@@ -210,7 +210,7 @@ func (a *app) connectTo(ctx context.Context, queues ...string) (*bridge.Redis, e
 		return nil, err
 	}
 	for _, queue := range queues {
-		if err := bridge.CheckKnown(ctx, r, a.prefix, queue); err != nil {
+		if err := bridge.NewAdmin(r, a.prefix).CheckKnown(ctx, queue); err != nil {
 			r.Close()
 			return nil, err
 		}

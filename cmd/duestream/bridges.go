@@ -103,7 +103,7 @@ func bridgeLine(bridges []bridge.Heartbeat, err error) string {
 func (a *app) warnNoBridge(ctx context.Context, r *bridge.Redis) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	bridges, err := bridge.Bridges(ctx, r, a.prefix)
+	bridges, err := bridge.NewAdmin(r, a.prefix).Bridges(ctx)
 	if err != nil {
 		return
 	}

@@ -126,7 +126,7 @@ func (a *app) ask(ctx context.Context, look func(context.Context, *bridge.Redis)
 // completeQueues offers the names of the queues that the bridges know.
 func (a *app) completeQueues(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return without(a.ask(cmd.Context(), func(ctx context.Context, r *bridge.Redis) []string {
-		queues, _ := bridge.Queues(ctx, r, a.prefix)
+		queues, _ := bridge.NewAdmin(r, a.prefix).Queues(ctx)
 		return queues
 	}), args), cobra.ShellCompDirectiveNoFileComp
 }
@@ -145,7 +145,7 @@ func (a *app) completeGroups(cmd *cobra.Command, args []string, _ string) ([]str
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return a.ask(cmd.Context(), func(ctx context.Context, r *bridge.Redis) (names []string) {
-		glances, _ := bridge.NewWatcher(r, a.prefix, args[0]).Look(ctx)
+		glances, _ := bridge.NewAdmin(r, a.prefix).Watcher(args[0]).Look(ctx)
 		for _, q := range glances {
 			for _, g := range q.Groups {
 				names = append(names, g.Name)
@@ -162,7 +162,7 @@ func (a *app) completeLetters(ctx context.Context, queue string) []string {
 	}
 	return a.ask(ctx, func(ctx context.Context, r *bridge.Redis) (names []string) {
 		filter := bridge.LetterFilter{Newest: true, Limit: completionMost}
-		for l, err := range bridge.NewDeadLetters(r, a.prefix).List(ctx, queue, filter) {
+		for l, err := range bridge.NewAdmin(r, a.prefix).DeadLetters().List(ctx, queue, filter) {
 			if err != nil {
 				break
 			}
@@ -178,7 +178,7 @@ func (a *app) completeIDs(ctx context.Context, queue string) []string {
 		return nil
 	}
 	return a.ask(ctx, func(ctx context.Context, r *bridge.Redis) []string {
-		ids, _ := bridge.NextIDs(ctx, r, a.prefix, queue, completionMost)
+		ids, _ := bridge.NewAdmin(r, a.prefix).NextIDs(ctx, queue, completionMost)
 		return ids
 	})
 }

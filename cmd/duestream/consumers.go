@@ -37,7 +37,7 @@ itself is deleted once it was idle for an hour.`,
 				return err
 			}
 			defer r.Close()
-			list, err := bridge.Members(ctx, r, a.prefix, args[0], group)
+			list, err := bridge.NewAdmin(r, a.prefix).Consumers(ctx, args[0], group)
 			if err != nil {
 				return err
 			}

@@ -74,7 +74,7 @@ func (a *app) letters(ctx context.Context, queue string) (*bridge.DeadLetters, f
 	if err != nil {
 		return nil, nil, err
 	}
-	return bridge.NewDeadLetters(r, a.prefix), r.Close, nil
+	return bridge.NewAdmin(r, a.prefix).DeadLetters(), r.Close, nil
 }
 
 func (a *app) deadList() *cobra.Command {

@@ -80,7 +80,7 @@ func (a *app) runDev(ctx context.Context, o devOptions) (err error) {
 		return err
 	}
 	defer r.Close()
-	if err := bridge.WriteDefaults(ctx, r, a.prefix, devPolicy); err != nil {
+	if err := bridge.NewAdmin(r, a.prefix).WriteDefaults(ctx, devPolicy); err != nil {
 		return err
 	}
 	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Logger: log})

@@ -119,11 +119,11 @@ windows are not exported.`,
 }
 
 func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds []bridge.RecordKind) error {
-	stats, err := bridge.Stats(ctx, r, a.prefix, queue)
+	stats, err := bridge.NewAdmin(r, a.prefix).Stats(ctx, queue)
 	if err != nil {
 		return err
 	}
-	export := bridge.NewExport(r, a.prefix, queue, kinds...)
+	export := bridge.NewAdmin(r, a.prefix).Export(queue, kinds...)
 	now, err := export.Time(ctx)
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func (a *app) findMessage(ctx context.Context, r *bridge.Redis, id string, queue
 			a.describeSighting(s, time.Now())
 		}
 	}
-	f, err := bridge.Find(ctx, r, a.prefix, id, options)
+	f, err := bridge.NewAdmin(r, a.prefix).Find(ctx, id, options)
 	bar.clear()
 	if errors.Is(err, bridge.ErrNotFound) {
 		if a.json {

@@ -43,7 +43,7 @@ ours, or is of a newer release, is left alone, and then nothing is changed on an
 		Args:    cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
 			return a.onServers(ctx, func(r *bridge.Redis) ([]bridge.Library, error) {
-				return bridge.LoadFunctions(ctx, r, version, force)
+				return bridge.NewAdmin(r, "").LoadFunctions(ctx, version, force)
 			}, func(l bridge.Library) string {
 				switch l.Did {
 				case "":
@@ -79,7 +79,7 @@ a terminal; elsewhere it needs --yes.`,
 				return err
 			}
 			return a.onServers(ctx, func(r *bridge.Redis) ([]bridge.Library, error) {
-				return bridge.DeleteFunctions(ctx, r, version, force)
+				return bridge.NewAdmin(r, "").DeleteFunctions(ctx, version, force)
 			}, func(l bridge.Library) string {
 				if l.Did == "" {
 					return "not there"
@@ -136,7 +136,7 @@ and their keys and arguments. What stands in brackets is repeated for every item
 				return err
 			}
 			defer r.Close()
-			rows := bridge.ShowFunctions(ctx, r, version)
+			rows := bridge.NewAdmin(r, "").ShowFunctions(ctx, version)
 			failed := failures(rows)
 			if failed == len(rows) {
 				var err error

@@ -34,7 +34,7 @@ and fails when it hangs or has ended. For health checks of containers.`,
 				return err
 			}
 			defer r.Close()
-			bridges, err := bridge.Bridges(ctx, r, a.prefix)
+			bridges, err := bridge.NewAdmin(r, a.prefix).Bridges(ctx)
 			if err != nil {
 				return err
 			}

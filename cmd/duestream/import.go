@@ -125,7 +125,7 @@ func (f *importRun) run(ctx context.Context, in io.Reader) error {
 			return err
 		}
 		defer r.Close()
-		if f.to, err = bridge.NewImport(ctx, r, f.app.prefix, f.queue, header.source(), f.flags.dedup.d); err != nil {
+		if f.to, err = bridge.NewAdmin(r, f.app.prefix).Import(ctx, f.queue, header.source(), f.flags.dedup.d); err != nil {
 			return err
 		}
 		if !f.flags.noGroups {

@@ -74,7 +74,7 @@ func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n in
 		return err
 	}
 	bar := a.newProgress("partitions")
-	counts, err := bridge.SetPartitions(ctx, r, a.prefix, queue, n, func(done, total int) {
+	counts, err := bridge.NewAdmin(r, a.prefix).SetPartitions(ctx, queue, n, func(done, total int) {
 		share := float64(done) / float64(total)
 		bar.show(int64(share*float64(n)), share, time.Now())
 	})
@@ -90,11 +90,11 @@ func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n in
 }
 
 func (a *app) showPartitions(ctx context.Context, r *bridge.Redis, queue string) error {
-	counts, err := bridge.Partitions(ctx, r, a.prefix, queue)
+	counts, err := bridge.NewAdmin(r, a.prefix).Partitions(ctx, queue)
 	if err != nil {
 		return err
 	}
-	stats, err := bridge.Stats(ctx, r, a.prefix, queue)
+	stats, err := bridge.NewAdmin(r, a.prefix).Stats(ctx, queue)
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 			return err
 		}
 		defer r.Close()
-		known, err := bridge.Queues(ctx, r, a.prefix)
+		known, err := bridge.NewAdmin(r, a.prefix).Queues(ctx)
 		if err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 		}
 		done := []heldQueue{}
 		for _, queue := range queues {
-			changed, err := bridge.Hold(ctx, r, a.prefix, queue, held)
+			changed, err := bridge.NewAdmin(r, a.prefix).Pause(ctx, queue, held)
 			if err != nil {
 				return errors.Join(a.printHeld(done), err)
 			}

@@ -41,7 +41,7 @@ bridge takes it at once, unless the queue is paused.`,
 				return err
 			}
 			defer r.Close()
-			p, err := bridge.Peek(ctx, r, a.prefix, args[0], n, payload)
+			p, err := bridge.NewAdmin(r, a.prefix).Peek(ctx, args[0], n, payload)
 			if err != nil {
 				return err
 			}

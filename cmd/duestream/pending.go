@@ -52,7 +52,7 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 				return err
 			}
 			defer r.Close()
-			list, err := bridge.Pending(ctx, r, a.prefix, args[0], group, filter, limit)
+			list, err := bridge.NewAdmin(r, a.prefix).Pending(ctx, args[0], group, filter, limit)
 			if err != nil {
 				return err
 			}
@@ -82,7 +82,7 @@ func (a *app) leftOut(ctx context.Context, r *bridge.Redis, queue, group string,
 	if f.MinIdle > 0 { // nobody counts those
 		return "(there may be more: see --limit)", nil
 	}
-	n, err := bridge.PendingCount(ctx, r, a.prefix, queue, group, f.Consumer)
+	n, err := bridge.NewAdmin(r, a.prefix).PendingCount(ctx, queue, group, f.Consumer)
 	if err != nil || n <= int64(listed) {
 		return "", err
 	}

@@ -25,7 +25,7 @@ func (a *app) queue() *cobra.Command {
 
 // isKnown reports whether the bridges know a queue. Its settings may be there before its first message.
 func (a *app) isKnown(ctx context.Context, r *bridge.Redis, queue string) (bool, error) {
-	known, err := bridge.Queues(ctx, r, a.prefix)
+	known, err := bridge.NewAdmin(r, a.prefix).Queues(ctx)
 	return slices.Contains(known, queue), err
 }
 
@@ -107,7 +107,7 @@ value takes a setting back, so that the next level counts again.
 				return err
 			}
 			defer r.Close()
-			if err := bridge.WritePolicy(ctx, r, a.prefix, args[0], group, update); err != nil {
+			if err := bridge.NewAdmin(r, a.prefix).WritePolicy(ctx, args[0], group, update); err != nil {
 				return err
 			}
 			return a.printPolicy(ctx, r, args[0], group)

@@ -50,7 +50,7 @@ func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agre
 		return err
 	}
 	defer r.Close()
-	had, err := bridge.DeleteQueue(ctx, r, a.prefix, queue, false)
+	had, err := bridge.NewAdmin(r, a.prefix).DeleteQueue(ctx, queue, false)
 	if errors.Is(err, bridge.ErrNotEmpty) {
 		holds := holding(had)
 		if !force {
@@ -59,7 +59,7 @@ func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agre
 		if err := agreed.ask(ctx, a, fmt.Sprintf("Delete the queue %s with %s?", queue, holds)); err != nil {
 			return err
 		}
-		had, err = bridge.DeleteQueue(ctx, r, a.prefix, queue, true)
+		had, err = bridge.NewAdmin(r, a.prefix).DeleteQueue(ctx, queue, true)
 	}
 	if err != nil {
 		return err

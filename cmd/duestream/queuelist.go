@@ -25,14 +25,14 @@ type queuePolicy struct {
 }
 
 func (a *app) readPolicy(ctx context.Context, r *bridge.Redis, queue, group string) (queuePolicy, error) {
-	p, warning, err := bridge.ReadPolicy(ctx, r, a.prefix, queue, group)
+	p, warning, err := bridge.NewAdmin(r, a.prefix).ReadPolicy(ctx, queue, group)
 	if err != nil {
 		return queuePolicy{}, err
 	}
 	if warning != nil {
 		a.note("duestream: %s: settings that do not count: %s", queue, withoutPackages(warning.Error()))
 	}
-	counts, err := bridge.Partitions(ctx, r, a.prefix, queue)
+	counts, err := bridge.NewAdmin(r, a.prefix).Partitions(ctx, queue)
 	return queuePolicy{
 		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.TriedFor().Milliseconds(), p.Held,
 		counts.Latest(), true, p,
@@ -61,7 +61,7 @@ func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group str
 
 // printPolicies prints what holds for all queues.
 func (a *app) printPolicies(ctx context.Context, r *bridge.Redis, group string) error {
-	names, err := bridge.Queues(ctx, r, a.prefix)
+	names, err := bridge.NewAdmin(r, a.prefix).Queues(ctx)
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 
 // taken says of a duplicate what `find` says of the message that has, or had, its ID: without it, "where it is" would be nowhere.
 func (a *app) taken(ctx context.Context, r *bridge.Redis, queue, id string, err error) error {
-	until, unknown := bridge.Remembered(ctx, r, a.prefix, queue, id)
+	until, unknown := bridge.NewAdmin(r, a.prefix).Remembered(ctx, queue, id)
 	if unknown != nil || !until.After(time.Now()) {
 		return err // it is scheduled
 	}

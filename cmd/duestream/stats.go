@@ -55,7 +55,7 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 			}
 			return a.print(all, func() {
 				a.printStats(all)
-				fmt.Fprintln(a.out, bridgeLine(bridge.Bridges(ctx, r, a.prefix)))
+				fmt.Fprintln(a.out, bridgeLine(bridge.NewAdmin(r, a.prefix).Bridges(ctx)))
 			})
 		}),
 	}
@@ -70,13 +70,13 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 func (a *app) readStats(ctx context.Context, r *bridge.Redis, queues []string, partitions bool) ([]bridge.QueueStats, error) {
 	if len(queues) == 0 {
 		var err error
-		if queues, err = bridge.Queues(ctx, r, a.prefix); err != nil {
+		if queues, err = bridge.NewAdmin(r, a.prefix).Queues(ctx); err != nil {
 			return nil, err
 		}
 	}
 	all := make([]bridge.QueueStats, 0, len(queues))
 	for _, queue := range queues {
-		s, err := bridge.Stats(ctx, r, a.prefix, queue)
+		s, err := bridge.NewAdmin(r, a.prefix).Stats(ctx, queue)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string, 
 	defer again.Stop()
 	for {
 		all, err := a.readStats(ctx, r, queues, partitions)
-		bridges, unknown := bridge.Bridges(ctx, r, a.prefix)
+		bridges, unknown := bridge.NewAdmin(r, a.prefix).Bridges(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -111,18 +111,18 @@ type topLook struct {
 
 // topLooker returns the function that looks. It must not be called concurrently.
 func (a *app) topLooker(r *bridge.Redis, queues []string) func(context.Context) (topLook, error) {
-	w := bridge.NewWatcher(r, a.prefix, queues...)
+	w := bridge.NewAdmin(r, a.prefix).Watcher(queues...)
 	return func(ctx context.Context) (l topLook, err error) {
 		if l.queues, err = w.Look(ctx); err != nil {
 			return l, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, noAnswer)
 		defer cancel()
-		if l.server, err = bridge.ReadServerLoad(ctx, r); err != nil {
+		if l.server, err = bridge.NewAdmin(r, "").ServerLoad(ctx); err != nil {
 			return l, err
 		}
 		// On a cluster their key may be on the one server that is away.
-		l.bridges, err = bridge.Bridges(ctx, r, a.prefix)
+		l.bridges, err = bridge.NewAdmin(r, a.prefix).Bridges(ctx)
 		l.bridgesFailed = err != nil
 		return l, nil
 	}

@@ -115,10 +115,10 @@ func (c *controller) setUp() error {
 		return err
 	}
 	defer r.Close()
-	if err := bridge.WriteDefaults(ctx, r, prefix, policy(c.cfg.Visibility)); err != nil {
+	if err := bridge.NewAdmin(r, prefix).WriteDefaults(ctx, policy(c.cfg.Visibility)); err != nil {
 		return err
 	}
-	if _, err := bridge.SetPartitions(ctx, r, prefix, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
+	if _, err := bridge.NewAdmin(r, prefix).SetPartitions(ctx, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
 		return err
 	}
 	for _, queue := range []string{queueMain, queueSide} {

@@ -71,7 +71,7 @@ func (r *rig) letters(t *testing.T, f *fuse) {
 	ctx, payload := l.ctx(), []byte("edited")
 
 	again(t, r, f, func(redis *bridge.Redis) error {
-		d := bridge.NewDeadLetters(redis, r.prefix)
+		d := bridge.NewAdmin(redis, r.prefix).DeadLetters()
 		for _, text := range []string{"of one", "of two"} {
 			o := bridge.RedriveOptions{Progress: func(done, total int) {}}
 			if _, err := d.RedriveMatching(ctx, l.queue, bridge.LetterFilter{ErrorText: text}, o); err != nil {
@@ -109,13 +109,13 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 	defaults := bridge.DefaultPolicy()
 	defaults.RetryMax = 11 * time.Minute
 	again(t, r, f, func(redis *bridge.Redis) error {
-		if err := bridge.WriteDefaults(ctx, redis, r.prefix, defaults); err != nil {
+		if err := bridge.NewAdmin(redis, r.prefix).WriteDefaults(ctx, defaults); err != nil {
 			return err
 		}
-		if err := bridge.WritePolicy(ctx, redis, r.prefix, l.queue, "", bridge.PolicyUpdate{MaxAttempts: &most}); err != nil {
+		if err := bridge.NewAdmin(redis, r.prefix).WritePolicy(ctx, l.queue, "", bridge.PolicyUpdate{MaxAttempts: &most}); err != nil {
 			return err
 		}
-		if err := bridge.WritePolicy(ctx, redis, r.prefix, l.queue, "a", bridge.PolicyUpdate{VisibilityTimeout: &visibility}); err != nil {
+		if err := bridge.NewAdmin(redis, r.prefix).WritePolicy(ctx, l.queue, "a", bridge.PolicyUpdate{VisibilityTimeout: &visibility}); err != nil {
 			return err
 		}
 		_, err := bridge.CreateGroup(ctx, redis, r.prefix, l.queue, "a")
@@ -123,7 +123,7 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 	})
 	want := defaults
 	want.VisibilityTimeout, want.MaxAttempts = visibility, most
-	got, warning, err := bridge.ReadPolicy(ctx, r.redis, r.prefix, l.queue, "a")
+	got, warning, err := bridge.NewAdmin(r.redis, r.prefix).ReadPolicy(ctx, l.queue, "a")
 	if err := errors.Join(warning, err); err != nil || got != want {
 		t.Errorf("the policy is %+v, and must be %+v: %v", got, want, err)
 	}
@@ -164,19 +164,19 @@ func (r *rig) reading(t *testing.T, f *fuse) {
 			tell("place of "+id, found, err)
 		}
 		l.must(c.Close())
-		stats, err := bridge.Stats(ctx, redis, r.prefix, l.queue)
+		stats, err := bridge.NewAdmin(redis, r.prefix).Stats(ctx, l.queue)
 		tell("scheduled and dead", []int64{stats.Scheduled, stats.Dead}, err)
-		pending, err := bridge.Pending(ctx, redis, r.prefix, l.queue, "a", bridge.PendingFilter{}, 10)
+		pending, err := bridge.NewAdmin(redis, r.prefix).Pending(ctx, l.queue, "a", bridge.PendingFilter{}, 10)
 		held := []string{}
 		for _, one := range pending {
 			held = append(held, one.ID+" at "+one.Consumer)
 		}
 		tell("pending", held, err)
-		n, err := bridge.NewDeadLetters(redis, r.prefix).Count(ctx, l.queue, bridge.LetterFilter{})
+		n, err := bridge.NewAdmin(redis, r.prefix).DeadLetters().Count(ctx, l.queue, bridge.LetterFilter{})
 		tell("letters", n, err)
-		consumers, err := bridge.Members(ctx, redis, r.prefix, l.queue, "a")
+		consumers, err := bridge.NewAdmin(redis, r.prefix).Consumers(ctx, l.queue, "a")
 		tell("consumers", len(consumers), err)
-		bridges, err := bridge.Bridges(ctx, redis, r.prefix)
+		bridges, err := bridge.NewAdmin(redis, r.prefix).Bridges(ctx)
 		tell("bridges", len(bridges), err)
 		return truth
 	}

@@ -140,7 +140,7 @@ func (l *load) groups(names ...string) {
 func (l *load) bePatient(group string) {
 	l.Helper()
 	visibility := time.Minute
-	l.must(bridge.WritePolicy(l.ctx(), l.redis, l.prefix, l.queue, group, bridge.PolicyUpdate{VisibilityTimeout: &visibility}))
+	l.must(bridge.NewAdmin(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, group, bridge.PolicyUpdate{VisibilityTimeout: &visibility}))
 }
 
 // message is one whose content can be told from its ID.
@@ -275,7 +275,7 @@ func (l *load) rest(groups ...string) redistest.Result {
 // deadLetters lists them as "group/id reason".
 func (l *load) deadLetters() []string {
 	var list []string
-	for letter, err := range bridge.NewDeadLetters(l.redis, l.prefix).List(l.ctx(), l.queue, bridge.LetterFilter{}) {
+	for letter, err := range bridge.NewAdmin(l.redis, l.prefix).DeadLetters().List(l.ctx(), l.queue, bridge.LetterFilter{}) {
 		l.must(err)
 		list = append(list, fmt.Sprintf("%s/%s %s", letter.Group, letter.ID, letter.Reason))
 	}

@@ -35,8 +35,8 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 		visibility = 500 * time.Millisecond
 	}
 	few, most := 10*time.Millisecond, 20*time.Millisecond
-	l.must(bridge.WritePolicy(l.ctx(), l.redis, l.prefix, l.queue, "a", bridge.PolicyUpdate{VisibilityTimeout: &visibility, RetryMin: &few, RetryMax: &most}))
-	l.must(bridge.WritePolicy(l.ctx(), l.redis, l.prefix, l.queue, "b", bridge.PolicyUpdate{VisibilityTimeout: &patient, RetryMin: &few, RetryMax: &most}))
+	l.must(bridge.NewAdmin(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "a", bridge.PolicyUpdate{VisibilityTimeout: &visibility, RetryMin: &few, RetryMax: &most}))
+	l.must(bridge.NewAdmin(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "b", bridge.PolicyUpdate{VisibilityTimeout: &patient, RetryMin: &few, RetryMax: &most}))
 	l.groups("a", "b")
 
 	limited, expired := message("limited", 0), message("expired", 20*time.Millisecond)

@@ -61,7 +61,7 @@ func LoadFunctions(t testing.TB, server *redistest.Server) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if _, err := bridge.LoadFunctions(t.Context(), r, "", false); err != nil {
+	if _, err := bridge.NewAdmin(r, "").LoadFunctions(t.Context(), "", false); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -34,7 +34,7 @@ func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		low, high := retryMin, retryMax
-		err := bridge.WritePolicy(ctx, r.Redis, r.Prefix, r.Queue, "", bridge.PolicyUpdate{MaxAttempts: &cfg.Attempts, RetryMin: &low, RetryMax: &high})
+		err := bridge.NewAdmin(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "", bridge.PolicyUpdate{MaxAttempts: &cfg.Attempts, RetryMin: &low, RetryMax: &high})
 		if err != nil {
 			return Result{}, err
 		}

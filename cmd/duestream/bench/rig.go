@@ -173,7 +173,7 @@ func (r *rig) freed(ctx context.Context) error {
 
 // hold holds the queue, or lets it go.
 func (r *rig) hold(ctx context.Context, held bool) error {
-	return bridge.WritePolicy(ctx, r.Redis, r.Prefix, r.Queue, "", bridge.PolicyUpdate{Held: &held})
+	return bridge.NewAdmin(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "", bridge.PolicyUpdate{Held: &held})
 }
 
 // group creates a group unless it exists.

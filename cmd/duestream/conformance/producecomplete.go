@@ -119,7 +119,7 @@ var scheduleCompletely = []Case{
 			if err := firstError(t.taken(p, one), t.removeScripts(), t.taken(p, two), t.holds(two)); err != nil {
 				return err
 			}
-			if _, err := bridge.LoadFunctions(t.ctx, t.rig.redis, "conformance", false); err != nil {
+			if _, err := bridge.NewAdmin(t.rig.redis, "").LoadFunctions(t.ctx, "conformance", false); err != nil {
 				return couldNot("FUNCTION LOAD", err)
 			}
 			end := time.Now().Add(looksAgain)

@@ -95,12 +95,12 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 			return fmt.Errorf("conformance: CONFIG SET appendfsync: %w", err)
 		}
 		if cfg.Level == Complete {
-			if _, err := bridge.LoadFunctions(ctx, r.redis, "conformance", false); err != nil {
+			if _, err := bridge.NewAdmin(r.redis, "").LoadFunctions(ctx, "conformance", false); err != nil {
 				return err
 			}
 		}
 	}
-	if err := bridge.WriteDefaults(ctx, r.redis, r.prefix, cfg.policy()); err != nil {
+	if err := bridge.NewAdmin(r.redis, r.prefix).WriteDefaults(ctx, cfg.policy()); err != nil {
 		return err
 	}
 	b, err := bridge.NewBridge(bridge.Config{Redis: r.redis, Prefix: r.prefix, Defaults: cfg.policy()})

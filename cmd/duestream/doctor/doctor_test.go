@@ -244,7 +244,7 @@ func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 		other := strings.Replace(bridge.FunctionsLibrary("v0.0.1"), bridge.FunctionsSource(), "000000000000", -1)
 		p.do("FUNCTION", "LOAD", other)
 		p.check("D601")
-		if _, err := bridge.LoadFunctions(t.Context(), p.redis, "", false); err != nil {
+		if _, err := bridge.NewAdmin(p.redis, "").LoadFunctions(t.Context(), "", false); err != nil {
 			t.Fatal(err)
 		}
 		p.check("")

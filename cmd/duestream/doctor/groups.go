@@ -123,7 +123,7 @@ func (e *examination) stream(ctx context.Context, p place) error {
 			}
 			continue
 		}
-		policy, _, err := bridge.ReadPolicy(ctx, e.Redis, e.Prefix, p.queue, g.name)
+		policy, _, err := bridge.NewAdmin(e.Redis, e.Prefix).ReadPolicy(ctx, p.queue, g.name)
 		if err != nil {
 			return err
 		}

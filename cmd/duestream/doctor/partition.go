@@ -181,7 +181,7 @@ func (e *examination) between(ctx context.Context, key, from, to string) (int64,
 // trim is the repair of what was not freed.
 func (e *examination) trim(p place) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		freed, windows, err := bridge.Trim(ctx, e.Redis, e.Prefix, lua.PartitionName(p.queue, p.partition))
+		freed, windows, err := bridge.NewAdmin(e.Redis, e.Prefix).Trim(ctx, lua.PartitionName(p.queue, p.partition))
 		return fmt.Sprintf("freed %s and %s of %s", plural(int64(freed), "entry", "entries"), plural(int64(windows), "dedup window", "dedup windows"), lua.PartitionName(p.queue, p.partition)), err
 	}
 }
@@ -223,7 +223,7 @@ func (e *examination) settingsOf(ctx context.Context, p place, key string, defau
 
 // patience notes how long messages that fail are tried.
 func (e *examination) patience(ctx context.Context, p place) error {
-	policy, _, err := bridge.ReadPolicy(ctx, e.Redis, e.Prefix, p.queue, "")
+	policy, _, err := bridge.NewAdmin(e.Redis, e.Prefix).ReadPolicy(ctx, p.queue, "")
 	if isType(err) {
 		return nil
 	}
@@ -233,7 +233,7 @@ func (e *examination) patience(ctx context.Context, p place) error {
 	lasts := policy.TriedFor()
 	e.report.Patience = append(e.report.Patience, Patience{p.queue, policy.MaxAttempts, lasts.Milliseconds()})
 	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		policy, _, err := bridge.ReadPolicy(ctx, e.Redis, e.Prefix, p.queue, "")
+		policy, _, err := bridge.NewAdmin(e.Redis, e.Prefix).ReadPolicy(ctx, p.queue, "")
 		if lasts := policy.TriedFor(); err == nil && lasts < shortPatience {
 			found := fmt.Sprintf("a message that always fails is a dead letter after about %s: %s", lasts, plural(int64(policy.MaxAttempts), "attempt", "attempts"))
 			return e.finding(givesUpEarly, p, "", "", 1, found), nil

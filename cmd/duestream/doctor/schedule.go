@@ -381,7 +381,7 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 		}
 		f := e.finding(orphan, p, p.keys.Payload, "", count, plural(count, "field", "fields")+" without a scheduled message", some...)
 		f.mend = func(ctx context.Context) (string, error) {
-			n, err := bridge.DeleteOrphans(ctx, e.Redis, p.keys, found[0].members, found[1].members, e.OrphanAge, func(d time.Duration) error {
+			n, err := bridge.NewAdmin(e.Redis, "").DeleteOrphans(ctx, p.keys, found[0].members, found[1].members, e.OrphanAge, func(d time.Duration) error {
 				return e.wait(ctx, "waiting whether bodies get a member yet", d)
 			})
 			did := fmt.Sprintf("deleted %s of %s without a member", plural(int64(n), "body", "bodies"), lua.PartitionName(p.queue, p.partition))
