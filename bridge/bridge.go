@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
@@ -116,7 +117,7 @@ func logError(log *slog.Logger, part string, err error) {
 func (b *Bridge) checkServer(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	info, err := CheckServer(call, b.cfg.Redis.Client)
+	info, err := view.CheckServer(call, b.cfg.Redis.Client)
 	switch {
 	case errors.Is(err, ErrUnsupported) && b.cfg.AnyServer:
 		b.log.Warn("serving from a server that may lose messages", slog.Any("error", err))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -183,7 +184,7 @@ func ExampleDeadLetter() {
 	schedule(ctx, r, prefix, "orders", "order 42")
 	check(worker.Run(stop))
 
-	for letter, err := range bridge.NewAdmin(r, prefix).DeadLetters().List(ctx, "orders", bridge.LetterFilter{Group: "billing"}) {
+	for letter, err := range admin.New(r, prefix).DeadLetters().List(ctx, "orders", admin.LetterFilter{Group: "billing"}) {
 		check(err)
 		fmt.Printf("dead after attempt %d, %s: %s\n", letter.Attempt, letter.Reason, letter.Error)
 	}
@@ -194,12 +195,12 @@ func ExampleDeadLetter() {
 }
 
 // Dead letters stay until they are redriven, with another payload if need be, or purged.
-func ExampleDeadLetters() {
+func ExampleNewWorker_deadLetters() {
 	ctx, r, prefix, end := begin()
 	defer end()
 	stop, done := context.WithCancel(ctx)
 	defer done()
-	letters := bridge.NewAdmin(r, prefix).DeadLetters()
+	letters := admin.New(r, prefix).DeadLetters()
 
 	worker, err := bridge.NewWorker(bridge.WorkerConfig{
 		Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
@@ -217,11 +218,11 @@ func ExampleDeadLetters() {
 	var mending sync.WaitGroup
 	mending.Go(func() {
 		until(func() bool {
-			n, err := letters.Count(ctx, "orders", bridge.LetterFilter{})
+			n, err := letters.Count(ctx, "orders", admin.LetterFilter{})
 			return err == nil && n == 1
 		})
 		payload := []byte("mended")
-		result, err := letters.RedriveMatching(ctx, "orders", bridge.LetterFilter{Reason: "dead_letter"}, bridge.RedriveOptions{Payload: &payload})
+		result, err := letters.RedriveMatching(ctx, "orders", admin.LetterFilter{Reason: "dead_letter"}, admin.RedriveOptions{Payload: &payload})
 		check(err)
 		fmt.Println("redriven:", result.Scheduled)
 	})
@@ -241,9 +242,9 @@ func ExampleExpiresAt() {
 	expires := time.Now().Add(50 * time.Millisecond)
 	schedule(ctx, r, prefix, "offers", "half price", bridge.In(100*time.Millisecond), bridge.ExpiresAt(expires))
 
-	letters := bridge.NewAdmin(r, prefix).DeadLetters()
+	letters := admin.New(r, prefix).DeadLetters()
 	until(func() bool {
-		n, err := letters.Count(ctx, "offers", bridge.LetterFilter{Reason: "expired"})
+		n, err := letters.Count(ctx, "offers", admin.LetterFilter{Reason: "expired"})
 		return err == nil && n == 1
 	})
 	fmt.Println("expired")
@@ -251,13 +252,13 @@ func ExampleExpiresAt() {
 }
 
 // A queue, or one group of it, can have settings of its own. They live in Redis, so all bridges and workers follow.
-func ExampleWritePolicy() {
+func ExampleNewWorker_policy() {
 	ctx, r, prefix, end := begin()
 	defer end()
 	visibility, attempts := 2*time.Minute, 3
-	check(bridge.NewAdmin(r, prefix).WritePolicy(ctx, "videos", "encoder", bridge.PolicyUpdate{VisibilityTimeout: &visibility, MaxAttempts: &attempts}))
+	check(admin.New(r, prefix).WritePolicy(ctx, "videos", "encoder", admin.PolicyUpdate{VisibilityTimeout: &visibility, MaxAttempts: &attempts}))
 
-	policy, _, err := bridge.NewAdmin(r, prefix).ReadPolicy(ctx, "videos", "encoder")
+	policy, _, err := admin.New(r, prefix).ReadPolicy(ctx, "videos", "encoder")
 	check(err)
 	fmt.Println(policy.VisibilityTimeout, policy.MaxAttempts)
 	// Output: 2m0s 3

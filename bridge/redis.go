@@ -24,6 +24,9 @@ type Redis struct {
 	connect *rueidis.ClientOption // how Dial connected; nil for clients that are someone else's
 }
 
+// Connect says how Dial connected, for who needs a connection of its own; nil for clients that are someone else's. It must not be changed.
+func (r *Redis) Connect() *rueidis.ClientOption { return r.connect }
+
 // Close closes both clients.
 func (r *Redis) Close() {
 	r.Blocking.Close()

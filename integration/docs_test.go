@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -38,7 +39,7 @@ func TestDocumentedTranscripts(t *testing.T) {
 			}
 			server := redistest.Own(t)
 			runDefaultBridge(t, server)
-			if _, err := bridge.NewAdmin((&stack{t: t}).dial(server.URL()), "").LoadFunctions(t.Context(), "", false); err != nil {
+			if _, err := admin.New((&stack{t: t}).dial(server.URL()), "").LoadFunctions(t.Context(), "", false); err != nil {
 				t.Fatal(err)
 			}
 			r := replay{t: t, url: server.URL(), known: map[string]string{}}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/doctor"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -112,7 +113,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 			t.Errorf("%s was not repaired: %v", code, mended)
 		}
 	}
-	counts, err := bridge.NewAdmin(s.redis, s.prefix).Partitions(t.Context(), s.queue)
+	counts, err := admin.New(s.redis, s.prefix).Partitions(t.Context(), s.queue)
 	if err != nil || counts.Latest() != 2 { // what lay in a partition that nobody grew was moved, and made none
 		t.Errorf("%v: %v", counts, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -102,7 +103,7 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 			first := time.Time{}
 			begin := time.Now()
 			timed(p.name, func() {
-				f, err := bridge.NewAdmin(s.redis, s.prefix).Find(b.Context(), p.id, bridge.FindOptions{Queues: []string{s.queue}, Seen: func(bridge.Sighting) {
+				f, err := admin.New(s.redis, s.prefix).Find(b.Context(), p.id, admin.FindOptions{Queues: []string{s.queue}, Seen: func(admin.Sighting) {
 					if first.IsZero() {
 						first = time.Now()
 					}

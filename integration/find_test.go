@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -22,7 +23,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	c := redistest.Cluster(t, 3, 0)
 	s := newStack(t, c.Server())
 	s.groups("g")
-	if _, err := bridge.NewAdmin(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 8, nil); err != nil {
+	if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 8, nil); err != nil {
 		t.Fatal(err)
 	}
 	s.bridge(bridge.Policy{VisibilityTimeout: time.Minute, MaxAttempts: 3, RetryMin: time.Hour, RetryMax: time.Hour})
@@ -69,7 +70,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	for _, m := range batch {
 		state, _, _ := strings.Cut(m.ID, "-")
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-			f, err := bridge.NewAdmin(s.redis, s.prefix).Find(t.Context(), m.ID, bridge.FindOptions{})
+			f, err := admin.New(s.redis, s.prefix).Find(t.Context(), m.ID, admin.FindOptions{})
 			if err != nil || len(f.Places) != 1 || string(f.Places[0].State) != state || len(f.History) == 0 {
 				return false, fmt.Sprintf("%s: %+v, %v", m.ID, f.Places, err)
 			}
@@ -80,10 +81,10 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	if len(partitions) != 8 {
 		t.Errorf("found in partitions %v", partitions)
 	}
-	if _, err := bridge.NewAdmin(s.redis, s.prefix).Find(t.Context(), "nowhere", bridge.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
+	if _, err := admin.New(s.redis, s.prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
 		t.Error(err)
 	}
-	peeked, err := bridge.NewAdmin(s.redis, s.prefix).Peek(t.Context(), s.queue, n/2, true)
+	peeked, err := admin.New(s.redis, s.prefix).Peek(t.Context(), s.queue, n/2, true)
 	if err != nil || peeked.Total != 2*n || len(peeked.Next) != n/2 {
 		t.Fatalf("%+v, %v", peeked, err)
 	}
@@ -92,12 +93,12 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 			t.Errorf("%d: %+v", i, d)
 		}
 	}
-	members, err := bridge.NewAdmin(s.redis, s.prefix).Consumers(t.Context(), s.queue, "g")
+	members, err := admin.New(s.redis, s.prefix).Consumers(t.Context(), s.queue, "g")
 	if err != nil || len(members) != 1 || members[0].Pending != n || !members[0].Alive || len(members[0].Partitions) != 8 {
 		t.Errorf("%+v, %v", members, err)
 	}
 	for _, want := range []bool{true, false} {
-		changed, err := bridge.NewAdmin(s.redis, s.prefix).Pause(t.Context(), s.queue, true)
+		changed, err := admin.New(s.redis, s.prefix).Pause(t.Context(), s.queue, true)
 		if changed != want || err != nil {
 			t.Errorf("changed %v, %v", changed, err)
 		}
@@ -106,15 +107,15 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-		p, err := bridge.NewAdmin(s.redis, s.prefix).Peek(t.Context(), s.queue, 1, false)
+		p, err := admin.New(s.redis, s.prefix).Peek(t.Context(), s.queue, 1, false)
 		return err == nil && p.Held && p.Next[0].ID == "pending-late" && p.Next[0].Overdue, fmt.Sprint(p, err)
 	})
-	if changed, err := bridge.NewAdmin(s.redis, s.prefix).Pause(t.Context(), s.queue, false); !changed || err != nil {
+	if changed, err := admin.New(s.redis, s.prefix).Pause(t.Context(), s.queue, false); !changed || err != nil {
 		t.Errorf("changed %v, %v", changed, err)
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-		f, err := bridge.NewAdmin(s.redis, s.prefix).Find(t.Context(), "pending-late", bridge.FindOptions{Queues: []string{s.queue}})
-		return err == nil && slices.ContainsFunc(f.Places, func(p bridge.Sighting) bool { return p.State != "scheduled" }), fmt.Sprint(f.Places, err)
+		f, err := admin.New(s.redis, s.prefix).Find(t.Context(), "pending-late", admin.FindOptions{Queues: []string{s.queue}})
+		return err == nil && slices.ContainsFunc(f.Places, func(p admin.Sighting) bool { return p.State != "scheduled" }), fmt.Sprint(f.Places, err)
 	})
 }
 
@@ -135,14 +136,14 @@ func TestTheOperatorMayLookAtMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f, err := bridge.NewAdmin(r, g.prefix).Find(t.Context(), "m", bridge.FindOptions{})
+		f, err := admin.New(r, g.prefix).Find(t.Context(), "m", admin.FindOptions{})
 		if err != nil || len(f.Places) != 2 {
 			t.Errorf("find: %+v, %v", f, err)
 		}
-		_, err = bridge.NewAdmin(r, g.prefix).Peek(t.Context(), "emails", 10, true)
-		_, members := bridge.NewAdmin(r, g.prefix).Consumers(t.Context(), "emails", "")
-		_, hold := bridge.NewAdmin(r, g.prefix).Pause(t.Context(), "emails", true)
-		_, resume := bridge.NewAdmin(r, g.prefix).Pause(t.Context(), "emails", false)
+		_, err = admin.New(r, g.prefix).Peek(t.Context(), "emails", 10, true)
+		_, members := admin.New(r, g.prefix).Consumers(t.Context(), "emails", "")
+		_, hold := admin.New(r, g.prefix).Pause(t.Context(), "emails", true)
+		_, resume := admin.New(r, g.prefix).Pause(t.Context(), "emails", false)
 		if err := errors.Join(err, members, hold, resume); err != nil {
 			t.Error(err)
 		}
@@ -183,12 +184,12 @@ func TestFindConnectsAsDialDid(t *testing.T) {
 				}
 			}
 			for _, id := range []string{"m-0", "m-7", "m-49"} {
-				f, err := bridge.NewAdmin(r, prefix).Find(t.Context(), id, bridge.FindOptions{Queues: []string{"emails"}})
+				f, err := admin.New(r, prefix).Find(t.Context(), id, admin.FindOptions{Queues: []string{"emails"}})
 				if err != nil || len(f.Places) != 1 || f.Places[0].State != "ready" || string(f.Places[0].Payload) != "p" {
 					t.Errorf("%s: %+v, %v", id, f.Places, err)
 				}
 			}
-			if _, err := bridge.NewAdmin(r, prefix).Find(t.Context(), "nowhere", bridge.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
+			if _, err := admin.New(r, prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
 				t.Error(err)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -23,19 +24,19 @@ func TestUsersOfFunctions(t *testing.T) {
 			}
 		}
 		operator, producer, worker := g.dial("operator"), g.dial("producer"), g.dial("worker")
-		if _, err := bridge.NewAdmin(operator, "").LoadFunctions(t.Context(), "", true); err != nil {
+		if _, err := admin.New(operator, "").LoadFunctions(t.Context(), "", true); err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range bridge.NewAdmin(operator, "").ShowFunctions(t.Context(), "") {
-			if l.Err != nil || l.State != bridge.LibraryCurrent {
+		for _, l := range admin.New(operator, "").ShowFunctions(t.Context(), "") {
+			if l.Err != nil || l.State != admin.LibraryCurrent {
 				t.Errorf("%+v", l)
 			}
 		}
 		k, queues := lua.NewKeys(g.prefix, "emails"), lua.NewGlobals(g.prefix).Queues
 		keys := map[string]string{"due": k.Due, "payload": k.Payload, "meta": k.Meta, "stream": k.Stream, "dead": k.Dead, "wake": k.Wake,
 			"policy": k.Policy, "seen": k.Seen, "queues": queues}
-		functions := map[string]bridge.Function{}
-		for _, f := range bridge.Functions() {
+		functions := map[string]admin.Function{}
+		for _, f := range admin.Functions() {
 			functions[f.Name] = f
 		}
 		call := func(r *bridge.Redis, name string, args ...string) (string, error) {

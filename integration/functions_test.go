@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -20,7 +21,7 @@ import (
 func (s *stack) fcall(name string, args ...string) ([]int64, error) {
 	k := s.keys()
 	named := map[string]string{"due": k.Due, "payload": k.Payload, "meta": k.Meta, "stream": k.Stream, "dead": k.Dead, "wake": k.Wake, "policy": k.Policy, "seen": k.Seen}
-	for _, f := range bridge.Functions() {
+	for _, f := range admin.Functions() {
 		if f.Name == "duestream_"+name {
 			var keys []string
 			for _, key := range f.Keys {
@@ -34,9 +35,9 @@ func (s *stack) fcall(name string, args ...string) ([]int64, error) {
 	return nil, errors.New("no function " + name)
 }
 
-func (s *stack) loadFunctions() []bridge.Library {
+func (s *stack) loadFunctions() []admin.Library {
 	s.t.Helper()
-	rows, err := bridge.NewAdmin(s.redis, "").LoadFunctions(s.t.Context(), "", false)
+	rows, err := admin.New(s.redis, "").LoadFunctions(s.t.Context(), "", false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -195,9 +196,9 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 			return false, err.Error()
 		}
 		defer r.Close()
-		rows, current := bridge.NewAdmin(r, "").ShowFunctions(t.Context(), ""), 0
+		rows, current := admin.New(r, "").ShowFunctions(t.Context(), ""), 0
 		for _, l := range rows {
-			if l.Err == nil && l.State == bridge.LibraryCurrent {
+			if l.Err == nil && l.State == admin.LibraryCurrent {
 				current++
 			}
 		}
@@ -208,11 +209,11 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 	masters := c.Servers[:3]
 	masters[0].Do(t, "FUNCTION", "FLUSH")
 	masters[1].Do(t, "FUNCTION", "LOAD", "REPLACE", "#!lua name=duestream\nredis.register_function('mine', function() return 1 end)\n")
-	if rows, err := bridge.NewAdmin(f.redis, "").LoadFunctions(t.Context(), "", false); !errors.Is(err, bridge.ErrForeignFunctions) || !strings.Contains(err.Error(), masters[1].Addr()) {
+	if rows, err := admin.New(f.redis, "").LoadFunctions(t.Context(), "", false); !errors.Is(err, admin.ErrForeignFunctions) || !strings.Contains(err.Error(), masters[1].Addr()) {
 		t.Errorf("%v %+v", err, rows)
 	}
-	for _, l := range bridge.NewAdmin(f.redis, "").ShowFunctions(t.Context(), "") {
-		if l.Server == masters[0].Addr() && l.State != bridge.LibraryAbsent {
+	for _, l := range admin.New(f.redis, "").ShowFunctions(t.Context(), "") {
+		if l.Server == masters[0].Addr() && l.State != admin.LibraryAbsent {
 			t.Errorf("it was loaded all the same: %+v", l)
 		}
 	}
@@ -264,8 +265,8 @@ func TestFunctionsSurviveARestart(t *testing.T) {
 			s.server.Kill()
 			s.server.Start()
 			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-				rows := bridge.NewAdmin(s.redis, "").ShowFunctions(t.Context(), "")
-				return len(rows) == 1 && rows[0].Err == nil && rows[0].State == bridge.LibraryCurrent, fmt.Sprintf("%+v", rows)
+				rows := admin.New(s.redis, "").ShowFunctions(t.Context(), "")
+				return len(rows) == 1 && rows[0].Err == nil && rows[0].State == admin.LibraryCurrent, fmt.Sprintf("%+v", rows)
 			})
 			if got, err := s.fcall("cancel", "nothing"); err != nil || got[0] != 0 {
 				t.Error(got, err)

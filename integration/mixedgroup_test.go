@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/languages"
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -142,7 +143,7 @@ func oneGroup(t *testing.T, functions bool) {
 	policy.MaxAttempts = 1000 // a kill counts as an attempt
 	s.bridge(policy)
 	s.groups("mixed")
-	if _, err := bridge.NewAdmin(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
+	if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
 		t.Fatal(err)
 	}
 

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -110,7 +111,7 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) { return sent.Load() >= n, fmt.Sprint(sent.Load(), " sent") })
 	}
 	grow := func(n int) {
-		if _, err := bridge.NewAdmin(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, n, nil); err != nil {
+		if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, n, nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -183,11 +184,11 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 			const partitions = 9
 			c := redistest.Cluster(t, 3, 0, "--appendonly", "yes", "--appendfsync", "always")
 			s := newStack(t, c.Server())
-			if err := bridge.NewAdmin(s.redis, s.prefix).WriteDefaults(t.Context(), bridge.DefaultPolicy()); err != nil {
+			if err := admin.New(s.redis, s.prefix).WriteDefaults(t.Context(), bridge.DefaultPolicy()); err != nil {
 				t.Fatal(err)
 			}
 			s.groups("g")
-			if _, err := bridge.NewAdmin(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
+			if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
 				t.Fatal(err)
 			}
 			var down *redistest.Server

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // app is one run of the command: its streams, and the flags that all commands share.
@@ -171,7 +172,7 @@ func (a *app) resolve() error {
 	if a.passwords, err = c.passwords(a.tookPassword); err != nil {
 		return err
 	}
-	return bridge.CheckPrefix(a.prefix)
+	return admin.CheckPrefix(a.prefix)
 }
 
 // tookPassword notes where a password came from, once.
@@ -210,7 +211,7 @@ func (a *app) connectTo(ctx context.Context, queues ...string) (*bridge.Redis, e
 		return nil, err
 	}
 	for _, queue := range queues {
-		if err := bridge.NewAdmin(r, a.prefix).CheckKnown(ctx, queue); err != nil {
+		if err := admin.New(r, a.prefix).CheckKnown(ctx, queue); err != nil {
 			r.Close()
 			return nil, err
 		}

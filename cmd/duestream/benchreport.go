@@ -14,6 +14,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/cmd/duestream/bench"
+	"github.com/duestream/duestream/internal/view"
 )
 
 // benchReport is what bench prints: where it was measured, and what.
@@ -45,7 +46,7 @@ type benchClient struct {
 
 // benchServer looks at the server, and refuses one that a bridge would refuse, and one that takes no writes.
 func (a *app) benchServer(ctx context.Context, r *bridge.Redis) (*benchReport, error) {
-	info, err := bridge.CheckServer(ctx, r.Client)
+	info, err := view.CheckServer(ctx, r.Client)
 	if err != nil {
 		return nil, err
 	}

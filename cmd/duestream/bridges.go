@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // freshHeartbeat is how old the last heartbeat of a live bridge may be; bridges send one every second.
@@ -25,7 +26,7 @@ type bridgeHealth struct {
 	Foreign bool   `json:"foreign,omitempty"` // no bridge wrote it: id is the beginning of what stands there
 }
 
-func healthOf(bridges []bridge.Heartbeat) []bridgeHealth {
+func healthOf(bridges []admin.Heartbeat) []bridgeHealth {
 	all := make([]bridgeHealth, len(bridges))
 	for i, b := range bridges {
 		all[i] = bridgeHealth{
@@ -41,10 +42,10 @@ func healthOf(bridges []bridge.Heartbeat) []bridgeHealth {
 	return all
 }
 
-func isAlive(b bridge.Heartbeat) bool { return !b.Foreign && b.Age <= freshHeartbeat }
+func isAlive(b admin.Heartbeat) bool { return !b.Foreign && b.Age <= freshHeartbeat }
 
 // bridgeName is what tells a bridge from the others, and its version: short, for lists.
-func bridgeName(b bridge.Heartbeat) string {
+func bridgeName(b admin.Heartbeat) string {
 	i := b.Identity
 	if b.Foreign || i.Host == "" && i.PID == 0 && i.Version == "" {
 		return oneLine(b.Bridge, 12)
@@ -56,7 +57,7 @@ func bridgeName(b bridge.Heartbeat) string {
 const mostBridges = 20
 
 // bridgeList names bridges, and returns how many of them live.
-func bridgeList(bridges []bridge.Heartbeat, ages bool) (text string, alive int) {
+func bridgeList(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
 	var names []string
 	foreign, unnamed := 0, 0
 	for _, b := range bridges {
@@ -84,7 +85,7 @@ func bridgeList(bridges []bridge.Heartbeat, ages bool) (text string, alive int) 
 }
 
 // bridgeLine is the line about bridges of stats.
-func bridgeLine(bridges []bridge.Heartbeat, err error) string {
+func bridgeLine(bridges []admin.Heartbeat, err error) string {
 	if err != nil {
 		return "bridges: not known, their heartbeats cannot be read"
 	}
@@ -103,7 +104,7 @@ func bridgeLine(bridges []bridge.Heartbeat, err error) string {
 func (a *app) warnNoBridge(ctx context.Context, r *bridge.Redis) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	bridges, err := bridge.NewAdmin(r, a.prefix).Bridges(ctx)
+	bridges, err := admin.New(r, a.prefix).Bridges(ctx)
 	if err != nil {
 		return
 	}
@@ -113,7 +114,7 @@ func (a *app) warnNoBridge(ctx context.Context, r *bridge.Redis) {
 }
 
 // bridgeRows is the table of health.
-func bridgeRows(bridges []bridge.Heartbeat) [][]string {
+func bridgeRows(bridges []admin.Heartbeat) [][]string {
 	rows := [][]string{{"HOST", "PID", "VERSION", "STARTED", "HEARTBEAT", "BRIDGE"}}
 	for _, b := range bridges {
 		i, id := b.Identity, oneLine(b.Identity.ID, 26)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // reach is which of what waits under an ID is meant.
@@ -203,14 +204,14 @@ func (o *reach) check() error {
 	if o.group == "" {
 		return nil
 	}
-	return bridge.CheckGroup(o.group)
+	return admin.CheckGroup(o.group)
 }
 
 // checkTarget checks the names of a queue and of messages.
 func checkTarget(queue string, ids ...string) error {
-	errs := []error{bridge.CheckQueue(queue)}
+	errs := []error{admin.CheckQueue(queue)}
 	for _, id := range ids {
-		errs = append(errs, bridge.CheckID(id))
+		errs = append(errs, admin.CheckID(id))
 	}
 	return errors.Join(errs...)
 }

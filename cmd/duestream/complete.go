@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 const (
@@ -99,7 +100,7 @@ func settingsToComplete(typed string) (offers []string) {
 }
 
 // deadReasons are the reasons that a dead letter may have.
-var deadReasons = bridge.Reasons()
+var deadReasons = admin.Reasons()
 
 // ask returns what look finds within a second; nothing when it fails, and no error: the user is in the middle of a line.
 func (a *app) ask(ctx context.Context, look func(context.Context, *bridge.Redis) []string) []string {
@@ -126,7 +127,7 @@ func (a *app) ask(ctx context.Context, look func(context.Context, *bridge.Redis)
 // completeQueues offers the names of the queues that the bridges know.
 func (a *app) completeQueues(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return without(a.ask(cmd.Context(), func(ctx context.Context, r *bridge.Redis) []string {
-		queues, _ := bridge.NewAdmin(r, a.prefix).Queues(ctx)
+		queues, _ := admin.New(r, a.prefix).Queues(ctx)
 		return queues
 	}), args), cobra.ShellCompDirectiveNoFileComp
 }
@@ -141,11 +142,11 @@ func (a *app) completeQueue(cmd *cobra.Command, args []string, typed string) ([]
 
 // completeGroups offers the groups of the queue that is named already.
 func (a *app) completeGroups(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 || bridge.CheckQueue(args[0]) != nil {
+	if len(args) == 0 || admin.CheckQueue(args[0]) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return a.ask(cmd.Context(), func(ctx context.Context, r *bridge.Redis) (names []string) {
-		glances, _ := bridge.NewAdmin(r, a.prefix).Watcher(args[0]).Look(ctx)
+		glances, _ := admin.New(r, a.prefix).Watcher(args[0]).Look(ctx)
 		for _, q := range glances {
 			for _, g := range q.Groups {
 				names = append(names, g.Name)
@@ -157,12 +158,12 @@ func (a *app) completeGroups(cmd *cobra.Command, args []string, _ string) ([]str
 
 // completeLetters offers the newest dead letters.
 func (a *app) completeLetters(ctx context.Context, queue string) []string {
-	if bridge.CheckQueue(queue) != nil {
+	if admin.CheckQueue(queue) != nil {
 		return nil
 	}
 	return a.ask(ctx, func(ctx context.Context, r *bridge.Redis) (names []string) {
-		filter := bridge.LetterFilter{Newest: true, Limit: completionMost}
-		for l, err := range bridge.NewAdmin(r, a.prefix).DeadLetters().List(ctx, queue, filter) {
+		filter := admin.LetterFilter{Newest: true, Limit: completionMost}
+		for l, err := range admin.New(r, a.prefix).DeadLetters().List(ctx, queue, filter) {
 			if err != nil {
 				break
 			}
@@ -174,11 +175,11 @@ func (a *app) completeLetters(ctx context.Context, queue string) []string {
 
 // completeIDs offers messages that are due next.
 func (a *app) completeIDs(ctx context.Context, queue string) []string {
-	if bridge.CheckQueue(queue) != nil {
+	if admin.CheckQueue(queue) != nil {
 		return nil
 	}
 	return a.ask(ctx, func(ctx context.Context, r *bridge.Redis) []string {
-		ids, _ := bridge.NewAdmin(r, a.prefix).NextIDs(ctx, queue, completionMost)
+		ids, _ := admin.New(r, a.prefix).NextIDs(ctx, queue, completionMost)
 		return ids
 	})
 }

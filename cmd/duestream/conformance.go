@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/conformance"
 	"github.com/duestream/duestream/cmd/duestream/internal/tryout"
 )
@@ -123,7 +123,7 @@ func (a *app) conformanceConfig(o conformanceOptions, command []string) (cfg con
 	if cfg.URL != "" && o.server != "" {
 		errs = append(errs, invalidf("--redis uses a server that runs, --server starts one: give one of them"))
 	}
-	return cfg, errors.Join(append(errs, bridge.CheckPrefix(cfg.Prefix+"-0123456789abc"))...)
+	return cfg, errors.Join(append(errs, admin.CheckPrefix(cfg.Prefix+"-0123456789abc"))...)
 }
 
 // findPrograms refuses a command and a server that are not there.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) consumers() *cobra.Command {
@@ -29,7 +29,7 @@ itself is deleted once it was idle for an hour.`,
 		Example: "  duestream consumers emails\n  duestream consumers emails --group mailer --json",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(bridge.CheckQueue(args[0]), checkGroup(group)); err != nil {
+			if err := errors.Join(admin.CheckQueue(args[0]), checkGroup(group)); err != nil {
 				return err
 			}
 			r, err := a.connectTo(ctx, args[0])
@@ -37,7 +37,7 @@ itself is deleted once it was idle for an hour.`,
 				return err
 			}
 			defer r.Close()
-			list, err := bridge.NewAdmin(r, a.prefix).Consumers(ctx, args[0], group)
+			list, err := admin.New(r, a.prefix).Consumers(ctx, args[0], group)
 			if err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ itself is deleted once it was idle for an hour.`,
 	return cmd
 }
 
-func (a *app) printMembers(list []bridge.Member) {
+func (a *app) printMembers(list []admin.Member) {
 	if len(list) == 0 {
 		fmt.Fprintln(a.out, "no consumers")
 		return

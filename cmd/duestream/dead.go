@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) dead() *cobra.Command {
@@ -50,11 +50,11 @@ func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
 }
 
 // filter returns the filter, and whether it selects less than everything.
-func (f *letterFilter) filter() (bridge.LetterFilter, bool) {
-	all := bridge.LetterFilter{
+func (f *letterFilter) filter() (admin.LetterFilter, bool) {
+	all := admin.LetterFilter{
 		Group: f.group, Reason: f.reason, ErrorText: f.err, ID: f.id, OlderThan: f.older.d, NewerThan: f.newer.d, Limit: f.limit,
 	}
-	return all, all != bridge.LetterFilter{}
+	return all, all != admin.LetterFilter{}
 }
 
 // check refuses what can be refused without Redis.
@@ -69,12 +69,12 @@ func (f *letterFilter) check() error {
 }
 
 // letters returns the dead letters of a queue, and what closes the connection.
-func (a *app) letters(ctx context.Context, queue string) (*bridge.DeadLetters, func(), error) {
+func (a *app) letters(ctx context.Context, queue string) (*admin.DeadLetters, func(), error) {
 	r, err := a.connectTo(ctx, queue)
 	if err != nil {
 		return nil, nil, err
 	}
-	return bridge.NewAdmin(r, a.prefix).DeadLetters(), r.Close, nil
+	return admin.New(r, a.prefix).DeadLetters(), r.Close, nil
 }
 
 func (a *app) deadList() *cobra.Command {
@@ -92,7 +92,7 @@ of an error its first line, with each number as #.`,
   duestream dead list emails --summary`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(bridge.CheckQueue(args[0]), f.check()); err != nil {
+			if err := errors.Join(admin.CheckQueue(args[0]), f.check()); err != nil {
 				return err
 			}
 			letters, done, err := a.letters(ctx, args[0])
@@ -113,7 +113,7 @@ of an error its first line, with each number as #.`,
 	return cmd
 }
 
-func (a *app) listLetters(ctx context.Context, letters *bridge.DeadLetters, queue string, filter bridge.LetterFilter) error {
+func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue string, filter admin.LetterFilter) error {
 	now := time.Now()
 	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR"}}
 	limit, n := filter.Limit, 0
@@ -148,8 +148,8 @@ func (a *app) listLetters(ctx context.Context, letters *bridge.DeadLetters, queu
 		return nil
 	}
 	more := "more"
-	if filter == (bridge.LetterFilter{Limit: limit + 1, Newest: true}) { // how many is asked of Redis, not read
-		total, err := letters.Count(ctx, queue, bridge.LetterFilter{})
+	if filter == (admin.LetterFilter{Limit: limit + 1, Newest: true}) { // how many is asked of Redis, not read
+		total, err := letters.Count(ctx, queue, admin.LetterFilter{})
 		if err != nil {
 			return err
 		}
@@ -159,7 +159,7 @@ func (a *app) listLetters(ctx context.Context, letters *bridge.DeadLetters, queu
 	return nil
 }
 
-func (a *app) summarizeLetters(ctx context.Context, letters *bridge.DeadLetters, queue string, filter bridge.LetterFilter) error {
+func (a *app) summarizeLetters(ctx context.Context, letters *admin.DeadLetters, queue string, filter admin.LetterFilter) error {
 	limit := filter.Limit
 	filter.Limit = 0
 	all, err := letters.Summarize(ctx, queue, filter)
@@ -212,7 +212,7 @@ func (a *app) deadShow() *cobra.Command {
 		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2),
 		Example: "  duestream dead show emails 1767000000000-0",
 		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(bridge.CheckQueue(args[0]), checkLetters(args[1:])); err != nil {
+			if err := errors.Join(admin.CheckQueue(args[0]), checkLetters(args[1:])); err != nil {
 				return err
 			}
 			letters, done, err := a.letters(ctx, args[0])
@@ -235,7 +235,7 @@ func (a *app) deadShow() *cobra.Command {
 	return cmd
 }
 
-func (a *app) describeLetter(l bridge.Letter) {
+func (a *app) describeLetter(l admin.Letter) {
 	now := time.Now()
 	rows := [][]string{
 		{"letter", l.Letter}, {"id", oneLine(l.ID, 256)}, {"group", orDash(oneLine(l.Group, 256))}, {"reason", oneLine(l.Reason, 60)},

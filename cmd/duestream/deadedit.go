@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 type editFlags struct {
@@ -50,7 +51,7 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 		Args: cobra.ExactArgs(2),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			payload, err := o.newPayload(a)
-			if err := errors.Join(bridge.CheckQueue(args[0]), checkLetters(args[1:]), o.check(), err); err != nil {
+			if err := errors.Join(admin.CheckQueue(args[0]), checkLetters(args[1:]), o.check(), err); err != nil {
 				return err
 			}
 			inEditor := payload == nil && o.headers == nil && o.unset == nil
@@ -102,14 +103,14 @@ func (o *editFlags) newPayload(a *app) (*[]byte, error) {
 		return &payload, err
 	case o.edited:
 		payload := []byte(o.payload)
-		return &payload, bridge.CheckPayload(payload)
+		return &payload, admin.CheckPayload(payload)
 	}
 	return nil, nil
 }
 
 func (o *editFlags) check() error {
 	if o.to != "" {
-		if err := bridge.CheckGroup(o.to); err != nil {
+		if err := admin.CheckGroup(o.to); err != nil {
 			return err
 		}
 	}
@@ -138,14 +139,14 @@ func (o *editFlags) apply(old map[string]string) *map[string]string {
 }
 
 // edit schedules a letter with its change. The letter is not read again: a letter never changes, it can only be gone.
-func (a *app) edit(ctx context.Context, letters *bridge.DeadLetters, queue string, l bridge.Letter, c change, o editFlags) error {
+func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string, l admin.Letter, c change, o editFlags) error {
 	if c.headers != nil {
 		l.Headers = *c.headers
 	}
 	if c.payload != nil {
 		l.Payload = *c.payload
 	}
-	options := bridge.RedriveOptions{Payload: c.payload, Headers: c.headers, Delay: o.in.d, DryRun: o.dryRun, To: o.to}
+	options := admin.RedriveOptions{Payload: c.payload, Headers: c.headers, Delay: o.in.d, DryRun: o.dryRun, To: o.to}
 	result, err := letters.Redrive(ctx, queue, []string{l.Letter}, options)
 	switch {
 	case err != nil:
@@ -165,7 +166,7 @@ func (a *app) edit(ctx context.Context, letters *bridge.DeadLetters, queue strin
 		Group   string            `json:"group,omitempty"`
 		In      int64             `json:"in_ms"`
 		Headers map[string]string `json:"headers,omitempty"`
-		Payload bridge.Payload    `json:"payload"`
+		Payload admin.Payload     `json:"payload"`
 		DryRun  bool              `json:"dry_run"`
 	}{l.Letter, l.ID, cmp.Or(o.to, l.Group), o.in.d.Milliseconds(), l.Headers, l.Payload, o.dryRun}
 	return a.print(value, func() {
@@ -188,7 +189,7 @@ type editForm struct {
 	Headers       map[string]string `json:"headers"`
 }
 
-func formOf(l bridge.Letter) ([]byte, error) {
+func formOf(l admin.Letter) ([]byte, error) {
 	form := editForm{Headers: l.Headers}
 	if form.Headers == nil {
 		form.Headers = map[string]string{}
@@ -248,13 +249,13 @@ func readForm(text []byte) (change, error) {
 	}
 	c.headers = &form.Headers
 	if c.payload == nil {
-		return c, bridge.CheckHeaders(form.Headers)
+		return c, admin.CheckHeaders(form.Headers)
 	}
-	return c, errors.Join(bridge.CheckPayload(*c.payload), bridge.CheckHeaders(form.Headers))
+	return c, errors.Join(admin.CheckPayload(*c.payload), admin.CheckHeaders(form.Headers))
 }
 
 // editLetter has someone change a letter in an editor. What could not be taken is kept in a file, which the error names.
-func editLetter(ctx context.Context, l bridge.Letter, editor func(context.Context, string) error) (change, error) {
+func editLetter(ctx context.Context, l admin.Letter, editor func(context.Context, string) error) (change, error) {
 	before, err := formOf(l)
 	if err != nil {
 		return change{}, err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -70,7 +71,7 @@ func TestDeadEditLeavesWhatIsNotChanged(t *testing.T) {
 	letter := c.oneLetter("bytes \x00\xff")
 	var got struct {
 		ID      string
-		Payload bridge.Payload
+		Payload admin.Payload
 		Headers map[string]string
 		In      int64 `json:"in_ms"`
 	}
@@ -83,7 +84,7 @@ func TestDeadEditLeavesWhatIsNotChanged(t *testing.T) {
 
 func TestDeadEditIsRefusedBeforeRedisIsTouched(t *testing.T) {
 	c := &cli{t: t, url: unreachable}
-	large := strings.Repeat("x", bridge.MaxPayloadBytes+1)
+	large := strings.Repeat("x", admin.MaxPayloadBytes+1)
 	for _, args := range [][]string{
 		{"q", "1-1"}, {"q", "nonsense", "--payload", "x"}, {"q/1", "1-1", "--payload", "x"}, {"q", "1-1", "--payload", large},
 		{"q", "1-1", "--header", "a=1", "--unset-header", "a"}, {"q", "1-1", "--header", "a=" + large[:10_000]},
@@ -157,26 +158,26 @@ func TestEditorForm(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		payload bridge.Payload
+		payload admin.Payload
 		editor  func(context.Context, string) error
 		want    string // the payload, if it changed
 		headers string // the headers, if they changed
 		err     string
 	}{
-		"JSON":            {bridge.Payload(`{"a":1.50,"b":"<x>"}`), replaces("\"a\": 1.50", "\"a\": 2.50"), `{"a":2.50,"b":"<x>"}`, "", ""},
-		"text":            {bridge.Payload("a <b>\n"), replaces("a <b>", "c"), "c\n", "", ""},
-		"spaced JSON":     {bridge.Payload(`{ "a":1}`), replaces(`{ \"a\":1}`, `{ \"a\":2}`), `{ "a":2}`, "", ""},
-		"bytes":           {bridge.Payload("\xff\x00"), replaces("/wA=", "/wE="), "\xff\x01", "", ""},
-		"headers":         {bridge.Payload("x"), replaces(`"k": "v"`, `"k": "w"`), "", "map[k:w]", ""},
-		"nothing":         {bridge.Payload("x"), replaces("x", "x"), "", "", "nothing was changed"},
-		"no JSON":         {bridge.Payload("x"), writes("{"), "", "", "the text is kept in "},
-		"unknown":         {bridge.Payload("x"), writes(`{"payloud":"x"}`), "", "", "unknown field"},
-		"too much":        {bridge.Payload("x"), writes(`{"payload":"x","headers":{"":"x"}}`), "", "", "header name"},
-		"editor gives up": {bridge.Payload("x"), func(context.Context, string) error { return errors.New("exit status 1") }, "", "", "the editor failed"},
+		"JSON":            {admin.Payload(`{"a":1.50,"b":"<x>"}`), replaces("\"a\": 1.50", "\"a\": 2.50"), `{"a":2.50,"b":"<x>"}`, "", ""},
+		"text":            {admin.Payload("a <b>\n"), replaces("a <b>", "c"), "c\n", "", ""},
+		"spaced JSON":     {admin.Payload(`{ "a":1}`), replaces(`{ \"a\":1}`, `{ \"a\":2}`), `{ "a":2}`, "", ""},
+		"bytes":           {admin.Payload("\xff\x00"), replaces("/wA=", "/wE="), "\xff\x01", "", ""},
+		"headers":         {admin.Payload("x"), replaces(`"k": "v"`, `"k": "w"`), "", "map[k:w]", ""},
+		"nothing":         {admin.Payload("x"), replaces("x", "x"), "", "", "nothing was changed"},
+		"no JSON":         {admin.Payload("x"), writes("{"), "", "", "the text is kept in "},
+		"unknown":         {admin.Payload("x"), writes(`{"payloud":"x"}`), "", "", "unknown field"},
+		"too much":        {admin.Payload("x"), writes(`{"payload":"x","headers":{"":"x"}}`), "", "", "header name"},
+		"editor gives up": {admin.Payload("x"), func(context.Context, string) error { return errors.New("exit status 1") }, "", "", "the editor failed"},
 		"lost":            {nil, writes(`{"payload":"y","headers":{"k":"v"}}`), "y", "", ""},
-		"emptied":         {bridge.Payload("x"), writes(`{"payload":"","headers":{}}`), "", "map[]", ""},
+		"emptied":         {admin.Payload("x"), writes(`{"payload":"","headers":{}}`), "", "map[]", ""},
 	} {
-		got, err := editLetter(t.Context(), bridge.Letter{Payload: c.payload, Headers: map[string]string{"k": "v"}}, c.editor)
+		got, err := editLetter(t.Context(), admin.Letter{Payload: c.payload, Headers: map[string]string{"k": "v"}}, c.editor)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) deadPurge() *cobra.Command {
@@ -24,7 +25,7 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
   duestream dead purge emails --reason expired --yes`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(bridge.CheckQueue(args[0]), s.check(args[1:])); err != nil {
+			if err := errors.Join(admin.CheckQueue(args[0]), s.check(args[1:])); err != nil {
 				return err
 			}
 			asks := len(args) == 1 && !s.dryRun
@@ -57,9 +58,9 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 	return cmd
 }
 
-func (a *app) purge(ctx context.Context, letters *bridge.DeadLetters, queue string, names []string, s selection) error {
+func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, s selection) error {
 	var purged int
-	var first []bridge.Letter
+	var first []admin.Letter
 	var err error
 	bar := a.newProgress("letters")
 	if s.dryRun {
@@ -105,8 +106,8 @@ func (a *app) purge(ctx context.Context, letters *bridge.DeadLetters, queue stri
 }
 
 // wouldPurge counts what a purge would delete.
-func (a *app) wouldPurge(ctx context.Context, letters *bridge.DeadLetters, queue string, names []string, s selection, selected func(bridge.Letter)) (n int, err error) {
-	count := func(l bridge.Letter, err error) error {
+func (a *app) wouldPurge(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, s selection, selected func(admin.Letter)) (n int, err error) {
+	count := func(l admin.Letter, err error) error {
 		if err == nil {
 			n++
 			selected(l)

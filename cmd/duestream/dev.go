@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/tryout"
+	"github.com/duestream/duestream/internal/view"
 )
 
 // devPolicy has short delays and few attempts, so that a person sees retries and dead letters.
@@ -80,7 +82,7 @@ func (a *app) runDev(ctx context.Context, o devOptions) (err error) {
 		return err
 	}
 	defer r.Close()
-	if err := bridge.NewAdmin(r, a.prefix).WriteDefaults(ctx, devPolicy); err != nil {
+	if err := admin.New(r, a.prefix).WriteDefaults(ctx, devPolicy); err != nil {
 		return err
 	}
 	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Logger: log})
@@ -132,7 +134,7 @@ func (a *app) devBanner(ctx context.Context, s *tryout.Server, r *bridge.Redis) 
 	name := "miniredis inside this process (no redis-server or valkey-server was started)"
 	if s.Program != "" {
 		name = "child process " + s.Program
-		if info, err := bridge.CheckServer(ctx, r.Client); err == nil && info.Version != "" {
+		if info, err := view.CheckServer(ctx, r.Client); err == nil && info.Version != "" {
 			name = info.Product + " " + info.Version + ", " + name
 		}
 	}

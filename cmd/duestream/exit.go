@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // Exit codes. They are part of the interface: none changes its meaning.
@@ -72,16 +73,16 @@ var outcomes = []struct {
 	{errPartly, exitPartly, ""},
 	{errUnwell, exitUnwell, ""},
 	{errStart, exitFailure, "is it there, and may this user execute it? What it was to work on is given back, with no attempt counted, and waits for a worker that can"},
-	{bridge.ErrNoQueue, exitNotFound, "nobody registered it, and it has no keys: `duestream stats` lists the queues; is --prefix right?"},
-	{bridge.ErrNotEmpty, exitFailure, "`duestream stats` says what it holds; with --force it is deleted with all of it"},
+	{admin.ErrNoQueue, exitNotFound, "nobody registered it, and it has no keys: `duestream stats` lists the queues; is --prefix right?"},
+	{admin.ErrNotEmpty, exitFailure, "`duestream stats` says what it holds; with --force it is deleted with all of it"},
 	{bridge.ErrInvalid, exitInvalid, ""},
-	{bridge.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
+	{admin.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
 	{bridge.ErrNotFound, exitNotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
-	{bridge.ErrNoGroup, exitNotFound, "a group exists once its first worker has run: see `duestream stats`"},
-	{bridge.ErrNoFunctions, exitFailure, "functions need Redis 7.0 or any Valkey; the in-process server of `duestream dev` has none: dev uses redis-server or valkey-server when one is on the PATH"},
-	{bridge.ErrForeignFunctions, exitFailure, "whose is it? `redis-cli FUNCTION LIST LIBRARYNAME duestream`; --force goes on all the same, and its functions are gone then"},
-	{bridge.ErrNewerFunctions, exitFailure, "clients may rely on the newer ones: use a newer duestream, or go back with --force"},
+	{admin.ErrNoGroup, exitNotFound, "a group exists once its first worker has run: see `duestream stats`"},
+	{admin.ErrNoFunctions, exitFailure, "functions need Redis 7.0 or any Valkey; the in-process server of `duestream dev` has none: dev uses redis-server or valkey-server when one is on the PATH"},
+	{admin.ErrForeignFunctions, exitFailure, "whose is it? `redis-cli FUNCTION LIST LIBRARYNAME duestream`; --force goes on all the same, and its functions are gone then"},
+	{admin.ErrNewerFunctions, exitFailure, "clients may rely on the newer ones: use a newer duestream, or go back with --force"},
 	{errFunctionsDenied, exitFailure, "the user needs +function|list +fcall to look, and +function|load +function|delete to change: see Users in docs/OPERATIONS.md"},
 	{bridge.ErrNotDurable, exitNotDurable, "are the replicas connected, and is the disk keeping up? see INFO replication and INFO persistence"},
 	{bridge.ErrDuplicate, exitDuplicate, "`duestream find <id>` says where it is, or that it is finished; one that is scheduled moves with `duestream reschedule`"},

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // exportVersion is the version of the lines that export writes. Import takes no other.
@@ -25,15 +26,15 @@ const (
 
 // exportHeader is the first line.
 type exportHeader struct {
-	Kind       string              `json:"kind"`
-	Version    int                 `json:"version"`
-	Queue      string              `json:"queue"`
-	Prefix     string              `json:"prefix"`
-	Partitions int                 `json:"partitions"`
-	Groups     []string            `json:"groups"`
-	Held       bool                `json:"held"`
-	Holds      []bridge.RecordKind `json:"holds"`
-	Server     int64               `json:"server_ms"` // its clock, when the export began
+	Kind       string             `json:"kind"`
+	Version    int                `json:"version"`
+	Queue      string             `json:"queue"`
+	Prefix     string             `json:"prefix"`
+	Partitions int                `json:"partitions"`
+	Groups     []string           `json:"groups"`
+	Held       bool               `json:"held"`
+	Holds      []admin.RecordKind `json:"holds"`
+	Server     int64              `json:"server_ms"` // its clock, when the export began
 }
 
 // source names what was exported.
@@ -49,14 +50,14 @@ type exportEnd struct {
 	LeftOut   int    `json:"left_out"`
 }
 
-func (e *exportEnd) add(kind bridge.RecordKind) {
+func (e *exportEnd) add(kind admin.RecordKind) {
 	e.Count++
 	switch kind {
-	case bridge.RecordReady:
+	case admin.RecordReady:
 		e.Ready++
-	case bridge.RecordScheduled:
+	case admin.RecordScheduled:
 		e.Scheduled++
-	case bridge.RecordDead:
+	case admin.RecordDead:
 		e.Dead++
 	}
 }
@@ -92,7 +93,7 @@ windows are not exported.`,
   duestream export emails | duestream --redis redis://new:6379 import emails`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := bridge.CheckQueue(args[0]); err != nil {
+			if err := admin.CheckQueue(args[0]); err != nil {
 				return err
 			}
 			r, err := a.connectTo(ctx, args[0])
@@ -100,7 +101,7 @@ windows are not exported.`,
 				return err
 			}
 			defer r.Close()
-			kinds := []bridge.RecordKind{bridge.RecordReady, bridge.RecordScheduled, bridge.RecordDead}
+			kinds := []admin.RecordKind{admin.RecordReady, admin.RecordScheduled, admin.RecordDead}
 			switch {
 			case scheduled:
 				kinds = kinds[1:2]
@@ -118,12 +119,12 @@ windows are not exported.`,
 	return cmd
 }
 
-func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds []bridge.RecordKind) error {
-	stats, err := bridge.NewAdmin(r, a.prefix).Stats(ctx, queue)
+func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds []admin.RecordKind) error {
+	stats, err := admin.New(r, a.prefix).Stats(ctx, queue)
 	if err != nil {
 		return err
 	}
-	export := bridge.NewAdmin(r, a.prefix).Export(queue, kinds...)
+	export := admin.New(r, a.prefix).Export(queue, kinds...)
 	now, err := export.Time(ctx)
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds
 	if len(stats.Groups) == 0 {
 		total = stats.Ready
 	}
-	if !slices.Contains(kinds, bridge.RecordReady) {
+	if !slices.Contains(kinds, admin.RecordReady) {
 		if total > 0 {
 			a.note("left out as told: about %s", counted(int(total), "ready message"))
 		}
@@ -149,7 +150,7 @@ func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds
 	} else if moving {
 		a.note("the queue is not paused, or messages are being worked on: what moves meanwhile may be in the file twice or not at all")
 	}
-	for kind, n := range map[bridge.RecordKind]int64{bridge.RecordScheduled: stats.Scheduled, bridge.RecordDead: stats.Dead} {
+	for kind, n := range map[admin.RecordKind]int64{admin.RecordScheduled: stats.Scheduled, admin.RecordDead: stats.Dead} {
 		if slices.Contains(kinds, kind) {
 			total += n
 		} else if n > 0 {

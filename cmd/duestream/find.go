@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) find() *cobra.Command {
@@ -28,9 +29,9 @@ through all there are, and each place is printed as soon as it is found.`,
 		Example: "  duestream find order-42\n  duestream find order-42 --queue emails --queue invoices --json",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
-			errs := []error{bridge.CheckID(args[0])}
+			errs := []error{admin.CheckID(args[0])}
 			for _, queue := range queues {
-				errs = append(errs, bridge.CheckQueue(queue))
+				errs = append(errs, admin.CheckQueue(queue))
 			}
 			if err := errors.Join(errs...); err != nil {
 				return err
@@ -51,13 +52,13 @@ through all there are, and each place is printed as soon as it is found.`,
 
 func (a *app) findMessage(ctx context.Context, r *bridge.Redis, id string, queues []string) error {
 	bar, printed := a.newProgress("looked through"), false
-	options := bridge.FindOptions{Queues: queues, Progress: func(looked, total int64) {
+	options := admin.FindOptions{Queues: queues, Progress: func(looked, total int64) {
 		if now := time.Now(); now.Sub(bar.start) > progressEvery {
 			bar.show(looked, float64(looked)/float64(max(total, 1)), now)
 		}
 	}}
 	if !a.json {
-		options.Seen = func(s bridge.Sighting) {
+		options.Seen = func(s admin.Sighting) {
 			bar.clear()
 			if printed {
 				fmt.Fprintln(a.out)
@@ -66,7 +67,7 @@ func (a *app) findMessage(ctx context.Context, r *bridge.Redis, id string, queue
 			a.describeSighting(s, time.Now())
 		}
 	}
-	f, err := bridge.NewAdmin(r, a.prefix).Find(ctx, id, options)
+	f, err := admin.New(r, a.prefix).Find(ctx, id, options)
 	bar.clear()
 	if errors.Is(err, bridge.ErrNotFound) {
 		if a.json {
@@ -83,7 +84,7 @@ func (a *app) findMessage(ctx context.Context, r *bridge.Redis, id string, queue
 }
 
 // nowhere says where was looked in vain, and what is known nevertheless.
-func (a *app) nowhere(f bridge.Finding) error {
+func (a *app) nowhere(f admin.Finding) error {
 	var known []string
 	for _, m := range f.History {
 		known = append(known, "its ID says that it was made "+clock(m.At, f.At))
@@ -99,7 +100,7 @@ func (a *app) nowhere(f bridge.Finding) error {
 	return fmt.Errorf("%s: %w", strings.Join(append([]string{text}, known...), "; "), bridge.ErrNotFound)
 }
 
-func (a *app) describeSighting(s bridge.Sighting, now time.Time) {
+func (a *app) describeSighting(s admin.Sighting, now time.Time) {
 	rows := [][]string{{"why", oneLine(s.Why, 1024)}, {"queue", s.Queue}}
 	rows = append(rows, placeRows(s.Place, now)...)
 	if s.Deliveries > 1 {
@@ -109,7 +110,7 @@ func (a *app) describeSighting(s bridge.Sighting, now time.Time) {
 	a.describePayload(s.Payload)
 }
 
-func (a *app) describeHistory(f bridge.Finding) {
+func (a *app) describeHistory(f admin.Finding) {
 	fmt.Fprintln(a.out, "\nhistory:")
 	rows := [][]string{}
 	for _, m := range f.History {
@@ -121,7 +122,7 @@ func (a *app) describeHistory(f bridge.Finding) {
 	table(a.out, rows)
 }
 
-func momentText(m bridge.Moment, now time.Time) string {
+func momentText(m admin.Moment, now time.Time) string {
 	detail := oneLine(m.Detail, 200)
 	with := func(text, parted string) string {
 		if detail != "" {
@@ -139,20 +140,20 @@ func momentText(m bridge.Moment, now time.Time) string {
 		return text
 	}
 	switch m.What {
-	case bridge.MomentMade:
+	case admin.MomentMade:
 		return "scheduled: the time in its ID, by the producer's clock"
-	case bridge.MomentDue:
+	case admin.MomentDue:
 		if m.At.After(now) {
 			return with(of("will be due in "+m.Queue), "; ")
 		}
 		return with(of("due in "+m.Queue), "; ")
-	case bridge.MomentReady:
+	case admin.MomentReady:
 		return with(of("ready in "+m.Queue+" as entry "+m.Entry), ", ")
-	case bridge.MomentDelivered:
+	case admin.MomentDelivered:
 		return of("delivered to " + orDash(detail) + ", or extended by it")
-	case bridge.MomentDead:
+	case admin.MomentDead:
 		return with(of("dead in "+m.Queue), ": ")
-	case bridge.MomentExpires:
+	case admin.MomentExpires:
 		return "expires: becomes a dead letter if it is drained later"
 	}
 	return with(of(m.What), ": ")

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // days matches durations that begin with days, which the standard library does not know.
@@ -79,7 +80,7 @@ func (f *delay) Set(text string) (err error) {
 	if f.d, err = parseDuration(text); err != nil {
 		return err
 	}
-	return bridge.CheckDelay(f.field, f.d)
+	return admin.CheckDelay(f.field, f.d)
 }
 
 func (f *delay) Type() string { return "duration" }
@@ -101,7 +102,7 @@ func (f *instant) Set(text string) (err error) {
 	if f.t, err = time.Parse(time.RFC3339, text); err != nil {
 		return fmt.Errorf("must be RFC 3339 with a time zone, like %s", time.Now().Add(time.Hour).Format(time.RFC3339))
 	}
-	return bridge.CheckTime(f.field, f.t)
+	return admin.CheckTime(f.field, f.t)
 }
 
 func (f *instant) Type() string { return "time" }
@@ -128,7 +129,7 @@ func (f *headers) Set(text string) error {
 		*f = headers{}
 	}
 	(*f)[name] = value
-	return bridge.CheckHeaders(*f)
+	return admin.CheckHeaders(*f)
 }
 
 func (f *headers) Type() string   { return "name=value" }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) functions() *cobra.Command {
@@ -42,16 +43,16 @@ ours, or is of a newer release, is left alone, and then nothing is changed on an
 		Example: "  duestream functions load\n  duestream functions load --json",
 		Args:    cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
-			return a.onServers(ctx, func(r *bridge.Redis) ([]bridge.Library, error) {
-				return bridge.NewAdmin(r, "").LoadFunctions(ctx, version, force)
-			}, func(l bridge.Library) string {
+			return a.onServers(ctx, func(r *bridge.Redis) ([]admin.Library, error) {
+				return admin.New(r, "").LoadFunctions(ctx, version, force)
+			}, func(l admin.Library) string {
 				switch l.Did {
 				case "":
 					return "already there  " + libraryVersion(l.Release, l.Source)
 				case "replaced":
-					return "replaced  " + libraryVersion(l.Release, l.Source) + " → " + libraryVersion(version, bridge.FunctionsSource())
+					return "replaced  " + libraryVersion(l.Release, l.Source) + " → " + libraryVersion(version, admin.FunctionsSource())
 				}
-				return l.Did + "  " + libraryVersion(version, bridge.FunctionsSource())
+				return l.Did + "  " + libraryVersion(version, admin.FunctionsSource())
 			})
 		}),
 	}
@@ -78,9 +79,9 @@ a terminal; elsewhere it needs --yes.`,
 			if err := agreed.ask(ctx, a, "Delete the functions from every server? Clients that call them will fail."); err != nil {
 				return err
 			}
-			return a.onServers(ctx, func(r *bridge.Redis) ([]bridge.Library, error) {
-				return bridge.NewAdmin(r, "").DeleteFunctions(ctx, version, force)
-			}, func(l bridge.Library) string {
+			return a.onServers(ctx, func(r *bridge.Redis) ([]admin.Library, error) {
+				return admin.New(r, "").DeleteFunctions(ctx, version, force)
+			}, func(l admin.Library) string {
 				if l.Did == "" {
 					return "not there"
 				}
@@ -95,7 +96,7 @@ a terminal; elsewhere it needs --yes.`,
 }
 
 // onServers changes all servers, and says what was done on each.
-func (a *app) onServers(ctx context.Context, change func(*bridge.Redis) ([]bridge.Library, error), what func(bridge.Library) string) error {
+func (a *app) onServers(ctx context.Context, change func(*bridge.Redis) ([]admin.Library, error), what func(admin.Library) string) error {
 	r, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -103,7 +104,7 @@ func (a *app) onServers(ctx context.Context, change func(*bridge.Redis) ([]bridg
 	defer r.Close()
 	rows, err := change(r)
 	failed := failures(rows)
-	if err != nil && failed == len(rows) || errors.Is(err, bridge.ErrForeignFunctions) || errors.Is(err, bridge.ErrNewerFunctions) {
+	if err != nil && failed == len(rows) || errors.Is(err, admin.ErrForeignFunctions) || errors.Is(err, admin.ErrNewerFunctions) {
 		return explainFunctions(err)
 	}
 	printed := a.print(a.librariesJSON(rows, false), func() {
@@ -136,7 +137,7 @@ and their keys and arguments. What stands in brackets is repeated for every item
 				return err
 			}
 			defer r.Close()
-			rows := bridge.NewAdmin(r, "").ShowFunctions(ctx, version)
+			rows := admin.New(r, "").ShowFunctions(ctx, version)
 			failed := failures(rows)
 			if failed == len(rows) {
 				var err error
@@ -153,16 +154,16 @@ and their keys and arguments. What stands in brackets is repeated for every item
 	return cmd
 }
 
-func (a *app) printLibraries(rows []bridge.Library) {
+func (a *app) printLibraries(rows []admin.Library) {
 	lines := [][]string{{"SERVER", "ROLE", "LIBRARY", "RELEASE", "SOURCE"}}
 	for _, l := range rows {
 		lines = append(lines, []string{l.Server, orDash(l.Role), orDash(string(l.State)), orDash(oneLine(l.Release, 40)), orDash(oneLine(l.Source, 40))})
 	}
-	lines = append(lines, []string{"this program", "-", "-", version, bridge.FunctionsSource()})
+	lines = append(lines, []string{"this program", "-", "-", version, admin.FunctionsSource()})
 	table(a.out, lines)
 	fmt.Fprintln(a.out)
 	lines = [][]string{{"FUNCTION", "KEYS", "ARGUMENTS"}}
-	for _, f := range bridge.Functions() {
+	for _, f := range admin.Functions() {
 		args := f.Args
 		if len(f.Each) > 0 {
 			args = append(args, "["+strings.Join(f.Each, " ")+"]…")
@@ -181,7 +182,7 @@ a cluster each master needs it; FUNCTION LOAD REPLACE takes it over an older one
 		Example: "  duestream functions dump | less\n  duestream functions dump | redis-cli -x FUNCTION LOAD REPLACE",
 		Args:    cobra.NoArgs,
 		RunE: a.do(func(context.Context, []string) error {
-			_, err := fmt.Fprint(a.out, bridge.FunctionsLibrary(version))
+			_, err := fmt.Fprint(a.out, admin.FunctionsLibrary(version))
 			return err
 		}),
 	}
@@ -189,20 +190,20 @@ a cluster each master needs it; FUNCTION LOAD REPLACE takes it over an older one
 
 // libraryRow is one server as JSON.
 type libraryRow struct {
-	bridge.Library
+	admin.Library
 	Error string `json:"error,omitempty"`
 }
 
 // librariesReport is what load, delete and show print as JSON. Release and source are those of this program.
 type librariesReport struct {
-	Release   string            `json:"release"`
-	Source    string            `json:"source"`
-	Servers   []libraryRow      `json:"servers"`
-	Functions []bridge.Function `json:"functions,omitempty"`
+	Release   string           `json:"release"`
+	Source    string           `json:"source"`
+	Servers   []libraryRow     `json:"servers"`
+	Functions []admin.Function `json:"functions,omitempty"`
 }
 
-func (a *app) librariesJSON(rows []bridge.Library, functions bool) librariesReport {
-	report := librariesReport{Release: version, Source: bridge.FunctionsSource(), Servers: []libraryRow{}}
+func (a *app) librariesJSON(rows []admin.Library, functions bool) librariesReport {
+	report := librariesReport{Release: version, Source: admin.FunctionsSource(), Servers: []libraryRow{}}
 	for _, l := range rows {
 		row := libraryRow{Library: l}
 		if l.Err != nil {
@@ -211,7 +212,7 @@ func (a *app) librariesJSON(rows []bridge.Library, functions bool) librariesRepo
 		report.Servers = append(report.Servers, row)
 	}
 	if functions {
-		report.Functions = bridge.Functions()
+		report.Functions = admin.Functions()
 	}
 	return report
 }
@@ -223,7 +224,7 @@ func libraryVersion(release, source string) string {
 	return fmt.Sprintf("%s (%s)", orDash(oneLine(release, 40)), oneLine(source, 40))
 }
 
-func failures(rows []bridge.Library) (n int) {
+func failures(rows []admin.Library) (n int) {
 	for _, l := range rows {
 		if l.Err != nil {
 			n++
@@ -233,7 +234,7 @@ func failures(rows []bridge.Library) (n int) {
 }
 
 // partly says what failed on which server, when the others are done.
-func (a *app) partly(rows []bridge.Library, failed int) error {
+func (a *app) partly(rows []admin.Library, failed int) error {
 	if failed == 0 {
 		return nil
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -21,31 +21,31 @@ const (
 func TestFunctionsAreLoadedShownAndDeleted(t *testing.T) {
 	t.Parallel()
 	c := newCLIOn(t, redistest.Own(t))
-	ours := fmt.Sprintf("%s (%s)", version, bridge.FunctionsSource())
+	ours := fmt.Sprintf("%s (%s)", version, admin.FunctionsSource())
 	says := func(want string, args ...string) {
 		t.Helper()
 		if out := c.ok(append([]string{"functions"}, args...)...); out != c.s.Addr()+"  "+want+"\n" {
 			t.Errorf("functions %v: %s", args, out)
 		}
 	}
-	shows := func(state bridge.LibraryState) {
+	shows := func(state admin.LibraryState) {
 		t.Helper()
 		var report librariesReport
 		c.json(&report, "functions", "show")
-		if len(report.Servers) != 1 || report.Servers[0].State != state || report.Servers[0].Version != c.s.Version() || report.Source != bridge.FunctionsSource() {
+		if len(report.Servers) != 1 || report.Servers[0].State != state || report.Servers[0].Version != c.s.Version() || report.Source != admin.FunctionsSource() {
 			t.Errorf("%+v, want %s", report, state)
 		}
-		if len(report.Functions) != len(bridge.Functions()) || report.Functions[0].Name != "duestream_schedule" || len(report.Functions[0].Keys) != 7 {
+		if len(report.Functions) != len(admin.Functions()) || report.Functions[0].Name != "duestream_schedule" || len(report.Functions[0].Keys) != 7 {
 			t.Errorf("%+v", report.Functions)
 		}
 		if out := c.ok("functions", "show"); !strings.Contains(out, "  "+string(state)+"  ") || !strings.Contains(out, "group [entry id error]…\n") {
 			t.Error(out)
 		}
 	}
-	shows(bridge.LibraryAbsent)
+	shows(admin.LibraryAbsent)
 	says("not there", "delete", "--yes")
 	says("loaded  "+ours, "load")
-	shows(bridge.LibraryCurrent)
+	shows(admin.LibraryCurrent)
 	says("already there  "+ours, "load")
 	if reply := c.s.Do(t, "FCALL", "duestream_register", "1", c.prefix+":queues", "emails", "1"); reply != "1" {
 		t.Error(reply)
@@ -58,14 +58,14 @@ func TestFunctionsAreLoadedShownAndDeleted(t *testing.T) {
 	if one := loaded.Servers[0]; one.Did != "replaced" || one.Source != "abc" || one.Error != "" || loaded.Functions != nil {
 		t.Errorf("%+v", loaded)
 	}
-	shows(bridge.LibraryCurrent)
+	shows(admin.LibraryCurrent)
 
 	c.s.Do(t, "FUNCTION", "LOAD", "REPLACE", foreignLibrary)
-	shows(bridge.LibraryForeign)
+	shows(admin.LibraryForeign)
 	for _, command := range []string{"functions load", "functions delete --yes"} {
 		c.fails(exitFailure, []string{c.s.Addr() + ": there is a library called duestream that is not", "hint: whose is it?"}, strings.Fields(command)...)
 	}
-	shows(bridge.LibraryForeign)
+	shows(admin.LibraryForeign)
 	says("replaced  (not ours) → "+ours, "load", "--force")
 	says("already there  "+ours, "load", "--force")
 }

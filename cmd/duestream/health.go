@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) health() *cobra.Command {
@@ -34,7 +34,7 @@ and fails when it hangs or has ended. For health checks of containers.`,
 				return err
 			}
 			defer r.Close()
-			bridges, err := bridge.NewAdmin(r, a.prefix).Bridges(ctx)
+			bridges, err := admin.New(r, a.prefix).Bridges(ctx)
 			if err != nil {
 				return err
 			}
@@ -46,7 +46,7 @@ and fails when it hangs or has ended. For health checks of containers.`,
 	return cmd
 }
 
-func (a *app) printHealth(bridges []bridge.Heartbeat) error {
+func (a *app) printHealth(bridges []admin.Heartbeat) error {
 	report := struct {
 		Healthy bool           `json:"healthy"`
 		Bridges []bridgeHealth `json:"bridges"`

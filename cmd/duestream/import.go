@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 type importFlags struct {
@@ -50,7 +51,7 @@ its last line was not exported to its end; what it has is taken (exit code 6).`,
 			return a.completeQueue(cmd, args, typed)
 		},
 		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := bridge.CheckQueue(args[0]); err != nil {
+			if err := admin.CheckQueue(args[0]); err != nil {
 				return err
 			}
 			if o.fromLine < 1 {
@@ -101,12 +102,12 @@ type importRun struct {
 	size     int64 // of the file; 0 = unknown
 	progress *progress
 	lines    *lineReader
-	number   int            // of the last line that was read
-	offset   int64          // behind it; lines itself belongs to whoever reads
-	to       *bridge.Import // nil in a dry run
+	number   int           // of the last line that was read
+	offset   int64         // behind it; lines itself belongs to whoever reads
+	to       *admin.Import // nil in a dry run
 	tally    importTally
 
-	records []bridge.Record
+	records []admin.Record
 	numbers []int // line of each
 	bytes   int
 	count   int64 // lines between the first and the last
@@ -125,7 +126,7 @@ func (f *importRun) run(ctx context.Context, in io.Reader) error {
 			return err
 		}
 		defer r.Close()
-		if f.to, err = bridge.NewAdmin(r, f.app.prefix).Import(ctx, f.queue, header.source(), f.flags.dedup.d); err != nil {
+		if f.to, err = admin.New(r, f.app.prefix).Import(ctx, f.queue, header.source(), f.flags.dedup.d); err != nil {
 			return err
 		}
 		if !f.flags.noGroups {
@@ -179,7 +180,7 @@ func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 		return h, invalidf("line 1: version %d: this duestream reads version %d", h.Version, exportVersion)
 	}
 	for _, group := range h.Groups {
-		if err := bridge.CheckGroup(group); err != nil {
+		if err := admin.CheckGroup(group); err != nil {
 			return h, invalidf("line 1: %w", err)
 		}
 	}
@@ -231,7 +232,7 @@ func (f *importRun) read(ctx context.Context) error {
 }
 
 // parse reads a line behind the first. The last one is kept in f.end.
-func (f *importRun) parse(line []byte, tooLong bool) (r bridge.Record, err error) {
+func (f *importRun) parse(line []byte, tooLong bool) (r admin.Record, err error) {
 	var is struct {
 		Kind string `json:"kind"`
 	}
@@ -270,7 +271,7 @@ func (f *importRun) send(ctx context.Context) error {
 		switch {
 		case err == nil:
 			f.tally.Taken++
-		case errors.Is(err, bridge.ErrKnown):
+		case errors.Is(err, admin.ErrKnown):
 			if f.tally.Duplicates++; f.tally.Duplicates <= 10 {
 				f.say(f.numbers[i], err)
 			}

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // maxLine is how long a line may be, in bytes: the largest payload as base64, and room for the rest.
@@ -112,7 +113,7 @@ func parseLineWith(line []byte, number int, defaults bridge.NewMessage) (m bridg
 	}
 	if l.MaxAttempts != nil {
 		m.MaxAttempts = *l.MaxAttempts
-		if err := bridge.CheckMaxAttempts(m.MaxAttempts); err != nil { // zero would mean: by policy
+		if err := admin.CheckMaxAttempts(m.MaxAttempts); err != nil { // zero would mean: by policy
 			return m, err
 		}
 	}
@@ -132,7 +133,7 @@ func milliseconds(field string, ms int64) (time.Duration, error) {
 	if d.Milliseconds() != ms {
 		return 0, fmt.Errorf("%s %d: is out of range", field, ms)
 	}
-	return d, bridge.CheckDelay(field, d)
+	return d, admin.CheckDelay(field, d)
 }
 
 func (l *fileLine) payload() ([]byte, error) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -41,7 +42,7 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var f bridge.Finding
+	var f admin.Finding
 	redistest.Eventually(t, patience, func() (bool, string) {
 		c.json(&f, "find", "order-42")
 		for _, p := range f.Places {
@@ -106,9 +107,9 @@ func TestPeekShowsWhatIsDueNext(t *testing.T) {
 		t.Error(out)
 	}
 	r := c.run("peek", "q", "-n", "3", "--json", "--payload")
-	var all []bridge.Due
+	var all []admin.Due
 	for line := range strings.Lines(r.out) {
-		var d bridge.Due
+		var d admin.Due
 		decode(t, line, &d)
 		all = append(all, d)
 	}
@@ -133,7 +134,7 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 		return strings.Count(string(text), "x") == 3, fmt.Sprint(string(text), err)
 	})
 	matches(t, c.ok("consumers", "q"), `GROUP  CONSUMER  PENDING  OLDEST +IDLE +INACTIVE  SEEN`, `g      me        3 +\S+ +\S+ +(-|\S+) +alive`)
-	var list []bridge.Member
+	var list []admin.Member
 	redistest.Eventually(t, patience, func() (bool, string) { // the worker joins the second partition when it has read of it
 		list = nil
 		c.json(&list, "consumers", "q", "--group", "g")
@@ -150,7 +151,7 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 		t.Error(out)
 	}
 	r := c.run("pending", "q", "--group", "g", "--limit", "2", "--json")
-	var entries []bridge.PendingEntry
+	var entries []admin.PendingEntry
 	decode(t, r.out, &entries)
 	if len(entries) != 2 || r.err != `{"note":"(and 1 more: see --limit)"}`+"\n" {
 		t.Errorf("%+v, %s", entries, r.err)

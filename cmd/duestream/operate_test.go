@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -137,7 +138,7 @@ func TestShowSaysEveryPlaceOfAMessage(t *testing.T) {
 	if len(places) != 1 || places[0].State != "pending" || places[0].Group != "g" || places[0].Consumer != "me" {
 		t.Errorf("%+v", places)
 	}
-	var pending []bridge.PendingEntry
+	var pending []admin.PendingEntry
 	c.json(&pending, "pending", "q", "--group", "g")
 	if len(pending) != 1 || pending[0].ID != "held" || pending[0].Consumer != "me" || pending[0].Attempt != 1 || pending[0].Deliveries != 1 {
 		t.Errorf("%+v", pending)
@@ -171,7 +172,7 @@ func TestStatsCountsQueuesAndGroups(t *testing.T) {
 	if err := r.Do(t.Context(), r.B().XgroupCreate().Key(c.key("two", "stream")).Group("g").Id("0").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	var all []bridge.QueueStats
+	var all []admin.QueueStats
 	c.json(&all, "stats")
 	if len(all) != 2 || all[0].Queue != "one" || all[0].Scheduled != 1 || len(all[1].Groups) != 1 || all[1].Groups[0].Lag != 1 {
 		t.Errorf("%+v", all)
@@ -221,7 +222,7 @@ func TestQueueSetChangesThePolicy(t *testing.T) {
 }
 
 // letters makes dead letters of three messages of two groups, and returns them oldest first.
-func (c *cli) letters() []bridge.Letter {
+func (c *cli) letters() []admin.Letter {
 	c.t.Helper()
 	c.ok("queue", "set", "q", "retry_min=1ms", "retry_max=1ms", "max_attempts=1")
 	c.serve()
@@ -244,11 +245,11 @@ func (c *cli) letters() []bridge.Letter {
 		w.stop()
 		w.wait()
 	}
-	var all []bridge.Letter
+	var all []admin.Letter
 	for line := range strings.Lines(c.ok("dead", "list", "q", "--json")) {
-		var l bridge.Letter
+		var l admin.Letter
 		decode(c.t, line, &l)
-		all = append([]bridge.Letter{l}, all...)
+		all = append([]admin.Letter{l}, all...)
 	}
 	return all
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // print writes value as JSON, or calls text, as --json asks for. JSON has one shape in all commands: one object per line. A list is a line
@@ -139,7 +140,7 @@ func mapRows(what string, m map[string]string) (rows [][]string) {
 }
 
 // describePayload prints a payload for people. Nil is one that was lost.
-func (a *app) describePayload(payload bridge.Payload) {
+func (a *app) describePayload(payload admin.Payload) {
 	if payload == nil {
 		fmt.Fprintf(a.out, "\nno payload: it was lost, or could not be kept\n")
 		return
@@ -163,7 +164,7 @@ func payloadText(payload []byte, onTerminal bool) string {
 }
 
 // printRaw writes a payload as it is, and nothing else.
-func (a *app) printRaw(payload bridge.Payload) error {
+func (a *app) printRaw(payload admin.Payload) error {
 	if payload == nil {
 		return fmt.Errorf("%w: the payload was lost, or could not be kept", bridge.ErrNotFound)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) queuePartitions() *cobra.Command {
@@ -27,13 +28,13 @@ A message's ID says which partition it goes to. Order is kept within a partition
 		ValidArgsFunction: a.completeQueue,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			n := 0
-			err := bridge.CheckQueue(args[0])
+			err := admin.CheckQueue(args[0])
 			if len(args) == 2 {
 				var failed error
 				if n, failed = strconv.Atoi(args[1]); failed != nil {
 					failed = invalidf("partitions %q: must be a whole number", args[1])
 				} else {
-					failed = bridge.CheckPartitions(n)
+					failed = admin.CheckPartitions(n)
 				}
 				err = errors.Join(err, failed)
 			}
@@ -61,11 +62,11 @@ A message's ID says which partition it goes to. Order is kept within a partition
 
 // partitionCounts is what both forms of the command print.
 type partitionCounts struct {
-	Queue       string                  `json:"queue"`
-	Partitions  int                     `json:"partitions"`
-	Counts      []int                   `json:"counts"`
-	New         bool                    `json:"new,omitempty"` // nobody knew the queue before
-	ByPartition []bridge.PartitionStats `json:"by_partition,omitempty"`
+	Queue       string                 `json:"queue"`
+	Partitions  int                    `json:"partitions"`
+	Counts      []int                  `json:"counts"`
+	New         bool                   `json:"new,omitempty"` // nobody knew the queue before
+	ByPartition []admin.PartitionStats `json:"by_partition,omitempty"`
 }
 
 func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n int) error {
@@ -74,7 +75,7 @@ func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n in
 		return err
 	}
 	bar := a.newProgress("partitions")
-	counts, err := bridge.NewAdmin(r, a.prefix).SetPartitions(ctx, queue, n, func(done, total int) {
+	counts, err := admin.New(r, a.prefix).SetPartitions(ctx, queue, n, func(done, total int) {
 		share := float64(done) / float64(total)
 		bar.show(int64(share*float64(n)), share, time.Now())
 	})
@@ -90,22 +91,22 @@ func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n in
 }
 
 func (a *app) showPartitions(ctx context.Context, r *bridge.Redis, queue string) error {
-	counts, err := bridge.NewAdmin(r, a.prefix).Partitions(ctx, queue)
+	counts, err := admin.New(r, a.prefix).Partitions(ctx, queue)
 	if err != nil {
 		return err
 	}
-	stats, err := bridge.NewAdmin(r, a.prefix).Stats(ctx, queue)
+	stats, err := admin.New(r, a.prefix).Stats(ctx, queue)
 	if err != nil {
 		return err
 	}
 	if stats.ByPartition == nil {
-		one := bridge.PartitionStats{
+		one := admin.PartitionStats{
 			Scheduled: stats.Scheduled, Overdue: stats.Overdue, Ready: stats.Ready, ReadyApprox: stats.ReadyApprox, Entries: stats.Entries, Dead: stats.Dead,
 		}
 		for _, g := range stats.Groups {
 			one.Pending += g.Pending
 		}
-		stats.ByPartition = []bridge.PartitionStats{one}
+		stats.ByPartition = []admin.PartitionStats{one}
 	}
 	value := partitionCounts{Queue: queue, Partitions: stats.Partitions, Counts: counts, ByPartition: stats.ByPartition}
 	return a.print(value, func() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -78,7 +79,7 @@ func TestStatsShowsPartitionsWhenAsked(t *testing.T) {
 		t.Error(out)
 	}
 	for args, n := range map[string]int{"stats q": 0, "stats q --partitions": 3} {
-		var all []bridge.QueueStats
+		var all []admin.QueueStats
 		c.json(&all, strings.Fields(args)...)
 		if all[0].Partitions != 3 || all[0].Scheduled != 3 || len(all[0].ByPartition) != n {
 			t.Errorf("%s: %+v", args, all)
@@ -101,7 +102,7 @@ func TestDeadLettersOfPartitionsAreNamed(t *testing.T) {
 	if first, last := strings.Index(out, "2/1002-1"), strings.Index(out, "\n1000-1"); first < 0 || last < first {
 		t.Errorf("newest first:\n%s", out)
 	}
-	var l bridge.Letter
+	var l admin.Letter
 	c.json(&l, "dead", "show", "q", "2/1002-1")
 	if l.ID != "m-2" || l.Letter != "2/1002-1" {
 		t.Errorf("%+v", l)
@@ -122,7 +123,7 @@ func TestPendingAndShowNameThePartition(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	c.ok("queue", "partitions", "q", "8")
-	counts := bridge.PartitionCounts{1, 8}
+	counts := admin.PartitionCounts{1, 8}
 	id := ""
 	for n := 0; counts.Of(id) != 3; n++ {
 		id = fmt.Sprint("m-", n)

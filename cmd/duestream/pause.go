@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) pause() *cobra.Command {
@@ -56,7 +56,7 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 	cmd.RunE = a.do(func(ctx context.Context, queues []string) error {
 		var errs []error
 		for _, queue := range queues {
-			errs = append(errs, bridge.CheckQueue(queue))
+			errs = append(errs, admin.CheckQueue(queue))
 		}
 		if err := errors.Join(errs...); err != nil {
 			return err
@@ -66,7 +66,7 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 			return err
 		}
 		defer r.Close()
-		known, err := bridge.NewAdmin(r, a.prefix).Queues(ctx)
+		known, err := admin.New(r, a.prefix).Queues(ctx)
 		if err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 		}
 		done := []heldQueue{}
 		for _, queue := range queues {
-			changed, err := bridge.NewAdmin(r, a.prefix).Pause(ctx, queue, held)
+			changed, err := admin.New(r, a.prefix).Pause(ctx, queue, held)
 			if err != nil {
 				return errors.Join(a.printHeld(done), err)
 			}

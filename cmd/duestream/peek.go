@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 const peekLimit = 10_000
@@ -33,7 +33,7 @@ bridge takes it at once, unless the queue is paused.`,
 			if n < 1 || n > peekLimit {
 				err = invalidf("number %d: must be between 1 and %d", n, peekLimit)
 			}
-			if err := errors.Join(bridge.CheckQueue(args[0]), err); err != nil {
+			if err := errors.Join(admin.CheckQueue(args[0]), err); err != nil {
 				return err
 			}
 			r, err := a.connectTo(ctx, args[0])
@@ -41,7 +41,7 @@ bridge takes it at once, unless the queue is paused.`,
 				return err
 			}
 			defer r.Close()
-			p, err := bridge.NewAdmin(r, a.prefix).Peek(ctx, args[0], n, payload)
+			p, err := admin.New(r, a.prefix).Peek(ctx, args[0], n, payload)
 			if err != nil {
 				return err
 			}
@@ -54,7 +54,7 @@ bridge takes it at once, unless the queue is paused.`,
 	return cmd
 }
 
-func (a *app) printPeeked(p bridge.Peeked, payload bool) error {
+func (a *app) printPeeked(p admin.Peeked, payload bool) error {
 	left := ""
 	if more := p.Total - int64(len(p.Next)); more > 0 {
 		left = fmt.Sprintf("(and %s more: see -n)", thousands(more))
@@ -108,7 +108,7 @@ func (a *app) printPeeked(p bridge.Peeked, payload bool) error {
 }
 
 // headersCell shows headers on one line: name=value, name=value.
-func headersCell(d bridge.Due) string {
+func headersCell(d admin.Due) string {
 	if d.Malformed {
 		return "(malformed: becomes a dead letter)"
 	}

@@ -10,11 +10,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) pending() *cobra.Command {
 	var group string
-	var filter bridge.PendingFilter
+	var filter admin.PendingFilter
 	var limit int
 	minIdle := delay{field: "min-idle"}
 	cmd := &cobra.Command{
@@ -43,7 +44,7 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 			if limit < 1 {
 				return invalidf("limit %d: must be at least 1", limit)
 			}
-			if err := errors.Join(bridge.CheckQueue(args[0]), bridge.CheckGroup(group)); err != nil {
+			if err := errors.Join(admin.CheckQueue(args[0]), admin.CheckGroup(group)); err != nil {
 				return err
 			}
 			filter.MinIdle = minIdle.d
@@ -52,7 +53,7 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 				return err
 			}
 			defer r.Close()
-			list, err := bridge.NewAdmin(r, a.prefix).Pending(ctx, args[0], group, filter, limit)
+			list, err := admin.New(r, a.prefix).Pending(ctx, args[0], group, filter, limit)
 			if err != nil {
 				return err
 			}
@@ -75,21 +76,21 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 }
 
 // leftOut says how many more entries there are than were listed.
-func (a *app) leftOut(ctx context.Context, r *bridge.Redis, queue, group string, f bridge.PendingFilter, listed, limit int) (string, error) {
+func (a *app) leftOut(ctx context.Context, r *bridge.Redis, queue, group string, f admin.PendingFilter, listed, limit int) (string, error) {
 	if listed < limit {
 		return "", nil
 	}
 	if f.MinIdle > 0 { // nobody counts those
 		return "(there may be more: see --limit)", nil
 	}
-	n, err := bridge.NewAdmin(r, a.prefix).PendingCount(ctx, queue, group, f.Consumer)
+	n, err := admin.New(r, a.prefix).PendingCount(ctx, queue, group, f.Consumer)
 	if err != nil || n <= int64(listed) {
 		return "", err
 	}
 	return fmt.Sprintf("(and %s more: see --limit)", thousands(n-int64(listed))), nil
 }
 
-func (a *app) printPending(list []bridge.PendingEntry, left string) {
+func (a *app) printPending(list []admin.PendingEntry, left string) {
 	if len(list) == 0 {
 		fmt.Fprintln(a.out, "nothing is pending")
 		return

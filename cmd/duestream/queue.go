@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) queue() *cobra.Command {
@@ -25,7 +26,7 @@ func (a *app) queue() *cobra.Command {
 
 // isKnown reports whether the bridges know a queue. Its settings may be there before its first message.
 func (a *app) isKnown(ctx context.Context, r *bridge.Redis, queue string) (bool, error) {
-	known, err := bridge.NewAdmin(r, a.prefix).Queues(ctx)
+	known, err := admin.New(r, a.prefix).Queues(ctx)
 	return slices.Contains(known, queue), err
 }
 
@@ -44,7 +45,7 @@ func checkGroup(group string) error {
 	if group == "" {
 		return nil
 	}
-	return bridge.CheckGroup(group)
+	return admin.CheckGroup(group)
 }
 
 func (a *app) queueShow() *cobra.Command {
@@ -61,7 +62,7 @@ environment), the program.`,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			err := checkGroup(group)
 			if len(args) == 1 {
-				err = errors.Join(bridge.CheckQueue(args[0]), err)
+				err = errors.Join(admin.CheckQueue(args[0]), err)
 			}
 			if err != nil {
 				return err
@@ -99,7 +100,7 @@ value takes a setting back, so that the next level counts again.
 		Args:    cobra.MinimumNArgs(2),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			update, err := parsePolicy(args[1:])
-			if err := errors.Join(bridge.CheckQueue(args[0]), checkGroup(group), err); err != nil {
+			if err := errors.Join(admin.CheckQueue(args[0]), checkGroup(group), err); err != nil {
 				return err
 			}
 			r, err := a.connect(ctx)
@@ -107,7 +108,7 @@ value takes a setting back, so that the next level counts again.
 				return err
 			}
 			defer r.Close()
-			if err := bridge.NewAdmin(r, a.prefix).WritePolicy(ctx, args[0], group, update); err != nil {
+			if err := admin.New(r, a.prefix).WritePolicy(ctx, args[0], group, update); err != nil {
 				return err
 			}
 			return a.printPolicy(ctx, r, args[0], group)
@@ -119,7 +120,7 @@ value takes a setting back, so that the next level counts again.
 }
 
 // parsePolicy reads settings as setting=value, and checks their limits.
-func parsePolicy(args []string) (u bridge.PolicyUpdate, err error) {
+func parsePolicy(args []string) (u admin.PolicyUpdate, err error) {
 	var errs []error
 	seen := map[string]bool{}
 	for _, arg := range args {
@@ -144,7 +145,7 @@ func parsePolicy(args []string) (u bridge.PolicyUpdate, err error) {
 }
 
 // policyOf returns a policy with the settings of the update, where all others fit them.
-func policyOf(u bridge.PolicyUpdate) bridge.Policy {
+func policyOf(u admin.PolicyUpdate) bridge.Policy {
 	p := bridge.DefaultPolicy()
 	if u.VisibilityTimeout != nil {
 		p.VisibilityTimeout = *u.VisibilityTimeout
@@ -163,7 +164,7 @@ func policyOf(u bridge.PolicyUpdate) bridge.Policy {
 	return p
 }
 
-func setPolicy(u *bridge.PolicyUpdate, name, value string) error {
+func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 	if value == "" {
 		for inRedis, here := range policyFields {
 			if here == name {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) queueDelete() *cobra.Command {
@@ -37,7 +37,7 @@ seconds are named.`,
 }
 
 func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agreed *consent) error {
-	if err := bridge.CheckQueue(queue); err != nil {
+	if err := admin.CheckQueue(queue); err != nil {
 		return err
 	}
 	if force {
@@ -50,16 +50,16 @@ func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agre
 		return err
 	}
 	defer r.Close()
-	had, err := bridge.NewAdmin(r, a.prefix).DeleteQueue(ctx, queue, false)
-	if errors.Is(err, bridge.ErrNotEmpty) {
+	had, err := admin.New(r, a.prefix).DeleteQueue(ctx, queue, false)
+	if errors.Is(err, admin.ErrNotEmpty) {
 		holds := holding(had)
 		if !force {
-			return fmt.Errorf("%w: %s holds %s", bridge.ErrNotEmpty, queue, holds)
+			return fmt.Errorf("%w: %s holds %s", admin.ErrNotEmpty, queue, holds)
 		}
 		if err := agreed.ask(ctx, a, fmt.Sprintf("Delete the queue %s with %s?", queue, holds)); err != nil {
 			return err
 		}
-		had, err = bridge.NewAdmin(r, a.prefix).DeleteQueue(ctx, queue, true)
+		had, err = admin.New(r, a.prefix).DeleteQueue(ctx, queue, true)
 	}
 	if err != nil {
 		return err
@@ -68,8 +68,8 @@ func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agre
 		fmt.Fprintf(a.err, "duestream: still reading, and will make the queue again: %s\n", oneLine(strings.Join(had.Readers, ", "), 400))
 	}
 	value := struct {
-		Queue   string               `json:"queue"`
-		Deleted bridge.QueueContents `json:"deleted"`
+		Queue   string              `json:"queue"`
+		Deleted admin.QueueContents `json:"deleted"`
 	}{queue, had}
 	return a.print(value, func() {
 		with := ""
@@ -81,7 +81,7 @@ func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agre
 }
 
 // holding is "3 scheduled, 2 ready or pending, 1 dead".
-func holding(c bridge.QueueContents) string {
+func holding(c admin.QueueContents) string {
 	var parts []string
 	for _, part := range []struct {
 		n    int64

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // queuePolicy is what is printed of a queue.
@@ -25,14 +26,14 @@ type queuePolicy struct {
 }
 
 func (a *app) readPolicy(ctx context.Context, r *bridge.Redis, queue, group string) (queuePolicy, error) {
-	p, warning, err := bridge.NewAdmin(r, a.prefix).ReadPolicy(ctx, queue, group)
+	p, warning, err := admin.New(r, a.prefix).ReadPolicy(ctx, queue, group)
 	if err != nil {
 		return queuePolicy{}, err
 	}
 	if warning != nil {
 		a.note("duestream: %s: settings that do not count: %s", queue, withoutPackages(warning.Error()))
 	}
-	counts, err := bridge.NewAdmin(r, a.prefix).Partitions(ctx, queue)
+	counts, err := admin.New(r, a.prefix).Partitions(ctx, queue)
 	return queuePolicy{
 		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.TriedFor().Milliseconds(), p.Held,
 		counts.Latest(), true, p,
@@ -61,7 +62,7 @@ func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group str
 
 // printPolicies prints what holds for all queues.
 func (a *app) printPolicies(ctx context.Context, r *bridge.Redis, group string) error {
-	names, err := bridge.NewAdmin(r, a.prefix).Queues(ctx)
+	names, err := admin.New(r, a.prefix).Queues(ctx)
 	if err != nil {
 		return err
 	}

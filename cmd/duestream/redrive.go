@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // selection says which dead letters a command is about: those named, all, or those that pass the filter.
@@ -82,7 +83,7 @@ goes on with the rest.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			options, err := o.options(a)
-			if err := errors.Join(bridge.CheckQueue(args[0]), o.check(args[1:]), err); err != nil {
+			if err := errors.Join(admin.CheckQueue(args[0]), o.check(args[1:]), err); err != nil {
 				return err
 			}
 			letters, done, err := a.letters(ctx, args[0])
@@ -110,10 +111,10 @@ goes on with the rest.`,
 	return cmd
 }
 
-func (o *redriveFlags) options(a *app) (bridge.RedriveOptions, error) {
-	out := bridge.RedriveOptions{Delay: o.in.d, Spread: o.spread.d, DryRun: o.dryRun, To: o.to}
+func (o *redriveFlags) options(a *app) (admin.RedriveOptions, error) {
+	out := admin.RedriveOptions{Delay: o.in.d, Spread: o.spread.d, DryRun: o.dryRun, To: o.to}
 	if o.to != "" {
-		if err := bridge.CheckGroup(o.to); err != nil {
+		if err := admin.CheckGroup(o.to); err != nil {
 			return out, err
 		}
 	}
@@ -154,16 +155,16 @@ func (a *app) payloadFile(name string) ([]byte, error) {
 	return readPayload(file, name)
 }
 
-func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue string, names []string, o redriveFlags, options bridge.RedriveOptions) error {
+func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, o redriveFlags, options admin.RedriveOptions) error {
 	bar := a.newProgress("letters")
 	if bar.w != nil { // counting them all first is for the eye only
 		options.Progress = func(done, total int) { bar.show(int64(done), float64(done)/float64(max(1, total)), time.Now()) }
 	}
-	var first []bridge.Letter
+	var first []admin.Letter
 	if o.dryRun {
 		options.Selected = firstTen(&first)
 	}
-	var result bridge.RedriveResult
+	var result admin.RedriveResult
 	var err error
 	if len(names) > 0 {
 		result, err = letters.Redrive(ctx, queue, names, options)
@@ -173,7 +174,7 @@ func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue st
 	}
 	bar.clear()
 	value := struct {
-		bridge.RedriveResult
+		admin.RedriveResult
 		DryRun bool            `json:"dry_run"`
 		First  []letterInBrief `json:"first,omitempty"`
 	}{result, o.dryRun, brief(first)}
@@ -202,7 +203,7 @@ func (a *app) redrive(ctx context.Context, letters *bridge.DeadLetters, queue st
 }
 
 // sayRefused says what letters need that were left as they are.
-func sayRefused(w io.Writer, r bridge.RedriveResult) {
+func sayRefused(w io.Writer, r admin.RedriveResult) {
 	if r.Unreadable > 0 {
 		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", thousands(int64(r.Unreadable)))
 	}
@@ -232,7 +233,7 @@ type letterInBrief struct {
 	Reason string `json:"reason"`
 }
 
-func brief(letters []bridge.Letter) (all []letterInBrief) {
+func brief(letters []admin.Letter) (all []letterInBrief) {
 	for _, l := range letters {
 		all = append(all, letterInBrief{l.Letter, l.ID, l.Group, l.Reason})
 	}
@@ -240,8 +241,8 @@ func brief(letters []bridge.Letter) (all []letterInBrief) {
 }
 
 // firstTen returns what keeps the first ten letters it is called with.
-func firstTen(into *[]bridge.Letter) func(bridge.Letter) {
-	return func(l bridge.Letter) {
+func firstTen(into *[]admin.Letter) func(admin.Letter) {
+	return func(l admin.Letter) {
 		if len(*into) < 10 {
 			*into = append(*into, l)
 		}
@@ -249,7 +250,7 @@ func firstTen(into *[]bridge.Letter) func(bridge.Letter) {
 }
 
 // listFirst prints the first letters of a dry run.
-func (a *app) listFirst(first []bridge.Letter, total int) {
+func (a *app) listFirst(first []admin.Letter, total int) {
 	if len(first) == 0 {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // fileDedup is the dedup window of messages from a file, unless --dedup is given.
@@ -91,7 +92,7 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 	if err != nil {
 		return err
 	}
-	if err := bridge.CheckQueue(args[0]); err != nil {
+	if err := admin.CheckQueue(args[0]); err != nil {
 		return err
 	}
 	payload, err := a.payload(args[1:])
@@ -121,7 +122,7 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 
 // taken says of a duplicate what `find` says of the message that has, or had, its ID: without it, "where it is" would be nowhere.
 func (a *app) taken(ctx context.Context, r *bridge.Redis, queue, id string, err error) error {
-	until, unknown := bridge.NewAdmin(r, a.prefix).Remembered(ctx, queue, id)
+	until, unknown := admin.New(r, a.prefix).Remembered(ctx, queue, id)
 	if unknown != nil || !until.After(time.Now()) {
 		return err // it is scheduled
 	}
@@ -143,7 +144,7 @@ func newScheduledAt(id string, due time.Time) scheduledAt {
 func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 	all := []bridge.Option{o.when.option()}
 	if o.id != "" {
-		if err := bridge.CheckID(o.id); err != nil {
+		if err := admin.CheckID(o.id); err != nil {
 			return nil, err
 		}
 		all = append(all, bridge.WithID(o.id))
@@ -152,7 +153,7 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 		all = append(all, bridge.Header(name, value))
 	}
 	if o.maxAttempts != 0 {
-		if err := bridge.CheckMaxAttempts(o.maxAttempts); err != nil {
+		if err := admin.CheckMaxAttempts(o.maxAttempts); err != nil {
 			return nil, err
 		}
 		all = append(all, bridge.MaxAttempts(o.maxAttempts))
@@ -183,7 +184,7 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 // payload returns the payload of the command line, or standard input.
 func (a *app) payload(args []string) ([]byte, error) {
 	if len(args) == 1 && args[0] != "-" {
-		return []byte(args[0]), bridge.CheckPayload([]byte(args[0]))
+		return []byte(args[0]), admin.CheckPayload([]byte(args[0]))
 	}
 	if len(args) == 0 && isTerminal(a.in) {
 		return nil, invalidf("no payload: give it as an argument ('' for an empty one), or on standard input")
@@ -192,12 +193,12 @@ func (a *app) payload(args []string) ([]byte, error) {
 }
 
 func readPayload(r io.Reader, name string) ([]byte, error) {
-	payload, err := io.ReadAll(io.LimitReader(r, bridge.MaxPayloadBytes+1))
+	payload, err := io.ReadAll(io.LimitReader(r, admin.MaxPayloadBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the payload from %s: %w", name, err)
 	}
-	if len(payload) > bridge.MaxPayloadBytes {
-		return nil, invalidf("payload from %s: must be at most %d bytes", name, bridge.MaxPayloadBytes)
+	if len(payload) > admin.MaxPayloadBytes {
+		return nil, invalidf("payload from %s: must be at most %d bytes", name, admin.MaxPayloadBytes)
 	}
 	return payload, nil
 }

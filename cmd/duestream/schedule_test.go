@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -155,7 +156,7 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 	} {
 		c.fails(exitInvalid, []string{"duestream: ", test.says}, test.args...)
 	}
-	payload := strings.Repeat("x", bridge.MaxPayloadBytes+1)
+	payload := strings.Repeat("x", admin.MaxPayloadBytes+1)
 	if r := c.runIn(payload, "schedule", "q"); r.code != exitInvalid || !strings.Contains(r.err, "must be at most 16777216 bytes") {
 		t.Error(r)
 	}

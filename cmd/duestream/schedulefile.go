@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 const (
@@ -64,7 +65,7 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 	if o.fromLine < 1 {
 		return invalidf("from-line %d: must be at least 1", o.fromLine)
 	}
-	if err := bridge.CheckQueue(args[0]); err != nil {
+	if err := admin.CheckQueue(args[0]); err != nil {
 		return err
 	}
 	f := &fileRun{

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -27,11 +28,11 @@ func writeFile(t *testing.T, text string) string {
 
 func (c *cli) scheduled(queue string) int64 {
 	c.t.Helper()
-	var all []bridge.QueueStats
+	var all []admin.QueueStats
 	if c.json(&all, "stats"); len(all) == 0 { // nobody knows it yet
 		return 0
 	}
-	at := slices.IndexFunc(all, func(s bridge.QueueStats) bool { return s.Queue == queue })
+	at := slices.IndexFunc(all, func(s admin.QueueStats) bool { return s.Queue == queue })
 	return all[max(0, at)].Scheduled
 }
 
@@ -208,7 +209,7 @@ func TestLineReaderSkipsALineThatIsTooLong(t *testing.T) {
 func TestLargestPayloadFitsALine(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	payload := strings.Repeat("/", bridge.MaxPayloadBytes)
+	payload := strings.Repeat("/", admin.MaxPayloadBytes)
 	line := `{"id":"big","in_ms":3600000,"payload":"` + payload + `"}` + "\n" + `{"id":"bigger","in_ms":3600000,"payload":"` + payload + `x"}`
 	r := c.runIn(line, "schedule", "q", "-f", "-")
 	if r.code != exitPartly || !strings.Contains(r.err, "line 2: payload of 16777217 bytes: must be at most 16777216 bytes") {

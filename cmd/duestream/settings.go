@@ -15,6 +15,7 @@ import (
 	"github.com/kelseyhightower/envconfig"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 const (
@@ -59,8 +60,8 @@ func (s *settings) policy() (bridge.Policy, error) {
 
 // policyFields maps the names that settings of a policy have in Redis to those they have here.
 var policyFields = map[string]string{
-	bridge.SettingVisibility: "visibility_timeout", bridge.SettingMaxAttempts: "max_attempts",
-	bridge.SettingRetryMin: "retry_min", bridge.SettingRetryMax: "retry_max", bridge.SettingHeld: "held",
+	admin.SettingVisibility: "visibility_timeout", admin.SettingMaxAttempts: "max_attempts",
+	admin.SettingRetryMin: "retry_min", admin.SettingRetryMax: "retry_max", admin.SettingHeld: "held",
 }
 
 // renameFields renames the fields of all invalid errors in a tree of errors, also where a rule speaks of another field.
@@ -75,7 +76,7 @@ func renameFields(err error, name func(string) string) error {
 		}
 		return errors.Join(all...)
 	case errors.As(err, &field):
-		rule := strings.ReplaceAll(field.Rule, bridge.SettingRetryMin, name(bridge.SettingRetryMin))
+		rule := strings.ReplaceAll(field.Rule, admin.SettingRetryMin, name(admin.SettingRetryMin))
 		return &bridge.InvalidError{Field: name(field.Field), Value: field.Value, Rule: rule}
 	}
 	return err

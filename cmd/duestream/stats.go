@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 const watchEvery = 2 * time.Second
@@ -34,7 +35,7 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
   duestream stats --json | jq '{queue, dead}'`,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			for _, queue := range args {
-				if err := bridge.CheckQueue(queue); err != nil {
+				if err := admin.CheckQueue(queue); err != nil {
 					return err
 				}
 			}
@@ -55,7 +56,7 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 			}
 			return a.print(all, func() {
 				a.printStats(all)
-				fmt.Fprintln(a.out, bridgeLine(bridge.NewAdmin(r, a.prefix).Bridges(ctx)))
+				fmt.Fprintln(a.out, bridgeLine(admin.New(r, a.prefix).Bridges(ctx)))
 			})
 		}),
 	}
@@ -67,16 +68,16 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 }
 
 // readStats returns the stats of queues; those of partitions only when they are asked for.
-func (a *app) readStats(ctx context.Context, r *bridge.Redis, queues []string, partitions bool) ([]bridge.QueueStats, error) {
+func (a *app) readStats(ctx context.Context, r *bridge.Redis, queues []string, partitions bool) ([]admin.QueueStats, error) {
 	if len(queues) == 0 {
 		var err error
-		if queues, err = bridge.NewAdmin(r, a.prefix).Queues(ctx); err != nil {
+		if queues, err = admin.New(r, a.prefix).Queues(ctx); err != nil {
 			return nil, err
 		}
 	}
-	all := make([]bridge.QueueStats, 0, len(queues))
+	all := make([]admin.QueueStats, 0, len(queues))
 	for _, queue := range queues {
-		s, err := bridge.NewAdmin(r, a.prefix).Stats(ctx, queue)
+		s, err := admin.New(r, a.prefix).Stats(ctx, queue)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +95,7 @@ func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string, 
 	defer again.Stop()
 	for {
 		all, err := a.readStats(ctx, r, queues, partitions)
-		bridges, unknown := bridge.NewAdmin(r, a.prefix).Bridges(ctx)
+		bridges, unknown := admin.New(r, a.prefix).Bridges(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -124,12 +125,12 @@ func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string, 
 
 // lookAtStats is a line of stats --watch --json.
 type lookAtStats struct {
-	Time    int64               `json:"time_ms"`
-	Bridges []bridgeHealth      `json:"bridges"`
-	Queues  []bridge.QueueStats `json:"queues"`
+	Time    int64              `json:"time_ms"`
+	Bridges []bridgeHealth     `json:"bridges"`
+	Queues  []admin.QueueStats `json:"queues"`
 }
 
-func (a *app) printStats(all []bridge.QueueStats) {
+func (a *app) printStats(all []admin.QueueStats) {
 	if len(all) == 0 {
 		fmt.Fprintln(a.out, "no queues")
 		return
@@ -148,8 +149,8 @@ func (a *app) printStats(all []bridge.QueueStats) {
 }
 
 // partitioned says whether partitions have lines of their own, which need all columns.
-func partitioned(all []bridge.QueueStats) bool {
-	return slices.ContainsFunc(all, func(s bridge.QueueStats) bool { return len(s.ByPartition) > 0 })
+func partitioned(all []admin.QueueStats) bool {
+	return slices.ContainsFunc(all, func(s admin.QueueStats) bool { return len(s.ByPartition) > 0 })
 }
 
 // terminalWidth is that of standard output; 0 where it is not a terminal.
@@ -201,7 +202,7 @@ func (t statsTable) narrow() [][]string {
 	return rows
 }
 
-func statsRows(all []bridge.QueueStats, now time.Time) (rows statsTable) {
+func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 	for _, s := range all {
 		name := s.Queue
 		if s.Held {
@@ -242,7 +243,7 @@ func statsRows(all []bridge.QueueStats, now time.Time) (rows statsTable) {
 	return rows
 }
 
-func queueRow(name string, s bridge.QueueStats, now time.Time) statsRow {
+func queueRow(name string, s admin.QueueStats, now time.Time) statsRow {
 	next := "-"
 	if !s.NextDue.IsZero() {
 		next = relative(s.NextDue, now)
@@ -254,8 +255,8 @@ func queueRow(name string, s bridge.QueueStats, now time.Time) statsRow {
 }
 
 // total adds queues up; what their groups hold becomes one group.
-func total(all []bridge.QueueStats) (sum bridge.QueueStats) {
-	var g bridge.GroupStats
+func total(all []admin.QueueStats) (sum admin.QueueStats) {
+	var g admin.GroupStats
 	for _, s := range all {
 		sum.Scheduled += s.Scheduled
 		sum.Overdue += s.Overdue
@@ -279,7 +280,7 @@ func total(all []bridge.QueueStats) (sum bridge.QueueStats) {
 			g.RetryingApprox = g.RetryingApprox || one.RetryingApprox
 		}
 	}
-	sum.Groups = []bridge.GroupStats{g}
+	sum.Groups = []admin.GroupStats{g}
 	return sum
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // Bounds of --interval.
@@ -61,7 +62,7 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			errs := []error{}
 			for _, queue := range args {
-				errs = append(errs, bridge.CheckQueue(queue))
+				errs = append(errs, admin.CheckQueue(queue))
 			}
 			if o.every < minTopInterval || o.every > maxTopInterval {
 				errs = append(errs, invalidf("interval %s: must be between %s and %s", o.every, short(minTopInterval), short(maxTopInterval)))
@@ -103,26 +104,26 @@ func (a *app) runTop(ctx context.Context, o topOptions, queues []string) error {
 
 // topLook is what top asks for at once.
 type topLook struct {
-	server        bridge.ServerLoad
-	bridges       []bridge.Heartbeat
+	server        admin.ServerLoad
+	bridges       []admin.Heartbeat
 	bridgesFailed bool
-	queues        []bridge.Glance
+	queues        []admin.Glance
 }
 
 // topLooker returns the function that looks. It must not be called concurrently.
 func (a *app) topLooker(r *bridge.Redis, queues []string) func(context.Context) (topLook, error) {
-	w := bridge.NewAdmin(r, a.prefix).Watcher(queues...)
+	w := admin.New(r, a.prefix).Watcher(queues...)
 	return func(ctx context.Context) (l topLook, err error) {
 		if l.queues, err = w.Look(ctx); err != nil {
 			return l, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, noAnswer)
 		defer cancel()
-		if l.server, err = bridge.NewAdmin(r, "").ServerLoad(ctx); err != nil {
+		if l.server, err = admin.New(r, "").ServerLoad(ctx); err != nil {
 			return l, err
 		}
 		// On a cluster their key may be on the one server that is away.
-		l.bridges, err = bridge.NewAdmin(r, a.prefix).Bridges(ctx)
+		l.bridges, err = admin.New(r, a.prefix).Bridges(ctx)
 		l.bridgesFailed = err != nil
 		return l, nil
 	}
@@ -192,7 +193,7 @@ func (s *topState) lost(at time.Time, err error) {
 
 type topJSON struct {
 	Time         int64              `json:"time_ms"`
-	Server       bridge.ServerLoad  `json:"server"`
+	Server       admin.ServerLoad   `json:"server"`
 	Prefix       string             `json:"prefix"`
 	Bridges      []bridgeHealth     `json:"bridges"`
 	Queues       []topQueueJSON     `json:"queues"`
@@ -205,7 +206,7 @@ type topDisconnectedMS struct {
 }
 
 type topQueueJSON struct {
-	bridge.Glance
+	admin.Glance
 	Error string `json:"error,omitempty"`
 }
 

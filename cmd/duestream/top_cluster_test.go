@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -21,7 +21,7 @@ func TestTopOnACluster(t *testing.T) {
 		c.ok("schedule", "wide", "--in", "1h", "--id", fmt.Sprint("m-", i), "x")
 	}
 	var got struct {
-		Server bridge.ServerLoad
+		Server admin.ServerLoad
 		Queues []struct {
 			Queue                 string
 			Partitions, Scheduled int

@@ -9,17 +9,17 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // topState is all that a frame of top shows.
 type topState struct {
 	now           time.Time
 	host, prefix  string
-	server        bridge.ServerLoad
-	bridges       []bridge.Heartbeat
+	server        admin.ServerLoad
+	bridges       []admin.Heartbeat
 	bridgesFailed bool // and so nothing is known of them
-	queues        []bridge.Glance
+	queues        []admin.Glance
 
 	every  time.Duration
 	sort   string
@@ -244,7 +244,7 @@ func (s *topState) nameWidth(width int) int {
 	return min(max(width, 12), longest)
 }
 
-func queueTitle(q bridge.Glance) string {
+func queueTitle(q admin.Glance) string {
 	name := q.Queue
 	if q.Partitions > 1 {
 		name += fmt.Sprintf(" ×%d", q.Partitions)
@@ -263,7 +263,7 @@ func (s *topState) body(nameWidth int) []bodyLine {
 			title = alert
 		}
 		l := line{{title, left(queueTitle(q), nameWidth)}}
-		rates := bridge.QueueRates{}
+		rates := admin.QueueRates{}
 		if q.PerSecond != nil {
 			rates = *q.PerSecond
 		}
@@ -298,7 +298,7 @@ func (s *topState) body(nameWidth int) []bodyLine {
 	return all
 }
 
-func groupLine(g bridge.GroupGlance, nameWidth int) line {
+func groupLine(g admin.GroupGlance, nameWidth int) line {
 	workers, look := strconv.FormatInt(g.Alive, 10), plain
 	switch {
 	case g.AliveApprox:
@@ -324,8 +324,8 @@ func groupLine(g bridge.GroupGlance, nameWidth int) line {
 }
 
 // sorted returns the queues in the order asked for; where that says nothing, by name.
-func (s *topState) sorted() []bridge.Glance {
-	weight := func(q bridge.Glance) (w float64) {
+func (s *topState) sorted() []admin.Glance {
+	weight := func(q admin.Glance) (w float64) {
 		switch s.sort {
 		case "lag":
 			w = float64(q.Ready)
@@ -342,7 +342,7 @@ func (s *topState) sorted() []bridge.Glance {
 		return w
 	}
 	queues := slices.Clone(s.queues)
-	slices.SortStableFunc(queues, func(a, b bridge.Glance) int {
+	slices.SortStableFunc(queues, func(a, b admin.Glance) int {
 		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Queue, b.Queue))
 	})
 	return queues

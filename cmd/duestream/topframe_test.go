@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -33,29 +34,29 @@ func golden(t *testing.T, name, got string) {
 }
 
 func busyTop() *topState {
-	ms := func(d time.Duration) *bridge.Millis { return new(bridge.Millis(d)) }
+	ms := func(d time.Duration) *admin.Millis { return new(admin.Millis(d)) }
 	return &topState{
 		now: time.Date(2026, 11, 21, 12, 30, 5, 0, time.UTC), host: "redis://127.0.0.1:6379", prefix: "duestream", every: time.Second, sort: "name", live: true,
-		server: bridge.ServerLoad{Product: "redis", Version: "7.0.15", Servers: 1, UsedMemory: 12_345_678, MaxMemory: 100 << 20, Clients: 12, OpsPerSecond: 12_345},
-		bridges: []bridge.Heartbeat{
+		server: admin.ServerLoad{Product: "redis", Version: "7.0.15", Servers: 1, UsedMemory: 12_345_678, MaxMemory: 100 << 20, Clients: 12, OpsPerSecond: 12_345},
+		bridges: []admin.Heartbeat{
 			{Bridge: "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3", Identity: bridge.Identity{ID: "01M7ZMPW4AFDJS68SPX5258FR1", Host: "web-1", PID: 7, Version: "v1.2.3"}, Age: 312 * time.Millisecond},
 			{Bridge: "01M7ZMPW5BFDJS68SPX5258FR2", Identity: bridge.Identity{ID: "01M7ZMPW5BFDJS68SPX5258FR2"}, Age: 12 * time.Second},
 		},
-		queues: []bridge.Glance{
+		queues: []admin.Glance{
 			{
-				Queue: "emails", Partitions: 1, Scheduled: 12_345_678, Overdue: 42, Behind: bridge.Millis(90 * time.Second), Late: ms(1200 * time.Millisecond),
+				Queue: "emails", Partitions: 1, Scheduled: 12_345_678, Overdue: 42, Behind: admin.Millis(90 * time.Second), Late: ms(1200 * time.Millisecond),
 				Ready: 15_500, ReadyApprox: true, Entries: 16_000, Dead: 7,
-				PerSecond: &bridge.QueueRates{In: new(1234.5), Out: new(0.04), Done: new(99.7)},
-				Groups: []bridge.GroupGlance{
+				PerSecond: &admin.QueueRates{In: new(1234.5), Out: new(0.04), Done: new(99.7)},
+				Groups: []admin.GroupGlance{
 					{Name: "audit", Lag: 15_500, LagApprox: true, Alive: 0, Consumers: 2},
 					{Name: "a mailer with a name that is far too long for this", Lag: 3, Pending: 10, Oldest: ms(25 * time.Second), Alive: 3, Consumers: 4, Retrying: 5, RetryingMore: true, Done: new(1200.0)},
 				},
 			},
-			{Queue: "held-one", Partitions: 8, Held: true, Scheduled: 5, Entries: 3, Ready: 3, MoreGroups: 0, Groups: []bridge.GroupGlance{}},
-			{Queue: "odd", Partitions: 1, Err: errors.New("key duestream:{odd}:due holds a string where a zset belongs"), Groups: []bridge.GroupGlance{}},
+			{Queue: "held-one", Partitions: 8, Held: true, Scheduled: 5, Entries: 3, Ready: 3, MoreGroups: 0, Groups: []admin.GroupGlance{}},
+			{Queue: "odd", Partitions: 1, Err: errors.New("key duestream:{odd}:due holds a string where a zset belongs"), Groups: []admin.GroupGlance{}},
 			{
-				Queue: "quiet", Partitions: 1, MoreGroups: 36, PerSecond: &bridge.QueueRates{In: new(0.0), Out: new(0.0), Done: new(0.0)},
-				Groups: []bridge.GroupGlance{{Name: "old", Alive: 2, AliveApprox: true, Consumers: 2, Done: new(0.0)}},
+				Queue: "quiet", Partitions: 1, MoreGroups: 36, PerSecond: &admin.QueueRates{In: new(0.0), Out: new(0.0), Done: new(0.0)},
+				Groups: []admin.GroupGlance{{Name: "old", Alive: 2, AliveApprox: true, Consumers: 2, Done: new(0.0)}},
 			},
 		},
 	}
@@ -65,9 +66,9 @@ func manyTop(n int) *topState {
 	s := busyTop()
 	s.queues = nil
 	for i := range n {
-		q := bridge.Glance{Queue: fmt.Sprintf("queue-%02d", i), Partitions: 1, Overdue: int64(i % 3), Behind: bridge.Millis(time.Duration(i%3) * time.Second), Ready: int64(100 - i)}
-		q.Groups = []bridge.GroupGlance{{Name: "a", Lag: int64(i)}, {Name: "b", Lag: int64(100 - i)}}
-		q.PerSecond = &bridge.QueueRates{In: new(float64(i * 7 % 10)), Out: new(0.0), Done: nil}
+		q := admin.Glance{Queue: fmt.Sprintf("queue-%02d", i), Partitions: 1, Overdue: int64(i % 3), Behind: admin.Millis(time.Duration(i%3) * time.Second), Ready: int64(100 - i)}
+		q.Groups = []admin.GroupGlance{{Name: "a", Lag: int64(i)}, {Name: "b", Lag: int64(100 - i)}}
+		q.PerSecond = &admin.QueueRates{In: new(float64(i * 7 % 10)), Out: new(0.0), Done: nil}
 		s.queues = append(s.queues, q)
 	}
 	return s
@@ -80,7 +81,7 @@ func TestTopFrames(t *testing.T) {
 	paused := manyTop(10)
 	paused.paused, paused.sort, paused.every, paused.offset = true, "lag", 250*time.Millisecond, 4
 	alone := busyTop()
-	alone.bridges, alone.queues, alone.server = nil, nil, bridge.ServerLoad{}
+	alone.bridges, alone.queues, alone.server = nil, nil, admin.ServerLoad{}
 	cluster := busyTop()
 	cluster.server.Servers, cluster.bridgesFailed, cluster.bridges, cluster.queues, cluster.server.UsedMemory = 3, true, nil, cluster.queues[3:], 99<<20
 	printed := busyTop()
@@ -237,7 +238,7 @@ func TestTopWithoutATerminalPrintsOneFrame(t *testing.T) {
 		Queues  []struct {
 			Queue     string
 			Scheduled int
-			PerSecond *bridge.QueueRates `json:"per_second"`
+			PerSecond *admin.QueueRates `json:"per_second"`
 		}
 	}
 	c.json(&got, "top", "--once", "--interval", "100ms", "queue-03")

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -151,7 +152,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 	}
 	var letters []string
 	for line := range strings.Lines(b.ok("dead", "list", "copy", "--json")) {
-		var l bridge.Letter
+		var l admin.Letter
 		decode(t, line, &l)
 		letters = append(letters, l.ID)
 	}
@@ -364,8 +365,8 @@ func TestExportOfManyIsReadInSteps(t *testing.T) {
 	r := c.run("export", "q")
 	ids := map[string]bool{}
 	for line := range strings.Lines(r.out) {
-		var record bridge.Record
-		if json.Unmarshal([]byte(line), &record) == nil && record.Kind == bridge.RecordScheduled {
+		var record admin.Record
+		if json.Unmarshal([]byte(line), &record) == nil && record.Kind == admin.RecordScheduled {
 			ids[record.ID] = true
 		}
 	}

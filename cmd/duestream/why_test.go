@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // The duplicate error said "show says where it is", and show said that there is no such message. Both say the same of one that is finished.
@@ -36,7 +37,7 @@ func TestFindSaysFirstWhyAMessageIsNotDelivered(t *testing.T) {
 	if out := c.ok("find", "a"); !regexp.MustCompile(`^why +waits for its time, \S+; the queue is paused, and no bridge is alive\n`).MatchString(out) {
 		t.Error(out)
 	}
-	var f bridge.Finding
+	var f admin.Finding
 	if c.json(&f, "find", "a"); len(f.Places) != 1 || !strings.Contains(f.Places[0].Why, "the queue is paused") {
 		t.Errorf("%+v", f)
 	}

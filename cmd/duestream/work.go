@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // Exit codes of a worker's command, from sysexits.h.
@@ -108,10 +109,10 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	if err != nil {
 		return invalidf("command: %w", err)
 	}
-	if err := bridge.CheckQueue(queue); err != nil {
+	if err := admin.CheckQueue(queue); err != nil {
 		return err
 	}
-	if err := bridge.CheckGroup(o.group); err != nil {
+	if err := admin.CheckGroup(o.group); err != nil {
 		return err
 	}
 	if err := a.resolve(); err != nil {

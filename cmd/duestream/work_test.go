@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -32,7 +33,7 @@ func (c *cli) work(dir, script string, flags ...string) *running {
 }
 
 // letter waits for the one dead letter of the queue.
-func (c *cli) letter(w *running) (l bridge.Letter) {
+func (c *cli) letter(w *running) (l admin.Letter) {
 	c.t.Helper()
 	redistest.Eventually(c.t, patience, func() (bool, string) {
 		out := c.ok("dead", "list", "q", "--json")
@@ -139,7 +140,7 @@ func TestWorkRetriesWithTheEndOfStandardErrorAndThenDeadLetters(t *testing.T) {
 	w := c.work(dir, `echo "$DUESTREAM_ATTEMPT" >> "$1/attempts"; head -c 5000 /dev/zero | tr '\0' a >&2; echo " the end" >&2; exit 75`)
 	l := c.letter(w)
 	if l.ID != "bad" || l.Group != "g" || l.Reason != "max_attempts" || l.Attempt != 3 || !strings.HasPrefix(l.Error, "exit status 75: aaa") ||
-		!strings.HasSuffix(l.Error, "aaa the end") || len(l.Error) > bridge.MaxErrorBytes {
+		!strings.HasSuffix(l.Error, "aaa the end") || len(l.Error) > admin.MaxErrorBytes {
 		t.Errorf("%+v", l)
 	}
 	if got, _ := os.ReadFile(filepath.Join(dir, "attempts")); string(got) != "1\n2\n3\n" {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/child"
 )
 
@@ -97,7 +98,7 @@ func (c *commandRunner) run(ctx context.Context, m *bridge.Message) (started boo
 		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, errTimeout)
 		defer cancel()
 	}
-	last := &tail{most: bridge.MaxErrorBytes}
+	last := &tail{most: admin.MaxErrorBytes}
 	cmd := &exec.Cmd{
 		Path: c.path, Args: c.args, Env: c.environment(m), Stdin: bytes.NewReader(m.Payload),
 		Stdout: c.out, Stderr: io.MultiWriter(c.err, last),

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -115,10 +116,10 @@ func (c *controller) setUp() error {
 		return err
 	}
 	defer r.Close()
-	if err := bridge.NewAdmin(r, prefix).WriteDefaults(ctx, policy(c.cfg.Visibility)); err != nil {
+	if err := admin.New(r, prefix).WriteDefaults(ctx, policy(c.cfg.Visibility)); err != nil {
 		return err
 	}
-	if _, err := bridge.NewAdmin(r, prefix).SetPartitions(ctx, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
+	if _, err := admin.New(r, prefix).SetPartitions(ctx, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
 		return err
 	}
 	for _, queue := range []string{queueMain, queueSide} {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -71,28 +72,28 @@ func (r *rig) letters(t *testing.T, f *fuse) {
 	ctx, payload := l.ctx(), []byte("edited")
 
 	again(t, r, f, func(redis *bridge.Redis) error {
-		d := bridge.NewAdmin(redis, r.prefix).DeadLetters()
+		d := admin.New(redis, r.prefix).DeadLetters()
 		for _, text := range []string{"of one", "of two"} {
-			o := bridge.RedriveOptions{Progress: func(done, total int) {}}
-			if _, err := d.RedriveMatching(ctx, l.queue, bridge.LetterFilter{ErrorText: text}, o); err != nil {
+			o := admin.RedriveOptions{Progress: func(done, total int) {}}
+			if _, err := d.RedriveMatching(ctx, l.queue, admin.LetterFilter{ErrorText: text}, o); err != nil {
 				return err
 			}
 		}
 		var letters []string
-		for letter, err := range d.List(ctx, l.queue, bridge.LetterFilter{ID: "edi*"}) {
+		for letter, err := range d.List(ctx, l.queue, admin.LetterFilter{ID: "edi*"}) {
 			if err != nil {
 				return err
 			}
 			letters = append(letters, letter.Letter)
 		}
-		_, err := d.Redrive(ctx, l.queue, letters, bridge.RedriveOptions{Payload: &payload, Delay: time.Millisecond})
+		_, err := d.Redrive(ctx, l.queue, letters, admin.RedriveOptions{Payload: &payload, Delay: time.Millisecond})
 		if err != nil {
 			return err
 		}
-		if _, err := d.PurgeMatching(ctx, l.queue, bridge.LetterFilter{ID: "purged"}); err != nil {
+		if _, err := d.PurgeMatching(ctx, l.queue, admin.LetterFilter{ID: "purged"}); err != nil {
 			return err
 		}
-		_, err = d.PurgeMatching(ctx, l.queue, bridge.LetterFilter{OlderThan: time.Millisecond})
+		_, err = d.PurgeMatching(ctx, l.queue, admin.LetterFilter{OlderThan: time.Millisecond})
 		return err
 	})
 	l.worker(r.redis, "a", "", nil)
@@ -109,13 +110,13 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 	defaults := bridge.DefaultPolicy()
 	defaults.RetryMax = 11 * time.Minute
 	again(t, r, f, func(redis *bridge.Redis) error {
-		if err := bridge.NewAdmin(redis, r.prefix).WriteDefaults(ctx, defaults); err != nil {
+		if err := admin.New(redis, r.prefix).WriteDefaults(ctx, defaults); err != nil {
 			return err
 		}
-		if err := bridge.NewAdmin(redis, r.prefix).WritePolicy(ctx, l.queue, "", bridge.PolicyUpdate{MaxAttempts: &most}); err != nil {
+		if err := admin.New(redis, r.prefix).WritePolicy(ctx, l.queue, "", admin.PolicyUpdate{MaxAttempts: &most}); err != nil {
 			return err
 		}
-		if err := bridge.NewAdmin(redis, r.prefix).WritePolicy(ctx, l.queue, "a", bridge.PolicyUpdate{VisibilityTimeout: &visibility}); err != nil {
+		if err := admin.New(redis, r.prefix).WritePolicy(ctx, l.queue, "a", admin.PolicyUpdate{VisibilityTimeout: &visibility}); err != nil {
 			return err
 		}
 		_, err := bridge.CreateGroup(ctx, redis, r.prefix, l.queue, "a")
@@ -123,7 +124,7 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 	})
 	want := defaults
 	want.VisibilityTimeout, want.MaxAttempts = visibility, most
-	got, warning, err := bridge.NewAdmin(r.redis, r.prefix).ReadPolicy(ctx, l.queue, "a")
+	got, warning, err := admin.New(r.redis, r.prefix).ReadPolicy(ctx, l.queue, "a")
 	if err := errors.Join(warning, err); err != nil || got != want {
 		t.Errorf("the policy is %+v, and must be %+v: %v", got, want, err)
 	}
@@ -164,19 +165,19 @@ func (r *rig) reading(t *testing.T, f *fuse) {
 			tell("place of "+id, found, err)
 		}
 		l.must(c.Close())
-		stats, err := bridge.NewAdmin(redis, r.prefix).Stats(ctx, l.queue)
+		stats, err := admin.New(redis, r.prefix).Stats(ctx, l.queue)
 		tell("scheduled and dead", []int64{stats.Scheduled, stats.Dead}, err)
-		pending, err := bridge.NewAdmin(redis, r.prefix).Pending(ctx, l.queue, "a", bridge.PendingFilter{}, 10)
+		pending, err := admin.New(redis, r.prefix).Pending(ctx, l.queue, "a", admin.PendingFilter{}, 10)
 		held := []string{}
 		for _, one := range pending {
 			held = append(held, one.ID+" at "+one.Consumer)
 		}
 		tell("pending", held, err)
-		n, err := bridge.NewAdmin(redis, r.prefix).DeadLetters().Count(ctx, l.queue, bridge.LetterFilter{})
+		n, err := admin.New(redis, r.prefix).DeadLetters().Count(ctx, l.queue, admin.LetterFilter{})
 		tell("letters", n, err)
-		consumers, err := bridge.NewAdmin(redis, r.prefix).Consumers(ctx, l.queue, "a")
+		consumers, err := admin.New(redis, r.prefix).Consumers(ctx, l.queue, "a")
 		tell("consumers", len(consumers), err)
-		bridges, err := bridge.NewAdmin(redis, r.prefix).Bridges(ctx)
+		bridges, err := admin.New(redis, r.prefix).Bridges(ctx)
 		tell("bridges", len(bridges), err)
 		return truth
 	}

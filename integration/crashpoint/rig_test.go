@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -140,7 +141,7 @@ func (l *load) groups(names ...string) {
 func (l *load) bePatient(group string) {
 	l.Helper()
 	visibility := time.Minute
-	l.must(bridge.NewAdmin(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, group, bridge.PolicyUpdate{VisibilityTimeout: &visibility}))
+	l.must(admin.New(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, group, admin.PolicyUpdate{VisibilityTimeout: &visibility}))
 }
 
 // message is one whose content can be told from its ID.
@@ -275,7 +276,7 @@ func (l *load) rest(groups ...string) redistest.Result {
 // deadLetters lists them as "group/id reason".
 func (l *load) deadLetters() []string {
 	var list []string
-	for letter, err := range bridge.NewAdmin(l.redis, l.prefix).DeadLetters().List(l.ctx(), l.queue, bridge.LetterFilter{}) {
+	for letter, err := range admin.New(l.redis, l.prefix).DeadLetters().List(l.ctx(), l.queue, admin.LetterFilter{}) {
 		l.must(err)
 		list = append(list, fmt.Sprintf("%s/%s %s", letter.Group, letter.ID, letter.Reason))
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // A worker is interrupted at every request it makes: while it joins, reads, settles, extends, and takes its leave; and once more at every
@@ -35,8 +36,8 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 		visibility = 500 * time.Millisecond
 	}
 	few, most := 10*time.Millisecond, 20*time.Millisecond
-	l.must(bridge.NewAdmin(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "a", bridge.PolicyUpdate{VisibilityTimeout: &visibility, RetryMin: &few, RetryMax: &most}))
-	l.must(bridge.NewAdmin(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "b", bridge.PolicyUpdate{VisibilityTimeout: &patient, RetryMin: &few, RetryMax: &most}))
+	l.must(admin.New(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "a", admin.PolicyUpdate{VisibilityTimeout: &visibility, RetryMin: &few, RetryMax: &most}))
+	l.must(admin.New(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "b", admin.PolicyUpdate{VisibilityTimeout: &patient, RetryMin: &few, RetryMax: &most}))
 	l.groups("a", "b")
 
 	limited, expired := message("limited", 0), message("expired", 20*time.Millisecond)

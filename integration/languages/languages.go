@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -61,7 +62,7 @@ func LoadFunctions(t testing.TB, server *redistest.Server) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if _, err := bridge.NewAdmin(r, "").LoadFunctions(t.Context(), "", false); err != nil {
+	if _, err := admin.New(r, "").LoadFunctions(t.Context(), "", false); err != nil {
 		t.Fatal(err)
 	}
 }

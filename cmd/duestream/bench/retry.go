@@ -8,6 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -34,7 +35,7 @@ func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		low, high := retryMin, retryMax
-		err := bridge.NewAdmin(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "", bridge.PolicyUpdate{MaxAttempts: &cfg.Attempts, RetryMin: &low, RetryMax: &high})
+		err := admin.New(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "", admin.PolicyUpdate{MaxAttempts: &cfg.Attempts, RetryMin: &low, RetryMax: &high})
 		if err != nil {
 			return Result{}, err
 		}

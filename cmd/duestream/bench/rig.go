@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -173,7 +174,7 @@ func (r *rig) freed(ctx context.Context) error {
 
 // hold holds the queue, or lets it go.
 func (r *rig) hold(ctx context.Context, held bool) error {
-	return bridge.NewAdmin(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "", bridge.PolicyUpdate{Held: &held})
+	return admin.New(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "", admin.PolicyUpdate{Held: &held})
 }
 
 // group creates a group unless it exists.

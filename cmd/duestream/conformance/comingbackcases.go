@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -17,7 +17,7 @@ var comingBackCases = []Case{
 		Rule: "What a worker held when it was killed is not lost when it starts again under the same name: it is worked on again.",
 		run: func(t *trial) error {
 			// Long enough for it to start again before a bridge takes what it held.
-			if err := t.policy(bridge.SettingVisibility, "6000"); err != nil {
+			if err := t.policy(admin.SettingVisibility, "6000"); err != nil {
 				return err
 			}
 			one, err := t.served("one")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -158,5 +158,5 @@ var completeCases = []Case{
 
 // unhurry gives the queue a visibility timeout that plays no part.
 func (t *trial) unhurry() error {
-	return t.policy(bridge.SettingVisibility, strconv.FormatInt(unhurried.Milliseconds(), 10))
+	return t.policy(admin.SettingVisibility, strconv.FormatInt(unhurried.Milliseconds(), 10))
 }

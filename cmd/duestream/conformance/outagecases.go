@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -16,7 +16,7 @@ var outageCases = []Case{
 		Name: "outage", Level: Good, Section: "8, step 2, and 14", tapped: true,
 		Rule: "A worker whose server cannot be reached for 9 s goes on by itself within 15 s of its return, also in the middle of its work, which it finishes.",
 		run: func(t *trial) error {
-			if err := t.policy(bridge.SettingVisibility, "15000"); err != nil {
+			if err := t.policy(admin.SettingVisibility, "15000"); err != nil {
 				return err
 			}
 			if _, err := t.served("one"); err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -23,7 +23,7 @@ var policyCases = []Case{
 		Name: "policy-of-queue", Level: Good, Section: "8, step 7, and 11", unhurried: true,
 		Rule: "A worker extends by the visibility timeout of its queue, where that has one, and not by the default.",
 		run: func(t *trial) error {
-			if err := t.policy(bridge.SettingVisibility, t.visibility()); err != nil {
+			if err := t.policy(admin.SettingVisibility, t.visibility()); err != nil {
 				return err
 			}
 			return t.longWork()
@@ -34,8 +34,8 @@ var policyCases = []Case{
 		Rule: "A worker extends by the visibility timeout of its group, where that has one, and not by that of the queue; in the setting's name the group is percent-encoded.",
 		run: func(t *trial) error {
 			t.group = `équipe "1"`
-			name := "group:" + strings.ReplaceAll(url.QueryEscape(t.group), "+", "%20") + ":" + bridge.SettingVisibility
-			if err := firstError(t.unhurry(), t.policy(name, t.visibility(), "group:other:"+bridge.SettingVisibility, "60000")); err != nil {
+			name := "group:" + strings.ReplaceAll(url.QueryEscape(t.group), "+", "%20") + ":" + admin.SettingVisibility
+			if err := firstError(t.unhurry(), t.policy(name, t.visibility(), "group:other:"+admin.SettingVisibility, "60000")); err != nil {
 				return err
 			}
 			return t.longWork()
@@ -58,7 +58,7 @@ var policyCases = []Case{
 				return err
 			}
 			for _, step := range [][2]time.Duration{{shortened, shortSince}, {shortAgain, longerStill - shortSince}} {
-				if err := t.policy(bridge.SettingVisibility, strconv.FormatInt(step[0].Milliseconds(), 10)); err != nil {
+				if err := t.policy(admin.SettingVisibility, strconv.FormatInt(step[0].Milliseconds(), 10)); err != nil {
 					return err
 				}
 				if err := t.watching(step[1], "long"); err != nil {
@@ -76,7 +76,7 @@ var policyCases = []Case{
 		Name: "policy-of-retries", Level: Complete, Section: "11 and 17",
 		Rule: "A worker that calls retry passes the max_attempts and the delays of its queue and group.",
 		run: func(t *trial) error {
-			if err := t.policy("group:workers:"+bridge.SettingMaxAttempts, "2", bridge.SettingMaxAttempts, "5", bridge.SettingRetryMin, "4000", bridge.SettingRetryMax, "4000"); err != nil {
+			if err := t.policy("group:workers:"+admin.SettingMaxAttempts, "2", admin.SettingMaxAttempts, "5", admin.SettingRetryMin, "4000", admin.SettingRetryMax, "4000"); err != nil {
 				return err
 			}
 			if err := t.unhurry(); err != nil {

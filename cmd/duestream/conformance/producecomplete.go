@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -119,7 +119,7 @@ var scheduleCompletely = []Case{
 			if err := firstError(t.taken(p, one), t.removeScripts(), t.taken(p, two), t.holds(two)); err != nil {
 				return err
 			}
-			if _, err := bridge.NewAdmin(t.rig.redis, "").LoadFunctions(t.ctx, "conformance", false); err != nil {
+			if _, err := admin.New(t.rig.redis, "").LoadFunctions(t.ctx, "conformance", false); err != nil {
 				return couldNot("FUNCTION LOAD", err)
 			}
 			end := time.Now().Add(looksAgain)

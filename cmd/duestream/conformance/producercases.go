@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -259,7 +259,7 @@ func (t *trial) letGo(after int64) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := t.number("HDEL", t.keys(0).Policy, bridge.SettingHeld); err != nil {
+	if _, err := t.number("HDEL", t.keys(0).Policy, admin.SettingHeld); err != nil {
 		return err
 	}
 	return couldNot("XADD", t.do("XADD", t.keys(0).Wake, "MAXLEN", "1", "*", "held", "0").Error())

@@ -13,7 +13,9 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/tryout"
+	"github.com/duestream/duestream/internal/view"
 )
 
 const (
@@ -82,7 +84,7 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 	if r.redis, err = bridge.Dial(ctx, r.url, func(opt *rueidis.ClientOption) { r.opt = *opt }); err != nil {
 		return err
 	}
-	info, err := bridge.CheckServer(ctx, r.redis.Client)
+	info, err := view.CheckServer(ctx, r.redis.Client)
 	if err != nil {
 		return err
 	}
@@ -95,12 +97,12 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 			return fmt.Errorf("conformance: CONFIG SET appendfsync: %w", err)
 		}
 		if cfg.Level == Complete {
-			if _, err := bridge.NewAdmin(r.redis, "").LoadFunctions(ctx, "conformance", false); err != nil {
+			if _, err := admin.New(r.redis, "").LoadFunctions(ctx, "conformance", false); err != nil {
 				return err
 			}
 		}
 	}
-	if err := bridge.NewAdmin(r.redis, r.prefix).WriteDefaults(ctx, cfg.policy()); err != nil {
+	if err := admin.New(r.redis, r.prefix).WriteDefaults(ctx, cfg.policy()); err != nil {
 		return err
 	}
 	b, err := bridge.NewBridge(bridge.Config{Redis: r.redis, Prefix: r.prefix, Defaults: cfg.policy()})

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -263,7 +263,7 @@ func (t *trial) leavesAlone(registry string, do func() error) error {
 }
 
 // hold keeps messages scheduled, whatever their due time.
-func (t *trial) hold() error { return t.policy(bridge.SettingHeld, "1") }
+func (t *trial) hold() error { return t.policy(admin.SettingHeld, "1") }
 
 // holds checks that a message is scheduled as it was ordered.
 func (t *trial) holds(o order) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -45,7 +46,7 @@ func (c Config) withDefaults() Config {
 	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
 	c.Settle = cmp.Or(c.Settle, 3*time.Second)
 	c.FreeWithin = cmp.Or(c.FreeWithin, 20*time.Second)
-	c.OrphanAge = cmp.Or(c.OrphanAge, bridge.OrphanAge)
+	c.OrphanAge = cmp.Or(c.OrphanAge, admin.OrphanAge)
 	c.Idle = cmp.Or(c.Idle, 2*time.Hour)
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
@@ -55,9 +56,9 @@ func (c Config) withDefaults() Config {
 
 // Validate names all that is wrong with the configuration. It does not touch Redis.
 func (c Config) Validate() error {
-	errs := []error{bridge.CheckPrefix(cmp.Or(c.Prefix, lua.DefaultPrefix))}
+	errs := []error{admin.CheckPrefix(cmp.Or(c.Prefix, lua.DefaultPrefix))}
 	for _, queue := range c.Queues {
-		errs = append(errs, bridge.CheckQueue(queue))
+		errs = append(errs, admin.CheckQueue(queue))
 	}
 	return errors.Join(errs...)
 }
@@ -243,7 +244,7 @@ func (e *examination) leftOut(format string, args ...any) {
 }
 
 // ErrNoQueue: a queue that was asked for is not registered, and has no keys.
-var ErrNoQueue = bridge.ErrNoQueue
+var ErrNoQueue = admin.ErrNoQueue
 
 const examples = 3
 

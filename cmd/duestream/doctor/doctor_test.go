@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/doctor"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -241,10 +242,10 @@ func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 	t.Run("functions of another release", func(t *testing.T) {
 		t.Parallel()
 		p := newPatient(t, redistest.Own(t, sound...))
-		other := strings.Replace(bridge.FunctionsLibrary("v0.0.1"), bridge.FunctionsSource(), "000000000000", -1)
+		other := strings.Replace(admin.FunctionsLibrary("v0.0.1"), admin.FunctionsSource(), "000000000000", -1)
 		p.do("FUNCTION", "LOAD", other)
 		p.check("D601")
-		if _, err := bridge.NewAdmin(p.redis, "").LoadFunctions(t.Context(), "", false); err != nil {
+		if _, err := admin.New(p.redis, "").LoadFunctions(t.Context(), "", false); err != nil {
 			t.Fatal(err)
 		}
 		p.check("")

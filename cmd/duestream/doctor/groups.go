@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -123,7 +123,7 @@ func (e *examination) stream(ctx context.Context, p place) error {
 			}
 			continue
 		}
-		policy, _, err := bridge.NewAdmin(e.Redis, e.Prefix).ReadPolicy(ctx, p.queue, g.name)
+		policy, _, err := admin.New(e.Redis, e.Prefix).ReadPolicy(ctx, p.queue, g.name)
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -281,7 +281,7 @@ func (e *examination) queue(ctx context.Context, queue string) error {
 		most = max(most, partition+1)
 	}
 	if e.registry[queue] == nil {
-		grown, err := bridge.NewAdmin(e.Redis, e.Prefix).GrownTo(ctx, queue) // what else has keys, somebody made up
+		grown, err := admin.New(e.Redis, e.Prefix).GrownTo(ctx, queue) // what else has keys, somebody made up
 		if err != nil {
 			return err
 		}
@@ -314,9 +314,9 @@ func (e *examination) queue(ctx context.Context, queue string) error {
 // grow is the repair of whatever partitions lack. By now there may be more of them.
 func (e *examination) grow(queue string, partitions int) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		counts, err := bridge.NewAdmin(e.Redis, e.Prefix).Partitions(ctx, queue)
+		counts, err := admin.New(e.Redis, e.Prefix).Partitions(ctx, queue)
 		if err == nil {
-			counts, err = bridge.NewAdmin(e.Redis, e.Prefix).SetPartitions(ctx, queue, max(partitions, counts.Latest()), nil)
+			counts, err = admin.New(e.Redis, e.Prefix).SetPartitions(ctx, queue, max(partitions, counts.Latest()), nil)
 		}
 		return fmt.Sprintf("%s is registered with %s, all with the same groups and settings", queue, plural(int64(counts.Latest()), "partition", "partitions")), err
 	}

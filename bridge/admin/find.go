@@ -1,4 +1,4 @@
-package bridge
+package admin
 
 import (
 	"context"
@@ -39,7 +39,7 @@ type FindOptions struct {
 // there is none; the Finding says where was looked. It opens connections of its own for as long as it looks.
 func (a *Admin) Find(ctx context.Context, id string, o FindOptions) (Finding, error) {
 	return inspect.Find(ctx, a.redis.Client, a.prefix, id, inspect.FindOptions{
-		Queues: o.Queues, Connect: a.redis.connect, Seen: o.Seen, Progress: o.Progress,
+		Queues: o.Queues, Connect: a.redis.Connect(), Seen: o.Seen, Progress: o.Progress,
 	})
 }
 

@@ -1,0 +1,49 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/stream"
+)
+
+// Queues returns the names of all queues known to the bridges.
+func (a *Admin) Queues(ctx context.Context) ([]string, error) {
+	return scheduler.Queues(ctx, a.redis.Client, a.prefix)
+}
+
+// CheckKnown returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt.
+func (a *Admin) CheckKnown(ctx context.Context, queue string) error {
+	return scheduler.CheckKnown(ctx, a.redis.Client, a.prefix, queue)
+}
+
+// QueueContents is what a queue holds, or held.
+type QueueContents = stream.Contents
+
+// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages; ErrNotEmpty otherwise. ErrNoQueue. A producer that
+// goes on scheduling, and a worker that goes on reading, make it again; bridges do not.
+func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
+	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
+	if errors.Is(err, stream.ErrUnknownQueue) {
+		err = fmt.Errorf("bridge: delete queue %s: %w", queue, ErrNoQueue)
+	}
+	return had, err
+}
+
+// PartitionCounts holds every partition count that a queue ever had, in order. The last one is in force.
+type PartitionCounts = lua.Counts
+
+// Partitions returns the partition counts of a queue.
+func (a *Admin) Partitions(ctx context.Context, queue string) (PartitionCounts, error) {
+	return stream.Partitions(ctx, a.redis.Client, a.prefix, queue)
+}
+
+// SetPartitions has a queue grow to n partitions, 1 to 256, also while it is in use, and returns all counts it ever had. Producers,
+// bridges and workers take the count up within seconds. After an error repeat it; with the count in force it mends what one left.
+// progress may be nil. ErrInvalid, ErrShrink.
+func (a *Admin) SetPartitions(ctx context.Context, queue string, n int, progress func(done, total int)) (PartitionCounts, error) {
+	return stream.Grow(ctx, a.redis.Client, a.prefix, queue, n, progress)
+}
