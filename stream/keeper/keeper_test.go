@@ -235,7 +235,7 @@ func TestKeeperReportsAWrongTypeOnceAndGoesOn(t *testing.T) {
 	r.EventuallyLength(1)
 	r.Do("DEL", r.Keys.Dead)
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return len(r.letters()) == 1, "no dead letter" })
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return book.Count("upkeep is working again") == 1, "no second line" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return book.Count("upkeep works again") == 1, "no second line" })
 	redistest.Want(t, "lines", book.Count("upkeep is failing"), 1)
 	if n := book.Count(r.Keys.Dead); n == 0 {
 		t.Error("the key is not named")
@@ -258,7 +258,7 @@ func TestKeeperSurvivesAnOutage(t *testing.T) {
 		return book.Count("upkeep is failing") == 1, "nothing logged"
 	})
 	s.Start()
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return book.Count("upkeep is working again") == 1, "nothing logged" })
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return book.Count("upkeep works again") == 1, "nothing logged" })
 	r.Xack("g", ids[0])
 	r.EventuallyLength(0)
 	redistest.Want(t, "lines", book.Count("upkeep is failing"), 1)

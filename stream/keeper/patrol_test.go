@@ -178,7 +178,7 @@ func TestPatrolReportsAFailureOnceAndGoesOn(t *testing.T) {
 		close(done)
 	}()
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-		return book.Count("is working again") == 1, fmt.Sprint(book.Count("is failing"), " failing")
+		return book.Count("works again") == 1, fmt.Sprint(book.Count("is failing"), " failing")
 	})
 	cancel()
 	<-done
