@@ -244,7 +244,7 @@ var mutants = []mutant{
 		test: []string{"-run", "TestUsersCanDoNothingElse", "./integration"},
 	},
 	{
-		name: "a bridge does not say that it could not check the server", file: "bridge/server.go",
+		name: "a bridge does not say that it could not check the server", file: "internal/view/info.go",
 		old:  "\t\t\tinfo.Untold = lua.Classify(\"INFO\", err)\n",
 		new:  "",
 		test: []string{"-run", "TestBridgeSaysThatItCouldNotCheckTheServer", "./integration"},
