@@ -135,10 +135,10 @@ type Worker struct {
 	look      chan struct{} // poked: the registry is to be read
 	forgotten atomic.Bool   // the queue is to be registered again
 
-	mu    sync.Mutex
+	mu     sync.Mutex
 	served []*partitionWorker // by partition
-	parts atomic.Int64       // how many there are
-	busy  atomic.Int64       // how many of them have work
+	parts  atomic.Int64       // how many there are
+	busy   atomic.Int64       // how many of them have work
 }
 
 // NewWorker checks the configuration; all that is wrong with it is in the error. Redis is not touched before Run.
