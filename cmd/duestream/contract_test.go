@@ -9,12 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
-	"unicode/utf8"
-
-	"github.com/spf13/pflag"
-
-	"github.com/duestream/duestream/bridge"
 )
 
 // This file holds what all commands have in common.
@@ -144,105 +138,5 @@ func TestHelpOfWhatDoesNotExistFails(t *testing.T) {
 	}
 	for _, line := range []string{"help", "help queue", "help queue set", "help help", "queue", "dead", "completion"} {
 		c.ok(strings.Fields(line)...)
-	}
-}
-
-// --id "$ID" with a variable that is not set made a random ID, --group "$GROUP" meant all groups.
-func TestFlagsThatAreGivenAreNotEmpty(t *testing.T) {
-	t.Parallel()
-	c := &cli{t: t, url: unreachable}
-	c.fails(exitInvalid, []string{"--id is given, but empty"}, "schedule", "q", "--id", "", "x")
-	c.fails(exitInvalid, []string{"--group is given, but empty"}, "dead", "purge", "q", "--group", "", "--older-than", "1d", "--yes")
-	c.fails(exitInvalid, []string{"--redis is given, but empty"}, "stats", "--redis", "")
-	c.fails(exitInvalid, []string{"--queue is given, but empty"}, "find", "one", "--queue", "q", "--queue", "")
-	lists := 0
-	for _, cmd := range tree() {
-		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			if _, list := f.Value.(pflag.SliceValue); list { // a second value makes none of them less empty
-				lists++
-				if err := f.Value.Set("x"); err != nil {
-					t.Error(err)
-				}
-			} else if f.Value.Type() != "string" || slices.Contains(mayBeEmpty, f.Name) {
-				return
-			}
-			if err := cmd.ParseFlags([]string{"--" + f.Name, ""}); err != nil {
-				t.Errorf("%s --%s '': %v", cmd.CommandPath(), f.Name, err)
-			}
-			if err := checkEmpty(cmd); err == nil || !strings.Contains(err.Error(), "--"+f.Name+" is given, but empty") {
-				t.Errorf("%s --%s '': %v", cmd.CommandPath(), f.Name, err)
-			}
-		})
-	}
-	if lists == 0 {
-		t.Error("there are no flags for lists: are they of another type?")
-	}
-}
-
-// Days were known to some flags, and not to others, nor to the environment.
-func TestDurationsAreReadAlikeEverywhere(t *testing.T) {
-	flags := 0
-	for _, cmd := range tree() {
-		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Value.Type() != "duration" {
-				return
-			}
-			flags++
-			for text, good := range map[string]bool{"1d12h": true, "500ms": true, "1h30m": true, "-1s": false, "soon": false, "1w": false, "": false, "99999999d": false} {
-				if err := f.Value.Set(text); (err == nil) != good {
-					t.Errorf("%s --%s %q: %v", cmd.CommandPath(), f.Name, text, err)
-				}
-			}
-		})
-	}
-	if flags < 10 {
-		t.Errorf("%d flags for durations: are there others?", flags)
-	}
-	t.Setenv("DUESTREAM_RETRY_MAX", "1d")
-	t.Setenv("DUESTREAM_VISIBILITY_TIMEOUT", "1d12h")
-	if _, p, err := readSettings(); err != nil || p.RetryMax != 24*time.Hour || p.VisibilityTimeout != 36*time.Hour {
-		t.Errorf("%v, %v", p, err)
-	}
-	if d, err := parsePolicy([]string{"visibility_timeout=1d12h"}); err != nil || *d.VisibilityTimeout != 36*time.Hour {
-		t.Errorf("%v, %v", d, err)
-	}
-}
-
-// null became an empty message, and of two values under one name the last one counted.
-func TestLinesThatSayTwoThingsOrNoneAreRefused(t *testing.T) {
-	t.Parallel()
-	for line, want := range map[string]string{
-		`null`: "is not a JSON object", `{"id":null}`: "id: is null", `{"in_ms":null}`: "in_ms: is null", `{"headers":null}`: "headers: is null",
-		`{"headers":{"a":null}}`: "headers: a: is null", `{"payload_base64":null}`: "payload_base64: is null",
-		`{"id":"a","id":"b"}`: "id: is given twice", `{"payload":"a","payload":"b"}`: "payload: is given twice",
-		`{"headers":{"a":"1","a":"2"}}`: "headers: a: is given twice", `{"id":"a","ID":"b"}`: `unknown field "ID"`, `{"Payload":"x"}`: `unknown field "Payload"`,
-		`{"id":"\ud800"}`: "half a character", `{"payload":"x\udc00"}`: "half a character", `{"payload":"\ud83d\ud83d\ude00"}`: "half a character",
-		`{"headers":{"a":"\uD83D"}}`: "half a character",
-	} {
-		if m, err := parseLine([]byte(line), 1, 0); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %+v, %v; want %q", line, m, err, want)
-		}
-	}
-	for line, want := range map[string]bridge.NewMessage{
-		`{"id":"a","payload":null}`: {ID: "a", Payload: []byte("null")}, `{"id":"a","payload":{"b":null,"b":1}}`: {ID: "a", Payload: []byte(`{"b":null,"b":1}`)},
-		`{"id":"a","payload":"\ud83d\ude00 \\ud800 \n"}`: {ID: "a", Payload: []byte("😀 \\ud800 \n")},
-		`{"id":"a","headers":{"Upper":"\u00e9"}}`:        {ID: "a", Headers: map[string]string{"Upper": "é"}},
-	} {
-		m, err := parseLine([]byte(line), 1, 0)
-		if err != nil || m.ID != want.ID || !bytes.Equal(m.Payload, want.Payload) || m.Headers["Upper"] != want.Headers["Upper"] {
-			t.Errorf("%s: %+v, %v", line, m, err)
-		}
-	}
-}
-
-// On a terminal as wide as the title, top cut the last digit of the clock.
-func TestTopNeverCutsTheClock(t *testing.T) {
-	t.Parallel()
-	for width := 30; width < 200; width++ {
-		state := busyTop()
-		lines, _ := state.frame(width, 24, false)
-		if clock := state.now.Format(time.TimeOnly); !strings.HasSuffix(lines[0], "  "+clock) || utf8.RuneCountInString(lines[0]) != width {
-			t.Errorf("width %d: %q", width, lines[0])
-		}
 	}
 }

@@ -14,11 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/term"
-
-	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/admin"
 )
 
 // print writes value as JSON, or calls text, as --json asks for. JSON has one shape in all commands: one object per line. A list is a line
@@ -137,47 +133,6 @@ func mapRows(what string, m map[string]string) (rows [][]string) {
 		rows = append(rows, []string{what + oneLine(name, 40), oneLine(m[name], 200)})
 	}
 	return rows
-}
-
-// describePayload prints a payload for people. Nil is one that was lost.
-func (a *app) describePayload(payload admin.Payload) {
-	if payload == nil {
-		fmt.Fprintf(a.out, "\nno payload: it was lost, or could not be kept\n")
-		return
-	}
-	fmt.Fprintf(a.out, "\npayload (%d bytes):\n%s\n", len(payload), payloadText(payload, isTerminal(a.out)))
-}
-
-// payloadShown is how much of a payload is printed to a terminal.
-const payloadShown = 4 << 10
-
-// payloadText is a payload for people; on a terminal a large one is cut, and says so.
-func payloadText(payload []byte, onTerminal bool) string {
-	if !onTerminal || len(payload) <= payloadShown {
-		return printable(payload)
-	}
-	cut := payloadShown
-	for cut > payloadShown-4 && !utf8.RuneStart(payload[cut]) {
-		cut--
-	}
-	return fmt.Sprintf("%s\n… and %s more bytes: --raw or --json prints all", printable(payload[:cut]), thousands(int64(len(payload)-cut)))
-}
-
-// printRaw writes a payload as it is, and nothing else.
-func (a *app) printRaw(payload admin.Payload) error {
-	if payload == nil {
-		return fmt.Errorf("%w: the payload was lost, or could not be kept", bridge.ErrNotFound)
-	}
-	if _, err := unfiltered(a.out).(io.Writer).Write(payload); err != nil {
-		return &outputLost{err}
-	}
-	return nil
-}
-
-// rawFlag adds --raw to a command that shows a message.
-func rawFlag(cmd *cobra.Command, raw *bool) {
-	cmd.Flags().BoolVar(raw, "raw", false, "print the payload as it is, and nothing else")
-	cmd.MarkFlagsMutuallyExclusive("raw", "json")
 }
 
 // printable returns a payload as a terminal can show it: as it is, or quoted when it holds other bytes.

@@ -23,16 +23,6 @@ what they hold. Messages can be scheduled, moved and cancelled as ever. It is th
 	})
 }
 
-func (a *app) resume() *cobra.Command {
-	return a.holding(false, &cobra.Command{
-		Use:   "resume <queue>...",
-		Short: "Have paused queues go on",
-		Long: `Has paused queues go on: what became due meanwhile is ready at once, oldest first. May be
-repeated.`,
-		Example: "  duestream resume emails\n  duestream resume --all",
-	})
-}
-
 // heldQueue is what both print for a queue.
 type heldQueue struct {
 	Queue   string `json:"queue"`

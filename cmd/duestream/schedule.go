@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -179,26 +178,4 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 		all = append(all, bridge.Dedup(o.dedup.d))
 	}
 	return all, nil
-}
-
-// payload returns the payload of the command line, or standard input.
-func (a *app) payload(args []string) ([]byte, error) {
-	if len(args) == 1 && args[0] != "-" {
-		return []byte(args[0]), admin.CheckPayload([]byte(args[0]))
-	}
-	if len(args) == 0 && isTerminal(a.in) {
-		return nil, invalidf("no payload: give it as an argument ('' for an empty one), or on standard input")
-	}
-	return readPayload(a.in, "standard input")
-}
-
-func readPayload(r io.Reader, name string) ([]byte, error) {
-	payload, err := io.ReadAll(io.LimitReader(r, admin.MaxPayloadBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read the payload from %s: %w", name, err)
-	}
-	if len(payload) > admin.MaxPayloadBytes {
-		return nil, invalidf("payload from %s: must be at most %d bytes", name, admin.MaxPayloadBytes)
-	}
-	return payload, nil
 }

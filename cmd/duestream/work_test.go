@@ -338,3 +338,14 @@ func zombie(pid int) bool {
 	state := strings.TrimSpace(string(out))
 	return err != nil || state == "" || strings.HasPrefix(state, "Z")
 }
+
+// A worker on a terminal says what it does; a line per retry says when it comes back.
+func TestALineTellsOfARetryWithItsDelay(t *testing.T) {
+	t.Parallel()
+	s := new(buffer)
+	a := &app{err: s}
+	a.tellRetried(&bridge.Message{}, 1500_000_000, "exit status 1: \x1b[31mno\n")
+	if out := s.String(); !strings.Contains(out, "attempt 0 failed, again in 2s: exit status 1:  [31mno") || strings.Contains(out, "\x1b") {
+		t.Errorf("%q", out)
+	}
+}

@@ -310,7 +310,7 @@ var mutants = []mutant{
 		test: []string{"-run", "TestFlagsThatAreGivenAreNotEmpty", "./cmd/duestream"},
 	},
 	{
-		name: "a command is handed the passwords of its worker", file: "cmd/duestream/workcommand.go",
+		name: "a command is handed the passwords of its worker", file: "cmd/duestream/work_command.go",
 		old:  " || slices.Contains(ourPasswords, name)\n",
 		new:  "\n",
 		test: []string{"-run", "TestWorkHandsNoPassword", "./cmd/duestream"},

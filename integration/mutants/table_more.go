@@ -135,19 +135,19 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestForeignHeartbeatsAreNoBridges", "./cmd/duestream"},
 	},
 	{
-		name: "a command that cannot be started costs an attempt", file: "cmd/duestream/workcommand.go",
+		name: "a command that cannot be started costs an attempt", file: "cmd/duestream/work_command.go",
 		old:  "			c.giveUp(err)\n			return bridge.Release(err)\n",
 		new:  "			c.giveUp(err)\n			return err\n",
 		test: []string{"-run", "TestACommandThatCannotBeStartedCostsNoAttempt", "./cmd/duestream"},
 	},
 	{
-		name: "a message too large for an environment stops the worker", file: "cmd/duestream/workcommand.go",
+		name: "a message too large for an environment stops the worker", file: "cmd/duestream/work_command.go",
 		old:  "errors.Is(err, syscall.E2BIG)",
 		new:  "errors.Is(err, syscall.ENODEV)",
 		test: []string{"-run", "TestAMessageThatNoCommandCanBeStartedWithIsADeadLetterAlone", "./cmd/duestream"},
 	},
 	{
-		name: "a bridge that hangs is healthy", file: "cmd/duestream/self.go",
+		name: "a bridge that hangs is healthy", file: "cmd/duestream/health_self.go",
 		old:  "age > renewedFor",
 		new:  "age > 1000*renewedFor",
 		test: []string{"-run", "TestVitals", "./cmd/duestream"},

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -16,41 +14,6 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
-
-// selection says which dead letters a command is about: those named, all, or those that pass the filter.
-type selection struct {
-	filter letterFilter
-	all    bool
-	dryRun bool
-}
-
-func (s *selection) flags(cmd *cobra.Command) {
-	s.filter.flags(cmd, 0)
-	cmd.Flags().BoolVar(&s.all, "all", false, "all dead letters of the queue")
-	cmd.Flags().BoolVar(&s.dryRun, "dry-run", false, "only say what would be done")
-}
-
-func (s *selection) check(letters []string) error {
-	_, filtered := s.filter.filter()
-	switch {
-	case len(letters) > 0 && (filtered || s.all):
-		return invalidf("name letters, or select them by flags, not both")
-	case len(letters) == 0 && !filtered && !s.all:
-		return invalidf("name letters, or select them by flags, or give --all")
-	}
-	return errors.Join(s.filter.check(), checkLetters(letters))
-}
-
-var letterName = regexp.MustCompile(`^([1-9][0-9]{0,2}/)?[0-9]+-[0-9]+$`)
-
-func checkLetters(letters []string) error {
-	for _, l := range letters {
-		if !letterName.MatchString(l) {
-			return invalidf("letter %q: must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>, as `duestream dead list` prints it", l)
-		}
-	}
-	return nil
-}
 
 type redriveFlags struct {
 	selection
@@ -141,18 +104,6 @@ func (o *redriveFlags) options(a *app) (admin.RedriveOptions, error) {
 		out.Rate = rate
 	}
 	return out, nil
-}
-
-func (a *app) payloadFile(name string) ([]byte, error) {
-	if name == "-" {
-		return readPayload(a.in, "standard input")
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, invalidf("%w", err)
-	}
-	defer file.Close()
-	return readPayload(file, name)
 }
 
 func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, o redriveFlags, options admin.RedriveOptions) error {

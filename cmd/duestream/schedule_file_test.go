@@ -257,3 +257,77 @@ func FuzzParseLine(f *testing.F) {
 		}
 	})
 }
+
+// null became an empty message, and of two values under one name the last one counted.
+func TestLinesThatSayTwoThingsOrNoneAreRefused(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		`null`: "is not a JSON object", `{"id":null}`: "id: is null", `{"in_ms":null}`: "in_ms: is null", `{"headers":null}`: "headers: is null",
+		`{"headers":{"a":null}}`: "headers: a: is null", `{"payload_base64":null}`: "payload_base64: is null",
+		`{"id":"a","id":"b"}`: "id: is given twice", `{"payload":"a","payload":"b"}`: "payload: is given twice",
+		`{"headers":{"a":"1","a":"2"}}`: "headers: a: is given twice", `{"id":"a","ID":"b"}`: `unknown field "ID"`, `{"Payload":"x"}`: `unknown field "Payload"`,
+		`{"id":"\ud800"}`: "half a character", `{"payload":"x\udc00"}`: "half a character", `{"payload":"\ud83d\ud83d\ude00"}`: "half a character",
+		`{"headers":{"a":"\uD83D"}}`: "half a character",
+	} {
+		if m, err := parseLine([]byte(line), 1, 0); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v; want %q", line, m, err, want)
+		}
+	}
+	for line, want := range map[string]bridge.NewMessage{
+		`{"id":"a","payload":null}`: {ID: "a", Payload: []byte("null")}, `{"id":"a","payload":{"b":null,"b":1}}`: {ID: "a", Payload: []byte(`{"b":null,"b":1}`)},
+		`{"id":"a","payload":"\ud83d\ude00 \\ud800 \n"}`: {ID: "a", Payload: []byte("😀 \\ud800 \n")},
+		`{"id":"a","headers":{"Upper":"\u00e9"}}`:        {ID: "a", Headers: map[string]string{"Upper": "é"}},
+	} {
+		m, err := parseLine([]byte(line), 1, 0)
+		if err != nil || m.ID != want.ID || !bytes.Equal(m.Payload, want.Payload) || m.Headers["Upper"] != want.Headers["Upper"] {
+			t.Errorf("%s: %+v, %v", line, m, err)
+		}
+	}
+}
+
+// Flags hold for the lines that do not say so themselves; the refused ones stop being printed at ten; duplicates can be listed.
+func TestFileTakesFlagsForAllLines(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	file := writeFile(t, `{"id":"a"}`+"\n"+`{"id":"b","in_ms":7200000,"headers":{"k":"own"}}`+"\n"+strings.Repeat("nonsense\n", 30)+`{"id":"a"}`+"\n")
+	r := c.run("schedule", "q", "--file", file, "--in", "1h", "--header", "k=all", "--header", "l=all", "--max-attempts", "7", "--duplicates")
+	if r.code != exitPartly || strings.Count(r.err, "is not JSON") != mostRefusals || !strings.Contains(r.err, "refused: 30 lines, see above") ||
+		!strings.Contains(r.err, "line 33: duplicate: a is scheduled") {
+		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
+	}
+	for id, want := range map[string]struct {
+		k  string
+		in time.Duration
+	}{"a": {"all", time.Hour}, "b": {"own", 2 * time.Hour}} {
+		var places []bridge.Place
+		c.json(&places, "show", "q", id)
+		if p := places[0]; p.Headers["k"] != want.k || p.Headers["l"] != "all" || p.MaxAttempts != 7 || time.Until(p.Due) > want.in || time.Until(p.Due) < want.in-30*time.Minute {
+			t.Errorf("%s: %+v", id, p)
+		}
+	}
+}
+
+func TestFileThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	in, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer write.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, errOut, ended := new(buffer), new(buffer), make(chan int, 1)
+	go func() {
+		ended <- run(ctx, c.args([]string{"schedule", "q", "--file", "-", "--in", "1h"}), in, out, errOut)
+	}()
+	if _, err := write.WriteString("{\"id\":\"a\"}\n{\"id\":\"b\"}\n"); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, patience, func() (bool, string) { return c.scheduled("q") == 2, out.String() + errOut.String() })
+	cancel()
+	if code := <-ended; code != exitInterrupted || !strings.Contains(errOut.String(), "go on with --from-line ") {
+		t.Errorf("exit code %d: %s%s", code, out, errOut)
+	}
+}

@@ -290,3 +290,15 @@ func TestTopLinesGoOnWhenTheConnectionWasLost(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, lines.err)
 	}
 }
+
+// On a terminal as wide as the title, top cut the last digit of the clock.
+func TestTopNeverCutsTheClock(t *testing.T) {
+	t.Parallel()
+	for width := 30; width < 200; width++ {
+		state := busyTop()
+		lines, _ := state.frame(width, 24, false)
+		if clock := state.now.Format(time.TimeOnly); !strings.HasSuffix(lines[0], "  "+clock) || utf8.RuneCountInString(lines[0]) != width {
+			t.Errorf("width %d: %q", width, lines[0])
+		}
+	}
+}

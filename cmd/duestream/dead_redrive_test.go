@@ -1,8 +1,13 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
 )
 
 // Letters of an ended group are named and stay, until --to says who is to get them.
@@ -77,6 +82,58 @@ func TestDeadRedriveAsksForHeadersThatCouldNotBeRead(t *testing.T) {
 		t.Error(f.out)
 	}
 	if out := c.ok("dead", "redrive", "q", "--all", "--no-headers"); out != "redriven 1, gone 0, without payload 0\n" {
+		t.Error(out)
+	}
+}
+
+func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	all := c.letters()
+	if out := c.ok("dead", "redrive", "q", "--all", "--dry-run"); !strings.HasPrefix(out, "would be redriven 6, gone 0, without payload 0\nLETTER ") ||
+		strings.Count(out, "\n") != 8 {
+		t.Error(out)
+	}
+	c.ok("queue", "set", "q", "held=true") // so that what is redriven can be looked at
+	one := all[0]
+	if out := c.ok("dead", "redrive", "q", one.Letter, "--payload", "", "--header", "new=1", "--in", "1h"); out != "redriven 1, gone 0, without payload 0\n" {
+		t.Error(out)
+	}
+	var places []bridge.Place
+	c.json(&places, "show", "q", one.ID)
+	found := false
+	for _, p := range places {
+		if p.State == "retrying" {
+			found = p.Group == one.Group && string(p.Payload) == "" && p.Headers["new"] == "1" && len(p.Headers) == 1 && time.Until(p.Due) > 50*time.Minute
+		}
+	}
+	if !found {
+		t.Errorf("%+v", places)
+	}
+	c.fails(exitNotFound, []string{"no such dead letter"}, "dead", "redrive", "q", one.Letter)
+	r := c.fails(exitPartly, []string{"not redriven: 1 letter"}, "dead", "redrive", "q", one.Letter, all[1].Letter, "--json")
+	var got struct {
+		Scheduled, Gone int
+		NoPayload       int  `json:"no_payload"`
+		DryRun          bool `json:"dry_run"`
+	}
+	decode(t, r.out, &got)
+	if got.Scheduled != 1 || got.Gone != 1 || got.NoPayload != 0 || got.DryRun {
+		t.Errorf("%+v", got)
+	}
+	file := filepath.Join(t.TempDir(), "payload")
+	if err := os.WriteFile(file, []byte("from a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.ok("dead", "redrive", "q", all[2].Letter, "--payload-file", file)
+	c.json(&places, "show", "q", all[2].ID)
+	if string(places[0].Payload) != "from a file" && string(places[len(places)-1].Payload) != "from a file" {
+		t.Errorf("%+v", places)
+	}
+	if out := c.ok("dead", "redrive", "q", "--id", "*", "--rate", "1000/s", "--spread", "1h"); out != "redriven 3, gone 0, without payload 0\n" {
+		t.Error(out)
+	}
+	if out := c.ok("dead", "list", "q"); out != "no dead letters\n" {
 		t.Error(out)
 	}
 }

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
@@ -95,4 +98,39 @@ func heldText(held bool) string {
 		return "true (paused)"
 	}
 	return "false"
+}
+
+func (a *app) queueShow() *cobra.Command {
+	var group string
+	cmd := &cobra.Command{
+		Use:   "show [<queue>]",
+		Short: "Show the policy in force, and the number of partitions",
+		Long: `Shows the policy in force, and the number of partitions; without a queue, those of all queues that the bridges know.
+Each setting comes from the first that has it: the group, the queue, the defaults (written by the bridges from their
+environment), the program.`,
+		Example:           "  duestream queue show\n  duestream queue show emails --group mailer",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeQueue,
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			err := checkGroup(group)
+			if len(args) == 1 {
+				err = errors.Join(admin.CheckQueue(args[0]), err)
+			}
+			if err != nil {
+				return err
+			}
+			r, err := a.connectTo(ctx, args...)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			if len(args) == 0 {
+				return a.printPolicies(ctx, r, group)
+			}
+			return a.printPolicy(ctx, r, args[0], group)
+		}),
+	}
+	groupFlag(cmd, &group, "show what holds for this group")
+	a.jsonFlag(cmd)
+	return cmd
 }

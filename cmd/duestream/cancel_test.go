@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+func TestCancelSaysWhatItCancelled(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	for _, id := range []string{"a", "b", "c"} {
+		c.ok("schedule", "q", "--id", id, "--in", "1h", "x")
+	}
+	if out := c.ok("cancel", "q", "a"); out != "a  cancelled\n" {
+		t.Error(out)
+	}
+	c.fails(exitNotFound, []string{"hint: it became ready"}, "cancel", "q", "a")
+	r := c.fails(exitPartly, []string{"not scheduled: 1 of 3 messages"}, "cancel", "q", "b", "a", "c", "--json")
+	var answers []cancelled
+	decode(t, r.out, &answers)
+	if fmt.Sprint(answers) != "[{b true []} {a false []} {c true []}]" {
+		t.Error(answers)
+	}
+	if n := c.scheduled("q"); n != 0 {
+		t.Errorf("%d are left", n)
+	}
+}
+
+// retries puts into the schedule what is left of a message that groups failed.
+func (c *cli) retries(queue, id string, due time.Time, groups ...string) {
+	c.t.Helper()
+	client, k := c.s.Client(c.t), lua.NewKeys(c.prefix, queue)
+	for _, group := range groups {
+		member := lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: "1-1"}.String()
+		for _, words := range [][]string{
+			{"HSET", k.Payload, member, "p"}, {"HSET", k.Meta, member, fmt.Sprintf(`{"id":%q,"for":%q,"attempt":"2"}`, id, group)},
+			{"ZADD", k.Due, fmt.Sprint(due.UnixMilli()), member},
+		} {
+			if err := client.Do(c.t.Context(), client.B().Arbitrary(words...).Build()).Error(); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// "Paid: stop the callbacks", after the first attempt has failed.
+func TestCancelTakesRetriesThatWait(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	due := time.Now().Add(time.Hour)
+	c.retries("q", "a", due, "g", "h", "i")
+	c.ok("schedule", "q", "--id", "a", "--in", "1h", "x")
+	c.fails(exitNotFound, nil, "cancel", "q", "a", "--group", "nobody")
+	if out := c.ok("cancel", "q", "a", "--group", "g"); !strings.HasPrefix(out, "a  cancelled: retry for g that was due ") || strings.Contains(out, ",") {
+		t.Error(out)
+	}
+	if out := c.ok("cancel", "q", "a"); out != "a  cancelled\n" { // the message itself; its retries are looked for only when it is not there
+		t.Error(out)
+	}
+	var answers []cancelled
+	c.json(&answers, "cancel", "q", "a")
+	if len(answers) != 1 || !answers[0].Cancelled || len(answers[0].Retries) != 2 || answers[0].Retries[0].Due.UnixMilli() != due.UnixMilli() {
+		t.Errorf("%+v", answers)
+	}
+	c.fails(exitNotFound, nil, "cancel", "q", "a")
+	c.retries("q", "b", due, "g")
+	c.ok("schedule", "q", "--id", "b", "--in", "1h", "x")
+	if out := c.ok("cancel", "q", "b", "--retries"); !strings.HasPrefix(out, "b  cancelled: retry for g") || c.scheduled("q") != 0 {
+		t.Errorf("%s%d are left", out, c.scheduled("q"))
+	}
+	c.fails(exitInvalid, nil, "cancel", "q", "b", "--retries", "--group", "g")
+}

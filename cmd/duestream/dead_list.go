@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge/admin"
+)
+
+func (a *app) deadList() *cobra.Command {
+	var f letterFilter
+	var summary bool
+	cmd := &cobra.Command{
+		Use:   "list <queue>",
+		Short: "List dead letters, newest first",
+		Long: `Lists dead letters, newest first, and says when --limit leaves some out. With --json
+prints one object per line, as ` + "`dead show --json`" + ` does.
+
+--summary counts all letters that the other flags select, by group, reason and error:
+of an error its first line, with each number as #.`,
+		Example: `  duestream dead list emails --group mailer --newer-than 1h
+  duestream dead list emails --summary`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			if err := errors.Join(admin.CheckQueue(args[0]), f.check()); err != nil {
+				return err
+			}
+			letters, done, err := a.letters(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			defer done()
+			filter, _ := f.filter()
+			if summary {
+				return a.summarizeLetters(ctx, letters, args[0], filter)
+			}
+			return a.listLetters(ctx, letters, args[0], filter)
+		}),
+	}
+	f.flags(cmd, 100)
+	cmd.Flags().BoolVar(&summary, "summary", false, "count them by group, reason and error; --limit is for the lines of that")
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue string, filter admin.LetterFilter) error {
+	now := time.Now()
+	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR"}}
+	limit, n := filter.Limit, 0
+	if filter.Newest = true; limit > 0 && limit < math.MaxInt {
+		filter.Limit++ // to see whether there are more
+	}
+	for l, err := range letters.List(ctx, queue, filter) {
+		if err != nil {
+			return err
+		}
+		if n++; limit > 0 && n > limit {
+			break
+		}
+		if a.json {
+			if err := a.printLine(l); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, []string{
+			l.Letter, oneLine(l.ID, 40), orDash(oneLine(l.Group, 30)), oneLine(l.Reason, 30), strconv.Itoa(l.Attempt), relative(l.Dead, now), oneLine(l.Error, 60),
+		})
+	}
+	switch {
+	case a.json:
+	case n == 0:
+		fmt.Fprintln(a.out, "no dead letters")
+	default:
+		table(a.out, rows)
+	}
+	if limit == 0 || n <= limit {
+		return nil
+	}
+	more := "more"
+	if filter == (admin.LetterFilter{Limit: limit + 1, Newest: true}) { // how many is asked of Redis, not read
+		total, err := letters.Count(ctx, queue, admin.LetterFilter{})
+		if err != nil {
+			return err
+		}
+		more = thousands(int64(max(1, total-limit))) + " more"
+	}
+	a.note("there are %s: --limit 0 lists all, --summary counts them", more)
+	return nil
+}
+
+func (a *app) summarizeLetters(ctx context.Context, letters *admin.DeadLetters, queue string, filter admin.LetterFilter) error {
+	limit := filter.Limit
+	filter.Limit = 0
+	all, err := letters.Summarize(ctx, queue, filter)
+	if err != nil {
+		return err
+	}
+	total, shown := 0, len(all)
+	for _, g := range all {
+		total += g.Count
+	}
+	if limit > 0 {
+		shown = min(shown, limit)
+	}
+	now := time.Now()
+	rows := [][]string{{"COUNT", "GROUP", "REASON", "OLDEST", "NEWEST", "ERROR"}}
+	for _, g := range all[:shown] {
+		if a.json {
+			if err := a.printLine(g); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, []string{thousands(int64(g.Count)), orDash(oneLine(g.Group, 30)), oneLine(g.Reason, 30), ago(g.Oldest, now), ago(g.Newest, now), oneLine(g.Error, 80)})
+	}
+	switch {
+	case a.json:
+	case total == 0:
+		fmt.Fprintln(a.out, "no dead letters")
+	default:
+		table(a.out, rows)
+		fmt.Fprintf(a.out, "%s letters\n", thousands(int64(total)))
+	}
+	if shown < len(all) {
+		a.note("%s: --limit 0 shows all", counted(len(all)-shown, "more line"))
+	}
+	return nil
+}
+
+// ago is relative for a time that may be unknown.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return relative(t, now)
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestRedisAwayIsSaidWithAHint(t *testing.T) {
+	t.Parallel()
+	c := &cli{t: t, url: "redis://user:secret@127.0.0.1:1"}
+	for _, args := range [][]string{{"schedule", "q", "x"}, {"show", "q", "x"}, {"stats"}, {"cancel", "q", "x"}, {"dead", "list", "q"}, {"health"}} {
+		r := c.fails(exitUnavailable, []string{"hint: is Redis running at redis://127.0.0.1:1?", "duestream dev"}, args...)
+		if strings.Contains(r.err, "secret") {
+			t.Errorf("%q prints the password: %s", args, r.err)
+		}
+	}
+	c.url = "http://127.0.0.1"
+	c.fails(exitInvalid, []string{`redis URL http://127.0.0.1: must be like redis://`}, "stats")
+}
+
+func TestFullRedisHasItsOwnExitCode(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c := newCLIOn(t, s)
+	client := c.redis()
+	set := client.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1").Build()
+	if err := client.Do(t.Context(), set).Error(); err != nil {
+		t.Fatal(err)
+	}
+	c.fails(exitFull, []string{"redis is full", "hint: raise maxmemory"}, "schedule", "q", "x", "--in", "1h")
+	r := c.runIn("{\"id\":\"a\"}\n", "schedule", "q", "--file", "-")
+	if r.code != exitFull || !strings.Contains(r.err, "--from-line 1") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestForeignKeyIsSaidWithAHint(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	client := c.redis()
+	if err := client.Do(t.Context(), client.B().Set().Key(c.key("q", "due")).Value("x").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	c.fails(exitFailure, []string{"wrong type", "hint: another program"}, "schedule", "q", "x")
+	c.fails(exitFailure, []string{"wrong type"}, "stats", "q")
+}
+
+func TestInterruptHasItsOwnExitCode(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c := newCLIOn(t, s)
+	s.Pause()
+	r := c.start("stats")
+	r.stop()
+	if code := r.wait(); code != exitInterrupted || !strings.Contains(r.err.String(), "duestream: interrupted") {
+		t.Errorf("exit code %d: %s", code, r.err)
+	}
+	s.Resume()
+}
+
+func TestExitCodesAreDocumented(t *testing.T) {
+	out := (&cli{t: t}).ok("--help")
+	for _, code := range []int{exitOK, exitFailure, exitInvalid, exitNotFound, exitDuplicate, exitUnavailable, exitPartly, exitFull, exitInterrupted} {
+		if !strings.Contains(out, fmt.Sprintf("\n  %-3d  ", code)) {
+			t.Errorf("exit code %d is not in\n%s", code, out)
+		}
+	}
+	if out := (&cli{t: t}).ok("stats", "--help"); strings.Contains(out, "Exit codes") {
+		t.Errorf("the table of exit codes is in the help of a command:\n%s", out)
+	}
+}
+
+// The server here has no replica: what is asked is done, and the exit code says that it is not as durable as asked.
+func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	for _, args := range [][]string{
+		{"schedule", "q", "--in", "1h", "--id", "a"}, {"reschedule", "q", "a", "--in", "2h"}, {"cancel", "q", "a"},
+	} {
+		r := c.run(append(args, "--durability", "replicated=1")...)
+		if r.code != exitNotDurable || !strings.HasPrefix(r.out, "a  ") || !strings.Contains(r.err, "on 0 of 1 replicas") || !strings.Contains(r.err, "hint: ") {
+			t.Errorf("%s: %v", args[0], r)
+		}
+	}
+	for _, level := range []string{"", "sure", "replicated", "replicated=0", "replicated=x", "replicated=101"} {
+		if r := c.run("schedule", "q", "--durability", level); r.code != exitInvalid {
+			t.Errorf("%q: %v", level, r)
+		}
+	}
+	if r := c.run("schedule", "q", "--durability", "fsynced"); r.code != exitFailure || !strings.Contains(r.err, "unsupported") {
+		t.Errorf("fsynced without an append-only file: %v", r)
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// A refused value of a flag was printed whole, however large it was.
+func TestRefusedFlagsAreShownShortened(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	for _, flags := range [][]string{{"--header", "h=" + strings.Repeat("é", 50_000)}, {"--in", strings.Repeat("é", 50_000)}} {
+		r := c.run(append([]string{"schedule", "q", "x"}, flags...)...)
+		if r.code != exitInvalid || len(r.err) > 1000 || !strings.Contains(r.err, flags[0]) || strings.Contains(r.err, "\ufffd") {
+			t.Errorf("exit code %d, %d bytes: %.1000s", r.code, len(r.err), r.err)
+		}
+	}
+}
+
+// --id "$ID" with a variable that is not set made a random ID, --group "$GROUP" meant all groups.
+func TestFlagsThatAreGivenAreNotEmpty(t *testing.T) {
+	t.Parallel()
+	c := &cli{t: t, url: unreachable}
+	c.fails(exitInvalid, []string{"--id is given, but empty"}, "schedule", "q", "--id", "", "x")
+	c.fails(exitInvalid, []string{"--group is given, but empty"}, "dead", "purge", "q", "--group", "", "--older-than", "1d", "--yes")
+	c.fails(exitInvalid, []string{"--redis is given, but empty"}, "stats", "--redis", "")
+	c.fails(exitInvalid, []string{"--queue is given, but empty"}, "find", "one", "--queue", "q", "--queue", "")
+	lists := 0
+	for _, cmd := range tree() {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if _, list := f.Value.(pflag.SliceValue); list { // a second value makes none of them less empty
+				lists++
+				if err := f.Value.Set("x"); err != nil {
+					t.Error(err)
+				}
+			} else if f.Value.Type() != "string" || slices.Contains(mayBeEmpty, f.Name) {
+				return
+			}
+			if err := cmd.ParseFlags([]string{"--" + f.Name, ""}); err != nil {
+				t.Errorf("%s --%s '': %v", cmd.CommandPath(), f.Name, err)
+			}
+			if err := checkEmpty(cmd); err == nil || !strings.Contains(err.Error(), "--"+f.Name+" is given, but empty") {
+				t.Errorf("%s --%s '': %v", cmd.CommandPath(), f.Name, err)
+			}
+		})
+	}
+	if lists == 0 {
+		t.Error("there are no flags for lists: are they of another type?")
+	}
+}
+
+// Days were known to some flags, and not to others, nor to the environment.
+func TestDurationsAreReadAlikeEverywhere(t *testing.T) {
+	flags := 0
+	for _, cmd := range tree() {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() != "duration" {
+				return
+			}
+			flags++
+			for text, good := range map[string]bool{"1d12h": true, "500ms": true, "1h30m": true, "-1s": false, "soon": false, "1w": false, "": false, "99999999d": false} {
+				if err := f.Value.Set(text); (err == nil) != good {
+					t.Errorf("%s --%s %q: %v", cmd.CommandPath(), f.Name, text, err)
+				}
+			}
+		})
+	}
+	if flags < 10 {
+		t.Errorf("%d flags for durations: are there others?", flags)
+	}
+	t.Setenv("DUESTREAM_RETRY_MAX", "1d")
+	t.Setenv("DUESTREAM_VISIBILITY_TIMEOUT", "1d12h")
+	if _, p, err := readSettings(); err != nil || p.RetryMax != 24*time.Hour || p.VisibilityTimeout != 36*time.Hour {
+		t.Errorf("%v, %v", p, err)
+	}
+	if d, err := parsePolicy([]string{"visibility_timeout=1d12h"}); err != nil || *d.VisibilityTimeout != 36*time.Hour {
+		t.Errorf("%v, %v", d, err)
+	}
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+)
+
+func (a *app) functionsLoad() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "load",
+		Short: "Load the functions on the server, or on every master of a cluster",
+		Long: `Loads the functions on the server, or on every master of a cluster. Redis saves them with
+its data and replicates them. Load them again after an upgrade of duestream, and when a
+master has joined the cluster. Where they are already, nothing is done; older ones are
+replaced, in one step, and calls go on meanwhile. A library called duestream that is not
+ours, or is of a newer release, is left alone, and then nothing is changed on any server.`,
+		Example: "  duestream functions load\n  duestream functions load --json",
+		Args:    cobra.NoArgs,
+		RunE: a.do(func(ctx context.Context, _ []string) error {
+			return a.onServers(ctx, func(r *bridge.Redis) ([]admin.Library, error) {
+				return admin.New(r, "").LoadFunctions(ctx, version, force)
+			}, func(l admin.Library) string {
+				switch l.Did {
+				case "":
+					return "already there  " + libraryVersion(l.Release, l.Source)
+				case "replaced":
+					return "replaced  " + libraryVersion(l.Release, l.Source) + " → " + libraryVersion(version, admin.FunctionsSource())
+				}
+				return l.Did + "  " + libraryVersion(version, admin.FunctionsSource())
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also replace a library that is newer, or not ours")
+	a.jsonFlag(cmd)
+	return cmd
+}

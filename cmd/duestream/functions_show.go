@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge/admin"
+)
+
+func (a *app) functionsShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show which functions each server has, and how they are called",
+		Long: `Shows which version of the functions each server has, compared with that of this program,
+and their keys and arguments. What stands in brackets is repeated for every item.
+
+  absent   no library is there       current  it does the same as ours
+  older    load replaces it          newer    of a newer release than this program
+  other    ours, of another build    foreign  a library called duestream that is not ours`,
+		Example: "  duestream functions show\n  duestream functions show --json",
+		Args:    cobra.NoArgs,
+		RunE: a.do(func(ctx context.Context, _ []string) error {
+			r, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			rows := admin.New(r, "").ShowFunctions(ctx, version)
+			failed := failures(rows)
+			if failed == len(rows) {
+				var err error
+				for _, l := range rows {
+					err = errors.Join(err, l.Err)
+				}
+				return explainFunctions(err)
+			}
+			printed := a.print(a.librariesJSON(rows, true), func() { a.printLibraries(rows) })
+			return errors.Join(printed, a.partly(rows, failed))
+		}),
+	}
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) printLibraries(rows []admin.Library) {
+	lines := [][]string{{"SERVER", "ROLE", "LIBRARY", "RELEASE", "SOURCE"}}
+	for _, l := range rows {
+		lines = append(lines, []string{l.Server, orDash(l.Role), orDash(string(l.State)), orDash(oneLine(l.Release, 40)), orDash(oneLine(l.Source, 40))})
+	}
+	lines = append(lines, []string{"this program", "-", "-", version, admin.FunctionsSource()})
+	table(a.out, lines)
+	fmt.Fprintln(a.out)
+	lines = [][]string{{"FUNCTION", "KEYS", "ARGUMENTS"}}
+	for _, f := range admin.Functions() {
+		args := f.Args
+		if len(f.Each) > 0 {
+			args = append(args, "["+strings.Join(f.Each, " ")+"]…")
+		}
+		lines = append(lines, []string{f.Name, strings.Join(f.Keys, " "), strings.Join(args, " ")})
+	}
+	table(a.out, lines)
+}

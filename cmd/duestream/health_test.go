@@ -1,0 +1,66 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestHealthFailsWithoutABridge(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	r := c.fails(exitFailure, []string{"no live bridge"}, "health", "--json")
+	if !strings.Contains(r.out, `"healthy":false`) || !strings.Contains(r.out, `"bridges":[]`) {
+		t.Errorf("output %s", r.out)
+	}
+	// One that died a minute ago, by the clock of Redis.
+	client := c.redis()
+	now, err := client.Do(t.Context(), client.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := client.B().Zadd().Key(c.prefix+":bridges").ScoreMember().ScoreMember(float64((now[0]-60)*1000), "old")
+	if err := client.Do(t.Context(), add.Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	c.fails(exitFailure, []string{"no live bridge"}, "health")
+}
+
+// Anybody can add names to the heartbeats: such a name is no bridge, and it is printed harmlessly.
+func TestForeignHeartbeatsAreNoBridges(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	client := c.redis()
+	now, err := client.Do(t.Context(), client.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"\x1b]0;owned\a\x1b[2J", strings.Repeat("x", 1<<20), "\xff\u202e", "01M7ZMPW4AFDJS68SPX5258FR1 \x1b[2J 7 v1"} {
+		if err := client.Do(t.Context(), client.B().Zadd().Key(c.prefix+":bridges").ScoreMember().ScoreMember(float64(now[0]*1000+60_000), name).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := c.fails(exitFailure, []string{"no live bridge"}, "health", "--json")
+	if strings.Count(r.out, `"fresh":false`) != 4 || strings.Count(r.out, `"foreign":true`) != 4 || len(r.out) > 2000 {
+		t.Errorf("%.3000s", r.out)
+	}
+	printed := r.out + c.fails(exitFailure, []string{"no live bridge"}, "health").out
+	for _, look := range []string{"stats", "top --once", "top --once --json"} {
+		out := c.ok(strings.Fields(look)...)
+		if !strings.Contains(look, "json") && !strings.Contains(out, "no bridge is alive: nothing becomes ready; last heartbeats: 4 names that no bridge wrote") {
+			t.Errorf("%s:\n%.3000s", look, out)
+		}
+		printed += out
+	}
+	if strings.ContainsAny(printed, "\x1b\a\u202e") || len(printed) > 10_000 {
+		t.Errorf("printed %d bytes:\n%.3000q", len(printed), printed)
+	}
+	// A bridge beside them has all the queues.
+	c.serve()
+	c.ok("schedule", "q", "--in", "50ms", "--id", "one", "hello")
+	redistest.Eventually(t, patience, func() (bool, string) {
+		out := c.run("show", "q", "one", "--json").out
+		return strings.Contains(out, `"ready"`), out
+	})
+}

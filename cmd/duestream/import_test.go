@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestImportSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	const header = `{"kind":"header","version":1,"queue":"q","prefix":"p"}` + "\n"
+	good := `{"kind":"scheduled","id":"a","due_ms":4102444800000,"payload":"x"}` + "\n"
+	end := func(n int) string { return fmt.Sprintf(`{"kind":"end","count":%d}`+"\n", n) }
+	nowhere := &cli{t: t, url: unreachable}
+	for text, says := range map[string]string{
+		"":                                     "line 1: the file is empty",
+		good:                                   "line 1: is not the first line of an export",
+		"nonsense\n":                           "line 1: is not the first line",
+		`{"kind":"header","version":2}` + "\n": "line 1: version 2: this duestream reads version 1",
+		header[:len(header)-2] + `,"groups":[""]}` + "\n": "line 1: group",
+	} {
+		if r := nowhere.runIn(text, "import", "q"); r.code != exitInvalid || !strings.Contains(r.err, says) {
+			t.Errorf("%q: %d %s", text, r.code, r.err)
+		}
+	}
+	nowhere.fails(exitInvalid, nil, "import", "q", "/does/not/exist")
+	nowhere.fails(exitInvalid, nil, "import", "q", "--from-line", "0")
+	nowhere.fails(exitInvalid, nil, "import", "q/1")
+	if r := nowhere.runIn(header+good+end(1), "import", "q", "--dry-run"); r.code != exitOK || r.out != "would be imported 1, duplicates 0, refused 0 of 1\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := nowhere.runIn(header+good+end(1), "import", "q"); r.code != exitUnavailable {
+		t.Errorf("%+v", r)
+	}
+
+	bad := header + good + `{"kind":"scheduled","id":"","due_ms":5}
+{"kind":"scheduled","id":"b","due_ms":5,"paylod":""}
+not json
+{"kind":"other","id":"x"}
+{"kind":"dead","letter":"x"}
+` + "\xff\n" + `{"kind":"scheduled","member_base64":"eA==","meta_base64":"W10=","due_ms":5}
+` + end(8) + good
+	r := c.runIn(bad, "import", "q")
+	if r.code != exitPartly || r.out != "imported 1, duplicates 0, refused 8 of 8\n" {
+		t.Errorf("%+v", r)
+	}
+	for _, text := range []string{
+		"line 3: id", "line 4: unknown field \"paylod\"", "line 5: is not JSON", "line 6: kind", "line 7: letter", "line 8: is not UTF-8",
+		"line 9: meta", "line 11: stands behind the last line", "partly done: refused: 8 lines, see above\n",
+	} {
+		if !strings.Contains(r.err, text) {
+			t.Errorf("stderr does not say %q:\n%s", text, r.err)
+		}
+	}
+	for text, says := range map[string]string{
+		header + strings.ReplaceAll(good, `"a"`, `"c"`):          "the file has no last line: it was not exported to its end",
+		header + strings.ReplaceAll(good, `"a"`, `"d"`) + end(2): "the last line speaks of 2 records, and the file has 1",
+		header + good + end(1):                                   "1 were there already",
+		header + `{"kind":"end","count":0,"left_out":3}`:         "3 damaged entries were left out of the export",
+	} {
+		if r := c.runIn(text, "import", "q"); r.code != exitPartly || !strings.Contains(r.err, says) {
+			t.Errorf("%q: %d %s%s", text, r.code, r.out, r.err)
+		}
+	}
+	if r := c.runIn(header+good+strings.ReplaceAll(good, `"a"`, `"e"`)+end(2), "import", "q", "--from-line", "3"); r.code != exitOK || !strings.HasPrefix(r.out, "imported 1,") {
+		t.Errorf("%+v", r)
+	}
+	// A retry for a group that nobody made would be skipped by all others, for ever.
+	one := `{"kind":"scheduled","id":"r","for":"alone","entry":"17-0","attempt":2,"due_ms":4102444800000}` + "\n"
+	if r := c.runIn(header+one+end(1), "import", "q", "--no-groups"); r.code != exitOK || !strings.HasSuffix(r.out, "created 1 group: alone\n") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// An interrupt, also while the next line is waited for: what was read is taken, and it is said where to go on.
+func TestImportThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	in, write := io.Pipe()
+	defer write.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, errOut, ended := new(buffer), new(buffer), make(chan int, 1)
+	go func() { ended <- run(ctx, c.args([]string{"import", "q"}), in, out, errOut) }()
+	fmt.Fprint(write, `{"kind":"header","version":1,"queue":"q","prefix":"p"}
+{"kind":"scheduled","id":"a","due_ms":4102444800000,"payload":"x"}
+{"kind":"scheduled","id":"b","due_ms":4102444800000,"payload":"x"}
+`)
+	redistest.Eventually(t, patience, func() (bool, string) { return c.scheduled("q") == 2, out.String() + errOut.String() })
+	cancel()
+	select {
+	case code := <-ended:
+		if code != exitInterrupted || !strings.HasPrefix(out.String(), "imported 2,") || !strings.Contains(errOut.String(), "go on with --from-line 4,") {
+			t.Errorf("exit code %d: %s%s", code, out, errOut)
+		}
+	case <-time.After(patience):
+		t.Error("it did not end")
+	}
+}

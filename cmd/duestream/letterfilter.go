@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge/admin"
+)
+
+// letterFilter holds the flags that select dead letters.
+type letterFilter struct {
+	group, reason, err, id string
+	older, newer           delay
+	limit                  int
+}
+
+func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
+	f.older.field, f.newer.field = "older-than", "newer-than"
+	fs := cmd.Flags()
+	fs.StringVarP(&f.group, "group", "g", "", "of this group")
+	fs.StringVar(&f.reason, "reason", "", "with this reason: "+strings.Join(deadReasons, ", "))
+	fs.StringVar(&f.err, "error", "", "with this text in the error")
+	fs.StringVar(&f.id, "id", "", "of the message with this ID; * stands for any text, ? for one character")
+	fs.Var(&f.older, "older-than", "dead for at least so long")
+	fs.Var(&f.newer, "newer-than", "dead for at most so long")
+	fs.IntVar(&f.limit, "limit", limit, "at most so many; 0 = all")
+}
+
+// filter returns the filter, and whether it selects less than everything.
+func (f *letterFilter) filter() (admin.LetterFilter, bool) {
+	all := admin.LetterFilter{
+		Group: f.group, Reason: f.reason, ErrorText: f.err, ID: f.id, OlderThan: f.older.d, NewerThan: f.newer.d, Limit: f.limit,
+	}
+	return all, all != admin.LetterFilter{}
+}
+
+// check refuses what can be refused without Redis.
+func (f *letterFilter) check() error {
+	if f.limit < 0 {
+		return invalidf("limit %d: must not be negative", f.limit)
+	}
+	if f.reason != "" && !slices.Contains(deadReasons, f.reason) {
+		return invalidf("reason %q: must be one of %s", oneLine(f.reason, 60), strings.Join(deadReasons, ", "))
+	}
+	return checkGroup(f.group)
+}
+
+// selection says which dead letters a command is about: those named, all, or those that pass the filter.
+type selection struct {
+	filter letterFilter
+	all    bool
+	dryRun bool
+}
+
+func (s *selection) flags(cmd *cobra.Command) {
+	s.filter.flags(cmd, 0)
+	cmd.Flags().BoolVar(&s.all, "all", false, "all dead letters of the queue")
+	cmd.Flags().BoolVar(&s.dryRun, "dry-run", false, "only say what would be done")
+}
+
+func (s *selection) check(letters []string) error {
+	_, filtered := s.filter.filter()
+	switch {
+	case len(letters) > 0 && (filtered || s.all):
+		return invalidf("name letters, or select them by flags, not both")
+	case len(letters) == 0 && !filtered && !s.all:
+		return invalidf("name letters, or select them by flags, or give --all")
+	}
+	return errors.Join(s.filter.check(), checkLetters(letters))
+}
+
+var letterName = regexp.MustCompile(`^([1-9][0-9]{0,2}/)?[0-9]+-[0-9]+$`)
+
+func checkLetters(letters []string) error {
+	for _, l := range letters {
+		if !letterName.MatchString(l) {
+			return invalidf("letter %q: must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>, as `duestream dead list` prints it", l)
+		}
+	}
+	return nil
+}

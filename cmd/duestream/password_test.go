@@ -1,0 +1,44 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestPasswordsMayComeFromFilesAndVariables(t *testing.T) {
+	s := redistest.Own(t)
+	c := newCLIOn(t, s)
+	s.Do(t, "ACL", "SETUSER", "low", "on", ">secret", "~*", "&*", "+@all")
+	c.url = "redis://low@" + s.Addr()
+	c.fails(exitFailure, []string{"denies access", "hint: check user and password in the URL"}, "stats")
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DUESTREAM_REDIS_PASSWORD_FILE", file)
+	c.ok("stats")
+	wrong := filepath.Join(t.TempDir(), "wrong")
+	if err := os.WriteFile(wrong, []byte("wrong"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The hint sent its reader to the URL, which has no password.
+	t.Setenv("DUESTREAM_REDIS_PASSWORD_FILE", wrong)
+	c.fails(exitFailure, []string{"denies access", "hint: check the password in " + wrong + " (DUESTREAM_REDIS_PASSWORD_FILE), the user in the URL"}, "stats")
+	c.fails(exitFailure, []string{"denies access", wrong}, "health")
+	t.Setenv("DUESTREAM_REDIS_PASSWORD_FILE", file)
+	inURL := newCLIOn(t, s)
+	inURL.url = "redis://low:wrong@" + s.Addr()
+	inURL.fails(exitFailure, []string{"hint: check user and password in the URL"}, "stats")
+	t.Setenv("DUESTREAM_REDIS_PASSWORD", "other")
+	if r := c.fails(exitInvalid, []string{"only one may be"}, "stats"); strings.Contains(r.err, "other") {
+		t.Error(r.err)
+	}
+	os.Unsetenv("DUESTREAM_REDIS_PASSWORD_FILE")
+	c.fails(exitFailure, []string{"denies access", "hint: check the password in DUESTREAM_REDIS_PASSWORD, the user"}, "stats")
+	t.Setenv("DUESTREAM_REDIS_PASSWORD", "secret")
+	c.ok("stats")
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.serve()
+	c.ok("queue", "partitions", "a", "2")
+	c.ok("schedule", "b", "--id", "ready", "x")
+	if out := c.ok("pause", "a"); out != "a  paused: what is scheduled waits; what is ready is still delivered\n" {
+		t.Error(out)
+	}
+	if out := c.ok("pause", "--all"); out != "a  was paused already\nb  paused: what is scheduled waits; what is ready is still delivered\n" {
+		t.Error(out)
+	}
+	c.ok("schedule", "b", "--id", "waits", "--in", "1ms", "x")
+	redistest.Eventually(t, patience, func() (bool, string) { out := c.ok("peek", "b"); return strings.Contains(out, "overdue"), out })
+	var places []bridge.Place
+	c.json(&places, "show", "b", "ready")
+	if len(places) != 1 || places[0].State != "ready" {
+		t.Errorf("%+v", places)
+	}
+	var held []heldQueue
+	c.json(&held, "resume", "--all")
+	if fmt.Sprint(held) != "[{a false true true} {b false true true}]" {
+		t.Error(held)
+	}
+	resumed := time.Now()
+	redistest.Eventually(t, patience, func() (bool, string) {
+		c.json(&places, "show", "b", "waits")
+		return places[0].State == "ready", fmt.Sprint(places, " after ", time.Since(resumed))
+	})
+	if out := c.ok("resume", "a", "b"); out != "a  was not paused\nb  was not paused\n" {
+		t.Error(out)
+	}
+	if r := c.run("pause", "unknown"); r.code != exitOK || !strings.Contains(r.err, "no bridge knows a queue unknown yet: is the name right?") {
+		t.Errorf("%+v", r)
+	}
+	if r := c.run("pause", "unknown", "--json"); r.code != exitOK || r.err != "" || !strings.Contains(r.out, `"known":false`) {
+		t.Errorf("%+v", r)
+	}
+	if r := c.run("pause", "a", "--json"); r.code != exitOK || !strings.Contains(r.out, `"known":true`) {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+)
+
+func (a *app) payloadFile(name string) ([]byte, error) {
+	if name == "-" {
+		return readPayload(a.in, "standard input")
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, invalidf("%w", err)
+	}
+	defer file.Close()
+	return readPayload(file, name)
+}
+
+// payload returns the payload of the command line, or standard input.
+func (a *app) payload(args []string) ([]byte, error) {
+	if len(args) == 1 && args[0] != "-" {
+		return []byte(args[0]), admin.CheckPayload([]byte(args[0]))
+	}
+	if len(args) == 0 && isTerminal(a.in) {
+		return nil, invalidf("no payload: give it as an argument ('' for an empty one), or on standard input")
+	}
+	return readPayload(a.in, "standard input")
+}
+
+func readPayload(r io.Reader, name string) ([]byte, error) {
+	payload, err := io.ReadAll(io.LimitReader(r, admin.MaxPayloadBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the payload from %s: %w", name, err)
+	}
+	if len(payload) > admin.MaxPayloadBytes {
+		return nil, invalidf("payload from %s: must be at most %d bytes", name, admin.MaxPayloadBytes)
+	}
+	return payload, nil
+}
+
+// describePayload prints a payload for people. Nil is one that was lost.
+func (a *app) describePayload(payload admin.Payload) {
+	if payload == nil {
+		fmt.Fprintf(a.out, "\nno payload: it was lost, or could not be kept\n")
+		return
+	}
+	fmt.Fprintf(a.out, "\npayload (%d bytes):\n%s\n", len(payload), payloadText(payload, isTerminal(a.out)))
+}
+
+// payloadShown is how much of a payload is printed to a terminal.
+const payloadShown = 4 << 10
+
+// payloadText is a payload for people; on a terminal a large one is cut, and says so.
+func payloadText(payload []byte, onTerminal bool) string {
+	if !onTerminal || len(payload) <= payloadShown {
+		return printable(payload)
+	}
+	cut := payloadShown
+	for cut > payloadShown-4 && !utf8.RuneStart(payload[cut]) {
+		cut--
+	}
+	return fmt.Sprintf("%s\n… and %s more bytes: --raw or --json prints all", printable(payload[:cut]), thousands(int64(len(payload)-cut)))
+}
+
+// printRaw writes a payload as it is, and nothing else.
+func (a *app) printRaw(payload admin.Payload) error {
+	if payload == nil {
+		return fmt.Errorf("%w: the payload was lost, or could not be kept", bridge.ErrNotFound)
+	}
+	if _, err := unfiltered(a.out).(io.Writer).Write(payload); err != nil {
+		return &outputLost{err}
+	}
+	return nil
+}
+
+// rawFlag adds --raw to a command that shows a message.
+func rawFlag(cmd *cobra.Command, raw *bool) {
+	cmd.Flags().BoolVar(raw, "raw", false, "print the payload as it is, and nothing else")
+	cmd.MarkFlagsMutuallyExclusive("raw", "json")
+}

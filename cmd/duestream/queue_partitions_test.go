@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// in runs a command of Redis on a key of a partition.
+func (c *cli) in(partition int, command, key string, args ...string) {
+	c.t.Helper()
+	r := c.redis()
+	all := append([]string{c.key(lua.PartitionName("q", partition), key)}, args...)
+	if err := r.Do(c.t.Context(), r.B().Arbitrary(command).Args(all...).Build()).Error(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func TestQueuePartitionsGrowsAndShows(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.ok("queue", "set", "q", "max_attempts=3")
+	var got partitionCounts
+	c.json(&got, "queue", "partitions", "q")
+	if fmt.Sprint(got.Queue, got.Partitions, got.Counts, len(got.ByPartition)) != "q1 [1] 1" {
+		t.Errorf("%+v", got)
+	}
+	if out := c.ok("queue", "partitions", "q", "4"); out != "q has 4 partitions\n" {
+		t.Error(out)
+	}
+	got = partitionCounts{}
+	c.json(&got, "queue", "partitions", "q", "6")
+	if fmt.Sprint(got) != "{q 6 [1 4 6] false []}" {
+		t.Errorf("%+v", got)
+	}
+	c.fails(exitFailure, []string{"q has 6 partitions, and cannot have 5: a queue never shrinks", "hint: "}, "queue", "partitions", "q", "5")
+	for i := range 6 {
+		c.in(i, "ZADD", "due", "9999999999999", fmt.Sprint("m-", i))
+	}
+	out := c.ok("queue", "partitions", "q")
+	for _, text := range []string{"partitions     6\n", "counts so far  1,4,6\n", "PARTITION", "\n5          1          0        0      0        0\n"} {
+		if !strings.Contains(out, text) {
+			t.Errorf("no %q in\n%s", text, out)
+		}
+	}
+	c.in(3, "HSET", "policy", "max_attempts", "9")
+	if out := c.ok("queue", "partitions", "q"); !strings.Contains(out, "! partition 3: another policy than partition 0") {
+		t.Error(out)
+	}
+	if out := c.ok("queue", "show", "q"); !strings.Contains(out, "partitions          6\n") {
+		t.Error(out)
+	}
+	var policy struct{ Partitions int }
+	c.json(&policy, "queue", "show", "q")
+	if policy.Partitions != 6 {
+		t.Errorf("%+v", policy)
+	}
+	if out := c.ok("__complete", "queue", "partitions", ""); !strings.HasPrefix(out, "q\n") {
+		t.Error(out)
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+)
+
+func (a *app) queueSet() *cobra.Command {
+	var group string
+	cmd := &cobra.Command{
+		Use:   "set <queue> <setting>=<value>...",
+		Short: "Change the policy of a queue, or of one of its groups",
+		Long: `Changes settings in Redis; bridges and workers take them up within seconds. An empty
+value takes a setting back, so that the next level counts again.
+
+  visibility_timeout  how long a delivery may go without a sign of life (100ms to 168h)
+  max_attempts        deliveries to a group before a dead letter (1 to 1000000)
+  retry_min           delay after the first failure; each further one doubles (from 1ms)
+  retry_max           longest delay between attempts
+  held                true: what is scheduled does not become ready (whole queue only)`,
+		Example: "  duestream queue set emails max_attempts=5 retry_max=10m\n  duestream queue set emails --group mailer visibility_timeout=",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			update, err := parsePolicy(args[1:])
+			if err := errors.Join(admin.CheckQueue(args[0]), checkGroup(group), err); err != nil {
+				return err
+			}
+			r, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			if err := admin.New(r, a.prefix).WritePolicy(ctx, args[0], group, update); err != nil {
+				return err
+			}
+			return a.printPolicy(ctx, r, args[0], group)
+		}),
+	}
+	groupFlag(cmd, &group, "change what holds for this group")
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+// parsePolicy reads settings as setting=value, and checks their limits.
+func parsePolicy(args []string) (u admin.PolicyUpdate, err error) {
+	var errs []error
+	seen := map[string]bool{}
+	for _, arg := range args {
+		name, value, ok := strings.Cut(arg, "=")
+		switch {
+		case !ok:
+			errs = append(errs, invalidf("%q: must be setting=value", arg))
+			continue
+		case seen[name]:
+			errs = append(errs, invalidf("%s: is given twice", name))
+			continue
+		}
+		seen[name] = true
+		if err := setPolicy(&u, name, value); err != nil {
+			errs = append(errs, invalidf("%s %q: %w", name, value, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return u, err
+	}
+	return u, renameFields(policyOf(u).Validate(), func(field string) string { return policyFields[field] })
+}
+
+// policyOf returns a policy with the settings of the update, where all others fit them.
+func policyOf(u admin.PolicyUpdate) bridge.Policy {
+	p := bridge.DefaultPolicy()
+	if u.VisibilityTimeout != nil {
+		p.VisibilityTimeout = *u.VisibilityTimeout
+	}
+	if u.MaxAttempts != nil {
+		p.MaxAttempts = *u.MaxAttempts
+	}
+	switch {
+	case u.RetryMin != nil && u.RetryMax != nil:
+		p.RetryMin, p.RetryMax = *u.RetryMin, *u.RetryMax
+	case u.RetryMin != nil:
+		p.RetryMin, p.RetryMax = *u.RetryMin, *u.RetryMin
+	case u.RetryMax != nil:
+		p.RetryMin, p.RetryMax = *u.RetryMax, *u.RetryMax
+	}
+	return p
+}
+
+func setPolicy(u *admin.PolicyUpdate, name, value string) error {
+	if value == "" {
+		for inRedis, here := range policyFields {
+			if here == name {
+				u.Clear = append(u.Clear, inRedis)
+				return nil
+			}
+		}
+	}
+	var d time.Duration
+	var err error
+	switch name {
+	case "visibility_timeout":
+		d, err = parseDuration(value)
+		u.VisibilityTimeout = &d
+	case "retry_min":
+		d, err = parseDuration(value)
+		u.RetryMin = &d
+	case "retry_max":
+		d, err = parseDuration(value)
+		u.RetryMax = &d
+	case "max_attempts":
+		var n int
+		if n, err = strconv.Atoi(value); err != nil {
+			err = errors.New("must be a whole number")
+		}
+		u.MaxAttempts = &n
+	case "held":
+		var held bool
+		if held, err = strconv.ParseBool(value); err != nil {
+			err = errors.New("must be true or false")
+		}
+		u.Held = &held
+	default:
+		names := []string{}
+		for _, name := range policyFields {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		err = fmt.Errorf("is not a setting: must be one of %s", strings.Join(names, ", "))
+	}
+	return err
+}

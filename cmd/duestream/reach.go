@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+)
+
+// reach is which of what waits under an ID is meant.
+type reach struct {
+	retries bool
+	group   string
+}
+
+func (o *reach) flags(cmd *cobra.Command, a *app) {
+	cmd.Flags().BoolVar(&o.retries, "retries", false, "the message, and also its retries that wait, of all groups")
+	cmd.Flags().StringVar(&o.group, "group", "", "only the retries that wait for this group")
+	cmd.MarkFlagsMutuallyExclusive("retries", "group")
+}
+
+// within calls do with what is meant. Without a flag that is the scheduled message, and only when there is none its retries, because they have to
+// be looked for in all of the schedule.
+func (o *reach) within(taken *[]bridge.Retry, do func(...bridge.Scope) error) error {
+	switch {
+	case o.group != "":
+		return do(bridge.RetriesOf(o.group).Into(taken))
+	case o.retries:
+		return do(bridge.Retries().Into(taken))
+	}
+	err := do()
+	if errors.Is(err, bridge.ErrNotScheduled) {
+		err = do(bridge.Retries().Into(taken))
+	}
+	return err
+}
+
+func (o *reach) check() error {
+	if o.group == "" {
+		return nil
+	}
+	return admin.CheckGroup(o.group)
+}
+
+// takenRetry is a retry in JSON.
+type takenRetry struct {
+	Group string    `json:"group"` // empty: it was redriven for all groups
+	Due   time.Time `json:"due"`
+}
+
+func takenRetries(taken []bridge.Retry) (out []takenRetry) {
+	for _, r := range taken {
+		out = append(out, takenRetry{r.Group, r.Due})
+	}
+	return out
+}
+
+// whose is "retry for mailer"; "redriven message", which is for all groups.
+func (r takenRetry) whose() string {
+	if r.Group == "" {
+		return "redriven message"
+	}
+	return "retry for " + oneLine(r.Group, 60)
+}
+
+// checkTarget checks the names of a queue and of messages.
+func checkTarget(queue string, ids ...string) error {
+	errs := []error{admin.CheckQueue(queue)}
+	for _, id := range ids {
+		errs = append(errs, admin.CheckID(id))
+	}
+	return errors.Join(errs...)
+}

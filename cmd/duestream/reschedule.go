@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+func (a *app) reschedule() *cobra.Command {
+	var w when
+	var o reach
+	cmd := &cobra.Command{
+		Use:   "reschedule <queue> <id> (--in <duration> | --at <time>)",
+		Short: "Move a scheduled message, or its retries, to another time",
+		Long: `Moves a message that is still scheduled: it will not be delivered at the old time. When
+it is not scheduled any more, but waits to be tried again, its retries are moved, of all
+groups: --in 0s has them tried now. With --retries both are, with --group only the
+retries of one group. When nothing waits, nothing is changed, and the exit code is 3.`,
+		Example: `  duestream reschedule emails order-42 --in 2h
+  duestream reschedule emails order-42 --at 2026-12-24T18:00:00Z
+  duestream reschedule callbacks order-42 --in 0s --group partner-a`,
+		Args: cobra.ExactArgs(2),
+		RunE: a.do(func(ctx context.Context, args []string) error {
+			return a.runReschedule(ctx, o, args[0], args[1], w.option())
+		}),
+	}
+	o.flags(cmd, a)
+	a.jsonFlag(cmd)
+	a.durabilityFlag(cmd)
+	w.flags(cmd, "deliver")
+	cmd.MarkFlagsOneRequired("in", "at")
+	return cmd
+}
+
+func (a *app) runReschedule(ctx context.Context, o reach, queue, id string, to bridge.Option) error {
+	if err := errors.Join(checkTarget(queue, id), o.check()); err != nil {
+		return err
+	}
+	client, done, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	var due time.Time
+	var taken []bridge.Retry
+	err = o.within(&taken, func(s ...bridge.Scope) (err error) {
+		due, err = client.Reschedule(ctx, queue, id, to, s...)
+		return err
+	})
+	if err != nil && !errors.Is(err, bridge.ErrNotDurable) {
+		return err
+	}
+	value := struct {
+		scheduledAt
+		Retries []takenRetry `json:"retries,omitempty"` // those that were moved
+	}{newScheduledAt(id, due), takenRetries(taken)}
+	return errors.Join(err, a.print(value, func() {
+		what := ""
+		for i, r := range value.Retries {
+			what += []string{", ", "  "}[max(0, 1-i)] + r.whose()
+		}
+		fmt.Fprintf(a.out, "%s  due %s%s\n", id, clock(due, time.Now()), what)
+	}))
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRescheduleMovesAMessage(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.ok("schedule", "q", "--id", "a", "--in", "1h", "x")
+	at := time.Now().Add(2 * time.Hour).Truncate(time.Second)
+	var got scheduledAt
+	c.json(&got, "reschedule", "q", "a", "--at", at.Format(time.RFC3339))
+	if got.ID != "a" || !got.Due.Equal(at) || got.DueMS != at.UnixMilli() {
+		t.Errorf("%+v", got)
+	}
+	if out := c.ok("reschedule", "q", "a", "--in", "0s"); !strings.HasPrefix(out, "a  due ") || !strings.Contains(out, "(now)") && !strings.Contains(out, "ago)") {
+		t.Error(out)
+	}
+	c.fails(exitNotFound, nil, "reschedule", "q", "gone", "--in", "1h")
+}
+
+// "The partner is back: try now".
+func TestRescheduleMovesRetriesThatWait(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.retries("q", "a", time.Now().Add(time.Hour), "g", "h")
+	if out := c.ok("reschedule", "q", "a", "--in", "0s", "--group", "g"); !strings.HasPrefix(out, "a  due ") || !strings.HasSuffix(out, "  retry for g\n") {
+		t.Error(out)
+	}
+	at := time.Now().Add(2 * time.Hour).Truncate(time.Second)
+	var got struct {
+		scheduledAt
+		Retries []takenRetry
+	}
+	c.json(&got, "reschedule", "q", "a", "--at", at.Format(time.RFC3339))
+	if got.ID != "a" || !got.Due.Equal(at) || len(got.Retries) != 2 || !got.Retries[0].Due.Equal(at) {
+		t.Errorf("%+v", got)
+	}
+}
