@@ -13,7 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/cmd/duestream/doctor"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -38,7 +38,7 @@ func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 				all.Go(func() {
 					for run := count.Add(1); run <= runs || time.Since(began) < least; run = count.Add(1) {
 						l.abandoning("ours")
-						report, err := examine(context.Background(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
+						report, err := examine(context.Background(), doctor.Config{Client: s.redis.Client, Prefix: s.prefix})
 						if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || report.Queues != 1 || report.Partitions != partitions {
 							t.Errorf("run %d: %v, %+v", run, err, report)
 						}
@@ -89,7 +89,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 	}
 	s.ledger.Sent("beyond", now.Add(time.Second).UnixMilli())
 
-	cfg := doctor.Config{Redis: s.redis, Prefix: s.prefix, Settle: time.Second, OrphanAge: 4 * time.Second, Idle: time.Second}
+	cfg := doctor.Config{Client: s.redis.Client, Prefix: s.prefix, Settle: time.Second, OrphanAge: 4 * time.Second, Idle: time.Second}
 	mended := map[string]bool{}
 	redistest.Eventually(t, time.Minute, func() (bool, string) {
 		report, err := examine(context.Background(), cfg)
@@ -103,7 +103,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 			}
 			left = append(left, f.Code)
 		}
-		if err := doctor.Mend(context.Background(), report, func(r doctor.Repair) { mended[r.Code] = true; t.Log(r.Code, r.Did) }); err != nil {
+		if err := report.Mend(context.Background(), func(r doctor.Repair) { mended[r.Code] = true; t.Log(r.Code, r.Did) }); err != nil {
 			t.Fatal(err)
 		}
 		return len(left) == 0, fmt.Sprint(left)
@@ -139,7 +139,7 @@ func TestDoctorOnACluster(t *testing.T) {
 		do("XGROUP", "CREATECONSUMER", p.keysOf(i).Stream, "g", "c")
 	}
 	p.schedule(100, "m", func(int) time.Duration { return time.Hour })
-	cfg := doctor.Config{Redis: p.redis, Prefix: p.prefix}
+	cfg := doctor.Config{Client: p.redis.Client, Prefix: p.prefix}
 	report, err := examine(t.Context(), cfg)
 	if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || len(report.Servers) != 3 || report.Partitions != 8 {
 		t.Fatalf("%v, %+v", err, report)
@@ -165,7 +165,7 @@ func TestDoctorOnACluster(t *testing.T) {
 		}
 		return report
 	}
-	if err := doctor.Mend(t.Context(), found("D207 D209 D302 D305 D307"), func(doctor.Repair) {}); err != nil {
+	if err := found("D207 D209 D302 D305 D307").Mend(t.Context(), func(doctor.Repair) {}); err != nil {
 		t.Fatal(err)
 	}
 	found("D209 D307")
@@ -182,7 +182,7 @@ func TestDoctorBehindSentinel(t *testing.T) {
 	s.bridge(quick())
 	s.worker("ours", 5, nil)
 	s.schedule(100, "m", within(500*time.Millisecond))
-	report, err := examine(t.Context(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
+	report, err := examine(t.Context(), doctor.Config{Client: s.redis.Client, Prefix: s.prefix})
 	if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || len(report.Servers) != 1 || report.Servers[0].Replicas != 2 {
 		t.Errorf("%v, %+v", err, report)
 	}
@@ -190,7 +190,7 @@ func TestDoctorBehindSentinel(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the server counts its good replicas once a second
-		report, err = examine(t.Context(), doctor.Config{Redis: s.redis, Prefix: s.prefix})
+		report, err = examine(t.Context(), doctor.Config{Client: s.redis.Client, Prefix: s.prefix})
 		return err == nil && len(report.Findings) == 1 && report.Findings[0].Code == "D110", fmt.Sprintf("%v, %+v", err, report)
 	})
 	s.settled(20*time.Second, "ours")
@@ -212,7 +212,7 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 				t.Fatal(command, err)
 			}
 		}
-		cfg := doctor.Config{Redis: g.dial("doctor"), Prefix: g.prefix, Settle: 100 * time.Millisecond, FreeWithin: 100 * time.Millisecond, OrphanAge: time.Second}
+		cfg := doctor.Config{Client: g.dial("doctor").Client, Prefix: g.prefix, Settle: 100 * time.Millisecond, FreeWithin: 100 * time.Millisecond, OrphanAge: time.Second}
 		const want = "D201 D202 D207 D302 D304 D305 D307 D309 D404 D511 D523"
 		examine := func() (report doctor.Report, codes string) {
 			report, err := examine(t.Context(), cfg)
@@ -238,12 +238,12 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 		if codes != want || !strings.Contains(untold, "config|get") || !strings.Contains(untold, "function|list") {
 			t.Errorf("found %s\nwant  %s\n%s", codes, want, untold)
 		}
-		if err := doctor.Mend(t.Context(), report, func(doctor.Repair) {}); !errors.Is(err, bridge.ErrDenied) {
+		if err := report.Mend(t.Context(), func(doctor.Repair) {}); !errors.Is(err, bridge.ErrDenied) {
 			t.Errorf("a user who may not write repairs: %v", err)
 		}
-		cfg.Redis = g.dial("operator")
+		cfg.Client = g.dial("operator").Client
 		report, _ = examine()
-		if err := doctor.Mend(t.Context(), report, func(doctor.Repair) {}); err != nil {
+		if err := report.Mend(t.Context(), func(doctor.Repair) {}); err != nil {
 			t.Error(err)
 		}
 		if _, codes := examine(); codes != "D201 D304 D307 D309 D404 D523" {

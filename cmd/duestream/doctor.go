@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/cmd/duestream/doctor"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 )
 
 type doctorOptions struct {
@@ -82,9 +83,11 @@ type doctorReport struct {
 func (a *app) runDoctor(ctx context.Context, r *bridge.Redis, o doctorOptions, queues []string) error {
 	progress := a.newSteps()
 	defer progress.clear()
-	cfg := doctor.Config{Redis: r, Prefix: a.prefix, Queues: queues, Quick: o.quick, Release: version, Progress: progress.show}
-	report, err := doctor.Examine(ctx, cfg)
-	progress.clear()
+	examine := func() (doctor.Report, error) {
+		defer progress.clear()
+		return admin.New(r, a.prefix).Doctor(ctx, doctor.Config{Queues: queues, Quick: o.quick, Release: version, Progress: progress.show})
+	}
+	report, err := examine()
 	if err != nil {
 		return err
 	}
@@ -92,7 +95,7 @@ func (a *app) runDoctor(ctx context.Context, r *bridge.Redis, o doctorOptions, q
 	if !a.json {
 		a.printDoctor(report)
 	}
-	if whole.Repairs = doctor.Plan(report); o.repair && len(whole.Repairs) > 0 {
+	if whole.Repairs = report.Plan(); o.repair && len(whole.Repairs) > 0 {
 		whole.Before = report.Findings
 		if !a.json {
 			fmt.Fprintln(a.out, "\nrepair:")
@@ -102,7 +105,7 @@ func (a *app) runDoctor(ctx context.Context, r *bridge.Redis, o doctorOptions, q
 		}
 		if !o.dry {
 			var failed error
-			if whole.Report, whole.Repairs, failed = a.mend(ctx, cfg, report, progress); failed != nil {
+			if whole.Report, whole.Repairs, failed = a.mend(ctx, report, examine, progress); failed != nil {
 				if a.json {
 					_ = a.print(whole, nil)
 				}
@@ -125,9 +128,9 @@ func (a *app) runDoctor(ctx context.Context, r *bridge.Redis, o doctorOptions, q
 }
 
 // mend repairs, and looks again.
-func (a *app) mend(ctx context.Context, cfg doctor.Config, report doctor.Report, progress *steps) (doctor.Report, []doctor.Repair, error) {
+func (a *app) mend(ctx context.Context, report doctor.Report, examine func() (doctor.Report, error), progress *steps) (doctor.Report, []doctor.Repair, error) {
 	var repairs []doctor.Repair
-	err := doctor.Mend(ctx, report, func(one doctor.Repair) {
+	err := report.Mend(ctx, func(one doctor.Repair) {
 		progress.clear()
 		repairs = append(repairs, one)
 		switch {
@@ -141,8 +144,7 @@ func (a *app) mend(ctx context.Context, cfg doctor.Config, report doctor.Report,
 	if err != nil && (ctx.Err() != nil || errors.Is(err, bridge.ErrUnavailable)) {
 		return report, repairs, err
 	}
-	after, failed := doctor.Examine(ctx, cfg)
-	progress.clear()
+	after, failed := examine()
 	if failed != nil {
 		return report, repairs, errors.Join(err, failed)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/duestream/duestream/cmd/duestream/doctor"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/integration/redistest"
 )
 

@@ -48,7 +48,7 @@ var (
 			optional: append(always, "WAIT", "WAITAOF"),
 		},
 		"doctor": {
-			roots: []string{"cmd/duestream/doctor.Examine"},
+			roots: []string{"bridge/admin/doctor.Examine"},
 		},
 	}
 )

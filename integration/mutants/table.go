@@ -250,10 +250,10 @@ var mutants = []mutant{
 		test: []string{"-run", "TestBridgeSaysThatItCouldNotCheckTheServer", "./integration"},
 	},
 	{
-		name: "the doctor lists what it may not look at, and finds nothing", file: "cmd/duestream/doctor/read.go",
+		name: "the doctor lists what it may not look at, and finds nothing", file: "bridge/admin/doctor/read.go",
 		old:  "\tif !errors.Is(err, lua.ErrDenied) {\n\t\te.leftOut",
 		new:  "\tif err != nil {\n\t\te.leftOut",
-		test: []string{"-run", "TestDoctorSaysWhatItCouldNotLookAt", "./cmd/duestream/doctor"},
+		test: []string{"-run", "TestDoctorSaysWhatItCouldNotLookAt", "./bridge/admin/doctor"},
 	},
 	{
 		name: "the documented plain worker reads settings one by one only", file: "docs/OPERATIONS.md",
@@ -328,10 +328,10 @@ var mutants = []mutant{
 		test: []string{"-run", "TestSettingsOfAnUnknownQueue", "./cmd/duestream"},
 	},
 	{
-		name: "a queue that only has settings is none", file: "cmd/duestream/doctor/registry.go",
+		name: "a queue that only has settings is none", file: "bridge/admin/doctor/registry.go",
 		old:  "	if n == 0 {\n		return fmt.Errorf(\"queue %s: %w\", queue, ErrNoQueue)",
 		new:  "	if n >= 0 {\n		return fmt.Errorf(\"queue %s: %w\", queue, ErrNoQueue)",
-		test: []string{"-run", "TestDoctorLooksAtTheQueues", "./cmd/duestream/doctor"},
+		test: []string{"-run", "TestDoctorLooksAtTheQueues", "./bridge/admin/doctor"},
 	},
 	{
 		name: "a case is begun twice, another never", file: "cmd/duestream/conformance/case.go",

@@ -14,7 +14,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/cmd/duestream/doctor"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -45,7 +45,7 @@ func newPatient(t *testing.T, server *redistest.Server) *patient {
 	t.Cleanup(r.Close)
 	prefix := server.Prefix(t)
 	p := &patient{t: t, redis: r, keys: lua.NewKeys(prefix, queue), shared: lua.NewGlobals(prefix), alive: make(chan struct{})}
-	p.config = doctor.Config{Redis: r, Prefix: prefix, Settle: 200 * time.Millisecond, FreeWithin: 400 * time.Millisecond, OrphanAge: 500 * time.Millisecond}
+	p.config = doctor.Config{Client: r.Client, Prefix: prefix, Settle: 200 * time.Millisecond, FreeWithin: 400 * time.Millisecond, OrphanAge: 500 * time.Millisecond}
 	p.heart()
 	p.do("HSETNX", p.shared.Queues, queue, "1")
 	p.queue(queue)
@@ -180,7 +180,7 @@ func (p *patient) check(want string) {
 		}
 	}
 	var mended []string
-	err := doctor.Mend(context.Background(), report, func(r doctor.Repair) {
+	err := report.Mend(context.Background(), func(r doctor.Repair) {
 		if r.Did == "" {
 			p.t.Errorf("%+v", r)
 		}
@@ -274,7 +274,7 @@ func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 			n, err := r.Client.Do(t.Context(), r.Client.B().Exists().Key(p.keys.Due).Build()).AsInt64()
 			return n == 1, fmt.Sprint("not replicated: ", err)
 		})
-		p.config.Redis = r
+		p.config.Client = r.Client
 		if got := codes(p.examine()); !slices.Equal(got, []string{"D111"}) {
 			t.Errorf("found %v", got)
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/cmd/duestream/doctor"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -47,7 +47,7 @@ func TestDoctorSaysWhatItCouldNotLookAt(t *testing.T) {
 		}
 		p.do("ACL", "LOG", "RESET")
 		cfg := p.config
-		cfg.Redis = r
+		cfg.Client = r.Client
 		report, err := doctor.Examine(t.Context(), cfg)
 		r.Close()
 		says := slices.ContainsFunc(report.Findings, func(f doctor.Finding) bool { return f.Code == "D113" || f.Code == "D114" })

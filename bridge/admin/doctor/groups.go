@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 const (
@@ -123,7 +123,7 @@ func (e *examination) stream(ctx context.Context, p place) error {
 			}
 			continue
 		}
-		policy, _, err := admin.New(e.Redis, e.Prefix).ReadPolicy(ctx, p.queue, g.name)
+		policy, _, err := stream.ReadPolicy(ctx, e.c, e.Prefix, p.queue, g.name)
 		if err != nil {
 			return err
 		}

@@ -11,8 +11,9 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/keeper"
 )
 
 const (
@@ -181,7 +182,7 @@ func (e *examination) between(ctx context.Context, key, from, to string) (int64,
 // trim is the repair of what was not freed.
 func (e *examination) trim(p place) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		freed, windows, err := admin.New(e.Redis, e.Prefix).Trim(ctx, lua.PartitionName(p.queue, p.partition))
+		freed, windows, err := keeper.Trim(ctx, e.c, e.Prefix, lua.PartitionName(p.queue, p.partition))
 		return fmt.Sprintf("freed %s and %s of %s", plural(int64(freed), "entry", "entries"), plural(int64(windows), "dedup window", "dedup windows"), lua.PartitionName(p.queue, p.partition)), err
 	}
 }
@@ -206,7 +207,7 @@ func (e *examination) settingsOf(ctx context.Context, p place, key string, defau
 		})
 	}
 	if err := probe(badSetting, func(fields map[string]string) (list []string) {
-		bad, _ := admin.CheckSettings(fields, defaults)
+		bad, _ := stream.CheckSettings(fields, defaults)
 		for field, err := range bad {
 			list = append(list, field+": "+err.Error())
 		}
@@ -216,14 +217,14 @@ func (e *examination) settingsOf(ctx context.Context, p place, key string, defau
 		return err
 	}
 	return probe(oddSetting, func(fields map[string]string) []string {
-		_, unknown := admin.CheckSettings(fields, defaults)
+		_, unknown := stream.CheckSettings(fields, defaults)
 		return unknown
 	})
 }
 
 // patience notes how long messages that fail are tried.
 func (e *examination) patience(ctx context.Context, p place) error {
-	policy, _, err := admin.New(e.Redis, e.Prefix).ReadPolicy(ctx, p.queue, "")
+	policy, _, err := stream.ReadPolicy(ctx, e.c, e.Prefix, p.queue, "")
 	if isType(err) {
 		return nil
 	}
@@ -233,7 +234,7 @@ func (e *examination) patience(ctx context.Context, p place) error {
 	lasts := policy.TriedFor()
 	e.report.Patience = append(e.report.Patience, Patience{p.queue, policy.MaxAttempts, lasts.Milliseconds()})
 	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		policy, _, err := admin.New(e.Redis, e.Prefix).ReadPolicy(ctx, p.queue, "")
+		policy, _, err := stream.ReadPolicy(ctx, e.c, e.Prefix, p.queue, "")
 		if lasts := policy.TriedFor(); err == nil && lasts < shortPatience {
 			found := fmt.Sprintf("a message that always fails is a dead letter after about %s: %s", lasts, plural(int64(policy.MaxAttempts), "attempt", "attempts"))
 			return e.finding(givesUpEarly, p, "", "", 1, found), nil

@@ -16,8 +16,8 @@ type Repair struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Plan returns what Mend would do about the findings of a report.
-func Plan(r Report) []Repair {
+// Plan returns what Mend would do about the findings.
+func (r Report) Plan() []Repair {
 	plan := []Repair{}
 	for _, f := range r.Findings {
 		if f.mend != nil {
@@ -30,7 +30,7 @@ func Plan(r Report) []Repair {
 // Mend repairs what can be repaired without losing a message or delivering one that was handled, one finding after the other, and tells
 // done of each. An error ends it when ctx does; else the others are repaired, and it is joined with theirs. Repeating it is harmless. It
 // takes up to OrphanAge when there are bodies without a member.
-func Mend(ctx context.Context, r Report, done func(Repair)) error {
+func (r Report) Mend(ctx context.Context, done func(Repair)) error {
 	var errs []error
 	for _, f := range r.Findings {
 		if f.mend == nil {

@@ -1,4 +1,5 @@
-// Package doctor looks at a server and at what duestream keeps there, and says what is wrong. It is what `duestream doctor` runs.
+// Package doctor looks at a server and at what duestream keeps there, and says what is wrong. It is what admin.Doctor and
+// `duestream doctor` run.
 //
 // Every check has a code that never changes its meaning (Checks). A system at work is always in between two states somewhere, so what looks
 // wrong is looked at again, some seconds later, and only what is still so is found. Looking writes nothing, and asks in bounded steps; a

@@ -10,8 +10,9 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/stream"
 )
 
 const (
@@ -281,7 +282,7 @@ func (e *examination) queue(ctx context.Context, queue string) error {
 		most = max(most, partition+1)
 	}
 	if e.registry[queue] == nil {
-		grown, err := admin.New(e.Redis, e.Prefix).GrownTo(ctx, queue) // what else has keys, somebody made up
+		grown, err := scheduler.GrownTo(ctx, e.c, e.Prefix, queue) // what else has keys, somebody made up
 		if err != nil {
 			return err
 		}
@@ -314,9 +315,9 @@ func (e *examination) queue(ctx context.Context, queue string) error {
 // grow is the repair of whatever partitions lack. By now there may be more of them.
 func (e *examination) grow(queue string, partitions int) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		counts, err := admin.New(e.Redis, e.Prefix).Partitions(ctx, queue)
+		counts, err := stream.Partitions(ctx, e.c, e.Prefix, queue)
 		if err == nil {
-			counts, err = admin.New(e.Redis, e.Prefix).SetPartitions(ctx, queue, max(partitions, counts.Latest()), nil)
+			counts, err = stream.Grow(ctx, e.c, e.Prefix, queue, max(partitions, counts.Latest()), nil)
 		}
 		return fmt.Sprintf("%s is registered with %s, all with the same groups and settings", queue, plural(int64(counts.Latest()), "partition", "partitions")), err
 	}

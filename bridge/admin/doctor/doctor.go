@@ -14,15 +14,16 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/stream/keeper"
 )
 
 // Config says what to look at, and how patiently.
 type Config struct {
-	Redis  *bridge.Redis
-	Prefix string   // default duestream
+	Client rueidis.Client // closed by whoever made it
+	Prefix string         // default duestream
+
 	Queues []string // only these; none: all that are registered, or that have keys
 	Quick  bool     // counts and samples instead of everything
 	// Release is that of this program, to compare the library of functions with; "" knows only whether it differs.
@@ -46,7 +47,7 @@ func (c Config) withDefaults() Config {
 	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
 	c.Settle = cmp.Or(c.Settle, 3*time.Second)
 	c.FreeWithin = cmp.Or(c.FreeWithin, 20*time.Second)
-	c.OrphanAge = cmp.Or(c.OrphanAge, admin.OrphanAge)
+	c.OrphanAge = cmp.Or(c.OrphanAge, keeper.OrphanAge)
 	c.Idle = cmp.Or(c.Idle, 2*time.Hour)
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
@@ -56,9 +57,9 @@ func (c Config) withDefaults() Config {
 
 // Validate names all that is wrong with the configuration. It does not touch Redis.
 func (c Config) Validate() error {
-	errs := []error{admin.CheckPrefix(cmp.Or(c.Prefix, lua.DefaultPrefix))}
+	errs := []error{lua.CheckPrefix(cmp.Or(c.Prefix, lua.DefaultPrefix))}
 	for _, queue := range c.Queues {
-		errs = append(errs, admin.CheckQueue(queue))
+		errs = append(errs, lua.CheckQueue(queue))
 	}
 	return errors.Join(errs...)
 }
@@ -147,7 +148,7 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 	}
 	cfg = cfg.withDefaults()
 	e := &examination{
-		Config: cfg, c: cfg.Redis.Client, globals: lua.NewGlobals(cfg.Prefix), found: map[string]map[int]bool{},
+		Config: cfg, c: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), found: map[string]map[int]bool{},
 		report: Report{Quick: cfg.Quick, Patience: []Patience{}, Findings: []Finding{}, LeftOut: []string{}},
 	}
 	for _, step := range []func(context.Context) error{e.servers, e.functions, e.shared, e.bridges, e.walk, e.queues, e.lookAgain} {
@@ -244,7 +245,7 @@ func (e *examination) leftOut(format string, args ...any) {
 }
 
 // ErrNoQueue: a queue that was asked for is not registered, and has no keys.
-var ErrNoQueue = admin.ErrNoQueue
+var ErrNoQueue = scheduler.ErrNoQueue
 
 const examples = 3
 

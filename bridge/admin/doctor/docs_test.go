@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/duestream/duestream/cmd/duestream/doctor"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 )
 
 // The table of codes in docs/OPERATIONS.md is what the code says.

@@ -11,8 +11,9 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/keeper"
 )
 
 const (
@@ -75,7 +76,7 @@ func (e *examination) overdue(ctx context.Context, p place) error {
 			return nil, nil
 		}
 		first = head
-		replies, err := e.do(ctx, e.c.B().Hget().Key(p.keys.Policy).Field(admin.SettingHeld).Build())
+		replies, err := e.do(ctx, e.c.B().Hget().Key(p.keys.Policy).Field(stream.SettingHeld).Build())
 		if err != nil {
 			return nil, err
 		}
@@ -381,7 +382,7 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 		}
 		f := e.finding(orphan, p, p.keys.Payload, "", count, plural(count, "field", "fields")+" without a scheduled message", some...)
 		f.mend = func(ctx context.Context) (string, error) {
-			n, err := admin.New(e.Redis, "").DeleteOrphans(ctx, p.keys, found[0].members, found[1].members, e.OrphanAge, func(d time.Duration) error {
+			n, err := keeper.DeleteOrphans(ctx, e.c, p.keys, found[0].members, found[1].members, e.OrphanAge, func(d time.Duration) error {
 				return e.wait(ctx, "waiting whether bodies get a member yet", d)
 			})
 			did := fmt.Sprintf("deleted %s of %s without a member", plural(int64(n), "body", "bodies"), lua.PartitionName(p.queue, p.partition))

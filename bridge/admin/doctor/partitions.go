@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
 )
 
 func (e *examination) beyond(ctx context.Context, p place) error {
@@ -41,7 +41,7 @@ func (e *examination) beyond(ctx context.Context, p place) error {
 // gather is the repair of a partition that holds nothing but scheduled messages: a count would be for ever.
 func (e *examination) gather(p place) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		err := admin.New(e.Redis, e.Prefix).Gather(ctx, p.queue, p.partition)
+		err := scheduler.Gather(ctx, e.c, e.Prefix, p.queue, p.partition)
 		return "its messages are in the partitions that they belong to", err
 	}
 }
