@@ -5,21 +5,30 @@
 -- KEYS[3] meta (hash)
 -- KEYS[4] seen (zset)
 -- ARGV[1...] id (string)
--- Returns: per message an integer: 1 cancelled, it will never be delivered; 0 not scheduled
--- Complexity: O(log n) per message
+-- Returns: per message an integer: 1 cancelled, it will never be delivered; 0 not scheduled, -9 not looked at because the messages before it came to 16 MiB: send it again
+-- Complexity: O(log n) per message; it frees 16 MiB and one message more at most
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless; the second run answers 0.
 local due, payload, meta, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash', seen, 'zset'})
 if bad then return bad end
 
-local reply = {}
+-- Freeing a MiB takes a sixteenth, or less, of what it takes to read one, and move it. A message alone, and the last one, need not be weighed.
+local reply, n, freed, most = {}, #ARGV, 0, 16 * MOST_BYTES
+local has_meta = n == 1 or redis.call('EXISTS', meta) == 1
+local has_seen = n == 1 or redis.call('EXISTS', seen) == 1
 for i, id in ipairs(ARGV) do
-  reply[i] = redis.call('ZREM', due, id)
-  if reply[i] == 1 then
-    redis.call('HDEL', payload, id)
-    redis.call('HDEL', meta, id)
-    redis.call('ZREM', seen, id)
+  if freed >= most then
+    reply[i] = LATER
+  else
+    local weight = i < n and #id + redis.call('HSTRLEN', payload, id) + (has_meta and redis.call('HSTRLEN', meta, id) or 0)
+    reply[i] = redis.call('ZREM', due, id)
+    if reply[i] == 1 then
+      freed = freed + (weight or 0)
+      redis.call('HDEL', payload, id)
+      if has_meta then redis.call('HDEL', meta, id) end
+      if has_seen then redis.call('ZREM', seen, id) end
+    end
   end
 end
 return reply

@@ -8,7 +8,7 @@
 -- ARGV[3] group (string, '' = every group)
 -- ARGV[4...] id (string)
 -- Returns: the next cursor ('0' = all were looked at); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)
--- Complexity: O(limit)
+-- Complexity: O(limit); it frees 16 MiB, and what one step of the scan brings, at most
 -- If a command fails here: nothing can after the checks.
 -- Run twice: harmless; the second run finds nothing.
 local due, payload, meta = KEYS[1], KEYS[2], KEYS[3]
@@ -19,7 +19,10 @@ if string.find(cursor, '[^0-9]') or cursor == '' or not limit then return redis.
 
 local ids = {}
 for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
-local following, found = waiting(due, cursor, limit, group, ids)
+-- Freeing a MiB takes a sixteenth, or less, of what it takes to read one, and move it.
+local following, found = waiting(due, cursor, limit, group, ids, function(member)
+  return (redis.call('HSTRLEN', payload, member) + redis.call('HSTRLEN', meta, member)) / 16
+end)
 local reply = {following}
 for i = 1, #found, 4 do
   if redis.call('ZREM', due, found[i]) == 1 then

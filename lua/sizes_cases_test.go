@@ -102,9 +102,20 @@ func (o *ordeal) reschedule() {
 // walk looks for the retries of a message among members of any size. What one step of a scan returns is a bucket of the server's table.
 func (o *ordeal) walk(step func(w Walk, id string) (string, error)) {
 	o.schedule(o.number("members", 1, 300))
-	member := Member{Kind: MemberRetry, ID: "again", Group: "g", Of: "1-1"}.String()
-	o.b.build([]string{"ZADD", o.b.k.Due, "5", member}, []string{"HSET", o.b.k.Meta, member, `{"id":"again","for":"g","attempt":"2"}`})
+	var commands [][]string
+	bodies := 0
+	for i, size := range o.sizes("retry", o.number("retries", 1, 60)) {
+		member := Member{Kind: MemberRetry, ID: "again", Group: "g", Of: fmt.Sprint(i, "-1")}.String()
+		commands = append(commands, []string{"ZADD", o.b.k.Due, "5", member}, []string{"HSET", o.b.k.Payload, member, pad(size)},
+			[]string{"HSET", o.b.k.Meta, member, `{"id":"again","for":"g","attempt":"2"}`})
+		o.seen(len(member), size+100)
+		bodies += size + 100
+	}
+	o.b.build(commands...)
 	o.bucket = 5 * o.largest
+	if o.b.text("OBJECT", "ENCODING", o.b.k.Due) == "listpack" { // of 128 members at most: a step brings them all
+		o.bucket = bodies
+	}
 	w := Walk{Limit: o.number("limit", 1, 1000)}
 	for calls := 0; w.Cursor != WalkDone && calls < 400; calls++ {
 		next, err := step(w, "again")

@@ -32,7 +32,7 @@ const budgetValues = 60_000
 
 // weighed stands before a script's text: it shadows redis, and counts what goes through its commands.
 const weighed = `
-local touched = {0, 0, 0, 0}
+local server, touched = redis, {0, 0, 0, 0, 0, 0}
 local function weigh(v)
   touched[3] = touched[3] + 1
   if type(v) == 'string' then touched[1] = touched[1] + #v
@@ -46,13 +46,16 @@ local function counted(call)
       most = args[i - 1] == 'COUNT' and tonumber(args[i]) or most
     end
     touched[4] = touched[4] + 1
+    for i = 3, args[1] == 'HDEL' and #args or 0 do -- what goes with it, before it does
+      touched[5], touched[6] = touched[5] + server.call('HSTRLEN', args[2], args[i]), touched[6] + 1
+    end
     if args[1] == 'XAUTOCLAIM' then touched[3] = touched[3] + 10 * most end -- pending entries that it looks at
     local reply = call(...)
     weigh(reply)
     return reply
   end
 end
-local server, account = redis, KEYS[1] .. ':touched'
+local account = KEYS[1] .. ':touched'
 local redis = {call = counted(server.call), pcall = counted(server.pcall), error_reply = server.error_reply, status_reply = server.status_reply}
 local function script()
 `
@@ -64,8 +67,9 @@ server.call('SET', account, table.concat(touched, ' '))
 return reply
 `
 
-// touched is what one run of a script did: bytes of the replies of its commands, and of their arguments, values in those replies, commands.
-type touched struct{ read, written, values, commands int }
+// touched is what one run of a script did: bytes of the replies of its commands, and of their arguments, values in those replies, commands, and
+// bytes of the hash values that it deleted.
+type touched struct{ read, written, values, commands, freed int }
 
 // scales is a client that runs scripts weighed.
 type scales struct {
@@ -113,7 +117,7 @@ func (s *scales) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	w := weighing{script: strings.TrimPrefix(text[:strings.IndexByte(text, '\n')], "-- "), args: args}
 	w.usec = processor(replies[4]) - processor(replies[0])
 	stats, _ := replies[3].ToString()
-	inner := 0
+	inner, extra := 0, 0
 	for line := range strings.Lines(stats) {
 		var calls, usec int
 		name, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -127,8 +131,8 @@ func (s *scales) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 		}
 	}
 	if text, err := replies[5].ToString(); err == nil {
-		_, _ = fmt.Sscan(text, &w.read, &w.written, &w.values, &w.commands)
-		if inner != w.commands+1 { // the account itself
+		_, _ = fmt.Sscan(text, &w.read, &w.written, &w.values, &w.commands, &w.freed, &extra)
+		if inner != w.commands+extra+1 { // the account itself
 			w.commands = -inner
 		}
 	}
@@ -246,7 +250,7 @@ func (w *worst) note(one weighing) {
 	old := w.runs[one.script]
 	w.runs[one.script] = weighing{
 		script: one.script, usec: max(old.usec, one.usec), args: max(old.args, one.args),
-		touched: touched{max(old.read, one.read), max(old.written, one.written), max(old.values, one.values), max(old.commands, one.commands)},
+		touched: touched{max(old.read, one.read), max(old.written, one.written), max(old.values, one.values), max(old.commands, one.commands), max(old.freed, one.freed)},
 	}
 }
 
@@ -294,7 +298,7 @@ func TestNoScriptTouchesMoreThanItsBudget(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(most.runs)) {
 		one := most.runs[name]
-		t.Logf("%-14s at most: read %8d bytes, looked at %6d values, %5d commands, %7.1f ms", name, one.read, one.values, one.commands, float64(one.usec)/1000)
+		t.Logf("%-14s at most: read %8d bytes, freed %9d, looked at %6d values, %5d commands, %7.1f ms", name, one.read, one.freed, one.values, one.commands, float64(one.usec)/1000)
 	}
 }
 
@@ -310,6 +314,10 @@ func (o *ordeal) judge(name string, call int, one weighing) {
 	}
 	if limit := 8 * (limit + one.args); one.written > limit {
 		o.Errorf("%s, call %d: %s wrote %d bytes, more than %d", name, call, one.script, one.written, limit)
+	}
+	// Freeing a MiB takes a sixteenth of what it takes to move one, or less.
+	if limit := 16*o.budget + o.largest + o.bucket; one.freed > limit {
+		o.Errorf("%s, call %d: %s freed %d bytes, more than %d", name, call, one.script, one.freed, limit)
 	}
 	if limit := budgetValues + 40*o.groups; one.values > limit {
 		o.Errorf("%s, call %d: %s looked at %d values, more than %d", name, call, one.script, one.values, limit)

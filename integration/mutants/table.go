@@ -345,4 +345,22 @@ var mutants = []mutant{
 		new:  "if ($error !== null) {",
 		test: []string{"-run", "TestPHPTellsNoReplyFromAnAnswer", "./integration/languages"},
 	},
+	{
+		name: "a cancel frees whatever goes with its messages", file: "lua/cancel.lua",
+		old:  "if freed >= most then",
+		new:  "if freed < 0 then",
+		test: []string{"-run", "TestLargeMessagesAreCancelled", "./lua"},
+	},
+	{
+		name: "a cancel sends IDs of any size at once", file: "lua/produce.go",
+		old:  "n < len(words) && bytes < maxSent",
+		new:  "n < len(words) && bytes >= 0",
+		test: []string{"-run", "TestLargeMessagesAreCancelled", "./lua"},
+	},
+	{
+		name: "orphans are deleted whatever their size", file: "stream/orphans.go",
+		old:  "&& freed < orphanFreed",
+		new:  "&& freed >= 0",
+		test: []string{"-run", "TestLargeOrphansAreDeleted", "./stream"},
+	},
 }

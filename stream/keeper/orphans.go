@@ -19,6 +19,7 @@ const (
 	orphanSteps      = 20  // of a pass, per hash: all candidates are looked at
 	orphanLimit      = 500 // candidates, and fields, per step
 	orphanBytes      = 1 << 20
+	orphanFreed      = 16 << 20                  // bytes of bodies that a call may delete, and one body more
 	orphanCandidates = orphanSteps * orphanLimit // remembered per hash, and those of one more step
 )
 
@@ -117,12 +118,15 @@ func (o *orphanSweep) batches(now time.Time) (batches [][]lua.Watched) {
 	return watchBatches(all)
 }
 
-// watchBatches parts what is watched into calls that are bounded in number and bytes.
+// watchBatches parts what is watched into calls that are bounded in number, in bytes, and in what they free.
 func watchBatches(all []lua.Watched) (batches [][]lua.Watched) {
 	for len(all) > 0 {
-		n, bytes := 0, 0
-		for n < len(all) && n < orphanLimit && (n == 0 || bytes < orphanBytes) {
+		n, bytes, freed := 0, 0, int64(0)
+		for n < len(all) && n < orphanLimit && bytes < orphanBytes && freed < orphanFreed {
 			bytes += len(all[n].Field)
+			if all[n].Ripe {
+				freed += max(0, all[n].Length)
+			}
 			n++
 		}
 		batches, all = append(batches, all[:n]), all[n:]

@@ -45,10 +45,10 @@ func DeleteOrphans(ctx context.Context, c rueidis.Client, keys lua.Keys, payload
 
 // watchAgain returns those that still are the orphans they were, as they are now. If they are ripe they are deleted.
 func watchAgain(ctx context.Context, c rueidis.Client, due, hash string, watched []lua.Watched, ripe bool) (left []lua.Watched, deleted int, err error) {
+	for i := range watched {
+		watched[i].Ripe = ripe
+	}
 	for _, batch := range watchBatches(watched) {
-		for i := range batch {
-			batch[i].Ripe = ripe
-		}
 		swept, err := lua.SweepOrphans(ctx, c, due, hash, "", 0, batch)
 		if err != nil {
 			return nil, deleted, err
