@@ -358,9 +358,9 @@ var mutants = []mutant{
 		test: []string{"-run", "TestLargeMessagesAreCancelled", "./lua"},
 	},
 	{
-		name: "orphans are deleted whatever their size", file: "stream/orphans.go",
+		name: "orphans are deleted whatever their size", file: "stream/keeper/orphans.go",
 		old:  "&& freed < orphanFreed",
 		new:  "&& freed >= 0",
-		test: []string{"-run", "TestLargeOrphansAreDeleted", "./stream"},
+		test: []string{"-run", "TestLargeOrphansAreDeleted", "./stream/keeper"},
 	},
 }
