@@ -9,7 +9,6 @@ import (
 
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler/producer"
-	"github.com/duestream/duestream/stream/inspect"
 )
 
 // ClientConfig configures a Client. Redis is required.
@@ -29,13 +28,9 @@ type ClientConfig struct {
 	Logger *slog.Logger // nil = discard
 }
 
-// Client schedules, cancels, reschedules and finds messages. It is safe for concurrent use: calls made at the same time share a
-// round trip. Close it before its Redis.
-type Client struct {
-	producer *producer.Producer
-	redis    *Redis
-	prefix   string
-}
+// Client schedules, cancels and reschedules messages. It is safe for concurrent use: calls made at the same time share a round trip.
+// Close it before its Redis. Where a message is, admin.Admin.Locate says, which needs the rights of an operator.
+type Client struct{ producer *producer.Producer }
 
 // Durability says what a write waits for beyond being executed by the server.
 type Durability = lua.Durability
@@ -72,7 +67,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrDenied) {
 		return nil, fmt.Errorf("bridge: client: durability %s: %w", cfg.Durability, err)
 	}
-	return &Client{producer: p, redis: cfg.Redis, prefix: cfg.Prefix}, nil
+	return &Client{p}, nil
 }
 
 func withPrefix(prefix string) string {
@@ -137,16 +132,6 @@ func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, opt
 // ScheduleBatch takes many messages; each has its own result, in order. The error is for what concerns all of them.
 func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []NewMessage) ([]Result, error) {
 	return c.producer.ScheduleBatch(ctx, queue, messages)
-}
-
-// Place is one place where Redis holds a message.
-type Place = inspect.Place
-
-// Get returns every place where Redis holds the message: scheduled, ready, pending and with whom, retrying, dead. ErrNotFound when
-// there is none: acknowledged by every group, cancelled or purged, or never scheduled. A scheduled message is found at once; for the
-// rest the queue is walked in bounded steps.
-func (c *Client) Get(ctx context.Context, queue, id string) ([]Place, error) {
-	return inspect.Locate(ctx, c.redis.Client, c.prefix, queue, id)
 }
 
 // Close waits for calls in flight; new ones are refused.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -17,7 +18,8 @@ func TestRescheduleTakesATimeOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: s.Prefix(t)})
+	prefix := s.Prefix(t)
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +32,7 @@ func TestRescheduleTakesATimeOnly(t *testing.T) {
 			t.Errorf("Reschedule: %v", err)
 		}
 	}
-	places, err := client.Get(t.Context(), "q", "m")
+	places, err := admin.New(r, prefix).Locate(t.Context(), "q", "m")
 	if err != nil || len(places) != 1 || time.Until(places[0].Due) < 50*time.Minute {
 		t.Errorf("it was moved: %+v, %v", places, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler/producer"
 	"github.com/duestream/duestream/stream"
-	"github.com/duestream/duestream/stream/deadletter"
 )
 
 // What callers branch on with errors.Is.
@@ -15,8 +14,6 @@ var (
 	ErrDuplicate = producer.ErrDuplicate
 	// ErrNotScheduled: the message is not scheduled any more (it became ready, was cancelled), or never was.
 	ErrNotScheduled = producer.ErrNotScheduled
-	// ErrNotFound: Redis does not hold the message: it was acknowledged by every group, cancelled or purged, or never existed.
-	ErrNotFound = deadletter.ErrNotFound
 	// ErrFull: Redis is at maxmemory and refused the message. It was not taken.
 	ErrFull = lua.ErrFull
 	// ErrUnavailable: Redis could not be reached, or could not take the call, for as long as it was repeated. The message may have

@@ -99,27 +99,6 @@ func ExampleClient_Reschedule() {
 	// Output: now due in 2h0m0s
 }
 
-func ExampleClient_Get() {
-	ctx, r, prefix, end := begin()
-	defer end()
-	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
-	check(err)
-	defer client.Close()
-
-	_, err = client.Schedule(ctx, "orders", []byte("remind"), bridge.WithID("reminder-9"), bridge.In(time.Hour))
-	check(err)
-	places, err := client.Get(ctx, "orders", "reminder-9")
-	check(err)
-	for _, place := range places {
-		fmt.Printf("%s: %s\n", place.State, place.Payload)
-	}
-	_, err = client.Get(ctx, "orders", "reminder-10")
-	fmt.Println(errors.Is(err, bridge.ErrNotFound))
-	// Output:
-	// scheduled: remind
-	// true
-}
-
 // A message that was taken can be sent again without harm for as long as its dedup window lasts, also after it was delivered.
 func ExampleDedup() {
 	ctx, r, prefix, end := begin()

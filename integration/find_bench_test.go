@@ -108,7 +108,7 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 						first = time.Now()
 					}
 				}})
-				if p.state == "" && errors.Is(err, bridge.ErrNotFound) {
+				if p.state == "" && errors.Is(err, admin.ErrNotFound) {
 					return
 				}
 				if err != nil || len(f.Places) != 1 || string(f.Places[0].State) != p.state {

@@ -81,7 +81,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	if len(partitions) != 8 {
 		t.Errorf("found in partitions %v", partitions)
 	}
-	if _, err := admin.New(s.redis, s.prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
+	if _, err := admin.New(s.redis, s.prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, admin.ErrNotFound) {
 		t.Error(err)
 	}
 	peeked, err := admin.New(s.redis, s.prefix).Peek(t.Context(), s.queue, n/2, true)
@@ -189,7 +189,7 @@ func TestFindConnectsAsDialDid(t *testing.T) {
 					t.Errorf("%s: %+v, %v", id, f.Places, err)
 				}
 			}
-			if _, err := admin.New(r, prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, bridge.ErrNotFound) {
+			if _, err := admin.New(r, prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, admin.ErrNotFound) {
 				t.Error(err)
 			}
 		})

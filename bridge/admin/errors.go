@@ -4,10 +4,15 @@ import (
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/deadletter"
 )
 
 // ErrNoQueue: nobody registered the queue, and it has no keys.
 var ErrNoQueue = scheduler.ErrNoQueue
+
+// ErrNotFound: Redis does not hold the message, or the dead letter: it was acknowledged by every group, cancelled or purged, or never
+// existed.
+var ErrNotFound = deadletter.ErrNotFound
 
 // ErrNoGroup: the consumer group does not exist.
 var ErrNoGroup = lua.ErrNoGroup

@@ -43,6 +43,16 @@ func (a *Admin) Find(ctx context.Context, id string, o FindOptions) (Finding, er
 	})
 }
 
+// Place is one place where Redis holds a message.
+type Place = inspect.Place
+
+// Locate returns every place where one queue holds a message: scheduled, ready, pending and with whom, retrying, dead. ErrNotFound when
+// there is none: acknowledged by every group, cancelled or purged, or never scheduled. A scheduled message is found at once; for the
+// rest the queue is walked in bounded steps. Find says more, of all queues, and sooner.
+func (a *Admin) Locate(ctx context.Context, queue, id string) ([]Place, error) {
+	return inspect.Locate(ctx, a.redis.Client, a.prefix, queue, id)
+}
+
 // What Peek and Members return.
 type (
 	Peeked = inspect.Peeked

@@ -19,7 +19,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -152,7 +151,7 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 	case err != nil:
 		return err
 	case result.Gone > 0:
-		return fmt.Errorf("%w: dead letter %s was redriven or purged meanwhile", bridge.ErrNotFound, l.Letter)
+		return fmt.Errorf("%w: dead letter %s was redriven or purged meanwhile", admin.ErrNotFound, l.Letter)
 	case result.NoPayload > 0:
 		return fmt.Errorf("%w: the payload was lost: give one with --payload or --payload-file", errPartly)
 	case result.Unreadable > 0:

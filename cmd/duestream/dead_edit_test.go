@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -33,9 +32,9 @@ func (c *cli) oneLetter(payload string) string {
 	return letter
 }
 
-func (c *cli) place(id string) bridge.Place {
+func (c *cli) place(id string) admin.Place {
 	c.t.Helper()
-	var places []bridge.Place
+	var places []admin.Place
 	c.json(&places, "show", "q", id)
 	if len(places) != 1 {
 		c.t.Fatalf("%+v", places)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -98,7 +97,7 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 	case printed != nil:
 		return printed
 	case len(names) > 0 && purged == 0:
-		return fmt.Errorf("%w: no such dead letter", bridge.ErrNotFound)
+		return fmt.Errorf("%w: no such dead letter", admin.ErrNotFound)
 	case purged < len(names):
 		return fmt.Errorf("%w: not there: %s", errPartly, counted(len(names)-purged, "letter"))
 	}
@@ -115,7 +114,7 @@ func (a *app) wouldPurge(ctx context.Context, letters *admin.DeadLetters, queue 
 		return err
 	}
 	for _, name := range names {
-		if err := count(letters.Show(ctx, queue, name)); err != nil && !errors.Is(err, bridge.ErrNotFound) {
+		if err := count(letters.Show(ctx, queue, name)); err != nil && !errors.Is(err, admin.ErrNotFound) {
 			return n, err
 		}
 	}

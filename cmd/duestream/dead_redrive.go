@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -146,7 +145,7 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 	case printed != nil:
 		return printed
 	case len(names) > 0 && result.Gone == len(names):
-		return fmt.Errorf("%w: no such dead letter", bridge.ErrNotFound)
+		return fmt.Errorf("%w: no such dead letter", admin.ErrNotFound)
 	case result.Left() > 0 || len(names) > 0 && left > 0:
 		return fmt.Errorf("%w: not redriven: %s", errPartly, counted(left, "letter"))
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 // Letters of an ended group are named and stay, until --to says who is to get them.
@@ -99,7 +99,7 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 	if out := c.ok("dead", "redrive", "q", one.Letter, "--payload", "", "--header", "new=1", "--in", "1h"); out != "redriven 1, gone 0, without payload 0\n" {
 		t.Error(out)
 	}
-	var places []bridge.Place
+	var places []admin.Place
 	c.json(&places, "show", "q", one.ID)
 	found := false
 	for _, p := range places {

@@ -78,7 +78,7 @@ var outcomes = []struct {
 	{bridge.ErrInvalid, exitInvalid, ""},
 	{admin.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
-	{bridge.ErrNotFound, exitNotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
+	{admin.ErrNotFound, exitNotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
 	{admin.ErrNoGroup, exitNotFound, "a group exists once its first worker has run: see `duestream stats`"},
 	{admin.ErrNoFunctions, exitFailure, "functions need Redis 7.0 or any Valkey; the in-process server of `duestream dev` has none: dev uses redis-server or valkey-server when one is on the PATH"},
 	{admin.ErrForeignFunctions, exitFailure, "whose is it? `redis-cli FUNCTION LIST LIBRARYNAME duestream`; --force goes on all the same, and its functions are gone then"},

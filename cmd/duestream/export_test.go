@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -105,7 +104,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		}
 	}
 	for i := range 9 {
-		var places []bridge.Place
+		var places []admin.Place
 		a.json(&places, "show", "q", fmt.Sprint("now-", i))
 		for _, p := range places {
 			if p.State == "pending" {

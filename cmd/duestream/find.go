@@ -69,7 +69,7 @@ func (a *app) findMessage(ctx context.Context, r *bridge.Redis, id string, queue
 	}
 	f, err := admin.New(r, a.prefix).Find(ctx, id, options)
 	bar.clear()
-	if errors.Is(err, bridge.ErrNotFound) {
+	if errors.Is(err, admin.ErrNotFound) {
 		if a.json {
 			if err := a.print(f, nil); err != nil {
 				return err
@@ -97,7 +97,7 @@ func (a *app) nowhere(f admin.Finding) error {
 		where = "in any of " + thousands(int64(f.Queues)) + " queues"
 	}
 	text := fmt.Sprintf("%s is not %s looked at, nor in the %s retries, entries and dead letters there", oneLine(f.ID, 256), where, thousands(f.Looked))
-	return fmt.Errorf("%s: %w", strings.Join(append([]string{text}, known...), "; "), bridge.ErrNotFound)
+	return fmt.Errorf("%s: %w", strings.Join(append([]string{text}, known...), "; "), admin.ErrNotFound)
 }
 
 func (a *app) describeSighting(s admin.Sighting, now time.Time) {

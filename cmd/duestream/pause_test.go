@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -24,7 +24,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	c.ok("schedule", "b", "--id", "waits", "--in", "1ms", "x")
 	redistest.Eventually(t, patience, func() (bool, string) { out := c.ok("peek", "b"); return strings.Contains(out, "overdue"), out })
-	var places []bridge.Place
+	var places []admin.Place
 	c.json(&places, "show", "b", "ready")
 	if len(places) != 1 || places[0].State != "ready" {
 		t.Errorf("%+v", places)

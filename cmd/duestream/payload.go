@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -73,7 +72,7 @@ func payloadText(payload []byte, onTerminal bool) string {
 // printRaw writes a payload as it is, and nothing else.
 func (a *app) printRaw(payload admin.Payload) error {
 	if payload == nil {
-		return fmt.Errorf("%w: the payload was lost, or could not be kept", bridge.ErrNotFound)
+		return fmt.Errorf("%w: the payload was lost, or could not be kept", admin.ErrNotFound)
 	}
 	if _, err := unfiltered(a.out).(io.Writer).Write(payload); err != nil {
 		return &outputLost{err}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -84,7 +83,7 @@ func TestPendingAndShowNameThePartition(t *testing.T) {
 	if out := c.ok("pending", "q", "--group", "g"); !strings.Contains(out, "3/1000-1  "+id) {
 		t.Error(out)
 	}
-	var places []bridge.Place
+	var places []admin.Place
 	c.json(&places, "show", "q", id)
 	if len(places) != 1 || places[0].Partition != 3 || places[0].Consumer != "me" {
 		t.Errorf("%+v", places)

@@ -63,7 +63,7 @@ not json
 		}
 	}
 	for id, payload := range map[string]string{"text": "héllo", "json": `{"a":[1,2.50]}`, "bytes": "\x00\xff", "empty": ""} {
-		var places []bridge.Place
+		var places []admin.Place
 		c.json(&places, "show", "q", id)
 		if string(places[0].Payload) != payload {
 			t.Errorf("%s: payload %q, want %q", id, places[0].Payload, payload)
@@ -299,7 +299,7 @@ func TestFileTakesFlagsForAllLines(t *testing.T) {
 		k  string
 		in time.Duration
 	}{"a": {"all", time.Hour}, "b": {"own", 2 * time.Hour}} {
-		var places []bridge.Place
+		var places []admin.Place
 		c.json(&places, "show", "q", id)
 		if p := places[0]; p.Headers["k"] != want.k || p.Headers["l"] != "all" || p.MaxAttempts != 7 || time.Until(p.Due) > want.in || time.Until(p.Due) < want.in-30*time.Minute {
 			t.Errorf("%s: %+v", id, p)

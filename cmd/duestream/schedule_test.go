@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -23,7 +22,7 @@ func TestScheduleKeepsEveryByteOfStandardInput(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"a", "b"} {
-		var places []bridge.Place
+		var places []admin.Place
 		c.json(&places, "show", "q", id)
 		if len(places) != 1 || string(places[0].Payload) != payload.String() {
 			t.Errorf("%s: %+v", id, places)
@@ -46,7 +45,7 @@ func TestScheduleSaysWhatItScheduled(t *testing.T) {
 	if got.Queue != "q" || got.ID != "a" || !got.Due.Equal(at) || got.DueMS != at.UnixMilli() || got.Ready {
 		t.Errorf("%+v", got)
 	}
-	var places []bridge.Place
+	var places []admin.Place
 	c.json(&places, "show", "q", "a")
 	p := places[0]
 	if p.State != "scheduled" || !p.Due.Equal(at) || p.Headers["x"] != "1=2,3" || len(p.Headers) != 2 || p.MaxAttempts != 4 ||

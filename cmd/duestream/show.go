@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 )
 
 func (a *app) show() *cobra.Command {
@@ -26,12 +26,12 @@ cancelled or purged, or never existed.`,
 			if err := checkTarget(args[0], args[1]); err != nil {
 				return err
 			}
-			client, done, err := a.client(ctx)
+			r, err := a.connect(ctx)
 			if err != nil {
 				return err
 			}
-			defer done()
-			places, err := client.Get(ctx, args[0], args[1])
+			defer r.Close()
+			places, err := admin.New(r, a.prefix).Locate(ctx, args[0], args[1])
 			if err != nil {
 				return err
 			}
@@ -53,13 +53,13 @@ cancelled or purged, or never existed.`,
 	return cmd
 }
 
-func (a *app) describePlace(p bridge.Place) {
+func (a *app) describePlace(p admin.Place) {
 	table(a.out, append(placeRows(p, time.Now()), mapRows("header ", p.Headers)...))
 	a.describePayload(p.Payload)
 }
 
 // placeRows returns what a place says of a message, but for headers and payload.
-func placeRows(p bridge.Place, now time.Time) [][]string {
+func placeRows(p admin.Place, now time.Time) [][]string {
 	rows := [][]string{{"state", string(p.State)}}
 	add := func(name, value string) {
 		if value != "" {

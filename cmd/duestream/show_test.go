@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -27,7 +26,7 @@ func TestShowSaysEveryPlaceOfAMessage(t *testing.T) {
 	c.ok("schedule", "q", "--id", "held", "x")
 	w := c.work(dir, `echo $$ > "$1/pid"; while ! test -e "$1/go"; do sleep 0.01; done`, "--consumer", "me")
 	eventuallyNumber(t, filepath.Join(dir, "pid"))
-	var places []bridge.Place
+	var places []admin.Place
 	c.json(&places, "show", "q", "held")
 	if len(places) != 1 || places[0].State != "pending" || places[0].Group != "g" || places[0].Consumer != "me" {
 		t.Errorf("%+v", places)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -52,7 +52,7 @@ func TestACommandThatCannotBeStartedCostsNoAttempt(t *testing.T) {
 				t.Errorf("exit code %d: %s", code, w.err)
 			}
 			for _, id := range ids {
-				var places []bridge.Place
+				var places []admin.Place
 				c.json(&places, "show", "q", id)
 				if len(places) != 1 || places[0].Attempt != 1 || places[0].State == "dead" || places[0].State == "pending" {
 					t.Errorf("%s: %+v", id, places)

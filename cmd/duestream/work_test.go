@@ -196,7 +196,7 @@ func TestWorkGivesBackWhatAStopCutShort(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, w.err)
 	}
 	eventuallyGone(t, pid)
-	var places []bridge.Place
+	var places []admin.Place
 	c.json(&places, "show", "q", "cut")
 	if len(places) != 1 || places[0].State == "pending" || places[0].Attempt != 1 {
 		t.Errorf("%+v", places)
@@ -323,7 +323,7 @@ func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
 					t.Errorf("process %d of the command runs, and the worker has ended", pid)
 				}
 			}
-			var places []bridge.Place
+			var places []admin.Place
 			c.json(&places, "show", "q", "long")
 			if len(places) != 1 || places[0].State != "pending" || places[0].Attempt != 1 {
 				t.Errorf("nobody knows how it ended: it waits for the visibility timeout: %+v", places)

@@ -151,20 +151,17 @@ func (r *rig) reading(t *testing.T, f *fuse) {
 				truth[name] = value
 			}
 		}
-		c, err := bridge.NewClient(bridge.ClientConfig{Redis: redis, Prefix: r.prefix})
-		l.must(err)
 		for _, id := range []string{"dead", "held", "later", "unknown"} {
-			places, err := c.Get(ctx, l.queue, id)
+			places, err := admin.New(redis, r.prefix).Locate(ctx, l.queue, id)
 			found := []string{}
 			for _, p := range places {
 				found = append(found, fmt.Sprint(p.State, p.Group, p.Consumer))
 			}
-			if errors.Is(err, bridge.ErrNotFound) {
+			if errors.Is(err, admin.ErrNotFound) {
 				found, err = []string{"nowhere"}, nil
 			}
 			tell("place of "+id, found, err)
 		}
-		l.must(c.Close())
 		stats, err := admin.New(redis, r.prefix).Stats(ctx, l.queue)
 		tell("scheduled and dead", []int64{stats.Scheduled, stats.Dead}, err)
 		pending, err := admin.New(redis, r.prefix).Pending(ctx, l.queue, "a", admin.PendingFilter{}, 10)
