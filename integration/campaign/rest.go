@@ -223,7 +223,18 @@ func (c *controller) endedWindows(place string, ago time.Duration) (int, error) 
 	return c.number("ZCOUNT", c.keys[place].Seen, "-inf", number(time.Now().Add(-ago).UnixMilli()))
 }
 
-// A window may outlive its end while its queue is idle: such queues are tidied up one after the other, every half minute at first.
+// watched is how long ago somebody noted that a partition is looked at for what is abandoned; zero when no such note is there.
+func (c *controller) watched(place string) (time.Duration, error) {
+	reply, err := c.do("HGET", c.keys[place].Calm, "seen_ms")
+	if err != nil || reply.IsNil() {
+		return 0, err
+	}
+	ms, err := reply.AsInt64()
+	return time.Since(time.UnixMilli(ms)), err
+}
+
+// A window, and the note of who looked for what is abandoned, may outlive its end while its queue is
+// idle: such queues are tidied up one after the other, every half minute at first.
 const (
 	idleTidy  = 90 * time.Second
 	maxWindow = 2 * time.Minute // no window ends later than this from now
@@ -235,13 +246,18 @@ func (c *controller) leftovers(state *State) error {
 	known := map[string]bool{g.Queues: true, g.Defaults: true, g.Bridges: true, g.Wake: true}
 	for _, place := range c.places {
 		k := c.keys[place]
-		for _, key := range []string{k.Stream, k.Dead, k.Wake, k.Seen} {
+		for _, key := range []string{k.Stream, k.Dead, k.Wake, k.Seen, k.Calm} {
 			known[key] = true // their content is looked at
 		}
 		late, err := c.endedWindows(place, idleTidy)
 		future, err2 := c.number("ZCOUNT", k.Seen, number(time.Now().Add(maxWindow).UnixMilli()), "+inf")
 		if err := errors.Join(err, err2); err != nil {
 			return err
+		}
+		if ago, err := c.watched(place); err != nil {
+			return err
+		} else if ago > idleTidy {
+			state.Left = append(state.Left, fmt.Sprintf("%s: noted %s ago", k.Calm, ago))
 		}
 		if late+future > 0 {
 			state.Left = append(state.Left, fmt.Sprintf("%s: %d ended windows, %d windows without end", k.Seen, late, future))
