@@ -62,7 +62,7 @@ type Bridge struct {
 // NewBridge checks the configuration. Redis is not touched before Run.
 func NewBridge(cfg Config) (*Bridge, error) {
 	if cfg.Redis == nil {
-		return nil, errors.New("bridge: Redis is required")
+		return nil, errors.New("Redis is required")
 	}
 	cfg.Prefix = withPrefix(cfg.Prefix)
 	if cfg.Logger == nil {
@@ -70,7 +70,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	}
 	if cfg.Defaults != (Policy{}) {
 		if err := cfg.Defaults.Validate(); err != nil {
-			return nil, fmt.Errorf("bridge: defaults: %w", err)
+			return nil, fmt.Errorf("defaults: %w", err)
 		}
 	}
 	b := &Bridge{cfg: cfg, log: cfg.Logger}

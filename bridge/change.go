@@ -45,7 +45,7 @@ func (s Scope) Into(taken *[]Retry) Scope {
 func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) error {
 	first, wide, err := widths(scopes)
 	if err != nil {
-		return fmt.Errorf("bridge: cancel %s/%s: %w", queue, id, err)
+		return fmt.Errorf("cancel %s/%s: %w", queue, id, err)
 	}
 	done := false
 	if first {
@@ -56,7 +56,7 @@ func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) 
 		done, err = s.took(taken) || done, errors.Join(err, failed)
 	}
 	if err == nil && !done {
-		err = fmt.Errorf("bridge: cancel %s/%s: %w", queue, id, ErrNotScheduled)
+		err = fmt.Errorf("cancel %s/%s: %w", queue, id, ErrNotScheduled)
 	}
 	return err
 }
@@ -70,11 +70,11 @@ func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, sc
 		to(&m)
 	}
 	if to == nil || m.ID != "" || m.Headers != nil || m.MaxAttempts != 0 || !m.Expires.IsZero() || m.Dedup != 0 {
-		return time.Time{}, fmt.Errorf("bridge: reschedule %s/%s: %w", queue, id, lua.Invalid("to", "", "must be In or At"))
+		return time.Time{}, fmt.Errorf("reschedule %s/%s: %w", queue, id, lua.Invalid("to", "", "must be In or At"))
 	}
 	first, wide, err := widths(scopes)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("bridge: reschedule %s/%s: %w", queue, id, err)
+		return time.Time{}, fmt.Errorf("reschedule %s/%s: %w", queue, id, err)
 	}
 	if len(wide) == 0 {
 		return c.producer.Reschedule(ctx, queue, id, m.Delay, m.At)
@@ -96,7 +96,7 @@ func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, sc
 		err = errors.Join(err, failed)
 	}
 	if err == nil && due.IsZero() {
-		err = fmt.Errorf("bridge: reschedule %s/%s: %w", queue, id, ErrNotScheduled)
+		err = fmt.Errorf("reschedule %s/%s: %w", queue, id, ErrNotScheduled)
 	}
 	return due, err
 }

@@ -52,7 +52,7 @@ func Replicated(replicas int) Durability { return Durability{Replicas: replicas}
 // so; ErrUnsupported or ErrDenied if not. A server that cannot be asked now is no error. Otherwise Redis is not touched.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Redis == nil {
-		return nil, errors.New("bridge: client: Redis is required")
+		return nil, errors.New("client: Redis is required")
 	}
 	cfg.Prefix = withPrefix(cfg.Prefix)
 	p, err := producer.New(producer.Config{
@@ -65,7 +65,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	defer cancel()
 	err = lua.CheckDurability(ctx, cfg.Redis.Client, lua.NewGlobals(cfg.Prefix).Queues, cfg.Durability)
 	if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrDenied) {
-		return nil, fmt.Errorf("bridge: client: durability %s: %w", cfg.Durability, err)
+		return nil, fmt.Errorf("client: durability %s: %w", cfg.Durability, err)
 	}
 	return &Client{p}, nil
 }

@@ -63,11 +63,11 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 		}
 		opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // a missed switch message would leave us on the old master
 	} else if err := chooseMode(ctx, &opt); err != nil {
-		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("HELLO", explain(ctx, opt, err)))
+		return nil, fmt.Errorf("connect to %s: %w", Redact(url), lua.Classify("HELLO", explain(ctx, opt, err)))
 	}
 	client, err := rueidis.NewClient(opt)
 	if err != nil {
-		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("connect", explain(ctx, opt, err)))
+		return nil, fmt.Errorf("connect to %s: %w", Redact(url), lua.Classify("connect", explain(ctx, opt, err)))
 	}
 	connect := opt
 	opt.AlwaysPipelining = true // else a context with a deadline does not interrupt a blocking read
@@ -75,7 +75,7 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 	blocking, err := rueidis.NewClient(opt)
 	if err != nil {
 		client.Close()
-		return nil, fmt.Errorf("bridge: connect to %s: %w", Redact(url), lua.Classify("connect", err))
+		return nil, fmt.Errorf("connect to %s: %w", Redact(url), lua.Classify("connect", err))
 	}
 	return &Redis{Client: client, Blocking: blocking, connect: &connect}, nil
 }

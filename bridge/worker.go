@@ -66,7 +66,7 @@ type Worker = stream.Worker
 // NewWorker checks the configuration; all that is wrong with it is in the error. Redis is not touched before Run.
 func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.Redis == nil {
-		return nil, errors.New("bridge: worker: Redis is required")
+		return nil, errors.New("worker: Redis is required")
 	}
 	return stream.NewWorker(stream.WorkerConfig{
 		Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix, Queue: cfg.Queue, Group: cfg.Group,

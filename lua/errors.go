@@ -47,7 +47,7 @@ var codes = []struct {
 }
 
 // errPart: of a call that was made in parts, those before the one that failed were executed.
-var errPart = errors.New("lua: a part of the call was executed")
+var errPart = errors.New("a part of the call was executed")
 
 type kindError struct {
 	what string
@@ -55,7 +55,7 @@ type kindError struct {
 	err  error
 }
 
-func (e *kindError) Error() string   { return fmt.Sprintf("lua: %s: %v: %v", e.what, e.kind, e.err) }
+func (e *kindError) Error() string   { return fmt.Sprintf("%s: %v: %v", e.what, e.kind, e.err) }
 func (e *kindError) Unwrap() []error { return []error{e.kind, e.err} }
 
 // Classify wraps an error of a Redis call with one of the sentinels above. Context errors and nil replies pass through.
@@ -68,7 +68,7 @@ func classify(what string, err error) error {
 	case err == nil, errors.Is(err, rueidis.Nil), errors.As(err, &known):
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("lua: %s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	if errors.As(err, &re) {
 		text := re.Error()
@@ -86,7 +86,7 @@ func classify(what string, err error) error {
 				return &kindError{what, c.kind, err}
 			}
 		}
-		return fmt.Errorf("lua: %s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	// Not an answer of the server: the connection broke, or none could be made.
 	if untrusted(err) {
@@ -126,7 +126,7 @@ func (e *hinted) Error() string { return e.text }
 // NewHinted returns a sentinel for which Hint answers with the hint given.
 func NewHinted(text, hint string) error { return &hinted{text, hint} }
 
-// Hint says what an operator should check next.
+// Hint says what an operator should check next; "" when nobody knows.
 func Hint(err error) string {
 	if known := (*hinted)(nil); errors.As(err, &known) {
 		return known.hint
@@ -135,28 +135,30 @@ func Hint(err error) string {
 		kind error
 		text string
 	}{
-		{ErrFull, "maxmemory is reached: raise it, or find what fills it with `duestream stats`"},
-		{ErrWrongType, "another program uses this key: look at it with `redis-cli TYPE`, delete or rename it, or use another prefix"},
-		{ErrDenied, "check the user, its password and its ACL rules: see Users in docs/OPERATIONS.md"},
-		{ErrUntrusted, "check the CA, the name in the server's certificate, the client's own, and whether the port is the one for TLS"},
-		{ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least"},
-		{ErrNoGroup, "the consumer group was destroyed"},
+		{ErrFull, "raise maxmemory, or find what fills it with `duestream stats`; what is scheduled is still delivered"},
+		{ErrWrongType, "another program uses a key of this queue: look at it with `redis-cli TYPE`, or use another prefix"},
+		{ErrDenied, "check user and password in the URL, and the ACL rules of that user: see Users in docs/OPERATIONS.md"},
+		{ErrUntrusted, "is this the port for TLS, and does the URL name the CA (ca=), the name in the server's certificate " +
+			"(server_name=), and a certificate of your own (cert=, key=) if the server asks for one?"},
+		{ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least, with maxmemory-policy noeviction; durability fsynced also " +
+			"appendonly yes, and Redis 7.2"},
+		{ErrNoGroup, "a group exists from the first run of a worker until somebody destroys it: see `duestream stats`"},
 		{ErrUnavailable, "check that the server is up, reachable and writable"},
-		{context.DeadlineExceeded, "the server does not answer in time: is it overloaded, paused, or cut off?"},
+		{context.DeadlineExceeded, "Redis does not answer in time: is it overloaded, paused or cut off?"},
 	} {
 		if errors.Is(err, h.kind) {
 			return h.text
 		}
 	}
-	return "this should not happen: please report it"
+	return ""
 }
 
 // surveyError classifies an error text that a script returned as a value.
 func surveyError(text string) error {
 	for _, c := range codes {
 		if strings.HasPrefix(text, c.text) {
-			return fmt.Errorf("lua: survey: %w: %s", c.kind, text)
+			return fmt.Errorf("survey: %w: %s", c.kind, text)
 		}
 	}
-	return fmt.Errorf("lua: survey: %s", text)
+	return fmt.Errorf("survey: %s", text)
 }

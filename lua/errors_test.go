@@ -60,7 +60,7 @@ func TestClassifyServerErrors(t *testing.T) {
 				}
 				want(b, "ambiguous: "+text, Ambiguous(err), false)
 				want(b, "temporary: "+text, Temporary(err), kind == ErrUnavailable)
-				if !strings.Contains(err.Error(), "lua: drain") || !strings.Contains(err.Error(), strings.TrimPrefix(text, "ERR ")) || kind != nil && strings.Contains(err.Error(), "twice") {
+				if !strings.Contains(err.Error(), "drain") || !strings.Contains(err.Error(), strings.TrimPrefix(text, "ERR ")) || kind != nil && strings.Contains(err.Error(), "twice") {
 					b.Errorf("%q reads %q", text, err)
 				}
 			}

@@ -186,7 +186,7 @@ func DeleteLibrary(ctx context.Context, c rueidis.Client, release string, force 
 func changeLibraries(ctx context.Context, c rueidis.Client, release string, refuse func(*Library) error, change func(context.Context, *Library) error) ([]Library, error) {
 	rows := slices.DeleteFunc(Libraries(ctx, c, release), func(l Library) bool { return l.receives })
 	if len(rows) == 0 {
-		return nil, fmt.Errorf("lua: functions: %w: no node is known", ErrUnavailable)
+		return nil, fmt.Errorf("functions: %w: no node is known", ErrUnavailable)
 	}
 	var refused error
 	for i := range rows {

@@ -175,7 +175,7 @@ func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map
 func PartitionsOf(ctx context.Context, c rueidis.Client, prefix, queue string) ([]string, error) {
 	counts, err := ReadCounts(ctx, c, NewGlobals(prefix), queue)
 	if err != nil {
-		return nil, fmt.Errorf("lua: partitions of %s: %w", queue, err)
+		return nil, fmt.Errorf("partitions of %s: %w", queue, err)
 	}
 	return counts.Names(queue), nil
 }

@@ -82,7 +82,7 @@ func (s *script) check(keys, args []string) error {
 		fits = fits && len(keys) == len(s.keys)
 	}
 	if !fits {
-		return fmt.Errorf("lua: %s: %d keys and %d arguments do not fit its header", s.name, len(keys), len(args))
+		return fmt.Errorf("%s: %d keys and %d arguments do not fit its header", s.name, len(keys), len(args))
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func inParts[T any](items []T, call func(items []T) ([]int64, error)) ([]int64, 
 			return append(answers, some...), nil
 		}
 		if done == 0 {
-			return nil, errors.New("lua: unexpected reply: nothing was looked at")
+			return nil, errors.New("unexpected reply: nothing was looked at")
 		}
 		answers = append(answers, some[:done]...)
 	}
@@ -175,5 +175,5 @@ func (s *script) unexpected(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("lua: %s: unexpected reply: %w", s.name, err)
+	return fmt.Errorf("%s: unexpected reply: %w", s.name, err)
 }

@@ -83,7 +83,7 @@ func (m *membership) beat(ctx context.Context) error {
 	b.received = time.Now()
 	if err != nil {
 		m.answered = false
-		return fmt.Errorf("scheduler: heartbeat: %w", err)
+		return fmt.Errorf("heartbeat: %w", err)
 	}
 	first := m.last.sent.IsZero()
 	disturbed := !first && m.last.gapOrJump(b, m.timeout)

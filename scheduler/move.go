@@ -76,7 +76,7 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moved, err error) {
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("scheduler: move a message: %w", lua.Classify("move from "+m.from.Due, err))
+		err = fmt.Errorf("move a message: %w", lua.Classify("move from "+m.from.Due, err))
 	}
 	return outcome, err
 }

@@ -20,7 +20,7 @@ const scanCount = 1000
 func Queues(ctx context.Context, client rueidis.Client, prefix string) ([]string, error) {
 	names, err := client.Do(ctx, client.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice()
 	if err != nil {
-		return nil, fmt.Errorf("scheduler: read the registry: %w", lua.Classify("hkeys", err))
+		return nil, fmt.Errorf("read the registry: %w", lua.Classify("hkeys", err))
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return lua.CheckQueue(name) != nil })
 	slices.Sort(names)
@@ -45,14 +45,14 @@ func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 		node = nodes[d.node]
 	}
 	if node == nil {
-		return nil, fmt.Errorf("scheduler: look for queues: %w: no node is known", lua.ErrUnavailable)
+		return nil, fmt.Errorf("look for queues: %w: no node is known", lua.ErrUnavailable)
 	}
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	scan, err := node.Do(ctx, node.B().Scan().Cursor(d.cursor).Match(lua.NewKeys(d.prefix, "*").Due).Count(scanCount).Type("zset").Build()).AsScanEntry()
 	if err != nil {
 		d.cursor = 0 // on to the next node: this one may be away for long
-		return nil, fmt.Errorf("scheduler: look for queues: %w", lua.Classify("scan", err))
+		return nil, fmt.Errorf("look for queues: %w", lua.Classify("scan", err))
 	}
 	d.cursor = scan.Cursor
 	var found []string
@@ -87,7 +87,7 @@ func CheckKnown(ctx context.Context, client rueidis.Client, prefix, queue string
 	}
 	known, err := client.Do(ctx, client.B().Hexists().Key(lua.NewGlobals(prefix).Queues).Field(queue).Build()).AsBool()
 	if err != nil {
-		return fmt.Errorf("scheduler: read the registry: %w", lua.Classify("HEXISTS", err))
+		return fmt.Errorf("read the registry: %w", lua.Classify("HEXISTS", err))
 	}
 	if known {
 		return nil
@@ -96,10 +96,10 @@ func CheckKnown(ctx context.Context, client rueidis.Client, prefix, queue string
 	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.Seen}
 	n, err := client.Do(ctx, client.B().Exists().Key(keys...).Build()).AsInt64()
 	if err != nil {
-		return fmt.Errorf("scheduler: look for keys of %s: %w", queue, lua.Classify("EXISTS", err))
+		return fmt.Errorf("look for keys of %s: %w", queue, lua.Classify("EXISTS", err))
 	}
 	if n == 0 {
-		return fmt.Errorf("scheduler: queue %s: %w", queue, ErrNoQueue)
+		return fmt.Errorf("queue %s: %w", queue, ErrNoQueue)
 	}
 	return nil
 }

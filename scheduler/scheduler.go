@@ -55,7 +55,7 @@ type trouble struct {
 func New(cfg Config) (*Scheduler, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("scheduler: %w", err)
+		return nil, err
 	}
 	s := &Scheduler{
 		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), scan: discoverer{client: cfg.Client, prefix: cfg.Prefix},
@@ -71,7 +71,7 @@ func New(cfg Config) (*Scheduler, error) {
 // through outages for ever; each change of state is logged once. No goroutine outlives it. It may be called once.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
-		return errors.New("scheduler: Run was called before")
+		return errors.New("Run of a scheduler may be called once")
 	}
 	always := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 	var loops sync.WaitGroup
@@ -126,7 +126,7 @@ func (s *Scheduler) drain(ctx context.Context, queue string, limit int) (lua.Dra
 		err = fmt.Errorf("%w: %s", ErrRefused, drained.Refusal)
 	}
 	if err != nil {
-		err = fmt.Errorf("scheduler: drain %s: %w", queue, err)
+		err = fmt.Errorf("drain %s: %w", queue, err)
 	}
 	return drained, err
 }
@@ -142,13 +142,13 @@ func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	defer cancel()
 	registered, err := lua.ReadRegistry(call, s.cfg.Client, s.globals)
 	if err != nil {
-		return fmt.Errorf("scheduler: read the registry: %w", err)
+		return fmt.Errorf("read the registry: %w", err)
 	}
 	forgotten := s.learn(ctx, registered)
 	if len(forgotten) > 0 {
 		failed := s.cfg.Client.Do(call, s.cfg.Client.B().Hget().Key(s.globals.Queues).Field(lua.RegistryDeleted).Build()).Error()
 		if failed != nil && !rueidis.IsRedisNil(failed) {
-			return fmt.Errorf("scheduler: read the registry: %w", lua.Classify("HGET "+s.globals.Queues, failed))
+			return fmt.Errorf("read the registry: %w", lua.Classify("HGET "+s.globals.Queues, failed))
 		}
 		if failed == nil { // else it was lost since, and nobody deleted these
 			forgotten, err = s.alive(ctx, registered, forgotten)
@@ -184,7 +184,7 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 	for i, reply := range s.cfg.Client.DoMulti(ctx, asks...) {
 		n, err := reply.AsInt64()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("scheduler: keys of %s: %w", names[i], lua.Classify("EXISTS", err)))
+			errs = append(errs, fmt.Errorf("keys of %s: %w", names[i], lua.Classify("EXISTS", err)))
 		}
 		if n > 0 {
 			found[of[i]] = queues[of[i]]
@@ -244,7 +244,7 @@ func (s *Scheduler) register(ctx context.Context, queues map[string]lua.Counts) 
 	defer cancel()
 	_, err := lua.RegisterCounts(ctx, s.cfg.Client, s.globals, queues)
 	if err != nil {
-		err = fmt.Errorf("scheduler: register %d queues: %w", len(queues), err)
+		err = fmt.Errorf("register %d queues: %w", len(queues), err)
 	}
 	return err
 }

@@ -135,7 +135,7 @@ func (s *Scheduler) served(ctx context.Context, queue string, from, to int) ([]s
 			one.held += n
 		}
 		if err = lua.Classify("look at partitions of "+queue, err); err != nil && !errors.Is(err, lua.ErrWrongType) {
-			return nil, fmt.Errorf("scheduler: %w", err)
+			return nil, err
 		}
 	}
 	return found, nil
@@ -185,7 +185,7 @@ func (s *Scheduler) moveStrays(ctx context.Context) {
 		}
 		if err != nil || done || !st.raced && st.at == 0 {
 			if err == nil && st.left > 0 {
-				err = fmt.Errorf("scheduler: %d messages of %s stay: %w", st.left, name, ErrOccupied)
+				err = fmt.Errorf("%d messages of %s stay: %w", st.left, name, ErrOccupied)
 			}
 			st.state.Report(err)
 		}
@@ -244,7 +244,7 @@ func GrownTo(ctx context.Context, c rueidis.Client, prefix, queue string) (int, 
 	s := Scheduler{cfg: Config{Client: c, Prefix: prefix}}
 	counts, err := lua.ReadCounts(ctx, c, lua.NewGlobals(prefix), queue)
 	if err != nil {
-		return 0, fmt.Errorf("scheduler: %w", err)
+		return 0, err
 	}
 	return s.grownTo(ctx, queue, counts.Latest())
 }
@@ -262,7 +262,7 @@ func Gather(ctx context.Context, c rueidis.Client, prefix, queue string, partiti
 			return err
 		}
 		if st.settled {
-			return fmt.Errorf("scheduler: %d messages of %s stay: %w", st.left, lua.PartitionName(queue, partition), ErrOccupied)
+			return fmt.Errorf("%d messages of %s stay: %w", st.left, lua.PartitionName(queue, partition), ErrOccupied)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func (s *Scheduler) Survey(ctx context.Context) error {
 	seen := s.waker.seen() // before the looks: only then a lower token means that the server forgot
 	looks, err := s.lookAt(ctx, queues)
 	if err != nil {
-		return fmt.Errorf("scheduler: survey: %w", err)
+		return fmt.Errorf("survey: %w", err)
 	}
 	changed := false
 	for i, queue := range queues {

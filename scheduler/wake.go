@@ -189,7 +189,7 @@ func (w *waker) Read(ctx context.Context, keys []string, block time.Duration) ([
 	read, err := w.client.Do(ctx, w.client.B().Arbitrary("XREAD", "COUNT", wakeCount, "BLOCK", strconv.FormatInt(block.Milliseconds(), 10), "STREAMS").
 		Keys(keys...).Args(ids...).Blocking()).AsXRead()
 	if err != nil && !errors.Is(err, rueidis.Nil) {
-		return nil, fmt.Errorf("scheduler: wait for tokens: %w", lua.Classify("xread", err))
+		return nil, fmt.Errorf("wait for tokens: %w", lua.Classify("xread", err))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -45,7 +45,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		return Contents{}, err
 	}
 	fail := func(had Contents, err error) (Contents, error) {
-		return had, fmt.Errorf("stream: delete queue %s: %w", queue, err)
+		return had, fmt.Errorf("delete queue %s: %w", queue, err)
 	}
 	counts, err := view.ReadCounts(ctx, c, prefix, queue)
 	if err != nil {

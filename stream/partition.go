@@ -43,7 +43,7 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pr
 		return nil, err
 	}
 	if n < counts.Latest() {
-		return counts, fmt.Errorf("stream: %s has %d partitions, and cannot have %d: %w", queue, counts.Latest(), n, ErrShrink)
+		return counts, fmt.Errorf("%s has %d partitions, and cannot have %d: %w", queue, counts.Latest(), n, ErrShrink)
 	}
 	s := spread{c: c, prefix: prefix, queue: queue, least: n}
 	if progress != nil {
@@ -51,7 +51,7 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pr
 		s.total = 4 * n // policy and groups, before and after
 	}
 	fail := func(err error) (lua.Counts, error) {
-		return counts, fmt.Errorf("stream: grow %s to %d partitions: %w", queue, n, err)
+		return counts, fmt.Errorf("grow %s to %d partitions: %w", queue, n, err)
 	}
 	if err := s.all(ctx); err != nil {
 		return fail(err)
@@ -227,7 +227,7 @@ func EnsureGroup(ctx context.Context, c rueidis.Client, prefix, queue, group str
 		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("stream: create group %s/%s: %w", queue, group, err)
+		return false, fmt.Errorf("create group %s/%s: %w", queue, group, err)
 	}
 	return anywhere.Load(), nil
 }

@@ -29,7 +29,7 @@ func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, held boo
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("stream: hold %s: %w", queue, err)
+		return false, fmt.Errorf("hold %s: %w", queue, err)
 	}
 	if others.Load() == 0 {
 		return false, nil

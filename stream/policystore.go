@@ -31,7 +31,7 @@ func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string, g
 	keys := []string{lua.NewKeys(prefix, queue).Policy, lua.NewGlobals(prefix).Defaults}
 	for i, reply := range c.DoMulti(ctx, c.B().Hgetall().Key(keys[0]).Build(), c.B().Hgetall().Key(keys[1]).Build()) {
 		if hashes[i], err = reply.AsStrMap(); err != nil {
-			return nil, nil, fmt.Errorf("stream: read policy of %s at %s: %w", queue, keys[i], lua.Classify("HGETALL", err))
+			return nil, nil, fmt.Errorf("read policy of %s at %s: %w", queue, keys[i], lua.Classify("HGETALL", err))
 		}
 	}
 	policies, warning = ResolveAll(groups, hashes[0], hashes[1])
@@ -171,15 +171,15 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 	}
 	values, err := u.values(name)
 	if err := errors.Join(append(errs, err)...); err != nil {
-		return fmt.Errorf("stream: write policy of %s: %w", queue, err)
+		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	keys := lua.NewKeys(prefix, queue)
 	if err := lua.Configure(ctx, c, keys.Policy, keys.Wake, values); err != nil {
-		return fmt.Errorf("stream: write policy of %s: %w", queue, err)
+		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	// Read after the write: of this and a growth beside it, one sees what the other did.
 	if err := (&spread{c: c, prefix: prefix, queue: queue}).policy(ctx); err != nil {
-		return fmt.Errorf("stream: write policy of %s: %w", queue, err)
+		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 // out: a queue is held by itself. One round trip; passes on a full server; may be repeated.
 func WriteDefaults(ctx context.Context, c rueidis.Client, prefix string, p Policy) error {
 	if err := errors.Join(lua.CheckPrefix(prefix), p.Validate()); err != nil {
-		return fmt.Errorf("stream: write defaults: %w", err)
+		return fmt.Errorf("write defaults: %w", err)
 	}
 	var values []lua.FieldValue
 	for _, s := range settings {
@@ -198,7 +198,7 @@ func WriteDefaults(ctx context.Context, c rueidis.Client, prefix string, p Polic
 	}
 	g := lua.NewGlobals(prefix)
 	if err := lua.Configure(ctx, c, g.Defaults, g.Wake, values); err != nil {
-		return fmt.Errorf("stream: write defaults: %w", err)
+		return fmt.Errorf("write defaults: %w", err)
 	}
 	return nil
 }

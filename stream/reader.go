@@ -69,7 +69,7 @@ func (p *partitionWorker) next(ctx context.Context, r reservation) ([]rueidis.XR
 	defer cancel()
 	reply, err := p.cfg.Blocking.Do(ctx, p.read(r)).AsXReadSlices()
 	if err != nil && !rueidis.IsRedisNil(err) {
-		return nil, fmt.Errorf("stream: read %s/%s: %w", p.cfg.Queue, p.cfg.Group, lua.Classify("XREADGROUP", err))
+		return nil, fmt.Errorf("read %s/%s: %w", p.cfg.Queue, p.cfg.Group, lua.Classify("XREADGROUP", err))
 	}
 	return reply[p.keys.Stream], nil
 }
@@ -191,11 +191,11 @@ func (p *partitionWorker) unseen(ctx context.Context, limit int) ([]string, erro
 		for _, row := range page {
 			cells, err := row.ToArray()
 			if err != nil || len(cells) == 0 {
-				return nil, fmt.Errorf("stream: XPENDING: unexpected reply: %w", err)
+				return nil, fmt.Errorf("XPENDING: unexpected reply: %w", err)
 			}
 			entry, err := cells[0].ToString()
 			if err != nil {
-				return nil, fmt.Errorf("stream: XPENDING: unexpected reply: %w", err)
+				return nil, fmt.Errorf("XPENDING: unexpected reply: %w", err)
 			}
 			from = "(" + entry
 			if !held[entry] && len(unseen) < limit {

@@ -249,7 +249,7 @@ func TestStopLeavesHandlersOfAllPartitionsTheirTime(t *testing.T) {
 	})
 	began := time.Now()
 	err := stop()
-	if !errors.Is(err, ErrAbandoned) || err.Error() != fmt.Sprintf("stream: stop %s/g: 2 of them: %v", r.Queue, ErrAbandoned) {
+	if !errors.Is(err, ErrAbandoned) || err.Error() != fmt.Sprintf("stop %s/g: 2 of them: %v", r.Queue, ErrAbandoned) {
 		t.Error(err)
 	}
 	if d := time.Since(began); d > 2*time.Second { // the partitions stop at the same time

@@ -145,7 +145,7 @@ type Worker struct {
 func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("stream: worker: %w", err)
+		return nil, fmt.Errorf("worker: %w", err)
 	}
 	w := &Worker{cfg: cfg, slots: newSlots(cfg.Concurrency), look: make(chan struct{}, 1)}
 	w.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
@@ -180,7 +180,7 @@ var ErrAbandoned = errors.New("handlers did not return: their entries stay pendi
 // It returns ErrAbandoned when handlers had to be left behind.
 func (w *Worker) Run(ctx context.Context) error {
 	if w.ran.Swap(true) {
-		return errors.New("stream: worker: Run may be called once")
+		return errors.New("worker: Run may be called once")
 	}
 	var running sync.WaitGroup
 	var left atomic.Int64
@@ -189,7 +189,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.watch(ctx, start)
 	running.Wait()
 	if n := left.Load(); n > 0 {
-		return fmt.Errorf("stream: stop %s/%s: %d of them: %w", w.cfg.Queue, w.cfg.Group, n, ErrAbandoned)
+		return fmt.Errorf("stop %s/%s: %d of them: %w", w.cfg.Queue, w.cfg.Group, n, ErrAbandoned)
 	}
 	return nil
 }

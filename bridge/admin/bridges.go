@@ -26,11 +26,11 @@ func (a *Admin) Bridges(ctx context.Context) ([]Heartbeat, error) {
 		err = fmt.Errorf("TIME returned %d values", len(clock))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("bridge: list bridges: %w", lua.Classify("TIME", err))
+		return nil, fmt.Errorf("list bridges: %w", lua.Classify("TIME", err))
 	}
 	scores, err := replies[1].AsZScores()
 	if err != nil {
-		return nil, fmt.Errorf("bridge: list bridges: %w", lua.Classify("ZRANGE", err))
+		return nil, fmt.Errorf("list bridges: %w", lua.Classify("ZRANGE", err))
 	}
 	now := time.Unix(clock[0], clock[1]*int64(time.Microsecond))
 	beats := make([]Heartbeat, len(scores))

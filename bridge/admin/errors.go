@@ -22,3 +22,6 @@ var ErrNotEmpty = stream.ErrNotEmpty
 
 // ErrShrink: a queue was to have fewer partitions than it has.
 var ErrShrink = stream.ErrShrink
+
+// Hint says what an operator should check next, of errors that come from the server; "" of others.
+func Hint(err error) string { return lua.Hint(err) }

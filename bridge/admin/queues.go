@@ -28,7 +28,7 @@ type QueueContents = stream.Contents
 func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
 	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
 	if errors.Is(err, stream.ErrUnknownQueue) {
-		err = fmt.Errorf("bridge: delete queue %s: %w", queue, ErrNoQueue)
+		err = fmt.Errorf("delete queue %s: %w", queue, ErrNoQueue)
 	}
 	return had, err
 }

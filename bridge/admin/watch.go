@@ -54,7 +54,7 @@ func (a *Admin) ServerLoad(ctx context.Context) (load ServerLoad, err error) {
 		text, failed := node.Do(ctx, node.B().Info().Section("server", "clients", "memory", "stats", "replication").Build()).ToString()
 		if failed != nil {
 			if _, ok := rueidis.IsRedisErr(failed); !ok {
-				err = fmt.Errorf("bridge: read server load: %w", lua.Classify("INFO", failed))
+				err = fmt.Errorf("read server load: %w", lua.Classify("INFO", failed))
 			}
 			continue
 		}

@@ -136,7 +136,7 @@ func (a *app) mend(ctx context.Context, report doctor.Report, examine func() (do
 		switch {
 		case a.json:
 		case one.Error != "":
-			fmt.Fprintf(a.out, "  failed  %s  %s\n", one.Code, withoutPackages(one.Error))
+			fmt.Fprintf(a.out, "  failed  %s  %s\n", one.Code, one.Error)
 		default:
 			fmt.Fprintf(a.out, "  done  %s  %s\n", one.Code, one.Did)
 		}

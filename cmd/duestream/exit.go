@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/duestream/duestream/bridge"
@@ -64,7 +63,8 @@ func (e *outputLost) Error() string {
 
 func (e *outputLost) Unwrap() error { return e.err }
 
-// outcomes says what an error means to the caller of the command. The first that fits counts.
+// outcomes says what an error means to the caller of the command. The first that fits counts. What the server answers has its hint from
+// admin.Hint; here stand those that speak of commands and flags.
 var outcomes = []struct {
 	err  error
 	code int
@@ -79,21 +79,21 @@ var outcomes = []struct {
 	{admin.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
 	{admin.ErrNotFound, exitNotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
-	{admin.ErrNoGroup, exitNotFound, "a group exists once its first worker has run: see `duestream stats`"},
+	{admin.ErrNoGroup, exitNotFound, admin.Hint(admin.ErrNoGroup)},
 	{admin.ErrNoFunctions, exitFailure, "functions need Redis 7.0 or any Valkey; the in-process server of `duestream dev` has none: dev uses redis-server or valkey-server when one is on the PATH"},
 	{admin.ErrForeignFunctions, exitFailure, "whose is it? `redis-cli FUNCTION LIST LIBRARYNAME duestream`; --force goes on all the same, and its functions are gone then"},
 	{admin.ErrNewerFunctions, exitFailure, "clients may rely on the newer ones: use a newer duestream, or go back with --force"},
 	{errFunctionsDenied, exitFailure, "the user needs +function|list +fcall to look, and +function|load +function|delete to change: see Users in docs/OPERATIONS.md"},
 	{bridge.ErrNotDurable, exitNotDurable, "are the replicas connected, and is the disk keeping up? see INFO replication and INFO persistence"},
 	{bridge.ErrDuplicate, exitDuplicate, "`duestream find <id>` says where it is, or that it is finished; one that is scheduled moves with `duestream reschedule`"},
-	{bridge.ErrFull, exitFull, "raise maxmemory, or find what fills it with `duestream stats`; what is scheduled is still delivered"},
-	{bridge.ErrDenied, exitFailure, "check user and password in the URL, and the ACL rules of that user"},
-	{bridge.ErrUntrusted, exitFailure, "is this the port for TLS, and does the URL name the CA (ca=), the name in the server's certificate (server_name=), and a certificate of your own (cert=, key=) if the server asks for one?"},
-	{bridge.ErrUnsupported, exitFailure, "duestream needs Redis 7.0 or Valkey 7.2 at least, with maxmemory-policy noeviction; --durability fsynced also appendonly yes, and Redis 7.2"},
-	{bridge.ErrWrongType, exitFailure, "another program uses a key of this queue: look at it with `redis-cli TYPE`, or use another --prefix"},
+	{bridge.ErrFull, exitFull, admin.Hint(bridge.ErrFull)},
+	{bridge.ErrDenied, exitFailure, admin.Hint(bridge.ErrDenied)},
+	{bridge.ErrUntrusted, exitFailure, admin.Hint(bridge.ErrUntrusted)},
+	{bridge.ErrUnsupported, exitFailure, admin.Hint(bridge.ErrUnsupported)},
+	{bridge.ErrWrongType, exitFailure, admin.Hint(bridge.ErrWrongType)},
 	{bridge.ErrUnavailable, exitUnavailable, ""},
 	{bridge.ErrUncertain, exitUnavailable, "a reply was lost: `duestream show <queue> <id>` says what holds now"},
-	{context.DeadlineExceeded, exitUnavailable, "Redis does not answer in time: is it overloaded, paused or cut off?"},
+	{context.DeadlineExceeded, exitUnavailable, admin.Hint(context.DeadlineExceeded)},
 	{context.Canceled, exitInterrupted, ""},
 }
 
@@ -117,7 +117,7 @@ func (a *app) report(err error) {
 	if err == nil {
 		return
 	}
-	text, hint := withoutPackages(err.Error()), a.hint(err)
+	text, hint := err.Error(), a.hint(err)
 	if exitCode(err) == exitInterrupted {
 		text, hint = "interrupted", ""
 	}
@@ -152,9 +152,3 @@ func (a *app) hint(err error) string {
 	}
 	return ""
 }
-
-// packageNames are those of our packages at the beginning of an error, or of an error within it.
-var packageNames = regexp.MustCompile(`(^|: |; |\(|\n)(?:(?:bench|bridge|child|conformance|doctor|lua|scheduler|stream|tryout): )+`)
-
-// withoutPackages drops the names of our packages from an error: they say nothing to a user.
-func withoutPackages(text string) string { return packageNames.ReplaceAllString(text, "$1") }

@@ -2,6 +2,10 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -92,5 +96,40 @@ func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
 	}
 	if r := c.run("schedule", "q", "--durability", "fsynced"); r.code != exitFailure || !strings.Contains(r.err, "unsupported") {
 		t.Errorf("fsynced without an append-only file: %v", r)
+	}
+}
+
+// Texts of errors once had the names of packages cut out of them, and an ID that held one lost it.
+func TestAnErrorShowsAUsersWordsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	const id = "a: lua: stream: b"
+	c.ok("schedule", "q", "x", "--in", "1h", "--id", id)
+	c.fails(exitDuplicate, []string{"duestream: schedule q/" + id + ": duplicate message ID"}, "schedule", "q", "x", "--id", id)
+}
+
+// Nobody cuts the names of our packages out of an error, so none may stand at its beginning.
+func TestErrorsNameNoPackage(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`(errors\.New|fmt\.Errorf)\("(bench|bridge|child|conformance|doctor|lua|scheduler|stream|tryout|view|admin): `)
+	files := 0
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "integration" || d.Name() == "examples"):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		files++
+		text, err := os.ReadFile(path)
+		for _, found := range named.FindAllString(string(text), -1) {
+			t.Errorf("%s: %s", path, found)
+		}
+		return err
+	})
+	if err != nil || files < 100 {
+		t.Errorf("%d files, %v", files, err)
 	}
 }

@@ -72,7 +72,7 @@ func (a *app) librariesJSON(rows []admin.Library, functions bool) librariesRepor
 	for _, l := range rows {
 		row := libraryRow{Library: l}
 		if l.Err != nil {
-			row.Error = withoutPackages(l.Err.Error())
+			row.Error = l.Err.Error()
 		}
 		report.Servers = append(report.Servers, row)
 	}
@@ -105,7 +105,7 @@ func (a *app) partly(rows []admin.Library, failed int) error {
 	}
 	for _, l := range rows {
 		if l.Err != nil {
-			a.note("duestream: %s", withoutPackages(l.Err.Error()))
+			a.note("duestream: %s", l.Err.Error())
 		}
 	}
 	return fmt.Errorf("%w: failed on %d of %s, done on the others; repeat the command", errPartly, failed, counted(len(rows), "server"))

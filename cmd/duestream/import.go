@@ -309,7 +309,7 @@ func (f *importRun) refuse(line int, err error) {
 
 func (f *importRun) say(line int, err error) {
 	f.progress.clear()
-	f.app.note("line %d: %s", line, strings.ReplaceAll(withoutPackages(err.Error()), "\n", "; "))
+	f.app.note("line %d: %s", line, strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
 // finish prints the summary, and says what was wrong.

@@ -121,7 +121,7 @@ func (a *app) showPartitions(ctx context.Context, r *bridge.Redis, queue string)
 		}
 		a.table(rows)
 		for _, w := range stats.Warnings {
-			a.warning("%s", withoutPackages(w))
+			a.warning("%s", w)
 		}
 	})
 }

@@ -34,7 +34,7 @@ func (a *app) readPolicy(ctx context.Context, r *bridge.Redis, queue, group stri
 		return queuePolicy{}, err
 	}
 	if warning != nil {
-		a.note("duestream: %s: settings that do not count: %s", queue, withoutPackages(warning.Error()))
+		a.note("duestream: %s: settings that do not count: %s", queue, warning.Error())
 	}
 	counts, err := admin.New(r, a.prefix).Partitions(ctx, queue)
 	return queuePolicy{

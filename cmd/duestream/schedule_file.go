@@ -236,7 +236,7 @@ func (f *fileRun) refuse(line int, err error) {
 	if errors.As(err, &field) {
 		err = field
 	}
-	f.app.note("line %d: %s", line, withoutPackages(err.Error()))
+	f.app.note("line %d: %s", line, err.Error())
 	if f.tally.Refused == mostRefusals {
 		f.app.note("%s", noMoreRefusals)
 	}

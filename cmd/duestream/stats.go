@@ -143,7 +143,7 @@ func (a *app) printStats(all []admin.QueueStats) {
 	}
 	for _, s := range all {
 		for _, w := range s.Warnings {
-			a.warning("%s: %s", s.Queue, withoutPackages(w))
+			a.warning("%s: %s", s.Queue, w)
 		}
 	}
 }

@@ -185,7 +185,7 @@ func (s *topState) lost(at time.Time, err error) {
 	if s.since.IsZero() {
 		s.since = at
 	}
-	s.reason = withoutPackages(err.Error())
+	s.reason = err.Error()
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.reason = "the server does not answer"
 	}
@@ -217,7 +217,7 @@ func (s *topState) json() topJSON {
 	for _, q := range s.sorted() {
 		one := topQueueJSON{Glance: q}
 		if q.Err != nil {
-			one.Error = withoutPackages(q.Err.Error())
+			one.Error = q.Err.Error()
 		}
 		j.Queues = append(j.Queues, one)
 	}

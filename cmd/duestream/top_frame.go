@@ -283,7 +283,7 @@ func (s *topState) body(nameWidth int) []bodyLine {
 			all = append(all, bodyLine{line{{look, "  " + text}}, q.Queue, true})
 		}
 		if q.Err != nil {
-			note(bad, "! "+oneLine(withoutPackages(q.Err.Error()), 200))
+			note(bad, "! "+oneLine(q.Err.Error(), 200))
 		}
 		for _, g := range q.Groups {
 			all = append(all, bodyLine{groupLine(g, nameWidth), q.Queue, true})

@@ -77,7 +77,7 @@ func manyTop(n int) *topState {
 func TestTopFrames(t *testing.T) {
 	t.Parallel()
 	lost := busyTop()
-	lost.lost(lost.now.Add(-75*time.Second), errors.New("lua: TIME: redis is unavailable: dial tcp 127.0.0.1:6379: connect: connection refused"))
+	lost.lost(lost.now.Add(-75*time.Second), errors.New("TIME: redis is unavailable: dial tcp 127.0.0.1:6379: connect: connection refused"))
 	paused := manyTop(10)
 	paused.paused, paused.sort, paused.every, paused.offset = true, "lag", 250*time.Millisecond, 4
 	alone := busyTop()

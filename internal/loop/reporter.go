@@ -56,7 +56,8 @@ func (r *Reporter) ReportPart(part string, err error) {
 	r.kinds[part] = kind
 	if !known {
 		r.told = r.told || !quiet
-		r.Log.Log(context.Background(), level(slog.LevelError, quiet), r.What+" is failing", "error", err, "hint", lua.Hint(err))
+		hint := cmp.Or(lua.Hint(err), "this should not happen: please report it")
+		r.Log.Log(context.Background(), level(slog.LevelError, quiet), r.What+" is failing", "error", err, "hint", hint)
 	}
 }
 

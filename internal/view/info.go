@@ -36,14 +36,14 @@ func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err er
 			info.Untold = lua.Classify("INFO", err)
 			return info, nil
 		}
-		return info, fmt.Errorf("bridge: check server: %w", lua.Classify("INFO", err))
+		return info, fmt.Errorf("check server: %w", lua.Classify("INFO", err))
 	}
 	info = parseInfo(text)
 	if major, _ := strconv.Atoi(strings.SplitN(info.Version, ".", 2)[0]); major > 0 && major < 7 {
-		return info, fmt.Errorf("bridge: check server: %w: %s %s, needs Redis 7.0 or Valkey 7.2 at least", lua.ErrUnsupported, info.Product, info.Version)
+		return info, fmt.Errorf("check server: %w: %s %s, needs Redis 7.0 or Valkey 7.2 at least", lua.ErrUnsupported, info.Product, info.Version)
 	}
 	if p := info.MaxMemoryPolicy; p != "" && p != "noeviction" {
-		return info, fmt.Errorf("bridge: check server: %w: maxmemory-policy is %s: when memory is full it deletes whole queues; set it to noeviction", lua.ErrUnsupported, p)
+		return info, fmt.Errorf("check server: %w: maxmemory-policy is %s: when memory is full it deletes whole queues; set it to noeviction", lua.ErrUnsupported, p)
 	}
 	return info, nil
 }

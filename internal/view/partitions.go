@@ -22,7 +22,7 @@ func ReadCounts(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 	defer cancel()
 	counts, err := lua.ReadCounts(ctx, c, lua.NewGlobals(prefix), queue)
 	if err != nil {
-		return nil, fmt.Errorf("stream: partitions of %s: %w", queue, err)
+		return nil, fmt.Errorf("partitions of %s: %w", queue, err)
 	}
 	return counts, nil
 }

@@ -143,5 +143,5 @@ func wrap(verb, queue, id string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("scheduler: %s %s: %w", verb, subject(queue, id), err)
+	return fmt.Errorf("%s %s: %w", verb, subject(queue, id), err)
 }

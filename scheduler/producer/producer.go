@@ -129,7 +129,7 @@ type Producer struct {
 func New(cfg Config) (*Producer, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("scheduler: producer: %w", err)
+		return nil, fmt.Errorf("producer: %w", err)
 	}
 	try := tryTimeout + cfg.Durability.Timeout
 	return &Producer{

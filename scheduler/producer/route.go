@@ -137,7 +137,7 @@ func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	c, key := r.p.cfg.Client, r.p.globals.Queues
 	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
 	if err != nil && !rueidis.IsRedisNil(err) {
-		err = fmt.Errorf("scheduler: read the partitions of %s: %w", r.queue, lua.Classify("HGET "+key, err))
+		err = fmt.Errorf("read the partitions of %s: %w", r.queue, lua.Classify("HGET "+key, err))
 		if ctx.Err() != nil { // its deadline is ours, not the caller's
 			err = fmt.Errorf("%w: no reply within %s: %v", lua.ErrUnavailable, registerTimeout, err)
 		}

@@ -172,7 +172,7 @@ func (d *DeadLetters) length(ctx context.Context, queue string) (int, error) {
 		return lua.Classify("XLEN "+key, err)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("stream: count dead letters of %s: %w", queue, err)
+		return 0, fmt.Errorf("count dead letters of %s: %w", queue, err)
 	}
 	return int(sum.Load()), nil
 }
@@ -182,7 +182,7 @@ func (d *DeadLetters) length(ctx context.Context, queue string) (int, error) {
 // come in one order; a page of each is held at a time, smaller ones when they are many.
 func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq2[Letter, error] {
 	return func(yield func(Letter, error) bool) {
-		fail := func(err error) { yield(Letter{}, fmt.Errorf("stream: list dead letters of %s: %w", queue, err)) }
+		fail := func(err error) { yield(Letter{}, fmt.Errorf("list dead letters of %s: %w", queue, err)) }
 		if err := errors.Join(d.check(queue), f.validate()); err != nil {
 			fail(err)
 			return
@@ -247,7 +247,7 @@ func (d *DeadLetters) Show(ctx context.Context, queue, letter string) (Letter, e
 		err = ErrNotFound
 	}
 	if err != nil {
-		return Letter{}, fmt.Errorf("stream: dead letter %s of %s: %w", letter, queue, err)
+		return Letter{}, fmt.Errorf("dead letter %s of %s: %w", letter, queue, err)
 	}
 	return letterOf(partition, found), nil
 }

@@ -32,7 +32,7 @@ func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return 0, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
+		return 0, fmt.Errorf("purge dead letters of %s: %w", queue, err)
 	}
 	purged := 0
 	for _, partition := range slices.Sorted(maps.Keys(byPartition)) {
@@ -40,7 +40,7 @@ func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string)
 			key := d.key(queue, partition)
 			n, err := d.deleted(ctx, d.client.B().Xdel().Key(key).Id(batch...).Build())
 			if err != nil {
-				return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, lua.Classify("XDEL "+key, err))
+				return purged, fmt.Errorf("purge dead letters of %s: %w", queue, lua.Classify("XDEL "+key, err))
 			}
 			purged += int(n)
 		}
@@ -100,7 +100,7 @@ func (d *DeadLetters) purgeOld(ctx context.Context, queue string, f Filter, prog
 		}
 	}
 	if err != nil {
-		return purged, fmt.Errorf("stream: purge dead letters of %s: %w", queue, err)
+		return purged, fmt.Errorf("purge dead letters of %s: %w", queue, err)
 	}
 	return purged, nil
 }

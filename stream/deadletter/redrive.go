@@ -107,7 +107,7 @@ func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
 func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
 	for _, id := range letters {
 		if _, _, err := SplitLetter(id); err != nil {
-			return RedriveResult{}, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+			return RedriveResult{}, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
 		}
 	}
 	each := func(yield func(Letter, error) bool) {
@@ -136,7 +136,7 @@ func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filte
 func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions) (RedriveResult, error) {
 	r := redriver{d: d, queue: queue, total: total, options: o, paid: time.Now(), batches: map[int]*redriveBatch{}, groups: map[int][]string{}}
 	if err := errors.Join(d.check(queue), o.validate()); err != nil {
-		return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+		return r.result, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
 	}
 	for letter, err := range letters {
 		switch {
@@ -147,12 +147,12 @@ func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Se
 			err = r.add(ctx, letter)
 		}
 		if err != nil {
-			return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+			return r.result, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
 		}
 	}
 	for _, partition := range slices.Sorted(maps.Keys(r.batches)) {
 		if err := r.flush(ctx, partition); err != nil {
-			return r.result, fmt.Errorf("stream: redrive dead letters of %s: %w", queue, err)
+			return r.result, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
 		}
 	}
 	return r.result, nil

@@ -48,7 +48,7 @@ func Consumers(ctx context.Context, c rueidis.Client, prefix, queue, group strin
 	if err != nil {
 		return nil, err
 	}
-	fail := func(err error) ([]Consumer, error) { return nil, fmt.Errorf("stream: consumers of %s: %w", queue, err) }
+	fail := func(err error) ([]Consumer, error) { return nil, fmt.Errorf("consumers of %s: %w", queue, err) }
 	names := counts.Names(queue)
 	lists, groups := make([][]Consumer, len(names)), make([][]string, len(names))
 	err = view.EachPartition(names, func(i int, name string) error {

@@ -72,7 +72,7 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 	if err := errors.Join(errs...); err != nil {
 		return f, err
 	}
-	fail := func(err error) (Finding, error) { return f, fmt.Errorf("stream: find %s: %w", id, err) }
+	fail := func(err error) (Finding, error) { return f, fmt.Errorf("find %s: %w", id, err) }
 	var err error
 	if f.At, err = view.ServerTime(ctx, c); err != nil {
 		return fail(err)
@@ -213,7 +213,7 @@ func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string)
 	defer cancel()
 	counts, err := view.ReadCounts(ctx, c, prefix, queue)
 	if err != nil {
-		return until, fmt.Errorf("stream: dedup window of %s: %w", id, err)
+		return until, fmt.Errorf("dedup window of %s: %w", id, err)
 	}
 	for _, partition := range counts.Candidates(id) {
 		key := lua.NewKeys(prefix, lua.PartitionName(queue, partition)).Seen
@@ -222,7 +222,7 @@ func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string)
 			continue
 		}
 		if err != nil {
-			return until, fmt.Errorf("stream: dedup window of %s: %w", id, lua.Classify("ZSCORE "+key, err))
+			return until, fmt.Errorf("dedup window of %s: %w", id, lua.Classify("ZSCORE "+key, err))
 		}
 		if end := view.ScoreTime(score); end.After(until) {
 			until = end

@@ -54,7 +54,7 @@ func Peek(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pa
 	if err != nil {
 		return Peeked{}, err
 	}
-	fail := func(err error) (Peeked, error) { return Peeked{}, fmt.Errorf("stream: peek into %s: %w", queue, err) }
+	fail := func(err error) (Peeked, error) { return Peeked{}, fmt.Errorf("peek into %s: %w", queue, err) }
 	var p Peeked
 	if p.At, err = view.ServerTime(ctx, c); err != nil {
 		return fail(err)

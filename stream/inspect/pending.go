@@ -59,7 +59,7 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("stream: pending of %s/%s: %w", queue, group, err)
+		return nil, fmt.Errorf("pending of %s/%s: %w", queue, group, err)
 	}
 	all := slices.Concat(lists...)
 	slices.SortStableFunc(all, comparePending)
@@ -68,7 +68,7 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 		return readBodies(ctx, c, lua.NewKeys(prefix, name).Stream, i, all)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("stream: pending of %s/%s: %w", queue, group, err)
+		return nil, fmt.Errorf("pending of %s/%s: %w", queue, group, err)
 	}
 	return append([]PendingEntry{}, all...), nil
 }
@@ -91,7 +91,7 @@ func PendingCount(ctx context.Context, c rueidis.Client, prefix, queue, group, c
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("stream: pending of %s/%s: %w", queue, group, err)
+		return 0, fmt.Errorf("pending of %s/%s: %w", queue, group, err)
 	}
 	return total.Load(), nil
 }

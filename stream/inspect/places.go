@@ -68,11 +68,11 @@ func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]
 	for range 2 {
 		counts, err := view.ReadCounts(ctx, c, prefix, queue)
 		if err != nil {
-			return nil, fmt.Errorf("stream: locate %s: %w", id, err)
+			return nil, fmt.Errorf("locate %s: %w", id, err)
 		}
 		found, err := s.look(ctx, queue, counts)
 		if err != nil {
-			return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, err)
+			return nil, fmt.Errorf("locate %s in %s: %w", id, queue, err)
 		}
 		if len(found) > 0 {
 			places := make([]Place, len(found))
@@ -82,7 +82,7 @@ func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]
 			return places, nil
 		}
 	}
-	return nil, fmt.Errorf("stream: locate %s in %s: %w", id, queue, deadletter.ErrNotFound)
+	return nil, fmt.Errorf("locate %s in %s: %w", id, queue, deadletter.ErrNotFound)
 }
 
 // locator looks for a message in one partition.

@@ -143,7 +143,7 @@ type sifting struct {
 	keep        []span
 }
 
-var errNotRESP = errors.New("stream: the server's reply does not parse")
+var errNotRESP = errors.New("the server's reply does not parse")
 
 // reply returns the length of the reply at the beginning of b, or 0 while b does not hold all of it.
 func (s *sifting) reply(b []byte) (int, error) {

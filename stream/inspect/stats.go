@@ -88,7 +88,7 @@ func Stats(ctx context.Context, c rueidis.Client, prefix, queue string) (QueueSt
 		return parts[i].run(ctx)
 	})
 	if err != nil {
-		return QueueStats{}, fmt.Errorf("stream: stats of %s: %w", queue, err)
+		return QueueStats{}, fmt.Errorf("stats of %s: %w", queue, err)
 	}
 	whole := parts[0]
 	if len(parts) > 1 {

@@ -52,7 +52,7 @@ func NewWatcher(c rueidis.Client, prefix string, queues []string) *Watcher {
 func (w *Watcher) Look(ctx context.Context) ([]Glance, error) {
 	now, err := w.clock(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("stream: look at queues: %w", err)
+		return nil, fmt.Errorf("look at queues: %w", err)
 	}
 	call, cancel := context.WithTimeout(ctx, glanceTimeout)
 	registry, err := lua.ReadRegistry(call, w.c, lua.NewGlobals(w.prefix))
@@ -61,7 +61,7 @@ func (w *Watcher) Look(ctx context.Context) ([]Glance, error) {
 	case err == nil:
 		w.known = registry
 	case w.known == nil: // else what was known counts: on a cluster the registry may be away, and most queues not
-		return nil, fmt.Errorf("stream: look at queues: %w", err)
+		return nil, fmt.Errorf("look at queues: %w", err)
 	}
 	names := w.only
 	if len(names) == 0 {
@@ -69,7 +69,7 @@ func (w *Watcher) Look(ctx context.Context) ([]Glance, error) {
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if err := w.lookAt(ctx, w.inTurn(names), now); err != nil {
-		return nil, fmt.Errorf("stream: look at queues: %w", err)
+		return nil, fmt.Errorf("look at queues: %w", err)
 	}
 	glances := make([]Glance, 0, len(names))
 	for _, name := range names {
@@ -274,7 +274,7 @@ func NextIDs(ctx context.Context, c rueidis.Client, prefix, queue string, limit 
 		return lua.Classify("ZRANGE "+key, err)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("stream: next of %s: %w", queue, err)
+		return nil, fmt.Errorf("next of %s: %w", queue, err)
 	}
 	ids := slices.Compact(slices.Sorted(slices.Values(slices.Concat(lists...))))
 	return ids[:min(limit, len(ids))], nil

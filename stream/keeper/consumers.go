@@ -20,14 +20,14 @@ func DropIdleConsumers(ctx context.Context, c rueidis.Client, prefix, queue stri
 	keys := lua.NewKeys(prefix, queue)
 	stream, err := view.ReadStream(ctx, c, keys.Stream)
 	if err != nil {
-		return 0, fmt.Errorf("stream: drop consumers of %s: %w", queue, err)
+		return 0, fmt.Errorf("drop consumers of %s: %w", queue, err)
 	}
 	dropped := 0
 	for _, g := range stream.Groups {
 		n, err := dropIdle(ctx, c, keys, g.Name, idle)
 		dropped += n
 		if err != nil && !errors.Is(err, lua.ErrNoGroup) {
-			return dropped, fmt.Errorf("stream: drop consumers of %s/%s: %w", queue, g.Name, err)
+			return dropped, fmt.Errorf("drop consumers of %s/%s: %w", queue, g.Name, err)
 		}
 	}
 	return dropped, nil

@@ -122,7 +122,7 @@ type Keeper struct {
 func New(cfg Config) (*Keeper, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("stream: keeper: %w", err)
+		return nil, fmt.Errorf("keeper: %w", err)
 	}
 	k := &Keeper{
 		cfg: cfg, state: loop.Reporter{Log: cfg.Logger, What: "looking at busy queues"}, wake: make(chan struct{}, 1),
@@ -203,7 +203,7 @@ func (k *Keeper) ownedQueues() []string {
 // Run looks after the owned queues until ctx is cancelled, and returns nil then. It goes on through outages of Redis for ever.
 func (k *Keeper) Run(ctx context.Context) error {
 	if k.ran.Swap(true) {
-		return errors.New("stream: keeper: Run may be called once")
+		return errors.New("keeper: Run may be called once")
 	}
 	var loops sync.WaitGroup
 	defer loops.Wait()
@@ -281,7 +281,7 @@ func (k *Keeper) survey(ctx context.Context, queues []string) ([]lua.Look, error
 	defer cancel()
 	looks, err := lua.Survey(ctx, k.cfg.Client, keys, true)
 	if err != nil {
-		return nil, fmt.Errorf("stream: look at %d queues: %w", len(queues), err)
+		return nil, fmt.Errorf("look at %d queues: %w", len(queues), err)
 	}
 	return looks, nil
 }

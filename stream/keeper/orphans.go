@@ -55,7 +55,7 @@ func (t *Trimmer) sweepOrphans(ctx context.Context, now time.Time) (deleted, wai
 		n, err := t.orphans[i].pass(ctx, t.client, t.keys.Due, orphanLimit, now)
 		deleted += n
 		if err != nil {
-			return deleted, waiting, fmt.Errorf("stream: sweep orphans of %s: %w", t.queue, err)
+			return deleted, waiting, fmt.Errorf("sweep orphans of %s: %w", t.queue, err)
 		}
 		waiting += len(t.orphans[i].found)
 	}

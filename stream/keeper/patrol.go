@@ -126,7 +126,7 @@ func (p *patrol) walk(ctx context.Context, b *beat) (done bool, err error) {
 		swept, err := lua.SweepOrphans(call, p.k.cfg.Client, b.due, b.hash, b.cursor, orphanLimit, nil)
 		cancel()
 		if err != nil {
-			return false, fmt.Errorf("stream: sweep orphans of %s: %w", b.queue, err)
+			return false, fmt.Errorf("sweep orphans of %s: %w", b.queue, err)
 		}
 		b.note(nil, swept, p.now())
 		b.cursor = swept.Cursor
@@ -152,7 +152,7 @@ func (p *patrol) confirm(ctx context.Context, found []*beat) (failed error) {
 				p.k.cfg.Logger.Info(deletedOrphans, slog.String("queue", b.queue), slog.Int("count", deleted))
 			}
 			if err != nil && failed == nil {
-				failed = fmt.Errorf("stream: sweep orphans of %s: %w", b.queue, err)
+				failed = fmt.Errorf("sweep orphans of %s: %w", b.queue, err)
 			}
 			if !p.rest(ctx, started) {
 				return nil

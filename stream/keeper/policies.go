@@ -47,11 +47,11 @@ func (s *policySource) read(ctx context.Context, queue string, groups []string) 
 	}
 	defaults, err := s.knownDefaults(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("stream: read policy of %s: %w", queue, err)
+		return nil, nil, fmt.Errorf("read policy of %s: %w", queue, err)
 	}
 	own, err := s.hash(ctx, lua.NewKeys(s.prefix, queue).Policy, loop.CallTimeout)
 	if err != nil {
-		return nil, nil, fmt.Errorf("stream: read policy of %s: %w", queue, err)
+		return nil, nil, fmt.Errorf("read policy of %s: %w", queue, err)
 	}
 	policies, warning = stream.ResolveAll(groups, own, defaults)
 	return policies, warning, nil

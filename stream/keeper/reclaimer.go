@@ -100,7 +100,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	var result ReclaimResult
 	stream, err := view.ReadStream(ctx, r.cfg.Client, r.keys.Stream)
 	if err != nil {
-		return result, fmt.Errorf("stream: reclaim %s: %w", r.cfg.Queue, err)
+		return result, fmt.Errorf("reclaim %s: %w", r.cfg.Queue, err)
 	}
 	result.stream = stream
 	names := stream.Names()
@@ -141,7 +141,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 			continue
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("stream: reclaim %s/%s: %w", r.cfg.Queue, g.Name, err))
+			errs = append(errs, fmt.Errorf("reclaim %s/%s: %w", r.cfg.Queue, g.Name, err))
 		}
 		if lua.Temporary(err) || ctx.Err() != nil {
 			break

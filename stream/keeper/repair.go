@@ -35,7 +35,7 @@ func DeleteOrphans(ctx context.Context, c rueidis.Client, keys lua.Keys, payload
 		for h, hash := range hashes {
 			n := 0
 			if watched[h], n, err = watchAgain(ctx, c, keys.Due, hash, watched[h], look == orphanLooks); err != nil {
-				return deleted, fmt.Errorf("stream: delete orphans of %s: %w", hash, err)
+				return deleted, fmt.Errorf("delete orphans of %s: %w", hash, err)
 			}
 			deleted += n
 		}

@@ -67,7 +67,7 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 		}
 		done, err := lua.Trim(ctx, t.client, t.keys, t.cursor, trimLimit, maxBytes)
 		if err != nil {
-			return result, fmt.Errorf("stream: trim %s: %w", t.queue, err)
+			return result, fmt.Errorf("trim %s: %w", t.queue, err)
 		}
 		result.Freed += done.Freed
 		result.Windows += done.Windows

@@ -248,7 +248,7 @@ func (u *upkeep) look(ctx context.Context) (lua.Look, error) {
 		err = looks[0].Err
 	}
 	if err != nil {
-		return lua.Look{}, fmt.Errorf("stream: look at %s: %w", u.queue, err)
+		return lua.Look{}, fmt.Errorf("look at %s: %w", u.queue, err)
 	}
 	return looks[0], nil
 }

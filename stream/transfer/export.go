@@ -43,7 +43,7 @@ func NewExport(c rueidis.Client, prefix, queue string, kinds ...RecordKind) *Exp
 func (e *Export) Time(ctx context.Context) (time.Time, error) {
 	now, err := view.ServerTime(ctx, e.c)
 	if err != nil {
-		return now, fmt.Errorf("stream: export %s: %w", e.queue, err)
+		return now, fmt.Errorf("export %s: %w", e.queue, err)
 	}
 	return now, nil
 }
@@ -54,7 +54,7 @@ func (e *Export) Time(ctx context.Context) (time.Time, error) {
 // them, hold the queue and stop its workers.
 func (e *Export) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		fail := func(err error) { yield(Record{}, fmt.Errorf("stream: export %s: %w", e.queue, err)) }
+		fail := func(err error) { yield(Record{}, fmt.Errorf("export %s: %w", e.queue, err)) }
 		e.LeftOut = 0
 		if err := errors.Join(lua.CheckPrefix(e.prefix), lua.CheckQueue(e.queue)); err != nil {
 			fail(err)

@@ -56,7 +56,7 @@ func NewImport(ctx context.Context, cfg ImportConfig) (*Import, error) {
 		_, err = lua.RegisterCounts(call, cfg.Client, lua.NewGlobals(cfg.Prefix), map[string]lua.Counts{cfg.Queue: counts})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("stream: import into %s: %w", cfg.Queue, err)
+		return nil, fmt.Errorf("import into %s: %w", cfg.Queue, err)
 	}
 	return &Import{cfg: cfg, counts: counts, groups: map[string]bool{}}, nil
 }
@@ -65,7 +65,7 @@ func NewImport(ctx context.Context, cfg ImportConfig) (*Import, error) {
 func (im *Import) Groups(ctx context.Context, groups []string) error {
 	for _, group := range groups {
 		if err := im.group(ctx, group); err != nil {
-			return fmt.Errorf("stream: import into %s: %w", im.cfg.Queue, err)
+			return fmt.Errorf("import into %s: %w", im.cfg.Queue, err)
 		}
 	}
 	return nil
@@ -153,7 +153,7 @@ func (im *Import) schedule(ctx context.Context, partition int, records []Record,
 	for n, i := range indices {
 		switch {
 		case err != nil:
-			results[i] = fmt.Errorf("stream: import into %s: %w", im.cfg.Queue, err)
+			results[i] = fmt.Errorf("import into %s: %w", im.cfg.Queue, err)
 		case receipts[n].Verdict == lua.Duplicate:
 			results[i] = ErrKnown
 		case receipts[n].Verdict == lua.Malformed:
@@ -175,7 +175,7 @@ func (im *Import) restore(ctx context.Context, partition int, records []Record, 
 	for n, i := range indices {
 		switch {
 		case err != nil:
-			results[i] = fmt.Errorf("stream: import into %s: %w", im.cfg.Queue, err)
+			results[i] = fmt.Errorf("import into %s: %w", im.cfg.Queue, err)
 		case outcomes[n] == lua.RestoreKnown:
 			results[i] = ErrKnown
 		case outcomes[n] == lua.RestoreMalformed:

@@ -153,7 +153,7 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 	}
 	for _, step := range []func(context.Context) error{e.servers, e.functions, e.shared, e.bridges, e.walk, e.queues, e.lookAgain} {
 		if err := step(ctx); err != nil {
-			return e.report, fmt.Errorf("doctor: %w", err)
+			return e.report, err
 		}
 	}
 	slices.SortStableFunc(e.report.Findings, func(a, b Finding) int {

@@ -42,7 +42,7 @@ func (r Report) Mend(ctx context.Context, done func(Repair)) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			err = fmt.Errorf("doctor: repair %s %s: %w", f.Code, f.Name, err)
+			err = fmt.Errorf("repair %s %s: %w", f.Code, f.Name, err)
 			one.Error = err.Error()
 			errs = append(errs, err)
 		} else {

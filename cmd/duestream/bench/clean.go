@@ -48,7 +48,7 @@ func Take(ctx context.Context, r *bridge.Redis, prefix string, force bool, progr
 	for _, key := range c.shared() {
 		n, err := r.Client.Do(ctx, r.Client.B().Exists().Key(key).Build()).AsInt64()
 		if err != nil {
-			return nil, fmt.Errorf("bench: look at %s: %w", key, lua.Classify("EXISTS", err))
+			return nil, fmt.Errorf("look at %s: %w", key, lua.Classify("EXISTS", err))
 		}
 		c.there[key] = n == 1
 	}
@@ -71,7 +71,7 @@ func (c *Claim) Release(ctx context.Context) error {
 			continue
 		}
 		if err := c.redis.Client.Do(ctx, c.redis.Client.B().Unlink().Key(key).Build()).Error(); err != nil {
-			return fmt.Errorf("bench: remove %s: %w", key, lua.Classify("UNLINK", err))
+			return fmt.Errorf("remove %s: %w", key, lua.Classify("UNLINK", err))
 		}
 	}
 	return nil
@@ -88,7 +88,7 @@ func find(ctx context.Context, c rueidis.Client, pattern string, progress func(k
 		for cursor := uint64(0); ; {
 			page, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
 			if err != nil {
-				return "", fmt.Errorf("bench: look for keys: %w", lua.Classify("SCAN", err))
+				return "", fmt.Errorf("look for keys: %w", lua.Classify("SCAN", err))
 			}
 			if len(page.Elements) > 0 {
 				return page.Elements[0], nil
@@ -119,7 +119,7 @@ func Remove(ctx context.Context, r *bridge.Redis, prefix string, queues ...strin
 		}
 		for _, reply := range c.DoMulti(ctx, cmds...) {
 			if err := reply.Error(); err != nil {
-				return fmt.Errorf("bench: remove queue %s, keys of which may be left: %w", some[0], lua.Classify("UNLINK", err))
+				return fmt.Errorf("remove queue %s, keys of which may be left: %w", some[0], lua.Classify("UNLINK", err))
 			}
 		}
 	}

@@ -22,7 +22,7 @@ func (r *rig) clock(ctx context.Context) (clock, string, error) {
 		reply, err := r.c.Do(ctx, r.c.B().Time().Build().SetSlot(r.keys.Due)).AsIntSlice()
 		took := time.Since(begin)
 		if err != nil || len(reply) != 2 {
-			return clock{}, "", fmt.Errorf("bench: compare clocks: %w", lua.Classify("TIME", err))
+			return clock{}, "", fmt.Errorf("compare clocks: %w", lua.Classify("TIME", err))
 		}
 		if took < best {
 			best, offset = took, time.Unix(reply[0], reply[1]*1000).Sub(begin.Add(took/2))

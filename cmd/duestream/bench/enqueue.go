@@ -77,7 +77,7 @@ func (e *enqueue) warm(ctx context.Context) error {
 	for _, node := range e.c.Nodes() {
 		sha, err := node.Do(ctx, node.B().ScriptLoad().Script(lua.Source("enqueue")).Build()).ToString()
 		if err != nil {
-			return fmt.Errorf("bench: load the enqueue script: %w", lua.Classify("SCRIPT LOAD", err))
+			return fmt.Errorf("load the enqueue script: %w", lua.Classify("SCRIPT LOAD", err))
 		}
 		e.sha = sha
 	}
@@ -123,7 +123,7 @@ func (e *enqueue) script(n int) call {
 		done = token
 		reply, err := e.c.Do(ctx, e.c.B().Evalsha().Sha1(e.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).AsIntSlice()
 		if err == nil && (len(reply) != 2*n || reply[0] != int64(lua.Scheduled)) {
-			err = fmt.Errorf("bench: the enqueue script answered %v", reply)
+			err = fmt.Errorf("the enqueue script answered %v", reply)
 		}
 		return lua.Classify("EVALSHA", err)
 	}

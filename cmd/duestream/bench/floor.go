@@ -31,7 +31,7 @@ func (r *rig) drainAlone(ctx context.Context) (float64, error) {
 	}
 	rate := float64(moved) / time.Since(begin).Seconds()
 	if moved != r.Messages {
-		return 0, fmt.Errorf("bench: the drain script moved %d messages of %d", moved, r.Messages)
+		return 0, fmt.Errorf("the drain script moved %d messages of %d", moved, r.Messages)
 	}
 	return rate, nil
 }
@@ -43,7 +43,7 @@ func (r *rig) readAlone(ctx context.Context, group string, settle func(context.C
 	for {
 		streams, err := r.c.Do(ctx, r.c.B().Xreadgroup().Group(group, floorConsumer).Count(floorLimit).Streams().Key(r.keys.Stream).Id(">").Build()).AsXReadSlices()
 		if err != nil && !rueidis.IsRedisNil(err) {
-			return 0, fmt.Errorf("bench: read %s: %w", r.Queue, lua.Classify("XREADGROUP", err))
+			return 0, fmt.Errorf("read %s: %w", r.Queue, lua.Classify("XREADGROUP", err))
 		}
 		entries := streams[r.keys.Stream]
 		if len(entries) == 0 {
@@ -56,7 +56,7 @@ func (r *rig) readAlone(ctx context.Context, group string, settle func(context.C
 	}
 	rate := float64(read) / time.Since(begin).Seconds()
 	if read != r.Messages {
-		return 0, fmt.Errorf("bench: the stream gave %d messages of %d", read, r.Messages)
+		return 0, fmt.Errorf("the stream gave %d messages of %d", read, r.Messages)
 	}
 	return rate, nil
 }

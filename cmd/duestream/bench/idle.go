@@ -31,7 +31,7 @@ func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(1, 1)
 	err := errors.Join(Check("queues", cfg.Queues), Check("bridges", cfg.Bridges), CheckDuration(cfg.Duration))
 	if cfg.Dial == nil {
-		err = errors.Join(err, errors.New("bench: idle: Dial is required"))
+		err = errors.Join(err, errors.New("idle: Dial is required"))
 	}
 	if err != nil {
 		return Result{}, err

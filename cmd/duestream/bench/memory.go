@@ -135,7 +135,7 @@ func (r *rig) used(ctx context.Context) (float64, error) {
 	}
 	values, err := r.info(ctx, "memory")
 	if err == nil && values["used_memory"] == 0 {
-		err = errors.New("bench: memory: the server does not tell used_memory by INFO")
+		err = errors.New("memory: the server does not tell used_memory by INFO")
 	}
 	return values["used_memory"] - values["mem_clients_normal"], err
 }

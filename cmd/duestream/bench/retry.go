@@ -23,7 +23,7 @@ const (
 	retryMax = 100 * time.Millisecond
 )
 
-var errBench = errors.New("bench: a handler that always fails")
+var errBench = errors.New("a handler that always fails")
 
 // Retry measures how many failed deliveries a second are scheduled again or dead-lettered: every message fails as often as it may, after
 // short delays. One bridge, one worker. The floor is that of Deliver with the retry script in the place of XACK, 500 a call.

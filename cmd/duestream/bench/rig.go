@@ -139,7 +139,7 @@ func (r *rig) clear(ctx context.Context) error {
 	}
 	for _, key := range keys {
 		if err := r.c.Do(ctx, r.c.B().Unlink().Key(key).Build()).Error(); err != nil {
-			return fmt.Errorf("bench: clear %s: %w", r.Queue, lua.Classify("UNLINK", err))
+			return fmt.Errorf("clear %s: %w", r.Queue, lua.Classify("UNLINK", err))
 		}
 	}
 	return r.freed(ctx)
@@ -156,7 +156,7 @@ func (r *rig) clearBelow(ctx context.Context, t time.Time) error {
 		for _, reply := range r.c.DoMulti(ctx, r.c.B().Zrem().Key(r.keys.Due).Member(members...).Build(),
 			r.c.B().Hdel().Key(r.keys.Payload).Field(members...).Build(), r.c.B().Hdel().Key(r.keys.Meta).Field(members...).Build()) {
 			if err := reply.Error(); err != nil {
-				return fmt.Errorf("bench: clear %s: %w", r.Queue, lua.Classify("ZREM", err))
+				return fmt.Errorf("clear %s: %w", r.Queue, lua.Classify("ZREM", err))
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func stop(parts ...*part) error {
 		case err := <-parts[i].ended:
 			errs = append(errs, err)
 		case <-late.C:
-			errs = append(errs, fmt.Errorf("bench: a bridge or worker did not stop within %s", stopWithin))
+			errs = append(errs, fmt.Errorf("a bridge or worker did not stop within %s", stopWithin))
 		}
 		late.Stop()
 	}
@@ -227,7 +227,7 @@ func (r *rig) serve(ctx context.Context) (*part, error) {
 		select {
 		case err := <-p.ended:
 			p.ended <- err
-			return false, errors.Join(errors.New("bench: the bridge ended"), err)
+			return false, errors.Join(errors.New("the bridge ended"), err)
 		default:
 		}
 		return b.Status().Owned > 0, nil
@@ -289,7 +289,7 @@ func until(ctx context.Context, limit time.Duration, or string, ok func() (bool,
 		case err != nil || done:
 			return err
 		case time.Now().After(deadline):
-			return fmt.Errorf("bench: %s, after %s", or, limit)
+			return fmt.Errorf("%s, after %s", or, limit)
 		}
 		select {
 		case <-ctx.Done():

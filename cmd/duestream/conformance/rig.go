@@ -77,7 +77,7 @@ func freePort() (int, error) {
 			return port, nil
 		}
 	}
-	return 0, errors.New("conformance: no free port between 20000 and 32000 on 127.0.0.1")
+	return 0, errors.New("no free port between 20000 and 32000 on 127.0.0.1")
 }
 
 func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
@@ -94,7 +94,7 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 		// With everysec the server puts off a write while the disk is slow, and a kill then loses what it had answered.
 		c := r.redis.Client
 		if err := c.Do(ctx, c.B().ConfigSet().ParameterValue().ParameterValue("appendfsync", "always").Build()).Error(); err != nil {
-			return fmt.Errorf("conformance: CONFIG SET appendfsync: %w", err)
+			return fmt.Errorf("CONFIG SET appendfsync: %w", err)
 		}
 		if cfg.Level == Complete {
 			if _, err := admin.New(r.redis, "").LoadFunctions(ctx, "conformance", false); err != nil {
@@ -144,11 +144,11 @@ func (r *rig) clean() error {
 		for cursor := uint64(0); ; {
 			page, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(r.prefix+":*").Count(1000).Build()).AsScanEntry()
 			if err != nil {
-				return fmt.Errorf("conformance: remove the keys of %s, some of which may be left: %w", r.prefix, err)
+				return fmt.Errorf("remove the keys of %s, some of which may be left: %w", r.prefix, err)
 			}
 			for _, key := range page.Elements {
 				if err := c.Do(ctx, c.B().Unlink().Key(key).Build()).Error(); err != nil {
-					return fmt.Errorf("conformance: remove %q: %w", key, err)
+					return fmt.Errorf("remove %q: %w", key, err)
 				}
 			}
 			if cursor = page.Cursor; cursor == 0 {
