@@ -204,19 +204,21 @@ func (a *app) connect(ctx context.Context) (*bridge.Redis, error) {
 	}
 }
 
-// connectTo is connect for commands about queues that must be there: of one that nobody knows they would say that it is empty.
-func (a *app) connectTo(ctx context.Context, queues ...string) (*bridge.Redis, error) {
+// admin returns the handle on what operators do, and what closes its connection. Of a queue that nobody knows a command would say that it is
+// empty: so those that are named must be there.
+func (a *app) admin(ctx context.Context, queues ...string) (*admin.Admin, func(), error) {
 	r, err := a.connect(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	op := admin.New(r, a.prefix)
 	for _, queue := range queues {
-		if err := admin.New(r, a.prefix).CheckKnown(ctx, queue); err != nil {
+		if err := op.CheckKnown(ctx, queue); err != nil {
 			r.Close()
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return r, nil
+	return op, r.Close, nil
 }
 
 // failFast has reads end with the error of a broken connection, where the client library would repeat them for ever.
@@ -228,8 +230,8 @@ func (a *app) client(ctx context.Context) (*bridge.Client, func(), error) {
 	return c, done, err
 }
 
-// producer is client, and says what it is connected to.
-func (a *app) producer(ctx context.Context) (*bridge.Client, *bridge.Redis, func(), error) {
+// producer is client, with the handle on what operators do there.
+func (a *app) producer(ctx context.Context) (*bridge.Client, *admin.Admin, func(), error) {
 	r, err := a.connect(ctx)
 	if err != nil {
 		return nil, nil, nil, err
@@ -239,7 +241,7 @@ func (a *app) producer(ctx context.Context) (*bridge.Client, *bridge.Redis, func
 		r.Close()
 		return nil, nil, nil, err
 	}
-	return c, r, func() { _ = c.Close(); r.Close() }, nil
+	return c, admin.New(r, a.prefix), func() { _ = c.Close(); r.Close() }, nil
 }
 
 // hostOf returns a URL without user and passwords.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -101,10 +100,10 @@ func bridgeLine(bridges []admin.Heartbeat, err error) string {
 
 // warnNoBridge writes a line to standard error when the heartbeats can be read, and no bridge lives: what was asked for is done, and
 // nothing will come of it. Who may not read them, or gets no answer in time, is told nothing.
-func (a *app) warnNoBridge(ctx context.Context, r *bridge.Redis) {
+func (a *app) warnNoBridge(ctx context.Context, op *admin.Admin) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	bridges, err := admin.New(r, a.prefix).Bridges(ctx)
+	bridges, err := op.Bridges(ctx)
 	if err != nil {
 		return
 	}

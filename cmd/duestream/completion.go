@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -103,18 +102,18 @@ func settingsToComplete(typed string) (offers []string) {
 var deadReasons = admin.Reasons()
 
 // ask returns what look finds within a second; nothing when it fails, and no error: the user is in the middle of a line.
-func (a *app) ask(ctx context.Context, look func(context.Context, *bridge.Redis) []string) []string {
+func (a *app) ask(ctx context.Context, look func(context.Context, *admin.Admin) []string) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionPatience)
 	defer cancel()
 	found := make(chan []string, 1)
 	go func() {
-		r, err := a.connect(ctx)
+		op, done, err := a.admin(ctx)
 		if err != nil {
 			found <- nil
 			return
 		}
-		found <- look(ctx, r)
-		r.Close()
+		found <- look(ctx, op)
+		done()
 	}()
 	select {
 	case names := <-found:
@@ -126,8 +125,8 @@ func (a *app) ask(ctx context.Context, look func(context.Context, *bridge.Redis)
 
 // completeQueues offers the names of the queues that the bridges know.
 func (a *app) completeQueues(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return without(a.ask(cmd.Context(), func(ctx context.Context, r *bridge.Redis) []string {
-		queues, _ := admin.New(r, a.prefix).Queues(ctx)
+	return without(a.ask(cmd.Context(), func(ctx context.Context, op *admin.Admin) []string {
+		queues, _ := op.Queues(ctx)
 		return queues
 	}), args), cobra.ShellCompDirectiveNoFileComp
 }
@@ -145,8 +144,8 @@ func (a *app) completeGroups(cmd *cobra.Command, args []string, _ string) ([]str
 	if len(args) == 0 || admin.CheckQueue(args[0]) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return a.ask(cmd.Context(), func(ctx context.Context, r *bridge.Redis) (names []string) {
-		glances, _ := admin.New(r, a.prefix).Watcher(args[0]).Look(ctx)
+	return a.ask(cmd.Context(), func(ctx context.Context, op *admin.Admin) (names []string) {
+		glances, _ := op.Watcher(args[0]).Look(ctx)
 		for _, q := range glances {
 			for _, g := range q.Groups {
 				names = append(names, g.Name)
@@ -161,9 +160,9 @@ func (a *app) completeLetters(ctx context.Context, queue string) []string {
 	if admin.CheckQueue(queue) != nil {
 		return nil
 	}
-	return a.ask(ctx, func(ctx context.Context, r *bridge.Redis) (names []string) {
+	return a.ask(ctx, func(ctx context.Context, op *admin.Admin) (names []string) {
 		filter := admin.LetterFilter{Newest: true, Limit: completionMost}
-		for l, err := range admin.New(r, a.prefix).DeadLetters().List(ctx, queue, filter) {
+		for l, err := range op.DeadLetters().List(ctx, queue, filter) {
 			if err != nil {
 				break
 			}
@@ -178,8 +177,8 @@ func (a *app) completeIDs(ctx context.Context, queue string) []string {
 	if admin.CheckQueue(queue) != nil {
 		return nil
 	}
-	return a.ask(ctx, func(ctx context.Context, r *bridge.Redis) []string {
-		ids, _ := admin.New(r, a.prefix).NextIDs(ctx, queue, completionMost)
+	return a.ask(ctx, func(ctx context.Context, op *admin.Admin) []string {
+		ids, _ := op.NextIDs(ctx, queue, completionMost)
 		return ids
 	})
 }

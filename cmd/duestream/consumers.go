@@ -32,12 +32,12 @@ itself is deleted once it was idle for an hour.`,
 			if err := errors.Join(admin.CheckQueue(args[0]), checkGroup(group)); err != nil {
 				return err
 			}
-			r, err := a.connectTo(ctx, args[0])
+			op, done, err := a.admin(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			defer r.Close()
-			list, err := admin.New(r, a.prefix).Consumers(ctx, args[0], group)
+			defer done()
+			list, err := op.Consumers(ctx, args[0], group)
 			if err != nil {
 				return err
 			}

@@ -25,9 +25,9 @@ headers, group, reason and last error, until it is redriven or purged.`,
 
 // letters returns the dead letters of a queue, and what closes the connection.
 func (a *app) letters(ctx context.Context, queue string) (*admin.DeadLetters, func(), error) {
-	r, err := a.connectTo(ctx, queue)
+	op, done, err := a.admin(ctx, queue)
 	if err != nil {
 		return nil, nil, err
 	}
-	return admin.New(r, a.prefix).DeadLetters(), r.Close, nil
+	return op.DeadLetters(), done, nil
 }

@@ -55,12 +55,12 @@ Exit code 9 when something is wrong, or still wrong, of the --severity given.`,
 			if err != nil {
 				return &invalid{err}
 			}
-			r, err := a.connect(ctx)
+			op, done, err := a.admin(ctx)
 			if err != nil {
 				return err
 			}
-			defer r.Close()
-			return a.runDoctor(ctx, r, o, queues)
+			defer done()
+			return a.runDoctor(ctx, op, o, queues)
 		}),
 	}
 	f := cmd.Flags()
@@ -80,12 +80,12 @@ type doctorReport struct {
 	Repairs []doctor.Repair  `json:"repairs,omitempty"` // with --repair: what was done about it, or would be
 }
 
-func (a *app) runDoctor(ctx context.Context, r *bridge.Redis, o doctorOptions, queues []string) error {
+func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, queues []string) error {
 	progress := a.newSteps()
 	defer progress.clear()
 	examine := func() (doctor.Report, error) {
 		defer progress.clear()
-		return admin.New(r, a.prefix).Doctor(ctx, doctor.Config{Queues: queues, Quick: o.quick, Release: version, Progress: progress.show})
+		return op.Doctor(ctx, doctor.Config{Queues: queues, Quick: o.quick, Release: version, Progress: progress.show})
 	}
 	report, err := examine()
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -96,11 +95,11 @@ windows are not exported.`,
 			if err := admin.CheckQueue(args[0]); err != nil {
 				return err
 			}
-			r, err := a.connectTo(ctx, args[0])
+			op, done, err := a.admin(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			defer r.Close()
+			defer done()
 			kinds := []admin.RecordKind{admin.RecordReady, admin.RecordScheduled, admin.RecordDead}
 			switch {
 			case scheduled:
@@ -108,7 +107,7 @@ windows are not exported.`,
 			case dead:
 				kinds = kinds[2:]
 			}
-			return a.exportTo(ctx, r, args[0], kinds)
+			return a.exportTo(ctx, op, args[0], kinds)
 		}),
 	}
 	f := cmd.Flags()
@@ -119,12 +118,12 @@ windows are not exported.`,
 	return cmd
 }
 
-func (a *app) exportTo(ctx context.Context, r *bridge.Redis, queue string, kinds []admin.RecordKind) error {
-	stats, err := admin.New(r, a.prefix).Stats(ctx, queue)
+func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds []admin.RecordKind) error {
+	stats, err := op.Stats(ctx, queue)
 	if err != nil {
 		return err
 	}
-	export := admin.New(r, a.prefix).Export(queue, kinds...)
+	export := op.Export(queue, kinds...)
 	now, err := export.Time(ctx)
 	if err != nil {
 		return err

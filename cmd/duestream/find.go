@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -36,12 +35,12 @@ through all there are, and each place is printed as soon as it is found.`,
 			if err := errors.Join(errs...); err != nil {
 				return err
 			}
-			r, err := a.connectTo(ctx, queues...)
+			op, done, err := a.admin(ctx, queues...)
 			if err != nil {
 				return err
 			}
-			defer r.Close()
-			return a.findMessage(ctx, r, args[0], queues)
+			defer done()
+			return a.findMessage(ctx, op, args[0], queues)
 		}),
 	}
 	cmd.Flags().StringArrayVarP(&queues, "queue", "q", nil, "look in this queue only; may be repeated")
@@ -50,7 +49,7 @@ through all there are, and each place is printed as soon as it is found.`,
 	return cmd
 }
 
-func (a *app) findMessage(ctx context.Context, r *bridge.Redis, id string, queues []string) error {
+func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queues []string) error {
 	bar, printed := a.newProgress("looked through"), false
 	options := admin.FindOptions{Queues: queues, Progress: func(looked, total int64) {
 		if now := time.Now(); now.Sub(bar.start) > progressEvery {
@@ -67,7 +66,7 @@ func (a *app) findMessage(ctx context.Context, r *bridge.Redis, id string, queue
 			a.describeSighting(s, time.Now())
 		}
 	}
-	f, err := admin.New(r, a.prefix).Find(ctx, id, options)
+	f, err := op.Find(ctx, id, options)
 	bar.clear()
 	if errors.Is(err, admin.ErrNotFound) {
 		if a.json {

@@ -30,13 +30,13 @@ clients and bridges use none of them. docs/PROTOCOL.md, section 17, says how the
 }
 
 // onServers changes all servers, and says what was done on each.
-func (a *app) onServers(ctx context.Context, change func(*bridge.Redis) ([]admin.Library, error), what func(admin.Library) string) error {
-	r, err := a.connect(ctx)
+func (a *app) onServers(ctx context.Context, change func(*admin.Admin) ([]admin.Library, error), what func(admin.Library) string) error {
+	op, done, err := a.admin(ctx)
 	if err != nil {
 		return err
 	}
-	defer r.Close()
-	rows, err := change(r)
+	defer done()
+	rows, err := change(op)
 	failed := failures(rows)
 	if err != nil && failed == len(rows) || errors.Is(err, admin.ErrForeignFunctions) || errors.Is(err, admin.ErrNewerFunctions) {
 		return explainFunctions(err)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -27,8 +26,8 @@ a terminal; elsewhere it needs --yes.`,
 			if err := agreed.ask(ctx, a, "Delete the functions from every server? Clients that call them will fail."); err != nil {
 				return err
 			}
-			return a.onServers(ctx, func(r *bridge.Redis) ([]admin.Library, error) {
-				return admin.New(r, "").DeleteFunctions(ctx, version, force)
+			return a.onServers(ctx, func(op *admin.Admin) ([]admin.Library, error) {
+				return op.DeleteFunctions(ctx, version, force)
 			}, func(l admin.Library) string {
 				if l.Did == "" {
 					return "not there"

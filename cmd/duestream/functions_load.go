@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -22,8 +21,8 @@ ours, or is of a newer release, is left alone, and then nothing is changed on an
 		Example: "  duestream functions load\n  duestream functions load --json",
 		Args:    cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
-			return a.onServers(ctx, func(r *bridge.Redis) ([]admin.Library, error) {
-				return admin.New(r, "").LoadFunctions(ctx, version, force)
+			return a.onServers(ctx, func(op *admin.Admin) ([]admin.Library, error) {
+				return op.LoadFunctions(ctx, version, force)
 			}, func(l admin.Library) string {
 				switch l.Did {
 				case "":

@@ -24,12 +24,12 @@ and their keys and arguments. What stands in brackets is repeated for every item
 		Example: "  duestream functions show\n  duestream functions show --json",
 		Args:    cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
-			r, err := a.connect(ctx)
+			op, done, err := a.admin(ctx)
 			if err != nil {
 				return err
 			}
-			defer r.Close()
-			rows := admin.New(r, "").ShowFunctions(ctx, version)
+			defer done()
+			rows := op.ShowFunctions(ctx, version)
 			failed := failures(rows)
 			if failed == len(rows) {
 				var err error

@@ -29,12 +29,12 @@ and fails when it hangs or has ended. For health checks of containers.`,
 			}
 			ctx, cancel := context.WithTimeout(ctx, freshHeartbeat)
 			defer cancel()
-			r, err := a.connect(ctx)
+			op, done, err := a.admin(ctx)
 			if err != nil {
 				return err
 			}
-			defer r.Close()
-			bridges, err := admin.New(r, a.prefix).Bridges(ctx)
+			defer done()
+			bridges, err := op.Bridges(ctx)
 			if err != nil {
 				return err
 			}

@@ -121,12 +121,12 @@ func (f *importRun) run(ctx context.Context, in io.Reader) error {
 		return err
 	}
 	if !f.flags.dryRun {
-		r, err := f.app.connect(ctx)
+		op, done, err := f.app.admin(ctx)
 		if err != nil {
 			return err
 		}
-		defer r.Close()
-		if f.to, err = admin.New(r, f.app.prefix).Import(ctx, f.queue, header.source(), f.flags.dedup.d); err != nil {
+		defer done()
+		if f.to, err = op.Import(ctx, f.queue, header.source(), f.flags.dedup.d); err != nil {
 			return err
 		}
 		if !f.flags.noGroups {

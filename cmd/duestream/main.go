@@ -1,7 +1,7 @@
 // Command duestream serves and operates a Redis Streams bridge for delayed messages: see `duestream --help`.
 //
-// Only this package reads the environment, flags and signals, writes to standard output, or exits. Of our packages it uses bridge, and bench,
-// which is part of this command.
+// Only this package reads the environment, flags and signals, writes to standard output, or exits. It stands on bridge and bridge/admin, as any
+// program may. Each command has a file that its path names (dead_redrive.go); what is no command is in packages under internal.
 //
 // Invariants:
 //   - exit codes keep their meaning and are documented (TestExitCodesAreDocumented);

@@ -51,29 +51,29 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
-		r, err := a.connect(ctx)
+		op, done, err := a.admin(ctx)
 		if err != nil {
 			return err
 		}
-		defer r.Close()
-		known, err := admin.New(r, a.prefix).Queues(ctx)
+		defer done()
+		known, err := op.Queues(ctx)
 		if err != nil {
 			return err
 		}
 		if all {
 			queues = known
 		}
-		done := []heldQueue{}
+		answers := []heldQueue{}
 		for _, queue := range queues {
-			changed, err := admin.New(r, a.prefix).Pause(ctx, queue, held)
+			changed, err := op.Pause(ctx, queue, held)
 			if err != nil {
-				return errors.Join(a.printHeld(done), err)
+				return errors.Join(a.printHeld(answers), err)
 			}
 			known := slices.Contains(known, queue)
-			done = append(done, heldQueue{queue, held, changed, known})
+			answers = append(answers, heldQueue{queue, held, changed, known})
 			a.noteUnknown(queue, known)
 		}
-		return a.printHeld(done)
+		return a.printHeld(answers)
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all queues that the bridges know")
 	a.jsonFlag(cmd)

@@ -36,12 +36,12 @@ bridge takes it at once, unless the queue is paused.`,
 			if err := errors.Join(admin.CheckQueue(args[0]), err); err != nil {
 				return err
 			}
-			r, err := a.connectTo(ctx, args[0])
+			op, done, err := a.admin(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			defer r.Close()
-			p, err := admin.New(r, a.prefix).Peek(ctx, args[0], n, payload)
+			defer done()
+			p, err := op.Peek(ctx, args[0], n, payload)
 			if err != nil {
 				return err
 			}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -48,16 +47,16 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 				return err
 			}
 			filter.MinIdle = minIdle.d
-			r, err := a.connectTo(ctx, args[0])
+			op, done, err := a.admin(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			defer r.Close()
-			list, err := admin.New(r, a.prefix).Pending(ctx, args[0], group, filter, limit)
+			defer done()
+			list, err := op.Pending(ctx, args[0], group, filter, limit)
 			if err != nil {
 				return err
 			}
-			left, err := a.leftOut(ctx, r, args[0], group, filter, len(list), limit)
+			left, err := a.leftOut(ctx, op, args[0], group, filter, len(list), limit)
 			if err != nil {
 				return err
 			}
@@ -76,14 +75,14 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 }
 
 // leftOut says how many more entries there are than were listed.
-func (a *app) leftOut(ctx context.Context, r *bridge.Redis, queue, group string, f admin.PendingFilter, listed, limit int) (string, error) {
+func (a *app) leftOut(ctx context.Context, op *admin.Admin, queue, group string, f admin.PendingFilter, listed, limit int) (string, error) {
 	if listed < limit {
 		return "", nil
 	}
 	if f.MinIdle > 0 { // nobody counts those
 		return "(there may be more: see --limit)", nil
 	}
-	n, err := admin.New(r, a.prefix).PendingCount(ctx, queue, group, f.Consumer)
+	n, err := op.PendingCount(ctx, queue, group, f.Consumer)
 	if err != nil || n <= int64(listed) {
 		return "", err
 	}

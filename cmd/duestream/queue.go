@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -20,8 +19,8 @@ func (a *app) queue() *cobra.Command {
 }
 
 // isKnown reports whether the bridges know a queue. Its settings may be there before its first message.
-func (a *app) isKnown(ctx context.Context, r *bridge.Redis, queue string) (bool, error) {
-	known, err := admin.New(r, a.prefix).Queues(ctx)
+func (a *app) isKnown(ctx context.Context, op *admin.Admin, queue string) (bool, error) {
+	known, err := op.Queues(ctx)
 	return slices.Contains(known, queue), err
 }
 

@@ -45,12 +45,12 @@ func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agre
 			return err
 		}
 	}
-	r, err := a.connect(ctx)
+	op, done, err := a.admin(ctx)
 	if err != nil {
 		return err
 	}
-	defer r.Close()
-	had, err := admin.New(r, a.prefix).DeleteQueue(ctx, queue, false)
+	defer done()
+	had, err := op.DeleteQueue(ctx, queue, false)
 	if errors.Is(err, admin.ErrNotEmpty) {
 		holds := holding(had)
 		if !force {
@@ -59,7 +59,7 @@ func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agre
 		if err := agreed.ask(ctx, a, fmt.Sprintf("Delete the queue %s with %s?", queue, holds)); err != nil {
 			return err
 		}
-		had, err = admin.New(r, a.prefix).DeleteQueue(ctx, queue, true)
+		had, err = op.DeleteQueue(ctx, queue, true)
 	}
 	if err != nil {
 		return err

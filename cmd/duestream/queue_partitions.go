@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -45,15 +44,15 @@ A message's ID says which partition it goes to. Order is kept within a partition
 			if n > 0 { // a queue may have partitions before it has messages
 				known = nil
 			}
-			r, err := a.connectTo(ctx, known...)
+			op, done, err := a.admin(ctx, known...)
 			if err != nil {
 				return err
 			}
-			defer r.Close()
+			defer done()
 			if n > 0 {
-				return a.growQueue(ctx, r, args[0], n)
+				return a.growQueue(ctx, op, args[0], n)
 			}
-			return a.showPartitions(ctx, r, args[0])
+			return a.showPartitions(ctx, op, args[0])
 		}),
 	}
 	a.jsonFlag(cmd)
@@ -69,13 +68,13 @@ type partitionCounts struct {
 	ByPartition []admin.PartitionStats `json:"by_partition,omitempty"`
 }
 
-func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n int) error {
-	known, err := a.isKnown(ctx, r, queue)
+func (a *app) growQueue(ctx context.Context, op *admin.Admin, queue string, n int) error {
+	known, err := a.isKnown(ctx, op, queue)
 	if err != nil {
 		return err
 	}
 	bar := a.newProgress("partitions")
-	counts, err := admin.New(r, a.prefix).SetPartitions(ctx, queue, n, func(done, total int) {
+	counts, err := op.SetPartitions(ctx, queue, n, func(done, total int) {
 		share := float64(done) / float64(total)
 		bar.show(int64(share*float64(n)), share, time.Now())
 	})
@@ -90,12 +89,12 @@ func (a *app) growQueue(ctx context.Context, r *bridge.Redis, queue string, n in
 	return a.print(value, func() { fmt.Fprintf(a.out, "%s has %s\n", queue, counted(counts.Latest(), "partition")) })
 }
 
-func (a *app) showPartitions(ctx context.Context, r *bridge.Redis, queue string) error {
-	counts, err := admin.New(r, a.prefix).Partitions(ctx, queue)
+func (a *app) showPartitions(ctx context.Context, op *admin.Admin, queue string) error {
+	counts, err := op.Partitions(ctx, queue)
 	if err != nil {
 		return err
 	}
-	stats, err := admin.New(r, a.prefix).Stats(ctx, queue)
+	stats, err := op.Stats(ctx, queue)
 	if err != nil {
 		return err
 	}

@@ -35,15 +35,15 @@ value takes a setting back, so that the next level counts again.
 			if err := errors.Join(admin.CheckQueue(args[0]), checkGroup(group), err); err != nil {
 				return err
 			}
-			r, err := a.connect(ctx)
+			op, done, err := a.admin(ctx)
 			if err != nil {
 				return err
 			}
-			defer r.Close()
-			if err := admin.New(r, a.prefix).WritePolicy(ctx, args[0], group, update); err != nil {
+			defer done()
+			if err := op.WritePolicy(ctx, args[0], group, update); err != nil {
 				return err
 			}
-			return a.printPolicy(ctx, r, args[0], group)
+			return a.printPolicy(ctx, op, args[0], group)
 		}),
 	}
 	groupFlag(cmd, &group, "change what holds for this group")

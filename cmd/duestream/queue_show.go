@@ -28,25 +28,25 @@ type queuePolicy struct {
 	policy bridge.Policy
 }
 
-func (a *app) readPolicy(ctx context.Context, r *bridge.Redis, queue, group string) (queuePolicy, error) {
-	p, warning, err := admin.New(r, a.prefix).ReadPolicy(ctx, queue, group)
+func (a *app) readPolicy(ctx context.Context, op *admin.Admin, queue, group string) (queuePolicy, error) {
+	p, warning, err := op.ReadPolicy(ctx, queue, group)
 	if err != nil {
 		return queuePolicy{}, err
 	}
 	if warning != nil {
 		a.note("duestream: %s: settings that do not count: %s", queue, warning.Error())
 	}
-	counts, err := admin.New(r, a.prefix).Partitions(ctx, queue)
+	counts, err := op.Partitions(ctx, queue)
 	return queuePolicy{
 		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.TriedFor().Milliseconds(), p.Held,
 		counts.Latest(), true, p,
 	}, err
 }
 
-func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group string) error {
-	q, err := a.readPolicy(ctx, r, queue, group)
+func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group string) error {
+	q, err := a.readPolicy(ctx, op, queue, group)
 	if err == nil {
-		q.Known, err = a.isKnown(ctx, r, queue)
+		q.Known, err = a.isKnown(ctx, op, queue)
 	}
 	if err != nil {
 		return err
@@ -64,14 +64,14 @@ func (a *app) printPolicy(ctx context.Context, r *bridge.Redis, queue, group str
 }
 
 // printPolicies prints what holds for all queues.
-func (a *app) printPolicies(ctx context.Context, r *bridge.Redis, group string) error {
-	names, err := admin.New(r, a.prefix).Queues(ctx)
+func (a *app) printPolicies(ctx context.Context, op *admin.Admin, group string) error {
+	names, err := op.Queues(ctx)
 	if err != nil {
 		return err
 	}
 	all := make([]queuePolicy, len(names))
 	for i, name := range names {
-		if all[i], err = a.readPolicy(ctx, r, name, group); err != nil {
+		if all[i], err = a.readPolicy(ctx, op, name, group); err != nil {
 			return err
 		}
 	}
@@ -119,15 +119,15 @@ environment), the program.`,
 			if err != nil {
 				return err
 			}
-			r, err := a.connectTo(ctx, args...)
+			op, done, err := a.admin(ctx, args...)
 			if err != nil {
 				return err
 			}
-			defer r.Close()
+			defer done()
 			if len(args) == 0 {
-				return a.printPolicies(ctx, r, group)
+				return a.printPolicies(ctx, op, group)
 			}
-			return a.printPolicy(ctx, r, args[0], group)
+			return a.printPolicy(ctx, op, args[0], group)
 		}),
 	}
 	groupFlag(cmd, &group, "show what holds for this group")

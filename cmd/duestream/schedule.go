@@ -98,19 +98,19 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 	if err != nil {
 		return err
 	}
-	client, r, done, err := a.producer(ctx)
+	client, op, done, err := a.producer(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
 	receipt, err := client.Schedule(ctx, args[0], payload, options...)
 	if errors.Is(err, bridge.ErrDuplicate) {
-		return a.taken(ctx, r, args[0], o.id, err)
+		return a.taken(ctx, op, args[0], o.id, err)
 	}
 	if err != nil && (!errors.Is(err, bridge.ErrNotDurable) || receipt.Due.IsZero()) {
 		return err
 	}
-	defer a.warnNoBridge(ctx, r)
+	defer a.warnNoBridge(ctx, op)
 	value := struct {
 		Queue string `json:"queue"`
 		scheduledAt
@@ -120,8 +120,8 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 }
 
 // taken says of a duplicate what `find` says of the message that has, or had, its ID: without it, "where it is" would be nowhere.
-func (a *app) taken(ctx context.Context, r *bridge.Redis, queue, id string, err error) error {
-	until, unknown := admin.New(r, a.prefix).Remembered(ctx, queue, id)
+func (a *app) taken(ctx context.Context, op *admin.Admin, queue, id string, err error) error {
+	until, unknown := op.Remembered(ctx, queue, id)
 	if unknown != nil || !until.After(time.Now()) {
 		return err // it is scheduled
 	}

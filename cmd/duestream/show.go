@@ -26,12 +26,12 @@ cancelled or purged, or never existed.`,
 			if err := checkTarget(args[0], args[1]); err != nil {
 				return err
 			}
-			r, err := a.connect(ctx)
+			op, done, err := a.admin(ctx)
 			if err != nil {
 				return err
 			}
-			defer r.Close()
-			places, err := admin.New(r, a.prefix).Locate(ctx, args[0], args[1])
+			defer done()
+			places, err := op.Locate(ctx, args[0], args[1])
 			if err != nil {
 				return err
 			}

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -39,24 +38,24 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 					return err
 				}
 			}
-			r, err := a.connectTo(ctx, args...)
+			op, done, err := a.admin(ctx, args...)
 			if err != nil {
 				return err
 			}
-			defer r.Close()
+			defer done()
 			if watch {
-				return a.watchStats(ctx, r, args, partitions)
+				return a.watchStats(ctx, op, args, partitions)
 			}
-			all, err := a.readStats(ctx, r, args, partitions)
+			all, err := a.readStats(ctx, op, args, partitions)
 			if err != nil {
 				return err
 			}
 			if a.json {
-				defer a.warnNoBridge(ctx, r)
+				defer a.warnNoBridge(ctx, op)
 			}
 			return a.print(all, func() {
 				a.printStats(all)
-				fmt.Fprintln(a.out, bridgeLine(admin.New(r, a.prefix).Bridges(ctx)))
+				fmt.Fprintln(a.out, bridgeLine(op.Bridges(ctx)))
 			})
 		}),
 	}
@@ -68,16 +67,16 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 }
 
 // readStats returns the stats of queues; those of partitions only when they are asked for.
-func (a *app) readStats(ctx context.Context, r *bridge.Redis, queues []string, partitions bool) ([]admin.QueueStats, error) {
+func (a *app) readStats(ctx context.Context, op *admin.Admin, queues []string, partitions bool) ([]admin.QueueStats, error) {
 	if len(queues) == 0 {
 		var err error
-		if queues, err = admin.New(r, a.prefix).Queues(ctx); err != nil {
+		if queues, err = op.Queues(ctx); err != nil {
 			return nil, err
 		}
 	}
 	all := make([]admin.QueueStats, 0, len(queues))
 	for _, queue := range queues {
-		s, err := admin.New(r, a.prefix).Stats(ctx, queue)
+		s, err := op.Stats(ctx, queue)
 		if err != nil {
 			return nil, err
 		}
@@ -90,12 +89,12 @@ func (a *app) readStats(ctx context.Context, r *bridge.Redis, queues []string, p
 }
 
 // watchStats looks again and again until ctx ends; that is a clean end.
-func (a *app) watchStats(ctx context.Context, r *bridge.Redis, queues []string, partitions bool) error {
+func (a *app) watchStats(ctx context.Context, op *admin.Admin, queues []string, partitions bool) error {
 	again := time.NewTicker(watchEvery)
 	defer again.Stop()
 	for {
-		all, err := a.readStats(ctx, r, queues, partitions)
-		bridges, unknown := admin.New(r, a.prefix).Bridges(ctx)
+		all, err := a.readStats(ctx, op, queues, partitions)
+		bridges, unknown := op.Bridges(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil

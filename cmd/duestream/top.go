@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
@@ -86,12 +85,12 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 }
 
 func (a *app) runTop(ctx context.Context, o topOptions, queues []string) error {
-	r, err := a.connectTo(ctx, queues...)
+	op, done, err := a.admin(ctx, queues...)
 	if err != nil {
 		return err
 	}
-	defer r.Close()
-	look := a.topLooker(r, queues)
+	defer done()
+	look := a.topLooker(op, queues)
 	first, err := look(ctx)
 	if err != nil {
 		return err
@@ -111,19 +110,19 @@ type topLook struct {
 }
 
 // topLooker returns the function that looks. It must not be called concurrently.
-func (a *app) topLooker(r *bridge.Redis, queues []string) func(context.Context) (topLook, error) {
-	w := admin.New(r, a.prefix).Watcher(queues...)
+func (a *app) topLooker(op *admin.Admin, queues []string) func(context.Context) (topLook, error) {
+	w := op.Watcher(queues...)
 	return func(ctx context.Context) (l topLook, err error) {
 		if l.queues, err = w.Look(ctx); err != nil {
 			return l, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, noAnswer)
 		defer cancel()
-		if l.server, err = admin.New(r, "").ServerLoad(ctx); err != nil {
+		if l.server, err = op.ServerLoad(ctx); err != nil {
 			return l, err
 		}
 		// On a cluster their key may be on the one server that is away.
-		l.bridges, err = admin.New(r, a.prefix).Bridges(ctx)
+		l.bridges, err = op.Bridges(ctx)
 		l.bridgesFailed = err != nil
 		return l, nil
 	}

@@ -158,7 +158,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	warned := make(chan struct{})
 	go func() {
 		defer close(warned)
-		a.warnNoBridge(ctx, r)
+		a.warnNoBridge(ctx, admin.New(r, a.prefix))
 	}()
 	err = errors.Join(w.Run(ctx), runner.broken())
 	<-warned
