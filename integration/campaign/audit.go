@@ -204,7 +204,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	if p.cancelled > 0 { // a master that went on for a moment after it was replaced may have delivered what its successor then cancelled
 		for _, c := range chains {
 			c.entries = slices.DeleteFunc(c.entries, func(d *delivery) bool {
-				return d.won() == "" && !slices.ContainsFunc(d.starts, func(s record) bool { return s.at > p.cancelled || !a.explainer.undone(s.at, p.cancelled) })
+				return !slices.ContainsFunc(d.starts, func(s record) bool { return s.at > p.cancelled || !a.explainer.undone(s.at, p.cancelled) })
 			})
 		}
 	}

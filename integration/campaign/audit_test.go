@@ -214,6 +214,8 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 			"4002 A2 x #1 acknowledged", faults: []Fault{faultAt(faultKillMaster, 5, 500)}, again: 1},
 		{name: "a master that was replaced delivered what its successor cancelled", id: "p-1-mc", script: "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n" +
 			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 lost\n 20 P cancel ok", faults: []Fault{faultAt(faultFreezeMaster, 2, 15)}},
+		{name: "a master that was replaced took the acknowledgement, too", id: "p-1-mc", script: "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n" +
+			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged\n 20 P cancel ok", faults: []Fault{faultAt(faultFreezeMaster, 2, 15)}},
 		{name: "a failover undid a retry", id: failID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
 			"4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n 4002 A2 x #1 acknowledged", faults: []Fault{faultAt(faultKillMaster, 5, 500)}, again: 1},
 		{name: "a master that was replaced went on for a moment", id: okID, script: "0 P try 0\n" + doneA + doneB + "10 P taken @10\n" +
