@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -22,7 +21,8 @@ type ClientConfig struct {
 
 	// Durability is what Schedule, Cancel and Reschedule wait for before they return nil: Accepted (the default), Fsynced,
 	// Replicated(n). Calls made at the same time wait together. When it is not confirmed within its Timeout (2s by default) the error
-	// is a *NotDurableError, and what was asked is done nevertheless.
+	// is a *NotDurableError, and what was asked is done nevertheless. The first call asks the server whether it can wait so; where it
+	// cannot, each call is refused before anything is sent: ErrUnsupported, or ErrDenied for a user that may not ask.
 	Durability Durability
 
 	Logger *slog.Logger // nil = discard
@@ -48,8 +48,7 @@ func ParseDurability(text string) (Durability, error) { return lua.ParseDurabili
 // Replicated: so many replicas hold it in memory.
 func Replicated(replicas int) Durability { return Durability{Replicas: replicas} }
 
-// NewClient checks the configuration. With a Durability other than Accepted it asks the server, for at most 5 s, whether it can wait
-// so; ErrUnsupported or ErrDenied if not. A server that cannot be asked now is no error. Otherwise Redis is not touched.
+// NewClient checks the configuration. Redis is not touched before the first call of a method.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Redis == nil {
 		return nil, errors.New("client: Redis is required")
@@ -60,12 +59,6 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	})
 	if err != nil {
 		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	err = lua.CheckDurability(ctx, cfg.Redis.Client, lua.NewGlobals(cfg.Prefix).Queues, cfg.Durability)
-	if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrDenied) {
-		return nil, fmt.Errorf("client: durability %s: %w", cfg.Durability, err)
 	}
 	return &Client{p}, nil
 }
@@ -119,8 +112,8 @@ func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expire
 func Dedup(d time.Duration) Option { return func(m *producer.Message) { m.Dedup = d } }
 
 // Schedule takes one message. Once it returns nil the message will be delivered at least once to every group of the queue, unless it
-// is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, ErrNotDurable (it was taken), or the context's;
-// with ErrUnavailable and the context's own the message may have been taken.
+// is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, ErrUnsupported (the server cannot give the Durability),
+// ErrNotDurable (it was taken), or the context's; with ErrUnavailable and the context's own the message may have been taken.
 func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...Option) (Receipt, error) {
 	m := producer.Message{Payload: payload}
 	for _, set := range options {

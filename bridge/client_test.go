@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
@@ -35,5 +37,22 @@ func TestRescheduleTakesATimeOnly(t *testing.T) {
 	places, err := admin.New(r, prefix).Locate(t.Context(), "q", "m")
 	if err != nil || len(places) != 1 || time.Until(places[0].Due) < 50*time.Minute {
 		t.Errorf("it was moved: %+v, %v", places, err)
+	}
+}
+
+// untouchable is a client of which every use is a panic.
+type untouchable struct{ rueidis.Client }
+
+// A constructor has no context of its caller, so it does no I/O: not even for a durability that not every server has.
+func TestNewClientTouchesNothing(t *testing.T) {
+	t.Parallel()
+	for _, d := range []bridge.Durability{bridge.Accepted, bridge.Fsynced, bridge.Replicated(2)} {
+		client, err := bridge.NewClient(bridge.ClientConfig{Redis: &bridge.Redis{Client: untouchable{}, Blocking: untouchable{}}, Durability: d})
+		if err != nil {
+			t.Fatal(d, err)
+		}
+		if err := client.Close(); err != nil {
+			t.Error(d, err)
+		}
 	}
 }

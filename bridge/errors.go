@@ -31,7 +31,7 @@ var (
 	ErrDenied = lua.ErrDenied
 	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the port is none for TLS.
 	ErrUntrusted = lua.ErrUntrusted
-	// ErrUnsupported: the server is too old, or is set to evict keys.
+	// ErrUnsupported: the server is too old, is set to evict keys, or cannot give the Durability that a Client asks for.
 	ErrUnsupported = lua.ErrUnsupported
 	// ErrWrongType: a key of the queue holds something else.
 	ErrWrongType = lua.ErrWrongType

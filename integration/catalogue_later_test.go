@@ -195,7 +195,7 @@ var laterClasses = []class{
 		"a server says that it is on disk, and it is not",
 		"WAITAOF of Redis 7.4 and of Valkey with everysec; a wait on another connection than the write's",
 		"such a server is refused for Fsynced; a power failure is staged, by what was really synced",
-		nil, "integration.TestFsyncedSurvivesAPowerFailure integration.TestDurabilityThatTheServerCannotGiveIsRefusedAtTheStart",
+		nil, "integration.TestFsyncedSurvivesAPowerFailure integration.TestDurabilityThatTheServerCannotGiveIsRefused",
 	},
 	{
 		"a slot that moves stops or loses a queue",

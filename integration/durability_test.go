@@ -70,7 +70,7 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 	ran := 0
 	for _, image := range redistest.Images() {
 		if image == "redis:7.0" {
-			continue // does not know WAITAOF: see TestDurabilityThatTheServerCannotGiveIsRefusedAtTheStart
+			continue // does not know WAITAOF: see TestDurabilityThatTheServerCannotGiveIsRefused
 		}
 		server, ok := redistest.OwnOn(t, image, "--appendfsync", "everysec")
 		if !ok {
@@ -81,7 +81,7 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 		t.Run(server.Name(), func(t *testing.T) {
 			s := newStack(t, server)
 			if server.Valkey() {
-				if _, err := s.clientWith(bridge.Fsynced); !errors.Is(err, bridge.ErrUnsupported) || !strings.Contains(err.Error(), "everysec") {
+				if err := s.scheduled(s.mustClientWith(bridge.Fsynced), "hasty", 1)[0]; !errors.Is(err, bridge.ErrUnsupported) || !strings.Contains(err.Error(), "everysec") {
 					t.Errorf("Fsynced with appendfsync everysec: %v", err)
 				}
 				s.raw("CONFIG", "SET", "appendfsync", "always")
@@ -90,6 +90,7 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 			impatient.Timeout = 50 * time.Millisecond
 			fsynced, late := s.mustClientWith(bridge.Fsynced), s.mustClientWith(impatient)
 			s.mustSchedule(fsynced, "kept", 50)
+			_ = s.scheduled(late, "first", 1)           // finds that the server can wait, whether or not its disk is quick enough now
 			s.raw("CONFIG", "SET", "appendfsync", "no") // from here on nothing is brought to disk
 			s.mustSchedule(s.client, "accepted", 50)
 
@@ -193,13 +194,25 @@ func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	}
 }
 
-// A level that the server cannot give is refused at the start, and says why. One that it cannot give now is an error of the call.
-func TestDurabilityThatTheServerCannotGiveIsRefusedAtTheStart(t *testing.T) {
+// A level that the server cannot give has every call refused before anything is sent, and the error says why. One that it cannot give now
+// is an error of the call, which is done.
+func TestDurabilityThatTheServerCannotGiveIsRefused(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server) // without an append-only file; Redis 7.0 does not even know the command
-		if _, err := s.clientWith(bridge.Fsynced); !errors.Is(err, bridge.ErrUnsupported) {
-			t.Errorf("Fsynced: %v", err)
+		s.mustSchedule(s.client, "stays", 1)
+		fsynced := s.mustClientWith(bridge.Fsynced)
+		_, moved := fsynced.Reschedule(t.Context(), s.queue, "stays0", bridge.In(time.Minute))
+		for what, err := range map[string]error{
+			"Schedule": s.scheduled(fsynced, "refused", 1)[0], "Reschedule": moved, "Cancel": fsynced.Cancel(t.Context(), s.queue, "stays0"),
+			"Cancel with retries": fsynced.Cancel(t.Context(), s.queue, "stays0", bridge.Retries()),
+		} {
+			if !errors.Is(err, bridge.ErrUnsupported) || errors.Is(err, bridge.ErrUncertain) || !strings.Contains(err.Error(), "fsynced") {
+				t.Errorf("%s, Fsynced: %v", what, err)
+			}
+		}
+		if due := s.number("ZSCORE", s.keys().Due, "stays0"); s.there("refused", 1) != 0 || time.Until(time.UnixMilli(due)) < time.Hour {
+			t.Errorf("refused calls were sent: %d", due)
 		}
 		for _, d := range []bridge.Durability{bridge.Replicated(-1), bridge.Replicated(1000), {Timeout: -time.Second}, {Timeout: time.Hour}} {
 			if _, err := s.clientWith(d); !errors.Is(err, bridge.ErrInvalid) {

@@ -260,4 +260,10 @@ var moreMutants = []mutant{
 		new:  "return o.held > 0",
 		test: []string{"-run", "TestLostCountsComeBackFromWhatPartitionsHold", "./scheduler"},
 	},
+	{
+		name: "the call that gives up speaks for all that asked with it", file: "scheduler/producer/durability.go",
+		old:  "		q.err = errAskerLeft",
+		new:  "		q.err = ctx.Err()",
+		test: []string{"-run", "TestDurabilityIsAskedForWithTheContextOfTheCall", "./scheduler/producer"},
+	},
 }

@@ -55,7 +55,9 @@ type Config struct {
 	// MaxCommitBytes is after how many bytes a script call takes no further message. Default 512 KiB. One message always goes.
 	MaxCommitBytes int
 	// Durability is what every call waits for before it returns nil; paid once per commit. Default: until the server has executed it.
-	// Its Timeout is 2s by default, at most 1m: when it is over, the error is a *lua.NotDurableError, and what was asked is done.
+	// Its Timeout is 2s by default, at most 1m: when it is over, the error is a *lua.NotDurableError, and what was asked is done. The
+	// first call asks the server whether it can wait so, for 5s at most, and fails with lua.ErrUnsupported or lua.ErrDenied if it
+	// cannot: nothing was sent then.
 	Durability lua.Durability
 	// Logger is told when registering a queue fails or works again. Default: discard.
 	Logger *slog.Logger
@@ -117,6 +119,7 @@ type Producer struct {
 	tokens  atomic.Uint64
 	window  time.Duration // of tokens
 	try     time.Duration // of one script call, with the wait for its durability
+	durable durability
 
 	mu     sync.Mutex
 	routes map[string]*route // by queue
@@ -153,7 +156,8 @@ func New(cfg Config) (*Producer, error) {
 // registry yet, which uses partition 0, and for calls with the same ID at the same time that know different counts.
 //
 // Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; lua.ErrNotDurable, and then
-// the message is stored and the receipt whole; and what the server says.
+// the message is stored and the receipt whole; lua.ErrUnsupported for a durability that the server cannot give, and then nothing was
+// sent; and what the server says.
 func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Receipt, error) {
 	results, err := p.ScheduleBatch(ctx, queue, []Message{m})
 	if err != nil {
@@ -211,11 +215,15 @@ func (p *Producer) enter(ctx context.Context, queue string) (*route, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.beginLocked() {
+	if !p.begin() {
 		return nil, ErrClosed
 	}
+	if err := p.canWait(ctx); err != nil {
+		p.busy.Done()
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	r := p.routes[queue]
 	if r == nil {
 		r = newRoute(p, queue)

@@ -1,0 +1,52 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// Whether the server can wait for a durability is asked with the context of a call, and of that call alone: one that gives up does not take
+// the others with it. It was asked by the constructor once, for five seconds that nobody could end.
+func TestDurabilityIsAskedForWithTheContextOfTheCall(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	p := newProducer(t, s.Client(t), s.Prefix(t), func(c *Config) {
+		c.Durability = lua.Durability{Replicas: 1, Timeout: 10 * time.Millisecond} // there is none
+	})
+	s.Pause()
+	asking, giveUp := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() {
+		_, err := p.Schedule(asking, "q", Message{ID: "first"})
+		first <- err
+	}()
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		p.durable.mu.Lock()
+		defer p.durable.mu.Unlock()
+		return p.durable.now != nil, "nobody asks"
+	})
+	var others sync.WaitGroup
+	for i := range 20 {
+		others.Go(func() {
+			if _, err := p.Schedule(t.Context(), "q", Message{ID: fmt.Sprint("m", i), Delay: time.Hour}); !errors.Is(err, lua.ErrNotDurable) {
+				t.Errorf("m%d: %v", i, err)
+			}
+		})
+	}
+	giveUp()
+	if err := <-first; !errors.Is(err, context.Canceled) || errors.Is(err, ErrUncertain) {
+		t.Errorf("the call that gave up: %v", err)
+	}
+	s.Resume()
+	others.Wait()
+	if !p.durable.known.Load() {
+		t.Error("the answer was forgotten")
+	}
+}
