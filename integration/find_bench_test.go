@@ -59,7 +59,7 @@ func (s *stack) fillForFind(headers bool) {
 			for i := range items {
 				items[i] = lua.Item{ID: fmt.Sprintf("%s-%07d", prefix, first+i), When: when(first + i), Payload: payload, Meta: meta}
 			}
-			if _, err := lua.Enqueue(context.Background(), s.redis.Client, s.keys(), lua.Token{}, items); err != nil {
+			if _, err := lua.Enqueue(context.Background(), s.redis.Client, s.keys(), lua.Token{}, items, lua.Durability{}); err != nil {
 				s.t.Fatal(err)
 			}
 		}

@@ -116,7 +116,7 @@ func TestG3OneOwnerOfADelivery(t *testing.T) {
 			items[i] = lua.Item{ID: fmt.Sprint("m", i), When: lua.After(0), Dedup: lua.Refuse}
 		}
 		ctx, c := context.Background(), s.redis.Client
-		receipts, err := lua.Enqueue(ctx, c, k, lua.Token{}, items)
+		receipts, err := lua.Enqueue(ctx, c, k, lua.Token{}, items, lua.Durability{})
 		if err != nil {
 			t.Fatal(err)
 		}

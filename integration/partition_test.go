@@ -220,7 +220,7 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 					for _, i := range list {
 						sent++
 						id := fmt.Sprintf("%d-in-%d", sent, i)
-						receipts, err := lua.Enqueue(t.Context(), s.redis.Client, s.part(i).keys(), lua.Token{}, []lua.Item{{ID: id, When: lua.After(0), Dedup: lua.Refuse}})
+						receipts, err := lua.Enqueue(t.Context(), s.redis.Client, s.part(i).keys(), lua.Token{}, []lua.Item{{ID: id, When: lua.After(0), Dedup: lua.Refuse}}, lua.Durability{})
 						if err != nil {
 							t.Fatal(err)
 						}

@@ -23,7 +23,7 @@ func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Hel
 		for _, h := range held {
 			args = append(args, h.Entry, h.ID)
 		}
-		return ackScript.integers(ctx, c, []string{k.Stream}, args, len(held))
+		return ackScript.integers(ctx, c, []string{k.Stream}, args, len(held), Durability{})
 	})
 	return truths(reply), err
 }
@@ -99,7 +99,7 @@ func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts
 			}
 			args = append(args, f.Entry, f.ID, string(f.Action), delay, f.Reason, CutText(f.Error))
 		}
-		return retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, args, len(failures))
+		return retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, args, len(failures), Durability{})
 	})
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func Extend(ctx context.Context, c rueidis.Client, k Keys, group, consumer strin
 	for _, h := range held {
 		args = append(args, h.Entry, h.ID)
 	}
-	reply, err := extendScript.integers(ctx, c, []string{k.Stream, k.Dead}, args, len(held))
+	reply, err := extendScript.integers(ctx, c, []string{k.Stream, k.Dead}, args, len(held), Durability{})
 	return truths(reply), err
 }
 

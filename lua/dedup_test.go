@@ -55,13 +55,13 @@ func TestRepeatedTokenChangesNothing(t *testing.T) {
 			{ID: "known", When: After(time.Hour), Dedup: Refuse},
 		}
 		token := Token{Name: "call-1", Window: time.Minute}
-		first, err := Enqueue(b.ctx, b.c, b.k, token, call)
+		first, err := Enqueue(b.ctx, b.c, b.k, token, call, Durability{})
 		if err != nil {
 			b.Fatal(err)
 		}
 		before := b.state()
 		head := b.token()
-		second, err := Enqueue(b.ctx, b.c, b.k, token, call)
+		second, err := Enqueue(b.ctx, b.c, b.k, token, call, Durability{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestRefusedCallIsNotRememberedAsDone(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		b.do("SET", b.k.Payload, "a string where a hash belongs")
 		token := Token{Name: "call", Window: time.Minute}
-		if _, err := Enqueue(b.ctx, b.c, b.k, token, []Item{{ID: "m", When: After(0)}}); err == nil {
+		if _, err := Enqueue(b.ctx, b.c, b.k, token, []Item{{ID: "m", When: After(0)}}, Durability{}); err == nil {
 			b.Fatal("accepted")
 		}
 		b.do("DEL", b.k.Payload)
@@ -133,7 +133,7 @@ func TestCancelTakesEverythingBack(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		item := Item{ID: "m", When: After(time.Hour), Payload: []byte("p"), Meta: EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{}), Dedup: Window(time.Hour)}
 		b.enqueue(item, Item{ID: "other", When: After(time.Hour), Payload: []byte("p")})
-		got, err := Cancel(b.ctx, b.c, b.k, []string{"nope", "m", "m"})
+		got, err := Cancel(b.ctx, b.c, b.k, []string{"nope", "m", "m"}, Durability{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -143,7 +143,7 @@ func TestCancelTakesEverythingBack(t *testing.T) {
 		wantList(b, "the ID is free again", b.enqueue(item), Scheduled)
 		b.makeDue()
 		b.drain(10)
-		if got, err = Cancel(b.ctx, b.c, b.k, []string{"m"}); err != nil || got[0] {
+		if got, err = Cancel(b.ctx, b.c, b.k, []string{"m"}, Durability{}); err != nil || got[0] {
 			b.Fatalf("cancelled what is ready: %v %v", got, err)
 		}
 		want(b, "windows after a cancel that came too late", b.count("ZCARD", b.k.Seen), 1)
@@ -154,7 +154,7 @@ func TestCancelOfAMessageLeavesItsRetriesAlone(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		e := b.deliver([]string{"g"}, "m")[0]
 		b.fail("g", e.EntryID, ActionRetry, ReasonMaxAttempts, "x")
-		got, err := Cancel(b.ctx, b.c, b.k, []string{"m"})
+		got, err := Cancel(b.ctx, b.c, b.k, []string{"m"}, Durability{})
 		if err != nil || got[0] {
 			b.Fatalf("%v %v", got, err)
 		}
@@ -179,7 +179,7 @@ func TestRescheduleMovesWhatIsStillScheduled(t *testing.T) {
 		}
 		for _, s := range steps {
 			before, from := b.token(), b.now()
-			due, moved, err := Reschedule(b.ctx, b.c, b.k, s.id, s.when)
+			due, moved, err := Reschedule(b.ctx, b.c, b.k, s.id, s.when, Durability{})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -193,7 +193,7 @@ func TestRescheduleMovesWhatIsStillScheduled(t *testing.T) {
 			}
 		}
 		want(b, "scheduled", b.count("ZCARD", b.k.Due), 2)
-		if _, _, err := Reschedule(b.ctx, b.c, b.k, "m", "soon"); err == nil {
+		if _, _, err := Reschedule(b.ctx, b.c, b.k, "m", "soon", Durability{}); err == nil {
 			b.Fatal("accepted a time that is none")
 		}
 	})

@@ -106,7 +106,10 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 				items[i].When, items[i].Dedup = After(time.Hour), Fresh
 			}
 		}
-		enqueue := func(token Token) error { _, err := Enqueue(b.ctx, guest.c, b.k, token, items); return err }
+		enqueue := func(token Token) error {
+			_, err := Enqueue(b.ctx, guest.c, b.k, token, items, Durability{})
+			return err
+		}
 		as(enqueueScript, "enqueue 480", func() error { return enqueue(Token{Name: "t", Window: time.Hour}) })
 		as(enqueueScript, "enqueue again", func() error { return enqueue(Token{Name: "t", Window: time.Hour}) })
 		as(enqueueScript, "enqueue as duplicates", func() error { return enqueue(Token{Name: "u", Done: "t", Window: time.Hour}) })
@@ -163,7 +166,7 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 		}
 		as(redriveScript, fmt.Sprint("redrive ", len(letters)), func() error { _, err := RedriveDead(b.ctx, guest.c, b.k, letters); return err })
 		as(cancelScript, "cancel", func() error {
-			_, err := Cancel(b.ctx, guest.c, b.k, b.texts("ZRANGE", b.k.Due, "0", "-1"))
+			_, err := Cancel(b.ctx, guest.c, b.k, b.texts("ZRANGE", b.k.Due, "0", "-1"), Durability{})
 			return err
 		})
 	})

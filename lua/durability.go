@@ -114,7 +114,7 @@ func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durabi
 	}
 	hello, err := c.Do(ctx, c.B().Arbitrary("HELLO").Build()).AsMap()
 	if err != nil {
-		return classify("HELLO", err)
+		return Classify("HELLO", err)
 	}
 	product, version := hello["server"], hello["version"]
 	name, _ := product.ToString()
@@ -183,7 +183,7 @@ func classifyWait(err error) error {
 	if re := (*rueidis.RedisError)(nil); errors.As(err, &re) && strings.Contains(re.Error(), "appendonly is disabled") {
 		return &kindError{"WAITAOF", ErrUnsupported, err}
 	}
-	return classify("wait", err)
+	return Classify("wait", err)
 }
 
 // runDurably is run, followed by the wait for d. WAIT counts what its own connection wrote, so both travel on one, and redirections
@@ -204,7 +204,7 @@ func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []
 		}
 		re, answered := rueidis.IsRedisErr(err)
 		if !answered {
-			return reply, classify(s.name, err)
+			return reply, Classify(s.name, err)
 		}
 		moved, isMoved := re.IsMoved()
 		ask, isAsk := re.IsAsk()
@@ -218,7 +218,7 @@ func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []
 				continue
 			}
 		}
-		return reply, classify(s.name, err)
+		return reply, Classify(s.name, err)
 	}
 	return rueidis.RedisMessage{}, &kindError{s.name, ErrUnavailable, errors.New("redirected too often")}
 }

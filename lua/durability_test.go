@@ -16,15 +16,15 @@ func TestWaitThatAFailoverEndsIsAmbiguous(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	c, k := server.Client(t), NewKeys("duestream", "q")
-	if _, err := Enqueue(t.Context(), c, k, Token{}, []Item{{ID: "m", When: After(time.Hour)}}); err != nil {
+	if _, err := Enqueue(t.Context(), c, k, Token{}, []Item{{ID: "m", When: After(time.Hour)}}, Durability{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Cancel(t.Context(), c, k, []string{"another"}); err != nil { // the server knows the script
+	if _, err := Cancel(t.Context(), c, k, []string{"another"}, Durability{}); err != nil { // the server knows the script
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() {
-		_, err := CancelDurably(t.Context(), c, k, []string{"m"}, Durability{Replicas: 1, Timeout: time.Minute})
+		_, err := Cancel(t.Context(), c, k, []string{"m"}, Durability{Replicas: 1, Timeout: time.Minute})
 		ended <- err
 	}()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {

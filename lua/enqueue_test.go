@@ -38,7 +38,7 @@ func TestEnqueueGivesEachMessageItsVerdict(t *testing.T) {
 func TestEnqueueReceiptsSayWhenItIsDue(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		from := b.now()
-		r, err := Enqueue(b.ctx, b.c, b.k, Token{}, []Item{{ID: "a", When: After(1500 * time.Millisecond)}, {ID: "b", When: "1795216995123"}, {ID: "c", When: "+0.25"}})
+		r, err := Enqueue(b.ctx, b.c, b.k, Token{}, []Item{{ID: "a", When: After(1500 * time.Millisecond)}, {ID: "b", When: "1795216995123"}, {ID: "c", When: "+0.25"}}, Durability{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func (b *bench) fillStream(key string) {
 func TestEnqueueRefusesABatchWithABadTimeWhole(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		for _, bad := range []Item{{ID: "bad"}, {ID: "bad", When: "soon"}, {ID: "bad", When: "nan"}, {ID: "bad", When: "+"}, {ID: "bad", When: "1", Dedup: "x"}} {
-			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Minute}, []Item{{ID: "good", When: After(time.Hour)}, bad})
+			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Minute}, []Item{{ID: "good", When: After(time.Hour)}, bad}, Durability{})
 			if err == nil || Ambiguous(err) {
 				b.Fatalf("%+v: %v", bad, err)
 			}
@@ -295,7 +295,7 @@ func TestEnqueueWritesOverNoRetry(t *testing.T) {
 func TestEnqueueRefusesTokensThatCouldBeOthers(t *testing.T) {
 	everywhere(t, func(b *bench) {
 		for _, name := range []string{"a" + Separator + "4", Separator, "dead"} {
-			if _, err := Enqueue(b.ctx, b.c, b.k, Token{Name: name, Window: time.Minute}, []Item{{ID: "m", When: After(0)}}); err == nil || !strings.Contains(err.Error(), "token") {
+			if _, err := Enqueue(b.ctx, b.c, b.k, Token{Name: name, Window: time.Minute}, []Item{{ID: "m", When: After(0)}}, Durability{}); err == nil || !strings.Contains(err.Error(), "token") {
 				b.Errorf("token %q: %v", name, err)
 			}
 		}

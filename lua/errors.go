@@ -59,9 +59,7 @@ func (e *kindError) Error() string   { return fmt.Sprintf("%s: %v: %v", e.what, 
 func (e *kindError) Unwrap() []error { return []error{e.kind, e.err} }
 
 // Classify wraps an error of a Redis call with one of the sentinels above. Context errors and nil replies pass through.
-func Classify(what string, err error) error { return classify(what, err) }
-
-func classify(what string, err error) error {
+func Classify(what string, err error) error {
 	var known *kindError
 	var re *rueidis.RedisError // rueidis' own predicates do not unwrap
 	switch {

@@ -104,7 +104,7 @@ func TestErrorsOfRealServers(t *testing.T) {
 		defer b.do("ACL", "DELUSER", user)
 		limited := *b
 		limited.c = s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password, o.ForceSingleClient = user, "pw", true })
-		_, err := Enqueue(b.ctx, limited.c, b.k, Token{}, []Item{{ID: "m", When: After(1)}})
+		_, err := Enqueue(b.ctx, limited.c, b.k, Token{}, []Item{{ID: "m", When: After(1)}}, Durability{})
 		if !errors.Is(err, ErrDenied) || Ambiguous(err) || Temporary(err) {
 			t.Errorf("without the right to ZADD: %v", err)
 		}
@@ -129,7 +129,7 @@ func TestLostReplyIsAmbiguous(t *testing.T) {
 	through.enqueue(Item{ID: "first", When: After(0)}) // the script is known now
 	p.CutAfterForward(1, "EVALSHA")
 	token, item := Token{Name: "t", Window: 1 << 40}, Item{ID: "m", When: After(0)}
-	_, err := Enqueue(b.ctx, through.c, b.k, token, []Item{item})
+	_, err := Enqueue(b.ctx, through.c, b.k, token, []Item{item}, Durability{})
 	if !Ambiguous(err) || !Temporary(err) || !errors.Is(err, ErrUnavailable) {
 		t.Fatalf("the reply was lost: %v", err)
 	}

@@ -21,7 +21,7 @@ func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 			for i := range items {
 				items[i] = Item{ID: fmt.Sprint("fill", n+i), When: After(time.Hour), Payload: make([]byte, 32<<10), Dedup: Window(time.Hour)}
 			}
-			if _, err := Enqueue(b.ctx, b.c, b.k, Token{Name: fmt.Sprint("t", n), Window: time.Hour}, items); err != nil {
+			if _, err := Enqueue(b.ctx, b.c, b.k, Token{Name: fmt.Sprint("t", n), Window: time.Hour}, items, Durability{}); err != nil {
 				if !errors.Is(err, ErrFull) {
 					t.Fatal(err)
 				}
@@ -76,7 +76,7 @@ func (b *bench) fullServer() {
 		{ID: "now", When: After(0), Payload: []byte("p")}, {ID: "later", When: After(time.Hour), Payload: []byte("p"), Dedup: Window(time.Hour)},
 		{ID: "due", When: After(time.Hour), Dedup: Fresh},
 	} {
-		_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "full", Window: time.Hour}, []Item{item, {ID: "and", When: After(0)}, item})
+		_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "full", Window: time.Hour}, []Item{item, {ID: "and", When: After(0)}, item}, Durability{})
 		if !errors.Is(err, ErrFull) || Ambiguous(err) || Temporary(err) {
 			b.Fatalf("enqueue of %s: %v", item.ID, err)
 		}

@@ -291,7 +291,7 @@ func TestFullServerRunsFunctions(t *testing.T) {
 			t.Errorf("%s on a full server: %v %v", x.function, reply, err)
 		}
 	}
-	_, err := Enqueue(b.ctx, b.c, k, Token{}, []Item{{ID: "b", When: After(time.Hour), Dedup: Refuse}})
+	_, err := Enqueue(b.ctx, b.c, k, Token{}, []Item{{ID: "b", When: After(time.Hour), Dedup: Refuse}}, Durability{})
 	if err == nil || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("schedule on a full server: %v", err)
 	}

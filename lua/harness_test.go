@@ -158,7 +158,7 @@ func (b *bench) enqueue(items ...Item) []Verdict {
 
 func (b *bench) enqueueAs(token Token, items ...Item) []Verdict {
 	b.Helper()
-	receipts, err := Enqueue(b.ctx, b.c, b.k, token, items)
+	receipts, err := Enqueue(b.ctx, b.c, b.k, token, items, Durability{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -226,7 +226,7 @@ func (l *Library) wrap(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = classify(what, err)
+	err = Classify(what, err)
 	if errors.Is(err, ErrUnsupported) {
 		return fmt.Errorf("%s: %w: %w", l.Server, ErrNoFunctions, err)
 	}

@@ -175,7 +175,7 @@ func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redriv
 			}
 			args = append(args, l.Letter, string(l.When), edited, payload, l.Fields, l.To)
 		}
-		return redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, args, len(letters))
+		return redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, args, len(letters), Durability{})
 	})
 	if err != nil {
 		return nil, err

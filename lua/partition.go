@@ -2,7 +2,6 @@ package lua
 
 import (
 	"context"
-	"fmt"
 	"hash/crc32"
 	"maps"
 	"slices"
@@ -169,13 +168,4 @@ func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map
 		_ = signal(ctx, c, g.Wake, "queues")
 	}
 	return int(n), err
-}
-
-// PartitionsOf returns the names of all partitions of a queue, by the registry.
-func PartitionsOf(ctx context.Context, c rueidis.Client, prefix, queue string) ([]string, error) {
-	counts, err := ReadCounts(ctx, c, NewGlobals(prefix), queue)
-	if err != nil {
-		return nil, fmt.Errorf("partitions of %s: %w", queue, err)
-	}
-	return counts.Names(queue), nil
 }

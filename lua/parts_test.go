@@ -72,7 +72,7 @@ func TestLargeMessagesAreCancelledInSeveralCalls(t *testing.T) {
 		r := &recorder{Client: b.c}
 		cancelled := func(what string, ids []string, least int, d Durability) {
 			b.Helper()
-			won, err := CancelDurably(b.ctx, r, b.k, append(ids, "unknown"), d)
+			won, err := Cancel(b.ctx, r, b.k, append(ids, "unknown"), d)
 			want(b, what, fmt.Sprint(won), fmt.Sprint(append(slices.Repeat([]bool{true}, len(ids)), false)))
 			want(b, what+": not durable", errors.Is(err, ErrNotDurable), d.waits())
 			calls := 0

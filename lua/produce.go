@@ -89,20 +89,16 @@ var enqueueScript = load("enqueue",
 	[]string{"id", "when", "payload", "meta", "dedup"})
 
 // Enqueue takes messages into a queue, all in one script call: either it fails and nothing was taken (but see Ambiguous), or each
-// item has a receipt, in order. ErrFull: the server refused the call as a whole.
-func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
-	return EnqueueDurably(ctx, c, k, token, items, Durability{})
-}
-
-// EnqueueDurably is Enqueue, followed by the wait for d: with ErrNotDurable the receipts are there, too, and hold.
-func EnqueueDurably(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item, d Durability) ([]Receipt, error) {
+// item has a receipt, in order. ErrFull: the server refused the call as a whole. Then it waits for d: with ErrNotDurable the receipts
+// are there, too, and hold.
+func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item, d Durability) ([]Receipt, error) {
 	args := make([]string, 0, 3+5*len(items))
 	args = append(args, token.Name, token.Done, millis(token.Window))
 	for _, it := range items {
 		args = append(args, it.ID, string(it.When), rueidis.BinaryString(it.Payload), it.Meta, string(it.Dedup))
 	}
 	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}
-	reply, err := enqueueScript.integersDurably(ctx, c, keys, args, 2*len(items), d)
+	reply, err := enqueueScript.integers(ctx, c, keys, args, 2*len(items), d)
 	if reply == nil && err != nil {
 		return nil, err
 	}
@@ -168,17 +164,13 @@ func hasHalfCharacter(text string) bool {
 var cancelScript = load("cancel", []string{"due", "payload", "meta", "seen"}, nil, []string{"id"})
 
 // Cancel takes messages out of the schedule. True means that the message will never be delivered; false that it was not scheduled.
-func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string) ([]bool, error) {
-	return CancelDurably(ctx, c, k, ids, Durability{})
-}
-
-// CancelDurably is Cancel, followed by the wait for d: with ErrNotDurable the answers are there, too, and hold. One round trip, and one wait,
-// for each 16 MiB that go with the messages, and for each 1 MiB of IDs.
-func CancelDurably(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durability) ([]bool, error) {
+// Then it waits for d: with ErrNotDurable the answers are there, too, and hold. One round trip, and one wait, for each 16 MiB that go with
+// the messages, and for each 1 MiB of IDs.
+func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durability) ([]bool, error) {
 	var waited error
 	reply, err := inParts(ids, func(ids []string) ([]int64, error) {
 		n := fitting(ids)
-		reply, err := cancelScript.integersDurably(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Seen}, ids[:n], n, d)
+		reply, err := cancelScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Seen}, ids[:n], n, d)
 		if reply != nil && err != nil {
 			waited, err = err, nil
 		}
@@ -203,24 +195,12 @@ func fitting(words []string) int {
 	return n
 }
 
-func truths(reply []int64) []bool {
-	out := make([]bool, len(reply))
-	for i, n := range reply {
-		out[i] = n == 1
-	}
-	return out
-}
-
 var rescheduleScript = load("reschedule", []string{"due", "wake"}, []string{"id", "when"}, nil)
 
-// Reschedule moves the due time of a message that is still scheduled, and says to when. False: it was not scheduled.
-func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When) (due time.Time, moved bool, err error) {
-	return RescheduleDurably(ctx, c, k, id, when, Durability{})
-}
-
-// RescheduleDurably is Reschedule, followed by the wait for d: with ErrNotDurable the answer is there, too, and holds.
-func RescheduleDurably(ctx context.Context, c rueidis.Client, k Keys, id string, when When, d Durability) (due time.Time, moved bool, err error) {
-	reply, err := rescheduleScript.integersDurably(ctx, c, []string{k.Due, k.Wake}, []string{id, string(when)}, 2, d)
+// Reschedule moves the due time of a message that is still scheduled, and says to when. False: it was not scheduled. Then it waits
+// for d: with ErrNotDurable the answer is there, too, and holds.
+func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When, d Durability) (due time.Time, moved bool, err error) {
+	reply, err := rescheduleScript.integers(ctx, c, []string{k.Due, k.Wake}, []string{id, string(when)}, 2, d)
 	if reply == nil {
 		return time.Time{}, false, err
 	}

@@ -94,7 +94,7 @@ func (s *script) run(ctx context.Context, c rueidis.Client, keys, args []string)
 	}
 	reply, err := s.exec.Exec(ctx, c, keys, args).ToMessage()
 	if err != nil {
-		return reply, classify(s.name, err)
+		return reply, Classify(s.name, err)
 	}
 	return reply, nil
 }
@@ -109,13 +109,8 @@ func (s *script) integer(ctx context.Context, c rueidis.Client, keys, args []str
 	return n, s.unexpected(err)
 }
 
-// integers runs a script that answers with a list of want integers.
-func (s *script) integers(ctx context.Context, c rueidis.Client, keys, args []string, want int) ([]int64, error) {
-	return s.integersDurably(ctx, c, keys, args, want, Durability{})
-}
-
-// integersDurably is integers, followed by the wait for d: with ErrNotDurable the list is there, too.
-func (s *script) integersDurably(ctx context.Context, c rueidis.Client, keys, args []string, want int, d Durability) ([]int64, error) {
+// integers runs a script that answers with a list of want integers, and waits for d: with ErrNotDurable the list is there, too.
+func (s *script) integers(ctx context.Context, c rueidis.Client, keys, args []string, want int, d Durability) ([]int64, error) {
 	reply, waited := s.runDurably(ctx, c, keys, args, d)
 	if waited != nil && !errors.Is(waited, ErrNotDurable) {
 		return nil, waited
@@ -176,4 +171,12 @@ func (s *script) unexpected(err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: unexpected reply: %w", s.name, err)
+}
+
+func truths(reply []int64) []bool {
+	out := make([]bool, len(reply))
+	for i, n := range reply {
+		out[i] = n == 1
+	}
+	return out
 }

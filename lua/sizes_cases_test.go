@@ -81,21 +81,21 @@ func (o *ordeal) enqueue() {
 	for i := range items {
 		items[i] = Item{ID: fmt.Sprint("i", i%50), When: After(time.Duration(i%2) * time.Hour), Payload: make([]byte, min(20_000, o.size("item"))), Dedup: Refuse}
 	}
-	_, err := Enqueue(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, items)
+	_, err := Enqueue(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, items, Durability{})
 	o.must(err)
-	_, err = Enqueue(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, items)
+	_, err = Enqueue(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, items, Durability{})
 	o.must(err)
 }
 
 func (o *ordeal) cancel() {
 	o.schedule(o.number("members", 1, 60))
-	_, err := Cancel(o.b.ctx, o.scale, o.b.k, o.there())
+	_, err := Cancel(o.b.ctx, o.scale, o.b.k, o.there(), Durability{})
 	o.must(err)
 }
 
 func (o *ordeal) reschedule() {
 	o.schedule(o.number("members", 1, 60))
-	_, _, err := Reschedule(o.b.ctx, o.scale, o.b.k, o.there()[0], After(time.Hour))
+	_, _, err := Reschedule(o.b.ctx, o.scale, o.b.k, o.there()[0], After(time.Hour), Durability{})
 	o.must(err)
 }
 

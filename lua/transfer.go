@@ -77,7 +77,7 @@ func RestoreDead(ctx context.Context, c rueidis.Client, k Keys, window time.Dura
 		for _, l := range letters {
 			args = append(args, l.Name, l.Entry, l.text())
 		}
-		return restoreScript.integers(ctx, c, []string{k.Dead, k.Seen}, args, len(letters))
+		return restoreScript.integers(ctx, c, []string{k.Dead, k.Seen}, args, len(letters), Durability{})
 	})
 	if err != nil {
 		return nil, err

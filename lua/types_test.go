@@ -29,15 +29,16 @@ func calls() []call {
 		}), func(b *bench) error {
 			meta := EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{})
 			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, []Item{
-				{ID: "n", When: After(0), Payload: []byte("p"), Meta: meta, Dedup: Window(time.Hour)}, {ID: "l", When: After(time.Second), Payload: []byte("p"), Meta: meta}})
+				{ID: "n", When: After(0), Payload: []byte("p"), Meta: meta, Dedup: Window(time.Hour)}, {ID: "l", When: After(time.Second), Payload: []byte("p"), Meta: meta}}, Durability{})
+
 			return err
 		}},
 		{cancelScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta, k.Seen} }), func(b *bench) error {
-			_, err := Cancel(b.ctx, b.c, b.k, []string{"m", "due"})
+			_, err := Cancel(b.ctx, b.c, b.k, []string{"m", "due"}, Durability{})
 			return err
 		}},
 		{rescheduleScript, queue(func(k Keys) []string { return []string{k.Due, k.Wake} }), func(b *bench) error {
-			_, _, err := Reschedule(b.ctx, b.c, b.k, "due", At(time.UnixMilli(3)))
+			_, _, err := Reschedule(b.ctx, b.c, b.k, "due", At(time.UnixMilli(3)), Durability{})
 			return err
 		}},
 		{cancelRetriesScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *bench) error {

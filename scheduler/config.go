@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -77,12 +78,17 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = lua.DefaultPrefix
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.HeartbeatInterval = cmp.Or(c.HeartbeatInterval, DefaultHeartbeatInterval)
+	c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, DefaultHeartbeatTimeout)
+	c.WakeBlock = cmp.Or(c.WakeBlock, DefaultWakeBlock)
+	c.SurveyInterval = cmp.Or(c.SurveyInterval, DefaultSurveyInterval)
+	c.DiscoverInterval = cmp.Or(c.DiscoverInterval, DefaultDiscoverInterval)
+	c.RegistryInterval = cmp.Or(c.RegistryInterval, DefaultRegistryInterval)
+	c.Overdue = cmp.Or(c.Overdue, DefaultOverdue)
+	c.DrainLimit = cmp.Or(c.DrainLimit, DefaultDrainLimit)
+	c.DrainMaxBytes = cmp.Or(c.DrainMaxBytes, DefaultDrainMaxBytes)
 	if c.Identity.ID == "" {
 		host, _ := os.Hostname()
 		c.Identity = lua.NewIdentity(host, os.Getpid(), c.Identity.Version)
@@ -95,24 +101,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Owned == nil {
 		c.Owned = func([]string) {}
-	}
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&c.HeartbeatInterval, DefaultHeartbeatInterval}, {&c.HeartbeatTimeout, DefaultHeartbeatTimeout},
-		{&c.WakeBlock, DefaultWakeBlock}, {&c.SurveyInterval, DefaultSurveyInterval},
-		{&c.DiscoverInterval, DefaultDiscoverInterval}, {&c.RegistryInterval, DefaultRegistryInterval}, {&c.Overdue, DefaultOverdue},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
-	if c.DrainLimit == 0 {
-		c.DrainLimit = DefaultDrainLimit
-	}
-	if c.DrainMaxBytes == 0 {
-		c.DrainMaxBytes = DefaultDrainMaxBytes
 	}
 	return c
 }

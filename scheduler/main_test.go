@@ -71,11 +71,19 @@ func start(t *testing.T, d dialer, prefix string, change ...func(*Config)) runni
 			t.Errorf("Run: %v", err)
 		}
 		if t.Failed() {
-			t.Logf("log of %s:\n%s", s.Bridge(), log)
+			t.Logf("log of %s:\n%s", s.Status().Bridge, log)
 		}
 	})
 	t.Cleanup(stop)
 	return running{s, stop, log}
+}
+
+// owns says whether a queue, or the partition of this name, is drained by this scheduler.
+func (r running) owns(queue string) bool { return r.loop(queue) != nil }
+
+// healthy says whether the last heartbeat is recent enough for the others to count on this scheduler.
+func (r running) healthy() bool {
+	return time.Since(r.Status().LastHeartbeat) < r.cfg.HeartbeatTimeout
 }
 
 // seldom switches off what could hide that something else does not work.

@@ -156,7 +156,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	if _, err := p.Schedule(t.Context(), queue, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return b.Owns(queue) && b.Healthy(), "not assigned" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return b.owns(queue) && b.healthy(), "not assigned" })
 
 	beats := func(n int) {
 		t.Helper()
@@ -179,8 +179,8 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 
 	proxy.Refuse(true)
 	proxy.CutAll()
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return !b.Healthy(), "still healthy" })
-	if !b.Owns(queue) {
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return !b.healthy(), "still healthy" })
+	if !b.owns(queue) {
 		t.Error("the queue was given up in an outage")
 	}
 	// It waits, and does not hang: whoever watches the process must not restart it.
@@ -189,7 +189,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.Status().Turned.After(turned), "no turn without a server" })
 	}
 	proxy.Refuse(false)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.Healthy(), "not back" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.healthy(), "not back" })
 	beats(1)
 	if failing, works := b.log.count("heartbeat is failing"), b.log.count("heartbeat works again"); failing != 1 || works != 1 {
 		t.Errorf("%d and %d lines about one outage:\n%s", failing, works, b.log)
@@ -212,7 +212,7 @@ func TestRunStartsWithoutAServer(t *testing.T) {
 		proxy.CutAll()
 	})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return b.log.count("heartbeat is failing") == 1, "nobody said so" })
-	if b.Healthy() {
+	if b.healthy() {
 		t.Error("healthy without a server")
 	}
 	proxy.Refuse(false)

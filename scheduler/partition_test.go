@@ -34,7 +34,7 @@ func TestPartitionsAreSharedAndDrained(t *testing.T) {
 				}
 			}
 			for _, name := range counts.Names(queue) {
-				if bridges[0].Owns(name) == bridges[1].Owns(name) {
+				if bridges[0].owns(name) == bridges[1].owns(name) {
 					return false, name + " is not owned by one: " + status
 				}
 			}

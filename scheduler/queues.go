@@ -10,12 +10,6 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Bridge returns the random ID of this scheduler.
-func (s *Scheduler) Bridge() string { return s.members.id }
-
-// Owns says whether the queue, or the partition of this name, is drained by this scheduler.
-func (s *Scheduler) Owns(queue string) bool { return s.loop(queue) != nil }
-
 // Status is what a Scheduler knows of itself.
 type Status struct {
 	Bridge        string
@@ -37,9 +31,6 @@ func (s *Scheduler) Status() Status {
 		Queues: len(s.counts), Partitions: len(s.known), Owned: len(s.owned),
 	}
 }
-
-// Healthy says whether the last heartbeat is recent enough for the others to count on this scheduler.
-func (s *Scheduler) Healthy() bool { return time.Since(s.members.lastBeat()) < s.cfg.HeartbeatTimeout }
 
 func (s *Scheduler) loop(queue string) *drainer {
 	s.mu.Lock()

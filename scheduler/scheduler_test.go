@@ -64,7 +64,7 @@ func TestAnotherTakesOver(t *testing.T) {
 			owners := map[string]int{}
 			for i := range queues {
 				for _, b := range among {
-					if queue := fmt.Sprint("queue-", i); b.Owns(queue) {
+					if queue := fmt.Sprint("queue-", i); b.owns(queue) {
 						owners[queue]++
 					}
 				}

@@ -33,7 +33,7 @@ func TestOverdueQueueIsDrainedByAnyone(t *testing.T) {
 	c, prefix := s.Client(t), s.Prefix(t)
 	b := start(t, s, prefix, func(c *Config) { c.SurveyInterval, c.Overdue = 100*time.Millisecond, 500*time.Millisecond })
 	other := "01ZZZZZZZZZZZZZZZZZZZZZZZZ"
-	queue := foreign(b.Bridge(), other)
+	queue := foreign(b.Status().Bridge, other)
 	alive := func() {
 		queuetest.Do(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(queuetest.Now(t, c).UnixMilli()), other)
 	}
@@ -53,7 +53,7 @@ func TestOverdueQueueIsDrainedByAnyone(t *testing.T) {
 	if late := lua.EntryTime(queuetest.Entries(t, c, prefix, queue)[0].EntryID).Sub(due); late < 500*time.Millisecond {
 		t.Errorf("drained by the wrong one only %v after the due time", late)
 	}
-	if b.Owns(queue) {
+	if b.owns(queue) {
 		t.Error("the queue moved although its owner lives")
 	}
 }

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,27 +72,15 @@ type WorkerConfig struct {
 }
 
 func (c WorkerConfig) withDefaults() WorkerConfig {
-	if c.Prefix == "" {
-		c.Prefix = lua.DefaultPrefix
-	}
-	if c.Concurrency == 0 {
-		c.Concurrency = DefaultConcurrency
-	}
-	if c.ShutdownTimeout == 0 {
-		c.ShutdownTimeout = DefaultShutdownTimeout
-	}
-	if c.CancelGrace <= 0 {
-		c.CancelGrace = DefaultCancelGrace
-	}
-	if c.Block <= 0 {
-		c.Block = DefaultBlock
-	}
+	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
+	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
+	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, DefaultShutdownTimeout)
+	c.CancelGrace = cmp.Or(max(0, c.CancelGrace), DefaultCancelGrace)
+	c.Block = cmp.Or(max(0, c.Block), DefaultBlock)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Consumer == "" {
 		host, _ := os.Hostname()
 		c.Consumer = strings.ToLower(fmt.Sprintf("%.64s-%d-%s", host, os.Getpid(), ulid.Make()))
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
 }

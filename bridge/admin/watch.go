@@ -31,11 +31,6 @@ func (a *Admin) Watcher(queues ...string) *Watcher {
 	return inspect.NewWatcher(a.redis.Client, a.prefix, queues)
 }
 
-// NextIDs returns the IDs of at most limit messages of a queue, those of each partition that are due next. One round trip per partition.
-func (a *Admin) NextIDs(ctx context.Context, queue string, limit int) ([]string, error) {
-	return inspect.NextIDs(ctx, a.redis.Client, a.prefix, queue, limit)
-}
-
 // ServerLoad is how busy the server is; of a cluster, all its masters together. Fields are empty or zero where it does not tell.
 type ServerLoad struct {
 	Product      string `json:"product"` // "redis" or "valkey"

@@ -178,7 +178,12 @@ func (a *app) completeIDs(ctx context.Context, queue string) []string {
 		return nil
 	}
 	return a.ask(ctx, func(ctx context.Context, op *admin.Admin) []string {
-		ids, _ := op.NextIDs(ctx, queue, completionMost)
-		return ids
+		next, _ := op.Peek(ctx, queue, completionMost, false)
+		var ids []string
+		for _, due := range next.Next {
+			ids = append(ids, due.ID)
+		}
+		slices.Sort(ids)
+		return slices.Compact(ids)
 	})
 }

@@ -90,10 +90,10 @@ func (r *rig) letters(t *testing.T, f *fuse) {
 		if err != nil {
 			return err
 		}
-		if _, err := d.PurgeMatching(ctx, l.queue, admin.LetterFilter{ID: "purged"}); err != nil {
+		if _, err := d.PurgeProgress(ctx, l.queue, admin.LetterFilter{ID: "purged"}, func(int) {}); err != nil {
 			return err
 		}
-		_, err = d.PurgeMatching(ctx, l.queue, admin.LetterFilter{OlderThan: time.Millisecond})
+		_, err = d.PurgeProgress(ctx, l.queue, admin.LetterFilter{OlderThan: time.Millisecond}, func(int) {})
 		return err
 	})
 	l.worker(r.redis, "a", "", nil)

@@ -31,7 +31,7 @@ func scheduling() []scenario {
 		{script: "enqueue", state: "everything a batch may hold", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			before := []lua.Item{item("known", hour), item("first", hour)}
-			_, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{Name: "earlier", Window: time.Minute}, before)
+			_, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{Name: "earlier", Window: time.Minute}, before, lua.Durability{})
 			s.must(err)
 			s.do("ZADD", s.k.Seen, "1", "ended")
 			known, window, odd := item("known", hour), item("window", hour), item("odd", "+0")
@@ -43,7 +43,7 @@ func scheduling() []scenario {
 			}
 			return func(c rueidis.Client) error {
 				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Done: "earlier", Window: time.Minute},
-					[]lua.Item{item("ready", "+0"), item("later", hour), known, window, odd})
+					[]lua.Item{item("ready", "+0"), item("later", hour), known, window, odd}, lua.Durability{})
 				return err
 			}
 		}},
@@ -55,7 +55,7 @@ func scheduling() []scenario {
 			s.owe("a", "other", delivered, delivered)
 			s.owe("a", bare, delivered|gone, delivered)
 			return func(c rueidis.Client) error {
-				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{}, []lua.Item{{ID: bare, When: hour}})
+				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{}, []lua.Item{{ID: bare, When: hour}}, lua.Durability{})
 				return err
 			}
 		}},
@@ -67,7 +67,7 @@ func scheduling() []scenario {
 			s.owe("a", "taken", delivered, delivered)
 			s.owe("a", "other", delivered, delivered)
 			again := func(c rueidis.Client) error {
-				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, []lua.Item{taken, known})
+				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, []lua.Item{taken, known}, lua.Durability{})
 				return err
 			}
 			s.must(again(s.c))
@@ -137,7 +137,7 @@ func scheduling() []scenario {
 			s.owe("a", "plain", delivered|gone, gone)
 			s.owe("a", "other", delivered, delivered)
 			return func(c rueidis.Client) error {
-				_, err := lua.Cancel(s.ctx, c, s.k, []string{"windowed", "unknown", "plain"})
+				_, err := lua.Cancel(s.ctx, c, s.k, []string{"windowed", "unknown", "plain"}, lua.Durability{})
 				return err
 			}
 		}},
@@ -147,7 +147,7 @@ func scheduling() []scenario {
 			s.owe("a", "moved", delivered, delivered)
 			s.owe("a", "other", delivered, delivered)
 			return func(c rueidis.Client) error {
-				_, moved, err := lua.Reschedule(s.ctx, c, s.k, "moved", "+1800000")
+				_, moved, err := lua.Reschedule(s.ctx, c, s.k, "moved", "+1800000", lua.Durability{})
 				if err == nil && !moved {
 					s.Error("the message was not scheduled")
 				}

@@ -117,7 +117,7 @@ const hour = lua.When("+3600000")
 
 func (s *scene) send(items ...lua.Item) {
 	s.Helper()
-	receipts, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{}, items)
+	receipts, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{}, items, lua.Durability{})
 	s.must(err)
 	for i, r := range receipts {
 		if r.Verdict != lua.Scheduled && r.Verdict != lua.Ready {

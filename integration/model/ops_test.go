@@ -131,7 +131,7 @@ func (r *run) repeat() {
 func (r *run) call(what string, token lua.Token, items []lua.Item) {
 	before := r.q
 	receipts := step(r, fmt.Sprintf("%s %+v %s", what, token, showItems(items)), func(ctx context.Context) ([]lua.Receipt, error) {
-		return lua.Enqueue(ctx, r.c, r.k, token, items)
+		return lua.Enqueue(ctx, r.c, r.k, token, items, lua.Durability{})
 	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt { return q.Enqueue(token, items) })
 	last := map[string]lua.Item{} // of each ID that is scheduled
 	for i, receipt := range receipts {
@@ -165,7 +165,7 @@ func (r *run) cancel() {
 func (r *run) cancelIDs(ids ...string) {
 	before := r.q
 	done := step(r, fmt.Sprint("cancel ", ids), func(ctx context.Context) ([]bool, error) {
-		return lua.Cancel(ctx, r.c, r.k, ids)
+		return lua.Cancel(ctx, r.c, r.k, ids, lua.Durability{})
 	}, func(q *Queue, _ []bool) []bool { return q.Cancel(ids) })
 	for i, id := range ids {
 		if done[i] {
@@ -182,7 +182,7 @@ func (r *run) reschedule() {
 	r.unless(len(r.q.Scheduled) == 0)
 	id, to := pick(r, "id", idNames...), r.when()
 	step(r, fmt.Sprintf("reschedule %s to %s", id, to), func(ctx context.Context) (reply, error) {
-		due, moved, err := lua.Reschedule(ctx, r.c, r.k, id, to)
+		due, moved, err := lua.Reschedule(ctx, r.c, r.k, id, to, lua.Durability{})
 		return reply{due.UnixMilli(), moved}, err
 	}, func(q *Queue, _ reply) reply {
 		due, moved := q.Reschedule(id, to)

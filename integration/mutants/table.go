@@ -71,8 +71,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a lost reply is repeated as another call", file: "scheduler/producer/group_commit.go",
-		old:  "lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)",
-		new:  "lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, lua.Token{}, items, l.p.cfg.Durability)",
+		old:  "lua.Enqueue(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)",
+		new:  "lua.Enqueue(ctx, l.p.cfg.Client, l.keys, lua.Token{}, items, l.p.cfg.Durability)",
 		test: []string{"-run", "TestProducerInterrupted", "./integration/crashpoint"},
 	},
 	{

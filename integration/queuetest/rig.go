@@ -132,7 +132,7 @@ func (r *Rig) Policy(fields map[string]string) {
 
 func (r *Rig) Enqueue(items ...lua.Item) {
 	r.T.Helper()
-	if _, err := lua.Enqueue(r.T.Context(), r.Client, r.Keys, lua.Token{}, items); err != nil {
+	if _, err := lua.Enqueue(r.T.Context(), r.Client, r.Keys, lua.Token{}, items, lua.Durability{}); err != nil {
 		r.T.Fatal(err)
 	}
 }

@@ -32,16 +32,11 @@ func (p *Producer) Cancel(ctx context.Context, queue, id string) (bool, error) {
 	return len(done) == 1 && done[0], wrap("cancel", queue, id, err)
 }
 
-// CancelBatch is Cancel for many messages, in calls of 1,000 per partition. With an error the answers are those known up to then: true
-// is definite, false is not.
-func (p *Producer) CancelBatch(ctx context.Context, queue string, ids []string) ([]bool, error) {
-	done, err := p.cancel(ctx, queue, ids)
-	return done, wrap("cancel", queue, "", err)
-}
-
+// cancel is Cancel for many messages, in calls of 1,000 per partition. With an error the answers are those known up to then: true is
+// definite, false is not.
 func (p *Producer) cancel(ctx context.Context, queue string, ids []string) ([]bool, error) {
 	return p.seek(ctx, queue, ids, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
-		return lua.CancelDurably(ctx, p.cfg.Client, k, ids, p.cfg.Durability)
+		return lua.Cancel(ctx, p.cfg.Client, k, ids, p.cfg.Durability)
 	})
 }
 
@@ -63,7 +58,7 @@ func (p *Producer) reschedule(ctx context.Context, queue, id string, delay time.
 	var mu sync.Mutex // partitions answer at the same time
 	var to time.Time  // the first of several
 	moved, err := p.seek(ctx, queue, []string{id}, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
-		due, moved, err := lua.RescheduleDurably(ctx, p.cfg.Client, k, ids[0], when, p.cfg.Durability)
+		due, moved, err := lua.Reschedule(ctx, p.cfg.Client, k, ids[0], when, p.cfg.Durability)
 		mu.Lock()
 		defer mu.Unlock()
 		if moved && (to.IsZero() || due.Before(to)) {

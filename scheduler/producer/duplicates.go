@@ -91,12 +91,12 @@ func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 	token := p.newToken()
 	var waited error
 	err := p.harmlessly(ctx, time.Now(), func(ctx context.Context) error {
-		_, err := lua.EnqueueDurably(ctx, p.cfg.Client, k, lua.Token{Name: token, Window: p.window}, nil, p.cfg.Durability)
+		_, err := lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Name: token, Window: p.window}, nil, p.cfg.Durability)
 		waited, err = setAside(err)
 		return err
 	})
 	if err == nil {
-		_, _ = lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Done: token}, nil) // else it ends with its window
+		_, _ = lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Done: token}, nil, lua.Durability{}) // else it ends with its window
 	}
 	if err = errors.Join(err, waited); err != nil {
 		return fmt.Errorf("%w: %w", ErrDuplicate, err)

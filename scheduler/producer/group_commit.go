@@ -253,7 +253,7 @@ func (l *line) forget() {
 func (l *line) clear(ctx context.Context, all []*committer) {
 	for _, c := range all {
 		if c.done != "" && ctx.Err() == nil {
-			_, _ = lua.Enqueue(ctx, l.p.cfg.Client, l.keys, lua.Token{Done: c.done}, nil)
+			_, _ = lua.Enqueue(ctx, l.p.cfg.Client, l.keys, lua.Token{Done: c.done}, nil, lua.Durability{})
 		}
 		c.done = ""
 	}
@@ -300,7 +300,7 @@ func (l *line) send(c *committer, items []lua.Item, since time.Time) (receipts [
 	clean, err := l.p.repeat(context.Background(), since, func(ctx context.Context) error {
 		l.register(ctx)
 		var err error
-		receipts, err = lua.EnqueueDurably(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)
+		receipts, err = lua.Enqueue(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)
 		waited, err = setAside(err)
 		l.stranger.Store(err != nil)
 		return err

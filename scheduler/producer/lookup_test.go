@@ -55,7 +55,7 @@ func TestCancelAndRescheduleReachEveryPartitionThatHoldsTheMessage(t *testing.T)
 		}
 		everywhere(ids[0], false, at)
 		put()
-		done, err := p.CancelBatch(t.Context(), queue, append([]string{"unknown"}, ids...))
+		done, err := p.cancel(t.Context(), queue, append([]string{"unknown"}, ids...))
 		if err != nil || done[0] || !done[1] || !done[2] || !done[3] {
 			t.Errorf("cancel a batch: %v, %v", done, err)
 		}

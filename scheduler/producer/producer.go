@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,24 +68,12 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = lua.DefaultPrefix
-	}
-	if c.RetryTimeout == 0 {
-		c.RetryTimeout = DefaultRetryTimeout
-	}
-	if c.MaxCommit == 0 {
-		c.MaxCommit = DefaultMaxCommit
-	}
-	if c.MaxCommitBytes == 0 {
-		c.MaxCommitBytes = DefaultMaxCommitBytes
-	}
-	if c.Durability.Timeout == 0 {
-		c.Durability.Timeout = DefaultDurabilityTimeout
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
+	c.RetryTimeout = cmp.Or(c.RetryTimeout, DefaultRetryTimeout)
+	c.MaxCommit = cmp.Or(c.MaxCommit, DefaultMaxCommit)
+	c.MaxCommitBytes = cmp.Or(c.MaxCommitBytes, DefaultMaxCommitBytes)
+	c.Durability.Timeout = cmp.Or(c.Durability.Timeout, DefaultDurabilityTimeout)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.NewID == nil {
 		c.NewID = newIDs().next
 	}

@@ -178,7 +178,7 @@ func TestCancelAndRescheduleAnswerDefinitely(t *testing.T) {
 	if _, err := p.Reschedule(t.Context(), queue, "m-0", time.Hour, time.Time{}); !errors.Is(err, ErrNotScheduled) {
 		t.Errorf("reschedule what was cancelled: %v", err)
 	}
-	done, err := p.CancelBatch(t.Context(), queue, ids)
+	done, err := p.cancel(t.Context(), queue, ids)
 	if err != nil || len(done) != len(ids) || done[0] || done[1] || !done[2] || !done[len(ids)-1] {
 		t.Errorf("cancel all: %v, %v", done, err)
 	}

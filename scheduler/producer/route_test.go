@@ -200,7 +200,7 @@ func TestCancelAndRescheduleFindMessagesAcrossGrowth(t *testing.T) {
 				}
 			}
 		}
-		done, err := p.CancelBatch(t.Context(), queue, append([]string{"unknown"}, ids...))
+		done, err := p.cancel(t.Context(), queue, append([]string{"unknown"}, ids...))
 		for i, yes := range done {
 			if yes != (i > 0 && (i-1)%4 >= 2) {
 				t.Errorf("cancel all: %d is %v", i, yes)
@@ -325,10 +325,10 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	minimal := queuetest.IDOf(counts, 4)
 	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1e13", minimal) // by a producer that knows no partitions
 	queuetest.Do(t, c, "SET", lua.NewKeys(prefix, lua.PartitionName(queue, 4)).Meta, "x")
-	if done, err := p.CancelBatch(t.Context(), queue, []string{minimal}); !errors.Is(err, lua.ErrWrongType) || !done[0] {
+	if done, err := p.cancel(t.Context(), queue, []string{minimal}); !errors.Is(err, lua.ErrWrongType) || !done[0] {
 		t.Errorf("found in partition 0, though another one cannot be used: %v, %v", done, err)
 	}
-	if done, err := p.CancelBatch(t.Context(), queue, []string{minimal}); !errors.Is(err, lua.ErrWrongType) || done[0] {
+	if done, err := p.cancel(t.Context(), queue, []string{minimal}); !errors.Is(err, lua.ErrWrongType) || done[0] {
 		t.Errorf("found nowhere, and another one cannot be used: %v, %v", done, err)
 	}
 }

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,10 +127,7 @@ type DeadLetters struct {
 
 // New returns the dead letters of a prefix ("" = lua.DefaultPrefix).
 func New(c rueidis.Client, prefix string) *DeadLetters {
-	if prefix == "" {
-		prefix = lua.DefaultPrefix
-	}
-	return &DeadLetters{client: c, prefix: prefix}
+	return &DeadLetters{client: c, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
 }
 
 // check refuses names before Redis is touched.
@@ -250,17 +248,4 @@ func (d *DeadLetters) Show(ctx context.Context, queue, letter string) (Letter, e
 		return Letter{}, fmt.Errorf("dead letter %s of %s: %w", letter, queue, err)
 	}
 	return letterOf(partition, found), nil
-}
-
-// ByID yields the letters of a message: one per group that failed it, and per time it was scheduled. All letters are read.
-func (d *DeadLetters) ByID(ctx context.Context, queue, id string) iter.Seq2[Letter, error] {
-	return func(yield func(Letter, error) bool) {
-		for letter, err := range d.List(ctx, queue, Filter{}) {
-			if err != nil || letter.ID == id {
-				if !yield(letter, err) {
-					return
-				}
-			}
-		}
-	}
 }

@@ -84,7 +84,7 @@ func TestDeadLetterIsShown(t *testing.T) {
 		t.Errorf("no letter ID: %v", err)
 	}
 	var found []Letter
-	for l, err := range r.deadLetters().ByID(t.Context(), r.Queue, "b") {
+	for l, err := range r.deadLetters().List(t.Context(), r.Queue, Filter{ID: "b"}) {
 		if err != nil {
 			t.Fatal(err)
 		}

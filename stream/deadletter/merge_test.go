@@ -62,9 +62,9 @@ func TestDeadLettersOfAllPartitionsAreOne(t *testing.T) {
 		}
 		n, err = r.deadLetters().Purge(t.Context(), r.Queue, []string{"1/1003-7", "1004-7", "1/1003-7", "2/1004-7"})
 		redistest.Want(t, "purged by name", fmt.Sprint(n, err), "2 <nil>")
-		n, err = r.deadLetters().PurgeMatching(t.Context(), r.Queue, Filter{ID: "m-2?"})
+		n, err = r.deadLetters().PurgeProgress(t.Context(), r.Queue, Filter{ID: "m-2?"}, func(int) {})
 		redistest.Want(t, "purged by filter", fmt.Sprint(n, err), "10 <nil>")
-		n, err = r.deadLetters().PurgeMatching(t.Context(), r.Queue, Filter{OlderThan: time.Hour})
+		n, err = r.deadLetters().PurgeProgress(t.Context(), r.Queue, Filter{OlderThan: time.Hour}, func(int) {})
 		redistest.Want(t, "purged by age", fmt.Sprint(n, err), "36 <nil>")
 		redistest.Want(t, "left", len(r.letters()), 0)
 	})

@@ -307,16 +307,16 @@ func TestPurge(t *testing.T) {
 		if _, err := d.Purge(t.Context(), r.Queue, []string{all[2].Letter, "x"}); !errors.Is(err, lua.ErrInvalid) {
 			t.Errorf("nonsense: %v", err)
 		}
-		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{ID: "d-*", Limit: 598})
+		n, err = d.PurgeProgress(t.Context(), r.Queue, Filter{ID: "d-*", Limit: 598}, func(int) {})
 		redistest.Want(t, "by filter", fmt.Sprint(n, err), "598 <nil>")
-		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{OlderThan: time.Hour})
+		n, err = d.PurgeProgress(t.Context(), r.Queue, Filter{OlderThan: time.Hour}, func(int) {})
 		redistest.Want(t, "old ones", fmt.Sprint(n, err), "0 <nil>")
 		r.Do("XADD", r.Keys.Dead, fmt.Sprint(lua.EntryTime(all[len(all)-1].Letter).Add(time.Hour).UnixMilli(), "-7"), "id", "later")
-		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{OlderThan: time.Nanosecond})
+		n, err = d.PurgeProgress(t.Context(), r.Queue, Filter{OlderThan: time.Nanosecond}, func(int) {})
 		redistest.Want(t, "all but the latest", fmt.Sprint(n, err), "602 <nil>")
-		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{})
+		n, err = d.PurgeProgress(t.Context(), r.Queue, Filter{}, func(int) {})
 		redistest.Want(t, "all", fmt.Sprint(n, err), "1 <nil>")
-		n, err = d.PurgeMatching(t.Context(), r.Queue, Filter{})
+		n, err = d.PurgeProgress(t.Context(), r.Queue, Filter{}, func(int) {})
 		redistest.Want(t, "none", fmt.Sprint(n, err), "0 <nil>")
 	})
 }

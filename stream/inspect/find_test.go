@@ -82,7 +82,7 @@ func TestFindTellsTheLifeOfAMessage(t *testing.T) {
 		redistest.Want(t, "header", f.Places[0].Headers["k"], "v")
 		redistest.Want(t, "queue", f.Places[0].Queue, r.Queue)
 
-		if _, _, err := lua.Reschedule(t.Context(), r.Client, r.Keys, id, lua.After(0)); err != nil {
+		if _, _, err := lua.Reschedule(t.Context(), r.Client, r.Keys, id, lua.After(0), lua.Durability{}); err != nil {
 			t.Fatal(err)
 		}
 		r.DrainAll()

@@ -45,7 +45,7 @@ func TestLocateFollowsAMessageThroughAllStates(t *testing.T) {
 		redistest.Want(t, "header", p.Headers["k"], "v")
 		redistest.Want(t, "max attempts", p.MaxAttempts, 5)
 
-		if _, _, err := lua.Reschedule(t.Context(), r.Client, r.Keys, id, lua.After(0)); err != nil {
+		if _, _, err := lua.Reschedule(t.Context(), r.Client, r.Keys, id, lua.After(0), lua.Durability{}); err != nil {
 			t.Fatal(err)
 		}
 		r.DrainAll()

@@ -7,15 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
 // Watcher looks at queues again and again, at little cost: eight to ten commands per partition, and up to two per group, in two pipelines
@@ -252,30 +249,4 @@ func (d *delta) per(span time.Duration) *float64 {
 	}
 	rate := max(0, float64(d.n)/span.Seconds())
 	return &rate
-}
-
-// NextIDs returns the IDs of at most limit messages of a queue, those of each partition that are due next. One round trip per partition.
-func NextIDs(ctx context.Context, c rueidis.Client, prefix, queue string, limit int) ([]string, error) {
-	counts, err := stream.Partitions(ctx, c, prefix, queue)
-	if err != nil {
-		return nil, err
-	}
-	names := counts.Names(queue)
-	most := int64(max(1, limit/len(names)))
-	lists := make([][]string, len(names))
-	err = view.EachPartition(names, func(i int, name string) error {
-		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-		defer cancel()
-		key := lua.NewKeys(prefix, name).Due
-		members, err := c.Do(ctx, c.B().Zrange().Key(key).Min("0").Max(strconv.FormatInt(most-1, 10)).Build()).AsStrSlice()
-		for _, member := range members {
-			lists[i] = append(lists[i], lua.ParseMember(member).ID)
-		}
-		return lua.Classify("ZRANGE "+key, err)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("next of %s: %w", queue, err)
-	}
-	ids := slices.Compact(slices.Sorted(slices.Values(slices.Concat(lists...))))
-	return ids[:min(limit, len(ids))], nil
 }

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,20 +63,14 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = lua.DefaultPrefix
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	for field, value := range map[*time.Duration]time.Duration{
-		&c.KeepMin: DefaultKeepMin, &c.KeepMax: DefaultKeepMax, &c.QuietMax: DefaultQuietMax,
-		&c.TidyInterval: DefaultTidyInterval, &c.PatrolInterval: DefaultPatrolInterval, &c.ConsumerIdle: DefaultConsumerIdle,
-	} {
-		if *field == 0 {
-			*field = value
-		}
-	}
+	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.KeepMin = cmp.Or(c.KeepMin, DefaultKeepMin)
+	c.KeepMax = cmp.Or(c.KeepMax, DefaultKeepMax)
+	c.QuietMax = cmp.Or(c.QuietMax, DefaultQuietMax)
+	c.TidyInterval = cmp.Or(c.TidyInterval, DefaultTidyInterval)
+	c.PatrolInterval = cmp.Or(c.PatrolInterval, DefaultPatrolInterval)
+	c.ConsumerIdle = cmp.Or(c.ConsumerIdle, DefaultConsumerIdle)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,12 +61,8 @@ type Reclaimer struct {
 
 // NewReclaimer returns a Reclaimer for one queue.
 func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
-	if cfg.Prefix == "" {
-		cfg.Prefix = lua.DefaultPrefix
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	log := cfg.Logger.With(slog.String("queue", cfg.Queue))
 	return &Reclaimer{
 		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), log: log, cursors: map[string]string{},

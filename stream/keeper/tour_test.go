@@ -65,7 +65,7 @@ func (r *rig) tour(t *testing.T) {
 	got, err := d.RedriveMatching(t.Context(), r.Queue, deadletter.Filter{ID: "m-1"}, deadletter.RedriveOptions{Delay: time.Hour})
 	redistest.Want(t, "redriven", fmt.Sprint(got, err), fmt.Sprint(deadletter.RedriveResult{Scheduled: 1}, nil))
 	redistest.Want(t, "retrying", placesOf("m-1")[0].Group, "g")
-	n, err := d.PurgeMatching(t.Context(), r.Queue, deadletter.Filter{})
+	n, err := d.PurgeProgress(t.Context(), r.Queue, deadletter.Filter{}, func(int) {})
 	redistest.Want(t, "purged", fmt.Sprint(n, err), "1 <nil>")
 	st = stats()
 	redistest.Want(t, "retrying", st.Groups[0].Retrying, int64(1))
@@ -92,7 +92,7 @@ func (r *rig) tour(t *testing.T) {
 	redistest.Want(t, "oldest letter", r.letters()[0].Letter, "2/998-7")
 	got, err = d.Redrive(t.Context(), r.Queue, []string{"2/998-7"}, deadletter.RedriveOptions{})
 	redistest.Want(t, "redriven", fmt.Sprint(got, err), fmt.Sprint(deadletter.RedriveResult{Scheduled: 1}, nil))
-	n, err = d.PurgeMatching(t.Context(), r.Queue, deadletter.Filter{})
+	n, err = d.PurgeProgress(t.Context(), r.Queue, deadletter.Filter{}, func(int) {})
 	redistest.Want(t, "purged", fmt.Sprint(n, err), "1 <nil>")
 }
 
@@ -166,6 +166,6 @@ func TestFullServerStillReclaimsFreesAndRedrives(t *testing.T) {
 	letters := r.letters()
 	got, err := d.Redrive(t.Context(), r.Queue, []string{letters[0].Letter}, deadletter.RedriveOptions{})
 	redistest.Want(t, "redriven", fmt.Sprint(got, err), fmt.Sprint(deadletter.RedriveResult{Scheduled: 1}, nil))
-	n, err := d.PurgeMatching(t.Context(), r.Queue, deadletter.Filter{})
+	n, err := d.PurgeProgress(t.Context(), r.Queue, deadletter.Filter{}, func(int) {})
 	redistest.Want(t, "purged", fmt.Sprint(n, err), "1 <nil>")
 }

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -42,9 +43,7 @@ type Import struct {
 
 // NewImport registers the queue, and returns what writes into it. ErrInvalid is returned before Redis is touched.
 func NewImport(ctx context.Context, cfg ImportConfig) (*Import, error) {
-	if cfg.Prefix == "" {
-		cfg.Prefix = lua.DefaultPrefix
-	}
+	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
 	err := errors.Join(lua.CheckPrefix(cfg.Prefix), lua.CheckQueue(cfg.Queue), lua.CheckDelay("window", cfg.Window))
 	if err != nil {
 		return nil, err
@@ -149,7 +148,7 @@ func (im *Import) schedule(ctx context.Context, partition int, records []Record,
 	}
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
-	receipts, err := lua.Enqueue(call, im.cfg.Client, im.keys(partition), lua.Token{Name: rand.Text(), Window: time.Minute}, items)
+	receipts, err := lua.Enqueue(call, im.cfg.Client, im.keys(partition), lua.Token{Name: rand.Text(), Window: time.Minute}, items, lua.Durability{})
 	for n, i := range indices {
 		switch {
 		case err != nil:
