@@ -14,6 +14,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/cmd/duestream/bench"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/internal/view"
 )
 
@@ -136,7 +137,7 @@ func printResults(w io.Writer, results []bench.Result) {
 // significant writes three digits that say something, and no fewer than stand before the point.
 func significant(x float64) string {
 	if math.Abs(x) >= 1000 {
-		return thousands(int64(math.Round(x)))
+		return human.Thousands(int64(math.Round(x)))
 	}
 	if x == 0 {
 		return "0"

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // freshHeartbeat is how old the last heartbeat of a live bridge may be; bridges send one every second.
@@ -33,7 +34,7 @@ func healthOf(bridges []admin.Heartbeat) []bridgeHealth {
 			Age: b.Age.Milliseconds(), Fresh: isAlive(b), Foreign: b.Foreign,
 		}
 		if b.Foreign {
-			all[i].ID = oneLine(b.Bridge, 64)
+			all[i].ID = human.OneLine(b.Bridge, 64)
 		} else {
 			all[i].Started = b.Identity.Started().UnixMilli()
 		}
@@ -47,9 +48,9 @@ func isAlive(b admin.Heartbeat) bool { return !b.Foreign && b.Age <= freshHeartb
 func bridgeName(b admin.Heartbeat) string {
 	i := b.Identity
 	if b.Foreign || i.Host == "" && i.PID == 0 && i.Version == "" {
-		return oneLine(b.Bridge, 12)
+		return human.OneLine(b.Bridge, 12)
 	}
-	return oneLine(i.Host, 24) + "/" + strconv.Itoa(i.PID) + " " + oneLine(i.Version, 24)
+	return human.OneLine(i.Host, 24) + "/" + strconv.Itoa(i.PID) + " " + human.OneLine(i.Version, 24)
 }
 
 // mostBridges: so many of a list are named.
@@ -69,7 +70,7 @@ func bridgeList(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
 		case len(names) == mostBridges:
 			unnamed++
 		case ages || !isAlive(b):
-			names = append(names, bridgeName(b)+" "+short(b.Age.Round(100*time.Millisecond))+" ago")
+			names = append(names, bridgeName(b)+" "+human.Short(b.Age.Round(100*time.Millisecond))+" ago")
 		default:
 			names = append(names, bridgeName(b))
 		}
@@ -78,7 +79,7 @@ func bridgeList(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
 		names = append(names, fmt.Sprintf("%d more", unnamed))
 	}
 	if foreign > 0 {
-		names = append(names, counted(foreign, "name")+" that no bridge wrote")
+		names = append(names, human.Counted(foreign, "name")+" that no bridge wrote")
 	}
 	return strings.Join(names, ", "), alive
 }
@@ -116,8 +117,8 @@ func (a *app) warnNoBridge(ctx context.Context, op *admin.Admin) {
 func bridgeRows(bridges []admin.Heartbeat) [][]string {
 	rows := [][]string{{"HOST", "PID", "VERSION", "STARTED", "HEARTBEAT", "BRIDGE"}}
 	for _, b := range bridges {
-		i, id := b.Identity, oneLine(b.Identity.ID, 26)
-		row := []string{"-", "-", "-", "-", short(b.Age.Round(100*time.Millisecond)) + " ago"}
+		i, id := b.Identity, human.OneLine(b.Identity.ID, 26)
+		row := []string{"-", "-", "-", "-", human.Short(b.Age.Round(100*time.Millisecond)) + " ago"}
 		if i.Host != "" {
 			row[0] = i.Host
 		}
@@ -128,7 +129,7 @@ func bridgeRows(bridges []admin.Heartbeat) [][]string {
 			row[2] = i.Version
 		}
 		if b.Foreign {
-			id = oneLine(b.Bridge, 26) + " (no bridge wrote this)"
+			id = human.OneLine(b.Bridge, 26) + " (no bridge wrote this)"
 		} else {
 			row[3] = i.Started().Format(time.DateTime)
 		}

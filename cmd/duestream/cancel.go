@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) cancel() *cobra.Command {
@@ -75,7 +76,7 @@ func (a *app) runCancel(ctx context.Context, o reach, queue string, ids []string
 	case missing == len(ids):
 		return bridge.ErrNotScheduled
 	}
-	return fmt.Errorf("%w: not scheduled: %d of %s", errPartly, missing, counted(len(ids), "message"))
+	return fmt.Errorf("%w: not scheduled: %d of %s", errPartly, missing, human.Counted(len(ids), "message"))
 }
 
 func (a *app) printCancelled(answers []cancelled) error {
@@ -86,7 +87,7 @@ func (a *app) printCancelled(answers []cancelled) error {
 				state = "not scheduled"
 			}
 			for i, r := range c.Retries {
-				state += []string{", ", ": "}[max(0, 1-i)] + r.whose() + " that was due " + clock(r.Due, time.Now())
+				state += []string{", ", ": "}[max(0, 1-i)] + r.whose() + " that was due " + human.Clock(r.Due, time.Now())
 			}
 			fmt.Fprintf(a.out, "%s  %s\n", c.ID, state)
 		}

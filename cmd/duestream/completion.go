@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 const (
@@ -166,7 +167,7 @@ func (a *app) completeLetters(ctx context.Context, queue string) []string {
 			if err != nil {
 				break
 			}
-			names = append(names, l.Letter+"\t"+oneLine(l.ID, 40)+" "+l.Reason)
+			names = append(names, l.Letter+"\t"+human.OneLine(l.ID, 40)+" "+l.Reason)
 		}
 		return names
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) consumers() *cobra.Command {
@@ -59,19 +60,19 @@ func (a *app) printMembers(list []admin.Member) {
 	for _, m := range list {
 		oldest, inactive, seen := "-", "-", "gone?"
 		if m.Pending > 0 {
-			oldest = short(time.Duration(m.OldestIdle))
+			oldest = human.Short(time.Duration(m.OldestIdle))
 			if m.OldestApprox {
 				oldest, approx = "≥ "+oldest, true
 			}
 		}
 		if m.Inactive != nil {
-			inactive = short(time.Duration(*m.Inactive))
+			inactive = human.Short(time.Duration(*m.Inactive))
 		}
 		if m.Alive {
 			seen = "alive"
 		}
 		rows = append(rows, []string{
-			oneLine(m.Group, 40), oneLine(m.Consumer, 60), strconv.FormatInt(m.Pending, 10), oldest, short(time.Duration(m.Idle)), inactive, seen,
+			human.OneLine(m.Group, 40), human.OneLine(m.Consumer, 60), strconv.FormatInt(m.Pending, 10), oldest, human.Short(time.Duration(m.Idle)), inactive, seen,
 		})
 	}
 	table(a.out, rows)

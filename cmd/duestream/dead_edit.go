@@ -20,6 +20,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 )
 
 type editFlags struct {
@@ -173,7 +175,7 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 		if o.dryRun {
 			what = "would be redriven"
 		}
-		rows := [][]string{{what, oneLine(l.ID, 256)}, {"for", orDash(oneLine(cmp.Or(o.to, l.Group), 256))}, {"attempt", "1"}, {"due", relative(time.Now().Add(o.in.d), time.Now())}}
+		rows := [][]string{{what, human.OneLine(l.ID, 256)}, {"for", human.OrDash(human.OneLine(cmp.Or(o.to, l.Group), 256))}, {"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.in.d), time.Now())}}
 		table(a.out, append(rows, mapRows("header ", l.Headers)...))
 		if o.dryRun {
 			a.describePayload(l.Payload)
@@ -228,7 +230,7 @@ func plainJSON(value any) ([]byte, error) {
 // readForm reads what formOf wrote, and someone changed. Limits are checked here, so that the editor's text is not lost to them later.
 func readForm(text []byte) (change, error) {
 	var form editForm
-	if err := decodeStrict(text, &form); err != nil {
+	if err := ndjson.Decode(text, &form); err != nil {
 		return change{}, err
 	}
 	var c change

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) deadList() *cobra.Command {
@@ -70,7 +71,7 @@ func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue
 			continue
 		}
 		rows = append(rows, []string{
-			l.Letter, oneLine(l.ID, 40), orDash(oneLine(l.Group, 30)), oneLine(l.Reason, 30), strconv.Itoa(l.Attempt), relative(l.Dead, now), oneLine(l.Error, 60),
+			l.Letter, human.OneLine(l.ID, 40), human.OrDash(human.OneLine(l.Group, 30)), human.OneLine(l.Reason, 30), strconv.Itoa(l.Attempt), human.Relative(l.Dead, now), human.OneLine(l.Error, 60),
 		})
 	}
 	switch {
@@ -89,7 +90,7 @@ func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue
 		if err != nil {
 			return err
 		}
-		more = thousands(int64(max(1, total-limit))) + " more"
+		more = human.Thousands(int64(max(1, total-limit))) + " more"
 	}
 	a.note("there are %s: --limit 0 lists all, --summary counts them", more)
 	return nil
@@ -118,7 +119,7 @@ func (a *app) summarizeLetters(ctx context.Context, letters *admin.DeadLetters, 
 			}
 			continue
 		}
-		rows = append(rows, []string{thousands(int64(g.Count)), orDash(oneLine(g.Group, 30)), oneLine(g.Reason, 30), ago(g.Oldest, now), ago(g.Newest, now), oneLine(g.Error, 80)})
+		rows = append(rows, []string{human.Thousands(int64(g.Count)), human.OrDash(human.OneLine(g.Group, 30)), human.OneLine(g.Reason, 30), human.Ago(g.Oldest, now), human.Ago(g.Newest, now), human.OneLine(g.Error, 80)})
 	}
 	switch {
 	case a.json:
@@ -126,18 +127,10 @@ func (a *app) summarizeLetters(ctx context.Context, letters *admin.DeadLetters, 
 		fmt.Fprintln(a.out, "no dead letters")
 	default:
 		table(a.out, rows)
-		fmt.Fprintf(a.out, "%s letters\n", thousands(int64(total)))
+		fmt.Fprintf(a.out, "%s letters\n", human.Thousands(int64(total)))
 	}
 	if shown < len(all) {
-		a.note("%s: --limit 0 shows all", counted(len(all)-shown, "more line"))
+		a.note("%s: --limit 0 shows all", human.Counted(len(all)-shown, "more line"))
 	}
 	return nil
-}
-
-// ago is relative for a time that may be unknown.
-func ago(t, now time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return relative(t, now)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) deadPurge() *cobra.Command {
@@ -42,7 +43,7 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 				filter, _ := s.filter.filter()
 				n, err := letters.Count(ctx, args[0], filter)
 				if err == nil && n > 0 {
-					err = agreed.ask(ctx, a, fmt.Sprintf("Delete %s of %s for good?", counted(n, "dead letter"), args[0]))
+					err = agreed.ask(ctx, a, fmt.Sprintf("Delete %s of %s for good?", human.Counted(n, "dead letter"), args[0]))
 				}
 				if err != nil {
 					return err
@@ -87,7 +88,7 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 		if s.dryRun {
 			verb = "would be purged"
 		}
-		fmt.Fprintf(a.out, "%s %s\n", verb, thousands(int64(purged)))
+		fmt.Fprintf(a.out, "%s %s\n", verb, human.Thousands(int64(purged)))
 		a.listFirst(first, purged)
 	})
 	a.sayStopped(err)
@@ -99,7 +100,7 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 	case len(names) > 0 && purged == 0:
 		return fmt.Errorf("%w: no such dead letter", admin.ErrNotFound)
 	case purged < len(names):
-		return fmt.Errorf("%w: not there: %s", errPartly, counted(len(names)-purged, "letter"))
+		return fmt.Errorf("%w: not there: %s", errPartly, human.Counted(len(names)-purged, "letter"))
 	}
 	return nil
 }

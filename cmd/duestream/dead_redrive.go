@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 type redriveFlags struct {
@@ -134,7 +135,7 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 			verb = "would be redriven"
 		}
 		fmt.Fprintf(a.out, "%s %s, gone %s, without payload %s\n", verb,
-			thousands(int64(result.Scheduled)), thousands(int64(result.Gone)), thousands(int64(result.NoPayload)))
+			human.Thousands(int64(result.Scheduled)), human.Thousands(int64(result.Gone)), human.Thousands(int64(result.NoPayload)))
 		sayRefused(a.out, result)
 		a.listFirst(first, result.Scheduled+result.Left())
 	})
@@ -147,7 +148,7 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 	case len(names) > 0 && result.Gone == len(names):
 		return fmt.Errorf("%w: no such dead letter", admin.ErrNotFound)
 	case result.Left() > 0 || len(names) > 0 && left > 0:
-		return fmt.Errorf("%w: not redriven: %s", errPartly, counted(left, "letter"))
+		return fmt.Errorf("%w: not redriven: %s", errPartly, human.Counted(left, "letter"))
 	}
 	return nil
 }
@@ -155,10 +156,10 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 // sayRefused says what letters need that were left as they are.
 func sayRefused(w io.Writer, r admin.RedriveResult) {
 	if r.Unreadable > 0 {
-		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", thousands(int64(r.Unreadable)))
+		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", human.Thousands(int64(r.Unreadable)))
 	}
 	if r.GroupGone > 0 {
-		fmt.Fprintf(w, "%s for groups that do not exist: %s (--to sends them to another group)\n", thousands(int64(r.GroupGone)), groupList(r.GoneGroups))
+		fmt.Fprintf(w, "%s for groups that do not exist: %s (--to sends them to another group)\n", human.Thousands(int64(r.GroupGone)), groupList(r.GoneGroups))
 	}
 }
 
@@ -167,7 +168,7 @@ func groupList(groups []string) string {
 	const most = 10
 	names := make([]string, 0, most)
 	for _, group := range groups[:min(most, len(groups))] {
-		names = append(names, oneLine(group, 60))
+		names = append(names, human.OneLine(group, 60))
 	}
 	if more := len(groups) - most; more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
@@ -206,11 +207,11 @@ func (a *app) listFirst(first []admin.Letter, total int) {
 	}
 	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ERROR"}}
 	for _, l := range first {
-		rows = append(rows, []string{l.Letter, oneLine(l.ID, 40), orDash(oneLine(l.Group, 30)), oneLine(l.Reason, 30), oneLine(l.Error, 60)})
+		rows = append(rows, []string{l.Letter, human.OneLine(l.ID, 40), human.OrDash(human.OneLine(l.Group, 30)), human.OneLine(l.Reason, 30), human.OneLine(l.Error, 60)})
 	}
 	table(a.out, rows)
 	if more := total - len(first); more > 0 {
-		fmt.Fprintf(a.out, "and %s more\n", thousands(int64(more)))
+		fmt.Fprintf(a.out, "and %s more\n", human.Thousands(int64(more)))
 	}
 }
 

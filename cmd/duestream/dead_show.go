@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) deadShow() *cobra.Command {
@@ -44,13 +45,13 @@ func (a *app) deadShow() *cobra.Command {
 func (a *app) describeLetter(l admin.Letter) {
 	now := time.Now()
 	rows := [][]string{
-		{"letter", l.Letter}, {"id", oneLine(l.ID, 256)}, {"group", orDash(oneLine(l.Group, 256))}, {"reason", oneLine(l.Reason, 60)},
-		{"attempt", strconv.Itoa(l.Attempt)}, {"entry", orDash(l.Entry)},
+		{"letter", l.Letter}, {"id", human.OneLine(l.ID, 256)}, {"group", human.OrDash(human.OneLine(l.Group, 256))}, {"reason", human.OneLine(l.Reason, 60)},
+		{"attempt", strconv.Itoa(l.Attempt)}, {"entry", human.OrDash(l.Entry)},
 	}
 	rows = append(rows, timeRows(now, "dead", l.Dead, "due", l.Due, "expired", l.Expires)...)
 	table(a.out, append(append(rows, mapRows("header ", l.Headers)...), mapRows("field ", l.Extra)...))
 	if l.Error != "" {
-		fmt.Fprintf(a.out, "\nerror:\n%s\n", printable([]byte(l.Error)))
+		fmt.Fprintf(a.out, "\nerror:\n%s\n", human.Printable([]byte(l.Error)))
 	}
 	a.describePayload(l.Payload)
 }

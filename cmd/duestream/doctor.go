@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/admin/doctor"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 type doctorOptions struct {
@@ -122,7 +123,7 @@ func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, q
 		}
 	}
 	if n := whole.Worst(o.least); n > 0 {
-		return fmt.Errorf("%w: %s of severity %s or worse", errUnwell, counted(n, "finding"), o.least)
+		return fmt.Errorf("%w: %s of severity %s or worse", errUnwell, human.Counted(n, "finding"), o.least)
 	}
 	return nil
 }
@@ -179,19 +180,19 @@ func (a *app) printDoctor(r doctor.Report) {
 		if s.MaxMemory > 0 {
 			memory = fmt.Sprintf("%d%% of memory used", 100*s.Used/s.MaxMemory)
 		}
-		fmt.Fprintf(a.out, "%s  %s %s, %s, %s, %s\n", s.Address, s.Product, s.Version, persistence, memory, counted(s.Replicas, "replica"))
+		fmt.Fprintf(a.out, "%s  %s %s, %s, %s, %s\n", s.Address, s.Product, s.Version, persistence, memory, human.Counted(s.Replicas, "replica"))
 	}
 	how := ""
 	if r.Quick {
 		how = ", quickly: settings, counts and samples"
 	}
-	fmt.Fprintf(a.out, "looked at %s, %s%s\n", counted(r.Queues, "queue"), counted(r.Partitions, "partition"), how)
+	fmt.Fprintf(a.out, "looked at %s, %s%s\n", human.Counted(r.Queues, "queue"), human.Counted(r.Partitions, "partition"), how)
 	if len(r.Patience) > 0 {
 		few := slices.MinFunc(r.Patience, byPatience)
 		many := slices.MaxFunc(r.Patience, byPatience)
-		text := fmt.Sprintf("a message that always fails is a dead letter after about %s, %s", tried(few), counted(few.MaxAttempts, "attempt"))
+		text := fmt.Sprintf("a message that always fails is a dead letter after about %s, %s", tried(few), human.Counted(few.MaxAttempts, "attempt"))
 		if many.TriedFor > few.TriedFor {
-			text += fmt.Sprintf(" (%s), to %s, %s (%s)", few.Queue, tried(many), counted(many.MaxAttempts, "attempt"), many.Queue)
+			text += fmt.Sprintf(" (%s), to %s, %s (%s)", few.Queue, tried(many), human.Counted(many.MaxAttempts, "attempt"), many.Queue)
 		}
 		fmt.Fprintln(a.out, text)
 	}
@@ -201,17 +202,17 @@ func (a *app) printDoctor(r doctor.Report) {
 			where = "  " + f.Queue
 		}
 		if f.Group != "" {
-			where += "  group " + oneLine(f.Group, 60)
+			where += "  group " + human.OneLine(f.Group, 60)
 		}
 		fmt.Fprintf(a.out, "\n%-7s  %s  %s%s\n", f.Severity, f.Code, f.Name, where)
-		fmt.Fprintf(a.out, "  found   %s\n", oneLine(f.Found, 400))
+		fmt.Fprintf(a.out, "  found   %s\n", human.OneLine(f.Found, 400))
 		for _, one := range f.Examples {
-			fmt.Fprintf(a.out, "          %s\n", oneLine(one, 200))
+			fmt.Fprintf(a.out, "          %s\n", human.OneLine(one, 200))
 		}
 		if rest := f.Count - int64(len(f.Examples)); len(f.Examples) > 0 && rest > 0 && f.Code != "D522" {
-			fmt.Fprintf(a.out, "          and %s more\n", thousands(rest))
+			fmt.Fprintf(a.out, "          and %s more\n", human.Thousands(rest))
 		}
-		fmt.Fprintf(a.out, "  why     %s\n  do      %s\n", f.Why, oneLine(f.Do, 400))
+		fmt.Fprintf(a.out, "  why     %s\n  do      %s\n", f.Why, human.OneLine(f.Do, 400))
 		if f.Repair != "" {
 			fmt.Fprintf(a.out, "  repair  --repair %s\n", f.Repair)
 		}
@@ -222,19 +223,13 @@ func (a *app) printDoctor(r doctor.Report) {
 	if len(r.LeftOut) > 0 {
 		fmt.Fprintln(a.out, "\nnot looked at:")
 		for _, one := range r.LeftOut {
-			fmt.Fprintf(a.out, "  %s\n", oneLine(one, 300))
+			fmt.Fprintf(a.out, "  %s\n", human.OneLine(one, 300))
 		}
 	}
 }
 
 func byPatience(a, b doctor.Patience) int { return cmp.Compare(a.TriedFor, b.TriedFor) }
 
-func tried(p doctor.Patience) string { return short(time.Duration(p.TriedFor) * time.Millisecond) }
-
-// counted is "1 queue", "2 queues".
-func counted(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return thousands(int64(n)) + " " + what
+func tried(p doctor.Patience) string {
+	return human.Short(time.Duration(p.TriedFor) * time.Millisecond)
 }

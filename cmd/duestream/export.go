@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // exportVersion is the version of the lines that export writes. Import takes no other.
@@ -143,7 +144,7 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 	}
 	if !slices.Contains(kinds, admin.RecordReady) {
 		if total > 0 {
-			a.note("left out as told: about %s", counted(int(total), "ready message"))
+			a.note("left out as told: about %s", human.Counted(int(total), "ready message"))
 		}
 		total = 0
 	} else if moving {
@@ -153,7 +154,7 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 		if slices.Contains(kinds, kind) {
 			total += n
 		} else if n > 0 {
-			a.note("left out as told: %s %s", thousands(n), kind)
+			a.note("left out as told: %s %s", human.Thousands(n), kind)
 		}
 	}
 	out := bufio.NewWriterSize(a.out, 256<<10)
@@ -193,9 +194,9 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 		return failed(err)
 	}
 	bar.clear()
-	a.note("exported %s: ready %s, scheduled %s, dead %s", thousands(end.Count), thousands(end.Ready), thousands(end.Scheduled), thousands(end.Dead))
+	a.note("exported %s: ready %s, scheduled %s, dead %s", human.Thousands(end.Count), human.Thousands(end.Ready), human.Thousands(end.Scheduled), human.Thousands(end.Dead))
 	if end.LeftOut > 0 {
-		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`", errPartly, thousands(int64(end.LeftOut)))
+		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`", errPartly, human.Thousands(int64(end.LeftOut)))
 	}
 	return nil
 }

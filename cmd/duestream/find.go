@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) find() *cobra.Command {
@@ -86,21 +87,21 @@ func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queue
 func (a *app) nowhere(f admin.Finding) error {
 	var known []string
 	for _, m := range f.History {
-		known = append(known, "its ID says that it was made "+clock(m.At, f.At))
+		known = append(known, "its ID says that it was made "+human.Clock(m.At, f.At))
 	}
 	if f.Why != "" {
 		known = append(known, f.Why)
 	}
 	where := "in the one queue"
 	if f.Queues != 1 {
-		where = "in any of " + thousands(int64(f.Queues)) + " queues"
+		where = "in any of " + human.Thousands(int64(f.Queues)) + " queues"
 	}
-	text := fmt.Sprintf("%s is not %s looked at, nor in the %s retries, entries and dead letters there", oneLine(f.ID, 256), where, thousands(f.Looked))
+	text := fmt.Sprintf("%s is not %s looked at, nor in the %s retries, entries and dead letters there", human.OneLine(f.ID, 256), where, human.Thousands(f.Looked))
 	return fmt.Errorf("%s: %w", strings.Join(append([]string{text}, known...), "; "), admin.ErrNotFound)
 }
 
 func (a *app) describeSighting(s admin.Sighting, now time.Time) {
-	rows := [][]string{{"why", oneLine(s.Why, 1024)}, {"queue", s.Queue}}
+	rows := [][]string{{"why", human.OneLine(s.Why, 1024)}, {"queue", s.Queue}}
 	rows = append(rows, placeRows(s.Place, now)...)
 	if s.Deliveries > 1 {
 		rows = append(rows, []string{"deliveries", fmt.Sprint(s.Deliveries)})
@@ -113,16 +114,16 @@ func (a *app) describeHistory(f admin.Finding) {
 	fmt.Fprintln(a.out, "\nhistory:")
 	rows := [][]string{}
 	for _, m := range f.History {
-		rows = append(rows, []string{"  " + m.At.Local().Format("2006-01-02 15:04:05.000"), relative(m.At, f.At), momentText(m, f.At)})
+		rows = append(rows, []string{"  " + m.At.Local().Format("2006-01-02 15:04:05.000"), human.Relative(m.At, f.At), momentText(m, f.At)})
 	}
 	for _, w := range f.Windows {
-		rows = append(rows, []string{"  " + w.Until.Local().Format("2006-01-02 15:04:05.000"), relative(w.Until, f.At), "end of its dedup window in " + w.Queue})
+		rows = append(rows, []string{"  " + w.Until.Local().Format("2006-01-02 15:04:05.000"), human.Relative(w.Until, f.At), "end of its dedup window in " + w.Queue})
 	}
 	table(a.out, rows)
 }
 
 func momentText(m admin.Moment, now time.Time) string {
-	detail := oneLine(m.Detail, 200)
+	detail := human.OneLine(m.Detail, 200)
 	with := func(text, parted string) string {
 		if detail != "" {
 			text += parted + detail
@@ -134,7 +135,7 @@ func momentText(m admin.Moment, now time.Time) string {
 			text += fmt.Sprintf(", attempt %d", m.Attempt)
 		}
 		if m.Group != "" {
-			text += " of " + oneLine(m.Group, 60)
+			text += " of " + human.OneLine(m.Group, 60)
 		}
 		return text
 	}
@@ -149,7 +150,7 @@ func momentText(m admin.Moment, now time.Time) string {
 	case admin.MomentReady:
 		return with(of("ready in "+m.Queue+" as entry "+m.Entry), ", ")
 	case admin.MomentDelivered:
-		return of("delivered to " + orDash(detail) + ", or extended by it")
+		return of("delivered to " + human.OrDash(detail) + ", or extended by it")
 	case admin.MomentDead:
 		return with(of("dead in "+m.Queue), ": ")
 	case admin.MomentExpires:

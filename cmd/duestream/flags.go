@@ -13,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // days matches durations that begin with days, which the standard library does not know.
@@ -59,7 +60,7 @@ func (d *duration) String() string {
 	if *d == 0 {
 		return "0s"
 	}
-	return short(time.Duration(*d))
+	return human.Short(time.Duration(*d))
 }
 
 // durationVar adds a flag for a duration.
@@ -89,7 +90,7 @@ func (f *delay) String() string {
 	if f.d == 0 {
 		return ""
 	}
-	return short(f.d)
+	return human.Short(f.d)
 }
 
 // instant is a flag for a point in time.

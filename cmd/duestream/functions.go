@@ -9,6 +9,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) functions() *cobra.Command {
@@ -86,7 +87,7 @@ func libraryVersion(release, source string) string {
 	if source == "" {
 		return "(not ours)"
 	}
-	return fmt.Sprintf("%s (%s)", orDash(oneLine(release, 40)), oneLine(source, 40))
+	return fmt.Sprintf("%s (%s)", human.OrDash(human.OneLine(release, 40)), human.OneLine(source, 40))
 }
 
 func failures(rows []admin.Library) (n int) {
@@ -108,7 +109,7 @@ func (a *app) partly(rows []admin.Library, failed int) error {
 			a.note("duestream: %s", l.Err.Error())
 		}
 	}
-	return fmt.Errorf("%w: failed on %d of %s, done on the others; repeat the command", errPartly, failed, counted(len(rows), "server"))
+	return fmt.Errorf("%w: failed on %d of %s, done on the others; repeat the command", errPartly, failed, human.Counted(len(rows), "server"))
 }
 
 // errFunctionsDenied is in the chain of an error that says that the user may not load functions, or look at them.

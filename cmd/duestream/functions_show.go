@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) functionsShow() *cobra.Command {
@@ -49,7 +50,7 @@ and their keys and arguments. What stands in brackets is repeated for every item
 func (a *app) printLibraries(rows []admin.Library) {
 	lines := [][]string{{"SERVER", "ROLE", "LIBRARY", "RELEASE", "SOURCE"}}
 	for _, l := range rows {
-		lines = append(lines, []string{l.Server, orDash(l.Role), orDash(string(l.State)), orDash(oneLine(l.Release, 40)), orDash(oneLine(l.Source, 40))})
+		lines = append(lines, []string{l.Server, human.OrDash(l.Role), human.OrDash(string(l.State)), human.OrDash(human.OneLine(l.Release, 40)), human.OrDash(human.OneLine(l.Source, 40))})
 	}
 	lines = append(lines, []string{"this program", "-", "-", version, admin.FunctionsSource()})
 	table(a.out, lines)

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 )
 
 // FuzzSettings: any value of any variable is refused by the variable's name, or gives a policy within its limits.
@@ -83,15 +84,15 @@ func FuzzLines(f *testing.F) {
 		if len(plain[len(plain)-1]) == 0 {
 			plain = plain[:len(plain)-1]
 		}
-		r := newLineReader(bytes.NewReader(file))
+		r := ndjson.NewReader(bytes.NewReader(file))
 		for i, line := range plain {
-			got, tooLong, err := r.next()
-			if err != nil || tooLong || r.number != i+1 || !bytes.Equal(got, bytes.TrimRight(line, "\r")) {
+			got, tooLong, err := r.Next()
+			if err != nil || tooLong || r.Number != i+1 || !bytes.Equal(got, bytes.TrimRight(line, "\r")) {
 				t.Fatalf("line %d: %q, %t, %v; want %q", i+1, got, tooLong, err, line)
 			}
-			checkLine(t, got, r.number)
+			checkLine(t, got, r.Number)
 		}
-		if _, _, err := r.next(); err != io.EOF {
+		if _, _, err := r.Next(); err != io.EOF {
 			t.Errorf("error %v behind the last line", err)
 		}
 	})
@@ -136,21 +137,4 @@ func checkLine(t *testing.T, line []byte, number int) {
 	if again.ID != m.ID {
 		t.Errorf("%q is %q, then %q: a file that is run again would be scheduled again", line, m.ID, again.ID)
 	}
-}
-
-// FuzzForeignText: what others wrote reaches a terminal without control characters, and no longer than a cell.
-func FuzzForeignText(f *testing.F) {
-	for _, seed := range []string{"plain", "\x1b[31mred", "a\nb\tc", "\xff\xfe", "\u202eabc", "\u0085", strings.Repeat("ü", 50), "\x00"} {
-		f.Add(seed, 40)
-	}
-	f.Fuzz(func(t *testing.T, text string, n int) {
-		n = 1 + (n&0x7fffffff)%200
-		cell := oneLine(text, n)
-		if len([]rune(cell)) > n || strings.ContainsFunc(cell, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("%q is shown as %q", text, cell)
-		}
-		if shown := printable([]byte(text)); strings.ContainsFunc(shown, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }) {
-			t.Errorf("%q is printed as %q", text, shown)
-		}
-	})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 const (
@@ -144,10 +145,10 @@ func readVitals(file string) (v vitals, err error) {
 func (v vitals) trouble(now time.Time) error {
 	written, turned := time.UnixMilli(v.Written), time.UnixMilli(v.Turned)
 	if age := now.Sub(written).Abs(); age > renewedFor {
-		return fmt.Errorf("the bridge on this machine (pid %d) has said nothing for %s: it hangs, or has ended", v.PID, short(age.Round(time.Second)))
+		return fmt.Errorf("the bridge on this machine (pid %d) has said nothing for %s: it hangs, or has ended", v.PID, human.Short(age.Round(time.Second)))
 	}
 	if stuck := written.Sub(turned); v.Turned != 0 && stuck > turnedFor && v.State != "stops" {
-		return fmt.Errorf("the bridge on this machine (pid %d) hangs: its heartbeat has not come round for %s", v.PID, short(stuck.Round(time.Second)))
+		return fmt.Errorf("the bridge on this machine (pid %d) hangs: its heartbeat has not come round for %s", v.PID, human.Short(stuck.Round(time.Second)))
 	}
 	return nil
 }

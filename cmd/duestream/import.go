@@ -16,6 +16,8 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 )
 
 type importFlags struct {
@@ -101,7 +103,7 @@ type importRun struct {
 	flags    importFlags
 	size     int64 // of the file; 0 = unknown
 	progress *progress
-	lines    *lineReader
+	lines    *ndjson.Reader
 	number   int           // of the last line that was read
 	offset   int64         // behind it; lines itself belongs to whoever reads
 	to       *admin.Import // nil in a dry run
@@ -115,7 +117,7 @@ type importRun struct {
 }
 
 func (f *importRun) run(ctx context.Context, in io.Reader) error {
-	f.lines = newLineReader(in)
+	f.lines = ndjson.NewReader(in)
 	header, err := f.header(ctx)
 	if err != nil {
 		return err
@@ -142,9 +144,9 @@ func (f *importRun) run(ctx context.Context, in io.Reader) error {
 
 // next returns the next line, also when ctx ends while it is waited for.
 func (f *importRun) next(ctx context.Context) (line []byte, tooLong bool, err error) {
-	if f.lines.buffered() {
-		line, tooLong, err = f.lines.next()
-		f.number, f.offset = f.lines.number, f.lines.read
+	if f.lines.Buffered() {
+		line, tooLong, err = f.lines.Next()
+		f.number, f.offset = f.lines.Number, f.lines.Bytes
 		return line, tooLong, err
 	}
 	type answer struct {
@@ -154,12 +156,12 @@ func (f *importRun) next(ctx context.Context) (line []byte, tooLong bool, err er
 	}
 	read := make(chan answer, 1)
 	go func() {
-		line, tooLong, err := f.lines.next()
+		line, tooLong, err := f.lines.Next()
 		read <- answer{line, tooLong, err}
 	}()
 	select {
 	case got := <-read:
-		f.number, f.offset = f.lines.number, f.lines.read
+		f.number, f.offset = f.lines.Number, f.lines.Bytes
 		return got.line, got.tooLong, got.err
 	case <-ctx.Done():
 		return nil, false, ctx.Err()
@@ -190,7 +192,7 @@ func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 // read takes the lines behind the first.
 func (f *importRun) read(ctx context.Context) error {
 	for {
-		if len(f.records) >= batchLines || f.bytes >= batchBytes || len(f.records) > 0 && !f.lines.buffered() {
+		if len(f.records) >= batchLines || f.bytes >= batchBytes || len(f.records) > 0 && !f.lines.Buffered() {
 			if err := f.send(ctx); err != nil {
 				return err
 			}
@@ -238,18 +240,18 @@ func (f *importRun) parse(line []byte, tooLong bool) (r admin.Record, err error)
 	}
 	switch {
 	case tooLong:
-		return r, fmt.Errorf("is longer than %d bytes", maxLine)
+		return r, fmt.Errorf("is longer than %d bytes", ndjson.MaxLine)
 	case !utf8.Valid(line):
 		return r, errors.New("is not UTF-8")
 	case json.Unmarshal(line, &is) == nil && is.Kind == kindEnd:
 		var end exportEnd
-		if err := decodeStrict(line, &end); err != nil {
+		if err := ndjson.Decode(line, &end); err != nil {
 			return r, err
 		}
 		f.end = &end
 		return r, nil
 	}
-	if err := decodeStrict(line, &r); err != nil {
+	if err := ndjson.Decode(line, &r); err != nil {
 		return r, err
 	}
 	return r, r.Check()
@@ -325,9 +327,9 @@ func (f *importRun) finish(err error) error {
 			verb = "would be imported"
 		}
 		fmt.Fprintf(f.app.out, "%s %s, duplicates %s, refused %s of %s\n",
-			verb, thousands(t.Taken), thousands(t.Duplicates), thousands(t.Refused), thousands(t.Lines))
+			verb, human.Thousands(t.Taken), human.Thousands(t.Duplicates), human.Thousands(t.Refused), human.Thousands(t.Lines))
 		if len(t.Groups) > 0 {
-			fmt.Fprintf(f.app.out, "created %s: %s\n", counted(len(t.Groups), "group"), oneLine(strings.Join(t.Groups, ", "), 200))
+			fmt.Fprintf(f.app.out, "created %s: %s\n", human.Counted(len(t.Groups), "group"), human.OneLine(strings.Join(t.Groups, ", "), 200))
 		}
 	})
 	switch {
@@ -343,19 +345,19 @@ func (f *importRun) finish(err error) error {
 	}
 	var wrong []string
 	if t.Refused > 0 {
-		wrong = append(wrong, "refused: "+counted(int(t.Refused), "line")+", see above")
+		wrong = append(wrong, "refused: "+human.Counted(int(t.Refused), "line")+", see above")
 	}
 	if t.Duplicates > 0 {
-		wrong = append(wrong, thousands(t.Duplicates)+" were there already, or were taken before")
+		wrong = append(wrong, human.Thousands(t.Duplicates)+" were there already, or were taken before")
 	}
 	switch {
 	case f.end == nil:
 		wrong = append(wrong, "the file has no last line: it was not exported to its end")
 	case !t.Whole:
-		wrong = append(wrong, fmt.Sprintf("the last line speaks of %s records, and the file has %s", thousands(f.end.Count), thousands(f.count)))
+		wrong = append(wrong, fmt.Sprintf("the last line speaks of %s records, and the file has %s", human.Thousands(f.end.Count), human.Thousands(f.count)))
 	}
 	if f.end != nil && f.end.LeftOut > 0 {
-		wrong = append(wrong, thousands(int64(f.end.LeftOut))+" damaged entries were left out of the export")
+		wrong = append(wrong, human.Thousands(int64(f.end.LeftOut))+" damaged entries were left out of the export")
 	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %s", errPartly, strings.Join(wrong, "; "))

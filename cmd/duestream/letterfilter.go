@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // letterFilter holds the flags that select dead letters.
@@ -44,7 +45,7 @@ func (f *letterFilter) check() error {
 		return invalidf("limit %d: must not be negative", f.limit)
 	}
 	if f.reason != "" && !slices.Contains(deadReasons, f.reason) {
-		return invalidf("reason %q: must be one of %s", oneLine(f.reason, 60), strings.Join(deadReasons, ", "))
+		return invalidf("reason %q: must be one of %s", human.OneLine(f.reason, 60), strings.Join(deadReasons, ", "))
 	}
 	return checkGroup(f.group)
 }

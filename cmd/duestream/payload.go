@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) payloadFile(name string) ([]byte, error) {
@@ -60,13 +61,13 @@ const payloadShown = 4 << 10
 // payloadText is a payload for people; on a terminal a large one is cut, and says so.
 func payloadText(payload []byte, onTerminal bool) string {
 	if !onTerminal || len(payload) <= payloadShown {
-		return printable(payload)
+		return human.Printable(payload)
 	}
 	cut := payloadShown
 	for cut > payloadShown-4 && !utf8.RuneStart(payload[cut]) {
 		cut--
 	}
-	return fmt.Sprintf("%s\n… and %s more bytes: --raw or --json prints all", printable(payload[:cut]), thousands(int64(len(payload)-cut)))
+	return fmt.Sprintf("%s\n… and %s more bytes: --raw or --json prints all", human.Printable(payload[:cut]), human.Thousands(int64(len(payload)-cut)))
 }
 
 // printRaw writes a payload as it is, and nothing else.

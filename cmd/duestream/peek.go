@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 const peekLimit = 10_000
@@ -57,7 +58,7 @@ bridge takes it at once, unless the queue is paused.`,
 func (a *app) printPeeked(p admin.Peeked, payload bool) error {
 	left := ""
 	if more := p.Total - int64(len(p.Next)); more > 0 {
-		left = fmt.Sprintf("(and %s more: see -n)", thousands(more))
+		left = fmt.Sprintf("(and %s more: see -n)", human.Thousands(more))
 	}
 	if a.json {
 		for _, d := range p.Next {
@@ -80,7 +81,7 @@ func (a *app) printPeeked(p admin.Peeked, payload bool) error {
 	}
 	rows := [][]string{header}
 	for _, d := range p.Next {
-		when := relative(d.Due, p.At)
+		when := human.Relative(d.Due, p.At)
 		if d.Overdue {
 			when = "overdue " + strings.TrimSuffix(when, " ago")
 		}
@@ -89,11 +90,11 @@ func (a *app) printPeeked(p admin.Peeked, payload bool) error {
 			attempt += " of " + strconv.Itoa(d.MaxAttempts)
 		}
 		row := []string{
-			d.Due.Local().Format("2006-01-02 15:04:05.000"), when, oneLine(d.ID, 40), attempt, orDash(oneLine(d.For, 30)),
+			d.Due.Local().Format("2006-01-02 15:04:05.000"), when, human.OneLine(d.ID, 40), attempt, human.OrDash(human.OneLine(d.For, 30)),
 			strconv.FormatInt(d.Bytes, 10), headersCell(d),
 		}
 		if payload {
-			row = append(row, oneLine(string(d.Payload), 120))
+			row = append(row, human.OneLine(string(d.Payload), 120))
 		}
 		rows = append(rows, row)
 	}
@@ -116,5 +117,5 @@ func headersCell(d admin.Due) string {
 	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {
 		pairs = append(pairs, name+"="+d.Headers[name])
 	}
-	return orDash(oneLine(strings.Join(pairs, ", "), 60))
+	return human.OrDash(human.OneLine(strings.Join(pairs, ", "), 60))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) pending() *cobra.Command {
@@ -86,7 +87,7 @@ func (a *app) leftOut(ctx context.Context, op *admin.Admin, queue, group string,
 	if err != nil || n <= int64(listed) {
 		return "", err
 	}
-	return fmt.Sprintf("(and %s more: see --limit)", thousands(n-int64(listed))), nil
+	return fmt.Sprintf("(and %s more: see --limit)", human.Thousands(n-int64(listed))), nil
 }
 
 func (a *app) printPending(list []admin.PendingEntry, left string) {
@@ -96,7 +97,7 @@ func (a *app) printPending(list []admin.PendingEntry, left string) {
 	}
 	rows := [][]string{{"ENTRY", "ID", "CONSUMER", "IDLE", "DELIVERIES", "ATTEMPT"}}
 	for _, p := range list {
-		id, attempt := oneLine(p.ID, 40), strconv.Itoa(p.Attempt)
+		id, attempt := human.OneLine(p.ID, 40), strconv.Itoa(p.Attempt)
 		if p.BodyLost {
 			id, attempt = "(deleted)", "-"
 		}
@@ -105,7 +106,7 @@ func (a *app) printPending(list []admin.PendingEntry, left string) {
 			entry = fmt.Sprintf("%d/%s", p.Partition, p.Entry)
 		}
 		rows = append(rows, []string{
-			entry, orDash(id), oneLine(p.Consumer, 60), short(time.Duration(p.Idle)), strconv.FormatInt(p.Deliveries, 10), attempt,
+			entry, human.OrDash(id), human.OneLine(p.Consumer, 60), human.Short(time.Duration(p.Idle)), strconv.FormatInt(p.Deliveries, 10), attempt,
 		})
 	}
 	table(a.out, rows)

@@ -3,9 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
-	"strconv"
 	"sync"
 	"time"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // progress draws one line about work under way, over and over. On anything but a terminal it draws nothing.
@@ -37,12 +38,12 @@ func (p *progress) show(count int64, share float64, now time.Time) {
 	}
 	p.drawn = now
 	rate := int64(float64(count) / max(now.Sub(p.start).Seconds(), 0.001))
-	fmt.Fprintf(p.w, "\r\x1b[K%s %s, %s/s", p.what, thousands(count), thousands(rate))
+	fmt.Fprintf(p.w, "\r\x1b[K%s %s, %s/s", p.what, human.Thousands(count), human.Thousands(rate))
 	if share >= 0 {
 		fmt.Fprintf(p.w, ", %.0f%%", 100*min(share, 1))
 	}
 	if elapsed := now.Sub(p.start); share > 0 && share < 1 && elapsed >= time.Second {
-		fmt.Fprintf(p.w, ", %s to go", short(time.Duration(float64(elapsed)*(1-share)/share).Round(time.Second)))
+		fmt.Fprintf(p.w, ", %s to go", human.Short(time.Duration(float64(elapsed)*(1-share)/share).Round(time.Second)))
 	}
 }
 
@@ -54,13 +55,4 @@ func (p *progress) clear() {
 		fmt.Fprint(p.w, "\r\x1b[K")
 		p.drawn = time.Time{}
 	}
-}
-
-// thousands writes 1234567 as 1,234,567.
-func thousands(n int64) string {
-	text := strconv.FormatInt(n, 10)
-	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) queueDelete() *cobra.Command {
@@ -65,7 +66,7 @@ func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agre
 		return err
 	}
 	if len(had.Readers) > 0 && !a.json {
-		fmt.Fprintf(a.err, "duestream: still reading, and will make the queue again: %s\n", oneLine(strings.Join(had.Readers, ", "), 400))
+		fmt.Fprintf(a.err, "duestream: still reading, and will make the queue again: %s\n", human.OneLine(strings.Join(had.Readers, ", "), 400))
 	}
 	value := struct {
 		Queue   string              `json:"queue"`
@@ -88,7 +89,7 @@ func holding(c admin.QueueContents) string {
 		what string
 	}{{c.Scheduled, "scheduled"}, {c.Entries, "ready or pending"}, {c.Dead, "dead"}} {
 		if part.n > 0 {
-			parts = append(parts, thousands(part.n)+" "+part.what)
+			parts = append(parts, human.Thousands(part.n)+" "+part.what)
 		}
 	}
 	return strings.Join(parts, ", ")

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) queuePartitions() *cobra.Command {
@@ -86,7 +87,7 @@ func (a *app) growQueue(ctx context.Context, op *admin.Admin, queue string, n in
 	if !known && !a.json {
 		a.note("duestream: nobody knew a queue %s before: is the name right?", queue)
 	}
-	return a.print(value, func() { fmt.Fprintf(a.out, "%s has %s\n", queue, counted(counts.Latest(), "partition")) })
+	return a.print(value, func() { fmt.Fprintf(a.out, "%s has %s\n", queue, human.Counted(counts.Latest(), "partition")) })
 }
 
 func (a *app) showPartitions(ctx context.Context, op *admin.Admin, queue string) error {

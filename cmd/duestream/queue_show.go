@@ -10,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // queuePolicy is what is printed of a queue.
@@ -55,10 +56,10 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 	return a.print(q, func() {
 		p := q.policy
 		table(a.out, [][]string{
-			{"visibility_timeout", plainDuration(p.VisibilityTimeout)}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
-			{"retry_min", plainDuration(p.RetryMin)}, {"retry_max", plainDuration(p.RetryMax)}, {"held", heldText(p.Held)},
+			{"visibility_timeout", human.Exact(p.VisibilityTimeout)}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
+			{"retry_min", human.Exact(p.RetryMin)}, {"retry_max", human.Exact(p.RetryMax)}, {"held", heldText(p.Held)},
 			{"partitions", strconv.Itoa(q.Partitions)},
-			{"tried for", "about " + short(p.TriedFor()) + ", without the time of the attempts; then a message that always fails is a dead letter"},
+			{"tried for", "about " + human.Short(p.TriedFor()) + ", without the time of the attempts; then a message that always fails is a dead letter"},
 		})
 	})
 }
@@ -84,7 +85,7 @@ func (a *app) printPolicies(ctx context.Context, op *admin.Admin, group string) 
 		for _, q := range all {
 			p := q.policy
 			rows = append(rows, []string{
-				q.Queue, short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts), short(p.RetryMin), short(p.RetryMax), short(p.TriedFor()), strconv.FormatBool(p.Held),
+				q.Queue, human.Short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts), human.Short(p.RetryMin), human.Short(p.RetryMax), human.Short(p.TriedFor()), strconv.FormatBool(p.Held),
 				strconv.Itoa(q.Partitions),
 			})
 		}

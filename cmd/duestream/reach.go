@@ -8,6 +8,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // reach is which of what waits under an ID is meant.
@@ -63,7 +64,7 @@ func (r takenRetry) whose() string {
 	if r.Group == "" {
 		return "redriven message"
 	}
-	return "retry for " + oneLine(r.Group, 60)
+	return "retry for " + human.OneLine(r.Group, 60)
 }
 
 // checkTarget checks the names of a queue and of messages.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) reschedule() *cobra.Command {
@@ -64,6 +65,6 @@ func (a *app) runReschedule(ctx context.Context, o reach, queue, id string, to b
 		for i, r := range value.Retries {
 			what += []string{", ", "  "}[max(0, 1-i)] + r.whose()
 		}
-		fmt.Fprintf(a.out, "%s  due %s%s\n", id, clock(due, time.Now()), what)
+		fmt.Fprintf(a.out, "%s  due %s%s\n", id, human.Clock(due, time.Now()), what)
 	}))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // fileDedup is the dedup window of messages from a file, unless --dedup is given.
@@ -116,7 +117,7 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 		scheduledAt
 		Ready bool `json:"ready"`
 	}{args[0], newScheduledAt(receipt.ID, receipt.Due), receipt.Ready}
-	return errors.Join(err, a.print(value, func() { fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, clock(receipt.Due, time.Now())) }))
+	return errors.Join(err, a.print(value, func() { fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, human.Clock(receipt.Due, time.Now())) }))
 }
 
 // taken says of a duplicate what `find` says of the message that has, or had, its ID: without it, "where it is" would be nowhere.
@@ -173,7 +174,7 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 	}
 	if o.dedup.d > 0 {
 		if o.id == "" {
-			return nil, invalidf("dedup %s: needs --id", short(o.dedup.d))
+			return nil, invalidf("dedup %s: needs --id", human.Short(o.dedup.d))
 		}
 		all = append(all, bridge.Dedup(o.dedup.d))
 	}

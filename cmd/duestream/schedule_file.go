@@ -12,6 +12,8 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 )
 
 const (
@@ -158,7 +160,7 @@ func (f *fileRun) run(ctx context.Context, in io.Reader) error {
 	read := make(chan error, 1)
 	go func() { // may stay in a read of standard input when we are told to stop
 		defer close(f.batches)
-		read <- f.read(reading, newLineReader(in))
+		read <- f.read(reading, ndjson.NewReader(in))
 	}()
 	senders.Wait()
 	f.progress.clear()
@@ -170,7 +172,7 @@ func (f *fileRun) run(ctx context.Context, in io.Reader) error {
 }
 
 // read parses lines into batches, until the end of the file or of ctx. A batch goes when it is full, or when the next line is not there yet.
-func (f *fileRun) read(ctx context.Context, lines *lineReader) error {
+func (f *fileRun) read(ctx context.Context, lines *ndjson.Reader) error {
 	var b batch
 	flush := func() bool {
 		if len(b.messages) == 0 {
@@ -178,7 +180,7 @@ func (f *fileRun) read(ctx context.Context, lines *lineReader) error {
 		}
 		b.share = -1
 		if f.size > 0 {
-			b.share = float64(lines.read) / float64(f.size)
+			b.share = float64(lines.Bytes) / float64(f.size)
 		}
 		select {
 		case f.batches <- b:
@@ -189,37 +191,37 @@ func (f *fileRun) read(ctx context.Context, lines *lineReader) error {
 		}
 	}
 	for {
-		if len(b.messages) >= batchLines || b.bytes >= batchBytes || !lines.buffered() {
+		if len(b.messages) >= batchLines || b.bytes >= batchBytes || !lines.Buffered() {
 			if !flush() {
 				return ctx.Err()
 			}
 		}
-		line, tooLong, err := lines.next()
+		line, tooLong, err := lines.Next()
 		if err == io.EOF {
 			flush()
 			return nil
 		}
 		if err != nil {
 			flush()
-			return fmt.Errorf("read line %d: %w", lines.number+1, err)
+			return fmt.Errorf("read line %d: %w", lines.Number+1, err)
 		}
-		if lines.number == 1 {
+		if lines.Number == 1 {
 			line = bytes.TrimPrefix(line, []byte("\ufeff"))
 		}
-		if lines.number < f.from || len(bytes.TrimSpace(line)) == 0 && !tooLong {
-			f.mark(lines.number, 0)
+		if lines.Number < f.from || len(bytes.TrimSpace(line)) == 0 && !tooLong {
+			f.mark(lines.Number, 0)
 			continue
 		}
-		if err = fmt.Errorf("is longer than %d bytes", maxLine); !tooLong {
+		if err = fmt.Errorf("is longer than %d bytes", ndjson.MaxLine); !tooLong {
 			var m bridge.NewMessage
-			if m, err = parseLineWith(line, lines.number, f.with); err == nil {
-				b.messages, b.lines, b.bytes = append(b.messages, m), append(b.lines, lines.number), b.bytes+len(line)
-				f.mark(lines.number, b.lines[0])
+			if m, err = parseLineWith(line, lines.Number, f.with); err == nil {
+				b.messages, b.lines, b.bytes = append(b.messages, m), append(b.lines, lines.Number), b.bytes+len(line)
+				f.mark(lines.Number, b.lines[0])
 				continue
 			}
 		}
-		f.refuse(lines.number, err)
-		f.mark(lines.number, 0)
+		f.refuse(lines.Number, err)
+		f.mark(lines.Number, 0)
 	}
 }
 
@@ -279,7 +281,7 @@ func (f *fileRun) record(line int, err error, id string) {
 		f.tally.Lines++
 		if f.tally.Duplicates++; f.list {
 			f.progress.clear()
-			f.app.note("line %d: duplicate: %s is scheduled, or inside its dedup window", line, oneLine(id, 256))
+			f.app.note("line %d: duplicate: %s is scheduled, or inside its dedup window", line, human.OneLine(id, 256))
 		}
 	default:
 		if f.open == 0 || line < f.open {
@@ -299,7 +301,7 @@ func (f *fileRun) finish(err error) error {
 	}
 	printed := f.app.print(t, func() {
 		fmt.Fprintf(f.app.out, "scheduled %s, duplicates %s, refused %s of %s\n",
-			thousands(t.Scheduled), thousands(t.Duplicates), thousands(t.Refused), thousands(t.Lines))
+			human.Thousands(t.Scheduled), human.Thousands(t.Duplicates), human.Thousands(t.Refused), human.Thousands(t.Lines))
 	})
 	switch {
 	case f.open > 0:
@@ -312,7 +314,7 @@ func (f *fileRun) finish(err error) error {
 	case printed != nil:
 		return printed
 	case t.Refused > 0:
-		return fmt.Errorf("%w: refused: %s, see above", errPartly, counted(int(t.Refused), "line"))
+		return fmt.Errorf("%w: refused: %s, see above", errPartly, human.Counted(int(t.Refused), "line"))
 	}
 	return nil
 }

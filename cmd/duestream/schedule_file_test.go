@@ -192,20 +192,6 @@ func TestRedisGoneInTheMiddleOfAFileLosesNothing(t *testing.T) {
 	}
 }
 
-func TestLineReaderSkipsALineThatIsTooLong(t *testing.T) {
-	t.Parallel()
-	r := newLineReader(io.MultiReader(strings.NewReader("a\n"), strings.NewReader(strings.Repeat("x", maxLine+1)), strings.NewReader("\nb")))
-	for i, want := range []string{"a", "", "b"} {
-		line, tooLong, err := r.next()
-		if err != nil || string(line) != want || tooLong != (i == 1) || r.number != i+1 {
-			t.Errorf("line %d: %q, too long %t, number %d, error %v", i+1, line, tooLong, r.number, err)
-		}
-	}
-	if _, _, err := r.next(); err != io.EOF {
-		t.Errorf("error %v, want EOF", err)
-	}
-}
-
 func TestLargestPayloadFitsALine(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -39,7 +40,7 @@ func TestServeDeliversAndStopsCleanly(t *testing.T) {
 	if self.Host != wrote.Host || self.PID != wrote.PID || self.Version != wrote.Version || time.Since(time.UnixMilli(self.Started)).Abs() > 10*time.Minute {
 		t.Errorf("health says %+v", self)
 	}
-	name := fmt.Sprintf("%s/%d %s", oneLine(wrote.Host, 24), wrote.PID, oneLine(wrote.Version, 24))
+	name := fmt.Sprintf("%s/%d %s", human.OneLine(wrote.Host, 24), wrote.PID, human.OneLine(wrote.Version, 24))
 	for _, look := range []string{"stats", "top --once"} {
 		if out := c.ok(strings.Fields(look)...); !strings.Contains(out, "bridges alive 1: "+name) {
 			t.Errorf("%s does not name %q:\n%s", look, name, out)

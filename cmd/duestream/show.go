@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) show() *cobra.Command {
@@ -63,7 +64,7 @@ func placeRows(p admin.Place, now time.Time) [][]string {
 	rows := [][]string{{"state", string(p.State)}}
 	add := func(name, value string) {
 		if value != "" {
-			rows = append(rows, []string{name, oneLine(value, 256)})
+			rows = append(rows, []string{name, human.OneLine(value, 256)})
 		}
 	}
 	if p.Partition > 0 {
@@ -73,7 +74,7 @@ func placeRows(p admin.Place, now time.Time) [][]string {
 	add("groups", strings.Join(p.Groups, ", "))
 	add("consumer", p.Consumer)
 	if p.Idle > 0 {
-		add("idle", short(time.Duration(p.Idle)))
+		add("idle", human.Short(time.Duration(p.Idle)))
 	}
 	add("reason", p.Reason)
 	rows = append(rows, timeRows(now, "due", p.Due, "dead", p.Dead, "expires", p.Expires)...)

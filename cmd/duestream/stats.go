@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 const watchEvery = 2 * time.Second
@@ -208,16 +209,16 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 			name += " (paused)"
 		}
 		if s.Partitions > 1 {
-			name += " (" + counted(s.Partitions, "partition") + ")"
+			name += " (" + human.Counted(s.Partitions, "partition") + ")"
 		}
 		rows = append(rows, queueRow(name, s, now))
 		for _, g := range s.Groups {
 			oldest := "-"
 			if g.OldestPending != nil {
-				oldest = short(max(0, now.Sub(g.OldestPending.Since)))
+				oldest = human.Short(max(0, now.Sub(g.OldestPending.Since)))
 			}
 			rows = append(rows, statsRow{
-				name: "  " + oneLine(g.Name, 40), group: true, lag: number(g.Lag, g.LagApprox), pending: number(g.Pending, false), oldest: oldest,
+				name: "  " + human.OneLine(g.Name, 40), group: true, lag: number(g.Lag, g.LagApprox), pending: number(g.Pending, false), oldest: oldest,
 				retrying: number(g.Retrying, g.RetryingApprox), dead: number(g.Dead, g.DeadApprox),
 			})
 		}
@@ -245,7 +246,7 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 func queueRow(name string, s admin.QueueStats, now time.Time) statsRow {
 	next := "-"
 	if !s.NextDue.IsZero() {
-		next = relative(s.NextDue, now)
+		next = human.Relative(s.NextDue, now)
 	}
 	return statsRow{
 		name: name, scheduled: number(s.Scheduled, false), overdue: number(s.Overdue, false), next: next, ready: number(s.Ready, s.ReadyApprox),
@@ -285,9 +286,9 @@ func total(all []admin.QueueStats) (sum admin.QueueStats) {
 
 func number(n int64, approx bool) string {
 	if approx {
-		return "~" + thousands(n)
+		return "~" + human.Thousands(n)
 	}
-	return thousands(n)
+	return human.Thousands(n)
 }
 
 // memory is the sum over the keys of a queue.
@@ -305,5 +306,5 @@ func memory(keys map[string]int64) string {
 	case sum < 10<<20:
 		return strconv.FormatInt(sum>>10, 10) + " KiB"
 	}
-	return thousands(sum>>20) + " MiB"
+	return human.Thousands(sum>>20) + " MiB"
 }

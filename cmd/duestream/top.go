@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // Bounds of --interval.
@@ -64,7 +65,7 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 				errs = append(errs, admin.CheckQueue(queue))
 			}
 			if o.every < minTopInterval || o.every > maxTopInterval {
-				errs = append(errs, invalidf("interval %s: must be between %s and %s", o.every, short(minTopInterval), short(maxTopInterval)))
+				errs = append(errs, invalidf("interval %s: must be between %s and %s", o.every, human.Short(minTopInterval), human.Short(maxTopInterval)))
 			}
 			if !slices.Contains(topSorts, o.sort) {
 				errs = append(errs, invalidf("sort %q: must be one of %s", o.sort, strings.Join(topSorts, ", ")))

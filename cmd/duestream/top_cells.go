@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // This file holds how top writes single values.
@@ -25,12 +27,12 @@ func deref[T any](p *T) (v T) {
 
 // left and right pad a text to a width, or cut it to it.
 func left(text string, width int) string {
-	text = oneLine(text, max(1, width))
+	text = human.OneLine(text, max(1, width))
 	return text + strings.Repeat(" ", width-utf8.RuneCountInString(text))
 }
 
 func right(text string, width int) string {
-	text = oneLine(text, max(1, width))
+	text = human.OneLine(text, max(1, width))
 	return strings.Repeat(" ", width-utf8.RuneCountInString(text)) + text
 }
 
@@ -45,7 +47,7 @@ func count(n int64, approx bool) string {
 
 func compact(n float64) string {
 	if n < 9999.5 {
-		return thousands(int64(n + 0.5))
+		return human.Thousands(int64(n + 0.5))
 	}
 	for _, unit := range []string{"k", "M", "G", "T"} {
 		if n /= 1000; n < 99.95 {
@@ -72,7 +74,7 @@ func lateness[D ~int64](d D, known bool) string {
 	if !known {
 		return "-"
 	}
-	return short(time.Duration(d))
+	return human.Short(time.Duration(d))
 }
 
 // size writes bytes.

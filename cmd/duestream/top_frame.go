@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // topState is all that a frame of top shows.
@@ -158,7 +159,7 @@ func (s *topState) head(width int) []line {
 				look = bad
 			}
 		}
-		rest := fmt.Sprintf("  clients %s  %s ops/s", thousands(s.server.Clients), thousands(s.server.OpsPerSecond))
+		rest := fmt.Sprintf("  clients %s  %s ops/s", human.Thousands(s.server.Clients), human.Thousands(s.server.OpsPerSecond))
 		if s.server.Servers > 1 {
 			rest += fmt.Sprintf("  %d servers", s.server.Servers)
 		}
@@ -166,8 +167,8 @@ func (s *topState) head(width int) []line {
 	}
 	lines = append(lines, s.bridgeLine())
 	if !s.since.IsZero() {
-		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly), short(max(0, s.now.Sub(s.since)).Truncate(time.Second)), s.reason)
-		lines = append(lines, line{{bad, oneLine(text, 400)}})
+		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly), human.Short(max(0, s.now.Sub(s.since)).Truncate(time.Second)), s.reason)
+		lines = append(lines, line{{bad, human.OneLine(text, 400)}})
 	}
 	return lines
 }
@@ -201,7 +202,7 @@ func (s *topState) foot() []line {
 	if !s.live {
 		return nil
 	}
-	keys := line{{faint, "q quit  s sort: "}, {plain, s.sort}, {faint, "  p pause  ↑↓ scroll  +/- every "}, {plain, short(s.every)}}
+	keys := line{{faint, "q quit  s sort: "}, {plain, s.sort}, {faint, "  p pause  ↑↓ scroll  +/- every "}, {plain, human.Short(s.every)}}
 	if s.paused {
 		keys = append(keys, span{alert, "  PAUSED"})
 	}
@@ -283,13 +284,13 @@ func (s *topState) body(nameWidth int) []bodyLine {
 			all = append(all, bodyLine{line{{look, "  " + text}}, q.Queue, true})
 		}
 		if q.Err != nil {
-			note(bad, "! "+oneLine(q.Err.Error(), 200))
+			note(bad, "! "+human.OneLine(q.Err.Error(), 200))
 		}
 		for _, g := range q.Groups {
 			all = append(all, bodyLine{groupLine(g, nameWidth), q.Queue, true})
 		}
 		if q.MoreGroups > 0 {
-			note(faint, fmt.Sprintf("… and %s: see `duestream stats %s`", counted(q.MoreGroups, "more group"), q.Queue))
+			note(faint, fmt.Sprintf("… and %s: see `duestream stats %s`", human.Counted(q.MoreGroups, "more group"), q.Queue))
 		}
 		if len(q.Groups) == 0 && q.Entries > 0 {
 			note(alert, "! no consumer group: what is ready waits for one")
@@ -313,7 +314,7 @@ func groupLine(g admin.GroupGlance, nameWidth int) line {
 	if g.RetryingMore {
 		retrying += "+"
 	}
-	l := line{{plain, left("  "+oneLine(g.Name, 256), nameWidth)}}
+	l := line{{plain, left("  "+human.OneLine(g.Name, 256), nameWidth)}}
 	for i, c := range []span{
 		{look, count(g.Lag, g.LagApprox)}, {plain, count(g.Pending, false)}, {plain, lateness(deref(g.Oldest), g.Oldest != nil)}, {look, workers},
 		{plain, retrying}, {plain, perSecond(g.Done)},

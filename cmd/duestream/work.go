@@ -12,6 +12,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // Exit codes of a worker's command, from sysexits.h.
@@ -153,7 +154,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 		return err
 	}
 	if isTerminal(a.err) {
-		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queue, oneLine(w.Consumer(), 80), oneLine(o.group, 60), counted(o.concurrency, "message"))
+		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queue, human.OneLine(w.Consumer(), 80), human.OneLine(o.group, 60), human.Counted(o.concurrency, "message"))
 	}
 	warned := make(chan struct{})
 	go func() {
@@ -167,5 +168,5 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 
 // tellRetried writes a line about a message that is to be delivered again.
 func (a *app) tellRetried(m *bridge.Message, delay time.Duration, err string) {
-	a.note("%s  attempt %d failed, again in %s: %s", oneLine(m.ID, 60), m.Attempt, short(delay), oneLine(err, 200))
+	a.note("%s  attempt %d failed, again in %s: %s", human.OneLine(m.ID, 60), m.Attempt, human.Short(delay), human.OneLine(err, 200))
 }

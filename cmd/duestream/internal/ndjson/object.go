@@ -1,10 +1,11 @@
-package main
+package ndjson
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 )
 
@@ -93,4 +94,40 @@ func halfCharacter(text []byte) bool {
 		i += 4
 	}
 	return high
+}
+
+// Decode decodes one JSON object with nothing behind it and no fields that are not known. Its errors speak of JSON, not of Go.
+func Decode(line []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(into)
+	if err == nil {
+		if err := checkObject(line, true); err != nil {
+			return err
+		}
+		if _, end := dec.Token(); end != io.EOF {
+			return errors.New("there is more behind the JSON object")
+		}
+		return nil
+	}
+	var kind *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &kind) && kind.Field == "":
+		return fmt.Errorf("is a JSON %s: must be an object", kind.Value)
+	case errors.As(err, &kind) && kind.Field == "headers":
+		return fmt.Errorf("headers: here is a JSON %s: must be an object of strings", kind.Value)
+	case errors.As(err, &kind):
+		return fmt.Errorf("%s: is a JSON %s: must be %s", kind.Field, kind.Value, jsonName(kind.Type.Kind().String()))
+	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("is not JSON: %w", err)
+	}
+	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+func jsonName(goKind string) string {
+	if goKind == "int" || goKind == "int64" {
+		return "a whole number"
+	}
+	return "a " + goKind
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
@@ -9,56 +8,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 )
-
-// maxLine is how long a line may be, in bytes: the largest payload as base64, and room for the rest.
-const maxLine = 24 << 20
-
-// lineReader reads lines of any length in bounded memory.
-type lineReader struct {
-	r      *bufio.Reader
-	number int   // of the last line
-	read   int64 // bytes
-}
-
-func newLineReader(r io.Reader) *lineReader { return &lineReader{r: bufio.NewReaderSize(r, 64<<10)} }
-
-// next returns the next line without its end; the caller may keep it. tooLong is set instead of a line above maxLine, which is skipped.
-func (l *lineReader) next() (line []byte, tooLong bool, err error) {
-	for {
-		part, err := l.r.ReadSlice('\n')
-		l.read += int64(len(part))
-		if tooLong = tooLong || len(line)+len(part) > maxLine; tooLong {
-			line = nil
-		} else {
-			line = append(line, part...)
-		}
-		switch {
-		case err == bufio.ErrBufferFull:
-			continue
-		case err == io.EOF && len(line) == 0 && !tooLong:
-			return nil, false, io.EOF
-		case err != nil && err != io.EOF:
-			return nil, false, err
-		}
-		l.number++
-		return bytes.TrimRight(line, "\r\n"), tooLong, nil
-	}
-}
-
-// buffered reports whether next will return without waiting.
-func (l *lineReader) buffered() bool {
-	part, _ := l.r.Peek(l.r.Buffered())
-	return bytes.IndexByte(part, '\n') >= 0
-}
 
 // fileLine is what a line of a file may hold.
 type fileLine struct {
@@ -84,7 +41,7 @@ func parseLineWith(line []byte, number int, defaults bridge.NewMessage) (m bridg
 		return m, errors.New("is not UTF-8 (use payload_base64 for a binary payload)")
 	}
 	var l fileLine
-	if err := decodeStrict(line, &l); err != nil {
+	if err := ndjson.Decode(line, &l); err != nil {
 		return m, err
 	}
 	m = defaults
@@ -158,40 +115,4 @@ func (l *fileLine) payload() ([]byte, error) {
 		}
 	}
 	return compact.Bytes(), nil
-}
-
-// decodeStrict decodes one JSON object with nothing behind it and no fields that are not known. Its errors speak of JSON, not of Go.
-func decodeStrict(line []byte, into any) error {
-	dec := json.NewDecoder(bytes.NewReader(line))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(into)
-	if err == nil {
-		if err := checkObject(line, true); err != nil {
-			return err
-		}
-		if _, end := dec.Token(); end != io.EOF {
-			return errors.New("there is more behind the JSON object")
-		}
-		return nil
-	}
-	var kind *json.UnmarshalTypeError
-	var syntax *json.SyntaxError
-	switch {
-	case errors.As(err, &kind) && kind.Field == "":
-		return fmt.Errorf("is a JSON %s: must be an object", kind.Value)
-	case errors.As(err, &kind) && kind.Field == "headers":
-		return fmt.Errorf("headers: here is a JSON %s: must be an object of strings", kind.Value)
-	case errors.As(err, &kind):
-		return fmt.Errorf("%s: is a JSON %s: must be %s", kind.Field, kind.Value, jsonName(kind.Type.Kind().String()))
-	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("is not JSON: %w", err)
-	}
-	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-}
-
-func jsonName(goKind string) string {
-	if goKind == "int" || goKind == "int64" {
-		return "a whole number"
-	}
-	return "a " + goKind
 }

@@ -1,0 +1,20 @@
+package human
+
+import "strconv"
+
+// Thousands writes 1234567 as 1,234,567.
+func Thousands(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// Counted is "1 queue", "2 queues".
+func Counted(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return Thousands(int64(n)) + " " + what
+}

@@ -1,0 +1,75 @@
+package human
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Relative says how far t is from now: "in 14m59s", "3s ago", "now".
+func Relative(t, now time.Time) string {
+	d := t.Sub(now)
+	switch text := Short(max(d, -d)); {
+	case text == "0s":
+		return "now"
+	case d > 0:
+		return "in " + text
+	default:
+		return text + " ago"
+	}
+}
+
+// Short rounds a duration to what a person reads: 250ms, 14m59s, 15m, 26h3m, 12d4h.
+func Short(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d >= 2*day:
+		d = d.Round(time.Hour)
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	case d >= time.Hour:
+		d = d.Round(time.Minute)
+	}
+	text := d.Round(time.Second).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// Exact writes a duration as a person would give it, exactly: 30s, 1h30m, 7d, 1d12h.
+func Exact(d time.Duration) string {
+	const day = 24 * time.Hour
+	text := ""
+	if d >= day {
+		text, d = fmt.Sprintf("%dd", d/day), d%day
+		if d == 0 {
+			return text
+		}
+	}
+	rest := d.String()
+	if strings.HasSuffix(rest, "m0s") {
+		rest = strings.TrimSuffix(rest, "0s")
+	}
+	if strings.HasSuffix(rest, "h0m") {
+		rest = strings.TrimSuffix(rest, "0m")
+	}
+	return text + rest
+}
+
+// Clock is a point in time for people: RFC 3339 in local time, and how far it is.
+func Clock(t, now time.Time) string {
+	return t.Local().Format(time.RFC3339) + " (" + Relative(t, now) + ")"
+}
+
+// Ago is relative for a time that may be unknown.
+func Ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return Relative(t, now)
+}
