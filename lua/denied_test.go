@@ -77,7 +77,7 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 		guest, may := limited(b)
 		as := func(s *script, what string, call func() error) {
 			b.Helper()
-			rules := []string{"-@all", "+evalsha", "+eval", "+fcall"}
+			rules := []string{"-@all", "+evalsha", "+eval", "+evalsha_ro", "+eval_ro", "+fcall"}
 			for _, n := range Needs(s.name) {
 				rules = append(rules, rule("+", n.Command))
 			}

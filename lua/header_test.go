@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -14,7 +15,7 @@ import (
 // scripts lists every typed call's script.
 func scripts() []*script {
 	return []*script{
-		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript, ensureGroupScript, exportScript, extendScript,
+		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript, ensureGroupScript, exportScript, extendScript, findLostScript, findOrphansScript,
 		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, rescheduleRetriesScript, restoreScript, retryScript, signalScript, surveyScript, trimScript,
 	}
 }
@@ -232,6 +233,26 @@ func TestEveryScriptIsLoadedOnce(t *testing.T) {
 	}
 	if len(counts) > 0 {
 		t.Errorf("loaded, but not in scripts(): %v", slices.Collect(maps.Keys(counts)))
+	}
+}
+
+// A script that stands in a text of Go has no header: nobody holds it to its budget, to its keys, and to what its users may do.
+func TestEveryScriptIsAFile(t *testing.T) {
+	err := filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() && (path == "../lua" || path == "../integration" || path == "../cmd/duestream/conformance") {
+			return cmp.Or(err, filepath.SkipDir)
+		}
+		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if strings.Contains(string(text), "redis.call(") || strings.Contains(string(text), "NewLuaScript") {
+			t.Errorf("%s holds a script: it belongs into a file of lua", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

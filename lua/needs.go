@@ -144,7 +144,7 @@ func keysFor(command string, types []string) (keys []int) {
 // reads are the commands of scripts that write nothing. A new one that is missing here only makes the guard longer.
 var reads = map[string]bool{
 	"TYPE": true, "TIME": true, "EXISTS": true, "ZRANGE": true, "ZRANGEBYSCORE": true, "ZSCORE": true, "ZMSCORE": true, "ZCARD": true, "ZCOUNT": true,
-	"ZRANK": true, "ZSCAN": true, "HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "XRANGE": true, "XREVRANGE": true, "XLEN": true,
+	"ZRANK": true, "ZSCAN": true, "HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "HEXISTS": true, "XRANGE": true, "XREVRANGE": true, "XLEN": true,
 	"XPENDING": true, "XINFO GROUPS": true, "MEMORY USAGE": true,
 }
 

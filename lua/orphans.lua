@@ -1,5 +1,5 @@
 -- orphans: deletes hash fields that have been without a member of the schedule for long enough, and looks for more.
--- Uses: base
+-- Uses: base orphans
 -- KEYS[1] due (zset)
 -- KEYS[2] fields (hash)
 -- ARGV[1] cursor (integer, of HSCAN)
@@ -14,7 +14,7 @@ local cursor, limit = ARGV[1], tonumber(ARGV[2])
 local bad = wrong_type({due, 'zset', fields, 'hash'})
 if bad then return bad end
 
-local reply, deleted, bytes, looked = {0, cursor}, 0, 0, 0
+local reply, deleted = {0, cursor}, 0
 for i = 3, #ARGV, 3 do
   local field, length, now = ARGV[i], ARGV[i + 1], -1
   if not redis.call('ZSCORE', due, field) then now = redis.call('HSTRLEN', fields, field) end
@@ -22,16 +22,6 @@ for i = 3, #ARGV, 3 do
   if now >= 0 and ARGV[i + 2] == '1' then deleted = deleted + redis.call('HDEL', fields, field) end
   reply[#reply + 1] = now
 end
--- Bucket by bucket, because the values of the next may be of any size.
-for _ = 1, limit do
-  local page = redis.call('HSCAN', fields, cursor, 'COUNT', 1)
-  cursor = page[1]
-  for i = 1, #page[2], 2 do
-    local field, size = page[2][i], #page[2][i + 1]
-    bytes, looked = bytes + #field + size, looked + 1
-    if not redis.call('ZSCORE', due, field) then add_pair(reply, field, size) end
-  end
-  if cursor == '0' or looked >= limit or bytes >= MOST_BYTES then break end
-end
+cursor = scan_orphans(due, fields, cursor, limit, function(field, size) add_pair(reply, field, size) end)
 reply[1], reply[2] = deleted, cursor
 return reply

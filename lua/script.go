@@ -34,6 +34,12 @@ func load(name string, keys, args, each []string) *script {
 	return &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source, sha: sum(source)}
 }
 
+// readOnly has the server refuse a script that writes, so that who may only look can run it.
+func (s *script) readOnly() *script {
+	s.exec = rueidis.NewLuaScriptReadOnly(s.source)
+	return s
+}
+
 var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
 
 // Source returns the full text of a script as the server gets it. It panics on a name that does not exist.

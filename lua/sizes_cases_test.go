@@ -11,7 +11,7 @@ func ordeals() map[string]func(*ordeal) {
 	return map[string]func(*ordeal){
 		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
 		"cancel_retries": (*ordeal).walkCancelling, "reschedule_retries": (*ordeal).walkRescheduling, "export": (*ordeal).export,
-		"orphans": (*ordeal).orphans, "ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
+		"orphans": (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost, "ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
 		"trim": (*ordeal).trim, "redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
 		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure, "signal": (*ordeal).signal,
 		"ensure_group": (*ordeal).ensureGroup, "drop_consumer": (*ordeal).dropConsumer,
@@ -148,26 +148,6 @@ func (o *ordeal) export() {
 			return
 		}
 		last = page[len(page)-1]
-	}
-}
-
-func (o *ordeal) orphans() {
-	b := o.b
-	n := o.number("fields", 1, 600)
-	var commands [][]string
-	for i, size := range o.sizes("body", n) {
-		field := fmt.Sprint("f", i)
-		commands = append(commands, []string{"HSET", b.k.Payload, field, pad(size)})
-		o.seen(0, len(field)+size)
-		if i%5 == 0 {
-			commands = append(commands, []string{"ZADD", b.k.Due, "5", field})
-		}
-	}
-	b.build(commands...)
-	o.bucket = 5 * o.largest
-	sweep := newSweepOrdeal(o)
-	for range 4 {
-		sweep()
 	}
 }
 
@@ -394,18 +374,4 @@ func (o *ordeal) dropConsumer() {
 	o.b.do("XGROUP", "CREATECONSUMER", o.b.k.Stream, "g", "c2")
 	_, err := DropConsumers(o.b.ctx, o.scale, o.b.k, "g", []string{"c1", "c2", "nobody"})
 	o.must(err)
-}
-
-// newSweepOrdeal sweeps as a keeper does.
-func newSweepOrdeal(o *ordeal) func() {
-	cursor := ""
-	var watched []Watched
-	return func() {
-		swept, err := SweepOrphans(o.b.ctx, o.scale, o.b.k.Due, o.b.k.Payload, cursor, 500, watched)
-		o.must(err)
-		cursor, watched = swept.Cursor, nil
-		for i, found := range swept.Found {
-			watched = append(watched, Watched{found, i%2 == 0})
-		}
-	}
 }

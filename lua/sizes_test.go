@@ -98,7 +98,7 @@ func newScales(c rueidis.Client, budget int) *scales {
 
 func (s *scales) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	words := cmd.Commands()
-	if words[0] != "EVALSHA" || s.texts[words[1]] == "" {
+	if !strings.HasPrefix(words[0], "EVALSHA") || s.texts[words[1]] == "" {
 		return s.Client.Do(ctx, cmd)
 	}
 	text, args := s.texts[words[1]], 0

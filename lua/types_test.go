@@ -115,6 +115,14 @@ func calls() []call {
 			_, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "", 10, []Watched{{Orphan{"orphan", 1}, true}})
 			return err
 		}},
+		{findOrphansScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload} }), func(b *bench) error {
+			_, _, _, err := ScanOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "0", 10)
+			return err
+		}},
+		{findLostScript, stream, func(b *bench) error {
+			_, err := LostEntries(b.ctx, b.c, b.k.Stream, "g", []string{"5-1", "7-1"})
+			return err
+		}},
 		{surveyScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm}
 		}), func(b *bench) error {

@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 )
 
@@ -153,16 +152,6 @@ func (c *code) body(of types.Object, info *types.Info, node ast.Node) {
 			}
 		case *ast.CallExpr:
 			c.call(of, info, n)
-		case *ast.BasicLit: // a script of its own; those of package lua are read by themselves
-			if of.Pkg().Path() == module+"/lua" {
-				return true
-			}
-			for _, m := range inText.FindAllStringSubmatch(n.Value, -1) {
-				c.sends[of] = append(c.sends[of], strings.TrimSpace(m[1]+" "+m[2]))
-			}
-			if strings.Contains(n.Value, "redis.call(") {
-				c.sends[of] = append(c.sends[of], "EVALSHA_RO", "EVAL_RO")
-			}
 		}
 		return true
 	})
@@ -194,8 +183,6 @@ func (c *code) call(of types.Object, info *types.Info, n *ast.CallExpr) {
 		}
 	}
 }
-
-var inText = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?`)
 
 var containers = map[string]bool{
 	"ACL": true, "CLIENT": true, "CLUSTER": true, "COMMAND": true, "CONFIG": true, "FUNCTION": true, "LATENCY": true, "MEMORY": true, "OBJECT": true,

@@ -62,6 +62,34 @@ func upkeep() []scenario {
 				s.Error("not exactly the confirmed field is gone")
 			}
 		}},
+		{script: "find_orphans", state: "of a hash", prepare: func(s *scene) func(rueidis.Client) error {
+			return findOrphans(s, func(c rueidis.Client) ([]string, error) {
+				found, _, _, err := lua.ScanOrphans(s.ctx, c, s.k.Due, s.k.Payload, "0", 100)
+				return found, err
+			})
+		}},
+		{script: "find_orphans", state: "by name", prepare: func(s *scene) func(rueidis.Client) error {
+			return findOrphans(s, func(c rueidis.Client) ([]string, error) {
+				return lua.StillOrphans(s.ctx, c, s.k.Due, s.k.Payload, []string{"orphan", "other"})
+			})
+		}},
+		{script: "find_lost", state: "one held, one held and deleted", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			const lost = "1-1"
+			s.do("XADD", s.k.Stream, lost, "id", "lost")
+			s.send(item("held", "+0"))
+			held := s.hold("a", "c1")["held"].Entry
+			s.do("XDEL", s.k.Stream, lost)
+			s.owe("a", "lost", dead, dead)
+			s.owe("a", "held", delivered, delivered)
+			return func(c rueidis.Client) error {
+				found, err := lua.LostEntries(s.ctx, c, s.k.Stream, "a", []string{held, lost})
+				if err == nil && !slices.Equal(found, []string{lost}) {
+					s.Errorf("lost are %q", found)
+				}
+				return err
+			}
+		}},
 		{script: "drop_consumer", state: "one idle, one that holds", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("held", "+0"))
@@ -75,6 +103,21 @@ func upkeep() []scenario {
 				return err
 			}
 		}},
+	}
+}
+
+// findOrphans has one body with a member, and one without.
+func findOrphans(s *scene, find func(rueidis.Client) ([]string, error)) func(rueidis.Client) error {
+	s.group("a")
+	s.do("HSET", s.k.Payload, "orphan", body("orphan"))
+	s.send(item("other", hour))
+	s.owe("a", "other", delivered, delivered)
+	return func(c rueidis.Client) error {
+		found, err := find(c)
+		if err == nil && !slices.Equal(found, []string{"orphan"}) {
+			s.Errorf("orphans are %q", found)
+		}
+		return err
 	}
 }
 

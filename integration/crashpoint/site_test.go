@@ -135,7 +135,7 @@ func shaOf(text string) string {
 
 func (i *interruption) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	words := cmd.Commands()
-	if words[0] != "EVALSHA" || words[1] != i.sha {
+	if words[0] != "EVALSHA" && words[0] != "EVALSHA_RO" || words[1] != i.sha {
 		return i.Client.Do(ctx, cmd)
 	}
 	return i.Client.Do(ctx, i.Client.B().Arbitrary("EVAL", i.text).Args(words[2:]...).Build())

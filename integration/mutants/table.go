@@ -363,4 +363,10 @@ var mutants = []mutant{
 		new:  "&& freed >= 0",
 		test: []string{"-run", "TestLargeOrphansAreDeleted", "./stream/keeper"},
 	},
+	{
+		name: "a look for lost entries reads whatever it is given in one run", file: "lua/find_lost.lua",
+		old:  "  if bytes >= MOST_BYTES then\n",
+		new:  "  if false then\n",
+		test: []string{"-run", "TestNoScriptTouchesMoreThanItsBudget/find_lost", "./lua"},
+	},
 }

@@ -30,9 +30,9 @@ func (e *examination) pending(ctx context.Context, p place, g groupInfo, visibil
 		if err != nil {
 			return err
 		}
-		args := []string{g.name}
+		var ids []string
 		for _, one := range list {
-			args = append(args, one.id.String())
+			ids = append(ids, one.id.String())
 			if one.idle > tooLong {
 				abandoned.add(one.id.String())
 			}
@@ -42,7 +42,7 @@ func (e *examination) pending(ctx context.Context, p place, g groupInfo, visibil
 			oldest = &list[0]
 		}
 		if len(list) > 0 {
-			gone, err := e.script(ctx, stillPending, "XPENDING "+p.keys.Stream, []string{p.keys.Stream}, args)
+			gone, err := e.lostEntries(ctx, p, g.name, ids)
 			if err != nil && !e.denied(err, "pending entries that were deleted") {
 				return err
 			}
@@ -111,9 +111,15 @@ func (e *examination) bodiless(ctx context.Context, p place, group string, d *de
 	return e.confirm(ctx, lostBody, p, p.keys.Stream, d, func(n int64) string {
 		return plural(n, "entry is", "entries are") + " pending and not in the stream"
 	}, func(ctx context.Context, ids []string) (left, texts []string, err error) {
-		left, err = e.script(ctx, stillPending, "XPENDING "+p.keys.Stream, []string{p.keys.Stream}, append([]string{group}, ids...))
+		left, err = e.lostEntries(ctx, p, group, ids)
 		return left, left, err
 	}, group)
+}
+
+func (e *examination) lostEntries(ctx context.Context, p place, group string, ids []string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return lua.LostEntries(ctx, e.c, p.keys.Stream, group, ids)
 }
 
 // unfreed looks for entries that no group needs.

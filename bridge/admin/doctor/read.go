@@ -18,7 +18,7 @@ import (
 const (
 	pageItems   = 200
 	pageBytes   = 256 << 10
-	scriptItems = 100 // looked at one by one in a script
+	scriptItems = 100 // looked at one by one in a script, which itself reads 1 MiB at most
 )
 
 // callTimeout ends a call that hangs.
@@ -79,45 +79,6 @@ func (e *examination) pageOf(ctx context.Context, key string, n int64) int64 {
 		return 20
 	}
 	return min(pageItems, max(1, pageBytes*n/bytes))
-}
-
-// readOnly are scripts that write nothing, for users who may not.
-var (
-	// Bucket by bucket: the values of the next may be of any size.
-	scanOrphans = rueidis.NewLuaScriptReadOnly(`
-local reply, cursor, looked, bytes = {'', ''}, ARGV[1], 0, 0
-for _ = 1, tonumber(ARGV[2]) do
-  local page = redis.call('HSCAN', KEYS[2], cursor, 'COUNT', 1)
-  cursor = page[1]
-  for i = 1, #page[2], 2 do
-    looked, bytes = looked + 1, bytes + #page[2][i] + #page[2][i + 1]
-    if not redis.call('ZSCORE', KEYS[1], page[2][i]) then reply[#reply + 1] = page[2][i] end
-  end
-  if cursor == '0' or bytes >= tonumber(ARGV[3]) then break end
-end
-reply[1], reply[2] = cursor, tostring(looked)
-return reply`)
-	stillOrphans = rueidis.NewLuaScriptReadOnly(`
-local reply = {}
-for i = 1, #ARGV do
-  if redis.call('HEXISTS', KEYS[2], ARGV[i]) == 1 and not redis.call('ZSCORE', KEYS[1], ARGV[i]) then reply[#reply + 1] = ARGV[i] end
-end
-return reply`)
-	stillPending = rueidis.NewLuaScriptReadOnly(`
-local reply = {}
-for i = 2, #ARGV do
-  if #redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i]) == 0 and #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1) > 0 then
-    reply[#reply + 1] = ARGV[i]
-  end
-end
-return reply`)
-)
-
-func (e *examination) script(ctx context.Context, s *rueidis.Lua, what string, keys, args []string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	reply, err := s.Exec(ctx, e.c, keys, args).AsStrSlice()
-	return reply, lua.Classify(what, err)
 }
 
 // denied says whether a user may not do something: then it is left out, and said.

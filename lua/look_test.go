@@ -1,0 +1,65 @@
+package lua
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Bodies without a member are found by a scan, and found again by name; what has a member, or is not there, is none.
+func TestFindOrphans(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.do("HSET", b.k.Payload, "m", "p", "a", "p", "b", "")
+		b.do("ZADD", b.k.Due, "5", "m", "6", "n")
+		for _, c := range []struct {
+			cursor string
+			limit  int
+			fields []string
+			want   string
+		}{
+			{"0", 100, nil, "[a b] 3 0"}, {"0", 0, []string{"b", "m", "n", "none", "a"}, "[a b] 0 0"}, {"0", 0, nil, "[] 0 0"},
+		} {
+			orphans, looked, next, err := findOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, c.cursor, c.limit, c.fields)
+			if err != nil {
+				b.Fatal(err)
+			}
+			want(b, fmt.Sprint(c), fmt.Sprint(slices.Sorted(slices.Values(orphans)), looked, " ", next), c.want)
+		}
+		found, cursor := 0, "0"
+		for i := range 3000 {
+			b.do("HSET", b.k.Meta, fmt.Sprint("f", i), "{}")
+		}
+		for {
+			orphans, looked, next, err := ScanOrphans(b.ctx, b.c, b.k.Due, b.k.Meta, cursor, 100)
+			if err != nil || len(orphans) != looked {
+				b.Fatal(len(orphans), looked, err)
+			}
+			if found, cursor = found+looked, next; cursor == "0" {
+				break
+			}
+		}
+		want(b, "found by pages", found >= 3000, true)
+	})
+}
+
+// An entry is lost when it is pending with the group and its body is gone: not one that is there, that another group holds, or that nobody holds.
+// What is large is looked at in several calls.
+func TestLostEntries(t *testing.T) {
+	everywhere(t, func(b *bench) {
+		b.groups("g", "h")
+		var ids []string
+		for i := range 5 {
+			ids = append(ids, fmt.Sprint(i+1, "-1"))
+			b.do("XADD", b.k.Stream, ids[i], "payload", strings.Repeat("x", 600_000))
+		}
+		b.read("g", "c", 4)
+		b.read("h", "c", 5)
+		b.do("XDEL", b.k.Stream, ids[0], ids[3], ids[4])
+		b.do("XACK", b.k.Stream, "g", ids[0])
+		for group, lost := range map[string]string{"g": "[4-1]", "h": "[1-1 4-1 5-1]"} {
+			got, err := LostEntries(b.ctx, b.c, b.k.Stream, group, append(ids, "9-9"))
+			want(b, group, fmt.Sprint(got, err), lost+" <nil>")
+		}
+	})
+}

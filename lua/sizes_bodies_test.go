@@ -1,0 +1,63 @@
+package lua
+
+import "fmt"
+
+// bodies fills a hash with bodies of any size, of which one in five has a member.
+func (o *ordeal) bodies() (fields []string) {
+	b := o.b
+	n := o.number("fields", 1, 600)
+	var commands [][]string
+	for i, size := range o.sizes("body", n) {
+		field := fmt.Sprint("f", i)
+		fields = append(fields, field)
+		commands = append(commands, []string{"HSET", b.k.Payload, field, pad(size)})
+		o.seen(0, len(field)+size)
+		if i%5 == 0 {
+			commands = append(commands, []string{"ZADD", b.k.Due, "5", field})
+		}
+	}
+	b.build(commands...)
+	o.bucket = 5 * o.largest
+	return fields
+}
+
+func (o *ordeal) orphans() {
+	o.bodies()
+	sweep := newSweepOrdeal(o)
+	for range 4 {
+		sweep()
+	}
+}
+
+// newSweepOrdeal sweeps as a keeper does.
+func newSweepOrdeal(o *ordeal) func() {
+	cursor := ""
+	var watched []Watched
+	return func() {
+		swept, err := SweepOrphans(o.b.ctx, o.scale, o.b.k.Due, o.b.k.Payload, cursor, 500, watched)
+		o.must(err)
+		cursor, watched = swept.Cursor, nil
+		for i, found := range swept.Found {
+			watched = append(watched, Watched{found, i%2 == 0})
+		}
+	}
+}
+
+func (o *ordeal) findOrphans() {
+	k, fields := o.b.k, o.bodies()
+	for cursor := "0"; ; {
+		_, _, next, err := ScanOrphans(o.b.ctx, o.scale, k.Due, k.Payload, cursor, o.number("limit", 1, 500))
+		o.must(err)
+		if cursor = next; cursor == "0" {
+			break
+		}
+	}
+	_, err := StillOrphans(o.b.ctx, o.scale, k.Due, k.Payload, o.some(fields, 500))
+	o.must(err)
+}
+
+func (o *ordeal) findLost() {
+	ids := o.held(2)
+	_, err := LostEntries(o.b.ctx, o.scale, o.b.k.Stream, "g", o.some(ids, o.number("batch", 1, 300)))
+	o.must(err)
+}
