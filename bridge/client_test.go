@@ -9,18 +9,12 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/integration/redistest"
 )
 
 // An option that says nothing about time is refused: taken as "in zero", it would deliver the message at once.
 func TestRescheduleTakesATimeOnly(t *testing.T) {
-	s := redistest.Shared(t)
-	r, err := bridge.Dial(t.Context(), s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, prefix := connect(t.Context())
 	defer r.Close()
-	prefix := s.Prefix(t)
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)

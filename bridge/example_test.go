@@ -7,15 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/integration/redistest"
 )
-
-func TestMain(m *testing.M) { redistest.Main(m) }
 
 func ExampleClient_Schedule() {
 	ctx, r, prefix, end := begin()
@@ -297,64 +293,10 @@ func ExampleNewBridge() {
 	// Output: two bridges
 }
 
-// begin gives an example a server, a prefix of its own, and a bridge, until the returned function is called.
-func begin() (ctx context.Context, r *bridge.Redis, prefix string, end func()) {
-	t := &exampleTB{}
-	server := redistest.Shared(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	r, err := bridge.Dial(ctx, server.URL())
-	check(err)
-	prefix = server.Prefix(t)
-	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: prefix, AnyServer: true, Defaults: bridge.Policy{
-		VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
-	}})
-	check(err)
-	stop, stopped := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { check(b.Run(stop)) })
-	return ctx, r, prefix, func() {
-		stopped()
-		running.Wait()
-		r.Close()
-		cancel()
-		t.end()
-	}
-}
-
 func schedule(ctx context.Context, r *bridge.Redis, prefix, queue, payload string, options ...bridge.Option) {
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	check(err)
 	defer client.Close()
 	_, err = client.Schedule(ctx, queue, []byte(payload), options...)
 	check(err)
-}
-
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
-func until(condition func() bool) {
-	redistest.Eventually(&exampleTB{}, 20*time.Second, func() (bool, string) { return condition(), "not so" })
-}
-
-// exampleTB stands for the *testing.T that an example does not have.
-type exampleTB struct {
-	testing.TB
-	cleanups []func()
-}
-
-func (t *exampleTB) Helper()                       {}
-func (t *exampleTB) Name() string                  { return "Example" }
-func (t *exampleTB) Cleanup(f func())              { t.cleanups = append(t.cleanups, f) }
-func (t *exampleTB) Fatal(args ...any)             { panic(fmt.Sprint(args...)) }
-func (t *exampleTB) Fatalf(form string, a ...any)  { panic(fmt.Sprintf(form, a...)) }
-func (t *exampleTB) Errorf(form string, a ...any)  { panic(fmt.Sprintf(form, a...)) }
-func (t *exampleTB) Logf(form string, args ...any) {}
-
-func (t *exampleTB) end() {
-	for _, f := range slices.Backward(t.cleanups) {
-		f()
-	}
 }
