@@ -50,7 +50,7 @@ var findLostScript = load("find_lost", []string{"stream"}, []string{"group"}, []
 // LostEntries returns those of the entries that are pending with a group, and not in the stream.
 func LostEntries(ctx context.Context, c rueidis.Client, stream, group string, entries []string) (lost []string, err error) {
 	reply, err := inParts(entries, func(entries []string) ([]int64, error) {
-		return findLostScript.integers(ctx, c, []string{stream}, append([]string{group}, entries...), len(entries))
+		return findLostScript.integers(ctx, c, []string{stream}, append([]string{group}, entries...), len(entries), Durability{})
 	})
 	for i, is := range reply {
 		if is == 1 {
