@@ -13,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // app is one run of the command: its streams, and the flags that all commands share.
@@ -25,7 +26,7 @@ type app struct {
 	durability       durability
 	passwordsFrom    []string                    // where those come from that are no part of the URL
 	passwords        func(*rueidis.ClientOption) // sets those that are no part of the URL
-	color            colorMode
+	color            term.ColorMode
 
 	started bool // arguments and flags were accepted
 }
@@ -45,7 +46,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		shells.RunE = help // else it takes any word for a shell
 	}
 	err := root.ExecuteContext(ctx)
-	lost := printed.end()
+	lost := printed.End()
 	if err != nil && !a.started {
 		a.json = a.json || wantsJSON(args)
 		if lost == nil { // which is what cobra says, too
@@ -56,7 +57,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		err = errors.Join(err, &outputLost{lost})
 	}
 	a.report(err)
-	_ = said.end()
+	_ = said.End()
 	return exitCode(err)
 }
 

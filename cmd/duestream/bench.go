@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/cmd/duestream/bench"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 const benchPrefix = "duestream-bench"
@@ -163,9 +163,9 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 	if err != nil {
 		return err
 	}
-	progress := a.newSteps()
-	defer progress.clear()
-	claim, err := bench.Take(ctx, r, a.prefix, o.force, func(keys, of int) { progress.show("looking for keys of the prefix", keys, of) })
+	progress := term.NewSteps(a.err)
+	defer progress.Clear()
+	claim, err := bench.Take(ctx, r, a.prefix, o.force, func(keys, of int) { progress.Show("looking for keys of the prefix", keys, of) })
 	if errors.Is(err, bench.ErrOccupied) {
 		return fmt.Errorf("%w: choose another --prefix, or measure beside them with --force", err)
 	}
@@ -174,7 +174,7 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 	}
 	defer func() { err = errors.Join(err, claim.Release(ctx)) }()
 	if !a.json {
-		progress.clear()
+		progress.Clear()
 		report.print(a.out)
 	}
 	run := randomName()
@@ -184,7 +184,7 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 		}
 		cfg := bench.Config{
 			Redis: r, Prefix: a.prefix, Queue: s.name + "-" + run, Messages: s.messages, Payload: o.payload, Backlog: o.backlog, Rounds: o.rounds,
-			Progress: func(step string, done, of int) { progress.show(s.name+": "+step, done, of) },
+			Progress: func(step string, done, of int) { progress.Show(s.name+": "+step, done, of) },
 		}
 		if o.given["messages"] {
 			cfg.Messages = o.messages
@@ -195,7 +195,7 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 		results, err := s.run(ctx, o, cfg, func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error) {
 			return bridge.Dial(ctx, a.redisURL, append(with, a.passwords, failFast)...)
 		})
-		progress.clear()
+		progress.Clear()
 		if err != nil {
 			return err
 		}
@@ -208,39 +208,4 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 		return a.print(report, nil)
 	}
 	return nil
-}
-
-// steps is progress of one step after the other.
-type steps struct {
-	a   *app
-	mu  sync.Mutex
-	now *progress
-}
-
-func (a *app) newSteps() *steps { return &steps{a: a} }
-
-func (s *steps) show(step string, done, of int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.now == nil || s.now.what != step {
-		drawn := time.Time{}
-		if s.now != nil {
-			drawn = s.now.drawn
-		}
-		s.now = s.a.newProgress(step)
-		s.now.drawn = drawn // one line on the terminal, and no more often than one step draws it
-	}
-	share := -1.0
-	if of > 0 {
-		share = float64(done) / float64(of)
-	}
-	s.now.show(int64(done), share, time.Now())
-}
-
-func (s *steps) clear() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.now != nil {
-		s.now.clear()
-	}
 }

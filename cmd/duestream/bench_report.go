@@ -15,6 +15,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/cmd/duestream/bench"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/internal/view"
 )
 
@@ -88,7 +89,7 @@ func (r *benchReport) print(w io.Writer) {
 	if s.Nodes > 1 {
 		name += fmt.Sprintf(", %d nodes", s.Nodes)
 	}
-	table(w, [][]string{
+	term.Table(w, [][]string{
 		{"server", name + " at " + r.URL}, {"persistence", s.persistence()},
 		{"distance", fmt.Sprintf("PING %s ms", significant(r.Client.PingMS))},
 		{"client", fmt.Sprintf("duestream %s, %d CPUs, prefix %s", r.Version, r.Client.CPUs, r.Prefix)},
@@ -126,7 +127,7 @@ func printResults(w io.Writer, results []bench.Result) {
 		}
 	}
 	fmt.Fprintln(w)
-	table(w, rows)
+	term.Table(w, rows)
 	for _, r := range results {
 		for _, note := range r.Notes {
 			fmt.Fprintf(w, "! %s: %s\n", r.Scenario, note)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/conformance"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/cmd/duestream/internal/tryout"
 )
 
@@ -157,17 +158,17 @@ func (a *app) runConformance(ctx context.Context, o conformanceOptions, command 
 	if err := findPrograms(&cfg); err != nil {
 		return err
 	}
-	progress := a.newProgress("cases done:")
-	defer progress.clear()
-	errOut := &lockedWriter{w: a.err}
+	progress := term.NewProgress(a.err, "cases done:")
+	defer progress.Clear()
+	errOut := term.NewLockedWriter(a.err)
 	if o.verbose {
 		cfg.Stderr = errOut
 	}
-	cfg.Step = func(done, all int) { progress.show(int64(done), float64(done)/float64(all), time.Now()) }
+	cfg.Step = func(done, all int) { progress.Of(int64(done), int64(all)) }
 	if !a.json {
 		shown := "" // a program that cannot start says the same each time
 		cfg.Done = func(r conformance.Result) {
-			progress.clear()
+			progress.Clear()
 			if r.Stderr != "" && r.Stderr == shown {
 				r.Stderr = "the same as before"
 			} else if r.Stderr != "" {
@@ -177,7 +178,7 @@ func (a *app) runConformance(ctx context.Context, o conformanceOptions, command 
 		}
 	}
 	report, err := conformance.Run(ctx, cfg)
-	progress.clear()
+	progress.Clear()
 	if err != nil {
 		return err
 	}
@@ -255,5 +256,5 @@ func printCertificate(w io.Writer, r *conformance.Report) {
 	for i := range rows {
 		rows[i][0] = "  " + rows[i][0]
 	}
-	table(w, rows)
+	term.Table(w, rows)
 }

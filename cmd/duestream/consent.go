@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // consent is the agreement to delete what the command line does not name one by one. There is no other way to get it: on a terminal a
@@ -27,7 +29,7 @@ func destroys(cmd *cobra.Command) *consent {
 
 // possible refuses, before Redis is touched, where nobody can be asked. What is deleted is said by what.
 func (c *consent) possible(a *app, what string) error {
-	if c.yes || isTerminal(a.in) && isTerminal(a.err) {
+	if c.yes || term.IsTerminal(a.in) && term.IsTerminal(a.err) {
 		return nil
 	}
 	return invalidf("this deletes %s, and nobody can be asked here: standard input and standard error are no terminal. If that is what you want, add --yes", what)

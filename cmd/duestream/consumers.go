@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) consumers() *cobra.Command {
@@ -75,7 +76,7 @@ func (a *app) printMembers(list []admin.Member) {
 			human.OneLine(m.Group, 40), human.OneLine(m.Consumer, 60), strconv.FormatInt(m.Pending, 10), oldest, human.Short(time.Duration(m.Idle)), inactive, seen,
 		})
 	}
-	table(a.out, rows)
+	term.Table(a.out, rows)
 	if approx {
 		fmt.Fprintln(a.out, "(≥: only the oldest 10,000 entries of the group were looked at, per partition)")
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 type editFlags struct {
@@ -56,7 +57,7 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 				return err
 			}
 			inEditor := payload == nil && o.headers == nil && o.unset == nil
-			if inEditor && !isTerminal(a.in) {
+			if inEditor && !term.IsTerminal(a.in) {
 				return invalidf("nothing to change: give --payload, --payload-file, --header or --unset-header; on a terminal an editor is started without them")
 			}
 			letters, done, err := a.letters(ctx, args[0])
@@ -176,7 +177,7 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 			what = "would be redriven"
 		}
 		rows := [][]string{{what, human.OneLine(l.ID, 256)}, {"for", human.OrDash(human.OneLine(cmp.Or(o.to, l.Group), 256))}, {"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.in.d), time.Now())}}
-		table(a.out, append(rows, mapRows("header ", l.Headers)...))
+		term.Table(a.out, append(rows, mapRows("header ", l.Headers)...))
 		if o.dryRun {
 			a.describePayload(l.Payload)
 		}
@@ -299,6 +300,6 @@ func editLetter(ctx context.Context, l admin.Letter, editor func(context.Context
 func (a *app) editor(ctx context.Context, file string) error {
 	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
 	cmd := exec.CommandContext(ctx, words[0], slices.Concat(words[1:], []string{file})...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, unfiltered(a.out).(io.Writer), unfiltered(a.err).(io.Writer)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, term.Unfiltered(a.out).(io.Writer), term.Unfiltered(a.err).(io.Writer)
 	return cmd.Run()
 }

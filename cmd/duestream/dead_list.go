@@ -12,6 +12,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) deadList() *cobra.Command {
@@ -79,7 +80,7 @@ func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue
 	case n == 0:
 		fmt.Fprintln(a.out, "no dead letters")
 	default:
-		table(a.out, rows)
+		term.Table(a.out, rows)
 	}
 	if limit == 0 || n <= limit {
 		return nil
@@ -126,7 +127,7 @@ func (a *app) summarizeLetters(ctx context.Context, letters *admin.DeadLetters, 
 	case total == 0:
 		fmt.Fprintln(a.out, "no dead letters")
 	default:
-		table(a.out, rows)
+		term.Table(a.out, rows)
 		fmt.Fprintf(a.out, "%s letters\n", human.Thousands(int64(total)))
 	}
 	if shown < len(all) {

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) deadPurge() *cobra.Command {
@@ -62,7 +62,7 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 	var purged int
 	var first []admin.Letter
 	var err error
-	bar := a.newProgress("letters")
+	bar := term.NewProgress(a.err, "letters")
 	if s.dryRun {
 		purged, err = a.wouldPurge(ctx, letters, queue, names, s, firstTen(&first))
 	} else if len(names) > 0 {
@@ -70,14 +70,14 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 	} else {
 		filter, _ := s.filter.filter()
 		total := 0
-		if bar.w != nil { // for the eye only
+		if bar.Draws() { // for the eye only
 			if total, err = letters.Count(ctx, queue, filter); err != nil {
 				return err
 			}
 		}
-		purged, err = letters.PurgeProgress(ctx, queue, filter, func(n int) { bar.show(int64(n), float64(n)/float64(max(1, total)), time.Now()) })
+		purged, err = letters.PurgeProgress(ctx, queue, filter, func(n int) { bar.Of(int64(n), int64(total)) })
 	}
-	bar.clear()
+	bar.Clear()
 	value := struct {
 		Purged int             `json:"purged"`
 		DryRun bool            `json:"dry_run"`

@@ -7,12 +7,12 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 type redriveFlags struct {
@@ -107,9 +107,9 @@ func (o *redriveFlags) options(a *app) (admin.RedriveOptions, error) {
 }
 
 func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, o redriveFlags, options admin.RedriveOptions) error {
-	bar := a.newProgress("letters")
-	if bar.w != nil { // counting them all first is for the eye only
-		options.Progress = func(done, total int) { bar.show(int64(done), float64(done)/float64(max(1, total)), time.Now()) }
+	bar := term.NewProgress(a.err, "letters")
+	if bar.Draws() { // counting them all first is for the eye only
+		options.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
 	}
 	var first []admin.Letter
 	if o.dryRun {
@@ -123,7 +123,7 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 		filter, _ := o.filter.filter()
 		result, err = letters.RedriveMatching(ctx, queue, filter, options)
 	}
-	bar.clear()
+	bar.Clear()
 	value := struct {
 		admin.RedriveResult
 		DryRun bool            `json:"dry_run"`
@@ -209,7 +209,7 @@ func (a *app) listFirst(first []admin.Letter, total int) {
 	for _, l := range first {
 		rows = append(rows, []string{l.Letter, human.OneLine(l.ID, 40), human.OrDash(human.OneLine(l.Group, 30)), human.OneLine(l.Reason, 30), human.OneLine(l.Error, 60)})
 	}
-	table(a.out, rows)
+	term.Table(a.out, rows)
 	if more := total - len(first); more > 0 {
 		fmt.Fprintf(a.out, "and %s more\n", human.Thousands(int64(more)))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) deadShow() *cobra.Command {
@@ -49,7 +50,7 @@ func (a *app) describeLetter(l admin.Letter) {
 		{"attempt", strconv.Itoa(l.Attempt)}, {"entry", human.OrDash(l.Entry)},
 	}
 	rows = append(rows, timeRows(now, "dead", l.Dead, "due", l.Due, "expired", l.Expires)...)
-	table(a.out, append(append(rows, mapRows("header ", l.Headers)...), mapRows("field ", l.Extra)...))
+	term.Table(a.out, append(append(rows, mapRows("header ", l.Headers)...), mapRows("field ", l.Extra)...))
 	if l.Error != "" {
 		fmt.Fprintf(a.out, "\nerror:\n%s\n", human.Printable([]byte(l.Error)))
 	}

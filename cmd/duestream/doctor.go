@@ -15,6 +15,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 type doctorOptions struct {
@@ -82,11 +83,11 @@ type doctorReport struct {
 }
 
 func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, queues []string) error {
-	progress := a.newSteps()
-	defer progress.clear()
+	progress := term.NewSteps(a.err)
+	defer progress.Clear()
 	examine := func() (doctor.Report, error) {
-		defer progress.clear()
-		return op.Doctor(ctx, doctor.Config{Queues: queues, Quick: o.quick, Release: version, Progress: progress.show})
+		defer progress.Clear()
+		return op.Doctor(ctx, doctor.Config{Queues: queues, Quick: o.quick, Release: version, Progress: progress.Show})
 	}
 	report, err := examine()
 	if err != nil {
@@ -129,10 +130,10 @@ func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, q
 }
 
 // mend repairs, and looks again.
-func (a *app) mend(ctx context.Context, report doctor.Report, examine func() (doctor.Report, error), progress *steps) (doctor.Report, []doctor.Repair, error) {
+func (a *app) mend(ctx context.Context, report doctor.Report, examine func() (doctor.Report, error), progress *term.Steps) (doctor.Report, []doctor.Repair, error) {
 	var repairs []doctor.Repair
 	err := report.Mend(ctx, func(one doctor.Repair) {
-		progress.clear()
+		progress.Clear()
 		repairs = append(repairs, one)
 		switch {
 		case a.json:

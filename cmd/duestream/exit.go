@@ -8,6 +8,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // Exit codes. They are part of the interface: none changes its meaning.
@@ -126,9 +127,9 @@ func (a *app) report(err error) {
 		return
 	}
 	p := a.paint(a.err)
-	fmt.Fprintf(a.err, "%s %s\n", p.text(bad, "duestream:"), text)
+	fmt.Fprintf(a.err, "%s %s\n", p.Text(term.Bad, "duestream:"), text)
 	if hint != "" {
-		fmt.Fprintf(a.err, "%s %s\n", p.text(strong, "hint:"), hint)
+		fmt.Fprintf(a.err, "%s %s\n", p.Text(term.Strong, "hint:"), hint)
 	}
 }
 

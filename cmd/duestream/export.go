@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // exportVersion is the version of the lines that export writes. Import takes no other.
@@ -160,13 +160,13 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 	out := bufio.NewWriterSize(a.out, 256<<10)
 	lines := json.NewEncoder(out)
 	lines.SetEscapeHTML(false)
-	bar := a.newProgress("records")
-	if isTerminal(a.out) {
-		bar.w = nil
+	bar := term.NewProgress(a.err, "records")
+	if term.IsTerminal(a.out) { // which shows the records themselves
+		bar = term.NewProgress(nil, "")
 	}
 	end := exportEnd{Kind: kindEnd}
 	failed := func(err error) error {
-		bar.clear()
+		bar.Clear()
 		if errors.Is(err, context.Canceled) {
 			a.note("stopped: the export is not whole, and has no last line")
 		}
@@ -183,7 +183,7 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 			return failed(err)
 		}
 		if end.add(record.Kind); end.Count%1000 == 0 {
-			bar.show(end.Count, float64(end.Count)/float64(max(total, end.Count)), time.Now())
+			bar.Of(end.Count, total)
 		}
 	}
 	end.LeftOut = export.LeftOut
@@ -193,7 +193,7 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 	if err := out.Flush(); err != nil {
 		return failed(err)
 	}
-	bar.clear()
+	bar.Clear()
 	a.note("exported %s: ready %s, scheduled %s, dead %s", human.Thousands(end.Count), human.Thousands(end.Ready), human.Thousands(end.Scheduled), human.Thousands(end.Dead))
 	if end.LeftOut > 0 {
 		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`", errPartly, human.Thousands(int64(end.LeftOut)))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) find() *cobra.Command {
@@ -51,15 +52,16 @@ through all there are, and each place is printed as soon as it is found.`,
 }
 
 func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queues []string) error {
-	bar, printed := a.newProgress("looked through"), false
+	bar, printed := term.NewProgress(a.err, "looked through"), false
+	begun := time.Now()
 	options := admin.FindOptions{Queues: queues, Progress: func(looked, total int64) {
-		if now := time.Now(); now.Sub(bar.start) > progressEvery {
-			bar.show(looked, float64(looked)/float64(max(total, 1)), now)
+		if time.Since(begun) > 200*time.Millisecond { // most are found sooner
+			bar.Of(looked, total)
 		}
 	}}
 	if !a.json {
 		options.Seen = func(s admin.Sighting) {
-			bar.clear()
+			bar.Clear()
 			if printed {
 				fmt.Fprintln(a.out)
 			}
@@ -68,7 +70,7 @@ func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queue
 		}
 	}
 	f, err := op.Find(ctx, id, options)
-	bar.clear()
+	bar.Clear()
 	if errors.Is(err, admin.ErrNotFound) {
 		if a.json {
 			if err := a.print(f, nil); err != nil {
@@ -106,7 +108,7 @@ func (a *app) describeSighting(s admin.Sighting, now time.Time) {
 	if s.Deliveries > 1 {
 		rows = append(rows, []string{"deliveries", fmt.Sprint(s.Deliveries)})
 	}
-	table(a.out, append(rows, mapRows("header ", s.Headers)...))
+	term.Table(a.out, append(rows, mapRows("header ", s.Headers)...))
 	a.describePayload(s.Payload)
 }
 
@@ -119,7 +121,7 @@ func (a *app) describeHistory(f admin.Finding) {
 	for _, w := range f.Windows {
 		rows = append(rows, []string{"  " + w.Until.Local().Format("2006-01-02 15:04:05.000"), human.Relative(w.Until, f.At), "end of its dedup window in " + w.Queue})
 	}
-	table(a.out, rows)
+	term.Table(a.out, rows)
 }
 
 func momentText(m admin.Moment, now time.Time) string {

@@ -10,6 +10,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) functions() *cobra.Command {
@@ -49,7 +50,7 @@ func (a *app) onServers(ctx context.Context, change func(*admin.Admin) ([]admin.
 				lines = append(lines, []string{l.Server, what(l)})
 			}
 		}
-		table(a.out, lines)
+		term.Table(a.out, lines)
 	})
 	return errors.Join(printed, a.partly(rows, failed))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) functionsShow() *cobra.Command {
@@ -53,7 +54,7 @@ func (a *app) printLibraries(rows []admin.Library) {
 		lines = append(lines, []string{l.Server, human.OrDash(l.Role), human.OrDash(string(l.State)), human.OrDash(human.OneLine(l.Release, 40)), human.OrDash(human.OneLine(l.Source, 40))})
 	}
 	lines = append(lines, []string{"this program", "-", "-", version, admin.FunctionsSource()})
-	table(a.out, lines)
+	term.Table(a.out, lines)
 	fmt.Fprintln(a.out)
 	lines = [][]string{{"FUNCTION", "KEYS", "ARGUMENTS"}}
 	for _, f := range admin.Functions() {
@@ -63,5 +64,5 @@ func (a *app) printLibraries(rows []admin.Library) {
 		}
 		lines = append(lines, []string{f.Name, strings.Join(f.Keys, " "), strings.Join(args, " ")})
 	}
-	table(a.out, lines)
+	term.Table(a.out, lines)
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 type importFlags struct {
@@ -59,7 +59,7 @@ its last line was not exported to its end; what it has is taken (exit code 6).`,
 			if o.fromLine < 1 {
 				return invalidf("from-line %d: must be 1 at least", o.fromLine)
 			}
-			f := &importRun{app: a, queue: args[0], flags: o, progress: a.newProgress("lines"), tally: importTally{Queue: args[0], DryRun: o.dryRun}}
+			f := &importRun{app: a, queue: args[0], flags: o, progress: term.NewProgress(a.err, "lines"), tally: importTally{Queue: args[0], DryRun: o.dryRun}}
 			in := a.in
 			if len(args) > 1 && args[1] != "-" {
 				file, err := os.Open(args[1])
@@ -102,7 +102,7 @@ type importRun struct {
 	queue    string
 	flags    importFlags
 	size     int64 // of the file; 0 = unknown
-	progress *progress
+	progress *term.Progress
 	lines    *ndjson.Reader
 	number   int           // of the last line that was read
 	offset   int64         // behind it; lines itself belongs to whoever reads
@@ -138,7 +138,7 @@ func (f *importRun) run(ctx context.Context, in io.Reader) error {
 		}
 	}
 	err = f.read(ctx)
-	f.progress.clear()
+	f.progress.Clear()
 	return f.finish(err)
 }
 
@@ -291,7 +291,7 @@ func (f *importRun) send(ctx context.Context) error {
 	if f.size > 0 {
 		share = float64(f.offset) / float64(f.size)
 	}
-	f.progress.show(f.tally.Lines, share, time.Now())
+	f.progress.Show(f.tally.Lines, share)
 	if ctx.Err() != nil {
 		f.tally.GoOnFrom = f.number + 1
 	}
@@ -310,7 +310,7 @@ func (f *importRun) refuse(line int, err error) {
 }
 
 func (f *importRun) say(line int, err error) {
-	f.progress.clear()
+	f.progress.Clear()
 	f.app.note("line %d: %s", line, strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // hostile does to a terminal what nobody asked for: clears it, sets its title, turns the direction of writing, in seven and in eight bits.
@@ -16,7 +18,7 @@ const hostile = "x\x1b[2J\x1b]0;title\x07\r\b\x7f\u009b31m\u202egnp\u2066\u2028\
 func orders(text string) (found []string) {
 	for i, r := range text {
 		_, size := utf8.DecodeRuneInString(text[i:])
-		if r != '\n' && r != '\t' && (isOrder(r) || r == utf8.RuneError && size == 1) {
+		if r != '\n' && r != '\t' && (term.IsOrder(r) || r == utf8.RuneError && size == 1) {
 			found = append(found, text[max(0, i-10):i+size])
 		}
 	}
@@ -86,7 +88,7 @@ func FuzzHarmless(f *testing.F) {
 		cut = min(max(0, cut), len(whole))
 		_, _ = o.Write([]byte(whole[:cut]))
 		_, _ = o.Write([]byte(whole[cut:]))
-		_ = o.end()
+		_ = o.End()
 		if bad := orders(out.String()); len(bad) > 0 {
 			t.Errorf("%q gives %q", whole, bad)
 		}

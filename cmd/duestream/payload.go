@@ -10,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) payloadFile(name string) ([]byte, error) {
@@ -29,7 +30,7 @@ func (a *app) payload(args []string) ([]byte, error) {
 	if len(args) == 1 && args[0] != "-" {
 		return []byte(args[0]), admin.CheckPayload([]byte(args[0]))
 	}
-	if len(args) == 0 && isTerminal(a.in) {
+	if len(args) == 0 && term.IsTerminal(a.in) {
 		return nil, invalidf("no payload: give it as an argument ('' for an empty one), or on standard input")
 	}
 	return readPayload(a.in, "standard input")
@@ -52,7 +53,7 @@ func (a *app) describePayload(payload admin.Payload) {
 		fmt.Fprintf(a.out, "\nno payload: it was lost, or could not be kept\n")
 		return
 	}
-	fmt.Fprintf(a.out, "\npayload (%d bytes):\n%s\n", len(payload), payloadText(payload, isTerminal(a.out)))
+	fmt.Fprintf(a.out, "\npayload (%d bytes):\n%s\n", len(payload), payloadText(payload, term.IsTerminal(a.out)))
 }
 
 // payloadShown is how much of a payload is printed to a terminal.
@@ -75,7 +76,7 @@ func (a *app) printRaw(payload admin.Payload) error {
 	if payload == nil {
 		return fmt.Errorf("%w: the payload was lost, or could not be kept", admin.ErrNotFound)
 	}
-	if _, err := unfiltered(a.out).(io.Writer).Write(payload); err != nil {
+	if _, err := term.Unfiltered(a.out).(io.Writer).Write(payload); err != nil {
 		return &outputLost{err}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 const peekLimit = 10_000
@@ -98,7 +99,7 @@ func (a *app) printPeeked(p admin.Peeked, payload bool) error {
 		}
 		rows = append(rows, row)
 	}
-	table(a.out, rows)
+	term.Table(a.out, rows)
 	if left != "" {
 		fmt.Fprintln(a.out, left)
 	}

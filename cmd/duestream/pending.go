@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) pending() *cobra.Command {
@@ -109,7 +110,7 @@ func (a *app) printPending(list []admin.PendingEntry, left string) {
 			entry, human.OrDash(id), human.OneLine(p.Consumer, 60), human.Short(time.Duration(p.Idle)), strconv.FormatInt(p.Deliveries, 10), attempt,
 		})
 	}
-	table(a.out, rows)
+	term.Table(a.out, rows)
 	if left != "" {
 		fmt.Fprintln(a.out, left)
 	}

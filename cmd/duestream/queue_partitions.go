@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) queuePartitions() *cobra.Command {
@@ -74,12 +74,12 @@ func (a *app) growQueue(ctx context.Context, op *admin.Admin, queue string, n in
 	if err != nil {
 		return err
 	}
-	bar := a.newProgress("partitions")
+	bar := term.NewProgress(a.err, "partitions")
 	counts, err := op.SetPartitions(ctx, queue, n, func(done, total int) {
 		share := float64(done) / float64(total)
-		bar.show(int64(share*float64(n)), share, time.Now())
+		bar.Show(int64(share*float64(n)), share)
 	})
-	bar.clear()
+	bar.Clear()
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (a *app) showPartitions(ctx context.Context, op *admin.Admin, queue string)
 	}
 	value := partitionCounts{Queue: queue, Partitions: stats.Partitions, Counts: counts, ByPartition: stats.ByPartition}
 	return a.print(value, func() {
-		table(a.out, [][]string{{"partitions", strconv.Itoa(stats.Partitions)}, {"counts so far", counts.String()}})
+		term.Table(a.out, [][]string{{"partitions", strconv.Itoa(stats.Partitions)}, {"counts so far", counts.String()}})
 		fmt.Fprintln(a.out)
 		rows := [][]string{{"PARTITION", "SCHEDULED", "OVERDUE", "READY", "PENDING", "DEAD"}}
 		for _, p := range stats.ByPartition {

@@ -11,6 +11,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // queuePolicy is what is printed of a queue.
@@ -55,7 +56,7 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 	a.noteUnknown(queue, q.Known)
 	return a.print(q, func() {
 		p := q.policy
-		table(a.out, [][]string{
+		term.Table(a.out, [][]string{
 			{"visibility_timeout", human.Exact(p.VisibilityTimeout)}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
 			{"retry_min", human.Exact(p.RetryMin)}, {"retry_max", human.Exact(p.RetryMax)}, {"held", heldText(p.Held)},
 			{"partitions", strconv.Itoa(q.Partitions)},
@@ -89,7 +90,7 @@ func (a *app) printPolicies(ctx context.Context, op *admin.Admin, group string) 
 				strconv.Itoa(q.Partitions),
 			})
 		}
-		table(a.out, rows)
+		term.Table(a.out, rows)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 const (
@@ -32,7 +33,7 @@ type fileRun struct {
 	list   bool              // the duplicates
 	size   int64             // of the file; 0 = unknown
 
-	progress *progress
+	progress *term.Progress
 	batches  chan batch
 
 	mu    sync.Mutex
@@ -71,7 +72,7 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 		return err
 	}
 	f := &fileRun{
-		app: a, queue: args[0], from: o.fromLine, list: o.duplicates, under: map[int]bool{}, progress: a.newProgress("lines"),
+		app: a, queue: args[0], from: o.fromLine, list: o.duplicates, under: map[int]bool{}, progress: term.NewProgress(a.err, "lines"),
 		batches: make(chan batch), tally: fileTally{Queue: args[0]},
 	}
 	if err := f.defaults(o); err != nil {
@@ -163,7 +164,7 @@ func (f *fileRun) run(ctx context.Context, in io.Reader) error {
 		read <- f.read(reading, ndjson.NewReader(in))
 	}()
 	senders.Wait()
-	f.progress.clear()
+	f.progress.Clear()
 	err := context.Cause(reading)
 	if err == nil {
 		err = <-read
@@ -233,7 +234,7 @@ func (f *fileRun) refuse(line int, err error) {
 	if f.tally.Refused++; f.tally.Refused > mostRefusals {
 		return
 	}
-	f.progress.clear()
+	f.progress.Clear()
 	var field *bridge.InvalidError
 	if errors.As(err, &field) {
 		err = field
@@ -262,7 +263,7 @@ func (f *fileRun) send(ctx context.Context, b batch) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.under, b.lines[0])
-	f.progress.show(f.tally.Lines, b.share, time.Now())
+	f.progress.Show(f.tally.Lines, b.share)
 	return f.err
 }
 
@@ -280,7 +281,7 @@ func (f *fileRun) record(line int, err error, id string) {
 	case errors.Is(err, bridge.ErrDuplicate):
 		f.tally.Lines++
 		if f.tally.Duplicates++; f.list {
-			f.progress.clear()
+			f.progress.Clear()
 			f.app.note("line %d: duplicate: %s is scheduled, or inside its dedup window", line, human.OneLine(id, 256))
 		}
 	default:

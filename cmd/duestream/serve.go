@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) serve() *cobra.Command {
@@ -85,7 +86,7 @@ func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) e
 
 func newLogger(w io.Writer, format logFormat, level slog.Level) *slog.Logger {
 	opt := &slog.HandlerOptions{Level: level}
-	if format == "text" || format == "auto" && isTerminal(w) {
+	if format == "text" || format == "auto" && term.IsTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, opt))
 	}
 	return slog.New(slog.NewJSONHandler(w, opt))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) show() *cobra.Command {
@@ -55,7 +56,7 @@ cancelled or purged, or never existed.`,
 }
 
 func (a *app) describePlace(p admin.Place) {
-	table(a.out, append(placeRows(p, time.Now()), mapRows("header ", p.Headers)...))
+	term.Table(a.out, append(placeRows(p, time.Now()), mapRows("header ", p.Headers)...))
 	a.describePayload(p.Payload)
 }
 

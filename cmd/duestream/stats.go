@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 const watchEvery = 2 * time.Second
@@ -104,13 +104,13 @@ func (a *app) watchStats(ctx context.Context, op *admin.Admin, queues []string, 
 		case a.json:
 			err = a.printLine(lookAtStats{time.Now().UnixMilli(), healthOf(bridges), all})
 		default:
-			if terminal, ok := fileOf(a.out); ok && isTerminal(a.out) {
+			if terminal, ok := term.FileOf(a.out); ok && term.IsTerminal(a.out) {
 				fmt.Fprint(terminal, "\x1b[H\x1b[2J")
 			}
 			fmt.Fprintln(a.out, time.Now().Format(time.DateTime))
 			a.printStats(all)
 			fmt.Fprintln(a.out, bridgeLine(bridges, unknown))
-			err = failed(a.out)
+			err = term.Failed(a.out)
 		}
 		if err != nil {
 			return err
@@ -136,8 +136,8 @@ func (a *app) printStats(all []admin.QueueStats) {
 		return
 	}
 	wide := statsRows(all, time.Now())
-	if rows, width := wide.merged(), a.terminalWidth(); width > 0 && tableWidth(rows) > width && !partitioned(all) {
-		a.paint(a.out).tableUnder(a.out, 2, wide.narrow())
+	if rows, width := wide.merged(), term.Width(a.out); width > 0 && term.TableWidth(rows) > width && !partitioned(all) {
+		a.paint(a.out).TableUnder(a.out, 2, wide.narrow())
 	} else {
 		a.table(rows)
 	}
@@ -151,19 +151,6 @@ func (a *app) printStats(all []admin.QueueStats) {
 // partitioned says whether partitions have lines of their own, which need all columns.
 func partitioned(all []admin.QueueStats) bool {
 	return slices.ContainsFunc(all, func(s admin.QueueStats) bool { return len(s.ByPartition) > 0 })
-}
-
-// terminalWidth is that of standard output; 0 where it is not a terminal.
-func (a *app) terminalWidth() int {
-	if !isTerminal(a.out) {
-		return 0
-	}
-	f, _ := fileOf(a.out)
-	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil {
-		return 0
-	}
-	return width
 }
 
 // statsRow is what a queue, a group or a partition shows. Cells that are empty do not apply to it.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // Bounds of --interval.
@@ -96,7 +97,7 @@ func (a *app) runTop(ctx context.Context, o topOptions, queues []string) error {
 	if err != nil {
 		return err
 	}
-	if !o.once && !a.json && isTerminal(a.out) && os.Getenv("TERM") != "dumb" {
+	if !o.once && !a.json && term.IsTerminal(a.out) && os.Getenv("TERM") != "dumb" {
 		return a.topLive(ctx, o, look, first)
 	}
 	return a.topLines(ctx, o, look, first)

@@ -7,15 +7,16 @@ import (
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // This file holds how top writes single values.
 
-func some(n int64, s style) style {
+func some(n int64, s term.Style) term.Style {
 	if n > 0 {
 		return s
 	}
-	return plain
+	return term.Plain
 }
 
 func deref[T any](p *T) (v T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // topState is all that a frame of top shows.
@@ -37,14 +38,14 @@ var topSorts = []string{"name", "lag", "rate", "lateness"}
 
 // span is a piece of a line that looks the same.
 type span struct {
-	style style
+	style term.Style
 	text  string
 }
 
 type line []span
 
 // text paints a line, cut to a width; 0 = not cut. What is cut ends in "…".
-func (l line) text(width int, p paint) string {
+func (l line) text(width int, p term.Paint) string {
 	total := 0
 	for _, s := range l {
 		total += utf8.RuneCountInString(s.text)
@@ -58,7 +59,7 @@ func (l line) text(width int, p paint) string {
 		text := []rune(s.text)
 		text = text[:min(room, len(text))]
 		room -= len(text)
-		b.WriteString(p.text(s.style, string(text)))
+		b.WriteString(p.Text(s.style, string(text)))
 	}
 	if cut {
 		b.WriteString("…")
@@ -75,7 +76,7 @@ type bodyLine struct {
 
 // frame draws the state for a terminal of a size; height 0 = as many lines as it takes, width 0 = as wide as it takes. most is how far
 // it can be scrolled.
-func (s *topState) frame(width, height int, p paint) (lines []string, most int) {
+func (s *topState) frame(width, height int, p term.Paint) (lines []string, most int) {
 	top, foot := s.head(width), s.foot()
 	nameWidth := s.nameWidth(width)
 	top = append(top, columns(nameWidth, "QUEUE", queueColumns), columns(nameWidth, "  GROUP", groupColumns))
@@ -91,10 +92,10 @@ func (s *topState) frame(width, height int, p paint) (lines []string, most int) 
 		all = append(all, b.line)
 	}
 	if shown < len(body) {
-		all = append(all, line{{faint, leftOut(body, offset, shown)}})
+		all = append(all, line{{term.Faint, leftOut(body, offset, shown)}})
 	}
 	if len(body) == 0 {
-		all = append(all, line{{plain, "no queues: a queue is known once something was scheduled to it"}})
+		all = append(all, line{{term.Plain, "no queues: a queue is known once something was scheduled to it"}})
 	}
 	if height > 0 {
 		all = all[:min(len(all), max(0, height-len(foot)))]
@@ -143,32 +144,32 @@ func leftOut(body []bodyLine, offset, shown int) string {
 }
 
 func (s *topState) head(width int) []line {
-	title := line{{strong, "duestream top"}}
+	title := line{{term.Strong, "duestream top"}}
 	if s.server.Product != "" {
-		title = append(title, span{plain, "  " + s.server.Product + " " + s.server.Version})
+		title = append(title, span{term.Plain, "  " + s.server.Product + " " + s.server.Version})
 	}
-	title = append(title, span{plain, "  " + s.host + "  prefix " + s.prefix})
+	title = append(title, span{term.Plain, "  " + s.host + "  prefix " + s.prefix})
 	title = withClock(title, s.now.Format(time.TimeOnly), width)
 	lines := []line{title}
 	if s.server.Servers > 0 {
 		used := fmt.Sprintf("memory %s", size(s.server.UsedMemory))
-		look := plain
+		look := term.Plain
 		if s.server.MaxMemory > 0 {
 			used += " of " + size(s.server.MaxMemory)
 			if s.server.UsedMemory > s.server.MaxMemory/10*9 {
-				look = bad
+				look = term.Bad
 			}
 		}
 		rest := fmt.Sprintf("  clients %s  %s ops/s", human.Thousands(s.server.Clients), human.Thousands(s.server.OpsPerSecond))
 		if s.server.Servers > 1 {
 			rest += fmt.Sprintf("  %d servers", s.server.Servers)
 		}
-		lines = append(lines, line{{look, used}, {plain, rest}})
+		lines = append(lines, line{{look, used}, {term.Plain, rest}})
 	}
 	lines = append(lines, s.bridgeLine())
 	if !s.since.IsZero() {
 		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly), human.Short(max(0, s.now.Sub(s.since)).Truncate(time.Second)), s.reason)
-		lines = append(lines, line{{bad, human.OneLine(text, 400)}})
+		lines = append(lines, line{{term.Bad, human.OneLine(text, 400)}})
 	}
 	return lines
 }
@@ -178,33 +179,33 @@ func withClock(l line, clock string, width int) line {
 	room := width - len(clock) - 2
 	if width > 0 && room > 0 {
 		if text := l.text(0, false); utf8.RuneCountInString(text) > room {
-			l = line{l[0], {plain, left(strings.TrimPrefix(text, l[0].text), max(1, room-utf8.RuneCountInString(l[0].text)))}}
+			l = line{l[0], {term.Plain, left(strings.TrimPrefix(text, l[0].text), max(1, room-utf8.RuneCountInString(l[0].text)))}}
 		}
 	}
 	gap := max(2, width-utf8.RuneCountInString(l.text(0, false))-len(clock))
-	return append(l, span{plain, strings.Repeat(" ", gap) + clock})
+	return append(l, span{term.Plain, strings.Repeat(" ", gap) + clock})
 }
 
 func (s *topState) bridgeLine() line {
 	text, alive := bridgeList(s.bridges, true)
 	switch {
 	case s.bridgesFailed:
-		return line{{alert, "bridges: not known, their key cannot be read"}}
+		return line{{term.Alert, "bridges: not known, their key cannot be read"}}
 	case alive == 0 && text == "":
-		return line{{bad, "no bridge is alive: nothing becomes ready"}}
+		return line{{term.Bad, "no bridge is alive: nothing becomes ready"}}
 	case alive == 0:
-		return line{{bad, "no bridge is alive: nothing becomes ready; last heartbeats: " + text}}
+		return line{{term.Bad, "no bridge is alive: nothing becomes ready; last heartbeats: " + text}}
 	}
-	return line{{plain, fmt.Sprintf("bridges alive %d: %s", alive, text)}}
+	return line{{term.Plain, fmt.Sprintf("bridges alive %d: %s", alive, text)}}
 }
 
 func (s *topState) foot() []line {
 	if !s.live {
 		return nil
 	}
-	keys := line{{faint, "q quit  s sort: "}, {plain, s.sort}, {faint, "  p pause  ↑↓ scroll  +/- every "}, {plain, human.Short(s.every)}}
+	keys := line{{term.Faint, "q quit  s sort: "}, {term.Plain, s.sort}, {term.Faint, "  p pause  ↑↓ scroll  +/- every "}, {term.Plain, human.Short(s.every)}}
 	if s.paused {
-		keys = append(keys, span{alert, "  PAUSED"})
+		keys = append(keys, span{term.Alert, "  PAUSED"})
 	}
 	return []line{keys}
 }
@@ -220,9 +221,9 @@ var queueColumns = []column{{"SCHED", 6}, {"OVERDUE", 7}, {"READY", 6}, {"IN/S",
 var groupColumns = []column{{"LAG", 6}, {"PENDING", 7}, {"OLDEST", 6}, {"WORKERS", 7}, {"RETRY", 6}, {"DONE/S", 6}}
 
 func columns(nameWidth int, name string, all []column) line {
-	l := line{{strong, left(name, nameWidth)}}
+	l := line{{term.Strong, left(name, nameWidth)}}
 	for _, c := range all {
-		l = append(l, span{strong, " " + right(c.title, c.width)})
+		l = append(l, span{term.Strong, " " + right(c.title, c.width)})
 	}
 	return l
 }
@@ -259,9 +260,9 @@ func queueTitle(q admin.Glance) string {
 func (s *topState) body(nameWidth int) []bodyLine {
 	var all []bodyLine
 	for _, q := range s.sorted() {
-		title := plain
+		title := term.Plain
 		if q.Held {
-			title = alert
+			title = term.Alert
 		}
 		l := line{{title, left(queueTitle(q), nameWidth)}}
 		rates := admin.QueueRates{}
@@ -269,38 +270,38 @@ func (s *topState) body(nameWidth int) []bodyLine {
 			rates = *q.PerSecond
 		}
 		cells := []span{
-			{plain, count(q.Scheduled, false)}, {some(q.Overdue, alert), count(q.Overdue, false)}, {plain, count(q.Ready, q.ReadyApprox)},
-			{plain, perSecond(rates.In)}, {plain, perSecond(rates.Out)}, {plain, perSecond(rates.Done)},
-			{some(q.Overdue, alert), lateness(q.Behind, q.Overdue > 0)}, {plain, lateness(deref(q.Late), q.Late != nil)}, {some(q.Dead, bad), count(q.Dead, false)},
+			{term.Plain, count(q.Scheduled, false)}, {some(q.Overdue, term.Alert), count(q.Overdue, false)}, {term.Plain, count(q.Ready, q.ReadyApprox)},
+			{term.Plain, perSecond(rates.In)}, {term.Plain, perSecond(rates.Out)}, {term.Plain, perSecond(rates.Done)},
+			{some(q.Overdue, term.Alert), lateness(q.Behind, q.Overdue > 0)}, {term.Plain, lateness(deref(q.Late), q.Late != nil)}, {some(q.Dead, term.Bad), count(q.Dead, false)},
 		}
 		for i, c := range cells {
-			l = append(l, span{plain, " "}, span{c.style, right(c.text, queueColumns[i].width)})
+			l = append(l, span{term.Plain, " "}, span{c.style, right(c.text, queueColumns[i].width)})
 		}
 		if q.Err != nil { // then they may be of no queue at all
 			l = l[:1]
 		}
 		all = append(all, bodyLine{l, q.Queue, false})
-		note := func(look style, text string) {
+		note := func(look term.Style, text string) {
 			all = append(all, bodyLine{line{{look, "  " + text}}, q.Queue, true})
 		}
 		if q.Err != nil {
-			note(bad, "! "+human.OneLine(q.Err.Error(), 200))
+			note(term.Bad, "! "+human.OneLine(q.Err.Error(), 200))
 		}
 		for _, g := range q.Groups {
 			all = append(all, bodyLine{groupLine(g, nameWidth), q.Queue, true})
 		}
 		if q.MoreGroups > 0 {
-			note(faint, fmt.Sprintf("… and %s: see `duestream stats %s`", human.Counted(q.MoreGroups, "more group"), q.Queue))
+			note(term.Faint, fmt.Sprintf("… and %s: see `duestream stats %s`", human.Counted(q.MoreGroups, "more group"), q.Queue))
 		}
 		if len(q.Groups) == 0 && q.Entries > 0 {
-			note(alert, "! no consumer group: what is ready waits for one")
+			note(term.Alert, "! no consumer group: what is ready waits for one")
 		}
 	}
 	return all
 }
 
 func groupLine(g admin.GroupGlance, nameWidth int) line {
-	workers, look := strconv.FormatInt(g.Alive, 10), plain
+	workers, look := strconv.FormatInt(g.Alive, 10), term.Plain
 	switch {
 	case g.AliveApprox:
 		workers = "~" + workers
@@ -308,18 +309,18 @@ func groupLine(g admin.GroupGlance, nameWidth int) line {
 		workers += "/" + strconv.FormatInt(g.Consumers, 10)
 	}
 	if g.Alive == 0 && g.Lag > 0 {
-		look = alert
+		look = term.Alert
 	}
 	retrying := count(g.Retrying, false)
 	if g.RetryingMore {
 		retrying += "+"
 	}
-	l := line{{plain, left("  "+human.OneLine(g.Name, 256), nameWidth)}}
+	l := line{{term.Plain, left("  "+human.OneLine(g.Name, 256), nameWidth)}}
 	for i, c := range []span{
-		{look, count(g.Lag, g.LagApprox)}, {plain, count(g.Pending, false)}, {plain, lateness(deref(g.Oldest), g.Oldest != nil)}, {look, workers},
-		{plain, retrying}, {plain, perSecond(g.Done)},
+		{look, count(g.Lag, g.LagApprox)}, {term.Plain, count(g.Pending, false)}, {term.Plain, lateness(deref(g.Oldest), g.Oldest != nil)}, {look, workers},
+		{term.Plain, retrying}, {term.Plain, perSecond(g.Done)},
 	} {
-		l = append(l, span{plain, " "}, span{c.style, right(c.text, groupColumns[i].width)})
+		l = append(l, span{term.Plain, " "}, span{c.style, right(c.text, groupColumns[i].width)})
 	}
 	return l
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -89,7 +90,7 @@ func TestTopFrames(t *testing.T) {
 	for name, test := range map[string]struct {
 		state         *topState
 		width, height int
-		paint         paint
+		paint         term.Paint
 	}{
 		"busy":         {busyTop(), 80, 24, false},
 		"colours":      {busyTop(), 80, 24, true},
@@ -194,7 +195,7 @@ func TestTopNumbersAreShortAndRounded(t *testing.T) {
 
 func TestTopKeys(t *testing.T) {
 	t.Parallel()
-	got := fmt.Sprint(parseKeys([]byte("s\x1b[Ap\x1b[6~\x1b[99;5Hxj\x1bOB\x1b\x03")))
+	got := fmt.Sprint(term.ParseKeys([]byte("s\x1b[Ap\x1b[6~\x1b[99;5Hxj\x1bOB\x1b\x03")))
 	if got != "[sort up pause page down down down quit]" {
 		t.Error(got)
 	}
@@ -204,7 +205,7 @@ func TestTopKeys(t *testing.T) {
 		{"jjj", "name 100ms 3 false"}, {"k", "name 100ms 2 false"}, {"G", "name 100ms 10 false"}, {" ", "name 100ms 10 false"}, {"b", "name 100ms 6 false"},
 		{"gk", "name 100ms 0 false"}, {"p", "name 100ms 0 true"}, {"p++++++++++++", "name 1m0s 0 false"},
 	} {
-		for _, k := range parseKeys([]byte(step.keys)) {
+		for _, k := range term.ParseKeys([]byte(step.keys)) {
 			if !s.press(k, 4, 10) {
 				t.Errorf("%q ends it", step.keys)
 			}

@@ -12,8 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/integration/redistest"
 )
+
+const enterScreen, leaveScreen, frameEnd = term.EnterScreen, term.LeaveScreen, term.FrameEnd
 
 // terminal is a pseudo-terminal: what a person sees and types is at its master's end.
 type terminal struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // Exit codes of a worker's command, from sysexits.h.
@@ -143,7 +144,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 		o.shutdownTimeout = -1 // not at all, where the worker's zero is its default
 	}
 	var retried func(*bridge.Message, time.Duration, string)
-	if isTerminal(a.err) {
+	if term.IsTerminal(a.err) {
 		retried = a.tellRetried
 	}
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
@@ -153,7 +154,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	if err != nil {
 		return err
 	}
-	if isTerminal(a.err) {
+	if term.IsTerminal(a.err) {
 		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queue, human.OneLine(w.Consumer(), 80), human.OneLine(o.group, 60), human.Counted(o.concurrency, "message"))
 	}
 	warned := make(chan struct{})

@@ -20,6 +20,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/child"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // commandRunner is a handler that runs a command.
@@ -203,9 +204,9 @@ func (t *tail) error(what string) error {
 
 // shared returns a stream that several commands may write to at once. A file is handed to the command itself, without a copy through us.
 func shared(w io.Writer) io.Writer {
-	raw := unfiltered(w).(io.Writer)
+	raw := term.Unfiltered(w).(io.Writer)
 	if f, ok := raw.(*os.File); ok {
 		return f
 	}
-	return &lockedWriter{w: raw}
+	return term.NewLockedWriter(raw)
 }

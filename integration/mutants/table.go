@@ -125,7 +125,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a purge asks nobody where there is no terminal", file: "cmd/duestream/consent.go",
-		old:  "\tif c.yes || isTerminal(a.in) && isTerminal(a.err) {\n",
+		old:  "\tif c.yes || term.IsTerminal(a.in) && term.IsTerminal(a.err) {\n",
 		new:  "\tif c.yes || !isTerminal(a.in) || isTerminal(a.err) {\n",
 		test: []string{"-run", "WithoutConsent|NeedsConsent", "./cmd/duestream"},
 	},
@@ -136,7 +136,7 @@ var mutants = []mutant{
 		test: []string{"-run", "TestFlagsThatAreGiven", "./cmd/duestream"},
 	},
 	{
-		name: "a write that failed is forgotten", file: "cmd/duestream/outlet.go",
+		name: "a write that failed is forgotten", file: "cmd/duestream/internal/term/outlet.go",
 		old:  "\tif err != nil && o.err == nil {\n\t\to.err = err\n\t}\n\treturn err\n",
 		new:  "\t_ = err\n\treturn nil\n",
 		test: []string{"-run", "TestOutputThatIsLost", "./cmd/duestream"},

@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package term
 
 import (
 	"os"
@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// resizes tells when the terminal got another size, until stop is called.
-func resizes() (resized <-chan os.Signal, stop func()) {
+// Resizes tells when the terminal got another size, until stop is called.
+func Resizes() (resized <-chan os.Signal, stop func()) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGWINCH)
 	return c, func() { signal.Stop(c) }

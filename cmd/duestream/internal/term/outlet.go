@@ -1,37 +1,34 @@
-package main
+package term
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"unicode"
 	"unicode/utf8"
 )
 
-// outlet is standard output or standard error: all that this command prints passes through one. Texts from Redis are foreign (IDs, headers,
+// Outlet is standard output or standard error: all that this command prints passes through one. Texts from Redis are foreign (IDs, headers,
 // errors, reasons, names), and a terminal takes some of their characters for orders: an outlet lets none of them through, whoever
 // prints. And it remembers that something could not be written: a command whose output is lost is not done.
-type outlet struct {
+type Outlet struct {
 	raw    io.Writer
 	json   func() bool  // what is printed is JSON
-	styles func() paint // whether it may be coloured
+	styles func() Paint // whether it may be coloured
 
 	mu   sync.Mutex
 	rest []byte // the beginning of a character whose end was not written yet
 	err  error  // the first
 }
 
-func (a *app) outlet(raw io.Writer) *outlet {
-	o := &outlet{raw: raw, json: func() bool { return a.json }}
-	o.styles = func() paint { return a.paint(raw) }
-	return o
+// NewOutlet returns the outlet to a stream. What is printed is JSON, or may be coloured, as the functions say at the time of each write.
+func NewOutlet(raw io.Writer, json func() bool, styles func() Paint) *Outlet {
+	return &Outlet{raw: raw, json: json, styles: styles}
 }
 
 // Write implements io.Writer.
-func (o *outlet) Write(p []byte) (int, error) {
+func (o *Outlet) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	text := p
@@ -48,7 +45,7 @@ func (o *outlet) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (o *outlet) write(text []byte) error {
+func (o *Outlet) write(text []byte) error {
 	if !isHarmless(text) {
 		text = []byte(harmless(string(text), o.json(), bool(o.styles())))
 	}
@@ -59,8 +56,8 @@ func (o *outlet) write(text []byte) error {
 	return err
 }
 
-// end writes what is left, and returns the first error of all writes.
-func (o *outlet) end() error {
+// End writes what is left, and returns the first error of all writes.
+func (o *Outlet) End() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if rest := o.rest; len(rest) > 0 {
@@ -70,29 +67,15 @@ func (o *outlet) end() error {
 	return o.err
 }
 
-// failed returns the first error of all writes, for what prints again and again.
-func failed(stream io.Writer) error {
-	o, ok := stream.(*outlet)
+// Failed returns the first error of all writes, for what prints again and again.
+func Failed(stream io.Writer) error {
+	o, ok := stream.(*Outlet)
 	if !ok {
 		return nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.err
-}
-
-// unfiltered returns the stream behind an outlet: for bytes that are wanted as they are, and for our own control sequences.
-func unfiltered(stream any) any {
-	if o, ok := stream.(*outlet); ok {
-		return o.raw
-	}
-	return stream
-}
-
-// fileOf returns the file behind a stream, if it is one.
-func fileOf(stream any) (*os.File, bool) {
-	f, ok := unfiltered(stream).(*os.File)
-	return f, ok
 }
 
 // incomplete returns how many bytes at the end of a text are the beginning of a character.
@@ -127,7 +110,7 @@ func harmless(text string, inJSON, styles bool) string {
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRuneInString(text[i:])
 		switch {
-		case r == '\n' || r == '\t' || r != utf8.RuneError && !isOrder(r) || r == utf8.RuneError && size > 1:
+		case r == '\n' || r == '\t' || r != utf8.RuneError && !IsOrder(r) || r == utf8.RuneError && size > 1:
 			b.WriteString(text[i : i+size])
 		case styles && r == '\x1b' && ourStyle(text[i:]) > 0:
 			size = ourStyle(text[i:])
@@ -148,9 +131,9 @@ func harmless(text string, inJSON, styles bool) string {
 	return b.String()
 }
 
-// isOrder says whether a character is seen as something else than itself: control characters, formatting characters (directions of
+// IsOrder says whether a character is seen as something else than itself: control characters, formatting characters (directions of
 // writing, invisible ones), and the separators of lines and paragraphs.
-func isOrder(r rune) bool {
+func IsOrder(r rune) bool {
 	return unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Cf, r) && r != zeroWidthJoiner || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Co, r)
 }
 
@@ -167,37 +150,10 @@ func jsonEscape(r rune) string {
 
 // ourStyle returns the length of a sequence that paint writes, at the beginning of a text; 0 = there is none.
 func ourStyle(text string) int {
-	for _, s := range []style{"0", strong, faint, bad, alert} {
+	for _, s := range []Style{"0", Strong, Faint, Bad, Alert} {
 		if sequence := "\x1b[" + string(s) + "m"; strings.HasPrefix(text, sequence) {
 			return len(sequence)
 		}
 	}
 	return 0
-}
-
-// note prints a line about what is going on, which is no result: on standard error, with --json as {"note":"…"}.
-func (a *app) note(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	if !a.json {
-		fmt.Fprintln(a.err, text)
-		return
-	}
-	line, err := plainJSON(struct {
-		Note string `json:"note"`
-	}{text})
-	if err != nil {
-		panic(err) // a string always encodes
-	}
-	_, _ = a.err.Write(line)
-}
-
-// reported is an error as JSON.
-type reported struct {
-	Error string `json:"error"`
-	Code  int    `json:"code"`
-	Hint  string `json:"hint,omitempty"`
-}
-
-func (a *app) reportJSON(r reported) {
-	_ = json.NewEncoder(a.err).Encode(r)
 }

@@ -1,0 +1,104 @@
+package term
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+)
+
+// Progress draws one line about work under way, over and over. On anything but a terminal it draws nothing.
+type Progress struct {
+	w     io.Writer // nil: draws nothing
+	what  string
+	start time.Time
+	drawn time.Time
+
+	mu sync.Mutex
+}
+
+// NewProgress returns the progress of something, on a stream.
+func NewProgress(stream any, what string) *Progress {
+	p := &Progress{what: what, start: time.Now()}
+	if IsTerminal(stream) {
+		p.w = Unfiltered(stream).(io.Writer)
+	}
+	return p
+}
+
+// Draws says whether anything will be drawn.
+func (p *Progress) Draws() bool { return p.w != nil }
+
+const progressEvery = 200 * time.Millisecond
+
+// Show draws how much is done: a count, and the share of the whole where it is known (else negative).
+func (p *Progress) Show(count int64, share float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.w == nil || now.Sub(p.drawn) < progressEvery {
+		return
+	}
+	p.drawn = now
+	rate := int64(float64(count) / max(now.Sub(p.start).Seconds(), 0.001))
+	fmt.Fprintf(p.w, "\r\x1b[K%s %s, %s/s", p.what, human.Thousands(count), human.Thousands(rate))
+	if share >= 0 {
+		fmt.Fprintf(p.w, ", %.0f%%", 100*min(share, 1))
+	}
+	if elapsed := now.Sub(p.start); share > 0 && share < 1 && elapsed >= time.Second {
+		fmt.Fprintf(p.w, ", %s to go", human.Short(time.Duration(float64(elapsed)*(1-share)/share).Round(time.Second)))
+	}
+}
+
+// Of draws that so many of a known number are done.
+func (p *Progress) Of(done, total int64) { p.Show(done, float64(done)/float64(max(1, done, total))) }
+
+// Clear removes the line, so that something else can be written.
+func (p *Progress) Clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.w != nil && !p.drawn.IsZero() {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.drawn = time.Time{}
+	}
+}
+
+// Steps is the progress of one step after the other.
+type Steps struct {
+	stream any
+	mu     sync.Mutex
+	now    *Progress
+}
+
+// NewSteps returns the progress of steps, on a stream.
+func NewSteps(stream any) *Steps { return &Steps{stream: stream} }
+
+// Show draws how much of a step is done; of is 0 where nobody knows the whole.
+func (s *Steps) Show(step string, done, of int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil || s.now.what != step {
+		drawn := time.Time{}
+		if s.now != nil {
+			drawn = s.now.drawn
+		}
+		s.now = NewProgress(s.stream, step)
+		s.now.drawn = drawn // one line on the terminal, and no more often than one step draws it
+	}
+	share := -1.0
+	if of > 0 {
+		share = float64(done) / float64(of)
+	}
+	s.now.Show(int64(done), share)
+}
+
+// Clear removes the line.
+func (s *Steps) Clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now != nil {
+		s.now.Clear()
+	}
+}

@@ -1,0 +1,82 @@
+package term
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+	"unicode/utf8"
+)
+
+// Table writes rows in columns, the first one as their header.
+func (p Paint) Table(w io.Writer, rows [][]string) { p.TableUnder(w, 1, rows) }
+
+// TableUnder is Table with several lines of headers: rows that begin with a space belong to the last one, the others to the first.
+func (p Paint) TableUnder(w io.Writer, headers int, rows [][]string) {
+	if !p || len(rows) == 0 {
+		Table(w, rows)
+		return
+	}
+	widths := columnWidths(rows)
+	for r, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			s := Strong
+			if r >= headers {
+				header := rows[0]
+				if strings.HasPrefix(row[0], " ") {
+					header = rows[headers-1]
+				}
+				s = cellStyle(header[i], cell)
+			}
+			line.WriteString(p.Text(s, cell))
+			if i < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", widths[i]+2-utf8.RuneCountInString(cell)))
+			}
+		}
+		fmt.Fprintln(w, line.String())
+	}
+}
+
+func columnWidths(rows [][]string) []int {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	return widths
+}
+
+// TableWidth is how wide a table becomes.
+func TableWidth(rows [][]string) (width int) {
+	for _, w := range columnWidths(rows) {
+		width += w + 2
+	}
+	return width - 2
+}
+
+var someNumber = regexp.MustCompile(`^~?[0-9,]*[1-9][0-9,]*$`)
+
+// cellStyle is what the columns of all tables have in common: dead letters are bad, and what is overdue needs a look.
+func cellStyle(column, cell string) Style {
+	switch {
+	case !someNumber.MatchString(cell):
+		return Plain
+	case column == "DEAD":
+		return Bad
+	case column == "OVERDUE":
+		return Alert
+	}
+	return Plain
+}
+
+// Table writes rows in columns. Cells must not hold tabs.
+func Table(w io.Writer, rows [][]string) {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	t.Flush()
+}

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+)
+
+// timeRows returns table rows of named times, but not of those that are zero.
+func timeRows(now time.Time, namesAndTimes ...any) (rows [][]string) {
+	for i := 0; i < len(namesAndTimes); i += 2 {
+		if t := namesAndTimes[i+1].(time.Time); !t.IsZero() {
+			rows = append(rows, []string{namesAndTimes[i].(string), human.Clock(t, now)})
+		}
+	}
+	return rows
+}
+
+// mapRows returns table rows of a map, in the order of its keys.
+func mapRows(what string, m map[string]string) (rows [][]string) {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		rows = append(rows, []string{what + human.OneLine(name, 40), human.OneLine(m[name], 200)})
+	}
+	return rows
+}
