@@ -247,7 +247,7 @@ func (s *script) send(ctx context.Context, c rueidis.Client, keys, args []string
 	return replies
 }
 
-func sum(source string) string {
+func sha1Hex(source string) string {
 	h := sha1.Sum([]byte(source)) // what the server names scripts by
 	return hex.EncodeToString(h[:])
 }

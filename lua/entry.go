@@ -85,14 +85,14 @@ func (e *Entry) set(name, value string) {
 		e.Entry = value
 	default:
 		if header, ok := strings.CutPrefix(name, HeaderPrefix); ok {
-			put(&e.Headers, header, value)
+			setField(&e.Headers, header, value)
 		} else {
-			put(&e.Extra, name, value)
+			setField(&e.Extra, name, value)
 		}
 	}
 }
 
-func put(m *map[string]string, k, v string) {
+func setField(m *map[string]string, k, v string) {
 	if *m == nil {
 		*m = map[string]string{}
 	}

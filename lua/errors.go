@@ -30,7 +30,7 @@ var (
 	ErrUnsupported = errors.New("redis server is unsupported")
 )
 
-var codes = []struct {
+var serverErrors = []struct {
 	text string
 	kind error
 }{
@@ -70,7 +70,7 @@ func Classify(what string, err error) error {
 	}
 	if errors.As(err, &re) {
 		text := re.Error()
-		for _, c := range codes {
+		for _, c := range serverErrors {
 			if strings.HasPrefix(text, c.text) || strings.HasPrefix(text, "ERR "+c.text) {
 				if c.kind == ErrDenied {
 					err = denied(re)
@@ -79,7 +79,7 @@ func Classify(what string, err error) error {
 			}
 		}
 		// Some servers put the code of an inner command behind words of their own.
-		for _, c := range codes {
+		for _, c := range serverErrors {
 			if strings.Contains(text, c.text) {
 				return &kindError{what, c.kind, err}
 			}
@@ -153,7 +153,7 @@ func Hint(err error) string {
 
 // surveyError classifies an error text that a script returned as a value.
 func surveyError(text string) error {
-	for _, c := range codes {
+	for _, c := range serverErrors {
 		if strings.HasPrefix(text, c.text) {
 			return fmt.Errorf("survey: %w: %s", c.kind, text)
 		}

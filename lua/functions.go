@@ -38,7 +38,7 @@ func Functions() []Function {
 			Name: FunctionsName + "_" + name, Keys: append([]string{}, s.keys...), Args: append([]string{}, s.args...), Each: append([]string{}, s.each...),
 			AllowOOM: s != enqueueScript, file: file, script: name,
 		}
-		text := read(file)
+		text := readSource(file)
 		f.Does = strings.TrimSpace(purposeLine.FindStringSubmatch(text)[1])
 		f.Returns = strings.TrimSpace(returnsLine.FindStringSubmatch(text)[1])
 		return f
@@ -78,7 +78,7 @@ func FunctionsLibrary(release string) string {
 }
 
 // FunctionsSource returns a hash of what the library does. Two with the same one differ in comments at most.
-func FunctionsSource() string { return sum(stripComments(functionsBody()))[:12] }
+func FunctionsSource() string { return sha1Hex(stripComments(functionsBody()))[:12] }
 
 // cleanRelease keeps of a release what cannot end the Lua string it stands in.
 func cleanRelease(release string) string {
@@ -94,11 +94,11 @@ func functionsBody() string {
 	var b strings.Builder
 	functions := Functions()
 	for _, lib := range functionLibs(functions) {
-		fmt.Fprintf(&b, "%s\n", read("lib/"+lib+".lua"))
+		fmt.Fprintf(&b, "%s\n", readSource("lib/"+lib+".lua"))
 	}
-	fmt.Fprintf(&b, "%s\n", read("functions/publish.lua"))
+	fmt.Fprintf(&b, "%s\n", readSource("functions/publish.lua"))
 	for _, f := range functions {
-		body := guard(strings.TrimSuffix(f.file, ".lua"), needs(f.file, textOf(f.file))) + strings.TrimRight(read(f.file), "\n")
+		body := guard(strings.TrimSuffix(f.file, ".lua"), needs(f.file, textOf(f.file))) + strings.TrimRight(readSource(f.file), "\n")
 		fmt.Fprintf(&b, "scripts.%s = function(KEYS, ARGV)\n%s\nend\n\n", f.script, body)
 	}
 	for _, f := range functions {
@@ -114,7 +114,7 @@ func functionsBody() string {
 // functionLibs returns the files of lib that functions use, each after those it needs: the order in which the scripts name them.
 func functionLibs(functions []Function) (libs []string) {
 	for _, f := range functions {
-		for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(read(f.file))[1]) {
+		for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(readSource(f.file))[1]) {
 			if !slices.Contains(libs, lib) {
 				libs = append(libs, lib)
 			}

@@ -31,17 +31,17 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 		names = append(names, f.Name)
 		used[f.file] = true
 		base := strings.TrimSuffix(filepath.Base(f.file), ".lua")
-		h, err := parseHeader(base, read(f.file))
+		h, err := parseHeader(base, readSource(f.file))
 		if err != nil {
 			t.Fatal(err)
 		}
 		wantList(t, f.Name+": keys", f.Keys, h.keys...)
 		wantList(t, f.Name+": arguments", f.Args, h.args...)
 		wantList(t, f.Name+": repeated arguments", f.Each, h.each...)
-		want(t, f.Name+": copies of its text", strings.Count(text, strings.TrimRight(read(f.file), "\n")), 1)
+		want(t, f.Name+": copies of its text", strings.Count(text, strings.TrimRight(readSource(f.file), "\n")), 1)
 		want(t, f.Name+": may run on a full server", f.AllowOOM, base != "enqueue")
 		for _, said := range []string{f.Does, f.Returns} {
-			if said == "" || !strings.Contains(read(f.file), said) {
+			if said == "" || !strings.Contains(readSource(f.file), said) {
 				t.Errorf("%s is said to be %q", f.Name, said)
 			}
 		}
@@ -53,7 +53,7 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 			}
 			last = at
 		}
-		if m := regexp.MustCompile(`(?m)^local (?:function )?scripts\b`).FindString(read(f.file)); m != "" {
+		if m := regexp.MustCompile(`(?m)^local (?:function )?scripts\b`).FindString(readSource(f.file)); m != "" {
 			t.Errorf("%s hides the table of scripts: %s", f.file, m)
 		}
 	}
@@ -65,7 +65,7 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 		}
 	}
 	for _, lib := range libs {
-		want(t, "copies of "+lib, strings.Count(text, read("lib/"+lib+".lua")), 1)
+		want(t, "copies of "+lib, strings.Count(text, readSource("lib/"+lib+".lua")), 1)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestLibraryFilesShareNoName(t *testing.T) {
 		files = append(files, "lib/"+lib+".lua")
 	}
 	for _, file := range files {
-		for _, m := range local.FindAllStringSubmatch(read(file), -1) {
+		for _, m := range local.FindAllStringSubmatch(readSource(file), -1) {
 			for name := range strings.SplitSeq(m[1]+m[2], ", ") {
 				if owner[name] != "" {
 					t.Errorf("%s is in %s and in %s", name, owner[name], file)

@@ -39,7 +39,7 @@ func fuzzBench(f *testing.F, s *redistest.Server) func(t *testing.T) *bench {
 func probe(libs, body string) *rueidis.Lua {
 	var text strings.Builder
 	for lib := range strings.FieldsSeq(libs) {
-		text.WriteString(stripComments(read("lib/" + lib + ".lua")))
+		text.WriteString(stripComments(readSource("lib/" + lib + ".lua")))
 	}
 	return rueidis.NewLuaScript(text.String() + body)
 }

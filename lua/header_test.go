@@ -110,7 +110,7 @@ func TestHeaders(t *testing.T) {
 
 	for _, s := range scripts() {
 		t.Run(s.name, func(t *testing.T) {
-			text := read(s.name + ".lua")
+			text := readSource(s.name + ".lua")
 			h, err := parseHeader(s.name, text)
 			if err != nil {
 				t.Fatal(err)
@@ -191,7 +191,7 @@ func checkBody(t *testing.T, h header, text string) {
 }
 
 func TestHeaderParserRefusesDisorder(t *testing.T) {
-	good := read("ack.lua")
+	good := readSource("ack.lua")
 	if _, err := parseHeader("ack", good); err != nil {
 		t.Fatal(err)
 	}
@@ -260,12 +260,12 @@ func TestLibrariesAreUsedAndBuildNoKeys(t *testing.T) {
 	files, _ := filepath.Glob("lib/*.lua")
 	used := map[string]bool{}
 	for _, s := range scripts() {
-		for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(read(s.name + ".lua"))[1]) {
+		for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(readSource(s.name + ".lua"))[1]) {
 			used["lib/"+lib+".lua"] = true
 		}
 	}
 	for _, file := range files {
-		text := read(file)
+		text := readSource(file)
 		if !used[file] {
 			t.Errorf("%s is used by no script", file)
 		}

@@ -36,7 +36,7 @@ func NewIdentity(host string, pid int, version string) Identity {
 	if version == "" {
 		version = moduleVersion()
 	}
-	return Identity{ulid.Make().String(), word(host, maxHostBytes), max(0, pid), word(version, maxVersionBytes)}
+	return Identity{ulid.Make().String(), plainWord(host, maxHostBytes), max(0, pid), plainWord(version, maxVersionBytes)}
 }
 
 // String returns the member.
@@ -44,7 +44,7 @@ func (i Identity) String() string {
 	if i.Host == "" && i.PID == 0 && i.Version == "" {
 		return i.ID
 	}
-	return i.ID + " " + orDash(word(i.Host, maxHostBytes)) + " " + strconv.Itoa(max(0, i.PID)) + " " + orDash(word(i.Version, maxVersionBytes))
+	return i.ID + " " + orDash(plainWord(i.Host, maxHostBytes)) + " " + strconv.Itoa(max(0, i.PID)) + " " + orDash(plainWord(i.Version, maxVersionBytes))
 }
 
 // ParseIdentity takes a member apart. False: no bridge wrote it, whatever it is.
@@ -63,7 +63,7 @@ func ParseIdentity(member string) (Identity, bool) {
 	}
 	i := Identity{ID: words[0]}
 	if len(words) >= 4 {
-		i.Host, i.Version = fromDash(word(words[1], maxHostBytes)), fromDash(word(words[3], maxVersionBytes))
+		i.Host, i.Version = fromDash(plainWord(words[1], maxHostBytes)), fromDash(plainWord(words[3], maxVersionBytes))
 		if n, err := strconv.ParseUint(words[2], 10, 31); err == nil {
 			i.PID = int(n)
 		}
@@ -80,8 +80,8 @@ func (i Identity) Started() time.Time {
 	return id.Timestamp()
 }
 
-// word returns a text as one word of few characters that mean nothing to terminals, shells and parsers.
-func word(text string, most int) string {
+// plainWord returns a text as one word of few characters that mean nothing to terminals, shells and parsers.
+func plainWord(text string, most int) string {
 	text = text[:min(len(text), most)]
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._+-", r) {

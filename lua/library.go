@@ -91,7 +91,7 @@ func (l *Library) look(ctx context.Context, release string) error {
 		return nil
 	}
 	l.State = LibraryForeign
-	if !lists(list[0], versionFunction) {
+	if !hasFunction(list[0], versionFunction) {
 		return nil
 	}
 	reply, err := l.node.Do(ctx, l.node.B().Arbitrary("FCALL", versionFunction, "0").Build()).ToMessage()
@@ -106,8 +106,8 @@ func (l *Library) look(ctx context.Context, release string) error {
 	return nil
 }
 
-// lists reports whether an element of FUNCTION LIST has a function.
-func lists(library rueidis.RedisMessage, name string) bool {
+// hasFunction reports whether an element of FUNCTION LIST has a function.
+func hasFunction(library rueidis.RedisMessage, name string) bool {
 	fields, _ := library.AsMap()
 	functions := fields["functions"]
 	all, _ := functions.ToArray()

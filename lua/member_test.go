@@ -94,7 +94,7 @@ func TestScriptsNameMembersByTheirShapes(t *testing.T) {
 	shape := regexp.MustCompile(`\w+ \.\. SEP \.\. group \.\. SEP \.\. ([^,\n]+)`)
 	found := map[string]string{}
 	for _, file := range []string{"redrive.lua", "lib/exit.lua"} {
-		for _, m := range shape.FindAllStringSubmatch(read(file), -1) {
+		for _, m := range shape.FindAllStringSubmatch(readSource(file), -1) {
 			found[file] += m[1]
 		}
 	}

@@ -16,7 +16,7 @@ type Need struct {
 
 // KeyNames returns what the header of a script calls its keys, in order.
 func KeyNames(name string) (names []string) {
-	for _, m := range headerKey.FindAllStringSubmatch(read(name+".lua"), -1) {
+	for _, m := range headerKey.FindAllStringSubmatch(readSource(name+".lua"), -1) {
 		names = append(names, strings.Split(m[1], ", ")...)
 	}
 	return names
@@ -39,7 +39,7 @@ const chunked = "in_chunks"
 
 func needs(file, source string) []Need {
 	var names, types []string
-	for _, m := range headerKey.FindAllStringSubmatch(read(file), -1) {
+	for _, m := range headerKey.FindAllStringSubmatch(readSource(file), -1) {
 		names, types = append(names, strings.Split(m[1], ", ")...), append(types, strings.Split(m[2], "; ")...)
 	}
 	var found []Need
@@ -141,15 +141,15 @@ func keysFor(command string, types []string) (keys []int) {
 	return keys
 }
 
-// reads are the commands of scripts that write nothing. A new one that is missing here only makes the guard longer.
-var reads = map[string]bool{
+// readOnly are the commands of scripts that write nothing. A new one that is missing here only makes the guard longer.
+var readOnly = map[string]bool{
 	"TYPE": true, "TIME": true, "EXISTS": true, "ZRANGE": true, "ZRANGEBYSCORE": true, "ZSCORE": true, "ZMSCORE": true, "ZCARD": true, "ZCOUNT": true,
 	"ZRANK": true, "ZSCAN": true, "HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "HEXISTS": true, "XRANGE": true, "XREVRANGE": true, "XLEN": true,
 	"XPENDING": true, "XINFO GROUPS": true, "MEMORY USAGE": true,
 }
 
-// more is what a command needs behind its key to be a command at all: newer servers answer no question about less.
-var more = map[string]int{
+// argumentsAfterKey is what a command needs behind its key to be a command at all: newer servers answer no question about less.
+var argumentsAfterKey = map[string]int{
 	"XADD": 3, "XDEL": 1, "XTRIM": 2, "XACK": 2, "XCLAIM": 4, "XAUTOCLAIM": 4, "XGROUP CREATE": 2, "XGROUP DELCONSUMER": 2, "XPENDING": 1, "XRANGE": 2,
 	"XREVRANGE": 2, "ZADD": 2, "ZREM": 1, "ZREMRANGEBYSCORE": 2, "ZREMRANGEBYRANK": 2, "ZRANGE": 2, "ZRANGEBYSCORE": 2, "ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1,
 	"ZCOUNT": 2, "ZSCAN": 1, "HSET": 2, "HSETNX": 2, "HDEL": 1, "HGET": 1, "HMGET": 1, "HSTRLEN": 1, "HSCAN": 1, "HEXISTS": 1,
@@ -162,7 +162,7 @@ func (n Need) Words(key string) []string {
 		return words
 	}
 	words = append(words, key)
-	for range more[n.Command] {
+	for range argumentsAfterKey[n.Command] {
 		words = append(words, "0")
 	}
 	return words
@@ -172,7 +172,7 @@ func (n Need) Words(key string) []string {
 // anything, because a refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a fraction of
 // what a command does, and is none to the server. The in-process server has no users.
 func guard(name string, all []Need) string {
-	if !slices.ContainsFunc(all, func(n Need) bool { return !reads[n.Command] }) {
+	if !slices.ContainsFunc(all, func(n Need) bool { return !readOnly[n.Command] }) {
 		return ""
 	}
 	var checks []string
@@ -180,7 +180,7 @@ func guard(name string, all []Need) string {
 		what, where := "'"+strings.Join(strings.Fields(command), "', '")+"'", "''"
 		if key >= 0 {
 			where = fmt.Sprintf("KEYS[%d]", key+1)
-			what += ", " + where + strings.Repeat(", '0'", more[command])
+			what += ", " + where + strings.Repeat(", '0'", argumentsAfterKey[command])
 		}
 		checks = append(checks, fmt.Sprintf("not may(%s) and {'%s', %s}", what, command, where))
 	}

@@ -99,11 +99,11 @@ func Heartbeat(ctx context.Context, c rueidis.Client, g Globals, bridge string, 
 	if err != nil {
 		return now, nil, heartbeatScript.unexpected(err)
 	}
-	live, err = texts(reply[1:])
+	live, err = textsOf(reply[1:])
 	return time.UnixMilli(ms), live, heartbeatScript.unexpected(err)
 }
 
-func texts(reply []rueidis.RedisMessage) ([]string, error) {
+func textsOf(reply []rueidis.RedisMessage) ([]string, error) {
 	out := make([]string, len(reply))
 	for i := range reply {
 		var err error
@@ -231,7 +231,7 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 			return nil, err
 		}
 		for row := range slices.Chunk(reply, 7) {
-			if n, err := row[0].AsInt64(); err == nil && n == later {
+			if n, err := row[0].AsInt64(); err == nil && n == notReached {
 				break
 			}
 			look, err := parseLook(row)

@@ -139,10 +139,10 @@ func TestAFailureBehindAPartIsAmbiguous(t *testing.T) {
 		ambiguous bool
 	}{
 		{"all at once", [][]int64{{1, 0, 1}}, []int64{1, 0, 1}, false, false},
-		{"in parts", [][]int64{{1, later, later}, {0, later}, {1}}, []int64{1, 0, 1}, false, false},
+		{"in parts", [][]int64{{1, notReached, notReached}, {0, notReached}, {1}}, []int64{1, 0, 1}, false, false},
 		{"refused at first", nil, nil, true, false},
-		{"refused behind a part", [][]int64{{1, later, later}}, nil, true, true},
-		{"nothing was looked at", [][]int64{{later, later, later}}, nil, true, true},
+		{"refused behind a part", [][]int64{{1, notReached, notReached}}, nil, true, true},
+		{"nothing was looked at", [][]int64{{notReached, notReached, notReached}}, nil, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			replies := c.replies

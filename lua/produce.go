@@ -174,7 +174,7 @@ func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durab
 		if reply != nil && err != nil {
 			waited, err = err, nil
 		}
-		return append(reply, slices.Repeat([]int64{later}, len(ids)-n)...), err
+		return append(reply, slices.Repeat([]int64{notReached}, len(ids)-n)...), err
 	})
 	if err == nil {
 		err = waited

@@ -31,7 +31,7 @@ type script struct {
 // Scripts are never repeated by the client library: whether a repeat is harmless is for the caller to know.
 func load(name string, keys, args, each []string) *script {
 	source := Source(name)
-	return &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source, sha: sum(source)}
+	return &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source, sha: sha1Hex(source)}
 }
 
 // readOnly has the server refuse a script that writes, so that who may only look can run it.
@@ -50,16 +50,16 @@ func Source(name string) string {
 
 // textOf returns a script's file behind the library files that it uses.
 func textOf(file string) string {
-	text := read(file)
+	text := readSource(file)
 	var b strings.Builder
 	for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(text)[1]) {
-		b.WriteString(stripComments(read("lib/" + lib + ".lua")))
+		b.WriteString(stripComments(readSource("lib/" + lib + ".lua")))
 	}
 	b.WriteString(stripComments(text))
 	return b.String()
 }
 
-func read(file string) string {
+func readSource(file string) string {
 	text, err := sources.ReadFile(file)
 	if err != nil {
 		panic(fmt.Sprintf("lua: script %s is not part of the build: %v", file, err))
@@ -131,8 +131,8 @@ func (s *script) integers(ctx context.Context, c rueidis.Client, keys, args []st
 	return list, waited
 }
 
-// later is what a script answers for an item that it did not look at, because what it had read before came to its budget.
-const later = -9
+// notReached is what a script answers for an item that it did not look at, because what it had read before came to its budget.
+const notReached = -9
 
 // inParts gets an answer for each item: it calls again for those that the call before did not come to.
 func inParts[T any](items []T, call func(items []T) ([]int64, error)) ([]int64, error) {
@@ -145,7 +145,7 @@ func inParts[T any](items []T, call func(items []T) ([]int64, error)) ([]int64, 
 		if err != nil {
 			return nil, err
 		}
-		done := slices.Index(some, later)
+		done := slices.Index(some, notReached)
 		if done < 0 && answers == nil {
 			return some, nil
 		}

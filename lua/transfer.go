@@ -26,7 +26,7 @@ func Export(ctx context.Context, c rueidis.Client, k Keys, last Exported, limit,
 	if err != nil {
 		return nil, err
 	}
-	all, err := texts(reply)
+	all, err := textsOf(reply)
 	if err != nil {
 		return nil, exportScript.unexpected(err)
 	}

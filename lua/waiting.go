@@ -78,19 +78,19 @@ func dueTime(score string) time.Time {
 // Pin returns a client that sends everything over one connection, to one server process, until release. When the connection breaks its calls fail.
 func Pin(c rueidis.Client) (pinned rueidis.Client, release func()) {
 	one, release := c.Dedicate()
-	return pin{c, one}, release
+	return pinnedConn{c, one}, release
 }
 
-type pin struct {
+type pinnedConn struct {
 	rueidis.Client
 	one rueidis.DedicatedClient
 }
 
-func (p pin) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+func (p pinnedConn) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	return p.one.Do(ctx, cmd)
 }
 
-func (p pin) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+func (p pinnedConn) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
 	return p.one.DoMulti(ctx, cmds...)
 }
 

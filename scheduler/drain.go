@@ -29,7 +29,7 @@ type drainer struct {
 }
 
 func newDrainer(drain func(context.Context) (lua.Drained, error), st *loop.Reporter, cancel context.CancelFunc) *drainer {
-	bury := &loop.Reporter{Log: st.Log, What: "dead-lettering of scheduled messages", Quiet: st.Quiet}
+	bury := &loop.Reporter{Log: st.Log, Activity: "dead-lettering of scheduled messages", Quiet: st.Quiet}
 	return &drainer{drain: drain, state: st, bury: bury, poked: make(chan struct{}, 1), cancel: cancel}
 }
 

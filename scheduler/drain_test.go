@@ -28,7 +28,7 @@ func script(t *testing.T, test func(d *drainer, log *lines, passed func() time.D
 			answer := answers[min(n, len(answers)-1)]
 			n++
 			return answer()
-		}, &loop.Reporter{Log: slog.New(slog.NewTextHandler(log, nil)), What: "drain"}, cancel)
+		}, &loop.Reporter{Log: slog.New(slog.NewTextHandler(log, nil)), Activity: "drain"}, cancel)
 		done := make(chan struct{})
 		go func() { defer close(done); d.run(ctx) }()
 		test(d, log, func() time.Duration {

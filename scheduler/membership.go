@@ -29,23 +29,23 @@ type membership struct {
 	joined func(ctx context.Context, live []string, back bool)
 
 	// Of the heartbeat's goroutine.
-	last     beat
+	last     heartbeat
 	answered bool // the last heartbeat succeeded
 
 	mu       sync.Mutex
-	good     beat          // the last one, for others
+	good     heartbeat     // the last one, for others
 	turned   time.Time     // when the last one ended, good or not
 	quickest time.Duration // answer to a heartbeat, lately
 }
 
-// beat is a good heartbeat: the server's clock was read between sent and received.
-type beat struct {
+// heartbeat is a good heartbeat: the server's clock was read between sent and received.
+type heartbeat struct {
 	sent, received time.Time
 	server         time.Time
 }
 
 // gapOrJump says whether something lies between two heartbeats: too much time, or a step of the server's clock.
-func (b beat) gapOrJump(next beat, timeout time.Duration) bool {
+func (b heartbeat) gapOrJump(next heartbeat, timeout time.Duration) bool {
 	least, most := next.sent.Sub(b.received), next.received.Sub(b.sent)
 	passed := next.server.Sub(b.server)
 	return next.received.Sub(b.received) > timeout || passed < least-clockJump || passed > most+clockJump
@@ -55,7 +55,7 @@ func newMembership(cfg Config, joined func(context.Context, []string, bool)) *me
 	return &membership{
 		client: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), id: cfg.Identity.String(),
 		timeout: cfg.HeartbeatTimeout, joined: joined,
-		state: loop.Reporter{Log: cfg.Logger, What: "heartbeat"},
+		state: loop.Reporter{Log: cfg.Logger, Activity: "heartbeat"},
 	}
 }
 
@@ -76,7 +76,7 @@ func (m *membership) beat(ctx context.Context) error {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })()
-	b := beat{sent: time.Now()}
+	b := heartbeat{sent: time.Now()}
 	var live []string
 	var err error
 	b.server, live, err = lua.Heartbeat(call, m.client, m.globals, m.id, m.timeout)

@@ -86,9 +86,9 @@ func TestGapOrJump(t *testing.T) {
 		"a little forward is fine": {time.Second, time.Millisecond, 1900 * time.Millisecond, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			first := beat{sent: at, received: at, server: server}
+			first := heartbeat{sent: at, received: at, server: server}
 			sent := at.Add(c.after)
-			if got := first.gapOrJump(beat{sent, sent.Add(c.took), server.Add(c.clock)}, 3*time.Second); got != c.want {
+			if got := first.gapOrJump(heartbeat{sent, sent.Add(c.took), server.Add(c.clock)}, 3*time.Second); got != c.want {
 				t.Errorf("got %v", got)
 			}
 		})

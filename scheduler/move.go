@@ -12,13 +12,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-type moved int
+type moveOutcome int
 
 const (
-	moveDone  moved = iota
-	moveLeft        // another one is there under its name
-	moveRaced       // it was changed meanwhile
-	moveEnd         // there is none
+	moveDone  moveOutcome = iota
+	moveLeft              // another one is there under its name
+	moveRaced             // it was changed meanwhile
+	moveEnd               // there is none
 )
 
 // move takes one message from a partition to another, which is in another slot: it is added there, and then removed here. After a failure
@@ -29,18 +29,18 @@ type move struct {
 	prefix string
 	from   lua.Keys
 	to     func(id string) lua.Keys
-	one    held
+	one    heldMember
 	added  *lua.Keys // where it was written; nil = nowhere, or it was there
 }
 
-// held is what a partition holds under one member.
-type held struct {
+// heldMember is what a partition holds under one member.
+type heldMember struct {
 	member        string
 	score         float64
 	payload, meta *string // nil: none
 }
 
-func (h held) size() int {
+func (h heldMember) size() int {
 	n := len(h.member)
 	for _, value := range []*string{h.payload, h.meta} {
 		if value != nil {
@@ -50,13 +50,13 @@ func (h held) size() int {
 	return n
 }
 
-func (h held) equal(o held) bool {
+func (h heldMember) equal(o heldMember) bool {
 	same := func(a, b *string) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
 	return h.score == o.score && same(h.payload, o.payload) && same(h.meta, o.meta)
 }
 
 // at moves the message of a rank.
-func (m *move) at(ctx context.Context, rank int64) (outcome moved, err error) {
+func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err error) {
 	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
 		k, at := m.from, strconv.FormatInt(rank, 10)
 		members, err := c.Do(ctx, c.B().Zrange().Key(k.Due).Min(at).Max(at).Withscores().Build()).AsZScores()
@@ -64,8 +64,8 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moved, err error) {
 			outcome = moveEnd
 			return err
 		}
-		m.one = held{member: members[0].Member, score: members[0].Score}
-		return m.one.read(c.DoMulti(ctx, values(c, k, m.one.member)...))
+		m.one = heldMember{member: members[0].Member, score: members[0].Score}
+		return m.one.read(c.DoMulti(ctx, readMember(c, k, m.one.member)...))
 	})
 	if err == nil && outcome != moveEnd {
 		outcome, err = m.add(ctx, m.to(lua.ParseMember(m.one.member).ID))
@@ -82,7 +82,7 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moved, err error) {
 }
 
 // remove takes the message out of a partition, where it still is as it was. Others that come and go there meanwhile make it try again.
-func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moved, err error) {
+func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err error) {
 	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
 		for range removeTries {
 			there, absent, err := m.look(ctx, c, k)
@@ -92,7 +92,7 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moved, err error
 			if outcome = moveRaced; absent || !there.equal(m.one) {
 				return unwatch(ctx, c)
 			}
-			done, err := exec(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(), c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
+			done, err := execWatched(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(), c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
 				c.B().Hdel().Key(k.Meta).Field(m.one.member).Build())
 			if done {
 				outcome = moveDone
@@ -107,8 +107,8 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moved, err error
 }
 
 // look reads what a partition holds under the message's name, and watches it.
-func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) (there held, absent bool, err error) {
-	replies := c.DoMulti(ctx, append([]rueidis.Completed{watch(c, k), c.B().Zscore().Key(k.Due).Member(m.one.member).Build()}, values(c, k, m.one.member)...)...)
+func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) (there heldMember, absent bool, err error) {
+	replies := c.DoMulti(ctx, append([]rueidis.Completed{watch(c, k), c.B().Zscore().Key(k.Due).Member(m.one.member).Build()}, readMember(c, k, m.one.member)...)...)
 	if err := replies[0].Error(); err != nil {
 		return there, false, err
 	}
@@ -119,7 +119,7 @@ func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) 
 }
 
 // add writes the message where it belongs, unless it is there, or another one of its name.
-func (m *move) add(ctx context.Context, k lua.Keys) (outcome moved, err error) {
+func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err error) {
 	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
 		there, absent, err := m.look(ctx, c, k)
 		if err != nil {
@@ -139,7 +139,7 @@ func (m *move) add(ctx context.Context, k lua.Keys) (outcome moved, err error) {
 				writes = append(writes, c.B().Hdel().Key(key).Field(m.one.member).Build())
 			}
 		}
-		done, err := exec(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.score, m.one.member).Build())...)
+		done, err := execWatched(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.score, m.one.member).Build())...)
 		if !done {
 			outcome = moveRaced
 			return err
@@ -153,7 +153,7 @@ func (m *move) add(ctx context.Context, k lua.Keys) (outcome moved, err error) {
 }
 
 // read takes the replies to values.
-func (h *held) read(replies []rueidis.RedisResult) (err error) {
+func (h *heldMember) read(replies []rueidis.RedisResult) (err error) {
 	for i, value := range []**string{&h.payload, &h.meta} {
 		text, failed := replies[i].ToString()
 		if failed == nil {
@@ -165,7 +165,7 @@ func (h *held) read(replies []rueidis.RedisResult) (err error) {
 	return err
 }
 
-func values(c rueidis.DedicatedClient, k lua.Keys, member string) []rueidis.Completed {
+func readMember(c rueidis.DedicatedClient, k lua.Keys, member string) []rueidis.Completed {
 	return []rueidis.Completed{c.B().Hget().Key(k.Payload).Field(member).Build(), c.B().Hget().Key(k.Meta).Field(member).Build()}
 }
 
@@ -177,8 +177,8 @@ func unwatch(ctx context.Context, c rueidis.DedicatedClient) error {
 	return c.Do(ctx, c.B().Unwatch().Build()).Error()
 }
 
-// exec runs commands in a transaction; done is false when what was watched has changed, and with an error.
-func exec(ctx context.Context, c rueidis.DedicatedClient, commands ...rueidis.Completed) (done bool, err error) {
+// execWatched runs commands in a transaction; done is false when what was watched has changed, and with an error.
+func execWatched(ctx context.Context, c rueidis.DedicatedClient, commands ...rueidis.Completed) (done bool, err error) {
 	replies := c.DoMulti(ctx, slices.Concat([]rueidis.Completed{c.B().Multi().Build()}, commands, []rueidis.Completed{c.B().Exec().Build()})...)
 	for _, reply := range replies[:len(replies)-1] { // what the server refuses is refused here
 		err = errors.Join(err, reply.Error())

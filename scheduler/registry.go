@@ -41,7 +41,7 @@ func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	nodes := d.client.Nodes()
 	node, ok := nodes[d.node]
 	if !ok || d.cursor == 0 {
-		d.node, d.cursor = following(slices.Sorted(maps.Keys(nodes)), d.node), 0
+		d.node, d.cursor = nextName(slices.Sorted(maps.Keys(nodes)), d.node), 0
 		node = nodes[d.node]
 	}
 	if node == nil {
@@ -64,8 +64,8 @@ func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	return found, nil
 }
 
-// following returns the name after the given one in a sorted list, and the first after the last.
-func following(names []string, name string) string {
+// nextName returns the name after the given one in a sorted list, and the first after the last.
+func nextName(names []string, name string) string {
 	if len(names) == 0 {
 		return ""
 	}

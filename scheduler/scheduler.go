@@ -40,13 +40,13 @@ type Scheduler struct {
 	counts           map[string]lua.Counts // every queue heard of is kept, with every partition count
 	known            []string              // the partitions of these, by name; sorted, replaced as a whole
 	owned            map[string]*drainer   // by partition, as trouble
-	trouble          map[string]*trouble
+	trouble          map[string]*queueTrouble
 	standing         map[string]string // by owned partition: what entries looked like that nobody reads
 	turn, othersTurn int               // of the survey, among the owned and the others
 }
 
-// trouble is what the survey remembers of a queue that once failed.
-type trouble struct {
+// queueTrouble is what the survey remembers of a queue that once failed.
+type queueTrouble struct {
 	state      loop.Reporter
 	unreadable bool // a key holds the wrong type: it would stop the blocked read for all
 }
@@ -60,7 +60,7 @@ func New(cfg Config) (*Scheduler, error) {
 	s := &Scheduler{
 		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), scan: discoverer{client: cfg.Client, prefix: cfg.Prefix},
 		registry: make(chan struct{}, 1), survey: make(chan struct{}, 1), discover: make(chan struct{}, 1),
-		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, strays: map[string]*stray{}, trouble: map[string]*trouble{}, standing: map[string]string{},
+		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, strays: map[string]*stray{}, trouble: map[string]*queueTrouble{}, standing: map[string]string{},
 	}
 	s.members = newMembership(cfg, s.joined)
 	s.waker = newWaker(cfg, s.woken, s.wakeBroke)
@@ -288,7 +288,7 @@ func (s *Scheduler) wakeBroke(err error) {
 
 // reported is a pass whose changes of state are logged. On a single server the heartbeat tells that it is unavailable, once for all.
 func (s *Scheduler) reported(what string, pass func(context.Context) error) func(context.Context) error {
-	st := &loop.Reporter{Log: s.cfg.Logger, What: what, Quiet: s.quiet}
+	st := &loop.Reporter{Log: s.cfg.Logger, Activity: what, Quiet: s.quiet}
 	return func(ctx context.Context) error {
 		err := pass(ctx)
 		if ctx.Err() == nil {

@@ -167,7 +167,7 @@ func (s *Scheduler) foundStrays(names []string) {
 		if s.strays[name] == nil {
 			log := s.cfg.Logger.With("queue", name)
 			log.Warn("moving messages out of a partition that the queue does not have")
-			s.strays[name] = &stray{state: loop.Reporter{Log: log, What: "move messages out of a partition that the queue does not have", Quiet: s.quiet}}
+			s.strays[name] = &stray{state: loop.Reporter{Log: log, Activity: "move messages out of a partition that the queue does not have", Quiet: s.quiet}}
 		}
 	}
 }

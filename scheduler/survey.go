@@ -31,7 +31,7 @@ func (s *Scheduler) Survey(ctx context.Context) error {
 	changed := false
 	for i, queue := range queues {
 		look := looks[i]
-		if last := seen[lua.NewKeys(s.cfg.Prefix, queue).Wake]; look.Err == nil && lower(look.Token, last) {
+		if last := seen[lua.NewKeys(s.cfg.Prefix, queue).Wake]; look.Err == nil && earlierID(look.Token, last) {
 			s.waker.reset()
 		}
 		changed = s.act(ctx, queue, look) || changed

@@ -173,11 +173,11 @@ func TestDiscoveryWalksInBoundedSteps(t *testing.T) {
 func TestFollowingNodeComesRound(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"": "b", "b": "d", "c": "d", "d": "f", "f": "b", "z": "b"} {
-		if got := following([]string{"b", "d", "f"}, name); got != want {
+		if got := nextName([]string{"b", "d", "f"}, name); got != want {
 			t.Errorf("after %q comes %q, want %q", name, got, want)
 		}
 	}
-	if got := following(nil, "a"); got != "" {
+	if got := nextName(nil, "a"); got != "" {
 		t.Errorf("of none: %q", got)
 	}
 }
@@ -307,7 +307,7 @@ func TestLowerComparesStreamIDsAsNumbers(t *testing.T) {
 		{"0-0", "1-1", true}, {"9-0", "10-0", true}, {"5-9", "5-10", true}, {"5-1", "5-1", false}, {"5-2", "5-1", false},
 		{"0-0", "", false}, {"18446744073709551614-1", "18446744073709551615-0", true},
 	} {
-		if got := lower(c.a, c.b); got != c.want {
+		if got := earlierID(c.a, c.b); got != c.want {
 			t.Errorf("%q lower than %q: %v", c.a, c.b, got)
 		}
 	}

@@ -169,7 +169,7 @@ func (w *waker) stateOf(key string) *loop.Reporter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.states[key] == nil {
-		w.states[key] = &loop.Reporter{Log: w.log, What: "wait for tokens"}
+		w.states[key] = &loop.Reporter{Log: w.log, Activity: "wait for tokens"}
 	}
 	return w.states[key]
 }
@@ -203,8 +203,8 @@ func (w *waker) Read(ctx context.Context, keys []string, block time.Duration) ([
 	return queues, nil
 }
 
-// lower compares two stream IDs, <ms>-<seq>.
-func lower(a, b string) bool {
+// earlierID compares two stream IDs, <ms>-<seq>.
+func earlierID(a, b string) bool {
 	aMs, aSeq := idParts(a)
 	bMs, bSeq := idParts(b)
 	return aMs < bMs || aMs == bMs && aSeq < bSeq

@@ -22,7 +22,7 @@ func FuzzPolicy(f *testing.F) {
 	f.Add("", "max_attempts", "1e3", "group::max_attempts", "+5", "visibility_ms", " 100")
 	f.Fuzz(func(t *testing.T, group, n1, v1, n2, v2, n3, v3 string) {
 		queue, defaults := map[string]string{n1: v1, n2: v2}, map[string]string{n3: v3}
-		p, warning := resolve(group, maps.Clone(queue), maps.Clone(defaults))
+		p, warning := resolvePolicy(group, maps.Clone(queue), maps.Clone(defaults))
 		for _, s := range settings {
 			if err := s.check(s.get(&p)); err != nil {
 				t.Errorf("%v in force", err)

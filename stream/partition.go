@@ -45,7 +45,7 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pr
 	if n < counts.Latest() {
 		return counts, fmt.Errorf("%s has %d partitions, and cannot have %d: %w", queue, counts.Latest(), n, ErrShrink)
 	}
-	s := spread{c: c, prefix: prefix, queue: queue, least: n}
+	s := partitionSync{c: c, prefix: prefix, queue: queue, least: n}
 	if progress != nil {
 		s.step = progress
 		s.total = 4 * n // policy and groups, before and after
@@ -68,8 +68,8 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pr
 	return view.ReadCounts(ctx, c, prefix, queue)
 }
 
-// spread makes what belongs to a whole queue the same in all of its partitions.
-type spread struct {
+// partitionSync makes what belongs to a whole queue the same in all of its partitions.
+type partitionSync struct {
 	c             rueidis.Client
 	prefix, queue string
 	least         int // partitions, also while the registry knows of fewer
@@ -80,14 +80,14 @@ type spread struct {
 	done  int
 }
 
-func (s *spread) all(ctx context.Context) error {
+func (s *partitionSync) all(ctx context.Context) error {
 	if err := s.policy(ctx); err != nil {
 		return err
 	}
 	return s.groups(ctx)
 }
 
-func (s *spread) stepped() {
+func (s *partitionSync) stepped() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.done++; s.step != nil {
@@ -96,7 +96,7 @@ func (s *spread) stepped() {
 }
 
 // names returns the names of all partitions, read anew.
-func (s *spread) names(ctx context.Context) ([]string, error) {
+func (s *partitionSync) names(ctx context.Context) ([]string, error) {
 	counts, err := view.ReadCounts(ctx, s.c, s.prefix, s.queue)
 	if err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (s *spread) names(ctx context.Context) ([]string, error) {
 //
 //  1. A reads partition 0; B changes it, and copies it to partition 1; A writes what it read to partition 1.
 //  2. A reads partition 0 again, sees B's, and copies it.
-func (s *spread) policy(ctx context.Context) error {
+func (s *partitionSync) policy(ctx context.Context) error {
 	var copied map[string]string
 	for reached := 0; ; {
 		names, err := s.names(ctx)
@@ -137,7 +137,7 @@ func (s *spread) policy(ctx context.Context) error {
 	}
 }
 
-func (s *spread) readPolicy(ctx context.Context, name string) (map[string]string, error) {
+func (s *partitionSync) readPolicy(ctx context.Context, name string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	key := lua.NewKeys(s.prefix, name).Policy
@@ -146,7 +146,7 @@ func (s *spread) readPolicy(ctx context.Context, name string) (map[string]string
 }
 
 // writePolicy makes the policy of one partition that of partition 0.
-func (s *spread) writePolicy(ctx context.Context, name string, own map[string]string) error {
+func (s *partitionSync) writePolicy(ctx context.Context, name string, own map[string]string) error {
 	there, err := s.readPolicy(ctx, name)
 	if err != nil || maps.Equal(there, own) {
 		return err
@@ -167,7 +167,7 @@ func (s *spread) writePolicy(ctx context.Context, name string, own map[string]st
 }
 
 // groups creates every group that exists on any partition on all others.
-func (s *spread) groups(ctx context.Context) error {
+func (s *partitionSync) groups(ctx context.Context) error {
 	names, err := s.names(ctx)
 	if err != nil || len(names) == 1 {
 		return err

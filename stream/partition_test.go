@@ -29,7 +29,7 @@ func (r *rig) grow(n int) lua.Counts {
 // alike checks that all partitions have the policy of partition 0, and these groups.
 func (r *rig) alike(what string, partitions int, groups ...string) {
 	r.T.Helper()
-	s := spread{c: r.Client, prefix: r.Prefix, queue: r.Queue}
+	s := partitionSync{c: r.Client, prefix: r.Prefix, queue: r.Queue}
 	names, err := s.names(r.T.Context())
 	if err != nil || len(names) != partitions {
 		r.T.Fatalf("%s: partitions %v, %v, want %d", what, names, err, partitions)

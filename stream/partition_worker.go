@@ -54,7 +54,7 @@ func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
 	if partition > 0 {
 		l.log = w.log.With(slog.Int("partition", partition))
 	}
-	l.state = loop.Reporter{Log: l.log, What: "worker"}
+	l.state = loop.Reporter{Log: l.log, Activity: "worker"}
 	l.runners.handle = l.handle
 	l.settle = settler{w: l, wake: make(chan struct{}, 1)}
 	defaults := DefaultPolicy()

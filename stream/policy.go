@@ -104,17 +104,17 @@ func (p Policy) TriedFor() time.Duration {
 	delay, longest := float64(p.RetryMin), float64(p.RetryMax)
 	for left := p.MaxAttempts - 1; left > 0; left-- {
 		if delay >= longest { // so are all further ones
-			sum += float64(left) * mean(longest, longest)
+			sum += float64(left) * meanDelay(longest, longest)
 			break
 		}
-		sum += mean(delay, longest)
+		sum += meanDelay(delay, longest)
 		delay *= 2
 	}
 	return time.Duration(min(sum, math.MaxInt64/2)).Round(time.Second)
 }
 
-// mean is that of a delay which is jittered by half, and cut at the longest.
-func mean(delay, longest float64) float64 {
+// meanDelay is that of a delay which is jittered by half, and cut at the longest.
+func meanDelay(delay, longest float64) float64 {
 	if 1.5*delay <= longest {
 		return delay
 	}

@@ -38,19 +38,21 @@ func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string, g
 	return policies, warning, nil
 }
 
+// ResolveAll returns the policy of each group by the hashes of its queue and of the defaults; see ReadPolicy. The warning names each value
+// that was passed over, once.
 func ResolveAll(groups []string, queue, defaults map[string]string) (policies map[string]Policy, warning error) {
 	policies = make(map[string]Policy, len(groups))
 	var warnings []error
 	for _, group := range groups {
-		p, err := resolve(group, queue, defaults)
+		p, err := resolvePolicy(group, queue, defaults)
 		policies[group] = p
 		warnings = append(warnings, err)
 	}
-	return policies, unique(warnings)
+	return policies, joinUnique(warnings)
 }
 
-// resolve looks each setting up, level by level.
-func resolve(group string, queue, defaults map[string]string) (Policy, error) {
+// resolvePolicy looks each setting up, level by level.
+func resolvePolicy(group string, queue, defaults map[string]string) (Policy, error) {
 	p := DefaultPolicy()
 	var warnings []error
 	for _, s := range settings {
@@ -89,8 +91,8 @@ func groupSetting(group, setting string) string {
 	return "group:" + strings.ReplaceAll(url.QueryEscape(group), "+", "%20") + ":" + setting
 }
 
-// unique joins errors, each text once.
-func unique(errs []error) error {
+// joinUnique joins errors, each text once.
+func joinUnique(errs []error) error {
 	seen := map[string]bool{}
 	var kept []error
 	for _, err := range errs {
@@ -117,11 +119,11 @@ type PolicyUpdate struct {
 func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error) {
 	var p Policy
 	given := map[string]bool{}
-	put(u.VisibilityTimeout, &p.VisibilityTimeout, given, SettingVisibility)
-	put(u.MaxAttempts, &p.MaxAttempts, given, SettingMaxAttempts)
-	put(u.RetryMin, &p.RetryMin, given, SettingRetryMin)
-	put(u.RetryMax, &p.RetryMax, given, SettingRetryMax)
-	put(u.Held, &p.Held, given, SettingHeld)
+	setGiven(u.VisibilityTimeout, &p.VisibilityTimeout, given, SettingVisibility)
+	setGiven(u.MaxAttempts, &p.MaxAttempts, given, SettingMaxAttempts)
+	setGiven(u.RetryMin, &p.RetryMin, given, SettingRetryMin)
+	setGiven(u.RetryMax, &p.RetryMax, given, SettingRetryMax)
+	setGiven(u.Held, &p.Held, given, SettingHeld)
 
 	var values []lua.FieldValue
 	var errs []error
@@ -148,7 +150,7 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 	return values, errors.Join(errs...)
 }
 
-func put[T any](from, to *T, given map[string]bool, name string) {
+func setGiven[T any](from, to *T, given map[string]bool, name string) {
 	if from != nil {
 		*to, given[name] = *from, true
 	}
@@ -178,7 +180,7 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	// Read after the write: of this and a growth beside it, one sees what the other did.
-	if err := (&spread{c: c, prefix: prefix, queue: queue}).policy(ctx); err != nil {
+	if err := (&partitionSync{c: c, prefix: prefix, queue: queue}).policy(ctx); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	return nil

@@ -27,10 +27,10 @@ type settler struct {
 
 	mu    sync.Mutex
 	acks  []*delivery
-	fails []failed
+	fails []failedDelivery
 }
 
-type failed struct {
+type failedDelivery struct {
 	d *delivery
 	f lua.Failure
 }
@@ -44,7 +44,7 @@ func (s *settler) ack(d *delivery) {
 
 func (s *settler) fail(d *delivery, f lua.Failure) {
 	s.mu.Lock()
-	s.fails = append(s.fails, failed{d, f})
+	s.fails = append(s.fails, failedDelivery{d, f})
 	s.mu.Unlock()
 	s.poke()
 }
@@ -72,21 +72,21 @@ func (s *settler) run(ctx context.Context) {
 func (s *settler) pass(ctx context.Context) bool {
 	now := time.Now()
 	s.mu.Lock()
-	acks := take(&s.acks, settleBatch, func(d *delivery) int {
+	acks := cutBatch(&s.acks, settleBatch, func(d *delivery) int {
 		if s.w.heldAt(d, now).ID == "" {
 			return 0
 		}
 		return len(d.msg.Payload) // comparing the ID reads the entry
 	})
-	fails := take(&s.fails, failBatch, func(f failed) int { return len(f.d.msg.Payload) })
+	fails := cutBatch(&s.fails, failBatch, func(f failedDelivery) int { return len(f.d.msg.Payload) })
 	s.mu.Unlock()
 	s.settleAcks(ctx, acks)
 	s.settleFails(ctx, fails)
 	return len(acks)+len(fails) > 0 && ctx.Err() == nil
 }
 
-// take cuts at most n items off the front of a list, and no more than settleBytes, but at least one.
-func take[T any](list *[]T, n int, size func(T) int) []T {
+// cutBatch cuts at most n items off the front of a list, and no more than settleBytes, but at least one.
+func cutBatch[T any](list *[]T, n int, size func(T) int) []T {
 	bytes, i := 0, 0
 	for i < len(*list) && i < n && (i == 0 || bytes+size((*list)[i]) <= settleBytes) {
 		bytes += size((*list)[i])
@@ -134,7 +134,7 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 	w.drop(batch...)
 }
 
-func (s *settler) settleFails(ctx context.Context, batch []failed) {
+func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 	w := s.w
 	if len(batch) == 0 {
 		return
@@ -168,7 +168,7 @@ func (s *settler) settleFails(ctx context.Context, batch []failed) {
 }
 
 // delayOf is how long after its failure a message is delivered again.
-func delayOf(one failed, attempts lua.Attempts) time.Duration {
+func delayOf(one failedDelivery, attempts lua.Attempts) time.Duration {
 	if one.f.Delay >= 0 || len(attempts.Delays) == 0 {
 		return max(0, one.f.Delay)
 	}

@@ -138,7 +138,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	}
 	w := &Worker{cfg: cfg, slots: newSlots(cfg.Concurrency), look: make(chan struct{}, 1)}
 	w.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
-	w.state = loop.Reporter{Log: w.log, What: "reading the number of partitions"}
+	w.state = loop.Reporter{Log: w.log, Activity: "reading the number of partitions"}
 	w.turns = make(chan struct{}, (cfg.Concurrency+1)/2)
 	for range cap(w.turns) {
 		w.turns <- struct{}{}

@@ -71,8 +71,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a lost reply is repeated as another call", file: "scheduler/producer/group_commit.go",
-		old:  "lua.Enqueue(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)",
-		new:  "lua.Enqueue(ctx, l.p.cfg.Client, l.keys, lua.Token{}, items, l.p.cfg.Durability)",
+		old:  "lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, g.p.cfg.Durability)",
+		new:  "lua.Enqueue(ctx, g.p.cfg.Client, g.keys, lua.Token{}, items, g.p.cfg.Durability)",
 		test: []string{"-run", "TestProducerInterrupted", "./integration/crashpoint"},
 	},
 	{
@@ -208,9 +208,9 @@ var mutants = []mutant{
 		test: []string{"-run", "TestHeartbeatAlwaysReturnsTheCaller", "./lua"},
 	},
 	{
-		name: "a queue that leaves the line keeps its turn", file: "stream/keeper/gate.go",
-		old:  "\tg.first <- turn\n",
-		new:  "\tg.first <- time.Now().Add(g.interval)\n",
+		name: "a queue that leaves the line keeps its turn", file: "stream/keeper/turns.go",
+		old:  "\tt.first <- turn\n",
+		new:  "\tt.first <- time.Now().Add(t.interval)\n",
 		test: []string{"-run", "TestTurnOfWhoLeaves", "./stream/keeper"},
 	},
 	{

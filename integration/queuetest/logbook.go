@@ -15,6 +15,7 @@ type LogBook struct {
 	lines []string
 }
 
+// Write takes a line of the logger.
 func (b *LogBook) Write(line []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -22,10 +23,12 @@ func (b *LogBook) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+// Logger returns a logger of all levels that writes here.
 func (b *LogBook) Logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
+// Count returns how many lines hold a text.
 func (b *LogBook) Count(text string) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -37,7 +40,7 @@ func (b *LogBook) Count(text string) (n int) {
 	return n
 }
 
-// turns returns what a log says of one condition, in order.
+// Turns returns what a log says of one condition, in order.
 func (b *LogBook) Turns() (said []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,6 +55,7 @@ func (b *LogBook) Turns() (said []string) {
 	return said
 }
 
+// Array returns the elements of a reply.
 func Array(t *testing.T, m rueidis.RedisMessage) []rueidis.RedisMessage {
 	t.Helper()
 	list, err := m.ToArray()

@@ -47,6 +47,7 @@ func (r *Rig) Do(args ...string) rueidis.RedisMessage {
 	return reply
 }
 
+// Number runs a command that answers with an integer.
 func (r *Rig) Number(args ...string) int64 {
 	r.T.Helper()
 	reply := r.Do(args...)
@@ -57,6 +58,7 @@ func (r *Rig) Number(args ...string) int64 {
 	return n
 }
 
+// Groups creates consumer groups, which get every entry there is and will be.
 func (r *Rig) Groups(names ...string) {
 	r.T.Helper()
 	for _, name := range names {
@@ -119,6 +121,7 @@ func (r *Rig) Age(group, consumer string, ids ...string) {
 	}
 }
 
+// Policy writes settings of the queue, by their names in its policy hash.
 func (r *Rig) Policy(fields map[string]string) {
 	r.T.Helper()
 	hset := r.Client.B().Hset().Key(r.Keys.Policy).FieldValue()
@@ -130,6 +133,7 @@ func (r *Rig) Policy(fields map[string]string) {
 	}
 }
 
+// Enqueue schedules messages.
 func (r *Rig) Enqueue(items ...lua.Item) {
 	r.T.Helper()
 	if _, err := lua.Enqueue(r.T.Context(), r.Client, r.Keys, lua.Token{}, items, lua.Durability{}); err != nil {
@@ -137,6 +141,7 @@ func (r *Rig) Enqueue(items ...lua.Item) {
 	}
 }
 
+// Ready makes messages ready, each with its ID in the payload.
 func (r *Rig) Ready(ids ...string) {
 	r.T.Helper()
 	items := make([]lua.Item, len(ids))
@@ -172,6 +177,7 @@ func (r *Rig) Pending(group string) int64 {
 	return n
 }
 
+// Length is how many entries a stream has.
 func (r *Rig) Length(key string) int64 {
 	r.T.Helper()
 	n, err := r.Client.Do(context.WithoutCancel(r.T.Context()), r.Client.B().Xlen().Key(key).Build()).AsInt64()
@@ -245,6 +251,7 @@ func (r *Rig) Next(group string) (all []lua.Entry) {
 	return all
 }
 
+// Texts runs a command that answers with a list of strings.
 func (r *Rig) Texts(words ...string) []string {
 	r.T.Helper()
 	list, err := r.Client.Do(context.WithoutCancel(r.T.Context()), r.Client.B().Arbitrary(words...).Build()).AsStrSlice()
@@ -265,6 +272,7 @@ func (r *Rig) BridgeLives(lives bool) {
 	}
 }
 
+// EventuallyLength waits until the stream has so many entries.
 func (r *Rig) EventuallyLength(n int64) {
 	r.T.Helper()
 	redistest.Eventually(r.T, 10*time.Second, func() (bool, string) {

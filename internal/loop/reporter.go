@@ -18,9 +18,9 @@ import (
 // What several parts of it report is one state: it works again when the last of them does. For those who read Info and above no line that
 // it works again comes without one that it is failing before, nor stays away after one. Any number of goroutines may report.
 type Reporter struct {
-	Log   *slog.Logger     // carries what it is about
-	What  string           // "drain"
-	Quiet func(error) bool // which errors somebody else tells of: they are logged at debug level; nil = none
+	Log      *slog.Logger     // carries what it is about
+	Activity string           // "drain"
+	Quiet    func(error) bool // which errors somebody else tells of: they are logged at debug level; nil = none
 
 	failing atomic.Bool // changes under mu
 
@@ -57,7 +57,7 @@ func (r *Reporter) ReportPart(part string, err error) {
 	if !known {
 		r.told = r.told || !quiet
 		hint := cmp.Or(lua.Hint(err), "this should not happen: please report it")
-		r.Log.Log(context.Background(), level(slog.LevelError, quiet), r.What+" is failing", "error", err, "hint", hint)
+		r.Log.Log(context.Background(), level(slog.LevelError, quiet), r.Activity+" is failing", "error", err, "hint", hint)
 	}
 }
 
@@ -67,7 +67,7 @@ func (r *Reporter) works(part string) {
 	}
 	delete(r.kinds, part)
 	if len(r.kinds) == 0 {
-		r.Log.Log(context.Background(), level(slog.LevelInfo, !r.told), r.What+" works again", "after", time.Since(r.since).Round(time.Millisecond))
+		r.Log.Log(context.Background(), level(slog.LevelInfo, !r.told), r.Activity+" works again", "after", time.Since(r.since).Round(time.Millisecond))
 		r.told = false
 		r.failing.Store(false)
 	}

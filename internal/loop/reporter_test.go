@@ -17,7 +17,7 @@ import (
 func TestConditionWorksAgainWhenAllOfItsPartsDo(t *testing.T) {
 	t.Parallel()
 	var book queuetest.LogBook
-	c := Reporter{Log: book.Logger(), What: "worker"}
+	c := Reporter{Log: book.Logger(), Activity: "worker"}
 	c.ReportPart("settling", nil) // never failed
 	c.ReportPart("settling", lua.ErrDenied)
 	for range 3 {
@@ -50,7 +50,7 @@ func TestEveryEndOfATroubleHasItsBeginning(t *testing.T) {
 		{"quiet after loud", []error{loud, nil, quiet, nil}, "failing again"},
 	} {
 		var log queuetest.LogBook
-		st := &Reporter{Log: slog.New(slog.NewTextHandler(&log, nil)), What: "drain", Quiet: func(err error) bool { return errors.Is(err, quiet) }}
+		st := &Reporter{Log: slog.New(slog.NewTextHandler(&log, nil)), Activity: "drain", Quiet: func(err error) bool { return errors.Is(err, quiet) }}
 		for _, err := range c.told {
 			st.Report(err)
 		}
@@ -64,7 +64,7 @@ func TestEveryEndOfATroubleHasItsBeginning(t *testing.T) {
 func TestLinesOfOneStateComeByTurns(t *testing.T) {
 	t.Parallel()
 	var log queuetest.LogBook
-	st := &Reporter{Log: slog.New(slog.NewTextHandler(&log, nil)), What: "drain"}
+	st := &Reporter{Log: slog.New(slog.NewTextHandler(&log, nil)), Activity: "drain"}
 	var reporters sync.WaitGroup
 	for range 8 {
 		reporters.Go(func() {

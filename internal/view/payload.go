@@ -8,7 +8,8 @@ import (
 // Payload is a message's payload. In JSON it is a string when it is UTF-8, else an object {"base64": "…"}, and null when there is none.
 type Payload []byte
 
-type EncodedPayload struct {
+// Base64Payload is how JSON carries a payload that is not UTF-8: {"base64": "…"}.
+type Base64Payload struct {
 	Base64 []byte `json:"base64"`
 }
 
@@ -20,7 +21,7 @@ func (p Payload) MarshalJSON() ([]byte, error) {
 	case utf8.Valid(p):
 		return json.Marshal(string(p))
 	default:
-		return json.Marshal(EncodedPayload{p})
+		return json.Marshal(Base64Payload{p})
 	}
 }
 
@@ -33,7 +34,7 @@ func (p *Payload) UnmarshalJSON(text []byte) error {
 		}
 		return nil
 	}
-	var encoded EncodedPayload
+	var encoded Base64Payload
 	if err := json.Unmarshal(text, &encoded); err != nil {
 		return err
 	}

@@ -30,10 +30,12 @@ func ParseEntryID(s string) (EntryID, error) {
 	return id, nil
 }
 
+// Compare orders IDs as the server does: below 0 when a comes first, 0 when they are the same.
 func (a EntryID) Compare(b EntryID) int {
 	return cmp.Or(cmp.Compare(a.MS, b.MS), cmp.Compare(a.Seq, b.Seq))
 }
 
+// String returns the ID as the server writes it.
 func (a EntryID) String() string { return fmt.Sprintf("%d-%d", a.MS, a.Seq) }
 
 // StreamInfo is what a stream says about itself in one round trip.
@@ -42,6 +44,7 @@ type StreamInfo struct {
 	Groups []GroupInfo
 }
 
+// GroupInfo is what XINFO GROUPS says of one group.
 type GroupInfo struct {
 	Name      string
 	Consumers int64
@@ -51,6 +54,7 @@ type GroupInfo struct {
 	Read      int64   // the server's own count of entries delivered, ever; -1 = it does not know
 }
 
+// Names returns the names of the groups, in the order of the server.
 func (s StreamInfo) Names() []string {
 	names := make([]string, len(s.Groups))
 	for i, g := range s.Groups {
@@ -59,6 +63,7 @@ func (s StreamInfo) Names() []string {
 	return names
 }
 
+// Pending returns how many entries are pending, of all groups together.
 func (s StreamInfo) Pending() (n int64) {
 	for _, g := range s.Groups {
 		n += g.Pending
@@ -93,6 +98,7 @@ func ReadStream(ctx context.Context, c rueidis.Client, key string) (StreamInfo, 
 	return s, nil
 }
 
+// ParseGroup reads one element of the reply to XINFO GROUPS.
 func ParseGroup(reply rueidis.RedisMessage) (GroupInfo, error) {
 	g := GroupInfo{Lag: -1, Read: -1}
 	fields, err := reply.AsMap()

@@ -19,8 +19,10 @@ const (
 // Pager decides how many entries the next page asks for: as many as come to about so many bytes, judging by the last page.
 type Pager struct{ Count, Bytes int }
 
+// NewPager returns a Pager for pages of PageBytes, which begins with a small one.
 func NewPager() Pager { return Pager{Count: 8, Bytes: PageBytes} }
 
+// Seen tells how large the last page was. The next one asks for twice as many entries at most.
 func (p *Pager) Seen(entries, bytes int) {
 	p.Count = max(1, min(p.Bytes*entries/(bytes+1), 2*p.Count, PageEntries))
 }
@@ -31,6 +33,7 @@ func Walk(ctx context.Context, c rueidis.Client, key, from, to string, backwards
 	return WalkPages(ctx, c, key, from, to, backwards, NewPager())
 }
 
+// WalkPages is Walk with pages of another size.
 func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool, size Pager) iter.Seq2[rueidis.XRangeSlice, error] {
 	return func(yield func(rueidis.XRangeSlice, error) bool) {
 		size := size
@@ -60,6 +63,7 @@ func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, back
 	}
 }
 
+// ReadPage returns at most count entries of a stream between two IDs, oldest first, or newest first when backwards. One round trip.
 func ReadPage(ctx context.Context, c rueidis.Client, key, from, to string, count int, backwards bool) ([]rueidis.XRangeSlice, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
@@ -80,6 +84,7 @@ func ReadEntry(ctx context.Context, c rueidis.Client, key, id string) (entry rue
 	return page[0], true, nil
 }
 
+// EntrySize is how many bytes the fields and values of an entry have.
 func EntrySize(entry rueidis.XRangeSlice) int {
 	n := 0
 	for _, f := range entry.FieldValues {

@@ -35,7 +35,7 @@ func (p *Producer) Cancel(ctx context.Context, queue, id string) (bool, error) {
 // cancel is Cancel for many messages, in calls of 1,000 per partition. With an error the answers are those known up to then: true is
 // definite, false is not.
 func (p *Producer) cancel(ctx context.Context, queue string, ids []string) ([]bool, error) {
-	return p.seek(ctx, queue, ids, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
+	return p.lookup(ctx, queue, ids, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
 		return lua.Cancel(ctx, p.cfg.Client, k, ids, p.cfg.Durability)
 	})
 }
@@ -51,13 +51,13 @@ func (p *Producer) Reschedule(ctx context.Context, queue, id string, delay time.
 }
 
 func (p *Producer) reschedule(ctx context.Context, queue, id string, delay time.Duration, at time.Time) (time.Time, error) {
-	when, err := due(delay, at)
+	when, err := dueWhen(delay, at)
 	if err != nil {
 		return time.Time{}, err
 	}
 	var mu sync.Mutex // partitions answer at the same time
 	var to time.Time  // the first of several
-	moved, err := p.seek(ctx, queue, []string{id}, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
+	moved, err := p.lookup(ctx, queue, []string{id}, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
 		due, moved, err := lua.Reschedule(ctx, p.cfg.Client, k, ids[0], when, p.cfg.Durability)
 		mu.Lock()
 		defer mu.Unlock()

@@ -14,28 +14,28 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-const elsewhereChunk = 500 // IDs per pipeline
+const duplicatesChunk = 500 // IDs per pipeline
 
-// placed is a message of a batch, without the batch: one that has nothing to look for stays on its caller's stack.
-type placed struct {
+// batchMessage is a message of a batch, without the batch: one that has nothing to look for stays on its caller's stack.
+type batchMessage struct {
 	at int
 	id string
 }
 
-// elsewhere looks for messages with IDs of their own in the partitions of older counts, and returns why those that are not to be stored
+// duplicates looks for messages with IDs of their own in the partitions of older counts, and returns why those that are not to be stored
 // are not: ErrDuplicate, or that it could not be found out. Script enqueue does the same for the partition that they go to. Pipelined;
 // one round trip per partition and 500 IDs, all partitions at once; none for a queue with one partition.
-func (s *spread) elsewhere(ctx context.Context, ms []Message) map[int]error {
+func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error {
 	if s.only != nil {
 		return nil
 	}
-	places := map[int][]placed{}
+	places := map[int][]batchMessage{}
 	for i := range ms {
 		if ms[i].ID == "" || lua.CheckID(ms[i].ID) != nil {
 			continue
 		}
 		for _, partition := range s.counts.Candidates(ms[i].ID)[1:] {
-			places[partition] = append(places[partition], placed{i, ms[i].ID})
+			places[partition] = append(places[partition], batchMessage{i, ms[i].ID})
 		}
 	}
 	if len(places) == 0 {
@@ -44,7 +44,7 @@ func (s *spread) elsewhere(ctx context.Context, ms []Message) map[int]error {
 	p, since := s.route.p, time.Now()
 	var mu sync.Mutex
 	refused := map[int]error{}
-	refuse := func(messages []placed, err error) {
+	refuse := func(messages []batchMessage, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, m := range messages {
@@ -57,8 +57,8 @@ func (s *spread) elsewhere(ctx context.Context, ms []Message) map[int]error {
 	for partition, messages := range places {
 		keys := lua.NewKeys(p.cfg.Prefix, lua.PartitionName(s.route.queue, partition))
 		looks.Go(func() {
-			var twice []placed
-			for chunk := range slices.Chunk(messages, elsewhereChunk) {
+			var twice []batchMessage
+			for chunk := range slices.Chunk(messages, duplicatesChunk) {
 				err := p.harmlessly(ctx, since, func(ctx context.Context) error {
 					held, err := holds(ctx, p.cfg.Client, keys, chunk)
 					for i, yes := range held {
@@ -105,7 +105,7 @@ func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 }
 
 // holds says which of the messages are scheduled, or inside a dedup window, in a partition.
-func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []placed) ([]bool, error) {
+func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]bool, error) {
 	n := len(messages)
 	cmds := make(rueidis.Commands, 0, 2*n+1)
 	for _, key := range []string{k.Due, k.Seen} {

@@ -20,9 +20,9 @@ const (
 	worthACommit = 32 // messages that wait, at least, for a further commit; and as many as are on their way
 )
 
-// line is the group commit of one partition: messages wait here while script calls are in flight, and go out together in the next one.
+// groupCommit gathers the messages for one partition: they wait here while script calls are in flight, and go out together in the next one.
 // Committers run only while there is something to send.
-type line struct {
+type groupCommit struct {
 	p     *Producer
 	queue string
 	route *route
@@ -36,7 +36,7 @@ type line struct {
 	idle       []*committer
 	running    int
 	inFlight   int         // messages
-	last       *call       // of the message that went out last
+	last       *batchCall  // of the message that went out last
 	forgetting *time.Timer // fires when nothing was sent for a while
 }
 
@@ -45,8 +45,8 @@ type committer struct {
 	done string // token of its last commit, once the reply has arrived
 }
 
-func newLine(p *Producer, partition string) *line {
-	l := &line{p: p, queue: partition, keys: lua.NewKeys(p.cfg.Prefix, partition)}
+func newGroupCommit(p *Producer, partition string) *groupCommit {
+	l := &groupCommit{p: p, queue: partition, keys: lua.NewKeys(p.cfg.Prefix, partition)}
 	most := maxInFlight
 	if d := p.cfg.Durability; d.Fsync || d.Replicas > 0 {
 		most = maxInFlightDurably
@@ -57,214 +57,214 @@ func newLine(p *Producer, partition string) *line {
 	return l
 }
 
-// add puts messages into the line, and blocks while the line is full. IDs are made here, so that they are in the line's order, and told to
-// the calls. Messages that cannot be added are answered.
-func (l *line) add(ws []waiting) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// add has messages wait for a commit, and blocks while too many do. IDs are made here, so that they are in the order of the commits, and
+// told to the calls. Messages that cannot be added are answered.
+func (g *groupCommit) add(ws []waiting) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for i := range ws {
 		w := &ws[i]
 		err := error(nil)
-		for err == nil && len(l.waiting) >= 16*l.p.cfg.MaxCommit {
-			err = l.waitForRoom(w.call.ctx)
+		for err == nil && len(g.waiting) >= 16*g.p.cfg.MaxCommit {
+			err = g.waitForRoom(w.call.ctx)
 		}
 		if err == nil && w.item.ID == "" {
-			w.item.ID = l.p.cfg.NewID()
+			w.item.ID = g.p.cfg.NewID()
 			err = lua.CheckID(w.item.ID)
 		}
 		w.call.results[w.at].ID = w.item.ID
 		if err != nil {
-			w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", l.queue, w.item.ID, err)})
+			w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", g.queue, w.item.ID, err)})
 			continue
 		}
-		if l.waiting == nil {
-			l.waiting = make([]waiting, 0, len(ws)-i)
+		if g.waiting == nil {
+			g.waiting = make([]waiting, 0, len(ws)-i)
 		}
-		l.waiting = append(l.waiting, *w)
+		g.waiting = append(g.waiting, *w)
 	}
 }
 
 // waitForRoom lets go of the lock meanwhile.
-func (l *line) waitForRoom(ctx context.Context) error {
-	if l.room == nil {
-		l.room = make(chan struct{})
+func (g *groupCommit) waitForRoom(ctx context.Context) error {
+	if g.room == nil {
+		g.room = make(chan struct{})
 	}
-	room := l.room
-	l.startLocked()
-	l.mu.Unlock()
-	defer l.mu.Lock()
+	room := g.room
+	g.startLocked()
+	g.mu.Unlock()
+	defer g.mu.Lock()
 	select {
 	case <-room:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-l.p.closed:
+	case <-g.p.closed:
 		return ErrClosed
 	}
 }
 
 // start runs a committer, if one is worth it.
-func (l *line) start() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.startLocked()
+func (g *groupCommit) start() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.startLocked()
 }
 
-func (l *line) startLocked() {
-	if len(l.idle) == 0 || !l.worth() {
+func (g *groupCommit) startLocked() {
+	if len(g.idle) == 0 || !g.isWorthACommit() {
 		return
 	}
-	c := l.idle[len(l.idle)-1]
-	l.idle = l.idle[:len(l.idle)-1]
-	l.running++
-	l.p.busy.Add(1) // the caller's own share keeps it above zero
-	go l.run(c)
+	c := g.idle[len(g.idle)-1]
+	g.idle = g.idle[:len(g.idle)-1]
+	g.running++
+	g.p.busy.Add(1) // the caller's own share keeps it above zero
+	go g.run(c)
 }
 
 // lead makes the next commits in the caller's own goroutine, which saves two hand-overs, while they hold messages of its call alone. A
 // caller whose context may end is not asked to: it could not leave.
-func (l *line) lead(own *call) {
-	l.mu.Lock()
-	alone := l.inFlight == 0 && len(l.idle) > 0 && own.ctx.Done() == nil && len(l.waiting) > 0 &&
-		l.waiting[0].call == own && l.waiting[len(l.waiting)-1].call == own
+func (g *groupCommit) lead(own *batchCall) {
+	g.mu.Lock()
+	alone := g.inFlight == 0 && len(g.idle) > 0 && own.ctx.Done() == nil && len(g.waiting) > 0 &&
+		g.waiting[0].call == own && g.waiting[len(g.waiting)-1].call == own
 	if !alone {
-		defer l.mu.Unlock()
-		l.startLocked()
+		defer g.mu.Unlock()
+		g.startLocked()
 		return
 	}
-	c := l.idle[len(l.idle)-1]
-	l.idle = l.idle[:len(l.idle)-1]
-	l.running++
-	l.mu.Unlock()
-	for batch := l.take(c, 0); batch != nil; {
-		l.commit(c, batch)
-		if l.give(c, own, len(batch)) {
+	c := g.idle[len(g.idle)-1]
+	g.idle = g.idle[:len(g.idle)-1]
+	g.running++
+	g.mu.Unlock()
+	for batch := g.nextBatch(c, 0); batch != nil; {
+		g.commit(c, batch)
+		if g.handOn(c, own, len(batch)) {
 			return
 		}
-		batch = l.take(c, len(batch))
+		batch = g.nextBatch(c, len(batch))
 	}
 }
 
-// give hands a committer on that has nothing left to do for a call; false: it has.
-func (l *line) give(c *committer, own *call, answered int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.waiting) == 0 || l.waiting[0].call == own {
+// handOn hands a committer on that has nothing left to do for a call; false: it has.
+func (g *groupCommit) handOn(c *committer, own *batchCall, answered int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.waiting) == 0 || g.waiting[0].call == own {
 		return false // it ends its term, or goes on
 	}
-	l.inFlight -= answered
-	l.idle = append(l.idle, c)
-	l.running--
-	l.startLocked()
+	g.inFlight -= answered
+	g.idle = append(g.idle, c)
+	g.running--
+	g.startLocked()
 	return true
 }
 
-// worth says whether what waits should go out now: always when nothing else is on its way, else when it is much, and does not continue a
+// isWorthACommit says whether what waits should go out now: always when nothing else is on its way, else when it is much, and does not continue a
 // batch that is on its way, which goes out in order.
-func (l *line) worth() bool {
-	n := len(l.waiting)
-	if l.inFlight == 0 {
+func (g *groupCommit) isWorthACommit() bool {
+	n := len(g.waiting)
+	if g.inFlight == 0 {
 		return n > 0
 	}
-	return n >= max(worthACommit, l.inFlight) && l.waiting[0].call != l.last
+	return n >= max(worthACommit, g.inFlight) && g.waiting[0].call != g.last
 }
 
-func (l *line) run(c *committer) {
-	defer l.p.busy.Done()
-	for batch := l.take(c, 0); batch != nil; batch = l.take(c, len(batch)) {
-		l.commit(c, batch)
+func (g *groupCommit) run(c *committer) {
+	defer g.p.busy.Done()
+	for batch := g.nextBatch(c, 0); batch != nil; batch = g.nextBatch(c, len(batch)) {
+		g.commit(c, batch)
 		runtime.Gosched() // those just answered may have more, for the same commit
 	}
 }
 
-// take returns the messages of the next commit, after one of so many was answered. With none it ends the committer's term.
-func (l *line) take(c *committer, answered int) []waiting {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.inFlight -= answered
-	if !l.worth() {
-		l.rest(c)
+// nextBatch returns the messages of the next commit, after one of so many was answered. With none it ends the committer's term.
+func (g *groupCommit) nextBatch(c *committer, answered int) []waiting {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inFlight -= answered
+	if !g.isWorthACommit() {
+		g.endTerm(c)
 		return nil
 	}
 	n, bytes := 0, 0
-	for n < len(l.waiting) && n < l.p.cfg.MaxCommit {
-		bytes += size(&l.waiting[n].item)
-		if n > 0 && bytes > l.p.cfg.MaxCommitBytes {
+	for n < len(g.waiting) && n < g.p.cfg.MaxCommit {
+		bytes += itemSize(&g.waiting[n].item)
+		if n > 0 && bytes > g.p.cfg.MaxCommitBytes {
 			break
 		}
 		n++
 	}
-	batch := l.waiting[:n:n]
-	l.waiting = l.waiting[n:]
-	l.inFlight += n
-	l.last = batch[n-1].call
-	if l.room != nil {
-		close(l.room)
-		l.room = nil
+	batch := g.waiting[:n:n]
+	g.waiting = g.waiting[n:]
+	g.inFlight += n
+	g.last = batch[n-1].call
+	if g.room != nil {
+		close(g.room)
+		g.room = nil
 	}
 	return batch
 }
 
-// rest ends a committer's term.
-func (l *line) rest(c *committer) {
-	l.idle = append(l.idle, c)
-	if l.running--; l.running > 0 {
+// endTerm ends a committer's term.
+func (g *groupCommit) endTerm(c *committer) {
+	g.idle = append(g.idle, c)
+	if g.running--; g.running > 0 {
 		return
 	}
-	l.waiting, l.last = nil, nil
-	if slices.ContainsFunc(l.idle, func(c *committer) bool { return c.done != "" }) {
-		l.forgetSoon()
+	g.waiting, g.last = nil, nil
+	if slices.ContainsFunc(g.idle, func(c *committer) bool { return c.done != "" }) {
+		g.forgetSoon()
 	}
 }
 
 // forgetSoon has the last tokens cleared when no further commit does so: an idle queue holds nothing.
-func (l *line) forgetSoon() {
-	if l.forgetting == nil {
-		l.forgetting = time.AfterFunc(forgetAfter, l.forget)
+func (g *groupCommit) forgetSoon() {
+	if g.forgetting == nil {
+		g.forgetting = time.AfterFunc(forgetAfter, g.forget)
 	} else {
-		l.forgetting.Reset(forgetAfter)
+		g.forgetting.Reset(forgetAfter)
 	}
 }
 
 // forget clears the tokens of all committers, which rest meanwhile.
-func (l *line) forget() {
-	if !l.p.begin() {
+func (g *groupCommit) forget() {
+	if !g.p.begin() {
 		return // Close does it
 	}
-	defer l.p.busy.Done()
-	l.mu.Lock()
-	if l.running > 0 {
-		l.mu.Unlock()
+	defer g.p.busy.Done()
+	g.mu.Lock()
+	if g.running > 0 {
+		g.mu.Unlock()
 		return
 	}
-	all := l.idle
-	l.idle, l.running = nil, len(all)
-	l.mu.Unlock()
+	all := g.idle
+	g.idle, g.running = nil, len(all)
+	g.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	l.clear(ctx, all)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.idle, l.running = all, 0
-	l.startLocked()
+	g.clear(ctx, all)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.idle, g.running = all, 0
+	g.startLocked()
 }
 
 // clear has the tokens of committers that rest forgotten. One that cannot be cleared ends with its window.
-func (l *line) clear(ctx context.Context, all []*committer) {
+func (g *groupCommit) clear(ctx context.Context, all []*committer) {
 	for _, c := range all {
 		if c.done != "" && ctx.Err() == nil {
-			_, _ = lua.Enqueue(ctx, l.p.cfg.Client, l.keys, lua.Token{Done: c.done}, nil, lua.Durability{})
+			_, _ = lua.Enqueue(ctx, g.p.cfg.Client, g.keys, lua.Token{Done: c.done}, nil, lua.Durability{})
 		}
 		c.done = ""
 	}
 }
 
 // commit sends messages in one script call and gives each its answer. Those whose callers have left are not sent.
-func (l *line) commit(c *committer, batch []waiting) {
+func (g *groupCommit) commit(c *committer, batch []waiting) {
 	batch = slices.DeleteFunc(batch, func(w waiting) bool {
 		err := w.call.ctx.Err()
 		if err != nil {
-			w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", l.queue, w.item.ID, err)})
+			w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", g.queue, w.item.ID, err)})
 		}
 		return err != nil
 	})
@@ -275,14 +275,14 @@ func (l *line) commit(c *committer, batch []waiting) {
 	for i, w := range batch {
 		items[i] = w.item
 	}
-	receipts, waited, err := l.send(c, items, batch[0].since)
+	receipts, waited, err := g.send(c, items, batch[0].since)
 	answerAll(batch, func(i int) Result {
 		id := batch[i].item.ID
 		r := Result{Receipt: Receipt{ID: id}, Err: err}
 		if err == nil {
 			r = result(id, receipts[i], waited)
 		}
-		r.Err = wrap("schedule", l.queue, id, r.Err)
+		r.Err = wrap("schedule", g.queue, id, r.Err)
 		return r
 	})
 }
@@ -292,17 +292,17 @@ func (l *line) commit(c *committer, batch []waiting) {
 //
 // The token of a commit is cleared with the committer's next one, but only after a single clean try: when an earlier try is still on its way,
 // it must find the token, or it would store everything again. Such a token ends with its window.
-func (l *line) send(c *committer, items []lua.Item, since time.Time) (receipts []lua.Receipt, waited, err error) {
+func (g *groupCommit) send(c *committer, items []lua.Item, since time.Time) (receipts []lua.Receipt, waited, err error) {
 	token := lua.Token{
-		Name: l.p.newToken(),
-		Done: c.done, Window: l.p.window,
+		Name: g.p.newToken(),
+		Done: c.done, Window: g.p.window,
 	}
-	clean, err := l.p.repeat(context.Background(), since, func(ctx context.Context) error {
-		l.register(ctx)
+	clean, err := g.p.repeat(context.Background(), since, func(ctx context.Context) error {
+		g.register(ctx)
 		var err error
-		receipts, err = lua.Enqueue(ctx, l.p.cfg.Client, l.keys, token, items, l.p.cfg.Durability)
+		receipts, err = lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, g.p.cfg.Durability)
 		waited, err = setAside(err)
-		l.stranger.Store(err != nil)
+		g.stranger.Store(err != nil)
 		return err
 	})
 	c.done = ""

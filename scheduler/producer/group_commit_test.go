@@ -76,14 +76,14 @@ func TestCommitsAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := Config{}.withDefaults()
 			c.change(&cfg)
-			l := newLine(&Producer{cfg: cfg}, "q")
+			l := newGroupCommit(&Producer{cfg: cfg}, "q")
 			for i, n := range c.sizes {
-				w := waiting{call: newCall(t.Context(), 1), item: lua.Item{ID: fmt.Sprint(i), Payload: make([]byte, n)}}
+				w := waiting{call: newBatchCall(t.Context(), 1), item: lua.Item{ID: fmt.Sprint(i), Payload: make([]byte, n)}}
 				l.add([]waiting{w})
 			}
 			l.running = 1
 			var got []int
-			for batch := l.take(&committer{}, 0); batch != nil; batch = l.take(&committer{}, len(batch)) {
+			for batch := l.nextBatch(&committer{}, 0); batch != nil; batch = l.nextBatch(&committer{}, len(batch)) {
 				got = append(got, len(batch))
 			}
 			if !slices.Equal(got, c.want) || l.running != 0 || l.inFlight != 0 {
@@ -98,17 +98,17 @@ func TestCommitsAreBounded(t *testing.T) {
 func TestCommitsInFlight(t *testing.T) {
 	t.Parallel()
 	cfg := Config{}.withDefaults()
-	l := newLine(&Producer{cfg: cfg}, "q")
-	add := func(c *call, n int) {
+	l := newGroupCommit(&Producer{cfg: cfg}, "q")
+	add := func(c *batchCall, n int) {
 		t.Helper()
 		for i := range n {
 			l.add([]waiting{{call: c, item: lua.Item{ID: fmt.Sprint(len(l.waiting), "-", i)}}})
 		}
 	}
-	one := func() *call { return newCall(t.Context(), 1) }
+	one := func() *batchCall { return newBatchCall(t.Context(), 1) }
 	expect := func(what string, worth bool) {
 		t.Helper()
-		if l.worth() != worth {
+		if l.isWorthACommit() != worth {
 			t.Errorf("%s: worth a commit is %t, with %d waiting and %d in flight", what, !worth, len(l.waiting), l.inFlight)
 		}
 	}
@@ -116,20 +116,20 @@ func TestCommitsInFlight(t *testing.T) {
 	add(one(), 1)
 	expect("one waits and nothing is on its way", true)
 	l.running = 2
-	l.take(&committer{}, 0)
+	l.nextBatch(&committer{}, 0)
 	add(one(), worthACommit-1)
 	expect("few wait", false)
 	add(one(), 1)
 	expect("many wait", true)
 	batch := one()
 	add(batch, cfg.MaxCommit)
-	l.take(&committer{}, 0)
+	l.nextBatch(&committer{}, 0)
 	expect("the rest of a batch waits behind its beginning", false)
-	l.take(&committer{}, 1)
+	l.nextBatch(&committer{}, 1)
 	if l.inFlight != cfg.MaxCommit || len(l.waiting) != worthACommit {
 		t.Errorf("%d in flight, %d waiting", l.inFlight, len(l.waiting))
 	}
-	if n := len(newLine(&Producer{cfg: cfg}, "q").idle); n != maxInFlight {
+	if n := len(newGroupCommit(&Producer{cfg: cfg}, "q").idle); n != maxInFlight {
 		t.Errorf("%d commits at once", n)
 	}
 }
@@ -236,7 +236,7 @@ func TestCallersContextEndsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	idle := func() (bool, string) {
-		l := p.routes[queue].line(0)
+		l := p.routes[queue].groupCommit(0)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.running == 0, "the committer has not ended"
@@ -253,7 +253,7 @@ func TestCallersContextEndsAlone(t *testing.T) {
 	}
 	waits := func(n int) {
 		t.Helper()
-		l := p.routes[queue].line(0)
+		l := p.routes[queue].groupCommit(0)
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 			l.mu.Lock()
 			defer l.mu.Unlock()

@@ -14,16 +14,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// change is one script call that changes some messages of one partition, and says which of them it found. With lua.ErrNotDurable the
+// messageChange is one script call that changes some messages of one partition, and says which of them it found. With lua.ErrNotDurable the
 // answers hold.
-type change func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error)
+type messageChange func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error)
 
-// search looks for messages in the partitions that they may be in. It is what Cancel and Reschedule have in common.
-type search struct {
+// messageLookup looks for messages in the partitions that they may be in. It is what Cancel and Reschedule have in common.
+type messageLookup struct {
 	p     *Producer
 	queue string
 	ids   []string
-	do    change
+	do    messageChange
 	began time.Time
 
 	mu     sync.Mutex
@@ -34,11 +34,11 @@ type search struct {
 	failed error   // the last one
 }
 
-// seek makes a change to each message wherever it is: in every partition that its ID may be in, because a producer that knows no partitions, or
+// lookup makes a change to each message wherever it is: in every partition that its ID may be in, because a producer that knows no partitions, or
 // an older count of them, may have put it into another one as well. All are asked at once, and beside them the registry, so it takes one round
 // trip; another one when the queue turns out to have grown. An answer is definite when each of them said so, and no others were known after the
 // call began. The answers are there also with an error: true is that it was found, and changed, somewhere; false is not definite.
-func (p *Producer) seek(ctx context.Context, queue string, ids []string, do change) ([]bool, error) {
+func (p *Producer) lookup(ctx context.Context, queue string, ids []string, do messageChange) ([]bool, error) {
 	for _, id := range ids {
 		if err := lua.CheckID(id); err != nil {
 			return nil, err
@@ -50,7 +50,7 @@ func (p *Producer) seek(ctx context.Context, queue string, ids []string, do chan
 	}
 	defer p.busy.Done()
 	n := len(ids)
-	s := &search{p: p, queue: queue, ids: ids, do: do, began: time.Now(), found: make([]bool, n), lost: make([]error, n), untold: make([]error, n)}
+	s := &messageLookup{p: p, queue: queue, ids: ids, do: do, began: time.Now(), found: make([]bool, n), lost: make([]error, n), untold: make([]error, n)}
 	k, err := r.counts(ctx)
 	if err != nil {
 		return s.found, err
@@ -58,21 +58,21 @@ func (p *Producer) seek(ctx context.Context, queue string, ids []string, do chan
 	if !k.asked.IsZero() && k.asked.Before(s.began) { // zero: the registry is out of reach, and would break the connection of the others
 		r.begin(time.Time{})
 	}
-	s.among(ctx, k.counts, nil)
+	s.amongCounts(ctx, k.counts, nil)
 	if !s.over(ctx) {
 		again, err := r.countsAfter(ctx, s.began)
 		if err == nil {
-			s.among(ctx, again.counts, k.counts)
+			s.amongCounts(ctx, again.counts, k.counts)
 		}
 		for i := range ids {
-			doubt(s.untold, i, err)
+			noteDoubt(s.untold, i, err)
 		}
 	}
 	return s.found, s.err(ctx)
 }
 
 // countsAfter returns counts that the registry was asked for after a point in time.
-func (r *route) countsAfter(ctx context.Context, then time.Time) (k *known, err error) {
+func (r *route) countsAfter(ctx context.Context, then time.Time) (k *knownCounts, err error) {
 	err = r.p.harmlessly(ctx, time.Now(), func(ctx context.Context) error {
 		for k = r.known.Load(); k.asked.Before(then); k = r.known.Load() { // one that was under way does not count
 			if err := r.ask(ctx); err != nil {
@@ -84,8 +84,8 @@ func (r *route) countsAfter(ctx context.Context, then time.Time) (k *known, err 
 	return k, err
 }
 
-// among looks where messages may be by some counts, and were not looked for by earlier ones.
-func (s *search) among(ctx context.Context, counts, earlier lua.Counts) {
+// amongCounts looks where messages may be by some counts, and were not looked for by earlier ones.
+func (s *messageLookup) amongCounts(ctx context.Context, counts, earlier lua.Counts) {
 	places := map[int][]int{} // partition → messages
 	for i, id := range s.ids {
 		for _, at := range counts.Candidates(id) {
@@ -96,25 +96,25 @@ func (s *search) among(ctx context.Context, counts, earlier lua.Counts) {
 	}
 	if len(places) == 1 {
 		for partition, messages := range places {
-			s.all(ctx, partition, messages)
+			s.inChunks(ctx, partition, messages)
 		}
 		return
 	}
 	var all sync.WaitGroup // at once: one whose server hangs must not use up the time of the others
 	for partition, messages := range places {
-		all.Go(func() { s.all(ctx, partition, messages) })
+		all.Go(func() { s.inChunks(ctx, partition, messages) })
 	}
 	all.Wait()
 }
 
-// all looks for messages in one partition.
-func (s *search) all(ctx context.Context, partition int, messages []int) {
+// inChunks looks for messages in one partition.
+func (s *messageLookup) inChunks(ctx context.Context, partition int, messages []int) {
 	keys := lua.NewKeys(s.p.cfg.Prefix, lua.PartitionName(s.queue, partition))
 	for chunk := range slices.Chunk(messages, cancelChunk) {
-		if err := s.in(ctx, keys, chunk); err != nil {
+		if err := s.inPartition(ctx, keys, chunk); err != nil {
 			s.mu.Lock()
 			for _, at := range messages {
-				doubt(s.untold, at, err)
+				noteDoubt(s.untold, at, err)
 			}
 			s.mu.Unlock()
 			return
@@ -123,14 +123,14 @@ func (s *search) all(ctx context.Context, partition int, messages []int) {
 }
 
 // over says whether to ask no further partition: the caller has left, or the one server that there is is away.
-func (s *search) over(ctx context.Context) bool {
+func (s *messageLookup) over(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return ctx.Err() != nil || lua.Temporary(s.failed) && s.p.cfg.Client.Mode() != rueidis.ClientModeCluster
 }
 
 // since returns from when on repeats are counted: once one partition has failed, the others have no time of their own.
-func (s *search) since() time.Time {
+func (s *messageLookup) since() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed != nil {
@@ -139,8 +139,8 @@ func (s *search) since() time.Time {
 	return time.Now()
 }
 
-// in looks for some messages in one partition. The error says that none of them had an answer.
-func (s *search) in(ctx context.Context, k lua.Keys, which []int) error {
+// inPartition looks for some messages in one partition. The error says that none of them had an answer.
+func (s *messageLookup) inPartition(ctx context.Context, k lua.Keys, which []int) error {
 	ids := make([]string, len(which))
 	for i, at := range which {
 		ids[i] = s.ids[at]
@@ -165,7 +165,7 @@ func (s *search) in(ctx context.Context, k lua.Keys, which []int) error {
 	}
 	for i, at := range which {
 		s.found[at] = s.found[at] || some[i]
-		doubt(s.lost, at, lost)
+		noteDoubt(s.lost, at, lost)
 	}
 	if waited != nil && slices.Contains(some, true) {
 		s.late = waited
@@ -173,15 +173,16 @@ func (s *search) in(ctx context.Context, k lua.Keys, which []int) error {
 	return nil
 }
 
-// doubt keeps why an answer is not known. That the message may have been changed comes before that it could not be asked for.
-func doubt(kept []error, at int, err error) {
+// noteDoubt notes for a message why its answer is not definite. An error that says that the message may have been changed goes before one
+// that says that a partition could not be asked.
+func noteDoubt(kept []error, at int, err error) {
 	if kept[at] == nil || errors.Is(err, ErrUncertain) && !errors.Is(kept[at], ErrUncertain) {
 		kept[at] = err
 	}
 }
 
 // err is nil when all answers are definite, and as durable as asked.
-func (s *search) err(ctx context.Context) error {
+func (s *messageLookup) err(ctx context.Context) error {
 	for i, found := range s.found {
 		switch {
 		case !found:

@@ -43,30 +43,30 @@ type Result struct {
 	Err error
 }
 
-// copies holds the payloads of one call: a caller may change its own while they are still on their way.
-type copies []byte
+// payloadCopies holds the payloads of one call: a caller may change its own while they are still on their way.
+type payloadCopies []byte
 
 // payloads returns room for the payloads of messages, but not for one that is refused for its size.
-func payloads(ms []Message) *copies {
+func payloads(ms []Message) *payloadCopies {
 	n := 0
 	for i := range ms {
 		if len(ms[i].Payload) <= lua.MaxPayloadBytes {
 			n += len(ms[i].Payload)
 		}
 	}
-	c := make(copies, 0, n)
+	c := make(payloadCopies, 0, n)
 	return &c
 }
 
-func (c *copies) add(payload []byte) []byte {
+func (c *payloadCopies) add(payload []byte) []byte {
 	from := len(*c)
 	*c = append(*c, payload...)
 	return (*c)[from:len(*c):len(*c)]
 }
 
 // item checks a message and returns it in the form of the protocol. The ID may still be empty.
-func (m *Message) item(c *copies) (lua.Item, error) {
-	when, err := due(m.Delay, m.At)
+func (m *Message) item(c *payloadCopies) (lua.Item, error) {
+	when, err := dueWhen(m.Delay, m.At)
 	if err == nil {
 		err = m.check()
 	}
@@ -117,8 +117,8 @@ func (m *Message) check() error {
 	return lua.CheckDelay("dedup", m.Dedup)
 }
 
-// due checks a delay or a point in time, whichever is set.
-func due(delay time.Duration, at time.Time) (lua.When, error) {
+// dueWhen checks a delay or a point in time, whichever is set.
+func dueWhen(delay time.Duration, at time.Time) (lua.When, error) {
 	if at.IsZero() {
 		return lua.After(delay), lua.CheckDelay("delay", delay)
 	}
@@ -128,11 +128,11 @@ func due(delay time.Duration, at time.Time) (lua.When, error) {
 	return lua.At(at), lua.CheckTime("at", at)
 }
 
-// size is what an item adds to a script call, in bytes.
-func size(item *lua.Item) int { return len(item.ID) + len(item.Payload) + len(item.Meta) + 64 }
+// itemSize is what an item adds to a script call, in bytes.
+func itemSize(item *lua.Item) int { return len(item.ID) + len(item.Payload) + len(item.Meta) + 64 }
 
-// subject names what an error is about.
-func subject(queue, id string) string {
+// errorSubject names what an error is about.
+func errorSubject(queue, id string) string {
 	if id == "" {
 		return queue
 	}
@@ -143,5 +143,5 @@ func wrap(verb, queue, id string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s %s: %w", verb, subject(queue, id), err)
+	return fmt.Errorf("%s %s: %w", verb, errorSubject(queue, id), err)
 }

@@ -168,12 +168,12 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 		return nil, wrap("schedule", queue, "", err)
 	}
 	defer p.busy.Done()
-	l, err := r.spread(ctx)
+	l, err := r.batchRoute(ctx)
 	if err != nil {
 		return nil, wrap("schedule", queue, "", err)
 	}
-	elsewhere := l.elsewhere(ctx, ms)
-	c, now := newCall(ctx, len(ms)), time.Now()
+	elsewhere := l.duplicates(ctx, ms)
+	c, now := newBatchCall(ctx, len(ms)), time.Now()
 	var one [1]waiting
 	ws := one[:0]
 	if len(ms) > 1 {
@@ -257,7 +257,7 @@ func (p *Producer) forgetTokens() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	for _, r := range p.routes {
-		for _, l := range r.lines {
+		for _, l := range r.commits {
 			if l != nil {
 				l.clear(ctx, l.idle)
 			}

@@ -42,7 +42,7 @@ func (p *Producer) CancelRetries(ctx context.Context, queue, group string, ids .
 // RescheduleRetries moves the due times of retries of messages: to at, or when that is zero to delay from the server's now; 0 has them tried at
 // once. Otherwise as CancelRetries.
 func (p *Producer) RescheduleRetries(ctx context.Context, queue, group string, delay time.Duration, at time.Time, ids ...string) ([]Retry, error) {
-	when, err := due(delay, at)
+	when, err := dueWhen(delay, at)
 	if err != nil {
 		return nil, wrap("reschedule retries", queue, "", err)
 	}

@@ -14,22 +14,22 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// route is what a producer knows of one queue: how many partitions it has, and the lines of those that were used.
+// route is what a producer knows of one queue: how many partitions it has, and the group commits of those that were used.
 type route struct {
 	p     *Producer
 	queue string
 	state loop.Reporter
-	known atomic.Pointer[known] // nil before the first look at the registry
+	known atomic.Pointer[knownCounts] // nil before the first look at the registry
 
 	mu        sync.Mutex
-	lines     []*line   // by partition; nil = not used yet
-	producing bool      // a message is scheduled, or was: only then is the queue registered
-	inquiry   *inquiry  // under way
-	next      time.Time // when another one is due
+	commits   []*groupCommit // by partition; nil = not used yet
+	producing bool           // a message is scheduled, or was: only then is the queue registered
+	inquiry   *inquiry       // under way
+	next      time.Time      // when another one is due
 }
 
-// known is what the registry ever said of the partitions of a queue: counts only grow, also when it forgets some.
-type known struct {
+// knownCounts is what the registry ever said of the partitions of a queue: counts only grow, also when it forgets some.
+type knownCounts struct {
 	counts lua.Counts
 	asked  time.Time // zero: it was never heard, and partition 0 is always right
 }
@@ -42,28 +42,28 @@ type inquiry struct {
 }
 
 func newRoute(p *Producer, queue string) *route {
-	return &route{p: p, queue: queue, state: loop.Reporter{Log: p.cfg.Logger.With("queue", queue), What: "register", Quiet: lua.Temporary}}
+	return &route{p: p, queue: queue, state: loop.Reporter{Log: p.cfg.Logger.With("queue", queue), Activity: "register", Quiet: lua.Temporary}}
 }
 
-// line returns the line of a partition.
-func (r *route) line(partition int) *line {
+// groupCommit returns the group commit of a partition.
+func (r *route) groupCommit(partition int) *groupCommit {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.lines) <= partition {
-		r.lines = append(r.lines, nil)
+	for len(r.commits) <= partition {
+		r.commits = append(r.commits, nil)
 	}
-	l := r.lines[partition]
+	l := r.commits[partition]
 	if l == nil {
-		l = newLine(r.p, lua.PartitionName(r.queue, partition))
+		l = newGroupCommit(r.p, lua.PartitionName(r.queue, partition))
 		l.queue, l.route = r.queue, r
-		r.lines[partition] = l
+		r.commits[partition] = l
 	}
 	return l
 }
 
 // counts returns what is known of the partitions. At first use it waits for the registry, but not for long: on a cluster it may be out
 // of reach while the queue is not. The error is the context's.
-func (r *route) counts(ctx context.Context) (*known, error) {
+func (r *route) counts(ctx context.Context) (*knownCounts, error) {
 	if k := r.known.Load(); k != nil {
 		return k, nil
 	}
@@ -112,9 +112,9 @@ func (r *route) run(q *inquiry) {
 	defer r.mu.Unlock()
 	switch {
 	case counts != nil:
-		r.known.Store(&known{counts, began})
+		r.known.Store(&knownCounts{counts, began})
 	case r.known.Load() == nil:
-		r.known.Store(&known{counts: lua.Counts{1}})
+		r.known.Store(&knownCounts{counts: lua.Counts{1}})
 	}
 	r.next = time.Now().Add(registerEvery)
 	if err != nil {
@@ -154,24 +154,25 @@ func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	return counts, nil
 }
 
-// register sees to it that the bridges know the queue, and the producer its partitions. It waits only after a failure of the line.
-func (l *line) register(ctx context.Context) {
-	if l.stranger.Load() {
-		_ = l.route.ask(ctx)
+// register sees to it that the bridges know the queue, and the producer its partitions. It waits only after a commit that failed.
+func (g *groupCommit) register(ctx context.Context) {
+	if g.stranger.Load() {
+		_ = g.route.ask(ctx)
 	} else {
-		l.route.refresh()
+		g.route.refresh()
 	}
 }
 
-// spread is one call's way to the lines of a queue.
-type spread struct {
+// batchRoute is one call's way to the group commits of a queue.
+type batchRoute struct {
 	route  *route
 	counts lua.Counts
-	only   *line   // of a queue with one partition
-	used   []*line // of one with several
+	only   *groupCommit   // of a queue with one partition
+	used   []*groupCommit // of one with several
 }
 
-func (r *route) spread(ctx context.Context) (spread, error) {
+// batchRoute registers the queue, and returns the way to its partitions.
+func (r *route) batchRoute(ctx context.Context) (batchRoute, error) {
 	r.mu.Lock()
 	if !r.producing { // what was asked until now registered nothing
 		r.producing, r.next = true, time.Time{}
@@ -179,17 +180,17 @@ func (r *route) spread(ctx context.Context) (spread, error) {
 	r.mu.Unlock()
 	k, err := r.counts(ctx)
 	if err != nil {
-		return spread{}, err
+		return batchRoute{}, err
 	}
-	s := spread{route: r, counts: k.counts}
+	s := batchRoute{route: r, counts: k.counts}
 	if k.counts.Latest() == 1 {
-		s.only = r.line(0)
+		s.only = r.groupCommit(0)
 	}
 	return s, nil
 }
 
-// add puts messages into the lines of their partitions: see line.add. With several partitions IDs are made here, because they say which.
-func (s *spread) add(ws []waiting) {
+// add has messages wait for a commit to their partitions: see groupCommit.add. With several partitions IDs are made here, because they say which.
+func (s *batchRoute) add(ws []waiting) {
 	if s.only != nil {
 		s.only.add(ws)
 		return
@@ -203,7 +204,7 @@ func (s *spread) add(ws []waiting) {
 				continue
 			}
 		}
-		l := s.route.line(s.counts.Of(w.item.ID))
+		l := s.route.groupCommit(s.counts.Of(w.item.ID))
 		if !slices.Contains(s.used, l) {
 			s.used = append(s.used, l)
 		}
@@ -219,7 +220,7 @@ func (r *route) newID() (string, error) {
 }
 
 // start lets the messages go out.
-func (s *spread) start(c *call) {
+func (s *batchRoute) start(c *batchCall) {
 	if s.only != nil {
 		s.only.lead(c)
 	}

@@ -120,7 +120,7 @@ func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
 		}
 		// In one batch, more of them than a pipeline takes, with others among them.
 		ms := []Message{{}, {ID: "new"}, {ID: "new\x1f"}}
-		for i := range 2 * elsewhereChunk {
+		for i := range 2 * duplicatesChunk {
 			ms = append(ms, Message{ID: fmt.Sprint("batch-", i)})
 		}
 		for _, id := range ids {

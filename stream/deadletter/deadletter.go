@@ -185,17 +185,13 @@ func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq
 			fail(err)
 			return
 		}
-		walks, err := d.Walks(ctx, queue, f)
-		if err != nil {
-			fail(err)
-			return
-		}
 		matches, n := f.matcher(), 0
-		for letter, err := range mergeLetters(walks, f.Newest) {
+		for stored, err := range d.Stored(ctx, queue, f) {
 			if err != nil {
 				fail(err)
 				return
 			}
+			letter := letterOf(stored.Partition, stored.Entry)
 			if !matches(letter) {
 				continue
 			}

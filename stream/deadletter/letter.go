@@ -16,7 +16,7 @@ func LetterName(partition int, entry string) string {
 	return fmt.Sprintf("%d/%s", partition, entry)
 }
 
-// SplitLetter is the reverse of letterName.
+// SplitLetter is the reverse of LetterName.
 func SplitLetter(name string) (partition int, entry string, err error) {
 	entry = name
 	if number, rest, found := strings.Cut(name, "/"); found {

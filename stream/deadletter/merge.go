@@ -9,14 +9,37 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
+// Stored is a dead letter as its stream has it.
+type Stored struct {
+	Partition int
+	Entry     rueidis.XRangeSlice
+}
+
+// Stored yields the letters that are of the filter's age as their streams have them, in the order of their age, and at most one error, at
+// the end. How far it goes in each partition is settled before the first one. What else the filter says is for the caller to check.
+func (d *DeadLetters) Stored(ctx context.Context, queue string, f Filter) iter.Seq2[Stored, error] {
+	return func(yield func(Stored, error) bool) {
+		walks, err := d.walks(ctx, queue, f)
+		if err != nil {
+			yield(Stored{}, err)
+			return
+		}
+		for letter, err := range mergeLetters(walks, f.Newest) {
+			if !yield(letter, err) {
+				return
+			}
+		}
+	}
+}
+
 // letterWalk is the walk through the dead letters of one partition.
 type letterWalk struct {
 	partition int
 	entries   iter.Seq2[rueidis.XRangeSlice, error]
 }
 
-// Walks returns a walk per partition that holds letters a filter may select. How far each goes is settled before the first begins.
-func (d *DeadLetters) Walks(ctx context.Context, queue string, f Filter) ([]letterWalk, error) {
+// walks returns a walk per partition that holds letters of the filter's age.
+func (d *DeadLetters) walks(ctx context.Context, queue string, f Filter) ([]letterWalk, error) {
 	counts, err := view.ReadCounts(ctx, d.client, d.prefix, queue)
 	if err != nil {
 		return nil, err
@@ -45,35 +68,14 @@ func (d *DeadLetters) Walks(ctx context.Context, queue string, f Filter) ([]lett
 }
 
 // mergeLetters yields the letters of all walks in the order of their age, and at most one error, at the end.
-func mergeLetters(walks []letterWalk, newest bool) iter.Seq2[Letter, error] {
-	return func(yield func(Letter, error) bool) {
-		for found, err := range MergeEntries(walks, newest) {
-			if err != nil {
-				yield(Letter{}, err)
-				return
-			}
-			if !yield(letterOf(found.Partition, found.Entry), nil) {
-				return
-			}
-		}
-	}
-}
-
-// foundLetter is a dead letter as its stream has it.
-type foundLetter struct {
-	Partition int
-	Entry     rueidis.XRangeSlice
-}
-
-// MergeEntries is mergeLetters before they are read.
-func MergeEntries(walks []letterWalk, newest bool) iter.Seq2[foundLetter, error] {
+func mergeLetters(walks []letterWalk, newest bool) iter.Seq2[Stored, error] {
 	type head struct {
 		partition int
 		found     rueidis.XRangeSlice
 		at        view.EntryID
 		next      func() (rueidis.XRangeSlice, error, bool)
 	}
-	return func(yield func(foundLetter, error) bool) {
+	return func(yield func(Stored, error) bool) {
 		heads := make([]*head, 0, len(walks))
 		advance := func(h *head) (more bool, err error) {
 			h.found, err, more = h.next()
@@ -88,7 +90,7 @@ func MergeEntries(walks []letterWalk, newest bool) iter.Seq2[foundLetter, error]
 			h := &head{partition: w.partition, next: next}
 			more, err := advance(h)
 			if err != nil {
-				yield(foundLetter{}, err)
+				yield(Stored{}, err)
 				return
 			}
 			if more {
@@ -103,12 +105,12 @@ func MergeEntries(walks []letterWalk, newest bool) iter.Seq2[foundLetter, error]
 				}
 			}
 			h := heads[first]
-			if !yield(foundLetter{h.partition, h.found}, nil) {
+			if !yield(Stored{h.partition, h.found}, nil) {
 				return
 			}
 			more, err := advance(h)
 			if err != nil {
-				yield(foundLetter{}, err)
+				yield(Stored{}, err)
 				return
 			}
 			if !more {

@@ -105,7 +105,7 @@ func (d *DeadLetters) purgeHead(ctx context.Context, key string, f Filter, progr
 	if err != nil || to == "" {
 		return 0, err
 	}
-	threshold, err := following(to)
+	threshold, err := nextEntryID(to)
 	if err != nil {
 		return 0, err
 	}
@@ -127,8 +127,8 @@ func (d *DeadLetters) purgeHead(ctx context.Context, key string, f Filter, progr
 	}
 }
 
-// following returns the lowest ID above id; above every entry of the millisecond when id is only that.
-func following(id string) (string, error) {
+// nextEntryID returns the lowest ID above id; above every entry of the millisecond when id is only that.
+func nextEntryID(id string) (string, error) {
 	at, err := view.ParseEntryID(id)
 	if err != nil {
 		return "", err

@@ -323,7 +323,7 @@ func TestPurge(t *testing.T) {
 
 func TestFollowing(t *testing.T) {
 	for id, expected := range map[string]string{"5-3": "5-4", "5-0": "5-1", "5": "6-0", "5-18446744073709551615": "6-0"} {
-		got, err := following(id)
+		got, err := nextEntryID(id)
 		if err != nil {
 			t.Fatal(err)
 		}

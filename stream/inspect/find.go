@@ -77,16 +77,16 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 	if f.At, err = view.ServerTime(ctx, c); err != nil {
 		return fail(err)
 	}
-	var sieves []rueidis.Client
-	for o.Connect != nil && len(sieves) < 2 { // a connection in each direction: while one's page is looked through the server sends the other's
-		sieve, err := newSieve(*o.Connect, id)
+	var filters []rueidis.Client
+	for o.Connect != nil && len(filters) < 2 { // a connection in each direction: while one's page is looked through the server sends the other's
+		filter, err := newFilterClient(*o.Connect, id)
 		if err != nil {
 			break
 		}
-		defer sieve.Close()
-		sieves = append(sieves, sieve)
+		defer filter.Close()
+		filters = append(filters, filter)
 	}
-	s := newSearch(c, sieves, prefix, id)
+	s := newFinder(c, filters, prefix, id)
 	s.seen, s.progress = o.Seen, o.Progress
 	s.around = newSurroundings(ctx, c, prefix, f.At)
 	for range 2 {
@@ -132,11 +132,11 @@ func queueCounts(ctx context.Context, c rueidis.Client, prefix string, queues []
 	return counts, nil
 }
 
-// search is one message being looked for, in any number of partitions.
-type search struct {
+// finder is one message being looked for, in any number of partitions.
+type finder struct {
 	c          rueidis.Client
 	prefix, id string
-	sifter     *sifter
+	streams    *streamSearch
 	around     *surroundings // nil: nobody asks why
 
 	mu          sync.Mutex
@@ -146,21 +146,21 @@ type search struct {
 	locators    map[string]*locator // by the names of partitions
 }
 
-func newSearch(c rueidis.Client, sieves []rueidis.Client, prefix, id string) *search {
-	s := &search{c: c, prefix: prefix, id: id, locators: map[string]*locator{}}
-	s.sifter = &sifter{c: c, sieves: sieves, id: id, looked: func(n int) { s.looked(int64(n)) }}
+func newFinder(c rueidis.Client, filters []rueidis.Client, prefix, id string) *finder {
+	s := &finder{c: c, prefix: prefix, id: id, locators: map[string]*locator{}}
+	s.streams = &streamSearch{c: c, filters: filters, id: id, looked: func(n int) { s.looked(int64(n)) }}
 	return s
 }
 
 // look looks through the partitions of a queue where the message may be.
-func (s *search) look(ctx context.Context, queue string, counts lua.Counts) ([]Sighting, error) {
+func (s *finder) look(ctx context.Context, queue string, counts lua.Counts) ([]Sighting, error) {
 	var found []Sighting
 	for _, partition := range counts.Candidates(s.id) {
 		name := lua.PartitionName(queue, partition)
 		s.mu.Lock()
 		l := s.locators[name]
 		if l == nil {
-			l = &locator{search: s, queue: queue, partition: partition, keys: lua.NewKeys(s.prefix, name)}
+			l = &locator{finder: s, queue: queue, partition: partition, keys: lua.NewKeys(s.prefix, name)}
 			s.locators[name] = l
 		}
 		s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *search) look(ctx context.Context, queue string, counts lua.Counts) ([]S
 	return found, nil
 }
 
-func (s *search) sighted(one Sighting) {
+func (s *finder) sighted(one Sighting) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.seen != nil {
@@ -181,10 +181,10 @@ func (s *search) sighted(one Sighting) {
 	}
 }
 
-func (s *search) expects(n int64) { s.step(0, n) }
-func (s *search) looked(n int64)  { s.step(n, 0) }
+func (s *finder) expects(n int64) { s.step(0, n) }
+func (s *finder) looked(n int64)  { s.step(n, 0) }
 
-func (s *search) step(done, total int64) {
+func (s *finder) step(done, total int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done += done
@@ -194,7 +194,7 @@ func (s *search) step(done, total int64) {
 	}
 }
 
-func (s *search) windows() (open []Window) {
+func (s *finder) windows() (open []Window) {
 	for _, name := range slices.Sorted(maps.Keys(s.locators)) {
 		if l := s.locators[name]; !l.window.IsZero() {
 			open = append(open, Window{l.queue, l.window})

@@ -178,7 +178,7 @@ func TestFindInLongStreamsFromBothEnds(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	s, found := sifter{c: r.Client, id: "m-4999"}, 0
+	s, found := streamSearch{c: r.Client, id: "m-4999"}, 0
 	behind := func(after string) string {
 		found = 0
 		newest, err := s.all(t.Context(), r.Keys.Stream, after, func(lua.Entry) error { found++; return nil })

@@ -86,8 +86,8 @@ type GroupGlance struct {
 	Done *float64 `json:"done_per_second,omitempty"`
 }
 
-// part is what was read of one partition.
-type part struct {
+// glancedPartition is what was read of one partition.
+type glancedPartition struct {
 	name                                     string
 	keys                                     lua.Keys
 	err                                      error
@@ -110,9 +110,9 @@ type groupDetail struct {
 }
 
 // read looks at partitions, in two round trips per batch: one for the queue, one for its groups. now is the server's clock.
-func (w *Watcher) read(ctx context.Context, parts []*part, now time.Time) {
+func (w *Watcher) read(ctx context.Context, parts []*glancedPartition, now time.Time) {
 	for batch := range slices.Chunk(parts, glanceBatch) {
-		for _, step := range []func(context.Context, []*part, time.Time){w.readFirst, w.readSecond} {
+		for _, step := range []func(context.Context, []*glancedPartition, time.Time){w.readFirst, w.readSecond} {
 			call, cancel := context.WithTimeout(ctx, glanceTimeout)
 			step(call, batch, now)
 			cancel()
@@ -122,7 +122,7 @@ func (w *Watcher) read(ctx context.Context, parts []*part, now time.Time) {
 
 const firstCommands = 8
 
-func (w *Watcher) readFirst(ctx context.Context, parts []*part, now time.Time) {
+func (w *Watcher) readFirst(ctx context.Context, parts []*glancedPartition, now time.Time) {
 	b, ms := w.c.B, strconv.FormatInt(now.UnixMilli(), 10)
 	cmds := make([]rueidis.Completed, 0, firstCommands*len(parts))
 	for _, p := range parts {
@@ -143,7 +143,7 @@ func (w *Watcher) readFirst(ctx context.Context, parts []*part, now time.Time) {
 	}
 }
 
-func (p *part) first(replies []rueidis.RedisResult) (err error) {
+func (p *glancedPartition) first(replies []rueidis.RedisResult) (err error) {
 	k := p.keys
 	for i, n := range []*int64{&p.scheduled, &p.overdue, &p.metas, &p.entries, &p.dead} {
 		if *n, err = replies[i].AsInt64(); err != nil {
@@ -177,7 +177,7 @@ func (p *part) first(replies []rueidis.RedisResult) (err error) {
 }
 
 // readSecond asks for what the first look said is there. What fails here is left out: the stream may be gone by now.
-func (w *Watcher) readSecond(ctx context.Context, parts []*part, _ time.Time) {
+func (w *Watcher) readSecond(ctx context.Context, parts []*glancedPartition, _ time.Time) {
 	var cmds []rueidis.Completed
 	var takes []func(rueidis.RedisResult)
 	ask := func(cmd rueidis.Completed, take func(rueidis.RedisResult)) {
@@ -217,7 +217,7 @@ func (w *Watcher) readSecond(ctx context.Context, parts []*part, _ time.Time) {
 	}
 }
 
-func (p *part) takeRetries(reply rueidis.RedisResult) {
+func (p *glancedPartition) takeRetries(reply rueidis.RedisResult) {
 	members, err := reply.AsStrSlice()
 	if err != nil {
 		return
@@ -267,7 +267,7 @@ func (d *groupDetail) takeConsumers(reply rueidis.RedisResult) {
 }
 
 // takeNewest takes the lateness of a stream's newest entries, and remembers how large they are.
-func (w *Watcher) takeNewest(p *part, reply rueidis.RedisResult) {
+func (w *Watcher) takeNewest(p *glancedPartition, reply rueidis.RedisResult) {
 	entries, err := reply.AsXRangeSlices()
 	if err != nil || len(entries) == 0 {
 		return
@@ -309,8 +309,8 @@ func (w *Watcher) spend(name string) (entries int64) {
 	return entries
 }
 
-// gather returns what the partitions of a queue hold together.
-func gather(queue string, parts []*part, now time.Time) Glance {
+// gatherGlance returns what the partitions of a queue hold together.
+func gatherGlance(queue string, parts []*glancedPartition, now time.Time) Glance {
 	g := Glance{Queue: queue, Partitions: len(parts), Groups: []GroupGlance{}}
 	groups, alive := map[string]*GroupGlance{}, map[string]map[string]bool{}
 	var errs []error
@@ -374,7 +374,7 @@ func gather(queue string, parts []*part, now time.Time) Glance {
 }
 
 // lag returns the server's figure; where it has none, what it can be at most: what is pending was delivered.
-func (p *part) lag(g view.GroupInfo) (n int64, approx bool) {
+func (p *glancedPartition) lag(g view.GroupInfo) (n int64, approx bool) {
 	most := max(0, p.entries-g.Pending)
 	switch {
 	case g.Lag < 0:
@@ -386,7 +386,7 @@ func (p *part) lag(g view.GroupInfo) (n int64, approx bool) {
 }
 
 // ready returns how many entries at least one group has not been given yet.
-func (p *part) ready() (n int64, approx bool) {
+func (p *glancedPartition) ready() (n int64, approx bool) {
 	if len(p.groups) == 0 {
 		return p.entries, false
 	}

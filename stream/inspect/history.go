@@ -41,12 +41,12 @@ func history(f Finding) []Moment {
 		all = append(all, p.moments(f.At)...)
 	}
 	slices.SortStableFunc(all, func(a, b Moment) int {
-		return cmp.Or(a.At.Compare(b.At), cmp.Compare(rank[a.What], rank[b.What]), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Group, b.Group))
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(momentOrder[a.What], momentOrder[b.What]), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Group, b.Group))
 	})
 	return slices.Compact(all)
 }
 
-var rank = map[string]int{MomentMade: 0, MomentDue: 1, MomentReady: 2, MomentDelivered: 3, MomentDead: 4, MomentExpires: 5}
+var momentOrder = map[string]int{MomentMade: 0, MomentDue: 1, MomentReady: 2, MomentDelivered: 3, MomentDead: 4, MomentExpires: 5}
 
 func (s Sighting) moments(now time.Time) (all []Moment) {
 	add := func(m Moment) {

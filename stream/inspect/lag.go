@@ -9,25 +9,25 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-type lag struct {
+type groupLag struct {
 	entries int64
 	approx  bool
 }
 
 // measureLags counts, for each group, the entries after its last delivered one. One walk from the oldest entry on and one from the
 // newest on serve all groups; they take turns, so that the cost is that of the shorter one.
-func measureLags(ctx context.Context, c rueidis.Client, key string, s view.StreamInfo) ([]lag, error) {
-	lags := make([]lag, len(s.Groups))
+func measureLags(ctx context.Context, c rueidis.Client, key string, s view.StreamInfo) ([]groupLag, error) {
+	lags := make([]groupLag, len(s.Groups))
 	open := map[int]bool{}
 	for i, g := range s.Groups {
-		lags[i] = lag{entries: s.Length, approx: true} // no more than that
+		lags[i] = groupLag{entries: s.Length, approx: true} // no more than that
 		if g.Lag >= 0 {
 			lags[i].entries = min(g.Lag, s.Length)
 		}
 		open[i] = true
 	}
 	settle := func(i int, n int64) {
-		lags[i] = lag{entries: min(max(0, n), s.Length)}
+		lags[i] = groupLag{entries: min(max(0, n), s.Length)}
 		delete(open, i)
 	}
 	oldest, stopOldest := iter.Pull2(view.Walk(ctx, c, key, "-", "+", false))

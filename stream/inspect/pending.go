@@ -160,6 +160,7 @@ func pendingEntries(ctx context.Context, c rueidis.Client, key, group string, f 
 	return all, nil
 }
 
+// ReadPending returns a page of a group's pending list, between two entry IDs, in their order. One round trip.
 func ReadPending(ctx context.Context, c rueidis.Client, key, group, from, to string, f PendingFilter, count int) ([]rueidiscompat.XPendingExt, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()

@@ -64,7 +64,7 @@ func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return nil, err
 	}
-	s := newSearch(c, nil, prefix, id)
+	s := newFinder(c, nil, prefix, id)
 	for range 2 {
 		counts, err := view.ReadCounts(ctx, c, prefix, queue)
 		if err != nil {
@@ -87,7 +87,7 @@ func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]
 
 // locator looks for a message in one partition.
 type locator struct {
-	*search
+	*finder
 	queue     string
 	partition int
 	keys      lua.Keys
@@ -268,7 +268,7 @@ func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (rueid
 
 // stream looks for entries that carry the message: given to no consumer yet, or held by one.
 func (l *locator) stream(ctx context.Context) error {
-	newest, err := l.sifter.all(ctx, l.keys.Stream, l.newestEntry, func(e lua.Entry) error { return l.entry(ctx, e) })
+	newest, err := l.streams.all(ctx, l.keys.Stream, l.newestEntry, func(e lua.Entry) error { return l.entry(ctx, e) })
 	if err != nil {
 		return err
 	}
@@ -318,7 +318,7 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 
 func (l *locator) dead(ctx context.Context) error {
 	died := map[string]string{} // by the names of letters
-	newest, err := l.sifter.all(ctx, l.keys.Dead, l.newestLetter, func(e lua.Entry) error {
+	newest, err := l.streams.all(ctx, l.keys.Dead, l.newestLetter, func(e lua.Entry) error {
 		place := placeOf(StateDead, e)
 		place.Letter, place.Entry, place.Group, place.Reason, place.Dead = e.EntryID, e.Entry, e.Group, e.Reason, e.Dead
 		l.add(ctx, &l.letters, Sighting{Place: place})

@@ -92,7 +92,7 @@ func Stats(ctx context.Context, c rueidis.Client, prefix, queue string) (QueueSt
 	}
 	whole := parts[0]
 	if len(parts) > 1 {
-		whole = merge(queue, parts)
+		whole = mergePartitions(queue, parts)
 	}
 	whole.stats.Partitions = len(parts)
 	whole.judge()

@@ -21,8 +21,8 @@ type PartitionStats struct {
 	Memory      *int64 `json:"memory_bytes,omitempty"` // absent where the server does not say
 }
 
-// merge returns what the partitions of a queue hold together.
-func merge(queue string, parts []inspection) inspection {
+// mergePartitions returns what the partitions of a queue hold together.
+func mergePartitions(queue string, parts []inspection) inspection {
 	whole := inspection{stats: QueueStats{Queue: queue, Groups: []GroupStats{}}, consumers: map[string]map[string]bool{}}
 	st := &whole.stats
 	st.Held, st.Policy = parts[0].stats.Held, parts[0].stats.Policy
@@ -126,7 +126,7 @@ func (s *inspection) compare(parts []inspection) {
 	}
 	say := func(partitions []int, format string, args ...any) {
 		if len(partitions) > 0 {
-			st.Warnings = append(st.Warnings, named(partitions)+": "+fmt.Sprintf(format, args...))
+			st.Warnings = append(st.Warnings, partitionList(partitions)+": "+fmt.Sprintf(format, args...))
 		}
 	}
 	say(policies, "another policy than partition 0: %s", mend)
@@ -136,8 +136,8 @@ func (s *inspection) compare(parts []inspection) {
 	}
 }
 
-// named names partitions: "partition 3", "partitions 1, 2, 5".
-func named(partitions []int) string {
+// partitionList names partitions: "partition 3", "partitions 1, 2, 5".
+func partitionList(partitions []int) string {
 	if len(partitions) == 1 {
 		return fmt.Sprintf("partition %d", partitions[0])
 	}

@@ -24,24 +24,24 @@ type Watcher struct {
 	only   []string // nil = all queues that the bridges know
 
 	known map[string]lua.Counts
-	seen  map[string]*sighting
+	seen  map[string]*lastGlance
 	turn  int            // where the next look begins
 	sizes map[string]int // partition → bytes of its newest entries, each
 	bytes int            // that this look may still read of newest entries
 }
 
-// sighting is the last look at a queue.
-type sighting struct {
+// lastGlance is the last look at a queue.
+type lastGlance struct {
 	glance Glance
 	at     time.Time // local
-	counts counts
+	counts watchedCounts
 	late   *view.Millis
 	lateAt time.Time // by the server's clock
 }
 
 // NewWatcher returns a watcher of these queues; without any, of all that the bridges know.
 func NewWatcher(c rueidis.Client, prefix string, queues []string) *Watcher {
-	return &Watcher{c: c, prefix: prefix, only: queues, seen: map[string]*sighting{}, sizes: map[string]int{}}
+	return &Watcher{c: c, prefix: prefix, only: queues, seen: map[string]*lastGlance{}, sizes: map[string]int{}}
 }
 
 // Look returns what the queues hold, by name, with rates since the look before. A queue that cannot be looked at says so itself, in
@@ -113,11 +113,11 @@ func (w *Watcher) inTurn(names []string) (turn []string) {
 
 func (w *Watcher) lookAt(ctx context.Context, queues []string, now time.Time) error {
 	w.bytes = glanceBytes
-	byQueue := make([][]*part, len(queues))
-	var all []*part
+	byQueue := make([][]*glancedPartition, len(queues))
+	var all []*glancedPartition
 	for i, queue := range queues {
 		for _, name := range w.known[queue].Names(queue) {
-			byQueue[i] = append(byQueue[i], &part{name: name, keys: lua.NewKeys(w.prefix, name)})
+			byQueue[i] = append(byQueue[i], &glancedPartition{name: name, keys: lua.NewKeys(w.prefix, name)})
 		}
 		all = append(all, byQueue[i]...)
 	}
@@ -125,21 +125,21 @@ func (w *Watcher) lookAt(ctx context.Context, queues []string, now time.Time) er
 	at, failed := time.Now(), []error{}
 	for i, queue := range queues {
 		s := w.seen[queue]
-		glance, counts := gather(queue, byQueue[i], now), count(byQueue[i])
+		glance, counts := gatherGlance(queue, byQueue[i], now), countPartitions(byQueue[i])
 		if glance.Err != nil {
 			failed = append(failed, glance.Err)
 			if s == nil {
-				w.seen[queue] = &sighting{glance: glance, at: at}
+				w.seen[queue] = &lastGlance{glance: glance, at: at}
 			} else {
 				s.glance.Err, s.glance.PerSecond, s.counts = glance.Err, nil, nil
 			}
 			continue
 		}
-		next := &sighting{at: at, counts: counts}
+		next := &lastGlance{at: at, counts: counts}
 		if s != nil {
 			next.late, next.lateAt = s.late, s.lateAt
 			if s.counts != nil {
-				rate(&glance, s.counts, counts, at.Sub(s.at))
+				fillRates(&glance, s.counts, counts, at.Sub(s.at))
 			}
 		}
 		if glance.Late != nil {
@@ -159,7 +159,7 @@ func (w *Watcher) lookAt(ctx context.Context, queues []string, now time.Time) er
 
 // forget drops what is remembered of queues that are not watched any more.
 func (w *Watcher) forget(names []string) {
-	maps.DeleteFunc(w.seen, func(name string, _ *sighting) bool {
+	maps.DeleteFunc(w.seen, func(name string, _ *lastGlance) bool {
 		_, found := slices.BinarySearch(names, name)
 		return !found
 	})
@@ -169,10 +169,10 @@ func (w *Watcher) forget(names []string) {
 	})
 }
 
-// counts is what rates are the differences of, per partition.
-type counts map[string]partCounts
+// watchedCounts is what rates are the differences of, per partition.
+type watchedCounts map[string]partitionCounts
 
-type partCounts struct {
+type partitionCounts struct {
 	scheduled, entries int64
 	added              int64  // entries ever
 	addedBy            string // how that is known: two figures compare only when it is the same way; "" = not at all
@@ -181,10 +181,10 @@ type partCounts struct {
 
 type groupCounts struct{ read, pending int64 } // read: -1 = not known
 
-func count(parts []*part) counts {
-	all := counts{}
+func countPartitions(parts []*glancedPartition) watchedCounts {
+	all := watchedCounts{}
 	for _, p := range parts {
-		one := partCounts{scheduled: p.scheduled, entries: p.entries, groups: map[string]groupCounts{}}
+		one := partitionCounts{scheduled: p.scheduled, entries: p.entries, groups: map[string]groupCounts{}}
 		untouched := true
 		for _, g := range p.groups {
 			fresh := g.Last == (view.EntryID{})
@@ -205,8 +205,8 @@ func count(parts []*part) counts {
 	return all
 }
 
-// rate fills in what happened between two looks.
-func rate(g *Glance, before, now counts, span time.Duration) {
+// fillRates fills in what happened between two looks.
+func fillRates(g *Glance, before, now watchedCounts, span time.Duration) {
 	var in, out, done delta
 	groups := map[string]*delta{}
 	for name, a := range now {

@@ -132,23 +132,23 @@ func (s *surroundings) whyWaiting(ctx context.Context, p Sighting) string {
 	late := s.now.Sub(p.Due)
 	switch {
 	case late < 0:
-		text := "waits for its time, " + stamp(p.Due)
+		text := "waits for its time, " + formatTime(p.Due)
 		if p.State == StateRetrying && p.Attempt > 1 {
-			text = fmt.Sprintf("waits for its retry for %s at %s (attempt %s)", quoted(p.Group), stamp(p.Due), s.attempt(ctx, p))
+			text = fmt.Sprintf("waits for its retry for %s at %s (attempt %s)", quoted(p.Group), formatTime(p.Due), s.attempt(ctx, p))
 		}
 		return strings.TrimSuffix(text+"; "+obstacles, "; ")
 	case obstacles != "":
-		return fmt.Sprintf("%s: it is due since %s", obstacles, stamp(p.Due))
+		return fmt.Sprintf("%s: it is due since %s", obstacles, formatTime(p.Due))
 	case late < soon:
-		return "it is due since " + stamp(p.Due) + ": a bridge is about to take it"
+		return "it is due since " + formatTime(p.Due) + ": a bridge is about to take it"
 	}
-	return fmt.Sprintf("the bridges are behind: it is due since %s", stamp(p.Due))
+	return fmt.Sprintf("the bridges are behind: it is due since %s", formatTime(p.Due))
 }
 
 func (s *surroundings) whyHeld(ctx context.Context, p Sighting) string {
 	idle := time.Duration(p.Idle)
 	text := fmt.Sprintf("held by consumer %s of group %s since %s, its last sign of life (attempt %s)",
-		quoted(p.Consumer), quoted(p.Group), stamp(s.now.Add(-idle)), s.attempt(ctx, p))
+		quoted(p.Consumer), quoted(p.Group), formatTime(s.now.Add(-idle)), s.attempt(ctx, p))
 	if policy, ok := s.policy(ctx, p.Queue, p.Group); ok && idle > policy.VisibilityTimeout+soon {
 		text += ", longer ago than the visibility timeout"
 		if s.bridges() {
@@ -175,7 +175,7 @@ func (s *surroundings) attempt(ctx context.Context, p Sighting) string {
 func (s *surroundings) whyNowhere(f Finding) string {
 	var all []string
 	for _, w := range f.Windows {
-		all = append(all, fmt.Sprintf("%s took it before, and it is finished or gone; its ID is remembered until %s", w.Queue, stamp(w.Until)))
+		all = append(all, fmt.Sprintf("%s took it before, and it is finished or gone; its ID is remembered until %s", w.Queue, formatTime(w.Until)))
 	}
 	if len(all) == 0 && s.full() {
 		return "Redis is full: it may have been refused"
@@ -202,7 +202,7 @@ func whyDead(p Sighting) string {
 	if p.Group != "" {
 		text = "for group " + quoted(p.Group) + " " + text
 	}
-	return text + ": a dead letter since " + stamp(p.Dead)
+	return text + ": a dead letter since " + formatTime(p.Dead)
 }
 
 // whyReady says why groups have not been given an entry yet.
@@ -246,8 +246,8 @@ func (s *surroundings) read(ctx context.Context, key, queue string, g view.Group
 	return false
 }
 
-// stamp writes a time as people and programs read it.
-func stamp(t time.Time) string { return t.Local().Format(time.RFC3339) }
+// formatTime writes a time as people and programs read it.
+func formatTime(t time.Time) string { return t.Local().Format(time.RFC3339) }
 
 // quoted writes a name: as it is, unless it is none that we would accept.
 func quoted(name string) string {

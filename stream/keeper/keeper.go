@@ -108,7 +108,7 @@ type Keeper struct {
 	noticed map[string]bool // to be looked at: may be busy
 	loops   map[string]*upkeep
 
-	tidy     *gate
+	tidy     *turns
 	patrol   *patrol
 	policies *policySource
 }
@@ -120,9 +120,9 @@ func New(cfg Config) (*Keeper, error) {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
 	k := &Keeper{
-		cfg: cfg, state: loop.Reporter{Log: cfg.Logger, What: "looking at busy queues"}, wake: make(chan struct{}, 1),
+		cfg: cfg, state: loop.Reporter{Log: cfg.Logger, Activity: "looking at busy queues"}, wake: make(chan struct{}, 1),
 		owned: map[string]bool{}, noticed: map[string]bool{}, loops: map[string]*upkeep{},
-		tidy: newGate(cfg.TidyInterval), policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
+		tidy: newTurns(cfg.TidyInterval), policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
 	}
 	k.patrol = newPatrol(k)
 	return k, nil

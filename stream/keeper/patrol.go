@@ -24,9 +24,9 @@ const (
 	patrolRetry  = time.Minute
 )
 
-// patrol looks through the bodies of all owned queues for those without a member of the schedule. What an upkeep sees by numbers, more bodies
-// than members, it deletes before; here is found what is hidden behind as many members without a body. Both may sweep one queue at the same
-// time, as two bridges may: each deletes only what it has seen without a member for a minute, and what still is.
+// patrol looks for bodies without a member of the schedule, in all owned queues. Where a queue has more bodies than members, its upkeep has
+// deleted them before; the patrol finds those that are hidden behind as many members without a body. Both may sweep one queue at the same
+// time, as two bridges may: each deletes only bodies that it has seen without a member for a minute, and that still have none.
 type patrol struct {
 	k     *Keeper
 	state loop.Reporter
@@ -35,11 +35,11 @@ type patrol struct {
 }
 
 func newPatrol(k *Keeper) *patrol {
-	return &patrol{k: k, state: loop.Reporter{Log: k.cfg.Logger, What: "looking for bodies without a due time"}, now: time.Now, sleep: loop.Sleep}
+	return &patrol{k: k, state: loop.Reporter{Log: k.cfg.Logger, Activity: "looking for bodies without a due time"}, now: time.Now, sleep: loop.Sleep}
 }
 
-// beat is a hash of a queue on a patrol's way.
-type beat struct {
+// patrolledHash is a hash of a queue on a patrol's way.
+type patrolledHash struct {
 	orphanSweep
 	queue, due string
 }
@@ -68,17 +68,17 @@ func (p *patrol) run(ctx context.Context) {
 
 // round looks through all bodies once. What is found is watched together, so that a thousand queues take no thousand minutes.
 func (p *patrol) round(ctx context.Context) error {
-	beats, failed := p.beats(ctx)
-	for inRow := 0; len(beats) > 0 && inRow < patrolErrors && ctx.Err() == nil; {
-		var found []*beat
-		for candidates := 0; len(beats) > 0 && candidates < orphanCandidates && inRow < patrolErrors; {
-			b := beats[0]
+	hashes, failed := p.hashes(ctx)
+	for inRow := 0; len(hashes) > 0 && inRow < patrolErrors && ctx.Err() == nil; {
+		var found []*patrolledHash
+		for candidates := 0; len(hashes) > 0 && candidates < orphanCandidates && inRow < patrolErrors; {
+			b := hashes[0]
 			done, err := p.walk(ctx, b)
 			if candidates += len(b.found); len(b.found) > 0 {
 				found = append(found, b)
 			}
 			if done || err != nil {
-				beats = beats[1:]
+				hashes = hashes[1:]
 			}
 			if inRow++; err == nil {
 				inRow = 0
@@ -93,8 +93,8 @@ func (p *patrol) round(ctx context.Context) error {
 	return failed
 }
 
-// beats returns the hashes of the owned queues that have bodies.
-func (p *patrol) beats(ctx context.Context) (beats []*beat, failed error) {
+// hashes returns the hashes of the owned queues that have bodies.
+func (p *patrol) hashes(ctx context.Context) (hashes []*patrolledHash, failed error) {
 	var mu sync.Mutex
 	for queues := range slices.Chunk(p.k.ownedQueues(), lua.MaxSurvey) {
 		err := p.k.inBatches(queues, func(batch []string) error {
@@ -103,7 +103,7 @@ func (p *patrol) beats(ctx context.Context) (beats []*beat, failed error) {
 			defer mu.Unlock()
 			for i, look := range looks { // what cannot be looked at is reported by the scheduler, which looks at all queues
 				if k := lua.NewKeys(p.k.cfg.Prefix, batch[i]); look.Bodies > 0 {
-					beats = append(beats, &beat{newOrphanSweep(k.Payload), batch[i], k.Due}, &beat{newOrphanSweep(k.Meta), batch[i], k.Due})
+					hashes = append(hashes, &patrolledHash{newOrphanSweep(k.Payload), batch[i], k.Due}, &patrolledHash{newOrphanSweep(k.Meta), batch[i], k.Due})
 				}
 			}
 			return err
@@ -115,11 +115,11 @@ func (p *patrol) beats(ctx context.Context) (beats []*beat, failed error) {
 			break
 		}
 	}
-	return beats, failed
+	return hashes, failed
 }
 
 // walk looks through a hash, until it came round, or there are candidates enough for now.
-func (p *patrol) walk(ctx context.Context, b *beat) (done bool, err error) {
+func (p *patrol) walk(ctx context.Context, b *patrolledHash) (done bool, err error) {
 	for !b.full() && p.k.owns(b.queue) {
 		started := p.now()
 		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
@@ -138,7 +138,7 @@ func (p *patrol) walk(ctx context.Context, b *beat) (done bool, err error) {
 }
 
 // confirm watches candidates for the time after which they are none any more, or deleted.
-func (p *patrol) confirm(ctx context.Context, found []*beat) (failed error) {
+func (p *patrol) confirm(ctx context.Context, found []*patrolledHash) (failed error) {
 	for look := 0; look < patrolLooks && len(found) > 0; look++ {
 		if !p.sleep(ctx, orphanConfirm/patrolLooks) {
 			return nil

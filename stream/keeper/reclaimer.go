@@ -67,7 +67,7 @@ func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
 	return &Reclaimer{
 		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), log: log, cursors: map[string]string{},
 		time:     reclaimTime,
-		stuck:    loop.Reporter{Log: log, What: "dead-lettering of abandoned entries"},
+		stuck:    loop.Reporter{Log: log, Activity: "dead-lettering of abandoned entries"},
 		policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
 	}
 }

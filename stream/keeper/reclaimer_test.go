@@ -293,7 +293,7 @@ func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
 func TestWhatIsNoLongerStuckIsToldAtOnceWhenNothingIsPending(t *testing.T) {
 	t.Parallel()
 	var book queuetest.LogBook
-	r := &Reclaimer{stuck: loop.Reporter{Log: book.Logger(), What: "dead-lettering of abandoned entries"}}
+	r := &Reclaimer{stuck: loop.Reporter{Log: book.Logger(), Activity: "dead-lettering of abandoned entries"}}
 	held := ReclaimResult{Visibility: 1 << 40, stream: view.StreamInfo{Groups: []view.GroupInfo{{Pending: 1}}}}
 	stuck := held
 	stuck.Stuck = 1

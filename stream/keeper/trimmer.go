@@ -105,3 +105,15 @@ func (t *Trimmer) rest() {
 	t.sweepWait = min(max(2*t.sweepWait, minSweepWait), maxSweepWait)
 	t.sweepFrom = time.Now().Add(t.sweepWait)
 }
+
+// Trim frees, in one partition of a queue (its name is that of lua.PartitionName), what no group needs, and ended dedup windows.
+func Trim(ctx context.Context, c rueidis.Client, prefix, name string) (freed, windows int, err error) {
+	t := NewTrimmer(c, prefix, name)
+	for {
+		done, err := t.Trim(ctx)
+		freed, windows = freed+done.Freed, windows+done.Windows
+		if err != nil || !done.More {
+			return freed, windows, err
+		}
+	}
+}

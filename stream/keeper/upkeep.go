@@ -42,7 +42,7 @@ type upkeep struct {
 func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upkeep {
 	log := k.cfg.Logger.With(slog.String("queue", queue))
 	u := &upkeep{
-		k: k, queue: queue, log: log, state: loop.Reporter{Log: log, What: "upkeep"}, stop: stop, poked: make(chan struct{}, 1), busy: busy,
+		k: k, queue: queue, log: log, state: loop.Reporter{Log: log, Activity: "upkeep"}, stop: stop, poked: make(chan struct{}, 1), busy: busy,
 		reclaimer: NewReclaimer(ReclaimerConfig{
 			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, Watched: true,
 		}),
@@ -76,7 +76,7 @@ func (u *upkeep) run(ctx context.Context) {
 		backoff.WithMaxInterval(10*time.Second), backoff.WithMaxElapsedTime(0))
 	wasBusy := u.isBusy()
 	for {
-		if !wasBusy && !u.isBusy() && !u.k.tidy.pass(ctx, u.poked) {
+		if !wasBusy && !u.isBusy() && !u.k.tidy.wait(ctx, u.poked) {
 			return
 		}
 		wait, done, err := u.pass(ctx)

@@ -122,13 +122,7 @@ func (e *Export) scheduled(ctx context.Context, k lua.Keys) iter.Seq2[Record, er
 
 func (e *Export) dead(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		d := deadletter.New(e.c, e.prefix)
-		walks, err := d.Walks(ctx, e.queue, deadletter.Filter{})
-		if err != nil {
-			yield(Record{}, err)
-			return
-		}
-		for found, err := range deadletter.MergeEntries(walks, false) {
+		for found, err := range deadletter.New(e.c, e.prefix).Stored(ctx, e.queue, deadletter.Filter{}) {
 			if err != nil {
 				yield(Record{}, err)
 				return

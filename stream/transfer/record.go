@@ -124,8 +124,8 @@ func (r Record) checkMessage() error {
 	return errors.Join(errs...)
 }
 
-// ours are the fields that a record has a name for.
-var ours = []string{
+// recordFields are the fields that a record has a name for.
+var recordFields = []string{
 	lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldMaxAttempts, lua.FieldExpires, lua.FieldFor, lua.FieldError,
 }
 
@@ -137,12 +137,12 @@ func (r Record) checkNames() error {
 	bytes := 0
 	for name, value := range r.Extra {
 		bytes += len(name) + len(value)
-		if slices.Contains(ours, name) && (r.Kind != RecordDead || name != lua.FieldFor) || r.Kind == RecordDead && slices.Contains(ofLetters, name) ||
+		if slices.Contains(recordFields, name) && (r.Kind != RecordDead || name != lua.FieldFor) || r.Kind == RecordDead && slices.Contains(ofLetters, name) ||
 			strings.HasPrefix(name, lua.HeaderPrefix) {
 			return lua.Invalid("extra", name, "has a place of its own")
 		}
 	}
-	if bytes > maxMetaBytes/2 || len(r.Extra) > maxMetaFields-lua.MaxHeaders-len(ours) {
+	if bytes > maxMetaBytes/2 || len(r.Extra) > maxMetaFields-lua.MaxHeaders-len(recordFields) {
 		return lua.Invalid("extra", fmt.Sprint(len(r.Extra)), "is too much")
 	}
 	return nil

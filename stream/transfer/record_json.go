@@ -21,7 +21,7 @@ func (r Record) MarshalJSON() ([]byte, error) {
 	case utf8.Valid(r.Payload) && escapedSize(r.Payload) <= len(r.Payload)*4/3+64:
 		line.Payload = string(r.Payload)
 	default:
-		line.Payload = view.EncodedPayload{Base64: r.Payload}
+		line.Payload = view.Base64Payload{Base64: r.Payload}
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -47,7 +47,7 @@ func TestSieveKeepsWhatIsTheMessagesAndPassesOnAllElse(t *testing.T) {
 	} {
 		for range 20 {
 			in := resp(c.in)
-			s := &sieve{Conn: &pieces{text: in + in + "+END\r\n"}, sift: sifting{id: []byte("me")}}
+			s := &filterConn{Conn: &pieces{text: in + in + "+END\r\n"}, filter: entryFilter{id: []byte("me")}}
 			out, err := io.ReadAll(s)
 			want := resp(c.out)
 			want = strings.ReplaceAll(want, "_<size>", fmt.Sprint(" ", len(in))) // after the number of entries
@@ -61,12 +61,12 @@ func TestSieveKeepsWhatIsTheMessagesAndPassesOnAllElse(t *testing.T) {
 func TestSieveRefusesWhatIsNoReply(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"*x\r\n", "$1x\r\na\r\n", "\n", "*\r\n", "$99999999999999999999\r\n", strings.Repeat("a", 70_000)} {
-		s := &sieve{Conn: &pieces{text: text}, sift: sifting{id: []byte("me")}}
+		s := &filterConn{Conn: &pieces{text: text}, filter: entryFilter{id: []byte("me")}}
 		if _, err := io.ReadAll(s); !errors.Is(err, errNotRESP) {
 			t.Errorf("%.20q: %v", text, err)
 		}
 	}
-	s := &sieve{Conn: &pieces{text: "*2\r\n+a\r\n"}, sift: sifting{id: []byte("me")}}
+	s := &filterConn{Conn: &pieces{text: "*2\r\n+a\r\n"}, filter: entryFilter{id: []byte("me")}}
 	if out, err := io.ReadAll(s); len(out) > 0 || err != nil { // the connection ended
 		t.Errorf("%q, %v", out, err)
 	}

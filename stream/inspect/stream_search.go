@@ -10,43 +10,43 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// siftBytes bounds a page of a stream that is looked through for one message: about as much as a server writes to a connection at once.
+// searchPageBytes bounds a page of a stream that is looked through for one message: about as much as a server writes to a connection at once.
 // With pages of 192 KiB the look takes a fifth longer.
-const siftBytes = 64 << 10
+const searchPageBytes = 64 << 10
 
-// sifter looks for one message in streams.
-type sifter struct {
-	c      rueidis.Client
-	sieves []rueidis.Client // one for each direction; none: replies come whole, through c
-	id     string
-	looked func(entries int) // nil, or called with what was looked through; by several goroutines
+// streamSearch looks for one message in streams.
+type streamSearch struct {
+	c       rueidis.Client
+	filters []rueidis.Client // one for each direction; none: replies come whole, through c
+	id      string
+	looked  func(entries int) // nil, or called with what was looked through; by several goroutines
 }
 
-// page is one page of a stream: the entries that carry the message, and what else is to be known of it.
-type page struct {
+// streamPage is one page of a stream: the entries that carry the message, and what else is to be known of it.
+type streamPage struct {
 	found          []lua.Entry
 	entries, bytes int
 	first, last    string // entry IDs, in the order of reading
 }
 
-func (s *sifter) page(ctx context.Context, key, from, to string, count int, backwards bool) (page, error) {
+func (s *streamSearch) page(ctx context.Context, key, from, to string, count int, backwards bool) (streamPage, error) {
 	c := s.c
 	switch {
-	case len(s.sieves) == 0:
+	case len(s.filters) == 0:
 	case backwards:
-		c = s.sieves[len(s.sieves)-1]
+		c = s.filters[len(s.filters)-1]
 	default:
-		c = s.sieves[0]
+		c = s.filters[0]
 	}
 	list, err := view.ReadPage(ctx, c, key, from, to, count, backwards)
 	if err != nil || len(list) == 0 {
-		return page{}, err
+		return streamPage{}, err
 	}
 	p, sifted := summaryOf(list[len(list)-1])
 	if sifted {
 		list = list[:len(list)-1]
 	} else {
-		p = page{entries: len(list), first: list[0].ID, last: list[len(list)-1].ID}
+		p = streamPage{entries: len(list), first: list[0].ID, last: list[len(list)-1].ID}
 	}
 	for _, one := range list {
 		if !sifted {
@@ -65,14 +65,14 @@ func (s *sifter) page(ctx context.Context, key, from, to string, count int, back
 // all calls found for every entry behind the entry ID after that carries the message, once each and one at a time, in any order, and
 // returns the ID of the last entry that was looked at. It reads from both ends at once, until they meet, so that the server has the next
 // page to work on while one is looked through; and then what was added meanwhile.
-func (s *sifter) all(ctx context.Context, key, after string, found func(lua.Entry) error) (newest string, err error) {
+func (s *streamSearch) all(ctx context.Context, key, after string, found func(lua.Entry) error) (newest string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	b := ends{low: after, newest: after, found: found, known: map[string]bool{}}
+	b := unreadRange{low: after, newest: after, found: found, known: map[string]bool{}}
 	var lanes sync.WaitGroup
 	for _, backwards := range []bool{false, true} {
 		lanes.Go(func() {
-			if err := s.lane(ctx, key, backwards, &b); err != nil {
+			if err := s.readTowards(ctx, key, backwards, &b); err != nil {
 				b.fail(err)
 				cancel()
 			}
@@ -83,14 +83,14 @@ func (s *sifter) all(ctx context.Context, key, after string, found func(lua.Entr
 		return "", b.err
 	}
 	b.low, b.high, b.met = b.newest, "", false
-	if err := s.lane(ctx, key, false, &b); err != nil {
+	if err := s.readTowards(ctx, key, false, &b); err != nil {
 		return "", err
 	}
 	return b.newest, b.err
 }
 
-// ends is what lies between two lanes.
-type ends struct {
+// unreadRange is what lies between two lanes.
+type unreadRange struct {
 	mu        sync.Mutex
 	low, high string // entry IDs: what is between them was not read yet; "" is the end of the stream
 	newest    string
@@ -103,7 +103,7 @@ type ends struct {
 }
 
 // tell passes on what was found, but for what the other lane has found, too.
-func (b *ends) tell(found []lua.Entry) error {
+func (b *unreadRange) tell(found []lua.Entry) error {
 	b.telling.Lock()
 	defer b.telling.Unlock()
 	for _, e := range found {
@@ -118,7 +118,7 @@ func (b *ends) tell(found []lua.Entry) error {
 	return nil
 }
 
-func (b *ends) fail(err error) {
+func (b *unreadRange) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err == nil {
@@ -126,14 +126,14 @@ func (b *ends) fail(err error) {
 	}
 }
 
-func (b *ends) between() (from, to string, met bool) {
+func (b *unreadRange) between() (from, to string, met bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return beyond(b.low, "-"), beyond(b.high, "+"), b.met
+	return openEnd(b.low, "-"), openEnd(b.high, "+"), b.met
 }
 
 // add notes a page, and says whether it was the last one.
-func (b *ends) add(p page, backwards, whole bool) (met bool) {
+func (b *unreadRange) add(p streamPage, backwards, whole bool) (met bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p.entries > 0 {
@@ -151,9 +151,9 @@ func (b *ends) add(p page, backwards, whole bool) (met bool) {
 	return b.met
 }
 
-// lane reads page after page, from one end towards the other.
-func (s *sifter) lane(ctx context.Context, key string, backwards bool, b *ends) error {
-	for size := (view.Pager{Count: 8, Bytes: siftBytes}); ; {
+// readTowards reads page after page, from one end towards the other.
+func (s *streamSearch) readTowards(ctx context.Context, key string, backwards bool, b *unreadRange) error {
+	for size := (view.Pager{Count: 8, Bytes: searchPageBytes}); ; {
 		from, to, met := b.between()
 		if met {
 			return nil
@@ -172,8 +172,8 @@ func (s *sifter) lane(ctx context.Context, key string, backwards bool, b *ends) 
 	}
 }
 
-// beyond is the end of a range of entries that is open there, or the end of the stream when there is no ID.
-func beyond(id, end string) string {
+// openEnd is the end of a range of entries that is open there, or the end of the stream when there is no ID.
+func openEnd(id, end string) string {
 	if id == "" {
 		return end
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// call is one ScheduleBatch: its results, as far as they are known.
-type call struct {
+// batchCall is one ScheduleBatch: its results, as far as they are known.
+type batchCall struct {
 	ctx  context.Context
 	mu   sync.Mutex
 	open int // messages without an answer
@@ -23,8 +23,8 @@ type call struct {
 	first    [1]bool
 }
 
-func newCall(ctx context.Context, n int) *call {
-	c := &call{ctx: ctx, open: n, done: make(chan struct{})}
+func newBatchCall(ctx context.Context, n int) *batchCall {
+	c := &batchCall{ctx: ctx, open: n, done: make(chan struct{})}
 	c.results, c.answered = c.one[:], c.first[:]
 	if n != 1 {
 		c.results, c.answered = make([]Result, n), make([]bool, n)
@@ -36,7 +36,7 @@ func newCall(ctx context.Context, n int) *call {
 }
 
 // answer is for one message. Its ID may be among the results before, written by whoever let others see the message.
-func (c *call) answer(i int, r Result) {
+func (c *batchCall) answer(i int, r Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.results[i], c.answered[i] = r, true
@@ -46,7 +46,7 @@ func (c *call) answer(i int, r Result) {
 }
 
 // wait returns the results when all are there, or the context has ended.
-func (c *call) wait(queue string) []Result {
+func (c *batchCall) wait(queue string) []Result {
 	ended := c.ctx.Done()
 	if ended == nil { // a select of two costs more
 		<-c.done
@@ -70,7 +70,7 @@ func (c *call) wait(queue string) []Result {
 
 // waiting is one message on its way into a commit.
 type waiting struct {
-	call  *call
+	call  *batchCall
 	at    int // its place among the call's results
 	item  lua.Item
 	since time.Time

@@ -11,8 +11,8 @@ import (
 // 3. Their turns stayed taken, so that whoever came later waited for queues that had long gone: 108 s for what takes 10.
 func TestTurnOfWhoLeavesIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(30 * time.Second)
-		if !g.pass(t.Context(), nil) {
+		g := newTurns(30 * time.Second)
+		if !g.wait(t.Context(), nil) {
 			t.Fatal("the first turn was refused")
 		}
 		began := time.Now()
@@ -20,7 +20,7 @@ func TestTurnOfWhoLeavesIsNotWaitedFor(t *testing.T) {
 			ctx, leave := context.WithCancel(t.Context())
 			left := make(chan bool)
 			for range 100 {
-				go func() { left <- g.pass(ctx, nil) }()
+				go func() { left <- g.wait(ctx, nil) }()
 			}
 			<-time.After(time.Second)
 			leave()
@@ -33,11 +33,11 @@ func TestTurnOfWhoLeavesIsNotWaitedFor(t *testing.T) {
 		waited := time.Since(began)
 		poked := make(chan struct{}, 1)
 		poked <- struct{}{}
-		if !g.pass(t.Context(), poked) || time.Since(began) != waited {
+		if !g.wait(t.Context(), poked) || time.Since(began) != waited {
 			t.Fatalf("a queue that became busy waited for %v", time.Since(began)-waited)
 		}
 		for i := range 3 {
-			if !g.pass(t.Context(), nil) {
+			if !g.wait(t.Context(), nil) {
 				t.Fatal("a turn was refused")
 			}
 			if got, want := time.Since(began), time.Duration(i+1)*30*time.Second; got != want {

@@ -11,11 +11,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// newSieve returns a client for XRANGE and XREVRANGE alone, with connections of its own, whose replies hold of each page only the
+// newFilterClient returns a client for XRANGE and XREVRANGE alone, with connections of its own, whose replies hold of each page only the
 // entries in which some ID, field or value is the message's ID, and behind them one more as a summary: see summaryOf. Whoever looks for
 // one message in a hundred thousand entries has them all sent, and taking each reply apart into a dozen strings per entry takes twice
 // as long as the server needs to send them. Here the others are dropped while they are still bytes of the connection.
-func newSieve(options rueidis.ClientOption, id string) (rueidis.Client, error) {
+func newFilterClient(options rueidis.ClientOption, id string) (rueidis.Client, error) {
 	dial := options.DialCtxFn
 	if dial == nil {
 		dial = dialPlainly
@@ -25,7 +25,7 @@ func newSieve(options rueidis.ClientOption, id string) (rueidis.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &sieve{Conn: conn, sift: sifting{id: []byte(id)}}, nil
+		return &filterConn{Conn: conn, filter: entryFilter{id: []byte(id)}}, nil
 	}
 	options.ReadBufferEachConn, options.WriteBufferEachConn, options.RingScaleEachConn = 64<<10, 4<<10, 6
 	options.PipelineMultiplex = -1
@@ -40,28 +40,28 @@ func dialPlainly(ctx context.Context, addr string, dialer *net.Dialer, config *t
 }
 
 const (
-	sieveBuffer  = 128 << 10
+	filterBuffer = 128 << 10
 	summaryField = "\x1fsummary" // no entry of a queue is called so
 )
 
-// sieve is the reading side of a connection. It passes every reply on as it came, but for lists of entries.
-type sieve struct {
+// filterConn is the reading side of a connection. It passes every reply on as it came, but for lists of entries.
+type filterConn struct {
 	net.Conn
-	in   []byte // the beginning of a reply, and perhaps what follows
-	out  []byte // to be handed on
-	sift sifting
+	in     []byte // the beginning of a reply, and perhaps what follows
+	out    []byte // to be handed on
+	filter entryFilter
 }
 
-func (s *sieve) Read(p []byte) (int, error) {
+func (s *filterConn) Read(p []byte) (int, error) {
 	for len(s.out) == 0 {
-		done, err := s.sift.reply(s.in)
+		done, err := s.filter.reply(s.in)
 		switch {
 		case err != nil:
 			return 0, err
 		case done > 0:
 			s.pass(s.in[:done])
 			s.in = s.in[:copy(s.in, s.in[done:])]
-			s.sift = sifting{id: s.sift.id, open: s.sift.open[:0], keep: s.sift.keep[:0]}
+			s.filter = entryFilter{id: s.filter.id, open: s.filter.open[:0], keep: s.filter.keep[:0]}
 		default:
 			if err := s.fill(); err != nil {
 				return 0, err
@@ -74,9 +74,9 @@ func (s *sieve) Read(p []byte) (int, error) {
 }
 
 // fill reads more of the reply.
-func (s *sieve) fill() error {
-	if cap(s.in)-len(s.in) < sieveBuffer/4 {
-		s.in = append(make([]byte, 0, max(sieveBuffer, 2*cap(s.in))), s.in...)
+func (s *filterConn) fill() error {
+	if cap(s.in)-len(s.in) < filterBuffer/4 {
+		s.in = append(make([]byte, 0, max(filterBuffer, 2*cap(s.in))), s.in...)
 	}
 	n, err := s.Conn.Read(s.in[len(s.in):cap(s.in)])
 	s.in = s.in[:len(s.in)+n]
@@ -87,22 +87,22 @@ func (s *sieve) fill() error {
 }
 
 // pass hands a whole reply on, or what is to be kept of it.
-func (s *sieve) pass(reply []byte) {
+func (s *filterConn) pass(reply []byte) {
 	s.out = s.out[:0]
-	if !s.sift.entries || s.sift.count == 0 {
+	if !s.filter.entries || s.filter.count == 0 {
 		s.out = append(s.out, reply...)
 		return
 	}
-	s.out = append(strconv.AppendInt(append(s.out, '*'), int64(len(s.sift.keep)+1), 10), "\r\n"...)
-	for _, k := range s.sift.keep {
+	s.out = append(strconv.AppendInt(append(s.out, '*'), int64(len(s.filter.keep)+1), 10), "\r\n"...)
+	for _, k := range s.filter.keep {
 		s.out = append(s.out, reply[k.from:k.to]...)
 	}
-	first, last := reply[s.sift.first.from:s.sift.first.to], reply[s.sift.last.from:s.sift.last.to]
+	first, last := reply[s.filter.first.from:s.filter.first.to], reply[s.filter.last.from:s.filter.last.to]
 	s.out = append(s.out, "*2\r\n"...)
 	s.out = append(s.out, last...)
 	s.out = append(s.out, "*4\r\n"...)
 	s.out = appendBulk(s.out, summaryField)
-	s.out = appendBulk(s.out, strconv.Itoa(s.sift.count)+" "+strconv.Itoa(len(reply)))
+	s.out = appendBulk(s.out, strconv.Itoa(s.filter.count)+" "+strconv.Itoa(len(reply)))
 	s.out = appendBulk(s.out, "first")
 	s.out = append(s.out, first...)
 }
@@ -112,11 +112,11 @@ func appendBulk(b []byte, text string) []byte {
 	return append(append(b, text...), "\r\n"...)
 }
 
-// summaryOf returns what the last entry of a page says that came through a sieve: how many entries it had, their bytes, the ID of the
+// summaryOf returns what the last entry of a page says that came through a filterConn: how many entries it had, their bytes, the ID of the
 // first one and of the last one.
-func summaryOf(entry rueidis.XRangeSlice) (p page, ok bool) {
+func summaryOf(entry rueidis.XRangeSlice) (p streamPage, ok bool) {
 	if len(entry.FieldValues) != 2 || entry.FieldValues[0].Field != summaryField {
-		return page{}, false
+		return streamPage{}, false
 	}
 	entries, size, _ := bytes.Cut([]byte(entry.FieldValues[0].Value), []byte(" "))
 	var failed, failedToo error
@@ -126,10 +126,10 @@ func summaryOf(entry rueidis.XRangeSlice) (p page, ok bool) {
 	return p, failed == nil && failedToo == nil
 }
 
-type span struct{ from, to int }
+type byteRange struct{ from, to int }
 
-// sifting is a walk through one reply, which may arrive in parts: it goes on where it stopped.
-type sifting struct {
+// entryFilter is a walk through one reply, which may arrive in parts: it goes on where it stopped.
+type entryFilter struct {
 	id []byte
 
 	at      int   // looked at so far
@@ -137,16 +137,16 @@ type sifting struct {
 	entries bool  // it is a list, and everything in it so far an entry: a list of an ID and a list
 	count   int   // entries
 
-	entry       span // that is open
+	entry       byteRange // that is open
 	hit         bool
-	first, last span // IDs, as they are on the wire
-	keep        []span
+	first, last byteRange // IDs, as they are on the wire
+	keep        []byteRange
 }
 
 var errNotRESP = errors.New("the server's reply does not parse")
 
 // reply returns the length of the reply at the beginning of b, or 0 while b does not hold all of it.
-func (s *sifting) reply(b []byte) (int, error) {
+func (s *entryFilter) reply(b []byte) (int, error) {
 	for s.at < len(b) {
 		if len(s.open) == 3 {
 			s.fields(b)
@@ -167,7 +167,7 @@ func (s *sifting) reply(b []byte) (int, error) {
 		}
 		switch kind := b[from]; kind {
 		case '$', '!', '=':
-			n, err := length(b[from+1 : body-2])
+			n, err := bulkLength(b[from+1 : body-2])
 			if err != nil {
 				return 0, err
 			}
@@ -182,7 +182,7 @@ func (s *sifting) reply(b []byte) (int, error) {
 			}
 			s.value(kind, from, body)
 		case '*', '~', '>', '%', '|':
-			n, err := length(b[from+1 : body-2])
+			n, err := bulkLength(b[from+1 : body-2])
 			if err != nil {
 				return 0, err
 			}
@@ -206,7 +206,7 @@ func (s *sifting) reply(b []byte) (int, error) {
 
 // fields goes through the fields of an entry as far as they are there and plain, and leaves the last one: nearly everything that comes
 // through here is one.
-func (s *sifting) fields(b []byte) {
+func (s *entryFilter) fields(b []byte) {
 	left := s.open[2]
 	for at := s.at; left > 1 && at < len(b) && b[at] == '$'; left-- {
 		n := 0
@@ -226,7 +226,7 @@ func (s *sifting) fields(b []byte) {
 	s.open[2] = left
 }
 
-func length(b []byte) (int, error) {
+func bulkLength(b []byte) (int, error) {
 	if len(b) == 2 && b[0] == '-' && b[1] == '1' {
 		return -1, nil
 	}
@@ -244,14 +244,14 @@ func length(b []byte) (int, error) {
 }
 
 // value notes one value that has nothing below it.
-func (s *sifting) value(kind byte, from, to int) {
+func (s *entryFilter) value(kind byte, from, to int) {
 	switch len(s.open) {
 	case 1:
 		s.entries = false
 	case 2:
 		if s.open[1] == 2 { // an entry's ID
 			s.entries = s.entries && kind == '$'
-			if s.last = (span{from, to}); s.count == 0 {
+			if s.last = (byteRange{from, to}); s.count == 0 {
 				s.first = s.last
 			}
 		} else {
@@ -262,7 +262,7 @@ func (s *sifting) value(kind byte, from, to int) {
 }
 
 // aggregate notes the beginning of one.
-func (s *sifting) aggregate(kind byte, n, from, to int) {
+func (s *entryFilter) aggregate(kind byte, n, from, to int) {
 	switch len(s.open) {
 	case 0:
 		s.entries = kind == '*' && n >= 0
@@ -284,7 +284,7 @@ func (s *sifting) aggregate(kind byte, n, from, to int) {
 }
 
 // ended notes that a value is complete, and with it perhaps those around it.
-func (s *sifting) ended(to int) {
+func (s *entryFilter) ended(to int) {
 	for len(s.open) > 0 {
 		if s.open[len(s.open)-1]--; s.open[len(s.open)-1] > 0 {
 			return
@@ -292,7 +292,7 @@ func (s *sifting) ended(to int) {
 		if len(s.open) == 2 {
 			s.count++
 			if s.hit {
-				s.keep = append(s.keep, span{s.entry.from, to})
+				s.keep = append(s.keep, byteRange{s.entry.from, to})
 			}
 		}
 		s.open = s.open[:len(s.open)-1]

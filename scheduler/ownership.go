@@ -120,7 +120,7 @@ func (s *Scheduler) assign(ctx context.Context) {
 
 func (s *Scheduler) startLoop(ctx context.Context, queue string) *drainer {
 	ctx, cancel := context.WithCancel(ctx)
-	loop := newDrainer(s.pacedDrain(queue), &loop.Reporter{Log: s.cfg.Logger.With("queue", queue), What: "drain", Quiet: s.quiet}, cancel)
+	loop := newDrainer(s.pacedDrain(queue), &loop.Reporter{Log: s.cfg.Logger.With("queue", queue), Activity: "drain", Quiet: s.quiet}, cancel)
 	s.loops.Go(func() { loop.run(ctx) })
 	return loop
 }
@@ -193,7 +193,7 @@ func (s *Scheduler) remember(queue string, err error) (changed bool) {
 	s.mu.Lock()
 	t := s.trouble[queue]
 	if t == nil && err != nil {
-		t = &trouble{state: loop.Reporter{Log: s.cfg.Logger.With("queue", queue), What: "survey", Quiet: s.quiet}}
+		t = &queueTrouble{state: loop.Reporter{Log: s.cfg.Logger.With("queue", queue), Activity: "survey", Quiet: s.quiet}}
 		s.trouble[queue] = t
 	}
 	if t != nil {
