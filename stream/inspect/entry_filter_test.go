@@ -27,7 +27,7 @@ func (p *pieces) Read(b []byte) (int, error) {
 
 func resp(text string) string { return strings.ReplaceAll(text, " ", "\r\n") + "\r\n" }
 
-func TestSieveKeepsWhatIsTheMessagesAndPassesOnAllElse(t *testing.T) {
+func TestFilterKeepsTheEntriesOfTheMessageAndPassesOnAllElse(t *testing.T) {
 	t.Parallel()
 	entry := func(n, id string) string { return "*2 $3 " + n + "-0 *4 $2 id $2 " + id + " $7 payload $3 x\ny" }
 	for _, c := range []struct{ name, in, out string }{
@@ -58,7 +58,7 @@ func TestSieveKeepsWhatIsTheMessagesAndPassesOnAllElse(t *testing.T) {
 	}
 }
 
-func TestSieveRefusesWhatIsNoReply(t *testing.T) {
+func TestFilterRefusesWhatIsNoReply(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"*x\r\n", "$1x\r\na\r\n", "\n", "*\r\n", "$99999999999999999999\r\n", strings.Repeat("a", 70_000)} {
 		s := &filterConn{Conn: &pieces{text: text}, filter: entryFilter{id: []byte("me")}}

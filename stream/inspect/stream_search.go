@@ -42,14 +42,14 @@ func (s *streamSearch) page(ctx context.Context, key, from, to string, count int
 	if err != nil || len(list) == 0 {
 		return streamPage{}, err
 	}
-	p, sifted := summaryOf(list[len(list)-1])
-	if sifted {
+	p, filtered := summaryOf(list[len(list)-1])
+	if filtered {
 		list = list[:len(list)-1]
 	} else {
 		p = streamPage{entries: len(list), first: list[0].ID, last: list[len(list)-1].ID}
 	}
 	for _, one := range list {
-		if !sifted {
+		if !filtered {
 			p.bytes += view.EntrySize(one)
 		}
 		if e := lua.ParseEntry(one.ID, one.FieldValues); e.ID == s.id {

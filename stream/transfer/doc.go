@@ -1,0 +1,11 @@
+// Package transfer moves what a queue holds to another server, or into a file and back.
+//
+// Export yields records: ready entries for each group, scheduled members, dead letters. Import writes records into a queue. A Record is one
+// line of JSON, which people may edit.
+//
+// Invariants:
+//   - what the schedule or the dead letters hold comes through a file as it was (TestScheduledRecordsAreLossless,
+//     TestDeadRecordsAreLossless);
+//   - no record is longer than that of the largest payload (TestPayloadsOfRecordsAreShort);
+//   - a record that could not be imported is refused before Redis is touched (TestRecordsAreCheckedBeforeTheyAreSent).
+package transfer
