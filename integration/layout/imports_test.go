@@ -1,0 +1,195 @@
+package layout
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/duestream/duestream"
+
+// below says which of our packages each one may import. Everything that is not in a row points upwards, or sideways where it must not: what is
+// before a message is ready (scheduler) and what is after (stream) meet in bridge alone; what only operators do (inspect, deadletter, transfer)
+// is not in a program that schedules or works.
+var below = map[string]string{
+	"lua":                  "",
+	"internal/loop":        "lua",
+	"internal/view":        "lua internal/loop",
+	"scheduler":            "lua internal/loop internal/view",
+	"scheduler/producer":   "lua internal/loop internal/view",
+	"stream":               "lua internal/loop internal/view",
+	"stream/keeper":        "lua internal/loop internal/view stream",
+	"stream/inspect":       "lua internal/loop internal/view stream stream/deadletter",
+	"stream/deadletter":    "lua internal/loop internal/view stream",
+	"stream/transfer":      "lua internal/loop internal/view stream stream/deadletter stream/inspect",
+	"bridge":               "lua internal/loop internal/view scheduler scheduler/producer stream stream/keeper",
+	"bridge/admin":         allBelowAdmin + " bridge/admin/doctor",
+	"bridge/admin/doctor":  allBelowAdmin,
+	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge", // what a user's program imports
+}
+
+const allBelowAdmin = "bridge lua internal/loop internal/view scheduler scheduler/producer stream stream/keeper stream/inspect stream/deadletter stream/transfer"
+
+type listed struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+	DepOnly                            bool
+	Module                             *struct{ Path string }
+}
+
+// list runs go list at the root of the module.
+func list(t *testing.T, args ...string) (packages []listed) {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports,DepOnly,Module"}, args...)...)
+	cmd.Dir, cmd.Stderr = "../..", os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal("go list: ", err)
+	}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+func ours(path string) (name string, ok bool) { return strings.CutPrefix(path, module+"/") }
+
+// No arrow between packages points upwards, so there is no cycle, and a room can be read without the rooms above it.
+func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
+	t.Parallel()
+	missing := maps.Clone(below)
+	for _, p := range list(t, "./...") {
+		name, _ := ours(p.ImportPath)
+		allowed, held := below[name]
+		delete(missing, name)
+		inside := strings.HasPrefix(name, "cmd/") || strings.HasPrefix(name, "integration/") || name == "integration"
+		if !held && !inside {
+			t.Errorf("package %s has no row in the table: which may it import?", name)
+		}
+		for _, path := range p.Imports {
+			other, our := ours(path)
+			if held && our && !slices.Contains(strings.Fields(allowed), other) {
+				t.Errorf("%s imports %s, which is not below it", name, other)
+			}
+			if strings.HasPrefix(name, "cmd/") && strings.HasPrefix(other, "integration") {
+				t.Errorf("%s imports %s: tests only do", name, other)
+			}
+		}
+		arrows := p.Imports
+		if !strings.HasPrefix(name, "integration") { // whose tests run the benchmark
+			arrows = slices.Concat(arrows, p.TestImports, p.XTestImports)
+		}
+		for _, path := range arrows {
+			if other, _ := ours(path); strings.HasPrefix(other, "cmd/") && !strings.HasPrefix(name, "cmd/") {
+				t.Errorf("%s imports %s: nothing does but the command", name, other)
+			}
+		}
+	}
+	for name := range missing {
+		t.Errorf("package %s is in the table and not there", name)
+	}
+}
+
+// The table itself must not point upwards: following it ends.
+func TestTheTableOfPackagesHasNoCycle(t *testing.T) {
+	t.Parallel()
+	done := map[string]int{} // 1: being followed, 2: followed
+	var follow func(name string, from []string)
+	follow = func(name string, from []string) {
+		if done[name] == 1 {
+			t.Fatalf("a cycle: %s", strings.Join(append(from, name), " → "))
+		}
+		if done[name] == 0 {
+			done[name] = 1
+			for _, next := range strings.Fields(below[name]) {
+				follow(next, append(from, name))
+			}
+			done[name] = 2
+		}
+	}
+	for name := range below {
+		follow(name, nil)
+	}
+	for _, pair := range [][2]string{{"scheduler", "stream"}, {"stream", "scheduler"}, {"bridge", "stream/inspect"}, {"bridge", "stream/deadletter"}, {"bridge", "stream/transfer"}} {
+		for _, name := range strings.Fields(below[pair[0]]) {
+			if name == pair[1] || strings.HasPrefix(name, pair[1]+"/") && pair[0] != "bridge" {
+				t.Errorf("the table lets %s import %s", pair[0], name)
+			}
+		}
+	}
+}
+
+// most is what a program gets into its binary with package bridge, beside our own packages and the standard library.
+var most = []string{"github.com/cenkalti/backoff/v4", "github.com/oklog/ulid/v2", "github.com/redis/rueidis", "golang.org/x/sys"}
+
+// A program that schedules or works gets no command line, in-process server or Docker client into its binary, nor what operators look with.
+func TestBridgeBringsNothingThatAProducerDoesNotNeed(t *testing.T) {
+	t.Parallel()
+	for _, p := range list(t, "-deps", "./bridge") {
+		if name, our := ours(p.ImportPath); our {
+			if !slices.Contains(strings.Fields(below["bridge"]+" bridge"), name) {
+				t.Errorf("bridge brings our %s", name)
+			}
+		} else if p.Module != nil && !slices.Contains(most, p.Module.Path) {
+			t.Errorf("bridge brings %s", p.ImportPath)
+		}
+	}
+}
+
+// mostFetched bounds how many modules `go mod tidy` fetches for a program that imports bridge alone. Beside what goes into the binary these are
+// what the tests of all those packages import: 9 where ours would import nothing, 25 for the Docker client of our tests and 2 for the in-process
+// server. None of these gets into the program.
+const mostFetched = 39
+
+// A new program is made to fetch no more than before. The go command works from the module cache that this module's own tests have filled.
+func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":  "module example.com/producer\n\ngo 1.26.0\n\nrequire " + module + " v0.0.0\n\nreplace " + module + " => " + root + "\n",
+		"main.go": "package main\n\nimport _ \"" + module + "/bridge\"\n\nfunc main() {}\n",
+		"go.sum":  string(sums), // so that nobody is asked for them; tidy takes away what it does not need
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tidy := exec.Command("go", "mod", "tidy")
+	tidy.Dir, tidy.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
+	if out, err := tidy.CombinedOutput(); err != nil {
+		t.Fatalf("go mod tidy: %v\n%s", err, out)
+	}
+	left, err := os.ReadFile(filepath.Join(dir, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fetched := map[string]bool{}
+	for line := range strings.Lines(string(left)) {
+		if cells := strings.Fields(line); len(cells) == 3 && !strings.HasSuffix(cells[1], "/go.mod") {
+			fetched[cells[0]+"@"+cells[1]] = true
+		}
+	}
+	if len(fetched) < len(most) || len(fetched) > mostFetched {
+		t.Errorf("it fetches %d modules, more than %d:\n%s", len(fetched), mostFetched, strings.Join(slices.Sorted(maps.Keys(fetched)), "\n"))
+	}
+}
