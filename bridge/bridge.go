@@ -18,6 +18,26 @@ import (
 
 // Policy says how deliveries of a queue are retried. Its values live in Redis: what a queue does not set comes from the defaults,
 // which a bridge writes from its Config.
+//
+//	type Policy struct {
+//		// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned: 100ms to 7 days.
+//		// It must exceed the time a worker needs that does not extend. Too low: work that goes on is given to another worker as well.
+//		// Too high: what a dead worker held waits that long.
+//		VisibilityTimeout time.Duration
+//		// MaxAttempts is how often a message is delivered to a group before it is dead-lettered, unless the message says otherwise: 1 to 1,000,000.
+//		MaxAttempts int
+//		// RetryMin is about the delay after the first failed attempt; each further one is about twice the one before, jittered by half. From 1ms.
+//		RetryMin time.Duration
+//		// RetryMax is what no delay exceeds; at least RetryMin, at most ten years.
+//		RetryMax time.Duration
+//		// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
+//		Held bool
+//	}
+//
+//	func (Policy) Attempts() lua.Attempts
+//	func (Policy) Delay(attempt int) time.Duration
+//	func (Policy) TriedFor() time.Duration
+//	func (Policy) Validate() error
 type Policy = stream.Policy
 
 // DefaultPolicy is 30 s of visibility timeout, 40 attempts, and delays from 1 s to 1 h: about a day until a dead letter.
@@ -42,6 +62,16 @@ type Config struct {
 }
 
 // Identity says which process a bridge is: on which host, with which process ID, of which version, started when.
+//
+//	type Identity struct {
+//		ID      string // ULID of its start
+//		Host    string // as the bridge calls its machine or container; "" = not told
+//		PID     int    // 0 = not told
+//		Version string // "" = not told
+//	}
+//
+//	func (Identity) Started() time.Time
+//	func (Identity) String() string
 type Identity = lua.Identity
 
 // NewIdentity returns the identity of a bridge that this process starts now. An empty version is that of duestream in this program.
@@ -168,6 +198,16 @@ func (b *Bridge) keepDefaults(ctx context.Context) {
 }
 
 // Status is what a bridge says about itself.
+//
+//	type Status struct {
+//		Bridge        string
+//		LastHeartbeat time.Time // local; zero = none yet
+//		Turned        time.Time // local: when the loop of heartbeats last came round, whether Redis answered or not; zero = not yet. More than 30s ago: it hangs
+//		Live          []string  // the schedulers that lived then, this one among them, in order
+//		Queues        int       // known
+//		Partitions    int       // of all of them; a queue has one at least
+//		Owned         int       // partitions
+//	}
 type Status = scheduler.Status
 
 // Status returns the bridge's ID, when it last reached Redis, which bridges live, how many queues and partitions there are,

@@ -12,6 +12,12 @@ import (
 
 // Retry is a delivery that waits to be tried again: a retry for a group that failed, or a redriven dead letter; Group is "" where it was redriven for
 // all groups.
+//
+//	type Retry struct {
+//		ID    string
+//		Group string    // "" = redriven for all groups
+//		Due   time.Time // when it is due now; of a cancelled one, when it would have been
+//	}
 type Retry = producer.Retry
 
 // Scope says what Cancel and Reschedule take beside, or instead of, the message that is scheduled for the first time.

@@ -33,6 +33,16 @@ type ClientConfig struct {
 type Client struct{ producer *producer.Producer }
 
 // Durability says what a write waits for beyond being executed by the server.
+//
+//	type Durability struct {
+//		Fsync    bool          // the server has written its append-only file to disk (WAITAOF; Redis 7.2, any Valkey)
+//		Replicas int           // so many replicas hold the write in memory (WAIT)
+//		Timeout  time.Duration // how long the server waits for that
+//	}
+//
+//	func (Durability) Confirm(ctx context.Context, pinned rueidis.Client, key string) error
+//	func (Durability) String() string
+//	func (Durability) Validate() error
 type Durability = lua.Durability
 
 // Durability levels. What Accepted loses in a crash is what the server's append-only file had not on disk yet, and in a failover what
@@ -71,12 +81,45 @@ func withPrefix(prefix string) string {
 }
 
 // NewMessage is one message of a batch.
+//
+//	type NewMessage struct {
+//		// ID names the message; empty = a time-ordered unique one is made. While a message with this ID is scheduled, another one is
+//		// refused with ErrDuplicate. At most 256 bytes of UTF-8 without control characters.
+//		ID string
+//		// Payload is any bytes, at most 16 MiB. It is copied.
+//		Payload []byte
+//		// Headers are UTF-8: at most 64, with 32 KiB of names and values together.
+//		Headers map[string]string
+//		// Delay counts from the moment the server takes the message; at most ten years. Either Delay or At may be set.
+//		Delay time.Duration
+//		// At is a point in time by the server's clock; one in the past means at once. Fractions of a millisecond are rounded up.
+//		At time.Time
+//		// MaxAttempts is how often the message is delivered to a group at most; zero = by the policy of the queue.
+//		MaxAttempts int
+//		// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be after At.
+//		Expires time.Time
+//		// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
+//		// Zero = only while it is scheduled. It needs an ID.
+//		Dedup time.Duration
+//	}
 type NewMessage = producer.Message
 
 // Receipt says what was scheduled: the ID, the due time by the server's clock, and whether it went straight into the stream.
+//
+//	type Receipt struct {
+//		ID  string
+//		Due time.Time // by the server's clock; the message is never delivered before it
+//		// Ready: it was due and went straight into the stream. False also when it did and the reply had to be asked for again.
+//		Ready bool
+//	}
 type Receipt = producer.Receipt
 
 // Result is the answer to one message of a batch: a Receipt, or Err.
+//
+//	type Result struct {
+//		Receipt
+//		Err error
+//	}
 type Result = producer.Result
 
 // Option changes one message of Schedule.

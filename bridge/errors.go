@@ -40,15 +40,34 @@ var (
 
 	// ErrLost, ErrUnreachable and ErrStopping are causes of a handler's cancelled context: see Handler.
 	ErrLost        = stream.ErrLost
-	ErrUnreachable = stream.ErrUnreachable
-	ErrStopping    = stream.ErrStopping
+	ErrUnreachable = stream.ErrUnreachable // the visibility timeout has passed since the last sign of life that reached Redis: somebody else may have the message
+	ErrStopping    = stream.ErrStopping    // the worker's ShutdownTimeout is over
 )
 
 // InvalidError says which field was refused, its value (shortened) and the rule it broke.
+//
+//	type InvalidError struct {
+//		Field, Value, Rule string
+//	}
 type InvalidError = lua.InvalidError
 
 // DeniedError says which command the user lacks.
+//
+//	type DeniedError struct {
+//		Command string // "XTRIM", "XGROUP CREATE"
+//		// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of docs/OPERATIONS.md
+//		// have what it needs. Nothing was changed.
+//		Script, Key string
+//		Users       []string
+//	}
 type DeniedError = lua.DeniedError
 
 // NotDurableError says what was confirmed of the Durability asked for.
+//
+//	type NotDurableError struct {
+//		Want     Durability
+//		Fsynced  bool  // the server's own append-only file is on disk
+//		Replicas int   // so many replicas have it
+//		Cause    error // why the server did not wait at all; nil when the time was up
+//	}
 type NotDurableError = lua.NotDurableError

@@ -9,29 +9,61 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Message is one delivery of a message to a handler.
+// Message is one delivery of a message to a handler. Lateness is how long after its due time it became ready.
+//
+//	type Message struct {
+//		EntryID     string // ID in its stream; empty for what is only scheduled
+//		ID          string // message ID; the entry ID where an entry of foreign make has none
+//		Payload     []byte
+//		Headers     map[string]string // nil when there are none
+//		Attempt     int               // from 1
+//		Due         time.Time         // zero when the entry does not say
+//		MaxAttempts int               // 0 = by policy
+//		Expires     time.Time         // zero = never
+//		For         string            // group a retry is meant for; empty = all
+//		Error       string            // of the last failed attempt
+//		Reason      string
+//		Dead        time.Time
+//		Entry       string // ID of the entry that failed
+//		// Fields nobody knows, as they came.
+//		Extra     map[string]string
+//		Queue     string
+//		Group     string
+//		Consumer  string
+//		Partition int // of the queue; entry IDs are unique within one
+//	}
+//
+//	func (*Message) Lateness() time.Duration
 type Message = stream.Message
 
 // Handler does the work of one message: nil acknowledges it, an error has it delivered again by policy, see also RetryAfter,
 // DeadLetter and Release. Messages are delivered at least once.
+//
+//	type Handler func(ctx context.Context, m *Message) error
 type Handler = stream.Handler
 
-// Settlement says how a delivery left a worker's hands.
+// Settlement says how a delivery left a worker's hands: see WorkerConfig.Settled.
+//
+//	type Settlement string
 type Settlement = stream.Settlement
 
-// Settlements; stream.Settlement explains each.
+// Settlements. Of all who ever held an entry for a group, at most one is told one of the first five.
 const (
-	Acknowledged = stream.Acknowledged
-	Retried      = stream.Retried
-	Dead         = stream.Dead
-	Released     = stream.Released
-	Skipped      = stream.Skipped
-	Lost         = stream.Lost
-	Unknown      = stream.Unknown
-	Stuck        = stream.Stuck
+	Acknowledged = stream.Acknowledged // the handler returned nil: done for this group
+	Retried      = stream.Retried      // scheduled for another attempt
+	Dead         = stream.Dead         // dead-lettered
+	Released     = stream.Released     // scheduled again at once, with the same attempt
+	Skipped      = stream.Skipped      // it was meant for another group, and acknowledged unseen
+	Lost         = stream.Lost         // somebody else had taken it before; what the handler returned has no effect
+	Unknown      = stream.Unknown      // nobody can tell here: the worker was stopped before Redis had answered, or a reply was lost
+	Stuck        = stream.Stuck        // the stream of dead letters refused it: it stays pending, and is reclaimed after the visibility timeout
 )
 
 // WorkerStats counts what a worker did since it was made.
+//
+//	type WorkerStats struct {
+//		Delivered, Acknowledged, Retried, Dead, Released, Skipped, Lost uint64
+//	}
 type WorkerStats = stream.WorkerStats
 
 // RetryAfter returns an error that has the message delivered again after d instead of the policy's delay.
@@ -44,7 +76,8 @@ func DeadLetter(err error) error { return stream.DeadLetter(err) }
 // that was never begun, by a worker that is about to stop.
 func Release(err error) error { return stream.Release(err) }
 
-// WorkerConfig configures a Worker. Redis, Queue, Group and Handler are required; the rest is explained at stream.WorkerConfig.
+// WorkerConfig configures a Worker. Redis, Queue, Group and Handler are required. How long a delivery may go without a sign of life, and how it is
+// retried, is not set here but in Redis, by the policy of the queue.
 type WorkerConfig struct {
 	Redis           *Redis
 	Prefix          string
@@ -60,7 +93,16 @@ type WorkerConfig struct {
 	Logger          *slog.Logger                                      // nil = discard
 }
 
-// Worker delivers the messages of one queue to one group's handler, at least once.
+// Worker delivers the messages of one queue to one group's handler, at least once. Run blocks until its context is cancelled, and returns nil
+// after a clean stop; call it once. Stats may be called at any time.
+//
+//	type Worker struct {
+//		// contains no exported fields
+//	}
+//
+//	func (*Worker) Consumer() string
+//	func (*Worker) Run(ctx context.Context) error
+//	func (*Worker) Stats() WorkerStats
 type Worker = stream.Worker
 
 // NewWorker checks the configuration; all that is wrong with it is in the error. Redis is not touched before Run.

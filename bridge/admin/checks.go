@@ -6,16 +6,16 @@ import (
 
 // Checks of single values, as Schedule makes them. They return an InvalidError and do not touch Redis.
 var (
-	CheckPrefix      = lua.CheckPrefix
-	CheckQueue       = lua.CheckQueue
-	CheckGroup       = lua.CheckGroup
-	CheckID          = lua.CheckID
-	CheckPayload     = lua.CheckPayload
-	CheckHeaders     = lua.CheckHeaders
-	CheckDelay       = lua.CheckDelay
-	CheckTime        = lua.CheckTime
-	CheckMaxAttempts = lua.CheckMaxAttempts
-	CheckPartitions  = lua.CheckPartitions
+	CheckPrefix      = lua.CheckPrefix      // 1 to 128 of A-Z a-z 0-9 . _ : / -
+	CheckQueue       = lua.CheckQueue       // 1 to 128 of A-Z a-z 0-9 . _ : -
+	CheckGroup       = lua.CheckGroup       // 1 to 256 bytes of UTF-8 without control characters
+	CheckID          = lua.CheckID          // 1 to 256 bytes of UTF-8 without control characters
+	CheckPayload     = lua.CheckPayload     // at most 16 MiB
+	CheckHeaders     = lua.CheckHeaders     // at most 64, 32 KiB together, UTF-8
+	CheckDelay       = lua.CheckDelay       // 0 to ten years
+	CheckTime        = lua.CheckTime        // from 2001-09-09 to 2286-11-20
+	CheckMaxAttempts = lua.CheckMaxAttempts // 1 to 1,000,000
+	CheckPartitions  = lua.CheckPartitions  // 1 to 256
 )
 
 // Reasons returns why a message may have been dead-lettered.
@@ -23,6 +23,6 @@ func Reasons() []string { return lua.Reasons() }
 
 // Limits of a message.
 const (
-	MaxPayloadBytes = lua.MaxPayloadBytes
-	MaxErrorBytes   = lua.MaxErrorBytes
+	MaxPayloadBytes = lua.MaxPayloadBytes // of one message: 16 MiB
+	MaxErrorBytes   = lua.MaxErrorBytes   // of the error that a retry or a dead letter carries: 1 KiB
 )

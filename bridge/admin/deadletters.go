@@ -6,21 +6,106 @@ import (
 )
 
 // LetterGroup counts the dead letters that one group gave up for one reason with one error: what DeadLetters.Summarize returns.
+//
+//	type LetterGroup struct {
+//		Group  string
+//		Reason string
+//		Error  string // its first line; each run of digits is a #
+//		Count  int
+//		Oldest time.Time
+//		Newest time.Time
+//	}
 type LetterGroup = deadletter.LetterGroup
 
-// DeadLetters reads, redrives and purges the dead letters of queues.
+// DeadLetters reads, redrives and purges the dead letters of queues. A letter is named as Letter.Letter has it; one that is gone is ErrNotFound
+// for Show, and not counted by the others. List stops at its first error, which is its last value.
+//
+//	type DeadLetters struct {
+//		// contains no exported fields
+//	}
+//
+//	func (*DeadLetters) Count(ctx context.Context, queue string, f LetterFilter) (int, error)
+//	func (*DeadLetters) List(ctx context.Context, queue string, f LetterFilter) iter.Seq2[Letter, error]
+//	func (*DeadLetters) Purge(ctx context.Context, queue string, letters []string) (int, error)
+//	func (*DeadLetters) PurgeProgress(ctx context.Context, queue string, f LetterFilter, progress func(purged int)) (int, error)
+//	func (*DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error)
+//	func (*DeadLetters) RedriveMatching(ctx context.Context, queue string, f LetterFilter, o RedriveOptions) (RedriveResult, error)
+//	func (*DeadLetters) Show(ctx context.Context, queue, letter string) (Letter, error)
+//	func (*DeadLetters) Stored(ctx context.Context, queue string, f LetterFilter) iter.Seq2[deadletter.Stored, error]
+//	func (*DeadLetters) Summarize(ctx context.Context, queue string, f LetterFilter) ([]LetterGroup, error)
 type DeadLetters = deadletter.DeadLetters
 
-// DeadLetters returns the dead letters of a prefix.
+// DeadLetters returns a handle on the dead letters of the prefix. Redis is not touched.
 func (a *Admin) DeadLetters() *DeadLetters {
 	return deadletter.New(a.redis.Client, a.prefix)
 }
 
-// What DeadLetters takes and returns.
-type (
-	Letter         = deadletter.Letter
-	LetterFilter   = deadletter.Filter
-	RedriveOptions = deadletter.RedriveOptions
-	RedriveResult  = deadletter.RedriveResult
-	Payload        = view.Payload
-)
+// Letter is one dead letter: a message that a group gave up, as it failed last, until it is redriven or purged.
+//
+//	type Letter struct {
+//		Letter      string // its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
+//		ID          string // of the message
+//		Group       string
+//		Reason      string
+//		Error       string
+//		Attempt     int
+//		Dead        time.Time
+//		Due         time.Time
+//		Entry       string // the stream entry that failed
+//		MaxAttempts int
+//		Expires     time.Time
+//		Headers     map[string]string
+//		Payload     Payload // nil when the body was lost or could not be kept
+//		Extra       map[string]string
+//	}
+type Letter = deadletter.Letter
+
+// LetterFilter says which dead letters are meant. The zero value is all of a queue; what is set must hold together.
+//
+//	type LetterFilter struct {
+//		Group     string        // exactly this one
+//		Reason    string        // exactly this one: a lua.Reason constant
+//		ErrorText string        // somewhere in the error
+//		ID        string        // of the message; * stands for any text, ? for one character
+//		OlderThan time.Duration // dead for at least so long, by the server's clock
+//		NewerThan time.Duration // dead for at most so long
+//		Limit     int           // at most so many
+//		Newest    bool          // newest first
+//	}
+type LetterFilter = deadletter.Filter
+
+// RedriveOptions says how dead letters are scheduled again. The zero value sends each as it was, at once, to the group that gave it up.
+//
+//	type RedriveOptions struct {
+//		Payload *[]byte            // replaces the payload of each; needed for a letter without one
+//		Headers *map[string]string // replaces the headers of each
+//		Delay   time.Duration      // until they are due, counted from when each is redriven
+//		Spread  time.Duration      // due at a random moment of so long after that, each for itself
+//		To      string             // the group that gets them; "" = for each the one it failed in
+//		Rate    float64            // letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no limit
+//		DryRun  bool               // changes nothing, and counts what would happen
+//		// Selected is called for each letter before anything is done with it.
+//		Selected func(Letter)
+//		// Progress is called after each call to the server with the number of letters done so far, and of all there are to do.
+//		Progress func(done, total int)
+//	}
+type RedriveOptions = deadletter.RedriveOptions
+
+// RedriveResult counts what became of the dead letters that were to be redriven.
+//
+//	type RedriveResult struct {
+//		Scheduled  int
+//		Gone       int      // redriven or purged by someone else, or never there
+//		NoPayload  int      // left as they are: their body was lost or could not be kept, and no payload was given
+//		Unreadable int      // likewise: what they carried besides cannot be read or is too much, and no headers were given
+//		GroupGone  int      // likewise: the stream does not have their group
+//		GoneGroups []string // these groups
+//	}
+//
+//	func (RedriveResult) Left() int
+type RedriveResult = deadletter.RedriveResult
+
+// Payload is the bytes of a message. In JSON it is a string where it is UTF-8 text, and an object {"base64": …} where it is not.
+//
+//	type Payload []byte
+type Payload = view.Payload

@@ -10,13 +10,52 @@ import (
 
 // This file holds what operators look at single messages with.
 
-// What Find takes and returns.
-type (
-	Finding  = inspect.Finding
-	Sighting = inspect.Sighting
-	Moment   = inspect.Moment
-	Window   = inspect.Window
-)
+// Finding is what Find knows of a message: where it is, what happened to it and when, and where was looked.
+//
+//	type Finding struct {
+//		ID      string
+//		At      time.Time // by the server's clock, when the look began
+//		Places  []Sighting
+//		Why     string // it is nowhere, as far as that is known; else each place says why it is there
+//		History []Moment
+//		Windows []Window
+//		Queues  int   // how many were looked at
+//		Looked  int64 // how many members, entries and letters were looked through, where none can be looked up
+//	}
+type Finding = inspect.Finding
+
+// Sighting is one Place, with the queue in which it is.
+//
+//	type Sighting struct {
+//		Queue string
+//		Place
+//		Why        string // it is not delivered, or not done: in words, for people
+//		For        string // ready, pending: the group, of a retry
+//		Deliveries int64  // pending: how often the entry was delivered, by the server's count
+//		Before     string // scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
+//	}
+type Sighting = inspect.Sighting
+
+// Moment is something that happened to a message, or will, with its time by the server's clock.
+//
+//	type Moment struct {
+//		At      time.Time
+//		What    string
+//		Queue   string
+//		Group   string
+//		Attempt int
+//		Entry   string
+//		Detail  string // consumer; reason; the last error
+//	}
+type Moment = inspect.Moment
+
+// Window says until when a queue refuses the ID of a message, because a message had it before.
+//
+//	type Window struct {
+//		Queue string
+//		Until time.Time
+//	}
+type Window = inspect.Window
 
 // What happened at a Moment.
 const (
@@ -24,11 +63,11 @@ const (
 	MomentDue       = inspect.MomentDue       // or will be
 	MomentReady     = inspect.MomentReady     // drained: added to the stream
 	MomentDelivered = inspect.MomentDelivered // to a consumer, or last extended by it
-	MomentDead      = inspect.MomentDead
-	MomentExpires   = inspect.MomentExpires
+	MomentDead      = inspect.MomentDead      // given up by a group
+	MomentExpires   = inspect.MomentExpires   // from then on it is dead-lettered instead of delivered
 )
 
-// FindOptions change what Find does. The zero value is fine.
+// FindOptions changes what Find does. The zero value looks in all queues and tells nothing on the way.
 type FindOptions struct {
 	Queues   []string                  // where to look; none = all queues of the prefix
 	Seen     func(Sighting)            // called for each place as soon as it is found, one at a time
@@ -43,7 +82,41 @@ func (a *Admin) Find(ctx context.Context, id string, o FindOptions) (Finding, er
 	})
 }
 
+// State is where in its life a message is, at a Place.
+//
+//	type State string
+type State = inspect.State
+
+// States of a Place.
+const (
+	StateScheduled = inspect.StateScheduled // for the first time, or redriven for all groups
+	StateRetrying  = inspect.StateRetrying  // scheduled again for one group
+	StateReady     = inspect.StateReady     // in the stream, and not given yet to the groups named
+	StatePending   = inspect.StatePending   // held by a consumer
+	StateDead      = inspect.StateDead      // given up by a group
+)
+
 // Place is one place where Redis holds a message.
+//
+//	type Place struct {
+//		State       State
+//		Partition   int
+//		Group       string   // retrying, pending, dead
+//		Groups      []string // ready: those that have not been given it
+//		Entry       string   // ready, pending: ID of the stream entry; dead: of the one that failed
+//		Letter      string   // dead: its name; see Letter
+//		Consumer    string   // pending
+//		Idle        Millis   // pending: since it was delivered or extended
+//		Due         time.Time
+//		Attempt     int
+//		MaxAttempts int
+//		Expires     time.Time
+//		Error       string // of the last failed attempt
+//		Reason      string // dead
+//		Dead        time.Time
+//		Headers     map[string]string
+//		Payload     Payload
+//	}
 type Place = inspect.Place
 
 // Locate returns every place where one queue holds a message: scheduled, ready, pending and with whom, retrying, dead. ErrNotFound when
@@ -53,30 +126,73 @@ func (a *Admin) Locate(ctx context.Context, queue, id string) ([]Place, error) {
 	return inspect.Locate(ctx, a.redis.Client, a.prefix, queue, id)
 }
 
-// What Peek and Members return.
-type (
-	Peeked = inspect.Peeked
-	Due    = inspect.Due
-	Member = inspect.Consumer
-)
+// Peeked is the beginning of a queue's schedule, and how many members it has.
+//
+//	type Peeked struct {
+//		At    time.Time // by the server's clock
+//		Next  []Due
+//		Total int64 // how many members the schedule has
+//		Held  bool
+//	}
+type Peeked = inspect.Peeked
 
-// Peek returns the n members of a queue's schedule that are due first, of all partitions together, and how many there are; with payloads
-// if they are asked for.
+// Due is one member of a schedule.
+//
+//	type Due struct {
+//		Due         time.Time
+//		Overdue     bool // by the server's clock
+//		ID          string
+//		Partition   int
+//		For         string // a retry: the group
+//		Attempt     int
+//		MaxAttempts int
+//		Expires     time.Time
+//		Error       string // of the attempt before
+//		Headers     map[string]string
+//		Bytes       int64
+//		Payload     Payload // when it was asked for
+//		Malformed   bool    // its meta cannot be read: it will be a dead letter
+//	}
+type Due = inspect.Due
+
+// Consumer is one reader of a group, in one partition.
+//
+//	type Consumer struct {
+//		Group      string
+//		Consumer   string
+//		Partitions []int // in which it reads, or once read
+//		Pending    int64 // entries that it holds
+//		// Idle is how long ago it last read or extended something, in the partition where that was last; before Redis 7.2 a look that found
+//		// nothing does not count. Inactive is how long ago it was last given an entry; the server says so from Redis 7.2 on; nil where no
+//		// partition does.
+//		Idle     Millis
+//		Inactive *Millis
+//		// OldestIdle is how long the entry that it neglects most was neither delivered nor extended. OldestApprox: at least; only the oldest
+//		// 10,000 entries of the group were looked at, in each partition.
+//		OldestIdle   Millis
+//		OldestApprox bool
+//		// Alive: Idle is less than the visibility timeout of the group. Who is not may have died, or, where Inactive is nil, have nothing to do.
+//		Alive bool
+//	}
+type Consumer = inspect.Consumer
+
+// Peek returns the n members of a queue's schedule that are due first, of all partitions together, in the order in which they are due, and
+// how many there are; with payloads if they are asked for. O(n log m) for a schedule of m.
 func (a *Admin) Peek(ctx context.Context, queue string, n int, payloads bool) (Peeked, error) {
 	return inspect.Peek(ctx, a.redis.Client, a.prefix, queue, n, payloads)
 }
 
-// Consumers lists the consumers of a queue's groups, or of one group, by group and name. ErrNoGroup.
-func (a *Admin) Consumers(ctx context.Context, queue, group string) ([]Member, error) {
+// Consumers lists the consumers of a queue's groups, or of one group where group is not "", by group and name. ErrNoGroup.
+func (a *Admin) Consumers(ctx context.Context, queue, group string) ([]Consumer, error) {
 	return inspect.Consumers(ctx, a.redis.Client, a.prefix, queue, group)
 }
 
-// PendingCount says how many entries a group holds, or with a consumer, how many that one holds. ErrNoGroup.
+// PendingCount says how many entries the workers of a group hold, or with a consumer, how many that one holds. ErrNoGroup.
 func (a *Admin) PendingCount(ctx context.Context, queue, group, consumer string) (int64, error) {
 	return inspect.PendingCount(ctx, a.redis.Client, a.prefix, queue, group, consumer)
 }
 
-// Pause pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that back.
+// Pause pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that back; nothing that was scheduled meanwhile is lost.
 // changed is false when it was so already.
 func (a *Admin) Pause(ctx context.Context, queue string, held bool) (changed bool, err error) {
 	return stream.Pause(ctx, a.redis.Client, a.prefix, queue, held)

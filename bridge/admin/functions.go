@@ -18,21 +18,49 @@ var (
 	ErrNewerFunctions = lua.ErrNewerFunctions
 )
 
-// What the calls below return.
-type (
-	Function     = lua.Function
-	Library      = lua.Library // what one server has, and what was done there
-	LibraryState = lua.LibraryState
-)
+// Function is one function of the library, with its keys and arguments.
+//
+//	type Function struct {
+//		Name    string
+//		Does    string
+//		Keys    []string
+//		Args    []string
+//		Each    []string // sent for every item, after Args
+//		Returns string
+//		// AllowOOM: a full server runs it. The only one without is schedule, so that a full server refuses it as a whole.
+//		AllowOOM bool
+//	}
+type Function = lua.Function
+
+// Library is what one server has of the library, and what was done there.
+//
+//	type Library struct {
+//		Server  string // its address
+//		Role    string // "master" or "replica"
+//		Product string
+//		Version string
+//		// State, Release and Source are of what was found there.
+//		State   LibraryState
+//		Release string
+//		Source  string
+//		Did     string // "loaded", "replaced", "deleted"; "" = nothing
+//		Err     error  // why it could not be looked at or changed
+//	}
+type Library = lua.Library
+
+// LibraryState says how the library of a server compares with that of this program.
+//
+//	type LibraryState string
+type LibraryState = lua.LibraryState
 
 // States of a Library.
 const (
-	LibraryAbsent  = lua.LibraryAbsent
-	LibraryCurrent = lua.LibraryCurrent
-	LibraryOlder   = lua.LibraryOlder
-	LibraryNewer   = lua.LibraryNewer
-	LibraryOther   = lua.LibraryOther
-	LibraryForeign = lua.LibraryForeign
+	LibraryAbsent  = lua.LibraryAbsent  // there is none
+	LibraryCurrent = lua.LibraryCurrent // it does the same as ours, whatever its release is called
+	LibraryOlder   = lua.LibraryOlder   // ours, of an older release
+	LibraryNewer   = lua.LibraryNewer   // ours, of a newer release
+	LibraryOther   = lua.LibraryOther   // ours, of a release that cannot be compared
+	LibraryForeign = lua.LibraryForeign // somebody else's of that name
 )
 
 // Functions lists the functions of the library, with their keys and arguments.

@@ -9,19 +9,29 @@ import (
 
 // Names of the settings of a policy, as Redis and PolicyUpdate.Clear have them.
 const (
-	SettingVisibility  = stream.SettingVisibility
-	SettingMaxAttempts = stream.SettingMaxAttempts
-	SettingRetryMin    = stream.SettingRetryMin
-	SettingRetryMax    = stream.SettingRetryMax
-	SettingHeld        = stream.SettingHeld
+	SettingVisibility  = stream.SettingVisibility  // milliseconds
+	SettingMaxAttempts = stream.SettingMaxAttempts // deliveries to a group
+	SettingRetryMin    = stream.SettingRetryMin    // milliseconds
+	SettingRetryMax    = stream.SettingRetryMax    // milliseconds
+	SettingHeld        = stream.SettingHeld        // 1 = paused; of a whole queue only
 )
 
-// WriteDefaults writes the policy of all queues of a prefix that have none of their own. A Bridge does so by itself.
+// WriteDefaults writes the policy of all queues of the prefix that have none of their own. A Bridge with Config.Defaults does so by itself, and
+// writes its own again at its next start. ErrInvalid.
 func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 	return stream.WriteDefaults(ctx, a.redis.Client, a.prefix, p)
 }
 
-// PolicyUpdate names the settings of a policy to change.
+// PolicyUpdate names the settings of a policy to change: nil leaves one as it is, Clear has the queue follow the defaults again.
+//
+//	type PolicyUpdate struct {
+//		VisibilityTimeout *time.Duration
+//		MaxAttempts       *int
+//		RetryMin          *time.Duration
+//		RetryMax          *time.Duration
+//		Held              *bool
+//		Clear             []string
+//	}
 type PolicyUpdate = stream.PolicyUpdate
 
 // ReadPolicy returns the policy in force for a group of a queue; group "" means one without settings of its own. Warning names what is
@@ -30,7 +40,8 @@ func (a *Admin) ReadPolicy(ctx context.Context, queue, group string) (p bridge.P
 	return stream.ReadPolicy(ctx, a.redis.Client, a.prefix, queue, group)
 }
 
-// WritePolicy changes settings of a queue, or with a group those of one group alone.
+// WritePolicy changes settings of a queue, or with a group those of that group alone. Bridges and workers follow within seconds. ErrInvalid,
+// and then nothing was changed.
 func (a *Admin) WritePolicy(ctx context.Context, queue, group string, u PolicyUpdate) error {
 	return stream.WritePolicy(ctx, a.redis.Client, a.prefix, queue, group, u)
 }

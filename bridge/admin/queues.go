@@ -10,21 +10,32 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Queues returns the names of all queues known to the bridges.
+// Queues returns the names of all queues that are registered under the prefix, in order. One round trip.
 func (a *Admin) Queues(ctx context.Context) ([]string, error) {
 	return scheduler.Queues(ctx, a.redis.Client, a.prefix)
 }
 
-// CheckKnown returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt.
+// CheckKnown checks a name: it returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt.
 func (a *Admin) CheckKnown(ctx context.Context, queue string) error {
 	return scheduler.CheckKnown(ctx, a.redis.Client, a.prefix, queue)
 }
 
 // QueueContents is what a queue holds, or held.
+//
+//	type QueueContents struct {
+//		Scheduled int64
+//		Entries   int64 // of the streams: ready, pending, or not freed yet
+//		Dead      int64
+//		Groups    []string
+//		Readers   []string // "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
+//	}
+//
+//	func (QueueContents) Messages() int64
 type QueueContents = stream.Contents
 
-// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages; ErrNotEmpty otherwise. ErrNoQueue. A producer that
-// goes on scheduling, and a worker that goes on reading, make it again; bridges do not.
+// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages, and returns what it held. A
+// producer that goes on scheduling, and a worker that goes on reading, make it again; bridges do not. ErrNoQueue; ErrNotEmpty without force,
+// and then nothing was removed.
 func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
 	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
 	if errors.Is(err, stream.ErrUnknownQueue) {
@@ -34,9 +45,18 @@ func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (Queu
 }
 
 // PartitionCounts holds every partition count that a queue ever had, in order. The last one is in force.
+//
+//	type PartitionCounts []int
+//
+//	func (PartitionCounts) Candidates(id string) []int
+//	func (PartitionCounts) Latest() int
+//	func (PartitionCounts) Names(queue string) []string
+//	func (PartitionCounts) Of(id string) int
+//	func (PartitionCounts) String() string
+//	func (PartitionCounts) With(others ...int) PartitionCounts
 type PartitionCounts = lua.Counts
 
-// Partitions returns the partition counts of a queue.
+// Partitions returns the partition counts of a queue; {1} for one that is not registered. One round trip.
 func (a *Admin) Partitions(ctx context.Context, queue string) (PartitionCounts, error) {
 	return stream.Partitions(ctx, a.redis.Client, a.prefix, queue)
 }

@@ -6,21 +6,98 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// What Stats and Pending take and return.
-type (
-	QueueStats     = inspect.QueueStats
-	GroupStats     = inspect.GroupStats
-	PartitionStats = inspect.PartitionStats
-	PendingFilter  = inspect.PendingFilter
-	PendingEntry   = inspect.PendingEntry
-)
+// QueueStats is what a queue holds, of all its partitions together. Counts are messages, entries or letters; sizes are bytes; times are the server's.
+//
+//	type QueueStats struct {
+//		Queue         string
+//		Partitions    int
+//		Held          bool
+//		Scheduled     int64 // with retries, and with what is overdue
+//		Overdue       int64
+//		OldestOverdue Millis
+//		NextDue       time.Time // the earliest due time that is still to come
+//		// Ready is how many entries at least one group has not been given yet; all, when there are no groups.
+//		Ready        int64
+//		ReadyApprox  bool
+//		Entries      int64 // of the stream: ready, pending, and acknowledged but not freed yet
+//		Dead         int64
+//		DedupWindows int64
+//		Groups       []GroupStats
+//		Memory       map[string]int64 // per key, by the last part of its name; absent where the server does not say
+//		Policy       bridge.Policy    // for groups without settings of their own
+//		Warnings     []string
+//		ByPartition  []PartitionStats // of a queue that has more than one
+//	}
+type QueueStats = inspect.QueueStats
 
-// Stats returns what a queue holds, per group.
+// GroupStats is what one group has still to do.
+//
+//	type GroupStats struct {
+//		Name string
+//		// Lag is how many entries the group has not been given yet. It is counted, not taken from the server, whose own figure is wrong
+//		// after entries were deleted out of order: the entries up to the group's last delivered one are counted from the oldest on, and
+//		// those after it from the newest on, whichever ends first. LagApprox: neither ended within 10,000 entries or 2 MiB; then it is the
+//		// server's figure, or if it has none, at most what is given here.
+//		Lag           int64
+//		LagApprox     bool
+//		Pending       int64
+//		OldestPending *PendingEntry // the oldest entry, not the one that is idle for longest
+//		Consumers     int64         // each counts once, in however many partitions it reads
+//		// Retrying is how many retries are scheduled for the group. RetryingApprox: projected from the first 50,000 members of the schedule.
+//		Retrying       int64
+//		RetryingApprox bool
+//		// Dead is how many dead letters the group has. DeadApprox: of the newest 10,000 letters or 2 MiB only.
+//		Dead       int64
+//		DeadApprox bool
+//		Policy     bridge.Policy
+//	}
+type GroupStats = inspect.GroupStats
+
+// PartitionStats is what one partition of a queue holds.
+//
+//	type PartitionStats struct {
+//		Partition   int
+//		Scheduled   int64
+//		Overdue     int64
+//		Ready       int64
+//		ReadyApprox bool
+//		Entries     int64
+//		Pending     int64 // of all groups
+//		Dead        int64
+//		Memory      *int64 // absent where the server does not say
+//	}
+type PartitionStats = inspect.PartitionStats
+
+// PendingFilter says which pending entries are meant. The zero value is all.
+//
+//	type PendingFilter struct {
+//		Consumer string
+//		MinIdle  time.Duration
+//	}
+type PendingFilter = inspect.PendingFilter
+
+// PendingEntry is one entry that a consumer holds.
+//
+//	type PendingEntry struct {
+//		Entry      string
+//		Partition  int    // in which the entry is
+//		ID         string // of the message; empty when the body was deleted
+//		Consumer   string
+//		Idle       Millis    // since it was delivered or extended
+//		Since      time.Time // when the entry became ready
+//		Deliveries int64
+//		Attempt    int
+//		BodyLost   bool
+//	}
+type PendingEntry = inspect.PendingEntry
+
+// Stats returns what a queue holds, per group. What would take long to count is counted up to a bound, and marked as approximate. A queue
+// that is unknown is empty: CheckKnown tells.
 func (a *Admin) Stats(ctx context.Context, queue string) (QueueStats, error) {
 	return inspect.Stats(ctx, a.redis.Client, a.prefix, queue)
 }
 
-// Pending lists at most limit entries that a group's workers hold, oldest first.
+// Pending lists at most limit entries that a group's workers hold, of all partitions, oldest entry first. ErrNoGroup.
 func (a *Admin) Pending(ctx context.Context, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
 	return inspect.Pending(ctx, a.redis.Client, a.prefix, queue, group, f, limit)
 }

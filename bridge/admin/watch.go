@@ -15,18 +15,77 @@ import (
 
 // This file holds what a live view of queues and of their server needs.
 
-// Watcher looks at queues again and again, at little cost.
+// Watcher looks at queues again and again, at little cost: Look returns what there is, and the rates since the look before.
+//
+//	type Watcher struct {
+//		// contains no exported fields
+//	}
+//
+//	func (*Watcher) Look(ctx context.Context) ([]Glance, error)
 type Watcher = inspect.Watcher
 
-// What a Watcher returns.
-type (
-	Glance      = inspect.Glance
-	GroupGlance = inspect.GroupGlance
-	QueueRates  = inspect.QueueRates
-	Millis      = view.Millis
-)
+// Glance is what a Watcher sees of one queue, and what changed since it looked before.
+//
+//	type Glance struct {
+//		Queue      string
+//		Partitions int
+//		Held       bool
+//		Err        error // the queue could not be looked at; the rest is of the last time that it could
+//		Scheduled  int64 // with retries, and with what is overdue
+//		Overdue    int64
+//		Behind     Millis // how late the oldest overdue message is by now
+//		// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was seen within a minute.
+//		// Entries that a worker was quicker to acknowledge are not seen.
+//		Late        *Millis
+//		Ready       int64 // see QueueStats
+//		ReadyApprox bool
+//		Entries     int64
+//		Dead        int64
+//		PerSecond   *QueueRates // since the look before; nil at the first
+//		Groups      []GroupGlance
+//		MoreGroups  int // that were not looked at
+//	}
+type Glance = inspect.Glance
 
-// Watcher returns a watcher of these queues; without any, of all that the bridges know.
+// GroupGlance is what a Watcher sees of one group.
+//
+//	type GroupGlance struct {
+//		Name      string
+//		Lag       int64
+//		LagApprox bool // at most this, where the server does not say
+//		Pending   int64
+//		Oldest    *Millis // how long the oldest pending entry has been without a sign of life
+//		// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis 7.2 a consumer without
+//		// work cannot be told from one that is gone, and all count.
+//		Alive       int64
+//		AliveApprox bool
+//		Consumers   int64
+//		// Retrying is how many retries for the group are among the 100 members of each partition that are due next. RetryingMore: the
+//		// schedule is longer than that.
+//		Retrying     int64
+//		RetryingMore bool
+//		// Done is how many deliveries ended per second: acknowledged, failed, or skipped because they are for another group.
+//		Done *float64
+//	}
+type GroupGlance = inspect.GroupGlance
+
+// QueueRates is what happened in a queue, or a group, per second, between two looks of a Watcher.
+//
+//	type QueueRates struct {
+//		In   *float64 // became scheduled, retries included; what was cancelled meanwhile is taken off
+//		Out  *float64 // became ready
+//		Done *float64 // were freed, because every group was done with them
+//	}
+type QueueRates = inspect.QueueRates
+
+// Millis is a duration that is whole milliseconds in JSON.
+//
+//	type Millis time.Duration
+//
+//	func (Millis) String() string
+type Millis = view.Millis
+
+// Watcher returns a watcher of these queues; without any, of all that are registered at each look. Redis is not touched before.
 func (a *Admin) Watcher(queues ...string) *Watcher {
 	return inspect.NewWatcher(a.redis.Client, a.prefix, queues)
 }

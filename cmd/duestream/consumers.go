@@ -51,7 +51,7 @@ itself is deleted once it was idle for an hour.`,
 	return cmd
 }
 
-func (a *app) printMembers(list []admin.Member) {
+func (a *app) printMembers(list []admin.Consumer) {
 	if len(list) == 0 {
 		fmt.Fprintln(a.out, "no consumers")
 		return

@@ -1,0 +1,110 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// What a queue holds, who reads it, and what comes next.
+func Example() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	a := admin.New(r, prefix)
+
+	stats, err := a.Stats(ctx, "emails")
+	check(err)
+	fmt.Println(stats.Scheduled, "scheduled;", len(stats.Groups), "group:", stats.Groups[0].Name)
+
+	next, err := a.Peek(ctx, "emails", 1, true)
+	check(err)
+	fmt.Printf("next is %s: %s\n", next.Next[0].ID, next.Next[0].Payload)
+
+	fmt.Println("misspelt:", errors.Is(a.CheckKnown(ctx, "emials"), admin.ErrNoQueue))
+	// Output:
+	// 2 scheduled; 1 group: sender
+	// next is reminder-1: remind
+	// misspelt: true
+}
+
+// Where a message is: scheduled, retrying, ready, pending and with whom, dead.
+func ExampleAdmin_Locate() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	a := admin.New(r, prefix)
+
+	places, err := a.Locate(ctx, "emails", "reminder-1")
+	check(err)
+	for _, place := range places {
+		fmt.Printf("%s: %s\n", place.State, place.Payload)
+	}
+	_, err = a.Locate(ctx, "emails", "reminder-3")
+	fmt.Println("nowhere:", errors.Is(err, admin.ErrNotFound))
+	// Output:
+	// scheduled: remind
+	// nowhere: true
+}
+
+// A paused queue takes messages and delivers what is ready; what is scheduled waits, also when it is overdue.
+func ExampleAdmin_Pause() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	a := admin.New(r, prefix)
+
+	changed, err := a.Pause(ctx, "emails", true)
+	check(err)
+	stats, err := a.Stats(ctx, "emails")
+	check(err)
+	fmt.Println(changed, stats.Held)
+	// Output: true true
+}
+
+// All that a queue holds, as records that Import takes again.
+func ExampleAdmin_Export() {
+	ctx, r, prefix, end := begin()
+	defer end()
+
+	for record, err := range admin.New(r, prefix).Export("emails", admin.RecordScheduled, admin.RecordReady, admin.RecordDead).Records(ctx) {
+		check(err)
+		fmt.Println(record.Kind, record.ID)
+	}
+	// Output:
+	// scheduled reminder-1
+	// scheduled reminder-2
+}
+
+// begin gives an example a queue with two messages and a group.
+func begin() (ctx context.Context, r *bridge.Redis, prefix string, end func()) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	url, prefix, giveBack := redistest.Lend()
+	r, err := bridge.Dial(ctx, url)
+	check(err)
+	_, err = bridge.CreateGroup(ctx, r, prefix, "emails", "sender")
+	check(err)
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	for i := 1; i <= 2; i++ {
+		_, err = client.Schedule(ctx, "emails", []byte("remind"), bridge.WithID(fmt.Sprint("reminder-", i)), bridge.In(time.Duration(i)*time.Hour))
+		check(err)
+	}
+	check(client.Close())
+	return ctx, r, prefix, func() {
+		r.Close()
+		giveBack()
+		cancel()
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

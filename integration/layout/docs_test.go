@@ -1,0 +1,72 @@
+package layout
+
+import (
+	"go/ast"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// twoScreens is how many lines `go doc -short` of a package may have, for whoever sees it for the first time.
+const twoScreens = 100
+
+func TestBridgeFitsOnTwoScreens(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("go", "doc", "-short", "./bridge")
+	cmd.Dir = "../.."
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n := strings.Count(string(out), "\n"); n == 0 || n > twoScreens {
+		t.Errorf("go doc -short ./bridge has %d lines, more than %d:\n%s", n, twoScreens, out)
+	}
+}
+
+// Every exported name of what users import has a sentence of its own: "what X takes and returns" above five types is none for any of them.
+func TestEveryNameHasASentence(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"bridge", "bridge/admin"} {
+		s := read(t, path)
+		says := func(doc *ast.CommentGroup, name string) {
+			if text := doc.Text(); !strings.HasPrefix(text, name+" ") && !strings.HasPrefix(text, name+":") && !strings.HasPrefix(text, name+",") {
+				t.Errorf("the comment of %s.%s does not begin with its name: %q", path, name, text)
+			}
+		}
+		comments := 0
+		for name, f := range s.files {
+			if f.Doc != nil {
+				comments++
+				if !strings.HasPrefix(f.Doc.Text(), "Package "+s.name+" ") {
+					t.Errorf("%s: the package comment begins otherwise", name)
+				}
+			}
+			for _, decl := range f.Decls {
+				switch d := decl.(type) {
+				case *ast.FuncDecl:
+					if d.Name.IsExported() && (d.Recv == nil || ast.IsExported(receiver(d))) {
+						says(d.Doc, d.Name.Name)
+					}
+				case *ast.GenDecl:
+					for _, spec := range d.Specs {
+						switch one := spec.(type) {
+						case *ast.TypeSpec:
+							if one.Name.IsExported() {
+								says(d.Doc, one.Name.Name)
+							}
+						case *ast.ValueSpec:
+							if one.Names[0].IsExported() && d.Lparen.IsValid() && one.Doc == nil && one.Comment == nil {
+								t.Errorf("%s.%s has no comment of its own", path, one.Names[0].Name)
+							} else if one.Names[0].IsExported() && !d.Lparen.IsValid() {
+								says(d.Doc, one.Names[0].Name)
+							}
+						}
+					}
+				}
+			}
+		}
+		if comments != 1 {
+			t.Errorf("%s has %d package comments", path, comments)
+		}
+	}
+}
