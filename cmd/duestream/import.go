@@ -7,17 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
-	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 type importFlags struct {
@@ -59,20 +56,19 @@ its last line was not exported to its end; what it has is taken (exit code 6).`,
 			if o.fromLine < 1 {
 				return invalidf("from-line %d: must be 1 at least", o.fromLine)
 			}
-			f := &importRun{app: a, queue: args[0], flags: o, progress: term.NewProgress(a.err, "lines"), tally: importTally{Queue: args[0], DryRun: o.dryRun}}
-			in := a.in
-			if len(args) > 1 && args[1] != "-" {
-				file, err := os.Open(args[1])
-				if err != nil {
-					return invalidf("%w", err)
-				}
-				defer file.Close()
-				if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
-					f.size = info.Size()
-				}
-				in = file
+			name := "-"
+			if len(args) > 1 {
+				name = args[1]
 			}
-			return f.run(ctx, in)
+			lines, size, done, err := a.openLines(name)
+			if err != nil {
+				return err
+			}
+			defer done()
+			f := &importRun{queue: args[0], flags: o}
+			f.feeder = feeder[admin.Record]{app: a, lines: lines, size: size, from: o.fromLine, senders: 1, at: 1}
+			f.feeder.parse, f.feeder.send, f.feeder.duplicate = f.parse, f.send, f.known
+			return f.run(ctx)
 		}),
 	}
 	fs := cmd.Flags()
@@ -96,28 +92,19 @@ type importTally struct {
 	DryRun     bool     `json:"dry_run"`
 }
 
-// importRun takes the lines of one file, in order.
+// importRun takes the lines of one export, in order.
 type importRun struct {
-	app      *app
-	queue    string
-	flags    importFlags
-	size     int64 // of the file; 0 = unknown
-	progress *term.Progress
-	lines    *ndjson.Reader
-	number   int           // of the last line that was read
-	offset   int64         // behind it; lines itself belongs to whoever reads
-	to       *admin.Import // nil in a dry run
-	tally    importTally
+	feeder[admin.Record]
+	queue string
+	flags importFlags
+	to    *admin.Import // nil in a dry run
 
-	records []admin.Record
-	numbers []int // line of each
-	bytes   int
-	count   int64 // lines between the first and the last
-	end     *exportEnd
+	parsed int64 // lines that are to be taken
+	count  int64 // lines between the first and the last
+	last   *exportEnd
 }
 
-func (f *importRun) run(ctx context.Context, in io.Reader) error {
-	f.lines = ndjson.NewReader(in)
+func (f *importRun) run(ctx context.Context) error {
 	header, err := f.header(ctx)
 	if err != nil {
 		return err
@@ -137,45 +124,32 @@ func (f *importRun) run(ctx context.Context, in io.Reader) error {
 			}
 		}
 	}
-	err = f.read(ctx)
-	f.progress.Clear()
-	return f.finish(err)
+	if err := f.end(f.feeder.run(ctx), f.report); err != nil {
+		return err
+	}
+	return f.verdict()
 }
 
-// next returns the next line, also when ctx ends while it is waited for.
-func (f *importRun) next(ctx context.Context) (line []byte, tooLong bool, err error) {
-	if f.lines.Buffered() {
-		line, tooLong, err = f.lines.Next()
-		f.number, f.offset = f.lines.Number, f.lines.Bytes
-		return line, tooLong, err
-	}
-	type answer struct {
-		line    []byte
-		tooLong bool
-		err     error
-	}
-	read := make(chan answer, 1)
+// header reads the first line. It is not waited for when ctx ends.
+func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
+	var line []byte
+	var tooLong bool
+	var failed error
+	read := make(chan struct{})
 	go func() {
-		line, tooLong, err := f.lines.Next()
-		read <- answer{line, tooLong, err}
+		defer close(read)
+		line, tooLong, failed = f.lines.Next()
 	}()
 	select {
-	case got := <-read:
-		f.number, f.offset = f.lines.Number, f.lines.Bytes
-		return got.line, got.tooLong, got.err
+	case <-read:
 	case <-ctx.Done():
-		return nil, false, ctx.Err()
+		return h, ctx.Err()
 	}
-}
-
-// header reads the first line.
-func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
-	line, tooLong, err := f.next(ctx)
 	switch {
-	case errors.Is(err, io.EOF):
+	case errors.Is(failed, io.EOF):
 		return h, invalidf("line 1: the file is empty")
-	case err != nil:
-		return h, err
+	case failed != nil:
+		return h, failed
 	case tooLong || json.Unmarshal(bytes.TrimPrefix(line, []byte("\ufeff")), &h) != nil || h.Kind != kindHeader:
 		return h, invalidf("line 1: is not the first line of an export (files of messages are for `duestream schedule --file`)")
 	case h.Version != exportVersion:
@@ -189,66 +163,38 @@ func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 	return h, nil
 }
 
-// read takes the lines behind the first.
-func (f *importRun) read(ctx context.Context) error {
-	for {
-		if len(f.records) >= batchLines || f.bytes >= batchBytes || len(f.records) > 0 && !f.lines.Buffered() {
-			if err := f.send(ctx); err != nil {
-				return err
-			}
-		}
-		line, tooLong, err := f.next(ctx)
-		if errors.Is(err, io.EOF) {
-			return f.send(ctx)
-		}
-		if err != nil {
-			if sent := f.send(context.WithoutCancel(ctx)); sent != nil {
-				return sent
-			}
-			f.tally.GoOnFrom = f.number + 1
-			return err
-		}
-		if len(bytes.TrimSpace(line)) == 0 && !tooLong {
-			continue
-		}
-		number := f.number
-		if f.end != nil {
-			f.refuse(number, errors.New("stands behind the last line of the export: two files in one?"))
-			continue
-		}
-		record, err := f.parse(line, tooLong)
-		switch {
-		case f.end != nil:
-			continue
-		case number < f.flags.fromLine:
-			f.count++
-			continue
-		}
-		f.count++
-		if f.tally.Lines++; err != nil {
-			f.refuse(number, err)
-			continue
-		}
-		f.records, f.numbers, f.bytes = append(f.records, record), append(f.numbers, number), f.bytes+len(line)
+// parse reads a line behind the first. The last one of the export is kept.
+func (f *importRun) parse(number int, line []byte, tooLong bool) (r admin.Record, err error) {
+	if f.last != nil {
+		return r, errors.New("stands behind the last line of the export: two files in one?")
 	}
+	switch r, err = f.record(line, tooLong); {
+	case f.last != nil:
+		return r, errNoItem
+	case number < f.from:
+		f.count++
+		return r, errNoItem
+	}
+	f.count++
+	f.parsed++
+	return r, err
 }
 
-// parse reads a line behind the first. The last one is kept in f.end.
-func (f *importRun) parse(line []byte, tooLong bool) (r admin.Record, err error) {
+func (f *importRun) record(line []byte, tooLong bool) (r admin.Record, err error) {
 	var is struct {
 		Kind string `json:"kind"`
 	}
 	switch {
 	case tooLong:
-		return r, fmt.Errorf("is longer than %d bytes", ndjson.MaxLine)
+		return r, errTooLong
 	case !utf8.Valid(line):
 		return r, errors.New("is not UTF-8")
 	case json.Unmarshal(line, &is) == nil && is.Kind == kindEnd:
-		var end exportEnd
-		if err := ndjson.Decode(line, &end); err != nil {
+		var last exportEnd
+		if err := ndjson.Decode(line, &last); err != nil {
 			return r, err
 		}
-		f.end = &end
+		f.last = &last
 		return r, nil
 	}
 	if err := ndjson.Decode(line, &r); err != nil {
@@ -257,71 +203,31 @@ func (f *importRun) parse(line []byte, tooLong bool) (r admin.Record, err error)
 	return r, r.Check()
 }
 
-// send writes what has been gathered. An interrupt does not cut it short, so that it is known what was taken.
-func (f *importRun) send(ctx context.Context) error {
-	if len(f.records) == 0 {
-		return ctx.Err()
-	}
-	var results []error
+func (f *importRun) send(ctx context.Context, records []admin.Record) []error {
 	if f.to == nil {
-		results = make([]error, len(f.records))
-	} else {
-		results = f.to.Write(context.WithoutCancel(ctx), f.records)
+		return make([]error, len(records))
 	}
-	var failed error
-	for i, err := range results {
-		switch {
-		case err == nil:
-			f.tally.Taken++
-		case errors.Is(err, admin.ErrKnown):
-			if f.tally.Duplicates++; f.tally.Duplicates <= 10 {
-				f.say(f.numbers[i], err)
-			}
-		case errors.Is(err, bridge.ErrInvalid):
-			f.refuse(f.numbers[i], err)
-		case failed == nil:
-			failed, f.tally.GoOnFrom = err, f.numbers[i]
-		}
-	}
-	f.records, f.numbers, f.bytes = f.records[:0], f.numbers[:0], 0
-	if failed != nil {
-		return failed
-	}
-	share := -1.0
-	if f.size > 0 {
-		share = float64(f.offset) / float64(f.size)
-	}
-	f.progress.Show(f.tally.Lines, share)
-	if ctx.Err() != nil {
-		f.tally.GoOnFrom = f.number + 1
-	}
-	return ctx.Err()
+	return f.to.Write(ctx, records)
 }
 
-// refuse reports a line that is wrong, and counts it.
-func (f *importRun) refuse(line int, err error) {
-	if f.tally.Refused++; f.tally.Refused > mostRefusals {
-		return
+// known says of a record that it was there, of the first ones.
+func (f *importRun) known(_ admin.Record, err error) string {
+	if f.duplicates > 10 {
+		return ""
 	}
-	f.say(line, err)
-	if f.tally.Refused == mostRefusals {
-		f.app.note("%s", noMoreRefusals)
-	}
+	return err.Error()
 }
 
-func (f *importRun) say(line int, err error) {
-	f.progress.Clear()
-	f.app.note("line %d: %s", line, strings.ReplaceAll(err.Error(), "\n", "; "))
-}
-
-// finish prints the summary, and says what was wrong.
-func (f *importRun) finish(err error) error {
-	t := &f.tally
+// report prints the summary.
+func (f *importRun) report(goOn int) error {
+	t := importTally{
+		Queue: f.queue, Lines: f.parsed, Taken: f.taken, Duplicates: f.duplicates, Refused: f.refused,
+		Whole: f.last != nil && f.last.Count == f.count, GoOnFrom: goOn, DryRun: f.flags.dryRun,
+	}
 	if f.to != nil {
 		t.Groups = f.to.GroupsMade()
 	}
-	t.Whole = f.end != nil && f.end.Count == f.count
-	printed := f.app.print(t, func() {
+	return f.app.print(t, func() {
 		verb := "imported"
 		if t.DryRun {
 			verb = "would be imported"
@@ -332,32 +238,25 @@ func (f *importRun) finish(err error) error {
 			fmt.Fprintf(f.app.out, "created %s: %s\n", human.Counted(len(t.Groups), "group"), human.OneLine(strings.Join(t.Groups, ", "), 200))
 		}
 	})
-	switch {
-	case errors.Is(err, context.Canceled) && t.GoOnFrom > 0:
-		f.app.note("stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice)", t.GoOnFrom)
-		return err
-	case err != nil && t.GoOnFrom > 0:
-		return fmt.Errorf("stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice): %w", t.GoOnFrom, err)
-	case err != nil:
-		return err
-	case printed != nil:
-		return printed
-	}
+}
+
+// verdict says what was wrong with a file that was read to its end.
+func (f *importRun) verdict() error {
 	var wrong []string
-	if t.Refused > 0 {
-		wrong = append(wrong, "refused: "+human.Counted(int(t.Refused), "line")+", see above")
+	if f.refused > 0 {
+		wrong = append(wrong, "refused: "+human.Counted(int(f.refused), "line")+", see above")
 	}
-	if t.Duplicates > 0 {
-		wrong = append(wrong, human.Thousands(t.Duplicates)+" were there already, or were taken before")
+	if f.duplicates > 0 {
+		wrong = append(wrong, human.Thousands(f.duplicates)+" were there already, or were taken before")
 	}
-	switch {
-	case f.end == nil:
+	switch last := f.last; {
+	case last == nil:
 		wrong = append(wrong, "the file has no last line: it was not exported to its end")
-	case !t.Whole:
-		wrong = append(wrong, fmt.Sprintf("the last line speaks of %s records, and the file has %s", human.Thousands(f.end.Count), human.Thousands(f.count)))
+	case last.Count != f.count:
+		wrong = append(wrong, fmt.Sprintf("the last line speaks of %s records, and the file has %s", human.Thousands(last.Count), human.Thousands(f.count)))
 	}
-	if f.end != nil && f.end.LeftOut > 0 {
-		wrong = append(wrong, human.Thousands(int64(f.end.LeftOut))+" damaged entries were left out of the export")
+	if f.last != nil && f.last.LeftOut > 0 {
+		wrong = append(wrong, human.Thousands(int64(f.last.LeftOut))+" damaged entries were left out of the export")
 	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %s", errPartly, strings.Join(wrong, "; "))
