@@ -5,9 +5,11 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
-func (b *bench) ack(group string, held ...Held) []bool {
+func (b *rig) ack(group string, held ...Held) []bool {
 	b.Helper()
 	got, err := Ack(b.ctx, b.c, b.k, group, held)
 	if err != nil {
@@ -17,7 +19,7 @@ func (b *bench) ack(group string, held ...Held) []bool {
 }
 
 func TestAckFreesWhenTheLastGroupIsDone(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for n := 1; n <= 3; n++ {
 			b := b.queue(fmt.Sprint("q", n))
 			groups := []string{"a", "b", "c"}[:n]
@@ -29,7 +31,7 @@ func TestAckFreesWhenTheLastGroupIsDone(t *testing.T) {
 				if i == n-1 {
 					left = 1
 				}
-				want(b, fmt.Sprintf("entries after %d of %d groups", i+1, n), b.count("XLEN", b.k.Stream), left)
+				redistest.Want(b, fmt.Sprintf("entries after %d of %d groups", i+1, n), b.count("XLEN", b.k.Stream), left)
 			}
 			wantList(b, "left", ids(b.entries(b.k.Stream)), "m2")
 		}
@@ -38,7 +40,7 @@ func TestAckFreesWhenTheLastGroupIsDone(t *testing.T) {
 
 // Groups are read inside the script: one that was created a moment ago counts, and one that was not given the entry needs it.
 func TestAckKeepsWhatAnotherGroupNeeds(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"a"}, "m1", "m2", "m3")
 		b.groups("late")
 		b.read("late", "c1", 1) // m1 is pending there, m2 and m3 were never given to it
@@ -59,7 +61,7 @@ func TestAckKeepsWhatAnotherGroupNeeds(t *testing.T) {
 }
 
 func TestAckComparesTheMessageID(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2")
 		b.do("XADD", b.k.Stream, "*", "color", "red")
 		anonymous := b.read("g", "c1", 1)[0]
@@ -77,20 +79,20 @@ func TestAckComparesTheMessageID(t *testing.T) {
 // XADD, without a field id; the group reads it. 3. The late acknowledgement of the old message comes in. It was not compared with
 // anything, because there was no field to compare with, and took the other entry: never handled, and gone. retry always compared.
 func TestAckComparesTheMessageIDWithAnEntryIDWhereThatIsAll(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		b.do("XADD", b.k.Stream, "*", "color", "red")
 		anonymous := b.read("g", "c1", 1)[0]
 		held := Held{anonymous.EntryID, "m1"}
 		wantList(b, "acknowledged", b.ack("g", held), false)
-		want(b, "outcome of retry", b.retry("g", policy, Failure{Held: held, Action: ActionRetry, Delay: -1}), Lost)
-		want(b, "pending", b.pending("g"), 1)
+		redistest.Want(b, "outcome of retry", b.retry("g", policy, Failure{Held: held, Action: ActionRetry, Delay: -1}), Lost)
+		redistest.Want(b, "pending", b.pending("g"), 1)
 		wantList(b, "acknowledged", b.ack("g", Held{anonymous.EntryID, anonymous.EntryID}), true)
 	})
 }
 
 func TestAckOfWhatIsNotThereIsLost(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		wantList(b, "without a stream", b.ack("g", Held{Entry: "5-1"}), false)
 		es := b.deliver([]string{"g"}, "m1", "m2")
 		wantList(b, "another group", b.ack("nobody", Held{Entry: es[0].EntryID}), false)
@@ -106,7 +108,7 @@ func TestAckOfWhatIsNotThereIsLost(t *testing.T) {
 
 // Entry IDs reach 2^64 in both halves: compared as numbers they were equal from 2^53 on.
 func TestAckComparesEntryIDsExactly(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("a", "b")
 		entries := []string{"9007199254740992-1", "9007199254740993-9", "9007199254740993-10", "9007199254740993-9007199254740993", "10000000000000000-0"}
 		for _, e := range entries {
@@ -121,13 +123,13 @@ func TestAckComparesEntryIDsExactly(t *testing.T) {
 		wantList(b, "left", ids(b.entries(b.k.Stream)), entries[2:]...)
 		b.read("b", "c", 5)
 		b.ack("b", Held{Entry: entries[4]}, Held{Entry: entries[2]}, Held{Entry: entries[3]})
-		want(b, "left", b.count("XLEN", b.k.Stream), 0)
+		redistest.Want(b, "left", b.count("XLEN", b.k.Stream), 0)
 	})
 }
 
 // Freeing costs groups × entries: what is beyond the bound is left to trim, the acknowledgement is not.
 func TestAckWithManyGroupsIsBounded(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		var groups, names []string
 		for i := range 20 {
 			groups = append(groups, fmt.Sprint("g", i))
@@ -154,7 +156,7 @@ func TestAckWithManyGroupsIsBounded(t *testing.T) {
 		start := time.Now()
 		b.ack(groups[19], held[:200]...)
 		took := time.Since(start)
-		want(b, "left after 20 × 200", b.count("XLEN", b.k.Stream), 1)
+		redistest.Want(b, "left after 20 × 200", b.count("XLEN", b.k.Stream), 1)
 		b.ack(groups[19], held[200:]...)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
 		if took > time.Second && !b.inProcess() {
@@ -164,7 +166,7 @@ func TestAckWithManyGroupsIsBounded(t *testing.T) {
 }
 
 func TestAckBeyondItsBoundLeavesEntriesToTrim(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("a", "b")
 		args := make([]Item, 2100)
 		for i := range args {
@@ -179,7 +181,7 @@ func TestAckBeyondItsBoundLeavesEntriesToTrim(t *testing.T) {
 			}
 			b.ack(g, held...)
 		}
-		want(b, "acknowledged", b.pending("b"), 0)
+		redistest.Want(b, "acknowledged", b.pending("b"), 0)
 		left := b.count("XLEN", b.k.Stream) // groups that hold nothing cost nothing: b trims a bounded number itself
 		if left > 2000 && !b.inProcess() || left < 1000 && !b.inProcess() {
 			b.Fatalf("%d of 2,100 are left to trim", left)
@@ -192,14 +194,14 @@ func TestAckBeyondItsBoundLeavesEntriesToTrim(t *testing.T) {
 			}
 			freed += tr.Freed
 		}
-		want(b, "freed", freed, left)
+		redistest.Want(b, "freed", freed, left)
 	})
 }
 
 // 200 groups held 1,100 entries each, and two that lay far apart were acknowledged: a range of a thousand was read of every group, for a
 // quarter of a second. What is read follows from what was acknowledged; and both are freed at once nevertheless.
 func TestAckOfDistantEntriesFreesThem(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.many(40, 1)
 		groups := []string{"g0", "g1", "g2", "g3", "g4", "g5"}
 		b.groups(groups...)
@@ -211,9 +213,9 @@ func TestAckOfDistantEntriesFreesThem(t *testing.T) {
 			}
 			b.do("XACK", b.k.Stream, g, es[0].EntryID, es[38].EntryID)
 		}
-		want(b, "left, held by others", b.count("XLEN", b.k.Stream), 40)
+		redistest.Want(b, "left, held by others", b.count("XLEN", b.k.Stream), 40)
 		all := b.entries(b.k.Stream)
 		b.ack("g0", Held{Entry: all[38].EntryID}, Held{Entry: all[0].EntryID})
-		want(b, "left", b.count("XLEN", b.k.Stream), 38)
+		redistest.Want(b, "left", b.count("XLEN", b.k.Stream), 38)
 	})
 }

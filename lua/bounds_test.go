@@ -6,13 +6,15 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // G7: 100 members of 1 MiB in one script took 1,165 ms and doubled the server's memory (PITFALLS A11). A call moves about 1 MiB.
 func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 	const n = 20
 	body := make([]byte, 1<<20)
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		n := n
 		if b.inProcess() {
 			n = 5
@@ -30,8 +32,8 @@ func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, "moved", d.Moved, 1)
-			want(b, "wait", d.Wait > 0 || d.Wait < 0, i == n-1)
+			redistest.Want(b, "moved", d.Moved, 1)
+			redistest.Want(b, "wait", d.Wait > 0 || d.Wait < 0, i == n-1)
 		}
 		// Two of half the size fit.
 		b.do("DEL", b.k.Due, b.k.Payload)
@@ -39,24 +41,24 @@ func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 			b.enqueue(Item{ID: fmt.Sprint("half", i), When: After(time.Hour), Payload: body[:512<<10]})
 		}
 		b.makeDue()
-		want(b, "moved", b.drain(500).Moved, 2)
+		redistest.Want(b, "moved", b.drain(500).Moved, 2)
 	})
 }
 
 // One member is always moved, however large it is: else it would block the queue for ever.
 func TestDrainMovesAtLeastOneMember(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "big", When: After(time.Hour), Payload: make([]byte, 3<<20), Meta: EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{})}, Item{ID: "small", When: After(2 * time.Hour)})
 		b.makeDue()
-		want(b, "moved", b.drain(500).Moved, 1)
-		want(b, "moved", b.drain(500).Moved, 1)
+		redistest.Want(b, "moved", b.drain(500).Moved, 1)
+		redistest.Want(b, "moved", b.drain(500).Moved, 1)
 	})
 }
 
 // Small members let drain take sixteen at a time, and what the next page brings may be of any size: it stops within the page.
 func TestDrainStopsWithinAPage(t *testing.T) {
 	const small, large, budget = 1 + 4 + 16, 16, 64 << 10
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		var commands [][]string
 		for i := range small + large {
 			id := fmt.Sprintf("m%03d", i)
@@ -71,7 +73,7 @@ func TestDrainStopsWithinAPage(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, fmt.Sprint("moved by call ", i+1), d.Moved, moved)
+			redistest.Want(b, fmt.Sprint("moved by call ", i+1), d.Moved, moved)
 		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // How long an entry must be idle is told by when the queue was looked at. The story behind each line: reclaiming waited for a visibility
@@ -19,7 +21,7 @@ func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 		}
 		return away
 	}
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i, c := range []struct {
 			name string
 			idle int64      // of the entry, ms
@@ -62,7 +64,7 @@ func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, c.name, r.Retried, c.want)
+			redistest.Want(b, c.name, r.Retried, c.want)
 			b.do("XACK", b.k.Stream, "g", entry)
 		}
 	})
@@ -71,7 +73,7 @@ func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 // However often the queue is left alone, and for however long, each look brings an abandoned entry closer to being taken back; and what is
 // noted of it stays small.
 func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		entry := b.deliver([]string{"g"}, "m")[0].EntryID
 		b.do("XCLAIM", b.k.Stream, "g", "c", "0", entry, "IDLE", "86400000", "JUSTID")
 		args := ReclaimArgs{Group: "g", Attempts: policy, MinIdle: 10 * time.Second, Shortest: 10 * time.Second, Limit: 10, MaxBytes: 1 << 20}
@@ -104,7 +106,7 @@ func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
 }
 
 // back lets the record of looks be older by d.
-func (b *bench) back(d time.Duration) {
+func (b *rig) back(d time.Duration) {
 	b.Helper()
 	known := b.hash(b.k.Calm)
 	var seen int64
@@ -121,17 +123,17 @@ func (b *bench) back(d time.Duration) {
 // Reclaiming for a group that is gone noted that the queue was watched, and then said that there is no such group: a queue that somebody
 // had deleted got a key again, and left it behind.
 func TestReclaimForAGroupThatIsGoneWritesNothing(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		reclaim := func(what string) {
 			b.Helper()
 			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "gone", Attempts: policy, MinIdle: time.Second, Shortest: time.Second, Limit: 10, MaxBytes: 1 << 20})
 			if !errors.Is(err, ErrNoGroup) {
 				b.Errorf("%s: %v, want ErrNoGroup", what, err)
 			}
-			want(b, what+": notes", b.count("EXISTS", b.k.Calm), 0)
+			redistest.Want(b, what+": notes", b.count("EXISTS", b.k.Calm), 0)
 		}
 		reclaim("no stream")
-		want(b, "no stream: keys", b.count("EXISTS", b.k.Stream), 0)
+		redistest.Want(b, "no stream: keys", b.count("EXISTS", b.k.Stream), 0)
 		b.do("XGROUP", "CREATE", b.k.Stream, "another", "0", "MKSTREAM")
 		reclaim("no group")
 	})

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // Foreign or damaged entries: once the exit acknowledged first and then failed to compute, and the message was gone (PITFALLS A4).
@@ -19,73 +21,73 @@ func TestRetryKeepsDamagedEntries(t *testing.T) {
 		name   string
 		fields []string
 		want   Outcome
-		check  func(b *bench, e Entry) // of the dead letter, or of the next delivery
+		check  func(b *rig, e Entry) // of the dead letter, or of the next delivery
 	}{
-		{"attempt is text", []string{"id", "m", "payload", "p", "attempt", "abc"}, Dead, func(b *bench, e Entry) {
-			want(b, "raw attempt", rawField(b.raw(b.k.Dead)[0].FieldValues, "attempt"), "abc")
+		{"attempt is text", []string{"id", "m", "payload", "p", "attempt", "abc"}, Dead, func(b *rig, e Entry) {
+			redistest.Want(b, "raw attempt", rawField(b.raw(b.k.Dead)[0].FieldValues, "attempt"), "abc")
 		}},
 		{"attempt is zero", []string{"id", "m", "payload", "p", "attempt", "0"}, Dead, nil},
 		{"attempt is huge", []string{"id", "m", "payload", "p", "attempt", "9999999999999999"}, Dead, nil},
 		{"max_attempts is text", []string{"id", "m", "payload", "p", "max_attempts", "x"}, Dead, nil},
 		{"expires_ms is text", []string{"id", "m", "payload", "p", "expires_ms", "x"}, Retried, nil},
-		{"id is missing", []string{"payload", "p", "color", "red"}, Retried, func(b *bench, e Entry) {
-			want(b, "attempt", e.Attempt, 2)
-			want(b, "color", e.Extra["color"], "red")
+		{"id is missing", []string{"payload", "p", "color", "red"}, Retried, func(b *rig, e Entry) {
+			redistest.Want(b, "attempt", e.Attempt, 2)
+			redistest.Want(b, "color", e.Extra["color"], "red")
 			if !strings.Contains(e.ID, "-") {
 				b.Errorf("id %q is not that of the first entry", e.ID)
 			}
 		}},
 		{"id is empty", []string{"id", "", "payload", "p"}, Dead, nil},
-		{"id holds the separator", []string{"id", "a" + Separator + "b", "payload", "p"}, Dead, func(b *bench, e Entry) { want(b, "id", e.ID, "a"+Separator+"b") }},
-		{"id is not UTF-8", []string{"id", "\xff", "payload", "p"}, Dead, func(b *bench, e Entry) { want(b, "id", e.ID, "\xff") }},
+		{"id holds the separator", []string{"id", "a" + Separator + "b", "payload", "p"}, Dead, func(b *rig, e Entry) { redistest.Want(b, "id", e.ID, "a"+Separator+"b") }},
+		{"id is not UTF-8", []string{"id", "\xff", "payload", "p"}, Dead, func(b *rig, e Entry) { redistest.Want(b, "id", e.ID, "\xff") }},
 		{"nothing but a foreign field", []string{"", ""}, Retried, nil},
-		{"1,500 fields", many, Dead, func(b *bench, e Entry) {
-			want(b, "id", e.ID, "m")
-			want(b, "raw fields", strings.Count(e.Extra[FieldRaw], "\n"), 2*1502-1)
+		{"1,500 fields", many, Dead, func(b *rig, e Entry) {
+			redistest.Want(b, "id", e.ID, "m")
+			redistest.Want(b, "raw fields", strings.Count(e.Extra[FieldRaw], "\n"), 2*1502-1)
 		}},
-		{"binary header", []string{"id", "m", "payload", "p", "h:bin", "\xff\x00\x80a"}, Retried, func(b *bench, e Entry) {
-			want(b, "header as base64", e.Extra["b64:h:bin"], base64.StdEncoding.EncodeToString([]byte("\xff\x00\x80a")))
-			want(b, "payload", string(e.Payload), "p")
+		{"binary header", []string{"id", "m", "payload", "p", "h:bin", "\xff\x00\x80a"}, Retried, func(b *rig, e Entry) {
+			redistest.Want(b, "header as base64", e.Extra["b64:h:bin"], base64.StdEncoding.EncodeToString([]byte("\xff\x00\x80a")))
+			redistest.Want(b, "payload", string(e.Payload), "p")
 		}},
-		{"60 KiB of a binary header", []string{"id", "m", "payload", "p", "h:bin", strings.Repeat("\xff", 60<<10)}, Retried, func(b *bench, e Entry) {
-			want(b, "header as base64", e.Extra["b64:h:bin"], base64.StdEncoding.EncodeToString([]byte(strings.Repeat("\xff", 60<<10))))
+		{"60 KiB of a binary header", []string{"id", "m", "payload", "p", "h:bin", strings.Repeat("\xff", 60<<10)}, Retried, func(b *rig, e Entry) {
+			redistest.Want(b, "header as base64", e.Extra["b64:h:bin"], base64.StdEncoding.EncodeToString([]byte(strings.Repeat("\xff", 60<<10))))
 		}},
-		{"990 fields", many[:2*990], Retried, func(b *bench, e Entry) { want(b, "fields", len(e.Extra), 988) }},
+		{"990 fields", many[:2*990], Retried, func(b *rig, e Entry) { redistest.Want(b, "fields", len(e.Extra), 988) }},
 		{"1,000 fields", many[:2*1000], Retried, nil},
-		{"binary field name", []string{"id", "m", "payload", "p", "\xff", "x"}, Dead, func(b *bench, e Entry) { want(b, "field", e.Extra["\xff"], "x") }},
-		{"100 KiB header", []string{"id", "m", "payload", "p", "h:big", strings.Repeat("x", 100<<10)}, Dead, func(b *bench, e Entry) {
-			want(b, "header", len(e.Headers["big"]), 100<<10)
-			want(b, "payload", string(e.Payload), "p")
+		{"binary field name", []string{"id", "m", "payload", "p", "\xff", "x"}, Dead, func(b *rig, e Entry) { redistest.Want(b, "field", e.Extra["\xff"], "x") }},
+		{"100 KiB header", []string{"id", "m", "payload", "p", "h:big", strings.Repeat("x", 100<<10)}, Dead, func(b *rig, e Entry) {
+			redistest.Want(b, "header", len(e.Headers["big"]), 100<<10)
+			redistest.Want(b, "payload", string(e.Payload), "p")
 		}},
 		{"headers of 1 MiB together", append([]string{"id", "m", "payload", "p"}, wide(20, 60<<10)...), Retried, nil},
-		{"no payload", []string{"id", "m"}, Retried, func(b *bench, e Entry) { want(b, "payload", string(e.Payload), "") }},
-		{"for is empty", []string{"id", "m", "payload", "p", "for", ""}, Retried, func(b *bench, e Entry) { want(b, "for", e.For, "g") }},
-		{"control characters", []string{"id", "m", "payload", "p", "h:c", "\x00\x01\n\"\\/\x7f"}, Retried, func(b *bench, e Entry) {
-			want(b, "header", e.Headers["c"], "\x00\x01\n\"\\/\x7f")
+		{"no payload", []string{"id", "m"}, Retried, func(b *rig, e Entry) { redistest.Want(b, "payload", string(e.Payload), "") }},
+		{"for is empty", []string{"id", "m", "payload", "p", "for", ""}, Retried, func(b *rig, e Entry) { redistest.Want(b, "for", e.For, "g") }},
+		{"control characters", []string{"id", "m", "payload", "p", "h:c", "\x00\x01\n\"\\/\x7f"}, Retried, func(b *rig, e Entry) {
+			redistest.Want(b, "header", e.Headers["c"], "\x00\x01\n\"\\/\x7f")
 		}},
 		{"field of ours", []string{"id", "m", "payload", "p", "reason", "mine", "group", "mine", "dead_ms", "x"}, Retried, nil},
 	}
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i, c := range cases {
 			b := b.queue(fmt.Sprint("q", i))
 			b.groups("g")
 			b.do(append([]string{"XADD", b.k.Stream, "*"}, c.fields...)...)
 			b.do("XADD", b.k.Stream, "*", "id", "behind", "payload", "q")
 			es := b.read("g", "c", 2)
-			want(b, c.name, b.fail("g", es[0].EntryID, ActionRetry, ReasonMaxAttempts, "boom"), c.want)
-			want(b, c.name+": the next one", b.fail("g", es[1].EntryID, ActionRetry, ReasonMaxAttempts, "boom"), Retried)
-			want(b, c.name+": pending", b.pending("g"), 0)
+			redistest.Want(b, c.name, b.fail("g", es[0].EntryID, ActionRetry, ReasonMaxAttempts, "boom"), c.want)
+			redistest.Want(b, c.name+": the next one", b.fail("g", es[1].EntryID, ActionRetry, ReasonMaxAttempts, "boom"), Retried)
+			redistest.Want(b, c.name+": pending", b.pending("g"), 0)
 			b.makeDue()
 			b.drain(10)
 			b.drain(10) // a drain stops after its bytes
 			got := b.entries(b.k.Dead)
 			if c.want == Retried && len(got) == 0 {
 				got = slices.DeleteFunc(b.entries(b.k.Stream), func(e Entry) bool { return e.ID == "behind" })
-				want(b, c.name+": retries", len(got), 1)
+				redistest.Want(b, c.name+": retries", len(got), 1)
 			} else {
-				want(b, c.name+": dead letters", len(got), 1)
-				want(b, c.name+": reason", got[0].Reason, ReasonMalformed)
-				want(b, c.name+": payload of the letter", string(got[0].Payload), map[bool]string{true: "p"}[len(c.fields) < 3000])
+				redistest.Want(b, c.name+": dead letters", len(got), 1)
+				redistest.Want(b, c.name+": reason", got[0].Reason, ReasonMalformed)
+				redistest.Want(b, c.name+": payload of the letter", string(got[0].Payload), map[bool]string{true: "p"}[len(c.fields) < 3000])
 			}
 			if c.check != nil {
 				c.check(b, got[0])
@@ -114,7 +116,7 @@ func wide(n, size int) []string {
 }
 
 func TestRetryReportsALostBody(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		if b.inProcess() {
 			return // deleting an entry takes it out of the pending lists there
 		}
@@ -122,36 +124,36 @@ func TestRetryReportsALostBody(t *testing.T) {
 		b.do("XTRIM", b.k.Stream, "MAXLEN", "0")
 		for i, action := range []Action{ActionRetry, ActionDead, ActionRelease} {
 			out := b.retry("g", policy, Failure{Held: Held{es[i].EntryID, es[i].ID}, Action: action, Delay: -1, Reason: "why"})
-			want(b, string(action), out, Dead)
+			redistest.Want(b, string(action), out, Dead)
 			d := b.entries(b.k.Dead)[i]
-			want(b, "letter", [...]string{d.ID, d.Reason, d.Group, d.Entry}, [...]string{es[i].ID, ReasonBodyLost, "g", es[i].EntryID})
-			want(b, "again", b.fail("g", es[i].EntryID, action, "", ""), Lost)
+			redistest.Want(b, "letter", [...]string{d.ID, d.Reason, d.Group, d.Entry}, [...]string{es[i].ID, ReasonBodyLost, "g", es[i].EntryID})
+			redistest.Want(b, "again", b.fail("g", es[i].EntryID, action, "", ""), Lost)
 		}
-		want(b, "without its ID", b.fail("g", es[3].EntryID, ActionRetry, "", ""), Dead)
-		want(b, "id", b.entries(b.k.Dead)[3].ID, es[3].EntryID)
+		redistest.Want(b, "without its ID", b.fail("g", es[3].EntryID, ActionRetry, "", ""), Dead)
+		redistest.Want(b, "id", b.entries(b.k.Dead)[3].ID, es[3].EntryID)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=4 g=0", "g")
 	})
 }
 
 // A stream of dead letters that refuses everything must leave the entry pending: nothing is dropped.
 func TestDeadStreamThatRefusesLeavesEntriesPending(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.fillStream(b.k.Dead)
 		es := b.deliver([]string{"g"}, "m1", "m2")
 		for range 2 {
-			want(b, "outcome", b.fail("g", es[0].EntryID, ActionDead, "", ""), Stuck)
+			redistest.Want(b, "outcome", b.fail("g", es[0].EntryID, ActionDead, "", ""), Stuck)
 			b.wantState("due=0 payload=0 meta=0 stream=2 dead=1 g=2", "g")
 		}
-		want(b, "another exit goes on", b.fail("g", es[1].EntryID, ActionRetry, "", ""), Retried)
+		redistest.Want(b, "another exit goes on", b.fail("g", es[1].EntryID, ActionRetry, "", ""), Retried)
 		once := Attempts{Max: 1, Delays: policy.Delays}
 		r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: once, Limit: 10, MaxBytes: 1000})
 		if err != nil {
 			b.Fatal(err)
 		}
-		want(b, "reclaimed", r, Reclaimed{Stuck: 1})
+		redistest.Want(b, "reclaimed", r, Reclaimed{Stuck: 1})
 		b.wantState("due=1 payload=1 meta=1 stream=1 dead=1 g=1", "g")
 		b.do("DEL", b.k.Dead)
-		want(b, "healed", b.fail("g", es[0].EntryID, ActionDead, "why", ""), Dead)
+		redistest.Want(b, "healed", b.fail("g", es[0].EntryID, ActionDead, "why", ""), Dead)
 		b.wantState("due=1 payload=1 meta=1 stream=0 dead=1 g=0", "g")
 	})
 }

@@ -4,10 +4,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 func TestDedupWindowOutlivesTheMessage(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		keep := Window(time.Hour)
 		wantList(b, "first", b.enqueue(Item{ID: "now", When: After(0), Dedup: keep}, Item{ID: "later", When: After(time.Hour), Dedup: keep}), Ready, Scheduled)
 		wantList(b, "again", b.enqueue(Item{ID: "now", When: After(0), Dedup: keep}, Item{ID: "later", When: After(0), Dedup: keep}), Duplicate, Duplicate)
@@ -24,7 +26,7 @@ func TestDedupWindowOutlivesTheMessage(t *testing.T) {
 // Two calls with one ID, coalesced into one batch on a queue that had no window yet, were both delivered at once: whether there
 // are windows at all was looked up once, before the batch made the first.
 func TestDedupHoldsWithinOneBatch(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for _, when := range []When{After(0), After(time.Hour)} {
 			item := Item{ID: "m" + string(when), When: when, Dedup: Window(time.Hour)}
 			got := b.enqueue(item, item, item)
@@ -37,7 +39,7 @@ func TestDedupHoldsWithinOneBatch(t *testing.T) {
 }
 
 func TestDedupRefusedIDsDoNotProlongTheWindow(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "m", When: After(0), Dedup: Window(time.Minute)})
 		ends := b.texts("ZRANGE", b.k.Seen, "0", "-1", "WITHSCORES")
 		b.enqueue(Item{ID: "m", When: After(0), Dedup: Window(time.Hour)})
@@ -47,7 +49,7 @@ func TestDedupRefusedIDsDoNotProlongTheWindow(t *testing.T) {
 
 // The reply of a call was lost and the SDK repeats it: whatever the first one did, also what it delivered at once, is not done again.
 func TestRepeatedTokenChangesNothing(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "known", When: After(time.Hour)})
 		call := []Item{
 			{ID: "now", When: After(0), Payload: []byte("p")},
@@ -66,9 +68,9 @@ func TestRepeatedTokenChangesNothing(t *testing.T) {
 			b.Fatal(err)
 		}
 		wantList(b, "verdicts", []Verdict{second[0].Verdict, second[1].Verdict, second[2].Verdict}, Repeated, Repeated, Duplicate)
-		want(b, "due, repeated", second[1].Due, first[1].Due)
+		redistest.Want(b, "due, repeated", second[1].Due, first[1].Due)
 		b.wantState(before)
-		want(b, "wake token", b.token(), head)
+		redistest.Want(b, "wake token", b.token(), head)
 
 		b.makeDue()
 		b.drain(10)
@@ -86,7 +88,7 @@ func TestRepeatedTokenChangesNothing(t *testing.T) {
 }
 
 func TestRefusedCallIsNotRememberedAsDone(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("SET", b.k.Payload, "a string where a hash belongs")
 		token := Token{Name: "call", Window: time.Minute}
 		if _, err := Enqueue(b.ctx, b.c, b.k, token, []Item{{ID: "m", When: After(0)}}, Durability{}); err == nil {
@@ -99,7 +101,7 @@ func TestRefusedCallIsNotRememberedAsDone(t *testing.T) {
 
 // Windows must end also while nobody trims: each enqueue removes some that have ended, and not more than a bounded number.
 func TestSeenIsExpiredInBoundedSteps(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		args := []string{"ZADD", b.k.Seen}
 		for i := range 500 {
 			args = append(args, "1000", "old"+ms(int64(i)))
@@ -118,7 +120,7 @@ func TestSeenIsExpiredInBoundedSteps(t *testing.T) {
 }
 
 func TestTokensAreNoMessageIDs(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.enqueueAs(Token{Name: "m", Window: time.Hour}, Item{ID: "x", When: After(0)})
 		wantList(b, "a message named like a token", b.enqueue(Item{ID: "m", When: After(0), Dedup: Refuse}), Ready)
 		for _, m := range b.texts("ZRANGE", b.k.Seen, "0", "-1") {
@@ -130,7 +132,7 @@ func TestTokensAreNoMessageIDs(t *testing.T) {
 }
 
 func TestCancelTakesEverythingBack(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		item := Item{ID: "m", When: After(time.Hour), Payload: []byte("p"), Meta: EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{}), Dedup: Window(time.Hour)}
 		b.enqueue(item, Item{ID: "other", When: After(time.Hour), Payload: []byte("p")})
 		got, err := Cancel(b.ctx, b.c, b.k, []string{"nope", "m", "m"}, Durability{})
@@ -139,19 +141,19 @@ func TestCancelTakesEverythingBack(t *testing.T) {
 		}
 		wantList(b, "cancelled", got, false, true, false)
 		b.wantState("due=1 payload=1 meta=0 stream=0 dead=0")
-		want(b, "windows", b.count("ZCARD", b.k.Seen), 0)
+		redistest.Want(b, "windows", b.count("ZCARD", b.k.Seen), 0)
 		wantList(b, "the ID is free again", b.enqueue(item), Scheduled)
 		b.makeDue()
 		b.drain(10)
 		if got, err = Cancel(b.ctx, b.c, b.k, []string{"m"}, Durability{}); err != nil || got[0] {
 			b.Fatalf("cancelled what is ready: %v %v", got, err)
 		}
-		want(b, "windows after a cancel that came too late", b.count("ZCARD", b.k.Seen), 1)
+		redistest.Want(b, "windows after a cancel that came too late", b.count("ZCARD", b.k.Seen), 1)
 	})
 }
 
 func TestCancelOfAMessageLeavesItsRetriesAlone(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "m")[0]
 		b.fail("g", e.EntryID, ActionRetry, ReasonMaxAttempts, "x")
 		got, err := Cancel(b.ctx, b.c, b.k, []string{"m"}, Durability{})
@@ -163,7 +165,7 @@ func TestCancelOfAMessageLeavesItsRetriesAlone(t *testing.T) {
 }
 
 func TestRescheduleMovesWhatIsStillScheduled(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "m", When: After(time.Hour)}, Item{ID: "n", When: After(2 * time.Hour)})
 		steps := []struct {
 			id    string
@@ -183,16 +185,16 @@ func TestRescheduleMovesWhatIsStillScheduled(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, s.id+" moved", moved, s.moved)
-			want(b, s.id+" woke", b.token() != before, s.wake)
+			redistest.Want(b, s.id+" moved", moved, s.moved)
+			redistest.Want(b, s.id+" woke", b.token() != before, s.wake)
 			if moved {
-				want(b, "due", float64(due.UnixMilli()), b.dueOf(s.id))
+				redistest.Want(b, "due", float64(due.UnixMilli()), b.dueOf(s.id))
 				if due.UnixMilli() < from {
 					b.Errorf("due %d before %d", due.UnixMilli(), from)
 				}
 			}
 		}
-		want(b, "scheduled", b.count("ZCARD", b.k.Due), 2)
+		redistest.Want(b, "scheduled", b.count("ZCARD", b.k.Due), 2)
 		if _, _, err := Reschedule(b.ctx, b.c, b.k, "m", "soon", Durability{}); err == nil {
 			b.Fatal("accepted a time that is none")
 		}

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
-// limited is a bench whose calls are those of a user; may gives the user its rules, instead of those that it has.
-func limited(b *bench) (guest *bench, may func(rules ...string)) {
+// limited is a rig whose calls are those of a user; may gives the user its rules, instead of those that it has.
+func limited(b *rig) (guest *rig, may func(rules ...string)) {
 	b.Helper()
 	user := "guest-" + b.s.Prefix(b.T)
 	may = func(rules ...string) {
@@ -38,7 +40,7 @@ func rule(sign, command string) string {
 // without XTRIM left the pending list and said that it had failed: 2,000 messages were reported as lost to another worker.
 func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	t.Parallel()
-	withUsers(t, func(b *bench) {
+	withUsers(t, func(b *rig) {
 		guest, may := limited(b)
 		for _, c := range calls() {
 			all := Needs(c.script.name)
@@ -73,7 +75,7 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 // windows, retries, dead letters, lost and malformed ones.
 func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 	t.Parallel()
-	withUsers(t, func(b *bench) {
+	withUsers(t, func(b *rig) {
 		guest, may := limited(b)
 		as := func(s *script, what string, call func() error) {
 			b.Helper()
@@ -121,7 +123,7 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 		b.do("ZADD", b.k.Due, "6", "odd", "6", "expired")
 		b.do("HSET", b.k.Meta, "odd", "{", "expired", `{"expires_ms":"1"}`)
 		as(drainScript, "drain", func() error { _, err := Drain(b.ctx, guest.c, b.k, 1000, 1<<20); return err })
-		want(b, "entries", b.count("XLEN", b.k.Stream), n)
+		redistest.Want(b, "entries", b.count("XLEN", b.k.Stream), n)
 		take := func(group string, count int) (held []Held) {
 			m := b.do("XREADGROUP", "GROUP", group, "c1", "COUNT", fmt.Sprint(count), "STREAMS", b.k.Stream, ">")
 			read, err := m.AsXRead()
@@ -136,7 +138,7 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 		for _, size := range []int{1, 17, 200} {
 			for _, group := range []string{"g", "h"} {
 				held := take(group, size)
-				want(b, "read", len(held), size)
+				redistest.Want(b, "read", len(held), size)
 				as(extendScript, "extend", func() error { _, err := Extend(b.ctx, guest.c, b.k, group, "c1", held); return err })
 				as(ackScript, fmt.Sprint("ack ", size), func() error { _, err := Ack(b.ctx, guest.c, b.k, group, held); return err })
 			}

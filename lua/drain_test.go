@@ -12,24 +12,24 @@ import (
 )
 
 func TestDrainMovesTheOldestFirstUpToItsLimit(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i := 9; i >= 0; i-- {
 			b.do("ZADD", b.k.Due, strconv.Itoa(1000+i), fmt.Sprint("m", i))
 		}
-		want(b, "moved", b.drain(4).Moved, 4)
+		redistest.Want(b, "moved", b.drain(4).Moved, 4)
 		wantList(b, "ready", ids(b.entries(b.k.Stream)), "m0", "m1", "m2", "m3")
 		d := b.drain(4)
-		want(b, "wait while more is due", d.Wait, 0)
+		redistest.Want(b, "wait while more is due", d.Wait, 0)
 		d = b.drain(4)
-		want(b, "moved", d.Moved, 2)
-		want(b, "wait of an empty schedule", d.Wait, -time.Microsecond)
-		want(b, "moved again", b.drain(4), Drained{Wait: -time.Microsecond})
+		redistest.Want(b, "moved", d.Moved, 2)
+		redistest.Want(b, "wait of an empty schedule", d.Wait, -time.Microsecond)
+		redistest.Want(b, "moved again", b.drain(4), Drained{Wait: -time.Microsecond})
 		wantList(b, "ready", ids(b.entries(b.k.Stream)), "m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9")
 	})
 }
 
 func TestDrainStopsAfterItsBytes(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		body := strings.Repeat("x", 400)
 		for i := range 6 {
 			m := fmt.Sprint("m", i)
@@ -41,14 +41,14 @@ func TestDrainStopsAfterItsBytes(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, fmt.Sprintf("moved with %d bytes", c.maxBytes), d.Moved, c.moved)
+			redistest.Want(b, fmt.Sprintf("moved with %d bytes", c.maxBytes), d.Moved, c.moved)
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=6 dead=0")
 	})
 }
 
 func TestDrainIsNeverEarlyByAFraction(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i, score := range []string{"1000.25", "1001", "1001.999"} {
 			b.do("ZADD", b.k.Due, score, fmt.Sprint("m", i))
 		}
@@ -62,7 +62,7 @@ func TestDrainIsNeverEarlyByAFraction(t *testing.T) {
 		})
 		es := b.entries(b.k.Stream)
 		for i, due := range []int64{1001, 1001, 1002, at + 1} {
-			want(b, es[i].ID+" due", es[i].Due.UnixMilli(), due)
+			redistest.Want(b, es[i].ID+" due", es[i].Due.UnixMilli(), due)
 		}
 		if added := EntryTime(es[3].EntryID).UnixMilli(); added < at+1 {
 			b.Fatalf("added at %d, due at %d.5", added, at)
@@ -71,33 +71,33 @@ func TestDrainIsNeverEarlyByAFraction(t *testing.T) {
 }
 
 func TestDrainTakesWhateverScoreItFinds(t *testing.T) {
-	everywhere(t, func(b *bench) {
-		want(b, "due_ms", int64(1<<53), int64(9007199254740992))
+	everywhere(t, func(b *rig) {
+		redistest.Want(b, "due_ms", int64(1<<53), int64(9007199254740992))
 		for _, m := range [][2]string{{"-inf", "a"}, {"-12.5", "b"}, {"0", "c"}, {"0.001", "d"}, {"1795216995", "seconds"}} {
 			b.do("ZADD", b.k.Due, m[0], m[1])
 		}
-		want(b, "moved", b.drain(10).Moved, 5)
+		redistest.Want(b, "moved", b.drain(10).Moved, 5)
 		for i, due := range []string{"0", "0", "0", "1", "1795216995"} {
 			e := b.raw(b.k.Stream)[i].FieldValues
-			want(b, "due_ms of "+e[0].Value, e[3], FieldValue{Field: FieldDue, Value: due})
+			redistest.Want(b, "due_ms of "+e[0].Value, e[3], FieldValue{Field: FieldDue, Value: due})
 		}
 	})
 }
 
 // Scores without a moment: they must not count as due, nor keep the bridge in a hot loop.
 func TestDrainNeverEndsOnExtremeScores(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for _, score := range []string{"+inf", "1e300", "1e17"} {
 			b.do("DEL", b.k.Due)
 			b.do("ZADD", b.k.Due, score, "m")
-			want(b, "drained with score "+score, b.drain(10), Drained{Wait: -time.Microsecond})
+			redistest.Want(b, "drained with score "+score, b.drain(10), Drained{Wait: -time.Microsecond})
 			wantList(b, "beside it", b.enqueue(Item{ID: "now" + score, When: After(0)}), Ready)
 		}
 	})
 }
 
 func TestDrainSaysHowLongToWait(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		at := b.now() + 5_000
 		b.do("ZADD", b.k.Due, ms(at)+".5", "m")
 		wait := b.drain(10).Wait
@@ -113,18 +113,18 @@ func TestDrainSaysHowLongToWait(t *testing.T) {
 }
 
 func TestDrainLeavesAHeldQueueAlone(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("ZADD", b.k.Due, "5", "m")
 		b.do("HSET", b.k.Policy, "held", "1")
-		want(b, "drained", b.drain(10), Drained{Wait: -time.Microsecond})
+		redistest.Want(b, "drained", b.drain(10), Drained{Wait: -time.Microsecond})
 		b.wantState("due=1 payload=0 meta=0 stream=0 dead=0")
 		b.do("HSET", b.k.Policy, "held", "0")
-		want(b, "moved", b.drain(10).Moved, 1)
+		redistest.Want(b, "moved", b.drain(10).Moved, 1)
 	})
 }
 
 func TestDrainBuriesWhatIsExpired(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.enqueue(
 			Item{ID: "ok", When: After(time.Hour), Meta: EncodeMeta(nil, 0, time.UnixMilli(b.now()+3_600_000))},
 			Item{ID: "first", When: After(2 * time.Hour), Payload: []byte("p"), Meta: EncodeMeta(map[string]string{"a": "b"}, 4, time.UnixMilli(b.now()-1))})
@@ -134,22 +134,22 @@ func TestDrainBuriesWhatIsExpired(t *testing.T) {
 		b.makeDue()
 		from := b.now()
 		d := b.drain(10)
-		want(b, "drained", d, Drained{Moved: 1, Dead: 2, Wait: -time.Microsecond})
+		redistest.Want(b, "drained", d, Drained{Moved: 1, Dead: 2, Wait: -time.Microsecond})
 		dead := b.entries(b.k.Dead)
 		wantList(b, "dead letters", ids(dead), "first", "late")
 		for i, group := range []string{"", "g"} {
 			e := dead[i]
-			want(b, e.ID+" group", e.Group, group)
-			want(b, e.ID+" reason", e.Reason, ReasonExpired)
+			redistest.Want(b, e.ID+" group", e.Group, group)
+			redistest.Want(b, e.ID+" reason", e.Reason, ReasonExpired)
 			if e.Dead.UnixMilli() < from {
 				b.Errorf("%s dead at %v", e.ID, e.Dead)
 			}
 		}
-		want(b, "payload", string(dead[0].Payload), "p")
-		want(b, "header", dead[0].Headers["a"], "b")
-		want(b, "max_attempts", dead[0].MaxAttempts, 4)
-		want(b, "attempt", dead[1].Attempt, 2)
-		want(b, "error", dead[1].Error, "boom")
+		redistest.Want(b, "payload", string(dead[0].Payload), "p")
+		redistest.Want(b, "header", dead[0].Headers["a"], "b")
+		redistest.Want(b, "max_attempts", dead[0].MaxAttempts, 4)
+		redistest.Want(b, "attempt", dead[1].Attempt, 2)
+		redistest.Want(b, "error", dead[1].Error, "boom")
 		b.wantState("due=0 payload=0 meta=0 stream=1 dead=2")
 	})
 }
@@ -157,24 +157,24 @@ func TestDrainBuriesWhatIsExpired(t *testing.T) {
 // A foreign field named group made the expired letter look as if it had failed in that group: redriven, it was for a group that
 // does not exist, and every real one skipped it.
 func TestDrainOfAnExpiredMessageIgnoresFieldsNamedLikeOurs(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("HSET", b.k.Meta, "m", `{"expires_ms":"77","group":"sales","reason":"why not","dead_ms":"1","entry":"1-1"}`)
 		b.do("ZADD", b.k.Due, "5", "m")
-		want(b, "buried", b.drain(10).Dead, 1)
+		redistest.Want(b, "buried", b.drain(10).Dead, 1)
 		e := b.entries(b.k.Dead)[0]
-		want(b, "group", e.Group, "")
-		want(b, "reason", e.Reason, ReasonExpired)
+		redistest.Want(b, "group", e.Group, "")
+		redistest.Want(b, "reason", e.Reason, ReasonExpired)
 		out, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: e.EntryID, When: After(0)}})
 		if err != nil || out[0] != RedriveScheduled {
 			b.Fatal(out, err)
 		}
 		b.drain(1)
-		want(b, "for", b.entries(b.k.Stream)[0].For, "")
+		redistest.Want(b, "for", b.entries(b.k.Stream)[0].For, "")
 	})
 }
 
 func TestBareMembersAreDeliveredWithAnEmptyPayload(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("ZADD", b.k.Due, "1", "order-42")
 		b.do("HSET", b.k.Payload, "order-43", "body")
 		b.do("HSET", b.k.Meta, "order-43", `{"h:trace":"abc","color":"red"}`)
@@ -183,9 +183,9 @@ func TestBareMembersAreDeliveredWithAnEmptyPayload(t *testing.T) {
 		es := b.raw(b.k.Stream)
 		wantList(b, "fields", es[0].FieldValues, fields("id", "order-42", "payload", "", "attempt", "1", "due_ms", "1")...)
 		e := ParseEntry(es[1].ID, es[1].FieldValues)
-		want(b, "payload", string(e.Payload), "body")
-		want(b, "header", e.Headers["trace"], "abc")
-		want(b, "unknown field", e.Extra["color"], "red")
+		redistest.Want(b, "payload", string(e.Payload), "body")
+		redistest.Want(b, "header", e.Headers["trace"], "abc")
+		redistest.Want(b, "unknown field", e.Extra["color"], "red")
 	})
 }
 
@@ -203,7 +203,7 @@ func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
 		"expires": `{"expires_ms":"soon"}`, "max_attempts": `{"max_attempts":"-1"}`, "huge": `{"h:a":"` + strings.Repeat("x", 600<<10) + `"}`,
 		"surrogate": `{"h:a":"\ud800"}`, "low surrogate": `{"h:a":"\udc00x"}`,
 	}
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		bad := maps.Clone(bad)
 		if b.inProcess() {
 			delete(bad, "surrogate") // its decoder replaces what is no character, as Go's does
@@ -229,7 +229,7 @@ func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
 		buried := 0
 		for range 3 {
 			d := b.drain(1000)
-			want(b, "refusal", d.Refusal, "")
+			redistest.Want(b, "refusal", d.Refusal, "")
 			buried += d.Dead
 		}
 		if buried != len(bad)+2 {
@@ -247,11 +247,11 @@ func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
 			meta, known := bad[e.ID]
 			if e.ID == "x" {
 				known, meta = true, `{"for":"g"}`
-				want(b, "group of a retry", e.Group, "g")
+				redistest.Want(b, "group of a retry", e.Group, "g")
 			} else if e.ID == "\xff\xfe" {
 				known, meta = true, `{}`
 			} else {
-				want(b, e.ID+" payload", string(e.Payload), "payload of "+e.ID)
+				redistest.Want(b, e.ID+" payload", string(e.Payload), "payload of "+e.ID)
 			}
 			if !known || seen[e.ID] || e.Extra[FieldMeta] != meta || e.Reason != ReasonMalformed || e.Error == "" || e.Dead.IsZero() {
 				b.Errorf("dead letter %q: reason %q, error %q, meta %.60q", e.ID, e.Reason, e.Error, e.Extra[FieldMeta])
@@ -262,40 +262,40 @@ func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
 }
 
 func TestDrainBuriesJSONNull(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("HSET", b.k.Meta, "m", `{"h:a":null}`)
 		b.do("ZADD", b.k.Due, "1", "m")
-		want(b, "buried", b.drain(10).Dead, 1)
+		redistest.Want(b, "buried", b.drain(10).Dead, 1)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1")
 	})
 }
 
 func TestRetryWithoutItsMetaIsBuriedWithItsGroup(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"billing/eu 1"}, "m")[0]
 		b.fail("billing/eu 1", e.EntryID, ActionRetry, ReasonMaxAttempts, "x")
 		b.do("DEL", b.k.Meta)
 		b.makeDue()
-		want(b, "buried", b.drain(10).Dead, 1)
+		redistest.Want(b, "buried", b.drain(10).Dead, 1)
 		d := b.entries(b.k.Dead)[0]
-		want(b, "id", d.ID, "m")
-		want(b, "group", d.Group, "billing/eu 1")
-		want(b, "payload", string(d.Payload), "payload of m")
+		redistest.Want(b, "id", d.ID, "m")
+		redistest.Want(b, "group", d.Group, "billing/eu 1")
+		redistest.Want(b, "payload", string(d.Payload), "payload of m")
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1")
 	})
 }
 
 // A stream two short of its last possible ID takes two and refuses the third: what was added is removed, the rest waits.
 func TestStreamThatRefusesStopsTheBatch(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("XADD", b.k.Stream, "18446744073709551615-18446744073709551613", "id", "filler", "payload", "")
 		for i := range 5 {
 			b.do("ZADD", b.k.Due, strconv.Itoa(i+1), fmt.Sprint("m", i))
 			b.do("HSET", b.k.Payload, fmt.Sprint("m", i), "p")
 		}
 		d := b.drain(10)
-		want(b, "moved", d.Moved, 2)
-		want(b, "wait", d.Wait, 0)
+		redistest.Want(b, "moved", d.Moved, 2)
+		redistest.Want(b, "wait", d.Wait, 0)
 		if d.Refusal == "" {
 			b.Fatal("no refusal told")
 		}
@@ -307,7 +307,7 @@ func TestStreamThatRefusesStopsTheBatch(t *testing.T) {
 		}
 		first := ids(b.entries(b.k.Stream))
 		b.do("DEL", b.k.Stream)
-		want(b, "moved into a new stream", b.drain(10).Moved, 3)
+		redistest.Want(b, "moved into a new stream", b.drain(10).Moved, 3)
 		wantList(b, "delivered", append(first, ids(b.entries(b.k.Stream))...), "filler", "m0", "m1", "m2", "m3", "m4")
 	})
 }

@@ -6,10 +6,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 func TestEnqueueGivesEachMessageItsVerdict(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		now := b.now()
 		verdicts := b.enqueue(
 			Item{ID: "later", When: After(time.Hour), Payload: []byte("x"), Meta: EncodeMeta(map[string]string{"a": "b"}, 3, time.Time{})},
@@ -21,22 +23,22 @@ func TestEnqueueGivesEachMessageItsVerdict(t *testing.T) {
 		)
 		wantList(b, "verdicts", verdicts, Scheduled, Scheduled, Ready, Ready, Duplicate, Malformed)
 		b.wantState("due=2 payload=2 meta=1 stream=2 dead=0")
-		want(b, "due time of at", int64(b.dueOf("at")), now+7_200_000)
+		redistest.Want(b, "due time of at", int64(b.dueOf("at")), now+7_200_000)
 		if d := int64(b.dueOf("later")); d < now+3_600_000 || d > b.now()+3_600_000 {
 			b.Fatalf("a relative due time of an hour is %d ms from now", d-now)
 		}
 		es := b.entries(b.k.Stream)
 		wantList(b, "ready", ids(es), "now", "past")
-		want(b, "payload", string(es[0].Payload), "z")
-		want(b, "attempt", es[0].Attempt, 1)
-		want(b, "due of past", es[1].Due.UnixMilli(), 1_500_000_000_000)
+		redistest.Want(b, "payload", string(es[0].Payload), "z")
+		redistest.Want(b, "attempt", es[0].Attempt, 1)
+		redistest.Want(b, "due of past", es[1].Due.UnixMilli(), 1_500_000_000_000)
 		raw := b.raw(b.k.Stream)[1].FieldValues
 		wantList(b, "fields of an entry", raw, fields("id", "past", "payload", "", "attempt", "1", "due_ms", "1500000000000")...)
 	})
 }
 
 func TestEnqueueReceiptsSayWhenItIsDue(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		from := b.now()
 		r, err := Enqueue(b.ctx, b.c, b.k, Token{}, []Item{{ID: "a", When: After(1500 * time.Millisecond)}, {ID: "b", When: "1795216995123"}, {ID: "c", When: "+0.25"}}, Durability{})
 		if err != nil {
@@ -45,13 +47,13 @@ func TestEnqueueReceiptsSayWhenItIsDue(t *testing.T) {
 		if d := r[0].Due.UnixMilli(); d < from+1500 || d > b.now()+1500 || float64(d) != b.dueOf("a") {
 			b.Fatalf("due %d ms after the call", d-from)
 		}
-		want(b, "due of b", r[1].Due.UnixMilli(), 1795216995123)
-		want(b, "due of c, a quarter of a millisecond from now, is rounded up and", r[2].Verdict, Scheduled)
+		redistest.Want(b, "due of b", r[1].Due.UnixMilli(), 1795216995123)
+		redistest.Want(b, "due of c, a quarter of a millisecond from now, is rounded up and", r[2].Verdict, Scheduled)
 	})
 }
 
 func TestEnqueueGoesStraightToReadyOnlyInOrder(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "future", When: After(time.Hour)})
 		wantList(b, "with nothing overdue", b.enqueue(Item{ID: "1", When: After(0)}), Ready)
 		b.do("ZADD", b.k.Due, ms(b.now()-5), "overdue")
@@ -74,7 +76,7 @@ func TestEnqueueGoesStraightToReadyOnlyInOrder(t *testing.T) {
 
 // An expired message that was due at once went straight to its readers: only drain looked at the expiry.
 func TestEnqueueDoesNotDeliverWhatIsExpired(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		expired := EncodeMeta(nil, 0, time.UnixMilli(b.now()-1))
 		valid := EncodeMeta(nil, 0, time.UnixMilli(b.now()+3_600_000))
 		b.enqueue(Item{ID: "ok", When: After(0), Meta: valid}, Item{ID: "late", When: After(0), Meta: expired, Payload: []byte("p")})
@@ -82,7 +84,7 @@ func TestEnqueueDoesNotDeliverWhatIsExpired(t *testing.T) {
 		wantList(b, "ready", ids(b.entries(b.k.Stream)), "ok")
 		dead := b.entries(b.k.Dead)
 		wantList(b, "dead letters", ids(dead), "late")
-		want(b, "reason", dead[0].Reason, ReasonExpired)
+		redistest.Want(b, "reason", dead[0].Reason, ReasonExpired)
 		b.wantState("due=0 payload=0 meta=0 stream=1 dead=1")
 	})
 }
@@ -95,7 +97,7 @@ func TestEnqueueKeepsPayloadAndHeadersAsTheyAre(t *testing.T) {
 	headers := map[string]string{
 		"ascii": "plain", "ünï": "Grüße, 世界 🚀", "json": `{"a":[1,"\\"]}` + "\t\r\n\x00\x7f", "html": "<b>&</b>", "empty": "", "u2028": "\u2028\u2029",
 	}
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		meta := EncodeMeta(headers, 7, time.UnixMilli(1_900_000_000_123))
 		b.enqueue(
 			Item{ID: "direct 世界", When: After(0), Payload: binary, Meta: meta},
@@ -110,12 +112,12 @@ func TestEnqueueKeepsPayloadAndHeadersAsTheyAre(t *testing.T) {
 				b.Errorf("%s: payload arrived changed", e.ID)
 			}
 			for name, value := range headers {
-				want(b, e.ID+" header "+name, e.Headers[name], value)
+				redistest.Want(b, e.ID+" header "+name, e.Headers[name], value)
 			}
-			want(b, "number of headers", len(e.Headers), len(headers))
-			want(b, "max_attempts", e.MaxAttempts, 7)
-			want(b, "expires", e.Expires.UnixMilli(), 1_900_000_000_123)
-			want(b, "unknown fields", len(e.Extra), 0)
+			redistest.Want(b, "number of headers", len(e.Headers), len(headers))
+			redistest.Want(b, "max_attempts", e.MaxAttempts, 7)
+			redistest.Want(b, "expires", e.Expires.UnixMilli(), 1_900_000_000_123)
+			redistest.Want(b, "unknown fields", len(e.Extra), 0)
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=3 dead=0")
 	})
@@ -123,7 +125,7 @@ func TestEnqueueKeepsPayloadAndHeadersAsTheyAre(t *testing.T) {
 
 // A body that a raw producer left behind (ZADD, drain, HSET) must not be attached to a later message of that ID.
 func TestEnqueueDoesNotInheritAnOrphanedBody(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("HSET", b.k.Payload, "m", "stale")
 		b.do("HSET", b.k.Meta, "m", `{"h:stale":"1"}`)
 		b.enqueue(Item{ID: "m", When: After(time.Hour)})
@@ -131,13 +133,13 @@ func TestEnqueueDoesNotInheritAnOrphanedBody(t *testing.T) {
 		b.makeDue()
 		b.drain(1)
 		e := b.entries(b.k.Stream)[0]
-		want(b, "payload", string(e.Payload), "")
-		want(b, "headers", len(e.Headers), 0)
+		redistest.Want(b, "payload", string(e.Payload), "")
+		redistest.Want(b, "headers", len(e.Headers), 0)
 	})
 }
 
 func TestEqualDueTimesKeepTheOrderOfTheirIDs(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		var items []Item
 		var order []string
 		for i := range 50 {
@@ -156,7 +158,7 @@ func TestEqualDueTimesKeepTheOrderOfTheirIDs(t *testing.T) {
 }
 
 func TestEnqueueWakesOnlyForAnEarlierHead(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		steps := []struct {
 			name string
 			item Item
@@ -171,15 +173,15 @@ func TestEnqueueWakesOnlyForAnEarlierHead(t *testing.T) {
 		for _, step := range steps {
 			before := b.token()
 			b.enqueue(step.item)
-			want(b, step.name+": new token", b.token() != before, step.wake)
-			want(b, "length of wake", b.count("XLEN", b.k.Wake), 1)
+			redistest.Want(b, step.name+": new token", b.token() != before, step.wake)
+			redistest.Want(b, "length of wake", b.count("XLEN", b.k.Wake), 1)
 		}
-		want(b, "due of the token", b.raw(b.k.Wake)[0].FieldValues[0].Value, ms(int64(b.dueOf("c"))))
+		redistest.Want(b, "due of the token", b.raw(b.k.Wake)[0].FieldValues[0].Value, ms(int64(b.dueOf("c"))))
 	})
 }
 
 func TestEnqueueIntoAFullStreamKeepsTheMessage(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.fillStream(b.k.Stream)
 		wantList(b, "verdict", b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("p")}), Scheduled)
 		b.wantState("due=1 payload=1 meta=0 stream=1 dead=0")
@@ -187,59 +189,59 @@ func TestEnqueueIntoAFullStreamKeepsTheMessage(t *testing.T) {
 }
 
 // fillStream gives a stream the last possible ID, after which it refuses every entry.
-func (b *bench) fillStream(key string) {
+func (b *rig) fillStream(key string) {
 	b.Helper()
 	b.do("XADD", key, "18446744073709551615-18446744073709551615", "id", "last", "payload", "")
 }
 
 // A time or window that does not parse once raised in the middle of a batch: what came before it was stored, and nobody was told.
 func TestEnqueueRefusesABatchWithABadTimeWhole(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for _, bad := range []Item{{ID: "bad"}, {ID: "bad", When: "soon"}, {ID: "bad", When: "nan"}, {ID: "bad", When: "+"}, {ID: "bad", When: "1", Dedup: "x"}} {
 			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Minute}, []Item{{ID: "good", When: After(time.Hour)}, bad}, Durability{})
 			if err == nil || Ambiguous(err) {
 				b.Fatalf("%+v: %v", bad, err)
 			}
 			b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
-			want(b, "remembered", b.count("ZCARD", b.k.Seen), 0)
+			redistest.Want(b, "remembered", b.count("ZCARD", b.k.Seen), 0)
 		}
 	})
 }
 
 func TestEnqueueTakesALargeBatch(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		items := make([]Item, 3000)
 		for i := range items {
 			items[i] = Item{ID: fmt.Sprint("m", i), When: After(time.Hour), Payload: []byte("p"), Dedup: Window(time.Hour)}
 		}
 		for _, v := range b.enqueueAs(Token{Name: "big", Window: time.Hour}, items...) {
-			want(b, "verdict", v, Scheduled)
+			redistest.Want(b, "verdict", v, Scheduled)
 		}
 		for _, v := range b.enqueueAs(Token{Name: "other", Window: time.Hour}, items...) {
-			want(b, "verdict", v, Duplicate)
+			redistest.Want(b, "verdict", v, Duplicate)
 		}
 		for _, v := range b.enqueueAs(Token{Name: "other", Window: time.Hour}, items...) {
-			want(b, "verdict of the repeat", v, Duplicate)
+			redistest.Want(b, "verdict of the repeat", v, Duplicate)
 		}
 		b.wantState("due=3000 payload=3000 meta=0 stream=0 dead=0")
 		if b.inProcess() {
 			return // ZUNIONSTORE with weights
 		}
 		b.makeDueAll()
-		want(b, "moved", b.drain(3000).Moved, 3000)
+		redistest.Want(b, "moved", b.drain(3000).Moved, 3000)
 		b.wantState("due=0 payload=0 meta=0 stream=3000 dead=0")
 	})
 }
 
 // makeDueAll is makeDue in one round trip, for many members.
-func (b *bench) makeDueAll() {
+func (b *rig) makeDueAll() {
 	b.Helper()
 	b.do("ZUNIONSTORE", b.k.Due, "1", b.k.Due, "WEIGHTS", "0.0001")
 }
 
 // Without dedup a message replaces the one of its ID that is scheduled. One that was due at once did not: both were delivered.
 func TestAFreshMessageReplacesTheScheduledOneAlsoWhenDue(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		later := Item{ID: "m", When: After(time.Hour), Payload: []byte("old"), Meta: `{"h:a":"old"}`, Dedup: Fresh}
 		now := Item{ID: "m", When: After(0), Payload: []byte("new"), Dedup: Fresh}
 		other := Item{ID: "other", When: After(time.Hour), Dedup: Refuse}
@@ -266,10 +268,10 @@ func TestAFreshMessageReplacesTheScheduledOneAlsoWhenDue(t *testing.T) {
 					}
 				}
 			}
-			want(b, fmt.Sprintf("case %d: scheduled", i), fmt.Sprint(b.texts("ZRANGE", b.k.Due, "0", "-1")), c.members)
-			want(b, fmt.Sprintf("case %d: entries", i), b.count("XLEN", b.k.Stream), c.entries)
+			redistest.Want(b, fmt.Sprintf("case %d: scheduled", i), fmt.Sprint(b.texts("ZRANGE", b.k.Due, "0", "-1")), c.members)
+			redistest.Want(b, fmt.Sprintf("case %d: entries", i), b.count("XLEN", b.k.Stream), c.entries)
 			if !strings.Contains(c.members, "m") || c.members == "[other]" {
-				want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN", b.k.Meta), 0)
+				redistest.Want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN", b.k.Meta), 0)
 			}
 		}
 	})
@@ -277,7 +279,7 @@ func TestAFreshMessageReplacesTheScheduledOneAlsoWhenDue(t *testing.T) {
 
 // A member that is no message ID belongs to a retry, or to something else that waits: nothing is written over it, whoever asks.
 func TestEnqueueWritesOverNoRetry(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		member := "m" + Separator + "g" + Separator + "5-1"
 		b.do("HSET", b.k.Payload, member, "of the retry")
 		b.do("ZADD", b.k.Due, ms(b.now()+3_600_000), member)
@@ -286,14 +288,14 @@ func TestEnqueueWritesOverNoRetry(t *testing.T) {
 				wantList(b, "verdicts", b.enqueue(Item{ID: member, When: when, Payload: []byte("mine"), Dedup: dedup}), Duplicate)
 			}
 		}
-		want(b, "payload", b.text("HGET", b.k.Payload, member), "of the retry")
+		redistest.Want(b, "payload", b.text("HGET", b.k.Payload, member), "of the retry")
 	})
 }
 
 // Tokens of calls and names of restored letters stand in one set, parted by a byte: a token that holds it, or is what parts them, could be
 // taken for another's, and messages for sent.
 func TestEnqueueRefusesTokensThatCouldBeOthers(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for _, name := range []string{"a" + Separator + "4", Separator, "dead"} {
 			if _, err := Enqueue(b.ctx, b.c, b.k, Token{Name: name, Window: time.Minute}, []Item{{ID: "m", When: After(0)}}, Durability{}); err == nil || !strings.Contains(err.Error(), "token") {
 				b.Errorf("token %q: %v", name, err)
@@ -305,7 +307,7 @@ func TestEnqueueRefusesTokensThatCouldBeOthers(t *testing.T) {
 
 // One ID twice in a call: what the second one lacks is not left over from the first, and what it has stays.
 func TestTheLastMessageOfACallCounts(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		bare := Item{ID: "m", When: After(time.Hour), Dedup: Fresh}
 		full := Item{ID: "m", When: After(time.Hour), Payload: []byte("p"), Meta: `{"h:a":"b"}`, Dedup: Fresh}
 		for i, c := range []struct {
@@ -318,7 +320,7 @@ func TestTheLastMessageOfACallCounts(t *testing.T) {
 					b.do("HSET", b.k.Meta, before, "{}")
 				}
 				b.enqueue(c.items...)
-				want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN", b.k.Meta)-len(before), c.fields)
+				redistest.Want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN", b.k.Meta)-len(before), c.fields)
 			}
 		}
 	})

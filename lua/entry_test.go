@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 func TestParseEntry(t *testing.T) {
@@ -47,10 +49,10 @@ func TestParseEntryTakesAnything(t *testing.T) {
 		t.Errorf("no fields: %+v", e)
 	}
 	for id, ms := range map[string]int64{"1795216995123-4": 1795216995123, "5": 5} {
-		want(t, "time of "+id, EntryTime(id).UnixMilli(), ms)
+		redistest.Want(t, "time of "+id, EntryTime(id).UnixMilli(), ms)
 	}
 	for _, id := range []string{"", "abc", "-", "99999999999999999999-1"} {
-		want(t, "time of "+id, EntryTime(id).IsZero(), true)
+		redistest.Want(t, "time of "+id, EntryTime(id).IsZero(), true)
 	}
 }
 
@@ -100,7 +102,7 @@ func TestDecodeMetaAgreesWithDrain(t *testing.T) {
 		`{"h:a":5}`: false, `{"h:a":{}}`: false, `{"payload":"x"}`: false, `{"due_ms":"5"}`: false, "{\"h:a\":\"\xff\"}": false,
 	} {
 		_, ok := DecodeMeta("m", meta)
-		want(t, meta+" is sound", ok, sound)
+		redistest.Want(t, meta+" is sound", ok, sound)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // The words of real servers, as they arrive.
 func TestClassifyServerErrors(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for text, kind := range map[string]error{
 			"OOM command not allowed when used memory > 'maxmemory'.":                                                        ErrFull,
 			"OOM command not allowed when used memory > 'maxmemory'. script: 8a6b, on @user_script":                          ErrFull,
@@ -58,8 +58,8 @@ func TestClassifyServerErrors(t *testing.T) {
 						b.Errorf("%q is %v: %v", text, k, errors.Is(err, k))
 					}
 				}
-				want(b, "ambiguous: "+text, Ambiguous(err), false)
-				want(b, "temporary: "+text, Temporary(err), kind == ErrUnavailable)
+				redistest.Want(b, "ambiguous: "+text, Ambiguous(err), false)
+				redistest.Want(b, "temporary: "+text, Temporary(err), kind == ErrUnavailable)
 				if !strings.Contains(err.Error(), "drain") || !strings.Contains(err.Error(), strings.TrimPrefix(text, "ERR ")) || kind != nil && strings.Contains(err.Error(), "twice") {
 					b.Errorf("%q reads %q", text, err)
 				}
@@ -88,17 +88,17 @@ func TestClassifyOtherErrors(t *testing.T) {
 		if c.err != nil && !errors.Is(got, c.err) {
 			t.Errorf("%v is lost in %v", c.err, got)
 		}
-		want(t, fmt.Sprint(c.err, " is unavailable"), errors.Is(got, ErrUnavailable), c.unavailable)
-		want(t, fmt.Sprint(c.err, " is ambiguous"), Ambiguous(got), c.ambiguous && c.err != rueidis.Nil)
-		want(t, fmt.Sprint(c.err, " is temporary"), Temporary(got), c.temporary)
+		redistest.Want(t, fmt.Sprint(c.err, " is unavailable"), errors.Is(got, ErrUnavailable), c.unavailable)
+		redistest.Want(t, fmt.Sprint(c.err, " is ambiguous"), Ambiguous(got), c.ambiguous && c.err != rueidis.Nil)
+		redistest.Want(t, fmt.Sprint(c.err, " is temporary"), Temporary(got), c.temporary)
 	}
-	want(t, "classified nil", Classify("x", rueidis.Nil), error(rueidis.Nil))
+	redistest.Want(t, "classified nil", Classify("x", rueidis.Nil), error(rueidis.Nil))
 }
 
 // What real servers answer to a real mistake: an old one's missing command, a user without rights, a lost connection.
 func TestErrorsOfRealServers(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newBench(t, s)
+		b := newRig(t, s)
 		user := fmt.Sprintf("u%d", b.now())
 		b.do("ACL", "SETUSER", user, "on", ">pw", "~*", "+@all", "-zadd")
 		defer b.do("ACL", "DELUSER", user)
@@ -122,7 +122,7 @@ func TestErrorsOfRealServers(t *testing.T) {
 // The reply is lost, the call was executed: the error must say that nobody knows.
 func TestLostReplyIsAmbiguous(t *testing.T) {
 	s := redistest.Shared(t)
-	b := newBench(t, s)
+	b := newRig(t, s)
 	p := s.Proxy(t)
 	through := *b
 	through.c = p.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient = true })

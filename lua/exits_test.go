@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // exit is a way out of the pending list, and what its winner leaves behind.
@@ -12,12 +14,12 @@ type exit struct {
 	name      string
 	action    Action // when it goes through Retry
 	due, dead int
-	do        func(b *bench, group, entry string) bool
+	do        func(b *rig, group, entry string) bool
 }
 
 func exits() []exit {
-	failed := func(action Action, won Outcome) func(b *bench, group, entry string) bool {
-		return func(b *bench, group, entry string) bool {
+	failed := func(action Action, won Outcome) func(b *rig, group, entry string) bool {
+		return func(b *rig, group, entry string) bool {
 			out, err := Retry(b.ctx, b.c, b.k, group, policy, []Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: ReasonDeadLetter, Error: "boom"}})
 			if err != nil || out[0] != won && out[0] != Lost {
 				b.Errorf("%s: %v %v", action, out, err)
@@ -27,7 +29,7 @@ func exits() []exit {
 		}
 	}
 	return []exit{
-		{"ack", "", 0, 0, func(b *bench, group, entry string) bool {
+		{"ack", "", 0, 0, func(b *rig, group, entry string) bool {
 			won, err := Ack(b.ctx, b.c, b.k, group, []Held{{Entry: entry}})
 			if err != nil {
 				b.Error(err)
@@ -35,7 +37,7 @@ func exits() []exit {
 			}
 			return won[0]
 		}},
-		{"XACK", "", 0, 0, func(b *bench, group, entry string) bool {
+		{"XACK", "", 0, 0, func(b *rig, group, entry string) bool {
 			n, err := b.try("XACK", b.k.Stream, group, entry).AsInt64()
 			if err != nil {
 				b.Error(err)
@@ -45,7 +47,7 @@ func exits() []exit {
 		{"retry", ActionRetry, 1, 0, failed(ActionRetry, Retried)},
 		{"release", ActionRelease, 1, 0, failed(ActionRelease, Released)},
 		{"dead-letter", ActionDead, 0, 1, failed(ActionDead, Dead)},
-		{"reclaim", "", 1, 0, func(b *bench, group, _ string) bool {
+		{"reclaim", "", 1, 0, func(b *rig, group, _ string) bool {
 			r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, Limit: 1, MaxBytes: 1 << 20})
 			if err != nil || r.Stuck+r.Skipped+r.Dead > 0 {
 				b.Errorf("%+v %v", r, err)
@@ -58,19 +60,19 @@ func exits() []exit {
 // Every pair of exits, one after the other on the same delivery: the first wins, the second is told and leaves no trace. Scripts
 // run one at a time, so these are all the interleavings there are.
 func TestExitsAreGuarded(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i, first := range exits() {
 			for j, second := range exits() {
 				b := b.queue(fmt.Sprintf("q%d-%d", i, j))
 				e := b.deliver([]string{"g"}, "m")[0]
 				name := first.name + " before " + second.name
-				want(b, name+": first won", first.do(b, "g", e.EntryID), true)
+				redistest.Want(b, name+": first won", first.do(b, "g", e.EntryID), true)
 				after := b.state("g")
-				want(b, name+": second won", second.do(b, "g", e.EntryID), false)
+				redistest.Want(b, name+": second won", second.do(b, "g", e.EntryID), false)
 				b.wantState(after, "g")
-				want(b, name+": scheduled", b.count("ZCARD", b.k.Due), first.due)
-				want(b, name+": dead letters", b.count("XLEN", b.k.Dead), first.dead)
-				want(b, name+": pending", b.pending("g"), 0)
+				redistest.Want(b, name+": scheduled", b.count("ZCARD", b.k.Due), first.due)
+				redistest.Want(b, name+": dead letters", b.count("XLEN", b.k.Dead), first.dead)
+				redistest.Want(b, name+": pending", b.pending("g"), 0)
 			}
 		}
 	})
@@ -78,7 +80,7 @@ func TestExitsAreGuarded(t *testing.T) {
 
 // The same with all exits at once from connections of their own, on many entries.
 func TestExitsRacingAreWonOnce(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		var names []string
 		for i := range 25 {
 			names = append(names, fmt.Sprint("m", i))
@@ -101,16 +103,16 @@ func TestExitsRacingAreWonOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		want(b, "won", won, len(es))
-		want(b, "retries", b.count("ZCARD", b.k.Due), due)
-		want(b, "dead letters", b.count("XLEN", b.k.Dead), dead)
-		want(b, "pending", b.pending("g"), 0)
+		redistest.Want(b, "won", won, len(es))
+		redistest.Want(b, "retries", b.count("ZCARD", b.k.Due), due)
+		redistest.Want(b, "dead letters", b.count("XLEN", b.k.Dead), dead)
+		redistest.Want(b, "pending", b.pending("g"), 0)
 	})
 }
 
 // After a failover an entry ID may stand for another message: the holder of the old one must not take the new one away.
 func TestExitsCompareTheMessageID(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "new")[0]
 		before := b.state("g")
 		for _, action := range []Action{ActionRetry, ActionDead, ActionRelease} {
@@ -129,7 +131,7 @@ func TestExitsCompareTheMessageID(t *testing.T) {
 
 // A retry is for one group. Whatever any other group does with it, it is acknowledged and no more: retries cannot multiply.
 func TestExitsOfAForeignRetryOnlyAcknowledge(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i, x := range exits() {
 			b := b.queue(fmt.Sprint("q", i))
 			b.groups("a", "b")
@@ -138,15 +140,15 @@ func TestExitsOfAForeignRetryOnlyAcknowledge(t *testing.T) {
 			b.read("a", "c", 1)
 			switch {
 			case x.name == "reclaim":
-				want(b, "reclaimed", b.reclaim("b", 0), Reclaimed{Skipped: 1})
+				redistest.Want(b, "reclaimed", b.reclaim("b", 0), Reclaimed{Skipped: 1})
 			case x.action == "":
-				want(b, x.name, x.do(b, "b", e.EntryID), true)
+				redistest.Want(b, x.name, x.do(b, "b", e.EntryID), true)
 			default:
-				want(b, x.name, b.fail("b", e.EntryID, x.action, "", ""), Skipped)
+				redistest.Want(b, x.name, b.fail("b", e.EntryID, x.action, "", ""), Skipped)
 			}
 			b.wantState("due=0 payload=0 meta=0 stream=1 dead=0 a=1 b=0", "a", "b")
 			b.ack("a", Held{Entry: e.EntryID})
-			want(b, "left", b.count("XLEN", b.k.Stream), 0)
+			redistest.Want(b, "left", b.count("XLEN", b.k.Stream), 0)
 		}
 	})
 }
@@ -154,7 +156,7 @@ func TestExitsOfAForeignRetryOnlyAcknowledge(t *testing.T) {
 // Three groups that fail everything: once each retry went to all of them, six attempts made 729 dead letters from one message
 // (PITFALLS A1). Now every group has one chain.
 func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		groups := []string{"a", "b", "c"}
 		b.groups(groups...)
 		b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("p")})
@@ -170,7 +172,7 @@ func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
 					}
 					if out[0] != Skipped {
 						failed[g]++
-						want(b, "attempt", e.Attempt, failed[g])
+						redistest.Want(b, "attempt", e.Attempt, failed[g])
 					}
 				}
 			}
@@ -178,15 +180,15 @@ func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
 			b.drain(1000)
 		}
 		for _, g := range groups {
-			want(b, "failures of "+g, failed[g], 6)
+			redistest.Want(b, "failures of "+g, failed[g], 6)
 		}
-		want(b, "deliveries, of which most were skipped", given, 3+3*5*3)
+		redistest.Want(b, "deliveries, of which most were skipped", given, 3+3*5*3)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=3 a=0 b=0 c=0", groups...)
 		seen := map[string]bool{}
 		for _, d := range b.entries(b.k.Dead) {
 			seen[d.Group] = true
-			want(b, "attempt of the dead letter", d.Attempt, 6)
+			redistest.Want(b, "attempt of the dead letter", d.Attempt, 6)
 		}
-		want(b, "groups with a dead letter", len(seen), 3)
+		redistest.Want(b, "groups with a dead letter", len(seen), 3)
 	})
 }

@@ -46,9 +46,9 @@ var functionsBySHA = sync.OnceValue(func() map[string]string {
 	return names
 })
 
-// newFcallBench is a bench whose calls of published scripts go through the functions library.
-func newFcallBench(t *testing.T, s *redistest.Server) *bench {
-	b := newBench(t, s)
+// newFcallRig is a rig whose calls of published scripts go through the functions library.
+func newFcallRig(t *testing.T, s *redistest.Server) *rig {
+	b := newRig(t, s)
 	load, _ := loaded.LoadOrStore(s, sync.OnceValue(func() error {
 		_, err := LoadLibrary(b.ctx, b.c, "", true)
 		return err
@@ -61,10 +61,10 @@ func newFcallBench(t *testing.T, s *redistest.Server) *bench {
 	return b
 }
 
-// again is a bench of its own on the same server, with a connection of its own.
-func (b *bench) again() *bench {
+// again is a rig of its own on the same server, with a connection of its own.
+func (b *rig) again() *rig {
 	if b.fcall {
-		return newFcallBench(b.T, b.s)
+		return newFcallRig(b.T, b.s)
 	}
-	return newBench(b.T, b.s)
+	return newRig(b.T, b.s)
 }

@@ -8,7 +8,7 @@ import (
 // What clients of another make get wrong is refused before anything is done, and named: an action that is misspelt is no retry, and a
 // number that is none does not raise in the middle.
 func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.fixture()
 		k := b.k
 		exit := []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // Whatever is acknowledged together, in whatever order: no entry goes while a group has not been given it or holds it, and none stays that
@@ -14,7 +16,7 @@ import (
 func TestAckFreesWhatNoGroupNeeds(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		groups := []string{"a", "b", "c"}
 		for range 12 {
@@ -31,7 +33,7 @@ for i, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+')) do ids[i] = entr
 return table.concat(ids, ' ')`
 
 // add adds n entries, and returns their IDs.
-func (b *bench) add(n int) (ids []string) {
+func (b *rig) add(n int) (ids []string) {
 	b.Helper()
 	for _, m := range b.all(slices.Repeat([][]string{{"XADD", b.k.Stream, "*", "id", "m"}}, n)) {
 		id, err := m.ToString()
@@ -43,7 +45,7 @@ func (b *bench) add(n int) (ids []string) {
 	return ids
 }
 
-func ackRandomly(b *bench, random *rand.Rand, groups []string, n int) {
+func ackRandomly(b *rig, random *rand.Rand, groups []string, n int) {
 	b.Helper()
 	all := b.add(n)
 	held, given := map[string][]string{}, map[string]int{}
@@ -99,12 +101,12 @@ func ackRandomly(b *bench, random *rand.Rand, groups []string, n int) {
 			b.Fatal(err)
 		}
 	}
-	want(b, fmt.Sprint("entries left of ", n, " in ", len(groups), " groups"), b.count("XLEN", b.k.Stream), 0)
+	redistest.Want(b, fmt.Sprint("entries left of ", n, " in ", len(groups), " groups"), b.count("XLEN", b.k.Stream), 0)
 }
 
 // The last acknowledgement leaves no more behind than one node, without any trim.
 func TestAckLeavesAtMostANode(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("XGROUP", "CREATE", b.k.Stream, "g", "0", "MKSTREAM")
 		for range 5 {
 			var batch []Held

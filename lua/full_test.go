@@ -13,7 +13,7 @@ import (
 // G9: at maxmemory only enqueue is refused, whole, with a typed error. Everything that delivers, acknowledges, heals or frees goes on.
 func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 	t.Run("own", func(t *testing.T) {
-		b := newBench(t, redistest.Own(t, "--maxmemory", "12mb", "--maxmemory-policy", "noeviction"))
+		b := newRig(t, redistest.Own(t, "--maxmemory", "12mb", "--maxmemory-policy", "noeviction"))
 		b.fixture()
 		n := 0
 		for ; ; n += 10 {
@@ -31,9 +31,9 @@ func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 				t.Fatal("the server is never full")
 			}
 		}
-		want(b, "a refused batch left members", b.count("ZCARD", b.k.Due), n+1)
-		want(b, "a refused batch left bodies", b.count("HLEN", b.k.Payload), n+2)
-		want(b, "a refused batch left windows", b.count("ZCARD", b.k.Seen), n+n/10)
+		redistest.Want(b, "a refused batch left members", b.count("ZCARD", b.k.Due), n+1)
+		redistest.Want(b, "a refused batch left bodies", b.count("HLEN", b.k.Payload), n+2)
+		redistest.Want(b, "a refused batch left windows", b.count("ZCARD", b.k.Seen), n+n/10)
 		b.do("CONFIG", "SET", "maxmemory", "0")
 		b.fullServer()
 	})
@@ -42,7 +42,7 @@ func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 			t.Logf("%s is not this test's to fill", s.Name())
 			return
 		}
-		for _, b := range []*bench{newBench(t, s), newFcallBench(t, s)} {
+		for _, b := range []*rig{newRig(t, s), newFcallRig(t, s)} {
 			b.fixture()
 			b.fullServer()
 		}
@@ -50,9 +50,9 @@ func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 }
 
 // fullServer runs every call on a server that refuses writes, each on a queue of its own with something to act on.
-func (b *bench) fullServer() {
+func (b *rig) fullServer() {
 	b.Helper()
-	queues := map[string]*bench{}
+	queues := map[string]*rig{}
 	for _, c := range calls() {
 		q := b.queue(c.script.name)
 		q.g = NewGlobals(b.g.Queues + c.script.name)
@@ -92,11 +92,11 @@ func (b *bench) fullServer() {
 		before := fmt.Sprint(q.dump())
 		switch err := c.run(q); {
 		case c.script == enqueueScript, c.script == restoreScript:
-			want(b, c.script.name+" is refused", errors.Is(err, ErrFull), true)
+			redistest.Want(b, c.script.name+" is refused", errors.Is(err, ErrFull), true)
 		case err != nil:
 			b.Errorf("%s on a full server: %v", c.script.name, err)
 		}
-		want(b, c.script.name+" changed nothing", fmt.Sprint(q.dump()) == before, same[c.script.name])
+		redistest.Want(b, c.script.name+" changed nothing", fmt.Sprint(q.dump()) == before, same[c.script.name])
 	}
 	queues["retry"].wantState("due=2 payload=3 meta=2 stream=0 dead=2")
 	queues["redrive"].wantState("due=2 payload=3 meta=2 stream=2 dead=0")

@@ -38,8 +38,8 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 		wantList(t, f.Name+": keys", f.Keys, h.keys...)
 		wantList(t, f.Name+": arguments", f.Args, h.args...)
 		wantList(t, f.Name+": repeated arguments", f.Each, h.each...)
-		want(t, f.Name+": copies of its text", strings.Count(text, strings.TrimRight(readSource(f.file), "\n")), 1)
-		want(t, f.Name+": may run on a full server", f.AllowOOM, base != "enqueue")
+		redistest.Want(t, f.Name+": copies of its text", strings.Count(text, strings.TrimRight(readSource(f.file), "\n")), 1)
+		redistest.Want(t, f.Name+": may run on a full server", f.AllowOOM, base != "enqueue")
 		for _, said := range []string{f.Does, f.Returns} {
 			if said == "" || !strings.Contains(readSource(f.file), said) {
 				t.Errorf("%s is said to be %q", f.Name, said)
@@ -65,7 +65,7 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 		}
 	}
 	for _, lib := range libs {
-		want(t, "copies of "+lib, strings.Count(text, readSource("lib/"+lib+".lua")), 1)
+		redistest.Want(t, "copies of "+lib, strings.Count(text, readSource("lib/"+lib+".lua")), 1)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestLibraryFilesShareNoName(t *testing.T) {
 
 // The other tests of the contract run through functions as well: they do call them.
 func TestContractIsTestedThroughFunctions(t *testing.T) {
-	b := newFcallBench(t, redistest.Shared(t))
+	b := newFcallRig(t, redistest.Shared(t))
 	b.fixture()
 	for _, c := range calls() {
 		if err := c.run(b); err != nil {
@@ -158,7 +158,7 @@ var functionExits = []struct {
 func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		for _, x := range functionExits {
-			b := newFcallBench(t, s)
+			b := newFcallRig(t, s)
 			byScript, byFunction := b.queue("script"), b.queue("function")
 			var failures []Failure
 			args := []string{"g"}
@@ -168,7 +168,7 @@ func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 				f.Held = Held{entry, id}
 				failures = append(failures, f)
 			}
-			for _, q := range []*bench{byScript, byFunction} {
+			for _, q := range []*rig{byScript, byFunction} {
 				q.groups("g")
 				for i := range 6 {
 					values := []string{"id", []string{"one", "two", "three", "four", "five", "six"}[i], "payload", "p", "attempt", strconv.Itoa(i + 1), "due_ms", "5", "h:a", "b", "max_attempts", "3"}
@@ -201,7 +201,7 @@ func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 }
 
 // left is what is stored, without times and IDs that the server chose.
-func (b *bench) left() string {
+func (b *rig) left() string {
 	b.Helper()
 	var s strings.Builder
 	fmt.Fprintln(&s, b.state("g"))
@@ -237,7 +237,7 @@ func (b *bench) left() string {
 // A call with too few or too many keys or arguments is refused, says what belongs there, and changes nothing.
 func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newFcallBench(t, s)
+		b := newFcallRig(t, s)
 		b.fixture()
 		before := b.dump()
 		refused := func(f Function, keys, args int) {
@@ -272,7 +272,7 @@ func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
 			}
 		}
 		for key, now := range b.dump() {
-			want(t, key, now, before[key])
+			redistest.Want(t, key, now, before[key])
 		}
 	})
 }
@@ -280,7 +280,7 @@ func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
 // A full server refuses schedule whole, also a call that would have written nothing, and runs all others: TestFullServerRefusesOnlyEnqueue
 // through functions, and here the two that have no script.
 func TestFullServerRunsFunctions(t *testing.T) {
-	b := newFcallBench(t, redistest.Own(t))
+	b := newFcallRig(t, redistest.Own(t))
 	e := b.deliver([]string{"g"}, "a", "b")
 	b.do("CONFIG", "SET", "maxmemory", "1")
 	k := b.k
@@ -295,13 +295,13 @@ func TestFullServerRunsFunctions(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("schedule on a full server: %v", err)
 	}
-	want(b, "version", b.texts("FCALL", versionFunction, "0")[0], "protocol")
+	redistest.Want(b, "version", b.texts("FCALL", versionFunction, "0")[0], "protocol")
 	b.do("CONFIG", "SET", "maxmemory", "0")
 	b.wantState("due=1 payload=1 meta=1 stream=0 dead=1")
 }
 
 func TestReleaseInTheLibraryIsHarmless(t *testing.T) {
-	b := newBench(t, redistest.Own(t))
+	b := newRig(t, redistest.Own(t))
 	b.do("FUNCTION", "LOAD", FunctionsLibrary(`v1' .. error("boom") .. '`+"\n"))
-	want(b, "release", b.texts("FCALL", versionFunction, "0")[3], "v1__.._error__boom___..___")
+	redistest.Want(b, "release", b.texts("FCALL", versionFunction, "0")[3], "v1__.._error__boom___..___")
 }

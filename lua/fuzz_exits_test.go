@@ -18,7 +18,7 @@ type wayOut struct {
 	name   string
 	max    int // attempts by policy
 	reason string
-	take   func(b *bench, entry string) (Outcome, error)
+	take   func(b *rig, entry string) (Outcome, error)
 }
 
 var waysOut = []wayOut{
@@ -30,8 +30,8 @@ var waysOut = []wayOut{
 	{"last reclaim", 1, ReasonVisibilityTimeout, throughReclaim(1)},
 }
 
-func throughRetry(action Action) func(b *bench, entry string) (Outcome, error) {
-	return func(b *bench, entry string) (Outcome, error) {
+func throughRetry(action Action) func(b *rig, entry string) (Outcome, error) {
+	return func(b *rig, entry string) (Outcome, error) {
 		out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: ReasonMaxAttempts}})
 		if err != nil {
 			return 0, err
@@ -40,8 +40,8 @@ func throughRetry(action Action) func(b *bench, entry string) (Outcome, error) {
 	}
 }
 
-func throughReclaim(attempts int) func(b *bench, entry string) (Outcome, error) {
-	return func(b *bench, entry string) (Outcome, error) {
+func throughReclaim(attempts int) func(b *rig, entry string) (Outcome, error) {
+	return func(b *rig, entry string) (Outcome, error) {
 		r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: Attempts{Max: attempts, Delays: policy.Delays}, Limit: 1, MaxBytes: 1 << 20})
 		return map[Reclaimed]Outcome{
 			{Retried: 1, Cursor: r.Cursor}: Retried, {Dead: 1, Cursor: r.Cursor}: Dead, {Skipped: 1, Cursor: r.Cursor}: Skipped, {Stuck: 1, Cursor: r.Cursor}: Stuck,
@@ -145,7 +145,7 @@ func FuzzEntryThroughExits(f *testing.F) {
 			}
 		}
 	}
-	open := fuzzBench(f, redistest.Shared(f))
+	open := fuzzRig(f, redistest.Shared(f))
 	f.Fuzz(func(t *testing.T, exit uint8, n1, v1, n2, v2, n3, v3 string) {
 		list := fields(n1, v1)
 		for _, more := range fields(n2, v2, n3, v3) {
@@ -157,7 +157,7 @@ func FuzzEntryThroughExits(f *testing.F) {
 	})
 }
 
-func checkExit(b *bench, w wayOut, list []FieldValue) {
+func checkExit(b *rig, w wayOut, list []FieldValue) {
 	b.Helper()
 	b.groups("g")
 	add := []string{"XADD", b.k.Stream, "*"}
@@ -181,7 +181,7 @@ func checkExit(b *bench, w wayOut, list []FieldValue) {
 	if err != nil {
 		b.Fatalf("%.99q through %s: %v", list, w.name, err)
 	}
-	want(b, fmt.Sprintf("%.99q through %s", list, w.name), got, p.outcome)
+	redistest.Want(b, fmt.Sprintf("%.99q through %s", list, w.name), got, p.outcome)
 	if out, err := throughRetry(ActionDead)(b, behind); err != nil || out != Dead {
 		b.Fatalf("the entry behind: %v, %v", out, err)
 	}
@@ -198,7 +198,7 @@ func checkExit(b *bench, w wayOut, list []FieldValue) {
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0", "g")
 		b.wantLetter(letters[0].FieldValues, p.letter)
 	case p.entry != nil:
-		want(b, "pending", b.pending("g"), 0)
+		redistest.Want(b, "pending", b.pending("g"), 0)
 		b.makeDue()
 		b.drain(1)
 		b.wantDelivery(p.entry, payload)
@@ -209,7 +209,7 @@ func checkExit(b *bench, w wayOut, list []FieldValue) {
 }
 
 // wantLetter compares a dead letter but for its time, and for the words in which a malformed one says why.
-func (b *bench) wantLetter(list []FieldValue, wanted map[string]string) {
+func (b *rig) wantLetter(list []FieldValue, wanted map[string]string) {
 	b.Helper()
 	got := map[string]string{}
 	b.fieldsOf(list, got)
@@ -221,7 +221,7 @@ func (b *bench) wantLetter(list []FieldValue, wanted map[string]string) {
 }
 
 // wantDelivery expects what a drain must make of a retry with this meta.
-func (b *bench) wantDelivery(meta map[string]string, payload string) {
+func (b *rig) wantDelivery(meta map[string]string, payload string) {
 	b.Helper()
 	switch sound := soundMeta("", meta); {
 	case !sound:
@@ -234,7 +234,7 @@ func (b *bench) wantDelivery(meta map[string]string, payload string) {
 		}
 	case expired(meta):
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1")
-		want(b, "reason", rawField(b.raw(b.k.Dead)[0].FieldValues, FieldReason), ReasonExpired)
+		redistest.Want(b, "reason", rawField(b.raw(b.k.Dead)[0].FieldValues, FieldReason), ReasonExpired)
 	default:
 		b.wantState("due=0 payload=0 meta=0 stream=1 dead=0")
 		got := map[string]string{}
@@ -246,7 +246,7 @@ func (b *bench) wantDelivery(meta map[string]string, payload string) {
 
 // redriveAll brings the dead letter back, if there is one: it is scheduled, for its group and with its payload, and delivered with what can be
 // carried; a letter without a payload asks for one.
-func (b *bench) redriveAll() {
+func (b *rig) redriveAll() {
 	b.Helper()
 	letters := b.raw(b.k.Dead)
 	if len(letters) == 0 {
@@ -280,9 +280,9 @@ func (b *bench) redriveAll() {
 	b.wantState("due=0 payload=0 meta=0 stream=1 dead=0")
 	got := map[string]string{}
 	b.fieldsOf(b.raw(b.k.Stream)[0].FieldValues, got)
-	want(b, "payload", got[FieldPayload], payload)
-	want(b, "attempt", got[FieldAttempt], "1")
-	want(b, "group", got[FieldFor], old[FieldGroup])
+	redistest.Want(b, "payload", got[FieldPayload], payload)
+	redistest.Want(b, "attempt", got[FieldAttempt], "1")
+	redistest.Want(b, "group", got[FieldFor], old[FieldGroup])
 	for name, value := range old {
 		if ours[name] || !utf8.ValidString(name) || name == FieldMaxAttempts && !countPattern.MatchString(value) {
 			continue
@@ -296,7 +296,7 @@ func (b *bench) redriveAll() {
 			}
 			name, value = "b64:"+name, base64.StdEncoding.EncodeToString([]byte(value))
 		}
-		want(b, fmt.Sprintf("field %q", name), got[name], value)
+		redistest.Want(b, fmt.Sprintf("field %q", name), got[name], value)
 	}
 }
 
@@ -308,7 +308,7 @@ var ours = map[string]bool{
 
 func TestEntrySeedsThroughExitsEverywhere(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, server *redistest.Server) {
-		b := newBench(t, server)
+		b := newRig(t, server)
 		for i, s := range exitSeeds {
 			for _, w := range waysOut {
 				checkExit(b.queue(fmt.Sprint("q", i, w.name)), w, fields(s...))

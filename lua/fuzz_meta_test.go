@@ -150,13 +150,13 @@ func FuzzMetaThroughDrain(f *testing.F) {
 	for _, s := range metaSeeds {
 		f.Add(s.member, s.payload, s.meta, s.hasMeta)
 	}
-	open := fuzzBench(f, redistest.Shared(f))
+	open := fuzzRig(f, redistest.Shared(f))
 	f.Fuzz(func(t *testing.T, member, payload, meta string, hasMeta bool) {
 		checkMeta(open(t), member, payload, meta, hasMeta)
 	})
 }
 
-func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
+func checkMeta(b *rig, member, payload, meta string, hasMeta bool) {
 	b.Helper()
 	b.groups("g")
 	if payload != "" {
@@ -192,7 +192,7 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 	got := map[string]string{}
 	switch due := map[bool]string{true: "5", false: "6"}[member != "behind"]; {
 	case !sound:
-		want(b, fmt.Sprintf("%.99q with meta %.99q: dead letters", member, meta), d.Dead, 1)
+		redistest.Want(b, fmt.Sprintf("%.99q with meta %.99q: dead letters", member, meta), d.Dead, 1)
 		b.fieldsOf(b.raw(b.k.Dead)[0].FieldValues, got)
 		b.wantFields(got, map[string]string{
 			FieldPayload: payload, FieldMeta: meta, FieldReason: ReasonMalformed, FieldAttempt: "1", FieldDue: due, FieldError: got[FieldError], FieldDead: got[FieldDead],
@@ -202,7 +202,7 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 			b.Fatal("a dead letter that does not say why")
 		}
 	case expired(fields) || fields[FieldFor] != "" && fields[FieldFor] != "g":
-		want(b, "dead letters", d.Dead, 1)
+		redistest.Want(b, "dead letters", d.Dead, 1)
 		b.fieldsOf(b.raw(b.k.Dead)[0].FieldValues, got)
 		letter := inLetter(fields)
 		delete(letter, FieldFor)
@@ -216,7 +216,7 @@ func checkMeta(b *bench, member, payload, meta string, hasMeta bool) {
 		delete(got, map[bool]string{true: FieldGroup}[got[FieldGroup] == ""])
 		b.wantFields(got, letter)
 	default:
-		want(b, fmt.Sprintf("%.99q with meta %.99q: moved", member, meta), d.Moved, 1+others)
+		redistest.Want(b, fmt.Sprintf("%.99q with meta %.99q: moved", member, meta), d.Moved, 1+others)
 		b.fieldsOf(b.raw(b.k.Stream)[0].FieldValues, got)
 		entry := maps.Clone(fields)
 		entry[FieldPayload], entry[FieldDue] = payload, due
@@ -229,7 +229,7 @@ func expired(fields map[string]string) bool {
 	return err == nil && ms < math.MaxInt64 && ms <= 1_000_000_000_000 // the seeds and the fuzzer stay away from now
 }
 
-func (b *bench) fieldsOf(list []FieldValue, into map[string]string) {
+func (b *rig) fieldsOf(list []FieldValue, into map[string]string) {
 	b.Helper()
 	for _, f := range list {
 		if _, twice := into[f.Field]; twice {
@@ -240,7 +240,7 @@ func (b *bench) fieldsOf(list []FieldValue, into map[string]string) {
 }
 
 // wantFields compares maps of fields; an empty group may be absent.
-func (b *bench) wantFields(got, wanted map[string]string) {
+func (b *rig) wantFields(got, wanted map[string]string) {
 	b.Helper()
 	if wanted[FieldGroup] == "" {
 		if _, ok := got[FieldGroup]; !ok {
@@ -269,7 +269,7 @@ func letterGroup(member string) string {
 
 func TestMetaSeedsThroughDrainEverywhere(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newBench(t, s)
+		b := newRig(t, s)
 		for i, c := range metaSeeds {
 			checkMeta(b.queue(fmt.Sprint("q", i)), c.member, c.payload, c.meta, c.hasMeta)
 		}

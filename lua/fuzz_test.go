@@ -20,13 +20,13 @@ import (
 // The fuzz targets of this package run scripts on the shared server. Their seeds, and what fuzzing found (testdata/fuzz), run with every
 // `go test`; `make fuzz` goes on from there.
 
-// fuzzBench returns what makes a bench for one execution. All executions share one connection and one queue, which is emptied between them.
-func fuzzBench(f *testing.F, s *redistest.Server) func(t *testing.T) *bench {
+// fuzzRig returns what makes a rig for one execution. All executions share one connection and one queue, which is emptied between them.
+func fuzzRig(f *testing.F, s *redistest.Server) func(t *testing.T) *rig {
 	c := s.Client(f, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
 	prefix := s.Prefix(f)
-	return func(t *testing.T) *bench {
+	return func(t *testing.T) *rig {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-		b := &bench{T: t, ctx: ctx, s: s, c: c, k: NewKeys(prefix, "q"), g: NewGlobals(prefix)}
+		b := &rig{T: t, ctx: ctx, s: s, c: c, k: NewKeys(prefix, "q"), g: NewGlobals(prefix)}
 		t.Cleanup(func() {
 			defer cancel()
 			b.do(append([]string{"DEL"}, keysOf(b.k)...)...)
@@ -44,7 +44,7 @@ func probe(libs, body string) *rueidis.Lua {
 	return rueidis.NewLuaScript(text.String() + body)
 }
 
-func (b *bench) probe(script *rueidis.Lua, args ...string) []string {
+func (b *rig) probe(script *rueidis.Lua, args ...string) []string {
 	b.Helper()
 	reply, err := script.Exec(b.ctx, b.c, []string{b.k.Due}, args).AsStrSlice()
 	if err != nil {
@@ -73,18 +73,18 @@ func FuzzText(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	servers := []func(*testing.T) *bench{
-		fuzzBench(f, redistest.Shared(f)), fuzzBench(f, redistest.At(f, "redis://"+miniredis.RunT(f).Addr(), "in-process")),
+	servers := []func(*testing.T) *rig{
+		fuzzRig(f, redistest.Shared(f)), fuzzRig(f, redistest.At(f, "redis://"+miniredis.RunT(f).Addr(), "in-process")),
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		for _, open := range servers {
 			b := open(t)
 			got := b.probe(textProbe, s)
 			on := fmt.Sprintf("%.300q on %s: ", s, b.s.Name())
-			want(b, on+"UTF-8", got[0], fmt.Sprint(utf8.ValidString(s)))
-			want(b, on+"base64", got[1], base64.StdEncoding.EncodeToString([]byte(s)))
-			want(b, on+"count", got[3], fmt.Sprint(countPattern.MatchString(s)))
-			want(b, on+"time", got[4], fmt.Sprint(timePattern.MatchString(s)))
+			redistest.Want(b, on+"UTF-8", got[0], fmt.Sprint(utf8.ValidString(s)))
+			redistest.Want(b, on+"base64", got[1], base64.StdEncoding.EncodeToString([]byte(s)))
+			redistest.Want(b, on+"count", got[3], fmt.Sprint(countPattern.MatchString(s)))
+			redistest.Want(b, on+"time", got[4], fmt.Sprint(timePattern.MatchString(s)))
 			cut := got[2]
 			if len(cut) > MaxErrorBytes || !utf8.ValidString(cut) || len(s) <= MaxErrorBytes && len(cut) != len(s) {
 				b.Fatalf("%serror text %q", on, cut)
@@ -107,7 +107,7 @@ func FuzzEntryIDOrder(f *testing.F) {
 	} {
 		f.Add(s[0], s[1], s[2], s[3])
 	}
-	open := fuzzBench(f, redistest.Shared(f))
+	open := fuzzRig(f, redistest.Shared(f))
 	number := func(ms, seq uint64) *big.Int {
 		n := new(big.Int).Lsh(new(big.Int).SetUint64(ms), 64)
 		return n.Add(n, new(big.Int).SetUint64(seq))
@@ -129,7 +129,7 @@ func FuzzScore(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	open := fuzzBench(f, redistest.Shared(f))
+	open := fuzzRig(f, redistest.Shared(f))
 	f.Fuzz(func(t *testing.T, text string) {
 		b := open(t)
 		if b.try("ZADD", b.k.Due, text, "m").Error() != nil {
@@ -154,12 +154,12 @@ func FuzzScore(f *testing.F) {
 			}
 			return
 		}
-		want(b, "drained", d, Drained{Moved: 1, Wait: -time.Microsecond})
+		redistest.Want(b, "drained", d, Drained{Moved: 1, Wait: -time.Microsecond})
 		exact, _ := new(big.Float).SetFloat64(max(0, score)).Int(nil)
 		if score > 0 && new(big.Float).SetInt(exact).Cmp(big.NewFloat(score)) < 0 {
 			exact.Add(exact, big.NewInt(1))
 		}
-		want(b, "due_ms", rawField(b.raw(b.k.Stream)[0].FieldValues, FieldDue), exact.String())
+		redistest.Want(b, "due_ms", rawField(b.raw(b.k.Stream)[0].FieldValues, FieldDue), exact.String())
 	})
 }
 

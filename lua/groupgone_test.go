@@ -6,12 +6,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // A retry was added to the stream whether or not its group was still there. The other groups skipped it, and with that it was done with: the
 // message was nowhere.
 func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for _, left := range []string{"another group", "no group", "no stream"} {
 			b := b.queue(strings.ReplaceAll(left, " ", "-"))
 			b.groups("old", "new")
@@ -32,7 +34,7 @@ func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
 			}
 			dies := map[bool]int{true: 2, false: 3}[left == "another group"]
 			d := b.drain(10)
-			want(b, "moved, buried, refusal", fmt.Sprint(d.Moved, d.Dead, d.Refusal), fmt.Sprint(4-dies, dies, ""))
+			redistest.Want(b, "moved, buried, refusal", fmt.Sprint(d.Moved, d.Dead, d.Refusal), fmt.Sprint(4-dies, dies, ""))
 			var got []string
 			for _, l := range b.entries(b.k.Dead) {
 				got = append(got, fmt.Sprint(l.ID, " ", l.Reason, " ", l.Group, " ", l.Attempt, " ", l.Error, " ", string(l.Payload), l.Headers, l.For, l.Dead.IsZero()))
@@ -47,7 +49,7 @@ func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
 // The groups are asked for once in a call, and only when a message is for one alone. A server that does not tell stops the batch, and nothing
 // is dead-lettered, or added twice.
 func TestDrainAsksForGroupsOnce(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		if b.inProcess() {
 			return // no statistics of commands, and no users
 		}
@@ -64,32 +66,32 @@ func TestDrainAsksForGroupsOnce(t *testing.T) {
 		}
 		before := asked()
 		b.do("ZADD", b.k.Due, "1", "plain", "2", "other")
-		want(b, "moved", b.drain(10).Moved, 2)
-		want(b, "asked for plain messages", asked()-before, 0)
+		redistest.Want(b, "moved", b.drain(10).Moved, 2)
+		redistest.Want(b, "asked for plain messages", asked()-before, 0)
 		for i := range 5 {
 			b.do("HSET", b.k.Meta, fmt.Sprint("r", i), `{"id":"r","for":"g","attempt":"3","error":"e"}`, fmt.Sprint("gone", i), `{"for":"gone"}`)
 			b.do("ZADD", b.k.Due, "1", fmt.Sprint("r", i), "2", fmt.Sprint("gone", i))
 		}
 		d := b.drain(10)
-		want(b, "moved, buried", fmt.Sprint(d.Moved, d.Dead), "5 5")
-		want(b, "asked for ten that are for one group", asked()-before, 1)
+		redistest.Want(b, "moved, buried", fmt.Sprint(d.Moved, d.Dead), "5 5")
+		redistest.Want(b, "asked for ten that are for one group", asked()-before, 1)
 	})
 }
 
 // What a producer schedules for a group passes by the drain, too.
 func TestWhatIsForAGroupIsNeverAddedAtOnce(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		wantList(b, "verdicts", b.enqueue(Item{ID: "m", When: After(0), Meta: `{"for":"gone"}`}, Item{ID: "n", When: After(0), Meta: `{"for":"g"}`},
 			Item{ID: "o", When: After(0), Meta: `{"for":""}`}), Scheduled, Scheduled, Ready)
 		d := b.drain(10)
-		want(b, "moved, buried", fmt.Sprint(d.Moved, d.Dead), "1 1")
+		redistest.Want(b, "moved, buried", fmt.Sprint(d.Moved, d.Dead), "1 1")
 	})
 }
 
 // Redriven for a group that was gone, a dead letter was deleted, scheduled, skipped by all others, and freed.
 func TestRedriveRefusesAGroupThatIsGone(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		letter := b.bury("old", "m", "")
 		b.groups("new")
 		b.read("new", "c", 10)
@@ -101,34 +103,34 @@ func TestRedriveRefusesAGroupThatIsGone(t *testing.T) {
 			wantList(b, "to "+to, b.redrive(again), RedriveGroupGone)
 		}
 		for key, now := range b.dump() {
-			want(b, key, now, before[key])
+			redistest.Want(b, key, now, before[key])
 		}
 		again.To = "new"
 		wantList(b, "to new", b.redrive(again), RedriveScheduled)
-		want(b, "drained", b.drain(1).Moved, 1)
+		redistest.Want(b, "drained", b.drain(1).Moved, 1)
 		e := b.read("new", "c", 1)[0]
-		want(b, "delivered", e.ID+" "+string(e.Payload)+" "+e.For, "m payload of m new")
+		redistest.Want(b, "delivered", e.ID+" "+string(e.Payload)+" "+e.For, "m payload of m new")
 	})
 }
 
 // A letter that no group had is for all, or for the one that is named.
 func TestRedriveOfALetterForAllToOneGroup(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("a", "b")
 		letter := b.text("XADD", b.k.Dead, "*", "id", "m", "payload", "p", "reason", ReasonExpired)
 		wantList(b, "outcome", b.redrive(Redrive{Letter: letter, When: After(0), To: "b"}), RedriveScheduled)
 		b.drain(1)
-		want(b, "for", b.read("b", "c", 1)[0].For, "b")
+		redistest.Want(b, "for", b.read("b", "c", 1)[0].For, "b")
 	})
 }
 
 // What could not be read is in the letter as text. A redrive left it behind without a word: headers and limits were gone.
 func TestRedriveOfUnreadableMetaNeedsFields(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		b.do("HSET", b.k.Meta, "m", `{"h:tenant":"acme","max_attempts":5}`)
 		b.do("ZADD", b.k.Due, "1", "m", "2", "")
-		want(b, "buried", b.drain(2).Dead, 2)
+		redistest.Want(b, "buried", b.drain(2).Dead, 2)
 		raw := b.text("XADD", b.k.Dead, "*", "id", "n", "payload", "", "reason", ReasonMalformed, "raw", "id\nn\na\nb")
 		letters := b.entries(b.k.Dead)
 		before, edited := b.dump(), []byte("p")
@@ -137,29 +139,29 @@ func TestRedriveOfUnreadableMetaNeedsFields(t *testing.T) {
 			wantList(b, "outcome", b.redrive(again), RedriveUnreadable)
 		}
 		for key, now := range b.dump() {
-			want(b, key, now, before[key])
+			redistest.Want(b, key, now, before[key])
 		}
 		wantList(b, "without any meta", b.redrive(Redrive{Letter: letters[1].EntryID, When: After(0)}), RedriveScheduled)
 		wantList(b, "with fields", b.redrive(Redrive{Letter: letters[0].EntryID, When: After(0), Fields: `{"h:tenant":"acme"}`}, Redrive{Letter: raw, When: After(0), Fields: `{}`}),
 			RedriveScheduled, RedriveScheduled)
-		want(b, "drained", b.drain(10).Moved, 3)
+		redistest.Want(b, "drained", b.drain(10).Moved, 3)
 	})
 }
 
 // Fields called meta and raw are a letter's own only when it is malformed. Those of a message were dropped.
 func TestRedriveKeepsFieldsCalledMetaAndRaw(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		letter := b.bury("g", "m", `{"meta":"of the message","raw":"too"}`)
 		wantList(b, "outcome", b.redrive(Redrive{Letter: letter.EntryID, When: After(0)}), RedriveScheduled)
 		b.drain(1)
 		e := b.read("g", "c", 1)[0]
-		want(b, "fields", e.Extra["meta"]+" "+e.Extra["raw"], "of the message too")
+		redistest.Want(b, "fields", e.Extra["meta"]+" "+e.Extra["raw"], "of the message too")
 	})
 }
 
 // A letter with more than an entry can carry was redriven, died at once, and had all of it as text from then on.
 func TestRedriveRefusesWhatCannotBeDelivered(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		add := []string{"XADD", b.k.Dead, "*", "id", "m", "payload", "p", "group", "g"}
 		for i := range 9 {
@@ -167,13 +169,13 @@ func TestRedriveRefusesWhatCannotBeDelivered(t *testing.T) {
 		}
 		letter := b.text(add...)
 		wantList(b, "outcome", b.redrive(Redrive{Letter: letter, When: After(0)}), RedriveUnreadable)
-		want(b, "letters", b.count("XLEN", b.k.Dead), 1)
+		redistest.Want(b, "letters", b.count("XLEN", b.k.Dead), 1)
 	})
 }
 
 // ” would be everybody, and what is not UTF-8 cannot be said in meta: nothing is retried, released, dead-lettered or reclaimed for such a group.
 func TestExitsRefuseGroupsThatNoMessageCanBeFor(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i, group := range []string{"", "\xff", "a\nb", "a\x00", "a" + Separator + "b", strings.Repeat("x", MaxGroupBytes+1)} {
 			b := b.queue(fmt.Sprint("q", i))
 			b.enqueue(Item{ID: "m", When: After(0)})
@@ -189,7 +191,7 @@ func TestExitsRefuseGroupsThatNoMessageCanBeFor(t *testing.T) {
 				b.Errorf("reclaim of %q: %v", group, err)
 			}
 			for key, now := range b.dump() {
-				want(b, fmt.Sprintf("%s after %q", key, group), now, before[key])
+				redistest.Want(b, fmt.Sprintf("%s after %q", key, group), now, before[key])
 			}
 		}
 	})

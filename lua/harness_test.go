@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// bench is one queue on one server.
-type bench struct {
+// rig is one queue on one server.
+type rig struct {
 	*testing.T
 	ctx context.Context
 	s   *redistest.Server
@@ -26,31 +26,31 @@ type bench struct {
 	fcall bool // published scripts are called as functions
 }
 
-func newBench(t *testing.T, s *redistest.Server) *bench {
+func newRig(t *testing.T, s *redistest.Server) *rig {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	prefix := s.Prefix(t)
-	return &bench{
+	return &rig{
 		T: t, ctx: ctx, s: s, k: NewKeys(prefix, "q"), g: NewGlobals(prefix),
 		c: s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 }),
 	}
 }
 
-func (b *bench) inProcess() bool { return strings.Contains(b.s.Name(), "in-process") }
+func (b *rig) inProcess() bool { return strings.Contains(b.s.Name(), "in-process") }
 
-// queue is another queue of the same bench.
-func (b *bench) queue(name string) *bench {
+// queue is another queue of the same rig.
+func (b *rig) queue(name string) *rig {
 	other := *b
 	other.k = NewKeys(strings.TrimSuffix(b.g.Queues, ":queues"), name)
 	return &other
 }
 
-func (b *bench) try(words ...string) rueidis.RedisResult {
+func (b *rig) try(words ...string) rueidis.RedisResult {
 	return b.c.Do(b.ctx, b.c.B().Arbitrary(words[0]).Args(words[1:]...).Build())
 }
 
 // do runs a command that must not fail.
-func (b *bench) do(words ...string) rueidis.RedisMessage {
+func (b *rig) do(words ...string) rueidis.RedisMessage {
 	b.Helper()
 	m, err := b.try(words...).ToMessage()
 	if err != nil && !rueidis.IsRedisNil(err) {
@@ -59,7 +59,7 @@ func (b *bench) do(words ...string) rueidis.RedisMessage {
 	return m
 }
 
-func (b *bench) count(words ...string) int {
+func (b *rig) count(words ...string) int {
 	b.Helper()
 	m := b.do(words...)
 	n, err := m.AsInt64()
@@ -69,7 +69,7 @@ func (b *bench) count(words ...string) int {
 	return int(n)
 }
 
-func (b *bench) texts(words ...string) []string {
+func (b *rig) texts(words ...string) []string {
 	b.Helper()
 	m := b.do(words...)
 	list, err := m.AsStrSlice()
@@ -80,7 +80,7 @@ func (b *bench) texts(words ...string) []string {
 }
 
 // text runs a command that answers with one string.
-func (b *bench) text(words ...string) string {
+func (b *rig) text(words ...string) string {
 	b.Helper()
 	m := b.do(words...)
 	s, err := m.ToString()
@@ -90,7 +90,7 @@ func (b *bench) text(words ...string) string {
 	return s
 }
 
-func (b *bench) hash(key string) map[string]string {
+func (b *rig) hash(key string) map[string]string {
 	b.Helper()
 	m := b.do("HGETALL", key)
 	h, err := m.AsStrMap()
@@ -101,7 +101,7 @@ func (b *bench) hash(key string) map[string]string {
 }
 
 // now is the server's clock in ms.
-func (b *bench) now() int64 {
+func (b *rig) now() int64 {
 	b.Helper()
 	t := b.texts("TIME")
 	s, _ := strconv.ParseInt(t[0], 10, 64)
@@ -112,7 +112,7 @@ func (b *bench) now() int64 {
 func ms(n int64) string { return strconv.FormatInt(n, 10) }
 
 // entries reads a stream; raw keeps the field lists.
-func (b *bench) entries(key string) []Entry {
+func (b *rig) entries(key string) []Entry {
 	b.Helper()
 	var out []Entry
 	for _, e := range b.raw(key) {
@@ -121,7 +121,7 @@ func (b *bench) entries(key string) []Entry {
 	return out
 }
 
-func (b *bench) raw(key string) []rueidis.XRangeSlice {
+func (b *rig) raw(key string) []rueidis.XRangeSlice {
 	b.Helper()
 	m := b.do("XRANGE", key, "-", "+")
 	list, err := m.AsXRangeSlices()
@@ -131,7 +131,7 @@ func (b *bench) raw(key string) []rueidis.XRangeSlice {
 	return list
 }
 
-func (b *bench) dueOf(member string) float64 {
+func (b *rig) dueOf(member string) float64 {
 	b.Helper()
 	m := b.do("ZSCORE", b.k.Due, member)
 	f, err := m.AsFloat64()
@@ -142,7 +142,7 @@ func (b *bench) dueOf(member string) float64 {
 }
 
 // makeDue lets everything that is scheduled be due since 1970, in the order it was scheduled for.
-func (b *bench) makeDue() {
+func (b *rig) makeDue() {
 	b.Helper()
 	var commands [][]string
 	for i, member := range b.texts("ZRANGE", b.k.Due, "0", "-1") {
@@ -151,12 +151,12 @@ func (b *bench) makeDue() {
 	b.all(commands)
 }
 
-func (b *bench) enqueue(items ...Item) []Verdict {
+func (b *rig) enqueue(items ...Item) []Verdict {
 	b.Helper()
 	return b.enqueueAs(Token{}, items...)
 }
 
-func (b *bench) enqueueAs(token Token, items ...Item) []Verdict {
+func (b *rig) enqueueAs(token Token, items ...Item) []Verdict {
 	b.Helper()
 	receipts, err := Enqueue(b.ctx, b.c, b.k, token, items, Durability{})
 	if err != nil {
@@ -169,7 +169,7 @@ func (b *bench) enqueueAs(token Token, items ...Item) []Verdict {
 	return verdicts
 }
 
-func (b *bench) drain(limit int) Drained {
+func (b *rig) drain(limit int) Drained {
 	b.Helper()
 	d, err := Drain(b.ctx, b.c, b.k, limit, 1<<20)
 	if err != nil {
@@ -178,7 +178,7 @@ func (b *bench) drain(limit int) Drained {
 	return d
 }
 
-func (b *bench) groups(names ...string) {
+func (b *rig) groups(names ...string) {
 	b.Helper()
 	for _, name := range names {
 		if _, err := EnsureGroup(b.ctx, b.c, b.k, name); err != nil {
@@ -188,7 +188,7 @@ func (b *bench) groups(names ...string) {
 }
 
 // read delivers up to n entries to a consumer.
-func (b *bench) read(group, consumer string, n int) []Entry {
+func (b *rig) read(group, consumer string, n int) []Entry {
 	b.Helper()
 	reply, err := b.try("XREADGROUP", "GROUP", group, consumer, "COUNT", strconv.Itoa(n), "STREAMS", b.k.Stream, ">").AsXReadSlices()
 	if rueidis.IsRedisNil(err) {
@@ -205,7 +205,7 @@ func (b *bench) read(group, consumer string, n int) []Entry {
 }
 
 // deliver enqueues messages for now, has every group read them, and returns the entries.
-func (b *bench) deliver(groups []string, ids ...string) []Entry {
+func (b *rig) deliver(groups []string, ids ...string) []Entry {
 	b.Helper()
 	b.groups(groups...)
 	for _, id := range ids {
@@ -221,7 +221,7 @@ func (b *bench) deliver(groups []string, ids ...string) []Entry {
 	return out
 }
 
-func (b *bench) pending(group string) int {
+func (b *rig) pending(group string) int {
 	b.Helper()
 	m := b.do("XPENDING", b.k.Stream, group)
 	list, err := m.ToArray()
@@ -233,7 +233,7 @@ func (b *bench) pending(group string) int {
 }
 
 // counter is how often a pending entry was delivered, by the server's count, and who holds it.
-func (b *bench) counter(group, entry string) (deliveries int64, owner string, idle int64) {
+func (b *rig) counter(group, entry string) (deliveries int64, owner string, idle int64) {
 	b.Helper()
 	m := b.do("XPENDING", b.k.Stream, group, entry, entry, "1")
 	list, _ := m.ToArray()
@@ -248,7 +248,7 @@ func (b *bench) counter(group, entry string) (deliveries int64, owner string, id
 }
 
 // abandon makes a pending entry idle for an hour without counting a delivery.
-func (b *bench) abandon(group, consumer string, entries ...string) {
+func (b *rig) abandon(group, consumer string, entries ...string) {
 	b.Helper()
 	for _, e := range entries {
 		n, _, _ := b.counter(group, e)
@@ -259,7 +259,7 @@ func (b *bench) abandon(group, consumer string, entries ...string) {
 var policy = Attempts{Max: 3, Delays: []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second}}
 
 // fail takes one entry out of a pending list.
-func (b *bench) fail(group, entry string, action Action, reason, text string) Outcome {
+func (b *rig) fail(group, entry string, action Action, reason, text string) Outcome {
 	b.Helper()
 	out, err := Retry(b.ctx, b.c, b.k, group, policy, []Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: reason, Error: text}})
 	if err != nil {
@@ -268,7 +268,7 @@ func (b *bench) fail(group, entry string, action Action, reason, text string) Ou
 	return out[0]
 }
 
-func (b *bench) reclaim(group string, minIdle time.Duration) Reclaimed {
+func (b *rig) reclaim(group string, minIdle time.Duration) Reclaimed {
 	b.Helper()
 	r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, MinIdle: minIdle, Limit: 100, MaxBytes: 1 << 20})
 	if err != nil {
@@ -278,7 +278,7 @@ func (b *bench) reclaim(group string, minIdle time.Duration) Reclaimed {
 }
 
 // state sums up what is stored, for comparison in one line.
-func (b *bench) state(groups ...string) string {
+func (b *rig) state(groups ...string) string {
 	b.Helper()
 	asked := [][]string{{"ZCARD", b.k.Due}, {"HLEN", b.k.Payload}, {"HLEN", b.k.Meta}, {"XLEN", b.k.Stream}, {"XLEN", b.k.Dead}}
 	for _, g := range groups {
@@ -304,7 +304,7 @@ func (b *bench) state(groups ...string) string {
 	return strings.Join(words, " ")
 }
 
-func (b *bench) wantState(want string, groups ...string) {
+func (b *rig) wantState(want string, groups ...string) {
 	b.Helper()
 	if got := b.state(groups...); got != want {
 		b.Fatalf("stored is %s, want %s", got, want)
@@ -312,21 +312,13 @@ func (b *bench) wantState(want string, groups ...string) {
 }
 
 // token is the ID of the wake token, "" when there is none.
-func (b *bench) token() string {
+func (b *rig) token() string {
 	b.Helper()
 	if list := b.raw(b.k.Wake); len(list) > 0 {
 		return list[len(list)-1].ID
 	}
 	return ""
 }
-
-func want[T comparable](b testing.TB, what string, got, want T) {
-	b.Helper()
-	if got != want {
-		b.Fatalf("%s is %v, want %v", what, got, want)
-	}
-}
-
 func wantList[T comparable](b testing.TB, what string, got []T, want ...T) {
 	b.Helper()
 	if !slices.Equal(got, want) {

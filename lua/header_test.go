@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // scripts lists every typed call's script.
@@ -118,9 +120,9 @@ func TestHeaders(t *testing.T) {
 			wantList(t, "keys", s.keys, h.keys...)
 			wantList(t, "arguments", s.args, h.args...)
 			wantList(t, "repeated arguments", s.each, h.each...)
-			want(t, "everyKey", s.everyKey, h.everyKey)
+			redistest.Want(t, "everyKey", s.everyKey, h.everyKey)
 			for i, key := range h.keys {
-				want(t, "type of "+key, h.keyTypes[i], types[key])
+				redistest.Want(t, "type of "+key, h.keyTypes[i], types[key])
 			}
 			if n := strings.Count(text, "\n"); n >= 80 {
 				t.Errorf("%d lines, want less than 80", n)
@@ -152,7 +154,7 @@ func checkBody(t *testing.T, h header, text string) {
 	}
 	for i, name := range h.keys {
 		if !h.everyKey {
-			want(t, fmt.Sprintf("local of KEYS[%d]", i+1), bound[fmt.Sprintf("KEYS[%d]", i+1)], name)
+			redistest.Want(t, fmt.Sprintf("local of KEYS[%d]", i+1), bound[fmt.Sprintf("KEYS[%d]", i+1)], name)
 		}
 	}
 	for i, name := range h.args {
@@ -228,7 +230,7 @@ func TestEveryScriptIsLoadedOnce(t *testing.T) {
 		}
 	}
 	for _, s := range scripts() {
-		want(t, "calls that load "+s.name, counts[s.name], 1)
+		redistest.Want(t, "calls that load "+s.name, counts[s.name], 1)
 		delete(counts, s.name)
 	}
 	if len(counts) > 0 {

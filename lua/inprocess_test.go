@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // recorder keeps the words of every EVAL and EVALSHA.
@@ -108,11 +110,11 @@ func TestScriptRefusesWhatDoesNotFitItsHeader(t *testing.T) {
 }
 
 func TestScriptsAreLoadedOnDemand(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("SCRIPT", "FLUSH")
 		wantList(b, "verdicts", b.enqueue(Item{ID: "m", When: After(0)}), Ready)
 		wantList(b, "verdicts", b.enqueue(Item{ID: "n", When: After(0)}), Ready)
-		want(b, "entries", b.count("XLEN", b.k.Stream), 2)
+		redistest.Want(b, "entries", b.count("XLEN", b.k.Stream), 2)
 	})
 }
 

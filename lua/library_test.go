@@ -19,7 +19,7 @@ func libraryOf(release, source string) string {
 const foreignLibrary = "#!lua name=duestream\nredis.register_function('another', function() return 1 end)\n"
 
 func TestLibraryIsLoadedWhereItBelongs(t *testing.T) {
-	b := newBench(t, redistest.Own(t))
+	b := newRig(t, redistest.Own(t))
 	for _, c := range []struct {
 		name, there      string
 		state            LibraryState
@@ -54,14 +54,14 @@ func TestLibraryIsLoadedWhereItBelongs(t *testing.T) {
 		}
 		put()
 		row := one(Libraries(b.ctx, b.c, "v1.2.3"))
-		want(b, c.name+": state", row.State, c.state)
-		want(b, c.name+": error of the look", row.Err, nil)
+		redistest.Want(b, c.name+": state", row.State, c.state)
+		redistest.Want(b, c.name+": error of the look", row.Err, nil)
 		before := b.text("FUNCTION", "DUMP")
 
 		rows, err := LoadLibrary(b.ctx, b.c, "v1.2.3", false)
 		row = one(rows)
-		want(b, c.name+": what load did", row.Did, c.did)
-		want(b, c.name+": state that load found", row.State, c.state)
+		redistest.Want(b, c.name+": what load did", row.Did, c.did)
+		redistest.Want(b, c.name+": state that load found", row.State, c.state)
 		if !errors.Is(err, c.refused) || c.refused == nil && err != nil || c.refused != nil && (!errors.Is(row.Err, c.refused) || Temporary(err)) {
 			t.Errorf("%s: load: %v, and of the server %v", c.name, err, row.Err)
 		}
@@ -69,28 +69,28 @@ func TestLibraryIsLoadedWhereItBelongs(t *testing.T) {
 			t.Errorf("%s: load says that it did %q", c.name, c.did)
 		}
 		if c.did != "" {
-			want(b, c.name+": state after load", one(Libraries(b.ctx, b.c, "v1.2.3")).State, LibraryCurrent)
+			redistest.Want(b, c.name+": state after load", one(Libraries(b.ctx, b.c, "v1.2.3")).State, LibraryCurrent)
 		}
 
 		put()
 		rows, err = LoadLibrary(b.ctx, b.c, "v1.2.3", true)
-		want(b, c.name+": what load does with force", one(rows).Did, c.forced)
-		want(b, c.name+": error of that", err, nil)
-		want(b, c.name+": state after that", one(Libraries(b.ctx, b.c, "v1.2.3")).State, LibraryCurrent)
+		redistest.Want(b, c.name+": what load does with force", one(rows).Did, c.forced)
+		redistest.Want(b, c.name+": error of that", err, nil)
+		redistest.Want(b, c.name+": state after that", one(Libraries(b.ctx, b.c, "v1.2.3")).State, LibraryCurrent)
 
 		put()
 		rows, err = DeleteLibrary(b.ctx, b.c, "v1.2.3", false)
-		want(b, c.name+": what delete does", one(rows).Did, c.deletion)
-		want(b, c.name+": delete is refused", errors.Is(err, ErrForeignFunctions), c.state == LibraryForeign)
+		redistest.Want(b, c.name+": what delete does", one(rows).Did, c.deletion)
+		redistest.Want(b, c.name+": delete is refused", errors.Is(err, ErrForeignFunctions), c.state == LibraryForeign)
 		_, err = DeleteLibrary(b.ctx, b.c, "v1.2.3", true)
-		want(b, c.name+": error of delete with force", err, nil)
-		want(b, c.name+": state after that", one(Libraries(b.ctx, b.c, "v1.2.3")).State, LibraryAbsent)
+		redistest.Want(b, c.name+": error of delete with force", err, nil)
+		redistest.Want(b, c.name+": state after that", one(Libraries(b.ctx, b.c, "v1.2.3")).State, LibraryAbsent)
 	}
 }
 
 // Programs may load the library when they start, many at once.
 func TestLibraryIsLoadedByManyAtOnce(t *testing.T) {
-	b := newBench(t, redistest.Own(t))
+	b := newRig(t, redistest.Own(t))
 	var all sync.WaitGroup
 	for range 20 {
 		own := b.again()
@@ -101,13 +101,13 @@ func TestLibraryIsLoadedByManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	want(b, "state", Libraries(b.ctx, b.c, "v1.2.3")[0].State, LibraryCurrent)
+	redistest.Want(b, "state", Libraries(b.ctx, b.c, "v1.2.3")[0].State, LibraryCurrent)
 }
 
 // What cannot be done is classified, and says on which server.
 func TestLibraryErrors(t *testing.T) {
 	own := redistest.Own(t)
-	b := newBench(t, own)
+	b := newRig(t, own)
 	fails := func(what string, kind, other error, f func() ([]Library, error)) {
 		t.Helper()
 		rows, err := f()

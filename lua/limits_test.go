@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 func TestLimits(t *testing.T) {
@@ -97,7 +99,7 @@ func TestInvalidCutsTheValue(t *testing.T) {
 		strings.Repeat("a", 1<<20):       `id "` + strings.Repeat("a", 64) + `"… (1048576 bytes): rule 7`,
 		strings.Repeat("a", 63) + "üüüü": `id "` + strings.Repeat("a", 63) + `\xc3"… (71 bytes): rule 7`,
 	} {
-		want(t, "error", Invalid("id", value, "rule %d", 7).Error(), text)
+		redistest.Want(t, "error", Invalid("id", value, "rule %d", 7).Error(), text)
 	}
 }
 
@@ -110,7 +112,7 @@ func TestCutText(t *testing.T) {
 		strings.Repeat("x", 1021) + "🚀":      strings.Repeat("x", 1021),
 		strings.Repeat("x", 1022) + "\xf0xx": strings.Repeat("x", 1022) + "?x",
 	} {
-		want(t, fmt.Sprintf("CutText(%.20q…%d)", in, len(in)), CutText(in), out)
+		redistest.Want(t, fmt.Sprintf("CutText(%.20q…%d)", in, len(in)), CutText(in), out)
 	}
 }
 
@@ -122,11 +124,11 @@ func TestWhenIsRoundedUp(t *testing.T) {
 		At(base): "1795216995123", At(base.Add(1)): "1795216995124", At(base.Add(time.Millisecond)): "1795216995124", At(base.Add(-1)): "1795216995123",
 		At(time.UnixMilli(-5).Add(1)): "-4", At(base.In(time.FixedZone("x", 3600))): "1795216995123",
 	} {
-		want(t, "when", got, text)
+		redistest.Want(t, "when", got, text)
 	}
-	want(t, "window", Window(90*time.Second), "90000")
-	want(t, "window", Window(0), "1")
-	want(t, "window", Window(1001*time.Microsecond), "2")
+	redistest.Want(t, "window", Window(90*time.Second), "90000")
+	redistest.Want(t, "window", Window(0), "1")
+	redistest.Want(t, "window", Window(1001*time.Microsecond), "2")
 }
 
 func TestAttemptsAsArguments(t *testing.T) {
@@ -135,8 +137,8 @@ func TestAttemptsAsArguments(t *testing.T) {
 		delays string
 	}{{Attempts{}, "0"}, {Attempts{Max: 3, Delays: []time.Duration{0, time.Second, 1500 * time.Microsecond, -time.Second}}, "0,1000,2,0"}} {
 		most, delays := c.a.args()
-		want(t, "max", most, fmt.Sprint(c.a.Max))
-		want(t, "delays", delays, c.delays)
+		redistest.Want(t, "max", most, fmt.Sprint(c.a.Max))
+		redistest.Want(t, "delays", delays, c.delays)
 	}
 }
 
@@ -144,16 +146,16 @@ func TestKeyNames(t *testing.T) {
 	k, g := NewKeys("duestream", "emails"), NewGlobals("duestream")
 	wantList(t, "keys", keysOf(k), "duestream:{emails}:due", "duestream:{emails}:payload", "duestream:{emails}:meta", "duestream:{emails}:stream",
 		"duestream:{emails}:dead", "duestream:{emails}:wake", "duestream:{emails}:policy", "duestream:{emails}:seen", "duestream:{emails}:calm")
-	want(t, "globals", g, Globals{"duestream:queues", "duestream:defaults", "duestream:bridges", "duestream:wake"})
+	redistest.Want(t, "globals", g, Globals{"duestream:queues", "duestream:defaults", "duestream:bridges", "duestream:wake"})
 	for key, queue := range map[string]string{
 		"duestream:{emails}:due": "emails", "duestream:{a:b.c_d-1}:due": "a:b.c_d-1",
 		"duestream:{emails}:dead": "", "duestream:{emails/0}:due": "", "duestream:{emails/01}:due": "", "duestream:{emails/x}:due": "", "duestream:{emails/256}:due": "", "other:{emails}:due": "", "duestream:{}:due": "", "duestream:{a}b}:due": "", "duestream:emails:due": "", "duestream:due": "", "": "",
 	} {
 		got, partition, ok := QueueOf("duestream", key)
-		want(t, "partition of "+key, partition, 0)
-		want(t, key+" is the schedule of a queue", ok, queue != "")
+		redistest.Want(t, "partition of "+key, partition, 0)
+		redistest.Want(t, key+" is the schedule of a queue", ok, queue != "")
 		if ok {
-			want(t, "queue of "+key, got, queue)
+			redistest.Want(t, "queue of "+key, got, queue)
 		}
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // Bodies without a member are found by a scan, and found again by name; what has a member, or is not there, is none.
 func TestFindOrphans(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("HSET", b.k.Payload, "m", "p", "a", "p", "b", "")
 		b.do("ZADD", b.k.Due, "5", "m", "6", "n")
 		for _, c := range []struct {
@@ -24,7 +26,7 @@ func TestFindOrphans(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, fmt.Sprint(c), fmt.Sprint(slices.Sorted(slices.Values(orphans)), looked, " ", next), c.want)
+			redistest.Want(b, fmt.Sprint(c), fmt.Sprint(slices.Sorted(slices.Values(orphans)), looked, " ", next), c.want)
 		}
 		found, cursor := 0, "0"
 		for i := range 3000 {
@@ -39,14 +41,14 @@ func TestFindOrphans(t *testing.T) {
 				break
 			}
 		}
-		want(b, "found by pages", found >= 3000, true)
+		redistest.Want(b, "found by pages", found >= 3000, true)
 	})
 }
 
 // An entry is lost when it is pending with the group and its body is gone: not one that is there, that another group holds, or that nobody holds.
 // What is large is looked at in several calls.
 func TestLostEntries(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g", "h")
 		var ids []string
 		for i := range 5 {
@@ -59,7 +61,7 @@ func TestLostEntries(t *testing.T) {
 		b.do("XACK", b.k.Stream, "g", ids[0])
 		for group, lost := range map[string]string{"g": "[4-1]", "h": "[1-1 4-1 5-1]"} {
 			got, err := LostEntries(b.ctx, b.c, b.k.Stream, group, append(ids, "9-9"))
-			want(b, group, fmt.Sprint(got, err), lost+" <nil>")
+			redistest.Want(b, group, fmt.Sprint(got, err), lost+" <nil>")
 		}
 	})
 }

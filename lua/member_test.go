@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // A dead letter may have the ID of an entry: both are the time. Redriven, it was called as the retry of that entry is, and the one overwrote
 // payload, headers and due time of the other.
 func TestMembersOfRetriesAndRedrivenLettersCannotMeet(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for _, first := range []string{"retry", "redrive"} {
 			b := b.queue(first)
 			b.groups("g")
@@ -33,14 +35,14 @@ func TestMembersOfRetriesAndRedrivenLettersCannotMeet(t *testing.T) {
 			for _, e := range b.read("g", "c", 10) {
 				got[string(e.Payload)] = e.Attempt
 			}
-			want(b, "delivered, and their attempts", fmt.Sprint(got), "map[of the entry:2 of the letter:1]")
+			redistest.Want(b, "delivered, and their attempts", fmt.Sprint(got), "map[of the entry:2 of the letter:1]")
 		}
 	})
 }
 
 // The same letter again, because it was restored from an export: what waits from before keeps its payload.
 func TestALetterThatIsRedrivenTwiceIsScheduledTwice(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		letter, edited := b.bury("g", "m", ""), []byte("edited")
 		for _, payload := range []*[]byte{&edited, nil} {
 			wantList(b, "redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0), Payload: payload}), RedriveScheduled)
@@ -49,7 +51,7 @@ func TestALetterThatIsRedrivenTwiceIsScheduledTwice(t *testing.T) {
 		}
 		for _, member := range b.texts("ZRANGE", b.k.Due, "0", "-1") {
 			m := ParseMember(member)
-			want(b, "kind, ID, group", fmt.Sprint(m.Kind, m.ID, m.Group), fmt.Sprint(MemberRedriven, "m", "g"))
+			redistest.Want(b, "kind, ID, group", fmt.Sprint(m.Kind, m.ID, m.Group), fmt.Sprint(MemberRedriven, "m", "g"))
 		}
 		b.drain(10)
 		var got []string
@@ -98,7 +100,7 @@ func TestScriptsNameMembersByTheirShapes(t *testing.T) {
 			found[file] += m[1]
 		}
 	}
-	want(t, "shapes", fmt.Sprint(found), "map[lib/exit.lua:entry redrive.lua:'dead:' .. letter]")
+	redistest.Want(t, "shapes", fmt.Sprint(found), "map[lib/exit.lua:entry redrive.lua:'dead:' .. letter]")
 	for _, any := range []string{"m" + Separator + "g" + Separator + "17-0", Separator, Separator + Separator, "a" + Separator + "b", ""} {
 		if got := ParseMember(any).String(); got != any {
 			t.Errorf("%q comes back as %q", any, got)

@@ -2,18 +2,20 @@ package lua
 
 import (
 	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // What opens a full server must remove nothing, whatever things are called. It named the field 0x1F, and a member of that name lost its payload.
 func TestNoScriptRemovesAMemberThatItWasNotTold(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		kept := func(after string) {
 			b.Helper()
 			for _, member := range []string{Separator, ""} {
-				want(b, "due after "+after, b.dueOf(member) > 0, true)
-				want(b, "payload after "+after, b.text("HGET", b.k.Payload, member), "kept")
-				want(b, "meta after "+after, b.text("HGET", b.k.Meta, member), `{"id":"odd"}`)
+				redistest.Want(b, "due after "+after, b.dueOf(member) > 0, true)
+				redistest.Want(b, "payload after "+after, b.text("HGET", b.k.Payload, member), "kept")
+				redistest.Want(b, "meta after "+after, b.text("HGET", b.k.Meta, member), `{"id":"odd"}`)
 			}
 		}
 		for _, member := range []string{Separator, ""} {
@@ -38,6 +40,6 @@ func TestNoScriptRemovesAMemberThatItWasNotTold(t *testing.T) {
 				got++
 			}
 		}
-		want(b, "delivered with their payloads", got, 2)
+		redistest.Want(b, "delivered with their payloads", got, 2)
 	})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		now := b.now()
 		// Dead for long; dead, but stamped by a clock that was ahead; alive; a little ahead.
 		b.do("ZADD", b.g.Bridges, ms(now-3001), "old", ms(now+60_000), "future", ms(now-500), "other", ms(now+500), "ahead")
@@ -25,7 +25,7 @@ func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
 		if at.UnixMilli() < now || at.UnixMilli() > b.now() {
 			b.Fatalf("server's time %v", at)
 		}
-		want(b, "stored", b.count("ZCARD", b.g.Bridges), 3)
+		redistest.Want(b, "stored", b.count("ZCARD", b.g.Bridges), 3)
 		if _, live, err = Heartbeat(b.ctx, b.c, b.g, "me", 3*time.Second); err != nil || len(live) != 3 {
 			b.Fatal(live, err)
 		}
@@ -35,7 +35,7 @@ func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
 // 1. 1,000 heartbeats are older than one's own. 2. Heartbeats were answered with the 1,000 oldest. 3. From the 1,001st on no bridge found
 // itself among the live ones, so no queue had an owner.
 func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for _, others := range []int{999, 1000, 1500, 6000} {
 			later := ms(b.now() + 2000)
 			for n, args := 0, []string{"ZADD", b.g.Bridges}; n < others; n++ {
@@ -48,7 +48,7 @@ func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, fmt.Sprintf("beside %d others: the caller", others), slices.Contains(live, "me"), true)
+			redistest.Want(b, fmt.Sprintf("beside %d others: the caller", others), slices.Contains(live, "me"), true)
 			if most := min(others, 5000); len(live) < most || len(live) > most+1 {
 				b.Fatalf("beside %d others: %d live", others, len(live))
 			}
@@ -57,7 +57,7 @@ func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
 }
 
 func TestRegisterOnlyAdds(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("HSET", b.g.Queues, "grown", "1,4")
 		for i, c := range []struct {
 			queues []string
@@ -70,36 +70,36 @@ func TestRegisterOnlyAdds(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, fmt.Sprint("added ", i), n, c.added)
+			redistest.Want(b, fmt.Sprint("added ", i), n, c.added)
 			after := b.raw(b.g.Wake)
 			woke := before == 0 && len(after) == 1 || len(tokens) == 1 && tokens[0].ID != after[0].ID
-			want(b, "woke", woke, c.wake)
+			redistest.Want(b, "woke", woke, c.wake)
 		}
-		want(b, "queues", fmt.Sprint(b.hash(b.g.Queues)), "map[a:1 b:1 grown:1,4]")
+		redistest.Want(b, "queues", fmt.Sprint(b.hash(b.g.Queues)), "map[a:1 b:1 grown:1,4]")
 	})
 }
 
 func TestEnsureGroupStartsAtTheBeginning(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.many(2, 1)
 		for i, created := range []bool{true, false, false} {
 			got, err := EnsureGroup(b.ctx, b.c, b.k, "g")
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, fmt.Sprint("created ", i), got, created)
+			redistest.Want(b, fmt.Sprint("created ", i), got, created)
 		}
-		want(b, "given", len(b.read("g", "c", 10)), 2)
+		redistest.Want(b, "given", len(b.read("g", "c", 10)), 2)
 		empty := b.queue("empty")
 		if created, err := EnsureGroup(b.ctx, b.c, empty.k, "grüppe 1"); err != nil || !created {
 			b.Fatal(created, err)
 		}
-		want(b, "stream was made", empty.count("EXISTS", empty.k.Stream), 1)
+		redistest.Want(b, "stream was made", empty.count("EXISTS", empty.k.Stream), 1)
 	})
 }
 
 func TestDropConsumersNeverDropsWhatTheyHold(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		drop := func(group string, names ...string) int {
 			n, err := DropConsumers(b.ctx, b.c, b.k, group, names)
 			if err != nil {
@@ -107,39 +107,39 @@ func TestDropConsumersNeverDropsWhatTheyHold(t *testing.T) {
 			}
 			return n
 		}
-		want(b, "without a stream", drop("g", "c1"), 0)
+		redistest.Want(b, "without a stream", drop("g", "c1"), 0)
 		es := b.deliver([]string{"g"}, "m1", "m2")
 		b.do("XCLAIM", b.k.Stream, "g", "holds", "0", es[1].EntryID)
 		b.ack("g", Held{Entry: es[0].EntryID})
-		want(b, "dropped", drop("g", "holds", "c1"), 1)
-		want(b, "in another group", drop("nobody", "holds"), 0)
-		want(b, "pending", b.pending("g"), 1)
+		redistest.Want(b, "dropped", drop("g", "holds", "c1"), 1)
+		redistest.Want(b, "in another group", drop("nobody", "holds"), 0)
+		redistest.Want(b, "pending", b.pending("g"), 1)
 		b.ack("g", Held{Entry: es[1].EntryID})
-		want(b, "dropped when it holds nothing", drop("g", "holds"), 1)
+		redistest.Want(b, "dropped when it holds nothing", drop("g", "holds"), 1)
 	})
 }
 
 func TestConfigureWritesAndRemoves(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		set := func(pairs ...string) {
 			before := b.token()
 			if err := Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields(pairs...)); err != nil {
 				b.Fatal(err)
 			}
-			want(b, "woke", b.token() != before, true)
+			redistest.Want(b, "woke", b.token() != before, true)
 		}
 		set("visibility_ms", "5000", "max_attempts", "7")
 		set("visibility_ms", "", "held", "1", "absent", "")
-		want(b, "policy", fmt.Sprint(b.hash(b.k.Policy)), "map[held:1 max_attempts:7]")
+		redistest.Want(b, "policy", fmt.Sprint(b.hash(b.k.Policy)), "map[held:1 max_attempts:7]")
 		set("held", "", "max_attempts", "")
-		want(b, "exists", b.count("EXISTS", b.k.Policy), 0)
+		redistest.Want(b, "exists", b.count("EXISTS", b.k.Policy), 0)
 	})
 }
 
 func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		now := b.now()
-		queues := map[string]*bench{}
+		queues := map[string]*rig{}
 		var keys []Keys
 		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken", "strange", "held", "watched"}
 		for _, name := range names {
@@ -166,15 +166,16 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 		for i, name := range names {
 			got, from := looks[i], looks[i]
 			got.Wait, got.Overdue, got.Token, got.Err = 0, 0, "", nil
-			want(b, name, got, map[string]Look{
+			redistest.Want(b, name, got, map[string]Look{
 				"ready": {Busy: true, Standing: "1 entries, 0 groups from "}, "pending": {Busy: true}, "watched": {Untidy: true}, "window": {Untidy: true}, "orphan": {Untidy: true, Orphans: true, Bodies: 1}, "scheduled": {Bodies: 1},
 			}[name])
+
 			switch name {
 			case "scheduled":
 				if from.Wait > time.Hour || from.Wait < time.Hour-time.Minute || from.Overdue != 0 {
 					b.Errorf("scheduled: %+v", from)
 				}
-				want(b, "token", from.Token, queues[name].token())
+				redistest.Want(b, "token", from.Token, queues[name].token())
 			case "overdue":
 				if from.Wait != 0 || from.Overdue < 5*time.Second || from.Overdue > time.Minute {
 					b.Errorf("overdue: %+v", from)
@@ -188,8 +189,8 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 					b.Errorf("broken: %v", from.Err)
 				}
 			default:
-				want(b, name+" wait", from.Wait < 0, true)
-				want(b, name+" token", from.Token, "0-0")
+				redistest.Want(b, name+" wait", from.Wait < 0, true)
+				redistest.Want(b, name+" token", from.Token, "0-0")
 			}
 			if name != "broken" && from.Err != nil {
 				b.Errorf("%s: %v", name, from.Err)
@@ -200,7 +201,7 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 
 // Entries that nobody reads look the same until somebody adds, reads, makes a group or destroys one.
 func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		seen := map[string]bool{}
 		look := func(held, fresh bool) {
 			b.Helper()
@@ -209,9 +210,9 @@ func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				want(b, "busy", looks[0].Busy, true)
-				want(b, "held", looks[0].Standing == "", held)
-				want(b, "fresh", !held && !seen[looks[0].Standing], fresh)
+				redistest.Want(b, "busy", looks[0].Busy, true)
+				redistest.Want(b, "held", looks[0].Standing == "", held)
+				redistest.Want(b, "fresh", !held && !seen[looks[0].Standing], fresh)
 				seen[looks[0].Standing], fresh = true, false
 			}
 		}
@@ -233,7 +234,7 @@ func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
 // A group that holds nothing but entries that somebody has deleted is seen when groups are looked at, and costs nothing otherwise.
 func TestSurveySeesDeletedEntriesWhenAsked(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newBench(t, s)
+		b := newRig(t, s)
 		for _, e := range b.deliver([]string{"g"}, "m") {
 			b.do("XDEL", b.k.Stream, e.EntryID)
 		}
@@ -242,13 +243,13 @@ func TestSurveySeesDeletedEntriesWhenAsked(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, fmt.Sprint("busy when asked ", held), looks[0].Busy, held)
+			redistest.Want(b, fmt.Sprint("busy when asked ", held), looks[0].Busy, held)
 		}
 	})
 }
 
 func TestSurveyLooksAtManyQueues(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		keys := make([]Keys, MaxSurvey)
 		for i := range keys {
 			q := b.queue(fmt.Sprint("q", i))
@@ -260,7 +261,7 @@ func TestSurveyLooksAtManyQueues(t *testing.T) {
 			b.Fatal(err)
 		}
 		for i, l := range looks {
-			want(b, fmt.Sprint("overdue ", i), l.Overdue > 0, i == 200)
+			redistest.Want(b, fmt.Sprint("overdue ", i), l.Overdue > 0, i == 200)
 		}
 		if looks, err = Survey(b.ctx, b.c, nil, true); err != nil || len(looks) != 0 {
 			b.Fatal(looks, err)
@@ -269,7 +270,7 @@ func TestSurveyLooksAtManyQueues(t *testing.T) {
 }
 
 func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("HSET", b.k.Payload, "orphan", "p", "soon", "p", "kept", "p", "other", "p", "unripe", "pp", "gone", "p")
 		b.do("ZADD", b.k.Due, "5", "kept")
 		sweep := func(watched ...Watched) Swept {
@@ -281,8 +282,8 @@ func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
 			return s
 		}
 		first := sweep()
-		want(b, "deleted at the first look", first.Deleted, 0)
-		want(b, "cursor", first.Cursor, "0")
+		redistest.Want(b, "deleted at the first look", first.Deleted, 0)
+		redistest.Want(b, "cursor", first.Cursor, "0")
 		wantList(b, "found", first.Found, Orphan{"gone", 1}, Orphan{"orphan", 1}, Orphan{"other", 1}, Orphan{"soon", 1}, Orphan{"unripe", 2})
 		// A producer in two steps: its member comes after the body. And one that has sent another body under the ID of the first.
 		b.do("ZADD", b.k.Due, "6", "soon")
@@ -290,15 +291,15 @@ func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
 		b.do("HDEL", b.k.Payload, "gone")
 		second := sweep(Watched{Orphan{"orphan", 1}, true}, Watched{Orphan{"soon", 1}, true}, Watched{Orphan{"other", 1}, true},
 			Watched{Orphan{"unripe", 2}, false}, Watched{Orphan{"gone", 1}, true}, Watched{Orphan{"unripe", -1}, false})
-		want(b, "deleted", second.Deleted, 1)
+		redistest.Want(b, "deleted", second.Deleted, 1)
 		wantList(b, "left", second.Left, 1, -1, -1, 2, -1, 2)
 		wantList(b, "found", second.Found, Orphan{"other", 6}, Orphan{"unripe", 2})
-		want(b, "bodies", b.count("HLEN", b.k.Payload), 4)
+		redistest.Want(b, "bodies", b.count("HLEN", b.k.Payload), 4)
 	})
 }
 
 func TestSweepOrphansGoesOnFromItsCursor(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		words := []string{"HSET", b.k.Meta}
 		for i := range 3000 {
 			words = append(words, fmt.Sprint("f", i), "v")
@@ -320,14 +321,14 @@ func TestSweepOrphansGoesOnFromItsCursor(t *testing.T) {
 				b.Fatal("never comes round")
 			}
 		}
-		want(b, "found", len(found), 3000)
+		redistest.Want(b, "found", len(found), 3000)
 	})
 }
 
 // The wake token is a call of its own, because on a cluster the shared keys are in different slots: without it bridges are late, and
 // nothing is lost.
 func TestRegisterAndConfigureDoNotNeedTheirWakeStream(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.do("SET", b.g.Wake, "not a stream")
 		n, err := Register(b.ctx, b.c, b.g, []string{"a", "b"})
 		if err != nil || n != 2 {
@@ -336,11 +337,11 @@ func TestRegisterAndConfigureDoNotNeedTheirWakeStream(t *testing.T) {
 		if err := Configure(b.ctx, b.c, b.g.Defaults, b.g.Wake, fields("visibility_ms", "5000")); err != nil {
 			b.Fatal(err)
 		}
-		want(b, "queues", fmt.Sprint(b.hash(b.g.Queues)), "map[a:1 b:1]")
-		want(b, "defaults", fmt.Sprint(b.hash(b.g.Defaults)), "map[visibility_ms:5000]")
+		redistest.Want(b, "queues", fmt.Sprint(b.hash(b.g.Queues)), "map[a:1 b:1]")
+		redistest.Want(b, "defaults", fmt.Sprint(b.hash(b.g.Defaults)), "map[visibility_ms:5000]")
 		if err := Configure(b.ctx, b.c, b.g.Wake, b.k.Wake, fields("a", "b")); !errors.Is(err, ErrWrongType) {
 			b.Fatalf("settings of the wrong type: %v", err)
 		}
-		want(b, "tokens for what was refused", b.token(), "")
+		redistest.Want(b, "tokens for what was refused", b.token(), "")
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // lettersOwn matches fields that make way in a dead letter.
@@ -26,7 +28,7 @@ func inLetter(message map[string]string) map[string]string {
 // A foreign field with a name that dead letters have of their own was overwritten by it, or dropped; nobody was told. It makes way in the
 // letter, and a redrive gives it back. One whose name looks like one that made way does as well.
 func TestFieldsNamedLikeThoseOfLettersMakeWayAndComeBack(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		foreign := map[string]string{}
 		for _, name := range []string{"group", "entry", "reason", "dead_ms", "meta", "raw", "message:group", "message:message:raw", "message:other", "other:group"} {
 			foreign[name] = "foreign " + name
@@ -38,35 +40,35 @@ func TestFieldsNamedLikeThoseOfLettersMakeWayAndComeBack(t *testing.T) {
 			fields = append(fields, name, foreign[name])
 			meta += fmt.Sprintf(`,%q:%q`, name, foreign[name])
 		}
-		for reason, bury := range map[string]func(b *bench){
-			ReasonDeadLetter: func(b *bench) {
+		for reason, bury := range map[string]func(b *rig){
+			ReasonDeadLetter: func(b *rig) {
 				b.do(append([]string{"XADD", b.k.Stream, "*"}, fields...)...)
 				b.fail("g", b.read("g", "c", 1)[0].EntryID, ActionDead, ReasonDeadLetter, "boom")
 			},
-			ReasonMalformed: func(b *bench) {
+			ReasonMalformed: func(b *rig) {
 				b.do(append([]string{"XADD", b.k.Stream, "*", "attempt", "x"}, fields...)...)
 				b.fail("g", b.read("g", "c", 1)[0].EntryID, ActionRetry, "", "boom")
 			},
-			ReasonGroupGone: func(b *bench) {
+			ReasonGroupGone: func(b *rig) {
 				b.do("HSET", b.k.Meta, "m", meta+"}")
 				b.do("ZADD", b.k.Due, "5", "m")
-				want(b, "buried", b.drain(1).Dead, 1)
+				redistest.Want(b, "buried", b.drain(1).Dead, 1)
 			},
-			ReasonExpired: func(b *bench) {
+			ReasonExpired: func(b *rig) {
 				b.do("HSET", b.k.Meta, "m", meta+`,"expires_ms":"7"}`)
 				b.do("ZADD", b.k.Due, "5", "m")
-				want(b, "buried", b.drain(1).Dead, 1)
+				redistest.Want(b, "buried", b.drain(1).Dead, 1)
 			},
 		} {
 			b := b.queue("q-" + reason)
 			b.groups("g")
 			bury(b)
 			letter := b.entries(b.k.Dead)[0]
-			want(b, "reason", letter.Reason, reason)
-			want(b, "group", letter.Group == "g" || letter.Group == "gone", true)
+			redistest.Want(b, "reason", letter.Reason, reason)
+			redistest.Want(b, "group", letter.Group == "g" || letter.Group == "gone", true)
 			wantList(b, reason+": redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0), To: "g"}), RedriveScheduled)
 			b.makeDue()
-			want(b, "moved", b.drain(1).Moved, 1)
+			redistest.Want(b, "moved", b.drain(1).Moved, 1)
 			flat := b.entries(b.k.Stream)
 			e := flat[len(flat)-1]
 			got := map[string]string{"group": e.Group, "entry": e.Entry, "reason": e.Reason, "dead_ms": fmt.Sprint(e.Dead.UnixMilli())}

@@ -10,10 +10,10 @@ import (
 
 func TestPartitionCounts(t *testing.T) {
 	for text, parsed := range map[string]string{"": "1", "1": "1", "4": "1,4", "4,1,4": "1,4", "8,x,0,-2,257, 3": "1,8", "1,256": "1,256"} {
-		want(t, "counts of "+text, ParseCounts(text).String(), parsed)
+		redistest.Want(t, "counts of "+text, ParseCounts(text).String(), parsed)
 	}
-	want(t, "latest of none", Counts(nil).Latest(), 1)
-	want(t, "with", Counts{1, 4}.With(8, 4).String(), "1,4,8")
+	redistest.Want(t, "latest of none", Counts(nil).Latest(), 1)
+	redistest.Want(t, "with", Counts{1, 4}.With(8, 4).String(), "1,4,8")
 	wantList(t, "names", Counts{1, 3}.Names("emails"), "emails", "emails/1", "emails/2")
 }
 
@@ -21,7 +21,7 @@ func TestPartitionCounts(t *testing.T) {
 func TestPartitionOfAnID(t *testing.T) {
 	for id, crc := range map[string]uint32{"123456789": 0xcbf43926, "order-42": 0x57f706de, "order-45": 0xc993937d} {
 		for _, n := range []int{1, 2, 4, 7, 256} {
-			want(t, fmt.Sprint("partition of ", id, " among ", n), Counts{1}.With(n).Of(id), int(crc%uint32(n)))
+			redistest.Want(t, fmt.Sprint("partition of ", id, " among ", n), Counts{1}.With(n).Of(id), int(crc%uint32(n)))
 		}
 	}
 	counts := Counts{1, 4, 16}
@@ -33,7 +33,7 @@ func TestPartitionOfAnID(t *testing.T) {
 				t.Errorf("%s was scheduled among %d partitions and is not looked for there: %v", id, n, candidates)
 			}
 		}
-		want(t, "first place to look", candidates[0], counts.Of(id))
+		redistest.Want(t, "first place to look", candidates[0], counts.Of(id))
 	}
 }
 

@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // A script stops reading at 1 MiB, and leaves the rest of what it was given. Who calls it from Go need not know: each item has its answer,
 // of as many calls as it takes. A repeated acknowledgement compared, and so read, 200 payloads of any size in one script.
 func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 	const n, size = 40, 100_000
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		b.many(n, size)
 		var held []Held
@@ -37,7 +39,7 @@ func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 			r.sent = nil
 		}
 		won, err := Ack(b.ctx, r, b.k, "g", held[:20])
-		want(b, "acknowledged", fmt.Sprint(won, err), fmt.Sprint(slices.Repeat([]bool{true}, 20), nil))
+		redistest.Want(b, "acknowledged", fmt.Sprint(won, err), fmt.Sprint(slices.Repeat([]bool{true}, 20), nil))
 		calls("ack", 2)
 
 		var failures []Failure
@@ -45,7 +47,7 @@ func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 			failures = append(failures, Failure{Held: h, Action: []Action{ActionRetry, ActionDead}[i%2], Delay: time.Hour})
 		}
 		outcomes, err := Retry(b.ctx, r, b.k, "g", policy, failures)
-		want(b, "failed", fmt.Sprint(outcomes, err), fmt.Sprint(append(slices.Repeat([]Outcome{Lost}, 20), slices.Repeat([]Outcome{Retried, Dead}, 10)...), nil))
+		redistest.Want(b, "failed", fmt.Sprint(outcomes, err), fmt.Sprint(append(slices.Repeat([]Outcome{Lost}, 20), slices.Repeat([]Outcome{Retried, Dead}, 10)...), nil))
 		calls("retry", 2)
 
 		var letters []Redrive
@@ -56,10 +58,10 @@ func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 		}
 		letters, copies = append(letters, letters...), append(copies, copies...)
 		restored, err := RestoreDead(b.ctx, r, b.k, time.Hour, copies)
-		want(b, "restored", fmt.Sprint(restored, err), fmt.Sprint(slices.Repeat([]Restored{RestoreKnown}, 20), nil))
+		redistest.Want(b, "restored", fmt.Sprint(restored, err), fmt.Sprint(slices.Repeat([]Restored{RestoreKnown}, 20), nil))
 		calls("restore", 2)
 		redriven, err := RedriveDead(b.ctx, r, b.k, letters)
-		want(b, "redriven", fmt.Sprint(redriven, err), fmt.Sprint(append(slices.Repeat([]Redriven{RedriveScheduled}, 10), slices.Repeat([]Redriven{RedriveGone}, 10)...), nil))
+		redistest.Want(b, "redriven", fmt.Sprint(redriven, err), fmt.Sprint(append(slices.Repeat([]Redriven{RedriveScheduled}, 10), slices.Repeat([]Redriven{RedriveGone}, 10)...), nil))
 		b.wantState("due=20 payload=20 meta=20 stream=0 dead=0 g=0", "g")
 	})
 }
@@ -68,13 +70,13 @@ func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 // not know; neither of IDs that are many MiB together, which the server would read before the script's first line.
 func TestLargeMessagesAreCancelledInSeveralCalls(t *testing.T) {
 	const n, size = 9, 2 << 20
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		r := &recorder{Client: b.c}
 		cancelled := func(what string, ids []string, least int, d Durability) {
 			b.Helper()
 			won, err := Cancel(b.ctx, r, b.k, append(ids, "unknown"), d)
-			want(b, what, fmt.Sprint(won), fmt.Sprint(append(slices.Repeat([]bool{true}, len(ids)), false)))
-			want(b, what+": not durable", errors.Is(err, ErrNotDurable), d.waits())
+			redistest.Want(b, what, fmt.Sprint(won), fmt.Sprint(append(slices.Repeat([]bool{true}, len(ids)), false)))
+			redistest.Want(b, what+": not durable", errors.Is(err, ErrNotDurable), d.waits())
 			calls := 0
 			for _, words := range r.sent {
 				if words[0] == "EVALSHA" {
@@ -105,7 +107,7 @@ func TestLargeMessagesAreCancelledInSeveralCalls(t *testing.T) {
 }
 
 func TestSurveyOfLargeHeadsTakesSeveralCalls(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		var keys []Keys
 		for i := range 5 {
 			q := b.queue(fmt.Sprint("q", i))
@@ -152,14 +154,14 @@ func TestAFailureBehindAPartIsAmbiguous(t *testing.T) {
 				}
 				reply := replies[0]
 				replies = replies[1:]
-				want(t, "items", len(items), len(reply))
+				redistest.Want(t, "items", len(items), len(reply))
 				return reply, nil
 			})
 			wantList(t, "answers", got, c.want...)
-			want(t, "failed", err != nil, c.err)
-			want(t, "ambiguous", err != nil && Ambiguous(err), c.ambiguous)
+			redistest.Want(t, "failed", err != nil, c.err)
+			redistest.Want(t, "ambiguous", err != nil && Ambiguous(err), c.ambiguous)
 			if c.err && c.name != "nothing was looked at" {
-				want(t, "the server's words are kept", errors.Is(err, error(refused)) || errors.As(err, new(*rueidis.RedisError)), true)
+				redistest.Want(t, "the server's words are kept", errors.Is(err, error(refused)) || errors.As(err, new(*rueidis.RedisError)), true)
 			}
 		})
 	}

@@ -6,15 +6,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 func TestReclaimTakesOnlyWhatIsAbandoned(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3")
 		b.abandon("g", "c1", es[0].EntryID, es[2].EntryID)
 		head := b.token()
-		want(b, "reclaimed", b.reclaim("g", time.Minute), Reclaimed{Retried: 2})
-		want(b, "woke", b.token() != head, true)
+		redistest.Want(b, "reclaimed", b.reclaim("g", time.Minute), Reclaimed{Retried: 2})
+		redistest.Want(b, "woke", b.token() != head, true)
 		b.wantState("due=2 payload=2 meta=2 stream=1 dead=0 g=1", "g")
 		n, owner, _ := b.counter("g", es[1].EntryID)
 		if n != 1 || owner != "c1" {
@@ -25,25 +27,25 @@ func TestReclaimTakesOnlyWhatIsAbandoned(t *testing.T) {
 		r := b.read("g", "c2", 10)
 		wantList(b, "again", ids(r), "m1", "m3")
 		for _, e := range r {
-			want(b, "attempt", e.Attempt, 2)
-			want(b, "for", e.For, "g")
+			redistest.Want(b, "attempt", e.Attempt, 2)
+			redistest.Want(b, "for", e.For, "g")
 			if !strings.Contains(e.Error, "visibility timeout") || !strings.Contains(e.Error, "60000") {
 				b.Errorf("error %q", e.Error)
 			}
 		}
-		want(b, "again", b.reclaim("g", time.Minute), Reclaimed{})
+		redistest.Want(b, "again", b.reclaim("g", time.Minute), Reclaimed{})
 	})
 }
 
 func TestReclaimEndsInADeadLetter(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		b.do("XADD", b.k.Stream, "*", "id", "m", "payload", "p", "attempt", "3", "due_ms", "5", "for", "g")
 		b.read("g", "c1", 1)
-		want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Dead: 1})
+		redistest.Want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Dead: 1})
 		d := b.entries(b.k.Dead)[0]
-		want(b, "letter", [...]string{d.ID, d.Group, d.Reason, string(d.Payload)}, [...]string{"m", "g", ReasonVisibilityTimeout, "p"})
-		want(b, "attempt", d.Attempt, 3)
+		redistest.Want(b, "letter", [...]string{d.ID, d.Group, d.Reason, string(d.Payload)}, [...]string{"m", "g", ReasonVisibilityTimeout, "p"})
+		redistest.Want(b, "attempt", d.Attempt, 3)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0", "g")
 	})
 }
@@ -51,7 +53,7 @@ func TestReclaimEndsInADeadLetter(t *testing.T) {
 // The server's counter grows with every foreign claim, the attempt field does not: once a poison message circled between
 // consumers that claim from each other, for ever (PITFALLS B8).
 func TestReclaimCountsForeignClaims(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i, c := range []struct {
 			claims  int
 			attempt int // of the next delivery; 0 = dead-lettered
@@ -63,20 +65,20 @@ func TestReclaimCountsForeignClaims(t *testing.T) {
 			}
 			r := b.reclaim("g", 0)
 			if c.attempt == 0 {
-				want(b, "reclaimed", r, Reclaimed{Dead: 1})
-				want(b, "attempt of the letter", b.entries(b.k.Dead)[0].Attempt, c.claims+1)
+				redistest.Want(b, "reclaimed", r, Reclaimed{Dead: 1})
+				redistest.Want(b, "attempt of the letter", b.entries(b.k.Dead)[0].Attempt, c.claims+1)
 				continue
 			}
-			want(b, "reclaimed", r, Reclaimed{Retried: 1})
+			redistest.Want(b, "reclaimed", r, Reclaimed{Retried: 1})
 			b.makeDue()
 			b.drain(1)
-			want(b, fmt.Sprintf("attempt after %d claims", c.claims), b.entries(b.k.Stream)[0].Attempt, c.attempt)
+			redistest.Want(b, fmt.Sprintf("attempt after %d claims", c.claims), b.entries(b.k.Stream)[0].Attempt, c.attempt)
 		}
 	})
 }
 
 func TestReclaimIsBoundedAndGoesOnFromItsCursor(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		var names []string
 		for i := range 30 {
 			names = append(names, fmt.Sprintf("m%02d", i))
@@ -101,7 +103,7 @@ func TestReclaimIsBoundedAndGoesOnFromItsCursor(t *testing.T) {
 }
 
 func TestReclaimStopsAfterItsBytes(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		for i := range 5 {
 			b.enqueue(Item{ID: fmt.Sprint("m", i), When: After(0), Payload: make([]byte, 1000)})
@@ -113,7 +115,7 @@ func TestReclaimStopsAfterItsBytes(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			want(b, "taken", r.Retried, n)
+			redistest.Want(b, "taken", r.Retried, n)
 			cursor = r.Cursor
 		}
 	})
@@ -122,7 +124,7 @@ func TestReclaimStopsAfterItsBytes(t *testing.T) {
 // A long head of entries in work must not hide abandoned ones behind it: the server looks at ten for each it may return, and
 // from the beginning every time unless the cursor is kept.
 func TestReclaimReachesBehindEntriesInWork(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		var names []string
 		for i := range 200 {
 			names = append(names, fmt.Sprintf("m%03d", i))
@@ -143,12 +145,12 @@ func TestReclaimReachesBehindEntriesInWork(t *testing.T) {
 				b.Fatalf("came round after %d calls and took nothing", calls)
 			}
 		}
-		want(b, "pending", b.pending("g"), 199)
+		redistest.Want(b, "pending", b.pending("g"), 199)
 	})
 }
 
 func TestReclaimLeavesNoConsumerBehind(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.deliver([]string{"g"}, "m1", "m2")
 		b.reclaim("g", 0)
 		consumers := func() string {
@@ -166,21 +168,21 @@ func TestReclaimLeavesNoConsumerBehind(t *testing.T) {
 			}
 			return strings.Join(names, ",")
 		}
-		want(b, "consumers", consumers(), "c1")
+		redistest.Want(b, "consumers", consumers(), "c1")
 		// Unless it holds something: deleting it would lose that.
 		b.enqueue(Item{ID: "m3", When: After(0)})
 		e := b.read("g", ReclaimConsumer, 1)[0]
 		b.reclaim("g", time.Hour)
-		want(b, "consumers", consumers(), "c1,"+ReclaimConsumer)
-		want(b, "pending", b.pending("g"), 1)
+		redistest.Want(b, "consumers", consumers(), "c1,"+ReclaimConsumer)
+		redistest.Want(b, "pending", b.pending("g"), 1)
 		b.ack("g", Held{Entry: e.EntryID})
 		b.reclaim("g", time.Hour)
-		want(b, "consumers", consumers(), "c1")
+		redistest.Want(b, "consumers", consumers(), "c1")
 	})
 }
 
 func TestReclaimWithoutAGroupSaysSo(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for _, prepare := range []func(){func() {}, func() { b.groups("other") }} {
 			prepare()
 			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Limit: 1, MaxBytes: 1})
@@ -193,30 +195,30 @@ func TestReclaimWithoutAGroupSaysSo(t *testing.T) {
 
 // XAUTOCLAIM drops entries whose body was deleted and names them third: a way out of the pending list without a trace.
 func TestReclaimReportsLostBodies(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3")
 		b.do("XDEL", b.k.Stream, es[0].EntryID, es[2].EntryID)
-		want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Retried: 1, Dead: 2})
+		redistest.Want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Retried: 1, Dead: 2})
 		for i, d := range b.entries(b.k.Dead) {
-			want(b, "letter", [...]string{d.ID, d.Group, d.Reason, d.Entry}, [...]string{es[2*i].EntryID, "g", ReasonBodyLost, es[2*i].EntryID})
+			redistest.Want(b, "letter", [...]string{d.ID, d.Group, d.Reason, d.Entry}, [...]string{es[2*i].EntryID, "g", ReasonBodyLost, es[2*i].EntryID})
 		}
 		b.wantState("due=1 payload=1 meta=1 stream=0 dead=2 g=0", "g")
 	})
 }
 
 func TestReclaimKeepsDamagedEntries(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		for _, f := range [][]string{{"id", "a", "attempt", "x"}, {"color", "red"}, {"id", "c", "payload", "p", "for", "other"}, {"id", "d", "payload", "p"}} {
 			b.do(append([]string{"XADD", b.k.Stream, "*"}, f...)...)
 		}
 		b.read("g", "c1", 10)
-		want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Retried: 2, Dead: 1, Skipped: 1})
+		redistest.Want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Retried: 2, Dead: 1, Skipped: 1})
 		b.wantState("due=2 payload=1 meta=2 stream=0 dead=1 g=0", "g")
 	})
 }
 
-func (b *bench) extend(group, consumer string, held ...Held) []bool {
+func (b *rig) extend(group, consumer string, held ...Held) []bool {
 	b.Helper()
 	got, err := Extend(b.ctx, b.c, b.k, group, consumer, held)
 	if err != nil {
@@ -226,7 +228,7 @@ func (b *bench) extend(group, consumer string, held ...Held) []bool {
 }
 
 func TestExtendKeepsOnlyWhatIsItsOwn(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "own", "taken", "done")
 		b.do("XCLAIM", b.k.Stream, "g", "thief", "0", es[1].EntryID, "IDLE", "3600000", "JUSTID")
 		b.ack("g", Held{Entry: es[2].EntryID})
@@ -239,28 +241,28 @@ func TestExtendKeepsOnlyWhatIsItsOwn(t *testing.T) {
 			b.Fatalf("the other's is held by %s, idle for %d ms", owner, idle)
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=2 dead=0 g=2", "g")
-		want(b, "reclaimed after the extension", b.reclaim("g", time.Minute), Reclaimed{Retried: 1})
+		redistest.Want(b, "reclaimed after the extension", b.reclaim("g", time.Minute), Reclaimed{Retried: 1})
 		wantList(b, "extended after", b.extend("g", "c1", Held{es[0].EntryID, ""}), true)
 	})
 }
 
 func TestExtendLeavesTheCounterAlone(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "m")[0]
 		for range 5 {
 			wantList(b, "extended", b.extend("g", "c1", Held{Entry: e.EntryID}), true)
 		}
 		n, _, _ := b.counter("g", e.EntryID)
-		want(b, "deliveries", n, 1)
+		redistest.Want(b, "deliveries", n, 1)
 		b.reclaim("g", 0)
 		b.makeDue()
 		b.drain(1)
-		want(b, "attempt", b.entries(b.k.Stream)[0].Attempt, 2)
+		redistest.Want(b, "attempt", b.entries(b.k.Stream)[0].Attempt, 2)
 	})
 }
 
 func TestExtendBuriesALostBody(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2")
 		b.do("XDEL", b.k.Stream, es[0].EntryID)
 		held := []Held{{es[0].EntryID, "m1"}, {es[1].EntryID, "m2"}}
@@ -268,13 +270,13 @@ func TestExtendBuriesALostBody(t *testing.T) {
 		wantList(b, "again", b.extend("g", "c1", held...), false, true)
 		d := b.entries(b.k.Dead)
 		wantList(b, "letters", ids(d), "m1")
-		want(b, "letter", [...]string{d[0].Group, d[0].Reason, d[0].Entry}, [...]string{"g", ReasonBodyLost, es[0].EntryID})
+		redistest.Want(b, "letter", [...]string{d[0].Group, d[0].Reason, d[0].Entry}, [...]string{"g", ReasonBodyLost, es[0].EntryID})
 		b.wantState("due=0 payload=0 meta=0 stream=1 dead=1 g=1", "g")
 	})
 }
 
 func TestExtendWithoutAGroupSaysSo(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		_, err := Extend(b.ctx, b.c, b.k, "g", "c1", []Held{{Entry: "5-1"}})
 		if !errors.Is(err, ErrNoGroup) {
 			b.Fatalf("error %v, want ErrNoGroup", err)

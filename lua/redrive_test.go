@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
-func (b *bench) redrive(letters ...Redrive) []Redriven {
+func (b *rig) redrive(letters ...Redrive) []Redriven {
 	b.Helper()
 	out, err := RedriveDead(b.ctx, b.c, b.k, letters)
 	if err != nil {
@@ -18,7 +20,7 @@ func (b *bench) redrive(letters ...Redrive) []Redriven {
 }
 
 // bury enqueues, delivers and dead-letters one message, and returns the letter.
-func (b *bench) bury(group, id, meta string) Entry {
+func (b *rig) bury(group, id, meta string) Entry {
 	b.Helper()
 	b.groups(group)
 	b.enqueue(Item{ID: id, When: After(0), Payload: []byte("payload of " + id), Meta: meta})
@@ -29,50 +31,50 @@ func (b *bench) bury(group, id, meta string) Entry {
 }
 
 func TestRedriveComesBackForItsGroup(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		letter := b.bury("a", "m", EncodeMeta(map[string]string{"trace": "ü"}, 5, time.UnixMilli(b.now()+3_600_000)))
 		b.groups("b")
 		head := b.token()
 		wantList(b, "outcomes", b.redrive(Redrive{Letter: letter.EntryID, When: After(0)}, Redrive{Letter: letter.EntryID, When: After(0)}, Redrive{Letter: "5-1", When: After(0)}), RedriveScheduled, RedriveGone, RedriveGone)
-		want(b, "woke", b.token() != head, true)
+		redistest.Want(b, "woke", b.token() != head, true)
 		b.wantState("due=1 payload=1 meta=1 stream=0 dead=0 a=0 b=0", "a", "b")
 		b.drain(1)
 		e := b.read("a", "c1", 1)[0]
-		want(b, "for", e.For, "a")
-		want(b, "attempt", e.Attempt, 1)
-		want(b, "id", e.ID, "m")
-		want(b, "payload", string(e.Payload), "payload of m")
-		want(b, "header", e.Headers["trace"], "ü")
-		want(b, "max_attempts", e.MaxAttempts, 5)
-		want(b, "expires", e.Expires.IsZero(), true)
+		redistest.Want(b, "for", e.For, "a")
+		redistest.Want(b, "attempt", e.Attempt, 1)
+		redistest.Want(b, "id", e.ID, "m")
+		redistest.Want(b, "payload", string(e.Payload), "payload of m")
+		redistest.Want(b, "header", e.Headers["trace"], "ü")
+		redistest.Want(b, "max_attempts", e.MaxAttempts, 5)
+		redistest.Want(b, "expires", e.Expires.IsZero(), true)
 		for _, gone := range []string{e.Error, e.Group, e.Reason, e.Entry} {
-			want(b, "a field of the dead letter", gone, "")
+			redistest.Want(b, "a field of the dead letter", gone, "")
 		}
-		want(b, "extra", len(e.Extra), 0)
+		redistest.Want(b, "extra", len(e.Extra), 0)
 		// It may fail and be redriven again.
 		b.read("b", "c1", 10)
 		b.fail("a", e.EntryID, ActionDead, "", "")
 		again := b.entries(b.k.Dead)[0]
-		want(b, "letter is new", again.EntryID != letter.EntryID, true)
+		redistest.Want(b, "letter is new", again.EntryID != letter.EntryID, true)
 		wantList(b, "outcome", b.redrive(Redrive{Letter: again.EntryID, When: After(time.Hour)}), RedriveScheduled)
 	})
 }
 
 func TestRedriveOfAnExpiredMessageIsForAll(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("a")
 		b.enqueue(Item{ID: "m", When: After(0), Meta: EncodeMeta(nil, 0, time.UnixMilli(5))})
 		b.drain(1)
 		wantList(b, "outcome", b.redrive(Redrive{Letter: b.entries(b.k.Dead)[0].EntryID, When: After(0)}), RedriveScheduled)
-		want(b, "drained", b.drain(1).Moved, 1)
+		redistest.Want(b, "drained", b.drain(1).Moved, 1)
 		e := b.read("a", "c", 1)[0]
-		want(b, "for", e.For, "")
-		want(b, "expires", e.Expires.IsZero(), true)
+		redistest.Want(b, "for", e.For, "")
+		redistest.Want(b, "expires", e.Expires.IsZero(), true)
 	})
 }
 
 func TestRedriveEdited(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		body, empty := []byte("mended\x00\xff"), []byte{}
 		soon := time.UnixMilli(b.now() + 3_600_000)
 		for i, c := range []struct {
@@ -105,12 +107,12 @@ func TestRedriveEdited(t *testing.T) {
 			}
 			b.drain(1)
 			e := b.read("g", "c1", 1)[0]
-			want(b, "payload", string(e.Payload), c.payload)
-			want(b, "headers", fmt.Sprint(e.Headers), map[bool]string{true: c.headers, false: "map[]"}[len(e.Headers) > 0])
-			want(b, "number of headers", len(e.Headers) > 0, c.headers != "map[]")
-			want(b, "max_attempts", e.MaxAttempts, c.max)
-			want(b, "expires", !e.Expires.IsZero(), c.expires)
-			want(b, "id, for, attempt", fmt.Sprint(e.ID, e.For, e.Attempt), "mg1")
+			redistest.Want(b, "payload", string(e.Payload), c.payload)
+			redistest.Want(b, "headers", fmt.Sprint(e.Headers), map[bool]string{true: c.headers, false: "map[]"}[len(e.Headers) > 0])
+			redistest.Want(b, "number of headers", len(e.Headers) > 0, c.headers != "map[]")
+			redistest.Want(b, "max_attempts", e.MaxAttempts, c.max)
+			redistest.Want(b, "expires", !e.Expires.IsZero(), c.expires)
+			redistest.Want(b, "id, for, attempt", fmt.Sprint(e.ID, e.For, e.Attempt), "mg1")
 			b.ack("g", Held{Entry: e.EntryID})
 			b.wantState("due=0 payload=0 meta=0 stream=0 dead=0 g=0", "g")
 		}
@@ -118,7 +120,7 @@ func TestRedriveEdited(t *testing.T) {
 }
 
 func TestRedriveOfALostBodyNeedsAPayload(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		letter := b.text("XADD", b.k.Dead, "*", "id", "m", "reason", ReasonBodyLost, "group", "g", "dead_ms", "5")
 		before := b.state("g")
@@ -128,38 +130,38 @@ func TestRedriveOfALostBodyNeedsAPayload(t *testing.T) {
 		wantList(b, "outcome", b.redrive(Redrive{Letter: letter, When: After(0), Payload: &body}), RedriveScheduled)
 		b.drain(1)
 		e := b.read("g", "c", 1)[0]
-		want(b, "delivered", e.ID+" "+string(e.Payload)+" "+e.For, "m from the archive g")
+		redistest.Want(b, "delivered", e.ID+" "+string(e.Payload)+" "+e.For, "m from the archive g")
 	})
 }
 
 // Dead letters keep foreign bytes raw. Redriven, a value that is no UTF-8 was dropped without a word.
 func TestRedriveOfDamagedLetters(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i, c := range []struct {
 			fields []string
 			check  func(e Entry, letter string)
 		}{
 			{[]string{"id", "m", "payload", "p", "h:bin", "\xff\x00", "attempt", "x", "max_attempts", "y", "reason", "malformed", "group", "g"}, func(e Entry, _ string) {
-				want(b, "binary header", e.Extra["b64:h:bin"], base64.StdEncoding.EncodeToString([]byte("\xff\x00")))
-				want(b, "max_attempts", e.MaxAttempts, 0)
+				redistest.Want(b, "binary header", e.Extra["b64:h:bin"], base64.StdEncoding.EncodeToString([]byte("\xff\x00")))
+				redistest.Want(b, "max_attempts", e.MaxAttempts, 0)
 			}},
 			{[]string{"payload", "p", "color", "red"}, func(e Entry, letter string) {
-				want(b, "id", e.ID, letter)
-				want(b, "color", e.Extra["color"], "red")
+				redistest.Want(b, "id", e.ID, letter)
+				redistest.Want(b, "color", e.Extra["color"], "red")
 			}},
-			{[]string{"id", "a" + Separator + "b", "payload", "p"}, func(e Entry, letter string) { want(b, "id", e.ID, letter) }},
-			{[]string{"id", "\xff", "payload", "p"}, func(e Entry, letter string) { want(b, "id", e.ID, letter) }},
-			{[]string{"id", "m", "payload", "p", "group", ""}, func(e Entry, _ string) { want(b, "for", e.For, "") }},
+			{[]string{"id", "a" + Separator + "b", "payload", "p"}, func(e Entry, letter string) { redistest.Want(b, "id", e.ID, letter) }},
+			{[]string{"id", "\xff", "payload", "p"}, func(e Entry, letter string) { redistest.Want(b, "id", e.ID, letter) }},
+			{[]string{"id", "m", "payload", "p", "group", ""}, func(e Entry, _ string) { redistest.Want(b, "for", e.For, "") }},
 		} {
 			b := b.queue(fmt.Sprint("q", i))
 			b.groups("g")
 			letter := b.text(append([]string{"XADD", b.k.Dead, "*"}, c.fields...)...)
 			wantList(b, "outcome", b.redrive(Redrive{Letter: letter, When: After(0)}), RedriveScheduled)
 			d := b.drain(1)
-			want(b, fmt.Sprintf("case %d: drained", i), d.Moved, 1)
+			redistest.Want(b, fmt.Sprintf("case %d: drained", i), d.Moved, 1)
 			e := b.entries(b.k.Stream)[0]
-			want(b, "payload", string(e.Payload), "p")
-			want(b, "attempt", e.Attempt, 1)
+			redistest.Want(b, "payload", string(e.Payload), "p")
+			redistest.Want(b, "attempt", e.Attempt, 1)
 			c.check(e, letter)
 		}
 	})
@@ -167,29 +169,29 @@ func TestRedriveOfDamagedLetters(t *testing.T) {
 
 // Redrive and purge race for one letter: XDEL decides.
 func TestRedriveAndPurgeAreExclusive(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		letter := b.bury("g", "m", "")
-		want(b, "purged", b.count("XDEL", b.k.Dead, letter.EntryID), 1)
+		redistest.Want(b, "purged", b.count("XDEL", b.k.Dead, letter.EntryID), 1)
 		wantList(b, "redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0)}), RedriveGone)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0 g=0", "g")
 		letter = b.bury("g", "m", "")
 		wantList(b, "redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0)}), RedriveScheduled)
-		want(b, "purged", b.count("XDEL", b.k.Dead, letter.EntryID), 0)
+		redistest.Want(b, "purged", b.count("XDEL", b.k.Dead, letter.EntryID), 0)
 	})
 }
 
 // IDs of letters are typed by people. One that is none stopped the batch in the middle, after others had been redriven.
 func TestRedriveOfWhatIsNoEntryIDIsGone(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		letter := b.bury("g", "m", "")
 		var batch []Redrive
 		for _, id := range []string{"", "abc", "-", "+", "(5-1", "5-", "99999999999999999999999-1", letter.EntryID} {
 			batch = append(batch, Redrive{Letter: id, When: After(0)})
 		}
 		out := b.redrive(batch...)
-		want(b, "the last outcome", out[len(out)-1], RedriveScheduled)
+		redistest.Want(b, "the last outcome", out[len(out)-1], RedriveScheduled)
 		for _, o := range out[:len(out)-1] {
-			want(b, "outcome", o, RedriveGone)
+			redistest.Want(b, "outcome", o, RedriveGone)
 		}
 		b = b.queue("another")
 		letter = b.bury("g", "m2", "")

@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func (b *bench) retry(group string, attempts Attempts, f Failure) Outcome {
+func (b *rig) retry(group string, attempts Attempts, f Failure) Outcome {
 	b.Helper()
 	out, err := Retry(b.ctx, b.c, b.k, group, attempts, []Failure{f})
 	if err != nil {
@@ -19,13 +19,13 @@ func (b *bench) retry(group string, attempts Attempts, f Failure) Outcome {
 }
 
 func TestRetryComesBackForItsGroup(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("a", "b")
 		b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("p\x00\xff"), Meta: EncodeMeta(map[string]string{"trace": "ü"}, 5, time.UnixMilli(4_000_000_000_000))})
 		e := b.read("a", "c", 1)[0]
 		b.read("b", "c", 1)
 		from := b.now()
-		want(b, "outcome", b.fail("a", e.EntryID, ActionRetry, ReasonMaxAttempts, "boom"), Retried)
+		redistest.Want(b, "outcome", b.fail("a", e.EntryID, ActionRetry, ReasonMaxAttempts, "boom"), Retried)
 		b.wantState("due=1 payload=1 meta=1 stream=1 dead=0 a=0 b=1", "a", "b")
 		if due := int64(b.dueOf("m" + Separator + "a" + Separator + e.EntryID)); due < from+10_000 || due > b.now()+10_000 {
 			b.Fatalf("due in %d ms, want 10 s", due-from)
@@ -33,18 +33,18 @@ func TestRetryComesBackForItsGroup(t *testing.T) {
 		b.makeDue()
 		b.drain(1)
 		r := b.read("a", "c", 1)[0]
-		want(b, "id", r.ID, "m")
-		want(b, "payload", string(r.Payload), "p\x00\xff")
-		want(b, "header", r.Headers["trace"], "ü")
-		want(b, "for", r.For, "a")
-		want(b, "attempt", r.Attempt, 2)
-		want(b, "error", r.Error, "boom")
-		want(b, "max_attempts", r.MaxAttempts, 5)
-		want(b, "expires", r.Expires.UnixMilli(), 4_000_000_000_000)
-		want(b, "due", r.Due.UnixMilli(), 1)
-		want(b, "extra", len(r.Extra), 0)
+		redistest.Want(b, "id", r.ID, "m")
+		redistest.Want(b, "payload", string(r.Payload), "p\x00\xff")
+		redistest.Want(b, "header", r.Headers["trace"], "ü")
+		redistest.Want(b, "for", r.For, "a")
+		redistest.Want(b, "attempt", r.Attempt, 2)
+		redistest.Want(b, "error", r.Error, "boom")
+		redistest.Want(b, "max_attempts", r.MaxAttempts, 5)
+		redistest.Want(b, "expires", r.Expires.UnixMilli(), 4_000_000_000_000)
+		redistest.Want(b, "due", r.Due.UnixMilli(), 1)
+		redistest.Want(b, "extra", len(r.Extra), 0)
 		// The other group is given it as well, and frees it by acknowledging.
-		want(b, "the other group's", b.read("b", "c", 1)[0].EntryID, r.EntryID)
+		redistest.Want(b, "the other group's", b.read("b", "c", 1)[0].EntryID, r.EntryID)
 		b.ack("b", Held{Entry: e.EntryID}, Held{Entry: r.EntryID})
 		b.ack("a", Held{Entry: r.EntryID})
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0 a=0 b=0", "a", "b")
@@ -53,29 +53,29 @@ func TestRetryComesBackForItsGroup(t *testing.T) {
 
 // Two groups fail one entry and the same ID is scheduled again meanwhile: with the ID as member, one overwrote the other.
 func TestRetriesAreUniquePerGroupAndEntry(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		first := b.deliver([]string{"a", "b"}, "m")[0]
 		second := b.deliver([]string{"a", "b"}, "m")[0]
 		for _, g := range []string{"a", "b"} {
 			for _, e := range []Entry{first, second} {
-				want(b, "outcome", b.fail(g, e.EntryID, ActionRetry, "", g+e.EntryID), Retried)
+				redistest.Want(b, "outcome", b.fail(g, e.EntryID, ActionRetry, "", g+e.EntryID), Retried)
 			}
 		}
 		wantList(b, "scheduled again", b.enqueue(Item{ID: "m", When: After(time.Minute), Payload: []byte("new"), Dedup: Refuse}), Scheduled)
 		b.wantState("due=5 payload=5 meta=4 stream=0 dead=0")
 		b.makeDue()
-		want(b, "moved", b.drain(10).Moved, 5)
+		redistest.Want(b, "moved", b.drain(10).Moved, 5)
 		seen := map[string]bool{}
 		for _, e := range b.entries(b.k.Stream) {
-			want(b, "id", e.ID, "m")
+			redistest.Want(b, "id", e.ID, "m")
 			seen[e.For+"/"+e.Error+"/"+string(e.Payload)] = true
 		}
-		want(b, "different deliveries", len(seen), 5)
+		redistest.Want(b, "different deliveries", len(seen), 5)
 	})
 }
 
 func TestRetryDelaysFollowTheAttempt(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		many := Attempts{Max: 100, Delays: []time.Duration{time.Second, 2 * time.Second, 7 * time.Second}}
 		for _, c := range []struct {
@@ -86,7 +86,7 @@ func TestRetryDelaysFollowTheAttempt(t *testing.T) {
 			b.do("XADD", b.k.Stream, "*", "id", "m", "payload", "", "attempt", c.attempt, "due_ms", "5")
 			e := b.read("g", "c", 1)[0]
 			from := b.now()
-			want(b, "outcome", b.retry("g", many, Failure{Held: Held{Entry: e.EntryID}, Action: ActionRetry, Delay: c.delay}), Retried)
+			redistest.Want(b, "outcome", b.retry("g", many, Failure{Held: Held{Entry: e.EntryID}, Action: ActionRetry, Delay: c.delay}), Retried)
 			due := int64(b.dueOf("m" + Separator + "g" + Separator + e.EntryID))
 			if due < from+c.want || due > b.now()+c.want {
 				b.Errorf("after attempt %s, asked for %v: due in %d ms, want %d", c.attempt, c.delay, due-from, c.want)
@@ -96,7 +96,7 @@ func TestRetryDelaysFollowTheAttempt(t *testing.T) {
 }
 
 func TestRetryEndsInADeadLetter(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		for _, c := range []struct {
 			name            string
@@ -122,9 +122,9 @@ func TestRetryEndsInADeadLetter(t *testing.T) {
 			b.do(args...)
 			e, from := b.read("g", "c", 1)[0], b.now()
 			got := b.retry("g", Attempts{Max: c.max, Delays: []time.Duration{0}}, Failure{Held: Held{Entry: e.EntryID}, Action: c.action, Delay: -1, Reason: "why", Error: "boom"})
-			want(b, c.name, got, c.outcome)
+			redistest.Want(b, c.name, got, c.outcome)
 			if c.outcome != Dead {
-				want(b, c.name+": scheduled", b.count("ZCARD", b.k.Due), 1)
+				redistest.Want(b, c.name+": scheduled", b.count("ZCARD", b.k.Due), 1)
 				continue
 			}
 			d := b.entries(b.k.Dead)[0]
@@ -134,35 +134,35 @@ func TestRetryEndsInADeadLetter(t *testing.T) {
 			raw := b.raw(b.k.Dead)[0].FieldValues
 			wantList(b, c.name+": first fields", raw[:4], fields("id", "m", "payload", "p", "attempt", c.attempt0, "due_ms", "77")...)
 			got2 := [...]string{d.Group, d.Reason, d.Entry, d.Error, d.Headers["a"], d.Extra["color"], d.For}
-			want(b, c.name+": letter", got2, [...]string{"g", "why", e.EntryID, c.error, "b", "red", ""})
+			redistest.Want(b, c.name+": letter", got2, [...]string{"g", "why", e.EntryID, c.error, "b", "red", ""})
 			b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0", "g")
 		}
 	})
 }
 
 func TestReleaseKeepsTheAttempt(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "m")[0]
 		b.enqueue(Item{ID: "later", When: After(time.Hour)})
 		head := b.token()
-		want(b, "outcome", b.fail("g", e.EntryID, ActionRelease, "", ""), Released)
-		want(b, "woke", b.token() != head, true)
-		want(b, "moved at once", b.drain(10).Moved, 1)
+		redistest.Want(b, "outcome", b.fail("g", e.EntryID, ActionRelease, "", ""), Released)
+		redistest.Want(b, "woke", b.token() != head, true)
+		redistest.Want(b, "moved at once", b.drain(10).Moved, 1)
 		r := b.read("g", "c2", 1)[0]
-		want(b, "attempt", r.Attempt, 1)
-		want(b, "payload", string(r.Payload), "payload of m")
-		want(b, "for", r.For, "g")
+		redistest.Want(b, "attempt", r.Attempt, 1)
+		redistest.Want(b, "payload", string(r.Payload), "payload of m")
+		redistest.Want(b, "for", r.For, "g")
 		b.wantState("due=1 payload=0 meta=0 stream=1 dead=0 g=1", "g")
 	})
 }
 
 func TestRetryWakesOnlyForAnEarlierHead(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3")
 		step := func(i int, delay time.Duration, wake bool) {
 			before := b.token()
-			want(b, "outcome", b.retry("g", policy, Failure{Held: Held{Entry: es[i].EntryID}, Action: ActionRetry, Delay: delay}), Retried)
-			want(b, "woke", b.token() != before, wake)
+			redistest.Want(b, "outcome", b.retry("g", policy, Failure{Held: Held{Entry: es[i].EntryID}, Action: ActionRetry, Delay: delay}), Retried)
+			redistest.Want(b, "woke", b.token() != before, wake)
 		}
 		step(0, time.Hour, true)
 		step(1, 2*time.Hour, false)
@@ -171,7 +171,7 @@ func TestRetryWakesOnlyForAnEarlierHead(t *testing.T) {
 }
 
 func TestRetryOfABatchAnswersInOrder(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3", "m4")
 		b.ack("g", Held{Entry: es[1].EntryID})
 		out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{
@@ -190,24 +190,24 @@ func TestRetryOfABatchAnswersInOrder(t *testing.T) {
 }
 
 func TestErrorTextsAreCutAtTheDoor(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		long := strings.Repeat("ü", 600) + "\xff"
 		e := b.deliver([]string{"g"}, "m")[0]
 		b.fail("g", e.EntryID, ActionRetry, "", long)
 		b.makeDue()
 		b.drain(1)
 		r := b.read("g", "c", 1)[0]
-		want(b, "error", r.Error, strings.Repeat("ü", 512))
+		redistest.Want(b, "error", r.Error, strings.Repeat("ü", 512))
 		// An error of the entry stays when the next failure has none.
 		b.fail("g", r.EntryID, ActionRelease, "", "")
 		b.drain(1)
-		want(b, "error after a release", b.read("g", "c", 1)[0].Error, strings.Repeat("ü", 512))
+		redistest.Want(b, "error after a release", b.read("g", "c", 1)[0].Error, strings.Repeat("ü", 512))
 	})
 }
 
 // No exit and no timer is early: a retry that is due at 30 ms is not in the stream before.
 func TestRetryIsNeverEarly(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		e, from := b.deliver([]string{"g"}, "m")[0], b.now()
 		b.retry("g", policy, Failure{Held: Held{Entry: e.EntryID}, Action: ActionRetry, Delay: 30 * time.Millisecond})
 		redistest.Eventually(b, 10*time.Second, func() (bool, string) { return b.drain(1).Moved == 1, "not moved" })
@@ -220,7 +220,7 @@ func TestRetryIsNeverEarly(t *testing.T) {
 // What most retries look like takes a short way through the scripts; what does not takes the long one. Both deliver the same: a batch of all
 // kinds, whose entries are neighbours in no order, goes through more attempts than have one digit.
 func TestRetriesOfABatchKeepWhatEachHas(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		const group = `mailer "ü"`
 		b.groups(group)
 		texts := []string{
@@ -246,16 +246,16 @@ func TestRetriesOfABatchKeepWhatEachHas(t *testing.T) {
 		b.enqueue(items...)
 		for attempt := 1; attempt <= 12; attempt++ {
 			entries := b.read(group, "c", 100)
-			want(b, "deliveries", len(entries), len(texts))
+			redistest.Want(b, "deliveries", len(entries), len(texts))
 			var failures []Failure
 			for i, e := range entries {
 				m := wanted[e.ID]
-				want(b, "attempt of "+e.ID, e.Attempt, attempt)
-				want(b, "payload of "+e.ID, string(e.Payload), m.payload)
-				want(b, "headers of "+e.ID, fmt.Sprint(e.Headers), m.headers)
+				redistest.Want(b, "attempt of "+e.ID, e.Attempt, attempt)
+				redistest.Want(b, "payload of "+e.ID, string(e.Payload), m.payload)
+				redistest.Want(b, "headers of "+e.ID, fmt.Sprint(e.Headers), m.headers)
 				if attempt > 1 {
-					want(b, "error of "+e.ID, e.Error, m.text)
-					want(b, "group of "+e.ID, e.For, group)
+					redistest.Want(b, "error of "+e.ID, e.Error, m.text)
+					redistest.Want(b, "group of "+e.ID, e.For, group)
 				}
 				f := Failure{Held: Held{Entry: e.EntryID, ID: e.ID}, Action: ActionRetry, Delay: 0, Error: m.text}
 				if i%2 == 0 {
@@ -269,27 +269,27 @@ func TestRetriesOfABatchKeepWhatEachHas(t *testing.T) {
 				b.Fatal(err)
 			}
 			for i, o := range outcomes {
-				want(b, "outcome of "+failures[i].ID, o, Retried)
+				redistest.Want(b, "outcome of "+failures[i].ID, o, Retried)
 			}
 			b.makeDue()
-			want(b, "moved", b.drain(100).Moved, len(texts))
+			redistest.Want(b, "moved", b.drain(100).Moved, len(texts))
 		}
-		want(b, "dead letters", b.count("XLEN", b.k.Dead), 0)
+		redistest.Want(b, "dead letters", b.count("XLEN", b.k.Dead), 0)
 	})
 }
 
 // Meta that looks like that of a retry and is too large is as malformed as any other.
 func TestMetaOfARetryHasTheLimitOfAll(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		for id, size := range map[string]int{"small": 100, "middle": 64 << 10, "huge": 512 << 10} {
 			b.do("HSET", b.k.Meta, id, `{"id":"`+id+`","for":"g","attempt":"2","error":"`+strings.Repeat("x", size)+`"}`)
 			b.do("ZADD", b.k.Due, "1", id)
 		}
 		d := b.drain(10)
-		want(b, "moved", d.Moved, 2)
-		want(b, "buried", d.Dead, 1)
+		redistest.Want(b, "moved", d.Moved, 2)
+		redistest.Want(b, "buried", d.Dead, 1)
 		letter := b.entries(b.k.Dead)[0]
-		want(b, "letter", letter.ID+": "+letter.Error, "huge: meta is larger than 512 KiB")
+		redistest.Want(b, "letter", letter.ID+": "+letter.Error, "huge: meta is larger than 512 KiB")
 	})
 }

@@ -42,7 +42,7 @@ func init() {
 
 // everywhere runs f on the shared server and on every local image, there also with published scripts called as functions, and on the
 // in-process server. The servers go side by side, when the test's function has returned; on one server there is one f at a time.
-func everywhere(t *testing.T, f func(b *bench)) {
+func everywhere(t *testing.T, f func(b *rig)) {
 	t.Helper()
 	withUsers(t, f)
 	t.Run("in-process", func(t *testing.T) {
@@ -57,11 +57,11 @@ func everywhere(t *testing.T, f func(b *bench)) {
 }
 
 // withUsers is everywhere, but for the in-process server, which knows no users.
-func withUsers(t *testing.T, f func(b *bench)) {
+func withUsers(t *testing.T, f func(b *rig)) {
 	t.Helper()
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		f(newBench(t, s))
-		t.Run("FCALL", func(t *testing.T) { f(newFcallBench(t, s)) })
+		f(newRig(t, s))
+		t.Run("FCALL", func(t *testing.T) { f(newFcallRig(t, s)) })
 	})
 }
 
@@ -74,6 +74,6 @@ func eachAtOnce(t *testing.T, f func(t *testing.T, s *redistest.Server)) {
 	})
 }
 
-func inProcess(t *testing.T) *bench {
-	return newBench(t, redistest.At(t, "redis://"+miniredis.RunT(t).Addr(), "in-process"))
+func inProcess(t *testing.T) *rig {
+	return newRig(t, redistest.At(t, "redis://"+miniredis.RunT(t).Addr(), "in-process"))
 }

@@ -180,7 +180,7 @@ for _, words in ipairs(cjson.decode(ARGV[1])) do
 end`
 
 // build runs commands, in one script.
-func (b *bench) build(commands ...[]string) {
+func (b *rig) build(commands ...[]string) {
 	b.Helper()
 	for some := range slices.Chunk(commands, 500) {
 		text, err := json.Marshal(some)
@@ -194,7 +194,7 @@ func (b *bench) build(commands ...[]string) {
 // ordeal is one drawn state, and what the script that runs on it may touch beyond the budget.
 type ordeal struct {
 	*rapid.T
-	b       *bench
+	b       *rig
 	largest int // message: its member, payload and meta; or entry
 	longest int // member of the schedule
 	groups  int
@@ -282,7 +282,7 @@ func TestNoScriptTouchesMoreThanItsBudget(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(cases)) {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, server)
+			b := newRig(t, server)
 			b.ctx = t.Context()
 			scale := newScales(b.c, budget)
 			rapid.Check(t, func(rt *rapid.T) {

@@ -1,22 +1,26 @@
 package lua
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
 
 // While the stream of dead letters refuses, an abandoned entry in its last attempt is claimed again and again, and stays pending. Once each
 // of these claims counted as a delivery: the dead letter, when it could be written at last, told of more attempts than there had been.
 func TestReclaimCountsNoDeliveryWhileDeadLettersAreRefused(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.groups("g")
 		b.do("XADD", b.k.Stream, "*", "id", "m", "attempt", "3", "due_ms", "5", "for", "g")
 		b.read("g", "c1", 1)
 		b.fillStream(b.k.Dead)
 		for range 3 {
-			want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Stuck: 1})
+			redistest.Want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Stuck: 1})
 			b.wantState("due=0 payload=0 meta=0 stream=1 dead=1 g=1", "g")
 		}
 		b.do("DEL", b.k.Dead)
-		want(b, "healed", b.reclaim("g", 0), Reclaimed{Dead: 1})
-		want(b, "attempt", b.entries(b.k.Dead)[0].Attempt, 3)
+		redistest.Want(b, "healed", b.reclaim("g", 0), Reclaimed{Dead: 1})
+		redistest.Want(b, "attempt", b.entries(b.k.Dead)[0].Attempt, 3)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0", "g")
 	})
 }

@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
-func (b *bench) export(limit, maxBytes int, between func(page int)) (all []Exported, pages int) {
+func (b *rig) export(limit, maxBytes int, between func(page int)) (all []Exported, pages int) {
 	b.Helper()
 	for last := (Exported{}); ; pages++ {
 		page, err := Export(b.ctx, b.c, b.k, last, limit, maxBytes)
@@ -34,7 +36,7 @@ func TestExportReadsTheWholeScheduleInOrder(t *testing.T) {
 		}
 		return fmt.Sprintf("%.0f", n)
 	}
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		var members []string
 		for i := range 30 {
 			id := fmt.Sprintf("m-%02d", i)
@@ -53,17 +55,17 @@ func TestExportReadsTheWholeScheduleInOrder(t *testing.T) {
 			}
 			wantList(b.T, fmt.Sprint("members, ", limit, " a page"), got, members...)
 			last := all[len(all)-1]
-			want(b, "bare", fmt.Sprintf("%s %q %q", score(last), last.Payload, last.Meta), `1900000000000 "" ""`)
-			want(b, "first", fmt.Sprintf("%s %q %s", score(all[0]), all[0].Payload, all[0].Meta), `1800000000000 "payload\x00\xff of m-00" {"h:a":"m-00"}`)
+			redistest.Want(b, "bare", fmt.Sprintf("%s %q %q", score(last), last.Payload, last.Meta), `1900000000000 "" ""`)
+			redistest.Want(b, "first", fmt.Sprintf("%s %q %s", score(all[0]), all[0].Payload, all[0].Meta), `1800000000000 "payload\x00\xff of m-00" {"h:a":"m-00"}`)
 		}
 		_, pages := b.export(100, 50, func(int) {})
-		want(b, "pages of 50 bytes", pages, 16)
+		redistest.Want(b, "pages of 50 bytes", pages, 16)
 	})
 }
 
 // What leaves between two pages does not have others be missed: by its rank alone the next page would begin too late.
 func TestExportMissesNothingWhenMembersLeave(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i := range 60 {
 			b.do("ZADD", b.k.Due, "5", fmt.Sprintf("m-%02d", i)) // all of one score
 		}
@@ -85,13 +87,13 @@ func TestExportMissesNothingWhenMembersLeave(t *testing.T) {
 				b.Errorf("%s is missing", id)
 			}
 		}
-		want(b, "left", left, 30)
-		want(b, "read", len(got), 61)
+		redistest.Want(b, "left", left, 30)
+		redistest.Want(b, "read", len(got), 61)
 	})
 }
 
 func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		letter := func(entry, id string) Restore {
 			return Restore{Name: "from/" + entry + "/" + id, Entry: entry, Fields: fields("id", id, "payload", "p\x00\xff:1", "h:", "", "group", "g")}
 		}
@@ -113,22 +115,22 @@ func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
 			b.Errorf("letters %q", ids)
 		}
 		if !b.inProcess() {
-			want(b, "one of the same millisecond", ids[1], "1000-6=b")
+			redistest.Want(b, "one of the same millisecond", ids[1], "1000-6=b")
 		}
-		want(b, "payload", string(got[0].Payload), "p\x00\xff:1")
-		want(b, "empty header name and value", got[0].Headers[""], "")
+		redistest.Want(b, "payload", string(got[0].Payload), "p\x00\xff:1")
+		redistest.Want(b, "empty header name and value", got[0].Headers[""], "")
 		wantList(b.T, "again", restore(letter("1000-5", "a"), letter("1000-5", "b"), letter("2000-0", "c"), letter("1500-0", "d")), 0, 0, 0, 0)
 		b.do("DEL", b.k.Seen)
 		wantList(b.T, "and when it is forgotten", restore(letter("1000-5", "a"), letter("2000-0", "c")), 0, 0)
 		wantList(b.T, "nothing, and too much", restore(Restore{Name: "x", Entry: "1-1"}, Restore{Name: "y", Entry: "1-1", Fields: make([]FieldValue, 2001)}), -1, -1)
-		want(b, "letters", b.count("XLEN", b.k.Dead), 4)
+		redistest.Want(b, "letters", b.count("XLEN", b.k.Dead), 4)
 	})
 }
 
 // A letter of an edited or foreign export was written under whatever ID it named. After the largest one no letter could be added to that
 // stream any more, and the next malformed message stopped the queue.
 func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		now := b.now()
 		ahead := []string{
 			"18446744073709551615-18446744073709551615", "18446744073709551615-0", ms(now+3_600_000) + "-0", ms(now+600_000) + "-18446744073709551615",
@@ -153,25 +155,25 @@ func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
 		b.do("HSET", b.k.Meta, "bad", "broken")
 		b.do("ZADD", b.k.Due, "1", "bad", "2", "good")
 		d := b.drain(10)
-		want(b, "after it: moved, buried", fmt.Sprint(d.Moved, d.Dead, d.Refusal), "1 1")
+		redistest.Want(b, "after it: moved, buried", fmt.Sprint(d.Moved, d.Dead, d.Refusal), "1 1")
 		b.wantState(fmt.Sprintf("due=0 payload=0 meta=0 stream=1 dead=%d", len(ahead)+1))
 	})
 }
 
 // Two servers' clocks differ by a little, and each letter keeps its ID for that.
 func TestRestoreForgivesAClockThatIsALittleBehind(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		entry := ms(b.now()+50_000) + "-3"
 		out, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, []Restore{{Name: "n", Entry: entry, Fields: fields("id", "m")}})
 		if err != nil || out[0] != RestoreDone {
 			b.Fatal(out, err)
 		}
-		want(b, "entry", b.entries(b.k.Dead)[0].EntryID, entry)
+		redistest.Want(b, "entry", b.entries(b.k.Dead)[0].EntryID, entry)
 	})
 }
 
 func TestRestoreIntoAStreamThatRefuses(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		if b.inProcess() {
 			return // its streams are never full
 		}
@@ -180,6 +182,6 @@ func TestRestoreIntoAStreamThatRefuses(t *testing.T) {
 		if err == nil || errors.Is(err, ErrFull) {
 			b.Errorf("%v", err)
 		}
-		want(b, "remembered", b.count("ZCARD", b.k.Seen), 0)
+		redistest.Want(b, "remembered", b.count("ZCARD", b.k.Seen), 0)
 	})
 }

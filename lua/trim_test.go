@@ -3,9 +3,11 @@ package lua
 import (
 	"fmt"
 	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
 )
 
-func (b *bench) trim(cursor string, limit, maxBytes int) Trimmed {
+func (b *rig) trim(cursor string, limit, maxBytes int) Trimmed {
 	b.Helper()
 	t, err := Trim(b.ctx, b.c, b.k, cursor, limit, maxBytes)
 	if err != nil {
@@ -15,7 +17,7 @@ func (b *bench) trim(cursor string, limit, maxBytes int) Trimmed {
 }
 
 // many enqueues n messages for now.
-func (b *bench) many(n, size int) {
+func (b *rig) many(n, size int) {
 	b.Helper()
 	items := make([]Item, n)
 	for i := range items {
@@ -25,78 +27,78 @@ func (b *bench) many(n, size int) {
 }
 
 // xack acknowledges like a worker in another language: nothing but XACK.
-func (b *bench) xack(group string, entries ...Entry) {
+func (b *rig) xack(group string, entries ...Entry) {
 	b.Helper()
 	for _, e := range entries {
-		want(b, "XACK", b.count("XACK", b.k.Stream, group, e.EntryID), 1)
+		redistest.Want(b, "XACK", b.count("XACK", b.k.Stream, group, e.EntryID), 1)
 	}
 }
 
 // The bound was the last delivered ID once, and the last entry stayed for ever (PITFALLS A10).
 func TestTrimFreesToTheLastEntry(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3")
-		want(b, "trimmed while all is pending", b.trim("", 100, 1000), Trimmed{Groups: 1})
+		redistest.Want(b, "trimmed while all is pending", b.trim("", 100, 1000), Trimmed{Groups: 1})
 		b.xack("g", es[0])
-		want(b, "trimmed", b.trim("", 100, 1000), Trimmed{Freed: 1, Groups: 1})
+		redistest.Want(b, "trimmed", b.trim("", 100, 1000), Trimmed{Freed: 1, Groups: 1})
 		b.xack("g", es[1:]...)
-		want(b, "trimmed", b.trim("", 100, 1000), Trimmed{Freed: 2, Groups: 1})
+		redistest.Want(b, "trimmed", b.trim("", 100, 1000), Trimmed{Freed: 2, Groups: 1})
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0 g=0", "g")
-		want(b, "trimmed again", b.trim("", 100, 1000), Trimmed{Groups: 1})
+		redistest.Want(b, "trimmed again", b.trim("", 100, 1000), Trimmed{Groups: 1})
 	})
 }
 
 func TestTrimWithoutGroupsFreesNothing(t *testing.T) {
-	everywhere(t, func(b *bench) {
-		want(b, "without a stream", b.trim("", 100, 1000), Trimmed{})
+	everywhere(t, func(b *rig) {
+		redistest.Want(b, "without a stream", b.trim("", 100, 1000), Trimmed{})
 		b.many(5, 1)
-		want(b, "trimmed", b.trim("", 100, 1000), Trimmed{})
+		redistest.Want(b, "trimmed", b.trim("", 100, 1000), Trimmed{})
 		b.groups("g")
-		want(b, "with a group at 0", b.trim("", 100, 1000), Trimmed{Groups: 1})
-		want(b, "entries", b.count("XLEN", b.k.Stream), 5)
+		redistest.Want(b, "with a group at 0", b.trim("", 100, 1000), Trimmed{Groups: 1})
+		redistest.Want(b, "entries", b.count("XLEN", b.k.Stream), 5)
 	})
 }
 
 // A group created at $ says: forget what is there. One created at 0 beside it says: not yet.
 func TestTrimTakesTheGroupsWord(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.many(3, 1)
 		b.groups("slow")
 		b.do("XGROUP", "CREATE", b.k.Stream, "fast", "$")
-		want(b, "trimmed", b.trim("", 100, 1000), Trimmed{Groups: 2})
+		redistest.Want(b, "trimmed", b.trim("", 100, 1000), Trimmed{Groups: 2})
 		b.do("XGROUP", "DESTROY", b.k.Stream, "slow")
-		want(b, "trimmed", b.trim("", 100, 1000), Trimmed{Freed: 3, Groups: 1})
+		redistest.Want(b, "trimmed", b.trim("", 100, 1000), Trimmed{Freed: 3, Groups: 1})
 	})
 }
 
 func TestTrimFollowsTheSlowestGroup(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"a"}, "m1", "m2", "m3", "m4")
 		b.groups("b")
 		b.xack("a", es...)
-		want(b, "b was given nothing", b.trim("", 100, 1000).Freed, 0)
+		redistest.Want(b, "b was given nothing", b.trim("", 100, 1000).Freed, 0)
 		b.read("b", "c", 2)
-		want(b, "b holds the first two", b.trim("", 100, 1000).Freed, 0)
+		redistest.Want(b, "b holds the first two", b.trim("", 100, 1000).Freed, 0)
 		b.xack("b", es[0])
-		want(b, "b holds the second", b.trim("", 100, 1000).Freed, 1)
+		redistest.Want(b, "b holds the second", b.trim("", 100, 1000).Freed, 1)
 		b.xack("b", es[1])
-		want(b, "b was given two", b.trim("", 100, 1000).Freed, 1)
+		redistest.Want(b, "b was given two", b.trim("", 100, 1000).Freed, 1)
 		wantList(b, "left", ids(b.entries(b.k.Stream)), "m3", "m4")
 	})
 }
 
 func TestTrimCountsNoAckAsServed(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.many(3, 1)
 		b.groups("g")
 		b.do("XREADGROUP", "GROUP", "g", "c", "NOACK", "COUNT", "2", "STREAMS", b.k.Stream, ">")
-		want(b, "freed", b.trim("", 100, 1000).Freed, 2)
+		redistest.Want(b, "freed", b.trim("", 100, 1000).Freed, 2)
 	})
 }
 
 // One entry that stays pending for an hour must not hold the memory of all that came after it.
 func TestTrimSweepsBehindAPendingEntry(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.many(1000, 10)
 		b.groups("a", "b")
 		var held []Entry
@@ -125,22 +127,22 @@ func TestTrimSweepsBehindAPendingEntry(t *testing.T) {
 				b.Fatal("the sweep does not come round")
 			}
 		}
-		want(b, "freed", freed, 898)
+		redistest.Want(b, "freed", freed, 898)
 		left := b.entries(b.k.Stream)
 		wantList(b, "left", ids(left)[:3], "m0000", "m0450", "m0900")
-		want(b, "left", len(left), 102)
+		redistest.Want(b, "left", len(left), 102)
 		// The sweep is over and finds nothing more, however often it runs.
-		want(b, "again", b.trim("", 1000, 1<<20), Trimmed{Groups: 2})
+		redistest.Want(b, "again", b.trim("", 1000, 1<<20), Trimmed{Groups: 2})
 		for _, e := range held {
 			b.do("XACK", b.k.Stream, "a", e.EntryID)
 			b.do("XACK", b.k.Stream, "b", e.EntryID)
 		}
-		want(b, "freed when they are done", b.trim("", 1000, 1<<20).Freed, 2)
+		redistest.Want(b, "freed when they are done", b.trim("", 1000, 1<<20).Freed, 2)
 	})
 }
 
 func TestTrimSweepIsBoundedByBytes(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.many(40, 10_000)
 		b.groups("g")
 		es := b.read("g", "c", 40)
@@ -154,14 +156,14 @@ func TestTrimSweepIsBoundedByBytes(t *testing.T) {
 			tr := b.trim(cursor, 1000, 50_000)
 			cursor, freed = tr.Cursor, freed+tr.Freed
 		}
-		want(b, "freed", freed, 39)
-		want(b, "left out", b.trim("", 1000, 0), Trimmed{Groups: 1, Cursor: b.trim("", 1000, 0).Cursor})
+		redistest.Want(b, "freed", freed, 39)
+		redistest.Want(b, "left out", b.trim("", 1000, 0), Trimmed{Groups: 1, Cursor: b.trim("", 1000, 0).Cursor})
 	})
 }
 
 // With a limit below the size of a stream node the server trims no whole node, and everything was trimmed at once instead.
 func TestTrimOfALongHeadIsBounded(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.many(1050, 1)
 		b.groups("g")
 		b.do("XREADGROUP", "GROUP", "g", "c", "NOACK", "COUNT", "2000", "STREAMS", b.k.Stream, ">")
@@ -183,7 +185,7 @@ func TestTrimOfALongHeadIsBounded(t *testing.T) {
 }
 
 func TestTrimSweepsWithManyGroups(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.many(150, 1)
 		for i := range 50 {
 			g := fmt.Sprint("g", i)
@@ -203,18 +205,18 @@ func TestTrimSweepsWithManyGroups(t *testing.T) {
 			}
 			freed, cursor = freed+tr.Freed, tr.Cursor
 		}
-		want(b, "freed", freed, 149)
+		redistest.Want(b, "freed", freed, 149)
 	})
 }
 
 func TestTrimEndsDedupWindows(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for i := range 25 {
 			b.do("ZADD", b.k.Seen, fmt.Sprint(i+1), fmt.Sprint("old", i))
 		}
 		b.do("ZADD", b.k.Seen, ms(b.now()+60_000), "valid")
-		want(b, "windows", b.trim("", 10, 0).Windows, 10)
-		want(b, "windows", b.trim("", 100, 0).Windows, 15)
+		redistest.Want(b, "windows", b.trim("", 10, 0).Windows, 10)
+		redistest.Want(b, "windows", b.trim("", 100, 0).Windows, 15)
 		wantList(b, "left", b.texts("ZRANGE", b.k.Seen, "0", "-1"), "valid")
 	})
 }

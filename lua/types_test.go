@@ -12,120 +12,120 @@ import (
 // call runs one typed call with arguments that would change something if they could.
 type call struct {
 	script *script
-	keys   func(b *bench) []string // what it touches
-	run    func(b *bench) error
+	keys   func(b *rig) []string // what it touches
+	run    func(b *rig) error
 }
 
 func calls() []call {
 	held := []Held{{Entry: "5-1", ID: "m"}}
-	queue := func(pick func(k Keys) []string) func(b *bench) []string {
-		return func(b *bench) []string { return pick(b.k) }
+	queue := func(pick func(k Keys) []string) func(b *rig) []string {
+		return func(b *rig) []string { return pick(b.k) }
 	}
 	exits := queue(func(k Keys) []string { return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake} })
 	stream := queue(func(k Keys) []string { return []string{k.Stream} })
 	return []call{
 		{enqueueScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}
-		}), func(b *bench) error {
+		}), func(b *rig) error {
 			meta := EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{})
 			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, []Item{
 				{ID: "n", When: After(0), Payload: []byte("p"), Meta: meta, Dedup: Window(time.Hour)}, {ID: "l", When: After(time.Second), Payload: []byte("p"), Meta: meta}}, Durability{})
 
 			return err
 		}},
-		{cancelScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta, k.Seen} }), func(b *bench) error {
+		{cancelScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta, k.Seen} }), func(b *rig) error {
 			_, err := Cancel(b.ctx, b.c, b.k, []string{"m", "due"}, Durability{})
 			return err
 		}},
-		{rescheduleScript, queue(func(k Keys) []string { return []string{k.Due, k.Wake} }), func(b *bench) error {
+		{rescheduleScript, queue(func(k Keys) []string { return []string{k.Due, k.Wake} }), func(b *rig) error {
 			_, _, err := Reschedule(b.ctx, b.c, b.k, "due", At(time.UnixMilli(3)), Durability{})
 			return err
 		}},
-		{cancelRetriesScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *bench) error {
+		{cancelRetriesScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *rig) error {
 			_, _, err := CancelRetries(b.ctx, b.c, b.k, Walk{Limit: 10}, []string{"m", "due"})
 			return err
 		}},
-		{rescheduleRetriesScript, queue(func(k Keys) []string { return []string{k.Due, k.Wake} }), func(b *bench) error {
+		{rescheduleRetriesScript, queue(func(k Keys) []string { return []string{k.Due, k.Wake} }), func(b *rig) error {
 			_, _, err := RescheduleRetries(b.ctx, b.c, b.k, Walk{Limit: 10}, At(time.UnixMilli(3)), []string{"m", "due"})
 			return err
 		}},
 		{drainScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy}
-		}), func(b *bench) error {
+		}), func(b *rig) error {
 			_, err := Drain(b.ctx, b.c, b.k, 10, 1000)
 			return err
 		}},
-		{ackScript, stream, func(b *bench) error {
+		{ackScript, stream, func(b *rig) error {
 			_, err := Ack(b.ctx, b.c, b.k, "g", held)
 			return err
 		}},
-		{retryScript, exits, func(b *bench) error {
+		{retryScript, exits, func(b *rig) error {
 			_, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{Entry: "6-1"}, Action: ActionDead}, {Held: held[0], Action: ActionRetry}})
 			return err
 		}},
 		{reclaimScript, queue(func(k Keys) []string {
 			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm}
-		}), func(b *bench) error {
+		}), func(b *rig) error {
 			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Limit: 10, MaxBytes: 1000})
 			return err
 		}},
-		{extendScript, queue(func(k Keys) []string { return []string{k.Stream, k.Dead} }), func(b *bench) error {
+		{extendScript, queue(func(k Keys) []string { return []string{k.Stream, k.Dead} }), func(b *rig) error {
 			_, err := Extend(b.ctx, b.c, b.k, "g", "c1", held)
 			return err
 		}},
-		{redriveScript, queue(func(k Keys) []string { return []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream} }), func(b *bench) error {
+		{redriveScript, queue(func(k Keys) []string { return []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream} }), func(b *rig) error {
 			_, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: "4-1", When: After(0)}})
 			return err
 		}},
-		{exportScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *bench) error {
+		{exportScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *rig) error {
 			_, err := Export(b.ctx, b.c, b.k, Exported{}, 10, 1000)
 			return err
 		}},
-		{restoreScript, queue(func(k Keys) []string { return []string{k.Dead, k.Seen} }), func(b *bench) error {
+		{restoreScript, queue(func(k Keys) []string { return []string{k.Dead, k.Seen} }), func(b *rig) error {
 			_, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, []Restore{{Name: "q/3-1", Entry: "3-1", Fields: fields("id", "d", "payload", "p")}})
 			return err
 		}},
-		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen} }), func(b *bench) error {
+		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen} }), func(b *rig) error {
 			_, err := Trim(b.ctx, b.c, b.k, "", 10, 1000)
 			return err
 		}},
-		{ensureGroupScript, stream, func(b *bench) error {
+		{ensureGroupScript, stream, func(b *rig) error {
 			_, err := EnsureGroup(b.ctx, b.c, b.k, "another")
 			return err
 		}},
-		{dropConsumerScript, stream, func(b *bench) error {
+		{dropConsumerScript, stream, func(b *rig) error {
 			_, err := DropConsumers(b.ctx, b.c, b.k, "g", []string{"c2"})
 			return err
 		}},
-		{signalScript, queue(func(k Keys) []string { return []string{k.Wake} }), func(b *bench) error {
+		{signalScript, queue(func(k Keys) []string { return []string{k.Wake} }), func(b *rig) error {
 			return signal(b.ctx, b.c, b.k.Wake, "settings")
 		}},
-		{configureScript, queue(func(k Keys) []string { return []string{k.Policy} }), func(b *bench) error {
+		{configureScript, queue(func(k Keys) []string { return []string{k.Policy} }), func(b *rig) error {
 			return Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields("max_attempts", "5"))
 		}},
-		{registerScript, func(b *bench) []string { return []string{b.g.Queues} }, func(b *bench) error {
+		{registerScript, func(b *rig) []string { return []string{b.g.Queues} }, func(b *rig) error {
 			_, err := Register(b.ctx, b.c, b.g, []string{"q"})
 			return err
 		}},
-		{heartbeatScript, func(b *bench) []string { return []string{b.g.Bridges} }, func(b *bench) error {
+		{heartbeatScript, func(b *rig) []string { return []string{b.g.Bridges} }, func(b *rig) error {
 			_, _, err := Heartbeat(b.ctx, b.c, b.g, "b1", time.Minute)
 			return err
 		}},
-		{orphansScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload} }), func(b *bench) error {
+		{orphansScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload} }), func(b *rig) error {
 			_, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "", 10, []Watched{{Orphan{"orphan", 1}, true}})
 			return err
 		}},
-		{findOrphansScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload} }), func(b *bench) error {
+		{findOrphansScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload} }), func(b *rig) error {
 			_, _, _, err := ScanOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "0", 10)
 			return err
 		}},
-		{findLostScript, stream, func(b *bench) error {
+		{findLostScript, stream, func(b *rig) error {
 			_, err := LostEntries(b.ctx, b.c, b.k.Stream, "g", []string{"5-1", "7-1"})
 			return err
 		}},
 		{surveyScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm}
-		}), func(b *bench) error {
+		}), func(b *rig) error {
 			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err == nil {
 				err = looks[0].Err
@@ -148,7 +148,7 @@ func TestEveryScriptHasACall(t *testing.T) {
 }
 
 // fixture fills every key of the queue with something each call could act on.
-func (b *bench) fixture() {
+func (b *rig) fixture() {
 	b.Helper()
 	k, g := b.k, b.g
 	b.all([][]string{
@@ -170,7 +170,7 @@ func (b *bench) fixture() {
 }
 
 // all runs commands that must not fail in one round trip.
-func (b *bench) all(list [][]string) []rueidis.RedisMessage {
+func (b *rig) all(list [][]string) []rueidis.RedisMessage {
 	b.Helper()
 	var cmds rueidis.Commands
 	for _, words := range list {
@@ -187,8 +187,8 @@ func (b *bench) all(list [][]string) []rueidis.RedisMessage {
 	return out
 }
 
-// dump is all that is stored under the bench's keys, groups and pending lists included.
-func (b *bench) dump() map[string]string {
+// dump is all that is stored under the rig's keys, groups and pending lists included.
+func (b *rig) dump() map[string]string {
 	b.Helper()
 	keys, out := append(keysOf(b.k), b.g.Queues, b.g.Bridges, b.g.Wake), map[string]string{}
 	var list [][]string
@@ -210,7 +210,7 @@ func (b *bench) dump() map[string]string {
 
 // A key that holds something else is refused before the first write, by each script and for each of its keys.
 func TestWrongTypesAreRefusedBeforeTheFirstWrite(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		for _, c := range calls() {
 			for _, key := range c.keys(b) {
 				b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)

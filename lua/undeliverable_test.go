@@ -10,7 +10,7 @@ import (
 
 // A message that cannot be delivered, and whose dead letter was refused, once stopped its queue for good. It waits another minute, the others go on.
 func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		b.fillStream(b.k.Dead)
 		metas := []string{"{}", "broken", "{}", `{"expires_ms":"77"}`, `{"id":"m","for":"gone","attempt":"2"}`, "{}"}
 		for i, meta := range metas {
@@ -55,7 +55,7 @@ func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 	if text == drainScript.source {
 		t.Fatal("the script has another limit")
 	}
-	everywhere(t, func(b *bench) {
+	everywhere(t, func(b *rig) {
 		score := 0
 		put := func(member string, payload, meta int) {
 			score++
