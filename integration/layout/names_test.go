@@ -1,0 +1,57 @@
+package layout
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// docs/LAYOUT.md follows a message through the code by names. Each of them exists, and every package has its line.
+func TestLayoutDocumentNamesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/LAYOUT.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range below {
+		if !strings.HasPrefix(path, "examples/") && !strings.Contains(string(text), "\n| `"+path+"` |") {
+			t.Errorf("package %s has no line", path)
+		}
+	}
+	s, found := newShower(t, "bridge/admin"), 0
+	for _, hit := range regexp.MustCompile("`([a-z]+)\\.(\\w+)(?:\\.(\\w+))?`").FindAllStringSubmatch(string(text), -1) {
+		of := s.packages[hit[1]]
+		switch {
+		case of == nil:
+			t.Errorf("%s: no such package", hit[0])
+		case hit[3] != "":
+			found++
+			if !has(of, hit[2], hit[3]) {
+				t.Errorf("%s: no such method", hit[0])
+			}
+		default:
+			found++
+			if !has(of, "", hit[2]) && of.types[hit[2]] == nil {
+				t.Errorf("%s: no such function or type", hit[0])
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("it names %d functions", found)
+	}
+	for _, hit := range regexp.MustCompile("`(lua/\\w+\\.lua)`").FindAllStringSubmatch(string(text), -1) {
+		if _, err := os.Stat("../../" + hit[1]); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func has(of *source, receiver, name string) bool {
+	for _, f := range of.funcs[receiver] {
+		if f.Name.Name == name {
+			return true
+		}
+	}
+	return false
+}
