@@ -114,28 +114,19 @@ func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents
 			return had, false, lua.Classify("size of "+k.Due, err)
 		}
 	}
-	groups, err := c.Do(ctx, c.B().XinfoGroups().Key(k.Stream).Build()).ToArray()
+	entries, err := view.ReadStream(ctx, c, k.Stream)
 	if err != nil {
-		return had, keys > 0, nil // no stream, no groups
+		return had, keys > 0, err
 	}
-	for _, g := range groups {
-		fields, err := g.AsMap()
-		if err != nil {
-			return had, true, lua.Classify("XINFO GROUPS", err)
-		}
-		field := fields["name"]
-		name, _ := field.ToString()
+	for _, name := range entries.Names() {
 		had.Groups = append(had.Groups, name)
-		consumers, err := c.Do(ctx, c.B().XinfoConsumers().Key(k.Stream).Group(name).Build()).ToArray()
+		consumers, err := view.ReadConsumers(ctx, c, k.Stream, name)
 		if err != nil {
-			continue // destroyed meanwhile
+			return had, keys > 0, err
 		}
 		for _, one := range consumers {
-			fields, _ := one.AsMap()
-			who, idle := fields["name"], fields["idle"]
-			consumer, _ := who.ToString()
-			if ms, err := idle.AsInt64(); err == nil && ms < aliveWithin.Milliseconds() && consumer != lua.ReclaimConsumer {
-				had.Readers = append(had.Readers, name+"/"+consumer)
+			if one.Idle < aliveWithin && one.Name != lua.ReclaimConsumer {
+				had.Readers = append(had.Readers, name+"/"+one.Name)
 			}
 		}
 	}

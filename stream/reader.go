@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -177,32 +178,25 @@ func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string, fa
 
 // unseen returns at most limit entries that are pending for this consumer, and that it does not hold.
 func (p *partitionWorker) unseen(ctx context.Context, limit int) ([]string, error) {
+	const count = 500
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	c := p.cfg.Client
 	var unseen []string
 	held := p.held.entries()
 	for from := "-"; len(unseen) < limit; {
-		page, err := c.Do(ctx, c.B().Xpending().Key(p.keys.Stream).Group(p.cfg.Group).Start(from).End("+").Count(500).
-			Consumer(p.cfg.Consumer).Build()).ToArray()
+		page, err := view.ReadPending(ctx, p.cfg.Client, p.keys.Stream, p.cfg.Group,
+			view.PendingRange{From: from, Count: count, Consumer: p.cfg.Consumer})
 		if err != nil {
-			return nil, lua.Classify("XPENDING", err)
+			return nil, err
 		}
-		for _, row := range page {
-			cells, err := row.ToArray()
-			if err != nil || len(cells) == 0 {
-				return nil, fmt.Errorf("XPENDING: unexpected reply: %w", err)
-			}
-			entry, err := cells[0].ToString()
-			if err != nil {
-				return nil, fmt.Errorf("XPENDING: unexpected reply: %w", err)
-			}
+		for _, one := range page {
+			entry := one.ID.String()
 			from = "(" + entry
 			if !held[entry] && len(unseen) < limit {
 				unseen = append(unseen, entry)
 			}
 		}
-		if len(page) < 500 {
+		if len(page) < count {
 			break
 		}
 	}

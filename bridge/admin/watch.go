@@ -3,13 +3,8 @@ package admin
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
-
-	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/view"
-	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/inspect"
 )
 
@@ -105,24 +100,23 @@ type ServerLoad struct {
 func (a *Admin) ServerLoad(ctx context.Context) (load ServerLoad, err error) {
 	unlimited := false
 	for _, node := range a.redis.Client.Nodes() {
-		text, failed := node.Do(ctx, node.B().Info().Section("server", "clients", "memory", "stats", "replication").Build()).ToString()
+		info, failed := view.ReadInfo(ctx, node, "server", "clients", "memory", "stats", "replication")
 		if failed != nil {
-			if _, ok := rueidis.IsRedisErr(failed); !ok {
-				err = fmt.Errorf("read server load: %w", lua.Classify("INFO", failed))
+			if !view.Refused(failed) {
+				err = fmt.Errorf("read server load: %w", failed)
 			}
 			continue
 		}
-		one, master := parseLoad(text)
-		if !master {
+		if info["role"] != "master" {
 			continue
 		}
-		load.Product, load.Version = one.Product, one.Version
+		load.Product, load.Version = info.Product()
 		load.Servers++
-		load.UsedMemory += one.UsedMemory
-		load.MaxMemory += one.MaxMemory
-		unlimited = unlimited || one.MaxMemory == 0
-		load.Clients += one.Clients
-		load.OpsPerSecond += one.OpsPerSecond
+		load.UsedMemory += info.Number("used_memory")
+		load.MaxMemory += info.Number("maxmemory")
+		unlimited = unlimited || info.Number("maxmemory") == 0
+		load.Clients += info.Number("connected_clients")
+		load.OpsPerSecond += info.Number("instantaneous_ops_per_sec")
 	}
 	if unlimited {
 		load.MaxMemory = 0
@@ -131,31 +125,4 @@ func (a *Admin) ServerLoad(ctx context.Context) (load ServerLoad, err error) {
 		err = nil
 	}
 	return load, err
-}
-
-func parseLoad(text string) (load ServerLoad, master bool) {
-	load.Product = "redis"
-	for line := range strings.SplitSeq(text, "\r\n") {
-		name, value, _ := strings.Cut(line, ":")
-		n, _ := strconv.ParseInt(value, 10, 64)
-		switch name {
-		case "redis_version":
-			if load.Product == "redis" {
-				load.Version = value
-			}
-		case "valkey_version":
-			load.Product, load.Version = "valkey", value
-		case "role":
-			master = value == "master"
-		case "used_memory":
-			load.UsedMemory = n
-		case "maxmemory":
-			load.MaxMemory = n
-		case "connected_clients":
-			load.Clients = n
-		case "instantaneous_ops_per_sec":
-			load.OpsPerSecond = n
-		}
-	}
-	return load, master
 }

@@ -245,7 +245,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a bridge does not say that it could not check the server", file: "internal/view/info.go",
-		old:  "\t\t\tinfo.Untold = lua.Classify(\"INFO\", err)\n",
+		old:  "\t\t\tinfo.Untold = err\n",
 		new:  "",
 		test: []string{"-run", "TestBridgeSaysThatItCouldNotCheckTheServer", "./integration"},
 	},

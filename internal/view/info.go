@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -30,15 +31,15 @@ type ServerInfo struct {
 // full, which would delete whole queues at once. A server that does not answer INFO (a missing permission, an in-process server) is
 // taken as it is; info holds only Untold then.
 func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err error) {
-	text, err := c.Do(ctx, c.B().Info().Build()).ToString()
+	fields, err := ReadInfo(ctx, c)
 	if err != nil {
-		if _, ok := rueidis.IsRedisErr(err); ok {
-			info.Untold = lua.Classify("INFO", err)
+		if Refused(err) {
+			info.Untold = err
 			return info, nil
 		}
-		return info, fmt.Errorf("check server: %w", lua.Classify("INFO", err))
+		return info, fmt.Errorf("check server: %w", err)
 	}
-	info = parseInfo(text)
+	info = fields.Server()
 	if major, _ := strconv.Atoi(strings.SplitN(info.Version, ".", 2)[0]); major > 0 && major < 7 {
 		return info, fmt.Errorf("check server: %w: %s %s, needs Redis 7.0 or Valkey 7.2 at least", lua.ErrUnsupported, info.Product, info.Version)
 	}
@@ -48,24 +49,50 @@ func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err er
 	return info, nil
 }
 
-func parseInfo(text string) ServerInfo {
-	fields := map[string]string{}
+// Info is what INFO tells, by its fields.
+type Info map[string]string
+
+// ReadInfo asks a server for sections of INFO; without any, for those that it tells by itself.
+func ReadInfo(ctx context.Context, c rueidis.Client, sections ...string) (Info, error) {
+	text, err := c.Do(ctx, c.B().Info().Section(sections...).Build()).ToString()
+	if err != nil {
+		return nil, lua.Classify("INFO", err)
+	}
+	info := Info{}
 	for line := range strings.SplitSeq(text, "\r\n") {
 		if name, value, ok := strings.Cut(line, ":"); ok {
-			fields[name] = value
+			info[name] = value
 		}
 	}
-	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(fields[name], 10, 64)
-		return n
+	return info, nil
+}
+
+// Refused says whether an error is an answer of the server, which therefore could be reached.
+func Refused(err error) bool {
+	var answer *rueidis.RedisError
+	return errors.As(err, &answer)
+}
+
+// Number returns a field that counts; 0 when it is not there.
+func (i Info) Number(name string) int64 {
+	n, _ := strconv.ParseInt(i[name], 10, 64)
+	return n
+}
+
+// Product returns what the server is, "redis" or "valkey", and its version; "" when it does not tell.
+func (i Info) Product() (name, version string) {
+	if v := i["valkey_version"]; v != "" {
+		return "valkey", v
 	}
+	return "redis", i["redis_version"]
+}
+
+// Server returns what a server tells about itself.
+func (i Info) Server() ServerInfo {
 	info := ServerInfo{
-		Product: "redis", Version: fields["redis_version"], Role: fields["role"],
-		MaxMemory: number("maxmemory"), MaxMemoryPolicy: fields["maxmemory_policy"], UsedMemory: number("used_memory"),
-		AOF: fields["aof_enabled"] == "1", Replicas: int(number("connected_slaves")),
+		Role: i["role"], MaxMemory: i.Number("maxmemory"), MaxMemoryPolicy: i["maxmemory_policy"], UsedMemory: i.Number("used_memory"),
+		AOF: i["aof_enabled"] == "1", Replicas: int(i.Number("connected_slaves")),
 	}
-	if v := fields["valkey_version"]; v != "" {
-		info.Product, info.Version = "valkey", v
-	}
+	info.Product, info.Version = i.Product()
 	return info
 }

@@ -3,7 +3,6 @@ package view
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -16,13 +15,17 @@ import (
 func ServerTime(ctx context.Context, c rueidis.Client) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	parts, err := c.Do(ctx, c.B().Time().Build()).AsStrSlice()
+	return ParseTime(c.Do(ctx, c.B().Time().Build()))
+}
+
+// ParseTime reads a reply of TIME.
+func ParseTime(reply rueidis.RedisResult) (time.Time, error) {
+	clock, err := reply.AsIntSlice()
 	if err != nil {
 		return time.Time{}, lua.Classify("TIME", err)
 	}
-	var sec, usec int64
-	if _, err := fmt.Sscan(strings.Join(parts, " "), &sec, &usec); err != nil {
-		return time.Time{}, fmt.Errorf("TIME: unexpected reply: %w", err)
+	if len(clock) != 2 {
+		return time.Time{}, fmt.Errorf("TIME: unexpected reply: %d values", len(clock))
 	}
-	return time.Unix(sec, usec*1000), nil
+	return time.Unix(clock[0], clock[1]*int64(time.Microsecond)), nil
 }

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -34,6 +36,12 @@ func ParseEntryID(s string) (EntryID, error) {
 func (a EntryID) Compare(b EntryID) int {
 	return cmp.Or(cmp.Compare(a.MS, b.MS), cmp.Compare(a.Seq, b.Seq))
 }
+
+// Next is the ID right behind.
+func (a EntryID) Next() EntryID { return EntryID{a.MS, a.Seq + 1} }
+
+// Age is how long before now an entry was added, by its ID.
+func (a EntryID) Age(now time.Time) time.Duration { return now.Sub(time.UnixMilli(int64(a.MS))) }
 
 // String returns the ID as the server writes it.
 func (a EntryID) String() string { return fmt.Sprintf("%d-%d", a.MS, a.Seq) }
@@ -83,7 +91,7 @@ func ReadStream(ctx context.Context, c rueidis.Client, key string) (StreamInfo, 
 	}
 	list, err := replies[1].ToArray()
 	if err != nil {
-		if strings.Contains(err.Error(), "no such key") {
+		if isNoKey(err) {
 			return s, nil
 		}
 		return s, lua.Classify("XINFO GROUPS "+key, err)
@@ -96,6 +104,34 @@ func ReadStream(ctx context.Context, c rueidis.Client, key string) (StreamInfo, 
 		s.Groups = append(s.Groups, g)
 	}
 	return s, nil
+}
+
+// Group returns one of the groups.
+func (s StreamInfo) Group(name string) (g GroupInfo, ok bool) {
+	at := slices.IndexFunc(s.Groups, func(g GroupInfo) bool { return g.Name == name })
+	if at < 0 {
+		return g, false
+	}
+	return s.Groups[at], true
+}
+
+// ReadLastID returns the last ID that a stream gave out; ok is false when there is no stream.
+func ReadLastID(ctx context.Context, c rueidis.Client, key string) (id EntryID, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	fields, err := c.Do(ctx, c.B().XinfoStream().Key(key).Build()).AsMap()
+	if err = lua.Classify("XINFO STREAM "+key, err); err != nil {
+		if isNoKey(err) {
+			err = nil
+		}
+		return id, false, err
+	}
+	last := fields["last-generated-id"]
+	text, err := last.ToString()
+	if err == nil {
+		id, err = ParseEntryID(text)
+	}
+	return id, err == nil, err
 }
 
 // ParseGroup reads one element of the reply to XINFO GROUPS.

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -121,26 +119,21 @@ func mergeMembers(list []Consumer) []Consumer {
 
 // readMemberships returns the consumers of a group in one partition.
 func readMemberships(ctx context.Context, c rueidis.Client, key string, g view.GroupInfo, partition int) ([]Consumer, error) {
-	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	reply, err := c.Do(call, c.B().XinfoConsumers().Key(key).Group(g.Name).Build()).ToArray()
+	members, err := view.ReadConsumers(ctx, c, key, g.Name)
 	if err != nil {
-		if strings.Contains(err.Error(), "no such key") {
-			return nil, nil
-		}
-		return nil, lua.Classify("XINFO CONSUMERS "+key, err)
+		return nil, err
 	}
 	var list []Consumer
-	for _, one := range reply {
-		m, err := parseMember(one)
-		if err != nil {
-			return nil, fmt.Errorf("XINFO CONSUMERS %s: unexpected reply: %w", key, err)
-		}
-		if m.Consumer == lua.ReclaimConsumer {
+	for _, m := range members {
+		if m.Name == lua.ReclaimConsumer {
 			continue
 		}
-		m.Group, m.Partitions = g.Name, []int{partition}
-		list = append(list, m)
+		one := Consumer{Group: g.Name, Consumer: m.Name, Partitions: []int{partition}, Pending: m.Pending, Idle: view.Millis(m.Idle)}
+		if m.Inactive >= 0 {
+			inactive := view.Millis(m.Inactive)
+			one.Inactive = &inactive
+		}
+		list = append(list, one)
 	}
 	if len(list) == 0 || g.Pending == 0 {
 		return list, nil
@@ -156,38 +149,12 @@ func readMemberships(ctx context.Context, c rueidis.Client, key string, g view.G
 	return list, nil
 }
 
-func parseMember(reply rueidis.RedisMessage) (m Consumer, err error) {
-	fields, err := reply.AsMap()
-	if err != nil {
-		return m, err
-	}
-	number := func(field string) (n int64, there bool) {
-		value, there := fields[field]
-		if there {
-			var failed error
-			n, failed = value.AsInt64()
-			err = errors.Join(err, failed)
-		}
-		return n, there
-	}
-	name := fields["name"]
-	m.Consumer, err = name.ToString()
-	m.Pending, _ = number("pending")
-	idle, _ := number("idle")
-	m.Idle = view.Millis(time.Duration(max(0, idle)) * time.Millisecond)
-	if inactive, there := number("inactive"); there && inactive >= 0 { // -1: it was never given anything
-		d := view.Millis(time.Duration(inactive) * time.Millisecond)
-		m.Inactive = &d
-	}
-	return m, err
-}
-
 // oldestIdles returns for each consumer how long the entry that it neglects most is idle.
 func oldestIdles(ctx context.Context, c rueidis.Client, key, group string) (oldest map[string]time.Duration, complete bool, err error) {
 	oldest = map[string]time.Duration{}
 	from := "-"
 	for read := 0; read < consumerEntries; {
-		page, err := ReadPending(ctx, c, key, group, from, "+", PendingFilter{}, view.PageEntries)
+		page, err := view.ReadPending(ctx, c, key, group, view.PendingRange{From: from, Count: view.PageEntries})
 		if err != nil {
 			return nil, false, err
 		}
@@ -197,7 +164,7 @@ func oldestIdles(ctx context.Context, c rueidis.Client, key, group string) (olde
 		if read += len(page); len(page) < view.PageEntries {
 			return oldest, true, nil
 		}
-		from = "(" + page[len(page)-1].ID
+		from = "(" + page[len(page)-1].ID.String()
 	}
 	return oldest, false, nil
 }

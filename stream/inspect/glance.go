@@ -231,38 +231,24 @@ func (p *glancedPartition) takeRetries(reply rueidis.RedisResult) {
 }
 
 func (d *groupDetail) takeOldest(reply rueidis.RedisResult) {
-	rows, err := reply.ToArray()
-	if err != nil || len(rows) == 0 {
-		return
-	}
-	if row, err := rows[0].ToArray(); err == nil && len(row) > 2 {
-		if idle, err := row[2].AsInt64(); err == nil {
-			oldest := view.Millis(time.Duration(idle) * time.Millisecond)
-			d.oldest = &oldest
-		}
+	if rows, err := view.ParsePending(reply); err == nil && len(rows) > 0 {
+		oldest := view.Millis(rows[0].Idle)
+		d.oldest = &oldest
 	}
 }
 
 func (d *groupDetail) takeConsumers(reply rueidis.RedisResult) {
-	list, err := reply.ToArray()
+	list, err := view.ParseConsumers(reply)
 	if err != nil {
 		return
 	}
 	d.consumers = make(map[string]bool, len(list))
 	for _, one := range list {
-		fields, err := one.AsMap()
-		if err != nil {
+		if one.Name == lua.ReclaimConsumer {
 			continue
 		}
-		name, idle := fields["name"], fields["idle"]
-		text, _ := name.ToString()
-		if text == lua.ReclaimConsumer {
-			continue
-		}
-		ms, err := idle.AsInt64()
-		_, tells := fields["inactive"] // then idle is the time since it asked, not since it got something
-		d.approx = d.approx || !tells || err != nil
-		d.consumers[text] = !tells || err != nil || time.Duration(ms)*time.Millisecond <= consumerAlive
+		d.approx = d.approx || !one.Tells // else idle is the time since it asked, not since it got something
+		d.consumers[one.Name] = !one.Tells || one.Idle <= consumerAlive
 	}
 }
 

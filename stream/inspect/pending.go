@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/redis/rueidis/rueidiscompat"
 
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
@@ -143,34 +142,21 @@ func pendingEntries(ctx context.Context, c rueidis.Client, key, group string, f 
 	all := []PendingEntry{}
 	for from := "-"; len(all) < limit; {
 		count := min(pendingPage, limit-len(all))
-		page, err := ReadPending(ctx, c, key, group, from, "+", f, count)
+		page, err := view.ReadPending(ctx, c, key, group, view.PendingRange{From: from, Count: count, Consumer: f.Consumer, MinIdle: f.MinIdle})
 		if err != nil {
 			return nil, err
 		}
 		for _, p := range page {
 			all = append(all, PendingEntry{
-				Entry: p.ID, Consumer: p.Consumer, Idle: view.Millis(p.Idle), Since: lua.EntryTime(p.ID), Deliveries: p.RetryCount,
+				Entry: p.ID.String(), Consumer: p.Consumer, Idle: view.Millis(p.Idle), Since: time.UnixMilli(int64(p.ID.MS)), Deliveries: p.Deliveries,
 			})
 		}
 		if len(page) < count {
 			break
 		}
-		from = "(" + page[len(page)-1].ID
+		from = "(" + page[len(page)-1].ID.String()
 	}
 	return all, nil
-}
-
-// ReadPending returns a page of a group's pending list, between two entry IDs, in their order. One round trip.
-func ReadPending(ctx context.Context, c rueidis.Client, key, group, from, to string, f PendingFilter, count int) ([]rueidiscompat.XPendingExt, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	page, err := rueidiscompat.NewAdapter(c).XPendingExt(ctx, rueidiscompat.XPendingExtArgs{
-		Stream: key, Group: group, Idle: f.MinIdle, Start: from, End: to, Count: int64(count), Consumer: f.Consumer,
-	}).Result()
-	if err != nil && !rueidis.IsRedisNil(err) {
-		return nil, lua.Classify("XPENDING "+key, err)
-	}
-	return page, nil
 }
 
 // readBodies fills in what the entries of one partition themselves say.

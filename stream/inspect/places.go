@@ -295,14 +295,14 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 			ready.Groups, waiting = append(ready.Groups, g.Name), append(waiting, g)
 			continue
 		}
-		held, err := ReadPending(ctx, l.c, l.keys.Stream, g.Name, e.EntryID, e.EntryID, PendingFilter{}, 1)
+		held, err := view.ReadPending(ctx, l.c, l.keys.Stream, g.Name, view.PendingRange{From: e.EntryID, To: e.EntryID, Count: 1})
 		if err != nil && !errors.Is(err, lua.ErrNoGroup) {
 			return err
 		}
 		for _, p := range held {
 			place := placeOf(StatePending, e)
 			place.Group, place.Consumer, place.Idle = g.Name, p.Consumer, view.Millis(p.Idle)
-			l.add(ctx, &l.held, Sighting{Place: place, For: e.For, Deliveries: p.RetryCount})
+			l.add(ctx, &l.held, Sighting{Place: place, For: e.For, Deliveries: p.Deliveries})
 		}
 	}
 	if len(ready.Groups) > 0 || len(info.Groups) == 0 {

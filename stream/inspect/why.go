@@ -2,8 +2,8 @@ package inspect
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,18 +69,8 @@ func (s *surroundings) noBridge(ctx context.Context) bool {
 func isFull(ctx context.Context, c rueidis.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	text, err := c.Do(ctx, c.B().Info().Section("memory").Build()).ToString()
-	if err != nil {
-		return false
-	}
-	figures := map[string]int64{}
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-			figures[name] = n
-		}
-	}
-	return figures["maxmemory"] > 0 && figures["used_memory"] >= figures["maxmemory"]
+	info, err := view.ReadInfo(ctx, c, "memory")
+	return err == nil && info.Number("maxmemory") > 0 && info.Number("used_memory") >= info.Number("maxmemory")
 }
 
 // policy returns the policy of a group; ok is false when it cannot be read.
@@ -231,19 +221,10 @@ func (s *surroundings) read(ctx context.Context, key, queue string, g view.Group
 		return g.Consumers > 0
 	}
 	policy, ok := s.policy(ctx, queue, g.Name)
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	list, err := s.c.Do(ctx, s.c.B().XinfoConsumers().Key(key).Group(g.Name).Build()).ToArray()
-	if err != nil || !ok {
-		return err == nil || !errors.Is(lua.Classify("XINFO CONSUMERS "+key, err), lua.ErrNoGroup)
-	}
-	for _, one := range list {
-		m, err := parseMember(one)
-		if err != nil || m.Consumer != lua.ReclaimConsumer && time.Duration(m.Idle) <= policy.VisibilityTimeout {
-			return true
-		}
-	}
-	return false
+	consumers, err := view.ReadConsumers(ctx, s.c, key, g.Name)
+	return err != nil || slices.ContainsFunc(consumers, func(one view.Consumer) bool {
+		return !ok || one.Name != lua.ReclaimConsumer && one.Idle <= policy.VisibilityTimeout
+	})
 }
 
 // formatTime writes a time as people and programs read it.

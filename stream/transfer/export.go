@@ -14,7 +14,6 @@ import (
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/deadletter"
-	"github.com/duestream/duestream/stream/inspect"
 )
 
 // Bounds of one page of an export.
@@ -189,14 +188,14 @@ func (e *Export) held(ctx context.Context, key string, g view.GroupInfo) iter.Se
 	return func(yield func(Record, error) bool) {
 		size := view.NewPager()
 		for from := "-"; ; {
-			page, err := inspect.ReadPending(ctx, e.c, key, g.Name, from, g.Last.String(), inspect.PendingFilter{}, size.Count)
+			page, err := view.ReadPending(ctx, e.c, key, g.Name, view.PendingRange{From: from, To: g.Last.String(), Count: size.Count})
 			if err != nil {
 				yield(Record{}, err)
 				return
 			}
 			cmds := make([]rueidis.Completed, len(page))
 			for i, p := range page {
-				cmds[i] = e.c.B().Xrange().Key(key).Start(p.ID).End(p.ID).Build()
+				cmds[i] = e.c.B().Xrange().Key(key).Start(p.ID.String()).End(p.ID.String()).Build()
 			}
 			bytes := 0
 			call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
@@ -221,7 +220,7 @@ func (e *Export) held(ctx context.Context, key string, g view.GroupInfo) iter.Se
 				return
 			}
 			size.Seen(len(page), bytes)
-			from = "(" + page[len(page)-1].ID
+			from = "(" + page[len(page)-1].ID.String()
 		}
 	}
 }

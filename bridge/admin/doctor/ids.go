@@ -3,10 +3,9 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/internal/view"
 )
 
 const aheadSlack = 24 * time.Hour // of IDs; clocks that were stepped back are less
@@ -15,12 +14,15 @@ const aheadSlack = 24 * time.Hour // of IDs; clocks that were stepped back are l
 func (e *examination) ids(ctx context.Context, p place, keys ...string) error {
 	for _, key := range keys {
 		if err := e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-			last, err := e.lastID(ctx, key)
-			if err != nil || last == "" {
+			last, ok, err := view.ReadLastID(ctx, e.c, key)
+			if err != nil && e.denied(err, "the last IDs of streams") {
+				return nil, nil
+			}
+			if err != nil || !ok {
 				return nil, err
 			}
-			now, err := e.serverTime(ctx)
-			if err != nil || parseID(last).ms <= uint64(now.Add(aheadSlack).UnixMilli()) {
+			now, err := view.ServerTime(ctx, e.c)
+			if err != nil || last.MS <= uint64(now.Add(aheadSlack).UnixMilli()) {
 				return nil, err
 			}
 			return e.finding(aheadOfTime, p, key, "", 1, fmt.Sprintf("the last ID of %s is %s", key, last)), nil
@@ -29,19 +31,4 @@ func (e *examination) ids(ctx context.Context, p place, keys ...string) error {
 		}
 	}
 	return nil
-}
-
-// lastID returns the last ID that a stream gave out; "" when there is no stream, or when it may not be asked.
-func (e *examination) lastID(ctx context.Context, key string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	fields, err := e.c.Do(ctx, e.c.B().XinfoStream().Key(key).Build()).AsMap()
-	if err = lua.Classify("XINFO STREAM", err); err != nil {
-		if strings.Contains(err.Error(), "no such key") || e.denied(err, "the last IDs of streams") {
-			return "", nil
-		}
-		return "", err
-	}
-	value := fields["last-generated-id"]
-	return value.ToString()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/keeper"
@@ -30,7 +31,7 @@ func isType(err error) bool { return errors.Is(err, lua.ErrWrongType) }
 
 // partition looks at one partition of a queue.
 func (e *examination) partition(ctx context.Context, p place) (err error) {
-	if e.now, err = e.serverTime(ctx); err != nil {
+	if e.now, err = view.ServerTime(ctx, e.c); err != nil {
 		return err
 	}
 	want := make([]string, len(kinds))
@@ -261,7 +262,7 @@ func (e *examination) dead(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	if len(first) > 0 && parseID(first[0].ID).age(e.now) > deadOld {
+	if len(first) > 0 && entryID(first[0].ID).Age(e.now) > deadOld {
 		e.report.Findings = append(e.report.Findings, *e.finding(oldDead, p, key, "", n, fmt.Sprintf("the oldest of %s is of %s", plural(n, "dead letter", "dead letters"),
 			lua.EntryTime(first[0].ID).UTC().Format(time.DateOnly)), first[0].ID))
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 )
@@ -52,13 +53,13 @@ func (e *examination) compare(ctx context.Context, queue string, partitions int)
 		groups := make([][]string, partitions)
 		all := map[string]bool{}
 		for i := range groups {
-			list, err := e.groupsOf(ctx, e.place(queue, i).keys.Stream)
+			entries, err := view.ReadStream(ctx, e.c, e.place(queue, i).keys.Stream)
 			if err != nil {
 				return nil, err
 			}
-			for _, g := range list {
-				groups[i] = append(groups[i], g.name)
-				all[g.name] = true
+			for _, name := range entries.Names() {
+				groups[i] = append(groups[i], name)
+				all[name] = true
 			}
 		}
 		var missing []string

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -16,33 +17,33 @@ import (
 const sweepCount = 20
 
 // pending goes through everything that a group holds.
-func (e *examination) pending(ctx context.Context, p place, g groupInfo, visibility time.Duration) error {
+func (e *examination) pending(ctx context.Context, p place, g view.GroupInfo, visibility time.Duration) error {
 	length, err := e.number(ctx, e.c.B().Xlen().Key(p.keys.Stream).Build())
 	if err != nil {
 		return err
 	}
-	page, looked := min(scriptItems, e.pageOf(ctx, p.keys.Stream, max(1, length))), int64(0)
+	page, looked := int(min(scriptItems, e.pageOf(ctx, p.keys.Stream, max(1, length)))), int64(0)
 	tooLong := 3*visibility + reclaimSlack
 	var abandoned, bodiless defects
-	var oldest *pendingEntry
+	var oldest *view.Pending
 	for from := "-"; ; {
-		list, err := e.pendingFrom(ctx, p.keys.Stream, g.name, from, page)
+		list, err := e.pendingFrom(ctx, p, g.Name, from, page)
 		if err != nil {
 			return err
 		}
 		var ids []string
 		for _, one := range list {
-			ids = append(ids, one.id.String())
-			if one.idle > tooLong {
-				abandoned.add(one.id.String())
+			ids = append(ids, one.ID.String())
+			if one.Idle > tooLong {
+				abandoned.add(one.ID.String())
 			}
 		}
 		// What was delivered late is old as well: so much later was given to the group since.
-		if from == "-" && len(list) > 0 && list[0].idle <= tooLong && g.last.age(e.now)+max(longWait, tooLong) < list[0].id.age(e.now) {
+		if from == "-" && len(list) > 0 && list[0].Idle <= tooLong && g.Last.Age(e.now)+max(longWait, tooLong) < list[0].ID.Age(e.now) {
 			oldest = &list[0]
 		}
 		if len(list) > 0 {
-			gone, err := e.lostEntries(ctx, p, g.name, ids)
+			gone, err := e.lostEntries(ctx, p, g.Name, ids)
 			if err != nil && !e.denied(err, "pending entries that were deleted") {
 				return err
 			}
@@ -51,36 +52,36 @@ func (e *examination) pending(ctx context.Context, p place, g groupInfo, visibil
 			}
 		}
 		looked += int64(len(list))
-		e.Progress("pending of "+lua.PartitionName(p.queue, p.partition), int(min(looked, g.pending)), int(g.pending))
-		if int64(len(list)) < page {
+		e.Progress("pending of "+lua.PartitionName(p.queue, p.partition), int(min(looked, g.Pending)), int(g.Pending))
+		if len(list) < page {
 			break
 		}
 		if e.Quick && looked >= quickItems {
-			e.leftOut("%s, group %s: looked at %d of %s (without --quick: all)", p.keys.Stream, shown(g.name), looked, plural(g.pending, "pending entry", "pending entries"))
+			e.leftOut("%s, group %s: looked at %d of %s (without --quick: all)", p.keys.Stream, shown(g.Name), looked, plural(g.Pending, "pending entry", "pending entries"))
 			break
 		}
-		from = "(" + list[len(list)-1].id.String()
+		from = "(" + list[len(list)-1].ID.String()
 	}
 	// Bridges do not reclaim for one visibility timeout after a start, theirs or the server's.
 	if calm := e.now.Sub(e.calm); abandoned.count > 0 && calm < visibility+2*e.Settle {
 		e.leftOut("%s, group %s: %s without a sign of life, but the server or the bridges run for %s only, and wait for %s before they take such back",
-			p.keys.Stream, shown(g.name), plural(abandoned.count, "entry", "entries"), calm.Round(time.Second), visibility)
-	} else if err := e.abandoned(ctx, p, g.name, &abandoned, tooLong); err != nil {
+			p.keys.Stream, shown(g.Name), plural(abandoned.count, "entry", "entries"), calm.Round(time.Second), visibility)
+	} else if err := e.abandoned(ctx, p, g.Name, &abandoned, tooLong); err != nil {
 		return err
 	}
-	if err := e.bodiless(ctx, p, g.name, &bodiless); err != nil {
+	if err := e.bodiless(ctx, p, g.Name, &bodiless); err != nil {
 		return err
 	}
 	if oldest == nil {
 		return nil
 	}
 	return e.patiently(ctx, max(e.Settle, e.FreeWithin), func(ctx context.Context) (*Finding, error) {
-		list, err := e.pendingFrom(ctx, p.keys.Stream, g.name, oldest.id.String(), 1)
-		if err != nil || len(list) == 0 || list[0].id != oldest.id || list[0].idle > tooLong {
+		list, err := e.pendingFrom(ctx, p, g.Name, oldest.ID.String(), 1)
+		if err != nil || len(list) == 0 || list[0].ID != oldest.ID || list[0].Idle > tooLong {
 			return nil, err
 		}
-		found := fmt.Sprintf("%s is pending with %s, and was added %s ago", oldest.id, shown(list[0].consumer), oldest.id.age(e.now).Round(time.Minute))
-		return e.finding(oldPending, p, p.keys.Stream, g.name, 1, found, oldest.id.String()), nil
+		found := fmt.Sprintf("%s is pending with %s, and was added %s ago", oldest.ID, shown(list[0].Consumer), oldest.ID.Age(e.now).Round(time.Minute))
+		return e.finding(oldPending, p, p.keys.Stream, g.Name, 1, found, oldest.ID.String()), nil
 	})
 }
 
@@ -93,13 +94,13 @@ func (e *examination) abandoned(ctx context.Context, p place, group string, d *d
 			if i >= 2*examples && len(left) > 0 { // some are enough: they are taken back from the oldest on
 				return append(left, ids[i:]...), texts, nil
 			}
-			list, err := e.pendingFrom(ctx, p.keys.Stream, group, id, 1)
+			list, err := e.pendingFrom(ctx, p, group, id, 1)
 			if err != nil {
 				return nil, nil, err
 			}
-			if len(list) > 0 && list[0].id.String() == id && list[0].idle > tooLong {
+			if len(list) > 0 && list[0].ID.String() == id && list[0].Idle > tooLong {
 				left = append(left, id)
-				texts = append(texts, fmt.Sprintf("%s with %s for %s", id, shown(list[0].consumer), list[0].idle.Round(time.Second)))
+				texts = append(texts, fmt.Sprintf("%s with %s for %s", id, shown(list[0].Consumer), list[0].Idle.Round(time.Second)))
 			}
 		}
 		return left, texts, nil
@@ -120,6 +121,11 @@ func (e *examination) lostEntries(ctx context.Context, p place, group string, id
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return lua.LostEntries(ctx, e.c, p.keys.Stream, group, ids)
+}
+
+// pendingFrom returns what a group holds, from an entry on.
+func (e *examination) pendingFrom(ctx context.Context, p place, group, from string, count int) ([]view.Pending, error) {
+	return view.ReadPending(ctx, e.c, p.keys.Stream, group, view.PendingRange{From: from, Count: count})
 }
 
 // unfreed looks for entries that no group needs.
@@ -145,30 +151,30 @@ func (e *examination) unfreed(ctx context.Context, p place) error {
 // unneeded returns entries that every group was given and none holds: the first of the stream, and some behind the oldest pending one.
 // What groups are given and hold only moves on, and is read before the entries.
 func (e *examination) unneeded(ctx context.Context, p place) ([]string, error) {
-	groups, err := e.groupsOf(ctx, p.keys.Stream)
-	if err != nil || len(groups) == 0 {
+	entries, err := view.ReadStream(ctx, e.c, p.keys.Stream)
+	if err != nil || len(entries.Groups) == 0 {
 		return nil, err
 	}
-	var bound, delivered entryID
-	for i, g := range groups {
-		own := g.last.next()
-		if g.pending > 0 {
-			list, err := e.pendingFrom(ctx, p.keys.Stream, g.name, "-", 1)
+	var bound, delivered view.EntryID
+	for i, g := range entries.Groups {
+		own := g.Last.Next()
+		if g.Pending > 0 {
+			list, err := e.pendingFrom(ctx, p, g.Name, "-", 1)
 			if errors.Is(err, lua.ErrNoGroup) {
 				return nil, nil
 			}
 			if err != nil {
 				return nil, err
 			}
-			if len(list) > 0 && list[0].id.less(own) {
-				own = list[0].id
+			if len(list) > 0 && list[0].ID.Compare(own) < 0 {
+				own = list[0].ID
 			}
 		}
-		if i == 0 || own.less(bound) {
+		if i == 0 || own.Compare(bound) < 0 {
 			bound = own
 		}
-		if i == 0 || g.last.less(delivered) {
-			delivered = g.last
+		if i == 0 || g.Last.Compare(delivered) < 0 {
+			delivered = g.Last
 		}
 	}
 	length, err := e.number(ctx, e.c.B().Xlen().Key(p.keys.Stream).Build())
@@ -186,32 +192,32 @@ func (e *examination) unneeded(ctx context.Context, p place) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(head) > 0 && parseID(head[0].ID).less(bound) {
+	if len(head) > 0 && entryID(head[0].ID).Compare(bound) < 0 {
 		unneeded = append(unneeded, head[0].ID)
 	}
 	behind, err := replies[1].AsXRange()
 	if err != nil {
 		return nil, err
 	}
-	needed := map[entryID]bool{}
-	for _, g := range groups {
-		if len(behind) == 0 || g.pending == 0 {
+	needed := map[string]bool{}
+	for _, g := range entries.Groups {
+		if len(behind) == 0 || g.Pending == 0 {
 			continue
 		}
-		list, err := e.pendingFrom(ctx, p.keys.Stream, g.name, bound.String(), pageItems)
+		list, err := e.pendingFrom(ctx, p, g.Name, bound.String(), pageItems)
 		if err != nil {
 			return nil, err
 		}
 		for _, one := range list {
-			needed[one.id] = true
+			needed[one.ID.String()] = true
 		}
 		if len(list) == pageItems { // what is beyond is not known
-			last := list[len(list)-1].id
-			behind = slices.DeleteFunc(behind, func(one rueidis.XRangeEntry) bool { return last.less(parseID(one.ID)) })
+			last := list[len(list)-1].ID
+			behind = slices.DeleteFunc(behind, func(one rueidis.XRangeEntry) bool { return entryID(one.ID).Compare(last) > 0 })
 		}
 	}
 	for _, one := range behind {
-		if !needed[parseID(one.ID)] {
+		if !needed[one.ID] {
 			unneeded = append(unneeded, one.ID)
 		}
 	}

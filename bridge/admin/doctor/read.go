@@ -3,14 +3,13 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -48,26 +47,6 @@ func (e *examination) number(ctx context.Context, cmd rueidis.Completed) (int64,
 		return 0, err
 	}
 	return replies[0].AsInt64()
-}
-
-// serverTime asks for the clock of a server. On a cluster it may be any: clocks that are apart are found by the look at the servers.
-func (e *examination) serverTime(ctx context.Context) (time.Time, error) {
-	replies, err := e.do(ctx, e.c.B().Time().Build())
-	if err != nil {
-		return time.Time{}, err
-	}
-	return parseTime(replies[0])
-}
-
-func parseTime(reply rueidis.RedisResult) (time.Time, error) {
-	clock, err := reply.AsIntSlice()
-	if err == nil && len(clock) != 2 {
-		err = fmt.Errorf("TIME returned %d values", len(clock))
-	}
-	if err != nil {
-		return time.Time{}, err
-	}
-	return time.Unix(clock[0], clock[1]*int64(time.Microsecond)), nil
 }
 
 // pageOf returns how many elements of a key a call may read, by what they take on average. n is how many it has.
@@ -136,22 +115,8 @@ func (e *examination) scan(ctx context.Context, page func(cursor uint64) rueidis
 	}
 }
 
-// entryID is a stream entry's ID in a form that compares.
-type entryID struct{ ms, seq uint64 }
-
-func parseID(text string) entryID {
-	ms, seq, _ := strings.Cut(text, "-")
-	var id entryID
-	id.ms, _ = strconv.ParseUint(ms, 10, 64)
-	id.seq, _ = strconv.ParseUint(seq, 10, 64)
+// entryID reads an ID that the server wrote.
+func entryID(text string) view.EntryID {
+	id, _ := view.ParseEntryID(text)
 	return id
 }
-
-func (a entryID) less(b entryID) bool { return a.ms < b.ms || a.ms == b.ms && a.seq < b.seq }
-
-func (a entryID) next() entryID { return entryID{a.ms, a.seq + 1} }
-
-func (a entryID) String() string { return fmt.Sprintf("%d-%d", a.ms, a.seq) }
-
-// age is how long ago the entry was added, by its ID.
-func (a entryID) age(now time.Time) time.Duration { return now.Sub(time.UnixMilli(int64(a.ms))) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 )
@@ -51,7 +52,7 @@ func (e *examination) overdue(ctx context.Context, p place) error {
 	first := ""
 	slack := overdueSlack + time.Duration(e.partitions()/100)*time.Second
 	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		now, err := e.serverTime(ctx)
+		now, err := view.ServerTime(ctx, e.c)
 		if err != nil {
 			return nil, err
 		}
@@ -209,8 +210,8 @@ func (e *examination) members(ctx context.Context, p place) error {
 func (e *examination) lostGroups(ctx context.Context, p place, retries map[string]*defects) error {
 	for _, group := range slices.Sorted(maps.Keys(retries)) {
 		if err := e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-			list, err := e.groupsOf(ctx, p.keys.Stream)
-			if err != nil || slices.ContainsFunc(list, func(g groupInfo) bool { return g.name == group }) {
+			entries, err := view.ReadStream(ctx, e.c, p.keys.Stream)
+			if _, there := entries.Group(group); err != nil || there {
 				return nil, err
 			}
 			var left []string

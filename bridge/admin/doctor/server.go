@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -63,26 +64,19 @@ func (e *examination) servers(ctx context.Context) error {
 }
 
 // info reads INFO; told is false where the server does not tell.
-func (e *examination) info(ctx context.Context, c rueidis.Client, address string) (info map[string]string, told bool, err error) {
+func (e *examination) info(ctx context.Context, c rueidis.Client, address string) (info view.Info, told bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	text, err := c.Do(ctx, c.B().Info().Build()).ToString()
-	if err := lua.Classify("INFO", err); errors.Is(err, lua.ErrDenied) {
+	info, err = view.ReadInfo(ctx, c)
+	switch {
+	case errors.Is(err, lua.ErrDenied):
 		e.report.Findings = append(e.report.Findings, *e.finding(notChecked, place{}, "", "", 1, address+": "+short(err)))
 		return nil, false, nil
-	}
-	if _, refused := rueidis.IsRedisErr(err); refused {
-		e.leftOut("settings of the server %s: it does not answer INFO (%v)", address, err)
+	case err != nil && view.Refused(err):
+		e.leftOut("settings of the server %s: it does not answer INFO (%v)", address, short(err))
 		return nil, false, nil
-	}
-	if err != nil {
-		return nil, false, lua.Classify("INFO", err)
-	}
-	info = map[string]string{}
-	for line := range strings.SplitSeq(text, "\r\n") {
-		if name, value, ok := strings.Cut(line, ":"); ok {
-			info[name] = value
-		}
+	case err != nil:
+		return nil, false, err
 	}
 	if _, told = info["redis_version"]; !told {
 		e.leftOut("settings of the server %s: it does not tell them", address)
@@ -102,14 +96,12 @@ func (e *examination) settings(ctx context.Context, c rueidis.Client, names ...s
 	return values
 }
 
-func (e *examination) server(ctx context.Context, c rueidis.Client, address string, info map[string]string, told bool) (Server, error) {
+func (e *examination) server(ctx context.Context, c rueidis.Client, address string, info view.Info, told bool) (Server, error) {
 	s := Server{Address: address}
 	sent := time.Now()
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	now, err := parseTime(c.Do(call, c.B().Time().Build()))
-	cancel()
+	now, err := view.ServerTime(ctx, c)
 	if err != nil {
-		return s, lua.Classify("TIME", err)
+		return s, err
 	}
 	half := time.Since(sent) / 2
 	ahead := now.Sub(sent.Add(half))
@@ -121,8 +113,7 @@ func (e *examination) server(ctx context.Context, c rueidis.Client, address stri
 		say(clockApart, ahead.Milliseconds(), "its clock is %s ahead of this machine's", ahead.Round(time.Millisecond))
 	}
 	if told {
-		up, _ := strconv.ParseInt(info["uptime_in_seconds"], 10, 64)
-		if since := now.Add(-time.Duration(up) * time.Second); since.After(e.calm) {
+		if since := now.Add(-time.Duration(info.Number("uptime_in_seconds")) * time.Second); since.After(e.calm) {
 			e.calm = since
 		}
 		judge(&s, info, e.settings(ctx, c, "appendfsync", "min-replicas-to-write"), say)
@@ -131,25 +122,18 @@ func (e *examination) server(ctx context.Context, c rueidis.Client, address stri
 }
 
 // judge says what is wrong with the settings of a server.
-func judge(s *Server, info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
-	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(info[name], 10, 64)
-		return n
-	}
-	s.Product, s.Version, s.Role = "redis", info["redis_version"], info["role"]
-	if v := info["valkey_version"]; v != "" {
-		s.Product, s.Version = "valkey", v
-	}
-	s.AOF, s.MaxMemory, s.Used, s.Replicas = info["aof_enabled"] == "1", number("maxmemory"), number("used_memory"), int(number("connected_slaves"))
-	s.Fsync = settings["appendfsync"]
+func judge(s *Server, info view.Info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
+	told := info.Server()
+	s.Product, s.Version, s.Role, s.AOF, s.Fsync = told.Product, told.Version, told.Role, told.AOF, settings["appendfsync"]
+	s.MaxMemory, s.Used, s.Replicas = told.MaxMemory, told.UsedMemory, told.Replicas
 
 	if major, minor := versionOf(s.Version); major < 7 || s.Product == "valkey" && major == 7 && minor < 2 {
 		say(oldServer, 1, "%s %s", s.Product, s.Version)
 	}
-	if p := info["maxmemory_policy"]; p != "noeviction" && p != "" {
-		say(evicts, number("evicted_keys"), "maxmemory-policy is %s; %s evicted since its start", p, plural(number("evicted_keys"), "key was", "keys were"))
+	if p := told.MaxMemoryPolicy; p != "noeviction" && p != "" {
+		say(evicts, info.Number("evicted_keys"), "maxmemory-policy is %s; %s evicted since its start", p, plural(info.Number("evicted_keys"), "key was", "keys were"))
 	}
-	switch machine := number("total_system_memory"); {
+	switch machine := info.Number("total_system_memory"); {
 	case s.MaxMemory == 0:
 		say(noLimit, 1, "maxmemory is not set")
 	case machine > 0 && s.MaxMemory > machine:
@@ -174,7 +158,7 @@ func judge(s *Server, info, settings map[string]string, say func(c *Check, count
 	replicas(info, settings, say)
 }
 
-func replicas(info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
+func replicas(info view.Info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
 	for i := 0; ; i++ {
 		line, ok := info["slave"+strconv.Itoa(i)] // ip=…,port=…,state=online,offset=…,lag=0
 		if !ok {
@@ -212,37 +196,27 @@ const fresh = 5 * time.Second
 
 func (e *examination) bridges(ctx context.Context) error {
 	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		replies, err := e.do(ctx, e.c.B().Time().Build(), e.c.B().Zrange().Key(e.globals.Bridges).Min("0").Max("-1").Rev().Withscores().Build())
-		if err != nil {
-			return nil, err
-		}
-		now, err := parseTime(replies[0])
-		if err != nil {
-			return nil, err
-		}
-		beats, err := replies[1].AsZScores()
+		beats, err := view.ReadHeartbeats(ctx, e.c, e.Prefix)
 		if err != nil {
 			return nil, err
 		}
 		found, some := "no bridge ever ran under this prefix, or all were stopped", []string(nil)
 		var oldest time.Time
 		for _, b := range beats {
-			age := now.Sub(time.UnixMilli(int64(min(b.Score, 1e15))))
-			self, ours := lua.ParseIdentity(b.Member)
-			if age.Abs() <= fresh && ours {
-				if start := self.Started(); oldest.IsZero() || start.Before(oldest) {
+			if b.Age.Abs() <= fresh && !b.Foreign {
+				if start := b.Identity.Started(); oldest.IsZero() || start.Before(oldest) {
 					oldest = start
 				}
 				found = ""
 				continue
 			}
-			switch name := self.String(); {
-			case !ours:
-				some = append(some, fmt.Sprintf("%.40q: no bridge wrote this", b.Member))
-			case age < 0:
-				some = append(some, fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", name, (-age).Round(time.Second)))
+			switch name := b.Identity.String(); {
+			case b.Foreign:
+				some = append(some, fmt.Sprintf("%.40q: no bridge wrote this", b.Bridge))
+			case b.Age < 0:
+				some = append(some, fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", name, (-b.Age).Round(time.Second)))
 			default:
-				some = append(some, fmt.Sprintf("%s: %s ago", name, age.Round(time.Second)))
+				some = append(some, fmt.Sprintf("%s: %s ago", name, b.Age.Round(time.Second)))
 			}
 			if found != "" {
 				found = "the last heartbeats are too old, or too far ahead"

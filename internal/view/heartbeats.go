@@ -1,0 +1,42 @@
+package view
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// Heartbeat is the last sign of life of a bridge.
+type Heartbeat struct {
+	Bridge   string       // what stands in Redis
+	Identity lua.Identity // what it means
+	Foreign  bool         // no bridge wrote it
+	Age      time.Duration
+}
+
+// ReadHeartbeats returns the last heartbeats of all bridges of a prefix, newest first. Their age is by the server's clock; negative: they are
+// ahead of it. One round trip.
+func ReadHeartbeats(ctx context.Context, c rueidis.Client, prefix string) ([]Heartbeat, error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	key := lua.NewGlobals(prefix).Bridges
+	replies := c.DoMulti(ctx, c.B().Time().Build(), c.B().Zrange().Key(key).Min("0").Max("-1").Rev().Withscores().Build())
+	now, err := ParseTime(replies[0])
+	if err != nil {
+		return nil, err
+	}
+	scores, err := replies[1].AsZScores()
+	if err != nil {
+		return nil, lua.Classify("ZRANGE "+key, err)
+	}
+	beats := make([]Heartbeat, len(scores))
+	for i, s := range scores {
+		identity, ours := lua.ParseIdentity(s.Member)
+		beats[i] = Heartbeat{s.Member, identity, !ours, now.Sub(time.UnixMilli(int64(min(s.Score, 1e15))))}
+	}
+	return beats, nil
+}
