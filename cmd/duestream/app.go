@@ -13,7 +13,10 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // app is one run of the command: its streams, and the flags that all commands share.
@@ -23,7 +26,7 @@ type app struct {
 
 	redisURL, prefix string
 	json             bool // what is printed is for programs
-	durability       durability
+	durability       flags.Durability
 	passwordsFrom    []string                    // where those come from that are no part of the URL
 	passwords        func(*rueidis.ClientOption) // sets those that are no part of the URL
 	color            term.ColorMode
@@ -50,7 +53,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil && !a.started {
 		a.json = a.json || wantsJSON(args)
 		if lost == nil { // which is what cobra says, too
-			err = invalidf("%s", middleCut(err.Error()))
+			err = usage.Errorf("%s", middleCut(err.Error()))
 		}
 	}
 	if lost != nil && !errors.Is(err, lost) {
@@ -100,13 +103,13 @@ Try it without installing anything:   duestream dev`,
 		Args:          cobra.NoArgs,
 		RunE:          help,
 
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return checkEmpty(cmd) },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return flags.CheckEmpty(cmd) },
 	}
 	root.SetHelpCommand(helpCommand())
 	root.SetUsageTemplate(root.UsageTemplate() + "{{if not .HasParent}}" + exitCodes + "{{end}}")
 	root.SetVersionTemplate("duestream {{.Version}}\n")
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.redisURL, "redis", "", "URL of Redis; default $DUESTREAM_REDIS_URL, else "+defaultRedisURL)
+	flags.StringVar(&a.redisURL, "redis", "", "URL of Redis; default $DUESTREAM_REDIS_URL, else "+settings.DefaultRedisURL)
 	flags.StringVar(&a.prefix, "prefix", "", "beginning of all keys; default $DUESTREAM_PREFIX, else duestream")
 	a.colorFlag(root)
 	root.AddCommand(
@@ -164,13 +167,13 @@ func (a *app) jsonFlag(cmd *cobra.Command) {
 
 // resolve settles URL and prefix: flag, else environment, else default.
 func (a *app) resolve() error {
-	c := connection{RedisURL: a.redisURL, Prefix: a.prefix}
-	if err := readEnv(&c); err != nil {
+	c := settings.Connection{RedisURL: a.redisURL, Prefix: a.prefix}
+	if err := settings.Fill(&c); err != nil {
 		return err
 	}
 	a.redisURL, a.prefix = c.RedisURL, c.Prefix
 	var err error
-	if a.passwords, err = c.passwords(a.tookPassword); err != nil {
+	if a.passwords, err = c.Passwords(a.tookPassword); err != nil {
 		return err
 	}
 	return admin.CheckPrefix(a.prefix)
@@ -237,7 +240,7 @@ func (a *app) producer(ctx context.Context) (*bridge.Client, *admin.Admin, func(
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.d})
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.D})
 	if err != nil {
 		r.Close()
 		return nil, nil, nil, err
@@ -247,3 +250,9 @@ func (a *app) producer(ctx context.Context) (*bridge.Client, *admin.Admin, func(
 
 // hostOf returns a URL without user and passwords.
 func hostOf(url string) string { return strings.Replace(bridge.Redact(url), "…@", "", 1) }
+
+// durabilityFlag adds --durability to a command that writes.
+func (a *app) durabilityFlag(cmd *cobra.Command) {
+	cmd.Flags().Var(&a.durability, "durability", "wait until it is on disk (fsynced; Redis 7.2), on n replicas (replicated=n), or both (fsynced,replicated=n)")
+	_ = cmd.RegisterFlagCompletionFunc("durability", cobra.FixedCompletions([]string{"accepted", "fsynced", "replicated=1"}, cobra.ShellCompDirectiveNoFileComp))
+}

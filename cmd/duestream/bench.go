@@ -13,7 +13,9 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/cmd/duestream/bench"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 const benchPrefix = "duestream-bench"
@@ -121,7 +123,7 @@ interrupted. It loads the server as much as it can: not one that others need now
 	f.IntVar(&o.payload, "payload", 256, "size of each message in bytes")
 	f.IntVar(&o.callers, "callers", 256, "who schedule at the same time (enqueue)")
 	f.IntVar(&o.rate, "rate", 10_000, "messages due a second (lateness)")
-	durationVar(f, &o.duration, "duration", 5*time.Second, "length of the measurement (lateness, idle)")
+	flags.DurationVar(f, &o.duration, "duration", 5*time.Second, "length of the measurement (lateness, idle)")
 	f.IntVar(&o.backlog, "backlog", 0, "messages that stay scheduled meanwhile")
 	f.IntVar(&o.rounds, "rounds", 3, "how often floor and figure take turns")
 	f.IntVar(&o.queues, "queues", 1000, "queues (idle)")
@@ -136,7 +138,7 @@ func (o benchOptions) check(names []string) error {
 	var errs []error
 	for _, name := range names {
 		if !slices.Contains(benchNames(), name) {
-			errs = append(errs, invalidf("scenario %q: must be one of %s", name, strings.Join(benchNames(), ", ")))
+			errs = append(errs, usage.Errorf("scenario %q: must be one of %s", name, strings.Join(benchNames(), ", ")))
 		}
 	}
 	if o.given["messages"] {

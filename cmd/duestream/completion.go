@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
 const (
@@ -93,7 +94,7 @@ func settingsToComplete(typed string) (offers []string) {
 	if strings.HasPrefix(typed, "held=") {
 		return []string{"held=true", "held=false", "held="}
 	}
-	for _, name := range slices.Sorted(maps.Values(policyFields)) {
+	for _, name := range slices.Sorted(maps.Values(settings.PolicyFields)) {
 		offers = append(offers, name+"=")
 	}
 	return offers

@@ -13,8 +13,10 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/conformance"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/cmd/duestream/internal/tryout"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 type conformanceOptions struct {
@@ -79,8 +81,8 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 	f.StringVar(&o.pattern, "case", "", "only cases of this name, like 'partitions*'; there is no certificate then")
 	f.BoolVar(&o.list, "list", false, "list the cases with their rules, and run none")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "show what the command writes to standard error")
-	durationVar(f, &o.visibility, "visibility", conformance.DefaultVisibility, "visibility timeout of the queues: longer for a slow machine")
-	durationVar(f, &o.patience, "patience", conformance.DefaultPatience, "how long one thing that must happen may take, beside visibility timeouts")
+	flags.DurationVar(f, &o.visibility, "visibility", conformance.DefaultVisibility, "visibility timeout of the queues: longer for a slow machine")
+	flags.DurationVar(f, &o.patience, "patience", conformance.DefaultPatience, "how long one thing that must happen may take, beside visibility timeouts")
 	f.IntVar(&o.parallel, "parallel", conformance.DefaultParallel, "cases to run at a time")
 	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"minimal", "good", "complete"}, cobra.ShellCompDirectiveNoFileComp))
 	a.jsonFlag(cmd)
@@ -100,29 +102,29 @@ func (a *app) conformanceConfig(o conformanceOptions, command []string) (cfg con
 		cfg.Prefix = conformance.DefaultPrefix
 	}
 	if cfg.Level, err = conformance.ParseLevel(o.level); err != nil {
-		return cfg, invalidf("%w", err)
+		return cfg, usage.Errorf("%w", err)
 	}
 	cfg.Cases = conformance.Cases(cfg.Kind, cfg.Level)
 	var errs []error
 	if o.pattern != "" {
 		if cfg.Cases, err = conformance.Select(cfg.Cases, o.pattern); err != nil {
-			errs = append(errs, invalidf("%w", err))
+			errs = append(errs, usage.Errorf("%w", err))
 		}
 	}
 	if o.producer && cfg.Level < conformance.Good {
-		errs = append(errs, invalidf("level %q: a producer is good or complete; minimal is one ZADD, which there is nothing to try about", o.level))
+		errs = append(errs, usage.Errorf("level %q: a producer is good or complete; minimal is one ZADD, which there is nothing to try about", o.level))
 	}
 	if o.visibility < conformance.MinVisibility || o.visibility > conformance.MaxVisibility {
-		errs = append(errs, invalidf("visibility %s: must be between %s and %s", o.visibility, conformance.MinVisibility, conformance.MaxVisibility))
+		errs = append(errs, usage.Errorf("visibility %s: must be between %s and %s", o.visibility, conformance.MinVisibility, conformance.MaxVisibility))
 	}
 	if o.patience < time.Second || o.patience > time.Hour {
-		errs = append(errs, invalidf("patience %s: must be between 1s and 1h", o.patience))
+		errs = append(errs, usage.Errorf("patience %s: must be between 1s and 1h", o.patience))
 	}
 	if o.parallel < 1 || o.parallel > 64 {
-		errs = append(errs, invalidf("parallel %d: must be between 1 and 64", o.parallel))
+		errs = append(errs, usage.Errorf("parallel %d: must be between 1 and 64", o.parallel))
 	}
 	if cfg.URL != "" && o.server != "" {
-		errs = append(errs, invalidf("--redis uses a server that runs, --server starts one: give one of them"))
+		errs = append(errs, usage.Errorf("--redis uses a server that runs, --server starts one: give one of them"))
 	}
 	return cfg, errors.Join(append(errs, admin.CheckPrefix(cfg.Prefix+"-0123456789abc"))...)
 }
@@ -131,16 +133,16 @@ func (a *app) conformanceConfig(o conformanceOptions, command []string) (cfg con
 func findPrograms(cfg *conformance.Config) error {
 	var errs []error
 	if _, err := exec.LookPath(cfg.Command[0]); err != nil {
-		errs = append(errs, invalidf("command: %w", err))
+		errs = append(errs, usage.Errorf("command: %w", err))
 	}
 	switch path, err := exec.LookPath(cfg.ServerProgram); {
 	case cfg.URL != "":
 	case cfg.ServerProgram == "" && tryout.Find() == "":
-		errs = append(errs, invalidf("there is no redis-server or valkey-server on the PATH: install one, name one with --server, or use one that runs with --redis"))
+		errs = append(errs, usage.Errorf("there is no redis-server or valkey-server on the PATH: install one, name one with --server, or use one that runs with --redis"))
 	case cfg.ServerProgram == "":
 		cfg.ServerProgram = tryout.Find()
 	case err != nil:
-		errs = append(errs, invalidf("server: %w", err))
+		errs = append(errs, usage.Errorf("server: %w", err))
 	default:
 		cfg.ServerProgram = path
 	}

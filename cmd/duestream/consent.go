@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // consent is the agreement to delete what the command line does not name one by one. There is no other way to get it: on a terminal a
@@ -32,7 +33,7 @@ func (c *consent) possible(a *app, what string) error {
 	if c.yes || term.IsTerminal(a.in) && term.IsTerminal(a.err) {
 		return nil
 	}
-	return invalidf("this deletes %s, and nobody can be asked here: standard input and standard error are no terminal. If that is what you want, add --yes", what)
+	return usage.Errorf("this deletes %s, and nobody can be asked here: standard input and standard error are no terminal. If that is what you want, add --yes", what)
 }
 
 // ask asks unless --yes was given. Its error says that nothing was deleted.
@@ -52,7 +53,7 @@ func (c *consent) ask(ctx context.Context, a *app, question string) error {
 		return fmt.Errorf("nothing was deleted: %w", ctx.Err())
 	case yes := <-answered:
 		if !yes {
-			return invalidf("nothing was deleted")
+			return usage.Errorf("nothing was deleted")
 		}
 		return nil
 	}

@@ -20,24 +20,26 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 type editFlags struct {
 	payload     string
 	edited      bool // payload was given, maybe empty
 	payloadFile string
-	headers     headers
+	headers     flags.Headers
 	unset       []string
 	to          string
-	in          delay
+	in          flags.Delay
 	dryRun      bool
 }
 
 func (a *app) deadEdit() *cobra.Command {
-	o := editFlags{in: delay{field: "in"}}
+	o := editFlags{in: flags.Delay{Field: "in"}}
 	cmd := &cobra.Command{
 		Use:   "edit <queue> <letter>",
 		Short: "Schedule a dead letter again, with another payload or other headers",
@@ -58,7 +60,7 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 			}
 			inEditor := payload == nil && o.headers == nil && o.unset == nil
 			if inEditor && !term.IsTerminal(a.in) {
-				return invalidf("nothing to change: give --payload, --payload-file, --header or --unset-header; on a terminal an editor is started without them")
+				return usage.Errorf("nothing to change: give --payload, --payload-file, --header or --unset-header; on a terminal an editor is started without them")
 			}
 			letters, done, err := a.letters(ctx, args[0])
 			if err != nil {
@@ -118,7 +120,7 @@ func (o *editFlags) check() error {
 	}
 	for _, name := range o.unset {
 		if _, both := o.headers[name]; both {
-			return invalidf("header %q is set and unset", name)
+			return usage.Errorf("header %q is set and unset", name)
 		}
 	}
 	return nil
@@ -148,7 +150,7 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 	if c.payload != nil {
 		l.Payload = *c.payload
 	}
-	options := admin.RedriveOptions{Payload: c.payload, Headers: c.headers, Delay: o.in.d, DryRun: o.dryRun, To: o.to}
+	options := admin.RedriveOptions{Payload: c.payload, Headers: c.headers, Delay: o.in.D, DryRun: o.dryRun, To: o.to}
 	result, err := letters.Redrive(ctx, queue, []string{l.Letter}, options)
 	switch {
 	case err != nil:
@@ -170,13 +172,13 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 		Headers map[string]string `json:"headers,omitempty"`
 		Payload admin.Payload     `json:"payload"`
 		DryRun  bool              `json:"dry_run"`
-	}{l.Letter, l.ID, cmp.Or(o.to, l.Group), o.in.d.Milliseconds(), l.Headers, l.Payload, o.dryRun}
+	}{l.Letter, l.ID, cmp.Or(o.to, l.Group), o.in.D.Milliseconds(), l.Headers, l.Payload, o.dryRun}
 	return a.print(value, func() {
 		what := "redriven"
 		if o.dryRun {
 			what = "would be redriven"
 		}
-		rows := [][]string{{what, human.OneLine(l.ID, 256)}, {"for", human.OrDash(human.OneLine(cmp.Or(o.to, l.Group), 256))}, {"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.in.d), time.Now())}}
+		rows := [][]string{{what, human.OneLine(l.ID, 256)}, {"for", human.OrDash(human.OneLine(cmp.Or(o.to, l.Group), 256))}, {"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.in.D), time.Now())}}
 		term.Table(a.out, append(rows, mapRows("header ", l.Headers)...))
 		if o.dryRun {
 			a.describePayload(l.Payload)
@@ -281,7 +283,7 @@ func editLetter(ctx context.Context, l admin.Letter, editor func(context.Context
 	}
 	c, err := readForm(after)
 	if err != nil {
-		return change{}, invalidf("nothing was changed, the text is kept in %s: %w", name, err)
+		return change{}, usage.Errorf("nothing was changed, the text is kept in %s: %w", name, err)
 	}
 	os.Remove(name)
 	if c.payload != nil && l.Payload != nil && bytes.Equal(*c.payload, l.Payload) {
@@ -291,7 +293,7 @@ func editLetter(ctx context.Context, l admin.Letter, editor func(context.Context
 		c.headers = nil
 	}
 	if c == (change{}) {
-		return c, invalidf("nothing was changed: `duestream dead redrive` schedules a letter as it is")
+		return c, usage.Errorf("nothing was changed: `duestream dead redrive` schedules a letter as it is")
 	}
 	return c, nil
 }

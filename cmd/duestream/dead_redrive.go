@@ -11,8 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 type redriveFlags struct {
@@ -20,15 +22,15 @@ type redriveFlags struct {
 	payload     string
 	edited      bool // payload was given, maybe empty
 	payloadFile string
-	headers     headers
+	headers     flags.Headers
 	noHeaders   bool
 	to          string
-	in, spread  delay
+	in, spread  flags.Delay
 	rate        string
 }
 
 func (a *app) deadRedrive() *cobra.Command {
-	o := redriveFlags{in: delay{field: "in"}, spread: delay{field: "spread"}}
+	o := redriveFlags{in: flags.Delay{Field: "in"}, spread: flags.Delay{Field: "spread"}}
 	cmd := &cobra.Command{
 		Use:   "redrive <queue> [<letter>...]",
 		Short: "Schedule dead letters again",
@@ -75,7 +77,7 @@ goes on with the rest.`,
 }
 
 func (o *redriveFlags) options(a *app) (admin.RedriveOptions, error) {
-	out := admin.RedriveOptions{Delay: o.in.d, Spread: o.spread.d, DryRun: o.dryRun, To: o.to}
+	out := admin.RedriveOptions{Delay: o.in.D, Spread: o.spread.D, DryRun: o.dryRun, To: o.to}
 	if o.to != "" {
 		if err := admin.CheckGroup(o.to); err != nil {
 			return out, err
@@ -99,7 +101,7 @@ func (o *redriveFlags) options(a *app) (admin.RedriveOptions, error) {
 	if o.rate != "" {
 		rate, err := strconv.ParseFloat(strings.TrimSuffix(o.rate, "/s"), 64)
 		if err != nil || !(rate > 0 && rate <= 1e6) {
-			return out, invalidf("rate %q: must be a number per second above 0 and up to 1000000, like 50/s", o.rate)
+			return out, usage.Errorf("rate %q: must be a number per second above 0 and up to 1000000, like 50/s", o.rate)
 		}
 		out.Rate = rate
 	}

@@ -14,7 +14,10 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/tryout"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 	"github.com/duestream/duestream/internal/view"
 )
 
@@ -44,13 +47,13 @@ redis-cli, other duestream commands and workers in any language can connect to i
 		Args:    cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
 			if a.redisURL != "" {
-				return invalidf("dev starts a server of its own: to use the one at --redis run `duestream serve`")
+				return usage.Errorf("dev starts a server of its own: to use the one at --redis run `duestream serve`")
 			}
 			if o.server.Port < 0 || o.server.Port > 65535 {
-				return invalidf("port %d: must be between 0 and 65535", o.server.Port)
+				return usage.Errorf("port %d: must be between 0 and 65535", o.server.Port)
 			}
 			if o.server.InProcess && o.server.Data != "" {
-				return invalidf("--data cannot be kept with --in-process")
+				return usage.Errorf("--data cannot be kept with --in-process")
 			}
 			return a.runDev(ctx, o)
 		}),
@@ -58,13 +61,13 @@ redis-cli, other duestream commands and workers in any language can connect to i
 	cmd.Flags().IntVar(&o.server.Port, "port", 0, "port of the server; 0 = any free one")
 	cmd.Flags().StringVar(&o.server.Data, "data", "", "keep the server's data in this directory, and use what is there")
 	cmd.Flags().BoolVar(&o.server.InProcess, "in-process", false, "use the server inside this process even if redis-server is installed")
-	durationVar(cmd.Flags(), &o.length, "for", 0, "stop by itself after so long; 0 = at Ctrl-C")
+	flags.DurationVar(cmd.Flags(), &o.length, "for", 0, "stop by itself after so long; 0 = at Ctrl-C")
 	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "do not print deliveries")
 	return cmd
 }
 
 func (a *app) runDev(ctx context.Context, o devOptions) (err error) {
-	a.redisURL = defaultRedisURL // the environment plays no part
+	a.redisURL = settings.DefaultRedisURL // the environment plays no part
 	if err := a.resolve(); err != nil {
 		return err
 	}

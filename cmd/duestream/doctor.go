@@ -16,6 +16,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 type doctorOptions struct {
@@ -46,16 +47,16 @@ Exit code 9 when something is wrong, or still wrong, of the --severity given.`,
 		RunE: a.do(func(ctx context.Context, queues []string) error {
 			err := doctor.Config{Queues: queues}.Validate()
 			if failed := o.least.UnmarshalText([]byte(o.severity)); failed != nil {
-				err = errors.Join(err, invalidf("%w", failed))
+				err = errors.Join(err, usage.Errorf("%w", failed))
 			}
 			if o.dry && !o.repair {
-				err = errors.Join(err, invalidf("--dry-run: belongs to --repair"))
+				err = errors.Join(err, usage.Errorf("--dry-run: belongs to --repair"))
 			}
 			if o.repair && o.quick {
-				err = errors.Join(err, invalidf("--quick and --repair: a repair looks at everything"))
+				err = errors.Join(err, usage.Errorf("--quick and --repair: a repair looks at everything"))
 			}
 			if err != nil {
-				return &invalid{err}
+				return usage.Errorf("%w", err)
 			}
 			op, done, err := a.admin(ctx)
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // Exit codes. They are part of the interface: none changes its meaning.
@@ -46,14 +47,6 @@ var errPartly = errors.New("partly done")
 
 // errUnwell: the doctor found something, and said so already.
 var errUnwell = errors.New("something is wrong")
-
-// invalid is an error of the command line, the environment or the input.
-type invalid struct{ err error }
-
-func (e *invalid) Error() string { return e.err.Error() }
-func (e *invalid) Unwrap() error { return e.err }
-
-func invalidf(format string, args ...any) error { return &invalid{fmt.Errorf(format, args...)} }
 
 // outputLost: what was printed could not be written, to a full disk for instance. What was asked for may be done.
 type outputLost struct{ err error }
@@ -102,7 +95,7 @@ func exitCode(err error) int {
 	if err == nil {
 		return exitOK
 	}
-	if bad := (*invalid)(nil); errors.As(err, &bad) {
+	if bad := (*usage.Error)(nil); errors.As(err, &bad) {
 		return exitInvalid
 	}
 	for _, o := range outcomes {
@@ -134,7 +127,7 @@ func (a *app) report(err error) {
 }
 
 func (a *app) hint(err error) string {
-	if bad := (*invalid)(nil); errors.As(err, &bad) {
+	if bad := (*usage.Error)(nil); errors.As(err, &bad) {
 		if !a.started {
 			return "see `duestream --help`, or --help of the command"
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 const (
@@ -66,7 +67,7 @@ func (a *app) openLines(name string) (lines *ndjson.Reader, size int64, done fun
 	}
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, 0, nil, invalidf("%w", err)
+		return nil, 0, nil, usage.Errorf("%w", err)
 	}
 	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
 		size = info.Size()

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
 // A refused value of a flag was printed whole, however large it was.
@@ -37,13 +40,13 @@ func TestFlagsThatAreGivenAreNotEmpty(t *testing.T) {
 				if err := f.Value.Set("x"); err != nil {
 					t.Error(err)
 				}
-			} else if f.Value.Type() != "string" || slices.Contains(mayBeEmpty, f.Name) {
+			} else if f.Value.Type() != "string" || slices.Contains(flags.MayBeEmpty, f.Name) {
 				return
 			}
 			if err := cmd.ParseFlags([]string{"--" + f.Name, ""}); err != nil {
 				t.Errorf("%s --%s '': %v", cmd.CommandPath(), f.Name, err)
 			}
-			if err := checkEmpty(cmd); err == nil || !strings.Contains(err.Error(), "--"+f.Name+" is given, but empty") {
+			if err := flags.CheckEmpty(cmd); err == nil || !strings.Contains(err.Error(), "--"+f.Name+" is given, but empty") {
 				t.Errorf("%s --%s '': %v", cmd.CommandPath(), f.Name, err)
 			}
 		})
@@ -74,7 +77,7 @@ func TestDurationsAreReadAlikeEverywhere(t *testing.T) {
 	}
 	t.Setenv("DUESTREAM_RETRY_MAX", "1d")
 	t.Setenv("DUESTREAM_VISIBILITY_TIMEOUT", "1d12h")
-	if _, p, err := readSettings(); err != nil || p.RetryMax != 24*time.Hour || p.VisibilityTimeout != 36*time.Hour {
+	if _, p, err := settings.Read(); err != nil || p.RetryMax != 24*time.Hour || p.VisibilityTimeout != 36*time.Hour {
 		t.Errorf("%v, %v", p, err)
 	}
 	if d, err := parsePolicy([]string{"visibility_timeout=1d12h"}); err != nil || *d.VisibilityTimeout != 36*time.Hour {

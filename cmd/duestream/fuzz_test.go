@@ -10,11 +10,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
 // FuzzSettings: any value of any variable is refused by the variable's name, or gives a policy within its limits.
 func FuzzSettings(f *testing.F) {
-	names := variables(&settings{})
+	names := settings.Variables(&settings.Serve{})
 	for i := range names {
 		f.Add(uint8(i), "")
 		f.Add(uint8(i), "30")
@@ -31,7 +32,7 @@ func FuzzSettings(f *testing.F) {
 		}
 		name := names[int(which)%len(names)]
 		t.Setenv(name, value)
-		s, policy, err := readSettings()
+		s, policy, err := settings.Read()
 		if err != nil {
 			if !strings.Contains(err.Error(), name) || !utf8.ValidString(err.Error()) {
 				t.Errorf("%s=%q is refused with %q", name, value, err)
@@ -52,10 +53,10 @@ func FuzzForeignVariable(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	known := append(variables(&connection{}), variables(&settings{})...)
+	known := append(settings.Variables(&settings.Connection{}), settings.Variables(&settings.Serve{})...)
 	f.Fuzz(func(t *testing.T, entry string) {
 		name, _, _ := strings.Cut(entry, "=")
-		err := checkNames([]string{entry})
+		err := settings.CheckNames([]string{entry})
 		if err != nil && (!strings.HasPrefix(name, "DUESTREAM_") || !strings.Contains(err.Error(), name+" is not a setting")) {
 			t.Errorf("%q is refused with %q", entry, err)
 		}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 const (
@@ -158,11 +160,11 @@ func (a *app) healthOfSelf() error {
 	var s struct {
 		HealthFile string `split_words:"true"`
 	}
-	if err := readEnv(&s); err != nil {
+	if err := settings.Fill(&s); err != nil {
 		return err
 	}
 	if s.HealthFile == "" {
-		return invalidf("--self needs DUESTREAM_HEALTH_FILE, the same as that of `duestream serve`")
+		return usage.Errorf("--self needs DUESTREAM_HEALTH_FILE, the same as that of `duestream serve`")
 	}
 	v, err := readVitals(s.HealthFile)
 	if err != nil {

@@ -13,19 +13,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 type importFlags struct {
 	fromLine int
-	dedup    delay
+	dedup    flags.Delay
 	noGroups bool
 	dryRun   bool
 }
 
 func (a *app) importCommand() *cobra.Command {
-	o := importFlags{dedup: delay{field: "dedup", d: fileDedup}}
+	o := importFlags{dedup: flags.Delay{Field: "dedup", D: fileDedup}}
 	cmd := &cobra.Command{
 		Use:   "import <queue> [<file>]",
 		Short: "Take what export wrote into a queue",
@@ -54,7 +56,7 @@ its last line was not exported to its end; what it has is taken (exit code 6).`,
 				return err
 			}
 			if o.fromLine < 1 {
-				return invalidf("from-line %d: must be 1 at least", o.fromLine)
+				return usage.Errorf("from-line %d: must be 1 at least", o.fromLine)
 			}
 			name := "-"
 			if len(args) > 1 {
@@ -115,7 +117,7 @@ func (f *importRun) run(ctx context.Context) error {
 			return err
 		}
 		defer done()
-		if f.to, err = op.Import(ctx, f.queue, header.source(), f.flags.dedup.d); err != nil {
+		if f.to, err = op.Import(ctx, f.queue, header.source(), f.flags.dedup.D); err != nil {
 			return err
 		}
 		if !f.flags.noGroups {
@@ -147,17 +149,17 @@ func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 	}
 	switch {
 	case errors.Is(failed, io.EOF):
-		return h, invalidf("line 1: the file is empty")
+		return h, usage.Errorf("line 1: the file is empty")
 	case failed != nil:
 		return h, failed
 	case tooLong || json.Unmarshal(bytes.TrimPrefix(line, []byte("\ufeff")), &h) != nil || h.Kind != kindHeader:
-		return h, invalidf("line 1: is not the first line of an export (files of messages are for `duestream schedule --file`)")
+		return h, usage.Errorf("line 1: is not the first line of an export (files of messages are for `duestream schedule --file`)")
 	case h.Version != exportVersion:
-		return h, invalidf("line 1: version %d: this duestream reads version %d", h.Version, exportVersion)
+		return h, usage.Errorf("line 1: version %d: this duestream reads version %d", h.Version, exportVersion)
 	}
 	for _, group := range h.Groups {
 		if err := admin.CheckGroup(group); err != nil {
-			return h, invalidf("line 1: %w", err)
+			return h, usage.Errorf("line 1: %w", err)
 		}
 	}
 	return h, nil

@@ -9,18 +9,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // letterFilter holds the flags that select dead letters.
 type letterFilter struct {
 	group, reason, err, id string
-	older, newer           delay
+	older, newer           flags.Delay
 	limit                  int
 }
 
 func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
-	f.older.field, f.newer.field = "older-than", "newer-than"
+	f.older.Field, f.newer.Field = "older-than", "newer-than"
 	fs := cmd.Flags()
 	fs.StringVarP(&f.group, "group", "g", "", "of this group")
 	fs.StringVar(&f.reason, "reason", "", "with this reason: "+strings.Join(deadReasons, ", "))
@@ -34,7 +36,7 @@ func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
 // filter returns the filter, and whether it selects less than everything.
 func (f *letterFilter) filter() (admin.LetterFilter, bool) {
 	all := admin.LetterFilter{
-		Group: f.group, Reason: f.reason, ErrorText: f.err, ID: f.id, OlderThan: f.older.d, NewerThan: f.newer.d, Limit: f.limit,
+		Group: f.group, Reason: f.reason, ErrorText: f.err, ID: f.id, OlderThan: f.older.D, NewerThan: f.newer.D, Limit: f.limit,
 	}
 	return all, all != admin.LetterFilter{}
 }
@@ -42,10 +44,10 @@ func (f *letterFilter) filter() (admin.LetterFilter, bool) {
 // check refuses what can be refused without Redis.
 func (f *letterFilter) check() error {
 	if f.limit < 0 {
-		return invalidf("limit %d: must not be negative", f.limit)
+		return usage.Errorf("limit %d: must not be negative", f.limit)
 	}
 	if f.reason != "" && !slices.Contains(deadReasons, f.reason) {
-		return invalidf("reason %q: must be one of %s", human.OneLine(f.reason, 60), strings.Join(deadReasons, ", "))
+		return usage.Errorf("reason %q: must be one of %s", human.OneLine(f.reason, 60), strings.Join(deadReasons, ", "))
 	}
 	return checkGroup(f.group)
 }
@@ -67,9 +69,9 @@ func (s *selection) check(letters []string) error {
 	_, filtered := s.filter.filter()
 	switch {
 	case len(letters) > 0 && (filtered || s.all):
-		return invalidf("name letters, or select them by flags, not both")
+		return usage.Errorf("name letters, or select them by flags, not both")
 	case len(letters) == 0 && !filtered && !s.all:
-		return invalidf("name letters, or select them by flags, or give --all")
+		return usage.Errorf("name letters, or select them by flags, or give --all")
 	}
 	return errors.Join(s.filter.check(), checkLetters(letters))
 }
@@ -79,7 +81,7 @@ var letterName = regexp.MustCompile(`^([1-9][0-9]{0,2}/)?[0-9]+-[0-9]+$`)
 func checkLetters(letters []string) error {
 	for _, l := range letters {
 		if !letterName.MatchString(l) {
-			return invalidf("letter %q: must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>, as `duestream dead list` prints it", l)
+			return usage.Errorf("letter %q: must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>, as `duestream dead list` prints it", l)
 		}
 	}
 	return nil

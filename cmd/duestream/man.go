@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
 func (a *app) man() *cobra.Command {
@@ -171,12 +173,12 @@ func (p *page) describe(cmd *cobra.Command) {
 	if long == "" {
 		long = cmd.Short
 	}
-	p.text(strings.Replace(long, settingsTable(), "  see ENVIRONMENT in duestream(1)\n", 1))
+	p.text(strings.Replace(long, settings.Table(), "  see ENVIRONMENT in duestream(1)\n", 1))
 }
 
 func (p *page) environment() {
 	p.section("ENVIRONMENT")
-	eachSetting(func(name, kind, value, meaning string) {
+	settings.Each(func(name, kind, value, meaning string) {
 		fmt.Fprintf(p, ".TP\n\\fB%s\\fR (%s, default %s)\n%s\n", escape(name), escape(kind), escape(value), escape(meaning))
 	})
 	for _, v := range [][2]string{

@@ -11,6 +11,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 func (a *app) payloadFile(name string) ([]byte, error) {
@@ -19,7 +20,7 @@ func (a *app) payloadFile(name string) ([]byte, error) {
 	}
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, invalidf("%w", err)
+		return nil, usage.Errorf("%w", err)
 	}
 	defer file.Close()
 	return readPayload(file, name)
@@ -31,7 +32,7 @@ func (a *app) payload(args []string) ([]byte, error) {
 		return []byte(args[0]), admin.CheckPayload([]byte(args[0]))
 	}
 	if len(args) == 0 && term.IsTerminal(a.in) {
-		return nil, invalidf("no payload: give it as an argument ('' for an empty one), or on standard input")
+		return nil, usage.Errorf("no payload: give it as an argument ('' for an empty one), or on standard input")
 	}
 	return readPayload(a.in, "standard input")
 }
@@ -42,7 +43,7 @@ func readPayload(r io.Reader, name string) ([]byte, error) {
 		return nil, fmt.Errorf("read the payload from %s: %w", name, err)
 	}
 	if len(payload) > admin.MaxPayloadBytes {
-		return nil, invalidf("payload from %s: must be at most %d bytes", name, admin.MaxPayloadBytes)
+		return nil, usage.Errorf("payload from %s: must be at most %d bytes", name, admin.MaxPayloadBytes)
 	}
 	return payload, nil
 }

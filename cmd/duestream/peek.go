@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 const peekLimit = 10_000
@@ -33,7 +34,7 @@ bridge takes it at once, unless the queue is paused.`,
 		RunE: a.do(func(ctx context.Context, args []string) error {
 			var err error
 			if n < 1 || n > peekLimit {
-				err = invalidf("number %d: must be between 1 and %d", n, peekLimit)
+				err = usage.Errorf("number %d: must be between 1 and %d", n, peekLimit)
 			}
 			if err := errors.Join(admin.CheckQueue(args[0]), err); err != nil {
 				return err

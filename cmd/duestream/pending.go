@@ -10,15 +10,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 func (a *app) pending() *cobra.Command {
 	var group string
 	var filter admin.PendingFilter
 	var limit int
-	minIdle := delay{field: "min-idle"}
+	minIdle := flags.Delay{Field: "min-idle"}
 	cmd := &cobra.Command{
 		Use:   "pending <queue> <group>",
 		Short: "List what a group's workers hold",
@@ -43,12 +45,12 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 				group = args[1]
 			}
 			if limit < 1 {
-				return invalidf("limit %d: must be at least 1", limit)
+				return usage.Errorf("limit %d: must be at least 1", limit)
 			}
 			if err := errors.Join(admin.CheckQueue(args[0]), admin.CheckGroup(group)); err != nil {
 				return err
 			}
-			filter.MinIdle = minIdle.d
+			filter.MinIdle = minIdle.D
 			op, done, err := a.admin(ctx, args[0])
 			if err != nil {
 				return err

@@ -11,6 +11,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 func (a *app) queuePartitions() *cobra.Command {
@@ -32,7 +33,7 @@ A message's ID says which partition it goes to. Order is kept within a partition
 			if len(args) == 2 {
 				var failed error
 				if n, failed = strconv.Atoi(args[1]); failed != nil {
-					failed = invalidf("partitions %q: must be a whole number", args[1])
+					failed = usage.Errorf("partitions %q: must be a whole number", args[1])
 				} else {
 					failed = admin.CheckPartitions(n)
 				}

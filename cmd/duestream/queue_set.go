@@ -13,6 +13,9 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 func (a *app) queueSet() *cobra.Command {
@@ -59,21 +62,21 @@ func parsePolicy(args []string) (u admin.PolicyUpdate, err error) {
 		name, value, ok := strings.Cut(arg, "=")
 		switch {
 		case !ok:
-			errs = append(errs, invalidf("%q: must be setting=value", arg))
+			errs = append(errs, usage.Errorf("%q: must be setting=value", arg))
 			continue
 		case seen[name]:
-			errs = append(errs, invalidf("%s: is given twice", name))
+			errs = append(errs, usage.Errorf("%s: is given twice", name))
 			continue
 		}
 		seen[name] = true
 		if err := setPolicy(&u, name, value); err != nil {
-			errs = append(errs, invalidf("%s %q: %w", name, value, err))
+			errs = append(errs, usage.Errorf("%s %q: %w", name, value, err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return u, err
 	}
-	return u, renameFields(policyOf(u).Validate(), func(field string) string { return policyFields[field] })
+	return u, settings.RenameFields(policyOf(u).Validate(), func(field string) string { return settings.PolicyFields[field] })
 }
 
 // policyOf returns a policy with the settings of the update, where all others fit them.
@@ -98,7 +101,7 @@ func policyOf(u admin.PolicyUpdate) bridge.Policy {
 
 func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 	if value == "" {
-		for inRedis, here := range policyFields {
+		for inRedis, here := range settings.PolicyFields {
 			if here == name {
 				u.Clear = append(u.Clear, inRedis)
 				return nil
@@ -109,13 +112,13 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 	var err error
 	switch name {
 	case "visibility_timeout":
-		d, err = parseDuration(value)
+		d, err = flags.ParseDuration(value)
 		u.VisibilityTimeout = &d
 	case "retry_min":
-		d, err = parseDuration(value)
+		d, err = flags.ParseDuration(value)
 		u.RetryMin = &d
 	case "retry_max":
-		d, err = parseDuration(value)
+		d, err = flags.ParseDuration(value)
 		u.RetryMax = &d
 	case "max_attempts":
 		var n int
@@ -131,7 +134,7 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 		u.Held = &held
 	default:
 		names := []string{}
-		for _, name := range policyFields {
+		for _, name := range settings.PolicyFields {
 			names = append(names, name)
 		}
 		slices.Sort(names)

@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) reschedule() *cobra.Command {
-	var w when
+	var w flags.When
 	var o reach
 	cmd := &cobra.Command{
 		Use:   "reschedule <queue> <id> (--in <duration> | --at <time>)",
@@ -27,13 +28,13 @@ retries of one group. When nothing waits, nothing is changed, and the exit code 
   duestream reschedule callbacks order-42 --in 0s --group partner-a`,
 		Args: cobra.ExactArgs(2),
 		RunE: a.do(func(ctx context.Context, args []string) error {
-			return a.runReschedule(ctx, o, args[0], args[1], w.option())
+			return a.runReschedule(ctx, o, args[0], args[1], w.Option())
 		}),
 	}
 	o.flags(cmd, a)
 	a.jsonFlag(cmd)
 	a.durabilityFlag(cmd)
-	w.flags(cmd, "deliver")
+	w.Flags(cmd, "deliver")
 	cmd.MarkFlagsOneRequired("in", "at")
 	return cmd
 }

@@ -10,27 +10,29 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // fileDedup is the dedup window of messages from a file, unless --dedup is given.
 const fileDedup = 24 * time.Hour
 
 type scheduleOptions struct {
-	when        when
+	when        flags.When
 	id          string
-	headers     headers
+	headers     flags.Headers
 	maxAttempts int
-	expiresIn   delay
-	expiresAt   instant
-	dedup       delay
+	expiresIn   flags.Delay
+	expiresAt   flags.Instant
+	dedup       flags.Delay
 	file        string
 	fromLine    int
 	duplicates  bool
 }
 
 func (a *app) schedule() *cobra.Command {
-	o := scheduleOptions{expiresIn: delay{field: "expires-in"}, expiresAt: instant{field: "expires-at"}, dedup: delay{field: "dedup"}}
+	o := scheduleOptions{expiresIn: flags.Delay{Field: "expires-in"}, expiresAt: flags.Instant{Field: "expires-at"}, dedup: flags.Delay{Field: "dedup"}}
 	cmd := &cobra.Command{
 		Use:   "schedule <queue> [payload | -]",
 		Short: "Schedule a message, or a file of messages",
@@ -72,7 +74,7 @@ stops and says from which line to go on (--from-line).`,
 	a.jsonFlag(cmd)
 	a.durabilityFlag(cmd)
 	f := cmd.Flags()
-	o.when.flags(cmd, "deliver")
+	o.when.Flags(cmd, "deliver")
 	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
 	f.Var(&o.headers, "header", "add a header; may be given again")
 	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")
@@ -142,7 +144,7 @@ func newScheduledAt(id string, due time.Time) scheduledAt {
 
 // options checks what can be checked without Redis, and turns flags into options.
 func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
-	all := []bridge.Option{o.when.option()}
+	all := []bridge.Option{o.when.Option()}
 	if o.id != "" {
 		if err := admin.CheckID(o.id); err != nil {
 			return nil, err
@@ -158,25 +160,25 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 		}
 		all = append(all, bridge.MaxAttempts(o.maxAttempts))
 	}
-	expires := o.expiresAt.t
-	if o.expiresIn.set {
-		expires = now.Add(o.expiresIn.d)
+	expires := o.expiresAt.T
+	if o.expiresIn.Given {
+		expires = now.Add(o.expiresIn.D)
 	}
 	if !expires.IsZero() {
-		due := now.Add(o.when.in.d)
-		if !o.when.at.t.IsZero() {
-			due = o.when.at.t
+		due := now.Add(o.when.In.D)
+		if !o.when.At.T.IsZero() {
+			due = o.when.At.T
 		}
 		if !expires.After(due) {
-			return nil, invalidf("expires %s: must be after the due time %s", expires.Format(time.RFC3339), due.Format(time.RFC3339))
+			return nil, usage.Errorf("expires %s: must be after the due time %s", expires.Format(time.RFC3339), due.Format(time.RFC3339))
 		}
 		all = append(all, bridge.ExpiresAt(expires))
 	}
-	if o.dedup.d > 0 {
+	if o.dedup.D > 0 {
 		if o.id == "" {
-			return nil, invalidf("dedup %s: needs --id", human.Short(o.dedup.d))
+			return nil, usage.Errorf("dedup %s: needs --id", human.Short(o.dedup.D))
 		}
-		all = append(all, bridge.Dedup(o.dedup.d))
+		all = append(all, bridge.Dedup(o.dedup.D))
 	}
 	return all, nil
 }

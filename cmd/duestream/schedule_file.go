@@ -8,7 +8,9 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // schedulersOfFile is how many batches of a file are scheduled at the same time.
@@ -26,10 +28,10 @@ type fileTally struct {
 // scheduleFile schedules a message for each line of a file.
 func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string) error {
 	if len(args) > 1 {
-		return invalidf("a payload and --file cannot be given together")
+		return usage.Errorf("a payload and --file cannot be given together")
 	}
 	if o.fromLine < 1 {
-		return invalidf("from-line %d: must be at least 1", o.fromLine)
+		return usage.Errorf("from-line %d: must be at least 1", o.fromLine)
 	}
 	queue := args[0]
 	if err := admin.CheckQueue(queue); err != nil {
@@ -83,19 +85,19 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 
 // fileDefaults takes what the flags say of all lines.
 func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
-	window := o.dedup.d
-	if !o.dedup.set {
+	window := o.dedup.D
+	if !o.dedup.Given {
 		window = fileDedup
 	}
-	o.dedup = delay{} // it needs no --id here
+	o.dedup = flags.Delay{} // it needs no --id here
 	if _, err := o.options(time.Now()); err != nil {
 		return m, err
 	}
 	m = bridge.NewMessage{
-		Delay: o.when.in.d, At: o.when.at.t, Headers: o.headers, MaxAttempts: o.maxAttempts, Expires: o.expiresAt.t, Dedup: window,
+		Delay: o.when.In.D, At: o.when.At.T, Headers: o.headers, MaxAttempts: o.maxAttempts, Expires: o.expiresAt.T, Dedup: window,
 	}
-	if o.expiresIn.set {
-		m.Expires = time.Now().Add(o.expiresIn.d)
+	if o.expiresIn.Given {
+		m.Expires = time.Now().Add(o.expiresIn.D)
 	}
 	return m, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
@@ -26,7 +27,7 @@ The first signal is a clean stop (exit code 0), a second one ends it at once (13
 
 Environment (the flags --redis and --prefix win over it):
 
-` + settingsTable() + `
+` + settings.Table() + `
 The policy (VISIBILITY_TIMEOUT, MAX_ATTEMPTS, RETRY_MIN, RETRY_MAX) is written to
 Redis as the defaults of all queues: the bridge that starts last wins. Queues and
 groups can have their own: see ` + "`duestream queue set`.",
@@ -35,7 +36,7 @@ groups can have their own: see ` + "`duestream queue set`.",
 		Args: cobra.NoArgs,
 		RunE: a.do(func(ctx context.Context, _ []string) error {
 			// Join, so that one try shows everything that is wrong.
-			s, policy, err := readSettings()
+			s, policy, err := settings.Read()
 			if err := errors.Join(a.resolve(), err); err != nil {
 				return err
 			}
@@ -44,7 +45,7 @@ groups can have their own: see ` + "`duestream queue set`.",
 	}
 }
 
-func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) error {
+func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Policy) error {
 	log := newLogger(a.err, s.LogFormat, s.LogLevel)
 	self := bridge.NewIdentity(version)
 	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID), slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
@@ -84,7 +85,7 @@ func (a *app) runBridge(ctx context.Context, s settings, policy bridge.Policy) e
 	}
 }
 
-func newLogger(w io.Writer, format logFormat, level slog.Level) *slog.Logger {
+func newLogger(w io.Writer, format settings.LogFormat, level slog.Level) *slog.Logger {
 	opt := &slog.HandlerOptions{Level: level}
 	if format == "text" || format == "auto" && term.IsTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, opt))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
 // serveAt runs serve where it must fail before it dials.
@@ -14,15 +15,15 @@ func serveAt(t *testing.T) result {
 }
 
 func TestSettingsWithoutVariablesAreTheDefaultsOfThePolicy(t *testing.T) {
-	_, policy, err := readSettings()
+	_, policy, err := settings.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if policy != bridge.DefaultPolicy() {
 		t.Errorf("policy %+v, want %+v", policy, bridge.DefaultPolicy())
 	}
-	var c connection
-	if err := readEnv(&c); err != nil || c.RedisURL != defaultRedisURL && c.Prefix != "duestream" {
+	var c settings.Connection
+	if err := settings.Fill(&c); err != nil || c.RedisURL != settings.DefaultRedisURL && c.Prefix != "duestream" {
 		t.Errorf("connection %+v, error %v", c, err)
 	}
 }
@@ -39,7 +40,7 @@ func TestMisspeltVariableIsRefusedWithASuggestion(t *testing.T) {
 }
 
 func TestVariablesOfOthersAreNotRefused(t *testing.T) {
-	err := checkNames([]string{
+	err := settings.CheckNames([]string{
 		"PATH=/bin", "DUESTREAMX=1", "DUESTREAM_TEST_REDIS_URL=x", "DUESTREAM_IMAGE=x", "DUESTREAM_REDIS_IMAGE=x", "DUESTREAM_BUILDER_IMAGE=x",
 		"DUESTREAM_REDIS_MAXMEMORY=1gb", "DUESTREAM_REDIS_PORT=6380", "DUESTREAM_PORT=tcp://10.0.0.1:80", "DUESTREAM_SERVICE_HOST=10.0.0.1",
 		"DUESTREAM_SERVICE_PORT_HTTP=80", "DUESTREAM_PORT_80_TCP_ADDR=10.0.0.1", "DUESTREAM_REDIS_PORT_6379_TCP=tcp://10.0.0.1:6379",
@@ -109,7 +110,7 @@ func TestConnectionComesFromTheEnvironment(t *testing.T) {
 
 func TestServeHelpPrintsTheTableOfVariables(t *testing.T) {
 	out := (&cli{t: t}).ok("serve", "--help")
-	for _, name := range append(variables(&connection{}), variables(&settings{})...) {
+	for _, name := range append(settings.Variables(&settings.Connection{}), settings.Variables(&settings.Serve{})...) {
 		if !strings.Contains(out, "  "+name+"  ") {
 			t.Errorf("no %s in\n%s", name, out)
 		}

@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // Bounds of --interval.
@@ -66,10 +68,10 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 				errs = append(errs, admin.CheckQueue(queue))
 			}
 			if o.every < minTopInterval || o.every > maxTopInterval {
-				errs = append(errs, invalidf("interval %s: must be between %s and %s", o.every, human.Short(minTopInterval), human.Short(maxTopInterval)))
+				errs = append(errs, usage.Errorf("interval %s: must be between %s and %s", o.every, human.Short(minTopInterval), human.Short(maxTopInterval)))
 			}
 			if !slices.Contains(topSorts, o.sort) {
-				errs = append(errs, invalidf("sort %q: must be one of %s", o.sort, strings.Join(topSorts, ", ")))
+				errs = append(errs, usage.Errorf("sort %q: must be one of %s", o.sort, strings.Join(topSorts, ", ")))
 			}
 			if err := errors.Join(errs...); err != nil {
 				return err
@@ -78,7 +80,7 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 		}),
 	}
 	f := cmd.Flags()
-	durationVar(f, &o.every, "interval", time.Second, "time between looks")
+	flags.DurationVar(f, &o.every, "interval", time.Second, "time between looks")
 	f.StringVar(&o.sort, "sort", "name", "order of the queues: name, lag, rate or lateness")
 	f.BoolVar(&o.once, "once", false, "print one frame, and end")
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts, cobra.ShellCompDirectiveNoFileComp))

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
 // tree returns all commands as users have them, those of cobra included.
@@ -204,7 +206,7 @@ func TestManualHasEveryCommandFlagCodeAndVariable(t *testing.T) {
 		clean(t, file, string(text))
 	}
 	clean(t, "duestream.1", raw)
-	eachSetting(func(name, _, _, meaning string) { has("duestream", name, whole); has("duestream", meaning, whole) })
+	settings.Each(func(name, _, _, meaning string) { has("duestream", name, whole); has("duestream", meaning, whole) })
 	for line := range strings.Lines(exitCodes) {
 		if code, meaning, ok := strings.Cut(strings.TrimSpace(line), "  "); ok {
 			has("duestream", code+"\n"+strings.TrimSpace(meaning), whole)

@@ -12,8 +12,11 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // Exit codes of a worker's command, from sysexits.h.
@@ -33,8 +36,8 @@ type workOptions struct {
 
 // workSettings is what work reads of the environment besides; its command has standard error too.
 type workSettings struct {
-	LogLevel  slog.Level `split_words:"true" default:"warn"`
-	LogFormat logFormat  `split_words:"true" default:"auto"`
+	LogLevel  slog.Level         `split_words:"true" default:"warn"`
+	LogFormat settings.LogFormat `split_words:"true" default:"auto"`
 }
 
 func (a *app) work() *cobra.Command {
@@ -96,20 +99,20 @@ it is set.`, commandDeadLetter, commandRetry),
 	f.StringVarP(&o.group, "group", "g", "", "consumer group; created if it does not exist (required)")
 	f.StringVar(&o.consumer, "consumer", "", "name of this worker within the group, unique among those alive; default: host, process, random")
 	f.IntVarP(&o.concurrency, "concurrency", "n", 1, "commands to run at the same time")
-	durationVar(f, &o.timeout, "timeout", 0, "time a command may take; 0 = any")
-	durationVar(f, &o.shutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
-	durationVar(f, &o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
+	flags.DurationVar(f, &o.timeout, "timeout", 0, "time a command may take; 0 = any")
+	flags.DurationVar(f, &o.shutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
+	flags.DurationVar(f, &o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
 	_ = cmd.MarkFlagRequired("group")
 	return cmd
 }
 
 func (a *app) runWork(ctx context.Context, o workOptions, queue string, command []string) error {
 	if o.concurrency < 1 {
-		return invalidf("concurrency %d: must be at least 1", o.concurrency)
+		return usage.Errorf("concurrency %d: must be at least 1", o.concurrency)
 	}
 	path, err := exec.LookPath(command[0])
 	if err != nil {
-		return invalidf("command: %w", err)
+		return usage.Errorf("command: %w", err)
 	}
 	if err := admin.CheckQueue(queue); err != nil {
 		return err
@@ -121,7 +124,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 		return err
 	}
 	var s workSettings
-	if err := readEnv(&s); err != nil {
+	if err := settings.Fill(&s); err != nil {
 		return err
 	}
 	log := newLogger(a.err, s.LogFormat, s.LogLevel)

@@ -131,7 +131,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a flag may be given without a value", file: "cmd/duestream/app.go",
-		old:  "error { return checkEmpty(cmd) },\n",
+		old:  "error { return flags.CheckEmpty(cmd) },\n",
 		new:  "error { return nil },\n",
 		test: []string{"-run", "TestFlagsThatAreGiven", "./cmd/duestream"},
 	},
@@ -304,7 +304,7 @@ var mutants = []mutant{
 		test: []string{"-run", "TestTrimSweepsWithManyGroups", "./lua"},
 	},
 	{
-		name: "an empty value of a list is taken", file: "cmd/duestream/flags.go",
+		name: "an empty value of a list is taken", file: "cmd/duestream/internal/flags/empty.go",
 		old:  "slices.Contains(list.GetSlice(), \"\")",
 		new:  "slices.Contains(list.GetSlice(), \"\\n\")",
 		test: []string{"-run", "TestFlagsThatAreGivenAreNotEmpty", "./cmd/duestream"},

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"fmt"
@@ -8,12 +8,14 @@ import (
 	"syscall"
 
 	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// passwords returns what sets the passwords that the environment gives, so that they need not stand in a URL, where lists of processes and
+// Passwords returns what sets the passwords that the environment gives, so that they need not stand in a URL, where lists of processes and
 // logs of shells show them. One that the URL has wins.
 // used is told where those came from that were taken.
-func (c *connection) passwords(used func(from string)) (func(*rueidis.ClientOption), error) {
+func (c *Connection) Passwords(used func(from string)) (func(*rueidis.ClientOption), error) {
 	redis, err := password("DUESTREAM_REDIS_PASSWORD", c.RedisPassword, c.RedisPasswordFile)
 	if err != nil {
 		return nil, err
@@ -40,14 +42,14 @@ func password(name, value, file string) (string, error) {
 		return value, nil
 	}
 	if value != "" {
-		return "", invalidf("%s and %s_FILE are set: only one may be", name, name)
+		return "", usage.Errorf("%s and %s_FILE are set: only one may be", name, name)
 	}
 	text, err := readSecret(file)
 	if err != nil {
-		return "", invalidf("%s_FILE: %w", name, err)
+		return "", usage.Errorf("%s_FILE: %w", name, err)
 	}
 	if value = strings.TrimRight(string(text), "\r\n"); value == "" {
-		return "", invalidf("%s_FILE: %s is empty", name, file)
+		return "", usage.Errorf("%s_FILE: %s is empty", name, file)
 	}
 	return value, nil
 }

@@ -1,12 +1,15 @@
-package main
+package settings
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // A named pipe without a writer hung the command, which no SIGTERM could end then; /dev/zero filled the memory.
@@ -28,7 +31,8 @@ func TestPasswordFilesThatNeverEndAreRefused(t *testing.T) {
 		}()
 		select {
 		case err := <-refused:
-			if exitCode(err) != exitInvalid || !strings.Contains(err.Error(), want) {
+			var wrong *usage.Error
+			if !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", file, err)
 			}
 		case <-time.After(20 * time.Second):

@@ -1,0 +1,97 @@
+// Package flags reads what stands behind flags: durations with days, points in time, headers, durability, and refuses what is out of its
+// limits where it is typed.
+package flags
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+)
+
+// days matches durations that begin with days, which the standard library does not know.
+var days = regexp.MustCompile(`^([0-9]+)d(.*)$`)
+
+// ParseDuration reads 500ms, 15m, 1h30m, 7d, 1d12h.
+func ParseDuration(text string) (d time.Duration, err error) {
+	if m := days.FindStringSubmatch(text); m != nil {
+		var n int64
+		if _, err := fmt.Sscan(m[1], &n); err != nil || n > 36500 {
+			return 0, fmt.Errorf("%q is out of range", text)
+		}
+		d, text = time.Duration(n)*24*time.Hour, m[2]
+	}
+	if text == "" && d > 0 {
+		return d, nil
+	}
+	rest, err := time.ParseDuration(text)
+	if err != nil || rest < 0 && d > 0 {
+		return 0, errors.New("must be a duration, like 500ms, 15m, 1h30m or 7d")
+	}
+	return d + rest, nil
+}
+
+// Duration is a duration of a flag or an environment variable: all of them are read alike, days included. Negative ones are refused.
+type Duration time.Duration
+
+// Set implements pflag.Value and envconfig.Setter.
+func (d *Duration) Set(text string) error {
+	parsed, err := ParseDuration(text)
+	if err != nil {
+		return err
+	}
+	if parsed < 0 {
+		return errors.New("must not be negative")
+	}
+	*d = Duration(parsed)
+	return nil
+}
+
+// Type implements pflag.Value.
+func (d *Duration) Type() string { return "duration" }
+
+// String implements pflag.Value.
+func (d *Duration) String() string {
+	if *d == 0 {
+		return "0s"
+	}
+	return human.Short(time.Duration(*d))
+}
+
+// DurationVar adds a flag for a duration.
+func DurationVar(f *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
+	*d = value
+	f.Var((*Duration)(d), name, usage)
+}
+
+// Delay is a flag for a duration from zero to the longest delay there is.
+type Delay struct {
+	Field string
+	D     time.Duration
+	Given bool
+}
+
+// Set implements pflag.Value.
+func (f *Delay) Set(text string) (err error) {
+	f.Given = true
+	if f.D, err = ParseDuration(text); err != nil {
+		return err
+	}
+	return admin.CheckDelay(f.Field, f.D)
+}
+
+// Type implements pflag.Value.
+func (f *Delay) Type() string { return "duration" }
+
+// String implements pflag.Value.
+func (f *Delay) String() string {
+	if f.D == 0 {
+		return ""
+	}
+	return human.Short(f.D)
+}
