@@ -20,13 +20,15 @@ import (
 // which a bridge writes from its Config.
 //
 //	type Policy struct {
-//		// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned: 100ms to 7 days.
-//		// It must exceed the time a worker needs that does not extend. Too low: work that goes on is given to another worker as well.
-//		// Too high: what a dead worker held waits that long.
+//		// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned:
+//		// 100ms to 7 days. It must exceed the time a worker needs that does not extend. Too low: work that goes on is
+//		// given to another worker as well. Too high: what a dead worker held waits that long.
 //		VisibilityTimeout time.Duration
-//		// MaxAttempts is how often a message is delivered to a group before it is dead-lettered, unless the message says otherwise: 1 to 1,000,000.
+//		// MaxAttempts is how often a message is delivered to a group before it is dead-lettered, unless the message says
+//		// otherwise: 1 to 1,000,000.
 //		MaxAttempts int
-//		// RetryMin is about the delay after the first failed attempt; each further one is about twice the one before, jittered by half. From 1ms.
+//		// RetryMin is about the delay after the first failed attempt; each further one is about twice the one before,
+//		// jittered by half. From 1ms.
 //		RetryMin time.Duration
 //		// RetryMax is what no delay exceeds; at least RetryMin, at most ten years.
 //		RetryMax time.Duration
@@ -74,14 +76,15 @@ type Config struct {
 //	func (Identity) String() string
 type Identity = lua.Identity
 
-// NewIdentity returns the identity of a bridge that this process starts now. An empty version is that of duestream in this program.
+// NewIdentity returns the identity of a bridge that this process starts now. An empty version is that of duestream in this
+// program.
 func NewIdentity(version string) Identity {
 	host, _ := os.Hostname()
 	return lua.NewIdentity(host, os.Getpid(), version)
 }
 
-// Bridge moves messages into streams when they are due, reclaims what was abandoned and frees what is done. Any number of them may
-// run; they share the queues, and take over from one another within 3 s.
+// Bridge moves messages into streams when they are due, reclaims what was abandoned and frees what is done. Any number of them
+// may run; they share the queues, and take over from one another within 3 s.
 type Bridge struct {
 	cfg       Config
 	scheduler *scheduler.Scheduler
@@ -156,7 +159,8 @@ func (b *Bridge) checkServer(ctx context.Context) error {
 	case err != nil:
 		b.log.Warn("could not check the server", slog.Any("error", err))
 	case errors.Is(info.Untold, ErrDenied):
-		b.log.Warn("the server could not be checked", slog.String("because", "it may delete queues when it is full, lose messages in a crash, or be too old"),
+		b.log.Warn("the server could not be checked",
+			slog.String("because", "it may delete queues when it is full, lose messages in a crash, or be too old"),
 			slog.String("hint", "grant the user +info"), slog.Any("error", info.Untold))
 	case info.Version != "":
 		b.log.Info("server", slog.String("product", info.Product), slog.String("version", info.Version), slog.Bool("aof", info.AOF),
@@ -202,11 +206,13 @@ func (b *Bridge) keepDefaults(ctx context.Context) {
 //	type Status struct {
 //		Bridge        string
 //		LastHeartbeat time.Time // local; zero = none yet
-//		Turned        time.Time // local: when the loop of heartbeats last came round, whether Redis answered or not; zero = not yet. More than 30s ago: it hangs
-//		Live          []string  // the schedulers that lived then, this one among them, in order
-//		Queues        int       // known
-//		Partitions    int       // of all of them; a queue has one at least
-//		Owned         int       // partitions
+//		// local: when the loop of heartbeats last came round, whether Redis answered or not; zero = not yet. More than
+//		// 30s ago: it hangs
+//		Turned     time.Time
+//		Live       []string // the schedulers that lived then, this one among them, in order
+//		Queues     int      // known
+//		Partitions int      // of all of them; a queue has one at least
+//		Owned      int      // partitions
 //	}
 type Status = scheduler.Status
 

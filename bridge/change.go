@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// Retry is a delivery that waits to be tried again: a retry for a group that failed, or a redriven dead letter; Group is "" where it was redriven for
-// all groups.
+// Retry is a delivery that waits to be tried again: a retry for a group that failed, or a redriven dead letter; Group is ""
+// where it was redriven for all groups.
 //
 //	type Retry struct {
 //		ID    string
@@ -33,7 +33,8 @@ type Scope struct {
 // messages, in steps of a thousand that let others in between. That is why Cancel does not do it unless asked to.
 func Retries() Scope { return Scope{} }
 
-// RetriesOf takes only what waits to be tried again for one group, and costs the same. The message itself is for all groups: it is left alone.
+// RetriesOf takes only what waits to be tried again for one group, and costs the same. The message itself is for all groups: it
+// is left alone.
 func RetriesOf(group string) Scope { return Scope{group: group, alone: true} }
 
 // Into has the retries that were taken appended to a list.
@@ -42,12 +43,14 @@ func (s Scope) Into(taken *[]Retry) Scope {
 	return s
 }
 
-// Cancel takes a message out of the schedule, of every partition that may hold it: after nil it will never be delivered. ErrNotScheduled: it is
-// not scheduled any more, because it became ready or was cancelled before, or never was. ErrUnavailable also when a partition that may hold it,
-// or the registry, which says where else it may be, cannot be asked: what could be asked is cancelled then.
+// Cancel takes a message out of the schedule, of every partition that may hold it: after nil it will never be delivered.
+// ErrNotScheduled: it is not scheduled any more, because it became ready or was cancelled before, or never was. ErrUnavailable
+// also when a partition that may hold it, or the registry, which says where else it may be, cannot be asked: what could be asked
+// is cancelled then.
 //
-// With Retries or RetriesOf it takes what waits to be tried again: after nil nothing that waited from the beginning of the call to its end is
-// delivered. ErrNotScheduled: nothing did. What is being worked on meanwhile is not stopped, and may fail and be tried again.
+// With Retries or RetriesOf it takes what waits to be tried again: after nil nothing that waited from the beginning of the call
+// to its end is delivered. ErrNotScheduled: nothing did. What is being worked on meanwhile is not stopped, and may fail and be
+// tried again.
 func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) error {
 	first, wide, err := widths(scopes)
 	if err != nil {
@@ -67,9 +70,9 @@ func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) 
 	return err
 }
 
-// Reschedule moves a scheduled message to another due time, given by In or At: after nil it will never be delivered at the old one.
-// ErrNotScheduled as for Cancel. With Retries or RetriesOf it moves what waits to be tried again: In(0) has it tried now. Of several it returns the
-// earliest due time.
+// Reschedule moves a scheduled message to another due time, given by In or At: after nil it will never be delivered at the old
+// one. ErrNotScheduled as for Cancel. With Retries or RetriesOf it moves what waits to be tried again: In(0) has it tried now.
+// Of several it returns the earliest due time.
 func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, scopes ...Scope) (time.Time, error) {
 	var m producer.Message
 	if to != nil {

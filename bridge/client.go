@@ -20,16 +20,16 @@ type ClientConfig struct {
 	RetryTimeout time.Duration
 
 	// Durability is what Schedule, Cancel and Reschedule wait for before they return nil: Accepted (the default), Fsynced,
-	// Replicated(n). Calls made at the same time wait together. When it is not confirmed within its Timeout (2s by default) the error
-	// is a *NotDurableError, and what was asked is done nevertheless. The first call asks the server whether it can wait so; where it
-	// cannot, each call is refused before anything is sent: ErrUnsupported, or ErrDenied for a user that may not ask.
+	// Replicated(n). Calls made at the same time wait together. When it is not confirmed within its Timeout (2s by default) the
+	// error is a *NotDurableError, and what was asked is done nevertheless. The first call asks the server whether it can wait so;
+	// where it cannot, each call is refused before anything is sent: ErrUnsupported, or ErrDenied for a user that may not ask.
 	Durability Durability
 
 	Logger *slog.Logger // nil = discard
 }
 
-// Client schedules, cancels and reschedules messages. It is safe for concurrent use: calls made at the same time share a round trip.
-// Close it before its Redis. Where a message is, admin.Admin.Locate says, which needs the rights of an operator.
+// Client schedules, cancels and reschedules messages. It is safe for concurrent use: calls made at the same time share a round
+// trip. Close it before its Redis. Where a message is, admin.Admin.Locate says, which needs the rights of an operator.
 type Client struct{ producer *producer.Producer }
 
 // Durability says what a write waits for beyond being executed by the server.
@@ -45,8 +45,8 @@ type Client struct{ producer *producer.Producer }
 //	func (Durability) Validate() error
 type Durability = lua.Durability
 
-// Durability levels. What Accepted loses in a crash is what the server's append-only file had not on disk yet, and in a failover what
-// the new master had not received yet. Fsynced and Replicated may be had together: Durability{Fsync: true, Replicas: 1}.
+// Durability levels. What Accepted loses in a crash is what the server's append-only file had not on disk yet, and in a failover
+// what the new master had not received yet. Fsynced and Replicated may be had together: Durability{Fsync: true, Replicas: 1}.
 var (
 	Accepted = Durability{}            // the server has executed it
 	Fsynced  = Durability{Fsync: true} // and its append-only file is on disk; needs Redis 7.2 or Valkey
@@ -83,8 +83,8 @@ func withPrefix(prefix string) string {
 // NewMessage is one message of a batch.
 //
 //	type NewMessage struct {
-//		// ID names the message; empty = a time-ordered unique one is made. While a message with this ID is scheduled, another one is
-//		// refused with ErrDuplicate. At most 256 bytes of UTF-8 without control characters.
+//		// ID names the message; empty = a time-ordered unique one is made. While a message with this ID is scheduled,
+//		// another one is refused with ErrDuplicate. At most 256 bytes of UTF-8 without control characters.
 //		ID string
 //		// Payload is any bytes, at most 16 MiB. It is copied.
 //		Payload []byte
@@ -92,14 +92,16 @@ func withPrefix(prefix string) string {
 //		Headers map[string]string
 //		// Delay counts from the moment the server takes the message; at most ten years. Either Delay or At may be set.
 //		Delay time.Duration
-//		// At is a point in time by the server's clock; one in the past means at once. Fractions of a millisecond are rounded up.
+//		// At is a point in time by the server's clock; one in the past means at once. Fractions of a millisecond are
+//		// rounded up.
 //		At time.Time
 //		// MaxAttempts is how often the message is delivered to a group at most; zero = by the policy of the queue.
 //		MaxAttempts int
-//		// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be after At.
+//		// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be
+//		// after At.
 //		Expires time.Time
-//		// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
-//		// Zero = only while it is scheduled. It needs an ID.
+//		// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most
+//		// ten years. Zero = only while it is scheduled. It needs an ID.
 //		Dedup time.Duration
 //	}
 type NewMessage = producer.Message
@@ -109,7 +111,8 @@ type NewMessage = producer.Message
 //	type Receipt struct {
 //		ID  string
 //		Due time.Time // by the server's clock; the message is never delivered before it
-//		// Ready: it was due and went straight into the stream. False also when it did and the reply had to be asked for again.
+//		// Ready: it was due and went straight into the stream. False also when it did and the reply had to be asked for
+//		// again.
 //		Ready bool
 //	}
 type Receipt = producer.Receipt
@@ -131,8 +134,9 @@ func In(d time.Duration) Option { return func(m *producer.Message) { m.Delay = d
 // At has the message delivered at t, by the server's clock. A time in the past means now.
 func At(t time.Time) Option { return func(m *producer.Message) { m.At = t } }
 
-// WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is scheduled, another
-// is refused with ErrDuplicate; for some seconds after a queue got more partitions that is best effort. Default: a new ULID.
+// WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is scheduled,
+// another is refused with ErrDuplicate; for some seconds after a queue got more partitions that is best effort. Default: a new
+// ULID.
 func WithID(id string) Option { return func(m *producer.Message) { m.ID = id } }
 
 // Header adds a header. Names and values are UTF-8.
@@ -154,9 +158,10 @@ func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expire
 // Dedup has the ID refused with ErrDuplicate for d from now, also after the message was delivered.
 func Dedup(d time.Duration) Option { return func(m *producer.Message) { m.Dedup = d } }
 
-// Schedule takes one message. Once it returns nil the message will be delivered at least once to every group of the queue, unless it
-// is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, ErrUnsupported (the server cannot give the Durability),
-// ErrNotDurable (it was taken), or the context's; with ErrUnavailable and the context's own the message may have been taken.
+// Schedule takes one message. Once it returns nil the message will be delivered at least once to every group of the queue,
+// unless it is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, ErrUnsupported (the server
+// cannot give the Durability), ErrNotDurable (it was taken), or the context's; with ErrUnavailable and the context's own the
+// message may have been taken.
 func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...Option) (Receipt, error) {
 	m := producer.Message{Payload: payload}
 	for _, set := range options {

@@ -23,7 +23,9 @@ func TestRescheduleTakesATimeOnly(t *testing.T) {
 	if _, err := client.Schedule(t.Context(), "q", nil, bridge.WithID("m"), bridge.In(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	for _, option := range []bridge.Option{nil, bridge.WithID("other"), bridge.MaxAttempts(2), bridge.Header("a", "b"), bridge.Dedup(time.Hour)} {
+	for _, option := range []bridge.Option{
+		nil, bridge.WithID("other"), bridge.MaxAttempts(2), bridge.Header("a", "b"), bridge.Dedup(time.Hour),
+	} {
 		if _, err := client.Reschedule(t.Context(), "q", "m", option); !errors.Is(err, bridge.ErrInvalid) {
 			t.Errorf("Reschedule: %v", err)
 		}
@@ -41,7 +43,8 @@ type untouchable struct{ rueidis.Client }
 func TestNewClientTouchesNothing(t *testing.T) {
 	t.Parallel()
 	for _, d := range []bridge.Durability{bridge.Accepted, bridge.Fsynced, bridge.Replicated(2)} {
-		client, err := bridge.NewClient(bridge.ClientConfig{Redis: &bridge.Redis{Client: untouchable{}, Blocking: untouchable{}}, Durability: d})
+		r := &bridge.Redis{Client: untouchable{}, Blocking: untouchable{}}
+		client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Durability: d})
 		if err != nil {
 			t.Fatal(d, err)
 		}

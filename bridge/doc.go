@@ -1,6 +1,6 @@
-// Package bridge is what programs import to use duestream: Client schedules messages, Worker handles them, Bridge moves what is due
-// into streams and reclaims what was abandoned. A process may run any of them, in any number; Redis and such processes are the whole
-// system.
+// Package bridge is what programs import to use duestream: Client schedules messages, Worker handles them, Bridge moves what is
+// due into streams and reclaims what was abandoned. A process may run any of them, in any number; Redis and such processes are
+// the whole system.
 //
 //	r, err := bridge.Dial(ctx, "redis://127.0.0.1:6379")
 //	defer r.Close()

@@ -21,13 +21,13 @@ var (
 	ErrUnavailable = lua.ErrUnavailable
 	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not.
 	ErrUncertain = producer.ErrUncertain
-	// ErrNotDurable: what was asked is done (the message is stored), but the server did not confirm the configured Durability. errors.As
-	// with *NotDurableError tells how many copies there are. Repeating with the same ID waits again.
+	// ErrNotDurable: what was asked is done (the message is stored), but the server did not confirm the configured Durability.
+	// errors.As with *NotDurableError tells how many copies there are. Repeating with the same ID waits again.
 	ErrNotDurable = lua.ErrNotDurable
 	// ErrClosed: the Client was closed before.
 	ErrClosed = producer.ErrClosed
-	// ErrDenied: the ACL user may not do this, or the password is wrong. errors.As with *DeniedError tells which command it is that the
-	// user lacks, and which of the documented users has it.
+	// ErrDenied: the ACL user may not do this, or the password is wrong. errors.As with *DeniedError tells which command it is that
+	// the user lacks, and which of the documented users has it.
 	ErrDenied = lua.ErrDenied
 	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the port is none for TLS.
 	ErrUntrusted = lua.ErrUntrusted
@@ -40,7 +40,7 @@ var (
 
 	// ErrLost, ErrUnreachable and ErrStopping are causes of a handler's cancelled context: see Handler.
 	ErrLost        = stream.ErrLost
-	ErrUnreachable = stream.ErrUnreachable // the visibility timeout has passed since the last sign of life that reached Redis: somebody else may have the message
+	ErrUnreachable = stream.ErrUnreachable // not extended for a whole visibility timeout: somebody else may have it
 	ErrStopping    = stream.ErrStopping    // the worker's ShutdownTimeout is over
 )
 
@@ -55,8 +55,8 @@ type InvalidError = lua.InvalidError
 //
 //	type DeniedError struct {
 //		Command string // "XTRIM", "XGROUP CREATE"
-//		// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of docs/OPERATIONS.md
-//		// have what it needs. Nothing was changed.
+//		// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of
+//		// docs/OPERATIONS.md have what it needs. Nothing was changed.
 //		Script, Key string
 //		Users       []string
 //	}

@@ -197,7 +197,8 @@ func ExampleNewWorker_deadLetters() {
 			return err == nil && n == 1
 		})
 		payload := []byte("mended")
-		result, err := letters.RedriveMatching(ctx, "orders", admin.LetterFilter{Reason: "dead_letter"}, admin.RedriveOptions{Payload: &payload})
+		which, how := admin.LetterFilter{Reason: "dead_letter"}, admin.RedriveOptions{Payload: &payload}
+		result, err := letters.RedriveMatching(ctx, "orders", which, how)
 		check(err)
 		fmt.Println("redriven:", result.Scheduled)
 	})
@@ -231,7 +232,8 @@ func ExampleNewWorker_policy() {
 	ctx, r, prefix, end := begin()
 	defer end()
 	visibility, attempts := 2*time.Minute, 3
-	check(admin.New(r, prefix).WritePolicy(ctx, "videos", "encoder", admin.PolicyUpdate{VisibilityTimeout: &visibility, MaxAttempts: &attempts}))
+	change := admin.PolicyUpdate{VisibilityTimeout: &visibility, MaxAttempts: &attempts}
+	check(admin.New(r, prefix).WritePolicy(ctx, "videos", "encoder", change))
 
 	policy, _, err := admin.New(r, prefix).ReadPolicy(ctx, "videos", "encoder")
 	check(err)

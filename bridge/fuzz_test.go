@@ -6,10 +6,12 @@ import (
 	"testing"
 )
 
-// FuzzRedact: a password in a URL, well formed or not, is in no text that is made of the URL; and what stands behind the last @ stays readable.
-// A URL without a scheme, or with one slash too few, was once printed with its password, in the very error that said what was wrong with it.
+// FuzzRedact: a password in a URL, well formed or not, is in no text that is made of the URL; and what stands behind the last @
+// stays readable. A URL without a scheme, or with one slash too few, was once printed with its password, in the very error that
+// said what was wrong with it.
 func FuzzRedact(f *testing.F) {
-	for _, scheme := range []string{"redis://", "rediss://", "unix://", "redis:/", "redis:", "", "//", "http://", "redis://redis://", "x@y//"} {
+	for _, scheme := range []string{"redis://", "rediss://", "unix://", "redis:/", "redis:", "", "//", "http://",
+		"redis://redis://", "x@y//"} {
 		f.Add(scheme, "user", "s3cr3t-word", "host:6379/0?addr=other:1")
 	}
 	f.Add("redis://", "", "pa//ss@wo:rd", "[::1]:6379")
@@ -18,11 +20,13 @@ func FuzzRedact(f *testing.F) {
 	f.Fuzz(func(t *testing.T, scheme, user, secret, host string) {
 		host = strings.ReplaceAll(host, "@", "")
 		url := scheme + user + ":" + secret + "@" + host
-		if len(secret) < 6 || strings.Contains(scheme+host+"redis URL must be like redis://host:6379 or rediss://user:password@host:6379/0", secret) {
+		const told = "redis URL must be like redis://host:6379 or rediss://user:password@host:6379/0"
+		if len(secret) < 6 || strings.Contains(scheme+host+told, secret) {
 			return // it is said elsewhere, or too short to be told from chance
 		}
 		shown := Redact(url)
-		whole := strings.HasSuffix(shown, "@"+host) || strings.Contains(strings.ToLower(url), "pass") // a parameter of that name is hidden, too
+		whole := strings.HasSuffix(shown, "@"+host) ||
+			strings.Contains(strings.ToLower(url), "pass") // a parameter of that name is hidden, too
 		if strings.Contains(shown, secret) || !whole {
 			t.Errorf("%q is shown as %q", url, shown)
 		}

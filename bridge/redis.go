@@ -24,7 +24,8 @@ type Redis struct {
 	connect *rueidis.ClientOption // how Dial connected; nil for clients that are someone else's
 }
 
-// Connect says how Dial connected, for who needs a connection of its own; nil for clients that are someone else's. It must not be changed.
+// Connect says how Dial connected, for who needs a connection of its own; nil for clients that are someone else's. It must not
+// be changed.
 func (r *Redis) Connect() *rueidis.ClientOption { return r.connect }
 
 // Close closes both clients.
@@ -35,7 +36,7 @@ func (r *Redis) Close() {
 
 // Dial connects to the server, Sentinel or cluster that a URL names. It fails when nothing answers; see DialWait for patience.
 //
-//	redis://user:password@host:6379/0             one server, or any node of a cluster; valkey:// is the same, unix:///path a socket
+//	redis://user:password@host:6379/0             one server, or any node of a cluster; also valkey://, unix:///path
 //	redis://host-1:6379?addr=host-2:6379          more nodes of a cluster, for when the first is away
 //	redis://host-1:26379?master_set=main          Sentinel; user and password are those of the servers behind it
 //	   &sentinel_user=u&sentinel_password=p       those of the sentinels
@@ -43,8 +44,8 @@ func (r *Redis) Close() {
 //	   ?ca=file&cert=file&key=file                trust this CA, instead of those of the system; show this certificate
 //	   &server_name=name                          expect this name of every server
 //
-// Further settings are changed by with, on both clients; DisableCache and AlwaysPipelining are kept as duestream needs them. Errors:
-// ErrInvalid for the URL and its files, ErrUnavailable, ErrDenied, ErrUntrusted.
+// Further settings are changed by with, on both clients; DisableCache and AlwaysPipelining are kept as duestream needs them.
+// Errors: ErrInvalid for the URL and its files, ErrUnavailable, ErrDenied, ErrUntrusted.
 func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) (*Redis, error) {
 	opt, err := parseURL(url)
 	if err != nil {
@@ -113,8 +114,8 @@ func chooseMode(ctx context.Context, opt *rueidis.ClientOption) error {
 	return failed
 }
 
-// explain finds out why a TLS connection broke. A server that does not accept our certificate says so after the handshake and closes
-// the connection, and who was writing by then sees no more than that it broke; who only listens gets the reason.
+// explain finds out why a TLS connection broke. A server that does not accept our certificate says so after the handshake and
+// closes the connection, and who was writing by then sees no more than that it broke; who only listens gets the reason.
 func explain(ctx context.Context, opt rueidis.ClientOption, err error) error {
 	if op := (*net.OpError)(nil); opt.TLSConfig == nil || opt.DialCtxFn != nil || errors.As(err, &op) && op.Op == "dial" {
 		return err
@@ -134,13 +135,14 @@ func explain(ctx context.Context, opt rueidis.ClientOption, err error) error {
 	return err
 }
 
-// DialWait is Dial that goes on trying, with backoff, until ctx ends or the error is not one of availability. It logs one line when
-// it starts to wait, and one when it is through; a nil log discards them.
+// DialWait is Dial that goes on trying, with backoff, until ctx ends or the error is not one of availability. It logs one line
+// when it starts to wait, and one when it is through; a nil log discards them.
 func DialWait(ctx context.Context, url string, log *slog.Logger, with ...func(*rueidis.ClientOption)) (*Redis, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	wait := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
+	wait := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
 	waiting := false
 	for {
 		r, err := Dial(ctx, url, with...)

@@ -17,8 +17,8 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// The tests of this package import nothing that a program with duestream in it does not need: its module file would name all of that. So
-// their server runs beside them, in a process that ends with its input.
+// The tests of this package import nothing that a program with duestream in it does not need: its module file would name all of
+// that. So their server runs beside them, in a process that ends with its input.
 
 func TestMain(m *testing.M) {
 	code := m.Run()

@@ -18,7 +18,8 @@ import (
 
 // Parameters that a URL may have. The first ones are the client library's, which passes over what it does not know.
 var parameters = []string{
-	"addr", "db", "dial_timeout", "write_timeout", "protocol", "client_cache", "max_retries", "client_name", "master_set", "skip_verify",
+	"addr", "db", "dial_timeout", "write_timeout", "protocol", "client_cache", "max_retries", "client_name",
+	"master_set", "skip_verify",
 	paramCA, paramCert, paramKey, paramServerName, paramSentinelUser, paramSentinelPassword,
 }
 
@@ -44,7 +45,8 @@ func parseURL(text string) (rueidis.ClientOption, error) {
 	}
 	q, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return opt, invalidURL(text, "has a parameter that is not escaped: %%, &, ; and = in a value are written %%25, %%26, %%3B and %%3D")
+		return opt, invalidURL(text,
+			"has a parameter that is not escaped: %%, &, ; and = in a value are written %%25, %%26, %%3B and %%3D")
 	}
 	for name := range q {
 		if !slices.Contains(parameters, name) {
@@ -109,8 +111,8 @@ var passwordParam = regexp.MustCompile(`(?i)([?&][^=&]*pas[^=&]*=)[^&]*`)
 
 var schemePart = regexp.MustCompile(`^[a-z]*://`)
 
-// Redact returns a URL without user and password, and without that of the sentinels: for logs and errors. Also one whose scheme was
-// forgotten or misspelt, which the error about it would show.
+// Redact returns a URL without user and password, and without that of the sentinels: for logs and errors. Also one whose scheme
+// was forgotten or misspelt, which the error about it would show.
 func Redact(text string) string {
 	scheme := schemePart.FindString(text)
 	rest := text[len(scheme):]

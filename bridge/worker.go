@@ -56,7 +56,7 @@ const (
 	Skipped      = stream.Skipped      // it was meant for another group, and acknowledged unseen
 	Lost         = stream.Lost         // somebody else had taken it before; what the handler returned has no effect
 	Unknown      = stream.Unknown      // nobody can tell here: the worker was stopped before Redis had answered, or a reply was lost
-	Stuck        = stream.Stuck        // the stream of dead letters refused it: it stays pending, and is reclaimed after the visibility timeout
+	Stuck        = stream.Stuck        // the stream of dead letters refused it: it stays pending, and is reclaimed later
 )
 
 // WorkerStats counts what a worker did since it was made.
@@ -72,29 +72,37 @@ func RetryAfter(d time.Duration, err error) error { return stream.RetryAfter(d, 
 // DeadLetter returns an error that has the message dead-lettered at once.
 func DeadLetter(err error) error { return stream.DeadLetter(err) }
 
-// Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is for work
-// that was never begun, by a worker that is about to stop.
+// Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is
+// for work that was never begun, by a worker that is about to stop.
 func Release(err error) error { return stream.Release(err) }
 
-// WorkerConfig configures a Worker. Redis, Queue, Group and Handler are required. How long a delivery may go without a sign of life, and how it is
-// retried, is not set here but in Redis, by the policy of the queue.
+// WorkerConfig configures a Worker. Redis, Queue, Group and Handler are required. How long a delivery may go without a sign of
+// life, and how it is retried, is not set here but in Redis, by the policy of the queue.
 type WorkerConfig struct {
-	Redis           *Redis
-	Prefix          string
-	Queue           string
-	Group           string
-	Consumer        string // default: host, process, random
-	Handler         Handler
-	Settled         func(*Message, Settlement)                        // told how each delivery ended; must not block; nil = nobody is
-	Retried         func(m *Message, delay time.Duration, err string) // told which are delivered again, and when; must not block; nil = nobody is
-	Concurrency     int                                               // messages held at once; default 16
-	ShutdownTimeout time.Duration                                     // how long handlers may go on after Run's context is cancelled; default 20s, negative = not at all
-	CancelGrace     time.Duration                                     // how long Run then waits for them; default 2s
-	Logger          *slog.Logger                                      // nil = discard
+	Redis    *Redis
+	Prefix   string // of all keys; default "duestream"
+	Queue    string
+	Group    string // created at the beginning of the queue's streams where it is not there
+	Consumer string // unique; default: host, process, random
+	Handler  Handler
+
+	// Settled is told how each delivery ended. It must not block; nil = nobody is told.
+	Settled func(*Message, Settlement)
+	// Retried is told which deliveries are made again, after which delay, and the error. It must not block; nil = nobody is told.
+	Retried func(m *Message, delay time.Duration, err string)
+
+	// Concurrency is how many messages are held at once, each by a handler; default 16.
+	Concurrency int
+	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled. Default 20s; negative = not at all.
+	ShutdownTimeout time.Duration
+	// CancelGrace is how long Run then waits for handlers whose context it has cancelled. Default 2s.
+	CancelGrace time.Duration
+
+	Logger *slog.Logger // nil = discard
 }
 
-// Worker delivers the messages of one queue to one group's handler, at least once. Run blocks until its context is cancelled, and returns nil
-// after a clean stop; call it once. Stats may be called at any time.
+// Worker delivers the messages of one queue to one group's handler, at least once. Run blocks until its context is cancelled,
+// and returns nil after a clean stop; call it once. Stats may be called at any time.
 //
 //	type Worker struct {
 //		// contains no exported fields
@@ -117,8 +125,8 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	})
 }
 
-// CreateGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists. A worker does so by itself; call it to
-// have a group get every message from now on, before its first worker runs.
+// CreateGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists. A worker does
+// so by itself; call it to have a group get every message from now on, before its first worker runs.
 func CreateGroup(ctx context.Context, r *Redis, prefix, queue, group string) (created bool, err error) {
 	return stream.EnsureGroup(ctx, r.Client, withPrefix(prefix), queue, group)
 }

@@ -1,21 +1,24 @@
-// Package admin is all that an operator can do with the queues of a prefix, as methods of one handle: look, diagnose, pause, change settings and
-// partitions, redrive and purge dead letters, delete, export and import. The duestream command is made of it.
+// Package admin is all that an operator can do with the queues of a prefix, as methods of one handle: look, diagnose, pause,
+// change settings and partitions, redrive and purge dead letters, delete, export and import. The duestream command is made of
+// it.
 //
 //	a := admin.New(redis, "")
 //	stats, err := a.Stats(ctx, "emails")
 //	letters := a.DeadLetters()
 //	result, err := letters.RedriveMatching(ctx, "emails", admin.LetterFilter{Group: "sender"}, admin.RedriveOptions{Rate: 100})
 //
-// A name of a queue, group or ID that is not allowed is ErrInvalid of package bridge, before Redis is touched. Every method that asks the
-// server may return bridge.ErrUnavailable, bridge.ErrDenied (it needs the rights of the user "operator" of docs/OPERATIONS.md),
-// bridge.ErrWrongType, or the error of its context; what it returns besides is named at the method. A queue that nobody has used is not an
-// error but empty, unless the method says ErrNoQueue.
+// A name of a queue, group or ID that is not allowed is ErrInvalid of package bridge, before Redis is touched. Every method that
+// asks the server may return bridge.ErrUnavailable, bridge.ErrDenied (it needs the rights of the user "operator" of
+// docs/OPERATIONS.md), bridge.ErrWrongType, or the error of its context; what it returns besides is named at the method. A queue
+// that nobody has used is not an error but empty, unless the method says ErrNoQueue.
 //
-// Sizes are bytes. Durations that stand in JSON are whole milliseconds (Millis), times are RFC 3339, by the server's clock. What looks through
-// a queue does so in bounded steps that let others in between, so what moves meanwhile may be seen twice or not at all.
+// Sizes are bytes. Durations that stand in JSON are whole milliseconds (Millis), times are RFC 3339, by the server's clock. What
+// looks through a queue does so in bounded steps that let others in between, so what moves meanwhile may be seen twice or not at
+// all.
 //
 // Invariants:
-//   - bridge does not import this package, and so no program that only schedules or works has it in its binary (layout.TestPackagesImportOnlyWhatIsBelowThem).
+//   - bridge does not import this package, so no program that only schedules or works has it in its binary
+//     (layout.TestPackagesImportOnlyWhatIsBelowThem).
 //   - What an alias stands for is in its comment (layout.TestAliasesShowWhatTheyStandFor).
 package admin
 
@@ -26,8 +29,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Admin is what an operator can do with the queues of a prefix: every ability of the command is a method of it. It is safe for concurrent
-// use, and holds nothing but the connection, which whoever made it closes.
+// Admin is what an operator can do with the queues of a prefix: every ability of the command is a method of it. It is safe for
+// concurrent use, and holds nothing but the connection, which whoever made it closes.
 type Admin struct {
 	redis  *bridge.Redis
 	prefix string

@@ -17,8 +17,8 @@ import (
 //	}
 type LetterGroup = deadletter.LetterGroup
 
-// DeadLetters reads, redrives and purges the dead letters of queues. A letter is named as Letter.Letter has it; one that is gone is ErrNotFound
-// for Show, and not counted by the others. List stops at its first error, which is its last value.
+// DeadLetters reads, redrives and purges the dead letters of queues. A letter is named as Letter.Letter has it; one that is gone
+// is ErrNotFound for Show, and not counted by the others. List stops at its first error, which is its last value.
 //
 //	type DeadLetters struct {
 //		// contains no exported fields
@@ -74,7 +74,8 @@ type Letter = deadletter.Letter
 //	}
 type LetterFilter = deadletter.Filter
 
-// RedriveOptions says how dead letters are scheduled again. The zero value sends each as it was, at once, to the group that gave it up.
+// RedriveOptions says how dead letters are scheduled again. The zero value sends each as it was, at once, to the group that gave
+// it up.
 //
 //	type RedriveOptions struct {
 //		Payload *[]byte            // replaces the payload of each; needed for a letter without one
@@ -82,11 +83,14 @@ type LetterFilter = deadletter.Filter
 //		Delay   time.Duration      // until they are due, counted from when each is redriven
 //		Spread  time.Duration      // due at a random moment of so long after that, each for itself
 //		To      string             // the group that gets them; "" = for each the one it failed in
-//		Rate    float64            // letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no limit
-//		DryRun  bool               // changes nothing, and counts what would happen
+//		// letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no
+//		// limit
+//		Rate   float64
+//		DryRun bool // changes nothing, and counts what would happen
 //		// Selected is called for each letter before anything is done with it.
 //		Selected func(Letter)
-//		// Progress is called after each call to the server with the number of letters done so far, and of all there are to do.
+//		// Progress is called after each call to the server with the number of letters done so far, and of all there are
+//		// to do.
 //		Progress func(done, total int)
 //	}
 type RedriveOptions = deadletter.RedriveOptions
@@ -94,10 +98,11 @@ type RedriveOptions = deadletter.RedriveOptions
 // RedriveResult counts what became of the dead letters that were to be redriven.
 //
 //	type RedriveResult struct {
-//		Scheduled  int
-//		Gone       int      // redriven or purged by someone else, or never there
-//		NoPayload  int      // left as they are: their body was lost or could not be kept, and no payload was given
-//		Unreadable int      // likewise: what they carried besides cannot be read or is too much, and no headers were given
+//		Scheduled int
+//		Gone      int // redriven or purged by someone else, or never there
+//		NoPayload int // left as they are: their body was lost or could not be kept, and no payload was given
+//		// likewise: what they carried besides cannot be read or is too much, and no headers were given
+//		Unreadable int
 //		GroupGone  int      // likewise: the stream does not have their group
 //		GoneGroups []string // these groups
 //	}

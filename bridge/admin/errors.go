@@ -10,8 +10,8 @@ import (
 // ErrNoQueue: nobody registered the queue, and it has no keys.
 var ErrNoQueue = scheduler.ErrNoQueue
 
-// ErrNotFound: Redis does not hold the message, or the dead letter: it was acknowledged by every group, cancelled or purged, or never
-// existed.
+// ErrNotFound: Redis does not hold the message, or the dead letter: it was acknowledged by every group, cancelled or purged, or
+// never existed.
 var ErrNotFound = deadletter.ErrNotFound
 
 // ErrNoGroup: the consumer group does not exist.

@@ -72,7 +72,8 @@ func ExampleAdmin_Export() {
 	ctx, r, prefix, end := begin()
 	defer end()
 
-	for record, err := range admin.New(r, prefix).Export("emails", admin.RecordScheduled, admin.RecordReady, admin.RecordDead).Records(ctx) {
+	export := admin.New(r, prefix).Export("emails", admin.RecordScheduled, admin.RecordReady, admin.RecordDead)
+	for record, err := range export.Records(ctx) {
 		check(err)
 		fmt.Println(record.Kind, record.ID)
 	}
@@ -92,7 +93,8 @@ func begin() (ctx context.Context, r *bridge.Redis, prefix string, end func()) {
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	check(err)
 	for i := 1; i <= 2; i++ {
-		_, err = client.Schedule(ctx, "emails", []byte("remind"), bridge.WithID(fmt.Sprint("reminder-", i)), bridge.In(time.Duration(i)*time.Hour))
+		name, in := bridge.WithID(fmt.Sprint("reminder-", i)), bridge.In(time.Duration(i)*time.Hour)
+		_, err = client.Schedule(ctx, "emails", []byte("remind"), name, in)
 		check(err)
 	}
 	check(client.Close())

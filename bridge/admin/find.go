@@ -32,7 +32,8 @@ type Finding = inspect.Finding
 //		Why        string // it is not delivered, or not done: in words, for people
 //		For        string // ready, pending: the group, of a retry
 //		Deliveries int64  // pending: how often the entry was delivered, by the server's count
-//		Before     string // scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
+//		// scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
+//		Before string
 //	}
 type Sighting = inspect.Sighting
 
@@ -59,7 +60,7 @@ type Window = inspect.Window
 
 // What happened at a Moment.
 const (
-	MomentMade      = inspect.MomentMade      // by the ID, a ULID as the Go client makes them: scheduled, by the clock of the producer
+	MomentMade      = inspect.MomentMade      // scheduled, by the clock of the producer, where the ID is a ULID
 	MomentDue       = inspect.MomentDue       // or will be
 	MomentReady     = inspect.MomentReady     // drained: added to the stream
 	MomentDelivered = inspect.MomentDelivered // to a consumer, or last extended by it
@@ -74,8 +75,8 @@ type FindOptions struct {
 	Progress func(looked, total int64) // called now and then, one at a time; total grows
 }
 
-// Find returns every place where Redis holds a message, in whatever queue of the prefix, and what is known of its history. ErrNotFound:
-// there is none; the Finding says where was looked. It opens connections of its own for as long as it looks.
+// Find returns every place where Redis holds a message, in whatever queue of the prefix, and what is known of its history.
+// ErrNotFound: there is none; the Finding says where was looked. It opens connections of its own for as long as it looks.
 func (a *Admin) Find(ctx context.Context, id string, o FindOptions) (Finding, error) {
 	return inspect.Find(ctx, a.redis.Client, a.prefix, id, inspect.FindOptions{
 		Queues: o.Queues, Connect: a.redis.Connect(), Seen: o.Seen, Progress: o.Progress,
@@ -119,9 +120,9 @@ const (
 //	}
 type Place = inspect.Place
 
-// Locate returns every place where one queue holds a message: scheduled, ready, pending and with whom, retrying, dead. ErrNotFound when
-// there is none: acknowledged by every group, cancelled or purged, or never scheduled. A scheduled message is found at once; for the
-// rest the queue is walked in bounded steps. Find says more, of all queues, and sooner.
+// Locate returns every place where one queue holds a message: scheduled, ready, pending and with whom, retrying, dead.
+// ErrNotFound when there is none: acknowledged by every group, cancelled or purged, or never scheduled. A scheduled message is
+// found at once; for the rest the queue is walked in bounded steps. Find says more, of all queues, and sooner.
 func (a *Admin) Locate(ctx context.Context, queue, id string) ([]Place, error) {
 	return inspect.Locate(ctx, a.redis.Client, a.prefix, queue, id)
 }
@@ -162,22 +163,23 @@ type Due = inspect.Due
 //		Consumer   string
 //		Partitions []int // in which it reads, or once read
 //		Pending    int64 // entries that it holds
-//		// Idle is how long ago it last read or extended something, in the partition where that was last; before Redis 7.2 a look that found
-//		// nothing does not count. Inactive is how long ago it was last given an entry; the server says so from Redis 7.2 on; nil where no
-//		// partition does.
+//		// Idle is how long ago it last read or extended something, in the partition where that was last; before Redis 7.2
+//		// a look that found nothing does not count. Inactive is how long ago it was last given an entry; the server says
+//		// so from Redis 7.2 on; nil where no partition does.
 //		Idle     Millis
 //		Inactive *Millis
-//		// OldestIdle is how long the entry that it neglects most was neither delivered nor extended. OldestApprox: at least; only the oldest
-//		// 10,000 entries of the group were looked at, in each partition.
+//		// OldestIdle is how long the entry that it neglects most was neither delivered nor extended. OldestApprox: at
+//		// least; only the oldest 10,000 entries of the group were looked at, in each partition.
 //		OldestIdle   Millis
 //		OldestApprox bool
-//		// Alive: Idle is less than the visibility timeout of the group. Who is not may have died, or, where Inactive is nil, have nothing to do.
+//		// Alive: Idle is less than the visibility timeout of the group. Who is not may have died, or, where Inactive is
+//		// nil, have nothing to do.
 //		Alive bool
 //	}
 type Consumer = inspect.Consumer
 
-// Peek returns the n members of a queue's schedule that are due first, of all partitions together, in the order in which they are due, and
-// how many there are; with payloads if they are asked for. O(n log m) for a schedule of m.
+// Peek returns the n members of a queue's schedule that are due first, of all partitions together, in the order in which they
+// are due, and how many there are; with payloads if they are asked for. O(n log m) for a schedule of m.
 func (a *Admin) Peek(ctx context.Context, queue string, n int, payloads bool) (Peeked, error) {
 	return inspect.Peek(ctx, a.redis.Client, a.prefix, queue, n, payloads)
 }
@@ -192,14 +194,14 @@ func (a *Admin) PendingCount(ctx context.Context, queue, group, consumer string)
 	return inspect.PendingCount(ctx, a.redis.Client, a.prefix, queue, group, consumer)
 }
 
-// Pause pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that back; nothing that was scheduled meanwhile is lost.
-// changed is false when it was so already.
+// Pause pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that
+// back; nothing that was scheduled meanwhile is lost. changed is false when it was so already.
 func (a *Admin) Pause(ctx context.Context, queue string, held bool) (changed bool, err error) {
 	return stream.Pause(ctx, a.redis.Client, a.prefix, queue, held)
 }
 
-// Remembered says until when the ID of a message is refused because a message had it before (Dedup); zero when it is not. It does not say
-// whether that one is finished: Find does.
+// Remembered says until when the ID of a message is refused because a message had it before (Dedup); zero when it is not. It
+// does not say whether that one is finished: Find does.
 func (a *Admin) Remembered(ctx context.Context, queue, id string) (until time.Time, err error) {
 	return inspect.Remembered(ctx, a.redis.Client, a.prefix, queue, id)
 }

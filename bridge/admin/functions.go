@@ -6,7 +6,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// This file holds the library of Redis Functions, by which clients in any language call the scripts: see docs/PROTOCOL.md, section 17.
+// This file holds the library of Redis Functions, by which clients in any language call the scripts: see docs/PROTOCOL.md,
+// section 17.
 
 // What the calls below return besides ErrDenied, ErrUnavailable, and ErrFull: a full server takes no library.
 var (
@@ -78,10 +79,11 @@ func (a *Admin) ShowFunctions(ctx context.Context, release string) []Library {
 	return lua.Libraries(ctx, a.redis.Client, release)
 }
 
-// LoadFunctions loads the library on the server, or on every master of a cluster; replicas get it by replication, and it is saved with
-// the data. It may be repeated, and called by many at once: where the same library is, nothing is done; one of ours that is not newer
-// is replaced, in one step; of somebody else's, or a newer one, the call returns ErrForeignFunctions or ErrNewerFunctions and changes nothing
-// on any server, unless force. Other errors are those of single servers, with the rest done; each is in its row, too.
+// LoadFunctions loads the library on the server, or on every master of a cluster; replicas get it by replication, and it is
+// saved with the data. It may be repeated, and called by many at once: where the same library is, nothing is done; one of ours
+// that is not newer is replaced, in one step; of somebody else's, or a newer one, the call returns ErrForeignFunctions or
+// ErrNewerFunctions and changes nothing on any server, unless force. Other errors are those of single servers, with the rest
+// done; each is in its row, too.
 func (a *Admin) LoadFunctions(ctx context.Context, release string, force bool) ([]Library, error) {
 	return lua.LoadLibrary(ctx, a.redis.Client, release, force)
 }

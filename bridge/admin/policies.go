@@ -16,8 +16,8 @@ const (
 	SettingHeld        = stream.SettingHeld        // 1 = paused; of a whole queue only
 )
 
-// WriteDefaults writes the policy of all queues of the prefix that have none of their own. A Bridge with Config.Defaults does so by itself, and
-// writes its own again at its next start. ErrInvalid.
+// WriteDefaults writes the policy of all queues of the prefix that have none of their own. A Bridge with Config.Defaults does so
+// by itself, and writes its own again at its next start. ErrInvalid.
 func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 	return stream.WriteDefaults(ctx, a.redis.Client, a.prefix, p)
 }
@@ -34,14 +34,14 @@ func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 //	}
 type PolicyUpdate = stream.PolicyUpdate
 
-// ReadPolicy returns the policy in force for a group of a queue; group "" means one without settings of its own. Warning names what is
-// written in Redis but does not count.
+// ReadPolicy returns the policy in force for a group of a queue; group "" means one without settings of its own. Warning names
+// what is written in Redis but does not count.
 func (a *Admin) ReadPolicy(ctx context.Context, queue, group string) (p bridge.Policy, warning, err error) {
 	return stream.ReadPolicy(ctx, a.redis.Client, a.prefix, queue, group)
 }
 
-// WritePolicy changes settings of a queue, or with a group those of that group alone. Bridges and workers follow within seconds. ErrInvalid,
-// and then nothing was changed.
+// WritePolicy changes settings of a queue, or with a group those of that group alone. Bridges and workers follow within seconds.
+// ErrInvalid, and then nothing was changed.
 func (a *Admin) WritePolicy(ctx context.Context, queue, group string, u PolicyUpdate) error {
 	return stream.WritePolicy(ctx, a.redis.Client, a.prefix, queue, group, u)
 }

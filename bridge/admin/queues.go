@@ -15,7 +15,8 @@ func (a *Admin) Queues(ctx context.Context) ([]string, error) {
 	return scheduler.Queues(ctx, a.redis.Client, a.prefix)
 }
 
-// CheckKnown checks a name: it returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt.
+// CheckKnown checks a name: it returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name
+// is misspelt.
 func (a *Admin) CheckKnown(ctx context.Context, queue string) error {
 	return scheduler.CheckKnown(ctx, a.redis.Client, a.prefix, queue)
 }
@@ -27,15 +28,16 @@ func (a *Admin) CheckKnown(ctx context.Context, queue string) error {
 //		Entries   int64 // of the streams: ready, pending, or not freed yet
 //		Dead      int64
 //		Groups    []string
-//		Readers   []string // "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
+//		// "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
+//		Readers []string
 //	}
 //
 //	func (QueueContents) Messages() int64
 type QueueContents = stream.Contents
 
-// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages, and returns what it held. A
-// producer that goes on scheduling, and a worker that goes on reading, make it again; bridges do not. ErrNoQueue; ErrNotEmpty without force,
-// and then nothing was removed.
+// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages, and returns what it
+// held. A producer that goes on scheduling, and a worker that goes on reading, make it again; bridges do not. ErrNoQueue;
+// ErrNotEmpty without force, and then nothing was removed.
 func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
 	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
 	if errors.Is(err, stream.ErrUnknownQueue) {
@@ -61,9 +63,9 @@ func (a *Admin) Partitions(ctx context.Context, queue string) (PartitionCounts, 
 	return stream.Partitions(ctx, a.redis.Client, a.prefix, queue)
 }
 
-// SetPartitions has a queue grow to n partitions, 1 to 256, also while it is in use, and returns all counts it ever had. Producers,
-// bridges and workers take the count up within seconds. After an error repeat it; with the count in force it mends what one left.
-// progress may be nil. ErrInvalid, ErrShrink.
+// SetPartitions has a queue grow to n partitions, 1 to 256, also while it is in use, and returns all counts it ever had.
+// Producers, bridges and workers take the count up within seconds. After an error repeat it; with the count in force it mends
+// what one left. progress may be nil. ErrInvalid, ErrShrink.
 func (a *Admin) SetPartitions(ctx context.Context, queue string, n int, progress func(done, total int)) (PartitionCounts, error) {
 	return stream.Grow(ctx, a.redis.Client, a.prefix, queue, n, progress)
 }

@@ -6,7 +6,8 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// QueueStats is what a queue holds, of all its partitions together. Counts are messages, entries or letters; sizes are bytes; times are the server's.
+// QueueStats is what a queue holds, of all its partitions together. Counts are messages, entries or letters; sizes are bytes;
+// times are the server's.
 //
 //	type QueueStats struct {
 //		Queue         string
@@ -34,16 +35,18 @@ type QueueStats = inspect.QueueStats
 //
 //	type GroupStats struct {
 //		Name string
-//		// Lag is how many entries the group has not been given yet. It is counted, not taken from the server, whose own figure is wrong
-//		// after entries were deleted out of order: the entries up to the group's last delivered one are counted from the oldest on, and
-//		// those after it from the newest on, whichever ends first. LagApprox: neither ended within 10,000 entries or 2 MiB; then it is the
-//		// server's figure, or if it has none, at most what is given here.
+//		// Lag is how many entries the group has not been given yet. It is counted, not taken from the server, whose own
+//		// figure is wrong after entries were deleted out of order: the entries up to the group's last delivered one are
+//		// counted from the oldest on, and those after it from the newest on, whichever ends first. LagApprox: neither
+//		// ended within 10,000 entries or 2 MiB; then it is the server's figure, or if it has none, at most what is given
+//		// here.
 //		Lag           int64
 //		LagApprox     bool
 //		Pending       int64
 //		OldestPending *PendingEntry // the oldest entry, not the one that is idle for longest
 //		Consumers     int64         // each counts once, in however many partitions it reads
-//		// Retrying is how many retries are scheduled for the group. RetryingApprox: projected from the first 50,000 members of the schedule.
+//		// Retrying is how many retries are scheduled for the group. RetryingApprox: projected from the first 50,000
+//		// members of the schedule.
 //		Retrying       int64
 //		RetryingApprox bool
 //		// Dead is how many dead letters the group has. DeadApprox: of the newest 10,000 letters or 2 MiB only.
@@ -91,8 +94,8 @@ type PendingFilter = inspect.PendingFilter
 //	}
 type PendingEntry = inspect.PendingEntry
 
-// Stats returns what a queue holds, per group. What would take long to count is counted up to a bound, and marked as approximate. A queue
-// that is unknown is empty: CheckKnown tells.
+// Stats returns what a queue holds, per group. What would take long to count is counted up to a bound, and marked as
+// approximate. A queue that is unknown is empty: CheckKnown tells.
 func (a *Admin) Stats(ctx context.Context, queue string) (QueueStats, error) {
 	return inspect.Stats(ctx, a.redis.Client, a.prefix, queue)
 }

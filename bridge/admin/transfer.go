@@ -51,8 +51,8 @@ const (
 // Export reads what a queue holds: Records walks through it, while it is in use.
 //
 //	type Export struct {
-//		// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their body is lost, or
-//		// malformed. They are not among the records.
+//		// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their
+//		// body is lost, or malformed. They are not among the records.
 //		LeftOut int
 //	}
 //
@@ -79,9 +79,11 @@ type Import = transfer.Import
 // ErrKnown: a record is in the queue already, or was taken within the window.
 var ErrKnown = transfer.ErrKnown
 
-// Import registers a queue, and returns what writes records into it. Source names where they come from: dead letters of one name are the same
-// only when they come from one source. Window is how long each message is remembered, so that it is not taken a second time when it has become
-// ready; zero compares with what is scheduled, and with the dead letters that are there.
+// Import registers a queue, and returns what writes records into it. Source names where they come from: dead letters of one name
+// are the same only when they come from one source. Window is how long each message is remembered, so that it is not taken a
+// second time when it has become ready; zero compares with what is scheduled, and with the dead letters that are there.
 func (a *Admin) Import(ctx context.Context, queue, source string, window time.Duration) (*Import, error) {
-	return transfer.NewImport(ctx, transfer.ImportConfig{Client: a.redis.Client, Prefix: a.prefix, Queue: queue, Source: source, Window: window})
+	return transfer.NewImport(ctx, transfer.ImportConfig{
+		Client: a.redis.Client, Prefix: a.prefix, Queue: queue, Source: source, Window: window,
+	})
 }

@@ -29,8 +29,8 @@ type Watcher = inspect.Watcher
 //		Scheduled  int64 // with retries, and with what is overdue
 //		Overdue    int64
 //		Behind     Millis // how late the oldest overdue message is by now
-//		// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was seen within a minute.
-//		// Entries that a worker was quicker to acknowledge are not seen.
+//		// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was
+//		// seen within a minute. Entries that a worker was quicker to acknowledge are not seen.
 //		Late        *Millis
 //		Ready       int64 // see QueueStats
 //		ReadyApprox bool
@@ -50,16 +50,17 @@ type Glance = inspect.Glance
 //		LagApprox bool // at most this, where the server does not say
 //		Pending   int64
 //		Oldest    *Millis // how long the oldest pending entry has been without a sign of life
-//		// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis 7.2 a consumer without
-//		// work cannot be told from one that is gone, and all count.
+//		// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis
+//		// 7.2 a consumer without work cannot be told from one that is gone, and all count.
 //		Alive       int64
 //		AliveApprox bool
 //		Consumers   int64
-//		// Retrying is how many retries for the group are among the 100 members of each partition that are due next. RetryingMore: the
-//		// schedule is longer than that.
+//		// Retrying is how many retries for the group are among the 100 members of each partition that are due next.
+//		// RetryingMore: the schedule is longer than that.
 //		Retrying     int64
 //		RetryingMore bool
-//		// Done is how many deliveries ended per second: acknowledged, failed, or skipped because they are for another group.
+//		// Done is how many deliveries ended per second: acknowledged, failed, or skipped because they are for another
+//		// group.
 //		Done *float64
 //	}
 type GroupGlance = inspect.GroupGlance

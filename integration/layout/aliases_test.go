@@ -161,7 +161,8 @@ func (s *shower) show(name string, alias *ast.SelectorExpr) []string {
 	return strings.Split(strings.TrimSpace(string(pretty)), "\n")
 }
 
-// fields writes the exported fields of a struct, those of embedded types that the reader does not see among them, but for hidden names.
+// fields writes the exported fields of a struct, those of embedded types that the reader does not see among them, but for hidden
+// names.
 func (s *shower) fields(of *source, fields *ast.StructType, hidden []string) (lines, methods []string) {
 	outer := hidden
 	for _, f := range fields.Fields.List {
@@ -201,23 +202,40 @@ func (s *shower) fields(of *source, fields *ast.StructType, hidden []string) (li
 		if len(names) == 0 {
 			continue
 		}
-		if f.Doc != nil {
-			for line := range strings.Lines(f.Doc.Text()) {
-				lines = append(lines, "\t// "+line)
-			}
-		}
 		line := "\t" + strings.Join(names, ", ") + " " + s.text(of, f.Type)
-		if f.Comment != nil {
-			line += " // " + strings.TrimSpace(f.Comment.Text())
+		above, beside := f.Doc.Text(), strings.TrimSpace(f.Comment.Text())
+		if len(line)+len(beside) > 100 {
+			above, beside = above+beside, ""
+		}
+		lines = append(lines, wrapped(above)...)
+		if beside != "" {
+			line += " // " + beside
 		}
 		lines = append(lines, line+"\n")
 	}
 	return lines, methods
 }
 
+// wrapped writes a text as comment lines that are not too long, however long they are where it comes from.
+func wrapped(text string) (lines []string) {
+	for word := range strings.FieldsSeq(text) {
+		if n := len(lines); n == 0 || len(lines[n-1])+1+len(word) > 115 {
+			lines = append(lines, "\t//")
+		}
+		lines[len(lines)-1] += " " + word
+	}
+	for i := range lines {
+		lines[i] += "\n"
+	}
+	return lines
+}
+
+// expected are methods that nobody calls by name.
+var expected = []string{"Error", "Unwrap", "Is", "MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText"}
+
 func (s *shower) methods(of *source, name, shown string) (lines []string) {
 	for _, m := range of.funcs[name] {
-		if !m.Name.IsExported() || slices.Contains([]string{"Error", "Unwrap", "Is", "MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText"}, m.Name.Name) {
+		if !m.Name.IsExported() || slices.Contains(expected, m.Name.Name) {
 			continue
 		}
 		star := ""
@@ -245,7 +263,8 @@ func TestAliasesShowWhatTheyStandFor(t *testing.T) {
 				if old := string(text[e.from:e.to]); old == e.text {
 					continue
 				} else if !*update {
-					t.Errorf("%s: the comment of an alias does not show what it stands for; run `go test ./integration/layout -update`. It should be\n%s", name, e.text)
+					const how = "run `go test ./integration/layout -update`"
+					t.Errorf("%s: the comment of an alias does not show what it stands for; %s. It should be\n%s", name, how, e.text)
 				}
 				text = slices.Concat(text[:e.from], []byte(e.text), text[e.to:])
 			}

@@ -23,13 +23,15 @@ func TestBridgeFitsOnTwoScreens(t *testing.T) {
 	}
 }
 
-// Every exported name of what users import has a sentence of its own: "what X takes and returns" above five types is none for any of them.
+// Every exported name of what users import has a sentence of its own: "what X takes and returns" above five types is none for
+// any of them.
 func TestEveryNameHasASentence(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"bridge", "bridge/admin"} {
 		s := read(t, path)
 		says := func(doc *ast.CommentGroup, name string) {
-			if text := doc.Text(); !strings.HasPrefix(text, name+" ") && !strings.HasPrefix(text, name+":") && !strings.HasPrefix(text, name+",") {
+			text := doc.Text()
+			if rest, ok := strings.CutPrefix(text, name); !ok || rest == "" || !strings.ContainsAny(rest[:1], " :,") {
 				t.Errorf("the comment of %s.%s does not begin with its name: %q", path, name, text)
 			}
 		}

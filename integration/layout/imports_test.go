@@ -15,39 +15,41 @@ import (
 
 const module = "github.com/duestream/duestream"
 
-// below says which of our packages each one may import. Everything that is not in a row points upwards, or sideways where it must not: what is
-// before a message is ready (scheduler) and what is after (stream) meet in bridge alone; what only operators do (inspect, deadletter, transfer)
-// is not in a program that schedules or works.
+// below says which of our packages each one may import. Everything that is not in a row points upwards, or sideways where it
+// must not: what is before a message is ready (scheduler) and what is after (stream) meet in bridge alone; what only operators
+// do (inspect, deadletter, transfer) is not in a program that schedules or works.
 var below = map[string]string{
-	"lua":                  "",
-	"internal/loop":        "lua",
-	"internal/view":        "lua internal/loop",
-	"scheduler":            "lua internal/loop internal/view",
-	"scheduler/producer":   "lua internal/loop internal/view",
-	"stream":               "lua internal/loop internal/view",
-	"stream/keeper":        "lua internal/loop internal/view stream",
-	"stream/inspect":       "lua internal/loop internal/view stream stream/deadletter",
-	"stream/deadletter":    "lua internal/loop internal/view stream",
-	"stream/transfer":      "lua internal/loop internal/view stream stream/deadletter stream/inspect",
-	"bridge":               "lua internal/loop internal/view scheduler scheduler/producer stream stream/keeper",
-	"bridge/admin":         allBelowAdmin + " bridge/admin/doctor",
-	"bridge/admin/doctor":  allBelowAdmin,
-	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge", // what a user's program imports
+	"lua":                 "",
+	"internal/loop":       "lua",
+	"internal/view":       "lua internal/loop",
+	"scheduler":           "lua internal/loop internal/view",
+	"scheduler/producer":  "lua internal/loop internal/view",
+	"stream":              "lua internal/loop internal/view",
+	"stream/keeper":       "lua internal/loop internal/view stream",
+	"stream/inspect":      "lua internal/loop internal/view stream stream/deadletter",
+	"stream/deadletter":   "lua internal/loop internal/view stream",
+	"stream/transfer":     "lua internal/loop internal/view stream stream/deadletter stream/inspect",
+	"bridge":              "lua internal/loop internal/view scheduler scheduler/producer stream stream/keeper",
+	"bridge/admin":        allBelowAdmin + " bridge/admin/doctor",
+	"bridge/admin/doctor": allBelowAdmin,
+	// what a user's program imports
+	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge",
 }
 
-const allBelowAdmin = "bridge lua internal/loop internal/view scheduler scheduler/producer stream stream/keeper stream/inspect stream/deadletter stream/transfer"
+const allBelowAdmin = "bridge lua internal/loop internal/view scheduler scheduler/producer stream stream/keeper " +
+	"stream/inspect stream/deadletter stream/transfer"
 
 type listed struct {
 	ImportPath                         string
 	Imports, TestImports, XTestImports []string
-	DepOnly                            bool
 	Module                             *struct{ Path string }
 }
 
 // list runs go list at the root of the module.
 func list(t *testing.T, args ...string) (packages []listed) {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports,DepOnly,Module"}, args...)...)
+	const fields = "-json=ImportPath,Imports,TestImports,XTestImports,Module"
+	cmd := exec.Command("go", append([]string{"list", fields}, args...)...)
 	cmd.Dir, cmd.Stderr = "../..", os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -122,7 +124,10 @@ func TestTheTableOfPackagesHasNoCycle(t *testing.T) {
 	for name := range below {
 		follow(name, nil)
 	}
-	for _, pair := range [][2]string{{"scheduler", "stream"}, {"stream", "scheduler"}, {"bridge", "stream/inspect"}, {"bridge", "stream/deadletter"}, {"bridge", "stream/transfer"}} {
+	for _, pair := range [][2]string{
+		{"scheduler", "stream"}, {"stream", "scheduler"},
+		{"bridge", "stream/inspect"}, {"bridge", "stream/deadletter"}, {"bridge", "stream/transfer"},
+	} {
 		for _, name := range strings.Fields(below[pair[0]]) {
 			if name == pair[1] || strings.HasPrefix(name, pair[1]+"/") && pair[0] != "bridge" {
 				t.Errorf("the table lets %s import %s", pair[0], name)
@@ -134,7 +139,8 @@ func TestTheTableOfPackagesHasNoCycle(t *testing.T) {
 // most is what a program gets into its binary with package bridge, beside our own packages and the standard library.
 var most = []string{"github.com/cenkalti/backoff/v4", "github.com/oklog/ulid/v2", "github.com/redis/rueidis", "golang.org/x/sys"}
 
-// A program that schedules or works gets no command line, in-process server or Docker client into its binary, nor what operators look with.
+// A program that schedules or works gets no command line, in-process server or Docker client into its binary, nor what operators
+// look with.
 func TestBridgeBringsNothingThatAProducerDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	for _, p := range list(t, "-deps", "./bridge") {
@@ -148,12 +154,13 @@ func TestBridgeBringsNothingThatAProducerDoesNotNeed(t *testing.T) {
 	}
 }
 
-// mostFetched bounds how many modules `go mod tidy` fetches for a program that imports bridge alone. Beside what goes into the binary these are
-// what the tests of all those packages import: 9 where ours would import nothing, 25 for the Docker client of our tests and 2 for the in-process
-// server. None of these gets into the program.
+// mostFetched bounds how many modules `go mod tidy` fetches for a program that imports bridge alone. Beside what goes into the
+// binary these are what the tests of all those packages import: 9 where ours would import nothing, 25 for the Docker client of
+// our tests and 2 for the in-process server. None of these gets into the program.
 const mostFetched = 39
 
-// A new program is made to fetch no more than before. The go command works from the module cache that this module's own tests have filled.
+// A new program is made to fetch no more than before. The go command works from the module cache that this module's own tests
+// have filled.
 func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
@@ -166,7 +173,8 @@ func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"go.mod":  "module example.com/producer\n\ngo 1.26.0\n\nrequire " + module + " v0.0.0\n\nreplace " + module + " => " + root + "\n",
+		"go.mod": "module example.com/producer\n\ngo 1.26.0\n\n" +
+			"require " + module + " v0.0.0\n\nreplace " + module + " => " + root + "\n",
 		"main.go": "package main\n\nimport _ \"" + module + "/bridge\"\n\nfunc main() {}\n",
 		"go.sum":  string(sums), // so that nobody is asked for them; tidy takes away what it does not need
 	} {
@@ -190,6 +198,7 @@ func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
 		}
 	}
 	if len(fetched) < len(most) || len(fetched) > mostFetched {
-		t.Errorf("it fetches %d modules, more than %d:\n%s", len(fetched), mostFetched, strings.Join(slices.Sorted(maps.Keys(fetched)), "\n"))
+		names := strings.Join(slices.Sorted(maps.Keys(fetched)), "\n")
+		t.Errorf("it fetches %d modules, more than %d:\n%s", len(fetched), mostFetched, names)
 	}
 }

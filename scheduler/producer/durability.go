@@ -10,7 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// durability is whether the server can wait as the producer is configured to. The first call asks; calls made meanwhile share its question.
+// durability is whether the server can wait as the producer is configured to. The first call asks; calls made meanwhile share
+// its question.
 type durability struct {
 	known atomic.Bool // it can
 
@@ -23,9 +24,9 @@ type question struct {
 	err      error // read after answered is closed
 }
 
-// canWait refuses a call, before anything of it is sent, when the server cannot give the durability that is configured: lua.ErrUnsupported,
-// lua.ErrDenied. It asks with the context of a call, again at each call until the server has said once that it can. A server that cannot be
-// asked now is no error here: the call goes on, and repeats what may pass.
+// canWait refuses a call, before anything of it is sent, when the server cannot give the durability that is configured:
+// lua.ErrUnsupported, lua.ErrDenied. It asks with the context of a call, again at each call until the server has said once that
+// it can. A server that cannot be asked now is no error here: the call goes on, and repeats what may pass.
 func (p *Producer) canWait(ctx context.Context) error {
 	d := p.cfg.Durability
 	for !p.durable.known.Load() && (d.Fsync || d.Replicas > 0) {

@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Whether the server can wait for a durability is asked with the context of a call, and of that call alone: one that gives up does not take
-// the others with it. It was asked by the constructor once, for five seconds that nobody could end.
+// Whether the server can wait for a durability is asked with the context of a call, and of that call alone: one that gives up
+// does not take the others with it. It was asked by the constructor once, for five seconds that nobody could end.
 func TestDurabilityIsAskedForWithTheContextOfTheCall(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -35,7 +35,8 @@ func TestDurabilityIsAskedForWithTheContextOfTheCall(t *testing.T) {
 	var others sync.WaitGroup
 	for i := range 20 {
 		others.Go(func() {
-			if _, err := p.Schedule(t.Context(), "q", Message{ID: fmt.Sprint("m", i), Delay: time.Hour}); !errors.Is(err, lua.ErrNotDurable) {
+			_, err := p.Schedule(t.Context(), "q", Message{ID: fmt.Sprint("m", i), Delay: time.Hour})
+			if !errors.Is(err, lua.ErrNotDurable) {
 				t.Errorf("m%d: %v", i, err)
 			}
 		})
