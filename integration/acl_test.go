@@ -76,7 +76,8 @@ func (g *guests) do(args ...string) rueidis.RedisResult {
 func (g *guests) dial(user string) *bridge.Redis {
 	g.t.Helper()
 	u := g.users[user]
-	r, err := bridge.Dial(g.t.Context(), strings.Replace(g.server.URL(), "redis://", "redis://"+u.name+g.suffix+":"+u.password+"@", 1))
+	r, err := bridge.Dial(g.t.Context(), strings.Replace(g.server.URL(), "redis://",
+		"redis://"+u.name+g.suffix+":"+u.password+"@", 1))
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -91,8 +92,10 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 		t.Parallel()
 		g := newGuests(t, server, true)
 		s := &stack{t: t}
-		b, err := bridge.NewBridge(bridge.Config{Redis: g.dial("bridge"), Prefix: g.prefix, AnyServer: true, Defaults: bridge.Policy{
-			VisibilityTimeout: 600 * time.Millisecond, MaxAttempts: 3, RetryMin: 10 * time.Millisecond, RetryMax: 10 * time.Millisecond}})
+		b, err := bridge.NewBridge(bridge.Config{Redis: g.dial("bridge"), Prefix: g.prefix, AnyServer: true,
+			Defaults: bridge.Policy{
+				VisibilityTimeout: 600 * time.Millisecond, MaxAttempts: 3, RetryMin: 10 * time.Millisecond,
+				RetryMax: 10 * time.Millisecond}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +140,8 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 		}
 		defer client.Close()
 		batch := []bridge.NewMessage{
-			{ID: "plain", Payload: []byte("x"), Headers: map[string]string{"a": "b"}, Dedup: time.Minute}, {ID: "dead"}, {ID: "retried"},
+			{ID: "plain", Payload: []byte("x"), Headers: map[string]string{"a": "b"}, Dedup: time.Minute}, {ID: "dead"},
+			{ID: "retried"},
 			{ID: "extended"}, {ID: "released"}, {ID: "cancelled", Delay: time.Hour}, {ID: "moved", Delay: time.Hour},
 		}
 		results, err := client.ScheduleBatch(t.Context(), queue, batch)
@@ -146,11 +150,13 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 		}
 		_, again := client.Schedule(t.Context(), queue, nil, bridge.WithID("plain"), bridge.Dedup(time.Minute))
 		_, moved := client.Reschedule(t.Context(), queue, "moved", bridge.In(time.Millisecond))
-		if err := errors.Join(err, client.Cancel(t.Context(), queue, "cancelled"), moved); err != nil || !errors.Is(again, bridge.ErrDuplicate) {
+		if err := errors.Join(err, client.Cancel(t.Context(), queue, "cancelled"), moved); err != nil ||
+			!errors.Is(again, bridge.ErrDuplicate) {
 			t.Fatal(err, again)
 		}
 		const grown = "grown" // with partitions, where IDs are looked for elsewhere, too
-		if _, err := lua.RegisterCounts(t.Context(), g.admin, lua.NewGlobals(g.prefix), map[string]lua.Counts{grown: {1, 2, 8}}); err != nil {
+		if _, err := lua.RegisterCounts(t.Context(), g.admin, lua.NewGlobals(g.prefix),
+			map[string]lua.Counts{grown: {1, 2, 8}}); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 8 {
@@ -158,12 +164,14 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 			_, once := client.Schedule(t.Context(), grown, nil, bridge.WithID(id), bridge.In(time.Hour))
 			_, twice := client.Schedule(t.Context(), grown, nil, bridge.WithID(id))
 			err := errors.Join(once, client.Cancel(t.Context(), grown, id))
-			if none := client.Cancel(t.Context(), grown, id); err != nil || !errors.Is(twice, bridge.ErrDuplicate) || !errors.Is(none, bridge.ErrNotScheduled) {
+			if none := client.Cancel(t.Context(), grown, id); err != nil || !errors.Is(twice, bridge.ErrDuplicate) ||
+				!errors.Is(none, bridge.ErrNotScheduled) {
 				t.Errorf("%s: %v; scheduled twice: %v, cancelled twice: %v", id, err, twice, none)
 			}
 		}
 		for _, durability := range []bridge.Durability{bridge.Replicated(1), bridge.Fsynced} { // allowed, and not to be had here
-			durable, err := bridge.NewClient(bridge.ClientConfig{Redis: g.dial("producer"), Prefix: g.prefix, Durability: durability})
+			durable, err := bridge.NewClient(bridge.ClientConfig{Redis: g.dial("producer"), Prefix: g.prefix,
+				Durability: durability})
 			if err == nil {
 				_, err = durable.Schedule(t.Context(), queue, nil, bridge.In(time.Hour))
 				durable.Close()
@@ -183,7 +191,8 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 			t.Fatal(err)
 		}
 		work("second") // creates the group again, at 0
-		// Somebody takes an entry and is never seen again; and a queue that nobody registered appears, with a body that has no member.
+		// Somebody takes an entry and is never seen again; and a queue that nobody registered appears, with a body that has no
+		// member.
 		stranger, strange := lua.NewKeys(g.prefix, "stranger"), "abandoned"
 		g.do("XGROUP", "CREATE", stranger.Stream, "g", "0", "MKSTREAM")
 		g.do("HSET", stranger.Payload, "orphan", "x")
@@ -255,29 +264,49 @@ func TestUsersCanDoNothingElse(t *testing.T) {
 			t.Cleanup(func() { g.do("DEL", key) })
 		}
 		all := []string{ // nobody's
-			"CONFIG GET maxmemory", "CONFIG SET maxmemory 1", "FLUSHALL", "FLUSHDB", "SHUTDOWN", "DEBUG SLEEP 0", "ACL WHOAMI", "ACL SETUSER x on nopass",
-			"SAVE", "BGREWRITEAOF", "REPLICAOF NO ONE", "MONITOR", "CLIENT KILL ID 1", "CLIENT LIST", "SCRIPT FLUSH", "SCRIPT KILL", "MODULE LIST",
-			"SLOWLOG GET", "KEYS *", "SWAPDB 0 1", "CLUSTER RESET", "FAILOVER", "LATENCY RESET", "PSYNC ? -1", "SUBSCRIBE c", "PUBLISH c x",
-			"SET x 1", "GET x", "DEL " + other.Due, "ZADD " + other.Due + " 1 x", "XADD " + other.Stream + " * a b", "XREADGROUP GROUP g c STREAMS " + other.Stream + " >",
+			"CONFIG GET maxmemory", "CONFIG SET maxmemory 1", "FLUSHALL", "FLUSHDB", "SHUTDOWN", "DEBUG SLEEP 0", "ACL WHOAMI",
+			"ACL SETUSER x on nopass",
+			"SAVE", "BGREWRITEAOF", "REPLICAOF NO ONE", "MONITOR", "CLIENT KILL ID 1", "CLIENT LIST", "SCRIPT FLUSH",
+			"SCRIPT KILL", "MODULE LIST",
+			"SLOWLOG GET", "KEYS *", "SWAPDB 0 1", "CLUSTER RESET", "FAILOVER", "LATENCY RESET", "PSYNC ? -1", "SUBSCRIBE c",
+			"PUBLISH c x",
+			"SET x 1", "GET x", "DEL " + other.Due, "ZADD " + other.Due + " 1 x", "XADD " + other.Stream + " * a b",
+			"XREADGROUP GROUP g c STREAMS " + other.Stream + " >",
 			"EVALSHA 0000000000000000000000000000000000000000 1 " + other.Due, "EVAL return 1 " + other.Due,
 		}
-		destructive := []string{"DEL " + k.Due, "UNLINK " + k.Stream, "EXPIRE " + k.Payload + " 1", "RENAME " + k.Due + " " + k.Seen,
-			"XGROUP DESTROY " + k.Stream + " g", "XGROUP SETID " + k.Stream + " g $", "XSETID " + k.Stream + " 9-9", "FUNCTION LIST", "DUMP " + k.Due,
+		destructive := []string{"DEL " + k.Due, "UNLINK " + k.Stream, "EXPIRE " + k.Payload + " 1", "RENAME " + k.Due + " " +
+			k.Seen,
+			"XGROUP DESTROY " + k.Stream + " g", "XGROUP SETID " + k.Stream + " g $", "XSETID " + k.Stream +
+				" 9-9", "FUNCTION LIST", "DUMP " + k.Due,
 			"RESTORE " + k.Due + " 0 x", "SORT " + k.Due, "MIGRATE h 1 " + k.Due + " 0 1", "OBJECT FREQ " + k.Due}
-		settings := []string{"HSET " + k.Policy + " held 1", "HSET " + globals.Defaults + " max_attempts 1", "ZADD " + globals.Bridges + " 1 x", "ZREM " + globals.Bridges + " x"}
-		read := []string{"XRANGE " + k.Stream + " - +", "XREAD STREAMS " + k.Stream + " 0", "XREADGROUP GROUP g c STREAMS " + k.Stream + " >",
-			"XACK " + k.Stream + " g 1-1", "XCLAIM " + k.Stream + " g c 0 1-1", "XAUTOCLAIM " + k.Stream + " g c 0 0", "XDEL " + k.Stream + " 1-1",
-			"XTRIM " + k.Stream + " MAXLEN 0", "XGROUP CREATE " + k.Stream + " g 0", "XGROUP DELCONSUMER " + k.Stream + " g c", "HGETALL " + k.Payload,
+		settings := []string{"HSET " + k.Policy + " held 1", "HSET " + globals.Defaults + " max_attempts 1", "ZADD " +
+			globals.Bridges + " 1 x", "ZREM " + globals.Bridges + " x"}
+		read := []string{"XRANGE " + k.Stream + " - +", "XREAD STREAMS " + k.Stream + " 0", "XREADGROUP GROUP g c STREAMS " +
+			k.Stream + " >",
+			"XACK " + k.Stream + " g 1-1", "XCLAIM " + k.Stream + " g c 0 1-1", "XAUTOCLAIM " + k.Stream + " g c 0 0", "XDEL " +
+				k.Stream + " 1-1",
+			"XTRIM " + k.Stream + " MAXLEN 0", "XGROUP CREATE " + k.Stream + " g 0", "XGROUP DELCONSUMER " + k.Stream +
+				" g c", "HGETALL " + k.Payload,
 			"XPENDING " + k.Stream + " g", "SCAN 0", "INFO"}
 		for user, forbidden := range map[string][]string{
-			"producer":       append(append(settings, "HGET "+k.Payload+" x", "XADD "+k.Dead+" * a b", "HDEL "+k.Policy+" x"), read...),
-			"plain-producer": append(append(settings, "EVAL return 1 0", "ZRANGE "+k.Due+" 0 -1", "HGET "+k.Payload+" x", "XADD "+k.Stream+" MAXLEN 0 * a b", "XADD "+k.Dead+" MAXLEN 0 * a b"), read...),
-			"worker":         append(settings, "SCAN 0", "INFO", "XREAD STREAMS "+k.Stream+" 0", "XADD "+k.Stream+" * a b", "XAUTOCLAIM "+k.Stream+" g c 0 0", "ZREM "+k.Due+" x", "HGET "+k.Payload+" x", "ZREMRANGEBYSCORE "+k.Due+" 0 1", "HKEYS "+k.Payload),
-			"plain-worker":   append(settings, "XADD "+k.Dead+" MAXLEN 0 * a b", "XADD "+k.Stream+" MAXLEN 0 * a b", "XADD "+k.Wake+" * a b", "HGET "+k.Payload+" x", "EVAL return 1 0", "SCAN 0", "INFO", "ZADD "+k.Due+" 1 x", "ZREM "+k.Due+" x", "XDEL "+k.Stream+" 1-1", "XTRIM "+k.Stream+" MAXLEN 0", "HSET "+k.Payload+" x y", "XGROUP DELCONSUMER "+k.Stream+" g c"),
-			"bridge":         {"XREADGROUP GROUP g c STREAMS " + k.Stream + " >", "XGROUP CREATE " + k.Stream + " g 0"},
-			"doctor": {"ZADD " + k.Due + " 1 x", "ZREM " + k.Due + " x", "HSET " + k.Payload + " x y", "HDEL " + k.Payload + " x", "XADD " + k.Wake + " * a b", "XACK " + k.Stream + " g 1-1",
-				"XTRIM " + k.Stream + " MAXLEN 0", "XDEL " + k.Stream + " 1-1", "PERSIST " + k.Due, "XGROUP CREATE " + k.Stream + " g 0", "XGROUP DELCONSUMER " + k.Stream + " g c",
-				"XREADGROUP GROUP g c STREAMS " + k.Stream + " >", "EVAL return 1 " + k.Due, "EVALSHA x 1 " + k.Due, "XCLAIM " + k.Stream + " g c 0 1-1"},
+			"producer": append(append(settings, "HGET "+k.Payload+" x", "XADD "+k.Dead+" * a b", "HDEL "+k.Policy+" x"),
+				read...),
+			"plain-producer": append(append(settings, "EVAL return 1 0", "ZRANGE "+k.Due+" 0 -1", "HGET "+k.Payload+" x",
+				"XADD "+k.Stream+" MAXLEN 0 * a b", "XADD "+k.Dead+" MAXLEN 0 * a b"), read...),
+			"worker": append(settings, "SCAN 0", "INFO", "XREAD STREAMS "+k.Stream+" 0", "XADD "+k.Stream+" * a b",
+				"XAUTOCLAIM "+k.Stream+" g c 0 0", "ZREM "+k.Due+" x", "HGET "+k.Payload+" x", "ZREMRANGEBYSCORE "+k.Due+" 0 1",
+				"HKEYS "+k.Payload),
+			"plain-worker": append(settings, "XADD "+k.Dead+" MAXLEN 0 * a b", "XADD "+k.Stream+" MAXLEN 0 * a b",
+				"XADD "+k.Wake+" * a b", "HGET "+k.Payload+" x", "EVAL return 1 0", "SCAN 0", "INFO", "ZADD "+k.Due+" 1 x",
+				"ZREM "+k.Due+" x", "XDEL "+k.Stream+" 1-1", "XTRIM "+k.Stream+" MAXLEN 0", "HSET "+k.Payload+" x y",
+				"XGROUP DELCONSUMER "+k.Stream+" g c"),
+			"bridge": {"XREADGROUP GROUP g c STREAMS " + k.Stream + " >", "XGROUP CREATE " + k.Stream + " g 0"},
+			"doctor": {"ZADD " + k.Due + " 1 x", "ZREM " + k.Due + " x", "HSET " + k.Payload + " x y", "HDEL " + k.Payload + " x",
+				"XADD " + k.Wake + " * a b", "XACK " + k.Stream + " g 1-1",
+				"XTRIM " + k.Stream + " MAXLEN 0", "XDEL " + k.Stream + " 1-1", "PERSIST " + k.Due, "XGROUP CREATE " + k.Stream +
+					" g 0", "XGROUP DELCONSUMER " + k.Stream + " g c",
+				"XREADGROUP GROUP g c STREAMS " + k.Stream + " >", "EVAL return 1 " + k.Due, "EVALSHA x 1 " + k.Due, "XCLAIM " +
+					k.Stream + " g c 0 1-1"},
 			"operator": {"FUNCTION FLUSH", "FUNCTION RESTORE x", "FUNCTION KILL", "SCRIPT FLUSH", "SCRIPT KILL"},
 		} {
 			list := append(append([]string{}, all...), forbidden...)
@@ -304,10 +333,14 @@ func TestUsersCanDoNothingElse(t *testing.T) {
 		for _, user := range []string{"producer", "worker", "bridge"} {
 			c := g.dial(user).Client
 			for what, err := range map[string]error{
-				"KEYS":            c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).Error(),
-				"another prefix":  c.Do(t.Context(), c.B().Zadd().Key(other.Due).ScoreMember().ScoreMember(1, "x").Build()).Error(),
-				"in a script":     c.Do(t.Context(), c.B().Eval().Script("return redis.call('DEL', KEYS[1])").Numkeys(1).Key(k.Due).Build()).Error(),
-				"a key in script": c.Do(t.Context(), c.B().Eval().Script("return redis.call('ZADD', ARGV[1], 1, 'x')").Numkeys(1).Key(k.Due).Arg(other.Due).Build()).Error(),
+				"KEYS": c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).Error(),
+				"another prefix": c.Do(t.Context(), c.B().Zadd().Key(other.Due).ScoreMember().ScoreMember(1,
+					"x").Build()).Error(),
+				"in a script": c.Do(t.Context(),
+					c.B().Eval().Script("return redis.call('DEL', KEYS[1])").Numkeys(1).Key(k.Due).Build()).Error(),
+				"a key in script": c.Do(t.Context(),
+					c.B().Eval().Script("return redis.call('ZADD', ARGV[1], 1, 'x')").Numkeys(1).Key(k.Due).Arg(other.Due).
+						Build()).Error(),
 			} {
 				if !errors.Is(lua.Classify(what, err), bridge.ErrDenied) {
 					t.Errorf("%s: %s: %v", user, what, err)

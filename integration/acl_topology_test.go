@@ -13,7 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// alsoNeeded returns what docs/OPERATIONS.md says users need besides, in the words before or in the row that ends with the given ones.
+// alsoNeeded returns what docs/OPERATIONS.md says users need besides, in the words before or in the row that ends with the given
+// ones.
 func alsoNeeded(t *testing.T, pattern string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "OPERATIONS.md"))
@@ -60,7 +61,8 @@ func TestUsersNeedWhatIsDocumentedForTheTopology(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.run("worker", w.Run)
-			if _, err := client.Schedule(t.Context(), queue, nil, bridge.WithID(queue), bridge.In(20*time.Millisecond)); err != nil {
+			if _, err := client.Schedule(t.Context(), queue, nil, bridge.WithID(queue),
+				bridge.In(20*time.Millisecond)); err != nil {
 				t.Fatal(err)
 			}
 		}

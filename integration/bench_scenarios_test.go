@@ -13,14 +13,15 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The benchmarks of this file measure the product beside its floors, both in the same run on a server of their own. What each of them
-// measures is said in package bench, whose scenarios they run at full size. One run each:
+// The benchmarks of this file measure the product beside its floors, both in the same run on a server of their own. What each of
+// them measures is said in package bench, whose scenarios they run at full size. One run each:
 //
 //	go test ./integration -run '^$' -bench 'Deliver|Enqueue' -benchtime 1x -timeout 30m -v
 
-// measure runs a scenario on a server and reports its figures: each by its name and unit, its floor with _floor_ in between, their
-// ratio as _x_floor.
-func measure[C any](b *testing.B, server *redistest.Server, scenario func(context.Context, C) (bench.Result, error), configure func(bench.Config) C) {
+// measure runs a scenario on a server and reports its figures: each by its name and unit, its floor with _floor_ in between,
+// their ratio as _x_floor.
+func measure[C any](b *testing.B, server *redistest.Server, scenario func(context.Context, C) (bench.Result, error),
+	configure func(bench.Config) C) {
 	b.Helper()
 	s := newStack(b, server)
 	b.Log(server.Name())
@@ -96,7 +97,8 @@ func BenchmarkBurst(b *testing.B) {
 func BenchmarkIdle(b *testing.B) {
 	server := redistest.Own(b)
 	measure(b, server, bench.Idle, func(c bench.Config) bench.IdleConfig {
-		return bench.IdleConfig{Config: c, Dial: func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error) {
+		return bench.IdleConfig{Config: c, Dial: func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis,
+			error) {
 			return bridge.Dial(ctx, server.URL(), with...)
 		}}
 	})
@@ -112,10 +114,12 @@ var withoutSlowLog = []string{"--slowlog-log-slower-than", "-1"}
 
 // BenchmarkHeld measures what one held entry costs while a million messages pass through two groups.
 func BenchmarkHeld(b *testing.B) {
-	measure(b, redistest.Own(b, withoutSlowLog...), bench.Held, func(c bench.Config) bench.HeldConfig { return bench.HeldConfig{Config: c} })
+	measure(b, redistest.Own(b, withoutSlowLog...), bench.Held,
+		func(c bench.Config) bench.HeldConfig { return bench.HeldConfig{Config: c} })
 }
 
 // BenchmarkMemory measures what a message costs the server in each of its states.
 func BenchmarkMemory(b *testing.B) {
-	measure(b, redistest.Own(b, withoutSlowLog...), bench.Memory, func(c bench.Config) bench.MemoryConfig { return bench.MemoryConfig{Config: c} })
+	measure(b, redistest.Own(b, withoutSlowLog...), bench.Memory,
+		func(c bench.Config) bench.MemoryConfig { return bench.MemoryConfig{Config: c} })
 }

@@ -59,7 +59,8 @@ func newBustle(s *stack, partitions int, plain bool) *bustle {
 	var coming, going func()
 	again(1500*time.Millisecond, func(int) { // one bridge stays, one is always new
 		coming = s.start(func() (func(context.Context) error, error) {
-			b, err := bridge.NewBridge(bridge.Config{Redis: s.redis, Prefix: s.prefix, Defaults: quick(), Logger: s.log, AnyServer: true})
+			b, err := bridge.NewBridge(bridge.Config{Redis: s.redis, Prefix: s.prefix, Defaults: quick(), Logger: s.log,
+				AnyServer: true})
 			return b.Run, err
 		})
 		if going != nil {
@@ -92,7 +93,8 @@ func newBustle(s *stack, partitions int, plain bool) *bustle {
 			leaving()
 		}
 		leaving = s.start(func() (func(context.Context) error, error) {
-			w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: s.redis, Prefix: s.prefix, Queue: s.queue, Group: "ours", Concurrency: 10, Logger: s.log,
+			w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: s.redis, Prefix: s.prefix, Queue: s.queue, Group: "ours",
+				Concurrency: 10, Logger: s.log,
 				Handler: func(ctx context.Context, m *bridge.Message) error {
 					s.ledger.Delivered("ours", m.ID, lua.EntryTime(m.EntryID).UnixMilli(), m.Due.UnixMilli())
 					return handle(ctx, m)
@@ -119,7 +121,8 @@ func newBustle(s *stack, partitions int, plain bool) *bustle {
 			l.sent.Add(1)
 			if n%11 == 0 {
 				gone := fmt.Sprintf("gone-%d-%d", p, n)
-				if _, err := s.client.Schedule(context.Background(), s.queue, nil, bridge.WithID(gone), bridge.In(time.Minute)); err != nil {
+				if _, err := s.client.Schedule(context.Background(), s.queue, nil, bridge.WithID(gone),
+					bridge.In(time.Minute)); err != nil {
 					s.t.Error(err)
 				}
 				if err := s.client.Cancel(context.Background(), s.queue, gone); err != nil {

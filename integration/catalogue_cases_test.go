@@ -20,8 +20,8 @@ import (
 	"github.com/duestream/duestream/scheduler"
 )
 
-// Handlers that take two visibility timeouts, in one process with a bridge that reclaims, beside quick ones that come and go: each
-// message is delivered once, because everything held is extended from its delivery on, whoever is slow beside it.
+// Handlers that take two visibility timeouts, in one process with a bridge that reclaims, beside quick ones that come and go:
+// each message is delivered once, because everything held is extended from its delivery on, whoever is slow beside it.
 func slowHandlersKeepTheirWork(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
@@ -67,8 +67,12 @@ func abandonedBehindHeld(t *testing.T) {
 		return nil
 	})
 	s.schedule(held+abandoned, "m", within(0))
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return running.Load() == held, fmt.Sprint(running.Load(), " run") })
-	taken, err := s.raw("XREADGROUP", "GROUP", "g", "gone", "COUNT", fmt.Sprint(abandoned), "STREAMS", s.keys().Stream, ">").AsXRead()
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return running.Load() == held,
+			fmt.Sprint(running.Load(), " run")
+	})
+	taken, err := s.raw("XREADGROUP", "GROUP", "g", "gone", "COUNT", fmt.Sprint(abandoned), "STREAMS", s.keys().Stream,
+		">").AsXRead()
 	if n := len(taken[s.keys().Stream]); err != nil || n != abandoned {
 		t.Fatalf("%d entries abandoned: %v", n, err)
 	}
@@ -114,7 +118,8 @@ func failedComesBackAlone(t *testing.T) {
 	}
 }
 
-// The same ID is scheduled again while the first message of that name fails and waits: both are delivered, each with its own payload.
+// The same ID is scheduled again while the first message of that name fails and waits: both are delivered, each with its own
+// payload.
 func sameIDWhileFailing(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
@@ -137,7 +142,8 @@ func sameIDWhileFailing(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.ledger.Sent("same", 0)
-		redistest.Eventually(t, 10*time.Second, func() (bool, string) { // until it has left the stream and waits for its next attempt
+		// until it has left the stream and waits for its next attempt
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 			n, waiting := s.number("XLEN", s.keys().Stream), s.number("ZCARD", s.keys().Due)
 			return n == 0 && waiting > 0, fmt.Sprint(n, waiting)
 		})
@@ -168,8 +174,8 @@ func sameMillisecond(t *testing.T) {
 		return s.number("XLEN", s.keys().Stream) == n, "not drained"
 	})
 	after := server.Calls(t)
-	// Each drain that takes members removes them by one ZREMRANGEBYRANK, and nothing else does here. How often scripts run says nothing:
-	// some are for other work, or find nothing due.
+	// Each drain that takes members removes them by one ZREMRANGEBYRANK, and nothing else does here. How often scripts run says
+	// nothing: some are for other work, or find nothing due.
 	calls := after["zremrangebyrank"] - before["zremrangebyrank"]
 	if calls*scheduler.DefaultDrainLimit < n {
 		t.Errorf("%d messages were moved by %d calls: one moves %d at most", n, calls, scheduler.DefaultDrainLimit)
@@ -180,8 +186,8 @@ func sameMillisecond(t *testing.T) {
 	}
 }
 
-// A large schedule costs what a small one costs: what is due is delivered, and what is cancelled is gone, by the same commands. The rest
-// is a matter of a logarithm inside Redis.
+// A large schedule costs what a small one costs: what is due is delivered, and what is cancelled is gone, by the same commands.
+// The rest is a matter of a logarithm inside Redis.
 func hugeSchedule(t *testing.T) {
 	n := 200_000
 	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
@@ -226,7 +232,8 @@ func hugeSchedule(t *testing.T) {
 				id := fmt.Sprint("far-", i)
 				zadd, hset = append(zadd, due, id), append(hset, id, "payload")
 			}
-			cmds = append(cmds, c.B().Arbitrary("HSET").Keys(k.Payload).Args(hset...).Build(), c.B().Arbitrary("ZADD").Keys(k.Due).Args(zadd...).Build())
+			cmds = append(cmds, c.B().Arbitrary("HSET").Keys(k.Payload).Args(hset...).Build(),
+				c.B().Arbitrary("ZADD").Keys(k.Due).Args(zadd...).Build())
 		}
 		for _, r := range c.DoMulti(ctx, cmds...) {
 			if err := r.Error(); err != nil {
@@ -286,8 +293,8 @@ func bodyOutlivesItsDelay(t *testing.T) {
 	}
 }
 
-// An owner that lives but cannot drain a queue (here it lives nowhere at all, only its heartbeats go on) holds up nothing for long: any
-// bridge drains what is overdue for more than five seconds. Its heartbeats from the future count for nothing.
+// An owner that lives but cannot drain a queue (here it lives nowhere at all, only its heartbeats go on) holds up nothing for
+// long: any bridge drains what is overdue for more than five seconds. Its heartbeats from the future count for nothing.
 func ownerAliveButUnable(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")

@@ -43,7 +43,8 @@ var classes = []class{
 		"a step of the server's clock gives everything away at once",
 		"idle times are differences of wall clocks in every system on Redis Streams",
 		"a reclaim compares the server's clock with its own last look; a gap is no idle time",
-		nil, "integration.TestServerClockJumpsAheadTakesNoRunningWork integration.TestAbandonedWorkIsTakenBackAfterAStepOfTheClock " +
+		nil, "integration.TestServerClockJumpsAheadTakesNoRunningWork " +
+			"integration.TestAbandonedWorkIsTakenBackAfterAStepOfTheClock " +
 			"scheduler.TestGapOrJump",
 	},
 	{
@@ -193,7 +194,8 @@ var classes = []class{
 		"a full server can no longer deliver",
 		"every system whose heartbeats and acknowledgements are writes that maxmemory refuses",
 		"every script but enqueue begins with a write that is never refused",
-		nil, "integration.TestG9FullRedisStillDrains lua.TestFullServerRefusesOnlyEnqueue stream.TestFullServerStillReclaimsFreesAndRedrives",
+		nil, "integration.TestG9FullRedisStillDrains lua.TestFullServerRefusesOnlyEnqueue " +
+			"stream.TestFullServerStillReclaimsFreesAndRedrives",
 	},
 	{
 		"a queue that nobody registered is never drained",

@@ -18,7 +18,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// caseChild turns this test binary into a worker that misbehaves: "poison" dies on the message of that name, "held" holds what it gets.
+// caseChild turns this test binary into a worker that misbehaves: "poison" dies on the message of that name, "held" holds what it
+// gets.
 const caseChild = "DUESTREAM_TEST_CASE_CHILD"
 
 // Before the tests, because a child has none to run.
@@ -90,7 +91,8 @@ func (s *stack) misbehaving(part, book string) *exec.Cmd {
 	}
 	cmd := exec.Command(self)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Env = append(os.Environ(), caseChild+"="+part, childURL+"="+s.server.URL(), childPrefix+"="+s.prefix, childQueue+"="+s.queue,
+	cmd.Env = append(os.Environ(), caseChild+"="+part, childURL+"="+s.server.URL(), childPrefix+"="+s.prefix,
+		childQueue+"="+s.queue,
 		childLedger+"="+book)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -104,8 +106,8 @@ func end(cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-// A message that kills its worker comes back as often as its attempts allow and then ends among the dead letters, with the reason; it
-// takes nothing else with it.
+// A message that kills its worker comes back as often as its attempts allow and then ends among the dead letters, with the
+// reason; it takes nothing else with it.
 func poisonKillsItsWorker(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
@@ -152,15 +154,16 @@ func poisonKillsItsWorker(t *testing.T) {
 		t.Fatal(letters, err)
 	}
 	f := letters[0].FieldValues
-	if f["id"] != "poison" || f["reason"] != lua.ReasonVisibilityTimeout || f["attempt"] != "3" || f["group"] != "g" || died != 3 {
+	if f["id"] != "poison" || f["reason"] != lua.ReasonVisibilityTimeout || f["attempt"] != "3" || f["group"] != "g" ||
+		died != 3 {
 		t.Errorf("killed %d workers; dead letter %v", died, f)
 	}
 }
 
 var zombieMessages = []string{"heeds", "acknowledges", "fails", "buries"}
 
-// A worker process that is stopped for longer than its visibility timeout, and goes on: by then its messages belong to someone else. What
-// its handlers return then has no effect, whether success, failure or dead letter, and it is told so.
+// A worker process that is stopped for longer than its visibility timeout, and goes on: by then its messages belong to someone
+// else. What its handlers return then has no effect, whether success, failure or dead letter, and it is told so.
 func TestWorkerStoppedPastItsVisibilityTimeoutIsTold(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -213,8 +216,8 @@ func TestWorkerStoppedPastItsVisibilityTimeoutIsTold(t *testing.T) {
 	}
 }
 
-// A bridge process that is stopped for longer than its heartbeat timeout: the others take its queues over within seconds; when it goes on
-// it finds its way back, and nothing is drained twice.
+// A bridge process that is stopped for longer than its heartbeat timeout: the others take its queues over within seconds; when it
+// goes on it finds its way back, and nothing is drained twice.
 func TestBridgeStoppedPastItsHeartbeatIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -225,7 +228,10 @@ func TestBridgeStoppedPastItsHeartbeatIsReplaced(t *testing.T) {
 	s.bridge(quick())
 	bridges := func(n int64) {
 		t.Helper()
-		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return s.alive() == n, fmt.Sprint(s.alive(), " bridges") })
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return s.alive() == n,
+				fmt.Sprint(s.alive(), " bridges")
+		})
 	}
 	bridges(2)
 	const queues, each = 16, 20
@@ -233,7 +239,8 @@ func TestBridgeStoppedPastItsHeartbeatIsReplaced(t *testing.T) {
 		for q := range queues {
 			for i := range each {
 				id := fmt.Sprintf("%s-%d-%d", name, q, i)
-				receipt, err := s.client.Schedule(context.Background(), fmt.Sprint(s.queue, ".", q), nil, bridge.WithID(id), bridge.In(delay))
+				receipt, err := s.client.Schedule(context.Background(), fmt.Sprint(s.queue, ".", q), nil, bridge.WithID(id),
+					bridge.In(delay))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -248,7 +255,8 @@ func TestBridgeStoppedPastItsHeartbeatIsReplaced(t *testing.T) {
 			s.ledger.ForgetDeliveries()
 			latest = 0
 			for q := range queues {
-				entries, err := s.raw("XRANGE", lua.NewKeys(s.prefix, fmt.Sprint(s.queue, ".", q)).Stream, "-", "+").AsXRangeSlices()
+				entries, err := s.raw("XRANGE", lua.NewKeys(s.prefix, fmt.Sprint(s.queue, ".", q)).Stream, "-",
+					"+").AsXRangeSlices()
 				if err != nil {
 					return false, err.Error()
 				}

@@ -50,7 +50,8 @@ func TestCatalogueNamesRealTests(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, d := range parsed.Decls {
-				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && (strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
+				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && (strings.HasPrefix(f.Name.Name, "Test") ||
+					strings.HasPrefix(f.Name.Name, "Fuzz")) {
 					tests[parsed.Name.Name+"."+f.Name.Name] = true
 					if dir == "../cmd/duestream" {
 						tests["cmd."+f.Name.Name] = true
@@ -124,8 +125,10 @@ func TestCatalogueIsDocumented(t *testing.T) {
 
 func documented() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nWhat users of queues on Redis, and of delayed queues in general, have lost sleep over: %d classes. Each has a test that runs the\n"+
-		"product against a real server; `TestCatalogue` and the tests named in the last column. The table is checked against the tests' source.\n\n", len(catalogue))
+	fmt.Fprintf(&b, "\nWhat users of queues on Redis, and of delayed queues in general, have lost sleep over: %d classes. Each "+
+		"has a test that runs the\n"+
+		"product against a real server; `TestCatalogue` and the tests named in the last column. The table is checked against "+
+		"the tests' source.\n\n", len(catalogue))
 	b.WriteString("| What happens to the user | Known from | What prevents it here | Held by |\n|---|---|---|---|\n")
 	for _, c := range catalogue {
 		var held []string

@@ -13,9 +13,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The wall clock of a process with a bridge, a worker and a producer jumps by hours and weeks, forward and back, many times a second while
-// it works: due times, lateness, leases and reclaims go by the server's clock and by the monotonic one, so nothing changes. The process is
-// built against a copy of Go's own package time, whose Now adds a shift to the wall part and nothing to the monotonic part.
+// The wall clock of a process with a bridge, a worker and a producer jumps by hours and weeks, forward and back, many times a
+// second while it works: due times, lateness, leases and reclaims go by the server's clock and by the monotonic one, so nothing
+// changes. The process is built against a copy of Go's own package time, whose Now adds a shift to the wall part and nothing to
+// the monotonic part.
 func TestClientClockHasNoEffect(t *testing.T) {
 	t.Parallel()
 	program := shiftedProgram(t)

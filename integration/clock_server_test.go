@@ -24,8 +24,8 @@ func (s *stack) serverNow() int64 {
 	return sec*1000 + usec/1000
 }
 
-// punctual is a worker that asks the server what time it is when a message arrives: entry IDs never fall, so after a step back they
-// would hide that something is early.
+// punctual is a worker that asks the server what time it is when a message arrives: entry IDs never fall, so after a step back
+// they would hide that something is early.
 func (s *stack) punctual(concurrency int, handle bridge.Handler) *bridge.Worker {
 	s.t.Helper()
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
@@ -54,9 +54,9 @@ func requestsIn(m *redistest.Monitor, d time.Duration) float64 {
 	return float64(m.Count()) / d.Seconds()
 }
 
-// A server's clock that jumps back by an hour, while messages are scheduled, held and waited for: nothing is delivered before its due
-// time by that clock, nothing spins, the bridges stay members, what is due now is delivered now; and when the clock is put right again,
-// everything comes, and nobody's work was taken for abandoned.
+// A server's clock that jumps back by an hour, while messages are scheduled, held and waited for: nothing is delivered before its
+// due time by that clock, nothing spins, the bridges stay members, what is due now is delivered now; and when the clock is put
+// right again, everything comes, and nobody's work was taken for abandoned.
 func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)
@@ -78,7 +78,10 @@ func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 		return nil
 	})
 	s.schedule(3, "held-", within(0))
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return held.Load() == 3 && s.alive() == 2, fmt.Sprint(held.Load(), s.alive()) })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return held.Load() == 3 && s.alive() == 2,
+			fmt.Sprint(held.Load(), s.alive())
+	})
 	s.schedule(20, "second-", func(int) time.Duration { return time.Second })
 
 	clock.Step(-time.Hour)
@@ -89,7 +92,8 @@ func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 	})
 	rate := requestsIn(monitor, 4*time.Second)
 	t.Logf("an hour back: %.1f requests a second", rate)
-	if rate > 60 { // two bridges, each a heartbeat, a look and a reclaim; one worker that extends three times a second; MONITOR's clients
+	// two bridges, each a heartbeat, a look and a reclaim; one worker that extends three times a second; MONITOR's clients
+	if rate > 60 {
 		t.Errorf("%.1f requests a second while nothing is due: something spins", rate)
 	}
 	if n := s.alive(); n != 2 {
@@ -113,8 +117,8 @@ func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 	}
 }
 
-// A server's clock that jumps ahead by an hour makes everything that is pending look idle for an hour, within one round trip. What is due
-// by the new clock is delivered within seconds; what live workers hold stays theirs, because the very script that
+// A server's clock that jumps ahead by an hour makes everything that is pending look idle for an hour, within one round trip.
+// What is due by the new clock is delivered within seconds; what live workers hold stays theirs, because the very script that
 // reclaims compares the clock with when it last looked: an hour in which nobody looked is no idle time.
 func TestServerClockJumpsAheadTakesNoRunningWork(t *testing.T) {
 	t.Parallel()

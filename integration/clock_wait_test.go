@@ -11,9 +11,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Redis ends a blocking read by its wall clock: when that jumps back by an hour, a read that asked to wait for two seconds waits for an
-// hour and two seconds. The worker gives such a read up after a while; what arrives then must not be handed to the read that nobody
-// waits for any more.
+// Redis ends a blocking read by its wall clock: when that jumps back by an hour, a read that asked to wait for two seconds waits
+// for an hour and two seconds. The worker gives such a read up after a while; what arrives then must not be handed to the read
+// that nobody waits for any more.
 func TestBlockedReadsOutliveAStepBack(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)
@@ -35,7 +35,10 @@ func TestBlockedReadsOutliveAStepBack(t *testing.T) {
 	for i := range 20 {
 		s.schedule(1, fmt.Sprint("after-", i, "-"), within(0))
 		sent := time.Now()
-		redistest.Eventually(t, 15*time.Second, func() (bool, string) { return s.ledger.Summary("g").Lost == 0, s.ledger.Summary("g").String() })
+		redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+			return s.ledger.Summary("g").Lost == 0,
+				s.ledger.Summary("g").String()
+		})
 		latest = max(latest, time.Since(sent))
 	}
 	t.Logf("latest: %s", latest.Round(time.Millisecond))

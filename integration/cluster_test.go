@@ -77,7 +77,8 @@ func (f *fleet) empty(s *stack) (bool, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	k, c := s.keys(), s.redis.Client
-	replies := c.DoMulti(ctx, c.B().Zcard().Key(k.Due).Build(), c.B().Hlen().Key(k.Payload).Build(), c.B().Hlen().Key(k.Meta).Build(),
+	replies := c.DoMulti(ctx, c.B().Zcard().Key(k.Due).Build(), c.B().Hlen().Key(k.Payload).Build(),
+		c.B().Hlen().Key(k.Meta).Build(),
 		c.B().Xlen().Key(k.Stream).Build())
 	for i, reply := range replies {
 		if n, err := reply.AsInt64(); n > 0 || err != nil {
@@ -110,8 +111,8 @@ func (f *fleet) settled(timeout time.Duration) (sum redistest.Result) {
 	return sum
 }
 
-// G1 through a failover of a cluster: the master of a third of the queues is killed under load. What was accepted with Replicated(1)
-// is lost by nobody; the queues of the other masters go on meanwhile.
+// G1 through a failover of a cluster: the master of a third of the queues is killed under load. What was accepted with
+// Replicated(1) is lost by nobody; the queues of the other masters go on meanwhile.
 func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -144,8 +145,8 @@ func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
 	t.Logf("%v; refused: %v", f.settled(40*time.Second), others)
 }
 
-// The default durability through a failover of a cluster under load: what was lost is counted. It can only be what was accepted in the
-// moments before the kill, on the master that was killed.
+// The default durability through a failover of a cluster under load: what was lost is counted. It can only be what was accepted
+// in the moments before the kill, on the master that was killed.
 func TestClusterFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -183,8 +184,8 @@ func TestClusterFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Logf("lost %d of %d messages that were accepted around the failover", lost, accepted)
 }
 
-// A slot with a live queue moves to another master and back, a key at a time, under load. Its queue is late, no message of it is lost, and
-// the other queues, on both masters, go on at every step.
+// A slot with a live queue moves to another master and back, a key at a time, under load. Its queue is late, no message of it is
+// lost, and the other queues, on both masters, go on at every step.
 func TestG1SlotMigrationLosesNothing(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)
@@ -225,9 +226,9 @@ func TestG1SlotMigrationLosesNothing(t *testing.T) {
 	t.Logf("%v; of the moved queue: %v", f.settled(40*time.Second), loads[moving])
 }
 
-// One of three masters is away for longer than any timeout, and has no replica: once killed, once hanging, which nobody is told of. The
-// queues of the others are scheduled, delivered on time, reclaimed and freed meanwhile, whichever of the shared keys is out of reach, and
-// those of the lost master when it is back.
+// One of three masters is away for longer than any timeout, and has no replica: once killed, once hanging, which nobody is told
+// of. The queues of the others are scheduled, delivered on time, reclaimed and freed meanwhile, whichever of the shared keys is
+// out of reach, and those of the lost master when it is back.
 func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 	t.Parallel()
 	for _, away := range []struct {
@@ -301,8 +302,8 @@ func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 	}
 }
 
-// What a dead worker held comes back also while another master is away, be it the one that bridges send their heartbeats to: each queue
-// is as calm as its own server.
+// What a dead worker held comes back also while another master is away, be it the one that bridges send their heartbeats to: each
+// queue is as calm as its own server.
 func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)
@@ -317,12 +318,14 @@ func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 			s = one
 		}
 	}
-	// Read by one consumer after the other, none of which is seen again. What the first one held shows that the bridge knows the policy.
+	// Read by one consumer after the other, none of which is seen again. What the first one held shows that the bridge knows the
+	// policy.
 	c0 := s.redis.Client
 	s.schedule(1, "m", within(0))
 	for attempt := 1; attempt <= 3; attempt++ {
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-			read := c0.B().Xreadgroup().Group("g", fmt.Sprint("gone-", attempt)).Count(1).Streams().Key(s.keys().Stream).Id(">").Build()
+			read := c0.B().Xreadgroup().Group("g",
+				fmt.Sprint("gone-", attempt)).Count(1).Streams().Key(s.keys().Stream).Id(">").Build()
 			found, err := c0.Do(t.Context(), read).AsXRead()
 			for _, entry := range found[s.keys().Stream] {
 				if got := entry.FieldValues["attempt"]; got != fmt.Sprint(attempt) {

@@ -57,7 +57,8 @@ func runChild(part string) int {
 		w, err := bridge.NewWorker(bridge.WorkerConfig{
 			Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue), Group: os.Getenv(childGroup),
 			Handler: func(_ context.Context, m *bridge.Message) error {
-				_, err := fmt.Fprintf(file, "%s %s %d %d\n", m.Group, m.ID, lua.EntryTime(m.EntryID).UnixMilli(), m.Due.UnixMilli())
+				_, err := fmt.Fprintf(file, "%s %s %d %d\n", m.Group, m.ID, lua.EntryTime(m.EntryID).UnixMilli(),
+					m.Due.UnixMilli())
 				return err
 			},
 		})
@@ -106,8 +107,8 @@ func (f *family) kill(c *child) {
 	_ = c.cmd.Wait()
 }
 
-// G1, under kill -9: bridges, workers and the server itself die at random moments and come back; nothing accepted is lost, and nothing
-// is early. The seed is printed; set DUESTREAM_TEST_SEED to run the same again.
+// G1, under kill -9: bridges, workers and the server itself die at random moments and come back; nothing accepted is lost, and
+// nothing is early. The seed is printed; set DUESTREAM_TEST_SEED to run the same again.
 func TestG1KilledProcessesLoseNothing(t *testing.T) {
 	t.Parallel()
 	seed, _ := strconv.ParseUint(os.Getenv("DUESTREAM_TEST_SEED"), 10, 64)
@@ -121,7 +122,8 @@ func TestG1KilledProcessesLoseNothing(t *testing.T) {
 	s := newStack(t, server)
 	s.groups("a", "b")
 	f := &family{t: t, s: s, dir: t.TempDir()}
-	for _, c := range []child{{part: "bridge"}, {part: "bridge"}, {part: "worker", group: "a"}, {part: "worker", group: "a"}, {part: "worker", group: "b"}} {
+	for _, c := range []child{{part: "bridge"}, {part: "bridge"}, {part: "worker", group: "a"}, {part: "worker", group: "a"},
+		{part: "worker", group: "b"}} {
 		f.children = append(f.children, &c)
 		f.start(&c)
 	}
@@ -137,7 +139,8 @@ func TestG1KilledProcessesLoseNothing(t *testing.T) {
 		defer close(produced)
 		for i := range n {
 			id := fmt.Sprint("m", i)
-			receipt, err := s.client.Schedule(context.Background(), s.queue, []byte(id), bridge.WithID(id), bridge.In(within(time.Second)(i)))
+			receipt, err := s.client.Schedule(context.Background(), s.queue, []byte(id), bridge.WithID(id),
+				bridge.In(within(time.Second)(i)))
 			switch {
 			case err == nil:
 				s.ledger.Sent(id, receipt.Due.UnixMilli())

@@ -72,7 +72,8 @@ func TestKubernetesManifest(t *testing.T) {
 	if len(objects) != 3 || len(pod.Spec.Containers) != 1 || len(pod.Spec.Containers[0].EnvFrom) != 1 {
 		t.Fatalf("%+v", objects)
 	}
-	for name, selector := range map[string]map[string]string{"Deployment": deployment.Spec.Selector.MatchLabels, "PodDisruptionBudget": budget.Spec.Selector.MatchLabels} {
+	for name, selector := range map[string]map[string]string{"Deployment": deployment.Spec.Selector.MatchLabels,
+		"PodDisruptionBudget": budget.Spec.Selector.MatchLabels} {
 		if len(selector) == 0 {
 			t.Errorf("%s selects everything", name)
 		}
@@ -89,7 +90,8 @@ func TestKubernetesManifest(t *testing.T) {
 	if pod.Spec.SecurityContext.User != 65532 || !bytes.Contains(dockerfile, []byte("USER 65532:65532")) {
 		t.Errorf("runs as %d, the image as somebody else", pod.Spec.SecurityContext.User)
 	}
-	if probe := strings.Join(c.LivenessProbe.Exec.Command, `", "`); strings.Join(c.Args, " ") != "serve" || !bytes.Contains(dockerfile, []byte(`CMD ["`+probe+`"]`)) {
+	if probe := strings.Join(c.LivenessProbe.Exec.Command, `", "`); strings.Join(c.Args, " ") != "serve" ||
+		!bytes.Contains(dockerfile, []byte(`CMD ["`+probe+`"]`)) {
 		t.Errorf("runs %v, probed by %v", c.Args, c.LivenessProbe.Exec.Command)
 	}
 	if len(c.VolumeMounts) != 1 || !bytes.Contains(dockerfile, []byte("ENV DUESTREAM_HEALTH_FILE="+c.VolumeMounts[0].Path+"/")) {

@@ -19,8 +19,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// TestDocumentedTranscripts replays every ```redis-cli block of the documents with the real redis-cli, each document in order on a
-// server of its own, with one bridge. A block is one connection. In it,
+// TestDocumentedTranscripts replays every ```redis-cli block of the documents with the real redis-cli, each document in order on
+// a server of its own, with one bridge. A block is one connection. In it,
 //
 //	# within 5 s        has the next command repeated until the reply is as shown
 //	# in any order      lets the fields of the next reply come in any order
@@ -111,7 +111,8 @@ func readme() error {
 	return err
 }
 `
-	// The program is laid over the module, so that it is built with the module's own dependencies, and nothing is written into it.
+	// The program is laid over the module, so that it is built with the module's own dependencies, and nothing is written into
+	// it.
 	dir := t.TempDir()
 	file, overlay := filepath.Join(dir, "main.go"), filepath.Join(dir, "overlay.json")
 	at, err := filepath.Abs("readmeprogram/main.go")
@@ -123,7 +124,8 @@ func readme() error {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(dir, "readme")
-	if out, err := exec.Command("go", "build", "-overlay", overlay, "-o", binary, "./readmeprogram").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-overlay", overlay, "-o", binary,
+		"./readmeprogram").CombinedOutput(); err != nil {
 		t.Fatalf("README.md's program does not compile: %v\n%s\n%s", err, out, program)
 	}
 	out, err := exec.Command(binary).CombinedOutput()
@@ -197,7 +199,8 @@ func TestDocumentedUsers(t *testing.T) {
 	run := func(what string, f func(context.Context) error) { stack.run(what, f) }
 
 	b, err := bridge.NewBridge(bridge.Config{Redis: stack.dial(urls["bridge"]), Defaults: bridge.Policy{
-		VisibilityTimeout: 600 * time.Millisecond, MaxAttempts: 2, RetryMin: 10 * time.Millisecond, RetryMax: 10 * time.Millisecond}})
+		VisibilityTimeout: 600 * time.Millisecond, MaxAttempts: 2, RetryMin: 10 * time.Millisecond,
+		RetryMax: 10 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,9 +242,11 @@ func TestDocumentedUsers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, err = client.Schedule(ctx, "emails", []byte("x"), bridge.WithID("slow"), bridge.Header("a", "b"), bridge.Dedup(time.Minute))
+	_, err = client.Schedule(ctx, "emails", []byte("x"), bridge.WithID("slow"), bridge.Header("a", "b"),
+		bridge.Dedup(time.Minute))
 	must(err)
-	_, err = client.ScheduleBatch(ctx, "emails", []bridge.NewMessage{{ID: "dead"}, {ID: "cancelled", Delay: time.Hour}, {ID: "moved", Delay: time.Hour}})
+	_, err = client.ScheduleBatch(ctx, "emails", []bridge.NewMessage{{ID: "dead"}, {ID: "cancelled", Delay: time.Hour},
+		{ID: "moved", Delay: time.Hour}})
 	must(err)
 	must(client.Cancel(ctx, "emails", "cancelled"))
 	_, err = client.Reschedule(ctx, "emails", "moved", bridge.In(time.Millisecond))
@@ -252,17 +257,23 @@ func TestDocumentedUsers(t *testing.T) {
 		cli := startRedisCLI(t, urls[user])
 		defer cli.end()
 		for _, c := range commands {
-			if reply := strings.Join(cli.send(c), "\n"); strings.Contains(reply, "(error)") && !strings.Contains(reply, "BUSYGROUP") {
+			if reply := strings.Join(cli.send(c), "\n"); strings.Contains(reply, "(error)") &&
+				!strings.Contains(reply, "BUSYGROUP") {
 				t.Errorf("%s: %s: %s", user, c, reply)
 			}
 		}
 	}
 	const worker, queue = "plain-worker", "duestream:{raw}:"
-	typeIn(worker, "HSETNX duestream:queues raw 1", "XADD duestream:wake MAXLEN 1 * queues 1", "XGROUP CREATE "+queue+"stream g 0 MKSTREAM")
-	typeIn("plain-producer", "TIME", "HSETNX duestream:queues raw 1", "HGET duestream:queues raw", "MULTI", "HSET "+queue+"payload m x", "HDEL "+queue+"meta m", "ZADD "+queue+"due 5 m",
-		"XADD "+queue+"wake MAXLEN 1 * due_ms 5", "EXEC", "MULTI", "ZREM "+queue+"due n", "HDEL "+queue+"payload n", "ZREM "+queue+"seen n", "EXEC", "ZSCORE "+queue+"due n")
-	typeIn(worker, "HMGET "+queue+"policy visibility_ms", "HGET duestream:defaults visibility_ms", // read and given up, so that it is reclaimed
-		"XREADGROUP GROUP g c COUNT 1 BLOCK 20000 STREAMS "+queue+"stream >", "XCLAIM "+queue+"stream g c 0 1-1 JUSTID", "XREADGROUP GROUP g c COUNT 1 BLOCK 20000 STREAMS "+queue+"stream >")
+	typeIn(worker, "HSETNX duestream:queues raw 1", "XADD duestream:wake MAXLEN 1 * queues 1",
+		"XGROUP CREATE "+queue+"stream g 0 MKSTREAM")
+	typeIn("plain-producer", "TIME", "HSETNX duestream:queues raw 1", "HGET duestream:queues raw", "MULTI",
+		"HSET "+queue+"payload m x", "HDEL "+queue+"meta m", "ZADD "+queue+"due 5 m",
+		"XADD "+queue+"wake MAXLEN 1 * due_ms 5", "EXEC", "MULTI", "ZREM "+queue+"due n", "HDEL "+queue+"payload n",
+		"ZREM "+queue+"seen n", "EXEC", "ZSCORE "+queue+"due n")
+	// read and given up, so that it is reclaimed
+	typeIn(worker, "HMGET "+queue+"policy visibility_ms", "HGET duestream:defaults visibility_ms",
+		"XREADGROUP GROUP g c COUNT 1 BLOCK 20000 STREAMS "+queue+"stream >", "XCLAIM "+queue+"stream g c 0 1-1 JUSTID",
+		"XREADGROUP GROUP g c COUNT 1 BLOCK 20000 STREAMS "+queue+"stream >")
 
 	for left := map[string]bool{"slow": true, "moved": true}; len(left) > 0; {
 		select {
@@ -280,7 +291,8 @@ func TestDocumentedUsers(t *testing.T) {
 			t.Errorf("duestream %v: exit code %d\n%s", args, cmd.ProcessState.ExitCode(), out)
 		}
 	}
-	redistest.Eventually(t, 30*time.Second, func() (bool, string) { // the message nobody acknowledged is dead, the stream is free again
+	// the message nobody acknowledged is dead, the stream is free again
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 		dead, _ := admin.Do(ctx, admin.B().Xlen().Key(queue+"dead").Build()).AsInt64()
 		left, _ := admin.Do(ctx, admin.B().Xlen().Key("duestream:{emails}:stream").Build()).AsInt64()
 		return dead == 1 && left == 0, fmt.Sprint(dead, " dead, ", left, " left")
@@ -297,7 +309,8 @@ func TestDocumentedUsers(t *testing.T) {
 	command(0, "dead", "list", "raw")
 	command(0, "dead", "list", "raw", "--summary")
 	file := exportTo(t, exec.Command(duestream, "--redis", urls["operator"], "export", "raw"))
-	letter, err := admin.Do(ctx, admin.B().Xadd().Key(queue+"dead").Id("*").FieldValue().FieldValue("id", "edited").FieldValue("payload", "x").Build()).ToString()
+	letter, err := admin.Do(ctx, admin.B().Xadd().Key(queue+"dead").Id("*").FieldValue().FieldValue("id",
+		"edited").FieldValue("payload", "x").Build()).ToString()
 	must(err)
 	command(0, "dead", "edit", "raw", letter, "--payload", "y")
 	command(0, "import", "copied", file)
@@ -319,10 +332,12 @@ func TestDocumentedUsers(t *testing.T) {
 		object, who := entry["object"], entry["username"]
 		what, _ := object.ToString()
 		name, _ := who.ToString()
-		if what == "config|get" && (name == "operator" || name == "doctor") || what == "function|list" && name == "doctor" { // which the doctor does without
+		// which the doctor does without
+		if what == "config|get" && (name == "operator" || name == "doctor") || what == "function|list" && name == "doctor" {
 			continue
 		}
-		if !strings.HasPrefix(what, "client|") && !strings.HasPrefix(what, "command") { // introductions, and help texts for redis-cli
+		// introductions, and help texts for redis-cli
+		if !strings.HasPrefix(what, "client|") && !strings.HasPrefix(what, "command") {
 			t.Errorf("%s was denied %s", name, what)
 		}
 	}

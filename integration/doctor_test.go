@@ -21,8 +21,8 @@ import (
 // soundServer are the arguments of a server that the doctor has nothing to say of.
 var soundServer = []string{"--appendonly", "yes", "--maxmemory", "1gb"}
 
-// A system at work has no findings: while messages are scheduled, delivered, cancelled, fail, die and are abandoned, in one partition and
-// in several, with two groups, and while bridges and workers come and go.
+// A system at work has no findings: while messages are scheduled, delivered, cancelled, fail, die and are abandoned, in one
+// partition and in several, with two groups, and while bridges and workers come and go.
 func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 	t.Parallel()
 	const runs, least, atOnce = 20, 15 * time.Second, 2
@@ -39,7 +39,8 @@ func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 					for run := count.Add(1); run <= runs || time.Since(began) < least; run = count.Add(1) {
 						l.abandoning("ours")
 						report, err := examine(context.Background(), doctor.Config{Client: s.redis.Client, Prefix: s.prefix})
-						if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || report.Queues != 1 || report.Partitions != partitions {
+						if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || report.Queues != 1 ||
+							report.Partitions != partitions {
 							t.Errorf("run %d: %v, %+v", run, err, report)
 						}
 					}
@@ -53,8 +54,8 @@ func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 	}
 }
 
-// While the system works, everything that can be repaired is planted in it, and repaired: nothing is lost or early, and nothing of it is
-// found afterwards.
+// While the system works, everything that can be repaired is planted in it, and repaired: nothing is lost or early, and nothing
+// of it is found afterwards.
 func TestDoctorRepairsUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Own(t, soundServer...))
@@ -89,7 +90,8 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 	}
 	s.ledger.Sent("beyond", now.Add(time.Second).UnixMilli())
 
-	cfg := doctor.Config{Client: s.redis.Client, Prefix: s.prefix, Settle: time.Second, OrphanAge: 4 * time.Second, Idle: time.Second}
+	cfg := doctor.Config{Client: s.redis.Client, Prefix: s.prefix, Settle: time.Second, OrphanAge: 4 * time.Second,
+		Idle: time.Second}
 	mended := map[string]bool{}
 	redistest.Eventually(t, time.Minute, func() (bool, string) {
 		report, err := examine(context.Background(), cfg)
@@ -103,7 +105,8 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 			}
 			left = append(left, f.Code)
 		}
-		if err := report.Mend(context.Background(), func(r doctor.Repair) { mended[r.Code] = true; t.Log(r.Code, r.Did) }); err != nil {
+		if err := report.Mend(context.Background(),
+			func(r doctor.Repair) { mended[r.Code] = true; t.Log(r.Code, r.Did) }); err != nil {
 			t.Fatal(err)
 		}
 		return len(left) == 0, fmt.Sprint(left)
@@ -204,15 +207,18 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 		g := newGuests(t, server, false)
 		k, all := lua.NewKeys(g.prefix, "emails"), lua.NewGlobals(g.prefix)
 		for _, command := range []string{
-			"HSET " + all.Queues + " emails 1,2", "HSET " + all.Defaults + " max_attempts 3", "ZADD " + k.Due + " 1e15 never 5 overdue", "HSET " + k.Payload + " orphan x", "HSET " + k.Meta + " never {",
-			"XGROUP CREATE " + k.Stream + " g 0 MKSTREAM", "XADD " + k.Stream + " 1-1 id a", "XADD " + k.Stream + " 1-2 id b", "XREADGROUP GROUP g c COUNT 1 STREAMS " + k.Stream + " >",
+			"HSET " + all.Queues + " emails 1,2", "HSET " + all.Defaults + " max_attempts 3", "ZADD " + k.Due +
+				" 1e15 never 5 overdue", "HSET " + k.Payload + " orphan x", "HSET " + k.Meta + " never {",
+			"XGROUP CREATE " + k.Stream + " g 0 MKSTREAM", "XADD " + k.Stream + " 1-1 id a", "XADD " + k.Stream + " 1-2 id b",
+			"XREADGROUP GROUP g c COUNT 1 STREAMS " + k.Stream + " >",
 			"XADD " + k.Dead + " * a b", "ZADD " + k.Seen + " 5 a", "EXPIRE " + k.Seen + " 1000",
 		} {
 			if err := g.do(strings.Fields(command)...).Error(); err != nil {
 				t.Fatal(command, err)
 			}
 		}
-		cfg := doctor.Config{Client: g.dial("doctor").Client, Prefix: g.prefix, Settle: 100 * time.Millisecond, FreeWithin: 100 * time.Millisecond, OrphanAge: time.Second}
+		cfg := doctor.Config{Client: g.dial("doctor").Client, Prefix: g.prefix, Settle: 100 * time.Millisecond,
+			FreeWithin: 100 * time.Millisecond, OrphanAge: time.Second}
 		const want = "D201 D202 D207 D302 D304 D305 D307 D309 D404 D511 D523"
 		examine := func() (report doctor.Report, codes string) {
 			report, err := examine(t.Context(), cfg)

@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// BenchmarkDurability reports what each level costs: messages a second with one caller and with 256, and how many times as long one
-// takes as with Accepted on the same server in the same run. Run it with -benchtime 1x.
+// BenchmarkDurability reports what each level costs: messages a second with one caller and with 256, and how many times as long
+// one takes as with Accepted on the same server in the same run. Run it with -benchtime 1x.
 func BenchmarkDurability(b *testing.B) {
 	levels := []struct {
 		name   string

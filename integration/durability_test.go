@@ -63,8 +63,9 @@ func (s *stack) there(id string, n int) (found int) {
 	return found
 }
 
-// A power failure takes what the append-only file had not on disk: of messages that were only accepted, all since the last second.
-// Fsynced ones are there. A server that would confirm what is not on disk yet is refused: it must write each time (appendfsync always).
+// A power failure takes what the append-only file had not on disk: of messages that were only accepted, all since the last
+// second. Fsynced ones are there. A server that would confirm what is not on disk yet is refused: it must write each time
+// (appendfsync always).
 func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 	t.Parallel()
 	ran := 0
@@ -81,7 +82,8 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 		t.Run(server.Name(), func(t *testing.T) {
 			s := newStack(t, server)
 			if server.Valkey() {
-				if err := s.scheduled(s.mustClientWith(bridge.Fsynced), "hasty", 1)[0]; !errors.Is(err, bridge.ErrUnsupported) || !strings.Contains(err.Error(), "everysec") {
+				if err := s.scheduled(s.mustClientWith(bridge.Fsynced), "hasty", 1)[0]; !errors.Is(err, bridge.ErrUnsupported) ||
+					!strings.Contains(err.Error(), "everysec") {
 					t.Errorf("Fsynced with appendfsync everysec: %v", err)
 				}
 				s.raw("CONFIG", "SET", "appendfsync", "always")
@@ -90,13 +92,15 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 			impatient.Timeout = 50 * time.Millisecond
 			fsynced, late := s.mustClientWith(bridge.Fsynced), s.mustClientWith(impatient)
 			s.mustSchedule(fsynced, "kept", 50)
-			_ = s.scheduled(late, "first", 1)           // finds that the server can wait, whether or not its disk is quick enough now
+			// finds that the server can wait, whether or not its disk is quick enough now
+			_ = s.scheduled(late, "first", 1)
 			s.raw("CONFIG", "SET", "appendfsync", "no") // from here on nothing is brought to disk
 			s.mustSchedule(s.client, "accepted", 50)
 
 			err := s.scheduled(late, "late", 1)[0]
 			var not *bridge.NotDurableError
-			if !errors.As(err, &not) || not.Fsynced || !errors.Is(err, bridge.ErrNotDurable) || errors.Is(err, bridge.ErrUncertain) {
+			if !errors.As(err, &not) || not.Fsynced || !errors.Is(err, bridge.ErrNotDurable) ||
+				errors.Is(err, bridge.ErrUncertain) {
 				t.Errorf("Schedule without a disk: %v", err)
 			}
 			if s.there("late", 1) != 1 {
@@ -123,8 +127,8 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 	}
 }
 
-// The master dies before its replica has received what it accepted. What was replicated is there, also when the server had forgotten
-// the script, so that the write took two requests.
+// The master dies before its replica has received what it accepted. What was replicated is there, also when the server had
+// forgotten the script, so that the write took two requests.
 func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	t.Parallel()
 	master, replica := redistest.Own(t), redistest.Own(t)
@@ -168,7 +172,8 @@ func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	}
 	waiting := make(chan []error, 1)
 	go func() { waiting <- s.scheduled(replicated, "kept", 200) }()
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.there("kept", 200) > 0, "no commit stored" }) // the others wait for it
+	// the others wait for it
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.there("kept", 200) > 0, "no commit stored" })
 	select {
 	case errs := <-waiting:
 		t.Fatalf("Schedule did not wait for the replica: %v", errors.Join(errs...))
@@ -194,8 +199,8 @@ func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	}
 }
 
-// A level that the server cannot give has every call refused before anything is sent, and the error says why. One that it cannot give now
-// is an error of the call, which is done.
+// A level that the server cannot give has every call refused before anything is sent, and the error says why. One that it cannot
+// give now is an error of the call, which is done.
 func TestDurabilityThatTheServerCannotGiveIsRefused(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -204,17 +209,21 @@ func TestDurabilityThatTheServerCannotGiveIsRefused(t *testing.T) {
 		fsynced := s.mustClientWith(bridge.Fsynced)
 		_, moved := fsynced.Reschedule(t.Context(), s.queue, "stays0", bridge.In(time.Minute))
 		for what, err := range map[string]error{
-			"Schedule": s.scheduled(fsynced, "refused", 1)[0], "Reschedule": moved, "Cancel": fsynced.Cancel(t.Context(), s.queue, "stays0"),
+			"Schedule": s.scheduled(fsynced, "refused", 1)[0], "Reschedule": moved, "Cancel": fsynced.Cancel(t.Context(), s.queue,
+				"stays0"),
 			"Cancel with retries": fsynced.Cancel(t.Context(), s.queue, "stays0", bridge.Retries()),
 		} {
-			if !errors.Is(err, bridge.ErrUnsupported) || errors.Is(err, bridge.ErrUncertain) || !strings.Contains(err.Error(), "fsynced") {
+			if !errors.Is(err, bridge.ErrUnsupported) || errors.Is(err, bridge.ErrUncertain) ||
+				!strings.Contains(err.Error(), "fsynced") {
 				t.Errorf("%s, Fsynced: %v", what, err)
 			}
 		}
-		if due := s.number("ZSCORE", s.keys().Due, "stays0"); s.there("refused", 1) != 0 || time.Until(time.UnixMilli(due)) < time.Hour {
+		if due := s.number("ZSCORE", s.keys().Due, "stays0"); s.there("refused", 1) != 0 ||
+			time.Until(time.UnixMilli(due)) < time.Hour {
 			t.Errorf("refused calls were sent: %d", due)
 		}
-		for _, d := range []bridge.Durability{bridge.Replicated(-1), bridge.Replicated(1000), {Timeout: -time.Second}, {Timeout: time.Hour}} {
+		for _, d := range []bridge.Durability{bridge.Replicated(-1), bridge.Replicated(1000), {Timeout: -time.Second},
+			{Timeout: time.Hour}} {
 			if _, err := s.clientWith(d); !errors.Is(err, bridge.ErrInvalid) {
 				t.Errorf("%s: %v", d, err)
 			}

@@ -22,7 +22,8 @@ func TestExamples(t *testing.T) {
 	server := redistest.Own(t)
 	s := newStack(t, server)
 	s.bridge(quick())
-	python, node, ruby, php := redistest.PythonWithRedis(t), redistest.NodeWithIoredis(t, "../examples/node"), languages.Ruby(t), languages.PHP(t)
+	python, node, ruby, php := redistest.PythonWithRedis(t), redistest.NodeWithIoredis(t, "../examples/node"), languages.Ruby(t),
+		languages.PHP(t)
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./go/...")
 	build.Dir = filepath.Join("..", "examples")
@@ -35,19 +36,27 @@ func TestExamples(t *testing.T) {
 		producer, worker []string
 		group            string
 	}{
-		{"go", []string{filepath.Join(dir, "producer"), "-queue", "{queue}", "-id", "{id}", "-in", "150ms", "{payload}"}, []string{filepath.Join(dir, "worker"), "-queue", "{queue}", "-group", "example"}, "example"},
-		{"python", []string{python, "../examples/python/producer.py", "{queue}", "{id}", "--in", "0.15", "--payload", "{payload}", "--header", "kind=order"}, []string{python, "../examples/python/worker.py"}, "example"},
-		{"node", []string{node, "../examples/node/producer.js", "{queue}", "{id}", "--in", "0.15", "--payload", "{payload}", "--header", "kind=order"}, []string{node, "../examples/node/worker.js"}, "example"},
-		{"ruby", []string{ruby, "../examples/ruby/producer.rb", "{queue}", "{id}", "--in", "0.15", "--payload", "{payload}", "--header", "kind=order"}, []string{ruby, "../examples/ruby/worker.rb"}, "example"},
-		{"php", []string{php, "../examples/php/producer.php", "--in", "0.15", "--payload", "{payload}", "--header", "kind=order", "{queue}", "{id}"}, []string{php, "../examples/php/worker.php"}, "example"},
-		{"shell", []string{"bash", "../examples/shell/producer.sh", "{queue}", "{id}", "150ms", "{payload}"}, []string{"bash", "../examples/shell/worker.sh", "bash", "-c", `printf '%s=' "$ID" >>"$OUT"; cat >>"$OUT"; exit "$((ATTEMPT < 2))"`}, "example"},
+		{"go", []string{filepath.Join(dir, "producer"), "-queue", "{queue}", "-id", "{id}", "-in", "150ms", "{payload}"},
+			[]string{filepath.Join(dir, "worker"), "-queue", "{queue}", "-group", "example"}, "example"},
+		{"python", []string{python, "../examples/python/producer.py", "{queue}", "{id}", "--in", "0.15", "--payload", "{payload}",
+			"--header", "kind=order"}, []string{python, "../examples/python/worker.py"}, "example"},
+		{"node", []string{node, "../examples/node/producer.js", "{queue}", "{id}", "--in", "0.15", "--payload", "{payload}",
+			"--header", "kind=order"}, []string{node, "../examples/node/worker.js"}, "example"},
+		{"ruby", []string{ruby, "../examples/ruby/producer.rb", "{queue}", "{id}", "--in", "0.15", "--payload", "{payload}",
+			"--header", "kind=order"}, []string{ruby, "../examples/ruby/worker.rb"}, "example"},
+		{"php", []string{php, "../examples/php/producer.php", "--in", "0.15", "--payload", "{payload}", "--header", "kind=order",
+			"{queue}", "{id}"}, []string{php, "../examples/php/worker.php"}, "example"},
+		{"shell", []string{"bash", "../examples/shell/producer.sh", "{queue}", "{id}", "150ms", "{payload}"},
+			[]string{"bash", "../examples/shell/worker.sh", "bash", "-c",
+				`printf '%s=' "$ID" >>"$OUT"; cat >>"$OUT"; exit "$((ATTEMPT < 2))"`}, "example"},
 	}
 	const payload = "line one\n\"line\" \\two\\ é\n"
 	for _, e := range examples {
 		t.Run(e.name, func(t *testing.T) {
 			queue, log := s.queue+"-"+e.name, filepath.Join(dir, e.name+".log")
 			out := filepath.Join(dir, e.name+".out")
-			env := append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "DUESTREAM_PREFIX="+s.prefix, "QUEUE="+queue, "GROUP="+e.group,
+			env := append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "DUESTREAM_PREFIX="+s.prefix, "QUEUE="+queue,
+				"GROUP="+e.group,
 				"ACK_LOG="+log, "OUT="+out)
 			sub := &stack{t: t}
 			var printed lockedBuffer
@@ -57,7 +66,8 @@ func TestExamples(t *testing.T) {
 
 			ids := []string{"order-1", `odd "id" \é`}
 			for _, id := range ids {
-				producer := exec.Command(e.producer[0], filled(e.producer[1:], "{queue}", queue, "{id}", id, "{payload}", payload)...)
+				producer := exec.Command(e.producer[0], filled(e.producer[1:], "{queue}", queue, "{id}", id, "{payload}",
+					payload)...)
 				producer.Env = env
 				if out, err := producer.CombinedOutput(); err != nil {
 					t.Fatalf("producer: %v\n%s", err, out)
@@ -71,7 +81,8 @@ func TestExamples(t *testing.T) {
 					}
 				}
 				keys := fmt.Sprintf("%s:{%s}:", s.prefix, queue)
-				if left := s.number("ZCARD", keys+"due") + s.number("HLEN", keys+"payload") + s.number("HLEN", keys+"meta") + s.number("XLEN", keys+"stream"); left != 0 {
+				if left := s.number("ZCARD", keys+"due") + s.number("HLEN", keys+"payload") + s.number("HLEN", keys+"meta") +
+					s.number("XLEN", keys+"stream"); left != 0 {
 					return false, fmt.Sprint(left, " things are left")
 				}
 				return true, ""
@@ -92,7 +103,8 @@ func TestExamples(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, filepath.Join(dir, "embedded"), "-redis", server.URL(), "-prefix", s.prefix+"-embedded", "-in", "200ms", "-once")
+		cmd := exec.CommandContext(ctx, filepath.Join(dir, "embedded"), "-redis", server.URL(), "-prefix", s.prefix+"-embedded",
+			"-in", "200ms", "-once")
 		out, err := cmd.CombinedOutput()
 		if err != nil || !bytes.Contains(out, []byte("hello from embedded")) {
 			t.Errorf("embedded: %v\n%s", err, out)

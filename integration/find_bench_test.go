@@ -24,10 +24,11 @@ const (
 	findLooks     = 15
 )
 
-// BenchmarkFind measures how long a look for one message takes in a queue with 1,000,000 scheduled and 100,000 ready messages of 256 bytes,
-// whose entries have five fields: the median and the least of 15 looks in milliseconds, for each place where it can be; and after how
-// long the place was told, while the look went on for others ("seen"). The floor is what
-// the server needs to send all entries with one XRANGE to a client that throws them away, measured in turn with the looks. Once more with a header on each scheduled message. Run it with -benchtime 1x on a quiet machine.
+// BenchmarkFind measures how long a look for one message takes in a queue with 1,000,000 scheduled and 100,000 ready messages of
+// 256 bytes, whose entries have five fields: the median and the least of 15 looks in milliseconds, for each place where it can
+// be; and after how long the place was told, while the look went on for others ("seen"). The floor is what the server needs to
+// send all entries with one XRANGE to a client that throws them away, measured in turn with the looks. Once more with a header on
+// each scheduled message. Run it with -benchtime 1x on a quiet machine.
 func BenchmarkFind(b *testing.B) {
 	for _, headers := range []bool{false, true} {
 		name := "plain"
@@ -57,20 +58,24 @@ func (s *stack) fillForFind(headers bool) {
 		for first := 0; first < n; first += 500 {
 			items := make([]lua.Item, 500)
 			for i := range items {
-				items[i] = lua.Item{ID: fmt.Sprintf("%s-%07d", prefix, first+i), When: when(first + i), Payload: payload, Meta: meta}
+				items[i] = lua.Item{ID: fmt.Sprintf("%s-%07d", prefix, first+i), When: when(first + i), Payload: payload,
+					Meta: meta}
 			}
-			if _, err := lua.Enqueue(context.Background(), s.redis.Client, s.keys(), lua.Token{}, items, lua.Durability{}); err != nil {
+			if _, err := lua.Enqueue(context.Background(), s.redis.Client, s.keys(), lua.Token{}, items,
+				lua.Durability{}); err != nil {
 				s.t.Fatal(err)
 			}
 		}
 	}
 	far := time.Now().Add(24 * time.Hour)
-	enqueue("scheduled", findScheduled, func(i int) lua.When { return lua.At(far.Add(time.Duration(i) * time.Millisecond)) }, meta)
+	enqueue("scheduled", findScheduled, func(i int) lua.When { return lua.At(far.Add(time.Duration(i) * time.Millisecond)) },
+		meta)
 	header := lua.EncodeMeta(map[string]string{"kind": "mail"}, 0, time.Time{})
 	s.groups("g")
 	now := func(int) lua.When { return lua.After(0) }
 	enqueue("early", 500, now, header)
-	reply, err := s.redis.Client.Do(context.Background(), s.redis.Client.B().Xreadgroup().Group("g", "c").Count(3).Streams().Key(s.keys().Stream).Id(">").Build()).AsXReadSlices()
+	reply, err := s.redis.Client.Do(context.Background(), s.redis.Client.B().Xreadgroup().Group("g",
+		"c").Count(3).Streams().Key(s.keys().Stream).Id(">").Build()).AsXReadSlices()
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -88,7 +93,8 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 	b.Helper()
 	places := []struct{ name, id, state string }{
 		{"scheduled", "scheduled-0500000", "scheduled"}, {"ready_at_the_end", fmt.Sprintf("ready-%07d", findReady-501), "ready"},
-		{"pending", "early-0000000", "pending"}, {"retrying", "early-0000001", "retrying"}, {"dead", "early-0000002", "dead"}, {"nowhere", "nowhere", ""},
+		{"pending", "early-0000000", "pending"}, {"retrying", "early-0000001", "retrying"}, {"dead", "early-0000002", "dead"},
+		{"nowhere", "nowhere", ""},
 	}
 	looks := map[string][]float64{}
 	timed := func(name string, do func()) {
@@ -103,11 +109,12 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 			first := time.Time{}
 			begin := time.Now()
 			timed(p.name, func() {
-				f, err := admin.New(s.redis, s.prefix).Find(b.Context(), p.id, admin.FindOptions{Queues: []string{s.queue}, Seen: func(admin.Sighting) {
-					if first.IsZero() {
-						first = time.Now()
-					}
-				}})
+				f, err := admin.New(s.redis, s.prefix).Find(b.Context(), p.id, admin.FindOptions{Queues: []string{s.queue},
+					Seen: func(admin.Sighting) {
+						if first.IsZero() {
+							first = time.Now()
+						}
+					}})
 				if p.state == "" && errors.Is(err, admin.ErrNotFound) {
 					return
 				}

@@ -16,8 +16,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A queue of eight partitions on a cluster of three: messages are found in every state on whatever node they are, and what operators look
-// at single messages with sees all partitions.
+// A queue of eight partitions on a cluster of three: messages are found in every state on whatever node they are, and what
+// operators look at single messages with sees all partitions.
 func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)
@@ -81,7 +81,8 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	if len(partitions) != 8 {
 		t.Errorf("found in partitions %v", partitions)
 	}
-	if _, err := admin.New(s.redis, s.prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, admin.ErrNotFound) {
+	if _, err := admin.New(s.redis, s.prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err,
+		admin.ErrNotFound) {
 		t.Error(err)
 	}
 	peeked, err := admin.New(s.redis, s.prefix).Peek(t.Context(), s.queue, n/2, true)
@@ -103,7 +104,8 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 			t.Errorf("changed %v, %v", changed, err)
 		}
 	}
-	if _, err := s.client.Schedule(t.Context(), s.queue, nil, bridge.WithID("pending-late"), bridge.In(time.Millisecond)); err != nil {
+	if _, err := s.client.Schedule(t.Context(), s.queue, nil, bridge.WithID("pending-late"),
+		bridge.In(time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
@@ -115,7 +117,8 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 		f, err := admin.New(s.redis, s.prefix).Find(t.Context(), "pending-late", admin.FindOptions{Queues: []string{s.queue}})
-		return err == nil && slices.ContainsFunc(f.Places, func(p admin.Sighting) bool { return p.State != "scheduled" }), fmt.Sprint(f.Places, err)
+		return err == nil && slices.ContainsFunc(f.Places, func(p admin.Sighting) bool { return p.State != "scheduled" }),
+			fmt.Sprint(f.Places, err)
 	})
 }
 
@@ -132,7 +135,8 @@ func TestTheOperatorMayLookAtMessages(t *testing.T) {
 		}
 		defer client.Close()
 		for _, delay := range []time.Duration{0, time.Hour} {
-			if _, err := client.Schedule(t.Context(), "emails", []byte("p"), bridge.WithID("m"), bridge.In(delay), bridge.Header("k", "v")); err != nil {
+			if _, err := client.Schedule(t.Context(), "emails", []byte("p"), bridge.WithID("m"), bridge.In(delay),
+				bridge.Header("k", "v")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -151,13 +155,14 @@ func TestTheOperatorMayLookAtMessages(t *testing.T) {
 	})
 }
 
-// Find opens connections of its own: over TLS and for a user with a password as Dial did, on a server without RESP3, and on the one
-// inside a process.
+// Find opens connections of its own: over TLS and for a user with a password as Dial did, on a server without RESP3, and on the
+// one inside a process.
 func TestFindConnectsAsDialDid(t *testing.T) {
 	t.Parallel()
 	secure := redistest.TLS(t, redistest.NewAuthority(t))
 	operator := secure.Client(t)
-	if err := operator.Do(t.Context(), operator.B().Arbitrary(strings.Fields(documentedUsers(t)["operator"].command)...).Build()).Error(); err != nil {
+	if err := operator.Do(t.Context(),
+		operator.B().Arbitrary(strings.Fields(documentedUsers(t)["operator"].command)...).Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	shared := redistest.Shared(t)
@@ -179,7 +184,8 @@ func TestFindConnectsAsDialDid(t *testing.T) {
 			}
 			defer client.Close()
 			for i := range 50 {
-				if _, err := client.Schedule(t.Context(), "emails", []byte("p"), bridge.WithID(fmt.Sprint("m-", i)), bridge.Header("like", "m-7")); err != nil {
+				if _, err := client.Schedule(t.Context(), "emails", []byte("p"), bridge.WithID(fmt.Sprint("m-", i)),
+					bridge.Header("like", "m-7")); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -189,7 +195,8 @@ func TestFindConnectsAsDialDid(t *testing.T) {
 					t.Errorf("%s: %+v, %v", id, f.Places, err)
 				}
 			}
-			if _, err := admin.New(r, prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, admin.ErrNotFound) {
+			if _, err := admin.New(r, prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err,
+				admin.ErrNotFound) {
 				t.Error(err)
 			}
 		})

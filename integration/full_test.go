@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// G9: a full Redis still drains. At maxmemory scheduling is refused with ErrFull, whole; everything scheduled before is delivered,
-// retried, acknowledged and freed; bridges keep their queues, a new one may join; a lost group is created again.
+// G9: a full Redis still drains. At maxmemory scheduling is refused with ErrFull, whole; everything scheduled before is
+// delivered, retried, acknowledged and freed; bridges keep their queues, a new one may join; a lost group is created again.
 func TestG9FullRedisStillDrains(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, "--appendonly", "yes", "--maxmemory-policy", "noeviction")
@@ -23,7 +23,8 @@ func TestG9FullRedisStillDrains(t *testing.T) {
 	const n = 3000
 	batch := make([]bridge.NewMessage, n)
 	for i := range batch {
-		batch[i] = bridge.NewMessage{ID: fmt.Sprint("m", i), Payload: make([]byte, 512), Delay: 2*time.Second + within(time.Second)(i)}
+		batch[i] = bridge.NewMessage{ID: fmt.Sprint("m", i), Payload: make([]byte, 512), Delay: 2*time.Second +
+			within(time.Second)(i)}
 	}
 	s.send(batch)
 
@@ -35,10 +36,12 @@ func TestG9FullRedisStillDrains(t *testing.T) {
 	if err := s.raw("CONFIG", "SET", "maxmemory", "1mb").Error(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.client.Schedule(context.Background(), s.queue, []byte("x"), bridge.WithID("refused")); !errors.Is(err, bridge.ErrFull) {
+	if _, err := s.client.Schedule(context.Background(), s.queue, []byte("x"), bridge.WithID("refused")); !errors.Is(err,
+		bridge.ErrFull) {
 		t.Fatalf("Schedule at maxmemory: %v", err)
 	}
-	results, err := s.client.ScheduleBatch(context.Background(), s.queue, []bridge.NewMessage{{ID: "refused"}, {ID: "refused-2", Delay: time.Hour}})
+	results, err := s.client.ScheduleBatch(context.Background(), s.queue, []bridge.NewMessage{{ID: "refused"},
+		{ID: "refused-2", Delay: time.Hour}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +71,8 @@ func TestG9FullRedisStillDrains(t *testing.T) {
 	if over := s.number("ZCARD", s.keys().Due); over != 0 {
 		t.Errorf("%d members left", over)
 	}
-	if _, err := s.client.Schedule(context.Background(), s.queue, []byte("x"), bridge.WithID("refused")); !errors.Is(err, bridge.ErrFull) {
+	if _, err := s.client.Schedule(context.Background(), s.queue, []byte("x"), bridge.WithID("refused")); !errors.Is(err,
+		bridge.ErrFull) {
 		t.Errorf("the server was not full all the time: %v", err)
 	}
 	if err := s.raw("CONFIG", "SET", "maxmemory", "0").Error(); err != nil {

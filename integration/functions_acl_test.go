@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Users of functions have what docs/OPERATIONS.md gives a producer or a worker, with +fcall in place of +evalsha and +eval: that is
-// enough for every function of theirs, and for nothing that changes functions. An operator may do all of it.
+// Users of functions have what docs/OPERATIONS.md gives a producer or a worker, with +fcall in place of +evalsha and +eval: that
+// is enough for every function of theirs, and for nothing that changes functions. An operator may do all of it.
 func TestUsersOfFunctions(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -33,7 +33,8 @@ func TestUsersOfFunctions(t *testing.T) {
 			}
 		}
 		k, queues := lua.NewKeys(g.prefix, "emails"), lua.NewGlobals(g.prefix).Queues
-		keys := map[string]string{"due": k.Due, "payload": k.Payload, "meta": k.Meta, "stream": k.Stream, "dead": k.Dead, "wake": k.Wake,
+		keys := map[string]string{"due": k.Due, "payload": k.Payload, "meta": k.Meta, "stream": k.Stream, "dead": k.Dead,
+			"wake":   k.Wake,
 			"policy": k.Policy, "seen": k.Seen, "queues": queues}
 		functions := map[string]admin.Function{}
 		for _, f := range admin.Functions() {
@@ -70,7 +71,8 @@ func TestUsersOfFunctions(t *testing.T) {
 		is("[1")(call(producer, "schedule", scheduled...))
 		is("[1")(call(producer, "reschedule", "later", "+70000"))
 		is("[1]")(call(producer, "cancel", "later"))
-		read, err := worker.Client.Do(t.Context(), worker.Client.B().Arbitrary("XREADGROUP", "GROUP", "mailer", "c", "STREAMS", k.Stream, ">").Build()).AsXRead()
+		read, err := worker.Client.Do(t.Context(), worker.Client.B().Arbitrary("XREADGROUP", "GROUP", "mailer", "c", "STREAMS",
+			k.Stream, ">").Build()).AsXRead()
 		if err != nil || len(read[k.Stream]) != 5 {
 			t.Fatal(read, err)
 		}
@@ -80,10 +82,12 @@ func TestUsersOfFunctions(t *testing.T) {
 		}
 		is("[1]")(call(worker, "extend", "mailer", "c", held["extended"], "extended"))
 		is("[1 0]")(call(worker, "ack", "mailer", held["acked"], "acked", held["extended"], "another"))
-		is("[1]")(call(worker, "retry", "mailer", "5", "1000,2000", held["retried"], "retried", "retry", "", "max_attempts", "boom"))
+		is("[1]")(call(worker, "retry", "mailer", "5", "1000,2000", held["retried"], "retried", "retry", "", "max_attempts",
+			"boom"))
 		is("[2]")(call(worker, "dead_letter", "mailer", held["buried"], "buried", "boom"))
 		is("[3]")(call(worker, "release", "mailer", held["released"], "released"))
-		letters, err := operator.Client.Do(t.Context(), operator.Client.B().Xrange().Key(k.Dead).Start("-").End("+").Build()).AsXRange()
+		letters, err := operator.Client.Do(t.Context(),
+			operator.Client.B().Xrange().Key(k.Dead).Start("-").End("+").Build()).AsXRange()
 		if err != nil || len(letters) != 1 {
 			t.Fatal(letters, err)
 		}
@@ -96,7 +100,8 @@ func TestUsersOfFunctions(t *testing.T) {
 		g.deniedNothing("producer", "worker", "operator")
 
 		for _, user := range []string{"producer", "plain-producer", "worker", "plain-worker", "bridge"} {
-			forbidden := [][]string{{"FUNCTION", "LOAD", "REPLACE", "x"}, {"FUNCTION", "DELETE", "duestream"}, {"FUNCTION", "FLUSH"}, {"FUNCTION", "RESTORE", "x"}}
+			forbidden := [][]string{{"FUNCTION", "LOAD", "REPLACE", "x"}, {"FUNCTION", "DELETE", "duestream"},
+				{"FUNCTION", "FLUSH"}, {"FUNCTION", "RESTORE", "x"}}
 			if user != "producer" && user != "worker" {
 				forbidden = append(forbidden, []string{"FCALL", "duestream_ack", "1", k.Stream, "g"})
 			}

@@ -20,7 +20,8 @@ import (
 // fcall calls a function on the stack's queue: its keys are those that bridge.Functions lists.
 func (s *stack) fcall(name string, args ...string) ([]int64, error) {
 	k := s.keys()
-	named := map[string]string{"due": k.Due, "payload": k.Payload, "meta": k.Meta, "stream": k.Stream, "dead": k.Dead, "wake": k.Wake, "policy": k.Policy, "seen": k.Seen}
+	named := map[string]string{"due": k.Due, "payload": k.Payload, "meta": k.Meta, "stream": k.Stream, "dead": k.Dead,
+		"wake": k.Wake, "policy": k.Policy, "seen": k.Seen}
 	for _, f := range admin.Functions() {
 		if f.Name == "duestream_"+name {
 			var keys []string
@@ -59,7 +60,8 @@ func (s *stack) fcallProducer(name string, n int, kinds ...string) {
 	for _, kind := range kinds {
 		args := []string{name + kind, "", "60000"}
 		for i := range n {
-			args = append(args, fmt.Sprintf("%s-%s%d", kind, name, i), fmt.Sprint("+", 20*i), "payload", `{"h:kind":"`+kind+`"}`, "0")
+			args = append(args, fmt.Sprintf("%s-%s%d", kind, name, i), fmt.Sprint("+", 20*i), "payload", `{"h:kind":"`+kind+`"}`,
+				"0")
 		}
 		first, err := s.fcall("schedule", args...)
 		if err != nil {
@@ -78,8 +80,8 @@ func (s *stack) fcallProducer(name string, n int, kinds ...string) {
 	}
 }
 
-// fcallWorker works as a client in another language does: it reads by XREADGROUP, and does all else by functions. A message's kind, the
-// beginning of its ID, says what becomes of its first delivery.
+// fcallWorker works as a client in another language does: it reads by XREADGROUP, and does all else by functions. A message's
+// kind, the beginning of its ID, says what becomes of its first delivery.
 func (s *stack) fcallWorker(group string) {
 	k := s.keys()
 	handle := func(id string, fields map[string]string) error {
@@ -115,7 +117,8 @@ func (s *stack) fcallWorker(group string) {
 		for ctx.Err() == nil {
 			c := s.redis.Blocking
 			deadline, cancel := context.WithTimeout(ctx, 5*time.Second)
-			read, err := c.Do(deadline, c.B().Xreadgroup().Group(group, "c").Count(10).Block(500).Streams().Key(k.Stream).Id(">").Build()).AsXRead()
+			read, err := c.Do(deadline, c.B().Xreadgroup().Group(group,
+				"c").Count(10).Block(500).Streams().Key(k.Stream).Id(">").Build()).AsXRead()
 			cancel()
 			if err != nil {
 				continue // nothing to read, or the server is away
@@ -153,8 +156,8 @@ func (s *stack) redriveAll(n int) {
 	}
 }
 
-// Clients that use nothing but functions, XREADGROUP and a bridge: every message is delivered, retried, dead-lettered, redriven and
-// released as they ask, and nothing is left.
+// Clients that use nothing but functions, XREADGROUP and a bridge: every message is delivered, retried, dead-lettered, redriven
+// and released as they ask, and nothing is left.
 func TestG1ClientsOfFunctionsLoseNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -172,7 +175,8 @@ func TestG1ClientsOfFunctionsLoseNothing(t *testing.T) {
 	})
 }
 
-// On a cluster every master gets the library, and its replica from it: after a failover functions go on without anyone loading them.
+// On a cluster every master gets the library, and its replica from it: after a failover functions go on without anyone loading
+// them.
 func TestG1FunctionsOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -208,8 +212,10 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 	// A library of somebody else on one master: nothing is changed on any.
 	masters := c.Servers[:3]
 	masters[0].Do(t, "FUNCTION", "FLUSH")
-	masters[1].Do(t, "FUNCTION", "LOAD", "REPLACE", "#!lua name=duestream\nredis.register_function('mine', function() return 1 end)\n")
-	if rows, err := admin.New(f.redis, "").LoadFunctions(t.Context(), "", false); !errors.Is(err, admin.ErrForeignFunctions) || !strings.Contains(err.Error(), masters[1].Addr()) {
+	masters[1].Do(t, "FUNCTION", "LOAD", "REPLACE",
+		"#!lua name=duestream\nredis.register_function('mine', function() return 1 end)\n")
+	if rows, err := admin.New(f.redis, "").LoadFunctions(t.Context(), "", false); !errors.Is(err, admin.ErrForeignFunctions) ||
+		!strings.Contains(err.Error(), masters[1].Addr()) {
 		t.Errorf("%v %+v", err, rows)
 	}
 	for _, l := range admin.New(f.redis, "").ShowFunctions(t.Context(), "") {

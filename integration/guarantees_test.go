@@ -90,7 +90,8 @@ func TestG2NeverEarly(t *testing.T) {
 		s.schedule(1500, "relative-", within(1500*time.Millisecond))
 		var batch []bridge.NewMessage
 		for i := range 500 {
-			batch = append(batch, bridge.NewMessage{ID: fmt.Sprint("absolute-", i), At: time.Now().Add(time.Duration(i*3) * time.Millisecond)})
+			batch = append(batch, bridge.NewMessage{ID: fmt.Sprint("absolute-", i),
+				At: time.Now().Add(time.Duration(i*3) * time.Millisecond)})
 		}
 		s.send(batch)
 		for i := range 200 {
@@ -103,8 +104,8 @@ func TestG2NeverEarly(t *testing.T) {
 	})
 }
 
-// G3: one owner. Handlers that outlive their visibility timeout without extending (the server is told that they are idle) race with
-// the reclaimer; each delivery is settled by exactly one side, so attempts form one chain per message.
+// G3: one owner. Handlers that outlive their visibility timeout without extending (the server is told that they are idle) race
+// with the reclaimer; each delivery is settled by exactly one side, so attempts form one chain per message.
 func TestG3OneOwnerOfADelivery(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
@@ -125,7 +126,8 @@ func TestG3OneOwnerOfADelivery(t *testing.T) {
 		}
 		for round := 1; ; round++ {
 			drainUntilIdle(t, s)
-			read, err := c.Do(ctx, c.B().Xreadgroup().Group("g", "one").Count(n).Streams().Key(k.Stream).Id(">").Build()).AsXReadSlices()
+			read, err := c.Do(ctx, c.B().Xreadgroup().Group("g",
+				"one").Count(n).Streams().Key(k.Stream).Id(">").Build()).AsXReadSlices()
 			entries := read[k.Stream]
 			if err != nil || len(entries) == 0 {
 				break
@@ -154,14 +156,16 @@ func drainUntilIdle(t *testing.T, s *stack) {
 	})
 }
 
-// raceForEntries lets an acknowledgement, a failure and a reclaim go for the same entries at once, and counts how many exits took effect.
+// raceForEntries lets an acknowledgement, a failure and a reclaim go for the same entries at once, and counts how many exits took
+// effect.
 func raceForEntries(t *testing.T, s *stack, round int, entries []entry) int {
 	attempts := lua.Attempts{Max: 3, Delays: []time.Duration{time.Millisecond}}
 	held := make([]lua.Held, len(entries))
 	failures := make([]lua.Failure, len(entries))
 	for i, e := range entries {
 		held[i] = lua.Held{Entry: e.ID}
-		failures[i] = lua.Failure{Held: held[i], Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonMaxAttempts, Error: "raced"}
+		failures[i] = lua.Failure{Held: held[i], Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonMaxAttempts,
+			Error: "raced"}
 	}
 	var settled atomic.Int64
 	var racers sync.WaitGroup
@@ -199,8 +203,8 @@ func raceForEntries(t *testing.T, s *stack, round int, entries []entry) int {
 	return int(settled.Load())
 }
 
-// G4: groups are independent. Two of three groups always fail; the third sees each message exactly once, there is exactly one dead
-// letter per message and failing group, and the number of entries ever added is linear in the attempts.
+// G4: groups are independent. Two of three groups always fail; the third sees each message exactly once, there is exactly one
+// dead letter per message and failing group, and the number of entries ever added is linear in the attempts.
 func TestG4GroupsAreIndependent(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
@@ -262,14 +266,16 @@ func entriesEverAdded(t *testing.T, s *stack) int64 {
 	return added
 }
 
-// G5: nothing is dropped silently. What is malformed, expired or lost its body is a dead letter with its bytes, once; the rest flows.
+// G5: nothing is dropped silently. What is malformed, expired or lost its body is a dead letter with its bytes, once; the rest
+// flows.
 func TestG5NothingIsDroppedSilently(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
 		k := s.keys()
 		s.groups("g")
 		malformed := map[string]string{
-			"null": `{"a":null}`, "nested": `{"a":{"b":"c"}}`, "array": `["a"]`, "number": `{"a":1}`, "broken": `{"a":`, "scalar": `"text"`,
+			"null": `{"a":null}`, "nested": `{"a":{"b":"c"}}`, "array": `["a"]`, "number": `{"a":1}`, "broken": `{"a":`,
+			"scalar":          `"text"`,
 			"payload-in-meta": `{"payload":"x"}`, "attempt": `{"attempt":"abc"}`, "not-utf8": "{\"a\":\"\xff\"}",
 		}
 		now := time.Now().UnixMilli()
@@ -300,7 +306,8 @@ func TestG5NothingIsDroppedSilently(t *testing.T) {
 				}
 				continue
 			}
-			if f["reason"] != lua.ReasonMalformed || f["payload"] != "raw \x00\xff "+f["id"] || f["meta"] != malformed[f["id"]] || f["error"] == "" {
+			if f["reason"] != lua.ReasonMalformed || f["payload"] != "raw \x00\xff "+f["id"] || f["meta"] != malformed[f["id"]] ||
+				f["error"] == "" {
 				t.Errorf("malformed: %q", f)
 			}
 		}

@@ -25,8 +25,8 @@ type load struct {
 
 const pace = 2 * time.Millisecond // between two messages of one caller
 
-// load starts callers that go on until end is called. What is accepted is entered in the ledger as owed to every group; what may have
-// been is entered as that.
+// load starts callers that go on until end is called. What is accepted is entered in the ledger as owed to every group; what may
+// have been is entered as that.
 func (s *stack) load(client *bridge.Client, name string, callers int, in func(i int) time.Duration) *load {
 	s.t.Helper()
 	l := &load{t: s.t, stop: make(chan struct{}), others: map[string]int{}}

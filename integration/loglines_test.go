@@ -106,8 +106,8 @@ func worksAgain(message string) (part string, ok bool) {
 	return strings.CutSuffix(message, " works again")
 }
 
-// wantLog holds the log against the number of times something broke: a part says at most once for each that it is failing, and as often that it
-// works again, which is its last word. Parts is how many share a name in the log: two bridges, or two workers.
+// wantLog holds the log against the number of times something broke: a part says at most once for each that it is failing, and as
+// often that it works again, which is its last word. Parts is how many share a name in the log: two bridges, or two workers.
 func (n *network) wantLog(faults, parts int) {
 	n.t.Helper()
 	var failing, working map[string]int
@@ -123,7 +123,8 @@ func (n *network) wantLog(faults, parts int) {
 	n.log.wantPairs(n.t)
 	for part, lines := range failing {
 		if most := faults * parts; lines > most || working[part] > most {
-			n.t.Errorf("%s: %d lines that it is failing, %d that it works again, for %d faults", part, lines, working[part], faults)
+			n.t.Errorf("%s: %d lines that it is failing, %d that it works again, for %d faults", part, lines, working[part],
+				faults)
 		}
 	}
 }
@@ -166,8 +167,8 @@ func goroutines(t testing.TB) (n int) {
 	return n
 }
 
-// wantGoroutines waits until no more run than before the faults, but for the few that the client library keeps for connections it has made
-// since: far fewer than there were faults.
+// wantGoroutines waits until no more run than before the faults, but for the few that the client library keeps for connections it
+// has made since: far fewer than there were faults.
 func (n *network) wantGoroutines() {
 	n.t.Helper()
 	if n.base == 0 {

@@ -29,10 +29,10 @@ func build(t *testing.T) string {
 	return languages.Build(t)
 }
 
-// TestMainJob is the whole thing: NDJSON piped into the command, two bridge processes, and in one group a Go worker, a Python script
-// and a shell script that is only redis-cli, one message in a hundred failing once; a second group reads the same queue. Every ID is
-// acknowledged in both, nothing is left, and piping the file again schedules nothing. DUESTREAM_TEST_FULL=1 runs it at full size:
-// 100,000 messages over 60 s.
+// TestMainJob is the whole thing: NDJSON piped into the command, two bridge processes, and in one group a Go worker, a Python
+// script and a shell script that is only redis-cli, one message in a hundred failing once; a second group reads the same queue.
+// Every ID is acknowledged in both, nothing is left, and piping the file again schedules nothing. DUESTREAM_TEST_FULL=1 runs it
+// at full size: 100,000 messages over 60 s.
 func TestMainJob(t *testing.T) {
 	n, spread := 5_000, 5*time.Second
 	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
@@ -43,7 +43,8 @@ func TestMainJob(t *testing.T) {
 	s := newStack(t, server)
 	s.groups("orders", "audit")
 	dir := t.TempDir()
-	env := append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "DUESTREAM_PREFIX="+s.prefix, "DUESTREAM_VISIBILITY_TIMEOUT=2s",
+	env := append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "DUESTREAM_PREFIX="+s.prefix,
+		"DUESTREAM_VISIBILITY_TIMEOUT=2s",
 		"DUESTREAM_RETRY_MIN=100ms", "DUESTREAM_RETRY_MAX=1s", "DUESTREAM_LOG_LEVEL=warn", "QUEUE="+s.queue, "GROUP=orders", "FAIL_ONCE_PERCENT=1")
 
 	for range 2 {
@@ -70,7 +71,8 @@ func TestMainJob(t *testing.T) {
 	lines := json.NewEncoder(&file)
 	for i := range n {
 		id, in := fmt.Sprintf("order-%06d", i), int64(i*7919%n)*spread.Milliseconds()/int64(n)
-		if err := lines.Encode(map[string]any{"id": id, "payload": map[string]any{"order": i}, "in_ms": in, "headers": map[string]string{"kind": "order"}}); err != nil {
+		if err := lines.Encode(map[string]any{"id": id, "payload": map[string]any{"order": i}, "in_ms": in,
+			"headers": map[string]string{"kind": "order"}}); err != nil {
 			t.Fatal(err)
 		}
 		s.ledger.Sent(id, begin.UnixMilli()+in)
@@ -107,7 +109,8 @@ func TestMainJob(t *testing.T) {
 	if ok, left := s.empty("orders", "audit"); !ok {
 		t.Errorf("piping the file again scheduled something: %s", left)
 	}
-	t.Logf("%d messages due over %s, 2 bridges, 3 workers in one group and 1 in another: all acknowledged after %s; by worker: %v (of the Go worker's, %d failed once)",
+	t.Logf("%d messages due over %s, 2 bridges, 3 workers in one group and 1 in another: all acknowledged after %s; by worker: "+
+		"%v (of the Go worker's, %d failed once)",
 		n, spread, took.Round(time.Millisecond), acknowledged, retried)
 	t.Logf("the same file again: %s", again)
 }
@@ -155,8 +158,8 @@ func (s *stack) pipe(duestream string, env []string, ndjson []byte) string {
 	return strings.TrimSpace(string(out))
 }
 
-// readLog enters what a script acknowledged, "ID attempt entry" a line, into the ledger, and returns how many there are. Reading again
-// adds nothing.
+// readLog enters what a script acknowledged, "ID attempt entry" a line, into the ledger, and returns how many there are. Reading
+// again adds nothing.
 func (s *stack) readLog(group, path string) int {
 	file, err := os.Open(path)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 
 type entry = rueidis.XRangeSlice
 
-// G6: memory returns. An entry of one group stays pending for as long as the test runs; thousands of others pass. The stream shrinks
-// to what one stream node holds, with our worker and with workers that only XACK, with one group and with two.
+// G6: memory returns. An entry of one group stays pending for as long as the test runs; thousands of others pass. The stream
+// shrinks to what one stream node holds, with our worker and with workers that only XACK, with one group and with two.
 func TestG6MemoryReturns(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		for _, groups := range [][]string{{"a"}, {"a", "b"}} {
@@ -94,7 +94,8 @@ func (s *stack) plainWorker(group string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		c, key := s.redis.Blocking, s.keys().Stream
 		for ctx.Err() == nil {
-			read, err := c.Do(ctx, c.B().Xreadgroup().Group(group, "plain").Count(500).Block(1000).Streams().Key(key).Id(">").Build()).AsXReadSlices()
+			read, err := c.Do(ctx, c.B().Xreadgroup().Group(group,
+				"plain").Count(500).Block(1000).Streams().Key(key).Id(">").Build()).AsXReadSlices()
 			if err != nil && !rueidis.IsRedisNil(err) {
 				if ctx.Err() != nil {
 					return nil
@@ -110,7 +111,8 @@ func (s *stack) plainWorker(group string) func(context.Context) error {
 				ids = append(ids, e.ID)
 			}
 			if len(ids) > 0 {
-				if err := s.redis.Client.Do(context.Background(), s.redis.Client.B().Xack().Key(key).Group(group).Id(ids...).Build()).Error(); err != nil {
+				if err := s.redis.Client.Do(context.Background(),
+					s.redis.Client.B().Xack().Key(key).Group(group).Id(ids...).Build()).Error(); err != nil {
 					return err
 				}
 			}
@@ -152,14 +154,17 @@ func TestG7BoundedWork(t *testing.T) {
 	if len(took) < 40 {
 		t.Fatalf("only %d script calls were seen", len(took))
 	}
-	// 60 MiB and 20,000 messages in one call would take hundreds of milliseconds; the bound is generous because the machine is shared.
+	// 60 MiB and 20,000 messages in one call would take hundreds of milliseconds; the bound is generous because the machine is
+	// shared.
 	if worst := took[len(took)-1]; worst > 200_000 {
 		t.Errorf("a script held the server for %d µs", worst)
 	}
-	t.Logf("%d script calls: median %d µs, p99 %d µs, longest %d µs", len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
+	t.Logf("%d script calls: median %d µs, p99 %d µs, longest %d µs", len(took), took[len(took)/2], took[len(took)*99/100],
+		took[len(took)-1])
 }
 
-// G8: idle costs nothing. A bridge that serves 100 empty queues sends at most two requests a second, commands inside scripts aside.
+// G8: idle costs nothing. A bridge that serves 100 empty queues sends at most two requests a second, commands inside scripts
+// aside.
 func TestG8IdleCostsNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

@@ -113,9 +113,10 @@ func (m *member) stop() {
 	m.readers.Wait()
 }
 
-// G1 in a group of workers in Go and all languages of the examples, on a queue with two partitions: they die by kill -9 at random moments and are
-// replaced, and the server dies once; some messages fail at first, some take long. Nothing is lost, nothing is early, and nothing is left,
-// neither with plain commands nor with the functions library. DUESTREAM_TEST_SEED runs the same again.
+// G1 in a group of workers in Go and all languages of the examples, on a queue with two partitions: they die by kill -9 at random
+// moments and are replaced, and the server dies once; some messages fail at first, some take long. Nothing is lost, nothing is
+// early, and nothing is left, neither with plain commands nor with the functions library. DUESTREAM_TEST_SEED runs the same
+// again.
 func TestOneGroupInSixLanguages(t *testing.T) {
 	t.Parallel()
 	for name, functions := range map[string]bool{"plain": false, "functions": true} {
@@ -152,7 +153,8 @@ func oneGroup(t *testing.T, functions bool) {
 		t.Fatal(err)
 	}
 	env := []string{"DUESTREAM_REDIS_URL=" + server.URL(), "DUESTREAM_PREFIX=" + s.prefix, "QUEUE=" + s.queue, "GROUP=mixed"}
-	members := []*member{{s: s, name: "go", command: []string{self}, env: []string{childPart + "=worker", childURL + "=" + server.URL(),
+	members := []*member{{s: s, name: "go", command: []string{self}, env: []string{childPart + "=worker", childURL + "=" +
+		server.URL(),
 		childPrefix + "=" + s.prefix, childQueue + "=" + s.queue, childGroup + "=mixed", childLedger + "=/dev/stdout"}}}
 	for _, l := range languages.All(t, "../examples") {
 		members = append(members, &member{s: s, name: l.Name, command: l.Command("worker"), env: env})
@@ -231,5 +233,6 @@ func oneGroup(t *testing.T, functions bool) {
 	if r := s.ledger.Check(t, "mixed"); r.Sent < 2000 {
 		t.Errorf("only %d messages were sent", r.Sent)
 	}
-	t.Logf("%d messages over %s, all done after %s; kills: %v; deliveries by language: %v", n, spread, took.Round(time.Millisecond), kills, handled)
+	t.Logf("%d messages over %s, all done after %s; kills: %v; deliveries by language: %v", n, spread,
+		took.Round(time.Millisecond), kills, handled)
 }

@@ -13,18 +13,21 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Faults of the network, and of a server that is still there. Each test ends in its ledger, counts the log lines of each part, and looks
-// whether goroutines pile up.
+// Faults of the network, and of a server that is still there. Each test ends in its ledger, counts the log lines of each part,
+// and looks whether goroutines pile up.
 
-// Connections that are cut before a request gets through, after it was executed, and in the middle of its reply: nothing is lost, nothing is
-// scheduled twice, and no delivery counts as failed, because what a cut connection kept from a worker is taken up by the same worker.
+// Connections that are cut before a request gets through, after it was executed, and in the middle of its reply: nothing is lost,
+// nothing is scheduled twice, and no delivery counts as failed, because what a cut connection kept from a worker is taken up by
+// the same worker.
 func TestCutConnectionsLoseNothing(t *testing.T) {
 	for name, cut := range map[string]struct {
 		arm  func(p *redistest.Proxy, commands ...string)
 		done func(p *redistest.Proxy) int
 	}{
-		"before the write":         {func(p *redistest.Proxy, c ...string) { p.CutBeforeForward(1, c...) }, (*redistest.Proxy).Drops},
-		"after the write":          {func(p *redistest.Proxy, c ...string) { p.CutAfterForward(1, c...) }, (*redistest.Proxy).Cuts},
+		"before the write": {func(p *redistest.Proxy, c ...string) { p.CutBeforeForward(1, c...) },
+			(*redistest.Proxy).Drops},
+		"after the write": {func(p *redistest.Proxy, c ...string) { p.CutAfterForward(1, c...) },
+			(*redistest.Proxy).Cuts},
 		"in the middle of a reply": {func(p *redistest.Proxy, c ...string) { p.CutMidReply(1, c...) }, (*redistest.Proxy).Tears},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +52,10 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 			for i := range cuts {
 				before := cut.done(n.proxy)
 				cut.arm(n.proxy, commands[i%len(commands)]...)
-				redistest.Eventually(t, 20*time.Second, func() (bool, string) { return cut.done(n.proxy) > before, "nothing to cut" })
+				redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+					return cut.done(n.proxy) > before,
+						"nothing to cut"
+				})
 			}
 			stop()
 			result := n.settled(30*time.Second, "g")
@@ -74,7 +80,10 @@ func TestSlowNetworkOnlyDelays(t *testing.T) {
 	for _, delay := range []time.Duration{5, 60, 20} {
 		n.proxy.Slow(delay * time.Millisecond)
 		sent := n.ledger.Summary("g").Sent
-		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return n.ledger.Summary("g").Sent > sent+20, "the producer does not get on" })
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return n.ledger.Summary("g").Sent > sent+20,
+				"the producer does not get on"
+		})
 	}
 	stop()
 	if result := n.settled(30*time.Second, "g"); result.Duplicated > 0 {
@@ -99,14 +108,15 @@ func TestRefusedConnectionsAreReportedOnce(t *testing.T) {
 	n.schedule(100, "after-", within(time.Second))
 	n.settled(30*time.Second, "g")
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		return n.log.count("worker works again") == 1 && n.log.count("heartbeat works again") == 1, "not all say that they are back"
+		return n.log.count("worker works again") == 1 && n.log.count("heartbeat works again") == 1,
+			"not all say that they are back"
 	})
 	n.wantLog(1, 1)
 	n.wantGoroutines()
 }
 
-// A network that swallows everything for longer than the visibility timeout, for workers and bridges alike: handlers are told, and since
-// nobody could see that they were cut off, it is no attempt: with one attempt allowed, there is no dead letter.
+// A network that swallows everything for longer than the visibility timeout, for workers and bridges alike: handlers are told,
+// and since nobody could see that they were cut off, it is no attempt: with one attempt allowed, there is no dead letter.
 func TestHalfOpenNetworkTellsHandlersAndBurnsNoAttempt(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
@@ -127,9 +137,15 @@ func TestHalfOpenNetworkTellsHandlersAndBurnsNoAttempt(t *testing.T) {
 		return context.Cause(ctx)
 	})
 	n.schedule(held, "m", within(0))
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return running.Load() == held, fmt.Sprint(running.Load(), " run") })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return running.Load() == held,
+			fmt.Sprint(running.Load(), " run")
+	})
 	n.proxy.Stall(true)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return told.Load() == held, fmt.Sprint(told.Load(), " were told") })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return told.Load() == held,
+			fmt.Sprint(told.Load(), " were told")
+	})
 	n.proxy.Stall(false)
 	n.schedule(100, "after", within(time.Second))
 	n.settled(30*time.Second, "g")
@@ -140,8 +156,8 @@ func TestHalfOpenNetworkTellsHandlersAndBurnsNoAttempt(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// A worker that alone is cut off: its handlers are told, its entries go to another one, each for the price of one attempt, and what it says
-// when it is back has no effect.
+// A worker that alone is cut off: its handlers are told, its entries go to another one, each for the price of one attempt, and
+// what it says when it is back has no effect.
 func TestWorkerBehindHalfOpenNetworkLosesItsDeliveries(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
@@ -160,7 +176,10 @@ func TestWorkerBehindHalfOpenNetworkLosesItsDeliveries(t *testing.T) {
 		return context.Cause(ctx)
 	})
 	n.schedule(held, "m", within(0))
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return running.Load() == held, fmt.Sprint(running.Load(), " run") })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return running.Load() == held,
+			fmt.Sprint(running.Load(), " run")
+	})
 	n.proxy.Stall(true)
 	n.worker("g", held, func(_ context.Context, m *bridge.Message) error {
 		most.Store(max(most.Load(), int64(m.Attempt)))
@@ -168,7 +187,10 @@ func TestWorkerBehindHalfOpenNetworkLosesItsDeliveries(t *testing.T) {
 	})
 	n.schedule(100, "meanwhile", within(time.Second))
 	result := n.settled(30*time.Second, "g")
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return told.Load() == held, fmt.Sprint(told.Load(), " were told") })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return told.Load() == held,
+			fmt.Sprint(told.Load(), " were told")
+	})
 	n.proxy.Stall(false)
 	n.schedule(100, "after", within(time.Second))
 	n.settled(30*time.Second, "g")
@@ -193,7 +215,8 @@ func TestKilledConnectionsLoseNothing(t *testing.T) {
 	const kills = 40
 	for i := range kills {
 		sent := n.ledger.Summary("a").Sent
-		if _, err := n.admin.Do(context.Background(), n.admin.B().Arbitrary("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Build()).AsInt64(); err != nil {
+		if _, err := n.admin.Do(context.Background(), n.admin.B().Arbitrary("CLIENT", "KILL", "TYPE", "normal", "SKIPME",
+			"yes").Build()).AsInt64(); err != nil {
 			t.Fatal(err)
 		}
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
@@ -206,7 +229,8 @@ func TestKilledConnectionsLoseNothing(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// CLIENT PAUSE, of writes and of everything, for longer than the visibility timeout. (No client is unblocked meanwhile: that ends servers.)
+// CLIENT PAUSE, of writes and of everything, for longer than the visibility timeout. (No client is unblocked meanwhile: that ends
+// servers.)
 func TestPausedClientsLoseNothing(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Own(t))
@@ -244,7 +268,10 @@ func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 		if err := n.raw("SCRIPT", "FLUSH").Error(); err != nil {
 			t.Fatal(err)
 		}
-		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return n.ledger.Summary("g").Sent > sent, "the producer does not get on" })
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return n.ledger.Summary("g").Sent > sent,
+				"the producer does not get on"
+		})
 	}
 	stop()
 	if result := n.settled(30*time.Second, "g"); result.Duplicated > 0 {
@@ -256,8 +283,8 @@ func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 
 const groupLost = "consumer group was lost: created again at 0"
 
-// XGROUP DESTROY under load: the group is created again at 0, whoever of its workers sees it first, with one log line per loss. What was
-// pending is delivered again; nothing is lost.
+// XGROUP DESTROY under load: the group is created again at 0, whoever of its workers sees it first, with one log line per loss.
+// What was pending is delivered again; nothing is lost.
 func TestDestroyedGroupIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
@@ -270,7 +297,10 @@ func TestDestroyedGroupIsCreatedAgain(t *testing.T) {
 	const losses = 8
 	for i := range losses {
 		sent := n.ledger.Summary("g").Sent
-		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return n.ledger.Summary("g").Sent > sent+20, "the producer does not get on" })
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return n.ledger.Summary("g").Sent > sent+20,
+				"the producer does not get on"
+		})
 		if n.number("XGROUP", "DESTROY", n.keys().Stream, "g") != 1 {
 			t.Fatalf("loss %d: no such group", i)
 		}
@@ -287,8 +317,8 @@ func TestDestroyedGroupIsCreatedAgain(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// DEL of the stream under load. The command itself destroys what was ready or pending; these messages are named here by a look in the same
-// transaction. Everything else is delivered, before and after.
+// DEL of the stream under load. The command itself destroys what was ready or pending; these messages are named here by a look in
+// the same transaction. Everything else is delivered, before and after.
 func TestDeletedStreamLosesOnlyWhatItHeld(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
@@ -304,7 +334,10 @@ func TestDeletedStreamLosesOnlyWhatItHeld(t *testing.T) {
 	const losses = 8
 	for i := range losses {
 		sent := n.ledger.Summary("g").Sent
-		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return n.ledger.Summary("g").Sent > sent+20, "the producer does not get on" })
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return n.ledger.Summary("g").Sent > sent+20,
+				"the producer does not get on"
+		})
 		for _, id := range n.deleteStream() {
 			destroyed[id] = true
 		}

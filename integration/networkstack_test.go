@@ -15,8 +15,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// network is a stack whose far end, if a test uses it, is behind a proxy. Everything it runs logs into log, and runs in goroutines that bear
-// its label.
+// network is a stack whose far end, if a test uses it, is behind a proxy. Everything it runs logs into log, and runs in
+// goroutines that bear its label.
 type network struct {
 	*stack
 	proxy   *redistest.Proxy
@@ -60,7 +60,8 @@ func (n *network) warm(groups ...string) {
 	}
 }
 
-// produce schedules messages, one after the other, through both clients, until stop, and enters each in the ledger with what is known of it.
+// produce schedules messages, one after the other, through both clients, until stop, and enters each in the ledger with what is
+// known of it.
 func (n *network) produce() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var producers sync.WaitGroup
@@ -68,7 +69,8 @@ func (n *network) produce() (stop func()) {
 		producers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				id := fmt.Sprintf("p%d-%d", which, i)
-				receipt, err := client.Schedule(context.Background(), n.queue, []byte("payload of "+id), bridge.WithID(id), bridge.In(within(300*time.Millisecond)(i)))
+				receipt, err := client.Schedule(context.Background(), n.queue, []byte("payload of "+id), bridge.WithID(id),
+					bridge.In(within(300*time.Millisecond)(i)))
 				switch {
 				case err == nil:
 					n.ledger.Sent(id, receipt.Due.UnixMilli())

@@ -34,7 +34,8 @@ func TestServerKilledAndStartedAgainLosesNothing(t *testing.T) {
 			defer close(producing)
 			for i := range 150 {
 				id := fmt.Sprintf("r%d-%d", round, i)
-				receipt, err := s.client.Schedule(context.Background(), s.queue, []byte(id), bridge.WithID(id), bridge.In(within(2*time.Second)(i)))
+				receipt, err := s.client.Schedule(context.Background(), s.queue, []byte(id), bridge.WithID(id),
+					bridge.In(within(2*time.Second)(i)))
 				switch {
 				case err == nil:
 					s.ledger.Sent(id, receipt.Due.UnixMilli())
@@ -75,7 +76,10 @@ func TestOutageLongerThanTheVisibilityTimeoutBurnsNoAttempt(t *testing.T) {
 		return nil
 	})
 	s.schedule(n, "m", within(0))
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return running.Load() == n, fmt.Sprint(running.Load(), " run") })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return running.Load() == n,
+			fmt.Sprint(running.Load(), " run")
+	})
 	server.Pause()
 	<-time.After(5 * policy.VisibilityTimeout) // the length of the outage
 	server.Resume()
@@ -220,7 +224,8 @@ func TestForeignEntriesAreDeliveredOrDeadLettered(t *testing.T) {
 	}
 	reasons := map[string]string{}
 	for _, l := range letters {
-		reasons[l.FieldValues["reason"]] = l.FieldValues["entry"] + " " + l.FieldValues["group"] + " " + l.FieldValues["payload"] + l.FieldValues["attempt"]
+		reasons[l.FieldValues["reason"]] = l.FieldValues["entry"] + " " + l.FieldValues["group"] + " " +
+			l.FieldValues["payload"] + l.FieldValues["attempt"]
 	}
 	if got := reasons[lua.ReasonBodyLost]; got != lost+" g " {
 		t.Errorf("lost body: %q", got)

@@ -22,8 +22,8 @@ type parted struct {
 	registry *redistest.Server   // whose owner it is
 }
 
-// newParted looks for a prefix under which 8 partitions are on all three masters: the registry not where partitions 0 and 1 are, but where
-// partition 3 is.
+// newParted looks for a prefix under which 8 partitions are on all three masters: the registry not where partitions 0 and 1 are,
+// but where partition 3 is.
 func newParted(t *testing.T, c *redistest.ClusterNodes, count int) *parted {
 	t.Helper()
 	p := &parted{}
@@ -70,7 +70,8 @@ func (p *parted) grow(count int) {
 // producer returns a client that knows nothing yet.
 func (p *parted) producer() *bridge.Client {
 	p.t.Helper()
-	client, err := bridge.NewClient(bridge.ClientConfig{Redis: p.redis, Prefix: p.prefix, Logger: p.log, RetryTimeout: time.Second})
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: p.redis, Prefix: p.prefix, Logger: p.log,
+		RetryTimeout: time.Second})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -78,15 +79,16 @@ func (p *parted) producer() *bridge.Client {
 	return client
 }
 
-// readers are workers in another language, one for each partition: XREADGROUP and XACK. Each message must be in one of the partitions
-// where a count puts it.
+// readers are workers in another language, one for each partition: XREADGROUP and XACK. Each message must be in one of the
+// partitions where a count puts it.
 func (p *parted) readers() {
 	for i := range p.counts.Latest() {
 		p.run("reader", func(ctx context.Context) error {
 			c, stream := p.redis.Blocking, p.keysOf(i).Stream
 			for ctx.Err() == nil {
 				call, cancel := context.WithTimeout(ctx, 5*time.Second)
-				read, err := c.Do(call, c.B().Xreadgroup().Group("g", "reader").Count(100).Block(500).Streams().Key(stream).Id(">").Build()).AsXReadSlices()
+				read, err := c.Do(call, c.B().Xreadgroup().Group("g",
+					"reader").Count(100).Block(500).Streams().Key(stream).Id(">").Build()).AsXReadSlices()
 				cancel()
 				if err != nil {
 					continue // nothing to read, or the end
@@ -98,7 +100,8 @@ func (p *parted) readers() {
 						p.t.Errorf("%s is in partition %d, by the counts it belongs into %v", e.ID, i, candidates)
 					}
 					// Not with the context of the loop: an entry that was read is acknowledged.
-					if n, err := p.redis.Client.Do(context.Background(), c.B().Xack().Key(stream).Group("g").Id(one.ID).Build()).AsInt64(); n != 1 {
+					if n, err := p.redis.Client.Do(context.Background(),
+						c.B().Xack().Key(stream).Group("g").Id(one.ID).Build()).AsInt64(); n != 1 {
 						p.t.Errorf("XACK of %s: %d, %v", e.ID, n, err)
 					}
 				}
@@ -129,8 +132,8 @@ func (p *parted) end() {
 	}
 }
 
-// G1 with a queue of 8 partitions on three masters, and two bridges: each message is delivered once, in the partition that its ID says,
-// and all memory returns.
+// G1 with a queue of 8 partitions on three masters, and two bridges: each message is delivered once, in the partition that its ID
+// says, and all memory returns.
 func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 	t.Parallel()
 	p := newParted(t, redistest.Cluster(t, 3, 0), 8)
@@ -161,8 +164,8 @@ func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 	p.end()
 }
 
-// A queue grows from 2 to 8 partitions. What was scheduled before is found, refused as a duplicate, moved, cancelled and delivered as before,
-// by a producer that has heard of the growth and by one that has not.
+// A queue grows from 2 to 8 partitions. What was scheduled before is found, refused as a duplicate, moved, cancelled and
+// delivered as before, by a producer that has heard of the growth and by one that has not.
 func TestG1PartitionsGrowOnACluster(t *testing.T) {
 	t.Parallel()
 	p := newParted(t, redistest.Cluster(t, 3, 0), 2)
@@ -214,8 +217,8 @@ func TestG1PartitionsGrowOnACluster(t *testing.T) {
 	p.end()
 }
 
-// The master of the registry is away: a producer that never read it uses partition 0, and does not say of what it finds nowhere that it is
-// not scheduled, nor of what it cancelled there that it is nowhere else. When the registry is back, it finds all.
+// The master of the registry is away: a producer that never read it uses partition 0, and does not say of what it finds nowhere
+// that it is not scheduled, nor of what it cancelled there that it is nowhere else. When the registry is back, it finds all.
 func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0, "--appendonly", "yes", "--appendfsync", "always")
@@ -233,7 +236,8 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	if _, err := knows.Schedule(ctx, p.queue, nil, bridge.WithID(elsewhere), bridge.In(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.raw("ZADD", p.keysOf(1).Due, "9999999999999", inOld).Error(); err != nil { // as a client did that knew two partitions
+	// as a client did that knew two partitions
+	if err := p.raw("ZADD", p.keysOf(1).Due, "9999999999999", inOld).Error(); err != nil {
 		t.Fatal(err)
 	}
 	p.registry.Kill()
@@ -249,7 +253,8 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	}
 	for who, client := range map[string]*bridge.Client{"knows nothing": fresh, "knows the counts": knows} {
 		for _, id := range []string{unknown, "never heard of"} {
-			if err := client.Cancel(ctx, p.queue, id); !errors.Is(err, bridge.ErrUnavailable) || errors.Is(err, bridge.ErrNotScheduled) {
+			if err := client.Cancel(ctx, p.queue, id); !errors.Is(err, bridge.ErrUnavailable) ||
+				errors.Is(err, bridge.ErrNotScheduled) {
 				t.Errorf("who %s says of %s: %v", who, id, err)
 			}
 		}
@@ -265,7 +270,8 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	if err := fresh.Cancel(ctx, p.queue, "zero"); !errors.Is(err, bridge.ErrUnavailable) || score(0, "zero") != 0 {
 		t.Errorf("what is in partition 0: %v", err)
 	}
-	if due, err := knows.Reschedule(ctx, p.queue, inOld, bridge.In(2*time.Hour)); !errors.Is(err, bridge.ErrUnavailable) || float64(due.UnixMilli()) != score(1, inOld) {
+	if due, err := knows.Reschedule(ctx, p.queue, inOld, bridge.In(2*time.Hour)); !errors.Is(err, bridge.ErrUnavailable) ||
+		float64(due.UnixMilli()) != score(1, inOld) {
 		t.Errorf("what is in an older partition: %v, %v", due, err)
 	}
 	if err := knows.Cancel(ctx, p.queue, inOld); !errors.Is(err, bridge.ErrUnavailable) || score(1, inOld) != 0 {

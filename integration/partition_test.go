@@ -25,7 +25,8 @@ func (s *stack) part(i int) *stack {
 	return &one
 }
 
-// plainReader reads one partition with XREADGROUP, and acknowledges with XACK, as a worker in another language does, until the test ends.
+// plainReader reads one partition with XREADGROUP, and acknowledges with XACK, as a worker in another language does, until the
+// test ends.
 func (s *stack) plainReader(group string, ledger *redistest.Ledger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -61,9 +62,9 @@ func fieldValues(entry rueidis.XRangeEntry) (list []rueidis.XRangeFieldValue) {
 	return list
 }
 
-// G1 while a queue grows: from one partition to two and to eight, under the load of producers who hear of it at different times. One group
-// is served by plain commands in each partition, the other by a worker that is killed, and replaced, in the middle. Nothing is lost, in
-// any partition, and none is left with anything.
+// G1 while a queue grows: from one partition to two and to eight, under the load of producers who hear of it at different times.
+// One group is served by plain commands in each partition, the other by a worker that is killed, and replaced, in the middle.
+// Nothing is lost, in any partition, and none is left with anything.
 func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 	t.Parallel()
 	const most, producers, each = 8, 4, 1500
@@ -88,14 +89,16 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 			for n := range each {
 				if n%(100*(p+1)) == 0 { // what a producer knows of the partitions is as old as that
 					var err error
-					if client, err = bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, Logger: s.log}); err != nil {
+					if client, err = bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix,
+						Logger: s.log}); err != nil {
 						t.Error(err)
 						return
 					}
 					defer client.Close()
 				}
 				id := fmt.Sprintf("%d-%d", p, n)
-				receipt, err := client.Schedule(t.Context(), s.queue, []byte(id), bridge.WithID(id), bridge.In(within(100*time.Millisecond)(n)))
+				receipt, err := client.Schedule(t.Context(), s.queue, []byte(id), bridge.WithID(id),
+					bridge.In(within(100*time.Millisecond)(n)))
 				if err != nil {
 					t.Error(err)
 					return
@@ -108,7 +111,10 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 		})
 	}
 	reached := func(n int64) {
-		redistest.Eventually(t, 30*time.Second, func() (bool, string) { return sent.Load() >= n, fmt.Sprint(sent.Load(), " sent") })
+		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+			return sent.Load() >= n,
+				fmt.Sprint(sent.Load(), " sent")
+		})
 	}
 	grow := func(n int) {
 		if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, n, nil); err != nil {
@@ -166,8 +172,8 @@ func (s *stack) entriesAdded() int64 {
 	return n
 }
 
-// One of three masters is away, killed or hanging. A worker goes on with the partitions of the others, at their usual pace, and takes up
-// those of the lost master when it is back.
+// One of three masters is away, killed or hanging. A worker goes on with the partitions of the others, at their usual pace, and
+// takes up those of the lost master when it is back.
 func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 	t.Parallel()
 	for _, away := range []struct {
@@ -220,7 +226,8 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 					for _, i := range list {
 						sent++
 						id := fmt.Sprintf("%d-in-%d", sent, i)
-						receipts, err := lua.Enqueue(t.Context(), s.redis.Client, s.part(i).keys(), lua.Token{}, []lua.Item{{ID: id, When: lua.After(0), Dedup: lua.Refuse}}, lua.Durability{})
+						receipts, err := lua.Enqueue(t.Context(), s.redis.Client, s.part(i).keys(), lua.Token{},
+							[]lua.Item{{ID: id, When: lua.After(0), Dedup: lua.Refuse}}, lua.Durability{})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -255,7 +262,8 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 					slowest = max(slowest, took)
 				}
 			}
-			t.Logf("%d partitions of %d are away; a round over the others took %v at most", len(at[down]), partitions, slowest.Round(time.Millisecond))
+			t.Logf("%d partitions of %d are away; a round over the others took %v at most", len(at[down]), partitions,
+				slowest.Round(time.Millisecond))
 			away.end(down)
 			redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 				err := s.part(at[down][0]).raw("EXISTS", s.part(at[down][0]).keys().Stream).Error()

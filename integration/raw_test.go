@@ -45,7 +45,8 @@ func TestRedisCLIAloneSchedules(t *testing.T) {
 
 	due = time.Now().Add(500 * time.Millisecond).UnixMilli()
 	s.ledger.Sent("order-43", due)
-	run(fmt.Sprintf("MULTI\nHSET %s order-43 \"close it\"\nHSET %s order-43 \"{\\\"h:kind\\\":\\\"order\\\"}\"\nZADD %s %d order-43\nXADD %s MAXLEN 1 * due_ms %d\nEXEC\n",
+	run(fmt.Sprintf("MULTI\nHSET %s order-43 \"close it\"\nHSET %s order-43 \"{\\\"h:kind\\\":\\\"order\\\"}\"\nZADD %s %d "+
+		"order-43\nXADD %s MAXLEN 1 * due_ms %d\nEXEC\n",
 		k.Payload, k.Meta, k.Due, due, k.Wake, due))
 	s.settled(30*time.Second, "g")
 	if got := w.Stats().Acknowledged; got != 2 {

@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// G1 through a failover: the master is killed under load. What a client with Replicated(1) was told is accepted is lost by nobody, and
-// bridges, workers and clients go on by themselves.
+// G1 through a failover: the master is killed under load. What a client with Replicated(1) was told is accepted is lost by
+// nobody, and bridges, workers and clients go on by themselves.
 func TestG1SentinelFailoverLosesNothingReplicated(t *testing.T) {
 	t.Parallel()
 	w := redistest.Sentinels(t, redistest.SentinelOptions{})
@@ -45,8 +45,8 @@ func TestG1SentinelFailoverLosesNothingReplicated(t *testing.T) {
 }
 
 // What a failover loses without Replicated: exactly what its replicas had not got. Replication is cut, then the master is killed:
-// everything accepted before the cut is delivered, of what was accepted in between the undelivered is lost, and it is counted here.
-// Servers and sentinels have passwords of their own.
+// everything accepted before the cut is delivered, of what was accepted in between the undelivered is lost, and it is counted
+// here. Servers and sentinels have passwords of their own.
 func TestSentinelFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Parallel()
 	const sentinelPassword = "s?e&c r@t"
@@ -102,9 +102,10 @@ func TestSentinelFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	})
 	cut, _ := lost()
 	r := s.ledger.Summary("a", "b")
-	t.Logf("%v; accepted after the cut: %d, of these lost: %d of %d deliveries", r, window.accepted.Load(), cut, 2*window.accepted.Load())
-	// A call that the old master carried out, and whose reply was lost with it, is repeated on the new one: it has a later due time there, and was
-	// delivered before by the old one. Each such message came twice.
+	t.Logf("%v; accepted after the cut: %d, of these lost: %d of %d deliveries", r, window.accepted.Load(), cut,
+		2*window.accepted.Load())
+	// A call that the old master carried out, and whose reply was lost with it, is repeated on the new one: it has a later due
+	// time there, and was delivered before by the old one. Each such message came twice.
 	if r.Early > r.Duplicated || r.Unexpected > 0 || r.Lost != cut {
 		t.Errorf("%v", r)
 	}
@@ -164,13 +165,14 @@ func TestLateAckAfterFailoverDoesNotTouchANewMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, _ := pending[0].AsInt64(); n != 1 || how != bridge.Lost && how != bridge.Unknown { // unknown: it had to be repeated, on the new connection
+	// unknown: it had to be repeated, on the new connection
+	if n, _ := pending[0].AsInt64(); n != 1 || how != bridge.Lost && how != bridge.Unknown {
 		t.Errorf("the late acknowledgement was %s, %d entries are pending, should be 1", how, n)
 	}
 }
 
-// A failover is not an attempt: handlers that run on through it keep their deliveries, although it lasts longer than the visibility
-// timeout. The new master counts how long entries have been pending from what was replicated.
+// A failover is not an attempt: handlers that run on through it keep their deliveries, although it lasts longer than the
+// visibility timeout. The new master counts how long entries have been pending from what was replicated.
 func TestFailoverBurnsNoAttempt(t *testing.T) {
 	t.Parallel()
 	w := redistest.Sentinels(t, redistest.SentinelOptions{})
@@ -188,7 +190,10 @@ func TestFailoverBurnsNoAttempt(t *testing.T) {
 		return nil
 	})
 	s.schedule(n, "m", within(0))
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return running.Load() == n, fmt.Sprint(running.Load(), " run") })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return running.Load() == n,
+			fmt.Sprint(running.Load(), " run")
+	})
 	w.Caught()
 	master := w.Master()
 	began := time.Now()

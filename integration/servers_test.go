@@ -68,7 +68,8 @@ func TestServersDifferAsDocumented(t *testing.T) {
 		reader := server.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining, o.ClientName = true, name })
 		answer := make(chan error, 1)
 		go func() {
-			read := reader.B().Arbitrary("XREADGROUP", "GROUP", "g", "c", "BLOCK", "5000", "STREAMS").Keys(stream).Args(">").Blocking()
+			read := reader.B().Arbitrary("XREADGROUP", "GROUP", "g", "c", "BLOCK", "5000",
+				"STREAMS").Keys(stream).Args(">").Blocking()
 			answer <- reader.Do(context.Background(), read).Error()
 		}()
 		blocked := regexp.MustCompile(`name=` + regexp.QuoteMeta(name) + ` .*flags=[^ ]*b`)

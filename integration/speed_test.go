@@ -15,10 +15,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// TestSpeedAgainstTheFloor notices when something became several times slower. It compares nothing but figures of the same run: the
-// product with its floor, our scripts with bare commands, and a queue with a backlog with one without. The limits are about a third of
-// what was seen when they were written, and one of three tries is enough, so that a busy machine does not break it. What is measured is the
-// real program, which the race detector does not slow down. Figures worth quoting come from the benchmarks.
+// TestSpeedAgainstTheFloor notices when something became several times slower. It compares nothing but figures of the same run:
+// the product with its floor, our scripts with bare commands, and a queue with a backlog with one without. The limits are about a
+// third of what was seen when they were written, and one of three tries is enough, so that a busy machine does not break it. What
+// is measured is the real program, which the race detector does not slow down. Figures worth quoting come from the benchmarks.
 func TestSpeedAgainstTheFloor(t *testing.T) { // not parallel: it has the machine for itself, as far as this package goes
 	duestream, server := build(t), redistest.Own(t)
 	limits := map[string]float64{ // of how many times as fast: the least that passes
@@ -46,7 +46,8 @@ func TestSpeedAgainstTheFloor(t *testing.T) { // not parallel: it has the machin
 	begin := time.Now()
 	for try := 1; try <= 3 && len(slow()) > 0; try++ {
 		few := runBench(t, duestream, server, "enqueue", "deliver", "--messages", "20000", "--rounds", "3")
-		failing := runBench(t, duestream, server, "retry", "lateness", "--messages", "3000", "--rounds", "3", "--rate", "1000", "--duration", "200ms")
+		failing := runBench(t, duestream, server, "retry", "lateness", "--messages", "3000", "--rounds", "3", "--rate", "1000",
+			"--duration", "200ms")
 		behind := runBench(t, duestream, server, "deliver", "--messages", "20000", "--rounds", "2", "--backlog", "100000")
 		seen := map[string]float64{}
 		for _, f := range slices.Concat(slices.Collect(maps.Values(few)), slices.Collect(maps.Values(failing))) {
@@ -69,7 +70,8 @@ func TestSpeedAgainstTheFloor(t *testing.T) { // not parallel: it has the machin
 		t.Logf("try %d ended after %s", try, time.Since(begin).Round(time.Second))
 	}
 	for _, name := range slow() {
-		t.Errorf("%s: %.2f times as fast as what it is compared with, at best of three tries; it should be %.2f at least", name, best[name], limits[name])
+		t.Errorf("%s: %.2f times as fast as what it is compared with, at best of three tries; it should be %.2f at least", name,
+			best[name], limits[name])
 	}
 }
 

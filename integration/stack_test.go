@@ -39,7 +39,8 @@ type stack struct {
 
 func newStack(t testing.TB, server *redistest.Server) *stack {
 	t.Helper()
-	s := &stack{t: t, server: server, prefix: server.Prefix(t), queue: redistest.Queue(t), ledger: &redistest.Ledger{}, logged: map[string]int{}}
+	s := &stack{t: t, server: server, prefix: server.Prefix(t), queue: redistest.Queue(t), ledger: &redistest.Ledger{},
+		logged: map[string]int{}}
 	level := slog.LevelError + 1
 	if os.Getenv("DUESTREAM_TEST_LOG") != "" {
 		level = slog.LevelDebug
@@ -70,7 +71,8 @@ func (s *stack) keys() lua.Keys { return lua.NewKeys(s.prefix, s.queue) }
 // bridge runs a bridge until the test ends or the returned function is called.
 func (s *stack) bridge(defaults bridge.Policy) (stop func()) {
 	s.t.Helper()
-	b, err := bridge.NewBridge(bridge.Config{Redis: s.redis, Prefix: s.prefix, Defaults: defaults, Logger: s.log, AnyServer: true})
+	b, err := bridge.NewBridge(bridge.Config{Redis: s.redis, Prefix: s.prefix, Defaults: defaults, Logger: s.log,
+		AnyServer: true})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -171,8 +173,8 @@ func (s *stack) number(args ...string) int64 {
 	return n
 }
 
-// empty reports whether nothing of the queue is left: no member, entry, pending entry or hash field. It looks twice, because what is moved
-// from the stream back to the schedule between two commands of a look would be seen in neither.
+// empty reports whether nothing of the queue is left: no member, entry, pending entry or hash field. It looks twice, because what
+// is moved from the stream back to the schedule between two commands of a look would be seen in neither.
 func (s *stack) empty(groups ...string) (bool, string) {
 	ok, left := s.look(groups)
 	if ok {
@@ -184,7 +186,8 @@ func (s *stack) empty(groups ...string) (bool, string) {
 func (s *stack) look(groups []string) (bool, string) {
 	k := s.keys()
 	left := map[string]int64{
-		"due": s.number("ZCARD", k.Due), "payload": s.number("HLEN", k.Payload), "meta": s.number("HLEN", k.Meta), "stream": s.number("XLEN", k.Stream),
+		"due": s.number("ZCARD", k.Due), "payload": s.number("HLEN", k.Payload), "meta": s.number("HLEN", k.Meta),
+		"stream": s.number("XLEN", k.Stream),
 	}
 	for _, g := range groups {
 		if pending, err := s.raw("XPENDING", k.Stream, g).ToArray(); err == nil {
@@ -212,5 +215,6 @@ func (s *stack) settled(timeout time.Duration, groups ...string) redistest.Resul
 }
 
 func quick() bridge.Policy {
-	return bridge.Policy{VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond}
+	return bridge.Policy{VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 20 * time.Millisecond,
+		RetryMax: 200 * time.Millisecond}
 }

@@ -40,7 +40,8 @@ func TestEverythingRunsOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.Schedule(t.Context(), "emails", []byte("x"), bridge.WithID("sdk"), bridge.In(50*time.Millisecond)); err != nil {
+	if _, err := client.Schedule(t.Context(), "emails", []byte("x"), bridge.WithID("sdk"),
+		bridge.In(50*time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
 	duestream := build(t)
@@ -95,16 +96,21 @@ func TestUntrustedServerIsRefusedWithTheReason(t *testing.T) {
 	}{
 		{"CA of another", base + "?ca=" + other.CA + client, bridge.ErrUntrusted, "unknown authority", 1},
 		{"no CA", base + "?" + client, bridge.ErrUntrusted, "unknown authority", 1},
-		{"another name", "rediss://" + named.Addr() + "?ca=" + server.CA + "&cert=" + named.Cert + "&key=" + named.Key, bridge.ErrUntrusted, "127.0.0.1", 1},
+		{"another name", "rediss://" + named.Addr() + "?ca=" + server.CA + "&cert=" + named.Cert + "&key=" + named.Key,
+			bridge.ErrUntrusted, "127.0.0.1", 1},
 		{"no certificate", base + "?ca=" + server.CA, bridge.ErrUntrusted, "tls: ", 1},
-		{"certificate of another", base + "?ca=" + server.CA + "&cert=" + wrongCert + "&key=" + wrongKey, bridge.ErrUntrusted, "tls: ", 1},
-		{"no such file", base + "?ca=/nowhere/ca.pem", bridge.ErrInvalid, `ca "/nowhere/ca.pem": cannot be read: no such file`, 2},
+		{"certificate of another", base + "?ca=" + server.CA + "&cert=" + wrongCert + "&key=" + wrongKey, bridge.ErrUntrusted,
+			"tls: ", 1},
+		{"no such file", base + "?ca=/nowhere/ca.pem", bridge.ErrInvalid, `ca "/nowhere/ca.pem": cannot be read: no such file`,
+			2},
 		{"no PEM", base + "?ca=" + notPEM, bridge.ErrInvalid, "holds no certificate in PEM form", 2},
 		{"key without certificate", base + "?key=" + server.Key, bridge.ErrInvalid, "must come together with key", 2},
-		{"key of another", base + "?cert=" + server.Cert + "&key=" + wrongKey, bridge.ErrInvalid, "private key does not match", 2},
+		{"key of another", base + "?cert=" + server.Cert + "&key=" + wrongKey, bridge.ErrInvalid, "private key does not match",
+			2},
 		{"CA without TLS", "redis://" + plain.Addr() + "?ca=" + server.CA, bridge.ErrInvalid, "needs rediss://", 2},
 		{"misspelt", "redis://user:geheim@" + plain.Addr() + "?master=main", bridge.ErrInvalid, `has the parameter "master"`, 2},
-		{"sentinel password alone", "redis://" + plain.Addr() + "?sentinel_password=geheim", bridge.ErrInvalid, "without master_set", 2},
+		{"sentinel password alone", "redis://" + plain.Addr() + "?sentinel_password=geheim", bridge.ErrInvalid,
+			"without master_set", 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -121,7 +127,8 @@ func TestUntrustedServerIsRefusedWithTheReason(t *testing.T) {
 			out, _ := cmd.CombinedOutput()
 			text := string(out)
 			hinted := c.exit == 2 || strings.Contains(text, "hint: ") && strings.Contains(text, "ca=")
-			if cmd.ProcessState.ExitCode() != c.exit || !strings.Contains(text, c.says) || !hinted || strings.Contains(text, "geheim") {
+			if cmd.ProcessState.ExitCode() != c.exit || !strings.Contains(text, c.says) || !hinted ||
+				strings.Contains(text, "geheim") {
 				t.Errorf("exit code %d\n%s", cmd.ProcessState.ExitCode(), out)
 			}
 		})

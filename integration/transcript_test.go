@@ -112,7 +112,8 @@ func (r *replay) block(b fenced) {
 				break
 			}
 			if time.Since(begin) > s.within {
-				r.t.Fatalf("%s:%d: %v\n> %s\n%s\nexpected:\n%s", b.document, s.line, err, command, strings.Join(got, "\n"), strings.Join(s.reply, "\n"))
+				r.t.Fatalf("%s:%d: %v\n> %s\n%s\nexpected:\n%s", b.document, s.line, err, command, strings.Join(got, "\n"),
+					strings.Join(s.reply, "\n"))
 			}
 			timer := time.NewTimer(20 * time.Millisecond)
 			<-timer.C
@@ -272,8 +273,8 @@ func startRedisCLI(t *testing.T, url string) *redisCLI {
 // elapsed is what redis-cli adds to the reply of a command that took half a second or more.
 var elapsed = regexp.MustCompile(`^\(\d+\.\d+s\)$`)
 
-// send types a command and returns the lines of its reply. A lone quote makes redis-cli complain without asking the server: that marks
-// the end of the reply, within MULTI as well.
+// send types a command and returns the lines of its reply. A lone quote makes redis-cli complain without asking the server: that
+// marks the end of the reply, within MULTI as well.
 func (c *redisCLI) send(command string) []string {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, command+"\n\"\n"); err != nil {

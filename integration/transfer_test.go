@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A queue whose partitions are on several masters of a cluster is exported, and imported into one of another name with fewer partitions on
-// the same cluster: what had been scheduled and what had died is delivered from the copy, once, and on time.
+// A queue whose partitions are on several masters of a cluster is exported, and imported into one of another name with fewer
+// partitions on the same cluster: what had been scheduled and what had died is delivered from the copy, once, and on time.
 func TestExportAndImportOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0)
@@ -41,7 +41,8 @@ func TestExportAndImportOnACluster(t *testing.T) {
 	for i := range 20 {
 		id := fmt.Sprint("dead-", i)
 		key := fmt.Sprintf("%s:{%s/%d}:dead", from.prefix, from.queue, 1+i%4)
-		if err := from.raw("XADD", key, "*", "id", id, "payload", "payload of "+id, "group", "g", "reason", "max_attempts").Error(); err != nil {
+		if err := from.raw("XADD", key, "*", "id", id, "payload", "payload of "+id, "group", "g", "reason",
+			"max_attempts").Error(); err != nil {
 			t.Fatal(err)
 		}
 		to.ledger.Sent(id, 0)
@@ -50,7 +51,8 @@ func TestExportAndImportOnACluster(t *testing.T) {
 	if !strings.Contains(export, `{"kind":"end","count":320,"ready":0,"scheduled":300,"dead":20,"left_out":0}`) {
 		t.Fatal(export)
 	}
-	if out := command(to, export, "import", to.queue); !strings.HasPrefix(out, "imported 320,") || !strings.Contains(out, "created 1 group: g\n") {
+	if out := command(to, export, "import", to.queue); !strings.HasPrefix(out, "imported 320,") ||
+		!strings.Contains(out, "created 1 group: g\n") {
 		t.Fatal(out)
 	}
 	command(to, "", "dead", "redrive", to.queue, "--all")

@@ -30,8 +30,8 @@ func (l *lockedLog) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// A bridge that may not run INFO serves a server of which it knows nothing, and says so in one line. Once it served one that evicts, and
-// said nothing.
+// A bridge that may not run INFO serves a server of which it knows nothing, and says so in one line. Once it served one that
+// evicts, and said nothing.
 func TestBridgeSaysThatItCouldNotCheckTheServer(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -41,7 +41,8 @@ func TestBridgeSaysThatItCouldNotCheckTheServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		log := &lockedLog{}
-		b, err := bridge.NewBridge(bridge.Config{Redis: g.dial("bridge"), Prefix: g.prefix, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		b, err := bridge.NewBridge(bridge.Config{Redis: g.dial("bridge"), Prefix: g.prefix,
+			Logger: slog.New(slog.NewTextHandler(log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -75,7 +75,10 @@ func TestAckComparesTheMessageID(t *testing.T) {
 	})
 }
 
-// 1. A worker holds an entry of a message. 2. A failover loses that entry, and its ID is given to an entry that someone adds by a plain
+//  1. A worker holds an entry of a message. 2. A failover loses that entry, and its ID is given to an entry that someone adds by
+//     a
+//     plain
+//
 // XADD, without a field id; the group reads it. 3. The late acknowledgement of the old message comes in. It was not compared with
 // anything, because there was no field to compare with, and took the other entry: never handled, and gone. retry always compared.
 func TestAckComparesTheMessageIDWithAnEntryIDWhereThatIsAll(t *testing.T) {
@@ -110,7 +113,8 @@ func TestAckOfWhatIsNotThereIsLost(t *testing.T) {
 func TestAckComparesEntryIDsExactly(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("a", "b")
-		entries := []string{"9007199254740992-1", "9007199254740993-9", "9007199254740993-10", "9007199254740993-9007199254740993", "10000000000000000-0"}
+		entries := []string{"9007199254740992-1", "9007199254740993-9", "9007199254740993-10",
+			"9007199254740993-9007199254740993", "10000000000000000-0"}
 		for _, e := range entries {
 			b.do("XADD", b.k.Stream, e, "id", e, "payload", "")
 		}
@@ -198,8 +202,8 @@ func TestAckBeyondItsBoundLeavesEntriesToTrim(t *testing.T) {
 	})
 }
 
-// 200 groups held 1,100 entries each, and two that lay far apart were acknowledged: a range of a thousand was read of every group, for a
-// quarter of a second. What is read follows from what was acknowledged; and both are freed at once nevertheless.
+// 200 groups held 1,100 entries each, and two that lay far apart were acknowledged: a range of a thousand was read of every
+// group, for a quarter of a second. What is read follows from what was acknowledged; and both are freed at once nevertheless.
 func TestAckOfDistantEntriesFreesThem(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.many(40, 1)

@@ -22,7 +22,8 @@ func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 		var commands [][]string
 		for i := range n {
 			id := fmt.Sprintf("m%03d", i)
-			commands = append(commands, []string{"ZADD", b.k.Due, strconv.Itoa(i + 1), id}, []string{"HSET", b.k.Payload, id, pad(1 << 20)})
+			commands = append(commands, []string{"ZADD", b.k.Due, strconv.Itoa(i + 1), id},
+				[]string{"HSET", b.k.Payload, id, pad(1 << 20)})
 		}
 		for some := range slices.Chunk(commands, 20) { // because a script keeps what it makes
 			b.build(some...)
@@ -48,7 +49,8 @@ func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 // One member is always moved, however large it is: else it would block the queue for ever.
 func TestDrainMovesAtLeastOneMember(t *testing.T) {
 	everywhere(t, func(b *rig) {
-		b.enqueue(Item{ID: "big", When: After(time.Hour), Payload: make([]byte, 3<<20), Meta: EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{})}, Item{ID: "small", When: After(2 * time.Hour)})
+		b.enqueue(Item{ID: "big", When: After(time.Hour), Payload: make([]byte, 3<<20),
+			Meta: EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{})}, Item{ID: "small", When: After(2 * time.Hour)})
 		b.makeDue()
 		redistest.Want(b, "moved", b.drain(500).Moved, 1)
 		redistest.Want(b, "moved", b.drain(500).Moved, 1)

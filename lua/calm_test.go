@@ -10,9 +10,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// How long an entry must be idle is told by when the queue was looked at. The story behind each line: reclaiming waited for a visibility
-// timeout without any disturbance (a bridge that starts, a gap between heartbeats), so where disturbances came more often than that, what
-// was abandoned never came back. Only the length of an absence is waited for now.
+// How long an entry must be idle is told by when the queue was looked at. The story behind each line: reclaiming waited for a
+// visibility timeout without any disturbance (a bridge that starts, a gap between heartbeats), so where disturbances came more
+// often than that, what was abandoned never came back. Only the length of an absence is waited for now.
 func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 	const visibility = 10_000
 	many := func(n int, every, long int64) (away [][2]int64) {
@@ -59,7 +59,8 @@ func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 			}
 			b.do("XCLAIM", b.k.Stream, "g", "c", "0", entry, "IDLE", ms(c.idle), "JUSTID")
 			r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{
-				Group: "g", Attempts: policy, MinIdle: visibility * time.Millisecond, Shortest: visibility * time.Millisecond, Limit: 10, MaxBytes: 1 << 20,
+				Group: "g", Attempts: policy, MinIdle: visibility * time.Millisecond, Shortest: visibility * time.Millisecond,
+				Limit: 10, MaxBytes: 1 << 20,
 			})
 			if err != nil {
 				b.Fatal(err)
@@ -70,13 +71,14 @@ func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 	})
 }
 
-// However often the queue is left alone, and for however long, each look brings an abandoned entry closer to being taken back; and what is
-// noted of it stays small.
+// However often the queue is left alone, and for however long, each look brings an abandoned entry closer to being taken back;
+// and what is noted of it stays small.
 func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		entry := b.deliver([]string{"g"}, "m")[0].EntryID
 		b.do("XCLAIM", b.k.Stream, "g", "c", "0", entry, "IDLE", "86400000", "JUSTID")
-		args := ReclaimArgs{Group: "g", Attempts: policy, MinIdle: 10 * time.Second, Shortest: 10 * time.Second, Limit: 10, MaxBytes: 1 << 20}
+		args := ReclaimArgs{Group: "g", Attempts: policy, MinIdle: 10 * time.Second, Shortest: 10 * time.Second, Limit: 10,
+			MaxBytes: 1 << 20}
 		looks, retried := 0, 0
 		for ; retried == 0 && looks < 100; looks++ {
 			r, err := Reclaim(b.ctx, b.c, b.k, args)
@@ -120,13 +122,14 @@ func (b *rig) back(d time.Duration) {
 	b.do("HSET", b.k.Calm, "seen_ms", ms(seen-d.Milliseconds()), "away", strings.Join(away, " "))
 }
 
-// Reclaiming for a group that is gone noted that the queue was watched, and then said that there is no such group: a queue that somebody
-// had deleted got a key again, and left it behind.
+// Reclaiming for a group that is gone noted that the queue was watched, and then said that there is no such group: a queue that
+// somebody had deleted got a key again, and left it behind.
 func TestReclaimForAGroupThatIsGoneWritesNothing(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		reclaim := func(what string) {
 			b.Helper()
-			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "gone", Attempts: policy, MinIdle: time.Second, Shortest: time.Second, Limit: 10, MaxBytes: 1 << 20})
+			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "gone", Attempts: policy, MinIdle: time.Second,
+				Shortest: time.Second, Limit: 10, MaxBytes: 1 << 20})
 			if !errors.Is(err, ErrNoGroup) {
 				b.Errorf("%s: %v, want ErrNoGroup", what, err)
 			}

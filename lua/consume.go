@@ -15,8 +15,8 @@ type Held struct{ Entry, ID string }
 
 var ackScript = load("ack", []string{"stream"}, []string{"group"}, []string{"entry", "id"})
 
-// Ack acknowledges entries and frees those that no other group needs. False means lost: it was not pending any more. One round trip, and one
-// more for each 1 MiB of entries whose ID is compared.
+// Ack acknowledges entries and frees those that no other group needs. False means lost: it was not pending any more. One round
+// trip, and one more for each 1 MiB of entries whose ID is compared.
 func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Held) ([]bool, error) {
 	reply, err := inParts(held, func(held []Held) ([]int64, error) {
 		args := append(make([]string, 0, 1+2*len(held)), group)
@@ -86,9 +86,10 @@ var retryScript = load("retry",
 	[]string{"group", "max_attempts", "delays"},
 	[]string{"entry", "id", "action", "delay", "reason", "error"})
 
-// Retry takes entries out of the group's pending list as failed, dead or never started. Outcomes come in order. One round trip per 1 MiB of
-// entries.
-func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts Attempts, failures []Failure) ([]Outcome, error) {
+// Retry takes entries out of the group's pending list as failed, dead or never started. Outcomes come in order. One round trip
+// per 1 MiB of entries.
+func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts Attempts,
+	failures []Failure) ([]Outcome, error) {
 	most, delays := attempts.args()
 	reply, err := inParts(failures, func(failures []Failure) ([]int64, error) {
 		args := append(make([]string, 0, 3+6*len(failures)), group, most, delays)
@@ -99,7 +100,8 @@ func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts
 			}
 			args = append(args, f.Entry, f.ID, string(f.Action), delay, f.Reason, CutText(f.Error))
 		}
-		return retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, args, len(failures), Durability{})
+		return retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, args, len(failures),
+			Durability{})
 	})
 	if err != nil {
 		return nil, err
@@ -132,8 +134,9 @@ var reclaimScript = load("reclaim",
 	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm"},
 	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest"}, nil)
 
-// Reclaim takes entries that the group holds for longer than MinIdle as failed. With Shortest only that part of an idle time counts in which
-// calls like this one came often enough to say that the server was there: what an outage held up is not abandoned. ErrNoGroup: the group is gone.
+// Reclaim takes entries that the group holds for longer than MinIdle as failed. With Shortest only that part of an idle time
+// counts in which calls like this one came often enough to say that the server was there: what an outage held up is not
+// abandoned. ErrNoGroup: the group is gone.
 func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Reclaimed, error) {
 	most, delays := a.Attempts.args()
 	cursor := a.Cursor
@@ -183,7 +186,8 @@ func Extend(ctx context.Context, c rueidis.Client, k Keys, group, consumer strin
 
 var ensureGroupScript = load("ensure_group", []string{"stream"}, []string{"group"}, nil)
 
-// EnsureGroup creates the group at the beginning of the stream unless it exists, and says whether it did. It passes on a full server.
+// EnsureGroup creates the group at the beginning of the stream unless it exists, and says whether it did. It passes on a full
+// server.
 func EnsureGroup(ctx context.Context, c rueidis.Client, k Keys, group string) (created bool, err error) {
 	n, err := ensureGroupScript.integer(ctx, c, []string{k.Stream}, []string{group})
 	return n == 1, err

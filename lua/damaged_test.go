@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Foreign or damaged entries: once the exit acknowledged first and then failed to compute, and the message was gone (PITFALLS A4).
-// Each must end as one retry or one dead letter that holds what was there.
+// Foreign or damaged entries: once the exit acknowledged first and then failed to compute, and the message was gone (PITFALLS
+// A4). Each must end as one retry or one dead letter that holds what was there.
 func TestRetryKeepsDamagedEntries(t *testing.T) {
 	many := []string{"id", "m", "payload", "p"}
 	for i := range 1500 {
@@ -38,30 +38,41 @@ func TestRetryKeepsDamagedEntries(t *testing.T) {
 			}
 		}},
 		{"id is empty", []string{"id", "", "payload", "p"}, Dead, nil},
-		{"id holds the separator", []string{"id", "a" + Separator + "b", "payload", "p"}, Dead, func(b *rig, e Entry) { redistest.Want(b, "id", e.ID, "a"+Separator+"b") }},
-		{"id is not UTF-8", []string{"id", "\xff", "payload", "p"}, Dead, func(b *rig, e Entry) { redistest.Want(b, "id", e.ID, "\xff") }},
+		{"id holds the separator", []string{"id", "a" + Separator + "b", "payload", "p"}, Dead,
+			func(b *rig, e Entry) { redistest.Want(b, "id", e.ID, "a"+Separator+"b") }},
+		{"id is not UTF-8", []string{"id", "\xff", "payload", "p"}, Dead,
+			func(b *rig, e Entry) { redistest.Want(b, "id", e.ID, "\xff") }},
 		{"nothing but a foreign field", []string{"", ""}, Retried, nil},
 		{"1,500 fields", many, Dead, func(b *rig, e Entry) {
 			redistest.Want(b, "id", e.ID, "m")
 			redistest.Want(b, "raw fields", strings.Count(e.Extra[FieldRaw], "\n"), 2*1502-1)
 		}},
 		{"binary header", []string{"id", "m", "payload", "p", "h:bin", "\xff\x00\x80a"}, Retried, func(b *rig, e Entry) {
-			redistest.Want(b, "header as base64", e.Extra["b64:h:bin"], base64.StdEncoding.EncodeToString([]byte("\xff\x00\x80a")))
+			redistest.Want(b, "header as base64", e.Extra["b64:h:bin"],
+				base64.StdEncoding.EncodeToString([]byte("\xff\x00\x80a")))
 			redistest.Want(b, "payload", string(e.Payload), "p")
 		}},
-		{"60 KiB of a binary header", []string{"id", "m", "payload", "p", "h:bin", strings.Repeat("\xff", 60<<10)}, Retried, func(b *rig, e Entry) {
-			redistest.Want(b, "header as base64", e.Extra["b64:h:bin"], base64.StdEncoding.EncodeToString([]byte(strings.Repeat("\xff", 60<<10))))
-		}},
+		{"60 KiB of a binary header", []string{"id", "m", "payload", "p", "h:bin", strings.Repeat("\xff", 60<<10)}, Retried,
+			func(b *rig, e Entry) {
+				redistest.Want(b, "header as base64", e.Extra["b64:h:bin"],
+					base64.StdEncoding.EncodeToString([]byte(strings.Repeat("\xff", 60<<10))))
+			}},
 		{"990 fields", many[:2*990], Retried, func(b *rig, e Entry) { redistest.Want(b, "fields", len(e.Extra), 988) }},
 		{"1,000 fields", many[:2*1000], Retried, nil},
-		{"binary field name", []string{"id", "m", "payload", "p", "\xff", "x"}, Dead, func(b *rig, e Entry) { redistest.Want(b, "field", e.Extra["\xff"], "x") }},
-		{"100 KiB header", []string{"id", "m", "payload", "p", "h:big", strings.Repeat("x", 100<<10)}, Dead, func(b *rig, e Entry) {
-			redistest.Want(b, "header", len(e.Headers["big"]), 100<<10)
-			redistest.Want(b, "payload", string(e.Payload), "p")
-		}},
+		{"binary field name", []string{"id", "m", "payload", "p", "\xff", "x"}, Dead,
+			func(b *rig, e Entry) { redistest.Want(b, "field", e.Extra["\xff"], "x") }},
+		{"100 KiB header", []string{"id", "m", "payload", "p", "h:big", strings.Repeat("x", 100<<10)}, Dead,
+			func(b *rig, e Entry) {
+				redistest.Want(b, "header", len(e.Headers["big"]), 100<<10)
+				redistest.Want(b, "payload", string(e.Payload), "p")
+			}},
 		{"headers of 1 MiB together", append([]string{"id", "m", "payload", "p"}, wide(20, 60<<10)...), Retried, nil},
-		{"no payload", []string{"id", "m"}, Retried, func(b *rig, e Entry) { redistest.Want(b, "payload", string(e.Payload), "") }},
-		{"for is empty", []string{"id", "m", "payload", "p", "for", ""}, Retried, func(b *rig, e Entry) { redistest.Want(b, "for", e.For, "g") }},
+		{"no payload", []string{"id", "m"}, Retried, func(b *rig, e Entry) {
+			redistest.Want(b, "payload", string(e.Payload),
+				"")
+		}},
+		{"for is empty", []string{"id", "m", "payload", "p", "for", ""}, Retried,
+			func(b *rig, e Entry) { redistest.Want(b, "for", e.For, "g") }},
 		{"control characters", []string{"id", "m", "payload", "p", "h:c", "\x00\x01\n\"\\/\x7f"}, Retried, func(b *rig, e Entry) {
 			redistest.Want(b, "header", e.Headers["c"], "\x00\x01\n\"\\/\x7f")
 		}},
@@ -75,7 +86,8 @@ func TestRetryKeepsDamagedEntries(t *testing.T) {
 			b.do("XADD", b.k.Stream, "*", "id", "behind", "payload", "q")
 			es := b.read("g", "c", 2)
 			redistest.Want(b, c.name, b.fail("g", es[0].EntryID, ActionRetry, ReasonMaxAttempts, "boom"), c.want)
-			redistest.Want(b, c.name+": the next one", b.fail("g", es[1].EntryID, ActionRetry, ReasonMaxAttempts, "boom"), Retried)
+			redistest.Want(b, c.name+": the next one", b.fail("g", es[1].EntryID, ActionRetry, ReasonMaxAttempts, "boom"),
+				Retried)
 			redistest.Want(b, c.name+": pending", b.pending("g"), 0)
 			b.makeDue()
 			b.drain(10)
@@ -87,7 +99,8 @@ func TestRetryKeepsDamagedEntries(t *testing.T) {
 			} else {
 				redistest.Want(b, c.name+": dead letters", len(got), 1)
 				redistest.Want(b, c.name+": reason", got[0].Reason, ReasonMalformed)
-				redistest.Want(b, c.name+": payload of the letter", string(got[0].Payload), map[bool]string{true: "p"}[len(c.fields) < 3000])
+				redistest.Want(b, c.name+": payload of the letter", string(got[0].Payload),
+					map[bool]string{true: "p"}[len(c.fields) < 3000])
 			}
 			if c.check != nil {
 				c.check(b, got[0])
@@ -126,7 +139,8 @@ func TestRetryReportsALostBody(t *testing.T) {
 			out := b.retry("g", policy, Failure{Held: Held{es[i].EntryID, es[i].ID}, Action: action, Delay: -1, Reason: "why"})
 			redistest.Want(b, string(action), out, Dead)
 			d := b.entries(b.k.Dead)[i]
-			redistest.Want(b, "letter", [...]string{d.ID, d.Reason, d.Group, d.Entry}, [...]string{es[i].ID, ReasonBodyLost, "g", es[i].EntryID})
+			redistest.Want(b, "letter", [...]string{d.ID, d.Reason, d.Group, d.Entry}, [...]string{es[i].ID, ReasonBodyLost, "g",
+				es[i].EntryID})
 			redistest.Want(b, "again", b.fail("g", es[i].EntryID, action, "", ""), Lost)
 		}
 		redistest.Want(b, "without its ID", b.fail("g", es[3].EntryID, ActionRetry, "", ""), Dead)

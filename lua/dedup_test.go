@@ -11,11 +11,14 @@ import (
 func TestDedupWindowOutlivesTheMessage(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		keep := Window(time.Hour)
-		wantList(b, "first", b.enqueue(Item{ID: "now", When: After(0), Dedup: keep}, Item{ID: "later", When: After(time.Hour), Dedup: keep}), Ready, Scheduled)
-		wantList(b, "again", b.enqueue(Item{ID: "now", When: After(0), Dedup: keep}, Item{ID: "later", When: After(0), Dedup: keep}), Duplicate, Duplicate)
+		wantList(b, "first", b.enqueue(Item{ID: "now", When: After(0), Dedup: keep}, Item{ID: "later", When: After(time.Hour),
+			Dedup: keep}), Ready, Scheduled)
+		wantList(b, "again", b.enqueue(Item{ID: "now", When: After(0), Dedup: keep},
+			Item{ID: "later", When: After(0), Dedup: keep}), Duplicate, Duplicate)
 		b.makeDue()
 		b.drain(10)
-		wantList(b, "after delivery", b.enqueue(Item{ID: "now", When: After(0), Dedup: Refuse}, Item{ID: "later", When: After(0), Dedup: Refuse}), Duplicate, Duplicate)
+		wantList(b, "after delivery", b.enqueue(Item{ID: "now", When: After(0), Dedup: Refuse},
+			Item{ID: "later", When: After(0), Dedup: Refuse}), Duplicate, Duplicate)
 		// The window ends.
 		b.do("ZADD", b.k.Seen, "XX", "1", "now")
 		wantList(b, "after the window", b.enqueue(Item{ID: "now", When: After(0), Dedup: Refuse}), Ready)
@@ -47,7 +50,8 @@ func TestDedupRefusedIDsDoNotProlongTheWindow(t *testing.T) {
 	})
 }
 
-// The reply of a call was lost and the SDK repeats it: whatever the first one did, also what it delivered at once, is not done again.
+// The reply of a call was lost and the SDK repeats it: whatever the first one did, also what it delivered at once, is not done
+// again.
 func TestRepeatedTokenChangesNothing(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "known", When: After(time.Hour)})
@@ -78,7 +82,8 @@ func TestRepeatedTokenChangesNothing(t *testing.T) {
 		wantList(b, "repeated after delivery", b.enqueueAs(token, call...), Repeated, Repeated, Duplicate)
 		b.wantState(before)
 		// Another call with other messages is another call.
-		wantList(b, "next call", b.enqueueAs(Token{Name: "call-2", Done: "call-1", Window: time.Minute}, Item{ID: "next", When: After(0)}), Ready)
+		wantList(b, "next call", b.enqueueAs(Token{Name: "call-2", Done: "call-1", Window: time.Minute},
+			Item{ID: "next", When: After(0)}), Ready)
 		for _, m := range b.texts("ZRANGE", b.k.Seen, "0", "-1") {
 			if m == Separator+"call-1" {
 				b.Fatal("the previous token is still remembered")
@@ -133,7 +138,8 @@ func TestTokensAreNoMessageIDs(t *testing.T) {
 
 func TestCancelTakesEverythingBack(t *testing.T) {
 	everywhere(t, func(b *rig) {
-		item := Item{ID: "m", When: After(time.Hour), Payload: []byte("p"), Meta: EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{}), Dedup: Window(time.Hour)}
+		item := Item{ID: "m", When: After(time.Hour), Payload: []byte("p"), Meta: EncodeMeta(map[string]string{"a": "b"}, 0,
+			time.Time{}), Dedup: Window(time.Hour)}
 		b.enqueue(item, Item{ID: "other", When: After(time.Hour), Payload: []byte("p")})
 		got, err := Cancel(b.ctx, b.c, b.k, []string{"nope", "m", "m"}, Durability{})
 		if err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// DeniedError says which command the server does not let the user run. It is in the chain of an error that is ErrDenied; where the server
-// does not tell the command, ErrDenied stands alone.
+// DeniedError says which command the server does not let the user run. It is in the chain of an error that is ErrDenied; where
+// the server does not tell the command, ErrDenied stands alone.
 type DeniedError struct {
 	Command string // "XTRIM", "XGROUP CREATE"
-	// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of docs/OPERATIONS.md
-	// have what it needs. Nothing was changed.
+	// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of
+	// docs/OPERATIONS.md have what it needs. Nothing was changed.
 	Script, Key string
 	Users       []string
 

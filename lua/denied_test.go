@@ -36,8 +36,8 @@ func rule(sign, command string) string {
 	return sign + strings.ToLower(strings.ReplaceAll(command, " ", "|"))
 }
 
-// A user that lacks one of the commands that a script may call gets nothing done, and is told which. Once an acknowledgement by a user
-// without XTRIM left the pending list and said that it had failed: 2,000 messages were reported as lost to another worker.
+// A user that lacks one of the commands that a script may call gets nothing done, and is told which. Once an acknowledgement by a
+// user without XTRIM left the pending list and said that it had failed: 2,000 messages were reported as lost to another worker.
 func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {
@@ -57,7 +57,8 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 				var denied *DeniedError
 				if !errors.As(err, &denied) || !errors.Is(err, ErrDenied) || Ambiguous(err) || Temporary(err) {
 					b.Errorf("%s without %s: %v", c.script.name, n.Command, err)
-				} else if denied.Command != n.Command || denied.Script != c.script.name || !slices.Contains(denied.Users, "operator") {
+				} else if denied.Command != n.Command || denied.Script != c.script.name ||
+					!slices.Contains(denied.Users, "operator") {
 					b.Errorf("%s without %s: %+v", c.script.name, n.Command, denied)
 				}
 				for name, now := range b.dump() {
@@ -71,8 +72,8 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	})
 }
 
-// What Needs reads from the texts is enough for whatever a script does: batches of 1, of more than 16, of 200, with groups, tokens, dedup
-// windows, retries, dead letters, lost and malformed ones.
+// What Needs reads from the texts is enough for whatever a script does: batches of 1, of more than 16, of 200, with groups,
+// tokens, dedup windows, retries, dead letters, lost and malformed ones.
 func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {
@@ -114,7 +115,8 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 		}
 		as(enqueueScript, "enqueue 480", func() error { return enqueue(Token{Name: "t", Window: time.Hour}) })
 		as(enqueueScript, "enqueue again", func() error { return enqueue(Token{Name: "t", Window: time.Hour}) })
-		as(enqueueScript, "enqueue as duplicates", func() error { return enqueue(Token{Name: "u", Done: "t", Window: time.Hour}) })
+		as(enqueueScript, "enqueue as duplicates",
+			func() error { return enqueue(Token{Name: "u", Done: "t", Window: time.Hour}) })
 		var due [][]string
 		for i := range n {
 			due = append(due, []string{"ZADD", b.k.Due, "XX", "5", fmt.Sprint("m", i)})
@@ -140,7 +142,8 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 				held := take(group, size)
 				redistest.Want(b, "read", len(held), size)
 				as(extendScript, "extend", func() error { _, err := Extend(b.ctx, guest.c, b.k, group, "c1", held); return err })
-				as(ackScript, fmt.Sprint("ack ", size), func() error { _, err := Ack(b.ctx, guest.c, b.k, group, held); return err })
+				as(ackScript, fmt.Sprint("ack ", size),
+					func() error { _, err := Ack(b.ctx, guest.c, b.k, group, held); return err })
 			}
 		}
 		for _, action := range []Action{ActionRetry, ActionRelease, ActionDead} {
@@ -152,7 +155,8 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 						failures[i] = Failure{Held: h, Action: action, Reason: "r", Error: "e"}
 					}
 					b.do("XDEL", b.k.Stream, held[0].Entry) // its body is lost
-					as(retryScript, fmt.Sprint(action, " ", size), func() error { _, err := Retry(b.ctx, guest.c, b.k, group, policy, failures); return err })
+					as(retryScript, fmt.Sprint(action, " ", size),
+						func() error { _, err := Retry(b.ctx, guest.c, b.k, group, policy, failures); return err })
 				}
 			}
 		}
@@ -166,7 +170,8 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 		for _, e := range b.raw(b.k.Dead) {
 			letters = append(letters, Redrive{Letter: e.ID, When: After(0)})
 		}
-		as(redriveScript, fmt.Sprint("redrive ", len(letters)), func() error { _, err := RedriveDead(b.ctx, guest.c, b.k, letters); return err })
+		as(redriveScript, fmt.Sprint("redrive ", len(letters)),
+			func() error { _, err := RedriveDead(b.ctx, guest.c, b.k, letters); return err })
 		as(cancelScript, "cancel", func() error {
 			_, err := Cancel(b.ctx, guest.c, b.k, b.texts("ZRANGE", b.k.Due, "0", "-1"), Durability{})
 			return err

@@ -10,7 +10,8 @@
 //   - a member that cannot be used is dead-lettered by itself and stops nothing (TestDrainBuriesMalformedMembersAlone);
 //   - every exit from a pending list is won by one side (TestExitsAreGuarded);
 //   - with memory full only enqueue is refused, and then whole, and restore (TestFullServerRefusesOnlyEnqueue);
-//   - a function does what its script does (everywhere runs each test of the contract through both; TestFunctionsAreTheirScripts);
+//   - a function does what its script does (everywhere runs each test of the contract through both;
+//     TestFunctionsAreTheirScripts);
 //   - a page of an export begins where the last one ended, whatever has left meanwhile (TestExportMissesNothingWhenMembersLeave);
 //   - the scripts keep to what the in-process server of dev supports (TestScriptsRunOnTheInProcessServer).
 package lua

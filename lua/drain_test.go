@@ -127,7 +127,8 @@ func TestDrainBuriesWhatIsExpired(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(
 			Item{ID: "ok", When: After(time.Hour), Meta: EncodeMeta(nil, 0, time.UnixMilli(b.now()+3_600_000))},
-			Item{ID: "first", When: After(2 * time.Hour), Payload: []byte("p"), Meta: EncodeMeta(map[string]string{"a": "b"}, 4, time.UnixMilli(b.now()-1))})
+			Item{ID: "first", When: After(2 * time.Hour), Payload: []byte("p"), Meta: EncodeMeta(map[string]string{"a": "b"}, 4,
+				time.UnixMilli(b.now()-1))})
 		retry := "late" + Separator + "g" + Separator + "5-1"
 		b.do("ZADD", b.k.Due, ms(b.now()+9_000_000), retry)
 		b.do("HSET", b.k.Meta, retry, `{"id":"late","for":"g","attempt":"2","expires_ms":"77","error":"boom","reason":"mine"}`)
@@ -189,18 +190,24 @@ func TestBareMembersAreDeliveredWithAnEmptyPayload(t *testing.T) {
 	})
 }
 
-// Members that cannot be used once stopped the batch after part of it was added, and each next round added that part again (PITFALLS A3).
+// Members that cannot be used once stopped the batch after part of it was added, and each next round added that part again
+// (PITFALLS A3).
 func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
 	headers := make([]string, 5000)
 	for i := range headers {
 		headers[i] = fmt.Sprintf(`"h:%d":"v"`, i)
 	}
 	bad := map[string]string{
-		"boolean": `{"h:a":true}`, "nested": `{"h:a":{"b":"c"}}`, "list": `{"h:a":["b"]}`, "number": `{"h:a":12345678901234567}`, "array": `["a","b"]`,
-		"top number": `5`, "top string": `"x"`, "top null": `null`, "broken": `{"h:a":"b"`, "empty": ``, "text": `hello`, "5000 headers": "{" + strings.Join(headers, ",") + "}",
-		"not UTF-8": "{\"h:a\":\"\xff\xfe\"}", "name not UTF-8": "{\"h:\xc3\":\"a\"}", "payload in meta": `{"payload":"x"}`, "due in meta": `{"due_ms":"5"}`,
-		"attempt": `{"attempt":"abc"}`, "attempt 0": `{"attempt":"0"}`, "attempt 1e3": `{"attempt":"1e3"}`, "empty id": `{"id":""}`, "separator": `{"id":"a\u001fb"}`,
-		"expires": `{"expires_ms":"soon"}`, "max_attempts": `{"max_attempts":"-1"}`, "huge": `{"h:a":"` + strings.Repeat("x", 600<<10) + `"}`,
+		"boolean": `{"h:a":true}`, "nested": `{"h:a":{"b":"c"}}`, "list": `{"h:a":["b"]}`, "number": `{"h:a":12345678901234567}`,
+		"array":      `["a","b"]`,
+		"top number": `5`, "top string": `"x"`, "top null": `null`, "broken": `{"h:a":"b"`, "empty": ``, "text": `hello`,
+		"5000 headers": "{" + strings.Join(headers, ",") + "}",
+		"not UTF-8":    "{\"h:a\":\"\xff\xfe\"}", "name not UTF-8": "{\"h:\xc3\":\"a\"}", "payload in meta": `{"payload":"x"}`,
+		"due in meta": `{"due_ms":"5"}`,
+		"attempt":     `{"attempt":"abc"}`, "attempt 0": `{"attempt":"0"}`, "attempt 1e3": `{"attempt":"1e3"}`,
+		"empty id": `{"id":""}`, "separator": `{"id":"a\u001fb"}`,
+		"expires": `{"expires_ms":"soon"}`, "max_attempts": `{"max_attempts":"-1"}`, "huge": `{"h:a":"` +
+			strings.Repeat("x", 600<<10) + `"}`,
 		"surrogate": `{"h:a":"\ud800"}`, "low surrogate": `{"h:a":"\udc00x"}`,
 	}
 	everywhere(t, func(b *rig) {
@@ -253,7 +260,8 @@ func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
 			} else {
 				redistest.Want(b, e.ID+" payload", string(e.Payload), "payload of "+e.ID)
 			}
-			if !known || seen[e.ID] || e.Extra[FieldMeta] != meta || e.Reason != ReasonMalformed || e.Error == "" || e.Dead.IsZero() {
+			if !known || seen[e.ID] || e.Extra[FieldMeta] != meta || e.Reason != ReasonMalformed || e.Error == "" ||
+				e.Dead.IsZero() {
 				b.Errorf("dead letter %q: reason %q, error %q, meta %.60q", e.ID, e.Reason, e.Error, e.Extra[FieldMeta])
 			}
 			seen[e.ID] = true

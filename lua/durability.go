@@ -70,8 +70,8 @@ func (d Durability) Validate() error {
 // ErrNotDurable is in the chain of every *NotDurableError.
 var ErrNotDurable = errors.New("done, but not as durable as asked")
 
-// NotDurableError: the call was executed and what it did holds (a message is stored, a cancelled one is gone), but the server did not
-// confirm the durability asked for within the timeout. Repeating the call with the same ID waits again.
+// NotDurableError: the call was executed and what it did holds (a message is stored, a cancelled one is gone), but the server did
+// not confirm the durability asked for within the timeout. Repeating the call with the same ID waits again.
 type NotDurableError struct {
 	Want     Durability
 	Fsynced  bool  // the server's own append-only file is on disk
@@ -101,8 +101,8 @@ func (e *NotDurableError) Unwrap() []error {
 	return []error{ErrNotDurable, e.Cause}
 }
 
-// CheckDurability asks the server whether it can wait so: ErrUnsupported when it does not know the command, has no append-only file, or
-// answers before the file is on disk. Key chooses the node of a cluster. Up to four round trips; nothing is waited for.
+// CheckDurability asks the server whether it can wait so: ErrUnsupported when it does not know the command, has no append-only
+// file, or answers before the file is on disk. Key chooses the node of a cluster. Up to four round trips; nothing is waited for.
 func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durability) error {
 	for _, cmd := range d.commands(c, key, time.Millisecond) {
 		if err := c.Do(ctx, cmd).Error(); err != nil {
@@ -126,12 +126,13 @@ func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durabi
 	if err == nil && config["appendfsync"] == "always" {
 		return nil
 	}
-	why := fmt.Errorf("%s %s says so before the file is on disk unless appendfsync is always, and it is %q", name, number, config["appendfsync"])
+	why := fmt.Errorf("%s %s says so before the file is on disk unless appendfsync is always, and it is %q", name, number,
+		config["appendfsync"])
 	return &kindError{"WAITAOF", ErrUnsupported, errors.Join(why, err)}
 }
 
-// hasty reports whether a server with appendfsync everysec answers WAITAOF too early (redis/redis pull request 13793): Redis 7.4, and
-// every Valkey that was tried (8.0.1, 8.1.1, 9.1.2).
+// hasty reports whether a server with appendfsync everysec answers WAITAOF too early (redis/redis pull request 13793): Redis 7.4,
+// and every Valkey that was tried (8.0.1, 8.1.1, 9.1.2).
 func hasty(product, version string) bool {
 	return product == "valkey" || strings.HasPrefix(version, "7.4.")
 }
@@ -165,8 +166,9 @@ func (d Durability) confirmed(replies []rueidis.RedisResult) error {
 		if err != nil {
 			err = classifyWait(err)
 			if Temporary(err) || Ambiguous(err) {
-				// The server, its role or the connection went away meanwhile, and perhaps what it executed with it. This is not the answer
-				// of a server that did nothing, even where it is an answer: so it is kept as text, and counts as ambiguous.
+				// The server, its role or the connection went away meanwhile, and perhaps what it executed with it. This is not
+				// the answer of a server that did nothing, even where it is an answer: so it is kept as text, and counts as
+				// ambiguous.
 				return &kindError{"wait", ErrUnavailable, errors.New(err.Error())}
 			}
 			e.Cause = err
@@ -186,9 +188,11 @@ func classifyWait(err error) error {
 	return Classify("wait", err)
 }
 
-// runDurably is run, followed by the wait for d. WAIT counts what its own connection wrote, so both travel on one, and redirections
-// are followed here: the client library would follow them for the script alone. An error beside a reply is about the wait.
-func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []string, d Durability) (rueidis.RedisMessage, error) {
+// runDurably is run, followed by the wait for d. WAIT counts what its own connection wrote, so both travel on one, and
+// redirections are followed here: the client library would follow them for the script alone. An error beside a reply is about the
+// wait.
+func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []string,
+	d Durability) (rueidis.RedisMessage, error) {
 	if !d.waits() {
 		return s.run(ctx, c, keys, args)
 	}
@@ -224,7 +228,8 @@ func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []
 }
 
 // send executes the script and waits, on one connection. The first reply is the script's.
-func (s *script) send(ctx context.Context, c rueidis.Client, keys, args []string, d Durability, asking, source bool) (replies []rueidis.RedisResult) {
+func (s *script) send(ctx context.Context, c rueidis.Client, keys, args []string, d Durability, asking,
+	source bool) (replies []rueidis.RedisResult) {
 	err := c.Dedicated(func(dc rueidis.DedicatedClient) error {
 		var cmds []rueidis.Completed
 		if asking {

@@ -14,7 +14,8 @@ func TestEnqueueGivesEachMessageItsVerdict(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		now := b.now()
 		verdicts := b.enqueue(
-			Item{ID: "later", When: After(time.Hour), Payload: []byte("x"), Meta: EncodeMeta(map[string]string{"a": "b"}, 3, time.Time{})},
+			Item{ID: "later", When: After(time.Hour), Payload: []byte("x"), Meta: EncodeMeta(map[string]string{"a": "b"}, 3,
+				time.Time{})},
 			Item{ID: "at", When: At(time.UnixMilli(now + 7_200_000)), Payload: []byte("y"), Dedup: Refuse},
 			Item{ID: "now", When: After(0), Payload: []byte("z")},
 			Item{ID: "past", When: At(time.UnixMilli(1_500_000_000_000)), Payload: nil},
@@ -40,7 +41,8 @@ func TestEnqueueGivesEachMessageItsVerdict(t *testing.T) {
 func TestEnqueueReceiptsSayWhenItIsDue(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		from := b.now()
-		r, err := Enqueue(b.ctx, b.c, b.k, Token{}, []Item{{ID: "a", When: After(1500 * time.Millisecond)}, {ID: "b", When: "1795216995123"}, {ID: "c", When: "+0.25"}}, Durability{})
+		r, err := Enqueue(b.ctx, b.c, b.k, Token{}, []Item{{ID: "a", When: After(1500 * time.Millisecond)},
+			{ID: "b", When: "1795216995123"}, {ID: "c", When: "+0.25"}}, Durability{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -79,7 +81,8 @@ func TestEnqueueDoesNotDeliverWhatIsExpired(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		expired := EncodeMeta(nil, 0, time.UnixMilli(b.now()-1))
 		valid := EncodeMeta(nil, 0, time.UnixMilli(b.now()+3_600_000))
-		b.enqueue(Item{ID: "ok", When: After(0), Meta: valid}, Item{ID: "late", When: After(0), Meta: expired, Payload: []byte("p")})
+		b.enqueue(Item{ID: "ok", When: After(0), Meta: valid}, Item{ID: "late", When: After(0), Meta: expired,
+			Payload: []byte("p")})
 		b.drain(10)
 		wantList(b, "ready", ids(b.entries(b.k.Stream)), "ok")
 		dead := b.entries(b.k.Dead)
@@ -95,7 +98,8 @@ func TestEnqueueKeepsPayloadAndHeadersAsTheyAre(t *testing.T) {
 		binary[i] = byte(i)
 	}
 	headers := map[string]string{
-		"ascii": "plain", "ünï": "Grüße, 世界 🚀", "json": `{"a":[1,"\\"]}` + "\t\r\n\x00\x7f", "html": "<b>&</b>", "empty": "", "u2028": "\u2028\u2029",
+		"ascii": "plain", "ünï": "Grüße, 世界 🚀", "json": `{"a":[1,"\\"]}` + "\t\r\n\x00\x7f", "html": "<b>&</b>", "empty": "",
+		"u2028": "\u2028\u2029",
 	}
 	everywhere(t, func(b *rig) {
 		meta := EncodeMeta(headers, 7, time.UnixMilli(1_900_000_000_123))
@@ -197,8 +201,10 @@ func (b *rig) fillStream(key string) {
 // A time or window that does not parse once raised in the middle of a batch: what came before it was stored, and nobody was told.
 func TestEnqueueRefusesABatchWithABadTimeWhole(t *testing.T) {
 	everywhere(t, func(b *rig) {
-		for _, bad := range []Item{{ID: "bad"}, {ID: "bad", When: "soon"}, {ID: "bad", When: "nan"}, {ID: "bad", When: "+"}, {ID: "bad", When: "1", Dedup: "x"}} {
-			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Minute}, []Item{{ID: "good", When: After(time.Hour)}, bad}, Durability{})
+		for _, bad := range []Item{{ID: "bad"}, {ID: "bad", When: "soon"}, {ID: "bad", When: "nan"}, {ID: "bad", When: "+"},
+			{ID: "bad", When: "1", Dedup: "x"}} {
+			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Minute}, []Item{{ID: "good", When: After(time.Hour)},
+				bad}, Durability{})
 			if err == nil || Ambiguous(err) {
 				b.Fatalf("%+v: %v", bad, err)
 			}
@@ -271,7 +277,8 @@ func TestAFreshMessageReplacesTheScheduledOneAlsoWhenDue(t *testing.T) {
 			redistest.Want(b, fmt.Sprintf("case %d: scheduled", i), fmt.Sprint(b.texts("ZRANGE", b.k.Due, "0", "-1")), c.members)
 			redistest.Want(b, fmt.Sprintf("case %d: entries", i), b.count("XLEN", b.k.Stream), c.entries)
 			if !strings.Contains(c.members, "m") || c.members == "[other]" {
-				redistest.Want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN", b.k.Meta), 0)
+				redistest.Want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN",
+					b.k.Meta), 0)
 			}
 		}
 	})
@@ -292,12 +299,13 @@ func TestEnqueueWritesOverNoRetry(t *testing.T) {
 	})
 }
 
-// Tokens of calls and names of restored letters stand in one set, parted by a byte: a token that holds it, or is what parts them, could be
-// taken for another's, and messages for sent.
+// Tokens of calls and names of restored letters stand in one set, parted by a byte: a token that holds it, or is what parts them,
+// could be taken for another's, and messages for sent.
 func TestEnqueueRefusesTokensThatCouldBeOthers(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, name := range []string{"a" + Separator + "4", Separator, "dead"} {
-			if _, err := Enqueue(b.ctx, b.c, b.k, Token{Name: name, Window: time.Minute}, []Item{{ID: "m", When: After(0)}}, Durability{}); err == nil || !strings.Contains(err.Error(), "token") {
+			if _, err := Enqueue(b.ctx, b.c, b.k, Token{Name: name, Window: time.Minute}, []Item{{ID: "m", When: After(0)}},
+				Durability{}); err == nil || !strings.Contains(err.Error(), "token") {
 				b.Errorf("token %q: %v", name, err)
 			}
 		}
@@ -320,7 +328,8 @@ func TestTheLastMessageOfACallCounts(t *testing.T) {
 					b.do("HSET", b.k.Meta, before, "{}")
 				}
 				b.enqueue(c.items...)
-				redistest.Want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN", b.k.Meta)-len(before), c.fields)
+				redistest.Want(b, fmt.Sprintf("case %d: payload and meta", i), b.count("HLEN", b.k.Payload)+b.count("HLEN",
+					b.k.Meta)-len(before), c.fields)
 			}
 		}
 	})

@@ -32,8 +32,8 @@ type Entry struct {
 	Extra map[string]string
 }
 
-// ParseEntry reads the fields of an entry. It takes any bytes: what does not parse is left at its zero value (attempt at 1). Payload shares
-// its memory with the field, which must not be used any more.
+// ParseEntry reads the fields of an entry. It takes any bytes: what does not parse is left at its zero value (attempt at 1).
+// Payload shares its memory with the field, which must not be used any more.
 func ParseEntry(entryID string, fields []FieldValue) Entry {
 	e := Entry{EntryID: entryID, ID: entryID, Attempt: 1}
 	for _, f := range fields {

@@ -13,11 +13,14 @@ import (
 )
 
 func TestParseEntry(t *testing.T) {
-	got := ParseEntry("5-1", fields("id", "m", "payload", "p", "attempt", "3", "due_ms", "1795216995123", "max_attempts", "7", "expires_ms", "1795216995124",
-		"for", "g", "error", "boom", "group", "h", "reason", "expired", "dead_ms", "5", "entry", "4-1", "h:a", "b", "h:", "c", "color", "red"))
+	got := ParseEntry("5-1", fields("id", "m", "payload", "p", "attempt", "3", "due_ms", "1795216995123", "max_attempts", "7",
+		"expires_ms", "1795216995124",
+		"for", "g", "error", "boom", "group", "h", "reason", "expired", "dead_ms", "5", "entry", "4-1", "h:a", "b", "h:", "c",
+		"color", "red"))
 	text := fmt.Sprintf("%+v", got)
-	want := fmt.Sprintf("%+v", Entry{EntryID: "5-1", ID: "m", Payload: []byte("p"), Headers: map[string]string{"a": "b", "": "c"}, Attempt: 3,
-		Due: time.UnixMilli(1795216995123), MaxAttempts: 7, Expires: time.UnixMilli(1795216995124), For: "g", Error: "boom",
+	want := fmt.Sprintf("%+v", Entry{EntryID: "5-1", ID: "m", Payload: []byte("p"), Headers: map[string]string{"a": "b", "": "c"},
+		Attempt: 3,
+		Due:     time.UnixMilli(1795216995123), MaxAttempts: 7, Expires: time.UnixMilli(1795216995124), For: "g", Error: "boom",
 		Group: "h", Reason: "expired", Dead: time.UnixMilli(5), Entry: "4-1", Extra: map[string]string{"color": "red"}})
 	if text != want {
 		t.Errorf("got  %s\nwant %s", text, want)
@@ -64,7 +67,8 @@ func FuzzParseEntry(f *testing.F) {
 	f.Add("9-9", "expires_ms", "9223372036854775807", "payload", "\xff\xfe")
 	f.Fuzz(func(t *testing.T, entryID, n1, v1, n2, v2 string) {
 		e := ParseEntry(entryID, fields(n1, v1, n2, v2))
-		if e.Attempt < 1 || e.MaxAttempts < 0 || e.MaxAttempts == 1<<63-1 && v1 != "9223372036854775807" && v2 != "9223372036854775807" {
+		if e.Attempt < 1 || e.MaxAttempts < 0 || e.MaxAttempts == 1<<63-1 && v1 != "9223372036854775807" &&
+			v2 != "9223372036854775807" {
 			t.Errorf("attempt %d of %d", e.Attempt, e.MaxAttempts)
 		}
 		if n1 != FieldID && n2 != FieldID && e.ID != entryID {
@@ -84,13 +88,15 @@ func TestMetaRoundTrip(t *testing.T) {
 		t.Errorf("nothing to say is %q", got)
 	}
 	e, ok := DecodeMeta("m", EncodeMeta(map[string]string{"ü": "<&>\u2028", "id": "x"}, 7, time.UnixMilli(5)))
-	if !ok || e.ID != "m" || e.Headers["ü"] != "<&>\u2028" || e.Headers["id"] != "x" || e.MaxAttempts != 7 || e.Expires.UnixMilli() != 5 || e.Attempt != 1 {
+	if !ok || e.ID != "m" || e.Headers["ü"] != "<&>\u2028" || e.Headers["id"] != "x" || e.MaxAttempts != 7 ||
+		e.Expires.UnixMilli() != 5 || e.Attempt != 1 {
 		t.Errorf("%v %+v", ok, e)
 	}
 	if e, ok = DecodeMeta("m", ""); !ok || e.ID != "m" || e.Attempt != 1 {
 		t.Errorf("without meta: %v %+v", ok, e)
 	}
-	if e, ok = DecodeMeta("m\x1fg\x1f5-1", `{"id":"m","for":"g","attempt":"4","error":"boom"}`); !ok || e.ID != "m" || e.For != "g" || e.Attempt != 4 || e.Error != "boom" {
+	if e, ok = DecodeMeta("m\x1fg\x1f5-1", `{"id":"m","for":"g","attempt":"4","error":"boom"}`); !ok || e.ID != "m" ||
+		e.For != "g" || e.Attempt != 4 || e.Error != "boom" {
 		t.Errorf("a retry: %v %+v", ok, e)
 	}
 }
@@ -98,7 +104,8 @@ func TestMetaRoundTrip(t *testing.T) {
 // What drain would dead-letter, inspection must not show as sound.
 func TestDecodeMetaAgreesWithDrain(t *testing.T) {
 	for meta, sound := range map[string]bool{
-		`{}`: true, `{"h:a":"b"}`: true, ` {"color":"red"}`: true, `null`: false, `[]`: false, `"x"`: false, `5`: false, `{`: false, `{"h:a":null}`: false,
+		`{}`: true, `{"h:a":"b"}`: true, ` {"color":"red"}`: true, `null`: false, `[]`: false, `"x"`: false, `5`: false,
+		`{`: false, `{"h:a":null}`: false,
 		`{"h:a":5}`: false, `{"h:a":{}}`: false, `{"payload":"x"}`: false, `{"due_ms":"5"}`: false, "{\"h:a\":\"\xff\"}": false,
 	} {
 		_, ok := DecodeMeta("m", meta)
@@ -108,7 +115,8 @@ func TestDecodeMetaAgreesWithDrain(t *testing.T) {
 
 // FuzzDecodeMeta: whatever is called sound is an object of strings, and comes out as it went in.
 func FuzzDecodeMeta(f *testing.F) {
-	for _, seed := range []string{"", "{}", "null", `{"h:a":"b"}`, `{"h:a":null}`, `{"attempt":"99999999999999999999"}`, "{\"h:\xff\":\"\"}", `{"id":"\u001f"}`, `{"payload":"x"}`} {
+	for _, seed := range []string{"", "{}", "null", `{"h:a":"b"}`, `{"h:a":null}`, `{"attempt":"99999999999999999999"}`,
+		"{\"h:\xff\":\"\"}", `{"id":"\u001f"}`, `{"payload":"x"}`} {
 		f.Add("m", seed)
 	}
 	f.Fuzz(func(t *testing.T, member, meta string) {

@@ -19,12 +19,13 @@ var (
 	ErrWrongType = errors.New("a key holds the wrong type")
 	// ErrNoGroup: the consumer group or its stream is gone.
 	ErrNoGroup = errors.New("consumer group is gone")
-	// ErrUnavailable: the server cannot take the command now (down, loading, read-only, busy, without its replicas, moving the slot).
-	// A connection error leaves open whether the command was executed: see Ambiguous.
+	// ErrUnavailable: the server cannot take the command now (down, loading, read-only, busy, without its replicas, moving the
+	// slot). A connection error leaves open whether the command was executed: see Ambiguous.
 	ErrUnavailable = errors.New("redis is unavailable")
 	// ErrDenied: the ACL user may not do this, or the password is wrong.
 	ErrDenied = errors.New("redis denies access")
-	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the other does not speak TLS.
+	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the other does not
+	// speak TLS.
 	ErrUntrusted = errors.New("the TLS handshake with redis failed")
 	// ErrUnsupported: the server does not know a command that duestream needs.
 	ErrUnsupported = errors.New("redis server is unsupported")
@@ -98,7 +99,8 @@ func untrusted(err error) bool {
 	var certificate *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
 	var op *net.OpError
-	return errors.As(err, &certificate) || errors.As(err, &record) || errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error")
+	return errors.As(err, &certificate) || errors.As(err, &record) || errors.As(err, &op) &&
+		(op.Op == "remote error" || op.Op == "local error")
 }
 
 // Ambiguous reports whether the call may have been executed although it failed: its reply was lost, or was not waited for.
@@ -138,7 +140,8 @@ func Hint(err error) string {
 		{ErrDenied, "check user and password in the URL, and the ACL rules of that user: see Users in docs/OPERATIONS.md"},
 		{ErrUntrusted, "is this the port for TLS, and does the URL name the CA (ca=), the name in the server's certificate " +
 			"(server_name=), and a certificate of your own (cert=, key=) if the server asks for one?"},
-		{ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least, with maxmemory-policy noeviction; durability fsynced also " +
+		{ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least, with maxmemory-policy noeviction; durability " +
+			"fsynced also " +
 			"appendonly yes, and Redis 7.2"},
 		{ErrNoGroup, "a group exists from the first run of a worker until somebody destroys it: see `duestream stats`"},
 		{ErrUnavailable, "check that the server is up, reachable and writable"},

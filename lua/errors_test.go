@@ -52,7 +52,8 @@ func TestClassifyServerErrors(t *testing.T) {
 			if raw == nil {
 				b.Fatalf("no error for %q", text)
 			}
-			for _, err := range []error{Classify("drain", raw), Classify("drain", fmt.Errorf("wrapped: %w", raw)), Classify("twice", Classify("drain", raw))} {
+			for _, err := range []error{Classify("drain", raw), Classify("drain", fmt.Errorf("wrapped: %w", raw)),
+				Classify("twice", Classify("drain", raw))} {
 				for _, k := range []error{ErrFull, ErrWrongType, ErrNoGroup, ErrUnavailable, ErrDenied, ErrUnsupported} {
 					if errors.Is(err, k) != (k == kind) {
 						b.Errorf("%q is %v: %v", text, k, errors.Is(err, k))
@@ -60,7 +61,8 @@ func TestClassifyServerErrors(t *testing.T) {
 				}
 				redistest.Want(b, "ambiguous: "+text, Ambiguous(err), false)
 				redistest.Want(b, "temporary: "+text, Temporary(err), kind == ErrUnavailable)
-				if !strings.Contains(err.Error(), "drain") || !strings.Contains(err.Error(), strings.TrimPrefix(text, "ERR ")) || kind != nil && strings.Contains(err.Error(), "twice") {
+				if !strings.Contains(err.Error(), "drain") || !strings.Contains(err.Error(), strings.TrimPrefix(text, "ERR ")) ||
+					kind != nil && strings.Contains(err.Error(), "twice") {
 					b.Errorf("%q reads %q", text, err)
 				}
 			}

@@ -20,7 +20,8 @@ type exit struct {
 func exits() []exit {
 	failed := func(action Action, won Outcome) func(b *rig, group, entry string) bool {
 		return func(b *rig, group, entry string) bool {
-			out, err := Retry(b.ctx, b.c, b.k, group, policy, []Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: ReasonDeadLetter, Error: "boom"}})
+			out, err := Retry(b.ctx, b.c, b.k, group, policy,
+				[]Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: ReasonDeadLetter, Error: "boom"}})
 			if err != nil || out[0] != won && out[0] != Lost {
 				b.Errorf("%s: %v %v", action, out, err)
 				return false
@@ -166,7 +167,8 @@ func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
 			for _, g := range groups {
 				for _, e := range b.read(g, "c", 1000) {
 					given++
-					out, err := Retry(b.ctx, b.c, b.k, g, six, []Failure{{Held: Held{e.EntryID, e.ID}, Action: ActionRetry, Delay: -1, Reason: ReasonMaxAttempts}})
+					out, err := Retry(b.ctx, b.c, b.k, g, six,
+						[]Failure{{Held: Held{e.EntryID, e.ID}, Action: ActionRetry, Delay: -1, Reason: ReasonMaxAttempts}})
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -34,7 +34,8 @@ const (
 // Reasons returns all of them.
 func Reasons() []string {
 	return []string{
-		ReasonMaxAttempts, ReasonDeadLetter, ReasonVisibilityTimeout, ReasonExpired, ReasonGroupGone, ReasonMalformed, ReasonBodyLost,
+		ReasonMaxAttempts, ReasonDeadLetter, ReasonVisibilityTimeout, ReasonExpired, ReasonGroupGone, ReasonMalformed,
+		ReasonBodyLost,
 	}
 }
 

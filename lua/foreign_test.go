@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What clients of another make get wrong is refused before anything is done, and named: an action that is misspelt is no retry, and a
-// number that is none does not raise in the middle.
+// What clients of another make get wrong is refused before anything is done, and named: an action that is misspelt is no retry,
+// and a number that is none does not raise in the middle.
 func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.fixture()
@@ -19,13 +19,16 @@ func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
 			args []string
 			says string
 		}{
-			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "dead_letter", "", "", "")...), "dead_letter"},
+			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "dead_letter", "", "", "")...),
+				"dead_letter"},
 			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "retry", "5s", "", "")...), "5s"},
 			{retryScript, exit, append([]string{"g", "5", ""}, good...), "delays"},
 			{retryScript, exit, append([]string{"g", "", "1000"}, good...), "max_attempts"},
 			{rescheduleScript, []string{k.Due, k.Wake}, []string{"due", "soon"}, "soon"},
-			{redriveScript, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, []string{"4-1", "soon", "", "", "", ""}, "soon"},
-			{enqueueScript, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}, []string{"", "", "", "n", "+0", "", "", ""}, "token_ms"},
+			{redriveScript, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, []string{"4-1", "soon", "", "", "", ""},
+				"soon"},
+			{enqueueScript, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy},
+				[]string{"", "", "", "n", "+0", "", "", ""}, "token_ms"},
 		} {
 			before := b.dump()
 			_, err := c.s.run(b.ctx, b.c, c.keys, c.args)

@@ -11,8 +11,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Whatever is acknowledged together, in whatever order: no entry goes while a group has not been given it or holds it, and none stays that
-// all have acknowledged, but for those behind one that is held. Batches of every size are freed, by name and by a trim.
+// Whatever is acknowledged together, in whatever order: no entry goes while a group has not been given it or holds it, and none
+// stays that all have acknowledged, but for those behind one that is held. Batches of every size are freed, by name and by a
+// trim.
 func TestAckFreesWhatNoGroupNeeds(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -64,7 +65,8 @@ func ackRandomly(b *rig, random *rand.Rand, groups []string, n int) {
 	for left := needed(); len(left) > 0; {
 		g := groups[random.IntN(len(groups))]
 		if k := min(random.IntN(120), n-given[g]); random.IntN(2) == 0 && k > 0 {
-			if err := b.c.Do(b.ctx, b.c.B().Xreadgroup().Group(g, "c").Count(int64(k)).Streams().Key(b.k.Stream).Id(">").Build()).Error(); err != nil {
+			if err := b.c.Do(b.ctx, b.c.B().Xreadgroup().Group(g,
+				"c").Count(int64(k)).Streams().Key(b.k.Stream).Id(">").Build()).Error(); err != nil {
 				b.Fatal(err)
 			}
 			held[g] = append(held[g], all[given[g]:given[g]+k]...)
@@ -96,7 +98,8 @@ func ackRandomly(b *rig, random *rand.Rand, groups []string, n int) {
 			}
 		}
 	}
-	for i := 0; i < 20 && b.count("XLEN", b.k.Stream) > 0; i++ { // what a trim left over is less than a node, or behind one that was held
+	// what a trim left over is less than a node, or behind one that was held
+	for i := 0; i < 20 && b.count("XLEN", b.k.Stream) > 0; i++ {
 		if _, err := Trim(b.ctx, b.c, b.k, "", 1000, 1<<20); err != nil {
 			b.Fatal(err)
 		}
@@ -113,7 +116,8 @@ func TestAckLeavesAtMostANode(t *testing.T) {
 			for _, id := range b.add(250) {
 				batch = append(batch, Held{Entry: id})
 			}
-			if err := b.c.Do(b.ctx, b.c.B().Xreadgroup().Group("g", "c").Count(250).Streams().Key(b.k.Stream).Id(">").Build()).Error(); err != nil {
+			if err := b.c.Do(b.ctx, b.c.B().Xreadgroup().Group("g",
+				"c").Count(250).Streams().Key(b.k.Stream).Id(">").Build()).Error(); err != nil {
 				b.Fatal(err)
 			}
 			if _, err := Ack(b.ctx, b.c, b.k, "g", batch); err != nil {

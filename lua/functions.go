@@ -12,8 +12,8 @@ const FunctionsName = "duestream"
 
 const versionFunction = FunctionsName + "_version"
 
-// Function is one function of the library, for any client that can FCALL. It takes all of Keys, all of Args, and after them any number
-// of Each; its reply is that of the script it is made of.
+// Function is one function of the library, for any client that can FCALL. It takes all of Keys, all of Args, and after them any
+// number of Each; its reply is that of the script it is made of.
 type Function struct {
 	Name    string   `json:"name"`
 	Does    string   `json:"does"`
@@ -35,7 +35,8 @@ func Functions() []Function {
 	releases.args, releases.each = []string{"group"}, []string{"entry", "id"}
 	made := func(name, file string, s *script) Function {
 		f := Function{
-			Name: FunctionsName + "_" + name, Keys: append([]string{}, s.keys...), Args: append([]string{}, s.args...), Each: append([]string{}, s.each...),
+			Name: FunctionsName + "_" + name, Keys: append([]string{}, s.keys...), Args: append([]string{}, s.args...),
+			Each:     append([]string{}, s.each...),
 			AllowOOM: s != enqueueScript, file: file, script: name,
 		}
 		text := readSource(file)
@@ -64,16 +65,18 @@ var (
 	returnsLine = regexp.MustCompile(`(?m)^-- Returns: (.*)$`)
 )
 
-// FunctionsLibrary returns the library as the server takes it by FUNCTION LOAD: the files of lib that its scripts use, each once and
-// with its comments, then each script as a function, so that there is one source of both. The release is only carried along.
+// FunctionsLibrary returns the library as the server takes it by FUNCTION LOAD: the files of lib that its scripts use, each once
+// and with its comments, then each script as a function, so that there is one source of both. The release is only carried along.
 func FunctionsLibrary(release string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#!lua name=%s\n", FunctionsName)
-	fmt.Fprintf(&b, "-- duestream's scripts as functions, for clients in any language: see docs/PROTOCOL.md, section 17. Generated: load a newer one instead of\n"+
+	fmt.Fprintf(&b, "-- duestream's scripts as functions, for clients in any language: see docs/PROTOCOL.md, section 17. "+
+		"Generated: load a newer one instead of\n"+
 		"-- changing it. Release %s, source %s.\n\n", cleanRelease(release), FunctionsSource())
 	b.WriteString(functionsBody())
 	fmt.Fprintf(&b, "redis.register_function{function_name = '%s', flags = {'no-writes', 'allow-stale'}, callback = function()\n"+
-		"  return {'protocol', '1', 'release', '%s', 'source', '%s'}\nend}\n", versionFunction, cleanRelease(release), FunctionsSource())
+		"  return {'protocol', '1', 'release', '%s', 'source', '%s'}\nend}\n", versionFunction, cleanRelease(release),
+		FunctionsSource())
 	return b.String()
 }
 
@@ -98,7 +101,8 @@ func functionsBody() string {
 	}
 	fmt.Fprintf(&b, "%s\n", readSource("functions/publish.lua"))
 	for _, f := range functions {
-		body := guard(strings.TrimSuffix(f.file, ".lua"), needs(f.file, textOf(f.file))) + strings.TrimRight(readSource(f.file), "\n")
+		body := guard(strings.TrimSuffix(f.file, ".lua"), needs(f.file, textOf(f.file))) + strings.TrimRight(readSource(f.file),
+			"\n")
 		fmt.Fprintf(&b, "scripts.%s = function(KEYS, ARGV)\n%s\nend\n\n", f.script, body)
 	}
 	for _, f := range functions {
@@ -106,7 +110,8 @@ func functionsBody() string {
 		if f.AllowOOM {
 			flags = "'allow-oom'"
 		}
-		fmt.Fprintf(&b, "publish('%s', '%s', {%s}, %s, %s, %s)\n", f.Name, f.script, flags, luaList(f.Keys), luaList(f.Args), luaList(f.Each))
+		fmt.Fprintf(&b, "publish('%s', '%s', {%s}, %s, %s, %s)\n", f.Name, f.script, flags, luaList(f.Keys), luaList(f.Args),
+			luaList(f.Each))
 	}
 	return b.String()
 }

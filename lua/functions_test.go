@@ -17,7 +17,8 @@ import (
 
 // names that everybody may rely on: docs/PROTOCOL.md, section 17.
 var functionNames = []string{
-	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_cancel_retries", "duestream_reschedule_retries", "duestream_register", "duestream_ack", "duestream_retry",
+	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_cancel_retries", "duestream_reschedule_retries",
+	"duestream_register", "duestream_ack", "duestream_retry",
 	"duestream_dead_letter", "duestream_release", "duestream_extend", "duestream_redrive",
 }
 
@@ -94,14 +95,15 @@ func TestFunctionsAreDocumented(t *testing.T) {
 			}
 		}
 	}
-	wantList(t, "documented functions", regexp.MustCompile("(?m)^\\| `duestream_\\w+` \\| `[^|]*` \\| `[^|]*` \\|").FindAllString(section, -1), rows...)
+	wantList(t, "documented functions",
+		regexp.MustCompile("(?m)^\\| `duestream_\\w+` \\| `[^|]*` \\| `[^|]*` \\|").FindAllString(section, -1), rows...)
 	if !strings.Contains(section, "| `duestream_version` | – | – |") {
 		t.Error("the version is not documented")
 	}
 }
 
-// In a script a file sees those before it; in the library all are there. A name that two of them have would be one in a script, and
-// the other in the library.
+// In a script a file sees those before it; in the library all are there. A name that two of them have would be one in a script,
+// and the other in the library.
 func TestLibraryFilesShareNoName(t *testing.T) {
 	owner := map[string]string{}
 	local := regexp.MustCompile(`(?m)^local (?:function (\w+)|([\w, ]+?) *(?:=|$))`)
@@ -152,7 +154,8 @@ var functionExits = []struct {
 }{
 	{"duestream_dead_letter", func(entry, id string) []string { return []string{entry, id, "boom"} },
 		Failure{Action: ActionDead, Delay: -1, Reason: ReasonDeadLetter, Error: "boom"}},
-	{"duestream_release", func(entry, id string) []string { return []string{entry, id} }, Failure{Action: ActionRelease, Delay: -1}},
+	{"duestream_release", func(entry, id string) []string { return []string{entry, id} },
+		Failure{Action: ActionRelease, Delay: -1}},
 }
 
 func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
@@ -162,7 +165,8 @@ func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 			byScript, byFunction := b.queue("script"), b.queue("function")
 			var failures []Failure
 			args := []string{"g"}
-			for entry, id := range map[string]string{"1-1": "", "2-1": "two", "3-1": "not three", "4-1": "", "5-1": "five", "6-1": "", "7-1": ""} {
+			for entry, id := range map[string]string{"1-1": "", "2-1": "two", "3-1": "not three", "4-1": "", "5-1": "five",
+				"6-1": "", "7-1": ""} {
 				args = append(args, x.args(entry, id)...)
 				f := x.failure
 				f.Held = Held{entry, id}
@@ -171,7 +175,8 @@ func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 			for _, q := range []*rig{byScript, byFunction} {
 				q.groups("g")
 				for i := range 6 {
-					values := []string{"id", []string{"one", "two", "three", "four", "five", "six"}[i], "payload", "p", "attempt", strconv.Itoa(i + 1), "due_ms", "5", "h:a", "b", "max_attempts", "3"}
+					values := []string{"id", []string{"one", "two", "three", "four", "five", "six"}[i], "payload", "p", "attempt",
+						strconv.Itoa(i + 1), "due_ms", "5", "h:a", "b", "max_attempts", "3"}
 					switch i {
 					case 3:
 						values = append(values, "for", "another")
@@ -277,15 +282,16 @@ func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
 	})
 }
 
-// A full server refuses schedule whole, also a call that would have written nothing, and runs all others: TestFullServerRefusesOnlyEnqueue
-// through functions, and here the two that have no script.
+// A full server refuses schedule whole, also a call that would have written nothing, and runs all others:
+// TestFullServerRefusesOnlyEnqueue through functions, and here the two that have no script.
 func TestFullServerRunsFunctions(t *testing.T) {
 	b := newFcallRig(t, redistest.Own(t))
 	e := b.deliver([]string{"g"}, "a", "b")
 	b.do("CONFIG", "SET", "maxmemory", "1")
 	k := b.k
 	for i, x := range functionExits {
-		words := append([]string{"FCALL", x.function, "6", k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, "g"}, x.args(e[i].EntryID, "")...)
+		words := append([]string{"FCALL", x.function, "6", k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, "g"},
+			x.args(e[i].EntryID, "")...)
 		m := b.do(words...)
 		if reply, err := m.AsIntSlice(); err != nil || len(reply) != 1 || reply[0] != []int64{2, 3}[i] {
 			t.Errorf("%s on a full server: %v %v", x.function, reply, err)

@@ -32,7 +32,8 @@ var waysOut = []wayOut{
 
 func throughRetry(action Action) func(b *rig, entry string) (Outcome, error) {
 	return func(b *rig, entry string) (Outcome, error) {
-		out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: ReasonMaxAttempts}})
+		out, err := Retry(b.ctx, b.c, b.k, "g", policy,
+			[]Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: ReasonMaxAttempts}})
 		if err != nil {
 			return 0, err
 		}
@@ -42,9 +43,11 @@ func throughRetry(action Action) func(b *rig, entry string) (Outcome, error) {
 
 func throughReclaim(attempts int) func(b *rig, entry string) (Outcome, error) {
 	return func(b *rig, entry string) (Outcome, error) {
-		r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: Attempts{Max: attempts, Delays: policy.Delays}, Limit: 1, MaxBytes: 1 << 20})
+		r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: Attempts{Max: attempts, Delays: policy.Delays},
+			Limit: 1, MaxBytes: 1 << 20})
 		return map[Reclaimed]Outcome{
-			{Retried: 1, Cursor: r.Cursor}: Retried, {Dead: 1, Cursor: r.Cursor}: Dead, {Skipped: 1, Cursor: r.Cursor}: Skipped, {Stuck: 1, Cursor: r.Cursor}: Stuck,
+			{Retried: 1, Cursor: r.Cursor}: Retried, {Dead: 1, Cursor: r.Cursor}: Dead, {Skipped: 1, Cursor: r.Cursor}: Skipped,
+			{Stuck: 1, Cursor: r.Cursor}: Stuck,
 		}[r], err
 	}
 }
@@ -66,7 +69,8 @@ func predict(entryID string, list []FieldValue, w wayOut) predicted {
 	}
 	for _, f := range list {
 		_, taken := fields["b64:"+f.Field]
-		odd = odd || !utf8.ValidString(f.Field) || f.Field != FieldPayload && len(f.Value) > 64<<10 || taken && !utf8.ValidString(fields[f.Field])
+		odd = odd || !utf8.ValidString(f.Field) || f.Field != FieldPayload && len(f.Value) > 64<<10 || taken &&
+			!utf8.ValidString(fields[f.Field])
 	}
 	id, hasID := fields[FieldID]
 	if !hasID {
@@ -80,7 +84,8 @@ func predict(entryID string, list []FieldValue, w wayOut) predicted {
 	if !hasMost {
 		most = strconv.Itoa(w.max)
 	}
-	odd = odd || id == "" || strings.Contains(id, Separator) || !utf8.ValidString(id) || !countPattern.MatchString(attempt) || !countPattern.MatchString(most)
+	odd = odd || id == "" || strings.Contains(id, Separator) || !utf8.ValidString(id) || !countPattern.MatchString(attempt) ||
+		!countPattern.MatchString(most)
 	letter := inLetter(fields)
 	delete(letter, FieldFor)
 	letter[FieldGroup], letter[FieldEntry] = "g", entryID
@@ -118,13 +123,16 @@ func predict(entryID string, list []FieldValue, w wayOut) predicted {
 }
 
 var exitSeeds = [][]string{
-	{"id", "m", "payload", "p"}, {"id", "m", "payload", "\xff\x00", "h:bin", "\xff\x00\x80a"}, {"payload", "p"}, {"", ""}, {"color", "red", "", "x"},
+	{"id", "m", "payload", "p"}, {"id", "m", "payload", "\xff\x00", "h:bin", "\xff\x00\x80a"}, {"payload", "p"}, {"", ""},
+	{"color", "red", "", "x"},
 	{"id", "", "payload", "p"}, {"id", "\xff", "payload", "p"}, {"id", "a" + Separator + "b"}, {"id", "m", "id", "n", "id", ""},
 	{"id", "m", "attempt", "abc"}, {"id", "m", "attempt", "0"}, {"id", "m", "attempt", "3"}, {"id", "m", "attempt", "+2"},
 	{"attempt", "999999999999999", "max_attempts", "999999999999999"},
 	{"id", "m", "attempt", "2", "max_attempts", "2"}, {"id", "m", "max_attempts", ""}, {"id", "m", "max_attempts", "1e3"},
-	{"id", "m", "for", "g"}, {"id", "m", "for", "h"}, {"id", "m", "for", ""}, {"id", "\xff", "for", "h"}, {"id", "m", "for", "\xff"},
-	{"id", "m", "expires_ms", "1"}, {"id", "m", "expires_ms", "x"}, {"id", "m", "expires_ms", "\xff"}, {"id", "m", "error", "\xff"},
+	{"id", "m", "for", "g"}, {"id", "m", "for", "h"}, {"id", "m", "for", ""}, {"id", "\xff", "for", "h"},
+	{"id", "m", "for", "\xff"},
+	{"id", "m", "expires_ms", "1"}, {"id", "m", "expires_ms", "x"}, {"id", "m", "expires_ms", "\xff"},
+	{"id", "m", "error", "\xff"},
 	{"id", "m", "error", "old", "reason", "mine"},
 	{"id", "m", "\xff", "x"}, {"h:a", "\xff", "b64:h:a", "mine", "payload", "p"}, {"group", "x", "entry", "y", "dead_ms", "z"},
 	{"b64:payload", "eA==", "payload", "\xff"},
@@ -134,8 +142,9 @@ var exitSeeds = [][]string{
 	{"h:b", strings.Repeat("\xff", 64<<10)},
 }
 
-// FuzzEntryThroughExits: an entry with any fields leaves the pending list by each exit as predicted: it is scheduled again with all it held, or
-// in a dead letter with all it held, or was for another group; the entry behind it goes its own way; and a redrive brings the dead letter back.
+// FuzzEntryThroughExits: an entry with any fields leaves the pending list by each exit as predicted: it is scheduled again with
+// all it held, or in a dead letter with all it held, or was for another group; the entry behind it goes its own way; and a
+// redrive brings the dead letter back.
 func FuzzEntryThroughExits(f *testing.F) {
 	for i, s := range exitSeeds {
 		for exit := range waysOut {
@@ -229,7 +238,8 @@ func (b *rig) wantDelivery(meta map[string]string, payload string) {
 		got := map[string]string{}
 		b.fieldsOf(b.raw(b.k.Dead)[0].FieldValues, got)
 		kept, ok := readMeta(got[FieldMeta])
-		if !ok || !maps.Equal(kept, meta) || got[FieldPayload] != payload || got[FieldReason] != ReasonMalformed || got[FieldGroup] != "g" {
+		if !ok || !maps.Equal(kept, meta) || got[FieldPayload] != payload || got[FieldReason] != ReasonMalformed ||
+			got[FieldGroup] != "g" {
 			b.Fatalf("dead letter %q for a retry with %.99q", got, meta)
 		}
 	case expired(meta):
@@ -244,8 +254,8 @@ func (b *rig) wantDelivery(meta map[string]string, payload string) {
 	}
 }
 
-// redriveAll brings the dead letter back, if there is one: it is scheduled, for its group and with its payload, and delivered with what can be
-// carried; a letter without a payload asks for one.
+// redriveAll brings the dead letter back, if there is one: it is scheduled, for its group and with its payload, and delivered
+// with what can be carried; a letter without a payload asks for one.
 func (b *rig) redriveAll() {
 	b.Helper()
 	letters := b.raw(b.k.Dead)

@@ -13,9 +13,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// readMeta reads a JSON object of strings without any code of the product: with Go's decoder, token by token. Control characters inside of
-// strings are let through as the scripts' decoder does; they are escaped before, which changes nothing else. A field that comes twice counts
-// as it came last.
+// readMeta reads a JSON object of strings without any code of the product: with Go's decoder, token by token. Control characters
+// inside of strings are let through as the scripts' decoder does; they are escaped before, which changes nothing else. A field
+// that comes twice counts as it came last.
 func readMeta(meta string) (fields map[string]string, ok bool) {
 	if len(meta) > 512<<10 || !utf8.ValidString(meta) || strings.Contains(meta, "\x00") || halfCharacter(meta) {
 		return nil, false
@@ -118,34 +118,41 @@ var metaSeeds = []struct {
 	member, payload, meta string
 	hasMeta               bool
 }{
-	{"m", "p", "", false}, {"", "p", "", false}, {"\xff", "\xfe\x00", "", false}, {"m" + Separator + "g" + Separator + "5-1", "p", "", false},
+	{"m", "p", "", false}, {"", "p", "", false}, {"\xff", "\xfe\x00", "", false}, {"m" + Separator + "g" + Separator + "5-1", "p",
+		"", false},
 	{"m" + Separator + "g" + Separator + "5-1", "p", `{"id":"m","for":"g","attempt":"4","error":"boom"}`, true},
 	{"m", "", "{}", true}, {"m", "", "", true}, {"m", "", "null", true}, {"m", "", "[]", true}, {"m", "", `["a"]`, true},
 	{"m", "", `"x"`, true}, {"m", "", "5", true},
 	{"m", "p", `{"h:a":"b","h:ü":"世\u4e16\ud83d\ude80","color":"\"\\\/\b\f\n\r\t"}`, true},
 	{"m", "p", `{"h:a":null}`, true}, {"m", "p", `{"h:a":1}`, true}, {"m", "p", `{"h:a":true}`, true},
 	{"m", "p", `{"h:a":{"b":"c"}}`, true}, {"m", "p", `{"h:a":[]}`, true},
-	{"m", "p", `{"h:a":"b"`, true}, {"m", "p", `{"h:a":"b"}}`, true}, {"m", "p", `{"h:a":"b"} x`, true}, {"m", "p", `{"h:a":"b",}`, true},
+	{"m", "p", `{"h:a":"b"`, true}, {"m", "p", `{"h:a":"b"}}`, true}, {"m", "p", `{"h:a":"b"} x`, true},
+	{"m", "p", `{"h:a":"b",}`, true},
 	{"m", "p", "\ufeff{}", true},
 	{"m", "p", "{\"h:a\":\"\xff\"}", true}, {"m", "p", `{"h:a":"\ud800"}`, true}, {"m", "p", `{"h:a":"\udc00\ud800"}`, true},
 	{"m", "p", `{"h:a":"\\ud800"}`, true},
-	{"m", "p", `{"h:a":"\u0000"}`, true}, {"m", "p", "{\"h:a\":\"\x00\"}", true}, {"m", "p", "{\"h:a\":\"b\"}\x00{\"h:c\":\"d\"}", true},
+	{"m", "p", `{"h:a":"\u0000"}`, true}, {"m", "p", "{\"h:a\":\"\x00\"}", true}, {"m", "p", "{\"h:a\":\"b\"}\x00{\"h:c\":\"d\"}",
+		true},
 	{"m", "p", "\x00{}", true},
-	{"m", "p", `{"id":""}`, true}, {"m", "p", `{"id":"\u001f"}`, true}, {"m", "p", `{"attempt":"0"}`, true}, {"m", "p", `{"attempt":"1e3"}`, true},
+	{"m", "p", `{"id":""}`, true}, {"m", "p", `{"id":"\u001f"}`, true}, {"m", "p", `{"attempt":"0"}`, true},
+	{"m", "p", `{"attempt":"1e3"}`, true},
 	{"m", "p", `{"max_attempts":"1000000000000000"}`, true}, {"m", "p", `{"expires_ms":"1"}`, true},
 	{"m", "p", `{"expires_ms":"999999999999999"}`, true},
 	{"m", "p", `{"expires_ms":"1","for":"g","group":"x","reason":"y","dead_ms":"z","entry":"e","error":"old"}`, true},
-	{"m", "p", `{"payload":"x"}`, true}, {"m", "p", `{"due_ms":"5"}`, true}, {"m", "p", `{"":""}`, true}, {"m", "p", `{"h:a":"1","h:a":"2"}`, true},
-	{"m", "p", `{"h:a":1,"h:a":"2"}`, true}, {"m", "p", `{"h:a":"2","h:a":null}`, true}, {"m", "p", " \t\r\n{ \"h:a\" : \"b\" } ", true},
+	{"m", "p", `{"payload":"x"}`, true}, {"m", "p", `{"due_ms":"5"}`, true}, {"m", "p", `{"":""}`, true},
+	{"m", "p", `{"h:a":"1","h:a":"2"}`, true},
+	{"m", "p", `{"h:a":1,"h:a":"2"}`, true}, {"m", "p", `{"h:a":"2","h:a":null}`, true}, {"m", "p", " \t\r\n{ \"h:a\" : \"b\" } ",
+		true},
 	{"m", "p", "\v{}", true},
-	{"m", "p", `{"h:a":NaN}`, true}, {"m", "p", `{"h:a":0x10}`, true}, {"m", "p", `{'h:a':'b'}`, true}, {"m", "p", `{"h:a":"\x41"}`, true},
+	{"m", "p", `{"h:a":NaN}`, true}, {"m", "p", `{"h:a":0x10}`, true}, {"m", "p", `{'h:a':'b'}`, true},
+	{"m", "p", `{"h:a":"\x41"}`, true},
 	{"m", "p", `{"meta":"x","raw":"y"}`, true},
 	{"m", "p", "{\"h:a\":\"\\\x16\"}", true}, {"m", "p", "{\"h:a\":\"\x16\"}", true},
 	{"m", "p", `{"h:a":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`, true},
 }
 
-// FuzzMetaThroughDrain: any bytes as member, payload and meta of a due member are delivered with exactly those fields, or dead-lettered with
-// exactly those bytes, once; and the member behind it is delivered.
+// FuzzMetaThroughDrain: any bytes as member, payload and meta of a due member are delivered with exactly those fields, or
+// dead-lettered with exactly those bytes, once; and the member behind it is delivered.
 func FuzzMetaThroughDrain(f *testing.F) {
 	for _, s := range metaSeeds {
 		f.Add(s.member, s.payload, s.meta, s.hasMeta)
@@ -195,7 +202,8 @@ func checkMeta(b *rig, member, payload, meta string, hasMeta bool) {
 		redistest.Want(b, fmt.Sprintf("%.99q with meta %.99q: dead letters", member, meta), d.Dead, 1)
 		b.fieldsOf(b.raw(b.k.Dead)[0].FieldValues, got)
 		b.wantFields(got, map[string]string{
-			FieldPayload: payload, FieldMeta: meta, FieldReason: ReasonMalformed, FieldAttempt: "1", FieldDue: due, FieldError: got[FieldError], FieldDead: got[FieldDead],
+			FieldPayload: payload, FieldMeta: meta, FieldReason: ReasonMalformed, FieldAttempt: "1", FieldDue: due,
+			FieldError: got[FieldError], FieldDead: got[FieldDead],
 			FieldID: letterID(member), FieldGroup: letterGroup(member),
 		})
 		if got[FieldError] == "" {
@@ -206,7 +214,8 @@ func checkMeta(b *rig, member, payload, meta string, hasMeta bool) {
 		b.fieldsOf(b.raw(b.k.Dead)[0].FieldValues, got)
 		letter := inLetter(fields)
 		delete(letter, FieldFor)
-		letter[FieldPayload], letter[FieldDue], letter[FieldReason], letter[FieldDead] = payload, due, ReasonExpired, got[FieldDead]
+		letter[FieldPayload], letter[FieldDue], letter[FieldReason], letter[FieldDead] = payload, due, ReasonExpired,
+			got[FieldDead]
 		if !expired(fields) {
 			letter[FieldReason] = ReasonGroupGone
 		}

@@ -17,10 +17,11 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The fuzz targets of this package run scripts on the shared server. Their seeds, and what fuzzing found (testdata/fuzz), run with every
-// `go test`; `make fuzz` goes on from there.
+// The fuzz targets of this package run scripts on the shared server. Their seeds, and what fuzzing found (testdata/fuzz), run
+// with every `go test`; `make fuzz` goes on from there.
 
-// fuzzRig returns what makes a rig for one execution. All executions share one connection and one queue, which is emptied between them.
+// fuzzRig returns what makes a rig for one execution. All executions share one connection and one queue, which is emptied between
+// them.
 func fuzzRig(f *testing.F, s *redistest.Server) func(t *testing.T) *rig {
 	c := s.Client(f, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
 	prefix := s.Prefix(f)
@@ -65,11 +66,15 @@ var (
 func FuzzText(f *testing.F) {
 	for _, seed := range []string{
 		"", "plain", "ü", "世界", "\U0001f680", "\ufffd", "\uffff\ufdd0", "\U0010ffff", // noncharacters are UTF-8
-		"\xff", "\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x80\x80\x80", "\xf0\x8f\xbf\xbf", // overlong
+		// overlong
+		"\xff", "\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x80\x80\x80", "\xf0\x8f\xbf\xbf",
 		"\xed\xa0\x80", "\xed\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", // surrogates, beyond the last code point
-		"\xc3", "\xe4\xb8", "\xf0\x9f\x9a", "\xc3\xc3\xbc", "\xe4\xb8\xc3\xbc\xad", "a\x00\xff", "\x00", "%z%", // cut short, and nested in each other
-		"1", "0", "01", "999999999999999", "1000000000000000", "-1", "1e3", "+1500", "1795216995000.5", "1\n", " 1", "+", "inf", "0x10",
-		strings.Repeat("x", 1024), strings.Repeat("x", 1023) + "ü", strings.Repeat("ü", 700), strings.Repeat("x", 1024) + "\xbf", strings.Repeat("\xbf", 1300),
+		// cut short, and nested in each other
+		"\xc3", "\xe4\xb8", "\xf0\x9f\x9a", "\xc3\xc3\xbc", "\xe4\xb8\xc3\xbc\xad", "a\x00\xff", "\x00", "%z%",
+		"1", "0", "01", "999999999999999", "1000000000000000", "-1", "1e3", "+1500", "1795216995000.5", "1\n", " 1", "+", "inf",
+		"0x10",
+		strings.Repeat("x", 1024), strings.Repeat("x", 1023) + "ü", strings.Repeat("ü", 700), strings.Repeat("x", 1024) +
+			"\xbf", strings.Repeat("\xbf", 1300),
 	} {
 		f.Add(seed)
 	}
@@ -120,8 +125,9 @@ func FuzzEntryIDOrder(f *testing.F) {
 	})
 }
 
-// FuzzScore: whatever number ZADD takes for a due time, the looks at the schedule go on, and what is due leaves it with that time rounded
-// up, as digits. It found that a wait of more than 292 years came out as negative or as next to nothing, and the drain loop span.
+// FuzzScore: whatever number ZADD takes for a due time, the looks at the schedule go on, and what is due leaves it with that time
+// rounded up, as digits. It found that a wait of more than 292 years came out as negative or as next to nothing, and the drain
+// loop span.
 func FuzzScore(f *testing.F) {
 	for _, seed := range []string{
 		"0", "-0", "1", "0.5", "1795216995000.25", "-inf", "+inf", "-1.5", "1e3", "1e-320", "1e15",
@@ -144,7 +150,8 @@ func FuzzScore(f *testing.F) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if score < 1e15 && score > float64(now)+60_000 && (looks[0].Wait < 50*time.Second || looks[0].Overdue != 0) || score <= 0 && looks[0].Wait != 0 {
+		if score < 1e15 && score > float64(now)+60_000 && (looks[0].Wait < 50*time.Second || looks[0].Overdue != 0) ||
+			score <= 0 && looks[0].Wait != 0 {
 			b.Fatalf("score %v at %d: wait %s, overdue %s", score, now, looks[0].Wait, looks[0].Overdue)
 		}
 		d := b.drain(10)
@@ -163,10 +170,11 @@ func FuzzScore(f *testing.F) {
 	})
 }
 
-// FuzzQueueName: a name that is let through comes back from its key, and every key carries it as its hash tag; one that is refused is named
-// with the limit.
+// FuzzQueueName: a name that is let through comes back from its key, and every key carries it as its hash tag; one that is
+// refused is named with the limit.
 func FuzzQueueName(f *testing.F) {
-	for _, seed := range []string{"emails", "a:b.c_d-1", "", "a}b", "{a}", "emails/1", "emails\n", "ü", "\xff", "}:due", strings.Repeat("x", 129)} {
+	for _, seed := range []string{"emails", "a:b.c_d-1", "", "a}b", "{a}", "emails/1", "emails\n", "ü", "\xff", "}:due",
+		strings.Repeat("x", 129)} {
 		f.Add("duestream", seed)
 	}
 	f.Add("a:{b}", "q")
@@ -203,7 +211,8 @@ func checkRefusal(t *testing.T, err error, field, value string) {
 	if len(value) > 64 {
 		shown = fmt.Sprintf("%.64q", value[:64])
 	}
-	if !strings.HasPrefix(text, field+" "+shown) || !strings.Contains(text, ": must ") || !utf8.ValidString(text) || len(text) > 600 {
+	if !strings.HasPrefix(text, field+" "+shown) || !strings.Contains(text, ": must ") || !utf8.ValidString(text) ||
+		len(text) > 600 {
 		t.Errorf("%s %q is refused with %q", field, value, text)
 	}
 }

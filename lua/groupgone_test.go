@@ -10,17 +10,19 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A retry was added to the stream whether or not its group was still there. The other groups skipped it, and with that it was done with: the
-// message was nowhere.
+// A retry was added to the stream whether or not its group was still there. The other groups skipped it, and with that it was
+// done with: the message was nowhere.
 func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, left := range []string{"another group", "no group", "no stream"} {
 			b := b.queue(strings.ReplaceAll(left, " ", "-"))
 			b.groups("old", "new")
-			b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("body"), Meta: EncodeMeta(map[string]string{"k": "v"}, 5, time.Time{})})
+			b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("body"), Meta: EncodeMeta(map[string]string{"k": "v"}, 5,
+				time.Time{})})
 			b.read("new", "c", 1)
 			b.fail("old", b.read("old", "c", 1)[0].EntryID, ActionRetry, "", "boom")
-			b.do("HSET", b.k.Meta, "short", `{"id":"short","for":"old","attempt":"3","error":"e"}`, "kept", `{"for":"new","id":"kept"}`)
+			b.do("HSET", b.k.Meta, "short", `{"id":"short","for":"old","attempt":"3","error":"e"}`, "kept",
+				`{"for":"new","id":"kept"}`)
 			b.do("ZADD", b.k.Due, "5", "short", "6", "kept", "7", "plain")
 			b.makeDue()
 			switch left {
@@ -37,7 +39,8 @@ func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
 			redistest.Want(b, "moved, buried, refusal", fmt.Sprint(d.Moved, d.Dead, d.Refusal), fmt.Sprint(4-dies, dies, ""))
 			var got []string
 			for _, l := range b.entries(b.k.Dead) {
-				got = append(got, fmt.Sprint(l.ID, " ", l.Reason, " ", l.Group, " ", l.Attempt, " ", l.Error, " ", string(l.Payload), l.Headers, l.For, l.Dead.IsZero()))
+				got = append(got, fmt.Sprint(l.ID, " ", l.Reason, " ", l.Group, " ", l.Attempt, " ", l.Error, " ",
+					string(l.Payload), l.Headers, l.For, l.Dead.IsZero()))
 			}
 			slices.Sort(got)
 			wantList(b, "dead letters with "+left, got, append([]string{"kept group_gone new 1  map[]false"}[:dies-2],
@@ -46,8 +49,8 @@ func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
 	})
 }
 
-// The groups are asked for once in a call, and only when a message is for one alone. A server that does not tell stops the batch, and nothing
-// is dead-lettered, or added twice.
+// The groups are asked for once in a call, and only when a message is for one alone. A server that does not tell stops the batch,
+// and nothing is dead-lettered, or added twice.
 func TestDrainAsksForGroupsOnce(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		if b.inProcess() {
@@ -69,7 +72,8 @@ func TestDrainAsksForGroupsOnce(t *testing.T) {
 		redistest.Want(b, "moved", b.drain(10).Moved, 2)
 		redistest.Want(b, "asked for plain messages", asked()-before, 0)
 		for i := range 5 {
-			b.do("HSET", b.k.Meta, fmt.Sprint("r", i), `{"id":"r","for":"g","attempt":"3","error":"e"}`, fmt.Sprint("gone", i), `{"for":"gone"}`)
+			b.do("HSET", b.k.Meta, fmt.Sprint("r", i), `{"id":"r","for":"g","attempt":"3","error":"e"}`, fmt.Sprint("gone", i),
+				`{"for":"gone"}`)
 			b.do("ZADD", b.k.Due, "1", fmt.Sprint("r", i), "2", fmt.Sprint("gone", i))
 		}
 		d := b.drain(10)
@@ -82,7 +86,8 @@ func TestDrainAsksForGroupsOnce(t *testing.T) {
 func TestWhatIsForAGroupIsNeverAddedAtOnce(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
-		wantList(b, "verdicts", b.enqueue(Item{ID: "m", When: After(0), Meta: `{"for":"gone"}`}, Item{ID: "n", When: After(0), Meta: `{"for":"g"}`},
+		wantList(b, "verdicts", b.enqueue(Item{ID: "m", When: After(0), Meta: `{"for":"gone"}`},
+			Item{ID: "n", When: After(0), Meta: `{"for":"g"}`},
 			Item{ID: "o", When: After(0), Meta: `{"for":""}`}), Scheduled, Scheduled, Ready)
 		d := b.drain(10)
 		redistest.Want(b, "moved, buried", fmt.Sprint(d.Moved, d.Dead), "1 1")
@@ -134,7 +139,8 @@ func TestRedriveOfUnreadableMetaNeedsFields(t *testing.T) {
 		raw := b.text("XADD", b.k.Dead, "*", "id", "n", "payload", "", "reason", ReasonMalformed, "raw", "id\nn\na\nb")
 		letters := b.entries(b.k.Dead)
 		before, edited := b.dump(), []byte("p")
-		for _, again := range []Redrive{{Letter: letters[0].EntryID}, {Letter: letters[0].EntryID, Payload: &edited}, {Letter: raw}} {
+		for _, again := range []Redrive{{Letter: letters[0].EntryID}, {Letter: letters[0].EntryID, Payload: &edited},
+			{Letter: raw}} {
 			again.When = After(0)
 			wantList(b, "outcome", b.redrive(again), RedriveUnreadable)
 		}
@@ -142,7 +148,8 @@ func TestRedriveOfUnreadableMetaNeedsFields(t *testing.T) {
 			redistest.Want(b, key, now, before[key])
 		}
 		wantList(b, "without any meta", b.redrive(Redrive{Letter: letters[1].EntryID, When: After(0)}), RedriveScheduled)
-		wantList(b, "with fields", b.redrive(Redrive{Letter: letters[0].EntryID, When: After(0), Fields: `{"h:tenant":"acme"}`}, Redrive{Letter: raw, When: After(0), Fields: `{}`}),
+		wantList(b, "with fields", b.redrive(Redrive{Letter: letters[0].EntryID, When: After(0), Fields: `{"h:tenant":"acme"}`},
+			Redrive{Letter: raw, When: After(0), Fields: `{}`}),
 			RedriveScheduled, RedriveScheduled)
 		redistest.Want(b, "drained", b.drain(10).Moved, 3)
 	})
@@ -173,7 +180,8 @@ func TestRedriveRefusesWhatCannotBeDelivered(t *testing.T) {
 	})
 }
 
-// ” would be everybody, and what is not UTF-8 cannot be said in meta: nothing is retried, released, dead-lettered or reclaimed for such a group.
+// ” would be everybody, and what is not UTF-8 cannot be said in meta: nothing is retried, released, dead-lettered or reclaimed
+// for such a group.
 func TestExitsRefuseGroupsThatNoMessageCanBeFor(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for i, group := range []string{"", "\xff", "a\nb", "a\x00", "a" + Separator + "b", strings.Repeat("x", MaxGroupBytes+1)} {
@@ -183,11 +191,15 @@ func TestExitsRefuseGroupsThatNoMessageCanBeFor(t *testing.T) {
 			e := b.read(group, "c", 1)[0]
 			before := b.dump()
 			for _, action := range []Action{ActionRetry, ActionDead, ActionRelease} {
-				if out, err := Retry(b.ctx, b.c, b.k, group, Attempts{Max: 3, Delays: []time.Duration{time.Second}}, []Failure{{Held: Held{Entry: e.EntryID}, Action: action, Delay: -1}}); err == nil || !strings.Contains(err.Error(), "group is empty") {
+				if out, err := Retry(b.ctx, b.c, b.k, group, Attempts{Max: 3, Delays: []time.Duration{time.Second}},
+					[]Failure{{Held: Held{Entry: e.EntryID}, Action: action, Delay: -1}}); err == nil ||
+					!strings.Contains(err.Error(), "group is empty") {
 					b.Errorf("%q: %v, %v", group, out, err)
 				}
 			}
-			if _, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: Attempts{Max: 3, Delays: []time.Duration{time.Second}}, Limit: 10, MaxBytes: 1000}); err == nil || !strings.Contains(err.Error(), "group is empty") {
+			if _, err := Reclaim(b.ctx, b.c, b.k,
+				ReclaimArgs{Group: group, Attempts: Attempts{Max: 3, Delays: []time.Duration{time.Second}}, Limit: 10,
+					MaxBytes: 1000}); err == nil || !strings.Contains(err.Error(), "group is empty") {
 				b.Errorf("reclaim of %q: %v", group, err)
 			}
 			for key, now := range b.dump() {

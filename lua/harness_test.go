@@ -190,7 +190,8 @@ func (b *rig) groups(names ...string) {
 // read delivers up to n entries to a consumer.
 func (b *rig) read(group, consumer string, n int) []Entry {
 	b.Helper()
-	reply, err := b.try("XREADGROUP", "GROUP", group, consumer, "COUNT", strconv.Itoa(n), "STREAMS", b.k.Stream, ">").AsXReadSlices()
+	reply, err := b.try("XREADGROUP", "GROUP", group, consumer, "COUNT", strconv.Itoa(n), "STREAMS", b.k.Stream,
+		">").AsXReadSlices()
 	if rueidis.IsRedisNil(err) {
 		return nil
 	}
@@ -261,7 +262,8 @@ var policy = Attempts{Max: 3, Delays: []time.Duration{10 * time.Second, 20 * tim
 // fail takes one entry out of a pending list.
 func (b *rig) fail(group, entry string, action Action, reason, text string) Outcome {
 	b.Helper()
-	out, err := Retry(b.ctx, b.c, b.k, group, policy, []Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: reason, Error: text}})
+	out, err := Retry(b.ctx, b.c, b.k, group, policy,
+		[]Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: reason, Error: text}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -270,7 +272,8 @@ func (b *rig) fail(group, entry string, action Action, reason, text string) Outc
 
 func (b *rig) reclaim(group string, minIdle time.Duration) Reclaimed {
 	b.Helper()
-	r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, MinIdle: minIdle, Limit: 100, MaxBytes: 1 << 20})
+	r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, MinIdle: minIdle, Limit: 100,
+		MaxBytes: 1 << 20})
 	if err != nil {
 		b.Fatal(err)
 	}

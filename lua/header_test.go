@@ -17,14 +17,17 @@ import (
 // scripts lists every typed call's script.
 func scripts() []*script {
 	return []*script{
-		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript, ensureGroupScript, exportScript, extendScript, findLostScript, findOrphansScript,
-		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, rescheduleRetriesScript, restoreScript, retryScript, signalScript, surveyScript, trimScript,
+		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript,
+		ensureGroupScript, exportScript, extendScript, findLostScript, findOrphansScript,
+		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, rescheduleRetriesScript,
+		restoreScript, retryScript, signalScript, surveyScript, trimScript,
 	}
 }
 
 // types is the data model: what each key that a header may name is.
 var types = map[string]string{
-	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash", "seen": "zset", "calm": "hash",
+	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash",
+	"seen": "zset", "calm": "hash",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 }
 
@@ -134,7 +137,8 @@ func TestHeaders(t *testing.T) {
 
 // checkBody holds the body against its header: how keys and arguments are bound, which types are checked, what is touched.
 func checkBody(t *testing.T, h header, text string) {
-	for _, forbidden := range []string{"#!", "cmsgpack", "redis.setresp", "loadstring", "redis.replicate_commands", "redis.REPL", "cjson.null"} {
+	for _, forbidden := range []string{"#!", "cmsgpack", "redis.setresp", "loadstring", "redis.replicate_commands", "redis.REPL",
+		"cjson.null"} {
 		if strings.Contains(text, forbidden) {
 			t.Errorf("uses %s", forbidden)
 		}
@@ -181,7 +185,8 @@ func checkBody(t *testing.T, h header, text string) {
 		t.Errorf("touches Redis before the type check: %.60s", text[first:])
 	}
 	// Keys are told, never built.
-	for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '(?:CREATE|GROUPS|DELCONSUMER)')?, ([^,)]+)`).FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '(?:CREATE|GROUPS|DELCONSUMER)')?, ([^,)]+)`).
+		FindAllStringSubmatch(text, -1) {
 		key := strings.TrimPrefix(m[2], "k.")
 		if !slices.Contains(h.keys, key) && key != "target" {
 			t.Errorf("%s of %s, which is no key of the header", m[1], m[2])

@@ -30,8 +30,8 @@ const (
 	maxVersionBytes  = 64
 )
 
-// NewIdentity returns the identity of a bridge that starts now. Host and version become what cannot harm whoever prints or parses them; an empty
-// version is that of this module in the program, as Go noted it.
+// NewIdentity returns the identity of a bridge that starts now. Host and version become what cannot harm whoever prints or parses
+// them; an empty version is that of this module in the program, as Go noted it.
 func NewIdentity(host string, pid int, version string) Identity {
 	if version == "" {
 		version = moduleVersion()
@@ -44,7 +44,8 @@ func (i Identity) String() string {
 	if i.Host == "" && i.PID == 0 && i.Version == "" {
 		return i.ID
 	}
-	return i.ID + " " + orDash(plainWord(i.Host, maxHostBytes)) + " " + strconv.Itoa(max(0, i.PID)) + " " + orDash(plainWord(i.Version, maxVersionBytes))
+	return i.ID + " " + orDash(plainWord(i.Host, maxHostBytes)) + " " + strconv.Itoa(max(0, i.PID)) + " " +
+		orDash(plainWord(i.Version, maxVersionBytes))
 }
 
 // ParseIdentity takes a member apart. False: no bridge wrote it, whatever it is.

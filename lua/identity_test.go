@@ -29,7 +29,8 @@ func TestIdentityIsReadAsItWasWritten(t *testing.T) {
 		}
 	}
 	for _, member := range []string{
-		"", " ", "me", "a_bridge", strings.ToLower(id), id + "x", id[:25], " " + id, id + "\t", id + " \x1b]0;owned\a", id + " w\u202eeb 7 v1", id + " \xff 7 v1",
+		"", " ", "me", "a_bridge", strings.ToLower(id), id + "x", id[:25], " " + id, id + "\t", id + " \x1b]0;owned\a", id +
+			" w\u202eeb 7 v1", id + " \xff 7 v1",
 		"\x1b[2J", strings.Repeat("x", 1<<20), id + " " + strings.Repeat("x", 256),
 	} {
 		if got, ok := ParseIdentity(member); ok {
@@ -59,7 +60,8 @@ func TestIdentityIsHarmless(t *testing.T) {
 	})
 }
 
-// The key of the heartbeats takes what anybody adds. Names that are too long for a bridge's are not handed to bridges, many of them do not hold the server, and the caller is there.
+// The key of the heartbeats takes what anybody adds. Names that are too long for a bridge's are not handed to bridges, many of
+// them do not hold the server, and the caller is there.
 func TestHeartbeatReturnsNoLongNames(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		c, g := s.Client(t), NewGlobals(s.Prefix(t))
@@ -67,8 +69,10 @@ func TestHeartbeatReturnsNoLongNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{strings.Repeat("x", 1<<20), strings.Repeat("y", 1<<20), strings.Repeat("z", MaxIdentityBytes+1), strings.Repeat("k", MaxIdentityBytes)} {
-			if err := c.Do(t.Context(), c.B().Zadd().Key(g.Bridges).ScoreMember().ScoreMember(float64(now.UnixMilli()), name).Build()).Error(); err != nil {
+		for _, name := range []string{strings.Repeat("x", 1<<20), strings.Repeat("y", 1<<20),
+			strings.Repeat("z", MaxIdentityBytes+1), strings.Repeat("k", MaxIdentityBytes)} {
+			if err := c.Do(t.Context(), c.B().Zadd().Key(g.Bridges).ScoreMember().ScoreMember(float64(now.UnixMilli()),
+				name).Build()).Error(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -77,7 +81,8 @@ func TestHeartbeatReturnsNoLongNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		slices.Sort(live)
-		if want := []string{"01M7ZMPW4AFDJS68SPX5258FR1 a 1 v1", strings.Repeat("k", MaxIdentityBytes), "me"}; !slices.Equal(live, want) {
+		if want := []string{"01M7ZMPW4AFDJS68SPX5258FR1 a 1 v1", strings.Repeat("k", MaxIdentityBytes), "me"}; !slices.Equal(live,
+			want) {
 			t.Errorf("%d live: %.300q", len(live), live)
 		}
 	})

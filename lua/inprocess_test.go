@@ -102,7 +102,8 @@ func TestScriptRefusesWhatDoesNotFitItsHeader(t *testing.T) {
 	for _, c := range []struct {
 		s          *script
 		keys, args int
-	}{{ackScript, 2, 3}, {ackScript, 1, 0}, {ackScript, 1, 2}, {trimScript, 2, 4}, {surveyScript, 5, 1}, {surveyScript, 6, 0}, {surveyScript, 6, 2}} {
+	}{{ackScript, 2, 3}, {ackScript, 1, 0}, {ackScript, 1, 2}, {trimScript, 2, 4}, {surveyScript, 5, 1}, {surveyScript, 6, 0},
+		{surveyScript, 6, 2}} {
 		if _, err := c.s.run(b.ctx, b.c, make([]string, c.keys), make([]string, c.args)); err == nil {
 			t.Errorf("%s accepted %d keys and %d arguments", c.s.name, c.keys, c.args)
 		}
@@ -118,7 +119,8 @@ func TestScriptsAreLoadedOnDemand(t *testing.T) {
 	})
 }
 
-// What the in-process server lacks is what docs/OPERATIONS.md says: each reason of notInProcess is an item of its list, and there are no others.
+// What the in-process server lacks is what docs/OPERATIONS.md says: each reason of notInProcess is an item of its list, and there
+// are no others.
 func TestInProcessServerLacksWhatIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/OPERATIONS.md")
 	if err != nil {

@@ -18,8 +18,8 @@ type Keys struct {
 	Calm    string // hash: when bridges looked at what is pending, and when they were away
 }
 
-// NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix, CheckQueue and
-// PartitionName.
+// NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix, CheckQueue
+// and PartitionName.
 func NewKeys(prefix, queue string) Keys {
 	base := prefix + ":{" + queue + "}:"
 	return Keys{
@@ -45,8 +45,8 @@ func NewGlobals(prefix string) Globals {
 	}
 }
 
-// QueueOf returns the queue whose schedule is kept at key, and which of its partitions it is; ok says whether key is the schedule of a
-// queue of this prefix.
+// QueueOf returns the queue whose schedule is kept at key, and which of its partitions it is; ok says whether key is the schedule
+// of a queue of this prefix.
 func QueueOf(prefix, key string) (queue string, partition int, ok bool) {
 	rest, ok := strings.CutPrefix(key, prefix+":{")
 	if !ok {

@@ -56,7 +56,8 @@ type Library struct {
 // libraryPatience bounds what is done on one server.
 const libraryPatience = 5 * time.Second
 
-// Libraries looks at all servers: one, or every node of a cluster. The error is in the row of its server. Three round trips to each.
+// Libraries looks at all servers: one, or every node of a cluster. The error is in the row of its server. Three round trips to
+// each.
 func Libraries(ctx context.Context, c rueidis.Client, release string) []Library {
 	var rows []Library
 	for addr, node := range c.Nodes() {
@@ -99,7 +100,8 @@ func (l *Library) look(ctx context.Context, release string) error {
 		l.State = ""
 		return err
 	}
-	if version, err := reply.AsStrMap(); err == nil && version["source"] != "" { // else somebody else's function, of that name, too
+	// else somebody else's function, of that name, too
+	if version, err := reply.AsStrMap(); err == nil && version["source"] != "" {
 		l.Release, l.Source = version["release"], version["source"]
 		l.State = compareLibraries(l.Release, l.Source, cleanRelease(release), FunctionsSource())
 	}
@@ -136,9 +138,9 @@ func compareLibraries(release, source, ours, ourSource string) LibraryState {
 	return LibraryOther
 }
 
-// LoadLibrary loads the functions on every master; replicas get them from there. What is current stays, what is ours and not newer is
-// replaced; anything else is only with force, and without it nothing is changed anywhere. The error is that of all servers on which
-// it failed, with the others done; each is in its row, too.
+// LoadLibrary loads the functions on every master; replicas get them from there. What is current stays, what is ours and not
+// newer is replaced; anything else is only with force, and without it nothing is changed anywhere. The error is that of all
+// servers on which it failed, with the others done; each is in its row, too.
 func LoadLibrary(ctx context.Context, c rueidis.Client, release string, force bool) ([]Library, error) {
 	text := FunctionsLibrary(release)
 	return changeLibraries(ctx, c, release, func(l *Library) (refused error) {
@@ -160,7 +162,8 @@ func LoadLibrary(ctx context.Context, c rueidis.Client, release string, force bo
 			words, did = append(words, "REPLACE"), "replaced"
 		}
 		err := l.change(ctx, did, append(words, text)...)
-		if err != nil && l.State == LibraryAbsent && !errors.Is(err, ErrDenied) && l.look(ctx, release) == nil && l.State == LibraryCurrent {
+		if err != nil && l.State == LibraryAbsent && !errors.Is(err, ErrDenied) && l.look(ctx, release) == nil &&
+			l.State == LibraryCurrent {
 			return nil // someone else loaded the same at the same time
 		}
 		return err
@@ -183,7 +186,8 @@ func DeleteLibrary(ctx context.Context, c rueidis.Client, release string, force 
 }
 
 // changeLibraries looks at all servers, and changes them if none is refused.
-func changeLibraries(ctx context.Context, c rueidis.Client, release string, refuse func(*Library) error, change func(context.Context, *Library) error) ([]Library, error) {
+func changeLibraries(ctx context.Context, c rueidis.Client, release string, refuse func(*Library) error,
+	change func(context.Context, *Library) error) ([]Library, error) {
 	rows := slices.DeleteFunc(Libraries(ctx, c, release), func(l Library) bool { return l.receives })
 	if len(rows) == 0 {
 		return nil, fmt.Errorf("functions: %w: no node is known", ErrUnavailable)

@@ -36,7 +36,8 @@ func TestLibraryIsLoadedWhereItBelongs(t *testing.T) {
 		{"of a build between releases", libraryOf("v1.2.3-4-gabc", "abc"), LibraryOther, "replaced", nil, "deleted", "replaced"},
 		{"of no release", libraryOf("devel", "abc"), LibraryOther, "replaced", nil, "deleted", "replaced"},
 		{"somebody else's", foreignLibrary, LibraryForeign, "", ErrForeignFunctions, "", "replaced"},
-		{"somebody else's with our version", strings.Replace(foreignLibrary, "'another'", "'duestream_version'", 1), LibraryForeign, "", ErrForeignFunctions, "", "replaced"},
+		{"somebody else's with our version", strings.Replace(foreignLibrary, "'another'", "'duestream_version'", 1),
+			LibraryForeign, "", ErrForeignFunctions, "", "replaced"},
 	} {
 		put := func() {
 			t.Helper()
@@ -62,7 +63,8 @@ func TestLibraryIsLoadedWhereItBelongs(t *testing.T) {
 		row = one(rows)
 		redistest.Want(b, c.name+": what load did", row.Did, c.did)
 		redistest.Want(b, c.name+": state that load found", row.State, c.state)
-		if !errors.Is(err, c.refused) || c.refused == nil && err != nil || c.refused != nil && (!errors.Is(row.Err, c.refused) || Temporary(err)) {
+		if !errors.Is(err, c.refused) || c.refused == nil && err != nil || c.refused != nil && (!errors.Is(row.Err, c.refused) ||
+			Temporary(err)) {
 			t.Errorf("%s: load: %v, and of the server %v", c.name, err, row.Err)
 		}
 		if after := b.text("FUNCTION", "DUMP"); (after == before) != (c.did == "") {
@@ -111,7 +113,8 @@ func TestLibraryErrors(t *testing.T) {
 	fails := func(what string, kind, other error, f func() ([]Library, error)) {
 		t.Helper()
 		rows, err := f()
-		if !errors.Is(err, kind) || other != nil && !errors.Is(err, other) || len(rows) != 1 || rows[0].Err == nil || !strings.Contains(err.Error(), rows[0].Server) {
+		if !errors.Is(err, kind) || other != nil && !errors.Is(err, other) || len(rows) != 1 || rows[0].Err == nil ||
+			!strings.Contains(err.Error(), rows[0].Server) {
 			t.Errorf("%s: %v; %+v", what, err, rows)
 		}
 	}

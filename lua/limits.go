@@ -96,7 +96,8 @@ func checkText(field, value string, most int) error {
 // CheckPayload refuses payloads larger than 16 MiB. Any bytes pass; empty is allowed.
 func CheckPayload(payload []byte) error {
 	if len(payload) > MaxPayloadBytes {
-		return &InvalidError{"payload", fmt.Sprintf("of %d bytes", len(payload)), fmt.Sprintf("must be at most %d bytes", MaxPayloadBytes)}
+		return &InvalidError{"payload", fmt.Sprintf("of %d bytes", len(payload)), fmt.Sprintf("must be at most %d bytes",
+			MaxPayloadBytes)}
 	}
 	return nil
 }

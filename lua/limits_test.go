@@ -119,9 +119,12 @@ func TestCutText(t *testing.T) {
 func TestWhenIsRoundedUp(t *testing.T) {
 	base := time.UnixMilli(1_795_216_995_123)
 	for got, text := range map[When]When{
-		After(0): "+0", After(1): "+1", After(time.Millisecond): "+1", After(time.Millisecond + 1): "+2", After(1500 * time.Microsecond): "+2",
-		After(time.Hour): "+3600000", After(1<<63 - 1): "+9223372036855", After(-time.Second): "+-1000", After(-1): "+0",
-		At(base): "1795216995123", At(base.Add(1)): "1795216995124", At(base.Add(time.Millisecond)): "1795216995124", At(base.Add(-1)): "1795216995123",
+		After(0): "+0", After(1): "+1", After(time.Millisecond): "+1", After(time.Millisecond + 1): "+2",
+		After(1500 * time.Microsecond): "+2",
+		After(time.Hour):               "+3600000", After(1<<63 - 1): "+9223372036855", After(-time.Second): "+-1000",
+		After(-1): "+0",
+		At(base):  "1795216995123", At(base.Add(1)): "1795216995124", At(base.Add(time.Millisecond)): "1795216995124",
+		At(base.Add(-1)):              "1795216995123",
 		At(time.UnixMilli(-5).Add(1)): "-4", At(base.In(time.FixedZone("x", 3600))): "1795216995123",
 	} {
 		redistest.Want(t, "when", got, text)
@@ -135,7 +138,8 @@ func TestAttemptsAsArguments(t *testing.T) {
 	for _, c := range []struct {
 		a      Attempts
 		delays string
-	}{{Attempts{}, "0"}, {Attempts{Max: 3, Delays: []time.Duration{0, time.Second, 1500 * time.Microsecond, -time.Second}}, "0,1000,2,0"}} {
+	}{{Attempts{}, "0"}, {Attempts{Max: 3, Delays: []time.Duration{0, time.Second, 1500 * time.Microsecond, -time.Second}},
+		"0,1000,2,0"}} {
 		most, delays := c.a.args()
 		redistest.Want(t, "max", most, fmt.Sprint(c.a.Max))
 		redistest.Want(t, "delays", delays, c.delays)
@@ -144,12 +148,16 @@ func TestAttemptsAsArguments(t *testing.T) {
 
 func TestKeyNames(t *testing.T) {
 	k, g := NewKeys("duestream", "emails"), NewGlobals("duestream")
-	wantList(t, "keys", keysOf(k), "duestream:{emails}:due", "duestream:{emails}:payload", "duestream:{emails}:meta", "duestream:{emails}:stream",
-		"duestream:{emails}:dead", "duestream:{emails}:wake", "duestream:{emails}:policy", "duestream:{emails}:seen", "duestream:{emails}:calm")
+	wantList(t, "keys", keysOf(k), "duestream:{emails}:due", "duestream:{emails}:payload", "duestream:{emails}:meta",
+		"duestream:{emails}:stream",
+		"duestream:{emails}:dead", "duestream:{emails}:wake", "duestream:{emails}:policy", "duestream:{emails}:seen",
+		"duestream:{emails}:calm")
 	redistest.Want(t, "globals", g, Globals{"duestream:queues", "duestream:defaults", "duestream:bridges", "duestream:wake"})
 	for key, queue := range map[string]string{
 		"duestream:{emails}:due": "emails", "duestream:{a:b.c_d-1}:due": "a:b.c_d-1",
-		"duestream:{emails}:dead": "", "duestream:{emails/0}:due": "", "duestream:{emails/01}:due": "", "duestream:{emails/x}:due": "", "duestream:{emails/256}:due": "", "other:{emails}:due": "", "duestream:{}:due": "", "duestream:{a}b}:due": "", "duestream:emails:due": "", "duestream:due": "", "": "",
+		"duestream:{emails}:dead": "", "duestream:{emails/0}:due": "", "duestream:{emails/01}:due": "",
+		"duestream:{emails/x}:due": "", "duestream:{emails/256}:due": "", "other:{emails}:due": "", "duestream:{}:due": "",
+		"duestream:{a}b}:due": "", "duestream:emails:due": "", "duestream:due": "", "": "",
 	} {
 		got, partition, ok := QueueOf("duestream", key)
 		redistest.Want(t, "partition of "+key, partition, 0)

@@ -12,9 +12,10 @@ import (
 
 var findOrphansScript = load("find_orphans", []string{"due", "fields"}, []string{"cursor", "limit"}, []string{"field"}).readOnly()
 
-// ScanOrphans looks at roughly limit fields of a hash (payload or meta), or 1 MiB, from a cursor on, and returns those without a member of
-// the schedule, how many it came to, and the next cursor: "0" = came round.
-func ScanOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int) (orphans []string, looked int, next string, err error) {
+// ScanOrphans looks at roughly limit fields of a hash (payload or meta), or 1 MiB, from a cursor on, and returns those without a
+// member of the schedule, how many it came to, and the next cursor: "0" = came round.
+func ScanOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string,
+	limit int) (orphans []string, looked int, next string, err error) {
 	return findOrphans(ctx, c, due, hash, cursor, limit, nil)
 }
 
@@ -24,7 +25,8 @@ func StillOrphans(ctx context.Context, c rueidis.Client, due, hash string, field
 	return orphans, err
 }
 
-func findOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int, fields []string) (orphans []string, looked int, next string, err error) {
+func findOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int,
+	fields []string) (orphans []string, looked int, next string, err error) {
 	reply, err := findOrphansScript.list(ctx, c, []string{due, hash}, append([]string{cursor, strconv.Itoa(limit)}, fields...), 2)
 	if err != nil {
 		return nil, 0, "", err

@@ -45,8 +45,8 @@ func TestFindOrphans(t *testing.T) {
 	})
 }
 
-// An entry is lost when it is pending with the group and its body is gone: not one that is there, that another group holds, or that nobody holds.
-// What is large is looked at in several calls.
+// An entry is lost when it is pending with the group and its body is gone: not one that is there, that another group holds, or
+// that nobody holds. What is large is looked at in several calls.
 func TestLostEntries(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "h")

@@ -17,10 +17,11 @@ type MemberKind int
 //
 // An ID holds no separator, and no entry ID does: whatever the group is called, the first and the last one part the three.
 const (
-	MemberFirst    MemberKind = iota // a first-time message: its ID
-	MemberRetry                      // of a delivery that failed; and whatever an older program redrove or imported, or somebody made up
-	MemberRedriven                   // of a dead letter
-	MemberImported                   // of an entry that was ready, or pending, where it was exported
+	MemberFirst MemberKind = iota // a first-time message: its ID
+	// of a delivery that failed; and whatever an older program redrove or imported, or somebody made up
+	MemberRetry
+	MemberRedriven // of a dead letter
+	MemberImported // of an entry that was ready, or pending, where it was exported
 )
 
 // Member is the name of a scheduled message, taken apart.

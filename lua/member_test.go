@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A dead letter may have the ID of an entry: both are the time. Redriven, it was called as the retry of that entry is, and the one overwrote
-// payload, headers and due time of the other.
+// A dead letter may have the ID of an entry: both are the time. Redriven, it was called as the retry of that entry is, and the
+// one overwrote payload, headers and due time of the other.
 func TestMembersOfRetriesAndRedrivenLettersCannotMeet(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, first := range []string{"retry", "redrive"} {
@@ -45,7 +45,8 @@ func TestALetterThatIsRedrivenTwiceIsScheduledTwice(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		letter, edited := b.bury("g", "m", ""), []byte("edited")
 		for _, payload := range []*[]byte{&edited, nil} {
-			wantList(b, "redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0), Payload: payload}), RedriveScheduled)
+			wantList(b, "redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0), Payload: payload}),
+				RedriveScheduled)
 			b.do("DEL", b.k.Dead)
 			b.do("XADD", b.k.Dead, letter.EntryID, "id", "m", "payload", "payload of m", "group", "g")
 		}
@@ -101,7 +102,8 @@ func TestScriptsNameMembersByTheirShapes(t *testing.T) {
 		}
 	}
 	redistest.Want(t, "shapes", fmt.Sprint(found), "map[lib/exit.lua:entry redrive.lua:'dead:' .. letter]")
-	for _, any := range []string{"m" + Separator + "g" + Separator + "17-0", Separator, Separator + Separator, "a" + Separator + "b", ""} {
+	for _, any := range []string{"m" + Separator + "g" + Separator + "17-0", Separator, Separator + Separator, "a" + Separator +
+		"b", ""} {
 		if got := ParseMember(any).String(); got != any {
 			t.Errorf("%q comes back as %q", any, got)
 		}

@@ -22,8 +22,9 @@ func KeyNames(name string) (names []string) {
 	return names
 }
 
-// Needs returns what a script may call, read from its text and that of the library functions that it can reach, in the order of the texts.
-// The server checks each command of a script as one of the user's own, so this is what a user must be allowed who runs it.
+// Needs returns what a script may call, read from its text and that of the library functions that it can reach, in the order of
+// the texts. The server checks each command of a script as one of the user's own, so this is what a user must be allowed who runs
+// it.
 func Needs(name string) []Need {
 	return needs(name+".lua", textOf(name+".lua"))
 }
@@ -61,7 +62,8 @@ func needs(file, source string) []Need {
 		}
 		sent := sentCommand.FindAllStringSubmatch(line, -1)
 		if len(sent) < max(1, calls) {
-			panic(fmt.Sprintf("lua: %s: a command is not written as redis.call('COMMAND', key, ...), so nobody knows what its user needs: %s", file, line))
+			panic(fmt.Sprintf("lua: %s: a command is not written as redis.call('COMMAND', key, ...), so nobody knows what its "+
+				"user needs: %s", file, line))
 		}
 		for _, m := range sent {
 			command, key := m[1], m[3]
@@ -81,7 +83,8 @@ func needs(file, source string) []Need {
 	return found
 }
 
-// reachable returns the lines of a script that are in none of its functions, and those of its functions that can be called from there.
+// reachable returns the lines of a script that are in none of its functions, and those of its functions that can be called from
+// there.
 func reachable(source string) []string {
 	functions := map[string][]string{}
 	var order, lines []string
@@ -117,7 +120,8 @@ func reachable(source string) []string {
 // hasWord reports whether a name of Lua stands in a text, and not only as a part of another one.
 func hasWord(text, name string) bool {
 	inName := func(at int) bool {
-		return at >= 0 && at < len(text) && (text[at] == '_' || unicode.IsLetter(rune(text[at])) || unicode.IsDigit(rune(text[at])))
+		return at >= 0 && at < len(text) && (text[at] == '_' || unicode.IsLetter(rune(text[at])) ||
+			unicode.IsDigit(rune(text[at])))
 	}
 	for at := 0; ; at++ {
 		next := strings.Index(text[at:], name)
@@ -143,15 +147,19 @@ func keysFor(command string, types []string) (keys []int) {
 
 // readOnly are the commands of scripts that write nothing. A new one that is missing here only makes the guard longer.
 var readOnly = map[string]bool{
-	"TYPE": true, "TIME": true, "EXISTS": true, "ZRANGE": true, "ZRANGEBYSCORE": true, "ZSCORE": true, "ZMSCORE": true, "ZCARD": true, "ZCOUNT": true,
-	"ZRANK": true, "ZSCAN": true, "HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "HEXISTS": true, "XRANGE": true, "XREVRANGE": true, "XLEN": true,
+	"TYPE": true, "TIME": true, "EXISTS": true, "ZRANGE": true, "ZRANGEBYSCORE": true, "ZSCORE": true, "ZMSCORE": true,
+	"ZCARD": true, "ZCOUNT": true,
+	"ZRANK": true, "ZSCAN": true, "HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "HEXISTS": true,
+	"XRANGE": true, "XREVRANGE": true, "XLEN": true,
 	"XPENDING": true, "XINFO GROUPS": true, "MEMORY USAGE": true,
 }
 
 // argumentsAfterKey is what a command needs behind its key to be a command at all: newer servers answer no question about less.
 var argumentsAfterKey = map[string]int{
-	"XADD": 3, "XDEL": 1, "XTRIM": 2, "XACK": 2, "XCLAIM": 4, "XAUTOCLAIM": 4, "XGROUP CREATE": 2, "XGROUP DELCONSUMER": 2, "XPENDING": 1, "XRANGE": 2,
-	"XREVRANGE": 2, "ZADD": 2, "ZREM": 1, "ZREMRANGEBYSCORE": 2, "ZREMRANGEBYRANK": 2, "ZRANGE": 2, "ZRANGEBYSCORE": 2, "ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1,
+	"XADD": 3, "XDEL": 1, "XTRIM": 2, "XACK": 2, "XCLAIM": 4, "XAUTOCLAIM": 4, "XGROUP CREATE": 2, "XGROUP DELCONSUMER": 2,
+	"XPENDING": 1, "XRANGE": 2,
+	"XREVRANGE": 2, "ZADD": 2, "ZREM": 1, "ZREMRANGEBYSCORE": 2, "ZREMRANGEBYRANK": 2, "ZRANGE": 2, "ZRANGEBYSCORE": 2,
+	"ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1,
 	"ZCOUNT": 2, "ZSCAN": 1, "HSET": 2, "HSETNX": 2, "HDEL": 1, "HGET": 1, "HMGET": 1, "HSTRLEN": 1, "HSCAN": 1, "HEXISTS": 1,
 }
 
@@ -169,8 +177,8 @@ func (n Need) Words(key string) []string {
 }
 
 // guard returns the beginning of a script: it refuses a user who lacks a command that the script may call, before the script does
-// anything, because a refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a fraction of
-// what a command does, and is none to the server. The in-process server has no users.
+// anything, because a refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a
+// fraction of what a command does, and is none to the server. The in-process server has no users.
 func guard(name string, all []Need) string {
 	if !slices.ContainsFunc(all, func(n Need) bool { return !readOnly[n.Command] }) {
 		return ""
@@ -199,5 +207,6 @@ func guard(name string, all []Need) string {
 	}
 	return "do local may = redis.acl_check_cmd\n" +
 		"local lacks = may and (" + strings.Join(checks, "\n  or ") + ")\n" +
-		"if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on \"' .. (lacks[2] or '') .. '\", which script " + name + " may need; nothing was changed') end end\n"
+		"if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on \"' .. (lacks[2] or '') .. '\", " +
+		"which script " + name + " may need; nothing was changed') end end\n"
 }

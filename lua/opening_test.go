@@ -6,7 +6,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// What opens a full server must remove nothing, whatever things are called. It named the field 0x1F, and a member of that name lost its payload.
+// What opens a full server must remove nothing, whatever things are called. It named the field 0x1F, and a member of that name
+// lost its payload.
 func TestNoScriptRemovesAMemberThatItWasNotTold(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")

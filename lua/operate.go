@@ -12,8 +12,8 @@ import (
 )
 
 // Drained counts what one drain did. Wait is the time until the next due message: zero = more is due now, negative = nothing is
-// scheduled, or the queue is held. Refusal is the server's error when the stream refused an entry, DeadRefusal that when the dead letters
-// did: what should have become one waits another minute, and the rest goes on.
+// scheduled, or the queue is held. Refusal is the server's error when the stream refused an entry, DeadRefusal that when the dead
+// letters did: what should have become one waits another minute, and the rest goes on.
 type Drained struct {
 	Moved, Dead int
 	Wait        time.Duration
@@ -68,7 +68,8 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 	if cursor == "" {
 		cursor = "0-0"
 	}
-	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen}, []string{cursor, strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 4)
+	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen}, []string{cursor, strconv.Itoa(limit),
+		strconv.Itoa(maxBytes)}, 4)
 	if err != nil {
 		return Trimmed{}, err
 	}
@@ -88,10 +89,13 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 
 var heartbeatScript = load("heartbeat", []string{"bridges"}, []string{"bridge", "timeout"}, nil)
 
-// Heartbeat says that a bridge lives, and returns all that do, itself among them, with the server's time. Of more than 5,000 it returns as
-// many: by rendezvous hashing the owner of a queue finds itself to be so in any subset that holds it, and the others overlap at worst.
-func Heartbeat(ctx context.Context, c rueidis.Client, g Globals, bridge string, timeout time.Duration) (now time.Time, live []string, err error) {
-	reply, err := heartbeatScript.list(ctx, c, []string{g.Bridges}, []string{bridge, strconv.FormatInt(timeout.Milliseconds(), 10)}, 1)
+// Heartbeat says that a bridge lives, and returns all that do, itself among them, with the server's time. Of more than 5,000 it
+// returns as many: by rendezvous hashing the owner of a queue finds itself to be so in any subset that holds it, and the others
+// overlap at worst.
+func Heartbeat(ctx context.Context, c rueidis.Client, g Globals, bridge string,
+	timeout time.Duration) (now time.Time, live []string, err error) {
+	reply, err := heartbeatScript.list(ctx, c, []string{g.Bridges},
+		[]string{bridge, strconv.FormatInt(timeout.Milliseconds(), 10)}, 1)
 	if err != nil {
 		return now, nil, err
 	}
@@ -116,8 +120,8 @@ func textsOf(reply []rueidis.RedisMessage) ([]string, error) {
 
 var configureScript = load("configure", []string{"settings"}, nil, []string{"field", "value"})
 
-// Configure writes settings (an empty value removes a field): to a queue's policy with its wake stream, or to the defaults with theirs.
-// Bridges that could not be woken see them at their next look.
+// Configure writes settings (an empty value removes a field): to a queue's policy with its wake stream, or to the defaults with
+// theirs. Bridges that could not be woken see them at their next look.
 func Configure(ctx context.Context, c rueidis.Client, settings, wake string, values []FieldValue) error {
 	args := make([]string, 0, 2*len(values))
 	for _, v := range values {
@@ -164,7 +168,8 @@ var redriveScript = load("redrive",
 	[]string{"dead", "due", "payload", "meta", "wake", "stream"}, nil,
 	[]string{"letter", "when", "edited", "payload", "fields", "to"})
 
-// RedriveDead schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its old expiry.
+// RedriveDead schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its
+// old expiry.
 func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redrive) ([]Redriven, error) {
 	reply, err := inParts(letters, func(letters []Redrive) ([]int64, error) {
 		args := make([]string, 0, 6*len(letters))
@@ -175,7 +180,8 @@ func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redriv
 			}
 			args = append(args, l.Letter, string(l.When), edited, payload, l.Fields, l.To)
 		}
-		return redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, args, len(letters), Durability{})
+		return redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, args, len(letters),
+			Durability{})
 	})
 	if err != nil {
 		return nil, err
@@ -198,8 +204,8 @@ type Look struct {
 	Bodies  int64         // fields of payload and meta
 	Err     error
 
-	// Standing says, while no group holds an entry, what entries and groups look like: as long as it stays the same, nobody has read or
-	// added anything, and there is nothing to do. Empty: a group holds something, there are no entries, or nobody looked.
+	// Standing says, while no group holds an entry, what entries and groups look like: as long as it stays the same, nobody has
+	// read or added anything, and there is nothing to do. Empty: a group holds something, there are no entries, or nobody looked.
 	Standing string
 }
 
@@ -212,8 +218,8 @@ var surveyScript = func() *script {
 // MaxSurvey is how many queues one survey looks at.
 const MaxSurvey = 250
 
-// Survey looks at up to MaxSurvey queues in one request. held: also whether the groups of a stream without entries hold some, whose
-// bodies someone deleted. On a cluster the queues must share a slot: give it one.
+// Survey looks at up to MaxSurvey queues in one request. held: also whether the groups of a stream without entries hold some,
+// whose bodies someone deleted. On a cluster the queues must share a slot: give it one.
 func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]Look, error) {
 	arg := "0"
 	if held {
@@ -274,7 +280,8 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	}, nil
 }
 
-// Orphan is a field of a hash without a member of the schedule. Length, of its value, tells it from another of that name; negative: from none.
+// Orphan is a field of a hash without a member of the schedule. Length, of its value, tells it from another of that name;
+// negative: from none.
 type Orphan struct {
 	Field  string
 	Length int64
@@ -286,8 +293,8 @@ type Watched struct {
 	Ripe bool
 }
 
-// Swept is what one look for orphans did. Left is, for each that was watched, what it is now: negative, when it is no longer the orphan
-// that was found. Found are those that were met.
+// Swept is what one look for orphans did. Left is, for each that was watched, what it is now: negative, when it is no longer the
+// orphan that was found. Found are those that were met.
 type Swept struct {
 	Deleted int
 	Cursor  string // "0" = came round
@@ -297,8 +304,8 @@ type Swept struct {
 
 var orphansScript = load("orphans", []string{"due", "fields"}, []string{"cursor", "limit"}, []string{"field", "length", "ripe"})
 
-// SweepOrphans looks at watched fields of a hash (payload or meta), deletes those that are ripe and still have no member in the schedule,
-// and looks at roughly limit further fields, or 1 MiB.
+// SweepOrphans looks at watched fields of a hash (payload or meta), deletes those that are ripe and still have no member in the
+// schedule, and looks at roughly limit further fields, or 1 MiB.
 func SweepOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int, watched []Watched) (Swept, error) {
 	if cursor == "" {
 		cursor = "0"

@@ -32,7 +32,9 @@ func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
 	})
 }
 
-// 1. 1,000 heartbeats are older than one's own. 2. Heartbeats were answered with the 1,000 oldest. 3. From the 1,001st on no bridge found
+//  1. 1,000 heartbeats are older than one's own. 2. Heartbeats were answered with the 1,000 oldest. 3. From the 1,001st on no
+//     bridge found
+//
 // itself among the live ones, so no queue had an owner.
 func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
 	everywhere(t, func(b *rig) {
@@ -141,7 +143,8 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 		now := b.now()
 		queues := map[string]*rig{}
 		var keys []Keys
-		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken", "strange", "held", "watched"}
+		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken", "strange",
+			"held", "watched"}
 		for _, name := range names {
 			queues[name] = b.queue(name)
 			keys = append(keys, queues[name].k)
@@ -167,7 +170,8 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 			got, from := looks[i], looks[i]
 			got.Wait, got.Overdue, got.Token, got.Err = 0, 0, "", nil
 			redistest.Want(b, name, got, map[string]Look{
-				"ready": {Busy: true, Standing: "1 entries, 0 groups from "}, "pending": {Busy: true}, "watched": {Untidy: true}, "window": {Untidy: true}, "orphan": {Untidy: true, Orphans: true, Bodies: 1}, "scheduled": {Bodies: 1},
+				"ready": {Busy: true, Standing: "1 entries, 0 groups from "}, "pending": {Busy: true}, "watched": {Untidy: true},
+				"window": {Untidy: true}, "orphan": {Untidy: true, Orphans: true, Bodies: 1}, "scheduled": {Bodies: 1},
 			}[name])
 
 			switch name {
@@ -231,7 +235,8 @@ func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
 	})
 }
 
-// A group that holds nothing but entries that somebody has deleted is seen when groups are looked at, and costs nothing otherwise.
+// A group that holds nothing but entries that somebody has deleted is seen when groups are looked at, and costs nothing
+// otherwise.
 func TestSurveySeesDeletedEntriesWhenAsked(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newRig(t, s)
@@ -284,7 +289,8 @@ func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
 		first := sweep()
 		redistest.Want(b, "deleted at the first look", first.Deleted, 0)
 		redistest.Want(b, "cursor", first.Cursor, "0")
-		wantList(b, "found", first.Found, Orphan{"gone", 1}, Orphan{"orphan", 1}, Orphan{"other", 1}, Orphan{"soon", 1}, Orphan{"unripe", 2})
+		wantList(b, "found", first.Found, Orphan{"gone", 1}, Orphan{"orphan", 1}, Orphan{"other", 1}, Orphan{"soon", 1},
+			Orphan{"unripe", 2})
 		// A producer in two steps: its member comes after the body. And one that has sent another body under the ID of the first.
 		b.do("ZADD", b.k.Due, "6", "soon")
 		b.do("HSET", b.k.Payload, "other", "longer")
@@ -325,8 +331,8 @@ func TestSweepOrphansGoesOnFromItsCursor(t *testing.T) {
 	})
 }
 
-// The wake token is a call of its own, because on a cluster the shared keys are in different slots: without it bridges are late, and
-// nothing is lost.
+// The wake token is a call of its own, because on a cluster the shared keys are in different slots: without it bridges are late,
+// and nothing is lost.
 func TestRegisterAndConfigureDoNotNeedTheirWakeStream(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.do("SET", b.g.Wake, "not a stream")

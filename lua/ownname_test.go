@@ -25,12 +25,13 @@ func inLetter(message map[string]string) map[string]string {
 	return letter
 }
 
-// A foreign field with a name that dead letters have of their own was overwritten by it, or dropped; nobody was told. It makes way in the
-// letter, and a redrive gives it back. One whose name looks like one that made way does as well.
+// A foreign field with a name that dead letters have of their own was overwritten by it, or dropped; nobody was told. It makes
+// way in the letter, and a redrive gives it back. One whose name looks like one that made way does as well.
 func TestFieldsNamedLikeThoseOfLettersMakeWayAndComeBack(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		foreign := map[string]string{}
-		for _, name := range []string{"group", "entry", "reason", "dead_ms", "meta", "raw", "message:group", "message:message:raw", "message:other", "other:group"} {
+		for _, name := range []string{"group", "entry", "reason", "dead_ms", "meta", "raw", "message:group",
+			"message:message:raw", "message:other", "other:group"} {
 			foreign[name] = "foreign " + name
 		}
 		foreign["dead_ms"] = "77"
@@ -66,12 +67,14 @@ func TestFieldsNamedLikeThoseOfLettersMakeWayAndComeBack(t *testing.T) {
 			letter := b.entries(b.k.Dead)[0]
 			redistest.Want(b, "reason", letter.Reason, reason)
 			redistest.Want(b, "group", letter.Group == "g" || letter.Group == "gone", true)
-			wantList(b, reason+": redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0), To: "g"}), RedriveScheduled)
+			wantList(b, reason+": redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0), To: "g"}),
+				RedriveScheduled)
 			b.makeDue()
 			redistest.Want(b, "moved", b.drain(1).Moved, 1)
 			flat := b.entries(b.k.Stream)
 			e := flat[len(flat)-1]
-			got := map[string]string{"group": e.Group, "entry": e.Entry, "reason": e.Reason, "dead_ms": fmt.Sprint(e.Dead.UnixMilli())}
+			got := map[string]string{"group": e.Group, "entry": e.Entry, "reason": e.Reason,
+				"dead_ms": fmt.Sprint(e.Dead.UnixMilli())}
 			maps.Copy(got, e.Extra)
 			for name, value := range foreign {
 				if got[name] != value {

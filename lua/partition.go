@@ -44,7 +44,8 @@ func CheckPartitions(n int) error {
 	return nil
 }
 
-// Counts holds every partition count that a queue ever had, in order. It only grows, and always holds 1: any client may use partition 0.
+// Counts holds every partition count that a queue ever had, in order. It only grows, and always holds 1: any client may use
+// partition 0.
 type Counts []int
 
 // ParseCounts reads the registry's form, "1" or "1,4". What it cannot read is left out.
@@ -126,8 +127,8 @@ func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) 
 	return ParseCounts(text), nil
 }
 
-// RegistryDeleted is a field of the registry that is no queue: it names the queue that was deleted last. While it is there the registry was not
-// lost, and a queue that is not in it and has no keys was deleted.
+// RegistryDeleted is a field of the registry that is no queue: it names the queue that was deleted last. While it is there the
+// registry was not lost, and a queue that is not in it and has no keys was deleted.
 const RegistryDeleted = "/deleted"
 
 // ReadRegistry returns all registered queues with their partition counts, without names that are not allowed. One HGETALL.
@@ -156,8 +157,9 @@ func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string)
 	return RegisterCounts(ctx, c, g, counts)
 }
 
-// RegisterCounts makes queues and their partition counts known to the bridges, wakes them if any was new, and says how many queues
-// changed. Counts are added to those that are known. Bridges that could not be woken see the queues at their next look at the registry.
+// RegisterCounts makes queues and their partition counts known to the bridges, wakes them if any was new, and says how many
+// queues changed. Counts are added to those that are known. Bridges that could not be woken see the queues at their next look at
+// the registry.
 func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
 	args := make([]string, 0, 2*len(queues))
 	for _, queue := range slices.Sorted(maps.Keys(queues)) {

@@ -9,7 +9,8 @@ import (
 )
 
 func TestPartitionCounts(t *testing.T) {
-	for text, parsed := range map[string]string{"": "1", "1": "1", "4": "1,4", "4,1,4": "1,4", "8,x,0,-2,257, 3": "1,8", "1,256": "1,256"} {
+	for text, parsed := range map[string]string{"": "1", "1": "1", "4": "1,4", "4,1,4": "1,4", "8,x,0,-2,257, 3": "1,8",
+		"1,256": "1,256"} {
 		redistest.Want(t, "counts of "+text, ParseCounts(text).String(), parsed)
 	}
 	redistest.Want(t, "latest of none", Counts(nil).Latest(), 1)
@@ -61,7 +62,8 @@ func TestRegisterKeepsEveryCount(t *testing.T) {
 		register(nil, 0)
 		register(Counts{16}, 1)
 		known("1,4,16")
-		if err := c.Do(t.Context(), c.B().Hset().Key(g.Queues).FieldValue().FieldValue("emails", "4,many,1e9").FieldValue("not/allowed", "1").Build()).Error(); err != nil {
+		if err := c.Do(t.Context(), c.B().Hset().Key(g.Queues).FieldValue().FieldValue("emails",
+			"4,many,1e9").FieldValue("not/allowed", "1").Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 		known("1,4")

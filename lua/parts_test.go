@@ -13,8 +13,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A script stops reading at 1 MiB, and leaves the rest of what it was given. Who calls it from Go need not know: each item has its answer,
-// of as many calls as it takes. A repeated acknowledgement compared, and so read, 200 payloads of any size in one script.
+// A script stops reading at 1 MiB, and leaves the rest of what it was given. Who calls it from Go need not know: each item has
+// its answer, of as many calls as it takes. A repeated acknowledgement compared, and so read, 200 payloads of any size in one
+// script.
 func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 	const n, size = 40, 100_000
 	everywhere(t, func(b *rig) {
@@ -47,7 +48,8 @@ func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 			failures = append(failures, Failure{Held: h, Action: []Action{ActionRetry, ActionDead}[i%2], Delay: time.Hour})
 		}
 		outcomes, err := Retry(b.ctx, r, b.k, "g", policy, failures)
-		redistest.Want(b, "failed", fmt.Sprint(outcomes, err), fmt.Sprint(append(slices.Repeat([]Outcome{Lost}, 20), slices.Repeat([]Outcome{Retried, Dead}, 10)...), nil))
+		redistest.Want(b, "failed", fmt.Sprint(outcomes, err),
+			fmt.Sprint(append(slices.Repeat([]Outcome{Lost}, 20), slices.Repeat([]Outcome{Retried, Dead}, 10)...), nil))
 		calls("retry", 2)
 
 		var letters []Redrive
@@ -61,13 +63,16 @@ func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 		redistest.Want(b, "restored", fmt.Sprint(restored, err), fmt.Sprint(slices.Repeat([]Restored{RestoreKnown}, 20), nil))
 		calls("restore", 2)
 		redriven, err := RedriveDead(b.ctx, r, b.k, letters)
-		redistest.Want(b, "redriven", fmt.Sprint(redriven, err), fmt.Sprint(append(slices.Repeat([]Redriven{RedriveScheduled}, 10), slices.Repeat([]Redriven{RedriveGone}, 10)...), nil))
+		redistest.Want(b, "redriven", fmt.Sprint(redriven, err),
+			fmt.Sprint(append(slices.Repeat([]Redriven{RedriveScheduled}, 10), slices.Repeat([]Redriven{RedriveGone}, 10)...),
+				nil))
 		b.wantState("due=20 payload=20 meta=20 stream=0 dead=0 g=0", "g")
 	})
 }
 
-// What goes with messages is freed inside the call: 1,000 of 1 MB held the server for 0.1 s. A call frees 16 MiB, and who calls it from Go need
-// not know; neither of IDs that are many MiB together, which the server would read before the script's first line.
+// What goes with messages is freed inside the call: 1,000 of 1 MB held the server for 0.1 s. A call frees 16 MiB, and who calls
+// it from Go need not know; neither of IDs that are many MiB together, which the server would read before the script's first
+// line.
 func TestLargeMessagesAreCancelledInSeveralCalls(t *testing.T) {
 	const n, size = 9, 2 << 20
 	everywhere(t, func(b *rig) {
@@ -92,7 +97,8 @@ func TestLargeMessagesAreCancelledInSeveralCalls(t *testing.T) {
 		fill := func(member, payload int) (ids []string) {
 			for i := range n {
 				id := fmt.Sprint(i, "-") + pad(member)
-				b.build([]string{"ZADD", b.k.Due, ms(b.now() + 1e6), id}, []string{"HSET", b.k.Payload, id, pad(payload)}, []string{"HSET", b.k.Meta, id, `{"h:a":"b"}`})
+				b.build([]string{"ZADD", b.k.Due, ms(b.now() + 1e6), id}, []string{"HSET", b.k.Payload, id, pad(payload)},
+					[]string{"HSET", b.k.Meta, id, `{"h:a":"b"}`})
 				ids = append(ids, fmt.Sprint(i, "-")+strings.Repeat("x", member))
 			}
 			return ids
@@ -161,7 +167,8 @@ func TestAFailureBehindAPartIsAmbiguous(t *testing.T) {
 			redistest.Want(t, "failed", err != nil, c.err)
 			redistest.Want(t, "ambiguous", err != nil && Ambiguous(err), c.ambiguous)
 			if c.err && c.name != "nothing was looked at" {
-				redistest.Want(t, "the server's words are kept", errors.Is(err, error(refused)) || errors.As(err, new(*rueidis.RedisError)), true)
+				redistest.Want(t, "the server's words are kept", errors.Is(err, error(refused)) ||
+					errors.As(err, new(*rueidis.RedisError)), true)
 			}
 		})
 	}

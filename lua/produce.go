@@ -89,8 +89,8 @@ var enqueueScript = load("enqueue",
 	[]string{"id", "when", "payload", "meta", "dedup"})
 
 // Enqueue takes messages into a queue, all in one script call: either it fails and nothing was taken (but see Ambiguous), or each
-// item has a receipt, in order. ErrFull: the server refused the call as a whole. Then it waits for d: with ErrNotDurable the receipts
-// are there, too, and hold.
+// item has a receipt, in order. ErrFull: the server refused the call as a whole. Then it waits for d: with ErrNotDurable the
+// receipts are there, too, and hold.
 func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item, d Durability) ([]Receipt, error) {
 	args := make([]string, 0, 3+5*len(items))
 	args = append(args, token.Name, token.Done, millis(token.Window))
@@ -163,9 +163,9 @@ func hasHalfCharacter(text string) bool {
 
 var cancelScript = load("cancel", []string{"due", "payload", "meta", "seen"}, nil, []string{"id"})
 
-// Cancel takes messages out of the schedule. True means that the message will never be delivered; false that it was not scheduled.
-// Then it waits for d: with ErrNotDurable the answers are there, too, and hold. One round trip, and one wait, for each 16 MiB that go with
-// the messages, and for each 1 MiB of IDs.
+// Cancel takes messages out of the schedule. True means that the message will never be delivered; false that it was not
+// scheduled. Then it waits for d: with ErrNotDurable the answers are there, too, and hold. One round trip, and one wait, for each
+// 16 MiB that go with the messages, and for each 1 MiB of IDs.
 func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durability) ([]bool, error) {
 	var waited error
 	reply, err := inParts(ids, func(ids []string) ([]int64, error) {
@@ -182,7 +182,8 @@ func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durab
 	return truths(reply), err
 }
 
-// maxSent bounds what is sent to a script at once, where that may be of any size: the server reads all of it before the script's first line.
+// maxSent bounds what is sent to a script at once, where that may be of any size: the server reads all of it before the script's
+// first line.
 const maxSent = 1 << 20
 
 // fitting returns how many of the words, one at least, may be sent at once.
@@ -197,9 +198,10 @@ func fitting(words []string) int {
 
 var rescheduleScript = load("reschedule", []string{"due", "wake"}, []string{"id", "when"}, nil)
 
-// Reschedule moves the due time of a message that is still scheduled, and says to when. False: it was not scheduled. Then it waits
-// for d: with ErrNotDurable the answer is there, too, and holds.
-func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When, d Durability) (due time.Time, moved bool, err error) {
+// Reschedule moves the due time of a message that is still scheduled, and says to when. False: it was not scheduled. Then it
+// waits for d: with ErrNotDurable the answer is there, too, and holds.
+func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When,
+	d Durability) (due time.Time, moved bool, err error) {
 	reply, err := rescheduleScript.integers(ctx, c, []string{k.Due, k.Wake}, []string{id, string(when)}, 2, d)
 	if reply == nil {
 		return time.Time{}, false, err

@@ -44,7 +44,8 @@ func TestReclaimEndsInADeadLetter(t *testing.T) {
 		b.read("g", "c1", 1)
 		redistest.Want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Dead: 1})
 		d := b.entries(b.k.Dead)[0]
-		redistest.Want(b, "letter", [...]string{d.ID, d.Group, d.Reason, string(d.Payload)}, [...]string{"m", "g", ReasonVisibilityTimeout, "p"})
+		redistest.Want(b, "letter", [...]string{d.ID, d.Group, d.Reason, string(d.Payload)},
+			[...]string{"m", "g", ReasonVisibilityTimeout, "p"})
 		redistest.Want(b, "attempt", d.Attempt, 3)
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0", "g")
 	})
@@ -111,7 +112,8 @@ func TestReclaimStopsAfterItsBytes(t *testing.T) {
 		b.read("g", "c1", 5)
 		cursor := ""
 		for _, n := range []int{3, 1} {
-			r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Cursor: cursor, Limit: 100, MaxBytes: n*1000 - 900})
+			r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Cursor: cursor, Limit: 100,
+				MaxBytes: n*1000 - 900})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -134,7 +136,8 @@ func TestReclaimReachesBehindEntriesInWork(t *testing.T) {
 		cursor, calls := "", 0
 		for {
 			calls++
-			r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Minute, Cursor: cursor, Limit: 5, MaxBytes: 1 << 20})
+			r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Minute, Cursor: cursor,
+				Limit: 5, MaxBytes: 1 << 20})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -200,7 +203,8 @@ func TestReclaimReportsLostBodies(t *testing.T) {
 		b.do("XDEL", b.k.Stream, es[0].EntryID, es[2].EntryID)
 		redistest.Want(b, "reclaimed", b.reclaim("g", 0), Reclaimed{Retried: 1, Dead: 2})
 		for i, d := range b.entries(b.k.Dead) {
-			redistest.Want(b, "letter", [...]string{d.ID, d.Group, d.Reason, d.Entry}, [...]string{es[2*i].EntryID, "g", ReasonBodyLost, es[2*i].EntryID})
+			redistest.Want(b, "letter", [...]string{d.ID, d.Group, d.Reason, d.Entry},
+				[...]string{es[2*i].EntryID, "g", ReasonBodyLost, es[2*i].EntryID})
 		}
 		b.wantState("due=1 payload=1 meta=1 stream=0 dead=2 g=0", "g")
 	})
@@ -209,7 +213,8 @@ func TestReclaimReportsLostBodies(t *testing.T) {
 func TestReclaimKeepsDamagedEntries(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
-		for _, f := range [][]string{{"id", "a", "attempt", "x"}, {"color", "red"}, {"id", "c", "payload", "p", "for", "other"}, {"id", "d", "payload", "p"}} {
+		for _, f := range [][]string{{"id", "a", "attempt", "x"}, {"color", "red"}, {"id", "c", "payload", "p", "for", "other"},
+			{"id", "d", "payload", "p"}} {
 			b.do(append([]string{"XADD", b.k.Stream, "*"}, f...)...)
 		}
 		b.read("g", "c1", 10)
@@ -233,7 +238,8 @@ func TestExtendKeepsOnlyWhatIsItsOwn(t *testing.T) {
 		b.do("XCLAIM", b.k.Stream, "g", "thief", "0", es[1].EntryID, "IDLE", "3600000", "JUSTID")
 		b.ack("g", Held{Entry: es[2].EntryID})
 		b.abandon("g", "c1", es[0].EntryID)
-		wantList(b, "extended", b.extend("g", "c1", Held{es[1].EntryID, "taken"}, Held{es[0].EntryID, "own"}, Held{es[2].EntryID, "done"}, Held{"5-1", ""}), false, true, false, false)
+		wantList(b, "extended", b.extend("g", "c1", Held{es[1].EntryID, "taken"}, Held{es[0].EntryID, "own"},
+			Held{es[2].EntryID, "done"}, Held{"5-1", ""}), false, true, false, false)
 		if _, owner, idle := b.counter("g", es[0].EntryID); owner != "c1" || idle > 60_000 {
 			b.Fatalf("held by %s, idle for %d ms", owner, idle)
 		}
@@ -270,7 +276,8 @@ func TestExtendBuriesALostBody(t *testing.T) {
 		wantList(b, "again", b.extend("g", "c1", held...), false, true)
 		d := b.entries(b.k.Dead)
 		wantList(b, "letters", ids(d), "m1")
-		redistest.Want(b, "letter", [...]string{d[0].Group, d[0].Reason, d[0].Entry}, [...]string{"g", ReasonBodyLost, es[0].EntryID})
+		redistest.Want(b, "letter", [...]string{d[0].Group, d[0].Reason, d[0].Entry},
+			[...]string{"g", ReasonBodyLost, es[0].EntryID})
 		b.wantState("due=0 payload=0 meta=0 stream=1 dead=1 g=1", "g")
 	})
 }

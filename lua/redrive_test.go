@@ -35,7 +35,9 @@ func TestRedriveComesBackForItsGroup(t *testing.T) {
 		letter := b.bury("a", "m", EncodeMeta(map[string]string{"trace": "ü"}, 5, time.UnixMilli(b.now()+3_600_000)))
 		b.groups("b")
 		head := b.token()
-		wantList(b, "outcomes", b.redrive(Redrive{Letter: letter.EntryID, When: After(0)}, Redrive{Letter: letter.EntryID, When: After(0)}, Redrive{Letter: "5-1", When: After(0)}), RedriveScheduled, RedriveGone, RedriveGone)
+		wantList(b, "outcomes", b.redrive(Redrive{Letter: letter.EntryID, When: After(0)},
+			Redrive{Letter: letter.EntryID, When: After(0)}, Redrive{Letter: "5-1", When: After(0)}), RedriveScheduled,
+			RedriveGone, RedriveGone)
 		redistest.Want(b, "woke", b.token() != head, true)
 		b.wantState("due=1 payload=1 meta=1 stream=0 dead=0 a=0 b=0", "a", "b")
 		b.drain(1)
@@ -87,10 +89,12 @@ func TestRedriveEdited(t *testing.T) {
 		}{
 			{Redrive{Payload: &body}, "mended\x00\xff", "map[a:1 b:2]", 5, false, RedriveScheduled},
 			{Redrive{Payload: &empty}, "", "map[a:1 b:2]", 5, false, RedriveScheduled},
-			{Redrive{Fields: EncodeMeta(map[string]string{"c": "3"}, 0, time.Time{})}, "payload of m", "map[c:3]", 0, false, RedriveScheduled},
+			{Redrive{Fields: EncodeMeta(map[string]string{"c": "3"}, 0, time.Time{})}, "payload of m", "map[c:3]", 0, false,
+				RedriveScheduled},
 			{Redrive{Fields: EncodeMeta(nil, 7, soon)}, "payload of m", "map[]", 7, true, RedriveScheduled},
 			{Redrive{Fields: `{}`}, "payload of m", "map[]", 0, false, RedriveScheduled},
-			{Redrive{Fields: `{"for":"x","id":"other","attempt":"9","h:c":"3"}`}, "payload of m", "map[c:3]", 0, false, RedriveScheduled},
+			{Redrive{Fields: `{"for":"x","id":"other","attempt":"9","h:c":"3"}`}, "payload of m", "map[c:3]", 0, false,
+				RedriveScheduled},
 			{Redrive{Fields: `{"h:c":3}`}, "", "", 0, false, RedriveMalformed},
 			{Redrive{Fields: `[]`}, "", "", 0, false, RedriveMalformed},
 			{Redrive{Fields: `{"h:c":`}, "", "", 0, false, RedriveMalformed},
@@ -108,7 +112,8 @@ func TestRedriveEdited(t *testing.T) {
 			b.drain(1)
 			e := b.read("g", "c1", 1)[0]
 			redistest.Want(b, "payload", string(e.Payload), c.payload)
-			redistest.Want(b, "headers", fmt.Sprint(e.Headers), map[bool]string{true: c.headers, false: "map[]"}[len(e.Headers) > 0])
+			redistest.Want(b, "headers", fmt.Sprint(e.Headers),
+				map[bool]string{true: c.headers, false: "map[]"}[len(e.Headers) > 0])
 			redistest.Want(b, "number of headers", len(e.Headers) > 0, c.headers != "map[]")
 			redistest.Want(b, "max_attempts", e.MaxAttempts, c.max)
 			redistest.Want(b, "expires", !e.Expires.IsZero(), c.expires)
@@ -141,7 +146,8 @@ func TestRedriveOfDamagedLetters(t *testing.T) {
 			fields []string
 			check  func(e Entry, letter string)
 		}{
-			{[]string{"id", "m", "payload", "p", "h:bin", "\xff\x00", "attempt", "x", "max_attempts", "y", "reason", "malformed", "group", "g"}, func(e Entry, _ string) {
+			{[]string{"id", "m", "payload", "p", "h:bin", "\xff\x00", "attempt", "x", "max_attempts", "y", "reason", "malformed",
+				"group", "g"}, func(e Entry, _ string) {
 				redistest.Want(b, "binary header", e.Extra["b64:h:bin"], base64.StdEncoding.EncodeToString([]byte("\xff\x00")))
 				redistest.Want(b, "max_attempts", e.MaxAttempts, 0)
 			}},
@@ -149,7 +155,8 @@ func TestRedriveOfDamagedLetters(t *testing.T) {
 				redistest.Want(b, "id", e.ID, letter)
 				redistest.Want(b, "color", e.Extra["color"], "red")
 			}},
-			{[]string{"id", "a" + Separator + "b", "payload", "p"}, func(e Entry, letter string) { redistest.Want(b, "id", e.ID, letter) }},
+			{[]string{"id", "a" + Separator + "b", "payload", "p"},
+				func(e Entry, letter string) { redistest.Want(b, "id", e.ID, letter) }},
 			{[]string{"id", "\xff", "payload", "p"}, func(e Entry, letter string) { redistest.Want(b, "id", e.ID, letter) }},
 			{[]string{"id", "m", "payload", "p", "group", ""}, func(e Entry, _ string) { redistest.Want(b, "for", e.For, "") }},
 		} {
@@ -195,7 +202,8 @@ func TestRedriveOfWhatIsNoEntryIDIsGone(t *testing.T) {
 		}
 		b = b.queue("another")
 		letter = b.bury("g", "m2", "")
-		if _, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: letter.EntryID, When: After(0)}, {Letter: letter.EntryID, When: "soon"}}); err == nil || errors.Is(err, ErrUnavailable) {
+		if _, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: letter.EntryID, When: After(0)},
+			{Letter: letter.EntryID, When: "soon"}}); err == nil || errors.Is(err, ErrUnavailable) {
 			b.Fatalf("a time that is none: %v", err)
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0", "g")

@@ -21,7 +21,8 @@ func (b *rig) retry(group string, attempts Attempts, f Failure) Outcome {
 func TestRetryComesBackForItsGroup(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("a", "b")
-		b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("p\x00\xff"), Meta: EncodeMeta(map[string]string{"trace": "ü"}, 5, time.UnixMilli(4_000_000_000_000))})
+		b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("p\x00\xff"), Meta: EncodeMeta(map[string]string{"trace": "ü"}, 5,
+			time.UnixMilli(4_000_000_000_000))})
 		e := b.read("a", "c", 1)[0]
 		b.read("b", "c", 1)
 		from := b.now()
@@ -61,7 +62,8 @@ func TestRetriesAreUniquePerGroupAndEntry(t *testing.T) {
 				redistest.Want(b, "outcome", b.fail(g, e.EntryID, ActionRetry, "", g+e.EntryID), Retried)
 			}
 		}
-		wantList(b, "scheduled again", b.enqueue(Item{ID: "m", When: After(time.Minute), Payload: []byte("new"), Dedup: Refuse}), Scheduled)
+		wantList(b, "scheduled again", b.enqueue(Item{ID: "m", When: After(time.Minute), Payload: []byte("new"), Dedup: Refuse}),
+			Scheduled)
 		b.wantState("due=5 payload=5 meta=4 stream=0 dead=0")
 		b.makeDue()
 		redistest.Want(b, "moved", b.drain(10).Moved, 5)
@@ -82,11 +84,13 @@ func TestRetryDelaysFollowTheAttempt(t *testing.T) {
 			attempt string
 			delay   time.Duration
 			want    int64
-		}{{"1", -1, 1000}, {"2", -1, 2000}, {"3", -1, 7000}, {"4", -1, 7000}, {"99", -1, 7000}, {"1", 0, 0}, {"2", time.Minute, 60_000}, {"1", 1500 * time.Microsecond, 2}} {
+		}{{"1", -1, 1000}, {"2", -1, 2000}, {"3", -1, 7000}, {"4", -1, 7000}, {"99", -1, 7000}, {"1", 0, 0},
+			{"2", time.Minute, 60_000}, {"1", 1500 * time.Microsecond, 2}} {
 			b.do("XADD", b.k.Stream, "*", "id", "m", "payload", "", "attempt", c.attempt, "due_ms", "5")
 			e := b.read("g", "c", 1)[0]
 			from := b.now()
-			redistest.Want(b, "outcome", b.retry("g", many, Failure{Held: Held{Entry: e.EntryID}, Action: ActionRetry, Delay: c.delay}), Retried)
+			redistest.Want(b, "outcome", b.retry("g", many, Failure{Held: Held{Entry: e.EntryID}, Action: ActionRetry,
+				Delay: c.delay}), Retried)
 			due := int64(b.dueOf("m" + Separator + "g" + Separator + e.EntryID))
 			if due < from+c.want || due > b.now()+c.want {
 				b.Errorf("after attempt %s, asked for %v: due in %d ms, want %d", c.attempt, c.delay, due-from, c.want)
@@ -115,13 +119,15 @@ func TestRetryEndsInADeadLetter(t *testing.T) {
 			{"release after the last", "7", "3", ActionRelease, 3, Released, "", ""},
 		} {
 			b.do("DEL", b.k.Dead, b.k.Due, b.k.Meta, b.k.Payload)
-			args := []string{"XADD", b.k.Stream, "*", "id", "m", "payload", "p", "attempt", c.attempt, "due_ms", "77", "h:a", "b", "color", "red", "for", "g"}
+			args := []string{"XADD", b.k.Stream, "*", "id", "m", "payload", "p", "attempt", c.attempt, "due_ms", "77", "h:a", "b",
+				"color", "red", "for", "g"}
 			if c.own != "" {
 				args = append(args, FieldMaxAttempts, c.own)
 			}
 			b.do(args...)
 			e, from := b.read("g", "c", 1)[0], b.now()
-			got := b.retry("g", Attempts{Max: c.max, Delays: []time.Duration{0}}, Failure{Held: Held{Entry: e.EntryID}, Action: c.action, Delay: -1, Reason: "why", Error: "boom"})
+			got := b.retry("g", Attempts{Max: c.max, Delays: []time.Duration{0}}, Failure{Held: Held{Entry: e.EntryID},
+				Action: c.action, Delay: -1, Reason: "why", Error: "boom"})
 			redistest.Want(b, c.name, got, c.outcome)
 			if c.outcome != Dead {
 				redistest.Want(b, c.name+": scheduled", b.count("ZCARD", b.k.Due), 1)
@@ -132,7 +138,8 @@ func TestRetryEndsInADeadLetter(t *testing.T) {
 				b.Errorf("%s: dead at %v", c.name, d.Dead)
 			}
 			raw := b.raw(b.k.Dead)[0].FieldValues
-			wantList(b, c.name+": first fields", raw[:4], fields("id", "m", "payload", "p", "attempt", c.attempt0, "due_ms", "77")...)
+			wantList(b, c.name+": first fields", raw[:4], fields("id", "m", "payload", "p", "attempt", c.attempt0, "due_ms",
+				"77")...)
 			got2 := [...]string{d.Group, d.Reason, d.Entry, d.Error, d.Headers["a"], d.Extra["color"], d.For}
 			redistest.Want(b, c.name+": letter", got2, [...]string{"g", "why", e.EntryID, c.error, "b", "red", ""})
 			b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0", "g")
@@ -161,7 +168,8 @@ func TestRetryWakesOnlyForAnEarlierHead(t *testing.T) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3")
 		step := func(i int, delay time.Duration, wake bool) {
 			before := b.token()
-			redistest.Want(b, "outcome", b.retry("g", policy, Failure{Held: Held{Entry: es[i].EntryID}, Action: ActionRetry, Delay: delay}), Retried)
+			redistest.Want(b, "outcome", b.retry("g", policy, Failure{Held: Held{Entry: es[i].EntryID}, Action: ActionRetry,
+				Delay: delay}), Retried)
 			redistest.Want(b, "woke", b.token() != before, wake)
 		}
 		step(0, time.Hour, true)
@@ -217,14 +225,15 @@ func TestRetryIsNeverEarly(t *testing.T) {
 	})
 }
 
-// What most retries look like takes a short way through the scripts; what does not takes the long one. Both deliver the same: a batch of all
-// kinds, whose entries are neighbours in no order, goes through more attempts than have one digit.
+// What most retries look like takes a short way through the scripts; what does not takes the long one. Both deliver the same: a
+// batch of all kinds, whose entries are neighbours in no order, goes through more attempts than have one digit.
 func TestRetriesOfABatchKeepWhatEachHas(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		const group = `mailer "ü"`
 		b.groups(group)
 		texts := []string{
-			"plain", "with space_.:/+-", `say "hi"`, `back\slash`, "tab\tand\nlines", "nul\x00byte", "ümlaut", "日本", "\x7f", "50% [a-z]* ^$ (x)", "{}", "]", `"`, `\u0041`,
+			"plain", "with space_.:/+-", `say "hi"`, `back\slash`, "tab\tand\nlines", "nul\x00byte", "ümlaut", "日本", "\x7f",
+			"50% [a-z]* ^$ (x)", "{}", "]", `"`, `\u0041`,
 		}
 		type message struct{ payload, text, headers string }
 		wanted := map[string]message{}
@@ -241,7 +250,8 @@ func TestRetriesOfABatchKeepWhatEachHas(t *testing.T) {
 				headers["h"] = text
 			}
 			wanted[id] = message{payload: strings.Repeat(text, i), text: text, headers: fmt.Sprint(headers)}
-			items = append(items, Item{ID: id, When: After(0), Payload: []byte(wanted[id].payload), Meta: EncodeMeta(headers, 0, time.Time{})})
+			items = append(items, Item{ID: id, When: After(0), Payload: []byte(wanted[id].payload),
+				Meta: EncodeMeta(headers, 0, time.Time{})})
 		}
 		b.enqueue(items...)
 		for attempt := 1; attempt <= 12; attempt++ {

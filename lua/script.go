@@ -31,7 +31,8 @@ type script struct {
 // Scripts are never repeated by the client library: whether a repeat is harmless is for the caller to know.
 func load(name string, keys, args, each []string) *script {
 	source := Source(name)
-	return &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source, sha: sha1Hex(source)}
+	return &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source,
+		sha: sha1Hex(source)}
 }
 
 // readOnly has the server refuse a script that writes, so that who may only look can run it.

@@ -40,8 +40,9 @@ func init() {
 	}
 }
 
-// everywhere runs f on the shared server and on every local image, there also with published scripts called as functions, and on the
-// in-process server. The servers go side by side, when the test's function has returned; on one server there is one f at a time.
+// everywhere runs f on the shared server and on every local image, there also with published scripts called as functions, and on
+// the in-process server. The servers go side by side, when the test's function has returned; on one server there is one f at a
+// time.
 func everywhere(t *testing.T, f func(b *rig)) {
 	t.Helper()
 	withUsers(t, f)

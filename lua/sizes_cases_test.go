@@ -11,9 +11,11 @@ func ordeals() map[string]func(*ordeal) {
 	return map[string]func(*ordeal){
 		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
 		"cancel_retries": (*ordeal).walkCancelling, "reschedule_retries": (*ordeal).walkRescheduling, "export": (*ordeal).export,
-		"orphans": (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost, "ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
+		"orphans": (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost,
+		"ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
 		"trim": (*ordeal).trim, "redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
-		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure, "signal": (*ordeal).signal,
+		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure,
+		"signal":       (*ordeal).signal,
 		"ensure_group": (*ordeal).ensureGroup, "drop_consumer": (*ordeal).dropConsumer,
 	}
 }
@@ -79,7 +81,8 @@ func (o *ordeal) enqueue() {
 	b.build(commands...)
 	items := make([]Item, o.number("items", 1, 60))
 	for i := range items {
-		items[i] = Item{ID: fmt.Sprint("i", i%50), When: After(time.Duration(i%2) * time.Hour), Payload: make([]byte, min(20_000, o.size("item"))), Dedup: Refuse}
+		items[i] = Item{ID: fmt.Sprint("i", i%50), When: After(time.Duration(i%2) * time.Hour),
+			Payload: make([]byte, min(20_000, o.size("item"))), Dedup: Refuse}
 	}
 	_, err := Enqueue(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, items, Durability{})
 	o.must(err)
@@ -99,7 +102,8 @@ func (o *ordeal) reschedule() {
 	o.must(err)
 }
 
-// walk looks for the retries of a message among members of any size. What one step of a scan returns is a bucket of the server's table.
+// walk looks for the retries of a message among members of any size. What one step of a scan returns is a bucket of the server's
+// table.
 func (o *ordeal) walk(step func(w Walk, id string) (string, error)) {
 	o.schedule(o.number("members", 1, 300))
 	var commands [][]string
@@ -157,7 +161,8 @@ func (o *ordeal) entries(key string, n int, extra ...string) (ids []string) {
 	for i, size := range o.sizes("entry", n) {
 		id := fmt.Sprintf("17000000%05d-%d", i/9, i%9)
 		ids = append(ids, id)
-		commands = append(commands, append([]string{"XADD", key, id, "id", "m" + strconv.Itoa(i), "payload", pad(size), "attempt", "1", "due_ms", "5"}, extra...))
+		commands = append(commands, append([]string{"XADD", key, id, "id", "m" + strconv.Itoa(i), "payload", pad(size), "attempt",
+			"1", "due_ms", "5"}, extra...))
 		o.seen(0, size+200)
 	}
 	o.b.build(commands...)
@@ -250,7 +255,8 @@ func (o *ordeal) reclaim() {
 	o.held(2)
 	cursor := ""
 	for range 3 {
-		r, err := Reclaim(o.b.ctx, o.scale, o.b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Second, Cursor: cursor, Limit: 100, MaxBytes: o.budget})
+		r, err := Reclaim(o.b.ctx, o.scale, o.b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Second, Cursor: cursor,
+			Limit: 100, MaxBytes: o.budget})
 		o.must(err)
 		if cursor = r.Cursor; cursor == "" {
 			return
@@ -321,7 +327,8 @@ func (o *ordeal) survey() {
 	for i := range queues {
 		q := o.b.queue(fmt.Sprint("q", i))
 		commands := [][]string{
-			{"ZADD", q.k.Due, "5", "m" + pad(heads[i])}, {"XADD", q.k.Wake, "5-1", "queues", pad(tokens[i])}, {"XADD", q.k.Stream, "5-1", "id", "m"},
+			{"ZADD", q.k.Due, "5", "m" + pad(heads[i])}, {"XADD", q.k.Wake, "5-1", "queues", pad(tokens[i])},
+			{"XADD", q.k.Stream, "5-1", "id", "m"},
 		}
 		for g := range groups {
 			commands = append(commands, []string{"XGROUP", "CREATE", q.k.Stream, fmt.Sprint("g", g), "0"})

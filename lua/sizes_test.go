@@ -18,10 +18,11 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-var fullSizes = flag.Bool("sizes.full", false, "adversarial sizes as large as they come, for figures of time: with -v -rapid.checks=300")
+var fullSizes = flag.Bool("sizes.full", false,
+	"adversarial sizes as large as they come, for figures of time: with -v -rapid.checks=300")
 
-// What one run of a script may touch, whatever is stored: these bytes, and one message more, because one is always taken. The scripts' own
-// budget is 1 MiB; so that a search takes seconds, both it and what is stored are a sixteenth of that here.
+// What one run of a script may touch, whatever is stored: these bytes, and one message more, because one is always taken. The
+// scripts' own budget is 1 MiB; so that a search takes seconds, both it and what is stored are a sixteenth of that here.
 const (
 	scaledDown = 16
 	fullBudget = 1 << 20
@@ -67,8 +68,8 @@ server.call('SET', account, table.concat(touched, ' '))
 return reply
 `
 
-// touched is what one run of a script did: bytes of the replies of its commands, and of their arguments, values in those replies, commands, and
-// bytes of the hash values that it deleted.
+// touched is what one run of a script did: bytes of the replies of its commands, and of their arguments, values in those replies,
+// commands, and bytes of the hash values that it deleted.
 type touched struct{ read, written, values, commands, freed int }
 
 // scales is a client that runs scripts weighed.
@@ -222,7 +223,8 @@ func (o *ordeal) number(what string, least, most int) int {
 
 func (o *ordeal) flip(what string) bool { return rapid.Bool().Draw(o.T, what) }
 
-// sizes draws n sizes in a few runs, because what is small before something large is how limits are fooled; together not too much for a test.
+// sizes draws n sizes in a few runs, because what is small before something large is how limits are fooled; together not too much
+// for a test.
 func (o *ordeal) sizes(what string, n int) []int {
 	list, left := make([]int, 0, n), 24*o.budget
 	for len(list) < n {
@@ -250,14 +252,15 @@ func (w *worst) note(one weighing) {
 	old := w.runs[one.script]
 	w.runs[one.script] = weighing{
 		script: one.script, usec: max(old.usec, one.usec), args: max(old.args, one.args),
-		touched: touched{max(old.read, one.read), max(old.written, one.written), max(old.values, one.values), max(old.commands, one.commands), max(old.freed, one.freed)},
+		touched: touched{max(old.read, one.read), max(old.written, one.written), max(old.values, one.values),
+			max(old.commands, one.commands), max(old.freed, one.freed)},
 	}
 }
 
-// G7: whatever is stored, however large, however many groups hold how much: no script touches more than its budget and one message, and
-// none looks at more than its budget of entries times groups. A search draws the states; -rapid.checks=1000 makes it longer, and -v shows
-// the most that each script did. Times of a
-// second and a half were found by hand where limits were looked at after reading, or held for one step of many.
+// G7: whatever is stored, however large, however many groups hold how much: no script touches more than its budget and one
+// message, and none looks at more than its budget of entries times groups. A search draws the states; -rapid.checks=1000 makes it
+// longer, and -v shows the most that each script did. Times of a second and a half were found by hand where limits were looked at
+// after reading, or held for one step of many.
 func TestNoScriptTouchesMoreThanItsBudget(t *testing.T) {
 	t.Parallel()
 	budget := fullBudget / scaledDown
@@ -298,7 +301,8 @@ func TestNoScriptTouchesMoreThanItsBudget(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(most.runs)) {
 		one := most.runs[name]
-		t.Logf("%-14s at most: read %8d bytes, freed %9d, looked at %6d values, %5d commands, %7.1f ms", name, one.read, one.freed, one.values, one.commands, float64(one.usec)/1000)
+		t.Logf("%-14s at most: read %8d bytes, freed %9d, looked at %6d values, %5d commands, %7.1f ms", name, one.read,
+			one.freed, one.values, one.commands, float64(one.usec)/1000)
 	}
 }
 
@@ -307,7 +311,8 @@ func (o *ordeal) judge(name string, call int, one weighing) {
 	if one.commands < 0 {
 		o.Fatalf("%s: the server counts %d commands, the scales others", name, -one.commands-1)
 	}
-	// One page of members, because nobody can ask how long they are; the heads of the schedule, before and after, are among these.
+	// One page of members, because nobody can ask how long they are; the heads of the schedule, before and after, are among
+	// these.
 	limit := o.budget + o.largest + 16*o.longest + o.bucket + 32*one.values // with names and IDs of groups, consumers, entries
 	if one.read > limit {
 		o.Errorf("%s, call %d: %s read %d bytes, more than %d", name, call, one.script, one.read, limit)

@@ -18,8 +18,8 @@ type Exported struct {
 
 var exportScript = load("export", []string{"due", "payload", "meta"}, []string{"score", "member", "limit", "max_bytes"}, nil)
 
-// Export reads a page of the schedule, in the order of due time and member: what follows the last member of an earlier page (the zero value
-// = from the beginning). It is at most limit members, and about maxBytes; with none the schedule is at its end.
+// Export reads a page of the schedule, in the order of due time and member: what follows the last member of an earlier page (the
+// zero value = from the beginning). It is at most limit members, and about maxBytes; with none the schedule is at its end.
 func Export(ctx context.Context, c rueidis.Client, k Keys, last Exported, limit, maxBytes int) ([]Exported, error) {
 	reply, err := exportScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta},
 		[]string{last.Score, last.Member, strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 0)
@@ -69,8 +69,8 @@ const (
 
 var restoreScript = load("restore", []string{"dead", "seen"}, []string{"window_ms"}, []string{"name", "entry", "fields"})
 
-// RestoreDead writes dead letters, in order, each under its old ID unless a later one is there already. Window is how long each is remembered, so that
-// it is not restored twice. ErrFull: the server refused the call.
+// RestoreDead writes dead letters, in order, each under its old ID unless a later one is there already. Window is how long each
+// is remembered, so that it is not restored twice. ErrFull: the server refused the call.
 func RestoreDead(ctx context.Context, c rueidis.Client, k Keys, window time.Duration, letters []Restore) ([]Restored, error) {
 	reply, err := inParts(letters, func(letters []Restore) ([]int64, error) {
 		args := append(make([]string, 0, 1+3*len(letters)), millis(window))

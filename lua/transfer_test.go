@@ -56,7 +56,8 @@ func TestExportReadsTheWholeScheduleInOrder(t *testing.T) {
 			wantList(b.T, fmt.Sprint("members, ", limit, " a page"), got, members...)
 			last := all[len(all)-1]
 			redistest.Want(b, "bare", fmt.Sprintf("%s %q %q", score(last), last.Payload, last.Meta), `1900000000000 "" ""`)
-			redistest.Want(b, "first", fmt.Sprintf("%s %q %s", score(all[0]), all[0].Payload, all[0].Meta), `1800000000000 "payload\x00\xff of m-00" {"h:a":"m-00"}`)
+			redistest.Want(b, "first", fmt.Sprintf("%s %q %s", score(all[0]), all[0].Payload, all[0].Meta),
+				`1800000000000 "payload\x00\xff of m-00" {"h:a":"m-00"}`)
 		}
 		_, pages := b.export(100, 50, func(int) {})
 		redistest.Want(b, "pages of 50 bytes", pages, 16)
@@ -95,7 +96,8 @@ func TestExportMissesNothingWhenMembersLeave(t *testing.T) {
 func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		letter := func(entry, id string) Restore {
-			return Restore{Name: "from/" + entry + "/" + id, Entry: entry, Fields: fields("id", id, "payload", "p\x00\xff:1", "h:", "", "group", "g")}
+			return Restore{Name: "from/" + entry + "/" + id, Entry: entry, Fields: fields("id", id, "payload", "p\x00\xff:1",
+				"h:", "", "group", "g")}
 		}
 		restore := func(letters ...Restore) []Restored {
 			b.Helper()
@@ -105,13 +107,15 @@ func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
 			}
 			return out
 		}
-		wantList(b.T, "first", restore(letter("1000-5", "a"), letter("1000-5", "b"), letter("2000-0", "c"), letter("1500-0", "d")), 1, 1, 1, 1)
+		wantList(b.T, "first", restore(letter("1000-5", "a"), letter("1000-5", "b"), letter("2000-0", "c"),
+			letter("1500-0", "d")), 1, 1, 1, 1)
 		got := b.entries(b.k.Dead)
 		var ids []string
 		for _, e := range got {
 			ids = append(ids, e.EntryID+"="+e.ID)
 		}
-		if !slices.Contains(ids, "1000-5=a") || !slices.Contains(ids, "2000-0=c") || !strings.HasSuffix(ids[1], "=b") || !strings.HasSuffix(ids[3], "=d") {
+		if !slices.Contains(ids, "1000-5=a") || !slices.Contains(ids, "2000-0=c") || !strings.HasSuffix(ids[1], "=b") ||
+			!strings.HasSuffix(ids[3], "=d") {
 			b.Errorf("letters %q", ids)
 		}
 		if !b.inProcess() {
@@ -119,26 +123,30 @@ func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
 		}
 		redistest.Want(b, "payload", string(got[0].Payload), "p\x00\xff:1")
 		redistest.Want(b, "empty header name and value", got[0].Headers[""], "")
-		wantList(b.T, "again", restore(letter("1000-5", "a"), letter("1000-5", "b"), letter("2000-0", "c"), letter("1500-0", "d")), 0, 0, 0, 0)
+		wantList(b.T, "again", restore(letter("1000-5", "a"), letter("1000-5", "b"), letter("2000-0", "c"),
+			letter("1500-0", "d")), 0, 0, 0, 0)
 		b.do("DEL", b.k.Seen)
 		wantList(b.T, "and when it is forgotten", restore(letter("1000-5", "a"), letter("2000-0", "c")), 0, 0)
-		wantList(b.T, "nothing, and too much", restore(Restore{Name: "x", Entry: "1-1"}, Restore{Name: "y", Entry: "1-1", Fields: make([]FieldValue, 2001)}), -1, -1)
+		wantList(b.T, "nothing, and too much", restore(Restore{Name: "x", Entry: "1-1"},
+			Restore{Name: "y", Entry: "1-1", Fields: make([]FieldValue, 2001)}), -1, -1)
 		redistest.Want(b, "letters", b.count("XLEN", b.k.Dead), 4)
 	})
 }
 
-// A letter of an edited or foreign export was written under whatever ID it named. After the largest one no letter could be added to that
-// stream any more, and the next malformed message stopped the queue.
+// A letter of an edited or foreign export was written under whatever ID it named. After the largest one no letter could be added
+// to that stream any more, and the next malformed message stopped the queue.
 func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		now := b.now()
 		ahead := []string{
-			"18446744073709551615-18446744073709551615", "18446744073709551615-0", ms(now+3_600_000) + "-0", ms(now+600_000) + "-18446744073709551615",
+			"18446744073709551615-18446744073709551615", "18446744073709551615-0", ms(now+3_600_000) + "-0", ms(now+600_000) +
+				"-18446744073709551615",
 			"9999999999999999-5", "00018446744073709551614-1", "99999999999999999999-1",
 		}
 		var letters []Restore
 		for i, entry := range ahead {
-			letters = append(letters, Restore{Name: fmt.Sprint("n", i), Entry: entry, Fields: fields("id", fmt.Sprint("m", i), "payload", "p")})
+			letters = append(letters, Restore{Name: fmt.Sprint("n", i), Entry: entry, Fields: fields("id", fmt.Sprint("m", i),
+				"payload", "p")})
 		}
 		for again, outcome := range []Restored{RestoreDone, RestoreKnown} {
 			out, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, letters)

@@ -29,7 +29,8 @@ func calls() []call {
 		}), func(b *rig) error {
 			meta := EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{})
 			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, []Item{
-				{ID: "n", When: After(0), Payload: []byte("p"), Meta: meta, Dedup: Window(time.Hour)}, {ID: "l", When: After(time.Second), Payload: []byte("p"), Meta: meta}}, Durability{})
+				{ID: "n", When: After(0), Payload: []byte("p"), Meta: meta, Dedup: Window(time.Hour)},
+				{ID: "l", When: After(time.Second), Payload: []byte("p"), Meta: meta}}, Durability{})
 
 			return err
 		}},
@@ -60,7 +61,8 @@ func calls() []call {
 			return err
 		}},
 		{retryScript, exits, func(b *rig) error {
-			_, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{Entry: "6-1"}, Action: ActionDead}, {Held: held[0], Action: ActionRetry}})
+			_, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{Entry: "6-1"}, Action: ActionDead},
+				{Held: held[0], Action: ActionRetry}})
 			return err
 		}},
 		{reclaimScript, queue(func(k Keys) []string {
@@ -73,16 +75,18 @@ func calls() []call {
 			_, err := Extend(b.ctx, b.c, b.k, "g", "c1", held)
 			return err
 		}},
-		{redriveScript, queue(func(k Keys) []string { return []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream} }), func(b *rig) error {
-			_, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: "4-1", When: After(0)}})
-			return err
-		}},
+		{redriveScript, queue(func(k Keys) []string { return []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream} }),
+			func(b *rig) error {
+				_, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: "4-1", When: After(0)}})
+				return err
+			}},
 		{exportScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *rig) error {
 			_, err := Export(b.ctx, b.c, b.k, Exported{}, 10, 1000)
 			return err
 		}},
 		{restoreScript, queue(func(k Keys) []string { return []string{k.Dead, k.Seen} }), func(b *rig) error {
-			_, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, []Restore{{Name: "q/3-1", Entry: "3-1", Fields: fields("id", "d", "payload", "p")}})
+			_, err := RestoreDead(b.ctx, b.c, b.k, time.Hour,
+				[]Restore{{Name: "q/3-1", Entry: "3-1", Fields: fields("id", "d", "payload", "p")}})
 			return err
 		}},
 		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen} }), func(b *rig) error {

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A message that cannot be delivered, and whose dead letter was refused, once stopped its queue for good. It waits another minute, the others go on.
+// A message that cannot be delivered, and whose dead letter was refused, once stopped its queue for good. It waits another
+// minute, the others go on.
 func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.fillStream(b.k.Dead)
@@ -24,7 +25,8 @@ func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
 			b.Fatalf("%+v", first)
 		}
 		d := b.drain(10)
-		if d.Moved != 1 || d.Dead != 0 || d.Refusal != "" || d.DeadRefusal == "" || d.Wait < 50*time.Second || d.Wait > time.Minute {
+		if d.Moved != 1 || d.Dead != 0 || d.Refusal != "" || d.DeadRefusal == "" || d.Wait < 50*time.Second ||
+			d.Wait > time.Minute {
 			b.Fatalf("%+v", d)
 		}
 		d = b.drain(10)
@@ -47,11 +49,12 @@ func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
 	})
 }
 
-// A payload and a meta of 512 MiB each, both within the server's limit for a string, are more than an entry holds: the queue stopped at such a
-// message. Here what an entry holds is 1 MiB.
+// A payload and a meta of 512 MiB each, both within the server's limit for a string, are more than an entry holds: the queue
+// stopped at such a message. Here what an entry holds is 1 MiB.
 func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 	const limit, kept = 1 << 20, 65536
-	text := strings.Replace(drainScript.source, "local MAX_ENTRY_BYTES = 1072693248", fmt.Sprint("local MAX_ENTRY_BYTES = ", limit), 1)
+	text := strings.Replace(drainScript.source, "local MAX_ENTRY_BYTES = 1072693248", fmt.Sprint("local MAX_ENTRY_BYTES = ",
+		limit), 1)
 	if text == drainScript.source {
 		t.Fatal("the script has another limit")
 	}
@@ -95,7 +98,8 @@ func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 			{"kept whole", limit / 4, limit/2 + 100, "meta is larger than 512 KiB"},
 		} {
 			e := letters[i]
-			if e.ID != c.id || len(e.Payload) != c.payload || len(e.Extra[FieldMeta]) != c.meta || e.Reason != ReasonMalformed || !strings.Contains(e.Error, c.says) {
+			if e.ID != c.id || len(e.Payload) != c.payload || len(e.Extra[FieldMeta]) != c.meta || e.Reason != ReasonMalformed ||
+				!strings.Contains(e.Error, c.says) {
 				b.Errorf("%.40q: payload of %d, meta of %d, %s, error %q; want %.40q %d %d %q",
 					e.ID, len(e.Payload), len(e.Extra[FieldMeta]), e.Reason, e.Error, c.id, c.payload, c.meta, c.says)
 			}

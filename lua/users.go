@@ -5,9 +5,12 @@ import "slices"
 // usersOf names, for each script, the users of docs/OPERATIONS.md whose programs run it. Nobody keeps it true by hand: package
 // integration/acl finds in the sources who can run what, and fails when this says something else. The operator runs all of them.
 var usersOf = map[string][]string{
-	"ack": {"worker"}, "cancel": {"producer"}, "cancel_retries": {"producer"}, "configure": {"bridge"}, "drain": {"bridge"}, "drop_consumer": {"bridge", "worker"},
-	"enqueue": {"producer"}, "ensure_group": {"worker"}, "export": nil, "extend": {"worker"}, "find_lost": {"doctor"}, "find_orphans": {"doctor"}, "heartbeat": {"bridge"}, "orphans": {"bridge"},
-	"reclaim": {"bridge"}, "redrive": nil, "register": {"bridge", "producer", "worker"}, "reschedule": {"producer"}, "reschedule_retries": {"producer"}, "restore": nil,
+	"ack": {"worker"}, "cancel": {"producer"}, "cancel_retries": {"producer"}, "configure": {"bridge"}, "drain": {"bridge"},
+	"drop_consumer": {"bridge", "worker"},
+	"enqueue":       {"producer"}, "ensure_group": {"worker"}, "export": nil, "extend": {"worker"}, "find_lost": {"doctor"},
+	"find_orphans": {"doctor"}, "heartbeat": {"bridge"}, "orphans": {"bridge"},
+	"reclaim": {"bridge"}, "redrive": nil, "register": {"bridge", "producer", "worker"}, "reschedule": {"producer"},
+	"reschedule_retries": {"producer"}, "restore": nil,
 	"retry": {"worker"}, "signal": {"bridge", "producer", "worker"}, "survey": {"bridge"}, "trim": {"bridge"},
 }
 

@@ -17,8 +17,8 @@ type Waiting struct {
 	Due    time.Time // when it would have been due, or is now
 }
 
-// Walk is one step of a look through the schedule. The zero value of Cursor begins one. A cursor means something only to the server process that
-// made it: the steps of a walk have to go over one connection, and when that is lost the walk begins anew.
+// Walk is one step of a look through the schedule. The zero value of Cursor begins one. A cursor means something only to the
+// server process that made it: the steps of a walk have to go over one connection, and when that is lost the walk begins anew.
 type Walk struct {
 	Cursor string
 	Limit  int    // members to look at in this step
@@ -26,21 +26,25 @@ type Walk struct {
 }
 
 var (
-	cancelRetriesScript     = load("cancel_retries", []string{"due", "payload", "meta"}, []string{"cursor", "limit", "group"}, []string{"id"})
-	rescheduleRetriesScript = load("reschedule_retries", []string{"due", "wake"}, []string{"cursor", "limit", "group", "when"}, []string{"id"})
+	cancelRetriesScript = load("cancel_retries", []string{"due", "payload", "meta"}, []string{"cursor", "limit", "group"},
+		[]string{"id"})
+	rescheduleRetriesScript = load("reschedule_retries", []string{"due", "wake"}, []string{"cursor", "limit", "group", "when"},
+		[]string{"id"})
 )
 
 // WalkDone is the cursor of a walk that has looked at everything.
 const WalkDone = "0"
 
-// CancelRetries is a step of a walk that takes the retries of messages out of the schedule. It returns the cursor of the next step. What waits
-// from the first step to the last one is found; what comes or goes meanwhile may be missed.
-func CancelRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, ids []string) (next string, cancelled []Waiting, err error) {
+// CancelRetries is a step of a walk that takes the retries of messages out of the schedule. It returns the cursor of the next
+// step. What waits from the first step to the last one is found; what comes or goes meanwhile may be missed.
+func CancelRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk,
+	ids []string) (next string, cancelled []Waiting, err error) {
 	return cancelRetriesScript.walk(ctx, c, []string{k.Due, k.Payload, k.Meta}, append(w.args(), ids...))
 }
 
 // RescheduleRetries is a step of a walk that moves the due times of the retries of messages.
-func RescheduleRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, when When, ids []string) (next string, moved []Waiting, err error) {
+func RescheduleRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, when When,
+	ids []string) (next string, moved []Waiting, err error) {
 	return rescheduleRetriesScript.walk(ctx, c, []string{k.Due, k.Wake}, append(append(w.args(), string(when)), ids...))
 }
 
@@ -75,7 +79,8 @@ func dueTime(score string) time.Time {
 	return time.UnixMilli(int64(math.Ceil(max(-1e15, min(ms, 1e15)))))
 }
 
-// Pin returns a client that sends everything over one connection, to one server process, until release. When the connection breaks its calls fail.
+// Pin returns a client that sends everything over one connection, to one server process, until release. When the connection
+// breaks its calls fail.
 func Pin(c rueidis.Client) (pinned rueidis.Client, release func()) {
 	one, release := c.Dedicate()
 	return pinnedConn{c, one}, release

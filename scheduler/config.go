@@ -31,40 +31,42 @@ const (
 	maxDrain   = 10_000
 )
 
-// Config configures a Scheduler. The defaults together cost an idle scheduler less than two requests a second; all schedulers of a
-// prefix should use the same.
+// Config configures a Scheduler. The defaults together cost an idle scheduler less than two requests a second; all schedulers of
+// a prefix should use the same.
 type Config struct {
-	// Client is used for every call that does not block. Blocking is used for blocked reads only; make it with AlwaysPipelining, else
-	// a read is not interrupted when the assignment changes or Run ends. Both are required, and closed by whoever made them. rueidis
-	// pings each idle connection every Dialer.KeepAlive, one second unless set: give both clients a longer one.
+	// Client is used for every call that does not block. Blocking is used for blocked reads only; make it with AlwaysPipelining,
+	// else a read is not interrupted when the assignment changes or Run ends. Both are required, and closed by whoever made them.
+	// rueidis pings each idle connection every Dialer.KeepAlive, one second unless set: give both clients a longer one.
 	Client, Blocking rueidis.Client
 	// Prefix starts every key. Default lua.DefaultPrefix.
 	Prefix string
 	// Logger is told of each change of state once. Default: discard.
 	Logger *slog.Logger
-	// Identity is what others see of this scheduler: who it is, where it runs, which version. Each scheduler needs one of its own, new at
-	// each start. Default: lua.NewIdentity of this process.
+	// Identity is what others see of this scheduler: who it is, where it runs, which version. Each scheduler needs one of its
+	// own, new at each start. Default: lua.NewIdentity of this process.
 	Identity lua.Identity
-	// Notice is called when an owned queue was seen with entries, and when something was drained into any queue. It is called from many
-	// goroutines and must not block. Default: nothing. Here and below each partition of a queue counts as a queue of its own, by the
-	// name that lua.PartitionName gives it.
+	// Notice is called when an owned queue was seen with entries, and when something was drained into any queue. It is called
+	// from many goroutines and must not block. Default: nothing. Here and below each partition of a queue counts as a queue of
+	// its own, by the name that lua.PartitionName gives it.
 	Notice func(queue string)
-	// Untidy is called when an owned queue was seen without entries, but with bodies without a member, or dedup windows. As Notice.
+	// Untidy is called when an owned queue was seen without entries, but with bodies without a member, or dedup windows. As
+	// Notice.
 	Untidy func(queue string)
-	// Owned is called with all owned queues when they change, in order, by one goroutine at a time; it must not block. Default: nothing.
+	// Owned is called with all owned queues when they change, in order, by one goroutine at a time; it must not block. Default:
+	// nothing.
 	Owned func(queues []string)
 
 	// HeartbeatInterval is how often the scheduler says that it lives. Default 1s. One request each.
 	HeartbeatInterval time.Duration
-	// HeartbeatTimeout is after how long without a heartbeat a scheduler is gone; its queues are taken over one interval later at most,
-	// with the defaults within 3s. Default 2s; at least twice the interval. Too low: queues move to and fro. Too high: a dead
-	// scheduler's queues are late by so much.
+	// HeartbeatTimeout is after how long without a heartbeat a scheduler is gone; its queues are taken over one interval later at
+	// most, with the defaults within 3s. Default 2s; at least twice the interval. Too low: queues move to and fro. Too high: a
+	// dead scheduler's queues are late by so much.
 	HeartbeatTimeout time.Duration
 	// WakeBlock is how long one blocked read waits. Default 5s, at least 100ms.
 	WakeBlock time.Duration
-	// SurveyInterval is how often up to 250 queues are looked at. Default 5s. It is the ceiling on lateness when a producer adds no wake
-	// token. With more queues a scheduler looks at those it owns, in turn and up to twice as often when they are more than 225, and at
-	// a few others.
+	// SurveyInterval is how often up to 250 queues are looked at. Default 5s. It is the ceiling on lateness when a producer adds
+	// no wake token. With more queues a scheduler looks at those it owns, in turn and up to twice as often when they are more
+	// than 225, and at a few others.
 	SurveyInterval time.Duration
 	// DiscoverInterval is how often one step of SCAN looks for queues that nobody registered. Default 5s.
 	DiscoverInterval time.Duration
@@ -72,8 +74,8 @@ type Config struct {
 	RegistryInterval time.Duration
 	// Overdue is from which lateness on a queue is drained by a scheduler that does not own it. Default 5s.
 	Overdue time.Duration
-	// DrainLimit and DrainMaxBytes bound one drain: members (default 1,000, at most 10,000), bytes (default 512 KiB; one member always
-	// goes). A loop takes fewer members when its last drains say that more would hold the server for longer than 2 ms.
+	// DrainLimit and DrainMaxBytes bound one drain: members (default 1,000, at most 10,000), bytes (default 512 KiB; one member
+	// always goes). A loop takes fewer members when its last drains say that more would hold the server for longer than 2 ms.
 	DrainLimit, DrainMaxBytes int
 }
 
@@ -121,7 +123,8 @@ func (c Config) validate() error {
 		name         string
 		value, least time.Duration
 	}{
-		{"HeartbeatInterval", c.HeartbeatInterval, time.Millisecond}, {"HeartbeatTimeout", c.HeartbeatTimeout, 2 * c.HeartbeatInterval},
+		{"HeartbeatInterval", c.HeartbeatInterval, time.Millisecond}, {"HeartbeatTimeout", c.HeartbeatTimeout,
+			2 * c.HeartbeatInterval},
 		{"WakeBlock", c.WakeBlock, 100 * time.Millisecond}, {"SurveyInterval", c.SurveyInterval, time.Millisecond},
 		{"DiscoverInterval", c.DiscoverInterval, time.Millisecond}, {"RegistryInterval", c.RegistryInterval, time.Millisecond},
 		{"Overdue", c.Overdue, time.Millisecond},

@@ -17,7 +17,8 @@ func TestConfigErrorsComeAllAtOnce(t *testing.T) {
 		}
 	}
 	_, err = New(Config{HeartbeatTimeout: time.Second, WakeBlock: 1, DrainLimit: 20_000, DrainMaxBytes: -1, SurveyInterval: -1})
-	for _, want := range []string{"Client", "Blocking", "HeartbeatTimeout is 1s: must be at least 2s", "WakeBlock", "DrainLimit", "DrainMaxBytes", "SurveyInterval"} {
+	for _, want := range []string{"Client", "Blocking", "HeartbeatTimeout is 1s: must be at least 2s", "WakeBlock", "DrainLimit",
+		"DrainMaxBytes", "SurveyInterval"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("scheduler: %v does not name %s", err, want)
 		}

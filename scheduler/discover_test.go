@@ -33,9 +33,9 @@ func (c unregistering) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Re
 
 func (unregistering) Mode() rueidis.ClientMode { return rueidis.ClientModeStandalone }
 
-// A bridge found a queue that nobody had registered, drained it, and died before it could register it. The queue had no schedule any more by
-// which the next bridge could find it: what it held was never freed or reclaimed. So it is not served before it is registered, and not
-// forgotten either.
+// A bridge found a queue that nobody had registered, drained it, and died before it could register it. The queue had no schedule
+// any more by which the next bridge could find it: what it held was never freed or reclaimed. So it is not served before it is
+// registered, and not forgotten either.
 func TestQueueIsRegisteredBeforeItIsServed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -67,8 +67,8 @@ func TestQueueIsRegisteredBeforeItIsServed(t *testing.T) {
 	}
 }
 
-// Bridges remember queues, and register again what the registry forgot: that brought a deleted queue back within a second. One with keys they do
-// register again.
+// Bridges remember queues, and register again what the registry forgot: that brought a deleted queue back within a second. One
+// with keys they do register again.
 func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -77,7 +77,10 @@ func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 	queuetest.Do(t, c, "HSET", queues, "deleted", "1", "kept", "1,2")
 	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, "kept/1").Due, "1e13", "a")
 	sched := start(t, s, prefix)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return sched.Status().Queues == 2, "the bridge does not know both" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return sched.Status().Queues == 2,
+			"the bridge does not know both"
+	})
 	queuetest.Do(t, c, "DEL", queues)
 	queuetest.Do(t, c, "HSET", queues, lua.RegistryDeleted, "deleted")
 	queuetest.Do(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "queues", "1")

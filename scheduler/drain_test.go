@@ -18,7 +18,8 @@ import (
 )
 
 // script runs a loop whose drains answer as told, in a bubble with a clock of its own. Each answer says when it was asked for.
-func script(t *testing.T, test func(d *drainer, log *lines, passed func() time.Duration), answers ...func() (lua.Drained, error)) {
+func script(t *testing.T, test func(d *drainer, log *lines, passed func() time.Duration),
+	answers ...func() (lua.Drained, error)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		log, began, n := &lines{}, time.Now(), 0
@@ -198,7 +199,10 @@ func TestEarlierMessageWakesTheLoop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not delivered" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return len(queuetest.Entries(t, c, prefix, queue)) == 1,
+			"not delivered"
+	})
 	if late := lua.EntryTime(queuetest.Entries(t, c, prefix, queue)[0].EntryID).Sub(r.Due); late < 0 || late > time.Second {
 		t.Errorf("%v late", late)
 	}
@@ -222,7 +226,8 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
 		queuetest.Do(t, c, "HSETNX", lua.NewGlobals(prefix).Queues, queue, "1")
 	}
-	if _, err := p.Schedule(t.Context(), good, producer.Message{Delay: time.Hour}); err != nil { // its token makes the registry known
+	// its token makes the registry known
+	if _, err := p.Schedule(t.Context(), good, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -256,7 +261,8 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 		b.waker.mu.Lock()
 		watched := len(b.waker.queues)
 		b.waker.mu.Unlock()
-		return len(queuetest.Entries(t, c, prefix, bad)) == 1 && len(queuetest.Entries(t, c, prefix, full)) == 1 && watched == 5, "not mended"
+		return len(queuetest.Entries(t, c, prefix, bad)) == 1 && len(queuetest.Entries(t, c, prefix, full)) == 1 && watched == 5,
+			"not mended"
 	})
 	for _, queue := range []string{bad, full} {
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
@@ -287,7 +293,8 @@ func BenchmarkDrain(b *testing.B) {
 		if _, err := p.ScheduleBatch(b.Context(), queue, ms); err != nil {
 			b.Fatal(err)
 		}
-		if err := c.Do(b.Context(), c.B().Zunionstore().Destination(k.Due).Numkeys(1).Key(k.Due).Weights(0).Build()).Error(); err != nil {
+		if err := c.Do(b.Context(), c.B().Zunionstore().Destination(k.Due).Numkeys(1).Key(k.Due).Weights(0).Build()).
+			Error(); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()
@@ -314,10 +321,12 @@ func TestLoopGoesOnWhileDeadLettersAreRefused(t *testing.T) {
 	script(t, func(_ *drainer, log *lines, passed func() time.Duration) {
 		expect(t, passed, 0, 0, time.Minute, 2*time.Minute, 3*time.Minute, -1)
 		said := log.String()
-		for _, line := range []string{"dead-lettering of scheduled messages is failing", "dead-lettering of scheduled messages works again"} {
+		for _, line := range []string{"dead-lettering of scheduled messages is failing",
+			"dead-lettering of scheduled messages works again"} {
 			if strings.Count(said, line) != 1 {
 				t.Errorf("%q is not said once in:\n%s", line, said)
 			}
 		}
-	}, refused(500, 0, "full", 0), refused(3, 0, "full", time.Minute), refused(1, 0, "", time.Minute), refused(0, 0, "full", time.Minute), refused(0, 1, "", -1))
+	}, refused(500, 0, "full", 0), refused(3, 0, "full", time.Minute), refused(1, 0, "", time.Minute),
+		refused(0, 0, "full", time.Minute), refused(0, 1, "", -1))
 }

@@ -25,7 +25,8 @@ type membership struct {
 	id      string // the identity of this scheduler, as others see it
 	timeout time.Duration
 	state   loop.Reporter
-	// joined is called after each good heartbeat; back: it is the first, or the first after an error, a gap or a step of the clock.
+	// joined is called after each good heartbeat; back: it is the first, or the first after an error, a gap or a step of the
+	// clock.
 	joined func(ctx context.Context, live []string, back bool)
 
 	// Of the heartbeat's goroutine.
@@ -72,7 +73,8 @@ func (m *membership) Beat(ctx context.Context) error {
 }
 
 func (m *membership) beat(ctx context.Context) error {
-	// A heartbeat that is on its way when ctx ends is waited for, a little: overtaken by leave, it would bring a dead bridge back.
+	// A heartbeat that is on its way when ctx ends is waited for, a little: overtaken by leave, it would bring a dead bridge
+	// back.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })()

@@ -49,8 +49,8 @@ func TestAssignmentIsStableAndEven(t *testing.T) {
 	}
 }
 
-// Of thousands of bridges a heartbeat returns some, and the caller: the owner of a queue among all of them must know itself for it whichever
-// these are, or the queue has no owner at all.
+// Of thousands of bridges a heartbeat returns some, and the caller: the owner of a queue among all of them must know itself for
+// it whichever these are, or the queue has no owner at all.
 func TestOwnerKnowsItselfInAnySubset(t *testing.T) {
 	t.Parallel()
 	live := make([]string, 1500)
@@ -100,7 +100,8 @@ func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c, prefix, fast := s.Client(t), s.Prefix(t), "01ZZZZZZZZZZZZZZZZZZZZZZZZ web-1 7 v1"
 		now := queuetest.Now(t, c).UnixMilli()
-		queuetest.Do(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(now+3_600_000), "future", fmt.Sprint(now-10_000), "past", fmt.Sprint(now+1000), fast, "-inf", "odd")
+		queuetest.Do(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(now+3_600_000), "future", fmt.Sprint(now-10_000),
+			"past", fmt.Sprint(now+1000), fast, "-inf", "odd")
 		var live []string
 		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string, back bool) {
 			if !back {
@@ -121,7 +122,9 @@ func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 	})
 }
 
-// 1. Somebody adds names of their own to the heartbeats. 2. By the hash they own queues. 3. Nobody drains these until they are overdue. A bridge of an
+//  1. Somebody adds names of their own to the heartbeats. 2. By the hash they own queues. 3. Nobody drains these until they are
+//     overdue. A bridge of an
+//
 // older version is called by a bare ULID, one of a later version may tell more: both own queues, by the whole name.
 func TestForeignMembersOwnNothing(t *testing.T) {
 	t.Parallel()
@@ -129,9 +132,13 @@ func TestForeignMembersOwnNothing(t *testing.T) {
 		c, prefix := s.Client(t), s.Prefix(t)
 		now, key := fmt.Sprint(queuetest.Now(t, c).UnixMilli()), lua.NewGlobals(prefix).Bridges
 		older, later := "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01ARZ3NDEKTSV4RRFFQ69G5FAW db-1 9 v9.9.9 blue"
-		queuetest.Do(t, c, "ZADD", key, now, older, now, later, now, "me", now, "", now, "\x1b[2J", now, "\xff", now, strings.Repeat("x", 1<<20), now, strings.ToLower(older))
+		queuetest.Do(t, c, "ZADD", key, now, older, now, later, now, "me", now, "", now, "\x1b[2J", now, "\xff", now,
+			strings.Repeat("x", 1<<20), now, strings.ToLower(older))
 		var live []string
-		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string, _ bool) { live = l })
+		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string,
+			_ bool) {
+			live = l
+		})
 		if err := m.Beat(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +146,8 @@ func TestForeignMembersOwnNothing(t *testing.T) {
 			t.Errorf("live: %.300q, want %q", live, want)
 		}
 		if host, err := os.Hostname(); err == nil {
-			if self, ok := lua.ParseIdentity(m.id); !ok || self.Host != lua.NewIdentity(host, 1, "v").Host || self.PID != os.Getpid() {
+			if self, ok := lua.ParseIdentity(m.id); !ok || self.Host != lua.NewIdentity(host, 1, "v").Host ||
+				self.PID != os.Getpid() {
 				t.Errorf("this is %+v", self)
 			}
 		}
@@ -151,7 +159,10 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
-	b := start(t, proxy, prefix, func(c *Config) { c.HeartbeatInterval, c.HeartbeatTimeout = 100*time.Millisecond, 300*time.Millisecond })
+	b := start(t, proxy, prefix, func(c *Config) {
+		c.HeartbeatInterval, c.HeartbeatTimeout = 100*time.Millisecond,
+			300*time.Millisecond
+	})
 	p := newProducer(t, c, prefix)
 	if _, err := p.Schedule(t.Context(), queue, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
@@ -162,7 +173,10 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 		t.Helper()
 		for range n {
 			last := b.Status().LastHeartbeat
-			redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.Status().LastHeartbeat.After(last), "no heartbeat" })
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+				return b.Status().LastHeartbeat.After(last),
+					"no heartbeat"
+			})
 		}
 	}
 	// The blocked connection alone breaks: the heartbeat finds the same server.
@@ -186,7 +200,10 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	// It waits, and does not hang: whoever watches the process must not restart it.
 	for range 2 {
 		turned := b.Status().Turned
-		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.Status().Turned.After(turned), "no turn without a server" })
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			return b.Status().Turned.After(turned),
+				"no turn without a server"
+		})
 	}
 	proxy.Refuse(false)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.healthy(), "not back" })
@@ -211,12 +228,18 @@ func TestRunStartsWithoutAServer(t *testing.T) {
 		proxy.Refuse(true) // the clients exist, the server has gone
 		proxy.CutAll()
 	})
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return b.log.count("heartbeat is failing") == 1, "nobody said so" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return b.log.count("heartbeat is failing") == 1,
+			"nobody said so"
+	})
 	if b.healthy() {
 		t.Error("healthy without a server")
 	}
 	proxy.Refuse(false)
-	redistest.Eventually(t, 15*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not delivered" })
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+		return len(queuetest.Entries(t, c, prefix, queue)) == 1,
+			"not delivered"
+	})
 	b.stop()
 	if err := b.Run(t.Context()); err == nil || errors.Is(err, context.Canceled) {
 		t.Errorf("a second Run: %v", err)

@@ -21,9 +21,9 @@ const (
 	moveEnd               // there is none
 )
 
-// move takes one message from a partition to another, which is in another slot: it is added there, and then removed here. After a failure
-// between both it is in both, and the next move finds it there, or it has been delivered, and is once more: at least once. What somebody
-// cancels or changes between both is taken back.
+// move takes one message from a partition to another, which is in another slot: it is added there, and then removed here. After a
+// failure between both it is in both, and the next move finds it there, or it has been delivered, and is once more: at least
+// once. What somebody cancels or changes between both is taken back.
 type move struct {
 	c      rueidis.Client
 	prefix string
@@ -81,7 +81,8 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err err
 	return outcome, err
 }
 
-// remove takes the message out of a partition, where it still is as it was. Others that come and go there meanwhile make it try again.
+// remove takes the message out of a partition, where it still is as it was. Others that come and go there meanwhile make it try
+// again.
 func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err error) {
 	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
 		for range removeTries {
@@ -92,7 +93,8 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err
 			if outcome = moveRaced; absent || !there.equal(m.one) {
 				return unwatch(ctx, c)
 			}
-			done, err := execWatched(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(), c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
+			done, err := execWatched(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(),
+				c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
 				c.B().Hdel().Key(k.Meta).Field(m.one.member).Build())
 			if done {
 				outcome = moveDone
@@ -108,7 +110,8 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err
 
 // look reads what a partition holds under the message's name, and watches it.
 func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) (there heldMember, absent bool, err error) {
-	replies := c.DoMulti(ctx, append([]rueidis.Completed{watch(c, k), c.B().Zscore().Key(k.Due).Member(m.one.member).Build()}, readMember(c, k, m.one.member)...)...)
+	replies := c.DoMulti(ctx, append([]rueidis.Completed{watch(c, k), c.B().Zscore().Key(k.Due).Member(m.one.member).Build()},
+		readMember(c, k, m.one.member)...)...)
 	if err := replies[0].Error(); err != nil {
 		return there, false, err
 	}
@@ -139,14 +142,16 @@ func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err er
 				writes = append(writes, c.B().Hdel().Key(key).Field(m.one.member).Build())
 			}
 		}
-		done, err := execWatched(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.score, m.one.member).Build())...)
+		done, err := execWatched(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.score,
+			m.one.member).Build())...)
 		if !done {
 			outcome = moveRaced
 			return err
 		}
 		m.added = &k
 		due := strconv.FormatFloat(m.one.score, 'f', 0, 64) // best effort: a survey sees the message without it
-		_ = c.Do(ctx, c.B().Xadd().Key(k.Wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue("due_ms", due).Build()).Error()
+		_ = c.Do(ctx, c.B().Xadd().Key(k.Wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue("due_ms",
+			due).Build()).Error()
 		return err
 	})
 	return outcome, err
@@ -179,7 +184,8 @@ func unwatch(ctx context.Context, c rueidis.DedicatedClient) error {
 
 // execWatched runs commands in a transaction; done is false when what was watched has changed, and with an error.
 func execWatched(ctx context.Context, c rueidis.DedicatedClient, commands ...rueidis.Completed) (done bool, err error) {
-	replies := c.DoMulti(ctx, slices.Concat([]rueidis.Completed{c.B().Multi().Build()}, commands, []rueidis.Completed{c.B().Exec().Build()})...)
+	replies := c.DoMulti(ctx, slices.Concat([]rueidis.Completed{c.B().Multi().Build()}, commands,
+		[]rueidis.Completed{c.B().Exec().Build()})...)
 	for _, reply := range replies[:len(replies)-1] { // what the server refuses is refused here
 		err = errors.Join(err, reply.Error())
 	}

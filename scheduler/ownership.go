@@ -14,11 +14,13 @@ import (
 type Status struct {
 	Bridge        string
 	LastHeartbeat time.Time // local; zero = none yet
-	Turned        time.Time // local: when the loop of heartbeats last came round, whether Redis answered or not; zero = not yet. More than 30s ago: it hangs
-	Live          []string  // the schedulers that lived then, this one among them, in order
-	Queues        int       // known
-	Partitions    int       // of all of them; a queue has one at least
-	Owned         int       // partitions
+	// local: when the loop of heartbeats last came round, whether Redis answered or not; zero = not yet. More than 30s ago: it
+	// hangs
+	Turned     time.Time
+	Live       []string // the schedulers that lived then, this one among them, in order
+	Queues     int      // known
+	Partitions int      // of all of them; a queue has one at least
+	Owned      int      // partitions
 }
 
 // Status does not touch Redis.
@@ -38,8 +40,8 @@ func (s *Scheduler) loop(queue string) *drainer {
 	return s.owned[queue]
 }
 
-// learn adds queues and partition counts to those that are known, and returns the known queues that are not among the given ones with
-// all of their counts.
+// learn adds queues and partition counts to those that are known, and returns the known queues that are not among the given ones
+// with all of their counts.
 func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (others map[string]lua.Counts) {
 	s.mu.Lock()
 	grown := false
@@ -120,7 +122,8 @@ func (s *Scheduler) assign(ctx context.Context) {
 
 func (s *Scheduler) startLoop(ctx context.Context, queue string) *drainer {
 	ctx, cancel := context.WithCancel(ctx)
-	loop := newDrainer(s.pacedDrain(queue), &loop.Reporter{Log: s.cfg.Logger.With("queue", queue), Activity: "drain", Quiet: s.quiet}, cancel)
+	loop := newDrainer(s.pacedDrain(queue), &loop.Reporter{Log: s.cfg.Logger.With("queue", queue), Activity: "drain",
+		Quiet: s.quiet}, cancel)
 	s.loops.Go(func() { loop.run(ctx) })
 	return loop
 }
@@ -142,11 +145,12 @@ func (s *Scheduler) watchOwned() []string {
 	return owned
 }
 
-// othersPerSurvey is how many queues of others a pass looks at when not all queues fit into one: their owners look at them in time, and
-// this is only for an owner that lives and does nothing.
+// othersPerSurvey is how many queues of others a pass looks at when not all queues fit into one: their owners look at them in
+// time, and this is only for an owner that lives and does nothing.
 const othersPerSurvey = 25
 
-// nextToSurvey returns the partitions whose turn it is: all of them when they fit into one look, else the own ones in turn and a few others.
+// nextToSurvey returns the partitions whose turn it is: all of them when they fit into one look, else the own ones in turn and a
+// few others.
 func (s *Scheduler) nextToSurvey() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,8 +191,8 @@ func (s *Scheduler) surveyInterval() time.Duration {
 	return max(s.cfg.SurveyInterval/2, s.cfg.SurveyInterval*time.Duration(most)/time.Duration(own))
 }
 
-// remember takes the error of a look at a queue, or of what it called for, and says whether the blocked read must leave the queue out
-// from now on, or may take it in again.
+// remember takes the error of a look at a queue, or of what it called for, and says whether the blocked read must leave the queue
+// out from now on, or may take it in again.
 func (s *Scheduler) remember(queue string, err error) (changed bool) {
 	s.mu.Lock()
 	t := s.trouble[queue]

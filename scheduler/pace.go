@@ -12,8 +12,8 @@ const (
 	pacedMembers = 16 // a drain of fewer says nothing about the cost of one
 )
 
-// pace finds how many members one drain may take so that it holds the server for no longer than drainBudget. It knows what the drains
-// before took, as seen from here; of several the quickest counts, because the others waited for something else.
+// pace finds how many members one drain may take so that it holds the server for no longer than drainBudget. It knows what the
+// drains before took, as seen from here; of several the quickest counts, because the others waited for something else.
 type pace struct {
 	most    int // as configured
 	samples [paceSamples]time.Duration

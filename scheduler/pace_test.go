@@ -19,7 +19,8 @@ func TestPaceKeepsADrainWithinItsBudget(t *testing.T) {
 		{"a distant server is not a slow one", func(p *pace) { p.took(500, 52_000*us, 50_000*us) }, 500},
 		{"never less than a few", func(p *pace) { p.took(500, time.Second, 0) }, 50},
 		{"few members say nothing", func(p *pace) { p.took(15, time.Second, 0) }, 500},
-		{"one that waited does not count beside others", func(p *pace) { p.took(500, 2000*us, 0); p.took(500, time.Second, 0) }, 500},
+		{"one that waited does not count beside others", func(p *pace) { p.took(500, 2000*us, 0); p.took(500, time.Second, 0) },
+			500},
 		{"what was long ago does not count", func(p *pace) {
 			p.took(500, 2000*us, 0)
 			for range paceSamples {

@@ -78,7 +78,8 @@ func TestPartitionsAreSharedAndDrained(t *testing.T) {
 	})
 }
 
-// A registry that was lost, or overwritten by someone who knows nothing of partitions, comes back with every count that a scheduler knows.
+// A registry that was lost, or overwritten by someone who knows nothing of partitions, comes back with every count that a
+// scheduler knows.
 func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -100,7 +101,8 @@ func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 		return known == "1,2,4", known
 	})
 	key := lua.NewGlobals(prefix).Queues
-	for _, command := range [][]string{{"DEL", key}, {"HSET", key, "grown", "1"}, {"HSET", key, "grown", "1,4"}, {"HDEL", key, "plain"}, {"HSET", key, "grown", "8"}} {
+	for _, command := range [][]string{{"DEL", key}, {"HSET", key, "grown", "1"}, {"HSET", key, "grown", "1,4"},
+		{"HDEL", key, "plain"}, {"HSET", key, "grown", "8"}} {
 		queuetest.Do(t, c, command...)
 		queuetest.EventuallyRegistered(t, c, prefix, "plain", "1")
 		if command[len(command)-1] == "8" {
@@ -115,8 +117,8 @@ func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 	})
 }
 
-// A registry that nobody remembers comes back from what a growth left: partitions without a gap that have the groups and the settings. Messages
-// in others are moved to where they belong.
+// A registry that nobody remembers comes back from what a growth left: partitions without a gap that have the groups and the
+// settings. Messages in others are moved to where they belong.
 func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t) // an empty server is scanned in a step
@@ -148,9 +150,9 @@ func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 	}
 }
 
-// A group, or a setting, that partition 0 alone got later made the other partitions look made up once the registry was lost: what they held was
-// read by nobody. What a bridge brought to a partition shows that it was published once; a growth that ended half-way does not, nor do entries
-// without a group.
+// A group, or a setting, that partition 0 alone got later made the other partitions look made up once the registry was lost: what
+// they held was read by nobody. What a bridge brought to a partition shows that it was published once; a growth that ended
+// half-way does not, nor do entries without a group.
 func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -175,7 +177,8 @@ func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 	queuetest.Do(t, c, "ZADD", key("half/1").Due, "1", "b")
 	queuetest.Do(t, c, "XADD", key("none/2").Stream, "1-1", "id", "ready")
 	start(t, s, prefix, func(c *Config) { seldom(c); c.DiscoverInterval = 100 * time.Millisecond })
-	for queue, counts := range map[string]string{"group": "1,4", "settings": "1,4", "asleep": "1,3", "buried": "1,2", "half": "1", "none": "1,2"} {
+	for queue, counts := range map[string]string{"group": "1,4", "settings": "1,4", "asleep": "1,3", "buried": "1,2", "half": "1",
+		"none": "1,2"} {
 		queuetest.EventuallyRegistered(t, c, prefix, queue, counts)
 		if n, err := GrownTo(t.Context(), c, prefix, queue); err != nil || n != lua.ParseCounts(counts).Latest() {
 			t.Errorf("%s has grown to %d, %v; the registry says %s", queue, n, err, counts)
@@ -183,7 +186,8 @@ func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 	}
 	for name, n := range map[string]int{"group/3": 2, "settings/3": 2, "half": 2, "none": 1, "none/2": 1} {
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-			return len(queuetest.Entries(t, c, prefix, name)) == n, fmt.Sprint(len(queuetest.Entries(t, c, prefix, name)), " entries in ", name)
+			return len(queuetest.Entries(t, c, prefix, name)) == n, fmt.Sprint(len(queuetest.Entries(t, c, prefix, name)),
+				" entries in ", name)
 		})
 	}
 }

@@ -15,8 +15,9 @@ import (
 
 const scanCount = 1000
 
-// Queues returns the registered queues of a prefix in order, without names that are not allowed. It reads the hash <prefix>:queues;
-// one round trip, O(n). Give ctx a deadline: while the server is away, the client library repeats the read for as long as ctx lasts.
+// Queues returns the registered queues of a prefix in order, without names that are not allowed. It reads the hash
+// <prefix>:queues; one round trip, O(n). Give ctx a deadline: while the server is away, the client library repeats the read for
+// as long as ctx lasts.
 func Queues(ctx context.Context, client rueidis.Client, prefix string) ([]string, error) {
 	names, err := client.Do(ctx, client.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice()
 	if err != nil {
@@ -35,8 +36,8 @@ type discoverer struct {
 	cursor uint64
 }
 
-// Step looks at about a thousand keys and returns the names of the partitions among them that have a schedule. On a cluster replicas are
-// walked through as well.
+// Step looks at about a thousand keys and returns the names of the partitions among them that have a schedule. On a cluster
+// replicas are walked through as well.
 func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	nodes := d.client.Nodes()
 	node, ok := nodes[d.node]
@@ -49,7 +50,8 @@ func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	scan, err := node.Do(ctx, node.B().Scan().Cursor(d.cursor).Match(lua.NewKeys(d.prefix, "*").Due).Count(scanCount).Type("zset").Build()).AsScanEntry()
+	scan, err := node.Do(ctx, node.B().Scan().Cursor(d.cursor).Match(lua.NewKeys(d.prefix,
+		"*").Due).Count(scanCount).Type("zset").Build()).AsScanEntry()
 	if err != nil {
 		d.cursor = 0 // on to the next node: this one may be away for long
 		return nil, fmt.Errorf("look for queues: %w", lua.Classify("scan", err))
@@ -79,8 +81,8 @@ func nextName(names []string, name string) string {
 // ErrNoQueue: nobody registered the queue, and it has no keys.
 var ErrNoQueue = errors.New("no such queue")
 
-// CheckKnown returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt. One HEXISTS; of a
-// queue that is not registered one EXISTS besides.
+// CheckKnown returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt. One
+// HEXISTS; of a queue that is not registered one EXISTS besides.
 func CheckKnown(ctx context.Context, client rueidis.Client, prefix, queue string) error {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return err

@@ -2,8 +2,9 @@ package scheduler
 
 import "hash/fnv"
 
-// owner returns which of the live schedulers owns a queue: the one with the highest weight for it. When a scheduler comes or goes,
-// only the queues that it gets or had move. Every scheduler must come to the same answer, so the hash is part of the protocol.
+// owner returns which of the live schedulers owns a queue: the one with the highest weight for it. When a scheduler comes or
+// goes, only the queues that it gets or had move. Every scheduler must come to the same answer, so the hash is part of the
+// protocol.
 func owner(live []string, queue string) string {
 	best, most := "", uint64(0)
 	for _, bridge := range live {

@@ -18,14 +18,16 @@ import (
 // registryPause bounds how often the registry is read when many queues are added one after the other.
 const registryPause = 100 * time.Millisecond
 
-// Scheduler drains the queues that it owns on time, and any queue that is overdue for long. Make as many as you like for one Redis.
+// Scheduler drains the queues that it owns on time, and any queue that is overdue for long. Make as many as you like for one
+// Redis.
 type Scheduler struct {
-	cfg          Config
-	globals      lua.Globals
-	members      *membership
-	waker        *waker
-	scan         discoverer        // of Discover's goroutine
-	unregistered []string          // the same: names of partitions that were found, and are to be registered before they are served
+	cfg     Config
+	globals lua.Globals
+	members *membership
+	waker   *waker
+	scan    discoverer // of Discover's goroutine
+	// the same: names of partitions that were found, and are to be registered before they are served
+	unregistered []string
 	strays       map[string]*stray // the same
 	registry     chan struct{}
 	survey       chan struct{}
@@ -60,15 +62,16 @@ func New(cfg Config) (*Scheduler, error) {
 	s := &Scheduler{
 		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), scan: discoverer{client: cfg.Client, prefix: cfg.Prefix},
 		registry: make(chan struct{}, 1), survey: make(chan struct{}, 1), discover: make(chan struct{}, 1),
-		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, strays: map[string]*stray{}, trouble: map[string]*queueTrouble{}, standing: map[string]string{},
+		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, strays: map[string]*stray{},
+		trouble: map[string]*queueTrouble{}, standing: map[string]string{},
 	}
 	s.members = newMembership(cfg, s.joined)
 	s.waker = newWaker(cfg, s.woken, s.wakeBroke)
 	return s, nil
 }
 
-// Run keeps the queues drained until ctx ends, then leaves, so that the others take over within a heartbeat, and returns nil. It goes on
-// through outages for ever; each change of state is logged once. No goroutine outlives it. It may be called once.
+// Run keeps the queues drained until ctx ends, then leaves, so that the others take over within a heartbeat, and returns nil. It
+// goes on through outages for ever; each change of state is logged once. No goroutine outlives it. It may be called once.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return errors.New("Run of a scheduler may be called once")
@@ -80,10 +83,12 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		loop.Every(ctx, always(s.cfg.HeartbeatInterval), loop.NewBackoff(maxBackoff), nil, s.members.Beat)
 	})
 	loops.Go(func() {
-		loop.Every(ctx, always(s.cfg.RegistryInterval), loop.NewBackoff(maxBackoff), s.registry, s.reported("read the registry", s.readRegistry))
+		loop.Every(ctx, always(s.cfg.RegistryInterval), loop.NewBackoff(maxBackoff), s.registry,
+			s.reported("read the registry", s.readRegistry))
 	})
 	loops.Go(func() {
-		loop.Every(ctx, always(s.cfg.DiscoverInterval), loop.NewBackoff(maxBackoff), s.discover, s.reported("look for queues", s.Discover))
+		loop.Every(ctx, always(s.cfg.DiscoverInterval), loop.NewBackoff(maxBackoff), s.discover,
+			s.reported("look for queues", s.Discover))
 	})
 	loops.Go(func() {
 		loop.Every(ctx, s.surveyInterval, loop.NewBackoff(maxBackoff), s.survey, s.reported("survey", s.Survey))
@@ -94,8 +99,8 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain moves what is due in one queue, whoever owns it, within the limits of one drain. ErrRefused: the stream refuses entries. Safe
-// beside any other drain; one round trip, O(log n) per message.
+// Drain moves what is due in one queue, whoever owns it, within the limits of one drain. ErrRefused: the stream refuses entries.
+// Safe beside any other drain; one round trip, O(log n) per message.
 func (s *Scheduler) Drain(ctx context.Context, queue string) (lua.Drained, error) {
 	return s.drain(ctx, queue, s.cfg.DrainLimit)
 }
@@ -157,8 +162,8 @@ func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	return errors.Join(err, s.register(ctx, forgotten))
 }
 
-// alive returns those queues that are registered, with other counts, or have any key. Of what a registry lacks that was not lost, the others were deleted by somebody:
-// registering them again would bring them back.
+// alive returns those queues that are registered, with other counts, or have any key. Of what a registry lacks that was not lost,
+// the others were deleted by somebody: registering them again would bring them back.
 func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -174,7 +179,8 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 		for _, name := range counts.Names(queue) {
 			k := lua.NewKeys(s.cfg.Prefix, name)
 			names, of = append(names, name), append(of, queue)
-			asks = append(asks, s.cfg.Client.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.Seen).Build())
+			asks = append(asks, s.cfg.Client.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy,
+				k.Seen).Build())
 		}
 	}
 	if len(asks) == 0 {
@@ -193,9 +199,9 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 	return found, errors.Join(errs...)
 }
 
-// Discover looks at the next keys of the server for queues that nobody registered, and partitions beyond the known count. It registers the
-// queues, and partitions that a growth has prepared; messages in other partitions it moves to where they belong. Only the first of the live
-// schedulers does so.
+// Discover looks at the next keys of the server for queues that nobody registered, and partitions beyond the known count. It
+// registers the queues, and partitions that a growth has prepared; messages in other partitions it moves to where they belong.
+// Only the first of the live schedulers does so.
 func (s *Scheduler) Discover(ctx context.Context) error {
 	s.mu.Lock()
 	first := len(s.live) > 0 && s.live[0] == s.members.id
@@ -225,7 +231,8 @@ func (s *Scheduler) place(ctx context.Context, found []string) error {
 	err = errors.Join(err, failed)
 	s.unregistered = nil
 	if err != nil && (lua.Temporary(err) || ctx.Err() != nil) && s.cfg.Client.Mode() != rueidis.ClientModeCluster {
-		// Once it is drained a queue has no schedule by which it could be found again: what a bridge left that died then would stay for ever.
+		// Once it is drained a queue has no schedule by which it could be found again: what a bridge left that died then would
+		// stay for ever.
 		s.unregistered = found
 		return err
 	}
@@ -286,7 +293,8 @@ func (s *Scheduler) wakeBroke(err error) {
 	}
 }
 
-// reported is a pass whose changes of state are logged. On a single server the heartbeat tells that it is unavailable, once for all.
+// reported is a pass whose changes of state are logged. On a single server the heartbeat tells that it is unavailable, once for
+// all.
 func (s *Scheduler) reported(what string, pass func(context.Context) error) func(context.Context) error {
 	st := &loop.Reporter{Log: s.cfg.Logger, Activity: what, Quiet: s.quiet}
 	return func(ctx context.Context) error {

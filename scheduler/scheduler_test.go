@@ -27,14 +27,22 @@ func TestIdleBudget(t *testing.T) {
 	if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), names); err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, s, prefix, func(c *Config) { c.Notice = func(queue string) { t.Errorf("a notice of %s, which is idle", queue) } })
+	b := start(t, s, prefix, func(c *Config) {
+		c.Notice = func(queue string) {
+			t.Errorf("a notice of %s, which is idle",
+				queue)
+		}
+	})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { st := b.Status(); return st.Owned == queues, fmt.Sprint(st) })
 	m := s.Monitor(t)
 	settled := time.Now()
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return time.Since(settled) > time.Second, "starting" })
 	m.Reset()
 	began := time.Now()
-	redistest.Eventually(t, 2*seconds*time.Second, func() (bool, string) { return time.Since(began) >= seconds*time.Second, "counting" })
+	redistest.Eventually(t, 2*seconds*time.Second, func() (bool, string) {
+		return time.Since(began) >= seconds*time.Second,
+			"counting"
+	})
 	rate := float64(m.Count()) / time.Since(began).Seconds()
 	t.Logf("%.2f requests a second: %v in %v", rate, m.Commands(), time.Since(began).Round(time.Millisecond))
 	if rate > 2 {
@@ -42,7 +50,8 @@ func TestIdleBudget(t *testing.T) {
 	}
 }
 
-// A scheduler that is cut off loses its queues to the others within its heartbeat timeout and a heartbeat; one that stops, at once.
+// A scheduler that is cut off loses its queues to the others within its heartbeat timeout and a heartbeat; one that stops, at
+// once.
 func TestAnotherTakesOver(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -134,7 +143,10 @@ func TestFlushedServerIsServed(t *testing.T) {
 	// The token of the flushed server was higher.
 	queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "1-1", "k", "v")
 	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not delivered" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return len(queuetest.Entries(t, c, prefix, queue)) == 1,
+			"not delivered"
+	})
 }
 
 func TestOwnedIsCalledWithAllQueues(t *testing.T) {
@@ -173,7 +185,8 @@ func TestRunsOnTheInProcessServer(t *testing.T) {
 	b := start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 100 * time.Millisecond })
 	p := newProducer(t, c, prefix)
 	for i := range 3 {
-		if _, err := p.Schedule(t.Context(), "queue", producer.Message{Delay: time.Duration(1+100*i) * time.Millisecond}); err != nil {
+		if _, err := p.Schedule(t.Context(), "queue",
+			producer.Message{Delay: time.Duration(1+100*i) * time.Millisecond}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,13 +24,14 @@ const (
 	strayRest    = time.Minute // what stays is looked at again: what it had to make way for may have been delivered
 )
 
-// ErrOccupied: messages in a partition beyond the registered count cannot be moved, because others with the same ID are where they belong.
+// ErrOccupied: messages in a partition beyond the registered count cannot be moved, because others with the same ID are where
+// they belong.
 var ErrOccupied = lua.NewHinted("others with the same ID are in the partition that they belong to",
 	"compare both with ZSCORE and HGET, and take away the one that is not wanted")
 
-// stray is a partition that holds scheduled messages, and that neither the registry knows nor a growth has prepared: its name is nothing but
-// what some producer made up. No worker reads it, and it has no group and no settings; so nothing is delivered from it, nor is the queue made
-// to have it. Its messages are moved to where their IDs belong.
+// stray is a partition that holds scheduled messages, and that neither the registry knows nor a growth has prepared: its name is
+// nothing but what some producer made up. No worker reads it, and it has no group and no settings; so nothing is delivered from
+// it, nor is the queue made to have it. Its messages are moved to where their IDs belong.
 type stray struct {
 	state   loop.Reporter
 	at      int64     // rank from which the next pass goes on
@@ -41,7 +42,8 @@ type stray struct {
 }
 
 // placed parts the found partitions, that are unheard of: queues with the counts to register, and the names of strays.
-func (s *Scheduler) placed(ctx context.Context, unheard map[string][]int) (publish map[string]lua.Counts, strays []string, err error) {
+func (s *Scheduler) placed(ctx context.Context,
+	unheard map[string][]int) (publish map[string]lua.Counts, strays []string, err error) {
 	publish = map[string]lua.Counts{}
 	for queue, partitions := range unheard {
 		s.mu.Lock()
@@ -68,10 +70,11 @@ func (s *Scheduler) placed(ctx context.Context, unheard map[string][]int) (publi
 	return publish, strays, err
 }
 
-// grownTo returns how many partitions a growth has prepared, of which the registry knows so many: a growth gives each new partition the
-// settings and every group of the queue before it is published, so one that is there without a gap, with both, may be published again. So
-// may all up to one that has a group and holds what a bridge brought there: it was published once. Since then partition 0 may have got
-// groups and settings by plain commands, which it lacks as it did before, and as doctor tells; unpublished, what it holds would be stuck.
+// grownTo returns how many partitions a growth has prepared, of which the registry knows so many: a growth gives each new
+// partition the settings and every group of the queue before it is published, so one that is there without a gap, with both, may
+// be published again. So may all up to one that has a group and holds what a bridge brought there: it was published once. Since
+// then partition 0 may have got groups and settings by plain commands, which it lacks as it did before, and as doctor tells;
+// unpublished, what it holds would be stuck.
 func (s *Scheduler) grownTo(ctx context.Context, queue string, known int) (int, error) {
 	if known >= lua.MaxPartitions {
 		return known, nil
@@ -119,7 +122,8 @@ func (s *Scheduler) served(ctx context.Context, queue string, from, to int) ([]s
 	for i := from; i < to; i++ {
 		k := lua.NewKeys(s.cfg.Prefix, lua.PartitionName(queue, i))
 		b := s.cfg.Client.B()
-		asks = append(asks, b.XinfoGroups().Key(k.Stream).Build(), b.Hgetall().Key(k.Policy).Build(), b.Xlen().Key(k.Stream).Build(), b.Xlen().Key(k.Dead).Build())
+		asks = append(asks, b.XinfoGroups().Key(k.Stream).Build(), b.Hgetall().Key(k.Policy).Build(),
+			b.Xlen().Key(k.Stream).Build(), b.Xlen().Key(k.Dead).Build())
 	}
 	found := make([]service, to-from)
 	for i, reply := range s.cfg.Client.DoMulti(ctx, asks...) {
@@ -167,7 +171,8 @@ func (s *Scheduler) foundStrays(names []string) {
 		if s.strays[name] == nil {
 			log := s.cfg.Logger.With("queue", name)
 			log.Warn("moving messages out of a partition that the queue does not have")
-			s.strays[name] = &stray{state: loop.Reporter{Log: log, Activity: "move messages out of a partition that the queue does not have", Quiet: s.quiet}}
+			s.strays[name] = &stray{state: loop.Reporter{Log: log,
+				Activity: "move messages out of a partition that the queue does not have", Quiet: s.quiet}}
 		}
 	}
 }
@@ -235,8 +240,8 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 	return false, nil
 }
 
-// GrownTo returns how many partitions a queue has, also when the registry has lost the count: as many as a growth has prepared. It is what
-// a bridge makes known again. Several round trips.
+// GrownTo returns how many partitions a queue has, also when the registry has lost the count: as many as a growth has prepared.
+// It is what a bridge makes known again. Several round trips.
 func GrownTo(ctx context.Context, c rueidis.Client, prefix, queue string) (int, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return 0, err
@@ -249,8 +254,8 @@ func GrownTo(ctx context.Context, c rueidis.Client, prefix, queue string) (int, 
 	return s.grownTo(ctx, queue, counts.Latest())
 }
 
-// Gather moves the messages of a partition that the queue does not have to where they belong. ErrOccupied: some stay. When the queue
-// has the partition it does nothing. About twelve round trips per message.
+// Gather moves the messages of a partition that the queue does not have to where they belong. ErrOccupied: some stay. When the
+// queue has the partition it does nothing. About twelve round trips per message.
 func Gather(ctx context.Context, c rueidis.Client, prefix, queue string, partition int) error {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckPartitions(partition+1)); err != nil {
 		return err

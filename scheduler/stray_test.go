@@ -24,8 +24,8 @@ func textOf(t *testing.T, c rueidis.Client, command ...string) string {
 	return got
 }
 
-// One ZADD to the schedule of partition 255 made 256 partitions for ever, none of which had a group or a setting: a group missed the message,
-// and a paused queue delivered it. Now the message is moved to where its ID belongs, and the count stays.
+// One ZADD to the schedule of partition 255 made 256 partitions for ever, none of which had a group or a setting: a group missed
+// the message, and a paused queue delivered it. Now the message is moved to where its ID belongs, and the count stays.
 func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, shared *redistest.Server) {
@@ -56,7 +56,8 @@ func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 		for queue, counts := range counts {
 			stray := lua.NewKeys(prefix, queue+"/255")
 			redistest.Eventually(t, 15*time.Second, func() (bool, string) {
-				n := queuetest.Integer(t, c, "EXISTS", stray.Due) + queuetest.Integer(t, c, "EXISTS", stray.Payload) + queuetest.Integer(t, c, "EXISTS", stray.Meta)
+				n := queuetest.Integer(t, c, "EXISTS", stray.Due) + queuetest.Integer(t, c, "EXISTS", stray.Payload) +
+					queuetest.Integer(t, c, "EXISTS", stray.Meta)
 				return n == 0, queue + ": messages are still in partition 255"
 			})
 			if n := queuetest.Integer(t, c, "EXISTS", stray.Stream); n != 0 {
@@ -64,11 +65,13 @@ func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 			}
 			name := lua.PartitionName(queue, counts.Of("m-1"))
 			k, k2 := lua.NewKeys(prefix, name), lua.NewKeys(prefix, lua.PartitionName(queue, counts.Of("m-2")))
-			if due, payload := textOf(t, c, "ZSCORE", k2.Due, "m-2"), textOf(t, c, "HGET", k2.Payload, "m-2"); due != fmt.Sprint(later) || payload != "late" {
+			if due, payload := textOf(t, c, "ZSCORE", k2.Due, "m-2"), textOf(t, c, "HGET", k2.Payload,
+				"m-2"); due != fmt.Sprint(later) || payload != "late" {
 				t.Errorf("%s: the later message is due at %q with %q", queue, due, payload)
 			}
 			if queue == "held" {
-				if meta := textOf(t, c, "HGET", k.Meta, "m-1"); meta != `{"h":"v"}` || len(queuetest.Entries(t, c, prefix, name)) != 0 {
+				if meta := textOf(t, c, "HGET", k.Meta, "m-1"); meta != `{"h":"v"}` ||
+					len(queuetest.Entries(t, c, prefix, name)) != 0 {
 					t.Errorf("the paused queue holds meta %q and %d entries", meta, len(queuetest.Entries(t, c, prefix, name)))
 				}
 			} else {
@@ -76,8 +79,10 @@ func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 					return len(queuetest.Entries(t, c, prefix, name)) == 1, name + " is not drained"
 				})
 				for _, group := range []string{"a", "b"} {
-					reply, err := c.Do(t.Context(), c.B().Xreadgroup().Group(group, "c").Streams().Key(k.Stream).Id(">").Build()).AsXRead()
-					if got := reply[k.Stream]; err != nil || len(got) != 1 || got[0].FieldValues["payload"] != "body" || !strings.Contains(fmt.Sprint(got), "v") {
+					reply, err := c.Do(t.Context(),
+						c.B().Xreadgroup().Group(group, "c").Streams().Key(k.Stream).Id(">").Build()).AsXRead()
+					if got := reply[k.Stream]; err != nil || len(got) != 1 || got[0].FieldValues["payload"] != "body" ||
+						!strings.Contains(fmt.Sprint(got), "v") {
 						t.Errorf("%s: group %s gets %v, %v", queue, group, reply, err)
 					}
 				}
@@ -90,8 +95,8 @@ func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 	})
 }
 
-// A message of the same name that was accepted where the stray one belongs is not overwritten: the stray one stays, it is said once, and what is
-// behind it moves.
+// A message of the same name that was accepted where the stray one belongs is not overwritten: the stray one stays, it is said
+// once, and what is behind it moves.
 func TestStrayMessageOverwritesNone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -107,7 +112,8 @@ func TestStrayMessageOverwritesNone(t *testing.T) {
 	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
 		return queuetest.Integer(t, c, "ZCARD", stray.Due) == 1 && count("is failing") > 0, "not moved, or not said"
 	})
-	if a, b, n := textOf(t, c, "HGET", k.Payload, "taken"), textOf(t, c, "HGET", stray.Payload, "taken"), queuetest.Integer(t, c, "ZCARD", k.Due); a != "accepted" || b != "other" || n != 3 {
+	if a, b, n := textOf(t, c, "HGET", k.Payload, "taken"), textOf(t, c, "HGET", stray.Payload, "taken"), queuetest.Integer(t, c,
+		"ZCARD", k.Due); a != "accepted" || b != "other" || n != 3 {
 		t.Errorf("there is %q, the stray one %q, %d messages", a, b, n)
 	}
 	queuetest.Do(t, c, "ZREM", k.Due, "taken") // delivered, say
@@ -121,8 +127,8 @@ func TestStrayMessageOverwritesNone(t *testing.T) {
 	queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
 }
 
-// A producer that made a partition up cancelled, or moved, its message between the copy and the removal: it was told so, and the copy was
-// delivered all the same.
+// A producer that made a partition up cancelled, or moved, its message between the copy and the removal: it was told so, and the
+// copy was delivered all the same.
 func TestStrayMessageThatChangesWhileItIsMovedIsNotCopied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -142,8 +148,8 @@ func TestStrayMessageThatChangesWhileItIsMovedIsNotCopied(t *testing.T) {
 	}
 }
 
-// Another message that came to the partition between the copy and the removal kept the one from being removed: it was copied by each pass,
-// and delivered as often.
+// Another message that came to the partition between the copy and the removal kept the one from being removed: it was copied by
+// each pass, and delivered as often.
 func TestStrayMessagesOfABusyPartitionMoveOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -175,7 +181,8 @@ func TestStrayMessagesOfABusyPartitionMoveOnce(t *testing.T) {
 	}
 }
 
-// A stray message that had to stay stayed for ever, when nothing else came to its partition: also after the one in its place was delivered.
+// A stray message that had to stay stayed for ever, when nothing else came to its partition: also after the one in its place was
+// delivered.
 func TestStrayMessageMovesWhenItsPlaceIsFree(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)

@@ -12,12 +12,12 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// heldEvery: of so many surveys one, on average, looks whether groups hold entries that somebody has deleted, which doubles its cost. It is a
-// last resort: what a drain added, or a survey saw in a stream, is looked after until no group holds it.
+// heldEvery: of so many surveys one, on average, looks whether groups hold entries that somebody has deleted, which doubles its
+// cost. It is a last resort: what a drain added, or a survey saw in a stream, is looked after until no group holds it.
 const heldEvery = 6
 
-// Survey looks at the next queues in turn, at most lua.MaxSurvey: at all of them, because any scheduler drains what has been overdue
-// for long. It pokes loops that sleep past their head, and reports owned queues that need the other side.
+// Survey looks at the next queues in turn, at most lua.MaxSurvey: at all of them, because any scheduler drains what has been
+// overdue for long. It pokes loops that sleep past their head, and reports owned queues that need the other side.
 func (s *Scheduler) Survey(ctx context.Context) error {
 	queues := s.nextToSurvey()
 	if len(queues) == 0 {
@@ -69,8 +69,8 @@ func (s *Scheduler) lookAt(ctx context.Context, queues []string) ([]lua.Look, er
 	return looks, nil
 }
 
-// moved says whether a queue with entries needs somebody to look after them: a group holds some, or they are not as they were at the last
-// look. Entries that nobody reads stay, and cost nothing.
+// moved says whether a queue with entries needs somebody to look after them: a group holds some, or they are not as they were at
+// the last look. Entries that nobody reads stay, and cost nothing.
 func (s *Scheduler) moved(queue, standing string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -81,7 +81,10 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 		return l != nil && l.sleepsBeyond(time.Hour), "not asleep"
 	})
 	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not drained" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return len(queuetest.Entries(t, c, prefix, queue)) == 1,
+			"not drained"
+	})
 	notice := func() {
 		t.Helper()
 		select {
@@ -129,7 +132,10 @@ func TestUnregisteredQueueIsFound(t *testing.T) {
 		queuetest.Do(t, c, "SET", lua.NewKeys(prefix, "string").Due, "not a schedule")
 		queuetest.Do(t, c, "ZADD", prefix+":{bad/name}:due", "1", "a")
 		start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
-		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not drained" })
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			return len(queuetest.Entries(t, c, prefix, queue)) == 1,
+				"not drained"
+		})
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 			names, err := Queues(t.Context(), c, prefix)
 			return err == nil && fmt.Sprint(names) == fmt.Sprint([]string{queue}), fmt.Sprint("registered: ", names, err)
@@ -147,7 +153,8 @@ func TestDiscoveryWalksInBoundedSteps(t *testing.T) {
 	}
 	const queues = 300
 	for i := range queues {
-		cmds = append(cmds, c.B().Zadd().Key(lua.NewKeys(prefix, fmt.Sprint("queue-", i)).Due).ScoreMember().ScoreMember(1e13, "a").Build())
+		cmds = append(cmds, c.B().Zadd().Key(lua.NewKeys(prefix, fmt.Sprint("queue-", i)).Due).ScoreMember().ScoreMember(1e13,
+			"a").Build())
 	}
 	for _, reply := range c.DoMulti(t.Context(), cmds...) {
 		if err := reply.Error(); err != nil {
@@ -235,7 +242,8 @@ func TestSurveyTakesTurns(t *testing.T) {
 }
 
 func newTestWaker(t *testing.T, d dialer, prefix string, woken chan string) *waker {
-	cfg := Config{Blocking: d.Client(t, queuetest.WithoutPings, forBlocking), Prefix: prefix, WakeBlock: time.Second}.withDefaults()
+	cfg := Config{Blocking: d.Client(t, queuetest.WithoutPings, forBlocking), Prefix: prefix,
+		WakeBlock: time.Second}.withDefaults()
 	return newWaker(cfg, func(queue string) { woken <- queue }, func(err error) { t.Log(err) })
 }
 
@@ -352,10 +360,14 @@ func TestOnAClusterEachQueueHasItsOwnRequests(t *testing.T) {
 	if n := b.log.count(`msg="survey is failing" queue=` + queues[7]); n != 1 || b.log.count("is failing") != 1 {
 		t.Errorf("log:\n%s", b.log)
 	}
-	if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queues[3], producer.Message{Delay: 20 * time.Millisecond}); err != nil {
+	if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queues[3],
+		producer.Message{Delay: 20 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(queuetest.Entries(t, c, prefix, queues[3])) == 2, "not woken" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return len(queuetest.Entries(t, c, prefix, queues[3])) == 2,
+			"not woken"
+	})
 }
 
 // A read that failed for a key that was left out since is no more: it said that it is failing, and for ever nothing.

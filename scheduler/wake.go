@@ -25,8 +25,8 @@ const (
 	wakeCount   = "100"            // tokens of one stream; there is one unless a producer does not trim
 )
 
-// waker waits for wake tokens: one blocked read over the wake streams of all owned queues and the shared one, on a cluster one for
-// each. Reading consumes nothing, so a read may be interrupted at any time, and every scheduler sees every token.
+// waker waits for wake tokens: one blocked read over the wake streams of all owned queues and the shared one, on a cluster one
+// for each. Reading consumes nothing, so a read may be interrupted at any time, and every scheduler sees every token.
 type waker struct {
 	client  rueidis.Client
 	prefix  string
@@ -79,8 +79,8 @@ func (w *waker) seen() map[string]string {
 	return maps.Clone(w.last)
 }
 
-// reset starts all reads at the beginning. It is called when a stream's token is lower than one seen before: the server was flushed or
-// its clock set back, and a read from the old token would wait in vain.
+// reset starts all reads at the beginning. It is called when a stream's token is lower than one seen before: the server was
+// flushed or its clock set back, and a read from the old token would wait in vain.
 func (w *waker) reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,8 +112,8 @@ type wakeGroup struct {
 	block time.Duration
 }
 
-// groups splits the keys into reads. On a cluster each key has a slot of its own. Else the reads block longer the more there are, so
-// that their rate stays the same.
+// groups splits the keys into reads. On a cluster each key has a slot of its own. Else the reads block longer the more there are,
+// so that their rate stays the same.
 func (w *waker) groups() []wakeGroup {
 	w.mu.Lock()
 	keys := slices.Sorted(maps.Keys(w.queues))
@@ -186,7 +186,8 @@ func (w *waker) Read(ctx context.Context, keys []string, block time.Duration) ([
 	ctx, cancel := context.WithTimeout(ctx, block+loop.CallTimeout)
 	defer cancel()
 	// Not by the builder's XREAD, which rueidis repeats by itself: a broken connection must be seen here.
-	read, err := w.client.Do(ctx, w.client.B().Arbitrary("XREAD", "COUNT", wakeCount, "BLOCK", strconv.FormatInt(block.Milliseconds(), 10), "STREAMS").
+	read, err := w.client.Do(ctx, w.client.B().Arbitrary("XREAD", "COUNT", wakeCount, "BLOCK",
+		strconv.FormatInt(block.Milliseconds(), 10), "STREAMS").
 		Keys(keys...).Args(ids...).Blocking()).AsXRead()
 	if err != nil && !errors.Is(err, rueidis.Nil) {
 		return nil, fmt.Errorf("wait for tokens: %w", lua.Classify("xread", err))

@@ -26,7 +26,8 @@ type Contents struct {
 	Entries   int64    `json:"entries"` // of the streams: ready, pending, or not freed yet
 	Dead      int64    `json:"dead"`
 	Groups    []string `json:"groups"`
-	Readers   []string `json:"readers"` // "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
+	// "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
+	Readers []string `json:"readers"`
 }
 
 // Messages is how many there are.
@@ -35,9 +36,10 @@ func (c Contents) Messages() int64 { return c.Scheduled + c.Entries + c.Dead }
 // aliveWithin: a worker reads every few seconds.
 const aliveWithin = 10 * time.Second
 
-// DeleteQueue removes a queue: the keys of all its partitions, with its groups, settings and dedup windows, and then its registration. ErrNotEmpty:
-// it holds messages, and force is false; nothing was changed then, or only partitions that held nothing are gone. What is written between the look
-// and the removal of a partition is not lost: the look is repeated then. Contents says what there was. ErrUnknownQueue.
+// DeleteQueue removes a queue: the keys of all its partitions, with its groups, settings and dedup windows, and then its
+// registration. ErrNotEmpty: it holds messages, and force is false; nothing was changed then, or only partitions that held
+// nothing are gone. What is written between the look and the removal of a partition is not lost: the look is repeated then.
+// Contents says what there was. ErrUnknownQueue.
 //
 // Bridges do not register it anew. A producer that goes on scheduling, and a worker that goes on reading, make it again.
 func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (Contents, error) {
@@ -71,7 +73,8 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	}
 	// Without this mark the registry would seem lost, and bridges write into it what they remember.
 	registry := lua.NewGlobals(prefix).Queues
-	if err := c.Do(ctx, c.B().Hset().Key(registry).FieldValue().FieldValue(lua.RegistryDeleted, queue).Build()).Error(); err != nil {
+	if err := c.Do(ctx, c.B().Hset().Key(registry).FieldValue().FieldValue(lua.RegistryDeleted,
+		queue).Build()).Error(); err != nil {
 		return fail(had, lua.Classify("HSET "+registry, err))
 	}
 	gone, err := c.Do(ctx, c.B().Hdel().Key(registry).Field(queue).Build()).AsInt64()
@@ -106,7 +109,8 @@ func keysOf(k lua.Keys) []string {
 func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents, exists bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	replies := c.DoMulti(ctx, c.B().Zcard().Key(k.Due).Build(), c.B().Xlen().Key(k.Stream).Build(), c.B().Xlen().Key(k.Dead).Build(),
+	replies := c.DoMulti(ctx, c.B().Zcard().Key(k.Due).Build(), c.B().Xlen().Key(k.Stream).Build(),
+		c.B().Xlen().Key(k.Dead).Build(),
 		c.B().Exists().Key(keysOf(k)...).Build())
 	var keys int64
 	for i, n := range []*int64{&had.Scheduled, &had.Entries, &had.Dead, &keys} {

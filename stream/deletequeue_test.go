@@ -8,7 +8,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A queue that somebody had mistyped could not be removed. One that holds messages is left alone, whole, unless that is asked for.
+// A queue that somebody had mistyped could not be removed. One that holds messages is left alone, whole, unless that is asked
+// for.
 func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -35,9 +36,11 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		do("HSET", k.Policy, "max_attempts", "3")
 		do("ZADD", k.Seen, "1e13", "window")
 		do("HSET", k.Calm, "seen_ms", "1") // a bridge that stopped while a group held entries leaves it
-		for _, hold := range [][]string{{"ZADD", second.Due, "1e13", "a"}, {"XADD", second.Stream, "*", "id", "a"}, {"XADD", second.Dead, "*", "id", "a"}} {
+		for _, hold := range [][]string{{"ZADD", second.Due, "1e13", "a"}, {"XADD", second.Stream, "*", "id", "a"},
+			{"XADD", second.Dead, "*", "id", "a"}} {
 			do(hold...)
-			if had, err := DeleteQueue(t.Context(), c, prefix, queue, false); !errors.Is(err, ErrNotEmpty) || had.Messages() != 1 {
+			if had, err := DeleteQueue(t.Context(), c, prefix, queue, false); !errors.Is(err, ErrNotEmpty) ||
+				had.Messages() != 1 {
 				t.Errorf("%v: %+v, %v", hold, had, err)
 			}
 			if n := exists(k.Stream, k.Policy, k.Seen, hold[1]); n != 4 {
@@ -52,7 +55,9 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		if n := exists(append(append(keysOf(k), keysOf(second)...), k.Calm)...); n != 0 {
 			t.Errorf("%d keys are left", n)
 		}
-		if names, err := c.Do(t.Context(), c.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice(); err != nil || len(names) != 2 { // the other one, and the mark
+		// the other one, and the mark
+		if names, err := c.Do(t.Context(), c.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice(); err != nil ||
+			len(names) != 2 {
 			t.Errorf("registered: %q, %v", names, err)
 		}
 		if _, err := DeleteQueue(t.Context(), c, prefix, queue, true); !errors.Is(err, ErrUnknownQueue) {
@@ -60,7 +65,8 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		}
 		do("ZADD", second.Due, "1e13", "a")
 		do("HSET", lua.NewGlobals(prefix).Queues, queue, "1,2")
-		if had, err := DeleteQueue(t.Context(), c, prefix, queue, true); err != nil || had.Scheduled != 1 || exists(second.Due) != 0 {
+		if had, err := DeleteQueue(t.Context(), c, prefix, queue, true); err != nil || had.Scheduled != 1 ||
+			exists(second.Due) != 0 {
 			t.Errorf("by force: %+v, %v", had, err)
 		}
 	})

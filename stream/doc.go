@@ -1,12 +1,13 @@
 // Package stream is what happens to a message once it is ready.
 //
-// Worker delivers it to a handler and settles what the handler returns, in all partitions of a queue with one set of slots. A Policy says
-// how: visibility timeout, attempts, delays of retries, pause. Grow gives a queue more partitions. The packages below it look after queues
-// (keeper), look at them (inspect), and handle what failed for good (deadletter) or moves between servers (transfer).
+// Worker delivers it to a handler and settles what the handler returns, in all partitions of a queue with one set of slots. A
+// Policy says how: visibility timeout, attempts, delays of retries, pause. Grow gives a queue more partitions. The packages below
+// it look after queues (keeper), look at them (inspect), and handle what failed for good (deadletter) or moves between servers
+// (transfer).
 //
-// Everything here changes the state of a message by the scripts of package lua alone, so any number of processes may do the same at the
-// same time, and may die at any instruction. Nothing is kept in memory but how far a pass has looked. Functions take the name of a queue,
-// and are about all its partitions, unless they say otherwise.
+// Everything here changes the state of a message by the scripts of package lua alone, so any number of processes may do the same
+// at the same time, and may die at any instruction. Nothing is kept in memory but how far a pass has looked. Functions take the
+// name of a queue, and are about all its partitions, unless they say otherwise.
 //
 // Invariants:
 //   - a worker holds no more entries than it has slots (TestWorkerNeverHoldsMoreThanItsSlots);

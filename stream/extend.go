@@ -31,8 +31,8 @@ type delivery struct {
 // sameMaster is how soon after a read nobody else can have become the master, and this worker be connected to it.
 const sameMaster = 100 * time.Millisecond
 
-// held names the entry for an exit: with the message ID when a failover may have come in between, because the new master may have given
-// the entry ID to another message. A worker that had nothing to ask meanwhile does not see the connection break.
+// held names the entry for an exit: with the message ID when a failover may have come in between, because the new master may have
+// given the entry ID to another message. A worker that had nothing to ask meanwhile does not see the connection break.
 func (p *partitionWorker) heldAt(d *delivery, now time.Time) lua.Held {
 	if d.epoch == p.broken.Load() && now.Sub(d.read) < sameMaster {
 		return lua.Held{Entry: d.msg.EntryID}
@@ -62,8 +62,8 @@ const (
 	extendBatch      = 200
 )
 
-// extendLoop extends everything held at a third of the visibility timeout, and at once when that has changed. It asks the queue's own
-// server and no other.
+// extendLoop extends everything held at a third of the visibility timeout, and at once when that has changed. It asks the queue's
+// own server and no other.
 func (p *partitionWorker) extendLoop(ctx context.Context) {
 	for {
 		began, visibility := time.Now(), p.policy.Load().VisibilityTimeout
@@ -78,8 +78,8 @@ func (p *partitionWorker) extendLoop(ctx context.Context) {
 	}
 }
 
-// refreshLoop keeps the policy fresh. On a cluster its defaults may be out of reach while the queue is not, so neither reading nor
-// extending waits for this.
+// refreshLoop keeps the policy fresh. On a cluster its defaults may be out of reach while the queue is not, so neither reading
+// nor extending waits for this.
 func (p *partitionWorker) refreshLoop(ctx context.Context) {
 	for {
 		_ = p.refreshPolicy(ctx) // the last one stays in force; the reads report the outage
@@ -98,7 +98,8 @@ func (p *partitionWorker) refreshPolicy(ctx context.Context) error {
 	}
 	if old := p.policy.Swap(&policy); *old != policy {
 		loop.Poke(p.policyChanged)
-		p.log.Info("policy", slog.Duration("visibility_timeout", policy.VisibilityTimeout), slog.Int("max_attempts", policy.MaxAttempts),
+		p.log.Info("policy", slog.Duration("visibility_timeout", policy.VisibilityTimeout),
+			slog.Int("max_attempts", policy.MaxAttempts),
 			slog.Duration("retry_min", policy.RetryMin), slog.Duration("retry_max", policy.RetryMax))
 		if warning != nil {
 			p.log.Warn("policy has settings that do not count", slog.Any("error", warning))

@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// FuzzPolicy: whatever stands in the hashes, the policy in force is within its limits, each setting is the first one that counts, and what does
-// not count is named.
+// FuzzPolicy: whatever stands in the hashes, the policy in force is within its limits, each setting is the first one that counts,
+// and what does not count is named.
 func FuzzPolicy(f *testing.F) {
 	f.Add("g", "visibility_ms", "30000", "group:g:visibility_ms", "100", "visibility_ms", "5000")
 	f.Add("g/ü", "group:g%2F%C3%BC:max_attempts", "3", "max_attempts", "0", "max_attempts", "7")

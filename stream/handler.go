@@ -18,8 +18,8 @@ type Message struct {
 	Partition int // of the queue; entry IDs are unique within one
 }
 
-// Lateness is how long after its due time the entry was added to the stream, by the server's clock. For a retry it counts from the
-// time the retry was due.
+// Lateness is how long after its due time the entry was added to the stream, by the server's clock. For a retry it counts from
+// the time the retry was due.
 func (m *Message) Lateness() time.Duration {
 	if m.Due.IsZero() {
 		return 0
@@ -60,8 +60,8 @@ func (e *retryAfter) Error() string {
 }
 func (e *retryAfter) Unwrap() error { return e.err }
 
-// RetryAfter returns an error that has the message delivered again after d (0 to ten years; outside of it the nearest of the two),
-// unless its attempts are used up. A nil err is recorded as "retry requested".
+// RetryAfter returns an error that has the message delivered again after d (0 to ten years; outside of it the nearest of the
+// two), unless its attempts are used up. A nil err is recorded as "retry requested".
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("retry requested")
@@ -88,9 +88,9 @@ type release struct{ err error }
 func (e *release) Error() string { return e.err.Error() }
 func (e *release) Unwrap() error { return e.err }
 
-// Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is for work
-// that was never begun, because of something that is no fault of the message, by a worker that is about to stop: one that goes on gets it
-// again, at once and without end. A nil err is "released".
+// Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is
+// for work that was never begun, because of something that is no fault of the message, by a worker that is about to stop: one
+// that goes on gets it again, at once and without end. A nil err is "released".
 func Release(err error) error {
 	if err == nil {
 		err = errors.New("released")

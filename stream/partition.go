@@ -27,14 +27,15 @@ func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 	return view.ReadCounts(ctx, c, prefix, queue)
 }
 
-// Grow gives a queue n partitions, and returns all counts that it ever had. Each new partition has the policy of partition 0 and every
-// group that exists on an old one, at 0, before producers may use it; then the count is published; then policy and groups are looked at
-// once more, for what was changed meanwhile. With the count that is in force it only mends, so after a failure repeat it. It is safe
-// under load, and beside itself, WritePolicy and EnsureGroup.
+// Grow gives a queue n partitions, and returns all counts that it ever had. Each new partition has the policy of partition 0 and
+// every group that exists on an old one, at 0, before producers may use it; then the count is published; then policy and groups
+// are looked at once more, for what was changed meanwhile. With the count that is in force it only mends, so after a failure
+// repeat it. It is safe under load, and beside itself, WritePolicy and EnsureGroup.
 //
 // lua.ErrInvalid: n is not 1 to 256. ErrShrink: it is less than the count in force. progress, unless nil, is called now and then.
 // About ten round trips per partition, of which several are under way at a time; passes on a full server.
-func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int, progress func(done, total int)) (lua.Counts, error) {
+func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int,
+	progress func(done, total int)) (lua.Counts, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckPartitions(n)); err != nil {
 		return nil, err
 	}
@@ -104,8 +105,8 @@ func (s *partitionSync) names(ctx context.Context) ([]string, error) {
 	return counts.With(max(1, s.least)).Names(s.queue), nil
 }
 
-// policy copies the policy of partition 0, until it was the same before and after. Of several who copy at the same time, the last one
-// to write a partition reads partition 0 after that, so that no old value stays:
+// policy copies the policy of partition 0, until it was the same before and after. Of several who copy at the same time, the last
+// one to write a partition reads partition 0 after that, so that no old value stays:
 //
 //  1. A reads partition 0; B changes it, and copies it to partition 1; A writes what it read to partition 1.
 //  2. A reads partition 0 again, sees B's, and copies it.
@@ -204,9 +205,9 @@ func ensureGroup(ctx context.Context, c rueidis.Client, prefix, name, group stri
 	return lua.EnsureGroup(ctx, c, lua.NewKeys(prefix, name), group)
 }
 
-// EnsureGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists: every message that
-// became ready before and is still there will be delivered to it. After an error it may exist in some of them: repeat it. One round
-// trip per partition, and one to the registry; passes on a full server.
+// EnsureGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists: every message
+// that became ready before and is still there will be delivered to it. After an error it may exist in some of them: repeat it.
+// One round trip per partition, and one to the registry; passes on a full server.
 func EnsureGroup(ctx context.Context, c rueidis.Client, prefix, queue, group string) (created bool, err error) {
 	if err := errors.Join(lua.CheckQueue(queue), lua.CheckGroup(group)); err != nil {
 		return false, err

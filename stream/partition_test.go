@@ -48,7 +48,8 @@ func (r *rig) alike(what string, partitions int, groups ...string) {
 	}
 }
 
-// stepClient calls before with the number of each command, and sends those for which it returns an error with a context that has ended.
+// stepClient calls before with the number of each command, and sends those for which it returns an error with a context that has
+// ended.
 type stepClient struct {
 	rueidis.Client
 	n      atomic.Int64
@@ -80,7 +81,8 @@ func TestGrowGivesEveryPartitionThePolicyAndTheGroups(t *testing.T) {
 		r.Policy(map[string]string{"max_attempts": "3", "group:a:visibility_ms": "700"})
 		r.Part(1).Policy(map[string]string{"held": "1"}) // left by an attempt that failed
 		var steps []string
-		counts, err := Grow(t.Context(), r.Client, r.Prefix, r.Queue, 4, func(done, total int) { steps = append(steps, fmt.Sprint(done, "/", total)) })
+		counts, err := Grow(t.Context(), r.Client, r.Prefix, r.Queue, 4,
+			func(done, total int) { steps = append(steps, fmt.Sprint(done, "/", total)) })
 		redistest.Want(t, "counts", fmt.Sprint(counts, err), "1,4 <nil>")
 		redistest.Want(t, "last step", steps[len(steps)-1], "16/16")
 		r.alike("grown", 4, "a", "b")
@@ -253,7 +255,8 @@ func TestManyMayGrowAndChangeAQueueAtOnce(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", PolicyUpdate{MaxAttempts: new(i + 1)}); err != nil {
+			if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "",
+				PolicyUpdate{MaxAttempts: new(i + 1)}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -276,7 +279,8 @@ func TestWritePolicyReachesEveryPartition(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.grow(3)
-	if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "g", PolicyUpdate{VisibilityTimeout: new(time.Minute)}); err != nil {
+	if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "g",
+		PolicyUpdate{VisibilityTimeout: new(time.Minute)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", PolicyUpdate{Held: new(true)}); err != nil {

@@ -49,7 +49,8 @@ type partitionWorker struct {
 func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
 	l := &partitionWorker{
 		worker: w, partition: partition, cfg: w.cfg, keys: lua.NewKeys(w.cfg.Prefix, lua.PartitionName(w.cfg.Queue, partition)),
-		log: w.log, slots: w.slots, idle: true, patience: quickRead, policyChanged: make(chan struct{}, 1), refresh: make(chan struct{}, 1),
+		log: w.log, slots: w.slots, idle: true, patience: quickRead, policyChanged: make(chan struct{}, 1),
+		refresh: make(chan struct{}, 1),
 	}
 	if partition > 0 {
 		l.log = w.log.With(slog.Int("partition", partition))
@@ -133,7 +134,8 @@ func (p *partitionWorker) leave() {
 		_, err = lua.DropConsumers(ctx, p.cfg.Client, p.keys, p.cfg.Group, []string{p.cfg.Consumer})
 	}
 	if err != nil && !errors.Is(err, lua.ErrNoGroup) {
-		p.log.Warn("could not take leave: what this consumer holds is reclaimed after the visibility timeout", slog.Any("error", err))
+		p.log.Warn("could not take leave: what this consumer holds is reclaimed after the visibility timeout",
+			slog.Any("error", err))
 	}
 }
 
@@ -181,7 +183,8 @@ func (p *partitionWorker) call(d *delivery) (err error) {
 		if what := recover(); what != nil {
 			stack := debug.Stack()
 			err = fmt.Errorf("panic: %v\n%s", what, stack)
-			p.log.Error("handler panicked", slog.String("id", d.msg.ID), slog.Any("panic", what), slog.String("stack", string(stack)))
+			p.log.Error("handler panicked", slog.String("id", d.msg.ID), slog.Any("panic", what),
+				slog.String("stack", string(stack)))
 		}
 	}()
 	return p.cfg.Handler(d.ctx, &d.msg)
@@ -191,7 +194,8 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 	switch {
 	case d.isLost():
 		p.lost.Add(1)
-		p.log.Info("finished after the delivery was lost: no effect", slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
+		p.log.Info("finished after the delivery was lost: no effect", slog.String("id", d.msg.ID),
+			slog.String("entry", d.msg.EntryID))
 		p.settled(d, Lost, true)
 		p.drop(d)
 	case err == nil:

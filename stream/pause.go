@@ -12,9 +12,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Pause pauses a queue, in all partitions: what is scheduled does not become ready, while what is ready is delivered. With held false it
-// takes that back, and wakes the bridges. changed is false when every partition was so already; then nothing is written. Passes on a
-// full server; after an error repeat it. Costs one round trip per partition, and what WritePolicy costs when there is something to do.
+// Pause pauses a queue, in all partitions: what is scheduled does not become ready, while what is ready is delivered. With held
+// false it takes that back, and wakes the bridges. changed is false when every partition was so already; then nothing is written.
+// Passes on a full server; after an error repeat it. Costs one round trip per partition, and what WritePolicy costs when there is
+// something to do.
 func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, held bool) (changed bool, err error) {
 	counts, err := Partitions(ctx, c, prefix, queue)
 	if err != nil {

@@ -29,7 +29,8 @@ const (
 	MinRetryDelay        = time.Millisecond
 )
 
-// Names of the settings in a policy hash: integers, durations in ms. A group's own have `group:<percent-encoded group>:` before them.
+// Names of the settings in a policy hash: integers, durations in ms. A group's own have `group:<percent-encoded group>:` before
+// them.
 const (
 	SettingVisibility  = "visibility_ms"
 	SettingMaxAttempts = "max_attempts"
@@ -38,17 +39,20 @@ const (
 	SettingHeld        = "held" // 1 = held; of a whole queue only
 )
 
-// Policy says how a group of a queue is served. It is comparable; get one from ReadPolicy or DefaultPolicy, the zero value is not valid.
+// Policy says how a group of a queue is served. It is comparable; get one from ReadPolicy or DefaultPolicy, the zero value is not
+// valid.
 type Policy struct {
-	// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned: 100ms to 7 days.
-	// It must exceed the time a worker needs that does not extend. Too low: work that goes on is given to another worker as well.
-	// Too high: what a dead worker held waits that long.
+	// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned: 100ms to 7
+	// days. It must exceed the time a worker needs that does not extend. Too low: work that goes on is given to another worker as
+	// well. Too high: what a dead worker held waits that long.
 	VisibilityTimeout time.Duration
 
-	// MaxAttempts is how often a message is delivered to a group before it is dead-lettered, unless the message says otherwise: 1 to 1,000,000.
+	// MaxAttempts is how often a message is delivered to a group before it is dead-lettered, unless the message says otherwise: 1
+	// to 1,000,000.
 	MaxAttempts int
 
-	// RetryMin is about the delay after the first failed attempt; each further one is about twice the one before, jittered by half. From 1ms.
+	// RetryMin is about the delay after the first failed attempt; each further one is about twice the one before, jittered by
+	// half. From 1ms.
 	RetryMin time.Duration
 
 	// RetryMax is what no delay exceeds; at least RetryMin, at most ten years.
@@ -60,7 +64,8 @@ type Policy struct {
 
 // DefaultPolicy returns the built-in policy.
 func DefaultPolicy() Policy {
-	return Policy{VisibilityTimeout: DefaultVisibilityTimeout, MaxAttempts: DefaultMaxAttempts, RetryMin: DefaultRetryMin, RetryMax: DefaultRetryMax}
+	return Policy{VisibilityTimeout: DefaultVisibilityTimeout, MaxAttempts: DefaultMaxAttempts, RetryMin: DefaultRetryMin,
+		RetryMax: DefaultRetryMax}
 }
 
 // Validate returns an error that names each field that is out of its limits, its value and the rule; nil when there is none.
@@ -71,7 +76,8 @@ func (p Policy) Validate() error {
 		errs = append(errs, s.check(s.get(&p)))
 	}
 	if p.RetryMax < p.RetryMin {
-		errs = append(errs, lua.Invalid(SettingRetryMax, p.RetryMax.String(), "must be at least %s, which is %s", SettingRetryMin, p.RetryMin))
+		errs = append(errs, lua.Invalid(SettingRetryMax, p.RetryMax.String(), "must be at least %s, which is %s", SettingRetryMin,
+			p.RetryMin))
 	}
 	return errors.Join(errs...)
 }
@@ -97,8 +103,8 @@ func (p Policy) Delay(attempt int) time.Duration {
 	return delays[min(max(1, attempt), len(delays))-1]
 }
 
-// TriedFor returns about how long a message is tried that always fails, and carries no limit of its own: from its first attempt to its dead letter,
-// without the time that the attempts take. It is the sum of the mean delays.
+// TriedFor returns about how long a message is tried that always fails, and carries no limit of its own: from its first attempt
+// to its dead letter, without the time that the attempts take. It is the sum of the mean delays.
 func (p Policy) TriedFor() time.Duration {
 	var sum float64
 	delay, longest := float64(p.RetryMin), float64(p.RetryMax)
@@ -140,7 +146,8 @@ func durationSetting(name string, low, high time.Duration, field func(*Policy) *
 }
 
 var settings = []setting{
-	durationSetting(SettingVisibility, MinVisibilityTimeout, MaxVisibilityTimeout, func(p *Policy) *time.Duration { return &p.VisibilityTimeout }),
+	durationSetting(SettingVisibility, MinVisibilityTimeout, MaxVisibilityTimeout,
+		func(p *Policy) *time.Duration { return &p.VisibilityTimeout }),
 	{
 		name: SettingMaxAttempts, low: 1, high: lua.MaxAttemptsLimit,
 		get: func(p *Policy) int64 { return int64(p.MaxAttempts) },
@@ -201,7 +208,8 @@ type policyText struct {
 
 // MarshalJSON writes the settings by their names in the policy hash.
 func (p Policy) MarshalJSON() ([]byte, error) {
-	return json.Marshal(policyText{view.Millis(p.VisibilityTimeout), p.MaxAttempts, view.Millis(p.RetryMin), view.Millis(p.RetryMax), p.Held})
+	return json.Marshal(policyText{view.Millis(p.VisibilityTimeout), p.MaxAttempts, view.Millis(p.RetryMin),
+		view.Millis(p.RetryMax), p.Held})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.

@@ -16,7 +16,8 @@ func TestPolicyValidateNamesEveryFieldAtOnce(t *testing.T) {
 	if err := DefaultPolicy().Validate(); err != nil {
 		t.Errorf("the default policy is refused: %v", err)
 	}
-	err := Policy{VisibilityTimeout: time.Millisecond, MaxAttempts: 2_000_000, RetryMin: -1, RetryMax: 20 * lua.MaxDelay / 10}.Validate()
+	err := Policy{VisibilityTimeout: time.Millisecond, MaxAttempts: 2_000_000, RetryMin: -1,
+		RetryMax: 20 * lua.MaxDelay / 10}.Validate()
 	if !errors.Is(err, lua.ErrInvalid) {
 		t.Fatalf("got %v", err)
 	}
@@ -74,7 +75,8 @@ func TestDefaultPolicyTriesForAboutADay(t *testing.T) {
 		t.Errorf("tried for %s, delays from %s to %s", d, p.RetryMin, p.RetryMax)
 	}
 	text, err := os.ReadFile("../README.md")
-	if said := strings.ReplaceAll(strings.ReplaceAll(p.TriedFor().Round(time.Minute).String(), "h", " h "), "m0s", " min"); err != nil || !strings.Contains(string(text), "after about "+said) {
+	if said := strings.ReplaceAll(strings.ReplaceAll(p.TriedFor().Round(time.Minute).String(), "h", " h "), "m0s",
+		" min"); err != nil || !strings.Contains(string(text), "after about "+said) {
 		t.Errorf("README.md does not say %q: %v", said, err)
 	}
 }
@@ -82,8 +84,10 @@ func TestDefaultPolicyTriesForAboutADay(t *testing.T) {
 func TestTriedForIsTheSumOfTheMeanDelays(t *testing.T) {
 	t.Parallel()
 	for _, p := range []Policy{
-		DefaultPolicy(), {MaxAttempts: 1, RetryMin: time.Second, RetryMax: time.Hour}, {MaxAttempts: 10, RetryMin: time.Second, RetryMax: time.Hour},
-		{MaxAttempts: 7, RetryMin: time.Second, RetryMax: 10 * time.Second}, {MaxAttempts: 5, RetryMin: time.Minute, RetryMax: time.Minute},
+		DefaultPolicy(), {MaxAttempts: 1, RetryMin: time.Second, RetryMax: time.Hour}, {MaxAttempts: 10, RetryMin: time.Second,
+			RetryMax: time.Hour},
+		{MaxAttempts: 7, RetryMin: time.Second, RetryMax: 10 * time.Second}, {MaxAttempts: 5, RetryMin: time.Minute,
+			RetryMax: time.Minute},
 	} {
 		var sum time.Duration
 		const rounds = 2000
@@ -101,16 +105,19 @@ func TestTriedForIsTheSumOfTheMeanDelays(t *testing.T) {
 			t.Errorf("%d attempts: %s on the average, %s by the sum", p.MaxAttempts, drawn, said)
 		}
 	}
-	redistest.Want(t, "longest", Policy{MaxAttempts: 1_000_000, RetryMin: lua.MaxDelay, RetryMax: lua.MaxDelay}.TriedFor() > lua.MaxDelay, true)
+	redistest.Want(t, "longest", Policy{MaxAttempts: 1_000_000, RetryMin: lua.MaxDelay,
+		RetryMax: lua.MaxDelay}.TriedFor() > lua.MaxDelay, true)
 }
 
 func TestPolicyJSONUsesTheNamesOfTheHash(t *testing.T) {
-	p := Policy{VisibilityTimeout: 1500 * time.Millisecond, MaxAttempts: 3, RetryMin: time.Second, RetryMax: time.Minute, Held: true}
+	p := Policy{VisibilityTimeout: 1500 * time.Millisecond, MaxAttempts: 3, RetryMin: time.Second, RetryMax: time.Minute,
+		Held: true}
 	text, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	redistest.Want(t, "json", string(text), `{"visibility_ms":1500,"max_attempts":3,"retry_min_ms":1000,"retry_max_ms":60000,"held":true}`)
+	redistest.Want(t, "json", string(text),
+		`{"visibility_ms":1500,"max_attempts":3,"retry_min_ms":1000,"retry_max_ms":60000,"held":true}`)
 	var back Policy
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatal(err)
@@ -131,7 +138,8 @@ func TestPolicyComesFromTheMostSpecificLevelThatCounts(t *testing.T) {
 	}
 	redistest.Want(t, "nothing set", read("g"), DefaultPolicy())
 
-	defaults := Policy{VisibilityTimeout: time.Minute, MaxAttempts: 4, RetryMin: 2 * time.Second, RetryMax: time.Minute, Held: true}
+	defaults := Policy{VisibilityTimeout: time.Minute, MaxAttempts: 4, RetryMin: 2 * time.Second, RetryMax: time.Minute,
+		Held: true}
 	if err := WriteDefaults(t.Context(), r.Client, r.Prefix, defaults); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +185,8 @@ func TestPolicyValuesThatDoNotCountAreSkippedAndNamed(t *testing.T) {
 	expected.RetryMin, expected.RetryMax = 2*time.Hour, 2*time.Hour
 	redistest.Want(t, "policy", p, expected)
 	for _, part := range []string{
-		`field visibility_ms: visibility_ms "soon"`, "field group:g:visibility_ms", "field max_attempts", "field held", "retry_max_ms (1h0m0s) is less",
+		`field visibility_ms: visibility_ms "soon"`, "field group:g:visibility_ms", "field max_attempts", "field held",
+		"retry_max_ms (1h0m0s) is less",
 	} {
 		if warning == nil || !strings.Contains(warning.Error(), part) {
 			t.Errorf("%q is not in the warning: %v", part, warning)
@@ -203,7 +212,8 @@ func TestPolicyUpdateIsRefusedAsAWhole(t *testing.T) {
 	redistest.Want(t, "keys written", r.Number("EXISTS", r.Keys.Policy), int64(0))
 
 	r.Do("SET", r.Keys.Policy, "x")
-	if _, _, err := ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, "g"); !errors.Is(err, lua.ErrWrongType) || !strings.Contains(err.Error(), r.Keys.Policy) {
+	if _, _, err := ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, "g"); !errors.Is(err, lua.ErrWrongType) ||
+		!strings.Contains(err.Error(), r.Keys.Policy) {
 		t.Errorf("wrong type: %v", err)
 	}
 }

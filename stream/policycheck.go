@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// CheckSettings says what is wrong with the fields of a queue's policy, or of the defaults: bad ones, whose value does not count, by field;
-// and unknown ones, whose name means nothing there.
+// CheckSettings says what is wrong with the fields of a queue's policy, or of the defaults: bad ones, whose value does not count,
+// by field; and unknown ones, whose name means nothing there.
 func CheckSettings(fields map[string]string, defaults bool) (bad map[string]error, unknown []string) {
 	bad = map[string]error{}
 	values := map[string]int64{}

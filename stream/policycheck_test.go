@@ -16,10 +16,13 @@ func TestCheckSettingsNamesWhatDoesNotCount(t *testing.T) {
 	}{
 		{"visibility_ms=100, max_attempts=1000000, retry_min_ms=1, retry_max_ms=1, held=1", false, ""},
 		{"group:a%20b%3A:visibility_ms=100, group:g:retry_max_ms=5", false, ""},
-		{"visibility_ms=99, max_attempts=0, retry_min_ms=x, retry_max_ms=, held=2", false, "held, max_attempts, retry_max_ms, retry_min_ms, visibility_ms"},
-		{"retry_min_ms=2, retry_max_ms=1, group:g:retry_min_ms=2, group:g:retry_max_ms=1", false, "group:g:retry_max_ms, retry_max_ms"},
+		{"visibility_ms=99, max_attempts=0, retry_min_ms=x, retry_max_ms=, held=2", false,
+			"held, max_attempts, retry_max_ms, retry_min_ms, visibility_ms"},
+		{"retry_min_ms=2, retry_max_ms=1, group:g:retry_min_ms=2, group:g:retry_max_ms=1", false,
+			"group:g:retry_max_ms, retry_max_ms"},
 		{"retry_min_ms=2, group:g:retry_max_ms=1", false, ""}, // of two levels: the larger one counts
-		{"visibility=100, Held=1, group:g:held=1, group:g=1, group:a b:max_attempts=1, group:a:b:max_attempts=1, group::max_attempts=1", false,
+		{"visibility=100, Held=1, group:g:held=1, group:g=1, group:a b:max_attempts=1, group:a:b:max_attempts=1, " +
+			"group::max_attempts=1", false,
 			"?Held, ?group::max_attempts, ?group:a b:max_attempts, ?group:a:b:max_attempts, ?group:g, ?group:g:held, ?visibility"},
 		{"visibility_ms=100", true, ""},
 		{"held=0, group:g:max_attempts=1", true, "?group:g:max_attempts, ?held"},

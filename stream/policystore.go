@@ -15,16 +15,18 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ReadPolicy returns the policy in force for a group. Each setting comes from the first of: the group's own in the queue's policy, the
-// queue's, duestream:defaults, the built-in default; Held comes from the queue's alone. A value that does not count (not a number,
-// out of its limits) is passed over, and named by warning. Of several partitions, partition 0 speaks for all. One round trip, two HGETALL.
+// ReadPolicy returns the policy in force for a group. Each setting comes from the first of: the group's own in the queue's
+// policy, the queue's, duestream:defaults, the built-in default; Held comes from the queue's alone. A value that does not count
+// (not a number, out of its limits) is passed over, and named by warning. Of several partitions, partition 0 speaks for all. One
+// round trip, two HGETALL.
 func ReadPolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string) (p Policy, warning, err error) {
 	policies, warning, err := ReadPolicies(ctx, c, prefix, queue, []string{group})
 	return policies[group], warning, err
 }
 
 // ReadPolicies is ReadPolicy for several groups of a queue in the same round trip.
-func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string, groups []string) (policies map[string]Policy, warning, err error) {
+func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string,
+	groups []string) (policies map[string]Policy, warning, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	var hashes [2]map[string]string
@@ -38,8 +40,8 @@ func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string, g
 	return policies, warning, nil
 }
 
-// ResolveAll returns the policy of each group by the hashes of its queue and of the defaults; see ReadPolicy. The warning names each value
-// that was passed over, once.
+// ResolveAll returns the policy of each group by the hashes of its queue and of the defaults; see ReadPolicy. The warning names
+// each value that was passed over, once.
 func ResolveAll(groups []string, queue, defaults map[string]string) (policies map[string]Policy, warning error) {
 	policies = make(map[string]Policy, len(groups))
 	var warnings []error
@@ -80,7 +82,8 @@ func resolvePolicy(group string, queue, defaults map[string]string) (Policy, err
 		}
 	}
 	if p.RetryMax < p.RetryMin {
-		warnings = append(warnings, fmt.Errorf("%s (%s) is less than %s, and counts as %s", SettingRetryMax, p.RetryMax, SettingRetryMin, p.RetryMin))
+		warnings = append(warnings, fmt.Errorf("%s (%s) is less than %s, and counts as %s", SettingRetryMax, p.RetryMax,
+			SettingRetryMin, p.RetryMin))
 		p.RetryMax = p.RetryMin
 	}
 	return p, errors.Join(warnings...)
@@ -104,8 +107,8 @@ func joinUnique(errs []error) error {
 	return errors.Join(kept...)
 }
 
-// PolicyUpdate names the settings to change; what is nil stays. Clear names settings (the Setting constants) to take back, so that
-// the next level counts again.
+// PolicyUpdate names the settings to change; what is nil stays. Clear names settings (the Setting constants) to take back, so
+// that the next level counts again.
 type PolicyUpdate struct {
 	VisibilityTimeout *time.Duration
 	MaxAttempts       *int
@@ -136,7 +139,8 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 		}
 	}
 	if given[SettingRetryMin] && given[SettingRetryMax] && p.RetryMax < p.RetryMin {
-		errs = append(errs, lua.Invalid(SettingRetryMax, p.RetryMax.String(), "must be at least %s, which is %s", SettingRetryMin, p.RetryMin))
+		errs = append(errs, lua.Invalid(SettingRetryMax, p.RetryMax.String(), "must be at least %s, which is %s", SettingRetryMin,
+			p.RetryMin))
 	}
 	for _, s := range u.Clear {
 		switch {
@@ -156,11 +160,11 @@ func setGiven[T any](from, to *T, given map[string]bool, name string) {
 	}
 }
 
-// WritePolicy changes settings of a queue, or with a group those of one group alone, and wakes the bridges. Held is a setting of a
-// whole queue. A retry_max below the retry_min of another level counts as that. Passes on a full server; may be repeated.
+// WritePolicy changes settings of a queue, or with a group those of one group alone, and wakes the bridges. Held is a setting of
+// a whole queue. A retry_max below the retry_min of another level counts as that. Passes on a full server; may be repeated.
 //
-// Partition 0 is written first, and the others get the policy that it then has; after an error some may have the old one: repeat it. One
-// round trip, one to the registry, and about two per further partition.
+// Partition 0 is written first, and the others get the policy that it then has; after an error some may have the old one: repeat
+// it. One round trip, one to the registry, and about two per further partition.
 func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string, u PolicyUpdate) error {
 	errs := []error{lua.CheckPrefix(prefix), lua.CheckQueue(queue)}
 	name := func(setting string) string { return setting }

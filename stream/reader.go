@@ -83,7 +83,8 @@ func (p *partitionWorker) deliveries(hard context.Context, found []rueidis.XRang
 	for i := range found {
 		d := &delivery{
 			epoch: epoch, read: now, extended: now,
-			msg: Message{Entry: lua.ParseEntry(found[i].ID, found[i].FieldValues), Queue: p.cfg.Queue, Group: p.cfg.Group, Consumer: p.cfg.Consumer, Partition: p.partition},
+			msg: Message{Entry: lua.ParseEntry(found[i].ID, found[i].FieldValues), Queue: p.cfg.Queue, Group: p.cfg.Group,
+				Consumer: p.cfg.Consumer, Partition: p.partition},
 		}
 		d.ctx, d.cancel = context.WithCancelCause(parent)
 		all[i] = d
@@ -107,9 +108,9 @@ func (p *partitionWorker) startAll(all []*delivery) int {
 	return len(own)
 }
 
-// recover is the first act after a start and after every broken connection: extend what is held, before the reclaimer may take it,
-// then take up what the server delivered to this consumer and a cut connection kept from it. Reading the history would count a
-// delivery; XPENDING and XRANGE do not.
+// recover is the first act after a start and after every broken connection: extend what is held, before the reclaimer may take
+// it, then take up what the server delivered to this consumer and a cut connection kept from it. Reading the history would count
+// a delivery; XPENDING and XRANGE do not.
 func (p *partitionWorker) recover(ctx, hard context.Context) error {
 	if !p.joined {
 		if err := p.refreshPolicy(ctx); err != nil { // before anything can fail by it

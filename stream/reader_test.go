@@ -32,8 +32,8 @@ func (c *lateClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 	return c.Client.Do(ctx, cmd)
 }
 
-// A server that hung executes what it was sent before, in whatever order the connections come. So a read may be executed when the worker
-// has given it up, and has looked for what it was given already.
+// A server that hung executes what it was sent before, in whatever order the connections come. So a read may be executed when the
+// worker has given it up, and has looked for what it was given already.
 func TestWhatALateReadWasGivenIsTakenUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -41,10 +41,11 @@ func TestWhatALateReadWasGivenIsTakenUp(t *testing.T) {
 	r.Ready("m")
 	block := &lateClient{Client: r.Blocking, late: func() { r.Take("g", "me", 1) }}
 	got := make(chan *Message, 1)
-	r.start(WorkerConfig{Client: r.Client, Blocking: block, Consumer: "me", Block: 100 * time.Millisecond, Handler: func(_ context.Context, m *Message) error {
-		got <- m
-		return nil
-	}})
+	r.start(WorkerConfig{Client: r.Client, Blocking: block, Consumer: "me", Block: 100 * time.Millisecond,
+		Handler: func(_ context.Context, m *Message) error {
+			got <- m
+			return nil
+		}})
 	delivered(t, got, 0, "m", 10*time.Second)
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return r.Pending("g") == 0, "m is pending" })
 }

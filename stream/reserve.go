@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// quickRead is how long a read may take on a cluster that does not wait, or not for long: a server that hangs must not keep slots
-	// from others. It doubles each time one takes longer, because what is read may be large.
+	// quickRead is how long a read may take on a cluster that does not wait, or not for long: a server that hangs must not keep
+	// slots from others. It doubles each time one takes longer, because what is read may be large.
 	quickRead = time.Second
 	// shortBlock is how long a partition waits at the server while others wait for their turn.
 	shortBlock = 100 * time.Millisecond
@@ -32,8 +32,8 @@ func (w *Worker) open(upTo int) []*partitionWorker {
 	return w.served[first:]
 }
 
-// watch starts workers for the partitions that the registry knows of, and keeps the queue registered, until ctx ends. Partition 0 does not
-// wait for it: on a cluster the registry may be out of reach while the queue is not.
+// watch starts workers for the partitions that the registry knows of, and keeps the queue registered, until ctx ends. Partition 0
+// does not wait for it: on a cluster the registry may be out of reach while the queue is not.
 func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 	counts := lua.Counts{1}
 	var registered time.Time
@@ -86,9 +86,10 @@ type reservation struct {
 	turn  bool          // it waits in turn with others
 }
 
-// reserve takes slots for the next read. The only partition of a worker waits with all that are free. Of several, one that has work takes all
-// that are free, and does not wait; one that has none waits with few, so that no more than half of the slots wait in vain. When there are
-// more partitions than that, they take turns in waiting, and look for work now and then; while one of them has work, they only look.
+// reserve takes slots for the next read. The only partition of a worker waits with all that are free. Of several, one that has
+// work takes all that are free, and does not wait; one that has none waits with few, so that no more than half of the slots wait
+// in vain. When there are more partitions than that, they take turns in waiting, and look for work now and then; while one of
+// them has work, they only look.
 func (p *partitionWorker) reserve(ctx context.Context) reservation {
 	parts, all := int(p.worker.parts.Load()), p.cfg.Concurrency
 	switch {
@@ -136,7 +137,8 @@ func (p *partitionWorker) wasRead(r reservation, found int, err error) {
 	}
 }
 
-// deadline is how long a read may take altogether: it notices a server that hangs. The timeout of the command itself is the server's.
+// deadline is how long a read may take altogether: it notices a server that hangs. The timeout of the command itself is the
+// server's.
 func (p *partitionWorker) deadline(r reservation) time.Duration {
 	if r.block <= shortBlock && p.cfg.Client.Mode() == rueidis.ClientModeCluster && p.worker.parts.Load() > 1 {
 		return r.block + p.patience

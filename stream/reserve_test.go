@@ -33,7 +33,8 @@ func TestWorkerServesAllPartitionsWithItsSlots(t *testing.T) {
 		r := newRig(t, s)
 		r.Groups("g")
 		r.grow(partitions)
-		held := []string{"EVAL", "local n = 0 for _, k in ipairs(KEYS) do n = n + redis.call('XPENDING', k, 'g')[1] end return n", fmt.Sprint(partitions)}
+		held := []string{"EVAL", "local n = 0 for _, k in ipairs(KEYS) do n = n + redis.call('XPENDING', k, 'g')[1] end return n",
+			fmt.Sprint(partitions)}
 		for i := range partitions {
 			held = append(held, r.Part(i).Keys.Stream)
 		}
@@ -116,7 +117,8 @@ func TestWorkerTakesUpNewPartitions(t *testing.T) {
 // A partition that is busy has all slots but those with which the others wait.
 func TestIdlePartitionsDoNotStarveABusyOne(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ partitions, slots, least int }{{4, 16, 16 - 3*2}, {4, 8, 8 - 3}, {8, 4, 4 - 1}, {2, 2, 1}, {3, 1, 1}} {
+	for _, c := range []struct{ partitions, slots, least int }{{4, 16, 16 - 3*2}, {4, 8, 8 - 3}, {8, 4, 4 - 1}, {2, 2, 1},
+		{3, 1, 1}} {
 		t.Run(fmt.Sprint(c.partitions, " partitions, ", c.slots, " slots"), func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, redistest.Shared(t))
@@ -202,7 +204,10 @@ func TestWorkerRegistersThePartitionsItServesAgain(t *testing.T) {
 	r.grow(3)
 	var book queuetest.LogBook
 	r.start(WorkerConfig{Logger: book.Logger(), Handler: func(context.Context, *Message) error { return nil }})
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.Part(2).GroupNames()) == 1, "partition 2 has no group" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return len(r.Part(2).GroupNames()) == 1,
+			"partition 2 has no group"
+	})
 	r.Do("DEL", lua.NewGlobals(r.Prefix).Queues)
 	r.Do("DEL", r.Part(2).Keys.Stream)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {

@@ -2,8 +2,9 @@ package stream
 
 import "sync"
 
-// runners call handlers, each on a goroutine of its own for as long as it takes: a goroutine that has finished takes the next delivery
-// that waits, and a new one starts only when all that run are in a handler. Handlers that return at once share a few goroutines.
+// runners call handlers, each on a goroutine of its own for as long as it takes: a goroutine that has finished takes the next
+// delivery that waits, and a new one starts only when all that run are in a handler. Handlers that return at once share a few
+// goroutines.
 type runners struct {
 	handle func(*delivery)
 

@@ -18,9 +18,9 @@ const (
 	releaseBatch = 20 // of entries whose size nobody knows: the script holds all of them at once
 )
 
-// settler takes entries out of the pending list: while one call is in flight, what else is finished queues up and goes out together
-// in the next. A call that failed is repeated until it succeeds or the worker is stopped for good: every script is harmless when run
-// twice.
+// settler takes entries out of the pending list: while one call is in flight, what else is finished queues up and goes out
+// together in the next. A call that failed is repeated until it succeeds or the worker is stopped for good: every script is
+// harmless when run twice.
 type settler struct {
 	w    *partitionWorker
 	wake chan struct{}
@@ -127,7 +127,8 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 		default:
 			settlement = Lost
 			w.lost.Add(1)
-			w.log.Info("acknowledged too late: the message may be delivered again", slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
+			w.log.Info("acknowledged too late: the message may be delivered again", slog.String("id", d.msg.ID),
+				slog.String("entry", d.msg.EntryID))
 		}
 		w.settled(d, settlement, certain)
 	}
@@ -176,7 +177,8 @@ func delayOf(one failedDelivery, attempts lua.Attempts) time.Duration {
 }
 
 func (p *partitionWorker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
-	attrs := []any{slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID), slog.Int("attempt", d.msg.Attempt), slog.String("error", f.Error)}
+	attrs := []any{slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID), slog.Int("attempt", d.msg.Attempt),
+		slog.String("error", f.Error)}
 	switch outcome {
 	case lua.Retried:
 		p.retried.Add(1)
@@ -212,8 +214,8 @@ func (p *partitionWorker) drop(ds ...*delivery) {
 // settling is the part of a partition's state that settles deliveries: reads may work while it fails.
 const settling = "settling"
 
-// insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that no try that failed can have
-// been executed.
+// insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that no try that failed can
+// have been executed.
 func (p *partitionWorker) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
 	wait := loop.NewBackoff(2 * time.Second)
 	for certain = true; ; {

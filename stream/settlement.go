@@ -15,8 +15,8 @@ const (
 
 	// Lost: someone else took the entry out of the pending list before; what the handler returned has no effect.
 	Lost Settlement = "lost"
-	// Unknown: nobody can tell here. The worker was stopped for good before Redis had answered, or the reply was lost and the call
-	// repeated: then the entry was taken out by this worker's first try, or by someone else.
+	// Unknown: nobody can tell here. The worker was stopped for good before Redis had answered, or the reply was lost and the
+	// call repeated: then the entry was taken out by this worker's first try, or by someone else.
 	Unknown Settlement = "unknown"
 	// Stuck: the stream of dead letters refused the entry. It stays pending, and is reclaimed after the visibility timeout.
 	Stuck Settlement = "stuck"
@@ -26,7 +26,8 @@ var settlements = map[lua.Outcome]Settlement{
 	lua.Retried: Retried, lua.Dead: Dead, lua.Released: Released, lua.Skipped: Skipped, lua.Lost: Lost, lua.Stuck: Stuck,
 }
 
-// settled tells the configured observer how a delivery ended. Certain says that no earlier try of the same call can have been executed.
+// settled tells the configured observer how a delivery ended. Certain says that no earlier try of the same call can have been
+// executed.
 func (p *partitionWorker) settled(d *delivery, s Settlement, certain bool) {
 	if p.cfg.Settled == nil {
 		return

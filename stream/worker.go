@@ -45,23 +45,25 @@ type WorkerConfig struct {
 
 	Handler Handler
 
-	// Settled, when set, is told how each delivery ended, also of those that the handler never saw because they are meant for another
-	// group. It is called from the worker's own goroutines, one call at a time for an entry, and must not block: acknowledgements wait.
+	// Settled, when set, is told how each delivery ended, also of those that the handler never saw because they are meant for
+	// another group. It is called from the worker's own goroutines, one call at a time for an entry, and must not block:
+	// acknowledgements wait.
 	Settled func(*Message, Settlement)
 
-	// Retried, when set, is told of each message whose handler failed and that is to be delivered again: how long after, and the error.
-	// It is called as Settled is.
+	// Retried, when set, is told of each message whose handler failed and that is to be delivered again: how long after, and the
+	// error. It is called as Settled is.
 	Retried func(m *Message, delay time.Duration, err string)
 
-	// Concurrency is how many messages are held at once: handlers that run, and acknowledgements under way. Default 16, at most 10,000.
+	// Concurrency is how many messages are held at once: handlers that run, and acknowledgements under way. Default 16, at most
+	// 10,000.
 	Concurrency int
 
-	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled, before theirs is, too. Default 20s; negative
-	// means not at all. Too low: work is cut short and done again elsewhere. Too high: deploys wait.
+	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled, before theirs is, too. Default 20s;
+	// negative means not at all. Too low: work is cut short and done again elsewhere. Too high: deploys wait.
 	ShutdownTimeout time.Duration
 
-	// CancelGrace is how long Run then waits for handlers to return. What is not back by then stays pending for the reclaimer, and
-	// the log says so. Default 2s.
+	// CancelGrace is how long Run then waits for handlers to return. What is not back by then stays pending for the reclaimer,
+	// and the log says so. Default 2s.
 	CancelGrace time.Duration
 
 	// Block is how long one read waits at the server. Default 2s. It is no source of lateness.

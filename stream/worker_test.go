@@ -20,7 +20,8 @@ func TestMessageIsHandledAcknowledgedAndFreed(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	got := make(chan *Message, 10)
 	w, _ := r.start(WorkerConfig{Handler: func(_ context.Context, m *Message) error { got <- m; return nil }})
-	r.Enqueue(lua.Item{ID: "a", When: lua.After(0), Payload: []byte("\x00\xff"), Meta: lua.EncodeMeta(map[string]string{"kind": "naïve"}, 0, time.Time{}), Dedup: lua.Refuse})
+	r.Enqueue(lua.Item{ID: "a", When: lua.After(0), Payload: []byte("\x00\xff"),
+		Meta: lua.EncodeMeta(map[string]string{"kind": "naïve"}, 0, time.Time{}), Dedup: lua.Refuse})
 	m := <-got
 	redistest.Want(t, "id", m.ID, "a")
 	redistest.Want(t, "payload", string(m.Payload), "\x00\xff")
@@ -43,7 +44,8 @@ func TestOutcomesDecideWhatHappensNext(t *testing.T) {
 	}{
 		{"error", func() error { return errors.New("no luck") }, false, "", "no luck"},
 		{"retry after", func() error { return RetryAfter(time.Millisecond, errors.New("later")) }, false, "", "later"},
-		{"wrapped retry after", func() error { return fmt.Errorf("outer: %w", RetryAfter(0, nil)) }, false, "", "retry requested"},
+		{"wrapped retry after", func() error { return fmt.Errorf("outer: %w", RetryAfter(0, nil)) }, false, "",
+			"retry requested"},
 		{"dead letter", func() error { return DeadLetter(errors.New("never")) }, true, lua.ReasonDeadLetter, "never"},
 		{"panic", func() error { panic("boom") }, false, "", "panic: boom"},
 	}
@@ -62,8 +64,12 @@ func TestOutcomesDecideWhatHappensNext(t *testing.T) {
 			}})
 			r.Ready("m")
 			if c.dead {
-				redistest.Eventually(t, 5*time.Second, func() (bool, string) { return r.Length(r.Keys.Dead) == 1, "no dead letter" })
-				letters, _ := r.Client.Do(t.Context(), r.Client.B().Xrange().Key(r.Keys.Dead).Start("-").End("+").Build()).AsXRange()
+				redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+					return r.Length(r.Keys.Dead) == 1,
+						"no dead letter"
+				})
+				letters, _ := r.Client.Do(t.Context(),
+					r.Client.B().Xrange().Key(r.Keys.Dead).Start("-").End("+").Build()).AsXRange()
 				redistest.Want(t, "reason", letters[0].FieldValues[lua.FieldReason], c.reason)
 				redistest.Want(t, "error", letters[0].FieldValues[lua.FieldError], c.error)
 				redistest.Want(t, "group", letters[0].FieldValues[lua.FieldGroup], "g")
@@ -171,13 +177,17 @@ func TestSlowHandlerIsNotReclaimed(t *testing.T) {
 	r.Ready("slow")
 	<-started
 	for begin := time.Now(); time.Since(begin) < 4*visibility; {
-		got, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{Group: "g", Attempts: DefaultPolicy().Attempts(), MinIdle: visibility, Limit: 10, MaxBytes: 1 << 20})
+		got, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{Group: "g", Attempts: DefaultPolicy().Attempts(),
+			MinIdle: visibility, Limit: 10, MaxBytes: 1 << 20})
 		if err != nil || got.Retried != 0 {
 			t.Fatalf("reclaimed from a running handler: %+v, %v", got, err)
 		}
 	}
 	close(finish)
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return w.Stats().Acknowledged == 1, fmt.Sprintf("%+v", w.Stats()) })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return w.Stats().Acknowledged == 1,
+			fmt.Sprintf("%+v", w.Stats())
+	})
 }
 
 func TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect(t *testing.T) {
@@ -194,7 +204,9 @@ func TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect(t *testing.T) {
 	}})
 	r.Ready("m")
 	id := <-entry
-	if err := r.Client.Do(t.Context(), r.Client.B().Xclaim().Key(r.Keys.Stream).Group("g").Consumer("thief").MinIdleTime("0").Id(id).Build()).Error(); err != nil {
+	if err := r.Client.Do(t.Context(),
+		r.Client.B().Xclaim().Key(r.Keys.Stream).Group("g").Consumer("thief").MinIdleTime("0").Id(id).Build()).
+		Error(); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-cause; !errors.Is(got, ErrLost) {
@@ -230,7 +242,10 @@ func TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout(t *testing.T) {
 	if !errors.Is(got, ErrUnreachable) {
 		t.Errorf("cause: %v", got)
 	}
-	redistest.Eventually(t, 15*time.Second, func() (bool, string) { return w.Stats().Acknowledged == 1, fmt.Sprintf("%+v", w.Stats()) })
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+		return w.Stats().Acknowledged == 1,
+			fmt.Sprintf("%+v", w.Stats())
+	})
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
@@ -250,19 +265,22 @@ func TestLostGroupIsCreatedAgainAtZeroEveryTime(t *testing.T) {
 	r.Ready("m0")
 	redistest.Want(t, "delivered", <-got, "m0")
 	for i := 1; i <= 3; i++ {
-		if err := r.Client.Do(t.Context(), r.Client.B().XgroupDestroy().Key(r.Keys.Stream).Group("g").Build()).Error(); err != nil {
+		if err := r.Client.Do(t.Context(),
+			r.Client.B().XgroupDestroy().Key(r.Keys.Stream).Group("g").Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 		id := fmt.Sprint("m", i)
 		r.Ready(id)
-		until(got, id)                                                                 // what was not freed yet is delivered again
+		// what was not freed yet is delivered again
+		until(got, id)
 		for _, key := range []string{lua.NewGlobals(r.Prefix).Queues, r.Keys.Stream} { // as a flush does
 			if err := r.Client.Do(t.Context(), r.Client.B().Del().Key(key).Build()).Error(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-			registered, err := r.Client.Do(t.Context(), r.Client.B().Hexists().Key(lua.NewGlobals(r.Prefix).Queues).Field(r.Queue).Build()).AsBool()
+			registered, err := r.Client.Do(t.Context(),
+				r.Client.B().Hexists().Key(lua.NewGlobals(r.Prefix).Queues).Field(r.Queue).Build()).AsBool()
 			return registered, fmt.Sprint("the queue is not registered: ", err)
 		})
 		id = fmt.Sprint("n", i)
@@ -295,7 +313,8 @@ func TestDeliveredButNeverSeenIsTakenUpWithoutBurningAnAttempt(t *testing.T) {
 
 func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	_, err := NewWorker(WorkerConfig{Queue: "a b", Group: "", Concurrency: -1})
-	for _, text := range []string{"Client and Blocking", "handler", `queue "a b"`, "group", `concurrency "-1"`, "must be between 1 and"} {
+	for _, text := range []string{"Client and Blocking", "handler", `queue "a b"`, "group", `concurrency "-1"`,
+		"must be between 1 and"} {
 		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("error does not name %q: %v", text, err)
 		}
@@ -346,7 +365,9 @@ func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
 	redistest.Want(t, "settlement", <-got, settled{"taken", "lost"})
 }
 
-// 1. The acknowledgement is executed, its reply is lost. 2. The repeat finds nothing pending: this worker's first try, or someone else?
+//  1. The acknowledgement is executed, its reply is lost. 2. The repeat finds nothing pending: this worker's first try, or
+//     someone
+//     else?
 func TestSettledIsUnknownWhenTheReplyWasLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -362,7 +383,8 @@ func TestSettledIsUnknownWhenTheReplyWasLost(t *testing.T) {
 	})
 	r.Ready("m")
 	<-started
-	if _, err := lua.Ack(t.Context(), r.Client, r.Keys, "g", nil); err != nil { // the server knows the script: the request that is cut will be executed
+	// the server knows the script: the request that is cut will be executed
+	if _, err := lua.Ack(t.Context(), r.Client, r.Keys, "g", nil); err != nil {
 		t.Fatal(err)
 	}
 	p.CutAfterForward(2, "EVALSHA") // one of them may be the first registration

@@ -1,5 +1,5 @@
-// Package acl derives from the sources what each documented user must be allowed: which scripts the program of its role can run, and which
-// commands it sends beside them.
+// Package acl derives from the sources what each documented user must be allowed: which scripts the program of its role can run,
+// and which commands it sends beside them.
 package acl
 
 import (
@@ -38,7 +38,8 @@ func loadCode(dir string, paths ...string) (*code, error) {
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
-	c := &code{fset: token.NewFileSet(), calls: map[types.Object][]types.Object{}, sends: map[types.Object][]string{}, names: map[string]types.Object{}}
+	c := &code{fset: token.NewFileSet(), calls: map[types.Object][]types.Object{}, sends: map[types.Object][]string{},
+		names: map[string]types.Object{}}
 	own, exports := map[string]*types.Package{}, map[string]string{}
 	foreign := importer.ForCompiler(c.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	var errs []error
@@ -71,7 +72,8 @@ func loadCode(dir string, paths ...string) (*code, error) {
 		if !strings.HasPrefix(p.ImportPath, module+"/") {
 			continue
 		}
-		u := unit{info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{}}}
+		u := unit{info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
+			Types: map[ast.Expr]types.TypeAndValue{}}}
 		for _, name := range p.GoFiles {
 			file, err := parser.ParseFile(c.fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
 			if err != nil {
@@ -185,7 +187,8 @@ func (c *code) call(of types.Object, info *types.Info, n *ast.CallExpr) {
 }
 
 var containers = map[string]bool{
-	"ACL": true, "CLIENT": true, "CLUSTER": true, "COMMAND": true, "CONFIG": true, "FUNCTION": true, "LATENCY": true, "MEMORY": true, "OBJECT": true,
+	"ACL": true, "CLIENT": true, "CLUSTER": true, "COMMAND": true, "CONFIG": true, "FUNCTION": true, "LATENCY": true,
+	"MEMORY": true, "OBJECT": true,
 	"SCRIPT": true, "SENTINEL": true, "SLOWLOG": true, "XGROUP": true, "XINFO": true,
 }
 
@@ -198,7 +201,8 @@ func builds(f *types.Func) string {
 	name := strings.ToUpper(f.Name())
 	switch of := recv.Type().String(); {
 	case strings.HasSuffix(of, "rueidis/internal/cmds.Builder"):
-	case strings.Contains(of, "rueidiscompat.") && f.Signature().Results().Len() == 1 && strings.Contains(f.Signature().Results().At(0).Type().String(), "Cmd"):
+	case strings.Contains(of, "rueidiscompat.") && f.Signature().Results().Len() == 1 &&
+		strings.Contains(f.Signature().Results().At(0).Type().String(), "Cmd"):
 		name = strings.TrimSuffix(name, "EXT")
 	default:
 		return ""
@@ -214,8 +218,8 @@ func builds(f *types.Func) string {
 	return name
 }
 
-// reach returns the commands, and the scripts, that can be sent by what is called from roots, with one way that leads there. What is in
-// without is not gone into.
+// reach returns the commands, and the scripts, that can be sent by what is called from roots, with one way that leads there. What
+// is in without is not gone into.
 func (c *code) reach(roots, without []string) (map[string]string, error) {
 	found, seen, from := map[string]string{}, map[types.Object]bool{}, map[types.Object]types.Object{}
 	var queue []types.Object

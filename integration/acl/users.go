@@ -69,7 +69,8 @@ type use struct{ command, key, why string }
 
 // covers reports whether the rule is what allows the use.
 func (r rule) covers(u use) bool {
-	return slices.Contains(r.commands, u.command) && (u.key == "" || slices.ContainsFunc(r.patterns, func(p string) bool { return matches(p, u.key) }))
+	return slices.Contains(r.commands, u.command) &&
+		(u.key == "" || slices.ContainsFunc(r.patterns, func(p string) bool { return matches(p, u.key) }))
 }
 
 func matches(pattern, key string) bool {
@@ -83,7 +84,8 @@ func superfluous(u User, uses []use) (found []string) {
 		for _, command := range r.commands {
 			one := rule{r.patterns, []string{command}}
 			if !slices.ContainsFunc(uses, one.covers) {
-				found = append(found, fmt.Sprintf("+%s on %s", strings.ToLower(strings.ReplaceAll(command, " ", "|")), strings.Join(r.patterns, " ")))
+				found = append(found, fmt.Sprintf("+%s on %s", strings.ToLower(strings.ReplaceAll(command, " ", "|")),
+					strings.Join(r.patterns, " ")))
 			}
 		}
 		for _, pattern := range r.patterns {

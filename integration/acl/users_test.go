@@ -28,20 +28,25 @@ var (
 	always = []string{"HELLO", "ASKING"} // of the client library; ASKING on a cluster
 	roles  = map[string]role{
 		"producer": {
-			roots:    []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.ScheduleBatch", "bridge.Client.Cancel", "bridge.Client.Reschedule", "bridge.Client.Close"},
+			roots: []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.ScheduleBatch",
+				"bridge.Client.Cancel", "bridge.Client.Reschedule", "bridge.Client.Close"},
 			sends:    map[string][]string{"HGET": {"duestream:queues"}, "ZSCORE": {"due", "seen"}, "TIME": {""}},
 			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"),
 		},
 		"worker": {
 			roots: []string{"bridge.NewWorker", "stream.Worker.Run"},
-			sends: map[string][]string{"HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults"}, "XPENDING": {"stream"}, "XRANGE": {"stream"},
+			sends: map[string][]string{"HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults"},
+				"XPENDING": {"stream"}, "XRANGE": {"stream"},
 				"XREADGROUP": {"stream"}},
-			optional: append(always, "WAIT", "WAITAOF"), // a worker asks for no durability; the function that sends a script could
+			// a worker asks for no durability; the function that sends a script could
+			optional: append(always, "WAIT", "WAITAOF"),
 		},
 		"bridge": {
 			roots: []string{"bridge.NewBridge", "bridge.Bridge.Run"},
-			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HGETALL": {"policy", "duestream:defaults", "duestream:queues"},
-				"HGET": {"duestream:queues", "payload", "meta"}, "HSET": {"payload", "meta"}, "HDEL": {"payload", "meta", "calm"}, "ZADD": {"due"}, "ZCARD": {"due"}, "ZRANGE": {"due"}, "ZSCORE": {"due"},
+			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HGETALL": {"policy", "duestream:defaults",
+				"duestream:queues"},
+				"HGET": {"duestream:queues", "payload", "meta"}, "HSET": {"payload", "meta"}, "HDEL": {"payload", "meta", "calm"},
+				"ZADD": {"due"}, "ZCARD": {"due"}, "ZRANGE": {"due"}, "ZSCORE": {"due"},
 				"WATCH": {"due", "payload", "meta"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "XADD": {"wake"},
 				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"},
 				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges", "due"}},
@@ -50,7 +55,8 @@ var (
 		"doctor": {
 			roots: []string{"bridge/admin/doctor.Examine"},
 			// Repairs need the operator.
-			without: []string{"stream/keeper.Trim", "stream/keeper.DeleteOrphans", "stream.Grow", "scheduler.Gather", "lua.DropConsumers", "lua.AddToken", "lua.RegisterCounts",
+			without: []string{"stream/keeper.Trim", "stream/keeper.DeleteOrphans", "stream.Grow", "scheduler.Gather",
+				"lua.DropConsumers", "lua.AddToken", "lua.RegisterCounts",
 				"lua.FunctionsSource"}, // which reads the texts of others
 		},
 	}
@@ -118,7 +124,8 @@ func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []stri
 			}
 		case slices.Contains(r.optional, command), command == "EVAL", command == "EVALSHA":
 		case !known:
-			t.Errorf("%s sends %s (%s): write into `sends` of its role which keys it is for, or into `optional` that the user can do without", name, command, found[command])
+			t.Errorf("%s sends %s (%s): write into `sends` of its role which keys it is for, or into `optional` that the user "+
+				"can do without", name, command, found[command])
 		default:
 			for _, key := range keys {
 				for _, full := range keysOf("", key) {
@@ -140,9 +147,9 @@ func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []stri
 	return all, scripts
 }
 
-// What the documented user of each role may do is what its program can send: no command of a script, nor one that Go sends beside them, is
-// missing on any key, and none is allowed that nothing sends. Once the worker lacked XTRIM: an acknowledgement of more than 16 entries
-// failed behind its XACKs.
+// What the documented user of each role may do is what its program can send: no command of a script, nor one that Go sends beside
+// them, is missing on any key, and none is allowed that nothing sends. Once the worker lacked XTRIM: an acknowledgement of more
+// than 16 entries failed behind its XACKs.
 func TestUsersFollowFromTheSources(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/OPERATIONS.md")
@@ -181,12 +188,14 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 			reply, err := do(append([]string{"ACL", "DRYRUN", name}, words(n, u.key)...)...)
 			if what := u.command + u.key; (err != nil || reply != "OK") && !told[what] {
 				told[what] = true
-				t.Errorf("%s lacks %s on %q, which %s may call: add +%s to `ACL SETUSER %s` in docs/OPERATIONS.md, Users, in the brackets of that key (%s %v)",
+				t.Errorf("%s lacks %s on %q, which %s may call: add +%s to `ACL SETUSER %s` in docs/OPERATIONS.md, Users, in "+
+					"the brackets of that key (%s %v)",
 					name, u.command, u.key, u.why, strings.ToLower(strings.ReplaceAll(u.command, " ", "|")), name, reply, err)
 			}
 		}
 		for _, one := range superfluous(user, all) {
-			t.Errorf("%s may %s, and nothing that its program sends needs it: take it out of `ACL SETUSER %s` in docs/OPERATIONS.md, Users", name, one, name)
+			t.Errorf("%s may %s, and nothing that its program sends needs it: take it out of `ACL SETUSER %s` in "+
+				"docs/OPERATIONS.md, Users", name, one, name)
 		}
 	}
 	// What the doctor may do is looked at by its own tests, one right after the other.

@@ -25,7 +25,8 @@ const (
 )
 
 var columns = []string{
-	columnLost, columnEarly, columnStuck, columnOwners, columnWrong, columnUnexplained, columnBurnt, columnCancelled, columnForeign,
+	columnLost, columnEarly, columnStuck, columnOwners, columnWrong, columnUnexplained, columnBurnt, columnCancelled,
+	columnForeign,
 	columnTwice, columnLeft,
 }
 
@@ -155,7 +156,10 @@ func promiseOf(records []record) promise {
 			}
 		}
 	}
-	if asked > 0 && p.moved == 0 && !slices.ContainsFunc(records, func(r record) bool { return r.verb == verbMove && r.word == changeNo }) {
+	if asked > 0 && p.moved == 0 && !slices.ContainsFunc(records, func(r record) bool {
+		return r.verb == verbMove &&
+			r.word == changeNo
+	}) {
 		p.due = 0 // its process was killed before it heard
 	}
 	return p
@@ -201,10 +205,14 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		complain(columnTwice, "", "taken twice inside its dedup window")
 	}
 	chains := chainsOf(records, letters)
-	if p.cancelled > 0 { // a master that went on for a moment after it was replaced may have delivered what its successor then cancelled
+	// a master that went on for a moment after it was replaced may have delivered what its successor then cancelled
+	if p.cancelled > 0 {
 		for _, c := range chains {
 			c.entries = slices.DeleteFunc(c.entries, func(d *delivery) bool {
-				return !slices.ContainsFunc(d.starts, func(s record) bool { return s.at > p.cancelled || !a.explainer.undone(s.at, p.cancelled) })
+				return !slices.ContainsFunc(d.starts, func(s record) bool {
+					return s.at > p.cancelled ||
+						!a.explainer.undone(s.at, p.cancelled)
+				})
 			})
 		}
 	}
@@ -247,8 +255,8 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	}
 }
 
-// timing finds deliveries that were early, to the wrong group, or after a cancel. Early is by two clocks, which are one on this machine:
-// the server's at which the entry was added, and the worker's at which the handler started.
+// timing finds deliveries that were early, to the wrong group, or after a cancel. Early is by two clocks, which are one on this
+// machine: the server's at which the entry was added, and the worker's at which the handler started.
 func (a *auditor) timing(p promise, c *chain, complain func(column, group, format string, args ...any)) {
 	for _, d := range c.entries {
 		if d.meant != "" && d.meant != c.group {
@@ -256,20 +264,23 @@ func (a *auditor) timing(p promise, c *chain, complain func(column, group, forma
 		}
 		for _, s := range d.starts {
 			due := s.due
-			if !a.explainer.undone(s.at, p.due*1000) { // else the receipt may be that of a later call, and the entry that of one undone
+			// else the receipt may be that of a later call, and the entry that of one undone
+			if !a.explainer.undone(s.at, p.due*1000) {
 				due = max(due, p.due)
 			}
 			if s.at < due*1000 || d.added() < due*1000 {
 				complain(columnEarly, c.group, "entry %s, due %s, was started at %s", d.entry, clock(due), clock(s.at/1000))
 			}
 			if p.cancelled > 0 {
-				complain(columnCancelled, c.group, "entry %s was started, and the message was cancelled at %s", d.entry, clock(p.cancelled/1000))
+				complain(columnCancelled, c.group, "entry %s was started, and the message was cancelled at %s", d.entry,
+					clock(p.cancelled/1000))
 			}
 		}
 	}
 }
 
-// count sorts every start of a handler into first deliveries, retries and duplicates, and finds the fault that explains a duplicate.
+// count sorts every start of a handler into first deliveries, retries and duplicates, and finds the fault that explains a
+// duplicate.
 func (a *auditor) count(c *chain, destroyed bool, complain func(column, group, format string, args ...any)) {
 	var before *record
 	retry := false
@@ -289,7 +300,8 @@ func (a *auditor) count(c *chain, destroyed bool, complain func(column, group, f
 				if ok {
 					a.Again[kind]++
 				} else {
-					complain(columnUnexplained, c.group, "entry %s of %s came again as entry %s to %s", before.entry, before.by.name, d.entry, s.by.name)
+					complain(columnUnexplained, c.group, "entry %s of %s came again as entry %s to %s", before.entry,
+						before.by.name, d.entry, s.by.name)
 				}
 			}
 			before = s

@@ -19,8 +19,9 @@ var castRoles = map[string][2]string{
 	"B1": {roleWorker, "b"}, "B2": {rolePlain, "b"}, "H": {roleHolder, "a"},
 }
 
-// play writes the ledgers of a script and audits them. A line of a script is "<ms> <process> <verb> <arguments>"; in arguments @n is the
-// time n ms after the beginning and #n the entry that was added then. The message is id, until a line "id <id>" names another.
+// play writes the ledgers of a script and audits them. A line of a script is "<ms> <process> <verb> <arguments>"; in arguments @n
+// is the time n ms after the beginning and #n the entry that was added then. The message is id, until a line "id <id>" names
+// another.
 func play(t *testing.T, id, script string, faults []Fault, state State) Tally {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,7 +53,8 @@ func play(t *testing.T, id, script string, faults []Fault, state State) Tally {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(files[cells[1]], "%d %s\n", epoch*1000+int(ms*1000), strings.Join(append([]string{cells[2], id}, cells[3:]...), " "))
+		fmt.Fprintf(files[cells[1]], "%d %s\n", epoch*1000+int(ms*1000),
+			strings.Join(append([]string{cells[2], id}, cells[3:]...), " "))
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name+".ledger"), []byte(text.String()), 0o644); err != nil {
@@ -96,13 +98,16 @@ func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 		{"nothing is wrong", okID, taken + doneA + doneB, nil, State{}, ""},
 		{"lost in one group", okID, taken + doneB, nil, State{}, "lost"},
 		{"lost in both", okID, taken, nil, State{}, "lost lost"},
-		{"lost after a retry", failID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried", nil, State{}, "lost"},
+		{"lost after a retry", failID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried", nil, State{},
+			"lost"},
 		{"lost with its worker", okID, taken + doneB + "2 A1 s #1 1 - @0", []Fault{kill}, State{}, "lost"},
 		{"lost by who took it out", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost", []Fault{kill},
 			State{}, "lost"},
-		{"lost by who took it out, and nobody was told that it is taken", okID, "0 P try 0\n" + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost",
+		{"lost by who took it out, and nobody was told that it is taken", okID, "0 P try 0\n" + doneB +
+			"2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost",
 			[]Fault{kill}, State{}, "lost"},
-		{"accepted, and lost by who took it out at a failover", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost",
+		{"accepted, and lost by who took it out at a failover", okID, taken + doneB +
+			"2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost",
 			[]Fault{faultAt(faultFreezeMaster, 1, 9)}, State{}, "lost"},
 		{"lost though told dead", buryID, taken + "2 A1 s #1 1 - @0\n 3 A1 e #1 dead\n 4 A1 x #1 dead", nil,
 			State{Letters: []Letter{letterAt(4, buryID, "b", "dead_letter", 1)}}, "lost burnt"},
@@ -120,32 +125,41 @@ func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged", nil, State{}, "cancelled"},
 		{"two acknowledgements won", okID, taken + doneA + doneB + "2.5 A2 s #1 1 - @0\n 2.6 A2 e #1 ok\n 4 A2 x #1 acknowledged",
 			[]Fault{kill}, State{}, "owners owners"},
-		{"two acknowledgements won, and a failover lost nothing", okID, taken + doneA + doneB + "4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n" +
+		{"two acknowledgements won, and a failover lost nothing", okID, taken + doneA + doneB +
+			"4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n" +
 			"4002 A2 x #1 acknowledged", []Fault{faultAt(faultSwitchMaster, 100, 200), kill}, State{}, "owners owners"},
-		{"two acknowledgements won long after a failover", okID, taken + "3000 A1 s #1 1 - @0\n 3001 A1 e #1 ok\n 3002 A1 x #1 acknowledged\n" + doneB +
-			"6000 A2 s #1 1 - @0\n 6001 A2 e #1 ok\n 6002 A2 x #1 acknowledged", []Fault{faultAt(faultKillMaster, 100, 200)}, State{}, "owners owners duplicates"},
+		{"two acknowledgements won long after a failover", okID, taken +
+			"3000 A1 s #1 1 - @0\n 3001 A1 e #1 ok\n 3002 A1 x #1 acknowledged\n" + doneB +
+			"6000 A2 s #1 1 - @0\n 6001 A2 e #1 ok\n 6002 A2 x #1 acknowledged", []Fault{faultAt(faultKillMaster, 100, 200)},
+			State{}, "owners owners duplicates"},
 		{"a failover lost what was accepted", okID, taken, []Fault{faultAt(faultKillMaster, 100, 200)}, State{}, "lost lost"},
 		{"a failover gave back what was cancelled", "p-1-mc", "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n 3 P cancel ok\n" +
-			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged", []Fault{faultAt(faultFreezeMaster, 4, 100)}, State{}, "cancelled"},
-		{"acknowledged after it was reclaimed", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3000 A1 e #1 ok\n 3001 A1 x #1 acknowledged\n" +
+			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged", []Fault{faultAt(faultFreezeMaster, 4, 100)},
+			State{}, "cancelled"},
+		{"acknowledged after it was reclaimed", okID, taken + doneB +
+			"2 A1 s #1 1 - @0\n 3000 A1 e #1 ok\n 3001 A1 x #1 acknowledged\n" +
 			"2500 A2 s #2400 2 a @2400\n 2501 A2 e #2400 ok\n 2502 A2 x #2400 acknowledged",
 			[]Fault{faultAt(faultStopWorker, 5, 2990, "A1")}, State{}, "owners"},
-		{"retried after it was reclaimed", "p-1-mg1", taken + doneB + "2 A1 s #1 1 - @0\n 3000 A1 e #1 fail\n 3001 A1 x #1 retried\n" +
+		{"retried after it was reclaimed", "p-1-mg1", taken + doneB +
+			"2 A1 s #1 1 - @0\n 3000 A1 e #1 fail\n 3001 A1 x #1 retried\n" +
 			"2500 A2 s #2400 2 a @2400\n 2501 A2 e #2400 ok\n 2502 A2 x #2400 acknowledged\n" +
 			"3100 A2 s #3050 2 a @3050\n 3101 A2 e #3050 ok\n 3102 A2 x #3050 acknowledged",
 			[]Fault{faultAt(faultStopWorker, 5, 2990, "A1")}, State{}, "owners duplicates"},
 		{"dead-lettered twice", "p-1-me1", taken + "2 A1 s #1 1 - @0\n 3000 A1 e #1 fail\n 3001 A1 x #1 dead",
 			[]Fault{faultAt(faultStopWorker, 5, 2990, "A1"), faultAt(faultKillPlain, 1, 2, "B2")},
-			State{Letters: []Letter{letterAt(2400, "p-1-me1", "a", "visibility_timeout", 1), letterAt(3000, "p-1-me1", "a", "max_attempts", 1),
+			State{Letters: []Letter{letterAt(2400, "p-1-me1", "a", "visibility_timeout", 1),
+				letterAt(3000, "p-1-me1", "a", "max_attempts", 1),
 				letterAt(2400, "p-1-me1", "b", "visibility_timeout", 1)}}, "owners"},
 		{"acknowledged though it must die", deadID, taken + doneA, nil,
 			State{Letters: []Letter{letterAt(9, deadID, "b", "max_attempts", 2)}}, "wrong burnt burnt"},
 		{"dead though it must not", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok", []Fault{kill},
 			State{Letters: []Letter{letterAt(9, okID, "a", "body_lost", 1)}}, "wrong"},
 		{"dead for a wrong reason", buryID, taken, []Fault{faultAt(faultStopWorker, 1, 2)},
-			State{Letters: []Letter{letterAt(9, buryID, "a", "max_attempts", 1), letterAt(9, buryID, "b", "dead_letter", 1)}}, "wrong"},
+			State{Letters: []Letter{letterAt(9, buryID, "a", "max_attempts", 1), letterAt(9, buryID, "b", "dead_letter", 1)}},
+			"wrong"},
 		{"dead after too few attempts", deadID, taken, []Fault{faultAt(faultStall, 1, 2)},
-			State{Letters: []Letter{letterAt(9, deadID, "a", "max_attempts", 1), letterAt(9, deadID, "b", "max_attempts", 2)}}, "wrong"},
+			State{Letters: []Letter{letterAt(9, deadID, "a", "max_attempts", 1), letterAt(9, deadID, "b", "max_attempts", 2)}},
+			"wrong"},
 		{"delivered again for no reason", okID, taken + doneA + "2 B1 s #1 1 - @0\n 3 B1 e #1 ok\n 9000 B1 s #8999 1 b @8999\n" +
 			"9001 B1 e #8999 ok\n 9002 B1 x #8999 acknowledged",
 			[]Fault{faultAt(faultKillWorker, 100, 100, "A1")}, State{}, "duplicates"},
@@ -162,15 +176,19 @@ func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 		{"taken twice", "p-1-mw", taken + "5 P try 0\n 6 P taken @5\n" + doneA + doneB, nil, State{}, "twice"},
 		{"refused and delivered", okID, "0 P try 0\n 1 P refused full\n" + doneA + doneB, nil, State{}, "wrong wrong"},
 		{"never sent by anybody", okID, doneA, nil, State{}, "wrong"},
-		{"gone without a reason", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 unknown", nil, State{}, "wrong"},
-		{"stuck and left", okID, taken + doneA + doneB, nil, State{Stuck: []string{"x"}, Left: []string{"y", "z"}}, "stuck left left"},
+		{"gone without a reason", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 unknown", nil, State{},
+			"wrong"},
+		{"stuck and left", okID, taken + doneA + doneB, nil, State{Stuck: []string{"x"}, Left: []string{"y", "z"}},
+			"stuck left left"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			tally := play(t, c.id, c.script, c.faults, c.state)
 			short := map[string]string{
-				"lost": columnLost, "early": columnEarly, "cancelled": columnCancelled, "owners": columnOwners, "wrong": columnWrong, "foreign": columnForeign,
-				"duplicates": columnUnexplained, "burnt": columnBurnt, "twice": columnTwice, "stuck": columnStuck, "left": columnLeft,
+				"lost": columnLost, "early": columnEarly, "cancelled": columnCancelled, "owners": columnOwners,
+				"wrong": columnWrong, "foreign": columnForeign,
+				"duplicates": columnUnexplained, "burnt": columnBurnt, "twice": columnTwice, "stuck": columnStuck,
+				"left": columnLeft,
 			}
 			want := map[string]int{}
 			for _, word := range strings.Fields(c.want) {
@@ -206,22 +224,33 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 			"3501 A1 x #1 lost\n" +
 			"3000 A2 s #2900 2 a @2900\n 3001 A2 e #2900 ok\n 3002 A2 x #2900 acknowledged",
 			faults: []Fault{faultAt(faultStopWorker, 3, 3490, "A1")}, again: 1, burnt: 1},
-		{name: "an outage releases without an attempt", id: okID, script: taken + doneB + "2 A1 s #1 1 - @0\n 2500 A1 e #1 cut\n" +
+		{name: "an outage releases without an attempt", id: okID, script: taken + doneB +
+			"2 A1 s #1 1 - @0\n 2500 A1 e #1 cut\n" +
 			"3000 A1 x #1 released\n" +
 			"3100 A2 s #3050 1 a @3050\n 3101 A2 e #3050 ok\n 3102 A2 x #3050 acknowledged",
 			faults: []Fault{faultAt(faultStopServer, 3, 2900)}, again: 1},
-		{name: "a failover undid an acknowledgement", id: okID, script: taken + doneA + doneB + "4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n" +
+		{name: "a failover undid an acknowledgement", id: okID, script: taken + doneA + doneB +
+			"4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n" +
 			"4002 A2 x #1 acknowledged", faults: []Fault{faultAt(faultKillMaster, 5, 500)}, again: 1},
-		{name: "a master that was replaced delivered what its successor cancelled", id: "p-1-mc", script: "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n" +
-			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 lost\n 20 P cancel ok", faults: []Fault{faultAt(faultFreezeMaster, 2, 15)}},
-		{name: "a master that was replaced took the acknowledgement, too", id: "p-1-mc", script: "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n" +
-			"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged\n 20 P cancel ok", faults: []Fault{faultAt(faultFreezeMaster, 2, 15)}},
-		{name: "a failover undid a retry", id: failID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
-			"4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n 4002 A2 x #1 acknowledged", faults: []Fault{faultAt(faultKillMaster, 5, 500)}, again: 1},
-		{name: "a master that was replaced went on for a moment", id: okID, script: "0 P try 0\n" + doneA + doneB + "10 P taken @10\n" +
-			"11 A1 s #10 1 - @10\n 12 A1 e #10 ok\n 13 A1 x #10 acknowledged\n 11 B1 s #10 1 - @10\n 12 B1 e #10 ok\n 13 B1 x #10 acknowledged",
+		{name: "a master that was replaced delivered what its successor cancelled", id: "p-1-mc",
+			script: "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n" +
+				"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 lost\n 20 P cancel ok",
+			faults: []Fault{faultAt(faultFreezeMaster, 2, 15)}},
+		{name: "a master that was replaced took the acknowledgement, too", id: "p-1-mc",
+			script: "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n" +
+				"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged\n 20 P cancel ok",
+			faults: []Fault{faultAt(faultFreezeMaster, 2, 15)}},
+		{name: "a failover undid a retry", id: failID, script: taken + doneB +
+			"2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
+			"4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n 4002 A2 x #1 acknowledged",
+			faults: []Fault{faultAt(faultKillMaster, 5, 500)}, again: 1},
+		{name: "a master that was replaced went on for a moment", id: okID, script: "0 P try 0\n" + doneA + doneB +
+			"10 P taken @10\n" +
+			"11 A1 s #10 1 - @10\n 12 A1 e #10 ok\n 13 A1 x #10 acknowledged\n 11 B1 s #10 1 - @10\n 12 B1 e #10 ok\n 13 B1 x " +
+			"#10 acknowledged",
 			faults: []Fault{faultAt(faultFreezeMaster, 1, 9)}, again: 2},
-		{name: "a master that was replaced took a message with it that nobody was promised", id: okID, script: "0 P try 0\n" + doneB +
+		{name: "a master that was replaced took a message with it that nobody was promised", id: okID, script: "0 P try 0\n" +
+			doneB +
 			"2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost", faults: []Fault{faultAt(faultFreezeMaster, 1, 9)}},
 		{name: "a reply lost on the way", id: okID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 unknown",
 			faults: []Fault{faultAt(faultLose, 3, 4, "A1")}},
@@ -229,20 +258,25 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 			"3 B2 e #1 ok\n 4 B2 x #1 unknown\n" +
 			"3000 B1 s #2900 2 b @2900\n 3001 B1 e #2900 ok\n 3002 B1 x #2900 acknowledged",
 			faults: []Fault{faultAt(faultKillServer, 3, 500)}, again: 1, burnt: 1},
-		{name: "a retry is no duplicate", id: failID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
+		{name: "a retry is no duplicate", id: failID, script: taken + doneB +
+			"2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
 			"30 A2 s #29 2 a @29\n 31 A2 e #29 ok\n 32 A2 x #29 acknowledged", retries: 1},
-		{name: "abandoned on purpose by a plain worker", id: failID, script: taken + doneA + "2 B2 s #1 1 - @0\n 3 B2 e #1 abandon\n" +
+		{name: "abandoned on purpose by a plain worker", id: failID, script: taken + doneA +
+			"2 B2 s #1 1 - @0\n 3 B2 e #1 abandon\n" +
 			"3000 B1 s #2900 2 b @2900\n 3001 B1 e #2900 ok\n 3002 B1 x #2900 acknowledged", retries: 1},
 		{name: "dies as it should", id: deadID, script: taken + "2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 retried\n" +
 			"30 A1 s #29 2 a @29\n 31 A1 e #29 fail\n 32 A1 x #29 dead\n" +
 			"2 B2 s #1 1 - @0\n 3 B2 e #1 abandon\n 3000 B2 s #2900 2 b @2900\n 3001 B2 e #2900 abandon\n", retries: 2,
-			letters: []Letter{letterAt(32, deadID, "a", "max_attempts", 2), letterAt(6000, deadID, "b", "visibility_timeout", 2)}},
-		{name: "cancelled before it was due", id: "p-1-mc", script: "0 P try 99\n 1 P taken @99\n 2 P cancel asked\n 3 P cancel ok"},
+			letters: []Letter{letterAt(32, deadID, "a", "max_attempts", 2), letterAt(6000, deadID, "b", "visibility_timeout",
+				2)}},
+		{name: "cancelled before it was due", id: "p-1-mc",
+			script: "0 P try 99\n 1 P taken @99\n 2 P cancel asked\n 3 P cancel ok"},
 		{name: "a producer that died", id: okID, script: "0 P try 0"},
 		{name: "a lost reply and a duplicate of its own", id: "p-1-mw", script: "0 P try 0\n 1 P maybe\n 5 P try 0\n 6 P dup\n" +
 			doneA + doneB},
 		{name: "lost by the operator's own command", id: sideID, script: taken + doneA, operator: 1,
-			faults: []Fault{{Kind: faultDeleteStream, Queue: queueSide, From: time.UnixMilli(epoch + 4), Until: time.UnixMilli(epoch + 9)}}},
+			faults: []Fault{{Kind: faultDeleteStream, Queue: queueSide, From: time.UnixMilli(epoch + 4),
+				Until: time.UnixMilli(epoch + 9)}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -250,8 +284,10 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 			if len(tally.Zero) > 0 {
 				t.Errorf("found %v: %+v", tally.Zero, tally.Findings)
 			}
-			if sum(tally.Again) != c.again || sum(tally.Burnt) != c.burnt || sum(tally.Retries) != c.retries || tally.LostByOperator != c.operator {
-				t.Errorf("duplicates %v, attempts burnt %v, retries %v, lost by the operator %d", tally.Again, tally.Burnt, tally.Retries, tally.LostByOperator)
+			if sum(tally.Again) != c.again || sum(tally.Burnt) != c.burnt || sum(tally.Retries) != c.retries ||
+				tally.LostByOperator != c.operator {
+				t.Errorf("duplicates %v, attempts burnt %v, retries %v, lost by the operator %d", tally.Again, tally.Burnt,
+					tally.Retries, tally.LostByOperator)
 			}
 		})
 	}
@@ -261,7 +297,8 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 func TestOperatorsCommandExcusesOnlyWhatCameBefore(t *testing.T) {
 	t.Parallel()
 	command := Fault{Kind: faultDeleteQueue, Queue: queueSide, From: time.UnixMilli(epoch - 9), Until: time.UnixMilli(epoch - 1)}
-	if tally := play(t, sideID, taken+doneA, []Fault{command}, State{}); tally.Zero[columnLost] != 1 || tally.LostByOperator != 0 {
+	if tally := play(t, sideID, taken+doneA, []Fault{command}, State{}); tally.Zero[columnLost] != 1 ||
+		tally.LostByOperator != 0 {
 		t.Errorf("sent after the command: %v", tally)
 	}
 	command.Until = time.UnixMilli(epoch + 9)

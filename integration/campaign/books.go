@@ -16,8 +16,9 @@ import (
 // partBytes is about how much of the ledgers is looked at in one piece: some ten times of it is held in memory.
 const partBytes = 24 << 20
 
-// Audit reads all ledgers of a directory and judges every message by them, by the faults, and by what Redis holds in the end. It works
-// on one part of the messages at a time: the lines are first sorted into files by message, so that memory does not grow with the run.
+// Audit reads all ledgers of a directory and judges every message by them, by the faults, and by what Redis holds in the end. It
+// works on one part of the messages at a time: the lines are first sorted into files by message, so that memory does not grow
+// with the run.
 func Audit(dir string, visibility time.Duration, faults []Fault, state State) (Tally, error) {
 	books, err := openBooks(dir)
 	if err != nil {
@@ -56,7 +57,8 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// books is what the ledgers of a directory hold, in parts by message. A line of a part is the number of its writer and the line itself.
+// books is what the ledgers of a directory hold, in parts by message. A line of a part is the number of its writer and the line
+// itself.
 type books struct {
 	writers []*writer
 	stalls  []Fault
@@ -105,8 +107,8 @@ func openBooks(dir string) (b *books, err error) {
 	return b, err
 }
 
-// sort puts the lines of one ledger into their parts. A last line without its end was cut short by a kill: what it announces did not
-// happen, and what it reports nobody was told.
+// sort puts the lines of one ledger into their parts. A last line without its end was cut short by a kill: what it announces did
+// not happen, and what it reports nobody was told.
 func (b *books) sort(path string, outs []*bufio.Writer) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -156,7 +158,8 @@ func (b *books) stall(by *writer, cells [][]byte) {
 	from, err2 := strconv.ParseInt(string(bytes.TrimSpace(cells[len(cells)-1])), 10, 64)
 	if err == nil && err2 == nil {
 		b.stalls = append(b.stalls, Fault{
-			Kind: faultSlowProcess, From: time.UnixMicro(from), Until: time.UnixMicro(until), Hits: []string{by.name}, Observed: true,
+			Kind: faultSlowProcess, From: time.UnixMicro(from), Until: time.UnixMicro(until), Hits: []string{by.name},
+			Observed: true,
 		})
 	}
 }

@@ -61,7 +61,8 @@ type controller struct {
 // Run runs a campaign on a server of its own and audits it.
 func Run(t testing.TB, cfg Config) *Result {
 	t.Helper()
-	c := &controller{t: t, cfg: cfg, family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{}, kinds: map[string]bool{}, began: time.Now()}
+	c := &controller{t: t, cfg: cfg, family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{}, kinds: map[string]bool{},
+		began: time.Now()}
 	var err error
 	c.guests, err = readUsers()
 	c.must("users", err)
@@ -69,7 +70,8 @@ func Run(t testing.TB, cfg Config) *Result {
 		c.nodes = startNodes(t, cfg.Masters, c.guests.arguments(true)...)
 		c.server = c.nodes.Server()
 	} else {
-		c.server = redistest.Own(t, append([]string{"--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "256mb"}, c.guests.arguments(false)...)...)
+		c.server = redistest.Own(t, append([]string{"--appendonly", "yes", "--appendfsync", "always",
+			"--auto-aof-rewrite-min-size", "256mb"}, c.guests.arguments(false)...)...)
 	}
 	c.client = c.server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.DisableRetry = c.nodes == nil, true })
 	for i := range max(1, cfg.Partitions) {
@@ -98,7 +100,8 @@ func Run(t testing.TB, cfg Config) *Result {
 	faults := sortOut(c.timeline.all())
 	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
 	c.must("audit", err)
-	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults, Kinds: len(c.kinds)}
+	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults,
+		Kinds: len(c.kinds)}
 }
 
 func (c *controller) must(what string, err error) {
@@ -132,9 +135,11 @@ func (c *controller) setUp() error {
 	add := func(role, group string, n int, proxied bool, change func(*part)) {
 		for range n {
 			p := part{
-				Role: role, Group: group, Name: fmt.Sprintf("%s%s%d", role, group, len(c.family.slots)), URL: c.server.URL(), Prefix: prefix,
-				Seed: c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience, Concurrency: 200,
-				Partitions: max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters),
+				Role: role, Group: group, Name: fmt.Sprintf("%s%s%d", role, group, len(c.family.slots)), URL: c.server.URL(),
+				Prefix: prefix,
+				Seed:   c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience,
+				Concurrency: 200,
+				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters),
 			}
 			if change != nil {
 				change(&p)
@@ -178,7 +183,8 @@ func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
 	if err != nil {
 		return err
 	}
-	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix, Durability: bridge.Replicated(min(1, c.cfg.Masters))})
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix,
+		Durability: bridge.Replicated(min(1, c.cfg.Masters))})
 	if err != nil {
 		return err
 	}
@@ -201,7 +207,8 @@ func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
 // errFailed is why faults end early: one of them could not be done.
 var errFailed = errors.New("a fault could not be done")
 
-// attack does faults for the time of the campaign, longer where a kind has not come by then, and returns when all of them are mended.
+// attack does faults for the time of the campaign, longer where a kind has not come by then, and returns when all of them are
+// mended.
 func (c *controller) attack() error {
 	stop, failed := context.WithCancelCause(context.Background())
 	defer failed(nil)
@@ -220,7 +227,8 @@ func (c *controller) attack() error {
 	errs := make([]error, 2)
 	var both sync.WaitGroup
 	for i, deck := range [][]card{processes, server} {
-		a := &attacker{c: c, random: rand.New(rand.NewPCG(c.cfg.Seed, 1000+uint64(i))), deck: deck, pause: c.cfg.Pause, storms: i == 1}
+		a := &attacker{c: c, random: rand.New(rand.NewPCG(c.cfg.Seed, 1000+uint64(i))), deck: deck, pause: c.cfg.Pause,
+			storms: i == 1}
 		both.Go(func() {
 			if errs[i] = a.run(ctx); errs[i] != nil {
 				failed(errFailed)

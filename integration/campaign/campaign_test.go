@@ -31,14 +31,16 @@ func TestCampaign(t *testing.T) {
 	run(t, cfg, 2600)
 }
 
-// The same on a cluster of three masters with a replica each, with a queue of three partitions, through failovers and slots that move.
+// The same on a cluster of three masters with a replica each, with a queue of three partitions, through failovers and slots that
+// move.
 func TestCampaignOnACluster(t *testing.T) {
 	beside(t)
 	cfg := Config{Duration: 30 * time.Second, Rate: 120, Patience: 4, Hold: 300, Masters: 3, Partitions: 3}
 	run(t, cfg, 600)
 }
 
-// beside lets a short campaign go on beside the other one: both mostly wait for their faults. A long one has the machine for itself.
+// beside lets a short campaign go on beside the other one: both mostly wait for their faults. A long one has the machine for
+// itself.
 func beside(t *testing.T) {
 	if os.Getenv(envDuration) == "" {
 		t.Parallel()
@@ -83,8 +85,10 @@ func run(t *testing.T, cfg Config, longRate float64) {
 		out.flush()
 		t.Errorf("%d violations", result.Bad())
 	}
-	if done, _, faults := result.counts(); len(done) != result.Kinds || result.Kinds < 20 || result.Accepted < cfg.Hold || sum(result.Retries) == 0 || sum(result.Dead) == 0 {
-		t.Errorf("this run proves little: %d faults of %d kinds, of %d that there are, %d messages", faults, len(done), result.Kinds, result.Accepted)
+	if done, _, faults := result.counts(); len(done) != result.Kinds || result.Kinds < 20 || result.Accepted < cfg.Hold ||
+		sum(result.Retries) == 0 || sum(result.Dead) == 0 {
+		t.Errorf("this run proves little: %d faults of %d kinds, of %d that there are, %d messages", faults, len(done),
+			result.Kinds, result.Accepted)
 	}
 }
 

@@ -20,8 +20,8 @@ type delivery struct {
 	exits   []record
 }
 
-// chain is everything that one group did with one message, by entry ID. Each entry of it leaves the pending list once: acknowledged, or
-// for the next entry, or for a dead letter.
+// chain is everything that one group did with one message, by entry ID. Each entry of it leaves the pending list once:
+// acknowledged, or for the next entry, or for a dead letter.
 type chain struct {
 	group   string
 	entries []*delivery
@@ -130,7 +130,8 @@ func (d *delivery) added() int64 { return lua.EntryTime(d.entry).UnixMicro() }
 //   - two exits of the same entry were told that they won;
 //   - an entry was acknowledged or dead-lettered by somebody who won, and yet the message came again to this group;
 //   - an entry was handed to two processes, which only somebody's own claim could have done;
-//   - two entries carry the same attempt, or a later one a smaller attempt, though the first of them was not released: two exits of one
+//   - two entries carry the same attempt, or a later one a smaller attempt, though the first of them was not released: two exits
+//     of one
 //     entry have each scheduled a retry.
 //
 // Undone says whether a failover between two times (Unix µs) may have undone what happened at the first.
@@ -179,14 +180,14 @@ func (c *chain) owners(undone func(from, until int64) bool, complain func(format
 	}
 }
 
-// mayBeReleased: nobody knows how it left, so it may have been by a release whose reply was lost, or whose process was killed; or the
-// stream of dead letters refused it, and its worker released it when it stopped.
+// mayBeReleased: nobody knows how it left, so it may have been by a release whose reply was lost, or whose process was killed; or
+// the stream of dead letters refused it, and its worker released it when it stopped.
 func (d *delivery) mayBeReleased() bool {
 	return len(d.exits) < len(d.starts) || d.exited(bridge.Unknown) || d.exited(bridge.Stuck)
 }
 
-// terminal says what is wrong with the end of a chain: lost, or a wrong terminal state. Explained is told of acknowledgements that nobody
-// saw, and says whether a fault explains that nobody did.
+// terminal says what is wrong with the end of a chain: lost, or a wrong terminal state. Explained is told of acknowledgements
+// that nobody saw, and says whether a fault explains that nobody did.
 func (c *chain) terminal(p plan, explained func(d *delivery) bool) (column, problem string) {
 	if len(c.letters) > 0 {
 		return c.letter(p)
@@ -214,12 +215,14 @@ func (c *chain) terminal(p plan, explained func(d *delivery) bool) (column, prob
 	case p.dies():
 		return columnWrong, "gone, though every handler fails it"
 	case !explained(last):
-		return columnWrong, fmt.Sprintf("entry %s is gone, nobody knows of having acknowledged it, and no fault explains that", last.entry)
+		return columnWrong, fmt.Sprintf("entry %s is gone, nobody knows of having acknowledged it, and no fault explains that",
+			last.entry)
 	}
 	return "", ""
 }
 
-// letter says what is wrong with a dead letter: only messages that every handler fails have one, with the right reason and attempts.
+// letter says what is wrong with a dead letter: only messages that every handler fails have one, with the right reason and
+// attempts.
 func (c *chain) letter(p plan) (column, problem string) {
 	l := c.letters[0]
 	describe := fmt.Sprintf("dead letter of reason %s after %d attempts", l.Reason, l.Attempt)

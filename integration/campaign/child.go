@@ -45,7 +45,8 @@ type part struct {
 
 // policy is short, so that a campaign sees many visibility timeouts; MaxAttempts is out of reach of what faults burn.
 func policy(visibility time.Duration) bridge.Policy {
-	return bridge.Policy{VisibilityTimeout: visibility, MaxAttempts: 40, RetryMin: 30 * time.Millisecond, RetryMax: 500 * time.Millisecond}
+	return bridge.Policy{VisibilityTimeout: visibility, MaxAttempts: 40, RetryMin: 30 * time.Millisecond,
+		RetryMax: 500 * time.Millisecond}
 }
 
 // Child runs this process as a part, when it is one, and returns its exit status. It must be called before any test runs.
@@ -115,8 +116,8 @@ const (
 	pulseGap   = 250 * time.Millisecond // more than this between two beats is a stall
 )
 
-// pulse writes down when this process did not run: stopped by a fault, or by a machine that has too much to do. A process that does not
-// run cannot extend what it holds, so the auditor must know of it.
+// pulse writes down when this process did not run: stopped by a fault, or by a machine that has too much to do. A process that
+// does not run cannot extend what it holds, so the auditor must know of it.
 func pulse(l *ledger) {
 	beat(func(from time.Time) { l.must(line{verbStall, "-", []any{from.UnixMicro()}}) })
 }

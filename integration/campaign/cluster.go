@@ -12,7 +12,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// nodes is the cluster of a campaign: so many masters, each with one replica. Nothing is on disk: what survives is what the replica has.
+// nodes is the cluster of a campaign: so many masters, each with one replica. Nothing is on disk: what survives is what the
+// replica has.
 type nodes struct {
 	*redistest.ClusterNodes
 	clients []rueidis.Client // one for each node, which follows no redirection
@@ -22,12 +23,16 @@ func startNodes(t testing.TB, masters int, args ...string) *nodes {
 	t.Helper()
 	n := &nodes{ClusterNodes: redistest.Cluster(t, masters, 1, append(args, redistest.FailsOver...)...)}
 	for _, s := range n.Servers {
-		n.clients = append(n.clients, s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.DisableRetry = true, true }))
+		n.clients = append(n.clients, s.Client(t, func(o *rueidis.ClientOption) {
+			o.ForceSingleClient, o.DisableRetry = true,
+				true
+		}))
 	}
 	return n
 }
 
-// clusterCards take masters away, and move slots. The next one begins when every master has its replica again: what both have lost is lost.
+// clusterCards take masters away, and move slots. The next one begins when every master has its replica again: what both have
+// lost is lost.
 func clusterCards(visibility time.Duration) []card {
 	away := func(kind string, take, give func(*redistest.Server)) card {
 		return card{kind, func(a *attacker) ([]string, string, error) {

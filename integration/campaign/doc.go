@@ -1,5 +1,5 @@
-// Package campaign is the proof that duestream loses nothing, as far as a test can be one: it runs the whole system as processes, breaks
-// everything that can break, and audits every message by ledgers that the processes keep themselves.
+// Package campaign is the proof that duestream loses nothing, as far as a test can be one: it runs the whole system as processes,
+// breaks everything that can break, and audits every message by ledgers that the processes keep themselves.
 //
 // # Running it
 //
@@ -9,93 +9,107 @@
 //	                                                  campaign.md, timeline.txt and findings.txt into the directory proof
 //	make campaign CLUSTER=1 DURATION=10m              on a cluster of three masters, each with a replica
 //
-// It needs redis-server or valkey-server on the PATH (or a Docker engine with an image), starts a server of its own on a free port, with
-// an append-only file that is synced before every reply, and removes everything when it ends. A seed fixes what is produced and which
-// faults come in which order; when exactly they hit is up to the machine. DUESTREAM_TEST_LOG=1 shows the processes' own logs.
+// It needs redis-server or valkey-server on the PATH (or a Docker engine with an image), starts a server of its own on a free
+// port, with an append-only file that is synced before every reply, and removes everything when it ends. A seed fixes what is
+// produced and which faults come in which order; when exactly they hit is up to the machine. DUESTREAM_TEST_LOG=1 shows the
+// processes' own logs.
 //
 // # What runs
 //
-// A holder, two bridges, five Go workers and two plain workers in two groups, three producers, each a process of its own (the test binary,
-// started again) behind a network path of its own (a proxy that can cut, stall, tear and slow it). Group a has Go workers only. Group b
-// also has plain workers, which know XREADGROUP, XACK and the field "for" and nothing else, as programs in other languages may; what they
-// should fail they do not acknowledge. The holder takes the first 1,500 messages of group a and keeps extending them to the end, so that
-// reclaiming and freeing have to work behind old entries all the time.
+// A holder, two bridges, five Go workers and two plain workers in two groups, three producers, each a process of its own (the
+// test binary, started again) behind a network path of its own (a proxy that can cut, stall, tear and slow it). Group a has Go
+// workers only. Group b also has plain workers, which know XREADGROUP, XACK and the field "for" and nothing else, as programs in
+// other languages may; what they should fail they do not acknowledge. The holder takes the first 1,500 messages of group a and
+// keeps extending them to the end, so that reclaiming and freeing have to work behind old entries all the time.
 //
 // Every process connects as the user that docs/OPERATIONS.md gives its role, with no more rights than that; faults are done as an
 // administrator. What the server denies any of these users is a failure (users.go).
 //
-// What a message is to do is written in its ID (message.go): most are acknowledged at once; some after a while, some only after the
-// visibility timeout; some fail once or twice; some fail until their attempts are used up, or are dead-lettered by their handler; some are
-// cancelled or rescheduled by their producer; some have a dedup window and are sent twice.
+// What a message is to do is written in its ID (message.go): most are acknowledged at once; some after a while, some only after
+// the visibility timeout; some fail once or twice; some fail until their attempts are used up, or are dead-lettered by their
+// handler; some are cancelled or rescheduled by their producer; some have a dedup window and are sent twice.
 //
-// Every process appends to a ledger of its own, unbuffered, before and after each step: a producer what it tries and what it was told, a
-// worker each start of a handler (with entry, attempt, the field "for" and due time), its end, and how the delivery was settled.
+// Every process appends to a ledger of its own, unbuffered, before and after each step: a producer what it tries and what it was
+// told, a worker each start of a handler (with entry, attempt, the field "for" and due time), its end, and how the delivery was
+// settled.
 //
 // # What breaks
 //
-// One attacker works on processes (kill -9, SIGSTOP beyond the visibility timeout, SIGTERM; of producers, bridges, workers), another one
-// beside it on the network (connections cut, before a request reaches the server, after it was executed, in the middle of a reply; stalled;
-// slow), on the server (kill -9, SIGSTOP, CLIENT KILL and PAUSE, SCRIPT FLUSH, maxmemory, streams that refuse entries, read-only spells), and
-// as an operator who deletes what he should not (a group, a stream, all keys of a queue). The operator does so on a second, sacrificial
-// queue that the same processes serve: what was sent before his command may be lost there, by his own hand, and is counted; everything
-// that is sent after the workers have created their groups again must be delivered. Each round of faults has every kind once, in an order that
-// the seed decides. After the last fault everything must come to rest: first, while the holder still holds, until nothing else is
-// scheduled, pending or an entry; then, when it lets go, until nothing is left at all.
+// One attacker works on processes (kill -9, SIGSTOP beyond the visibility timeout, SIGTERM; of producers, bridges, workers),
+// another one beside it on the network (connections cut, before a request reaches the server, after it was executed, in the
+// middle of a reply; stalled; slow), on the server (kill -9, SIGSTOP, CLIENT KILL and PAUSE, SCRIPT FLUSH, maxmemory, streams
+// that refuse entries, read-only spells), and as an operator who deletes what he should not (a group, a stream, all keys of a
+// queue). The operator does so on a second, sacrificial queue that the same processes serve: what was sent before his command may
+// be lost there, by his own hand, and is counted; everything that is sent after the workers have created their groups again must
+// be delivered. Each round of faults has every kind once, in an order that the seed decides. After the last fault everything must
+// come to rest: first, while the holder still holds, until nothing else is scheduled, pending or an entry; then, when it lets go,
+// until nothing is left at all.
 //
-// The visibility timeout is two and a half seconds, so that hundreds of them pass in a run. It must exceed what a bridge needs to notice an
-// outage, two seconds: what is down for longer than that, or for less than a third of the visibility timeout, may use up no attempt.
+// The visibility timeout is two and a half seconds, so that hundreds of them pass in a run. It must exceed what a bridge needs to
+// notice an outage, two seconds: what is down for longer than that, or for less than a third of the visibility timeout, may use
+// up no attempt.
 //
 // # On a cluster
 //
-// The second form has three masters with a replica each, none of which writes to disk, and a main queue of three partitions. Masters are
-// killed, or stopped until a replica has taken over and then let go on, replicas take over as planned, and slots of queues and of the keys
-// that all queues share move to another master, while processes die as above. There are no proxies: nodes name their own addresses.
+// The second form has three masters with a replica each, none of which writes to disk, and a main queue of three partitions.
+// Masters are killed, or stopped until a replica has taken over and then let go on, replicas take over as planned, and slots of
+// queues and of the keys that all queues share move to another master, while processes die as above. There are no proxies: nodes
+// name their own addresses.
 //
-// Producers wait for the replica, so what they were told is as strict as above: accepted is not lost, cancelled is not delivered. Workers do
-// not wait. A master that dies, or goes on for a moment although it has been replaced, takes with it what it had not replicated: deliveries,
-// exits that were told as done, and messages of which no producer was told that they are taken. The end of such a message, two exits of one entry, an entry given to two processes, and an attempt that comes twice are therefore
+// Producers wait for the replica, so what they were told is as strict as above: accepted is not lost, cancelled is not delivered.
+// Workers do not wait. A master that dies, or goes on for a moment although it has been replaced, takes with it what it had not
+// replicated: deliveries, exits that were told as done, and messages of which no producer was told that they are taken. The end
+// of such a message, two exits of one entry, an entry given to two processes, and an attempt that comes twice are therefore
 // excused when such a failover lies between them; planned failovers and moved slots excuse nothing.
 //
 // # How it is judged
 //
-// The auditor has the ledgers, the timeline of faults, and what Redis holds in the end. For each message and group it follows the chain of
-// entries, each of which must have left the pending list exactly once: acknowledged, for a next entry, or for a dead letter.
+// The auditor has the ledgers, the timeline of faults, and what Redis holds in the end. For each message and group it follows the
+// chain of entries, each of which must have left the pending list exactly once: acknowledged, for a next entry, or for a dead
+// letter.
 //
 // Columns that must be zero:
 //
-//   - lost: accepted, not cancelled, and neither delivered nor a dead letter; or its chain ends in nothing: the last entry was retried,
+//   - lost: accepted, not cancelled, and neither delivered nor a dead letter; or its chain ends in nothing: the last entry was
+//     retried,
 //     released or dead-lettered and nothing follows, or it is gone although no handler succeeded with it.
-//   - early: started, or added to the stream, before the due time of the receipt, of the entry, or of a confirmed reschedule. The server
+//   - early: started, or added to the stream, before the due time of the receipt, of the entry, or of a confirmed reschedule. The
+//     server
 //     runs on the same machine, so its clock and the worker's are one.
 //   - stuck: did not come to rest in time.
-//   - two owners: one entry left the pending list twice (see owners in chain.go, which needs no timing: two sides were told that they
+//   - two owners: one entry left the pending list twice (see owners in chain.go, which needs no timing: two sides were told that
+//     they
 //     won, or an entry that was acknowledged has a successor, or a chain is forked).
-//   - wrong terminal state: dead with a wrong reason or count of attempts, dead though it must not be, acknowledged though every handler
+//   - wrong terminal state: dead with a wrong reason or count of attempts, dead though it must not be, acknowledged though every
+//     handler
 //     fails it, delivered though refused, or gone unseen without a fault that explains why nobody saw it.
 //   - duplicates unexplained, attempts burnt unexplained: see below.
-//   - delivered after cancel, wrong group (a Go worker's handler got a retry that is for another group), taken twice (inside a dedup
+//   - delivered after cancel, wrong group (a Go worker's handler got a retry that is for another group), taken twice (inside a
+//     dedup
 //     window).
-//   - keys left: keys, members, entries, pending entries, consumers, bridges, or dedup windows past their end. Tokens of calls whose reply
+//   - keys left: keys, members, entries, pending entries, consumers, bridges, or dedup windows past their end. Tokens of calls
+//     whose reply
 //     was lost may stay for their window of a minute or two.
 //
 // # How duplicates are explained
 //
-// A start of a handler is a first delivery, or a retry when the handler before it failed, or else a duplicate: the delivery before it was
-// interrupted, or its success could not be told to the server. A duplicate is explained by a fault that hit the very process that had the
-// message before, or the server, between the two deliveries (reach, in explain.go: with a second and a half for what a fault leaves
-// behind). Without such a fault it is unexplained.
+// A start of a handler is a first delivery, or a retry when the handler before it failed, or else a duplicate: the delivery
+// before it was interrupted, or its success could not be told to the server. A duplicate is explained by a fault that hit the
+// very process that had the message before, or the server, between the two deliveries (reach, in explain.go: with a second and a
+// half for what a fault leaves behind). Without such a fault it is unexplained.
 //
-// An attempt that was used up though no handler failed is explained by less: only by a fault that kept its worker away while others went on
-// (killed, stopped, its own path stalled). An outage is no attempt: a server that is down, paused, full, read-only or unreachable for all
-// explains none, except to a plain worker, which does not come back for what it was given.
+// An attempt that was used up though no handler failed is explained by less: only by a fault that kept its worker away while
+// others went on (killed, stopped, its own path stalled). An outage is no attempt: a server that is down, paused, full, read-only
+// or unreachable for all explains none, except to a plain worker, which does not come back for what it was given.
 //
-// A machine that has too much to do stops processes as well as SIGSTOP does. Each process watches its own pulse and writes down when it
-// did not run for a quarter of a second; such stalls explain as faults do (those that use up attempts must have lasted for half a
-// visibility timeout), and so does a server that was slow to answer a PING though nothing had been done to it. They are listed apart, as
-// "seen, not ours": a result with many of them proves less.
+// A machine that has too much to do stops processes as well as SIGSTOP does. Each process watches its own pulse and writes down
+// when it did not run for a quarter of a second; such stalls explain as faults do (those that use up attempts must have lasted
+// for half a visibility timeout), and so does a server that was slow to answer a PING though nothing had been done to it. They
+// are listed apart, as "seen, not ours": a result with many of them proves less.
 //
 // # Reading a failure
 //
-// The first messages of each column are named with all that the ledgers say about them, by time, and the timeline of faults follows. Look
-// for the last entry whose exit is not what it should be, and for the fault before it that hit the process in the second column.
+// The first messages of each column are named with all that the ledgers say about them, by time, and the timeline of faults
+// follows. Look for the last entry whose exit is not what it should be, and for the fault before it that hit the process in the
+// second column.
 package campaign

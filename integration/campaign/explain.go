@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// How far a fault reaches: a connection is made again, a process is started and a backlog is worked off after it is over; and what a
-// process held when it was hit, it may have been given some time before.
+// How far a fault reaches: a connection is made again, a process is started and a backlog is worked off after it is over; and
+// what a process held when it was hit, it may have been given some time before.
 const (
 	reachAfter  = 1500 * time.Millisecond
 	reachBefore = 500 * time.Millisecond
@@ -35,8 +35,8 @@ func newExplainer(visibility time.Duration, faults []Fault, writers []*writer) *
 	return e
 }
 
-// between returns the kind of the fault that explains best what happened between from and until (Unix µs): of those that reach into
-// that time and that f accepts, one of ours before one that was only seen, one that hit few before one that hit all.
+// between returns the kind of the fault that explains best what happened between from and until (Unix µs): of those that reach
+// into that time and that f accepts, one of ours before one that was only seen, one that hit few before one that hit all.
 func (e *explainer) between(from, until int64, f func(Fault) bool) (kind string, ok bool) {
 	begin, end := time.UnixMicro(from).Add(-reachAfter), time.UnixMicro(until).Add(reachBefore)
 	first := sort.Search(len(e.faults), func(i int) bool { return !e.faults[i].From.Before(begin.Add(-e.most)) })
@@ -70,9 +70,9 @@ func (e *explainer) again(by string, from, until int64) (string, bool) {
 	return e.between(from, until, func(f Fault) bool { return f.Queue == "" && f.hits(by) })
 }
 
-// burnt explains why an attempt was used up that no handler failed: a fault that kept its worker, by name, from the delivery for long
-// while others went on. An empty name stands for a worker of the group that cannot be told, because it never got to its handler. An
-// outage does not explain it, except to a plain worker, which does not come back for what it was given.
+// burnt explains why an attempt was used up that no handler failed: a fault that kept its worker, by name, from the delivery for
+// long while others went on. An empty name stands for a worker of the group that cannot be told, because it never got to its
+// handler. An outage does not explain it, except to a plain worker, which does not come back for what it was given.
 func (e *explainer) burnt(by, group string, from, until int64) (string, bool) {
 	return e.between(from, until, func(f Fault) bool {
 		if f.Queue != "" {
@@ -99,8 +99,8 @@ func (e *explainer) undone(from, until int64) bool {
 	return ok
 }
 
-// burns says whether a fault keeps a worker from what it holds while others go on. A stop does when the worker cannot reach the server to
-// take its leave.
+// burns says whether a fault keeps a worker from what it holds while others go on. A stop does when the worker cannot reach the
+// server to take its leave.
 func (e *explainer) burns(f Fault) bool {
 	if f.Kind == faultTermWorker {
 		return slices.ContainsFunc(e.faults, func(other Fault) bool {
@@ -111,8 +111,8 @@ func (e *explainer) burns(f Fault) bool {
 	return burning[f.Kind] && (!f.Observed || f.Kind == faultOverload || f.Until.Sub(f.From) >= e.long)
 }
 
-// sortOut tells the times in which the server was slow by our doing, which are left out, from those in which the machine was overloaded:
-// then a worker that holds much may not have all of it extended in time.
+// sortOut tells the times in which the server was slow by our doing, which are left out, from those in which the machine was
+// overloaded: then a worker that holds much may not have all of it extended in time.
 func sortOut(faults []Fault) []Fault {
 	return slices.DeleteFunc(slices.Clone(faults), func(f Fault) bool {
 		return f.Kind == faultOverload && slices.ContainsFunc(faults, func(other Fault) bool {

@@ -127,8 +127,8 @@ func (s *slot) signal(sig os.Signal) {
 	}
 }
 
-// end sends a signal and waits until the process has ended; after the timeout it is killed, and that is an error. Killed is no error of
-// a process, an exit status other than zero is.
+// end sends a signal and waits until the process has ended; after the timeout it is killed, and that is an error. Killed is no
+// error of a process, an exit status other than zero is.
 func (s *slot) end(sig os.Signal, timeout time.Duration) error {
 	s.mu.Lock()
 	name, ledger, gone := s.name, s.ledger, s.gone

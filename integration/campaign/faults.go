@@ -34,7 +34,8 @@ type card struct {
 
 // run does one fault after the other until ctx ends, and every kind has come. Every kind comes once before any comes twice.
 func (a *attacker) run(ctx context.Context) error {
-	for round := 0; pause(ctx, a.between(a.pause[0], a.pause[1])) || round == 1 && len(a.drawn) > 0 && !errors.Is(context.Cause(ctx), errFailed); {
+	for round := 0; pause(ctx, a.between(a.pause[0], a.pause[1])) || round == 1 && len(a.drawn) > 0 &&
+		!errors.Is(context.Cause(ctx), errFailed); {
 		if len(a.drawn) == 0 {
 			round++
 			a.drawn = append(a.drawn, a.deck...)
@@ -133,9 +134,9 @@ func (a *attacker) calm() (end func()) {
 	return a.c.weather.Unlock
 }
 
-// untilTaken waits until everything that a worker held was taken from it, if that does not take too long. Then it goes on, and whatever
-// its handlers have returned or return comes too late. One that was stopped is soon told by its next extend; one that was cut off has
-// finished its handlers meanwhile, and all their exits reach the server too late.
+// untilTaken waits until everything that a worker held was taken from it, if that does not take too long. Then it goes on, and
+// whatever its handlers have returned or return comes too late. One that was stopped is soon told by its next extend; one that
+// was cut off has finished its handlers meanwhile, and all their exits reach the server too late.
 func (a *attacker) untilTaken(s *slot, visibility time.Duration) ([]string, string, error) {
 	a.wait(visibility, visibility+500*time.Millisecond)
 	_ = a.c.await(3*visibility, func() (string, error) {
@@ -154,7 +155,8 @@ func (a *attacker) replace(s *slot, sig os.Signal, timeout time.Duration) ([]str
 		timeout = 10 * time.Second
 	}
 	var exit *exec.ExitError
-	if err := s.end(sig, timeout); err != nil && !(errors.As(err, &exit) && exit.ExitCode() == abandoned) { // the server may be away
+	// the server may be away
+	if err := s.end(sig, timeout); err != nil && !(errors.As(err, &exit) && exit.ExitCode() == abandoned) {
 		return nil, "", err
 	}
 	a.wait(0, 800*time.Millisecond)
@@ -235,7 +237,8 @@ func (c *controller) do(args ...string) (rueidis.RedisMessage, error) {
 	return reply, err
 }
 
-// insist repeats a call for 20 s until the server answers it. Nil is an answer. While a slot moves or has no master, a cluster's refusal is none.
+// insist repeats a call for 20 s until the server answers it. Nil is an answer. While a slot moves or has no master, a cluster's
+// refusal is none.
 func insist(call func(ctx context.Context) rueidis.RedisResult) (rueidis.RedisMessage, error) {
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -255,8 +258,8 @@ func insist(call func(ctx context.Context) rueidis.RedisResult) (rueidis.RedisMe
 	}
 }
 
-// keyed builds a command that a cluster's client sends to the master of its key: the first word behind the command, or behind XINFO's and
-// XGROUP's own.
+// keyed builds a command that a cluster's client sends to the master of its key: the first word behind the command, or behind
+// XINFO's and XGROUP's own.
 func keyed(c rueidis.Client, args []string) rueidis.Completed {
 	n := 1
 	if args[0] == "XINFO" || args[0] == "XGROUP" {

@@ -73,9 +73,9 @@ func serverCards(visibility time.Duration) []card {
 // place chooses a partition of the main queue.
 func (a *attacker) place() lua.Keys { return a.c.keys[a.c.places[a.random.IntN(len(a.c.places)-1)]] }
 
-// away is for how long a server does not answer and yet stays the same: well below the visibility timeout, or beyond it. In between lies
-// what a bridge cannot see: it takes a gap of two seconds in its heartbeats for an outage, and workers have two thirds of a visibility
-// timeout to spare.
+// away is for how long a server does not answer and yet stays the same: well below the visibility timeout, or beyond it. In
+// between lies what a bridge cannot see: it takes a gap of two seconds in its heartbeats for an outage, and workers have two
+// thirds of a visibility timeout to spare.
 func (a *attacker) away(visibility time.Duration) time.Duration {
 	if a.random.IntN(2) == 0 {
 		return a.between(visibility/10, visibility/3)
@@ -83,8 +83,8 @@ func (a *attacker) away(visibility time.Duration) time.Duration {
 	return a.between(visibility, 2*visibility)
 }
 
-// refuse lets a stream refuse entries for a while: its last ID is set to the greatest there is, and back to now, which is later than
-// every ID that it gave out.
+// refuse lets a stream refuse entries for a while: its last ID is set to the greatest there is, and back to now, which is later
+// than every ID that it gave out.
 func (a *attacker) refuse(stream string) error {
 	if info, err := a.streamInfo(stream); err != nil || info == nil {
 		return err // there is none yet
@@ -151,8 +151,8 @@ func keysOf(k lua.Keys) []string {
 	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm}
 }
 
-// awaitGroups returns when the workers have created every group of the sacrificial queue again: what becomes ready before that is not
-// owed to a group that did not exist.
+// awaitGroups returns when the workers have created every group of the sacrificial queue again: what becomes ready before that is
+// not owed to a group that did not exist.
 func (a *attacker) awaitGroups() error {
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		state, err := a.c.stream(a.c.keys[queueSide].Stream)

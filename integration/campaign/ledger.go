@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A ledger is what one process saw, a line each, in the order in which it saw it; it belongs to one start of one process, so that a
-// line that a kill cut short is the last of its file. A line is
+// A ledger is what one process saw, a line each, in the order in which it saw it; it belongs to one start of one process, so that
+// a line that a kill cut short is the last of its file. A line is
 //
 //	<Unix µs> <verb> <message ID> <arguments>
 //
@@ -76,7 +76,8 @@ func (r record) String() string {
 }
 
 var verbNames = map[string]string{
-	verbTry: "try", verbTaken: "taken", verbDup: "dup", verbRefuse: "refused", verbMaybe: "maybe", verbCancel: "cancel", verbMove: "move",
+	verbTry: "try", verbTaken: "taken", verbDup: "dup", verbRefuse: "refused", verbMaybe: "maybe", verbCancel: "cancel",
+	verbMove:  "move",
 	verbStart: "start", verbEnd: "end", verbExit: "settled",
 }
 
@@ -104,7 +105,8 @@ func parse(line []byte, by *writer) (record, bool) {
 	r := record{at: at, by: by, verb: cells[1], id: cells[2]}
 	args := cells[3:]
 	want := map[string]int{
-		verbTry: 1, verbTaken: 1, verbDup: 0, verbRefuse: 1, verbMaybe: 0, verbCancel: 1, verbMove: 2, verbStart: 4, verbEnd: 2, verbExit: 2,
+		verbTry: 1, verbTaken: 1, verbDup: 0, verbRefuse: 1, verbMaybe: 0, verbCancel: 1, verbMove: 2, verbStart: 4, verbEnd: 2,
+		verbExit: 2,
 	}
 	n, known := want[r.verb]
 	if err != nil || !known || len(args) != n {

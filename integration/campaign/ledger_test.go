@@ -20,7 +20,8 @@ func TestLedgerLinesAreReadAsTheyWereWritten(t *testing.T) {
 	}
 	before := time.Now().UnixMicro()
 	if err := l.write(
-		line{verbTry, "p-1-mo", []any{1500}}, line{verbTaken, "p-1-mo", []any{int64(1800000000000)}}, line{verbDup, "p-1-mo", nil},
+		line{verbTry, "p-1-mo", []any{1500}}, line{verbTaken, "p-1-mo", []any{int64(1800000000000)}},
+		line{verbDup, "p-1-mo", nil},
 		line{verbRefuse, "p-1-mo", []any{"full"}}, line{verbMaybe, "p-1-mo", nil}, line{verbCancel, "p-1-mo", []any{changeNo}},
 		line{verbMove, "p-1-mo", []any{changeOK, 1800000000001}}, line{verbStart, "p-1-mo", []any{"5-1", 3, "a", 1800000000002}},
 		line{verbEnd, "p-1-mo", []any{"5-1", endFail}}, line{verbExit, "p-1-mo", []any{"5-1", "retried"}},
@@ -37,7 +38,8 @@ func TestLedgerLinesAreReadAsTheyWereWritten(t *testing.T) {
 		t.Fatalf("first line %q: %+v", lines[0], by)
 	}
 	want := []record{
-		{verb: verbTry, word: "1500"}, {verb: verbTaken, due: 1800000000000}, {verb: verbDup}, {verb: verbRefuse, word: "full"}, {verb: verbMaybe},
+		{verb: verbTry, word: "1500"}, {verb: verbTaken, due: 1800000000000}, {verb: verbDup}, {verb: verbRefuse, word: "full"},
+		{verb: verbMaybe},
 		{verb: verbCancel, word: changeNo}, {verb: verbMove, word: changeOK, due: 1800000000001},
 		{verb: verbStart, entry: "5-1", attempt: 3, meant: "a", due: 1800000000002}, {verb: verbEnd, entry: "5-1", word: endFail},
 		{verb: verbExit, entry: "5-1", word: "retried"},

@@ -18,8 +18,8 @@ const (
 	plainTries = 5
 )
 
-// plainWorker is what a worker in another language is: XREADGROUP, one comparison of the field "for", XACK. It knows neither scripts nor
-// visibility timeouts. What should fail it does not acknowledge.
+// plainWorker is what a worker in another language is: XREADGROUP, one comparison of the field "for", XACK. It knows neither
+// scripts nor visibility timeouts. What should fail it does not acknowledge.
 type plainWorker struct {
 	part   part
 	ledger *ledger
@@ -46,7 +46,8 @@ func (p part) plain(ctx context.Context, l *ledger) error {
 	w := &plainWorker{part: p, ledger: l, client: client}
 	for ctx.Err() == nil {
 		for i := range p.Partitions {
-			if err := w.pass(lua.PartitionName(queueMain, i), plainBlock/time.Duration(p.Partitions)); err != nil && !pause(ctx, plainPause) {
+			if err := w.pass(lua.PartitionName(queueMain, i), plainBlock/time.Duration(p.Partitions)); err != nil &&
+				!pause(ctx, plainPause) {
 				return nil
 			}
 		}
@@ -113,7 +114,8 @@ func (w *plainWorker) handle(m *bridge.Message) bool {
 // acknowledge repeats XACK a few times when its reply is lost. Zero after a repeat says nothing.
 func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []string) {
 	if len(skip) > 0 {
-		_ = w.command(append([]string{"XACK", stream, w.part.Group}, skip...)).Error() // what this does not reach is reclaimed, and skipped again
+		// what this does not reach is reclaimed, and skipped again
+		_ = w.command(append([]string{"XACK", stream, w.part.Group}, skip...)).Error()
 	}
 	certain := true
 	for range plainTries {

@@ -29,7 +29,8 @@ type producer struct {
 }
 
 func (p part) produce(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
-	cfg := bridge.ClientConfig{Redis: r, Prefix: p.Prefix, RetryTimeout: producerTries, Durability: bridge.Replicated(p.Replicas), Logger: log}
+	cfg := bridge.ClientConfig{Redis: r, Prefix: p.Prefix, RetryTimeout: producerTries, Durability: bridge.Replicated(p.Replicas),
+		Logger: log}
 	client, err := bridge.NewClient(cfg)
 	for err != nil { // with a durability it asks the server
 		if !pause(ctx, plainPause) {
@@ -77,7 +78,8 @@ func (p *producer) line(ctx context.Context, random *rand.Rand) {
 
 func (p *producer) message(random *rand.Rand, plan plan) bridge.NewMessage {
 	m := bridge.NewMessage{
-		ID: plan.id(p.part.Name, p.number.Add(1)), Payload: make([]byte, size(random)), Delay: delay(random), MaxAttempts: plan.maxAttempts(),
+		ID: plan.id(p.part.Name, p.number.Add(1)), Payload: make([]byte, size(random)), Delay: delay(random),
+		MaxAttempts: plan.maxAttempts(),
 	}
 	switch plan.kind {
 	case kindCancel, kindMove:
@@ -139,7 +141,8 @@ func verdict(id string, receipt bridge.Receipt, err error) line {
 		return line{verbTaken, id, []any{receipt.Due.UnixMilli()}}
 	case errors.Is(err, bridge.ErrDuplicate):
 		return line{verbDup, id, nil}
-	case errors.Is(err, bridge.ErrUncertain), errors.Is(err, bridge.ErrUnavailable), errors.Is(err, bridge.ErrNotDurable), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, bridge.ErrUncertain), errors.Is(err, bridge.ErrUnavailable), errors.Is(err, bridge.ErrNotDurable),
+		errors.Is(err, context.DeadlineExceeded):
 		return line{verbMaybe, id, nil}
 	case errors.Is(err, bridge.ErrFull):
 		return line{verbRefuse, id, []any{"full"}}
@@ -200,6 +203,7 @@ func change(err error) string {
 func (p *producer) again(queue string, batch []bridge.NewMessage) {
 	m := batch[0]
 	p.ledger.must(line{verbTry, m.ID, []any{m.Delay.Milliseconds()}})
-	receipt, err := p.client.Schedule(context.Background(), queue, m.Payload, bridge.WithID(m.ID), bridge.In(m.Delay), bridge.Dedup(m.Dedup))
+	receipt, err := p.client.Schedule(context.Background(), queue, m.Payload, bridge.WithID(m.ID), bridge.In(m.Delay),
+		bridge.Dedup(m.Dedup))
 	p.ledger.must(verdict(m.ID, receipt, err))
 }

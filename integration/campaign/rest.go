@@ -91,8 +91,8 @@ func (c *controller) await(timeout time.Duration, ask func() (why string, err er
 	}
 }
 
-// comeToRest ends the producers and waits: first, while the holder still holds, until everything else is done and freed; then, when it
-// has let go, until nothing is left. Then it ends all processes and reads what Redis holds.
+// comeToRest ends the producers and waits: first, while the holder still holds, until everything else is done and freed; then,
+// when it has let go, until nothing is left. Then it ends all processes and reads what Redis holds.
 func (c *controller) comeToRest() (State, error) {
 	var state State
 	if err := c.mend(); err != nil {
@@ -107,7 +107,8 @@ func (c *controller) comeToRest() (State, error) {
 	}
 	for _, place := range c.places[:len(c.places)-1] {
 		if late, err := c.endedWindows(place, 10*time.Second); err != nil || late > 0 {
-			state.Left = append(state.Left, fmt.Sprintf("%d dedup windows of %s ended more than 10s ago and are still there (%v)", late, place, err))
+			state.Left = append(state.Left, fmt.Sprintf("%d dedup windows of %s ended more than 10s ago and are still there (%v)",
+				late, place, err))
 		}
 	}
 	c.holder.signal(finishHolding)
@@ -128,7 +129,8 @@ func (c *controller) comeToRest() (State, error) {
 	return state, err
 }
 
-// holding is how many messages the holder still holds: all that it took, unless the machine was so slow that it could not extend them.
+// holding is how many messages the holder still holds: all that it took, unless the machine was so slow that it could not extend
+// them.
 func (c *controller) holding() int { return c.heldBy(c.holder) }
 
 // heldBy is how many entries of the main queue are pending for a process.
@@ -168,7 +170,8 @@ func (c *controller) busy(held int) (string, error) {
 	}
 	for _, place := range c.places {
 		k := c.keys[place]
-		for name, args := range map[string][]string{"scheduled": {"ZCARD", k.Due}, "payloads": {"HLEN", k.Payload}, "metas": {"HLEN", k.Meta}} {
+		for name, args := range map[string][]string{"scheduled": {"ZCARD", k.Due}, "payloads": {"HLEN", k.Payload},
+			"metas": {"HLEN", k.Meta}} {
 			n, err := c.number(args...)
 			if err != nil {
 				return "", err
@@ -207,7 +210,8 @@ func (c *controller) pendingOfOthers() []string {
 				consumer, _ := cells[1].ToString()
 				idle, _ := cells[2].AsInt64()
 				if consumer != c.holder.current() {
-					lines = append(lines, fmt.Sprintf("%s/%s: entry %s is pending with %s for %d ms", place, group, entry, consumer, idle))
+					lines = append(lines, fmt.Sprintf("%s/%s: entry %s is pending with %s for %d ms", place, group, entry,
+						consumer, idle))
 				}
 			}
 			if err != nil {
@@ -275,7 +279,8 @@ func (c *controller) leftovers(state *State) error {
 				return err
 			}
 			if pending > 0 || len(consumers) > 0 {
-				state.Left = append(state.Left, fmt.Sprintf("%s, group %s: %d pending, consumers %v", k.Stream, group, pending, consumers))
+				state.Left = append(state.Left, fmt.Sprintf("%s, group %s: %d pending, consumers %v", k.Stream, group, pending,
+					consumers))
 			}
 		}
 	}
@@ -295,8 +300,8 @@ func (c *controller) leftovers(state *State) error {
 	return err
 }
 
-// consumers names those of a group that should have gone: Go workers that took leave remove themselves; killed ones and plain workers
-// stay until they have been idle for an hour.
+// consumers names those of a group that should have gone: Go workers that took leave remove themselves; killed ones and plain
+// workers stay until they have been idle for an hour.
 func (c *controller) consumers(stream, group string) ([]string, error) {
 	reply, err := c.do("XINFO", "CONSUMERS", stream, group)
 	if err != nil {
@@ -336,7 +341,8 @@ func (c *controller) letters(place string) ([]Letter, error) {
 		for _, one := range page {
 			e := lua.ParseEntry(one.ID, one.FieldValues)
 			letters = append(letters, Letter{
-				Queue: place, ID: e.ID, Group: e.Group, Reason: e.Reason, Entry: e.Entry, Attempt: e.Attempt, At: e.Dead.UnixMilli(),
+				Queue: place, ID: e.ID, Group: e.Group, Reason: e.Reason, Entry: e.Entry, Attempt: e.Attempt,
+				At: e.Dead.UnixMilli(),
 			})
 			from = "(" + one.ID
 		}

@@ -57,7 +57,8 @@ func (r *Result) Line() string {
 	for i, column := range columns {
 		zero[i] = fmt.Sprintf("%s=%d", strings.ReplaceAll(column, " ", "_"), r.Zero[column])
 	}
-	return fmt.Sprintf("campaign: accepted=%d deliveries=%d first=%d retries=%d dead=%d duplicates_explained=%d", r.Accepted, sum(r.Deliveries),
+	return fmt.Sprintf("campaign: accepted=%d deliveries=%d first=%d retries=%d dead=%d duplicates_explained=%d", r.Accepted,
+		sum(r.Deliveries),
 		sum(r.First), sum(r.Retries), sum(r.Dead), sum(r.Again)) +
 		fmt.Sprintf(" %s faults=%d kinds=%d rate=%.0f/s seed=%d", strings.Join(zero, " "), total, len(done),
 			float64(r.Accepted)/r.Load.Seconds(), r.Seed)
@@ -99,7 +100,8 @@ func (r *Result) Table(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "| **%d kinds** | **%d** | | |\n", len(done), total)
 	for _, kind := range byCount(seen) {
-		fmt.Fprintf(&b, "| %s (seen, not ours) | %d | %s | %s |\n", kind, seen[kind], number(int64(again[kind])), number(int64(burnt[kind])))
+		fmt.Fprintf(&b, "| %s (seen, not ours) | %d | %s | %s |\n", kind, seen[kind], number(int64(again[kind])),
+			number(int64(burnt[kind])))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -10,30 +10,35 @@ import (
 func TestTableNamesEverything(t *testing.T) {
 	t.Parallel()
 	r := &Result{Seed: 7, Server: "redis 7.0.15", Load: 10 * time.Second, Took: 12 * time.Second, Faults: []Fault{
-		faultAt(faultKillWorker, 1, 1, "A1"), faultAt(faultKillWorker, 2, 2, "A2"), faultAt(faultCut, 3, 3), {Kind: faultOverload, Observed: true},
+		faultAt(faultKillWorker, 1, 1, "A1"), faultAt(faultKillWorker, 2, 2, "A2"), faultAt(faultCut, 3, 3),
+		{Kind: faultOverload, Observed: true},
 	}}
 	r.Tally = play(t, okID, taken+doneA, r.Faults, State{})
 	var b strings.Builder
 	if err := r.Table(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range append([]string{"| seed | 7 |", "| **lost** | **1** |", "| messages accepted | 1 |", "| " + faultKillWorker + " | 2 |",
+	for _, want := range append([]string{"| seed | 7 |", "| **lost** | **1** |", "| messages accepted | 1 |", "| " +
+		faultKillWorker + " | 2 |",
 		"| " + faultOverload + " (seen, not ours) | 1 |", "| **2 kinds** | **3** |"}, columns...) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, &b)
 		}
 	}
 	line := r.Line()
-	if !strings.Contains(line, "accepted=1 ") || !strings.Contains(line, " lost=1 ") || !strings.Contains(line, "faults=3 kinds=2") || r.Bad() != 1 {
+	if !strings.Contains(line, "accepted=1 ") || !strings.Contains(line, " lost=1 ") ||
+		!strings.Contains(line, "faults=3 kinds=2") || r.Bad() != 1 {
 		t.Errorf("%d violations in %s", r.Bad(), line)
 	}
 	b.Reset()
-	if err := r.Report(&b); err != nil || !strings.Contains(b.String(), "LOST: "+okID+" in group b") || strings.Count(b.String(), "\n") != 6 {
+	if err := r.Report(&b); err != nil || !strings.Contains(b.String(), "LOST: "+okID+" in group b") ||
+		strings.Count(b.String(), "\n") != 6 {
 		t.Errorf("%v\n%s", err, &b)
 	}
 }
 
-// The server is slow whenever we stop it: that is left out. When it is slow by itself, a worker that holds much may lose some of it.
+// The server is slow whenever we stop it: that is left out. When it is slow by itself, a worker that holds much may lose some of
+// it.
 func TestOnlyOverloadThatIsNotOursExplains(t *testing.T) {
 	t.Parallel()
 	slow := faultAt(faultOverload, 1000, 1900)

@@ -19,8 +19,8 @@ type Fault struct {
 	Observed bool      // not ours: the machine was too slow
 }
 
-// Kinds of faults. A kind burns when it keeps a worker from what it holds for so long that others must take it over: then an attempt may
-// be used up. What keeps everybody from the server is an outage, and no attempt may be used up by it.
+// Kinds of faults. A kind burns when it keeps a worker from what it holds for so long that others must take it over: then an
+// attempt may be used up. What keeps everybody from the server is an outage, and no attempt may be used up by it.
 const (
 	faultKillProducer  = "kill -9 producer"
 	faultKillBridge    = "kill -9 bridge"
@@ -64,7 +64,8 @@ var undoing = map[string]bool{faultKillMaster: true, faultFreezeMaster: true}
 
 var burning = map[string]bool{
 	faultKillMaster: true, faultFreezeMaster: true, // what was acknowledged, and is pending again, nobody extends
-	faultKillWorker: true, faultKillPlain: true, faultStopWorker: true, faultPartition: true, faultStopPlain: true, faultStall: true, faultSlow: true,
+	faultKillWorker: true, faultKillPlain: true, faultStopWorker: true, faultPartition: true, faultStopPlain: true,
+	faultStall: true, faultSlow: true,
 	faultSlowProcess: true, faultSlowMachine: true, faultOverload: true,
 }
 
@@ -81,7 +82,8 @@ func (f Fault) String() string {
 	case len(f.Hits) > 0:
 		whom = strings.Join(f.Hits, ", ")
 	}
-	return fmt.Sprintf("%s  %6d ms  %-28s %s", f.From.UTC().Format("15:04:05.000"), f.Until.Sub(f.From).Milliseconds(), f.Kind, whom)
+	return fmt.Sprintf("%s  %6d ms  %-28s %s", f.From.UTC().Format("15:04:05.000"), f.Until.Sub(f.From).Milliseconds(), f.Kind,
+		whom)
 }
 
 // timeline collects faults. Safe for concurrent use.

@@ -26,7 +26,8 @@ func readUsers() (*guests, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guests{acl.Users(strings.ReplaceAll(string(text), "~duestream:", "~"+prefix+":")), acl.Also(string(text), "every Go program on a cluster")}
+	g := &guests{acl.Users(strings.ReplaceAll(string(text), "~duestream:", "~"+prefix+":")),
+		acl.Also(string(text), "every Go program on a cluster")}
 	for role, user := range userOf {
 		if g.users[user].Line == "" {
 			return nil, fmt.Errorf("docs/OPERATIONS.md has no user %s for a %s", user, role)
@@ -59,8 +60,8 @@ func (g *guests) url(url, role string) string {
 	return strings.Replace(url, "redis://", "redis://"+user+":"+g.users[user].Password+"@", 1)
 }
 
-// watchDenials collects what a server denies any user until ctx ends. Introductions of client libraries are optional. A server that is
-// killed forgets its log, so it is read all the time.
+// watchDenials collects what a server denies any user until ctx ends. Introductions of client libraries are optional. A server
+// that is killed forgets its log, so it is read all the time.
 func (c *controller) watchDenials(ctx context.Context) {
 	for pause(ctx, 200*time.Millisecond) {
 		reply, err := c.client.Do(ctx, c.client.B().Arbitrary("ACL", "LOG", "128").Build()).ToArray()

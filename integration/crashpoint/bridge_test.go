@@ -12,16 +12,17 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The only bridge of a prefix is interrupted at every request it makes: while it checks the server, writes the defaults, says that it
-// lives, reads the registry, looks for queues, surveys, drains, waits for tokens, reclaims, trims, sweeps, and leaves.
+// The only bridge of a prefix is interrupted at every request it makes: while it checks the server, writes the defaults, says
+// that it lives, reads the registry, looks for queues, surveys, drains, waits for tokens, reclaims, trims, sweeps, and leaves.
 func TestBridgeInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	operation{name: "serve", modes: []mode{unsent, unheard, stops, dies}, width: 48, run: r.serve}.sweep(t)
 }
 
-// serve has a bridge do everything a bridge does but what takes minutes: deliver what is due later, bury what has expired, reclaim what
-// a consumer left behind, free what another group acknowledges with nothing but XACK, find a queue that nobody registered.
+// serve has a bridge do everything a bridge does but what takes minutes: deliver what is due later, bury what has expired,
+// reclaim what a consumer left behind, free what another group acknowledges with nothing but XACK, find a queue that nobody
+// registered.
 func (r *rig) serve(t *testing.T, f *fuse) {
 	r = r.of(t)
 	r.prefix = r.server.Prefix(t)
@@ -42,7 +43,8 @@ func (r *rig) serve(t *testing.T, f *fuse) {
 	l.dead = []string{"/expired expired"}
 	// What a producer left that died between its two commands is looked at, too; it goes after a minute, which is not waited for.
 	l.must(l.do("HSET", l.k.Payload, "orphan", "x").Error())
-	l.must(errors.Join(stray.do("HSET", stray.k.Payload, "stray", body("stray")).Error(), stray.do("ZADD", stray.k.Due, "1000", "stray").Error()))
+	l.must(errors.Join(stray.do("HSET", stray.k.Payload, "stray", body("stray")).Error(), stray.do("ZADD", stray.k.Due, "1000",
+		"stray").Error()))
 	stray.ledger.Sent("stray", 1000)
 
 	b := r.bridge(f.redis(t, r.server))
@@ -113,7 +115,8 @@ func (r *rig) clear() {
 // readRaw reads as a consumer that is not ours.
 func (l *load) readRaw(group, consumer string) []lua.Entry {
 	c := l.redis.Client
-	reply, err := c.Do(l.ctx(), c.B().Xreadgroup().Group(group, consumer).Count(100).Streams().Key(l.k.Stream).Id(">").Build()).AsXReadSlices()
+	reply, err := c.Do(l.ctx(), c.B().Xreadgroup().Group(group,
+		consumer).Count(100).Streams().Key(l.k.Stream).Id(">").Build()).AsXReadSlices()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		l.Fatal(err)
 	}

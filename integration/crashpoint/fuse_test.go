@@ -36,8 +36,8 @@ type point struct {
 	n    int
 }
 
-// fuse is what the clients of one component share: it counts their requests, and blows at a point. A component whose fuse blew in mode
-// dies reaches the server no more: its connections are closed and it can make no new ones.
+// fuse is what the clients of one component share: it counts their requests, and blows at a point. A component whose fuse blew in
+// mode dies reaches the server no more: its connections are closed and it can make no new ones.
 type fuse struct {
 	mode  mode
 	at    point
@@ -55,7 +55,8 @@ type fuse struct {
 }
 
 func newFuse(m mode, at, first point) *fuse {
-	return &fuse{mode: m, at: at, first: first, armed: first.n == 0, blow: make(chan struct{}), counts: map[string]int{}, conns: map[net.Conn]bool{}}
+	return &fuse{mode: m, at: at, first: first, armed: first.n == 0, blow: make(chan struct{}), counts: map[string]int{},
+		conns: map[net.Conn]bool{}}
 }
 
 func (f *fuse) blown() bool {

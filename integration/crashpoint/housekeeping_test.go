@@ -54,7 +54,8 @@ func upkeep() []scenario {
 			s.owe("a", "other", delivered, delivered)
 			return func(c rueidis.Client) error {
 				_, err := lua.SweepOrphans(s.ctx, c, s.k.Due, s.k.Payload, "", 100, []lua.Watched{
-					{Orphan: lua.Orphan{Field: "orphan", Length: int64(len(body("orphan")))}, Ripe: true}, {Orphan: lua.Orphan{Field: "taken", Length: -1}, Ripe: true}})
+					{Orphan: lua.Orphan{Field: "orphan", Length: int64(len(body("orphan")))}, Ripe: true},
+					{Orphan: lua.Orphan{Field: "taken", Length: -1}, Ripe: true}})
 				return err
 			}
 		}, after: func(s *scene) {
@@ -183,27 +184,28 @@ func housekeeping() []scenario {
 				return err
 			}
 		}},
-		{script: "survey", state: "overdue, busy, idle, and of the wrong type", prepare: func(s *scene) func(rueidis.Client) error {
-			others(s)
-			s.send(item("ready", "+0"))
-			s.do("ZADD", s.k.Due, "XX", "1", "other")
-			s.owe("a", "ready", delivered, delivered)
-			prefix := s.g.Queues[:len(s.g.Queues)-len(":queues")]
-			held, odd, idle := lua.NewKeys(prefix, "held"), lua.NewKeys(prefix, "odd"), lua.NewKeys(prefix, "idle")
-			s.do("SET", odd.Due, "a string")
-			s.do("XADD", held.Stream, "1-1", "id", "x")
-			s.do("XGROUP", "CREATE", held.Stream, "g", "0")
-			s.do("XREADGROUP", "GROUP", "g", "c", "STREAMS", held.Stream, ">")
-			s.do("XDEL", held.Stream, "1-1")
-			return func(c rueidis.Client) error {
-				looks, err := lua.Survey(s.ctx, c, []lua.Keys{s.k, odd, held, idle}, true)
-				for i, look := range looks {
-					if i != 1 && look.Err != nil {
-						err = look.Err // of this queue alone: the others were looked at
+		{script: "survey", state: "overdue, busy, idle, and of the wrong type",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				others(s)
+				s.send(item("ready", "+0"))
+				s.do("ZADD", s.k.Due, "XX", "1", "other")
+				s.owe("a", "ready", delivered, delivered)
+				prefix := s.g.Queues[:len(s.g.Queues)-len(":queues")]
+				held, odd, idle := lua.NewKeys(prefix, "held"), lua.NewKeys(prefix, "odd"), lua.NewKeys(prefix, "idle")
+				s.do("SET", odd.Due, "a string")
+				s.do("XADD", held.Stream, "1-1", "id", "x")
+				s.do("XGROUP", "CREATE", held.Stream, "g", "0")
+				s.do("XREADGROUP", "GROUP", "g", "c", "STREAMS", held.Stream, ">")
+				s.do("XDEL", held.Stream, "1-1")
+				return func(c rueidis.Client) error {
+					looks, err := lua.Survey(s.ctx, c, []lua.Keys{s.k, odd, held, idle}, true)
+					for i, look := range looks {
+						if i != 1 && look.Err != nil {
+							err = look.Err // of this queue alone: the others were looked at
+						}
 					}
+					return err
 				}
-				return err
-			}
-		}},
+			}},
 	}
 }

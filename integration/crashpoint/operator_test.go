@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What an operator runs is interrupted at every request, and run again when it says that it failed. Dead letters are redriven and purged
-// exactly once, settings and groups are there, and what only reads gives an error or the truth.
+// What an operator runs is interrupted at every request, and run again when it says that it failed. Dead letters are redriven and
+// purged exactly once, settings and groups are there, and what only reads gives an error or the truth.
 func TestOperatorInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -53,7 +53,8 @@ func (l *load) bury(ids ...string) {
 	l.send(messages...)
 	var failures []lua.Failure
 	for _, e := range l.readRaw("a", "c1") {
-		failures = append(failures, lua.Failure{Held: lua.Held{Entry: e.EntryID}, Action: lua.ActionDead, Reason: lua.ReasonDeadLetter, Error: "of " + e.ID})
+		failures = append(failures, lua.Failure{Held: lua.Held{Entry: e.EntryID}, Action: lua.ActionDead,
+			Reason: lua.ReasonDeadLetter, Error: "of " + e.ID})
 	}
 	if len(failures) != len(ids) {
 		l.Fatalf("%d entries where %d belong", len(failures), len(ids))
@@ -116,7 +117,8 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 		if err := admin.New(redis, r.prefix).WritePolicy(ctx, l.queue, "", admin.PolicyUpdate{MaxAttempts: &most}); err != nil {
 			return err
 		}
-		if err := admin.New(redis, r.prefix).WritePolicy(ctx, l.queue, "a", admin.PolicyUpdate{VisibilityTimeout: &visibility}); err != nil {
+		if err := admin.New(redis, r.prefix).WritePolicy(ctx, l.queue, "a",
+			admin.PolicyUpdate{VisibilityTimeout: &visibility}); err != nil {
 			return err
 		}
 		_, err := bridge.CreateGroup(ctx, redis, r.prefix, l.queue, "a")

@@ -13,9 +13,9 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// A producer is interrupted at every request it makes: registering, each commit of a batch, cancelling, rescheduling, clearing its token.
-// What it said it took is delivered; while the process lives, exactly once, and the caller notices nothing but an uncertain "no". When
-// it dies, another one that does the same again with the same IDs completes what it began.
+// A producer is interrupted at every request it makes: registering, each commit of a batch, cancelling, rescheduling, clearing
+// its token. What it said it took is delivered; while the process lives, exactly once, and the caller notices nothing but an
+// uncertain "no". When it dies, another one that does the same again with the same IDs completes what it began.
 func TestProducerInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -86,7 +86,8 @@ func (p *produced) all() {
 		return m
 	}
 	p.schedule(anonymous(0))
-	p.schedule(windowed("one", 0), windowed("two", 20*time.Millisecond), anonymous(0), windowed("three", 30*time.Millisecond), anonymous(40*time.Millisecond))
+	p.schedule(windowed("one", 0), windowed("two", 20*time.Millisecond), anonymous(0), windowed("three", 30*time.Millisecond),
+		anonymous(40*time.Millisecond))
 	p.schedule(windowed("cancelled", time.Hour), windowed("moved", time.Hour))
 
 	done, err := p.p.Cancel(p.ctx, p.queue, "cancelled")
@@ -97,7 +98,8 @@ func (p *produced) all() {
 	switch {
 	case err == nil:
 		p.ledger.Sent("moved", due.UnixMilli())
-	case p.f.mode == unheard && errors.Is(err, producer.ErrUncertain): // it was moved, and became ready before the call was repeated
+	case p.f.mode == unheard && errors.Is(err, producer.ErrUncertain):
+		// it was moved, and became ready before the call was repeated
 		p.ledger.Sent("moved", 0)
 	case p.last && errors.Is(err, producer.ErrNotScheduled): // it was moved before, and is on its way
 		p.ledger.Sent("moved", 0)

@@ -36,7 +36,8 @@ func newRig(t *testing.T) *rig {
 	}
 	t.Cleanup(r.Close)
 	for _, name := range scriptNames() { // else the first run alone would send their texts
-		if err := r.Client.Do(context.Background(), r.Client.B().ScriptLoad().Script(lua.Source(name)).Build()).Error(); err != nil {
+		if err := r.Client.Do(context.Background(),
+			r.Client.B().ScriptLoad().Script(lua.Source(name)).Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,8 +137,8 @@ func (l *load) groups(names ...string) {
 	}
 }
 
-// bePatient has the queue, or a group of it, abandon nothing within a test: what the test itself reads stays where it is, however busy
-// the machine.
+// bePatient has the queue, or a group of it, abandon nothing within a test: what the test itself reads stays where it is, however
+// busy the machine.
 func (l *load) bePatient(group string) {
 	l.Helper()
 	visibility := time.Minute
@@ -230,7 +231,8 @@ func pendingOf(reply rueidis.RedisResult) int64 {
 func (l *load) empty(groups ...string) (bool, string) {
 	c, left := l.redis.Client, ""
 	asked := rueidis.Commands{
-		c.B().Zcard().Key(l.k.Due).Build(), c.B().Hlen().Key(l.k.Payload).Build(), c.B().Hlen().Key(l.k.Meta).Build(), c.B().Xlen().Key(l.k.Stream).Build(),
+		c.B().Zcard().Key(l.k.Due).Build(), c.B().Hlen().Key(l.k.Payload).Build(), c.B().Hlen().Key(l.k.Meta).Build(),
+		c.B().Xlen().Key(l.k.Stream).Build(),
 	}
 	for _, group := range groups {
 		asked = append(asked, c.B().Xpending().Key(l.k.Stream).Group(group).Build())

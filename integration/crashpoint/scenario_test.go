@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// scenario is a script in a state in which it takes as many of its branches as one call can. Together the scenarios of a script send
-// each of its commands; TestEveryScriptStepFails says so when they do not.
+// scenario is a script in a state in which it takes as many of its branches as one call can. Together the scenarios of a script
+// send each of its commands; TestEveryScriptStepFails says so when they do not.
 type scenario struct {
 	script, state string
 	prepare       func(s *scene) (call func(rueidis.Client) error)
@@ -67,67 +67,70 @@ func scheduling() []scenario {
 			s.owe("a", "taken", delivered, delivered)
 			s.owe("a", "other", delivered, delivered)
 			again := func(c rueidis.Client) error {
-				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, []lua.Item{taken, known}, lua.Durability{})
+				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, []lua.Item{taken, known},
+					lua.Durability{})
 				return err
 			}
 			s.must(again(s.c))
 			return again
 		}},
-		{script: "drain", single: true, state: "due, expired, malformed, retried, later", prepare: func(s *scene) func(rueidis.Client) error {
-			s.group("a", "b")
-			// What the retry of the headerless one has is read without the decoder.
-			s.send(item("failed", "+0"), lua.Item{ID: headerless, When: "+0", Payload: []byte(body(headerless))})
-			held := s.hold("a", "c1")
-			s.deliver("b")
-			var failures []lua.Failure
-			for _, id := range []string{"failed", headerless} {
-				s.owed[address{"b", id}] = debt{unless: delivered, once: delivered}
-				failures = append(failures, lua.Failure{Held: held[id], Action: lua.ActionRetry, Error: "no"})
-			}
-			_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, failures)
-			s.must(err)
-			expired := item("expired", hour)
-			expired.Meta = lua.EncodeMeta(nil, 0, time.UnixMilli(1))
-			odd := item("odd", hour)
-			odd.Meta = "{"
-			s.send(item("due1", hour), item("due2", hour), lua.Item{ID: bare, When: hour}, expired, odd, item("later", hour))
-			for i, id := range []string{"due1", "expired", bare, "odd", "due2"} {
-				s.do("ZADD", s.k.Due, "XX", fmt.Sprint(1000+i), id)
-			}
-			s.owe("", "expired", dead, dead)
-			s.owe("", "odd", dead, dead)
-			s.owe("a", "failed", delivered, delivered)
-			s.owe("a", headerless, delivered, delivered)
-			for _, group := range s.groups {
-				for _, id := range []string{"due1", "due2", bare, "later"} {
-					s.owe(group, id, delivered, delivered)
+		{script: "drain", single: true, state: "due, expired, malformed, retried, later",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a", "b")
+				// What the retry of the headerless one has is read without the decoder.
+				s.send(item("failed", "+0"), lua.Item{ID: headerless, When: "+0", Payload: []byte(body(headerless))})
+				held := s.hold("a", "c1")
+				s.deliver("b")
+				var failures []lua.Failure
+				for _, id := range []string{"failed", headerless} {
+					s.owed[address{"b", id}] = debt{unless: delivered, once: delivered}
+					failures = append(failures, lua.Failure{Held: held[id], Action: lua.ActionRetry, Error: "no"})
 				}
-			}
-			return func(c rueidis.Client) error {
-				d, err := lua.Drain(s.ctx, c, s.k, 100, 1<<20)
-				if err == nil && d.Refusal != "" {
-					err = errors.New(d.Refusal)
+				_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, failures)
+				s.must(err)
+				expired := item("expired", hour)
+				expired.Meta = lua.EncodeMeta(nil, 0, time.UnixMilli(1))
+				odd := item("odd", hour)
+				odd.Meta = "{"
+				s.send(item("due1", hour), item("due2", hour), lua.Item{ID: bare, When: hour}, expired, odd, item("later", hour))
+				for i, id := range []string{"due1", "expired", bare, "odd", "due2"} {
+					s.do("ZADD", s.k.Due, "XX", fmt.Sprint(1000+i), id)
 				}
-				return err
-			}
-		}},
-		{script: "drain", single: true, state: "malformed, and dead letters refused", prepare: func(s *scene) func(rueidis.Client) error {
-			s.group("a")
-			odd := item("odd", hour)
-			odd.Meta = "{"
-			s.send(odd, item("due", hour))
-			s.do("ZADD", s.k.Due, "XX", "1000", "odd", "1001", "due")
-			s.do("XADD", s.k.Dead, "18446744073709551615-18446744073709551615", "id", "the last possible")
-			s.owe("", "odd", dead, dead)
-			s.owe("a", "due", delivered, delivered)
-			return func(c rueidis.Client) error {
-				_, err := lua.Drain(s.ctx, c, s.k, 100, 1<<20)
-				return err
-			}
-		}, mend: func(s *scene) {
-			s.do("DEL", s.k.Dead)
-			s.do("ZADD", s.k.Due, "XX", "1000", "odd") // it was put off
-		}},
+				s.owe("", "expired", dead, dead)
+				s.owe("", "odd", dead, dead)
+				s.owe("a", "failed", delivered, delivered)
+				s.owe("a", headerless, delivered, delivered)
+				for _, group := range s.groups {
+					for _, id := range []string{"due1", "due2", bare, "later"} {
+						s.owe(group, id, delivered, delivered)
+					}
+				}
+				return func(c rueidis.Client) error {
+					d, err := lua.Drain(s.ctx, c, s.k, 100, 1<<20)
+					if err == nil && d.Refusal != "" {
+						err = errors.New(d.Refusal)
+					}
+					return err
+				}
+			}},
+		{script: "drain", single: true, state: "malformed, and dead letters refused",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				odd := item("odd", hour)
+				odd.Meta = "{"
+				s.send(odd, item("due", hour))
+				s.do("ZADD", s.k.Due, "XX", "1000", "odd", "1001", "due")
+				s.do("XADD", s.k.Dead, "18446744073709551615-18446744073709551615", "id", "the last possible")
+				s.owe("", "odd", dead, dead)
+				s.owe("a", "due", delivered, delivered)
+				return func(c rueidis.Client) error {
+					_, err := lua.Drain(s.ctx, c, s.k, 100, 1<<20)
+					return err
+				}
+			}, mend: func(s *scene) {
+				s.do("DEL", s.k.Dead)
+				s.do("ZADD", s.k.Due, "XX", "1000", "odd") // it was put off
+			}},
 		{script: "cancel", state: "scheduled, with a window, and not", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			windowed := item("windowed", hour)
@@ -159,15 +162,16 @@ func scheduling() []scenario {
 				s.Errorf("due at %v and not before %v: %v", due, want, err)
 			}
 		}},
-		{script: "cancel_retries", state: "of two groups, one of them to stay", prepare: func(s *scene) func(rueidis.Client) error {
-			waitingRetries(s)
-			s.owe("a", "failed", delivered|gone, gone)
-			s.owe("b", "failed", delivered, delivered)
-			return func(c rueidis.Client) error {
-				_, _, err := lua.CancelRetries(s.ctx, c, s.k, lua.Walk{Limit: 100, Group: "a"}, []string{"unknown", "failed"})
-				return err
-			}
-		}},
+		{script: "cancel_retries", state: "of two groups, one of them to stay",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				waitingRetries(s)
+				s.owe("a", "failed", delivered|gone, gone)
+				s.owe("b", "failed", delivered, delivered)
+				return func(c rueidis.Client) error {
+					_, _, err := lua.CancelRetries(s.ctx, c, s.k, lua.Walk{Limit: 100, Group: "a"}, []string{"unknown", "failed"})
+					return err
+				}
+			}},
 		{script: "reschedule_retries", state: "now", prepare: func(s *scene) func(rueidis.Client) error {
 			waitingRetries(s)
 			s.owe("a", "failed", delivered, delivered)
@@ -221,7 +225,8 @@ func waitingRetries(s *scene) {
 	for _, group := range s.groups {
 		s.owe(group, "other", delivered, delivered)
 		held := s.hold(group, "c1")
-		_, err := lua.Retry(s.ctx, s.c, s.k, group, attempts, []lua.Failure{{Held: held["failed"], Action: lua.ActionRetry, Delay: time.Hour}})
+		_, err := lua.Retry(s.ctx, s.c, s.k, group, attempts,
+			[]lua.Failure{{Held: held["failed"], Action: lua.ActionRetry, Delay: time.Hour}})
 		s.must(err)
 	}
 }
@@ -231,9 +236,11 @@ func pendings(s *scene) map[string]lua.Held {
 	s.group("a", "b")
 	limited := item("limited", "+0")
 	limited.Meta = lua.EncodeMeta(map[string]string{"of": "limited"}, 1, time.Time{})
-	s.send(item("failed", "+0"), item("released", "+0"), item("given up", "+0"), limited, item("lost", "+0"), item("meant for b", "+0"))
+	s.send(item("failed", "+0"), item("released", "+0"), item("given up", "+0"), limited, item("lost", "+0"),
+		item("meant for b", "+0"))
 	s.do("XADD", s.k.Stream, "*", "id", "odd", "payload", "p", "attempt", "first")
-	s.do("XADD", s.k.Stream, "*", "id", "meant for b", "payload", body("meant for b"), "attempt", "2", "for", "b", "h:of", "meant for b")
+	s.do("XADD", s.k.Stream, "*", "id", "meant for b", "payload", body("meant for b"), "attempt", "2", "for", "b", "h:of",
+		"meant for b")
 	held := map[string]lua.Held{}
 	for _, e := range s.read("a", "c1") {
 		id := e.ID
@@ -277,24 +284,25 @@ func exits() []scenario {
 				return err
 			}
 		}},
-		{script: "ack", state: "entries far apart, with what another group holds between them", prepare: func(s *scene) func(rueidis.Client) error {
-			s.group("a", "b")
-			between := []string{"x", "y", "z"}
-			s.send(item("one", "+0"), item("x", "+0"), item("y", "+0"), item("z", "+0"), item("two", "+0"))
-			held := s.hold("a", "c1")
-			s.hold("b", "c1")
-			s.do("XACK", s.k.Stream, "b", held["one"].Entry, held["two"].Entry)
-			s.owe("a", "one", delivered|gone, gone)
-			s.owe("a", "two", delivered|gone, gone)
-			for _, id := range between {
-				s.owe("a", id, delivered, delivered)
-				s.owe("b", id, delivered, delivered)
-			}
-			return func(c rueidis.Client) error {
-				_, err := lua.Ack(s.ctx, c, s.k, "a", []lua.Held{{Entry: held["one"].Entry}, {Entry: held["two"].Entry}})
-				return err
-			}
-		}},
+		{script: "ack", state: "entries far apart, with what another group holds between them",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a", "b")
+				between := []string{"x", "y", "z"}
+				s.send(item("one", "+0"), item("x", "+0"), item("y", "+0"), item("z", "+0"), item("two", "+0"))
+				held := s.hold("a", "c1")
+				s.hold("b", "c1")
+				s.do("XACK", s.k.Stream, "b", held["one"].Entry, held["two"].Entry)
+				s.owe("a", "one", delivered|gone, gone)
+				s.owe("a", "two", delivered|gone, gone)
+				for _, id := range between {
+					s.owe("a", id, delivered, delivered)
+					s.owe("b", id, delivered, delivered)
+				}
+				return func(c rueidis.Client) error {
+					_, err := lua.Ack(s.ctx, c, s.k, "a", []lua.Held{{Entry: held["one"].Entry}, {Entry: held["two"].Entry}})
+					return err
+				}
+			}},
 		{script: "retry", state: "every action on every kind of entry", prepare: func(s *scene) func(rueidis.Client) error {
 			held := pendings(s)
 			s.owe("a", "released", delivered, delivered)
@@ -321,7 +329,8 @@ func exits() []scenario {
 			s.owed[address{"a", "released"}] = debt{delivered, delivered, 3}
 			s.owed[address{"a", "given up"}] = debt{delivered, delivered, 3}
 			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20})
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
+					MaxBytes: 1 << 20})
 				return err
 			}
 		}},
@@ -332,7 +341,8 @@ func exits() []scenario {
 			s.do("XCLAIM", s.k.Stream, "a", lua.ReclaimConsumer, "0", held["kept"].Entry, "JUSTID")
 			s.owed[address{"a", "kept"}] = debt{delivered, delivered, 3}
 			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20, MinIdle: time.Hour, Shortest: time.Hour})
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
+					MaxBytes: 1 << 20, MinIdle: time.Hour, Shortest: time.Hour})
 				return err
 			}
 		}},
@@ -345,7 +355,8 @@ func exits() []scenario {
 			s.do("XADD", s.k.Dead, "18446744073709551615-18446744073709551615", "id", "the last possible")
 			s.owe("a", "limited", dead, dead)
 			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20})
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
+					MaxBytes: 1 << 20})
 				return err
 			}
 		}, mend: func(s *scene) { s.do("DEL", s.k.Dead) }},

@@ -107,7 +107,8 @@ func body(id string) string { return "payload of " + id }
 
 // item is a message whose content can be told from its ID.
 func item(id string, when lua.When) lua.Item {
-	return lua.Item{ID: id, When: when, Payload: []byte(body(id)), Meta: lua.EncodeMeta(map[string]string{"of": id}, 0, time.Time{})}
+	return lua.Item{ID: id, When: when, Payload: []byte(body(id)), Meta: lua.EncodeMeta(map[string]string{"of": id}, 0,
+		time.Time{})}
 }
 
 // bare is the ID of a message that has nothing else, headerless of one that has a payload.
@@ -139,7 +140,8 @@ func (s *scene) hold(group, consumer string) map[string]lua.Held {
 
 func (s *scene) read(group, consumer string) []lua.Entry {
 	s.Helper()
-	reply, err := s.c.Do(s.ctx, s.c.B().Xreadgroup().Group(group, consumer).Count(1000).Streams().Key(s.k.Stream).Id(">").Build()).AsXReadSlices()
+	reply, err := s.c.Do(s.ctx, s.c.B().Xreadgroup().Group(group,
+		consumer).Count(1000).Streams().Key(s.k.Stream).Id(">").Build()).AsXReadSlices()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		s.Fatal(err)
 	}
@@ -166,7 +168,8 @@ func (s *scene) drain() {
 	}
 }
 
-// settle runs the system to rest by hand: drain, deliver, acknowledge, reclaim; what is scheduled for later is due when nothing else is left.
+// settle runs the system to rest by hand: drain, deliver, acknowledge, reclaim; what is scheduled for later is due when nothing
+// else is left.
 func (s *scene) settle() {
 	s.Helper()
 	for round := 0; ; round++ {
@@ -177,7 +180,8 @@ func (s *scene) settle() {
 		moved := 0
 		for _, group := range s.groups {
 			moved += s.deliver(group)
-			r, err := lua.Reclaim(s.ctx, s.c, s.k, lua.ReclaimArgs{Group: group, Attempts: attempts, Limit: 100, MaxBytes: 1 << 20})
+			r, err := lua.Reclaim(s.ctx, s.c, s.k, lua.ReclaimArgs{Group: group, Attempts: attempts, Limit: 100,
+				MaxBytes: 1 << 20})
 			s.must(err)
 			moved += r.Retried + r.Dead + r.Skipped
 		}
@@ -293,7 +297,8 @@ func (s *scene) broken(done bool) (debts []string, left string) {
 	}
 	slices.Sort(debts)
 	for what, n := range map[string]int64{
-		"scheduled members": s.number("ZCARD", s.k.Due), "payloads": s.number("HLEN", s.k.Payload), "metas": s.number("HLEN", s.k.Meta),
+		"scheduled members": s.number("ZCARD", s.k.Due), "payloads": s.number("HLEN", s.k.Payload), "metas": s.number("HLEN",
+			s.k.Meta),
 		"windows": s.number("ZCARD", s.k.Seen), "entries": s.number("XLEN", s.k.Stream),
 	} {
 		if n != 0 && !(what == "entries" && len(s.groups) == 0) {

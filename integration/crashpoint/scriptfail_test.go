@@ -11,11 +11,11 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// reliedOn names the commands without which a script would leave something behind, with the reason why it may rely on them. Refused
-// all the same, they may spoil the one message in work, and no other.
+// reliedOn names the commands without which a script would leave something behind, with the reason why it may rely on them.
+// Refused all the same, they may spoil the one message in work, and no other.
 //
-// Where the reason is what they follow, one more stands behind it: a server that has let a script write once checks neither memory nor
-// disk nor replicas for the rest of it, and the types of all keys were checked before the first write.
+// Where the reason is what they follow, one more stands behind it: a server that has let a script write once checks neither
+// memory nor disk nor replicas for the rest of it, and the types of all keys were checked before the first write.
 var reliedOn = map[string]string{
 	"enqueue call HDEL": "follows ZADD of the same message",
 	"retry call HSET":   "follows XACK, which took the entries of the call out of the pending list",
@@ -27,8 +27,8 @@ var reliedOn = map[string]string{
 	"redrive call HSET": "follows XDEL, which took the letter out of the dead",
 	"redrive call ZADD": "follows XDEL, which took the letter out of the dead",
 
-	// These can be refused, by a stream of dead letters that has used up its IDs. What is lost then is the ID of a message whose body
-	// someone had deleted before: the server itself has taken the entry out of the pending list by then.
+	// These can be refused, by a stream of dead letters that has used up its IDs. What is lost then is the ID of a message whose
+	// body someone had deleted before: the server itself has taken the entry out of the pending list by then.
 	"reclaim pcall XADD": "a letter for a body that is lost; counted as stuck",
 	"extend pcall XADD":  "a letter for a body that is lost; told to the handler as lost",
 }
@@ -55,8 +55,8 @@ func (s *scene) noted() (step, bool) {
 	return at, true
 }
 
-// Every command of every script is refused once, in two ways of going on: nobody repeats the call, or its caller does. Whatever happens,
-// nothing accepted is lost, nothing is half done for good, and a refusal before the first write changes nothing.
+// Every command of every script is refused once, in two ways of going on: nobody repeats the call, or its caller does. Whatever
+// happens, nothing accepted is lost, nothing is half done for good, and a refusal before the first write changes nothing.
 func TestEveryScriptStepFails(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -121,7 +121,8 @@ func (s *seen) rely(name string) {
 	s.relied[name] = true
 }
 
-// failAt refuses the n-th command, and says which that was; false: there is none. Clean: nothing was written before the one before it.
+// failAt refuses the n-th command, and says which that was; false: there is none. Clean: nothing was written before the one
+// before it.
 func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, seen *seen) (step, bool) {
 	call := sc.prepare(s)
 	before := ""
@@ -176,8 +177,8 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 	return at, found
 }
 
-// checkSites holds what was reached against the texts: a command of a script's own text must have been refused in that script, one of a
-// shared file in some script.
+// checkSites holds what was reached against the texts: a command of a script's own text must have been refused in that script,
+// one of a shared file in some script.
 func checkSites(t *testing.T, reached map[string]map[int]bool) {
 	shared, hit := map[site]bool{}, map[site]bool{}
 	total := 0
@@ -203,5 +204,6 @@ func checkSites(t *testing.T, reached map[string]map[int]bool) {
 			t.Errorf("no scenario reaches %s", at)
 		}
 	}
-	t.Logf("%d commands in the texts of %d scripts, and %d in shared ones: each was refused", total, len(scriptNames()), len(shared))
+	t.Logf("%d commands in the texts of %d scripts, and %d in shared ones: each was refused", total, len(scriptNames()),
+		len(shared))
 }

@@ -16,9 +16,9 @@ import (
 // killServers is how many servers die side by side.
 const killServers = 4
 
-// The server is killed with SIGKILL while a script stands at each of its commands in turn, and once after its reply; it comes back from
-// its append-only file. Nothing that a script did before it was killed is there, and all that it answered for is; then the caller
-// repeats the call, and the system comes to rest with nothing lost.
+// The server is killed with SIGKILL while a script stands at each of its commands in turn, and once after its reply; it comes
+// back from its append-only file. Nothing that a script did before it was killed is there, and all that it answered for is; then
+// the caller repeats the call, and the system comes to rest with nothing lost.
 func TestServerDiesAtEveryScriptStep(t *testing.T) {
 	t.Parallel()
 	work := make(chan scenario)

@@ -75,8 +75,8 @@ func sitesOf(t testing.TB, name string) []site {
 	return sites
 }
 
-// preamble puts itself between a script and the server: it counts commands, and at one of them does what the test asks for. What it
-// reached is kept under a key of its own, unless the server dies there.
+// preamble puts itself between a script and the server: it counts commands, and at one of them does what the test asks for. What
+// it reached is kept under a key of its own, unless the server dies there.
 const preamble = `local redis = (function(server)
   local writes = {XADD = true, XDEL = true, XTRIM = true, XACK = true, XCLAIM = true, XAUTOCLAIM = true, XGROUP = true, ZADD = true,
     ZREM = true, ZREMRANGEBYSCORE = true, ZREMRANGEBYRANK = true, HSET = true, HSETNX = true, HDEL = true}

@@ -23,9 +23,10 @@ type operation struct {
 	run    func(t *testing.T, f *fuse)
 }
 
-// sweep runs the operation once undisturbed, and then once for every point it has, in every mode. Where goroutines of a component send
-// requests in no certain order, each kind of request is counted for itself. A kind is done with when a run goes through without
-// reaching the next of it. The points that the undisturbed run had are tried side by side, those behind them one after the other.
+// sweep runs the operation once undisturbed, and then once for every point it has, in every mode. Where goroutines of a component
+// send requests in no certain order, each kind of request is counted for itself. A kind is done with when a run goes through
+// without reaching the next of it. The points that the undisturbed run had are tried side by side, those behind them one after
+// the other.
 func (o operation) sweep(t *testing.T) {
 	clean := newFuse("", point{}, o.first)
 	t.Run(o.name+"/undisturbed", func(t *testing.T) { o.run(t, clean) })

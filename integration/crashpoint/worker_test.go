@@ -12,9 +12,9 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// A worker is interrupted at every request it makes: while it joins, reads, settles, extends, and takes its leave; and once more at every
-// request it makes to recover after a read whose reply was lost. Its group and another one get everything, no attempt is burnt
-// unless the process died, and no handler runs twice unless the process died or was told to stop.
+// A worker is interrupted at every request it makes: while it joins, reads, settles, extends, and takes its leave; and once more
+// at every request it makes to recover after a read whose reply was lost. Its group and another one get everything, no attempt is
+// burnt unless the process died, and no handler runs twice unless the process died or was told to stop.
 func TestWorkerInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -23,12 +23,13 @@ func TestWorkerInterrupted(t *testing.T) {
 	work := func(t *testing.T, f *fuse) { r.work(t, f, time.Minute, 0) } // longer than a busy machine holds up an extend
 	operation{name: "work", modes: all, run: work}.sweep(t)
 	operation{name: "recover", modes: all, first: point{"XREADGROUP", 1}, run: work}.sweep(t)
-	operation{name: "extend", modes: all, only: "extend", run: func(t *testing.T, f *fuse) { r.work(t, f, 5*time.Second, 2) }}.sweep(t)
+	operation{name: "extend", modes: all, only: "extend",
+		run: func(t *testing.T, f *fuse) { r.work(t, f, 5*time.Second, 2) }}.sweep(t)
 }
 
-// work has a worker of group a handle one message of each kind, the while group b fails one as well; it is told to stop when it has
-// extended what it holds so often. Only where the process dies something is abandoned: elsewhere the visibility timeout is long, so that
-// what nobody takes up does not come back in time, or not with the attempt it must have.
+// work has a worker of group a handle one message of each kind, the while group b fails one as well; it is told to stop when it
+// has extended what it holds so often. Only where the process dies something is abandoned: elsewhere the visibility timeout is
+// long, so that what nobody takes up does not come back in time, or not with the attempt it must have.
 func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int) {
 	l := r.load(t)
 	patient := time.Minute
@@ -36,8 +37,10 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 		visibility = 500 * time.Millisecond
 	}
 	few, most := 10*time.Millisecond, 20*time.Millisecond
-	l.must(admin.New(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "a", admin.PolicyUpdate{VisibilityTimeout: &visibility, RetryMin: &few, RetryMax: &most}))
-	l.must(admin.New(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "b", admin.PolicyUpdate{VisibilityTimeout: &patient, RetryMin: &few, RetryMax: &most}))
+	l.must(admin.New(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "a", admin.PolicyUpdate{VisibilityTimeout: &visibility,
+		RetryMin: &few, RetryMax: &most}))
+	l.must(admin.New(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "b", admin.PolicyUpdate{VisibilityTimeout: &patient,
+		RetryMin: &few, RetryMax: &most}))
 	l.groups("a", "b")
 
 	limited, expired := message("limited", 0), message("expired", 20*time.Millisecond)

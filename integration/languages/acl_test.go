@@ -19,8 +19,8 @@ shift 2
 exec "$@"
 `
 
-// The examples in other languages do their work as the documented users of plain producers and workers. Once the workers in Python and
-// Node.js could not read the settings of their queue.
+// The examples in other languages do their work as the documented users of plain producers and workers. Once the workers in
+// Python and Node.js could not read the settings of their queue.
 func TestExamplesWorkAsPlainUsers(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/OPERATIONS.md")
@@ -44,7 +44,8 @@ func TestExamplesWorkAsPlainUsers(t *testing.T) {
 					create = append(create, acl.Also(anyPrefix, "the producer in shell")...)
 				}
 				server.Do(t, create...)
-				args := append([]string{"conformance", "--redis", server.URL(), "--" + mode, "--case", some, "--", wrapper, name, users[name].Password}, l.Command(mode)...)
+				args := append([]string{"conformance", "--redis", server.URL(), "--" + mode, "--case", some, "--", wrapper, name,
+					users[name].Password}, l.Command(mode)...)
 				if out, err := exec.Command(duestream, args...).CombinedOutput(); err != nil {
 					t.Errorf("%v\n%s", err, out)
 				}

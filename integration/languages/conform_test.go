@@ -13,8 +13,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The examples in other languages, as the conformance kit sees them: with nothing but plain commands, and with the functions library, on
-// servers that the kit starts, and also restarts and fills; and with the library on Redis 8 and Valkey. They reach what each claims.
+// The examples in other languages, as the conformance kit sees them: with nothing but plain commands, and with the functions
+// library, on servers that the kit starts, and also restarts and fills; and with the library on Redis 8 and Valkey. They reach
+// what each claims.
 func TestExamplesConform(t *testing.T) {
 	t.Parallel()
 	duestream := Build(t)
@@ -52,8 +53,10 @@ func TestExamplesConform(t *testing.T) {
 				}
 				t.Run(l.Name, func(t *testing.T) {
 					t.Parallel()
-					conforms(t, l, []string{duestream, "conformance", "--redis", server.URL(), "--worker", "--level", l.Worker}, "worker")
-					conforms(t, l, []string{duestream, "conformance", "--redis", server.URL(), "--producer", "--level", "complete"}, "producer")
+					conforms(t, l, []string{duestream, "conformance", "--redis", server.URL(), "--worker", "--level", l.Worker},
+						"worker")
+					conforms(t, l, []string{duestream, "conformance", "--redis", server.URL(), "--producer", "--level",
+						"complete"}, "producer")
 				})
 			}
 		})

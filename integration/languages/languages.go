@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Language is an example in another language: its conformance program, and the level that its worker reaches with the functions library; its
-// producer is complete with it.
+// Language is an example in another language: its conformance program, and the level that its worker reaches with the functions
+// library; its producer is complete with it.
 type Language struct {
 	Name, Worker string
 	program      []string // a further argument says "worker" or "producer"
@@ -25,7 +25,8 @@ func (l Language) Command(mode string) []string {
 	return append(l.program[:len(l.program):len(l.program)], mode)
 }
 
-// All are those whose examples, in this directory, need no more than an interpreter and a client library. One that is not there fails the test.
+// All are those whose examples, in this directory, need no more than an interpreter and a client library. One that is not there
+// fails the test.
 func All(t testing.TB, examples string) []Language {
 	t.Helper()
 	at := func(file string) string { return filepath.Join(examples, filepath.FromSlash(file)) }
@@ -41,7 +42,10 @@ func All(t testing.TB, examples string) []Language {
 // Ruby returns a ruby that can load redis. Where there is none it is installed, or the test fails.
 func Ruby(t testing.TB) string {
 	t.Helper()
-	redistest.Install(t, "ruby that can load redis", func() bool { return redistest.FirstThatRuns("", []string{"ruby"}, "-e", `require "redis"`) != "" }, "ruby", "ruby-redis")
+	redistest.Install(t, "ruby that can load redis", func() bool {
+		return redistest.FirstThatRuns("", []string{"ruby"}, "-e",
+			`require "redis"`) != ""
+	}, "ruby", "ruby-redis")
 	return "ruby"
 }
 
@@ -49,7 +53,8 @@ func Ruby(t testing.TB) string {
 func PHP(t testing.TB) string {
 	t.Helper()
 	redistest.Install(t, "php with the extensions redis and pcntl", func() bool {
-		return redistest.FirstThatRuns("", []string{"php"}, "-r", `exit(extension_loaded("redis") && extension_loaded("pcntl") ? 0 : 1);`) != ""
+		return redistest.FirstThatRuns("", []string{"php"}, "-r",
+			`exit(extension_loaded("redis") && extension_loaded("pcntl") ? 0 : 1);`) != ""
 	}, "php-cli", "php-redis")
 	return "php"
 }
@@ -71,7 +76,8 @@ func LoadFunctions(t testing.TB, server *redistest.Server) {
 func Build(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "duestream")
-	if out, err := exec.Command("go", "build", "-o", path, "github.com/duestream/duestream/cmd/duestream").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", path,
+		"github.com/duestream/duestream/cmd/duestream").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return path

@@ -19,7 +19,8 @@ import (
 
 const phpExamples = examples + "/php"
 
-// A command that phpredis could not send returns false, and keeps no error. Once the process that extends took it for a reply and ended.
+// A command that phpredis could not send returns false, and keeps no error. Once the process that extends took it for a reply and
+// ended.
 func TestPHPTellsNoReplyFromAnAnswer(t *testing.T) {
 	t.Parallel()
 	const mute = `
@@ -82,7 +83,8 @@ func TestPHPChecksEveryReply(t *testing.T) {
 	}
 }
 
-// The child that extends for a worker in PHP is killed: it is started again, and what the worker holds is extended. Once the worker ended.
+// The child that extends for a worker in PHP is killed: it is started again, and what the worker holds is extended. Once the
+// worker ended.
 func TestPHPWorkerOutlivesWhatExtends(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -90,7 +92,8 @@ func TestPHPWorkerOutlivesWhatExtends(t *testing.T) {
 	const stream = "duestream:{q}:stream"
 	server.Do(t, "HSET", "duestream:{q}:policy", "visibility_ms", "1000")
 	worker := exec.Command(PHP(t), phpExamples+"/conformance.php", "worker")
-	worker.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "DUESTREAM_PREFIX=duestream", "QUEUE=q", "GROUP=g", "CONSUMER=c")
+	worker.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "DUESTREAM_PREFIX=duestream", "QUEUE=q", "GROUP=g",
+		"CONSUMER=c")
 	worker.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var said bytes.Buffer
 	worker.Stderr = &said
@@ -142,7 +145,8 @@ func TestPHPWorkerOutlivesWhatExtends(t *testing.T) {
 	begun := time.Now()
 	server.Do(t, "XADD", stream, "*", "id", "held", "payload", "", "attempt", "1", "h:work", "slow 60000")
 	eventually(func() (bool, string) {
-		rows, err := client.Do(context.Background(), client.B().Xpending().Key(stream).Group("g").Start("-").End("+").Count(1).Build()).ToArray()
+		rows, err := client.Do(context.Background(),
+			client.B().Xpending().Key(stream).Group("g").Start("-").End("+").Count(1).Build()).ToArray()
 		if err != nil || len(rows) == 0 {
 			return false, "not delivered"
 		}

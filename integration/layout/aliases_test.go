@@ -264,7 +264,8 @@ func TestAliasesShowWhatTheyStandFor(t *testing.T) {
 					continue
 				} else if !*update {
 					const how = "run `go test ./integration/layout -update`"
-					t.Errorf("%s: the comment of an alias does not show what it stands for; %s. It should be\n%s", name, how, e.text)
+					t.Errorf("%s: the comment of an alias does not show what it stands for; %s. It should be\n%s", name, how,
+						e.text)
 				}
 				text = slices.Concat(text[:e.from], []byte(e.text), text[e.to:])
 			}
@@ -314,7 +315,8 @@ func (s *shower) edits(f *ast.File) (edits []edit) {
 			for _, line := range s.show(one.Name.Name, to) {
 				kept = append(kept, strings.TrimRight("//\t"+line, " \t"))
 			}
-			edits = append(edits, edit{files.Position(doc.Pos()).Offset, files.Position(doc.End()).Offset, strings.Join(kept, "\n")})
+			edits = append(edits, edit{files.Position(doc.Pos()).Offset, files.Position(doc.End()).Offset,
+				strings.Join(kept, "\n")})
 		}
 	}
 	return edits

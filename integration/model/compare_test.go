@@ -42,8 +42,9 @@ type stored struct {
 	damage     string // what no queue may look like
 }
 
-// step executes one transition on both sides. got is what the server answered; spec says what it had to answer, given what only the
-// server decides. A script reads the clock once, between two readings of ours: the step holds when it holds for one of these milliseconds.
+// step executes one transition on both sides. got is what the server answered; spec says what it had to answer, given what only
+// the server decides. A script reads the clock once, between two readings of ours: the step holds when it holds for one of these
+// milliseconds.
 func step[T any](r *run, what string, call func(context.Context) (T, error), spec func(q *Queue, got T) T) T {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -137,8 +138,10 @@ var groupNames = []string{"g1", "g2", "g 3/ü%"}
 func (r *run) look(ctx context.Context) (now int64, s stored) {
 	b := func(words ...string) rueidis.Completed { return r.c.B().Arbitrary(words...).Build() }
 	commands := rueidis.Commands{
-		b("TIME"), b("ZRANGE", r.k.Due, "0", "-1", "WITHSCORES"), b("HGETALL", r.k.Payload), b("HGETALL", r.k.Meta), b("XRANGE", r.k.Stream, "-", "+"),
-		b("XRANGE", r.k.Dead, "-", "+"), b("ZRANGE", r.k.Seen, "0", "-1", "WITHSCORES"), b("XRANGE", r.k.Wake, "-", "+"), b("HGET", r.k.Policy, "held"),
+		b("TIME"), b("ZRANGE", r.k.Due, "0", "-1", "WITHSCORES"), b("HGETALL", r.k.Payload), b("HGETALL", r.k.Meta),
+		b("XRANGE", r.k.Stream, "-", "+"),
+		b("XRANGE", r.k.Dead, "-", "+"), b("ZRANGE", r.k.Seen, "0", "-1", "WITHSCORES"), b("XRANGE", r.k.Wake, "-", "+"),
+		b("HGET", r.k.Policy, "held"),
 		b("XINFO", "GROUPS", r.k.Stream),
 	}
 	for _, g := range groupNames {
@@ -217,7 +220,8 @@ func readPending(g Group, list []rueidis.RedisMessage) {
 	for _, one := range list {
 		parts := must(one.ToArray())
 		idle, deliveries := must(parts[2].AsInt64()), must(parts[3].AsInt64())
-		g.Pending[must(parts[0].ToString())] = Pending{must(parts[1].ToString()), int(deliveries), idle >= idleTime.Milliseconds()}
+		g.Pending[must(parts[0].ToString())] = Pending{must(parts[1].ToString()), int(deliveries),
+			idle >= idleTime.Milliseconds()}
 	}
 }
 
@@ -253,7 +257,8 @@ func (s *stored) ended(now int64) int {
 }
 
 func newQueue() *Queue {
-	return &Queue{Scheduled: map[string]Message{}, Groups: map[string]Group{}, Windows: map[string]int64{}, Calls: map[string]Call{}}
+	return &Queue{Scheduled: map[string]Message{}, Groups: map[string]Group{}, Windows: map[string]int64{},
+		Calls: map[string]Call{}}
 }
 
 func (q *Queue) clone() *Queue {
@@ -299,7 +304,8 @@ func (q *Queue) lines(now int64) []string {
 	}
 	for _, e := range q.Dead {
 		letter := maps.Clone(e.Fields)
-		if reason := letter[lua.FieldReason]; (reason == lua.ReasonMalformed || reason == lua.ReasonBodyLost) && letter[lua.FieldError] != "" {
+		if reason := letter[lua.FieldReason]; (reason == lua.ReasonMalformed || reason == lua.ReasonBodyLost) &&
+			letter[lua.FieldError] != "" {
 			letter[lua.FieldError] = anyText
 		}
 		add("dead %s: %s", e.ID, show(letter))
@@ -341,7 +347,8 @@ func diff(want, got []string) string {
 		}
 	}
 	if out.Len() == 0 && !slices.Equal(want, got) {
-		fmt.Fprintf(&out, "the order differs:\nwanted: %s\nstored: %s\n", strings.Join(want, "\n        "), strings.Join(got, "\n        "))
+		fmt.Fprintf(&out, "the order differs:\nwanted: %s\nstored: %s\n", strings.Join(want, "\n        "),
+			strings.Join(got, "\n        "))
 	}
 	return out.String()
 }
@@ -368,7 +375,8 @@ func newRun(t *rapid.T, c rueidis.Client, k lua.Keys, counts tally) *run {
 func (r *run) clear() {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	if err := r.commands(ctx, [][]string{{"UNLINK", r.k.Due, r.k.Payload, r.k.Meta, r.k.Stream, r.k.Dead, r.k.Wake, r.k.Policy, r.k.Seen}}); err != nil {
+	if err := r.commands(ctx, [][]string{{"UNLINK", r.k.Due, r.k.Payload, r.k.Meta, r.k.Stream, r.k.Dead, r.k.Wake, r.k.Policy,
+		r.k.Seen}}); err != nil {
 		r.Errorf("%v", err)
 	}
 }

@@ -1,15 +1,16 @@
-// Package model is the state machine of a queue as a specification that runs: what each operation does to what is stored and what it
-// answers, over plain Go maps and lists. It is written from the protocol (docs/PROTOCOL.md), not from the scripts, and short enough to
-// be read instead of them. Where the protocol leaves something to the server (how far one reclaim or trim gets, which IDs entries are
-// given, which millisecond it is) the model is told, and checks that it is within the bounds.
+// Package model is the state machine of a queue as a specification that runs: what each operation does to what is stored and what
+// it answers, over plain Go maps and lists. It is written from the protocol (docs/PROTOCOL.md), not from the scripts, and short
+// enough to be read instead of them. Where the protocol leaves something to the server (how far one reclaim or trim gets, which
+// IDs entries are given, which millisecond it is) the model is told, and checks that it is within the bounds.
 //
-// Its test runs random sequences of all operations, those of other people included, against a real server and against the model, and
-// compares after every step all that can be observed: the schedule, payloads and meta, entries, pending lists with their counters, dead
-// letters, dedup windows and remembered calls, wake tokens, and the answer itself. A ledger that knows nothing of the model follows each
-// accepted message through what is stored. A sequence ends with everything delivered and acknowledged, and then nothing may be left.
+// Its test runs random sequences of all operations, those of other people included, against a real server and against the model,
+// and compares after every step all that can be observed: the schedule, payloads and meta, entries, pending lists with their
+// counters, dead letters, dedup windows and remembered calls, wake tokens, and the answer itself. A ledger that knows nothing of
+// the model follows each accepted message through what is stored. A sequence ends with everything delivered and acknowledged, and
+// then nothing may be left.
 //
-// Time is not waited for. Due times are past or hours away; "time passes" moves them nearer, on both sides; an abandoned entry is one
-// whose idle time was set. Each step has a millisecond of the server's to itself, so that a sequence can be replayed.
+// Time is not waited for. Due times are past or hours away; "time passes" moves them nearer, on both sides; an abandoned entry is
+// one whose idle time was set. Each step has a millisecond of the server's to itself, so that a sequence can be replayed.
 //
 // A failure is shrunk to a short sequence and printed with its seed. To replay it (or with DUESTREAM_TEST_SEED=1234), to search
 // longer, and to take more time for a shorter sequence and keep that in a file of testdata:
@@ -21,6 +22,7 @@
 // With -v the test says how often each outcome occurred.
 //
 // Invariants:
-//   - whatever is done in whatever order, the server does what the model says, nothing accepted is lost, and a queue that has come to
+//   - whatever is done in whatever order, the server does what the model says, nothing accepted is lost, and a queue that has
+//     come to
 //     rest holds nothing (TestServerDoesWhatTheModelSays).
 package model

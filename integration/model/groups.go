@@ -82,9 +82,9 @@ func (q *Queue) Retry(group string, policy lua.Attempts, failures []lua.Failure)
 	return outcomes
 }
 
-// Reclaim: idle pending → as retry; deliveries that the server counted beyond the first are failed attempts, too. An entry whose body
-// is lost is not waited for. Up to which entry one call gets (until, "" = the end) is for the server to say, but it may stop only after
-// limit entries or maxBytes, and takes whatever it passes.
+// Reclaim: idle pending → as retry; deliveries that the server counted beyond the first are failed attempts, too. An entry whose
+// body is lost is not waited for. Up to which entry one call gets (until, "" = the end) is for the server to say, but it may stop
+// only after limit entries or maxBytes, and takes whatever it passes.
 func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 	r := lua.Reclaimed{}
 	seen, taken, bytes := 0, 0, 0
@@ -103,7 +103,8 @@ func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 		if e != nil && !p.Idle && a.MinIdle > 0 {
 			continue
 		}
-		failure := lua.Failure{Held: lua.Held{Entry: id}, Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonVisibilityTimeout, Error: text}
+		failure := lua.Failure{Held: lua.Held{Entry: id}, Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonVisibilityTimeout,
+			Error: text}
 		switch q.leave(a.Group, a.Attempts, failure, p.Deliveries-1) {
 		case lua.Retried:
 			r.Retried++
@@ -140,7 +141,8 @@ func (q *Queue) Extend(group, consumer string, held []lua.Held) []bool {
 	return done
 }
 
-// leave is the way out of a pending list for whatever is not acknowledged. burnt are failed attempts that the entry does not tell of.
+// leave is the way out of a pending list for whatever is not acknowledged. burnt are failed attempts that the entry does not tell
+// of.
 func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt int) lua.Outcome {
 	pending := q.Groups[group].Pending
 	if _, ok := pending[how.Entry]; !ok {
@@ -203,9 +205,10 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	return outcome
 }
 
-// Trim frees what every group has acknowledged: first in front of whatever is still needed, some of it at least (the server drops whole
-// nodes of a stream before it counts entries); with nothing there, what lies behind, from cursor on, and then limit entries are looked
-// at. Without a group nothing goes. How much went in front, and where the next call goes on, is for the server to say (told).
+// Trim frees what every group has acknowledged: first in front of whatever is still needed, some of it at least (the server drops
+// whole nodes of a stream before it counts entries); with nothing there, what lies behind, from cursor on, and then limit entries
+// are looked at. Without a group nothing goes. How much went in front, and where the next call goes on, is for the server to say
+// (told).
 func (q *Queue) Trim(cursor string, limit, maxBytes int, told lua.Trimmed) lua.Trimmed {
 	t := lua.Trimmed{Groups: len(q.Groups), Windows: min(limit, q.EndedWindows)}
 	if len(q.Groups) == 0 {

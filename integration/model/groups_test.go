@@ -66,12 +66,14 @@ func (r *run) read() {
 	if n := len(r.q.Stream); n > 0 {
 		last = r.q.Stream[n-1].ID
 	}
-	r.deliver(r.group(func(g Group) bool { return less(g.Last, last) }), pick(r, "consumer", consumers...), pick(r, "count", 10, 1, 2))
+	r.deliver(r.group(func(g Group) bool { return less(g.Last, last) }), pick(r, "consumer", consumers...),
+		pick(r, "count", 10, 1, 2))
 }
 
 func (r *run) deliver(group, consumer string, n int) {
 	words := []string{"XREADGROUP", "GROUP", group, consumer, "COUNT", strconv.Itoa(n), "STREAMS", r.k.Stream, ">"}
-	r.plain(fmt.Sprintf("read of %d by %s of %s", n, consumer, group), [][]string{words}, func(q *Queue) { q.Read(group, consumer, n) })
+	r.plain(fmt.Sprintf("read of %d by %s of %s", n, consumer, group), [][]string{words},
+		func(q *Queue) { q.Read(group, consumer, n) })
 }
 
 // skip is what workers that honour `for` do with entries for other groups.
@@ -219,7 +221,8 @@ func (r *run) destroyGroup() {
 	if pick(r, "spare", true, false) {
 		return
 	}
-	r.plain("XGROUP DESTROY of "+group, [][]string{{"XGROUP", "DESTROY", r.k.Stream, group}}, func(q *Queue) { delete(q.Groups, group) })
+	r.plain("XGROUP DESTROY of "+group, [][]string{{"XGROUP", "DESTROY", r.k.Stream, group}},
+		func(q *Queue) { delete(q.Groups, group) })
 	r.book.destroyed(group, r.q)
 }
 
@@ -243,31 +246,36 @@ func (r *run) loseBody() {
 	}
 }
 
-// claim is what a worker must not do. Each counts as an attempt. (Redis drops a claimed entry without a body on its own: not done here.)
+// claim is what a worker must not do. Each counts as an attempt. (Redis drops a claimed entry without a body on its own: not done
+// here.)
 func (r *run) claim() {
 	group := r.group(holds)
 	pending := slices.DeleteFunc(r.pending(group), func(id string) bool { return r.q.entry(id) == nil })
 	r.unless(len(pending) == 0)
 	id, consumer := pending[pick(r, "entry", indices(pending)...)], pick(r, "consumer", consumers...)
-	r.plain(fmt.Sprintf("XCLAIM of %s by %s of %s", id, consumer, group), [][]string{{"XCLAIM", r.k.Stream, group, consumer, "0", id}}, func(q *Queue) {
-		q.Groups[group].Pending[id] = Pending{consumer, q.Groups[group].Pending[id].Deliveries + 1, false}
-	})
+	r.plain(fmt.Sprintf("XCLAIM of %s by %s of %s", id, consumer, group),
+		[][]string{{"XCLAIM", r.k.Stream, group, consumer, "0", id}}, func(q *Queue) {
+			q.Groups[group].Pending[id] = Pending{consumer, q.Groups[group].Pending[id].Deliveries + 1, false}
+		})
 }
 
 // readHistory is a worker that reads what it holds already: Redis counts that as deliveries.
 func (r *run) readHistory() {
 	group, consumer := r.group(holds), pick(r, "consumer", consumers...)
 	words := []string{"XREADGROUP", "GROUP", group, consumer, "COUNT", "10", "STREAMS", r.k.Stream, "0"}
-	r.plain(fmt.Sprintf("reading of history by %s of %s", consumer, group), [][]string{words}, func(q *Queue) { q.ReadHistory(group, consumer, 10) })
+	r.plain(fmt.Sprintf("reading of history by %s of %s", consumer, group), [][]string{words},
+		func(q *Queue) { q.ReadHistory(group, consumer, 10) })
 }
 
 // addEntry is a plain XADD, with fields that no bridge writes.
 func (r *run) addEntry() {
-	f := pick(r, "fields", fields{"note": "no ID", "bytes": "\xff"}, fields{"id": "f", "attempt": "x"}, fields{"id": "f", "max_attempts": "0"},
+	f := pick(r, "fields", fields{"note": "no ID", "bytes": "\xff"}, fields{"id": "f", "attempt": "x"},
+		fields{"id": "f", "max_attempts": "0"},
 		fields{"id": "", "payload": "p"}, fields{"id": "f", "for": "g1", "reason": "none"}, fields{"id": "f", "for": ""})
 	words := []string{"XADD", r.k.Stream, "*"}
 	for _, name := range slices.Sorted(maps.Keys(f)) {
 		words = append(words, name, f[name])
 	}
-	r.plain(fmt.Sprintf("%q", words), [][]string{words}, func(q *Queue) { q.Stream = append(q.Stream, Entry{next(&q.NewEntries), f}) })
+	r.plain(fmt.Sprintf("%q", words), [][]string{words},
+		func(q *Queue) { q.Stream = append(q.Stream, Entry{next(&q.NewEntries), f}) })
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ledger follows what was accepted, by the serial number that its payload begins with, through what is stored. It knows nothing of the
-// model: both could be wrong in the same way, but then a message would still be missing here.
+// ledger follows what was accepted, by the serial number that its payload begins with, through what is stored. It knows nothing
+// of the model: both could be wrong in the same way, but then a message would still be missing here.
 type ledger struct {
 	waiting map[string]bool            // accepted, and not ready yet
 	owed    map[string]map[string]bool // group → serials that it was to be given, and is not done with
@@ -49,7 +49,8 @@ func (l *ledger) audit(q *Queue) string {
 		delete(l.waiting, l.serialIn(letter))
 	}
 	for _, serial := range slices.Sorted(maps.Keys(l.waiting)) {
-		if !slices.ContainsFunc(slices.Collect(maps.Values(q.Scheduled)), func(m Message) bool { return serialOf(m.Payload) == serial }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(q.Scheduled)),
+			func(m Message) bool { return serialOf(m.Payload) == serial }) {
 			return fmt.Sprintf("%s was accepted and is not scheduled, ready or dead", serial)
 		}
 	}

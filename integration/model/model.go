@@ -169,7 +169,8 @@ func (q *Queue) RescheduleRetries(id, group string, to lua.When) []string {
 	return members
 }
 
-// Drain: scheduled and due → ready, in the order of due time, then member; malformed, expired, or for a group that is gone → dead.
+// Drain: scheduled and due → ready, in the order of due time, then member; malformed, expired, or for a group that is gone →
+// dead.
 func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 	const nothing = -time.Microsecond
 	if q.Held {
@@ -186,7 +187,8 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 		_, exists := q.Groups[to]
 		switch {
 		case m.Broken != "":
-			q.bury(fields{lua.FieldID: name.ID, lua.FieldPayload: m.Payload, lua.FieldAttempt: "1", lua.FieldDue: m.dueMs(), lua.FieldMeta: m.Raw},
+			q.bury(fields{lua.FieldID: name.ID, lua.FieldPayload: m.Payload, lua.FieldAttempt: "1", lua.FieldDue: m.dueMs(),
+				lua.FieldMeta: m.Raw},
 				name.Group, "", lua.ReasonMalformed, m.Broken)
 			d.Dead++
 		case m.expired(q.Now) || to != "" && !exists:
@@ -233,7 +235,8 @@ func (q *Queue) Survey(token string, windows int) lua.Look {
 	return l
 }
 
-// Redrive: dead → scheduled, for the group it died in or another one that there is, attempt 1, without its expiry and what the dead letter says of itself.
+// Redrive: dead → scheduled, for the group it died in or another one that there is, attempt 1, without its expiry and what the
+// dead letter says of itself.
 func (q *Queue) Redrive(letters []lua.Redrive) []lua.Redriven {
 	out := make([]lua.Redriven, len(letters))
 	for i, l := range letters {

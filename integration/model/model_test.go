@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// TestServerDoesWhatTheModelSays runs random sequences of all operations on a server and on the model, and compares everything that
-// can be observed after each. A failure is shrunk to the shortest sequence that still fails.
+// TestServerDoesWhatTheModelSays runs random sequences of all operations on a server and on the model, and compares everything
+// that can be observed after each. A failure is shrunk to the shortest sequence that still fails.
 func TestServerDoesWhatTheModelSays(t *testing.T) {
 	s := redistest.Shared(t)
 	c := s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })

@@ -44,12 +44,15 @@ func (r *run) actions() map[string]func(*rapid.T) {
 		name string
 		do   func()
 	}{
-		{"enqueue", r.enqueue}, {"drain", r.drain}, {"read", r.read}, {"fail", r.fail}, {"time", r.pass}, {"abandon", r.abandon}, {"reclaim", r.reclaim},
+		{"enqueue", r.enqueue}, {"drain", r.drain}, {"read", r.read}, {"fail", r.fail}, {"time", r.pass}, {"abandon", r.abandon},
+		{"reclaim", r.reclaim},
 		{"ack", r.ack}, {"enqueue", r.enqueue}, {"drain", r.drain}, {"read", r.read}, {"fail", r.fail}, {"time", r.pass},
-		{"ack plainly", r.ackPlainly}, {"trim", r.trim}, {"extend", r.extend}, {"redrive", r.redrive}, {"repeat", r.repeat}, {"skip", r.skip},
+		{"ack plainly", r.ackPlainly}, {"trim", r.trim}, {"extend", r.extend}, {"redrive", r.redrive}, {"repeat", r.repeat},
+		{"skip", r.skip},
 		{"cancel", r.cancel}, {"reschedule", r.reschedule}, {"produce plainly", r.produce}, {"claim", r.claim},
 		{"cancel retries", r.cancelRetries}, {"reschedule retries", r.rescheduleRetries},
-		{"read history", r.readHistory}, {"create group", r.createGroup}, {"lose body", r.loseBody}, {"damage meta", r.damageMeta},
+		{"read history", r.readHistory}, {"create group", r.createGroup}, {"lose body", r.loseBody},
+		{"damage meta", r.damageMeta},
 		{"add entry", r.addEntry}, {"purge", r.purge}, {"hold", r.hold}, {"survey", r.survey},
 		{"drop consumers", r.dropConsumers}, {"destroy group", r.destroyGroup}, {"read", r.read},
 	} {
@@ -73,14 +76,16 @@ func seldom(r *run, what string) bool {
 
 func (r *run) payload() []byte {
 	r.serials++
-	return fmt.Appendf(nil, "m%d:%s", r.serials, pick(r, "body", "", "\x00\xff", "a longer payload that matters to limits by bytes"))
+	return fmt.Appendf(nil, "m%d:%s", r.serials,
+		pick(r, "body", "", "\x00\xff", "a longer payload that matters to limits by bytes"))
 }
 
 // at is a point in time; the server's clock has passed r.start when it is used.
 func (r *run) at(d time.Duration) time.Time { return time.UnixMilli(r.start).Add(d) }
 
 func (r *run) when() lua.When {
-	return pick(r, "when", lua.After(0), lua.After(time.Hour), lua.After(3*time.Hour), lua.At(r.at(-time.Hour)), lua.At(r.at(2*time.Hour)))
+	return pick(r, "when", lua.After(0), lua.After(time.Hour), lua.After(3*time.Hour), lua.At(r.at(-time.Hour)),
+		lua.At(r.at(2*time.Hour)))
 }
 
 func (r *run) meta() string {
@@ -112,7 +117,8 @@ func (r *run) enqueue() {
 		if seldom(r, "malformed") {
 			items[i].Meta = r.junk()
 		}
-		if items[i].Dedup = pick(r, "dedup", lua.Refuse, lua.Fresh, lua.Window(2*time.Hour)); items[i].Dedup == lua.Fresh && pick(r, "own ID", true, false) {
+		if items[i].Dedup = pick(r, "dedup", lua.Refuse, lua.Fresh, lua.Window(2*time.Hour)); items[i].Dedup == lua.Fresh &&
+			pick(r, "own ID", true, false) {
 			items[i].ID = fmt.Sprint("fresh", r.serials)
 		}
 	}
@@ -130,7 +136,8 @@ func (r *run) repeat() {
 
 func (r *run) call(what string, token lua.Token, items []lua.Item) {
 	before := r.q
-	receipts := step(r, fmt.Sprintf("%s %+v %s", what, token, showItems(items)), func(ctx context.Context) ([]lua.Receipt, error) {
+	receipts := step(r, fmt.Sprintf("%s %+v %s", what, token, showItems(items)), func(ctx context.Context) ([]lua.Receipt,
+		error) {
 		return lua.Enqueue(ctx, r.c, r.k, token, items, lua.Durability{})
 	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt { return q.Enqueue(token, items) })
 	last := map[string]lua.Item{} // of each ID that is scheduled
@@ -206,7 +213,8 @@ func (r *run) again() (id, group string) {
 func (r *run) cancelRetries() {
 	id, group := r.again()
 	before := r.q
-	for _, member := range step(r, fmt.Sprintf("cancel retries %q of %q", id, group), func(ctx context.Context) ([]string, error) {
+	for _, member := range step(r, fmt.Sprintf("cancel retries %q of %q", id, group), func(ctx context.Context) ([]string,
+		error) {
 		_, found, err := lua.CancelRetries(ctx, r.c, r.k, lua.Walk{Limit: 1000, Group: group}, []string{id})
 		return membersOf(found), err
 	}, func(q *Queue, _ []string) []string { return q.CancelRetries(id, group) }) {
@@ -238,10 +246,12 @@ func membersOf(found []lua.Waiting) (members []string) {
 // produce is a producer without the scripts: a bare ZADD, or the transaction of the protocol, which replaces what is scheduled.
 func (r *run) produce() {
 	ms := float64(r.start)
-	id, due := pick(r, "member", append(idNames[:3:3], "", "\xff")...), pick(r, "due", ms-3.6e6, ms+7.2e6, ms-0.5, ms+3.6e6+0.5, 5, 1e15, math.Inf(-1))
+	id, due := pick(r, "member", append(idNames[:3:3], "", "\xff")...), pick(r, "due", ms-3.6e6, ms+7.2e6, ms-0.5, ms+3.6e6+0.5,
+		5, 1e15, math.Inf(-1))
 	add := []string{"ZADD", r.k.Due, score(due), id}
 	if old := r.q.Scheduled[id]; pick(r, "bare", true, false) {
-		r.plain(fmt.Sprintf("bare %q", add), [][]string{add}, func(q *Queue) { q.Scheduled[id] = NewMessage(id, due, old.Payload, old.Raw) })
+		r.plain(fmt.Sprintf("bare %q", add), [][]string{add},
+			func(q *Queue) { q.Scheduled[id] = NewMessage(id, due, old.Payload, old.Raw) })
 		return
 	}
 	payload, meta := string(r.payload()), r.junk()
@@ -281,7 +291,8 @@ func (r *run) trim() {
 
 func (r *run) trimUpTo(limit, maxBytes int) lua.Trimmed {
 	cursor := r.sweep
-	t := step(r, fmt.Sprintf("trim from %q, %d, %d bytes", cursor, limit, maxBytes), func(ctx context.Context) (lua.Trimmed, error) {
+	t := step(r, fmt.Sprintf("trim from %q, %d, %d bytes", cursor, limit, maxBytes), func(ctx context.Context) (lua.Trimmed,
+		error) {
 		return lua.Trim(ctx, r.c, r.k, cursor, limit, maxBytes)
 	}, func(q *Queue, got lua.Trimmed) lua.Trimmed { return q.Trim(cursor, limit, maxBytes, got) })
 	r.sweep = t.Cursor
@@ -298,7 +309,8 @@ func (r *run) survey() {
 		if err != nil {
 			return lua.Look{}, err
 		}
-		looks[0].Standing, looks[0].Bodies = "", 0 // the model does not know how others write it, nor in which hash something stands
+		// the model does not know how others write it, nor in which hash something stands
+		looks[0].Standing, looks[0].Bodies = "", 0
 		return looks[0], nil
 	}, func(q *Queue, _ lua.Look) lua.Look { return q.Survey(token, windows) })
 }

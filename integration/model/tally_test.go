@@ -14,13 +14,16 @@ type tally map[string]int
 
 var (
 	verdicts = map[lua.Verdict]string{
-		lua.Malformed: "malformed", lua.Duplicate: "duplicate", lua.Scheduled: "scheduled", lua.Ready: "ready", lua.Repeated: "repeated",
+		lua.Malformed: "malformed", lua.Duplicate: "duplicate", lua.Scheduled: "scheduled", lua.Ready: "ready",
+		lua.Repeated: "repeated",
 	}
 	outcomes = map[lua.Outcome]string{
-		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Dead: "buried", lua.Released: "released", lua.Skipped: "skipped",
+		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Dead: "buried", lua.Released: "released",
+		lua.Skipped: "skipped",
 	}
 	redriven = map[lua.Redriven]string{
-		lua.RedriveGroupGone: "for a group that is gone", lua.RedriveUnreadable: "unreadable", lua.RedriveMalformed: "malformed", lua.RedriveNoPayload: "without payload", lua.RedriveGone: "gone", lua.RedriveScheduled: "scheduled",
+		lua.RedriveGroupGone: "for a group that is gone", lua.RedriveUnreadable: "unreadable", lua.RedriveMalformed: "malformed",
+		lua.RedriveNoPayload: "without payload", lua.RedriveGone: "gone", lua.RedriveScheduled: "scheduled",
 	}
 )
 

@@ -27,7 +27,8 @@ var ofTheLetter = []string{
 	lua.FieldError, lua.FieldMeta, lua.FieldRaw, lua.FieldExpires,
 }
 
-// lettersOwn matches what a message's field must not be called in a dead letter; it goes behind one more "message:", and comes back without it.
+// lettersOwn matches what a message's field must not be called in a dead letter; it goes behind one more "message:", and comes
+// back without it.
 var lettersOwn = regexp.MustCompile(`^(message:)*(group|entry|reason|dead_ms|meta|raw)$`)
 
 func inLetter(message fields) fields {

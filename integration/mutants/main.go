@@ -1,5 +1,5 @@
-// Command mutants takes guards out of duestream, one at a time, in a copy of the source tree, and sees whether the tests notice: a proof
-// that cannot fail proves nothing. It prints a table, and its exit status is 1 when a mutant survives.
+// Command mutants takes guards out of duestream, one at a time, in a copy of the source tree, and sees whether the tests notice:
+// a proof that cannot fail proves nothing. It prints a table, and its exit status is 1 when a mutant survives.
 //
 //	go run ./integration/mutants                 all of them, each against the tests named beside it
 //	go run ./integration/mutants -only guard     those whose name contains the word
@@ -60,7 +60,8 @@ func run() int {
 			if !caught {
 				survivors++
 			}
-			fmt.Printf("| %s | `go test %s` | %s | %.0f s | %s |\n", m.name, strings.Join(m.test, " "), map[bool]string{true: "yes", false: "NO"}[caught],
+			fmt.Printf("| %s | `go test %s` | %s | %.0f s | %s |\n", m.name, strings.Join(m.test, " "),
+				map[bool]string{true: "yes", false: "NO"}[caught],
 				time.Since(begin).Seconds(), complaint(said))
 			if *verbose {
 				fmt.Fprintf(os.Stderr, "%s\n", said)
@@ -79,8 +80,8 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// mutant is one guard taken out: in file, the text old (which must be there exactly so many times as changes says, once if zero) becomes
-// new; test are the arguments of go test that should fail then.
+// mutant is one guard taken out: in file, the text old (which must be there exactly so many times as changes says, once if zero)
+// becomes new; test are the arguments of go test that should fail then.
 type mutant struct {
 	name, file string
 	old, new   string
@@ -164,12 +165,14 @@ func complaint(said []byte) string {
 		if !ok {
 			continue
 		}
-		if _, text, ok = strings.Cut(text, ": "); !ok || strings.HasPrefix(text, "seed ") || strings.Contains(text, " faults of ") {
+		if _, text, ok = strings.Cut(text, ": "); !ok || strings.HasPrefix(text, "seed ") ||
+			strings.Contains(text, " faults of ") {
 			continue
 		}
 		if _, sums, ok := strings.Cut(text, "duplicates_explained="); ok {
 			sums, _, _ = strings.Cut(sums, " faults=")
-			text = strings.Join(slices.DeleteFunc(strings.Fields(sums)[1:], func(sum string) bool { return strings.HasSuffix(sum, "=0") }), ", ")
+			text = strings.Join(slices.DeleteFunc(strings.Fields(sums)[1:],
+				func(sum string) bool { return strings.HasSuffix(sum, "=0") }), ", ")
 		}
 		if len(text) > 120 {
 			text = strings.ToValidUTF8(text[:120], "") + "…"

@@ -27,8 +27,9 @@ var mutants = []mutant{
 	},
 	{
 		name: "drain removes before it adds", file: "lua/drain.lua",
-		old:  "    local outcome, err = add(member, score, body, fields)\n",
-		new:  "    redis.call('ZREM', due, member)\n    redis.call('HDEL', payload, member)\n    local outcome, err = add(member, score, body, fields)\n",
+		old: "    local outcome, err = add(member, score, body, fields)\n",
+		new: "    redis.call('ZREM', due, member)\n    redis.call('HDEL', payload, member)\n    local outcome, err = " +
+			"add(member, score, body, fields)\n",
 		test: campaign,
 	},
 	{

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A row whose text is no longer in its file, or whose test is not where it says, takes out no guard: it would be noticed only by a run of
-// all of them.
+// A row whose text is no longer in its file, or whose test is not where it says, takes out no guard: it would be noticed only by
+// a run of all of them.
 func TestEveryMutantFindsItsPlace(t *testing.T) {
 	names := map[string]bool{}
 	for _, m := range slices.Concat(mutants, moreMutants) {

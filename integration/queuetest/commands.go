@@ -23,7 +23,8 @@ func WithoutPings(o *rueidis.ClientOption) {
 // Entries reads a queue's stream.
 func Entries(t *testing.T, c rueidis.Client, prefix, queue string) []lua.Entry {
 	t.Helper()
-	reply, err := c.Do(t.Context(), c.B().Xrange().Key(lua.NewKeys(prefix, queue).Stream).Start("-").End("+").Build()).AsXRangeSlices()
+	reply, err := c.Do(t.Context(),
+		c.B().Xrange().Key(lua.NewKeys(prefix, queue).Stream).Start("-").End("+").Build()).AsXRangeSlices()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,8 @@ func PublishCount(t *testing.T, c rueidis.Client, prefix, queue string, count in
 	}
 }
 
-// EventuallyRegistered waits until the registry says so of a queue. A count that it must not have is never taken away, and not waited for.
+// EventuallyRegistered waits until the registry says so of a queue. A count that it must not have is never taken away, and not
+// waited for.
 func EventuallyRegistered(t *testing.T, c rueidis.Client, prefix, queue, counts string) {
 	t.Helper()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {

@@ -1,5 +1,5 @@
-// Package queuetest drives a queue by hand: what a producer, a person with redis-cli and a worker in another language do to it. Tests of
-// the packages that work on queues share it. It knows the scripts and the test servers, and nothing above them.
+// Package queuetest drives a queue by hand: what a producer, a person with redis-cli and a worker in another language do to it.
+// Tests of the packages that work on queues share it. It knows the scripts and the test servers, and nothing above them.
 package queuetest
 
 import (
@@ -40,7 +40,8 @@ func New(t *testing.T, s *redistest.Server) *Rig {
 // Do runs any command.
 func (r *Rig) Do(args ...string) rueidis.RedisMessage {
 	r.T.Helper()
-	reply, err := r.Client.Do(context.WithoutCancel(r.T.Context()), r.Client.B().Arbitrary(args[0]).Args(args[1:]...).Build()).ToMessage()
+	reply, err := r.Client.Do(context.WithoutCancel(r.T.Context()),
+		r.Client.B().Arbitrary(args[0]).Args(args[1:]...).Build()).ToMessage()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		r.T.Fatalf("%.100q: %v", args, err)
 	}
@@ -85,7 +86,8 @@ func (r *Rig) Take(group, consumer string, n int) []string {
 	r.T.Helper()
 	var ids []string
 	for len(ids) < n {
-		reply := r.Do("XREADGROUP", "GROUP", group, consumer, "COUNT", fmt.Sprint(min(1000, n-len(ids))), "STREAMS", r.Keys.Stream, ">")
+		reply := r.Do("XREADGROUP", "GROUP", group, consumer, "COUNT", fmt.Sprint(min(1000, n-len(ids))), "STREAMS",
+			r.Keys.Stream, ">")
 		streams, err := reply.AsXReadSlices()
 		if err != nil && !rueidis.IsRedisNil(err) {
 			r.T.Fatal(err)
@@ -163,10 +165,12 @@ func (r *Rig) DrainAll() {
 	})
 }
 
-// Pending is how many entries the group holds; -1 when there is no such group, as long as a worker that starts is about to create it.
+// Pending is how many entries the group holds; -1 when there is no such group, as long as a worker that starts is about to create
+// it.
 func (r *Rig) Pending(group string) int64 {
 	r.T.Helper()
-	reply, err := r.Client.Do(context.WithoutCancel(r.T.Context()), r.Client.B().Xpending().Key(r.Keys.Stream).Group(group).Build()).ToArray()
+	reply, err := r.Client.Do(context.WithoutCancel(r.T.Context()),
+		r.Client.B().Xpending().Key(r.Keys.Stream).Group(group).Build()).ToArray()
 	if refused, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(refused.Error(), "NOGROUP") {
 		return -1
 	}
@@ -233,7 +237,8 @@ func (r *Rig) names(args ...string) []string {
 func (r *Rig) DeadIn(partition, ms int, id string) {
 	r.T.Helper()
 	p := r.Part(partition)
-	p.Do("XADD", p.Keys.Dead, fmt.Sprintf("%d-7", ms), "id", id, "payload", "p", "attempt", "1", "group", "g", "reason", "dead_letter", "dead_ms", fmt.Sprint(ms))
+	p.Do("XADD", p.Keys.Dead, fmt.Sprintf("%d-7", ms), "id", id, "payload", "p", "attempt", "1", "group", "g", "reason",
+		"dead_letter", "dead_ms", fmt.Sprint(ms))
 }
 
 // Next drains, delivers what is ready to the group, acknowledges it, and returns it.
@@ -241,7 +246,8 @@ func (r *Rig) Next(group string) (all []lua.Entry) {
 	r.T.Helper()
 	r.DrainAll()
 	for _, id := range r.Take(group, "c", 1000) {
-		found, err := r.Client.Do(r.T.Context(), r.Client.B().Xrange().Key(r.Keys.Stream).Start(id).End(id).Build()).AsXRangeSlices()
+		found, err := r.Client.Do(r.T.Context(),
+			r.Client.B().Xrange().Key(r.Keys.Stream).Start(id).End(id).Build()).AsXRangeSlices()
 		if err != nil || len(found) != 1 {
 			r.T.Fatalf("entry %s: %d found, %v", id, len(found), err)
 		}
@@ -291,9 +297,11 @@ func (r *Rig) Kill(group, reason, text string, ids ...string) {
 		r.Ready(batch...)
 		var failures []lua.Failure
 		for _, entry := range r.Take(group, "c", len(batch)) {
-			failures = append(failures, lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionDead, Delay: -1, Reason: reason, Error: text})
+			failures = append(failures, lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionDead, Delay: -1,
+				Reason: reason, Error: text})
 		}
-		if _, err := lua.Retry(r.T.Context(), r.Client, r.Keys, group, lua.Attempts{Max: 1, Delays: []time.Duration{time.Second}}, failures); err != nil {
+		if _, err := lua.Retry(r.T.Context(), r.Client, r.Keys, group, lua.Attempts{Max: 1, Delays: []time.Duration{time.Second}},
+			failures); err != nil {
 			r.T.Fatal(err)
 		}
 	}

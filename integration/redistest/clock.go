@@ -23,8 +23,8 @@ type Clock struct {
 	by   time.Duration
 }
 
-// OwnClock returns what [Own] does, as a child process whose wall clock the test may step while it runs. It fails the test, saying what
-// to do, when that cannot be had.
+// OwnClock returns what [Own] does, as a child process whose wall clock the test may step while it runs. It fails the test,
+// saying what to do, when that cannot be had.
 func OwnClock(t testing.TB, args ...string) (*Server, *Clock) {
 	t.Helper()
 	dir := t.TempDir() // before our cleanup is registered, so that it is removed after the server is gone

@@ -16,9 +16,9 @@ import (
 // Slots is how many a cluster has.
 const Slots = 16384
 
-// FailsOver are the arguments of a cluster whose masters are to be replaced quickly: one that does not answer for a second is, by a replica of
-// its own. On a busy machine a node that is well may not answer for so long, and with too few masters left a cluster refuses everything; so
-// only a test that waits for a failover asks for it.
+// FailsOver are the arguments of a cluster whose masters are to be replaced quickly: one that does not answer for a second is, by
+// a replica of its own. On a busy machine a node that is well may not answer for so long, and with too few masters left a cluster
+// refuses everything; so only a test that waits for a failover asks for it.
 var FailsOver = []string{nodeTimeout, "1000"}
 
 const (
@@ -26,8 +26,8 @@ const (
 	calmTimeout = "5000" // of all others, in ms: nodes that nobody has killed are slow at most
 )
 
-// ClusterNodes is a Redis Cluster. A master that does not answer for five seconds, or one with [FailsOver], is replaced by a replica of its
-// own, if it has one.
+// ClusterNodes is a Redis Cluster. A master that does not answer for five seconds, or one with [FailsOver], is replaced by a
+// replica of its own, if it has one.
 type ClusterNodes struct {
 	t       testing.TB
 	Servers []*Server // first the masters of the start, then their replicas in turn
@@ -58,7 +58,8 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 	}
 	c.until(func(s *Server) (bool, string) {
 		nodes, err := s.ask("CLUSTER", "NODES")
-		return err == nil && !strings.Contains(nodes, "handshake") && strings.Count(strings.TrimSpace(nodes), "\n") == len(c.Servers)-1, nodes
+		return err == nil && !strings.Contains(nodes, "handshake") && strings.Count(strings.TrimSpace(nodes),
+			"\n") == len(c.Servers)-1, nodes
 	})
 	for i := masters; i < len(c.Servers); i++ {
 		c.Servers[i].Do(t, "CLUSTER", "REPLICATE", c.ids[(i-masters)%masters])
@@ -210,8 +211,8 @@ func (c *ClusterNodes) id(s *Server) string {
 	panic("redistest: not a node of this cluster")
 }
 
-// Migrate moves a slot to another master while it is in use: a key at a time, with between called after each step, also after the one
-// that only declares the move.
+// Migrate moves a slot to another master while it is in use: a key at a time, with between called after each step, also after the
+// one that only declares the move.
 func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) {
 	c.t.Helper()
 	from := c.Owner(slot)
@@ -224,7 +225,8 @@ func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) 
 		what  string
 		other string
 	}{{to, "IMPORTING", c.id(from)}, {from, "MIGRATING", c.id(to)}} {
-		Eventually(c.t, topologyReady, func() (bool, string) { // a node that was promoted a moment ago is no master to all others yet
+		// a node that was promoted a moment ago is no master to all others yet
+		Eventually(c.t, topologyReady, func() (bool, string) {
 			_, err := declare.at.ask("CLUSTER", "SETSLOT", number, declare.what, declare.other)
 			return err == nil, fmt.Sprint(err)
 		})
@@ -280,7 +282,8 @@ func (c *ClusterNodes) Follows(replica, master *Server) {
 	c.t.Helper()
 	Eventually(c.t, topologyReady, func() (bool, string) {
 		f, err := replica.info("replication")
-		return err == nil && f["role"] == "slave" && f["master_port"] == port(master) && f["master_link_status"] == "up", fmt.Sprint(f, err)
+		return err == nil && f["role"] == "slave" && f["master_port"] == port(master) && f["master_link_status"] == "up",
+			fmt.Sprint(f, err)
 	})
 }
 
@@ -317,6 +320,7 @@ func (c *ClusterNodes) InSync(master *Server) {
 	c.t.Helper()
 	Eventually(c.t, topologyReady, func() (bool, string) {
 		f, err := master.info("replication")
-		return err == nil && f["connected_slaves"] != "0" && strings.Contains(f["slave0"], ",offset="+f["master_repl_offset"]+","), fmt.Sprint(f, err)
+		return err == nil && f["connected_slaves"] != "0" &&
+			strings.Contains(f["slave0"], ",offset="+f["master_repl_offset"]+","), fmt.Sprint(f, err)
 	})
 }

@@ -43,7 +43,8 @@ func startContainer(pool *dockertest.Pool, image, dataDir string, args []string,
 		if err = c.create(image, args, env); err == nil {
 			return serverOf(c, port, "docker "+image, shortName(image), image)
 		}
-		if attempt == 5 || !strings.Contains(err.Error(), "port is already allocated") && !strings.Contains(err.Error(), "in use") {
+		if attempt == 5 || !strings.Contains(err.Error(), "port is already allocated") &&
+			!strings.Contains(err.Error(), "in use") {
 			return nil, fmt.Errorf("run %s: %w", image, err)
 		}
 	}

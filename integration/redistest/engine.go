@@ -25,7 +25,8 @@ const (
 	labelOwner    = "duestream.redistest.owner"
 )
 
-// Images are the server images that [Each] looks for, the preferred one first. All are optional; docs/OPERATIONS.md tells how they differ.
+// Images are the server images that [Each] looks for, the preferred one first. All are optional; docs/OPERATIONS.md tells how
+// they differ.
 func Images() []string {
 	return []string{"redis:7.0", "redis:8.0", "valkey/valkey:8.1", "valkey/valkey:9.1", "redis:8.6", "valkey/valkey:8.0"}
 }
@@ -99,7 +100,8 @@ func pull(pool *dockertest.Pool, image string) error {
 		}
 		failed := machineFile("no-" + sanitised(image))
 		if st, err := os.Stat(failed); err == nil && time.Since(st.ModTime()) < pullRetry {
-			return fmt.Errorf("image %s is not there and could not be pulled at %s; that is tried again %v later or when %s is removed",
+			return fmt.Errorf("image %s is not there and could not be pulled at %s; that is tried again %v later or when %s is "+
+				"removed",
 				image, st.ModTime().Format(time.TimeOnly), pullRetry, failed)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), pullTimeout)

@@ -21,11 +21,12 @@ const (
 
 // installServer installs Debian's redis-server package without starting its service.
 func installServer() error {
-	return installPackages("redis-server or valkey-server on the PATH", func() bool { return serverBinary() != "" }, "redis-server")
+	return installPackages("redis-server or valkey-server on the PATH", func() bool { return serverBinary() != "" },
+		"redis-server")
 }
 
-// Install makes a test have what it needs: when that is not there it installs Debian's packages, and fails the test when that cannot be done
-// either. There tells whether it is there; what names it in the message.
+// Install makes a test have what it needs: when that is not there it installs Debian's packages, and fails the test when that
+// cannot be done either. There tells whether it is there; what names it in the message.
 func Install(t testing.TB, what string, there func() bool, packages ...string) {
 	t.Helper()
 	if there() {
@@ -39,7 +40,8 @@ func Install(t testing.TB, what string, there func() bool, packages ...string) {
 	}
 }
 
-// installPackages installs Debian packages without starting services of theirs. Test processes take turns; the later ones find it done.
+// installPackages installs Debian packages without starting services of theirs. Test processes take turns; the later ones find it
+// done.
 func installPackages(what string, there func() bool, packages ...string) error {
 	if _, err := os.Stat("/etc/debian_version"); err != nil {
 		return fmt.Errorf("no %s, and this is not Debian, where the tests could install it", what)
@@ -68,7 +70,8 @@ func installPackages(what string, there func() bool, packages ...string) error {
 		if err := aptGet(ctx, append([]string{"install", "-y", "--no-install-recommends"}, packages...)...); err != nil {
 			return err
 		}
-		if slices.Contains(packages, "redis-server") { // nor at the next start of the machine. Without systemd there is nothing to disable
+		// nor at the next start of the machine. Without systemd there is nothing to disable
+		if slices.Contains(packages, "redis-server") {
 			disable := exec.CommandContext(ctx, "deb-systemd-helper", "disable", "redis-server.service")
 			disable.Env = append(os.Environ(), "DPKG_MAINTSCRIPT_PACKAGE=redis-server") // it asks whose unit that is
 			_ = disable.Run()
@@ -89,7 +92,8 @@ func InstallNode(t testing.TB, dir string, there func() bool) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), installTimeout)
 		defer cancel()
-		out, err := exec.CommandContext(ctx, "npm", "install", "--prefix", dir, "--no-audit", "--no-fund", "--loglevel=error").CombinedOutput()
+		out, err := exec.CommandContext(ctx, "npm", "install", "--prefix", dir, "--no-audit", "--no-fund",
+			"--loglevel=error").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w\n%s", err, out)
 		}
@@ -152,8 +156,8 @@ func machineFile(name string) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("duestream-redistest-%d-%s", os.Getuid(), name))
 }
 
-// Program returns the path of redis-server or valkey-server, for a test of something that starts a server by itself. It fails the test
-// when there is none and it cannot be installed either.
+// Program returns the path of redis-server or valkey-server, for a test of something that starts a server by itself. It fails the
+// test when there is none and it cannot be installed either.
 func Program(t testing.TB) string {
 	t.Helper()
 	if serverBinary() == "" {

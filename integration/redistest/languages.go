@@ -13,7 +13,8 @@ func PythonWithRedis(t testing.TB) string {
 	return find()
 }
 
-// NodeWithIoredis returns a Node.js that can import ioredis from a directory. Where there is none it is installed, or the test fails.
+// NodeWithIoredis returns a Node.js that can import ioredis from a directory. Where there is none it is installed, or the test
+// fails.
 func NodeWithIoredis(t testing.TB, dir string) string {
 	t.Helper()
 	names := []string{"node", "nodejs"}

@@ -53,7 +53,8 @@ func TestLedgerAddsUp(t *testing.T) {
 			l.NotExpected("a")
 			l.Delivered("g", "a", 1, 1)
 		}, want: Result{Delivered: 1, Unexpected: 1}, fails: true},
-		{name: "never sent", do: func(l *Ledger) { l.Delivered("g", "x", 1, 1) }, want: Result{Delivered: 1, Unexpected: 1}, fails: true},
+		{name: "never sent", do: func(l *Ledger) { l.Delivered("g", "x", 1, 1) }, want: Result{Delivered: 1, Unexpected: 1},
+			fails: true},
 		{name: "perhaps sent", do: func(l *Ledger) {
 			l.MaybeSent("a", 1)
 			l.MaybeSent("b", 1)

@@ -59,8 +59,9 @@ func Run(m *testing.M, opts ...goleak.Option) int {
 	return 0
 }
 
-// endAtOnce has the race detector of child processes not wait when they end: it sleeps for a second in each, in case that another goroutine
-// is about to report a race. Our children have stopped theirs by then, and every stop that a test waits for would last so much longer.
+// endAtOnce has the race detector of child processes not wait when they end: it sleeps for a second in each, in case that another
+// goroutine is about to report a race. Our children have stopped theirs by then, and every stop that a test waits for would last
+// so much longer.
 func endAtOnce() {
 	const name, option = "GORACE", "atexit_sleep_ms"
 	if options := os.Getenv(name); !strings.Contains(options, option) {
@@ -68,16 +69,16 @@ func endAtOnce() {
 	}
 }
 
-// SideBySide has so many parallel tests of this process run at a time, where the command line does not say how many. Go runs as many as there
-// are processors, which is right for tests that compute; most of ours wait. Call it before [Run].
+// SideBySide has so many parallel tests of this process run at a time, where the command line does not say how many. Go runs as
+// many as there are processors, which is right for tests that compute; most of ours wait. Call it before [Run].
 func SideBySide(tests int) {
 	if f := flag.Lookup("test.parallel"); f != nil && runtime.GOMAXPROCS(0) < tests {
 		_ = f.Value.Set(strconv.Itoa(tests)) // it is a number
 	}
 }
 
-// leaked looks for goroutines for some seconds: a cluster client that was closed still waits to close connections that it had replaced
-// shortly before, and that takes it 5 s.
+// leaked looks for goroutines for some seconds: a cluster client that was closed still waits to close connections that it had
+// replaced shortly before, and that takes it 5 s.
 func leaked(opts []goleak.Option) error {
 	for deadline := time.Now().Add(8 * time.Second); ; {
 		err := goleak.Find(opts...)

@@ -75,7 +75,8 @@ func launch(dir string, n node) (*Server, error) {
 	if scheme == "" {
 		scheme = "redis"
 	}
-	s := &Server{url: address(scheme, opt.Username, opt.Password, opt.InitAddress[0]), opt: opt, product: "server", inst: p, origin: "process", short: "process"}
+	s := &Server{url: address(scheme, opt.Username, opt.Password, opt.InitAddress[0]), opt: opt, product: "server", inst: p,
+		origin: "process", short: "process"}
 	if err := s.identify(); err != nil {
 		return nil, errors.Join(err, p.end())
 	}
@@ -97,7 +98,8 @@ func front(t testing.TB, url, name string, like *Server) *Server {
 	return s
 }
 
-// ask sends one command to this server alone, also when it is part of a cluster, and returns the reply as text. It knows no arrays.
+// ask sends one command to this server alone, also when it is part of a cluster, and returns the reply as text. It knows no
+// arrays.
 func (s *Server) ask(args ...string) (string, error) {
 	c, err := dialRaw(s.opt)
 	if err != nil {

@@ -16,8 +16,8 @@ const (
 	syncLog     = "synced.log"
 )
 
-// OwnOn returns a server of this test's own that runs an image, with an append-only file, and whose machine can lose its power: see
-// [Server.CutPower]. False: there is no such image here. It fails the test when there is no C compiler, saying what to do.
+// OwnOn returns a server of this test's own that runs an image, with an append-only file, and whose machine can lose its power:
+// see [Server.CutPower]. False: there is no such image here. It fails the test when there is no C compiler, saying what to do.
 func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 	t.Helper()
 	pool, err := engine()
@@ -37,8 +37,8 @@ func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 	return s, true
 }
 
-// CutPower ends a server from [OwnOn] as a power failure may end its machine: of its append-only file only that is left which it had
-// asked the system to bring to disk. Start starts it again.
+// CutPower ends a server from [OwnOn] as a power failure may end its machine: of its append-only file only that is left which it
+// had asked the system to bring to disk. Start starts it again.
 func (s *Server) CutPower() {
 	s.control("cut the power of", func(inst instance) error {
 		if err := inst.kill(); err != nil {

@@ -87,13 +87,13 @@ func (p *Proxy) CutAll() {
 // too, and their replies may be lost with it. It replaces what is left of an earlier call; n = 0 disarms.
 func (p *Proxy) CutAfterForward(n int, commands ...string) { p.arm(cut, n, commands) }
 
-// CutBeforeForward makes the next n requests fail for certain: the connection is closed and the request is thrown away, so that the
-// server never sees it. Names as for CutAfterForward. It replaces what is left of an earlier call; n = 0 disarms.
+// CutBeforeForward makes the next n requests fail for certain: the connection is closed and the request is thrown away, so that
+// the server never sees it. Names as for CutAfterForward. It replaces what is left of an earlier call; n = 0 disarms.
 func (p *Proxy) CutBeforeForward(n int, commands ...string) { p.arm(drop, n, commands) }
 
-// CutMidReply forwards the next n requests, passes on the first half of what the server sends next, and closes the connection: the
-// client has part of a reply, of this request or of one before it on the same connection. Names as for CutAfterForward. It replaces
-// what is left of an earlier call; n = 0 disarms.
+// CutMidReply forwards the next n requests, passes on the first half of what the server sends next, and closes the connection:
+// the client has part of a reply, of this request or of one before it on the same connection. Names as for CutAfterForward. It
+// replaces what is left of an earlier call; n = 0 disarms.
 func (p *Proxy) CutMidReply(n int, commands ...string) { p.arm(tear, n, commands) }
 
 func (p *Proxy) arm(f fate, n int, commands []string) {
@@ -121,7 +121,8 @@ func (p *Proxy) cutsOf(f fate) int {
 	return p.cuts[f]
 }
 
-// Slow delays every piece of traffic by d in each direction, one piece after the other, as a slow and narrow path does. Zero ends it.
+// Slow delays every piece of traffic by d in each direction, one piece after the other, as a slow and narrow path does. Zero ends
+// it.
 func (p *Proxy) Slow(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -114,7 +114,8 @@ func (w *Watched) Settled() {
 				return false, err.Error()
 			}
 			line := f["master0"] // name=main,status=ok,address=…,slaves=2,sentinels=3
-			if !strings.Contains(line, "status=ok") || !strings.Contains(line, "slaves=2") || !strings.Contains(line, "sentinels=3") {
+			if !strings.Contains(line, "status=ok") || !strings.Contains(line, "slaves=2") ||
+				!strings.Contains(line, "sentinels=3") {
 				return false, line
 			}
 			seen[line] = true
@@ -189,7 +190,8 @@ func (w *Watched) Caught() {
 		}
 		f, err := master.info("replication")
 		offset := ",offset=" + f["master_repl_offset"] + ","
-		return err == nil && f["connected_slaves"] == "2" && strings.Contains(f["slave0"], offset) && strings.Contains(f["slave1"], offset),
+		return err == nil && f["connected_slaves"] == "2" && strings.Contains(f["slave0"], offset) &&
+				strings.Contains(f["slave1"], offset),
 			fmt.Sprint(f, err)
 	})
 }

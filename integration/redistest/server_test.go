@@ -260,7 +260,8 @@ func TestMonitorCountsRequestsButNotWhatScriptsDo(t *testing.T) {
 		m := s.Monitor(t)
 		key, before := s.Prefix(t), s.Calls(t)
 		for range 5 {
-			c.Do(ctx, c.B().Eval().Script(`for i=1,10 do redis.call('INCR', KEYS[1]) end return 1`).Numkeys(1).Key(key+"n").Build())
+			c.Do(ctx, c.B().Eval().Script(`for i=1,10 do redis.call('INCR', KEYS[1]) end return 1`).Numkeys(1).Key(key+"n").
+				Build())
 		}
 		c.Do(ctx, c.B().Set().Key(key+"a").Value(`] "x" [0 lua] "`).Build())
 		calls := s.Calls(t)

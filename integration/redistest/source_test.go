@@ -32,7 +32,8 @@ func child(t *testing.T, mode string, env ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChildProcess$", "-test.timeout=50s")
-	cmd.Env = append(os.Environ(), append([]string{envChild + "=" + mode, "TMPDIR=" + t.TempDir(), EnvURL + "=", EnvImage + "="}, env...)...)
+	cmd.Env = append(os.Environ(), append([]string{envChild + "=" + mode, "TMPDIR=" + t.TempDir(), EnvURL + "=", EnvImage + "="},
+		env...)...)
 	return cmd
 }
 
@@ -47,11 +48,13 @@ func TestSharedServerComesFromTheFirstSourceThereIs(t *testing.T) {
 		ok   bool
 	}{
 		{"url", []string{EnvURL + "=" + own.URL()}, "name: " + own.product + " " + own.Version() + " (url)", true},
-		{"url that does not answer", []string{EnvURL + "=redis://127.0.0.1:1"}, EnvURL + ": the server at 127.0.0.1:1 does not answer", false},
+		{"url that does not answer", []string{EnvURL + "=redis://127.0.0.1:1"}, EnvURL +
+			": the server at 127.0.0.1:1 does not answer", false},
 		{"url with a secret", []string{EnvURL + "=http://u:secret@127.0.0.1:1"}, "not understood", false},
 		{"no engine", []string{noEngine}, "(process)", true},
 		{"engine elsewhere", []string{"DOCKER_HOST=tcp://192.0.2.1:2375"}, "(process)", true},
-		{"image asked for, no engine", []string{noEngine, EnvImage + "=redis:8.0"}, EnvImage + "=redis:8.0: no Docker engine", false},
+		{"image asked for, no engine", []string{noEngine, EnvImage + "=redis:8.0"}, EnvImage + "=redis:8.0: no Docker engine",
+			false},
 		{"nothing", []string{noEngine, "PATH=/nonexistent"}, "Do one of these", false},
 	} {
 		t.Run(strings.ReplaceAll(tc.name, " ", "_"), func(t *testing.T) {

@@ -93,8 +93,8 @@ type SecureServer struct {
 	CA, Cert, Key string // files of a client that it accepts
 }
 
-// TLS starts a server of the test's own that speaks TLS only, with a certificate of the authority for the given names (127.0.0.1 when
-// there are none), and accepts clients with a certificate of the same authority.
+// TLS starts a server of the test's own that speaks TLS only, with a certificate of the authority for the given names (127.0.0.1
+// when there are none), and accepts clients with a certificate of the same authority.
 func TLS(t testing.TB, a *Authority, names ...string) *SecureServer {
 	t.Helper()
 	if len(names) == 0 {

@@ -1,5 +1,5 @@
-// Package loop is what everything that goes on for ever shares: how it waits, is poked, backs off after errors, and says once that it is
-// failing and once that it works again.
+// Package loop is what everything that goes on for ever shares: how it waits, is poked, backs off after errors, and says once
+// that it is failing and once that it works again.
 package loop
 
 import (
@@ -16,7 +16,8 @@ const (
 	PassTimeout = 30 * time.Second
 )
 
-// NewBackoff returns the waits between tries of something that is repeated for ever: 50 ms at first, doubled up to most, each jittered.
+// NewBackoff returns the waits between tries of something that is repeated for ever: 50 ms at first, doubled up to most, each
+// jittered.
 func NewBackoff(most time.Duration) *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(most), backoff.WithMaxElapsedTime(0))
@@ -46,8 +47,10 @@ func Poke(c chan struct{}) {
 	}
 }
 
-// Every runs a pass at once and then at each interval, or when poked; after an error sooner, with backoff. It returns when ctx ends.
-func Every(ctx context.Context, interval func() time.Duration, b *backoff.ExponentialBackOff, poked <-chan struct{}, pass func(context.Context) error) {
+// Every runs a pass at once and then at each interval, or when poked; after an error sooner, with backoff. It returns when ctx
+// ends.
+func Every(ctx context.Context, interval func() time.Duration, b *backoff.ExponentialBackOff, poked <-chan struct{},
+	pass func(context.Context) error) {
 	for {
 		pause := time.Duration(0)
 		if err := pass(ctx); err != nil {

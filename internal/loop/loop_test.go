@@ -14,13 +14,14 @@ func TestEveryWaitsBacksOffAndIsPoked(t *testing.T) {
 		const maxBackoff = 5 * time.Second
 		began, poked, passes := time.Now(), make(chan struct{}, 1), make(chan time.Duration)
 		var answer error
-		go Every(t.Context(), func() time.Duration { return time.Minute }, NewBackoff(maxBackoff), poked, func(ctx context.Context) error {
-			select {
-			case passes <- time.Since(began):
-			case <-ctx.Done():
-			}
-			return answer
-		})
+		go Every(t.Context(), func() time.Duration { return time.Minute }, NewBackoff(maxBackoff), poked,
+			func(ctx context.Context) error {
+				select {
+				case passes <- time.Since(began):
+				case <-ctx.Done():
+				}
+				return answer
+			})
 		for _, want := range []time.Duration{0, time.Minute, 2 * time.Minute} {
 			if at := <-passes; at != want {
 				t.Errorf("a pass at %v, want %v", at, want)

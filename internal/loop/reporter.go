@@ -14,9 +14,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Reporter logs one line per change of state: when something starts to fail, when it fails for another reason, and when it works again.
-// What several parts of it report is one state: it works again when the last of them does. For those who read Info and above no line that
-// it works again comes without one that it is failing before, nor stays away after one. Any number of goroutines may report.
+// Reporter logs one line per change of state: when something starts to fail, when it fails for another reason, and when it works
+// again. What several parts of it report is one state: it works again when the last of them does. For those who read Info and
+// above no line that it works again comes without one that it is failing before, nor stays away after one. Any number of
+// goroutines may report.
 type Reporter struct {
 	Log      *slog.Logger     // carries what it is about
 	Activity string           // "drain"
@@ -67,7 +68,8 @@ func (r *Reporter) works(part string) {
 	}
 	delete(r.kinds, part)
 	if len(r.kinds) == 0 {
-		r.Log.Log(context.Background(), level(slog.LevelInfo, !r.told), r.Activity+" works again", "after", time.Since(r.since).Round(time.Millisecond))
+		r.Log.Log(context.Background(), level(slog.LevelInfo, !r.told), r.Activity+" works again", "after",
+			time.Since(r.since).Round(time.Millisecond))
 		r.told = false
 		r.failing.Store(false)
 	}
@@ -83,7 +85,8 @@ func level(loud slog.Level, quiet bool) slog.Level {
 // kindOf names what an error is about; the same trouble is logged once, however its words differ.
 func kindOf(err error) string {
 	for _, kind := range []error{
-		lua.ErrFull, lua.ErrWrongType, lua.ErrDenied, lua.ErrUnsupported, lua.ErrNoGroup, lua.ErrUnavailable, context.DeadlineExceeded,
+		lua.ErrFull, lua.ErrWrongType, lua.ErrDenied, lua.ErrUnsupported, lua.ErrNoGroup, lua.ErrUnavailable,
+		context.DeadlineExceeded,
 	} {
 		if errors.Is(err, kind) {
 			return kind.Error()

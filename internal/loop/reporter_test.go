@@ -13,7 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A worker whose acknowledgements were denied read on: it said at every entry that it works again, and at every try that it is failing.
+// A worker whose acknowledgements were denied read on: it said at every entry that it works again, and at every try that it is
+// failing.
 func TestConditionWorksAgainWhenAllOfItsPartsDo(t *testing.T) {
 	t.Parallel()
 	var book queuetest.LogBook
@@ -32,8 +33,8 @@ func TestConditionWorksAgainWhenAllOfItsPartsDo(t *testing.T) {
 	redistest.Want(t, "in the end", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
 }
 
-// The end of an outage that the heartbeat alone had told was told by every queue, and a queue whose type of key was wrong behind an outage
-// said nothing but that it works again. By level Info, each end has its beginning, and each beginning its end.
+// The end of an outage that the heartbeat alone had told was told by every queue, and a queue whose type of key was wrong behind
+// an outage said nothing but that it works again. By level Info, each end has its beginning, and each beginning its end.
 func TestEveryEndOfATroubleHasItsBeginning(t *testing.T) {
 	t.Parallel()
 	quiet, loud := lua.ErrUnavailable, lua.ErrWrongType
@@ -50,7 +51,8 @@ func TestEveryEndOfATroubleHasItsBeginning(t *testing.T) {
 		{"quiet after loud", []error{loud, nil, quiet, nil}, "failing again"},
 	} {
 		var log queuetest.LogBook
-		st := &Reporter{Log: slog.New(slog.NewTextHandler(&log, nil)), Activity: "drain", Quiet: func(err error) bool { return errors.Is(err, quiet) }}
+		st := &Reporter{Log: slog.New(slog.NewTextHandler(&log, nil)), Activity: "drain",
+			Quiet: func(err error) bool { return errors.Is(err, quiet) }}
 		for _, err := range c.told {
 			st.Report(err)
 		}

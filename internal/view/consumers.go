@@ -16,11 +16,12 @@ import (
 
 // Consumer is a member of a group, as the server sees it.
 type Consumer struct {
-	Name     string
-	Pending  int64
-	Idle     time.Duration // since it last read something; where the server does not tell Inactive, since it was given something
-	Inactive time.Duration // since it was last given something, from Redis 7.2 on; negative: it never was, or the server does not tell
-	Tells    bool          // the server tells Inactive
+	Name    string
+	Pending int64
+	Idle    time.Duration // since it last read something; where the server does not tell Inactive, since it was given something
+	// since it was last given something, from Redis 7.2 on; negative: it never was, or the server does not tell
+	Inactive time.Duration
+	Tells    bool // the server tells Inactive
 }
 
 // ReadConsumers returns the consumers of a group; none when there is no such group or stream. One round trip.

@@ -18,8 +18,8 @@ type Heartbeat struct {
 	Age      time.Duration
 }
 
-// ReadHeartbeats returns the last heartbeats of all bridges of a prefix, newest first. Their age is by the server's clock; negative: they are
-// ahead of it. One round trip.
+// ReadHeartbeats returns the last heartbeats of all bridges of a prefix, newest first. Their age is by the server's clock;
+// negative: they are ahead of it. One round trip.
 func ReadHeartbeats(ctx context.Context, c rueidis.Client, prefix string) ([]Heartbeat, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()

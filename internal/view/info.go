@@ -27,9 +27,9 @@ type ServerInfo struct {
 	Untold error `json:"-"`
 }
 
-// CheckServer asks the server for what matters to duestream. ErrUnsupported: it is older than Redis 7.0, or evicts keys when it is
-// full, which would delete whole queues at once. A server that does not answer INFO (a missing permission, an in-process server) is
-// taken as it is; info holds only Untold then.
+// CheckServer asks the server for what matters to duestream. ErrUnsupported: it is older than Redis 7.0, or evicts keys when it
+// is full, which would delete whole queues at once. A server that does not answer INFO (a missing permission, an in-process
+// server) is taken as it is; info holds only Untold then.
 func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err error) {
 	fields, err := ReadInfo(ctx, c)
 	if err != nil {
@@ -41,10 +41,12 @@ func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err er
 	}
 	info = fields.Server()
 	if major, _ := strconv.Atoi(strings.SplitN(info.Version, ".", 2)[0]); major > 0 && major < 7 {
-		return info, fmt.Errorf("check server: %w: %s %s, needs Redis 7.0 or Valkey 7.2 at least", lua.ErrUnsupported, info.Product, info.Version)
+		return info, fmt.Errorf("check server: %w: %s %s, needs Redis 7.0 or Valkey 7.2 at least", lua.ErrUnsupported,
+			info.Product, info.Version)
 	}
 	if p := info.MaxMemoryPolicy; p != "" && p != "noeviction" {
-		return info, fmt.Errorf("check server: %w: maxmemory-policy is %s: when memory is full it deletes whole queues; set it to noeviction", lua.ErrUnsupported, p)
+		return info, fmt.Errorf("check server: %w: maxmemory-policy is %s: when memory is full it deletes whole queues; set it "+
+			"to noeviction", lua.ErrUnsupported, p)
 	}
 	return info, nil
 }
@@ -90,8 +92,9 @@ func (i Info) Product() (name, version string) {
 // Server returns what a server tells about itself.
 func (i Info) Server() ServerInfo {
 	info := ServerInfo{
-		Role: i["role"], MaxMemory: i.Number("maxmemory"), MaxMemoryPolicy: i["maxmemory_policy"], UsedMemory: i.Number("used_memory"),
-		AOF: i["aof_enabled"] == "1", Replicas: int(i.Number("connected_slaves")),
+		Role: i["role"], MaxMemory: i.Number("maxmemory"), MaxMemoryPolicy: i["maxmemory_policy"],
+		UsedMemory: i.Number("used_memory"),
+		AOF:        i["aof_enabled"] == "1", Replicas: int(i.Number("connected_slaves")),
 	}
 	info.Product, info.Version = i.Product()
 	return info

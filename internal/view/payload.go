@@ -5,7 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Payload is a message's payload. In JSON it is a string when it is UTF-8, else an object {"base64": "…"}, and null when there is none.
+// Payload is a message's payload. In JSON it is a string when it is UTF-8, else an object {"base64": "…"}, and null when there is
+// none.
 type Payload []byte
 
 // Base64Payload is how JSON carries a payload that is not UTF-8: {"base64": "…"}.

@@ -12,7 +12,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// What a server says of a stream, its groups, consumers and pending entries is read in one place; what is not there is none, and no error.
+// What a server says of a stream, its groups, consumers and pending entries is read in one place; what is not there is none, and
+// no error.
 func TestReadersOfStreams(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -60,8 +61,10 @@ func TestReadersOfStreams(t *testing.T) {
 			want string
 		}{
 			{PendingRange{Count: 9}, "[1-7 a 1][2-7 a 4][3-7 a 1][4-7 b 1]"}, {PendingRange{Count: 2}, "[1-7 a 1][2-7 a 4]"},
-			{PendingRange{From: "(2-7", Count: 9}, "[3-7 a 1][4-7 b 1]"}, {PendingRange{From: "2-7", To: "3-7", Count: 9}, "[2-7 a 4][3-7 a 1]"},
-			{PendingRange{Count: 9, Consumer: "b"}, "[4-7 b 1]"}, {PendingRange{Count: 9, MinIdle: 30 * time.Second}, "[2-7 a 4]"},
+			{PendingRange{From: "(2-7", Count: 9}, "[3-7 a 1][4-7 b 1]"}, {PendingRange{From: "2-7", To: "3-7", Count: 9},
+				"[2-7 a 4][3-7 a 1]"},
+			{PendingRange{Count: 9, Consumer: "b"}, "[4-7 b 1]"}, {PendingRange{Count: 9, MinIdle: 30 * time.Second},
+				"[2-7 a 4]"},
 			{PendingRange{Count: 9, Consumer: "b", MinIdle: 30 * time.Second}, ""},
 		} {
 			list, err := ReadPending(t.Context(), c, key, "g", one.of)

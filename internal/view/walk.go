@@ -27,14 +27,15 @@ func (p *Pager) Seen(entries, bytes int) {
 	p.Count = max(1, min(p.Bytes*entries/(bytes+1), 2*p.Count, PageEntries))
 }
 
-// Walk yields the entries of a stream from one ID to another (both included, "-" and "+" are the ends), oldest first, or newest first
-// when backwards. It holds one page at a time. What is added or deleted meanwhile may be seen or not.
+// Walk yields the entries of a stream from one ID to another (both included, "-" and "+" are the ends), oldest first, or newest
+// first when backwards. It holds one page at a time. What is added or deleted meanwhile may be seen or not.
 func Walk(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool) iter.Seq2[rueidis.XRangeSlice, error] {
 	return WalkPages(ctx, c, key, from, to, backwards, NewPager())
 }
 
 // WalkPages is Walk with pages of another size.
-func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool, size Pager) iter.Seq2[rueidis.XRangeSlice, error] {
+func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool,
+	size Pager) iter.Seq2[rueidis.XRangeSlice, error] {
 	return func(yield func(rueidis.XRangeSlice, error) bool) {
 		size := size
 		for {
@@ -63,8 +64,10 @@ func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, back
 	}
 }
 
-// ReadPage returns at most count entries of a stream between two IDs, oldest first, or newest first when backwards. One round trip.
-func ReadPage(ctx context.Context, c rueidis.Client, key, from, to string, count int, backwards bool) ([]rueidis.XRangeSlice, error) {
+// ReadPage returns at most count entries of a stream between two IDs, oldest first, or newest first when backwards. One round
+// trip.
+func ReadPage(ctx context.Context, c rueidis.Client, key, from, to string, count int,
+	backwards bool) ([]rueidis.XRangeSlice, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
 	if backwards {

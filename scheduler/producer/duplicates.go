@@ -22,9 +22,9 @@ type batchMessage struct {
 	id string
 }
 
-// duplicates looks for messages with IDs of their own in the partitions of older counts, and returns why those that are not to be stored
-// are not: ErrDuplicate, or that it could not be found out. Script enqueue does the same for the partition that they go to. Pipelined;
-// one round trip per partition and 500 IDs, all partitions at once; none for a queue with one partition.
+// duplicates looks for messages with IDs of their own in the partitions of older counts, and returns why those that are not to be
+// stored are not: ErrDuplicate, or that it could not be found out. Script enqueue does the same for the partition that they go
+// to. Pipelined; one round trip per partition and 500 IDs, all partitions at once; none for a queue with one partition.
 func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error {
 	if s.only != nil {
 		return nil
@@ -82,8 +82,8 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 	return refused
 }
 
-// duplicate is ErrDuplicate, and why what was stored before is not as durable as asked, if so. That is waited for behind a write: a token,
-// which is cleared again.
+// duplicate is ErrDuplicate, and why what was stored before is not as durable as asked, if so. That is waited for behind a write:
+// a token, which is cleared again.
 func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 	if d := p.cfg.Durability; !d.Fsync && d.Replicas == 0 {
 		return ErrDuplicate

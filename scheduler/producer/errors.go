@@ -13,8 +13,8 @@ var (
 	ErrDuplicate = errors.New("duplicate message ID")
 	// ErrNotScheduled: no message with this ID is scheduled: it became ready, was cancelled, or never was.
 	ErrNotScheduled = errors.New("message is not scheduled")
-	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not. A message with
-	// an ID and a dedup window may be scheduled again without harm.
+	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not. A message
+	// with an ID and a dedup window may be scheduled again without harm.
 	ErrUncertain = errors.New("the call may have been executed")
 	// ErrClosed: Close was called before.
 	ErrClosed = errors.New("producer is closed")

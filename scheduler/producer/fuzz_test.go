@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// FuzzDoor: what the door lets through is delivered bit for bit: straight into the stream, by way of the schedule, and again after a failure.
-// What it refuses is named with field and limit, and leaves nothing behind.
+// FuzzDoor: what the door lets through is delivered bit for bit: straight into the stream, by way of the schedule, and again
+// after a failure. What it refuses is named with field and limit, and leaves nothing behind.
 func FuzzDoor(f *testing.F) {
 	f.Add("order-42", []byte("p"), "trace", "abc", 0, int64(0))
 	f.Add("", []byte{0, 255}, "ü", "<&>\u2028\x00\n\"\\", 3, int64(9_999_999_999_999))
@@ -78,7 +78,8 @@ func FuzzDoor(f *testing.F) {
 					t.Fatalf("drain: %+v, %v", d, err)
 				}
 				found, err := do("XREADGROUP", "GROUP", "g", "c", "STREAMS", k.Stream, ">").AsXReadSlices()
-				if rueidis.IsRedisNil(err) && d.Dead == 1 && !m.Expires.IsZero() && m.Expires.Before(time.Now().Add(time.Minute)) {
+				if rueidis.IsRedisNil(err) && d.Dead == 1 && !m.Expires.IsZero() &&
+					m.Expires.Before(time.Now().Add(time.Minute)) {
 					break // expired
 				}
 				if err != nil || len(found[k.Stream]) != 1 {
@@ -86,14 +87,16 @@ func FuzzDoor(f *testing.F) {
 				}
 				e := lua.ParseEntry(found[k.Stream][0].ID, found[k.Stream][0].FieldValues)
 				got := fmt.Sprintf("%q %q %q %d %d", e.ID, e.Payload, e.Headers, e.MaxAttempts, e.Attempt)
-				if wanted := fmt.Sprintf("%q %q %q %d %d", receipt.ID, m.Payload, m.Headers, m.MaxAttempts, attempt); got != wanted {
+				if wanted := fmt.Sprintf("%q %q %q %d %d", receipt.ID, m.Payload, m.Headers, m.MaxAttempts,
+					attempt); got != wanted {
 					t.Fatalf("delivered %.300s, want %.300s", got, wanted)
 				}
 				if !m.Expires.IsZero() && !e.Expires.Equal(m.Expires) || len(e.Extra) > 0 {
 					t.Fatalf("delivered with expiry %v and %q, want %v", e.Expires, e.Extra, m.Expires)
 				}
 				out, err := lua.Retry(ctx, c, k, "g", lua.Attempts{Max: 10, Delays: []time.Duration{0}},
-					[]lua.Failure{{Held: lua.Held{Entry: e.EntryID, ID: e.ID}, Action: lua.ActionRetry, Delay: -1, Error: "boom"}})
+					[]lua.Failure{{Held: lua.Held{Entry: e.EntryID, ID: e.ID}, Action: lua.ActionRetry, Delay: -1,
+						Error: "boom"}})
 				if err != nil || out[0] != lua.Retried && !(out[0] == lua.Dead && m.MaxAttempts == attempt) {
 					t.Fatalf("retry: %v, %v", out, err)
 				}

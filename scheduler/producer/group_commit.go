@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// While one commit is on its way another may follow, so that the server has work while callers are answered. With more, commits would
-	// only become smaller; but where each waits to be durable, the wait is what takes time.
+	// While one commit is on its way another may follow, so that the server has work while callers are answered. With more,
+	// commits would only become smaller; but where each waits to be durable, the wait is what takes time.
 	maxInFlight        = 2
 	maxInFlightDurably = 16
 
 	worthACommit = 32 // messages that wait, at least, for a further commit; and as many as are on their way
 )
 
-// groupCommit gathers the messages for one partition: they wait here while script calls are in flight, and go out together in the next one.
-// Committers run only while there is something to send.
+// groupCommit gathers the messages for one partition: they wait here while script calls are in flight, and go out together in the
+// next one. Committers run only while there is something to send.
 type groupCommit struct {
 	p     *Producer
 	queue string
@@ -57,8 +57,8 @@ func newGroupCommit(p *Producer, partition string) *groupCommit {
 	return l
 }
 
-// add has messages wait for a commit, and blocks while too many do. IDs are made here, so that they are in the order of the commits, and
-// told to the calls. Messages that cannot be added are answered.
+// add has messages wait for a commit, and blocks while too many do. IDs are made here, so that they are in the order of the
+// commits, and told to the calls. Messages that cannot be added are answered.
 func (g *groupCommit) add(ws []waiting) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,8 +121,8 @@ func (g *groupCommit) startLocked() {
 	go g.run(c)
 }
 
-// lead makes the next commits in the caller's own goroutine, which saves two hand-overs, while they hold messages of its call alone. A
-// caller whose context may end is not asked to: it could not leave.
+// lead makes the next commits in the caller's own goroutine, which saves two hand-overs, while they hold messages of its call
+// alone. A caller whose context may end is not asked to: it could not leave.
 func (g *groupCommit) lead(own *batchCall) {
 	g.mu.Lock()
 	alone := g.inFlight == 0 && len(g.idle) > 0 && own.ctx.Done() == nil && len(g.waiting) > 0 &&
@@ -159,8 +159,8 @@ func (g *groupCommit) handOn(c *committer, own *batchCall, answered int) bool {
 	return true
 }
 
-// isWorthACommit says whether what waits should go out now: always when nothing else is on its way, else when it is much, and does not continue a
-// batch that is on its way, which goes out in order.
+// isWorthACommit says whether what waits should go out now: always when nothing else is on its way, else when it is much, and
+// does not continue a batch that is on its way, which goes out in order.
 func (g *groupCommit) isWorthACommit() bool {
 	n := len(g.waiting)
 	if g.inFlight == 0 {
@@ -287,11 +287,11 @@ func (g *groupCommit) commit(c *committer, batch []waiting) {
 	})
 }
 
-// send makes one enqueue, repeated under its token when the reply was lost. A caller's context plays no part. Waited is set when the
-// commit was taken, but is not as durable as asked.
+// send makes one enqueue, repeated under its token when the reply was lost. A caller's context plays no part. Waited is set when
+// the commit was taken, but is not as durable as asked.
 //
-// The token of a commit is cleared with the committer's next one, but only after a single clean try: when an earlier try is still on its way,
-// it must find the token, or it would store everything again. Such a token ends with its window.
+// The token of a commit is cleared with the committer's next one, but only after a single clean try: when an earlier try is still
+// on its way, it must find the token, or it would store everything again. Such a token ends with its window.
 func (g *groupCommit) send(c *committer, items []lua.Item, since time.Time) (receipts []lua.Receipt, waited, err error) {
 	token := lua.Token{
 		Name: g.p.newToken(),

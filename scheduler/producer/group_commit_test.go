@@ -93,8 +93,8 @@ func TestCommitsAreBounded(t *testing.T) {
 	}
 }
 
-// A second commit goes out beside the first when it is worth it, a third does not, and a batch that is on its way is not overtaken by its
-// own end.
+// A second commit goes out beside the first when it is worth it, a third does not, and a batch that is on its way is not
+// overtaken by its own end.
 func TestCommitsInFlight(t *testing.T) {
 	t.Parallel()
 	cfg := Config{}.withDefaults()
@@ -134,8 +134,8 @@ func TestCommitsInFlight(t *testing.T) {
 	}
 }
 
-// A connection that dies after the server has run the script leaves the caller without a reply. The commit is repeated under its token:
-// nothing is stored twice, not even what went straight into the stream, and each message has the verdict of the first try.
+// A connection that dies after the server has run the script leaves the caller without a reply. The commit is repeated under its
+// token: nothing is stored twice, not even what went straight into the stream, and each message has the verdict of the first try.
 func TestLostReplyIsRepeatedWithoutDuplicates(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -147,7 +147,8 @@ func TestLostReplyIsRepeatedWithoutDuplicates(t *testing.T) {
 		want, ready := 1, 0
 		for cuts := 1; cuts <= 3; cuts++ {
 			proxy.CutAfterForward(cuts, "EVALSHA", "EVAL")
-			results, err := p.ScheduleBatch(t.Context(), queue, []Message{{}, {ID: "known"}, {Delay: time.Hour}, {ID: fmt.Sprint("own-", cuts), Dedup: time.Hour}})
+			results, err := p.ScheduleBatch(t.Context(), queue, []Message{{}, {ID: "known"}, {Delay: time.Hour},
+				{ID: fmt.Sprint("own-", cuts), Dedup: time.Hour}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,7 +165,8 @@ func TestLostReplyIsRepeatedWithoutDuplicates(t *testing.T) {
 		if proxy.Cuts() < 6 {
 			t.Errorf("only %d connections were cut", proxy.Cuts())
 		}
-		if n, m := queuetest.Integer(t, c, "ZCARD", k.Due), queuetest.Integer(t, c, "XLEN", k.Stream); n != int64(want) || m != int64(ready) {
+		if n, m := queuetest.Integer(t, c, "ZCARD", k.Due), queuetest.Integer(t, c, "XLEN", k.Stream); n != int64(want) ||
+			m != int64(ready) {
 			t.Errorf("%d scheduled and %d ready, want %d and %d", n, m, want, ready)
 		}
 	})
@@ -212,7 +214,8 @@ func TestServerAwayIsRepeatedForTheRetryTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Stop()
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // the connections that broke may leave it open; then it is clear
+	// the connections that broke may leave it open; then it is clear
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		_, err := hasty.Schedule(t.Context(), queue, Message{})
 		return errors.Is(err, lua.ErrUnavailable) && !errors.Is(err, ErrUncertain), fmt.Sprint(err)
 	})

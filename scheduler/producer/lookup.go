@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// messageChange is one script call that changes some messages of one partition, and says which of them it found. With lua.ErrNotDurable the
-// answers hold.
+// messageChange is one script call that changes some messages of one partition, and says which of them it found. With
+// lua.ErrNotDurable the answers hold.
 type messageChange func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error)
 
 // messageLookup looks for messages in the partitions that they may be in. It is what Cancel and Reschedule have in common.
@@ -34,10 +34,11 @@ type messageLookup struct {
 	failed error   // the last one
 }
 
-// lookup makes a change to each message wherever it is: in every partition that its ID may be in, because a producer that knows no partitions, or
-// an older count of them, may have put it into another one as well. All are asked at once, and beside them the registry, so it takes one round
-// trip; another one when the queue turns out to have grown. An answer is definite when each of them said so, and no others were known after the
-// call began. The answers are there also with an error: true is that it was found, and changed, somewhere; false is not definite.
+// lookup makes a change to each message wherever it is: in every partition that its ID may be in, because a producer that knows
+// no partitions, or an older count of them, may have put it into another one as well. All are asked at once, and beside them the
+// registry, so it takes one round trip; another one when the queue turns out to have grown. An answer is definite when each of
+// them said so, and no others were known after the call began. The answers are there also with an error: true is that it was
+// found, and changed, somewhere; false is not definite.
 func (p *Producer) lookup(ctx context.Context, queue string, ids []string, do messageChange) ([]bool, error) {
 	for _, id := range ids {
 		if err := lua.CheckID(id); err != nil {
@@ -50,12 +51,14 @@ func (p *Producer) lookup(ctx context.Context, queue string, ids []string, do me
 	}
 	defer p.busy.Done()
 	n := len(ids)
-	s := &messageLookup{p: p, queue: queue, ids: ids, do: do, began: time.Now(), found: make([]bool, n), lost: make([]error, n), untold: make([]error, n)}
+	s := &messageLookup{p: p, queue: queue, ids: ids, do: do, began: time.Now(), found: make([]bool, n), lost: make([]error, n),
+		untold: make([]error, n)}
 	k, err := r.counts(ctx)
 	if err != nil {
 		return s.found, err
 	}
-	if !k.asked.IsZero() && k.asked.Before(s.began) { // zero: the registry is out of reach, and would break the connection of the others
+	// zero: the registry is out of reach, and would break the connection of the others
+	if !k.asked.IsZero() && k.asked.Before(s.began) {
 		r.begin(time.Time{})
 	}
 	s.amongCounts(ctx, k.counts, nil)
@@ -173,8 +176,8 @@ func (s *messageLookup) inPartition(ctx context.Context, k lua.Keys, which []int
 	return nil
 }
 
-// noteDoubt notes for a message why its answer is not definite. An error that says that the message may have been changed goes before one
-// that says that a partition could not be asked.
+// noteDoubt notes for a message why its answer is not definite. An error that says that the message may have been changed goes
+// before one that says that a partition could not be asked.
 func noteDoubt(kept []error, at int, err error) {
 	if kept[at] == nil || errors.Is(err, ErrUncertain) && !errors.Is(kept[at], ErrUncertain) {
 		kept[at] = err

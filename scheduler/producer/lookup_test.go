@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Two producers had scheduled one ID: ours into its partition, one that knows no partitions into partition 0. Cancel stopped at the first that had
-// it, answered "cancelled", and the other one was delivered.
+// Two producers had scheduled one ID: ours into its partition, one that knows no partitions into partition 0. Cancel stopped at
+// the first that had it, answered "cancelled", and the other one was delivered.
 func TestCancelAndRescheduleReachEveryPartitionThatHoldsTheMessage(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -65,8 +65,8 @@ func TestCancelAndRescheduleReachEveryPartitionThatHoldsTheMessage(t *testing.T)
 	})
 }
 
-// A producer that has not heard of a growth found the message in a partition of its old count, and answered "cancelled", while another producer had
-// put the same ID into a new partition: a yes, too, needs the registry as it was after the call began.
+// A producer that has not heard of a growth found the message in a partition of its old count, and answered "cancelled", while
+// another producer had put the same ID into a new partition: a yes, too, needs the registry as it was after the call began.
 func TestStaleCountsMakeNoDefiniteYes(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -86,8 +86,8 @@ func TestStaleCountsMakeNoDefiniteYes(t *testing.T) {
 	}
 }
 
-// A queue that was mistyped in cancel or reschedule stayed in the registry for good. A producer that schedules registers it, also right after such
-// a look.
+// A queue that was mistyped in cancel or reschedule stayed in the registry for good. A producer that schedules registers it, also
+// right after such a look.
 func TestLookingForAMessageRegistersNoQueue(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -108,7 +108,8 @@ func (m *Message) check() error {
 			return err
 		}
 		if !m.At.IsZero() && !m.Expires.After(m.At) {
-			return lua.Invalid("expires", m.Expires.UTC().Format(time.RFC3339), "must be after the due time %s", m.At.UTC().Format(time.RFC3339))
+			return lua.Invalid("expires", m.Expires.UTC().Format(time.RFC3339), "must be after the due time %s",
+				m.At.UTC().Format(time.RFC3339))
 		}
 	}
 	if m.Dedup != 0 && m.ID == "" {

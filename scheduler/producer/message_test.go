@@ -16,8 +16,9 @@ func TestMessageIsCheckedBeforeRedisIsTouched(t *testing.T) {
 		m     Message
 		field string // "" = accepted
 	}{
-		"empty":                     {Message{}, ""},
-		"all fields":                {Message{ID: "a", Payload: []byte{0, 255}, Headers: map[string]string{"k": "v"}, At: at, MaxAttempts: 3, Expires: at.Add(1), Dedup: time.Hour}, ""},
+		"empty": {Message{}, ""},
+		"all fields": {Message{ID: "a", Payload: []byte{0, 255}, Headers: map[string]string{"k": "v"}, At: at,
+			MaxAttempts: 3, Expires: at.Add(1), Dedup: time.Hour}, ""},
 		"delay of ten years":        {Message{Delay: lua.MaxDelay}, ""},
 		"delay and expiry":          {Message{Delay: time.Hour, Expires: at}, ""},
 		"negative delay":            {Message{Delay: -1}, "delay"},

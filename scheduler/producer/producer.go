@@ -55,10 +55,10 @@ type Config struct {
 	MaxCommit int
 	// MaxCommitBytes is after how many bytes a script call takes no further message. Default 512 KiB. One message always goes.
 	MaxCommitBytes int
-	// Durability is what every call waits for before it returns nil; paid once per commit. Default: until the server has executed it.
-	// Its Timeout is 2s by default, at most 1m: when it is over, the error is a *lua.NotDurableError, and what was asked is done. The
-	// first call asks the server whether it can wait so, for 5s at most, and fails with lua.ErrUnsupported or lua.ErrDenied if it
-	// cannot: nothing was sent then.
+	// Durability is what every call waits for before it returns nil; paid once per commit. Default: until the server has executed
+	// it. Its Timeout is 2s by default, at most 1m: when it is over, the error is a *lua.NotDurableError, and what was asked is
+	// done. The first call asks the server whether it can wait so, for 5s at most, and fails with lua.ErrUnsupported or
+	// lua.ErrDenied if it cannot: nothing was sent then.
 	Durability lua.Durability
 	// Logger is told when registering a queue fails or works again. Default: discard.
 	Logger *slog.Logger
@@ -94,13 +94,14 @@ func (c Config) validate() error {
 	}
 	errs = append(errs, c.Durability.Validate())
 	if c.Durability.Timeout < time.Millisecond || c.Durability.Timeout > maxDurabilityTimeout {
-		errs = append(errs, lua.Invalid("durability timeout", c.Durability.Timeout.String(), "must be between 1ms and %s", maxDurabilityTimeout))
+		errs = append(errs, lua.Invalid("durability timeout", c.Durability.Timeout.String(), "must be between 1ms and %s",
+			maxDurabilityTimeout))
 	}
 	return errors.Join(errs...)
 }
 
-// Producer takes messages into the schedule. All methods are safe for concurrent use. It keeps some hundred bytes for each queue it was
-// used with.
+// Producer takes messages into the schedule. All methods are safe for concurrent use. It keeps some hundred bytes for each queue
+// it was used with.
 type Producer struct {
 	cfg     Config
 	globals lua.Globals
@@ -131,22 +132,23 @@ func New(cfg Config) (*Producer, error) {
 	}, nil
 }
 
-// Schedule takes one message into a queue. Once it returns nil, the message is delivered at least once to every group, or cancelled,
-// or dead-lettered. The receipt holds the ID also beside an error.
+// Schedule takes one message into a queue. Once it returns nil, the message is delivered at least once to every group, or
+// cancelled, or dead-lettered. The receipt holds the ID also beside an error.
 //
-// It blocks until the server has answered, for at most RetryTimeout plus 5s while the server is unavailable; or until ctx ends: then
-// the message may still be stored, which the error says by ErrUncertain. A reply that was lost is asked for again, without storing the
-// message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of scheduled messages. At
-// first use of a queue its partitions are asked for as well, for a second at most; from then on every 5s, which no call waits for.
+// It blocks until the server has answered, for at most RetryTimeout plus 5s while the server is unavailable; or until ctx ends:
+// then the message may still be stored, which the error says by ErrUncertain. A reply that was lost is asked for again, without
+// storing the message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of
+// scheduled messages. At first use of a queue its partitions are asked for as well, for a second at most; from then on every 5s,
+// which no call waits for.
 //
 // A queue with partitions is looked through for the IDs that callers chose, where older counts put them, which takes one more
-// round trip. For some seconds after the growth ErrDuplicate is best effort: this producer, or another, may not have heard of it and
-// store an ID where it belonged before while it is scheduled where it belongs now. The same goes for a producer that could not read the
-// registry yet, which uses partition 0, and for calls with the same ID at the same time that know different counts.
+// round trip. For some seconds after the growth ErrDuplicate is best effort: this producer, or another, may not have heard of it
+// and store an ID where it belonged before while it is scheduled where it belongs now. The same goes for a producer that could
+// not read the registry yet, which uses partition 0, and for calls with the same ID at the same time that know different counts.
 //
-// Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; lua.ErrNotDurable, and then
-// the message is stored and the receipt whole; lua.ErrUnsupported for a durability that the server cannot give, and then nothing was
-// sent; and what the server says.
+// Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; lua.ErrNotDurable, and
+// then the message is stored and the receipt whole; lua.ErrUnsupported for a durability that the server cannot give, and then
+// nothing was sent; and what the server says.
 func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Receipt, error) {
 	results, err := p.ScheduleBatch(ctx, queue, []Message{m})
 	if err != nil {
@@ -156,12 +158,13 @@ func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Recei
 }
 
 // ScheduleBatch is Schedule for many messages: one result for each, in order, each with its own verdict. Messages with equal due
-// times and no IDs of their own keep their order within a partition. The error is set only when none was tried: a queue name that is
-// refused, more than lua.MaxBatch messages, a closed producer, or a context that ended before. The batch is not atomic; it goes out in
-// calls of at most MaxCommit messages.
+// times and no IDs of their own keep their order within a partition. The error is set only when none was tried: a queue name that
+// is refused, more than lua.MaxBatch messages, a closed producer, or a context that ended before. The batch is not atomic; it
+// goes out in calls of at most MaxCommit messages.
 func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message) ([]Result, error) {
 	if len(ms) > lua.MaxBatch {
-		return nil, wrap("schedule", queue, "", lua.Invalid("batch", fmt.Sprint(len(ms)), "must be at most %d messages", lua.MaxBatch))
+		return nil, wrap("schedule", queue, "", lua.Invalid("batch", fmt.Sprint(len(ms)), "must be at most %d messages",
+			lua.MaxBatch))
 	}
 	r, err := p.enter(ctx, queue)
 	if err != nil {
@@ -265,8 +268,8 @@ func (p *Producer) forgetTokens() {
 	}
 }
 
-// repeat calls try until it succeeds, fails for good, or has been repeated for RetryTimeout since the given time. Clean says that no
-// try that failed can have been executed; if one can, and none succeeded, the error is ErrUncertain.
+// repeat calls try until it succeeds, fails for good, or has been repeated for RetryTimeout since the given time. Clean says that
+// no try that failed can have been executed; if one can, and none succeeded, the error is ErrUncertain.
 func (p *Producer) repeat(ctx context.Context, since time.Time, try func(context.Context) error) (clean bool, err error) {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(retryInitial), backoff.WithMaxInterval(retryMax),
 		backoff.WithMaxElapsedTime(max(1, p.cfg.RetryTimeout-time.Since(since))))

@@ -21,12 +21,14 @@ func TestScheduleStoresWhatWasGiven(t *testing.T) {
 		before := queuetest.Now(t, c).Truncate(time.Millisecond)
 		expires := time.UnixMilli(before.UnixMilli()).Add(2 * time.Hour)
 		later, err := p.Schedule(t.Context(), queue, Message{
-			ID: "a", Payload: []byte("x\x00\xff"), Headers: map[string]string{"k": "<é>"}, Delay: time.Hour, MaxAttempts: 7, Expires: expires,
+			ID: "a", Payload: []byte("x\x00\xff"), Headers: map[string]string{"k": "<é>"}, Delay: time.Hour, MaxAttempts: 7,
+			Expires: expires,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if later.ID != "a" || later.Ready || later.Due.Before(before.Add(time.Hour)) || later.Due.After(before.Add(time.Hour+time.Minute)) {
+		if later.ID != "a" || later.Ready || later.Due.Before(before.Add(time.Hour)) ||
+			later.Due.After(before.Add(time.Hour+time.Minute)) {
 			t.Errorf("receipt %+v", later)
 		}
 		if due := queuetest.Integer(t, c, "ZSCORE", k.Due, "a"); due != later.Due.UnixMilli() {
@@ -44,10 +46,12 @@ func TestScheduleStoresWhatWasGiven(t *testing.T) {
 		if err != nil || !now.Ready || now.ID == "" {
 			t.Errorf("a message without a delay: %+v, %v", now, err)
 		}
-		if got := queuetest.Entries(t, c, prefix, queue); len(got) != 1 || got[0].ID != now.ID || string(got[0].Payload) != "now" || !got[0].Due.Equal(now.Due) {
+		if got := queuetest.Entries(t, c, prefix, queue); len(got) != 1 || got[0].ID != now.ID ||
+			string(got[0].Payload) != "now" || !got[0].Due.Equal(now.Due) {
 			t.Errorf("stream holds %+v", got)
 		}
-		if names, err := scheduler.Queues(t.Context(), c, prefix); err != nil || fmt.Sprint(names) != fmt.Sprint([]string{queue}) {
+		if names, err := scheduler.Queues(t.Context(), c, prefix); err != nil ||
+			fmt.Sprint(names) != fmt.Sprint([]string{queue}) {
 			t.Errorf("registered: %v, %v", names, err)
 		}
 	})
@@ -161,7 +165,8 @@ func TestCancelAndRescheduleAnswerDefinitely(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.UnixMilli(queuetest.Now(t, c).UnixMilli()).Add(time.Minute)
-	if due, err := p.Reschedule(t.Context(), queue, "m-0", 0, at); err != nil || !due.Equal(at) || queuetest.Integer(t, c, "ZSCORE", k.Due, "m-0") != at.UnixMilli() {
+	if due, err := p.Reschedule(t.Context(), queue, "m-0", 0, at); err != nil || !due.Equal(at) ||
+		queuetest.Integer(t, c, "ZSCORE", k.Due, "m-0") != at.UnixMilli() {
 		t.Errorf("reschedule to %v: %v, %v", at, due, err)
 	}
 	if due, err := p.Reschedule(t.Context(), queue, "m-0", time.Hour, time.Time{}); err != nil || due.Before(at) {
@@ -202,7 +207,8 @@ func TestIdleProducerForgetsItsToken(t *testing.T) {
 	seen := lua.NewKeys(prefix, queue).Seen
 	for round := range 2 {
 		// Of two messages with one ID the second is refused, which the token remembers.
-		results, err := p.ScheduleBatch(t.Context(), queue, []Message{{ID: fmt.Sprint("m", round), Delay: time.Hour}, {ID: fmt.Sprint("m", round)}})
+		results, err := p.ScheduleBatch(t.Context(), queue, []Message{{ID: fmt.Sprint("m", round), Delay: time.Hour},
+			{ID: fmt.Sprint("m", round)}})
 		if err != nil || results[0].Err != nil || !errors.Is(results[1].Err, ErrDuplicate) {
 			t.Fatal(results, err)
 		}

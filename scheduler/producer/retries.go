@@ -26,27 +26,30 @@ type Retry struct {
 // walkFunc is one step of a walk through the schedule of one partition.
 type walkFunc func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (next string, found []lua.Waiting, err error)
 
-// CancelRetries takes retries of messages that wait, and redriven letters, out of the schedule of every partition that may hold them: of one
-// group, or with "" of all. It returns what it took: with no error nothing is left that waited from the beginning of the call to its end. What is
-// ready or pending meanwhile is not touched, and may be tried again when it fails.
+// CancelRetries takes retries of messages that wait, and redriven letters, out of the schedule of every partition that may hold
+// them: of one group, or with "" of all. It returns what it took: with no error nothing is left that waited from the beginning of
+// the call to its end. What is ready or pending meanwhile is not touched, and may be tried again when it fails.
 //
-// No key says where retries are: it looks through the whole schedule, in steps of 1,000 members, over a connection of its own. Errors as with
-// Cancel; ErrUncertain says that a reply was lost, and with it perhaps the names of some that were taken.
+// No key says where retries are: it looks through the whole schedule, in steps of 1,000 members, over a connection of its own.
+// Errors as with Cancel; ErrUncertain says that a reply was lost, and with it perhaps the names of some that were taken.
 func (p *Producer) CancelRetries(ctx context.Context, queue, group string, ids ...string) ([]Retry, error) {
-	found, err := p.walk(ctx, queue, group, ids, func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (string, []lua.Waiting, error) {
+	found, err := p.walk(ctx, queue, group, ids, func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (string,
+		[]lua.Waiting, error) {
 		return lua.CancelRetries(ctx, c, k, w, ids)
 	})
 	return found, wrap("cancel retries", queue, "", err)
 }
 
-// RescheduleRetries moves the due times of retries of messages: to at, or when that is zero to delay from the server's now; 0 has them tried at
-// once. Otherwise as CancelRetries.
-func (p *Producer) RescheduleRetries(ctx context.Context, queue, group string, delay time.Duration, at time.Time, ids ...string) ([]Retry, error) {
+// RescheduleRetries moves the due times of retries of messages: to at, or when that is zero to delay from the server's now; 0 has
+// them tried at once. Otherwise as CancelRetries.
+func (p *Producer) RescheduleRetries(ctx context.Context, queue, group string, delay time.Duration, at time.Time,
+	ids ...string) ([]Retry, error) {
 	when, err := dueWhen(delay, at)
 	if err != nil {
 		return nil, wrap("reschedule retries", queue, "", err)
 	}
-	found, err := p.walk(ctx, queue, group, ids, func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (string, []lua.Waiting, error) {
+	found, err := p.walk(ctx, queue, group, ids, func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (string,
+		[]lua.Waiting, error) {
 		return lua.RescheduleRetries(ctx, c, k, w, when, ids)
 	})
 	return found, wrap("reschedule retries", queue, "", err)
@@ -87,7 +90,8 @@ func (p *Producer) walk(ctx context.Context, queue, group string, ids []string, 
 }
 
 // walkAmong goes through the partitions that some counts name, and earlier ones did not: all at once.
-func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []string, counts, earlier lua.Counts, do walkFunc) (found []Retry, err error) {
+func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []string, counts, earlier lua.Counts,
+	do walkFunc) (found []Retry, err error) {
 	partitions := map[int]bool{}
 	for _, id := range ids {
 		for _, at := range counts.Candidates(id) {
@@ -110,8 +114,8 @@ func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []str
 	return found, err
 }
 
-// walkOne goes through one schedule. A cursor is worth nothing to another server process: after a step that failed it begins anew, on another
-// connection.
+// walkOne goes through one schedule. A cursor is worth nothing to another server process: after a step that failed it begins
+// anew, on another connection.
 func (p *Producer) walkOne(ctx context.Context, k lua.Keys, group string, do walkFunc) (found []Retry, err error) {
 	var conn rueidis.Client
 	var waited error

@@ -63,7 +63,8 @@ func TestCancelRetriesTakesWhatWaits(t *testing.T) {
 		if got := groups(found); err != nil || !slices.Equal(got, []string{"a", "a"}) {
 			t.Errorf("of group a: %q, %v", got, err)
 		}
-		if found, err = p.CancelRetries(t.Context(), queue, "", "unknown", id); err != nil || !slices.Equal(groups(found), []string{"", "b"}) {
+		if found, err = p.CancelRetries(t.Context(), queue, "", "unknown", id); err != nil ||
+			!slices.Equal(groups(found), []string{"", "b"}) {
 			t.Errorf("of the others: %+v, %v", found, err)
 		}
 		if found, err = p.CancelRetries(t.Context(), queue, "", id); err != nil || len(found) != 0 {
@@ -74,7 +75,8 @@ func TestCancelRetriesTakesWhatWaits(t *testing.T) {
 				t.Errorf("%s holds %d, want %d", what, n, want)
 			}
 		}
-		if queuetest.Integer(t, c, "EXISTS", zero.Due, zero.Payload, zero.Meta) != 0 || queuetest.Integer(t, c, "ZRANK", k.Due, other) < 0 {
+		if queuetest.Integer(t, c, "EXISTS", zero.Due, zero.Payload, zero.Meta) != 0 || queuetest.Integer(t, c, "ZRANK", k.Due,
+			other) < 0 {
 			t.Error("a body is left, or another's retry went")
 		}
 		if done, err := p.Cancel(t.Context(), queue, id); err != nil || !done {
@@ -96,14 +98,16 @@ func TestRescheduleRetriesMovesWhatWaits(t *testing.T) {
 	if err != nil || len(found) != 1 || found[0].Group != "a" || found[0].Due.Before(from.Truncate(time.Millisecond)) {
 		t.Fatalf("%+v, %v", found, err)
 	}
-	if due := queuetest.Integer(t, c, "ZSCORE", k.Due, a); due != found[0].Due.UnixMilli() || queuetest.Integer(t, c, "ZSCORE", k.Due, b) != far {
+	if due := queuetest.Integer(t, c, "ZSCORE", k.Due, a); due != found[0].Due.UnixMilli() ||
+		queuetest.Integer(t, c, "ZSCORE", k.Due, b) != far {
 		t.Errorf("due at %d, said to be %v", due, found[0].Due)
 	}
 	if n := queuetest.Integer(t, c, "XLEN", k.Wake); n != 1 {
 		t.Errorf("%d wake tokens", n)
 	}
 	at := time.UnixMilli(far).Add(time.Hour)
-	if found, err = p.RescheduleRetries(t.Context(), queue, "", 0, at, "m"); err != nil || len(found) != 2 || !found[1].Due.Equal(at) {
+	if found, err = p.RescheduleRetries(t.Context(), queue, "", 0, at, "m"); err != nil || len(found) != 2 ||
+		!found[1].Due.Equal(at) {
 		t.Errorf("%+v, %v", found, err)
 	}
 	for _, call := range []func() error{
@@ -117,7 +121,8 @@ func TestRescheduleRetriesMovesWhatWaits(t *testing.T) {
 	}
 }
 
-// A cursor means nothing to another server process: a walk whose connection broke begins anew, and says that it may not know all it took.
+// A cursor means nothing to another server process: a walk whose connection broke begins anew, and says that it may not know all
+// it took.
 func TestAWalkBeginsAnewWhenItsConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -42,7 +42,8 @@ type inquiry struct {
 }
 
 func newRoute(p *Producer, queue string) *route {
-	return &route{p: p, queue: queue, state: loop.Reporter{Log: p.cfg.Logger.With("queue", queue), Activity: "register", Quiet: lua.Temporary}}
+	return &route{p: p, queue: queue, state: loop.Reporter{Log: p.cfg.Logger.With("queue", queue), Activity: "register",
+		Quiet: lua.Temporary}}
 }
 
 // groupCommit returns the group commit of a partition.
@@ -61,8 +62,8 @@ func (r *route) groupCommit(partition int) *groupCommit {
 	return l
 }
 
-// counts returns what is known of the partitions. At first use it waits for the registry, but not for long: on a cluster it may be out
-// of reach while the queue is not. The error is the context's.
+// counts returns what is known of the partitions. At first use it waits for the registry, but not for long: on a cluster it may
+// be out of reach while the queue is not. The error is the context's.
 func (r *route) counts(ctx context.Context) (*knownCounts, error) {
 	if k := r.known.Load(); k != nil {
 		return k, nil
@@ -88,8 +89,8 @@ func (r *route) ask(ctx context.Context) error {
 // refresh has the registry looked at when the last look is old, and waits for nothing.
 func (r *route) refresh() { r.begin(time.Now()) }
 
-// begin starts a look at the registry, unless one is under way, or none is due by now; the zero time means that one is. It returns what
-// is under way then.
+// begin starts a look at the registry, unless one is under way, or none is due by now; the zero time means that one is. It
+// returns what is under way then.
 func (r *route) begin(now time.Time) *inquiry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,9 +131,10 @@ func (r *route) run(q *inquiry) {
 	close(q.done)
 }
 
-// sync reads the partition counts of the queue, and registers what the registry does not know: counts, and, for who schedules, the queue, when
-// it is new or forgotten. Who only looks for messages, perhaps under a mistyped name, makes no queue. Counts are nil only when they could not be read; a failure to register is only reported, because the bridges look for
-// queues themselves. One round trip when all is known.
+// sync reads the partition counts of the queue, and registers what the registry does not know: counts, and, for who schedules,
+// the queue, when it is new or forgotten. Who only looks for messages, perhaps under a mistyped name, makes no queue. Counts are
+// nil only when they could not be read; a failure to register is only reported, because the bridges look for queues themselves.
+// One round trip when all is known.
 func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	c, key := r.p.cfg.Client, r.p.globals.Queues
 	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
@@ -189,7 +191,8 @@ func (r *route) batchRoute(ctx context.Context) (batchRoute, error) {
 	return s, nil
 }
 
-// add has messages wait for a commit to their partitions: see groupCommit.add. With several partitions IDs are made here, because they say which.
+// add has messages wait for a commit to their partitions: see groupCommit.add. With several partitions IDs are made here, because
+// they say which.
 func (s *batchRoute) add(ws []waiting) {
 	if s.only != nil {
 		s.only.add(ws)

@@ -151,22 +151,25 @@ func TestDuplicateInAnOlderPartitionWaitsForItsDurability(t *testing.T) {
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 	durably := func(c *Config) { c.Durability = lua.Durability{Replicas: 1, Timeout: 10 * time.Millisecond} } // there is none
 	id := queuetest.IDOf(lua.Counts{1, 8}, 5)
-	if _, err := newProducer(t, c, prefix, durably).Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); !errors.Is(err, lua.ErrNotDurable) {
+	if _, err := newProducer(t, c, prefix, durably).Schedule(t.Context(), queue,
+		Message{ID: id, Delay: time.Hour}); !errors.Is(err, lua.ErrNotDurable) {
 		t.Fatal(err)
 	}
 	queuetest.PublishCount(t, c, prefix, queue, 8)
 	p := newProducer(t, c, prefix, durably)
-	if _, err := p.Schedule(t.Context(), queue, Message{ID: id}); !errors.Is(err, ErrDuplicate) || !errors.Is(err, lua.ErrNotDurable) {
+	if _, err := p.Schedule(t.Context(), queue, Message{ID: id}); !errors.Is(err, ErrDuplicate) ||
+		!errors.Is(err, lua.ErrNotDurable) {
 		t.Errorf("scheduled again: %v", err)
 	}
 	_ = p.Close()
-	if n := queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Seen); n > 1 { // that of the first producer may be there still
+	// that of the first producer may be there still
+	if n := queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Seen); n > 1 {
 		t.Errorf("%d tokens are left", n)
 	}
 }
 
-// Cancel and Reschedule find a message wherever the counts of any time put it; and "not scheduled" is said by no one who has not heard
-// of a growth before the call.
+// Cancel and Reschedule find a message wherever the counts of any time put it; and "not scheduled" is said by no one who has not
+// heard of a growth before the call.
 func TestCancelAndRescheduleFindMessagesAcrossGrowth(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -269,7 +272,9 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if done, err := p.Cancel(t.Context(), queue, "zero"); !errors.Is(err, lua.ErrUnavailable) || errors.Is(err, ErrUncertain) || !done { // it may be elsewhere as well
+	// it may be elsewhere as well
+	if done, err := p.Cancel(t.Context(), queue, "zero"); !errors.Is(err, lua.ErrUnavailable) || errors.Is(err, ErrUncertain) ||
+		!done {
 		t.Errorf("cancel what is in partition 0: %v, %v", done, err)
 	}
 	proxy.CutBeforeForward(0, "HGET")
@@ -298,11 +303,12 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	if _, err := p.Reschedule(t.Context(), queue, "unknown", time.Hour, time.Time{}); !errors.Is(err, ErrNotScheduled) {
 		t.Errorf("reschedule of none: %v", err)
 	}
-	// Both partitions that may hold the message are asked at once. When it is the other's reply that is lost, its repeat finds nothing, and
-	// the answer of this one is definite.
+	// Both partitions that may hold the message are asked at once. When it is the other's reply that is lost, its repeat finds
+	// nothing, and the answer of this one is definite.
 	for uncertain := false; !uncertain; {
 		id := queuetest.IDOf(counts, 3)
-		if _, err := p.Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil && !errors.Is(err, ErrDuplicate) {
+		if _, err := p.Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil &&
+			!errors.Is(err, ErrDuplicate) {
 			t.Fatal(err)
 		}
 		loseReply(p, proxy)
@@ -315,7 +321,8 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 		}
 	}
 	loseReply(p, proxy)
-	if _, err := p.Reschedule(t.Context(), queue, "unknown", time.Hour, time.Time{}); !errors.Is(err, ErrUncertain) || errors.Is(err, ErrNotScheduled) {
+	if _, err := p.Reschedule(t.Context(), queue, "unknown", time.Hour, time.Time{}); !errors.Is(err, ErrUncertain) ||
+		errors.Is(err, ErrNotScheduled) {
 		t.Errorf("reschedule after a lost reply: %v", err)
 	}
 	if done, err := p.Cancel(t.Context(), queue, queuetest.IDOf(counts, 0)); !done || err != nil {
@@ -342,7 +349,8 @@ func TestFirstLookEndsWithTheCallersContext(t *testing.T) {
 	proxy.Stall(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := p.Schedule(ctx, queue, Message{ID: "a"}); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUncertain) {
+	if _, err := p.Schedule(ctx, queue, Message{ID: "a"}); !errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, ErrUncertain) {
 		t.Errorf("schedule: %v", err)
 	}
 	proxy.Stall(false)

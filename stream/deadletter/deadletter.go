@@ -24,8 +24,9 @@ var ErrNotFound = errors.New("not found")
 
 // Letter is one dead letter.
 type Letter struct {
-	Letter      string            `json:"letter"` // its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
-	ID          string            `json:"id"`     // of the message
+	// its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
+	Letter      string            `json:"letter"`
+	ID          string            `json:"id"` // of the message
 	Group       string            `json:"group,omitempty"`
 	Reason      string            `json:"reason"`
 	Error       string            `json:"error,omitempty"`
@@ -43,7 +44,8 @@ type Letter struct {
 func letterOf(partition int, found rueidis.XRangeSlice) Letter {
 	e := lua.ParseEntry(found.ID, found.FieldValues)
 	return Letter{
-		Letter: LetterName(partition, e.EntryID), ID: e.ID, Group: e.Group, Reason: e.Reason, Error: e.Error, Attempt: e.Attempt, Dead: e.Dead, Due: e.Due,
+		Letter: LetterName(partition, e.EntryID), ID: e.ID, Group: e.Group, Reason: e.Reason, Error: e.Error, Attempt: e.Attempt,
+		Dead: e.Dead, Due: e.Due,
 		Entry: e.Entry, MaxAttempts: e.MaxAttempts, Expires: e.Expires, Headers: e.Headers, Payload: e.Payload, Extra: e.Extra,
 	}
 }
@@ -90,8 +92,8 @@ func (f Filter) matcher() func(Letter) bool {
 	}
 }
 
-// matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Both may be any bytes; one that is not
-// UTF-8 counts as a character. O(pattern × text): only the last * is ever taken back.
+// matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Both may be any bytes; one that is
+// not UTF-8 counts as a character. O(pattern × text): only the last * is ever taken back.
 func matchPattern(pattern, text string) bool {
 	star, rest := -1, 0 // behind the last *, and the text it leaves over so far
 	p, t := 0, 0
@@ -118,8 +120,8 @@ func matchPattern(pattern, text string) bool {
 	return strings.Trim(pattern[p:], "*") == ""
 }
 
-// DeadLetters reads, redrives and purges the dead letters of the queues of a prefix. Everything is done in bounded steps. It is safe for
-// concurrent use, also by several processes: a letter is redriven or purged by one of them.
+// DeadLetters reads, redrives and purges the dead letters of the queues of a prefix. Everything is done in bounded steps. It is
+// safe for concurrent use, also by several processes: a letter is redriven or purged by one of them.
 type DeadLetters struct {
 	client rueidis.Client
 	prefix string
@@ -175,9 +177,9 @@ func (d *DeadLetters) length(ctx context.Context, queue string) (int, error) {
 	return int(sum.Load()), nil
 }
 
-// List yields the letters that pass the filter, oldest first unless it says otherwise, and at most one error, at the end. Letters that
-// are added after it began are not seen. It reads pages of about 256 KiB and may be stopped at any time. Those of several partitions
-// come in one order; a page of each is held at a time, smaller ones when they are many.
+// List yields the letters that pass the filter, oldest first unless it says otherwise, and at most one error, at the end. Letters
+// that are added after it began are not seen. It reads pages of about 256 KiB and may be stopped at any time. Those of several
+// partitions come in one order; a page of each is held at a time, smaller ones when they are many.
 func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq2[Letter, error] {
 	return func(yield func(Letter, error) bool) {
 		fail := func(err error) { yield(Letter{}, fmt.Errorf("list dead letters of %s: %w", queue, err)) }
@@ -205,7 +207,8 @@ func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq
 	}
 }
 
-// bounds returns the range of IDs to walk: no further than the last letter there is now, and by age. to is empty when there is none.
+// bounds returns the range of IDs to walk: no further than the last letter there is now, and by age. to is empty when there is
+// none.
 func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, to string, err error) {
 	last, err := view.ReadPage(ctx, d.client, key, "-", "+", 1, true)
 	if err != nil || len(last) == 0 {

@@ -133,7 +133,8 @@ func TestLettersAreCountedByGroupReasonAndError(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	redistest.Want(t, "error", all[0].Error, "timeout after # s at #.#.#.#:#")
-	redistest.Want(t, "groups", fmt.Sprint(all[0].Group, all[0].Count, all[1].Group, all[1].Count, all[1].Reason), "mail3sms1dead_letter")
+	redistest.Want(t, "groups", fmt.Sprint(all[0].Group, all[0].Count, all[1].Group, all[1].Count, all[1].Reason),
+		"mail3sms1dead_letter")
 	letters := r.letters()
 	redistest.Want(t, "oldest", all[0].Oldest, letters[0].Dead)
 	redistest.Want(t, "newest", all[0].Newest, letters[2].Dead)

@@ -22,20 +22,22 @@ func FuzzLetterFilter(f *testing.F) {
 			return // the reference is slow
 		}
 		got := Filter{ID: pattern}.matcher()(Letter{ID: id})
-		if wanted := pattern == "" || matchesSlowly([]rune(mapBytes(pattern)), []rune(mapBytes(id)), map[[2]int]bool{}); got != wanted {
+		if wanted := pattern == "" || matchesSlowly([]rune(mapBytes(pattern)), []rune(mapBytes(id)),
+			map[[2]int]bool{}); got != wanted {
 			t.Errorf("%q selects %q: %t, want %t", pattern, id, got, wanted)
 		}
 	})
 }
 
-// A pattern that is not UTF-8 made the filter panic, because it was compiled to a regular expression: `dead list --id` with a stray byte ended
-// in a stack trace.
+// A pattern that is not UTF-8 made the filter panic, because it was compiled to a regular expression: `dead list --id` with a
+// stray byte ended in a stack trace.
 func TestLetterFilterTakesAnyPattern(t *testing.T) {
 	t.Parallel()
 	matches := Filter{ID: "\xff*"}.matcher()
 	redistest.Want(t, "selected", matches(Letter{ID: "\xff\xfe"}), true)
 	redistest.Want(t, "selected", matches(Letter{ID: "\xfe\xff"}), false)
-	redistest.Want(t, "ends in time", Filter{ID: strings.Repeat("*a", 60)}.matcher()(Letter{ID: strings.Repeat("a", 5000) + "b"}), false)
+	redistest.Want(t, "ends in time", Filter{ID: strings.Repeat("*a", 60)}.matcher()(Letter{ID: strings.Repeat("a", 5000) + "b"}),
+		false)
 }
 
 // mapBytes turns what is not UTF-8 into characters of their own, so that the reference can work on runes.

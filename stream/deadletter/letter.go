@@ -8,7 +8,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// LetterName returns the public name of a dead letter: its ID in the stream, and in front of it which partition's, unless it is 0.
+// LetterName returns the public name of a dead letter: its ID in the stream, and in front of it which partition's, unless it is
+// 0.
 func LetterName(partition int, entry string) string {
 	if partition == 0 {
 		return entry
@@ -22,7 +23,8 @@ func SplitLetter(name string) (partition int, entry string, err error) {
 	if number, rest, found := strings.Cut(name, "/"); found {
 		var ok bool
 		if _, partition, ok = lua.SplitPartition("q/" + number); !ok {
-			return 0, "", lua.Invalid("letter", name, "must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>")
+			return 0, "", lua.Invalid("letter", name,
+				"must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>")
 		}
 		entry = rest
 	}

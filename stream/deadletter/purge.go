@@ -58,9 +58,9 @@ func (d *DeadLetters) deleted(ctx context.Context, command rueidis.Completed) (i
 	return d.client.Do(ctx, command).AsInt64()
 }
 
-// PurgeProgress deletes all letters that pass the filter, and says how many; progress is told after each call to the server how many are
-// gone. Letters that are added while it runs are not touched. A filter by no more than OlderThan reads nothing; any other reads all
-// letters. When ctx ends, the call under way is finished first, so that the count is right.
+// PurgeProgress deletes all letters that pass the filter, and says how many; progress is told after each call to the server how
+// many are gone. Letters that are added while it runs are not touched. A filter by no more than OlderThan reads nothing; any
+// other reads all letters. When ctx ends, the call under way is finished first, so that the count is right.
 func (d *DeadLetters) PurgeProgress(ctx context.Context, queue string, f Filter, progress func(purged int)) (int, error) {
 	age := Filter{OlderThan: f.OlderThan, Newest: f.Newest}
 	if f == age && f.validate() == nil {

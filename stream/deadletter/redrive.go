@@ -30,8 +30,9 @@ type RedriveOptions struct {
 	Delay   time.Duration      // until they are due, counted from when each is redriven
 	Spread  time.Duration      // due at a random moment of so long after that, each for itself
 	To      string             // the group that gets them; "" = for each the one it failed in
-	Rate    float64            // letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no limit
-	DryRun  bool               // changes nothing, and counts what would happen
+	// letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no limit
+	Rate   float64
+	DryRun bool // changes nothing, and counts what would happen
 
 	// Selected is called for each letter before anything is done with it.
 	Selected func(Letter)
@@ -67,10 +68,12 @@ func (o RedriveOptions) delay() time.Duration {
 
 // RedriveResult counts what became of letters.
 type RedriveResult struct {
-	Scheduled  int      `json:"scheduled"`
-	Gone       int      `json:"gone"`                  // redriven or purged by someone else, or never there
-	NoPayload  int      `json:"no_payload"`            // left as they are: their body was lost or could not be kept, and no payload was given
-	Unreadable int      `json:"unreadable"`            // likewise: what they carried besides cannot be read or is too much, and no headers were given
+	Scheduled int `json:"scheduled"`
+	Gone      int `json:"gone"` // redriven or purged by someone else, or never there
+	// left as they are: their body was lost or could not be kept, and no payload was given
+	NoPayload int `json:"no_payload"`
+	// likewise: what they carried besides cannot be read or is too much, and no headers were given
+	Unreadable int      `json:"unreadable"`
 	GroupGone  int      `json:"group_gone"`            // likewise: the stream does not have their group
 	GoneGroups []string `json:"gone_groups,omitempty"` // these groups
 }
@@ -102,8 +105,9 @@ func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
 	return true
 }
 
-// Redrive schedules letters again by their names, each in its partition for the group it failed in (or To), from attempt 1 and without its old expiry. When it
-// fails midway, what was scheduled stays scheduled, and running it again does the rest. One round trip per letter, and one per 100.
+// Redrive schedules letters again by their names, each in its partition for the group it failed in (or To), from attempt 1 and
+// without its old expiry. When it fails midway, what was scheduled stays scheduled, and running it again does the rest. One round
+// trip per letter, and one per 100.
 func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
 	for _, id := range letters {
 		if _, _, err := SplitLetter(id); err != nil {
@@ -120,8 +124,8 @@ func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []strin
 	return d.redrive(ctx, queue, each, len(letters), o)
 }
 
-// RedriveMatching is Redrive for all letters that pass the filter. Letters that are added while it runs are not touched. When ctx ends, the call
-// under way is finished first, so that the result counts all that was done.
+// RedriveMatching is Redrive for all letters that pass the filter. Letters that are added while it runs are not touched. When ctx
+// ends, the call under way is finished first, so that the result counts all that was done.
 func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filter, o RedriveOptions) (RedriveResult, error) {
 	total := 0
 	if o.Progress != nil {
@@ -133,8 +137,10 @@ func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filte
 	return d.redrive(ctx, queue, d.List(ctx, queue, f), total, o)
 }
 
-func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions) (RedriveResult, error) {
-	r := redriver{d: d, queue: queue, total: total, options: o, paid: time.Now(), batches: map[int]*redriveBatch{}, groups: map[int][]string{}}
+func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int,
+	o RedriveOptions) (RedriveResult, error) {
+	r := redriver{d: d, queue: queue, total: total, options: o, paid: time.Now(), batches: map[int]*redriveBatch{},
+		groups: map[int][]string{}}
 	if err := errors.Join(d.check(queue), o.validate()); err != nil {
 		return r.result, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
 	}
@@ -266,7 +272,8 @@ func (r *redriver) flush(ctx context.Context, partition int) error {
 	}
 	for i, outcome := range outcomes {
 		if !r.result.count(outcome, b.groups[i]) {
-			err = errors.Join(err, fmt.Errorf("letter %s: the new headers were refused", LetterName(partition, b.letters[i].Letter)))
+			err = errors.Join(err, fmt.Errorf("letter %s: the new headers were refused",
+				LetterName(partition, b.letters[i].Letter)))
 		}
 	}
 	b.letters, b.groups, b.bytes = b.letters[:0], b.groups[:0], 0

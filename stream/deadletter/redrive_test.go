@@ -75,7 +75,8 @@ func TestRedriveOfAllReportsProgress(t *testing.T) {
 	redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 450}, nil))
 	redistest.Want(t, "progress", strings.Join(steps, " "), "100/450 200/450 300/450 400/450 450/450")
 	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(450))
-	first, err := r.Client.Do(t.Context(), r.Client.B().Zrange().Key(r.Keys.Due).Min("0").Max("0").Withscores().Build()).AsZScores()
+	first, err := r.Client.Do(t.Context(),
+		r.Client.B().Zrange().Key(r.Keys.Due).Min("0").Max("0").Withscores().Build()).AsZScores()
 	if err != nil || time.Until(view.ScoreTime(first[0].Score)) < 50*time.Minute {
 		t.Errorf("delay: %v, %v", first, err)
 	}
@@ -111,7 +112,8 @@ func TestRedriveKeepsTheRate(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	r.Kill("g", lua.ReasonDeadLetter, "broken", "a", "b", "c", "d", "e", "f")
 	start, calls := time.Now(), 0
-	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Rate: 20, Delay: time.Hour, Progress: func(int, int) { calls++ }})
+	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Rate: 20, Delay: time.Hour,
+		Progress: func(int, int) { calls++ }})
 	redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 6}, nil))
 	if took := time.Since(start); took < 180*time.Millisecond || calls != 3 {
 		t.Errorf("6 letters at 20 per second took %s in %d calls", took, calls)
@@ -119,7 +121,8 @@ func TestRedriveKeepsTheRate(t *testing.T) {
 
 	r.Kill("g", lua.ReasonDeadLetter, "broken", "u", "v", "w")
 	ctx, cancel := context.WithCancel(t.Context())
-	got, err = r.deadLetters().RedriveMatching(ctx, r.Queue, Filter{}, RedriveOptions{Rate: 0.01, Progress: func(int, int) { cancel() }})
+	got, err = r.deadLetters().RedriveMatching(ctx, r.Queue, Filter{},
+		RedriveOptions{Rate: 0.01, Progress: func(int, int) { cancel() }})
 	if !errors.Is(err, context.Canceled) || got.Scheduled != 1 {
 		t.Errorf("cancelled: %+v, %v", got, err)
 	}
@@ -136,11 +139,12 @@ func TestRedriveThatIsInterruptedCountsWhatItDid(t *testing.T) {
 	}
 	r.Kill("g", lua.ReasonDeadLetter, "broken", ids...)
 	ctx, cancel := context.WithCancel(t.Context())
-	got, err := r.deadLetters().RedriveMatching(ctx, r.Queue, Filter{}, RedriveOptions{Delay: time.Hour, Progress: func(done, _ int) {
-		if done == 200 {
-			cancel()
-		}
-	}})
+	got, err := r.deadLetters().RedriveMatching(ctx, r.Queue, Filter{},
+		RedriveOptions{Delay: time.Hour, Progress: func(done, _ int) {
+			if done == 200 {
+				cancel()
+			}
+		}})
 	if !errors.Is(err, context.Canceled) || got.Scheduled != 200 {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -167,7 +171,8 @@ func TestRateIsExactAndMakesUpForASecondAtMost(t *testing.T) {
 		for range 100 {
 			r.pay(t.Context(), 5)
 		}
-		redistest.Want(t, "500 letters at 50 a second, the last 5 of them not waited for", time.Since(begin), 9900*time.Millisecond)
+		redistest.Want(t, "500 letters at 50 a second, the last 5 of them not waited for", time.Since(begin),
+			9900*time.Millisecond)
 		loop.Sleep(t.Context(), time.Minute) // a stall
 		begin = time.Now()
 		for range 20 {
@@ -195,7 +200,8 @@ func TestRedriveEdits(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
 	add := func() string {
-		r.Do("XADD", r.Keys.Dead, "*", "id", "a", "payload", "old", "h:keep", "1", "max_attempts", "7", "group", "g", "colour", "green")
+		r.Do("XADD", r.Keys.Dead, "*", "id", "a", "payload", "old", "h:keep", "1", "max_attempts", "7", "group", "g", "colour",
+			"green")
 		all := r.letters()
 		return all[len(all)-1].Letter
 	}
@@ -254,7 +260,8 @@ func TestRedriveOfAnExpiredMessageIsDelivered(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("one", "two")
-	r.Enqueue(lua.Item{ID: "a", When: lua.After(time.Millisecond), Payload: []byte("p"), Meta: lua.EncodeMeta(nil, 0, time.UnixMilli(1000))})
+	r.Enqueue(lua.Item{ID: "a", When: lua.After(time.Millisecond), Payload: []byte("p"),
+		Meta: lua.EncodeMeta(nil, 0, time.UnixMilli(1000))})
 	r.DrainAll()
 	letters := r.letters()
 	if len(letters) != 1 || letters[0].Reason != lua.ReasonExpired || letters[0].Group != "" {
@@ -283,7 +290,8 @@ func TestRedriveIsRefusedBeforeRedisIsTouched(t *testing.T) {
 			t.Errorf("%q is not in: %v", part, err)
 		}
 	}
-	if _, err := r.deadLetters().Redrive(t.Context(), r.Queue, []string{r.letters()[0].Letter, "nonsense"}, RedriveOptions{}); !errors.Is(err, lua.ErrInvalid) {
+	if _, err := r.deadLetters().Redrive(t.Context(), r.Queue, []string{r.letters()[0].Letter, "nonsense"},
+		RedriveOptions{}); !errors.Is(err, lua.ErrInvalid) {
 		t.Errorf("letter ID: %v", err)
 	}
 	redistest.Want(t, "letters", len(r.letters()), 1)
@@ -311,7 +319,8 @@ func TestPurge(t *testing.T) {
 		redistest.Want(t, "by filter", fmt.Sprint(n, err), "598 <nil>")
 		n, err = d.PurgeProgress(t.Context(), r.Queue, Filter{OlderThan: time.Hour}, func(int) {})
 		redistest.Want(t, "old ones", fmt.Sprint(n, err), "0 <nil>")
-		r.Do("XADD", r.Keys.Dead, fmt.Sprint(lua.EntryTime(all[len(all)-1].Letter).Add(time.Hour).UnixMilli(), "-7"), "id", "later")
+		r.Do("XADD", r.Keys.Dead, fmt.Sprint(lua.EntryTime(all[len(all)-1].Letter).Add(time.Hour).UnixMilli(), "-7"), "id",
+			"later")
 		n, err = d.PurgeProgress(t.Context(), r.Queue, Filter{OlderThan: time.Nanosecond}, func(int) {})
 		redistest.Want(t, "all but the latest", fmt.Sprint(n, err), "602 <nil>")
 		n, err = d.PurgeProgress(t.Context(), r.Queue, Filter{}, func(int) {})

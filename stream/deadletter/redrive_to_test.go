@@ -25,7 +25,8 @@ func TestRedriveOfAGroupThatIsGone(t *testing.T) {
 	}
 	redistest.Want(t, "left", len(r.letters()), 2)
 	got, err := d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{To: "nobody"})
-	redistest.Want(t, "to nobody", fmt.Sprintf("%+v %v", got, err), fmt.Sprintf("%+v %v", RedriveResult{GroupGone: 2, GoneGroups: []string{"nobody"}}, nil))
+	redistest.Want(t, "to nobody", fmt.Sprintf("%+v %v", got, err),
+		fmt.Sprintf("%+v %v", RedriveResult{GroupGone: 2, GoneGroups: []string{"nobody"}}, nil))
 	got, err = d.RedriveMatching(t.Context(), r.Queue, Filter{Group: "old"}, RedriveOptions{To: "new"})
 	redistest.Want(t, "to new", fmt.Sprintf("%+v %v", got, err), fmt.Sprintf("%+v %v", RedriveResult{Scheduled: 2}, nil))
 	to := map[string]string{}
@@ -47,7 +48,8 @@ func TestRedriveOfUnreadableMeta(t *testing.T) {
 	r.DrainAll()
 	for _, dry := range []bool{true, false} {
 		got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{DryRun: dry})
-		redistest.Want(t, fmt.Sprint("dry ", dry), fmt.Sprintf("%+v %v", got, err), fmt.Sprintf("%+v %v", RedriveResult{Unreadable: 1}, nil))
+		redistest.Want(t, fmt.Sprint("dry ", dry), fmt.Sprintf("%+v %v", got, err),
+			fmt.Sprintf("%+v %v", RedriveResult{Unreadable: 1}, nil))
 	}
 	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Headers: &map[string]string{}})
 	redistest.Want(t, "without headers", fmt.Sprintf("%+v %v", got, err), fmt.Sprintf("%+v %v", RedriveResult{Scheduled: 1}, nil))

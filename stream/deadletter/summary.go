@@ -25,7 +25,8 @@ const summaryErrors = 10_000
 // OtherErrors is what a summary has as the error of letters whose errors are too many to tell apart.
 const OtherErrors = "(other errors)"
 
-// Summarize counts the letters that pass the filter by group, reason and error, the most frequent first. All letters are read, in bounded steps.
+// Summarize counts the letters that pass the filter by group, reason and error, the most frequent first. All letters are read, in
+// bounded steps.
 func (d *DeadLetters) Summarize(ctx context.Context, queue string, f Filter) ([]LetterGroup, error) {
 	return summarize(d.List(ctx, queue, f), summaryErrors)
 }
@@ -61,7 +62,8 @@ func summarize(letters func(func(Letter, error) bool), most int) ([]LetterGroup,
 		all = append(all, *g)
 	}
 	slices.SortFunc(all, func(a, b LetterGroup) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Error, b.Error))
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Reason, b.Reason),
+			cmp.Compare(a.Error, b.Error))
 	})
 	return all, nil
 }

@@ -37,9 +37,11 @@ func TestMembersAreThoseOfAllPartitions(t *testing.T) {
 		}
 		var lines []string
 		for _, m := range list {
-			lines = append(lines, fmt.Sprint(m.Group, " ", m.Consumer, m.Partitions, m.Pending, m.Alive, time.Duration(m.OldestIdle) >= time.Hour, m.OldestApprox))
+			lines = append(lines, fmt.Sprint(m.Group, " ", m.Consumer, m.Partitions, m.Pending, m.Alive,
+				time.Duration(m.OldestIdle) >= time.Hour, m.OldestApprox))
 		}
-		redistest.Want(t, "members", strings.Join(lines, "; "), "g one[0 1] 3 true true false; g two[0] 1 true false false; h three[1] 1 true false false")
+		redistest.Want(t, "members", strings.Join(lines, "; "),
+			"g one[0 1] 3 true true false; g two[0] 1 true false false; h three[1] 1 true false false")
 		for _, m := range list {
 			if (m.Inactive == nil) != strings.Contains(s.Name(), "7.0") { // Redis 7.0 does not say it
 				t.Errorf("%s: inactive %v", m.Consumer, m.Inactive)

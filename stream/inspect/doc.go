@@ -1,11 +1,11 @@
 // Package inspect looks at queues and messages, and changes nothing.
 //
-// Stats counts what a queue holds, with estimates only beyond stated bounds. A Watcher takes a Glance at many queues again and again: the
-// figures that cost the server next to nothing, and their rates. Find looks for one message in all queues, and says what it waits for;
-// Locate looks for it in one. Peek shows what is due next, Pending what consumers hold, Consumers who reads.
+// Stats counts what a queue holds, with estimates only beyond stated bounds. A Watcher takes a Glance at many queues again and
+// again: the figures that cost the server next to nothing, and their rates. Find looks for one message in all queues, and says
+// what it waits for; Locate looks for it in one. Peek shows what is due next, Pending what consumers hold, Consumers who reads.
 //
-// Find reads streams that may have a hundred thousand entries. Its connections drop the entries of other messages while they are still bytes
-// (entryFilter), and it reads each stream from both ends (streamSearch).
+// Find reads streams that may have a hundred thousand entries. Its connections drop the entries of other messages while they are
+// still bytes (entryFilter), and it reads each stream from both ends (streamSearch).
 //
 // Invariants:
 //   - a message is found in every state that it can be in, in every partition and queue, whatever moves meanwhile

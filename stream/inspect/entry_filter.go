@@ -11,10 +11,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// newFilterClient returns a client for XRANGE and XREVRANGE alone, with connections of its own, whose replies hold of each page only the
-// entries in which some ID, field or value is the message's ID, and behind them one more as a summary: see summaryOf. Whoever looks for
-// one message in a hundred thousand entries has them all sent, and taking each reply apart into a dozen strings per entry takes twice
-// as long as the server needs to send them. Here the others are dropped while they are still bytes of the connection.
+// newFilterClient returns a client for XRANGE and XREVRANGE alone, with connections of its own, whose replies hold of each page
+// only the entries in which some ID, field or value is the message's ID, and behind them one more as a summary: see summaryOf.
+// Whoever looks for one message in a hundred thousand entries has them all sent, and taking each reply apart into a dozen strings
+// per entry takes twice as long as the server needs to send them. Here the others are dropped while they are still bytes of the
+// connection.
 func newFilterClient(options rueidis.ClientOption, id string) (rueidis.Client, error) {
 	dial := options.DialCtxFn
 	if dial == nil {
@@ -112,8 +113,8 @@ func appendBulk(b []byte, text string) []byte {
 	return append(append(b, text...), "\r\n"...)
 }
 
-// summaryOf returns what the last entry of a page says that came through a filterConn: how many entries it had, their bytes, the ID of the
-// first one and of the last one.
+// summaryOf returns what the last entry of a page says that came through a filterConn: how many entries it had, their bytes, the
+// ID of the first one and of the last one.
 func summaryOf(entry rueidis.XRangeSlice) (p streamPage, ok bool) {
 	if len(entry.FieldValues) != 2 || entry.FieldValues[0].Field != summaryField {
 		return streamPage{}, false
@@ -204,8 +205,8 @@ func (s *entryFilter) reply(b []byte) (int, error) {
 	return 0, nil
 }
 
-// fields goes through the fields of an entry as far as they are there and plain, and leaves the last one: nearly everything that comes
-// through here is one.
+// fields goes through the fields of an entry as far as they are there and plain, and leaves the last one: nearly everything that
+// comes through here is one.
 func (s *entryFilter) fields(b []byte) {
 	left := s.open[2]
 	for at := s.at; left > 1 && at < len(b) && b[at] == '$'; left-- {

@@ -33,9 +33,11 @@ func TestFilterKeepsTheEntriesOfTheMessageAndPassesOnAllElse(t *testing.T) {
 	for _, c := range []struct{ name, in, out string }{
 		{"a page", "*3 " + entry("1", "no") + " " + entry("2", "me") + " " + entry("3", "no"),
 			"*2 " + entry("2", "me") + " *2 $3 3-0 *4 $8 " + summaryField + " $5 3_<size> $5 first $3 1-0"},
-		{"nothing of it is the message's", "*1 " + entry("1", "no"), "*1 *2 $3 1-0 *4 $8 " + summaryField + " $4 1_<size> $5 first $3 1-0"},
+		{"nothing of it is the message's", "*1 " + entry("1", "no"), "*1 *2 $3 1-0 *4 $8 " + summaryField +
+			" $4 1_<size> $5 first $3 1-0"},
 		{"an empty page", "*0", "*0"},
-		{"a status", "+OK", "+OK"}, {"an error", "-ERR no", "-ERR no"}, {"a number", ":12", ":12"}, {"null", "_", "_"}, {"old null", "*-1", "*-1"},
+		{"a status", "+OK", "+OK"}, {"an error", "-ERR no", "-ERR no"}, {"a number", ":12", ":12"}, {"null", "_", "_"},
+		{"old null", "*-1", "*-1"},
 		{"no bulk", "$-1", "$-1"}, {"bulk", "$2 me", "$2 me"}, {"empty bulk", "$0 ", "$0 "},
 		{"HELLO", "%2 $6 server $5 redis $7 modules *1 %1 $4 name $2 me", "%2 $6 server $5 redis $7 modules *1 %1 $4 name $2 me"},
 		{"HELLO of RESP2", "*4 $6 server $5 redis $7 modules *0", "*4 $6 server $5 redis $7 modules *0"},
@@ -60,7 +62,8 @@ func TestFilterKeepsTheEntriesOfTheMessageAndPassesOnAllElse(t *testing.T) {
 
 func TestFilterRefusesWhatIsNoReply(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"*x\r\n", "$1x\r\na\r\n", "\n", "*\r\n", "$99999999999999999999\r\n", strings.Repeat("a", 70_000)} {
+	for _, text := range []string{"*x\r\n", "$1x\r\na\r\n", "\n", "*\r\n", "$99999999999999999999\r\n",
+		strings.Repeat("a", 70_000)} {
 		s := &filterConn{Conn: &pieces{text: text}, filter: entryFilter{id: []byte("me")}}
 		if _, err := io.ReadAll(s); !errors.Is(err, errNotRESP) {
 			t.Errorf("%.20q: %v", text, err)

@@ -24,7 +24,8 @@ type Sighting struct {
 	Why        string `json:"why,omitempty"`        // it is not delivered, or not done: in words, for people
 	For        string `json:"for,omitempty"`        // ready, pending: the group, of a retry
 	Deliveries int64  `json:"deliveries,omitempty"` // pending: how often the entry was delivered, by the server's count
-	Before     string `json:"before,omitempty"`     // scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
+	// scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
+	Before string `json:"before,omitempty"`
 }
 
 // Window is a dedup window that is open: a message with this ID was taken, and was not cancelled since.
@@ -49,20 +50,21 @@ type Finding struct {
 type FindOptions struct {
 	Queues []string // where to look; none = all that are registered
 
-	// Connect has Find open two more connections to each server concerned, on which it reads streams in half the time. Where there is
-	// none to be had, and with nil, it reads them through the client.
+	// Connect has Find open two more connections to each server concerned, on which it reads streams in half the time. Where
+	// there is none to be had, and with nil, it reads them through the client.
 	Connect *rueidis.ClientOption
 
 	Seen     func(Sighting)            // called for each place as soon as it is found, one at a time
 	Progress func(looked, total int64) // called now and then, one at a time; total grows
 }
 
-// Find returns every place where Redis holds a message, in all queues of the prefix, with what it knows of its history. ErrNotFound:
-// none, because every group has acknowledged it, or it was cancelled or purged, or never existed; the Finding says where was looked.
+// Find returns every place where Redis holds a message, in all queues of the prefix, with what it knows of its history.
+// ErrNotFound: none, because every group has acknowledged it, or it was cancelled or purged, or never existed; the Finding says
+// where was looked.
 //
-// What is scheduled is looked up. Retries, entries and dead letters are looked for through all there are: streams from both ends at
-// once in pages of about 64 KiB, the hash meta, or the schedule where that is smaller, in steps of 1,000. As for Locate, what moves
-// meanwhile may show in two places, and what seems to be nowhere is looked for once more, where it can have come meanwhile.
+// What is scheduled is looked up. Retries, entries and dead letters are looked for through all there are: streams from both ends
+// at once in pages of about 64 KiB, the hash meta, or the schedule where that is smaller, in steps of 1,000. As for Locate, what
+// moves meanwhile may show in two places, and what seems to be nowhere is looked for once more, where it can have come meanwhile.
 func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOptions) (Finding, error) {
 	f := Finding{ID: id, Places: []Sighting{}, History: []Moment{}}
 	errs := []error{lua.CheckPrefix(prefix), lua.CheckID(id)}
@@ -78,7 +80,8 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 		return fail(err)
 	}
 	var filters []rueidis.Client
-	for o.Connect != nil && len(filters) < 2 { // a connection in each direction: while one's page is looked through the server sends the other's
+	// a connection in each direction: while one's page is looked through the server sends the other's
+	for o.Connect != nil && len(filters) < 2 {
 		filter, err := newFilterClient(*o.Connect, id)
 		if err != nil {
 			break
@@ -203,8 +206,8 @@ func (s *finder) windows() (open []Window) {
 	return open
 }
 
-// Remembered says until when the ID of a message is refused because a message had it before; zero when it is not. It does not say whether
-// that one is finished: Find does. One round trip per partition where the ID may be, and one for the registry.
+// Remembered says until when the ID of a message is refused because a message had it before; zero when it is not. It does not say
+// whether that one is finished: Find does. One round trip per partition where the ID may be, and one for the registry.
 func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string) (until time.Time, err error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return until, err

@@ -24,7 +24,8 @@ func (r *rig) find(id string, queues ...string) (Finding, error) {
 	var connect rueidis.ClientOption
 	r.Server.Client(r.T, func(o *rueidis.ClientOption) { connect = *o })
 	seen := 0
-	own, err := Find(r.T.Context(), r.Client, r.Prefix, id, FindOptions{Queues: queues, Connect: &connect, Seen: func(Sighting) { seen++ }})
+	own, err := Find(r.T.Context(), r.Client, r.Prefix, id, FindOptions{Queues: queues, Connect: &connect,
+		Seen: func(Sighting) { seen++ }})
 	plain, failed := Find(r.T.Context(), r.Client, r.Prefix, id, FindOptions{Queues: queues})
 	if fmt.Sprint(err) != fmt.Sprint(failed) || states(own) != states(plain) {
 		r.T.Errorf("%s: on a connection of its own %s, %v; else %s, %v", id, states(own), err, states(plain), failed)
@@ -68,11 +69,13 @@ func TestFindTellsTheLifeOfAMessage(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, s)
 		r.Groups("g", "idle")
-		r.Policy(map[string]string{stream.SettingMaxAttempts: "2", stream.SettingRetryMin: "3600000", stream.SettingRetryMax: "3600000"})
+		r.Policy(map[string]string{stream.SettingMaxAttempts: "2", stream.SettingRetryMin: "3600000",
+			stream.SettingRetryMax: "3600000"})
 		made := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
 		id := ulid.MustNew(ulid.Timestamp(made), strings.NewReader(strings.Repeat("x", 16))).String()
 		due := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-		r.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: lua.EncodeMeta(map[string]string{"k": "v"}, 0, due.Add(time.Hour))})
+		r.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: lua.EncodeMeta(map[string]string{"k": "v"}, 0,
+			due.Add(time.Hour))})
 		r.Ready("another")
 		f, err := r.find(id, r.Queue)
 		redistest.Want(t, "scheduled", fmt.Sprint(states(f), "; ", err), "scheduled; <nil>")
@@ -92,14 +95,15 @@ func TestFindTellsTheLifeOfAMessage(t *testing.T) {
 		redistest.Want(t, "drained", f.History[2].At.Equal(lua.EntryTime(f.Places[0].Entry)), true)
 
 		began, fail := make(chan struct{}, 10), make(chan struct{})
-		_, stop := r.start(stream.WorkerConfig{Group: "g", Consumer: "me", Handler: func(_ context.Context, m *stream.Message) error {
-			if m.ID != id {
-				return nil
-			}
-			began <- struct{}{}
-			<-fail
-			return fmt.Errorf("failed attempt %d", m.Attempt)
-		}})
+		_, stop := r.start(stream.WorkerConfig{Group: "g", Consumer: "me",
+			Handler: func(_ context.Context, m *stream.Message) error {
+				if m.ID != id {
+					return nil
+				}
+				began <- struct{}{}
+				<-fail
+				return fmt.Errorf("failed attempt %d", m.Attempt)
+			}})
 		<-began
 		f, _ = r.find(id, r.Queue)
 		redistest.Want(t, "pending", states(f), "pending g; ready idle")
@@ -134,7 +138,8 @@ func TestFindTellsTheLifeOfAMessage(t *testing.T) {
 		redistest.Want(t, "the letter alone", fmt.Sprint(states(got), err), "dead g<nil>")
 		letter := got.Places[0].Letter
 
-		if _, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, deadletter.Filter{ID: id}, deadletter.RedriveOptions{Delay: time.Hour}); err != nil {
+		if _, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, deadletter.Filter{ID: id},
+			deadletter.RedriveOptions{Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		got, _ = r.find(id, r.Queue)
@@ -142,7 +147,8 @@ func TestFindTellsTheLifeOfAMessage(t *testing.T) {
 		redistest.Want(t, "the letter before", got.Places[0].Before, letter)
 		r.Do("DEL", r.Keys.Due, r.Keys.Meta, r.Keys.Payload)
 		got, err = r.find(id, r.Queue)
-		redistest.Want(t, "nowhere", fmt.Sprint(errors.Is(err, deadletter.ErrNotFound), len(got.Places), got.Queues, " ", told(got)), "true 0 1 made0")
+		redistest.Want(t, "nowhere", fmt.Sprint(errors.Is(err, deadletter.ErrNotFound), len(got.Places), got.Queues, " ",
+			told(got)), "true 0 1 made0")
 	})
 }
 
@@ -170,11 +176,14 @@ func TestFindInLongStreamsFromBothEnds(t *testing.T) {
 	}
 	f, err := r.find("m-5000", r.Queue)
 	redistest.Want(t, "looked", fmt.Sprint(f.Looked, errors.Is(err, deadletter.ErrNotFound)), "5003 true")
-	f, err = Find(t.Context(), r.Client, r.Prefix, "m-4999", FindOptions{Connect: &rueidis.ClientOption{InitAddress: []string{"127.0.0.1:1"}, ForceSingleClient: true}, Queues: []string{r.Queue}})
+	f, err = Find(t.Context(), r.Client, r.Prefix, "m-4999",
+		FindOptions{Connect: &rueidis.ClientOption{InitAddress: []string{"127.0.0.1:1"}, ForceSingleClient: true},
+			Queues: []string{r.Queue}})
 	redistest.Want(t, "no connection of its own to be had", fmt.Sprint(states(f), err), "pending g; ready h<nil>")
 	other := r.On("wrong")
 	other.Do("SET", other.Keys.Dead, "x")
-	if _, err := Find(t.Context(), r.Client, r.Prefix, "m-1", FindOptions{Queues: []string{"wrong"}}); !errors.Is(err, lua.ErrWrongType) || !strings.Contains(err.Error(), other.Keys.Dead) {
+	if _, err := Find(t.Context(), r.Client, r.Prefix, "m-1", FindOptions{Queues: []string{"wrong"}}); !errors.Is(err,
+		lua.ErrWrongType) || !strings.Contains(err.Error(), other.Keys.Dead) {
 		t.Errorf("%v", err)
 	}
 
@@ -241,7 +250,8 @@ func TestFindLooksInAllQueuesAndPartitions(t *testing.T) {
 		}
 		f, _ = r.find(id, r.Queue)
 		redistest.Want(t, "dead", states(f), "dead g")
-		if _, name, _ := deadletter.SplitLetter(f.Places[0].Letter); deadletter.LetterName(partition, name) != f.Places[0].Letter {
+		if _, name, _ := deadletter.SplitLetter(f.Places[0].Letter); deadletter.LetterName(partition,
+			name) != f.Places[0].Letter {
 			t.Errorf("letter %s of partition %d", f.Places[0].Letter, partition)
 		}
 	}
@@ -276,7 +286,8 @@ func TestFindLooksThroughMetaOrSchedule(t *testing.T) {
 		redistest.Want(t, "places", fmt.Sprint(states(f), err), "retrying g<nil>")
 		if r.Number("HLEN", r.Keys.Meta) == 2 {
 			r.Enqueue(lua.Item{ID: "no meta", When: lua.After(time.Hour), Dedup: lua.Refuse})
-			r.Do("HSET", r.Keys.Meta, "orphan", "{}", "*"+lua.Separator+"g"+lua.Separator+"1-1", "{}") // those that the bridge sweeps
+			// those that the bridge sweeps
+			r.Do("HSET", r.Keys.Meta, "orphan", "{}", "*"+lua.Separator+"g"+lua.Separator+"1-1", "{}")
 		}
 	}
 }
@@ -294,12 +305,13 @@ func TestFindLooksAgainAtWhatCameMeanwhile(t *testing.T) {
 	for _, to := range []string{r.Keys.Stream, r.Keys.Dead} {
 		moved := false
 		id := "moved to " + to
-		f, err := Find(t.Context(), r.Client, r.Prefix, id, FindOptions{Queues: []string{r.Queue}, Progress: func(looked, total int64) {
-			if looked == total && !moved { // streams and retries were looked through
-				moved = true
-				r.Do("XADD", to, "*", "id", id, "payload", "p", "attempt", "1", "group", "g")
-			}
-		}})
+		f, err := Find(t.Context(), r.Client, r.Prefix, id, FindOptions{Queues: []string{r.Queue},
+			Progress: func(looked, total int64) {
+				if looked == total && !moved { // streams and retries were looked through
+					moved = true
+					r.Do("XADD", to, "*", "id", id, "payload", "p", "attempt", "1", "group", "g")
+				}
+			}})
 		if err != nil || len(f.Places) != 1 || !moved {
 			t.Errorf("%s: %+v, %v", id, f.Places, err)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// FuzzForeignNames: groups and consumers that others made, whatever their names, are listed by these names, and what they abandoned comes back;
-// an ID that people may type is refused at the door or understood by the server.
+// FuzzForeignNames: groups and consumers that others made, whatever their names, are listed by these names, and what they
+// abandoned comes back; an ID that people may type is refused at the door or understood by the server.
 func FuzzForeignNames(f *testing.F) {
 	f.Add("g", "c", "1-1")
 	f.Add("", "", "")
@@ -49,13 +49,15 @@ func FuzzForeignNames(f *testing.F) {
 			t.Fatalf("pending of %q/%q: %+v, %v", group, consumer, held, err)
 		}
 		if lua.CheckGroup(group) != nil { // no retry can be for it: it keeps what it abandons
-			_, err := lua.Reclaim(ctx, r.Client, r.Keys, lua.ReclaimArgs{Group: group, Attempts: stream.DefaultPolicy().Attempts(), Limit: 10, MaxBytes: 1 << 20})
+			_, err := lua.Reclaim(ctx, r.Client, r.Keys,
+				lua.ReclaimArgs{Group: group, Attempts: stream.DefaultPolicy().Attempts(), Limit: 10, MaxBytes: 1 << 20})
 			if err == nil || r.Pending(group) != 1 || r.Number("ZCARD", r.Keys.Due)+r.Number("XLEN", r.Keys.Dead) != 0 {
 				t.Fatalf("reclaim of %q: %v", group, err)
 			}
 			return
 		}
-		got, err := lua.Reclaim(ctx, r.Client, r.Keys, lua.ReclaimArgs{Group: group, Attempts: stream.DefaultPolicy().Attempts(), Limit: 10, MaxBytes: 1 << 20})
+		got, err := lua.Reclaim(ctx, r.Client, r.Keys, lua.ReclaimArgs{Group: group, Attempts: stream.DefaultPolicy().Attempts(),
+			Limit: 10, MaxBytes: 1 << 20})
 		if err != nil || got.Retried != 1 {
 			t.Fatalf("reclaim of %q/%q: %+v, %v", group, consumer, got, err)
 		}
@@ -66,12 +68,14 @@ func FuzzForeignNames(f *testing.F) {
 			t.Fatalf("drain: %+v, %v", d, err)
 		}
 		found, err := r.Client.Do(ctx, r.Client.B().Xrange().Key(r.Keys.Stream).Start("-").End("+").Build()).AsXRange()
-		if err != nil || len(found) != 1 || found[0].FieldValues[lua.FieldFor] != group || found[0].FieldValues["payload"] != "p" {
+		if err != nil || len(found) != 1 || found[0].FieldValues[lua.FieldFor] != group ||
+			found[0].FieldValues["payload"] != "p" {
 			t.Errorf("what %q abandoned came back as %q, %v", group, found, err)
 		}
 
 		if id, err := view.ParseEntryID(typed); err == nil {
-			if err := r.Client.Do(ctx, r.Client.B().Xrange().Key(r.Keys.Dead).Start(typed).End(typed).Build()).Error(); err != nil {
+			if err := r.Client.Do(ctx, r.Client.B().Xrange().Key(r.Keys.Dead).Start(typed).End(typed).Build()).
+				Error(); err != nil {
 				t.Errorf("%q is an entry ID, %s, and refused by the server: %v", typed, id, err)
 			}
 		} else if !strings.Contains(err.Error(), "entry ID") || !strings.Contains(err.Error(), "must be") {

@@ -31,8 +31,8 @@ const (
 	consumerAlive    = time.Minute     // since a consumer last asked for entries
 )
 
-// Glance is what a Watcher sees of a queue, in all its partitions together: figures that cost the server next to nothing. What they
-// cannot say exactly, Stats does.
+// Glance is what a Watcher sees of a queue, in all its partitions together: figures that cost the server next to nothing. What
+// they cannot say exactly, Stats does.
 type Glance struct {
 	Queue      string `json:"queue"`
 	Partitions int    `json:"partitions"`
@@ -43,8 +43,8 @@ type Glance struct {
 	Overdue   int64       `json:"overdue"`
 	Behind    view.Millis `json:"behind_ms"` // how late the oldest overdue message is by now
 
-	// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was seen within a minute.
-	// Entries that a worker was quicker to acknowledge are not seen.
+	// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was seen within a
+	// minute. Entries that a worker was quicker to acknowledge are not seen.
 	Late *view.Millis `json:"late_ms,omitempty"`
 
 	Ready       int64         `json:"ready"` // see QueueStats
@@ -71,8 +71,8 @@ type GroupGlance struct {
 	Pending   int64        `json:"pending"`
 	Oldest    *view.Millis `json:"oldest_idle_ms,omitempty"` // how long the oldest pending entry has been without a sign of life
 
-	// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis 7.2 a consumer without
-	// work cannot be told from one that is gone, and all count.
+	// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis 7.2 a
+	// consumer without work cannot be told from one that is gone, and all count.
 	Alive       int64 `json:"alive"`
 	AliveApprox bool  `json:"alive_approx,omitempty"`
 	Consumers   int64 `json:"consumers"`
@@ -147,7 +147,8 @@ func (p *glancedPartition) first(replies []rueidis.RedisResult) (err error) {
 	k := p.keys
 	for i, n := range []*int64{&p.scheduled, &p.overdue, &p.metas, &p.entries, &p.dead} {
 		if *n, err = replies[i].AsInt64(); err != nil {
-			return lua.Classify([]string{"ZCARD " + k.Due, "ZCOUNT " + k.Due, "HLEN " + k.Meta, "XLEN " + k.Stream, "XLEN " + k.Dead}[i], err)
+			return lua.Classify([]string{"ZCARD " + k.Due, "ZCOUNT " + k.Due, "HLEN " + k.Meta, "XLEN " + k.Stream, "XLEN " +
+				k.Dead}[i], err)
 		}
 	}
 	head, err := replies[5].AsZScores()
@@ -282,7 +283,8 @@ func (w *Watcher) takeNewest(p *glancedPartition, reply rueidis.RedisResult) {
 	w.sizes[p.name] = bytes / len(entries)
 }
 
-// spend says how many of the newest entries of a partition are asked for, and takes their bytes off what this look may still read.
+// spend says how many of the newest entries of a partition are asked for, and takes their bytes off what this look may still
+// read.
 func (w *Watcher) spend(name string) (entries int64) {
 	size, known := w.sizes[name]
 	entries = 1

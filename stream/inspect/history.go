@@ -41,7 +41,8 @@ func history(f Finding) []Moment {
 		all = append(all, p.moments(f.At)...)
 	}
 	slices.SortStableFunc(all, func(a, b Moment) int {
-		return cmp.Or(a.At.Compare(b.At), cmp.Compare(momentOrder[a.What], momentOrder[b.What]), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Group, b.Group))
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(momentOrder[a.What], momentOrder[b.What]), cmp.Compare(a.Queue, b.Queue),
+			cmp.Compare(a.Group, b.Group))
 	})
 	return slices.Compact(all)
 }
@@ -56,8 +57,10 @@ func (s Sighting) moments(now time.Time) (all []Moment) {
 		m.Queue = s.Queue
 		all = append(all, m)
 	}
-	if s.Before != "" { // a letter that was redriven begins again at 1; so does an entry that was given back before its first attempt
-		m := Moment{At: lua.EntryTime(s.Before), What: MomentReady, Group: s.Group, Entry: s.Before, Detail: "back in the schedule since"}
+	// a letter that was redriven begins again at 1; so does an entry that was given back before its first attempt
+	if s.Before != "" {
+		m := Moment{At: lua.EntryTime(s.Before), What: MomentReady, Group: s.Group, Entry: s.Before,
+			Detail: "back in the schedule since"}
 		if s.Attempt == 1 {
 			m.Detail = "as an entry that was given back, or a dead letter that was redriven since"
 		}

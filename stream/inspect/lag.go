@@ -14,8 +14,8 @@ type groupLag struct {
 	approx  bool
 }
 
-// measureLags counts, for each group, the entries after its last delivered one. One walk from the oldest entry on and one from the
-// newest on serve all groups; they take turns, so that the cost is that of the shorter one.
+// measureLags counts, for each group, the entries after its last delivered one. One walk from the oldest entry on and one from
+// the newest on serve all groups; they take turns, so that the cost is that of the shorter one.
 func measureLags(ctx context.Context, c rueidis.Client, key string, s view.StreamInfo) ([]groupLag, error) {
 	lags := make([]groupLag, len(s.Groups))
 	open := map[int]bool{}

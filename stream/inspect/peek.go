@@ -47,8 +47,8 @@ const (
 	peekBytes = 1 << 20 // of payloads or metas read at a time; one that is larger comes alone
 )
 
-// Peek returns the n members of a queue's schedule that are due first, of all partitions together, in the order of due time and ID; with
-// payloads if they are asked for. One round trip per partition and 1,000 members, and further ones for what they hold.
+// Peek returns the n members of a queue's schedule that are due first, of all partitions together, in the order of due time and
+// ID; with payloads if they are asked for. One round trip per partition and 1,000 members, and further ones for what they hold.
 func Peek(ctx context.Context, c rueidis.Client, prefix, queue string, n int, payloads bool) (Peeked, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -130,7 +130,8 @@ func readDue(ctx context.Context, c rueidis.Client, key string, n int) (list []D
 		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		from := int64(len(list))
 		replies := c.DoMulti(call, c.B().Zcard().Key(key).Build(),
-			c.B().Zrange().Key(key).Min(fmt.Sprint(from)).Max(fmt.Sprint(from+int64(min(peekPage, n-len(list)))-1)).Withscores().Build())
+			c.B().Zrange().Key(key).Min(fmt.Sprint(from)).Max(fmt.Sprint(from+int64(min(peekPage,
+				n-len(list)))-1)).Withscores().Build())
 		cancel()
 		if total, err = replies[0].AsInt64(); err != nil {
 			return nil, 0, lua.Classify("ZCARD "+key, err)
@@ -156,7 +157,8 @@ func readMembers(ctx context.Context, c rueidis.Client, keys lua.Keys, list []*D
 		list = list[len(batch):]
 		cmds := make([]rueidis.Completed, 0, 2*len(batch))
 		for _, d := range batch {
-			cmds = append(cmds, c.B().Hstrlen().Key(keys.Payload).Field(d.member).Build(), c.B().Hstrlen().Key(keys.Meta).Field(d.member).Build())
+			cmds = append(cmds, c.B().Hstrlen().Key(keys.Payload).Field(d.member).Build(),
+				c.B().Hstrlen().Key(keys.Meta).Field(d.member).Build())
 		}
 		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		replies := c.DoMulti(call, cmds...)
@@ -229,7 +231,8 @@ func (d *Due) read(meta string) {
 	d.ID = m.ID
 	e, ok := lua.DecodeMeta(d.ID, meta)
 	d.Malformed = !ok
-	d.For, d.Attempt, d.MaxAttempts, d.Expires, d.Error, d.Headers = e.For, e.Attempt, e.MaxAttempts, e.Expires, e.Error, e.Headers
+	d.For, d.Attempt, d.MaxAttempts, d.Expires, d.Error, d.Headers = e.For, e.Attempt, e.MaxAttempts, e.Expires, e.Error,
+		e.Headers
 	if d.For == "" {
 		d.For = m.Group
 	}

@@ -34,8 +34,9 @@ func TestPeekMergesPartitionsByDueTime(t *testing.T) {
 		begin := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 		for i := range 30 {
 			r.Part(i % 3).Enqueue(lua.Item{
-				ID: fmt.Sprintf("m-%02d", i), When: lua.At(begin.Add(time.Duration(i) * time.Millisecond)), Payload: []byte(strings.Repeat("x", i)),
-				Meta: lua.EncodeMeta(map[string]string{"n": fmt.Sprint(i)}, i, time.Time{}), Dedup: lua.Refuse,
+				ID: fmt.Sprintf("m-%02d", i), When: lua.At(begin.Add(time.Duration(i) * time.Millisecond)),
+				Payload: []byte(strings.Repeat("x", i)),
+				Meta:    lua.EncodeMeta(map[string]string{"n": fmt.Sprint(i)}, i, time.Time{}), Dedup: lua.Refuse,
 			})
 		}
 		r.Part(1).Do("ZADD", r.Part(1).Keys.Due, "1000", "overdue")
@@ -49,10 +50,12 @@ func TestPeekMergesPartitionsByDueTime(t *testing.T) {
 		}
 		redistest.Want(t, "order", strings.Join(ids, " "), "overdue overdue-2 m-00 m-01 m-02 m-03 m-04 m-05 m-06 m-07 m-08 m-09")
 		redistest.Want(t, "overdue", fmt.Sprint(p.Next[0].Overdue, p.Next[1].Overdue, p.Next[2].Overdue), "true true false")
-		redistest.Want(t, "malformed", fmt.Sprint(p.Next[0].Malformed, p.Next[1].Malformed, p.Next[2].Malformed), "false true false")
+		redistest.Want(t, "malformed", fmt.Sprint(p.Next[0].Malformed, p.Next[1].Malformed, p.Next[2].Malformed),
+			"false true false")
 		redistest.Want(t, "due in the middle of a millisecond", p.Next[1].Due.UnixMilli(), int64(2001))
 		last := p.Next[11]
-		redistest.Want(t, "the last", fmt.Sprint(last.Partition, last.Bytes, last.MaxAttempts, last.Headers, last.Payload == nil, last.Attempt), "0 9 9 map[n:9] true 1")
+		redistest.Want(t, "the last", fmt.Sprint(last.Partition, last.Bytes, last.MaxAttempts, last.Headers, last.Payload == nil,
+			last.Attempt), "0 9 9 map[n:9] true 1")
 		redistest.Want(t, "its time", last.Due.Equal(begin.Add(9*time.Millisecond)), true)
 		redistest.Want(t, "with payload", string(r.peek(12, true).Next[11].Payload), strings.Repeat("x", 9))
 		redistest.Want(t, "all", len(r.peek(100, true).Next), 32)
@@ -76,12 +79,14 @@ func TestPeekShowsRetriesAndReadsLongSchedulesInSteps(t *testing.T) {
 		t.Error(err)
 	}
 	d := r.peek(1, true).Next[0]
-	redistest.Want(t, "retry", fmt.Sprint(d.ID, " ", d.For, " ", d.Attempt, " ", d.Error, " ", string(d.Payload), " ", d.Bytes), "failing g 2 boom payload of failing 18")
+	redistest.Want(t, "retry", fmt.Sprint(d.ID, " ", d.For, " ", d.Attempt, " ", d.Error, " ", string(d.Payload), " ", d.Bytes),
+		"failing g 2 boom payload of failing 18")
 
 	for first := 0; first < 2500; first += 500 {
 		var items []lua.Item
 		for i := range 500 {
-			items = append(items, lua.Item{ID: fmt.Sprintf("m-%04d", first+i), When: lua.After(time.Hour), Payload: []byte("p"), Dedup: lua.Refuse})
+			items = append(items, lua.Item{ID: fmt.Sprintf("m-%04d", first+i), When: lua.After(time.Hour), Payload: []byte("p"),
+				Dedup: lua.Refuse})
 		}
 		r.Enqueue(items...)
 	}

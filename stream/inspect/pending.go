@@ -37,9 +37,11 @@ type PendingFilter struct {
 	MinIdle  time.Duration
 }
 
-// Pending lists at most limit entries that a group holds, oldest first, of all partitions. lua.ErrNoGroup: there is no such group. One
-// round trip per partition and 100 entries, and further ones for their bodies, of which about 256 KiB are read at a time.
-func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
+// Pending lists at most limit entries that a group holds, oldest first, of all partitions. lua.ErrNoGroup: there is no such
+// group. One round trip per partition and 100 entries, and further ones for their bodies, of which about 256 KiB are read at a
+// time.
+func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string, f PendingFilter,
+	limit int) ([]PendingEntry, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
 	if err != nil {
 		return nil, err
@@ -72,8 +74,8 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 	return append([]PendingEntry{}, all...), nil
 }
 
-// PendingCount says how many entries a group holds in all partitions, or with a consumer, how many that one holds. lua.ErrNoGroup: there
-// is no such group. One round trip per partition.
+// PendingCount says how many entries a group holds in all partitions, or with a consumer, how many that one holds.
+// lua.ErrNoGroup: there is no such group. One round trip per partition.
 func PendingCount(ctx context.Context, c rueidis.Client, prefix, queue, group, consumer string) (int64, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -138,17 +140,20 @@ func comparePending(a, b PendingEntry) int {
 }
 
 // pendingEntries lists what a group holds in one partition, without what the bodies say.
-func pendingEntries(ctx context.Context, c rueidis.Client, key, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
+func pendingEntries(ctx context.Context, c rueidis.Client, key, group string, f PendingFilter,
+	limit int) ([]PendingEntry, error) {
 	all := []PendingEntry{}
 	for from := "-"; len(all) < limit; {
 		count := min(pendingPage, limit-len(all))
-		page, err := view.ReadPending(ctx, c, key, group, view.PendingRange{From: from, Count: count, Consumer: f.Consumer, MinIdle: f.MinIdle})
+		page, err := view.ReadPending(ctx, c, key, group, view.PendingRange{From: from, Count: count, Consumer: f.Consumer,
+			MinIdle: f.MinIdle})
 		if err != nil {
 			return nil, err
 		}
 		for _, p := range page {
 			all = append(all, PendingEntry{
-				Entry: p.ID.String(), Consumer: p.Consumer, Idle: view.Millis(p.Idle), Since: time.UnixMilli(int64(p.ID.MS)), Deliveries: p.Deliveries,
+				Entry: p.ID.String(), Consumer: p.Consumer, Idle: view.Millis(p.Idle), Since: time.UnixMilli(int64(p.ID.MS)),
+				Deliveries: p.Deliveries,
 			})
 		}
 		if len(page) < count {

@@ -30,11 +30,12 @@ const (
 
 // Place is one place where Redis holds a message.
 type Place struct {
-	State       State             `json:"state"`
-	Partition   int               `json:"partition,omitempty"`
-	Group       string            `json:"group,omitempty"`    // retrying, pending, dead
-	Groups      []string          `json:"groups,omitempty"`   // ready: those that have not been given it
-	Entry       string            `json:"entry,omitempty"`    // ready, pending: ID of the stream entry; dead: of the one that failed
+	State     State    `json:"state"`
+	Partition int      `json:"partition,omitempty"`
+	Group     string   `json:"group,omitempty"`  // retrying, pending, dead
+	Groups    []string `json:"groups,omitempty"` // ready: those that have not been given it
+	// ready, pending: ID of the stream entry; dead: of the one that failed
+	Entry       string            `json:"entry,omitempty"`
 	Letter      string            `json:"letter,omitempty"`   // dead: its name; see Letter
 	Consumer    string            `json:"consumer,omitempty"` // pending
 	Idle        view.Millis       `json:"idle_ms,omitempty"`  // pending: since it was delivered or extended
@@ -51,15 +52,17 @@ type Place struct {
 
 func placeOf(state State, e lua.Entry) Place {
 	return Place{
-		State: state, Entry: e.EntryID, Due: e.Due, Attempt: e.Attempt, MaxAttempts: e.MaxAttempts, Expires: e.Expires, Error: e.Error,
+		State: state, Entry: e.EntryID, Due: e.Due, Attempt: e.Attempt, MaxAttempts: e.MaxAttempts, Expires: e.Expires,
+		Error:   e.Error,
 		Headers: e.Headers, Payload: e.Payload,
 	}
 }
 
-// Locate returns every place where Redis holds a message, in the partitions where its ID may be. ErrNotFound: none, because every group has acknowledged it, or it was
-// cancelled or purged, or never existed. A scheduled message is found in O(log n); retries, entries and dead letters are looked for in
-// bounded steps through all there are. A message that moves meanwhile may show in two places; one that seems to be nowhere is looked
-// for a second time, because it may have moved back past the look. Find says more, of all queues, and sooner.
+// Locate returns every place where Redis holds a message, in the partitions where its ID may be. ErrNotFound: none, because every
+// group has acknowledged it, or it was cancelled or purged, or never existed. A scheduled message is found in O(log n); retries,
+// entries and dead letters are looked for in bounded steps through all there are. A message that moves meanwhile may show in two
+// places; one that seems to be nowhere is looked for a second time, because it may have moved back past the look. Find says more,
+// of all queues, and sooner.
 func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]Place, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return nil, err
@@ -94,8 +97,8 @@ type locator struct {
 
 	first, again, held, letters []Sighting // of the last look: as scheduled, as retries, in the stream, dead
 
-	// The newest entry and the newest letter that were looked at. A second look is at what came later: entries never change, and none
-	// comes in between.
+	// The newest entry and the newest letter that were looked at. A second look is at what came later: entries never change, and
+	// none comes in between.
 	newestEntry, newestLetter string
 
 	expected bool      // what there is to look through was counted
@@ -214,7 +217,8 @@ func (l *locator) member(ctx context.Context, to *[]Sighting, member string, sta
 	return nil
 }
 
-// retrying looks for members of the schedule that are retries of the message. Each has meta: it looks through the smaller of the two.
+// retrying looks for members of the schedule that are retries of the message. Each has meta: it looks through the smaller of the
+// two.
 func (l *locator) retrying(ctx context.Context, due, metas int64) error {
 	if min(due, metas) == 0 {
 		return nil
@@ -259,10 +263,12 @@ func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (rueid
 	defer cancel()
 	pattern := escapeGlob.Replace(l.id) + lua.Separator + "*"
 	if schedule {
-		page, err := l.c.Do(ctx, l.c.B().Zscan().Key(l.keys.Due).Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+		page, err := l.c.Do(ctx, l.c.B().Zscan().Key(l.keys.Due).Cursor(cursor).Match(pattern).Count(scanCount).Build()).
+			AsScanEntry()
 		return page, lua.Classify("ZSCAN "+l.keys.Due, err)
 	}
-	page, err := l.c.Do(ctx, l.c.B().Hscan().Key(l.keys.Meta).Cursor(cursor).Match(pattern).Count(scanCount).Build()).AsScanEntry()
+	page, err := l.c.Do(ctx, l.c.B().Hscan().Key(l.keys.Meta).Cursor(cursor).Match(pattern).Count(scanCount).Build()).
+		AsScanEntry()
 	return page, lua.Classify("HSCAN "+l.keys.Meta, err)
 }
 
@@ -295,7 +301,8 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 			ready.Groups, waiting = append(ready.Groups, g.Name), append(waiting, g)
 			continue
 		}
-		held, err := view.ReadPending(ctx, l.c, l.keys.Stream, g.Name, view.PendingRange{From: e.EntryID, To: e.EntryID, Count: 1})
+		held, err := view.ReadPending(ctx, l.c, l.keys.Stream, g.Name, view.PendingRange{From: e.EntryID, To: e.EntryID,
+			Count: 1})
 		if err != nil && !errors.Is(err, lua.ErrNoGroup) {
 			return err
 		}

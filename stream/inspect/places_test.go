@@ -33,7 +33,8 @@ func TestLocateFollowsAMessageThroughAllStates(t *testing.T) {
 		r.Ready("a", "b", "axxb")
 		r.Xack("three", r.Take("three", "c", 3)...)
 		due := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-		r.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: lua.EncodeMeta(map[string]string{"k": "v"}, 5, time.Time{})})
+		r.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: lua.EncodeMeta(map[string]string{"k": "v"}, 5,
+			time.Time{})})
 		places := r.locate(id)
 		if len(places) != 1 {
 			t.Fatalf("scheduled: %+v", places)
@@ -67,7 +68,8 @@ func TestLocateFollowsAMessageThroughAllStates(t *testing.T) {
 		fail := func(entry string, action lua.Action) {
 			t.Helper()
 			out, err := lua.Retry(t.Context(), r.Client, r.Keys, "one", stream.DefaultPolicy().Attempts(), []lua.Failure{{
-				Held: lua.Held{Entry: entry}, Action: action, Delay: time.Millisecond, Reason: lua.ReasonDeadLetter, Error: "boom",
+				Held: lua.Held{Entry: entry}, Action: action, Delay: time.Millisecond, Reason: lua.ReasonDeadLetter,
+				Error: "boom",
 			}})
 			if err != nil || out[0] == lua.Lost {
 				t.Fatal(out, err)
@@ -168,7 +170,8 @@ func TestLocateFindsARetryAmongMany(t *testing.T) {
 		fail = fail[500:]
 	}
 	places := r.locate("m-1234")
-	if len(places) != 1 || places[0].State != StateRetrying || places[0].Group != "g" || string(places[0].Payload) != "payload of m-1234" {
+	if len(places) != 1 || places[0].State != StateRetrying || places[0].Group != "g" ||
+		string(places[0].Payload) != "payload of m-1234" {
 		t.Errorf("%+v", places)
 	}
 	text, err := json.Marshal(places[0])

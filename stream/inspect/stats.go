@@ -41,9 +41,10 @@ type QueueStats struct {
 	Dead         int64 `json:"dead"`
 	DedupWindows int64 `json:"dedup_windows"`
 
-	Groups   []GroupStats     `json:"groups"`
-	Memory   map[string]int64 `json:"memory_bytes,omitempty"` // per key, by the last part of its name; absent where the server does not say
-	Policy   stream.Policy    `json:"policy"`                 // for groups without settings of their own
+	Groups []GroupStats `json:"groups"`
+	// per key, by the last part of its name; absent where the server does not say
+	Memory   map[string]int64 `json:"memory_bytes,omitempty"`
+	Policy   stream.Policy    `json:"policy"` // for groups without settings of their own
 	Warnings []string         `json:"warnings,omitempty"`
 
 	ByPartition []PartitionStats `json:"by_partition,omitempty"` // of a queue that has more than one
@@ -53,10 +54,10 @@ type QueueStats struct {
 type GroupStats struct {
 	Name string `json:"name"`
 
-	// Lag is how many entries the group has not been given yet. It is counted, not taken from the server, whose own figure is wrong
-	// after entries were deleted out of order: the entries up to the group's last delivered one are counted from the oldest on, and
-	// those after it from the newest on, whichever ends first. LagApprox: neither ended within 10,000 entries or 2 MiB; then it is the
-	// server's figure, or if it has none, at most what is given here.
+	// Lag is how many entries the group has not been given yet. It is counted, not taken from the server, whose own figure is
+	// wrong after entries were deleted out of order: the entries up to the group's last delivered one are counted from the oldest
+	// on, and those after it from the newest on, whichever ends first. LagApprox: neither ended within 10,000 entries or 2 MiB;
+	// then it is the server's figure, or if it has none, at most what is given here.
 	Lag       int64 `json:"lag"`
 	LagApprox bool  `json:"lag_approx,omitempty"`
 
@@ -64,7 +65,8 @@ type GroupStats struct {
 	OldestPending *PendingEntry `json:"oldest_pending,omitempty"` // the oldest entry, not the one that is idle for longest
 	Consumers     int64         `json:"consumers"`                // each counts once, in however many partitions it reads
 
-	// Retrying is how many retries are scheduled for the group. RetryingApprox: projected from the first 50,000 members of the schedule.
+	// Retrying is how many retries are scheduled for the group. RetryingApprox: projected from the first 50,000 members of the
+	// schedule.
 	Retrying       int64 `json:"retrying"`
 	RetryingApprox bool  `json:"retrying_approx,omitempty"`
 
@@ -75,8 +77,9 @@ type GroupStats struct {
 	Policy stream.Policy `json:"policy"`
 }
 
-// Stats returns what a queue holds, in all its partitions together. One that does not exist holds nothing. It reads about 20 requests'
-// worth, at most 6 MiB, per partition in bounded steps. lua.ErrWrongType: a key holds something else; the error names it.
+// Stats returns what a queue holds, in all its partitions together. One that does not exist holds nothing. It reads about 20
+// requests' worth, at most 6 MiB, per partition in bounded steps. lua.ErrWrongType: a key holds something else; the error names
+// it.
 func Stats(ctx context.Context, c rueidis.Client, prefix, queue string) (QueueStats, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -135,7 +138,8 @@ func (s *inspection) all() []keyType {
 	k := s.keys
 	return []keyType{
 		{"due", k.Due, "zset"}, {"payload", k.Payload, "hash"}, {"meta", k.Meta, "hash"}, {"stream", k.Stream, "stream"},
-		{"dead", k.Dead, "stream"}, {"wake", k.Wake, "stream"}, {"policy", k.Policy, "hash"}, {"seen", k.Seen, "zset"}, {"calm", k.Calm, "hash"},
+		{"dead", k.Dead, "stream"}, {"wake", k.Wake, "stream"}, {"policy", k.Policy, "hash"}, {"seen", k.Seen, "zset"},
+		{"calm", k.Calm, "hash"},
 	}
 }
 
@@ -218,7 +222,8 @@ func (s *inspection) groups(ctx context.Context) error {
 		s.stats.Ready = 0
 	}
 	for i, g := range s.stream.Groups {
-		one := GroupStats{Name: g.Name, Pending: g.Pending, Lag: lags[i].entries, LagApprox: lags[i].approx, Policy: policies[g.Name]}
+		one := GroupStats{Name: g.Name, Pending: g.Pending, Lag: lags[i].entries, LagApprox: lags[i].approx,
+			Policy: policies[g.Name]}
 		if one.Lag >= s.stats.Ready {
 			s.stats.Ready, s.stats.ReadyApprox = one.Lag, one.LagApprox
 		}
@@ -348,11 +353,13 @@ func (s *inspection) judge() {
 			say("group %.64q has a name that no retry can carry: what it abandons stays pending", g.Name)
 		}
 		if g.Consumers == 0 && g.Lag > 0 {
-			say("group %q has no consumers, and %d entries wait for it; they stay in memory until it has acknowledged them", g.Name, g.Lag)
+			say("group %q has no consumers, and %d entries wait for it; they stay in memory until it has acknowledged them",
+				g.Name, g.Lag)
 		}
 	}
 	if s.looksLikeSeconds > 0 {
-		say("%d due times look like seconds where milliseconds belong: they count as 1970, and are delivered at once", s.looksLikeSeconds)
+		say("%d due times look like seconds where milliseconds belong: they count as 1970, and are delivered at once",
+			s.looksLikeSeconds)
 	}
 	if time.Duration(st.OldestOverdue) > 10*time.Second && !st.Held {
 		say("messages are overdue by %s: is a bridge running?", st.OldestOverdue)

@@ -56,7 +56,8 @@ func TestStatsAddPartitionsUp(t *testing.T) {
 		redistest.Want(t, "dead of a", a.Dead, int64(3))
 		redistest.Want(t, "oldest pending", a.OldestPending.Entry+" "+a.OldestPending.ID, entries[0]+" m-0")
 		for i, one := range st.ByPartition {
-			redistest.Want(t, "by partition", fmt.Sprint(one.Partition, one.Scheduled, one.Overdue, one.Ready, one.Entries, one.Pending, one.Dead),
+			redistest.Want(t, "by partition", fmt.Sprint(one.Partition, one.Scheduled, one.Overdue, one.Ready, one.Entries,
+				one.Pending, one.Dead),
 				fmt.Sprint(i, 2, 1, 3+i, 3+i, 2, 1))
 		}
 		var consumers []string
@@ -155,7 +156,8 @@ func TestLocateLooksWhereverTheIDMayBe(t *testing.T) {
 	last := candidates[0]
 	r.DeadIn(last, 1000, id)
 	redistest.Want(t, "letter", r.locate(id)[0].Letter, deadletter.LetterName(last, "1000-7"))
-	if _, err := Locate(context.WithoutCancel(t.Context()), r.Client, r.Prefix, r.Queue, "nowhere"); !errors.Is(err, deadletter.ErrNotFound) {
+	if _, err := Locate(context.WithoutCancel(t.Context()), r.Client, r.Prefix, r.Queue, "nowhere"); !errors.Is(err,
+		deadletter.ErrNotFound) {
 		t.Error(err)
 	}
 }

@@ -33,8 +33,9 @@ func TestStatsOfAQueueThatDoesNotExistAreZero(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		redistest.Want(t, "json", string(text), `{"queue":"`+r.Queue+`","partitions":1,"held":false,"scheduled":0,"overdue":0,"oldest_overdue_ms":0,"ready":0,"entries":0,"dead":0,`+
-			`"dedup_windows":0,"groups":[],"policy":{"visibility_ms":30000,"max_attempts":40,"retry_min_ms":1000,"retry_max_ms":3600000,"held":false}}`)
+		redistest.Want(t, "json", string(text),
+			`{"queue":"`+r.Queue+`","partitions":1,"held":false,"scheduled":0,"overdue":0,"oldest_overdue_ms":0,"ready":0,"entries":0,"dead":0,`+
+				`"dedup_windows":0,"groups":[],"policy":{"visibility_ms":30000,"max_attempts":40,"retry_min_ms":1000,"retry_max_ms":3600000,"held":false}}`)
 	})
 }
 
@@ -107,13 +108,15 @@ func TestStatsCountEverything(t *testing.T) {
 				t.Errorf("memory of %s: %d", key, st.Memory[key])
 			}
 		}
-		if text := strings.Join(st.Warnings, "\n"); !strings.Contains(text, "is a bridge running") || strings.Contains(text, "seconds where") {
+		if text := strings.Join(st.Warnings, "\n"); !strings.Contains(text, "is a bridge running") ||
+			strings.Contains(text, "seconds where") {
 			t.Errorf("warnings: %s", text)
 		}
 	})
 }
 
-// The server's own lag is nil, or wrong, once entries were deleted out of order, which freeing on acknowledgement does all the time.
+// The server's own lag is nil, or wrong, once entries were deleted out of order, which freeing on acknowledgement does all the
+// time.
 func TestLagIsRightAfterDeletesOutOfOrder(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -168,7 +171,8 @@ func TestStatsWarn(t *testing.T) {
 	r.Fill(0)
 	r.Do("XADD", r.Keys.Stream, "*", "id", "a", "payload", "")
 	text := strings.Join(r.stats().Warnings, "\n")
-	for _, part := range []string{"no consumer group: 1 ready", "1 due times look like seconds", `max_attempts "many"`, "is a bridge running"} {
+	for _, part := range []string{"no consumer group: 1 ready", "1 due times look like seconds", `max_attempts "many"`,
+		"is a bridge running"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q is not in: %s", part, text)
 		}
@@ -231,7 +235,8 @@ func TestPendingIsListed(t *testing.T) {
 	if len(idle) != 1 || idle[0].Entry != ids[7] || time.Duration(idle[0].Idle) < time.Minute {
 		t.Errorf("idle: %+v", idle)
 	}
-	if _, err := Pending(t.Context(), r.Client, r.Prefix, r.Queue, "nobody", PendingFilter{}, 10); !errors.Is(err, lua.ErrNoGroup) {
+	if _, err := Pending(t.Context(), r.Client, r.Prefix, r.Queue, "nobody", PendingFilter{}, 10); !errors.Is(err,
+		lua.ErrNoGroup) {
 		t.Errorf("no group: %v", err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// searchPageBytes bounds a page of a stream that is looked through for one message: about as much as a server writes to a connection at once.
-// With pages of 192 KiB the look takes a fifth longer.
+// searchPageBytes bounds a page of a stream that is looked through for one message: about as much as a server writes to a
+// connection at once. With pages of 192 KiB the look takes a fifth longer.
 const searchPageBytes = 64 << 10
 
 // streamSearch looks for one message in streams.
@@ -62,9 +62,9 @@ func (s *streamSearch) page(ctx context.Context, key, from, to string, count int
 	return p, nil
 }
 
-// all calls found for every entry behind the entry ID after that carries the message, once each and one at a time, in any order, and
-// returns the ID of the last entry that was looked at. It reads from both ends at once, until they meet, so that the server has the next
-// page to work on while one is looked through; and then what was added meanwhile.
+// all calls found for every entry behind the entry ID after that carries the message, once each and one at a time, in any order,
+// and returns the ID of the last entry that was looked at. It reads from both ends at once, until they meet, so that the server
+// has the next page to work on while one is looked through; and then what was added meanwhile.
 func (s *streamSearch) all(ctx context.Context, key, after string, found func(lua.Entry) error) (newest string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -15,9 +15,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Watcher looks at queues again and again, at little cost: eight to ten commands per partition, and up to two per group, in two pipelines
-// for every 64 partitions; payloads of at most about 2 MiB, those of the newest entries. It changes nothing. Of more than 512 partitions the queues
-// take turns, and each keeps what was last seen of it meanwhile. It must not be used concurrently.
+// Watcher looks at queues again and again, at little cost: eight to ten commands per partition, and up to two per group, in two
+// pipelines for every 64 partitions; payloads of at most about 2 MiB, those of the newest entries. It changes nothing. Of more
+// than 512 partitions the queues take turns, and each keeps what was last seen of it meanwhile. It must not be used concurrently.
 type Watcher struct {
 	c      rueidis.Client
 	prefix string
@@ -44,8 +44,8 @@ func NewWatcher(c rueidis.Client, prefix string, queues []string) *Watcher {
 	return &Watcher{c: c, prefix: prefix, only: queues, seen: map[string]*lastGlance{}, sizes: map[string]int{}}
 }
 
-// Look returns what the queues hold, by name, with rates since the look before. A queue that cannot be looked at says so itself, in
-// Err; Look fails when the server cannot be asked, or no queue can be looked at.
+// Look returns what the queues hold, by name, with rates since the look before. A queue that cannot be looked at says so itself,
+// in Err; Look fails when the server cannot be asked, or no queue can be looked at.
 func (w *Watcher) Look(ctx context.Context) ([]Glance, error) {
 	now, err := w.clock(ctx)
 	if err != nil {
@@ -242,7 +242,8 @@ type delta struct {
 
 func (d *delta) add(n int64) { d.n += n }
 
-// per returns the rate per second. A negative one means that someone else took something away: then nothing happened, as far as we can tell.
+// per returns the rate per second. A negative one means that someone else took something away: then nothing happened, as far as
+// we can tell.
 func (d *delta) per(span time.Duration) *float64 {
 	if d.lost || span <= 0 {
 		return nil

@@ -65,7 +65,8 @@ func TestGlancesAgreeWithStats(t *testing.T) {
 		redistest.Want(t, "groups", len(g.Groups), 2)
 		for i, one := range g.Groups {
 			full := st.Groups[i]
-			redistest.Want(t, "group", fmt.Sprint(one.Name, one.Lag, one.Pending, one.Consumers, one.Alive, one.Retrying, one.RetryingMore),
+			redistest.Want(t, "group", fmt.Sprint(one.Name, one.Lag, one.Pending, one.Consumers, one.Alive, one.Retrying,
+				one.RetryingMore),
 				fmt.Sprint(full.Name, full.Lag, full.Pending, full.Consumers, full.Consumers, full.Retrying, false))
 			if one.Oldest == nil || *one.Oldest > view.Millis(time.Minute) {
 				t.Errorf("oldest pending of %s: %v", one.Name, one.Oldest)
@@ -101,7 +102,8 @@ func TestWatcherTellsRatesAndLateness(t *testing.T) {
 		}
 		g := r.glance(w)
 		per := g.PerSecond
-		if per == nil || per.In == nil || per.Out == nil || per.Done == nil || g.Groups[0].Done == nil || g.Groups[1].Done == nil {
+		if per == nil || per.In == nil || per.Out == nil || per.Done == nil || g.Groups[0].Done == nil ||
+			g.Groups[1].Done == nil {
 			t.Fatalf("%+v %+v", g, per)
 		}
 		// However long it took: 15 came in, 5 became ready, 3 were freed; a ended 4 deliveries, b 3.
@@ -175,7 +177,8 @@ func TestAQueueThatCannotBeLookedAtIsNamedAndTheOthersAreSeen(t *testing.T) {
 			}
 			for _, g := range all {
 				if g.Queue == "odd" {
-					redistest.Want(t, "error", errors.Is(g.Err, lua.ErrWrongType) && strings.Contains(g.Err.Error(), odd.Due), true)
+					redistest.Want(t, "error", errors.Is(g.Err, lua.ErrWrongType) && strings.Contains(g.Err.Error(), odd.Due),
+						true)
 				} else {
 					redistest.Want(t, "entries", fmt.Sprint(g.Entries, g.Err), "2 <nil>")
 				}
@@ -249,7 +252,8 @@ func TestManyQueuesTakeTurns(t *testing.T) {
 	}
 	redistest.Want(t, "queues seen in three looks", len(seen), len(names))
 	few := NewWatcher(nil, "p", nil)
-	redistest.Want(t, "who comes first", fmt.Sprint(few.inTurn([]string{"a", "b"}), few.inTurn([]string{"a", "b"})), "[a b] [b a]")
+	redistest.Want(t, "who comes first", fmt.Sprint(few.inTurn([]string{"a", "b"}), few.inTurn([]string{"a", "b"})),
+		"[a b] [b a]")
 	redistest.Want(t, "nothing to look at", len(w.inTurn(nil)), 0)
 	w.known["wider"] = lua.Counts{1, 256}
 	redistest.Want(t, "at least one", len(NewWatcher(nil, "p", nil).inTurn([]string{"a"})), 1)

@@ -28,8 +28,8 @@ const (
 	soon = 2 * time.Second
 )
 
-// surroundings is what Find knows of all that a message may wait for. It asks once, and what it may not ask, or gets no answer to, it does
-// not know: nothing is said about that.
+// surroundings is what Find knows of all that a message may wait for. It asks once, and what it may not ask, or gets no answer
+// to, it does not know: nothing is said about that.
 type surroundings struct {
 	c      rueidis.Client
 	prefix string
@@ -49,14 +49,15 @@ func newSurroundings(ctx context.Context, c rueidis.Client, prefix string, now t
 	return s
 }
 
-// noBridge says whether the heartbeats can be read, and none is fresh. It looks at the newest 100: more than that many names that no
-// bridge wrote leave it in doubt.
+// noBridge says whether the heartbeats can be read, and none is fresh. It looks at the newest 100: more than that many names that
+// no bridge wrote leave it in doubt.
 func (s *surroundings) noBridge(ctx context.Context) bool {
 	const most = 100
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	oldest := strconv.FormatInt(s.now.Add(-lastHeartbeat).UnixMilli(), 10)
-	names, err := s.c.Do(ctx, s.c.B().Zrange().Key(lua.NewGlobals(s.prefix).Bridges).Min("+inf").Max(oldest).Byscore().Rev().Limit(0, most).Build()).AsStrSlice()
+	names, err := s.c.Do(ctx, s.c.B().Zrange().Key(lua.NewGlobals(s.prefix).Bridges).Min("+inf").Max(oldest).Byscore().Rev().
+		Limit(0, most).Build()).AsStrSlice()
 	for _, name := range names {
 		if _, ok := lua.ParseIdentity(name); ok {
 			return false
@@ -124,7 +125,8 @@ func (s *surroundings) whyWaiting(ctx context.Context, p Sighting) string {
 	case late < 0:
 		text := "waits for its time, " + formatTime(p.Due)
 		if p.State == StateRetrying && p.Attempt > 1 {
-			text = fmt.Sprintf("waits for its retry for %s at %s (attempt %s)", quoted(p.Group), formatTime(p.Due), s.attempt(ctx, p))
+			text = fmt.Sprintf("waits for its retry for %s at %s (attempt %s)", quoted(p.Group), formatTime(p.Due),
+				s.attempt(ctx, p))
 		}
 		return strings.TrimSuffix(text+"; "+obstacles, "; ")
 	case obstacles != "":
@@ -165,7 +167,8 @@ func (s *surroundings) attempt(ctx context.Context, p Sighting) string {
 func (s *surroundings) whyNowhere(f Finding) string {
 	var all []string
 	for _, w := range f.Windows {
-		all = append(all, fmt.Sprintf("%s took it before, and it is finished or gone; its ID is remembered until %s", w.Queue, formatTime(w.Until)))
+		all = append(all, fmt.Sprintf("%s took it before, and it is finished or gone; its ID is remembered until %s", w.Queue,
+			formatTime(w.Until)))
 	}
 	if len(all) == 0 && s.full() {
 		return "Redis is full: it may have been refused"

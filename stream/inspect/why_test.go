@@ -67,7 +67,8 @@ func TestFindSaysThatRedisIsFull(t *testing.T) {
 	r.Do("CONFIG", "SET", "maxmemory", "1")
 	r.why("late", "Redis is full: it is due since 1970.*")
 	f, err := Find(t.Context(), r.Client, r.Prefix, "refused", FindOptions{Queues: []string{r.Queue}})
-	redistest.Want(t, "nowhere", fmt.Sprint(errors.Is(err, deadletter.ErrNotFound), " ", f.Why), "true Redis is full: it may have been refused")
+	redistest.Want(t, "nowhere", fmt.Sprint(errors.Is(err, deadletter.ErrNotFound), " ", f.Why),
+		"true Redis is full: it may have been refused")
 }
 
 func TestFindSaysWhyAReadyOrHeldMessageIsNotDone(t *testing.T) {
@@ -115,11 +116,15 @@ func TestFindSaysWhyWhatIsAbandonedOrDeadIsNotDelivered(t *testing.T) {
 	r.Age("g", "gone", ids...)
 	r.why("a", `held by consumer gone of group g since TIME, its last sign of life \(attempt 1 of \d+\), longer ago than the visibility timeout; no bridge is alive: nobody takes it from there`)
 	for reason, text := range map[string]string{
-		lua.ReasonMaxAttempts: `its attempts are used up \(1\)`, lua.ReasonVisibilityTimeout: `its attempts are used up \(1\): the last consumer .*`,
-		lua.ReasonDeadLetter: `its worker gave it up \(attempt 1\)`, lua.ReasonExpired: `it expired before .*`, lua.ReasonGroupGone: "its group is not .*",
-		lua.ReasonMalformed: "what was found could .*", lua.ReasonBodyLost: "somebody deleted .*", "odd": `it was given up \(attempt 1\)`,
+		lua.ReasonMaxAttempts:       `its attempts are used up \(1\)`,
+		lua.ReasonVisibilityTimeout: `its attempts are used up \(1\): the last consumer .*`,
+		lua.ReasonDeadLetter:        `its worker gave it up \(attempt 1\)`, lua.ReasonExpired: `it expired before .*`,
+		lua.ReasonGroupGone: "its group is not .*",
+		lua.ReasonMalformed: "what was found could .*", lua.ReasonBodyLost: "somebody deleted .*",
+		"odd": `it was given up \(attempt 1\)`,
 	} {
-		r.Do("XADD", r.Keys.Dead, "*", "id", reason, "payload", "x", "attempt", "1", "group", "g", "reason", reason, "dead_ms", "1700000000000", "entry", "1-1")
+		r.Do("XADD", r.Keys.Dead, "*", "id", reason, "payload", "x", "attempt", "1", "group", "g", "reason", reason, "dead_ms",
+			"1700000000000", "entry", "1-1")
 		r.why(reason, "for group g "+text+": a dead letter since TIME")
 	}
 	for _, reason := range lua.Reasons() {

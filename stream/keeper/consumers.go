@@ -14,8 +14,9 @@ import (
 
 const dropBatch = 500
 
-// DropIdleConsumers deletes consumers, of all groups of a partition, that hold nothing and have read nothing for longer than idle, and
-// says how many. One that comes back is created again by its next read. One round trip per group, and one per 500 deleted.
+// DropIdleConsumers deletes consumers, of all groups of a partition, that hold nothing and have read nothing for longer than
+// idle, and says how many. One that comes back is created again by its next read. One round trip per group, and one per 500
+// deleted.
 func DropIdleConsumers(ctx context.Context, c rueidis.Client, prefix, queue string, idle time.Duration) (int, error) {
 	keys := lua.NewKeys(prefix, queue)
 	stream, err := view.ReadStream(ctx, c, keys.Stream)

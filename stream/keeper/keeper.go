@@ -46,17 +46,17 @@ type Config struct {
 	Logger *slog.Logger
 
 	// KeepMin and KeepMax bound the interval at which a busy queue is looked after; in between it is a fifth of the smallest
-	// visibility timeout of its groups. Default 100ms and 1s. KeepMax is also how long acknowledged entries stay in memory at most,
-	// when consumers only run XACK and one pass suffices.
+	// visibility timeout of its groups. Default 100ms and 1s. KeepMax is also how long acknowledged entries stay in memory at
+	// most, when consumers only run XACK and one pass suffices.
 	KeepMin, KeepMax time.Duration
 	// QuietMax is the interval a queue comes to that holds entries while nobody reads them. Default 5s; at least KeepMax.
 	QuietMax time.Duration
-	// TidyInterval parts two visits to queues that hold nothing but dedup windows or bodies without a member: one queue at a time,
-	// however many there are. Default 30s. Too low: idle queues cost requests. Too high: ended windows stay longer.
+	// TidyInterval parts two visits to queues that hold nothing but dedup windows or bodies without a member: one queue at a
+	// time, however many there are. Default 30s. Too low: idle queues cost requests. Too high: ended windows stay longer.
 	TidyInterval time.Duration
-	// PatrolInterval is how often, more or less, the bodies of all queues are looked through for those without a member, because there may
-	// be as many members without a body, and then numbers alone do not tell. Default 1h. Too low: everything that is scheduled is read by
-	// the server as often. Too high: what a producer left that died between HSET and ZADD stays longer.
+	// PatrolInterval is how often, more or less, the bodies of all queues are looked through for those without a member, because
+	// there may be as many members without a body, and then numbers alone do not tell. Default 1h. Too low: everything that is
+	// scheduled is read by the server as often. Too high: what a producer left that died between HSET and ZADD stays longer.
 	PatrolInterval time.Duration
 	// ConsumerIdle is after how long without a read a consumer that holds nothing is deleted. Default 1h.
 	ConsumerIdle time.Duration
@@ -94,9 +94,9 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Keeper looks after queues once messages are ready: it reclaims what was abandoned, frees what was acknowledged, deletes consumers
-// that are gone. A queue costs requests only while it holds something. Own, Notice and Untidy never block, may be called from any
-// goroutine, and before Run; Run may be called once. Any number of processes may keep the same queue.
+// Keeper looks after queues once messages are ready: it reclaims what was abandoned, frees what was acknowledged, deletes
+// consumers that are gone. A queue costs requests only while it holds something. Own, Notice and Untidy never block, may be
+// called from any goroutine, and before Run; Run may be called once. Any number of processes may keep the same queue.
 type Keeper struct {
 	cfg   Config
 	state loop.Reporter
@@ -128,7 +128,8 @@ func New(cfg Config) (*Keeper, error) {
 	return k, nil
 }
 
-// Own says which queues are this keeper's from now on. Those it had and that are not among them are left alone; new ones are looked at.
+// Own says which queues are this keeper's from now on. Those it had and that are not among them are left alone; new ones are
+// looked at.
 func (k *Keeper) Own(queues []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -162,7 +163,8 @@ func (k *Keeper) Notice(queue string) {
 	}
 }
 
-// Untidy says that a queue was seen to hold no entries, but bodies without a member, or dedup windows. Unlike Notice it costs no look.
+// Untidy says that a queue was seen to hold no entries, but bodies without a member, or dedup windows. Unlike Notice it costs no
+// look.
 func (k *Keeper) Untidy(queue string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

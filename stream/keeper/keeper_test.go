@@ -94,8 +94,8 @@ func TestKeeperTakesOverWhatItComesToOwnAndLeavesTheRestAlone(t *testing.T) {
 	r.EventuallyLength(0)
 }
 
-// A stream that is empty, and a group that holds what somebody deleted from it: a keeper that comes to own the queue looks at the group, because
-// surveys do so only now and then.
+// A stream that is empty, and a group that holds what somebody deleted from it: a keeper that comes to own the queue looks at the
+// group, because surveys do so only now and then.
 func TestKeeperFindsDeletedEntriesOfAQueueItComesToOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -235,7 +235,10 @@ func TestKeeperReportsAWrongTypeOnceAndGoesOn(t *testing.T) {
 	r.EventuallyLength(1)
 	r.Do("DEL", r.Keys.Dead)
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return len(r.letters()) == 1, "no dead letter" })
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return book.Count("upkeep works again") == 1, "no second line" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return book.Count("upkeep works again") == 1,
+			"no second line"
+	})
 	redistest.Want(t, "lines", book.Count("upkeep is failing"), 1)
 	if n := book.Count(r.Keys.Dead); n == 0 {
 		t.Error("the key is not named")
@@ -258,7 +261,10 @@ func TestKeeperSurvivesAnOutage(t *testing.T) {
 		return book.Count("upkeep is failing") == 1, "nothing logged"
 	})
 	s.Start()
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return book.Count("upkeep works again") == 1, "nothing logged" })
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return book.Count("upkeep works again") == 1,
+			"nothing logged"
+	})
 	r.Xack("g", ids[0])
 	r.EventuallyLength(0)
 	redistest.Want(t, "lines", book.Count("upkeep is failing"), 1)

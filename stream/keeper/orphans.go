@@ -26,8 +26,8 @@ const (
 const deletedOrphans = "deleted bodies that never had a due time"
 
 // orphanSweep looks through one hash for fields without a member of the schedule: what a producer left that died, or did not use
-// MULTI, between HSET and ZADD. Such a producer may be about to run ZADD, so a field goes only when it is seen a minute later again, and
-// was not seen with a member, or with a body of another length, in between.
+// MULTI, between HSET and ZADD. Such a producer may be about to run ZADD, so a field goes only when it is seen a minute later
+// again, and was not seen with a member, or with a body of another length, in between.
 type orphanSweep struct {
 	hash   string
 	cursor string
@@ -44,8 +44,9 @@ func newOrphanSweep(hash string) orphanSweep {
 	return orphanSweep{hash: hash, found: map[string]candidate{}}
 }
 
-// SweepOrphans does one pass over payload and meta: it deletes fields that were without a member of the schedule a minute ago and still
-// are, and looks for more. The next pass goes on where this one ended. waiting is how many fields are still to be confirmed.
+// SweepOrphans does one pass over payload and meta: it deletes fields that were without a member of the schedule a minute ago and
+// still are, and looks for more. The next pass goes on where this one ended. waiting is how many fields are still to be
+// confirmed.
 func (t *Trimmer) SweepOrphans(ctx context.Context) (deleted, waiting int, err error) {
 	return t.sweepOrphans(ctx, time.Now())
 }
@@ -62,8 +63,8 @@ func (t *Trimmer) sweepOrphans(ctx context.Context, now time.Time) (deleted, wai
 	return deleted, waiting, nil
 }
 
-// pass looks at every candidate: those that are none any more leave the list, however long they were on it. limit is how many further fields
-// are looked at per step, while the list has room.
+// pass looks at every candidate: those that are none any more leave the list, however long they were on it. limit is how many
+// further fields are looked at per step, while the list has room.
 func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, limit int, now time.Time) (deleted int, err error) {
 	batches := o.batches(now)
 	for step := 0; step < orphanSteps || len(batches) > 0; step++ {
@@ -110,7 +111,8 @@ func (o *orphanSweep) note(watched []lua.Watched, swept lua.Swept, now time.Time
 func (o *orphanSweep) batches(now time.Time) (batches [][]lua.Watched) {
 	var all []lua.Watched
 	for field, one := range o.found {
-		all = append(all, lua.Watched{Orphan: lua.Orphan{Field: field, Length: one.length}, Ripe: now.Sub(one.since) >= orphanConfirm})
+		all = append(all, lua.Watched{Orphan: lua.Orphan{Field: field, Length: one.length},
+			Ripe: now.Sub(one.since) >= orphanConfirm})
 	}
 	slices.SortFunc(all, func(a, b lua.Watched) int {
 		return cmp.Or(o.found[a.Field].since.Compare(o.found[b.Field].since), strings.Compare(a.Field, b.Field))
@@ -140,10 +142,12 @@ const OrphanAge = orphanConfirm
 // orphanLooks is how often DeleteOrphans looks whether a body has got a member, before it deletes it.
 const orphanLooks = 6
 
-// DeleteOrphans deletes those of the given fields of a partition's payload and meta that are without a member of the schedule now, and whenever
-// it looks until age from now, and says how many: a producer may be about to add the member. A field that has got one, or another body, stays, though
-// it may be an orphan again by then. Wait is called between the looks. One round trip per 500 fields and look.
-func DeleteOrphans(ctx context.Context, c rueidis.Client, keys lua.Keys, payload, meta []string, age time.Duration, wait func(time.Duration) error) (deleted int, err error) {
+// DeleteOrphans deletes those of the given fields of a partition's payload and meta that are without a member of the schedule
+// now, and whenever it looks until age from now, and says how many: a producer may be about to add the member. A field that has
+// got one, or another body, stays, though it may be an orphan again by then. Wait is called between the looks. One round trip per
+// 500 fields and look.
+func DeleteOrphans(ctx context.Context, c rueidis.Client, keys lua.Keys, payload, meta []string, age time.Duration,
+	wait func(time.Duration) error) (deleted int, err error) {
 	hashes, watched := []string{keys.Payload, keys.Meta}, make([][]lua.Watched, 2)
 	for h, fields := range [][]string{payload, meta} {
 		for _, field := range fields {
@@ -168,7 +172,8 @@ func DeleteOrphans(ctx context.Context, c rueidis.Client, keys lua.Keys, payload
 }
 
 // watchAgain returns those that still are the orphans they were, as they are now. If they are ripe they are deleted.
-func watchAgain(ctx context.Context, c rueidis.Client, due, hash string, watched []lua.Watched, ripe bool) (left []lua.Watched, deleted int, err error) {
+func watchAgain(ctx context.Context, c rueidis.Client, due, hash string, watched []lua.Watched,
+	ripe bool) (left []lua.Watched, deleted int, err error) {
 	for i := range watched {
 		watched[i].Ripe = ripe
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What a call deletes is freed inside it: 500 bodies of 1 MB would hold the server for 50 ms. Of those that are only looked at nothing is freed.
+// What a call deletes is freed inside it: 500 bodies of 1 MB would hold the server for 50 ms. Of those that are only looked at
+// nothing is freed.
 func TestLargeOrphansAreDeletedInSeveralCalls(t *testing.T) {
 	const n, size = 200, 1 << 20
 	all := func(ripe bool) (watched []lua.Watched) {

@@ -24,9 +24,10 @@ const (
 	patrolRetry  = time.Minute
 )
 
-// patrol looks for bodies without a member of the schedule, in all owned queues. Where a queue has more bodies than members, its upkeep has
-// deleted them before; the patrol finds those that are hidden behind as many members without a body. Both may sweep one queue at the same
-// time, as two bridges may: each deletes only bodies that it has seen without a member for a minute, and that still have none.
+// patrol looks for bodies without a member of the schedule, in all owned queues. Where a queue has more bodies than members, its
+// upkeep has deleted them before; the patrol finds those that are hidden behind as many members without a body. Both may sweep
+// one queue at the same time, as two bridges may: each deletes only bodies that it has seen without a member for a minute, and
+// that still have none.
 type patrol struct {
 	k     *Keeper
 	state loop.Reporter
@@ -35,7 +36,8 @@ type patrol struct {
 }
 
 func newPatrol(k *Keeper) *patrol {
-	return &patrol{k: k, state: loop.Reporter{Log: k.cfg.Logger, Activity: "looking for bodies without a due time"}, now: time.Now, sleep: loop.Sleep}
+	return &patrol{k: k, state: loop.Reporter{Log: k.cfg.Logger, Activity: "looking for bodies without a due time"},
+		now: time.Now, sleep: loop.Sleep}
 }
 
 // patrolledHash is a hash of a queue on a patrol's way.
@@ -44,8 +46,8 @@ type patrolledHash struct {
 	queue, due string
 }
 
-// run makes a round once an interval, at a time by chance, so that bridges that were started together do not all do it at once. A bridge that
-// has run for a short time has a chance to make one, too.
+// run makes a round once an interval, at a time by chance, so that bridges that were started together do not all do it at once. A
+// bridge that has run for a short time has a chance to make one, too.
 func (p *patrol) run(ctx context.Context) {
 	interval := p.k.cfg.PatrolInterval
 	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(min(patrolRetry, interval)), backoff.WithMultiplier(2),
@@ -103,7 +105,8 @@ func (p *patrol) hashes(ctx context.Context) (hashes []*patrolledHash, failed er
 			defer mu.Unlock()
 			for i, look := range looks { // what cannot be looked at is reported by the scheduler, which looks at all queues
 				if k := lua.NewKeys(p.k.cfg.Prefix, batch[i]); look.Bodies > 0 {
-					hashes = append(hashes, &patrolledHash{newOrphanSweep(k.Payload), batch[i], k.Due}, &patrolledHash{newOrphanSweep(k.Meta), batch[i], k.Due})
+					hashes = append(hashes, &patrolledHash{newOrphanSweep(k.Payload), batch[i], k.Due},
+						&patrolledHash{newOrphanSweep(k.Meta), batch[i], k.Due})
 				}
 			}
 			return err

@@ -51,8 +51,8 @@ func (r *rig) patrolling(c *clockwork, cfg Config, queues ...string) *Keeper {
 	return k
 }
 
-// Bodies without a member stayed for ever beside as many members without a body, because only numbers were compared. A keeper looks through
-// all of them once an interval.
+// Bodies without a member stayed for ever beside as many members without a body, because only numbers were compared. A keeper
+// looks through all of them once an interval.
 func TestKeeperDeletesOrphansBehindMembersWithoutABody(t *testing.T) {
 	t.Parallel()
 	r, book := newRig(t, redistest.Shared(t)), &queuetest.LogBook{}
@@ -84,7 +84,8 @@ func TestKeeperDeletesOrphansBehindMembersWithoutABody(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		n := r.Number("HLEN", quiet.Payload) + r.Number("HLEN", quiet.Meta) + r.Number("HLEN", busy.Payload) + r.Number("HLEN", busy.Meta)
+		n := r.Number("HLEN", quiet.Payload) + r.Number("HLEN", quiet.Meta) + r.Number("HLEN", busy.Payload) +
+			r.Number("HLEN", busy.Meta)
 		return n == 5, fmt.Sprintf("%d bodies, want those of whole, and of late", n)
 	})
 	cancel()
@@ -96,12 +97,14 @@ func TestKeeperDeletesOrphansBehindMembersWithoutABody(t *testing.T) {
 	redistest.Want(t, "failing", book.Count("failing"), 0)
 }
 
-// However much is scheduled, a round takes it in bounded requests with rests in between, and remembers a bounded number of candidates.
+// However much is scheduled, a round takes it in bounded requests with rests in between, and remembers a bounded number of
+// candidates.
 func TestPatrolTakesALargeQueueInSteps(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t))
 	const n = orphanCandidates + 5000
-	r.Do("EVAL", "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[1], 9e14, 'bare-' .. i) redis.call('HSET', KEYS[2], 'orphan-' .. i, 'p') end",
+	r.Do("EVAL", "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[1], 9e14, 'bare-' .. i) redis.call('HSET', KEYS[2], 'orphan-' "+
+		".. i, 'p') end",
 		"2", r.Keys.Due, r.Keys.Payload, fmt.Sprint(n))
 	confirms, rests := 0, 0
 	c := &clockwork{waited: func(_ int, d time.Duration) bool {

@@ -16,8 +16,9 @@ import (
 // knownPatience is how long a read of the defaults of a cluster may take when they are known already.
 const knownPatience = 500 * time.Millisecond
 
-// policySource reads policies again and again, of many queues. On a cluster the defaults are on another server than most queues: there
-// they are read every 5 s, and while their server is away the last ones known stay in force, so that it holds nobody else up.
+// policySource reads policies again and again, of many queues. On a cluster the defaults are on another server than most queues:
+// there they are read every 5 s, and while their server is away the last ones known stay in force, so that it holds nobody else
+// up.
 type policySource struct {
 	client rueidis.Client
 	prefix string
@@ -41,7 +42,8 @@ func (s *policySource) run(ctx context.Context) {
 }
 
 // read is ReadPolicies.
-func (s *policySource) read(ctx context.Context, queue string, groups []string) (policies map[string]stream.Policy, warning, err error) {
+func (s *policySource) read(ctx context.Context, queue string,
+	groups []string) (policies map[string]stream.Policy, warning, err error) {
 	if s.client.Mode() != rueidis.ClientModeCluster {
 		return stream.ReadPolicies(ctx, s.client, s.prefix, queue, groups)
 	}

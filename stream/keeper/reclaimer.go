@@ -23,9 +23,10 @@ import (
 const (
 	reclaimLimit     = 100
 	reclaimBytes     = 1 << 20
-	reclaimCalls     = 20               // of a pass, per group
-	reclaimFruitless = 5                // of these, calls that found only fresh entries
-	reclaimTime      = 10 * time.Second // of a pass: what else the queue needs has its turn, and the next pass goes on with the next group
+	reclaimCalls     = 20 // of a pass, per group
+	reclaimFruitless = 5  // of these, calls that found only fresh entries
+	// of a pass: what else the queue needs has its turn, and the next pass goes on with the next group
+	reclaimTime = 10 * time.Second
 )
 
 // ReclaimerConfig configures a Reclaimer. Client and Queue are required.
@@ -35,15 +36,17 @@ type ReclaimerConfig struct {
 	Queue  string
 	Logger *slog.Logger // nil = nothing is logged
 
-	// Watched counts only that part of an idle time in which reclaimers looked often enough to say that the server was there: at least twice
-	// in the shortest visibility timeout of the queue's groups. Entries that an outage, or a step of the server's clock, made look abandoned
-	// stay with their consumers; an absence adds its own length to the wait, and never begins it anew. What was seen is kept beside the
-	// entries, so that it makes no difference who looks. False: idle times are taken as they are.
+	// Watched counts only that part of an idle time in which reclaimers looked often enough to say that the server was there: at
+	// least twice in the shortest visibility timeout of the queue's groups. Entries that an outage, or a step of the server's
+	// clock, made look abandoned stay with their consumers; an absence adds its own length to the wait, and never begins it anew.
+	// What was seen is kept beside the entries, so that it makes no difference who looks. False: idle times are taken as they
+	// are.
 	Watched bool
 }
 
 // Reclaimer takes back what the groups of a queue hold for longer than their visibility timeout: it is delivered again, or
-// dead-lettered. It remembers how far it has looked. Not safe for concurrent use; any number of processes may reclaim the same queue.
+// dead-lettered. It remembers how far it has looked. Not safe for concurrent use; any number of processes may reclaim the same
+// queue.
 type Reclaimer struct {
 	cfg     ReclaimerConfig
 	keys    lua.Keys
@@ -148,8 +151,8 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	return result, errors.Join(errs...)
 }
 
-// inTurn returns the groups from the one on that follows the last of a pass whose time was up: with thousands of groups, and a server far
-// away, the first ones would have every turn else.
+// inTurn returns the groups from the one on that follows the last of a pass whose time was up: with thousands of groups, and a
+// server far away, the first ones would have every turn else.
 func (r *Reclaimer) inTurn(groups []view.GroupInfo) []view.GroupInfo {
 	at := slices.IndexFunc(groups, func(g view.GroupInfo) bool { return g.Name > r.last })
 	r.last = ""
@@ -223,8 +226,8 @@ func (r *Reclaimer) warn(warning error) {
 	r.warned = text
 }
 
-// reportStuck logs one line when entries begin to be stuck, and one when they no longer are. A stuck entry is tried again only after
-// another visibility timeout: silence counts as success when it has lasted for two, or when no group holds anything.
+// reportStuck logs one line when entries begin to be stuck, and one when they no longer are. A stuck entry is tried again only
+// after another visibility timeout: silence counts as success when it has lasted for two, or when no group holds anything.
 func (r *Reclaimer) reportStuck(result ReclaimResult) {
 	switch {
 	case result.Stuck > 0:

@@ -9,9 +9,10 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// A server that was paused for longer than the visibility timeout serves those first who waited at its door. Once that was a pass of the
-// reclaimer, now and then: it took everything from healthy workers, whose extends were next in line, before any heartbeat could tell that
-// there had been an outage. The script that reclaims asks by its own clock when it last looked, so that it cannot be overtaken by an outage.
+// A server that was paused for longer than the visibility timeout serves those first who waited at its door. Once that was a pass
+// of the reclaimer, now and then: it took everything from healthy workers, whose extends were next in line, before any heartbeat
+// could tell that there had been an outage. The script that reclaims asks by its own clock when it last looked, so that it cannot
+// be overtaken by an outage.
 func TestPassThatWasHeldUpByAnOutageReclaimsNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t))
@@ -21,7 +22,8 @@ func TestPassThatWasHeldUpByAnOutageReclaimsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Ready("m")
-	if err := r.Client.Do(t.Context(), r.Client.B().Arbitrary("XREADGROUP", "GROUP", "g", "c", "STREAMS", r.Keys.Stream, ">").Build()).Error(); err != nil {
+	if err := r.Client.Do(t.Context(), r.Client.B().Arbitrary("XREADGROUP", "GROUP", "g", "c", "STREAMS", r.Keys.Stream,
+		">").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Watched: true})
@@ -47,7 +49,10 @@ func TestPassThatWasHeldUpByAnOutageReclaimsNothing(t *testing.T) {
 		t.Fatalf("the pass was held up for %s only", took)
 	}
 	redistest.Want(t, "the next one, after the outage", pass().Moved(), 0)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return pass().Moved() == 1, "nobody came back, and nothing was reclaimed" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return pass().Moved() == 1,
+			"nobody came back, and nothing was reclaimed"
+	})
 }
 
 // A server that is always slow is reclaimed from all the same.
@@ -60,7 +65,8 @@ func TestSlowServerIsReclaimedFromInTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Ready("m")
-	if err := r.Client.Do(t.Context(), r.Client.B().Arbitrary("XREADGROUP", "GROUP", "g", "c", "STREAMS", r.Keys.Stream, ">").Build()).Error(); err != nil {
+	if err := r.Client.Do(t.Context(), r.Client.B().Arbitrary("XREADGROUP", "GROUP", "g", "c", "STREAMS", r.Keys.Stream,
+		">").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	proxy := s.Proxy(t)

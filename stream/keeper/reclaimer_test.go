@@ -27,7 +27,8 @@ func TestAbandonedEntryIsRetriedForItsGroupAlone(t *testing.T) {
 		redistest.Want(t, "pending", r.Pending("one"), int64(0))
 		r.DrainAll()
 
-		found, err := r.Client.Do(t.Context(), r.Client.B().Xrevrange().Key(r.Keys.Stream).End("+").Start("-").Count(1).Build()).AsXRangeSlices()
+		found, err := r.Client.Do(t.Context(),
+			r.Client.B().Xrevrange().Key(r.Keys.Stream).End("+").Start("-").Count(1).Build()).AsXRangeSlices()
 		if err != nil || len(found) != 1 {
 			t.Fatalf("got %v, %v", found, err)
 		}
@@ -42,8 +43,8 @@ func TestAbandonedEntryIsRetriedForItsGroupAlone(t *testing.T) {
 	})
 }
 
-// A cursor that starts from the beginning each time sees only the first entries of a pending list: XAUTOCLAIM looks at ten entries per
-// entry asked for. Behind a long head of entries that are extended all the time, abandoned ones were never found.
+// A cursor that starts from the beginning each time sees only the first entries of a pending list: XAUTOCLAIM looks at ten
+// entries per entry asked for. Behind a long head of entries that are extended all the time, abandoned ones were never found.
 func TestReclaimFindsWhatLiesBehindALongHeadOfFreshEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -118,8 +119,9 @@ func TestUsedUpAttemptsMakeOneDeadLetter(t *testing.T) {
 	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(0))
 }
 
-// What was pending before anybody looked says nothing about its consumer: each group waits for its own timeout, however often reclaimers
-// start meanwhile. A bridge that started less than a visibility timeout ago once reclaimed nothing; with a deploy a day nothing ever came back.
+// What was pending before anybody looked says nothing about its consumer: each group waits for its own timeout, however often
+// reclaimers start meanwhile. A bridge that started less than a visibility timeout ago once reclaimed nothing; with a deploy a
+// day nothing ever came back.
 func TestReclaimersThatStartAndStopReclaimInTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -131,7 +133,8 @@ func TestReclaimersThatStartAndStopReclaimInTime(t *testing.T) {
 	}
 	began, moved := time.Now(), 0
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Watched: true}) // of a bridge that has just started
+		// of a bridge that has just started
+		reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Watched: true})
 		result, err := reclaimer.Reclaim(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -265,7 +268,8 @@ func TestReclaimOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// With thousands of groups and a slow link the time of a pass was up before the last of them, and the next pass began with the first again.
+// With thousands of groups and a slow link the time of a pass was up before the last of them, and the next pass began with the
+// first again.
 func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -288,8 +292,8 @@ func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
 	}
 }
 
-// What was stuck became a dead letter, and nothing was pending any more: the reclaimer's loop ended before two visibility timeouts had
-// passed, and nobody said that it works again.
+// What was stuck became a dead letter, and nothing was pending any more: the reclaimer's loop ended before two visibility
+// timeouts had passed, and nobody said that it works again.
 func TestWhatIsNoLongerStuckIsToldAtOnceWhenNothingIsPending(t *testing.T) {
 	t.Parallel()
 	var book queuetest.LogBook

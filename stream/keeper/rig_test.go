@@ -54,7 +54,8 @@ func (r *rig) trim() TrimResult {
 // letters returns all dead letters, oldest first.
 func (r *rig) letters() (all []deadletter.Letter) {
 	r.T.Helper()
-	for letter, err := range deadletter.New(r.Client, r.Prefix).List(context.WithoutCancel(r.T.Context()), r.Queue, deadletter.Filter{}) {
+	for letter, err := range deadletter.New(r.Client, r.Prefix).List(context.WithoutCancel(r.T.Context()), r.Queue,
+		deadletter.Filter{}) {
 		if err != nil {
 			r.T.Fatal(err)
 		}

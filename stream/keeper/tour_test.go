@@ -156,7 +156,8 @@ func TestFullServerStillReclaimsFreesAndRedrives(t *testing.T) {
 	redistest.Want(t, "retried", r.reclaim().Retried, 3)
 	r.trim()
 	redistest.Want(t, "length", r.Length(r.Keys.Stream), int64(0))
-	if err := stream.WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", stream.PolicyUpdate{MaxAttempts: new(1)}); err != nil {
+	if err := stream.WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "",
+		stream.PolicyUpdate{MaxAttempts: new(1)}); err != nil {
 		t.Error(err)
 	}
 	r.Do("CONFIG", "SET", "maxmemory", "0")

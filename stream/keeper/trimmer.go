@@ -21,8 +21,8 @@ const (
 	maxSweepWait = 30 * time.Second
 )
 
-// Trimmer frees what the groups of a queue have acknowledged, for consumers that only run XACK, and ended dedup windows. It remembers
-// how far it has looked. Not safe for concurrent use; any number of processes may trim the same queue.
+// Trimmer frees what the groups of a queue have acknowledged, for consumers that only run XACK, and ended dedup windows. It
+// remembers how far it has looked. Not safe for concurrent use; any number of processes may trim the same queue.
 type Trimmer struct {
 	client rueidis.Client
 	queue  string
@@ -53,9 +53,9 @@ type TrimResult struct {
 	More    bool // a bound ended the pass: go on at once
 }
 
-// Trim does one pass: it frees everything up to the oldest entry that some group still needs, then sweeps behind it for entries that
-// no group needs. A sweep that came round in vain rests, for longer each time, at most 30s, until wake or something is freed.
-// One round trip per 1,000 entries.
+// Trim does one pass: it frees everything up to the oldest entry that some group still needs, then sweeps behind it for entries
+// that no group needs. A sweep that came round in vain rests, for longer each time, at most 30s, until wake or something is
+// freed. One round trip per 1,000 entries.
 func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 	var result TrimResult
 	fruitless := 0

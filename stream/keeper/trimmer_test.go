@@ -178,8 +178,8 @@ func TestOrphansGoOnlyAfterTheyWereConfirmed(t *testing.T) {
 	redistest.Want(t, "metas", r.Number("HLEN", r.Keys.Meta), int64(0))
 }
 
-// A body was noted as an orphan, got its member, was delivered, and came again under the same name; 12 s later it was deleted, because the note
-// was a minute old. A candidate that is none at one look leaves the list.
+// A body was noted as an orphan, got its member, was delivered, and came again under the same name; 12 s later it was deleted,
+// because the note was a minute old. A candidate that is none at one look leaves the list.
 func TestABodyThatGotItsMemberIsNoOldOrphan(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -213,19 +213,20 @@ func TestARepairKeepsABodyThatGotItsMember(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	r.Do("HSET", r.Keys.Payload, "taken", "p", "other", "p", "left", "p", "late", "p")
 	waits := 0
-	deleted, err := DeleteOrphans(t.Context(), r.Client, r.Keys, []string{"taken", "other", "left", "late", "never there"}, nil, orphanConfirm, func(d time.Duration) error {
-		switch waits++; waits {
-		case 1:
-			r.Do("ZADD", r.Keys.Due, "5", "taken")
-			r.Do("HSET", r.Keys.Payload, "other", "another")
-		case 2:
-			r.Do("ZREM", r.Keys.Due, "taken")
-		case orphanLooks:
-			r.Do("ZADD", r.Keys.Due, "5", "late")
-		}
-		redistest.Want(t, "wait", d, orphanConfirm/orphanLooks)
-		return nil
-	})
+	deleted, err := DeleteOrphans(t.Context(), r.Client, r.Keys, []string{"taken", "other", "left", "late", "never there"}, nil,
+		orphanConfirm, func(d time.Duration) error {
+			switch waits++; waits {
+			case 1:
+				r.Do("ZADD", r.Keys.Due, "5", "taken")
+				r.Do("HSET", r.Keys.Payload, "other", "another")
+			case 2:
+				r.Do("ZREM", r.Keys.Due, "taken")
+			case orphanLooks:
+				r.Do("ZADD", r.Keys.Due, "5", "late")
+			}
+			redistest.Want(t, "wait", d, orphanConfirm/orphanLooks)
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

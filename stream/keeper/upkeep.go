@@ -15,8 +15,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// upkeep is the loop of one queue. While the queue holds entries, it keeps them; while it holds only what must be tidied up, it waits
-// its turn among all such queues; when it holds nothing, it ends.
+// upkeep is the loop of one queue. While the queue holds entries, it keeps them; while it holds only what must be tidied up, it
+// waits its turn among all such queues; when it holds nothing, it ends.
 type upkeep struct {
 	k     *Keeper
 	queue string
@@ -42,7 +42,8 @@ type upkeep struct {
 func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upkeep {
 	log := k.cfg.Logger.With(slog.String("queue", queue))
 	u := &upkeep{
-		k: k, queue: queue, log: log, state: loop.Reporter{Log: log, Activity: "upkeep"}, stop: stop, poked: make(chan struct{}, 1), busy: busy,
+		k: k, queue: queue, log: log, state: loop.Reporter{Log: log, Activity: "upkeep"}, stop: stop, poked: make(chan struct{},
+			1), busy: busy,
 		reclaimer: NewReclaimer(ReclaimerConfig{
 			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, Watched: true,
 		}),
@@ -131,8 +132,8 @@ func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err e
 	return u.tidyUp(ctx)
 }
 
-// keep does one pass over a queue that holds entries. busy is false when it no longer does. What fails keeps the rest from its turn
-// only when the server is not there.
+// keep does one pass over a queue that holds entries. busy is false when it no longer does. What fails keeps the rest from its
+// turn only when the server is not there.
 func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err error) {
 	reclaimed, err := u.reclaimer.Reclaim(ctx)
 	if reclaimed.Moved() > 0 {

@@ -24,8 +24,8 @@ const (
 
 // Export reads everything that a queue holds, as records.
 type Export struct {
-	// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their body is lost, or
-	// malformed. They are not among the records.
+	// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their body is
+	// lost, or malformed. They are not among the records.
 	LeftOut int
 
 	c             rueidis.Client
@@ -47,10 +47,10 @@ func (e *Export) Time(ctx context.Context) (time.Time, error) {
 	return now, nil
 }
 
-// Records yields the records, and at most one error, at the end: what came before it is not all. First come ready ones, one for each group that
-// has not acknowledged an entry; then scheduled ones, by due time; then dead letters, oldest first; each kind partition by partition but for the
-// dead letters. It reads in bounded steps, about 1 MiB each. A message that moves meanwhile may be among them twice or not at all: for all of
-// them, hold the queue and stop its workers.
+// Records yields the records, and at most one error, at the end: what came before it is not all. First come ready ones, one for
+// each group that has not acknowledged an entry; then scheduled ones, by due time; then dead letters, oldest first; each kind
+// partition by partition but for the dead letters. It reads in bounded steps, about 1 MiB each. A message that moves meanwhile
+// may be among them twice or not at all: for all of them, hold the queue and stop its workers.
 func (e *Export) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		fail := func(err error) { yield(Record{}, fmt.Errorf("export %s: %w", e.queue, err)) }
@@ -136,7 +136,8 @@ func (e *Export) dead(ctx context.Context) iter.Seq2[Record, error] {
 // ready yields, of one stream, what each group has not been given, and what it holds. Without any group that is all there is.
 //
 //  1. How far a group was given entries is read first.
-//  2. What follows is read from the stream, the rest from its pending list: an entry that is delivered meanwhile is read in one of them.
+//  2. What follows is read from the stream, the rest from its pending list: an entry that is delivered meanwhile is read in one
+//     of them.
 func (e *Export) ready(ctx context.Context, key string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		info, err := view.ReadStream(ctx, e.c, key)
@@ -188,7 +189,8 @@ func (e *Export) held(ctx context.Context, key string, g view.GroupInfo) iter.Se
 	return func(yield func(Record, error) bool) {
 		size := view.NewPager()
 		for from := "-"; ; {
-			page, err := view.ReadPending(ctx, e.c, key, g.Name, view.PendingRange{From: from, To: g.Last.String(), Count: size.Count})
+			page, err := view.ReadPending(ctx, e.c, key, g.Name, view.PendingRange{From: from, To: g.Last.String(),
+				Count: size.Count})
 			if err != nil {
 				yield(Record{}, err)
 				return

@@ -25,11 +25,12 @@ type ImportConfig struct {
 	Prefix string // "" = lua.DefaultPrefix
 	Queue  string
 
-	// Source names where the records come from. Dead letters of the same name are the same only when they come from the same source.
+	// Source names where the records come from. Dead letters of the same name are the same only when they come from the same
+	// source.
 	Source string
 
-	// Window is how long each message is remembered, so that it is not taken a second time when it has become ready. Zero: messages are
-	// compared with what is scheduled, and dead letters with those that are there.
+	// Window is how long each message is remembered, so that it is not taken a second time when it has become ready. Zero:
+	// messages are compared with what is scheduled, and dead letters with those that are there.
 	Window time.Duration
 }
 
@@ -76,9 +77,9 @@ func (im *Import) GroupsMade() []string { return im.made }
 // ErrKnown: a record is in the queue already, or was taken within the window.
 var ErrKnown = errors.New("it is there already, or was taken before")
 
-// Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of the call that it was in: then it may have been
-// written, and may be written again. Messages keep their due time and attempt; a ready one is scheduled for its group alone, which is created
-// when there is none. The batch should be about 1 MiB.
+// Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of the call that it was in: then
+// it may have been written, and may be written again. Messages keep their due time and attempt; a ready one is scheduled for its
+// group alone, which is created when there is none. The batch should be about 1 MiB.
 func (im *Import) Write(ctx context.Context, records []Record) []error {
 	results := make([]error, len(records))
 	messages, letters := map[int][]int{}, map[int][]int{} // partition → indices
@@ -148,7 +149,8 @@ func (im *Import) schedule(ctx context.Context, partition int, records []Record,
 	}
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
-	receipts, err := lua.Enqueue(call, im.cfg.Client, im.keys(partition), lua.Token{Name: rand.Text(), Window: time.Minute}, items, lua.Durability{})
+	receipts, err := lua.Enqueue(call, im.cfg.Client, im.keys(partition), lua.Token{Name: rand.Text(), Window: time.Minute},
+		items, lua.Durability{})
 	for n, i := range indices {
 		switch {
 		case err != nil:

@@ -29,8 +29,8 @@ const (
 	RecordDead      RecordKind = "dead"      // a dead letter
 )
 
-// Record is a message as an export has it: all that Redis holds of it. What would not come back the same from the named fields stands in those
-// that end in _base64 instead, as Redis has it.
+// Record is a message as an export has it: all that Redis holds of it. What would not come back the same from the named fields
+// stands in those that end in _base64 instead, as Redis has it.
 type Record struct {
 	Kind        RecordKind        `json:"kind"`
 	ID          string            `json:"id,omitempty"`
@@ -78,7 +78,8 @@ func (r Record) Check() error {
 			errs = append(errs, lua.Invalid("letter", r.Letter, "must be the name of a dead letter"))
 		}
 		if len(r.Fields)%2 != 0 || len(r.Fields) > maxFields {
-			errs = append(errs, lua.Invalid("fields_base64", fmt.Sprint(len(r.Fields)), "must be fields and values in turn, at most %d", maxFields))
+			errs = append(errs, lua.Invalid("fields_base64", fmt.Sprint(len(r.Fields)),
+				"must be fields and values in turn, at most %d", maxFields))
 		}
 		if len(r.Fields) == 0 {
 			errs = append(errs, r.checkNames())
@@ -95,7 +96,8 @@ func (r Record) checkMessage() error {
 	}
 	if r.Member != nil {
 		if len(r.Member) == 0 || len(r.Meta) > maxMetaBytes {
-			return lua.Invalid("member_base64", string(r.Member), "must not be empty, nor have more than %d bytes of meta", maxMetaBytes)
+			return lua.Invalid("member_base64", string(r.Member), "must not be empty, nor have more than %d bytes of meta",
+				maxMetaBytes)
 		}
 		return nil
 	}
@@ -126,7 +128,8 @@ func (r Record) checkMessage() error {
 
 // recordFields are the fields that a record has a name for.
 var recordFields = []string{
-	lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldMaxAttempts, lua.FieldExpires, lua.FieldFor, lua.FieldError,
+	lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldMaxAttempts, lua.FieldExpires, lua.FieldFor,
+	lua.FieldError,
 }
 
 // ofLetters are those that only dead letters have.
@@ -137,7 +140,8 @@ func (r Record) checkNames() error {
 	bytes := 0
 	for name, value := range r.Extra {
 		bytes += len(name) + len(value)
-		if slices.Contains(recordFields, name) && (r.Kind != RecordDead || name != lua.FieldFor) || r.Kind == RecordDead && slices.Contains(ofLetters, name) ||
+		if slices.Contains(recordFields, name) && (r.Kind != RecordDead || name != lua.FieldFor) || r.Kind == RecordDead &&
+			slices.Contains(ofLetters, name) ||
 			strings.HasPrefix(name, lua.HeaderPrefix) {
 			return lua.Invalid("extra", name, "has a place of its own")
 		}
@@ -265,8 +269,8 @@ func unixMilli(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// readyRecord is an entry that a group still needs; without a group, one that no group exists for. ok is false for one that could not be
-// delivered a second time, because of what it holds.
+// readyRecord is an entry that a group still needs; without a group, one that no group exists for. ok is false for one that could
+// not be delivered a second time, because of what it holds.
 func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Record, ok bool) {
 	kept := make([]lua.FieldValue, len(fields))
 	for i, f := range fields {
@@ -329,10 +333,12 @@ func (r Record) fields() []lua.FieldValue {
 	for _, n := range []struct {
 		name  string
 		value int64
-	}{{lua.FieldAttempt, int64(r.Attempt)}, {lua.FieldDue, r.Due}, {lua.FieldMaxAttempts, int64(r.MaxAttempts)}, {lua.FieldExpires, r.Expires}, {lua.FieldDead, r.Dead}} {
+	}{{lua.FieldAttempt, int64(r.Attempt)}, {lua.FieldDue, r.Due}, {lua.FieldMaxAttempts, int64(r.MaxAttempts)},
+		{lua.FieldExpires, r.Expires}, {lua.FieldDead, r.Dead}} {
 		add(n.name, strconv.FormatInt(n.value, 10), n.value != 0)
 	}
-	for _, n := range [][2]string{{lua.FieldGroup, r.Group}, {lua.FieldReason, r.Reason}, {lua.FieldEntry, r.Entry}, {lua.FieldError, r.Error}} {
+	for _, n := range [][2]string{{lua.FieldGroup, r.Group}, {lua.FieldReason, r.Reason}, {lua.FieldEntry, r.Entry},
+		{lua.FieldError, r.Error}} {
 		add(n[0], n[1], n[1] != "")
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
@@ -355,7 +361,8 @@ func deadRecord(partition int, entryID string, found []lua.FieldValue) Record {
 	raw.Payload = nil
 	have := map[string]string{}
 	for _, f := range found {
-		if _, twice := have[f.Field]; twice || !utf8.ValidString(f.Field) || f.Field != lua.FieldPayload && !utf8.ValidString(f.Value) {
+		if _, twice := have[f.Field]; twice || !utf8.ValidString(f.Field) || f.Field != lua.FieldPayload &&
+			!utf8.ValidString(f.Value) {
 			return raw
 		}
 		have[f.Field] = f.Value

@@ -8,8 +8,8 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// MarshalJSON writes the payload as a string when it is UTF-8, but as {"base64": "…"} when that is much shorter: control characters take six
-// bytes each, and no line may be longer than that of the largest payload. Null is one that was lost.
+// MarshalJSON writes the payload as a string when it is UTF-8, but as {"base64": "…"} when that is much shorter: control
+// characters take six bytes each, and no line may be longer than that of the largest payload. Null is one that was lost.
 func (r Record) MarshalJSON() ([]byte, error) {
 	type plain Record
 	line := struct {

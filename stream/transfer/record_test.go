@@ -37,9 +37,11 @@ func TestScheduledRecordsAreLossless(t *testing.T) {
 		raw                          bool
 	}{
 		{"order-42", "1795216995000", "hello <b>", "", false},
-		{"öäü-№", "1795216995000", "\xff\x00\xfe", `{"h:a":"ü\u0000","max_attempts":"5","expires_ms":"1795217995000","colour":"green"}`, false},
+		{"öäü-№", "1795216995000", "\xff\x00\xfe",
+			`{"h:a":"ü\u0000","max_attempts":"5","expires_ms":"1795217995000","colour":"green"}`, false},
 		{"plain with attempt", "1", "", `{"attempt":"7","for":"g","error":"e"}`, false},
-		{"a" + sep + "g" + sep + "17-0", "1795216995000", "p", `{"id":"a","for":"g","attempt":"3","error":"oops","h:k":"v"}`, false},
+		{"a" + sep + "g" + sep + "17-0", "1795216995000", "p", `{"id":"a","for":"g","attempt":"3","error":"oops","h:k":"v"}`,
+			false},
 		{"a" + sep + sep + "17-0", "1795216995000", "p", `{"id":"a","attempt":"1"}`, false},
 		{"a" + sep + "g" + sep + "dead:17-0", "1795216995000", "p", `{"id":"a","for":"g","attempt":"1"}`, false},
 		{"a" + sep + sep + "dead:17-0", "1795216995000", "p", `{"id":"a","attempt":"1"}`, false},
@@ -67,7 +69,8 @@ func TestScheduledRecordsAreLossless(t *testing.T) {
 		}
 		redistest.Want(t, fmt.Sprintf("%q %s is raw", c.member, c.meta), r.Member != nil, c.raw)
 	}
-	for score, due := range map[string]int64{"1.25": 2, "-inf": 0, "inf": maxDue, "1.795216995123e+12": 1795216995123, "-7": 0, "x": 0} {
+	for score, due := range map[string]int64{"1.25": 2, "-inf": 0, "inf": maxDue, "1.795216995123e+12": 1795216995123, "-7": 0,
+		"x": 0} {
 		redistest.Want(t, "due of "+score, dueOf(score), due)
 	}
 }
@@ -77,7 +80,8 @@ func TestDeadRecordsAreLossless(t *testing.T) {
 		fields []string
 		raw    bool
 	}{
-		{[]string{"id", "a", "payload", "p\xff", "attempt", "3", "due_ms", "5", "group", "g", "reason", "max_attempts", "dead_ms", "7", "entry", "17-0", "error", "oops",
+		{[]string{"id", "a", "payload", "p\xff", "attempt", "3", "due_ms", "5", "group", "g", "reason", "max_attempts", "dead_ms",
+			"7", "entry", "17-0", "error", "oops",
 			"h:k", "v", "max_attempts", "3", "expires_ms", "9", "colour", "green", "meta", "[]"}, false},
 		{[]string{"id", "a", "reason", "body_lost"}, false},
 		{[]string{"payload", ""}, false},
@@ -132,7 +136,8 @@ func TestReadyRecords(t *testing.T) {
 		}
 		return all
 	}
-	r, ok := readyRecord("17-0", fields("id", "a", "payload", "p\xff", "attempt", "2", "due_ms", "5", "h:bin", "\xff", "group", "foreign", "error", "e"), "g")
+	r, ok := readyRecord("17-0", fields("id", "a", "payload", "p\xff", "attempt", "2", "due_ms", "5", "h:bin", "\xff", "group",
+		"foreign", "error", "e"), "g")
 	redistest.Want(t, "fit", ok, true)
 	member, meta := through(t, r).member()
 	redistest.Want(t, "member", member, "a"+lua.Separator+"g"+lua.Separator+"ready:17-0")
@@ -141,7 +146,8 @@ func TestReadyRecords(t *testing.T) {
 	}
 	r, ok = readyRecord("17-0", fields("payload", "p"), "")
 	redistest.Want(t, "without an ID", fmt.Sprint(r.ID, r.Due, r.For, ok), "17-017true")
-	for _, odd := range [][]string{{"id", ""}, {"id", "a", "attempt", "x"}, {"id", "a", "\xff", "x"}, {"id", "a", "max_attempts", "0"}} {
+	for _, odd := range [][]string{{"id", ""}, {"id", "a", "attempt", "x"}, {"id", "a", "\xff", "x"},
+		{"id", "a", "max_attempts", "0"}} {
 		if r, ok := readyRecord("17-0", fields(odd...), "g"); ok {
 			t.Errorf("%q: %+v", odd, r)
 		}
