@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"sync"
@@ -101,11 +100,6 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Defaults != (Policy{}) {
-		if err := cfg.Defaults.Validate(); err != nil {
-			return nil, fmt.Errorf("defaults: %w", err)
-		}
-	}
 	b := &Bridge{cfg: cfg, log: cfg.Logger}
 	var err error
 	b.scheduler, err = scheduler.New(scheduler.Config{
@@ -118,7 +112,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 		return nil, err
 	}
 	b.keeper, err = keeper.New(keeper.Config{
-		Client: cfg.Redis.Client, Prefix: cfg.Prefix, Logger: cfg.Logger,
+		Client: cfg.Redis.Client, Prefix: cfg.Prefix, Logger: cfg.Logger, Defaults: cfg.Defaults,
 	})
 	if err != nil {
 		return nil, err
@@ -133,7 +127,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 		return err
 	}
 	var parts sync.WaitGroup
-	parts.Go(func() { b.keepDefaults(ctx) })
 	parts.Go(func() { logError(b.log, "keeper", b.keeper.Run(ctx)) })
 	err := b.scheduler.Run(ctx)
 	parts.Wait()
@@ -170,35 +163,6 @@ func (b *Bridge) checkServer(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// keepDefaults writes the defaults at start, and again when they are gone (a flush, a failover).
-func (b *Bridge) keepDefaults(ctx context.Context) {
-	if b.cfg.Defaults == (Policy{}) {
-		return
-	}
-	key, written := lua.NewGlobals(b.cfg.Prefix).Defaults, false
-	for wait := time.Duration(0); ; {
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-		call, cancel := context.WithTimeout(ctx, 5*time.Second)
-		c := b.cfg.Redis.Client
-		there, err := c.Do(call, c.B().Exists().Key(key).Build()).AsInt64()
-		if err == nil && (there == 0 || !written) {
-			err = stream.WriteDefaults(call, c, b.cfg.Prefix, b.cfg.Defaults)
-			written = written || err == nil
-		}
-		cancel()
-		wait = 20 * time.Second
-		if !written {
-			wait = time.Second
-		}
-	}
 }
 
 // Status is what a bridge says about itself.

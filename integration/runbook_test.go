@@ -28,7 +28,7 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 	}
 	lines := map[string]string{ // in the sources → what follows it in the log
 		`\.(?:Warn|Error)\("([^"]+)"`: "",
-		`\bWhat: +"([^"]+)"`:          " is failing",
+		`\bActivity: +"([^"]+)"`:      " is failing",
 		`\breported\("([^"]+)"`:       " is failing",
 	}
 	for _, dir := range []string{"bridge", "bridge/admin", "scheduler", "scheduler/producer", "stream", "stream/keeper", "stream/deadletter"} {

@@ -370,4 +370,10 @@ var mutants = []mutant{
 		new:  "  if false then\n",
 		test: []string{"-run", "TestNoScriptTouchesMoreThanItsBudget/find_lost", "./lua"},
 	},
+	{
+		name: "a bridge that may not write the defaults says nothing", file: "stream/keeper/defaults.go",
+		old:  "\t\t\td.state.Report(err)\n",
+		new:  "\t\t\td.state.Report(nil)\n",
+		test: []string{"-run", "TestDefaultsThatMayNotBeWrittenAreReportedOnce", "./stream/keeper"},
+	},
 }

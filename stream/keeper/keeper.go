@@ -16,6 +16,7 @@ import (
 
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 // Defaults of KeeperConfig.
@@ -44,6 +45,10 @@ type Config struct {
 	Prefix string
 	// Logger is told of each change of state once. Nil: discard.
 	Logger *slog.Logger
+
+	// Defaults is the policy of queues that have none of their own: it is written at the start, and when it is gone. The zero value leaves
+	// what is in Redis alone.
+	Defaults stream.Policy
 
 	// KeepMin and KeepMax bound the interval at which a busy queue is looked after; in between it is a fifth of the smallest
 	// visibility timeout of its groups. Default 100ms and 1s. KeepMax is also how long acknowledged entries stay in memory at
@@ -89,6 +94,11 @@ func (c Config) validate() error {
 	} {
 		if d.value < d.least {
 			errs = append(errs, fmt.Errorf("%s is %s: must be at least %s", d.name, d.value, d.least))
+		}
+	}
+	if c.Defaults != (stream.Policy{}) {
+		if err := c.Defaults.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("defaults: %w", err))
 		}
 	}
 	return errors.Join(errs...)
@@ -206,6 +216,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	defer loops.Wait()
 	loops.Go(func() { k.policies.run(ctx) })
 	loops.Go(func() { k.patrol.run(ctx) })
+	loops.Go(func() { newDefaultsKeeper(k.cfg).run(ctx) })
 	retry := loop.NewBackoff(2 * time.Second)
 	for {
 		select {
