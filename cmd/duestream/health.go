@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 )
 
 func (a *app) health() *cobra.Command {
@@ -27,7 +28,7 @@ and fails when it hangs or has ended. For health checks of containers.`,
 			if self {
 				return a.healthOfSelf()
 			}
-			ctx, cancel := context.WithTimeout(ctx, freshHeartbeat)
+			ctx, cancel := context.WithTimeout(ctx, heartbeat.Fresh)
 			defer cancel()
 			op, done, err := a.admin(ctx)
 			if err != nil {
@@ -48,15 +49,15 @@ and fails when it hangs or has ended. For health checks of containers.`,
 
 func (a *app) printHealth(bridges []admin.Heartbeat) error {
 	report := struct {
-		Healthy bool           `json:"healthy"`
-		Bridges []bridgeHealth `json:"bridges"`
-	}{Bridges: healthOf(bridges)}
-	_, fresh := bridgeList(bridges, false)
+		Healthy bool               `json:"healthy"`
+		Bridges []heartbeat.Health `json:"bridges"`
+	}{Bridges: heartbeat.HealthOf(bridges)}
+	_, fresh := heartbeat.List(bridges, false)
 	report.Healthy = fresh > 0
 	err := a.print(report, func() {
 		fmt.Fprintf(a.out, "Redis answers, bridges alive: %d\n", fresh)
 		if len(bridges) > 0 {
-			a.table(bridgeRows(bridges))
+			a.table(heartbeat.Rows(bridges))
 		}
 	})
 	if err != nil {

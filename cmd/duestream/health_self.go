@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
@@ -81,7 +82,7 @@ func (r *reporter) renew(stopping bool) {
 	if b := r.bridge.Load(); b != nil {
 		v.State = "runs"
 		status := b.Status()
-		v.Redis = time.Since(status.LastHeartbeat) < freshHeartbeat
+		v.Redis = time.Since(status.LastHeartbeat) < heartbeat.Fresh
 		if !status.Turned.IsZero() {
 			v.Turned = status.Turned.UnixMilli()
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -24,8 +25,8 @@ func TestServeDeliversAndStopsCleanly(t *testing.T) {
 		return strings.Contains(out, `"ready"`), out
 	})
 	var health struct {
-		Healthy bool           `json:"healthy"`
-		Bridges []bridgeHealth `json:"bridges"`
+		Healthy bool               `json:"healthy"`
+		Bridges []heartbeat.Health `json:"bridges"`
 	}
 	c.json(&health, "health")
 	if !health.Healthy || len(health.Bridges) != 1 || !health.Bridges[0].Fresh || health.Bridges[0].ID == "" {

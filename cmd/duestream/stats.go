@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
@@ -56,7 +57,7 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 			}
 			return a.print(all, func() {
 				a.printStats(all)
-				fmt.Fprintln(a.out, bridgeLine(op.Bridges(ctx)))
+				fmt.Fprintln(a.out, heartbeat.Line(op.Bridges(ctx)))
 			})
 		}),
 	}
@@ -102,14 +103,14 @@ func (a *app) watchStats(ctx context.Context, op *admin.Admin, queues []string, 
 		case err != nil:
 			return err
 		case a.json:
-			err = a.printLine(lookAtStats{time.Now().UnixMilli(), healthOf(bridges), all})
+			err = a.printLine(lookAtStats{time.Now().UnixMilli(), heartbeat.HealthOf(bridges), all})
 		default:
 			if terminal, ok := term.FileOf(a.out); ok && term.IsTerminal(a.out) {
 				fmt.Fprint(terminal, "\x1b[H\x1b[2J")
 			}
 			fmt.Fprintln(a.out, time.Now().Format(time.DateTime))
 			a.printStats(all)
-			fmt.Fprintln(a.out, bridgeLine(bridges, unknown))
+			fmt.Fprintln(a.out, heartbeat.Line(bridges, unknown))
 			err = term.Failed(a.out)
 		}
 		if err != nil {
@@ -126,7 +127,7 @@ func (a *app) watchStats(ctx context.Context, op *admin.Admin, queues []string, 
 // lookAtStats is a line of stats --watch --json.
 type lookAtStats struct {
 	Time    int64              `json:"time_ms"`
-	Bridges []bridgeHealth     `json:"bridges"`
+	Bridges []heartbeat.Health `json:"bridges"`
 	Queues  []admin.QueueStats `json:"queues"`
 }
 
@@ -287,11 +288,5 @@ func memory(keys map[string]int64) string {
 	for _, n := range keys {
 		sum += n
 	}
-	switch {
-	case sum < 10<<10:
-		return strconv.FormatInt(sum, 10) + " B"
-	case sum < 10<<20:
-		return strconv.FormatInt(sum>>10, 10) + " KiB"
-	}
-	return human.Thousands(sum>>20) + " MiB"
+	return human.Bytes(sum)
 }

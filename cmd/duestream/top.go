@@ -14,14 +14,9 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/live"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
-)
-
-// Bounds of --interval.
-const (
-	minTopInterval = 100 * time.Millisecond
-	maxTopInterval = time.Hour
 )
 
 type topOptions struct {
@@ -67,11 +62,11 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 			for _, queue := range args {
 				errs = append(errs, admin.CheckQueue(queue))
 			}
-			if o.every < minTopInterval || o.every > maxTopInterval {
-				errs = append(errs, usage.Errorf("interval %s: must be between %s and %s", o.every, human.Short(minTopInterval), human.Short(maxTopInterval)))
+			if o.every < live.MinInterval || o.every > live.MaxInterval {
+				errs = append(errs, usage.Errorf("interval %s: must be between %s and %s", o.every, human.Short(live.MinInterval), human.Short(live.MaxInterval)))
 			}
-			if !slices.Contains(topSorts, o.sort) {
-				errs = append(errs, usage.Errorf("sort %q: must be one of %s", o.sort, strings.Join(topSorts, ", ")))
+			if !slices.Contains(live.Sorts, o.sort) {
+				errs = append(errs, usage.Errorf("sort %q: must be one of %s", o.sort, strings.Join(live.Sorts, ", ")))
 			}
 			if err := errors.Join(errs...); err != nil {
 				return err
@@ -83,7 +78,7 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 	flags.DurationVar(f, &o.every, "interval", time.Second, "time between looks")
 	f.StringVar(&o.sort, "sort", "name", "order of the queues: name, lag, rate or lateness")
 	f.BoolVar(&o.once, "once", false, "print one frame, and end")
-	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(live.Sorts, cobra.ShellCompDirectiveNoFileComp))
 	a.jsonFlag(cmd)
 	return cmd
 }
@@ -105,51 +100,44 @@ func (a *app) runTop(ctx context.Context, o topOptions, queues []string) error {
 	return a.topLines(ctx, o, look, first)
 }
 
-// topLook is what top asks for at once.
-type topLook struct {
-	server        admin.ServerLoad
-	bridges       []admin.Heartbeat
-	bridgesFailed bool
-	queues        []admin.Glance
-}
-
 // topLooker returns the function that looks. It must not be called concurrently.
-func (a *app) topLooker(op *admin.Admin, queues []string) func(context.Context) (topLook, error) {
+func (a *app) topLooker(op *admin.Admin, queues []string) func(context.Context) (live.Look, error) {
 	w := op.Watcher(queues...)
-	return func(ctx context.Context) (l topLook, err error) {
-		if l.queues, err = w.Look(ctx); err != nil {
+	return func(ctx context.Context) (l live.Look, err error) {
+		if l.Queues, err = w.Look(ctx); err != nil {
 			return l, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, noAnswer)
+		ctx, cancel := context.WithTimeout(ctx, live.NoAnswer)
 		defer cancel()
-		if l.server, err = op.ServerLoad(ctx); err != nil {
+		if l.Server, err = op.ServerLoad(ctx); err != nil {
 			return l, err
 		}
 		// On a cluster their key may be on the one server that is away.
-		l.bridges, err = op.Bridges(ctx)
-		l.bridgesFailed = err != nil
+		l.Bridges, err = op.Bridges(ctx)
+		l.BridgesFailed = err != nil
 		return l, nil
 	}
 }
 
-func (s *topState) take(l topLook) {
-	s.server, s.bridges, s.bridgesFailed, s.queues = l.server, l.bridges, l.bridgesFailed, l.queues
-	s.since, s.reason = time.Time{}, ""
+func (a *app) newTopState(o topOptions) *live.State {
+	return live.NewState(hostOf(a.redisURL), a.prefix, o.every, o.sort)
 }
 
-func (a *app) newTopState(o topOptions) *topState {
-	return &topState{now: time.Now(), host: hostOf(a.redisURL), prefix: a.prefix, every: o.every, sort: o.sort}
+// topLive shows frames on the terminal.
+func (a *app) topLive(ctx context.Context, o topOptions, look func(context.Context) (live.Look, error), first live.Look) error {
+	out, _ := term.FileOf(a.out)
+	return a.newTopState(o).Show(ctx, a.in, out, a.paint(a.out), look, first)
 }
 
 // topLines prints one frame, or with --json a line per look.
-func (a *app) topLines(ctx context.Context, o topOptions, look func(context.Context) (topLook, error), l topLook) error {
+func (a *app) topLines(ctx context.Context, o topOptions, look func(context.Context) (live.Look, error), l live.Look) error {
 	state := a.newTopState(o)
-	state.take(l)
+	state.Take(l)
 	again := time.NewTicker(o.every)
 	defer again.Stop()
 	for {
 		if a.json && !o.once {
-			if err := a.printLine(state.json()); err != nil {
+			if err := a.printLine(state.JSON()); err != nil {
 				return err
 			}
 		}
@@ -162,70 +150,23 @@ func (a *app) topLines(ctx context.Context, o topOptions, look func(context.Cont
 		case <-again.C:
 		}
 		l, err := look(ctx)
-		state.now = time.Now()
+		state.Now = time.Now()
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
-			state.take(l)
+			state.Take(l)
 		case a.json && !o.once:
-			state.lost(state.now, err)
+			state.Lost(state.Now, err)
 		default:
 			return err
 		}
 		switch {
 		case a.json && o.once:
-			return a.printLine(state.json())
+			return a.printLine(state.JSON())
 		case !a.json && ctx.Err() == nil:
-			lines, _ := state.frame(0, 0, a.paint(a.out))
+			lines, _ := state.Frame(0, 0, a.paint(a.out))
 			_, err := fmt.Fprintln(a.out, strings.Join(lines, "\n"))
 			return err
 		}
 	}
-}
-
-// lost takes down that a look failed; when it began is kept.
-func (s *topState) lost(at time.Time, err error) {
-	if s.since.IsZero() {
-		s.since = at
-	}
-	s.reason = err.Error()
-	if errors.Is(err, context.DeadlineExceeded) {
-		s.reason = "the server does not answer"
-	}
-}
-
-type topJSON struct {
-	Time         int64              `json:"time_ms"`
-	Server       admin.ServerLoad   `json:"server"`
-	Prefix       string             `json:"prefix"`
-	Bridges      []bridgeHealth     `json:"bridges"`
-	Queues       []topQueueJSON     `json:"queues"`
-	Disconnected *topDisconnectedMS `json:"disconnected,omitempty"` // then the rest is of the last look that succeeded
-}
-
-type topDisconnectedMS struct {
-	Since int64  `json:"since_ms"`
-	Error string `json:"error"`
-}
-
-type topQueueJSON struct {
-	admin.Glance
-	Error string `json:"error,omitempty"`
-}
-
-func (s *topState) json() topJSON {
-	j := topJSON{
-		Time: s.now.UnixMilli(), Server: s.server, Prefix: s.prefix, Bridges: healthOf(s.bridges), Queues: []topQueueJSON{},
-	}
-	for _, q := range s.sorted() {
-		one := topQueueJSON{Glance: q}
-		if q.Err != nil {
-			one.Error = q.Err.Error()
-		}
-		j.Queues = append(j.Queues, one)
-	}
-	if !s.since.IsZero() {
-		j.Disconnected = &topDisconnectedMS{s.since.UnixMilli(), s.reason}
-	}
-	return j
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/duestream/duestream/cmd/duestream/internal/live"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -227,7 +228,7 @@ func TestTopGivesTheTerminalBackWhenItPanics(t *testing.T) {
 		}
 		term.givenBack()
 	}()
-	_ = a.topLive(t.Context(), topOptions{every: minTopInterval, sort: "name"}, func(context.Context) (topLook, error) { panic("out of order") }, topLook{})
+	_ = a.topLive(t.Context(), topOptions{every: live.MinInterval, sort: "name"}, func(context.Context) (live.Look, error) { panic("out of order") }, live.Look{})
 	t.Error("no panic")
 }
 

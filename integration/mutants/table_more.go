@@ -129,7 +129,7 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestServeDeliversAndStopsCleanly", "./cmd/duestream"},
 	},
 	{
-		name: "a foreign heartbeat counts as a bridge", file: "cmd/duestream/bridges.go",
+		name: "a foreign heartbeat counts as a bridge", file: "cmd/duestream/internal/heartbeat/heartbeat.go",
 		old:  "return !b.Foreign && b.Age",
 		new:  "return b.Age",
 		test: []string{"-run", "TestForeignHeartbeatsAreNoBridges", "./cmd/duestream"},

@@ -18,3 +18,14 @@ func Counted(n int, what string) string {
 	}
 	return Thousands(int64(n)) + " " + what
 }
+
+// Bytes writes a size in the greatest unit that leaves four digits or so.
+func Bytes(n int64) string {
+	switch {
+	case n < 10<<10:
+		return strconv.FormatInt(n, 10) + " B"
+	case n < 10<<20:
+		return strconv.FormatInt(n>>10, 10) + " KiB"
+	}
+	return Thousands(n>>20) + " MiB"
+}

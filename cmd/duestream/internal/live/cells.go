@@ -1,4 +1,4 @@
-package main
+package live
 
 import (
 	"fmt"
@@ -81,7 +81,7 @@ func lateness[D ~int64](d D, known bool) string {
 // size writes bytes.
 func size(n int64) string {
 	if n < 1<<20 {
-		return memory(map[string]int64{"": n})
+		return human.Bytes(n)
 	}
 	if n < 10<<30 {
 		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))

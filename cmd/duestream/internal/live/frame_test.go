@@ -1,4 +1,4 @@
-package main
+package live
 
 import (
 	"errors"
@@ -13,13 +13,12 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
-	"github.com/duestream/duestream/integration/redistest"
 )
 
 // DUESTREAM_TEST_UPDATE=1 writes the golden files anew.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
-	file := filepath.Join("testdata", "top", name+".txt")
+	file := filepath.Join("testdata", name+".txt")
 	if os.Getenv("DUESTREAM_TEST_UPDATE") != "" {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -34,10 +33,10 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func busyTop() *topState {
+func busyTop() *State {
 	ms := func(d time.Duration) *admin.Millis { return new(admin.Millis(d)) }
-	return &topState{
-		now: time.Date(2026, 11, 21, 12, 30, 5, 0, time.UTC), host: "redis://127.0.0.1:6379", prefix: "duestream", every: time.Second, sort: "name", live: true,
+	return &State{
+		Now: time.Date(2026, 11, 21, 12, 30, 5, 0, time.UTC), host: "redis://127.0.0.1:6379", prefix: "duestream", every: time.Second, sort: "name", live: true,
 		server: admin.ServerLoad{Product: "redis", Version: "7.0.15", Servers: 1, UsedMemory: 12_345_678, MaxMemory: 100 << 20, Clients: 12, OpsPerSecond: 12_345},
 		bridges: []admin.Heartbeat{
 			{Bridge: "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3", Identity: bridge.Identity{ID: "01M7ZMPW4AFDJS68SPX5258FR1", Host: "web-1", PID: 7, Version: "v1.2.3"}, Age: 312 * time.Millisecond},
@@ -63,7 +62,7 @@ func busyTop() *topState {
 	}
 }
 
-func manyTop(n int) *topState {
+func manyTop(n int) *State {
 	s := busyTop()
 	s.queues = nil
 	for i := range n {
@@ -78,7 +77,7 @@ func manyTop(n int) *topState {
 func TestTopFrames(t *testing.T) {
 	t.Parallel()
 	lost := busyTop()
-	lost.lost(lost.now.Add(-75*time.Second), errors.New("TIME: redis is unavailable: dial tcp 127.0.0.1:6379: connect: connection refused"))
+	lost.Lost(lost.Now.Add(-75*time.Second), errors.New("TIME: redis is unavailable: dial tcp 127.0.0.1:6379: connect: connection refused"))
 	paused := manyTop(10)
 	paused.paused, paused.sort, paused.every, paused.offset = true, "lag", 250*time.Millisecond, 4
 	alone := busyTop()
@@ -88,7 +87,7 @@ func TestTopFrames(t *testing.T) {
 	printed := busyTop()
 	printed.live = false
 	for name, test := range map[string]struct {
-		state         *topState
+		state         *State
 		width, height int
 		paint         term.Paint
 	}{
@@ -103,7 +102,7 @@ func TestTopFrames(t *testing.T) {
 		"tiny":         {manyTop(5), 40, 8, false},
 		"printed":      {printed, 0, 0, false},
 	} {
-		lines, _ := test.state.frame(test.width, test.height, test.paint)
+		lines, _ := test.state.Frame(test.width, test.height, test.paint)
 		golden(t, name, strings.Join(lines, "\n")+"\n")
 	}
 }
@@ -114,10 +113,10 @@ func TestTopFramesFitIntoEveryWindow(t *testing.T) {
 	for height := 1; height <= 60; height++ {
 		for width := 1 + height%9; width <= 140; width += 9 { // every width comes, with another height
 			s := manyTop(17)
-			_, most := s.frame(width, height, false)
+			_, most := s.Frame(width, height, false)
 			for _, offset := range []int{0, 1, 5, most, most + 100} {
 				s.offset = offset
-				lines, _ := s.frame(width, height, false)
+				lines, _ := s.Frame(width, height, false)
 				if len(lines) > height {
 					t.Fatalf("%d lines in a window of %d", len(lines), height)
 				}
@@ -139,7 +138,7 @@ func TestTopCountsWhatItLeavesOut(t *testing.T) {
 	s := manyTop(20) // 60 lines
 	for _, offset := range []int{0, 1, 2, 3, 10, 30, 59} {
 		s.offset = offset
-		lines, _ := s.frame(80, 20, false)
+		lines, _ := s.Frame(80, 20, false)
 		text := strings.Join(lines, "\n")
 		shown := strings.Count(text, "queue-") - strings.Count(text, "of queue-")
 		above, below := 0, 0
@@ -199,7 +198,7 @@ func TestTopKeys(t *testing.T) {
 	if got != "[sort up pause page down down down quit]" {
 		t.Error(got)
 	}
-	s := &topState{sort: "name", every: time.Second}
+	s := &State{sort: "name", every: time.Second}
 	for _, step := range []struct{ keys, want string }{
 		{"s", "lag 1s 0 false"}, {"sss", "name 1s 0 false"}, {"++", "name 5s 0 false"}, {"----", "name 250ms 0 false"}, {"---", "name 100ms 0 false"},
 		{"jjj", "name 100ms 3 false"}, {"k", "name 100ms 2 false"}, {"G", "name 100ms 10 false"}, {" ", "name 100ms 10 false"}, {"b", "name 100ms 6 false"},
@@ -219,86 +218,13 @@ func TestTopKeys(t *testing.T) {
 	}
 }
 
-func TestTopWithoutATerminalPrintsOneFrame(t *testing.T) {
-	t.Parallel()
-	c := newCLI(t)
-	c.serve()
-	for i := range 30 {
-		c.ok("schedule", fmt.Sprintf("queue-%02d", i), "--in", "1h", "x")
-	}
-	out := c.ok("top", "--interval", "100ms")
-	if !strings.HasPrefix(out, "duestream top  ") || strings.Contains(out, "\x1b") || strings.Contains(out, "… and ") || !strings.Contains(out, "\nqueue-29 ") ||
-		strings.Contains(out, "q quit") {
-		t.Error(out)
-	}
-	if out := c.ok("top", "--interval", "100ms", "--color", "always", "queue-07"); !strings.Contains(out, "\x1b[1mduestream top\x1b[0m") || strings.Contains(out, "queue-08") {
-		t.Errorf("%q", out)
-	}
-	var got struct {
-		Bridges []bridgeHealth
-		Queues  []struct {
-			Queue     string
-			Scheduled int
-			PerSecond *admin.QueueRates `json:"per_second"`
-		}
-	}
-	c.json(&got, "top", "--once", "--interval", "100ms", "queue-03")
-	if len(got.Bridges) != 1 || !got.Bridges[0].Fresh || len(got.Queues) != 1 || got.Queues[0].Scheduled != 1 || got.Queues[0].PerSecond == nil {
-		t.Errorf("%+v", got)
-	}
-	lines := c.start("top", "--json", "--interval", "100ms")
-	redistest.Eventually(t, patience, func() (bool, string) { return strings.Count(lines.out.String(), "\n") >= 3, lines.out.String() })
-	lines.stop()
-	if code := lines.wait(); code != exitOK {
-		t.Errorf("exit code %d: %s", code, lines.err)
-	}
-	for line := range strings.Lines(lines.out.String()) {
-		decode(t, line, &got)
-		if len(got.Queues) != 30 {
-			t.Error(line)
-		}
-	}
-	away := &cli{t: t, url: unreachable}
-	away.fails(exitInvalid, []string{"interval 50ms: must be between 100ms and 1h", `sort "size": must be one of name, lag, rate, lateness`, `queue "a b"`},
-		"top", "a b", "--interval", "50ms", "--sort", "size")
-	away.fails(exitUnavailable, []string{"hint: "}, "top")
-}
-
-// With --json a lost connection is told, and the lines go on.
-func TestTopLinesGoOnWhenTheConnectionWasLost(t *testing.T) {
-	t.Parallel()
-	c := newCLI(t)
-	c.ok("schedule", "emails", "--in", "1h", "x")
-	proxy := c.s.Proxy(t)
-	c.url = proxy.URL()
-	lines := c.start("top", "--json", "--interval", "100ms")
-	last := func() string {
-		all := strings.Split(strings.TrimSpace(lines.out.String()), "\n")
-		return all[len(all)-1]
-	}
-	redistest.Eventually(t, patience, func() (bool, string) { return strings.Contains(last(), `"queue":"emails"`), last() })
-	proxy.Refuse(true)
-	proxy.CutAll()
-	redistest.Eventually(t, patience, func() (bool, string) {
-		return strings.Contains(last(), `"disconnected":{"since_ms":`) && strings.Contains(last(), `"scheduled":1`), last()
-	})
-	proxy.Refuse(false)
-	redistest.Eventually(t, patience, func() (bool, string) {
-		return strings.Contains(last(), `"scheduled":1`) && !strings.Contains(last(), "disconnected"), last()
-	})
-	lines.stop()
-	if code := lines.wait(); code != exitOK {
-		t.Errorf("exit code %d: %s", code, lines.err)
-	}
-}
-
 // On a terminal as wide as the title, top cut the last digit of the clock.
 func TestTopNeverCutsTheClock(t *testing.T) {
 	t.Parallel()
 	for width := 30; width < 200; width++ {
 		state := busyTop()
-		lines, _ := state.frame(width, 24, false)
-		if clock := state.now.Format(time.TimeOnly); !strings.HasSuffix(lines[0], "  "+clock) || utf8.RuneCountInString(lines[0]) != width {
+		lines, _ := state.Frame(width, 24, false)
+		if clock := state.Now.Format(time.TimeOnly); !strings.HasSuffix(lines[0], "  "+clock) || utf8.RuneCountInString(lines[0]) != width {
 			t.Errorf("width %d: %q", width, lines[0])
 		}
 	}

@@ -1,27 +1,29 @@
-package main
+package live
 
 import (
 	"context"
+	"io"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// topIntervals are those that + and - step through.
-var topIntervals = []time.Duration{
+// intervals are those that + and - step through.
+var intervals = []time.Duration{
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second,
 	30 * time.Second, time.Minute,
 }
 
 // press does what a key says, and returns false for the one that ends it all. page is how many lines are shown, most how far they scroll.
-func (s *topState) press(k term.Key, page, most int) bool {
-	at := slices.Index(topSorts, s.sort)
+func (s *State) press(k term.Key, page, most int) bool {
+	at := slices.Index(Sorts, s.sort)
 	switch k {
 	case "quit":
 		return false
 	case "sort":
-		s.sort = topSorts[(at+1)%len(topSorts)]
+		s.sort = Sorts[(at+1)%len(Sorts)]
 		s.offset = 0
 	case "pause":
 		s.paused = !s.paused
@@ -38,11 +40,11 @@ func (s *topState) press(k term.Key, page, most int) bool {
 	case "end":
 		s.offset = most
 	case "slower":
-		if i := slices.IndexFunc(topIntervals, func(d time.Duration) bool { return d > s.every }); i >= 0 {
-			s.every = topIntervals[i]
+		if i := slices.IndexFunc(intervals, func(d time.Duration) bool { return d > s.every }); i >= 0 {
+			s.every = intervals[i]
 		}
 	case "faster":
-		for _, d := range slices.Backward(topIntervals) {
+		for _, d := range slices.Backward(intervals) {
 			if d < s.every {
 				s.every = d
 				break
@@ -53,20 +55,19 @@ func (s *topState) press(k term.Key, page, most int) bool {
 	return true
 }
 
-// noAnswer is how long a look may take before the frame says so.
-const noAnswer = 2 * time.Second
+// NoAnswer is how long a look may take before the frame says so.
+const NoAnswer = 2 * time.Second
 
 // looked is the outcome of a look.
 type looked struct {
-	topLook
+	Look
 	err      error
 	panicked any
 }
 
-// topLive shows frame after frame until a key or ctx ends it. However it ends, also by a panic, the terminal is given back.
-func (a *app) topLive(ctx context.Context, o topOptions, look func(context.Context) (topLook, error), first topLook) error {
-	out, _ := term.FileOf(a.out)
-	screen, err := term.OpenScreen(a.in, out)
+// Show shows frame after frame until a key or ctx ends it. However it ends, also by a panic, the terminal is given back.
+func (s *State) Show(ctx context.Context, in io.Reader, out *os.File, paint term.Paint, look func(context.Context) (Look, error), first Look) error {
+	screen, err := term.OpenScreen(in, out)
 	if err != nil {
 		return err
 	}
@@ -74,26 +75,25 @@ func (a *app) topLive(ctx context.Context, o topOptions, look func(context.Conte
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	state := a.newTopState(o)
-	state.live = true
-	state.take(first)
+	s.live = true
+	s.Take(first)
 	page, most := 1, 0
 	looks := make(chan looked, 1)
 	begun, looking := time.Now(), false
 	draw := func() error {
-		state.now = time.Now()
-		shown := *state
-		if looking && state.now.Sub(begun) > noAnswer {
-			shown.lost(begun, context.DeadlineExceeded)
+		s.Now = time.Now()
+		shown := *s
+		if looking && s.Now.Sub(begun) > NoAnswer {
+			shown.Lost(begun, context.DeadlineExceeded)
 		}
 		width, height := screen.Size()
 		var lines []string
-		lines, most = shown.frame(width, height, a.paint(a.out))
+		lines, most = shown.Frame(width, height, paint)
 		page = max(1, height-6)
 		return screen.Draw(lines)
 	}
 	start := func() {
-		if looking || state.paused {
+		if looking || s.paused {
 			return
 		}
 		begun, looking = time.Now(), true
@@ -103,13 +103,13 @@ func (a *app) topLive(ctx context.Context, o topOptions, look func(context.Conte
 				l.panicked = recover() // here it would end the process before the terminal is given back
 				looks <- l
 			}()
-			l.topLook, l.err = look(ctx)
+			l.Look, l.err = look(ctx)
 		}()
 	}
 	keys := screen.Keys(ctx)
 	resized, stop := term.Resizes()
 	defer stop()
-	next := time.NewTimer(state.every)
+	next := time.NewTimer(s.every)
 	defer next.Stop()
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
@@ -124,12 +124,12 @@ func (a *app) topLive(ctx context.Context, o topOptions, look func(context.Conte
 			if !ok {
 				return nil // the terminal is gone
 			}
-			paused := state.paused
-			if !state.press(k, page, most) {
+			paused := s.paused
+			if !s.press(k, page, most) {
 				return nil
 			}
-			if k == "slower" || k == "faster" || paused != state.paused {
-				next.Reset(max(0, time.Until(begun.Add(state.every))))
+			if k == "slower" || k == "faster" || paused != s.paused {
+				next.Reset(max(0, time.Until(begun.Add(s.every))))
 			}
 		case <-resized:
 		case <-second.C:
@@ -139,11 +139,11 @@ func (a *app) topLive(ctx context.Context, o topOptions, look func(context.Conte
 			case l.panicked != nil:
 				panic(l.panicked)
 			case l.err != nil:
-				state.lost(begun, l.err)
+				s.Lost(begun, l.err)
 			default:
-				state.take(l.topLook)
+				s.Take(l.Look)
 			}
-			next.Reset(max(minTopInterval/2, time.Until(begun.Add(state.every))))
+			next.Reset(max(MinInterval/2, time.Until(begun.Add(s.every))))
 		case <-next.C:
 			start()
 		}

@@ -1,7 +1,7 @@
-package main
+// Package heartbeat says in words, tables and JSON which bridges live.
+package heartbeat
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,11 +11,11 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// freshHeartbeat is how old the last heartbeat of a live bridge may be; bridges send one every second.
-const freshHeartbeat = 5 * time.Second
+// Fresh is how old the last heartbeat of a live bridge may be; bridges send one every second.
+const Fresh = 5 * time.Second
 
-// bridgeHealth is a bridge in JSON. What an older bridge does not tell is left out.
-type bridgeHealth struct {
+// Health is a bridge in JSON. What an older bridge does not tell is left out.
+type Health struct {
 	ID      string `json:"id"`
 	Host    string `json:"host,omitempty"`
 	PID     int    `json:"pid,omitempty"`
@@ -26,10 +26,10 @@ type bridgeHealth struct {
 	Foreign bool   `json:"foreign,omitempty"` // no bridge wrote it: id is the beginning of what stands there
 }
 
-func healthOf(bridges []admin.Heartbeat) []bridgeHealth {
-	all := make([]bridgeHealth, len(bridges))
+func HealthOf(bridges []admin.Heartbeat) []Health {
+	all := make([]Health, len(bridges))
 	for i, b := range bridges {
-		all[i] = bridgeHealth{
+		all[i] = Health{
 			ID: b.Identity.ID, Host: b.Identity.Host, PID: b.Identity.PID, Version: b.Identity.Version,
 			Age: b.Age.Milliseconds(), Fresh: isAlive(b), Foreign: b.Foreign,
 		}
@@ -42,7 +42,7 @@ func healthOf(bridges []admin.Heartbeat) []bridgeHealth {
 	return all
 }
 
-func isAlive(b admin.Heartbeat) bool { return !b.Foreign && b.Age <= freshHeartbeat }
+func isAlive(b admin.Heartbeat) bool { return !b.Foreign && b.Age <= Fresh }
 
 // bridgeName is what tells a bridge from the others, and its version: short, for lists.
 func bridgeName(b admin.Heartbeat) string {
@@ -56,8 +56,8 @@ func bridgeName(b admin.Heartbeat) string {
 // mostBridges: so many of a list are named.
 const mostBridges = 20
 
-// bridgeList names bridges, and returns how many of them live.
-func bridgeList(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
+// List names bridges, and returns how many of them live.
+func List(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
 	var names []string
 	foreign, unnamed := 0, 0
 	for _, b := range bridges {
@@ -84,12 +84,12 @@ func bridgeList(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
 	return strings.Join(names, ", "), alive
 }
 
-// bridgeLine is the line about bridges of stats.
-func bridgeLine(bridges []admin.Heartbeat, err error) string {
+// Line is the line about bridges of stats.
+func Line(bridges []admin.Heartbeat, err error) string {
 	if err != nil {
 		return "bridges: not known, their heartbeats cannot be read"
 	}
-	text, alive := bridgeList(bridges, false)
+	text, alive := List(bridges, false)
 	switch {
 	case alive > 0:
 		return fmt.Sprintf("bridges alive %d: %s", alive, text)
@@ -99,22 +99,8 @@ func bridgeLine(bridges []admin.Heartbeat, err error) string {
 	return "no bridge is alive: nothing becomes ready; last heartbeats: " + text
 }
 
-// warnNoBridge writes a line to standard error when the heartbeats can be read, and no bridge lives: what was asked for is done, and
-// nothing will come of it. Who may not read them, or gets no answer in time, is told nothing.
-func (a *app) warnNoBridge(ctx context.Context, op *admin.Admin) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	bridges, err := op.Bridges(ctx)
-	if err != nil {
-		return
-	}
-	if _, alive := bridgeList(bridges, false); alive == 0 {
-		a.note("no bridge is alive: nothing becomes ready until one runs (`duestream serve`)")
-	}
-}
-
-// bridgeRows is the table of health.
-func bridgeRows(bridges []admin.Heartbeat) [][]string {
+// Rows is the table of health.
+func Rows(bridges []admin.Heartbeat) [][]string {
 	rows := [][]string{{"HOST", "PID", "VERSION", "STARTED", "HEARTBEAT", "BRIDGE"}}
 	for _, b := range bridges {
 		i, id := b.Identity, human.OneLine(b.Identity.ID, 26)

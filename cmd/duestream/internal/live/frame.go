@@ -1,40 +1,17 @@
-package main
+package live
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
-
-// topState is all that a frame of top shows.
-type topState struct {
-	now           time.Time
-	host, prefix  string
-	server        admin.ServerLoad
-	bridges       []admin.Heartbeat
-	bridgesFailed bool // and so nothing is known of them
-	queues        []admin.Glance
-
-	every  time.Duration
-	sort   string
-	offset int // lines of queues and groups that are scrolled away
-	paused bool
-	live   bool // on a terminal: keys do something
-
-	since  time.Time // when the server was lost; zero = it is there
-	reason string
-}
-
-// topSorts are the orders of queues. All but name put the greatest first.
-var topSorts = []string{"name", "lag", "rate", "lateness"}
 
 // span is a piece of a line that looks the same.
 type span struct {
@@ -74,9 +51,9 @@ type bodyLine struct {
 	group bool
 }
 
-// frame draws the state for a terminal of a size; height 0 = as many lines as it takes, width 0 = as wide as it takes. most is how far
+// Frame draws the state for a terminal of a size; height 0 = as many lines as it takes, width 0 = as wide as it takes. most is how far
 // it can be scrolled.
-func (s *topState) frame(width, height int, p term.Paint) (lines []string, most int) {
+func (s *State) Frame(width, height int, p term.Paint) (lines []string, most int) {
 	top, foot := s.head(width), s.foot()
 	nameWidth := s.nameWidth(width)
 	top = append(top, columns(nameWidth, "QUEUE", queueColumns), columns(nameWidth, "  GROUP", groupColumns))
@@ -143,13 +120,13 @@ func leftOut(body []bodyLine, offset, shown int) string {
 	return "… and " + strings.Join(parts, ", ")
 }
 
-func (s *topState) head(width int) []line {
+func (s *State) head(width int) []line {
 	title := line{{term.Strong, "duestream top"}}
 	if s.server.Product != "" {
 		title = append(title, span{term.Plain, "  " + s.server.Product + " " + s.server.Version})
 	}
 	title = append(title, span{term.Plain, "  " + s.host + "  prefix " + s.prefix})
-	title = withClock(title, s.now.Format(time.TimeOnly), width)
+	title = withClock(title, s.Now.Format(time.TimeOnly), width)
 	lines := []line{title}
 	if s.server.Servers > 0 {
 		used := fmt.Sprintf("memory %s", size(s.server.UsedMemory))
@@ -168,7 +145,7 @@ func (s *topState) head(width int) []line {
 	}
 	lines = append(lines, s.bridgeLine())
 	if !s.since.IsZero() {
-		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly), human.Short(max(0, s.now.Sub(s.since)).Truncate(time.Second)), s.reason)
+		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly), human.Short(max(0, s.Now.Sub(s.since)).Truncate(time.Second)), s.reason)
 		lines = append(lines, line{{term.Bad, human.OneLine(text, 400)}})
 	}
 	return lines
@@ -186,8 +163,8 @@ func withClock(l line, clock string, width int) line {
 	return append(l, span{term.Plain, strings.Repeat(" ", gap) + clock})
 }
 
-func (s *topState) bridgeLine() line {
-	text, alive := bridgeList(s.bridges, true)
+func (s *State) bridgeLine() line {
+	text, alive := heartbeat.List(s.bridges, true)
 	switch {
 	case s.bridgesFailed:
 		return line{{term.Alert, "bridges: not known, their key cannot be read"}}
@@ -199,7 +176,7 @@ func (s *topState) bridgeLine() line {
 	return line{{term.Plain, fmt.Sprintf("bridges alive %d: %s", alive, text)}}
 }
 
-func (s *topState) foot() []line {
+func (s *State) foot() []line {
 	if !s.live {
 		return nil
 	}
@@ -229,7 +206,7 @@ func columns(nameWidth int, name string, all []column) line {
 }
 
 // nameWidth is what the other columns leave of the width.
-func (s *topState) nameWidth(width int) int {
+func (s *State) nameWidth(width int) int {
 	longest := len("QUEUE / GROUP")
 	for _, q := range s.queues {
 		longest = max(longest, utf8.RuneCountInString(queueTitle(q)))
@@ -257,7 +234,7 @@ func queueTitle(q admin.Glance) string {
 	return name
 }
 
-func (s *topState) body(nameWidth int) []bodyLine {
+func (s *State) body(nameWidth int) []bodyLine {
 	var all []bodyLine
 	for _, q := range s.sorted() {
 		title := term.Plain
@@ -323,29 +300,4 @@ func groupLine(g admin.GroupGlance, nameWidth int) line {
 		l = append(l, span{term.Plain, " "}, span{c.style, right(c.text, groupColumns[i].width)})
 	}
 	return l
-}
-
-// sorted returns the queues in the order asked for; where that says nothing, by name.
-func (s *topState) sorted() []admin.Glance {
-	weight := func(q admin.Glance) (w float64) {
-		switch s.sort {
-		case "lag":
-			w = float64(q.Ready)
-			for _, g := range q.Groups {
-				w = max(w, float64(g.Lag))
-			}
-		case "rate":
-			if q.PerSecond != nil {
-				w = deref(q.PerSecond.In) + deref(q.PerSecond.Out) + deref(q.PerSecond.Done)
-			}
-		case "lateness":
-			w = float64(max(q.Behind, deref(q.Late)))
-		}
-		return w
-	}
-	queues := slices.Clone(s.queues)
-	slices.SortStableFunc(queues, func(a, b admin.Glance) int {
-		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Queue, b.Queue))
-	})
-	return queues
 }
