@@ -24,13 +24,13 @@ var classes = []class{
 		"glide-mq: the cursor of XAUTOCLAIM was thrown away",
 		"the cursor is kept from pass to pass",
 		abandonedBehindHeld, "lua.TestReclaimIsBoundedAndGoesOnFromItsCursor lua.TestReclaimReachesBehindEntriesInWork " +
-			"stream.TestReclaimFindsWhatLiesBehindALongHeadOfFreshEntries",
+			"keeper.TestReclaimFindsWhatLiesBehindALongHeadOfFreshEntries",
 	},
 	{
 		"a message is reclaimed and then forgotten",
 		"glide-mq: claimed into the reclaimer's own pending list and never dispatched",
 		"one script claims and puts back; the reclaimer's consumer holds nothing afterwards",
-		nil, "lua.TestReclaimLeavesNoConsumerBehind stream.TestAbandonedEntryIsRetriedForItsGroupAlone",
+		nil, "lua.TestReclaimLeavesNoConsumerBehind keeper.TestAbandonedEntryIsRetriedForItsGroupAlone",
 	},
 	{
 		"an outage burns the attempts of everything that was running",
@@ -64,19 +64,19 @@ var classes = []class{
 		"somebody's XCLAIM hides how often a message was tried",
 		"any system that claims by itself: the server's counter grows, the message's does not",
 		"reclaim adds the deliveries that Redis counted to the attempts",
-		nil, "lua.TestReclaimCountsForeignClaims stream.TestForeignClaimsCountAsDeliveries",
+		nil, "lua.TestReclaimCountsForeignClaims keeper.TestForeignClaimsCountAsDeliveries",
 	},
 	{
 		"the reclaimer appears as a consumer that never goes away",
 		"consumer names pile up: moleculer-channels, Redis's own tracker",
 		"one fixed name, removed when it holds nothing; idle consumers are removed by one script",
-		nil, "lua.TestReclaimLeavesNoConsumerBehind stream.TestIdleConsumersAreDropped",
+		nil, "lua.TestReclaimLeavesNoConsumerBehind keeper.TestIdleConsumersAreDropped",
 	},
 	{
 		"groups that nobody registered are never looked after",
 		"registries of subscribers that a plain client does not know of",
 		"reclaim asks the stream for its groups",
-		nil, "stream.TestReclaimServesGroupsNobodyRegistered",
+		nil, "keeper.TestReclaimServesGroupsNobodyRegistered",
 	},
 	// Losing
 	{
@@ -84,19 +84,19 @@ var classes = []class{
 		"symfony, FastStream: a claim of a trimmed entry returns nothing, or loops",
 		"no MAXLEN on work; a lost body becomes a dead letter with its ID",
 		nil, "lua.TestReclaimReportsLostBodies lua.TestExtendBuriesALostBody lua.TestRetryReportsALostBody " +
-			"stream.TestBodyDeletedBySomeoneBecomesADeadLetter",
+			"keeper.TestBodyDeletedBySomeoneBecomesADeadLetter",
 	},
 	{
 		"messages vanish with a consumer that is cleaned up",
 		"watermill, taskq: consumers deleted with pending entries",
 		"a consumer is deleted only when it holds nothing, in the same script",
-		nil, "lua.TestDropConsumersNeverDropsWhatTheyHold stream.TestIdleConsumersAreDropped",
+		nil, "lua.TestDropConsumersNeverDropsWhatTheyHold keeper.TestIdleConsumersAreDropped",
 	},
 	{
 		"a body is gone before its message is due",
 		"delayqueue, seqdelay: the body's time to live is derived from the due time; eviction of keys",
 		"no key of a queue has a time to live; a server that evicts is refused",
-		bodyOutlivesItsDelay, "cmd.TestServeRefusesAServerThatEvicts",
+		bodyOutlivesItsDelay, "duestream.TestServeRefusesAServerThatEvicts",
 	},
 	{
 		"thousands of messages due at once are lost",
@@ -109,7 +109,7 @@ var classes = []class{
 		"scripts that acknowledge first and fail afterwards: there is no rollback",
 		"everything is known before the first write; what cannot be used is dead-lettered with its bytes",
 		nil, "lua.TestRetryKeepsDamagedEntries lua.TestReclaimKeepsDamagedEntries lua.TestWrongTypesAreRefusedBeforeTheFirstWrite " +
-			"stream.TestDamagedEntriesLoseNothingAndStopNothing",
+			"keeper.TestDamagedEntriesLoseNothingAndStopNothing",
 	},
 	{
 		"a message was delivered, and nobody ever saw it",
@@ -121,13 +121,13 @@ var classes = []class{
 		"scheduling is repeated after a lost reply and makes two messages",
 		"delayqueue: a send is three commands, and a try has no name",
 		"a call has a token that the server remembers",
-		nil, "lua.TestRepeatedTokenChangesNothing scheduler.TestLostReplyIsRepeatedWithoutDuplicates",
+		nil, "lua.TestRepeatedTokenChangesNothing producer.TestLostReplyIsRepeatedWithoutDuplicates",
 	},
 	{
 		"a file that is scheduled again sends everything again",
 		"guards that know only what is still scheduled",
 		"the command asks for a dedup window of a day",
-		nil, "cmd.TestFileAgainSchedulesNothing lua.TestDedupWindowOutlivesTheMessage",
+		nil, "duestream.TestFileAgainSchedulesNothing lua.TestDedupWindowOutlivesTheMessage",
 	},
 	{
 		"a process dies between two commands and takes messages along",
@@ -151,7 +151,7 @@ var classes = []class{
 		"the archive drops dead letters silently",
 		"asynq: 10,000 entries or 90 days, hard-coded",
 		"no cap on dead letters; listing and redriving walk in bounded steps",
-		nil, "stream.TestDeadLettersAreListedByFilter stream.TestLargeLettersAreReadInSmallPages",
+		nil, "deadletter.TestDeadLettersAreListedByFilter deadletter.TestLargeLettersAreReadInSmallPages",
 	},
 	// Stuck
 	{
@@ -164,7 +164,7 @@ var classes = []class{
 		"a message that kills its worker comes back for ever",
 		"sidekiq's poison pills; Dapr had no dead letters",
 		"a reclaim is an attempt; after the last one the message is a dead letter with the reason",
-		poisonKillsItsWorker, "stream.TestUsedUpAttemptsMakeOneDeadLetter",
+		poisonKillsItsWorker, "keeper.TestUsedUpAttemptsMakeOneDeadLetter",
 	},
 	{
 		"a failed message waits until a new one arrives",
@@ -195,7 +195,7 @@ var classes = []class{
 		"every system whose heartbeats and acknowledgements are writes that maxmemory refuses",
 		"every script but enqueue begins with a write that is never refused",
 		nil, "integration.TestG9FullRedisStillDrains lua.TestFullServerRefusesOnlyEnqueue " +
-			"stream.TestFullServerStillReclaimsFreesAndRedrives",
+			"keeper.TestFullServerStillReclaimsFreesAndRedrives",
 	},
 	{
 		"a queue that nobody registered is never drained",
@@ -207,7 +207,7 @@ var classes = []class{
 		"a key of the wrong type stops every queue",
 		"one blocked read or one script over all queues",
 		"queues are looked at one by one; the broken one is reported once",
-		nil, "integration.TestKeyOfWrongTypeStopsItsOwnQueueOnly stream.TestKeeperReportsAWrongTypeOnceAndGoesOn",
+		nil, "integration.TestKeyOfWrongTypeStopsItsOwnQueueOnly keeper.TestKeeperReportsAWrongTypeOnceAndGoesOn",
 	},
 	{
 		"a server set to read-only, or a failover, needs a restart of the workers",
@@ -219,6 +219,6 @@ var classes = []class{
 		"an expired message is redriven and dies at once, again and again",
 		"redrives that keep the old expiry",
 		"redrive drops the expiry unless it is given anew",
-		nil, "lua.TestRedriveOfAnExpiredMessageIsForAll stream.TestRedriveOfAnExpiredMessageIsDelivered",
+		nil, "lua.TestRedriveOfAnExpiredMessageIsForAll deadletter.TestRedriveOfAnExpiredMessageIsDelivered",
 	},
 }

@@ -26,7 +26,7 @@ var laterClasses = []class{
 		"a group that nobody reads pins the memory unseen",
 		"XINFO shows it to those who look",
 		"stats shows lag, age and bytes per group, and warns; keeping it costs little",
-		nil, "stream.TestStatsWarn stream.TestKeeperGoesQuietWhileNobodyReads",
+		nil, "inspect.TestStatsWarn keeper.TestKeeperGoesQuietWhileNobodyReads",
 	},
 	{
 		"a group with an odd name breaks the keys",
@@ -39,19 +39,19 @@ var laterClasses = []class{
 		"the stream grows although everything is acknowledged",
 		"safe-global's decoder: 761,008 entries; XACK without XDEL everywhere",
 		"ack frees what no group needs; trim serves those who only XACK",
-		nil, "integration.TestG6MemoryReturns lua.TestTrimFreesToTheLastEntry stream.TestTrimFreesWhatPlainXACKLeft",
+		nil, "integration.TestG6MemoryReturns lua.TestTrimFreesToTheLastEntry keeper.TestTrimFreesWhatPlainXACKLeft",
 	},
 	{
 		"one old entry keeps all memory behind it",
 		"XTRIM MINID alone, with one slow consumer",
 		"a bounded sweep deletes behind a pending entry, and rests while it frees nothing",
-		nil, "stream.TestTrimFreesBehindAnEntryThatStaysPending stream.TestFruitlessSweepRestsAndWakes",
+		nil, "keeper.TestTrimFreesBehindAnEntryThatStaysPending keeper.TestFruitlessSweepRestsAndWakes",
 	},
 	{
 		"undelivered entries are trimmed",
 		"redisqueue, chasquimq: MAXLEN drops what nobody has read",
 		"freed is only what every group was given and none holds; no group, no trimming",
-		nil, "stream.TestTrimSparesWhatAnyGroupStillNeeds lua.TestTrimWithoutGroupsFreesNothing",
+		nil, "keeper.TestTrimSparesWhatAnyGroupStillNeeds lua.TestTrimWithoutGroupsFreesNothing",
 	},
 	{
 		"a burst blocks the server",
@@ -82,13 +82,13 @@ var laterClasses = []class{
 		"a lost group makes a worker spin and fill its log",
 		"opik: 600 lines a second of NOGROUP",
 		"one line per loss, backoff between tries",
-		nil, "stream.TestLostGroupIsCreatedAgainAtZeroEveryTime stream.TestDestroyedGroupIsNoError",
+		nil, "stream.TestLostGroupIsCreatedAgainAtZeroEveryTime keeper.TestDestroyedGroupIsNoError",
 	},
 	{
 		"bodies without a member stay for ever",
 		"producers that do not use MULTI",
 		"a sweep deletes what was found orphaned twice, a minute apart",
-		nil, "stream.TestOrphansGoOnlyAfterTheyWereConfirmed lua.TestSweepOrphansNeedsTwoLooks",
+		nil, "keeper.TestOrphansGoOnlyAfterTheyWereConfirmed lua.TestSweepOrphansNeedsTwoLooks",
 	},
 	{
 		"a new message inherits a dead one's body",
@@ -119,7 +119,7 @@ var laterClasses = []class{
 		"seconds are taken for milliseconds, and 2026 for 1970",
 		"time units in taskq; scores are only numbers",
 		"such times are refused by the client, and those that others wrote are warned of",
-		nil, "lua.TestLimits stream.TestStatsWarn",
+		nil, "lua.TestLimits inspect.TestStatsWarn",
 	},
 	{
 		"a message for now overtakes those that wait",
@@ -157,7 +157,7 @@ var laterClasses = []class{
 		"redrive and purge both take the same dead letter",
 		"two operators, two terminals",
 		"both are guarded by XDEL = 1",
-		nil, "lua.TestRedriveAndPurgeAreExclusive stream.TestRedriveRacingPurgeIsWonByOneSide",
+		nil, "lua.TestRedriveAndPurgeAreExclusive deadletter.TestRedriveRacingPurgeIsWonByOneSide",
 	},
 	{
 		"a cancelled message is delivered",
@@ -169,13 +169,13 @@ var laterClasses = []class{
 		"two processes have different ideas of the visibility timeout",
 		"a setting of the worker and another of the reclaimer",
 		"the policy lives in Redis and nowhere else",
-		nil, "stream.TestPolicyComesFromTheMostSpecificLevelThatCounts cmd.TestServeWritesItsPolicyAsDefaults",
+		nil, "stream.TestPolicyComesFromTheMostSpecificLevelThatCounts duestream.TestServeWritesItsPolicyAsDefaults",
 	},
 	{
 		"keys of one queue land in different slots",
 		"asynq: 16 of 43 scripts build key names",
 		"one hash tag per queue; scripts are told every key",
-		nil, "lua.TestKeyNames lua.TestLibrariesAreUsedAndBuildNoKeys stream.TestEverythingRunsOnACluster",
+		nil, "lua.TestKeyNames lua.TestLibrariesAreUsedAndBuildNoKeys keeper.TestEverythingRunsOnACluster",
 	},
 	{
 		"a script that the server forgot fails every call",

@@ -31,7 +31,9 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 		`\bActivity: +"([^"]+)"`:      " is failing",
 		`\breported\("([^"]+)"`:       " is failing",
 	}
-	for _, dir := range []string{"bridge", "bridge/admin", "scheduler", "scheduler/producer", "stream", "stream/keeper", "stream/deadletter"} {
+	for _, dir := range []string{
+		"bridge", "bridge/admin", "scheduler", "scheduler/producer", "stream", "stream/keeper", "stream/deadletter",
+	} {
 		files, _ := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") {

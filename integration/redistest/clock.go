@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-const howToGetClock = `no server whose clock can be stepped. It needs Linux, a C compiler on the PATH (apt-get install gcc libc6-dev) and
-redis-server or valkey-server on the PATH (apt-get install redis-server); a container's clock is the machine's. What was tried:
+const howToGetClock = `no server whose clock can be stepped. It needs Linux, a C compiler on the PATH (apt-get install gcc
+libc6-dev) and redis-server or valkey-server on the PATH (apt-get install redis-server); a container's clock is the machine's. What was tried:
 `
 
 // Clock is the wall clock of a server of a test's own. The server's monotonic clock runs on as it is, as with a real step.

@@ -129,7 +129,8 @@ func denyServices() (restore func(), err error) {
 		return nil, err
 	}
 	restore = func() { _ = os.Remove(policyFile) }
-	_, err = f.WriteString("#!/bin/sh\n# Written by duestream's tests while they install redis-server; may be removed.\nexit 101\n")
+	_, err = f.WriteString("#!/bin/sh\n# Written by duestream's tests while they install redis-server; may be removed.\n" +
+		"exit 101\n")
 	if err = errors.Join(err, f.Close()); err != nil {
 		restore()
 		return nil, err

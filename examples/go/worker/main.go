@@ -31,7 +31,10 @@ func main() {
 	// The first signal is a clean stop: handlers finish, nothing stays pending.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *url, bridge.WorkerConfig{Prefix: *prefix, Queue: *queue, Group: *group, Concurrency: *concurrency, Handler: handler(*percent)}); err != nil {
+	cfg := bridge.WorkerConfig{
+		Prefix: *prefix, Queue: *queue, Group: *group, Concurrency: *concurrency, Handler: handler(*percent),
+	}
+	if err := run(ctx, *url, cfg); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,0 +1,75 @@
+package layout
+
+import (
+	"go/scanner"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// columns is where a line ends at the latest; a tab counts as four.
+const columns = 130
+
+// wider are directories whose lines are longer still.
+var wider = []string{"bridge/", "cmd/"}
+
+// Lines fit on a screen beside another file. Rows of tables of texts, and texts over several lines, are as long as what they
+// hold.
+func TestLinesEndInTime(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("git", "-C", "../..", "ls-files", "*.go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.FieldsSeq(string(out)) {
+		if strings.Contains(name, "testdata/") ||
+			slices.ContainsFunc(wider, func(dir string) bool { return strings.HasPrefix(name, dir) }) {
+			continue
+		}
+		source, err := os.ReadFile(filepath.Join("../..", name))
+		if os.IsNotExist(err) {
+			continue // deleted, and not committed yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts := linesOfTexts(source)
+		for i, line := range strings.Split(string(source), "\n") {
+			if n := utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    ")); n > columns && !texts[i+1] {
+				t.Errorf("%s:%d has %d columns, more than %d", name, i+1, n, columns)
+			}
+		}
+	}
+}
+
+// linesOfTexts returns the lines that are nothing but texts and what holds them together, and those that a raw text goes over.
+func linesOfTexts(source []byte) map[int]bool {
+	files := token.NewFileSet()
+	file := files.AddFile("", files.Base(), len(source))
+	var s scanner.Scanner
+	s.Init(file, source, nil, 0)
+	lines, others := map[int]bool{}, map[int]int{}
+	for {
+		pos, tok, text := s.Scan()
+		if tok == token.EOF {
+			break
+		}
+		line := file.Line(pos)
+		if tok == token.STRING {
+			for at := range strings.Count(text, "\n") + 1 {
+				lines[line+at] = true
+			}
+		} else if tok.IsKeyword() || tok == token.ASSIGN || tok == token.DEFINE {
+			others[line]++
+		}
+	}
+	for line := range others {
+		delete(lines, line)
+	}
+	return lines
+}
