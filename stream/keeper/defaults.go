@@ -16,7 +16,8 @@ const (
 	defaultsRetry    = time.Second      // after an error, at most
 )
 
-// defaultsKeeper writes the policy of queues that have none of their own: once at the start, and again when it is gone (a flush, a failover).
+// defaultsKeeper writes the policy of queues that have none of their own: once at the start, and again when it is gone (a flush,
+// a failover).
 type defaultsKeeper struct {
 	client  rueidis.Client
 	prefix  string

@@ -36,8 +36,8 @@ type Config struct {
 	Settle time.Duration
 	// FreeWithin is how long bridges may take to free what no group needs. Default 20s; they take 6s at most when they keep up.
 	FreeWithin time.Duration
-	// OrphanAge is how long a body must have been without a member before a repair deletes it: a producer may be about to add the member.
-	// Default, and protocol: a minute.
+	// OrphanAge is how long a body must have been without a member before a repair deletes it: a producer may be about to add the
+	// member. Default, and protocol: a minute.
 	OrphanAge time.Duration
 	// Idle is how long a consumer that holds nothing may be idle. Default 2h; bridges remove such after an hour.
 	Idle time.Duration
@@ -94,7 +94,8 @@ type Report struct {
 	LeftOut    []string   `json:"left_out"` // what was not looked at, and why
 }
 
-// Patience is how long a message of a queue is tried that always fails, until it is a dead letter: about, by the policy of the queue.
+// Patience is how long a message of a queue is tried that always fails, until it is a dead letter: about, by the policy of the
+// queue.
 type Patience struct {
 	Queue       string `json:"queue"`
 	MaxAttempts int    `json:"max_attempts"`
@@ -151,13 +152,15 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 		Config: cfg, c: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), found: map[string]map[int]bool{},
 		report: Report{Quick: cfg.Quick, Patience: []Patience{}, Findings: []Finding{}, LeftOut: []string{}},
 	}
-	for _, step := range []func(context.Context) error{e.servers, e.functions, e.shared, e.bridges, e.walk, e.queues, e.lookAgain} {
+	for _, step := range []func(context.Context) error{e.servers, e.functions, e.shared, e.bridges, e.walk, e.queues,
+		e.lookAgain} {
 		if err := step(ctx); err != nil {
 			return e.report, err
 		}
 	}
 	slices.SortStableFunc(e.report.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Group, b.Group))
+		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Queue, b.Queue),
+			cmp.Compare(a.Key, b.Key), cmp.Compare(a.Group, b.Group))
 	})
 	slices.Sort(e.report.LeftOut)
 	e.report.LeftOut = slices.Compact(e.report.LeftOut)
@@ -169,13 +172,14 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 	return e.report, nil
 }
 
-// twice suspects what a probe finds, and probes again later. A key of another type is found by the look at the types: probes that meet
-// one say nothing.
+// twice suspects what a probe finds, and probes again later. A key of another type is found by the look at the types: probes that
+// meet one say nothing.
 func (e *examination) twice(ctx context.Context, probe func(context.Context) (*Finding, error)) error {
 	return e.patiently(ctx, e.Settle, probe)
 }
 
-func (e *examination) patiently(ctx context.Context, patience time.Duration, probe func(context.Context) (*Finding, error)) error {
+func (e *examination) patiently(ctx context.Context, patience time.Duration,
+	probe func(context.Context) (*Finding, error)) error {
 	quiet := func(ctx context.Context) (*Finding, error) {
 		f, err := probe(ctx)
 		if errors.Is(err, lua.ErrWrongType) || errors.Is(err, lua.ErrNoGroup) {
@@ -252,7 +256,8 @@ const examples = 3
 // finding fills in what the check says of such a place.
 func (e *examination) finding(c *Check, p place, key, group string, count int64, found string, some ...string) *Finding {
 	n := max(e.registry[p.queue].Latest(), p.partition+1)
-	fill := strings.NewReplacer("{queue}", cmp.Or(p.queue, "<queue>"), "{key}", "'"+key+"'", "{group}", shown(group), "{n}", strconv.Itoa(n), "{registry}", "'"+e.globals.Queues+"'")
+	fill := strings.NewReplacer("{queue}", cmp.Or(p.queue, "<queue>"), "{key}", "'"+key+"'", "{group}", shown(group), "{n}",
+		strconv.Itoa(n), "{registry}", "'"+e.globals.Queues+"'")
 	f := &Finding{
 		Code: c.Code, Name: c.Name, Severity: c.Severity, Queue: p.queue, Key: key, Group: group, Found: found, Count: count,
 		Why: c.Why, Do: fill.Replace(c.Do), Repair: c.Mends, check: c,
@@ -269,7 +274,8 @@ func shown(text string) string {
 	if len(text) > most {
 		return fmt.Sprintf("%.*q… (%d bytes)", most, text[:most], len(text))
 	}
-	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("'\"\\$`", r) }) || text == "" {
+	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("'\"\\$`", r) }) ||
+		text == "" {
 		return strconv.Quote(text)
 	}
 	return text
@@ -277,7 +283,8 @@ func shown(text string) string {
 
 // printable returns text without what would change a terminal.
 func printable(text string) string {
-	if len(text) > 300 || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if len(text) > 300 || !utf8.ValidString(text) ||
+		strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return shown(text)
 	}
 	return text

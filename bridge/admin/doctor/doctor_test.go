@@ -21,7 +21,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// patient is a queue that is in order, under a prefix of its own: registered, with a group that has a consumer, and a message scheduled.
+// patient is a queue that is in order, under a prefix of its own: registered, with a group that has a consumer, and a message
+// scheduled.
 type patient struct {
 	t      *testing.T
 	redis  *bridge.Redis
@@ -45,7 +46,8 @@ func newPatient(t *testing.T, server *redistest.Server) *patient {
 	t.Cleanup(r.Close)
 	prefix := server.Prefix(t)
 	p := &patient{t: t, redis: r, keys: lua.NewKeys(prefix, queue), shared: lua.NewGlobals(prefix), alive: make(chan struct{})}
-	p.config = doctor.Config{Client: r.Client, Prefix: prefix, Settle: 200 * time.Millisecond, FreeWithin: 400 * time.Millisecond, OrphanAge: 500 * time.Millisecond}
+	p.config = doctor.Config{Client: r.Client, Prefix: prefix, Settle: 200 * time.Millisecond,
+		FreeWithin: 400 * time.Millisecond, OrphanAge: 500 * time.Millisecond}
 	p.heart()
 	p.do("HSETNX", p.shared.Queues, queue, "1")
 	p.queue(queue)
@@ -55,7 +57,8 @@ func newPatient(t *testing.T, server *redistest.Server) *patient {
 // heart sends heartbeats as a bridge does, but does no work: what is planted stays.
 func (p *patient) heart() {
 	beat := func() {
-		_ = p.redis.Client.Do(context.Background(), p.redis.Client.B().Zadd().Key(p.shared.Bridges).ScoreMember().ScoreMember(float64(p.now(0)), heart).Build()).Error()
+		_ = p.redis.Client.Do(context.Background(),
+			p.redis.Client.B().Zadd().Key(p.shared.Bridges).ScoreMember().ScoreMember(float64(p.now(0)), heart).Build()).Error()
 	}
 	beat()
 	ended, done := p.t.Context(), make(chan struct{})
@@ -151,7 +154,8 @@ func codes(r doctor.Report) (list []string) {
 
 func retry(group string) string { return "id" + lua.Separator + group + lua.Separator + "1-1" }
 
-// Each defect is found by its code, and by no other; and what a repair says that it mends is mended, and nothing else is touched by it.
+// Each defect is found by its code, and by no other; and what a repair says that it mends is mended, and nothing else is touched
+// by it.
 func TestDoctorNamesEachDefect(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, sound...)
@@ -175,7 +179,8 @@ func (p *patient) check(want string) {
 		p.t.Fatalf("found %q, want %q: %+v", got, want, report.Findings)
 	}
 	for _, f := range report.Findings {
-		if f.Found == "" || f.Why == "" || f.Do == "" || f.Count == 0 && f.Code != "D201" || strings.Contains(f.Do, "{") && !strings.Contains(f.Do, ":{") {
+		if f.Found == "" || f.Why == "" || f.Do == "" || f.Count == 0 && f.Code != "D201" || strings.Contains(f.Do, "{") &&
+			!strings.Contains(f.Do, ":{") {
 			p.t.Errorf("%+v", f)
 		}
 	}
@@ -227,7 +232,8 @@ func (p *patient) heartbeatNow() { p.do("ZADD", p.shared.Bridges, p.in(0), heart
 func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct{ code, setting, value string }{
-		{"D102", "maxmemory-policy", "allkeys-lru"}, {"D103", "maxmemory", "0"}, {"D105", "appendonly", "no"}, {"D106", "appendfsync", "no"},
+		{"D102", "maxmemory-policy", "allkeys-lru"}, {"D103", "maxmemory", "0"}, {"D105", "appendonly", "no"}, {"D106",
+			"appendfsync", "no"},
 		{"D109", "min-replicas-to-write", "1"},
 	} {
 		t.Run(s.setting, func(t *testing.T) {
@@ -301,7 +307,8 @@ func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	}
 	// It is said to have no keys, when it only has settings.
 	p.do("HSET", lua.NewKeys(p.config.Prefix, "none").Policy, "visibility_ms", "20000")
-	if report := p.examine(); len(report.Findings) > 0 || report.Queues != 1 || report.Partitions != 0 || !strings.Contains(strings.Join(report.LeftOut, ""), "messages of none: it has settings, and nothing else") {
+	if report := p.examine(); len(report.Findings) > 0 || report.Queues != 1 || report.Partitions != 0 ||
+		!strings.Contains(strings.Join(report.LeftOut, ""), "messages of none: it has settings, and nothing else") {
 		t.Errorf("%+v", report)
 	}
 	p.do("HSET", lua.NewKeys(p.config.Prefix, "none").Policy, "max_attempts", "many")
@@ -314,8 +321,8 @@ func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	}
 }
 
-// One ZADD by hand to the schedule of partition 255 of a queue that nobody had registered made the repair register 256 partitions, for ever. It
-// registers what a bridge would.
+// One ZADD by hand to the schedule of partition 255 of a queue that nobody had registered made the repair register 256
+// partitions, for ever. It registers what a bridge would.
 func TestDoctorRegistersNoPartitionThatSomebodyMadeUp(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, redistest.Own(t, sound...))

@@ -33,7 +33,9 @@ func judgeLibraries(rows []lua.Library, missing func(what string, err error)) (f
 			missing("functions of "+l.Server, l.Err)
 		case l.Role != "master":
 		case l.State == lua.LibraryOlder || l.State == lua.LibraryOther:
-			findings = append(findings, libraryFinding{oldFunctions, fmt.Sprintf("%s has release %s, source %s; this program %s", l.Server, l.Release, l.Source, lua.FunctionsSource())})
+			findings = append(findings, libraryFinding{oldFunctions,
+				fmt.Sprintf("%s has release %s, source %s; this program %s", l.Server, l.Release, l.Source,
+					lua.FunctionsSource())})
 		case l.State == lua.LibraryAbsent && loaded:
 			findings = append(findings, libraryFinding{missingFunctions, l.Server + " has none, others have"})
 		}

@@ -26,7 +26,8 @@ func (e *examination) stream(ctx context.Context, p place) error {
 		if err != nil || len(entries.Groups) > 0 || entries.Length == 0 {
 			return nil, err
 		}
-		return e.finding(noGroup, p, p.keys.Stream, "", entries.Length, plural(entries.Length, "entry", "entries")+", and no group"), nil
+		return e.finding(noGroup, p, p.keys.Stream, "", entries.Length,
+			plural(entries.Length, "entry", "entries")+", and no group"), nil
 	}); err != nil {
 		return err
 	}
@@ -116,7 +117,8 @@ func (e *examination) waiting(ctx context.Context, p place, name string, visibil
 		found, n := e.held(ctx, p, entries.Length, g)
 		found = fmt.Sprintf("%s, the oldest for %s", found, oldest.Round(time.Second))
 		if c == notRead {
-			found += fmt.Sprintf("; %s, the last read was %s ago", plural(int64(len(consumers)), "consumer", "consumers"), quietest.Round(time.Second))
+			found += fmt.Sprintf("; %s, the last read was %s ago", plural(int64(len(consumers)), "consumer", "consumers"),
+				quietest.Round(time.Second))
 		}
 		return e.finding(c, p, p.keys.Stream, name, n, found, next[0].ID), nil
 	})
@@ -152,7 +154,8 @@ func (e *examination) consumers(ctx context.Context, p place, group string) erro
 		if err != nil || len(names) == 0 {
 			return nil, err
 		}
-		return e.finding(stuckReclaim, p, p.keys.Stream, group, pending, plural(pending, "entry", "entries")+" pending with "+lua.ReclaimConsumer), nil
+		return e.finding(stuckReclaim, p, p.keys.Stream, group, pending,
+			plural(pending, "entry", "entries")+" pending with "+lua.ReclaimConsumer), nil
 	}); err != nil {
 		return err
 	}
@@ -166,7 +169,8 @@ func (e *examination) consumers(ctx context.Context, p place, group string) erro
 			return nil, err
 		}
 		n := int64(len(names))
-		f := e.finding(idleConsumer, p, p.keys.Stream, group, n, plural(n, "consumer", "consumers")+" that hold nothing", names...)
+		f := e.finding(idleConsumer, p, p.keys.Stream, group, n, plural(n, "consumer", "consumers")+" that hold nothing",
+			names...)
 		f.mend = func(ctx context.Context) (string, error) {
 			dropped := 0
 			for some := range slices.Chunk(names, pageItems) {
@@ -175,7 +179,8 @@ func (e *examination) consumers(ctx context.Context, p place, group string) erro
 					return "", err
 				}
 			}
-			return fmt.Sprintf("removed %s of %s that held nothing", plural(int64(dropped), "consumer", "consumers"), shown(group)), nil
+			return fmt.Sprintf("removed %s of %s that held nothing", plural(int64(dropped), "consumer", "consumers"),
+				shown(group)), nil
 		}
 		return f, nil
 	})

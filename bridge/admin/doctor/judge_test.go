@@ -22,12 +22,14 @@ func TestJudgeReadsInfo(t *testing.T) {
 		{map[string]string{"aof_last_write_status": "err"}, nil, "D107"},
 		{map[string]string{"slave0": "ip=10.0.0.1,port=6379,state=online,offset=1,lag=1"}, nil, ""},
 		{map[string]string{"slave0": "ip=10.0.0.1,port=6379,state=wait_bgsave,offset=0,lag=0"}, nil, "D108"},
-		{map[string]string{"slave0": "ip=a,port=1,state=online,lag=0", "slave1": "ip=b,port=1,state=online,offset=1,lag=11"}, nil, "D108"},
+		{map[string]string{"slave0": "ip=a,port=1,state=online,lag=0", "slave1": "ip=b,port=1,state=online,offset=1,lag=11"},
+			nil, "D108"},
 		{map[string]string{"min_slaves_good_slaves": "0"}, nil, "D109"},
 		{map[string]string{"min_slaves_good_slaves": "1"}, map[string]string{"min-replicas-to-write": "2"}, "D109"},
 		{map[string]string{"min_slaves_good_slaves": "2"}, map[string]string{"min-replicas-to-write": "2"}, "D110"},
 	} {
-		info := map[string]string{"redis_version": "7.0.15", "maxmemory": "1000", "used_memory": "10", "aof_enabled": "1", "maxmemory_policy": "noeviction", "role": "master"}
+		info := map[string]string{"redis_version": "7.0.15", "maxmemory": "1000", "used_memory": "10", "aof_enabled": "1",
+			"maxmemory_policy": "noeviction", "role": "master"}
 		for name, value := range c.info {
 			info[name] = value
 		}

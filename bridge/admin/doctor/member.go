@@ -85,8 +85,8 @@ func parseMeta(meta string) (fields map[string]string, wrong string) {
 	return fields, ""
 }
 
-// asLua returns JSON as Go's decoder takes it, where that of the scripts is another: it takes control characters inside of strings, and no
-// half of a surrogate pair, which ok says.
+// asLua returns JSON as Go's decoder takes it, where that of the scripts is another: it takes control characters inside of
+// strings, and no half of a surrogate pair, which ok says.
 func asLua(meta string) (text string, ok bool) {
 	var b strings.Builder
 	inside := false

@@ -26,13 +26,22 @@ func TestMalformedIsWhatTheDrainBuries(t *testing.T) {
 	sep := lua.Separator
 	metas := []string{
 		"-", "", " ", "{}", " {} ", "{}x", "{", "[]", `["a"]`, "null", "1", `"a"`, "true", "\ufeff{}",
-		`{"a":"b"}`, `{"a":1}`, `{"a":null}`, `{"a":true}`, `{"a":{}}`, `{"a":[]}`, `{"a":"b","a":1}`, `{"a":1,"a":"b"}`, `{"a":"b",}`, `{a:"b"}`, `{'a':'b'}`,
-		"{\"a\":\"b\nc\"}", "{\"a\":\"b\tc\"}", "{\"a\":\"\x01\"}", `{"a":"\u0000"}`, `{"a":"\ud83d\ude00"}`, `{"a":"\ud83d"}`, `{"a":"\udc00"}`, `{"a":"\ud83dx"}`, `{"a":"\ud83d\u0041"}`, `{"a":"\ud8"}`, `{"a":"\u00e4"}`, `{"a":"\\"}`, `{"a":"\\ud83d"}`, `{"a":"\`, `{"a\"":"b"}`,
+		`{"a":"b"}`, `{"a":1}`, `{"a":null}`, `{"a":true}`, `{"a":{}}`, `{"a":[]}`, `{"a":"b","a":1}`, `{"a":1,"a":"b"}`,
+		`{"a":"b",}`, `{a:"b"}`, `{'a':'b'}`,
+		"{\"a\":\"b\nc\"}", "{\"a\":\"b\tc\"}", "{\"a\":\"\x01\"}", `{"a":"\u0000"}`, `{"a":"\ud83d\ude00"}`,
+		`{"a":"\ud83d"}`, `{"a":"\udc00"}`, `{"a":"\ud83dx"}`, `{"a":"\ud83d\u0041"}`, `{"a":"\ud8"}`,
+		`{"a":"\u00e4"}`, `{"a":"\\"}`, `{"a":"\\ud83d"}`, `{"a":"\`, `{"a\"":"b"}`,
 		"{\x01}", "{\n\"a\n\":\"b\"}", `{"a":"\q"}`, `{"a":"\/"}`, "{\"a\":\"\xff\"}", "{\"a\":\"b\"}\x00",
-		"{\"a\":\"b\"}\x00x", `{"":"b"}`, `{"payload":"x"}`, `{"due_ms":"1"}`, `{"id":"other"}`, `{"id":""}`, `{"id":"a` + "\\u001f" + `b"}`, `{"id":5}`, `{"a":NaN}`, `{"a":0x1}`,
-		`{"attempt":"2"}`, `{"attempt":"1"}`, `{"attempt":"0"}`, `{"attempt":""}`, `{"attempt":"02"}`, `{"attempt":"1e3"}`, `{"attempt":"-1"}`, `{"max_attempts":"5"}`, `{"max_attempts":"x"}`, `{"max_attempts":"1234567890123456"}`,
-		`{"expires_ms":"99999999999999"}`, `{"expires_ms":"soon"}`, `{"for":"g","id":"x","attempt":"2","error":"e"}`, "/* c */{}", "{}//", "{}\n\n", "\n\t{\"a\" : \"b\"}\r\n", "{}\x0b",
-		many(995), many(996), many(997), many(1000), `{"a":"` + strings.Repeat("x", 512<<10) + `"}`, `{"id":"ä","h:ü":"ö"}`, `{"a":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`,
+		"{\"a\":\"b\"}\x00x", `{"":"b"}`, `{"payload":"x"}`, `{"due_ms":"1"}`, `{"id":"other"}`, `{"id":""}`, `{"id":"a` + "\\u001f" + `b"}`,
+		`{"id":5}`, `{"a":NaN}`, `{"a":0x1}`,
+		`{"attempt":"2"}`, `{"attempt":"1"}`, `{"attempt":"0"}`, `{"attempt":""}`, `{"attempt":"02"}`, `{"attempt":"1e3"}`,
+		`{"attempt":"-1"}`, `{"max_attempts":"5"}`, `{"max_attempts":"x"}`,
+		`{"max_attempts":"1234567890123456"}`,
+		`{"expires_ms":"99999999999999"}`, `{"expires_ms":"soon"}`, `{"for":"g","id":"x","attempt":"2","error":"e"}`,
+		"/* c */{}", "{}//", "{}\n\n", "\n\t{\"a\" : \"b\"}\r\n", "{}\x0b",
+		many(995), many(996), many(997), many(1000),
+		`{"a":"` + strings.Repeat("x", 512<<10) + `"}`,
+		`{"id":"ä","h:ü":"ö"}`, `{"a":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`,
 	}
 	for _, member := range []string{"plain", "", "ä", "\xff", "id" + sep + "g" + sep + "1-1", sep} {
 		for _, meta := range metas {

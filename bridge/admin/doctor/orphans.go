@@ -68,12 +68,15 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 		if count == 0 {
 			return nil, nil
 		}
-		f := e.finding(orphan, p, p.keys.Payload, "", count, plural(count, "field", "fields")+" without a scheduled message", some...)
+		f := e.finding(orphan, p, p.keys.Payload, "", count, plural(count, "field", "fields")+" without a scheduled message",
+			some...)
 		f.mend = func(ctx context.Context) (string, error) {
-			n, err := keeper.DeleteOrphans(ctx, e.c, p.keys, found[0].members, found[1].members, e.OrphanAge, func(d time.Duration) error {
-				return e.wait(ctx, "waiting whether bodies get a member yet", d)
-			})
-			did := fmt.Sprintf("deleted %s of %s without a member", plural(int64(n), "body", "bodies"), lua.PartitionName(p.queue, p.partition))
+			n, err := keeper.DeleteOrphans(ctx, e.c, p.keys, found[0].members, found[1].members, e.OrphanAge,
+				func(d time.Duration) error {
+					return e.wait(ctx, "waiting whether bodies get a member yet", d)
+				})
+			did := fmt.Sprintf("deleted %s of %s without a member", plural(int64(n), "body", "bodies"),
+				lua.PartitionName(p.queue, p.partition))
 			if rest := count - int64(len(found[0].members)+len(found[1].members)); rest > 0 {
 				did += fmt.Sprintf("; about %d more are left for another run", rest)
 			}
@@ -83,7 +86,8 @@ func (e *examination) orphans(ctx context.Context, p place) error {
 	})
 }
 
-func (e *examination) scanOrphans(ctx context.Context, p place, hash, cursor string) (orphans []string, looked int, next string, err error) {
+func (e *examination) scanOrphans(ctx context.Context, p place, hash, cursor string) (orphans []string, looked int, next string,
+	err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return lua.ScanOrphans(ctx, e.c, p.keys.Due, hash, cursor, scriptItems)

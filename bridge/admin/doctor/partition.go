@@ -98,7 +98,8 @@ func (e *examination) types(ctx context.Context, p place, keys, want []string) e
 			if err != nil || ttl < 0 {
 				return nil, err
 			}
-			f := e.finding(expires, p, key, "", 1, fmt.Sprintf("%s is deleted in %s", key, (time.Duration(ttl)*time.Millisecond).Round(time.Second)))
+			f := e.finding(expires, p, key, "", 1, fmt.Sprintf("%s is deleted in %s", key,
+				(time.Duration(ttl)*time.Millisecond).Round(time.Second)))
 			f.mend = func(ctx context.Context) (string, error) {
 				_, err := e.number(ctx, e.c.B().Persist().Key(key).Build())
 				return "removed the expiry of " + key, err
@@ -133,7 +134,8 @@ func (e *examination) tokens(ctx context.Context, p place) error {
 		if err != nil || scheduled == 0 {
 			return nil, err
 		}
-		f := e.finding(noToken, p, p.keys.Wake, "", scheduled, plural(scheduled, "message is", "messages are")+" scheduled without one")
+		f := e.finding(noToken, p, p.keys.Wake, "", scheduled,
+			plural(scheduled, "message is", "messages are")+" scheduled without one")
 		f.mend = mend
 		return f, nil
 	})
@@ -184,7 +186,8 @@ func (e *examination) between(ctx context.Context, key, from, to string) (int64,
 func (e *examination) trim(p place) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		freed, windows, err := keeper.Trim(ctx, e.c, e.Prefix, lua.PartitionName(p.queue, p.partition))
-		return fmt.Sprintf("freed %s and %s of %s", plural(int64(freed), "entry", "entries"), plural(int64(windows), "dedup window", "dedup windows"), lua.PartitionName(p.queue, p.partition)), err
+		return fmt.Sprintf("freed %s and %s of %s", plural(int64(freed), "entry", "entries"),
+			plural(int64(windows), "dedup window", "dedup windows"), lua.PartitionName(p.queue, p.partition)), err
 	}
 }
 
@@ -204,7 +207,8 @@ func (e *examination) settingsOf(ctx context.Context, p place, key string, defau
 			if len(list) == 0 {
 				return nil, nil
 			}
-			return e.finding(c, p, key, "", int64(len(list)), plural(int64(len(list)), "field of ", "fields of ")+key+" does not count", list...), nil
+			return e.finding(c, p, key, "", int64(len(list)),
+				plural(int64(len(list)), "field of ", "fields of ")+key+" does not count", list...), nil
 		})
 	}
 	if err := probe(badSetting, func(fields map[string]string) (list []string) {
@@ -237,7 +241,8 @@ func (e *examination) patience(ctx context.Context, p place) error {
 	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
 		policy, _, err := stream.ReadPolicy(ctx, e.c, e.Prefix, p.queue, "")
 		if lasts := policy.TriedFor(); err == nil && lasts < shortPatience {
-			found := fmt.Sprintf("a message that always fails is a dead letter after about %s: %s", lasts, plural(int64(policy.MaxAttempts), "attempt", "attempts"))
+			found := fmt.Sprintf("a message that always fails is a dead letter after about %s: %s", lasts,
+				plural(int64(policy.MaxAttempts), "attempt", "attempts"))
 			return e.finding(givesUpEarly, p, "", "", 1, found), nil
 		}
 		return nil, err
@@ -256,15 +261,17 @@ func (e *examination) dead(ctx context.Context, p place) error {
 		return err
 	}
 	if n >= deadMany {
-		e.report.Findings = append(e.report.Findings, *e.finding(manyDead, p, key, "", n, plural(n, "dead letter", "dead letters")))
+		e.report.Findings = append(e.report.Findings,
+			*e.finding(manyDead, p, key, "", n, plural(n, "dead letter", "dead letters")))
 	}
 	first, err := replies[1].AsXRange()
 	if err != nil {
 		return err
 	}
 	if len(first) > 0 && entryID(first[0].ID).Age(e.now) > deadOld {
-		e.report.Findings = append(e.report.Findings, *e.finding(oldDead, p, key, "", n, fmt.Sprintf("the oldest of %s is of %s", plural(n, "dead letter", "dead letters"),
-			lua.EntryTime(first[0].ID).UTC().Format(time.DateOnly)), first[0].ID))
+		e.report.Findings = append(e.report.Findings,
+			*e.finding(oldDead, p, key, "", n, fmt.Sprintf("the oldest of %s is of %s", plural(n, "dead letter", "dead letters"),
+				lua.EntryTime(first[0].ID).UTC().Format(time.DateOnly)), first[0].ID))
 	}
 	var odd []string
 	count, looked, from, page := int64(0), 0, "-", e.pageOf(ctx, key, n)
@@ -278,7 +285,8 @@ func (e *examination) dead(ctx context.Context, p place) error {
 			return err
 		}
 		for _, l := range letters {
-			if _, err := strconv.ParseInt(l.FieldValues[lua.FieldDead], 10, 64); err != nil || l.FieldValues[lua.FieldReason] == "" || l.FieldValues[lua.FieldID] == "" {
+			if _, err := strconv.ParseInt(l.FieldValues[lua.FieldDead], 10, 64); err != nil ||
+				l.FieldValues[lua.FieldReason] == "" || l.FieldValues[lua.FieldID] == "" {
 				if count++; len(odd) < examples {
 					odd = append(odd, l.ID+" without "+missing(l.FieldValues))
 				}
@@ -296,7 +304,8 @@ func (e *examination) dead(ctx context.Context, p place) error {
 		from = "(" + letters[len(letters)-1].ID
 	}
 	if count > 0 {
-		e.report.Findings = append(e.report.Findings, *e.finding(oddDead, p, key, "", count, plural(count, "entry that is", "entries that are")+" no dead letter", odd...))
+		e.report.Findings = append(e.report.Findings,
+			*e.finding(oddDead, p, key, "", count, plural(count, "entry that is", "entries that are")+" no dead letter", odd...))
 	}
 	return nil
 }

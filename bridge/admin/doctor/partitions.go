@@ -18,7 +18,8 @@ func (e *examination) beyond(ctx context.Context, p place) error {
 		if err != nil || counts.Latest() > p.partition {
 			return nil, err
 		}
-		replies, err := e.do(ctx, e.c.B().Zcard().Key(p.keys.Due).Build(), e.c.B().Xlen().Key(p.keys.Stream).Build(), e.c.B().Xlen().Key(p.keys.Dead).Build())
+		replies, err := e.do(ctx, e.c.B().Zcard().Key(p.keys.Due).Build(), e.c.B().Xlen().Key(p.keys.Stream).Build(),
+			e.c.B().Xlen().Key(p.keys.Dead).Build())
 		if err != nil {
 			return nil, err
 		}
@@ -29,8 +30,10 @@ func (e *examination) beyond(ctx context.Context, p place) error {
 		if n[0]+n[1]+n[2] == 0 {
 			return nil, nil
 		}
-		f := e.finding(beyond, p, p.keys.Due, "", n[0]+n[1]+n[2], fmt.Sprintf("partition %d holds %d scheduled, %s and %s; the registry knows of %s",
-			p.partition, n[0], plural(n[1], "entry", "entries"), plural(n[2], "dead letter", "dead letters"), plural(int64(counts.Latest()), "partition", "partitions")))
+		f := e.finding(beyond, p, p.keys.Due, "", n[0]+n[1]+n[2],
+			fmt.Sprintf("partition %d holds %d scheduled, %s and %s; the registry knows of %s",
+				p.partition, n[0], plural(n[1], "entry", "entries"), plural(n[2], "dead letter",
+					"dead letters"), plural(int64(counts.Latest()), "partition", "partitions")))
 		f.mend = e.grow(p.queue, p.partition+1)
 		if n[1]+n[2] == 0 {
 			f.mend = e.gather(p)
@@ -73,7 +76,8 @@ func (e *examination) compare(ctx context.Context, queue string, partitions int)
 		if len(missing) == 0 {
 			return nil, nil
 		}
-		f := e.finding(partitionGroup, place{queue: queue}, "", "", int64(len(missing)), strings.Join(missing[:min(examples, len(missing))], ", ")+": no such group")
+		f := e.finding(partitionGroup, place{queue: queue}, "", "", int64(len(missing)),
+			strings.Join(missing[:min(examples, len(missing))], ", ")+": no such group")
 		f.mend = e.grow(queue, partitions)
 		return f, nil
 	}); err != nil {
@@ -101,7 +105,8 @@ func (e *examination) compare(ctx context.Context, queue string, partitions int)
 		if len(differ) == 0 {
 			return nil, nil
 		}
-		f := e.finding(partitionPolicy, place{queue: queue}, differ[0], "", int64(len(differ)), plural(int64(len(differ)), "partition has", "partitions have")+" other settings than partition 0", differ...)
+		f := e.finding(partitionPolicy, place{queue: queue}, differ[0], "", int64(len(differ)),
+			plural(int64(len(differ)), "partition has", "partitions have")+" other settings than partition 0", differ...)
 		f.mend = e.grow(queue, partitions)
 		return f, nil
 	})

@@ -39,7 +39,8 @@ func (e *examination) pending(ctx context.Context, p place, g view.GroupInfo, vi
 			}
 		}
 		// What was delivered late is old as well: so much later was given to the group since.
-		if from == "-" && len(list) > 0 && list[0].Idle <= tooLong && g.Last.Age(e.now)+max(longWait, tooLong) < list[0].ID.Age(e.now) {
+		if from == "-" && len(list) > 0 && list[0].Idle <= tooLong &&
+			g.Last.Age(e.now)+max(longWait, tooLong) < list[0].ID.Age(e.now) {
 			oldest = &list[0]
 		}
 		if len(list) > 0 {
@@ -57,14 +58,16 @@ func (e *examination) pending(ctx context.Context, p place, g view.GroupInfo, vi
 			break
 		}
 		if e.Quick && looked >= quickItems {
-			e.leftOut("%s, group %s: looked at %d of %s (without --quick: all)", p.keys.Stream, shown(g.Name), looked, plural(g.Pending, "pending entry", "pending entries"))
+			e.leftOut("%s, group %s: looked at %d of %s (without --quick: all)", p.keys.Stream, shown(g.Name), looked,
+				plural(g.Pending, "pending entry", "pending entries"))
 			break
 		}
 		from = "(" + list[len(list)-1].ID.String()
 	}
 	// Bridges do not reclaim for one visibility timeout after a start, theirs or the server's.
 	if calm := e.now.Sub(e.calm); abandoned.count > 0 && calm < visibility+2*e.Settle {
-		e.leftOut("%s, group %s: %s without a sign of life, but the server or the bridges run for %s only, and wait for %s before they take such back",
+		e.leftOut("%s, group %s: %s without a sign of life, but the server or the bridges run for %s only, "+
+			"and wait for %s before they take such back",
 			p.keys.Stream, shown(g.Name), plural(abandoned.count, "entry", "entries"), calm.Round(time.Second), visibility)
 	} else if err := e.abandoned(ctx, p, g.Name, &abandoned, tooLong); err != nil {
 		return err
@@ -80,7 +83,8 @@ func (e *examination) pending(ctx context.Context, p place, g view.GroupInfo, vi
 		if err != nil || len(list) == 0 || list[0].ID != oldest.ID || list[0].Idle > tooLong {
 			return nil, err
 		}
-		found := fmt.Sprintf("%s is pending with %s, and was added %s ago", oldest.ID, shown(list[0].Consumer), oldest.ID.Age(e.now).Round(time.Minute))
+		found := fmt.Sprintf("%s is pending with %s, and was added %s ago", oldest.ID, shown(list[0].Consumer),
+			oldest.ID.Age(e.now).Round(time.Minute))
 		return e.finding(oldPending, p, p.keys.Stream, g.Name, 1, found, oldest.ID.String()), nil
 	})
 }
@@ -88,7 +92,8 @@ func (e *examination) pending(ctx context.Context, p place, g view.GroupInfo, vi
 // abandoned looks again at entries without a sign of life.
 func (e *examination) abandoned(ctx context.Context, p place, group string, d *defects, tooLong time.Duration) error {
 	return e.confirm(ctx, notReclaimed, p, p.keys.Stream, d, func(n int64) string {
-		return fmt.Sprintf("%s without a sign of life for %s and more", plural(n, "entry is pending", "entries are pending"), tooLong)
+		return fmt.Sprintf("%s without a sign of life for %s and more", plural(n, "entry is pending", "entries are pending"),
+			tooLong)
 	}, func(ctx context.Context, ids []string) (left, texts []string, err error) {
 		for i, id := range ids {
 			if i >= 2*examples && len(left) > 0 { // some are enough: they are taken back from the oldest on
@@ -100,7 +105,8 @@ func (e *examination) abandoned(ctx context.Context, p place, group string, d *d
 			}
 			if len(list) > 0 && list[0].ID.String() == id && list[0].Idle > tooLong {
 				left = append(left, id)
-				texts = append(texts, fmt.Sprintf("%s with %s for %s", id, shown(list[0].Consumer), list[0].Idle.Round(time.Second)))
+				texts = append(texts, fmt.Sprintf("%s with %s for %s", id, shown(list[0].Consumer),
+					list[0].Idle.Round(time.Second)))
 			}
 		}
 		return left, texts, nil
@@ -142,14 +148,15 @@ func (e *examination) unfreed(ctx context.Context, p place) error {
 		if first = ids; len(ids) == 0 {
 			return nil, nil
 		}
-		f := e.finding(notFreed, p, p.keys.Stream, "", int64(len(ids)), plural(int64(len(ids)), "entry", "entries")+" at least that no group needs", ids...)
+		f := e.finding(notFreed, p, p.keys.Stream, "", int64(len(ids)),
+			plural(int64(len(ids)), "entry", "entries")+" at least that no group needs", ids...)
 		f.mend = e.trim(p)
 		return f, nil
 	})
 }
 
-// unneeded returns entries that every group was given and none holds: the first of the stream, and some behind the oldest pending one.
-// What groups are given and hold only moves on, and is read before the entries.
+// unneeded returns entries that every group was given and none holds: the first of the stream, and some behind the oldest pending
+// one. What groups are given and hold only moves on, and is read before the entries.
 func (e *examination) unneeded(ctx context.Context, p place) ([]string, error) {
 	entries, err := view.ReadStream(ctx, e.c, p.keys.Stream)
 	if err != nil || len(entries.Groups) == 0 {

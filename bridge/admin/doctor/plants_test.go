@@ -28,8 +28,16 @@ var defects = []plant{
 		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("g"))
 	}},
 	{"D201", "no bridge", func(p *patient) { p.stopHeart() }},
-	{"D201", "a heartbeat ahead of the clock", func(p *patient) { p.stopHeart(); p.do("ZADD", p.shared.Bridges, p.in(time.Hour), heart+" web-1 7 v1") }},
-	{"D201", "a name that no bridge wrote", func(p *patient) { p.stopHeart(); p.do("ZADD", p.shared.Bridges, p.in(0), "\x1b[2J") }},
+	{"D201", "a heartbeat ahead of the clock", func(p *patient) {
+		p.stopHeart()
+		p.do("ZADD", p.shared.Bridges, p.in(time.Hour),
+			heart+" web-1 7 v1")
+	}},
+	{"D201", "a name that no bridge wrote", func(p *patient) {
+		p.stopHeart()
+		p.do("ZADD", p.shared.Bridges, p.in(0),
+			"\x1b[2J")
+	}},
 	{"D202", "no token", func(p *patient) { p.do("DEL", p.keys.Wake) }},
 	{"D203", "tokens", func(p *patient) { p.do("XADD", p.keys.Wake, "*", "a", "b") }},
 	{"D203", "tokens of all queues", func(p *patient) {
@@ -58,7 +66,11 @@ var defects = []plant{
 		p.do("SET", p.config.Prefix+":{emails}:foo", "x")
 	}},
 	{"D301", "wrong type", func(p *patient) { p.do("SET", p.keys.Seen, "x") }},
-	{"D301", "wrong type of the schedule", func(p *patient) { p.do("DEL", p.keys.Payload, p.keys.Meta); p.do("SET", p.keys.Due, "x") }},
+	{"D301", "wrong type of the schedule", func(p *patient) {
+		p.do("DEL", p.keys.Payload, p.keys.Meta)
+		p.do("SET", p.keys.Due,
+			"x")
+	}},
 	{"D301", "wrong type of the stream", func(p *patient) { p.do("SET", p.keys.Stream, "x") }},
 	{"D301", "wrong type of the defaults", func(p *patient) { p.do("SET", p.shared.Defaults, "x") }},
 	{"D302", "expiry", func(p *patient) { p.do("EXPIRE", p.keys.Payload, "1000") }},
@@ -103,7 +115,12 @@ var defects = []plant{
 		p.do("XACK", p.keys.Stream, "g", id)
 		p.do("XDEL", p.keys.Stream, id)
 	}},
-	{"D406", "pending without entry", func(p *patient) { id := p.entry(p.keys, 0); p.read(p.keys, "c"); p.do("XDEL", p.keys.Stream, id) }},
+	{"D406", "pending without entry", func(p *patient) {
+		id := p.entry(p.keys, 0)
+		p.read(p.keys, "c")
+		p.do("XDEL",
+			p.keys.Stream, id)
+	}},
 	{"D407", "not reclaimed", func(p *patient) {
 		p.do("HSET", p.keys.Policy, "visibility_ms", "100")
 		redistest.Eventually(p.t, 10*time.Second, func() (bool, string) { // bridges would wait after a start
@@ -123,7 +140,8 @@ var defects = []plant{
 		p.do("XADD", p.keys.Dead, id, "id", "a")
 		p.do("XDEL", p.keys.Dead, id)
 	}},
-	{"D412", "the largest ID among the tokens of all queues", func(p *patient) { p.do("XADD", p.shared.Wake, "MAXLEN", "1", largest, "a", "b") }},
+	{"D412", "the largest ID among the tokens of all queues",
+		func(p *patient) { p.do("XADD", p.shared.Wake, "MAXLEN", "1", largest, "a", "b") }},
 	{"D408", "held by the reclaimer", func(p *patient) { p.entry(p.keys, 0); p.read(p.keys, lua.ReclaimConsumer) }},
 	{"D409", "idle consumer", func(p *patient) {
 		for i := range 100 {
@@ -133,7 +151,12 @@ var defects = []plant{
 		since := time.Now()
 		redistest.Eventually(p.t, time.Second, func() (bool, string) { return time.Since(since) > 2*p.config.Idle, "" })
 	}},
-	{"D410", "not freed", func(p *patient) { id := p.entry(p.keys, 0); p.read(p.keys, "c"); p.do("XACK", p.keys.Stream, "g", id) }},
+	{"D410", "not freed", func(p *patient) {
+		id := p.entry(p.keys, 0)
+		p.read(p.keys, "c")
+		p.do("XACK", p.keys.Stream, "g",
+			id)
+	}},
 	{"D410", "not freed behind a pending entry", func(p *patient) {
 		p.entry(p.keys, time.Second)
 		id := p.entry(p.keys, 0)
@@ -142,8 +165,12 @@ var defects = []plant{
 	}},
 	{"D411", "a group without a name", func(p *patient) { p.do("XGROUP", "CREATE", p.keys.Stream, "", "$") }},
 	{"D411", "a group whose name is not UTF-8", func(p *patient) { p.do("XGROUP", "CREATE", p.keys.Stream, "\xff", "$") }},
-	{"D501", "settings out of their limits", func(p *patient) { p.do("HSET", p.keys.Policy, "visibility_ms", "5", "group:g:max_attempts", "many") }},
-	{"D501 D503", "longest retry below the shortest", func(p *patient) { p.do("HSET", p.shared.Defaults, "retry_min_ms", "100", "retry_max_ms", "10") }},
+	{"D501", "settings out of their limits", func(p *patient) {
+		p.do("HSET", p.keys.Policy, "visibility_ms", "5",
+			"group:g:max_attempts", "many")
+	}},
+	{"D501 D503", "longest retry below the shortest",
+		func(p *patient) { p.do("HSET", p.shared.Defaults, "retry_min_ms", "100", "retry_max_ms", "10") }},
 	{"D502", "misspelt", func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},
 	{"D502", "held for all", func(p *patient) { p.do("HSET", p.shared.Defaults, "held", "1") }},
 	{"D503", "gives up early", func(p *patient) { p.do("HSET", p.keys.Policy, "max_attempts", "10") }},

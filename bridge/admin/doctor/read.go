@@ -85,7 +85,8 @@ func (e *examination) missing(what string, err error) {
 			return
 		}
 	}
-	e.report.Findings = append(e.report.Findings, *e.finding(notLookedAt, place{}, "", "", 1, plural(1, "look", "looks")+" left out", what+": "+short(err)))
+	e.report.Findings = append(e.report.Findings, *e.finding(notLookedAt, place{}, "", "", 1,
+		plural(1, "look", "looks")+" left out", what+": "+short(err)))
 }
 
 // short returns the server's own words.
@@ -98,7 +99,8 @@ func short(err error) string {
 }
 
 // scan goes through a hash or a sorted set by pages: names and values in turn. It ends early when take says so.
-func (e *examination) scan(ctx context.Context, page func(cursor uint64) rueidis.Completed, take func(elements []string) (more bool, err error)) error {
+func (e *examination) scan(ctx context.Context, page func(cursor uint64) rueidis.Completed,
+	take func(elements []string) (more bool, err error)) error {
 	for cursor := uint64(0); ; {
 		replies, err := e.do(ctx, page(cursor))
 		if err != nil {

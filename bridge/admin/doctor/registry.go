@@ -22,7 +22,8 @@ const (
 
 // kinds are the keys of a partition: the end of the name, and the type.
 var kinds = []struct{ name, want string }{
-	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"}, {"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"},
+	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake",
+		"stream"}, {"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"},
 }
 
 // holding are those whose being there makes a queue: the others are settings and tokens.
@@ -133,7 +134,8 @@ func (e *examination) walk(ctx context.Context) error {
 		node := e.masters[address]
 		for cursor, pages := uint64(0), 0; ; pages++ {
 			if e.Quick && pages == quickPages {
-				e.leftOut("queues that nobody registered, and keys that are nobody's: looked at %d keys of each server (without --quick: all)", quickPages*walkCount)
+				e.leftOut("queues that nobody registered, and keys that are nobody's: "+
+					"looked at %d keys of each server (without --quick: all)", quickPages*walkCount)
 				break
 			}
 			call, cancel := context.WithTimeout(ctx, callTimeout)
@@ -233,7 +235,8 @@ func (e *examination) queues(ctx context.Context) error {
 	return nil
 }
 
-// onlySettings is about a queue that nobody registered, and that holds nothing: when it has settings somebody is about to use it, else there is none.
+// onlySettings is about a queue that nobody registered, and that holds nothing: when it has settings somebody is about to use it,
+// else there is none.
 func (e *examination) onlySettings(ctx context.Context, queue string) error {
 	at := e.place(queue, 0)
 	n, err := e.number(ctx, e.c.B().Exists().Key(at.keys.Policy).Build())
@@ -319,7 +322,8 @@ func (e *examination) grow(queue string, partitions int) func(context.Context) (
 		if err == nil {
 			counts, err = stream.Grow(ctx, e.c, e.Prefix, queue, max(partitions, counts.Latest()), nil)
 		}
-		return fmt.Sprintf("%s is registered with %s, all with the same groups and settings", queue, plural(int64(counts.Latest()), "partition", "partitions")), err
+		return fmt.Sprintf("%s is registered with %s, all with the same groups and settings", queue,
+			plural(int64(counts.Latest()), "partition", "partitions")), err
 	}
 }
 
@@ -329,7 +333,8 @@ func (e *examination) unregistered(ctx context.Context, queue string, partitions
 		if err != nil || n == 1 {
 			return nil, err
 		}
-		f := e.finding(unregistered, e.place(queue, partitions-1), "", "", int64(partitions), "it has "+plural(int64(partitions), "partition", "partitions"))
+		f := e.finding(unregistered, e.place(queue, partitions-1), "", "", int64(partitions),
+			"it has "+plural(int64(partitions), "partition", "partitions"))
 		f.mend = e.grow(queue, partitions)
 		return f, nil
 	})

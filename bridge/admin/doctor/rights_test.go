@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// For every right of its documented user that the doctor lacks it says so: by a finding, or by an error that names it. Once "nothing is wrong"
-// was said of a server that evicts, because the user could not ask it.
+// For every right of its documented user that the doctor lacks it says so: by a finding, or by an error that names it. Once
+// "nothing is wrong" was said of a server that evicts, because the user could not ask it.
 func TestDoctorSaysWhatItCouldNotLookAt(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/OPERATIONS.md")
@@ -29,17 +29,20 @@ func TestDoctorSaysWhatItCouldNotLookAt(t *testing.T) {
 	p := newPatient(t, server)
 	id := p.entry(p.keys, 0)
 	p.read(p.keys, "c")
-	p.do("XADD", p.keys.Dead, "*", "id", "a", "payload", "p", "group", "g", "reason", "max_attempts", "attempt", "1", "dead_ms", "1")
+	p.do("XADD", p.keys.Dead, "*", "id", "a", "payload", "p", "group", "g", "reason", "max_attempts", "attempt", "1", "dead_ms",
+		"1")
 	p.do("XDEL", p.keys.Stream, id)
 	rules := strings.ReplaceAll(line[1], "~duestream:", "~"+p.config.Prefix+":")
 	harmless := map[string]string{
-		"+ping": "the client library asks whether the connection lives", "+dbsize": "for the display of progress", "+memory|usage": "to read small pages of large keys; without it all pages are small",
+		"+ping": "the client library asks whether the connection lives", "+dbsize": "for the display of progress",
+		"+memory|usage": "to read small pages of large keys; without it all pages are small",
 	}
 	rights := append(regexp.MustCompile(`\+\S+`).FindAllString(rules, -1), "+config|get", "+function|list", "+fcall")
 	missed := 0
 	for _, right := range rights {
 		p.do("ACL", "DELUSER", "looks")
-		p.do(append([]string{"ACL", "SETUSER", "looks", "on", ">x", "+config|get", "+function|list", "+fcall"}, strings.Fields(rules)...)...)
+		p.do(append([]string{"ACL", "SETUSER", "looks", "on", ">x", "+config|get", "+function|list", "+fcall"},
+			strings.Fields(rules)...)...)
 		p.do("ACL", "SETUSER", "looks", "+config|get", "+function|list", "+fcall", "-"+right[1:])
 		r, err := bridge.Dial(t.Context(), strings.Replace(server.URL(), "redis://", "redis://looks:x@", 1))
 		if err != nil {

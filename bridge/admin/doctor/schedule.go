@@ -79,7 +79,8 @@ func (e *examination) overdue(ctx context.Context, p place) error {
 			return nil, err
 		}
 		if held, _ := replies[0].ToString(); held == "1" {
-			return e.finding(heldOverdue, p, p.keys.Due, "", count, plural(count, "message is", "messages are")+" overdue, and held", some...), nil
+			return e.finding(heldOverdue, p, p.keys.Due, "", count,
+				plural(count, "message is", "messages are")+" overdue, and held", some...), nil
 		}
 		return e.finding(overdue, p, p.keys.Due, "", count, plural(count, "message is", "messages are")+" overdue", some...), nil
 	})
@@ -109,7 +110,8 @@ func (d *defects) add(member string) {
 }
 
 // confirm suspects members, and looks again at those. still returns which of them are as they were, each with what is wrong.
-func (e *examination) confirm(ctx context.Context, c *Check, p place, key string, d *defects, found func(n int64) string, still func(ctx context.Context, members []string) (left, texts []string, err error), group ...string) error {
+func (e *examination) confirm(ctx context.Context, c *Check, p place, key string, d *defects, found func(n int64) string,
+	still func(ctx context.Context, members []string) (left, texts []string, err error), group ...string) error {
 	if d.count == 0 {
 		return nil
 	}
@@ -197,10 +199,15 @@ func (e *examination) members(ctx context.Context, p place) error {
 		}
 		return left, texts, err
 	}
-	if err := e.confirm(ctx, lostMeta, p, p.keys.Meta, &bodiless, func(n int64) string { return plural(n, "retry", "retries") + " without meta" }, stillWithout); err != nil {
+	if err := e.confirm(ctx, lostMeta, p, p.keys.Meta, &bodiless,
+		func(n int64) string { return plural(n, "retry", "retries") + " without meta" }, stillWithout); err != nil {
 		return err
 	}
-	if err := e.confirm(ctx, badMeta, p, p.keys.Due, &bad, func(n int64) string { return plural(n, "member that is", "members that are") + " no message ID" }, stillWithout); err != nil {
+	if err := e.confirm(ctx, badMeta, p, p.keys.Due, &bad,
+		func(n int64) string {
+			return plural(n, "member that is", "members that are") +
+				" no message ID"
+		}, stillWithout); err != nil {
 		return err
 	}
 	return e.lostGroups(ctx, p, retries)
@@ -230,7 +237,8 @@ func (e *examination) lostGroups(ctx context.Context, p place, retries map[strin
 				return nil, nil
 			}
 			n := int64(len(left))
-			return e.finding(lostGroup, p, p.keys.Stream, group, n, plural(n, "retry", "retries")+" for "+shown(group), left...), nil
+			return e.finding(lostGroup, p, p.keys.Stream, group, n, plural(n, "retry", "retries")+" for "+shown(group),
+				left...), nil
 		}); err != nil {
 			return err
 		}
@@ -295,7 +303,8 @@ func (e *examination) metas(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	return e.confirm(ctx, badMeta, p, p.keys.Meta, &bad, func(n int64) string { return plural(n, "message is", "messages are") + " malformed" },
+	return e.confirm(ctx, badMeta, p, p.keys.Meta, &bad,
+		func(n int64) string { return plural(n, "message is", "messages are") + " malformed" },
 		func(ctx context.Context, members []string) (left, texts []string, err error) {
 			for some := range slices.Chunk(members, 20) {
 				metas, err := e.metasOf(ctx, p, some)

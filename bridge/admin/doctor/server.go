@@ -107,7 +107,8 @@ func (e *examination) server(ctx context.Context, c rueidis.Client, address stri
 	ahead := now.Sub(sent.Add(half))
 	s.ClockMS = ahead.Milliseconds()
 	say := func(c *Check, count int64, found string, args ...any) {
-		e.report.Findings = append(e.report.Findings, *e.finding(c, place{}, "", "", count, address+": "+fmt.Sprintf(found, args...)))
+		e.report.Findings = append(e.report.Findings,
+			*e.finding(c, place{}, "", "", count, address+": "+fmt.Sprintf(found, args...)))
 	}
 	if ahead.Abs() > clockSlack+half {
 		say(clockApart, ahead.Milliseconds(), "its clock is %s ahead of this machine's", ahead.Round(time.Millisecond))
@@ -131,7 +132,8 @@ func judge(s *Server, info view.Info, settings map[string]string, say func(c *Ch
 		say(oldServer, 1, "%s %s", s.Product, s.Version)
 	}
 	if p := told.MaxMemoryPolicy; p != "noeviction" && p != "" {
-		say(evicts, info.Number("evicted_keys"), "maxmemory-policy is %s; %s evicted since its start", p, plural(info.Number("evicted_keys"), "key was", "keys were"))
+		say(evicts, info.Number("evicted_keys"), "maxmemory-policy is %s; %s evicted since its start", p,
+			plural(info.Number("evicted_keys"), "key was", "keys were"))
 	}
 	switch machine := info.Number("total_system_memory"); {
 	case s.MaxMemory == 0:
@@ -214,7 +216,8 @@ func (e *examination) bridges(ctx context.Context) error {
 			case b.Foreign:
 				some = append(some, fmt.Sprintf("%.40q: no bridge wrote this", b.Bridge))
 			case b.Age < 0:
-				some = append(some, fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", name, (-b.Age).Round(time.Second)))
+				some = append(some, fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", name,
+					(-b.Age).Round(time.Second)))
 			default:
 				some = append(some, fmt.Sprintf("%s: %s ago", name, b.Age.Round(time.Second)))
 			}
