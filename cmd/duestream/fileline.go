@@ -29,14 +29,9 @@ type fileLine struct {
 	Expires       *int64            `json:"expires_ms"`
 }
 
-// parseLine is parseLineWith for lines that are to say all themselves.
-func parseLine(line []byte, number int, dedup time.Duration) (bridge.NewMessage, error) {
-	return parseLineWith(line, number, bridge.NewMessage{Dedup: dedup})
-}
-
-// parseLineWith reads a line; what it does not say is as in defaults, and its headers are added to theirs. What is wrong with single
+// parseLine reads a line; what it does not say is as in defaults, and its headers are added to theirs. What is wrong with single
 // values is left to ScheduleBatch.
-func parseLineWith(line []byte, number int, defaults bridge.NewMessage) (m bridge.NewMessage, err error) {
+func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.NewMessage, err error) {
 	if !utf8.Valid(line) {
 		return m, errors.New("is not UTF-8 (use payload_base64 for a binary payload)")
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
@@ -101,7 +102,7 @@ func FuzzLines(f *testing.F) {
 
 func checkLine(t *testing.T, line []byte, number int) {
 	t.Helper()
-	m, err := parseLine(line, number, time.Hour)
+	m, err := parseLine(line, number, bridge.NewMessage{Dedup: time.Hour})
 	if err != nil {
 		return
 	}
@@ -134,7 +135,7 @@ func checkLine(t *testing.T, line []byte, number int) {
 			t.Errorf("%q has the header %q: %q", line, name, m.Headers[name])
 		}
 	}
-	again, _ := parseLine(line, number, time.Hour)
+	again, _ := parseLine(line, number, bridge.NewMessage{Dedup: time.Hour})
 	if again.ID != m.ID {
 		t.Errorf("%q is %q, then %q: a file that is run again would be scheduled again", line, m.ID, again.ID)
 	}

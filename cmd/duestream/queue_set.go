@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -108,37 +108,26 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 			}
 		}
 	}
-	var d time.Duration
 	var err error
 	switch name {
 	case "visibility_timeout":
-		d, err = flags.ParseDuration(value)
-		u.VisibilityTimeout = &d
+		u.VisibilityTimeout, err = parsed(flags.ParseDuration(value))
 	case "retry_min":
-		d, err = flags.ParseDuration(value)
-		u.RetryMin = &d
+		u.RetryMin, err = parsed(flags.ParseDuration(value))
 	case "retry_max":
-		d, err = flags.ParseDuration(value)
-		u.RetryMax = &d
+		u.RetryMax, err = parsed(flags.ParseDuration(value))
 	case "max_attempts":
-		var n int
-		if n, err = strconv.Atoi(value); err != nil {
+		if u.MaxAttempts, err = parsed(strconv.Atoi(value)); err != nil {
 			err = errors.New("must be a whole number")
 		}
-		u.MaxAttempts = &n
 	case "held":
-		var held bool
-		if held, err = strconv.ParseBool(value); err != nil {
+		if u.Held, err = parsed(strconv.ParseBool(value)); err != nil {
 			err = errors.New("must be true or false")
 		}
-		u.Held = &held
 	default:
-		names := []string{}
-		for _, name := range settings.PolicyFields {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		err = fmt.Errorf("is not a setting: must be one of %s", strings.Join(names, ", "))
+		err = fmt.Errorf("is not a setting: must be one of %s", strings.Join(slices.Sorted(maps.Values(settings.PolicyFields)), ", "))
 	}
 	return err
 }
+
+func parsed[T any](value T, err error) (*T, error) { return &value, err }

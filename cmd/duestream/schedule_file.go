@@ -59,7 +59,7 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 		case tooLong:
 			return bridge.NewMessage{}, errTooLong
 		}
-		return parseLineWith(line, number, defaults)
+		return parseLine(line, number, defaults)
 	}
 	f.send = func(ctx context.Context, messages []bridge.NewMessage) []error {
 		return sendMessages(ctx, client, queue, messages)

@@ -222,7 +222,7 @@ func TestLineErrorsNameTheField(t *testing.T) {
 		`{"payload":"x"`:                    "is not JSON: unexpected EOF",
 		"{\"payload\":\"\xff\"}":            "is not UTF-8",
 	} {
-		_, err := parseLine([]byte(line), 1, time.Hour)
+		_, err := parseLine([]byte(line), 1, bridge.NewMessage{Dedup: time.Hour})
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: error %v, want %q", line, err, says)
 		}
@@ -233,8 +233,8 @@ func FuzzParseLine(f *testing.F) {
 	f.Add([]byte(`{"id":"a","payload":{"a":1},"in_ms":5,"headers":{"x":"y"}}`))
 	f.Add([]byte(`{"payload":"\ud800","at_ms":-9223372036854775808}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		m, err := parseLine(line, 1, time.Hour)
-		again, errAgain := parseLine(line, 1, time.Hour)
+		m, err := parseLine(line, 1, bridge.NewMessage{Dedup: time.Hour})
+		again, errAgain := parseLine(line, 1, bridge.NewMessage{Dedup: time.Hour})
 		if (err == nil) != (errAgain == nil) || m.ID != again.ID || !bytes.Equal(m.Payload, again.Payload) {
 			t.Errorf("the same line is two messages: %+v %v, %+v %v", m, err, again, errAgain)
 		}
@@ -255,7 +255,7 @@ func TestLinesThatSayTwoThingsOrNoneAreRefused(t *testing.T) {
 		`{"id":"\ud800"}`: "half a character", `{"payload":"x\udc00"}`: "half a character", `{"payload":"\ud83d\ud83d\ude00"}`: "half a character",
 		`{"headers":{"a":"\uD83D"}}`: "half a character",
 	} {
-		if m, err := parseLine([]byte(line), 1, 0); err == nil || !strings.Contains(err.Error(), want) {
+		if m, err := parseLine([]byte(line), 1, bridge.NewMessage{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v; want %q", line, m, err, want)
 		}
 	}
@@ -264,7 +264,7 @@ func TestLinesThatSayTwoThingsOrNoneAreRefused(t *testing.T) {
 		`{"id":"a","payload":"\ud83d\ude00 \\ud800 \n"}`: {ID: "a", Payload: []byte("😀 \\ud800 \n")},
 		`{"id":"a","headers":{"Upper":"\u00e9"}}`:        {ID: "a", Headers: map[string]string{"Upper": "é"}},
 	} {
-		m, err := parseLine([]byte(line), 1, 0)
+		m, err := parseLine([]byte(line), 1, bridge.NewMessage{})
 		if err != nil || m.ID != want.ID || !bytes.Equal(m.Payload, want.Payload) || m.Headers["Upper"] != want.Headers["Upper"] {
 			t.Errorf("%s: %+v, %v", line, m, err)
 		}
