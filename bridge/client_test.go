@@ -9,11 +9,17 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // An option that says nothing about time is refused: taken as "in zero", it would deliver the message at once.
 func TestRescheduleTakesATimeOnly(t *testing.T) {
-	r, prefix := connect(t.Context())
+	server := redistest.Shared(t)
+	prefix := server.Prefix(t)
+	r, err := bridge.Dial(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer r.Close()
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	if err != nil {

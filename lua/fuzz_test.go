@@ -11,7 +11,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/redistest"
@@ -79,7 +78,7 @@ func FuzzText(f *testing.F) {
 		f.Add(seed)
 	}
 	servers := []func(*testing.T) *rig{
-		fuzzRig(f, redistest.Shared(f)), fuzzRig(f, redistest.At(f, "redis://"+miniredis.RunT(f).Addr(), "in-process")),
+		fuzzRig(f, redistest.Shared(f)), fuzzRig(f, redistest.InProcess(f)),
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		for _, open := range servers {

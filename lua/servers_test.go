@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
-
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -76,5 +74,5 @@ func eachAtOnce(t *testing.T, f func(t *testing.T, s *redistest.Server)) {
 }
 
 func inProcess(t *testing.T) *rig {
-	return newRig(t, redistest.At(t, "redis://"+miniredis.RunT(t).Addr(), "in-process"))
+	return newRig(t, redistest.InProcess(t))
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/queuetest"
@@ -175,12 +174,7 @@ func TestOwnedIsCalledWithAllQueues(t *testing.T) {
 // What dev runs on when no server is installed.
 func TestRunsOnTheInProcessServer(t *testing.T) {
 	t.Parallel()
-	mr := miniredis.NewMiniRedis()
-	if err := mr.StartAddr("127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(mr.Close)
-	s := inProcess{redistest.At(t, "redis://"+mr.Addr(), "miniredis")}
+	s := inProcess{redistest.InProcess(t)}
 	c, prefix := s.Client(t), lua.DefaultPrefix
 	b := start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 100 * time.Millisecond })
 	p := newProducer(t, c, prefix)

@@ -7,3 +7,6 @@ import "syscall"
 func childAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
+
+// childGroup keeps the terminal's interrupt from a child that ends with its input.
+func childGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

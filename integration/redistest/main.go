@@ -112,8 +112,6 @@ func endAll() error {
 func IgnoreServers() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreAnyFunction("github.com/duestream/duestream/integration/redistest.runChild"),
-		goleak.IgnoreAnyFunction("github.com/ory/dockertest/v3.(*Resource).Expire.func1"),
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+		goleak.IgnoreAnyFunction("github.com/duestream/duestream/integration/redistest.(*helper).read"),
 	}
 }

@@ -47,13 +47,9 @@ func startOwn(dir string, args []string) (*Server, error) {
 }
 
 func ownContainer(dir, preferred string, args []string) (*Server, error) {
-	pool, err := engine()
+	image, err := chooseImage(preferred)
 	if err != nil {
 		return nil, err
 	}
-	image, err := chooseImage(pool, preferred)
-	if err != nil {
-		return nil, err
-	}
-	return startContainer(pool, image, dir, args)
+	return startContainer(image, dir, args)
 }

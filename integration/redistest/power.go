@@ -20,8 +20,7 @@ const (
 // see [Server.CutPower]. False: there is no such image here. It fails the test when there is no C compiler, saying what to do.
 func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 	t.Helper()
-	pool, err := engine()
-	if err != nil || !hasImage(pool, image) {
+	if !hasImage(image) {
 		return nil, false
 	}
 	dir := t.TempDir()
@@ -29,7 +28,7 @@ func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 		t.Fatalf("redistest: a server whose power can be cut needs a C compiler (apt-get install gcc libc6-dev): %v", err)
 	}
 	args = append([]string{"--appendonly", "yes"}, args...)
-	s, err := startContainer(pool, image, dir, args, "LD_PRELOAD=/data/"+syncLibrary, "DUESTREAM_SYNC_LOG=/data/"+syncLog)
+	s, err := startContainer(image, dir, args, "LD_PRELOAD=/data/"+syncLibrary, "DUESTREAM_SYNC_LOG=/data/"+syncLog)
 	if err != nil {
 		t.Fatalf("redistest: %v", err)
 	}

@@ -23,10 +23,10 @@ func ownOfEveryKind(t *testing.T, f func(t *testing.T, start func(args ...string
 	t.Run("process", func(t *testing.T) {
 		f(t, func(args ...string) *Server { return Own(t, args...) })
 	})
-	pool, err := engine()
+	err := engine()
 	var image string
 	for _, i := range Images() {
-		if err == nil && image == "" && hasImage(pool, i) {
+		if err == nil && image == "" && hasImage(i) {
 			image = i
 		}
 	}

@@ -83,11 +83,7 @@ func fromURL(url string) (*Server, error) {
 
 // fromEngine runs the preferred image in the local engine, or the best one that is there when preferred is empty.
 func fromEngine(preferred string) (*Server, error) {
-	pool, err := engine()
-	if err != nil {
-		return nil, err
-	}
-	image, err := chooseImage(pool, preferred)
+	image, err := chooseImage(preferred)
 	if err != nil {
 		return nil, err
 	}
@@ -108,11 +104,7 @@ func imageServer(image string) (*Server, error) {
 	get := images.servers[image]
 	if get == nil {
 		get = sync.OnceValues(func() (*Server, error) {
-			pool, err := engine()
-			if err != nil {
-				return nil, err
-			}
-			return kept(startContainer(pool, image, "", nil))
+			return kept(startContainer(image, "", nil))
 		})
 		images.servers[image] = get
 	}

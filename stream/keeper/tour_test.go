@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/queuetest"
@@ -98,8 +97,7 @@ func (r *rig) tour(t *testing.T) {
 
 func TestEverythingRunsOnTheInProcessServer(t *testing.T) {
 	t.Parallel()
-	mini := miniredis.RunT(t)
-	s := redistest.At(t, "redis://"+mini.Addr(), "miniredis")
+	s := redistest.InProcess(t)
 	r := &rig{&queuetest.Rig{T: t, Server: s, Prefix: "duestream", Queue: redistest.Queue(t)}}
 	r.Client = s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
 	r.Keys = lua.NewKeys(r.Prefix, r.Queue)
