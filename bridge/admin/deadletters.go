@@ -43,7 +43,8 @@ func (a *Admin) DeadLetters() *DeadLetters {
 // Letter is one dead letter: a message that a group gave up, as it failed last, until it is redriven or purged.
 //
 //	type Letter struct {
-//		Letter      string // its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
+//		// its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
+//		Letter      string
 //		ID          string // of the message
 //		Group       string
 //		Reason      string
@@ -100,7 +101,8 @@ type RedriveOptions = deadletter.RedriveOptions
 //	type RedriveResult struct {
 //		Scheduled int
 //		Gone      int // redriven or purged by someone else, or never there
-//		NoPayload int // left as they are: their body was lost or could not be kept, and no payload was given
+//		// left as they are: their body was lost or could not be kept, and no payload was given
+//		NoPayload int
 //		// likewise: what they carried besides cannot be read or is too much, and no headers were given
 //		Unreadable int
 //		GroupGone  int      // likewise: the stream does not have their group

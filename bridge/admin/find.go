@@ -100,14 +100,15 @@ const (
 // Place is one place where Redis holds a message.
 //
 //	type Place struct {
-//		State       State
-//		Partition   int
-//		Group       string   // retrying, pending, dead
-//		Groups      []string // ready: those that have not been given it
-//		Entry       string   // ready, pending: ID of the stream entry; dead: of the one that failed
-//		Letter      string   // dead: its name; see Letter
-//		Consumer    string   // pending
-//		Idle        Millis   // pending: since it was delivered or extended
+//		State     State
+//		Partition int
+//		Group     string   // retrying, pending, dead
+//		Groups    []string // ready: those that have not been given it
+//		// ready, pending: ID of the stream entry; dead: of the one that failed
+//		Entry       string
+//		Letter      string // dead: its name; see Letter
+//		Consumer    string // pending
+//		Idle        Millis // pending: since it was delivered or extended
 //		Due         time.Time
 //		Attempt     int
 //		MaxAttempts int

@@ -24,10 +24,11 @@ import (
 //		Dead         int64
 //		DedupWindows int64
 //		Groups       []GroupStats
-//		Memory       map[string]int64 // per key, by the last part of its name; absent where the server does not say
-//		Policy       bridge.Policy    // for groups without settings of their own
-//		Warnings     []string
-//		ByPartition  []PartitionStats // of a queue that has more than one
+//		// per key, by the last part of its name; absent where the server does not say
+//		Memory      map[string]int64
+//		Policy      bridge.Policy // for groups without settings of their own
+//		Warnings    []string
+//		ByPartition []PartitionStats // of a queue that has more than one
 //	}
 type QueueStats = inspect.QueueStats
 

@@ -4,8 +4,8 @@
 // Where the shared server of a test process comes from, in this order:
 //
 //  1. the server at DUESTREAM_TEST_REDIS_URL;
-//  2. a Docker engine, through dockertest, in a helper process (go run integration/redistest/helper) because whoever imports a package
-//     has to fetch what its tests import: DUESTREAM_TEST_IMAGE, by default redis:7.0, else any of [Images] that is
+//  2. a Docker engine, through dockertest, in a helper process (go run integration/redistest/helper) because whoever imports
+//     a package has to fetch what its tests import: DUESTREAM_TEST_IMAGE, by default redis:7.0, else any of [Images] that is
 //     there, else one that can be pulled within a minute;
 //  3. redis-server or valkey-server on the PATH, as a child process on a free port;
 //  4. Debian's redis-server package, installed with apt-get when the tests run as root;

@@ -87,7 +87,8 @@ func (e *engine) pull(image string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), pullTimeout)
 	defer cancel()
 	repository, tag := splitImage(image)
-	return e.pool.Client.PullImage(docker.PullImageOptions{Repository: repository, Tag: tag, Context: ctx}, docker.AuthConfiguration{})
+	opts := docker.PullImageOptions{Repository: repository, Tag: tag, Context: ctx}
+	return e.pool.Client.PullImage(opts, docker.AuthConfiguration{})
 }
 
 func splitImage(image string) (repository, tag string) {
