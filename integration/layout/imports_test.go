@@ -155,12 +155,12 @@ func TestBridgeBringsNothingThatAProducerDoesNotNeed(t *testing.T) {
 }
 
 // mostFetched bounds how many modules `go mod tidy` fetches for a program that imports bridge alone. Beside what goes into the
-// binary these are what the tests of all packages in it import, ours and others'. What ours need beyond that, a Docker client with
-// its 25 modules and an in-process server, is in a process of its own: integration/redistest/helper.
+// binary these are what the tests of all packages in it import, ours and others'. What ours need beyond that, a Docker client
+// with 25 modules and an in-process server, is in a process of its own: integration/redistest/helper.
 const mostFetched = 12
 
-// A new program is not made to fetch a Docker client. The go command works from the module cache that this module's own tests have
-// filled.
+// A new program is not made to fetch a Docker client. The go command works from the module cache that the tests of this module
+// have filled.
 func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
