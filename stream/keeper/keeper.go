@@ -46,8 +46,8 @@ type Config struct {
 	// Logger is told of each change of state once. Nil: discard.
 	Logger *slog.Logger
 
-	// Defaults is the policy of queues that have none of their own: it is written at the start, and when it is gone. The zero value
-	// leaves what is in Redis alone.
+	// Defaults is the policy of queues that have none of their own: it is written at the start, and when it is gone. The zero
+	// value leaves what is in Redis alone.
 	Defaults stream.Policy
 
 	// KeepMin and KeepMax bound the interval at which a busy queue is looked after; in between it is a fifth of the smallest
