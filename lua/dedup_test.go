@@ -26,6 +26,16 @@ func TestDedupWindowOutlivesTheMessage(t *testing.T) {
 	})
 }
 
+// A batch opened a window for an ID and then delivered a message with the same ID that is compared with none: the rest of the batch did
+// not know of the window any more, and a third message was not refused.
+func TestWindowHoldsBehindAMessageThatIsNotCompared(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		got := b.enqueue(Item{ID: "m", When: After(0), Dedup: Window(time.Hour)}, Item{ID: "m", When: After(0), Dedup: Fresh},
+			Item{ID: "m", When: After(0), Dedup: Refuse})
+		wantList(b, "verdicts", got, Ready, Ready, Duplicate)
+	})
+}
+
 // Two calls with one ID, coalesced into one batch on a queue that had no window yet, were both delivered at once: whether there
 // are windows at all was looked up once, before the batch made the first.
 func TestDedupHoldsWithinOneBatch(t *testing.T) {

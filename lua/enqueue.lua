@@ -38,14 +38,14 @@ local function ready(n, body, fields)
   local values, meant = entry_values(ids[n], body, fields ~= '' and fields or nil, text[n])
   return values and not has_expired(meant, now) and (meant['for'] or '') == '' and type(redis.pcall('XADD', stream, '*', unpack(values))) == 'string'
 end
-local bodies, metas, members, no_body, no_meta, remember, taken, replaced = {}, {}, {}, {}, {}, {}, {}, {}
+local bodies, metas, members, no_body, no_meta, remember, taken, opened, replaced = {}, {}, {}, {}, {}, {}, {}, {}, {}
 local function take(n, id, body, fields, dedup)
   if dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
   local added = direct and at[n] <= now and ready(n, body, fields)
   if added == nil then return -1 end
   replaced[id] = added and (dedup == '' or replaced[id]) or nil
   local window = dedup ~= '' and dedup ~= '0'
-  if compared then taken[id] = window or not added end -- the ID may come again in this call
+  if compared then opened[id], taken[id] = opened[id] or window, opened[id] or window or not added end -- the ID may come again in this call
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
   if added then return 2 end
   add_pair(members, text[n], id)

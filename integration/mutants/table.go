@@ -376,4 +376,10 @@ var mutants = []mutant{
 		new:  "\t\t\td.state.Report(nil)\n",
 		test: []string{"-run", "TestDefaultsThatMayNotBeWrittenAreReportedOnce", "./stream/keeper"},
 	},
+	{
+		name: "a window is forgotten behind a message that is compared with none", file: "lua/enqueue.lua",
+		old:  "opened[id] or window or not added end",
+		new:  "window or not added end",
+		test: []string{"-run", "TestWindowHoldsBehindAMessageThatIsNotCompared", "./lua"},
+	},
 }
