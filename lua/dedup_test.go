@@ -26,8 +26,8 @@ func TestDedupWindowOutlivesTheMessage(t *testing.T) {
 	})
 }
 
-// A batch opened a window for an ID and then delivered a message with the same ID that is compared with none: the rest of the batch did
-// not know of the window any more, and a third message was not refused.
+// A batch opened a window for an ID and then delivered a message with the same ID that is compared with none: the rest of the
+// batch did not know of the window any more, and a third message was not refused.
 func TestWindowHoldsBehindAMessageThatIsNotCompared(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		got := b.enqueue(Item{ID: "m", When: After(0), Dedup: Window(time.Hour)}, Item{ID: "m", When: After(0), Dedup: Fresh},
