@@ -25,7 +25,6 @@ type PendingRange struct {
 	From, To string // IDs, included; "(" before one: behind it, before it
 	Count    int
 	Consumer string
-	MinIdle  time.Duration
 }
 
 // ReadPending returns what a group holds. lua.ErrNoGroup: there is no such group, or no stream. One round trip.
@@ -43,16 +42,11 @@ func pendingCommand(c rueidis.Client, stream, group string, r PendingRange) ruei
 	if r.To == "" {
 		r.To = "+"
 	}
-	of, count := c.B().Xpending().Key(stream).Group(group), int64(r.Count)
-	switch idle := r.MinIdle.Milliseconds(); {
-	case idle > 0 && r.Consumer != "":
-		return of.Idle(idle).Start(r.From).End(r.To).Count(count).Consumer(r.Consumer).Build()
-	case idle > 0:
-		return of.Idle(idle).Start(r.From).End(r.To).Count(count).Build()
-	case r.Consumer != "":
-		return of.Start(r.From).End(r.To).Count(count).Consumer(r.Consumer).Build()
+	of := c.B().Xpending().Key(stream).Group(group).Start(r.From).End(r.To).Count(int64(r.Count))
+	if r.Consumer != "" {
+		return of.Consumer(r.Consumer).Build()
 	}
-	return of.Start(r.From).End(r.To).Count(count).Build()
+	return of.Build()
 }
 
 // ParsePending reads a reply of XPENDING with a range.

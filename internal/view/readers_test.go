@@ -63,9 +63,7 @@ func TestReadersOfStreams(t *testing.T) {
 			{PendingRange{Count: 9}, "[1-7 a 1][2-7 a 4][3-7 a 1][4-7 b 1]"}, {PendingRange{Count: 2}, "[1-7 a 1][2-7 a 4]"},
 			{PendingRange{From: "(2-7", Count: 9}, "[3-7 a 1][4-7 b 1]"}, {PendingRange{From: "2-7", To: "3-7", Count: 9},
 				"[2-7 a 4][3-7 a 1]"},
-			{PendingRange{Count: 9, Consumer: "b"}, "[4-7 b 1]"}, {PendingRange{Count: 9, MinIdle: 30 * time.Second},
-				"[2-7 a 4]"},
-			{PendingRange{Count: 9, Consumer: "b", MinIdle: 30 * time.Second}, ""},
+			{PendingRange{Count: 9, Consumer: "b"}, "[4-7 b 1]"},
 		} {
 			list, err := ReadPending(t.Context(), c, key, "g", one.of)
 			got := ""

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidiscompat"
 
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
@@ -145,23 +146,38 @@ func pendingEntries(ctx context.Context, c rueidis.Client, key, group string, f 
 	all := []PendingEntry{}
 	for from := "-"; len(all) < limit; {
 		count := min(pendingPage, limit-len(all))
-		page, err := view.ReadPending(ctx, c, key, group, view.PendingRange{From: from, Count: count, Consumer: f.Consumer,
-			MinIdle: f.MinIdle})
+		page, err := readPendingPage(ctx, c, rueidiscompat.XPendingExtArgs{
+			Stream: key, Group: group, Idle: f.MinIdle, Start: from, End: "+", Count: int64(count), Consumer: f.Consumer,
+		})
 		if err != nil {
 			return nil, err
 		}
 		for _, p := range page {
 			all = append(all, PendingEntry{
-				Entry: p.ID.String(), Consumer: p.Consumer, Idle: view.Millis(p.Idle), Since: time.UnixMilli(int64(p.ID.MS)),
-				Deliveries: p.Deliveries,
+				Entry: p.ID, Consumer: p.Consumer, Idle: view.Millis(p.Idle), Since: lua.EntryTime(p.ID),
+				Deliveries: p.RetryCount,
 			})
 		}
 		if len(page) < count {
 			break
 		}
-		from = "(" + page[len(page)-1].ID.String()
+		from = "(" + page[len(page)-1].ID
 	}
 	return all, nil
+}
+
+// readPendingPage asks by the adapter, which takes any mixture of conditions. Only what operators use may: whoever imports
+// bridge would fetch the modules of its tests.
+func readPendingPage(
+	ctx context.Context, c rueidis.Client, of rueidiscompat.XPendingExtArgs,
+) ([]rueidiscompat.XPendingExt, error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	page, err := rueidiscompat.NewAdapter(c).XPendingExt(ctx, of).Result()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return nil, lua.Classify("XPENDING "+of.Stream, err)
+	}
+	return page, nil
 }
 
 // readBodies fills in what the entries of one partition themselves say.
