@@ -245,14 +245,34 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		}
 		c.owners(a.explainer.undone, func(format string, args ...any) { complain(columnOwners, group, format, args...) })
 		column, problem := c.terminal(plan, a.acknowledged)
-		if column == columnLost && !p.taken && a.explainer.undone(c.entries[0].starts[0].at, records[len(records)-1].at) {
-			column = "" // nobody was told that it is taken, and it went with the master that took it and was replaced
+		if column == columnLost { // unless it ends with what only a master knew that was replaced
+			known := a.knownToAll(c)
+			switch {
+			case len(known.entries) == len(c.entries):
+			case len(known.entries) > 0:
+				column, problem = known.terminal(plan, a.acknowledged)
+			case !p.taken: // nobody was told that it is taken, and it went with the master that took it
+				column = ""
+			}
 		}
 		if column != "" {
 			complain(column, group, "%s", problem)
 		}
 		a.attempts(c, p, func(format string, args ...any) { complain(columnBurnt, group, format, args...) })
 	}
+}
+
+// knownToAll is a chain without the deliveries of which only a master may have known that went on for a moment after it was
+// replaced: who had them was told in the end that they are not his.
+func (a *auditor) knownToAll(c *chain) *chain {
+	known := &chain{group: c.group, letters: c.letters}
+	for _, d := range c.entries {
+		last := slices.MaxFunc(slices.Concat(d.starts, d.exits), func(x, y record) int { return cmp.Compare(x.at, y.at) })
+		if d.won() != "" || !a.explainer.undone(d.starts[0].at, last.at) {
+			known.entries = append(known.entries, d)
+		}
+	}
+	return known
 }
 
 // timing finds deliveries that were early, to the wrong group, or after a cancel. Early is by two clocks, which are one on this

@@ -109,6 +109,9 @@ func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 		{"accepted, and lost by who took it out at a failover", okID, taken + doneB +
 			"2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost",
 			[]Fault{faultAt(faultFreezeMaster, 1, 9)}, State{}, "lost"},
+		{"taken away from who held it, and lost", okID, taken + doneB + "2 A1 s #1 1 - @0\n 3000 A2 s #2990 2 a @2990\n" +
+			"3001 A2 e #2990 ok\n 3002 A2 x #2990 lost\n 9000 A1 e #1 ok\n 9001 A1 x #1 lost",
+			[]Fault{faultAt(faultFreezeMaster, 2500, 3050)}, State{}, "lost"},
 		{"lost though told dead", buryID, taken + "2 A1 s #1 1 - @0\n 3 A1 e #1 dead\n 4 A1 x #1 dead", nil,
 			State{Letters: []Letter{letterAt(4, buryID, "b", "dead_letter", 1)}}, "lost burnt"},
 		{"early by the worker's clock", okID, "0 P try 100\n 1 P taken @100\n 99 A1 s #100 1 - @100\n 100 A1 e #100 ok\n" +
@@ -252,6 +255,9 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 		{name: "a master that was replaced took a message with it that nobody was promised", id: okID, script: "0 P try 0\n" +
 			doneB +
 			"2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 lost", faults: []Fault{faultAt(faultFreezeMaster, 1, 9)}},
+		{name: "a master that was replaced took away what a worker held, and went", id: okID, script: taken + doneB +
+			"2 A1 s #1 1 - @0\n 3000 A2 s #2990 2 a @2990\n 3001 A2 e #2990 ok\n 3002 A2 x #2990 lost\n" +
+			"9000 A1 e #1 ok\n 9001 A1 x #1 acknowledged", faults: []Fault{faultAt(faultFreezeMaster, 2500, 3050)}, again: 1, burnt: 1},
 		{name: "a reply lost on the way", id: okID, script: taken + doneB + "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 4 A1 x #1 unknown",
 			faults: []Fault{faultAt(faultLose, 3, 4, "A1")}},
 		{name: "a plain worker does not come back after an outage", id: okID, script: taken + doneA + "2 B2 s #1 1 - @0\n" +
