@@ -93,6 +93,13 @@ func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, li
 
 func (o *orphanSweep) full() bool { return len(o.found) >= orphanCandidates }
 
+// since has all candidates be known from then on only.
+func (o *orphanSweep) since(now time.Time) {
+	for field, one := range o.found {
+		o.found[field] = candidate{one.length, now}
+	}
+}
+
 // note keeps the list of candidates.
 func (o *orphanSweep) note(watched []lua.Watched, swept lua.Swept, now time.Time) {
 	for i, w := range watched {

@@ -19,7 +19,7 @@ const (
 	patrolRest   = 50 * time.Millisecond // between two requests, at least
 	patrolMost   = time.Second           // and at most, however slow the server is
 	patrolShare  = 20                    // in between: so many times as long as the request took
-	patrolLooks  = 3                     // at each candidate, within the time in which it is confirmed
+	patrolLooks  = 3                     // at each candidate, after the first, within the time in which it is confirmed
 	patrolErrors = 10                    // in a row: then the round has failed
 	patrolRetry  = time.Minute
 )
@@ -140,14 +140,18 @@ func (p *patrol) walk(ctx context.Context, b *patrolledHash) (done bool, err err
 	return !b.full(), nil
 }
 
-// confirm watches candidates for the time after which they are none any more, or deleted.
+// confirm watches candidates for the time after which they are none any more, or deleted. The time begins with a first look at
+// all of them: the walk may have taken much longer, and nobody looked at them meanwhile.
 func (p *patrol) confirm(ctx context.Context, found []*patrolledHash) (failed error) {
-	for look := 0; look < patrolLooks && len(found) > 0; look++ {
-		if !p.sleep(ctx, orphanConfirm/patrolLooks) {
+	for look := 0; look <= patrolLooks && len(found) > 0; look++ {
+		if look > 0 && !p.sleep(ctx, orphanConfirm/patrolLooks) {
 			return nil
 		}
 		for _, b := range found {
 			started := p.now()
+			if look == 0 {
+				b.since(started)
+			}
 			call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 			deleted, err := b.pass(call, p.k.cfg.Client, b.due, 0, started)
 			cancel()

@@ -191,3 +191,38 @@ func TestPatrolReportsAFailureOnceAndGoesOn(t *testing.T) {
 		return err == nil && n == 0, fmt.Sprint("the body is there: ", err)
 	})
 }
+
+// A round of a large queue takes longer than a candidate has to be one: what a patrol has not looked at in between had a member,
+// for all it knows, and was delivered; it is another body now, of a producer between HSET and ZADD.
+func TestPatrolOfALargeQueueWatchesWhatItFoundForAMinute(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Do("HSET", r.Keys.Payload, "nightly", "p")
+	r.Do("ZADD", r.Keys.Due, "9e14", "bare")
+	var c *clockwork
+	var wrote time.Time
+	c = &clockwork{waited: func(n int, d time.Duration) bool {
+		switch {
+		case n == 2: // the first step of the walk
+			r.Do("ZADD", r.Keys.Due, "1", "nightly")
+			r.Do("ZREM", r.Keys.Due, "nightly")
+			r.Do("HDEL", r.Keys.Payload, "nightly")
+			c.mu.Lock()
+			c.passed += 10 * time.Minute // the other steps
+			c.mu.Unlock()
+			wrote = c.now()
+			r.Do("HSET", r.Keys.Payload, "nightly", "q")
+		case n > 2 && r.Number("HEXISTS", r.Keys.Payload, "nightly") == 0 && !wrote.IsZero():
+			if age := c.now().Sub(wrote) - d; age < orphanConfirm {
+				t.Errorf("deleted %s after it was written", age)
+			}
+			wrote = time.Time{}
+		}
+		return true
+	}}
+	k := r.patrolling(c, Config{}, r.Queue)
+	if err := k.patrol.round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "bodies of a producer that died", r.Number("HLEN", r.Keys.Payload), int64(0))
+}
