@@ -51,3 +51,28 @@ func TestDurabilityIsAskedForWithTheContextOfTheCall(t *testing.T) {
 		t.Error("the answer was forgotten")
 	}
 }
+
+// RetryTimeout is counted from the beginning of a call, with the time in which it asks for the durability. It was counted from
+// the end of that.
+func TestRetryTimeoutBeginsBeforeTheDurabilityIsAskedFor(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	p := newProducer(t, s.Client(t), s.Prefix(t), func(c *Config) {
+		c.Durability, c.RetryTimeout = lua.Durability{Replicas: 1, Timeout: 10 * time.Millisecond}, 2*time.Second
+	})
+	s.Stop()
+	hung := &question{answered: make(chan struct{})}
+	p.durable.now = hung
+	time.AfterFunc(2*time.Second, func() {
+		p.durable.mu.Lock()
+		p.durable.now = nil
+		p.durable.mu.Unlock()
+		p.durable.known.Store(true)
+		close(hung.answered)
+	})
+	began := time.Now()
+	_, err := p.Schedule(t.Context(), "q", Message{})
+	if took := time.Since(began); !errors.Is(err, lua.ErrUnavailable) || took > 3*time.Second {
+		t.Errorf("after %s: %v", took, err)
+	}
+}

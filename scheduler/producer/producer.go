@@ -135,9 +135,9 @@ func New(cfg Config) (*Producer, error) {
 // Schedule takes one message into a queue. Once it returns nil, the message is delivered at least once to every group, or
 // cancelled, or dead-lettered. The receipt holds the ID also beside an error.
 //
-// It blocks until the server has answered, for at most RetryTimeout plus 5s while the server is unavailable; or until ctx ends:
-// then the message may still be stored, which the error says by ErrUncertain. A reply that was lost is asked for again, without
-// storing the message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of
+// It blocks until the server has answered, for at most RetryTimeout plus 5s, and the Timeout of its Durability, while the server
+// is unavailable; or until ctx ends: then the message may still be stored, which the error says by ErrUncertain. A reply that was
+// lost is asked for again, without storing the message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of
 // scheduled messages. At first use of a queue its partitions are asked for as well, for a second at most; from then on every 5s,
 // which no call waits for.
 //
@@ -166,6 +166,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 		return nil, wrap("schedule", queue, "", lua.Invalid("batch", fmt.Sprint(len(ms)), "must be at most %d messages",
 			lua.MaxBatch))
 	}
+	began := time.Now()
 	r, err := p.enter(ctx, queue)
 	if err != nil {
 		return nil, wrap("schedule", queue, "", err)
@@ -176,7 +177,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 		return nil, wrap("schedule", queue, "", err)
 	}
 	elsewhere := l.duplicates(ctx, ms)
-	c, now := newBatchCall(ctx, len(ms)), time.Now()
+	c := newBatchCall(ctx, len(ms))
 	var one [1]waiting
 	ws := one[:0]
 	if len(ms) > 1 {
@@ -192,7 +193,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 			c.answer(i, Result{Receipt{ID: ms[i].ID}, wrap("schedule", queue, ms[i].ID, err)})
 			continue
 		}
-		ws = append(ws, waiting{call: c, at: i, item: item, since: now})
+		ws = append(ws, waiting{call: c, at: i, item: item, since: began})
 	}
 	l.add(ws)
 	l.start(c)
