@@ -65,7 +65,7 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 	}
 	all := slices.Concat(lists...)
 	slices.SortStableFunc(all, comparePending)
-	all = all[:min(limit, len(all))]
+	all = all[:max(0, min(limit, len(all)))]
 	err = view.EachPartition(names, func(i int, name string) error {
 		return readBodies(ctx, c, lua.NewKeys(prefix, name).Stream, i, all)
 	})

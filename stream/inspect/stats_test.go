@@ -230,6 +230,7 @@ func TestPendingIsListed(t *testing.T) {
 	}
 	redistest.Want(t, "body lost", all[3].BodyLost && all[3].ID == "", true)
 	redistest.Want(t, "limit", len(list(PendingFilter{}, 130)), 130)
+	redistest.Want(t, "limits that a program got wrong", len(list(PendingFilter{}, 0))+len(list(PendingFilter{}, -5)), 0)
 	redistest.Want(t, "consumer", len(list(PendingFilter{Consumer: "two"}, 1000)), 50)
 	idle := list(PendingFilter{MinIdle: time.Minute}, 1000)
 	if len(idle) != 1 || idle[0].Entry != ids[7] || time.Duration(idle[0].Idle) < time.Minute {
