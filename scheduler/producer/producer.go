@@ -135,11 +135,11 @@ func New(cfg Config) (*Producer, error) {
 // Schedule takes one message into a queue. Once it returns nil, the message is delivered at least once to every group, or
 // cancelled, or dead-lettered. The receipt holds the ID also beside an error.
 //
-// It blocks until the server has answered, for at most RetryTimeout plus 5s, and the Timeout of its Durability, while the server
-// is unavailable; or until ctx ends: then the message may still be stored, which the error says by ErrUncertain. A reply that was
-// lost is asked for again, without storing the message twice. Messages of concurrent calls share a script call; one round trip, O(log n) in the number of
-// scheduled messages. At first use of a queue its partitions are asked for as well, for a second at most; from then on every 5s,
-// which no call waits for.
+// It blocks until the server has answered, for at most RetryTimeout plus 5s, and the Timeout of its Durability, while the
+// server is unavailable; or until ctx ends: then the message may still be stored, which the error says by ErrUncertain. A reply
+// that was lost is asked for again, without storing the message twice. Messages of concurrent calls share a script call; one
+// round trip, O(log n) in the number of scheduled messages. At first use of a queue its partitions are asked for as well, for a
+// second at most; from then on every 5s, which no call waits for.
 //
 // A queue with partitions is looked through for the IDs that callers chose, where older counts put them, which takes one more
 // round trip. For some seconds after the growth ErrDuplicate is best effort: this producer, or another, may not have heard of it
