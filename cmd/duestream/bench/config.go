@@ -83,7 +83,7 @@ func preset[T int | time.Duration](fields map[*T]T) {
 
 func (c Config) validate() error {
 	if c.Redis == nil {
-		return errors.New("Redis is required")
+		return errors.New("no connection to Redis is given")
 	}
 	return errors.Join(lua.CheckPrefix(c.Prefix), lua.CheckQueue(c.Queue), Check("messages", c.Messages), Check("payload", c.Payload),
 		Check("backlog", c.Backlog), Check("rounds", c.Rounds), Check("concurrency", c.Concurrency))
