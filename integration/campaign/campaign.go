@@ -81,6 +81,7 @@ func Run(t testing.TB, cfg Config) *Result {
 	for _, place := range c.places {
 		c.keys[place] = lua.NewKeys(prefix, place)
 	}
+	t.Cleanup(func() { reportRaces(t, cfg.Dir) })
 	t.Cleanup(c.family.killAll)
 	stopPulse := c.pulse()
 	defer stopPulse()

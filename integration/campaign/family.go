@@ -92,7 +92,8 @@ func (f *family) start(s *slot) error {
 		return err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), envPart+"="+string(text))
+	cmd.Env = append(os.Environ(), envPart+"="+string(text),
+		"GORACE="+os.Getenv("GORACE")+" exitcode=0 log_path="+filepath.Join(f.dir, raceLog)) // judged by reportRaces
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = childAttr()
 	started, gone := make(chan error, 1), make(chan struct{})

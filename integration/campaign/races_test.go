@@ -1,0 +1,24 @@
+package campaign
+
+import (
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestRacesOfOursAreNoRacesOfADeadConnection(t *testing.T) {
+	t.Parallel()
+	const (
+		write  = "WARNING: DATA RACE\nWrite at 0x1 by goroutine 21:\n  github.com/redis/rueidis/internal/cmds.Put()\n\n"
+		writer = "  github.com/redis/rueidis.writeCmd()\n  github.com/redis/rueidis.(*pipe)._backgroundWrite()\n\n"
+		theirs = "Goroutine 21 (running) created at:\n  main()\n\nGoroutine 7 (finished) created at:\n  pipe()\n"
+	)
+	for report, want := range map[string]bool{
+		write + "Previous read at 0x1 by goroutine 7:\n" + writer + theirs:                                        true,
+		write + "Previous write at 0x1 by goroutine 7:\n" + writer + theirs:                                       false,
+		write + "Previous read at 0x1 by goroutine 7:\n  stream.(*Worker).Run()\n\n" + theirs:                     false,
+		write + "Previous read at 0x1 by goroutine 7:\n" + writer + "Goroutine 7 (running) created at:\n  pipe()": false,
+	} {
+		redistest.Want(t, report, isOfADeadConnection(report), want)
+	}
+}
