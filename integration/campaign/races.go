@@ -1,6 +1,7 @@
 package campaign
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,21 +15,28 @@ const raceLog = "race"
 // a connection dies, a read that was on its way is sent again on another one, and its command is reused once it is answered. The
 // writer of the dead connection has read it before, with nothing that orders the two.
 func reportRaces(t testing.TB, dir string) {
-	logs, err := filepath.Glob(filepath.Join(dir, raceLog+".*"))
+	reports, err := races(dir)
 	if err != nil {
 		t.Error(err)
 	}
+	for _, one := range reports {
+		t.Error(one)
+	}
+}
+
+// races returns the reports in a directory, each behind the name of its file, but for those of dead connections.
+func races(dir string) (reports []string, failed error) {
+	logs, failed := filepath.Glob(filepath.Join(dir, raceLog+".*"))
 	for _, log := range logs {
 		text, err := os.ReadFile(log)
-		if err != nil {
-			t.Error(err)
-		}
+		failed = errors.Join(failed, err)
 		for _, one := range strings.Split(string(text), "==================") {
 			if strings.Contains(one, "DATA RACE") && !isOfADeadConnection(one) {
-				t.Errorf("%s:%s", filepath.Base(log), one)
+				reports = append(reports, filepath.Base(log)+":"+one)
 			}
 		}
 	}
+	return reports, failed
 }
 
 // isOfADeadConnection says whether the earlier access of a race was made by the writer of a connection that has ended.

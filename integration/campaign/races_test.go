@@ -1,6 +1,9 @@
 package campaign
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/duestream/duestream/integration/redistest"
@@ -20,5 +23,12 @@ func TestRacesOfOursAreNoRacesOfADeadConnection(t *testing.T) {
 		write + "Previous read at 0x1 by goroutine 7:\n" + writer + "Goroutine 7 (running) created at:\n  pipe()": false,
 	} {
 		redistest.Want(t, report, isOfADeadConnection(report), want)
+		dir, line := t.TempDir(), "==================\n"
+		log := line + report + line + line + report + line
+		if err := os.WriteFile(filepath.Join(dir, raceLog+".42"), []byte(log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		found, err := races(dir)
+		redistest.Want(t, "reports", fmt.Sprint(len(found), err), map[bool]string{true: "0 <nil>", false: "2 <nil>"}[want])
 	}
 }
