@@ -103,6 +103,12 @@ func untrusted(err error) bool {
 		(op.Op == "remote error" || op.Op == "local error")
 }
 
+// Unsent reports whether there was no connection to send the call on, nor any part of it.
+func Unsent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial" && !errors.Is(err, errPart)
+}
+
 // Ambiguous reports whether the call may have been executed although it failed: its reply was lost, or was not waited for.
 // What was refused at the door, before Redis was asked, was not.
 func Ambiguous(err error) bool {

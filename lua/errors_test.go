@@ -138,3 +138,19 @@ func TestLostReplyIsAmbiguous(t *testing.T) {
 	wantList(t, "repeated", through.enqueueAs(token, item), Repeated)
 	wantList(t, "ready", ids(b.entries(b.k.Stream)), "first", "m")
 }
+
+// A dial error behind a part that was executed counted as a call that never left: what was cancelled by it was "not scheduled".
+func TestACallOfWhichAPartWasSentIsNotUnsent(t *testing.T) {
+	t.Parallel()
+	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	redistest.Want(t, "no connection", Unsent(fmt.Errorf("x: %w", refused)), true)
+	calls := 0
+	_, err := inParts([]int{1, 2}, func([]int) ([]int64, error) {
+		if calls++; calls == 1 {
+			return []int64{1, notReached}, nil
+		}
+		return nil, refused
+	})
+	redistest.Want(t, "no connection for the second part", Unsent(err), false)
+	redistest.Want(t, "may have been executed", Ambiguous(err), true)
+}

@@ -2,7 +2,6 @@ package producer
 
 import (
 	"errors"
-	"net"
 
 	"github.com/duestream/duestream/lua"
 )
@@ -21,9 +20,4 @@ var (
 )
 
 // uncertain reports whether a failed call may have been executed.
-func uncertain(err error) bool {
-	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
-		return false // there was no connection to send it on
-	}
-	return lua.Ambiguous(err)
-}
+func uncertain(err error) bool { return lua.Ambiguous(err) && !lua.Unsent(err) }
