@@ -189,10 +189,7 @@ func (k *Keeper) notice(queue string) {
 		return
 	}
 	k.noticed[queue] = true
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	loop.Poke(k.wake)
 }
 
 func (k *Keeper) owns(queue string) bool {
@@ -234,6 +231,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		} else if ctx.Err() == nil {
 			k.state.Report(err)
 			wait = retry.NextBackOff()
+			loop.Poke(k.wake) // even if nothing is noticed any more: somebody has to say that it works again
 		}
 		if !loop.Sleep(ctx, wait) {
 			return nil
@@ -305,12 +303,13 @@ func (k *Keeper) takeNoticed() []string {
 	return queues
 }
 
+// giveBack has queues looked at again that could not be, even those with a busy loop: notice would leave them to it.
 func (k *Keeper) giveBack(queues []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, queue := range queues {
 		if k.owned[queue] {
-			k.notice(queue)
+			k.noticed[queue] = true
 		}
 	}
 }

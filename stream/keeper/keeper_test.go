@@ -9,6 +9,7 @@ import (
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -108,6 +109,35 @@ func TestKeeperFindsDeletedEntriesOfAQueueItComesToOwn(t *testing.T) {
 		n := r.Length(r.Keys.Dead)
 		return n == 1, fmt.Sprintf("%d dead letters", n)
 	})
+}
+
+// A look failed at a queue that had been noticed again just before a look had started its loop: it was left to that loop, nothing
+// else was noticed, and the keeper never said that it works again.
+func TestKeeperThatCouldNotLookSaysThatItWorksAgain(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	r := newRig(t, s)
+	r.Fill(1)
+	proxy := s.Proxy(t)
+	var book queuetest.LogBook
+	k := r.keep(Config{Client: proxy.Client(t), Logger: book.Logger()}, r.Queue)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return k.running() == 1, "no loop" })
+	said := func(failing, again int) {
+		t.Helper()
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			f, a := book.Count("looking at busy queues is failing"), book.Count("looking at busy queues works again")
+			return f == failing && a == again, fmt.Sprint(f, " times failing, ", a, " times again")
+		})
+	}
+	proxy.Refuse(true)
+	proxy.CutAll()
+	k.mu.Lock()
+	k.noticed[r.Queue] = true
+	loop.Poke(k.wake)
+	k.mu.Unlock()
+	said(1, 0)
+	proxy.Refuse(false)
+	said(1, 1)
 }
 
 func TestKeeperGoesQuietWhileNobodyReads(t *testing.T) {
