@@ -168,6 +168,7 @@ final class Worker
     /** @return Message[] */
     private function read(): array
     {
+        $this->redis ??= connect($this->url); // a process that extends was started anew, perhaps, since it was there
         $messages = $streams = [];
         foreach ($this->queues as $queue) {
             $streams[$this->policy->key($queue, 'stream')] = '>';
