@@ -125,8 +125,6 @@ Try it without installing anything:   duestream dev`,
 	return root
 }
 
-func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-
 // helpCommand is that of cobra, but for names of commands that do not exist: asking for their help fails, as running them does.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
@@ -150,14 +148,6 @@ func helpCommand() *cobra.Command {
 			target.InitDefaultHelpFlag()
 			return target.Help()
 		},
-	}
-}
-
-// do marks the point from which an error is no longer one of arguments and flags.
-func (a *app) do(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		a.started = true
-		return work(cmd.Context(), args)
 	}
 }
 
@@ -208,45 +198,8 @@ func (a *app) connect(ctx context.Context) (*bridge.Redis, error) {
 	}
 }
 
-// admin returns the handle on what operators do, and what closes its connection. Of a queue that nobody knows a command would say that it is
-// empty: so those that are named must be there.
-func (a *app) admin(ctx context.Context, queues ...string) (*admin.Admin, func(), error) {
-	r, err := a.connect(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	op := admin.New(r, a.prefix)
-	for _, queue := range queues {
-		if err := op.CheckKnown(ctx, queue); err != nil {
-			r.Close()
-			return nil, nil, err
-		}
-	}
-	return op, r.Close, nil
-}
-
 // failFast has reads end with the error of a broken connection, where the client library would repeat them for ever.
 func failFast(opt *rueidis.ClientOption) { opt.DisableRetry = true }
-
-// client returns a client and what closes it, with its connections.
-func (a *app) client(ctx context.Context) (*bridge.Client, func(), error) {
-	c, _, done, err := a.producer(ctx)
-	return c, done, err
-}
-
-// producer is client, with the handle on what operators do there.
-func (a *app) producer(ctx context.Context) (*bridge.Client, *admin.Admin, func(), error) {
-	r, err := a.connect(ctx)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.D})
-	if err != nil {
-		r.Close()
-		return nil, nil, nil, err
-	}
-	return c, admin.New(r, a.prefix), func() { _ = c.Close(); r.Close() }, nil
-}
 
 // hostOf returns a URL without user and passwords.
 func hostOf(url string) string { return strings.Replace(bridge.Redact(url), "…@", "", 1) }

@@ -26,13 +26,11 @@ One of which nothing waits is reported, too: exit code 3 when that is true of al
 them, 6 when of some.`,
 		Example: `  duestream cancel emails order-42 order-43
   duestream cancel callbacks order-42 --group partner-a`,
-		Args: cobra.MinimumNArgs(2),
-		RunE: a.do(func(ctx context.Context, args []string) error { return a.runCancel(ctx, o, args[0], args[1:]) }),
 	}
-	o.flags(cmd, a)
-	a.jsonFlag(cmd)
-	a.durabilityFlag(cmd)
-	return cmd
+	o.flags(cmd)
+	return a.writes(cmd, o.check, func(ctx context.Context, client *bridge.Client, args []string) error {
+		return a.cancelMessages(ctx, client, o, args[0], args[1:])
+	})
 }
 
 type cancelled struct {
@@ -41,21 +39,14 @@ type cancelled struct {
 	Retries   []takenRetry `json:"retries,omitempty"` // those that were cancelled
 }
 
-func (a *app) runCancel(ctx context.Context, o reach, queue string, ids []string) error {
-	if err := errors.Join(checkTarget(queue, ids...), o.check()); err != nil {
-		return err
-	}
-	client, done, err := a.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
+func (a *app) cancelMessages(ctx context.Context, client *bridge.Client, o reach, queue string, ids []string) error {
 	answers := make([]cancelled, 0, len(ids))
 	missing := 0
 	var late error // cancelled, but not as durable as asked
 	for _, id := range ids {
 		var taken []bridge.Retry
-		switch err = o.within(&taken, func(s ...bridge.Scope) error { return client.Cancel(ctx, queue, id, s...) }); {
+		err := o.within(&taken, func(s ...bridge.Scope) error { return client.Cancel(ctx, queue, id, s...) })
+		switch {
 		case errors.Is(err, bridge.ErrNotScheduled):
 			missing++
 		case errors.Is(err, bridge.ErrNotDurable):

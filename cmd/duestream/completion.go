@@ -27,7 +27,7 @@ func (a *app) complete(cmd *cobra.Command) {
 		a.complete(sub)
 	}
 	if cmd.ValidArgsFunction == nil && len(cmd.ValidArgs) == 0 && !cmd.HasSubCommands() {
-		cmd.ValidArgsFunction = a.completeArgs(strings.Fields(cmd.Use)[1:])
+		cmd.ValidArgsFunction = a.completeArgs(usageArgsOf(cmd))
 	}
 	for flag, complete := range map[string]completion{
 		"group":  a.completeGroups,
@@ -40,45 +40,45 @@ func (a *app) complete(cmd *cobra.Command) {
 	}
 }
 
-// completeArgs completes arguments by their names in the usage: <queue>, <letter>, <id>, <setting>=<value>.
-func (a *app) completeArgs(usage []string) completion {
-	var kinds []string
-	repeated := false // the last one
-	for _, word := range usage {
-		if strings.HasPrefix(word, "-") || strings.HasPrefix(word, "(") { // from here on it is about flags
-			break
-		}
-		if name := strings.Trim(word, "[]."); strings.HasPrefix(name, "<") {
-			kinds, repeated = append(kinds, name), strings.Contains(word, "...")
-		}
-	}
+// argKind is what is known of an argument by its name in the usage.
+type argKind struct {
+	check func(text string) error
+	offer func(ctx context.Context, op *admin.Admin, queue string) []string // of the queue that is named first; nil: nothing
+}
+
+var argKinds = map[string]argKind{
+	"<queue>":  {check: admin.CheckQueue},
+	"<group>":  {admin.CheckGroup, groupNames},
+	"<letter>": {checkLetter, newestLetters},
+	"<id>":     {admin.CheckID, nextIDs},
+}
+
+// completeArgs completes arguments by their kinds.
+func (a *app) completeArgs(names usageArgs) completion {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		const none = cobra.ShellCompDirectiveNoFileComp
-		if slices.Contains(usage, "--") && len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveDefault // another program's
-		}
-		if len(args) >= len(kinds) && !repeated {
-			return nil, none
-		}
-		kind := kinds[min(len(args), len(kinds)-1)]
-		if kind == "<queue>" {
+		kind := names.kind(len(args))
+		switch {
+		case names.command && len(args) > 0, kind == "<file>":
+			return nil, cobra.ShellCompDirectiveDefault // another program's, or a file
+		case kind == "<queue>":
 			return a.completeQueues(cmd, args, typed)
-		}
-		if len(args) == 0 { // the others are those of the queue that is named first
+		case len(args) == 0: // the others are those of the queue that is named first
 			return nil, none
-		}
-		switch kind {
-		case "<group>":
-			return a.completeGroups(cmd, args, typed)
-		case "<letter>":
-			return without(a.completeLetters(cmd.Context(), args[0]), args[1:]), none
-		case "<id>":
-			return without(a.completeIDs(cmd.Context(), args[0]), args[1:]), none
-		case "<setting>=<value>":
+		case kind == "<setting>=<value>":
 			return settingsToComplete(typed), none | cobra.ShellCompDirectiveNoSpace
 		}
-		return nil, none
+		return without(a.offers(cmd, kind, args), args[1:]), none
 	}
+}
+
+// offers returns the names of a kind in the queue that is named first. Without one there are none.
+func (a *app) offers(cmd *cobra.Command, kind string, args []string) []string {
+	offer := argKinds[kind].offer
+	if offer == nil || len(args) == 0 || admin.CheckQueue(args[0]) != nil {
+		return nil
+	}
+	return a.ask(cmd.Context(), func(ctx context.Context, op *admin.Admin) []string { return offer(ctx, op, args[0]) })
 }
 
 // without drops what was typed already. Behind a tab is a description.
@@ -109,13 +109,11 @@ func (a *app) ask(ctx context.Context, look func(context.Context, *admin.Admin) 
 	defer cancel()
 	found := make(chan []string, 1)
 	go func() {
-		op, done, err := a.admin(ctx)
-		if err != nil {
-			found <- nil
-			return
-		}
-		found <- look(ctx, op)
-		done()
+		_ = a.operate(ctx, func(op *admin.Admin) error {
+			found <- look(ctx, op)
+			return nil
+		})
+		close(found)
 	}()
 	select {
 	case names := <-found:
@@ -125,67 +123,49 @@ func (a *app) ask(ctx context.Context, look func(context.Context, *admin.Admin) 
 	}
 }
 
-// completeQueues offers the names of the queues that the bridges know.
+// completeQueues offers the names of the queues that the bridges know, but for those that are named already.
 func (a *app) completeQueues(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return without(a.ask(cmd.Context(), func(ctx context.Context, op *admin.Admin) []string {
-		queues, _ := op.Queues(ctx)
-		return queues
-	}), args), cobra.ShellCompDirectiveNoFileComp
-}
-
-// completeQueue offers them for the first argument.
-func (a *app) completeQueue(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeQueues(cmd, args, typed)
+	return without(a.ask(cmd.Context(), queueNames), args), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeGroups offers the groups of the queue that is named already.
 func (a *app) completeGroups(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 || admin.CheckQueue(args[0]) != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.ask(cmd.Context(), func(ctx context.Context, op *admin.Admin) (names []string) {
-		glances, _ := op.Watcher(args[0]).Look(ctx)
-		for _, q := range glances {
-			for _, g := range q.Groups {
-				names = append(names, g.Name)
-			}
-		}
-		return names
-	}), cobra.ShellCompDirectiveNoFileComp
+	return a.offers(cmd, "<group>", args), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeLetters offers the newest dead letters.
-func (a *app) completeLetters(ctx context.Context, queue string) []string {
-	if admin.CheckQueue(queue) != nil {
-		return nil
-	}
-	return a.ask(ctx, func(ctx context.Context, op *admin.Admin) (names []string) {
-		filter := admin.LetterFilter{Newest: true, Limit: completionMost}
-		for l, err := range op.DeadLetters().List(ctx, queue, filter) {
-			if err != nil {
-				break
-			}
-			names = append(names, l.Letter+"\t"+human.OneLine(l.ID, 40)+" "+l.Reason)
-		}
-		return names
-	})
+func queueNames(ctx context.Context, op *admin.Admin) []string {
+	queues, _ := op.Queues(ctx)
+	return queues
 }
 
-// completeIDs offers messages that are due next.
-func (a *app) completeIDs(ctx context.Context, queue string) []string {
-	if admin.CheckQueue(queue) != nil {
-		return nil
-	}
-	return a.ask(ctx, func(ctx context.Context, op *admin.Admin) []string {
-		next, _ := op.Peek(ctx, queue, completionMost, false)
-		var ids []string
-		for _, due := range next.Next {
-			ids = append(ids, due.ID)
+func groupNames(ctx context.Context, op *admin.Admin, queue string) (names []string) {
+	glances, _ := op.Watcher(queue).Look(ctx)
+	for _, q := range glances {
+		for _, g := range q.Groups {
+			names = append(names, g.Name)
 		}
-		slices.Sort(ids)
-		return slices.Compact(ids)
-	})
+	}
+	return names
+}
+
+// newestLetters offers the newest dead letters, each with the ID of its message and the reason.
+func newestLetters(ctx context.Context, op *admin.Admin, queue string) (names []string) {
+	filter := admin.LetterFilter{Newest: true, Limit: completionMost}
+	for l, err := range op.DeadLetters().List(ctx, queue, filter) {
+		if err != nil {
+			break
+		}
+		names = append(names, l.Letter+"\t"+human.OneLine(l.ID, 40)+" "+l.Reason)
+	}
+	return names
+}
+
+// nextIDs offers messages that are due next.
+func nextIDs(ctx context.Context, op *admin.Admin, queue string) (ids []string) {
+	next, _ := op.Peek(ctx, queue, completionMost, false)
+	for _, due := range next.Next {
+		ids = append(ids, due.ID)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
 }

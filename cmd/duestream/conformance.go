@@ -71,7 +71,6 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 			}
 			return nil
 		},
-		RunE: a.do(func(ctx context.Context, args []string) error { return a.runConformance(ctx, o, args) }),
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.worker, "worker", false, "the command is a worker")
@@ -86,7 +85,7 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 	f.IntVar(&o.parallel, "parallel", conformance.DefaultParallel, "cases to run at a time")
 	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"minimal", "good", "complete"}, cobra.ShellCompDirectiveNoFileComp))
 	a.jsonFlag(cmd)
-	return cmd
+	return a.does(cmd, nil, func(ctx context.Context, args []string) error { return a.runConformance(ctx, o, args) })
 }
 
 // conformanceConfig settles what is to be run. It does not touch Redis.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
-	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) consumers() *cobra.Command {
@@ -29,36 +27,21 @@ Before Redis 7.2 a read that finds nothing is no sign of life: there, a consumer
 work looks gone. What one that is gone holds is reclaimed by a bridge, and the consumer
 itself is deleted once it was idle for an hour.`,
 		Example: "  duestream consumers emails\n  duestream consumers emails --group mailer --json",
-		Args:    cobra.ExactArgs(1),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(admin.CheckQueue(args[0]), checkGroup(group)); err != nil {
-				return err
-			}
-			op, done, err := a.admin(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer done()
-			list, err := op.Consumers(ctx, args[0], group)
-			if err != nil {
-				return err
-			}
-			return a.print(list, func() { a.printMembers(list) })
-		}),
 	}
 	groupFlag(cmd, &group, "of this group")
-	a.jsonFlag(cmd)
-	return cmd
+	return a.looks(cmd, groupCheck(&group), func(ctx context.Context, op *admin.Admin, args []string) error {
+		list, err := op.Consumers(ctx, args[0], group)
+		if err != nil {
+			return err
+		}
+		return a.listConsumers(list)
+	})
 }
 
-func (a *app) printMembers(list []admin.Consumer) {
-	if len(list) == 0 {
-		fmt.Fprintln(a.out, "no consumers")
-		return
-	}
-	rows := [][]string{{"GROUP", "CONSUMER", "PENDING", "OLDEST", "IDLE", "INACTIVE", "SEEN"}}
+func (a *app) listConsumers(all []admin.Consumer) error {
+	list := a.list("GROUP", "CONSUMER", "PENDING", "OLDEST", "IDLE", "INACTIVE", "SEEN")
 	approx := false
-	for _, m := range list {
+	for _, m := range all {
 		oldest, inactive, seen := "-", "-", "gone?"
 		if m.Pending > 0 {
 			oldest = human.Short(time.Duration(m.OldestIdle))
@@ -72,12 +55,12 @@ func (a *app) printMembers(list []admin.Consumer) {
 		if m.Alive {
 			seen = "alive"
 		}
-		rows = append(rows, []string{
-			human.OneLine(m.Group, 40), human.OneLine(m.Consumer, 60), strconv.FormatInt(m.Pending, 10), oldest, human.Short(time.Duration(m.Idle)), inactive, seen,
-		})
+		list.add(m, human.OneLine(m.Group, 40), human.OneLine(m.Consumer, 60), strconv.FormatInt(m.Pending, 10), oldest,
+			human.Short(time.Duration(m.Idle)), inactive, seen)
 	}
-	term.Table(a.out, rows)
-	if approx {
+	err := list.end("no consumers")
+	if approx && !a.json {
 		fmt.Fprintln(a.out, "(≥: only the oldest 10,000 entries of the group were looked at, per partition)")
 	}
+	return err
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
@@ -28,18 +27,13 @@ import (
 )
 
 type editFlags struct {
-	payload     string
-	edited      bool // payload was given, maybe empty
-	payloadFile string
-	headers     flags.Headers
-	unset       []string
-	to          string
-	in          flags.Delay
-	dryRun      bool
+	replacement
+	unset  []string
+	dryRun bool
 }
 
 func (a *app) deadEdit() *cobra.Command {
-	o := editFlags{in: flags.Delay{Field: "in"}}
+	var o editFlags
 	cmd := &cobra.Command{
 		Use:   "edit <queue> <letter>",
 		Short: "Schedule a dead letter again, with another payload or other headers",
@@ -52,46 +46,34 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 		Example: `  duestream dead edit emails 1767000000000-0 --header tenant=acme --unset-header debug
   duestream dead edit emails 1767000000000-0 --payload-file - --in 5m <fixed.json
   EDITOR=nano duestream dead edit emails 1767000000000-0`,
-		Args: cobra.ExactArgs(2),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			payload, err := o.newPayload(a)
-			if err := errors.Join(admin.CheckQueue(args[0]), checkLetters(args[1:]), o.check(), err); err != nil {
-				return err
-			}
-			inEditor := payload == nil && o.headers == nil && o.unset == nil
-			if inEditor && !term.IsTerminal(a.in) {
-				return usage.Errorf("nothing to change: give --payload, --payload-file, --header or --unset-header; on a terminal an editor is started without them")
-			}
-			letters, done, err := a.letters(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer done()
-			l, err := letters.Show(ctx, args[0], args[1])
-			if err != nil {
-				return err
-			}
-			change := change{payload: payload, headers: o.apply(l.Headers)}
-			if inEditor {
-				if change, err = editLetter(ctx, l, a.editor); err != nil {
-					return err
-				}
-			}
-			return a.edit(ctx, letters, args[0], l, change, o)
-		}),
 	}
+	o.flags(cmd, "the new payload", "the new payload is in this file", "set this header", "it")
 	f := cmd.Flags()
-	f.StringVar(&o.payload, "payload", "", "the new payload")
-	f.StringVar(&o.payloadFile, "payload-file", "", "the new payload is in this file; - = standard input")
-	f.Var(&o.headers, "header", "set this header; may be given again")
 	f.StringArrayVar(&o.unset, "unset-header", nil, "remove the header of this name; may be given again")
-	f.StringVar(&o.to, "to", "", "for this group instead of the one that it failed in")
-	f.Var(&o.in, "in", "deliver so long after it is redriven")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only show what would be scheduled")
-	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
-	cmd.PreRun = func(cmd *cobra.Command, _ []string) { o.edited = cmd.Flags().Changed("payload") }
-	a.jsonFlag(cmd)
-	return cmd
+	var payload *[]byte
+	inEditor := false
+	return a.looks(cmd, func([]string) (err error) {
+		payload, err = o.newPayload(a)
+		inEditor = payload == nil && o.headers == nil && o.unset == nil
+		if err = errors.Join(o.check(), err); err == nil && inEditor && !term.IsTerminal(a.in) {
+			err = usage.Errorf("nothing to change: give --payload, --payload-file, --header or --unset-header; " +
+				"on a terminal an editor is started without them")
+		}
+		return err
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		l, err := op.DeadLetters().Show(ctx, args[0], args[1])
+		if err != nil {
+			return err
+		}
+		change := change{payload: payload, headers: o.apply(l.Headers)}
+		if inEditor {
+			if change, err = editLetter(ctx, l, a.editor); err != nil {
+				return err
+			}
+		}
+		return a.edit(ctx, op.DeadLetters(), args[0], l, change, o)
+	})
 }
 
 // change is what becomes of a letter. Nil leaves payload or headers as they were.
@@ -100,23 +82,9 @@ type change struct {
 	headers *map[string]string
 }
 
-func (o *editFlags) newPayload(a *app) (*[]byte, error) {
-	switch {
-	case o.payloadFile != "":
-		payload, err := a.payloadFile(o.payloadFile)
-		return &payload, err
-	case o.edited:
-		payload := []byte(o.payload)
-		return &payload, admin.CheckPayload(payload)
-	}
-	return nil, nil
-}
-
 func (o *editFlags) check() error {
-	if o.to != "" {
-		if err := admin.CheckGroup(o.to); err != nil {
-			return err
-		}
+	if err := checkGroup(o.to); err != nil {
+		return err
 	}
 	for _, name := range o.unset {
 		if _, both := o.headers[name]; both {

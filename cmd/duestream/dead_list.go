@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
-	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) deadList() *cobra.Command {
@@ -28,62 +27,37 @@ prints one object per line, as ` + "`dead show --json`" + ` does.
 of an error its first line, with each number as #.`,
 		Example: `  duestream dead list emails --group mailer --newer-than 1h
   duestream dead list emails --summary`,
-		Args: cobra.ExactArgs(1),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(admin.CheckQueue(args[0]), f.check()); err != nil {
-				return err
-			}
-			letters, done, err := a.letters(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer done()
-			filter, _ := f.filter()
-			if summary {
-				return a.summarizeLetters(ctx, letters, args[0], filter)
-			}
-			return a.listLetters(ctx, letters, args[0], filter)
-		}),
 	}
 	f.flags(cmd, 100)
 	cmd.Flags().BoolVar(&summary, "summary", false, "count them by group, reason and error; --limit is for the lines of that")
-	a.jsonFlag(cmd)
-	return cmd
+	return a.looks(cmd, f.check, func(ctx context.Context, op *admin.Admin, args []string) error {
+		filter, _ := f.filter()
+		if summary {
+			return a.summarizeLetters(ctx, op.DeadLetters(), args[0], filter)
+		}
+		return a.listLetters(ctx, op.DeadLetters(), args[0], filter)
+	})
 }
 
 func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue string, filter admin.LetterFilter) error {
 	now := time.Now()
-	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR"}}
+	list := a.list("LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR")
 	limit, n := filter.Limit, 0
 	if filter.Newest = true; limit > 0 && limit < math.MaxInt {
 		filter.Limit++ // to see whether there are more
 	}
 	for l, err := range letters.List(ctx, queue, filter) {
-		if err != nil {
+		if err = cmp.Or(err, list.failed); err != nil {
 			return err
 		}
 		if n++; limit > 0 && n > limit {
 			break
 		}
-		if a.json {
-			if err := a.printLine(l); err != nil {
-				return err
-			}
-			continue
-		}
-		rows = append(rows, []string{
-			l.Letter, human.OneLine(l.ID, 40), human.OrDash(human.OneLine(l.Group, 30)), human.OneLine(l.Reason, 30), strconv.Itoa(l.Attempt), human.Relative(l.Dead, now), human.OneLine(l.Error, 60),
-		})
+		list.add(l, l.Letter, human.OneLine(l.ID, 40), human.OrDash(human.OneLine(l.Group, 30)), human.OneLine(l.Reason, 30),
+			strconv.Itoa(l.Attempt), human.Relative(l.Dead, now), human.OneLine(l.Error, 60))
 	}
-	switch {
-	case a.json:
-	case n == 0:
-		fmt.Fprintln(a.out, "no dead letters")
-	default:
-		term.Table(a.out, rows)
-	}
-	if limit == 0 || n <= limit {
-		return nil
+	if err := list.end("no dead letters"); err != nil || limit == 0 || n <= limit {
+		return err
 	}
 	more := "more"
 	if filter == (admin.LetterFilter{Limit: limit + 1, Newest: true}) { // how many is asked of Redis, not read
@@ -112,22 +86,15 @@ func (a *app) summarizeLetters(ctx context.Context, letters *admin.DeadLetters, 
 		shown = min(shown, limit)
 	}
 	now := time.Now()
-	rows := [][]string{{"COUNT", "GROUP", "REASON", "OLDEST", "NEWEST", "ERROR"}}
+	list := a.list("COUNT", "GROUP", "REASON", "OLDEST", "NEWEST", "ERROR")
 	for _, g := range all[:shown] {
-		if a.json {
-			if err := a.printLine(g); err != nil {
-				return err
-			}
-			continue
-		}
-		rows = append(rows, []string{human.Thousands(int64(g.Count)), human.OrDash(human.OneLine(g.Group, 30)), human.OneLine(g.Reason, 30), human.Ago(g.Oldest, now), human.Ago(g.Newest, now), human.OneLine(g.Error, 80)})
+		list.add(g, human.Thousands(int64(g.Count)), human.OrDash(human.OneLine(g.Group, 30)), human.OneLine(g.Reason, 30),
+			human.Ago(g.Oldest, now), human.Ago(g.Newest, now), human.OneLine(g.Error, 80))
 	}
-	switch {
-	case a.json:
-	case total == 0:
-		fmt.Fprintln(a.out, "no dead letters")
-	default:
-		term.Table(a.out, rows)
+	if err := list.end("no dead letters"); err != nil {
+		return err
+	}
+	if total > 0 && !a.json {
 		fmt.Fprintf(a.out, "%s letters\n", human.Thousands(int64(total)))
 	}
 	if shown < len(all) {

@@ -14,7 +14,6 @@ import (
 
 func (a *app) deadPurge() *cobra.Command {
 	var s selection
-	var agreed *consent
 	cmd := &cobra.Command{
 		Use:   "purge <queue> [<letter>...]",
 		Short: "Delete dead letters for good",
@@ -23,39 +22,29 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 		Example: `  duestream dead purge emails 1767000000000-0
   duestream dead purge emails --older-than 30d --dry-run
   duestream dead purge emails --reason expired --yes`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(admin.CheckQueue(args[0]), s.check(args[1:])); err != nil {
-				return err
+	}
+	s.flags(cmd)
+	agreed := destroys(cmd)
+	asks := func(args []string) bool { return len(args) == 1 && !s.dryRun }
+	return a.looks(cmd, func(args []string) error {
+		if err := s.check(args[1:]); err != nil || !asks(args) {
+			return err
+		}
+		return agreed.possible(a, "every dead letter that the flags select (--dry-run shows them)")
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		letters := op.DeadLetters()
+		if asks(args) && !agreed.yes {
+			filter, _ := s.filter.filter()
+			n, err := letters.Count(ctx, args[0], filter)
+			if err == nil && n > 0 {
+				err = agreed.ask(ctx, a, fmt.Sprintf("Delete %s of %s for good?", human.Counted(n, "dead letter"), args[0]))
 			}
-			asks := len(args) == 1 && !s.dryRun
-			if asks {
-				if err := agreed.possible(a, "every dead letter that the flags select (--dry-run shows them)"); err != nil {
-					return err
-				}
-			}
-			letters, done, err := a.letters(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			defer done()
-			if asks && !agreed.yes {
-				filter, _ := s.filter.filter()
-				n, err := letters.Count(ctx, args[0], filter)
-				if err == nil && n > 0 {
-					err = agreed.ask(ctx, a, fmt.Sprintf("Delete %s of %s for good?", human.Counted(n, "dead letter"), args[0]))
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return a.purge(ctx, letters, args[0], args[1:], s)
-		}),
-	}
-	s.flags(cmd)
-	agreed = destroys(cmd)
-	a.jsonFlag(cmd)
-	return cmd
+		}
+		return a.purge(ctx, letters, args[0], args[1:], s)
+	})
 }
 
 func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, s selection) error {

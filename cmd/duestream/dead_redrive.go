@@ -19,18 +19,14 @@ import (
 
 type redriveFlags struct {
 	selection
-	payload     string
-	edited      bool // payload was given, maybe empty
-	payloadFile string
-	headers     flags.Headers
-	noHeaders   bool
-	to          string
-	in, spread  flags.Delay
-	rate        string
+	replacement
+	noHeaders bool
+	spread    flags.Delay
+	rate      string
 }
 
 func (a *app) deadRedrive() *cobra.Command {
-	o := redriveFlags{in: flags.Delay{Field: "in"}, spread: flags.Delay{Field: "spread"}}
+	o := redriveFlags{spread: flags.Delay{Field: "spread"}}
 	cmd := &cobra.Command{
 		Use:   "redrive <queue> [<letter>...]",
 		Short: "Schedule dead letters again",
@@ -45,54 +41,31 @@ goes on with the rest.`,
   duestream dead redrive emails --reason max_attempts --spread 10m
   duestream dead redrive emails --reason group_gone --to mailer
   duestream dead redrive emails --all --dry-run`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			options, err := o.options(a)
-			if err := errors.Join(admin.CheckQueue(args[0]), o.check(args[1:]), err); err != nil {
-				return err
-			}
-			letters, done, err := a.letters(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer done()
-			return a.redrive(ctx, letters, args[0], args[1:], o, options)
-		}),
 	}
-	o.flags(cmd)
+	o.selection.flags(cmd)
+	o.replacement.flags(cmd, "replace the payload of each", "replace the payload of each by this file", "replace the headers of each by these", "each")
 	f := cmd.Flags()
-	f.StringVar(&o.payload, "payload", "", "replace the payload of each")
-	f.StringVar(&o.payloadFile, "payload-file", "", "replace the payload of each by this file; - = standard input")
-	f.Var(&o.headers, "header", "replace the headers of each by these; may be given again")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "deliver each without headers")
-	f.StringVar(&o.to, "to", "", "for this group instead of the one that each failed in")
-	f.Var(&o.in, "in", "deliver so long after it is redriven")
 	f.Var(&o.spread, "spread", "deliver each at a random moment of so long after that")
 	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 50/s")
-	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
 	cmd.MarkFlagsMutuallyExclusive("header", "no-headers")
-	cmd.PreRun = func(cmd *cobra.Command, _ []string) { o.edited = cmd.Flags().Changed("payload") }
-	a.jsonFlag(cmd)
-	return cmd
+	var options admin.RedriveOptions
+	return a.looks(cmd, func(args []string) (err error) {
+		options, err = o.options(a)
+		return errors.Join(o.check(args[1:]), err)
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		return a.redrive(ctx, op.DeadLetters(), args[0], args[1:], o, options)
+	})
 }
 
 func (o *redriveFlags) options(a *app) (admin.RedriveOptions, error) {
 	out := admin.RedriveOptions{Delay: o.in.D, Spread: o.spread.D, DryRun: o.dryRun, To: o.to}
-	if o.to != "" {
-		if err := admin.CheckGroup(o.to); err != nil {
-			return out, err
-		}
+	err := checkGroup(o.to)
+	if err != nil {
+		return out, err
 	}
-	if o.edited {
-		payload := []byte(o.payload)
-		out.Payload = &payload
-	}
-	if o.payloadFile != "" {
-		payload, err := a.payloadFile(o.payloadFile)
-		if err != nil {
-			return out, err
-		}
-		out.Payload = &payload
+	if out.Payload, err = o.newPayload(a); err != nil {
+		return out, err
 	}
 	if o.headers != nil || o.noHeaders {
 		set := map[string]string(o.headers)

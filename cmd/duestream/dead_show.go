@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -17,37 +16,26 @@ import (
 func (a *app) deadShow() *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
-		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload", Args: cobra.ExactArgs(2),
+		Use: "show <queue> <letter>", Short: "Show a dead letter, with its payload",
 		Example: "  duestream dead show emails 1767000000000-0",
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := errors.Join(admin.CheckQueue(args[0]), checkLetters(args[1:])); err != nil {
-				return err
-			}
-			letters, done, err := a.letters(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer done()
-			l, err := letters.Show(ctx, args[0], args[1])
-			if err != nil {
-				return err
-			}
-			if raw {
-				return a.printRaw(l.Payload)
-			}
-			return a.print(l, func() { a.describeLetter(l) })
-		}),
 	}
-	a.jsonFlag(cmd)
-	rawFlag(cmd, &raw)
-	return cmd
+	return rawFlag(a.looks(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
+		l, err := op.DeadLetters().Show(ctx, args[0], args[1])
+		if err != nil {
+			return err
+		}
+		if raw {
+			return a.printRaw(l.Payload)
+		}
+		return a.print(l, func() { a.describeLetter(l) })
+	}), &raw)
 }
 
 func (a *app) describeLetter(l admin.Letter) {
 	now := time.Now()
 	rows := [][]string{
-		{"letter", l.Letter}, {"id", human.OneLine(l.ID, 256)}, {"group", human.OrDash(human.OneLine(l.Group, 256))}, {"reason", human.OneLine(l.Reason, 60)},
-		{"attempt", strconv.Itoa(l.Attempt)}, {"entry", human.OrDash(l.Entry)},
+		{"letter", l.Letter}, {"id", human.OneLine(l.ID, 256)}, {"group", human.OrDash(human.OneLine(l.Group, 256))},
+		{"reason", human.OneLine(l.Reason, 60)}, {"attempt", strconv.Itoa(l.Attempt)}, {"entry", human.OrDash(l.Entry)},
 	}
 	rows = append(rows, timeRows(now, "dead", l.Dead, "due", l.Due, "expired", l.Expires)...)
 	term.Table(a.out, append(append(rows, mapRows("header ", l.Headers)...), mapRows("field ", l.Extra)...))

@@ -44,26 +44,23 @@ the PATH, else one inside this process (miniredis: good for trying out, not a re
 Redis, keeps nothing). Its data is deleted at the end unless --data is given.
 redis-cli, other duestream commands and workers in any language can connect to it.`,
 		Example: "  duestream dev\n  duestream dev --port 6380 --data ./data --quiet",
-		Args:    cobra.NoArgs,
-		RunE: a.do(func(ctx context.Context, _ []string) error {
-			if a.redisURL != "" {
-				return usage.Errorf("dev starts a server of its own: to use the one at --redis run `duestream serve`")
-			}
-			if o.server.Port < 0 || o.server.Port > 65535 {
-				return usage.Errorf("port %d: must be between 0 and 65535", o.server.Port)
-			}
-			if o.server.InProcess && o.server.Data != "" {
-				return usage.Errorf("--data cannot be kept with --in-process")
-			}
-			return a.runDev(ctx, o)
-		}),
 	}
 	cmd.Flags().IntVar(&o.server.Port, "port", 0, "port of the server; 0 = any free one")
 	cmd.Flags().StringVar(&o.server.Data, "data", "", "keep the server's data in this directory, and use what is there")
 	cmd.Flags().BoolVar(&o.server.InProcess, "in-process", false, "use the server inside this process even if redis-server is installed")
 	flags.DurationVar(cmd.Flags(), &o.length, "for", 0, "stop by itself after so long; 0 = at Ctrl-C")
 	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "do not print deliveries")
-	return cmd
+	return a.does(cmd, func([]string) error {
+		switch {
+		case a.redisURL != "":
+			return usage.Errorf("dev starts a server of its own: to use the one at --redis run `duestream serve`")
+		case o.server.Port < 0 || o.server.Port > 65535:
+			return usage.Errorf("port %d: must be between 0 and 65535", o.server.Port)
+		case o.server.InProcess && o.server.Data != "":
+			return usage.Errorf("--data cannot be kept with --in-process")
+		}
+		return nil
+	}, func(ctx context.Context, _ []string) error { return a.runDev(ctx, o) })
 }
 
 func (a *app) runDev(ctx context.Context, o devOptions) (err error) {

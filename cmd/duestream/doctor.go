@@ -43,28 +43,6 @@ Exit code 9 when something is wrong, or still wrong, of the --severity given.`,
   duestream doctor emails --quick
   duestream doctor --severity error --json
   duestream doctor --repair --dry-run`,
-		ValidArgsFunction: a.completeQueues,
-		RunE: a.do(func(ctx context.Context, queues []string) error {
-			err := doctor.Config{Queues: queues}.Validate()
-			if failed := o.least.UnmarshalText([]byte(o.severity)); failed != nil {
-				err = errors.Join(err, usage.Errorf("%w", failed))
-			}
-			if o.dry && !o.repair {
-				err = errors.Join(err, usage.Errorf("--dry-run: belongs to --repair"))
-			}
-			if o.repair && o.quick {
-				err = errors.Join(err, usage.Errorf("--quick and --repair: a repair looks at everything"))
-			}
-			if err != nil {
-				return usage.Errorf("%w", err)
-			}
-			op, done, err := a.admin(ctx)
-			if err != nil {
-				return err
-			}
-			defer done()
-			return a.runDoctor(ctx, op, o, queues)
-		}),
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.quick, "quick", false, "look at settings, counts and samples only")
@@ -72,8 +50,20 @@ Exit code 9 when something is wrong, or still wrong, of the --severity given.`,
 	f.BoolVar(&o.dry, "dry-run", false, "with --repair: say what it would do")
 	f.StringVar(&o.severity, "severity", "warning", "exit code 9 from this severity on: note, warning or error")
 	_ = cmd.RegisterFlagCompletionFunc("severity", cobra.FixedCompletions([]string{"note", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp))
-	a.jsonFlag(cmd)
-	return cmd
+	return a.operates(cmd, func(queues []string) (err error) {
+		if failed := o.least.UnmarshalText([]byte(o.severity)); failed != nil {
+			err = usage.Errorf("%w", failed)
+		}
+		if o.dry && !o.repair {
+			err = errors.Join(err, usage.Errorf("--dry-run: belongs to --repair"))
+		}
+		if o.repair && o.quick {
+			err = errors.Join(err, usage.Errorf("--quick and --repair: a repair looks at everything"))
+		}
+		return err
+	}, func(ctx context.Context, op *admin.Admin, queues []string) error {
+		return a.runDoctor(ctx, op, o, queues)
+	})
 }
 
 // doctorReport is what is printed as JSON. After a repair, Report is that of the second look.

@@ -91,35 +91,28 @@ windows are not exported.`,
 		Example: `  duestream export emails >emails.ndjson
   duestream export emails --dead | jq -r 'select(.reason=="max_attempts") | .id'
   duestream export emails | duestream --redis redis://new:6379 import emails`,
-		Args: cobra.ExactArgs(1),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := admin.CheckQueue(args[0]); err != nil {
-				return err
-			}
-			op, done, err := a.admin(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer done()
-			kinds := []admin.RecordKind{admin.RecordReady, admin.RecordScheduled, admin.RecordDead}
-			switch {
-			case scheduled:
-				kinds = kinds[1:2]
-			case dead:
-				kinds = kinds[2:]
-			}
-			return a.exportTo(ctx, op, args[0], kinds)
-		}),
 	}
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "scheduled and ready messages, and dead letters; what is exported unless told otherwise")
 	f.BoolVar(&scheduled, "scheduled", false, "only what is scheduled, retries included")
 	f.BoolVar(&dead, "dead", false, "only dead letters")
 	cmd.MarkFlagsMutuallyExclusive("all", "scheduled", "dead")
-	return cmd
+	return a.does(cmd, nil, func(ctx context.Context, args []string) error {
+		kinds := []admin.RecordKind{admin.RecordReady, admin.RecordScheduled, admin.RecordDead}
+		switch {
+		case scheduled:
+			kinds = kinds[1:2]
+		case dead:
+			kinds = kinds[2:]
+		}
+		return a.operate(ctx, func(op *admin.Admin) error { return a.exportTo(ctx, op, args[0], kinds) })
+	})
 }
 
 func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds []admin.RecordKind) error {
+	if err := op.CheckKnown(ctx, queue); err != nil {
+		return err
+	}
 	stats, err := op.Stats(ctx, queue)
 	if err != nil {
 		return err

@@ -28,27 +28,21 @@ is nowhere: every group acknowledged it, it was cancelled or purged, or never ex
 What is scheduled is looked up; ready, pending, retrying and dead messages are looked for
 through all there are, and each place is printed as soon as it is found.`,
 		Example: "  duestream find order-42\n  duestream find order-42 --queue emails --queue invoices --json",
-		Args:    cobra.ExactArgs(1),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			errs := []error{admin.CheckID(args[0])}
-			for _, queue := range queues {
-				errs = append(errs, admin.CheckQueue(queue))
-			}
-			if err := errors.Join(errs...); err != nil {
-				return err
-			}
-			op, done, err := a.admin(ctx, queues...)
-			if err != nil {
-				return err
-			}
-			defer done()
-			return a.findMessage(ctx, op, args[0], queues)
-		}),
 	}
 	cmd.Flags().StringArrayVarP(&queues, "queue", "q", nil, "look in this queue only; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("queue", a.completeQueues)
-	a.jsonFlag(cmd)
-	return cmd
+	return a.operates(cmd, func([]string) error {
+		var errs []error
+		for _, queue := range queues {
+			errs = append(errs, admin.CheckQueue(queue))
+		}
+		return errors.Join(errs...)
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		if err := checkKnown(ctx, op, queues...); err != nil {
+			return err
+		}
+		return a.findMessage(ctx, op, args[0], queues)
+	})
 }
 
 func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queues []string) error {

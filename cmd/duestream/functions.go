@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -14,7 +13,7 @@ import (
 )
 
 func (a *app) functions() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "functions",
 		Short: "Load the scripts into Redis, so that clients in any language can call them",
 		Long: `Loads duestream's scripts into Redis as a library of functions, which clients in any
@@ -24,26 +23,26 @@ clients and bridges use none of them. docs/PROTOCOL.md, section 17, says how the
 		Example: `  duestream functions load
   duestream functions show
   duestream functions dump | redis-cli -x FUNCTION LOAD`,
-		Args: cobra.NoArgs,
-		RunE: help,
-	}
-	cmd.AddCommand(a.functionsLoad(), a.functionsShow(), a.functionsDelete(), a.functionsDump())
-	return cmd
+	}, a.functionsLoad(), a.functionsShow(), a.functionsDelete(), a.functionsDump())
 }
 
-// onServers changes all servers, and says what was done on each.
-func (a *app) onServers(ctx context.Context, change func(*admin.Admin) ([]admin.Library, error), what func(admin.Library) string) error {
-	op, done, err := a.admin(ctx)
-	if err != nil {
-		return err
+// onServers prints what was done on, or found on, all servers. It fails where nothing was, and says where it was not.
+func (a *app) onServers(rows []admin.Library, err error, functions []admin.Function, text func()) error {
+	failed := 0
+	for _, l := range rows {
+		if l.Err != nil {
+			failed++
+		}
 	}
-	defer done()
-	rows, err := change(op)
-	failed := failures(rows)
 	if err != nil && failed == len(rows) || errors.Is(err, admin.ErrForeignFunctions) || errors.Is(err, admin.ErrNewerFunctions) {
 		return explainFunctions(err)
 	}
-	printed := a.print(a.librariesJSON(rows, false), func() {
+	return errors.Join(a.print(librariesJSON(rows, functions), text), a.partly(rows, failed))
+}
+
+// changed prints what was done on each server.
+func (a *app) changed(rows []admin.Library, err error, what func(admin.Library) string) error {
+	return a.onServers(rows, err, nil, func() {
 		var lines [][]string
 		for _, l := range rows {
 			if l.Err == nil {
@@ -52,7 +51,6 @@ func (a *app) onServers(ctx context.Context, change func(*admin.Admin) ([]admin.
 		}
 		term.Table(a.out, lines)
 	})
-	return errors.Join(printed, a.partly(rows, failed))
 }
 
 // libraryRow is one server as JSON.
@@ -69,17 +67,14 @@ type librariesReport struct {
 	Functions []admin.Function `json:"functions,omitempty"`
 }
 
-func (a *app) librariesJSON(rows []admin.Library, functions bool) librariesReport {
-	report := librariesReport{Release: version, Source: admin.FunctionsSource(), Servers: []libraryRow{}}
+func librariesJSON(rows []admin.Library, functions []admin.Function) librariesReport {
+	report := librariesReport{Release: version, Source: admin.FunctionsSource(), Servers: []libraryRow{}, Functions: functions}
 	for _, l := range rows {
 		row := libraryRow{Library: l}
 		if l.Err != nil {
 			row.Error = l.Err.Error()
 		}
 		report.Servers = append(report.Servers, row)
-	}
-	if functions {
-		report.Functions = admin.Functions()
 	}
 	return report
 }
@@ -89,15 +84,6 @@ func libraryVersion(release, source string) string {
 		return "(not ours)"
 	}
 	return fmt.Sprintf("%s (%s)", human.OrDash(human.OneLine(release, 40)), human.OneLine(source, 40))
-}
-
-func failures(rows []admin.Library) (n int) {
-	for _, l := range rows {
-		if l.Err != nil {
-			n++
-		}
-	}
-	return n
 }
 
 // partly says what failed on which server, when the others are done.

@@ -10,16 +10,15 @@ import (
 )
 
 func (a *app) functionsDump() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Print the library as Lua, to read it or to load it with redis-cli",
 		Long: `Prints the library as Lua, to read it or to load it with redis-cli. Redis is not touched. On
 a cluster each master needs it; FUNCTION LOAD REPLACE takes it over an older one.`,
 		Example: "  duestream functions dump | less\n  duestream functions dump | redis-cli -x FUNCTION LOAD REPLACE",
-		Args:    cobra.NoArgs,
-		RunE: a.do(func(context.Context, []string) error {
-			_, err := fmt.Fprint(a.out, admin.FunctionsLibrary(version))
-			return err
-		}),
 	}
+	return a.does(cmd, nil, func(context.Context, []string) error {
+		_, err := fmt.Fprint(a.out, admin.FunctionsLibrary(version))
+		return err
+	})
 }

@@ -19,22 +19,19 @@ master has joined the cluster. Where they are already, nothing is done; older on
 replaced, in one step, and calls go on meanwhile. A library called duestream that is not
 ours, or is of a newer release, is left alone, and then nothing is changed on any server.`,
 		Example: "  duestream functions load\n  duestream functions load --json",
-		Args:    cobra.NoArgs,
-		RunE: a.do(func(ctx context.Context, _ []string) error {
-			return a.onServers(ctx, func(op *admin.Admin) ([]admin.Library, error) {
-				return op.LoadFunctions(ctx, version, force)
-			}, func(l admin.Library) string {
-				switch l.Did {
-				case "":
-					return "already there  " + libraryVersion(l.Release, l.Source)
-				case "replaced":
-					return "replaced  " + libraryVersion(l.Release, l.Source) + " → " + libraryVersion(version, admin.FunctionsSource())
-				}
-				return l.Did + "  " + libraryVersion(version, admin.FunctionsSource())
-			})
-		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also replace a library that is newer, or not ours")
-	a.jsonFlag(cmd)
-	return cmd
+	return a.operates(cmd, nil, func(ctx context.Context, op *admin.Admin, _ []string) error {
+		rows, err := op.LoadFunctions(ctx, version, force)
+		return a.changed(rows, err, func(l admin.Library) string {
+			ours := libraryVersion(version, admin.FunctionsSource())
+			switch l.Did {
+			case "":
+				return "already there  " + libraryVersion(l.Release, l.Source)
+			case "replaced":
+				return "replaced  " + libraryVersion(l.Release, l.Source) + " → " + ours
+			}
+			return l.Did + "  " + ours
+		})
+	})
 }

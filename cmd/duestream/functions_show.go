@@ -24,34 +24,22 @@ and their keys and arguments. What stands in brackets is repeated for every item
   older    load replaces it          newer    of a newer release than this program
   other    ours, of another build    foreign  a library called duestream that is not ours`,
 		Example: "  duestream functions show\n  duestream functions show --json",
-		Args:    cobra.NoArgs,
-		RunE: a.do(func(ctx context.Context, _ []string) error {
-			op, done, err := a.admin(ctx)
-			if err != nil {
-				return err
-			}
-			defer done()
-			rows := op.ShowFunctions(ctx, version)
-			failed := failures(rows)
-			if failed == len(rows) {
-				var err error
-				for _, l := range rows {
-					err = errors.Join(err, l.Err)
-				}
-				return explainFunctions(err)
-			}
-			printed := a.print(a.librariesJSON(rows, true), func() { a.printLibraries(rows) })
-			return errors.Join(printed, a.partly(rows, failed))
-		}),
 	}
-	a.jsonFlag(cmd)
-	return cmd
+	return a.operates(cmd, nil, func(ctx context.Context, op *admin.Admin, _ []string) error {
+		rows := op.ShowFunctions(ctx, version)
+		var err error
+		for _, l := range rows {
+			err = errors.Join(err, l.Err)
+		}
+		return a.onServers(rows, err, admin.Functions(), func() { a.printLibraries(rows) })
+	})
 }
 
 func (a *app) printLibraries(rows []admin.Library) {
 	lines := [][]string{{"SERVER", "ROLE", "LIBRARY", "RELEASE", "SOURCE"}}
 	for _, l := range rows {
-		lines = append(lines, []string{l.Server, human.OrDash(l.Role), human.OrDash(string(l.State)), human.OrDash(human.OneLine(l.Release, 40)), human.OrDash(human.OneLine(l.Source, 40))})
+		release, source := human.OrDash(human.OneLine(l.Release, 40)), human.OrDash(human.OneLine(l.Source, 40))
+		lines = append(lines, []string{l.Server, human.OrDash(l.Role), human.OrDash(string(l.State)), release, source})
 	}
 	lines = append(lines, []string{"this program", "-", "-", version, admin.FunctionsSource()})
 	term.Table(a.out, lines)

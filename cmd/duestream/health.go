@@ -23,28 +23,23 @@ With --self it asks the bridge on this machine alone, by its DUESTREAM_HEALTH_FI
 and not Redis: it succeeds while that process turns, also while it waits for Redis,
 and fails when it hangs or has ended. For health checks of containers.`,
 		Example: "  duestream health\n  duestream health --json\n  DUESTREAM_HEALTH_FILE=/run/duestream/health duestream health --self",
-		Args:    cobra.NoArgs,
-		RunE: a.do(func(ctx context.Context, _ []string) error {
-			if self {
-				return a.healthOfSelf()
-			}
-			ctx, cancel := context.WithTimeout(ctx, heartbeat.Fresh)
-			defer cancel()
-			op, done, err := a.admin(ctx)
-			if err != nil {
-				return err
-			}
-			defer done()
+	}
+	cmd.Flags().BoolVar(&self, "self", false, "ask the bridge on this machine, by its DUESTREAM_HEALTH_FILE, and not Redis")
+	a.jsonFlag(cmd)
+	return a.does(cmd, nil, func(ctx context.Context, _ []string) error {
+		if self {
+			return a.healthOfSelf()
+		}
+		ctx, cancel := context.WithTimeout(ctx, heartbeat.Fresh)
+		defer cancel()
+		return a.operate(ctx, func(op *admin.Admin) error {
 			bridges, err := op.Bridges(ctx)
 			if err != nil {
 				return err
 			}
 			return a.printHealth(bridges)
-		}),
-	}
-	cmd.Flags().BoolVar(&self, "self", false, "ask the bridge on this machine, by its DUESTREAM_HEALTH_FILE, and not Redis")
-	a.jsonFlag(cmd)
-	return cmd
+		})
+	})
 }
 
 func (a *app) printHealth(bridges []admin.Heartbeat) error {

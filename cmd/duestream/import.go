@@ -44,34 +44,6 @@ already, or was taken within the last day (--dedup), is not taken again, and is 
 its last line was not exported to its end; what it has is taken (exit code 6).`,
 		Example: `  duestream import emails emails.ndjson
   duestream import emails emails.ndjson --dry-run`,
-		Args: cobra.RangeArgs(1, 2),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 1 {
-				return nil, cobra.ShellCompDirectiveDefault // a file
-			}
-			return a.completeQueue(cmd, args, typed)
-		},
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := admin.CheckQueue(args[0]); err != nil {
-				return err
-			}
-			if o.fromLine < 1 {
-				return usage.Errorf("from-line %d: must be 1 at least", o.fromLine)
-			}
-			name := "-"
-			if len(args) > 1 {
-				name = args[1]
-			}
-			lines, size, done, err := a.openLines(name)
-			if err != nil {
-				return err
-			}
-			defer done()
-			f := &importRun{queue: args[0], flags: o}
-			f.feeder = feeder[admin.Record]{app: a, lines: lines, size: size, from: o.fromLine, senders: 1, at: 1}
-			f.feeder.parse, f.feeder.send, f.feeder.duplicate = f.parse, f.send, f.known
-			return f.run(ctx)
-		}),
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&o.fromLine, "from-line", 1, "leave out the lines before this one")
@@ -79,7 +51,22 @@ its last line was not exported to its end; what it has is taken (exit code 6).`,
 	fs.BoolVar(&o.noGroups, "no-groups", false, "create no groups but those that a message is for alone")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "only check the lines; Redis is not asked")
 	a.jsonFlag(cmd)
-	return cmd
+	return a.does(cmd, func([]string) error {
+		if o.fromLine < 1 {
+			return usage.Errorf("from-line %d: must be 1 at least", o.fromLine)
+		}
+		return nil
+	}, func(ctx context.Context, args []string) error {
+		lines, size, done, err := a.openLines(append(args, "-")[1])
+		if err != nil {
+			return err
+		}
+		defer done()
+		f := &importRun{queue: args[0], flags: o}
+		f.feeder = feeder[admin.Record]{app: a, lines: lines, size: size, from: o.fromLine, senders: 1, at: 1}
+		f.feeder.parse, f.feeder.send, f.feeder.duplicate = f.parse, f.send, f.known
+		return f.run(ctx)
+	})
 }
 
 type importTally struct {
@@ -111,12 +98,10 @@ func (f *importRun) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !f.flags.dryRun {
-		op, done, err := f.app.admin(ctx)
-		if err != nil {
-			return err
-		}
-		defer done()
+	if f.flags.dryRun {
+		return f.feed(ctx)
+	}
+	return f.app.operate(ctx, func(op *admin.Admin) (err error) {
 		if f.to, err = op.Import(ctx, f.queue, header.source(), f.flags.dedup.D); err != nil {
 			return err
 		}
@@ -125,7 +110,12 @@ func (f *importRun) run(ctx context.Context) error {
 				return err
 			}
 		}
-	}
+		return f.feed(ctx)
+	})
+}
+
+// feed runs the feeder, and says what it took.
+func (f *importRun) feed(ctx context.Context) error {
 	if err := f.end(f.feeder.run(ctx), f.report); err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,7 +41,7 @@ func (f *letterFilter) filter() (admin.LetterFilter, bool) {
 }
 
 // check refuses what can be refused without Redis.
-func (f *letterFilter) check() error {
+func (f *letterFilter) check([]string) error {
 	if f.limit < 0 {
 		return usage.Errorf("limit %d: must not be negative", f.limit)
 	}
@@ -73,16 +72,15 @@ func (s *selection) check(letters []string) error {
 	case len(letters) == 0 && !filtered && !s.all:
 		return usage.Errorf("name letters, or select them by flags, or give --all")
 	}
-	return errors.Join(s.filter.check(), checkLetters(letters))
+	return s.filter.check(nil)
 }
 
 var letterName = regexp.MustCompile(`^([1-9][0-9]{0,2}/)?[0-9]+-[0-9]+$`)
 
-func checkLetters(letters []string) error {
-	for _, l := range letters {
-		if !letterName.MatchString(l) {
-			return usage.Errorf("letter %q: must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>, as `duestream dead list` prints it", l)
-		}
+func checkLetter(letter string) error {
+	if letterName.MatchString(letter) {
+		return nil
 	}
-	return nil
+	return usage.Errorf("letter %q: must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>, "+
+		"as `duestream dead list` prints it", letter)
 }

@@ -23,18 +23,16 @@ With --dir writes a page for every command, duestream-stats.1 and so on, beside 
 		Example: `  duestream man > /usr/local/share/man/man1/duestream.1
   duestream man --dir /usr/local/share/man/man1
   duestream man | man -l -`,
-		Args: cobra.NoArgs,
 	}
-	cmd.RunE = a.do(func(context.Context, []string) error {
-		if dir == "" {
-			_, err := fmt.Fprint(a.out, manual(cmd.Root()))
-			return err
-		}
-		return writeManuals(dir, cmd.Root())
-	})
 	cmd.Flags().StringVar(&dir, "dir", "", "write one page per command into this directory, which is created")
 	_ = cmd.MarkFlagDirname("dir")
-	return cmd
+	return a.does(cmd, nil, func(context.Context, []string) error {
+		if dir != "" {
+			return writeManuals(dir, cmd.Root())
+		}
+		_, err := fmt.Fprint(a.out, manual(cmd.Root()))
+		return err
+	})
 }
 
 func writeManuals(dir string, root *cobra.Command) error {

@@ -42,20 +42,8 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 		}
 		return nil
 	}
-	cmd.ValidArgsFunction = a.completeQueues
-	cmd.RunE = a.do(func(ctx context.Context, queues []string) error {
-		var errs []error
-		for _, queue := range queues {
-			errs = append(errs, admin.CheckQueue(queue))
-		}
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
-		op, done, err := a.admin(ctx)
-		if err != nil {
-			return err
-		}
-		defer done()
+	cmd.Flags().BoolVar(&all, "all", false, "all queues that the bridges know")
+	return a.operates(cmd, nil, func(ctx context.Context, op *admin.Admin, queues []string) error {
 		known, err := op.Queues(ctx)
 		if err != nil {
 			return err
@@ -75,9 +63,6 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 		}
 		return a.printHeld(answers)
 	})
-	cmd.Flags().BoolVar(&all, "all", false, "all queues that the bridges know")
-	a.jsonFlag(cmd)
-	return cmd
 }
 
 func (a *app) printHeld(done []heldQueue) error {

@@ -83,8 +83,9 @@ func (a *app) printRaw(payload admin.Payload) error {
 	return nil
 }
 
-// rawFlag adds --raw to a command that shows a message.
-func rawFlag(cmd *cobra.Command, raw *bool) {
+// rawFlag adds --raw to a command that shows a message, and has --json.
+func rawFlag(cmd *cobra.Command, raw *bool) *cobra.Command {
 	cmd.Flags().BoolVar(raw, "raw", false, "print the payload as it is, and nothing else")
 	cmd.MarkFlagsMutuallyExclusive("raw", "json")
+	return cmd
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
-	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
@@ -30,58 +28,29 @@ partitions together: due time, ID, attempt, the group that a retry is for, size 
 payload, headers. With --json prints one object per line. What is overdue is marked: a
 bridge takes it at once, unless the queue is paused.`,
 		Example: "  duestream peek emails\n  duestream peek emails -n 100 --payload --json",
-		Args:    cobra.ExactArgs(1),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			var err error
-			if n < 1 || n > peekLimit {
-				err = usage.Errorf("number %d: must be between 1 and %d", n, peekLimit)
-			}
-			if err := errors.Join(admin.CheckQueue(args[0]), err); err != nil {
-				return err
-			}
-			op, done, err := a.admin(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer done()
-			p, err := op.Peek(ctx, args[0], n, payload)
-			if err != nil {
-				return err
-			}
-			return a.printPeeked(p, payload)
-		}),
 	}
 	cmd.Flags().IntVarP(&n, "number", "n", 10, "so many, at most 10000")
 	cmd.Flags().BoolVar(&payload, "payload", false, "with payloads")
-	a.jsonFlag(cmd)
-	return cmd
+	return a.looks(cmd, func([]string) error {
+		if n < 1 || n > peekLimit {
+			return usage.Errorf("number %d: must be between 1 and %d", n, peekLimit)
+		}
+		return nil
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		p, err := op.Peek(ctx, args[0], n, payload)
+		if err != nil {
+			return err
+		}
+		return a.listPeeked(p, payload)
+	})
 }
 
-func (a *app) printPeeked(p admin.Peeked, payload bool) error {
-	left := ""
-	if more := p.Total - int64(len(p.Next)); more > 0 {
-		left = fmt.Sprintf("(and %s more: see -n)", human.Thousands(more))
-	}
-	if a.json {
-		for _, d := range p.Next {
-			if err := a.printLine(d); err != nil {
-				return err
-			}
-		}
-		if left != "" {
-			a.note("%s", left)
-		}
-		return nil
-	}
-	if len(p.Next) == 0 {
-		fmt.Fprintln(a.out, "nothing is scheduled")
-		return nil
-	}
-	header := []string{"DUE", "", "ID", "ATTEMPT", "FOR", "BYTES", "HEADERS"}
+func (a *app) listPeeked(p admin.Peeked, payload bool) error {
+	titles := []string{"DUE", "", "ID", "ATTEMPT", "FOR", "BYTES", "HEADERS"}
 	if payload {
-		header = append(header, "PAYLOAD")
+		titles = append(titles, "PAYLOAD")
 	}
-	rows := [][]string{header}
+	list := a.list(titles...)
 	for _, d := range p.Next {
 		when := human.Relative(d.Due, p.At)
 		if d.Overdue {
@@ -98,16 +67,16 @@ func (a *app) printPeeked(p admin.Peeked, payload bool) error {
 		if payload {
 			row = append(row, human.OneLine(string(d.Payload), 120))
 		}
-		rows = append(rows, row)
+		list.add(d, row...)
 	}
-	term.Table(a.out, rows)
-	if left != "" {
-		fmt.Fprintln(a.out, left)
+	err := list.end("nothing is scheduled")
+	if more := p.Total - int64(len(p.Next)); more > 0 {
+		a.more(fmt.Sprintf("(and %s more: see -n)", human.Thousands(more)))
 	}
-	if p.Held {
+	if p.Held && len(p.Next) > 0 && !a.json {
 		fmt.Fprintln(a.out, "! the queue is paused: nothing of this becomes ready until `duestream resume`")
 	}
-	return nil
+	return err
 }
 
 // headersCell shows headers on one line: name=value, name=value.

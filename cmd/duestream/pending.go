@@ -12,7 +12,6 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
-	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
@@ -40,46 +39,35 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 			}
 			return nil
 		},
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if len(args) == 2 {
-				group = args[1]
-			}
-			if limit < 1 {
-				return usage.Errorf("limit %d: must be at least 1", limit)
-			}
-			if err := errors.Join(admin.CheckQueue(args[0]), admin.CheckGroup(group)); err != nil {
-				return err
-			}
-			filter.MinIdle = minIdle.D
-			op, done, err := a.admin(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer done()
-			list, err := op.Pending(ctx, args[0], group, filter, limit)
-			if err != nil {
-				return err
-			}
-			left, err := a.leftOut(ctx, op, args[0], group, filter, len(list), limit)
-			if err != nil {
-				return err
-			}
-			if a.json && left != "" {
-				a.note("%s", left)
-			}
-			return a.print(list, func() { a.printPending(list, left) })
-		}),
 	}
 	groupFlag(cmd, &group, "consumer group")
 	cmd.Flags().StringVar(&filter.Consumer, "consumer", "", "held by this consumer")
 	cmd.Flags().Var(&minIdle, "min-idle", "idle for at least so long")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many")
-	a.jsonFlag(cmd)
-	return cmd
+	return a.looks(cmd, func([]string) error {
+		if limit < 1 {
+			return usage.Errorf("limit %d: must be at least 1", limit)
+		}
+		return checkGroup(group)
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		filter.MinIdle = minIdle.D
+		if len(args) == 2 {
+			group = args[1]
+		}
+		list, err := op.Pending(ctx, args[0], group, filter, limit)
+		if err != nil {
+			return err
+		}
+		left, err := leftOut(ctx, op, args[0], group, filter, len(list), limit)
+		if err != nil {
+			return err
+		}
+		return a.listPending(list, left)
+	})
 }
 
 // leftOut says how many more entries there are than were listed.
-func (a *app) leftOut(ctx context.Context, op *admin.Admin, queue, group string, f admin.PendingFilter, listed, limit int) (string, error) {
+func leftOut(ctx context.Context, op *admin.Admin, queue, group string, f admin.PendingFilter, listed, limit int) (string, error) {
 	if listed < limit {
 		return "", nil
 	}
@@ -93,13 +81,9 @@ func (a *app) leftOut(ctx context.Context, op *admin.Admin, queue, group string,
 	return fmt.Sprintf("(and %s more: see --limit)", human.Thousands(n-int64(listed))), nil
 }
 
-func (a *app) printPending(list []admin.PendingEntry, left string) {
-	if len(list) == 0 {
-		fmt.Fprintln(a.out, "nothing is pending")
-		return
-	}
-	rows := [][]string{{"ENTRY", "ID", "CONSUMER", "IDLE", "DELIVERIES", "ATTEMPT"}}
-	for _, p := range list {
+func (a *app) listPending(all []admin.PendingEntry, left string) error {
+	list := a.list("ENTRY", "ID", "CONSUMER", "IDLE", "DELIVERIES", "ATTEMPT")
+	for _, p := range all {
 		id, attempt := human.OneLine(p.ID, 40), strconv.Itoa(p.Attempt)
 		if p.BodyLost {
 			id, attempt = "(deleted)", "-"
@@ -108,12 +92,10 @@ func (a *app) printPending(list []admin.PendingEntry, left string) {
 		if p.Partition > 0 {
 			entry = fmt.Sprintf("%d/%s", p.Partition, p.Entry)
 		}
-		rows = append(rows, []string{
-			entry, human.OrDash(id), human.OneLine(p.Consumer, 60), human.Short(time.Duration(p.Idle)), strconv.FormatInt(p.Deliveries, 10), attempt,
-		})
+		list.add(p, entry, human.OrDash(id), human.OneLine(p.Consumer, 60), human.Short(time.Duration(p.Idle)),
+			strconv.FormatInt(p.Deliveries, 10), attempt)
 	}
-	term.Table(a.out, rows)
-	if left != "" {
-		fmt.Fprintln(a.out, left)
-	}
+	err := list.end("nothing is pending")
+	a.more(left)
+	return err
 }

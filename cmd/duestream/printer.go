@@ -77,6 +77,49 @@ func (a *app) print(value any, text func()) error {
 	return a.printLine(value)
 }
 
+// listing prints items as they come: with --json as a line each, else as the rows of a table, once all are there.
+type listing struct {
+	a      *app
+	rows   [][]string
+	failed error
+}
+
+// list begins a listing, with the titles of its columns.
+func (a *app) list(titles ...string) *listing { return &listing{a: a, rows: [][]string{titles}} }
+
+// add adds an item, and how its row shows it.
+func (l *listing) add(item any, row ...string) {
+	if l.a.json && l.failed == nil {
+		l.failed = l.a.printLine(item)
+	} else if !l.a.json {
+		l.rows = append(l.rows, row)
+	}
+}
+
+// end prints the table, or that there is none of what was to be listed.
+func (l *listing) end(none string) error {
+	switch {
+	case l.a.json:
+		return l.failed
+	case len(l.rows) == 1:
+		fmt.Fprintln(l.a.out, none)
+	default:
+		term.Table(l.a.out, l.rows)
+	}
+	return nil
+}
+
+// more says that there is more than was listed: as a note with --json, else behind the table. It says nothing when text is empty.
+func (a *app) more(text string) {
+	switch {
+	case text == "":
+	case a.json:
+		a.note("%s", text)
+	default:
+		fmt.Fprintln(a.out, text)
+	}
+}
+
 // printLine writes value as one line of JSON.
 func (a *app) printLine(value any) error {
 	enc := json.NewEncoder(a.out)

@@ -10,12 +10,10 @@ import (
 )
 
 func (a *app) queue() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "queue", Short: "Show or change how a queue is served", Args: cobra.NoArgs, RunE: help,
+	return group(&cobra.Command{
+		Use: "queue", Short: "Show or change how a queue is served",
 		Example: "  duestream queue show emails\n  duestream queue set emails held=true\n  duestream queue partitions emails 8",
-	}
-	cmd.AddCommand(a.queueShow(), a.queueSet(), a.queuePartitions(), a.queueDelete())
-	return cmd
+	}, a.queueShow(), a.queueSet(), a.queuePartitions(), a.queueDelete())
 }
 
 // isKnown reports whether the bridges know a queue. Its settings may be there before its first message.
@@ -41,3 +39,6 @@ func checkGroup(group string) error {
 	}
 	return admin.CheckGroup(group)
 }
+
+// groupCheck is checkGroup of a flag.
+func groupCheck(group *string) checks { return func([]string) error { return checkGroup(*group) } }

@@ -14,7 +14,6 @@ import (
 
 func (a *app) queueDelete() *cobra.Command {
 	var force bool
-	var agreed *consent
 	cmd := &cobra.Command{
 		Use:   "delete <queue>",
 		Short: "Remove a queue that is not needed any more",
@@ -26,31 +25,20 @@ Bridges forget it. A producer that goes on scheduling into it, and a worker that
 reading from it, make it again: stop them first. Workers that were there within the last
 seconds are named.`,
 		Example: "  duestream queue delete emials\n  duestream queue delete old-reports --force --yes",
-		Args:    cobra.ExactArgs(1),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			return a.runQueueDelete(ctx, args[0], force, agreed)
-		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "delete its messages as well")
-	agreed = destroys(cmd)
-	a.jsonFlag(cmd)
-	return cmd
+	agreed := destroys(cmd)
+	return a.operates(cmd, func(args []string) error {
+		if !force {
+			return nil
+		}
+		return agreed.possible(a, "the queue "+args[0]+" with all of its messages")
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		return a.deleteQueue(ctx, op, args[0], force, agreed)
+	})
 }
 
-func (a *app) runQueueDelete(ctx context.Context, queue string, force bool, agreed *consent) error {
-	if err := admin.CheckQueue(queue); err != nil {
-		return err
-	}
-	if force {
-		if err := agreed.possible(a, "the queue "+queue+" with all of its messages"); err != nil {
-			return err
-		}
-	}
-	op, done, err := a.admin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
+func (a *app) deleteQueue(ctx context.Context, op *admin.Admin, queue string, force bool, agreed *consent) error {
 	had, err := op.DeleteQueue(ctx, queue, false)
 	if errors.Is(err, admin.ErrNotEmpty) {
 		holds := holding(had)

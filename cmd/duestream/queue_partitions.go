@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -24,41 +23,23 @@ it up within seconds. A queue never shrinks. After an error repeat the command: 
 number in force it mends what is missing.
 
 A message's ID says which partition it goes to. Order is kept within a partition only.`,
-		Example:           "  duestream queue partitions emails\n  duestream queue partitions emails 8",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: a.completeQueue,
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			n := 0
-			err := admin.CheckQueue(args[0])
-			if len(args) == 2 {
-				var failed error
-				if n, failed = strconv.Atoi(args[1]); failed != nil {
-					failed = usage.Errorf("partitions %q: must be a whole number", args[1])
-				} else {
-					failed = admin.CheckPartitions(n)
-				}
-				err = errors.Join(err, failed)
-			}
-			if err != nil {
-				return err
-			}
-			known := args
-			if n > 0 { // a queue may have partitions before it has messages
-				known = nil
-			}
-			op, done, err := a.admin(ctx, known...)
-			if err != nil {
-				return err
-			}
-			defer done()
-			if n > 0 {
-				return a.growQueue(ctx, op, args[0], n)
-			}
-			return a.showPartitions(ctx, op, args[0])
-		}),
+		Example: "  duestream queue partitions emails\n  duestream queue partitions emails 8",
 	}
-	a.jsonFlag(cmd)
-	return cmd
+	n := 0
+	return a.operates(cmd, func(args []string) (err error) {
+		if len(args) < 2 {
+			return nil
+		}
+		if n, err = strconv.Atoi(args[1]); err != nil {
+			return usage.Errorf("partitions %q: must be a whole number", args[1])
+		}
+		return admin.CheckPartitions(n)
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		if len(args) == 2 { // a queue may have partitions before it has messages
+			return a.growQueue(ctx, op, args[0], n)
+		}
+		return a.showPartitions(ctx, op, args[0])
+	})
 }
 
 // partitionCounts is what both forms of the command print.
@@ -92,6 +73,9 @@ func (a *app) growQueue(ctx context.Context, op *admin.Admin, queue string, n in
 }
 
 func (a *app) showPartitions(ctx context.Context, op *admin.Admin, queue string) error {
+	if err := op.CheckKnown(ctx, queue); err != nil {
+		return err
+	}
 	counts, err := op.Partitions(ctx, queue)
 	if err != nil {
 		return err

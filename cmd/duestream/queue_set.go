@@ -32,26 +32,18 @@ value takes a setting back, so that the next level counts again.
   retry_max           longest delay between attempts
   held                true: what is scheduled does not become ready (whole queue only)`,
 		Example: "  duestream queue set emails max_attempts=5 retry_max=10m\n  duestream queue set emails --group mailer visibility_timeout=",
-		Args:    cobra.MinimumNArgs(2),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			update, err := parsePolicy(args[1:])
-			if err := errors.Join(admin.CheckQueue(args[0]), checkGroup(group), err); err != nil {
-				return err
-			}
-			op, done, err := a.admin(ctx)
-			if err != nil {
-				return err
-			}
-			defer done()
-			if err := op.WritePolicy(ctx, args[0], group, update); err != nil {
-				return err
-			}
-			return a.printPolicy(ctx, op, args[0], group)
-		}),
 	}
 	groupFlag(cmd, &group, "change what holds for this group")
-	a.jsonFlag(cmd)
-	return cmd
+	var update admin.PolicyUpdate
+	return a.operates(cmd, func(args []string) (err error) {
+		update, err = parsePolicy(args[1:])
+		return errors.Join(checkGroup(group), err)
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		if err := op.WritePolicy(ctx, args[0], group, update); err != nil {
+			return err
+		}
+		return a.printPolicy(ctx, op, args[0], group)
+	})
 }
 
 // parsePolicy reads settings as setting=value, and checks their limits.

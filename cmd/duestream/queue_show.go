@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -40,8 +38,8 @@ func (a *app) readPolicy(ctx context.Context, op *admin.Admin, queue, group stri
 	}
 	counts, err := op.Partitions(ctx, queue)
 	return queuePolicy{
-		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(), p.TriedFor().Milliseconds(), p.Held,
-		counts.Latest(), true, p,
+		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(),
+		p.TriedFor().Milliseconds(), p.Held, counts.Latest(), true, p,
 	}, err
 }
 
@@ -65,33 +63,23 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 	})
 }
 
-// printPolicies prints what holds for all queues.
-func (a *app) printPolicies(ctx context.Context, op *admin.Admin, group string) error {
+// listPolicies prints what holds for all queues.
+func (a *app) listPolicies(ctx context.Context, op *admin.Admin, group string) error {
 	names, err := op.Queues(ctx)
 	if err != nil {
 		return err
 	}
-	all := make([]queuePolicy, len(names))
-	for i, name := range names {
-		if all[i], err = a.readPolicy(ctx, op, name, group); err != nil {
+	list := a.list("QUEUE", "VISIBILITY", "MAX ATTEMPTS", "RETRY MIN", "RETRY MAX", "TRIED FOR", "PAUSED", "PARTITIONS")
+	for _, name := range names {
+		q, err := a.readPolicy(ctx, op, name, group)
+		if err != nil {
 			return err
 		}
+		p := q.policy
+		list.add(q, q.Queue, human.Short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts), human.Short(p.RetryMin), human.Short(p.RetryMax),
+			human.Short(p.TriedFor()), strconv.FormatBool(p.Held), strconv.Itoa(q.Partitions))
 	}
-	return a.print(all, func() {
-		if len(all) == 0 {
-			fmt.Fprintln(a.out, "no queues")
-			return
-		}
-		rows := [][]string{{"QUEUE", "VISIBILITY", "MAX ATTEMPTS", "RETRY MIN", "RETRY MAX", "TRIED FOR", "PAUSED", "PARTITIONS"}}
-		for _, q := range all {
-			p := q.policy
-			rows = append(rows, []string{
-				q.Queue, human.Short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts), human.Short(p.RetryMin), human.Short(p.RetryMax), human.Short(p.TriedFor()), strconv.FormatBool(p.Held),
-				strconv.Itoa(q.Partitions),
-			})
-		}
-		term.Table(a.out, rows)
-	})
+	return list.end("no queues")
 }
 
 // heldText says what the setting held means, in the word of all commands.
@@ -110,29 +98,13 @@ func (a *app) queueShow() *cobra.Command {
 		Long: `Shows the policy in force, and the number of partitions; without a queue, those of all queues that the bridges know.
 Each setting comes from the first that has it: the group, the queue, the defaults (written by the bridges from their
 environment), the program.`,
-		Example:           "  duestream queue show\n  duestream queue show emails --group mailer",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: a.completeQueue,
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			err := checkGroup(group)
-			if len(args) == 1 {
-				err = errors.Join(admin.CheckQueue(args[0]), err)
-			}
-			if err != nil {
-				return err
-			}
-			op, done, err := a.admin(ctx, args...)
-			if err != nil {
-				return err
-			}
-			defer done()
-			if len(args) == 0 {
-				return a.printPolicies(ctx, op, group)
-			}
-			return a.printPolicy(ctx, op, args[0], group)
-		}),
+		Example: "  duestream queue show\n  duestream queue show emails --group mailer",
 	}
 	groupFlag(cmd, &group, "show what holds for this group")
-	a.jsonFlag(cmd)
-	return cmd
+	return a.looks(cmd, groupCheck(&group), func(ctx context.Context, op *admin.Admin, args []string) error {
+		if len(args) == 0 {
+			return a.listPolicies(ctx, op, group)
+		}
+		return a.printPolicy(ctx, op, args[0], group)
+	})
 }

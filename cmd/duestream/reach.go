@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
@@ -17,7 +16,7 @@ type reach struct {
 	group   string
 }
 
-func (o *reach) flags(cmd *cobra.Command, a *app) {
+func (o *reach) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&o.retries, "retries", false, "the message, and also its retries that wait, of all groups")
 	cmd.Flags().StringVar(&o.group, "group", "", "only the retries that wait for this group")
 	cmd.MarkFlagsMutuallyExclusive("retries", "group")
@@ -39,12 +38,7 @@ func (o *reach) within(taken *[]bridge.Retry, do func(...bridge.Scope) error) er
 	return err
 }
 
-func (o *reach) check() error {
-	if o.group == "" {
-		return nil
-	}
-	return admin.CheckGroup(o.group)
-}
+func (o *reach) check([]string) error { return checkGroup(o.group) }
 
 // takenRetry is a retry in JSON.
 type takenRetry struct {
@@ -65,13 +59,4 @@ func (r takenRetry) whose() string {
 		return "redriven message"
 	}
 	return "retry for " + human.OneLine(r.Group, 60)
-}
-
-// checkTarget checks the names of a queue and of messages.
-func checkTarget(queue string, ids ...string) error {
-	errs := []error{admin.CheckQueue(queue)}
-	for _, id := range ids {
-		errs = append(errs, admin.CheckID(id))
-	}
-	return errors.Join(errs...)
 }

@@ -26,31 +26,19 @@ retries of one group. When nothing waits, nothing is changed, and the exit code 
 		Example: `  duestream reschedule emails order-42 --in 2h
   duestream reschedule emails order-42 --at 2026-12-24T18:00:00Z
   duestream reschedule callbacks order-42 --in 0s --group partner-a`,
-		Args: cobra.ExactArgs(2),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			return a.runReschedule(ctx, o, args[0], args[1], w.Option())
-		}),
 	}
-	o.flags(cmd, a)
-	a.jsonFlag(cmd)
-	a.durabilityFlag(cmd)
+	o.flags(cmd)
 	w.Flags(cmd, "deliver")
 	cmd.MarkFlagsOneRequired("in", "at")
-	return cmd
+	return a.writes(cmd, o.check, func(ctx context.Context, client *bridge.Client, args []string) error {
+		return a.moveMessage(ctx, client, o, args[0], args[1], w.Option())
+	})
 }
 
-func (a *app) runReschedule(ctx context.Context, o reach, queue, id string, to bridge.Option) error {
-	if err := errors.Join(checkTarget(queue, id), o.check()); err != nil {
-		return err
-	}
-	client, done, err := a.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
+func (a *app) moveMessage(ctx context.Context, client *bridge.Client, o reach, queue, id string, to bridge.Option) error {
 	var due time.Time
 	var taken []bridge.Retry
-	err = o.within(&taken, func(s ...bridge.Scope) (err error) {
+	err := o.within(&taken, func(s ...bridge.Scope) (err error) {
 		due, err = client.Reschedule(ctx, queue, id, to, s...)
 		return err
 	})

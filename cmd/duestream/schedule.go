@@ -64,12 +64,6 @@ stops and says from which line to go on (--from-line).`,
   duestream schedule reports --at 2026-01-02T09:00:00+01:00 - < report.pdf
   duestream schedule emails --file messages.ndjson --header source=import --duplicates`,
 		Args: cobra.RangeArgs(1, 2),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if o.file != "" {
-				return a.scheduleFile(ctx, o, args)
-			}
-			return a.scheduleOne(ctx, o, args)
-		}),
 	}
 	a.jsonFlag(cmd)
 	a.durabilityFlag(cmd)
@@ -86,29 +80,30 @@ stops and says from which line to go on (--from-line).`,
 	cmd.MarkFlagsMutuallyExclusive("expires-in", "expires-at")
 	f.BoolVar(&o.duplicates, "duplicates", false, "with --file: list the lines whose ID was taken already")
 	cmd.MarkFlagsMutuallyExclusive("file", "id")
-	return cmd
+	return a.does(cmd, nil, func(ctx context.Context, args []string) error {
+		if o.file != "" {
+			return a.scheduleFile(ctx, o, args)
+		}
+		options, err := o.options(time.Now())
+		if err != nil {
+			return err
+		}
+		payload, err := a.payload(args[1:])
+		if err != nil {
+			return err
+		}
+		return a.produce(ctx, func(client *bridge.Client, op *admin.Admin) error {
+			return a.scheduleOne(ctx, client, op, args[0], payload, o.id, options)
+		})
+	})
 }
 
-func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string) error {
-	options, err := o.options(time.Now())
-	if err != nil {
-		return err
-	}
-	if err := admin.CheckQueue(args[0]); err != nil {
-		return err
-	}
-	payload, err := a.payload(args[1:])
-	if err != nil {
-		return err
-	}
-	client, op, done, err := a.producer(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	receipt, err := client.Schedule(ctx, args[0], payload, options...)
+func (a *app) scheduleOne(
+	ctx context.Context, client *bridge.Client, op *admin.Admin, queue string, payload []byte, id string, options []bridge.Option,
+) error {
+	receipt, err := client.Schedule(ctx, queue, payload, options...)
 	if errors.Is(err, bridge.ErrDuplicate) {
-		return a.taken(ctx, op, args[0], o.id, err)
+		return a.taken(ctx, op, queue, id, err)
 	}
 	if err != nil && (!errors.Is(err, bridge.ErrNotDurable) || receipt.Due.IsZero()) {
 		return err
@@ -118,7 +113,7 @@ func (a *app) scheduleOne(ctx context.Context, o scheduleOptions, args []string)
 		Queue string `json:"queue"`
 		scheduledAt
 		Ready bool `json:"ready"`
-	}{args[0], newScheduledAt(receipt.ID, receipt.Due), receipt.Ready}
+	}{queue, newScheduledAt(receipt.ID, receipt.Due), receipt.Ready}
 	return errors.Join(err, a.print(value, func() { fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, human.Clock(receipt.Due, time.Now())) }))
 }
 

@@ -34,9 +34,6 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 		return usage.Errorf("from-line %d: must be at least 1", o.fromLine)
 	}
 	queue := args[0]
-	if err := admin.CheckQueue(queue); err != nil {
-		return err
-	}
 	defaults, err := o.fileDefaults()
 	if err != nil {
 		return err
@@ -47,11 +44,6 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 		return err
 	}
 	defer closed()
-	client, done, err := a.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
 	f.parse = func(number int, line []byte, tooLong bool) (bridge.NewMessage, error) {
 		switch {
 		case number < f.from:
@@ -61,16 +53,23 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 		}
 		return parseLine(line, number, defaults)
 	}
-	f.send = func(ctx context.Context, messages []bridge.NewMessage) []error {
-		return sendMessages(ctx, client, queue, messages)
-	}
 	f.duplicate = func(m bridge.NewMessage, _ error) string {
 		if !o.duplicates {
 			return ""
 		}
 		return "duplicate: " + human.OneLine(m.ID, 256) + " is scheduled, or inside its dedup window"
 	}
-	err = f.end(f.run(ctx), func(goOn int) error {
+	return a.produce(ctx, func(client *bridge.Client, _ *admin.Admin) error {
+		f.send = func(ctx context.Context, messages []bridge.NewMessage) []error {
+			return sendMessages(ctx, client, queue, messages)
+		}
+		return a.feedSchedule(ctx, f, queue)
+	})
+}
+
+// feedSchedule runs a feeder of messages, and says what it took.
+func (a *app) feedSchedule(ctx context.Context, f *feeder[bridge.NewMessage], queue string) error {
+	err := f.end(f.run(ctx), func(goOn int) error {
 		t := fileTally{queue, f.taken + f.duplicates + f.refused, f.taken, f.duplicates, f.refused, goOn}
 		return a.print(t, func() {
 			fmt.Fprintf(a.out, "scheduled %s, duplicates %s, refused %s of %s\n",

@@ -15,7 +15,7 @@ import (
 )
 
 func (a *app) serve() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a bridge: move messages into streams when they are due",
 		Long: `Runs a bridge until SIGTERM or SIGINT. Any number of bridges may run beside one
@@ -33,16 +33,15 @@ Redis as the defaults of all queues: the bridge that starts last wins. Queues an
 groups can have their own: see ` + "`duestream queue set`.",
 		Example: `  duestream serve --redis redis://127.0.0.1:6379
   DUESTREAM_REDIS_URL='redis://sentinel-1:26379?master_set=main' DUESTREAM_MAX_ATTEMPTS=5 duestream serve`,
-		Args: cobra.NoArgs,
-		RunE: a.do(func(ctx context.Context, _ []string) error {
-			// Join, so that one try shows everything that is wrong.
-			s, policy, err := settings.Read()
-			if err := errors.Join(a.resolve(), err); err != nil {
-				return err
-			}
-			return a.runBridge(ctx, s, policy)
-		}),
 	}
+	return a.does(cmd, nil, func(ctx context.Context, _ []string) error {
+		// Join, so that one try shows everything that is wrong.
+		s, policy, err := settings.Read()
+		if err := errors.Join(a.resolve(), err); err != nil {
+			return err
+		}
+		return a.runBridge(ctx, s, policy)
+	})
 }
 
 func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Policy) error {

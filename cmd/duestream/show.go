@@ -23,36 +23,24 @@ func (a *app) show() *cobra.Command {
 with whom, dead. Exit code 3 when there is none: it was acknowledged by every group,
 cancelled or purged, or never existed.`,
 		Example: "  duestream show emails order-42\n  duestream show emails order-42 --json\n  duestream show emails order-42 --raw >payload",
-		Args:    cobra.ExactArgs(2),
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			if err := checkTarget(args[0], args[1]); err != nil {
-				return err
-			}
-			op, done, err := a.admin(ctx)
-			if err != nil {
-				return err
-			}
-			defer done()
-			places, err := op.Locate(ctx, args[0], args[1])
-			if err != nil {
-				return err
-			}
-			if raw {
-				return a.printRaw(places[0].Payload)
-			}
-			return a.print(places, func() {
-				for i, p := range places {
-					if i > 0 {
-						fmt.Fprintln(a.out)
-					}
-					a.describePlace(p)
-				}
-			})
-		}),
 	}
-	a.jsonFlag(cmd)
-	rawFlag(cmd, &raw)
-	return cmd
+	return rawFlag(a.operates(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
+		places, err := op.Locate(ctx, args[0], args[1])
+		if err != nil {
+			return err
+		}
+		if raw {
+			return a.printRaw(places[0].Payload)
+		}
+		return a.print(places, func() {
+			for i, p := range places {
+				if i > 0 {
+					fmt.Fprintln(a.out)
+				}
+				a.describePlace(p)
+			}
+		})
+	}), &raw)
 }
 
 func (a *app) describePlace(p admin.Place) {

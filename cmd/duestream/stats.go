@@ -34,38 +34,25 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 		Example: `  duestream stats
   duestream stats emails --watch
   duestream stats --json | jq '{queue, dead}'`,
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			for _, queue := range args {
-				if err := admin.CheckQueue(queue); err != nil {
-					return err
-				}
-			}
-			op, done, err := a.admin(ctx, args...)
-			if err != nil {
-				return err
-			}
-			defer done()
-			if watch {
-				return a.watchStats(ctx, op, args, partitions)
-			}
-			all, err := a.readStats(ctx, op, args, partitions)
-			if err != nil {
-				return err
-			}
-			if a.json {
-				defer a.warnNoBridge(ctx, op)
-			}
-			return a.print(all, func() {
-				a.printStats(all)
-				fmt.Fprintln(a.out, heartbeat.Line(op.Bridges(ctx)))
-			})
-		}),
 	}
-	cmd.ValidArgsFunction = a.completeQueues
 	cmd.Flags().BoolVar(&partitions, "partitions", false, "also what each partition holds")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "look again every 2 s, until Ctrl-C")
-	a.jsonFlag(cmd)
-	return cmd
+	return a.looks(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
+		if watch {
+			return a.watchStats(ctx, op, args, partitions)
+		}
+		all, err := a.readStats(ctx, op, args, partitions)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			defer a.warnNoBridge(ctx, op)
+		}
+		return a.print(all, func() {
+			a.printStats(all)
+			fmt.Fprintln(a.out, heartbeat.Line(op.Bridges(ctx)))
+		})
+	})
 }
 
 // readStats returns the stats of queues; those of partitions only when they are asked for.

@@ -56,39 +56,25 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
   duestream top emails thumbnails --interval 5s
   duestream top --sort lateness --once
   duestream top --json | jq '.queues[] | {queue, overdue}'`,
-		ValidArgsFunction: a.completeQueues,
-		RunE: a.do(func(ctx context.Context, args []string) error {
-			errs := []error{}
-			for _, queue := range args {
-				errs = append(errs, admin.CheckQueue(queue))
-			}
-			if o.every < live.MinInterval || o.every > live.MaxInterval {
-				errs = append(errs, usage.Errorf("interval %s: must be between %s and %s", o.every, human.Short(live.MinInterval), human.Short(live.MaxInterval)))
-			}
-			if !slices.Contains(live.Sorts, o.sort) {
-				errs = append(errs, usage.Errorf("sort %q: must be one of %s", o.sort, strings.Join(live.Sorts, ", ")))
-			}
-			if err := errors.Join(errs...); err != nil {
-				return err
-			}
-			return a.runTop(ctx, o, args)
-		}),
 	}
 	f := cmd.Flags()
 	flags.DurationVar(f, &o.every, "interval", time.Second, "time between looks")
 	f.StringVar(&o.sort, "sort", "name", "order of the queues: name, lag, rate or lateness")
 	f.BoolVar(&o.once, "once", false, "print one frame, and end")
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(live.Sorts, cobra.ShellCompDirectiveNoFileComp))
-	a.jsonFlag(cmd)
-	return cmd
+	return a.looks(cmd, func([]string) (err error) {
+		if o.every < live.MinInterval || o.every > live.MaxInterval {
+			least, most := human.Short(live.MinInterval), human.Short(live.MaxInterval)
+			err = usage.Errorf("interval %s: must be between %s and %s", o.every, least, most)
+		}
+		if !slices.Contains(live.Sorts, o.sort) {
+			err = errors.Join(err, usage.Errorf("sort %q: must be one of %s", o.sort, strings.Join(live.Sorts, ", ")))
+		}
+		return err
+	}, func(ctx context.Context, op *admin.Admin, queues []string) error { return a.runTop(ctx, op, o, queues) })
 }
 
-func (a *app) runTop(ctx context.Context, o topOptions, queues []string) error {
-	op, done, err := a.admin(ctx, queues...)
-	if err != nil {
-		return err
-	}
-	defer done()
+func (a *app) runTop(ctx context.Context, op *admin.Admin, o topOptions, queues []string) error {
 	look := a.topLooker(op, queues)
 	first, err := look(ctx)
 	if err != nil {

@@ -12,14 +12,11 @@ import (
 var version = "devel"
 
 func (a *app) versionCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs, Example: "  duestream version --json",
-		RunE: a.do(func(context.Context, []string) error {
-			return a.print(map[string]string{"version": version, "go": runtime.Version()}, func() {
-				fmt.Fprintf(a.out, "duestream %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			})
-		}),
-	}
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Example: "  duestream version --json"}
 	a.jsonFlag(cmd)
-	return cmd
+	return a.does(cmd, nil, func(context.Context, []string) error {
+		return a.print(map[string]string{"version": version, "go": runtime.Version()}, func() {
+			fmt.Fprintf(a.out, "duestream %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		})
+	})
 }

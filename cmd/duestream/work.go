@@ -93,7 +93,6 @@ it is set.`, commandDeadLetter, commandRetry),
 			}
 			return nil
 		},
-		RunE: a.do(func(ctx context.Context, args []string) error { return a.runWork(ctx, o, args[0], args[1:]) }),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.group, "group", "g", "", "consumer group; created if it does not exist (required)")
@@ -103,23 +102,19 @@ it is set.`, commandDeadLetter, commandRetry),
 	flags.DurationVar(f, &o.shutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
 	flags.DurationVar(f, &o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
 	_ = cmd.MarkFlagRequired("group")
-	return cmd
+	var path string
+	return a.does(cmd, func(args []string) (err error) {
+		if o.concurrency < 1 {
+			return usage.Errorf("concurrency %d: must be at least 1", o.concurrency)
+		}
+		if path, err = exec.LookPath(args[1]); err != nil {
+			return usage.Errorf("command: %w", err)
+		}
+		return admin.CheckGroup(o.group)
+	}, func(ctx context.Context, args []string) error { return a.runWork(ctx, o, args[0], path, args[1:]) })
 }
 
-func (a *app) runWork(ctx context.Context, o workOptions, queue string, command []string) error {
-	if o.concurrency < 1 {
-		return usage.Errorf("concurrency %d: must be at least 1", o.concurrency)
-	}
-	path, err := exec.LookPath(command[0])
-	if err != nil {
-		return usage.Errorf("command: %w", err)
-	}
-	if err := admin.CheckQueue(queue); err != nil {
-		return err
-	}
-	if err := admin.CheckGroup(o.group); err != nil {
-		return err
-	}
+func (a *app) runWork(ctx context.Context, o workOptions, queue, path string, command []string) error {
 	if err := a.resolve(); err != nil {
 		return err
 	}

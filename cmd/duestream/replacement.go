@@ -1,0 +1,44 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+)
+
+// replacement holds the flags that say what a dead letter is redriven with, for whom and when.
+type replacement struct {
+	payload     string
+	edited      bool // payload was given, maybe empty
+	payloadFile string
+	headers     flags.Headers
+	to          string
+	in          flags.Delay
+}
+
+// flags adds them to a command. The texts say what becomes of payload, headers and group there.
+func (r *replacement) flags(cmd *cobra.Command, payload, payloadFile, header, to string) {
+	r.in.Field = "in"
+	f := cmd.Flags()
+	f.StringVar(&r.payload, "payload", "", payload)
+	f.StringVar(&r.payloadFile, "payload-file", "", payloadFile+"; - = standard input")
+	f.Var(&r.headers, "header", header+"; may be given again")
+	f.StringVar(&r.to, "to", "", "for this group instead of the one that "+to+" failed in")
+	f.Var(&r.in, "in", "deliver so long after it is redriven")
+	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) { r.edited = cmd.Flags().Changed("payload") }
+}
+
+// newPayload returns the payload that was given, or nil.
+func (r *replacement) newPayload(a *app) (*[]byte, error) {
+	switch {
+	case r.payloadFile != "":
+		payload, err := a.payloadFile(r.payloadFile)
+		return &payload, err
+	case r.edited:
+		payload := []byte(r.payload)
+		return &payload, admin.CheckPayload(payload)
+	}
+	return nil, nil
+}
