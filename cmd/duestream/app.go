@@ -207,5 +207,5 @@ func hostOf(url string) string { return strings.Replace(bridge.Redact(url), "…
 // durabilityFlag adds --durability to a command that writes.
 func (a *app) durabilityFlag(cmd *cobra.Command) {
 	cmd.Flags().Var(&a.durability, "durability", "wait until it is on disk (fsynced; Redis 7.2), on n replicas (replicated=n), or both (fsynced,replicated=n)")
-	_ = cmd.RegisterFlagCompletionFunc("durability", cobra.FixedCompletions([]string{"accepted", "fsynced", "replicated=1"}, cobra.ShellCompDirectiveNoFileComp))
+	offerValues(cmd, "durability", "accepted", "fsynced", "replicated=1")
 }

@@ -40,13 +40,11 @@ type benchDial = func(context.Context, ...func(*rueidis.ClientOption)) (*bridge.
 var benchScenarios = []benchScenario{
 	{"enqueue", "taking messages: one caller, many callers, batches", 50_000,
 		func(ctx context.Context, o benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
-			r, err := bench.Enqueue(ctx, bench.EnqueueConfig{Config: cfg, Callers: o.callers, Calls: min(2000, cfg.Messages)})
-			return []bench.Result{r}, err
+			return one(bench.Enqueue(ctx, bench.EnqueueConfig{Config: cfg, Callers: o.callers, Calls: min(2000, cfg.Messages)}))
 		}},
 	{"deliver", "what is due, up to its acknowledgement", 50_000,
 		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
-			r, err := bench.Deliver(ctx, bench.DeliverConfig{Config: cfg})
-			return []bench.Result{r}, err
+			return one(bench.Deliver(ctx, bench.DeliverConfig{Config: cfg}))
 		}},
 	{"lateness", "handler start after due time: at a steady rate, and all at once", 10_000,
 		func(ctx context.Context, o benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
@@ -62,21 +60,20 @@ var benchScenarios = []benchScenario{
 	{"idle", "what bridges send, and cost, when nothing happens", 1,
 		func(ctx context.Context, o benchOptions, cfg bench.Config, dial benchDial) ([]bench.Result, error) {
 			cfg.Messages, cfg.Rounds = 1, 1
-			r, err := bench.Idle(ctx, bench.IdleConfig{Config: cfg, Queues: o.queues, Bridges: o.bridges, Duration: o.duration, Dial: dial})
-			return []bench.Result{r}, err
+			return one(bench.Idle(ctx, bench.IdleConfig{Config: cfg, Queues: o.queues, Bridges: o.bridges, Duration: o.duration, Dial: dial}))
 		}},
 	{"memory", "bytes of a message in each state, and what is left of it", 50_000,
 		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
 			cfg.Rounds = 1
-			r, err := bench.Memory(ctx, bench.MemoryConfig{Config: cfg})
-			return []bench.Result{r}, err
+			return one(bench.Memory(ctx, bench.MemoryConfig{Config: cfg}))
 		}},
 	{"retry", "failed deliveries: scheduled again, at last dead-lettered", 10_000,
 		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
-			r, err := bench.Retry(ctx, bench.RetryConfig{Config: cfg})
-			return []bench.Result{r}, err
+			return one(bench.Retry(ctx, bench.RetryConfig{Config: cfg}))
 		}},
 }
+
+func one(r bench.Result, err error) ([]bench.Result, error) { return []bench.Result{r}, err }
 
 func benchNames() (names []string) {
 	for _, s := range benchScenarios {
@@ -165,9 +162,9 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 	if err != nil {
 		return err
 	}
-	progress := term.NewSteps(a.err)
+	progress := term.NewProgress(a.err, "")
 	defer progress.Clear()
-	claim, err := bench.Take(ctx, r, a.prefix, o.force, func(keys, of int) { progress.Show("looking for keys of the prefix", keys, of) })
+	claim, err := bench.Take(ctx, r, a.prefix, o.force, func(keys, of int) { progress.Step("looking for keys of the prefix", keys, of) })
 	if errors.Is(err, bench.ErrOccupied) {
 		return fmt.Errorf("%w: choose another --prefix, or measure beside them with --force", err)
 	}
@@ -175,10 +172,8 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, claim.Release(ctx)) }()
-	if !a.json {
-		progress.Clear()
-		report.print(a.out)
-	}
+	progress.Clear()
+	report.print(a.text())
 	run := randomName()
 	for _, s := range benchScenarios {
 		if len(names) > 0 && !slices.Contains(names, s.name) {
@@ -186,7 +181,7 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 		}
 		cfg := bench.Config{
 			Redis: r, Prefix: a.prefix, Queue: s.name + "-" + run, Messages: s.messages, Payload: o.payload, Backlog: o.backlog, Rounds: o.rounds,
-			Progress: func(step string, done, of int) { progress.Show(s.name+": "+step, done, of) },
+			Progress: func(step string, done, of int) { progress.Step(s.name+": "+step, done, of) },
 		}
 		if o.given["messages"] {
 			cfg.Messages = o.messages
@@ -202,12 +197,7 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 			return err
 		}
 		report.Results = append(report.Results, results...)
-		if !a.json {
-			printResults(a.out, results)
-		}
+		printResults(a.text(), results)
 	}
-	if a.json {
-		return a.print(report, nil)
-	}
-	return nil
+	return a.print(report, func() {})
 }

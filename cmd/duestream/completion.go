@@ -53,6 +53,11 @@ var argKinds = map[string]argKind{
 	"<id>":     {admin.CheckID, nextIDs},
 }
 
+// offerValues has a shell offer the values of a flag.
+func offerValues(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
 // completeArgs completes arguments by their kinds.
 func (a *app) completeArgs(names usageArgs) completion {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {

@@ -83,7 +83,7 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 	flags.DurationVar(f, &o.visibility, "visibility", conformance.DefaultVisibility, "visibility timeout of the queues: longer for a slow machine")
 	flags.DurationVar(f, &o.patience, "patience", conformance.DefaultPatience, "how long one thing that must happen may take, beside visibility timeouts")
 	f.IntVar(&o.parallel, "parallel", conformance.DefaultParallel, "cases to run at a time")
-	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]string{"minimal", "good", "complete"}, cobra.ShellCompDirectiveNoFileComp))
+	offerValues(cmd, "level", "minimal", "good", "complete")
 	a.jsonFlag(cmd)
 	return a.does(cmd, nil, func(ctx context.Context, args []string) error { return a.runConformance(ctx, o, args) })
 }

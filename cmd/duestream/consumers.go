@@ -59,8 +59,8 @@ func (a *app) listConsumers(all []admin.Consumer) error {
 			human.Short(time.Duration(m.Idle)), inactive, seen)
 	}
 	err := list.end("no consumers")
-	if approx && !a.json {
-		fmt.Fprintln(a.out, "(≥: only the oldest 10,000 entries of the group were looked at, per partition)")
+	if approx {
+		fmt.Fprintln(a.text(), "(≥: only the oldest 10,000 entries of the group were looked at, per partition)")
 	}
 	return err
 }

@@ -142,11 +142,10 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 		DryRun  bool              `json:"dry_run"`
 	}{l.Letter, l.ID, cmp.Or(o.to, l.Group), o.in.D.Milliseconds(), l.Headers, l.Payload, o.dryRun}
 	return a.print(value, func() {
-		what := "redriven"
-		if o.dryRun {
-			what = "would be redriven"
+		rows := [][]string{
+			{done("redriven", o.dryRun), human.OneLine(l.ID, 256)}, {"for", human.OrDash(human.OneLine(cmp.Or(o.to, l.Group), 256))},
+			{"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.in.D), time.Now())},
 		}
-		rows := [][]string{{what, human.OneLine(l.ID, 256)}, {"for", human.OrDash(human.OneLine(cmp.Or(o.to, l.Group), 256))}, {"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.in.D), time.Now())}}
 		term.Table(a.out, append(rows, mapRows("header ", l.Headers)...))
 		if o.dryRun {
 			a.describePayload(l.Payload)

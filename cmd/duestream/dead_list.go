@@ -94,8 +94,8 @@ func (a *app) summarizeLetters(ctx context.Context, letters *admin.DeadLetters, 
 	if err := list.end("no dead letters"); err != nil {
 		return err
 	}
-	if total > 0 && !a.json {
-		fmt.Fprintf(a.out, "%s letters\n", human.Thousands(int64(total)))
+	if total > 0 {
+		fmt.Fprintf(a.text(), "%s letters\n", human.Thousands(int64(total)))
 	}
 	if shown < len(all) {
 		a.note("%s: --limit 0 shows all", human.Counted(len(all)-shown, "more line"))

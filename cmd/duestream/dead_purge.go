@@ -49,11 +49,11 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 
 func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, s selection) error {
 	var purged int
-	var first []admin.Letter
+	var first firstLetters
 	var err error
 	bar := term.NewProgress(a.err, "letters")
 	if s.dryRun {
-		purged, err = a.wouldPurge(ctx, letters, queue, names, s, firstTen(&first))
+		purged, err = a.wouldPurge(ctx, letters, queue, names, s, first.add)
 	} else if len(names) > 0 {
 		purged, err = letters.Purge(ctx, queue, names)
 	} else {
@@ -68,16 +68,12 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 	}
 	bar.Clear()
 	value := struct {
-		Purged int             `json:"purged"`
-		DryRun bool            `json:"dry_run"`
-		First  []letterInBrief `json:"first,omitempty"`
-	}{purged, s.dryRun, brief(first)}
+		Purged int          `json:"purged"`
+		DryRun bool         `json:"dry_run"`
+		First  firstLetters `json:"first,omitempty"`
+	}{purged, s.dryRun, first}
 	printed := a.print(value, func() {
-		verb := "purged"
-		if s.dryRun {
-			verb = "would be purged"
-		}
-		fmt.Fprintf(a.out, "%s %s\n", verb, human.Thousands(int64(purged)))
+		fmt.Fprintf(a.out, "%s %s\n", done("purged", s.dryRun), human.Thousands(int64(purged)))
 		a.listFirst(first, purged)
 	})
 	a.sayStopped(err)

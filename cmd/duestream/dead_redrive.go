@@ -86,9 +86,9 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 	if bar.Draws() { // counting them all first is for the eye only
 		options.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
 	}
-	var first []admin.Letter
+	var first firstLetters
 	if o.dryRun {
-		options.Selected = firstTen(&first)
+		options.Selected = first.add
 	}
 	var result admin.RedriveResult
 	var err error
@@ -101,15 +101,11 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 	bar.Clear()
 	value := struct {
 		admin.RedriveResult
-		DryRun bool            `json:"dry_run"`
-		First  []letterInBrief `json:"first,omitempty"`
-	}{result, o.dryRun, brief(first)}
+		DryRun bool         `json:"dry_run"`
+		First  firstLetters `json:"first,omitempty"`
+	}{result, o.dryRun, first}
 	printed := a.print(value, func() {
-		verb := "redriven"
-		if o.dryRun {
-			verb = "would be redriven"
-		}
-		fmt.Fprintf(a.out, "%s %s, gone %s, without payload %s\n", verb,
+		fmt.Fprintf(a.out, "%s %s, gone %s, without payload %s\n", done("redriven", o.dryRun),
 			human.Thousands(int64(result.Scheduled)), human.Thousands(int64(result.Gone)), human.Thousands(int64(result.NoPayload)))
 		sayRefused(a.out, result)
 		a.listFirst(first, result.Scheduled+result.Left())
@@ -151,38 +147,32 @@ func groupList(groups []string) string {
 	return strings.Join(names, ", ")
 }
 
-// letterInBrief is a letter of the first ten that a dry run names.
+// firstLetters are the first ten letters that a dry run selects.
+type firstLetters []letterInBrief
+
 type letterInBrief struct {
 	Letter string `json:"letter"`
 	ID     string `json:"id"`
 	Group  string `json:"group,omitempty"`
 	Reason string `json:"reason"`
+	err    string
 }
 
-func brief(letters []admin.Letter) (all []letterInBrief) {
-	for _, l := range letters {
-		all = append(all, letterInBrief{l.Letter, l.ID, l.Group, l.Reason})
-	}
-	return all
-}
-
-// firstTen returns what keeps the first ten letters it is called with.
-func firstTen(into *[]admin.Letter) func(admin.Letter) {
-	return func(l admin.Letter) {
-		if len(*into) < 10 {
-			*into = append(*into, l)
-		}
+func (f *firstLetters) add(l admin.Letter) {
+	if len(*f) < 10 {
+		*f = append(*f, letterInBrief{l.Letter, l.ID, l.Group, l.Reason, l.Error})
 	}
 }
 
 // listFirst prints the first letters of a dry run.
-func (a *app) listFirst(first []admin.Letter, total int) {
+func (a *app) listFirst(first firstLetters, total int) {
 	if len(first) == 0 {
 		return
 	}
 	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ERROR"}}
 	for _, l := range first {
-		rows = append(rows, []string{l.Letter, human.OneLine(l.ID, 40), human.OrDash(human.OneLine(l.Group, 30)), human.OneLine(l.Reason, 30), human.OneLine(l.Error, 60)})
+		group := human.OrDash(human.OneLine(l.Group, 30))
+		rows = append(rows, []string{l.Letter, human.OneLine(l.ID, 40), group, human.OneLine(l.Reason, 30), human.OneLine(l.err, 60)})
 	}
 	term.Table(a.out, rows)
 	if more := total - len(first); more > 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -49,7 +50,7 @@ Exit code 9 when something is wrong, or still wrong, of the --severity given.`,
 	f.BoolVar(&o.repair, "repair", false, "repair what can be repaired safely, then look again")
 	f.BoolVar(&o.dry, "dry-run", false, "with --repair: say what it would do")
 	f.StringVar(&o.severity, "severity", "warning", "exit code 9 from this severity on: note, warning or error")
-	_ = cmd.RegisterFlagCompletionFunc("severity", cobra.FixedCompletions([]string{"note", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp))
+	offerValues(cmd, "severity", "note", "warning", "error")
 	return a.operates(cmd, func(queues []string) (err error) {
 		if failed := o.least.UnmarshalText([]byte(o.severity)); failed != nil {
 			err = usage.Errorf("%w", failed)
@@ -74,34 +75,28 @@ type doctorReport struct {
 }
 
 func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, queues []string) error {
-	progress := term.NewSteps(a.err)
+	progress := term.NewProgress(a.err, "")
 	defer progress.Clear()
 	examine := func() (doctor.Report, error) {
 		defer progress.Clear()
-		return op.Doctor(ctx, doctor.Config{Queues: queues, Quick: o.quick, Release: version, Progress: progress.Show})
+		return op.Doctor(ctx, doctor.Config{Queues: queues, Quick: o.quick, Release: version, Progress: progress.Step})
 	}
 	report, err := examine()
 	if err != nil {
 		return err
 	}
 	whole := doctorReport{Report: report}
-	if !a.json {
-		a.printDoctor(report)
-	}
+	printDoctor(a.text(), report)
 	if whole.Repairs = report.Plan(); o.repair && len(whole.Repairs) > 0 {
 		whole.Before = report.Findings
-		if !a.json {
-			fmt.Fprintln(a.out, "\nrepair:")
-			for _, one := range whole.Repairs {
-				fmt.Fprintf(a.out, "  will  %s  %s%s\n", one.Code, one.Plan, at(one.Queue, one.Key))
-			}
+		fmt.Fprintln(a.text(), "\nrepair:")
+		for _, one := range whole.Repairs {
+			fmt.Fprintf(a.text(), "  will  %s  %s%s\n", one.Code, one.Plan, at(one.Queue, one.Key))
 		}
 		if !o.dry {
 			var failed error
 			if whole.Report, whole.Repairs, failed = a.mend(ctx, report, examine, progress); failed != nil {
-				if a.json {
-					_ = a.print(whole, nil)
-				}
+				_ = a.print(whole, func() {})
 				return failed
 			}
 		}
@@ -109,10 +104,8 @@ func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, q
 	if !o.repair {
 		whole.Repairs = nil
 	}
-	if a.json {
-		if err := a.print(whole, nil); err != nil {
-			return err
-		}
+	if err := a.print(whole, func() {}); err != nil {
+		return err
 	}
 	if n := whole.Worst(o.least); n > 0 {
 		return fmt.Errorf("%w: %s of severity %s or worse", errUnwell, human.Counted(n, "finding"), o.least)
@@ -121,17 +114,15 @@ func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, q
 }
 
 // mend repairs, and looks again.
-func (a *app) mend(ctx context.Context, report doctor.Report, examine func() (doctor.Report, error), progress *term.Steps) (doctor.Report, []doctor.Repair, error) {
+func (a *app) mend(ctx context.Context, report doctor.Report, examine func() (doctor.Report, error), progress *term.Progress) (doctor.Report, []doctor.Repair, error) {
 	var repairs []doctor.Repair
 	err := report.Mend(ctx, func(one doctor.Repair) {
 		progress.Clear()
 		repairs = append(repairs, one)
-		switch {
-		case a.json:
-		case one.Error != "":
-			fmt.Fprintf(a.out, "  failed  %s  %s\n", one.Code, one.Error)
-		default:
-			fmt.Fprintf(a.out, "  done  %s  %s\n", one.Code, one.Did)
+		if one.Error != "" {
+			fmt.Fprintf(a.text(), "  failed  %s  %s\n", one.Code, one.Error)
+		} else {
+			fmt.Fprintf(a.text(), "  done  %s  %s\n", one.Code, one.Did)
 		}
 	})
 	if err != nil && (ctx.Err() != nil || errors.Is(err, bridge.ErrUnavailable)) {
@@ -141,10 +132,8 @@ func (a *app) mend(ctx context.Context, report doctor.Report, examine func() (do
 	if failed != nil {
 		return report, repairs, errors.Join(err, failed)
 	}
-	if !a.json {
-		fmt.Fprintln(a.out, "\nafter the repair:")
-		a.printDoctor(after)
-	}
+	fmt.Fprintln(a.text(), "\nafter the repair:")
+	printDoctor(a.text(), after)
 	return after, repairs, err
 }
 
@@ -158,27 +147,27 @@ func at(queue, key string) string {
 	return ""
 }
 
-func (a *app) printDoctor(r doctor.Report) {
+func printDoctor(w io.Writer, r doctor.Report) {
 	for _, s := range r.Servers {
 		persistence := "no append-only file"
 		if s.AOF {
 			persistence = strings.TrimSpace("append-only file " + s.Fsync)
 		}
 		if s.Product == "" {
-			fmt.Fprintf(a.out, "%s\n", s.Address)
+			fmt.Fprintf(w, "%s\n", s.Address)
 			continue
 		}
 		memory := "no maxmemory"
 		if s.MaxMemory > 0 {
 			memory = fmt.Sprintf("%d%% of memory used", 100*s.Used/s.MaxMemory)
 		}
-		fmt.Fprintf(a.out, "%s  %s %s, %s, %s, %s\n", s.Address, s.Product, s.Version, persistence, memory, human.Counted(s.Replicas, "replica"))
+		fmt.Fprintf(w, "%s  %s %s, %s, %s, %s\n", s.Address, s.Product, s.Version, persistence, memory, human.Counted(s.Replicas, "replica"))
 	}
 	how := ""
 	if r.Quick {
 		how = ", quickly: settings, counts and samples"
 	}
-	fmt.Fprintf(a.out, "looked at %s, %s%s\n", human.Counted(r.Queues, "queue"), human.Counted(r.Partitions, "partition"), how)
+	fmt.Fprintf(w, "looked at %s, %s%s\n", human.Counted(r.Queues, "queue"), human.Counted(r.Partitions, "partition"), how)
 	if len(r.Patience) > 0 {
 		few := slices.MinFunc(r.Patience, byPatience)
 		many := slices.MaxFunc(r.Patience, byPatience)
@@ -186,7 +175,7 @@ func (a *app) printDoctor(r doctor.Report) {
 		if many.TriedFor > few.TriedFor {
 			text += fmt.Sprintf(" (%s), to %s, %s (%s)", few.Queue, tried(many), human.Counted(many.MaxAttempts, "attempt"), many.Queue)
 		}
-		fmt.Fprintln(a.out, text)
+		fmt.Fprintln(w, text)
 	}
 	for _, f := range r.Findings {
 		where := ""
@@ -196,26 +185,26 @@ func (a *app) printDoctor(r doctor.Report) {
 		if f.Group != "" {
 			where += "  group " + human.OneLine(f.Group, 60)
 		}
-		fmt.Fprintf(a.out, "\n%-7s  %s  %s%s\n", f.Severity, f.Code, f.Name, where)
-		fmt.Fprintf(a.out, "  found   %s\n", human.OneLine(f.Found, 400))
+		fmt.Fprintf(w, "\n%-7s  %s  %s%s\n", f.Severity, f.Code, f.Name, where)
+		fmt.Fprintf(w, "  found   %s\n", human.OneLine(f.Found, 400))
 		for _, one := range f.Examples {
-			fmt.Fprintf(a.out, "          %s\n", human.OneLine(one, 200))
+			fmt.Fprintf(w, "          %s\n", human.OneLine(one, 200))
 		}
 		if rest := f.Count - int64(len(f.Examples)); len(f.Examples) > 0 && rest > 0 && f.Code != "D522" {
-			fmt.Fprintf(a.out, "          and %s more\n", human.Thousands(rest))
+			fmt.Fprintf(w, "          and %s more\n", human.Thousands(rest))
 		}
-		fmt.Fprintf(a.out, "  why     %s\n  do      %s\n", f.Why, human.OneLine(f.Do, 400))
+		fmt.Fprintf(w, "  why     %s\n  do      %s\n", f.Why, human.OneLine(f.Do, 400))
 		if f.Repair != "" {
-			fmt.Fprintf(a.out, "  repair  --repair %s\n", f.Repair)
+			fmt.Fprintf(w, "  repair  --repair %s\n", f.Repair)
 		}
 	}
 	if len(r.Findings) == 0 {
-		fmt.Fprintln(a.out, "nothing is wrong")
+		fmt.Fprintln(w, "nothing is wrong")
 	}
 	if len(r.LeftOut) > 0 {
-		fmt.Fprintln(a.out, "\nnot looked at:")
+		fmt.Fprintln(w, "\nnot looked at:")
 		for _, one := range r.LeftOut {
-			fmt.Fprintf(a.out, "  %s\n", human.OneLine(one, 300))
+			fmt.Fprintf(w, "  %s\n", human.OneLine(one, 300))
 		}
 	}
 }

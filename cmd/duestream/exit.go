@@ -57,13 +57,16 @@ func (e *outputLost) Error() string {
 
 func (e *outputLost) Unwrap() error { return e.err }
 
-// outcomes says what an error means to the caller of the command. The first that fits counts. What the server answers has its hint from
-// admin.Hint; here stand those that speak of commands and flags.
-var outcomes = []struct {
+// outcome is what an error means.
+type outcome struct {
 	err  error
 	code int
 	hint string
-}{
+}
+
+// outcomes says what an error means to the caller of the command. The first that fits counts. What the server answers has its hint from
+// admin.Hint; here stand those that speak of commands and flags.
+var outcomes = []outcome{
 	{errPartly, exitPartly, ""},
 	{errUnwell, exitUnwell, ""},
 	{errStart, exitFailure, "is it there, and may this user execute it? What it was to work on is given back, with no attempt counted, and waits for a worker that can"},
@@ -98,12 +101,16 @@ func exitCode(err error) int {
 	if bad := (*usage.Error)(nil); errors.As(err, &bad) {
 		return exitInvalid
 	}
+	return outcomeOf(err).code
+}
+
+func outcomeOf(err error) outcome {
 	for _, o := range outcomes {
 		if errors.Is(err, o.err) {
-			return o.code
+			return o
 		}
 	}
-	return exitFailure
+	return outcome{err, exitFailure, ""}
 }
 
 // report prints an error, and what to do about it.
@@ -139,10 +146,5 @@ func (a *app) hint(err error) string {
 	if errors.Is(err, bridge.ErrDenied) && len(a.passwordsFrom) > 0 {
 		return fmt.Sprintf("check the password in %s, the user in the URL, and the ACL rules of that user", strings.Join(a.passwordsFrom, " and "))
 	}
-	for _, o := range outcomes {
-		if errors.Is(err, o.err) {
-			return o.hint
-		}
-	}
-	return ""
+	return outcomeOf(err).hint
 }

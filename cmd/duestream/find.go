@@ -66,10 +66,8 @@ func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queue
 	f, err := op.Find(ctx, id, options)
 	bar.Clear()
 	if errors.Is(err, admin.ErrNotFound) {
-		if a.json {
-			if err := a.print(f, nil); err != nil {
-				return err
-			}
+		if err := a.print(f, func() {}); err != nil {
+			return err
 		}
 		return fmt.Errorf("nowhere: %w", a.nowhere(f))
 	}

@@ -220,12 +220,8 @@ func (f *importRun) report(goOn int) error {
 		t.Groups = f.to.GroupsMade()
 	}
 	return f.app.print(t, func() {
-		verb := "imported"
-		if t.DryRun {
-			verb = "would be imported"
-		}
 		fmt.Fprintf(f.app.out, "%s %s, duplicates %s, refused %s of %s\n",
-			verb, human.Thousands(t.Taken), human.Thousands(t.Duplicates), human.Thousands(t.Refused), human.Thousands(t.Lines))
+			done("imported", t.DryRun), human.Thousands(t.Taken), human.Thousands(t.Duplicates), human.Thousands(t.Refused), human.Thousands(t.Lines))
 		if len(t.Groups) > 0 {
 			fmt.Fprintf(f.app.out, "created %s: %s\n", human.Counted(len(t.Groups), "group"), human.OneLine(strings.Join(t.Groups, ", "), 200))
 		}

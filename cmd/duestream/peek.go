@@ -73,8 +73,8 @@ func (a *app) listPeeked(p admin.Peeked, payload bool) error {
 	if more := p.Total - int64(len(p.Next)); more > 0 {
 		a.more(fmt.Sprintf("(and %s more: see -n)", human.Thousands(more)))
 	}
-	if p.Held && len(p.Next) > 0 && !a.json {
-		fmt.Fprintln(a.out, "! the queue is paused: nothing of this becomes ready until `duestream resume`")
+	if p.Held && len(p.Next) > 0 {
+		fmt.Fprintln(a.text(), "! the queue is paused: nothing of this becomes ready until `duestream resume`")
 	}
 	return err
 }

@@ -14,7 +14,7 @@ import (
 func (a *app) colorFlag(root *cobra.Command) {
 	a.color = "auto"
 	root.PersistentFlags().Var(&a.color, "color", "auto, always or never; auto: on a terminal, unless NO_COLOR is set or TERM is dumb")
-	_ = root.RegisterFlagCompletionFunc("color", cobra.FixedCompletions(term.ColorModes, cobra.ShellCompDirectiveNoFileComp))
+	offerValues(root, "color", term.ColorModes...)
 }
 
 // paint returns the colours for standard output or standard error.
@@ -75,6 +75,22 @@ func (a *app) print(value any, text func()) error {
 		return nil
 	}
 	return a.printLine(value)
+}
+
+// done is what was done, or would be.
+func done(what string, dryRun bool) string {
+	if dryRun {
+		return "would be " + what
+	}
+	return what
+}
+
+// text is where that is written which is for people: nowhere with --json.
+func (a *app) text() io.Writer {
+	if a.json {
+		return io.Discard
+	}
+	return a.out
 }
 
 // listing prints items as they come: with --json as a line each, else as the rows of a table, once all are there.

@@ -61,7 +61,7 @@ per group, in a few pipelines. Of more than 512 partitions the queues take turns
 	flags.DurationVar(f, &o.every, "interval", time.Second, "time between looks")
 	f.StringVar(&o.sort, "sort", "name", "order of the queues: name, lag, rate or lateness")
 	f.BoolVar(&o.once, "once", false, "print one frame, and end")
-	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(live.Sorts, cobra.ShellCompDirectiveNoFileComp))
+	offerValues(cmd, "sort", live.Sorts...)
 	return a.looks(cmd, func([]string) (err error) {
 		if o.every < live.MinInterval || o.every > live.MaxInterval {
 			least, most := human.Short(live.MinInterval), human.Short(live.MaxInterval)

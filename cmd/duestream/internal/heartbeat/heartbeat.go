@@ -103,23 +103,17 @@ func Line(bridges []admin.Heartbeat, err error) string {
 func Rows(bridges []admin.Heartbeat) [][]string {
 	rows := [][]string{{"HOST", "PID", "VERSION", "STARTED", "HEARTBEAT", "BRIDGE"}}
 	for _, b := range bridges {
-		i, id := b.Identity, human.OneLine(b.Identity.ID, 26)
-		row := []string{"-", "-", "-", "-", human.Short(b.Age.Round(100*time.Millisecond)) + " ago"}
-		if i.Host != "" {
-			row[0] = i.Host
-		}
+		i, pid, started, id := b.Identity, "-", "-", human.OneLine(b.Identity.ID, 26)
 		if i.PID != 0 {
-			row[1] = strconv.Itoa(i.PID)
-		}
-		if i.Version != "" {
-			row[2] = i.Version
+			pid = strconv.Itoa(i.PID)
 		}
 		if b.Foreign {
 			id = human.OneLine(b.Bridge, 26) + " (no bridge wrote this)"
 		} else {
-			row[3] = i.Started().Format(time.DateTime)
+			started = i.Started().Format(time.DateTime)
 		}
-		rows = append(rows, append(row, id))
+		age := human.Short(b.Age.Round(100*time.Millisecond)) + " ago"
+		rows = append(rows, []string{human.OrDash(i.Host), pid, human.OrDash(i.Version), started, age, id})
 	}
 	return rows
 }

@@ -31,7 +31,12 @@ func Short(d time.Duration) string {
 	case d >= time.Hour:
 		d = d.Round(time.Minute)
 	}
-	text := d.Round(time.Second).String()
+	return withoutZeros(d.Round(time.Second))
+}
+
+// withoutZeros writes 15m, where the standard library has 15m0s, and 2h, where it has 2h0m0s.
+func withoutZeros(d time.Duration) string {
+	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
 	}
@@ -51,14 +56,7 @@ func Exact(d time.Duration) string {
 			return text
 		}
 	}
-	rest := d.String()
-	if strings.HasSuffix(rest, "m0s") {
-		rest = strings.TrimSuffix(rest, "0s")
-	}
-	if strings.HasSuffix(rest, "h0m") {
-		rest = strings.TrimSuffix(rest, "0m")
-	}
-	return text + rest
+	return text + withoutZeros(d)
 }
 
 // Clock is a point in time for people: RFC 3339 in local time, and how far it is.

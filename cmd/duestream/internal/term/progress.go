@@ -37,6 +37,10 @@ const progressEvery = 200 * time.Millisecond
 func (p *Progress) Show(count int64, share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.show(count, share)
+}
+
+func (p *Progress) show(count int64, share float64) {
 	now := time.Now()
 	if p.w == nil || now.Sub(p.drawn) < progressEvery {
 		return
@@ -65,40 +69,16 @@ func (p *Progress) Clear() {
 	}
 }
 
-// Steps is the progress of one step after the other.
-type Steps struct {
-	stream any
-	mu     sync.Mutex
-	now    *Progress
-}
-
-// NewSteps returns the progress of steps, on a stream.
-func NewSteps(stream any) *Steps { return &Steps{stream: stream} }
-
-// Show draws how much of a step is done; of is 0 where nobody knows the whole.
-func (s *Steps) Show(step string, done, of int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.now == nil || s.now.what != step {
-		drawn := time.Time{}
-		if s.now != nil {
-			drawn = s.now.drawn
-		}
-		s.now = NewProgress(s.stream, step)
-		s.now.drawn = drawn // one line on the terminal, and no more often than one step draws it
+// Step is Show for work in steps, each with a name and a rate of its own; of is 0 where nobody knows the whole.
+func (p *Progress) Step(name string, done, of int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.what != name {
+		p.what, p.start = name, time.Now()
 	}
 	share := -1.0
 	if of > 0 {
 		share = float64(done) / float64(of)
 	}
-	s.now.Show(int64(done), share)
-}
-
-// Clear removes the line.
-func (s *Steps) Clear() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.now != nil {
-		s.now.Clear()
-	}
+	p.show(int64(done), share)
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"regexp"
 	"strings"
-	"text/tabwriter"
 	"unicode/utf8"
 )
 
@@ -14,8 +13,7 @@ func (p Paint) Table(w io.Writer, rows [][]string) { p.TableUnder(w, 1, rows) }
 
 // TableUnder is Table with several lines of headers: rows that begin with a space belong to the last one, the others to the first.
 func (p Paint) TableUnder(w io.Writer, headers int, rows [][]string) {
-	if !p || len(rows) == 0 {
-		Table(w, rows)
+	if len(rows) == 0 {
 		return
 	}
 	widths := columnWidths(rows)
@@ -72,11 +70,5 @@ func cellStyle(column, cell string) Style {
 	return Plain
 }
 
-// Table writes rows in columns. Cells must not hold tabs.
-func Table(w io.Writer, rows [][]string) {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(t, strings.Join(row, "\t"))
-	}
-	t.Flush()
-}
+// Table writes rows in columns, without colours. Cells must not hold tabs.
+func Table(w io.Writer, rows [][]string) { Paint(false).Table(w, rows) }
