@@ -16,12 +16,12 @@ import (
 //		// contains no exported fields
 //	}
 //
-//	func (*Watcher) Look(ctx context.Context) ([]Glance, error)
+//	func (*Watcher) Look(ctx context.Context) ([]QueueSample, error)
 type Watcher = inspect.Watcher
 
-// Glance is what a Watcher sees of one queue, and what changed since it looked before.
+// QueueSample is what a Watcher sees of one queue, and what changed since it looked before.
 //
-//	type Glance struct {
+//	type QueueSample struct {
 //		Queue      string
 //		Partitions int
 //		Held       bool
@@ -37,14 +37,14 @@ type Watcher = inspect.Watcher
 //		Entries     int64
 //		Dead        int64
 //		PerSecond   *QueueRates // since the look before; nil at the first
-//		Groups      []GroupGlance
+//		Groups      []GroupSample
 //		MoreGroups  int // that were not looked at
 //	}
-type Glance = inspect.Glance
+type QueueSample = inspect.QueueSample
 
-// GroupGlance is what a Watcher sees of one group.
+// GroupSample is what a Watcher sees of one group.
 //
-//	type GroupGlance struct {
+//	type GroupSample struct {
 //		Name      string
 //		Lag       int64
 //		LagApprox bool // at most this, where the server does not say
@@ -63,7 +63,7 @@ type Glance = inspect.Glance
 //		// group.
 //		Done *float64
 //	}
-type GroupGlance = inspect.GroupGlance
+type GroupSample = inspect.GroupSample
 
 // QueueRates is what happened in a queue, or a group, per second, between two looks of a Watcher.
 //

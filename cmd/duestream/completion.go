@@ -144,8 +144,8 @@ func queueNames(ctx context.Context, op *admin.Admin) []string {
 }
 
 func groupNames(ctx context.Context, op *admin.Admin, queue string) (names []string) {
-	glances, _ := op.Watcher(queue).Look(ctx)
-	for _, q := range glances {
+	samples, _ := op.Watcher(queue).Look(ctx)
+	for _, q := range samples {
 		for _, g := range q.Groups {
 			names = append(names, g.Name)
 		}

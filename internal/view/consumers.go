@@ -1,17 +1,10 @@
 package view
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"github.com/duestream/duestream/internal/loop"
-	"github.com/duestream/duestream/lua"
 )
 
 // Consumer is a member of a group, as the server sees it.
@@ -25,53 +18,21 @@ type Consumer struct {
 }
 
 // ReadConsumers returns the consumers of a group; none when there is no such group or stream. One round trip.
-func ReadConsumers(ctx context.Context, c rueidis.Client, stream, group string) ([]Consumer, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	consumers, err := ParseConsumers(c.Do(ctx, c.B().XinfoConsumers().Key(stream).Group(group).Build()))
-	if err != nil {
-		if err = lua.Classify("XINFO CONSUMERS "+stream, err); errors.Is(err, lua.ErrNoGroup) || isNoKey(err) {
-			return nil, nil
-		}
-		return nil, err
-	}
-	return consumers, nil
+func ReadConsumers(ctx context.Context, c rueidis.Client, stream, group string) (list []Consumer, err error) {
+	err = Ask(ctx, c, ConsumersOf(c, stream, group, &list).OrNoGroup())
+	return list, err
 }
 
-// ParseConsumers reads a reply of XINFO CONSUMERS.
-func ParseConsumers(reply rueidis.RedisResult) ([]Consumer, error) {
-	rows, err := reply.ToArray()
-	if err != nil {
-		return nil, err
-	}
-	consumers := make([]Consumer, len(rows))
-	for i, row := range rows {
-		if consumers[i], err = parseConsumer(row); err != nil {
-			return nil, fmt.Errorf("XINFO CONSUMERS: unexpected reply: %w", err)
-		}
-	}
-	return consumers, nil
+// ConsumersOf asks for the consumers of a group.
+func ConsumersOf(c rueidis.Client, stream, group string, list *[]Consumer) Question {
+	return Into(c.B().XinfoConsumers().Key(stream).Group(group).Build(), list, rows(readConsumer))
 }
 
-func parseConsumer(row rueidis.RedisMessage) (one Consumer, err error) {
-	fields, err := row.AsMap()
-	if err != nil {
-		return one, err
+func readConsumer(r *row) Consumer {
+	one := Consumer{Name: r.text("name"), Pending: r.number("pending"), Inactive: -1,
+		Idle: time.Duration(max(0, r.number("idle"))) * time.Millisecond}
+	if _, one.Tells = r.fields["inactive"]; one.Tells {
+		one.Inactive = max(-1, time.Duration(r.number("inactive"))*time.Millisecond)
 	}
-	number := func(field string) int64 {
-		m := fields[field]
-		n, failed := m.AsInt64()
-		err = cmp.Or(err, failed)
-		return n
-	}
-	name := fields["name"]
-	one.Name, err = name.ToString()
-	one.Pending, one.Idle, one.Inactive = number("pending"), time.Duration(max(0, number("idle")))*time.Millisecond, -1
-	if _, one.Tells = fields["inactive"]; one.Tells {
-		one.Inactive = max(-1, time.Duration(number("inactive"))*time.Millisecond)
-	}
-	return one, err
+	return one
 }
-
-// isNoKey says whether XINFO found no stream.
-func isNoKey(err error) bool { return strings.Contains(err.Error(), "no such key") }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -21,17 +20,12 @@ type Heartbeat struct {
 // ReadHeartbeats returns the last heartbeats of all bridges of a prefix, newest first. Their age is by the server's clock;
 // negative: they are ahead of it. One round trip.
 func ReadHeartbeats(ctx context.Context, c rueidis.Client, prefix string) ([]Heartbeat, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
+	var now time.Time
+	var scores []rueidis.ZScore
 	key := lua.NewGlobals(prefix).Bridges
-	replies := c.DoMulti(ctx, c.B().Time().Build(), c.B().Zrange().Key(key).Min("0").Max("-1").Rev().Withscores().Build())
-	now, err := ParseTime(replies[0])
-	if err != nil {
+	if err := Ask(ctx, c, clockOf(c, &now),
+		Scores(c.B().Zrange().Key(key).Min("0").Max("-1").Rev().Withscores().Build(), &scores)); err != nil {
 		return nil, err
-	}
-	scores, err := replies[1].AsZScores()
-	if err != nil {
-		return nil, lua.Classify("ZRANGE "+key, err)
 	}
 	beats := make([]Heartbeat, len(scores))
 	for i, s := range scores {

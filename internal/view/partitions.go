@@ -49,3 +49,13 @@ func EachPartition(names []string, do func(i int, name string) error) error {
 	workers.Wait()
 	return errors.Join(errs...)
 }
+
+// ReadPartitions calls read for all names, several at a time, and returns what it returned; errors are as of EachPartition.
+func ReadPartitions[T any](prefix string, names []string, read func(i int, keys lua.Keys) (T, error)) ([]T, error) {
+	all := make([]T, len(names))
+	err := EachPartition(names, func(i int, name string) (err error) {
+		all[i], err = read(i, lua.NewKeys(prefix, name))
+		return err
+	})
+	return all, err
+}

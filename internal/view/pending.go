@@ -1,15 +1,14 @@
 package view
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"github.com/duestream/duestream/internal/loop"
-	"github.com/duestream/duestream/lua"
 )
 
 // Pending is an entry that a consumer holds.
@@ -25,65 +24,79 @@ type PendingRange struct {
 	From, To string // IDs, included; "(" before one: behind it, before it
 	Count    int
 	Consumer string
+	MinIdle  time.Duration
 }
 
 // ReadPending returns what a group holds. lua.ErrNoGroup: there is no such group, or no stream. One round trip.
-func ReadPending(ctx context.Context, c rueidis.Client, stream, group string, r PendingRange) ([]Pending, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	list, err := ParsePending(c.Do(ctx, pendingCommand(c, stream, group, r)))
-	return list, lua.Classify("XPENDING "+stream, err)
+func ReadPending(ctx context.Context, c rueidis.Client, stream, group string, r PendingRange) (list []Pending, err error) {
+	err = Ask(ctx, c, PendingOf(c, stream, group, r, &list))
+	return list, err
 }
 
-func pendingCommand(c rueidis.Client, stream, group string, r PendingRange) rueidis.Completed {
-	if r.From == "" {
-		r.From = "-"
+// PendingOf asks for what a group holds.
+func PendingOf(c rueidis.Client, stream, group string, r PendingRange, list *[]Pending) Question {
+	of := c.B().Xpending().Key(stream).Group(group)
+	start := of.Start
+	if r.MinIdle > 0 {
+		start = of.Idle(r.MinIdle.Milliseconds()).Start
 	}
-	if r.To == "" {
-		r.To = "+"
-	}
-	of := c.B().Xpending().Key(stream).Group(group).Start(r.From).End(r.To).Count(int64(r.Count))
+	upToCount := start(cmp.Or(r.From, "-")).End(cmp.Or(r.To, "+")).Count(int64(r.Count))
+	build := upToCount.Build
 	if r.Consumer != "" {
-		return of.Consumer(r.Consumer).Build()
+		build = upToCount.Consumer(r.Consumer).Build
 	}
-	return of.Build()
+	return Into(build(), list, parsePending)
 }
 
-// ParsePending reads a reply of XPENDING with a range.
-func ParsePending(reply rueidis.RedisResult) ([]Pending, error) {
+// WalkPending yields what a group holds, in pages of Count.
+func WalkPending(ctx context.Context, c rueidis.Client, stream, group string, r PendingRange) iter.Seq2[Pending, error] {
+	return func(yield func(Pending, error) bool) {
+		for {
+			page, err := ReadPending(ctx, c, stream, group, r)
+			if err != nil {
+				yield(Pending{}, err)
+				return
+			}
+			for _, p := range page {
+				if !yield(p, nil) {
+					return
+				}
+			}
+			if len(page) < r.Count {
+				return
+			}
+			r.From = "(" + page[len(page)-1].ID.String()
+		}
+	}
+}
+
+func parsePending(reply rueidis.RedisResult) ([]Pending, error) {
 	rows, err := reply.ToArray()
 	if err != nil {
-		if rueidis.IsRedisNil(err) {
-			return nil, nil
-		}
 		return nil, err
 	}
 	list := make([]Pending, len(rows))
 	for i, row := range rows {
-		if list[i], err = parsePending(row); err != nil {
-			return nil, fmt.Errorf("XPENDING: unexpected reply: %w", err)
+		cells, err := row.ToArray()
+		if err == nil && len(cells) < 4 {
+			err = fmt.Errorf("%d values where 4 belong", len(cells))
+		}
+		if err != nil {
+			return nil, err
+		}
+		id, err := cells[0].ToString()
+		if err == nil {
+			list[i].ID, err = ParseEntryID(id)
+		}
+		var errs [3]error
+		var idle int64
+		list[i].Consumer, errs[0] = cells[1].ToString()
+		idle, errs[1] = cells[2].AsInt64()
+		list[i].Deliveries, errs[2] = cells[3].AsInt64()
+		list[i].Idle = time.Duration(idle) * time.Millisecond
+		if err := errors.Join(append(errs[:], err)...); err != nil {
+			return nil, err
 		}
 	}
 	return list, nil
-}
-
-func parsePending(row rueidis.RedisMessage) (p Pending, err error) {
-	cells, err := row.ToArray()
-	if err == nil && len(cells) < 4 {
-		err = fmt.Errorf("%d values where 4 belong", len(cells))
-	}
-	if err != nil {
-		return p, err
-	}
-	id, err := cells[0].ToString()
-	if err == nil {
-		p.ID, err = ParseEntryID(id)
-	}
-	var errs [3]error
-	var idle int64
-	p.Consumer, errs[0] = cells[1].ToString()
-	idle, errs[1] = cells[2].AsInt64()
-	p.Deliveries, errs[2] = cells[3].AsInt64()
-	p.Idle = time.Duration(idle) * time.Millisecond
-	return p, errors.Join(append(errs[:], err)...)
 }

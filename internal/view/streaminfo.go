@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -80,30 +79,17 @@ func (s StreamInfo) Pending() (n int64) {
 }
 
 // ReadStream asks for the length and the groups of a stream. A stream that does not exist has neither.
-func ReadStream(ctx context.Context, c rueidis.Client, key string) (StreamInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout) // rueidis repeats reads for as long as ctx lives
-	defer cancel()
-	replies := c.DoMulti(ctx, c.B().Xlen().Key(key).Build(), c.B().XinfoGroups().Key(key).Build())
-	var s StreamInfo
-	var err error
-	if s.Length, err = replies[0].AsInt64(); err != nil {
-		return s, lua.Classify("XLEN "+key, err)
-	}
-	list, err := replies[1].ToArray()
-	if err != nil {
-		if isNoKey(err) {
-			return s, nil
-		}
-		return s, lua.Classify("XINFO GROUPS "+key, err)
-	}
-	for _, one := range list {
-		g, err := ParseGroup(one)
-		if err != nil {
-			return s, fmt.Errorf("XINFO GROUPS %s: unexpected reply: %w", key, err)
-		}
-		s.Groups = append(s.Groups, g)
-	}
-	return s, nil
+func ReadStream(ctx context.Context, c rueidis.Client, key string) (s StreamInfo, err error) {
+	err = Ask(ctx, c, Number(c.B().Xlen().Key(key).Build(), &s.Length), GroupsOf(c, key, &s.Groups))
+	return s, err
+}
+
+// GroupsOf asks for the groups of a stream.
+func GroupsOf(c rueidis.Client, key string, list *[]GroupInfo) Question {
+	return Into(c.B().XinfoGroups().Key(key).Build(), list, rows(func(r *row) GroupInfo {
+		return GroupInfo{Name: r.text("name"), Consumers: r.number("consumers"), Pending: r.number("pending"),
+			Last: r.entryID("last-delivered-id"), Lag: r.numberOr("lag", -1), Read: r.numberOr("entries-read", -1)}
+	}))
 }
 
 // Group returns one of the groups.
@@ -117,57 +103,11 @@ func (s StreamInfo) Group(name string) (g GroupInfo, ok bool) {
 
 // ReadLastID returns the last ID that a stream gave out; ok is false when there is no stream.
 func ReadLastID(ctx context.Context, c rueidis.Client, key string) (id EntryID, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	fields, err := c.Do(ctx, c.B().XinfoStream().Key(key).Build()).AsMap()
-	if err = lua.Classify("XINFO STREAM "+key, err); err != nil {
-		if isNoKey(err) {
-			err = nil
-		}
-		return id, false, err
-	}
-	last := fields["last-generated-id"]
-	text, err := last.ToString()
-	if err == nil {
-		id, err = ParseEntryID(text)
-	}
-	return id, err == nil, err
-}
-
-// ParseGroup reads one element of the reply to XINFO GROUPS.
-func ParseGroup(reply rueidis.RedisMessage) (GroupInfo, error) {
-	g := GroupInfo{Lag: -1, Read: -1}
-	fields, err := reply.AsMap()
-	if err != nil {
-		return g, err
-	}
-	text := func(field string) string {
-		m := fields[field]
-		s, e := m.ToString()
-		err = cmp.Or(err, e)
-		return s
-	}
-	number := func(field string) int64 {
-		m := fields[field]
-		n, e := m.AsInt64()
-		err = cmp.Or(err, e)
-		return n
-	}
-	g.Name, g.Consumers, g.Pending = text("name"), number("consumers"), number("pending")
-	last := text("last-delivered-id")
-	if err != nil {
-		return g, err
-	}
-	if lag, ok := fields["lag"]; ok {
-		if n, err := lag.AsInt64(); err == nil {
-			g.Lag = n
-		}
-	}
-	if read, ok := fields["entries-read"]; ok {
-		if n, err := read.AsInt64(); err == nil {
-			g.Read = n
-		}
-	}
-	g.Last, err = ParseEntryID(last)
-	return g, err
+	err = Ask(ctx, c, Into(c.B().XinfoStream().Key(key).Build(), &id, func(reply rueidis.RedisResult) (EntryID, error) {
+		fields, err := reply.AsMap()
+		r := row{fields, err}
+		ok = err == nil
+		return r.entryID("last-generated-id"), r.err
+	}))
+	return id, ok && err == nil, err
 }

@@ -5,9 +5,6 @@ import (
 	"iter"
 
 	"github.com/redis/rueidis"
-
-	"github.com/duestream/duestream/internal/loop"
-	"github.com/duestream/duestream/lua"
 )
 
 // Bounds of one page of a walk.
@@ -67,15 +64,32 @@ func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, back
 // ReadPage returns at most count entries of a stream between two IDs, oldest first, or newest first when backwards. One round
 // trip.
 func ReadPage(ctx context.Context, c rueidis.Client, key, from, to string, count int,
-	backwards bool) ([]rueidis.XRangeSlice, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
-	defer cancel()
+	backwards bool) (page []rueidis.XRangeSlice, err error) {
+	command := c.B().Xrange().Key(key).Start(from).End(to).Count(int64(count)).Build
 	if backwards {
-		page, err := c.Do(ctx, c.B().Xrevrange().Key(key).End(to).Start(from).Count(int64(count)).Build()).AsXRangeSlices()
-		return page, lua.Classify("XREVRANGE "+key, err)
+		command = c.B().Xrevrange().Key(key).End(to).Start(from).Count(int64(count)).Build
 	}
-	page, err := c.Do(ctx, c.B().Xrange().Key(key).Start(from).End(to).Count(int64(count)).Build()).AsXRangeSlices()
-	return page, lua.Classify("XRANGE "+key, err)
+	err = AskLong(ctx, c, Entries(command(), &page))
+	return page, err
+}
+
+// ReadEach returns entries by their IDs, in this order, and what their fields and values have in bytes; one that is not there has
+// no ID. One round trip.
+func ReadEach(ctx context.Context, c rueidis.Client, key string, ids []string) (found []rueidis.XRangeSlice, bytes int,
+	err error) {
+	replies, questions := make([][]rueidis.XRangeSlice, len(ids)), make([]Question, len(ids))
+	for i, id := range ids {
+		questions[i] = Entries(c.B().Xrange().Key(key).Start(id).End(id).Build(), &replies[i])
+	}
+	err = AskLong(ctx, c, questions...)
+	found = make([]rueidis.XRangeSlice, len(ids))
+	for i, list := range replies {
+		if len(list) > 0 {
+			found[i] = list[0]
+			bytes += EntrySize(list[0])
+		}
+	}
+	return found, bytes, err
 }
 
 // ReadEntry returns one entry by its ID; ok is false when it is not there.

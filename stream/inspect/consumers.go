@@ -48,52 +48,56 @@ func Consumers(ctx context.Context, c rueidis.Client, prefix, queue, group strin
 	if err != nil {
 		return nil, err
 	}
-	fail := func(err error) ([]Consumer, error) { return nil, fmt.Errorf("consumers of %s: %w", queue, err) }
-	names := counts.Names(queue)
-	lists, groups := make([][]Consumer, len(names)), make([][]string, len(names))
-	err = view.EachPartition(names, func(i int, name string) error {
-		key := lua.NewKeys(prefix, name).Stream
-		info, err := view.ReadStream(ctx, c, key)
+	consumers, err := readConsumers(ctx, c, prefix, queue, group, counts.Names(queue))
+	if err != nil {
+		return nil, fmt.Errorf("consumers of %s: %w", queue, err)
+	}
+	return consumers, nil
+}
+
+func readConsumers(ctx context.Context, c rueidis.Client, prefix, queue, group string, names []string) ([]Consumer, error) {
+	groups := make([][]string, len(names))
+	lists, err := view.ReadPartitions(prefix, names, func(i int, keys lua.Keys) (list []Consumer, err error) {
+		info, err := view.ReadStream(ctx, c, keys.Stream)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, g := range info.Groups {
 			if group != "" && g.Name != group {
 				continue
 			}
 			groups[i] = append(groups[i], g.Name)
-			list, err := readMemberships(ctx, c, key, g, i)
-			if errors.Is(err, lua.ErrNoGroup) {
-				continue // dropped just now
+			some, err := readMemberships(ctx, c, keys.Stream, g, i)
+			if err != nil && !errors.Is(err, lua.ErrNoGroup) { // dropped just now
+				return nil, err
 			}
-			if err != nil {
-				return err
-			}
-			lists[i] = append(lists[i], list...)
+			list = append(list, some...)
 		}
-		return nil
+		return list, nil
 	})
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	all := slices.Concat(groups...)
 	slices.Sort(all)
 	all = slices.Compact(all)
 	if group != "" && len(all) == 0 {
-		return fail(lua.ErrNoGroup)
+		return nil, lua.ErrNoGroup
 	}
 	policies, _, err := stream.ReadPolicies(ctx, c, prefix, queue, all)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	members := mergeMembers(slices.Concat(lists...))
-	for i := range members {
-		members[i].Alive = time.Duration(members[i].Idle) < policies[members[i].Group].VisibilityTimeout
+	merged := mergeConsumers(slices.Concat(lists...))
+	for i := range merged {
+		one := &merged[i]
+		one.Alive = time.Duration(one.Idle) < policies[one.Group].VisibilityTimeout
 	}
-	return members, nil
+	return merged, nil
 }
 
-func mergeMembers(list []Consumer) []Consumer {
+// mergeConsumers returns what the consumers of one name do in all partitions together, by group and name.
+func mergeConsumers(list []Consumer) []Consumer {
 	merged := []Consumer{}
 	at := map[[2]string]int{}
 	for _, one := range list {
@@ -121,12 +125,12 @@ func mergeMembers(list []Consumer) []Consumer {
 
 // readMemberships returns the consumers of a group in one partition.
 func readMemberships(ctx context.Context, c rueidis.Client, key string, g view.GroupInfo, partition int) ([]Consumer, error) {
-	members, err := view.ReadConsumers(ctx, c, key, g.Name)
+	consumers, err := view.ReadConsumers(ctx, c, key, g.Name)
 	if err != nil {
 		return nil, err
 	}
 	var list []Consumer
-	for _, m := range members {
+	for _, m := range consumers {
 		if m.Name == lua.ReclaimConsumer {
 			continue
 		}
@@ -156,19 +160,15 @@ func readMemberships(ctx context.Context, c rueidis.Client, key string, g view.G
 func oldestIdles(ctx context.Context, c rueidis.Client, key,
 	group string) (oldest map[string]time.Duration, complete bool, err error) {
 	oldest = map[string]time.Duration{}
-	from := "-"
-	for read := 0; read < consumerEntries; {
-		page, err := view.ReadPending(ctx, c, key, group, view.PendingRange{From: from, Count: view.PageEntries})
+	read := 0
+	for p, err := range view.WalkPending(ctx, c, key, group, view.PendingRange{Count: view.PageEntries}) {
 		if err != nil {
 			return nil, false, err
 		}
-		for _, p := range page {
-			oldest[p.Consumer] = max(oldest[p.Consumer], p.Idle)
+		oldest[p.Consumer] = max(oldest[p.Consumer], p.Idle)
+		if read++; read == consumerEntries {
+			return oldest, false, nil
 		}
-		if read += len(page); len(page) < view.PageEntries {
-			return oldest, true, nil
-		}
-		from = "(" + page[len(page)-1].ID.String()
 	}
-	return oldest, false, nil
+	return oldest, true, nil
 }

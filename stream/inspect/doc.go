@@ -1,8 +1,9 @@
 // Package inspect looks at queues and messages, and changes nothing.
 //
-// Stats counts what a queue holds, with estimates only beyond stated bounds. A Watcher takes a Glance at many queues again and
-// again: the figures that cost the server next to nothing, and their rates. Find looks for one message in all queues, and says
-// what it waits for; Locate looks for it in one. Peek shows what is due next, Pending what consumers hold, Consumers who reads.
+// Stats counts what a queue holds, with estimates only beyond stated bounds. A Watcher samples many queues again and again: the
+// figures that cost the server next to nothing, and their rates. Both read partitions by partitionReader, at two depths. Find
+// looks for one message in all queues, and says what it waits for; Locate looks for it in one. Peek shows what is due next,
+// Pending what consumers hold, Consumers who reads.
 //
 // Find reads streams that may have a hundred thousand entries. Its connections drop the entries of other messages while they are
 // still bytes (entryFilter), and it reads each stream from both ends (streamSearch).
@@ -13,7 +14,7 @@
 //   - the filter of a connection changes no reply but lists of entries, and of those keeps every entry with the message's ID
 //     (TestFilterKeepsTheEntriesOfTheMessageAndPassesOnAllElse);
 //   - lag is right after entries were deleted out of order (TestLagIsRightAfterDeletesOutOfOrder);
-//   - Stats and Glance agree (TestGlancesAgreeWithStats);
+//   - samples and Stats agree (TestSamplesAgreeWithStats);
 //   - a look at many queues is cheap and bounded (TestALookIsCheap, TestLargePayloadsAreNotReadForTheirLateness,
 //     TestManyQueuesTakeTurns).
 package inspect

@@ -63,8 +63,8 @@ type FindOptions struct {
 // where was looked.
 //
 // What is scheduled is looked up. Retries, entries and dead letters are looked for through all there are: streams from both ends
-// at once in pages of about 64 KiB, the hash meta, or the schedule where that is smaller, in steps of 1,000. As for Locate, what
-// moves meanwhile may show in two places, and what seems to be nowhere is looked for once more, where it can have come meanwhile.
+// at once in pages of about 64 KiB, the hash meta, or the schedule where that is smaller, in steps of 1,000. A message that moves
+// meanwhile may show in two places; one that seems to be nowhere is looked for once more, where it can have come meanwhile.
 func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOptions) (Finding, error) {
 	f := Finding{ID: id, Places: []Sighting{}, History: []Moment{}}
 	errs := []error{lua.CheckPrefix(prefix), lua.CheckID(id)}
@@ -74,10 +74,9 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 	if err := errors.Join(errs...); err != nil {
 		return f, err
 	}
-	fail := func(err error) (Finding, error) { return f, fmt.Errorf("find %s: %w", id, err) }
 	var err error
 	if f.At, err = view.ServerTime(ctx, c); err != nil {
-		return fail(err)
+		return f, fmt.Errorf("find %s: %w", id, err)
 	}
 	var filters []rueidis.Client
 	// a connection in each direction: while one's page is looked through the server sends the other's
@@ -92,29 +91,32 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 	s := newFinder(c, filters, prefix, id)
 	s.seen, s.progress = o.Seen, o.Progress
 	s.around = newSurroundings(ctx, c, prefix, f.At)
-	for range 2 {
-		counts, err := queueCounts(ctx, c, prefix, o.Queues)
-		if err != nil {
-			return fail(err)
-		}
-		queues := slices.Sorted(maps.Keys(counts))
-		places := make([][]Sighting, len(queues))
-		err = view.EachPartition(queues, func(i int, queue string) (err error) {
-			places[i], err = s.look(ctx, queue, counts[queue])
-			return err
-		})
-		f.Places, f.Queues, f.Looked = append([]Sighting{}, slices.Concat(places...)...), len(queues), s.total
-		f.Windows = s.windows()
-		f.History = history(f)
-		if err != nil {
-			return fail(err)
-		}
-		if len(f.Places) > 0 {
-			return f, nil
-		}
+	places, queues, err := s.find(ctx, o.Queues)
+	f.Places, f.Queues, f.Looked, f.Windows = append(f.Places, places...), queues, s.total, s.windows()
+	f.History = history(f)
+	if errors.Is(err, deadletter.ErrNotFound) {
+		f.Why = s.around.whyNowhere(f)
 	}
-	f.Why = s.around.whyNowhere(f)
-	return fail(deadletter.ErrNotFound)
+	if err != nil {
+		return f, fmt.Errorf("find %s: %w", id, err)
+	}
+	return f, nil
+}
+
+// Locate is Find in one queue, for the places alone: nothing is asked to say why the message is there, or what happened to it.
+func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]Place, error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
+		return nil, err
+	}
+	found, _, err := newFinder(c, nil, prefix, id).find(ctx, []string{queue})
+	if err != nil {
+		return nil, fmt.Errorf("locate %s in %s: %w", id, queue, err)
+	}
+	places := make([]Place, len(found))
+	for i, one := range found {
+		places[i] = one.Place
+	}
+	return places, nil
 }
 
 // queueCounts returns the partition counts of queues; without any, of all that are registered.
@@ -153,6 +155,27 @@ func newFinder(c rueidis.Client, filters []rueidis.Client, prefix, id string) *f
 	s := &finder{c: c, prefix: prefix, id: id, locators: map[string]*locator{}}
 	s.streams = &streamSearch{c: c, filters: filters, id: id, looked: func(n int) { s.looked(int64(n)) }}
 	return s
+}
+
+// find looks in these queues, or in all, twice if need be, and says in how many. What it found before an error it returns, too.
+func (s *finder) find(ctx context.Context, only []string) (found []Sighting, queues int, err error) {
+	for range 2 {
+		counts, err := queueCounts(ctx, s.c, s.prefix, only)
+		if err != nil {
+			return found, queues, err
+		}
+		names := slices.Sorted(maps.Keys(counts))
+		places := make([][]Sighting, len(names))
+		err = view.EachPartition(names, func(i int, queue string) (err error) {
+			places[i], err = s.look(ctx, queue, counts[queue])
+			return err
+		})
+		found, queues = slices.Concat(places...), len(names)
+		if err != nil || len(found) > 0 {
+			return found, queues, err
+		}
+	}
+	return nil, queues, deadletter.ErrNotFound
 }
 
 // look looks through the partitions of a queue where the message may be.
@@ -212,22 +235,17 @@ func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string)
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return until, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
 	counts, err := view.ReadCounts(ctx, c, prefix, queue)
 	if err != nil {
 		return until, fmt.Errorf("dedup window of %s: %w", id, err)
 	}
 	for _, partition := range counts.Candidates(id) {
+		var end time.Time
 		key := lua.NewKeys(prefix, lua.PartitionName(queue, partition)).Seen
-		score, err := c.Do(ctx, c.B().Zscore().Key(key).Member(id).Build()).AsFloat64()
-		if rueidis.IsRedisNil(err) {
-			continue
+		if err := view.Ask(ctx, c, view.Score(c.B().Zscore().Key(key).Member(id).Build(), &end)); err != nil {
+			return until, fmt.Errorf("dedup window of %s: %w", id, err)
 		}
-		if err != nil {
-			return until, fmt.Errorf("dedup window of %s: %w", id, lua.Classify("ZSCORE "+key, err))
-		}
-		if end := view.ScoreTime(score); end.After(until) {
+		if end.After(until) {
 			until = end
 		}
 	}

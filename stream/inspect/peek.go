@@ -1,14 +1,15 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -54,91 +55,60 @@ func Peek(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pa
 	if err != nil {
 		return Peeked{}, err
 	}
-	fail := func(err error) (Peeked, error) { return Peeked{}, fmt.Errorf("peek into %s: %w", queue, err) }
-	var p Peeked
-	if p.At, err = view.ServerTime(ctx, c); err != nil {
-		return fail(err)
-	}
-	policy, _, err := stream.ReadPolicy(ctx, c, prefix, queue, "")
+	p, err := readPeeked(ctx, c, prefix, queue, counts.Names(queue), n, payloads)
 	if err != nil {
-		return fail(err)
-	}
-	p.Held = policy.Held
-	names := counts.Names(queue)
-	lists, totals := make([][]Due, len(names)), make([]int64, len(names))
-	err = view.EachPartition(names, func(i int, name string) (err error) {
-		lists[i], totals[i], err = readDue(ctx, c, lua.NewKeys(prefix, name).Due, n)
-		return err
-	})
-	if err != nil {
-		return fail(err)
-	}
-	p.Next = []Due{}
-	for i, list := range lists {
-		p.Total += totals[i]
-		for k := range list {
-			list[k].Partition = i
-			list[k].Overdue = !list[k].Due.After(p.At)
-		}
-	}
-	p.Next = firstDue(lists, n)
-	err = view.EachPartition(names, func(i int, name string) error {
-		var own []*Due
-		for k := range p.Next {
-			if p.Next[k].Partition == i {
-				own = append(own, &p.Next[k])
-			}
-		}
-		return readMembers(ctx, c, lua.NewKeys(prefix, name), own, payloads)
-	})
-	if err != nil {
-		return fail(err)
+		return Peeked{}, fmt.Errorf("peek into %s: %w", queue, err)
 	}
 	return p, nil
 }
 
-// firstDue merges lists that are in order.
-func firstDue(lists [][]Due, n int) []Due {
-	merged := []Due{}
-	at := make([]int, len(lists))
-	for len(merged) < n {
-		best := -1
-		for i, list := range lists {
-			if at[i] == len(list) {
-				continue
-			}
-			if best < 0 || list[at[i]].before(lists[best][at[best]]) {
-				best = i
-			}
-		}
-		if best < 0 {
-			break
-		}
-		merged = append(merged, lists[best][at[best]])
-		at[best]++
+func readPeeked(ctx context.Context, c rueidis.Client, prefix, queue string, names []string, n int, payloads bool) (p Peeked,
+	err error) {
+	if p.At, err = view.ServerTime(ctx, c); err != nil {
+		return p, err
 	}
-	return merged
-}
-
-func (d Due) before(e Due) bool {
-	return d.Due.Before(e.Due) || d.Due.Equal(e.Due) && d.member < e.member
+	policy, _, err := stream.ReadPolicy(ctx, c, prefix, queue, "")
+	if err != nil {
+		return p, err
+	}
+	p.Held = policy.Held
+	totals := make([]int64, len(names))
+	lists, err := view.ReadPartitions(prefix, names, func(i int, keys lua.Keys) (list []Due, err error) {
+		list, totals[i], err = readDue(ctx, c, keys.Due, n)
+		for k := range list {
+			list[k].Partition, list[k].Overdue = i, !list[k].Due.After(p.At)
+		}
+		return list, err
+	})
+	if err != nil {
+		return p, err
+	}
+	p.Next = append([]Due{}, slices.Concat(lists...)...)
+	slices.SortStableFunc(p.Next, func(a, b Due) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.member, b.member)) })
+	p.Next = p.Next[:max(0, min(n, len(p.Next)))]
+	members := make([][]*Due, len(names))
+	for i := range p.Next {
+		d := &p.Next[i]
+		members[d.Partition] = append(members[d.Partition], d)
+	}
+	for _, total := range totals {
+		p.Total += total
+	}
+	return p, view.EachPartition(names, func(i int, name string) error {
+		return readMembers(ctx, c, lua.NewKeys(prefix, name), members[i], payloads)
+	})
 }
 
 // readDue returns the first n members of a partition's schedule, and how many it has.
 func readDue(ctx context.Context, c rueidis.Client, key string, n int) (list []Due, total int64, err error) {
 	for len(list) < n {
-		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-		from := int64(len(list))
-		replies := c.DoMulti(call, c.B().Zcard().Key(key).Build(),
-			c.B().Zrange().Key(key).Min(fmt.Sprint(from)).Max(fmt.Sprint(from+int64(min(peekPage,
-				n-len(list)))-1)).Withscores().Build())
-		cancel()
-		if total, err = replies[0].AsInt64(); err != nil {
-			return nil, 0, lua.Classify("ZCARD "+key, err)
-		}
-		page, err := replies[1].AsZScores()
-		if err != nil {
-			return nil, 0, lua.Classify("ZRANGE "+key, err)
+		from := len(list)
+		last := from + min(peekPage, n-from) - 1
+		var page []rueidis.ZScore
+		if err := view.Ask(ctx, c, view.Number(c.B().Zcard().Key(key).Build(), &total),
+			view.Scores(c.B().Zrange().Key(key).Min(strconv.Itoa(from)).Max(strconv.Itoa(last)).Withscores().Build(), &page),
+		); err != nil {
+			return nil, 0, err
 		}
 		for _, one := range page {
 			list = append(list, Due{Due: view.ScoreTime(one.Score), ID: one.Member, member: one.Member})
@@ -155,22 +125,13 @@ func readMembers(ctx context.Context, c rueidis.Client, keys lua.Keys, list []*D
 	for len(list) > 0 {
 		batch := list[:min(peekBatch, len(list))]
 		list = list[len(batch):]
-		cmds := make([]rueidis.Completed, 0, 2*len(batch))
-		for _, d := range batch {
-			cmds = append(cmds, c.B().Hstrlen().Key(keys.Payload).Field(d.member).Build(),
-				c.B().Hstrlen().Key(keys.Meta).Field(d.member).Build())
-		}
-		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-		replies := c.DoMulti(call, cmds...)
-		cancel()
-		metas := make([]int64, len(batch))
-		var failed, failedToo error
+		metas, questions := make([]int64, len(batch)), []view.Question(nil)
 		for i, d := range batch {
-			d.Bytes, failed = replies[2*i].AsInt64()
-			metas[i], failedToo = replies[2*i+1].AsInt64()
-			if err := errors.Join(failed, failedToo); err != nil {
-				return lua.Classify("HSTRLEN "+keys.Payload, err)
-			}
+			questions = append(questions, view.Number(c.B().Hstrlen().Key(keys.Payload).Field(d.member).Build(), &d.Bytes),
+				view.Number(c.B().Hstrlen().Key(keys.Meta).Field(d.member).Build(), &metas[i]))
+		}
+		if err := view.Ask(ctx, c, questions...); err != nil {
+			return err
 		}
 		for first := 0; first < len(batch); {
 			end, bytes := first, int64(0)
@@ -194,33 +155,26 @@ func readValues(ctx context.Context, c rueidis.Client, keys lua.Keys, batch []*D
 	for i, d := range batch {
 		members[i] = d.member
 	}
-	cmds := []rueidis.Completed{c.B().Hmget().Key(keys.Meta).Field(members...).Build()}
+	var metas, bodies []rueidis.RedisMessage
+	questions := []view.Question{
+		view.Into(c.B().Hmget().Key(keys.Meta).Field(members...).Build(), &metas, rueidis.RedisResult.ToArray)}
 	if payloads {
-		cmds = append(cmds, c.B().Hmget().Key(keys.Payload).Field(members...).Build())
+		questions = append(questions,
+			view.Into(c.B().Hmget().Key(keys.Payload).Field(members...).Build(), &bodies, rueidis.RedisResult.ToArray))
 	}
-	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
-	defer cancel()
-	replies := c.DoMulti(ctx, cmds...)
-	metas, err := replies[0].ToArray()
-	if err != nil {
-		return lua.Classify("HMGET "+keys.Meta, err)
+	if err := view.AskLong(ctx, c, questions...); err != nil {
+		return err
 	}
 	for i, d := range batch {
 		meta, _ := metas[i].ToString() // nil: there is none
 		d.read(meta)
-	}
-	if !payloads {
-		return nil
-	}
-	bodies, err := replies[1].ToArray()
-	if err != nil {
-		return lua.Classify("HMGET "+keys.Payload, err)
-	}
-	for i, d := range batch {
-		if d.Payload, err = bodies[i].AsBytes(); err != nil {
-			d.Payload = view.Payload{}
+		if payloads {
+			var err error
+			if d.Payload, err = bodies[i].AsBytes(); err != nil {
+				d.Payload = view.Payload{}
+			}
+			d.Bytes = int64(len(d.Payload))
 		}
-		d.Bytes = int64(len(d.Payload))
 	}
 	return nil
 }

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/redis/rueidis/rueidiscompat"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -32,6 +31,13 @@ type PendingEntry struct {
 	BodyLost   bool        `json:"body_lost,omitempty"`
 }
 
+// pendingEntryOf returns what a pending list says of an entry.
+func pendingEntryOf(partition int, p view.Pending) PendingEntry {
+	id := p.ID.String()
+	return PendingEntry{Entry: id, Partition: partition, Consumer: p.Consumer, Idle: view.Millis(p.Idle),
+		Since: lua.EntryTime(id), Deliveries: p.Deliveries}
+}
+
 // PendingFilter selects pending entries. What is zero does not restrict.
 type PendingFilter struct {
 	Consumer string
@@ -48,31 +54,38 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 		return nil, err
 	}
 	names := counts.Names(queue)
-	lists := make([][]PendingEntry, len(names))
-	var missing atomic.Int64
-	err = view.EachPartition(names, func(i int, name string) (err error) {
-		lists[i], err = pendingEntries(ctx, c, lua.NewKeys(prefix, name).Stream, group, f, limit)
-		if errors.Is(err, lua.ErrNoGroup) && int(missing.Add(1)) < len(names) {
-			err = nil // it exists in another partition
+	of := view.PendingRange{Count: min(pendingPage, limit), Consumer: f.Consumer, MinIdle: f.MinIdle}
+	lists, err := readWithGroup(prefix, names, func(i int, keys lua.Keys) (list []PendingEntry, err error) {
+		if limit <= 0 {
+			return nil, nil
 		}
-		for k := range lists[i] {
-			lists[i][k].Partition = i
+		for p, err := range view.WalkPending(ctx, c, keys.Stream, group, of) {
+			if err != nil {
+				return nil, err
+			}
+			if list = append(list, pendingEntryOf(i, p)); len(list) == limit {
+				break
+			}
 		}
-		return err
+		return list, nil
 	})
+	all := append([]PendingEntry{}, slices.Concat(lists...)...)
+	if err == nil {
+		slices.SortStableFunc(all, comparePending)
+		all = all[:max(0, min(limit, len(all)))]
+		bodies := make([][]*PendingEntry, len(names))
+		for i := range all {
+			p := &all[i]
+			bodies[p.Partition] = append(bodies[p.Partition], p)
+		}
+		err = view.EachPartition(names, func(i int, name string) error {
+			return readBodies(ctx, c, lua.NewKeys(prefix, name).Stream, bodies[i])
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("pending of %s/%s: %w", queue, group, err)
 	}
-	all := slices.Concat(lists...)
-	slices.SortStableFunc(all, comparePending)
-	all = all[:max(0, min(limit, len(all)))]
-	err = view.EachPartition(names, func(i int, name string) error {
-		return readBodies(ctx, c, lua.NewKeys(prefix, name).Stream, i, all)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("pending of %s/%s: %w", queue, group, err)
-	}
-	return append([]PendingEntry{}, all...), nil
+	return all, nil
 }
 
 // PendingCount says how many entries a group holds in all partitions, or with a consumer, how many that one holds.
@@ -82,135 +95,79 @@ func PendingCount(ctx context.Context, c rueidis.Client, prefix, queue, group, c
 	if err != nil {
 		return 0, err
 	}
-	names := counts.Names(queue)
-	var total, missing atomic.Int64
-	err = view.EachPartition(names, func(_ int, name string) error {
-		n, err := pendingCount(ctx, c, lua.NewKeys(prefix, name).Stream, group, consumer)
-		total.Add(n)
-		if errors.Is(err, lua.ErrNoGroup) && int(missing.Add(1)) < len(names) {
-			return nil // it exists in another partition
-		}
-		return err
+	lists, err := readWithGroup(prefix, counts.Names(queue), func(_ int, keys lua.Keys) (n map[string]int64, err error) {
+		err = view.Ask(ctx, c, view.Into(c.B().Xpending().Key(keys.Stream).Group(group).Build(), &n, pendingByConsumer))
+		return n, err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("pending of %s/%s: %w", queue, group, err)
 	}
-	return total.Load(), nil
+	total := int64(0)
+	for _, counts := range lists {
+		for name, n := range counts {
+			if consumer == "" || name == consumer {
+				total += n
+			}
+		}
+	}
+	return total, nil
 }
 
-func pendingCount(ctx context.Context, c rueidis.Client, key, group, consumer string) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	reply, err := c.Do(ctx, c.B().Xpending().Key(key).Group(group).Build()).ToArray()
-	if err != nil {
-		return 0, lua.Classify("XPENDING "+key, err)
+// pendingByConsumer reads a reply of XPENDING without a range: its last part is a list of consumers and how many entries each
+// holds, or nil.
+func pendingByConsumer(reply rueidis.RedisResult) (map[string]int64, error) {
+	cells, err := reply.ToArray()
+	if err != nil || len(cells) < 4 || cells[3].IsNil() {
+		return nil, err
 	}
-	if consumer == "" || len(reply) < 4 || reply[3].IsNil() {
-		if len(reply) == 0 {
-			return 0, nil
+	rows, err := cells[3].ToArray()
+	counts := make(map[string]int64, len(rows))
+	for _, row := range rows {
+		pair, failed := row.AsStrSlice()
+		if failed != nil || len(pair) != 2 {
+			return nil, errors.New("a name and a count belong here")
 		}
-		n, err := reply[0].AsInt64()
-		if consumer != "" {
-			n = 0
-		}
-		return n, err
-	}
-	list, err := reply[3].ToArray()
-	if err != nil {
-		return 0, fmt.Errorf("XPENDING %s: unexpected reply: %w", key, err)
-	}
-	for _, one := range list {
-		pair, err := one.AsStrSlice()
-		if err != nil || len(pair) != 2 {
-			return 0, fmt.Errorf("XPENDING %s: unexpected reply", key)
-		}
-		if pair[0] == consumer {
-			var n int64
-			_, err := fmt.Sscan(pair[1], &n)
-			return n, err
-		}
-	}
-	return 0, nil
-}
-
-// comparePending orders by age. IDs that cannot be read are as old as can be.
-func comparePending(a, b PendingEntry) int {
-	x, _ := view.ParseEntryID(a.Entry)
-	y, _ := view.ParseEntryID(b.Entry)
-	return x.Compare(y)
-}
-
-// pendingEntries lists what a group holds in one partition, without what the bodies say.
-func pendingEntries(ctx context.Context, c rueidis.Client, key, group string, f PendingFilter,
-	limit int) ([]PendingEntry, error) {
-	all := []PendingEntry{}
-	for from := "-"; len(all) < limit; {
-		count := min(pendingPage, limit-len(all))
-		page, err := readPendingPage(ctx, c, rueidiscompat.XPendingExtArgs{
-			Stream: key, Group: group, Idle: f.MinIdle, Start: from, End: "+", Count: int64(count), Consumer: f.Consumer,
-		})
-		if err != nil {
+		if counts[pair[0]], err = strconv.ParseInt(pair[1], 10, 64); err != nil {
 			return nil, err
 		}
-		for _, p := range page {
-			all = append(all, PendingEntry{
-				Entry: p.ID, Consumer: p.Consumer, Idle: view.Millis(p.Idle), Since: lua.EntryTime(p.ID),
-				Deliveries: p.RetryCount,
-			})
-		}
-		if len(page) < count {
-			break
-		}
-		from = "(" + page[len(page)-1].ID
 	}
-	return all, nil
+	return counts, err
 }
 
-// readPendingPage asks by the adapter, which takes any mixture of conditions. Only what operators use may: whoever imports
-// bridge would fetch the modules of its tests.
-func readPendingPage(
-	ctx context.Context, c rueidis.Client, of rueidiscompat.XPendingExtArgs,
-) ([]rueidiscompat.XPendingExt, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	page, err := rueidiscompat.NewAdapter(c).XPendingExt(ctx, of).Result()
-	if err != nil && !rueidis.IsRedisNil(err) {
-		return nil, lua.Classify("XPENDING "+of.Stream, err)
-	}
-	return page, nil
+// readWithGroup is view.ReadPartitions for a group that may be missing in some partitions; lua.ErrNoGroup: in all.
+func readWithGroup[T any](prefix string, names []string, read func(i int, keys lua.Keys) (T, error)) ([]T, error) {
+	var missing atomic.Int64
+	return view.ReadPartitions(prefix, names, func(i int, keys lua.Keys) (T, error) {
+		got, err := read(i, keys)
+		if errors.Is(err, lua.ErrNoGroup) && int(missing.Add(1)) < len(names) {
+			err = nil
+		}
+		return got, err
+	})
 }
+
+// comparePending orders by age.
+func comparePending(a, b PendingEntry) int { return compareEntries(a.Entry, b.Entry) }
 
 // readBodies fills in what the entries of one partition themselves say.
-func readBodies(ctx context.Context, c rueidis.Client, key string, partition int, all []PendingEntry) error {
-	var list []*PendingEntry
-	for i := range all {
-		if all[i].Partition == partition {
-			list = append(list, &all[i])
-		}
-	}
+func readBodies(ctx context.Context, c rueidis.Client, key string, list []*PendingEntry) error {
 	size := view.NewPager()
 	for len(list) > 0 {
 		batch := list[:min(size.Count, len(list))]
 		list = list[len(batch):]
-		cmds := make([]rueidis.Completed, len(batch))
+		ids := make([]string, len(batch))
 		for i, p := range batch {
-			cmds[i] = c.B().Xrange().Key(key).Start(p.Entry).End(p.Entry).Build()
+			ids[i] = p.Entry
 		}
-		bytes := 0
-		call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
-		replies := c.DoMulti(call, cmds...)
-		cancel()
-		for i, reply := range replies {
-			found, err := reply.AsXRangeSlices()
-			if err != nil {
-				return lua.Classify("XRANGE "+key, err)
+		found, bytes, err := view.ReadEach(ctx, c, key, ids)
+		if err != nil {
+			return err
+		}
+		for i, p := range batch {
+			if p.BodyLost = found[i].ID == ""; !p.BodyLost {
+				e := lua.ParseEntry(found[i].ID, found[i].FieldValues)
+				p.ID, p.Attempt = e.ID, e.Attempt
 			}
-			if batch[i].BodyLost = len(found) == 0; batch[i].BodyLost {
-				continue
-			}
-			e := lua.ParseEntry(found[0].ID, found[0].FieldValues)
-			batch[i].ID, batch[i].Attempt = e.ID, e.Attempt
-			bytes += view.EntrySize(found[0])
 		}
 		size.Seen(len(batch), bytes)
 	}

@@ -3,14 +3,12 @@ package inspect
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/deadletter"
@@ -56,36 +54,6 @@ func placeOf(state State, e lua.Entry) Place {
 		Error:   e.Error,
 		Headers: e.Headers, Payload: e.Payload,
 	}
-}
-
-// Locate returns every place where Redis holds a message, in the partitions where its ID may be. ErrNotFound: none, because every
-// group has acknowledged it, or it was cancelled or purged, or never existed. A scheduled message is found in O(log n); retries,
-// entries and dead letters are looked for in bounded steps through all there are. A message that moves meanwhile may show in two
-// places; one that seems to be nowhere is looked for a second time, because it may have moved back past the look. Find says more,
-// of all queues, and sooner.
-func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]Place, error) {
-	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
-		return nil, err
-	}
-	s := newFinder(c, nil, prefix, id)
-	for range 2 {
-		counts, err := view.ReadCounts(ctx, c, prefix, queue)
-		if err != nil {
-			return nil, fmt.Errorf("locate %s: %w", id, err)
-		}
-		found, err := s.look(ctx, queue, counts)
-		if err != nil {
-			return nil, fmt.Errorf("locate %s in %s: %w", id, queue, err)
-		}
-		if len(found) > 0 {
-			places := make([]Place, len(found))
-			for i := range found {
-				places[i] = found[i].Place
-			}
-			return places, nil
-		}
-	}
-	return nil, fmt.Errorf("locate %s in %s: %w", id, queue, deadletter.ErrNotFound)
 }
 
 // locator looks for a message in one partition.
@@ -150,30 +118,13 @@ func (l *locator) add(ctx context.Context, to *[]Sighting, s Sighting) {
 
 // sizes says how much there is to look through.
 func (l *locator) sizes(ctx context.Context) (due, metas, entries, letters int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	replies := l.c.DoMulti(ctx,
-		l.c.B().Zcard().Key(l.keys.Due).Build(),
-		l.c.B().Hlen().Key(l.keys.Meta).Build(),
-		l.c.B().Xlen().Key(l.keys.Stream).Build(),
-		l.c.B().Xlen().Key(l.keys.Dead).Build(),
-		l.c.B().Zscore().Key(l.keys.Seen).Member(l.id).Build(),
-	)
-	for i, size := range []struct {
-		n   *int64
-		key string
-	}{{&due, l.keys.Due}, {&metas, l.keys.Meta}, {&entries, l.keys.Stream}, {&letters, l.keys.Dead}} {
-		var failed error
-		if *size.n, failed = replies[i].AsInt64(); failed != nil {
-			err = errors.Join(err, lua.Classify("size of "+size.key, failed))
-		}
-	}
-	until, failed := replies[4].AsFloat64()
-	if failed == nil {
-		l.window = view.ScoreTime(until)
-	} else if !rueidis.IsRedisNil(failed) {
-		err = errors.Join(err, lua.Classify("ZSCORE "+l.keys.Seen, failed))
-	}
+	b := l.c.B
+	err = view.Ask(ctx, l.c,
+		view.Number(b().Zcard().Key(l.keys.Due).Build(), &due),
+		view.Number(b().Hlen().Key(l.keys.Meta).Build(), &metas),
+		view.Number(b().Xlen().Key(l.keys.Stream).Build(), &entries),
+		view.Number(b().Xlen().Key(l.keys.Dead).Build(), &letters),
+		view.Score(b().Zscore().Key(l.keys.Seen).Member(l.id).Build(), &l.window))
 	return due, metas, entries, letters, err
 }
 
@@ -183,37 +134,23 @@ func (l *locator) scheduled(ctx context.Context) error {
 
 // member adds the place of one member of the schedule, if it is there.
 func (l *locator) member(ctx context.Context, to *[]Sighting, member string, state State, group string) error {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	replies := l.c.DoMulti(ctx,
-		l.c.B().Zscore().Key(l.keys.Due).Member(member).Build(),
-		l.c.B().Hget().Key(l.keys.Payload).Field(member).Build(),
-		l.c.B().Hget().Key(l.keys.Meta).Field(member).Build(),
-	)
-	score, err := replies[0].AsFloat64()
-	if rueidis.IsRedisNil(err) {
-		return nil
-	}
-	if err != nil {
-		return lua.Classify("ZSCORE "+l.keys.Due, err)
-	}
-	payload, err := replies[1].AsBytes()
-	if err != nil && !rueidis.IsRedisNil(err) {
-		return lua.Classify("HGET "+l.keys.Payload, err)
-	}
-	meta, err := replies[2].ToString()
-	if err != nil && !rueidis.IsRedisNil(err) {
-		return lua.Classify("HGET "+l.keys.Meta, err)
+	var due time.Time
+	var payload []byte
+	var meta string
+	err := view.Ask(ctx, l.c,
+		view.Score(l.c.B().Zscore().Key(l.keys.Due).Member(member).Build(), &due),
+		view.Into(l.c.B().Hget().Key(l.keys.Payload).Field(member).Build(), &payload, rueidis.RedisResult.AsBytes),
+		view.Into(l.c.B().Hget().Key(l.keys.Meta).Field(member).Build(), &meta, rueidis.RedisResult.ToString))
+	if err != nil || due.IsZero() {
+		return err
 	}
 	e, _ := lua.DecodeMeta(l.id, meta) // what cannot be read becomes a dead letter when it is due
 	place := placeOf(state, e)
-	place.Due, place.Group = view.ScoreTime(score), group
+	place.Due, place.Group = due, group
 	if place.Payload = payload; payload == nil {
 		place.Payload = view.Payload{}
 	}
-	s := Sighting{Place: place}
-	s.Before = lua.ParseMember(member).Of
-	l.add(ctx, to, s)
+	l.add(ctx, to, Sighting{Place: place, Before: lua.ParseMember(member).Of})
 	return nil
 }
 
@@ -258,18 +195,14 @@ var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`,
 const scanCount = 1000
 
 // scan looks through a part of the schedule, or of the meta.
-func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (rueidis.ScanEntry, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
-	defer cancel()
+func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (page rueidis.ScanEntry, err error) {
 	pattern := escapeGlob.Replace(l.id) + lua.Separator + "*"
+	scan := l.c.B().Hscan().Key(l.keys.Meta).Cursor(cursor).Match(pattern).Count(scanCount).Build
 	if schedule {
-		page, err := l.c.Do(ctx, l.c.B().Zscan().Key(l.keys.Due).Cursor(cursor).Match(pattern).Count(scanCount).Build()).
-			AsScanEntry()
-		return page, lua.Classify("ZSCAN "+l.keys.Due, err)
+		scan = l.c.B().Zscan().Key(l.keys.Due).Cursor(cursor).Match(pattern).Count(scanCount).Build
 	}
-	page, err := l.c.Do(ctx, l.c.B().Hscan().Key(l.keys.Meta).Cursor(cursor).Match(pattern).Count(scanCount).Build()).
-		AsScanEntry()
-	return page, lua.Classify("HSCAN "+l.keys.Meta, err)
+	err = view.AskLong(ctx, l.c, view.Scan(scan(), &page))
+	return page, err
 }
 
 // stream looks for entries that carry the message: given to no consumer yet, or held by one.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -50,6 +49,19 @@ type QueueStats struct {
 	ByPartition []PartitionStats `json:"by_partition,omitempty"` // of a queue that has more than one
 }
 
+// PartitionStats is what one partition of a queue holds: see QueueStats.
+type PartitionStats struct {
+	Partition   int    `json:"partition"`
+	Scheduled   int64  `json:"scheduled"`
+	Overdue     int64  `json:"overdue"`
+	Ready       int64  `json:"ready"`
+	ReadyApprox bool   `json:"ready_approx,omitempty"`
+	Entries     int64  `json:"entries"`
+	Pending     int64  `json:"pending"` // of all groups
+	Dead        int64  `json:"dead"`
+	Memory      *int64 `json:"memory_bytes,omitempty"` // absent where the server does not say
+}
+
 // GroupStats is what a queue holds for one group.
 type GroupStats struct {
 	Name string `json:"name"`
@@ -85,33 +97,69 @@ func Stats(ctx context.Context, c rueidis.Client, prefix, queue string) (QueueSt
 	if err != nil {
 		return QueueStats{}, err
 	}
-	parts := make([]inspection, counts.Latest())
-	err = view.EachPartition(counts.Names(queue), func(i int, name string) error {
-		parts[i] = newInspection(c, prefix, name)
-		return parts[i].run(ctx)
-	})
+	parts := newPartitions(prefix, queue, counts)
+	now, err := view.ServerTime(ctx, c)
+	if err == nil {
+		err = view.EachPartition(counts.Names(queue), func(i int, _ string) error {
+			r := deepReader{partitionReader{c, now, true}, prefix, parts[i]}
+			return r.read(ctx)
+		})
+	}
 	if err != nil {
 		return QueueStats{}, fmt.Errorf("stats of %s: %w", queue, err)
 	}
-	whole := parts[0]
+	return statsOf(queue, parts), nil
+}
+
+func statsOf(queue string, parts []*partition) QueueStats {
+	f, policy := sum(parts), parts[0].policies[""]
+	s := QueueStats{
+		Queue: queue, Partitions: len(parts), Held: policy.Held, Scheduled: f.scheduled, Overdue: f.overdue,
+		OldestOverdue: f.behind, NextDue: f.next, Ready: f.ready, ReadyApprox: f.readyApprox, Entries: f.entries, Dead: f.dead,
+		DedupWindows: f.windows, Groups: []GroupStats{}, Memory: f.memory, Policy: policy, Warnings: f.warnings,
+	}
+	for _, g := range f.groups {
+		s.Groups = append(s.Groups, GroupStats{
+			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, OldestPending: g.oldest,
+			Consumers: int64(len(g.consumers)), Retrying: g.retrying, RetryingApprox: g.retryingApprox, Dead: g.dead,
+			DeadApprox: g.deadApprox, Policy: g.policy,
+		})
+	}
 	if len(parts) > 1 {
-		whole = mergePartitions(queue, parts)
+		for _, p := range parts {
+			s.ByPartition = append(s.ByPartition, p.stats())
+		}
+		s.Warnings = append(s.Warnings, comparePartitions(queue, parts, f.groups)...)
 	}
-	whole.stats.Partitions = len(parts)
-	whole.judge()
-	return whole.stats, nil
+	s.Warnings = append(s.Warnings, judge(s, f.looksSeconds)...)
+	return s
 }
 
-func newInspection(c rueidis.Client, prefix, name string) inspection {
-	return inspection{
-		c: c, prefix: prefix, keys: lua.NewKeys(prefix, name), stats: QueueStats{Queue: name, Groups: []GroupStats{}},
-		consumers: map[string]map[string]bool{},
+func (p *partition) stats() PartitionStats {
+	s := PartitionStats{Partition: p.index, Scheduled: p.scheduled, Overdue: p.overdue, Ready: p.ready,
+		ReadyApprox: p.readyApprox, Entries: p.entries, Dead: p.dead}
+	for _, g := range p.groups {
+		s.Pending += g.pending
 	}
+	for _, n := range p.memory {
+		if s.Memory == nil {
+			s.Memory = new(int64)
+		}
+		*s.Memory += n
+	}
+	return s
 }
 
-func (s *inspection) run(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{s.types, s.schedule, s.groups, s.retries, s.dead, s.memory} {
-		call, cancel := context.WithTimeout(ctx, loop.PassTimeout) // rueidis repeats reads for as long as it lives
+// deepReader reads all that Stats says of one partition, step by step.
+type deepReader struct {
+	partitionReader
+	prefix string
+	p      *partition
+}
+
+func (r *deepReader) read(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{r.types, r.figures, r.oldest, r.retries, r.dead, r.memory} {
+		call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 		err := step(call)
 		cancel()
 		if err != nil {
@@ -121,22 +169,10 @@ func (s *inspection) run(ctx context.Context) error {
 	return nil
 }
 
-// inspection gathers the stats of one partition, step by step.
-type inspection struct {
-	c                rueidis.Client
-	prefix           string
-	keys             lua.Keys
-	stats            QueueStats
-	stream           view.StreamInfo
-	looksLikeSeconds int64
-	consumers        map[string]map[string]bool // group → names
-}
-
-type keyType struct{ name, key, want string }
-
-func (s *inspection) all() []keyType {
-	k := s.keys
-	return []keyType{
+// keyTypes says what the keys of a partition hold.
+func (p *partition) keyTypes() []struct{ name, key, want string } {
+	k := p.keys
+	return []struct{ name, key, want string }{
 		{"due", k.Due, "zset"}, {"payload", k.Payload, "hash"}, {"meta", k.Meta, "hash"}, {"stream", k.Stream, "stream"},
 		{"dead", k.Dead, "stream"}, {"wake", k.Wake, "stream"}, {"policy", k.Policy, "hash"}, {"seen", k.Seen, "zset"},
 		{"calm", k.Calm, "hash"},
@@ -144,161 +180,94 @@ func (s *inspection) all() []keyType {
 }
 
 // types refuses a queue of which a key holds something else.
-func (s *inspection) types(ctx context.Context) error {
-	var cmds []rueidis.Completed
-	for _, k := range s.all() {
-		cmds = append(cmds, s.c.B().Type().Key(k.key).Build())
+func (r *deepReader) types(ctx context.Context) error {
+	keys := r.p.keyTypes()
+	types, questions := make([]string, len(keys)), make([]view.Question, len(keys))
+	for i, k := range keys {
+		questions[i] = view.Into(r.c.B().Type().Key(k.key).Build(), &types[i], rueidis.RedisResult.ToString)
+	}
+	if err := view.Ask(ctx, r.c, questions...); err != nil {
+		return err
 	}
 	var errs []error
-	for i, reply := range s.c.DoMulti(ctx, cmds...) {
-		k := s.all()[i]
-		got, err := reply.ToString()
-		if err != nil {
-			return lua.Classify("TYPE "+k.key, err)
-		}
-		if got != k.want && got != "none" {
-			errs = append(errs, fmt.Errorf("key %s holds a %s where a %s belongs: %w", k.key, got, k.want, lua.ErrWrongType))
+	for i, k := range keys {
+		if types[i] != k.want && types[i] != "none" {
+			errs = append(errs, fmt.Errorf("key %s holds a %s where a %s belongs: %w", k.key, types[i], k.want, lua.ErrWrongType))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *inspection) schedule(ctx context.Context) error {
-	now, err := view.ServerTime(ctx, s.c)
+// figures asks what a Watcher asks, without its bounds; then for policies, and it measures the lags.
+func (r *deepReader) figures(ctx context.Context) error {
+	p := r.p
+	if err := view.Ask(ctx, r.c, r.counts(p)...); err != nil {
+		return err
+	}
+	if err := view.AskLong(ctx, r.c, r.groupQuestions(p)...); err != nil {
+		return err
+	}
+	info := view.StreamInfo{Length: p.entries, Groups: p.infos}
+	// No group is called "": its policy is what counts for groups without settings of their own.
+	policies, warning, err := stream.ReadPolicies(ctx, r.c, r.prefix, p.name, append(info.Names(), ""))
 	if err != nil {
 		return err
 	}
-	ms := strconv.FormatInt(now.UnixMilli(), 10)
-	due, b := s.keys.Due, s.c.B
-	replies := s.c.DoMulti(ctx,
-		b().Zcard().Key(due).Build(),
-		b().Zcount().Key(due).Min("-inf").Max(ms).Build(),
-		b().Zcount().Key(due).Min("1e9").Max("1e11").Build(),
-		b().Zcard().Key(s.keys.Seen).Build(),
-		b().Xlen().Key(s.keys.Dead).Build(),
-		b().Zrange().Key(due).Min("0").Max("0").Withscores().Build(),
-		b().Zrangebyscore().Key(due).Min("("+ms).Max("+inf").Withscores().Limit(0, 1).Build(),
-	)
-	for i, n := range []*int64{&s.stats.Scheduled, &s.stats.Overdue, &s.looksLikeSeconds, &s.stats.DedupWindows, &s.stats.Dead} {
-		if *n, err = replies[i].AsInt64(); err != nil {
-			return lua.Classify("schedule "+due, err)
-		}
+	p.policies = policies
+	if warning != nil {
+		p.warnings = strings.Split(warning.Error(), "\n")
 	}
-	head, err := replies[5].AsZScores()
+	lags, err := measureLags(ctx, r.c, p.keys.Stream, info)
 	if err != nil {
-		return lua.Classify("ZRANGE "+due, err)
+		return err
 	}
-	if len(head) > 0 && s.stats.Overdue > 0 {
-		s.stats.OldestOverdue = view.Millis(now.Sub(view.ScoreTime(head[0].Score)))
-	}
-	next, err := replies[6].AsZScores()
-	if err != nil {
-		return lua.Classify("ZRANGEBYSCORE "+due, err)
-	}
-	if len(next) > 0 {
-		s.stats.NextDue = view.ScoreTime(next[0].Score)
-	}
+	r.conclude(p, func(group int) groupLag { return lags[group] })
 	return nil
 }
 
-func (s *inspection) groups(ctx context.Context) error {
-	var err error
-	if s.stream, err = view.ReadStream(ctx, s.c, s.keys.Stream); err != nil {
-		return err
-	}
-	s.stats.Entries, s.stats.Ready = s.stream.Length, s.stream.Length
-	// No group is called "": its policy is what counts for groups without settings of their own.
-	policies, warning, err := stream.ReadPolicies(ctx, s.c, s.prefix, s.stats.Queue, append(s.stream.Names(), ""))
-	if err != nil {
-		return err
-	}
-	s.stats.Policy, s.stats.Held = policies[""], policies[""].Held
-	s.warn(warning)
-	lags, err := measureLags(ctx, s.c, s.keys.Stream, s.stream)
-	if err != nil {
-		return err
-	}
-	if len(lags) > 0 {
-		s.stats.Ready = 0
-	}
-	for i, g := range s.stream.Groups {
-		one := GroupStats{Name: g.Name, Pending: g.Pending, Lag: lags[i].entries, LagApprox: lags[i].approx,
-			Policy: policies[g.Name]}
-		if one.Lag >= s.stats.Ready {
-			s.stats.Ready, s.stats.ReadyApprox = one.Lag, one.LagApprox
+// oldest reads what the oldest pending entries themselves say.
+func (r *deepReader) oldest(ctx context.Context) error {
+	var list []*PendingEntry
+	for _, g := range r.p.groups {
+		if g.oldest != nil {
+			list = append(list, g.oldest)
 		}
-		consumers, err := view.ReadConsumers(ctx, s.c, s.keys.Stream, g.Name)
-		if err != nil {
-			return err
-		}
-		s.consumers[g.Name] = map[string]bool{}
-		for _, consumer := range consumers {
-			if consumer.Name != lua.ReclaimConsumer {
-				s.consumers[g.Name][consumer.Name] = true
-			}
-		}
-		one.Consumers = int64(len(s.consumers[g.Name]))
-		if g.Pending > 0 {
-			oldest, err := pendingEntries(ctx, s.c, s.keys.Stream, g.Name, PendingFilter{}, 1)
-			if err != nil && !errors.Is(err, lua.ErrNoGroup) {
-				return err
-			}
-			if len(oldest) > 0 {
-				if err := readBodies(ctx, s.c, s.keys.Stream, 0, oldest); err != nil {
-					return err
-				}
-				one.OldestPending = &oldest[0]
-			}
-		}
-		s.stats.Groups = append(s.stats.Groups, one)
 	}
-	return nil
+	return readBodies(ctx, r.c, r.p.keys.Stream, list)
 }
 
 // retries counts the members of the schedule that are retries, per group. Each has meta: without any there is nothing to count.
-func (s *inspection) retries(ctx context.Context) error {
-	metas, err := s.c.Do(ctx, s.c.B().Hlen().Key(s.keys.Meta).Build()).AsInt64()
-	if err != nil {
-		return lua.Classify("HLEN "+s.keys.Meta, err)
-	}
-	if metas == 0 {
+func (r *deepReader) retries(ctx context.Context) error {
+	if r.p.metas == 0 {
 		return nil
 	}
-	counts := map[string]int64{}
-	complete, cursor := false, uint64(0)
+	cursor := uint64(0)
 	for range statsScans {
-		page, err := s.c.Do(ctx, s.c.B().Zscan().Key(s.keys.Due).Cursor(cursor).Match("*"+lua.Separator+"*"+lua.Separator+"*").
-			Count(1000).Build()).AsScanEntry()
-		if err != nil {
-			return lua.Classify("ZSCAN "+s.keys.Due, err)
+		var page rueidis.ScanEntry
+		if err := view.AskLong(ctx, r.c, view.Scan(r.c.B().Zscan().Key(r.p.keys.Due).Cursor(cursor).
+			Match("*"+lua.Separator+"*"+lua.Separator+"*").Count(1000).Build(), &page)); err != nil {
+			return err
 		}
 		for i := 0; i+1 < len(page.Elements); i += 2 {
-			if m := lua.ParseMember(page.Elements[i]); m.Kind != lua.MemberFirst {
-				counts[m.Group]++
-			}
+			r.p.addRetries(page.Elements[i : i+1])
 		}
 		if cursor = page.Cursor; cursor == 0 {
-			complete = true
-			break
+			return nil
 		}
 	}
-	for i := range s.stats.Groups {
-		g := &s.stats.Groups[i]
-		if g.Retrying = counts[g.Name]; !complete {
-			g.Retrying, g.RetryingApprox = g.Retrying*max(statsScans*1000, s.stats.Scheduled)/(statsScans*1000), true
-		}
+	for _, g := range r.p.groups {
+		g.retrying, g.retryingApprox = g.retrying*max(statsScans*1000, r.p.scheduled)/(statsScans*1000), true
 	}
 	return nil
 }
 
 // dead counts the letters per group, newest first.
-func (s *inspection) dead(ctx context.Context) error {
-	if s.stats.Dead == 0 || len(s.stats.Groups) == 0 {
+func (r *deepReader) dead(ctx context.Context) error {
+	if r.p.figures.dead == 0 || len(r.p.groups) == 0 {
 		return nil
 	}
-	counts := map[string]int64{}
 	entries, bytes, approx := 0, 0, false
-	for letter, err := range view.Walk(ctx, s.c, s.keys.Dead, "-", "+", true) {
+	for letter, err := range view.Walk(ctx, r.c, r.p.keys.Dead, "-", "+", true) {
 		if err != nil {
 			return err
 		}
@@ -307,61 +276,32 @@ func (s *inspection) dead(ctx context.Context) error {
 		}
 		entries++
 		bytes += view.EntrySize(letter)
-		counts[lua.ParseEntry(letter.ID, letter.FieldValues).Group]++
+		if g := r.p.group(lua.ParseEntry(letter.ID, letter.FieldValues).Group); g != nil {
+			g.dead++
+		}
 	}
-	for i := range s.stats.Groups {
-		g := &s.stats.Groups[i]
-		g.Dead, g.DeadApprox = counts[g.Name], approx
+	for _, g := range r.p.groups {
+		g.deadApprox = approx
 	}
 	return nil
 }
 
 // memory asks for the size of each key. Servers and users without MEMORY USAGE leave it out.
-func (s *inspection) memory(ctx context.Context) error {
-	var cmds []rueidis.Completed
-	for _, k := range s.all() {
-		cmds = append(cmds, s.c.B().MemoryUsage().Key(k.key).Build())
+func (r *deepReader) memory(ctx context.Context) error {
+	keys := r.p.keyTypes()
+	sizes, questions := make([]int64, len(keys)), make([][]view.Question, len(keys))
+	for i, k := range keys {
+		sizes[i] = -1
+		questions[i] = []view.Question{view.Number(r.c.B().MemoryUsage().Key(k.key).Build(), &sizes[i])}
 	}
-	for i, reply := range s.c.DoMulti(ctx, cmds...) {
-		if n, err := reply.AsInt64(); err == nil {
-			if s.stats.Memory == nil {
-				s.stats.Memory = map[string]int64{}
+	view.AskEach(ctx, r.c, questions...)
+	for i, k := range keys {
+		if sizes[i] >= 0 {
+			if r.p.figures.memory == nil {
+				r.p.figures.memory = map[string]int64{}
 			}
-			s.stats.Memory[s.all()[i].name] = n
+			r.p.figures.memory[k.name] = sizes[i]
 		}
 	}
 	return ctx.Err()
-}
-
-func (s *inspection) warn(err error) {
-	if err != nil {
-		s.stats.Warnings = append(s.stats.Warnings, strings.Split(err.Error(), "\n")...)
-	}
-}
-
-// judge adds warnings for what is there but looks wrong.
-func (s *inspection) judge() {
-	say := func(format string, args ...any) {
-		s.stats.Warnings = append(s.stats.Warnings, fmt.Sprintf(format, args...))
-	}
-	st := s.stats
-	if st.Entries > 0 && len(st.Groups) == 0 {
-		say("no consumer group: %d ready entries wait for one, and are never freed", st.Entries)
-	}
-	for _, g := range st.Groups {
-		if lua.CheckGroup(g.Name) != nil {
-			say("group %.64q has a name that no retry can carry: what it abandons stays pending", g.Name)
-		}
-		if g.Consumers == 0 && g.Lag > 0 {
-			say("group %q has no consumers, and %d entries wait for it; they stay in memory until it has acknowledged them",
-				g.Name, g.Lag)
-		}
-	}
-	if s.looksLikeSeconds > 0 {
-		say("%d due times look like seconds where milliseconds belong: they count as 1970, and are delivered at once",
-			s.looksLikeSeconds)
-	}
-	if time.Duration(st.OldestOverdue) > 10*time.Second && !st.Held {
-		say("messages are overdue by %s: is a bridge running?", st.OldestOverdue)
-	}
 }

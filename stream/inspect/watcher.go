@@ -24,15 +24,15 @@ type Watcher struct {
 	only   []string // nil = all queues that the bridges know
 
 	known map[string]lua.Counts
-	seen  map[string]*lastGlance
+	seen  map[string]*lastSample
 	turn  int            // where the next look begins
 	sizes map[string]int // partition → bytes of its newest entries, each
 	bytes int            // that this look may still read of newest entries
 }
 
-// lastGlance is the last look at a queue.
-type lastGlance struct {
-	glance Glance
+// lastSample is the last look at a queue.
+type lastSample struct {
+	sample QueueSample
 	at     time.Time // local
 	counts watchedCounts
 	late   *view.Millis
@@ -41,17 +41,17 @@ type lastGlance struct {
 
 // NewWatcher returns a watcher of these queues; without any, of all that the bridges know.
 func NewWatcher(c rueidis.Client, prefix string, queues []string) *Watcher {
-	return &Watcher{c: c, prefix: prefix, only: queues, seen: map[string]*lastGlance{}, sizes: map[string]int{}}
+	return &Watcher{c: c, prefix: prefix, only: queues, seen: map[string]*lastSample{}, sizes: map[string]int{}}
 }
 
 // Look returns what the queues hold, by name, with rates since the look before. A queue that cannot be looked at says so itself,
 // in Err; Look fails when the server cannot be asked, or no queue can be looked at.
-func (w *Watcher) Look(ctx context.Context) ([]Glance, error) {
+func (w *Watcher) Look(ctx context.Context) ([]QueueSample, error) {
 	now, err := w.clock(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look at queues: %w", err)
 	}
-	call, cancel := context.WithTimeout(ctx, glanceTimeout)
+	call, cancel := context.WithTimeout(ctx, sampleTimeout)
 	registry, err := lua.ReadRegistry(call, w.c, lua.NewGlobals(w.prefix))
 	cancel()
 	switch {
@@ -68,20 +68,20 @@ func (w *Watcher) Look(ctx context.Context) ([]Glance, error) {
 	if err := w.lookAt(ctx, w.inTurn(names), now); err != nil {
 		return nil, fmt.Errorf("look at queues: %w", err)
 	}
-	glances := make([]Glance, 0, len(names))
+	samples := make([]QueueSample, 0, len(names))
 	for _, name := range names {
 		if s := w.seen[name]; s != nil {
-			glances = append(glances, s.glance)
+			samples = append(samples, s.sample)
 		}
 	}
 	w.forget(names)
-	return glances, nil
+	return samples, nil
 }
 
 // clock asks for the time of the first server that answers: of a cluster, one may be away.
 func (w *Watcher) clock(ctx context.Context) (now time.Time, err error) {
 	for _, node := range w.c.Nodes() {
-		call, cancel := context.WithTimeout(ctx, glanceTimeout)
+		call, cancel := context.WithTimeout(ctx, sampleTimeout)
 		now, err = view.ServerTime(call, node)
 		cancel()
 		if err == nil {
@@ -100,7 +100,7 @@ func (w *Watcher) inTurn(names []string) (turn []string) {
 	partitions := 0
 	for i := range names {
 		name := names[(w.turn+i)%len(names)]
-		if partitions += w.known[name].Latest(); partitions > glancePartitions && i > 0 {
+		if partitions += w.known[name].Latest(); partitions > samplePartitions && i > 0 {
 			break
 		}
 		turn = append(turn, name)
@@ -112,45 +112,41 @@ func (w *Watcher) inTurn(names []string) (turn []string) {
 }
 
 func (w *Watcher) lookAt(ctx context.Context, queues []string, now time.Time) error {
-	w.bytes = glanceBytes
-	byQueue := make([][]*glancedPartition, len(queues))
-	var all []*glancedPartition
+	w.bytes = sampleBytes
+	byQueue := make([][]*partition, len(queues))
 	for i, queue := range queues {
-		for _, name := range w.known[queue].Names(queue) {
-			byQueue[i] = append(byQueue[i], &glancedPartition{name: name, keys: lua.NewKeys(w.prefix, name)})
-		}
-		all = append(all, byQueue[i]...)
+		byQueue[i] = newPartitions(w.prefix, queue, w.known[queue])
 	}
-	w.read(ctx, all, now)
+	w.read(ctx, slices.Concat(byQueue...), now)
 	at, failed := time.Now(), []error{}
 	for i, queue := range queues {
 		s := w.seen[queue]
-		glance, counts := gatherGlance(queue, byQueue[i], now), countPartitions(byQueue[i])
-		if glance.Err != nil {
-			failed = append(failed, glance.Err)
+		sample, counts := sampleOf(queue, byQueue[i]), countPartitions(byQueue[i])
+		if sample.Err != nil {
+			failed = append(failed, sample.Err)
 			if s == nil {
-				w.seen[queue] = &lastGlance{glance: glance, at: at}
+				w.seen[queue] = &lastSample{sample: sample, at: at}
 			} else {
-				s.glance.Err, s.glance.PerSecond, s.counts = glance.Err, nil, nil
+				s.sample.Err, s.sample.PerSecond, s.counts = sample.Err, nil, nil
 			}
 			continue
 		}
-		next := &lastGlance{at: at, counts: counts}
+		next := &lastSample{at: at, counts: counts}
 		if s != nil {
 			next.late, next.lateAt = s.late, s.lateAt
 			if s.counts != nil {
-				fillRates(&glance, s.counts, counts, at.Sub(s.at))
+				fillRates(&sample, s.counts, counts, at.Sub(s.at))
 			}
 		}
-		if glance.Late != nil {
-			next.late, next.lateAt = glance.Late, now
+		if sample.Late != nil {
+			next.late, next.lateAt = sample.Late, now
 		} else if now.Sub(next.lateAt) < time.Minute {
-			glance.Late = next.late
+			sample.Late = next.late
 		}
-		next.glance = glance
+		next.sample = sample
 		w.seen[queue] = next
 	}
-	// Away altogether, not one queue of several: the first error says why.
+	// All queues failed, and not because of what they hold: the server is away, and the first error says why.
 	if len(queues) > 0 && len(failed) == len(queues) && !errors.Is(failed[0], lua.ErrWrongType) {
 		return failed[0]
 	}
@@ -159,7 +155,7 @@ func (w *Watcher) lookAt(ctx context.Context, queues []string, now time.Time) er
 
 // forget drops what is remembered of queues that are not watched any more.
 func (w *Watcher) forget(names []string) {
-	maps.DeleteFunc(w.seen, func(name string, _ *lastGlance) bool {
+	maps.DeleteFunc(w.seen, func(name string, _ *lastSample) bool {
 		_, found := slices.BinarySearch(names, name)
 		return !found
 	})
@@ -181,12 +177,12 @@ type partitionCounts struct {
 
 type groupCounts struct{ read, pending int64 } // read: -1 = not known
 
-func countPartitions(parts []*glancedPartition) watchedCounts {
+func countPartitions(parts []*partition) watchedCounts {
 	all := watchedCounts{}
 	for _, p := range parts {
 		one := partitionCounts{scheduled: p.scheduled, entries: p.entries, groups: map[string]groupCounts{}}
 		untouched := true
-		for _, g := range p.groups {
+		for _, g := range p.infos {
 			fresh := g.Last == (view.EntryID{})
 			one.groups[g.Name] = groupCounts{g.Read, g.Pending}
 			if fresh { // the server may not know even that
@@ -206,7 +202,7 @@ func countPartitions(parts []*glancedPartition) watchedCounts {
 }
 
 // fillRates fills in what happened between two looks.
-func fillRates(g *Glance, before, now watchedCounts, span time.Duration) {
+func fillRates(g *QueueSample, before, now watchedCounts, span time.Duration) {
 	var in, out, done delta
 	groups := map[string]*delta{}
 	for name, a := range now {

@@ -18,7 +18,7 @@ import (
 
 func (r *rig) watch(queues ...string) *Watcher { return NewWatcher(r.Client, r.Prefix, queues) }
 
-func (r *rig) glance(w *Watcher) Glance {
+func (r *rig) sample(w *Watcher) QueueSample {
 	r.T.Helper()
 	all, err := w.Look(r.T.Context())
 	if err != nil {
@@ -30,8 +30,8 @@ func (r *rig) glance(w *Watcher) Glance {
 	return all[0]
 }
 
-// A glance is cheaper than stats, and says the same.
-func TestGlancesAgreeWithStats(t *testing.T) {
+// A sample is cheaper than stats, and says the same.
+func TestSamplesAgreeWithStats(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -56,7 +56,7 @@ func TestGlancesAgreeWithStats(t *testing.T) {
 			p.Do("ZADD", p.Keys.Due, fmt.Sprint(now.Add(-time.Minute).UnixMilli()), "late")
 		}
 		r.Do("HSET", r.Keys.Policy, stream.SettingHeld, "1")
-		st, g := r.stats(), r.glance(r.watch(r.Queue))
+		st, g := r.stats(), r.sample(r.watch(r.Queue))
 		redistest.Want(t, "queue", fmt.Sprint(g.Queue, g.Partitions, g.Held, g.Scheduled, g.Overdue, g.Ready, g.Entries, g.Dead),
 			fmt.Sprint(st.Queue, st.Partitions, st.Held, st.Scheduled, st.Overdue, st.Ready, st.Entries, st.Dead))
 		if d := time.Duration(g.Behind); d < time.Minute || d > 2*time.Minute {
@@ -84,7 +84,7 @@ func TestWatcherTellsRatesAndLateness(t *testing.T) {
 		r.Fill(3) // before the first look: none of it may count
 		r.Xack("a", r.Take("a", "c", 3)...)
 		w := r.watch(r.Queue)
-		first := r.glance(w)
+		first := r.sample(w)
 		if first.Late == nil || *first.Late > view.Millis(time.Minute) {
 			t.Errorf("lateness %v", first.Late)
 		}
@@ -100,7 +100,7 @@ func TestWatcherTellsRatesAndLateness(t *testing.T) {
 		if _, err := lua.Ack(t.Context(), r.Client, r.Keys, "b", held); err != nil {
 			t.Fatal(err)
 		}
-		g := r.glance(w)
+		g := r.sample(w)
 		per := g.PerSecond
 		if per == nil || per.In == nil || per.Out == nil || per.Done == nil || g.Groups[0].Done == nil ||
 			g.Groups[1].Done == nil {
@@ -117,12 +117,12 @@ func TestWatcherTellsRatesAndLateness(t *testing.T) {
 		}
 		late := time.Now().Add(-time.Hour).UnixMilli()
 		r.Do("XADD", r.Keys.Stream, "*", "id", "late", "due_ms", fmt.Sprint(late), "attempt", "1")
-		g = r.glance(w)
+		g = r.sample(w)
 		if g.Late == nil || *g.Late < view.Millis(59*time.Minute) {
 			t.Errorf("lateness %v", g.Late)
 		}
 		r.Do("DEL", r.Keys.Stream)
-		if g = r.glance(w); g.Late == nil || *g.Late < view.Millis(59*time.Minute) || g.PerSecond.In != nil {
+		if g = r.sample(w); g.Late == nil || *g.Late < view.Millis(59*time.Minute) || g.PerSecond.In != nil {
 			t.Errorf("%+v", g) // what was seen a moment ago is still told; and figures of another stream are not compared
 		}
 	})
@@ -226,7 +226,7 @@ func TestLargePayloadsAreNotReadForTheirLateness(t *testing.T) {
 		}
 	}
 	redistest.Want(t, "asked after the first look", asked > 0, true)
-	redistest.Want(t, "newest entries of a queue with small ones", w.spend("small"), int64(glanceNewest))
+	redistest.Want(t, "newest entries of a queue with small ones", w.spend("small"), int64(sampleNewest))
 }
 
 // Of a thousand queues each is looked at in turn, and all are told of.
@@ -246,7 +246,7 @@ func TestManyQueuesTakeTurns(t *testing.T) {
 			seen[name]++
 			partitions += w.known[name].Latest()
 		}
-		if partitions > glancePartitions {
+		if partitions > samplePartitions {
 			t.Errorf("%d partitions in one look", partitions)
 		}
 	}

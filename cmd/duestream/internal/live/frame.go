@@ -223,7 +223,7 @@ func (s *State) nameWidth(width int) int {
 	return min(max(width, 12), longest)
 }
 
-func queueTitle(q admin.Glance) string {
+func queueTitle(q admin.QueueSample) string {
 	name := q.Queue
 	if q.Partitions > 1 {
 		name += fmt.Sprintf(" ×%d", q.Partitions)
@@ -277,7 +277,7 @@ func (s *State) body(nameWidth int) []bodyLine {
 	return all
 }
 
-func groupLine(g admin.GroupGlance, nameWidth int) line {
+func groupLine(g admin.GroupSample, nameWidth int) line {
 	workers, look := strconv.FormatInt(g.Alive, 10), term.Plain
 	switch {
 	case g.AliveApprox:

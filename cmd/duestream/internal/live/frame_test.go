@@ -42,21 +42,21 @@ func busyTop() *State {
 			{Bridge: "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3", Identity: bridge.Identity{ID: "01M7ZMPW4AFDJS68SPX5258FR1", Host: "web-1", PID: 7, Version: "v1.2.3"}, Age: 312 * time.Millisecond},
 			{Bridge: "01M7ZMPW5BFDJS68SPX5258FR2", Identity: bridge.Identity{ID: "01M7ZMPW5BFDJS68SPX5258FR2"}, Age: 12 * time.Second},
 		},
-		queues: []admin.Glance{
+		queues: []admin.QueueSample{
 			{
 				Queue: "emails", Partitions: 1, Scheduled: 12_345_678, Overdue: 42, Behind: admin.Millis(90 * time.Second), Late: ms(1200 * time.Millisecond),
 				Ready: 15_500, ReadyApprox: true, Entries: 16_000, Dead: 7,
 				PerSecond: &admin.QueueRates{In: new(1234.5), Out: new(0.04), Done: new(99.7)},
-				Groups: []admin.GroupGlance{
+				Groups: []admin.GroupSample{
 					{Name: "audit", Lag: 15_500, LagApprox: true, Alive: 0, Consumers: 2},
 					{Name: "a mailer with a name that is far too long for this", Lag: 3, Pending: 10, Oldest: ms(25 * time.Second), Alive: 3, Consumers: 4, Retrying: 5, RetryingMore: true, Done: new(1200.0)},
 				},
 			},
-			{Queue: "held-one", Partitions: 8, Held: true, Scheduled: 5, Entries: 3, Ready: 3, MoreGroups: 0, Groups: []admin.GroupGlance{}},
-			{Queue: "odd", Partitions: 1, Err: errors.New("key duestream:{odd}:due holds a string where a zset belongs"), Groups: []admin.GroupGlance{}},
+			{Queue: "held-one", Partitions: 8, Held: true, Scheduled: 5, Entries: 3, Ready: 3, MoreGroups: 0, Groups: []admin.GroupSample{}},
+			{Queue: "odd", Partitions: 1, Err: errors.New("key duestream:{odd}:due holds a string where a zset belongs"), Groups: []admin.GroupSample{}},
 			{
 				Queue: "quiet", Partitions: 1, MoreGroups: 36, PerSecond: &admin.QueueRates{In: new(0.0), Out: new(0.0), Done: new(0.0)},
-				Groups: []admin.GroupGlance{{Name: "old", Alive: 2, AliveApprox: true, Consumers: 2, Done: new(0.0)}},
+				Groups: []admin.GroupSample{{Name: "old", Alive: 2, AliveApprox: true, Consumers: 2, Done: new(0.0)}},
 			},
 		},
 	}
@@ -66,8 +66,8 @@ func manyTop(n int) *State {
 	s := busyTop()
 	s.queues = nil
 	for i := range n {
-		q := admin.Glance{Queue: fmt.Sprintf("queue-%02d", i), Partitions: 1, Overdue: int64(i % 3), Behind: admin.Millis(time.Duration(i%3) * time.Second), Ready: int64(100 - i)}
-		q.Groups = []admin.GroupGlance{{Name: "a", Lag: int64(i)}, {Name: "b", Lag: int64(100 - i)}}
+		q := admin.QueueSample{Queue: fmt.Sprintf("queue-%02d", i), Partitions: 1, Overdue: int64(i % 3), Behind: admin.Millis(time.Duration(i%3) * time.Second), Ready: int64(100 - i)}
+		q.Groups = []admin.GroupSample{{Name: "a", Lag: int64(i)}, {Name: "b", Lag: int64(100 - i)}}
 		q.PerSecond = &admin.QueueRates{In: new(float64(i * 7 % 10)), Out: new(0.0), Done: nil}
 		s.queues = append(s.queues, q)
 	}

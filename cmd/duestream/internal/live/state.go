@@ -30,7 +30,7 @@ type State struct {
 	server        admin.ServerLoad
 	bridges       []admin.Heartbeat
 	bridgesFailed bool // and so nothing is known of them
-	queues        []admin.Glance
+	queues        []admin.QueueSample
 
 	every  time.Duration
 	sort   string
@@ -55,7 +55,7 @@ type Look struct {
 	Server        admin.ServerLoad
 	Bridges       []admin.Heartbeat
 	BridgesFailed bool // and so nothing is known of them
-	Queues        []admin.Glance
+	Queues        []admin.QueueSample
 }
 
 // Take shows what was found; the server is there.
@@ -91,7 +91,7 @@ type Disconnected struct {
 }
 
 type QueueReport struct {
-	admin.Glance
+	admin.QueueSample
 	Error string `json:"error,omitempty"`
 }
 
@@ -101,7 +101,7 @@ func (s *State) JSON() Report {
 		Time: s.Now.UnixMilli(), Server: s.server, Prefix: s.prefix, Bridges: heartbeat.HealthOf(s.bridges), Queues: []QueueReport{},
 	}
 	for _, q := range s.sorted() {
-		one := QueueReport{Glance: q}
+		one := QueueReport{QueueSample: q}
 		if q.Err != nil {
 			one.Error = q.Err.Error()
 		}
@@ -114,8 +114,8 @@ func (s *State) JSON() Report {
 }
 
 // sorted returns the queues in the order asked for; where that says nothing, by name.
-func (s *State) sorted() []admin.Glance {
-	weight := func(q admin.Glance) (w float64) {
+func (s *State) sorted() []admin.QueueSample {
+	weight := func(q admin.QueueSample) (w float64) {
 		switch s.sort {
 		case "lag":
 			w = float64(q.Ready)
@@ -132,7 +132,7 @@ func (s *State) sorted() []admin.Glance {
 		return w
 	}
 	queues := slices.Clone(s.queues)
-	slices.SortStableFunc(queues, func(a, b admin.Glance) int {
+	slices.SortStableFunc(queues, func(a, b admin.QueueSample) int {
 		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Queue, b.Queue))
 	})
 	return queues

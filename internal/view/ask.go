@@ -1,0 +1,189 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// Question is a command, and where its reply goes.
+type Question struct {
+	command rueidis.Completed
+	name    string // command and key, for errors
+	read    func(rueidis.RedisResult) error
+	noGroup bool // see OrNoGroup
+}
+
+// Into asks for a value. v keeps what it has when the server answers that there is none: with nil, or that there is no such key.
+func Into[T any](command rueidis.Completed, v *T, read func(rueidis.RedisResult) (T, error)) Question {
+	words := command.Commands()
+	n := 2
+	if words[0] == "XINFO" {
+		n = 3
+	}
+	return Question{command: command, name: strings.Join(words[:min(n, len(words))], " "),
+		read: func(reply rueidis.RedisResult) error {
+			got, err := read(reply)
+			if err == nil {
+				*v = got
+			}
+			return err
+		}}
+}
+
+// Number asks for a whole number.
+func Number(command rueidis.Completed, n *int64) Question {
+	return Into(command, n, rueidis.RedisResult.AsInt64)
+}
+
+// Scores asks for members of a sorted set with their scores.
+func Scores(command rueidis.Completed, list *[]rueidis.ZScore) Question {
+	return Into(command, list, rueidis.RedisResult.AsZScores)
+}
+
+// Score asks for a score of the schedule, or of another sorted set of times: see ScoreTime.
+func Score(command rueidis.Completed, at *time.Time) Question {
+	return Into(command, at, func(reply rueidis.RedisResult) (time.Time, error) {
+		score, err := reply.AsFloat64()
+		return ScoreTime(score), err
+	})
+}
+
+// Scan asks for a step of a scan.
+func Scan(command rueidis.Completed, page *rueidis.ScanEntry) Question {
+	return Into(command, page, rueidis.RedisResult.AsScanEntry)
+}
+
+// Entries asks for entries of a stream.
+func Entries(command rueidis.Completed, list *[]rueidis.XRangeSlice) Question {
+	return Into(command, list, rueidis.RedisResult.AsXRangeSlices)
+}
+
+// OrNoGroup returns the question with which a missing group is no error, but holds nothing.
+func (q Question) OrNoGroup() Question {
+	q.noGroup = true
+	return q
+}
+
+// Ask sends questions in one round trip of at most loop.CallTimeout. Its error is the first one, and says command and key.
+func Ask(ctx context.Context, c rueidis.Client, questions ...Question) error {
+	return ask(ctx, c, loop.CallTimeout, questions)[0]
+}
+
+// AskLong is Ask for large replies: it waits loop.PassTimeout.
+func AskLong(ctx context.Context, c rueidis.Client, questions ...Question) error {
+	return ask(ctx, c, loop.PassTimeout, questions)[0]
+}
+
+// AskEach sends several lists of questions in one round trip, and returns the first error of each list.
+func AskEach(ctx context.Context, c rueidis.Client, lists ...[]Question) []error {
+	return ask(ctx, c, loop.PassTimeout, lists...)
+}
+
+func ask(ctx context.Context, c rueidis.Client, limit time.Duration, lists ...[]Question) []error {
+	ctx, cancel := context.WithTimeout(ctx, limit) // rueidis repeats reads for as long as ctx lives
+	defer cancel()
+	var commands []rueidis.Completed
+	for _, questions := range lists {
+		for _, q := range questions {
+			commands = append(commands, q.command)
+		}
+	}
+	errs := make([]error, len(lists))
+	if len(commands) == 0 {
+		return errs
+	}
+	replies := c.DoMulti(ctx, commands...)
+	for i, questions := range lists {
+		for k, q := range questions {
+			if err := q.take(replies[k]); errs[i] == nil {
+				errs[i] = err
+			}
+		}
+		replies = replies[len(questions):]
+	}
+	return errs
+}
+
+func (q Question) take(reply rueidis.RedisResult) error {
+	err := reply.Error()
+	switch {
+	case err == nil:
+		if err = q.read(reply); err != nil {
+			err = fmt.Errorf("%s: unexpected reply: %w", q.name, err)
+		}
+		return err
+	case rueidis.IsRedisNil(err), isNoKey(err):
+		return nil
+	}
+	if err = lua.Classify(q.name, err); q.noGroup && errors.Is(err, lua.ErrNoGroup) {
+		return nil
+	}
+	return err
+}
+
+// isNoKey says whether XINFO found no stream.
+func isNoKey(err error) bool { return strings.Contains(err.Error(), "no such key") }
+
+// row is an element of a reply that consists of names and values. The first value that cannot be read is its error.
+type row struct {
+	fields map[string]rueidis.RedisMessage
+	err    error
+}
+
+func (r *row) text(field string) string  { return valueOf(r, field, (*rueidis.RedisMessage).ToString) }
+func (r *row) number(field string) int64 { return valueOf(r, field, (*rueidis.RedisMessage).AsInt64) }
+func (r *row) entryID(field string) EntryID {
+	id, err := ParseEntryID(r.text(field))
+	if r.err == nil {
+		r.err = err
+	}
+	return id
+}
+
+// numberOr returns a number, or other where the server tells none.
+func (r *row) numberOr(field string, other int64) int64 {
+	m := r.fields[field]
+	if n, err := m.AsInt64(); err == nil {
+		return n
+	}
+	return other
+}
+
+func valueOf[T any](r *row, field string, read func(*rueidis.RedisMessage) (T, error)) T {
+	m := r.fields[field]
+	v, err := read(&m)
+	if r.err == nil {
+		r.err = err
+	}
+	return v
+}
+
+// rows returns what reads a list of such elements.
+func rows[T any](read func(*row) T) func(rueidis.RedisResult) ([]T, error) {
+	return func(reply rueidis.RedisResult) ([]T, error) {
+		elements, err := reply.ToArray()
+		if err != nil {
+			return nil, err
+		}
+		list := make([]T, len(elements))
+		for i, one := range elements {
+			fields, err := one.AsMap()
+			if err != nil {
+				return nil, err
+			}
+			r := row{fields: fields}
+			if list[i] = read(&r); r.err != nil {
+				return nil, r.err
+			}
+		}
+		return list, nil
+	}
+}

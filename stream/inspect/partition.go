@@ -1,0 +1,276 @@
+package inspect
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// figures is what a partition holds, or several partitions together.
+type figures struct {
+	held                              bool
+	scheduled, overdue, entries, dead int64
+	behind                            view.Millis // how late the oldest overdue message is
+	ready                             int64
+	readyApprox                       bool
+	groups                            []*groupFigures // by name
+	moreGroups                        int             // that were not looked at
+
+	// of a Watcher alone
+	late *view.Millis // see QueueSample
+
+	// of Stats alone
+	next         time.Time // the earliest due time that is still to come
+	windows      int64
+	looksSeconds int64            // due times that look like seconds
+	memory       map[string]int64 // by the last part of a key's name
+	warnings     []string
+}
+
+// groupFigures is what a group has to do in a partition, or in several together.
+type groupFigures struct {
+	name      string
+	lag       int64
+	lagApprox bool
+	pending   int64
+
+	oldest     *PendingEntry
+	oldestIdle *view.Millis // the longest that an oldest entry is idle
+
+	consumers       map[string]bool // without the reclaimer's own; true: it is alive
+	manyConsumers   int64           // how many there are, where they are too many to be looked at
+	consumersApprox bool            // who is alive is not known
+
+	retrying       int64
+	retryingApprox bool
+	dead           int64
+	deadApprox     bool
+	policy         stream.Policy
+}
+
+// partition is one partition of a queue, as it is read.
+type partition struct {
+	figures
+	name  string
+	index int
+	keys  lua.Keys
+	err   error
+
+	metas    int64
+	first    []rueidis.ZScore // member of the schedule
+	upcoming []rueidis.ZScore // the first member that is not due yet
+	hold     string           // the setting
+	infos    []view.GroupInfo // by name
+	details  []groupReplies   // of the first groups
+	retries  []string         // of a Watcher: the members of the schedule in which it looks for retries
+	newest   []rueidis.XRangeSlice
+	policies map[string]stream.Policy // of Stats, by group
+}
+
+// groupReplies is what the server says of one group.
+type groupReplies struct {
+	oldest    []view.Pending
+	consumers []view.Consumer
+}
+
+// partitionReader reads what partitions hold, at one of two depths. A Watcher reads what costs the server next to nothing: the
+// questions below, for many partitions in one round trip. Stats asks them without bounds, and then reads on: see deepReader.
+type partitionReader struct {
+	c    rueidis.Client
+	now  time.Time // by the server's clock
+	deep bool
+}
+
+func newPartitions(prefix, queue string, counts lua.Counts) []*partition {
+	names := counts.Names(queue)
+	parts := make([]*partition, len(names))
+	for i, name := range names {
+		parts[i] = &partition{name: name, index: i, keys: lua.NewKeys(prefix, name)}
+	}
+	return parts
+}
+
+// counts asks how much there is of everything, and which groups there are.
+func (r *partitionReader) counts(p *partition) []view.Question {
+	b, k, now := r.c.B, p.keys, strconv.FormatInt(r.now.UnixMilli(), 10)
+	all := []view.Question{
+		view.Number(b().Zcard().Key(k.Due).Build(), &p.scheduled),
+		view.Number(b().Zcount().Key(k.Due).Min("-inf").Max(now).Build(), &p.overdue),
+		view.Number(b().Hlen().Key(k.Meta).Build(), &p.metas),
+		view.Number(b().Xlen().Key(k.Stream).Build(), &p.entries),
+		view.Number(b().Xlen().Key(k.Dead).Build(), &p.dead),
+		view.Scores(b().Zrange().Key(k.Due).Min("0").Max("0").Withscores().Build(), &p.first),
+		view.Into(b().Hget().Key(k.Policy).Field(stream.SettingHeld).Build(), &p.hold, rueidis.RedisResult.ToString),
+		view.GroupsOf(r.c, k.Stream, &p.infos),
+	}
+	if r.deep {
+		all = append(all,
+			view.Number(b().Zcount().Key(k.Due).Min("1e9").Max("1e11").Build(), &p.looksSeconds),
+			view.Number(b().Zcard().Key(k.Seen).Build(), &p.windows),
+			view.Scores(b().Zrangebyscore().Key(k.Due).Min("("+now).Max("+inf").Withscores().Limit(0, 1).Build(), &p.upcoming))
+	}
+	return all
+}
+
+// groupQuestions asks for the oldest pending entry and the consumers of each group: of a Watcher, within its bounds.
+func (r *partitionReader) groupQuestions(p *partition) (all []view.Question) {
+	slices.SortFunc(p.infos, func(a, b view.GroupInfo) int { return strings.Compare(a.Name, b.Name) })
+	p.details = make([]groupReplies, len(p.infos))
+	if !r.deep {
+		p.details = p.details[:min(sampleGroups, len(p.infos))]
+	}
+	for i := range p.details {
+		g, d := p.infos[i], &p.details[i]
+		if g.Pending > 0 {
+			oldest := view.PendingOf(r.c, p.keys.Stream, g.Name, view.PendingRange{Count: 1}, &d.oldest)
+			all = append(all, oldest.OrNoGroup())
+		}
+		if g.Consumers > 0 && (r.deep || g.Consumers <= sampleConsumers) {
+			all = append(all, view.ConsumersOf(r.c, p.keys.Stream, g.Name, &d.consumers).OrNoGroup())
+		}
+	}
+	return all
+}
+
+// conclude makes the figures of what the server answered. lagOf says how many entries a group has not been given yet.
+func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag) {
+	p.held = p.hold == "1"
+	if len(p.first) > 0 && p.overdue > 0 {
+		p.behind = view.Millis(max(0, r.now.Sub(view.ScoreTime(p.first[0].Score))))
+	}
+	if len(p.upcoming) > 0 {
+		p.next = view.ScoreTime(p.upcoming[0].Score)
+	}
+	if len(p.infos) == 0 {
+		p.ready = p.entries
+	}
+	for i, info := range p.infos {
+		lag := lagOf(i)
+		if lag.entries >= p.ready {
+			p.ready, p.readyApprox = lag.entries, lag.approx
+		}
+		if i >= len(p.details) {
+			p.moreGroups++
+			continue
+		}
+		g := &groupFigures{name: info.Name, lag: lag.entries, lagApprox: lag.approx, pending: info.Pending,
+			consumers: map[string]bool{}, policy: p.policies[info.Name],
+			retryingApprox: !r.deep && p.metas > 0 && p.scheduled > sampleRetries}
+		p.groups = append(p.groups, g)
+		if d := p.details[i]; len(d.oldest) > 0 {
+			oldest := pendingEntryOf(p.index, d.oldest[0])
+			g.oldest, g.oldestIdle = &oldest, &oldest.Idle
+		}
+		if !r.deep && info.Consumers > sampleConsumers {
+			g.manyConsumers, g.consumersApprox = info.Consumers, true
+		}
+		for _, one := range p.details[i].consumers {
+			if one.Name == lua.ReclaimConsumer {
+				continue
+			}
+			g.consumersApprox = g.consumersApprox || !one.Tells // else idle is the time since it asked, not since it got something
+			g.consumers[one.Name] = !one.Tells || one.Idle <= consumerAlive
+		}
+	}
+}
+
+// addRetries counts the retries among members of the schedule.
+func (p *partition) addRetries(members []string) {
+	for _, member := range members {
+		if m := lua.ParseMember(member); m.Kind != lua.MemberFirst {
+			if g := p.group(m.Group); g != nil {
+				g.retrying++
+			}
+		}
+	}
+}
+
+// group returns one of the groups; nil: there is no such.
+func (f *figures) group(name string) *groupFigures {
+	if at, found := f.findGroup(name); found {
+		return f.groups[at]
+	}
+	return nil
+}
+
+func (f *figures) findGroup(name string) (at int, found bool) {
+	return slices.BinarySearchFunc(f.groups, name, func(g *groupFigures, name string) int { return strings.Compare(g.name, name) })
+}
+
+// sum returns what partitions hold together, those that could be read.
+func sum(parts []*partition) (whole figures) {
+	for _, p := range parts {
+		if p.err != nil {
+			continue
+		}
+		whole.held = whole.held || p.held
+		whole.scheduled += p.scheduled
+		whole.overdue += p.overdue
+		whole.entries += p.entries
+		whole.dead += p.dead
+		whole.behind = max(whole.behind, p.behind)
+		whole.ready += p.ready
+		whole.readyApprox = whole.readyApprox || p.readyApprox
+		whole.moreGroups = max(whole.moreGroups, p.moreGroups)
+		whole.late = longest(whole.late, p.late)
+		if !p.next.IsZero() && (whole.next.IsZero() || p.next.Before(whole.next)) {
+			whole.next = p.next
+		}
+		whole.windows += p.windows
+		whole.looksSeconds += p.looksSeconds
+		for name, n := range p.memory {
+			if whole.memory == nil {
+				whole.memory = map[string]int64{}
+			}
+			whole.memory[name] += n
+		}
+		for _, warning := range p.warnings {
+			if !slices.Contains(whole.warnings, warning) {
+				whole.warnings = append(whole.warnings, warning)
+			}
+		}
+		for _, g := range p.groups {
+			at, found := whole.findGroup(g.name)
+			if !found {
+				whole.groups = slices.Insert(whole.groups, at, &groupFigures{name: g.name, policy: g.policy,
+					consumers: map[string]bool{}})
+			}
+			whole.groups[at].add(g)
+		}
+	}
+	return whole
+}
+
+// add adds what the group has to do in another partition.
+func (g *groupFigures) add(other *groupFigures) {
+	g.lag += other.lag
+	g.lagApprox = g.lagApprox || other.lagApprox
+	g.pending += other.pending
+	if other.oldest != nil && (g.oldest == nil || comparePending(*other.oldest, *g.oldest) < 0) {
+		g.oldest = other.oldest
+	}
+	g.oldestIdle = longest(g.oldestIdle, other.oldestIdle)
+	for name, alive := range other.consumers {
+		g.consumers[name] = g.consumers[name] || alive
+	}
+	g.manyConsumers = max(g.manyConsumers, other.manyConsumers)
+	g.consumersApprox = g.consumersApprox || other.consumersApprox
+	g.retrying += other.retrying
+	g.retryingApprox = g.retryingApprox || other.retryingApprox
+	g.dead += other.dead
+	g.deadApprox = g.deadApprox || other.deadApprox
+}
+
+func longest(a, b *view.Millis) *view.Millis {
+	if a == nil || b != nil && *b > *a {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,209 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of one look of a Watcher.
+const (
+	samplePartitions = 512             // partitions; of more, the queues take turns
+	sampleBatch      = 64              // partitions asked in one pipeline
+	sampleGroups     = 64              // groups of a partition that are looked at one by one
+	sampleConsumers  = 500             // consumers of a group; of more, all count as alive
+	sampleRetries    = 100             // members of the schedule in which retries are counted
+	sampleNewest     = 10              // entries whose lateness is looked at
+	sampleBytes      = 2 << 20         // of the newest entries, of all queues together
+	sampleUnknown    = 32 << 10        // what an entry counts for that was not seen yet
+	sampleTimeout    = 2 * time.Second // of each pipeline
+	consumerAlive    = time.Minute     // since a consumer last asked for entries
+)
+
+// QueueSample is what a Watcher sees of a queue at one look, in all its partitions together: figures that cost the server next to
+// nothing. What they cannot say exactly, Stats does.
+type QueueSample struct {
+	Queue      string `json:"queue"`
+	Partitions int    `json:"partitions"`
+	Held       bool   `json:"held"`
+	Err        error  `json:"-"` // the queue could not be looked at; the rest is of the last time that it could
+
+	Scheduled int64       `json:"scheduled"` // with retries, and with what is overdue
+	Overdue   int64       `json:"overdue"`
+	Behind    view.Millis `json:"behind_ms"` // how late the oldest overdue message is by now
+
+	// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was seen within a
+	// minute. Entries that a worker was quicker to acknowledge are not seen.
+	Late *view.Millis `json:"late_ms,omitempty"`
+
+	Ready       int64         `json:"ready"` // see QueueStats
+	ReadyApprox bool          `json:"ready_approx,omitempty"`
+	Entries     int64         `json:"entries"`
+	Dead        int64         `json:"dead"`
+	PerSecond   *QueueRates   `json:"per_second,omitempty"` // since the look before; nil at the first
+	Groups      []GroupSample `json:"groups"`
+	MoreGroups  int           `json:"more_groups,omitempty"` // that were not looked at
+}
+
+// QueueRates is what happened in a queue, per second. Nil: the server does not say.
+type QueueRates struct {
+	In   *float64 `json:"in"`   // became scheduled, retries included; what was cancelled meanwhile is taken off
+	Out  *float64 `json:"out"`  // became ready
+	Done *float64 `json:"done"` // were freed, because every group was done with them
+}
+
+// GroupSample is what a Watcher sees of a group.
+type GroupSample struct {
+	Name      string       `json:"name"`
+	Lag       int64        `json:"lag"`
+	LagApprox bool         `json:"lag_approx,omitempty"` // at most this, where the server does not say
+	Pending   int64        `json:"pending"`
+	Oldest    *view.Millis `json:"oldest_idle_ms,omitempty"` // how long the oldest pending entry has been without a sign of life
+
+	// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis 7.2 a
+	// consumer without work cannot be told from one that is gone, and all count.
+	Alive       int64 `json:"alive"`
+	AliveApprox bool  `json:"alive_approx,omitempty"`
+	Consumers   int64 `json:"consumers"`
+
+	// Retrying is how many retries for the group are among the 100 members of each partition that are due next. RetryingMore: the
+	// schedule is longer than that.
+	Retrying     int64 `json:"retrying"`
+	RetryingMore bool  `json:"retrying_more,omitempty"`
+
+	// Done is how many deliveries ended per second: acknowledged, failed, or skipped because they are for another group.
+	Done *float64 `json:"done_per_second,omitempty"`
+}
+
+// read reads partitions, in two round trips per batch: one for their counts, one for what there is. now is the server's clock.
+func (w *Watcher) read(ctx context.Context, parts []*partition, now time.Time) {
+	r := partitionReader{c: w.c, now: now}
+	ask := func(batch []*partition, questions func(*partition) []view.Question) []error {
+		call, cancel := context.WithTimeout(ctx, sampleTimeout)
+		defer cancel()
+		lists := make([][]view.Question, len(batch))
+		for i, p := range batch {
+			lists[i] = questions(p)
+		}
+		return view.AskEach(call, w.c, lists...)
+	}
+	for batch := range slices.Chunk(parts, sampleBatch) {
+		for i, err := range ask(batch, r.counts) {
+			batch[i].err = err
+		}
+		batch = slices.DeleteFunc(slices.Clone(batch), func(p *partition) bool { return p.err != nil })
+		ask(batch, func(p *partition) []view.Question { // what fails here is left out: the stream may be gone by now
+			return append(r.groupQuestions(p), w.sampleQuestions(p)...)
+		})
+		for _, p := range batch {
+			r.conclude(p, func(i int) groupLag { return serverLag(p.entries, p.infos[i]) })
+			p.addRetries(p.retries)
+			w.takeNewest(p, now)
+		}
+	}
+}
+
+// sampleQuestions asks for the retries that are due next, and for the newest entries.
+func (w *Watcher) sampleQuestions(p *partition) (all []view.Question) {
+	b := w.c.B
+	if p.metas > 0 && p.scheduled > 0 { // each retry has meta
+		all = append(all, view.Into(b().Zrange().Key(p.keys.Due).Min("0").Max(strconv.Itoa(sampleRetries-1)).Build(), &p.retries,
+			rueidis.RedisResult.AsStrSlice))
+	}
+	if p.entries > 0 && w.bytes > 0 {
+		newest := b().Xrevrange().Key(p.keys.Stream).End("+").Start("-").Count(w.spend(p.name)).Build()
+		all = append(all, view.Entries(newest, &p.newest))
+	}
+	return all
+}
+
+// spend says how many of the newest entries of a partition are asked for, and takes their bytes off what this look may still
+// read.
+func (w *Watcher) spend(name string) (entries int64) {
+	size, known := w.sizes[name]
+	entries = 1
+	if known {
+		entries = int64(min(sampleNewest, max(1, 4<<10/max(1, size))))
+	} else {
+		size = sampleUnknown
+	}
+	w.bytes -= int(entries) * size
+	return entries
+}
+
+// takeNewest takes the lateness of a stream's newest entries, and remembers how large they are.
+func (w *Watcher) takeNewest(p *partition, now time.Time) {
+	if len(p.newest) == 0 {
+		return
+	}
+	bytes, late, newest := 0, (*view.Millis)(nil), time.Time{}
+	for _, e := range p.newest {
+		bytes += view.EntrySize(e)
+		id, err := view.ParseEntryID(e.ID)
+		at := slices.IndexFunc(e.FieldValues, func(f lua.FieldValue) bool { return f.Field == lua.FieldDue })
+		if err != nil || at < 0 {
+			continue
+		}
+		due, err := strconv.ParseInt(e.FieldValues[at].Value, 10, 64)
+		if err != nil {
+			continue
+		}
+		ready := time.UnixMilli(int64(id.MS))
+		lateness := view.Millis(max(0, ready.Sub(time.UnixMilli(due))))
+		late = longest(late, &lateness)
+		if ready.After(newest) {
+			newest = ready
+		}
+	}
+	if now.Sub(newest) < time.Minute {
+		p.late = late
+	}
+	w.sizes[p.name] = bytes / len(p.newest)
+}
+
+// serverLag returns the server's figure; where it has none, what it can be at most: what is pending was delivered.
+func serverLag(entries int64, g view.GroupInfo) groupLag {
+	most := max(0, entries-g.Pending)
+	switch {
+	case g.Lag < 0:
+		return groupLag{most, most > 0}
+	case g.Read < 0: // the server has to guess, too
+		return groupLag{min(g.Lag, most), false}
+	}
+	return groupLag{min(g.Lag, entries), false}
+}
+
+// sampleOf returns what the partitions of a queue hold together.
+func sampleOf(queue string, parts []*partition) QueueSample {
+	var errs []error
+	for _, p := range parts {
+		errs = append(errs, p.err)
+	}
+	f := sum(parts)
+	s := QueueSample{
+		Queue: queue, Partitions: len(parts), Held: f.held, Err: errors.Join(errs...), Scheduled: f.scheduled, Overdue: f.overdue,
+		Behind: f.behind, Late: f.late, Ready: f.ready, ReadyApprox: f.readyApprox, Entries: f.entries, Dead: f.dead,
+		MoreGroups: f.moreGroups, Groups: []GroupSample{},
+	}
+	for _, g := range f.groups {
+		alive := int64(0)
+		for _, lives := range g.consumers {
+			if lives {
+				alive++
+			}
+		}
+		s.Groups = append(s.Groups, GroupSample{
+			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, Oldest: g.oldestIdle,
+			Alive: max(g.manyConsumers, alive), AliveApprox: g.consumersApprox,
+			Consumers: max(g.manyConsumers, int64(len(g.consumers))), Retrying: g.retrying, RetryingMore: g.retryingApprox,
+		})
+	}
+	return s
+}

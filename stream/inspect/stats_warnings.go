@@ -1,0 +1,77 @@
+package inspect
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// judge returns warnings for what is there but looks wrong.
+func judge(st QueueStats, looksSeconds int64) (warnings []string) {
+	say := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	if st.Entries > 0 && len(st.Groups) == 0 {
+		say("no consumer group: %d ready entries wait for one, and are never freed", st.Entries)
+	}
+	for _, g := range st.Groups {
+		if lua.CheckGroup(g.Name) != nil {
+			say("group %.64q has a name that no retry can carry: what it abandons stays pending", g.Name)
+		}
+		if g.Consumers == 0 && g.Lag > 0 {
+			say("group %q has no consumers, and %d entries wait for it; they stay in memory until it has acknowledged them",
+				g.Name, g.Lag)
+		}
+	}
+	if looksSeconds > 0 {
+		say("%d due times look like seconds where milliseconds belong: they count as 1970, and are delivered at once",
+			looksSeconds)
+	}
+	if time.Duration(st.OldestOverdue) > 10*time.Second && !st.Held {
+		say("messages are overdue by %s: is a bridge running?", st.OldestOverdue)
+	}
+	return warnings
+}
+
+// comparePartitions returns warnings for partitions that are not served as the others are.
+func comparePartitions(queue string, parts []*partition, groups []*groupFigures) (warnings []string) {
+	mend := fmt.Sprintf("mend it with `duestream queue partitions %s %d`", queue, len(parts))
+	say := func(partitions []string, format string, args ...any) {
+		if len(partitions) > 0 {
+			warnings = append(warnings, partitionList(partitions)+": "+fmt.Sprintf(format, args...))
+		}
+	}
+	missing, unread, policies := map[string][]string{}, map[string][]string{}, []string(nil)
+	for i, p := range parts {
+		number, differs := strconv.Itoa(i), p.policies[""] != parts[0].policies[""]
+		for _, g := range groups {
+			one := p.group(g.name)
+			if one == nil {
+				missing[g.name] = append(missing[g.name], number)
+				continue
+			}
+			if len(g.consumers) > 0 && len(one.consumers) == 0 && one.lag > 0 {
+				unread[g.name] = append(unread[g.name], number)
+			}
+			differs = differs || one.policy != g.policy
+		}
+		if differs {
+			policies = append(policies, number)
+		}
+	}
+	say(policies, "another policy than partition 0: %s", mend)
+	for _, g := range groups {
+		say(missing[g.name], "group %q does not exist there, and gets nothing of what becomes ready there: %s", g.name, mend)
+		say(unread[g.name], "group %q has consumers, but none there, and entries wait for it", g.name)
+	}
+	return warnings
+}
+
+// partitionList names partitions: "partition 3", "partitions 1, 2, 5".
+func partitionList(numbers []string) string {
+	if len(numbers) == 1 {
+		return "partition " + numbers[0]
+	}
+	return "partitions " + strings.Join(numbers, ", ")
+}
