@@ -16,7 +16,7 @@ type Case struct {
 	alone     string // why it needs a server of its own; "" = it does not
 	unhurried bool   // it needs a bridge of its own, whose defaults have a visibility timeout that plays no part
 	tapped    bool   // it has the network break, so there must be a tap between the program and the server
-	run       func(*trial) error
+	run       func(*trial)
 }
 
 // Cases returns those of a kind up to a level, in order of level.

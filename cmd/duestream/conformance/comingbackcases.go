@@ -15,101 +15,59 @@ var comingBackCases = []Case{
 	{
 		Name: "same-name", Level: Minimal, Section: "8, steps 5 and 6",
 		Rule: "What a worker held when it was killed is not lost when it starts again under the same name: it is worked on again.",
-		run: func(t *trial) error {
+		run: func(t *trial) {
 			// Long enough for it to start again before a bridge takes what it held.
-			if err := t.policy(admin.SettingVisibility, "6000"); err != nil {
-				return err
-			}
-			one, err := t.served("one")
-			if err != nil {
-				return err
-			}
+			t.policy(admin.SettingVisibility, "6000")
+			one := t.served("one")
 			messages := several(4, "held", "slow 1000")
-			if err := t.schedule(messages...); err != nil {
-				return err
-			}
-			var victim string
-			if err := t.await(0, func() (string, error) {
-				for _, m := range messages {
-					if len(t.begunOf(m.id)) > 0 {
-						victim = m.id
-					}
-				}
-				return missingIf(victim == "", "no message was begun"), nil
-			}); err != nil {
-				return err
-			}
+			t.schedule(messages...)
+			victim := t.awaitBegunOne(messages)
 			one.kill()
-			if _, err := t.worker("one"); err != nil {
-				return err
-			}
-			if _, err := t.awaitBegun(0, victim, 2); err != nil {
-				return fmt.Errorf("after SIGKILL of the worker, and its start under the same name: %w", err)
-			}
-			return t.done(0, ids(messages)...)
+			t.worker("one")
+			during("after SIGKILL of the worker, and its start under the same name", func() {
+				t.awaitBegun(0, victim, 2)
+			})
+			t.done(0, ids(messages)...)
 		},
 	},
 	{
 		Name: "last-attempt", Level: Minimal, Section: "9",
 		Rule: "A worker takes no part in counting: what fails at its last attempt becomes a dead letter, and is not acknowledged.",
-		run: func(t *trial) error {
-			if _, err := t.served("one"); err != nil {
-				return err
-			}
-			if err := t.schedule(message{id: "hopeless", work: "fail 1000", maxAttempts: 3, payload: "body"}, message{id: "at-last", work: "fail 2", maxAttempts: 3}); err != nil {
-				return err
-			}
-			letter, err := t.letter("hopeless", 0)
-			if err != nil {
-				return err
-			}
+		run: func(t *trial) {
+			t.served("one")
+			t.schedule(message{id: "hopeless", work: "fail 1000", maxAttempts: 3, payload: "body"}, message{id: "at-last", work: "fail 2", maxAttempts: 3})
+			letter := t.letter("hopeless", 0)
 			if got := letter.Fields[lua.FieldAttempt]; got != "3" || letter.Fields[lua.FieldPayload] != "body" {
-				return failf("the dead letter has attempt %q, payload %q; wanted 3 and %q", got, letter.Fields[lua.FieldPayload], "body")
+				failf("the dead letter has attempt %q, payload %q; wanted 3 and %q", got, letter.Fields[lua.FieldPayload], "body")
 			}
-			if err := t.awaitAttempts("at-last", 1, 2, 3); err != nil {
-				return err
-			}
-			return t.done(0, "hopeless", "at-last")
+			t.awaitAttempts("at-last", 1, 2, 3)
+			t.done(0, "hopeless", "at-last")
 		},
 	},
 	{
 		Name: "same-id", Level: Minimal, Section: "7 (IDs) and 8, step 4",
 		Rule: "A message ID may be used again, also at the same time: each entry is worked on, whatever IDs a worker has seen before.",
-		run: func(t *trial) error {
-			if _, err := t.served("one"); err != nil {
-				return err
-			}
+		run: func(t *trial) {
+			t.served("one")
 			for n := range 2 {
 				m := message{id: "again", payload: fmt.Sprint("body ", n+1)}
-				if err := t.schedule(m); err != nil {
-					return err
-				}
-				b, err := t.awaitBegun(0, m.id, n+1)
-				if err != nil {
-					return err
-				}
-				if err := firstError(asSent(b, m), t.done(0, m.id)); err != nil {
-					return err
-				}
+				t.schedule(m)
+				b := t.awaitBegun(0, m.id, n+1)
+				asSent(b, m)
+				t.done(0, m.id)
 			}
 			for range 2 {
-				if _, err := t.add("id", "twins", "attempt", "1", "h:work", "slow 50"); err != nil {
-					return err
-				}
+				t.add("id", "twins", "attempt", "1", "h:work", "slow 50")
 			}
-			if _, err := t.awaitBegun(0, "twins", 2); err != nil {
-				return err
-			}
-			return t.done(0, "twins")
+			t.awaitBegun(0, "twins", 2)
+			t.done(0, "twins")
 		},
 	},
 	{
 		Name: "for-own-group", Level: Good, Section: "5 and 8, step 3",
 		Rule: "An entry whose for is empty, or its own group, is worked on, and no other one that has for, whatever attempt it is.",
-		run: func(t *trial) error {
-			if _, err := t.served("one"); err != nil {
-				return err
-			}
+		run: func(t *trial) {
+			t.served("one")
 			own := map[string][2]string{"empty": {"", "1"}, "empty-third": {"", "3"}, "own-first": {t.group, "1"}, "own-second": {t.group, "2"}, "own-seventh": {t.group, "7"}}
 			other := map[string][2]string{
 				"other-first": {"other", "1"}, "other-second": {"other", "2"}, "other-ninth": {"other", "9"}, "longer": {t.group + "-2", "2"}, "shorter": {t.group[:3], "2"}, "capital": {strings.ToUpper(t.group), "2"},
@@ -117,70 +75,48 @@ var comingBackCases = []Case{
 			var want []string
 			for _, all := range []map[string][2]string{other, own} {
 				for id, entry := range all {
-					if _, err := t.add("id", id, "payload", "body", "for", entry[0], "attempt", entry[1]); err != nil {
-						return err
-					}
+					t.add("id", id, "payload", "body", "for", entry[0], "attempt", entry[1])
 				}
 			}
 			for id := range own {
 				want = append(want, id)
 			}
-			if err := t.done(0, want...); err != nil {
-				return err
-			}
+			t.done(0, want...)
 			t.killAll()
 			for id, entry := range own {
 				if got := attempts(t.begunOf(id)); fmt.Sprint(got) != "["+entry[1]+"]" {
-					return failf("message %q was begun with attempts %v; wanted attempt %s once", id, got, entry[1])
+					failf("message %q was begun with attempts %v; wanted attempt %s once", id, got, entry[1])
 				}
 			}
 			for id, entry := range other {
 				if n := len(t.begunOf(id)); n > 0 {
-					return failf("message %q, which is for group %q, was begun by group %q", id, entry[0], t.group)
+					failf("message %q, which is for group %q, was begun by group %q", id, entry[0], t.group)
 				}
 			}
-			return nil
 		},
 	},
 	{
 		Name: "killed-after-extending", Level: Good, Section: "8, step 7, and 9",
 		Rule: "Work that was extended several times is one attempt: when its worker is killed then, the message comes back with attempt 2.",
-		run: func(t *trial) error {
-			one, err := t.served("one")
-			if err != nil {
-				return err
-			}
-			if err := t.schedule(message{id: "long", work: t.slow(6)}); err != nil {
-				return err
-			}
-			if _, err := t.awaitBegun(0, "long", 1); err != nil {
-				return err
-			}
-			if err := t.watching(t.cfg.Visibility*8/5, "long"); err != nil {
-				return err
-			}
+		run: func(t *trial) {
+			one := t.served("one")
+			t.schedule(message{id: "long", work: t.slow(6)})
+			t.awaitBegun(0, "long", 1)
+			t.watching(t.cfg.Visibility*8/5, "long")
 			one.kill()
-			if _, err := t.worker("two"); err != nil {
-				return err
+			t.worker("two")
+			if again := t.awaitBegun(0, "long", 2); again.Attempt != 2 {
+				failf("its worker was killed in the first attempt, and message %q came back with attempt %d; wanted 2", "long", again.Attempt)
 			}
-			again, err := t.awaitBegun(0, "long", 2)
-			if err == nil && again.Attempt != 2 {
-				err = failf("its worker was killed in the first attempt, and message %q came back with attempt %d; wanted 2", "long", again.Attempt)
-			}
-			return err
 		},
 	},
 	{
 		Name: "limits", Level: Minimal, Section: "13",
 		Rule: "Names, IDs, headers and attempts are taken up to their limits.",
-		run: func(t *trial) error {
+		run: func(t *trial) {
 			t.group = strings.Repeat("g", 250) + "röß"
-			if err := t.register(); err != nil {
-				return err
-			}
-			if _, err := t.worker(strings.Repeat("c", 251) + "→é"); err != nil {
-				return err
-			}
+			t.register()
+			t.worker(strings.Repeat("c", 251) + "→é")
 			wide := map[string]string{"large": strings.Repeat(`"ß\`, 2048)[:8192]}
 			for i := range 62 {
 				wide[fmt.Sprintf("%02d-%s", i, strings.Repeat("n", 125))] = strings.Repeat("v", 200)
@@ -190,37 +126,26 @@ var comingBackCases = []Case{
 				{id: " ", payload: " "},
 				{id: "-", headers: map[string]string{"n": "0"}},
 			}
-			if err := t.schedule(messages...); err != nil {
-				return err
-			}
-			if _, err := t.add("id", "millionth", "attempt", "1000000", "max_attempts", "1000000", "due_ms", "9999999999999"); err != nil {
-				return err
-			}
-			if err := t.done(0, append(ids(messages), "millionth")...); err != nil {
-				return err
-			}
+			t.schedule(messages...)
+			t.add("id", "millionth", "attempt", "1000000", "max_attempts", "1000000", "due_ms", "9999999999999")
+			t.done(0, append(ids(messages), "millionth")...)
 			for _, m := range messages {
-				if err := asSent(t.begunOf(m.id)[0], m); err != nil {
-					return err
-				}
+				asSent(t.begunOf(m.id)[0], m)
 			}
 			if got := attempts(t.begunOf("millionth")); !slices.Equal(got, []int{1000000}) {
-				return failf("message %q was begun with attempts %v; wanted 1000000", "millionth", got)
+				failf("message %q was begun with attempts %v; wanted 1000000", "millionth", got)
 			}
-			return nil
 		},
 	},
 }
 
 // watching looks on for so long, and fails when a message is begun once more, or a program is in trouble.
-func (t *trial) watching(long time.Duration, id string) error {
+func (t *trial) watching(long time.Duration, id string) {
 	for end := time.Now().Add(long); time.Now().Before(end); {
 		if all := t.begunOf(id); len(all) > 1 {
-			return failf("message %q was begun %s, with attempts %v, the second time after %s", id, times(len(all)), attempts(all), all[1].at.Sub(all[0].at).Round(time.Millisecond))
+			failf("message %q was begun %s, with attempts %v, the second time after %s", id, times(len(all)), attempts(all), all[1].at.Sub(all[0].at).Round(time.Millisecond))
 		}
-		if err := firstError(t.pause(lookEvery), t.trouble()); err != nil {
-			return err
-		}
+		t.pause(lookEvery)
+		check(t.trouble())
 	}
-	return nil
 }

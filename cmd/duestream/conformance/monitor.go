@@ -21,65 +21,53 @@ type command struct {
 }
 
 // monitored returns what a server executes while do runs. It is not to be had of clusters, and of servers that do not let this user have it.
-func (t *trial) monitored(do func() error) ([]command, error) {
-	conn, lines, err := t.monitor()
-	if err != nil {
-		return nil, err
-	}
+func (t *trial) monitored(do func()) (all []command) {
+	conn, lines := t.monitor()
 	defer conn.Close()
-	if err := do(); err != nil {
-		return nil, err
-	}
+	do()
 	mark := "end-" + strconv.FormatUint(rand.Uint64(), 36)
-	if err := t.redis.Client.Do(t.ctx, t.redis.Client.B().Echo().Message(mark).Build()).Error(); err != nil {
-		return nil, couldNot("ECHO", err)
-	}
+	couldNot("ECHO", t.redis.Client.Do(t.ctx, t.redis.Client.B().Echo().Message(mark).Build()).Error())
 	_ = conn.SetReadDeadline(time.Now().Add(t.cfg.patience()))
-	var all []command
 	for {
 		line, err := lines.ReadString('\n')
-		if err != nil {
-			return nil, couldNot("MONITOR", err)
-		}
+		couldNot("MONITOR", err)
 		c, ok := parseCommand(strings.TrimRight(line, "\r\n"))
-		if !ok {
-			continue
+		switch {
+		case !ok:
+		case c.name == "ECHO" && c.key == mark:
+			return all
+		default:
+			all = append(all, c)
 		}
-		if c.name == "ECHO" && c.key == mark {
-			return all, nil
-		}
-		all = append(all, c)
 	}
 }
 
-func (t *trial) monitor() (net.Conn, *bufio.Reader, error) {
+func (t *trial) monitor() (conn net.Conn, lines *bufio.Reader) {
 	if t.redis.Client.Mode() == rueidis.ClientModeCluster {
-		return nil, nil, &notTried{"a cluster does not tell in which order its servers execute commands"}
+		notTriedf("a cluster does not tell in which order its servers execute commands")
 	}
-	opt := t.opt
-	conn, err := dialServer(t.ctx, opt)
-	if err != nil {
-		return nil, nil, couldNot("MONITOR", err)
-	}
-	lines := bufio.NewReader(conn)
-	for _, args := range opening(opt) {
+	conn, err := dialServer(t.ctx, t.opt)
+	couldNot("MONITOR", err)
+	open := false
+	defer func() {
+		if !open {
+			conn.Close()
+		}
+	}()
+	lines = bufio.NewReader(conn)
+	for _, args := range opening(t.opt) {
 		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-		if _, err := conn.Write(encode(args)); err != nil {
-			conn.Close()
-			return nil, nil, couldNot(args[0], err)
-		}
+		_, err := conn.Write(encode(args))
+		couldNot(args[0], err)
 		reply, err := lines.ReadString('\n')
-		if err == nil && strings.HasPrefix(reply, "-") {
-			conn.Close()
-			return nil, nil, &notTried{"the server does not allow " + args[0] + ": " + strings.TrimSpace(reply[1:])}
-		}
-		if err != nil {
-			conn.Close()
-			return nil, nil, couldNot(args[0], err)
+		couldNot(args[0], err)
+		if strings.HasPrefix(reply, "-") {
+			notTriedf("the server does not allow %s: %s", args[0], strings.TrimSpace(reply[1:]))
 		}
 	}
+	open = true
 	_ = conn.SetDeadline(time.Time{})
-	return conn, lines, nil
+	return conn, lines
 }
 
 func dialServer(ctx context.Context, opt rueidis.ClientOption) (net.Conn, error) {

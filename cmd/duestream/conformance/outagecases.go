@@ -15,128 +15,89 @@ var outageCases = []Case{
 	{
 		Name: "outage", Level: Good, Section: "8, step 2, and 14", tapped: true,
 		Rule: "A worker whose server cannot be reached for 9 s goes on by itself within 15 s of its return, also in the middle of its work, which it finishes.",
-		run: func(t *trial) error {
-			if err := t.policy(admin.SettingVisibility, "15000"); err != nil {
-				return err
-			}
-			if _, err := t.served("one"); err != nil {
-				return err
-			}
+		run: func(t *trial) {
+			t.policy(admin.SettingVisibility, "15000")
+			t.served("one")
 			for round, long := range []time.Duration{outage, longOutage} { // in the first it waits for messages, in the second it works
 				held := message{id: "held", work: "slow 12000"}
 				if round == 1 {
-					if err := t.schedule(held); err != nil {
-						return err
-					}
-					if _, err := t.awaitBegun(0, held.id, 1); err != nil {
-						return err
-					}
+					t.schedule(held)
+					t.awaitBegun(0, held.id, 1)
 				}
-				if err := t.unreachable(long); err != nil {
-					return err
-				}
+				t.unreachable(long)
 				after := message{id: fmt.Sprint("after-", round+1)}
-				if err := t.schedule(after); err != nil {
-					return err
-				}
-				if _, err := t.awaitBegun(healWithin, after.id, 1); err != nil {
-					return fmt.Errorf("after its server could not be reached for %s: %w", long, err)
-				}
+				t.schedule(after)
+				during(fmt.Sprintf("after its server could not be reached for %s", long), func() {
+					t.awaitBegun(healWithin, after.id, 1)
+				})
 			}
-			return t.done(0, "held", "after-1", "after-2")
+			t.done(0, "held", "after-1", "after-2")
 		},
 	},
 	{
 		Name: "partition-lost", Level: Good, Section: "8, step 8, and 16",
 		Rule: "When the group is gone on one partition, a worker creates it again there, at 0, whichever partition that is, and goes on with all.",
-		run: func(t *trial) error {
+		run: func(t *trial) {
 			const partitions = 3
-			if err := firstError(t.register(), t.grow(partitions)); err != nil {
-				return err
-			}
-			if _, err := t.worker("one"); err != nil {
-				return err
-			}
-			if err := t.inEach("before", partitions); err != nil {
-				return err
-			}
+			t.register()
+			t.grow(partitions)
+			t.worker("one")
+			t.inEach("before", partitions)
 			for round, partition := range []int{1, 2, 0} {
 				id := fmt.Sprintf("meanwhile-of-%s", lua.PartitionName("partition", partition))
-				if err := t.loseGroup(partition, loseStream[round], id); err != nil {
-					return err
-				}
-				if err := t.done(0, id); err != nil {
-					return fmt.Errorf("after the group of partition %d was lost, with a message ready: %w", partition, err)
-				}
-				if err := t.inEach(fmt.Sprint("after-", round+1), partitions); err != nil {
-					return fmt.Errorf("after the group of partition %d was lost: %w", partition, err)
-				}
+				t.loseGroup(partition, loseStream[round], id)
+				during(fmt.Sprintf("after the group of partition %d was lost, with a message ready", partition), func() {
+					t.done(0, id)
+				})
+				during(fmt.Sprintf("after the group of partition %d was lost", partition), func() {
+					t.inEach(fmt.Sprint("after-", round+1), partitions)
+				})
 			}
-			return nil
 		},
 	},
 	{
 		Name: "stop-in-work", Level: Good, Section: "8, step 9",
 		Rule: "At SIGTERM in the middle of long work a worker goes on extending, finishes it, acknowledges it then, and exits with 0 within 10 s.",
-		run: func(t *trial) error {
-			one, err := t.served("one")
-			if err != nil {
-				return err
-			}
-			if err := t.schedule(message{id: "long", work: "slow 5000"}); err != nil {
-				return err
-			}
-			if _, err := t.awaitBegun(0, "long", 1); err != nil {
-				return err
-			}
-			if err := t.watching(500*time.Millisecond, "long"); err != nil {
-				return err
-			}
+		run: func(t *trial) {
+			one := t.served("one")
+			t.schedule(message{id: "long", work: "slow 5000"})
+			t.awaitBegun(0, "long", 1)
+			t.watching(500*time.Millisecond, "long")
 			t.stop(one)
-			if err := t.exited(one, stopWithin); err != nil {
-				return err
+			t.exited(one, stopWithin)
+			if left := t.unsettled(t.group); left != "" {
+				failf("the worker has ended, and message %q, which it had begun, is not done: %s", "long", left)
 			}
-			left, err := t.unsettled(t.group)
-			if err == nil && left != "" {
-				err = failf("the worker has ended, and message %q, which it had begun, is not done: %s", "long", left)
-			}
-			return firstError(err, t.once("long"))
+			t.once("long")
 		},
 	},
 }
 
 // unreachable takes the network away from the programs for a while.
-func (t *trial) unreachable(long time.Duration) error {
+func (t *trial) unreachable(long time.Duration) {
 	for _, tap := range t.allTaps() {
 		tap.away(true)
 		defer tap.away(false)
 	}
-	for end := time.Now().Add(long); time.Now().Before(end); {
-		if err := firstError(t.pause(lookEvery), t.trouble()); err != nil {
-			return fmt.Errorf("while its server could not be reached: %w", err)
-		}
-	}
-	return nil
+	during("while its server could not be reached", func() { t.lookOn(time.Now().Add(long)) })
 }
 
 // loseStream are ways in which a group is lost; they come round.
 var loseStream = []string{"redis.call('DEL', KEYS[1])", "redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])", "redis.call('DEL', KEYS[1])"}
 
 // loseGroup makes the group of a partition vanish. A message that becomes ready meanwhile is there before the worker can know: one script does both.
-func (t *trial) loseGroup(partition int, lose, id string) error {
+func (t *trial) loseGroup(partition int, lose, id string) {
 	script := lose + " return redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], 'payload', '', 'attempt', '1')"
 	c := t.redis.Client
-	return couldNot("EVAL", c.Do(t.ctx, c.B().Eval().Script(script).Numkeys(1).Key(t.keys(partition).Stream).Arg(t.group, id).Build()).Error())
+	couldNot("EVAL", c.Do(t.ctx, c.B().Eval().Script(script).Numkeys(1).Key(t.keys(partition).Stream).Arg(t.group, id).Build()).Error())
 }
 
 // inEach has a message of every partition done.
-func (t *trial) inEach(what string, partitions int) error {
+func (t *trial) inEach(what string, partitions int) {
 	var all []message
 	for i := range partitions {
 		all = append(all, message{id: fmt.Sprintf("%s-%d", what, i), partition: i})
 	}
-	if err := t.schedule(all...); err != nil {
-		return err
-	}
-	return t.done(0, ids(all)...)
+	t.schedule(all...)
+	t.done(0, ids(all)...)
 }

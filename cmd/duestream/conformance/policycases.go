@@ -22,87 +22,57 @@ var policyCases = []Case{
 	{
 		Name: "policy-of-queue", Level: Good, Section: "8, step 7, and 11", unhurried: true,
 		Rule: "A worker extends by the visibility timeout of its queue, where that has one, and not by the default.",
-		run: func(t *trial) error {
-			if err := t.policy(admin.SettingVisibility, t.visibility()); err != nil {
-				return err
-			}
-			return t.longWork()
+		run: func(t *trial) {
+			t.policy(admin.SettingVisibility, t.visibility())
+			t.longWork()
 		},
 	},
 	{
 		Name: "policy-of-group", Level: Good, Section: "8, step 7, and 11",
 		Rule: "A worker extends by the visibility timeout of its group, where that has one, and not by that of the queue; in the setting's name the group is percent-encoded.",
-		run: func(t *trial) error {
+		run: func(t *trial) {
 			t.group = `équipe "1"`
 			name := "group:" + strings.ReplaceAll(url.QueryEscape(t.group), "+", "%20") + ":" + admin.SettingVisibility
-			if err := firstError(t.unhurry(), t.policy(name, t.visibility(), "group:other:"+admin.SettingVisibility, "60000")); err != nil {
-				return err
-			}
-			return t.longWork()
+			t.unhurry()
+			t.policy(name, t.visibility(), "group:other:"+admin.SettingVisibility, "60000")
+			t.longWork()
 		},
 	},
 	{
 		Name: "policy-changes", Level: Good, Section: "8, step 7",
 		Rule: "The visibility timeout may become shorter at any time, so a worker reads it anew every few seconds, and lets no more than 5 s pass from one extension to the next.",
-		run: func(t *trial) error {
-			if err := t.unhurry(); err != nil {
-				return err
-			}
-			if _, err := t.served("one"); err != nil {
-				return err
-			}
-			if err := t.schedule(message{id: "long", work: "slow " + strconv.FormatInt(longerStill.Milliseconds(), 10)}); err != nil {
-				return err
-			}
-			if _, err := t.awaitBegun(0, "long", 1); err != nil {
-				return err
-			}
+		run: func(t *trial) {
+			t.unhurry()
+			t.served("one")
+			t.schedule(message{id: "long", work: "slow " + strconv.FormatInt(longerStill.Milliseconds(), 10)})
+			t.awaitBegun(0, "long", 1)
 			for _, step := range [][2]time.Duration{{shortened, shortSince}, {shortAgain, longerStill - shortSince}} {
-				if err := t.policy(admin.SettingVisibility, strconv.FormatInt(step[0].Milliseconds(), 10)); err != nil {
-					return err
-				}
-				if err := t.watching(step[1], "long"); err != nil {
-					return err
-				}
+				t.policy(admin.SettingVisibility, strconv.FormatInt(step[0].Milliseconds(), 10))
+				t.watching(step[1], "long")
 			}
-			if err := t.done(0, "long"); err != nil {
-				return err
-			}
+			t.done(0, "long")
 			t.killAll()
-			return t.once("long")
+			t.once("long")
 		},
 	},
 	{
 		Name: "policy-of-retries", Level: Complete, Section: "11 and 17",
 		Rule: "A worker that calls retry passes the max_attempts and the delays of its queue and group.",
-		run: func(t *trial) error {
-			if err := t.policy("group:workers:"+admin.SettingMaxAttempts, "2", admin.SettingMaxAttempts, "5", admin.SettingRetryMin, "4000", admin.SettingRetryMax, "4000"); err != nil {
-				return err
-			}
-			if err := t.unhurry(); err != nil {
-				return err
-			}
-			if _, err := t.served("one"); err != nil {
-				return err
-			}
-			if err := t.schedule(message{id: "hopeless", work: "fail 1000"}, message{id: "own", work: "fail 2", maxAttempts: 3}); err != nil {
-				return err
-			}
-			letter, err := t.letter("hopeless", 0)
-			if err != nil {
-				return err
-			}
+		run: func(t *trial) {
+			t.policy("group:workers:"+admin.SettingMaxAttempts, "2", admin.SettingMaxAttempts, "5", admin.SettingRetryMin, "4000", admin.SettingRetryMax, "4000")
+			t.unhurry()
+			t.served("one")
+			t.schedule(message{id: "hopeless", work: "fail 1000"}, message{id: "own", work: "fail 2", maxAttempts: 3})
+			letter := t.letter("hopeless", 0)
 			if got := letter.Fields[lua.FieldAttempt]; got != "2" {
-				return failf("the group's max_attempts is 2, and the dead letter has attempt %s", got)
+				failf("the group's max_attempts is 2, and the dead letter has attempt %s", got)
 			}
-			if err := t.awaitAttempts("own", 1, 2, 3); err != nil {
-				return err
-			}
+			t.awaitAttempts("own", 1, 2, 3)
 			all := t.begunOf("hopeless")
 			if waited := all[1].at.Sub(all[0].at); waited < 1800*time.Millisecond {
-				return failf("the second attempt began %s after the first; retry_min_ms is 4000, jittered by half", waited.Round(time.Millisecond))
+				failf("the second attempt began %s after the first; retry_min_ms is 4000, jittered by half", waited.Round(time.Millisecond))
 			}
-			return t.done(0, "hopeless", "own")
+			t.done(0, "hopeless", "own")
 		},
 	},
 }
@@ -111,12 +81,8 @@ var policyCases = []Case{
 func (t *trial) visibility() string { return strconv.FormatInt(t.cfg.Visibility.Milliseconds(), 10) }
 
 // longWork has a worker work for three of the kit's visibility timeouts.
-func (t *trial) longWork() error {
-	if _, err := t.served("one"); err != nil {
-		return err
-	}
-	if err := t.schedule(message{id: "long", work: t.slow(3)}); err != nil {
-		return err
-	}
-	return t.doneOnce("long")
+func (t *trial) longWork() {
+	t.served("one")
+	t.schedule(message{id: "long", work: t.slow(3)})
+	t.doneOnce("long")
 }

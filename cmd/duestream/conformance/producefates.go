@@ -128,22 +128,22 @@ func decides(c *tapped, s *sent) bool {
 func schedulesWhole(c *tapped, s *sent) bool { return s.schedules() || !s.is("EXEC") && decides(c, s) }
 
 // network returns the tap of the producer, which a case cannot do without that has the network break.
-func (t *trial) network() (*tap, error) {
+func (t *trial) network() *tap {
 	all := t.allTaps()
 	if len(all) == 0 {
-		return nil, &notTried{"the network between the program and the server is not the kit's: " + t.untapped}
+		notTriedf("the network between the program and the server is not the kit's: %s", t.untapped)
 	}
-	return all[len(all)-1], nil
+	return all[len(all)-1]
 }
 
 // hasMet waits until all commands that were to meet a fate have.
-func (t *trial) hasMet(f *fate) error {
-	return t.await(0, func() (string, error) {
+func (t *trial) hasMet(f *fate) {
+	t.await(0, func() string {
 		select {
 		case <-f.met:
-			return "", nil
+			return ""
 		default:
-			return "no command that schedules the message has come", nil
+			return "no command that schedules the message has come"
 		}
 	})
 }

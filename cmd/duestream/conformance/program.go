@@ -102,9 +102,9 @@ func (p *program) trouble() error {
 	defer p.mu.Unlock()
 	switch {
 	case p.bad != "":
-		return failf("%s printed a line that is not of the contract: %s", p.name, p.bad)
+		return fmt.Errorf("%s printed a line that is not of the contract: %s", p.name, p.bad)
 	case !p.wanted && !p.running():
-		return failf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
+		return fmt.Errorf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 	ctx, cancel := context.WithTimeout(ctx, casePatience*cfg.patience())
 	defer cancel()
 	t := newTrial(ctx, cfg, on, c)
-	err := c.run(t)
+	err := attempt(func() { c.run(t) })
 	if broke := t.end(); broke != nil && !errors.As(err, new(*notTried)) {
 		err = broke // that explains best what else was seen
 	}

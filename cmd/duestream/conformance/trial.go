@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -56,24 +57,26 @@ func (t *trial) end() error {
 	return t.watch.final()
 }
 
-// tapped gives a program to be started a tap, where it can have one, and returns the environment that names it.
-func (t *trial) tapped(program string) (environment []string, err error) {
+// launched starts a program on the queue, behind a tap where it can have one; take gets its lines. The caller holds t.mu.
+func (t *trial) launched(name string, environment []string, stdin bool, take func(line []byte) error) *program {
+	check(t.ctx.Err())
 	at := t.url
 	if t.untapped == "" {
 		asked := func(s *sent) {
-			s.program = program
+			s.program = name
 			t.watch.asked(s)
 		}
 		tap, err := newTap(func(ctx context.Context) (net.Conn, error) { return dialServer(ctx, t.opt) }, asked, t.watch.told)
-		if err != nil {
-			return nil, err
-		}
+		check(err)
 		t.taps = append(t.taps, tap)
-		if at, err = withAddress(t.url, tap.addr); err != nil {
-			return nil, err
-		}
+		at, err = withAddress(t.url, tap.addr)
+		check(err)
 	}
-	return []string{"DUESTREAM_REDIS_URL=" + at, "DUESTREAM_PREFIX=" + t.prefix, "QUEUE=" + t.queue}, nil
+	environment = append(environment, "DUESTREAM_REDIS_URL="+at, "DUESTREAM_PREFIX="+t.prefix, "QUEUE="+t.queue)
+	p, err := launch(t.cfg, name, environment, stdin, take)
+	check(err)
+	t.programs = append(t.programs, p)
+	return p
 }
 
 func (t *trial) allTaps() []*tap {
@@ -109,14 +112,6 @@ func (t *trial) stderr() string {
 	return strings.Join(all, "\n")
 }
 
-// failf says what a program did wrong.
-func failf(format string, args ...any) error { return fmt.Errorf(format, args...) }
-
-// notTried says why a case could not be tried.
-type notTried struct{ why string }
-
-func (e *notTried) Error() string { return e.why }
-
 // Time between two looks: it grows from the first to the last.
 const (
 	lookFirst = 5 * time.Millisecond
@@ -124,34 +119,33 @@ const (
 )
 
 // await waits until look returns "", at most for limit (0: as long as the kit is patient), and fails with what it returned last, or when a program
-// is in trouble.
-func (t *trial) await(limit time.Duration, look func() (missing string, err error)) error {
+// is in trouble. While the server is away, or the kit's own connection was, look is repeated.
+func (t *trial) await(limit time.Duration, look func() (missing string)) {
 	if limit == 0 {
 		limit = t.cfg.patience()
 	}
 	deadline := time.Now().Add(limit)
 	for gap := lookFirst; ; gap = min(gap*3/2, lookEvery) {
-		missing, err := look()
+		var missing string
+		err := attempt(func() { missing = look() })
 		if own := (*ownError)(nil); errors.As(err, &own) && lua.Temporary(err) {
-			missing, err = err.Error(), nil // the server is away, or our connection was
+			missing, err = err.Error(), nil
 		}
-		if err != nil || missing == "" {
-			return err
+		if check(err); missing == "" {
+			return
 		}
-		if err := t.trouble(); err != nil {
-			return err
-		}
+		check(t.trouble())
 		if time.Now().After(deadline) {
-			return failf("not within %s: %s", limit, missing)
+			failf("not within %s: %s", limit, missing)
 		}
-		if t.pause(gap) != nil {
-			return failf("not within %s: %s", casePatience*t.cfg.patience(), missing)
+		if t.sleep(gap) != nil {
+			failf("not within %s: %s", casePatience*t.cfg.patience(), missing)
 		}
 	}
 }
 
-// pause waits for the moment between two looks.
-func (t *trial) pause(gap time.Duration) error {
+// sleep waits; the error says that the time of the case is up.
+func (t *trial) sleep(gap time.Duration) error {
 	timer := time.NewTimer(gap)
 	defer timer.Stop()
 	select {
@@ -162,6 +156,18 @@ func (t *trial) pause(gap time.Duration) error {
 	}
 }
 
+// pause is a step that waits.
+func (t *trial) pause(gap time.Duration) { check(t.sleep(gap)) }
+
+// lookOn is a step that waits until a time, and fails when a program is in trouble.
+func (t *trial) lookOn(end time.Time) {
+	for time.Now().Before(end) {
+		t.pause(lookEvery)
+		check(t.trouble())
+	}
+}
+
+// trouble returns what is wrong with the programs, or with what they sent.
 func (t *trial) trouble() error {
 	if err := t.watch.verdict(); err != nil {
 		return err
@@ -193,68 +199,58 @@ func (t *trial) doWithin(limit time.Duration, words, key string, args ...string)
 }
 
 // number asks for an integer; of a key that does not exist it is 0.
-func (t *trial) number(words, key string, args ...string) (int, error) {
+func (t *trial) number(words, key string, args ...string) int {
 	n, err := t.do(words, key, args...).AsInt64()
-	if rueidis.IsRedisNil(err) {
-		return 0, nil
+	if !rueidis.IsRedisNil(err) {
+		couldNot(words, err)
 	}
-	if err != nil {
-		return 0, couldNot(words, err)
-	}
-	return int(n), nil
+	return int(n)
 }
 
 // text asks for a string; ok is false when there is none.
-func (t *trial) text(words, key string, args ...string) (text string, ok bool, err error) {
-	text, err = t.do(words, key, args...).ToString()
+func (t *trial) text(words, key string, args ...string) (text string, ok bool) {
+	text, err := t.do(words, key, args...).ToString()
 	if rueidis.IsRedisNil(err) {
-		return "", false, nil
+		return "", false
 	}
-	return text, err == nil, couldNot(words, err)
+	couldNot(words, err)
+	return text, true
 }
 
-// ownError is one of the kit itself.
-type ownError struct{ err error }
+// mustDo sends a command whose reply says nothing.
+func (t *trial) mustDo(words, key string, args ...string) {
+	couldNot(words, t.do(words, key, args...).Error())
+}
 
-func (e *ownError) Error() string { return "could not be judged: " + e.err.Error() }
-func (e *ownError) Unwrap() error { return e.err }
-
-func couldNot(what string, err error) error {
-	if err == nil {
-		return nil
+// couldNot ends the case when the kit could not do something itself.
+func couldNot(what string, err error) {
+	if err != nil {
+		check(&ownError{lua.Classify(what, err)})
 	}
-	return &ownError{lua.Classify(what, err)}
 }
 
 // now returns the time of the server.
-func (t *trial) now() (time.Time, error) {
+func (t *trial) now() time.Time {
 	ctx, cancel := context.WithTimeout(t.ctx, 5*time.Second)
 	defer cancel()
-	clock, err := t.redis.Client.Do(ctx, t.redis.Client.B().Time().Build()).AsIntSlice()
-	if err == nil && len(clock) != 2 {
-		err = errors.New("unexpected reply")
-	}
-	if err != nil {
-		return time.Time{}, couldNot("TIME", err)
-	}
-	return time.Unix(clock[0], clock[1]*1000), nil
+	now, err := view.ServerTime(ctx, t.redis.Client)
+	couldNot("TIME", err)
+	return now
 }
 
 // register makes the queue known to the bridge.
-func (t *trial) register() error {
+func (t *trial) register() {
 	_, err := lua.Register(t.ctx, t.redis.Client, lua.NewGlobals(t.prefix), []string{t.queue})
-	return couldNot("register the queue", err)
+	couldNot("register the queue", err)
 }
 
 // policy changes the settings of the queue. Name and value take turns.
-func (t *trial) policy(settings ...string) error {
-	return couldNot("HSET policy", t.do("HSET", t.keys(0).Policy, settings...).Error())
-}
+func (t *trial) policy(settings ...string) { t.mustDo("HSET", t.keys(0).Policy, settings...) }
 
 // createGroup creates a group on partition 0.
-func (t *trial) createGroup(group string) error {
+func (t *trial) createGroup(group string) {
 	_, err := lua.EnsureGroup(t.ctx, t.redis.Client, t.keys(0), group)
-	return couldNot("create group "+group, err)
+	couldNot("create group "+group, err)
 }
 
 // entry is what the kit reads of a stream.
@@ -267,22 +263,20 @@ type entry struct {
 func (e entry) ready() time.Time { return lua.EntryTime(e.ID) }
 
 // entries returns what a stream holds.
-func (t *trial) entries(stream string) ([]entry, error) { return t.entriesFrom(stream, "-") }
+func (t *trial) entries(stream string) []entry { return t.entriesFrom(stream, "-") }
 
-func (t *trial) entriesFrom(stream, from string) ([]entry, error) {
+func (t *trial) entriesFrom(stream, from string) []entry {
 	reply, err := t.do("XRANGE", stream, from, "+").AsXRange()
-	if err != nil {
-		return nil, couldNot("XRANGE", err)
-	}
+	couldNot("XRANGE", err)
 	all := make([]entry, len(reply))
 	for i, e := range reply {
 		all[i] = entry{e.ID, e.FieldValues}
 	}
-	return all, nil
+	return all
 }
 
 // kept returns what a stream holds that entries are only added to; each is read once.
-func (t *trial) kept(stream string) ([]entry, error) {
+func (t *trial) kept(stream string) []entry {
 	if t.read == nil {
 		t.read = map[string][]entry{}
 	}
@@ -290,20 +284,26 @@ func (t *trial) kept(stream string) ([]entry, error) {
 	if known := t.read[stream]; len(known) > 0 {
 		from = "(" + known[len(known)-1].ID
 	}
-	added, err := t.entriesFrom(stream, from)
-	t.read[stream] = append(t.read[stream], added...)
-	return t.read[stream], err
+	t.read[stream] = append(t.read[stream], t.entriesFrom(stream, from)...)
+	return t.read[stream]
+}
+
+// awaitEntry waits until list has an entry that is meant, and returns it; missing says what there is else.
+func (t *trial) awaitEntry(limit time.Duration, missing string, list func() []entry, meant func(entry) bool) (found entry) {
+	t.await(limit, func() string {
+		all := list()
+		i := slices.IndexFunc(all, meant)
+		if i < 0 {
+			return missing
+		}
+		found = all[i]
+		return ""
+	})
+	return found
 }
 
 // letter waits for the dead letter of a message, for so long.
-func (t *trial) letter(id string, limit time.Duration) (letter entry, err error) {
-	err = t.await(limit, func() (string, error) {
-		letters, err := t.entries(t.keys(0).Dead)
-		if i := slices.IndexFunc(letters, func(e entry) bool { return e.Fields[lua.FieldID] == id }); err == nil && i >= 0 {
-			letter = letters[i]
-			return "", nil
-		}
-		return fmt.Sprintf("there is no dead letter of %s", id), err
-	})
-	return letter, err
+func (t *trial) letter(id string, limit time.Duration) entry {
+	return t.awaitEntry(limit, fmt.Sprintf("there is no dead letter of %s", id), func() []entry { return t.entries(t.keys(0).Dead) },
+		func(e entry) bool { return e.Fields[lua.FieldID] == id })
 }

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -53,11 +55,8 @@ func ids(messages []message) []string {
 }
 
 // schedule schedules messages with the plain commands of the protocol.
-func (t *trial) schedule(messages ...message) error {
-	now, err := t.now()
-	if err != nil {
-		return err
-	}
+func (t *trial) schedule(messages ...message) {
+	now := t.now()
 	c := t.redis.Client
 	var cmds rueidis.Commands
 	for _, m := range messages {
@@ -74,44 +73,32 @@ func (t *trial) schedule(messages ...message) error {
 		}
 		if len(fields) > 0 {
 			meta, err := json.Marshal(fields)
-			if err != nil {
-				return err
-			}
+			check(err)
 			cmds = append(cmds, c.B().Hset().Key(k.Meta).FieldValue().FieldValue(m.id, string(meta)).Build())
 		}
 		cmds = append(cmds, c.B().Arbitrary("ZADD").Keys(k.Due).Args(due, m.id).Build(),
 			c.B().Arbitrary("XADD").Keys(k.Wake).Args("MAXLEN", "1", "*", "due_ms", due).Build())
 	}
 	for _, reply := range c.DoMulti(t.ctx, cmds...) {
-		if err := reply.Error(); err != nil {
-			return couldNot("schedule", err)
-		}
+		couldNot("schedule", reply.Error())
 	}
-	return nil
 }
 
 // add adds an entry to the stream by a plain XADD, and returns its ID. Name and value take turns.
-func (t *trial) add(fields ...string) (string, error) {
-	id, _, err := t.text("XADD", t.keys(0).Stream, append([]string{"*"}, fields...)...)
-	return id, err
+func (t *trial) add(fields ...string) string {
+	id, _ := t.text("XADD", t.keys(0).Stream, append([]string{"*"}, fields...)...)
+	return id
 }
 
 // worker starts a worker of the trial's group.
-func (t *trial) worker(name string) (*program, error) { return t.workerOf(t.group, name) }
+func (t *trial) worker(name string) *program { return t.workerOf(t.group, name) }
 
-func (t *trial) workerOf(group, name string) (*program, error) {
+func (t *trial) workerOf(group, name string) *program {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.ctx.Err(); err != nil {
-		return nil, err
-	}
 	program := t.programName(name)
-	environment, err := t.tapped(program)
-	if err != nil {
-		return nil, err
-	}
 	t.watch.starts(program, group, name)
-	p, err := launch(t.cfg, program, append(environment, "GROUP="+group, "CONSUMER="+name), false, func(line []byte) error {
+	return t.launched(program, []string{"GROUP=" + group, "CONSUMER=" + name}, false, func(line []byte) error {
 		b, err := readBegun(line)
 		if err == nil {
 			b.by = name
@@ -124,10 +111,6 @@ func (t *trial) workerOf(group, name string) (*program, error) {
 		}
 		return err
 	})
-	if err == nil {
-		t.programs = append(t.programs, p)
-	}
-	return p, err
 }
 
 // programName is what a worker is called in reports: one that is started again under the same name is another program. The caller holds t.mu.
@@ -146,23 +129,17 @@ func (t *trial) stop(w *program) {
 }
 
 // served registers the queue, starts a worker, and returns when that has done a first message.
-func (t *trial) served(name string) (*program, error) {
-	if err := t.register(); err != nil {
-		return nil, err
-	}
-	w, err := t.worker(name)
-	if err != nil {
-		return nil, err
-	}
-	return w, t.marker("first-of-" + name)
+func (t *trial) served(name string) *program {
+	t.register()
+	w := t.worker(name)
+	t.marker("first-of-" + name)
+	return w
 }
 
 // marker schedules a message and returns when a worker has done it: it works, and has had what was ready before.
-func (t *trial) marker(id string) error {
-	if err := t.schedule(message{id: id}); err != nil {
-		return err
-	}
-	return t.done(0, id)
+func (t *trial) marker(id string) {
+	t.schedule(message{id: id})
+	t.done(0, id)
 }
 
 // begunOf returns what workers began of a message, in order.
@@ -187,17 +164,27 @@ func attempts(all []begun) []int {
 }
 
 // awaitBegun waits until a message was begun for the n-th time, and returns that.
-func (t *trial) awaitBegun(limit time.Duration, id string, n int) (begun, error) {
-	err := t.await(limit, func() (string, error) {
+func (t *trial) awaitBegun(limit time.Duration, id string, n int) begun {
+	t.await(limit, func() string {
 		if all := t.begunOf(id); len(all) < n {
-			return fmt.Sprintf("message %q was begun %s, with attempts %v", id, times(len(all)), attempts(all)), nil
+			return fmt.Sprintf("message %q was begun %s, with attempts %v", id, times(len(all)), attempts(all))
 		}
-		return "", nil
+		return ""
 	})
-	if err != nil {
-		return begun{}, err
-	}
-	return t.begunOf(id)[n-1], nil
+	return t.begunOf(id)[n-1]
+}
+
+// awaitBegunOne waits until one of some messages was begun, and returns the ID of the last one that was.
+func (t *trial) awaitBegunOne(messages []message) (id string) {
+	t.await(0, func() string {
+		for _, m := range messages {
+			if len(t.begunOf(m.id)) > 0 {
+				id = m.id
+			}
+		}
+		return missingIf(id == "", "no message was begun")
+	})
+	return id
 }
 
 func times(n int) string {
@@ -211,11 +198,11 @@ func times(n int) string {
 }
 
 // done waits until messages were begun, and nothing is on its way to the workers any more.
-func (t *trial) done(limit time.Duration, ids ...string) error {
-	return t.await(limit, func() (string, error) {
+func (t *trial) done(limit time.Duration, ids ...string) {
+	t.await(limit, func() string {
 		for _, id := range ids {
 			if len(t.begunOf(id)) == 0 {
-				return fmt.Sprintf("message %q was not begun", id), nil
+				return fmt.Sprintf("message %q was not begun", id)
 			}
 		}
 		return t.unsettled(t.group)
@@ -223,96 +210,52 @@ func (t *trial) done(limit time.Duration, ids ...string) error {
 }
 
 // unsettled says what of the queue a group has not done yet; "" when everything is acknowledged, dead, or due later.
-func (t *trial) unsettled(groups ...string) (string, error) {
+func (t *trial) unsettled(groups ...string) string {
 	counts, err := lua.ReadCounts(t.ctx, t.redis.Client, lua.NewGlobals(t.prefix), t.queue)
-	if err != nil {
-		return "", couldNot("HGET queues", err)
-	}
+	couldNot("HGET queues", err)
 	for i := range counts.Latest() {
 		k := t.keys(i)
-		now, err := t.now()
-		if err != nil {
-			return "", err
-		}
+		now := t.now()
 		// A retry goes from the stream to the schedule and back: the schedule is looked at before and after.
-		for _, look := range []func() (string, error){
-			func() (string, error) { return t.scheduledBefore(k, now) },
-			func() (string, error) { return t.heldBy(k, groups) },
-			func() (string, error) { return t.scheduledBefore(k, now) },
-		} {
-			if left, err := look(); left != "" || err != nil {
-				return left, err
-			}
+		before, held, after := t.scheduledBefore(k, now), t.heldBy(k, groups), t.scheduledBefore(k, now)
+		if left := cmp.Or(before, held, after); left != "" {
+			return left
 		}
 	}
-	return "", nil
+	return ""
 }
 
 // scheduledBefore says which messages are due within the next seconds.
-func (t *trial) scheduledBefore(k lua.Keys, now time.Time) (string, error) {
+func (t *trial) scheduledBefore(k lua.Keys, now time.Time) string {
 	soon, err := t.do("ZRANGEBYSCORE", k.Due, "-inf", strconv.FormatInt(now.Add(30*time.Second).UnixMilli(), 10), "LIMIT", "0", "1").AsStrSlice()
-	if err != nil || len(soon) == 0 {
-		return "", couldNot("ZRANGEBYSCORE", err)
+	if couldNot("ZRANGEBYSCORE", err); len(soon) == 0 {
+		return ""
 	}
-	return fmt.Sprintf("%q is scheduled", strings.ReplaceAll(soon[0], lua.Separator, " ")), nil
+	return fmt.Sprintf("%q is scheduled", strings.ReplaceAll(soon[0], lua.Separator, " "))
 }
 
 // heldBy says what groups have not been given yet, or not acknowledged.
-func (t *trial) heldBy(k lua.Keys, groups []string) (string, error) {
-	info, err := t.do("XINFO STREAM", k.Stream).AsMap()
-	if missingKey(err) {
-		return "", nil
-	}
-	if err != nil {
-		return "", couldNot("XINFO STREAM", err)
-	}
-	last, length := info["last-generated-id"], info["length"]
-	newest, _ := last.ToString()
-	if n, _ := length.AsInt64(); n == 0 {
-		newest = "0-0" // what was there is done, and freed
-	}
-	reply, err := t.do("XINFO GROUPS", k.Stream).ToArray()
-	if err != nil {
-		return "", couldNot("XINFO GROUPS", err)
-	}
-	for _, group := range groups {
-		found := false
-		for _, g := range reply {
-			about, err := g.AsMap()
-			if err != nil {
-				return "", couldNot("XINFO GROUPS", err)
-			}
-			field := func(name string) string {
-				value := about[name]
-				text, _ := value.ToString()
-				return text
-			}
-			if field("name") != group {
-				continue
-			}
-			found = true
-			value := about["pending"]
-			if n, _ := value.AsInt64(); n > 0 {
-				return fmt.Sprintf("group %s has %d entries that are not acknowledged", group, n), nil
-			}
-			if field("last-delivered-id") != newest && newest != "0-0" {
-				return fmt.Sprintf("group %s has not read all entries", group), nil
-			}
-		}
-		if !found && newest != "0-0" {
-			return fmt.Sprintf("there is no group %s on the stream", group), nil
+func (t *trial) heldBy(k lua.Keys, groups []string) string {
+	entries, err := view.ReadStream(t.ctx, t.redis.Client, k.Stream)
+	couldNot("XINFO GROUPS", err)
+	newest, _, err := view.ReadLastID(t.ctx, t.redis.Client, k.Stream)
+	couldNot("XINFO STREAM", err)
+	for _, name := range groups {
+		switch group, found := entries.Group(name); {
+		case group.Pending > 0:
+			return fmt.Sprintf("group %s has %d entries that are not acknowledged", name, group.Pending)
+		case entries.Length == 0: // what was there is done, and freed
+		case !found:
+			return fmt.Sprintf("there is no group %s on the stream", name)
+		case group.Last != newest:
+			return fmt.Sprintf("group %s has not read all entries", name)
 		}
 	}
-	return "", nil
-}
-
-func missingKey(err error) bool {
-	refused, ok := rueidis.IsRedisErr(err)
-	return ok && strings.Contains(refused.Error(), "no such key")
+	return ""
 }
 
 // pending returns the IDs of the entries that a consumer has not acknowledged; of all consumers when it is "".
-func (t *trial) pending(group, consumer string) ([]string, error) {
+func (t *trial) pending(group, consumer string) []string {
 	args := []string{group, "-", "+", "1000"}
 	if consumer != "" {
 		args = append(args, consumer)
@@ -321,49 +264,36 @@ func (t *trial) pending(group, consumer string) ([]string, error) {
 }
 
 // pendingFor returns the IDs of the entries that nobody has extended or acknowledged for so long.
-func (t *trial) pendingFor(idle time.Duration) ([]string, error) {
+func (t *trial) pendingFor(idle time.Duration) []string {
 	return t.pendingOf(t.group, "IDLE", strconv.FormatInt(idle.Milliseconds(), 10), "-", "+", "1000")
 }
 
-func (t *trial) pendingOf(args ...string) ([]string, error) {
-	reply, err := t.do("XPENDING", t.keys(0).Stream, args...).ToArray()
-	if err != nil {
-		return nil, couldNot("XPENDING", err)
+func (t *trial) pendingOf(args ...string) (entries []string) {
+	list, err := view.ParsePending(t.do("XPENDING", t.keys(0).Stream, args...))
+	couldNot("XPENDING", err)
+	for _, one := range list {
+		entries = append(entries, one.ID.String())
 	}
-	var all []string
-	for _, one := range reply {
-		parts, err := one.ToArray()
-		if err != nil || len(parts) == 0 {
-			return nil, couldNot("XPENDING", err)
-		}
-		id, err := parts[0].ToString()
-		if err != nil {
-			return nil, couldNot("XPENDING", err)
-		}
-		all = append(all, id)
-	}
-	return all, nil
+	return entries
 }
 
 // once checks that each message was begun once, as its first attempt.
-func (t *trial) once(ids ...string) error {
+func (t *trial) once(ids ...string) {
 	for _, id := range ids {
 		if got := attempts(t.begunOf(id)); !slices.Equal(got, []int{1}) {
-			return failf("message %q was begun %s, with attempts %v; wanted once, with attempt 1", id, times(len(got)), got)
+			failf("message %q was begun %s, with attempts %v; wanted once, with attempt 1", id, times(len(got)), got)
 		}
 	}
-	return nil
 }
 
 // asSent checks what a worker said about a message.
-func asSent(b begun, m message) error {
+func asSent(b begun, m message) {
 	if !bytes.Equal(b.Payload, []byte(m.payload)) {
-		return failf("message %q: the payload has %d bytes, %s; it was sent with %d", b.ID, len(b.Payload), difference(string(b.Payload), m.payload), len(m.payload))
+		failf("message %q: the payload has %d bytes, %s; it was sent with %d", b.ID, len(b.Payload), difference(string(b.Payload), m.payload), len(m.payload))
 	}
 	if want := m.allHeaders(); !maps.Equal(b.Headers, want) {
-		return failf("message %q: its headers are %q; it was sent with %q", b.ID, b.Headers, want)
+		failf("message %q: its headers are %q; it was sent with %q", b.ID, b.Headers, want)
 	}
-	return nil
 }
 
 func difference(got, want string) string {
@@ -376,21 +306,19 @@ func difference(got, want string) string {
 }
 
 // exited waits until a worker that was told to stop has ended, and checks how.
-func (t *trial) exited(w *program, within time.Duration) error {
+func (t *trial) exited(w *program, within time.Duration) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
 	case <-w.proc.Done():
 	case <-timer.C:
-		return failf("%s still runs %s after SIGTERM", w.name, within)
+		failf("%s still runs %s after SIGTERM", w.name, within)
 	}
 	if state := w.cmd.ProcessState; state.ExitCode() != 0 {
-		return failf("%s, which was stopped by SIGTERM, ended with %s; wanted exit status 0", w.name, state)
+		failf("%s, which was stopped by SIGTERM, ended with %s; wanted exit status 0", w.name, state)
 	}
 	<-w.proc.Done() // all that it printed was read
 	t.watch.ended(w.name)
-	if err := t.watch.verdict(); err != nil {
-		return err
-	}
-	return w.trouble()
+	check(t.watch.verdict())
+	check(w.trouble())
 }
