@@ -330,8 +330,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a queue that only has settings is none", file: "bridge/admin/doctor/registry.go",
-		old:  "	if n == 0 {\n		return fmt.Errorf(\"queue %s: %w\", queue, ErrNoQueue)",
-		new:  "	if n >= 0 {\n		return fmt.Errorf(\"queue %s: %w\", queue, ErrNoQueue)",
+		old:  "	if n == 0 {\n		l.fail(fmt.Errorf(\"queue %s: %w\", queue, ErrNoQueue))",
+		new:  "	if n >= 0 {\n		l.fail(fmt.Errorf(\"queue %s: %w\", queue, ErrNoQueue))",
 		test: []string{"-run", "TestDoctorLooksAtTheQueues", "./bridge/admin/doctor"},
 	},
 	{

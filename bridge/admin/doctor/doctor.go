@@ -79,8 +79,18 @@ type Finding struct {
 	Do       string   `json:"do"`
 	Repair   string   `json:"repair,omitempty"` // what a repair does; empty: nothing
 
-	check *Check
-	mend  func(ctx context.Context) (did string, err error)
+	mend mend
+}
+
+// mend repairs what was found.
+type mend func(ctx context.Context) (did string, err error)
+
+// mendedBy adds the repair, where there is a finding.
+func (f *Finding) mendedBy(m mend) *Finding {
+	if f != nil {
+		f.mend = m
+	}
+	return f
 }
 
 // Report is what an examination found.
@@ -119,12 +129,8 @@ type place struct {
 	keys      lua.Keys
 }
 
-// suspect is something that looked wrong once. again looks at exactly that; nil: it is in order.
-type suspect struct {
-	again    func(ctx context.Context) (*Finding, error)
-	patience time.Duration // how long it may take to come into order
-	first    time.Time     // when it looked wrong first
-}
+// name is what the partition is called.
+func (p place) name() string { return lua.PartitionName(p.queue, p.partition) }
 
 // examination is one run over everything.
 type examination struct {
@@ -152,10 +158,11 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 		Config: cfg, c: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), found: map[string]map[int]bool{},
 		report: Report{Quick: cfg.Quick, Patience: []Patience{}, Findings: []Finding{}, LeftOut: []string{}},
 	}
-	for _, step := range []func(context.Context) error{e.servers, e.functions, e.shared, e.bridges, e.walk, e.queues,
-		e.lookAgain} {
-		if err := step(ctx); err != nil {
-			return e.report, err
+	l := &look{e, ctx, nil}
+	for _, step := range []func(*look){(*look).servers, (*look).functions, (*look).shared, (*look).bridges, (*look).walk,
+		(*look).queues, (*look).lookAgain} {
+		if step(l); l.err != nil {
+			return e.report, l.err
 		}
 	}
 	slices.SortStableFunc(e.report.Findings, func(a, b Finding) int {
@@ -170,54 +177,6 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 		}
 	}
 	return e.report, nil
-}
-
-// twice suspects what a probe finds, and probes again later. A key of another type is found by the look at the types: probes that
-// meet one say nothing.
-func (e *examination) twice(ctx context.Context, probe func(context.Context) (*Finding, error)) error {
-	return e.patiently(ctx, e.Settle, probe)
-}
-
-func (e *examination) patiently(ctx context.Context, patience time.Duration,
-	probe func(context.Context) (*Finding, error)) error {
-	quiet := func(ctx context.Context) (*Finding, error) {
-		f, err := probe(ctx)
-		if errors.Is(err, lua.ErrWrongType) || errors.Is(err, lua.ErrNoGroup) {
-			return nil, nil
-		}
-		return f, err
-	}
-	first := time.Now()
-	f, err := quiet(ctx)
-	if f != nil && err == nil {
-		e.suspects = append(e.suspects, &suspect{quiet, patience, first})
-	}
-	return err
-}
-
-// lookAgain asks each suspect again, until it is in order or its time is up.
-func (e *examination) lookAgain(ctx context.Context) error {
-	for open := e.suspects; len(open) > 0; {
-		if err := e.wait(ctx, "looking again", e.Settle); err != nil {
-			return err
-		}
-		var left []*suspect
-		for _, s := range open {
-			waited := time.Since(s.first)
-			f, err := s.again(ctx)
-			switch {
-			case err != nil:
-				return err
-			case f == nil:
-			case waited >= s.patience:
-				e.report.Findings = append(e.report.Findings, *f)
-			default:
-				left = append(left, s)
-			}
-		}
-		open = left
-	}
-	return nil
 }
 
 // wait waits, and shows that it does.
@@ -260,13 +219,29 @@ func (e *examination) finding(c *Check, p place, key, group string, count int64,
 		strconv.Itoa(n), "{registry}", "'"+e.globals.Queues+"'")
 	f := &Finding{
 		Code: c.Code, Name: c.Name, Severity: c.Severity, Queue: p.queue, Key: key, Group: group, Found: found, Count: count,
-		Why: c.Why, Do: fill.Replace(c.Do), Repair: c.Mends, check: c,
+		Why: c.Why, Do: fill.Replace(c.Do), Repair: c.Mends,
 	}
 	for _, one := range some[:min(examples, len(some))] {
 		f.Examples = append(f.Examples, printable(one))
 	}
 	return f
 }
+
+// counted is a finding of so many things; nil when there is none.
+func (e *examination) counted(c *Check, p place, key, group string, n int64, one, many string, some ...string) *Finding {
+	if n == 0 {
+		return nil
+	}
+	return e.finding(c, p, key, group, n, plural(n, one, many), some...)
+}
+
+// listed is a finding of the things of a list; nil when there is none.
+func (e *examination) listed(c *Check, p place, key, group string, list []string, one, many string) *Finding {
+	return e.counted(c, p, key, group, int64(len(list)), one, many, list...)
+}
+
+// add reports a finding.
+func (e *examination) add(f *Finding) { e.report.Findings = append(e.report.Findings, *f) }
 
 // shown returns foreign text as people can read it, and a shell cannot misread it.
 func shown(text string) string {

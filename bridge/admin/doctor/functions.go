@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -9,11 +8,11 @@ import (
 )
 
 // functions compares the library of functions on all masters with that of this program. Where no server has one nobody needs it.
-func (e *examination) functions(ctx context.Context) error {
-	for _, one := range judgeLibraries(lua.Libraries(ctx, e.c, e.Release), e.missing) {
-		e.report.Findings = append(e.report.Findings, *e.finding(one.check, place{}, "", "", 1, one.found))
+func (l *look) functions() {
+	for _, one := range judgeLibraries(lua.Libraries(l.ctx, l.c, l.Release), l.missing) {
+		l.add(l.finding(one.check, place{}, "", "", 1, one.found))
 	}
-	return ctx.Err()
+	l.fail(l.ctx.Err())
 }
 
 type libraryFinding struct {

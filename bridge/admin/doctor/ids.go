@@ -11,24 +11,20 @@ import (
 const aheadSlack = 24 * time.Hour // of IDs; clocks that were stepped back are less
 
 // ids looks at the last ID of streams: who adds an entry of the largest one stops a stream for good.
-func (e *examination) ids(ctx context.Context, p place, keys ...string) error {
+func (l *look) ids(p place, keys ...string) {
 	for _, key := range keys {
-		if err := e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-			last, ok, err := view.ReadLastID(ctx, e.c, key)
-			if err != nil && e.denied(err, "the last IDs of streams") {
-				return nil, nil
+		l.twice(func(l *look) *Finding {
+			last := ask(l, func(ctx context.Context) (view.EntryID, error) {
+				id, _, err := view.ReadLastID(ctx, l.c, key)
+				return id, err
+			})
+			if l.denied("the last IDs of streams") || last == (view.EntryID{}) {
+				return nil
 			}
-			if err != nil || !ok {
-				return nil, err
+			if now := l.serverTime(); last.MS <= uint64(now.Add(aheadSlack).UnixMilli()) {
+				return nil
 			}
-			now, err := view.ServerTime(ctx, e.c)
-			if err != nil || last.MS <= uint64(now.Add(aheadSlack).UnixMilli()) {
-				return nil, err
-			}
-			return e.finding(aheadOfTime, p, key, "", 1, fmt.Sprintf("the last ID of %s is %s", key, last)), nil
-		}); err != nil {
-			return err
-		}
+			return l.finding(aheadOfTime, p, key, "", 1, fmt.Sprintf("the last ID of %s is %s", key, last))
+		})
 	}
-	return nil
 }

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/keeper"
@@ -27,287 +25,220 @@ const (
 	shortPatience = time.Hour // partners are away longer
 )
 
-func isType(err error) bool { return errors.Is(err, lua.ErrWrongType) }
-
 // partition looks at one partition of a queue.
-func (e *examination) partition(ctx context.Context, p place) (err error) {
-	if e.now, err = view.ServerTime(ctx, e.c); err != nil {
-		return err
-	}
+func (l *look) partition(p place) {
+	l.now = l.serverTime()
 	want := make([]string, len(kinds))
 	for i, k := range kinds {
 		want[i] = k.want
 	}
-	for _, look := range []func() error{
-		func() error { return e.types(ctx, p, keysOf(p.keys), want) },
-		func() error { return e.tokens(ctx, p) },
-		func() error { return e.ids(ctx, p, p.keys.Stream, p.keys.Dead, p.keys.Wake) },
-		func() error { return e.schedule(ctx, p) },
-		func() error { return e.bodies(ctx, p) },
-		func() error { return e.stream(ctx, p) },
-		func() error { return e.windows(ctx, p) },
-		func() error { return e.dead(ctx, p) },
+	for _, at := range []func(*look){
+		func(l *look) { l.types(p, keysOf(p.keys), want) },
+		func(l *look) { l.tokens(p) },
+		func(l *look) { l.ids(p, p.keys.Stream, p.keys.Dead, p.keys.Wake) },
+		func(l *look) { l.schedule(p) },
+		func(l *look) { l.bodies(p) },
+		func(l *look) { l.groups(p) },
+		func(l *look) { l.windows(p) },
+		func(l *look) { l.dead(p) },
 	} {
-		if err := look(); err != nil && !isType(err) { // a key of another type is found by the first look
-			return err
-		}
+		l.apart(at)
 	}
 	if p.partition == 0 {
-		if err = e.settingsOf(ctx, p, p.keys.Policy, false); err == nil {
-			err = e.patience(ctx, p)
-		}
+		l.settingsOf(p, p.keys.Policy, false)
+		l.patience(p)
 	}
-	return err
 }
 
 // types looks for keys of another type, and for expiries.
-func (e *examination) types(ctx context.Context, p place, keys, want []string) error {
+func (l *look) types(p place, keys, want []string) {
 	var cmds []rueidis.Completed
 	for _, key := range keys {
-		cmds = append(cmds, e.c.B().Type().Key(key).Build(), e.c.B().Pttl().Key(key).Build())
+		cmds = append(cmds, l.c.B().Type().Key(key).Build(), l.c.B().Pttl().Key(key).Build())
 	}
-	replies, err := e.do(ctx, cmds...)
-	if err != nil {
-		return err
-	}
-	for i, key := range keys {
-		is, err := replies[2*i].ToString()
-		if err != nil {
-			return err
-		}
-		if is != want[i] && is != "none" {
-			if err := e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-				replies, err := e.do(ctx, e.c.B().Type().Key(key).Build())
-				if err != nil {
-					return nil, err
+	replies := l.do(cmds...)
+	for i := 0; i < len(replies); i += 2 {
+		key, want := keys[i/2], want[i/2]
+		if is := parsed(l, replies[i], rueidis.RedisResult.ToString); is != want && is != "none" {
+			l.twice(func(l *look) *Finding {
+				is := read(l, l.c.B().Type().Key(key).Build(), rueidis.RedisResult.ToString)
+				if is == want || is == "none" {
+					return nil
 				}
-				is, err := replies[0].ToString()
-				if err != nil || is == want[i] || is == "none" {
-					return nil, err
-				}
-				return e.finding(wrongType, p, key, "", 1, fmt.Sprintf("%s holds a %s where a %s belongs", key, is, want[i])), nil
-			}); err != nil {
-				return err
-			}
+				return l.finding(wrongType, p, key, "", 1, fmt.Sprintf("%s holds a %s where a %s belongs", key, is, want))
+			})
 		}
-		if ttl, _ := replies[2*i+1].AsInt64(); ttl < 0 {
-			continue
-		}
-		if err := e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-			ttl, err := e.number(ctx, e.c.B().Pttl().Key(key).Build())
-			if err != nil || ttl < 0 {
-				return nil, err
-			}
-			f := e.finding(expires, p, key, "", 1, fmt.Sprintf("%s is deleted in %s", key,
-				(time.Duration(ttl)*time.Millisecond).Round(time.Second)))
-			f.mend = func(ctx context.Context) (string, error) {
-				_, err := e.number(ctx, e.c.B().Persist().Key(key).Build())
-				return "removed the expiry of " + key, err
-			}
-			return f, nil
-		}); err != nil {
-			return err
+		if ttl := parsed(l, replies[i+1], rueidis.RedisResult.AsInt64); ttl >= 0 {
+			l.twice(func(l *look) *Finding { return l.expiry(p, key) })
 		}
 	}
-	return nil
+}
+
+func (l *look) expiry(p place, key string) *Finding {
+	ttl := l.number(l.c.B().Pttl().Key(key).Build())
+	if ttl < 0 {
+		return nil
+	}
+	f := l.finding(expires, p, key, "", 1, fmt.Sprintf("%s is deleted in %s", key,
+		(time.Duration(ttl)*time.Millisecond).Round(time.Second)))
+	return f.mendedBy(func(ctx context.Context) (string, error) {
+		own := &look{l.examination, ctx, nil}
+		own.number(l.c.B().Persist().Key(key).Build())
+		return "removed the expiry of " + key, own.err
+	})
 }
 
 // tokens looks at a wake stream.
-func (e *examination) tokens(ctx context.Context, p place) error {
-	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		n, err := e.number(ctx, e.c.B().Xlen().Key(p.keys.Wake).Build())
-		if err != nil {
-			return nil, err
-		}
+func (l *look) tokens(p place) {
+	l.twice(func(l *look) *Finding {
 		mend := func(ctx context.Context) (string, error) {
-			return "added a token to " + p.keys.Wake, lua.AddToken(ctx, e.c, p.keys.Wake)
+			return "added a token to " + p.keys.Wake, lua.AddToken(ctx, l.c, p.keys.Wake)
 		}
+		n := l.number(l.c.B().Xlen().Key(p.keys.Wake).Build())
 		if n > 1 {
-			f := e.finding(manyTokens, p, p.keys.Wake, "", n, fmt.Sprintf("%d tokens in %s", n, p.keys.Wake))
-			f.mend = mend
-			return f, nil
+			return l.finding(manyTokens, p, p.keys.Wake, "", n, fmt.Sprintf("%d tokens in %s", n, p.keys.Wake)).mendedBy(mend)
 		}
 		if n == 1 || p.keys.Due == "" {
-			return nil, nil
+			return nil
 		}
-		scheduled, err := e.number(ctx, e.c.B().Zcard().Key(p.keys.Due).Build())
-		if err != nil || scheduled == 0 {
-			return nil, err
-		}
-		f := e.finding(noToken, p, p.keys.Wake, "", scheduled,
-			plural(scheduled, "message is", "messages are")+" scheduled without one")
-		f.mend = mend
-		return f, nil
+		return l.counted(noToken, p, p.keys.Wake, "", l.number(l.c.B().Zcard().Key(p.keys.Due).Build()),
+			"message is scheduled without one", "messages are scheduled without one").mendedBy(mend)
 	})
 }
 
 // windows looks at the ends of dedup windows.
-func (e *examination) windows(ctx context.Context, p place) error {
-	ended, far := ms(e.now.Add(-windowSlack-time.Duration(e.partitions())*time.Second)), ms(e.now.Add(farWindows))
-	count := func(ctx context.Context, c *Check, from, to, found string, mend func(context.Context) (string, error)) error {
-		return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-			n, some, err := e.between(ctx, p.keys.Seen, from, to)
-			if err != nil || n == 0 {
-				return nil, err
-			}
-			f := e.finding(c, p, p.keys.Seen, "", n, plural(n, "window ", "windows ")+found, some...)
-			f.mend = mend
-			return f, nil
-		})
-	}
-	if err := count(ctx, endedWindow, "-inf", "("+ended, "ended long ago", e.trim(p)); err != nil {
-		return err
-	}
-	return count(ctx, farWindow, far, "+inf", "in more than ten years", nil)
+func (l *look) windows(p place) {
+	ended, far := ms(l.now.Add(-windowSlack-time.Duration(l.partitions())*time.Second)), ms(l.now.Add(farWindows))
+	l.twice(scores(endedWindow, p, p.keys.Seen, "-inf", "("+ended, "window", "ended long ago", l.trim(p)),
+		scores(farWindow, p, p.keys.Seen, far, "+inf", "window", "in more than ten years", nil))
 }
 
 func ms(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }
 
+// scores looks for members of a sorted set with scores in a range.
+func scores(c *Check, p place, key, from, to, name, found string, mend mend) probe {
+	return func(l *look) *Finding {
+		n, some := l.between(key, from, to)
+		return l.counted(c, p, key, "", n, name+" "+found, name+"s "+found, some...).mendedBy(mend)
+	}
+}
+
 // between counts the members of a sorted set with scores in a range, and returns some of them.
-func (e *examination) between(ctx context.Context, key, from, to string) (int64, []string, error) {
-	replies, err := e.do(ctx, e.c.B().Zcount().Key(key).Min(from).Max(to).Build(),
-		e.c.B().Zrangebyscore().Key(key).Min(from).Max(to).Withscores().Limit(0, examples).Build())
-	if err != nil {
-		return 0, nil, err
+func (l *look) between(key, from, to string) (n int64, some []string) {
+	replies := l.do(l.c.B().Zcount().Key(key).Min(from).Max(to).Build(),
+		l.c.B().Zrangebyscore().Key(key).Min(from).Max(to).Withscores().Limit(0, examples).Build())
+	if replies == nil {
+		return 0, nil
 	}
-	n, err := replies[0].AsInt64()
-	if err != nil {
-		return 0, nil, err
-	}
-	list, err := replies[1].AsZScores()
-	var some []string
-	for _, one := range list {
+	for _, one := range parsed(l, replies[1], rueidis.RedisResult.AsZScores) {
 		some = append(some, shown(one.Member)+" at "+strconv.FormatFloat(one.Score, 'f', -1, 64))
 	}
-	return n, some, err
+	return parsed(l, replies[0], rueidis.RedisResult.AsInt64), some
 }
 
 // trim is the repair of what was not freed.
-func (e *examination) trim(p place) func(context.Context) (string, error) {
+func (e *examination) trim(p place) mend {
 	return func(ctx context.Context) (string, error) {
-		freed, windows, err := keeper.Trim(ctx, e.c, e.Prefix, lua.PartitionName(p.queue, p.partition))
+		freed, windows, err := keeper.Trim(ctx, e.c, e.Prefix, p.name())
 		return fmt.Sprintf("freed %s and %s of %s", plural(int64(freed), "entry", "entries"),
-			plural(int64(windows), "dedup window", "dedup windows"), lua.PartitionName(p.queue, p.partition)), err
+			plural(int64(windows), "dedup window", "dedup windows"), p.name()), err
 	}
 }
 
 // settingsOf looks at the settings of a queue, or at the defaults.
-func (e *examination) settingsOf(ctx context.Context, p place, key string, defaults bool) error {
-	probe := func(c *Check, wrong func(fields map[string]string) []string) error {
-		return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-			replies, err := e.do(ctx, e.c.B().Hgetall().Key(key).Build())
-			if err != nil {
-				return nil, err
-			}
-			fields, err := replies[0].AsStrMap()
-			if err != nil {
-				return nil, err
-			}
-			list := wrong(fields)
-			if len(list) == 0 {
-				return nil, nil
-			}
-			return e.finding(c, p, key, "", int64(len(list)),
-				plural(int64(len(list)), "field of ", "fields of ")+key+" does not count", list...), nil
-		})
+func (l *look) settingsOf(p place, key string, defaults bool) {
+	probe := func(c *Check, wrong func(fields map[string]string) []string) probe {
+		return func(l *look) *Finding {
+			return l.listed(c, p, key, "", wrong(l.fields(key)), "field of "+key+" does not count", "fields of "+key+" does not count")
+		}
 	}
-	if err := probe(badSetting, func(fields map[string]string) (list []string) {
+	l.twice(probe(badSetting, func(fields map[string]string) (list []string) {
 		bad, _ := stream.CheckSettings(fields, defaults)
 		for field, err := range bad {
 			list = append(list, field+": "+err.Error())
 		}
 		slices.Sort(list)
 		return list
-	}); err != nil {
-		return err
-	}
-	return probe(oddSetting, func(fields map[string]string) []string {
+	}), probe(oddSetting, func(fields map[string]string) []string {
 		_, unknown := stream.CheckSettings(fields, defaults)
 		return unknown
+	}))
+}
+
+// policy returns the settings of a queue for a group.
+func (l *look) policy(queue, group string) stream.Policy {
+	return ask(l, func(ctx context.Context) (stream.Policy, error) {
+		policy, _, err := stream.ReadPolicy(ctx, l.c, l.Prefix, queue, group)
+		return policy, err
 	})
 }
 
 // patience notes how long messages that fail are tried.
-func (e *examination) patience(ctx context.Context, p place) error {
-	policy, _, err := stream.ReadPolicy(ctx, e.c, e.Prefix, p.queue, "")
-	if isType(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	lasts := policy.TriedFor()
-	e.report.Patience = append(e.report.Patience, Patience{p.queue, policy.MaxAttempts, lasts.Milliseconds()})
-	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		policy, _, err := stream.ReadPolicy(ctx, e.c, e.Prefix, p.queue, "")
-		if lasts := policy.TriedFor(); err == nil && lasts < shortPatience {
-			found := fmt.Sprintf("a message that always fails is a dead letter after about %s: %s", lasts,
-				plural(int64(policy.MaxAttempts), "attempt", "attempts"))
-			return e.finding(givesUpEarly, p, "", "", 1, found), nil
+func (l *look) patience(p place) {
+	l.apart(func(l *look) {
+		policy := l.policy(p.queue, "")
+		if l.err != nil {
+			return
 		}
-		return nil, err
+		l.report.Patience = append(l.report.Patience, Patience{p.queue, policy.MaxAttempts, policy.TriedFor().Milliseconds()})
+		l.twice(func(l *look) *Finding {
+			policy := l.policy(p.queue, "")
+			lasts := policy.TriedFor()
+			if lasts >= shortPatience {
+				return nil
+			}
+			return l.finding(givesUpEarly, p, "", "", 1, fmt.Sprintf("a message that always fails is a dead letter after about %s: %s",
+				lasts, plural(int64(policy.MaxAttempts), "attempt", "attempts")))
+		})
 	})
 }
 
 // dead looks at the dead letters.
-func (e *examination) dead(ctx context.Context, p place) error {
+func (l *look) dead(p place) {
 	key := p.keys.Dead
-	replies, err := e.do(ctx, e.c.B().Xlen().Key(key).Build(), e.c.B().Xrange().Key(key).Start("-").End("+").Count(1).Build())
-	if err != nil {
-		return err
+	replies := l.do(l.c.B().Xlen().Key(key).Build(), l.c.B().Xrange().Key(key).Start("-").End("+").Count(1).Build())
+	if replies == nil {
+		return
 	}
-	n, err := replies[0].AsInt64()
-	if err != nil || n == 0 {
-		return err
+	n, first := parsed(l, replies[0], rueidis.RedisResult.AsInt64), parsed(l, replies[1], rueidis.RedisResult.AsXRange)
+	if n == 0 {
+		return
 	}
+	letters := plural(n, "dead letter", "dead letters")
 	if n >= deadMany {
-		e.report.Findings = append(e.report.Findings,
-			*e.finding(manyDead, p, key, "", n, plural(n, "dead letter", "dead letters")))
+		l.add(l.finding(manyDead, p, key, "", n, letters))
 	}
-	first, err := replies[1].AsXRange()
-	if err != nil {
-		return err
+	if len(first) > 0 && entryID(first[0].ID).Age(l.now) > deadOld {
+		l.add(l.finding(oldDead, p, key, "", n, fmt.Sprintf("the oldest of %s is of %s", letters,
+			lua.EntryTime(first[0].ID).UTC().Format(time.DateOnly)), first[0].ID))
 	}
-	if len(first) > 0 && entryID(first[0].ID).Age(e.now) > deadOld {
-		e.report.Findings = append(e.report.Findings,
-			*e.finding(oldDead, p, key, "", n, fmt.Sprintf("the oldest of %s is of %s", plural(n, "dead letter", "dead letters"),
-				lua.EntryTime(first[0].ID).UTC().Format(time.DateOnly)), first[0].ID))
-	}
+	l.oddLetters(p, n)
+}
+
+// oddLetters looks for entries that are no dead letters.
+func (l *look) oddLetters(p place, n int64) {
+	key := p.keys.Dead
 	var odd []string
-	count, looked, from, page := int64(0), 0, "-", e.pageOf(ctx, key, n)
-	for {
-		replies, err := e.do(ctx, e.c.B().Xrange().Key(key).Start(from).End("+").Count(page).Build())
-		if err != nil {
-			return err
-		}
-		letters, err := replies[0].AsXRange()
-		if err != nil {
-			return err
-		}
-		for _, l := range letters {
-			if _, err := strconv.ParseInt(l.FieldValues[lua.FieldDead], 10, 64); err != nil ||
-				l.FieldValues[lua.FieldReason] == "" || l.FieldValues[lua.FieldID] == "" {
+	count, page := int64(0), l.pageOf(key, n)
+	way := &tour{look: l, step: "dead letters of " + p.name(), key: key, all: n, one: "dead letter", many: "dead letters"}
+	for from := "-"; ; {
+		letters := read(l, l.c.B().Xrange().Key(key).Start(from).End("+").Count(page).Build(), rueidis.RedisResult.AsXRange)
+		for _, one := range letters {
+			if _, err := strconv.ParseInt(one.FieldValues[lua.FieldDead], 10, 64); err != nil ||
+				one.FieldValues[lua.FieldReason] == "" || one.FieldValues[lua.FieldID] == "" {
 				if count++; len(odd) < examples {
-					odd = append(odd, l.ID+" without "+missing(l.FieldValues))
+					odd = append(odd, one.ID+" without "+missing(one.FieldValues))
 				}
 			}
 		}
-		looked += len(letters)
-		e.Progress("dead letters of "+lua.PartitionName(p.queue, p.partition), looked, int(n))
-		if int64(len(letters)) < page {
-			break
-		}
-		if e.Quick && looked >= quickItems {
-			e.leftOut("%s: looked at %d of %s (without --quick: all)", key, looked, plural(n, "dead letter", "dead letters"))
+		if !way.more(len(letters)) || int64(len(letters)) < page {
 			break
 		}
 		from = "(" + letters[len(letters)-1].ID
 	}
-	if count > 0 {
-		e.report.Findings = append(e.report.Findings,
-			*e.finding(oddDead, p, key, "", count, plural(count, "entry that is", "entries that are")+" no dead letter", odd...))
+	if count > 0 && l.err == nil {
+		l.add(l.finding(oddDead, p, key, "", count, plural(count, "entry that is", "entries that are")+" no dead letter", odd...))
 	}
-	return nil
 }
 
 func missing(fields map[string]string) string {

@@ -7,43 +7,39 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 )
 
-func (e *examination) beyond(ctx context.Context, p place) error {
-	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		counts, err := lua.ReadCounts(ctx, e.c, e.globals, p.queue)
-		if err != nil || counts.Latest() > p.partition {
-			return nil, err
-		}
-		replies, err := e.do(ctx, e.c.B().Zcard().Key(p.keys.Due).Build(), e.c.B().Xlen().Key(p.keys.Stream).Build(),
-			e.c.B().Xlen().Key(p.keys.Dead).Build())
-		if err != nil {
-			return nil, err
+// beyond looks at a partition that the registry does not count.
+func (l *look) beyond(p place) {
+	l.twice(func(l *look) *Finding {
+		counts := ask(l, func(ctx context.Context) (lua.Counts, error) { return lua.ReadCounts(ctx, l.c, l.globals, p.queue) })
+		if counts.Latest() > p.partition {
+			return nil
 		}
 		var n [3]int64
-		for i := range n {
-			n[i], _ = replies[i].AsInt64()
+		for i, reply := range l.do(l.c.B().Zcard().Key(p.keys.Due).Build(), l.c.B().Xlen().Key(p.keys.Stream).Build(),
+			l.c.B().Xlen().Key(p.keys.Dead).Build()) {
+			n[i], _ = reply.AsInt64()
 		}
-		if n[0]+n[1]+n[2] == 0 {
-			return nil, nil
+		all := n[0] + n[1] + n[2]
+		if all == 0 {
+			return nil
 		}
-		f := e.finding(beyond, p, p.keys.Due, "", n[0]+n[1]+n[2],
-			fmt.Sprintf("partition %d holds %d scheduled, %s and %s; the registry knows of %s",
-				p.partition, n[0], plural(n[1], "entry", "entries"), plural(n[2], "dead letter",
-					"dead letters"), plural(int64(counts.Latest()), "partition", "partitions")))
-		f.mend = e.grow(p.queue, p.partition+1)
+		mend := l.grow(p.queue, p.partition+1)
 		if n[1]+n[2] == 0 {
-			f.mend = e.gather(p)
+			mend = l.gather(p)
 		}
-		return f, nil
+		return l.finding(beyond, p, p.keys.Due, "", all, fmt.Sprintf(
+			"partition %d holds %d scheduled, %s and %s; the registry knows of %s", p.partition, n[0],
+			plural(n[1], "entry", "entries"), plural(n[2], "dead letter", "dead letters"),
+			plural(int64(counts.Latest()), "partition", "partitions"))).mendedBy(mend)
 	})
 }
 
 // gather is the repair of a partition that holds nothing but scheduled messages: a count would be for ever.
-func (e *examination) gather(p place) func(context.Context) (string, error) {
+func (e *examination) gather(p place) mend {
 	return func(ctx context.Context) (string, error) {
 		err := scheduler.Gather(ctx, e.c, e.Prefix, p.queue, p.partition)
 		return "its messages are in the partitions that they belong to", err
@@ -51,17 +47,13 @@ func (e *examination) gather(p place) func(context.Context) (string, error) {
 }
 
 // compare looks for partitions that are not served as the others are.
-func (e *examination) compare(ctx context.Context, queue string, partitions int) error {
-	if err := e.twice(ctx, func(ctx context.Context) (*Finding, error) {
+func (l *look) compare(queue string, partitions int) {
+	l.twice(func(l *look) *Finding {
 		groups := make([][]string, partitions)
 		all := map[string]bool{}
 		for i := range groups {
-			entries, err := view.ReadStream(ctx, e.c, e.place(queue, i).keys.Stream)
-			if err != nil {
-				return nil, err
-			}
-			for _, name := range entries.Names() {
-				groups[i] = append(groups[i], name)
+			groups[i] = l.stream(l.place(queue, i).keys.Stream).Names()
+			for _, name := range groups[i] {
 				all[name] = true
 			}
 		}
@@ -74,40 +66,20 @@ func (e *examination) compare(ctx context.Context, queue string, partitions int)
 			}
 		}
 		if len(missing) == 0 {
-			return nil, nil
+			return nil
 		}
-		f := e.finding(partitionGroup, place{queue: queue}, "", "", int64(len(missing)),
-			strings.Join(missing[:min(examples, len(missing))], ", ")+": no such group")
-		f.mend = e.grow(queue, partitions)
-		return f, nil
-	}); err != nil {
-		return err
-	}
-	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		var first map[string]string
+		return l.finding(partitionGroup, place{queue: queue}, "", "", int64(len(missing)),
+			strings.Join(missing[:min(examples, len(missing))], ", ")+": no such group").mendedBy(l.grow(queue, partitions))
+	}, func(l *look) *Finding {
+		first := l.fields(l.place(queue, 0).keys.Policy)
 		var differ []string
-		for i := range partitions {
-			p := e.place(queue, i)
-			replies, err := e.do(ctx, e.c.B().Hgetall().Key(p.keys.Policy).Build())
-			if err != nil {
-				return nil, err
-			}
-			fields, err := replies[0].AsStrMap()
-			if err != nil {
-				return nil, err
-			}
-			if i == 0 {
-				first = fields
-			} else if !maps.Equal(first, fields) {
-				differ = append(differ, p.keys.Policy)
+		for i := 1; i < partitions; i++ {
+			if key := l.place(queue, i).keys.Policy; !maps.Equal(first, l.fields(key)) {
+				differ = append(differ, key)
 			}
 		}
-		if len(differ) == 0 {
-			return nil, nil
-		}
-		f := e.finding(partitionPolicy, place{queue: queue}, differ[0], "", int64(len(differ)),
-			plural(int64(len(differ)), "partition has", "partitions have")+" other settings than partition 0", differ...)
-		f.mend = e.grow(queue, partitions)
-		return f, nil
+		return l.listed(partitionPolicy, place{queue: queue}, append(differ, "")[0], "", differ,
+			"partition has other settings than partition 0", "partitions have other settings than partition 0").
+			mendedBy(l.grow(queue, partitions))
 	})
 }

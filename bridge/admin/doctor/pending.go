@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -17,20 +16,16 @@ import (
 const sweepCount = 20
 
 // pending goes through everything that a group holds.
-func (e *examination) pending(ctx context.Context, p place, g view.GroupInfo, visibility time.Duration) error {
-	length, err := e.number(ctx, e.c.B().Xlen().Key(p.keys.Stream).Build())
-	if err != nil {
-		return err
-	}
-	page, looked := int(min(scriptItems, e.pageOf(ctx, p.keys.Stream, max(1, length)))), int64(0)
+func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
+	length := l.number(l.c.B().Xlen().Key(p.keys.Stream).Build())
+	page := int(min(scriptItems, l.pageOf(p.keys.Stream, max(1, length))))
+	way := &tour{look: l, step: "pending of " + p.name(), key: p.keys.Stream + ", group " + shown(g.Name), all: g.Pending,
+		one: "pending entry", many: "pending entries"}
 	tooLong := 3*visibility + reclaimSlack
 	var abandoned, bodiless defects
 	var oldest *view.Pending
 	for from := "-"; ; {
-		list, err := e.pendingFrom(ctx, p, g.Name, from, page)
-		if err != nil {
-			return err
-		}
+		list := l.pendingFrom(p, g.Name, from, page)
 		var ids []string
 		for _, one := range list {
 			ids = append(ids, one.ID.String())
@@ -40,181 +35,133 @@ func (e *examination) pending(ctx context.Context, p place, g view.GroupInfo, vi
 		}
 		// What was delivered late is old as well: so much later was given to the group since.
 		if from == "-" && len(list) > 0 && list[0].Idle <= tooLong &&
-			g.Last.Age(e.now)+max(longWait, tooLong) < list[0].ID.Age(e.now) {
+			g.Last.Age(l.now)+max(longWait, tooLong) < list[0].ID.Age(l.now) {
 			oldest = &list[0]
 		}
 		if len(list) > 0 {
-			gone, err := e.lostEntries(ctx, p, g.Name, ids)
-			if err != nil && !e.denied(err, "pending entries that were deleted") {
-				return err
-			}
-			for _, id := range gone {
-				bodiless.add(id)
-			}
+			bodiless.add(l.lostEntries(p, g.Name, ids)...)
+			l.denied("pending entries that were deleted")
 		}
-		looked += int64(len(list))
-		e.Progress("pending of "+lua.PartitionName(p.queue, p.partition), int(min(looked, g.Pending)), int(g.Pending))
-		if len(list) < page {
-			break
-		}
-		if e.Quick && looked >= quickItems {
-			e.leftOut("%s, group %s: looked at %d of %s (without --quick: all)", p.keys.Stream, shown(g.Name), looked,
-				plural(g.Pending, "pending entry", "pending entries"))
+		if !way.more(len(list)) || len(list) < page {
 			break
 		}
 		from = "(" + list[len(list)-1].ID.String()
 	}
+	if l.err != nil {
+		return
+	}
 	// Bridges do not reclaim for one visibility timeout after a start, theirs or the server's.
-	if calm := e.now.Sub(e.calm); abandoned.count > 0 && calm < visibility+2*e.Settle {
-		e.leftOut("%s, group %s: %s without a sign of life, but the server or the bridges run for %s only, "+
+	if calm := l.now.Sub(l.calm); abandoned.count > 0 && calm < visibility+2*l.Settle {
+		l.leftOut("%s, group %s: %s without a sign of life, but the server or the bridges run for %s only, "+
 			"and wait for %s before they take such back",
 			p.keys.Stream, shown(g.Name), plural(abandoned.count, "entry", "entries"), calm.Round(time.Second), visibility)
-	} else if err := e.abandoned(ctx, p, g.Name, &abandoned, tooLong); err != nil {
-		return err
+	} else {
+		l.abandoned(p, g.Name, &abandoned, tooLong)
 	}
-	if err := e.bodiless(ctx, p, g.Name, &bodiless); err != nil {
-		return err
+	l.bodiless(p, g.Name, &bodiless)
+	if oldest != nil {
+		l.oldPending(p, g.Name, oldest.ID, tooLong)
 	}
-	if oldest == nil {
-		return nil
-	}
-	return e.patiently(ctx, max(e.Settle, e.FreeWithin), func(ctx context.Context) (*Finding, error) {
-		list, err := e.pendingFrom(ctx, p, g.Name, oldest.ID.String(), 1)
-		if err != nil || len(list) == 0 || list[0].ID != oldest.ID || list[0].Idle > tooLong {
-			return nil, err
+}
+
+// oldPending looks again at an entry that was added long before what its group was given since.
+func (l *look) oldPending(p place, group string, id view.EntryID, tooLong time.Duration) {
+	l.patiently(max(l.Settle, l.FreeWithin), func(l *look) *Finding {
+		list := l.pendingFrom(p, group, id.String(), 1)
+		if len(list) == 0 || list[0].ID != id || list[0].Idle > tooLong {
+			return nil
 		}
-		found := fmt.Sprintf("%s is pending with %s, and was added %s ago", oldest.ID, shown(list[0].Consumer),
-			oldest.ID.Age(e.now).Round(time.Minute))
-		return e.finding(oldPending, p, p.keys.Stream, g.Name, 1, found, oldest.ID.String()), nil
+		found := fmt.Sprintf("%s is pending with %s, and was added %s ago", id, shown(list[0].Consumer),
+			id.Age(l.now).Round(time.Minute))
+		return l.finding(oldPending, p, p.keys.Stream, group, 1, found, id.String())
 	})
 }
 
 // abandoned looks again at entries without a sign of life.
-func (e *examination) abandoned(ctx context.Context, p place, group string, d *defects, tooLong time.Duration) error {
-	return e.confirm(ctx, notReclaimed, p, p.keys.Stream, d, func(n int64) string {
-		return fmt.Sprintf("%s without a sign of life for %s and more", plural(n, "entry is pending", "entries are pending"),
-			tooLong)
-	}, func(ctx context.Context, ids []string) (left, texts []string, err error) {
+func (l *look) abandoned(p place, group string, d *defects, tooLong time.Duration) {
+	l.confirm(notReclaimed, p, p.keys.Stream, group, d, func(n int64) string {
+		return fmt.Sprintf("%s without a sign of life for %s and more", plural(n, "entry is pending", "entries are pending"), tooLong)
+	}, func(l *look, ids []string) (left, texts []string) {
 		for i, id := range ids {
 			if i >= 2*examples && len(left) > 0 { // some are enough: they are taken back from the oldest on
-				return append(left, ids[i:]...), texts, nil
+				return append(left, ids[i:]...), texts
 			}
-			list, err := e.pendingFrom(ctx, p, group, id, 1)
-			if err != nil {
-				return nil, nil, err
-			}
+			list := l.pendingFrom(p, group, id, 1)
 			if len(list) > 0 && list[0].ID.String() == id && list[0].Idle > tooLong {
 				left = append(left, id)
 				texts = append(texts, fmt.Sprintf("%s with %s for %s", id, shown(list[0].Consumer),
 					list[0].Idle.Round(time.Second)))
 			}
 		}
-		return left, texts, nil
-	}, group)
+		return left, texts
+	})
 }
 
 // bodiless looks again at pending entries that are not in the stream.
-func (e *examination) bodiless(ctx context.Context, p place, group string, d *defects) error {
-	return e.confirm(ctx, lostBody, p, p.keys.Stream, d, func(n int64) string {
+func (l *look) bodiless(p place, group string, d *defects) {
+	l.confirm(lostBody, p, p.keys.Stream, group, d, func(n int64) string {
 		return plural(n, "entry is", "entries are") + " pending and not in the stream"
-	}, func(ctx context.Context, ids []string) (left, texts []string, err error) {
-		left, err = e.lostEntries(ctx, p, group, ids)
-		return left, left, err
-	}, group)
+	}, func(l *look, ids []string) (left, texts []string) {
+		left = l.lostEntries(p, group, ids)
+		return left, left
+	})
 }
 
-func (e *examination) lostEntries(ctx context.Context, p place, group string, ids []string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return lua.LostEntries(ctx, e.c, p.keys.Stream, group, ids)
+func (l *look) lostEntries(p place, group string, ids []string) []string {
+	return ask(l, func(ctx context.Context) ([]string, error) {
+		return lua.LostEntries(ctx, l.c, p.keys.Stream, group, ids)
+	})
 }
 
 // pendingFrom returns what a group holds, from an entry on.
-func (e *examination) pendingFrom(ctx context.Context, p place, group, from string, count int) ([]view.Pending, error) {
-	return view.ReadPending(ctx, e.c, p.keys.Stream, group, view.PendingRange{From: from, Count: count})
+func (l *look) pendingFrom(p place, group, from string, count int) []view.Pending {
+	return ask(l, func(ctx context.Context) ([]view.Pending, error) {
+		return view.ReadPending(ctx, l.c, p.keys.Stream, group, view.PendingRange{From: from, Count: count})
+	})
 }
 
 // unfreed looks for entries that no group needs.
-func (e *examination) unfreed(ctx context.Context, p place) error {
+func (l *look) unfreed(p place) {
 	var first []string
-	return e.patiently(ctx, max(e.Settle, e.FreeWithin), func(ctx context.Context) (*Finding, error) {
-		ids, err := e.unneeded(ctx, p)
-		if err != nil {
-			return nil, err
-		}
+	l.patiently(max(l.Settle, l.FreeWithin), func(l *look) *Finding {
+		ids := l.unneeded(p)
 		if first != nil {
 			ids = slices.DeleteFunc(ids, func(id string) bool { return !slices.Contains(first, id) })
 		}
-		if first = ids; len(ids) == 0 {
-			return nil, nil
-		}
-		f := e.finding(notFreed, p, p.keys.Stream, "", int64(len(ids)),
-			plural(int64(len(ids)), "entry", "entries")+" at least that no group needs", ids...)
-		f.mend = e.trim(p)
-		return f, nil
+		first = ids
+		return l.listed(notFreed, p, p.keys.Stream, "", ids, "entry at least that no group needs",
+			"entries at least that no group needs").mendedBy(l.trim(p))
 	})
 }
 
 // unneeded returns entries that every group was given and none holds: the first of the stream, and some behind the oldest pending
 // one. What groups are given and hold only moves on, and is read before the entries.
-func (e *examination) unneeded(ctx context.Context, p place) ([]string, error) {
-	entries, err := view.ReadStream(ctx, e.c, p.keys.Stream)
-	if err != nil || len(entries.Groups) == 0 {
-		return nil, err
+func (l *look) unneeded(p place) (unneeded []string) {
+	groups := l.stream(p.keys.Stream).Groups
+	if len(groups) == 0 {
+		return nil
 	}
-	var bound, delivered view.EntryID
-	for i, g := range entries.Groups {
-		own := g.Last.Next()
-		if g.Pending > 0 {
-			list, err := e.pendingFrom(ctx, p, g.Name, "-", 1)
-			if errors.Is(err, lua.ErrNoGroup) {
-				return nil, nil
-			}
-			if err != nil {
-				return nil, err
-			}
-			if len(list) > 0 && list[0].ID.Compare(own) < 0 {
-				own = list[0].ID
-			}
-		}
-		if i == 0 || own.Compare(bound) < 0 {
-			bound = own
-		}
-		if i == 0 || g.Last.Compare(delivered) < 0 {
-			delivered = g.Last
-		}
+	bound, delivered := l.bounds(p, groups)
+	length := l.number(l.c.B().Xlen().Key(p.keys.Stream).Build())
+	if length == 0 {
+		return nil
 	}
-	length, err := e.number(ctx, e.c.B().Xlen().Key(p.keys.Stream).Build())
-	if err != nil || length == 0 {
-		return nil, err
+	sweep := min(sweepCount, l.pageOf(p.keys.Stream, length))
+	replies := l.do(l.c.B().Xrange().Key(p.keys.Stream).Start("-").End("+").Count(1).Build(),
+		l.c.B().Xrange().Key(p.keys.Stream).Start(bound.String()).End(delivered.String()).Count(sweep).Build())
+	if replies == nil {
+		return nil
 	}
-	b, sweep := e.c.B, min(sweepCount, e.pageOf(ctx, p.keys.Stream, length))
-	replies, err := e.do(ctx, b().Xrange().Key(p.keys.Stream).Start("-").End("+").Count(1).Build(),
-		b().Xrange().Key(p.keys.Stream).Start(bound.String()).End(delivered.String()).Count(sweep).Build())
-	if err != nil {
-		return nil, err
-	}
-	var unneeded []string
-	head, err := replies[0].AsXRange()
-	if err != nil {
-		return nil, err
-	}
+	head, behind := parsed(l, replies[0], rueidis.RedisResult.AsXRange), parsed(l, replies[1], rueidis.RedisResult.AsXRange)
 	if len(head) > 0 && entryID(head[0].ID).Compare(bound) < 0 {
 		unneeded = append(unneeded, head[0].ID)
 	}
-	behind, err := replies[1].AsXRange()
-	if err != nil {
-		return nil, err
-	}
 	needed := map[string]bool{}
-	for _, g := range entries.Groups {
+	for _, g := range groups {
 		if len(behind) == 0 || g.Pending == 0 {
 			continue
 		}
-		list, err := e.pendingFrom(ctx, p, g.Name, bound.String(), pageItems)
-		if err != nil {
-			return nil, err
-		}
+		list := l.pendingFrom(p, g.Name, bound.String(), pageItems)
 		for _, one := range list {
 			needed[one.ID.String()] = true
 		}
@@ -228,5 +175,24 @@ func (e *examination) unneeded(ctx context.Context, p place) ([]string, error) {
 			unneeded = append(unneeded, one.ID)
 		}
 	}
-	return unneeded, nil
+	return unneeded
+}
+
+// bounds returns the first entry that a group holds or was not given, and the last one that every group was given.
+func (l *look) bounds(p place, groups []view.GroupInfo) (bound, delivered view.EntryID) {
+	for i, g := range groups {
+		own := g.Last.Next()
+		if g.Pending > 0 {
+			if list := l.pendingFrom(p, g.Name, "-", 1); len(list) > 0 && list[0].ID.Compare(own) < 0 {
+				own = list[0].ID
+			}
+		}
+		if i == 0 || own.Compare(bound) < 0 {
+			bound = own
+		}
+		if i == 0 || g.Last.Compare(delivered) < 0 {
+			delivered = g.Last
+		}
+	}
+	return bound, delivered
 }

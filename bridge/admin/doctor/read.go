@@ -23,49 +23,42 @@ const (
 // callTimeout ends a call that hangs.
 const callTimeout = 10 * time.Second
 
-// do runs commands of one round trip, and classifies their errors. The first error counts.
-func (e *examination) do(ctx context.Context, cmds ...rueidis.Completed) ([]rueidis.RedisResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
+// do runs commands of one round trip, and classifies their errors. The first error counts; then there are no replies.
+func (l *look) do(cmds ...rueidis.Completed) []rueidis.RedisResult {
 	names := make([]string, len(cmds))
 	for i, cmd := range cmds {
 		names[i] = strings.Join(cmd.Commands()[:min(2, len(cmd.Commands()))], " ")
 	}
-	replies := e.c.DoMulti(ctx, cmds...)
-	for i, reply := range replies {
-		if err := reply.Error(); err != nil && !rueidis.IsRedisNil(err) {
-			return nil, lua.Classify(names[i], err)
+	return ask(l, func(ctx context.Context) ([]rueidis.RedisResult, error) {
+		replies := l.c.DoMulti(ctx, cmds...)
+		for i, reply := range replies {
+			if err := reply.Error(); err != nil && !rueidis.IsRedisNil(err) {
+				return nil, lua.Classify(names[i], err)
+			}
 		}
-	}
-	return replies, nil
-}
-
-// number runs a command that answers with an integer.
-func (e *examination) number(ctx context.Context, cmd rueidis.Completed) (int64, error) {
-	replies, err := e.do(ctx, cmd)
-	if err != nil {
-		return 0, err
-	}
-	return replies[0].AsInt64()
+		return replies, nil
+	})
 }
 
 // pageOf returns how many elements of a key a call may read, by what they take on average. n is how many it has.
-func (e *examination) pageOf(ctx context.Context, key string, n int64) int64 {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (l *look) pageOf(key string, n int64) int64 {
+	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
 	defer cancel()
-	bytes, err := e.c.Do(ctx, e.c.B().MemoryUsage().Key(key).Build()).AsInt64()
+	bytes, err := l.c.Do(ctx, l.c.B().MemoryUsage().Key(key).Build()).AsInt64()
 	if err != nil || bytes == 0 { // a server without MEMORY, or a user who may not use it
 		return 20
 	}
 	return min(pageItems, max(1, pageBytes*n/bytes))
 }
 
-// denied says whether a user may not do something: then it is left out, and said.
-func (e *examination) denied(err error, what string) bool {
-	if !errors.Is(err, lua.ErrDenied) && !errors.Is(err, lua.ErrUnsupported) {
+// denied says whether a look failed because the user, or the server, does not do something. Then that is left out, and said, and the
+// look goes on.
+func (l *look) denied(what string) bool {
+	if !errors.Is(l.err, lua.ErrDenied) && !errors.Is(l.err, lua.ErrUnsupported) {
 		return false
 	}
-	e.missing(what, err)
+	l.missing(what, l.err)
+	l.err = nil
 	return true
 }
 
@@ -85,8 +78,7 @@ func (e *examination) missing(what string, err error) {
 			return
 		}
 	}
-	e.report.Findings = append(e.report.Findings, *e.finding(notLookedAt, place{}, "", "", 1,
-		plural(1, "look", "looks")+" left out", what+": "+short(err)))
+	e.add(e.finding(notLookedAt, place{}, "", "", 1, plural(1, "look", "looks")+" left out", what+": "+short(err)))
 }
 
 // short returns the server's own words.
@@ -99,22 +91,34 @@ func short(err error) string {
 }
 
 // scan goes through a hash or a sorted set by pages: names and values in turn. It ends early when take says so.
-func (e *examination) scan(ctx context.Context, page func(cursor uint64) rueidis.Completed,
-	take func(elements []string) (more bool, err error)) error {
+func (l *look) scan(page func(cursor uint64) rueidis.Completed, take func(elements []string) (more bool)) {
 	for cursor := uint64(0); ; {
-		replies, err := e.do(ctx, page(cursor))
-		if err != nil {
-			return err
-		}
-		one, err := replies[0].AsScanEntry()
-		if err != nil {
-			return err
-		}
-		more, err := take(one.Elements)
-		if cursor = one.Cursor; err != nil || !more || cursor == 0 {
-			return err
+		one := read(l, page(cursor), rueidis.RedisResult.AsScanEntry)
+		if cursor = one.Cursor; l.err != nil || !take(one.Elements) || cursor == 0 {
+			return
 		}
 	}
+}
+
+// tour is how far a look has come through a key with many elements.
+type tour struct {
+	*look
+	step, key string // as shown, and as named where it ended early
+	all       int64
+	one, many string // what an element is called
+	about     string // "about " where the server may show an element twice
+	looked    int64
+}
+
+// more counts elements that were looked at. It is false when that is enough, because it is to be quick.
+func (t *tour) more(n int) bool {
+	t.looked += int64(n)
+	t.Progress(t.step, int(min(t.looked, t.all)), int(t.all))
+	if t.Quick && t.looked >= quickItems && t.looked < t.all {
+		t.leftOut("%s: looked at %s%d of %s (without --quick: all)", t.key, t.about, t.looked, plural(t.all, t.one, t.many))
+		return false
+	}
+	return t.err == nil
 }
 
 // entryID reads an ID that the server wrote.

@@ -38,25 +38,16 @@ func (e *examination) place(queue string, partition int) place {
 }
 
 // shared looks at the keys that belong to no queue, and reads the registry.
-func (e *examination) shared(ctx context.Context) error {
-	g := e.globals
-	keys, want := []string{g.Queues, g.Defaults, g.Bridges, g.Wake}, []string{"hash", "hash", "zset", "stream"}
-	if err := e.types(ctx, place{}, keys, want); err != nil {
-		return err
-	}
-	if err := e.tokens(ctx, place{keys: lua.Keys{Wake: g.Wake}}); err != nil {
-		return err
-	}
-	if err := e.ids(ctx, place{}, g.Wake); err != nil {
-		return err
-	}
-	if err := e.settingsOf(ctx, place{}, g.Defaults, true); err != nil {
-		return err
-	}
-	e.registry = map[string]lua.Counts{}
-	err := e.scan(ctx, func(cursor uint64) rueidis.Completed {
-		return e.c.B().Hscan().Key(g.Queues).Cursor(cursor).Count(pageItems).Build()
-	}, func(elements []string) (bool, error) {
+func (l *look) shared() {
+	g := l.globals
+	l.types(place{}, []string{g.Queues, g.Defaults, g.Bridges, g.Wake}, []string{"hash", "hash", "zset", "stream"})
+	l.tokens(place{keys: lua.Keys{Wake: g.Wake}})
+	l.ids(place{}, g.Wake)
+	l.settingsOf(place{}, g.Defaults, true)
+	l.registry = map[string]lua.Counts{}
+	l.scan(func(cursor uint64) rueidis.Completed {
+		return l.c.B().Hscan().Key(g.Queues).Cursor(cursor).Count(pageItems).Build()
+	}, func(elements []string) bool {
 		for i := 0; i+1 < len(elements); i += 2 {
 			queue, counts := elements[i], elements[i+1]
 			if queue == lua.RegistryDeleted {
@@ -64,22 +55,18 @@ func (e *examination) shared(ctx context.Context) error {
 			}
 			named := lua.CheckQueue(queue) == nil
 			if named {
-				e.registry[queue] = lua.ParseCounts(counts)
+				l.registry[queue] = lua.ParseCounts(counts)
 			}
-			if len(e.Queues) > 0 && !slices.Contains(e.Queues, queue) || named && countsAreSound(counts) {
-				continue
-			}
-			if err := e.badEntry(ctx, queue, named); err != nil {
-				return false, err
+			if asked := len(l.Queues) == 0 || slices.Contains(l.Queues, queue); asked && !(named && countsAreSound(counts)) {
+				l.badEntry(queue, named)
 			}
 		}
-		return true, nil
+		return l.err == nil
 	})
-	if isType(err) {
-		e.leftOut("the registry: %s holds something else", g.Queues)
-		return nil
+	if isType(l.err) {
+		l.err = nil
+		l.leftOut("the registry: %s holds something else", g.Queues)
 	}
-	return err
 }
 
 // countsAreSound says whether all of a registry's value counts.
@@ -92,83 +79,89 @@ func countsAreSound(text string) bool {
 	return true
 }
 
-func (e *examination) badEntry(ctx context.Context, queue string, named bool) error {
-	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		replies, err := e.do(ctx, e.c.B().Hget().Key(e.globals.Queues).Field(queue).Build())
-		if err != nil {
-			return nil, err
+func (l *look) badEntry(queue string, named bool) {
+	l.twice(func(l *look) *Finding {
+		reply := l.do(l.c.B().Hget().Key(l.globals.Queues).Field(queue).Build())
+		if reply == nil || reply[0].Error() != nil {
+			return nil // gone
 		}
-		counts, err := replies[0].ToString()
-		if err != nil || named && countsAreSound(counts) {
-			return nil, nil // gone, or mended
+		counts := parsed(l, reply[0], rueidis.RedisResult.ToString)
+		if named && countsAreSound(counts) {
+			return nil // mended
 		}
 		p := place{}
 		if named {
 			p.queue = queue
 		}
-		f := e.finding(badRegistry, p, e.globals.Queues, "", 1, fmt.Sprintf("%s has the value %s", shown(queue), shown(counts)))
-		if f.Repair = ""; named {
-			f.Repair = badRegistry.Mends
+		f := l.finding(badRegistry, p, l.globals.Queues, "", 1, fmt.Sprintf("%s has the value %s", shown(queue), shown(counts)))
+		if named {
 			f.mend = func(ctx context.Context) (string, error) {
-				_, err := lua.RegisterCounts(ctx, e.c, e.globals, map[string]lua.Counts{queue: {1}})
+				_, err := lua.RegisterCounts(ctx, l.c, l.globals, map[string]lua.Counts{queue: {1}})
 				return "wrote the partition counts of " + queue + " anew", err
 			}
 		}
-		return f, nil
+		return f
 	})
 }
 
 // walk goes through all keys of all servers for queues that nobody registered, and for keys that are nobody's.
-func (e *examination) walk(ctx context.Context) error {
-	if len(e.Queues) > 0 {
-		return nil
+func (l *look) walk() {
+	if len(l.Queues) > 0 {
+		return
 	}
-	e.walked = true
-	foreign, some := int64(0), []string{}
+	l.walked = true
 	all, seen := 0, 0
-	for _, node := range e.masters {
-		n, _ := node.Do(ctx, node.B().Dbsize().Build()).AsInt64()
+	for _, node := range l.masters {
+		n, _ := node.Do(l.ctx, node.B().Dbsize().Build()).AsInt64()
 		all += int(n)
 	}
-	for _, address := range slices.Sorted(maps.Keys(e.masters)) {
-		node := e.masters[address]
-		for cursor, pages := uint64(0), 0; ; pages++ {
-			if e.Quick && pages == quickPages {
-				e.leftOut("queues that nobody registered, and keys that are nobody's: "+
-					"looked at %d keys of each server (without --quick: all)", quickPages*walkCount)
-				break
-			}
-			call, cancel := context.WithTimeout(ctx, callTimeout)
-			page, err := node.Do(call, node.B().Scan().Cursor(cursor).Match(e.Prefix+":*").Count(walkCount).Build()).AsScanEntry()
-			cancel()
-			if err = lua.Classify("SCAN", err); err != nil {
-				if e.denied(err, "keys that nobody registered") {
-					return nil
-				}
-				return err
-			}
-			for _, key := range page.Elements {
-				if !e.sort(key) {
+	foreign, some := int64(0), []string{}
+	for _, address := range slices.Sorted(maps.Keys(l.masters)) {
+		l.keys(l.masters[address], func(keys []string) {
+			for _, key := range keys {
+				if !l.sort(key) {
 					if foreign++; len(some) < examples {
 						some = append(some, key)
 					}
 				}
 			}
 			seen += walkCount
-			e.Progress("keys", min(seen, all), all)
-			if cursor = page.Cursor; cursor == 0 {
-				break
-			}
+			l.Progress("keys", min(seen, all), all)
+		})
+		if l.denied("keys that nobody registered") {
+			return
 		}
 	}
-	if foreign > 0 {
-		found := plural(foreign, "key that is none of duestream's", "keys that are none of duestream's")
-		if i := strings.LastIndex(some[0], ":{"); i > len(e.Prefix) && strings.Contains(some[0], "}:") {
-			found += fmt.Sprintf("; the first may be of the prefix %s", shown(some[0][:i]))
-		}
-		e.report.Findings = append(e.report.Findings, *e.finding(foreignKey, place{}, "", "", foreign, found, some...))
+	if foreign == 0 || l.err != nil {
+		return
 	}
-	return nil
+	found := plural(foreign, "key that is none of duestream's", "keys that are none of duestream's")
+	if i := strings.LastIndex(some[0], ":{"); i > len(l.Prefix) && strings.Contains(some[0], "}:") {
+		found += fmt.Sprintf("; the first may be of the prefix %s", shown(some[0][:i]))
+	}
+	l.add(l.finding(foreignKey, place{}, "", "", foreign, found, some...))
+}
+
+// keys goes through the keys of a server that begin with the prefix; of some only, when it is to be quick.
+func (l *look) keys(node rueidis.Client, take func(keys []string)) {
+	for cursor, pages := uint64(0), 0; ; pages++ {
+		if l.Quick && pages == quickPages {
+			l.leftOut("queues that nobody registered, and keys that are nobody's: "+
+				"looked at %d keys of each server (without --quick: all)", quickPages*walkCount)
+			return
+		}
+		page := ask(l, func(ctx context.Context) (rueidis.ScanEntry, error) {
+			page, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(l.Prefix+":*").Count(walkCount).Build()).AsScanEntry()
+			return page, lua.Classify("SCAN", err)
+		})
+		if l.err != nil {
+			return
+		}
+		take(page.Elements)
+		if cursor = page.Cursor; cursor == 0 {
+			return
+		}
+	}
 }
 
 // sort notes whose key it is; false: nobody's.
@@ -185,12 +178,17 @@ func (e *examination) sort(key string) bool {
 		return false
 	}
 	if holding[kind] {
-		if e.found[queue] == nil {
-			e.found[queue] = map[int]bool{}
-		}
-		e.found[queue][partition] = true
+		e.note(queue, partition)
 	}
 	return true
+}
+
+// note notes that a partition has keys.
+func (e *examination) note(queue string, partition int) {
+	if e.found[queue] == nil {
+		e.found[queue] = map[int]bool{}
+	}
+	e.found[queue][partition] = true
 }
 
 // partitions is how many there are by the registry: what bridges do in turn takes the longer the more there are.
@@ -202,121 +200,93 @@ func (e *examination) partitions() (n int) {
 }
 
 // queues looks at every queue.
-func (e *examination) queues(ctx context.Context) error {
-	names := slices.Clone(e.Queues)
+func (l *look) queues() {
+	names := slices.Clone(l.Queues)
 	if len(names) == 0 {
-		names = slices.Sorted(maps.Keys(e.registry))
-		for queue := range e.found {
-			if e.registry[queue] == nil {
-				names = append(names, queue)
-			}
-		}
+		names = slices.Concat(slices.Collect(maps.Keys(l.registry)), slices.Collect(maps.Keys(l.found)))
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
 	for i, queue := range names {
-		e.Progress("queues", i, len(names))
-		if !e.walked {
-			if err := e.seek(ctx, queue); err != nil {
-				return err
-			}
+		l.Progress("queues", i, len(names))
+		if !l.walked {
+			l.seek(queue)
 		}
-		if e.registry[queue] == nil && len(e.found[queue]) == 0 {
-			if err := e.onlySettings(ctx, queue); err != nil {
-				return err
-			}
+		if l.err != nil {
+			return
+		}
+		if l.registry[queue] == nil && len(l.found[queue]) == 0 {
+			l.onlySettings(queue)
 			continue
 		}
-		if err := e.queue(ctx, queue); err != nil {
-			return fmt.Errorf("queue %s: %w", queue, err)
+		if l.queue(queue); l.err != nil {
+			l.err = fmt.Errorf("queue %s: %w", queue, l.err)
+			return
 		}
 	}
-	e.report.Queues = len(names)
-	return nil
+	l.report.Queues = len(names)
 }
 
 // onlySettings is about a queue that nobody registered, and that holds nothing: when it has settings somebody is about to use it,
 // else there is none.
-func (e *examination) onlySettings(ctx context.Context, queue string) error {
-	at := e.place(queue, 0)
-	n, err := e.number(ctx, e.c.B().Exists().Key(at.keys.Policy).Build())
-	if err != nil {
-		return err
-	}
+func (l *look) onlySettings(queue string) {
+	at := l.place(queue, 0)
+	n := l.number(l.c.B().Exists().Key(at.keys.Policy).Build())
 	if n == 0 {
-		return fmt.Errorf("queue %s: %w", queue, ErrNoQueue)
+		l.fail(fmt.Errorf("queue %s: %w", queue, ErrNoQueue))
+		return
 	}
-	e.leftOut("messages of %s: it has settings, and nothing else; its first message registers it", queue)
-	return e.partition(ctx, at)
+	l.leftOut("messages of %s: it has settings, and nothing else; its first message registers it", queue)
+	l.partition(at)
 }
 
 // seek finds the partitions of a queue that have keys, without a walk through all keys.
-func (e *examination) seek(ctx context.Context, queue string) error {
+func (l *look) seek(queue string) {
 	var cmds []rueidis.Completed
 	var at []int
 	for i := range lua.MaxPartitions {
-		k := e.place(queue, i).keys
+		k := l.place(queue, i).keys
 		for _, key := range []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Seen} {
-			cmds, at = append(cmds, e.c.B().Exists().Key(key).Build()), append(at, i)
+			cmds, at = append(cmds, l.c.B().Exists().Key(key).Build()), append(at, i)
 		}
 	}
 	for first := 0; first < len(cmds); first += pageItems {
-		last := min(first+pageItems, len(cmds))
-		replies, err := e.do(ctx, cmds[first:last]...)
-		if err != nil {
-			return err
-		}
-		for i, reply := range replies {
+		for i, reply := range l.do(cmds[first:min(first+pageItems, len(cmds))]...) {
 			if n, _ := reply.AsInt64(); n > 0 {
-				if e.found[queue] == nil {
-					e.found[queue] = map[int]bool{}
-				}
-				e.found[queue][at[first+i]] = true
+				l.note(queue, at[first+i])
 			}
 		}
 	}
-	return nil
 }
 
 // queue looks at one queue, in all partitions that there are.
-func (e *examination) queue(ctx context.Context, queue string) error {
-	counts, most := e.registry[queue].Latest(), 0
-	for partition := range e.found[queue] {
+func (l *look) queue(queue string) {
+	counts, most := l.registry[queue].Latest(), 0
+	for partition := range l.found[queue] {
 		most = max(most, partition+1)
 	}
-	if e.registry[queue] == nil {
-		grown, err := scheduler.GrownTo(ctx, e.c, e.Prefix, queue) // what else has keys, somebody made up
-		if err != nil {
-			return err
-		}
-		if err := e.unregistered(ctx, queue, grown); err != nil {
-			return err
-		}
+	if l.registry[queue] == nil {
+		grown, err := scheduler.GrownTo(l.ctx, l.c, l.Prefix, queue) // what else has keys, somebody made up
+		l.fail(err)
+		l.unregistered(queue, grown)
 		counts = grown
 	}
 	for partition := counts; partition < most; partition++ {
-		if e.found[queue][partition] {
-			if err := e.beyond(ctx, e.place(queue, partition)); err != nil {
-				return err
-			}
+		if l.found[queue][partition] {
+			l.beyond(l.place(queue, partition))
 		}
 	}
 	if counts > 1 {
-		if err := e.compare(ctx, queue, counts); err != nil {
-			return err
-		}
+		l.compare(queue, counts)
 	}
 	for partition := range counts {
-		if err := e.partition(ctx, e.place(queue, partition)); err != nil {
-			return err
-		}
+		l.partition(l.place(queue, partition))
 	}
-	e.report.Partitions += counts
-	return nil
+	l.report.Partitions += counts
 }
 
 // grow is the repair of whatever partitions lack. By now there may be more of them.
-func (e *examination) grow(queue string, partitions int) func(context.Context) (string, error) {
+func (e *examination) grow(queue string, partitions int) mend {
 	return func(ctx context.Context) (string, error) {
 		counts, err := stream.Partitions(ctx, e.c, e.Prefix, queue)
 		if err == nil {
@@ -327,15 +297,12 @@ func (e *examination) grow(queue string, partitions int) func(context.Context) (
 	}
 }
 
-func (e *examination) unregistered(ctx context.Context, queue string, partitions int) error {
-	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		n, err := e.number(ctx, e.c.B().Hexists().Key(e.globals.Queues).Field(queue).Build())
-		if err != nil || n == 1 {
-			return nil, err
+func (l *look) unregistered(queue string, partitions int) {
+	l.twice(func(l *look) *Finding {
+		if l.number(l.c.B().Hexists().Key(l.globals.Queues).Field(queue).Build()) == 1 {
+			return nil
 		}
-		f := e.finding(unregistered, e.place(queue, partitions-1), "", "", int64(partitions),
-			"it has "+plural(int64(partitions), "partition", "partitions"))
-		f.mend = e.grow(queue, partitions)
-		return f, nil
+		return l.finding(unregistered, l.place(queue, partitions-1), "", "", int64(partitions),
+			"it has "+plural(int64(partitions), "partition", "partitions")).mendedBy(l.grow(queue, partitions))
 	})
 }

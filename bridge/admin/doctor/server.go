@@ -36,90 +36,83 @@ const (
 )
 
 // servers looks at the settings of all masters.
-func (e *examination) servers(ctx context.Context) error {
-	nodes := e.c.Nodes()
-	e.masters = map[string]rueidis.Client{}
+func (l *look) servers() {
+	nodes := l.c.Nodes()
+	l.masters = map[string]rueidis.Client{}
 	names := slices.Sorted(maps.Keys(nodes))
 	for i, address := range names {
-		e.Progress("servers", i, len(names))
-		info, told, err := e.info(ctx, nodes[address], address)
-		if err != nil {
-			if len(names) > 1 && lua.Temporary(err) && ctx.Err() == nil {
-				e.leftOut("server %s: %v", address, err)
-				continue
-			}
-			return err
+		l.Progress("servers", i, len(names))
+		info, told, err := l.info(nodes[address], address)
+		if err != nil && len(names) > 1 && lua.Temporary(err) && l.ctx.Err() == nil {
+			l.leftOut("server %s: %v", address, err)
+			continue
+		}
+		if l.fail(err); l.err != nil {
+			return
 		}
 		if len(names) > 1 && info["role"] == "slave" { // its master tells
 			continue
 		}
-		e.masters[address] = nodes[address]
-		s, err := e.server(ctx, nodes[address], address, info, told)
-		if err != nil {
-			return err
-		}
-		e.report.Servers = append(e.report.Servers, s)
+		l.masters[address] = nodes[address]
+		l.server(nodes[address], address, info, told)
 	}
-	return nil
 }
 
 // info reads INFO; told is false where the server does not tell.
-func (e *examination) info(ctx context.Context, c rueidis.Client, address string) (info view.Info, told bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (l *look) info(c rueidis.Client, address string) (info view.Info, told bool, err error) {
+	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
 	defer cancel()
 	info, err = view.ReadInfo(ctx, c)
 	switch {
 	case errors.Is(err, lua.ErrDenied):
-		e.report.Findings = append(e.report.Findings, *e.finding(notChecked, place{}, "", "", 1, address+": "+short(err)))
+		l.add(l.finding(notChecked, place{}, "", "", 1, address+": "+short(err)))
 		return nil, false, nil
 	case err != nil && view.Refused(err):
-		e.leftOut("settings of the server %s: it does not answer INFO (%v)", address, short(err))
+		l.leftOut("settings of the server %s: it does not answer INFO (%v)", address, short(err))
 		return nil, false, nil
 	case err != nil:
 		return nil, false, err
 	}
 	if _, told = info["redis_version"]; !told {
-		e.leftOut("settings of the server %s: it does not tell them", address)
+		l.leftOut("settings of the server %s: it does not tell them", address)
 	}
 	return info, told, nil
 }
 
 // settings reads what INFO leaves out; a user who may not is none the worse.
-func (e *examination) settings(ctx context.Context, c rueidis.Client, names ...string) map[string]string {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (l *look) settings(c rueidis.Client, names ...string) map[string]string {
+	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
 	defer cancel()
 	values, err := c.Do(ctx, c.B().ConfigGet().Parameter(names...).Build()).AsStrMap()
 	if err != nil {
-		e.missing("appendfsync and min-replicas-to-write", lua.Classify("CONFIG GET", err))
+		l.missing("appendfsync and min-replicas-to-write", lua.Classify("CONFIG GET", err))
 		return nil
 	}
 	return values
 }
 
-func (e *examination) server(ctx context.Context, c rueidis.Client, address string, info view.Info, told bool) (Server, error) {
-	s := Server{Address: address}
+func (l *look) server(c rueidis.Client, address string, info view.Info, told bool) {
 	sent := time.Now()
-	now, err := view.ServerTime(ctx, c)
-	if err != nil {
-		return s, err
+	now := ask(l, func(ctx context.Context) (time.Time, error) { return view.ServerTime(ctx, c) })
+	if l.err != nil {
+		return
 	}
 	half := time.Since(sent) / 2
 	ahead := now.Sub(sent.Add(half))
-	s.ClockMS = ahead.Milliseconds()
+	s := Server{Address: address, ClockMS: ahead.Milliseconds()}
 	say := func(c *Check, count int64, found string, args ...any) {
-		e.report.Findings = append(e.report.Findings,
-			*e.finding(c, place{}, "", "", count, address+": "+fmt.Sprintf(found, args...)))
+		l.add(l.finding(c, place{}, "", "", count, address+": "+fmt.Sprintf(found, args...)))
 	}
 	if ahead.Abs() > clockSlack+half {
 		say(clockApart, ahead.Milliseconds(), "its clock is %s ahead of this machine's", ahead.Round(time.Millisecond))
 	}
 	if told {
-		if since := now.Add(-time.Duration(info.Number("uptime_in_seconds")) * time.Second); since.After(e.calm) {
-			e.calm = since
+		if since := now.Add(-time.Duration(info.Number("uptime_in_seconds")) * time.Second); since.After(l.calm) {
+			l.calm = since
 		}
-		judge(&s, info, e.settings(ctx, c, "appendfsync", "min-replicas-to-write"), say)
+		judge(&s, info, l.settings(c, "appendfsync", "min-replicas-to-write"), say)
 	}
-	return s, nil
+	l.report.Servers = append(l.report.Servers, s)
 }
 
 // judge says what is wrong with the settings of a server.
@@ -196,41 +189,36 @@ func versionOf(text string) (major, minor int) {
 // fresh is how old the last heartbeat of a live bridge may be, or how far ahead: bridges send one every second.
 const fresh = 5 * time.Second
 
-func (e *examination) bridges(ctx context.Context) error {
-	return e.twice(ctx, func(ctx context.Context) (*Finding, error) {
-		beats, err := view.ReadHeartbeats(ctx, e.c, e.Prefix)
-		if err != nil {
-			return nil, err
-		}
-		found, some := "no bridge ever ran under this prefix, or all were stopped", []string(nil)
+func (l *look) bridges() {
+	l.twice(func(l *look) *Finding {
+		beats := ask(l, func(ctx context.Context) ([]view.Heartbeat, error) { return view.ReadHeartbeats(ctx, l.c, l.Prefix) })
+		var some []string
 		var oldest time.Time
 		for _, b := range beats {
-			if b.Age.Abs() <= fresh && !b.Foreign {
-				if start := b.Identity.Started(); oldest.IsZero() || start.Before(oldest) {
-					oldest = start
-				}
-				found = ""
-				continue
-			}
 			switch name := b.Identity.String(); {
 			case b.Foreign:
 				some = append(some, fmt.Sprintf("%.40q: no bridge wrote this", b.Bridge))
+			case b.Age.Abs() <= fresh:
+				if start := b.Identity.Started(); oldest.IsZero() || start.Before(oldest) {
+					oldest = start
+				}
 			case b.Age < 0:
 				some = append(some, fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", name,
 					(-b.Age).Round(time.Second)))
 			default:
 				some = append(some, fmt.Sprintf("%s: %s ago", name, b.Age.Round(time.Second)))
 			}
-			if found != "" {
-				found = "the last heartbeats are too old, or too far ahead"
-			}
 		}
-		if found == "" {
-			if oldest.After(e.calm) {
-				e.calm = oldest
+		found := "no bridge ever ran under this prefix, or all were stopped"
+		switch {
+		case len(some) < len(beats): // the others live
+			if oldest.After(l.calm) {
+				l.calm = oldest
 			}
-			return nil, nil
+			return nil
+		case len(some) > 0:
+			found = "the last heartbeats are too old, or too far ahead"
 		}
-		return e.finding(noBridge, place{}, e.globals.Bridges, "", int64(len(beats)), found, some...), nil
+		return l.finding(noBridge, place{}, l.globals.Bridges, "", int64(len(beats)), found, some...)
 	})
 }
