@@ -1,14 +1,12 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/duestream/duestream/internal/view"
-	"github.com/duestream/duestream/lua"
 )
 
 // What every worker does: it reads, works and acknowledges.
@@ -221,9 +219,6 @@ func (t *trial) began(worker string) bool {
 // consumers returns the names of the consumers of the trial's group.
 func (t *trial) consumers() (names []string) {
 	list, err := view.ReadConsumers(t.ctx, t.redis.Client, t.keys(0).Stream, t.group)
-	if errors.Is(err, lua.ErrNoGroup) {
-		return nil
-	}
 	couldNot("XINFO CONSUMERS", err)
 	for _, one := range list {
 		names = append(names, one.Name)

@@ -256,20 +256,17 @@ func (t *trial) heldBy(k lua.Keys, groups []string) string {
 
 // pending returns the IDs of the entries that a consumer has not acknowledged; of all consumers when it is "".
 func (t *trial) pending(group, consumer string) []string {
-	args := []string{group, "-", "+", "1000"}
-	if consumer != "" {
-		args = append(args, consumer)
-	}
-	return t.pendingOf(args...)
+	return t.pendingOf(group, view.PendingRange{Consumer: consumer})
 }
 
 // pendingFor returns the IDs of the entries that nobody has extended or acknowledged for so long.
 func (t *trial) pendingFor(idle time.Duration) []string {
-	return t.pendingOf(t.group, "IDLE", strconv.FormatInt(idle.Milliseconds(), 10), "-", "+", "1000")
+	return t.pendingOf(t.group, view.PendingRange{MinIdle: idle})
 }
 
-func (t *trial) pendingOf(args ...string) (entries []string) {
-	list, err := view.ParsePending(t.do("XPENDING", t.keys(0).Stream, args...))
+func (t *trial) pendingOf(group string, which view.PendingRange) (entries []string) {
+	which.Count = 1000
+	list, err := view.ReadPending(t.ctx, t.redis.Client, t.keys(0).Stream, group, which)
 	couldNot("XPENDING", err)
 	for _, one := range list {
 		entries = append(entries, one.ID.String())
