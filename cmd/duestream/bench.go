@@ -25,7 +25,7 @@ type benchOptions struct {
 	duration                                                           time.Duration
 	force                                                              bool
 
-	given map[string]bool // flags
+	changed func(flag string) bool // whether a flag was given
 }
 
 // benchScenario is what an argument names: one or more scenarios of package bench.
@@ -106,15 +106,8 @@ interrupted. It loads the server as much as it can: not one that others need now
   duestream bench enqueue deliver --backlog 1000000
   duestream bench lateness --rate 20000 --duration 15s --json`,
 		ValidArgs: benchNames(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			a.started = true
-			o.given = map[string]bool{}
-			for _, name := range []string{"messages", "prefix"} {
-				o.given[name] = cmd.Flags().Changed(name)
-			}
-			return a.runBench(cmd.Context(), o, args)
-		},
 	}
+	o.changed = cmd.Flags().Changed
 	f := cmd.Flags()
 	f.IntVar(&o.messages, "messages", 0, "messages of a round; default by scenario: 50,000, or 10,000 for bursts and retries")
 	f.IntVar(&o.payload, "payload", 256, "size of each message in bytes")
@@ -127,18 +120,18 @@ interrupted. It loads the server as much as it can: not one that others need now
 	f.IntVar(&o.bridges, "bridges", 4, "bridges (idle)")
 	f.BoolVar(&o.force, "force", false, "measure also under a prefix that holds keys; they are left alone, bridges that serve it take part")
 	a.jsonFlag(cmd)
-	return cmd
+	return a.does(cmd, o.check, func(ctx context.Context, names []string) error { return a.runBench(ctx, o, names) })
 }
 
 // check refuses what is out of its limits, and scenarios that do not exist, all at once.
-func (o benchOptions) check(names []string) error {
+func (o *benchOptions) check(names []string) error {
 	var errs []error
 	for _, name := range names {
 		if !slices.Contains(benchNames(), name) {
 			errs = append(errs, usage.Errorf("scenario %q: must be one of %s", name, strings.Join(benchNames(), ", ")))
 		}
 	}
-	if o.given["messages"] {
+	if o.changed("messages") {
 		errs = append(errs, bench.Check("messages", o.messages))
 	}
 	return errors.Join(append(errs, bench.Check("payload", o.payload), bench.Check("callers", o.callers), bench.Check("rate", o.rate),
@@ -147,10 +140,7 @@ func (o benchOptions) check(names []string) error {
 }
 
 func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err error) {
-	if err := o.check(names); err != nil {
-		return err
-	}
-	if !o.given["prefix"] {
+	if !o.changed("prefix") {
 		a.prefix = benchPrefix
 	}
 	r, err := a.connect(ctx)
@@ -183,7 +173,7 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 			Redis: r, Prefix: a.prefix, Queue: s.name + "-" + run, Messages: s.messages, Payload: o.payload, Backlog: o.backlog, Rounds: o.rounds,
 			Progress: func(step string, done, of int) { progress.Step(s.name+": "+step, done, of) },
 		}
-		if o.given["messages"] {
+		if o.changed("messages") {
 			cfg.Messages = o.messages
 		}
 		if o.payload == 0 {

@@ -31,11 +31,10 @@ of an error its first line, with each number as #.`,
 	f.flags(cmd, 100)
 	cmd.Flags().BoolVar(&summary, "summary", false, "count them by group, reason and error; --limit is for the lines of that")
 	return a.looks(cmd, f.check, func(ctx context.Context, op *admin.Admin, args []string) error {
-		filter, _ := f.filter()
 		if summary {
-			return a.summarizeLetters(ctx, op.DeadLetters(), args[0], filter)
+			return a.summarizeLetters(ctx, op.DeadLetters(), args[0], f.filter())
 		}
-		return a.listLetters(ctx, op.DeadLetters(), args[0], filter)
+		return a.listLetters(ctx, op.DeadLetters(), args[0], f.filter())
 	})
 }
 

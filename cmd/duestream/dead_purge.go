@@ -34,8 +34,7 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
 		letters := op.DeadLetters()
 		if asks(args) && !agreed.yes {
-			filter, _ := s.filter.filter()
-			n, err := letters.Count(ctx, args[0], filter)
+			n, err := letters.Count(ctx, args[0], s.filter.filter())
 			if err == nil && n > 0 {
 				err = agreed.ask(ctx, a, fmt.Sprintf("Delete %s of %s for good?", human.Counted(n, "dead letter"), args[0]))
 			}
@@ -57,8 +56,7 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 	} else if len(names) > 0 {
 		purged, err = letters.Purge(ctx, queue, names)
 	} else {
-		filter, _ := s.filter.filter()
-		total := 0
+		filter, total := s.filter.filter(), 0
 		if bar.Draws() { // for the eye only
 			if total, err = letters.Count(ctx, queue, filter); err != nil {
 				return err
@@ -107,8 +105,7 @@ func (a *app) wouldPurge(ctx context.Context, letters *admin.DeadLetters, queue 
 	if len(names) > 0 {
 		return n, nil
 	}
-	filter, _ := s.filter.filter()
-	for l, err := range letters.List(ctx, queue, filter) {
+	for l, err := range letters.List(ctx, queue, s.filter.filter()) {
 		if err := count(l, err); err != nil {
 			return n, err
 		}

@@ -95,8 +95,7 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 	if len(names) > 0 {
 		result, err = letters.Redrive(ctx, queue, names, options)
 	} else {
-		filter, _ := o.filter.filter()
-		result, err = letters.RedriveMatching(ctx, queue, filter, options)
+		result, err = letters.RedriveMatching(ctx, queue, o.filter.filter(), options)
 	}
 	bar.Clear()
 	value := struct {

@@ -32,12 +32,11 @@ func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
 	fs.IntVar(&f.limit, "limit", limit, "at most so many; 0 = all")
 }
 
-// filter returns the filter, and whether it selects less than everything.
-func (f *letterFilter) filter() (admin.LetterFilter, bool) {
-	all := admin.LetterFilter{
+// filter returns the filter, which is zero when it selects everything.
+func (f *letterFilter) filter() admin.LetterFilter {
+	return admin.LetterFilter{
 		Group: f.group, Reason: f.reason, ErrorText: f.err, ID: f.id, OlderThan: f.older.D, NewerThan: f.newer.D, Limit: f.limit,
 	}
-	return all, all != admin.LetterFilter{}
 }
 
 // check refuses what can be refused without Redis.
@@ -65,7 +64,7 @@ func (s *selection) flags(cmd *cobra.Command) {
 }
 
 func (s *selection) check(letters []string) error {
-	_, filtered := s.filter.filter()
+	filtered := s.filter.filter() != admin.LetterFilter{}
 	switch {
 	case len(letters) > 0 && (filtered || s.all):
 		return usage.Errorf("name letters, or select them by flags, not both")

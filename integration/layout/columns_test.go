@@ -16,7 +16,7 @@ import (
 const columns = 130
 
 // wider are directories whose lines are longer still.
-var wider = []string{"bridge/", "cmd/"}
+var wider = []string{"bridge/"}
 
 // Lines fit on a screen beside another file. Rows of tables of texts, and texts over several lines, are as long as what they
 // hold.
