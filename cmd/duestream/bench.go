@@ -60,7 +60,8 @@ var benchScenarios = []benchScenario{
 	{"idle", "what bridges send, and cost, when nothing happens", 1,
 		func(ctx context.Context, o benchOptions, cfg bench.Config, dial benchDial) ([]bench.Result, error) {
 			cfg.Messages, cfg.Rounds = 1, 1
-			return one(bench.Idle(ctx, bench.IdleConfig{Config: cfg, Queues: o.queues, Bridges: o.bridges, Duration: o.duration, Dial: dial}))
+			return one(bench.Idle(ctx, bench.IdleConfig{Config: cfg, Queues: o.queues, Bridges: o.bridges,
+				Duration: o.duration, Dial: dial}))
 		}},
 	{"memory", "bytes of a message in each state, and what is left of it", 50_000,
 		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
@@ -134,7 +135,8 @@ func (o *benchOptions) check(names []string) error {
 	if o.changed("messages") {
 		errs = append(errs, bench.Check("messages", o.messages))
 	}
-	return errors.Join(append(errs, bench.Check("payload", o.payload), bench.Check("callers", o.callers), bench.Check("rate", o.rate),
+	return errors.Join(append(errs, bench.Check("payload", o.payload), bench.Check("callers", o.callers),
+		bench.Check("rate", o.rate),
 		bench.CheckDuration(o.duration), bench.Check("backlog", o.backlog), bench.Check("rounds", o.rounds),
 		bench.Check("queues", o.queues), bench.Check("bridges", o.bridges))...)
 }
@@ -154,7 +156,9 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 	}
 	progress := term.NewProgress(a.err, "")
 	defer progress.Clear()
-	claim, err := bench.Take(ctx, r, a.prefix, o.force, func(keys, of int) { progress.Step("looking for keys of the prefix", keys, of) })
+	claim, err := bench.Take(ctx, r, a.prefix, o.force, func(keys, of int) {
+		progress.Step("looking for keys of the prefix", keys, of)
+	})
 	if errors.Is(err, bench.ErrOccupied) {
 		return fmt.Errorf("%w: choose another --prefix, or measure beside them with --force", err)
 	}

@@ -58,7 +58,8 @@ func (a *app) benchServer(ctx context.Context, r *bridge.Redis) (*benchReport, e
 	report := &benchReport{
 		Version: version, URL: hostOf(a.redisURL), Prefix: a.prefix, At: time.Now().UTC().Truncate(time.Second),
 		Server: benchServer{
-			Product: info.Product, Version: info.Version, AOF: info.AOF, MaxMemory: info.MaxMemory, Replicas: info.Replicas, Nodes: len(r.Client.Nodes()),
+			Product: info.Product, Version: info.Version, AOF: info.AOF, MaxMemory: info.MaxMemory, Replicas: info.Replicas,
+			Nodes: len(r.Client.Nodes()),
 		},
 		Client: benchClient{CPUs: runtime.GOMAXPROCS(0)},
 	}
@@ -123,7 +124,8 @@ func printResults(w io.Writer, results []bench.Result) {
 			if f.Floor != nil {
 				floor, ratio = significant(f.Floor.Median), fmt.Sprintf("%.2f", f.Ratio.Median)
 			}
-			rows = append(rows, []string{f.Name, significant(f.Value.Median), floor, ratio, f.Unit, significant(f.Value.Min) + " … " + significant(f.Value.Max)})
+			rows = append(rows, []string{f.Name, significant(f.Value.Median), floor, ratio, f.Unit,
+				significant(f.Value.Min) + " … " + significant(f.Value.Max)})
 		}
 	}
 	fmt.Fprintln(w)

@@ -11,7 +11,8 @@ import (
 )
 
 // small are flags at which a scenario says nothing, and takes no time.
-var small = []string{"--messages", "1000", "--rounds", "2", "--callers", "8", "--rate", "500", "--duration", "400ms", "--queues", "5", "--bridges", "2"}
+var small = []string{"--messages", "1000", "--rounds", "2", "--callers", "8", "--rate", "500", "--duration", "400ms",
+	"--queues", "5", "--bridges", "2"}
 
 func smallBench(args ...string) []string { return append(append([]string{"bench"}, args...), small...) }
 
@@ -39,7 +40,8 @@ func TestBenchPrintsFiguresBesideTheirFloorsAndLeavesNothing(t *testing.T) {
 func (c *cli) holdsNothing() {
 	c.t.Helper()
 	client := c.redis()
-	if left, err := client.Do(context.Background(), client.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil || len(left) > 0 {
+	if left, err := client.Do(context.Background(), client.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil ||
+		len(left) > 0 {
 		c.t.Errorf("left: %q, error %v", left, err)
 	}
 }
@@ -69,7 +71,8 @@ func TestBenchJSON(t *testing.T) {
 		}
 	}
 	c.json(&got, smallBench("idle", "memory", "deliver")...)
-	if got.Server.Version != c.s.Version() || !got.Server.AOF || got.Server.AppendFsync != "everysec" || got.Server.Save == nil || got.Client.PingMS <= 0 || got.Client.CPUs < 1 || got.Prefix != c.prefix {
+	if got.Server.Version != c.s.Version() || !got.Server.AOF || got.Server.AppendFsync != "everysec" || got.Server.Save == nil ||
+		got.Client.PingMS <= 0 || got.Client.CPUs < 1 || got.Prefix != c.prefix {
 		t.Errorf("%+v", got)
 	}
 	var order []string

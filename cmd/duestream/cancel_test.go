@@ -55,21 +55,25 @@ func TestCancelTakesRetriesThatWait(t *testing.T) {
 	c.retries("q", "a", due, "g", "h", "i")
 	c.ok("schedule", "q", "--id", "a", "--in", "1h", "x")
 	c.fails(exitNotFound, nil, "cancel", "q", "a", "--group", "nobody")
-	if out := c.ok("cancel", "q", "a", "--group", "g"); !strings.HasPrefix(out, "a  cancelled: retry for g that was due ") || strings.Contains(out, ",") {
+	if out := c.ok("cancel", "q", "a", "--group", "g"); !strings.HasPrefix(out, "a  cancelled: retry for g that was due ") ||
+		strings.Contains(out, ",") {
 		t.Error(out)
 	}
-	if out := c.ok("cancel", "q", "a"); out != "a  cancelled\n" { // the message itself; its retries are looked for only when it is not there
+	// the message itself; its retries are looked for only when it is not there
+	if out := c.ok("cancel", "q", "a"); out != "a  cancelled\n" {
 		t.Error(out)
 	}
 	var answers []cancelled
 	c.json(&answers, "cancel", "q", "a")
-	if len(answers) != 1 || !answers[0].Cancelled || len(answers[0].Retries) != 2 || answers[0].Retries[0].Due.UnixMilli() != due.UnixMilli() {
+	if len(answers) != 1 || !answers[0].Cancelled || len(answers[0].Retries) != 2 ||
+		answers[0].Retries[0].Due.UnixMilli() != due.UnixMilli() {
 		t.Errorf("%+v", answers)
 	}
 	c.fails(exitNotFound, nil, "cancel", "q", "a")
 	c.retries("q", "b", due, "g")
 	c.ok("schedule", "q", "--id", "b", "--in", "1h", "x")
-	if out := c.ok("cancel", "q", "b", "--retries"); !strings.HasPrefix(out, "b  cancelled: retry for g") || c.scheduled("q") != 0 {
+	if out := c.ok("cancel", "q", "b", "--retries"); !strings.HasPrefix(out,
+		"b  cancelled: retry for g") || c.scheduled("q") != 0 {
 		t.Errorf("%s%d are left", out, c.scheduled("q"))
 	}
 	c.fails(exitInvalid, nil, "cancel", "q", "b", "--retries", "--group", "g")

@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// This file holds what all commands do alike. A command's usage names its arguments, like <queue> [<letter>...]: how many there may be,
-// what each must look like and what a shell offers for it follow from that.
+// This file holds what all commands do alike. A command's usage names its arguments, like <queue> [<letter>...]: how many there
+// may be, what each must look like and what a shell offers for it follow from that.
 
 // usageArgs are the arguments of a command, as its usage names them.
 type usageArgs struct {

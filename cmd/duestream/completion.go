@@ -21,7 +21,8 @@ const (
 
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// complete gives all commands below cmd the completions that the names of their arguments and flags call for, unless they have their own.
+// complete gives all commands below cmd the completions that the names of their arguments and flags call for, unless they have
+// their own.
 func (a *app) complete(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		a.complete(sub)

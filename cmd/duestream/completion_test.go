@@ -56,11 +56,14 @@ func TestCompletion(t *testing.T) {
 	} {
 		words := strings.Split(strings.TrimSuffix(one.typed, "|"), " ")
 		typed := words[len(words)-1]
-		redistest.Eventually(t, patience, func() (bool, string) { // a completion that a slow server does not answer within a second offers nothing
+		// a completion that a slow server does not answer within a second offers nothing
+		redistest.Eventually(t, patience, func() (bool, string) {
 			names, directive := c.offers(words...)
-			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, typed) }) // as the shell does
+			// as the shell does
+			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, typed) })
 			got := strings.Join(names, " ")
-			return got == one.want && directive == one.directive, fmt.Sprintf("%s: %q %s, want %q %s", one.typed, got, directive, one.want, one.directive)
+			return got == one.want && directive == one.directive, fmt.Sprintf("%s: %q %s, want %q %s", one.typed, got,
+				directive, one.want, one.directive)
 		})
 	}
 	redistest.Eventually(t, patience, func() (bool, string) {
@@ -83,7 +86,8 @@ func TestCompletionNeverHangs(t *testing.T) {
 	defer silent.Close()
 	for _, url := range []string{unreachable, "redis://" + silent.Addr().String(), "nonsense://"} {
 		c := &cli{t: t, url: url, prefix: "p"}
-		for _, args := range [][]string{{"stats", ""}, {"pending", "q", "--group", ""}, {"dead", "show", "q", ""}, {"cancel", "q", ""}} {
+		for _, args := range [][]string{{"stats", ""}, {"pending", "q", "--group", ""},
+			{"dead", "show", "q", ""}, {"cancel", "q", ""}} {
 			redistest.Eventually(t, patience, func() (bool, string) { // this machine may be as slow as the server
 				start := time.Now()
 				names, _ := c.offers(args...)
@@ -97,7 +101,8 @@ func TestCompletionNeverHangs(t *testing.T) {
 func TestCompletionScripts(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t}
-	for shell, text := range map[string]string{"bash": "__start_duestream", "zsh": "#compdef duestream", "fish": "complete -c duestream", "powershell": "Register-ArgumentCompleter"} {
+	for shell, text := range map[string]string{"bash": "__start_duestream", "zsh": "#compdef duestream",
+		"fish": "complete -c duestream", "powershell": "Register-ArgumentCompleter"} {
 		if out := c.ok("completion", shell); !strings.Contains(out, text) {
 			t.Errorf("%s: %.200s", shell, out)
 		}

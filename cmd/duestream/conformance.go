@@ -111,10 +111,12 @@ func (a *app) conformanceConfig(o conformanceOptions, command []string) (cfg con
 		}
 	}
 	if o.producer && cfg.Level < conformance.Good {
-		errs = append(errs, usage.Errorf("level %q: a producer is good or complete; minimal is one ZADD, which there is nothing to try about", o.level))
+		errs = append(errs, usage.Errorf("level %q: a producer is good or complete; minimal is one ZADD, which there is "+
+			"nothing to try about", o.level))
 	}
 	if o.visibility < conformance.MinVisibility || o.visibility > conformance.MaxVisibility {
-		errs = append(errs, usage.Errorf("visibility %s: must be between %s and %s", o.visibility, conformance.MinVisibility, conformance.MaxVisibility))
+		errs = append(errs, usage.Errorf("visibility %s: must be between %s and %s", o.visibility, conformance.MinVisibility,
+			conformance.MaxVisibility))
 	}
 	if o.patience < time.Second || o.patience > time.Hour {
 		errs = append(errs, usage.Errorf("patience %s: must be between 1s and 1h", o.patience))
@@ -137,7 +139,8 @@ func findPrograms(cfg *conformance.Config) error {
 	switch path, err := exec.LookPath(cfg.ServerProgram); {
 	case cfg.URL != "":
 	case cfg.ServerProgram == "" && tryout.Find() == "":
-		errs = append(errs, usage.Errorf("there is no redis-server or valkey-server on the PATH: install one, name one with --server, or use one that runs with --redis"))
+		errs = append(errs, usage.Errorf("there is no redis-server or valkey-server on the PATH: install one, name one with "+
+			"--server, or use one that runs with --redis"))
 	case cfg.ServerProgram == "":
 		cfg.ServerProgram = tryout.Find()
 	case err != nil:
@@ -204,7 +207,8 @@ func (a *app) listCases(cases []conformance.Case) error {
 }
 
 func printResult(w io.Writer, r conformance.Result) {
-	state := map[conformance.State]string{conformance.Passed: "passed", conformance.Failed: "FAILED", conformance.NotTried: "not tried"}[r.State]
+	state := map[conformance.State]string{conformance.Passed: "passed", conformance.Failed: "FAILED",
+		conformance.NotTried: "not tried"}[r.State]
 	fmt.Fprintf(w, "%-9s  %-22s %-8s %6.1fs\n", state, r.Name, r.Level, float64(r.Millis)/1000)
 	indent := func(what, text string) {
 		if text != "" {

@@ -64,7 +64,8 @@ func TestConformanceSaysWhereAServerComesFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
-	if r := conform(t, "--worker", "--", "worker"); r.code != exitInvalid || !strings.Contains(r.err, "--server") || !strings.Contains(r.err, "--redis") {
+	if r := conform(t, "--worker", "--", "worker"); r.code != exitInvalid || !strings.Contains(r.err, "--server") ||
+		!strings.Contains(r.err, "--redis") {
 		t.Errorf("exit code %d, %s", r.code, r.err)
 	}
 }
@@ -84,7 +85,8 @@ func TestConformanceListsCases(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	if r := conform(t, "--producer", "--list"); r.code != exitOK || !strings.Contains(r.out, "transaction") || !strings.Contains(r.out, "PROTOCOL.md, section 7") {
+	if r := conform(t, "--producer", "--list"); r.code != exitOK || !strings.Contains(r.out, "transaction") ||
+		!strings.Contains(r.out, "PROTOCOL.md, section 7") {
 		t.Errorf("exit code %d\n%s", r.code, r.out)
 	}
 }
@@ -92,15 +94,18 @@ func TestConformanceListsCases(t *testing.T) {
 // One program answers what it is asked and does nothing, one keeps to the protocol, one ends at once.
 func TestConformanceTellsWhatItSaw(t *testing.T) {
 	t.Parallel()
-	parrot := []string{"--", "sh", "-c", `while read -r line; do id=${line#*'"id":"'}; printf '{"id":"%s","ok":true}\n' "${id%%'"'*}"; done`}
+	parrot := []string{"--", "sh", "-c",
+		`while read -r line; do id=${line#*'"id":"'}; printf '{"id":"%s","ok":true}\n' "${id%%'"'*}"; done`}
 	answers := []string{"--server", redistest.Program(t), "--producer", "--case", "answers"}
 	r := conform(t, append(answers, parrot...)...)
-	if r.code != exitFailure || !strings.Contains(r.out, "no command that was sent schedules it") || !strings.Contains(r.out, "0 passed, 1 failed, 0 not tried") {
+	if r.code != exitFailure || !strings.Contains(r.out, "no command that was sent schedules it") ||
+		!strings.Contains(r.out, "0 passed, 1 failed, 0 not tried") {
 		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
 	}
 	good := []string{"--", "bash", filepath.Join("..", "..", "examples", "shell", "conformance.sh"), "producer"}
 	r = conform(t, append(answers[:len(answers):len(answers)], good...)...)
-	if r.code != exitOK || !strings.Contains(r.out, "passed") || !strings.Contains(r.out, "1 passed, 0 failed, 0 not tried") || strings.Contains(r.out, "certificate") {
+	if r.code != exitOK || !strings.Contains(r.out, "passed") || !strings.Contains(r.out, "1 passed, 0 failed, 0 not tried") ||
+		strings.Contains(r.out, "certificate") {
 		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
 	}
 
@@ -130,7 +135,8 @@ func TestConformanceTellsWhatItSaw(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &report); err != nil {
 		t.Fatalf("%v\n%s", err, r.out)
 	}
-	if report.Kind != "worker" || report.Asked != "minimal" || report.Level != "none" || report.Protocol != 1 || report.Server.Version != c.s.Version() ||
+	if report.Kind != "worker" || report.Asked != "minimal" || report.Level != "none" || report.Protocol != 1 ||
+		report.Server.Version != c.s.Version() ||
 		report.Counts.Failed != len(report.Cases) || report.Cases[0].State != "failed" || report.Cases[0].Stderr == "" {
 		t.Errorf("%s", r.out)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// consent is the agreement to delete what the command line does not name one by one. There is no other way to get it: on a terminal a
-// person is asked, everywhere else only --yes agrees.
+// consent is the agreement to delete what the command line does not name one by one. There is no other way to get it: on a
+// terminal a person is asked, everywhere else only --yes agrees.
 type consent struct{ yes bool }
 
 // destroys marks a command that deletes for good what nobody named one by one, and gives it --yes.
@@ -33,7 +33,8 @@ func (c *consent) possible(a *app, what string) error {
 	if c.yes || term.IsTerminal(a.in) && term.IsTerminal(a.err) {
 		return nil
 	}
-	return usage.Errorf("this deletes %s, and nobody can be asked here: standard input and standard error are no terminal. If that is what you want, add --yes", what)
+	return usage.Errorf("this deletes %s, and nobody can be asked here: standard input and standard error are no terminal. If "+
+		"that is what you want, add --yes", what)
 }
 
 // ask asks unless --yes was given. Its error says that nothing was deleted.

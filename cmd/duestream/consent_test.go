@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// effects says of every command what it may do to what Redis holds, and of those that delete for good without being told what one by
-// one ("asks") with which arguments they would.
+// effects says of every command what it may do to what Redis holds, and of those that delete for good without being told what
+// one by one ("asks") with which arguments they would.
 var effects = map[string]string{
 	"duestream": "reads", "duestream serve": "moves", "duestream dev": "moves", "duestream health": "reads",
 	"duestream schedule": "adds", "duestream cancel": "named", "duestream reschedule": "moves", "duestream show": "reads", "duestream work": "moves",
@@ -24,8 +24,8 @@ var effects = map[string]string{
 	"duestream completion fish": "reads", "duestream completion powershell": "reads",
 }
 
-// A purge of all dead letters in a script, or behind ssh, deleted without a word: nothing that deletes what was not named one by one
-// does so where nobody can be asked, unless it was told --yes. A command that comes in new must say what it is.
+// A purge of all dead letters in a script, or behind ssh, deleted without a word: nothing that deletes what was not named one
+// by one does so where nobody can be asked, unless it was told --yes. A command that comes in new must say what it is.
 func TestNothingIsDestroyedWithoutConsent(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable}

@@ -13,7 +13,8 @@ import (
 
 // This file holds what all commands have in common.
 
-// printing returns commands that print something about a queue q with one scheduled message "one", and about a queue that nobody knows.
+// printing returns commands that print something about a queue q with one scheduled message "one", and about a queue that
+// nobody knows.
 func printing(c *cli) (fine, fails [][]string) {
 	c.t.Helper()
 	c.ok("schedule", "q", "--id", "one", "--in", "1h", "hello")
@@ -83,14 +84,16 @@ func TestOutputThatIsLostIsNoSuccess(t *testing.T) {
 	c := newCLI(t)
 	fine, _ := printing(c)
 	c.ok("resume", "q")
-	commands := slices.Concat(fine, [][]string{{"cancel", "q", "one"}, {"export", "q"}, {"man"}, {"functions", "dump"}, {"completion", "bash"}, {"help", "queue", "set"}, {"stats", "--watch"}, {"--version"}})
+	commands := slices.Concat(fine, [][]string{{"cancel", "q", "one"}, {"export", "q"}, {"man"}, {"functions", "dump"},
+		{"completion", "bash"}, {"help", "queue", "set"}, {"stats", "--watch"}, {"--version"}})
 	for _, cmd := range tree() {
 		commands = append(commands, append(strings.Fields(cmd.CommandPath())[1:], "--help"))
 	}
 	for _, args := range commands {
 		for _, with := range [][]string{nil, {"--json"}} {
 			all := slices.Concat(args, with)
-			if with != nil && (slices.Contains(args, "--help") || args[0] == "man" || args[0] == "export" || args[0] == "completion" || args[0] == "help" ||
+			if with != nil && (slices.Contains(args, "--help") || args[0] == "man" || args[0] == "export" ||
+				args[0] == "completion" || args[0] == "help" ||
 				args[0] == "--version" || slices.Equal(args, []string{"functions", "dump"})) {
 				continue
 			}
@@ -124,7 +127,8 @@ func TestAQueueThatNobodyKnowsIsNotFound(t *testing.T) {
 		c.fails(exitNotFound, []string{"queue q: no such queue", "hint: "}, strings.Fields(line)...)
 	}
 	client := c.redis()
-	if err := client.Do(t.Context(), client.B().Zadd().Key(c.key("q", "due")).ScoreMember().ScoreMember(4102444800000, "one").Build()).Error(); err != nil {
+	if err := client.Do(t.Context(), client.B().Zadd().Key(c.key("q", "due")).ScoreMember().
+		ScoreMember(4102444800000, "one").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	c.ok("peek", "q") // of a plain producer that registers nothing
@@ -133,7 +137,8 @@ func TestAQueueThatNobodyKnowsIsNotFound(t *testing.T) {
 func TestHelpOfWhatDoesNotExistFails(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t}
-	for _, line := range []string{"help nope", "help queue nope", "help stats nope", "queue nope", "dead nope", "functions nope", "completion nope", "nope"} {
+	for _, line := range []string{"help nope", "help queue nope", "help stats nope", "queue nope", "dead nope", "functions nope",
+		"completion nope", "nope"} {
 		c.fails(exitInvalid, []string{"nope"}, strings.Fields(line)...)
 	}
 	for _, line := range []string{"help", "help queue", "help queue set", "help help", "queue", "dead", "completion"} {

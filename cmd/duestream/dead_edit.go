@@ -128,7 +128,8 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 	case result.NoPayload > 0:
 		return fmt.Errorf("%w: the payload was lost: give one with --payload or --payload-file", errPartly)
 	case result.Unreadable > 0:
-		return fmt.Errorf("%w: the headers could not be read: set them with --header, or remove one with --unset-header", errPartly)
+		return fmt.Errorf("%w: the headers could not be read: set them with --header, or remove one with --unset-header",
+			errPartly)
 	case result.GroupGone > 0:
 		return fmt.Errorf("%w: there is no group %s: send it to another one with --to", errPartly, groupList(result.GoneGroups))
 	}
@@ -153,7 +154,8 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 	})
 }
 
-// editForm is what a letter looks like in an editor. A payload that is a compact JSON object or list stands there as such, any other as text.
+// editForm is what a letter looks like in an editor. A payload that is a compact JSON object or list stands there as such, any
+// other as text.
 type editForm struct {
 	Payload       json.RawMessage   `json:"payload,omitempty"`
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
@@ -170,7 +172,8 @@ func formOf(l admin.Letter) ([]byte, error) {
 	case l.Payload == nil:
 	case !utf8.Valid(l.Payload):
 		form.PayloadBase64 = new(base64.StdEncoding.EncodeToString(l.Payload))
-	case len(first) > 0 && (first[0] == '{' || first[0] == '[') && json.Compact(&compact, l.Payload) == nil && bytes.Equal(compact.Bytes(), l.Payload):
+	case len(first) > 0 && (first[0] == '{' || first[0] == '[') && json.Compact(&compact, l.Payload) == nil &&
+		bytes.Equal(compact.Bytes(), l.Payload):
 		form.Payload = json.RawMessage(l.Payload)
 	default:
 		text, err := plainJSON(string(l.Payload))
@@ -197,7 +200,8 @@ func plainJSON(value any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// readForm reads what formOf wrote, and someone changed. Limits are checked here, so that the editor's text is not lost to them later.
+// readForm reads what formOf wrote, and someone changed. Limits are checked here, so that the editor's text is not lost to them
+// later.
 func readForm(text []byte) (change, error) {
 	var form editForm
 	if err := ndjson.Decode(text, &form); err != nil {

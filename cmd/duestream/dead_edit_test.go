@@ -46,8 +46,10 @@ func TestDeadEditSchedulesTheChangedMessage(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	letter := c.oneLetter("old")
-	out := c.ok("dead", "edit", "q", letter, "--payload", "new", "--header", "tenant=other", "--unset-header", "debug", "--in", "1h", "--dry-run")
-	for _, text := range []string{"would be redriven  order-42\n", "for                g\n", "header tenant      other\n", "due                in 1h\n", "payload (3 bytes):\nnew\n"} {
+	out := c.ok("dead", "edit", "q", letter, "--payload", "new", "--header", "tenant=other", "--unset-header", "debug",
+		"--in", "1h", "--dry-run")
+	for _, text := range []string{"would be redriven  order-42\n", "for                g\n", "header tenant      other\n",
+		"due                in 1h\n", "payload (3 bytes):\nnew\n"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
 		}
@@ -57,7 +59,8 @@ func TestDeadEditSchedulesTheChangedMessage(t *testing.T) {
 	}
 	c.ok("dead", "edit", "q", letter, "--payload", "new", "--header", "tenant=other", "--unset-header", "debug", "--in", "1h")
 	p := c.place("order-42")
-	if p.State != "retrying" || p.Group != "g" || p.Attempt != 1 || string(p.Payload) != "new" || fmt.Sprint(p.Headers) != "map[tenant:other]" ||
+	if p.State != "retrying" || p.Group != "g" || p.Attempt != 1 || string(p.Payload) != "new" ||
+		fmt.Sprint(p.Headers) != "map[tenant:other]" ||
 		p.MaxAttempts != 7 || time.Until(p.Due) < 50*time.Minute {
 		t.Errorf("%+v", p)
 	}
@@ -76,7 +79,8 @@ func TestDeadEditLeavesWhatIsNotChanged(t *testing.T) {
 	}
 	c.json(&got, "dead", "edit", "q", letter, "--unset-header", "debug", "--in", "1h")
 	p := c.place("order-42")
-	if string(p.Payload) != "bytes \x00\xff" || string(got.Payload) != string(p.Payload) || got.In != 3600_000 || len(p.Headers) != 1 {
+	if string(p.Payload) != "bytes \x00\xff" || string(got.Payload) != string(p.Payload) ||
+		got.In != 3600_000 || len(p.Headers) != 1 {
 		t.Errorf("%+v %+v", p, got)
 	}
 }
@@ -126,7 +130,8 @@ func TestDeadEditOfOneLetterIsWonByOne(t *testing.T) {
 	c.serve()
 	r := c.redis()
 	redistest.Eventually(t, patience, func() (bool, string) {
-		streams, err := r.Do(t.Context(), r.B().Xreadgroup().Group("g", "c").Count(10).Streams().Key(c.key("q", "stream")).Id(">").Build()).AsXRead()
+		streams, err := r.Do(t.Context(), r.B().Xreadgroup().
+			Group("g", "c").Count(10).Streams().Key(c.key("q", "stream")).Id(">").Build()).AsXRead()
 		for _, entry := range streams[c.key("q", "stream")] {
 			ledger.Delivered("g", entry.FieldValues["id"], time.Now().UnixMilli(), 0)
 			if entry.FieldValues["payload"] != fmt.Sprint("by ", winner) || entry.FieldValues["for"] != "g" {
@@ -163,25 +168,28 @@ func TestEditorForm(t *testing.T) {
 		headers string // the headers, if they changed
 		err     string
 	}{
-		"JSON":            {admin.Payload(`{"a":1.50,"b":"<x>"}`), replaces("\"a\": 1.50", "\"a\": 2.50"), `{"a":2.50,"b":"<x>"}`, "", ""},
-		"text":            {admin.Payload("a <b>\n"), replaces("a <b>", "c"), "c\n", "", ""},
-		"spaced JSON":     {admin.Payload(`{ "a":1}`), replaces(`{ \"a\":1}`, `{ \"a\":2}`), `{ "a":2}`, "", ""},
-		"bytes":           {admin.Payload("\xff\x00"), replaces("/wA=", "/wE="), "\xff\x01", "", ""},
-		"headers":         {admin.Payload("x"), replaces(`"k": "v"`, `"k": "w"`), "", "map[k:w]", ""},
-		"nothing":         {admin.Payload("x"), replaces("x", "x"), "", "", "nothing was changed"},
-		"no JSON":         {admin.Payload("x"), writes("{"), "", "", "the text is kept in "},
-		"unknown":         {admin.Payload("x"), writes(`{"payloud":"x"}`), "", "", "unknown field"},
-		"too much":        {admin.Payload("x"), writes(`{"payload":"x","headers":{"":"x"}}`), "", "", "header name"},
-		"editor gives up": {admin.Payload("x"), func(context.Context, string) error { return errors.New("exit status 1") }, "", "", "the editor failed"},
-		"lost":            {nil, writes(`{"payload":"y","headers":{"k":"v"}}`), "y", "", ""},
-		"emptied":         {admin.Payload("x"), writes(`{"payload":"","headers":{}}`), "", "map[]", ""},
+		"JSON":        {admin.Payload(`{"a":1.50,"b":"<x>"}`), replaces("\"a\": 1.50", "\"a\": 2.50"), `{"a":2.50,"b":"<x>"}`, "", ""},
+		"text":        {admin.Payload("a <b>\n"), replaces("a <b>", "c"), "c\n", "", ""},
+		"spaced JSON": {admin.Payload(`{ "a":1}`), replaces(`{ \"a\":1}`, `{ \"a\":2}`), `{ "a":2}`, "", ""},
+		"bytes":       {admin.Payload("\xff\x00"), replaces("/wA=", "/wE="), "\xff\x01", "", ""},
+		"headers":     {admin.Payload("x"), replaces(`"k": "v"`, `"k": "w"`), "", "map[k:w]", ""},
+		"nothing":     {admin.Payload("x"), replaces("x", "x"), "", "", "nothing was changed"},
+		"no JSON":     {admin.Payload("x"), writes("{"), "", "", "the text is kept in "},
+		"unknown":     {admin.Payload("x"), writes(`{"payloud":"x"}`), "", "", "unknown field"},
+		"too much":    {admin.Payload("x"), writes(`{"payload":"x","headers":{"":"x"}}`), "", "", "header name"},
+		"editor gives up": {admin.Payload("x"), func(context.Context, string) error {
+			return errors.New("exit status 1")
+		}, "", "", "the editor failed"},
+		"lost":    {nil, writes(`{"payload":"y","headers":{"k":"v"}}`), "y", "", ""},
+		"emptied": {admin.Payload("x"), writes(`{"payload":"","headers":{}}`), "", "map[]", ""},
 	} {
 		got, err := editLetter(t.Context(), admin.Letter{Payload: c.payload, Headers: map[string]string{"k": "v"}}, c.editor)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if changed := c.want != "" || name == "emptied"; err == nil && ((got.payload != nil) != changed || changed && string(*got.payload) != c.want) {
+		if changed := c.want != "" || name == "emptied"; err == nil &&
+			((got.payload != nil) != changed || changed && string(*got.payload) != c.want) {
 			t.Errorf("%s: payload %v", name, got.payload)
 		}
 		if (got.headers != nil) != (c.headers != "") || got.headers != nil && fmt.Sprint(*got.headers) != c.headers {

@@ -74,27 +74,32 @@ func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 			t.Errorf("--limit %s: %s", limit, r.err)
 		}
 	}
-	if r := c.run("dead", "list", "q", "--id", "*", "--limit", "1", "--json"); !strings.Contains(r.err, "there are more: --limit 0") || strings.Count(r.out, "\n") != 1 {
+	if r := c.run("dead", "list", "q", "--id", "*", "--limit", "1", "--json"); !strings.Contains(r.err,
+		"there are more: --limit 0") || strings.Count(r.out, "\n") != 1 {
 		t.Errorf("%s%s", r.out, r.err)
 	}
-	for _, text := range []string{"COUNT  GROUP  REASON", "3      g1     max_attempts", "3      g2     dead_letter", "exit status #", "\n6 letters\n"} {
+	for _, text := range []string{"COUNT  GROUP  REASON", "3      g1     max_attempts", "3      g2     dead_letter",
+		"exit status #", "\n6 letters\n"} {
 		if out := c.ok("dead", "list", "q", "--summary"); !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
 		}
 	}
-	if r := c.run("dead", "list", "q", "--summary", "--limit", "1", "--json"); strings.Count(r.out, "\n") != 1 || !strings.Contains(r.out, `"count":3`) ||
+	if r := c.run("dead", "list", "q", "--summary", "--limit", "1", "--json"); strings.Count(r.out, "\n") != 1 ||
+		!strings.Contains(r.out, `"count":3`) ||
 		!strings.Contains(r.err, "1 more line:") {
 		t.Errorf("%s%s", r.out, r.err)
 	}
 	one := all[0]
 	out := c.ok("dead", "show", "q", one.Letter)
-	for _, text := range []string{one.ID, one.Group, "header k  v\n", "error:\nexit status ", "payload (12 bytes):\npayload of " + one.ID + "\n", "dead     "} {
+	for _, text := range []string{one.ID, one.Group, "header k  v\n", "error:\nexit status ",
+		"payload (12 bytes):\npayload of " + one.ID + "\n", "dead     "} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
 		}
 	}
 	c.fails(exitNotFound, []string{"not found"}, "dead", "show", "q", "1-1")
-	if out := c.ok("dead", "purge", "q", "--group", "g1", "--dry-run"); !strings.HasPrefix(out, "would be purged 3\nLETTER ") || strings.Count(out, "\n") != 5 {
+	if out := c.ok("dead", "purge", "q", "--group", "g1", "--dry-run"); !strings.HasPrefix(out, "would be purged 3\nLETTER ") ||
+		strings.Count(out, "\n") != 5 {
 		t.Error(out)
 	}
 	if out := c.ok("dead", "purge", "q", one.Letter); out != "purged 1\n" {
@@ -125,7 +130,8 @@ func TestDeadLettersOfPartitionsAreNamed(t *testing.T) {
 	c := newCLI(t)
 	c.ok("queue", "partitions", "q", "3")
 	for i := range 3 {
-		group := c.redis().B().XgroupCreate().Key(c.key(lua.PartitionName("q", i), "stream")).Group("g").Id("0").Mkstream().Build()
+		group := c.redis().B().XgroupCreate().
+			Key(c.key(lua.PartitionName("q", i), "stream")).Group("g").Id("0").Mkstream().Build()
 		if err := c.redis().Do(t.Context(), group).Error(); err != nil {
 			t.Fatal(err)
 		}

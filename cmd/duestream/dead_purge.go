@@ -89,7 +89,9 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 }
 
 // wouldPurge counts what a purge would delete.
-func (a *app) wouldPurge(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, s selection, selected func(admin.Letter)) (n int, err error) {
+func (a *app) wouldPurge(
+	ctx context.Context, letters *admin.DeadLetters, queue string, names []string, s selection, selected func(admin.Letter),
+) (n int, err error) {
 	count := func(l admin.Letter, err error) error {
 		if err == nil {
 			n++

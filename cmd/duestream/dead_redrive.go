@@ -81,7 +81,9 @@ func (o *redriveFlags) options(a *app) (admin.RedriveOptions, error) {
 	return out, nil
 }
 
-func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, o redriveFlags, options admin.RedriveOptions) error {
+func (a *app) redrive(
+	ctx context.Context, letters *admin.DeadLetters, queue string, names []string, o redriveFlags, options admin.RedriveOptions,
+) error {
 	bar := term.NewProgress(a.err, "letters")
 	if bar.Draws() { // counting them all first is for the eye only
 		options.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
@@ -105,7 +107,8 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 	}{result, o.dryRun, first}
 	printed := a.print(value, func() {
 		fmt.Fprintf(a.out, "%s %s, gone %s, without payload %s\n", done("redriven", o.dryRun),
-			human.Thousands(int64(result.Scheduled)), human.Thousands(int64(result.Gone)), human.Thousands(int64(result.NoPayload)))
+			human.Thousands(int64(result.Scheduled)), human.Thousands(int64(result.Gone)),
+			human.Thousands(int64(result.NoPayload)))
 		sayRefused(a.out, result)
 		a.listFirst(first, result.Scheduled+result.Left())
 	})
@@ -171,7 +174,8 @@ func (a *app) listFirst(first firstLetters, total int) {
 	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ERROR"}}
 	for _, l := range first {
 		group := human.OrDash(human.OneLine(l.Group, 30))
-		rows = append(rows, []string{l.Letter, human.OneLine(l.ID, 40), group, human.OneLine(l.Reason, 30), human.OneLine(l.err, 60)})
+		rows = append(rows, []string{l.Letter, human.OneLine(l.ID, 40), group, human.OneLine(l.Reason, 30),
+			human.OneLine(l.err, 60)})
 	}
 	term.Table(a.out, rows)
 	if more := total - len(first); more > 0 {

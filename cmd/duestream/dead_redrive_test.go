@@ -24,7 +24,8 @@ func TestDeadRedriveSendsLettersOfAGoneGroupElsewhere(t *testing.T) {
 	do("XGROUP", "DESTROY", c.key("q", "stream"), "g")
 	do("XGROUP", "CREATE", c.key("q", "stream"), "new", "0", "MKSTREAM")
 	r := c.fails(exitPartly, []string{"not redriven: 2 letters"}, "dead", "redrive", "q", "--all")
-	if !strings.Contains(r.out, "redriven 0, gone 0, without payload 0\n2 for groups that do not exist: g (--to sends them to another group)\n") {
+	if !strings.Contains(r.out, "redriven 0, gone 0, without payload 0\n2 for groups that do not exist: g (--to sends them to "+
+		"another group)\n") {
 		t.Error(r.out)
 	}
 	r = c.fails(exitPartly, []string{"not redriven: 2 letters"}, "dead", "redrive", "q", "--all", "--json")
@@ -39,7 +40,8 @@ func TestDeadRedriveSendsLettersOfAGoneGroupElsewhere(t *testing.T) {
 	c.fails(exitPartly, []string{"there is no group g", "--to"}, "dead", "edit", "q", letter, "--payload", "p")
 	c.fails(exitInvalid, []string{"--to is given, but empty"}, "dead", "redrive", "q", letter, "--to", "")
 	c.fails(exitInvalid, []string{"--to is given, but empty"}, "dead", "edit", "q", letter, "--payload", "p", "--to", "")
-	if out := c.ok("dead", "edit", "q", letter, "--payload", "p", "--to", "new", "--in", "1h"); !strings.Contains(out, "for            new\n") {
+	if out := c.ok("dead", "edit", "q", letter, "--payload", "p", "--to", "new", "--in", "1h"); !strings.Contains(out,
+		"for            new\n") {
 		t.Error(out)
 	}
 	if out := c.ok("dead", "redrive", "q", other, "--to", "new", "--in", "1h"); out != "redriven 1, gone 0, without payload 0\n" {
@@ -72,7 +74,8 @@ func TestDeadRedriveAsksForHeadersThatCouldNotBeRead(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	r := c.redis()
-	if err := r.Do(t.Context(), r.B().Xadd().Key(c.key("q", "dead")).Id("*").FieldValue().FieldValue("id", "m").FieldValue("payload", "p").
+	if err := r.Do(t.Context(), r.B().Xadd().Key(c.key("q", "dead")).Id("*").FieldValue().
+		FieldValue("id", "m").FieldValue("payload", "p").
 		FieldValue("reason", "malformed").FieldValue("meta", "[]").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -90,13 +93,15 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	all := c.letters()
-	if out := c.ok("dead", "redrive", "q", "--all", "--dry-run"); !strings.HasPrefix(out, "would be redriven 6, gone 0, without payload 0\nLETTER ") ||
+	if out := c.ok("dead", "redrive", "q", "--all", "--dry-run"); !strings.HasPrefix(out,
+		"would be redriven 6, gone 0, without payload 0\nLETTER ") ||
 		strings.Count(out, "\n") != 8 {
 		t.Error(out)
 	}
 	c.ok("queue", "set", "q", "held=true") // so that what is redriven can be looked at
 	one := all[0]
-	if out := c.ok("dead", "redrive", "q", one.Letter, "--payload", "", "--header", "new=1", "--in", "1h"); out != "redriven 1, gone 0, without payload 0\n" {
+	if out := c.ok("dead", "redrive", "q", one.Letter, "--payload", "", "--header", "new=1",
+		"--in", "1h"); out != "redriven 1, gone 0, without payload 0\n" {
 		t.Error(out)
 	}
 	var places []admin.Place
@@ -104,7 +109,8 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 	found := false
 	for _, p := range places {
 		if p.State == "retrying" {
-			found = p.Group == one.Group && string(p.Payload) == "" && p.Headers["new"] == "1" && len(p.Headers) == 1 && time.Until(p.Due) > 50*time.Minute
+			found = p.Group == one.Group && string(p.Payload) == "" && p.Headers["new"] == "1" && len(p.Headers) == 1 &&
+				time.Until(p.Due) > 50*time.Minute
 		}
 	}
 	if !found {
@@ -130,7 +136,8 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 	if string(places[0].Payload) != "from a file" && string(places[len(places)-1].Payload) != "from a file" {
 		t.Errorf("%+v", places)
 	}
-	if out := c.ok("dead", "redrive", "q", "--id", "*", "--rate", "1000/s", "--spread", "1h"); out != "redriven 3, gone 0, without payload 0\n" {
+	if out := c.ok("dead", "redrive", "q", "--id", "*", "--rate", "1000/s",
+		"--spread", "1h"); out != "redriven 3, gone 0, without payload 0\n" {
 		t.Error(out)
 	}
 	if out := c.ok("dead", "list", "q"); out != "no dead letters\n" {

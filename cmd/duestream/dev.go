@@ -22,7 +22,8 @@ import (
 )
 
 // devPolicy has short delays and few attempts, so that a person sees retries and dead letters.
-var devPolicy = bridge.Policy{VisibilityTimeout: 5 * time.Second, MaxAttempts: 3, RetryMin: 500 * time.Millisecond, RetryMax: 5 * time.Second}
+var devPolicy = bridge.Policy{VisibilityTimeout: 5 * time.Second, MaxAttempts: 3, RetryMin: 500 * time.Millisecond,
+	RetryMax: 5 * time.Second}
 
 type devOptions struct {
 	server tryout.Config
@@ -98,8 +99,11 @@ func (a *app) runDev(ctx context.Context, o devOptions) (err error) {
 
 var errServerGone = errors.New("the server has ended by itself")
 
-// untilStopped runs parts until ctx ends, the time is over, the server is gone or a part fails. Then all of them are told to stop.
-func untilStopped(parent context.Context, length time.Duration, server *tryout.Server, parts []func(context.Context) error) error {
+// untilStopped runs parts until ctx ends, the time is over, the server is gone or a part fails. Then all of them are told to
+// stop.
+func untilStopped(
+	parent context.Context, length time.Duration, server *tryout.Server, parts []func(context.Context) error,
+) error {
 	ctx, stop := context.WithCancelCause(parent)
 	defer stop(nil)
 	var running sync.WaitGroup

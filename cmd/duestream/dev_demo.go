@@ -19,7 +19,8 @@ const (
 )
 
 // demoDelays are the delays of the messages, over and over.
-var demoDelays = []time.Duration{0, time.Second, 2 * time.Second, 500 * time.Millisecond, 3 * time.Second, 0, 5 * time.Second, 1500 * time.Millisecond}
+var demoDelays = []time.Duration{0, time.Second, 2 * time.Second, 500 * time.Millisecond, 3 * time.Second, 0,
+	5 * time.Second, 1500 * time.Millisecond}
 
 const (
 	goodMessage = `{"kind":"good"}`
@@ -61,7 +62,8 @@ func (d *demo) produce(ctx context.Context) error {
 			payload = badMessage
 		}
 		id := fmt.Sprintf("demo-%s-%d", run, n)
-		_, err := client.Schedule(ctx, demoQueue, []byte(payload), bridge.WithID(id), bridge.In(demoDelays[(n-1)%len(demoDelays)]))
+		_, err := client.Schedule(ctx, demoQueue, []byte(payload), bridge.WithID(id),
+			bridge.In(demoDelays[(n-1)%len(demoDelays)]))
 		switch {
 		case ctx.Err() != nil:
 			return nil

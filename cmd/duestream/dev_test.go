@@ -50,7 +50,8 @@ func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 				t.Errorf("the first delivery took %v", took)
 			}
 			out := dev.out.String()
-			if want := map[bool]string{true: "child process /", false: "miniredis inside this process"}[child]; !strings.Contains(out, want) {
+			if want := map[bool]string{true: "child process /",
+				false: "miniredis inside this process"}[child]; !strings.Contains(out, want) {
 				t.Errorf("no %q in\n%s", want, out)
 			}
 			// Others can connect to it.

@@ -114,7 +114,9 @@ func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, q
 }
 
 // mend repairs, and looks again.
-func (a *app) mend(ctx context.Context, report doctor.Report, examine func() (doctor.Report, error), progress *term.Progress) (doctor.Report, []doctor.Repair, error) {
+func (a *app) mend(
+	ctx context.Context, report doctor.Report, examine func() (doctor.Report, error), progress *term.Progress,
+) (doctor.Report, []doctor.Repair, error) {
 	var repairs []doctor.Repair
 	err := report.Mend(ctx, func(one doctor.Repair) {
 		progress.Clear()
@@ -171,7 +173,8 @@ func printDoctor(w io.Writer, r doctor.Report) {
 	if len(r.Patience) > 0 {
 		few := slices.MinFunc(r.Patience, byPatience)
 		many := slices.MaxFunc(r.Patience, byPatience)
-		text := fmt.Sprintf("a message that always fails is a dead letter after about %s, %s", tried(few), human.Counted(few.MaxAttempts, "attempt"))
+		text := fmt.Sprintf("a message that always fails is a dead letter after about %s, %s", tried(few),
+			human.Counted(few.MaxAttempts, "attempt"))
 		if many.TriedFor > few.TriedFor {
 			text += fmt.Sprintf(" (%s), to %s, %s (%s)", few.Queue, tried(many), human.Counted(many.MaxAttempts, "attempt"), many.Queue)
 		}

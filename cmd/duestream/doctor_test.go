@@ -15,7 +15,8 @@ func TestDoctorSaysWhatIsWrongAndRepairs(t *testing.T) {
 	c.serve()
 	c.ok("schedule", "q", "--id", "a", "--in", "1h", "x")
 	out := c.ok("doctor")
-	for _, text := range []string{"append-only file everysec, no maxmemory", "looked at 1 queue, 1 partition\n", "note     D103  no-memory-limit\n", "  found   ", "  why     ", "  do      "} {
+	for _, text := range []string{"append-only file everysec, no maxmemory", "looked at 1 queue, 1 partition\n",
+		"note     D103  no-memory-limit\n", "  found   ", "  why     ", "  do      "} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
 		}
@@ -35,16 +36,19 @@ func TestDoctorSaysWhatIsWrongAndRepairs(t *testing.T) {
 		t.Error(wrong.out)
 	}
 	dry := c.fails(exitUnwell, nil, "doctor", "--repair", "--dry-run")
-	if !strings.Contains(dry.out, "\nrepair:\n  will  D302  removes the expiry (`PERSIST`): "+key+"\n") || strings.Contains(dry.out, "done") {
+	if !strings.Contains(dry.out, "\nrepair:\n  will  D302  removes the expiry (`PERSIST`): "+key+"\n") ||
+		strings.Contains(dry.out, "done") {
 		t.Error(dry.out)
 	}
 	var report doctorReport
-	if out := c.fails(exitUnwell, nil, "doctor", "--json").out; json.Unmarshal([]byte(out), &report) != nil || len(report.Findings) != 3 ||
+	if out := c.fails(exitUnwell, nil, "doctor", "--json").out; json.Unmarshal([]byte(out), &report) != nil ||
+		len(report.Findings) != 3 ||
 		report.Findings[0].Code != "D302" || report.Findings[0].Severity != doctor.Error || report.Findings[0].Repair == "" || report.Repairs != nil {
 		t.Error(out)
 	}
 	repaired := c.fails(exitUnwell, []string{"1 finding of severity warning or worse"}, "doctor", "--repair")
-	if _, after, _ := strings.Cut(repaired.out, "  done  D302  removed the expiry of "+key+"\n\nafter the repair:\n"); !strings.Contains(after, "D307") || strings.Contains(after, "D302") {
+	if _, after, _ := strings.Cut(repaired.out,
+		"  done  D302  removed the expiry of "+key+"\n\nafter the repair:\n"); !strings.Contains(after, "D307") || strings.Contains(after, "D302") {
 		t.Error(repaired.out)
 	}
 	if err := r.Do(t.Context(), r.B().Zrem().Key(key).Member("never\x1b").Build()).Error(); err != nil {

@@ -64,8 +64,8 @@ type outcome struct {
 	hint string
 }
 
-// outcomes says what an error means to the caller of the command. The first that fits counts. What the server answers has its hint from
-// admin.Hint; here stand those that speak of commands and flags.
+// outcomes says what an error means to the caller of the command. The first that fits counts. What the server answers has its
+// hint from admin.Hint; here stand those that speak of commands and flags.
 var outcomes = []outcome{
 	{errPartly, exitPartly, ""},
 	{errUnwell, exitUnwell, ""},
@@ -141,10 +141,12 @@ func (a *app) hint(err error) string {
 		return ""
 	}
 	if errors.Is(err, bridge.ErrUnavailable) {
-		return fmt.Sprintf("is Redis running at %s? Set --redis or DUESTREAM_REDIS_URL, or try `duestream dev`", hostOf(a.redisURL))
+		return fmt.Sprintf("is Redis running at %s? Set --redis or DUESTREAM_REDIS_URL, or try `duestream dev`",
+			hostOf(a.redisURL))
 	}
 	if errors.Is(err, bridge.ErrDenied) && len(a.passwordsFrom) > 0 {
-		return fmt.Sprintf("check the password in %s, the user in the URL, and the ACL rules of that user", strings.Join(a.passwordsFrom, " and "))
+		return fmt.Sprintf("check the password in %s, the user in the URL, and the ACL rules of that user",
+			strings.Join(a.passwordsFrom, " and "))
 	}
 	return outcomeOf(err).hint
 }

@@ -15,7 +15,8 @@ import (
 func TestRedisAwayIsSaidWithAHint(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: "redis://user:secret@127.0.0.1:1"}
-	for _, args := range [][]string{{"schedule", "q", "x"}, {"show", "q", "x"}, {"stats"}, {"cancel", "q", "x"}, {"dead", "list", "q"}, {"health"}} {
+	for _, args := range [][]string{{"schedule", "q", "x"}, {"show", "q", "x"}, {"stats"}, {"cancel", "q", "x"},
+		{"dead", "list", "q"}, {"health"}} {
 		r := c.fails(exitUnavailable, []string{"hint: is Redis running at redis://127.0.0.1:1?", "duestream dev"}, args...)
 		if strings.Contains(r.err, "secret") {
 			t.Errorf("%q prints the password: %s", args, r.err)
@@ -67,7 +68,8 @@ func TestInterruptHasItsOwnExitCode(t *testing.T) {
 
 func TestExitCodesAreDocumented(t *testing.T) {
 	out := (&cli{t: t}).ok("--help")
-	for _, code := range []int{exitOK, exitFailure, exitInvalid, exitNotFound, exitDuplicate, exitUnavailable, exitPartly, exitFull, exitInterrupted} {
+	for _, code := range []int{exitOK, exitFailure, exitInvalid, exitNotFound, exitDuplicate, exitUnavailable, exitPartly,
+		exitFull, exitInterrupted} {
 		if !strings.Contains(out, fmt.Sprintf("\n  %-3d  ", code)) {
 			t.Errorf("exit code %d is not in\n%s", code, out)
 		}
@@ -85,7 +87,8 @@ func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
 		{"schedule", "q", "--in", "1h", "--id", "a"}, {"reschedule", "q", "a", "--in", "2h"}, {"cancel", "q", "a"},
 	} {
 		r := c.run(append(args, "--durability", "replicated=1")...)
-		if r.code != exitNotDurable || !strings.HasPrefix(r.out, "a  ") || !strings.Contains(r.err, "on 0 of 1 replicas") || !strings.Contains(r.err, "hint: ") {
+		if r.code != exitNotDurable || !strings.HasPrefix(r.out, "a  ") || !strings.Contains(r.err, "on 0 of 1 replicas") ||
+			!strings.Contains(r.err, "hint: ") {
 			t.Errorf("%s: %v", args[0], r)
 		}
 	}
@@ -111,7 +114,8 @@ func TestAnErrorShowsAUsersWordsAsTheyAre(t *testing.T) {
 // Nobody cuts the names of our packages out of an error, so none may stand at its beginning.
 func TestErrorsNameNoPackage(t *testing.T) {
 	t.Parallel()
-	named := regexp.MustCompile(`(errors\.New|fmt\.Errorf)\("(bench|bridge|child|conformance|doctor|lua|scheduler|stream|tryout|view|admin): `)
+	named := regexp.MustCompile(
+		`(errors\.New|fmt\.Errorf)\("(bench|bridge|child|conformance|doctor|lua|scheduler|stream|tryout|view|admin): `)
 	files := 0
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		switch {

@@ -123,7 +123,8 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 		return err
 	}
 	header := exportHeader{
-		Kind: kindHeader, Version: exportVersion, Queue: queue, Prefix: a.prefix, Partitions: stats.Partitions, Groups: []string{}, Held: stats.Held,
+		Kind: kindHeader, Version: exportVersion, Queue: queue, Prefix: a.prefix, Partitions: stats.Partitions,
+		Groups: []string{}, Held: stats.Held,
 		Holds: kinds, Server: now.UnixMilli(),
 	}
 	moving, total := !stats.Held, int64(0)
@@ -189,7 +190,8 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 	bar.Clear()
 	a.note("exported %s: ready %s, scheduled %s, dead %s", human.Thousands(end.Count), human.Thousands(end.Ready), human.Thousands(end.Scheduled), human.Thousands(end.Dead))
 	if end.LeftOut > 0 {
-		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`", errPartly, human.Thousands(int64(end.LeftOut)))
+		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`", errPartly,
+			human.Thousands(int64(end.LeftOut)))
 	}
 	return nil
 }

@@ -31,8 +31,8 @@ func (c *cli) do(words ...string) rueidis.RedisMessage {
 	return m
 }
 
-// recordsOf returns the records of an export in an order of their own, without what depends on where they are: names of letters, and the
-// entries of what is ready.
+// recordsOf returns the records of an export in an order of their own, without what depends on where they are: names of
+// letters, and the entries of what is ready.
 func recordsOf(t *testing.T, export string) (records []string) {
 	t.Helper()
 	for line := range strings.Lines(export) {
@@ -134,12 +134,14 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 	r := b.runIn(export.out, "import", "copy", "--json")
 	var tally importTally
 	decode(t, r.out, &tally)
-	if r.code != exitOK || !tally.Whole || tally.Taken != tally.Lines || tally.Refused+tally.Duplicates > 0 || fmt.Sprint(tally.Groups) != "[audit mailer]" {
+	if r.code != exitOK || !tally.Whole || tally.Taken != tally.Lines || tally.Refused+tally.Duplicates > 0 ||
+		fmt.Sprint(tally.Groups) != "[audit mailer]" {
 		t.Fatalf("exit code %d: %+v %s", r.code, tally, r.err)
 	}
 	r = b.runIn(export.out, "import", "copy", "--json")
 	decode(t, r.out, &tally)
-	if r.code != exitPartly || tally.Taken > 0 || tally.Duplicates != tally.Lines || !strings.Contains(r.err, "line 2: it is there already") {
+	if r.code != exitPartly || tally.Taken > 0 || tally.Duplicates != tally.Lines ||
+		!strings.Contains(r.err, "line 2: it is there already") {
 		t.Errorf("again: exit code %d: %+v %s", r.code, tally, r.err)
 	}
 	// The copy was taken in at once: what was ready is ready, the rest is as it was.

@@ -28,8 +28,8 @@ var (
 	errTooLong = fmt.Errorf("is longer than %d bytes", ndjson.MaxLine)
 )
 
-// feeder sends what stands in the lines of a file, in batches, and keeps account of it: which lines were taken, were there before, or were
-// refused, and from which line to go on when it was stopped.
+// feeder sends what stands in the lines of a file, in batches, and keeps account of it: which lines were taken, were there
+// before, or were refused, and from which line to go on when it was stopped.
 type feeder[T any] struct {
 	app     *app
 	lines   *ndjson.Reader
@@ -112,7 +112,8 @@ func (f *feeder[T]) run(ctx context.Context) error {
 	return <-read
 }
 
-// read parses lines into batches, until the end of the file or of ctx. A batch goes when it is full, or when the next line is not there yet.
+// read parses lines into batches, until the end of the file or of ctx. A batch goes when it is full, or when the next line is
+// not there yet.
 func (f *feeder[T]) read(ctx context.Context) error {
 	var b batch[T]
 	flush := func() bool {
@@ -216,7 +217,8 @@ func (f *feeder[T]) say(line int, text string) {
 	f.app.note("line %d: %s", line, text)
 }
 
-// end says how a run ended that err cut short, unless it is nil. report prints the account, and the line to go on from, if there is one.
+// end says how a run ended that err cut short, unless it is nil. report prints the account, and the line to go on from, if
+// there is one.
 func (f *feeder[T]) end(err error, report func(goOn int) error) error {
 	const how = "stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice)"
 	f.mu.Lock()

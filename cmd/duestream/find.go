@@ -90,7 +90,8 @@ func (a *app) nowhere(f admin.Finding) error {
 	if f.Queues != 1 {
 		where = "in any of " + human.Thousands(int64(f.Queues)) + " queues"
 	}
-	text := fmt.Sprintf("%s is not %s looked at, nor in the %s retries, entries and dead letters there", human.OneLine(f.ID, 256), where, human.Thousands(f.Looked))
+	text := fmt.Sprintf("%s is not %s looked at, nor in the %s retries, entries and dead letters there", human.OneLine(f.ID, 256),
+		where, human.Thousands(f.Looked))
 	return fmt.Errorf("%s: %w", strings.Join(append([]string{text}, known...), "; "), admin.ErrNotFound)
 }
 
@@ -108,10 +109,12 @@ func (a *app) describeHistory(f admin.Finding) {
 	fmt.Fprintln(a.out, "\nhistory:")
 	rows := [][]string{}
 	for _, m := range f.History {
-		rows = append(rows, []string{"  " + m.At.Local().Format("2006-01-02 15:04:05.000"), human.Relative(m.At, f.At), momentText(m, f.At)})
+		rows = append(rows, []string{"  " + m.At.Local().Format("2006-01-02 15:04:05.000"),
+			human.Relative(m.At, f.At), momentText(m, f.At)})
 	}
 	for _, w := range f.Windows {
-		rows = append(rows, []string{"  " + w.Until.Local().Format("2006-01-02 15:04:05.000"), human.Relative(w.Until, f.At), "end of its dedup window in " + w.Queue})
+		rows = append(rows, []string{"  " + w.Until.Local().Format("2006-01-02 15:04:05.000"), human.Relative(w.Until, f.At),
+			"end of its dedup window in " + w.Queue})
 	}
 	term.Table(a.out, rows)
 }

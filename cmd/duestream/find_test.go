@@ -26,7 +26,8 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	c.ok("queue", "set", "q", "retry_min=1h", "retry_max=1h")
 	c.ok("schedule", "other", "--id", "order-42", "--in", "2h", "--header", "k=v", "in the other queue")
 	c.ok("schedule", "q", "--id", "order-42", "in this one")
-	w := c.work(dir, `touch "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done; echo broken >&2; exit 75`, "--consumer", "me")
+	w := c.work(dir, `touch "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done; echo broken >&2; exit 75`,
+		"--consumer", "me")
 	exists := func() (bool, string) {
 		_, err := os.Stat(filepath.Join(dir, "began"))
 		return err == nil, fmt.Sprint(err)
@@ -55,7 +56,8 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	out := c.ok("find", "order-42")
-	for _, text := range []string{"queue     other\nstate     scheduled\n", "header k  v\n", "queue    q\nstate    retrying\ngroup    g\n", "error    exit status 75: broken\n",
+	for _, text := range []string{"queue     other\nstate     scheduled\n", "header k  v\n",
+		"queue    q\nstate    retrying\ngroup    g\n", "error    exit status 75: broken\n",
 		"of g, back in the schedule since\n", "will be due in other, attempt 1\n", "will be due in q, attempt 2 of g; the attempt before failed: exit status 75: broken\n"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
@@ -84,7 +86,8 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	}
 }
 
-// The duplicate error said "show says where it is", and show said that there is no such message. Both say the same of one that is finished.
+// The duplicate error said "show says where it is", and show said that there is no such message. Both say the same of one that
+// is finished.
 func TestAFinishedMessageInItsDedupWindowIsToldAlikeByEverybody(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
@@ -92,7 +95,8 @@ func TestAFinishedMessageInItsDedupWindowIsToldAlikeByEverybody(t *testing.T) {
 	c.work(dir, "exit 0")
 	c.gone("a")
 	remembered := regexp.MustCompile(`q took it before.* its ID is remembered until (\S+)`)
-	duplicate := remembered.FindStringSubmatch(c.fails(exitDuplicate, []string{"hint: `duestream find <id>`"}, "schedule", "q", "--id", "a", "--dedup", "1d", "x").err)
+	duplicate := remembered.FindStringSubmatch(c.fails(exitDuplicate, []string{"hint: `duestream find <id>`"}, "schedule", "q",
+		"--id", "a", "--dedup", "1d", "x").err)
 	found := remembered.FindStringSubmatch(c.fails(exitNotFound, []string{"it is finished or gone"}, "find", "a").err)
 	if duplicate == nil || found == nil || strings.TrimRight(duplicate[1], ":") != strings.TrimRight(found[1], ":") {
 		t.Errorf("%q, %q", duplicate, found)
@@ -109,7 +113,8 @@ func TestFindSaysFirstWhyAMessageIsNotDelivered(t *testing.T) {
 	c := newCLI(t)
 	c.ok("schedule", "q", "--id", "a", "--in", "1h", "x")
 	c.ok("pause", "q")
-	if out := c.ok("find", "a"); !regexp.MustCompile(`^why +waits for its time, \S+; the queue is paused, and no bridge is alive\n`).MatchString(out) {
+	if out := c.ok("find",
+		"a"); !regexp.MustCompile(`^why +waits for its time, \S+; the queue is paused, and no bridge is alive\n`).MatchString(out) {
 		t.Error(out)
 	}
 	var f admin.Finding

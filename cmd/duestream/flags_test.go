@@ -65,7 +65,8 @@ func TestDurationsAreReadAlikeEverywhere(t *testing.T) {
 				return
 			}
 			flags++
-			for text, good := range map[string]bool{"1d12h": true, "500ms": true, "1h30m": true, "-1s": false, "soon": false, "1w": false, "": false, "99999999d": false} {
+			for text, good := range map[string]bool{"1d12h": true, "500ms": true, "1h30m": true, "-1s": false, "soon": false,
+				"1w": false, "": false, "99999999d": false} {
 				if err := f.Value.Set(text); (err == nil) != good {
 					t.Errorf("%s --%s %q: %v", cmd.CommandPath(), f.Name, text, err)
 				}

@@ -96,7 +96,8 @@ func (a *app) partly(rows []admin.Library, failed int) error {
 			a.note("duestream: %s", l.Err.Error())
 		}
 	}
-	return fmt.Errorf("%w: failed on %d of %s, done on the others; repeat the command", errPartly, failed, human.Counted(len(rows), "server"))
+	return fmt.Errorf("%w: failed on %d of %s, done on the others; repeat the command", errPartly, failed,
+		human.Counted(len(rows), "server"))
 }
 
 // errFunctionsDenied is in the chain of an error that says that the user may not load functions, or look at them.

@@ -13,8 +13,10 @@ import (
 
 // Libraries that may be there before.
 const (
-	olderLibrary   = "#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, callback=function() return {'protocol', '1', 'release', 'v0.0.1', 'source', 'abc'} end}\n"
-	newerLibrary   = "#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, callback=function() return {'protocol', '1', 'release', 'v99.0.0', 'source', 'abc'} end}\n"
+	olderLibrary = "#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, " +
+		"callback=function() return {'protocol', '1', 'release', 'v0.0.1', 'source', 'abc'} end}\n"
+	newerLibrary = "#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, " +
+		"callback=function() return {'protocol', '1', 'release', 'v99.0.0', 'source', 'abc'} end}\n"
 	foreignLibrary = "#!lua name=duestream\nredis.register_function('mine', function() return 1 end)\n"
 )
 
@@ -32,13 +34,16 @@ func TestFunctionsAreLoadedShownAndDeleted(t *testing.T) {
 		t.Helper()
 		var report librariesReport
 		c.json(&report, "functions", "show")
-		if len(report.Servers) != 1 || report.Servers[0].State != state || report.Servers[0].Version != c.s.Version() || report.Source != admin.FunctionsSource() {
+		if len(report.Servers) != 1 || report.Servers[0].State != state || report.Servers[0].Version != c.s.Version() ||
+			report.Source != admin.FunctionsSource() {
 			t.Errorf("%+v, want %s", report, state)
 		}
-		if len(report.Functions) != len(admin.Functions()) || report.Functions[0].Name != "duestream_schedule" || len(report.Functions[0].Keys) != 7 {
+		if len(report.Functions) != len(admin.Functions()) || report.Functions[0].Name != "duestream_schedule" ||
+			len(report.Functions[0].Keys) != 7 {
 			t.Errorf("%+v", report.Functions)
 		}
-		if out := c.ok("functions", "show"); !strings.Contains(out, "  "+string(state)+"  ") || !strings.Contains(out, "group [entry id error]…\n") {
+		if out := c.ok("functions", "show"); !strings.Contains(out, "  "+string(state)+"  ") ||
+			!strings.Contains(out, "group [entry id error]…\n") {
 			t.Error(out)
 		}
 	}
@@ -124,14 +129,16 @@ func TestFunctionsAreLoadedOnEveryMasterThatTakesThem(t *testing.T) {
 	c := newCLIOn(t, cluster.Server())
 	refuses := cluster.Servers[1]
 	refuses.Do(t, "ACL", "SETUSER", "default", "-function|load")
-	r := c.fails(exitPartly, []string{refuses.Addr() + ": FUNCTION LOAD: redis denies access", "failed on 1 of 3 servers, done on the others"}, "functions", "load")
+	r := c.fails(exitPartly, []string{refuses.Addr() + ": FUNCTION LOAD: redis denies access",
+		"failed on 1 of 3 servers, done on the others"}, "functions", "load")
 	for _, s := range cluster.Servers {
 		if strings.Contains(r.out, s.Addr()+"  loaded  ") == (s == refuses) {
 			t.Errorf("%s: %s", s.Addr(), r.out)
 		}
 	}
 	refuses.Do(t, "ACL", "SETUSER", "default", "+function|load")
-	if out := c.ok("functions", "load"); strings.Count(out, "  already there  ") != 2 || !strings.Contains(out, refuses.Addr()+"  loaded  ") {
+	if out := c.ok("functions", "load"); strings.Count(out, "  already there  ") != 2 ||
+		!strings.Contains(out, refuses.Addr()+"  loaded  ") {
 		t.Error(out)
 	}
 	if out := c.ok("functions", "show"); strings.Count(out, "  master  current  ") != 3 {

@@ -72,7 +72,8 @@ func FuzzForeignVariable(f *testing.F) {
 	})
 }
 
-// FuzzLines: lines of any bytes are those that a plain split gives, and each is a message that says what the line says, or is refused.
+// FuzzLines: lines of any bytes are those that a plain split gives, and each is a message that says what the line says, or is
+// refused.
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "\r\n\n", `{"id":"a"}`, "{}\n{\"payload\":\"x\"}\r\n", `{"payload":"\u00fc\n","headers":{"x":"y"},"in_ms":5}`, `{"payload":[1, 2 ],"at_ms":1795216995000}`,

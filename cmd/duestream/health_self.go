@@ -24,8 +24,8 @@ const (
 	turnedFor  = 30 * time.Second // each turn of the heartbeat's loop ends within 6 s, whatever Redis does
 )
 
-// vitals is what serve writes about itself each second, and `health --self` reads. A process that is stopped, starved or stuck writes nothing,
-// or that its heartbeat does not turn; one that waits for Redis goes on writing.
+// vitals is what serve writes about itself each second, and `health --self` reads. A process that is stopped, starved or stuck
+// writes nothing, or that its heartbeat does not turn; one that waits for Redis goes on writing.
 type vitals struct {
 	State   string `json:"state"` // starts (and waits for Redis, if it is away), runs, stops
 	ID      string `json:"id"`
@@ -121,7 +121,8 @@ func (v vitals) write(file string) error {
 func readVitals(file string) (v vitals, err error) {
 	info, err := os.Stat(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return v, fmt.Errorf("%s does not exist: no bridge runs here that writes it (`duestream serve` with DUESTREAM_HEALTH_FILE)", file)
+		return v, fmt.Errorf("%s does not exist: no bridge runs here that writes it (`duestream serve` with "+
+			"DUESTREAM_HEALTH_FILE)", file)
 	}
 	if err != nil {
 		return v, err
@@ -144,14 +145,17 @@ func readVitals(file string) (v vitals, err error) {
 	return v, nil
 }
 
-// trouble says what is wrong with the process that wrote v; nil = nothing. A step of the clock counts for a second at most: then v is renewed.
+// trouble says what is wrong with the process that wrote v; nil = nothing. A step of the clock counts for a second at most:
+// then v is renewed.
 func (v vitals) trouble(now time.Time) error {
 	written, turned := time.UnixMilli(v.Written), time.UnixMilli(v.Turned)
 	if age := now.Sub(written).Abs(); age > renewedFor {
-		return fmt.Errorf("the bridge on this machine (pid %d) has said nothing for %s: it hangs, or has ended", v.PID, human.Short(age.Round(time.Second)))
+		return fmt.Errorf("the bridge on this machine (pid %d) has said nothing for %s: it hangs, or has ended", v.PID,
+			human.Short(age.Round(time.Second)))
 	}
 	if stuck := written.Sub(turned); v.Turned != 0 && stuck > turnedFor && v.State != "stops" {
-		return fmt.Errorf("the bridge on this machine (pid %d) hangs: its heartbeat has not come round for %s", v.PID, human.Short(stuck.Round(time.Second)))
+		return fmt.Errorf("the bridge on this machine (pid %d) hangs: its heartbeat has not come round for %s", v.PID,
+			human.Short(stuck.Round(time.Second)))
 	}
 	return nil
 }

@@ -58,8 +58,8 @@ func (s *served) signal(sig syscall.Signal) {
 
 func whatever(vitals) bool { return true }
 
-// 1. Redis goes away. 2. The image's health check asks Redis, and fails. 3. The bridge, which waits for Redis as it should, is restarted for that. And:
-// 1. A bridge hangs. 2. Its health check sees the heartbeat of another one. 3. It hangs for ever.
+// 1. Redis goes away. 2. The image's health check asks Redis, and fails. 3. The bridge, which waits for Redis as it should, is
+// restarted for that. And: 1. A bridge hangs. 2. Its health check sees the heartbeat of another one. 3. It hangs for ever.
 func TestHealthOfSelfAsksItsOwnProcess(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

@@ -36,8 +36,10 @@ func TestForeignHeartbeatsAreNoBridges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"\x1b]0;owned\a\x1b[2J", strings.Repeat("x", 1<<20), "\xff\u202e", "01M7ZMPW4AFDJS68SPX5258FR1 \x1b[2J 7 v1"} {
-		if err := client.Do(t.Context(), client.B().Zadd().Key(c.prefix+":bridges").ScoreMember().ScoreMember(float64(now[0]*1000+60_000), name).Build()).Error(); err != nil {
+	for _, name := range []string{"\x1b]0;owned\a\x1b[2J", strings.Repeat("x", 1<<20), "\xff\u202e",
+		"01M7ZMPW4AFDJS68SPX5258FR1 \x1b[2J 7 v1"} {
+		if err := client.Do(t.Context(),
+			client.B().Zadd().Key(c.prefix+":bridges").ScoreMember().ScoreMember(float64(now[0]*1000+60_000), name).Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,7 +50,8 @@ func TestForeignHeartbeatsAreNoBridges(t *testing.T) {
 	printed := r.out + c.fails(exitFailure, []string{"no live bridge"}, "health").out
 	for _, look := range []string{"stats", "top --once", "top --once --json"} {
 		out := c.ok(strings.Fields(look)...)
-		if !strings.Contains(look, "json") && !strings.Contains(out, "no bridge is alive: nothing becomes ready; last heartbeats: 4 names that no bridge wrote") {
+		if !strings.Contains(look, "json") && !strings.Contains(out,
+			"no bridge is alive: nothing becomes ready; last heartbeats: 4 names that no bridge wrote") {
 			t.Errorf("%s:\n%.3000s", look, out)
 		}
 		printed += out

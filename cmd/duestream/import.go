@@ -143,7 +143,8 @@ func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 	case failed != nil:
 		return h, failed
 	case tooLong || json.Unmarshal(bytes.TrimPrefix(line, []byte("\ufeff")), &h) != nil || h.Kind != kindHeader:
-		return h, usage.Errorf("line 1: is not the first line of an export (files of messages are for `duestream schedule --file`)")
+		return h, usage.Errorf("line 1: is not the first line of an export (files of messages are for `duestream schedule " +
+			"--file`)")
 	case h.Version != exportVersion:
 		return h, usage.Errorf("line 1: version %d: this duestream reads version %d", h.Version, exportVersion)
 	}
@@ -241,7 +242,8 @@ func (f *importRun) verdict() error {
 	case last == nil:
 		wrong = append(wrong, "the file has no last line: it was not exported to its end")
 	case last.Count != f.count:
-		wrong = append(wrong, fmt.Sprintf("the last line speaks of %s records, and the file has %s", human.Thousands(last.Count), human.Thousands(f.count)))
+		wrong = append(wrong, fmt.Sprintf("the last line speaks of %s records, and the file has %s", human.Thousands(last.Count),
+			human.Thousands(f.count)))
 	}
 	if f.last != nil && f.last.LeftOut > 0 {
 		wrong = append(wrong, human.Thousands(int64(f.last.LeftOut))+" damaged entries were left out of the export")

@@ -32,7 +32,8 @@ func TestImportSaysWhatIsWrong(t *testing.T) {
 	nowhere.fails(exitInvalid, nil, "import", "q", "/does/not/exist")
 	nowhere.fails(exitInvalid, nil, "import", "q", "--from-line", "0")
 	nowhere.fails(exitInvalid, nil, "import", "q/1")
-	if r := nowhere.runIn(header+good+end(1), "import", "q", "--dry-run"); r.code != exitOK || r.out != "would be imported 1, duplicates 0, refused 0 of 1\n" {
+	if r := nowhere.runIn(header+good+end(1), "import", "q", "--dry-run"); r.code != exitOK ||
+		r.out != "would be imported 1, duplicates 0, refused 0 of 1\n" {
 		t.Errorf("%+v", r)
 	}
 	if r := nowhere.runIn(header+good+end(1), "import", "q"); r.code != exitUnavailable {
@@ -68,12 +69,14 @@ not json
 			t.Errorf("%q: %d %s%s", text, r.code, r.out, r.err)
 		}
 	}
-	if r := c.runIn(header+good+strings.ReplaceAll(good, `"a"`, `"e"`)+end(2), "import", "q", "--from-line", "3"); r.code != exitOK || !strings.HasPrefix(r.out, "imported 1,") {
+	if r := c.runIn(header+good+strings.ReplaceAll(good, `"a"`, `"e"`)+end(2), "import", "q",
+		"--from-line", "3"); r.code != exitOK || !strings.HasPrefix(r.out, "imported 1,") {
 		t.Errorf("%+v", r)
 	}
 	// A retry for a group that nobody made would be skipped by all others, for ever.
 	one := `{"kind":"scheduled","id":"r","for":"alone","entry":"17-0","attempt":2,"due_ms":4102444800000}` + "\n"
-	if r := c.runIn(header+one+end(1), "import", "q", "--no-groups"); r.code != exitOK || !strings.HasSuffix(r.out, "created 1 group: alone\n") {
+	if r := c.runIn(header+one+end(1), "import", "q", "--no-groups"); r.code != exitOK ||
+		!strings.HasSuffix(r.out, "created 1 group: alone\n") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -96,7 +99,8 @@ func TestImportThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
 	cancel()
 	select {
 	case code := <-ended:
-		if code != exitInterrupted || !strings.HasPrefix(out.String(), "imported 2,") || !strings.Contains(errOut.String(), "go on with --from-line 4,") {
+		if code != exitInterrupted || !strings.HasPrefix(out.String(), "imported 2,") ||
+			!strings.Contains(errOut.String(), "go on with --from-line 4,") {
 			t.Errorf("exit code %d: %s%s", code, out, errOut)
 		}
 	case <-time.After(patience):

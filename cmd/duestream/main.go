@@ -1,7 +1,8 @@
 // Command duestream serves and operates a Redis Streams bridge for delayed messages: see `duestream --help`.
 //
-// Only this package reads the environment, flags and signals, writes to standard output, or exits. It stands on bridge and bridge/admin, as any
-// program may. Each command has a file that its path names (dead_redrive.go); what is no command is in packages under internal.
+// Only this package reads the environment, flags and signals, writes to standard output, or exits. It stands on bridge and
+// bridge/admin, as any program may. Each command has a file that its path names (dead_redrive.go); what is no command is in
+// packages under internal.
 //
 // Invariants:
 //   - exit codes keep their meaning and are documented (TestExitCodesAreDocumented);
@@ -10,10 +11,12 @@
 //   - what was not taken of a file is known by its line (TestRedisGoneInTheMiddleOfAFileLosesNothing);
 //   - a command that was told to stop is never taken for done (TestWorkGivesBackWhatAStopCutShort);
 //   - what bench makes is gone when it ends (TestBenchCleansUpWhenItIsInterrupted);
-//   - a terminal is given back as it was, however top ends (TestTopGivesTheTerminalBack, TestTopGivesTheTerminalBackWhenItPanics);
+//   - a terminal is given back as it was, however top ends (TestTopGivesTheTerminalBack,
+//     TestTopGivesTheTerminalBackWhenItPanics);
 //   - while someone types, nothing waits for Redis longer than a second (TestCompletionNeverHangs);
 //   - the manual page has every command, flag, variable and exit code (TestManualHasEveryCommandFlagCodeAndVariable);
-//   - nothing that we started outlives us (TestSecondSignalLeavesNoCommandRunning, TestCommandDiesWithAWorkerThatIsKilled, TestServerOfDevDiesWithIt).
+//   - nothing that we started outlives us (TestSecondSignalLeavesNoCommandRunning, TestCommandDiesWithAWorkerThatIsKilled,
+//     TestServerOfDevDiesWithIt).
 package main
 
 import (
@@ -37,8 +40,9 @@ func main() {
 // lastGrace is how long commands and servers that we started get to end by themselves when we end at once.
 const lastGrace = time.Second
 
-// interruptible returns a context that the first SIGINT or SIGTERM cancels, for a clean stop. The second one ends the process at once, and
-// what it started before that. A terminal that is closed (SIGHUP) says the same, unless nohup told us not to listen.
+// interruptible returns a context that the first SIGINT or SIGTERM cancels, for a clean stop. The second one ends the process
+// at once, and what it started before that. A terminal that is closed (SIGHUP) says the same, unless nohup told us not to
+// listen.
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)

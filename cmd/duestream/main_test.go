@@ -143,7 +143,8 @@ func (r *running) wait() int {
 func (r *running) says(text string) {
 	r.t.Helper()
 	redistest.Eventually(r.t, patience, func() (bool, string) {
-		return strings.Contains(r.out.String()+r.err.String(), text), "no " + strconv.Quote(text) + " in\n" + r.out.String() + r.err.String()
+		return strings.Contains(r.out.String()+r.err.String(), text), "no " + strconv.Quote(text) + " in\n" +
+			r.out.String() + r.err.String()
 	})
 }
 

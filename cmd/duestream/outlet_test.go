@@ -11,7 +11,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// hostile does to a terminal what nobody asked for: clears it, sets its title, turns the direction of writing, in seven and in eight bits.
+// hostile does to a terminal what nobody asked for: clears it, sets its title, turns the direction of writing, in seven and in
+// eight bits.
 const hostile = "x\x1b[2J\x1b]0;title\x07\r\b\x7f\u009b31m\u202egnp\u2066\u2028\xff\x9b2J"
 
 // orders reports the characters of a text that a terminal, or an eye, takes for something else.
@@ -25,8 +26,8 @@ func orders(text string) (found []string) {
 	return found
 }
 
-// A reason that FCALL had taken printed escapes in the lists of dead letters. Whatever a foreign client put anywhere, no command prints
-// an order to the terminal, neither as text nor as JSON, nor in an error.
+// A reason that FCALL had taken printed escapes in the lists of dead letters. Whatever a foreign client put anywhere, no
+// command prints an order to the terminal, neither as text nor as JSON, nor in an error.
 func TestNoTextFromRedisGivesATerminalOrders(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -93,7 +94,8 @@ func FuzzHarmless(f *testing.F) {
 			t.Errorf("%q gives %q", whole, bad)
 		}
 		var back string
-		if inJSON && (json.Unmarshal(out.Bytes(), &back) != nil || back != strings.ToValidUTF8(text, "\ufffd") && utf8.ValidString(text)) {
+		if inJSON && (json.Unmarshal(out.Bytes(), &back) != nil || back != strings.ToValidUTF8(text, "\ufffd") &&
+			utf8.ValidString(text)) {
 			t.Errorf("%q became %q", text, back)
 		}
 	})

@@ -19,11 +19,15 @@ func TestPauseAndResume(t *testing.T) {
 	if out := c.ok("pause", "a"); out != "a  paused: what is scheduled waits; what is ready is still delivered\n" {
 		t.Error(out)
 	}
-	if out := c.ok("pause", "--all"); out != "a  was paused already\nb  paused: what is scheduled waits; what is ready is still delivered\n" {
+	if out := c.ok("pause", "--all"); out != "a  was paused already\nb  paused: what is scheduled waits; what is ready is "+
+		"still delivered\n" {
 		t.Error(out)
 	}
 	c.ok("schedule", "b", "--id", "waits", "--in", "1ms", "x")
-	redistest.Eventually(t, patience, func() (bool, string) { out := c.ok("peek", "b"); return strings.Contains(out, "overdue"), out })
+	redistest.Eventually(t, patience, func() (bool, string) {
+		out := c.ok("peek", "b")
+		return strings.Contains(out, "overdue"), out
+	})
 	var places []admin.Place
 	c.json(&places, "show", "b", "ready")
 	if len(places) != 1 || places[0].State != "ready" {
@@ -42,7 +46,8 @@ func TestPauseAndResume(t *testing.T) {
 	if out := c.ok("resume", "a", "b"); out != "a  was not paused\nb  was not paused\n" {
 		t.Error(out)
 	}
-	if r := c.run("pause", "unknown"); r.code != exitOK || !strings.Contains(r.err, "no bridge knows a queue unknown yet: is the name right?") {
+	if r := c.run("pause", "unknown"); r.code != exitOK ||
+		!strings.Contains(r.err, "no bridge knows a queue unknown yet: is the name right?") {
 		t.Errorf("%+v", r)
 	}
 	if r := c.run("pause", "unknown", "--json"); r.code != exitOK || r.err != "" || !strings.Contains(r.out, `"known":false`) {

@@ -69,7 +69,8 @@ func payloadText(payload []byte, onTerminal bool) string {
 	for cut > payloadShown-4 && !utf8.RuneStart(payload[cut]) {
 		cut--
 	}
-	return fmt.Sprintf("%s\n… and %s more bytes: --raw or --json prints all", human.Printable(payload[:cut]), human.Thousands(int64(len(payload)-cut)))
+	return fmt.Sprintf("%s\n… and %s more bytes: --raw or --json prints all", human.Printable(payload[:cut]),
+		human.Thousands(int64(len(payload)-cut)))
 }
 
 // printRaw writes a payload as it is, and nothing else.

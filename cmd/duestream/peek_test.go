@@ -22,11 +22,15 @@ func TestPeekShowsWhatIsDueNext(t *testing.T) {
 		c.ok("schedule", "q", "--id", fmt.Sprint("m-", i), "--in", fmt.Sprint(i+1, "h"), "--header", "a=b", "--header", "c=d", "x")
 	}
 	const row = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  `
-	redistest.Eventually(t, patience, func() (bool, string) { out := c.ok("peek", "q"); return strings.Contains(out, "overdue"), out })
+	redistest.Eventually(t, patience, func() (bool, string) {
+		out := c.ok("peek", "q")
+		return strings.Contains(out, "overdue"), out
+	})
 	matches(t, c.ok("peek", "q", "-n", "2"), `DUE +ID +ATTEMPT +FOR +BYTES +HEADERS`,
 		row+`overdue \S+  late  1 of 3   -    4      -`, row+`in \S+ +m-0   1        -    1      a=b, c=d`,
 		`\(and 3 more: see -n\)`, "! the queue is paused: nothing of this becomes ready until `duestream resume`")
-	if out := c.ok("peek", "q", "--payload"); !strings.Contains(out, "PAYLOAD\n") || !strings.Contains(out, "  -         four\n") || strings.Contains(out, "more") {
+	if out := c.ok("peek", "q", "--payload"); !strings.Contains(out, "PAYLOAD\n") ||
+		!strings.Contains(out, "  -         four\n") || strings.Contains(out, "more") {
 		t.Error(out)
 	}
 	r := c.run("peek", "q", "-n", "3", "--json", "--payload")
@@ -36,7 +40,8 @@ func TestPeekShowsWhatIsDueNext(t *testing.T) {
 		decode(t, line, &d)
 		all = append(all, d)
 	}
-	if len(all) != 3 || !all[0].Overdue || string(all[0].Payload) != "four" || all[1].ID != "m-0" || r.err != `{"note":"(and 2 more: see -n)"}`+"\n" {
+	if len(all) != 3 || !all[0].Overdue || string(all[0].Payload) != "four" || all[1].ID != "m-0" ||
+		r.err != `{"note":"(and 2 more: see -n)"}`+"\n" {
 		t.Errorf("%+v\n%s", all, r.err)
 	}
 }

@@ -67,7 +67,9 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 }
 
 // leftOut says how many more entries there are than were listed.
-func leftOut(ctx context.Context, op *admin.Admin, queue, group string, f admin.PendingFilter, listed, limit int) (string, error) {
+func leftOut(
+	ctx context.Context, op *admin.Admin, queue, group string, f admin.PendingFilter, listed, limit int,
+) (string, error) {
 	if listed < limit {
 		return "", nil
 	}

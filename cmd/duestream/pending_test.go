@@ -19,7 +19,8 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 		t.Error(out)
 	}
 	c.ok("queue", "partitions", "q", "2")
-	w := c.work(dir, `echo x >> "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done`, "--consumer", "me", "--concurrency", "3")
+	w := c.work(dir, `echo x >> "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done`,
+		"--consumer", "me", "--concurrency", "3")
 	for i := range 5 {
 		c.ok("schedule", "q", "--id", fmt.Sprint("m-", i), "x")
 	}
@@ -38,10 +39,12 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	c.fails(exitNotFound, []string{"consumer group is gone"}, "consumers", "q", "-g", "other")
-	if out := c.ok("pending", "q", "g", "--limit", "2"); !strings.HasPrefix(out, "ENTRY") || strings.Count(out, "  me  ") != 2 || !strings.HasSuffix(out, "\n(and 1 more: see --limit)\n") {
+	if out := c.ok("pending", "q", "g", "--limit", "2"); !strings.HasPrefix(out, "ENTRY") || strings.Count(out, "  me  ") != 2 ||
+		!strings.HasSuffix(out, "\n(and 1 more: see --limit)\n") {
 		t.Error(out)
 	}
-	if out := c.ok("pending", "q", "g", "--limit", "2", "--consumer", "me", "--min-idle", "1ms"); !strings.Contains(out, "(there may be more: see --limit)\n") {
+	if out := c.ok("pending", "q", "g", "--limit", "2", "--consumer", "me", "--min-idle", "1ms"); !strings.Contains(out,
+		"(there may be more: see --limit)\n") {
 		t.Error(out)
 	}
 	r := c.run("pending", "q", "--group", "g", "--limit", "2", "--json")

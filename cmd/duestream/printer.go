@@ -59,8 +59,8 @@ func (a *app) reportJSON(r reported) {
 	_ = json.NewEncoder(a.err).Encode(r)
 }
 
-// print writes value as JSON, or calls text, as --json asks for. JSON has one shape in all commands: one object per line. A list is a line
-// for each of its items, and none when it is empty.
+// print writes value as JSON, or calls text, as --json asks for. JSON has one shape in all commands: one object per line. A
+// list is a line for each of its items, and none when it is empty.
 func (a *app) print(value any, text func()) error {
 	if !a.json {
 		text()

@@ -86,7 +86,8 @@ func (a *app) showPartitions(ctx context.Context, op *admin.Admin, queue string)
 	}
 	if stats.ByPartition == nil {
 		one := admin.PartitionStats{
-			Scheduled: stats.Scheduled, Overdue: stats.Overdue, Ready: stats.Ready, ReadyApprox: stats.ReadyApprox, Entries: stats.Entries, Dead: stats.Dead,
+			Scheduled: stats.Scheduled, Overdue: stats.Overdue, Ready: stats.Ready, ReadyApprox: stats.ReadyApprox,
+			Entries: stats.Entries, Dead: stats.Dead,
 		}
 		for _, g := range stats.Groups {
 			one.Pending += g.Pending

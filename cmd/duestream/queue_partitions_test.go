@@ -40,7 +40,8 @@ func TestQueuePartitionsGrowsAndShows(t *testing.T) {
 		c.in(i, "ZADD", "due", "9999999999999", fmt.Sprint("m-", i))
 	}
 	out := c.ok("queue", "partitions", "q")
-	for _, text := range []string{"partitions     6\n", "counts so far  1,4,6\n", "PARTITION", "\n5          1          0        0      0        0\n"} {
+	for _, text := range []string{"partitions     6\n", "counts so far  1,4,6\n", "PARTITION",
+		"\n5          1          0        0      0        0\n"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
 		}

@@ -117,7 +117,8 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 			err = errors.New("must be true or false")
 		}
 	default:
-		err = fmt.Errorf("is not a setting: must be one of %s", strings.Join(slices.Sorted(maps.Values(settings.PolicyFields)), ", "))
+		err = fmt.Errorf("is not a setting: must be one of %s",
+			strings.Join(slices.Sorted(maps.Values(settings.PolicyFields)), ", "))
 	}
 	return err
 }

@@ -30,7 +30,8 @@ func TestQueueSetChangesThePolicy(t *testing.T) {
 	c.fails(exitInvalid, []string{"can be set for a whole queue only"}, "queue", "set", "q", "--group", "g", "held=true")
 }
 
-// Settings of a queue whose name was misspelt were taken without a word. They are still taken: a queue may be set before its first message.
+// Settings of a queue whose name was misspelt were taken without a word. They are still taken: a queue may be set before its
+// first message.
 func TestSettingsOfAnUnknownQueueAreTakenWithANote(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -43,7 +44,8 @@ func TestSettingsOfAnUnknownQueueAreTakenWithANote(t *testing.T) {
 		if strings.Contains(line, "show early") { // is there once it was set
 			c.ok("queue", "set", "early", "max_attempts=3")
 		}
-		if r := c.run(strings.Fields(line)...); r.code != exitOK || (r.err == "") != (says[0] == "") || !strings.Contains(r.err, says[0]) {
+		if r := c.run(strings.Fields(line)...); r.code != exitOK || (r.err == "") != (says[0] == "") ||
+			!strings.Contains(r.err, says[0]) {
 			t.Errorf("%s: %+v", line, r)
 		}
 		again := strings.Fields(strings.Replace(line, "new", "newer", 1) + " --json")

@@ -76,7 +76,8 @@ func (a *app) listPolicies(ctx context.Context, op *admin.Admin, group string) e
 			return err
 		}
 		p := q.policy
-		list.add(q, q.Queue, human.Short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts), human.Short(p.RetryMin), human.Short(p.RetryMax),
+		list.add(q, q.Queue, human.Short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts),
+			human.Short(p.RetryMin), human.Short(p.RetryMax),
 			human.Short(p.TriedFor()), strconv.FormatBool(p.Held), strconv.Itoa(q.Partitions))
 	}
 	return list.end("no queues")

@@ -22,8 +22,8 @@ func (o *reach) flags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("retries", "group")
 }
 
-// within calls do with what is meant. Without a flag that is the scheduled message, and only when there is none its retries, because they have to
-// be looked for in all of the schedule.
+// within calls do with what is meant. Without a flag that is the scheduled message, and only when there is none its retries,
+// because they have to be looked for in all of the schedule.
 func (o *reach) within(taken *[]bridge.Retry, do func(...bridge.Scope) error) error {
 	switch {
 	case o.group != "":

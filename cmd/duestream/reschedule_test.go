@@ -16,7 +16,8 @@ func TestRescheduleMovesAMessage(t *testing.T) {
 	if got.ID != "a" || !got.Due.Equal(at) || got.DueMS != at.UnixMilli() {
 		t.Errorf("%+v", got)
 	}
-	if out := c.ok("reschedule", "q", "a", "--in", "0s"); !strings.HasPrefix(out, "a  due ") || !strings.Contains(out, "(now)") && !strings.Contains(out, "ago)") {
+	if out := c.ok("reschedule", "q", "a", "--in", "0s"); !strings.HasPrefix(out, "a  due ") || !strings.Contains(out, "(now)") &&
+		!strings.Contains(out, "ago)") {
 		t.Error(out)
 	}
 	c.fails(exitNotFound, nil, "reschedule", "q", "gone", "--in", "1h")
@@ -27,7 +28,8 @@ func TestRescheduleMovesRetriesThatWait(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	c.retries("q", "a", time.Now().Add(time.Hour), "g", "h")
-	if out := c.ok("reschedule", "q", "a", "--in", "0s", "--group", "g"); !strings.HasPrefix(out, "a  due ") || !strings.HasSuffix(out, "  retry for g\n") {
+	if out := c.ok("reschedule", "q", "a", "--in", "0s", "--group", "g"); !strings.HasPrefix(out, "a  due ") ||
+		!strings.HasSuffix(out, "  retry for g\n") {
 		t.Error(out)
 	}
 	at := time.Now().Add(2 * time.Hour).Truncate(time.Second)

@@ -32,7 +32,8 @@ type scheduleOptions struct {
 }
 
 func (a *app) schedule() *cobra.Command {
-	o := scheduleOptions{expiresIn: flags.Delay{Field: "expires-in"}, expiresAt: flags.Instant{Field: "expires-at"}, dedup: flags.Delay{Field: "dedup"}}
+	o := scheduleOptions{expiresIn: flags.Delay{Field: "expires-in"}, expiresAt: flags.Instant{Field: "expires-at"},
+		dedup: flags.Delay{Field: "dedup"}}
 	cmd := &cobra.Command{
 		Use:   "schedule <queue> [payload | -]",
 		Short: "Schedule a message, or a file of messages",
@@ -114,7 +115,9 @@ func (a *app) scheduleOne(
 		scheduledAt
 		Ready bool `json:"ready"`
 	}{queue, newScheduledAt(receipt.ID, receipt.Due), receipt.Ready}
-	return errors.Join(err, a.print(value, func() { fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, human.Clock(receipt.Due, time.Now())) }))
+	return errors.Join(err, a.print(value, func() {
+		fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, human.Clock(receipt.Due, time.Now()))
+	}))
 }
 
 // taken says of a duplicate what `find` says of the message that has, or had, its ID: without it, "where it is" would be nowhere.
@@ -165,7 +168,8 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 			due = o.when.At.T
 		}
 		if !expires.After(due) {
-			return nil, usage.Errorf("expires %s: must be after the due time %s", expires.Format(time.RFC3339), due.Format(time.RFC3339))
+			return nil, usage.Errorf("expires %s: must be after the due time %s", expires.Format(time.RFC3339),
+				due.Format(time.RFC3339))
 		}
 		all = append(all, bridge.ExpiresAt(expires))
 	}

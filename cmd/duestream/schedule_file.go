@@ -93,7 +93,8 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 		return m, err
 	}
 	m = bridge.NewMessage{
-		Delay: o.when.In.D, At: o.when.At.T, Headers: o.headers, MaxAttempts: o.maxAttempts, Expires: o.expiresAt.T, Dedup: window,
+		Delay: o.when.In.D, At: o.when.At.T, Headers: o.headers, MaxAttempts: o.maxAttempts,
+		Expires: o.expiresAt.T, Dedup: window,
 	}
 	if o.expiresIn.Given {
 		m.Expires = time.Now().Add(o.expiresIn.D)

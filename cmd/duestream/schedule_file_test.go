@@ -39,7 +39,8 @@ func (c *cli) scheduled(queue string) int64 {
 func TestFileIsScheduledAndItsBadLinesAreReported(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	file := writeFile(t, "\ufeff"+`{"id":"text","payload":"h\u00e9llo","in_ms":3600000,"headers":{"a":"b"},"max_attempts":3,"expires_ms":4102444800000}
+	file := writeFile(t,
+		"\ufeff"+`{"id":"text","payload":"h\u00e9llo","in_ms":3600000,"headers":{"a":"b"},"max_attempts":3,"expires_ms":4102444800000}
 {"id":"json","payload":{"a": [1, 2.50]},"at_ms":4102444800000}
 
 {"id":"bytes","payload_base64":"AP8=","in_ms":3600000}`+"\r\n"+`{"id":"empty","in_ms":3600000}
@@ -68,7 +69,8 @@ not json
 		if string(places[0].Payload) != payload {
 			t.Errorf("%s: payload %q, want %q", id, places[0].Payload, payload)
 		}
-		if p := places[0]; id == "text" && (p.Headers["a"] != "b" || p.MaxAttempts != 3 || p.Expires.UnixMilli() != 4102444800000) {
+		if p := places[0]; id == "text" && (p.Headers["a"] != "b" || p.MaxAttempts != 3 ||
+			p.Expires.UnixMilli() != 4102444800000) {
 			t.Errorf("%+v", p)
 		}
 	}
@@ -182,7 +184,8 @@ func TestRedisGoneInTheMiddleOfAFileLosesNothing(t *testing.T) {
 	code := first.wait()
 	var tally fileTally
 	decode(t, first.out.String(), &tally)
-	if code != exitUnavailable || tally.GoOnFrom == 0 || !strings.Contains(first.err.String(), fmt.Sprintf("--from-line %d", tally.GoOnFrom)) {
+	if code != exitUnavailable || tally.GoOnFrom == 0 ||
+		!strings.Contains(first.err.String(), fmt.Sprintf("--from-line %d", tally.GoOnFrom)) {
 		t.Fatalf("exit code %d, %+v: %s", code, tally, first.err)
 	}
 	s.Start()
@@ -196,7 +199,8 @@ func TestLargestPayloadFitsALine(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	payload := strings.Repeat("/", admin.MaxPayloadBytes)
-	line := `{"id":"big","in_ms":3600000,"payload":"` + payload + `"}` + "\n" + `{"id":"bigger","in_ms":3600000,"payload":"` + payload + `x"}`
+	line := `{"id":"big","in_ms":3600000,"payload":"` + payload + `"}` + "\n" +
+		`{"id":"bigger","in_ms":3600000,"payload":"` + payload + `x"}`
 	r := c.runIn(line, "schedule", "q", "-f", "-")
 	if r.code != exitPartly || !strings.Contains(r.err, "line 2: payload of 16777217 bytes: must be at most 16777216 bytes") {
 		t.Errorf("exit code %d: %s%s", r.code, r.out, r.err)
@@ -275,9 +279,12 @@ func TestLinesThatSayTwoThingsOrNoneAreRefused(t *testing.T) {
 func TestFileTakesFlagsForAllLines(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	file := writeFile(t, `{"id":"a"}`+"\n"+`{"id":"b","in_ms":7200000,"headers":{"k":"own"}}`+"\n"+strings.Repeat("nonsense\n", 30)+`{"id":"a"}`+"\n")
-	r := c.run("schedule", "q", "--file", file, "--in", "1h", "--header", "k=all", "--header", "l=all", "--max-attempts", "7", "--duplicates")
-	if r.code != exitPartly || strings.Count(r.err, "is not JSON") != mostRefusals || !strings.Contains(r.err, "refused: 30 lines, see above") ||
+	file := writeFile(t, `{"id":"a"}`+"\n"+`{"id":"b","in_ms":7200000,"headers":{"k":"own"}}`+"\n"+strings.Repeat("nonsense\n",
+		30)+`{"id":"a"}`+"\n")
+	r := c.run("schedule", "q", "--file", file, "--in", "1h", "--header", "k=all", "--header", "l=all",
+		"--max-attempts", "7", "--duplicates")
+	if r.code != exitPartly || strings.Count(r.err, "is not JSON") != mostRefusals ||
+		!strings.Contains(r.err, "refused: 30 lines, see above") ||
 		!strings.Contains(r.err, "line 33: duplicate: a is scheduled") {
 		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
 	}
@@ -287,7 +294,8 @@ func TestFileTakesFlagsForAllLines(t *testing.T) {
 	}{"a": {"all", time.Hour}, "b": {"own", 2 * time.Hour}} {
 		var places []admin.Place
 		c.json(&places, "show", "q", id)
-		if p := places[0]; p.Headers["k"] != want.k || p.Headers["l"] != "all" || p.MaxAttempts != 7 || time.Until(p.Due) > want.in || time.Until(p.Due) < want.in-30*time.Minute {
+		if p := places[0]; p.Headers["k"] != want.k || p.Headers["l"] != "all" || p.MaxAttempts != 7 ||
+			time.Until(p.Due) > want.in || time.Until(p.Due) < want.in-30*time.Minute {
 			t.Errorf("%s: %+v", id, p)
 		}
 	}

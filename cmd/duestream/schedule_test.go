@@ -16,7 +16,8 @@ func TestScheduleKeepsEveryByteOfStandardInput(t *testing.T) {
 		payload.WriteByte(byte(i))
 	}
 	payload.WriteString("\r\n")
-	for _, args := range [][]string{{"schedule", "q", "--in", "1h", "--id", "a"}, {"schedule", "q", "-", "--in", "1h", "--id", "b"}} {
+	for _, args := range [][]string{{"schedule", "q", "--in", "1h", "--id", "a"},
+		{"schedule", "q", "-", "--in", "1h", "--id", "b"}} {
 		if r := c.runIn(payload.String(), args...); r.code != exitOK {
 			t.Fatal(r)
 		}
@@ -56,7 +57,8 @@ func TestScheduleSaysWhatItScheduled(t *testing.T) {
 	if !got.Ready || got.ID == "" {
 		t.Errorf("%+v", got)
 	}
-	if out := c.ok("schedule", "q", "--in", "15m", "--id", "b", "hello"); !strings.HasPrefix(out, "b  due ") || !strings.Contains(out, "(in 1") {
+	if out := c.ok("schedule", "q", "--in", "15m", "--id", "b", "hello"); !strings.HasPrefix(out, "b  due ") ||
+		!strings.Contains(out, "(in 1") {
 		t.Error(out)
 	}
 }
@@ -154,7 +156,8 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 		c.fails(exitInvalid, []string{"duestream: ", test.says}, test.args...)
 	}
 	payload := strings.Repeat("x", admin.MaxPayloadBytes+1)
-	if r := c.runIn(payload, "schedule", "q"); r.code != exitInvalid || !strings.Contains(r.err, "must be at most 16777216 bytes") {
+	if r := c.runIn(payload, "schedule", "q"); r.code != exitInvalid ||
+		!strings.Contains(r.err, "must be at most 16777216 bytes") {
 		t.Error(r)
 	}
 }

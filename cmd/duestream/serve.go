@@ -58,7 +58,8 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 		return err
 	}
 	defer r.Close()
-	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Defaults: policy, AnyServer: s.AnyServer, Identity: self, Logger: log})
+	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Defaults: policy, AnyServer: s.AnyServer,
+		Identity: self, Logger: log})
 	if err != nil {
 		return err
 	}

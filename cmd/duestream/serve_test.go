@@ -38,7 +38,8 @@ func TestServeDeliversAndStopsCleanly(t *testing.T) {
 		t.Fatal(err)
 	}
 	self, wrote := health.Bridges[0], lua.NewIdentity(host, os.Getpid(), version)
-	if self.Host != wrote.Host || self.PID != wrote.PID || self.Version != wrote.Version || time.Since(time.UnixMilli(self.Started)).Abs() > 10*time.Minute {
+	if self.Host != wrote.Host || self.PID != wrote.PID || self.Version != wrote.Version ||
+		time.Since(time.UnixMilli(self.Started)).Abs() > 10*time.Minute {
 		t.Errorf("health says %+v", self)
 	}
 	name := fmt.Sprintf("%s/%d %s", human.OneLine(wrote.Host, 24), wrote.PID, human.OneLine(wrote.Version, 24))
@@ -47,10 +48,12 @@ func TestServeDeliversAndStopsCleanly(t *testing.T) {
 			t.Errorf("%s does not name %q:\n%s", look, name, out)
 		}
 	}
-	if out := c.ok("health"); !strings.Contains(out, wrote.Host) || !strings.Contains(out, self.ID) || !strings.Contains(out, wrote.Version) {
+	if out := c.ok("health"); !strings.Contains(out, wrote.Host) || !strings.Contains(out, self.ID) ||
+		!strings.Contains(out, wrote.Version) {
 		t.Errorf("health says\n%s", out)
 	}
-	if !strings.Contains(bridge.err.String(), fmt.Sprintf(`"version":%q,"host":%q,"pid":%d,"bridge":%q`, version, wrote.Host, wrote.PID, self.ID)) {
+	if !strings.Contains(bridge.err.String(), fmt.Sprintf(`"version":%q,"host":%q,"pid":%d,"bridge":%q`, version,
+		wrote.Host, wrote.PID, self.ID)) {
 		t.Errorf("the log does not say who starts:\n%s", bridge.err)
 	}
 	bridge.stop()

@@ -32,7 +32,8 @@ func TestMisspeltVariableIsRefusedWithASuggestion(t *testing.T) {
 	t.Setenv("DUESTREAM_MAX_ATEMPTS", "3")
 	t.Setenv("DUESTREAM_WORKER_THREADS", "3")
 	r := serveAt(t)
-	for _, text := range []string{"DUESTREAM_MAX_ATEMPTS is not a setting: did you mean DUESTREAM_MAX_ATTEMPTS?", "DUESTREAM_WORKER_THREADS is not a setting"} {
+	for _, text := range []string{"DUESTREAM_MAX_ATEMPTS is not a setting: did you mean DUESTREAM_MAX_ATTEMPTS?",
+		"DUESTREAM_WORKER_THREADS is not a setting"} {
 		if r.code != exitInvalid || !strings.Contains(r.err, text) {
 			t.Errorf("exit code %d, stderr without %q:\n%s", r.code, text, r.err)
 		}

@@ -14,7 +14,8 @@ func TestShowSaysEveryPlaceOfAMessage(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
 	c.ok("schedule", "q", "--id", "a", "--in", "1h", "--header", "k=v", "--expires-in", "2h", "the payload")
-	for _, text := range []string{`scheduled\n`, `due .*\(in (1h|59m\d+s)\)\n`, `expires`, `header k  v\n`, `payload \(11 bytes\):\nthe payload\n`} {
+	for _, text := range []string{`scheduled\n`, `due .*\(in (1h|59m\d+s)\)\n`, `expires`, `header k  v\n`,
+		`payload \(11 bytes\):\nthe payload\n`} {
 		if out := c.ok("show", "q", "a"); !regexp.MustCompile(text).MatchString(out) {
 			t.Errorf("no %q in\n%s", text, out)
 		}
@@ -33,10 +34,12 @@ func TestShowSaysEveryPlaceOfAMessage(t *testing.T) {
 	}
 	var pending []admin.PendingEntry
 	c.json(&pending, "pending", "q", "--group", "g")
-	if len(pending) != 1 || pending[0].ID != "held" || pending[0].Consumer != "me" || pending[0].Attempt != 1 || pending[0].Deliveries != 1 {
+	if len(pending) != 1 || pending[0].ID != "held" || pending[0].Consumer != "me" || pending[0].Attempt != 1 ||
+		pending[0].Deliveries != 1 {
 		t.Errorf("%+v", pending)
 	}
-	if out := c.ok("pending", "q", "--group", "g", "--limit", "1"); !strings.Contains(out, "ENTRY") || !strings.Contains(out, "  held  me  ") ||
+	if out := c.ok("pending", "q", "--group", "g", "--limit", "1"); !strings.Contains(out, "ENTRY") ||
+		!strings.Contains(out, "  held  me  ") ||
 		strings.Contains(out, "more") {
 		t.Error(out)
 	}
@@ -62,7 +65,8 @@ func TestShowRawPrintsThePayloadAndLargeOnesAreCutForPeople(t *testing.T) {
 	if out := c.ok("show", "q", "one", "--raw"); out != payload {
 		t.Errorf("%d bytes, want %d", len(out), len(payload))
 	}
-	if text := payloadText([]byte(strings.Repeat("é", 5000)), true); len(text) > 5000 || !strings.Contains(text, "… and 5,904 more bytes: --raw") {
+	if text := payloadText([]byte(strings.Repeat("é", 5000)), true); len(text) > 5000 ||
+		!strings.Contains(text, "… and 5,904 more bytes: --raw") {
 		t.Errorf("%d bytes: %s", len(text), text[len(text)-80:])
 	}
 	if text := payloadText([]byte(strings.Repeat("é", 5000)), false); len(text) != 10_000 {

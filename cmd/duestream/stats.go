@@ -154,16 +154,19 @@ type statsTable []statsRow
 
 // merged has a column for everything.
 func (t statsTable) merged() [][]string {
-	rows := [][]string{{"QUEUE / GROUP", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "LAG", "PENDING", "OLDEST", "RETRYING", "DEAD", "MEMORY"}}
+	rows := [][]string{{"QUEUE / GROUP", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "LAG", "PENDING", "OLDEST",
+		"RETRYING", "DEAD", "MEMORY"}}
 	for _, r := range t {
-		rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.lag, r.pending, r.oldest, r.retrying, r.dead, r.memory})
+		rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.lag, r.pending, r.oldest,
+			r.retrying, r.dead, r.memory})
 	}
 	return rows
 }
 
 // narrow has columns that mean one thing for queues and another for groups, for terminals that are not wide enough.
 func (t statsTable) narrow() [][]string {
-	rows := [][]string{{"QUEUE", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "DEAD", "MEMORY"}, {"  GROUP", "LAG", "PENDING", "OLDEST", "RETRYING", "DEAD", ""}}
+	rows := [][]string{{"QUEUE", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "DEAD", "MEMORY"},
+		{"  GROUP", "LAG", "PENDING", "OLDEST", "RETRYING", "DEAD", ""}}
 	for _, r := range t {
 		group := []string{r.name, r.lag, r.pending, r.oldest, r.retrying, r.dead, ""}
 		if !r.group {
@@ -204,7 +207,8 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 			}
 			rows = append(rows, statsRow{
 				name: "  partition " + strconv.Itoa(p.Partition), scheduled: number(p.Scheduled, false), overdue: number(p.Overdue, false),
-				ready: number(p.Ready, p.ReadyApprox), pending: number(p.Pending, false), dead: number(p.Dead, false), memory: memory(used),
+				ready: number(p.Ready, p.ReadyApprox), pending: number(p.Pending, false),
+				dead: number(p.Dead, false), memory: memory(used),
 			})
 		}
 	}
@@ -212,7 +216,8 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 		sum := total(all)
 		row := queueRow(fmt.Sprintf("all %d queues", len(all)), sum, now)
 		g := sum.Groups[0]
-		row.lag, row.pending, row.retrying = number(g.Lag, g.LagApprox), number(g.Pending, false), number(g.Retrying, g.RetryingApprox)
+		row.lag, row.pending = number(g.Lag, g.LagApprox), number(g.Pending, false)
+		row.retrying = number(g.Retrying, g.RetryingApprox)
 		rows = append(rows, row)
 	}
 	return rows
@@ -224,8 +229,9 @@ func queueRow(name string, s admin.QueueStats, now time.Time) statsRow {
 		next = human.Relative(s.NextDue, now)
 	}
 	return statsRow{
-		name: name, scheduled: number(s.Scheduled, false), overdue: number(s.Overdue, false), next: next, ready: number(s.Ready, s.ReadyApprox),
-		dead: number(s.Dead, false), memory: memory(s.Memory),
+		name: name, scheduled: number(s.Scheduled, false), overdue: number(s.Overdue, false), next: next,
+		ready: number(s.Ready, s.ReadyApprox),
+		dead:  number(s.Dead, false), memory: memory(s.Memory),
 	}
 }
 

@@ -29,12 +29,15 @@ func TestStatsCountsQueuesAndGroups(t *testing.T) {
 	}
 	out := c.ok("stats")
 	lines := strings.Split(out, "\n")
-	if !strings.HasPrefix(lines[0], "QUEUE / GROUP") || !strings.HasPrefix(lines[1], "one ") || !strings.Contains(lines[1], "in 3d0h") ||
+	if !strings.HasPrefix(lines[0], "QUEUE / GROUP") || !strings.HasPrefix(lines[1], "one ") ||
+		!strings.Contains(lines[1], "in 3d0h") ||
 		!strings.HasPrefix(lines[2], "two ") || !strings.HasPrefix(lines[3], "  g ") || !strings.HasPrefix(lines[4], "all 2 queues ") || !strings.Contains(out, `! two: group "g" has no consumers`) {
 		t.Error(out)
 	}
 	watch := c.start("stats", "one", "--watch", "--json")
-	redistest.Eventually(t, patience, func() (bool, string) { return strings.Count(watch.out.String(), "\n") >= 2, watch.out.String() })
+	redistest.Eventually(t, patience, func() (bool, string) {
+		return strings.Count(watch.out.String(), "\n") >= 2, watch.out.String()
+	})
 	watch.stop()
 	if code := watch.wait(); code != exitOK {
 		t.Errorf("exit code %d: %s", code, watch.err)

@@ -32,7 +32,8 @@ func TestTopOnACluster(t *testing.T) {
 	if got.Server.Servers != 3 || len(got.Queues) != 1 || got.Queues[0].Partitions != 6 || got.Queues[0].Scheduled != 30 {
 		t.Errorf("%+v", got)
 	}
-	if out := c.ok("top", "--once", "--interval", "100ms"); !strings.Contains(out, "  3 servers\n") || !strings.Contains(out, "wide ×6 ") {
+	if out := c.ok("top", "--once", "--interval", "100ms"); !strings.Contains(out, "  3 servers\n") ||
+		!strings.Contains(out, "wide ×6 ") {
 		t.Error(out)
 	}
 	owner := func(key string) *redistest.Server { return nodes.Owner(nodes.Slot(key)) }

@@ -228,7 +228,9 @@ func TestTopGivesTheTerminalBackWhenItPanics(t *testing.T) {
 		}
 		term.givenBack()
 	}()
-	_ = a.topLive(t.Context(), topOptions{every: live.MinInterval, sort: "name"}, func(context.Context) (live.Look, error) { panic("out of order") }, live.Look{})
+	_ = a.topLive(t.Context(), topOptions{every: live.MinInterval, sort: "name"}, func(context.Context) (live.Look, error) {
+		panic("out of order")
+	}, live.Look{})
 	t.Error("no panic")
 }
 
@@ -289,7 +291,8 @@ func TestColoursOnATerminal(t *testing.T) {
 			return strings.Contains(term.seen.String(), "duestream dev"), term.seen.String()
 		})
 		seen := term.seen.String()
-		if got := strings.Contains(seen, "\x1b[31mduestream:\x1b[0m") && strings.Contains(seen, "\x1b[1mhint:\x1b[0m"); got != test.want {
+		if got := strings.Contains(seen, "\x1b[31mduestream:\x1b[0m") &&
+			strings.Contains(seen, "\x1b[1mhint:\x1b[0m"); got != test.want {
 			t.Errorf("%s %v: colours: %t\n%q", test.env, test.args, got, seen)
 		}
 	}
@@ -303,7 +306,8 @@ func TestStatsFitOnATerminal(t *testing.T) {
 	c.ok("schedule", "a-queue-with-quite-a-name", "--in", "1h", "x")
 	c.ok("schedule", "emails", "x")
 	r := c.redis()
-	if err := r.Do(t.Context(), r.B().XgroupCreate().Key(c.key("emails", "stream")).Group("mailer").Id("0").Build()).Error(); err != nil {
+	if err := r.Do(t.Context(), r.B().XgroupCreate().Key(c.key("emails",
+		"stream")).Group("mailer").Id("0").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	c.ok("queue", "set", "emails", "held=true")
@@ -334,10 +338,12 @@ func TestStatsFitOnATerminal(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	if !strings.Contains(seen, "\x1b[1mQUEUE\x1b[0m") || !strings.Contains(seen, "\x1b[33m1\x1b[0m") || !strings.Contains(seen, "\x1b[33m! emails") {
+	if !strings.Contains(seen, "\x1b[1mQUEUE\x1b[0m") || !strings.Contains(seen, "\x1b[33m1\x1b[0m") ||
+		!strings.Contains(seen, "\x1b[33m! emails") {
 		t.Errorf("no colours:\n%q", seen)
 	}
-	if out := c.ok("stats"); !strings.Contains(out, "QUEUE / GROUP") || strings.Contains(out, "\x1b") || !strings.Contains(out, "\nall 2 queues ") {
+	if out := c.ok("stats"); !strings.Contains(out, "QUEUE / GROUP") || strings.Contains(out, "\x1b") ||
+		!strings.Contains(out, "\nall 2 queues ") {
 		t.Errorf("not on a terminal:\n%s", out)
 	}
 }

@@ -18,11 +18,13 @@ func TestTopWithoutATerminalPrintsOneFrame(t *testing.T) {
 		c.ok("schedule", fmt.Sprintf("queue-%02d", i), "--in", "1h", "x")
 	}
 	out := c.ok("top", "--interval", "100ms")
-	if !strings.HasPrefix(out, "duestream top  ") || strings.Contains(out, "\x1b") || strings.Contains(out, "… and ") || !strings.Contains(out, "\nqueue-29 ") ||
+	if !strings.HasPrefix(out, "duestream top  ") || strings.Contains(out, "\x1b") || strings.Contains(out, "… and ") ||
+		!strings.Contains(out, "\nqueue-29 ") ||
 		strings.Contains(out, "q quit") {
 		t.Error(out)
 	}
-	if out := c.ok("top", "--interval", "100ms", "--color", "always", "queue-07"); !strings.Contains(out, "\x1b[1mduestream top\x1b[0m") || strings.Contains(out, "queue-08") {
+	if out := c.ok("top", "--interval", "100ms", "--color", "always", "queue-07"); !strings.Contains(out,
+		"\x1b[1mduestream top\x1b[0m") || strings.Contains(out, "queue-08") {
 		t.Errorf("%q", out)
 	}
 	var got struct {
@@ -34,11 +36,14 @@ func TestTopWithoutATerminalPrintsOneFrame(t *testing.T) {
 		}
 	}
 	c.json(&got, "top", "--once", "--interval", "100ms", "queue-03")
-	if len(got.Bridges) != 1 || !got.Bridges[0].Fresh || len(got.Queues) != 1 || got.Queues[0].Scheduled != 1 || got.Queues[0].PerSecond == nil {
+	if len(got.Bridges) != 1 || !got.Bridges[0].Fresh || len(got.Queues) != 1 || got.Queues[0].Scheduled != 1 ||
+		got.Queues[0].PerSecond == nil {
 		t.Errorf("%+v", got)
 	}
 	lines := c.start("top", "--json", "--interval", "100ms")
-	redistest.Eventually(t, patience, func() (bool, string) { return strings.Count(lines.out.String(), "\n") >= 3, lines.out.String() })
+	redistest.Eventually(t, patience, func() (bool, string) {
+		return strings.Count(lines.out.String(), "\n") >= 3, lines.out.String()
+	})
 	lines.stop()
 	if code := lines.wait(); code != exitOK {
 		t.Errorf("exit code %d: %s", code, lines.err)

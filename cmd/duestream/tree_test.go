@@ -107,7 +107,8 @@ func TestEveryCommandThatPrintsDataHasJSON(t *testing.T) {
 // The list of codes in the help, the constants, the table of outcomes and the documents are the same.
 func TestExitCodesAreThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
-	codes := []int{exitOK, exitFailure, exitInvalid, exitNotFound, exitDuplicate, exitUnavailable, exitPartly, exitFull, exitNotDurable, exitUnwell, exitInterrupted}
+	codes := []int{exitOK, exitFailure, exitInvalid, exitNotFound, exitDuplicate, exitUnavailable, exitPartly, exitFull,
+		exitNotDurable, exitUnwell, exitInterrupted}
 	var inHelp []int
 	for _, m := range regexp.MustCompile(`(?m)^  (\d+) `).FindAllStringSubmatch(exitCodes, -1) {
 		n, _ := strconv.Atoi(m[1])
@@ -225,11 +226,13 @@ func file(t *testing.T) string {
 	return name
 }
 
-// clean checks that each line that looks like a request of troff's is one of ours; where groff is installed, that it has nothing to say.
+// clean checks that each line that looks like a request of troff's is one of ours; where groff is installed, that it has
+// nothing to say.
 func clean(t *testing.T, name, page string) {
 	t.Helper()
 	for line := range strings.Lines(page) {
-		if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") && !regexp.MustCompile(`^\.(TH|SH|SS|TP|PP|nf|fi)\b`).MatchString(line) {
+		if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") &&
+			!regexp.MustCompile(`^\.(TH|SH|SS|TP|PP|nf|fi)\b`).MatchString(line) {
 			t.Errorf("%s: %q means something to troff", name, line)
 		}
 	}

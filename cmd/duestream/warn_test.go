@@ -10,7 +10,8 @@ func TestCommandsWarnInOneLineWhenNoBridgeLives(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	const warning = "no bridge is alive: nothing becomes ready until one runs"
-	if r := c.run("schedule", "q", "--in", "1h", "x"); r.code != exitOK || strings.Count(r.err, warning) != 1 || strings.Count(r.err, "\n") != 1 {
+	if r := c.run("schedule", "q", "--in", "1h", "x"); r.code != exitOK || strings.Count(r.err, warning) != 1 ||
+		strings.Count(r.err, "\n") != 1 {
 		t.Errorf("%+v", r)
 	}
 	if r := c.run("stats", "--json"); r.code != exitOK || strings.Count(r.err, warning) != 1 {

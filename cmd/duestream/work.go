@@ -147,7 +147,8 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue, path string, co
 	}
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
 		Redis: r, Prefix: a.prefix, Queue: queue, Group: o.group, Consumer: o.consumer, Concurrency: o.concurrency,
-		Handler: runner.handle, Retried: retried, ShutdownTimeout: o.shutdownTimeout, CancelGrace: o.killAfter + 2*time.Second, Logger: log,
+		Handler: runner.handle, Retried: retried, ShutdownTimeout: o.shutdownTimeout,
+		CancelGrace: o.killAfter + 2*time.Second, Logger: log,
 	})
 	if err != nil {
 		return err

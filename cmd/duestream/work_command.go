@@ -49,8 +49,8 @@ const (
 	startAgain    = 50 * time.Millisecond
 )
 
-// handle runs the command. When it cannot be started that is no fault of the message, and the next message would fare no better: the
-// worker stops, and the message is given back as it came.
+// handle runs the command. When it cannot be started that is no fault of the message, and the next message would fare no
+// better: the worker stops, and the message is given back as it came.
 func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
 	for began := time.Now(); ; {
 		if err := c.broken(); err != nil {
@@ -58,7 +58,8 @@ func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
 		}
 		started, err := c.run(ctx, m)
 		switch {
-		case started, errors.Is(err, syscall.E2BIG): // too much for an environment: this message will never have a command, others will
+		// too much for an environment: this message will never have a command, others will
+		case started, errors.Is(err, syscall.E2BIG):
 			return err
 		case ctx.Err() != nil:
 			return bridge.Release(err)
@@ -130,8 +131,8 @@ func (c *commandRunner) verdict(ctx context.Context, state *os.ProcessState, err
 // ourPasswords are no business of a command: what it prints, logs or starts shows its environment.
 var ourPasswords = []string{"DUESTREAM_REDIS_PASSWORD", "DUESTREAM_SENTINEL_PASSWORD"}
 
-// environment returns the environment of the command: ours, without passwords, and without what belongs to a message that we may ourselves be
-// the command of.
+// environment returns the environment of the command: ours, without passwords, and without what belongs to a message that we
+// may ourselves be the command of.
 func (c *commandRunner) environment(m *bridge.Message) []string {
 	own := map[string]string{
 		"DUESTREAM_REDIS_URL": c.redisURL, "DUESTREAM_PREFIX": c.prefix,
@@ -202,7 +203,8 @@ func (t *tail) error(what string) error {
 	return fmt.Errorf("%s: %s", what, text)
 }
 
-// shared returns a stream that several commands may write to at once. A file is handed to the command itself, without a copy through us.
+// shared returns a stream that several commands may write to at once. A file is handed to the command itself, without a copy
+// through us.
 func shared(w io.Writer) io.Writer {
 	raw := term.Unfiltered(w).(io.Writer)
 	if f, ok := raw.(*os.File); ok {

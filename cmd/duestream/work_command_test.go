@@ -24,8 +24,8 @@ func tool(t *testing.T, dir string) string {
 	return path
 }
 
-// A deploy took the binary away for a minute: each message was given to the worker ten times, and ended as a dead letter. The worker
-// ends, all that it was given is delivered with the same attempt, and the messages are done once the binary is there.
+// A deploy took the binary away for a minute: each message was given to the worker ten times, and ended as a dead letter. The
+// worker ends, all that it was given is delivered with the same attempt, and the messages are done once the binary is there.
 func TestACommandThatCannotBeStartedCostsNoAttempt(t *testing.T) {
 	t.Parallel()
 	for what, spoil := range map[string]func(path string) error{
@@ -48,7 +48,8 @@ func TestACommandThatCannotBeStartedCostsNoAttempt(t *testing.T) {
 			for _, id := range ids {
 				c.ok("schedule", "q", "--id", id, "x")
 			}
-			if code := w.wait(); code != exitFailure || !strings.Contains(w.err.String(), "cannot be started") || !strings.Contains(w.err.String(), "hint:") {
+			if code := w.wait(); code != exitFailure || !strings.Contains(w.err.String(), "cannot be started") ||
+				!strings.Contains(w.err.String(), "hint:") {
 				t.Errorf("exit code %d: %s", code, w.err)
 			}
 			for _, id := range ids {
@@ -156,7 +157,8 @@ func TestWorkTakesTheLevelOfItsLogFromTheEnvironment(t *testing.T) {
 		}
 		w.stop()
 		w.wait()
-		if got := strings.Contains(w.err.String(), "acknowledged too late") || strings.Contains(w.err.String(), "delivery was lost"); got != says {
+		if got := strings.Contains(w.err.String(), "acknowledged too late") ||
+			strings.Contains(w.err.String(), "delivery was lost"); got != says {
 			t.Errorf("level %q: said %v: %s", level, got, w.err)
 		}
 	}

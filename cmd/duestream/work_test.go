@@ -62,7 +62,8 @@ func TestWorkGivesTheCommandPayloadAndFields(t *testing.T) {
 	c, dir := newWork(t)
 	t.Setenv("DUESTREAM_HEADER_STALE", "x") // of a message that we would ourselves be the command of
 	payload := "\x00binary\xff\r\n"
-	r := c.runIn(payload, "schedule", "q", "--id", "one", "--header", "trace-id=a b", "--header", "ünï=c", "--header", "nul=a\x00b")
+	r := c.runIn(payload, "schedule", "q", "--id", "one", "--header", "trace-id=a b", "--header", "ünï=c",
+		"--header", "nul=a\x00b")
 	if r.code != exitOK {
 		t.Fatal(r)
 	}
@@ -98,7 +99,8 @@ func TestWorkGivesTheCommandPayloadAndFields(t *testing.T) {
 		}
 	}
 	var headers map[string]string
-	if err := json.Unmarshal([]byte(env["DUESTREAM_HEADERS"]), &headers); err != nil || len(headers) != 3 || headers["nul"] != "a\x00b" {
+	if err := json.Unmarshal([]byte(env["DUESTREAM_HEADERS"]), &headers); err != nil || len(headers) != 3 ||
+		headers["nul"] != "a\x00b" {
 		t.Errorf("headers %v, error %v", headers, err)
 	}
 	w.says("to stdout\n")
@@ -126,7 +128,8 @@ func TestWorkHandsNoPasswordToItsCommand(t *testing.T) {
 			t.Errorf("%s", entry)
 		}
 	}
-	for _, want := range []string{"DUESTREAM_REDIS_PASSWORD_FILE=/run/DUESTREAM_REDIS_PASSWORD", "DUESTREAM_REDIS_URL=redis://redis:6379", "DUESTREAM_HEADER_REDIS_PASSWORD=of a message"} {
+	for _, want := range []string{"DUESTREAM_REDIS_PASSWORD_FILE=/run/DUESTREAM_REDIS_PASSWORD",
+		"DUESTREAM_REDIS_URL=redis://redis:6379", "DUESTREAM_HEADER_REDIS_PASSWORD=of a message"} {
 		if !slices.Contains(env, want) {
 			t.Errorf("no %s in %q", want, env)
 		}
@@ -137,9 +140,11 @@ func TestWorkRetriesWithTheEndOfStandardErrorAndThenDeadLetters(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
 	c.ok("schedule", "q", "--id", "bad", "x")
-	w := c.work(dir, `echo "$DUESTREAM_ATTEMPT" >> "$1/attempts"; head -c 5000 /dev/zero | tr '\0' a >&2; echo " the end" >&2; exit 75`)
+	w := c.work(dir,
+		`echo "$DUESTREAM_ATTEMPT" >> "$1/attempts"; head -c 5000 /dev/zero | tr '\0' a >&2; echo " the end" >&2; exit 75`)
 	l := c.letter(w)
-	if l.ID != "bad" || l.Group != "g" || l.Reason != "max_attempts" || l.Attempt != 3 || !strings.HasPrefix(l.Error, "exit status 75: aaa") ||
+	if l.ID != "bad" || l.Group != "g" || l.Reason != "max_attempts" || l.Attempt != 3 ||
+		!strings.HasPrefix(l.Error, "exit status 75: aaa") ||
 		!strings.HasSuffix(l.Error, "aaa the end") || len(l.Error) > admin.MaxErrorBytes {
 		t.Errorf("%+v", l)
 	}
@@ -174,7 +179,8 @@ func TestWorkKillsTheWholeGroupOfACommandThatTakesTooLong(t *testing.T) {
 	c, dir := newWork(t)
 	c.ok("schedule", "q", "--id", "slow", "--max-attempts", "1", "x")
 	// Both ignore SIGTERM, so that only SIGKILL to the group helps. Exit code 0 would not mean that the work was done.
-	w := c.work(dir, `trap '' TERM; sh -c 'trap "" TERM; echo $$ > "$0/inner"; while :; do sleep 0.1; done' "$1" & echo $$ > "$1/outer"; wait`,
+	w := c.work(dir,
+		`trap '' TERM; sh -c 'trap "" TERM; echo $$ > "$0/inner"; while :; do sleep 0.1; done' "$1" & echo $$ > "$1/outer"; wait`,
 		"--timeout", "300ms", "--kill-after", "100ms")
 	if l := c.letter(w); l.Error != "not done after 300ms" || l.Attempt != 1 {
 		t.Errorf("%+v", l)
@@ -259,7 +265,8 @@ func TestCommandDiesWithAWorkerThatIsKilled(t *testing.T) {
 	}
 	c, dir := newWork(t)
 	c.ok("schedule", "q", "--id", "orphan", "x")
-	cmd, _ := c.program("work", "q", "--group", "g", "--redis", c.url, "--prefix", c.prefix, "--", "sh", "-c", `echo $$ > "$0/pid"; exec sleep 300`, dir)
+	cmd, _ := c.program("work", "q", "--group", "g", "--redis", c.url, "--prefix", c.prefix, "--", "sh", "-c",
+		`echo $$ > "$0/pid"; exec sleep 300`, dir)
 	pid := eventuallyNumber(t, filepath.Join(dir, "pid"))
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -292,8 +299,8 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
-// The second signal ended the worker and not its commands: what ignores SIGTERM, and what a shell had started, worked on while the
-// message was delivered again. Both are gone before the worker is.
+// The second signal ended the worker and not its commands: what ignores SIGTERM, and what a shell had started, worked on while
+// the message was delivered again. Both are gone before the worker is.
 func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
@@ -301,7 +308,8 @@ func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
 			t.Parallel()
 			c, dir := newWork(t)
 			c.ok("schedule", "q", "--id", "long", "x")
-			cmd, out := c.program("work", "q", "--group", "g", "--redis", c.url, "--prefix", c.prefix, "--shutdown-timeout", "1h", "--kill-after", "1h", "--",
+			cmd, out := c.program("work", "q", "--group", "g", "--redis", c.url, "--prefix", c.prefix, "--shutdown-timeout", "1h",
+				"--kill-after", "1h", "--",
 				"sh", "-c", `trap '' TERM HUP; sh -c 'echo $$ > "$0/inner"; while :; do sleep 0.1; done' "$0" & echo $$ > "$0/outer"; wait; sleep 300`, dir)
 			pids := []int{eventuallyNumber(t, filepath.Join(dir, "outer")), eventuallyNumber(t, filepath.Join(dir, "inner"))}
 			ended := make(chan error, 1)
@@ -345,7 +353,8 @@ func TestALineTellsOfARetryWithItsDelay(t *testing.T) {
 	s := new(buffer)
 	a := &app{err: s}
 	a.tellRetried(&bridge.Message{}, 1500_000_000, "exit status 1: \x1b[31mno\n")
-	if out := s.String(); !strings.Contains(out, "attempt 0 failed, again in 2s: exit status 1:  [31mno") || strings.Contains(out, "\x1b") {
+	if out := s.String(); !strings.Contains(out, "attempt 0 failed, again in 2s: exit status 1:  [31mno") ||
+		strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)
 	}
 }

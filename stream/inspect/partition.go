@@ -175,7 +175,8 @@ func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag)
 			if one.Name == lua.ReclaimConsumer {
 				continue
 			}
-			g.consumersApprox = g.consumersApprox || !one.Tells // else idle is the time since it asked, not since it got something
+			// else idle is the time since it asked, not since it got something
+			g.consumersApprox = g.consumersApprox || !one.Tells
 			g.consumers[one.Name] = !one.Tells || one.Idle <= consumerAlive
 		}
 	}
@@ -201,7 +202,9 @@ func (f *figures) group(name string) *groupFigures {
 }
 
 func (f *figures) findGroup(name string) (at int, found bool) {
-	return slices.BinarySearchFunc(f.groups, name, func(g *groupFigures, name string) int { return strings.Compare(g.name, name) })
+	return slices.BinarySearchFunc(f.groups, name, func(g *groupFigures, name string) int {
+		return strings.Compare(g.name, name)
+	})
 }
 
 // sum returns what partitions hold together, those that could be read.

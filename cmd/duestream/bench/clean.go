@@ -61,8 +61,8 @@ func (c *Claim) shared() []string {
 	return []string{g.Queues, g.Bridges, g.Wake}
 }
 
-// Release removes what was not there before Take and belongs to no queue: scenarios remove their queues themselves. It does so also
-// when ctx has ended.
+// Release removes what was not there before Take and belongs to no queue: scenarios remove their queues themselves. It does so
+// also when ctx has ended.
 func (c *Claim) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
@@ -103,8 +103,8 @@ func find(ctx context.Context, c rueidis.Client, pattern string, progress func(k
 	return "", nil
 }
 
-// Remove deletes the keys of queues and takes them out of the registry, some queues a request. What is large is freed by the server in
-// the background.
+// Remove deletes the keys of queues and takes them out of the registry, some queues a request. What is large is freed by the
+// server in the background.
 func Remove(ctx context.Context, r *bridge.Redis, prefix string, queues ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()

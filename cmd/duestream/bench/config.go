@@ -24,7 +24,8 @@ type Config struct {
 	Payload int
 	// Backlog is how many messages stay scheduled for the day after tomorrow meanwhile. Default 0.
 	Backlog int
-	// Rounds is how often floor and product take turns, or the measurement is made. Default 5, where the scenario does not say otherwise.
+	// Rounds is how often floor and product take turns, or the measurement is made. Default 5, where the scenario does not say
+	// otherwise.
 	Rounds int
 	// Concurrency is how many messages a worker holds. Default 1,000.
 	Concurrency int
@@ -85,7 +86,8 @@ func (c Config) validate() error {
 	if c.Redis == nil {
 		return errors.New("no connection to Redis is given")
 	}
-	return errors.Join(lua.CheckPrefix(c.Prefix), lua.CheckQueue(c.Queue), Check("messages", c.Messages), Check("payload", c.Payload),
+	return errors.Join(lua.CheckPrefix(c.Prefix), lua.CheckQueue(c.Queue), Check("messages", c.Messages),
+		Check("payload", c.Payload),
 		Check("backlog", c.Backlog), Check("rounds", c.Rounds), Check("concurrency", c.Concurrency))
 }
 

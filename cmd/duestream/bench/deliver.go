@@ -14,11 +14,11 @@ const group = "bench"
 // DeliverConfig configures Deliver. Messages is 200,000 by default.
 type DeliverConfig struct{ Config }
 
-// Deliver measures how many messages a second come through from the schedule to the acknowledgement: all are due already, one process
-// has one bridge and one worker whose handler does nothing, and the clock runs from the moment at which the queue is let go until all are
-// acknowledged and the stream is empty. The floor is the drain script called in a loop, then XREADGROUP and XACK in a loop, 500
-// messages each, on as many messages: 1/(1/drain + 1/read), which is what a server that does one thing at a time can do at best in calls
-// of that size. Freeing the entries is in the figure and not in the floor.
+// Deliver measures how many messages a second come through from the schedule to the acknowledgement: all are due already, one
+// process has one bridge and one worker whose handler does nothing, and the clock runs from the moment at which the queue is
+// let go until all are acknowledged and the stream is empty. The floor is the drain script called in a loop, then XREADGROUP
+// and XACK in a loop, 500 messages each, on as many messages: 1/(1/drain + 1/read), which is what a server that does one thing
+// at a time can do at best in calls of that size. Freeing the entries is in the figure and not in the floor.
 func Deliver(ctx context.Context, cfg DeliverConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(200_000, 5)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {

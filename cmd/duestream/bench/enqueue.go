@@ -30,8 +30,8 @@ func (c EnqueueConfig) withDefaults() EnqueueConfig {
 }
 
 // Enqueue measures how fast messages are taken that are due tomorrow: from one caller after the other, from many at once, and in
-// batches. The floor of many callers is what they do without us, ZADD and HSET in one pipeline; those of one caller and of batches
-// are the enqueue script itself, called by hand.
+// batches. The floor of many callers is what they do without us, ZADD and HSET in one pipeline; those of one caller and of
+// batches are the enqueue script itself, called by hand.
 func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 	cfg = cfg.withDefaults()
 	if err := errors.Join(Check("callers", cfg.Callers), Check("batch", cfg.Batch), Check("calls", cfg.Calls)); err != nil {
@@ -45,7 +45,8 @@ func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 		if err := e.warm(ctx); err != nil {
 			return Result{}, err
 		}
-		// The caller that is alone comes first: once calls were made at the same time, the client library hands every call over to its writer.
+		// The caller that is alone comes first: once calls were made at the same time, the client library hands every call over
+		// to its writer.
 		for _, part := range []struct {
 			*series
 			floor, product step
@@ -121,7 +122,8 @@ func (e *enqueue) script(n int) call {
 			args = append(args, e.id(), when, rueidis.BinaryString(e.payload), "", "")
 		}
 		done = token
-		reply, err := e.c.Do(ctx, e.c.B().Evalsha().Sha1(e.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).AsIntSlice()
+		reply, err := e.c.Do(ctx,
+			e.c.B().Evalsha().Sha1(e.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).AsIntSlice()
 		if err == nil && (len(reply) != 2*n || reply[0] != int64(lua.Scheduled)) {
 			err = fmt.Errorf("the enqueue script answered %v", reply)
 		}
@@ -138,8 +140,8 @@ func (e *enqueue) hundred(ctx context.Context) error {
 	return e.schedule(ctx, e.client, batch)
 }
 
-// latency is the median of one call after the other, in µs. Their context cannot end: one that can has the call made by another goroutine,
-// and the client library's as well.
+// latency is the median of one call after the other, in µs. Their context cannot end: one that can has the call made by another
+// goroutine, and the client library's as well.
 func (e *enqueue) latency(do call) step {
 	return func(ctx context.Context) (float64, error) {
 		took, lasting := make([]time.Duration, e.cfg.Calls), context.WithoutCancel(ctx)

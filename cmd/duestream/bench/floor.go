@@ -38,10 +38,13 @@ func (r *rig) drainAlone(ctx context.Context) (float64, error) {
 
 // readAlone reads all entries of the stream for a group, each read followed by what settle does with it, and says how many
 // messages a second that were.
-func (r *rig) readAlone(ctx context.Context, group string, settle func(context.Context, []rueidis.XRangeSlice) error) (float64, error) {
+func (r *rig) readAlone(
+	ctx context.Context, group string, settle func(context.Context, []rueidis.XRangeSlice) error,
+) (float64, error) {
 	read, begin := 0, time.Now()
 	for {
-		streams, err := r.c.Do(ctx, r.c.B().Xreadgroup().Group(group, floorConsumer).Count(floorLimit).Streams().Key(r.keys.Stream).Id(">").Build()).AsXReadSlices()
+		next := r.c.B().Xreadgroup().Group(group, floorConsumer).Count(floorLimit).Streams().Key(r.keys.Stream).Id(">").Build()
+		streams, err := r.c.Do(ctx, next).AsXReadSlices()
 		if err != nil && !rueidis.IsRedisNil(err) {
 			return 0, fmt.Errorf("read %s: %w", r.Queue, lua.Classify("XREADGROUP", err))
 		}

@@ -16,8 +16,9 @@ type HeldConfig struct {
 	Rest   time.Duration // as for Memory
 }
 
-// Held measures what one entry costs that a worker holds, and goes on extending, while other messages pass through the queue with two
-// groups: the server's memory above that of the empty server, at most and at the end, beside the same without that worker.
+// Held measures what one entry costs that a worker holds, and goes on extending, while other messages pass through the queue
+// with two groups: the server's memory above that of the empty server, at most and at the end, beside the same without that
+// worker.
 func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Flight: 20_000})
 	cfg.Config = cfg.Config.withDefaults(1_000_000, 1)
@@ -51,7 +52,8 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 			without.add(floorFinal / (1 << 10))
 			more.add((heldFinal - floorFinal) / (1 << 10))
 		}
-		return noted(result("held", most, final, without, more), "used_memory without mem_clients_normal, above that of the empty server; the floor is the same without the entry that is held", slow(ctx)), nil
+		return noted(result("held", most, final, without, more), "used_memory without mem_clients_normal, above that of the "+
+			"empty server; the floor is the same without the entry that is held", slow(ctx)), nil
 	})
 }
 
@@ -123,14 +125,15 @@ const heldPayload = "held"
 // holder starts a worker that takes one entry and keeps it until it is stopped.
 func (r *rig) holder(ctx context.Context) (*part, error) {
 	has := make(chan struct{}, 1)
-	w, err := r.work(ctx, bridge.WorkerConfig{Group: group, Concurrency: 1, ShutdownTimeout: -1, Handler: func(ctx context.Context, _ *bridge.Message) error {
-		select {
-		case has <- struct{}{}:
-		default: // it was lost, and came again
-		}
-		<-ctx.Done()
-		return ctx.Err()
-	}})
+	w, err := r.work(ctx, bridge.WorkerConfig{Group: group, Concurrency: 1, ShutdownTimeout: -1,
+		Handler: func(ctx context.Context, _ *bridge.Message) error {
+			select {
+			case has <- struct{}{}:
+			default: // it was lost, and came again
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}})
 	if err != nil {
 		return nil, err
 	}

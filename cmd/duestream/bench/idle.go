@@ -23,8 +23,9 @@ type IdleConfig struct {
 	Dial func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error)
 }
 
-// Idle measures what bridges cost when nothing happens. Requests are counted on the wire as the bridges send them, because the server's
-// counters count what scripts call as well; the CPU time is what the server says it has used, with the bridges and without them.
+// Idle measures what bridges cost when nothing happens. Requests are counted on the wire as the bridges send them, because the
+// server's counters count what scripts call as well; the CPU time is what the server says it has used, with the bridges and
+// without them.
 func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Queues: 1000, &cfg.Bridges: 4})
 	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
@@ -49,7 +50,8 @@ func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 				return Result{}, err
 			}
 		}
-		return noted(result("idle", each, most, cpu, without), fmt.Sprintf("%d queues with a group each, %d bridges; requests are counted as they are sent", cfg.Queues, cfg.Bridges)), nil
+		return noted(result("idle", each, most, cpu, without), fmt.Sprintf("%d queues with a group each, %d bridges; requests "+
+			"are counted as they are sent", cfg.Queues, cfg.Bridges)), nil
 	})
 }
 

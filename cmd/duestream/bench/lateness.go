@@ -19,9 +19,9 @@ type LatenessConfig struct {
 	Duration time.Duration // of one round; default 15s
 }
 
-// Lateness measures how late messages are delivered that become due at a steady rate: from the due time to the start of the handler.
-// They are scheduled beforehand, each for a millisecond of its own as far as the rate allows. One bridge, one worker. A rate above what
-// the server can deliver gives a queue that grows: the maximum is near the duration then.
+// Lateness measures how late messages are delivered that become due at a steady rate: from the due time to the start of the
+// handler. They are scheduled beforehand, each for a millisecond of its own as far as the rate allows. One bridge, one worker.
+// A rate above what the server can deliver gives a queue that grows: the maximum is near the duration then.
 func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Rate: 20_000})
 	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
@@ -33,7 +33,9 @@ func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		p50, p99, most := lower("lateness_p50", "ms"), lower("lateness_p99", "ms"), lower("lateness_max", "ms")
 		note, err := r.times(ctx, func(ctx context.Context, c clock) error {
-			late, err := r.late(ctx, c, func(i int) time.Duration { return time.Duration(i) * time.Second / time.Duration(cfg.Rate) })
+			late, err := r.late(ctx, c, func(i int) time.Duration {
+				return time.Duration(i) * time.Second / time.Duration(cfg.Rate)
+			})
 			if err != nil {
 				return err
 			}
@@ -59,8 +61,8 @@ func noted(r Result, notes ...string) Result {
 // BurstConfig configures Burst. Messages is 25,000 by default.
 type BurstConfig struct{ Config }
 
-// Burst measures when messages are delivered that are all due in the same millisecond. The floor is the time that the drain script
-// alone, and XREADGROUP with XACK alone, take for as many: see Deliver.
+// Burst measures when messages are delivered that are all due in the same millisecond. The floor is the time that the drain
+// script alone, and XREADGROUP with XACK alone, take for as many: see Deliver.
 func Burst(ctx context.Context, cfg BurstConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(25_000, 5)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
@@ -128,7 +130,8 @@ func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration
 	return late, r.clear(ctx)
 }
 
-// beforehand schedules the messages while the queue is held, lets it go shortly before the first is due, and says when the last one is.
+// beforehand schedules the messages while the queue is held, lets it go shortly before the first is due, and says when the last
+// one is.
 func (r *rig) beforehand(ctx context.Context, c clock, after func(i int) time.Duration) (end time.Time, err error) {
 	lead := time.Second + time.Duration(r.Messages)*time.Second/50_000
 	for try := 0; try < leads; try++ {
@@ -136,7 +139,9 @@ func (r *rig) beforehand(ctx context.Context, c clock, after func(i int) time.Du
 			return end, err
 		}
 		start := c.now().Add(lead).Truncate(time.Millisecond)
-		err := r.fill(ctx, "schedule", r.Messages, func(i int) time.Time { return start.Add(after(i)).Truncate(time.Millisecond) })
+		err := r.fill(ctx, "schedule", r.Messages, func(i int) time.Time {
+			return start.Add(after(i)).Truncate(time.Millisecond)
+		})
 		if err != nil {
 			return end, err
 		}
@@ -148,7 +153,8 @@ func (r *rig) beforehand(ctx context.Context, c clock, after func(i int) time.Du
 		}
 		lead *= 2
 	}
-	return end, lua.Invalid("messages", strconv.Itoa(r.Messages), "must be fewer: scheduling them takes this server longer than %s", lead/2)
+	return end, lua.Invalid("messages", strconv.Itoa(r.Messages),
+		"must be fewer: scheduling them takes this server longer than %s", lead/2)
 }
 
 // quantile is in ms.

@@ -21,8 +21,9 @@ type MemoryConfig struct {
 // DefaultRest is longer than a server takes to shrink the buffers of clients that are quiet.
 const DefaultRest = 6 * time.Second
 
-// Memory measures what a message costs the server in each state: scheduled, ready, pending for one group and for a second, and what is
-// left when both have acknowledged everything. It is used_memory without the buffers of clients, which come and go; no bridge runs.
+// Memory measures what a message costs the server in each state: scheduled, ready, pending for one group and for a second, and
+// what is left when both have acknowledged everything. It is used_memory without the buffers of clients, which come and go; no
+// bridge runs.
 func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(200_000, 1)
 	preset(map[*time.Duration]time.Duration{&cfg.Rest: DefaultRest})
@@ -44,7 +45,8 @@ func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
 				return Result{}, err
 			}
 		}
-		return noted(result("memory", m.scheduled, m.ready, m.pending, m.left), "used_memory without mem_clients_normal; IDs of 26 bytes", slow(ctx)), nil
+		return noted(result("memory", m.scheduled, m.ready, m.pending, m.left),
+			"used_memory without mem_clients_normal; IDs of 26 bytes", slow(ctx)), nil
 	})
 }
 
@@ -181,7 +183,8 @@ func (r *rig) slowLog(ctx context.Context) (grown func(context.Context) string) 
 // ackAll acknowledges what a group holds, and frees what no other needs.
 func (r *rig) ackAll(ctx context.Context, group string) error {
 	for {
-		rows, err := r.c.Do(ctx, r.c.B().Xpending().Key(r.keys.Stream).Group(group).Start("-").End("+").Count(floorLimit).Build()).ToArray()
+		rows, err := r.c.Do(ctx,
+			r.c.B().Xpending().Key(r.keys.Stream).Group(group).Start("-").End("+").Count(floorLimit).Build()).ToArray()
 		if err != nil || len(rows) == 0 {
 			return lua.Classify("XPENDING", err)
 		}

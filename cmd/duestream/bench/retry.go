@@ -25,8 +25,9 @@ const (
 
 var errBench = errors.New("a handler that always fails")
 
-// Retry measures how many failed deliveries a second are scheduled again or dead-lettered: every message fails as often as it may, after
-// short delays. One bridge, one worker. The floor is that of Deliver with the retry script in the place of XACK, 500 a call.
+// Retry measures how many failed deliveries a second are scheduled again or dead-lettered: every message fails as often as it
+// may, after short delays. One bridge, one worker. The floor is that of Deliver with the retry script in the place of XACK, 500
+// a call.
 func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Attempts: 5})
 	cfg.Config = cfg.Config.withDefaults(200_000, 3)
@@ -35,7 +36,8 @@ func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		low, high := retryMin, retryMax
-		err := admin.New(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "", admin.PolicyUpdate{MaxAttempts: &cfg.Attempts, RetryMin: &low, RetryMax: &high})
+		err := admin.New(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "",
+			admin.PolicyUpdate{MaxAttempts: &cfg.Attempts, RetryMin: &low, RetryMax: &high})
 		if err != nil {
 			return Result{}, err
 		}
@@ -65,7 +67,8 @@ func (r *rig) retryFloor(ctx context.Context, attempts int) (drain, retry float6
 	retry, err = r.readAlone(ctx, group, func(ctx context.Context, entries []rueidis.XRangeSlice) error {
 		failures := make([]lua.Failure, len(entries))
 		for i, e := range entries {
-			failures[i] = lua.Failure{Held: lua.Held{Entry: e.ID}, Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonMaxAttempts, Error: errBench.Error()}
+			failures[i] = lua.Failure{Held: lua.Held{Entry: e.ID}, Action: lua.ActionRetry, Delay: -1,
+				Reason: lua.ReasonMaxAttempts, Error: errBench.Error()}
 		}
 		_, err := lua.Retry(ctx, r.c, r.keys, group, policy, failures)
 		return err
@@ -80,7 +83,9 @@ func (r *rig) retry(ctx context.Context, attempts int) (float64, error) {
 	if err := r.due(ctx, "fill"); err != nil {
 		return 0, err
 	}
-	parts, err := r.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(context.Context, *bridge.Message) error { return errBench }})
+	parts, err := r.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(context.Context, *bridge.Message) error {
+		return errBench
+	}})
 	if err != nil {
 		return 0, err
 	}

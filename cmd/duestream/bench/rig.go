@@ -59,13 +59,15 @@ func (r *rig) newClient() (*bridge.Client, error) {
 	return bridge.NewClient(bridge.ClientConfig{Redis: r.Redis, Prefix: r.Prefix})
 }
 
-// backlog schedules what stays scheduled throughout. It takes the other connection, because the client library serves calls that never
-// were made at the same time in a faster way, which is part of what is measured.
+// backlog schedules what stays scheduled throughout. It takes the other connection, because the client library serves calls
+// that never were made at the same time in a faster way, which is part of what is measured.
 func (r *rig) backlog(ctx context.Context) error {
 	if r.Backlog == 0 {
 		return nil
 	}
-	other, err := bridge.NewClient(bridge.ClientConfig{Redis: &bridge.Redis{Client: r.Redis.Blocking, Blocking: r.Redis.Blocking}, Prefix: r.Prefix})
+	other, err := bridge.NewClient(bridge.ClientConfig{
+		Redis: &bridge.Redis{Client: r.Redis.Blocking, Blocking: r.Redis.Blocking}, Prefix: r.Prefix,
+	})
 	if err != nil {
 		return err
 	}
@@ -149,12 +151,14 @@ func (r *rig) clear(ctx context.Context) error {
 func (r *rig) clearBelow(ctx context.Context, t time.Time) error {
 	top := fmt.Sprintf("(%d", t.UnixMilli())
 	for {
-		members, err := r.c.Do(ctx, r.c.B().Zrangebyscore().Key(r.keys.Due).Min("-inf").Max(top).Limit(0, chunk).Build()).AsStrSlice()
+		members, err := r.c.Do(ctx,
+			r.c.B().Zrangebyscore().Key(r.keys.Due).Min("-inf").Max(top).Limit(0, chunk).Build()).AsStrSlice()
 		if err != nil || len(members) == 0 {
 			return lua.Classify("ZRANGEBYSCORE", err)
 		}
 		for _, reply := range r.c.DoMulti(ctx, r.c.B().Zrem().Key(r.keys.Due).Member(members...).Build(),
-			r.c.B().Hdel().Key(r.keys.Payload).Field(members...).Build(), r.c.B().Hdel().Key(r.keys.Meta).Field(members...).Build()) {
+			r.c.B().Hdel().Key(r.keys.Payload).Field(members...).Build(),
+			r.c.B().Hdel().Key(r.keys.Meta).Field(members...).Build()) {
 			if err := reply.Error(); err != nil {
 				return fmt.Errorf("clear %s: %w", r.Queue, lua.Classify("ZREM", err))
 			}
@@ -162,8 +166,8 @@ func (r *rig) clearBelow(ctx context.Context, t time.Time) error {
 	}
 }
 
-// freed waits until the server has freed in the background what was unlinked: for a while, because others may unlink, too. One that
-// does not tell is not waited for.
+// freed waits until the server has freed in the background what was unlinked: for a while, because others may unlink, too. One
+// that does not tell is not waited for.
 func (r *rig) freed(ctx context.Context) error {
 	begin := time.Now()
 	return until(ctx, patience, "memory is not freed", func() (bool, error) {
@@ -223,15 +227,16 @@ func (r *rig) serve(ctx context.Context) (*part, error) {
 		return nil, err
 	}
 	p := start(b.Run)
-	err = until(ctx, patience, "the bridge does not take up the queue (does another one serve this prefix?)", func() (bool, error) {
-		select {
-		case err := <-p.ended:
-			p.ended <- err
-			return false, errors.Join(errors.New("the bridge ended"), err)
-		default:
-		}
-		return b.Status().Owned > 0, nil
-	})
+	err = until(ctx, patience, "the bridge does not take up the queue (does another one serve this prefix?)",
+		func() (bool, error) {
+			select {
+			case err := <-p.ended:
+				p.ended <- err
+				return false, errors.Join(errors.New("the bridge ended"), err)
+			default:
+			}
+			return b.Status().Owned > 0, nil
+		})
 	if err != nil {
 		return nil, errors.Join(err, stop(p))
 	}
@@ -241,8 +246,8 @@ func (r *rig) serve(ctx context.Context) (*part, error) {
 // probe is the ID of an entry that only finds out whether a worker reads.
 const probe = "probe"
 
-// work starts a worker and returns when it reads and has settled a first entry, which its handler does not see. A group that stands
-// alone has nothing left of it then.
+// work starts a worker and returns when it reads and has settled a first entry, which its handler does not see. A group that
+// stands alone has nothing left of it then.
 func (r *rig) work(ctx context.Context, cfg bridge.WorkerConfig) (*part, error) {
 	cfg.Redis, cfg.Prefix, cfg.Queue = r.Redis, r.Prefix, r.Queue
 	if cfg.Concurrency == 0 {
@@ -261,7 +266,8 @@ func (r *rig) work(ctx context.Context, cfg bridge.WorkerConfig) (*part, error) 
 	if err != nil {
 		return nil, err
 	}
-	entry := r.c.B().Xadd().Key(r.keys.Stream).Id("*").FieldValue().FieldValue(lua.FieldID, probe).FieldValue(lua.FieldPayload, "").
+	entry := r.c.B().Xadd().Key(r.keys.Stream).Id("*").FieldValue().
+		FieldValue(lua.FieldID, probe).FieldValue(lua.FieldPayload, "").
 		FieldValue(lua.FieldAttempt, "1").FieldValue(lua.FieldDue, "0").Build()
 	if err := r.c.Do(ctx, entry).Error(); err != nil {
 		return nil, lua.Classify("XADD", err)

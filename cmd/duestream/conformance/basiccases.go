@@ -21,7 +21,8 @@ var basicCases = []Case{
 			}
 			after := several(5, "after", "")
 			for i := range after {
-				after[i].in, after[i].headers = time.Duration(i)*50*time.Millisecond, map[string]string{"kind": "order", "n": fmt.Sprint(i)}
+				after[i].in, after[i].headers = time.Duration(i)*50*time.Millisecond,
+					map[string]string{"kind": "order", "n": fmt.Sprint(i)}
 			}
 			all := append(slices.Clone(before), after...)
 			t.register()

@@ -10,7 +10,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// breaks says by which cases, or rules that are watched in every case, a program fails that does one thing wrong: it must by some, and may by others that the same rule explains.
+// breaks says by which cases, or rules that are watched in every case, a program fails that does one thing wrong: it must by
+// some, and may by others that the same rule explains.
 type breaks struct {
 	broken    string
 	must, may []string
@@ -58,8 +59,11 @@ func fail(t *testing.T, kind Kind, all []breaks) {
 			defer func() { <-free }()
 			cfg := config(t, kind, Good, string(kind), b.broken)
 			cfg.URL, cfg.Patience, cfg.Parallel = s.URL(), 10*time.Second, 10
-			cfg.Cases = slices.DeleteFunc(cfg.Cases, func(c Case) bool { // which take long: mutations of the examples fail by them
-				return slices.ContainsFunc(slices.Concat(comingBackCases, policyCases, outageCases), func(slow Case) bool { return slow.Name == c.Name })
+			// which take long: mutations of the examples fail by them
+			cfg.Cases = slices.DeleteFunc(cfg.Cases, func(c Case) bool {
+				return slices.ContainsFunc(slices.Concat(comingBackCases, policyCases, outageCases), func(slow Case) bool {
+					return slow.Name == c.Name
+				})
 			})
 			reports[i], errs[i] = Run(t.Context(), cfg)
 		})

@@ -23,7 +23,8 @@ type Case struct {
 func Cases(kind Kind, level Level) []Case {
 	all := producerCases
 	if kind == Worker {
-		all = slices.Concat(basicCases, failureCases, comingBackCases, policyCases, healingCases, outageCases, stoppingCases, partitionCases, completeCases)
+		all = slices.Concat(basicCases, failureCases, comingBackCases, policyCases, healingCases, outageCases, stoppingCases,
+			partitionCases, completeCases)
 	}
 	all = slices.DeleteFunc(slices.Clone(all), func(c Case) bool { return c.Level > level })
 	slices.SortStableFunc(all, func(a, b Case) int { return int(a.Level - b.Level) })
@@ -54,8 +55,8 @@ var lasting = []string{
 	"stop-in-work", "killed-after-extending", "poison", "ack-after-work", "killed", "entries-of-others", "server-restart",
 }
 
-// beginning returns the indices of cases in the order in which they begin: one that lasts and one that does not by turns, so that something is seen
-// at once, and the run does not end with one long case alone.
+// beginning returns the indices of cases in the order in which they begin: one that lasts and one that does not by turns, so
+// that something is seen at once, and the run does not end with one long case alone.
 func beginning(cases []Case) (all []int) {
 	var long, short []int
 	for i, c := range cases {

@@ -68,7 +68,8 @@ var comingBackCases = []Case{
 		Rule: "An entry whose for is empty, or its own group, is worked on, and no other one that has for, whatever attempt it is.",
 		run: func(t *trial) {
 			t.served("one")
-			own := map[string][2]string{"empty": {"", "1"}, "empty-third": {"", "3"}, "own-first": {t.group, "1"}, "own-second": {t.group, "2"}, "own-seventh": {t.group, "7"}}
+			own := map[string][2]string{"empty": {"", "1"}, "empty-third": {"", "3"}, "own-first": {t.group, "1"},
+				"own-second": {t.group, "2"}, "own-seventh": {t.group, "7"}}
 			other := map[string][2]string{
 				"other-first": {"other", "1"}, "other-second": {"other", "2"}, "other-ninth": {"other", "9"}, "longer": {t.group + "-2", "2"}, "shorter": {t.group[:3], "2"}, "capital": {strings.ToUpper(t.group), "2"},
 			}

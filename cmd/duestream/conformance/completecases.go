@@ -55,7 +55,8 @@ var completeCases = []Case{
 			t.schedule(message{id: "doomed", work: "dead", payload: "body"})
 			t.awaitBegun(0, "doomed", 1)
 			letter := t.letter("doomed", soon)
-			want := map[string]string{lua.FieldReason: lua.ReasonDeadLetter, lua.FieldGroup: t.group, lua.FieldAttempt: "1", lua.FieldPayload: "body"}
+			want := map[string]string{lua.FieldReason: lua.ReasonDeadLetter, lua.FieldGroup: t.group, lua.FieldAttempt: "1",
+				lua.FieldPayload: "body"}
 			for name, value := range want {
 				if got := letter.Fields[name]; got != value {
 					failf("the dead letter has %s %q; wanted %q", name, got, value)

@@ -57,8 +57,8 @@ func TestGoodProgramsPassEveryCase(t *testing.T) {
 	}
 }
 
-// sameEverywhere are cases of the programs' own bytes, clocks and settings, in which no server differs from another, as long as the other cases
-// pass there: TestGoodProgramsPassEveryCase shows them.
+// sameEverywhere are cases of the programs' own bytes, clocks and settings, in which no server differs from another, as long as
+// the other cases pass there: TestGoodProgramsPassEveryCase shows them.
 var sameEverywhere = []string{
 	"outage", "late-reply", "policy-changes", "policy-of-queue", "policy-of-group", "killed-after-extending", "stop-in-work", "ack-after-work", "extend-held",
 	"payload", "headers", "names", "limits", "ids", "largest", "score", "unknown-fields", "same-id", "several-workers", "for-own-group", "stop-idle", "input-ends",
@@ -70,8 +70,8 @@ func byServer(cases []Case) []Case {
 	return slices.DeleteFunc(slices.Clone(cases), func(c Case) bool { return slices.Contains(sameEverywhere, c.Name) })
 }
 
-// On a server that somebody else runs all but those that disturb others are. Each case is tried on each server, by one of the two programs that
-// there are of a kind: on the next server by the other one.
+// On a server that somebody else runs all but those that disturb others are. Each case is tried on each server, by one of the
+// two programs that there are of a kind: on the next server by the other one.
 func TestGoodProgramsPassOnEveryServer(t *testing.T) {
 	t.Parallel()
 	var servers atomic.Int32
@@ -226,7 +226,8 @@ func TestDocumentListsEveryCase(t *testing.T) {
 	document, protocol := read("CONFORMANCE.md"), read("PROTOCOL.md")
 	for _, kind := range []Kind{Worker, Producer} {
 		for _, r := range Rules(kind) {
-			if row := fmt.Sprintf("| `%s` | %s | %s | %s |\n", r.Name, r.Level, r.Rule, r.Section); !strings.Contains(document, row) {
+			if row := fmt.Sprintf("| `%s` | %s | %s | %s |\n", r.Name, r.Level, r.Rule,
+				r.Section); !strings.Contains(document, row) {
 				t.Errorf("it lacks the line\n%s", row)
 			}
 		}
@@ -246,7 +247,8 @@ func TestDocumentListsEveryCase(t *testing.T) {
 			t.Errorf("it lacks the line\n%s", row)
 		}
 		var section int
-		if _, err := fmt.Sscan(strings.NewReplacer(",", " ", ".", " ").Replace(c.Section), &section); err != nil || !strings.Contains(protocol, fmt.Sprintf("\n## %d. ", section)) {
+		if _, err := fmt.Sscan(strings.NewReplacer(",", " ", ".", " ").Replace(c.Section), &section); err != nil ||
+			!strings.Contains(protocol, fmt.Sprintf("\n## %d. ", section)) {
 			t.Errorf("%s: PROTOCOL.md has no section %q", c.Name, c.Section)
 		}
 	}
@@ -260,7 +262,8 @@ func TestLongCasesBeginFirst(t *testing.T) {
 	for _, kind := range []Kind{Worker, Producer} {
 		cases := Cases(kind, Complete)
 		begin := beginning(cases)
-		if len(begin) != len(cases) || cases[begin[0]].Name != "outage" || slices.Contains(lasting, cases[begin[1]].Name) || !slices.Contains(lasting, cases[begin[2]].Name) {
+		if len(begin) != len(cases) || cases[begin[0]].Name != "outage" || slices.Contains(lasting, cases[begin[1]].Name) ||
+			!slices.Contains(lasting, cases[begin[2]].Name) {
 			t.Errorf("%v", begin)
 		}
 		slices.Sort(begin)
@@ -271,7 +274,9 @@ func TestLongCasesBeginFirst(t *testing.T) {
 		}
 	}
 	for _, name := range lasting {
-		if !slices.ContainsFunc(slices.Concat(Cases(Worker, Complete), Cases(Producer, Complete)), func(c Case) bool { return c.Name == name }) {
+		if !slices.ContainsFunc(slices.Concat(Cases(Worker, Complete), Cases(Producer, Complete)), func(c Case) bool {
+			return c.Name == name
+		}) {
 			t.Errorf("there is no case %s", name)
 		}
 	}

@@ -99,7 +99,9 @@ var failureCases = []Case{
 			t.schedule(message{id: "shared"})
 			t.await(0, func() string {
 				t.readAs(other, false)
-				made := slices.ContainsFunc(t.entries(t.keys(0).Stream), func(e entry) bool { return e.Fields[lua.FieldFor] == other && e.Fields[lua.FieldID] == "shared" })
+				made := slices.ContainsFunc(t.entries(t.keys(0).Stream), func(e entry) bool {
+					return e.Fields[lua.FieldFor] == other && e.Fields[lua.FieldID] == "shared"
+				})
 				return missingIf(!made, "the bridge has not made a retry for another group")
 			})
 			plain := t.add("id", "foreign", "payload", "body", "attempt", "2", "for", other)
@@ -164,7 +166,8 @@ func (t *trial) slow(timeouts float64) string {
 	return fmt.Sprintf("slow %d", int64(timeouts*float64(t.cfg.Visibility.Milliseconds())))
 }
 
-// takeAway has a worker begin a message, and moves its entry as a bridge would, were the worker slow. It returns the message's ID.
+// takeAway has a worker begin a message, and moves its entry as a bridge would, were the worker slow. It returns the message's
+// ID.
 func (t *trial) takeAway() string {
 	for round := range 3 { // we may be late ourselves
 		id := fmt.Sprintf("lost-%d", round+1)
@@ -172,7 +175,8 @@ func (t *trial) takeAway() string {
 		t.awaitBegun(0, id, 1)
 		var failures []lua.Failure
 		for _, entry := range t.pending(t.group, "") {
-			failures = append(failures, lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionRetry, Reason: lua.ReasonVisibilityTimeout, Error: "taken away"})
+			failures = append(failures, lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionRetry,
+				Reason: lua.ReasonVisibilityTimeout, Error: "taken away"})
 		}
 		if len(failures) == 0 {
 			continue

@@ -39,7 +39,8 @@ func runPlainProducer(broken string) error {
 		for begun := time.Now(); ; wait(context.Background(), 100*time.Millisecond) {
 			err := p.schedule(o, &keys)
 			refused := (*rueidis.RedisError)(nil)
-			if err == nil || errors.As(err, &refused) && !lua.Temporary(lua.Classify("", err)) || time.Since(begun) > 15*time.Second {
+			if err == nil || errors.As(err, &refused) && !lua.Temporary(lua.Classify("", err)) ||
+				time.Since(begun) > 15*time.Second {
 				return err
 			}
 		}
@@ -98,7 +99,8 @@ func (p *plainProducer) schedule(o order, keys **lua.Keys) error {
 			return err
 		}
 		if added == 1 {
-			_ = c.Do(ctx, c.B().Xadd().Key(g.Wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue("queues", "1").Build()).Error()
+			_ = c.Do(ctx, c.B().Xadd().Key(g.Wake).Maxlen().Threshold("1").Id("*").FieldValue().
+				FieldValue("queues", "1").Build()).Error()
 		}
 		if p.counts, err = lua.ReadCounts(ctx, c, g, p.queue); err != nil {
 			return err
@@ -149,7 +151,8 @@ func (p *plainProducer) write(ctx context.Context, k lua.Keys, o order) error {
 	zadd := b.Zadd().Key(k.Due).ScoreMember().ScoreMember(float64(due), o.ID).Build()
 	var after rueidis.Commands
 	if p.broken != "no-wake" {
-		after = append(after, b.Xadd().Key(k.Wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue("due_ms", strconv.FormatInt(due, 10)).Build())
+		after = append(after, b.Xadd().Key(k.Wake).Maxlen().Threshold("1").Id("*").FieldValue().
+			FieldValue("due_ms", strconv.FormatInt(due, 10)).Build())
 	}
 	if p.broken == "expiry" {
 		after = append(after, b.Expire().Key(k.Payload).Seconds(86400).Build())

@@ -120,7 +120,8 @@ func (w *plainWorker) read(ctx context.Context, stream string) {
 		}
 		call, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		c := w.blocking
-		reply, err := c.Do(call, c.B().Xreadgroup().Group(w.group, w.consumer).Count(int64(n)).Block(500).Streams().Key(stream).Id(">").Build()).AsXRead()
+		reply, err := c.Do(call, c.B().Xreadgroup().
+			Group(w.group, w.consumer).Count(int64(n)).Block(500).Streams().Key(stream).Id(">").Build()).AsXRead()
 		cancel()
 		if err != nil && !rueidis.IsRedisNil(err) {
 			if text := err.Error(); strings.Contains(text, "NOGROUP") || strings.Contains(text, "UNBLOCKED") {
@@ -157,7 +158,8 @@ func (w *plainWorker) hoard(stream string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	c := w.blocking
-	reply, err := c.Do(ctx, c.B().Xreadgroup().Group(w.group, w.consumer).Count(1000).Block(500).Streams().Key(stream).Id(">").Build()).AsXRead()
+	reply, err := c.Do(ctx, c.B().Xreadgroup().
+		Group(w.group, w.consumer).Count(1000).Block(500).Streams().Key(stream).Id(">").Build()).AsXRead()
 	if err != nil && strings.Contains(err.Error(), "NOGROUP") {
 		w.create(ctx, stream, "0")
 	}
@@ -171,7 +173,8 @@ func (w *plainWorker) hoard(stream string) {
 // claim takes what others have held for a second.
 func (w *plainWorker) claim(ctx context.Context, stream string) {
 	wait(ctx, 1100*time.Millisecond)
-	reply, err := w.client.Do(ctx, w.client.B().Xautoclaim().Key(stream).Group(w.group).Consumer(w.consumer).MinIdleTime("1000").Start("0").Build()).ToArray()
+	reply, err := w.client.Do(ctx,
+		w.client.B().Xautoclaim().Key(stream).Group(w.group).Consumer(w.consumer).MinIdleTime("1000").Start("0").Build()).ToArray()
 	if err != nil || len(reply) < 2 {
 		return
 	}
@@ -261,7 +264,8 @@ func (w *plainWorker) acknowledge(stream, entry string) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		err := w.client.Do(ctx, w.client.B().Xack().Key(stream).Group(w.group).Id(entry).Build()).Error()
 		cancel()
-		if refused := (*rueidis.RedisError)(nil); err == nil || errors.As(err, &refused) && !strings.Contains(err.Error(), "LOADING") {
+		if refused := (*rueidis.RedisError)(nil); err == nil || errors.As(err, &refused) &&
+			!strings.Contains(err.Error(), "LOADING") {
 			return
 		}
 		wait(context.Background(), 100*time.Millisecond)
@@ -276,7 +280,8 @@ func (w *plainWorker) extend(ctx context.Context) {
 		for stream, held := range w.held {
 			if len(held) > 0 {
 				call, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-				_ = w.client.Do(call, w.client.B().Xclaim().Key(stream).Group(w.group).Consumer(w.consumer).MinIdleTime("0").Id(held...).Justid().Build()).Error()
+				_ = w.client.Do(call,
+					w.client.B().Xclaim().Key(stream).Group(w.group).Consumer(w.consumer).MinIdleTime("0").Id(held...).Justid().Build()).Error()
 				cancel()
 			}
 		}

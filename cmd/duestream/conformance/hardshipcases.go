@@ -48,7 +48,8 @@ var hardshipCases = []Case{
 			if answers[2].OK { // a script that begins with a write which Redis never refuses
 				kept = bare
 			}
-			during(fmt.Sprintf("the server was full, and message %q was sent again, which was answered with ok: %v", before.ID, answers[2].OK), func() {
+			during(fmt.Sprintf("the server was full, and message %q was sent again, which was answered with ok: %v",
+				before.ID, answers[2].OK), func() {
 				t.holds(kept)
 			})
 			if _, there := t.scheduled(refused.ID); there {
@@ -69,13 +70,15 @@ func (t *trial) maxMemory(bytes string) {
 	couldNot("CONFIG SET maxmemory", c.Do(t.ctx, c.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", bytes).Build()).Error())
 }
 
-// throughTrouble orders n messages, makes trouble when some of them have been answered, and checks that all are answered ok and arrive.
+// throughTrouble orders n messages, makes trouble when some of them have been answered, and checks that all are answered ok and
+// arrive.
 func (t *trial) throughTrouble(n, some int, trouble func()) {
 	p := t.ready()
 	now := t.now()
 	orders := make([]order, n)
 	for i := range orders {
-		orders[i] = order{ID: fmt.Sprintf("m-%03d", i), Due: now.Add(time.Duration(i) * 5 * time.Millisecond).UnixMilli(), Payload: fmt.Appendf(nil, "payload %d", i)}
+		orders[i] = order{ID: fmt.Sprintf("m-%03d", i), Due: now.Add(time.Duration(i) * 5 * time.Millisecond).UnixMilli(),
+			Payload: fmt.Appendf(nil, "payload %d", i)}
 	}
 	half := some + (n-some)/2
 	t.taken(p, orders[:some]...)
@@ -100,6 +103,7 @@ func (t *trial) throughTrouble(n, some int, trouble func()) {
 			}
 		}
 		slices.Sort(missing)
-		return missingIf(len(missing) > 0, fmt.Sprintf("%d messages that were answered with ok did not arrive, the first is %q", len(missing), append(missing, "")[0]))
+		return missingIf(len(missing) > 0, fmt.Sprintf("%d messages that were answered with ok did not arrive, the first is %q",
+			len(missing), append(missing, "")[0]))
 	})
 }

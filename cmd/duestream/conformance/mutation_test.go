@@ -24,18 +24,22 @@ type mutation struct {
 	cases     []string // which the kit is to run: those that should refuse it
 	rules     []string // by which it has to be refused: names of cases, or of rules that are watched in every case
 	functions bool     // it goes wrong where the functions library is loaded
-	spared    string   // why it is not refused: it can neither lose nor duplicate a message, nor delay one beyond what the protocol allows; or what the kit cannot see
+	// why it is not refused: it can neither lose nor duplicate a message, nor delay one beyond what the protocol allows; or
+	// what the kit cannot see
+	spared string
 }
 
 const (
-	// envMutations says which: "" a sample, another one each day; table: all, each with the cases that are to refuse it; all: all, each with
-	// all cases of its level, as one that nobody knows would run; anything else: those whose file or fault has it in its name.
+	// envMutations says which: "" a sample, another one each day; table: all, each with the cases that are to refuse it; all:
+	// all, each with all cases of its level, as one that nobody knows would run; anything else: those whose file or fault has
+	// it in its name.
 	envMutations   = "DUESTREAM_TEST_MUTATIONS"
 	mutantsAtATime = 8
 	sampled        = 6 // one of so many
 )
 
-// Programs that somebody might write: each is one of the examples, with one fault. The kit refuses it, by a message that names the rule.
+// Programs that somebody might write: each is one of the examples, with one fault. The kit refuses it, by a message that names
+// the rule.
 func TestBrokenWorkersAreRefused(t *testing.T) {
 	t.Parallel()
 	refuse(t, Worker, slices.Concat(pythonWorkers, nodeWorkers, shellWorkers))
@@ -45,7 +49,8 @@ func TestBrokenProducersAreRefused(t *testing.T) {
 	t.Parallel()
 	all := slices.Concat(pythonProducers, nodeProducers, shellProducers, sparedProducers)
 	slices.SortStableFunc(all, func(a, b mutation) int { // an outage lasts 9 s: those come first, beside each other
-		return cmp.Compare(len(slices.DeleteFunc(slices.Clone(a.cases), isOutage)), len(slices.DeleteFunc(slices.Clone(b.cases), isOutage)))
+		return cmp.Compare(len(slices.DeleteFunc(slices.Clone(a.cases), isOutage)),
+			len(slices.DeleteFunc(slices.Clone(b.cases), isOutage)))
 	})
 	refuse(t, Producer, all)
 }
@@ -101,7 +106,8 @@ func chosen(t *testing.T, all []mutation) (some []mutation) {
 	which, day := os.Getenv(envMutations), time.Now().YearDay()
 	for i, m := range all {
 		switch {
-		case which == "table", which == "all", which == "" && (i+day)%sampled == 0, which != "" && strings.Contains(m.file+": "+m.breaks, which):
+		case which == "table", which == "all", which == "" && (i+day)%sampled == 0, which != "" &&
+			strings.Contains(m.file+": "+m.breaks, which):
 			some = append(some, m)
 		}
 	}
@@ -117,8 +123,8 @@ func levelOf(m mutation) Level {
 	return Good
 }
 
-// judge runs the cases of a mutation, and checks how they end. On a machine that is overloaded the kit forgives what may be the machine's
-// doing, a late reclaim for instance, so what it certifies is tried again.
+// judge runs the cases of a mutation, and checks how they end. On a machine that is overloaded the kit forgives what may be the
+// machine's doing, a late reclaim for instance, so what it certifies is tried again.
 func (m mutation) judge(t *testing.T, kind Kind, on *rig, command []string) {
 	cfg := mutationConfig(kind, levelOf(m))
 	cfg.Command = command
@@ -132,7 +138,8 @@ func (m mutation) judge(t *testing.T, kind Kind, on *rig, command []string) {
 			switch r.State {
 			case Failed:
 				by = append(by, cmp.Or(r.Broke, r.Name))
-				seen = append(seen, fmt.Sprintf("%s: %s (%s; PROTOCOL.md, section %s) %d ms", cmp.Or(r.Broke, r.Name), r.Seen, r.Rule, r.Section, r.Millis))
+				seen = append(seen, fmt.Sprintf("%s: %s (%s; PROTOCOL.md, section %s) %d ms", cmp.Or(r.Broke, r.Name), r.Seen,
+					r.Rule, r.Section, r.Millis))
 			case NotTried:
 				t.Errorf("%s: %s: %s was not tried: %s", m.file, m.breaks, c.Name, r.Seen)
 			}

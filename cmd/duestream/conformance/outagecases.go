@@ -18,7 +18,8 @@ var outageCases = []Case{
 		run: func(t *trial) {
 			t.policy(admin.SettingVisibility, "15000")
 			t.served("one")
-			for round, long := range []time.Duration{outage, longOutage} { // in the first it waits for messages, in the second it works
+			// in the first it waits for messages, in the second it works
+			for round, long := range []time.Duration{outage, longOutage} {
 				held := message{id: "held", work: "slow 12000"}
 				if round == 1 {
 					t.schedule(held)
@@ -83,9 +84,11 @@ func (t *trial) unreachable(long time.Duration) {
 }
 
 // loseStream are ways in which a group is lost; they come round.
-var loseStream = []string{"redis.call('DEL', KEYS[1])", "redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])", "redis.call('DEL', KEYS[1])"}
+var loseStream = []string{"redis.call('DEL', KEYS[1])", "redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])",
+	"redis.call('DEL', KEYS[1])"}
 
-// loseGroup makes the group of a partition vanish. A message that becomes ready meanwhile is there before the worker can know: one script does both.
+// loseGroup makes the group of a partition vanish. A message that becomes ready meanwhile is there before the worker can know:
+// one script does both.
 func (t *trial) loseGroup(partition int, lose, id string) {
 	script := lose + " return redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], 'payload', '', 'attempt', '1')"
 	c := t.redis.Client

@@ -23,7 +23,8 @@ var scheduleCompletely = []Case{
 			p := t.ready()
 			first := t.dueIn("again", far)
 			first.Payload, first.Headers, first.MaxAttempts = []byte("first"), map[string]string{"kind": "first"}, 3
-			second := order{ID: first.ID, Due: first.Due - 60_000, Payload: []byte("second"), Headers: map[string]string{"kind": "second"}}
+			second := order{ID: first.ID, Due: first.Due - 60_000, Payload: []byte("second"),
+				Headers: map[string]string{"kind": "second"}}
 			t.taken(p, first)
 			for _, o := range []order{second, {ID: first.ID, Due: 1_600_000_000_000}} {
 				t.refused(p, o, "its ID is scheduled")

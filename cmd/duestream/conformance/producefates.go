@@ -121,7 +121,8 @@ func isDue(key string) bool { return len(key) > 4 && key[len(key)-4:] == ":due" 
 func decides(c *tapped, s *sent) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return s.is("EXEC") && c.queued && c.fated.schedules || !c.queued && s.schedules() || s.isScript() && slices.ContainsFunc(s.keys(), isDue)
+	return s.is("EXEC") && c.queued && c.fated.schedules || !c.queued && s.schedules() ||
+		s.isScript() && slices.ContainsFunc(s.keys(), isDue)
 }
 
 // schedulesWhole is decides, but of a transaction the ZADD in the middle of it.

@@ -110,7 +110,8 @@ var arrivalCases = []Case{
 		run: func(t *trial) {
 			t.allArriveSoon([]order{
 				{ID: "none"},
-				{ID: "plain", Headers: map[string]string{"trace": "7f3a", "empty": "", "zero": "0", "0": "number", "null": "null", "constructor": "a", "__proto__": "b", "Case": "1", "case": "2"}},
+				{ID: "plain", Headers: map[string]string{"trace": "7f3a", "empty": "", "zero": "0", "0": "number", "null": "null",
+					"constructor": "a", "__proto__": "b", "Case": "1", "case": "2"}},
 				{ID: `ünïcode "quoted" \ 'id' → 🚚 %s {x}`, Headers: map[string]string{
 					"größe": "größer als ∞ 🚚", "with space": "a b", `with "quotes"`: `"'\`, "h:colon": "h:", "line": "one\ntwo\r\n\ttab", "$HOME": "`id`",
 				}},
@@ -125,7 +126,8 @@ var arrivalCases = []Case{
 			t.hold()
 			now := t.now()
 			at := func(d time.Duration) int64 { return now.Add(d).UnixMilli() }
-			held := order{ID: "held", Due: at(far), MaxAttempts: 7, Expires: at(2 * far), Headers: map[string]string{"kind": "order"}}
+			held := order{ID: "held", Due: at(far), MaxAttempts: 7, Expires: at(2 * far),
+				Headers: map[string]string{"kind": "order"}}
 			few := order{ID: "few", Due: at(inTime / 2), MaxAttempts: 3}
 			stale := order{ID: "stale", Due: at(inTime / 2), Expires: at(inTime)}
 			t.taken(p, held, few, stale)
@@ -176,7 +178,8 @@ func (t *trial) late(id string, due time.Time, what string) string {
 	e := t.arrival(id, 0)
 	control := own.arrival(id, 0)
 	late, usual := e.ready().Sub(due).Round(time.Millisecond), max(0, control.ready().Sub(at).Round(time.Millisecond))
-	return missingIf(late >= inTime+usual, fmt.Sprintf("message %q became ready %s after %s; one of the kit's own, with a wake token, took %s", id, late, what, usual))
+	return missingIf(late >= inTime+usual, fmt.Sprintf("message %q became ready %s after %s; one of the kit's own, with a wake "+
+		"token, took %s", id, late, what, usual))
 }
 
 // letGo lets the messages of a held queue go on after a point in time.

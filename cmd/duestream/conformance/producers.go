@@ -118,7 +118,9 @@ func (t *trial) dueIn(id string, d time.Duration) order {
 
 // arrival waits until a message is in the stream, in whichever partition.
 func (t *trial) arrival(id string, limit time.Duration) entry {
-	return t.awaitEntry(limit, fmt.Sprintf("message %q is not in the stream", id), func() []entry { return t.kept(t.keys(0).Stream) },
+	return t.awaitEntry(limit, fmt.Sprintf("message %q is not in the stream", id), func() []entry {
+		return t.kept(t.keys(0).Stream)
+	},
 		func(e entry) bool { return e.Fields[lua.FieldID] == id })
 }
 

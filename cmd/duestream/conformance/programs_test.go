@@ -47,8 +47,8 @@ func runProgram(args []string) int {
 	return 0
 }
 
-// quick is this test without the race detector, which costs a program more time to start than a case takes: hundreds of them are started.
-// TestGoodProgramsPassEveryCase keeps it.
+// quick is this test without the race detector, which costs a program more time to start than a case takes: hundreds of them
+// are started. TestGoodProgramsPassEveryCase keeps it.
 var quick struct {
 	once sync.Once
 	dir  string
@@ -65,7 +65,8 @@ func quickProgram(t *testing.T) string {
 	quick.once.Do(func() {
 		if quick.dir, quick.err = os.MkdirTemp("", "duestream-conformance-"); quick.err == nil {
 			var said []byte
-			if said, quick.err = exec.Command("go", "test", "-c", "-o", filepath.Join(quick.dir, "program"), ".").CombinedOutput(); quick.err != nil {
+			if said, quick.err = exec.Command("go", "test", "-c", "-o", filepath.Join(quick.dir, "program"),
+				".").CombinedOutput(); quick.err != nil {
 				quick.err = fmt.Errorf("%w\n%s", quick.err, said)
 			}
 		}

@@ -53,8 +53,8 @@ func newRig(ctx context.Context, cfg *Config) (*rig, error) {
 	return r, nil
 }
 
-// startServer starts a server on a port outside the range from which systems take those of outgoing connections, so that nobody has it
-// while the server is away.
+// startServer starts a server on a port outside the range from which systems take those of outgoing connections, so that nobody
+// has it while the server is away.
 func startServer(ctx context.Context, program string) (*tryout.Server, error) {
 	for try := 1; ; try++ {
 		port, err := freePort()
@@ -93,7 +93,8 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 	if r.server != nil {
 		// With everysec the server puts off a write while the disk is slow, and a kill then loses what it had answered.
 		c := r.redis.Client
-		if err := c.Do(ctx, c.B().ConfigSet().ParameterValue().ParameterValue("appendfsync", "always").Build()).Error(); err != nil {
+		always := c.B().ConfigSet().ParameterValue().ParameterValue("appendfsync", "always").Build()
+		if err := c.Do(ctx, always).Error(); err != nil {
 			return fmt.Errorf("CONFIG SET appendfsync: %w", err)
 		}
 		if cfg.Level == Complete {

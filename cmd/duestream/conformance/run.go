@@ -18,11 +18,13 @@ type Config struct {
 	Cases   []Case // of Cases or Select
 	Partial bool   // these are not all cases of the level
 
-	URL           string // of a server that somebody else runs; "" = start one for the run, and one for each case that needs its own
+	// of a server that somebody else runs; "" = start one for the run, and one for each case that needs its own
+	URL           string
 	ServerProgram string // path of redis-server or valkey-server; "" = the one on the PATH
 	Prefix        string // beginning of the prefix of all keys
 
-	Visibility time.Duration // visibility timeout of the queues; cases last some of it. Too low: a good worker on a busy machine loses what it holds
+	// visibility timeout of the queues; cases last some of it. Too low: a good worker on a busy machine loses what it holds
+	Visibility time.Duration
 	Patience   time.Duration // how long one thing that must happen may take, beside work and visibility timeouts
 	Parallel   int           // cases at a time
 
@@ -49,7 +51,8 @@ func (c *Config) patience() time.Duration { return c.Patience + 4*c.Visibility }
 
 // policy has short delays, so that retries come soon.
 func (c *Config) policy() bridge.Policy {
-	return bridge.Policy{VisibilityTimeout: c.Visibility, MaxAttempts: 10, RetryMin: 50 * time.Millisecond, RetryMax: 100 * time.Millisecond}
+	return bridge.Policy{VisibilityTimeout: c.Visibility, MaxAttempts: 10, RetryMin: 50 * time.Millisecond,
+		RetryMax: 100 * time.Millisecond}
 }
 
 // Run runs the cases. The error says that the kit could not do its work, or was interrupted; what the program did wrong is in the
@@ -61,7 +64,8 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	}
 	defer func() { err = errors.Join(err, shared.end()) }()
 	report = &Report{
-		Kind: cfg.Kind, Command: cfg.Command, Protocol: Version, Server: shared.info, Date: time.Now().UTC().Truncate(time.Second),
+		Kind: cfg.Kind, Command: cfg.Command, Protocol: Version, Server: shared.info,
+		Date:      time.Now().UTC().Truncate(time.Second),
 		Unwatched: shared.untapped, Asked: cfg.Level, Partial: cfg.Partial, Cases: make([]Result, len(cfg.Cases)),
 	}
 	var running sync.WaitGroup
@@ -105,7 +109,8 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 	result = Result{Case: c, State: NotTried}
 	on := shared
 	if c.tapped && shared.untapped != "" {
-		result.Seen = "it takes the network away from the program, for which the kit has to stand between it and the server: " + shared.untapped
+		result.Seen = "it takes the network away from the program, for which the kit has to stand between it and the server: " +
+			shared.untapped
 		return result
 	}
 	if c.alone != "" {

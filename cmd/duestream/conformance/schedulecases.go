@@ -51,7 +51,8 @@ var scheduleCases = []Case{
 			rich := t.dueIn("again", far)
 			rich.Payload, rich.Headers, rich.MaxAttempts = []byte("first"), map[string]string{"old": "1", "both": "1"}, 3
 			other, bare := rich, order{ID: rich.ID, Due: rich.Due + 60_000}
-			other.Due, other.Payload, other.Headers, other.MaxAttempts = rich.Due+30_000, []byte("second"), map[string]string{"both": "2"}, 0
+			other.Due, other.Payload, other.Headers, other.MaxAttempts = rich.Due+30_000, []byte("second"),
+				map[string]string{"both": "2"}, 0
 			current := rich
 			t.taken(p, rich)
 			for i, next := range []order{other, bare, rich} {
@@ -151,8 +152,8 @@ var scheduleCases = []Case{
 	},
 }
 
-// leavesAlone checks that a queue with partitions stays one in the registry. Bridges mend what was overwritten, so it also looks at how it was
-// written, where that is to be seen.
+// leavesAlone checks that a queue with partitions stays one in the registry. Bridges mend what was overwritten, so it also
+// looks at how it was written, where that is to be seen.
 func (t *trial) leavesAlone(registry string, do func()) {
 	var commands []command
 	err := attempt(func() { commands = t.monitored(do) })
@@ -162,7 +163,8 @@ func (t *trial) leavesAlone(registry string, do func()) {
 	check(err)
 	value, _ := t.text("HGET", registry, t.queue)
 	set := slices.ContainsFunc(commands, func(c command) bool {
-		return c.key == registry && c.from != inScript && slices.Contains([]string{"HSET", "HMSET", "HDEL", "DEL", "UNLINK"}, c.name)
+		return c.key == registry && c.from != inScript &&
+			slices.Contains([]string{"HSET", "HMSET", "HDEL", "DEL", "UNLINK"}, c.name)
 	})
 	if set || value != "1,4" {
 		failf("%s of a queue with partitions was 1,4; the producer has overwritten it, so that its other partitions are not read any more", registry)

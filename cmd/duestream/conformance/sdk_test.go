@@ -82,7 +82,8 @@ func runSDKProducer() error {
 		return err
 	}
 	defer r.Close()
-	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: os.Getenv("DUESTREAM_PREFIX"), RetryTimeout: 15 * time.Second})
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: os.Getenv("DUESTREAM_PREFIX"),
+		RetryTimeout: 15 * time.Second})
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,8 @@ const (
 	stallLasts = 3 * time.Second // how long after it a stall may have held up what we hear
 )
 
-// stalls measures when this process was not run although it should have been: what a program said then was heard so much too late.
+// stalls measures when this process was not run although it should have been: what a program said then was heard so much too
+// late.
 type stalls struct {
 	mu   sync.Mutex
 	all  []pauseOfOurs

@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// A case is a row of steps. A step that fails ends the case, as a failure of testing.T does, so that a case says what it does and nothing else.
-// Steps run in the goroutine of their case.
+// A case is a row of steps. A step that fails ends the case, as a failure of testing.T does, so that a case says what it does
+// and nothing else. Steps run in the goroutine of their case.
 
 // failure is how a step ends its case; attempt stops it.
 type failure struct{ error }

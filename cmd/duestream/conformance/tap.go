@@ -12,8 +12,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// tap stands between one program and the server, so that every connection of it, and of what it starts, is known as its own. It hands on
-// each command before the server gets it, and each reply before the program does. With it the network can go away for this program alone.
+// tap stands between one program and the server, so that every connection of it, and of what it starts, is known as its own. It
+// hands on each command before the server gets it, and each reply before the program does. With it the network can go away for
+// this program alone.
 type tap struct {
 	addr   string
 	dial   func(context.Context) (net.Conn, error)
@@ -51,7 +52,8 @@ func (s *sent) is(words string) bool {
 	return s.args[0] == name && (!two || len(s.args) > 1 && strings.EqualFold(s.args[1], sub))
 }
 
-// newTap listens on a port of its own, for one program. Replies and commands come one at a time for each connection, connections at the same time.
+// newTap listens on a port of its own, for one program. Replies and commands come one at a time for each connection,
+// connections at the same time.
 func newTap(dial func(context.Context) (net.Conn, error), asked func(*sent), told func(*sent, value)) (*tap, error) {
 	t := &tap{dial: dial, asked: asked, told: told, conns: map[net.Conn]struct{}{}}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -72,8 +74,8 @@ func newTap(dial func(context.Context) (net.Conn, error), asked func(*sent), tol
 	return t, nil
 }
 
-// away has the network go away, or come back: connections are broken, and new ones reset. The port stays ours, lest the program should
-// meet another tap there.
+// away has the network go away, or come back: connections are broken, and new ones reset. The port stays ours, lest the program
+// should meet another tap there.
 func (t *tap) away(away bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

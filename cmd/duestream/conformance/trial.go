@@ -118,8 +118,8 @@ const (
 	lookEvery = 50 * time.Millisecond
 )
 
-// await waits until look returns "", at most for limit (0: as long as the kit is patient), and fails with what it returned last, or when a program
-// is in trouble. While the server is away, or the kit's own connection was, look is repeated.
+// await waits until look returns "", at most for limit (0: as long as the kit is patient), and fails with what it returned
+// last, or when a program is in trouble. While the server is away, or the kit's own connection was, look is repeated.
 func (t *trial) await(limit time.Duration, look func() (missing string)) {
 	if limit == 0 {
 		limit = t.cfg.patience()
@@ -304,6 +304,8 @@ func (t *trial) awaitEntry(limit time.Duration, missing string, list func() []en
 
 // letter waits for the dead letter of a message, for so long.
 func (t *trial) letter(id string, limit time.Duration) entry {
-	return t.awaitEntry(limit, fmt.Sprintf("there is no dead letter of %s", id), func() []entry { return t.entries(t.keys(0).Dead) },
+	return t.awaitEntry(limit, fmt.Sprintf("there is no dead letter of %s", id), func() []entry {
+		return t.entries(t.keys(0).Dead)
+	},
 		func(e entry) bool { return e.Fields[lua.FieldID] == id })
 }

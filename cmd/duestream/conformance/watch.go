@@ -218,7 +218,8 @@ var keysOf = map[string]int{
 
 func (w *watcher) onKey(s *sent, kind, queue string) {
 	switch s.name() {
-	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "SETEX", "PSETEX", "HEXPIRE", "HPEXPIRE", "HEXPIREAT", "HPEXPIREAT":
+	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "SETEX", "PSETEX", "HEXPIRE", "HPEXPIRE",
+		"HEXPIREAT", "HPEXPIREAT":
 		w.brokeBy(s, "keeps-keys", "what expires is lost")
 	case "DEL", "UNLINK", "RENAME", "RENAMENX", "MOVE", "RESTORE", "COPY", "SET", "MIGRATE":
 		w.brokeBy(s, "keeps-keys", "what the key holds is lost")

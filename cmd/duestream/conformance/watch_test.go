@@ -37,7 +37,8 @@ func isGiven(entry string, fields ...string) step {
 		name, v, _ := strings.Cut(f, "=")
 		flat = append(flat, bulk(name), bulk(v))
 	}
-	return sends("XREADGROUP GROUP g one COUNT 1 BLOCK 2000 STREAMS "+stream1+" >", list(list(bulk(stream1), list(list(bulk(entry), list(flat...))))))
+	return sends("XREADGROUP GROUP g one COUNT 1 BLOCK 2000 STREAMS "+stream1+" >",
+		list(list(bulk(stream1), list(list(bulk(entry), list(flat...))))))
 }
 
 func said(b begun) step {
@@ -131,8 +132,8 @@ func TestAWatcherNamesTheRuleThatACommandBreaks(t *testing.T) {
 	}
 }
 
-// What one program sends is told apart from what others do, reply by reply, also in a pipeline and in a transaction; it is known before
-// the program can act on it. The network goes away for that program only.
+// What one program sends is told apart from what others do, reply by reply, also in a pipeline and in a transaction; it is
+// known before the program can act on it. The network goes away for that program only.
 func TestATapTellsWhatAProgramSendsAndIsTold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

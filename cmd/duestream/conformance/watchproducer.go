@@ -38,7 +38,8 @@ type ordered struct {
 
 func newProducelog() producelog {
 	return producelog{
-		queued: map[int][]*sent{}, units: map[*sent][]*sent{}, least: map[string]float64{}, orders: map[string]*ordered{}, calls: map[string]string{},
+		queued: map[int][]*sent{}, units: map[*sent][]*sent{}, least: map[string]float64{}, orders: map[string]*ordered{},
+		calls: map[string]string{},
 	}
 }
 
@@ -84,7 +85,8 @@ func (w *watcher) producerAsked(s *sent) {
 
 // outside judges a command that stands alone.
 func (w *watcher) outside(s *sent) {
-	if kind, _ := w.kindOf(s.arg(1)); slices.Contains([]string{"ZADD", "HSET", "HMSET", "HSETNX"}, s.name()) && slices.Contains([]string{"due", "payload", "meta"}, kind) {
+	if kind, _ := w.kindOf(s.arg(1)); slices.Contains([]string{"ZADD", "HSET", "HMSET", "HSETNX"}, s.name()) &&
+		slices.Contains([]string{"due", "payload", "meta"}, kind) {
 		w.brokeBy(s, "writes-whole", "it stands outside a MULTI, so a bridge may see a part of the message")
 	}
 	if s.is("ZADD") {
@@ -108,9 +110,11 @@ func (w *watcher) anywhere(s *sent) {
 	switch name := s.name(); {
 	case kind == "wake" && name == "XADD" && !tokenForm(s):
 		w.brokeBy(s, "wakes", "a wake stream holds one token, with an ID that the server gives: MAXLEN 1, without ~, and *")
-	case kind == "due" && slices.Contains([]string{"ZREM", "ZPOPMIN", "ZPOPMAX", "BZPOPMIN", "BZPOPMAX", "ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "ZREMRANGEBYLEX"}, name):
+	case kind == "due" && slices.Contains([]string{"ZREM", "ZPOPMIN", "ZPOPMAX", "BZPOPMIN", "BZPOPMAX", "ZREMRANGEBYSCORE",
+		"ZREMRANGEBYRANK", "ZREMRANGEBYLEX"}, name):
 		w.brokeBy(s, "takes-nothing-out", "a message that was taken is not delivered then, and nothing was to be cancelled")
-	case kind == "dead" && strings.HasPrefix(name, "X") && !slices.Contains([]string{"XRANGE", "XREVRANGE", "XLEN", "XINFO", "XREAD"}, name):
+	case kind == "dead" && strings.HasPrefix(name, "X") &&
+		!slices.Contains([]string{"XRANGE", "XREVRANGE", "XLEN", "XINFO", "XREAD"}, name):
 		w.brokeBy(s, "takes-nothing-out", "dead letters are written by bridges and by workers that call the scripts")
 	case kind == "bridges" && queue == "" && strings.HasPrefix(name, "ZADD"):
 		w.brokeBy(s, "takes-nothing-out", "a bridge that does not live is given queues to look after")
@@ -250,7 +254,8 @@ func (w *watcher) producerTold(s *sent) {
 }
 
 // verdictText has those of duestream_schedule that are refusals.
-var verdictText = map[int]string{0: "0 (refused as a duplicate), by duestream_schedule", -1: "-1 (malformed meta), by duestream_schedule"}
+var verdictText = map[int]string{0: "0 (refused as a duplicate), by duestream_schedule",
+	-1: "-1 (malformed meta), by duestream_schedule"}
 
 func (w *watcher) settles(ids []string, refusal string) {
 	for _, id := range ids {

@@ -43,9 +43,12 @@ func (w *watcher) workerTold(s *sent) {
 			w.brokeBy(s, "keeps-consumers", fmt.Sprintf("it held %d pending entries, which nobody gets again", s.reply.number()))
 		}
 	case "FCALL", "EVALSHA", "EVAL":
-		if name, keys, args := scriptOf(s); name == "extend" && len(keys) > 0 && len(args) > 2 && len(s.reply.list) == (len(args)-2)/2 {
+		if name, keys, args := scriptOf(s); name == "extend" && len(keys) > 0 && len(args) > 2 &&
+			len(s.reply.list) == (len(args)-2)/2 {
 			entries := every(2, args[2:])
-			extended := slices.DeleteFunc(slices.Clone(entries), func(entry string) bool { return s.reply.list[slices.Index(entries, entry)].text != "1" })
+			extended := slices.DeleteFunc(slices.Clone(entries), func(entry string) bool {
+				return s.reply.list[slices.Index(entries, entry)].text != "1"
+			})
 			w.loses(s, keys[0], entries, extended)
 		}
 	}
@@ -54,7 +57,8 @@ func (w *watcher) workerTold(s *sent) {
 // holdsStill notes what a program is told that its consumer holds: the reply that gave it may have been lost.
 func (w *watcher) holdsStill(s *sent) {
 	for _, row := range s.reply.list {
-		if len(row.list) == 4 && row.list[1].text == w.work.consumer[s.program] && len(s.args) > 2 && s.args[2] == w.work.group[s.program] {
+		if len(row.list) == 4 && row.list[1].text == w.work.consumer[s.program] && len(s.args) > 2 &&
+			s.args[2] == w.work.group[s.program] {
 			w.entry(s, s.args[1], row.list[0].text).consumer = row.list[1].text
 		}
 	}
@@ -157,7 +161,8 @@ func digest(source string) string {
 // scripts has the names of those scripts of the protocol that clients call, by digest.
 var scripts = sync.OnceValue(func() map[string]string {
 	names := map[string]string{}
-	for _, name := range []string{"enqueue", "cancel", "reschedule", "register", "signal", "redrive", "ack", "retry", "extend", "ensure_group", "drop_consumer"} {
+	for _, name := range []string{"enqueue", "cancel", "reschedule", "register", "signal", "redrive", "ack", "retry", "extend",
+		"ensure_group", "drop_consumer"} {
 		names[digest(lua.Source(name))] = name
 	}
 	return names

@@ -110,7 +110,8 @@ func (w *watcher) starts(program, group, consumer string) {
 	defer w.mu.Unlock()
 	if w.work.group == nil {
 		w.work = worklog{
-			group: map[string]string{}, consumer: map[string]string{}, stopped: map[string]time.Time{}, unknown: map[string]bool{}, given: map[[3]string]*given{},
+			group: map[string]string{}, consumer: map[string]string{}, stopped: map[string]time.Time{},
+			unknown: map[string]bool{}, given: map[[3]string]*given{},
 		}
 	}
 	w.work.group[program], w.work.consumer[program] = group, consumer
@@ -257,7 +258,8 @@ func (w *watcher) inTime(program string, g *given) {
 	if len(all) == 0 || !acked {
 		return
 	}
-	if had := at.Sub(all[len(all)-1].at); takes > 0 && had+w.stalls.before(all[len(all)-1].at) < min(time.Duration(judgedPart*float64(takes)), takes-judgedRest) {
+	if had := at.Sub(all[len(all)-1].at); takes > 0 &&
+		had+w.stalls.before(all[len(all)-1].at) < min(time.Duration(judgedPart*float64(takes)), takes-judgedRest) {
 		w.broke("acks-after-work", "%s acknowledged entry %s, of message %q, %s after the case began: its work takes %s, and had been under way for %s",
 			program, g.entry, g.id(), at.Sub(w.began).Round(time.Millisecond), takes, max(0, had).Round(time.Millisecond))
 	}

@@ -113,7 +113,8 @@ func (t *trial) workerOf(group, name string) *program {
 	})
 }
 
-// programName is what a worker is called in reports: one that is started again under the same name is another program. The caller holds t.mu.
+// programName is what a worker is called in reports: one that is started again under the same name is another program. The
+// caller holds t.mu.
 func (t *trial) programName(consumer string) string {
 	name := "worker " + consumer
 	for n := 2; slices.ContainsFunc(t.programs, func(p *program) bool { return p.name == name }); n++ {
@@ -227,7 +228,8 @@ func (t *trial) unsettled(groups ...string) string {
 
 // scheduledBefore says which messages are due within the next seconds.
 func (t *trial) scheduledBefore(k lua.Keys, now time.Time) string {
-	soon, err := t.do("ZRANGEBYSCORE", k.Due, "-inf", strconv.FormatInt(now.Add(30*time.Second).UnixMilli(), 10), "LIMIT", "0", "1").AsStrSlice()
+	soon, err := t.do("ZRANGEBYSCORE", k.Due, "-inf", strconv.FormatInt(now.Add(30*time.Second).UnixMilli(), 10),
+		"LIMIT", "0", "1").AsStrSlice()
 	if couldNot("ZRANGEBYSCORE", err); len(soon) == 0 {
 		return ""
 	}

@@ -1,6 +1,6 @@
-// Package child runs other programs so that they do not outlive this one: each leads a process group of its own, which is ended as a
-// whole, and which a Ctrl-C at the terminal does not reach before we have seen it. On Linux the program also ends when this process is
-// killed in a way that leaves it no time to clean up.
+// Package child runs other programs so that they do not outlive this one: each leads a process group of its own, which is ended
+// as a whole, and which a Ctrl-C at the terminal does not reach before we have seen it. On Linux the program also ends when
+// this process is killed in a way that leaves it no time to clean up.
 //
 // Invariants, held by tests of the command:
 //   - the whole group ends, also what ignores SIGTERM (TestWorkKillsTheWholeGroupOfACommandThatTakesTooLong);
@@ -78,9 +78,9 @@ func (p *Process) end() {
 	}
 }
 
-// EndAll ends all programs and their groups before this process ends at once: it asks them with SIGTERM, kills them after grace, and
-// waits for them as long again, but a second at least. From then on no program is started, and nobody is told how those that ran ended: a
-// handler that took the end for a failure would have its message delivered again.
+// EndAll ends all programs and their groups before this process ends at once: it asks them with SIGTERM, kills them after
+// grace, and waits for them as long again, but a second at least. From then on no program is started, and nobody is told how
+// those that ran ended: a handler that took the end for a failure would have its message delivered again.
 func EndAll(grace time.Duration) {
 	alive.Lock()
 	alive.ending = true
@@ -149,8 +149,8 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Run starts cmd and waits for it. When ctx ends first the program is stopped, with so much grace; the error is the context's cause
-// then, however the program took it.
+// Run starts cmd and waits for it. When ctx ends first the program is stopped, with so much grace; the error is the context's
+// cause then, however the program took it.
 func Run(ctx context.Context, cmd *exec.Cmd, grace time.Duration) error {
 	p, err := Start(cmd)
 	if err != nil {

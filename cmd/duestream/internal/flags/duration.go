@@ -1,5 +1,5 @@
-// Package flags reads what stands behind flags: durations with days, points in time, headers, durability, and refuses what is out of its
-// limits where it is typed.
+// Package flags reads what stands behind flags: durations with days, points in time, headers, durability, and refuses what is
+// out of its limits where it is typed.
 package flags
 
 import (
@@ -36,7 +36,8 @@ func ParseDuration(text string) (d time.Duration, err error) {
 	return d + rest, nil
 }
 
-// Duration is a duration of a flag or an environment variable: all of them are read alike, days included. Negative ones are refused.
+// Duration is a duration of a flag or an environment variable: all of them are read alike, days included. Negative ones are
+// refused.
 type Duration time.Duration
 
 // Set implements pflag.Value and envconfig.Setter.

@@ -13,8 +13,8 @@ import (
 // MayBeEmpty are the flags whose value may be empty: an empty payload is a payload.
 var MayBeEmpty = []string{"payload"}
 
-// CheckEmpty refuses flags that are given without a value. Most likely that is a variable of a script that is not set, and --id "$ID" would
-// make a random ID, --group "$GROUP" select all groups, --redis "$URL" go to another server.
+// CheckEmpty refuses flags that are given without a value. Most likely that is a variable of a script that is not set, and --id
+// "$ID" would make a random ID, --group "$GROUP" select all groups, --redis "$URL" go to another server.
 func CheckEmpty(cmd *cobra.Command) error {
 	var errs []error
 	cmd.Flags().Visit(func(f *pflag.Flag) {

@@ -11,7 +11,9 @@ import (
 // Printable returns a payload as a terminal can show it: as it is, or quoted when it holds other bytes.
 func Printable(payload []byte) string {
 	text := string(payload)
-	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }) {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
+		return r != '\n' && r != '\t' && !unicode.IsPrint(r)
+	}) {
 		return text
 	}
 	return fmt.Sprintf("%q", text)

@@ -51,8 +51,8 @@ type bodyLine struct {
 	group bool
 }
 
-// Frame draws the state for a terminal of a size; height 0 = as many lines as it takes, width 0 = as wide as it takes. most is how far
-// it can be scrolled.
+// Frame draws the state for a terminal of a size; height 0 = as many lines as it takes, width 0 = as wide as it takes. most is
+// how far it can be scrolled.
 func (s *State) Frame(width, height int, p term.Paint) (lines []string, most int) {
 	top, foot := s.head(width), s.foot()
 	nameWidth := s.nameWidth(width)
@@ -145,7 +145,8 @@ func (s *State) head(width int) []line {
 	}
 	lines = append(lines, s.bridgeLine())
 	if !s.since.IsZero() {
-		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly), human.Short(max(0, s.Now.Sub(s.since)).Truncate(time.Second)), s.reason)
+		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly),
+			human.Short(max(0, s.Now.Sub(s.since)).Truncate(time.Second)), s.reason)
 		lines = append(lines, line{{term.Bad, human.OneLine(text, 400)}})
 	}
 	return lines
@@ -156,7 +157,8 @@ func withClock(l line, clock string, width int) line {
 	room := width - len(clock) - 2
 	if width > 0 && room > 0 {
 		if text := l.text(0, false); utf8.RuneCountInString(text) > room {
-			l = line{l[0], {term.Plain, left(strings.TrimPrefix(text, l[0].text), max(1, room-utf8.RuneCountInString(l[0].text)))}}
+			l = line{l[0], {term.Plain, left(strings.TrimPrefix(text, l[0].text),
+				max(1, room-utf8.RuneCountInString(l[0].text)))}}
 		}
 	}
 	gap := max(2, width-utf8.RuneCountInString(l.text(0, false))-len(clock))
@@ -180,7 +182,8 @@ func (s *State) foot() []line {
 	if !s.live {
 		return nil
 	}
-	keys := line{{term.Faint, "q quit  s sort: "}, {term.Plain, s.sort}, {term.Faint, "  p pause  ↑↓ scroll  +/- every "}, {term.Plain, human.Short(s.every)}}
+	keys := line{{term.Faint, "q quit  s sort: "}, {term.Plain, s.sort}, {term.Faint, "  p pause  ↑↓ scroll  +/- every "},
+		{term.Plain, human.Short(s.every)}}
 	if s.paused {
 		keys = append(keys, span{term.Alert, "  PAUSED"})
 	}
@@ -193,7 +196,8 @@ type column struct {
 	width int
 }
 
-var queueColumns = []column{{"SCHED", 6}, {"OVERDUE", 7}, {"READY", 6}, {"IN/S", 7}, {"OUT/S", 6}, {"DONE/S", 6}, {"BEHIND", 6}, {"LATE", 6}, {"DEAD", 5}}
+var queueColumns = []column{{"SCHED", 6}, {"OVERDUE", 7}, {"READY", 6}, {"IN/S", 7}, {"OUT/S", 6}, {"DONE/S", 6}, {"BEHIND", 6},
+	{"LATE", 6}, {"DEAD", 5}}
 
 var groupColumns = []column{{"LAG", 6}, {"PENDING", 7}, {"OLDEST", 6}, {"WORKERS", 7}, {"RETRY", 6}, {"DONE/S", 6}}
 
@@ -247,9 +251,11 @@ func (s *State) body(nameWidth int) []bodyLine {
 			rates = *q.PerSecond
 		}
 		cells := []span{
-			{term.Plain, count(q.Scheduled, false)}, {some(q.Overdue, term.Alert), count(q.Overdue, false)}, {term.Plain, count(q.Ready, q.ReadyApprox)},
+			{term.Plain, count(q.Scheduled, false)}, {some(q.Overdue, term.Alert), count(q.Overdue, false)},
+			{term.Plain, count(q.Ready, q.ReadyApprox)},
 			{term.Plain, perSecond(rates.In)}, {term.Plain, perSecond(rates.Out)}, {term.Plain, perSecond(rates.Done)},
-			{some(q.Overdue, term.Alert), lateness(q.Behind, q.Overdue > 0)}, {term.Plain, lateness(deref(q.Late), q.Late != nil)}, {some(q.Dead, term.Bad), count(q.Dead, false)},
+			{some(q.Overdue, term.Alert), lateness(q.Behind, q.Overdue > 0)},
+			{term.Plain, lateness(deref(q.Late), q.Late != nil)}, {some(q.Dead, term.Bad), count(q.Dead, false)},
 		}
 		for i, c := range cells {
 			l = append(l, span{term.Plain, " "}, span{c.style, right(c.text, queueColumns[i].width)})
@@ -294,7 +300,8 @@ func groupLine(g admin.GroupSample, nameWidth int) line {
 	}
 	l := line{{term.Plain, left("  "+human.OneLine(g.Name, 256), nameWidth)}}
 	for i, c := range []span{
-		{look, count(g.Lag, g.LagApprox)}, {term.Plain, count(g.Pending, false)}, {term.Plain, lateness(deref(g.Oldest), g.Oldest != nil)}, {look, workers},
+		{look, count(g.Lag, g.LagApprox)}, {term.Plain, count(g.Pending, false)},
+		{term.Plain, lateness(deref(g.Oldest), g.Oldest != nil)}, {look, workers},
 		{term.Plain, retrying}, {term.Plain, perSecond(g.Done)},
 	} {
 		l = append(l, span{term.Plain, " "}, span{c.style, right(c.text, groupColumns[i].width)})

@@ -66,7 +66,8 @@ func manyTop(n int) *State {
 	s := busyTop()
 	s.queues = nil
 	for i := range n {
-		q := admin.QueueSample{Queue: fmt.Sprintf("queue-%02d", i), Partitions: 1, Overdue: int64(i % 3), Behind: admin.Millis(time.Duration(i%3) * time.Second), Ready: int64(100 - i)}
+		q := admin.QueueSample{Queue: fmt.Sprintf("queue-%02d", i), Partitions: 1, Overdue: int64(i % 3),
+			Behind: admin.Millis(time.Duration(i%3) * time.Second), Ready: int64(100 - i)}
 		q.Groups = []admin.GroupSample{{Name: "a", Lag: int64(i)}, {Name: "b", Lag: int64(100 - i)}}
 		q.PerSecond = &admin.QueueRates{In: new(float64(i * 7 % 10)), Out: new(0.0), Done: nil}
 		s.queues = append(s.queues, q)
@@ -83,7 +84,8 @@ func TestTopFrames(t *testing.T) {
 	alone := busyTop()
 	alone.bridges, alone.queues, alone.server = nil, nil, admin.ServerLoad{}
 	cluster := busyTop()
-	cluster.server.Servers, cluster.bridgesFailed, cluster.bridges, cluster.queues, cluster.server.UsedMemory = 3, true, nil, cluster.queues[3:], 99<<20
+	cluster.server.Servers, cluster.bridgesFailed, cluster.bridges, cluster.queues, cluster.server.UsedMemory = 3, true, nil,
+		cluster.queues[3:], 99<<20
 	printed := busyTop()
 	printed.live = false
 	for name, test := range map[string]struct {
@@ -170,7 +172,8 @@ func TestTopSorts(t *testing.T) {
 		}
 	}
 	s = manyTop(9)
-	for order, want := range map[string]string{"name": "queue-00", "lag": "queue-00", "rate": "queue-07", "lateness": "queue-02"} {
+	for order, want := range map[string]string{"name": "queue-00", "lag": "queue-00", "rate": "queue-07",
+		"lateness": "queue-02"} {
 		s.sort = order
 		if got := s.sorted()[0].Queue; got != want {
 			t.Errorf("by %s: %s is first, not %s", order, got, want)
@@ -224,7 +227,8 @@ func TestTopNeverCutsTheClock(t *testing.T) {
 	for width := 30; width < 200; width++ {
 		state := busyTop()
 		lines, _ := state.Frame(width, 24, false)
-		if clock := state.Now.Format(time.TimeOnly); !strings.HasSuffix(lines[0], "  "+clock) || utf8.RuneCountInString(lines[0]) != width {
+		if clock := state.Now.Format(time.TimeOnly); !strings.HasSuffix(lines[0], "  "+clock) ||
+			utf8.RuneCountInString(lines[0]) != width {
 			t.Errorf("width %d: %q", width, lines[0])
 		}
 	}

@@ -12,11 +12,13 @@ import (
 
 // intervals are those that + and - step through.
 var intervals = []time.Duration{
-	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second,
+	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
+	5 * time.Second, 10 * time.Second,
 	30 * time.Second, time.Minute,
 }
 
-// press does what a key says, and returns false for the one that ends it all. page is how many lines are shown, most how far they scroll.
+// press does what a key says, and returns false for the one that ends it all. page is how many lines are shown, most how far
+// they scroll.
 func (s *State) press(k term.Key, page, most int) bool {
 	at := slices.Index(Sorts, s.sort)
 	switch k {
@@ -66,7 +68,9 @@ type looked struct {
 }
 
 // Show shows frame after frame until a key or ctx ends it. However it ends, also by a panic, the terminal is given back.
-func (s *State) Show(ctx context.Context, in io.Reader, out *os.File, paint term.Paint, look func(context.Context) (Look, error), first Look) error {
+func (s *State) Show(
+	ctx context.Context, in io.Reader, out *os.File, paint term.Paint, look func(context.Context) (Look, error), first Look,
+) error {
 	screen, err := term.OpenScreen(in, out)
 	if err != nil {
 		return err

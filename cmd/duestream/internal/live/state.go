@@ -1,8 +1,9 @@
-// Package live is the view of `duestream top`: what was seen last, drawn as a frame of any size, and the loop that looks, draws and heeds keys.
-// It knows neither Redis nor flags: who calls it says how to look.
+// Package live is the view of `duestream top`: what was seen last, drawn as a frame of any size, and the loop that looks, draws
+// and heeds keys. It knows neither Redis nor flags: who calls it says how to look.
 //
 // Invariants:
-//   - a frame fits into every window, and says what it leaves out (TestTopFramesFitIntoEveryWindow, TestTopCountsWhatItLeavesOut);
+//   - a frame fits into every window, and says what it leaves out (TestTopFramesFitIntoEveryWindow,
+//     TestTopCountsWhatItLeavesOut);
 //   - the terminal is given back, also after a panic (TestTopGivesTheTerminalBackWhenItPanics, a test of the command).
 package live
 
@@ -98,7 +99,8 @@ type QueueReport struct {
 // JSON is the state as --json prints it.
 func (s *State) JSON() Report {
 	j := Report{
-		Time: s.Now.UnixMilli(), Server: s.server, Prefix: s.prefix, Bridges: heartbeat.HealthOf(s.bridges), Queues: []QueueReport{},
+		Time: s.Now.UnixMilli(), Server: s.server, Prefix: s.prefix,
+		Bridges: heartbeat.HealthOf(s.bridges), Queues: []QueueReport{},
 	}
 	for _, q := range s.sorted() {
 		one := QueueReport{QueueSample: q}

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// checkObject refuses what the decoder of the standard library takes without a word: null instead of an object or of a value, a key that
-// is given twice (the last one would win), a key in capitals, half a character (it would become another one). A payload that is JSON
-// itself is left as it is. The keys of fields are ours, other keys are names of headers.
+// checkObject refuses what the decoder of the standard library takes without a word: null instead of an object or of a value, a
+// key that is given twice (the last one would win), a key in capitals, half a character (it would become another one). A
+// payload that is JSON itself is left as it is. The keys of fields are ours, other keys are names of headers.
 func checkObject(object []byte, fields bool) error {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	open, err := dec.Token()
@@ -28,7 +28,9 @@ func checkObject(object []byte, fields bool) error {
 			return err
 		}
 		key, _ := token.(string)
-		if fields && strings.ContainsFunc(key, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
+		if fields && strings.ContainsFunc(key, func(r rune) bool {
+			return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9')
+		}) {
 			return fmt.Errorf("unknown field %q", key)
 		}
 		if seen[key] {

@@ -1,5 +1,5 @@
-// Package ndjson reads files of one JSON object a line: lines of any length in bounded memory, and objects as strictly as a user who made a
-// mistake needs it.
+// Package ndjson reads files of one JSON object a line: lines of any length in bounded memory, and objects as strictly as a
+// user who made a mistake needs it.
 package ndjson
 
 import (
@@ -21,7 +21,8 @@ type Reader struct {
 // NewReader returns a reader of the lines of r.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 64<<10)} }
 
-// Next returns the next line without its end; the caller may keep it. tooLong is set instead of a line above MaxLine, which is skipped.
+// Next returns the next line without its end; the caller may keep it. tooLong is set instead of a line above MaxLine, which is
+// skipped.
 func (l *Reader) Next() (line []byte, tooLong bool, err error) {
 	for {
 		part, err := l.r.ReadSlice('\n')

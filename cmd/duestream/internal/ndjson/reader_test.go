@@ -8,7 +8,8 @@ import (
 
 func TestLineReaderSkipsALineThatIsTooLong(t *testing.T) {
 	t.Parallel()
-	r := NewReader(io.MultiReader(strings.NewReader("a\n"), strings.NewReader(strings.Repeat("x", MaxLine+1)), strings.NewReader("\nb")))
+	r := NewReader(io.MultiReader(strings.NewReader("a\n"), strings.NewReader(strings.Repeat("x", MaxLine+1)),
+		strings.NewReader("\nb")))
 	for i, want := range []string{"a", "", "b"} {
 		line, tooLong, err := r.Next()
 		if err != nil || string(line) != want || tooLong != (i == 1) || r.Number != i+1 {

@@ -12,9 +12,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// Passwords returns what sets the passwords that the environment gives, so that they need not stand in a URL, where lists of processes and
-// logs of shells show them. One that the URL has wins.
-// used is told where those came from that were taken.
+// Passwords returns what sets the passwords that the environment gives, so that they need not stand in a URL, where lists of
+// processes and logs of shells show them. One that the URL has wins. used is told where those came from that were taken.
 func (c *Connection) Passwords(used func(from string)) (func(*rueidis.ClientOption), error) {
 	redis, err := password("DUESTREAM_REDIS_PASSWORD", c.RedisPassword, c.RedisPasswordFile)
 	if err != nil {
@@ -64,8 +63,8 @@ func origin(name, file string) string {
 
 const maxSecretBytes = 64 << 10
 
-// readSecret reads a small file, which may be a pipe, as of `<(pass show redis)`. A named pipe that nobody writes to is empty, and not waited for, because
-// no signal ends an open; what never ends, as /dev/zero, is refused instead of filling the memory.
+// readSecret reads a small file, which may be a pipe, as of `<(pass show redis)`. A named pipe that nobody writes to is empty,
+// and not waited for, because no signal ends an open; what never ends, as /dev/zero, is refused instead of filling the memory.
 func readSecret(file string) ([]byte, error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -53,7 +53,8 @@ type Serve struct {
 // policy returns the policy of queues that have none of their own. Its errors name variables.
 func (s *Serve) policy() (bridge.Policy, error) {
 	p := bridge.Policy{
-		VisibilityTimeout: time.Duration(s.VisibilityTimeout), MaxAttempts: s.MaxAttempts, RetryMin: time.Duration(s.RetryMin), RetryMax: time.Duration(s.RetryMax),
+		VisibilityTimeout: time.Duration(s.VisibilityTimeout), MaxAttempts: s.MaxAttempts, RetryMin: time.Duration(s.RetryMin),
+		RetryMax: time.Duration(s.RetryMax),
 	}
 	err := RenameFields(p.Validate(), func(field string) string {
 		return envPrefix + "_" + strings.ToUpper(PolicyFields[field])
@@ -109,9 +110,9 @@ func Read() (s Serve, policy bridge.Policy, err error) {
 	return s, policy, err
 }
 
-// Fill fills those fields of a struct that are zero from the environment. It goes field by field, because envconfig overwrites what
-// is there and stops at the first error. And it refuses variables that are set but empty, which envconfig takes for a value: an empty
-// URL is a secret that was not passed on.
+// Fill fills those fields of a struct that are zero from the environment. It goes field by field, because envconfig overwrites
+// what is there and stops at the first error. And it refuses variables that are set but empty, which envconfig takes for a
+// value: an empty URL is a secret that was not passed on.
 func Fill(spec any) error {
 	var errs []error
 	value := reflect.ValueOf(spec).Elem()
@@ -158,11 +159,13 @@ func Variables(spec any) []string {
 	return strings.Fields(b.String())
 }
 
-// foreignNames are variables that others set with our prefix: our tests, docker-compose.yml, and Kubernetes for every service whose
-// name begins with duestream.
-var foreignNames = regexp.MustCompile(`^DUESTREAM_(TEST_.*|(.*_)?IMAGE|REDIS_MAXMEMORY|(.*_)?SERVICE_(HOST|PORT)(_.*)?|(.*_)?PORT(_[0-9]+_.*)?)$`)
+// foreignNames are variables that others set with our prefix: our tests, docker-compose.yml, and Kubernetes for every service
+// whose name begins with duestream.
+var foreignNames = regexp.MustCompile(
+	`^DUESTREAM_(TEST_.*|(.*_)?IMAGE|REDIS_MAXMEMORY|(.*_)?SERVICE_(HOST|PORT)(_.*)?|(.*_)?PORT(_[0-9]+_.*)?)$`)
 
-// CheckNames refuses variables with our prefix that mean nothing: most likely they are misspelt, and what was meant has no effect.
+// CheckNames refuses variables with our prefix that mean nothing: most likely they are misspelt, and what was meant has no
+// effect.
 func CheckNames(environ []string) error {
 	known := append(Variables(&Connection{}), Variables(&Serve{})...)
 	var errs []error
@@ -175,7 +178,8 @@ func CheckNames(environ []string) error {
 		if distance(name, best) <= 4 {
 			errs = append(errs, usage.Errorf("%s is not a setting: did you mean %s?", name, best))
 		} else {
-			errs = append(errs, usage.Errorf("%s is not a setting: unset it; see `duestream serve --help` for those there are", name))
+			errs = append(errs, usage.Errorf("%s is not a setting: unset it; see `duestream serve --help` for those there are",
+				name))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,5 +1,5 @@
-// Package term is what the command knows of terminals: colours, tables, a line of progress, a screen that is taken over and given back, and
-// outlets, through which all that is printed passes. Nothing here knows a queue.
+// Package term is what the command knows of terminals: colours, tables, a line of progress, a screen that is taken over and
+// given back, and outlets, through which all that is printed passes. Nothing here knows a queue.
 package term
 
 import (

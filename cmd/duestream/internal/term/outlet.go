@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Outlet is standard output or standard error: all that this command prints passes through one. Texts from Redis are foreign (IDs, headers,
-// errors, reasons, names), and a terminal takes some of their characters for orders: an outlet lets none of them through, whoever
-// prints. And it remembers that something could not be written: a command whose output is lost is not done.
+// Outlet is standard output or standard error: all that this command prints passes through one. Texts from Redis are foreign
+// (IDs, headers, errors, reasons, names), and a terminal takes some of their characters for orders: an outlet lets none of them
+// through, whoever prints. And it remembers that something could not be written: a command whose output is lost is not done.
 type Outlet struct {
 	raw    io.Writer
 	json   func() bool  // what is printed is JSON
@@ -22,7 +22,8 @@ type Outlet struct {
 	err  error  // the first
 }
 
-// NewOutlet returns the outlet to a stream. What is printed is JSON, or may be coloured, as the functions say at the time of each write.
+// NewOutlet returns the outlet to a stream. What is printed is JSON, or may be coloured, as the functions say at the time of
+// each write.
 func NewOutlet(raw io.Writer, json func() bool, styles func() Paint) *Outlet {
 	return &Outlet{raw: raw, json: json, styles: styles}
 }
@@ -101,9 +102,10 @@ func isHarmless(text []byte) bool {
 	return true
 }
 
-// harmless returns a text without characters that a terminal, or the eye behind it, takes for orders: control characters (C0, DEL, C1),
-// those that turn the direction of writing or stand for nothing, and what is not UTF-8. Each becomes what stands for it in Go, like \x1b;
-// in JSON, where they can only be parts of strings, the escape that means the same. Colours of ours stay where styles says so.
+// harmless returns a text without characters that a terminal, or the eye behind it, takes for orders: control characters (C0,
+// DEL, C1), those that turn the direction of writing or stand for nothing, and what is not UTF-8. Each becomes what stands for
+// it in Go, like \x1b; in JSON, where they can only be parts of strings, the escape that means the same. Colours of ours stay
+// where styles says so.
 func harmless(text string, inJSON, styles bool) string {
 	var b strings.Builder
 	b.Grow(len(text) + 16)
@@ -131,10 +133,11 @@ func harmless(text string, inJSON, styles bool) string {
 	return b.String()
 }
 
-// IsOrder says whether a character is seen as something else than itself: control characters, formatting characters (directions of
-// writing, invisible ones), and the separators of lines and paragraphs.
+// IsOrder says whether a character is seen as something else than itself: control characters, formatting characters (directions
+// of writing, invisible ones), and the separators of lines and paragraphs.
 func IsOrder(r rune) bool {
-	return unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Cf, r) && r != zeroWidthJoiner || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Co, r)
+	return unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Cf, r) && r != zeroWidthJoiner || r == '\u2028' || r == '\u2029' ||
+		unicode.Is(unicode.Co, r)
 }
 
 // zeroWidthJoiner is in many emoji, and orders nothing.

@@ -70,8 +70,8 @@ func (s *Screen) Draw(lines []string) error {
 	return err
 }
 
-// Keys returns what is typed; the channel is closed when nothing more can come. Its goroutine lives until the next key after ctx has
-// ended, or the end of the terminal: a read of one cannot be interrupted.
+// Keys returns what is typed; the channel is closed when nothing more can come. Its goroutine lives until the next key after
+// ctx has ended, or the end of the terminal: a read of one cannot be interrupted.
 func (s *Screen) Keys(ctx context.Context) <-chan Key {
 	if s.in == nil {
 		return nil

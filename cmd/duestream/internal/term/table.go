@@ -11,7 +11,8 @@ import (
 // Table writes rows in columns, the first one as their header.
 func (p Paint) Table(w io.Writer, rows [][]string) { p.TableUnder(w, 1, rows) }
 
-// TableUnder is Table with several lines of headers: rows that begin with a space belong to the last one, the others to the first.
+// TableUnder is Table with several lines of headers: rows that begin with a space belong to the last one, the others to the
+// first.
 func (p Paint) TableUnder(w io.Writer, headers int, rows [][]string) {
 	if len(rows) == 0 {
 		return

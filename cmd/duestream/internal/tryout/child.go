@@ -113,8 +113,8 @@ func awaitReady(ctx context.Context, addr string, pid int, gone <-chan struct{})
 	return nil
 }
 
-// answers reports whether the server on a port is the one with this process number, and ready. Another one may have the port, while
-// ours is about to end because of that.
+// answers reports whether the server on a port is the one with this process number, and ready. Another one may have the port,
+// while ours is about to end because of that.
 func answers(addr string, pid int) bool {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

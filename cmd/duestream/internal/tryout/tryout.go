@@ -46,8 +46,8 @@ func (s *Server) Gone() <-chan struct{} { return s.gone }
 // Stop ends the server, and deletes its data unless it is kept.
 func (s *Server) Stop() error { return s.stop() }
 
-// Restart kills a child process as a crash would, calls meanwhile, and starts it again on the same port with the same data. Without the
-// second start Stop still cleans up.
+// Restart kills a child process as a crash would, calls meanwhile, and starts it again on the same port with the same data.
+// Without the second start Stop still cleans up.
 func (s *Server) Restart(ctx context.Context, meanwhile func() error) error {
 	s.kill()
 	if err := meanwhile(); err != nil {
