@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	return exitCode(err)
 }
 
-// middleCut shortens what a library says of a flag: it quotes the value as a whole, and what is wrong with it stands at the end.
+// middleCut shortens a flag library's error in the middle: it quotes the whole value, and the reason stands at the end.
 func middleCut(text string) string {
 	const most, keep = 500, 200
 	if len(text) <= most {
@@ -73,7 +73,7 @@ func middleCut(text string) string {
 	return strings.ToValidUTF8(text[:keep], "") + "…" + strings.ToValidUTF8(text[len(text)-keep:], "")
 }
 
-// wantsJSON says whether --json was asked for, where nobody got to read the flags.
+// wantsJSON reports whether --json is among the arguments, for errors that come before the flags are read.
 func wantsJSON(args []string) bool {
 	for _, arg := range args {
 		if arg == "--json" || arg == "--" {
@@ -125,7 +125,7 @@ Try it without installing anything:   duestream dev`,
 	return root
 }
 
-// helpCommand is that of cobra, but for names of commands that do not exist: asking for their help fails, as running them does.
+// helpCommand replaces cobra's, which succeeds for a command that does not exist: this one fails, as running it does.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [command]", Short: "Help about any command", Long: "Prints the help of a command, as --help does.",
@@ -155,7 +155,7 @@ func (a *app) jsonFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.json, "json", false, "print JSON, for programs")
 }
 
-// resolve settles URL and prefix: flag, else environment, else default.
+// resolve fills in the URL and the prefix: from the flag, else the environment, else the default.
 func (a *app) resolve() error {
 	c := settings.Connection{RedisURL: a.redisURL, Prefix: a.prefix}
 	if err := settings.Fill(&c); err != nil {
@@ -169,7 +169,7 @@ func (a *app) resolve() error {
 	return admin.CheckPrefix(a.prefix)
 }
 
-// tookPassword notes where a password came from, once.
+// tookPassword notes the source of a password, each source once.
 func (a *app) tookPassword(from string) {
 	if !slices.Contains(a.passwordsFrom, from) {
 		a.passwordsFrom = append(a.passwordsFrom, from)

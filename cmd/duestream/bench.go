@@ -28,7 +28,7 @@ type benchOptions struct {
 	changed func(flag string) bool // whether a flag was given
 }
 
-// benchScenario is what an argument names: one or more scenarios of package bench.
+// benchScenario is an argument of bench: it runs one or more scenarios of package bench.
 type benchScenario struct {
 	name, about string
 	messages    int // unless --messages says otherwise: sizes for about ten seconds on a small machine
@@ -124,7 +124,7 @@ interrupted. It loads the server as much as it can: not one that others need now
 	return a.does(cmd, o.check, func(ctx context.Context, names []string) error { return a.runBench(ctx, o, names) })
 }
 
-// check refuses what is out of its limits, and scenarios that do not exist, all at once.
+// check refuses values out of their limits and unknown scenarios, all in one error.
 func (o *benchOptions) check(names []string) error {
 	var errs []error
 	for _, name := range names {

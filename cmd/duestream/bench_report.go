@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// benchReport is what bench prints: where it was measured, and what.
+// benchReport is the output of bench: the server and client it ran on, and the results.
 type benchReport struct {
 	Version string         `json:"duestream"`
 	URL     string         `json:"url"` // without user and password
@@ -46,7 +46,7 @@ type benchClient struct {
 	PingMS float64 `json:"ping_ms"` // median
 }
 
-// benchServer looks at the server, and refuses one that a bridge would refuse, and one that takes no writes.
+// benchServer describes the server. It refuses a server that a bridge would refuse, and a replica, which takes no writes.
 func (a *app) benchServer(ctx context.Context, r *bridge.Redis) (*benchReport, error) {
 	info, err := view.CheckServer(ctx, r.Client)
 	if err != nil {
@@ -137,7 +137,7 @@ func printResults(w io.Writer, results []bench.Result) {
 	}
 }
 
-// significant writes three digits that say something, and no fewer than stand before the point.
+// significant writes a number with three significant digits, and never rounds the digits before the point.
 func significant(x float64) string {
 	if math.Abs(x) >= 1000 {
 		return human.Thousands(int64(math.Round(x)))
@@ -149,5 +149,5 @@ func significant(x float64) string {
 	return strconv.FormatFloat(x, 'f', min(max(0, digits), 3), 64)
 }
 
-// randomName makes queues of this run its own, also beside another run under the same prefix.
+// randomName returns a name that no other run under the same prefix uses.
 func randomName() string { return strings.ToLower(rand.Text()[:10]) }

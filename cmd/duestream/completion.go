@@ -87,7 +87,7 @@ func (a *app) offers(cmd *cobra.Command, kind string, args []string) []string {
 	return a.ask(cmd.Context(), func(ctx context.Context, op *admin.Admin) []string { return offer(ctx, op, args[0]) })
 }
 
-// without drops what was typed already. Behind a tab is a description.
+// without removes names that were typed already. What follows a tab in an offer is its description.
 func without(all, these []string) []string {
 	return slices.DeleteFunc(all, func(one string) bool {
 		name, _, _ := strings.Cut(one, "\t")

@@ -88,7 +88,7 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 	return a.does(cmd, nil, func(ctx context.Context, args []string) error { return a.runConformance(ctx, o, args) })
 }
 
-// conformanceConfig settles what is to be run. It does not touch Redis.
+// conformanceConfig makes the configuration of a run from the flags. It does not touch Redis.
 func (a *app) conformanceConfig(o conformanceOptions, command []string) (cfg conformance.Config, err error) {
 	cfg = conformance.Config{
 		Kind: conformance.Worker, Command: command, URL: a.redisURL, Prefix: a.prefix, ServerProgram: o.server, Partial: o.pattern != "",
@@ -130,7 +130,7 @@ func (a *app) conformanceConfig(o conformanceOptions, command []string) (cfg con
 	return cfg, errors.Join(append(errs, admin.CheckPrefix(cfg.Prefix+"-0123456789abc"))...)
 }
 
-// findPrograms refuses a command and a server that are not there.
+// findPrograms looks up the command and the server program, and refuses those that do not exist.
 func findPrograms(cfg *conformance.Config) error {
 	var errs []error
 	if _, err := exec.LookPath(cfg.Command[0]); err != nil {

@@ -17,7 +17,7 @@ import (
 // terminal a person is asked, everywhere else only --yes agrees.
 type consent struct{ yes bool }
 
-// destroys marks a command that deletes for good what nobody named one by one, and gives it --yes.
+// destroys marks a command that can delete data which its arguments do not name one by one, and gives it --yes.
 func destroys(cmd *cobra.Command) *consent {
 	c := &consent{}
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "delete without asking")
@@ -28,7 +28,8 @@ func destroys(cmd *cobra.Command) *consent {
 	return c
 }
 
-// possible refuses, before Redis is touched, where nobody can be asked. What is deleted is said by what.
+// possible fails, before Redis is touched, when there is no --yes and no terminal to ask at. Its error says what would be
+// deleted.
 func (c *consent) possible(a *app, what string) error {
 	if c.yes || term.IsTerminal(a.in) && term.IsTerminal(a.err) {
 		return nil

@@ -76,7 +76,7 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 	})
 }
 
-// change is what becomes of a letter. Nil leaves payload or headers as they were.
+// change holds the new payload and headers of a letter. Nil leaves the old ones.
 type change struct {
 	payload *[]byte
 	headers *map[string]string
@@ -94,7 +94,7 @@ func (o *editFlags) check() error {
 	return nil
 }
 
-// apply returns the headers with the changes of the flags; nil when there are none.
+// apply returns the old headers with the changes that the flags ask for; nil when they ask for none.
 func (o *editFlags) apply(old map[string]string) *map[string]string {
 	if o.headers == nil && o.unset == nil {
 		return nil
@@ -229,7 +229,8 @@ func readForm(text []byte) (change, error) {
 	return c, errors.Join(admin.CheckPayload(*c.payload), admin.CheckHeaders(form.Headers))
 }
 
-// editLetter has someone change a letter in an editor. What could not be taken is kept in a file, which the error names.
+// editLetter lets a person change a letter in an editor. When the result is refused, its text stays in a file that the error
+// names.
 func editLetter(ctx context.Context, l admin.Letter, editor func(context.Context, string) error) (change, error) {
 	before, err := formOf(l)
 	if err != nil {

@@ -126,7 +126,7 @@ func (a *app) redrive(
 	return nil
 }
 
-// sayRefused says what letters need that were left as they are.
+// sayRefused says which flags the refused letters need.
 func sayRefused(w io.Writer, r admin.RedriveResult) {
 	if r.Unreadable > 0 {
 		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", human.Thousands(int64(r.Unreadable)))
@@ -183,7 +183,7 @@ func (a *app) listFirst(first firstLetters, total int) {
 	}
 }
 
-// sayStopped says how to go on, when an interrupt was the reason to stop.
+// sayStopped says how to go on after an interrupt.
 func (a *app) sayStopped(err error) {
 	if errors.Is(err, context.Canceled) {
 		a.note("stopped: the other letters are as they were; the same command goes on with them")

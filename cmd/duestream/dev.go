@@ -76,7 +76,7 @@ func (a *app) runDev(ctx context.Context, o devOptions) (err error) {
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	a.redisURL = server.URL()
 
-	// Errors only: the deliveries are what is to be seen.
+	// The log has errors only, so that the deliveries stay readable.
 	log := newLogger(a.err, "text", slog.LevelError)
 	r, err := bridge.Dial(ctx, a.redisURL)
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	demoGroup = "demo-workers"
 )
 
-// demoDelays are the delays of the messages, over and over.
+// demoDelays are the delays of the messages, used in turn.
 var demoDelays = []time.Duration{0, time.Second, 2 * time.Second, 500 * time.Millisecond, 3 * time.Second, 0,
 	5 * time.Second, 1500 * time.Millisecond}
 
@@ -109,7 +109,7 @@ func (d *demo) worker(name string, fails func(n int) bool) func(context.Context)
 	}
 }
 
-// outcome prints a delivery, and returns what the worker returns.
+// outcome prints the result of a delivery, and returns the error for the handler to return.
 func (d *demo) outcome(worker string, m *bridge.Message, err error) error {
 	most := devPolicy.MaxAttempts
 	if m.MaxAttempts > 0 {

@@ -42,13 +42,13 @@ Exit codes:
   130  interrupted
 `
 
-// errPartly: some of what was asked was refused, and said so already; the rest is done.
+// errPartly: some items were refused, and each refusal was reported; the others are done.
 var errPartly = errors.New("partly done")
 
-// errUnwell: the doctor found something, and said so already.
+// errUnwell: the doctor has printed findings of the severity asked for.
 var errUnwell = errors.New("something is wrong")
 
-// outputLost: what was printed could not be written, to a full disk for instance. What was asked for may be done.
+// outputLost: the output could not be written, for example to a full disk. The command may have done its work.
 type outputLost struct{ err error }
 
 func (e *outputLost) Error() string {
@@ -57,15 +57,15 @@ func (e *outputLost) Error() string {
 
 func (e *outputLost) Unwrap() error { return e.err }
 
-// outcome is what an error means.
+// outcome is the exit code and the hint of an error.
 type outcome struct {
 	err  error
 	code int
 	hint string
 }
 
-// outcomes says what an error means to the caller of the command. The first that fits counts. What the server answers has its
-// hint from admin.Hint; here stand those that speak of commands and flags.
+// outcomes lists the exit code and the hint of each error; the first entry that matches counts. Hints about the server's
+// answers come from admin.Hint; the others name commands and flags.
 var outcomes = []outcome{
 	{errPartly, exitPartly, ""},
 	{errUnwell, exitUnwell, ""},

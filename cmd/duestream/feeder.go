@@ -22,14 +22,14 @@ const (
 	batchBytes = 1 << 20
 )
 
-// What a parser of lines answers besides items.
+// Errors that the parse of every feeder may return.
 var (
 	errNoItem  = errors.New("nothing is to be sent of this line")
 	errTooLong = fmt.Errorf("is longer than %d bytes", ndjson.MaxLine)
 )
 
-// feeder sends what stands in the lines of a file, in batches, and keeps account of it: which lines were taken, were there
-// before, or were refused, and from which line to go on when it was stopped.
+// feeder parses the lines of a file and sends the items in batches. It counts the lines that were taken, were duplicates or
+// were refused, and knows the line to go on from after a stop.
 type feeder[T any] struct {
 	app     *app
 	lines   *ndjson.Reader
@@ -52,7 +52,7 @@ type feeder[T any] struct {
 	at                         int          // the last line that is in one of them, or needs none
 }
 
-// batch is what goes out in one call, with the line number of each item.
+// batch is the items of one call, with their line numbers.
 type batch[T any] struct {
 	items []T
 	lines []int
@@ -173,7 +173,7 @@ func (f *feeder[T]) take(b *batch[T], number int, line []byte, tooLong bool) {
 	}
 }
 
-// settle takes down what became of a batch. An interrupt did not cut its call short, so that it is known what was taken.
+// settle counts the results of a batch. An interrupt does not cut the call short, so every result is known.
 func (f *feeder[T]) settle(b batch[T], results []error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,10 +198,10 @@ func (f *feeder[T]) settle(b batch[T], results []error) error {
 	return f.err
 }
 
-// mostRefusals are printed; a file of another kind would be a flood of them.
+// mostRefusals is how many refusals are printed: a file of another format would give one for each line.
 const mostRefusals = 10
 
-// refuse reports a line that is wrong, and counts it.
+// refuse counts a refused line, and prints the reason.
 func (f *feeder[T]) refuse(line int, err error) {
 	if f.refused++; f.refused > mostRefusals {
 		return
@@ -217,8 +217,8 @@ func (f *feeder[T]) say(line int, text string) {
 	f.app.note("line %d: %s", line, text)
 }
 
-// end says how a run ended that err cut short, unless it is nil. report prints the account, and the line to go on from, if
-// there is one.
+// end reports a run that has ended; err is what stopped it early, or nil. report prints the counts, and the line to go on from
+// unless it is 0.
 func (f *feeder[T]) end(err error, report func(goOn int) error) error {
 	const how = "stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice)"
 	f.mu.Lock()

@@ -29,8 +29,8 @@ type fileLine struct {
 	Expires       *int64            `json:"expires_ms"`
 }
 
-// parseLine reads a line; what it does not say is as in defaults, and its headers are added to theirs. What is wrong with single
-// values is left to ScheduleBatch.
+// parseLine reads a line. Fields that it lacks come from defaults; headers of both are merged, and the line's win.
+// ScheduleBatch checks single values.
 func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.NewMessage, err error) {
 	if !utf8.Valid(line) {
 		return m, errors.New("is not UTF-8 (use payload_base64 for a binary payload)")

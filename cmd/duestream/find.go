@@ -77,7 +77,7 @@ func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queue
 	return a.print(f, func() { a.describeHistory(f) })
 }
 
-// nowhere says where was looked in vain, and what is known nevertheless.
+// nowhere returns the error of a message that was not found: where Find looked, and what its ID and dedup windows tell.
 func (a *app) nowhere(f admin.Finding) error {
 	var known []string
 	for _, m := range f.History {

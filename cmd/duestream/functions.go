@@ -26,7 +26,7 @@ clients and bridges use none of them. docs/PROTOCOL.md, section 17, says how the
 	}, a.functionsLoad(), a.functionsShow(), a.functionsDelete(), a.functionsDump())
 }
 
-// onServers prints what was done on, or found on, all servers. It fails where nothing was, and says where it was not.
+// onServers prints the outcome for each server. It fails at once when every server failed, else at the end when some did.
 func (a *app) onServers(rows []admin.Library, err error, functions []admin.Function, text func()) error {
 	failed := 0
 	for _, l := range rows {
@@ -86,7 +86,7 @@ func libraryVersion(release, source string) string {
 	return fmt.Sprintf("%s (%s)", human.OrDash(human.OneLine(release, 40)), human.OneLine(source, 40))
 }
 
-// partly says what failed on which server, when the others are done.
+// partly notes the error of each server that failed, and returns errPartly when there is one.
 func (a *app) partly(rows []admin.Library, failed int) error {
 	if failed == 0 {
 		return nil
@@ -100,7 +100,7 @@ func (a *app) partly(rows []admin.Library, failed int) error {
 		human.Counted(len(rows), "server"))
 }
 
-// errFunctionsDenied is in the chain of an error that says that the user may not load functions, or look at them.
+// errFunctionsDenied marks an error of a user who may not list or load functions.
 var errFunctionsDenied = errors.New("functions are denied")
 
 type functionsDenied struct{ error }

@@ -24,8 +24,8 @@ const (
 	turnedFor  = 30 * time.Second // each turn of the heartbeat's loop ends within 6 s, whatever Redis does
 )
 
-// vitals is what serve writes about itself each second, and `health --self` reads. A process that is stopped, starved or stuck
-// writes nothing, or that its heartbeat does not turn; one that waits for Redis goes on writing.
+// vitals is the state that serve writes to its health file each second, for `health --self`. A process that is stopped or
+// starved writes nothing; one that is stuck writes an old time of its last turn; one that waits for Redis goes on writing.
 type vitals struct {
 	State   string `json:"state"` // starts (and waits for Redis, if it is away), runs, stops
 	ID      string `json:"id"`
@@ -98,7 +98,7 @@ func (r *reporter) renew(stopping bool) {
 	r.failed = err != nil
 }
 
-// write replaces a file as a whole; a reader sees the old or the new one. It follows no link that somebody put there.
+// write replaces the file in one step, so that a reader sees the old or the new text. It follows no symbolic link.
 func (v vitals) write(file string) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -145,8 +145,8 @@ func readVitals(file string) (v vitals, err error) {
 	return v, nil
 }
 
-// trouble says what is wrong with the process that wrote v; nil = nothing. A step of the clock counts for a second at most:
-// then v is renewed.
+// trouble returns what is wrong with the process that wrote v, or nil. A step of the clock misleads it for a second at most,
+// until v is written again.
 func (v vitals) trouble(now time.Time) error {
 	written, turned := time.UnixMilli(v.Written), time.UnixMilli(v.Turned)
 	if age := now.Sub(written).Abs(); age > renewedFor {

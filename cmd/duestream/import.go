@@ -81,7 +81,7 @@ type importTally struct {
 	DryRun     bool     `json:"dry_run"`
 }
 
-// importRun takes the lines of one export, in order.
+// importRun imports the lines of one export, in order.
 type importRun struct {
 	feeder[admin.Record]
 	queue string
@@ -156,7 +156,7 @@ func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 	return h, nil
 }
 
-// parse reads a line behind the first. The last one of the export is kept.
+// parse reads a line after the header. It keeps the end line.
 func (f *importRun) parse(number int, line []byte, tooLong bool) (r admin.Record, err error) {
 	if f.last != nil {
 		return r, errors.New("stands behind the last line of the export: two files in one?")
@@ -203,7 +203,7 @@ func (f *importRun) send(ctx context.Context, records []admin.Record) []error {
 	return f.to.Write(ctx, records)
 }
 
-// known says of a record that it was there, of the first ones.
+// known reports a record that was there already, for the first ten.
 func (f *importRun) known(_ admin.Record, err error) string {
 	if f.duplicates > 10 {
 		return ""
@@ -229,7 +229,7 @@ func (f *importRun) report(goOn int) error {
 	})
 }
 
-// verdict says what was wrong with a file that was read to its end.
+// verdict returns what was wrong with a file that was read to its end, or nil.
 func (f *importRun) verdict() error {
 	var wrong []string
 	if f.refused > 0 {

@@ -32,14 +32,14 @@ func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
 	fs.IntVar(&f.limit, "limit", limit, "at most so many; 0 = all")
 }
 
-// filter returns the filter, which is zero when it selects everything.
+// filter returns the filter; its zero value selects everything.
 func (f *letterFilter) filter() admin.LetterFilter {
 	return admin.LetterFilter{
 		Group: f.group, Reason: f.reason, ErrorText: f.err, ID: f.id, OlderThan: f.older.D, NewerThan: f.newer.D, Limit: f.limit,
 	}
 }
 
-// check refuses what can be refused without Redis.
+// check refuses values that are wrong whatever Redis holds.
 func (f *letterFilter) check([]string) error {
 	if f.limit < 0 {
 		return usage.Errorf("limit %d: must not be negative", f.limit)

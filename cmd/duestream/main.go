@@ -1,22 +1,22 @@
 // Command duestream serves and operates a Redis Streams bridge for delayed messages: see `duestream --help`.
 //
 // Only this package reads the environment, flags and signals, writes to standard output, or exits. It stands on bridge and
-// bridge/admin, as any program may. Each command has a file that its path names (dead_redrive.go); what is no command is in
+// bridge/admin, as any program may. Each command has a file that its path names (dead_redrive.go); everything else is in
 // packages under internal.
 //
 // Invariants:
 //   - exit codes keep their meaning and are documented (TestExitCodesAreDocumented);
 //   - wrong input is named, with its limit, before Redis is touched (TestWrongInputIsNamedAndDoesNotTouchRedis);
 //   - a file that is scheduled again schedules nothing twice (TestFileAgainSchedulesNothing);
-//   - what was not taken of a file is known by its line (TestRedisGoneInTheMiddleOfAFileLosesNothing);
-//   - a command that was told to stop is never taken for done (TestWorkGivesBackWhatAStopCutShort);
-//   - what bench makes is gone when it ends (TestBenchCleansUpWhenItIsInterrupted);
+//   - the lines of a file that were not taken are known by number (TestRedisGoneInTheMiddleOfAFileLosesNothing);
+//   - work never acknowledges a message whose command it stopped (TestWorkGivesBackWhatAStopCutShort);
+//   - bench leaves no keys behind when it ends (TestBenchCleansUpWhenItIsInterrupted);
 //   - a terminal is given back as it was, however top ends (TestTopGivesTheTerminalBack,
 //     TestTopGivesTheTerminalBackWhenItPanics);
-//   - while someone types, nothing waits for Redis longer than a second (TestCompletionNeverHangs);
+//   - a completion waits for Redis for a second at most (TestCompletionNeverHangs);
 //   - the manual page has every command, flag, variable and exit code (TestManualHasEveryCommandFlagCodeAndVariable);
-//   - nothing that we started outlives us (TestSecondSignalLeavesNoCommandRunning, TestCommandDiesWithAWorkerThatIsKilled,
-//     TestServerOfDevDiesWithIt).
+//   - no program that this process started outlives it (TestSecondSignalLeavesNoCommandRunning,
+//     TestCommandDiesWithAWorkerThatIsKilled, TestServerOfDevDiesWithIt).
 package main
 
 import (

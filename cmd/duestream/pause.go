@@ -23,7 +23,7 @@ what they hold. Messages can be scheduled, moved and cancelled as ever. It is th
 	})
 }
 
-// heldQueue is what both print for a queue.
+// heldQueue is what pause and resume print for a queue.
 type heldQueue struct {
 	Queue   string `json:"queue"`
 	Held    bool   `json:"held"`

@@ -48,7 +48,7 @@ func readPayload(r io.Reader, name string) ([]byte, error) {
 	return payload, nil
 }
 
-// describePayload prints a payload for people. Nil is one that was lost.
+// describePayload prints a payload for people; nil is a payload that was lost.
 func (a *app) describePayload(payload admin.Payload) {
 	if payload == nil {
 		fmt.Fprintf(a.out, "\nno payload: it was lost, or could not be kept\n")
@@ -60,7 +60,7 @@ func (a *app) describePayload(payload admin.Payload) {
 // payloadShown is how much of a payload is printed to a terminal.
 const payloadShown = 4 << 10
 
-// payloadText is a payload for people; on a terminal a large one is cut, and says so.
+// payloadText returns a payload as text for people. On a terminal it cuts a large one, and says how much it left out.
 func payloadText(payload []byte, onTerminal bool) string {
 	if !onTerminal || len(payload) <= payloadShown {
 		return human.Printable(payload)

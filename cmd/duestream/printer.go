@@ -32,7 +32,7 @@ func (a *app) outlet(raw io.Writer) *term.Outlet {
 	return term.NewOutlet(raw, func() bool { return a.json }, func() term.Paint { return a.paint(raw) })
 }
 
-// note prints a line about what is going on, which is no result: on standard error, with --json as {"note":"…"}.
+// note prints a remark that is no result to standard error; with --json as {"note":"…"}.
 func (a *app) note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if !a.json {
@@ -77,7 +77,7 @@ func (a *app) print(value any, text func()) error {
 	return a.printLine(value)
 }
 
-// done is what was done, or would be.
+// done returns a verb for what was done, or would be done without --dry-run.
 func done(what string, dryRun bool) string {
 	if dryRun {
 		return "would be " + what
@@ -85,7 +85,7 @@ func done(what string, dryRun bool) string {
 	return what
 }
 
-// text is where that is written which is for people: nowhere with --json.
+// text returns the writer for output that is for people only: with --json it discards.
 func (a *app) text() io.Writer {
 	if a.json {
 		return io.Discard
@@ -93,7 +93,7 @@ func (a *app) text() io.Writer {
 	return a.out
 }
 
-// listing prints items as they come: with --json as a line each, else as the rows of a table, once all are there.
+// listing prints items: with --json each one at once as a line, else all of them at the end as a table.
 type listing struct {
 	a      *app
 	rows   [][]string
@@ -125,7 +125,8 @@ func (l *listing) end(none string) error {
 	return nil
 }
 
-// more says that there is more than was listed: as a note with --json, else behind the table. It says nothing when text is empty.
+// more prints a text about items that were not listed: with --json as a note, else after the table. An empty text prints
+// nothing.
 func (a *app) more(text string) {
 	switch {
 	case text == "":

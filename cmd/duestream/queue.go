@@ -22,7 +22,7 @@ func (a *app) isKnown(ctx context.Context, op *admin.Admin, queue string) (bool,
 	return slices.Contains(known, queue), err
 }
 
-// noteUnknown says that no bridge knows a queue whose settings were changed. With --json the object says it.
+// noteUnknown warns after a change of settings that no bridge knows the queue. With --json the object itself tells.
 func (a *app) noteUnknown(queue string, known bool) {
 	if !known && !a.json {
 		a.note("duestream: no bridge knows a queue %s yet: is the name right? It counts from the first message on", queue)

@@ -42,7 +42,7 @@ A message's ID says which partition it goes to. Order is kept within a partition
 	})
 }
 
-// partitionCounts is what both forms of the command print.
+// partitionCounts is what queue partitions prints, with and without a number.
 type partitionCounts struct {
 	Queue       string                 `json:"queue"`
 	Partitions  int                    `json:"partitions"`

@@ -71,7 +71,7 @@ func parsePolicy(args []string) (u admin.PolicyUpdate, err error) {
 	return u, settings.RenameFields(policyOf(u).Validate(), func(field string) string { return settings.PolicyFields[field] })
 }
 
-// policyOf returns a policy with the settings of the update, where all others fit them.
+// policyOf returns a policy to validate an update with: the settings of the update, and others that do not conflict with them.
 func policyOf(u admin.PolicyUpdate) bridge.Policy {
 	p := bridge.DefaultPolicy()
 	if u.VisibilityTimeout != nil {

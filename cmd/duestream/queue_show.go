@@ -63,7 +63,7 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 	})
 }
 
-// listPolicies prints what holds for all queues.
+// listPolicies prints the policy of every queue.
 func (a *app) listPolicies(ctx context.Context, op *admin.Admin, group string) error {
 	names, err := op.Queues(ctx)
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *app) listPolicies(ctx context.Context, op *admin.Admin, group string) e
 	return list.end("no queues")
 }
 
-// heldText says what the setting held means, in the word of all commands.
+// heldText shows the setting held, with the word that all commands use for it.
 func heldText(held bool) string {
 	if held {
 		return "true (paused)"

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// reach is which of what waits under an ID is meant.
+// reach selects the scheduled message with an ID, its retries, or both.
 type reach struct {
 	retries bool
 	group   string
@@ -22,8 +22,8 @@ func (o *reach) flags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("retries", "group")
 }
 
-// within calls do with what is meant. Without a flag that is the scheduled message, and only when there is none its retries,
-// because they have to be looked for in all of the schedule.
+// within calls do with the scope that the flags select. Without a flag it tries the scheduled message first, and the retries
+// only when there is none, because finding them takes a walk through the whole schedule.
 func (o *reach) within(taken *[]bridge.Retry, do func(...bridge.Scope) error) error {
 	switch {
 	case o.group != "":

@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 )
 
-// replacement holds the flags that say what a dead letter is redriven with, for whom and when.
+// replacement holds the flags that change a dead letter when it is redriven: payload, headers, group and delay.
 type replacement struct {
 	payload     string
 	edited      bool // payload was given, maybe empty
@@ -17,7 +17,7 @@ type replacement struct {
 	in          flags.Delay
 }
 
-// flags adds them to a command. The texts say what becomes of payload, headers and group there.
+// flags adds them to a command, with its help texts for payload, payload file and headers, and its word for the letter.
 func (r *replacement) flags(cmd *cobra.Command, payload, payloadFile, header, to string) {
 	r.in.Field = "in"
 	f := cmd.Flags()

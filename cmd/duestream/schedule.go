@@ -120,7 +120,7 @@ func (a *app) scheduleOne(
 	}))
 }
 
-// taken says of a duplicate what `find` says of the message that has, or had, its ID: without it, "where it is" would be nowhere.
+// taken adds to a duplicate error until when the ID is remembered, where its first message is not scheduled any more.
 func (a *app) taken(ctx context.Context, op *admin.Admin, queue, id string, err error) error {
 	until, unknown := op.Remembered(ctx, queue, id)
 	if unknown != nil || !until.After(time.Now()) {

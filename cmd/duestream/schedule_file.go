@@ -82,7 +82,7 @@ func (a *app) feedSchedule(ctx context.Context, f *feeder[bridge.NewMessage], qu
 	return err
 }
 
-// fileDefaults takes what the flags say of all lines.
+// fileDefaults returns the values of the flags, which hold for lines that have none of their own.
 func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 	window := o.dedup.D
 	if !o.dedup.Given {
@@ -102,7 +102,7 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 	return m, nil
 }
 
-// sendMessages schedules a batch. What is wrong with a message is said without its name: its line is named.
+// sendMessages schedules a batch. Its errors name the wrong field but not the message, because the caller names the line.
 func sendMessages(ctx context.Context, client *bridge.Client, queue string, messages []bridge.NewMessage) []error {
 	errs := make([]error, len(messages))
 	results, failed := client.ScheduleBatch(ctx, queue, messages)

@@ -48,7 +48,7 @@ func (a *app) describePlace(p admin.Place) {
 	a.describePayload(p.Payload)
 }
 
-// placeRows returns what a place says of a message, but for headers and payload.
+// placeRows returns the table rows of a place, without headers and payload.
 func placeRows(p admin.Place, now time.Time) [][]string {
 	rows := [][]string{{"state", string(p.State)}}
 	add := func(name, value string) {

@@ -8,8 +8,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 )
 
-// warnNoBridge writes a line to standard error when the heartbeats can be read, and no bridge lives: what was asked for is
-// done, and nothing will come of it. Who may not read them, or gets no answer in time, is told nothing.
+// warnNoBridge writes a note when the heartbeats show that no bridge is alive, because then nothing becomes ready. It writes
+// nothing when they cannot be read, or not within a second.
 func (a *app) warnNoBridge(ctx context.Context, op *admin.Admin) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

@@ -34,7 +34,7 @@ type workOptions struct {
 	killAfter       time.Duration
 }
 
-// workSettings is what work reads of the environment besides; its command has standard error too.
+// workSettings are the log settings of work. The level is warn by default, because the command writes to standard error, too.
 type workSettings struct {
 	LogLevel  slog.Level         `split_words:"true" default:"warn"`
 	LogFormat settings.LogFormat `split_words:"true" default:"auto"`

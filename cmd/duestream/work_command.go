@@ -49,8 +49,8 @@ const (
 	startAgain    = 50 * time.Millisecond
 )
 
-// handle runs the command. When it cannot be started that is no fault of the message, and the next message would fare no
-// better: the worker stops, and the message is given back as it came.
+// handle runs the command. A command that cannot be started is no fault of the message, and would not start for the next
+// message either: the worker stops, and gives the message back with no attempt counted.
 func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
 	for began := time.Now(); ; {
 		if err := c.broken(); err != nil {
@@ -58,7 +58,7 @@ func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
 		}
 		started, err := c.run(ctx, m)
 		switch {
-		// too much for an environment: this message will never have a command, others will
+		// E2BIG: the message is too large for an environment, so no command will ever start for it; others will start.
 		case started, errors.Is(err, syscall.E2BIG):
 			return err
 		case ctx.Err() != nil:
@@ -86,7 +86,7 @@ func (c *commandRunner) giveUp(err error) {
 	c.stop() // before anything is given back: it would be read again
 }
 
-// broken says why commands cannot be started. Nil: nobody found that they cannot.
+// broken returns why commands cannot be started; nil while none has failed to.
 func (c *commandRunner) broken() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,11 +128,11 @@ func (c *commandRunner) verdict(ctx context.Context, state *os.ProcessState, err
 	return last.error(state.String())
 }
 
-// ourPasswords are no business of a command: what it prints, logs or starts shows its environment.
+// ourPasswords are not handed to a command, because what it prints, logs or starts may show its environment.
 var ourPasswords = []string{"DUESTREAM_REDIS_PASSWORD", "DUESTREAM_SENTINEL_PASSWORD"}
 
-// environment returns the environment of the command: ours, without passwords, and without what belongs to a message that we
-// may ourselves be the command of.
+// environment returns the environment of the command: that of this process without passwords, and without the variables of a
+// message whose command this process itself may be.
 func (c *commandRunner) environment(m *bridge.Message) []string {
 	own := map[string]string{
 		"DUESTREAM_REDIS_URL": c.redisURL, "DUESTREAM_PREFIX": c.prefix,
@@ -192,7 +192,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// error returns what happened, and the tail behind it, within the limit together.
+// error returns what happened followed by the tail, cut to the limit together.
 func (t *tail) error(what string) error {
 	room := t.most - len(what) - len(": ")
 	text := t.b[max(0, len(t.b)-max(0, room)):]

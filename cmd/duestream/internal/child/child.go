@@ -78,9 +78,9 @@ func (p *Process) end() {
 	}
 }
 
-// EndAll ends all programs and their groups before this process ends at once: it asks them with SIGTERM, kills them after
-// grace, and waits for them as long again, but a second at least. From then on no program is started, and nobody is told how
-// those that ran ended: a handler that took the end for a failure would have its message delivered again.
+// EndAll ends all programs and their groups when this process ends at once: it sends SIGTERM, then SIGKILL after grace, and
+// waits as long again, but at least a second. From then on no program starts, and Done of those that ran stays open: a handler
+// that saw the end would take it for a failure, and its message would be delivered again.
 func EndAll(grace time.Duration) {
 	alive.Lock()
 	alive.ending = true
@@ -115,7 +115,7 @@ func await(programs []*Process, patience time.Duration) {
 	}
 }
 
-// Done is closed when the program has ended.
+// Done returns a channel that is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Err says how the program ended, once Done is closed: see exec.Cmd.Wait.
@@ -149,8 +149,8 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Run starts cmd and waits for it. When ctx ends first the program is stopped, with so much grace; the error is the context's
-// cause then, however the program took it.
+// Run starts cmd and waits for it. When ctx ends first, Run stops the program, with so much grace, and returns the context's
+// cause, whatever the program's exit code.
 func Run(ctx context.Context, cmd *exec.Cmd, grace time.Duration) error {
 	p, err := Start(cmd)
 	if err != nil {

@@ -36,8 +36,7 @@ func ParseDuration(text string) (d time.Duration, err error) {
 	return d + rest, nil
 }
 
-// Duration is a duration of a flag or an environment variable: all of them are read alike, days included. Negative ones are
-// refused.
+// Duration is the value of a flag or an environment variable. All are read alike, days included; negative ones are refused.
 type Duration time.Duration
 
 // Set implements pflag.Value and envconfig.Setter.

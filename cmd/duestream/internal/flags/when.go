@@ -12,7 +12,7 @@ type When struct {
 	At Instant
 }
 
-// Flags adds them to a command. What is meant at that time is said by what.
+// Flags adds them to a command. what is the verb of their help texts.
 func (w *When) Flags(cmd *cobra.Command, what string) {
 	w.In.Field, w.At.Field = "in", "at"
 	cmd.Flags().Var(&w.In, "in", what+" so long after now, by the clock of Redis: 500ms, 15m, 7d")

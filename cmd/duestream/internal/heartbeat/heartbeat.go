@@ -14,7 +14,7 @@ import (
 // Fresh is how old the last heartbeat of a live bridge may be; bridges send one every second.
 const Fresh = 5 * time.Second
 
-// Health is a bridge in JSON. What an older bridge does not tell is left out.
+// Health is a bridge in JSON. Fields that an older bridge does not send are left out.
 type Health struct {
 	ID      string `json:"id"`
 	Host    string `json:"host,omitempty"`
@@ -44,7 +44,7 @@ func HealthOf(bridges []admin.Heartbeat) []Health {
 
 func isAlive(b admin.Heartbeat) bool { return !b.Foreign && b.Age <= Fresh }
 
-// bridgeName is what tells a bridge from the others, and its version: short, for lists.
+// bridgeName returns a short name of a bridge for lists: host, process and version.
 func bridgeName(b admin.Heartbeat) string {
 	i := b.Identity
 	if b.Foreign || i.Host == "" && i.PID == 0 && i.Version == "" {
@@ -53,7 +53,7 @@ func bridgeName(b admin.Heartbeat) string {
 	return human.OneLine(i.Host, 24) + "/" + strconv.Itoa(i.PID) + " " + human.OneLine(i.Version, 24)
 }
 
-// mostBridges: so many of a list are named.
+// mostBridges is how many bridges a list names.
 const mostBridges = 20
 
 // List names bridges, and returns how many of them live.

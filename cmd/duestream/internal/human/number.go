@@ -11,7 +11,7 @@ func Thousands(n int64) string {
 	return text
 }
 
-// Counted is "1 queue", "2 queues".
+// Counted returns a number with its noun: "1 queue", "2 queues".
 func Counted(n int, what string) string {
 	if n != 1 {
 		what += "s"

@@ -33,7 +33,7 @@ func OneLine(text string, n int) string {
 	return text
 }
 
-// OrDash is what a table shows for an empty cell.
+// OrDash returns the text of a table's cell: "-" for an empty one.
 func OrDash(text string) string {
 	if text == "" {
 		return "-"

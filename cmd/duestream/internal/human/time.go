@@ -64,7 +64,7 @@ func Clock(t, now time.Time) string {
 	return t.Local().Format(time.RFC3339) + " (" + Relative(t, now) + ")"
 }
 
-// Ago is relative for a time that may be unknown.
+// Ago is Relative, with "-" for a time that is unknown.
 func Ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// span is a piece of a line that looks the same.
+// span is a piece of a line in one style.
 type span struct {
 	style term.Style
 	text  string
@@ -83,7 +83,7 @@ func (s *State) Frame(width, height int, p term.Paint) (lines []string, most int
 	return lines, most
 }
 
-// leftOut says what is not shown of the body.
+// leftOut says how many queues and groups of the body are not shown.
 func leftOut(body []bodyLine, offset, shown int) string {
 	count := func(lines []bodyLine, group bool) (n int) {
 		for _, b := range lines {

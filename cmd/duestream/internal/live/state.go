@@ -59,13 +59,13 @@ type Look struct {
 	Queues        []admin.QueueSample
 }
 
-// Take shows what was found; the server is there.
+// Take stores what a look found. The server is connected again then.
 func (s *State) Take(l Look) {
 	s.server, s.bridges, s.bridgesFailed, s.queues = l.Server, l.Bridges, l.BridgesFailed, l.Queues
 	s.since, s.reason = time.Time{}, ""
 }
 
-// Lost takes down that a look failed; when it began is kept.
+// Lost notes that a look failed, and keeps the time of the first failure in a row.
 func (s *State) Lost(at time.Time, err error) {
 	if s.since.IsZero() {
 		s.since = at
@@ -115,7 +115,7 @@ func (s *State) JSON() Report {
 	return j
 }
 
-// sorted returns the queues in the order asked for; where that says nothing, by name.
+// sorted returns the queues in the order that was asked for, and equal ones by name.
 func (s *State) sorted() []admin.QueueSample {
 	weight := func(q admin.QueueSample) (w float64) {
 		switch s.sort {

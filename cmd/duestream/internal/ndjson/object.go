@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// checkObject refuses what the decoder of the standard library takes without a word: null instead of an object or of a value, a
-// key that is given twice (the last one would win), a key in capitals, half a character (it would become another one). A
-// payload that is JSON itself is left as it is. The keys of fields are ours, other keys are names of headers.
+// checkObject refuses what the decoder of the standard library accepts silently: null in place of an object or a value, a key
+// that is given twice (the last one would win), a key in capitals, half a surrogate pair (it would become U+FFFD). A payload
+// that is JSON itself is left as it is. fields: the keys are fields of ours, and not names of headers.
 func checkObject(object []byte, fields bool) error {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	open, err := dec.Token()

@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// Passwords returns what sets the passwords that the environment gives, so that they need not stand in a URL, where lists of
-// processes and logs of shells show them. One that the URL has wins. used is told where those came from that were taken.
+// Passwords returns a function that sets the passwords from the environment: in a URL, process lists and shell histories show
+// them. A password in the URL wins. used is called with the source of each password that was set.
 func (c *Connection) Passwords(used func(from string)) (func(*rueidis.ClientOption), error) {
 	redis, err := password("DUESTREAM_REDIS_PASSWORD", c.RedisPassword, c.RedisPasswordFile)
 	if err != nil {

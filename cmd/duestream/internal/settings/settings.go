@@ -37,7 +37,7 @@ type Connection struct {
 	SentinelPasswordFile string `split_words:"true" desc:"file that holds it"`
 }
 
-// Serve is what serve reads besides.
+// Serve is what serve reads beside Connection.
 type Serve struct {
 	VisibilityTimeout flags.Duration `split_words:"true" default:"30s" desc:"how long a delivery may go without a sign of life (100ms to 168h)"`
 	MaxAttempts       int            `split_words:"true" default:"40" desc:"deliveries to a group before a dead letter (1 to 1000000); 40 take about a day"`
@@ -68,7 +68,7 @@ var PolicyFields = map[string]string{
 	admin.SettingRetryMin: "retry_min", admin.SettingRetryMax: "retry_max", admin.SettingHeld: "held",
 }
 
-// RenameFields renames the fields of all invalid errors in a tree of errors, also where a rule speaks of another field.
+// RenameFields renames the fields of all InvalidErrors in a tree of errors, and the field that a rule refers to.
 func RenameFields(err error, name func(string) string) error {
 	var tree interface{ Unwrap() []error }
 	var field *bridge.InvalidError
@@ -98,7 +98,7 @@ func (f *LogFormat) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Read reads the environment of serve. The error names every variable that is wrong, and those that do not exist.
+// Read reads the environment of serve. The error names every variable that is wrong or unknown.
 func Read() (s Serve, policy bridge.Policy, err error) {
 	err = errors.Join(CheckNames(os.Environ()), Fill(&s))
 	if err == nil && s.ShutdownTimeout <= 0 {

@@ -29,7 +29,7 @@ func (m *ColorMode) Type() string { return "when" }
 // String implements pflag.Value.
 func (m *ColorMode) String() string { return string(*m) }
 
-// Paint colours texts; false leaves them as they are. What a colour says, the text says as well.
+// Paint colours texts; false leaves them as they are. A colour repeats what the text says, and adds nothing to it.
 type Paint bool
 
 // Style is a colour, or how strong a text stands out.

@@ -92,7 +92,7 @@ func incomplete(text []byte) int {
 	return 0
 }
 
-// isHarmless is the quick answer for nearly all texts; false says that harmless must look at each character.
+// isHarmless is a quick check that nearly all texts pass; the others go through harmless, character by character.
 func isHarmless(text []byte) bool {
 	for _, b := range text {
 		if (b < ' ' || b > '~') && b != '\n' && b != '\t' {
@@ -102,10 +102,9 @@ func isHarmless(text []byte) bool {
 	return true
 }
 
-// harmless returns a text without characters that a terminal, or the eye behind it, takes for orders: control characters (C0,
-// DEL, C1), those that turn the direction of writing or stand for nothing, and what is not UTF-8. Each becomes what stands for
-// it in Go, like \x1b; in JSON, where they can only be parts of strings, the escape that means the same. Colours of ours stay
-// where styles says so.
+// harmless escapes characters that a terminal obeys or that mislead a reader: control characters (C0, DEL, C1), characters that
+// change the direction of writing or are invisible, and bytes that are not UTF-8. Each becomes its Go escape, like \x1b; in
+// JSON, where it can only be part of a string, its JSON escape. Our own colours stay when styles is set.
 func harmless(text string, inJSON, styles bool) string {
 	var b strings.Builder
 	b.Grow(len(text) + 16)
@@ -133,14 +132,14 @@ func harmless(text string, inJSON, styles bool) string {
 	return b.String()
 }
 
-// IsOrder says whether a character is seen as something else than itself: control characters, formatting characters (directions
-// of writing, invisible ones), and the separators of lines and paragraphs.
+// IsOrder reports whether a terminal acts on a character instead of showing it: control characters, formatting characters
+// (directions of writing, invisible ones), separators of lines and paragraphs, and private ones.
 func IsOrder(r rune) bool {
 	return unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Cf, r) && r != zeroWidthJoiner || r == '\u2028' || r == '\u2029' ||
 		unicode.Is(unicode.Co, r)
 }
 
-// zeroWidthJoiner is in many emoji, and orders nothing.
+// zeroWidthJoiner is in many emoji, and harmless.
 const zeroWidthJoiner = '\u200d'
 
 func jsonEscape(r rune) string {

@@ -56,7 +56,7 @@ func (p *Progress) show(count int64, share float64) {
 	}
 }
 
-// Of draws that so many of a known number are done.
+// Of draws how many of a known total are done.
 func (p *Progress) Of(done, total int64) { p.Show(done, float64(done)/float64(max(1, done, total))) }
 
 // Clear removes the line, so that something else can be written.
@@ -69,7 +69,7 @@ func (p *Progress) Clear() {
 	}
 }
 
-// Step is Show for work in steps, each with a name and a rate of its own; of is 0 where nobody knows the whole.
+// Step draws the progress of a named step; its rate begins anew with each name. of is 0 where the total is not known.
 func (p *Progress) Step(name string, done, of int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -112,7 +112,7 @@ var letters = map[byte]Key{
 	'b': "page up", 'g': "home", 'G': "end", '+': "slower", '=': "slower", '-': "faster", '_': "faster",
 }
 
-// ParseKeys reads what a terminal sent at once. What it does not know is left out.
+// ParseKeys reads the keys in what a terminal sent, and skips those that it does not know.
 func ParseKeys(typed []byte) (keys []Key) {
 	for len(typed) > 0 {
 		n := 1

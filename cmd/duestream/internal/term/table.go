@@ -58,7 +58,7 @@ func TableWidth(rows [][]string) (width int) {
 
 var someNumber = regexp.MustCompile(`^~?[0-9,]*[1-9][0-9,]*$`)
 
-// cellStyle is what the columns of all tables have in common: dead letters are bad, and what is overdue needs a look.
+// cellStyle returns the colour of a cell: in all tables, counts of dead letters are Bad and overdue counts are Alert.
 func cellStyle(column, cell string) Style {
 	switch {
 	case !someNumber.MatchString(cell):

@@ -2,8 +2,8 @@
 // redis-server or valkey-server is on the PATH, else a server inside this process.
 //
 // Invariants, held by tests of the command:
-//   - nothing is left of a server that keeps nothing (TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind);
-//   - what answers on the port is the server that was started (TestDevRefusesAPortThatIsTaken).
+//   - a server without --data leaves no files behind (TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind);
+//   - the server that answers on the port is the one that was started (TestDevRefusesAPortThatIsTaken).
 package tryout
 
 import (

@@ -1,5 +1,5 @@
-// Package usage has the error of what a user gave: on the command line, in the environment, on standard input. The command ends
-// with exit code 2 for it, and has not touched Redis.
+// Package usage has the error of wrong input: on the command line, in the environment or on standard input. With it the command
+// ends with exit code 2, and has not touched Redis.
 package usage
 
 import "fmt"
