@@ -24,9 +24,9 @@ type LetterGroup = deadletter.LetterGroup
 //		// contains no exported fields
 //	}
 //
-//	func (*DeadLetters) Count(ctx context.Context, queue string, f LetterFilter) (int, error)
+//	func (*DeadLetters) Count(ctx context.Context, queue string, f LetterFilter) (n int, err error)
 //	func (*DeadLetters) List(ctx context.Context, queue string, f LetterFilter) iter.Seq2[Letter, error]
-//	func (*DeadLetters) Purge(ctx context.Context, queue string, letters []string) (int, error)
+//	func (*DeadLetters) Purge(ctx context.Context, queue string, letters []string) (purged int, err error)
 //	func (*DeadLetters) PurgeProgress(ctx context.Context, queue string, f LetterFilter, progress func(purged int)) (int, error)
 //	func (*DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error)
 //	func (*DeadLetters) RedriveMatching(ctx context.Context, queue string, f LetterFilter, o RedriveOptions) (RedriveResult, error)

@@ -108,8 +108,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "an export leaves out what is being worked on", file: "stream/transfer/export.go",
-		old:  "\t\t\tfor r, err := range e.held(ctx, key, g) {\n",
-		new:  "\t\t\tfor r, err := range e.held(ctx, key, groupInfo{name: g.name}) {\n",
+		old:  "\t\tif err := e.held(ctx, k.Stream, g, give); err != nil {\n",
+		new:  "\t\tif err := e.held(ctx, k.Stream, view.GroupInfo{Name: g.Name}, give); err != nil {\n",
 		test: []string{"-run", "TestExportAndImport", "./cmd/duestream"},
 	},
 	{

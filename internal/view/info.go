@@ -56,9 +56,9 @@ type Info map[string]string
 
 // ReadInfo asks a server for sections of INFO; without any, for those that it tells by itself.
 func ReadInfo(ctx context.Context, c rueidis.Client, sections ...string) (Info, error) {
-	text, err := c.Do(ctx, c.B().Info().Section(sections...).Build()).ToString()
-	if err != nil {
-		return nil, lua.Classify("INFO", err)
+	var text string
+	if err := Ask(ctx, c, Into(c.B().Info().Section(sections...).Build(), &text, rueidis.RedisResult.ToString)); err != nil {
+		return nil, err
 	}
 	info := Info{}
 	for line := range strings.SplitSeq(text, "\r\n") {

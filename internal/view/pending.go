@@ -50,24 +50,23 @@ func PendingOf(c rueidis.Client, stream, group string, r PendingRange, list *[]P
 
 // WalkPending yields what a group holds, in pages of Count.
 func WalkPending(ctx context.Context, c rueidis.Client, stream, group string, r PendingRange) iter.Seq2[Pending, error] {
-	return func(yield func(Pending, error) bool) {
-		for {
+	return Sequence(func(give func(Pending) error) error {
+		for r := r; ; {
 			page, err := ReadPending(ctx, c, stream, group, r)
 			if err != nil {
-				yield(Pending{}, err)
-				return
+				return err
 			}
 			for _, p := range page {
-				if !yield(p, nil) {
-					return
+				if err := give(p); err != nil {
+					return err
 				}
 			}
 			if len(page) < r.Count {
-				return
+				return nil
 			}
 			r.From = "(" + page[len(page)-1].ID.String()
 		}
-	}
+	})
 }
 
 func parsePending(reply rueidis.RedisResult) ([]Pending, error) {

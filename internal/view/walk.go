@@ -33,23 +33,21 @@ func Walk(ctx context.Context, c rueidis.Client, key, from, to string, backwards
 // WalkPages is Walk with pages of another size.
 func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool,
 	size Pager) iter.Seq2[rueidis.XRangeSlice, error] {
-	return func(yield func(rueidis.XRangeSlice, error) bool) {
-		size := size
-		for {
+	return Sequence(func(give func(rueidis.XRangeSlice) error) error {
+		for from, to, size := from, to, size; ; {
 			page, err := ReadPage(ctx, c, key, from, to, size.Count, backwards)
 			if err != nil {
-				yield(rueidis.XRangeSlice{}, err)
-				return
+				return err
 			}
 			bytes := 0
 			for _, entry := range page {
 				bytes += EntrySize(entry)
-				if !yield(entry, nil) {
-					return
+				if err := give(entry); err != nil {
+					return err
 				}
 			}
 			if len(page) < size.Count {
-				return
+				return nil
 			}
 			size.Seen(len(page), bytes)
 			if next := "(" + page[len(page)-1].ID; backwards {
@@ -58,7 +56,7 @@ func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, back
 				from = next
 			}
 		}
-	}
+	})
 }
 
 // ReadPage returns at most count entries of a stream between two IDs, oldest first, or newest first when backwards. One round

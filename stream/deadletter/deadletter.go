@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -64,16 +63,14 @@ type Filter struct {
 
 func (f Filter) validate() error {
 	var errs []error
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"older than", f.OlderThan}, {"newer than", f.NewerThan}} {
-		if d.value < 0 {
-			errs = append(errs, lua.Invalid(d.name, d.value.String(), "must not be negative"))
+	for _, one := range []struct {
+		name, value string
+		negative    bool
+	}{{"older than", f.OlderThan.String(), f.OlderThan < 0}, {"newer than", f.NewerThan.String(), f.NewerThan < 0},
+		{"limit", strconv.Itoa(f.Limit), f.Limit < 0}} {
+		if one.negative {
+			errs = append(errs, lua.Invalid(one.name, one.value, "must not be negative"))
 		}
-	}
-	if f.Limit < 0 {
-		errs = append(errs, lua.Invalid("limit", fmt.Sprint(f.Limit), "must not be negative"))
 	}
 	return errors.Join(errs...)
 }
@@ -84,12 +81,10 @@ func (f Filter) all() bool {
 	return f == Filter{}
 }
 
-// matcher returns what decides on a letter's fields; its age is decided by the range that is walked.
-func (f Filter) matcher() func(Letter) bool {
-	return func(l Letter) bool {
-		return (f.Group == "" || l.Group == f.Group) && (f.Reason == "" || l.Reason == f.Reason) &&
-			strings.Contains(l.Error, f.ErrorText) && (f.ID == "" || matchPattern(f.ID, l.ID))
-	}
+// matches decides on a letter's fields; its age is decided by the range that is walked.
+func (f Filter) matches(l Letter) bool {
+	return (f.Group == "" || l.Group == f.Group) && (f.Reason == "" || l.Reason == f.Reason) &&
+		strings.Contains(l.Error, f.ErrorText) && (f.ID == "" || matchPattern(f.ID, l.ID))
 }
 
 // matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Both may be any bytes; one that is
@@ -137,17 +132,16 @@ func (d *DeadLetters) check(queue string) error {
 	return errors.Join(lua.CheckPrefix(d.prefix), lua.CheckQueue(queue))
 }
 
-// key returns the stream of dead letters of one partition.
-func (d *DeadLetters) key(queue string, partition int) string {
-	return lua.NewKeys(d.prefix, lua.PartitionName(queue, partition)).Dead
+// keys returns the keys of one partition.
+func (d *DeadLetters) keys(queue string, partition int) lua.Keys {
+	return lua.NewKeys(d.prefix, lua.PartitionName(queue, partition))
 }
 
 // Count returns how many letters pass the filter. With a filter all are read, without one it is one round trip per partition.
-func (d *DeadLetters) Count(ctx context.Context, queue string, f Filter) (int, error) {
+func (d *DeadLetters) Count(ctx context.Context, queue string, f Filter) (n int, err error) {
 	if f.all() {
 		return d.length(ctx, queue)
 	}
-	n := 0
 	for _, err := range d.List(ctx, queue, f) {
 		if err != nil {
 			return 0, err
@@ -157,54 +151,57 @@ func (d *DeadLetters) Count(ctx context.Context, queue string, f Filter) (int, e
 	return n, nil
 }
 
-func (d *DeadLetters) length(ctx context.Context, queue string) (int, error) {
+func (d *DeadLetters) length(ctx context.Context, queue string) (sum int, err error) {
 	counts, err := stream.Partitions(ctx, d.client, d.prefix, queue)
 	if err != nil {
 		return 0, err
 	}
-	var sum atomic.Int64
-	err = view.EachPartition(counts.Names(queue), func(i int, _ string) error {
-		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-		defer cancel()
-		key := d.key(queue, i)
-		n, err := d.client.Do(ctx, d.client.B().Xlen().Key(key).Build()).AsInt64()
-		sum.Add(n)
-		return lua.Classify("XLEN "+key, err)
+	lengths, err := view.ReadPartitions(d.prefix, counts.Names(queue), func(_ int, keys lua.Keys) (n int64, err error) {
+		err = view.Ask(ctx, d.client, view.Number(d.client.B().Xlen().Key(keys.Dead).Build(), &n))
+		return n, err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("count dead letters of %s: %w", queue, err)
 	}
-	return int(sum.Load()), nil
+	for _, n := range lengths {
+		sum += int(n)
+	}
+	return sum, nil
 }
 
 // List yields the letters that pass the filter, oldest first unless it says otherwise, and at most one error, at the end. Letters
 // that are added after it began are not seen. It reads pages of about 256 KiB and may be stopped at any time. Those of several
 // partitions come in one order; a page of each is held at a time, smaller ones when they are many.
 func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq2[Letter, error] {
-	return func(yield func(Letter, error) bool) {
-		fail := func(err error) { yield(Letter{}, fmt.Errorf("list dead letters of %s: %w", queue, err)) }
-		if err := errors.Join(d.check(queue), f.validate()); err != nil {
-			fail(err)
-			return
+	return view.Sequence(func(give func(Letter) error) error {
+		if err := d.list(ctx, queue, f, give); err != nil {
+			return fmt.Errorf("list dead letters of %s: %w", queue, err)
 		}
-		matches, n := f.matcher(), 0
-		for stored, err := range d.Stored(ctx, queue, f) {
-			if err != nil {
-				fail(err)
-				return
-			}
-			letter := letterOf(stored.Partition, stored.Entry)
-			if !matches(letter) {
-				continue
-			}
-			if !yield(letter, nil) {
-				return
-			}
-			if n++; n == f.Limit {
-				return
-			}
+		return nil
+	})
+}
+
+func (d *DeadLetters) list(ctx context.Context, queue string, f Filter, give func(Letter) error) error {
+	if err := errors.Join(d.check(queue), f.validate()); err != nil {
+		return err
+	}
+	n := 0
+	for stored, err := range d.Stored(ctx, queue, f) {
+		if err != nil {
+			return err
+		}
+		letter := letterOf(stored.Partition, stored.Entry)
+		if !f.matches(letter) {
+			continue
+		}
+		if err := give(letter); err != nil {
+			return err
+		}
+		if n++; n == f.Limit {
+			return nil
 		}
 	}
+	return nil
 }
 
 // bounds returns the range of IDs to walk: no further than the last letter there is now, and by age. to is empty when there is
@@ -239,7 +236,7 @@ func (d *DeadLetters) Show(ctx context.Context, queue, letter string) (Letter, e
 	if err = errors.Join(d.check(queue), err); err != nil {
 		return Letter{}, err
 	}
-	found, ok, err := view.ReadEntry(ctx, d.client, d.key(queue, partition), entry)
+	found, ok, err := view.ReadEntry(ctx, d.client, d.keys(queue, partition).Dead, entry)
 	if err == nil && !ok {
 		err = ErrNotFound
 	}

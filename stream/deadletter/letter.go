@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -30,4 +31,15 @@ func SplitLetter(name string) (partition int, entry string, err error) {
 	}
 	_, err = view.ParseEntryID(entry)
 	return partition, entry, err
+}
+
+// splitLetters returns the entries of letters by partition.
+func splitLetters(names []string) (byPartition map[int][]string, err error) {
+	byPartition = map[int][]string{}
+	for _, name := range names {
+		partition, entry, bad := SplitLetter(name)
+		byPartition[partition] = append(byPartition[partition], entry)
+		err = errors.Join(err, bad)
+	}
+	return byPartition, err
 }

@@ -3,10 +3,12 @@ package deadletter
 import (
 	"context"
 	"iter"
+	"slices"
 
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
 )
 
 // Stored is a dead letter as its stream has it.
@@ -19,104 +21,81 @@ type Stored struct {
 // error, at the end. How far it goes in each partition is settled before the first one. What else the filter says is for the
 // caller to check.
 func (d *DeadLetters) Stored(ctx context.Context, queue string, f Filter) iter.Seq2[Stored, error] {
-	return func(yield func(Stored, error) bool) {
+	return view.Sequence(func(give func(Stored) error) error {
 		walks, err := d.walks(ctx, queue, f)
 		if err != nil {
-			yield(Stored{}, err)
-			return
+			return err
 		}
-		for letter, err := range mergeLetters(walks, f.Newest) {
-			if !yield(letter, err) {
-				return
-			}
-		}
-	}
+		return mergeLetters(walks, f.Newest, give)
+	})
 }
 
-// letterWalk is the walk through the dead letters of one partition.
-type letterWalk struct {
-	partition int
-	entries   iter.Seq2[rueidis.XRangeSlice, error]
-}
+type letterWalk iter.Seq2[rueidis.XRangeSlice, error]
 
-// walks returns a walk per partition that holds letters of the filter's age.
+// walks returns, by partition, a walk through the dead letters of the filter's age; nil where there are none.
 func (d *DeadLetters) walks(ctx context.Context, queue string, f Filter) ([]letterWalk, error) {
 	counts, err := view.ReadCounts(ctx, d.client, d.prefix, queue)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]letterWalk, counts.Latest())
 	size := view.NewPager()
-	size.Bytes = max(view.PageBytes/len(all), 16<<10)
-	err = view.EachPartition(counts.Names(queue), func(i int, _ string) error {
-		key := d.key(queue, i)
-		from, to, err := d.bounds(ctx, key, f)
-		if err == nil && to != "" {
-			all[i] = letterWalk{i, view.WalkPages(ctx, d.client, key, from, to, f.Newest, size)}
+	size.Bytes = max(view.PageBytes/counts.Latest(), 16<<10)
+	return view.ReadPartitions(d.prefix, counts.Names(queue), func(_ int, keys lua.Keys) (letterWalk, error) {
+		from, to, err := d.bounds(ctx, keys.Dead, f)
+		if err != nil || to == "" {
+			return nil, err
 		}
-		return err
+		return letterWalk(view.WalkPages(ctx, d.client, keys.Dead, from, to, f.Newest, size)), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	some := all[:0]
-	for _, one := range all {
-		if one.entries != nil {
-			some = append(some, one)
-		}
-	}
-	return some, nil
 }
 
-// mergeLetters yields the letters of all walks in the order of their age, and at most one error, at the end.
-func mergeLetters(walks []letterWalk, newest bool) iter.Seq2[Stored, error] {
+// mergeLetters gives the letters of all walks in the order of their age.
+func mergeLetters(walks []letterWalk, newest bool, give func(Stored) error) error {
 	type head struct {
-		partition int
-		found     rueidis.XRangeSlice
-		at        view.EntryID
-		next      func() (rueidis.XRangeSlice, error, bool)
+		Stored
+		at   view.EntryID
+		next func() (rueidis.XRangeSlice, error, bool)
 	}
-	return func(yield func(Stored, error) bool) {
-		heads := make([]*head, 0, len(walks))
-		advance := func(h *head) (more bool, err error) {
-			h.found, err, more = h.next()
-			if err == nil && more {
-				h.at, err = view.ParseEntryID(h.found.ID)
-			}
-			return more && err == nil, err
+	var heads []*head
+	advance := func(h *head) (more bool, err error) {
+		h.Entry, err, more = h.next()
+		if err == nil && more {
+			h.at, err = view.ParseEntryID(h.Entry.ID)
 		}
-		for _, w := range walks {
-			next, stop := iter.Pull2(w.entries)
-			defer stop()
-			h := &head{partition: w.partition, next: next}
-			more, err := advance(h)
-			if err != nil {
-				yield(Stored{}, err)
-				return
-			}
-			if more {
-				heads = append(heads, h)
-			}
+		return more && err == nil, err
+	}
+	for i, walk := range walks {
+		if walk == nil {
+			continue
 		}
-		for len(heads) > 0 {
-			first := 0
-			for i, h := range heads {
-				if order := h.at.Compare(heads[first].at); order < 0 && !newest || order > 0 && newest {
-					first = i
-				}
-			}
-			h := heads[first]
-			if !yield(Stored{h.partition, h.found}, nil) {
-				return
-			}
-			more, err := advance(h)
-			if err != nil {
-				yield(Stored{}, err)
-				return
-			}
-			if !more {
-				heads = append(heads[:first], heads[first+1:]...)
-			}
+		next, stop := iter.Pull2(iter.Seq2[rueidis.XRangeSlice, error](walk))
+		defer stop()
+		h := &head{Stored: Stored{Partition: i}, next: next}
+		more, err := advance(h)
+		if err != nil {
+			return err
+		}
+		if more {
+			heads = append(heads, h)
 		}
 	}
+	for len(heads) > 0 {
+		first := 0
+		for i, h := range heads {
+			if order := h.at.Compare(heads[first].at); order < 0 && !newest || order > 0 && newest {
+				first = i
+			}
+		}
+		if err := give(heads[first].Stored); err != nil {
+			return err
+		}
+		more, err := advance(heads[first])
+		if err != nil {
+			return err
+		}
+		if !more {
+			heads = slices.Delete(heads, first, first+1)
+		}
+	}
+	return nil
 }

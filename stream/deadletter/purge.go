@@ -10,9 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
-	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 )
 
@@ -23,39 +21,31 @@ const (
 )
 
 // Purge deletes letters by their names and says how many were there. One round trip per partition and 500.
-func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string) (int, error) {
-	errs := []error{d.check(queue)}
-	byPartition := map[int][]string{}
-	for _, name := range letters {
-		partition, entry, err := SplitLetter(name)
-		byPartition[partition] = append(byPartition[partition], entry)
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
+func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string) (purged int, err error) {
+	byPartition, err := splitLetters(letters)
+	if err = errors.Join(d.check(queue), err); err != nil {
 		return 0, fmt.Errorf("purge dead letters of %s: %w", queue, err)
 	}
-	purged := 0
 	for _, partition := range slices.Sorted(maps.Keys(byPartition)) {
+		key := d.keys(queue, partition).Dead
 		for batch := range slices.Chunk(byPartition[partition], purgeLetters) {
-			key := d.key(queue, partition)
 			n, err := d.deleted(ctx, d.client.B().Xdel().Key(key).Id(batch...).Build())
-			if err != nil {
-				return purged, fmt.Errorf("purge dead letters of %s: %w", queue, lua.Classify("XDEL "+key, err))
+			if purged += n; err != nil {
+				return purged, fmt.Errorf("purge dead letters of %s: %w", queue, err)
 			}
-			purged += int(n)
 		}
 	}
 	return purged, nil
 }
 
 // deleted runs a command that answers with how many it deleted: not when ctx has ended, and to its end when it ends meanwhile.
-func (d *DeadLetters) deleted(ctx context.Context, command rueidis.Completed) (int64, error) {
+func (d *DeadLetters) deleted(ctx context.Context, command rueidis.Completed) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.PassTimeout)
-	defer cancel()
-	return d.client.Do(ctx, command).AsInt64()
+	var n int64
+	err := view.AskLong(context.WithoutCancel(ctx), d.client, view.Number(command, &n))
+	return int(n), err
 }
 
 // PurgeProgress deletes all letters that pass the filter, and says how many; progress is told after each call to the server how
@@ -90,7 +80,7 @@ func (d *DeadLetters) purgeOld(ctx context.Context, queue string, f Filter, prog
 	counts, err := stream.Partitions(ctx, d.client, d.prefix, queue)
 	if err == nil {
 		for i := range counts.Latest() {
-			n, failed := d.purgeHead(ctx, d.key(queue, i), f, func(n int) { progress(purged + n) })
+			n, failed := d.purgeHead(ctx, d.keys(queue, i).Dead, f, func(n int) { progress(purged + n) })
 			purged, err = purged+n, errors.Join(err, failed)
 		}
 	}
@@ -116,9 +106,9 @@ func (d *DeadLetters) purgeHead(ctx context.Context, key string, f Filter, progr
 		}
 		n, err := d.deleted(ctx, trim)
 		if err != nil {
-			return purged, lua.Classify("XTRIM "+key, err)
+			return purged, err
 		}
-		purged += int(n)
+		purged += n
 		progress(purged)
 		if exact {
 			return purged, nil

@@ -109,19 +109,14 @@ func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
 // without its old expiry. When it fails midway, what was scheduled stays scheduled, and running it again does the rest. One round
 // trip per letter, and one per 100.
 func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
-	for _, id := range letters {
-		if _, _, err := SplitLetter(id); err != nil {
-			return RedriveResult{}, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
-		}
-	}
-	each := func(yield func(Letter, error) bool) {
+	_, invalid := splitLetters(letters)
+	return d.redrive(ctx, queue, func(yield func(Letter, error) bool) {
 		for _, id := range letters {
 			if !yield(d.Show(ctx, queue, id)) {
 				return
 			}
 		}
-	}
-	return d.redrive(ctx, queue, each, len(letters), o)
+	}, len(letters), o, invalid)
 }
 
 // RedriveMatching is Redrive for all letters that pass the filter. Letters that are added while it runs are not touched. When ctx
@@ -134,32 +129,19 @@ func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filte
 			return RedriveResult{}, err
 		}
 	}
-	return d.redrive(ctx, queue, d.List(ctx, queue, f), total, o)
+	return d.redrive(ctx, queue, d.List(ctx, queue, f), total, o, nil)
 }
 
-func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int,
-	o RedriveOptions) (RedriveResult, error) {
+func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions,
+	invalid error) (RedriveResult, error) {
 	r := redriver{d: d, queue: queue, total: total, options: o, paid: time.Now(), batches: map[int]*redriveBatch{},
 		groups: map[int][]string{}}
-	if err := errors.Join(d.check(queue), o.validate()); err != nil {
+	err := errors.Join(invalid, d.check(queue), o.validate())
+	if err == nil {
+		err = r.run(ctx, letters)
+	}
+	if err != nil {
 		return r.result, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
-	}
-	for letter, err := range letters {
-		switch {
-		case errors.Is(err, ErrNotFound):
-			r.result.Gone++
-			continue
-		case err == nil:
-			err = r.add(ctx, letter)
-		}
-		if err != nil {
-			return r.result, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
-		}
-	}
-	for _, partition := range slices.Sorted(maps.Keys(r.batches)) {
-		if err := r.flush(ctx, partition); err != nil {
-			return r.result, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
-		}
 	}
 	return r.result, nil
 }
@@ -180,6 +162,27 @@ type redriveBatch struct {
 	letters []lua.Redrive
 	groups  []string // that get them
 	bytes   int
+}
+
+func (r *redriver) run(ctx context.Context, letters iter.Seq2[Letter, error]) error {
+	for letter, err := range letters {
+		switch {
+		case errors.Is(err, ErrNotFound):
+			r.result.Gone++
+			continue
+		case err == nil:
+			err = r.add(ctx, letter)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, partition := range slices.Sorted(maps.Keys(r.batches)) {
+		if err := r.flush(ctx, partition); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *redriver) add(ctx context.Context, l Letter) error {
@@ -229,7 +232,7 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 func (r *redriver) foresee(ctx context.Context, l Letter, partition int, group string, payload []byte) (lua.Redriven, error) {
 	groups, known := r.groups[partition]
 	if !known {
-		info, err := view.ReadStream(ctx, r.d.client, lua.NewKeys(r.d.prefix, lua.PartitionName(r.queue, partition)).Stream)
+		info, err := view.ReadStream(ctx, r.d.client, r.d.keys(r.queue, partition).Stream)
 		if err != nil {
 			return lua.RedriveGone, err
 		}
@@ -266,7 +269,7 @@ func (r *redriver) flush(ctx context.Context, partition int) error {
 	}
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.PassTimeout)
 	defer cancel()
-	outcomes, err := lua.RedriveDead(call, r.d.client, lua.NewKeys(r.d.prefix, lua.PartitionName(r.queue, partition)), b.letters)
+	outcomes, err := lua.RedriveDead(call, r.d.client, r.d.keys(r.queue, partition), b.letters)
 	if err != nil {
 		return err
 	}

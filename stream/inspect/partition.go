@@ -175,7 +175,7 @@ func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag)
 			if one.Name == lua.ReclaimConsumer {
 				continue
 			}
-			// else idle is the time since it asked, not since it got something
+			// With Tells, Idle is the time since it asked for something, and not since it was given something.
 			g.consumersApprox = g.consumersApprox || !one.Tells
 			g.consumers[one.Name] = !one.Tells || one.Idle <= consumerAlive
 		}

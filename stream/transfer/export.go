@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
@@ -52,177 +52,140 @@ func (e *Export) Time(ctx context.Context) (time.Time, error) {
 // partition by partition but for the dead letters. It reads in bounded steps, about 1 MiB each. A message that moves meanwhile
 // may be among them twice or not at all: for all of them, hold the queue and stop its workers.
 func (e *Export) Records(ctx context.Context) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		fail := func(err error) { yield(Record{}, fmt.Errorf("export %s: %w", e.queue, err)) }
+	return view.Sequence(func(give func(Record) error) error {
 		e.LeftOut = 0
-		if err := errors.Join(lua.CheckPrefix(e.prefix), lua.CheckQueue(e.queue)); err != nil {
-			fail(err)
-			return
+		if err := e.records(ctx, give); err != nil {
+			return fmt.Errorf("export %s: %w", e.queue, err)
 		}
-		counts, err := view.ReadCounts(ctx, e.c, e.prefix, e.queue)
+		return nil
+	})
+}
+
+func (e *Export) records(ctx context.Context, give func(Record) error) error {
+	counts, err := stream.Partitions(ctx, e.c, e.prefix, e.queue)
+	if err != nil {
+		return err
+	}
+	for _, one := range []struct {
+		kind RecordKind
+		read func(context.Context, lua.Keys, func(Record) error) error
+	}{{RecordReady, e.ready}, {RecordScheduled, e.scheduled}} {
+		for _, name := range counts.Names(e.queue) {
+			if !slices.Contains(e.kinds, one.kind) {
+				continue
+			}
+			if err := one.read(ctx, lua.NewKeys(e.prefix, name), give); err != nil {
+				return err
+			}
+		}
+	}
+	if !slices.Contains(e.kinds, RecordDead) {
+		return nil
+	}
+	for found, err := range deadletter.New(e.c, e.prefix).Stored(ctx, e.queue, deadletter.Filter{}) {
+		if err == nil {
+			err = give(deadRecord(found.Partition, found.Entry.ID, found.Entry.FieldValues))
+		}
 		if err != nil {
-			fail(err)
-			return
+			return err
 		}
-		var parts []iter.Seq2[Record, error]
-		for _, kind := range []RecordKind{RecordReady, RecordScheduled} {
-			for _, name := range counts.Names(e.queue) {
-				if !slices.Contains(e.kinds, kind) {
-					continue
-				}
-				k := lua.NewKeys(e.prefix, name)
-				if kind == RecordReady {
-					parts = append(parts, e.ready(ctx, k.Stream))
-				} else {
-					parts = append(parts, e.scheduled(ctx, k))
-				}
+	}
+	return nil
+}
+
+func (e *Export) scheduled(ctx context.Context, k lua.Keys, give func(Record) error) error {
+	for last := (lua.Exported{}); ; {
+		call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+		page, err := lua.Export(call, e.c, k, last, exportMembers, exportBytes)
+		cancel()
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, found := range page {
+			if err := give(scheduledRecord(found)); err != nil {
+				return err
 			}
 		}
-		if slices.Contains(e.kinds, RecordDead) {
-			parts = append(parts, e.dead(ctx))
-		}
-		for _, part := range parts {
-			for r, err := range part {
-				if err != nil {
-					fail(err)
-					return
-				}
-				if !yield(r, nil) {
-					return
-				}
-			}
-		}
+		last = page[len(page)-1]
+		last.Payload, last.Meta = nil, ""
 	}
 }
 
-func (e *Export) scheduled(ctx context.Context, k lua.Keys) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		for last := (lua.Exported{}); ; {
-			call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
-			page, err := lua.Export(call, e.c, k, last, exportMembers, exportBytes)
-			cancel()
-			if err != nil {
-				yield(Record{}, err)
-				return
-			}
-			if len(page) == 0 {
-				return
-			}
-			for _, found := range page {
-				if !yield(scheduledRecord(found), nil) {
-					return
-				}
-			}
-			last = page[len(page)-1]
-			last.Payload, last.Meta = nil, ""
-		}
-	}
-}
-
-func (e *Export) dead(ctx context.Context) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		for found, err := range deadletter.New(e.c, e.prefix).Stored(ctx, e.queue, deadletter.Filter{}) {
-			if err != nil {
-				yield(Record{}, err)
-				return
-			}
-			if !yield(deadRecord(found.Partition, found.Entry.ID, found.Entry.FieldValues), nil) {
-				return
-			}
-		}
-	}
-}
-
-// ready yields, of one stream, what each group has not been given, and what it holds. Without any group that is all there is.
+// ready gives, of one stream, what each group has not been given, and what it holds. Without any group that is all there is.
 //
 //  1. How far a group was given entries is read first.
 //  2. What follows is read from the stream, the rest from its pending list: an entry that is delivered meanwhile is read in one
 //     of them.
-func (e *Export) ready(ctx context.Context, key string) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		info, err := view.ReadStream(ctx, e.c, key)
-		if err != nil {
-			yield(Record{}, err)
-			return
+func (e *Export) ready(ctx context.Context, k lua.Keys, give func(Record) error) error {
+	info, err := view.ReadStream(ctx, e.c, k.Stream)
+	if err != nil {
+		return err
+	}
+	if len(info.Groups) == 0 {
+		info.Groups = []view.GroupInfo{{}}
+	}
+	for _, g := range info.Groups {
+		for found, err := range view.Walk(ctx, e.c, k.Stream, "("+g.Last.String(), "+", false) {
+			if err == nil {
+				err = e.owed(found, g.Name, give)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if len(info.Groups) == 0 {
-			info.Groups = []view.GroupInfo{{}}
+		if g.Name == "" {
+			return nil
 		}
-		for _, g := range info.Groups {
-			for found, err := range view.Walk(ctx, e.c, key, "("+g.Last.String(), "+", false) {
-				if err != nil {
-					yield(Record{}, err)
-					return
-				}
-				if r, ok := e.owed(found, g.Name); ok && !yield(r, nil) {
-					return
-				}
-			}
-			if g.Name == "" {
-				return
-			}
-			for r, err := range e.held(ctx, key, g) {
-				if !yield(r, err) || err != nil {
-					return
-				}
-			}
+		if err := e.held(ctx, k.Stream, g, give); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
-// owed returns an entry as a record for a group, unless it is for another one, or not fit to be delivered.
-func (e *Export) owed(found rueidis.XRangeSlice, group string) (Record, bool) {
+// owed gives an entry as a record for a group, unless it is for another one, or not fit to be delivered.
+func (e *Export) owed(found rueidis.XRangeSlice, group string, give func(Record) error) error {
 	for _, f := range found.FieldValues {
 		if f.Field == lua.FieldFor && f.Value != "" && f.Value != group && group != "" {
-			return Record{}, false
+			return nil
 		}
 	}
 	r, ok := readyRecord(found.ID, found.FieldValues, group)
 	if !ok {
 		e.LeftOut++
+		return nil
 	}
-	return r, ok
+	return give(r)
 }
 
-// held yields the pending list of a group, up to the entry that was its last.
-func (e *Export) held(ctx context.Context, key string, g view.GroupInfo) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		size := view.NewPager()
-		for from := "-"; ; {
-			page, err := view.ReadPending(ctx, e.c, key, g.Name, view.PendingRange{From: from, To: g.Last.String(),
-				Count: size.Count})
-			if err != nil {
-				yield(Record{}, err)
-				return
-			}
-			cmds := make([]rueidis.Completed, len(page))
-			for i, p := range page {
-				cmds[i] = e.c.B().Xrange().Key(key).Start(p.ID.String()).End(p.ID.String()).Build()
-			}
-			bytes := 0
-			call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
-			replies := e.c.DoMulti(call, cmds...)
-			cancel()
-			for _, reply := range replies {
-				found, err := reply.AsXRangeSlices()
-				if err != nil {
-					yield(Record{}, lua.Classify("XRANGE "+key, err))
-					return
-				}
-				if len(found) == 0 {
-					e.LeftOut++
-					continue
-				}
-				bytes += view.EntrySize(found[0])
-				if r, ok := e.owed(found[0], g.Name); ok && !yield(r, nil) {
-					return
-				}
-			}
-			if len(page) < size.Count {
-				return
-			}
-			size.Seen(len(page), bytes)
-			from = "(" + page[len(page)-1].ID.String()
+// held gives the pending list of a group, up to the entry that was its last.
+func (e *Export) held(ctx context.Context, key string, g view.GroupInfo, give func(Record) error) error {
+	size := view.NewPager()
+	for from := "-"; ; {
+		page, err := view.ReadPending(ctx, e.c, key, g.Name, view.PendingRange{From: from, To: g.Last.String(),
+			Count: size.Count})
+		if err != nil {
+			return err
 		}
+		ids := make([]string, len(page))
+		for i, p := range page {
+			ids[i] = p.ID.String()
+		}
+		entries, bytes, err := view.ReadEach(ctx, e.c, key, ids)
+		if err != nil {
+			return err
+		}
+		for _, found := range entries {
+			if found.ID == "" {
+				e.LeftOut++
+			} else if err := e.owed(found, g.Name, give); err != nil {
+				return err
+			}
+		}
+		if len(page) < size.Count {
+			return nil
+		}
+		size.Seen(len(page), bytes)
+		from = "(" + page[len(page)-1].ID.String()
 	}
 }

@@ -1,0 +1,25 @@
+package view
+
+import (
+	"errors"
+	"iter"
+)
+
+// errEnough: whoever ranges over a Sequence wants no more.
+var errEnough = errors.New("enough")
+
+// Sequence yields what walk gives, and at the end the error of walk, if it has one. walk must return the errors of give.
+func Sequence[T any](walk func(give func(T) error) error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		err := walk(func(v T) error {
+			if !yield(v, nil) {
+				return errEnough
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			var none T
+			yield(none, err)
+		}
+	}
+}
