@@ -194,9 +194,7 @@ func formOf(l admin.Letter) ([]byte, error) {
 // plainJSON encodes without escapes for HTML.
 func plainJSON(value any) ([]byte, error) {
 	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(value)
+	err := encoder(&b).Encode(value)
 	return b.Bytes(), err
 }
 

@@ -26,7 +26,7 @@ type redriveFlags struct {
 }
 
 func (a *app) deadRedrive() *cobra.Command {
-	o := redriveFlags{spread: flags.Delay{Field: "spread"}}
+	var o redriveFlags
 	cmd := &cobra.Command{
 		Use:   "redrive <queue> [<letter>...]",
 		Short: "Schedule dead letters again",
@@ -46,7 +46,7 @@ goes on with the rest.`,
 	o.replacement.flags(cmd, "replace the payload of each", "replace the payload of each by this file", "replace the headers of each by these", "each")
 	f := cmd.Flags()
 	f.BoolVar(&o.noHeaders, "no-headers", false, "deliver each without headers")
-	f.Var(&o.spread, "spread", "deliver each at a random moment of so long after that")
+	flags.DelayVar(f, &o.spread, "spread", "deliver each at a random moment of so long after that")
 	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 50/s")
 	cmd.MarkFlagsMutuallyExclusive("header", "no-headers")
 	var options admin.RedriveOptions

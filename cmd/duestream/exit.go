@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -123,7 +124,7 @@ func (a *app) report(err error) {
 		text, hint = "interrupted", ""
 	}
 	if a.json {
-		a.reportJSON(reported{text, exitCode(err), hint})
+		_ = json.NewEncoder(a.err).Encode(reported{text, exitCode(err), hint})
 		return
 	}
 	p := a.paint(a.err)

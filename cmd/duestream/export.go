@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -152,8 +151,7 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 		}
 	}
 	out := bufio.NewWriterSize(a.out, 256<<10)
-	lines := json.NewEncoder(out)
-	lines.SetEscapeHTML(false)
+	lines := encoder(out)
 	bar := term.NewProgress(a.err, "records")
 	if term.IsTerminal(a.out) { // which shows the records themselves
 		bar = term.NewProgress(nil, "")

@@ -101,8 +101,7 @@ func (a *app) describeSighting(s admin.Sighting, now time.Time) {
 	if s.Deliveries > 1 {
 		rows = append(rows, []string{"deliveries", fmt.Sprint(s.Deliveries)})
 	}
-	term.Table(a.out, append(rows, mapRows("header ", s.Headers)...))
-	a.describePayload(s.Payload)
+	a.describe(rows, s.Headers, s.Payload)
 }
 
 func (a *app) describeHistory(f admin.Finding) {

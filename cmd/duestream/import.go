@@ -27,7 +27,7 @@ type importFlags struct {
 }
 
 func (a *app) importCommand() *cobra.Command {
-	o := importFlags{dedup: flags.Delay{Field: "dedup", D: fileDedup}}
+	o := importFlags{dedup: flags.Delay{D: fileDedup}}
 	cmd := &cobra.Command{
 		Use:   "import <queue> [<file>]",
 		Short: "Take what export wrote into a queue",
@@ -47,7 +47,7 @@ its last line was not exported to its end; what it has is taken (exit code 6).`,
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&o.fromLine, "from-line", 1, "leave out the lines before this one")
-	fs.Var(&o.dedup, "dedup", "remember the ID of each for so long; 0s compares with what is in the queue only")
+	flags.DelayVar(fs, &o.dedup, "dedup", "remember the ID of each for so long; 0s compares with what is in the queue only")
 	fs.BoolVar(&o.noGroups, "no-groups", false, "create no groups but those that a message is for alone")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "only check the lines; Redis is not asked")
 	a.jsonFlag(cmd)

@@ -21,14 +21,13 @@ type letterFilter struct {
 }
 
 func (f *letterFilter) flags(cmd *cobra.Command, limit int) {
-	f.older.Field, f.newer.Field = "older-than", "newer-than"
 	fs := cmd.Flags()
 	fs.StringVarP(&f.group, "group", "g", "", "of this group")
 	fs.StringVar(&f.reason, "reason", "", "with this reason: "+strings.Join(deadReasons, ", "))
 	fs.StringVar(&f.err, "error", "", "with this text in the error")
 	fs.StringVar(&f.id, "id", "", "of the message with this ID; * stands for any text, ? for one character")
-	fs.Var(&f.older, "older-than", "dead for at least so long")
-	fs.Var(&f.newer, "newer-than", "dead for at most so long")
+	flags.DelayVar(fs, &f.older, "older-than", "dead for at least so long")
+	flags.DelayVar(fs, &f.newer, "newer-than", "dead for at most so long")
 	fs.IntVar(&f.limit, "limit", limit, "at most so many; 0 = all")
 }
 

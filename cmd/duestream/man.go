@@ -67,11 +67,17 @@ func manName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandP
 // page is a manual page under way, in the macros of man(7).
 type page struct{ strings.Builder }
 
-func newPage(cmd *cobra.Command) *page {
+// newPage begins a page, up to the options.
+func newPage(cmd *cobra.Command, synopsis string) *page {
 	p := &page{}
 	fmt.Fprintf(p, ".TH %s 1 \"\" \"duestream %s\" \"duestream\"\n", quoted(strings.ToUpper(manName(cmd))), escape(version))
 	p.section("NAME")
 	fmt.Fprintf(p, "%s \\- %s\n", escape(manName(cmd)), escape(cmd.Short))
+	p.section("SYNOPSIS")
+	p.WriteString(synopsis + "\n")
+	p.section("DESCRIPTION")
+	p.describe(cmd)
+	p.section("OPTIONS")
 	return p
 }
 
@@ -198,12 +204,7 @@ func (p *page) exitStatus() {
 
 // manual returns the page of the whole program.
 func manual(root *cobra.Command) string {
-	p := newPage(root)
-	p.section("SYNOPSIS")
-	p.WriteString("\\fBduestream\\fR \\fIcommand\\fR [\\fIarguments\\fR] [\\fIflags\\fR]\n")
-	p.section("DESCRIPTION")
-	p.describe(root)
-	p.section("OPTIONS")
+	p := newPage(root, `\fBduestream\fR \fIcommand\fR [\fIarguments\fR] [\fIflags\fR]`)
 	p.WriteString("These may be given to every command.\n.TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nhelp for the command\n")
 	p.WriteString(".TP\n\\fB\\-v\\fR, \\fB\\-\\-version\\fR\nprint the version (without a command)\n")
 	p.flags(root.PersistentFlags())
@@ -228,12 +229,7 @@ func manual(root *cobra.Command) string {
 
 // commandManual returns the page of one command.
 func commandManual(cmd *cobra.Command) string {
-	p := newPage(cmd)
-	p.section("SYNOPSIS")
-	p.WriteString(escape(cmd.UseLine()) + "\n")
-	p.section("DESCRIPTION")
-	p.describe(cmd)
-	p.section("OPTIONS")
+	p := newPage(cmd, escape(cmd.UseLine()))
 	p.WriteString(".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nhelp for the command\n")
 	p.flags(cmd.LocalNonPersistentFlags())
 	p.flags(cmd.InheritedFlags())

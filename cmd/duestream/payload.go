@@ -48,6 +48,12 @@ func readPayload(r io.Reader, name string) ([]byte, error) {
 	return payload, nil
 }
 
+// describe prints table rows about a message, its headers and its payload.
+func (a *app) describe(rows [][]string, headers map[string]string, payload admin.Payload) {
+	term.Table(a.out, append(rows, mapRows("header ", headers)...))
+	a.describePayload(payload)
+}
+
 // describePayload prints a payload for people; nil is a payload that was lost.
 func (a *app) describePayload(payload admin.Payload) {
 	if payload == nil {

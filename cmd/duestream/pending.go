@@ -19,7 +19,7 @@ func (a *app) pending() *cobra.Command {
 	var group string
 	var filter admin.PendingFilter
 	var limit int
-	minIdle := flags.Delay{Field: "min-idle"}
+	var minIdle flags.Delay
 	cmd := &cobra.Command{
 		Use:   "pending <queue> <group>",
 		Short: "List what a group's workers hold",
@@ -42,7 +42,7 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 	}
 	groupFlag(cmd, &group, "consumer group")
 	cmd.Flags().StringVar(&filter.Consumer, "consumer", "", "held by this consumer")
-	cmd.Flags().Var(&minIdle, "min-idle", "idle for at least so long")
+	flags.DelayVar(cmd.Flags(), &minIdle, "min-idle", "idle for at least so long")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many")
 	return a.looks(cmd, func([]string) error {
 		if limit < 1 {

@@ -39,13 +39,16 @@ func (a *app) note(format string, args ...any) {
 		fmt.Fprintln(a.err, text)
 		return
 	}
-	line, err := plainJSON(struct {
+	_ = encoder(a.err).Encode(struct {
 		Note string `json:"note"`
 	}{text})
-	if err != nil {
-		panic(err) // a string always encodes
-	}
-	_, _ = a.err.Write(line)
+}
+
+// encoder returns an encoder that does not escape for HTML.
+func encoder(w io.Writer) *json.Encoder {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc
 }
 
 // reported is an error as JSON.
@@ -53,10 +56,6 @@ type reported struct {
 	Error string `json:"error"`
 	Code  int    `json:"code"`
 	Hint  string `json:"hint,omitempty"`
-}
-
-func (a *app) reportJSON(r reported) {
-	_ = json.NewEncoder(a.err).Encode(r)
 }
 
 // print writes value as JSON, or calls text, as --json asks for. JSON has one shape in all commands: one object per line. A
@@ -138,8 +137,4 @@ func (a *app) more(text string) {
 }
 
 // printLine writes value as one line of JSON.
-func (a *app) printLine(value any) error {
-	enc := json.NewEncoder(a.out)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(value)
-}
+func (a *app) printLine(value any) error { return encoder(a.out).Encode(value) }

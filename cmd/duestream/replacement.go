@@ -19,13 +19,12 @@ type replacement struct {
 
 // flags adds them to a command, with its help texts for payload, payload file and headers, and its word for the letter.
 func (r *replacement) flags(cmd *cobra.Command, payload, payloadFile, header, to string) {
-	r.in.Field = "in"
 	f := cmd.Flags()
 	f.StringVar(&r.payload, "payload", "", payload)
 	f.StringVar(&r.payloadFile, "payload-file", "", payloadFile+"; - = standard input")
 	f.Var(&r.headers, "header", header+"; may be given again")
 	f.StringVar(&r.to, "to", "", "for this group instead of the one that "+to+" failed in")
-	f.Var(&r.in, "in", "deliver so long after it is redriven")
+	flags.DelayVar(f, &r.in, "in", "deliver so long after it is redriven")
 	cmd.MarkFlagsMutuallyExclusive("payload", "payload-file")
 	cmd.PreRun = func(cmd *cobra.Command, _ []string) { r.edited = cmd.Flags().Changed("payload") }
 }

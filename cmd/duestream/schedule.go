@@ -32,8 +32,7 @@ type scheduleOptions struct {
 }
 
 func (a *app) schedule() *cobra.Command {
-	o := scheduleOptions{expiresIn: flags.Delay{Field: "expires-in"}, expiresAt: flags.Instant{Field: "expires-at"},
-		dedup: flags.Delay{Field: "dedup"}}
+	var o scheduleOptions
 	cmd := &cobra.Command{
 		Use:   "schedule <queue> [payload | -]",
 		Short: "Schedule a message, or a file of messages",
@@ -73,9 +72,9 @@ stops and says from which line to go on (--from-line).`,
 	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
 	f.Var(&o.headers, "header", "add a header; may be given again")
 	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")
-	f.Var(&o.expiresIn, "expires-in", "dead-letter it instead of delivering it so long after now")
-	f.Var(&o.expiresAt, "expires-at", "dead-letter it instead of delivering it after this time: RFC 3339")
-	f.Var(&o.dedup, "dedup", "refuse the ID for so long, also after delivery; needs --id. Default with --file: 24h")
+	flags.DelayVar(f, &o.expiresIn, "expires-in", "dead-letter it instead of delivering it so long after now")
+	flags.InstantVar(f, &o.expiresAt, "expires-at", "dead-letter it instead of delivering it after this time: RFC 3339")
+	flags.DelayVar(f, &o.dedup, "dedup", "refuse the ID for so long, also after delivery; needs --id. Default with --file: 24h")
 	f.StringVarP(&o.file, "file", "f", "", "schedule a message per line of this file; - = standard input")
 	f.IntVar(&o.fromLine, "from-line", 1, "with --file: skip the lines before this one")
 	cmd.MarkFlagsMutuallyExclusive("expires-in", "expires-at")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
-	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 func (a *app) show() *cobra.Command {
@@ -37,15 +36,10 @@ cancelled or purged, or never existed.`,
 				if i > 0 {
 					fmt.Fprintln(a.out)
 				}
-				a.describePlace(p)
+				a.describe(placeRows(p, time.Now()), p.Headers, p.Payload)
 			}
 		})
 	}), &raw)
-}
-
-func (a *app) describePlace(p admin.Place) {
-	term.Table(a.out, append(placeRows(p, time.Now()), mapRows("header ", p.Headers)...))
-	a.describePayload(p.Payload)
 }
 
 // placeRows returns the table rows of a place, without headers and payload.

@@ -69,9 +69,15 @@ func DurationVar(f *pflag.FlagSet, d *time.Duration, name string, value time.Dur
 	f.Var((*Duration)(d), name, usage)
 }
 
+// DelayVar adds a flag for a duration from zero to the longest delay there is.
+func DelayVar(f *pflag.FlagSet, d *Delay, name, usage string) {
+	d.field = name
+	f.Var(d, name, usage)
+}
+
 // Delay is a flag for a duration from zero to the longest delay there is.
 type Delay struct {
-	Field string
+	field string
 	D     time.Duration
 	Given bool
 }
@@ -82,7 +88,7 @@ func (f *Delay) Set(text string) (err error) {
 	if f.D, err = ParseDuration(text); err != nil {
 		return err
 	}
-	return admin.CheckDelay(f.Field, f.D)
+	return admin.CheckDelay(f.field, f.D)
 }
 
 // Type implements pflag.Value.

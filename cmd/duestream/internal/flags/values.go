@@ -6,14 +6,22 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 )
 
 // Instant is a flag for a point in time.
 type Instant struct {
-	Field string
+	field string
 	T     time.Time
+}
+
+// InstantVar adds a flag for a point in time.
+func InstantVar(f *pflag.FlagSet, t *Instant, name, usage string) {
+	t.field = name
+	f.Var(t, name, usage)
 }
 
 // Set implements pflag.Value.
@@ -21,7 +29,7 @@ func (f *Instant) Set(text string) (err error) {
 	if f.T, err = time.Parse(time.RFC3339, text); err != nil {
 		return fmt.Errorf("must be RFC 3339 with a time zone, like %s", time.Now().Add(time.Hour).Format(time.RFC3339))
 	}
-	return admin.CheckTime(f.Field, f.T)
+	return admin.CheckTime(f.field, f.T)
 }
 
 // Type implements pflag.Value.

@@ -14,9 +14,8 @@ type When struct {
 
 // Flags adds them to a command. what is the verb of their help texts.
 func (w *When) Flags(cmd *cobra.Command, what string) {
-	w.In.Field, w.At.Field = "in", "at"
-	cmd.Flags().Var(&w.In, "in", what+" so long after now, by the clock of Redis: 500ms, 15m, 7d")
-	cmd.Flags().Var(&w.At, "at", what+" at this time: RFC 3339")
+	DelayVar(cmd.Flags(), &w.In, "in", what+" so long after now, by the clock of Redis: 500ms, 15m, 7d")
+	InstantVar(cmd.Flags(), &w.At, "at", what+" at this time: RFC 3339")
 	cmd.MarkFlagsMutuallyExclusive("in", "at")
 }
 

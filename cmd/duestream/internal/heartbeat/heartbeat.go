@@ -89,14 +89,20 @@ func Line(bridges []admin.Heartbeat, err error) string {
 	if err != nil {
 		return "bridges: not known, their heartbeats cannot be read"
 	}
-	text, alive := List(bridges, false)
+	text, _ := Alive(bridges, false)
+	return text
+}
+
+// Alive says how many bridges live, and which; ages adds when each was heard of.
+func Alive(bridges []admin.Heartbeat, ages bool) (text string, alive bool) {
+	names, n := List(bridges, ages)
 	switch {
-	case alive > 0:
-		return fmt.Sprintf("bridges alive %d: %s", alive, text)
-	case text == "":
-		return "no bridge is alive: nothing becomes ready"
+	case n > 0:
+		return fmt.Sprintf("bridges alive %d: %s", n, names), true
+	case names == "":
+		return "no bridge is alive: nothing becomes ready", false
 	}
-	return "no bridge is alive: nothing becomes ready; last heartbeats: " + text
+	return "no bridge is alive: nothing becomes ready; last heartbeats: " + names, false
 }
 
 // Rows is the table of health.

@@ -166,16 +166,14 @@ func withClock(l line, clock string, width int) line {
 }
 
 func (s *State) bridgeLine() line {
-	text, alive := heartbeat.List(s.bridges, true)
+	text, alive := heartbeat.Alive(s.bridges, true)
 	switch {
 	case s.bridgesFailed:
 		return line{{term.Alert, "bridges: not known, their key cannot be read"}}
-	case alive == 0 && text == "":
-		return line{{term.Bad, "no bridge is alive: nothing becomes ready"}}
-	case alive == 0:
-		return line{{term.Bad, "no bridge is alive: nothing becomes ready; last heartbeats: " + text}}
+	case alive:
+		return line{{term.Plain, text}}
 	}
-	return line{{term.Plain, fmt.Sprintf("bridges alive %d: %s", alive, text)}}
+	return line{{term.Bad, text}}
 }
 
 func (s *State) foot() []line {
