@@ -174,7 +174,8 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 			continue
 		}
 		cfg := bench.Config{
-			Redis: r, Prefix: a.prefix, Queue: s.name + "-" + run, Messages: s.messages, Payload: o.payload, Backlog: o.backlog, Rounds: o.rounds,
+			Redis: r, Prefix: a.prefix, Queue: s.name + "-" + run, Messages: s.messages, Payload: o.payload,
+			Backlog: o.backlog, Rounds: o.rounds,
 			Progress: func(step string, done, of int) { progress.Step(s.name+": "+step, done, of) },
 		}
 		if o.changed("messages") {

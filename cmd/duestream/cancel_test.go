@@ -37,7 +37,8 @@ func (c *cli) retries(queue, id string, due time.Time, groups ...string) {
 	for _, group := range groups {
 		member := lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: "1-1"}.String()
 		for _, words := range [][]string{
-			{"HSET", k.Payload, member, "p"}, {"HSET", k.Meta, member, fmt.Sprintf(`{"id":%q,"for":%q,"attempt":"2"}`, id, group)},
+			{"HSET", k.Payload, member, "p"}, {"HSET", k.Meta, member,
+				fmt.Sprintf(`{"id":%q,"for":%q,"attempt":"2"}`, id, group)},
 			{"ZADD", k.Due, fmt.Sprint(due.UnixMilli()), member},
 		} {
 			if err := client.Do(c.t.Context(), client.B().Arbitrary(words...).Build()).Error(); err != nil {

@@ -91,7 +91,8 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 // conformanceConfig makes the configuration of a run from the flags. It does not touch Redis.
 func (a *app) conformanceConfig(o conformanceOptions, command []string) (cfg conformance.Config, err error) {
 	cfg = conformance.Config{
-		Kind: conformance.Worker, Command: command, URL: a.redisURL, Prefix: a.prefix, ServerProgram: o.server, Partial: o.pattern != "",
+		Kind: conformance.Worker, Command: command, URL: a.redisURL, Prefix: a.prefix, ServerProgram: o.server,
+		Partial:    o.pattern != "",
 		Visibility: o.visibility, Patience: o.patience, Parallel: o.parallel,
 	}
 	if o.producer {

@@ -18,7 +18,8 @@ func TestAPersonIsAskedBeforeLettersAreDeleted(t *testing.T) {
 		typed string
 		code  int
 		left  int
-	}{{"\n", exitInvalid, 6}, {"n\n", exitInvalid, 6}, {"yesterday\n", exitInvalid, 6}, {"\x04", exitInvalid, 6}, {"y\n", exitOK, 0}} {
+	}{{"\n", exitInvalid, 6}, {"n\n", exitInvalid, 6}, {"yesterday\n", exitInvalid, 6},
+		{"\x04", exitInvalid, 6}, {"y\n", exitOK, 0}} {
 		term := newTerminal(t, 80, 24)
 		ended := make(chan int, 1)
 		go func() {

@@ -144,7 +144,8 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 	}{l.Letter, l.ID, cmp.Or(o.to, l.Group), o.in.D.Milliseconds(), l.Headers, l.Payload, o.dryRun}
 	return a.print(value, func() {
 		rows := [][]string{
-			{done("redriven", o.dryRun), human.OneLine(l.ID, 256)}, {"for", human.OrDash(human.OneLine(cmp.Or(o.to, l.Group), 256))},
+			{done("redriven", o.dryRun), human.OneLine(l.ID, 256)},
+			{"for", human.OrDash(human.OneLine(cmp.Or(o.to, l.Group), 256))},
 			{"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.in.D), time.Now())},
 		}
 		term.Table(a.out, append(rows, mapRows("header ", l.Headers)...))

@@ -24,7 +24,8 @@ func (c *cli) oneLetter(payload string) string {
 		c.t.Fatal(err)
 	}
 	letter, err := r.Do(c.t.Context(), r.B().Xadd().Key(c.key("q", "dead")).Id("*").FieldValue().FieldValue("id", "order-42").
-		FieldValue("payload", payload).FieldValue("attempt", "3").FieldValue("h:tenant", "acme").FieldValue("h:debug", "1").FieldValue("max_attempts", "7").
+		FieldValue("payload", payload).FieldValue("attempt", "3").FieldValue("h:tenant", "acme").
+		FieldValue("h:debug", "1").FieldValue("max_attempts", "7").
 		FieldValue("group", "g").FieldValue("reason", "max_attempts").FieldValue("error", "oops").Build()).ToString()
 	if err != nil {
 		c.t.Fatal(err)
@@ -168,7 +169,8 @@ func TestEditorForm(t *testing.T) {
 		headers string // the headers, if they changed
 		err     string
 	}{
-		"JSON":        {admin.Payload(`{"a":1.50,"b":"<x>"}`), replaces("\"a\": 1.50", "\"a\": 2.50"), `{"a":2.50,"b":"<x>"}`, "", ""},
+		"JSON": {admin.Payload(`{"a":1.50,"b":"<x>"}`), replaces("\"a\": 1.50", "\"a\": 2.50"),
+			`{"a":2.50,"b":"<x>"}`, "", ""},
 		"text":        {admin.Payload("a <b>\n"), replaces("a <b>", "c"), "c\n", "", ""},
 		"spaced JSON": {admin.Payload(`{ "a":1}`), replaces(`{ \"a\":1}`, `{ \"a\":2}`), `{ "a":2}`, "", ""},
 		"bytes":       {admin.Payload("\xff\x00"), replaces("/wA=", "/wE="), "\xff\x01", "", ""},

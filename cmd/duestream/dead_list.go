@@ -64,7 +64,7 @@ func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue
 		if err != nil {
 			return err
 		}
-		more = human.Thousands(int64(max(1, total-limit))) + " more"
+		more = human.Thousands(max(1, total-limit)) + " more"
 	}
 	a.note("there are %s: --limit 0 lists all, --summary counts them", more)
 	return nil
@@ -87,14 +87,14 @@ func (a *app) summarizeLetters(ctx context.Context, letters *admin.DeadLetters, 
 	now := time.Now()
 	list := a.list("COUNT", "GROUP", "REASON", "OLDEST", "NEWEST", "ERROR")
 	for _, g := range all[:shown] {
-		list.add(g, human.Thousands(int64(g.Count)), human.OrDash(human.OneLine(g.Group, 30)), human.OneLine(g.Reason, 30),
+		list.add(g, human.Thousands(g.Count), human.OrDash(human.OneLine(g.Group, 30)), human.OneLine(g.Reason, 30),
 			human.Ago(g.Oldest, now), human.Ago(g.Newest, now), human.OneLine(g.Error, 80))
 	}
 	if err := list.end("no dead letters"); err != nil {
 		return err
 	}
 	if total > 0 {
-		fmt.Fprintf(a.text(), "%s letters\n", human.Thousands(int64(total)))
+		fmt.Fprintf(a.text(), "%s letters\n", human.Thousands(total))
 	}
 	if shown < len(all) {
 		a.note("%s: --limit 0 shows all", human.Counted(len(all)-shown, "more line"))

@@ -121,7 +121,8 @@ func TestAReasonThatDoesNotExistIsRefused(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable}
 	for _, command := range []string{"list", "redrive", "purge"} {
-		c.fails(exitInvalid, []string{`reason "expierd": must be one of max_attempts, `}, "dead", command, "q", "--reason", "expierd", "--limit", "5")
+		c.fails(exitInvalid, []string{`reason "expierd": must be one of max_attempts, `}, "dead", command, "q", "--reason",
+			"expierd", "--limit", "5")
 	}
 }
 

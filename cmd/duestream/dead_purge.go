@@ -71,7 +71,7 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 		First  firstLetters `json:"first,omitempty"`
 	}{purged, s.dryRun, first}
 	printed := a.print(value, func() {
-		fmt.Fprintf(a.out, "%s %s\n", done("purged", s.dryRun), human.Thousands(int64(purged)))
+		fmt.Fprintf(a.out, "%s %s\n", done("purged", s.dryRun), human.Thousands(purged))
 		a.listFirst(first, purged)
 	})
 	a.sayStopped(err)

@@ -43,7 +43,8 @@ goes on with the rest.`,
   duestream dead redrive emails --all --dry-run`,
 	}
 	o.selection.flags(cmd)
-	o.replacement.flags(cmd, "replace the payload of each", "replace the payload of each by this file", "replace the headers of each by these", "each")
+	o.replacement.flags(cmd, "replace the payload of each", "replace the payload of each by this file",
+		"replace the headers of each by these", "each")
 	f := cmd.Flags()
 	f.BoolVar(&o.noHeaders, "no-headers", false, "deliver each without headers")
 	flags.DelayVar(f, &o.spread, "spread", "deliver each at a random moment of so long after that")
@@ -107,8 +108,7 @@ func (a *app) redrive(
 	}{result, o.dryRun, first}
 	printed := a.print(value, func() {
 		fmt.Fprintf(a.out, "%s %s, gone %s, without payload %s\n", done("redriven", o.dryRun),
-			human.Thousands(int64(result.Scheduled)), human.Thousands(int64(result.Gone)),
-			human.Thousands(int64(result.NoPayload)))
+			human.Thousands(result.Scheduled), human.Thousands(result.Gone), human.Thousands(result.NoPayload))
 		sayRefused(a.out, result)
 		a.listFirst(first, result.Scheduled+result.Left())
 	})
@@ -129,10 +129,10 @@ func (a *app) redrive(
 // sayRefused says which flags the refused letters need.
 func sayRefused(w io.Writer, r admin.RedriveResult) {
 	if r.Unreadable > 0 {
-		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", human.Thousands(int64(r.Unreadable)))
+		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", human.Thousands(r.Unreadable))
 	}
 	if r.GroupGone > 0 {
-		fmt.Fprintf(w, "%s for groups that do not exist: %s (--to sends them to another group)\n", human.Thousands(int64(r.GroupGone)), groupList(r.GoneGroups))
+		fmt.Fprintf(w, "%s for groups that do not exist: %s (--to sends them to another group)\n", human.Thousands(r.GroupGone), groupList(r.GoneGroups))
 	}
 }
 
@@ -179,7 +179,7 @@ func (a *app) listFirst(first firstLetters, total int) {
 	}
 	term.Table(a.out, rows)
 	if more := total - len(first); more > 0 {
-		fmt.Fprintf(a.out, "and %s more\n", human.Thousands(int64(more)))
+		fmt.Fprintf(a.out, "and %s more\n", human.Thousands(more))
 	}
 }
 

@@ -137,7 +137,8 @@ func (d *demo) line(worker string, m *bridge.Message, outcome string) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fmt.Fprintf(d.out, "%s  %-16s  attempt %d  %4s late  %s  %s\n", time.Now().Format("15:04:05.000"), human.OneLine(m.ID, 40), m.Attempt,
+	fmt.Fprintf(d.out, "%s  %-16s  attempt %d  %4s late  %s  %s\n", time.Now().Format("15:04:05.000"),
+		human.OneLine(m.ID, 40), m.Attempt,
 		m.Lateness(), worker, outcome)
 }
 

@@ -163,7 +163,8 @@ func printDoctor(w io.Writer, r doctor.Report) {
 		if s.MaxMemory > 0 {
 			memory = fmt.Sprintf("%d%% of memory used", 100*s.Used/s.MaxMemory)
 		}
-		fmt.Fprintf(w, "%s  %s %s, %s, %s, %s\n", s.Address, s.Product, s.Version, persistence, memory, human.Counted(s.Replicas, "replica"))
+		fmt.Fprintf(w, "%s  %s %s, %s, %s, %s\n", s.Address, s.Product, s.Version, persistence, memory,
+			human.Counted(s.Replicas, "replica"))
 	}
 	how := ""
 	if r.Quick {
@@ -176,7 +177,8 @@ func printDoctor(w io.Writer, r doctor.Report) {
 		text := fmt.Sprintf("a message that always fails is a dead letter after about %s, %s", tried(few),
 			human.Counted(few.MaxAttempts, "attempt"))
 		if many.TriedFor > few.TriedFor {
-			text += fmt.Sprintf(" (%s), to %s, %s (%s)", few.Queue, tried(many), human.Counted(many.MaxAttempts, "attempt"), many.Queue)
+			text += fmt.Sprintf(" (%s), to %s, %s (%s)", few.Queue, tried(many),
+				human.Counted(many.MaxAttempts, "attempt"), many.Queue)
 		}
 		fmt.Fprintln(w, text)
 	}

@@ -43,7 +43,8 @@ func TestDoctorSaysWhatIsWrongAndRepairs(t *testing.T) {
 	var report doctorReport
 	if out := c.fails(exitUnwell, nil, "doctor", "--json").out; json.Unmarshal([]byte(out), &report) != nil ||
 		len(report.Findings) != 3 ||
-		report.Findings[0].Code != "D302" || report.Findings[0].Severity != doctor.Error || report.Findings[0].Repair == "" || report.Repairs != nil {
+		report.Findings[0].Code != "D302" || report.Findings[0].Severity != doctor.Error ||
+		report.Findings[0].Repair == "" || report.Repairs != nil {
 		t.Error(out)
 	}
 	repaired := c.fails(exitUnwell, []string{"1 finding of severity warning or worse"}, "doctor", "--repair")

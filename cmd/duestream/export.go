@@ -137,7 +137,7 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 	}
 	if !slices.Contains(kinds, admin.RecordReady) {
 		if total > 0 {
-			a.note("left out as told: about %s", human.Counted(int(total), "ready message"))
+			a.note("left out as told: about %s", human.Counted(total, "ready message"))
 		}
 		total = 0
 	} else if moving {
@@ -186,10 +186,11 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 		return failed(err)
 	}
 	bar.Clear()
-	a.note("exported %s: ready %s, scheduled %s, dead %s", human.Thousands(end.Count), human.Thousands(end.Ready), human.Thousands(end.Scheduled), human.Thousands(end.Dead))
+	a.note("exported %s: ready %s, scheduled %s, dead %s", human.Thousands(end.Count), human.Thousands(end.Ready),
+		human.Thousands(end.Scheduled), human.Thousands(end.Dead))
 	if end.LeftOut > 0 {
 		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`", errPartly,
-			human.Thousands(int64(end.LeftOut)))
+			human.Thousands(end.LeftOut))
 	}
 	return nil
 }

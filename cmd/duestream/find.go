@@ -88,7 +88,7 @@ func (a *app) nowhere(f admin.Finding) error {
 	}
 	where := "in the one queue"
 	if f.Queues != 1 {
-		where = "in any of " + human.Thousands(int64(f.Queues)) + " queues"
+		where = "in any of " + human.Thousands(f.Queues) + " queues"
 	}
 	text := fmt.Sprintf("%s is not %s looked at, nor in the %s retries, entries and dead letters there", human.OneLine(f.ID, 256),
 		where, human.Thousands(f.Looked))

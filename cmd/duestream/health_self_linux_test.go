@@ -126,13 +126,15 @@ func TestVitals(t *testing.T) {
 		v    vitals
 		says string
 	}{
-		"fresh":                     {vitals{Written: ago(time.Second), Turned: ago(2 * time.Second)}, ""},
-		"before the first turn":     {vitals{State: "starts", Written: ago(time.Second)}, ""},
-		"redis hangs":               {vitals{Written: ago(0), Turned: ago(12 * time.Second)}, ""},
-		"stale":                     {vitals{Written: ago(6 * time.Second), Turned: ago(6 * time.Second)}, "has said nothing for 6s"},
-		"of the future":             {vitals{Written: ago(-time.Hour), Turned: ago(-time.Hour)}, "has said nothing"},
-		"nothing in it":             {vitals{}, "has said nothing"},
-		"the heartbeat is stuck":    {vitals{State: "runs", Written: ago(0), Turned: ago(40 * time.Second)}, "has not come round for 40s"},
+		"fresh":                 {vitals{Written: ago(time.Second), Turned: ago(2 * time.Second)}, ""},
+		"before the first turn": {vitals{State: "starts", Written: ago(time.Second)}, ""},
+		"redis hangs":           {vitals{Written: ago(0), Turned: ago(12 * time.Second)}, ""},
+		"stale": {vitals{Written: ago(6 * time.Second), Turned: ago(6 * time.Second)},
+			"has said nothing for 6s"},
+		"of the future": {vitals{Written: ago(-time.Hour), Turned: ago(-time.Hour)}, "has said nothing"},
+		"nothing in it": {vitals{}, "has said nothing"},
+		"the heartbeat is stuck": {vitals{State: "runs", Written: ago(0), Turned: ago(40 * time.Second)},
+			"has not come round for 40s"},
 		"a clean stop takes longer": {vitals{State: "stops", Written: ago(0), Turned: ago(40 * time.Second)}, ""},
 	} {
 		err := c.v.trouble(now)

@@ -39,7 +39,8 @@ func TestForeignHeartbeatsAreNoBridges(t *testing.T) {
 	for _, name := range []string{"\x1b]0;owned\a\x1b[2J", strings.Repeat("x", 1<<20), "\xff\u202e",
 		"01M7ZMPW4AFDJS68SPX5258FR1 \x1b[2J 7 v1"} {
 		if err := client.Do(t.Context(),
-			client.B().Zadd().Key(c.prefix+":bridges").ScoreMember().ScoreMember(float64(now[0]*1000+60_000), name).Build()).Error(); err != nil {
+			client.B().Zadd().Key(c.prefix+":bridges").ScoreMember().
+				ScoreMember(float64(now[0]*1000+60_000), name).Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -222,9 +222,11 @@ func (f *importRun) report(goOn int) error {
 	}
 	return f.app.print(t, func() {
 		fmt.Fprintf(f.app.out, "%s %s, duplicates %s, refused %s of %s\n",
-			done("imported", t.DryRun), human.Thousands(t.Taken), human.Thousands(t.Duplicates), human.Thousands(t.Refused), human.Thousands(t.Lines))
+			done("imported", t.DryRun), human.Thousands(t.Taken), human.Thousands(t.Duplicates),
+			human.Thousands(t.Refused), human.Thousands(t.Lines))
 		if len(t.Groups) > 0 {
-			fmt.Fprintf(f.app.out, "created %s: %s\n", human.Counted(len(t.Groups), "group"), human.OneLine(strings.Join(t.Groups, ", "), 200))
+			fmt.Fprintf(f.app.out, "created %s: %s\n", human.Counted(len(t.Groups), "group"),
+				human.OneLine(strings.Join(t.Groups, ", "), 200))
 		}
 	})
 }
@@ -233,7 +235,7 @@ func (f *importRun) report(goOn int) error {
 func (f *importRun) verdict() error {
 	var wrong []string
 	if f.refused > 0 {
-		wrong = append(wrong, "refused: "+human.Counted(int(f.refused), "line")+", see above")
+		wrong = append(wrong, "refused: "+human.Counted(f.refused, "line")+", see above")
 	}
 	if f.duplicates > 0 {
 		wrong = append(wrong, human.Thousands(f.duplicates)+" were there already, or were taken before")
@@ -246,7 +248,7 @@ func (f *importRun) verdict() error {
 			human.Thousands(f.count)))
 	}
 	if f.last != nil && f.last.LeftOut > 0 {
-		wrong = append(wrong, human.Thousands(int64(f.last.LeftOut))+" damaged entries were left out of the export")
+		wrong = append(wrong, human.Thousands(f.last.LeftOut)+" damaged entries were left out of the export")
 	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %s", errPartly, strings.Join(wrong, "; "))

@@ -39,9 +39,11 @@ func TestNoTextFromRedisGivesATerminalOrders(t *testing.T) {
 	}
 	do("HSET", c.prefix+":queues", "q", "1", hostile, "1")
 	do("XGROUP", "CREATE", c.key("q", "stream"), hostile, "0", "MKSTREAM")
-	do("XADD", c.key("q", "stream"), "1-1", "id", hostile, "payload", hostile, "attempt", "1", "h:"+hostile, hostile, "error", hostile, "for", hostile)
+	do("XADD", c.key("q", "stream"), "1-1", "id", hostile, "payload", hostile, "attempt", "1", "h:"+hostile, hostile,
+		"error", hostile, "for", hostile)
 	do("XREADGROUP", "GROUP", hostile, hostile, "COUNT", "1", "STREAMS", c.key("q", "stream"), ">")
-	do("XADD", c.key("q", "dead"), "1-1", "id", hostile, "payload", hostile, "group", hostile, "reason", hostile, "error", hostile, "attempt", hostile,
+	do("XADD", c.key("q", "dead"), "1-1", "id", hostile, "payload", hostile, "group", hostile, "reason", hostile, "error",
+		hostile, "attempt", hostile,
 		"h:"+hostile, hostile, hostile, hostile, "dead_ms", "1", "entry", hostile)
 	do("ZADD", c.key("q", "due"), "4102444800000", hostile)
 	do("HSET", c.key("q", "payload"), hostile, hostile)

@@ -76,7 +76,7 @@ func payloadText(payload []byte, onTerminal bool) string {
 		cut--
 	}
 	return fmt.Sprintf("%s\n… and %s more bytes: --raw or --json prints all", human.Printable(payload[:cut]),
-		human.Thousands(int64(len(payload)-cut)))
+		human.Thousands(len(payload)-cut))
 }
 
 // printRaw writes a payload as it is, and nothing else.

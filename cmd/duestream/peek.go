@@ -61,7 +61,8 @@ func (a *app) listPeeked(p admin.Peeked, payload bool) error {
 			attempt += " of " + strconv.Itoa(d.MaxAttempts)
 		}
 		row := []string{
-			d.Due.Local().Format("2006-01-02 15:04:05.000"), when, human.OneLine(d.ID, 40), attempt, human.OrDash(human.OneLine(d.For, 30)),
+			d.Due.Local().Format("2006-01-02 15:04:05.000"), when, human.OneLine(d.ID, 40), attempt,
+			human.OrDash(human.OneLine(d.For, 30)),
 			strconv.FormatInt(d.Bytes, 10), headersCell(d),
 		}
 		if payload {

@@ -19,7 +19,8 @@ func TestPeekShowsWhatIsDueNext(t *testing.T) {
 	c.ok("pause", "q")
 	c.ok("schedule", "q", "--id", "late", "--in", "1ms", "--max-attempts", "3", "four")
 	for i := range 4 {
-		c.ok("schedule", "q", "--id", fmt.Sprint("m-", i), "--in", fmt.Sprint(i+1, "h"), "--header", "a=b", "--header", "c=d", "x")
+		c.ok("schedule", "q", "--id", fmt.Sprint("m-", i), "--in", fmt.Sprint(i+1, "h"), "--header",
+			"a=b", "--header", "c=d", "x")
 	}
 	const row = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  `
 	redistest.Eventually(t, patience, func() (bool, string) {

@@ -28,7 +28,8 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join(dir, "began"))
 		return strings.Count(string(text), "x") == 3, fmt.Sprint(string(text), err)
 	})
-	matches(t, c.ok("consumers", "q"), `GROUP  CONSUMER  PENDING  OLDEST +IDLE +INACTIVE  SEEN`, `g      me        3 +\S+ +\S+ +(-|\S+) +alive`)
+	matches(t, c.ok("consumers", "q"), `GROUP  CONSUMER  PENDING  OLDEST +IDLE +INACTIVE  SEEN`,
+		`g      me        3 +\S+ +\S+ +(-|\S+) +alive`)
 	var list []admin.Consumer
 	redistest.Eventually(t, patience, func() (bool, string) { // the worker joins the second partition when it has read of it
 		list = nil

@@ -54,7 +54,8 @@ func (a *app) deleteQueue(ctx context.Context, op *admin.Admin, queue string, fo
 		return err
 	}
 	if len(had.Readers) > 0 && !a.json {
-		fmt.Fprintf(a.err, "duestream: still reading, and will make the queue again: %s\n", human.OneLine(strings.Join(had.Readers, ", "), 400))
+		fmt.Fprintf(a.err, "duestream: still reading, and will make the queue again: %s\n",
+			human.OneLine(strings.Join(had.Readers, ", "), 400))
 	}
 	value := struct {
 		Queue   string              `json:"queue"`

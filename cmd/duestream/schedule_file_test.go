@@ -264,7 +264,8 @@ func TestLinesThatSayTwoThingsOrNoneAreRefused(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]bridge.NewMessage{
-		`{"id":"a","payload":null}`: {ID: "a", Payload: []byte("null")}, `{"id":"a","payload":{"b":null,"b":1}}`: {ID: "a", Payload: []byte(`{"b":null,"b":1}`)},
+		`{"id":"a","payload":null}`:                      {ID: "a", Payload: []byte("null")},
+		`{"id":"a","payload":{"b":null,"b":1}}`:          {ID: "a", Payload: []byte(`{"b":null,"b":1}`)},
 		`{"id":"a","payload":"\ud83d\ude00 \\ud800 \n"}`: {ID: "a", Payload: []byte("😀 \\ud800 \n")},
 		`{"id":"a","headers":{"Upper":"\u00e9"}}`:        {ID: "a", Headers: map[string]string{"Upper": "é"}},
 	} {

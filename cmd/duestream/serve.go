@@ -47,7 +47,8 @@ groups can have their own: see ` + "`duestream queue set`.",
 func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Policy) error {
 	log := newLogger(a.err, s.LogFormat, s.LogLevel)
 	self := bridge.NewIdentity(version)
-	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID), slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
+	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID),
+		slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
 	report := &reporter{file: s.HealthFile, self: self, log: log}
 	defer report.start(ctx)()
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)

@@ -64,7 +64,8 @@ func TestAllWrongVariablesAreNamedAtOnce(t *testing.T) {
 	}
 	for _, text := range []string{
 		`DUESTREAM_VISIBILITY_TIMEOUT "30": must be a duration`, `DUESTREAM_MAX_ATTEMPTS "ten": must be a whole number`,
-		`DUESTREAM_RETRY_MIN is set but empty`, `DUESTREAM_LOG_LEVEL "loud"`, `DUESTREAM_LOG_FORMAT "xml": must be json, text or auto`,
+		`DUESTREAM_RETRY_MIN is set but empty`, `DUESTREAM_LOG_LEVEL "loud"`,
+		`DUESTREAM_LOG_FORMAT "xml": must be json, text or auto`,
 		`DUESTREAM_ANY_SERVER "yes": must be true or false`,
 	} {
 		if !strings.Contains(r.err, text) {
@@ -79,7 +80,8 @@ func TestSettingsOutOfTheirLimitsAreRefusedByTheNameOfTheVariable(t *testing.T) 
 	t.Setenv("DUESTREAM_RETRY_MAX", "10ms")
 	r := serveAt(t)
 	for _, text := range []string{
-		`DUESTREAM_VISIBILITY_TIMEOUT "50ms": must be between 100ms and`, `DUESTREAM_MAX_ATTEMPTS "0": must be between 1 and 1000000`,
+		`DUESTREAM_VISIBILITY_TIMEOUT "50ms": must be between 100ms and`,
+		`DUESTREAM_MAX_ATTEMPTS "0": must be between 1 and 1000000`,
 		`DUESTREAM_RETRY_MAX "10ms": must be at least`,
 	} {
 		if r.code != exitInvalid || !strings.Contains(r.err, text) {

@@ -196,7 +196,8 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 				oldest = human.Short(max(0, now.Sub(g.OldestPending.Since)))
 			}
 			rows = append(rows, statsRow{
-				name: "  " + human.OneLine(g.Name, 40), group: true, lag: number(g.Lag, g.LagApprox), pending: number(g.Pending, false), oldest: oldest,
+				name: "  " + human.OneLine(g.Name, 40), group: true, lag: number(g.Lag, g.LagApprox),
+				pending: number(g.Pending, false), oldest: oldest,
 				retrying: number(g.Retrying, g.RetryingApprox), dead: number(g.Dead, g.DeadApprox),
 			})
 		}
@@ -206,8 +207,9 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 				used = map[string]int64{"all": *p.Memory}
 			}
 			rows = append(rows, statsRow{
-				name: "  partition " + strconv.Itoa(p.Partition), scheduled: number(p.Scheduled, false), overdue: number(p.Overdue, false),
-				ready: number(p.Ready, p.ReadyApprox), pending: number(p.Pending, false),
+				name: "  partition " + strconv.Itoa(p.Partition), scheduled: number(p.Scheduled, false),
+				overdue: number(p.Overdue, false),
+				ready:   number(p.Ready, p.ReadyApprox), pending: number(p.Pending, false),
 				dead: number(p.Dead, false), memory: memory(used),
 			})
 		}

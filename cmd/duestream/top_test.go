@@ -55,7 +55,8 @@ func TestTopWithoutATerminalPrintsOneFrame(t *testing.T) {
 		}
 	}
 	away := &cli{t: t, url: unreachable}
-	away.fails(exitInvalid, []string{"interval 50ms: must be between 100ms and 1h", `sort "size": must be one of name, lag, rate, lateness`, `queue "a b"`},
+	away.fails(exitInvalid, []string{"interval 50ms: must be between 100ms and 1h",
+		`sort "size": must be one of name, lag, rate, lateness`, `queue "a b"`},
 		"top", "a b", "--interval", "50ms", "--sort", "size")
 	away.fails(exitUnavailable, []string{"hint: "}, "top")
 }

@@ -162,7 +162,8 @@ func TestExitCodesAreThoseOfTheDocuments(t *testing.T) {
 // unescape is the reverse of escape.
 func unescape(page string) string {
 	for _, pair := range [][2]string{
-		{`\-`, "-"}, {`\(ha`, "^"}, {`\(ti`, "~"}, {`\(ga`, "`"}, {`\(aq`, "'"}, {`\(dq`, `"`}, {`\&.`, "."}, {`\fB`, ""}, {`\fI`, ""}, {`\fR`, ""}, {`\e`, `\`},
+		{`\-`, "-"}, {`\(ha`, "^"}, {`\(ti`, "~"}, {`\(ga`, "`"}, {`\(aq`, "'"}, {`\(dq`, `"`}, {`\&.`, "."}, {`\fB`, ""},
+		{`\fI`, ""}, {`\fR`, ""}, {`\e`, `\`},
 	} {
 		page = strings.ReplaceAll(page, pair[0], pair[1])
 	}

@@ -154,7 +154,8 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue, path string, co
 		return err
 	}
 	if term.IsTerminal(a.err) {
-		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queue, human.OneLine(w.Consumer(), 80), human.OneLine(o.group, 60), human.Counted(o.concurrency, "message"))
+		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queue, human.OneLine(w.Consumer(), 80),
+			human.OneLine(o.group, 60), human.Counted(o.concurrency, "message"))
 	}
 	warned := make(chan struct{})
 	go func() {
@@ -168,5 +169,6 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue, path string, co
 
 // tellRetried writes a line about a message that is to be delivered again.
 func (a *app) tellRetried(m *bridge.Message, delay time.Duration, err string) {
-	a.note("%s  attempt %d failed, again in %s: %s", human.OneLine(m.ID, 60), m.Attempt, human.Short(delay), human.OneLine(err, 200))
+	a.note("%s  attempt %d failed, again in %s: %s", human.OneLine(m.ID, 60), m.Attempt,
+		human.Short(delay), human.OneLine(err, 200))
 }

@@ -251,7 +251,8 @@ func TestWorkRunsSeveralCommandsAtOnce(t *testing.T) {
 		c.ok("schedule", "q", "--id", id, "x")
 	}
 	// Each waits for the other two.
-	c.work(dir, `touch "$1/$DUESTREAM_ID"; while ! test -e "$1/a" -a -e "$1/b" -a -e "$1/c"; do sleep 0.01; done; echo line of output`, "-n", "3")
+	c.work(dir,
+		`touch "$1/$DUESTREAM_ID"; while ! test -e "$1/a" -a -e "$1/b" -a -e "$1/c"; do sleep 0.01; done; echo line of output`, "-n", "3")
 	for _, id := range []string{"a", "b", "c"} {
 		c.gone(id)
 	}
@@ -310,7 +311,8 @@ func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
 			c.ok("schedule", "q", "--id", "long", "x")
 			cmd, out := c.program("work", "q", "--group", "g", "--redis", c.url, "--prefix", c.prefix, "--shutdown-timeout", "1h",
 				"--kill-after", "1h", "--",
-				"sh", "-c", `trap '' TERM HUP; sh -c 'echo $$ > "$0/inner"; while :; do sleep 0.1; done' "$0" & echo $$ > "$0/outer"; wait; sleep 300`, dir)
+				"sh", "-c",
+				`trap '' TERM HUP; sh -c 'echo $$ > "$0/inner"; while :; do sleep 0.1; done' "$0" & echo $$ > "$0/outer"; wait; sleep 300`, dir)
 			pids := []int{eventuallyNumber(t, filepath.Join(dir, "outer")), eventuallyNumber(t, filepath.Join(dir, "inner"))}
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()

@@ -3,8 +3,8 @@ package human
 import "strconv"
 
 // Thousands writes 1234567 as 1,234,567.
-func Thousands(n int64) string {
-	text := strconv.FormatInt(n, 10)
+func Thousands[N int | int64](n N) string {
+	text := strconv.FormatInt(int64(n), 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
 	}
@@ -12,11 +12,11 @@ func Thousands(n int64) string {
 }
 
 // Counted returns a number with its noun: "1 queue", "2 queues".
-func Counted(n int, what string) string {
+func Counted[N int | int64](n N, what string) string {
 	if n != 1 {
 		what += "s"
 	}
-	return Thousands(int64(n)) + " " + what
+	return Thousands(n) + " " + what
 }
 
 // Bytes writes a size in the greatest unit that leaves four digits or so.

@@ -272,7 +272,8 @@ func (s *State) body(nameWidth int) []bodyLine {
 			all = append(all, bodyLine{groupLine(g, nameWidth), q.Queue, true})
 		}
 		if q.MoreGroups > 0 {
-			note(term.Faint, fmt.Sprintf("… and %s: see `duestream stats %s`", human.Counted(q.MoreGroups, "more group"), q.Queue))
+			note(term.Faint, fmt.Sprintf("… and %s: see `duestream stats %s`",
+				human.Counted(q.MoreGroups, "more group"), q.Queue))
 		}
 		if len(q.Groups) == 0 && q.Entries > 0 {
 			note(term.Alert, "! no consumer group: what is ready waits for one")

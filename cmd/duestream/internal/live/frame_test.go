@@ -36,27 +36,35 @@ func golden(t *testing.T, name, got string) {
 func busyTop() *State {
 	ms := func(d time.Duration) *admin.Millis { return new(admin.Millis(d)) }
 	return &State{
-		Now: time.Date(2026, 11, 21, 12, 30, 5, 0, time.UTC), host: "redis://127.0.0.1:6379", prefix: "duestream", every: time.Second, sort: "name", live: true,
-		server: admin.ServerLoad{Product: "redis", Version: "7.0.15", Servers: 1, UsedMemory: 12_345_678, MaxMemory: 100 << 20, Clients: 12, OpsPerSecond: 12_345},
+		Now: time.Date(2026, 11, 21, 12, 30, 5, 0, time.UTC), host: "redis://127.0.0.1:6379", prefix: "duestream",
+		every: time.Second, sort: "name", live: true,
+		server: admin.ServerLoad{Product: "redis", Version: "7.0.15", Servers: 1, UsedMemory: 12_345_678, MaxMemory: 100 << 20,
+			Clients: 12, OpsPerSecond: 12_345},
 		bridges: []admin.Heartbeat{
 			{Bridge: "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3", Identity: bridge.Identity{ID: "01M7ZMPW4AFDJS68SPX5258FR1", Host: "web-1", PID: 7, Version: "v1.2.3"}, Age: 312 * time.Millisecond},
-			{Bridge: "01M7ZMPW5BFDJS68SPX5258FR2", Identity: bridge.Identity{ID: "01M7ZMPW5BFDJS68SPX5258FR2"}, Age: 12 * time.Second},
+			{Bridge: "01M7ZMPW5BFDJS68SPX5258FR2", Identity: bridge.Identity{ID: "01M7ZMPW5BFDJS68SPX5258FR2"},
+				Age: 12 * time.Second},
 		},
 		queues: []admin.QueueSample{
 			{
-				Queue: "emails", Partitions: 1, Scheduled: 12_345_678, Overdue: 42, Behind: admin.Millis(90 * time.Second), Late: ms(1200 * time.Millisecond),
+				Queue: "emails", Partitions: 1, Scheduled: 12_345_678, Overdue: 42, Behind: admin.Millis(90 * time.Second),
+				Late:  ms(1200 * time.Millisecond),
 				Ready: 15_500, ReadyApprox: true, Entries: 16_000, Dead: 7,
 				PerSecond: &admin.QueueRates{In: new(1234.5), Out: new(0.04), Done: new(99.7)},
 				Groups: []admin.GroupSample{
 					{Name: "audit", Lag: 15_500, LagApprox: true, Alive: 0, Consumers: 2},
-					{Name: "a mailer with a name that is far too long for this", Lag: 3, Pending: 10, Oldest: ms(25 * time.Second), Alive: 3, Consumers: 4, Retrying: 5, RetryingMore: true, Done: new(1200.0)},
+					{Name: "a mailer with a name that is far too long for this", Lag: 3, Pending: 10,
+						Oldest: ms(25 * time.Second), Alive: 3, Consumers: 4, Retrying: 5, RetryingMore: true, Done: new(1200.0)},
 				},
 			},
-			{Queue: "held-one", Partitions: 8, Held: true, Scheduled: 5, Entries: 3, Ready: 3, MoreGroups: 0, Groups: []admin.GroupSample{}},
-			{Queue: "odd", Partitions: 1, Err: errors.New("key duestream:{odd}:due holds a string where a zset belongs"), Groups: []admin.GroupSample{}},
+			{Queue: "held-one", Partitions: 8, Held: true, Scheduled: 5, Entries: 3, Ready: 3, MoreGroups: 0,
+				Groups: []admin.GroupSample{}},
+			{Queue: "odd", Partitions: 1, Err: errors.New("key duestream:{odd}:due holds a string where a zset belongs"),
+				Groups: []admin.GroupSample{}},
 			{
-				Queue: "quiet", Partitions: 1, MoreGroups: 36, PerSecond: &admin.QueueRates{In: new(0.0), Out: new(0.0), Done: new(0.0)},
-				Groups: []admin.GroupSample{{Name: "old", Alive: 2, AliveApprox: true, Consumers: 2, Done: new(0.0)}},
+				Queue: "quiet", Partitions: 1, MoreGroups: 36,
+				PerSecond: &admin.QueueRates{In: new(0.0), Out: new(0.0), Done: new(0.0)},
+				Groups:    []admin.GroupSample{{Name: "old", Alive: 2, AliveApprox: true, Consumers: 2, Done: new(0.0)}},
 			},
 		},
 	}
@@ -184,7 +192,8 @@ func TestTopSorts(t *testing.T) {
 func TestTopNumbersAreShortAndRounded(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[float64]string{
-		0: "0", 9999: "9,999", 9999.4: "9,999", 9999.6: "10.0k", 10_000: "10.0k", 99_940: "99.9k", 99_960: "100k", 999_400: "999k", 999_600: "1.0M", 12_345_678: "12.3M", 5e15: "many",
+		0: "0", 9999: "9,999", 9999.4: "9,999", 9999.6: "10.0k", 10_000: "10.0k", 99_940: "99.9k", 99_960: "100k",
+		999_400: "999k", 999_600: "1.0M", 12_345_678: "12.3M", 5e15: "many",
 	} {
 		if got := compact(n); got != want {
 			t.Errorf("%v: %s, not %s", n, got, want)

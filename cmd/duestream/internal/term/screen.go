@@ -108,7 +108,8 @@ var sequences = map[string]Key{
 
 // letters are the keys of one byte.
 var letters = map[byte]Key{
-	'q': "quit", 'Q': "quit", 3: "quit", 4: "quit", 28: "quit", 's': "sort", 'p': "pause", 'j': "down", 'k': "up", ' ': "page down", 'f': "page down",
+	'q': "quit", 'Q': "quit", 3: "quit", 4: "quit", 28: "quit", 's': "sort", 'p': "pause", 'j': "down", 'k': "up",
+	' ': "page down", 'f': "page down",
 	'b': "page up", 'g': "home", 'G': "end", '+': "slower", '=': "slower", '-': "faster", '_': "faster",
 }
 
