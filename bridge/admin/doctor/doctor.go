@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream/keeper"
@@ -29,7 +30,8 @@ type Config struct {
 	// Release is that of this program, to compare the library of functions with; "" knows only whether it differs.
 	Release string
 
-	// Progress, unless nil, is told what is being looked at, how much of it is done, and of how much; of is 0 where nobody knows.
+	// Progress, unless nil, is told what the doctor looks at, how much of that is done, and of how much; of is 0 where nobody
+	// knows.
 	Progress func(step string, done, of int)
 
 	// Settle lies between the two looks at what seems wrong. Default 3s. Less finds what is only in transition.
@@ -104,8 +106,7 @@ type Report struct {
 	LeftOut    []string   `json:"left_out"` // what was not looked at, and why
 }
 
-// Patience is how long a message of a queue is tried that always fails, until it is a dead letter: about, by the policy of the
-// queue.
+// Patience is how long a message that always fails is tried until it is a dead letter: about, by the policy of its queue.
 type Patience struct {
 	Queue       string `json:"queue"`
 	MaxAttempts int    `json:"max_attempts"`
@@ -122,7 +123,7 @@ func (r Report) Worst(than Severity) (n int) {
 	return n
 }
 
-// place is a queue's partition, or with keys of their own what all queues share.
+// place is a partition of a queue. What all queues share is a place without a queue.
 type place struct {
 	queue     string
 	partition int
@@ -143,7 +144,7 @@ type examination struct {
 	registry map[string]lua.Counts
 	found    map[string]map[int]bool // queue → partitions that have keys, by a walk through all keys
 	walked   bool
-	calm     time.Time // since when server and bridges run without a break, as far as anyone can tell
+	calm     time.Time // since when the server and the bridges have run without a break, as far as they tell
 	now      time.Time // of the server, when the look at a partition began
 }
 
@@ -179,30 +180,20 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 	return e.report, nil
 }
 
-// wait waits, and shows that it does.
+// wait waits, and shows every second that it does.
 func (e *examination) wait(ctx context.Context, what string, d time.Duration) error {
-	return pause(ctx, d, func(done, of int) { e.Progress(what+", seconds waited", done, of) })
-}
-
-func pause(ctx context.Context, d time.Duration, progress func(done, of int)) error {
-	began := time.Now()
-	end := time.NewTimer(d)
-	defer end.Stop()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+	for waited := time.Duration(0); waited < d; waited += time.Second {
+		if waited > 0 {
+			e.Progress(what+", seconds waited", int(waited.Seconds()), int(d.Seconds()))
+		}
+		if !loop.Sleep(ctx, min(time.Second, d-waited)) {
 			return ctx.Err()
-		case <-end.C:
-			return nil
-		case <-tick.C:
-			progress(int(time.Since(began).Seconds()), int(d.Seconds()))
 		}
 	}
+	return nil
 }
 
-// leftOut says once what was not looked at.
+// leftOut says what the doctor did not look at.
 func (e *examination) leftOut(format string, args ...any) {
 	e.report.LeftOut = append(e.report.LeftOut, fmt.Sprintf(format, args...))
 }
@@ -212,7 +203,7 @@ var ErrNoQueue = scheduler.ErrNoQueue
 
 const examples = 3
 
-// finding fills in what the check says of such a place.
+// finding is what a check found at a place, with the texts of the check.
 func (e *examination) finding(c *Check, p place, key, group string, count int64, found string, some ...string) *Finding {
 	n := max(e.registry[p.queue].Latest(), p.partition+1)
 	fill := strings.NewReplacer("{queue}", cmp.Or(p.queue, "<queue>"), "{key}", "'"+key+"'", "{group}", shown(group), "{n}",

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,10 +12,10 @@ import (
 )
 
 const (
-	nobodyReads  = time.Minute // that entries wait meanwhile
+	nobodyReads  = time.Minute // how long entries wait before somebody should have read
 	longWait     = time.Hour
-	reclaimSlack = 30 * time.Second // beyond three visibility timeouts: bridges that start wait for one of them
-	manyIdle     = 100              // consumers of a group, where the server cannot tell one that waits from one that is gone
+	reclaimSlack = 30 * time.Second // beyond three visibility timeouts: bridges that start wait for one visibility timeout
+	manyIdle     = 100              // consumers, where the server does not tell a consumer that waits from one that is gone
 )
 
 // groups looks at the entries of a partition, and at its groups.
@@ -43,10 +42,7 @@ func (l *look) groups(p place) {
 		l.waiting(p, g.Name, visibility)
 		l.consumers(p, g.Name)
 		if g.Pending > 0 {
-			l.pending(p, g, visibility)
-		}
-		if errors.Is(l.err, lua.ErrNoGroup) { // it was destroyed meanwhile
-			l.err = nil
+			l.apart(func(l *look) { l.pending(p, g, visibility) }, lua.ErrNoGroup) // the group was destroyed meanwhile
 		}
 	}
 	if len(entries.Groups) > 0 {
@@ -63,9 +59,8 @@ func (l *look) waiting(p place, name string, visibility time.Duration) {
 		if !there {
 			return nil
 		}
-		next := ask(l, func(ctx context.Context) ([]rueidis.XRangeSlice, error) {
-			return view.ReadPage(ctx, l.c, p.keys.Stream, "("+g.Last.String(), "+", 1, false)
-		})
+		var next []rueidis.XRangeSlice
+		l.read(view.Entries(l.c.B().Xrange().Key(p.keys.Stream).Start("("+g.Last.String()).End("+").Count(1).Build(), &next))
 		if len(next) == 0 {
 			return nil
 		}
@@ -99,29 +94,26 @@ func (l *look) waiting(p place, name string, visibility time.Duration) {
 	})
 }
 
-// held says how much waits for a group, and about how many bytes that are.
+// held says how many entries wait for a group, and about how many bytes they take.
 func (l *look) held(p place, length int64, g view.GroupInfo) (found string, n int64) {
 	if n = min(g.Lag, length); g.Lag < 0 {
 		return fmt.Sprintf("some of %s wait", plural(length, "entry", "entries")), length
 	}
 	found = plural(n, "entry waits", "entries wait")
-	call, cancel := context.WithTimeout(l.ctx, callTimeout)
-	defer cancel()
-	if bytes, err := l.c.Do(call, l.c.B().MemoryUsage().Key(p.keys.Stream).Build()).AsInt64(); err == nil && length > 0 {
+	if bytes := l.bytesOf(p.keys.Stream); bytes > 0 && length > 0 {
 		found += fmt.Sprintf(", about %d bytes", int64(float64(bytes)*float64(n)/float64(length)))
 	}
 	return found, n
 }
 
-// readConsumers returns those consumers of a group that are meant.
+// readConsumers returns those consumers of a group for which meant is true.
 func (l *look) readConsumers(p place, group string, meant func(view.Consumer) bool) []view.Consumer {
-	all := ask(l, func(ctx context.Context) ([]view.Consumer, error) {
-		return view.ReadConsumers(ctx, l.c, p.keys.Stream, group)
-	})
+	var all []view.Consumer
+	l.read(view.ConsumersOf(l.c, p.keys.Stream, group, &all).OrNoGroup())
 	return slices.DeleteFunc(all, func(c view.Consumer) bool { return !meant(c) })
 }
 
-// consumers looks for consumers that are in nobody's way, but should not be there.
+// consumers looks for consumers that should not be there, or should not hold anything.
 func (l *look) consumers(p place, group string) {
 	l.twice(func(l *look) *Finding {
 		pending := int64(0)
@@ -157,6 +149,7 @@ func (e *examination) drop(p place, group string, names []string) mend {
 				return "", err
 			}
 		}
-		return fmt.Sprintf("removed %s of %s that held nothing", plural(int64(dropped), "consumer", "consumers"), shown(group)), nil
+		return fmt.Sprintf("removed %s of %s that held nothing", plural(int64(dropped), "consumer", "consumers"),
+			shown(group)), nil
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-const aheadSlack = 24 * time.Hour // of IDs; clocks that were stepped back are less
+const aheadSlack = 24 * time.Hour // of the time in an ID; a clock that was stepped back explains less
 
-// ids looks at the last ID of streams: who adds an entry of the largest one stops a stream for good.
+// ids looks at the last ID of streams: whoever adds an entry with the largest ID there is stops a stream for good.
 func (l *look) ids(p place, keys ...string) {
 	for _, key := range keys {
 		l.twice(func(l *look) *Finding {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -11,15 +12,15 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// look reads from Redis until something fails. From then on it reads nothing, and answers with nothing: whoever looks asks once, at
-// the end, whether it failed.
+// look reads from Redis until something fails. From then on it reads nothing, and answers with nothing: whoever looks asks once,
+// at the end, whether it failed.
 type look struct {
 	*examination
 	ctx context.Context
 	err error
 }
 
-// probe looks at one thing; nil: it is in order.
+// probe looks at one thing, and returns nil when that is in order.
 type probe func(*look) *Finding
 
 // fail ends a look, unless err is nil.
@@ -29,11 +30,11 @@ func (l *look) fail(err error) {
 	}
 }
 
-// suspect is something that looked wrong once.
+// suspect is a probe that found something once.
 type suspect struct {
 	probe    probe
-	patience time.Duration // how long it may take to come into order
-	first    time.Time     // when it looked wrong first
+	patience time.Duration // how long the defect may take to go away by itself
+	first    time.Time     // when the probe found it first
 }
 
 // ask makes one call of a look.
@@ -47,28 +48,33 @@ func ask[T any](l *look, call func(ctx context.Context) (T, error)) (answer T) {
 	return answer
 }
 
-// read runs one command of a look, and reads its reply.
-func read[T any](l *look, cmd rueidis.Completed, as func(rueidis.RedisResult) (T, error)) (answer T) {
-	for _, reply := range l.do(cmd) {
-		answer = parsed(l, reply, as)
-	}
-	return answer
-}
-
-func parsed[T any](l *look, reply rueidis.RedisResult, as func(rueidis.RedisResult) (T, error)) T {
-	answer, err := as(reply)
-	if !rueidis.IsRedisNil(err) {
-		l.fail(err)
-	}
-	return answer
+// read asks in one round trip.
+func (l *look) read(questions ...view.Question) {
+	ask(l, func(ctx context.Context) (struct{}, error) { return struct{}{}, view.AskLong(ctx, l.c, questions...) })
 }
 
 // number runs a command that answers with an integer.
-func (l *look) number(cmd rueidis.Completed) int64 { return read(l, cmd, rueidis.RedisResult.AsInt64) }
+func (l *look) number(cmd rueidis.Completed) (n int64) {
+	l.read(view.Number(cmd, &n))
+	return n
+}
+
+// text runs a command that answers with a text; "" when there is none.
+func (l *look) text(cmd rueidis.Completed) (text string) {
+	l.read(view.Into(cmd, &text, rueidis.RedisResult.ToString))
+	return text
+}
+
+// list runs a command that answers with a list.
+func (l *look) list(cmd rueidis.Completed) (list []rueidis.RedisMessage) {
+	l.read(view.Into(cmd, &list, rueidis.RedisResult.ToArray))
+	return list
+}
 
 // fields returns a hash.
-func (l *look) fields(key string) map[string]string {
-	return read(l, l.c.B().Hgetall().Key(key).Build(), rueidis.RedisResult.AsStrMap)
+func (l *look) fields(key string) (fields map[string]string) {
+	l.read(view.Into(l.c.B().Hgetall().Key(key).Build(), &fields, rueidis.RedisResult.AsStrMap))
+	return fields
 }
 
 // stream returns the length and the groups of a stream.
@@ -81,8 +87,8 @@ func (l *look) serverTime() time.Time {
 	return ask(l, func(ctx context.Context) (time.Time, error) { return view.ServerTime(ctx, l.c) })
 }
 
-// twice suspects what probes find, and probes again later. A key of another type is found by the look at the types: probes that meet
-// one say nothing.
+// twice suspects what probes find, and probes again later. A probe that meets a key of another type finds nothing: the look at
+// the types does.
 func (l *look) twice(probes ...probe) { l.patiently(l.Settle, probes...) }
 
 func (l *look) patiently(patience time.Duration, probes ...probe) {
@@ -95,22 +101,28 @@ func (l *look) patiently(patience time.Duration, probes ...probe) {
 }
 
 // try probes once.
-func (l *look) try(p probe) *Finding {
-	if l.err != nil {
-		return nil
-	}
-	inner := &look{l.examination, l.ctx, nil}
-	f := p(inner)
-	if err := inner.err; err != nil {
-		if !isType(err) && !errors.Is(err, lua.ErrNoGroup) {
-			l.err = err
+func (l *look) try(p probe) (found *Finding) {
+	l.apart(func(l *look) {
+		if f := p(l); l.err == nil {
+			found = f
 		}
-		return nil
-	}
-	return f
+	}, lua.ErrWrongType, lua.ErrNoGroup)
+	return found
 }
 
-// lookAgain probes each suspect again, until it is in order or its time is up.
+// apart runs a part of a look. Errors of these kinds end that part alone, all others the whole look.
+func (l *look) apart(at func(*look), kinds ...error) {
+	if l.err != nil {
+		return
+	}
+	inner := &look{l.examination, l.ctx, nil}
+	at(inner)
+	if !slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(inner.err, kind) }) {
+		l.err = inner.err
+	}
+}
+
+// lookAgain probes again, until a suspect is in order or its patience is over.
 func (l *look) lookAgain() {
 	for open := l.suspects; len(open) > 0; {
 		l.fail(l.wait(l.ctx, "looking again", l.Settle))
@@ -128,16 +140,3 @@ func (l *look) lookAgain() {
 		open = left
 	}
 }
-
-// apart looks at something of its own. A key of another type ends it alone: the look at the types finds that.
-func (l *look) apart(at func(*look)) {
-	if l.err != nil {
-		return
-	}
-	inner := &look{l.examination, l.ctx, nil}
-	if at(inner); !isType(inner.err) {
-		l.err = inner.err
-	}
-}
-
-func isType(err error) bool { return errors.Is(err, lua.ErrWrongType) }

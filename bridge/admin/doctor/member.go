@@ -85,8 +85,8 @@ func parseMeta(meta string) (fields map[string]string, wrong string) {
 	return fields, ""
 }
 
-// asLua returns JSON as Go's decoder takes it, where that of the scripts is another: it takes control characters inside of
-// strings, and no half of a surrogate pair, which ok says.
+// asLua rewrites JSON so that Go's decoder takes what the decoder of the scripts takes: control characters inside of strings. The
+// decoder of the scripts takes no half of a surrogate pair; then ok is false.
 func asLua(meta string) (text string, ok bool) {
 	var b strings.Builder
 	inside := false

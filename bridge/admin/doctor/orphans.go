@@ -48,7 +48,8 @@ func (l *look) orphans(p place) {
 	})
 }
 
-// deleteOrphans is the repair of bodies without a member: of as many as were looked at twice.
+// deleteOrphans is the repair of bodies without a member. It deletes those that the doctor looked at twice; count is how many
+// there are.
 func (e *examination) deleteOrphans(p place, count int64, payloads, metas []string) mend {
 	return func(ctx context.Context) (string, error) {
 		n, err := keeper.DeleteOrphans(ctx, e.c, p.keys, payloads, metas, e.OrphanAge, func(d time.Duration) error {
@@ -62,9 +63,9 @@ func (e *examination) deleteOrphans(p place, count int64, payloads, metas []stri
 	}
 }
 
-// orphansPage is a page of a hash: which of its fields have no member.
+// orphansPage is what one step through a hash found.
 type orphansPage struct {
-	orphans []string
+	orphans []string // fields without a member
 	looked  int
 	next    string // cursor
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/keeper"
@@ -20,9 +21,9 @@ const (
 	farWindows  = lua.MaxDelay + 24*time.Hour
 	deadMany    = 1000
 	deadOld     = 7 * 24 * time.Hour
-	quickItems  = 200 // samples
+	quickItems  = 200 // how many elements of a key are enough when it is to be quick
 
-	shortPatience = time.Hour // partners are away longer
+	shortPatience = time.Hour // what handlers depend on may be away for longer
 )
 
 // partition looks at one partition of a queue.
@@ -42,7 +43,7 @@ func (l *look) partition(p place) {
 		func(l *look) { l.windows(p) },
 		func(l *look) { l.dead(p) },
 	} {
-		l.apart(at)
+		l.apart(at, lua.ErrWrongType) // that is a finding of types
 	}
 	if p.partition == 0 {
 		l.settingsOf(p, p.keys.Policy, false)
@@ -50,25 +51,26 @@ func (l *look) partition(p place) {
 	}
 }
 
-// types looks for keys of another type, and for expiries.
+// types looks for keys that hold another type than duestream keeps there, and for expiries.
 func (l *look) types(p place, keys, want []string) {
-	var cmds []rueidis.Completed
-	for _, key := range keys {
-		cmds = append(cmds, l.c.B().Type().Key(key).Build(), l.c.B().Pttl().Key(key).Build())
+	is, ttl := make([]string, len(keys)), make([]int64, len(keys))
+	var questions []view.Question
+	for i, key := range keys {
+		questions = append(questions, view.Into(l.c.B().Type().Key(key).Build(), &is[i], rueidis.RedisResult.ToString),
+			view.Number(l.c.B().Pttl().Key(key).Build(), &ttl[i]))
 	}
-	replies := l.do(cmds...)
-	for i := 0; i < len(replies); i += 2 {
-		key, want := keys[i/2], want[i/2]
-		if is := parsed(l, replies[i], rueidis.RedisResult.ToString); is != want && is != "none" {
+	l.read(questions...)
+	for i, key := range keys {
+		if is[i] != want[i] && is[i] != "none" {
 			l.twice(func(l *look) *Finding {
-				is := read(l, l.c.B().Type().Key(key).Build(), rueidis.RedisResult.ToString)
-				if is == want || is == "none" {
+				is := l.text(l.c.B().Type().Key(key).Build())
+				if is == want[i] || is == "none" {
 					return nil
 				}
-				return l.finding(wrongType, p, key, "", 1, fmt.Sprintf("%s holds a %s where a %s belongs", key, is, want))
+				return l.finding(wrongType, p, key, "", 1, fmt.Sprintf("%s holds a %s where a %s belongs", key, is, want[i]))
 			})
 		}
-		if ttl := parsed(l, replies[i+1], rueidis.RedisResult.AsInt64); ttl >= 0 {
+		if ttl[i] >= 0 {
 			l.twice(func(l *look) *Finding { return l.expiry(p, key) })
 		}
 	}
@@ -125,15 +127,13 @@ func scores(c *Check, p place, key, from, to, name, found string, mend mend) pro
 
 // between counts the members of a sorted set with scores in a range, and returns some of them.
 func (l *look) between(key, from, to string) (n int64, some []string) {
-	replies := l.do(l.c.B().Zcount().Key(key).Min(from).Max(to).Build(),
-		l.c.B().Zrangebyscore().Key(key).Min(from).Max(to).Withscores().Limit(0, examples).Build())
-	if replies == nil {
-		return 0, nil
-	}
-	for _, one := range parsed(l, replies[1], rueidis.RedisResult.AsZScores) {
+	var list []rueidis.ZScore
+	l.read(view.Number(l.c.B().Zcount().Key(key).Min(from).Max(to).Build(), &n),
+		view.Scores(l.c.B().Zrangebyscore().Key(key).Min(from).Max(to).Withscores().Limit(0, examples).Build(), &list))
+	for _, one := range list {
 		some = append(some, shown(one.Member)+" at "+strconv.FormatFloat(one.Score, 'f', -1, 64))
 	}
-	return parsed(l, replies[0], rueidis.RedisResult.AsInt64), some
+	return n, some
 }
 
 // trim is the repair of what was not freed.
@@ -149,7 +149,8 @@ func (e *examination) trim(p place) mend {
 func (l *look) settingsOf(p place, key string, defaults bool) {
 	probe := func(c *Check, wrong func(fields map[string]string) []string) probe {
 		return func(l *look) *Finding {
-			return l.listed(c, p, key, "", wrong(l.fields(key)), "field of "+key+" does not count", "fields of "+key+" does not count")
+			return l.listed(c, p, key, "", wrong(l.fields(key)), "field of "+key+" does not count",
+				"fields of "+key+" does not count")
 		}
 	}
 	l.twice(probe(badSetting, func(fields map[string]string) (list []string) {
@@ -173,7 +174,7 @@ func (l *look) policy(queue, group string) stream.Policy {
 	})
 }
 
-// patience notes how long messages that fail are tried.
+// patience reports how long messages that fail are tried.
 func (l *look) patience(p place) {
 	l.apart(func(l *look) {
 		policy := l.policy(p.queue, "")
@@ -187,21 +188,21 @@ func (l *look) patience(p place) {
 			if lasts >= shortPatience {
 				return nil
 			}
-			return l.finding(givesUpEarly, p, "", "", 1, fmt.Sprintf("a message that always fails is a dead letter after about %s: %s",
-				lasts, plural(int64(policy.MaxAttempts), "attempt", "attempts")))
+			return l.finding(givesUpEarly, p, "", "", 1,
+				fmt.Sprintf("a message that always fails is a dead letter after about %s: %s",
+					lasts, plural(int64(policy.MaxAttempts), "attempt", "attempts")))
 		})
-	})
+	}, lua.ErrWrongType)
 }
 
 // dead looks at the dead letters.
 func (l *look) dead(p place) {
 	key := p.keys.Dead
-	replies := l.do(l.c.B().Xlen().Key(key).Build(), l.c.B().Xrange().Key(key).Start("-").End("+").Count(1).Build())
-	if replies == nil {
-		return
-	}
-	n, first := parsed(l, replies[0], rueidis.RedisResult.AsInt64), parsed(l, replies[1], rueidis.RedisResult.AsXRange)
-	if n == 0 {
+	var n int64
+	var first []rueidis.XRangeSlice
+	l.read(view.Number(l.c.B().Xlen().Key(key).Build(), &n),
+		view.Entries(l.c.B().Xrange().Key(key).Start("-").End("+").Count(1).Build(), &first))
+	if n == 0 || l.err != nil {
 		return
 	}
 	letters := plural(n, "dead letter", "dead letters")
@@ -222,7 +223,8 @@ func (l *look) oddLetters(p place, n int64) {
 	count, page := int64(0), l.pageOf(key, n)
 	way := &tour{look: l, step: "dead letters of " + p.name(), key: key, all: n, one: "dead letter", many: "dead letters"}
 	for from := "-"; ; {
-		letters := read(l, l.c.B().Xrange().Key(key).Start(from).End("+").Count(page).Build(), rueidis.RedisResult.AsXRange)
+		var letters []rueidis.XRangeEntry
+		l.read(view.Into(l.c.B().Xrange().Key(key).Start(from).End("+").Count(page).Build(), &letters, rueidis.RedisResult.AsXRange))
 		for _, one := range letters {
 			if _, err := strconv.ParseInt(one.FieldValues[lua.FieldDead], 10, 64); err != nil ||
 				one.FieldValues[lua.FieldReason] == "" || one.FieldValues[lua.FieldID] == "" {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 )
@@ -19,10 +20,9 @@ func (l *look) beyond(p place) {
 			return nil
 		}
 		var n [3]int64
-		for i, reply := range l.do(l.c.B().Zcard().Key(p.keys.Due).Build(), l.c.B().Xlen().Key(p.keys.Stream).Build(),
-			l.c.B().Xlen().Key(p.keys.Dead).Build()) {
-			n[i], _ = reply.AsInt64()
-		}
+		l.read(view.Number(l.c.B().Zcard().Key(p.keys.Due).Build(), &n[0]),
+			view.Number(l.c.B().Xlen().Key(p.keys.Stream).Build(), &n[1]),
+			view.Number(l.c.B().Xlen().Key(p.keys.Dead).Build(), &n[2]))
 		all := n[0] + n[1] + n[2]
 		if all == 0 {
 			return nil
@@ -38,7 +38,7 @@ func (l *look) beyond(p place) {
 	})
 }
 
-// gather is the repair of a partition that holds nothing but scheduled messages: a count would be for ever.
+// gather is the repair of a partition that holds nothing but scheduled messages: to register it would be for ever.
 func (e *examination) gather(p place) mend {
 	return func(ctx context.Context) (string, error) {
 		err := scheduler.Gather(ctx, e.c, e.Prefix, p.queue, p.partition)
@@ -46,7 +46,7 @@ func (e *examination) gather(p place) mend {
 	}
 }
 
-// compare looks for partitions that are not served as the others are.
+// compare looks for partitions with other groups or settings than the others.
 func (l *look) compare(queue string, partitions int) {
 	l.twice(func(l *look) *Finding {
 		groups := make([][]string, partitions)

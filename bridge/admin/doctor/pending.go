@@ -33,7 +33,7 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 				abandoned.add(one.ID.String())
 			}
 		}
-		// What was delivered late is old as well: so much later was given to the group since.
+		// An entry that was delivered late is old, too. This one was added long before the last entry that the group was given.
 		if from == "-" && len(list) > 0 && list[0].Idle <= tooLong &&
 			g.Last.Age(l.now)+max(longWait, tooLong) < list[0].ID.Age(l.now) {
 			oldest = &list[0]
@@ -50,7 +50,7 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 	if l.err != nil {
 		return
 	}
-	// Bridges do not reclaim for one visibility timeout after a start, theirs or the server's.
+	// For one visibility timeout after a start of their own, or of the server, bridges reclaim nothing.
 	if calm := l.now.Sub(l.calm); abandoned.count > 0 && calm < visibility+2*l.Settle {
 		l.leftOut("%s, group %s: %s without a sign of life, but the server or the bridges run for %s only, "+
 			"and wait for %s before they take such back",
@@ -80,10 +80,11 @@ func (l *look) oldPending(p place, group string, id view.EntryID, tooLong time.D
 // abandoned looks again at entries without a sign of life.
 func (l *look) abandoned(p place, group string, d *defects, tooLong time.Duration) {
 	l.confirm(notReclaimed, p, p.keys.Stream, group, d, func(n int64) string {
-		return fmt.Sprintf("%s without a sign of life for %s and more", plural(n, "entry is pending", "entries are pending"), tooLong)
+		return fmt.Sprintf("%s without a sign of life for %s and more", plural(n, "entry is pending", "entries are pending"),
+			tooLong)
 	}, func(l *look, ids []string) (left, texts []string) {
 		for i, id := range ids {
-			if i >= 2*examples && len(left) > 0 { // some are enough: they are taken back from the oldest on
+			if i >= 2*examples && len(left) > 0 { // these are enough: bridges take the oldest back first
 				return append(left, ids[i:]...), texts
 			}
 			list := l.pendingFrom(p, group, id, 1)
@@ -114,10 +115,9 @@ func (l *look) lostEntries(p place, group string, ids []string) []string {
 }
 
 // pendingFrom returns what a group holds, from an entry on.
-func (l *look) pendingFrom(p place, group, from string, count int) []view.Pending {
-	return ask(l, func(ctx context.Context) ([]view.Pending, error) {
-		return view.ReadPending(ctx, l.c, p.keys.Stream, group, view.PendingRange{From: from, Count: count})
-	})
+func (l *look) pendingFrom(p place, group, from string, count int) (list []view.Pending) {
+	l.read(view.PendingOf(l.c, p.keys.Stream, group, view.PendingRange{From: from, Count: count}, &list))
+	return list
 }
 
 // unfreed looks for entries that no group needs.
@@ -135,7 +135,7 @@ func (l *look) unfreed(p place) {
 }
 
 // unneeded returns entries that every group was given and none holds: the first of the stream, and some behind the oldest pending
-// one. What groups are given and hold only moves on, and is read before the entries.
+// one. What groups were given and hold is read before the entries: it only moves on.
 func (l *look) unneeded(p place) (unneeded []string) {
 	groups := l.stream(p.keys.Stream).Groups
 	if len(groups) == 0 {
@@ -147,12 +147,10 @@ func (l *look) unneeded(p place) (unneeded []string) {
 		return nil
 	}
 	sweep := min(sweepCount, l.pageOf(p.keys.Stream, length))
-	replies := l.do(l.c.B().Xrange().Key(p.keys.Stream).Start("-").End("+").Count(1).Build(),
-		l.c.B().Xrange().Key(p.keys.Stream).Start(bound.String()).End(delivered.String()).Count(sweep).Build())
-	if replies == nil {
-		return nil
-	}
-	head, behind := parsed(l, replies[0], rueidis.RedisResult.AsXRange), parsed(l, replies[1], rueidis.RedisResult.AsXRange)
+	var head, behind []rueidis.XRangeSlice
+	between := l.c.B().Xrange().Key(p.keys.Stream).Start(bound.String()).End(delivered.String()).Count(sweep).Build()
+	l.read(view.Entries(l.c.B().Xrange().Key(p.keys.Stream).Start("-").End("+").Count(1).Build(), &head),
+		view.Entries(between, &behind))
 	if len(head) > 0 && entryID(head[0].ID).Compare(bound) < 0 {
 		unneeded = append(unneeded, head[0].ID)
 	}
@@ -165,9 +163,9 @@ func (l *look) unneeded(p place) (unneeded []string) {
 		for _, one := range list {
 			needed[one.ID.String()] = true
 		}
-		if len(list) == pageItems { // what is beyond is not known
+		if len(list) == pageItems { // the group may hold more behind the last one
 			last := list[len(list)-1].ID
-			behind = slices.DeleteFunc(behind, func(one rueidis.XRangeEntry) bool { return entryID(one.ID).Compare(last) > 0 })
+			behind = slices.DeleteFunc(behind, func(one rueidis.XRangeSlice) bool { return entryID(one.ID).Compare(last) > 0 })
 		}
 	}
 	for _, one := range behind {

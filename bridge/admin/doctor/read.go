@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -13,45 +12,34 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Bounds of what one call reads: such a call takes a server about a millisecond.
+// Bounds of one call. A call of this size takes a server about a millisecond.
 const (
 	pageItems   = 200
 	pageBytes   = 256 << 10
-	scriptItems = 100 // looked at one by one in a script, which itself reads 1 MiB at most
+	scriptItems = 100 // of a script, which looks at each, and reads 1 MiB at most
 )
 
 // callTimeout ends a call that hangs.
 const callTimeout = 10 * time.Second
 
-// do runs commands of one round trip, and classifies their errors. The first error counts; then there are no replies.
-func (l *look) do(cmds ...rueidis.Completed) []rueidis.RedisResult {
-	names := make([]string, len(cmds))
-	for i, cmd := range cmds {
-		names[i] = strings.Join(cmd.Commands()[:min(2, len(cmd.Commands()))], " ")
-	}
-	return ask(l, func(ctx context.Context) ([]rueidis.RedisResult, error) {
-		replies := l.c.DoMulti(ctx, cmds...)
-		for i, reply := range replies {
-			if err := reply.Error(); err != nil && !rueidis.IsRedisNil(err) {
-				return nil, lua.Classify(names[i], err)
-			}
-		}
-		return replies, nil
-	})
+// bytesOf returns about how much memory a key takes; 0 when the server has no MEMORY USAGE, or the user may not use it.
+func (l *look) bytesOf(key string) int64 {
+	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
+	defer cancel()
+	bytes, _ := l.c.Do(ctx, l.c.B().MemoryUsage().Key(key).Build()).AsInt64()
+	return bytes
 }
 
 // pageOf returns how many elements of a key a call may read, by what they take on average. n is how many it has.
 func (l *look) pageOf(key string, n int64) int64 {
-	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
-	defer cancel()
-	bytes, err := l.c.Do(ctx, l.c.B().MemoryUsage().Key(key).Build()).AsInt64()
-	if err != nil || bytes == 0 { // a server without MEMORY, or a user who may not use it
+	bytes := l.bytesOf(key)
+	if bytes == 0 {
 		return 20
 	}
 	return min(pageItems, max(1, pageBytes*n/bytes))
 }
 
-// denied says whether a look failed because the user, or the server, does not do something. Then that is left out, and said, and the
+// denied says whether a look failed because the user may not do something, or the server cannot. Then the report says so, and the
 // look goes on.
 func (l *look) denied(what string) bool {
 	if !errors.Is(l.err, lua.ErrDenied) && !errors.Is(l.err, lua.ErrUnsupported) {
@@ -62,7 +50,7 @@ func (l *look) denied(what string) bool {
 	return true
 }
 
-// missing says what could not be looked at: as a finding when it is for want of a right, else among what was left out.
+// missing reports what the doctor could not look at: as a finding when the user lacks a right, else among what was left out.
 func (e *examination) missing(what string, err error) {
 	if !errors.Is(err, lua.ErrDenied) {
 		e.leftOut("%s: this server does not do it (%v)", what, short(err))
@@ -93,7 +81,8 @@ func short(err error) string {
 // scan goes through a hash or a sorted set by pages: names and values in turn. It ends early when take says so.
 func (l *look) scan(page func(cursor uint64) rueidis.Completed, take func(elements []string) (more bool)) {
 	for cursor := uint64(0); ; {
-		one := read(l, page(cursor), rueidis.RedisResult.AsScanEntry)
+		var one rueidis.ScanEntry
+		l.read(view.Scan(page(cursor), &one))
 		if cursor = one.Cursor; l.err != nil || !take(one.Elements) || cursor == 0 {
 			return
 		}
@@ -103,14 +92,14 @@ func (l *look) scan(page func(cursor uint64) rueidis.Completed, take func(elemen
 // tour is how far a look has come through a key with many elements.
 type tour struct {
 	*look
-	step, key string // as shown, and as named where it ended early
+	step, key string // names of the key: for Progress, and for what was left out
 	all       int64
 	one, many string // what an element is called
 	about     string // "about " where the server may show an element twice
 	looked    int64
 }
 
-// more counts elements that were looked at. It is false when that is enough, because it is to be quick.
+// more counts elements that were looked at. It is false when the look failed, or when it is to be quick and these are enough.
 func (t *tour) more(n int) bool {
 	t.looked += int64(n)
 	t.Progress(t.step, int(min(t.looked, t.all)), int(t.all))

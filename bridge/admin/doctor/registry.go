@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
@@ -17,16 +19,16 @@ import (
 
 const (
 	walkCount  = 1000 // keys that a server looks at in one request
-	quickPages = 10   // of these, per server, when it is to be quick
+	quickPages = 10   // how many such requests are enough for a server when it is to be quick
 )
 
-// kinds are the keys of a partition: the end of the name, and the type.
+// kinds are the keys of a partition: the end of the name, and the type, in the order of keysOf.
 var kinds = []struct{ name, want string }{
-	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake",
-		"stream"}, {"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"},
+	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"},
+	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"},
 }
 
-// holding are those whose being there makes a queue: the others are settings and tokens.
+// holding are the keys that make a queue: the others are settings and tokens.
 var holding = map[string]bool{"due": true, "payload": true, "meta": true, "stream": true, "dead": true, "seen": true}
 
 func keysOf(k lua.Keys) []string {
@@ -63,13 +65,13 @@ func (l *look) shared() {
 		}
 		return l.err == nil
 	})
-	if isType(l.err) {
+	if errors.Is(l.err, lua.ErrWrongType) {
 		l.err = nil
 		l.leftOut("the registry: %s holds something else", g.Queues)
 	}
 }
 
-// countsAreSound says whether all of a registry's value counts.
+// countsAreSound says whether a value of the registry is a list of partition counts, and nothing else.
 func countsAreSound(text string) bool {
 	for one := range strings.SplitSeq(text, ",") {
 		if n, err := strconv.Atoi(one); err != nil || lua.CheckPartitions(n) != nil {
@@ -81,13 +83,12 @@ func countsAreSound(text string) bool {
 
 func (l *look) badEntry(queue string, named bool) {
 	l.twice(func(l *look) *Finding {
-		reply := l.do(l.c.B().Hget().Key(l.globals.Queues).Field(queue).Build())
-		if reply == nil || reply[0].Error() != nil {
-			return nil // gone
-		}
-		counts := parsed(l, reply[0], rueidis.RedisResult.ToString)
-		if named && countsAreSound(counts) {
-			return nil // mended
+		var there int64
+		var counts string
+		l.read(view.Number(l.c.B().Hexists().Key(l.globals.Queues).Field(queue).Build(), &there),
+			view.Into(l.c.B().Hget().Key(l.globals.Queues).Field(queue).Build(), &counts, rueidis.RedisResult.ToString))
+		if there == 0 || named && countsAreSound(counts) {
+			return nil // gone, or mended
 		}
 		p := place{}
 		if named {
@@ -104,7 +105,8 @@ func (l *look) badEntry(queue string, named bool) {
 	})
 }
 
-// walk goes through all keys of all servers for queues that nobody registered, and for keys that are nobody's.
+// walk goes through all keys of all servers. It looks for queues that nobody registered, and for keys that are none of
+// duestream's.
 func (l *look) walk() {
 	if len(l.Queues) > 0 {
 		return
@@ -142,7 +144,7 @@ func (l *look) walk() {
 	l.add(l.finding(foreignKey, place{}, "", "", foreign, found, some...))
 }
 
-// keys goes through the keys of a server that begin with the prefix; of some only, when it is to be quick.
+// keys goes through the keys of a server that begin with the prefix: through some of them when it is to be quick.
 func (l *look) keys(node rueidis.Client, take func(keys []string)) {
 	for cursor, pages := uint64(0), 0; ; pages++ {
 		if l.Quick && pages == quickPages {
@@ -164,7 +166,7 @@ func (l *look) keys(node rueidis.Client, take func(keys []string)) {
 	}
 }
 
-// sort notes whose key it is; false: nobody's.
+// sort notes the partition that a key belongs to. It is false when the key is none of duestream's.
 func (e *examination) sort(key string) bool {
 	g := e.globals
 	if key == g.Queues || key == g.Defaults || key == g.Bridges || key == g.Wake {
@@ -191,7 +193,7 @@ func (e *examination) note(queue string, partition int) {
 	e.found[queue][partition] = true
 }
 
-// partitions is how many there are by the registry: what bridges do in turn takes the longer the more there are.
+// partitions is how many partitions the registry counts. Bridges serve them in turn, so with more of them each waits longer.
 func (e *examination) partitions() (n int) {
 	for _, counts := range e.registry {
 		n += counts.Latest()
@@ -227,8 +229,8 @@ func (l *look) queues() {
 	l.report.Queues = len(names)
 }
 
-// onlySettings is about a queue that nobody registered, and that holds nothing: when it has settings somebody is about to use it,
-// else there is none.
+// onlySettings looks at a queue that nobody registered, and that holds nothing. When it has settings, somebody is about to use
+// it; else there is no such queue.
 func (l *look) onlySettings(queue string) {
 	at := l.place(queue, 0)
 	n := l.number(l.c.B().Exists().Key(at.keys.Policy).Build())
@@ -242,19 +244,19 @@ func (l *look) onlySettings(queue string) {
 
 // seek finds the partitions of a queue that have keys, without a walk through all keys.
 func (l *look) seek(queue string) {
-	var cmds []rueidis.Completed
-	var at []int
-	for i := range lua.MaxPartitions {
+	keys := make([]int64, lua.MaxPartitions)
+	var questions []view.Question
+	for i := range keys {
 		k := l.place(queue, i).keys
-		for _, key := range []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Seen} {
-			cmds, at = append(cmds, l.c.B().Exists().Key(key).Build()), append(at, i)
-		}
+		questions = append(questions,
+			view.Number(l.c.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Seen).Build(), &keys[i]))
 	}
-	for first := 0; first < len(cmds); first += pageItems {
-		for i, reply := range l.do(cmds[first:min(first+pageItems, len(cmds))]...) {
-			if n, _ := reply.AsInt64(); n > 0 {
-				l.note(queue, at[first+i])
-			}
+	for some := range slices.Chunk(questions, pageItems) {
+		l.read(some...)
+	}
+	for i, n := range keys {
+		if n > 0 {
+			l.note(queue, i)
 		}
 	}
 }
@@ -266,7 +268,8 @@ func (l *look) queue(queue string) {
 		most = max(most, partition+1)
 	}
 	if l.registry[queue] == nil {
-		grown, err := scheduler.GrownTo(l.ctx, l.c, l.Prefix, queue) // what else has keys, somebody made up
+		grown, err := scheduler.GrownTo(l.ctx, l.c, l.Prefix,
+			queue) // a partition beyond that has keys, but nobody grew the queue to it
 		l.fail(err)
 		l.unregistered(queue, grown)
 		counts = grown
@@ -285,7 +288,7 @@ func (l *look) queue(queue string) {
 	l.report.Partitions += counts
 }
 
-// grow is the repair of whatever partitions lack. By now there may be more of them.
+// grow is the repair of partitions that lack something. The queue may have grown further meanwhile.
 func (e *examination) grow(queue string, partitions int) mend {
 	return func(ctx context.Context) (string, error) {
 		counts, err := stream.Partitions(ctx, e.c, e.Prefix, queue)

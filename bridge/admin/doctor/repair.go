@@ -27,9 +27,9 @@ func (r Report) Plan() []Repair {
 	return plan
 }
 
-// Mend repairs what can be repaired without losing a message or delivering one that was handled, one finding after the other, and
-// tells done of each. An error ends it when ctx does; else the others are repaired, and it is joined with theirs. Repeating it is
-// harmless. It takes up to OrphanAge when there are bodies without a member.
+// Mend repairs one finding after the other, where no repair can lose a message or deliver one that was handled, and tells done of
+// each. It ends early when ctx ends. When one repair fails Mend goes on with the next, and returns all their errors. Repeating it
+// is harmless. It takes up to OrphanAge when there are bodies without a member.
 func (r Report) Mend(ctx context.Context, done func(Repair)) error {
 	var errs []error
 	for _, f := range r.Findings {

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// Scores of which people thought as seconds: 2001 to the year 5138. As milliseconds they are of 1970 to 1973.
+	// Scores that somebody meant as seconds: of the years 2001 to 5138. As milliseconds they are of 1970 to 1973.
 	fromSeconds, toSeconds = "1e9", "1e11"
 	year2286, neverFrom    = "1e13", "1e15"
 
-	overdueSlack = 10 * time.Second // a bridge looks at every queue every 5 s, or at 100 a second
-	suspectsMost = 10_000           // of one hash, or one set, that are looked at again
+	overdueSlack = 10 * time.Second // a bridge looks at every queue every 5 s; of many queues, at 100 a second
+	suspectsMost = 10_000           // how many suspects of one key the doctor looks at again
 )
 
 // schedule looks at due times.
@@ -30,7 +30,7 @@ func (l *look) schedule(p place) {
 	l.overdue(p)
 }
 
-// overdue looks at the head of the schedule. What is late while the head moves on is only late.
+// overdue looks at the head of the schedule. When the head moves on somebody drains the queue, and the messages are only late.
 func (l *look) overdue(p place) {
 	first := ""
 	slack := overdueSlack + time.Duration(l.partitions()/100)*time.Second
@@ -44,8 +44,7 @@ func (l *look) overdue(p place) {
 		}
 		first = some[0]
 		c, found := overdue, plural(n+others, "message is", "messages are")+" overdue"
-		held := read(l, l.c.B().Hget().Key(p.keys.Policy).Field(stream.SettingHeld).Build(), rueidis.RedisResult.ToString)
-		if held == "1" {
+		if l.text(l.c.B().Hget().Key(p.keys.Policy).Field(stream.SettingHeld).Build()) == "1" {
 			c, found = heldOverdue, found+", and held"
 		}
 		return l.finding(c, p, p.keys.Due, "", n+others, found, some...)
@@ -59,7 +58,7 @@ func (l *look) bodies(p place) {
 	l.orphans(p)
 }
 
-// defects are members of which something is wrong, that have to be looked at again.
+// defects are members in which something looks wrong.
 type defects struct {
 	members []string
 	count   int64
@@ -73,7 +72,7 @@ func (d *defects) add(members ...string) {
 	}
 }
 
-// keep forgets all members but those that are left, and returns how many there are.
+// keep forgets all members but those that are left, and returns how many defects that makes.
 func (d *defects) keep(left []string) int64 {
 	d.members, d.count = left, d.count-int64(len(d.members)-len(left))
 	if len(left) == 0 {
@@ -82,7 +81,7 @@ func (d *defects) keep(left []string) int64 {
 	return d.count
 }
 
-// confirm suspects members, and looks again at those. still returns which of them are as they were, each with what is wrong.
+// confirm suspects members, and looks at them again. still returns those that are as they were, and what is wrong with each.
 func (l *look) confirm(c *Check, p place, key, group string, d *defects, found func(n int64) string,
 	still func(l *look, members []string) (left, texts []string)) {
 	if d.count == 0 {
@@ -106,7 +105,8 @@ func (l *look) members(p place) {
 	var bodiless, bad defects
 	retries := map[string]*defects{} // by group
 	all := l.number(l.c.B().Zcard().Key(p.keys.Due).Build())
-	way := &tour{look: l, step: "schedule of " + p.name(), key: p.keys.Due, all: all, one: "member", many: "members", about: "about "}
+	way := &tour{look: l, step: "schedule of " + p.name(), key: p.keys.Due, all: all, one: "member", many: "members",
+		about: "about "}
 	l.scan(func(cursor uint64) rueidis.Completed {
 		return l.c.B().Zscan().Key(p.keys.Due).Cursor(cursor).Count(pageItems).Build()
 	}, func(elements []string) bool {
@@ -123,7 +123,7 @@ func (l *look) members(p place) {
 				case meta == nil && isRetry:
 					bodiless.add(member)
 				case malformed(member, meta) != "":
-					if meta == nil { // else the look at the metas finds it
+					if meta == nil { // else metas finds it
 						bad.add(member)
 					}
 				case isRetry:
@@ -138,7 +138,7 @@ func (l *look) members(p place) {
 		}
 		return way.more(len(elements) / 2)
 	})
-	// A retry's name is never used again: still there after it was seen without meta, it was without it.
+	// No second retry has the same name: one that is scheduled still, after it was seen without meta, has lost its meta.
 	stillWithout := func(l *look, members []string) (left, texts []string) {
 		metas, there := l.metasOf(p, members), l.scheduled(p, members)
 		for i, member := range members {
@@ -179,9 +179,8 @@ func (l *look) lostGroups(p place, retries map[string]*defects) {
 // metasOf returns the metas of members; nil where there is none.
 func (l *look) metasOf(p place, members []string) []*string {
 	metas := make([]*string, len(members))
-	list := read(l, l.c.B().Hmget().Key(p.keys.Meta).Field(members...).Build(), rueidis.RedisResult.ToArray)
-	for i := range list {
-		if text, err := list[i].ToString(); err == nil {
+	for i, one := range l.list(l.c.B().Hmget().Key(p.keys.Meta).Field(members...).Build()) {
+		if text, err := one.ToString(); err == nil {
 			metas[i] = &text
 		}
 	}
@@ -191,9 +190,8 @@ func (l *look) metasOf(p place, members []string) []*string {
 // scheduled says which members are in the schedule.
 func (l *look) scheduled(p place, members []string) []bool {
 	there := make([]bool, len(members))
-	list := read(l, l.c.B().Zmscore().Key(p.keys.Due).Member(members...).Build(), rueidis.RedisResult.ToArray)
-	for i := range list {
-		there[i] = !list[i].IsNil()
+	for i, score := range l.list(l.c.B().Zmscore().Key(p.keys.Due).Member(members...).Build()) {
+		there[i] = !score.IsNil()
 	}
 	return there
 }
@@ -221,7 +219,7 @@ func (l *look) metas(p place) {
 		func(n int64) string { return plural(n, "message is", "messages are") + " malformed" },
 		func(l *look, members []string) (left, texts []string) {
 			for some := range slices.Chunk(members, 20) {
-				metas, there := l.metasOf(p, some), l.scheduled(p, some) // not scheduled: it is a body without member
+				metas, there := l.metasOf(p, some), l.scheduled(p, some) // what is not scheduled is a body without a member
 				for i, member := range some {
 					if metas[i] == nil || !there[i] {
 						continue

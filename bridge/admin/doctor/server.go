@@ -27,7 +27,7 @@ type Server struct {
 	MaxMemory int64  `json:"maxmemory_bytes"`
 	Used      int64  `json:"used_memory_bytes"`
 	Replicas  int    `json:"replicas"`
-	ClockMS   int64  `json:"clock_ahead_ms"` // of this machine's
+	ClockMS   int64  `json:"clock_ahead_ms"` // how far the clock of the server is ahead of the clock of this machine
 }
 
 const (
@@ -50,7 +50,7 @@ func (l *look) servers() {
 		if l.fail(err); l.err != nil {
 			return
 		}
-		if len(names) > 1 && info["role"] == "slave" { // its master tells
+		if len(names) > 1 && info["role"] == "slave" { // its master tells of it
 			continue
 		}
 		l.masters[address] = nodes[address]
@@ -79,7 +79,7 @@ func (l *look) info(c rueidis.Client, address string) (info view.Info, told bool
 	return info, told, nil
 }
 
-// settings reads what INFO leaves out; a user who may not is none the worse.
+// settings reads what INFO leaves out. A user who may not read them gets the rest of the report all the same.
 func (l *look) settings(c rueidis.Client, names ...string) map[string]string {
 	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
 	defer cancel()
@@ -169,7 +169,7 @@ func replicas(info view.Info, settings map[string]string, say func(c *Check, cou
 		}
 	}
 	need, _ := strconv.Atoi(settings["min-replicas-to-write"])
-	text, counted := info["min_slaves_good_slaves"] // there while the server counts them
+	text, counted := info["min_slaves_good_slaves"] // a server tells it while it counts its good replicas
 	good, _ := strconv.Atoi(text)
 	switch {
 	case counted && good < max(1, need):
@@ -186,9 +186,10 @@ func versionOf(text string) (major, minor int) {
 	return major, minor
 }
 
-// fresh is how old the last heartbeat of a live bridge may be, or how far ahead: bridges send one every second.
+// fresh is how far the last heartbeat of a live bridge may be from the clock of the server: bridges send one every second.
 const fresh = 5 * time.Second
 
+// bridges looks for a bridge that lives.
 func (l *look) bridges() {
 	l.twice(func(l *look) *Finding {
 		beats := ask(l, func(ctx context.Context) ([]view.Heartbeat, error) { return view.ReadHeartbeats(ctx, l.c, l.Prefix) })
