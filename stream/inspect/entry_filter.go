@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/redis/rueidis"
 )
@@ -62,7 +63,7 @@ func (s *filterConn) Read(p []byte) (int, error) {
 		case done > 0:
 			s.pass(s.in[:done])
 			s.in = s.in[:copy(s.in, s.in[done:])]
-			s.filter = entryFilter{id: s.filter.id, open: s.filter.open[:0], keep: s.filter.keep[:0]}
+			s.filter = entryFilter{id: s.filter.id, keep: s.filter.keep[:0]}
 		default:
 			if err := s.fill(); err != nil {
 				return 0, err
@@ -90,7 +91,7 @@ func (s *filterConn) fill() error {
 // pass hands a whole reply on, or what is to be kept of it.
 func (s *filterConn) pass(reply []byte) {
 	s.out = s.out[:0]
-	if !s.filter.entries || s.filter.count == 0 {
+	if s.filter.other || s.filter.count == 0 {
 		s.out = append(s.out, reply...)
 		return
 	}
@@ -129,18 +130,14 @@ func summaryOf(entry rueidis.XRangeSlice) (p streamPage, ok bool) {
 
 type byteRange struct{ from, to int }
 
-// entryFilter is a walk through one reply, which may arrive in parts: it goes on where it stopped.
+// entryFilter is a walk through one reply, which may arrive in parts: it goes on with the entry where it stopped.
 type entryFilter struct {
 	id []byte
 
-	at      int   // looked at so far
-	open    []int // values to come, of each aggregate that is open, outermost first
-	entries bool  // it is a list, and everything in it so far an entry: a list of an ID and a list
-	count   int   // entries
-
-	entry       byteRange // that is open
-	hit         bool
-	first, last byteRange // IDs, as they are on the wire
+	at, left    int       // where the next entry begins, and how many are to come; at 0: the reply was not begun
+	other       bool      // it is no list of entries: of IDs with a list each
+	count       int       // entries
+	first, last byteRange // their IDs, as they are on the wire
 	keep        []byteRange
 }
 
@@ -148,154 +145,107 @@ var errNotRESP = errors.New("the server's reply does not parse")
 
 // reply returns the length of the reply at the beginning of b, or 0 while b does not hold all of it.
 func (s *entryFilter) reply(b []byte) (int, error) {
-	for s.at < len(b) {
-		if len(s.open) == 3 {
-			s.fields(b)
-			if s.at == len(b) {
-				return 0, nil
-			}
+	if s.at == 0 && !s.other {
+		kind, n, body, err := replyHeader(b, 0)
+		if err != nil || body == 0 {
+			return 0, err
 		}
-		end := bytes.IndexByte(b[s.at:], '\n')
-		if end < 0 {
-			if len(b)-s.at > 64<<10 {
-				return 0, errNotRESP
-			}
-			return 0, nil
+		s.at, s.left, s.other = body, n, kind != '*'
+	}
+	for s.left > 0 && !s.other {
+		if more, err := s.entry(b); !more || err != nil {
+			return 0, err
 		}
-		from, body := s.at, s.at+end+1
-		if end < 2 {
-			return 0, errNotRESP
+	}
+	if !s.other {
+		return s.at, nil
+	}
+	end, _, err := s.value(b, 0)
+	return end, err
+}
+
+// entry notes the next entry. It is false while b does not hold all of it.
+func (s *entryFilter) entry(b []byte) (whole bool, err error) {
+	kind, n, id, err := replyHeader(b, s.at)
+	if err != nil || id == 0 {
+		return false, err
+	}
+	isPair := kind == '*' && n == 2
+	kind, n, body, err := replyHeader(b, id)
+	if err != nil || body == 0 {
+		return false, err
+	}
+	fields := body + n + 2
+	switch {
+	case !isPair || kind != '$' || n < 0 || fields < len(b) && b[fields] != '*':
+		s.other = true
+		return true, nil
+	case fields >= len(b):
+		return false, nil
+	}
+	end, hit, err := s.value(b, s.at)
+	if err != nil || end == 0 {
+		return false, err
+	}
+	if s.last = (byteRange{id, fields}); s.count == 0 {
+		s.first = s.last
+	}
+	if s.count++; hit {
+		s.keep = append(s.keep, byteRange{s.at, end})
+	}
+	s.at, s.left = end, s.left-1
+	return true, nil
+}
+
+// value returns the end of the value that begins at a place, 0 while b does not hold all of it, and whether the message's ID is in
+// it.
+func (s *entryFilter) value(b []byte, at int) (end int, hit bool, err error) {
+	for todo := 1; todo > 0; todo-- {
+		kind, n, body, err := replyHeader(b, at)
+		if err != nil || body == 0 {
+			return 0, false, err
 		}
-		switch kind := b[from]; kind {
+		switch at = body; kind {
 		case '$', '!', '=':
-			n, err := bulkLength(b[from+1 : body-2])
-			if err != nil {
-				return 0, err
+			if n < 0 {
+				continue
 			}
-			if n >= 0 {
-				if len(b) < body+n+2 {
-					return 0, nil
-				}
-				if n == len(s.id) && bytes.Equal(b[body:body+n], s.id) {
-					s.hit = true
-				}
-				body += n + 2
+			if at += n + 2; at > len(b) {
+				return 0, false, nil
 			}
-			s.value(kind, from, body)
-		case '*', '~', '>', '%', '|':
-			n, err := bulkLength(b[from+1 : body-2])
-			if err != nil {
-				return 0, err
-			}
-			if kind == '%' || kind == '|' {
-				n *= 2
-			}
-			s.aggregate(kind, n, from, body)
-			if kind == '|' { // an attribute is not a value: what it belongs to comes behind it
-				s.open[len(s.open)-1]++
-			}
-		default:
-			s.value(kind, from, body)
-		}
-		s.at = body
-		if len(s.open) == 0 {
-			return s.at, nil
+			hit = hit || n == len(s.id) && bytes.Equal(b[body:body+n], s.id)
+		case '*', '~', '>':
+			todo += max(0, n)
+		case '%':
+			todo += 2 * n
+		case '|': // an attribute is not a value: what it belongs to comes behind it
+			todo += 2*n + 1
 		}
 	}
-	return 0, nil
+	return at, hit, nil
 }
 
-// fields goes through the fields of an entry as far as they are there and plain, and leaves the last one: nearly everything that
-// comes through here is one.
-func (s *entryFilter) fields(b []byte) {
-	left := s.open[2]
-	for at := s.at; left > 1 && at < len(b) && b[at] == '$'; left-- {
-		n := 0
-		for at++; at < len(b) && b[at]-'0' <= 9 && n < 1<<40; at++ {
-			n = 10*n + int(b[at]-'0')
-		}
-		body := at + 2
-		if body+n+2 > len(b) || b[at] != '\r' {
-			break
-		}
-		if n == len(s.id) && bytes.Equal(b[body:body+n], s.id) {
-			s.hit = true
-		}
-		at = body + n + 2
-		s.at = at
+// replyHeader reads the line that a value begins with: its kind, and its length, or how many values it has, -1 for null. body is
+// where the line ends, 0 while b does not hold all of it.
+func replyHeader(b []byte, at int) (kind byte, n, body int, err error) {
+	if at == len(b) {
+		return 0, 0, 0, nil
 	}
-	s.open[2] = left
-}
-
-func bulkLength(b []byte) (int, error) {
-	if len(b) == 2 && b[0] == '-' && b[1] == '1' {
-		return -1, nil
+	kind = b[at]
+	hasLength := strings.IndexByte("$!=*~>%|", kind) >= 0
+	end := at + 1
+	for ; hasLength && end < len(b) && b[end]-'0' <= 9 && n < 1<<40; end++ {
+		n = 10*n + int(b[end]-'0')
 	}
-	n := 0
-	for _, c := range b {
-		if c < '0' || c > '9' || n > 1<<40 {
-			return 0, errNotRESP
-		}
-		n = 10*n + int(c-'0')
+	if end > at+1 && end+1 < len(b) && b[end] == '\r' { // nearly every one
+		return kind, n, end + 2, nil
 	}
-	if len(b) == 0 {
-		return 0, errNotRESP
+	end = at + bytes.IndexByte(b[at:], '\n')
+	switch {
+	case end < at && len(b)-at <= 64<<10:
+		return 0, 0, 0, nil
+	case end < at+2, hasLength && string(b[at+1:end-1]) != "-1":
+		return 0, 0, 0, errNotRESP
 	}
-	return n, nil
-}
-
-// value notes one value that has nothing below it.
-func (s *entryFilter) value(kind byte, from, to int) {
-	switch len(s.open) {
-	case 1:
-		s.entries = false
-	case 2:
-		if s.open[1] == 2 { // an entry's ID
-			s.entries = s.entries && kind == '$'
-			if s.last = (byteRange{from, to}); s.count == 0 {
-				s.first = s.last
-			}
-		} else {
-			s.entries = false
-		}
-	}
-	s.ended(to)
-}
-
-// aggregate notes the beginning of one.
-func (s *entryFilter) aggregate(kind byte, n, from, to int) {
-	switch len(s.open) {
-	case 0:
-		s.entries = kind == '*' && n >= 0
-	case 1:
-		s.entries = s.entries && kind == '*' && n == 2
-		s.entry.from, s.hit = from, false
-	case 2:
-		s.entries = s.entries && kind == '*' && s.open[1] == 1
-	}
-	if n > 0 {
-		s.open = append(s.open, n)
-		return
-	}
-	if kind == '|' {
-		s.open = append(s.open, 0)
-	} else {
-		s.ended(to)
-	}
-}
-
-// ended notes that a value is complete, and with it perhaps those around it.
-func (s *entryFilter) ended(to int) {
-	for len(s.open) > 0 {
-		if s.open[len(s.open)-1]--; s.open[len(s.open)-1] > 0 {
-			return
-		}
-		if len(s.open) == 2 {
-			s.count++
-			if s.hit {
-				s.keep = append(s.keep, byteRange{s.entry.from, to})
-			}
-		}
-		s.open = s.open[:len(s.open)-1]
-	}
+	return kind, -1, end + 1, nil
 }

@@ -69,61 +69,33 @@ func (s *streamSearch) all(ctx context.Context, key, after string, found func(lu
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b := unreadRange{low: after, newest: after, found: found, known: map[string]bool{}}
-	var lanes sync.WaitGroup
+	var readers sync.WaitGroup
 	for _, backwards := range []bool{false, true} {
-		lanes.Go(func() {
-			if err := s.readTowards(ctx, key, backwards, &b); err != nil {
-				b.fail(err)
+		readers.Go(func() {
+			if failed := s.readTowards(ctx, key, backwards, &b); failed != nil {
+				b.failed.Do(func() { err = failed }) // the first: it ends the other
 				cancel()
 			}
 		})
 	}
-	lanes.Wait()
-	if b.err != nil {
-		return "", b.err
+	readers.Wait()
+	if err == nil {
+		b.low, b.high, b.met = b.newest, "", false
+		err = s.readTowards(ctx, key, false, &b)
 	}
-	b.low, b.high, b.met = b.newest, "", false
-	if err := s.readTowards(ctx, key, false, &b); err != nil {
-		return "", err
-	}
-	return b.newest, b.err
+	return b.newest, err
 }
 
-// unreadRange is what lies between two lanes.
+// unreadRange is what lies between those who read from both ends.
 type unreadRange struct {
 	mu        sync.Mutex
 	low, high string // entry IDs: what is between them was not read yet; "" is the end of the stream
 	newest    string
 	met       bool
-	err       error
 
-	telling sync.Mutex
-	found   func(lua.Entry) error
-	known   map[string]bool // entries that were told
-}
-
-// tell passes on what was found, but for what the other lane has found, too.
-func (b *unreadRange) tell(found []lua.Entry) error {
-	b.telling.Lock()
-	defer b.telling.Unlock()
-	for _, e := range found {
-		if b.known[e.EntryID] {
-			continue
-		}
-		b.known[e.EntryID] = true
-		if err := b.found(e); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (b *unreadRange) fail(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.err == nil {
-		b.err = err
-	}
+	found  func(lua.Entry) error
+	known  map[string]bool // entries that it was called for
+	failed sync.Once
 }
 
 func (b *unreadRange) between() (from, to string, met bool) {
@@ -132,10 +104,19 @@ func (b *unreadRange) between() (from, to string, met bool) {
 	return openEnd(b.low, "-"), openEnd(b.high, "+"), b.met
 }
 
-// add notes a page, and says whether it was the last one.
-func (b *unreadRange) add(p streamPage, backwards, whole bool) (met bool) {
+// add takes a page, and passes on what was found, but for what the other side has found, too. whole: it was the last page.
+func (b *unreadRange) add(p streamPage, backwards, whole bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for _, e := range p.found {
+		if b.known[e.EntryID] {
+			continue
+		}
+		b.known[e.EntryID] = true
+		if err := b.found(e); err != nil {
+			return err
+		}
+	}
 	if p.entries > 0 {
 		newest := p.last
 		if backwards {
@@ -148,7 +129,7 @@ func (b *unreadRange) add(p streamPage, backwards, whole bool) (met bool) {
 		}
 	}
 	b.met = b.met || whole
-	return b.met
+	return nil
 }
 
 // readTowards reads page after page, from one end towards the other.
@@ -160,13 +141,10 @@ func (s *streamSearch) readTowards(ctx context.Context, key string, backwards bo
 		}
 		p, err := s.page(ctx, key, from, to, size.Count, backwards)
 		if err == nil {
-			err = b.tell(p.found)
+			err = b.add(p, backwards, p.entries < size.Count)
 		}
 		if err != nil {
 			return err
-		}
-		if b.add(p, backwards, p.entries < size.Count) {
-			return nil
 		}
 		size.Seen(p.entries, p.bytes)
 	}

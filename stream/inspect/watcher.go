@@ -1,11 +1,11 @@
 package inspect
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -201,49 +201,42 @@ func countPartitions(parts []*partition) watchedCounts {
 	return all
 }
 
-// fillRates fills in what happened between two looks.
-func fillRates(g *QueueSample, before, now watchedCounts, span time.Duration) {
-	var in, out, done delta
-	groups := map[string]*delta{}
+// fillRates fills in what happened between two looks. What is not known is NaN.
+func fillRates(s *QueueSample, before, now watchedCounts, span time.Duration) {
+	var in, out, done float64
+	groups := map[string]float64{}
 	for name, a := range now {
 		b, known := before[name]
-		if known = known && a.addedBy != "" && a.addedBy == b.addedBy; !known {
-			in.lost, out.lost, done.lost = true, true, true
+		added, gone := float64(a.added-b.added), float64(b.entries-a.entries)
+		if !known || a.addedBy == "" || a.addedBy != b.addedBy {
+			added = math.NaN()
 		}
-		in.add(a.scheduled - b.scheduled + a.added - b.added)
-		out.add(a.added - b.added)
-		done.add(a.added - b.added - (a.entries - b.entries))
+		in += float64(a.scheduled-b.scheduled) + added
+		out += added
+		done += added + gone
 		for name, ga := range a.groups {
-			d := groups[name]
-			if d == nil {
-				d = &delta{}
-				groups[name] = d
-			}
 			gb, known := b.groups[name]
-			d.lost = d.lost || !known || ga.read < 0 || gb.read < 0
-			d.add(ga.read - gb.read - (ga.pending - gb.pending))
+			ended := float64(ga.read - gb.read - (ga.pending - gb.pending))
+			if !known || ga.read < 0 || gb.read < 0 {
+				ended = math.NaN()
+			}
+			groups[name] += ended
 		}
 	}
-	g.PerSecond = &QueueRates{In: in.per(span), Out: out.per(span), Done: done.per(span)}
-	for i := range g.Groups {
-		g.Groups[i].Done = cmp.Or(groups[g.Groups[i].Name], &delta{lost: true}).per(span)
+	s.PerSecond = &QueueRates{In: perSecond(in, span), Out: perSecond(out, span), Done: perSecond(done, span)}
+	for i := range s.Groups {
+		if ended, known := groups[s.Groups[i].Name]; known {
+			s.Groups[i].Done = perSecond(ended, span)
+		}
 	}
 }
 
-// delta is a difference that may not be known.
-type delta struct {
-	n    int64
-	lost bool
-}
-
-func (d *delta) add(n int64) { d.n += n }
-
-// per returns the rate per second. A negative one means that someone else took something away: then nothing happened, as far as
-// we can tell.
-func (d *delta) per(span time.Duration) *float64 {
-	if d.lost || span <= 0 {
+// perSecond returns a rate; nil: it is not known. A negative number means that someone else took something away: then nothing
+// happened, as far as we can tell.
+func perSecond(n float64, span time.Duration) *float64 {
+	if math.IsNaN(n) || span <= 0 {
 		return nil
 	}
-	rate := max(0, float64(d.n)/span.Seconds())
+	rate := max(0, n/span.Seconds())
 	return &rate
 }

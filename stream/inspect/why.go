@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -53,11 +52,10 @@ func newSurroundings(ctx context.Context, c rueidis.Client, prefix string, now t
 // no bridge wrote leave it in doubt.
 func (s *surroundings) noBridge(ctx context.Context) bool {
 	const most = 100
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
+	var names []string
 	oldest := strconv.FormatInt(s.now.Add(-lastHeartbeat).UnixMilli(), 10)
-	names, err := s.c.Do(ctx, s.c.B().Zrange().Key(lua.NewGlobals(s.prefix).Bridges).Min("+inf").Max(oldest).Byscore().Rev().
-		Limit(0, most).Build()).AsStrSlice()
+	err := view.Ask(ctx, s.c, view.Into(s.c.B().Zrange().Key(lua.NewGlobals(s.prefix).Bridges).Min("+inf").Max(oldest).Byscore().
+		Rev().Limit(0, most).Build(), &names, rueidis.RedisResult.AsStrSlice))
 	for _, name := range names {
 		if _, ok := lua.ParseIdentity(name); ok {
 			return false
@@ -68,8 +66,6 @@ func (s *surroundings) noBridge(ctx context.Context) bool {
 
 // isFull says whether a server can be asked, and has reached its limit of memory. Of a cluster it asks one.
 func isFull(ctx context.Context, c rueidis.Client) bool {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
 	info, err := view.ReadInfo(ctx, c, "memory")
 	return err == nil && info.Number("maxmemory") > 0 && info.Number("used_memory") >= info.Number("maxmemory")
 }
@@ -82,8 +78,6 @@ func (s *surroundings) policy(ctx context.Context, queue, group string) (p strea
 	if p, ok = s.policies[key]; ok {
 		return p, true
 	}
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
 	p, _, err := stream.ReadPolicy(ctx, s.c, s.prefix, queue, group)
 	if err == nil {
 		s.policies[key] = p
