@@ -28,8 +28,7 @@ import (
 
 type editFlags struct {
 	replacement
-	unset  []string
-	dryRun bool
+	unset []string
 }
 
 func (a *app) deadEdit() *cobra.Command {
@@ -50,12 +49,11 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 	o.flags(cmd, "the new payload", "the new payload is in this file", "set this header", "it")
 	f := cmd.Flags()
 	f.StringArrayVar(&o.unset, "unset-header", nil, "remove the header of this name; may be given again")
-	f.BoolVar(&o.dryRun, "dry-run", false, "only show what would be scheduled")
-	var payload *[]byte
+	f.BoolVar(&o.DryRun, "dry-run", false, "only show what would be scheduled")
 	inEditor := false
-	return a.looks(cmd, func([]string) (err error) {
-		payload, err = o.newPayload(a)
-		inEditor = payload == nil && o.headers == nil && o.unset == nil
+	return a.looks(cmd, func([]string) error {
+		err := o.readPayload(a)
+		inEditor = o.Payload == nil && o.headers == nil && o.unset == nil
 		if err = errors.Join(o.check(), err); err == nil && inEditor && !term.IsTerminal(a.in) {
 			err = usage.Errorf("nothing to change: give --payload, --payload-file, --header or --unset-header; " +
 				"on a terminal an editor is started without them")
@@ -66,7 +64,7 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 		if err != nil {
 			return err
 		}
-		change := change{payload: payload, headers: o.apply(l.Headers)}
+		change := change{payload: o.Payload, headers: o.apply(l.Headers)}
 		if inEditor {
 			if change, err = editLetter(ctx, l, a.editor); err != nil {
 				return err
@@ -83,7 +81,7 @@ type change struct {
 }
 
 func (o *editFlags) check() error {
-	if err := checkGroup(o.to); err != nil {
+	if err := checkGroup(o.To); err != nil {
 		return err
 	}
 	for _, name := range o.unset {
@@ -118,8 +116,8 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 	if c.payload != nil {
 		l.Payload = *c.payload
 	}
-	options := admin.RedriveOptions{Payload: c.payload, Headers: c.headers, Delay: o.in.D, DryRun: o.dryRun, To: o.to}
-	result, err := letters.Redrive(ctx, queue, []string{l.Letter}, options)
+	o.Payload, o.Headers = c.payload, c.headers
+	result, err := letters.Redrive(ctx, queue, []string{l.Letter}, o.RedriveOptions)
 	switch {
 	case err != nil:
 		return err
@@ -141,15 +139,15 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 		Headers map[string]string `json:"headers,omitempty"`
 		Payload admin.Payload     `json:"payload"`
 		DryRun  bool              `json:"dry_run"`
-	}{l.Letter, l.ID, cmp.Or(o.to, l.Group), o.in.D.Milliseconds(), l.Headers, l.Payload, o.dryRun}
+	}{l.Letter, l.ID, cmp.Or(o.To, l.Group), o.Delay.Milliseconds(), l.Headers, l.Payload, o.DryRun}
 	return a.print(value, func() {
 		rows := [][]string{
-			{done("redriven", o.dryRun), human.OneLine(l.ID, 256)},
-			{"for", human.OrDash(human.OneLine(cmp.Or(o.to, l.Group), 256))},
-			{"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.in.D), time.Now())},
+			{done("redriven", o.DryRun), human.OneLine(l.ID, 256)},
+			{"for", human.OrDash(human.OneLine(cmp.Or(o.To, l.Group), 256))},
+			{"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.Delay), time.Now())},
 		}
 		term.Table(a.out, append(rows, mapRows("header ", l.Headers)...))
-		if o.dryRun {
+		if o.DryRun {
 			a.describePayload(l.Payload)
 		}
 	})

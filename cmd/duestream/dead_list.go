@@ -15,7 +15,7 @@ import (
 )
 
 func (a *app) deadList() *cobra.Command {
-	var f letterFilter
+	var filter admin.LetterFilter
 	var summary bool
 	cmd := &cobra.Command{
 		Use:   "list <queue>",
@@ -28,13 +28,13 @@ of an error its first line, with each number as #.`,
 		Example: `  duestream dead list emails --group mailer --newer-than 1h
   duestream dead list emails --summary`,
 	}
-	f.flags(cmd, 100)
+	filterFlags(cmd, &filter, 100)
 	cmd.Flags().BoolVar(&summary, "summary", false, "count them by group, reason and error; --limit is for the lines of that")
-	return a.looks(cmd, f.check, func(ctx context.Context, op *admin.Admin, args []string) error {
+	return a.looks(cmd, func([]string) error { return checkFilter(filter) }, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if summary {
-			return a.summarizeLetters(ctx, op.DeadLetters(), args[0], f.filter())
+			return a.summarizeLetters(ctx, op.DeadLetters(), args[0], filter)
 		}
-		return a.listLetters(ctx, op.DeadLetters(), args[0], f.filter())
+		return a.listLetters(ctx, op.DeadLetters(), args[0], filter)
 	})
 }
 

@@ -34,7 +34,7 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
 		letters := op.DeadLetters()
 		if asks(args) && !agreed.yes {
-			n, err := letters.Count(ctx, args[0], s.filter.filter())
+			n, err := letters.Count(ctx, args[0], s.filter)
 			if err == nil && n > 0 {
 				err = agreed.ask(ctx, a, fmt.Sprintf("Delete %s of %s for good?", human.Counted(n, "dead letter"), args[0]))
 			}
@@ -56,7 +56,7 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 	} else if len(names) > 0 {
 		purged, err = letters.Purge(ctx, queue, names)
 	} else {
-		filter, total := s.filter.filter(), 0
+		filter, total := s.filter, 0
 		if bar.Draws() { // for the eye only
 			if total, err = letters.Count(ctx, queue, filter); err != nil {
 				return err
@@ -107,7 +107,7 @@ func (a *app) wouldPurge(
 	if len(names) > 0 {
 		return n, nil
 	}
-	for l, err := range letters.List(ctx, queue, s.filter.filter()) {
+	for l, err := range letters.List(ctx, queue, s.filter) {
 		if err := count(l, err); err != nil {
 			return n, err
 		}

@@ -21,7 +21,6 @@ type redriveFlags struct {
 	selection
 	replacement
 	noHeaders bool
-	spread    flags.Delay
 	rate      string
 }
 
@@ -47,58 +46,54 @@ goes on with the rest.`,
 		"replace the headers of each by these", "each")
 	f := cmd.Flags()
 	f.BoolVar(&o.noHeaders, "no-headers", false, "deliver each without headers")
-	flags.DelayVar(f, &o.spread, "spread", "deliver each at a random moment of so long after that")
+	flags.DelayVar(f, &o.Spread, "spread", "deliver each at a random moment of so long after that")
 	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 50/s")
 	cmd.MarkFlagsMutuallyExclusive("header", "no-headers")
-	var options admin.RedriveOptions
-	return a.looks(cmd, func(args []string) (err error) {
-		options, err = o.options(a)
-		return errors.Join(o.check(args[1:]), err)
+	return a.looks(cmd, func(args []string) error {
+		return errors.Join(o.check(args[1:]), o.complete(a))
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
-		return a.redrive(ctx, op.DeadLetters(), args[0], args[1:], o, options)
+		return a.redrive(ctx, op.DeadLetters(), args[0], args[1:], o)
 	})
 }
 
-func (o *redriveFlags) options(a *app) (admin.RedriveOptions, error) {
-	out := admin.RedriveOptions{Delay: o.in.D, Spread: o.spread.D, DryRun: o.dryRun, To: o.to}
-	err := checkGroup(o.to)
-	if err != nil {
-		return out, err
+// complete fills in the options that the flags do not set by themselves, and checks all of them.
+func (o *redriveFlags) complete(a *app) error {
+	o.DryRun = o.dryRun
+	if err := checkGroup(o.To); err != nil {
+		return err
 	}
-	if out.Payload, err = o.newPayload(a); err != nil {
-		return out, err
+	if err := o.readPayload(a); err != nil {
+		return err
 	}
 	if o.headers != nil || o.noHeaders {
 		set := map[string]string(o.headers)
-		out.Headers = &set
+		o.Headers = &set
 	}
 	if o.rate != "" {
 		rate, err := strconv.ParseFloat(strings.TrimSuffix(o.rate, "/s"), 64)
 		if err != nil || !(rate > 0 && rate <= 1e6) {
-			return out, usage.Errorf("rate %q: must be a number per second above 0 and up to 1000000, like 50/s", o.rate)
+			return usage.Errorf("rate %q: must be a number per second above 0 and up to 1000000, like 50/s", o.rate)
 		}
-		out.Rate = rate
+		o.Rate = rate
 	}
-	return out, nil
+	return nil
 }
 
-func (a *app) redrive(
-	ctx context.Context, letters *admin.DeadLetters, queue string, names []string, o redriveFlags, options admin.RedriveOptions,
-) error {
+func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, o redriveFlags) error {
 	bar := term.NewProgress(a.err, "letters")
 	if bar.Draws() { // counting them all first is for the eye only
-		options.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
+		o.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
 	}
 	var first firstLetters
 	if o.dryRun {
-		options.Selected = first.add
+		o.Selected = first.add
 	}
 	var result admin.RedriveResult
 	var err error
 	if len(names) > 0 {
-		result, err = letters.Redrive(ctx, queue, names, options)
+		result, err = letters.Redrive(ctx, queue, names, o.RedriveOptions)
 	} else {
-		result, err = letters.RedriveMatching(ctx, queue, o.filter.filter(), options)
+		result, err = letters.RedriveMatching(ctx, queue, o.filter, o.RedriveOptions)
 	}
 	bar.Clear()
 	value := struct {

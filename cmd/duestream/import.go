@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -21,13 +22,13 @@ import (
 
 type importFlags struct {
 	fromLine int
-	dedup    flags.Delay
+	dedup    time.Duration
 	noGroups bool
 	dryRun   bool
 }
 
 func (a *app) importCommand() *cobra.Command {
-	o := importFlags{dedup: flags.Delay{D: fileDedup}}
+	o := importFlags{dedup: fileDedup}
 	cmd := &cobra.Command{
 		Use:   "import <queue> [<file>]",
 		Short: "Take what export wrote into a queue",
@@ -102,7 +103,7 @@ func (f *importRun) run(ctx context.Context) error {
 		return f.feed(ctx)
 	}
 	return f.app.operate(ctx, func(op *admin.Admin) (err error) {
-		if f.to, err = op.Import(ctx, f.queue, header.source(), f.flags.dedup.D); err != nil {
+		if f.to, err = op.Import(ctx, f.queue, header.source(), f.flags.dedup); err != nil {
 			return err
 		}
 		if !f.flags.noGroups {

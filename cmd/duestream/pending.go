@@ -19,7 +19,6 @@ func (a *app) pending() *cobra.Command {
 	var group string
 	var filter admin.PendingFilter
 	var limit int
-	var minIdle flags.Delay
 	cmd := &cobra.Command{
 		Use:   "pending <queue> <group>",
 		Short: "List what a group's workers hold",
@@ -42,7 +41,7 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 	}
 	groupFlag(cmd, &group, "consumer group")
 	cmd.Flags().StringVar(&filter.Consumer, "consumer", "", "held by this consumer")
-	flags.DelayVar(cmd.Flags(), &minIdle, "min-idle", "idle for at least so long")
+	flags.DelayVar(cmd.Flags(), &filter.MinIdle, "min-idle", "idle for at least so long")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many")
 	return a.looks(cmd, func([]string) error {
 		if limit < 1 {
@@ -50,7 +49,6 @@ entries of partition 3 are listed as 3/<entry>. The group may be given as --grou
 		}
 		return checkGroup(group)
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
-		filter.MinIdle = minIdle.D
 		if len(args) == 2 {
 			group = args[1]
 		}

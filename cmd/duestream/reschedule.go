@@ -28,7 +28,7 @@ retries of one group. When nothing waits, nothing is changed, and the exit code 
   duestream reschedule callbacks order-42 --in 0s --group partner-a`,
 	}
 	o.flags(cmd)
-	w.Flags(cmd, "deliver")
+	w.Flags(cmd)
 	cmd.MarkFlagsOneRequired("in", "at")
 	return a.writes(cmd, o.check, func(ctx context.Context, client *bridge.Client, args []string) error {
 		return a.moveMessage(ctx, client, o, args[0], args[1], w.Option())

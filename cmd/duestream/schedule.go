@@ -23,12 +23,13 @@ type scheduleOptions struct {
 	id          string
 	headers     flags.Headers
 	maxAttempts int
-	expiresIn   flags.Delay
-	expiresAt   flags.Instant
-	dedup       flags.Delay
+	expiresIn   time.Duration
+	expiresAt   time.Time
+	dedup       time.Duration
 	file        string
 	fromLine    int
 	duplicates  bool
+	given       func(flag string) bool
 }
 
 func (a *app) schedule() *cobra.Command {
@@ -68,7 +69,7 @@ stops and says from which line to go on (--from-line).`,
 	a.jsonFlag(cmd)
 	a.durabilityFlag(cmd)
 	f := cmd.Flags()
-	o.when.Flags(cmd, "deliver")
+	o.when.Flags(cmd)
 	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
 	f.Var(&o.headers, "header", "add a header; may be given again")
 	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")
@@ -80,6 +81,7 @@ stops and says from which line to go on (--from-line).`,
 	cmd.MarkFlagsMutuallyExclusive("expires-in", "expires-at")
 	f.BoolVar(&o.duplicates, "duplicates", false, "with --file: list the lines whose ID was taken already")
 	cmd.MarkFlagsMutuallyExclusive("file", "id")
+	o.given = f.Changed
 	return a.does(cmd, nil, func(ctx context.Context, args []string) error {
 		if o.file != "" {
 			return a.scheduleFile(ctx, o, args)
@@ -139,6 +141,14 @@ func newScheduledAt(id string, due time.Time) scheduledAt {
 	return scheduledAt{id, due, due.UnixMilli()}
 }
 
+// expires returns when the message expires; zero is never.
+func (o *scheduleOptions) expires(now time.Time) time.Time {
+	if o.given("expires-in") {
+		return now.Add(o.expiresIn)
+	}
+	return o.expiresAt
+}
+
 // options checks what can be checked without Redis, and turns flags into options.
 func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 	all := []bridge.Option{o.when.Option()}
@@ -157,14 +167,10 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 		}
 		all = append(all, bridge.MaxAttempts(o.maxAttempts))
 	}
-	expires := o.expiresAt.T
-	if o.expiresIn.Given {
-		expires = now.Add(o.expiresIn.D)
-	}
-	if !expires.IsZero() {
-		due := now.Add(o.when.In.D)
-		if !o.when.At.T.IsZero() {
-			due = o.when.At.T
+	if expires := o.expires(now); !expires.IsZero() {
+		due := now.Add(o.when.In)
+		if !o.when.At.IsZero() {
+			due = o.when.At
 		}
 		if !expires.After(due) {
 			return nil, usage.Errorf("expires %s: must be after the due time %s", expires.Format(time.RFC3339),
@@ -172,11 +178,11 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 		}
 		all = append(all, bridge.ExpiresAt(expires))
 	}
-	if o.dedup.D > 0 {
+	if o.dedup > 0 {
 		if o.id == "" {
-			return nil, usage.Errorf("dedup %s: needs --id", human.Short(o.dedup.D))
+			return nil, usage.Errorf("dedup %s: needs --id", human.Short(o.dedup))
 		}
-		all = append(all, bridge.Dedup(o.dedup.D))
+		all = append(all, bridge.Dedup(o.dedup))
 	}
 	return all, nil
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
@@ -84,22 +83,18 @@ func (a *app) feedSchedule(ctx context.Context, f *feeder[bridge.NewMessage], qu
 
 // fileDefaults returns the values of the flags, which hold for lines that have none of their own.
 func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
-	window := o.dedup.D
-	if !o.dedup.Given {
+	window := o.dedup
+	if !o.given("dedup") {
 		window = fileDedup
 	}
-	o.dedup = flags.Delay{} // it needs no --id here
-	if _, err := o.options(time.Now()); err != nil {
+	o.dedup = 0 // it needs no --id here
+	now := time.Now()
+	if _, err := o.options(now); err != nil {
 		return m, err
 	}
-	m = bridge.NewMessage{
-		Delay: o.when.In.D, At: o.when.At.T, Headers: o.headers, MaxAttempts: o.maxAttempts,
-		Expires: o.expiresAt.T, Dedup: window,
-	}
-	if o.expiresIn.Given {
-		m.Expires = time.Now().Add(o.expiresIn.D)
-	}
-	return m, nil
+	return bridge.NewMessage{
+		Delay: o.when.In, At: o.when.At, Headers: o.headers, MaxAttempts: o.maxAttempts, Expires: o.expires(now), Dedup: window,
+	}, nil
 }
 
 // sendMessages schedules a batch. Its errors name the wrong field but not the message, because the caller names the line.

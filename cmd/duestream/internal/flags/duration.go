@@ -69,35 +69,31 @@ func DurationVar(f *pflag.FlagSet, d *time.Duration, name string, value time.Dur
 	f.Var((*Duration)(d), name, usage)
 }
 
-// DelayVar adds a flag for a duration from zero to the longest delay there is.
-func DelayVar(f *pflag.FlagSet, d *Delay, name, usage string) {
-	d.field = name
-	f.Var(d, name, usage)
+// DelayVar adds a flag for a duration from zero to the longest delay there is. What d holds already is the default.
+func DelayVar(f *pflag.FlagSet, d *time.Duration, name, usage string) {
+	f.Var(&delay{name, d}, name, usage)
 }
 
-// Delay is a flag for a duration from zero to the longest delay there is.
-type Delay struct {
+type delay struct {
 	field string
-	D     time.Duration
-	Given bool
+	d     *time.Duration
 }
 
 // Set implements pflag.Value.
-func (f *Delay) Set(text string) (err error) {
-	f.Given = true
-	if f.D, err = ParseDuration(text); err != nil {
+func (f *delay) Set(text string) (err error) {
+	if *f.d, err = ParseDuration(text); err != nil {
 		return err
 	}
-	return admin.CheckDelay(f.field, f.D)
+	return admin.CheckDelay(f.field, *f.d)
 }
 
 // Type implements pflag.Value.
-func (f *Delay) Type() string { return "duration" }
+func (f *delay) Type() string { return "duration" }
 
 // String implements pflag.Value.
-func (f *Delay) String() string {
-	if f.D == 0 {
+func (f *delay) String() string {
+	if *f.d == 0 {
 		return ""
 	}
-	return human.Short(f.D)
+	return human.Short(*f.d)
 }

@@ -12,35 +12,33 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// Instant is a flag for a point in time.
-type Instant struct {
-	field string
-	T     time.Time
+// InstantVar adds a flag for a point in time.
+func InstantVar(f *pflag.FlagSet, t *time.Time, name, usage string) {
+	f.Var(&instant{name, t}, name, usage)
 }
 
-// InstantVar adds a flag for a point in time.
-func InstantVar(f *pflag.FlagSet, t *Instant, name, usage string) {
-	t.field = name
-	f.Var(t, name, usage)
+type instant struct {
+	field string
+	t     *time.Time
 }
 
 // Set implements pflag.Value.
-func (f *Instant) Set(text string) (err error) {
-	if f.T, err = time.Parse(time.RFC3339, text); err != nil {
+func (f *instant) Set(text string) (err error) {
+	if *f.t, err = time.Parse(time.RFC3339, text); err != nil {
 		return fmt.Errorf("must be RFC 3339 with a time zone, like %s", time.Now().Add(time.Hour).Format(time.RFC3339))
 	}
-	return admin.CheckTime(f.field, f.T)
+	return admin.CheckTime(f.field, *f.t)
 }
 
 // Type implements pflag.Value.
-func (f *Instant) Type() string { return "time" }
+func (f *instant) Type() string { return "time" }
 
 // String implements pflag.Value.
-func (f *Instant) String() string {
-	if f.T.IsZero() {
+func (f *instant) String() string {
+	if f.t.IsZero() {
 		return ""
 	}
-	return f.T.Format(time.RFC3339)
+	return f.t.Format(time.RFC3339)
 }
 
 // Headers is a repeatable flag for name=value.
