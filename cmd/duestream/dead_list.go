@@ -30,7 +30,8 @@ of an error its first line, with each number as #.`,
 	}
 	filterFlags(cmd, &filter, 100)
 	cmd.Flags().BoolVar(&summary, "summary", false, "count them by group, reason and error; --limit is for the lines of that")
-	return a.looks(cmd, func([]string) error { return checkFilter(filter) }, func(ctx context.Context, op *admin.Admin, args []string) error {
+	check := func([]string) error { return checkFilter(filter) }
+	return a.looks(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if summary {
 			return a.summarizeLetters(ctx, op.DeadLetters(), args[0], filter)
 		}
