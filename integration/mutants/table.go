@@ -114,8 +114,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "an import gives a retry to every group", file: "stream/transfer/record.go",
-		old:  "\tset(lua.FieldFor, r.For, r.For != \"\")\n",
-		new:  "",
+		old:  ", lua.FieldError, lua.FieldFor}\n\tif name.Kind",
+		new:  ", lua.FieldError}\n\tif name.Kind",
 		test: []string{"-run", "TestScheduledRecords", "./stream/transfer"},
 	},
 	{

@@ -197,8 +197,8 @@ func (s *entryFilter) entry(b []byte) (whole bool, err error) {
 	return true, nil
 }
 
-// value returns the end of the value that begins at a place, 0 while b does not hold all of it, and whether the message's ID is in
-// it.
+// value returns the end of the value that begins at a place, 0 while b does not hold all of it, and whether the message's ID is
+// in it.
 func (s *entryFilter) value(b []byte, at int) (end int, hit bool, err error) {
 	for todo := 1; todo > 0; todo-- {
 		kind, n, body, err := replyHeader(b, at)

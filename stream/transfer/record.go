@@ -105,51 +105,87 @@ func (r Record) checkMessage() error {
 	if r.For != "" {
 		errs = append(errs, lua.CheckGroup(r.For))
 	}
-	if r.Entry != "" && !recordEntry.MatchString(r.Entry) || r.Entry == "" && r.Kind == RecordReady {
-		errs = append(errs, lua.Invalid("entry", r.Entry, "must be <milliseconds>-<sequence>"))
-	}
-	if r.Letter != "" && (!recordEntry.MatchString(r.Letter) || r.Entry != "") {
-		errs = append(errs, lua.Invalid("letter", r.Letter, "must be <milliseconds>-<sequence>, and without an entry"))
-	}
-	if r.Attempt != 0 && lua.CheckMaxAttempts(r.Attempt) != nil {
-		errs = append(errs, lua.Invalid("attempt", fmt.Sprint(r.Attempt), "must be between 1 and %d", lua.MaxAttemptsLimit))
-	}
 	if r.MaxAttempts != 0 {
 		errs = append(errs, lua.CheckMaxAttempts(r.MaxAttempts))
 	}
-	if r.Expires < 0 {
-		errs = append(errs, lua.Invalid("expires_ms", fmt.Sprint(r.Expires), "must not be negative"))
-	}
-	if len(r.Error) > lua.MaxErrorBytes {
-		errs = append(errs, lua.Invalid("error", r.Error, "must be at most %d bytes", lua.MaxErrorBytes))
+	const entry = "must be <milliseconds>-<sequence>"
+	for _, one := range []struct {
+		wrong              bool
+		field, value, must string
+	}{
+		{r.Entry != "" && !recordEntry.MatchString(r.Entry) || r.Entry == "" && r.Kind == RecordReady, "entry", r.Entry, entry},
+		{r.Letter != "" && (!recordEntry.MatchString(r.Letter) || r.Entry != ""), "letter", r.Letter,
+			entry + ", and without an entry"},
+		{r.Attempt != 0 && lua.CheckMaxAttempts(r.Attempt) != nil, "attempt", strconv.Itoa(r.Attempt),
+			fmt.Sprintf("must be between 1 and %d", lua.MaxAttemptsLimit)},
+		{r.Expires < 0, "expires_ms", strconv.FormatInt(r.Expires, 10), "must not be negative"},
+		{len(r.Error) > lua.MaxErrorBytes, "error", r.Error, fmt.Sprintf("must be at most %d bytes", lua.MaxErrorBytes)},
+	} {
+		if one.wrong {
+			errs = append(errs, lua.Invalid(one.field, one.value, "%s", one.must))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// recordFields are the fields that a record has a name for.
-var recordFields = []string{
-	lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldMaxAttempts, lua.FieldExpires, lua.FieldFor,
-	lua.FieldError,
-}
-
-// ofLetters are those that only dead letters have.
-var ofLetters = []string{lua.FieldGroup, lua.FieldReason, lua.FieldDead, lua.FieldEntry}
+// Fields that a record has a name for: of a message, and of a dead letter.
+var (
+	messageFields = []string{lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldMaxAttempts,
+		lua.FieldExpires, lua.FieldFor, lua.FieldError}
+	letterFields = []string{lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldMaxAttempts,
+		lua.FieldExpires, lua.FieldDead, lua.FieldGroup, lua.FieldReason, lua.FieldEntry, lua.FieldError}
+)
 
 // checkNames refuses extra fields that have a name of their own, and more of them than an entry takes.
 func (r Record) checkNames() error {
-	bytes := 0
+	bytes, named := 0, messageFields
+	if r.Kind == RecordDead {
+		named = letterFields
+	}
 	for name, value := range r.Extra {
 		bytes += len(name) + len(value)
-		if slices.Contains(recordFields, name) && (r.Kind != RecordDead || name != lua.FieldFor) || r.Kind == RecordDead &&
-			slices.Contains(ofLetters, name) ||
-			strings.HasPrefix(name, lua.HeaderPrefix) {
+		if slices.Contains(named, name) || strings.HasPrefix(name, lua.HeaderPrefix) {
 			return lua.Invalid("extra", name, "has a place of its own")
 		}
 	}
-	if bytes > maxMetaBytes/2 || len(r.Extra) > maxMetaFields-lua.MaxHeaders-len(recordFields) {
+	if bytes > maxMetaBytes/2 || len(r.Extra) > maxMetaFields-lua.MaxHeaders-len(messageFields) {
 		return lua.Invalid("extra", fmt.Sprint(len(r.Extra)), "is too much")
 	}
 	return nil
+}
+
+// list returns those of the named fields that the record has, then headers and extra fields by name.
+func (r Record) list(named []string) (all []lua.FieldValue) {
+	add := func(name, value string) { all = append(all, lua.FieldValue{Field: name, Value: value}) }
+	values := map[string]string{lua.FieldID: r.ID, lua.FieldPayload: string(r.Payload), lua.FieldFor: r.For,
+		lua.FieldGroup: r.Group, lua.FieldReason: r.Reason, lua.FieldEntry: r.Entry, lua.FieldError: r.Error}
+	for name, n := range map[string]int64{lua.FieldAttempt: int64(r.Attempt), lua.FieldDue: r.Due, lua.FieldExpires: r.Expires,
+		lua.FieldMaxAttempts: int64(r.MaxAttempts), lua.FieldDead: r.Dead} {
+		if n != 0 {
+			values[name] = strconv.FormatInt(n, 10)
+		}
+	}
+	for _, name := range named {
+		if value := values[name]; value != "" || name == lua.FieldPayload && r.Payload != nil {
+			add(name, value)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
+		add(lua.HeaderPrefix+name, r.Headers[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Extra)) {
+		add(name, r.Extra[name])
+	}
+	return all
+}
+
+// fieldMap returns fields by name.
+func fieldMap(list []lua.FieldValue) map[string]string {
+	all := make(map[string]string, len(list))
+	for _, f := range list {
+		all[f.Field] = f.Value
+	}
+	return all
 }
 
 // member is the record as the schedule keeps it: the member, and its meta.
@@ -157,22 +193,6 @@ func (r Record) member() (member, meta string) {
 	if r.Member != nil {
 		return string(r.Member), string(r.Meta)
 	}
-	fields := maps.Clone(r.Extra)
-	if fields == nil {
-		fields = map[string]string{}
-	}
-	for name, value := range r.Headers {
-		fields[lua.HeaderPrefix+name] = value
-	}
-	set := func(name, value string, is bool) {
-		if is {
-			fields[name] = value
-		}
-	}
-	set(lua.FieldMaxAttempts, strconv.Itoa(r.MaxAttempts), r.MaxAttempts != 0)
-	set(lua.FieldExpires, strconv.FormatInt(r.Expires, 10), r.Expires != 0)
-	set(lua.FieldError, r.Error, r.Error != "")
-	set(lua.FieldFor, r.For, r.For != "")
 	name := lua.Member{ID: r.ID, Group: r.For, Of: r.Entry}
 	switch {
 	case r.Letter != "":
@@ -182,18 +202,22 @@ func (r Record) member() (member, meta string) {
 	case r.Entry != "":
 		name.Kind = lua.MemberRetry
 	}
-	again := name.Kind != lua.MemberFirst
-	set(lua.FieldID, r.ID, again)
-	set(lua.FieldAttempt, strconv.Itoa(max(1, r.Attempt)), again || r.Attempt > 1)
-	member = name.String()
+	named := []string{lua.FieldMaxAttempts, lua.FieldExpires, lua.FieldError, lua.FieldFor}
+	if name.Kind != lua.MemberFirst {
+		r.Attempt = max(1, r.Attempt)
+		named = append(named, lua.FieldID, lua.FieldAttempt)
+	} else if r.Attempt > 1 {
+		named = append(named, lua.FieldAttempt)
+	}
+	fields := fieldMap(r.list(named))
 	if len(fields) == 0 {
-		return member, ""
+		return name.String(), ""
 	}
 	text, err := json.Marshal(fields)
 	if err != nil {
 		panic(err) // a map of strings always encodes
 	}
-	return member, string(text)
+	return name.String(), string(text)
 }
 
 // messageID is the ID of the message, which says its partition.
@@ -285,14 +309,9 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 	if e.Payload == nil {
 		e.Payload = []byte{}
 	}
-	for _, name := range ofLetters { // a foreign entry may use these names; ParseEntry takes them for those of a letter
-		for _, f := range kept {
-			if f.Field == name {
-				if e.Extra == nil {
-					e.Extra = map[string]string{}
-				}
-				e.Extra[name] = f.Value
-			}
+	for _, f := range kept { // a foreign entry may use these names; ParseEntry takes them for those of a letter
+		if !slices.Contains(messageFields, f.Field) && slices.Contains(letterFields, f.Field) {
+			e.Extra = with(e.Extra, f.Field, f.Value)
 		}
 	}
 	r = Record{Kind: RecordReady, Payload: e.Payload, Entry: entryID}
@@ -314,38 +333,23 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 	return r, r.Check() == nil
 }
 
+// with returns the fields, and one more.
+func with(fields map[string]string, name, value string) map[string]string {
+	all := maps.Clone(fields)
+	if all == nil {
+		all = map[string]string{}
+	}
+	all[name] = value
+	return all
+}
+
 // fields is the record as a stream of dead letters has it.
-func (r Record) fields() []lua.FieldValue {
-	var all []lua.FieldValue
-	add := func(name, value string, is bool) {
-		if is {
-			all = append(all, lua.FieldValue{Field: name, Value: value})
-		}
+func (r Record) fields() (all []lua.FieldValue) {
+	if len(r.Fields) == 0 {
+		return r.list(letterFields)
 	}
-	if len(r.Fields) > 0 {
-		for i := 0; i+1 < len(r.Fields); i += 2 {
-			add(string(r.Fields[i]), string(r.Fields[i+1]), true)
-		}
-		return all
-	}
-	add(lua.FieldID, r.ID, r.ID != "")
-	add(lua.FieldPayload, string(r.Payload), r.Payload != nil)
-	for _, n := range []struct {
-		name  string
-		value int64
-	}{{lua.FieldAttempt, int64(r.Attempt)}, {lua.FieldDue, r.Due}, {lua.FieldMaxAttempts, int64(r.MaxAttempts)},
-		{lua.FieldExpires, r.Expires}, {lua.FieldDead, r.Dead}} {
-		add(n.name, strconv.FormatInt(n.value, 10), n.value != 0)
-	}
-	for _, n := range [][2]string{{lua.FieldGroup, r.Group}, {lua.FieldReason, r.Reason}, {lua.FieldEntry, r.Entry},
-		{lua.FieldError, r.Error}} {
-		add(n[0], n[1], n[1] != "")
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
-		add(lua.HeaderPrefix+name, r.Headers[name], true)
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Extra)) {
-		add(name, r.Extra[name], true)
+	for pair := range slices.Chunk(r.Fields, 2) {
+		all = append(all, lua.FieldValue{Field: string(pair[0]), Value: string(pair[1])})
 	}
 	return all
 }
@@ -359,13 +363,11 @@ func deadRecord(partition int, entryID string, found []lua.FieldValue) Record {
 		raw.Fields = append(raw.Fields, []byte(f.Field), []byte(f.Value))
 	}
 	raw.Payload = nil
-	have := map[string]string{}
+	have := fieldMap(found)
 	for _, f := range found {
-		if _, twice := have[f.Field]; twice || !utf8.ValidString(f.Field) || f.Field != lua.FieldPayload &&
-			!utf8.ValidString(f.Value) {
+		if !utf8.ValidString(f.Field) || f.Field != lua.FieldPayload && !utf8.ValidString(f.Value) {
 			return raw
 		}
-		have[f.Field] = f.Value
 	}
 	r.fill(e)
 	if _, says := have[lua.FieldID]; !says {
@@ -375,19 +377,10 @@ func deadRecord(partition int, entryID string, found []lua.FieldValue) Record {
 		r.Attempt = e.Attempt
 	}
 	if f, says := have[lua.FieldFor]; says { // a foreign field: letters are for no one
-		r.For = ""
-		r.Extra = maps.Clone(r.Extra)
-		if r.Extra == nil {
-			r.Extra = map[string]string{}
-		}
-		r.Extra[lua.FieldFor] = f
+		r.For, r.Extra = "", with(r.Extra, lua.FieldFor, f)
 	}
 	r.Due, r.Dead, r.Group, r.Reason, r.Entry = unixMilli(e.Due), unixMilli(e.Dead), e.Group, e.Reason, e.Entry
-	again := map[string]string{}
-	for _, f := range r.fields() {
-		again[f.Field] = f.Value
-	}
-	if r.Check() != nil || !maps.Equal(have, again) {
+	if r.Check() != nil || len(have) != len(found) || !maps.Equal(have, fieldMap(r.fields())) {
 		return raw
 	}
 	return r
