@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +21,9 @@ import (
 )
 
 type conformanceOptions struct {
+	conformance.Config
 	producer, worker, list, verbose bool
-	level, server, pattern          string
-	visibility, patience            time.Duration
-	parallel                        int
+	level, pattern                  string
 }
 
 func (a *app) conformance() *cobra.Command {
@@ -76,59 +76,54 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 	f.BoolVar(&o.worker, "worker", false, "the command is a worker")
 	f.BoolVar(&o.producer, "producer", false, "the command is a producer")
 	f.StringVar(&o.level, "level", "good", "level to reach: minimal, good or complete; of a producer good or complete")
-	f.StringVar(&o.server, "server", "", "redis-server or valkey-server to start; default: the one on the PATH")
+	f.StringVar(&o.ServerProgram, "server", "", "redis-server or valkey-server to start; default: the one on the PATH")
 	f.StringVar(&o.pattern, "case", "", "only cases of this name, like 'partitions*'; there is no certificate then")
 	f.BoolVar(&o.list, "list", false, "list the cases with their rules, and run none")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "show what the command writes to standard error")
-	flags.DurationVar(f, &o.visibility, "visibility", conformance.DefaultVisibility, "visibility timeout of the queues: longer for a slow machine")
-	flags.DurationVar(f, &o.patience, "patience", conformance.DefaultPatience, "how long one thing that must happen may take, beside visibility timeouts")
-	f.IntVar(&o.parallel, "parallel", conformance.DefaultParallel, "cases to run at a time")
+	flags.DurationVar(f, &o.Visibility, "visibility", conformance.DefaultVisibility, "visibility timeout of the queues: longer for a slow machine")
+	flags.DurationVar(f, &o.Patience, "patience", conformance.DefaultPatience, "how long one thing that must happen may take, beside visibility timeouts")
+	f.IntVar(&o.Parallel, "parallel", conformance.DefaultParallel, "cases to run at a time")
 	offerValues(cmd, "level", "minimal", "good", "complete")
 	a.jsonFlag(cmd)
-	return a.does(cmd, nil, func(ctx context.Context, args []string) error { return a.runConformance(ctx, o, args) })
+	return a.does(cmd, func(args []string) error {
+		o.URL, o.Prefix, o.Command = a.redisURL, cmp.Or(a.prefix, conformance.DefaultPrefix), args
+		return o.complete()
+	}, func(ctx context.Context, _ []string) error { return a.runConformance(ctx, o) })
 }
 
-// conformanceConfig makes the configuration of a run from the flags. It does not touch Redis.
-func (a *app) conformanceConfig(o conformanceOptions, command []string) (cfg conformance.Config, err error) {
-	cfg = conformance.Config{
-		Kind: conformance.Worker, Command: command, URL: a.redisURL, Prefix: a.prefix, ServerProgram: o.server,
-		Partial:    o.pattern != "",
-		Visibility: o.visibility, Patience: o.patience, Parallel: o.parallel,
+// complete chooses the cases, and checks the flags. It does not touch Redis.
+func (o *conformanceOptions) complete() (err error) {
+	if o.Level, err = conformance.ParseLevel(o.level); err != nil {
+		return usage.Errorf("%w", err)
 	}
-	if o.producer {
-		cfg.Kind = conformance.Producer
+	if o.Kind = conformance.Worker; o.producer {
+		o.Kind = conformance.Producer
 	}
-	if cfg.Prefix == "" {
-		cfg.Prefix = conformance.DefaultPrefix
-	}
-	if cfg.Level, err = conformance.ParseLevel(o.level); err != nil {
-		return cfg, usage.Errorf("%w", err)
-	}
-	cfg.Cases = conformance.Cases(cfg.Kind, cfg.Level)
+	o.Cases, o.Partial = conformance.Cases(o.Kind, o.Level), o.pattern != ""
 	var errs []error
-	if o.pattern != "" {
-		if cfg.Cases, err = conformance.Select(cfg.Cases, o.pattern); err != nil {
+	if o.Partial {
+		if o.Cases, err = conformance.Select(o.Cases, o.pattern); err != nil {
 			errs = append(errs, usage.Errorf("%w", err))
 		}
 	}
-	if o.producer && cfg.Level < conformance.Good {
+	if o.producer && o.Level < conformance.Good {
 		errs = append(errs, usage.Errorf("level %q: a producer is good or complete; minimal is one ZADD, which there is "+
 			"nothing to try about", o.level))
 	}
-	if o.visibility < conformance.MinVisibility || o.visibility > conformance.MaxVisibility {
-		errs = append(errs, usage.Errorf("visibility %s: must be between %s and %s", o.visibility, conformance.MinVisibility,
+	if o.Visibility < conformance.MinVisibility || o.Visibility > conformance.MaxVisibility {
+		errs = append(errs, usage.Errorf("visibility %s: must be between %s and %s", o.Visibility, conformance.MinVisibility,
 			conformance.MaxVisibility))
 	}
-	if o.patience < time.Second || o.patience > time.Hour {
-		errs = append(errs, usage.Errorf("patience %s: must be between 1s and 1h", o.patience))
+	if o.Patience < time.Second || o.Patience > time.Hour {
+		errs = append(errs, usage.Errorf("patience %s: must be between 1s and 1h", o.Patience))
 	}
-	if o.parallel < 1 || o.parallel > 64 {
-		errs = append(errs, usage.Errorf("parallel %d: must be between 1 and 64", o.parallel))
+	if o.Parallel < 1 || o.Parallel > 64 {
+		errs = append(errs, usage.Errorf("parallel %d: must be between 1 and 64", o.Parallel))
 	}
-	if cfg.URL != "" && o.server != "" {
+	if o.URL != "" && o.ServerProgram != "" {
 		errs = append(errs, usage.Errorf("--redis uses a server that runs, --server starts one: give one of them"))
 	}
-	return cfg, errors.Join(append(errs, admin.CheckPrefix(cfg.Prefix+"-0123456789abc"))...)
+	return errors.Join(append(errs, admin.CheckPrefix(o.Prefix+"-0123456789abc"))...)
 }
 
 // findPrograms looks up the command and the server program, and refuses those that do not exist.
@@ -152,11 +147,8 @@ func findPrograms(cfg *conformance.Config) error {
 	return errors.Join(errs...)
 }
 
-func (a *app) runConformance(ctx context.Context, o conformanceOptions, command []string) error {
-	cfg, err := a.conformanceConfig(o, command)
-	if err != nil {
-		return err
-	}
+func (a *app) runConformance(ctx context.Context, o conformanceOptions) error {
+	cfg := o.Config
 	if o.list {
 		return a.listCases(cfg.Cases)
 	}

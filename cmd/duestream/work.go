@@ -26,12 +26,9 @@ const (
 )
 
 type workOptions struct {
-	group           string
-	consumer        string
-	concurrency     int
-	timeout         time.Duration
-	shutdownTimeout time.Duration
-	killAfter       time.Duration
+	bridge.WorkerConfig
+	path               string // of the command
+	timeout, killAfter time.Duration
 }
 
 // workSettings are the log settings of work. The level is warn by default, because the command writes to standard error, too.
@@ -95,26 +92,25 @@ it is set.`, commandDeadLetter, commandRetry),
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.group, "group", "g", "", "consumer group; created if it does not exist (required)")
-	f.StringVar(&o.consumer, "consumer", "", "name of this worker within the group, unique among those alive; default: host, process, random")
-	f.IntVarP(&o.concurrency, "concurrency", "n", 1, "commands to run at the same time")
+	f.StringVarP(&o.Group, "group", "g", "", "consumer group; created if it does not exist (required)")
+	f.StringVar(&o.Consumer, "consumer", "", "name of this worker within the group, unique among those alive; default: host, process, random")
+	f.IntVarP(&o.Concurrency, "concurrency", "n", 1, "commands to run at the same time")
 	flags.DurationVar(f, &o.timeout, "timeout", 0, "time a command may take; 0 = any")
-	flags.DurationVar(f, &o.shutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
+	flags.DurationVar(f, &o.ShutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
 	flags.DurationVar(f, &o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
 	_ = cmd.MarkFlagRequired("group")
-	var path string
 	return a.does(cmd, func(args []string) (err error) {
-		if o.concurrency < 1 {
-			return usage.Errorf("concurrency %d: must be at least 1", o.concurrency)
+		if o.Concurrency < 1 {
+			return usage.Errorf("concurrency %d: must be at least 1", o.Concurrency)
 		}
-		if path, err = exec.LookPath(args[1]); err != nil {
+		if o.path, err = exec.LookPath(args[1]); err != nil {
 			return usage.Errorf("command: %w", err)
 		}
-		return admin.CheckGroup(o.group)
-	}, func(ctx context.Context, args []string) error { return a.runWork(ctx, o, args[0], path, args[1:]) })
+		return admin.CheckGroup(o.Group)
+	}, func(ctx context.Context, args []string) error { return a.runWork(ctx, o, args[0], args[1:]) })
 }
 
-func (a *app) runWork(ctx context.Context, o workOptions, queue, path string, command []string) error {
+func (a *app) runWork(ctx context.Context, o workOptions, queue string, command []string) error {
 	if err := a.resolve(); err != nil {
 		return err
 	}
@@ -135,27 +131,25 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue, path string, co
 	defer stop()
 	runner := &commandRunner{
 		stop: stop,
-		path: path, args: command, timeout: o.timeout, killAfter: o.killAfter,
+		path: o.path, args: command, timeout: o.timeout, killAfter: o.killAfter,
 		redisURL: a.redisURL, prefix: a.prefix, out: shared(a.out), err: shared(a.err),
 	}
-	if o.shutdownTimeout == 0 {
-		o.shutdownTimeout = -1 // not at all, where the worker's zero is its default
+	cfg := o.WorkerConfig
+	cfg.Redis, cfg.Prefix, cfg.Queue, cfg.Handler, cfg.Logger = r, a.prefix, queue, runner.handle, log
+	cfg.CancelGrace = o.killAfter + 2*time.Second
+	if cfg.ShutdownTimeout == 0 {
+		cfg.ShutdownTimeout = -1 // not at all, where the worker's zero is its default
 	}
-	var retried func(*bridge.Message, time.Duration, string)
 	if term.IsTerminal(a.err) {
-		retried = a.tellRetried
+		cfg.Retried = a.tellRetried
 	}
-	w, err := bridge.NewWorker(bridge.WorkerConfig{
-		Redis: r, Prefix: a.prefix, Queue: queue, Group: o.group, Consumer: o.consumer, Concurrency: o.concurrency,
-		Handler: runner.handle, Retried: retried, ShutdownTimeout: o.shutdownTimeout,
-		CancelGrace: o.killAfter + 2*time.Second, Logger: log,
-	})
+	w, err := bridge.NewWorker(cfg)
 	if err != nil {
 		return err
 	}
 	if term.IsTerminal(a.err) {
 		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queue, human.OneLine(w.Consumer(), 80),
-			human.OneLine(o.group, 60), human.Counted(o.concurrency, "message"))
+			human.OneLine(o.Group, 60), human.Counted(o.Concurrency, "message"))
 	}
 	warned := make(chan struct{})
 	go func() {

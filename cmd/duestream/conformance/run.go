@@ -18,12 +18,13 @@ type Config struct {
 	Cases   []Case // of Cases or Select
 	Partial bool   // these are not all cases of the level
 
-	// of a server that somebody else runs; "" = start one for the run, and one for each case that needs its own
+	// URL is that of a server that somebody else runs; "" = start one for the run, and one for each case that needs its own.
 	URL           string
 	ServerProgram string // path of redis-server or valkey-server; "" = the one on the PATH
 	Prefix        string // beginning of the prefix of all keys
 
-	// visibility timeout of the queues; cases last some of it. Too low: a good worker on a busy machine loses what it holds
+	// Visibility is the visibility timeout of the queues; cases last some of it. When it is too low, a good worker on a busy
+	// machine loses what it holds.
 	Visibility time.Duration
 	Patience   time.Duration // how long one thing that must happen may take, beside work and visibility timeouts
 	Parallel   int           // cases at a time
