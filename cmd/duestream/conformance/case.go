@@ -13,9 +13,9 @@ type Case struct {
 	Section string `json:"section"` // of PROTOCOL.md
 	Rule    string `json:"rule"`
 
-	alone     string // why it needs a server of its own; "" = it does not
-	unhurried bool   // it needs a bridge of its own, whose defaults have a visibility timeout that plays no part
-	tapped    bool   // it has the network break, so there must be a tap between the program and the server
+	alone     string // why the case needs a server of its own; "" = it does not
+	unhurried bool   // the case needs a bridge of its own, with a default visibility timeout that no case lasts
+	tapped    bool   // the case breaks the network, so there must be a tap between the program and the server
 	run       func(*trial)
 }
 
@@ -49,14 +49,14 @@ func Select(cases []Case, pattern string) ([]Case, error) {
 	return some, nil
 }
 
-// lasting are the cases that take long also of a good program, the longest first.
+// lasting are the cases that take long even with a good program, the longest first.
 var lasting = []string{
 	"outage", "policy-changes", "late-reply", "policy-of-retries", "partitions-grow", "extend", "policy-of-queue", "policy-of-group", "partitions-extend",
 	"stop-in-work", "killed-after-extending", "poison", "ack-after-work", "killed", "entries-of-others", "server-restart",
 }
 
-// beginning returns the indices of cases in the order in which they begin: one that lasts and one that does not by turns, so
-// that something is seen at once, and the run does not end with one long case alone.
+// beginning returns the indices of cases in the order in which they begin: a long case and a short one by turns, so that the
+// first result comes soon, and the run does not end with one long case alone.
 func beginning(cases []Case) (all []int) {
 	var long, short []int
 	for i, c := range cases {

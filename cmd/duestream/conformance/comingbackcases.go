@@ -10,13 +10,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What comes to a worker again, or is meant for it in particular.
+// Messages that come to a worker again, and entries that are meant for its group in particular.
 var comingBackCases = []Case{
 	{
 		Name: "same-name", Level: Minimal, Section: "8, steps 5 and 6",
 		Rule: "What a worker held when it was killed is not lost when it starts again under the same name: it is worked on again.",
 		run: func(t *trial) {
-			// Long enough for it to start again before a bridge takes what it held.
+			// Long enough for the worker to start again before a bridge takes back what the worker held.
 			t.policy(admin.SettingVisibility, "6000")
 			one := t.served("one")
 			messages := several(4, "held", "slow 1000")
@@ -140,7 +140,7 @@ var comingBackCases = []Case{
 	},
 }
 
-// watching looks on for so long, and fails when a message is begun once more, or a program is in trouble.
+// watching waits, and fails when a message is begun once more meanwhile, or a program is in trouble.
 func (t *trial) watching(long time.Duration, id string) {
 	for end := time.Now().Add(long); time.Now().Before(end); {
 		if all := t.begunOf(id); len(all) > 1 {

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	unhurried = time.Minute      // a visibility timeout that plays no part
-	soon      = 10 * time.Second // well before it
+	unhurried = time.Minute      // a visibility timeout that no case lasts
+	soon      = 10 * time.Second // well before that timeout
 )
 
-// What needs the scripts.
+// What workers do that call the scripts.
 var completeCases = []Case{
 	{
 		Name: "retry-after", Level: Complete, Section: "8, step 6, and 9",
 		Rule: "A failure with a delay of its own comes back after that delay, not after the visibility timeout, with attempt 2, and says why in the field error.",
 		run: func(t *trial) {
-			const observer = "observer" // it never acknowledges, so that the entries stay
+			const observer = "observer" // this group never acknowledges, so that the entries stay
 			t.unhurry()
 			t.register()
 			t.createGroup(observer)
@@ -107,7 +107,7 @@ var completeCases = []Case{
 	},
 }
 
-// unhurry gives the queue a visibility timeout that plays no part.
+// unhurry gives the queue a visibility timeout that no case lasts.
 func (t *trial) unhurry() {
 	t.policy(admin.SettingVisibility, strconv.FormatInt(unhurried.Milliseconds(), 10))
 }

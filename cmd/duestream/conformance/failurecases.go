@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What fails, and what takes long.
+// Messages that fail, and messages that take long.
 var failureCases = []Case{
 	{
 		Name: "killed", Level: Minimal, Section: "8, steps 5 and 6",
@@ -135,7 +135,7 @@ var failureCases = []Case{
 				t.awaitBegun(0, id, 1)
 			}
 			t.stop(w)
-			_ = attempt(func() { t.exited(w, stopWithin) }) // other cases look at how it stops
+			_ = attempt(func() { t.exited(w, stopWithin) }) // other cases judge how a worker stops
 			w.kill()
 			if n := len(t.begunOf("held")); n > 0 {
 				failf("the worker began message %q, which another consumer holds", "held")
@@ -161,15 +161,15 @@ var failureCases = []Case{
 	},
 }
 
-// slow returns work that takes so many visibility timeouts.
+// slow returns work that takes a number of visibility timeouts.
 func (t *trial) slow(timeouts float64) string {
 	return fmt.Sprintf("slow %d", int64(timeouts*float64(t.cfg.Visibility.Milliseconds())))
 }
 
-// takeAway has a worker begin a message, and moves its entry as a bridge would, were the worker slow. It returns the message's
-// ID.
+// takeAway has a worker begin a message, and takes the entry back as a bridge does from a slow worker. It returns the ID of the
+// message.
 func (t *trial) takeAway() string {
-	for round := range 3 { // we may be late ourselves
+	for round := range 3 { // the kit may be late itself: then the message is done
 		id := fmt.Sprintf("lost-%d", round+1)
 		t.schedule(message{id: id, work: t.slow(0.6)})
 		t.awaitBegun(0, id, 1)
@@ -205,7 +205,7 @@ func (t *trial) awaitAttempts(id string, want ...int) {
 // doneOnce waits until messages are done, and fails as soon as one is begun a second time.
 func (t *trial) doneOnce(ids ...string) {
 	t.await(0, func() string {
-		// A bridge that was held up itself may be late to take it away.
+		// A bridge that is late leaves the entry with the worker, but its idle time tells.
 		if idle := t.pendingFor(t.cfg.Visibility); len(idle) > 0 {
 			failf("entry %s was pending for the visibility timeout of %s without being extended", idle[0], t.cfg.Visibility)
 		}
@@ -225,7 +225,7 @@ func (t *trial) doneOnce(ids ...string) {
 	t.once(ids...)
 }
 
-const kit = "kit" // the consumer that is ours
+const kit = "kit" // the consumer as which the kit reads
 
 // readAs reads what a group of the kit's own has not been given yet, without waiting, and acknowledges it if asked to.
 func (t *trial) readAs(group string, acknowledge bool) []entry {

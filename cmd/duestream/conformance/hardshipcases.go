@@ -8,7 +8,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What producers do when the server does not.
+// What producers do when the server does not serve.
 var hardshipCases = []Case{
 	{
 		Name: "connections-killed", Level: Good, Section: "7 and 15", alone: "it kills the connections of all clients",
@@ -45,7 +45,7 @@ var hardshipCases = []Case{
 			during("the server is full", func() { answers = t.answered(3) })
 			t.maxMemory("0")
 			kept := before
-			if answers[2].OK { // a script that begins with a write which Redis never refuses
+			if answers[2].OK { // a full server lets a script through that begins with a write which Redis never refuses
 				kept = bare
 			}
 			during(fmt.Sprintf("the server was full, and message %q was sent again, which was answered with ok: %v",

@@ -64,13 +64,13 @@ var healingCases = []Case{
 	},
 }
 
-// killConnections has the server close the connections of all clients, ours, too.
+// killConnections has the server close the connections of all clients, those of the kit, too.
 func (t *trial) killConnections() {
 	_ = t.redis.Client.Do(t.ctx, t.redis.Client.B().Arbitrary("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no").Build()).Error()
 	t.reachable()
 }
 
-// reachable waits until our own client, which has several connections, is connected again.
+// reachable waits until the kit's own client, which has several connections, is connected again.
 func (t *trial) reachable() {
 	t.await(0, func() string {
 		for range 20 {

@@ -20,8 +20,8 @@ type command struct {
 	name, key string // and its first argument, which is a key mostly
 }
 
-// monitored returns what a server executes while do runs. It is not to be had of clusters, and of servers that do not let this
-// user have it.
+// monitored returns what a server executes while do runs. Clusters do not tell that, nor does a server on which this user may not
+// run MONITOR.
 func (t *trial) monitored(do func()) (all []command) {
 	conn, lines := t.monitor()
 	defer conn.Close()

@@ -10,7 +10,7 @@ import (
 
 const longOutage = 9 * time.Second
 
-// A network that goes away, a group that does on one of several partitions, and a stop in the middle of long work.
+// A network that goes away, a group that is lost on one of several partitions, and a stop in the middle of long work.
 var outageCases = []Case{
 	{
 		Name: "outage", Level: Good, Section: "8, step 2, and 14", tapped: true,
@@ -83,12 +83,12 @@ func (t *trial) unreachable(long time.Duration) {
 	during("while its server could not be reached", func() { t.lookOn(time.Now().Add(long)) })
 }
 
-// loseStream are ways in which a group is lost; they come round.
+// loseStream are ways in which a group is lost, in the order in which a case goes through them.
 var loseStream = []string{"redis.call('DEL', KEYS[1])", "redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])",
 	"redis.call('DEL', KEYS[1])"}
 
-// loseGroup makes the group of a partition vanish. A message that becomes ready meanwhile is there before the worker can know:
-// one script does both.
+// loseGroup makes the group of a partition vanish, and adds a message. One script does both, so that the message is there before
+// the worker can know that the group is not.
 func (t *trial) loseGroup(partition int, lose, id string) {
 	script := lose + " return redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], 'payload', '', 'attempt', '1')"
 	c := t.redis.Client

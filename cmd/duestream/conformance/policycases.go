@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	shortened   = 7 * time.Second  // a visibility timeout that comes into force while work is under way, …
-	shortAgain  = 4 * time.Second  // … and a further one, …
-	shortSince  = 6 * time.Second  // … so long after that
-	longerStill = 11 * time.Second // how long that work takes
+	shortened   = 7 * time.Second  // a visibility timeout that is set while work is under way
+	shortAgain  = 4 * time.Second  // the next visibility timeout, …
+	shortSince  = 6 * time.Second  // … and how long after the first it is set
+	longerStill = 11 * time.Second // how long the work takes
 )
 
 // Settings of a queue, and of a group.

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	noticed   = 20 * time.Second // in which a producer has read the registry again
+	noticed   = 20 * time.Second // within which a producer must have read the registry again
 	tenYears  = 3650 * 24 * time.Hour
 	maxHeader = 8 << 10
 )
 
-// What producers lose by a want of care.
+// What careless producers lose.
 var careCases = []Case{
 	{
 		Name: "input-ends", Level: Good, Section: "15",
@@ -150,12 +150,12 @@ var careCases = []Case{
 			t.grow(before)
 			p := t.producer()
 			n := 0
-			next := func() order { // it belongs into partition 1 of 2, and 3 of 4
+			next := func() order { // a message that belongs into partition 1 of 2, and into 3 of 4
 				for n++; crc32.ChecksumIEEE(fmt.Append(nil, "order-", n))%after != after-1; n++ {
 				}
 				return t.dueIn(fmt.Sprint("order-", n), far)
 			}
-			var end time.Time // until which it must have noticed
+			var end time.Time // by then the producer must have noticed
 			for {
 				o := next()
 				t.taken(p, o)

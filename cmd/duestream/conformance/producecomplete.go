@@ -10,7 +10,7 @@ import (
 
 const (
 	window      = time.Minute     // a dedup window that outlasts its case
-	shortWindow = 2 * time.Second // one that ends in it
+	shortWindow = 2 * time.Second // a dedup window that ends within its case
 	looksAgain  = 20 * time.Second
 )
 

@@ -9,9 +9,9 @@ import (
 type fate struct {
 	meant func(c *tapped, s *sent) bool
 	what  doom
-	until <-chan struct{} // of what is held
-	times int             // how many commands are left that meet it
-	met   chan struct{}   // closed when none is
+	until <-chan struct{} // then what is held goes on
+	times int             // how many commands are still to meet this fate
+	met   chan struct{}   // closed when as many commands have met it
 }
 
 type doom int
@@ -20,12 +20,12 @@ const (
 	nothing     doom = iota
 	breakBefore      // the connection breaks before the server gets the command
 	breakBehind      // the server executes it, and the connection breaks before the reply
-	leaveBehind      // as breakBehind; other connections break, too, and there is no server any more until the tap is up again
+	leaveBehind      // as breakBehind; then no connection reaches the server until the tap's network is back
 	holdCommand      // the server gets it later
 	holdReply        // the program gets its reply, and all that follow on the connection, later
 )
 
-// fated is what has become of a connection.
+// fated is what a fate has made of a connection.
 type fated struct {
 	schedules bool            // the transaction under way has a ZADD of a schedule
 	mute      bool            // replies go nowhere
@@ -125,10 +125,10 @@ func decides(c *tapped, s *sent) bool {
 		s.isScript() && slices.ContainsFunc(s.keys(), isDue)
 }
 
-// schedulesWhole is decides, but of a transaction the ZADD in the middle of it.
+// schedulesWhole is decides, but in a transaction it is the ZADD, not the EXEC.
 func schedulesWhole(c *tapped, s *sent) bool { return s.schedules() || !s.is("EXEC") && decides(c, s) }
 
-// network returns the tap of the producer, which a case cannot do without that has the network break.
+// network returns the tap of the producer. A case that breaks the network cannot do without one.
 func (t *trial) network() *tap {
 	all := t.allTaps()
 	if len(all) == 0 {

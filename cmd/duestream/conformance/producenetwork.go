@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	stall      = 12 * time.Second // longer than clients wait for a reply, mostly
-	away       = 9 * time.Second  // the server is, less than a producer repeats
-	early      = time.Second      // in which no answer may come
-	afterwards = 2                // replies that are lost in turn
+	stall      = 12 * time.Second // longer than most clients wait for a reply
+	away       = 9 * time.Second  // how long the server is away: a producer repeats for longer
+	early      = time.Second      // how long the kit looks whether an answer comes too early
+	afterwards = 2                // how many replies are lost, one after the other
 )
 
 // What producers do when the network breaks at a certain command.
@@ -162,7 +162,7 @@ var networkCases = []Case{
 	},
 }
 
-// warm is ready, with a first message taken: its scripts are loaded, and it knows the queue.
+// warm is ready, but the producer has scheduled a first message: its scripts are loaded, and it knows the queue.
 func (t *trial) warm() (*program, *tap) {
 	p := t.ready()
 	net := t.network()
@@ -199,7 +199,7 @@ func (t *trial) partitionOf(id string, count int) int {
 	return append(found, -1)[0]
 }
 
-// whileBroken has a key of the queue hold something else than it should while do runs.
+// whileBroken puts a value of another type into a key of the queue while do runs.
 func (t *trial) whileBroken(kind string, do func()) {
 	k := t.keys(0)
 	key := map[string]string{"due": k.Due, "meta": k.Meta}[kind]

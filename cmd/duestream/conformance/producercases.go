@@ -13,7 +13,7 @@ import (
 
 const (
 	far      = time.Hour   // due later than any case lasts
-	inTime   = time.Second // lateness of what came with a wake token
+	inTime   = time.Second // a message with a wake token is no later than this
 	beforeIt = 1500 * time.Millisecond
 )
 
@@ -154,7 +154,7 @@ var arrivalCases = []Case{
 	},
 }
 
-// someInTime tries it a few times, because one message may be late on any machine, and fails when all were late.
+// someInTime tries a few messages, because one may be late on any machine, and fails when all were late.
 func (t *trial) someInTime(try func(round int) (late string)) {
 	var late string
 	for round := range 3 {
@@ -165,7 +165,8 @@ func (t *trial) someInTime(try func(round int) (late string)) {
 	failf("%s", late)
 }
 
-// late waits for a message that is due at some time, and says so if it was later than one of the kit's own by a second.
+// late waits for a message that is due at some time. It returns "" unless the message was later than one of the kit's own by a
+// second.
 func (t *trial) late(id string, due time.Time, what string) string {
 	own := &trial{rig: t.rig, ctx: t.ctx, cfg: t.cfg, queue: t.queue + "-own", watch: t.watch}
 	own.register()
@@ -189,7 +190,7 @@ func (t *trial) letGo(after int64) {
 	t.mustDo("XADD", t.keys(0).Wake, "MAXLEN", "1", "*", "held", "0")
 }
 
-// allArriveSoon is allArrive, due in half a second.
+// allArriveSoon is allArrive for orders that are due in half a second.
 func (t *trial) allArriveSoon(orders []order, check func(entry, order)) {
 	for i := range orders {
 		orders[i].Due = t.dueIn("", 500*time.Millisecond).Due

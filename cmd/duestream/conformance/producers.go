@@ -101,7 +101,7 @@ func (t *trial) finished(p *program) {
 	p.expectEnd()
 	_ = p.stdin.Close()
 	for p.running() {
-		before := len(t.answersSoFar()) // each answer that is still to come is waited for anew
+		before := len(t.answersSoFar()) // the kit waits anew for each answer
 		t.await(0, func() string {
 			return missingIf(p.running() && len(t.answersSoFar()) == before, "the producer did not end after its input had")
 		})

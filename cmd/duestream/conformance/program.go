@@ -20,7 +20,7 @@ const (
 	stderrLines = 20
 	stderrBytes = 16 << 10
 	lineBytes   = 64 << 20        // of one line that a program prints, at most
-	outputDelay = 2 * time.Second // for what a program left behind that holds its output
+	outputDelay = 2 * time.Second // how long what a program has started may hold the output after the program ended
 )
 
 // program is a producer or a worker under way.
@@ -33,8 +33,8 @@ type program struct {
 
 	mu     sync.Mutex
 	lines  lineReader
-	bad    string // the first line of its output that is none of the contract
-	wanted bool   // its end is
+	bad    string // the first line of its output that breaks the contract
+	wanted bool   // the kit wants the program to end
 }
 
 // launch starts a program with the environment of the contract. take gets its lines, one at a time.

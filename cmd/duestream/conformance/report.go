@@ -59,9 +59,9 @@ const (
 type Result struct {
 	Case
 	State  State    `json:"state"`
-	Broke  string   `json:"broke,omitempty"`  // failed by a rule that is watched in every case: its name. Rule and Section are of that then
+	Broke  string   `json:"broke,omitempty"`  // name of the broken rule, when it is one that every case watches; then Rule and Section are of that rule
 	Seen   string   `json:"seen,omitempty"`   // failed: what was seen instead; not tried: why
-	Notes  []string `json:"notes,omitempty"`  // what is allowed, and worth knowing
+	Notes  []string `json:"notes,omitempty"`  // what is worth knowing, and allowed
 	Stderr string   `json:"stderr,omitempty"` // failed: the last lines that the program wrote there
 	Millis int64    `json:"ms"`
 }

@@ -25,7 +25,7 @@ const (
 
 // rig is a server with a bridge on it, under a prefix of its own.
 type rig struct {
-	server   *tryout.Server // nil: somebody else's
+	server   *tryout.Server // nil: somebody else runs it
 	url      string
 	prefix   string
 	redis    *bridge.Redis

@@ -26,7 +26,7 @@ type Config struct {
 	// Visibility is the visibility timeout of the queues; cases last some of it. When it is too low, a good worker on a busy
 	// machine loses what it holds.
 	Visibility time.Duration
-	Patience   time.Duration // how long one thing that must happen may take, beside work and visibility timeouts
+	Patience   time.Duration // how long the kit waits for what must happen, beside work and visibility timeouts
 	Parallel   int           // cases at a time
 
 	Stderr io.Writer           // gets what the programs write there; nil = discard
@@ -45,7 +45,7 @@ const (
 	MaxVisibility = time.Minute
 )
 
-const casePatience = 4 // how much patience there is for a case as a whole
+const casePatience = 4 // how many times the patience a case may take as a whole
 
 // patience is how long to wait for what must happen: the longest work takes three visibility timeouts.
 func (c *Config) patience() time.Duration { return c.Patience + 4*c.Visibility }
@@ -125,7 +125,7 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 			return result
 		}
 		on = own
-		defer func() { _ = own.end() }() // what is left of it is in a temporary directory
+		defer func() { _ = own.end() }() // what it leaves is in a temporary directory
 	}
 	if c.unhurried {
 		calm := *cfg
@@ -147,7 +147,7 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 	t := newTrial(ctx, cfg, on, c)
 	err := attempt(func() { c.run(t) })
 	if broke := t.end(); broke != nil && !errors.As(err, new(*notTried)) {
-		err = broke // that explains best what else was seen
+		err = broke // the broken rule explains best what else was seen
 	}
 	result.Notes, result.Millis = t.notes, time.Since(began).Milliseconds()
 	var untried *notTried

@@ -152,8 +152,8 @@ var scheduleCases = []Case{
 	},
 }
 
-// leavesAlone checks that a queue with partitions stays one in the registry. Bridges mend what was overwritten, so it also
-// looks at how it was written, where that is to be seen.
+// leavesAlone checks that the registry keeps the partitions of a queue. Bridges mend an entry that was overwritten, so
+// leavesAlone also looks at the commands, where the server tells them.
 func (t *trial) leavesAlone(registry string, do func()) {
 	var commands []command
 	err := attempt(func() { commands = t.monitored(do) })
@@ -217,7 +217,7 @@ func (t *trial) whole(commands []command) {
 		case c.name == "EXEC" || c.name == "DISCARD":
 			delete(open, c.from)
 		case c.from == inScript && last != inScript:
-			open[inScript] = begin() // of the commands of a script none stands between
+			open[inScript] = begin() // no other command stands between those of a script
 		}
 		last = c.from
 		step := strings.NewReplacer("HSETNX", "HSET", "HMSET", "HSET").Replace(c.name) + " " + c.key

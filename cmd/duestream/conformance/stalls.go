@@ -7,11 +7,11 @@ import (
 
 const (
 	stallEvery = 20 * time.Millisecond
-	stallLasts = 3 * time.Second // how long after it a stall may have held up what we hear
+	stallLasts = 3 * time.Second // how long after a stall the kit may still hear late what was said during it
 )
 
-// stalls measures when this process was not run although it should have been: what a program said then was heard so much too
-// late.
+// stalls measures when the system did not run this process although it should have. What a program said meanwhile the kit heard
+// too late by that.
 type stalls struct {
 	mu   sync.Mutex
 	all  []pauseOfOurs
@@ -48,7 +48,7 @@ func (s *stalls) measure() {
 	}
 }
 
-// before returns how long the longest stall was that may have held up what was heard at a time.
+// before returns how long the longest stall was that may have delayed what the kit heard at a time.
 func (s *stalls) before(at time.Time) (longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

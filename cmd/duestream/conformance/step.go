@@ -50,7 +50,7 @@ func during(situation string, steps func()) {
 	}
 }
 
-// ownError is one of the kit itself.
+// ownError says what the kit itself could not do.
 type ownError struct{ err error }
 
 func (e *ownError) Error() string { return "could not be judged: " + e.err.Error() }

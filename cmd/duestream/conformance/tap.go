@@ -26,7 +26,7 @@ type tap struct {
 
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
-	gone    bool // the network
+	gone    bool // the network is away
 	serving sync.WaitGroup
 	fates   []*fate // of commands to come
 }
@@ -52,8 +52,8 @@ func (s *sent) is(words string) bool {
 	return s.args[0] == name && (!two || len(s.args) > 1 && strings.EqualFold(s.args[1], sub))
 }
 
-// newTap listens on a port of its own, for one program. Replies and commands come one at a time for each connection,
-// connections at the same time.
+// newTap listens on a port of its own, for one program. It calls asked and told once at a time for each connection, but for
+// several connections at the same time.
 func newTap(dial func(context.Context) (net.Conn, error), asked func(*sent), told func(*sent, value)) (*tap, error) {
 	t := &tap{dial: dial, asked: asked, told: told, conns: map[net.Conn]struct{}{}}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -219,7 +219,7 @@ func (c *tapped) replies(from, to net.Conn) {
 	}
 }
 
-// tell finds the command that a reply is for. That of EXEC has those of all that was queued.
+// tell finds the command that a reply is for. The reply of EXEC holds the replies of all commands that were queued.
 func (c *tapped) tell(v value) {
 	c.mu.Lock()
 	if c.deaf || len(c.open) == 0 {

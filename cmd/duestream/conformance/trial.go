@@ -27,7 +27,7 @@ type trial struct {
 	group string
 	notes []string
 	dead  func() bool        // releases what watches ctx
-	read  map[string][]entry // of streams that entries are only added to
+	read  map[string][]entry // what kept has read of each stream
 	watch *watcher
 
 	mu       sync.Mutex
@@ -42,11 +42,11 @@ func newTrial(ctx context.Context, cfg *Config, on *rig, c Case) *trial {
 		rig: on, ctx: ctx, cfg: cfg, queue: c.Name + "-" + strconv.FormatUint(uint64(rand.Uint32()), 36), group: "workers",
 		watch: newWatcher(cfg.Kind, c.Level, on.prefix),
 	}
-	t.dead = context.AfterFunc(ctx, t.killAll) // what waits for a program that does not read ends, too
+	t.dead = context.AfterFunc(ctx, t.killAll) // a write to a program that does not read ends then, too
 	return t
 }
 
-// end ends all programs, and returns which rule they broke that is watched in every case.
+// end ends all programs, and returns which of the rules that every case watches they broke.
 func (t *trial) end() error {
 	t.dead()
 	t.killAll()
@@ -275,7 +275,7 @@ func (t *trial) entriesFrom(stream, from string) []entry {
 	return all
 }
 
-// kept returns what a stream holds that entries are only added to; each is read once.
+// kept returns what a stream holds to which entries are only added; it reads each entry once.
 func (t *trial) kept(stream string) []entry {
 	if t.read == nil {
 		t.read = map[string][]entry{}

@@ -33,7 +33,7 @@ func ruleNamed(kind Kind, name string) Rule {
 	return all[i]
 }
 
-// broken says which rule a program broke, and by what.
+// broken says which rule a program broke, and what was seen.
 type broken struct {
 	Rule
 	seen string
@@ -68,7 +68,7 @@ func (w *watcher) broke(rule, format string, args ...any) {
 	}
 }
 
-// brokeBy is broke by a command.
+// brokeBy notes that a command broke a rule.
 func (w *watcher) brokeBy(s *sent, rule, why string) {
 	w.broke(rule, "%s sent %s, %s after the case began: %s", s.program, s.text(), s.at.Sub(w.began).Round(time.Millisecond), why)
 }

@@ -29,7 +29,7 @@ type producelog struct {
 
 // ordered is a message that a producer was asked to schedule.
 type ordered struct {
-	key     string // of the schedule that it was first put into
+	key     string // of the schedule into which the producer put it first
 	token   string
 	tried   bool
 	taken   bool
@@ -61,7 +61,7 @@ func (w *watcher) answered(a answer) {
 	switch {
 	case o.refusal != "":
 		w.broke("answers-the-truth", "message %q was answered with ok, and the server had said: %s", a.ID, o.refusal)
-	case !o.tried && !w.produce.scripts: // an answer that comes before the reply is what the case ok-when-stored looks at
+	case !o.tried && !w.produce.scripts: // the case ok-when-stored judges answers that come before the reply
 		w.broke("answers-the-truth", "message %q was answered with ok, and no command that was sent schedules it", a.ID)
 	}
 }
@@ -189,7 +189,7 @@ func (w *watcher) tries(s *sent, ids []string, token string) {
 			continue
 		}
 		if o.refusal != "" {
-			*o = ordered{} // nothing was stored, so this is no repetition
+			*o = ordered{} // the server stored nothing, so this is no repetition
 		}
 		if o.tried && o.key != key {
 			w.brokeBy(s, "repeats-in-place", fmt.Sprintf("it repeats message %q, which it had first put into %s: it may be delivered twice", id, o.key))
@@ -253,7 +253,7 @@ func (w *watcher) producerTold(s *sent) {
 	}
 }
 
-// verdictText has those of duestream_schedule that are refusals.
+// verdictText names the replies of duestream_schedule that are refusals.
 var verdictText = map[int]string{0: "0 (refused as a duplicate), by duestream_schedule",
 	-1: "-1 (malformed meta), by duestream_schedule"}
 
@@ -277,7 +277,7 @@ func (w *watcher) isSchedule(key string) bool {
 	return kind == "due" && queue != ""
 }
 
-// named returns the IDs of orders that a script of the producer's own is told of, in whatever form.
+// named returns the IDs of orders that a call of a script of the producer's own names, in whatever form.
 func (w *watcher) named(s *sent) (ids []string) {
 	args := s.args[3+len(s.keys()):]
 	for _, arg := range args {
@@ -288,7 +288,7 @@ func (w *watcher) named(s *sent) (ids []string) {
 	if len(ids) > 0 {
 		return ids
 	}
-	for id := range w.produce.orders { // many in one argument
+	for id := range w.produce.orders { // one argument may name many
 		if slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, id) }) {
 			ids = append(ids, id)
 		}

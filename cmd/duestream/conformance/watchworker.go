@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	judgedPart = 0.6             // an acknowledgement is too early when its work has had less than this part of its time, …
-	judgedRest = time.Second     // … and would have gone on for longer than this: on a busy machine we are late to hear of it
-	stopsAfter = 3 * time.Second // from SIGTERM to the last read
+	judgedPart = 0.6             // an acknowledgement is too early when less than this part of the work's time has passed, …
+	judgedRest = time.Second     // … and more than this is left: on a busy machine the kit hears late that the work began
+	stopsAfter = 3 * time.Second // how long after SIGTERM the last read may be
 )
 
 // workerRules hold for workers.
@@ -41,7 +41,7 @@ type worklog struct {
 	group    map[string]string // of each program
 	consumer map[string]string
 	stopped  map[string]time.Time // when it was sent SIGTERM
-	unknown  map[string]bool      // it has run scripts of its own: what it was given cannot be told
+	unknown  map[string]bool      // it runs scripts of its own, so the kit cannot tell what it was given
 	given    map[[3]string]*given // by group, stream, entry
 	order    []*given
 }
@@ -55,7 +55,7 @@ type given struct {
 	begun  map[string][]begun // what each program began of it
 	acked  map[string]time.Time
 	closed bool // retried, dead-lettered or released
-	lost   bool // the worker was told that it is not its own any more
+	lost   bool // the worker was told that the entry is not its own any more
 }
 
 func (g *given) id() string {
@@ -87,7 +87,7 @@ func (g *given) headers() map[string]string {
 	return all
 }
 
-// work returns how long the work takes that an entry asks for, and whether it fails.
+// work returns how long the work that an entry asks for takes, and whether it fails.
 func (g *given) work() (takes time.Duration, fails bool) {
 	what, text, _ := strings.Cut(g.fields[lua.HeaderPrefix+"work"], " ")
 	n, _ := strconv.Atoi(text)
@@ -206,7 +206,7 @@ func (w *watcher) claims(s *sent) {
 	}
 }
 
-// holds reports whether an entry was given to the consumer that a program is. When that cannot be told, it was.
+// holds reports whether an entry was given to the consumer of a program. When the kit cannot tell, it was.
 func (w *watcher) holds(s *sent, stream, entry string) bool {
 	g := w.work.given[[3]string{w.work.group[s.program], stream, entry}]
 	return g != nil && g.consumer == w.work.consumer[s.program] || w.work.unknown[s.program]
@@ -220,7 +220,7 @@ func (w *watcher) leaves(s *sent, stream, group string, entries []string, done b
 	}
 	for _, entry := range entries {
 		if entry == "0-0" {
-			continue // of nothing: it opens a full server
+			continue // no entry: a call for nothing makes a full server writable again
 		}
 		if !w.holds(s, stream, entry) {
 			w.brokeBy(s, "acks-its-own", entry+" was not given to this consumer")
@@ -239,7 +239,7 @@ func (w *watcher) leaves(s *sent, stream, group string, entries []string, done b
 	}
 }
 
-// acknowledges judges an acknowledgement. What says that work began may be on its way to us: see final.
+// acknowledges judges an acknowledgement. The line that says that work began may still be on its way to the kit: see final.
 func (w *watcher) acknowledges(s *sent, g *given) {
 	if !g.isFor(g.group) {
 		return
@@ -314,7 +314,7 @@ func (w *watcher) compare(what string, g *given, b begun) {
 	want := g.headers()
 	for name, value := range want {
 		if !utf8.ValidString(name) || !utf8.ValidString(value) {
-			return // of a foreign entry: JSON cannot carry it
+			return // of a foreign entry, which JSON cannot carry
 		}
 	}
 	if !maps.Equal(b.Headers, want) {

@@ -20,7 +20,7 @@ import (
 // message is one that the kit schedules for a worker.
 type message struct {
 	id          string
-	work        string // of the contract
+	work        string // what the handler is to do, as the contract has it
 	payload     string
 	headers     map[string]string
 	in          time.Duration
@@ -246,7 +246,7 @@ func (t *trial) heldBy(k lua.Keys, groups []string) string {
 		switch group, found := entries.Group(name); {
 		case group.Pending > 0:
 			return fmt.Sprintf("group %s has %d entries that are not acknowledged", name, group.Pending)
-		case entries.Length == 0: // what was there is done, and freed
+		case entries.Length == 0: // every entry is done, and freed
 		case !found:
 			return fmt.Sprintf("there is no group %s on the stream", name)
 		case group.Last != newest:
