@@ -49,8 +49,8 @@ type Config struct {
 	Redis  *Redis
 	Prefix string // of all keys; default "duestream"
 
-	// Defaults is the policy of queues that have none of their own; the zero value leaves what is in Redis alone. All bridges of a
-	// prefix share it: the last one to start wins.
+	// Defaults is the policy of queues that have none of their own; the zero value leaves the defaults in Redis alone. All
+	// bridges of a prefix share the defaults: those of the last bridge to start count.
 	Defaults Policy
 
 	// AnyServer also serves from a server that is too old, or that evicts keys when it is full. Messages can be lost then.
@@ -82,7 +82,7 @@ func NewIdentity(version string) Identity {
 	return lua.NewIdentity(host, os.Getpid(), version)
 }
 
-// Bridge moves messages into streams when they are due, reclaims what was abandoned and frees what is done. Any number of them
+// Bridge moves messages into streams when they are due, reclaims what was abandoned and frees what is done. Any number of bridges
 // may run; they share the queues, and take over from one another within 3 s.
 type Bridge struct {
 	cfg       Config
@@ -139,7 +139,7 @@ func logError(log *slog.Logger, part string, err error) {
 	}
 }
 
-// checkServer refuses a server that would lose messages. One that cannot be asked now is asked by nobody: the loops wait for it.
+// checkServer refuses a server that would lose messages. A server that does not answer now is not checked: the loops wait for it.
 func (b *Bridge) checkServer(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -29,12 +29,12 @@ type Scope struct {
 
 // Retries takes the scheduled message, and whatever waits to be tried again under its ID, of all groups.
 //
-// A scheduled message is looked up. Where retries are no key says, so the whole schedule is looked through: seconds for a million
-// messages, in steps of a thousand that let others in between. That is why Cancel does not do it unless asked to.
+// A scheduled message is looked up by its ID. No key says where retries are, so the call looks through the whole schedule: seconds
+// for a million messages, in steps of a thousand that let others in between. That is why Cancel does not do it unless asked to.
 func Retries() Scope { return Scope{} }
 
-// RetriesOf takes only what waits to be tried again for one group, and costs the same. The message itself is for all groups: it
-// is left alone.
+// RetriesOf takes only what waits to be tried again for one group, and costs the same. The message itself is for all groups, and
+// stays.
 func RetriesOf(group string) Scope { return Scope{group: group, alone: true} }
 
 // Into has the retries that were taken appended to a list.
@@ -45,12 +45,12 @@ func (s Scope) Into(taken *[]Retry) Scope {
 
 // Cancel takes a message out of the schedule, of every partition that may hold it: after nil it will never be delivered.
 // ErrNotScheduled: it is not scheduled any more, because it became ready or was cancelled before, or never was. ErrUnavailable
-// also when a partition that may hold it, or the registry, which says where else it may be, cannot be asked: what could be asked
-// is cancelled then.
+// also when a partition that may hold it does not answer, or the registry, which says where else it may be; then it is cancelled
+// where the server answered.
 //
 // With Retries or RetriesOf it takes what waits to be tried again: after nil nothing that waited from the beginning of the call
-// to its end is delivered. ErrNotScheduled: nothing did. What is being worked on meanwhile is not stopped, and may fail and be
-// tried again.
+// to its end is delivered. ErrNotScheduled: nothing waited. Cancel does not stop a handler that works on the message meanwhile;
+// the message may fail there, and be tried again.
 func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) error {
 	first, wide, err := widths(scopes)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) 
 
 // Reschedule moves a scheduled message to another due time, given by In or At: after nil it will never be delivered at the old
 // one. ErrNotScheduled as for Cancel. With Retries or RetriesOf it moves what waits to be tried again: In(0) has it tried now.
-// Of several it returns the earliest due time.
+// When it moves several it returns the earliest due time.
 func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, scopes ...Scope) (time.Time, error) {
 	var m producer.Message
 	if to != nil {
@@ -110,7 +110,7 @@ func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, sc
 	return due, err
 }
 
-// widths parts scopes: whether the scheduled message is meant, and which retries are.
+// widths says what scopes take: whether the scheduled message, and which retries.
 func widths(scopes []Scope) (first bool, wide []Scope, err error) {
 	first = len(scopes) == 0
 	for _, s := range scopes {

@@ -21,11 +21,11 @@ type Redis struct {
 	Client   rueidis.Client
 	Blocking rueidis.Client
 
-	connect *rueidis.ClientOption // how Dial connected; nil for clients that are someone else's
+	connect *rueidis.ClientOption // how Dial connected; nil when it did not make the clients
 }
 
-// Connect says how Dial connected, for who needs a connection of its own; nil for clients that are someone else's. It must not
-// be changed.
+// Connect says how Dial connected, for a caller that needs a connection of its own; nil when Dial did not make the clients. The
+// caller must not change it.
 func (r *Redis) Connect() *rueidis.ClientOption { return r.connect }
 
 // Close closes both clients.
@@ -62,7 +62,7 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 		if opt.Sentinel.TLSConfig == nil {
 			opt.Sentinel.TLSConfig = opt.TLSConfig
 		}
-		opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // a missed switch message would leave us on the old master
+		opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // without it a lost +switch-master message would leave the client on the old master
 	} else if err := chooseMode(ctx, &opt); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", Redact(url), lua.Classify("HELLO", explain(ctx, opt, err)))
 	}
@@ -81,8 +81,8 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 	return &Redis{Client: client, Blocking: blocking, connect: &connect}, nil
 }
 
-// chooseMode asks the server whether it is part of a cluster. Asking, because the client library guesses from commands that some
-// servers answer although they are none.
+// chooseMode asks the server whether it is part of a cluster. The client library would guess that from commands which some
+// servers answer although they are no cluster.
 func chooseMode(ctx context.Context, opt *rueidis.ClientOption) error {
 	var failed error
 	for _, addr := range opt.InitAddress {
@@ -114,8 +114,9 @@ func chooseMode(ctx context.Context, opt *rueidis.ClientOption) error {
 	return failed
 }
 
-// explain finds out why a TLS connection broke. A server that does not accept our certificate says so after the handshake and
-// closes the connection, and who was writing by then sees no more than that it broke; who only listens gets the reason.
+// explain finds out why a TLS connection broke. A server that does not accept our certificate says so after the handshake, and
+// closes the connection. A client that is writing by then sees only that the connection broke; a client that only reads gets the
+// reason.
 func explain(ctx context.Context, opt rueidis.ClientOption, err error) error {
 	if op := (*net.OpError)(nil); opt.TLSConfig == nil || opt.DialCtxFn != nil || errors.As(err, &op) && op.Op == "dial" {
 		return err

@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Parameters that a URL may have. The first ones are the client library's, which passes over what it does not know.
+// Parameters that a URL may have. The first ones are those of the client library, which ignores parameters that it does not know.
 var parameters = []string{
 	"addr", "db", "dial_timeout", "write_timeout", "protocol", "client_cache", "max_retries", "client_name",
 	"master_set", "skip_verify",
@@ -95,7 +95,7 @@ func setCertificates(config *tls.Config, ca, cert, key string) error {
 	return nil
 }
 
-// reason is an error of a file without its path, which was named already.
+// reason is the error of a file without the path, which the caller names.
 func reason(err error) error {
 	if path := (*os.PathError)(nil); errors.As(err, &path) {
 		return path.Err
@@ -111,15 +111,15 @@ var passwordParam = regexp.MustCompile(`(?i)([?&][^=&]*pas[^=&]*=)[^&]*`)
 
 var schemePart = regexp.MustCompile(`^[a-z]*://`)
 
-// Redact returns a URL without user and password, and without that of the sentinels: for logs and errors. Also one whose scheme
-// was forgotten or misspelt, which the error about it would show.
+// Redact returns a URL without user and password, and without those of the sentinels: for logs and errors. It also redacts a URL
+// with a missing or misspelt scheme, because the error about that shows the URL.
 func Redact(text string) string {
 	scheme := schemePart.FindString(text)
 	rest := text[len(scheme):]
 	masked := passwordParam.ReplaceAllString(rest, "${1}…")
 	if i := strings.LastIndex(masked, "@"); i >= 0 {
 		masked = "…@" + masked[i+1:]
-	} else if strings.Contains(rest, "@") { // it was part of what is hidden: nobody can tell where the host begins
+	} else if strings.Contains(rest, "@") { // the @ may be part of the password: nobody can tell where the host begins
 		masked = "…"
 	}
 	return scheme + masked
