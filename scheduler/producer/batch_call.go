@@ -35,7 +35,7 @@ func newBatchCall(ctx context.Context, n int) *batchCall {
 	return c
 }
 
-// answer is for one message. Its ID may be among the results before, written by whoever let others see the message.
+// answer sets the result of one message. The ID may be there already: add writes it before others see the message.
 func (c *batchCall) answer(i int, r Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +48,7 @@ func (c *batchCall) answer(i int, r Result) {
 // wait returns the results when all are there, or the context has ended.
 func (c *batchCall) wait(queue string) []Result {
 	ended := c.ctx.Done()
-	if ended == nil { // a select of two costs more
+	if ended == nil { // a select with two channels costs more
 		<-c.done
 		return c.results
 	}
@@ -76,7 +76,7 @@ type waiting struct {
 	since time.Time
 }
 
-// answerAll gives each message of a commit its answer; those of one call follow each other.
+// answerAll gives each message of a commit its answer. The messages of one call follow each other.
 func answerAll(batch []waiting, result func(i int) Result) {
 	for i := 0; i < len(batch); {
 		c := batch[i].call
@@ -96,7 +96,7 @@ func answerAll(batch []waiting, result func(i int) Result) {
 func result(id string, r lua.Receipt, waited error) Result {
 	switch r.Verdict {
 	case lua.Duplicate:
-		if waited != nil { // nor is, perhaps, what was stored before
+		if waited != nil { // then what was stored before may not be durable, either
 			return Result{Receipt{ID: id}, fmt.Errorf("%w: %w", ErrDuplicate, waited)}
 		}
 		return Result{Receipt{ID: id}, ErrDuplicate}

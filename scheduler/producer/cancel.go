@@ -25,9 +25,9 @@ func setAside(err error) (waited, failed error) {
 //
 // When the reply was lost, the call is repeated; if the message is gone then, the error is ErrUncertain, because the first try
 // may have cancelled it. With lua.ErrNotDurable the answer holds. When a partition that may hold the message, or the registry,
-// which knows the partitions, does not answer, the error says why; true then means that it was cancelled in another one. Blocks
-// as Schedule does; one round trip, in which all are asked. Changes nothing of the registry: a queue that nobody scheduled into
-// stays unknown.
+// which knows the partitions, does not answer, the error says why; true then means that it was cancelled in another partition.
+// Blocks as Schedule does; one round trip, in which all partitions are asked. Changes nothing in the registry: a queue that
+// nobody scheduled into stays unknown.
 func (p *Producer) Cancel(ctx context.Context, queue, id string) (bool, error) {
 	done, err := p.cancel(ctx, queue, []string{id})
 	return len(done) == 1 && done[0], wrap("cancel", queue, id, err)
@@ -57,7 +57,7 @@ func (p *Producer) reschedule(ctx context.Context, queue, id string, delay time.
 		return time.Time{}, err
 	}
 	var mu sync.Mutex // partitions answer at the same time
-	var to time.Time  // the first of several
+	var to time.Time  // the earliest due time of several partitions
 	moved, err := p.lookup(ctx, queue, []string{id}, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
 		due, moved, err := lua.Reschedule(ctx, p.cfg.Client, k, ids[0], when, p.cfg.Durability)
 		mu.Lock()

@@ -22,9 +22,9 @@ type batchMessage struct {
 	id string
 }
 
-// duplicates looks for messages with IDs of their own in the partitions of older counts, and returns why those that are not to be
-// stored are not: ErrDuplicate, or that it could not be found out. Script enqueue does the same for the partition that they go
-// to. Pipelined; one round trip per partition and 500 IDs, all partitions at once; none for a queue with one partition.
+// duplicates looks for messages with IDs that callers chose in the partitions of older counts. It returns why some messages must
+// not be stored: ErrDuplicate, or an error where it could not find out. Script enqueue does the same for the partition that they
+// go to. Pipelined; one round trip per partition and 500 IDs, all partitions at once; none for a queue with one partition.
 func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error {
 	if s.only != nil {
 		return nil
@@ -48,7 +48,8 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 		mu.Lock()
 		defer mu.Unlock()
 		for _, m := range messages {
-			if refused[m.at] == nil || errors.Is(err, ErrDuplicate) { // which is certain, wherever else it could not be found out
+			// A duplicate in one partition is certain, also when another one does not answer.
+			if refused[m.at] == nil || errors.Is(err, ErrDuplicate) {
 				refused[m.at] = err
 			}
 		}
@@ -82,8 +83,8 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 	return refused
 }
 
-// duplicate is ErrDuplicate, and why what was stored before is not as durable as asked, if so. That is waited for behind a write:
-// a token, which is cleared again.
+// duplicate is ErrDuplicate, joined with the reason when the stored message is not as durable as asked. A server confirms writes
+// only, so duplicate writes a token to wait behind, and clears it again.
 func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 	if d := p.cfg.Durability; !d.Fsync && d.Replicas == 0 {
 		return ErrDuplicate
@@ -96,7 +97,8 @@ func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 		return err
 	})
 	if err == nil {
-		_, _ = lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Done: token}, nil, lua.Durability{}) // else it ends with its window
+		// When this fails the token ends with its window.
+		_, _ = lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Done: token}, nil, lua.Durability{})
 	}
 	if err = errors.Join(err, waited); err != nil {
 		return fmt.Errorf("%w: %w", ErrDuplicate, err)
@@ -139,7 +141,7 @@ func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMe
 
 func (p *Producer) newToken() string { return p.name + "-" + strconv.FormatUint(p.tokens.Add(1), 36) }
 
-// harmlessly is repeat for what changes nothing: its error is never ErrUncertain.
+// harmlessly is repeat for calls that change nothing: its error is never ErrUncertain.
 func (p *Producer) harmlessly(ctx context.Context, since time.Time, try func(context.Context) error) error {
 	var last error
 	_, err := p.repeat(ctx, since, func(ctx context.Context) error {

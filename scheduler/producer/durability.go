@@ -10,13 +10,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// durability is whether the server can wait as the producer is configured to. The first call asks; calls made meanwhile share
-// its question.
+// durability knows whether the server can give the durability that the producer is configured with. The first call asks; calls
+// made meanwhile share its question.
 type durability struct {
-	known atomic.Bool // it can
+	known atomic.Bool // the server can
 
 	mu  sync.Mutex
-	now *question // the one that is being asked
+	now *question // the question that is on its way
 }
 
 type question struct {

@@ -15,7 +15,7 @@ var (
 	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not. A message
 	// with an ID and a dedup window may be scheduled again without harm.
 	ErrUncertain = errors.New("the call may have been executed")
-	// ErrClosed: Close was called before.
+	// ErrClosed: the producer was closed before.
 	ErrClosed = errors.New("producer is closed")
 )
 

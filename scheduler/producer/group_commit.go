@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	// While one commit is on its way another may follow, so that the server has work while callers are answered. With more,
-	// commits would only become smaller; but where each waits to be durable, the wait is what takes time.
+	// While one commit is on its way another may follow, so that the server has work while callers are answered. With more at a
+	// time commits would only become smaller. When each waits to be durable the waiting takes the time, so more may be on their
+	// way.
 	maxInFlight        = 2
 	maxInFlightDurably = 16
 
-	worthACommit = 32 // messages that wait, at least, for a further commit; and as many as are on their way
+	worthACommit = 32 // a further commit needs so many waiting messages at least, and as many as are on their way
 )
 
 // groupCommit gathers the messages for one partition: they wait here while script calls are in flight, and go out together in the
@@ -28,7 +29,7 @@ type groupCommit struct {
 	route *route
 	keys  lua.Keys
 
-	stranger atomic.Bool // the last try failed: the server may be another, or empty
+	stranger atomic.Bool // the last try failed: the server may be another one now, or empty
 
 	mu         sync.Mutex
 	waiting    []waiting
@@ -84,7 +85,7 @@ func (g *groupCommit) add(ws []waiting) {
 	}
 }
 
-// waitForRoom lets go of the lock meanwhile.
+// waitForRoom waits until fewer messages wait. It unlocks the lock meanwhile.
 func (g *groupCommit) waitForRoom(ctx context.Context) error {
 	if g.room == nil {
 		g.room = make(chan struct{})
@@ -121,8 +122,8 @@ func (g *groupCommit) startLocked() {
 	go g.run(c)
 }
 
-// lead makes the next commits in the caller's own goroutine, which saves two hand-overs, while they hold messages of its call
-// alone. A caller whose context may end is not asked to: it could not leave.
+// lead makes the next commits in the goroutine of a caller, as long as they hold messages of its call alone: that saves two
+// hand-overs. A caller whose context may end never leads: it could not leave.
 func (g *groupCommit) lead(own *batchCall) {
 	g.mu.Lock()
 	alone := g.inFlight == 0 && len(g.idle) > 0 && own.ctx.Done() == nil && len(g.waiting) > 0 &&
@@ -145,7 +146,7 @@ func (g *groupCommit) lead(own *batchCall) {
 	}
 }
 
-// handOn hands a committer on that has nothing left to do for a call; false: it has.
+// handOn gives a committer away that has nothing left to do for a call. False: it has something left.
 func (g *groupCommit) handOn(c *committer, own *batchCall, answered int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -173,7 +174,7 @@ func (g *groupCommit) run(c *committer) {
 	defer g.p.busy.Done()
 	for batch := g.nextBatch(c, 0); batch != nil; batch = g.nextBatch(c, len(batch)) {
 		g.commit(c, batch)
-		runtime.Gosched() // those just answered may have more, for the same commit
+		runtime.Gosched() // callers that were just answered may add more for the same commit
 	}
 }
 
@@ -217,7 +218,7 @@ func (g *groupCommit) endTerm(c *committer) {
 	}
 }
 
-// forgetSoon has the last tokens cleared when no further commit does so: an idle queue holds nothing.
+// forgetSoon has the last tokens cleared when no further commit clears them: an idle queue holds nothing.
 func (g *groupCommit) forgetSoon() {
 	if g.forgetting == nil {
 		g.forgetting = time.AfterFunc(forgetAfter, g.forget)
@@ -249,7 +250,7 @@ func (g *groupCommit) forget() {
 	g.startLocked()
 }
 
-// clear has the tokens of committers that rest forgotten. One that cannot be cleared ends with its window.
+// clear clears the tokens of committers that rest. A token that cannot be cleared ends with its window.
 func (g *groupCommit) clear(ctx context.Context, all []*committer) {
 	for _, c := range all {
 		if c.done != "" && ctx.Err() == nil {

@@ -30,14 +30,14 @@ type messageLookup struct {
 	found  []bool
 	lost   []error // a reply was lost, and the repeat found nothing: matters when no partition found the message
 	untold []error // a place where the message may be did not answer: matters always, because it may be in several
-	late   error   // what was done is not as durable as asked
+	late   error   // the change is not as durable as asked
 	failed error   // the last one
 }
 
 // lookup makes a change to each message wherever it is: in every partition that its ID may be in, because a producer that knows
 // no partitions, or an older count of them, may have put it into another one as well. All are asked at once, and beside them the
-// registry, so it takes one round trip; another one when the queue turns out to have grown. An answer is definite when each of
-// them said so, and no others were known after the call began. The answers are there also with an error: true is that it was
+// registry, so it takes one round trip; another one when the queue turns out to have grown. An answer is definite when every
+// partition that was known after the call began has answered. With an error there are answers, too: true is that the message was
 // found, and changed, somewhere; false is not definite.
 func (p *Producer) lookup(ctx context.Context, queue string, ids []string, do messageChange) ([]bool, error) {
 	for _, id := range ids {
@@ -57,7 +57,7 @@ func (p *Producer) lookup(ctx context.Context, queue string, ids []string, do me
 	if err != nil {
 		return s.found, err
 	}
-	// zero: the registry is out of reach, and would break the connection of the others
+	// zero: the registry is out of reach, and would break the connection that the partitions share
 	if !k.asked.IsZero() && k.asked.Before(s.began) {
 		r.begin(time.Time{})
 	}
@@ -77,7 +77,7 @@ func (p *Producer) lookup(ctx context.Context, queue string, ids []string, do me
 // countsAfter returns counts that the registry was asked for after a point in time.
 func (r *route) countsAfter(ctx context.Context, then time.Time) (k *knownCounts, err error) {
 	err = r.p.harmlessly(ctx, time.Now(), func(ctx context.Context) error {
-		for k = r.known.Load(); k.asked.Before(then); k = r.known.Load() { // one that was under way does not count
+		for k = r.known.Load(); k.asked.Before(then); k = r.known.Load() { // a look that was under way before does not count
 			if err := r.ask(ctx); err != nil {
 				return err
 			}
@@ -103,7 +103,7 @@ func (s *messageLookup) amongCounts(ctx context.Context, counts, earlier lua.Cou
 		}
 		return
 	}
-	var all sync.WaitGroup // at once: one whose server hangs must not use up the time of the others
+	var all sync.WaitGroup // at once: a partition whose server hangs must not use up the time of the others
 	for partition, messages := range places {
 		all.Go(func() { s.inChunks(ctx, partition, messages) })
 	}

@@ -31,7 +31,7 @@ const (
 	maxCommit       = 10_000          // bounds what one script call may do (G7)
 	tryTimeout      = 5 * time.Second // of one script call
 	tokenWindow     = time.Minute     // at least; a token must outlive the repeats of its commit
-	registerEvery   = 5 * time.Second // per queue in use; so old is what is known of its partitions at most
+	registerEvery   = 5 * time.Second // per queue in use: how old the known partition counts may be
 	registerTimeout = time.Second     // of one try; on a cluster messages wait for it while its server hangs
 	registerRetry   = 2 * time.Second
 	cancelChunk     = 1000            // IDs per script call
@@ -282,7 +282,7 @@ func (p *Producer) repeat(ctx context.Context, since time.Time, try func(context
 		if err == nil {
 			return nil
 		}
-		if one.Err() != nil && ctx.Err() == nil { // its deadline is ours, not the caller's
+		if one.Err() != nil && ctx.Err() == nil { // the deadline of the try is over, not that of the caller
 			err = fmt.Errorf("%w: no reply within %s", lua.ErrUnavailable, p.try)
 		}
 		clean = clean && !uncertain(err)

@@ -30,8 +30,8 @@ type walkFunc func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk
 // them: of one group, or with "" of all. It returns what it took: with no error nothing is left that waited from the beginning of
 // the call to its end. What is ready or pending meanwhile is not touched, and may be tried again when it fails.
 //
-// No key says where retries are: it looks through the whole schedule, in steps of 1,000 members, over a connection of its own.
-// Errors as with Cancel; ErrUncertain says that a reply was lost, and with it perhaps the names of some that were taken.
+// No key says where retries are: the call looks through the whole schedule, in steps of 1,000 members, over a connection of its
+// own. Errors as with Cancel; ErrUncertain says that a reply was lost, which may have named retries that were taken.
 func (p *Producer) CancelRetries(ctx context.Context, queue, group string, ids ...string) ([]Retry, error) {
 	found, err := p.walk(ctx, queue, group, ids, func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (string,
 		[]lua.Waiting, error) {
@@ -114,7 +114,7 @@ func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []str
 	return found, err
 }
 
-// walkOne goes through one schedule. A cursor is worth nothing to another server process: after a step that failed it begins
+// walkOne goes through one schedule. Another server process does not know the cursor, so after a step that failed the walk begins
 // anew, on another connection.
 func (p *Producer) walkOne(ctx context.Context, k lua.Keys, group string, do walkFunc) (found []Retry, err error) {
 	var conn rueidis.Client

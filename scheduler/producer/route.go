@@ -31,7 +31,7 @@ type route struct {
 // knownCounts is what the registry ever said of the partitions of a queue: counts only grow, also when it forgets some.
 type knownCounts struct {
 	counts lua.Counts
-	asked  time.Time // zero: it was never heard, and partition 0 is always right
+	asked  time.Time // zero: the registry never answered; partition 0 is always right
 }
 
 // inquiry is one look at the registry.
@@ -63,7 +63,7 @@ func (r *route) groupCommit(partition int) *groupCommit {
 }
 
 // counts returns what is known of the partitions. At first use it waits for the registry, but not for long: on a cluster it may
-// be out of reach while the queue is not. The error is the context's.
+// be out of reach while the queue is not. The error is that of the context.
 func (r *route) counts(ctx context.Context) (*knownCounts, error) {
 	if k := r.known.Load(); k != nil {
 		return k, nil
@@ -75,7 +75,7 @@ func (r *route) counts(ctx context.Context) (*knownCounts, error) {
 	return r.known.Load(), nil
 }
 
-// ask has the registry looked at, and waits for that: for registerTimeout at most. Of callers at the same time only one looks.
+// ask looks at the registry, and waits for that, for registerTimeout at most. Callers at the same time share one look.
 func (r *route) ask(ctx context.Context) error {
 	q := r.begin(time.Time{})
 	select {
@@ -86,11 +86,11 @@ func (r *route) ask(ctx context.Context) error {
 	}
 }
 
-// refresh has the registry looked at when the last look is old, and waits for nothing.
+// refresh starts a look at the registry when the last one is old, and waits for nothing.
 func (r *route) refresh() { r.begin(time.Now()) }
 
-// begin starts a look at the registry, unless one is under way, or none is due by now; the zero time means that one is. It
-// returns what is under way then.
+// begin starts a look at the registry if one is due by now, unless one is under way. With the zero time one is always due. It
+// returns the look that is under way then.
 func (r *route) begin(now time.Time) *inquiry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,15 +132,15 @@ func (r *route) run(q *inquiry) {
 }
 
 // sync reads the partition counts of the queue, and registers what the registry does not know: counts, and, for who schedules,
-// the queue, when it is new or forgotten. Who only looks for messages, perhaps under a mistyped name, makes no queue. Counts are
-// nil only when they could not be read; a failure to register is only reported, because the bridges look for queues themselves.
+// the queue, when it is new or forgotten. A caller that only looks for messages, perhaps under a mistyped name, makes no queue.
+// Counts are nil only when they could not be read. A failure to register is only reported, because bridges look for queues, too.
 // One round trip when all is known.
 func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	c, key := r.p.cfg.Client, r.p.globals.Queues
 	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		err = fmt.Errorf("read the partitions of %s: %w", r.queue, lua.Classify("HGET "+key, err))
-		if ctx.Err() != nil { // its deadline is ours, not the caller's
+		if ctx.Err() != nil { // the deadline of the look is over, not that of the producer
 			err = fmt.Errorf("%w: no reply within %s: %v", lua.ErrUnavailable, registerTimeout, err)
 		}
 		return nil, err
@@ -176,7 +176,7 @@ type batchRoute struct {
 // batchRoute registers the queue, and returns the way to its partitions.
 func (r *route) batchRoute(ctx context.Context) (batchRoute, error) {
 	r.mu.Lock()
-	if !r.producing { // what was asked until now registered nothing
+	if !r.producing { // looks until now did not register the queue
 		r.producing, r.next = true, time.Time{}
 	}
 	r.mu.Unlock()
