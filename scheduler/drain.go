@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// drainSlack is by how much a due time must be earlier than the one a loop sleeps for to be worth a wake.
+// drainSlack: a due time that is earlier than a loop's next one by less than this is not worth a wake.
 const drainSlack = 5 * time.Millisecond
 
 // drainer is the loop of one owned queue: it drains what is due, sleeps until the next due time, and is poked when there is an
@@ -20,7 +20,7 @@ const drainSlack = 5 * time.Millisecond
 type drainer struct {
 	drain  func(context.Context) (lua.Drained, error)
 	state  *loop.Reporter
-	bury   *loop.Reporter // whether dead letters are taken; the queue goes on without
+	bury   *loop.Reporter // whether the stream of dead letters takes entries; the queue goes on when it does not
 	poked  chan struct{}
 	cancel context.CancelFunc
 
@@ -99,12 +99,13 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 		case drained.Wait > 0:
 			return drained.Wait
 		case drained.Moved+drained.Dead == 0:
-			return time.Millisecond // due, and yet not moved: never spin
+			return time.Millisecond // something is due and was not moved: never spin
 		}
 	}
 }
 
-// reportBuried says once that the dead letters refuse, and once that they take again: only one that was taken shows that.
+// reportBuried says once that the stream of dead letters refuses entries, and once that it takes them again. Only a dead letter
+// that it took shows that.
 func (d *drainer) reportBuried(drained lua.Drained) {
 	switch {
 	case drained.DeadRefusal != "":

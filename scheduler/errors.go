@@ -11,6 +11,6 @@ const atMaximum = "look at the stream with XINFO STREAM: its last ID may be at t
 var (
 	// ErrRefused: the stream refused an entry. What was refused stays scheduled.
 	ErrRefused = lua.NewHinted("stream refuses entries", atMaximum)
-	// ErrDeadRefused: the stream of dead letters refused one. The message stays scheduled, a minute later.
+	// ErrDeadRefused: the stream of dead letters refused an entry. The message stays scheduled, due a minute later.
 	ErrDeadRefused = lua.NewHinted("stream of dead letters refuses entries", atMaximum)
 )

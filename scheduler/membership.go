@@ -34,9 +34,9 @@ type membership struct {
 	answered bool // the last heartbeat succeeded
 
 	mu       sync.Mutex
-	good     heartbeat     // the last one, for others
+	good     heartbeat     // the last good one, for other goroutines
 	turned   time.Time     // when the last one ended, good or not
-	quickest time.Duration // answer to a heartbeat, lately
+	quickest time.Duration // how long a heartbeat takes at least, of those lately
 }
 
 // heartbeat is a good heartbeat: the server's clock was read between sent and received.
@@ -73,8 +73,8 @@ func (m *membership) Beat(ctx context.Context) error {
 }
 
 func (m *membership) beat(ctx context.Context) error {
-	// A heartbeat that is on its way when ctx ends is waited for, a little: overtaken by leave, it would bring a dead bridge
-	// back.
+	// Wait a little for a heartbeat that is on its way when ctx ends: if it reached the server after leave, a bridge that is gone
+	// would seem to live.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })()
@@ -99,7 +99,7 @@ func (m *membership) beat(ctx context.Context) error {
 		m.quickest += m.quickest / 32 // the way to the server may have become longer
 	}
 	m.mu.Unlock()
-	// What is no bridge looks after nothing: it must get no queues, which nobody would drain then until they are overdue.
+	// A foreign member is no bridge. It must own no queues: nobody would drain them before they are overdue.
 	live = slices.DeleteFunc(live, func(member string) bool {
 		_, ok := lua.ParseIdentity(member)
 		return !ok

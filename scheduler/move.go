@@ -16,21 +16,22 @@ type moveOutcome int
 
 const (
 	moveDone  moveOutcome = iota
-	moveLeft              // another one is there under its name
-	moveRaced             // it was changed meanwhile
-	moveEnd               // there is none
+	moveLeft              // where it belongs there is another message of its name
+	moveRaced             // somebody changed the message meanwhile
+	moveEnd               // there is no message of that rank
 )
 
-// move takes one message from a partition to another, which is in another slot: it is added there, and then removed here. After a
-// failure between both it is in both, and the next move finds it there, or it has been delivered, and is once more: at least
-// once. What somebody cancels or changes between both is taken back.
+// move takes one message from a partition to another, which is in another slot: it adds the message there, and then removes it
+// here. After a failure in between the message is in both. Then the next move finds it there; or it was delivered from there, and
+// is delivered once more: at least once. When somebody cancels or changes the message here in between, move removes it there
+// again.
 type move struct {
 	c      rueidis.Client
 	prefix string
 	from   lua.Keys
 	to     func(id string) lua.Keys
 	one    heldMember
-	added  *lua.Keys // where it was written; nil = nowhere, or it was there
+	added  *lua.Keys // where move added the message; nil = nowhere, or it was there before
 }
 
 // heldMember is what a partition holds under one member.
@@ -72,7 +73,7 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err err
 	}
 	if err == nil && outcome == moveDone {
 		if outcome, err = m.remove(ctx, m.from); err == nil && outcome != moveDone && m.added != nil {
-			_, err = m.remove(ctx, *m.added) // cancelled, say: it must not come from there
+			_, err = m.remove(ctx, *m.added) // cancelled, for example: it must not be delivered from there
 		}
 	}
 	if err != nil {
@@ -81,8 +82,7 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err err
 	return outcome, err
 }
 
-// remove takes the message out of a partition, where it still is as it was. Others that come and go there meanwhile make it try
-// again.
+// remove takes the message out of a partition if it is as it was. When other messages come or go meanwhile it tries again.
 func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err error) {
 	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
 		for range removeTries {
@@ -121,7 +121,7 @@ func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) 
 	return there, absent, errors.Join(err, there.read(replies[2:]))
 }
 
-// add writes the message where it belongs, unless it is there, or another one of its name.
+// add writes the message where it belongs, unless it is there already, or another message has its name.
 func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err error) {
 	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
 		there, absent, err := m.look(ctx, c, k)
@@ -186,7 +186,7 @@ func unwatch(ctx context.Context, c rueidis.DedicatedClient) error {
 func execWatched(ctx context.Context, c rueidis.DedicatedClient, commands ...rueidis.Completed) (done bool, err error) {
 	replies := c.DoMulti(ctx, slices.Concat([]rueidis.Completed{c.B().Multi().Build()}, commands,
 		[]rueidis.Completed{c.B().Exec().Build()})...)
-	for _, reply := range replies[:len(replies)-1] { // what the server refuses is refused here
+	for _, reply := range replies[:len(replies)-1] { // the server refuses commands when it queues them
 		err = errors.Join(err, reply.Error())
 	}
 	results, failed := replies[len(replies)-1].ToArray()

@@ -145,8 +145,8 @@ func (s *Scheduler) watchOwned() []string {
 	return owned
 }
 
-// othersPerSurvey is how many queues of others a pass looks at when not all queues fit into one: their owners look at them in
-// time, and this is only for an owner that lives and does nothing.
+// othersPerSurvey is how many queues of others a pass looks at when not all queues fit into one pass. Their owners look at them
+// in time; this helps only when an owner lives and does nothing.
 const othersPerSurvey = 25
 
 // nextToSurvey returns the partitions whose turn it is: all of them when they fit into one look, else the own ones in turn and a
@@ -180,7 +180,7 @@ func inTurn(names []string, turn *int, n int) []string {
 	return slices.Concat(names[from:min(from+n, len(names))], names[:max(0, from+n-len(names))])
 }
 
-// surveyInterval is shorter when the own queues do not fit into one look, and at least half of what is configured.
+// surveyInterval is the configured interval. It is shorter when the own queues do not fit into one look, but not below half.
 func (s *Scheduler) surveyInterval() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,8 +191,8 @@ func (s *Scheduler) surveyInterval() time.Duration {
 	return max(s.cfg.SurveyInterval/2, s.cfg.SurveyInterval*time.Duration(most)/time.Duration(own))
 }
 
-// remember takes the error of a look at a queue, or of what it called for, and says whether the blocked read must leave the queue
-// out from now on, or may take it in again.
+// remember takes the error of a look at a queue, or of what the look led to. It says whether the blocked read must leave the
+// queue out from now on, or may take it in again.
 func (s *Scheduler) remember(queue string, err error) (changed bool) {
 	s.mu.Lock()
 	t := s.trouble[queue]

@@ -9,11 +9,11 @@ const (
 	drainBudget  = 2 * time.Millisecond // of the server's time for one drain
 	leastDrain   = 50                   // members, however slow the server seems to be
 	paceSamples  = 16
-	pacedMembers = 16 // a drain of fewer says nothing about the cost of one
+	pacedMembers = 16 // a drain of fewer members says nothing about the cost of a member
 )
 
-// pace finds how many members one drain may take so that it holds the server for no longer than drainBudget. It knows what the
-// drains before took, as seen from here; of several the quickest counts, because the others waited for something else.
+// pace finds how many members one drain may take so that it holds the server for no longer than drainBudget. It measures from
+// here how long drains take, and believes the quickest of several, because the others waited for something else.
 type pace struct {
 	most    int // as configured
 	samples [paceSamples]time.Duration

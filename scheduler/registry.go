@@ -53,7 +53,7 @@ func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	scan, err := node.Do(ctx, node.B().Scan().Cursor(d.cursor).Match(lua.NewKeys(d.prefix,
 		"*").Due).Count(scanCount).Type("zset").Build()).AsScanEntry()
 	if err != nil {
-		d.cursor = 0 // on to the next node: this one may be away for long
+		d.cursor = 0 // go on with the next node: this one may be away for long
 		return nil, fmt.Errorf("look for queues: %w", lua.Classify("scan", err))
 	}
 	d.cursor = scan.Cursor

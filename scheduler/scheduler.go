@@ -26,9 +26,9 @@ type Scheduler struct {
 	members *membership
 	waker   *waker
 	scan    discoverer // of Discover's goroutine
-	// the same: names of partitions that were found, and are to be registered before they are served
+	// also of Discover's goroutine: names of partitions that were found, and are to be registered before they are served
 	unregistered []string
-	strays       map[string]*stray // the same
+	strays       map[string]*stray // also of Discover's goroutine
 	registry     chan struct{}
 	survey       chan struct{}
 	discover     chan struct{}
@@ -40,10 +40,10 @@ type Scheduler struct {
 	mu               sync.Mutex
 	live             []string              // sorted
 	counts           map[string]lua.Counts // every queue heard of is kept, with every partition count
-	known            []string              // the partitions of these, by name; sorted, replaced as a whole
+	known            []string              // names of all their partitions; sorted, replaced as a whole
 	owned            map[string]*drainer   // by partition, as trouble
 	trouble          map[string]*queueTrouble
-	standing         map[string]string // by owned partition: what entries looked like that nobody reads
+	standing         map[string]string // by owned partition: how the survey saw entries that nobody reads
 	turn, othersTurn int               // of the survey, among the owned and the others
 }
 
@@ -155,15 +155,15 @@ func (s *Scheduler) syncRegistry(ctx context.Context) error {
 		if failed != nil && !rueidis.IsRedisNil(failed) {
 			return fmt.Errorf("read the registry: %w", lua.Classify("HGET "+s.globals.Queues, failed))
 		}
-		if failed == nil { // else it was lost since, and nobody deleted these
+		if failed == nil { // else the registry was lost meanwhile, and nobody deleted these queues
 			forgotten, err = s.alive(ctx, registered, forgotten)
 		}
 	}
 	return errors.Join(err, s.register(ctx, forgotten))
 }
 
-// alive returns those queues that are registered, with other counts, or have any key. Of what a registry lacks that was not lost,
-// the others were deleted by somebody: registering them again would bring them back.
+// alive returns those queues that are registered, with other counts, or have any key. When the registry was not lost, somebody
+// deleted the other queues that it lacks: to register them again would bring them back.
 func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -220,7 +220,7 @@ func (s *Scheduler) Discover(ctx context.Context) error {
 func (s *Scheduler) place(ctx context.Context, found []string) error {
 	var err error
 	unknown := s.unheardOf(found)
-	if len(unknown) > 0 { // to us: a count that is published already needs no other one that covers it
+	if len(unknown) > 0 { // unknown to this bridge: a count that is published already needs no greater one
 		err = s.syncRegistry(ctx)
 		unknown = s.unheardOf(found)
 	}
@@ -231,8 +231,8 @@ func (s *Scheduler) place(ctx context.Context, found []string) error {
 	err = errors.Join(err, failed)
 	s.unregistered = nil
 	if err != nil && (lua.Temporary(err) || ctx.Err() != nil) && s.cfg.Client.Mode() != rueidis.ClientModeCluster {
-		// Once it is drained a queue has no schedule by which it could be found again: what a bridge left that died then would
-		// stay for ever.
+		// A queue that was drained has no schedule by which a bridge could find it again. If the bridge that drained it dies,
+		// what it left would stay for ever.
 		s.unregistered = found
 		return err
 	}
@@ -293,8 +293,7 @@ func (s *Scheduler) wakeBroke(err error) {
 	}
 }
 
-// reported is a pass whose changes of state are logged. On a single server the heartbeat tells that it is unavailable, once for
-// all.
+// reported logs the changes of state of a pass. On a single server the heartbeat alone logs that the server is unavailable.
 func (s *Scheduler) reported(what string, pass func(context.Context) error) func(context.Context) error {
 	st := &loop.Reporter{Log: s.cfg.Logger, Activity: what, Quiet: s.quiet}
 	return func(ctx context.Context) error {

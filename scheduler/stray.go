@@ -21,7 +21,7 @@ const (
 	strayBytes   = 4 << 20
 	strayTime    = time.Second
 	removeTries  = 50
-	strayRest    = time.Minute // what stays is looked at again: what it had to make way for may have been delivered
+	strayRest    = time.Minute // then messages that stay are tried again: those in their places may have been delivered
 )
 
 // ErrOccupied: messages in a partition beyond the registered count cannot be moved, because others with the same ID are where
@@ -29,19 +29,19 @@ const (
 var ErrOccupied = lua.NewHinted("others with the same ID are in the partition that they belong to",
 	"compare both with ZSCORE and HGET, and take away the one that is not wanted")
 
-// stray is a partition that holds scheduled messages, and that neither the registry knows nor a growth has prepared: its name is
-// nothing but what some producer made up. No worker reads it, and it has no group and no settings; so nothing is delivered from
-// it, nor is the queue made to have it. Its messages are moved to where their IDs belong.
+// stray is a partition that holds scheduled messages, and that neither the registry knows nor a growth has prepared: some
+// producer made up its name. No worker reads it, and it has no group and no settings. So bridges neither deliver from it nor
+// register it: they move its messages to where their IDs belong.
 type stray struct {
 	state   loop.Reporter
 	at      int64     // rank from which the next pass goes on
-	left    int64     // so many messages stay, as of the last pass to the end
-	settled bool      // these, and no others, were there then
-	raced   bool      // some changed while they were moved
-	ended   time.Time // that pass
+	left    int64     // how many messages stayed in the last pass that reached the end
+	settled bool      // in that pass only these messages were there
+	raced   bool      // some messages changed while they were moved
+	ended   time.Time // when that pass ended
 }
 
-// placed parts the found partitions, that are unheard of: queues with the counts to register, and the names of strays.
+// placed parts partitions that were found, and are not known yet: into queues with the counts to register, and names of strays.
 func (s *Scheduler) placed(ctx context.Context,
 	unheard map[string][]int) (publish map[string]lua.Counts, strays []string, err error) {
 	publish = map[string]lua.Counts{}
@@ -70,11 +70,11 @@ func (s *Scheduler) placed(ctx context.Context,
 	return publish, strays, err
 }
 
-// grownTo returns how many partitions a growth has prepared, of which the registry knows so many: a growth gives each new
-// partition the settings and every group of the queue before it is published, so one that is there without a gap, with both, may
-// be published again. So may all up to one that has a group and holds what a bridge brought there: it was published once. Since
-// then partition 0 may have got groups and settings by plain commands, which it lacks as it did before, and as doctor tells;
-// unpublished, what it holds would be stuck.
+// grownTo returns how many partitions a growth has prepared, where the registry knows of fewer. A growth gives each new partition
+// the settings and every group of the queue before it publishes the count. So a partition that has both, and all before it, may
+// be published again. The same goes for all partitions up to one that has a group and holds entries or dead letters: a bridge
+// brought them there, so that partition was published once. It may lack groups and settings that partition 0 got later by plain
+// commands, which the doctor reports; but unpublished, what it holds would be stuck.
 func (s *Scheduler) grownTo(ctx context.Context, queue string, known int) (int, error) {
 	if known >= lua.MaxPartitions {
 		return known, nil
@@ -177,7 +177,7 @@ func (s *Scheduler) foundStrays(names []string) {
 	}
 }
 
-// moveStrays makes one bounded pass over the strays. The order is by chance, so that all have their turn.
+// moveStrays makes one bounded pass over the strays, in random order, so that all have their turn.
 func (s *Scheduler) moveStrays(ctx context.Context) {
 	until := time.Now().Add(strayTime)
 	for name, st := range s.strays {
@@ -200,7 +200,7 @@ func (s *Scheduler) moveStrays(ctx context.Context) {
 	}
 }
 
-// moveStray says whether the partition is empty, or has become one of the queue's.
+// moveStray says whether the partition is empty now, or the queue has grown to it.
 func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until time.Time) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*loop.CallTimeout)
 	defer cancel()
@@ -241,7 +241,7 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 }
 
 // GrownTo returns how many partitions a queue has, also when the registry has lost the count: as many as a growth has prepared.
-// It is what a bridge makes known again. Several round trips.
+// Bridges register that count again. Several round trips.
 func GrownTo(ctx context.Context, c rueidis.Client, prefix, queue string) (int, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return 0, err

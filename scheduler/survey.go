@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// heldEvery: of so many surveys one, on average, looks whether groups hold entries that somebody has deleted, which doubles its
-// cost. It is a last resort: what a drain added, or a survey saw in a stream, is looked after until no group holds it.
+// heldEvery: one of so many surveys, on average, also looks whether groups hold entries that somebody has deleted, which doubles
+// its cost. It is a last resort: bridges look after entries that a drain added, or a survey saw, until no group holds them.
 const heldEvery = 6
 
 // Survey looks at the next queues in turn, at most lua.MaxSurvey: at all of them, because any scheduler drains what has been
@@ -23,7 +23,7 @@ func (s *Scheduler) Survey(ctx context.Context) error {
 	if len(queues) == 0 {
 		return nil
 	}
-	seen := s.waker.seen() // before the looks: only then a lower token means that the server forgot
+	seen := s.waker.seen() // read before the looks: so a lower token afterwards means that the server lost its data
 	looks, err := s.lookAt(ctx, queues)
 	if err != nil {
 		return fmt.Errorf("survey: %w", err)
@@ -69,8 +69,8 @@ func (s *Scheduler) lookAt(ctx context.Context, queues []string) ([]lua.Look, er
 	return looks, nil
 }
 
-// moved says whether a queue with entries needs somebody to look after them: a group holds some, or they are not as they were at
-// the last look. Entries that nobody reads stay, and cost nothing.
+// moved says whether somebody must look after the entries of a queue: when a group holds some, or when they are not as they were
+// at the last look. Entries that nobody reads stay, and cost nothing.
 func (s *Scheduler) moved(queue, standing string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -112,8 +112,8 @@ type wakeGroup struct {
 	block time.Duration
 }
 
-// groups splits the keys into reads. On a cluster each key has a slot of its own. Else the reads block longer the more there are,
-// so that their rate stays the same.
+// groups splits the keys into reads. On a cluster each key has a read of its own. On one server reads block the longer the more
+// of them there are, so that their rate stays the same.
 func (w *waker) groups() []wakeGroup {
 	w.mu.Lock()
 	keys := slices.Sorted(maps.Keys(w.queues))
@@ -153,7 +153,7 @@ func (w *waker) readAll(ctx context.Context, keys []string, block time.Duration)
 	}
 }
 
-// forget ends the states of reads that are no more, most of which failed for a key that was left out since.
+// forget drops the reporters of reads that there are no longer. Most of these failed for a key that was left out since.
 func (w *waker) forget(groups []wakeGroup) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,7 +185,7 @@ func (w *waker) Read(ctx context.Context, keys []string, block time.Duration) ([
 	// Without a deadline a server that hangs is never noticed.
 	ctx, cancel := context.WithTimeout(ctx, block+loop.CallTimeout)
 	defer cancel()
-	// Not by the builder's XREAD, which rueidis repeats by itself: a broken connection must be seen here.
+	// rueidis repeats the XREAD of its builder by itself, but a broken connection must be seen here.
 	read, err := w.client.Do(ctx, w.client.B().Arbitrary("XREAD", "COUNT", wakeCount, "BLOCK",
 		strconv.FormatInt(block.Milliseconds(), 10), "STREAMS").
 		Keys(keys...).Args(ids...).Blocking()).AsXRead()
