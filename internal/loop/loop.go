@@ -1,5 +1,5 @@
-// Package loop is what everything that goes on for ever shares: how it waits, is poked, backs off after errors, and says once
-// that it is failing and once that it works again.
+// Package loop holds what all loops that run for ever share: waiting, being poked, backing off after errors, and one log line
+// when something starts to fail and one when it works again.
 package loop
 
 import (
@@ -16,8 +16,7 @@ const (
 	PassTimeout = 30 * time.Second
 )
 
-// NewBackoff returns the waits between tries of something that is repeated for ever: 50 ms at first, doubled up to most, each
-// jittered.
+// NewBackoff returns the waits between tries that are repeated for ever: 50 ms at first, doubled up to most, each jittered.
 func NewBackoff(most time.Duration) *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(most), backoff.WithMaxElapsedTime(0))
@@ -39,7 +38,7 @@ func SleepUntil(ctx context.Context, d time.Duration, poked <-chan struct{}) boo
 	return ctx.Err() == nil
 }
 
-// Poke wakes who waits for a channel with room for one.
+// Poke wakes whoever waits for c, a channel with room for one.
 func Poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -15,20 +15,20 @@ import (
 )
 
 // Reporter logs one line per change of state: when something starts to fail, when it fails for another reason, and when it works
-// again. What several parts of it report is one state: it works again when the last of them does. For those who read Info and
-// above no line that it works again comes without one that it is failing before, nor stays away after one. Any number of
+// again. The reports of several parts make one state: it works again when the last part does. At level Info and above each line
+// "failing" is followed by one that it works again, and no such line comes without a line "failing" before it. Any number of
 // goroutines may report.
 type Reporter struct {
 	Log      *slog.Logger     // carries what it is about
 	Activity string           // "drain"
-	Quiet    func(error) bool // which errors somebody else tells of: they are logged at debug level; nil = none
+	Quiet    func(error) bool // which errors are logged at debug level, because somebody else reports them; nil = none
 
 	failing atomic.Bool // changes under mu
 
 	mu    sync.Mutex
-	kinds map[string]string // of the error that each part that fails reported last
+	kinds map[string]string // by failing part: the kind of its last error
 	since time.Time
-	told  bool // that it is failing, and not only at debug level
+	told  bool // a line "failing" was logged above debug level
 }
 
 // IsFailing says whether any part failed last.
@@ -52,7 +52,7 @@ func (r *Reporter) ReportPart(part string, err error) {
 	quiet, kind := r.Quiet != nil && r.Quiet(err), kindOf(err)
 	known := slices.Contains(slices.Collect(maps.Values(r.kinds)), kind)
 	if quiet && r.told {
-		kind, known = cmp.Or(r.kinds[part], kind), true // what was told remains what is known
+		kind, known = cmp.Or(r.kinds[part], kind), true // the kind that was logged remains
 	}
 	r.kinds[part] = kind
 	if !known {
@@ -82,7 +82,7 @@ func level(loud slog.Level, quiet bool) slog.Level {
 	return loud
 }
 
-// kindOf names what an error is about; the same trouble is logged once, however its words differ.
+// kindOf names what an error is about, so that the same trouble is logged once although its words differ.
 func kindOf(err error) string {
 	for _, kind := range []error{
 		lua.ErrFull, lua.ErrWrongType, lua.ErrDenied, lua.ErrUnsupported, lua.ErrNoGroup, lua.ErrUnavailable,
