@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	defaultsInterval = 20 * time.Second // between two looks whether they are there
+	defaultsInterval = 20 * time.Second // between two looks whether the defaults are there
 	defaultsRetry    = time.Second      // after an error, at most
 )
 
@@ -22,7 +22,7 @@ type defaultsKeeper struct {
 	client  rueidis.Client
 	prefix  string
 	policy  stream.Policy
-	written bool // once at least
+	written bool // the defaults were written once at least
 	state   loop.Reporter
 }
 
@@ -33,7 +33,7 @@ func newDefaultsKeeper(cfg Config) *defaultsKeeper {
 	}
 }
 
-// run keeps the defaults until ctx ends. The zero policy leaves what is there alone.
+// run keeps the defaults until ctx ends. With the zero policy it leaves the defaults that are there alone.
 func (d *defaultsKeeper) run(ctx context.Context) {
 	if d.policy == (stream.Policy{}) {
 		return

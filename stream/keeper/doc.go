@@ -2,8 +2,8 @@
 // and XACK.
 //
 // Keeper visits the queues of a bridge: it reclaims what consumers abandoned (Reclaimer), frees what they acknowledged (Trimmer),
-// deletes consumers that are gone, and bodies that never got a due time. A queue that holds nothing costs it no requests; it is
-// visited again when it is noticed. Reclaimer and Trimmer are one pass each, and take the name of a partition, as of a queue.
+// deletes consumers that are gone, and bodies that never got a due time. A queue that holds nothing costs it no requests; Keeper
+// visits it again when somebody notices it. Reclaimer and Trimmer make one pass each, over one partition, whose name they take.
 //
 // Invariants:
 //   - abandoned entries are found wherever they lie in a pending list, in every group there is

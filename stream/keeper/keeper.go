@@ -30,7 +30,7 @@ const (
 )
 
 const (
-	gatherNotices    = 20 * time.Millisecond // they come in bursts, and one request looks at many
+	gatherNotices    = 20 * time.Millisecond // notices come in bursts, and one request looks at many queues
 	lookInterval     = time.Second           // between two such requests
 	consumerInterval = 10 * time.Minute
 	orphanInterval   = 20 * time.Second // while a queue is busy
@@ -59,9 +59,9 @@ type Config struct {
 	// TidyInterval parts two visits to queues that hold nothing but dedup windows or bodies without a member: one queue at a
 	// time, however many there are. Default 30s. Too low: idle queues cost requests. Too high: ended windows stay longer.
 	TidyInterval time.Duration
-	// PatrolInterval is how often, more or less, the bodies of all queues are looked through for those without a member, because
-	// there may be as many members without a body, and then numbers alone do not tell. Default 1h. Too low: everything that is
-	// scheduled is read by the server as often. Too high: what a producer left that died between HSET and ZADD stays longer.
+	// PatrolInterval is about how often the keeper looks through the bodies of all queues for bodies without a member. When there
+	// are as many members without a body, the numbers of both do not tell. Default 1h. Too low: the server reads everything that
+	// is scheduled as often. Too high: the body that a producer left which died between HSET and ZADD stays longer.
 	PatrolInterval time.Duration
 	// ConsumerIdle is after how long without a read a consumer that holds nothing is deleted. Default 1h.
 	ConsumerIdle time.Duration
@@ -231,7 +231,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		} else if ctx.Err() == nil {
 			k.state.Report(err)
 			wait = retry.NextBackOff()
-			loop.Poke(k.wake) // even if nothing is noticed any more: somebody has to say that it works again
+			loop.Poke(k.wake) // even if no queue is noticed any more: the next look has to report that looking works again
 		}
 		if !loop.Sleep(ctx, wait) {
 			return nil
@@ -255,7 +255,7 @@ func (k *Keeper) inBatches(queues []string, do func(batch []string) error) error
 	for i := range errs {
 		batch := queues[i*size : min((i+1)*size, len(queues))]
 		calls.Go(func() { errs[i] = do(batch) })
-		if size > 1 { // else all at once: a server of the cluster that hangs must not keep the others from their turn
+		if size > 1 { // on a cluster all at once: a server that hangs must not keep the others from their turn
 			calls.Wait()
 		}
 	}
@@ -303,7 +303,8 @@ func (k *Keeper) takeNoticed() []string {
 	return queues
 }
 
-// giveBack has queues looked at again that could not be, even those with a busy loop: notice would leave them to it.
+// giveBack notices queues again that the keeper could not look at, also those with a busy loop, which notice would leave to the
+// loop.
 func (k *Keeper) giveBack(queues []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -337,7 +338,7 @@ func (k *Keeper) start(ctx context.Context, loops *sync.WaitGroup, queue string,
 	})
 }
 
-// end takes a loop out that has nothing left to do; false when the queue was noticed meanwhile.
+// end removes a loop that has nothing left to do; false when the queue was noticed meanwhile.
 func (k *Keeper) end(u *upkeep) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -25,16 +25,16 @@ const (
 
 const deletedOrphans = "deleted bodies that never had a due time"
 
-// orphanSweep looks through one hash for fields without a member of the schedule: what a producer left that died, or did not use
-// MULTI, between HSET and ZADD. Such a producer may be about to run ZADD, so a field goes only when it is seen a minute later
-// again, and was not seen with a member, or with a body of another length, in between.
+// orphanSweep looks through one hash for fields without a member of the schedule. A producer leaves them that died between HSET
+// and ZADD, or that does not use MULTI. Such a producer may be about to run ZADD, so the sweep deletes a field only when it sees
+// it again a minute later, and has not seen it with a member, or with a body of another length, in between.
 type orphanSweep struct {
 	hash   string
 	cursor string
 	found  map[string]candidate
 }
 
-// candidate is a field that was an orphan whenever it was looked at.
+// candidate is a field that was an orphan at every look.
 type candidate struct {
 	length int64
 	since  time.Time
@@ -73,7 +73,7 @@ func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, li
 			watched, batches = batches[0], batches[1:]
 		}
 		if o.full() {
-			limit = 0 // the sweep goes on from here when these are gone
+			limit = 0 // look for no more until these are gone
 		}
 		if limit == 0 && len(watched) == 0 {
 			break
@@ -93,7 +93,7 @@ func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, li
 
 func (o *orphanSweep) full() bool { return len(o.found) >= orphanCandidates }
 
-// since has all candidates be known from then on only.
+// since treats all candidates as if they had been found then.
 func (o *orphanSweep) since(now time.Time) {
 	for field, one := range o.found {
 		o.found[field] = candidate{one.length, now}
@@ -127,7 +127,7 @@ func (o *orphanSweep) batches(now time.Time) (batches [][]lua.Watched) {
 	return watchBatches(all)
 }
 
-// watchBatches parts what is watched into calls that are bounded in number, in bytes, and in what they free.
+// watchBatches splits the watched fields into calls that are bounded in number, in bytes, and in the memory that they free.
 func watchBatches(all []lua.Watched) (batches [][]lua.Watched) {
 	for len(all) > 0 {
 		n, bytes, freed := 0, 0, int64(0)
@@ -178,7 +178,7 @@ func DeleteOrphans(ctx context.Context, c rueidis.Client, keys lua.Keys, payload
 	return deleted, nil
 }
 
-// watchAgain returns those that still are the orphans they were, as they are now. If they are ripe they are deleted.
+// watchAgain returns those fields that are still the same orphans, as they are now. When they are ripe it deletes them.
 func watchAgain(ctx context.Context, c rueidis.Client, due, hash string, watched []lua.Watched,
 	ripe bool) (left []lua.Watched, deleted int, err error) {
 	for i := range watched {

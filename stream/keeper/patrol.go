@@ -16,18 +16,17 @@ import (
 )
 
 const (
-	patrolRest   = 50 * time.Millisecond // between two requests, at least
-	patrolMost   = time.Second           // and at most, however slow the server is
-	patrolShare  = 20                    // in between: so many times as long as the request took
+	patrolRest   = 50 * time.Millisecond // pause between two requests, at least
+	patrolMost   = time.Second           // pause between two requests, at most, however slow the server is
+	patrolShare  = 20                    // in between the pause is so many times as long as the request took
 	patrolLooks  = 3                     // at each candidate, after the first, within the time in which it is confirmed
-	patrolErrors = 10                    // in a row: then the round has failed
+	patrolErrors = 10                    // so many errors in a row end the round
 	patrolRetry  = time.Minute
 )
 
-// patrol looks for bodies without a member of the schedule, in all owned queues. Where a queue has more bodies than members, its
-// upkeep has deleted them before; the patrol finds those that are hidden behind as many members without a body. Both may sweep
-// one queue at the same time, as two bridges may: each deletes only bodies that it has seen without a member for a minute, and
-// that still have none.
+// patrol looks for bodies without a member of the schedule, in all owned queues. When a queue has more bodies than members, its
+// upkeep deletes them; the patrol finds those that as many members without a body hide. Both may sweep one queue at the same
+// time, as two bridges may: each deletes only bodies that it has seen without a member for a minute, and that still have none.
 type patrol struct {
 	k     *Keeper
 	state loop.Reporter
@@ -46,8 +45,8 @@ type patrolledHash struct {
 	queue, due string
 }
 
-// run makes a round once an interval, at a time by chance, so that bridges that were started together do not all do it at once. A
-// bridge that has run for a short time has a chance to make one, too.
+// run makes a round once an interval, at a random time, so that bridges that were started together do not all make it at once. A
+// bridge that has run for a short time may make one, too.
 func (p *patrol) run(ctx context.Context) {
 	interval := p.k.cfg.PatrolInterval
 	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(min(patrolRetry, interval)), backoff.WithMultiplier(2),
@@ -68,7 +67,8 @@ func (p *patrol) run(ctx context.Context) {
 	}
 }
 
-// round looks through all bodies once. What is found is watched together, so that a thousand queues take no thousand minutes.
+// round looks through all bodies once. It watches the candidates of many queues together: a thousand queues take no thousand
+// minutes.
 func (p *patrol) round(ctx context.Context) error {
 	hashes, failed := p.hashes(ctx)
 	for inRow := 0; len(hashes) > 0 && inRow < patrolErrors && ctx.Err() == nil; {
@@ -167,12 +167,12 @@ func (p *patrol) confirm(ctx context.Context, found []*patrolledHash) (failed er
 		}
 	}
 	for _, b := range found {
-		clear(b.found) // what could not be looked at
+		clear(b.found) // no answer: these candidates are dropped
 	}
 	return failed
 }
 
-// rest lets others have the server after a call that began then. False: ctx ended.
+// rest leaves the server to others for a while, after a call that began at a time. False: ctx ended.
 func (p *patrol) rest(ctx context.Context, started time.Time) bool {
 	return p.sleep(ctx, min(max(patrolRest, patrolShare*p.now().Sub(started)), patrolMost))
 }

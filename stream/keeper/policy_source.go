@@ -17,8 +17,8 @@ import (
 const knownPatience = 500 * time.Millisecond
 
 // policySource reads policies again and again, of many queues. On a cluster the defaults are on another server than most queues:
-// there they are read every 5 s, and while their server is away the last ones known stay in force, so that it holds nobody else
-// up.
+// there they are read every 5 s. While their server is away the last known defaults stay in force, so that no other queue has to
+// wait.
 type policySource struct {
 	client rueidis.Client
 	prefix string
@@ -34,7 +34,7 @@ func (s *policySource) run(ctx context.Context) {
 		return
 	}
 	for {
-		_, _ = s.knownDefaults(ctx) // whoever needs them reports
+		_, _ = s.knownDefaults(ctx) // a caller that needs the defaults reports the error
 		if !loop.Sleep(ctx, stream.PolicyInterval) {
 			return
 		}

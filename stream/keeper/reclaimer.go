@@ -24,8 +24,8 @@ const (
 	reclaimLimit     = 100
 	reclaimBytes     = 1 << 20
 	reclaimCalls     = 20 // of a pass, per group
-	reclaimFruitless = 5  // of these, calls that found only fresh entries
-	// of a pass: what else the queue needs has its turn, and the next pass goes on with the next group
+	reclaimFruitless = 5  // of these, so many that find only fresh entries
+	// how long a pass takes at most: then other work for the queue has its turn, and the next pass goes on with the next group
 	reclaimTime = 10 * time.Second
 )
 
@@ -39,14 +39,14 @@ type ReclaimerConfig struct {
 	// Watched counts only that part of an idle time in which reclaimers looked often enough to say that the server was there: at
 	// least twice in the shortest visibility timeout of the queue's groups. Entries that an outage, or a step of the server's
 	// clock, made look abandoned stay with their consumers; an absence adds its own length to the wait, and never begins it anew.
-	// What was seen is kept beside the entries, so that it makes no difference who looks. False: idle times are taken as they
-	// are.
+	// Reclaimers keep what they saw beside the entries, so it makes no difference which of them looks. False: the idle time
+	// counts as it is.
 	Watched bool
 }
 
-// Reclaimer takes back what the groups of a queue hold for longer than their visibility timeout: it is delivered again, or
-// dead-lettered. It remembers how far it has looked. Not safe for concurrent use; any number of processes may reclaim the same
-// queue.
+// Reclaimer takes back entries that the groups of a queue hold for longer than their visibility timeout: they are delivered
+// again, or dead-lettered. It remembers how far it has looked. Not safe for concurrent use; any number of processes may reclaim
+// the same queue.
 type Reclaimer struct {
 	cfg     ReclaimerConfig
 	keys    lua.Keys
@@ -56,7 +56,7 @@ type Reclaimer struct {
 	odd     string // the groups that were left alone in the last pass
 	stuck   loop.Reporter
 	lastTry time.Time // when an entry was last found stuck
-	last    string    // the group that the last pass ended with, when its time was up; "" = it came round
+	last    string    // the group at which the time of the last pass was up; "" = it had time for all groups
 	time    time.Duration
 
 	policies *policySource
@@ -125,14 +125,15 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	r.reportOdd(names)
 	for i, g := range r.inTurn(stream.Groups) {
 		if lua.CheckGroup(g.Name) != nil {
-			continue // no retry can be for it, and one for all would multiply
+			continue // no retry can name this group, and a retry for all groups would multiply the message
 		}
 		if i > 0 && time.Since(began) > r.time {
 			result.More, r.last = true, last
 			break
 		}
 		last = g.Name
-		if g.Pending == 0 && r.cursors[g.Name] == "" { // else one call more comes round, and drops the reclaimer's consumer
+		// With a cursor one more call reaches the end, and drops the reclaimer's consumer.
+		if g.Pending == 0 && r.cursors[g.Name] == "" {
 			continue
 		}
 		err := r.group(ctx, g.Name, policies[g.Name], &result)
@@ -151,8 +152,8 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	return result, errors.Join(errs...)
 }
 
-// inTurn returns the groups from the one on that follows the last of a pass whose time was up: with thousands of groups, and a
-// server far away, the first ones would have every turn else.
+// inTurn returns the groups, beginning with the one behind that at which the time of the last pass was up. Otherwise, with
+// thousands of groups and a server far away, the first groups would have every turn.
 func (r *Reclaimer) inTurn(groups []view.GroupInfo) []view.GroupInfo {
 	at := slices.IndexFunc(groups, func(g view.GroupInfo) bool { return g.Name > r.last })
 	r.last = ""
@@ -196,7 +197,7 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 	return nil
 }
 
-// reportOdd logs one line when the groups that are left alone become others.
+// reportOdd logs one line when other groups than before are left alone.
 func (r *Reclaimer) reportOdd(names []string) {
 	odd := ""
 	for _, name := range names {

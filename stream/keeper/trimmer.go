@@ -15,7 +15,7 @@ const (
 	trimLimit     = 1000
 	trimBytes     = 1 << 20
 	trimCalls     = 100
-	trimFruitless = 8 // of these, calls of the sweep that freed nothing
+	trimFruitless = 8 // of these, so many of the sweep that free nothing
 
 	minSweepWait = time.Second
 	maxSweepWait = 30 * time.Second
@@ -54,8 +54,8 @@ type TrimResult struct {
 }
 
 // Trim does one pass: it frees everything up to the oldest entry that some group still needs, then sweeps behind it for entries
-// that no group needs. A sweep that came round in vain rests, for longer each time, at most 30s, until wake or something is
-// freed. One round trip per 1,000 entries.
+// that no group needs. A sweep that freed nothing in a whole round rests, for longer each time, at most 30s, until wake is called
+// or something is freed. One round trip per 1,000 entries.
 func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 	var result TrimResult
 	fruitless := 0
@@ -98,7 +98,7 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 	return result, nil
 }
 
-// wake ends the rest of the sweep: something changed.
+// wake ends the rest of the sweep, because something changed.
 func (t *Trimmer) wake() { t.sweepWait, t.sweepFrom = 0, time.Time{} }
 
 func (t *Trimmer) rest() {

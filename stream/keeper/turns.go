@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// turns gives queues one turn per interval, in the order in which they came. A turn is taken when it comes, never ahead: a queue
-// that stops waiting, because it went to another bridge or became busy, holds up none behind it.
+// turns gives queues one turn per interval, in the order in which they came. A queue takes a turn when it comes, never ahead: a
+// queue that stops waiting, because it went to another bridge or became busy, delays no queue behind it.
 type turns struct {
 	interval time.Duration
 	first    chan time.Time // holds the time of the next turn, while no queue is waiting for it

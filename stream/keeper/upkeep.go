@@ -132,8 +132,8 @@ func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err e
 	return u.tidyUp(ctx)
 }
 
-// keep does one pass over a queue that holds entries. busy is false when it no longer does. What fails keeps the rest from its
-// turn only when the server is not there.
+// keep does one pass over a queue that holds entries; busy is false when the queue holds none any more. A step that fails ends
+// the pass only when the server is not there.
 func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err error) {
 	reclaimed, err := u.reclaimer.Reclaim(ctx)
 	if reclaimed.Moved() > 0 {
@@ -164,12 +164,12 @@ func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err e
 		u.quiet = interval
 		return interval, true, nil
 	}
-	// Entries that nobody reads, for long: whoever sees that somebody does gives notice.
+	// Nobody has read these entries for long: the survey notices the queue when somebody does.
 	u.quiet = min(max(2*u.quiet, interval), u.k.cfg.QuietMax)
 	return u.quiet, u.quiet < u.k.cfg.QuietMax, nil
 }
 
-// trim trims once per KeepMax, because a queue with a short visibility timeout is kept more often than its memory matters.
+// trim trims once per KeepMax: a queue with a short visibility timeout has more passes than its memory needs.
 func (u *upkeep) trim(ctx context.Context) (TrimResult, error) {
 	now := time.Now()
 	if now.Before(u.trimAt) {
@@ -234,7 +234,7 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 	case trimmed.More:
 		return 0, false, nil
 	case waiting > 0:
-		u.rest = orphanInterval // a candidate that gets a member must be seen with it
+		u.rest = orphanInterval // soon enough to see a candidate that has a member meanwhile
 	case trimmed.Windows > 0:
 		u.rest = tidyMin
 	default:
