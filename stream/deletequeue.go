@@ -20,7 +20,7 @@ var ErrNotEmpty = errors.New("the queue is not empty")
 // ErrUnknownQueue: nobody registered the queue, and it has no keys.
 var ErrUnknownQueue = errors.New("no such queue")
 
-// Contents is what is lost, or was, with a queue.
+// Contents is what is lost, or was lost, with a queue.
 type Contents struct {
 	Scheduled int64    `json:"scheduled"`
 	Entries   int64    `json:"entries"` // of the streams: ready, pending, or not freed yet
@@ -33,7 +33,7 @@ type Contents struct {
 // Messages is how many there are.
 func (c Contents) Messages() int64 { return c.Scheduled + c.Entries + c.Dead }
 
-// aliveWithin: a worker reads every few seconds.
+// aliveWithin is how recently a worker that lives must have read: it reads every few seconds.
 const aliveWithin = 10 * time.Second
 
 // DeleteQueue removes a queue: the keys of all its partitions, with its groups, settings and dedup windows, and then its
@@ -55,7 +55,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	}
 	had := Contents{Groups: []string{}, Readers: []string{}} // lists in JSON, also of nothing
 	there := false
-	for _, name := range counts.Names(queue) { // before the first is gone
+	for _, name := range counts.Names(queue) { // look at all partitions before the first is gone
 		some, exists, err := contentsOf(ctx, c, lua.NewKeys(prefix, name))
 		if err != nil {
 			return fail(had, err)
@@ -71,7 +71,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 			return fail(had, err)
 		}
 	}
-	// Without this mark the registry would seem lost, and bridges write into it what they remember.
+	// Without this mark the registry would seem lost, and bridges would register again what they remember.
 	registry := lua.NewGlobals(prefix).Queues
 	if err := c.Do(ctx, c.B().Hset().Key(registry).FieldValue().FieldValue(lua.RegistryDeleted,
 		queue).Build()).Error(); err != nil {
@@ -170,7 +170,7 @@ func tryRemove(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) (r
 		replies := one.DoMulti(ctx, one.B().Multi().Build(), one.B().Unlink().Key(keysOf(k)...).Build(), one.B().Exec().Build())
 		err := replies[2].Error()
 		removed = err == nil
-		if rueidis.IsRedisNil(err) { // what was watched has changed
+		if rueidis.IsRedisNil(err) { // a watched key has changed
 			return nil
 		}
 		return lua.Classify("EXEC", err)

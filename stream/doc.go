@@ -6,14 +6,14 @@
 // (transfer).
 //
 // Everything here changes the state of a message by the scripts of package lua alone, so any number of processes may do the same
-// at the same time, and may die at any instruction. Nothing is kept in memory but how far a pass has looked. Functions take the
-// name of a queue, and are about all its partitions, unless they say otherwise.
+// at the same time, and may die at any instruction. Memory holds nothing but how far a pass has looked. Functions take the name
+// of a queue, and mean all its partitions, unless they say otherwise.
 //
 // Invariants:
 //   - a worker holds no more entries than it has slots (TestWorkerNeverHoldsMoreThanItsSlots);
 //   - a handler that runs for longer than the visibility timeout keeps its delivery (TestSlowHandlerIsNotReclaimed);
 //   - a handler that lost its delivery is told, and has no effect (TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect);
-//   - of a queue with partitions the same holds for all of them together (TestWorkerServesAllPartitionsWithItsSlots,
+//   - in a queue with partitions the same holds for all partitions together (TestWorkerServesAllPartitionsWithItsSlots,
 //     TestStopLeavesHandlersOfAllPartitionsTheirTime), and idle partitions keep no busy one from its turn
 //     (TestIdlePartitionsDoNotStarveABusyOne, TestMorePartitionsThanSlotsTakeTurns);
 //   - a queue that grows misses neither group nor policy, whatever happens beside it, and whatever fails

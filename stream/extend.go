@@ -28,11 +28,11 @@ type delivery struct {
 	lost     bool
 }
 
-// sameMaster is how soon after a read nobody else can have become the master, and this worker be connected to it.
+// sameMaster: so soon after a read this worker cannot be connected to another master yet.
 const sameMaster = 100 * time.Millisecond
 
-// held names the entry for an exit: with the message ID when a failover may have come in between, because the new master may have
-// given the entry ID to another message. A worker that had nothing to ask meanwhile does not see the connection break.
+// held names the entry for a settlement. It adds the message ID when there may have been a failover since the read, because the
+// new master may have given the entry ID to another message. A worker that sends nothing does not see its connection break.
 func (p *partitionWorker) heldAt(d *delivery, now time.Time) lua.Held {
 	if d.epoch == p.broken.Load() && now.Sub(d.read) < sameMaster {
 		return lua.Held{Entry: d.msg.EntryID}
@@ -62,8 +62,8 @@ const (
 	extendBatch      = 200
 )
 
-// extendLoop extends everything held at a third of the visibility timeout, and at once when that has changed. It asks the queue's
-// own server and no other.
+// extendLoop extends everything held at a third of the visibility timeout, and at once when the timeout has changed. It needs the
+// queue's own server and no other.
 func (p *partitionWorker) extendLoop(ctx context.Context) {
 	for {
 		began, visibility := time.Now(), p.policy.Load().VisibilityTimeout
@@ -78,11 +78,11 @@ func (p *partitionWorker) extendLoop(ctx context.Context) {
 	}
 }
 
-// refreshLoop keeps the policy fresh. On a cluster its defaults may be out of reach while the queue is not, so neither reading
-// nor extending waits for this.
+// refreshLoop reads the policy again and again. On a cluster the defaults may be out of reach while the queue is not, so neither
+// reading nor extending waits for it.
 func (p *partitionWorker) refreshLoop(ctx context.Context) {
 	for {
-		_ = p.refreshPolicy(ctx) // the last one stays in force; the reads report the outage
+		_ = p.refreshPolicy(ctx) // after an error the last policy stays in force; the reads report the outage
 		if !loop.SleepUntil(ctx, PolicyInterval, p.refresh) {
 			return
 		}
@@ -108,7 +108,7 @@ func (p *partitionWorker) refreshPolicy(ctx context.Context) error {
 	return nil
 }
 
-// extendHeld extends everything held, tells handlers whose delivery is lost, and those for which nobody can tell any more.
+// extendHeld extends everything held. It tells handlers when their delivery is lost, and when nobody can know that any more.
 func (p *partitionWorker) extendHeld(ctx context.Context, visibility time.Duration) error {
 	all := p.held.list()
 	var failed error

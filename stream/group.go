@@ -16,6 +16,6 @@ func (p *partitionWorker) heal(ctx context.Context) error {
 	if created {
 		p.log.Warn("consumer group was lost: created again at 0", slog.String("consumer", p.cfg.Consumer))
 	}
-	p.registerAgain() // what took the group may have taken the registry
+	p.registerAgain() // whatever removed the group may have removed the registry, too
 	return nil
 }

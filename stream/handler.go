@@ -89,8 +89,8 @@ func (e *release) Error() string { return e.err.Error() }
 func (e *release) Unwrap() error { return e.err }
 
 // Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is
-// for work that was never begun, because of something that is no fault of the message, by a worker that is about to stop: one
-// that goes on gets it again, at once and without end. A nil err is "released".
+// for a worker that is about to stop, and for work that it never began, by no fault of the message: a worker that goes on gets
+// the message again, at once and without end. A nil err is "released".
 func Release(err error) error {
 	if err == nil {
 		err = errors.New("released")

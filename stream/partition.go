@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ErrShrink: a queue was to have fewer partitions than it has. Messages may be in any of them, and producers may still use them.
+// ErrShrink: somebody asked for fewer partitions than the queue has. Messages may be in any of them, and producers may use them.
 var ErrShrink = errors.New("a queue never shrinks")
 
 // Partitions returns every partition count that a queue ever had; the greatest is in force. One round trip.
@@ -28,9 +28,9 @@ func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 }
 
 // Grow gives a queue n partitions, and returns all counts that it ever had. Each new partition has the policy of partition 0 and
-// every group that exists on an old one, at 0, before producers may use it; then the count is published; then policy and groups
-// are looked at once more, for what was changed meanwhile. With the count that is in force it only mends, so after a failure
-// repeat it. It is safe under load, and beside itself, WritePolicy and EnsureGroup.
+// every group that exists on an old one, at 0, before producers may use it; then Grow publishes the count; then it looks at
+// policy and groups once more, for what was changed meanwhile. With the count that is in force it only mends: repeat it after a
+// failure. It is safe under load, and beside other calls of Grow, WritePolicy and EnsureGroup.
 //
 // lua.ErrInvalid: n is not 1 to 256. ErrShrink: it is less than the count in force. progress, unless nil, is called now and then.
 // About ten round trips per partition, of which several are under way at a time; passes on a full server.
@@ -105,8 +105,8 @@ func (s *partitionSync) names(ctx context.Context) ([]string, error) {
 	return counts.With(max(1, s.least)).Names(s.queue), nil
 }
 
-// policy copies the policy of partition 0, until it was the same before and after. Of several who copy at the same time, the last
-// one to write a partition reads partition 0 after that, so that no old value stays:
+// policy copies the policy of partition 0, until that was the same before and after. When several copy at the same time, the last
+// to write a partition reads partition 0 after that, so no old value stays:
 //
 //  1. A reads partition 0; B changes it, and copies it to partition 1; A writes what it read to partition 1.
 //  2. A reads partition 0 again, sees B's, and copies it.

@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// lateRead is how long after it was cut off a read may still reach the server, over a connection that was closed behind it.
+// lateRead is how long after it was cut off a read may still reach the server, over a connection that is closed by then.
 const lateRead = 100 * time.Millisecond
 
 // partitionWorker serves one partition of a worker's queue: it reads, has handlers run, extends and settles what it holds.
@@ -38,7 +38,7 @@ type partitionWorker struct {
 	doubt    bool          // a read failed, and the server may execute it yet
 	cutOff   bool          // the last read was interrupted by the stop, and the server may execute it yet
 	idle     bool          // the last read found nothing
-	patience time.Duration // with a read that waits for no or a short time
+	patience time.Duration // deadline of a read that waits at the server for no or a short time
 
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked
@@ -94,8 +94,8 @@ func (p *partitionWorker) run(ctx context.Context) (left int) {
 	return left
 }
 
-// drainHandlers waits for handlers and their settlements: first in peace, then with their contexts cancelled. It returns how
-// many are left.
+// drainHandlers waits for handlers and their settlements: for some time as they are, then with their contexts cancelled. It
+// returns how many are left.
 func (p *partitionWorker) drainHandlers(stop context.CancelCauseFunc) int {
 	soft := time.NewTimer(max(0, p.cfg.ShutdownTimeout))
 	defer soft.Stop()
@@ -121,8 +121,8 @@ func (p *partitionWorker) drainHandlers(stop context.CancelCauseFunc) int {
 	return len(left)
 }
 
-// leave releases what was delivered to this consumer but never seen (a read was cut off), and removes the consumer when it holds
-// nothing. Whatever fails here is left to the reclaimer.
+// leave releases entries that the server gave to this consumer and the worker never saw (by a read that was cut off), and removes
+// the consumer when it holds nothing. When something fails here the reclaimer does it.
 func (p *partitionWorker) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -158,7 +158,7 @@ func (p *partitionWorker) releaseUnseen(ctx context.Context) error {
 			switch outcome {
 			case lua.Released:
 				p.released.Add(1)
-			case lua.Stuck: // it would be seen again and again
+			case lua.Stuck: // else this loop would find it again and again
 				return errors.New("the stream of dead letters refuses an entry")
 			}
 		}
@@ -201,7 +201,7 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 	case err == nil:
 		p.settle.ack(d)
 	case errors.Is(context.Cause(d.ctx), ErrStopping), errors.Is(context.Cause(d.ctx), ErrUnreachable):
-		// Cut short by the stop or an outage, not by its own failing: that is no attempt.
+		// The stop or an outage cut the handler short, and not a failure of its own: that is no attempt.
 		p.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1})
 	default:
 		p.settle.fail(d, failureOf(err))

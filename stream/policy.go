@@ -109,7 +109,7 @@ func (p Policy) TriedFor() time.Duration {
 	var sum float64
 	delay, longest := float64(p.RetryMin), float64(p.RetryMax)
 	for left := p.MaxAttempts - 1; left > 0; left-- {
-		if delay >= longest { // so are all further ones
+		if delay >= longest { // all further delays are longest, too
 			sum += float64(left) * meanDelay(longest, longest)
 			break
 		}
@@ -119,7 +119,7 @@ func (p Policy) TriedFor() time.Duration {
 	return time.Duration(min(sum, math.MaxInt64/2)).Round(time.Second)
 }
 
-// meanDelay is that of a delay which is jittered by half, and cut at the longest.
+// meanDelay is the mean of a delay that is jittered by half, and cut at the longest.
 func meanDelay(delay, longest float64) float64 {
 	if 1.5*delay <= longest {
 		return delay

@@ -65,7 +65,7 @@ func resolvePolicy(group string, queue, defaults map[string]string) (Policy, err
 		}{
 			{queue, groupSetting(group, s.name), "policy"}, {queue, s.name, "policy"}, {defaults, s.name, "defaults"},
 		}
-		if s.name == SettingHeld { // the drain looks nowhere else
+		if s.name == SettingHeld { // the drain reads only the setting of the queue
 			levels = levels[1:2]
 		}
 		for _, level := range levels {
@@ -183,7 +183,7 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 	if err := lua.Configure(ctx, c, keys.Policy, keys.Wake, values); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
-	// Read after the write: of this and a growth beside it, one sees what the other did.
+	// Read after the write: so either this call sees the new partitions of a growth, or the growth sees the new policy.
 	if err := (&partitionSync{c: c, prefix: prefix, queue: queue}).policy(ctx); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}

@@ -39,7 +39,7 @@ func (p *partitionWorker) readLoop(ctx, hard context.Context) {
 		case err == nil:
 			wait.Reset()
 			p.state.Report(nil)
-			if p.doubt { // what a read that failed was given by now was not there yet when it was looked for
+			if p.doubt { // a read that failed may have been given entries after the worker looked for them
 				p.doubt, recovered = false, false
 			}
 			continue
@@ -78,7 +78,7 @@ func (p *partitionWorker) next(ctx context.Context, r reservation) ([]rueidis.XR
 // deliveries wraps entries that were read.
 func (p *partitionWorker) deliveries(hard context.Context, found []rueidis.XRangeSlice) []*delivery {
 	now, epoch := time.Now(), p.broken.Load()
-	parent := context.WithoutCancel(hard) // what is held is cancelled one by one
+	parent := context.WithoutCancel(hard) // contexts of deliveries are cancelled one by one
 	all := make([]*delivery, len(found))
 	for i := range found {
 		d := &delivery{
@@ -108,12 +108,12 @@ func (p *partitionWorker) startAll(all []*delivery) int {
 	return len(own)
 }
 
-// recover is the first act after a start and after every broken connection: extend what is held, before the reclaimer may take
-// it, then take up what the server delivered to this consumer and a cut connection kept from it. Reading the history would count
-// a delivery; XPENDING and XRANGE do not.
+// recover comes first after a start and after every broken connection. It extends what is held, before the reclaimer may take it,
+// and then takes up what the server gave to this consumer while the connection broke. Reading the history would count a delivery;
+// XPENDING and XRANGE do not.
 func (p *partitionWorker) recover(ctx, hard context.Context) error {
 	if !p.joined {
-		if err := p.refreshPolicy(ctx); err != nil { // before anything can fail by it
+		if err := p.refreshPolicy(ctx); err != nil { // first: later steps need the policy
 			return err
 		}
 		if _, err := lua.EnsureGroup(ctx, p.cfg.Client, p.keys, p.cfg.Group); err != nil {
@@ -126,7 +126,7 @@ func (p *partitionWorker) recover(ctx, hard context.Context) error {
 	}
 	p.registerAgain()
 	for {
-		unseen, err := p.unseen(ctx, extendBatch) // before any slot is taken: the server may hang
+		unseen, err := p.unseen(ctx, extendBatch) // ask before taking slots: the server may hang
 		if err != nil || len(unseen) == 0 {
 			return err
 		}
@@ -157,7 +157,7 @@ func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string, fa
 	var foreign []lua.Held
 	for i, entry := range entries {
 		if !extended[i] {
-			continue // its body is gone: it is a dead letter now
+			continue // the entry was deleted: the script made a dead letter of it
 		}
 		c := p.cfg.Client
 		found, err := c.Do(ctx, c.B().Xrange().Key(p.keys.Stream).Start(entry).End(entry).Build()).AsXRangeSlices()
@@ -165,7 +165,7 @@ func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string, fa
 			return used
 		}
 		own := p.deliveries(hard, found)
-		if len(own) > 0 && own[0].foreign() { // acknowledged here: it must not be found again
+		if len(own) > 0 && own[0].foreign() { // acknowledge it here, so that it is not found again
 			own[0].cancel(nil)
 			foreign, own = append(foreign, lua.Held{Entry: entry}), nil
 		}

@@ -11,12 +11,13 @@ import (
 )
 
 const (
-	// quickRead is how long a read may take on a cluster that does not wait, or not for long: a server that hangs must not keep
-	// slots from others. It doubles each time one takes longer, because what is read may be large.
+	// quickRead is how long a read may take on a cluster that waits at the server for no or a short time: a server that hangs
+	// must not keep slots from others. It doubles each time a read takes longer, because the entries may be large.
 	quickRead = time.Second
 	// shortBlock is how long a partition waits at the server while others wait for their turn.
 	shortBlock = 100 * time.Millisecond
-	// lookEvery is how often, times the number of partitions, one without a turn looks for work, but at most every shortBlock.
+	// lookEvery, times the number of partitions, is how often a partition without a turn looks for work; at most every
+	// shortBlock.
 	lookEvery = 2 * time.Millisecond
 )
 
@@ -46,7 +47,7 @@ func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 			return
 		case err == nil:
 			w.state.Report(nil)
-			counts = counts.With(found...) // a registry that was lost forgets what is still there
+			counts = counts.With(found...) // a registry that was lost does not tell of partitions that are still there
 			for _, l := range w.open(counts.Latest() - 1) {
 				start(l)
 			}
@@ -86,10 +87,10 @@ type reservation struct {
 	turn  bool          // it waits in turn with others
 }
 
-// reserve takes slots for the next read. The only partition of a worker waits with all that are free. Of several, one that has
-// work takes all that are free, and does not wait; one that has none waits with few, so that no more than half of the slots wait
-// in vain. When there are more partitions than that, they take turns in waiting, and look for work now and then; while one of
-// them has work, they only look.
+// reserve takes slots for the next read. The only partition of a worker waits with all free slots. With several partitions, one
+// that has work takes all free slots, and does not wait; one that has none waits with few, so that no more than half of the slots
+// wait in vain. When there are more partitions than half of the slots, they take turns in waiting, and look for work now and
+// then; while one of them has work, the others only look.
 func (p *partitionWorker) reserve(ctx context.Context) reservation {
 	parts, all := int(p.worker.parts.Load()), p.cfg.Concurrency
 	switch {
@@ -120,7 +121,7 @@ func (p *partitionWorker) reserve(ctx context.Context) reservation {
 	return r
 }
 
-// wasRead ends the turn, and notes how the read went.
+// wasRead ends the turn, and remembers how the read went.
 func (p *partitionWorker) wasRead(r reservation, found int, err error) {
 	if r.turn {
 		p.worker.turns <- struct{}{}
@@ -137,8 +138,8 @@ func (p *partitionWorker) wasRead(r reservation, found int, err error) {
 	}
 }
 
-// deadline is how long a read may take altogether: it notices a server that hangs. The timeout of the command itself is the
-// server's.
+// deadline is how long a read may take altogether, so that a server that hangs is noticed. The server itself ends the BLOCK of
+// the command.
 func (p *partitionWorker) deadline(r reservation) time.Duration {
 	if r.block <= shortBlock && p.cfg.Client.Mode() == rueidis.ClientModeCluster && p.worker.parts.Load() > 1 {
 		return r.block + p.patience
@@ -155,7 +156,7 @@ func (p *partitionWorker) read(r reservation) rueidis.Completed {
 	return read.Block(r.block.Milliseconds()).Streams().Key(p.keys.Stream).Id(">").Build()
 }
 
-// share is how many slots a partition may wait with, of a worker that has several.
+// share is how many slots a partition may wait with when the worker has several partitions.
 func (p *partitionWorker) share() int {
 	return max(1, p.cfg.Concurrency/(2*int(p.worker.parts.Load())))
 }

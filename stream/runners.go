@@ -10,7 +10,7 @@ type runners struct {
 
 	mu       sync.Mutex
 	waiting  []*delivery
-	starting bool // one is on its way that has not taken a delivery yet
+	starting bool // a new goroutine has not taken a delivery yet
 }
 
 func (r *runners) start(ds []*delivery) {
@@ -23,7 +23,7 @@ func (r *runners) start(ds []*delivery) {
 	r.another()
 }
 
-// another starts a goroutine unless none is needed, or one is on its way.
+// another starts a goroutine, unless none is needed or a new one has not taken a delivery yet.
 func (r *runners) another() {
 	r.mu.Lock()
 	needed := len(r.waiting) > 0 && !r.starting

@@ -12,7 +12,7 @@ import (
 
 const (
 	settleBatch = 200
-	failBatch   = 100 // each costs the server ten times as much as an acknowledgement
+	failBatch   = 100 // a failure costs the server ten times as much as an acknowledgement
 	settleBytes = 512 << 10
 
 	releaseBatch = 20 // of entries whose size nobody knows: the script holds all of them at once
@@ -117,7 +117,7 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 	for i, d := range batch {
 		settlement := Acknowledged
 		switch {
-		case err != nil: // stopped for good: the reclaimer has it
+		case err != nil: // the worker was stopped for good: the reclaimer takes the entry
 			settlement = Unknown
 		case d.foreign():
 			settlement = Skipped
@@ -211,11 +211,11 @@ func (p *partitionWorker) drop(ds ...*delivery) {
 	p.slots.put(slots)
 }
 
-// settling is the part of a partition's state that settles deliveries: reads may work while it fails.
+// settling is what the worker reports its settlements as: reads may work while settlements fail.
 const settling = "settling"
 
-// insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that no try that failed can
-// have been executed.
+// insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that the server executed none
+// of the tries that failed.
 func (p *partitionWorker) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
 	wait := loop.NewBackoff(2 * time.Second)
 	for certain = true; ; {

@@ -20,7 +20,7 @@ func newSlots(n int) *slots {
 	return s
 }
 
-// take waits for one free slot and takes all that are, but no more than most; zero when ctx ended.
+// take waits for one free slot and takes all free ones, but no more than most; zero when ctx ended.
 func (s *slots) take(ctx context.Context, most int) int {
 	for {
 		select {
