@@ -153,7 +153,7 @@ type finder struct {
 
 func newFinder(c rueidis.Client, filters []rueidis.Client, prefix, id string) *finder {
 	s := &finder{c: c, prefix: prefix, id: id, locators: map[string]*locator{}}
-	s.streams = &streamSearch{c: c, filters: filters, id: id, looked: func(n int) { s.looked(int64(n)) }}
+	s.streams = &streamSearch{c: c, filters: filters, id: id, looked: func(n int) { s.step(int64(n), 0) }}
 	return s
 }
 
@@ -199,17 +199,7 @@ func (s *finder) look(ctx context.Context, queue string, counts lua.Counts) ([]S
 	return found, nil
 }
 
-func (s *finder) sighted(one Sighting) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen != nil {
-		s.seen(one)
-	}
-}
-
-func (s *finder) expects(n int64) { s.step(0, n) }
-func (s *finder) looked(n int64)  { s.step(n, 0) }
-
+// step counts what was looked through, and what there is to look through.
 func (s *finder) step(done, total int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

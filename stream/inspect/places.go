@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -63,7 +64,7 @@ type locator struct {
 	partition int
 	keys      lua.Keys
 
-	first, again, held, letters []Sighting // of the last look: as scheduled, as retries, in the stream, dead
+	found []Sighting // by the last look
 
 	// The newest entry and the newest letter that were looked at. A second look is at what came later: entries never change, and
 	// none comes in between.
@@ -75,8 +76,8 @@ type locator struct {
 
 // look looks everywhere. Retries come last: in a large schedule with headers, the look for them takes longest.
 func (l *locator) look(ctx context.Context) ([]Sighting, error) {
-	l.first, l.again, l.held, l.letters = nil, nil, nil, nil
-	if err := l.scheduled(ctx); err != nil {
+	l.found = nil
+	if err := l.member(ctx, l.id, StateScheduled, ""); err != nil {
 		return nil, err
 	}
 	due, metas, entries, letters, err := l.sizes(ctx)
@@ -85,35 +86,55 @@ func (l *locator) look(ctx context.Context) ([]Sighting, error) {
 	}
 	if !l.expected {
 		l.expected = true
-		l.expects(min(due, metas) + entries + letters)
+		l.step(0, min(due, metas)+entries+letters)
 	}
-	if entries > 0 {
-		if err := l.stream(ctx); err != nil {
+	for _, one := range []struct {
+		size   int64
+		key    string
+		newest *string
+		found  func(context.Context, lua.Entry) error
+	}{{entries, l.keys.Stream, &l.newestEntry, l.entry}, {letters, l.keys.Dead, &l.newestLetter, l.letter}} {
+		if one.size == 0 {
+			continue
+		}
+		newest, err := l.streams.all(ctx, one.key, *one.newest, func(e lua.Entry) error { return one.found(ctx, e) })
+		if err != nil {
 			return nil, err
 		}
-	}
-	if letters > 0 {
-		if err := l.dead(ctx); err != nil {
-			return nil, err
-		}
+		*one.newest = newest
 	}
 	if err := l.retrying(ctx, due, metas); err != nil {
 		return nil, err
 	}
-	return slices.Concat(l.first, l.again, l.held, l.letters), nil
+	slices.SortStableFunc(l.found, func(a, b Sighting) int {
+		return cmp.Or(cmp.Compare(stateOrder[a.State], stateOrder[b.State]), compareEntries(a.orderedBy(), b.orderedBy()))
+	})
+	return l.found, nil
+}
+
+var stateOrder = map[State]int{StateReady: 1, StatePending: 1, StateDead: 2}
+
+// orderedBy is the entry ID by which places of one order are ordered; "" in the schedule.
+func (s Sighting) orderedBy() string {
+	if s.State == StateDead {
+		_, letter, _ := deadletter.SplitLetter(s.Letter)
+		return letter
+	}
+	return s.Entry
 }
 
 // add notes a place.
-func (l *locator) add(ctx context.Context, to *[]Sighting, s Sighting) {
+func (l *locator) add(ctx context.Context, s Sighting) {
 	s.Queue, s.Partition = l.queue, l.partition
-	if s.Letter != "" {
-		s.Letter = deadletter.LetterName(l.partition, s.Letter)
-	}
 	if l.around != nil && s.Why == "" {
 		s.Why = l.around.why(ctx, s)
 	}
-	*to = append(*to, s)
-	l.sighted(s)
+	l.found = append(l.found, s)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen != nil {
+		l.seen(s)
+	}
 }
 
 // sizes says how much there is to look through.
@@ -128,12 +149,8 @@ func (l *locator) sizes(ctx context.Context) (due, metas, entries, letters int64
 	return due, metas, entries, letters, err
 }
 
-func (l *locator) scheduled(ctx context.Context) error {
-	return l.member(ctx, &l.first, l.id, StateScheduled, "")
-}
-
 // member adds the place of one member of the schedule, if it is there.
-func (l *locator) member(ctx context.Context, to *[]Sighting, member string, state State, group string) error {
+func (l *locator) member(ctx context.Context, member string, state State, group string) error {
 	var due time.Time
 	var payload []byte
 	var meta string
@@ -150,7 +167,7 @@ func (l *locator) member(ctx context.Context, to *[]Sighting, member string, sta
 	if place.Payload = payload; payload == nil {
 		place.Payload = view.Payload{}
 	}
-	l.add(ctx, to, Sighting{Place: place, Before: lua.ParseMember(member).Of})
+	l.add(ctx, Sighting{Place: place, Before: lua.ParseMember(member).Of})
 	return nil
 }
 
@@ -167,7 +184,7 @@ func (l *locator) retrying(ctx context.Context, due, metas int64) error {
 		if err != nil {
 			return err
 		}
-		l.looked(min(scanCount, min(due, metas)-looked))
+		l.step(min(scanCount, min(due, metas)-looked), 0)
 		looked = min(looked+scanCount, min(due, metas))
 		for i := 0; i+1 < len(page.Elements); i += 2 {
 			member := page.Elements[i]
@@ -180,7 +197,7 @@ func (l *locator) retrying(ctx context.Context, due, metas int64) error {
 			if m.Group == "" { // redriven for all groups
 				state = StateScheduled
 			}
-			if err := l.member(ctx, &l.again, member, state, m.Group); err != nil {
+			if err := l.member(ctx, member, state, m.Group); err != nil {
 				return err
 			}
 		}
@@ -205,17 +222,7 @@ func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (page 
 	return page, err
 }
 
-// stream looks for entries that carry the message: given to no consumer yet, or held by one.
-func (l *locator) stream(ctx context.Context) error {
-	newest, err := l.streams.all(ctx, l.keys.Stream, l.newestEntry, func(e lua.Entry) error { return l.entry(ctx, e) })
-	if err != nil {
-		return err
-	}
-	l.newestEntry = newest
-	slices.SortStableFunc(l.held, func(a, b Sighting) int { return compareEntries(a.Entry, b.Entry) })
-	return nil
-}
-
+// entry adds where an entry of the stream is: given to no consumer yet, or held by one.
 func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 	at, err := view.ParseEntryID(e.EntryID)
 	if err != nil {
@@ -242,7 +249,7 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 		for _, p := range held {
 			place := placeOf(StatePending, e)
 			place.Group, place.Consumer, place.Idle = g.Name, p.Consumer, view.Millis(p.Idle)
-			l.add(ctx, &l.held, Sighting{Place: place, For: e.For, Deliveries: p.Deliveries})
+			l.add(ctx, Sighting{Place: place, For: e.For, Deliveries: p.Deliveries})
 		}
 	}
 	if len(ready.Groups) > 0 || len(info.Groups) == 0 {
@@ -251,24 +258,15 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 			s.Queue = l.queue
 			s.Why = l.around.whyReady(ctx, l.keys.Stream, waiting, s)
 		}
-		l.add(ctx, &l.held, s)
+		l.add(ctx, s)
 	}
 	return nil
 }
 
-func (l *locator) dead(ctx context.Context) error {
-	died := map[string]string{} // by the names of letters
-	newest, err := l.streams.all(ctx, l.keys.Dead, l.newestLetter, func(e lua.Entry) error {
-		place := placeOf(StateDead, e)
-		place.Letter, place.Entry, place.Group, place.Reason, place.Dead = e.EntryID, e.Entry, e.Group, e.Reason, e.Dead
-		l.add(ctx, &l.letters, Sighting{Place: place})
-		died[deadletter.LetterName(l.partition, e.EntryID)] = e.EntryID
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	l.newestLetter = newest
-	slices.SortStableFunc(l.letters, func(a, b Sighting) int { return compareEntries(died[a.Letter], died[b.Letter]) })
+func (l *locator) letter(ctx context.Context, e lua.Entry) error {
+	place := placeOf(StateDead, e)
+	place.Letter, place.Entry, place.Group, place.Reason, place.Dead = deadletter.LetterName(l.partition, e.EntryID), e.Entry,
+		e.Group, e.Reason, e.Dead
+	l.add(ctx, Sighting{Place: place})
 	return nil
 }
