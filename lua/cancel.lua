@@ -10,8 +10,9 @@
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless; the second run answers 0.
 local due, payload, meta, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash', seen, 'zset'})
+local bad = wrong_type({payload, 'hash', meta, 'hash', seen, 'zset'})
 if bad then return bad end
+-- Everything is known before the first write.
 
 -- Freeing a MiB takes a sixteenth, or less, of what it takes to read one, and move it. A message alone, and the last one, need not be weighed.
 local reply, n, freed, most = {}, #ARGV, 0, 16 * MOST_BYTES

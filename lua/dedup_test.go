@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -106,15 +107,19 @@ func TestRefusedCallIsNotRememberedAsDone(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.do("SET", b.k.Payload, "a string where a hash belongs")
 		token := Token{Name: "call", Window: time.Minute}
-		if _, err := Enqueue(b.ctx, b.c, b.k, token, []Item{{ID: "m", When: After(0)}}, Durability{}); err == nil {
-			b.Fatal("accepted")
+		for _, body := range []string{"p", ""} {
+			item := Item{ID: "m", When: After(time.Hour), Payload: []byte(body)}
+			if _, err := Enqueue(b.ctx, b.c, b.k, token, []Item{item}, Durability{}); !errors.Is(err, ErrWrongType) {
+				b.Fatal("accepted, or refused for another reason: ", err)
+			}
 		}
 		b.do("DEL", b.k.Payload)
 		wantList(b, "repeated", b.enqueueAs(token, Item{ID: "m", When: After(0)}), Ready)
 	})
 }
 
-// Windows must end also while nobody trims: each enqueue removes some that have ended, and not more than a bounded number.
+// Windows must end also while nobody trims: each enqueue that compares IDs removes some that have ended, and not more than a
+// bounded number.
 func TestSeenIsExpiredInBoundedSteps(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		args := []string{"ZADD", b.k.Seen}
@@ -122,7 +127,7 @@ func TestSeenIsExpiredInBoundedSteps(t *testing.T) {
 			args = append(args, "1000", "old"+ms(int64(i)))
 		}
 		b.do(append(args, ms(b.now()+3_600_000), "valid")...)
-		b.enqueue(Item{ID: "m", When: After(time.Hour)})
+		b.enqueue(Item{ID: "m", When: After(time.Hour), Dedup: Refuse})
 		left := b.count("ZCARD", b.k.Seen)
 		if left >= 501 || left < 450 {
 			b.Fatalf("one call left %d of 501", left)

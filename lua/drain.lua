@@ -14,13 +14,11 @@
 -- Run twice: harmless; the second run takes the next members.
 local due, payload, meta, stream, dead, policy = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
-local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', dead, 'stream', policy, 'hash'})
-if bad then return bad end
-
 redis.call('XDEL', stream, '0-0') -- removes nothing, and opens a full server for the rest
 if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, '', ''} end
 local now, fraction = now_ms()
-local has_meta, is_gone = redis.call('EXISTS', meta) == 1, gone_from(stream)
+local has_meta, is_gone = redis.call('HLEN', meta) > 0, gone_from(stream)
+-- Everything is known before the first write.
 
 -- Adds one member to the stream, or to the dead letters. Returns 'moved' or 'buried'; or 'put_off' and the refusal of the dead letters, nil and that
 -- of the stream.

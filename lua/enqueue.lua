@@ -17,63 +17,63 @@
 -- Run twice: harmless with the same token, else a message that has left the schedule is taken again.
 local due, payload, meta, stream, wake, seen, policy = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset', policy, 'hash'})
-if bad then return bad end
-local now = now_ms()
-local before = head(due)
-local direct = not (before and before <= now) and redis.call('HGET', policy, 'held') ~= '1'
-local has_seen = redis.call('EXISTS', seen) == 1
-local repeated = token ~= '' and has_seen and redis.call('ZSCORE', seen, SEP .. token)
-local asked = repeated and tonumber(repeated) - token_ms or now -- when the call ran first
-local has_meta = redis.call('EXISTS', meta) == 1
+if not token_ms or not is_token(token) then return redis.error_reply('ERR token or token_ms does not parse') end
+local now, before, has_meta = now_ms(), head(due), redis.call('HLEN', meta) > 0
+local marks = token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
+local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
+local ids, at, text, compared, earliest = read_messages(ARGV, ran or now)
+if not ids then return redis.error_reply('ERR when or dedup does not parse') end
+if ran then return repeated_reply(seen, token, at) end
+local scheduled, windows = compared and scores(due, ids) or {}, compared and scores(seen, ids) or {}
+local direct = earliest <= now and not (before and before <= now) and redis.call('HGET', policy, 'held') ~= '1'
+if direct and #ids > 1 then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
 
+local args, reply, ends = ARGV, {}, digits(now + token_ms)
 -- Everything is known before the first write.
-local ids, at, text, compared = read_messages(ARGV, asked)
-if not ids or not token_ms or not is_token(token) then return redis.error_reply('ERR token, token_ms, when or dedup does not parse') end
-local scheduled = compared and scores(due, ids) or {}
-local windows = compared and has_seen and scores(seen, ids) or {}
-
--- Puts a message straight into the stream. False: it goes into the schedule, as what drain may bury does; nil: its meta is malformed.
-local function ready(n, body, fields)
-  local values, meant = entry_values(ids[n], body, fields ~= '' and fields or nil, text[n])
-  return values and not has_expired(meant, now) and (meant['for'] or '') == '' and type(redis.pcall('XADD', stream, '*', unpack(values))) == 'string'
+-- Forgets the call before, and tells the bridge.
+local function finish(soonest)
+  if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen, SEP .. done) end
+  wake_if_earlier(wake, before, soonest)
 end
-local bodies, metas, members, no_body, no_meta, remember, taken, opened, replaced = {}, {}, {}, {}, {}, {}, {}, {}, {}
+if #ids == 1 and not (compared or has_meta) and args[6] ~= '' and args[7] == '' and at[1] > now then -- most calls: half the way
+  redis.call('HSET', payload, ids[1], args[6])
+  redis.call('ZADD', due, text[1], ids[1])
+  if token ~= '' then redis.call('ZADD', seen, ends, SEP .. token) end
+  finish(at[1])
+  return {1, at[1]}
+end
+local bodies, metas, members, no_body, no_meta, taken, opened, replaced = {}, {}, {}, {}, {}, {}, {}, {}
+local remember, soonest = token ~= '' and {ends, SEP .. token} or {}, nil
 local function take(n, id, body, fields, dedup)
   if dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
-  local added = direct and at[n] <= now and ready(n, body, fields)
+  local added = direct and at[n] <= now and ready(stream, id, text[n], body, fields, now)
   if added == nil then return -1 end
   replaced[id] = added and (dedup == '' or replaced[id]) or nil
   local window = dedup ~= '' and dedup ~= '0'
   if compared then opened[id], taken[id] = opened[id] or window, opened[id] or window or not added end -- the ID may come again in this call
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
   if added then return 2 end
+  soonest = math.min(soonest or at[n], at[n])
   add_pair(members, text[n], id)
   no_body[id], no_meta[id] = body == '' or nil, fields == '' and (has_meta or #metas > 0) or nil -- the last one of this call counts
   if body ~= '' then add_pair(bodies, id, body) end
   if fields ~= '' then add_pair(metas, id, fields) end
   return 1
 end
-local args, reply, ends = ARGV, {}, digits(now + token_ms)
-if token ~= '' and not repeated then remember = {ends, SEP .. token} end
 for n = 1, #ids do
-  local i, verdict = 5 * n - 1, 3
-  if not repeated then
-    verdict = take(n, ids[n], args[i + 2], args[i + 3], args[i + 4])
-    if verdict < 1 and token ~= '' then add_pair(remember, ends, refusal(token, i)) end
-  elseif redis.call('ZSCORE', seen, refusal(token, i)) then
-    verdict = 0
-  end
-  reply[2 * n - 1], reply[2 * n] = verdict, at[n]
+  local i = 5 * n - 1
+  local verdict = take(n, ids[n], args[i + 2], args[i + 3], args[i + 4])
+  if verdict < 1 and token ~= '' then extend_values(remember, {ends, refusal(token, 0), ends, refusal(token, n)}) end -- 0: there are any
+  add_pair(reply, verdict, at[n])
 end
+if not bodies[1] and members[1] then redis.call('HLEN', payload) end
 in_chunks('HSET', payload, bodies)
 in_chunks('HSET', meta, metas)
 in_chunks('ZADD', due, members)
 in_chunks('HDEL', payload, names_of(no_body))
 in_chunks('HDEL', meta, names_of(no_meta))
 in_chunks('ZADD', seen, remember)
-if before or #members > 0 then unschedule(due, payload, meta, replaced) end
-if done ~= '' then forget(seen, done) end
-if has_seen then forget_ended(seen, now, #ARGV) end
-wake_if_earlier(wake, before, head(due))
+if before or members[1] then unschedule(due, payload, meta, replaced) end
+if compared then forget_ended(seen, now, #ARGV) end
+finish(soonest)
 return reply

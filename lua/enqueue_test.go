@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -196,6 +197,27 @@ func TestEnqueueIntoAFullStreamKeepsTheMessage(t *testing.T) {
 func (b *rig) fillStream(key string) {
 	b.Helper()
 	b.do("XADD", key, "18446744073709551615-18446744073709551615", "id", "last", "payload", "")
+}
+
+// What goes straight into the stream reads the policy and writes the stream. When either holds something else, nothing is taken.
+func TestReadyMessagesAreRefusedWholeByAKeyOfAnotherType(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		for _, key := range []string{b.k.Stream, b.k.Policy, b.k.Payload} {
+			for _, with := range [][]Item{nil, {{ID: "l", When: After(time.Hour), Payload: []byte("p")}}} {
+				if key == b.k.Payload && with == nil {
+					continue // it is not touched
+				}
+				b.do(append([]string{"DEL"}, keysOf(b.k)...)...)
+				b.do("SET", key, "not this")
+				items := append([]Item{{ID: "n", When: After(0), Payload: []byte("p")}, {ID: "o", When: After(0)}}, with...)
+				_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, items, Durability{})
+				if !errors.Is(err, ErrWrongType) || !strings.Contains(err.Error(), "key "+key+" holds a string where a ") {
+					b.Errorf("%s is a string: %v", key, err)
+				}
+				redistest.Want(b, "keys", b.count(append([]string{"EXISTS"}, keysOf(b.k)...)...), 1)
+			}
+		}
+	})
 }
 
 // A time or window that does not parse once raised in the middle of a batch: what came before it was stored, and nobody was told.

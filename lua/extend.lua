@@ -10,11 +10,12 @@
 -- If a command fails here: some entries are extended, the others not.
 -- Run twice: harmless.
 local stream, dead, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local bad = wrong_type({stream, 'stream', dead, 'stream'})
+local bad = wrong_type({dead, 'stream'})
 if bad then return bad end
 
 redis.call('XACK', stream, group, '0-0') -- acknowledges nothing, and opens a full server for the rest
 local now = now_ms()
+-- Everything is known before the first write.
 local reply = {}
 for i = 3, #ARGV, 2 do
   local entry, extended = ARGV[i], 0

@@ -101,9 +101,8 @@ func functionsBody() string {
 	}
 	fmt.Fprintf(&b, "%s\n", readSource("functions/publish.lua"))
 	for _, f := range functions {
-		body := guard(strings.TrimSuffix(f.file, ".lua"), needs(f.file, textOf(f.file))) + strings.TrimRight(readSource(f.file),
-			"\n")
-		fmt.Fprintf(&b, "scripts.%s = function(KEYS, ARGV)\n%s\nend\n\n", f.script, body)
+		body := guard(f.file) + whole(f.file, readSource(f.file))
+		fmt.Fprintf(&b, "scripts.%s = function(KEYS, ARGV)\n%send\n\n", f.script, body)
 	}
 	for _, f := range functions {
 		flags := ""

@@ -166,10 +166,13 @@ func checkBody(t *testing.T, h header, text string) {
 			t.Errorf("ARGV[%d] is bound to %s, the header says %s", i+1, got, name)
 		}
 	}
-	// The type check comes before the first write and covers every key.
+	// The type check comes before the first write and covers every key; or else every key that is written was read before.
 	check := regexp.MustCompile(`wrong_type\(\{([^}]*)\}\)`).FindStringSubmatchIndex(text)
+	if strings.Contains(text, firstWrite) {
+		return // TestWrongTypesAreRefusedBeforeTheFirstWrite holds it
+	}
 	if check == nil {
-		t.Fatal("no type check")
+		t.Fatal("neither checks types nor says what it reads before its first write")
 	}
 	var names, kinds []string
 	for i, word := range strings.Split(text[check[2]:check[3]], ", ") {

@@ -8,9 +8,7 @@
 -- If a command fails here: the bridge keeps its last assignment.
 -- Run twice: harmless.
 local bridges, bridge, timeout = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local bad = wrong_type({bridges, 'zset'})
-if bad then return bad end
-
+-- Everything is known before the first write.
 local now = now_ms()
 redis.call('ZREMRANGEBYSCORE', bridges, '-inf', digits(now - timeout))
 redis.call('ZREMRANGEBYSCORE', bridges, '(' .. digits(now + timeout), '+inf')

@@ -15,12 +15,7 @@ type Need struct {
 }
 
 // KeyNames returns what the header of a script calls its keys, in order.
-func KeyNames(name string) (names []string) {
-	for _, m := range headerKey.FindAllStringSubmatch(readSource(name+".lua"), -1) {
-		names = append(names, strings.Split(m[1], ", ")...)
-	}
-	return names
-}
+func KeyNames(name string) []string { return keyNames(name + ".lua") }
 
 // Needs returns what a script may call, read from its text and that of the library functions that it can reach, in the order of
 // the texts. The server checks each command of a script as one of the user's own, so this is what a user must be allowed who runs
@@ -38,11 +33,32 @@ var (
 // chunked is the one function that is told its command; its callers are looked at instead.
 const chunked = "in_chunks"
 
-func needs(file, source string) []Need {
-	var names, types []string
-	for _, m := range headerKey.FindAllStringSubmatch(readSource(file), -1) {
-		names, types = append(names, strings.Split(m[1], ", ")...), append(types, strings.Split(m[2], "; ")...)
+// firstWrite is the comment behind which a script writes. Above it a command that is refused ends the script by itself, with
+// nothing done.
+const firstWrite = "-- Everything is known before the first write."
+
+// guarded returns what a script may call once it has written something, or all that it may call if it does not say.
+func guarded(file string) []Need {
+	reads, writes, found := strings.Cut(readSource(file), firstWrite)
+	if !found {
+		return needs(file, textOf(file))
 	}
+	return needs(file, libText(file)+functionsOf(stripComments(reads), stripComments(writes))+stripComments(writes))
+}
+
+// keyNames and keyTypes are what the header of a script says of its keys, in order.
+func keyNames(file string) []string { return headerKeys(file, 1, ", ") }
+func keyTypes(file string) []string { return headerKeys(file, 2, "; ") }
+
+func headerKeys(file string, part int, separator string) (list []string) {
+	for _, m := range headerKey.FindAllStringSubmatch(readSource(file), -1) {
+		list = append(list, strings.Split(m[part], separator)...)
+	}
+	return list
+}
+
+func needs(file, source string) []Need {
+	names, types := keyNames(file), keyTypes(file)
 	var found []Need
 	add := func(command string, keys ...int) {
 		i := slices.IndexFunc(found, func(n Need) bool { return n.Command == command })
@@ -86,35 +102,56 @@ func needs(file, source string) []Need {
 // reachable returns the lines of a script that are in none of its functions, and those of its functions that can be called from
 // there.
 func reachable(source string) []string {
-	functions := map[string][]string{}
-	var order, lines []string
-	inside := ""
-	for line := range strings.SplitSeq(source, "\n") {
-		if name, ok := strings.CutPrefix(line, "local function "); ok {
-			inside, _, _ = strings.Cut(name, "(")
-			order = append(order, inside)
-		}
-		switch {
-		case inside == "":
-			lines = append(lines, line)
-		case inside != chunked:
-			functions[inside] = append(functions[inside], line)
-		}
-		if line == "end" {
-			inside = ""
+	functions, rest := splitFunctions(source)
+	for _, f := range functions {
+		if f.name == chunked {
+			source = strings.Replace(source, f.text, "", 1)
 		}
 	}
-	for from := 0; from < len(lines); {
-		text := strings.Join(lines[from:], "\n")
-		from = len(lines)
-		for _, name := range order {
-			if functions[name] != nil && hasWord(text, name) {
-				lines = append(lines, functions[name]...)
-				delete(functions, name)
+	return strings.Split(rest+functionsOf(source, rest), "\n")
+}
+
+// function is one of a script's, with its text.
+type function struct{ name, text string }
+
+// splitFunctions returns the functions of a script, and the lines that are in none.
+func splitFunctions(source string) (functions []function, rest string) {
+	inside := false
+	for line := range strings.Lines(source) {
+		if name, ok := strings.CutPrefix(line, "local function "); ok {
+			name, _, _ = strings.Cut(name, "(")
+			functions, inside = append(functions, function{name: name}), true
+		}
+		if !inside {
+			rest += line
+			continue
+		}
+		functions[len(functions)-1].text += line
+		inside = line != "end\n"
+	}
+	return functions, rest
+}
+
+// functionsOf returns those functions of a source, in their order, that can be called from a text.
+func functionsOf(source, text string) string {
+	functions, _ := splitFunctions(source)
+	called := map[string]bool{}
+	for more := true; more; {
+		more = false
+		for _, f := range functions {
+			if !called[f.name] && hasWord(text, f.name) {
+				called[f.name], more = true, true
+				text += f.text
 			}
 		}
 	}
-	return lines
+	var b strings.Builder
+	for _, f := range functions {
+		if called[f.name] {
+			b.WriteString(f.text)
+		}
+	}
+	return b.String()
 }
 
 // hasWord reports whether a name of Lua stands in a text, and not only as a part of another one.
@@ -176,13 +213,19 @@ func (n Need) Words(key string) []string {
 	return words
 }
 
-// guard returns the beginning of a script: it refuses a user who lacks a command that the script may call, before the script does
-// anything, because a refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a
-// fraction of what a command does, and is none to the server. The in-process server has no users.
-func guard(name string, all []Need) string {
+// guard returns the beginning of a script: it refuses a user who lacks a command that the script may call once it has written,
+// because a refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a fraction of
+// what a command does, and is none to the server. The in-process server has no users.
+func guard(file string) string {
+	all := guarded(file)
 	if !slices.ContainsFunc(all, func(n Need) bool { return !readOnly[n.Command] }) {
 		return ""
 	}
+	return refuseWhoLacks(file, all)
+}
+
+// refuseWhoLacks returns the Lua that ends a script of a user who may not call all of that.
+func refuseWhoLacks(file string, all []Need) string {
 	var checks []string
 	check := func(command string, key int) {
 		what, where := "'"+strings.Join(strings.Fields(command), "', '")+"'", "''"
@@ -205,8 +248,11 @@ func guard(name string, all []Need) string {
 			check(n.Command, key)
 		}
 	}
+	if len(checks) == 0 {
+		return ""
+	}
 	return "do local may = redis.acl_check_cmd\n" +
 		"local lacks = may and (" + strings.Join(checks, "\n  or ") + ")\n" +
 		"if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on \"' .. (lacks[2] or '') .. '\", " +
-		"which script " + name + " may need; nothing was changed') end end\n"
+		"which script " + strings.TrimSuffix(file, ".lua") + " may need; nothing was changed') end end\n"
 }

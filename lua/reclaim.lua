@@ -23,14 +23,15 @@
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
 local wake, calm, group, consumer = KEYS[6], KEYS[7], ARGV[1], ARGV[4]
 local min_idle, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream', calm, 'hash'}) or wrong_group(group)
+local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group)
 if bad then return bad end
 local now = now_ms()
 
 redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full server for the rest
 redis.call('XPENDING', k.stream, group, '-', '+', 1) -- ends here, with nothing written, when there is no such stream or group
-local idle = shortest > 0 and digits(watched_idle(calm, tonumber(min_idle), shortest, now)) or min_idle
 local before = head(k.due)
+-- Everything is known before the first write.
+local idle = shortest > 0 and digits(watched_idle(calm, tonumber(min_idle), shortest, now)) or min_idle
 local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0}, {}, 0
 
 local function take(entry, body)
@@ -66,5 +67,5 @@ if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, con
   redis.call('XGROUP', 'DELCONSUMER', k.stream, group, consumer) -- it holds nothing; nobody should have to look at it
 end
 free(k.stream, left)
-wake_if_earlier(wake, before, head(k.due))
+wake_if_earlier(wake, before, k.soonest)
 return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK]}

@@ -16,7 +16,7 @@
 -- Run twice: harmless; the second run answers 0.
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
 local wake, group = KEYS[6], ARGV[1]
-local bad = wrong_type({k.stream, 'stream', k.due, 'zset', k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', wake, 'stream'}) or wrong_group(group)
+local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
 local args, entries, plans = ARGV, {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true}
@@ -31,6 +31,7 @@ if not k.max_attempts then return redis.error_reply('ERR max_attempts does not p
 redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full server for the rest
 local now = now_ms()
 local before = head(k.due)
+-- Everything is known before the first write.
 local bodies, read = bodies_of(k.stream, entries)
 for n = 1, read do
   local i, entry = 6 * n - 2, entries[n]
@@ -43,6 +44,6 @@ for n, verdict in ipairs(verdicts) do
   if verdict > LOST then left[#left + 1] = entries[n] end
 end
 free(k.stream, left)
-wake_if_earlier(wake, before, head(k.due))
+wake_if_earlier(wake, before, k.soonest)
 for n = read + 1, #entries do verdicts[n] = LATER end
 return failed or verdicts

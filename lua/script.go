@@ -43,21 +43,38 @@ func (s *script) readOnly() *script {
 
 var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
 
-// Source returns the full text of a script as the server gets it. It panics on a name that does not exist.
+// Source returns the full text of a script as the server gets it: what its user must be allowed, those library functions that it
+// can reach, and the script itself. It panics on a name that does not exist.
 func Source(name string) string {
-	text := textOf(name + ".lua")
-	return guard(name, needs(name+".lua", text)) + text
+	file := name + ".lua"
+	library, text := libText(file), whole(file, stripComments(readSource(file)))
+	_, rest := splitFunctions(library)
+	return guard(file) + rest + functionsOf(library, text) + text
 }
 
 // textOf returns a script's file behind the library files that it uses.
-func textOf(file string) string {
-	text := readSource(file)
+func textOf(file string) string { return libText(file) + stripComments(readSource(file)) }
+
+// libText returns the library files that a script uses.
+func libText(file string) string {
 	var b strings.Builder
-	for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(text)[1]) {
+	for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(readSource(file))[1]) {
 		b.WriteString(stripComments(readSource("lib/" + lib + ".lua")))
 	}
-	b.WriteString(stripComments(text))
 	return b.String()
+}
+
+// whole returns the body of a script such that an error names the key that holds something else, or the command that the user
+// may not call. So a script asks for types only of keys that it does not read before its first write, and for rights only to what
+// it calls behind that.
+func whole(file, body string) string {
+	var types []string
+	for i, t := range keyTypes(file) {
+		types = append(types, fmt.Sprintf("KEYS[%d], '%s'", i+1, t))
+	}
+	return "local function main()\n" + body + "end\nlocal ok, reply = pcall(main)\nif ok then return reply end\n" +
+		"if is_denied(reply) then " + refuseWhoLacks(file, needs(file, textOf(file))) + "end\n" +
+		"return naming_key(reply, {" + strings.Join(types, ", ") + "})\n"
 }
 
 func readSource(file string) string {

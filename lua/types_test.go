@@ -16,6 +16,20 @@ type call struct {
 	run    func(b *rig) error
 }
 
+// spared are the keys that a call leaves alone in the state of the fixture, or can do without: what they hold does not matter to it.
+// A wake token that cannot be added, and a dead letter, are told of by others.
+func (c call) spared(b *rig) []string {
+	switch c.script {
+	case enqueueScript: // schedules, because others are overdue
+		return []string{b.k.Stream, b.k.Wake, b.k.Policy}
+	case drainScript, retryScript:
+		return []string{b.k.Dead, b.k.Wake}
+	case reclaimScript:
+		return []string{b.k.Wake}
+	}
+	return nil
+}
+
 func calls() []call {
 	held := []Held{{Entry: "5-1", ID: "m"}}
 	queue := func(pick func(k Keys) []string) func(b *rig) []string {
@@ -222,6 +236,12 @@ func TestWrongTypesAreRefusedBeforeTheFirstWrite(t *testing.T) {
 				b.do("SET", key, "not this")
 				before := b.dump()
 				err := c.run(b)
+				if err == nil && slices.Contains(c.spared(b), key) {
+					if now := b.dump(); now[key] != before[key] {
+						b.Errorf("%s changed %s, a string", c.script.name, key)
+					}
+					continue
+				}
 				if !errors.Is(err, ErrWrongType) || Temporary(err) || Ambiguous(err) && c.script != surveyScript {
 					b.Errorf("%s with %s as a string: %v", c.script.name, key, err)
 				}

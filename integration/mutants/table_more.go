@@ -39,8 +39,8 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestRedriveRefusesAGroupThatIsGone", "./lua"},
 	},
 	{
-		name: "what is for one group is added to the stream at once", file: "lua/enqueue.lua",
-		old:  " and (meant['for'] or '') == ''",
+		name: "what is for one group is added to the stream at once", file: "lua/lib/message.lua",
+		old:  " or (meant['for'] or '') ~= ''",
 		new:  "",
 		test: []string{"-run", "TestWhatIsForAGroupIsNeverAddedAtOnce", "./lua"},
 	},
@@ -64,7 +64,7 @@ var moreMutants = []mutant{
 	},
 	{
 		name: "a message that is ready at once replaces nothing", file: "lua/enqueue.lua",
-		old:  "if before or #members > 0 then unschedule(due, payload, meta, replaced) end\n",
+		old:  "if before or members[1] then unschedule(due, payload, meta, replaced) end\n",
 		new:  "",
 		test: []string{"-run", "TestAFreshMessageReplaces", "./lua"},
 	},

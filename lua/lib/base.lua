@@ -44,6 +44,25 @@ local function wrong_type(want)
   return nil
 end
 
+-- The text of what a command has failed with.
+local function error_of(failure)
+  return type(failure) == 'table' and failure.err or tostring(failure)
+end
+
+-- Whether a command was refused because of who called it, in the words of any server.
+local function is_denied(failure)
+  local text = error_of(failure)
+  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+end
+
+-- What a script answers that a command has ended: the error, which names the key if it holds something else than want says.
+local function naming_key(failure, want)
+  local asked, bad = false, nil
+  if string.find(error_of(failure), 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
+  if asked and bad then return bad end
+  return type(failure) == 'table' and failure or redis.error_reply('ERR ' .. error_of(failure))
+end
+
 -- A score as a number. What is none to Lua (the in-process server: infinities, exponents) is far away, on its side.
 local function number_of(score)
   return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)

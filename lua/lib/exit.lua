@@ -161,8 +161,9 @@ local function plan_exit(k, group, entry, body, how, now)
   }
 end
 
--- Carries out plans, entry by entry: the entry leaves the pending list, and what it becomes is written. Returns their verdicts, and the error of
--- a command that cannot fail: then no further entry was touched, and everything that left has been written.
+-- Carries out plans, entry by entry: the entry leaves the pending list, and what it becomes is written; k.soonest is the earliest due time of
+-- that. Returns their verdicts, and the error of a command that cannot fail: then no further entry was touched, and everything that left has
+-- been written.
 local function carry_out(k, group, entries, plans)
   local verdicts, bodies, metas, members, times, failed = {}, {}, {}, {}, {}, nil
   for i, plan in ipairs(plans) do
@@ -178,7 +179,7 @@ local function carry_out(k, group, entries, plans)
       if verdict ~= LOST and plan.member then
         if plan.payload ~= '' then add_pair(bodies, plan.member, plan.payload) end
         add_pair(metas, plan.member, plan.meta)
-        times[plan.due] = times[plan.due] or digits(plan.due)
+        times[plan.due], k.soonest = times[plan.due] or digits(plan.due), math.min(k.soonest or plan.due, plan.due)
         add_pair(members, times[plan.due], plan.member)
       end
     end

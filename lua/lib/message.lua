@@ -1,9 +1,10 @@
 -- Shared by scripts that take messages: their arguments as lists.
 
--- id, when, payload, meta, dedup of each message from args[4] on. Returns the IDs, their due times as numbers and as text, and whether any ID is
--- to be compared with those that are known; nil when something does not parse. Most messages of a call have the same delay.
+-- id, when, payload, meta, dedup of each message from args[4] on. Returns the IDs, their due times as numbers and as text, whether any ID is
+-- to be compared with those that are known, and the earliest due time; nil when something does not parse. Most messages of a call have the
+-- same delay.
 local function read_messages(args, asked)
-  local ids, at, text, compared, last, n = {}, {}, {}, false, nil, 0
+  local ids, at, text, compared, earliest, last, n = {}, {}, {}, false, math.huge, nil, 0
   for i = 4, #args, 5 do
     local when, dedup = args[i + 1], args[i + 4]
     n = n + 1
@@ -15,14 +16,31 @@ local function read_messages(args, asked)
       if not is_time(when) then return nil end
       at[n] = due_at(when, asked)
       text[n] = digits(at[n])
-      last = when
+      last, earliest = when, math.min(earliest, at[n])
     end
     if dedup ~= '' then
       if string.find(dedup, '[^0-9]') then return nil end
       compared = true
     end
   end
-  return ids, at, text, compared
+  return ids, at, text, compared, earliest
+end
+
+-- Puts a message straight into the stream. False: it goes into the schedule, as what drain may bury does; nil: its meta is malformed.
+local function ready(stream, id, due, body, fields, now)
+  local values, meant = entry_values(id, body, fields ~= '' and fields or nil, due)
+  if not values or has_expired(meant, now) or (meant['for'] or '') ~= '' then return values and false end
+  local added = redis.pcall('XADD', stream, '*', unpack(values))
+  local refused = type(added) == 'table' and added.err
+  if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end -- the first one does, and nothing was written
+  return not refused
+end
+
+-- The answer to a call that ran before: what it refused is known, and all the rest was taken.
+local function repeated_reply(seen, token, at)
+  local reply = {}
+  for n = 1, #at do add_pair(reply, redis.call('ZSCORE', seen, refusal(token, n)) and 0 or 3, at[n]) end
+  return reply
 end
 
 -- The members of a set, as a list.
