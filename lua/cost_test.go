@@ -1,0 +1,112 @@
+package lua
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// What one call with one message has the server do, command by command: whoever adds one sees it here. A producer's or worker's call
+// is what a message that comes alone costs, and most messages do.
+func TestCommandsOfACallWithOneMessage(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	later, token := After(time.Hour), Token{Name: "2", Done: "1", Window: time.Minute}
+	item := Item{ID: "m", When: later, Payload: []byte("p")}
+	headers := EncodeMeta(map[string]string{"trace": "7f3a"}, 0, time.Time{})
+	with := func(change func(*Item)) Item {
+		changed := item
+		change(&changed)
+		return changed
+	}
+	enqueue := func(items ...Item) func(b *rig) { return func(b *rig) { b.enqueueAs(token, items...) } }
+	before := func(b *rig) { // others are scheduled, and the call before is remembered
+		b.enqueueAs(Token{Name: "1", Window: time.Minute}, Item{ID: "first", When: After(time.Minute), Payload: []byte("p")})
+	}
+	var held Entry
+	delivered := func(groups ...string) func(b *rig) {
+		return func(b *rig) { held = b.deliver(groups, "m")[0] }
+	}
+	for _, c := range []struct {
+		name   string
+		before func(b *rig)
+		call   func(b *rig)
+		want   string
+	}{
+		{"schedule", before, enqueue(item), "hlen hset time zadd zadd zmscore zrange zrem"},
+		{"schedule the first", func(*rig) {}, enqueue(item), "hlen hset time xadd zadd zadd zmscore zrange"},
+		{"schedule with headers", before, enqueue(with(func(i *Item) { i.Meta = headers })),
+			"hlen hset hset time zadd zadd zmscore zrange zrem"},
+		{"schedule an ID", before, enqueue(with(func(i *Item) { i.Dedup = Refuse })),
+			"hlen hset time zadd zadd zcount zmscore zmscore zmscore zrange zrem"},
+		{"schedule with a dedup window", before, enqueue(with(func(i *Item) { i.Dedup = Window(time.Hour) })),
+			"hlen hset time zadd zadd zcount zmscore zmscore zmscore zrange zrem"},
+		{"schedule what is due", before, enqueue(with(func(i *Item) { i.When = After(0) })),
+			"hget hlen time xadd zadd zmscore zrange zrem zrem"},
+		{"cancel", func(b *rig) { before(b); b.enqueue(item) }, func(b *rig) {
+			if ok, err := Cancel(b.ctx, b.c, b.k, []string{"m"}, Durability{}); err != nil || !ok[0] {
+				b.Fatal(ok, err)
+			}
+		}, "hdel hdel type type type zrem zrem"},
+		{"reschedule", func(b *rig) { before(b); b.enqueue(item) }, func(b *rig) {
+			if _, ok, err := Reschedule(b.ctx, b.c, b.k, "m", After(2*time.Hour), Durability{}); err != nil || !ok {
+				b.Fatal(ok, err)
+			}
+		}, "time xdel zadd zrange zscore"},
+		{"drain", func(b *rig) { b.enqueue(item, with(func(i *Item) { i.ID = "next" })); b.do("ZADD", b.k.Due, "5", "m") },
+			func(b *rig) { b.drain(100) }, "hdel hget hget hlen time xadd xdel zrange zrange zremrangebyrank"},
+		{"drain one with headers", func(b *rig) { b.enqueue(with(func(i *Item) { i.Meta = headers })); b.makeDue() },
+			func(b *rig) { b.drain(100) }, "hdel hdel hget hget hget hlen time xadd xdel zrange zrange zremrangebyrank"},
+		{"drain nothing", before, func(b *rig) { b.drain(100) }, "hget hlen time xdel zrange"},
+		{"acknowledge", delivered("g"), func(b *rig) { b.ack("g", Held{Entry: held.EntryID}) }, "xack xdel xinfo|groups"},
+		{"acknowledge and compare", delivered("g"), func(b *rig) { b.ack("g", Held{Entry: held.EntryID, ID: "m"}) },
+			"xack xdel xinfo|groups xrange"},
+		{"acknowledge for one of two groups", delivered("g", "h"), func(b *rig) { b.ack("g", Held{Entry: held.EntryID}) },
+			"xack xinfo|groups xpending"},
+		{"retry", delivered("g"), func(b *rig) { b.fail("g", held.EntryID, ActionRetry, "max_attempts", "no") },
+			"hset hset time type type xack xack xadd xdel xinfo|groups xrange zadd zrange"},
+		{"dead-letter", delivered("g"), func(b *rig) { b.fail("g", held.EntryID, ActionDead, "dead_letter", "no") },
+			"time type type xack xack xadd xdel xinfo|groups xrange zrange"},
+		{"extend", delivered("g"), func(b *rig) { b.extend("g", "c1", Held{Entry: held.EntryID, ID: "m"}) },
+			"time type xack xclaim xpending"},
+		{"reclaim", func(b *rig) { delivered("g")(b); b.abandon("g", "c1", held.EntryID) },
+			func(b *rig) { b.reclaim("g", time.Minute) }, "hset hset time type type type type xack xack xadd xautoclaim xdel " +
+				"xgroup|delconsumer xinfo|groups xpending xpending xpending zadd zrange"},
+		{"trim", delivered("g"), func(b *rig) { b.trim("0-0", 100, 1<<20) },
+			"time xinfo|groups xlen xpending xpending xrange xtrim xtrim zcount"},
+		{"survey an idle queue", func(*rig) {}, func(b *rig) {
+			if _, err := Survey(b.ctx, b.c, []Keys{b.k}, false); err != nil {
+				b.Fatal(err)
+			}
+		}, "exists time xlen xrevrange"},
+		{"heartbeat", func(*rig) {}, func(b *rig) {
+			if _, _, err := Heartbeat(b.ctx, b.c, b.g, "b", time.Minute); err != nil {
+				b.Fatal(err)
+			}
+		}, "time zadd zrange zremrangebyscore zremrangebyscore"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newRig(t, s)
+			c.before(b)
+			earlier := s.Calls(t)
+			c.call(b)
+			var inside []string
+			for command, n := range s.Calls(t) {
+				for range n - earlier[command] {
+					inside = append(inside, command)
+				}
+			}
+			inside = slices.DeleteFunc(inside, func(command string) bool {
+				return slices.Contains([]string{"auth", "client|setinfo", "client|setname", "client|tracking", "eval", "evalsha",
+					"evalsha_ro", "hello", "info", "ping"}, command) // of the connections, and the call itself
+			})
+			slices.SortFunc(inside, cmp.Compare)
+			redistest.Want(t, fmt.Sprint(len(inside), " commands"), strings.Join(inside, " "), c.want)
+		})
+	}
+}
