@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// What one call with one message has the server do, command by command: whoever adds one sees it here. A producer's or worker's call
-// is what a message that comes alone costs, and most messages do.
+// What one call with one message has the server do, command by command: whoever adds one sees it here. A producer's or worker's
+// call is what a message that comes alone costs, and most messages do.
 func TestCommandsOfACallWithOneMessage(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)

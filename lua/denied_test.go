@@ -54,8 +54,8 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 				if !writes { // it is refused when it comes to the command, or goes on without
 					continue
 				}
-				isGuarded := slices.ContainsFunc(guarded(c.script.name+".lua"), func(g Need) bool { return g.Command == n.Command })
-				if err == nil && !isGuarded {
+				afterWrites := func(g Need) bool { return g.Command == n.Command }
+				if err == nil && !slices.ContainsFunc(guarded(c.script.name+".lua"), afterWrites) {
 					b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
 					b.fixture() // it did all, without a command that it may need before it writes
 					before = b.dump()

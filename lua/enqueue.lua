@@ -33,6 +33,7 @@ local args, reply, ends = ARGV, {}, digits(now + token_ms)
 -- Forgets the call before, and tells the bridge.
 local function finish(soonest)
   if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen, SEP .. done) end
+  if #ids > 1 then soonest = head(due) end -- one may have replaced another
   wake_if_earlier(wake, before, soonest)
 end
 if #ids == 1 and not (compared or has_meta) and args[6] ~= '' and args[7] == '' and at[1] > now then -- most calls: half the way
@@ -43,7 +44,7 @@ if #ids == 1 and not (compared or has_meta) and args[6] ~= '' and args[7] == '' 
   return {1, at[1]}
 end
 local bodies, metas, members, no_body, no_meta, taken, opened, replaced = {}, {}, {}, {}, {}, {}, {}, {}
-local remember, soonest = token ~= '' and {ends, SEP .. token} or {}, nil
+local remember = token ~= '' and {ends, SEP .. token} or {}
 local function take(n, id, body, fields, dedup)
   if dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
   local added = direct and at[n] <= now and ready(stream, id, text[n], body, fields, now)
@@ -53,7 +54,6 @@ local function take(n, id, body, fields, dedup)
   if compared then opened[id], taken[id] = opened[id] or window, opened[id] or window or not added end -- the ID may come again in this call
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
   if added then return 2 end
-  soonest = math.min(soonest or at[n], at[n])
   add_pair(members, text[n], id)
   no_body[id], no_meta[id] = body == '' or nil, fields == '' and (has_meta or #metas > 0) or nil -- the last one of this call counts
   if body ~= '' then add_pair(bodies, id, body) end
@@ -75,5 +75,5 @@ in_chunks('HDEL', meta, names_of(no_meta))
 in_chunks('ZADD', seen, remember)
 if before or members[1] then unschedule(due, payload, meta, replaced) end
 if compared then forget_ended(seen, now, #ARGV) end
-finish(soonest)
+finish(members[1] and at[1])
 return reply

@@ -16,8 +16,8 @@ type call struct {
 	run    func(b *rig) error
 }
 
-// spared are the keys that a call leaves alone in the state of the fixture, or can do without: what they hold does not matter to it.
-// A wake token that cannot be added, and a dead letter, are told of by others.
+// spared are the keys that a call leaves alone in the state of the fixture, or can do without: what they hold does not matter to
+// it. A wake token that cannot be added, and a dead letter, are told of by others.
 func (c call) spared(b *rig) []string {
 	switch c.script {
 	case enqueueScript: // schedules, because others are overdue

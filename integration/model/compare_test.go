@@ -193,19 +193,33 @@ func (s *stored) readSchedule(due []rueidis.ZScore, payload, meta map[string]str
 	}
 }
 
-// readWindows tells message IDs from tokens of calls and what these refused.
+// readWindows tells message IDs from tokens of calls and what these refused: 0 says that there is anything, the others what. What
+// has ended is swept in this order.
 func (s *stored) readWindows(list []rueidis.ZScore) {
 	s.windows = list
+	whole, any := map[string]bool{}, map[string]bool{}
+	defer func() {
+		for token, call := range s.Calls {
+			if whole[token] && any[token] != (len(call.Refused) > 0) {
+				s.damage += fmt.Sprintf("call %s refused %d, and says %v\n", token, len(call.Refused), any[token])
+			}
+		}
+	}()
 	for _, z := range list {
 		token, ok := strings.CutPrefix(z.Member, lua.Separator)
 		if !ok {
 			s.Windows[z.Member] = int64(z.Score)
 			continue
 		}
-		token, _, refusal := strings.Cut(token, lua.Separator)
+		token, number, refusal := strings.Cut(token, lua.Separator)
 		call := s.Calls[token]
-		if call.Ends = int64(z.Score); refusal {
+		switch call.Ends = int64(z.Score); {
+		case number == "0":
+			any[token] = true
+		case refusal:
 			call.Refused = append(call.Refused, true)
+		default:
+			whole[token] = true
 		}
 		s.Calls[token] = call
 	}
