@@ -108,36 +108,18 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) {
 	began := time.Now()
 	result = Result{Case: c, State: NotTried}
-	on := shared
-	if c.tapped && shared.untapped != "" {
-		result.Seen = "it takes the network away from the program, for which the kit has to stand between it and the server: " +
-			shared.untapped
+	if result.Seen = cannotTry(cfg, shared, c); result.Seen != "" {
 		return result
 	}
-	if c.alone != "" {
-		if cfg.URL != "" {
-			result.Seen = c.alone + ", which needs a server of the kit's own: without --redis it starts one"
-			return result
-		}
-		own, err := newRig(ctx, cfg)
-		if err != nil {
-			result.State, result.Seen = Failed, "could not be judged: "+err.Error()
-			return result
-		}
-		on = own
-		defer func() { _ = own.end() }() // what it leaves is in a temporary directory
+	on, err := rigFor(ctx, cfg, shared, c)
+	if err != nil {
+		result.State, result.Seen = Failed, "could not be judged: "+err.Error()
+		return result
 	}
-	if c.unhurried {
-		calm := *cfg
-		calm.URL, calm.Visibility = shared.url, unhurried
-		own, err := newRig(ctx, &calm)
-		if err != nil {
-			result.State, result.Seen = Failed, "could not be judged: "+err.Error()
-			return result
-		}
-		on = own
+	if on != shared {
 		defer func() {
-			if err := own.end(); err != nil && result.State == Passed {
+			err := on.end()
+			if err != nil && on.server == nil && result.State == Passed { // what a server leaves is in a temporary directory
 				result.State, result.Seen = Failed, err.Error()
 			}
 		}()
@@ -145,7 +127,7 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 	ctx, cancel := context.WithTimeout(ctx, casePatience*cfg.patience())
 	defer cancel()
 	t := newTrial(ctx, cfg, on, c)
-	err := attempt(func() { c.run(t) })
+	err = attempt(func() { c.run(t) })
 	if broke := t.end(); broke != nil && !errors.As(err, new(*notTried)) {
 		err = broke // the broken rule explains best what else was seen
 	}
@@ -163,4 +145,28 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 		}
 	}
 	return result
+}
+
+// cannotTry says why a case cannot be tried on the server of the run; "" = it can.
+func cannotTry(cfg *Config, shared *rig, c Case) string {
+	switch {
+	case c.tapped && shared.untapped != "":
+		return "it takes the network away from the program, for which the kit has to stand between it and the server: " + shared.untapped
+	case c.alone != "" && cfg.URL != "":
+		return c.alone + ", which needs a server of the kit's own: without --redis it starts one"
+	}
+	return ""
+}
+
+// rigFor returns the rig of a case: one of its own, or that of the run.
+func rigFor(ctx context.Context, cfg *Config, shared *rig, c Case) (*rig, error) {
+	switch {
+	case c.alone != "":
+		return newRig(ctx, cfg)
+	case c.unhurried:
+		calm := *cfg
+		calm.URL, calm.Visibility = shared.url, unhurried
+		return newRig(ctx, &calm)
+	}
+	return shared, nil
 }
