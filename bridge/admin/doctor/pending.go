@@ -79,10 +79,7 @@ func (l *look) oldPending(p place, group string, id view.EntryID, tooLong time.D
 
 // abandoned looks again at entries without a sign of life.
 func (l *look) abandoned(p place, group string, d *defects, tooLong time.Duration) {
-	l.confirm(notReclaimed, p, p.keys.Stream, group, d, func(n int64) string {
-		return fmt.Sprintf("%s without a sign of life for %s and more", plural(n, "entry is pending", "entries are pending"),
-			tooLong)
-	}, func(l *look, ids []string) (left, texts []string) {
+	still := func(l *look, ids []string) (left, texts []string) {
 		for i, id := range ids {
 			if i >= 2*examples && len(left) > 0 { // these are enough: bridges take the oldest back first
 				return append(left, ids[i:]...), texts
@@ -95,17 +92,18 @@ func (l *look) abandoned(p place, group string, d *defects, tooLong time.Duratio
 			}
 		}
 		return left, texts
-	})
+	}
+	long := fmt.Sprintf(" without a sign of life for %s and more", tooLong)
+	l.confirm(notReclaimed, p, p.keys.Stream, group, d, "entry is pending"+long, "entries are pending"+long, still)
 }
 
 // bodiless looks again at pending entries that are not in the stream.
 func (l *look) bodiless(p place, group string, d *defects) {
-	l.confirm(lostBody, p, p.keys.Stream, group, d, func(n int64) string {
-		return plural(n, "entry is", "entries are") + " pending and not in the stream"
-	}, func(l *look, ids []string) (left, texts []string) {
-		left = l.lostEntries(p, group, ids)
-		return left, left
-	})
+	l.confirm(lostBody, p, p.keys.Stream, group, d, "entry is pending and not in the stream",
+		"entries are pending and not in the stream", func(l *look, ids []string) (left, texts []string) {
+			left = l.lostEntries(p, group, ids)
+			return left, left
+		})
 }
 
 func (l *look) lostEntries(p place, group string, ids []string) []string {

@@ -82,7 +82,8 @@ func (d *defects) keep(left []string) int64 {
 }
 
 // confirm suspects members, and looks at them again. still returns those that are as they were, and what is wrong with each.
-func (l *look) confirm(c *Check, p place, key, group string, d *defects, found func(n int64) string,
+// one and many are what the finding calls them.
+func (l *look) confirm(c *Check, p place, key, group string, d *defects, one, many string,
 	still func(l *look, members []string) (left, texts []string)) {
 	if d.count == 0 {
 		return
@@ -93,10 +94,7 @@ func (l *look) confirm(c *Check, p place, key, group string, d *defects, found f
 			some, wrong := still(l, some)
 			left, texts = append(left, some...), append(texts, wrong...)
 		}
-		if d.keep(left) == 0 {
-			return nil
-		}
-		return l.finding(c, p, key, group, d.count, found(d.count), texts...)
+		return l.counted(c, p, key, group, d.keep(left), one, many, texts...)
 	})
 }
 
@@ -148,10 +146,8 @@ func (l *look) members(p place) {
 		}
 		return left, left
 	}
-	l.confirm(lostMeta, p, p.keys.Meta, "", &bodiless,
-		func(n int64) string { return plural(n, "retry", "retries") + " without meta" }, stillWithout)
-	l.confirm(badMeta, p, p.keys.Due, "", &bad,
-		func(n int64) string { return plural(n, "member that is", "members that are") + " no message ID" }, stillWithout)
+	l.confirm(lostMeta, p, p.keys.Meta, "", &bodiless, "retry without meta", "retries without meta", stillWithout)
+	l.confirm(badMeta, p, p.keys.Due, "", &bad, "member that is no message ID", "members that are no message ID", stillWithout)
 	l.lostGroups(p, retries)
 }
 
@@ -215,8 +211,7 @@ func (l *look) metas(p place) {
 		}
 		return way.more(len(elements) / 2)
 	})
-	l.confirm(badMeta, p, p.keys.Meta, "", &bad,
-		func(n int64) string { return plural(n, "message is", "messages are") + " malformed" },
+	l.confirm(badMeta, p, p.keys.Meta, "", &bad, "message is malformed", "messages are malformed",
 		func(l *look, members []string) (left, texts []string) {
 			for some := range slices.Chunk(members, 20) {
 				metas, there := l.metasOf(p, some), l.scheduled(p, some) // what is not scheduled is a body without a member
