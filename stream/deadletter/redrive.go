@@ -85,22 +85,14 @@ func (r RedriveResult) done() int { return r.Scheduled + r.Gone + r.Left() }
 
 // count adds what became of a letter for a group. False: it was refused for what the caller gave.
 func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
-	switch outcome {
-	case lua.RedriveScheduled:
-		r.Scheduled++
-	case lua.RedriveNoPayload:
-		r.NoPayload++
-	case lua.RedriveUnreadable:
-		r.Unreadable++
-	case lua.RedriveGroupGone:
-		r.GroupGone++
-		if at, known := slices.BinarySearch(r.GoneGroups, group); !known {
-			r.GoneGroups = slices.Insert(r.GoneGroups, at, group)
-		}
-	case lua.RedriveGone:
-		r.Gone++
-	default:
+	counter := map[lua.Redriven]*int{lua.RedriveScheduled: &r.Scheduled, lua.RedriveNoPayload: &r.NoPayload,
+		lua.RedriveUnreadable: &r.Unreadable, lua.RedriveGroupGone: &r.GroupGone, lua.RedriveGone: &r.Gone}[outcome]
+	if counter == nil {
 		return false
+	}
+	*counter++
+	if at, known := slices.BinarySearch(r.GoneGroups, group); outcome == lua.RedriveGroupGone && !known {
+		r.GoneGroups = slices.Insert(r.GoneGroups, at, group)
 	}
 	return true
 }

@@ -5,8 +5,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
-	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -95,23 +95,14 @@ func (s *filterConn) pass(reply []byte) {
 		s.out = append(s.out, reply...)
 		return
 	}
-	s.out = append(strconv.AppendInt(append(s.out, '*'), int64(len(s.filter.keep)+1), 10), "\r\n"...)
+	s.out = fmt.Appendf(s.out, "*%d\r\n", len(s.filter.keep)+1)
 	for _, k := range s.filter.keep {
 		s.out = append(s.out, reply[k.from:k.to]...)
 	}
 	first, last := reply[s.filter.first.from:s.filter.first.to], reply[s.filter.last.from:s.filter.last.to]
-	s.out = append(s.out, "*2\r\n"...)
-	s.out = append(s.out, last...)
-	s.out = append(s.out, "*4\r\n"...)
-	s.out = appendBulk(s.out, summaryField)
-	s.out = appendBulk(s.out, strconv.Itoa(s.filter.count)+" "+strconv.Itoa(len(reply)))
-	s.out = appendBulk(s.out, "first")
-	s.out = append(s.out, first...)
-}
-
-func appendBulk(b []byte, text string) []byte {
-	b = append(strconv.AppendInt(append(b, '$'), int64(len(text)), 10), "\r\n"...)
-	return append(append(b, text...), "\r\n"...)
+	size := fmt.Sprint(s.filter.count, " ", len(reply))
+	s.out = fmt.Appendf(s.out, "*2\r\n%s*4\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n$5\r\nfirst\r\n%s", last, len(summaryField), summaryField,
+		len(size), size, first)
 }
 
 // summaryOf returns what the last entry of a page says that came through a filterConn: how many entries it had, their bytes, the
@@ -120,12 +111,9 @@ func summaryOf(entry rueidis.XRangeSlice) (p streamPage, ok bool) {
 	if len(entry.FieldValues) != 2 || entry.FieldValues[0].Field != summaryField {
 		return streamPage{}, false
 	}
-	entries, size, _ := bytes.Cut([]byte(entry.FieldValues[0].Value), []byte(" "))
-	var failed, failedToo error
-	p.entries, failed = strconv.Atoi(string(entries))
-	p.bytes, failedToo = strconv.Atoi(string(size))
+	n, _ := fmt.Sscan(entry.FieldValues[0].Value, &p.entries, &p.bytes)
 	p.first, p.last = entry.FieldValues[1].Value, entry.ID
-	return p, failed == nil && failedToo == nil
+	return p, n == 2
 }
 
 type byteRange struct{ from, to int }

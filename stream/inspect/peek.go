@@ -122,9 +122,7 @@ func readDue(ctx context.Context, c rueidis.Client, key string, n int) (list []D
 
 // readMembers fills in what payload and meta say.
 func readMembers(ctx context.Context, c rueidis.Client, keys lua.Keys, list []*Due, payloads bool) error {
-	for len(list) > 0 {
-		batch := list[:min(peekBatch, len(list))]
-		list = list[len(batch):]
+	for batch := range slices.Chunk(list, peekBatch) {
 		metas, questions := make([]int64, len(batch)), []view.Question(nil)
 		for i, d := range batch {
 			questions = append(questions, view.Number(c.B().Hstrlen().Key(keys.Payload).Field(d.member).Build(), &d.Bytes),
