@@ -82,10 +82,9 @@ type LetterFilter = deadletter.Filter
 //		Payload *[]byte            // replaces the payload of each; needed for a letter without one
 //		Headers *map[string]string // replaces the headers of each
 //		Delay   time.Duration      // until they are due, counted from when each is redriven
-//		Spread  time.Duration      // due at a random moment of so long after that, each for itself
+//		Spread  time.Duration      // each is due at a random moment within so long after that
 //		To      string             // the group that gets them; "" = for each the one it failed in
-//		// letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no
-//		// limit
+//		// letters per second, over any time; after a stall at most one second's worth is sent at once; 0 = no limit
 //		Rate   float64
 //		DryRun bool // changes nothing, and counts what would happen
 //		// Selected is called for each letter before anything is done with it.
@@ -103,7 +102,7 @@ type RedriveOptions = deadletter.RedriveOptions
 //		Gone      int // redriven or purged by someone else, or never there
 //		// left as they are: their body was lost or could not be kept, and no payload was given
 //		NoPayload int
-//		// likewise: what they carried besides cannot be read or is too much, and no headers were given
+//		// likewise: their headers and other fields cannot be read or are too much, and no headers were given
 //		Unreadable int
 //		GroupGone  int      // likewise: the stream does not have their group
 //		GoneGroups []string // these groups

@@ -16,11 +16,11 @@ import (
 //		ID      string
 //		At      time.Time // by the server's clock, when the look began
 //		Places  []Sighting
-//		Why     string // it is nowhere, as far as that is known; else each place says why it is there
+//		Why     string // why it is nowhere, if that is known; each place has its own Why
 //		History []Moment
 //		Windows []Window
 //		Queues  int   // how many were looked at
-//		Looked  int64 // how many members, entries and letters were looked through, where none can be looked up
+//		Looked  int64 // how many members, entries and letters were read, where none can be looked up
 //	}
 type Finding = inspect.Finding
 
@@ -29,7 +29,7 @@ type Finding = inspect.Finding
 //	type Sighting struct {
 //		Queue string
 //		Place
-//		Why        string // it is not delivered, or not done: in words, for people
+//		Why        string // why it is not delivered, or not done, in words for people
 //		For        string // ready, pending: the group, of a retry
 //		Deliveries int64  // pending: how often the entry was delivered, by the server's count
 //		// scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
@@ -103,7 +103,7 @@ const (
 //		State     State
 //		Partition int
 //		Group     string   // retrying, pending, dead
-//		Groups    []string // ready: those that have not been given it
+//		Groups    []string // ready: those that were not given it yet
 //		// ready, pending: ID of the stream entry; dead: of the one that failed
 //		Entry       string
 //		Letter      string // dead: its name; see Letter
@@ -164,17 +164,17 @@ type Due = inspect.Due
 //		Consumer   string
 //		Partitions []int // in which it reads, or once read
 //		Pending    int64 // entries that it holds
-//		// Idle is how long ago it last read or extended something, in the partition where that was last; before Redis 7.2
-//		// a look that found nothing does not count. Inactive is how long ago it was last given an entry; the server says
-//		// so from Redis 7.2 on; nil where no partition does.
+//		// Idle is the time since it last read or extended something, in whichever partition that was last. Before Redis
+//		// 7.2 a read that returned nothing does not count. Inactive is the time since it was last given an entry; nil
+//		// before Redis 7.2.
 //		Idle     Millis
 //		Inactive *Millis
-//		// OldestIdle is how long the entry that it neglects most was neither delivered nor extended. OldestApprox: at
-//		// least; only the oldest 10,000 entries of the group were looked at, in each partition.
+//		// OldestIdle is how long the entry that it neglects most was neither delivered nor extended. OldestApprox: it is
+//		// a lower bound, because only the oldest 10,000 pending entries of the group were read, in each partition.
 //		OldestIdle   Millis
 //		OldestApprox bool
-//		// Alive: Idle is less than the visibility timeout of the group. Who is not may have died, or, where Inactive is
-//		// nil, have nothing to do.
+//		// Alive: Idle is less than the visibility timeout of the group. A consumer that is not alive may have died; where
+//		// Inactive is nil, it may also have had nothing to do.
 //		Alive bool
 //	}
 type Consumer = inspect.Consumer

@@ -36,11 +36,10 @@ type QueueStats = inspect.QueueStats
 //
 //	type GroupStats struct {
 //		Name string
-//		// Lag is how many entries the group has not been given yet. It is counted, not taken from the server, whose own
-//		// figure is wrong after entries were deleted out of order: the entries up to the group's last delivered one are
-//		// counted from the oldest on, and those after it from the newest on, whichever ends first. LagApprox: neither
-//		// ended within 10,000 entries or 2 MiB; then it is the server's figure, or if it has none, at most what is given
-//		// here.
+//		// Lag is how many entries the group has not been given yet. It is counted, because the server's own figure is
+//		// wrong after entries were deleted out of order: from the oldest entry on and from the newest on, until one count
+//		// reaches the group's last delivered entry. LagApprox: neither did within 10,000 entries or 2 MiB; then Lag is
+//		// the server's figure, or an upper bound where it has none.
 //		Lag           int64
 //		LagApprox     bool
 //		Pending       int64

@@ -47,7 +47,7 @@ type QueueSample = inspect.QueueSample
 //	type GroupSample struct {
 //		Name      string
 //		Lag       int64
-//		LagApprox bool // at most this, where the server does not say
+//		LagApprox bool // Lag is an upper bound: the server does not say
 //		Pending   int64
 //		Oldest    *Millis // how long the oldest pending entry has been without a sign of life
 //		// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis
@@ -68,7 +68,7 @@ type GroupSample = inspect.GroupSample
 // QueueRates is what happened in a queue, or a group, per second, between two looks of a Watcher.
 //
 //	type QueueRates struct {
-//		In   *float64 // became scheduled, retries included; what was cancelled meanwhile is taken off
+//		In   *float64 // became scheduled, retries included, less what was cancelled
 //		Out  *float64 // became ready
 //		Done *float64 // were freed, because every group was done with them
 //	}

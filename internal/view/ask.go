@@ -21,7 +21,7 @@ type Question struct {
 	noGroup bool // see OrNoGroup
 }
 
-// Into asks for a value. v keeps what it has when the server answers that there is none: with nil, or that there is no such key.
+// Into asks for a value. v is left as it is when the server answers that there is none: with nil, or that there is no such key.
 func Into[T any](command rueidis.Completed, v *T, read func(rueidis.RedisResult) (T, error)) Question {
 	words := command.Commands()
 	n := 2
@@ -66,7 +66,7 @@ func Entries(command rueidis.Completed, list *[]rueidis.XRangeSlice) Question {
 	return Into(command, list, rueidis.RedisResult.AsXRangeSlices)
 }
 
-// OrNoGroup returns the question with which a missing group is no error, but holds nothing.
+// OrNoGroup returns the question for which a missing group is no error: it holds nothing.
 func (q Question) OrNoGroup() Question {
 	q.noGroup = true
 	return q

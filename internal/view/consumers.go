@@ -7,7 +7,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Consumer is a member of a group, as the server sees it.
+// Consumer is a reader of a group, as the server sees it.
 type Consumer struct {
 	Name    string
 	Pending int64

@@ -12,7 +12,7 @@ import (
 // Heartbeat is the last sign of life of a bridge.
 type Heartbeat struct {
 	Bridge   string       // what stands in Redis
-	Identity lua.Identity // what it means
+	Identity lua.Identity // what that says
 	Foreign  bool         // no bridge wrote it
 	Age      time.Duration
 }

@@ -54,7 +54,7 @@ func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err er
 // Info is what INFO tells, by its fields.
 type Info map[string]string
 
-// ReadInfo asks a server for sections of INFO; without any, for those that it tells by itself.
+// ReadInfo asks a server for sections of INFO; without any, for the default ones.
 func ReadInfo(ctx context.Context, c rueidis.Client, sections ...string) (Info, error) {
 	var text string
 	if err := Ask(ctx, c, Into(c.B().Info().Section(sections...).Build(), &text, rueidis.RedisResult.ToString)); err != nil {

@@ -5,7 +5,7 @@ import (
 	"iter"
 )
 
-// errEnough: whoever ranges over a Sequence wants no more.
+// errEnough: the loop over a Sequence has ended.
 var errEnough = errors.New("enough")
 
 // Sequence yields what walk gives, and at the end the error of walk, if it has one. walk must return the errors of give.

@@ -71,8 +71,8 @@ func ReadPage(ctx context.Context, c rueidis.Client, key, from, to string, count
 	return page, err
 }
 
-// ReadEach returns entries by their IDs, in this order, and what their fields and values have in bytes; one that is not there has
-// no ID. One round trip.
+// ReadEach returns entries by their IDs, in this order, and the bytes of their fields and values together. An entry that is not
+// there has no ID. One round trip.
 func ReadEach(ctx context.Context, c rueidis.Client, key string, ids []string) (found []rueidis.XRangeSlice, bytes int,
 	err error) {
 	replies, questions := make([][]rueidis.XRangeSlice, len(ids)), make([]Question, len(ids))

@@ -81,16 +81,16 @@ func (f Filter) all() bool {
 	return f == Filter{}
 }
 
-// matches decides on a letter's fields; its age is decided by the range that is walked.
+// matches compares the fields of a letter. Its age was decided before, by the range that is walked.
 func (f Filter) matches(l Letter) bool {
 	return (f.Group == "" || l.Group == f.Group) && (f.Reason == "" || l.Reason == f.Reason) &&
 		strings.Contains(l.Error, f.ErrorText) && (f.ID == "" || matchPattern(f.ID, l.ID))
 }
 
 // matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Both may be any bytes; one that is
-// not UTF-8 counts as a character. O(pattern × text): only the last * is ever taken back.
+// not UTF-8 counts as a character. O(pattern × text): only the last * is tried again.
 func matchPattern(pattern, text string) bool {
-	star, rest := -1, 0 // behind the last *, and the text it leaves over so far
+	star, rest := -1, 0 // where the pattern goes on behind the last *, and the text where that is tried
 	p, t := 0, 0
 	for t < len(text) {
 		_, size := utf8.DecodeRuneInString(text[t:])
@@ -204,8 +204,8 @@ func (d *DeadLetters) list(ctx context.Context, queue string, f Filter, give fun
 	return nil
 }
 
-// bounds returns the range of IDs to walk: no further than the last letter there is now, and by age. to is empty when there is
-// none.
+// bounds returns the range of IDs to walk: up to the last letter there is now, within the filter's ages. to is empty when
+// there is no letter.
 func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, to string, err error) {
 	last, err := view.ReadPage(ctx, d.client, key, "-", "+", 1, true)
 	if err != nil || len(last) == 0 {

@@ -7,8 +7,7 @@
 // Invariants:
 //   - a letter is redriven or purged once, also by several processes (TestRedriveRacingPurgeIsWonByOneSide);
 //   - a redriven message goes to its group alone, from attempt 1 (TestRedriveSchedulesALetterForItsGroupFromAttemptOne), and
-//     without its
-//     old expiry (TestRedriveOfAnExpiredMessageIsDelivered);
+//     without its old expiry (TestRedriveOfAnExpiredMessageIsDelivered);
 //   - a listing ends although letters are added (TestListDoesNotSeeLettersAddedMeanwhile), and reads large ones a few at a time
 //     (TestLargeLettersAreReadInSmallPages);
 //   - a redrive by filter touches only letters that were there when it began

@@ -9,8 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// LetterName returns the public name of a dead letter: its ID in the stream, and in front of it which partition's, unless it is
-// 0.
+// LetterName returns the public name of a dead letter: its ID in the stream, and in front of it its partition, unless that is 0.
 func LetterName(partition int, entry string) string {
 	if partition == 0 {
 		return entry

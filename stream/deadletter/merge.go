@@ -17,9 +17,8 @@ type Stored struct {
 	Entry     rueidis.XRangeSlice
 }
 
-// Stored yields the letters that are of the filter's age as their streams have them, in the order of their age, and at most one
-// error, at the end. How far it goes in each partition is settled before the first one. What else the filter says is for the
-// caller to check.
+// Stored yields the letters of the filter's age as their streams have them, in the order of their age, and at most one error, at
+// the end. Letters that are added after it began are not seen. The caller checks what else the filter says.
 func (d *DeadLetters) Stored(ctx context.Context, queue string, f Filter) iter.Seq2[Stored, error] {
 	return view.Sequence(func(give func(Stored) error) error {
 		walks, err := d.walks(ctx, queue, f)

@@ -38,7 +38,8 @@ func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string)
 	return purged, nil
 }
 
-// deleted runs a command that answers with how many it deleted: not when ctx has ended, and to its end when it ends meanwhile.
+// deleted runs a command that answers with how many it deleted. It runs none when ctx has ended; one that is under way when ctx
+// ends is waited for.
 func (d *DeadLetters) deleted(ctx context.Context, command rueidis.Completed) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -75,7 +76,7 @@ func (d *DeadLetters) PurgeProgress(ctx context.Context, queue string, f Filter,
 	return purged + n, err
 }
 
-// purgeOld deletes from the heads of all partitions: whole nodes of the stream in bounded steps, then what is left of one.
+// purgeOld deletes the oldest letters of all partitions: whole nodes of a stream in bounded steps, then the rest of one node.
 func (d *DeadLetters) purgeOld(ctx context.Context, queue string, f Filter, progress func(purged int)) (purged int, err error) {
 	counts, err := stream.Partitions(ctx, d.client, d.prefix, queue)
 	if err == nil {

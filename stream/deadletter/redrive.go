@@ -28,9 +28,9 @@ type RedriveOptions struct {
 	Payload *[]byte            // replaces the payload of each; needed for a letter without one
 	Headers *map[string]string // replaces the headers of each
 	Delay   time.Duration      // until they are due, counted from when each is redriven
-	Spread  time.Duration      // due at a random moment of so long after that, each for itself
+	Spread  time.Duration      // each is due at a random moment within so long after that
 	To      string             // the group that gets them; "" = for each the one it failed in
-	// letters per second, over any time; what a stall held up is made up for at most by a second's worth; 0 = no limit
+	// letters per second, over any time; after a stall at most one second's worth is sent at once; 0 = no limit
 	Rate   float64
 	DryRun bool // changes nothing, and counts what would happen
 
@@ -72,7 +72,7 @@ type RedriveResult struct {
 	Gone      int `json:"gone"` // redriven or purged by someone else, or never there
 	// left as they are: their body was lost or could not be kept, and no payload was given
 	NoPayload int `json:"no_payload"`
-	// likewise: what they carried besides cannot be read or is too much, and no headers were given
+	// likewise: their headers and other fields cannot be read or are too much, and no headers were given
 	Unreadable int      `json:"unreadable"`
 	GroupGone  int      `json:"group_gone"`            // likewise: the stream does not have their group
 	GoneGroups []string `json:"gone_groups,omitempty"` // these groups
@@ -83,7 +83,7 @@ func (r RedriveResult) Left() int { return r.NoPayload + r.Unreadable + r.GroupG
 
 func (r RedriveResult) done() int { return r.Scheduled + r.Gone + r.Left() }
 
-// count adds what became of a letter for a group. False: it was refused for what the caller gave.
+// count adds what became of a letter for a group. It is false when the server refused the new headers.
 func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
 	counter := map[lua.Redriven]*int{lua.RedriveScheduled: &r.Scheduled, lua.RedriveNoPayload: &r.NoPayload,
 		lua.RedriveUnreadable: &r.Unreadable, lua.RedriveGroupGone: &r.GroupGone, lua.RedriveGone: &r.Gone}[outcome]
@@ -144,9 +144,9 @@ type redriver struct {
 	queue   string
 	total   int
 	options RedriveOptions
-	paid    time.Time             // when the rate has paid for what was sent
+	paid    time.Time             // when the rate allows the next call
 	batches map[int]*redriveBatch // by partition
-	groups  map[int][]string      // of a dry run, by partition: those that there are
+	groups  map[int][]string      // of a dry run, by partition: those on the stream
 	result  RedriveResult
 }
 

@@ -22,7 +22,7 @@ type LetterGroup struct {
 // summaryErrors is how many errors a summary tells apart. Further ones are counted together, under OtherErrors.
 const summaryErrors = 10_000
 
-// OtherErrors is what a summary has as the error of letters whose errors are too many to tell apart.
+// OtherErrors stands in a summary for the errors beyond those that it tells apart.
 const OtherErrors = "(other errors)"
 
 // Summarize counts the letters that pass the filter by group, reason and error, the most frequent first. All letters are read, in

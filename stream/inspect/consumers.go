@@ -22,23 +22,22 @@ type Consumer struct {
 	Partitions []int  `json:"partitions"` // in which it reads, or once read
 	Pending    int64  `json:"pending"`    // entries that it holds
 
-	// Idle is how long ago it last read or extended something, in the partition where that was last; before Redis 7.2 a look that
-	// found nothing does not count. Inactive is how long ago it was last given an entry; the server says so from Redis 7.2 on;
-	// nil where no partition does.
+	// Idle is the time since it last read or extended something, in whichever partition that was last. Before Redis 7.2 a read
+	// that returned nothing does not count. Inactive is the time since it was last given an entry; nil before Redis 7.2.
 	Idle     view.Millis  `json:"idle_ms"`
 	Inactive *view.Millis `json:"inactive_ms,omitempty"`
 
-	// OldestIdle is how long the entry that it neglects most was neither delivered nor extended. OldestApprox: at least; only the
-	// oldest 10,000 entries of the group were looked at, in each partition.
+	// OldestIdle is how long the entry that it neglects most was neither delivered nor extended. OldestApprox: it is a lower
+	// bound, because only the oldest 10,000 pending entries of the group were read, in each partition.
 	OldestIdle   view.Millis `json:"oldest_idle_ms"`
 	OldestApprox bool        `json:"oldest_idle_approx,omitempty"`
 
-	// Alive: Idle is less than the visibility timeout of the group. Who is not may have died, or, where Inactive is nil, have
-	// nothing to do.
+	// Alive: Idle is less than the visibility timeout of the group. A consumer that is not alive may have died; where Inactive is
+	// nil, it may also have had nothing to do.
 	Alive bool `json:"alive"`
 }
 
-const consumerEntries = 10_000 // pending entries of a group and partition that are looked at for how old they are
+const consumerEntries = 10_000 // pending entries of a group that are read in each partition, for OldestIdle
 
 // Consumers lists the consumers of a queue's groups, or of one group, by group and name; the reclaimer's own are left out.
 // lua.ErrNoGroup: the group asked for does not exist. Two round trips per partition and group, and one more per 1,000 entries
@@ -156,7 +155,7 @@ func readMemberships(ctx context.Context, c rueidis.Client, key string, g view.G
 	return list, nil
 }
 
-// oldestIdles returns for each consumer how long the entry that it neglects most is idle.
+// oldestIdles returns, by consumer, how long the entry that it neglects most is idle.
 func oldestIdles(ctx context.Context, c rueidis.Client, key,
 	group string) (oldest map[string]time.Duration, complete bool, err error) {
 	oldest = map[string]time.Duration{}

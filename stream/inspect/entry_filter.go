@@ -12,11 +12,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// newFilterClient returns a client for XRANGE and XREVRANGE alone, with connections of its own, whose replies hold of each page
-// only the entries in which some ID, field or value is the message's ID, and behind them one more as a summary: see summaryOf.
-// Whoever looks for one message in a hundred thousand entries has them all sent, and taking each reply apart into a dozen strings
-// per entry takes twice as long as the server needs to send them. Here the others are dropped while they are still bytes of the
-// connection.
+// newFilterClient returns a client for XRANGE and XREVRANGE alone, with connections of its own. Of each page its replies hold
+// only the entries in which an ID, field or value is the message's ID, and then one entry more, the summary of the page: see
+// summaryOf. To find one message in a hundred thousand entries the server sends them all, and to parse a reply into a dozen
+// strings per entry takes twice as long as the server needs to send it. These connections drop the other entries before the
+// client library parses them.
 func newFilterClient(options rueidis.ClientOption, id string) (rueidis.Client, error) {
 	dial := options.DialCtxFn
 	if dial == nil {
@@ -43,10 +43,10 @@ func dialPlainly(ctx context.Context, addr string, dialer *net.Dialer, config *t
 
 const (
 	filterBuffer = 128 << 10
-	summaryField = "\x1fsummary" // no entry of a queue is called so
+	summaryField = "\x1fsummary" // no field of a queue has this name
 )
 
-// filterConn is the reading side of a connection. It passes every reply on as it came, but for lists of entries.
+// filterConn is the reading side of a connection. It passes every reply on as it came, except lists of entries.
 type filterConn struct {
 	net.Conn
 	in     []byte // the beginning of a reply, and perhaps what follows
@@ -83,12 +83,12 @@ func (s *filterConn) fill() error {
 	n, err := s.Conn.Read(s.in[len(s.in):cap(s.in)])
 	s.in = s.in[:len(s.in)+n]
 	if n > 0 {
-		return nil // an error that came with it comes again
+		return nil // the next Read returns the error again
 	}
 	return err
 }
 
-// pass hands a whole reply on, or what is to be kept of it.
+// pass hands on a whole reply, or of a list the entries to keep and the summary.
 func (s *filterConn) pass(reply []byte) {
 	s.out = s.out[:0]
 	if s.filter.other || s.filter.count == 0 {
@@ -105,8 +105,8 @@ func (s *filterConn) pass(reply []byte) {
 		len(size), size, first)
 }
 
-// summaryOf returns what the last entry of a page says that came through a filterConn: how many entries it had, their bytes, the
-// ID of the first one and of the last one.
+// summaryOf reads the last entry of a page that came through a filterConn: how many entries the page had, their bytes, the ID of
+// the first one and of the last one.
 func summaryOf(entry rueidis.XRangeSlice) (p streamPage, ok bool) {
 	if len(entry.FieldValues) != 2 || entry.FieldValues[0].Field != summaryField {
 		return streamPage{}, false
@@ -122,8 +122,8 @@ type byteRange struct{ from, to int }
 type entryFilter struct {
 	id []byte
 
-	at, left    int       // where the next entry begins, and how many are to come; at 0: the reply was not begun
-	other       bool      // it is no list of entries: of IDs with a list each
+	at, left    int       // where the next entry begins, and how many are to come; at = 0: nothing was read yet
+	other       bool      // the reply is no list of entries (pairs of an ID and a list)
 	count       int       // entries
 	first, last byteRange // their IDs, as they are on the wire
 	keep        []byteRange
@@ -225,7 +225,7 @@ func replyHeader(b []byte, at int) (kind byte, n, body int, err error) {
 	for ; hasLength && end < len(b) && b[end]-'0' <= 9 && n < 1<<40; end++ {
 		n = 10*n + int(b[end]-'0')
 	}
-	if end > at+1 && end+1 < len(b) && b[end] == '\r' { // nearly every one
+	if end > at+1 && end+1 < len(b) && b[end] == '\r' { // the usual case
 		return kind, n, end + 2, nil
 	}
 	end = at + bytes.IndexByte(b[at:], '\n')

@@ -21,7 +21,7 @@ import (
 type Sighting struct {
 	Queue string `json:"queue"`
 	Place
-	Why        string `json:"why,omitempty"`        // it is not delivered, or not done: in words, for people
+	Why        string `json:"why,omitempty"`        // why it is not delivered, or not done, in words for people
 	For        string `json:"for,omitempty"`        // ready, pending: the group, of a retry
 	Deliveries int64  `json:"deliveries,omitempty"` // pending: how often the entry was delivered, by the server's count
 	// scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
@@ -39,19 +39,19 @@ type Finding struct {
 	ID      string     `json:"id"`
 	At      time.Time  `json:"at"` // by the server's clock, when the look began
 	Places  []Sighting `json:"places"`
-	Why     string     `json:"why,omitempty"` // it is nowhere, as far as that is known; else each place says why it is there
+	Why     string     `json:"why,omitempty"` // why it is nowhere, if that is known; each place has its own Why
 	History []Moment   `json:"history"`
 	Windows []Window   `json:"windows,omitempty"`
 	Queues  int        `json:"queues"` // how many were looked at
-	Looked  int64      `json:"looked"` // how many members, entries and letters were looked through, where none can be looked up
+	Looked  int64      `json:"looked"` // how many members, entries and letters were read, where none can be looked up
 }
 
 // FindOptions change what Find does. The zero value is fine.
 type FindOptions struct {
 	Queues []string // where to look; none = all that are registered
 
-	// Connect has Find open two more connections to each server concerned, on which it reads streams in half the time. Where
-	// there is none to be had, and with nil, it reads them through the client.
+	// Connect has Find open two more connections to each server that it asks, on which it reads streams in half the time. Without
+	// it, or when the server refuses them, Find reads streams through the client.
 	Connect *rueidis.ClientOption
 
 	Seen     func(Sighting)            // called for each place as soon as it is found, one at a time
@@ -62,9 +62,9 @@ type FindOptions struct {
 // ErrNotFound: none, because every group has acknowledged it, or it was cancelled or purged, or never existed; the Finding says
 // where was looked.
 //
-// What is scheduled is looked up. Retries, entries and dead letters are looked for through all there are: streams from both ends
-// at once in pages of about 64 KiB, the hash meta, or the schedule where that is smaller, in steps of 1,000. A message that moves
-// meanwhile may show in two places; one that seems to be nowhere is looked for once more, where it can have come meanwhile.
+// A scheduled message is looked up by its ID. To find retries, entries and dead letters, Find reads all there are: streams from
+// both ends at once in pages of about 64 KiB; the hash meta, or the schedule where that is smaller, in steps of 1,000. A message
+// that moves meanwhile may show in two places. One that seems to be nowhere is looked for a second time, in what was added since.
 func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOptions) (Finding, error) {
 	f := Finding{ID: id, Places: []Sighting{}, History: []Moment{}}
 	errs := []error{lua.CheckPrefix(prefix), lua.CheckID(id)}
@@ -79,7 +79,7 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 		return f, fmt.Errorf("find %s: %w", id, err)
 	}
 	var filters []rueidis.Client
-	// a connection in each direction: while one's page is looked through the server sends the other's
+	// a connection for each direction: while a page of one is parsed, the server sends the other's
 	for o.Connect != nil && len(filters) < 2 {
 		filter, err := newFilterClient(*o.Connect, id)
 		if err != nil {
@@ -137,7 +137,7 @@ func queueCounts(ctx context.Context, c rueidis.Client, prefix string, queues []
 	return counts, nil
 }
 
-// finder is one message being looked for, in any number of partitions.
+// finder looks for one message, in any number of partitions.
 type finder struct {
 	c          rueidis.Client
 	prefix, id string
@@ -157,7 +157,8 @@ func newFinder(c rueidis.Client, filters []rueidis.Client, prefix, id string) *f
 	return s
 }
 
-// find looks in these queues, or in all, twice if need be, and says in how many. What it found before an error it returns, too.
+// find looks in these queues, or in all, and a second time if it found nothing; queues is in how many. With an error it returns
+// what it found before.
 func (s *finder) find(ctx context.Context, only []string) (found []Sighting, queues int, err error) {
 	for range 2 {
 		counts, err := queueCounts(ctx, s.c, s.prefix, only)
@@ -199,14 +200,14 @@ func (s *finder) look(ctx context.Context, queue string, counts lua.Counts) ([]S
 	return found, nil
 }
 
-// step counts what was looked through, and what there is to look through.
+// step adds to what was read, and to what there is to read.
 func (s *finder) step(done, total int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done += done
 	s.total += total
 	if s.progress != nil {
-		s.progress(min(s.done, s.total), s.total) // what the two ends of a stream both read counts twice
+		s.progress(min(s.done, s.total), s.total) // what was read from both ends of a stream counts twice
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 // What happened at a Moment.
 const (
-	MomentMade      = "made"      // by the ID, a ULID as the Go client makes them: scheduled, by the clock of the producer
+	MomentMade      = "made"      // scheduled: the time in an ID that is a ULID, by the clock of the producer
 	MomentDue       = "due"       // or will be
 	MomentReady     = "ready"     // drained: added to the stream
 	MomentDelivered = "delivered" // to a consumer, or last extended by it
@@ -57,7 +57,7 @@ func (s Sighting) moments(now time.Time) (all []Moment) {
 		m.Queue = s.Queue
 		all = append(all, m)
 	}
-	// a letter that was redriven begins again at 1; so does an entry that was given back before its first attempt
+	// a redriven letter begins again at attempt 1, and so does an entry that was given back before its first attempt
 	if s.Before != "" {
 		m := Moment{At: lua.EntryTime(s.Before), What: MomentReady, Group: s.Group, Entry: s.Before,
 			Detail: "back in the schedule since"}
@@ -78,7 +78,7 @@ func (s Sighting) moments(now time.Time) (all []Moment) {
 		add(ready)
 	case StatePending:
 		add(ready)
-		// The idle time was measured a little later than now was.
+		// The server measured the idle time a little after now.
 		delivered := now.Add(-time.Duration(s.Idle))
 		if delivered.Before(ready.At) {
 			delivered = ready.At
@@ -99,12 +99,12 @@ func (s Sighting) moments(now time.Time) (all []Moment) {
 	return all
 }
 
-// timeOfID returns the time that is in a ULID. What only looks like one says a time that cannot be.
-func timeOfID(id string, now time.Time) (time.Time, bool) {
+// timeOfID returns the time in a ULID. An ID that only looks like one has a time that cannot be: then ok is false.
+func timeOfID(id string, now time.Time) (at time.Time, ok bool) {
 	u, err := ulid.ParseStrict(id)
 	if err != nil || u.String() != id {
 		return time.Time{}, false
 	}
-	at := time.UnixMilli(int64(u.Time()))
+	at = time.UnixMilli(int64(u.Time()))
 	return at, at.Year() >= 2020 && at.Before(now.Add(24*time.Hour))
 }

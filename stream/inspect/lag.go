@@ -15,12 +15,12 @@ type groupLag struct {
 }
 
 // measureLags counts, for each group, the entries after its last delivered one. One walk from the oldest entry on and one from
-// the newest on serve all groups; they take turns, so that the cost is that of the shorter one.
+// the newest on serve all groups. They take turns, and end when either has answered for each group.
 func measureLags(ctx context.Context, c rueidis.Client, key string, s view.StreamInfo) ([]groupLag, error) {
 	lags := make([]groupLag, len(s.Groups))
 	open := map[int]bool{}
 	for i, g := range s.Groups {
-		lags[i] = groupLag{entries: s.Length, approx: true} // no more than that
+		lags[i] = groupLag{entries: s.Length, approx: true} // an upper bound
 		if g.Lag >= 0 {
 			lags[i].entries = min(g.Lag, s.Length)
 		}

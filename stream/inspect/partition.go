@@ -42,10 +42,10 @@ type groupFigures struct {
 	pending   int64
 
 	oldest     *PendingEntry
-	oldestIdle *view.Millis // the longest that an oldest entry is idle
+	oldestIdle *view.Millis // how long the oldest entry is idle; the greatest of all partitions
 
 	consumers       map[string]bool // without the reclaimer's own; true: it is alive
-	manyConsumers   int64           // how many there are, where they are too many to be looked at
+	manyConsumers   int64           // how many there are, where they are too many for a Watcher to read
 	consumersApprox bool            // who is alive is not known
 
 	retrying       int64
@@ -69,7 +69,7 @@ type partition struct {
 	hold     string           // the setting
 	infos    []view.GroupInfo // by name
 	details  []groupReplies   // of the first groups
-	retries  []string         // of a Watcher: the members of the schedule in which it looks for retries
+	retries  []string         // of a Watcher: the first members of the schedule, retries among them
 	newest   []rueidis.XRangeSlice
 	policies map[string]stream.Policy // of Stats, by group
 }
@@ -119,7 +119,7 @@ func (r *partitionReader) counts(p *partition) []view.Question {
 	return all
 }
 
-// groupQuestions asks for the oldest pending entry and the consumers of each group: of a Watcher, within its bounds.
+// groupQuestions asks for the oldest pending entry and the consumers of each group; a Watcher asks within its bounds.
 func (r *partitionReader) groupQuestions(p *partition) (all []view.Question) {
 	slices.SortFunc(p.infos, func(a, b view.GroupInfo) int { return strings.Compare(a.Name, b.Name) })
 	p.details = make([]groupReplies, len(p.infos))
@@ -139,7 +139,7 @@ func (r *partitionReader) groupQuestions(p *partition) (all []view.Question) {
 	return all
 }
 
-// conclude makes the figures of what the server answered. lagOf says how many entries a group has not been given yet.
+// conclude computes the figures from the answers. lagOf says how many entries a group has not been given yet.
 func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag) {
 	p.held = p.hold == "1"
 	if len(p.first) > 0 && p.overdue > 0 {
@@ -175,7 +175,7 @@ func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag)
 			if one.Name == lua.ReclaimConsumer {
 				continue
 			}
-			// With Tells, Idle is the time since it asked for something, and not since it was given something.
+			// Where the server tells Inactive, Idle is the time since it asked for entries; else since it was given one.
 			g.consumersApprox = g.consumersApprox || !one.Tells
 			g.consumers[one.Name] = !one.Tells || one.Idle <= consumerAlive
 		}

@@ -45,7 +45,7 @@ type Peeked struct {
 const (
 	peekPage  = 1000    // members of the schedule read at a time
 	peekBatch = 100     // members of which meta and size are read at a time
-	peekBytes = 1 << 20 // of payloads or metas read at a time; one that is larger comes alone
+	peekBytes = 1 << 20 // bytes of payloads and metas read at a time; a larger one is read alone
 )
 
 // Peek returns the n members of a queue's schedule that are due first, of all partitions together, in the order of due time and
@@ -120,7 +120,7 @@ func readDue(ctx context.Context, c rueidis.Client, key string, n int) (list []D
 	return list, total, nil
 }
 
-// readMembers fills in what payload and meta say.
+// readMembers fills in what the payloads and metas of members say.
 func readMembers(ctx context.Context, c rueidis.Client, keys lua.Keys, list []*Due, payloads bool) error {
 	for batch := range slices.Chunk(list, peekBatch) {
 		metas, questions := make([]int64, len(batch)), []view.Question(nil)

@@ -149,7 +149,7 @@ func readWithGroup[T any](prefix string, names []string, read func(i int, keys l
 // comparePending orders by age.
 func comparePending(a, b PendingEntry) int { return compareEntries(a.Entry, b.Entry) }
 
-// readBodies fills in what the entries of one partition themselves say.
+// readBodies fills in what the bodies of entries say.
 func readBodies(ctx context.Context, c rueidis.Client, key string, list []*PendingEntry) error {
 	size := view.NewPager()
 	for len(list) > 0 {

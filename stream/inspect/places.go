@@ -32,7 +32,7 @@ type Place struct {
 	State     State    `json:"state"`
 	Partition int      `json:"partition,omitempty"`
 	Group     string   `json:"group,omitempty"`  // retrying, pending, dead
-	Groups    []string `json:"groups,omitempty"` // ready: those that have not been given it
+	Groups    []string `json:"groups,omitempty"` // ready: those that were not given it yet
 	// ready, pending: ID of the stream entry; dead: of the one that failed
 	Entry       string            `json:"entry,omitempty"`
 	Letter      string            `json:"letter,omitempty"`   // dead: its name; see Letter
@@ -66,15 +66,15 @@ type locator struct {
 
 	found []Sighting // by the last look
 
-	// The newest entry and the newest letter that were looked at. A second look is at what came later: entries never change, and
-	// none comes in between.
+	// The newest entry and the newest letter that were read. A second look reads only what came later: entries never change, and
+	// none is inserted before another.
 	newestEntry, newestLetter string
 
 	expected bool      // what there is to look through was counted
 	window   time.Time // until when its ID is refused
 }
 
-// look looks everywhere. Retries come last: in a large schedule with headers, the look for them takes longest.
+// look looks in all places. It comes to retries last, because the scan for them takes longest in a large schedule with headers.
 func (l *locator) look(ctx context.Context) ([]Sighting, error) {
 	l.found = nil
 	if err := l.member(ctx, l.id, StateScheduled, ""); err != nil {
@@ -114,7 +114,7 @@ func (l *locator) look(ctx context.Context) ([]Sighting, error) {
 
 var stateOrder = map[State]int{StateReady: 1, StatePending: 1, StateDead: 2}
 
-// orderedBy is the entry ID by which places of one order are ordered; "" in the schedule.
+// orderedBy returns the entry ID that orders places of the same stateOrder; "" in the schedule.
 func (s Sighting) orderedBy() string {
 	if s.State == StateDead {
 		_, letter, _ := deadletter.SplitLetter(s.Letter)
@@ -171,8 +171,8 @@ func (l *locator) member(ctx context.Context, member string, state State, group 
 	return nil
 }
 
-// retrying looks for members of the schedule that are retries of the message. Each has meta: it looks through the smaller of the
-// two.
+// retrying looks for members of the schedule that are retries of the message. Each has meta, so it scans the schedule or the
+// meta, whichever is smaller.
 func (l *locator) retrying(ctx context.Context, due, metas int64) error {
 	if min(due, metas) == 0 {
 		return nil

@@ -22,7 +22,7 @@ const (
 	sampleRetries    = 100             // members of the schedule in which retries are counted
 	sampleNewest     = 10              // entries whose lateness is looked at
 	sampleBytes      = 2 << 20         // of the newest entries, of all queues together
-	sampleUnknown    = 32 << 10        // what an entry counts for that was not seen yet
+	sampleUnknown    = 32 << 10        // bytes that an entry counts for while its size is not known
 	sampleTimeout    = 2 * time.Second // of each pipeline
 	consumerAlive    = time.Minute     // since a consumer last asked for entries
 )
@@ -54,7 +54,7 @@ type QueueSample struct {
 
 // QueueRates is what happened in a queue, per second. Nil: the server does not say.
 type QueueRates struct {
-	In   *float64 `json:"in"`   // became scheduled, retries included; what was cancelled meanwhile is taken off
+	In   *float64 `json:"in"`   // became scheduled, retries included, less what was cancelled
 	Out  *float64 `json:"out"`  // became ready
 	Done *float64 `json:"done"` // were freed, because every group was done with them
 }
@@ -63,7 +63,7 @@ type QueueRates struct {
 type GroupSample struct {
 	Name      string       `json:"name"`
 	Lag       int64        `json:"lag"`
-	LagApprox bool         `json:"lag_approx,omitempty"` // at most this, where the server does not say
+	LagApprox bool         `json:"lag_approx,omitempty"` // Lag is an upper bound: the server does not say
 	Pending   int64        `json:"pending"`
 	Oldest    *view.Millis `json:"oldest_idle_ms,omitempty"` // how long the oldest pending entry has been without a sign of life
 
@@ -124,8 +124,8 @@ func (w *Watcher) sampleQuestions(p *partition) (all []view.Question) {
 	return all
 }
 
-// spend says how many of the newest entries of a partition are asked for, and takes their bytes off what this look may still
-// read.
+// spend says how many of the newest entries of a partition to ask for, and subtracts their likely bytes from those that this look
+// may still read.
 func (w *Watcher) spend(name string) (entries int64) {
 	size, known := w.sizes[name]
 	entries = 1
@@ -138,7 +138,7 @@ func (w *Watcher) spend(name string) (entries int64) {
 	return entries
 }
 
-// takeNewest takes the lateness of a stream's newest entries, and remembers how large they are.
+// takeNewest notes how late the newest entries of a stream became ready, and how large they are.
 func (w *Watcher) takeNewest(p *partition, now time.Time) {
 	if len(p.newest) == 0 {
 		return
@@ -168,13 +168,13 @@ func (w *Watcher) takeNewest(p *partition, now time.Time) {
 	w.sizes[p.name] = bytes / len(p.newest)
 }
 
-// serverLag returns the server's figure; where it has none, what it can be at most: what is pending was delivered.
+// serverLag returns the server's figure, or where it has none an upper bound: what is pending was delivered.
 func serverLag(entries int64, g view.GroupInfo) groupLag {
 	most := max(0, entries-g.Pending)
 	switch {
 	case g.Lag < 0:
 		return groupLag{most, most > 0}
-	case g.Read < 0: // the server has to guess, too
+	case g.Read < 0: // then the server estimates, too
 		return groupLag{min(g.Lag, most), false}
 	}
 	return groupLag{min(g.Lag, entries), false}

@@ -22,7 +22,7 @@ const (
 	statsScans   = 50      // steps of ZSCAN, 1,000 members each
 )
 
-// QueueStats is what a queue holds. Counts are of one moment each, not of the same moment.
+// QueueStats is what a queue holds. Its counts are taken one after the other.
 type QueueStats struct {
 	Queue      string `json:"queue"`
 	Partitions int    `json:"partitions"`
@@ -66,10 +66,10 @@ type PartitionStats struct {
 type GroupStats struct {
 	Name string `json:"name"`
 
-	// Lag is how many entries the group has not been given yet. It is counted, not taken from the server, whose own figure is
-	// wrong after entries were deleted out of order: the entries up to the group's last delivered one are counted from the oldest
-	// on, and those after it from the newest on, whichever ends first. LagApprox: neither ended within 10,000 entries or 2 MiB;
-	// then it is the server's figure, or if it has none, at most what is given here.
+	// Lag is how many entries the group has not been given yet. It is counted, because the server's own figure is wrong after
+	// entries were deleted out of order: from the oldest entry on and from the newest on, until one count reaches the group's
+	// last delivered entry. LagApprox: neither did within 10,000 entries or 2 MiB; then Lag is the server's figure, or an
+	// upper bound where it has none.
 	Lag       int64 `json:"lag"`
 	LagApprox bool  `json:"lag_approx,omitempty"`
 
@@ -89,9 +89,8 @@ type GroupStats struct {
 	Policy stream.Policy `json:"policy"`
 }
 
-// Stats returns what a queue holds, in all its partitions together. One that does not exist holds nothing. It reads about 20
-// requests' worth, at most 6 MiB, per partition in bounded steps. lua.ErrWrongType: a key holds something else; the error names
-// it.
+// Stats returns what a queue holds, in all its partitions together. One that does not exist holds nothing. Of each partition it
+// reads at most 6 MiB, in bounded steps. lua.ErrWrongType: a key holds something else; the error names it.
 func Stats(ctx context.Context, c rueidis.Client, prefix, queue string) (QueueStats, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -198,7 +197,7 @@ func (r *deepReader) types(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// figures asks what a Watcher asks, without its bounds; then for policies, and it measures the lags.
+// figures asks what a Watcher asks, without its bounds, reads the policies, and measures the lags.
 func (r *deepReader) figures(ctx context.Context) error {
 	p := r.p
 	if err := view.Ask(ctx, r.c, r.counts(p)...); err != nil {
@@ -225,7 +224,7 @@ func (r *deepReader) figures(ctx context.Context) error {
 	return nil
 }
 
-// oldest reads what the oldest pending entries themselves say.
+// oldest reads the bodies of the oldest pending entries.
 func (r *deepReader) oldest(ctx context.Context) error {
 	var list []*PendingEntry
 	for _, g := range r.p.groups {

@@ -62,9 +62,9 @@ func (s *streamSearch) page(ctx context.Context, key, from, to string, count int
 	return p, nil
 }
 
-// all calls found for every entry behind the entry ID after that carries the message, once each and one at a time, in any order,
-// and returns the ID of the last entry that was looked at. It reads from both ends at once, until they meet, so that the server
-// has the next page to work on while one is looked through; and then what was added meanwhile.
+// all calls found for every entry that carries the message and comes after an entry ID: once each, one at a time, in any
+// order. It returns the ID of the newest entry that it read. It reads from both ends at once until they meet, so that the
+// server prepares one page while another is parsed; and then what was added meanwhile.
 func (s *streamSearch) all(ctx context.Context, key, after string, found func(lua.Entry) error) (newest string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -86,7 +86,7 @@ func (s *streamSearch) all(ctx context.Context, key, after string, found func(lu
 	return b.newest, err
 }
 
-// unreadRange is what lies between those who read from both ends.
+// unreadRange is the part of a stream that was not read from either end yet.
 type unreadRange struct {
 	mu        sync.Mutex
 	low, high string // entry IDs: what is between them was not read yet; "" is the end of the stream
@@ -104,7 +104,7 @@ func (b *unreadRange) between() (from, to string, met bool) {
 	return openEnd(b.low, "-"), openEnd(b.high, "+"), b.met
 }
 
-// add takes a page, and passes on what was found, but for what the other side has found, too. whole: it was the last page.
+// add notes a page, and passes on what was found in it, unless the other side has found it. whole: it was the last page.
 func (b *unreadRange) add(p streamPage, backwards, whole bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +158,7 @@ func openEnd(id, end string) string {
 	return "(" + id
 }
 
-// compareEntries orders entry IDs. What is none comes first.
+// compareEntries orders entry IDs. A text that is none comes first.
 func compareEntries(a, b string) int {
 	x, _ := view.ParseEntryID(a)
 	y, _ := view.ParseEntryID(b)

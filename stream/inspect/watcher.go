@@ -15,9 +15,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Watcher looks at queues again and again, at little cost: eight to ten commands per partition, and up to two per group, in two
-// pipelines for every 64 partitions; payloads of at most about 2 MiB, those of the newest entries. It changes nothing. Of more
-// than 512 partitions the queues take turns, and each keeps what was last seen of it meanwhile. It must not be used concurrently.
+// Watcher looks at queues again and again, at little cost: eight to ten commands per partition, and up to two per group, in
+// two pipelines for every 64 partitions; of the newest entries it reads at most about 2 MiB. It changes nothing. Queues with
+// more than 512 partitions together take turns; until its next turn a queue keeps its last sample. It must not be used
+// concurrently.
 type Watcher struct {
 	c      rueidis.Client
 	prefix string
@@ -57,7 +58,7 @@ func (w *Watcher) Look(ctx context.Context) ([]QueueSample, error) {
 	switch {
 	case err == nil:
 		w.known = registry
-	case w.known == nil: // else what was known counts: on a cluster the registry may be away, and most queues not
+	case w.known == nil: // else what was known counts: on a cluster the registry may be away while most queues are not
 		return nil, fmt.Errorf("look at queues: %w", err)
 	}
 	names := w.only
@@ -165,13 +166,13 @@ func (w *Watcher) forget(names []string) {
 	})
 }
 
-// watchedCounts is what rates are the differences of, per partition.
+// watchedCounts holds, per partition, the counts of which the difference between two looks is a rate.
 type watchedCounts map[string]partitionCounts
 
 type partitionCounts struct {
 	scheduled, entries int64
 	added              int64  // entries ever
-	addedBy            string // how that is known: two figures compare only when it is the same way; "" = not at all
+	addedBy            string // by what it is known: only figures known by the same compare; "" = it is not known
 	groups             map[string]groupCounts
 }
 
@@ -185,7 +186,7 @@ func countPartitions(parts []*partition) watchedCounts {
 		for _, g := range p.infos {
 			fresh := g.Last == (view.EntryID{})
 			one.groups[g.Name] = groupCounts{g.Read, g.Pending}
-			if fresh { // the server may not know even that
+			if fresh { // nothing was delivered ever; the server may not say so
 				one.groups[g.Name] = groupCounts{}
 			}
 			if g.Read >= 0 && g.Lag >= 0 {
@@ -193,7 +194,7 @@ func countPartitions(parts []*partition) watchedCounts {
 			}
 			untouched = untouched && fresh
 		}
-		if one.addedBy == "" && untouched { // nothing was ever freed for having been acknowledged
+		if one.addedBy == "" && untouched { // no group was given anything, so nothing was freed
 			one.added, one.addedBy = p.entries, "length"
 		}
 		all[p.name] = one
@@ -231,8 +232,7 @@ func fillRates(s *QueueSample, before, now watchedCounts, span time.Duration) {
 	}
 }
 
-// perSecond returns a rate; nil: it is not known. A negative number means that someone else took something away: then nothing
-// happened, as far as we can tell.
+// perSecond returns a rate; nil: it is not known. A negative number counts as 0: someone else deleted something.
 func perSecond(n float64, span time.Duration) *float64 {
 	if math.IsNaN(n) || span <= 0 {
 		return nil

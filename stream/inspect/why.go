@@ -27,8 +27,8 @@ const (
 	soon = 2 * time.Second
 )
 
-// surroundings is what Find knows of all that a message may wait for. It asks once, and what it may not ask, or gets no answer
-// to, it does not know: nothing is said about that.
+// surroundings is what Find knows of all that a message may wait for. It asks for each thing once. Of what it may not ask, or
+// gets no answer to, it says nothing.
 type surroundings struct {
 	c      rueidis.Client
 	prefix string
@@ -48,8 +48,8 @@ func newSurroundings(ctx context.Context, c rueidis.Client, prefix string, now t
 	return s
 }
 
-// noBridge says whether the heartbeats can be read, and none is fresh. It looks at the newest 100: more than that many names that
-// no bridge wrote leave it in doubt.
+// noBridge says whether the heartbeats can be read, and none is fresh. It reads the newest 100. If all of these have names
+// that no bridge has, it is false.
 func (s *surroundings) noBridge(ctx context.Context) bool {
 	const most = 100
 	var names []string
@@ -99,7 +99,7 @@ func (s *surroundings) obstacles(ctx context.Context, queue string) (all []strin
 	return all
 }
 
-// why says why a message that is in the schedule, or dead, or held, is not delivered, or is not done.
+// why says why a message that is scheduled, pending or dead is not delivered, or not done.
 func (s *surroundings) why(ctx context.Context, p Sighting) string {
 	switch p.State {
 	case StateScheduled, StateRetrying:
@@ -144,7 +144,7 @@ func (s *surroundings) whyHeld(ctx context.Context, p Sighting) string {
 	return text
 }
 
-// attempt is which one it is, of how many.
+// attempt returns the number of the attempt, and of how many.
 func (s *surroundings) attempt(ctx context.Context, p Sighting) string {
 	most := p.MaxAttempts
 	if most == 0 {
@@ -157,7 +157,7 @@ func (s *surroundings) attempt(ctx context.Context, p Sighting) string {
 	return fmt.Sprintf("%d of %d", p.Attempt, most)
 }
 
-// whyNowhere says what is known of a message that is in no place.
+// whyNowhere says what is known of a message that was not found.
 func (s *surroundings) whyNowhere(f Finding) string {
 	var all []string
 	for _, w := range f.Windows {
@@ -212,7 +212,8 @@ func (s *surroundings) whyReady(ctx context.Context, key string, waiting []view.
 	return strings.Join(all, "; ")
 }
 
-// read says whether a group may have a reader: one that was heard of within the visibility timeout, or that cannot be ruled out.
+// read says whether a group may have a reader: one that gave a sign of life within the visibility timeout, or that cannot be
+// ruled out.
 func (s *surroundings) read(ctx context.Context, key, queue string, g view.GroupInfo) bool {
 	if g.Consumers == 0 || g.Consumers > whyConsumers {
 		return g.Consumers > 0
@@ -227,7 +228,7 @@ func (s *surroundings) read(ctx context.Context, key, queue string, g view.Group
 // formatTime writes a time as people and programs read it.
 func formatTime(t time.Time) string { return t.Local().Format(time.RFC3339) }
 
-// quoted writes a name: as it is, unless it is none that we would accept.
+// quoted writes a name: as it is, or in quotes if it is not one that CheckGroup accepts.
 func quoted(name string) string {
 	if lua.CheckGroup(name) != nil || strings.ContainsAny(name, " \t") {
 		return fmt.Sprintf("%.64q", name)

@@ -47,10 +47,10 @@ func (e *Export) Time(ctx context.Context) (time.Time, error) {
 	return now, nil
 }
 
-// Records yields the records, and at most one error, at the end: what came before it is not all. First come ready ones, one for
-// each group that has not acknowledged an entry; then scheduled ones, by due time; then dead letters, oldest first; each kind
-// partition by partition but for the dead letters. It reads in bounded steps, about 1 MiB each. A message that moves meanwhile
-// may be among them twice or not at all: for all of them, hold the queue and stop its workers.
+// Records yields the records, and at most one error, at the end: then records are missing. First come ready ones, one for each
+// group that has not acknowledged an entry; then scheduled ones, by due time; both partition by partition; then dead letters,
+// oldest first. It reads in bounded steps, about 1 MiB each. A message that moves meanwhile may be among them twice or not at
+// all: to export each exactly once, pause the queue and stop its workers.
 func (e *Export) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return view.Sequence(func(give func(Record) error) error {
 		e.LeftOut = 0
@@ -111,7 +111,7 @@ func (e *Export) scheduled(ctx context.Context, k lua.Keys, give func(Record) er
 	}
 }
 
-// ready gives, of one stream, what each group has not been given, and what it holds. Without any group that is all there is.
+// ready gives, of one stream, what each group has not been given, and what it holds. Without any group it gives all entries.
 //
 //  1. How far a group was given entries is read first.
 //  2. What follows is read from the stream, the rest from its pending list: an entry that is delivered meanwhile is read in one
@@ -143,7 +143,7 @@ func (e *Export) ready(ctx context.Context, k lua.Keys, give func(Record) error)
 	return nil
 }
 
-// owed gives an entry as a record for a group, unless it is for another one, or not fit to be delivered.
+// owed gives an entry as a record for a group, unless it is for another group, or could not be delivered.
 func (e *Export) owed(found rueidis.XRangeSlice, group string, give func(Record) error) error {
 	for _, f := range found.FieldValues {
 		if f.Field == lua.FieldFor && f.Value != "" && f.Value != group && group != "" {

@@ -77,9 +77,9 @@ func (im *Import) GroupsMade() []string { return im.made }
 // ErrKnown: a record is in the queue already, or was taken within the window.
 var ErrKnown = errors.New("it is there already, or was taken before")
 
-// Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of the call that it was in: then
-// it may have been written, and may be written again. Messages keep their due time and attempt; a ready one is scheduled for its
-// group alone, which is created when there is none. The batch should be about 1 MiB.
+// Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of its call: then it may have
+// been written, and is safe to write again. Messages keep their due time and attempt; a ready one is scheduled for its group
+// alone, which is created if it does not exist. The batch should be about 1 MiB.
 func (im *Import) Write(ctx context.Context, records []Record) []error {
 	results := make([]error, len(records))
 	messages, letters := map[int][]int{}, map[int][]int{} // partition → indices
@@ -117,7 +117,7 @@ func (r Record) letterID() string {
 	return r.ID
 }
 
-// group sees to it that a group exists that a message is for: all others would skip it.
+// group creates the group that a message is for, if it does not exist: all other groups would skip the message.
 func (im *Import) group(ctx context.Context, group string) error {
 	if group == "" || im.groups[group] {
 		return nil

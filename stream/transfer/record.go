@@ -29,8 +29,8 @@ const (
 	RecordDead      RecordKind = "dead"      // a dead letter
 )
 
-// Record is a message as an export has it: all that Redis holds of it. What would not come back the same from the named fields
-// stands in those that end in _base64 instead, as Redis has it.
+// Record is a message as an export has it: all that Redis holds of it. If the named fields could not restore it exactly, the
+// fields that end in _base64 hold what Redis has instead.
 type Record struct {
 	Kind        RecordKind        `json:"kind"`
 	ID          string            `json:"id,omitempty"`
@@ -136,7 +136,7 @@ var (
 		lua.FieldExpires, lua.FieldDead, lua.FieldGroup, lua.FieldReason, lua.FieldEntry, lua.FieldError}
 )
 
-// checkNames refuses extra fields that have a name of their own, and more of them than an entry takes.
+// checkNames refuses extra fields that a record has a name for, and more of them than an entry takes.
 func (r Record) checkNames() error {
 	bytes, named := 0, messageFields
 	if r.Kind == RecordDead {
@@ -246,7 +246,7 @@ func scheduledRecord(found lua.Exported) Record {
 		r.Entry = name.Of
 	case lua.MemberRedriven:
 		r.Letter = name.Of
-	case lua.MemberImported: // what it was where it came from
+	case lua.MemberImported: // it was ready where it came from
 		r.Kind, r.Entry = RecordReady, name.Of
 	}
 	if e.ID == found.Member {
@@ -293,7 +293,7 @@ func unixMilli(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// readyRecord is an entry that a group still needs; without a group, one that no group exists for. ok is false for one that could
+// readyRecord is an entry that a group still needs; group is "" when the stream has no group. ok is false for an entry that could
 // not be delivered a second time, because of what it holds.
 func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Record, ok bool) {
 	kept := make([]lua.FieldValue, len(fields))
@@ -322,7 +322,7 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 	if group != "" {
 		r.For = group
 	}
-	for _, f := range kept { // what cannot be read is a malformed message for whoever holds it
+	for _, f := range kept { // a group that is given such an entry finds it malformed
 		wrong := f.Field == lua.FieldAttempt && f.Value != strconv.Itoa(e.Attempt) ||
 			f.Field == lua.FieldMaxAttempts && (e.MaxAttempts == 0 || f.Value != strconv.Itoa(e.MaxAttempts)) ||
 			f.Field == lua.FieldExpires && f.Value != strconv.FormatInt(r.Expires, 10)

@@ -9,7 +9,7 @@ import (
 )
 
 // MarshalJSON writes the payload as a string when it is UTF-8, but as {"base64": "…"} when that is much shorter: control
-// characters take six bytes each, and no line may be longer than that of the largest payload. Null is one that was lost.
+// characters take six bytes each, and no line may be longer than that of the largest payload. A lost payload is null.
 func (r Record) MarshalJSON() ([]byte, error) {
 	type plain Record
 	line := struct {
