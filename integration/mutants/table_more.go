@@ -266,4 +266,16 @@ var moreMutants = []mutant{
 		new:  "		q.err = ctx.Err()",
 		test: []string{"-run", "TestDurabilityIsAskedForWithTheContextOfTheCall", "./scheduler/producer"},
 	},
+	{
+		name: "a look of the doctor that failed is taken for one that found nothing", file: "bridge/admin/doctor/look.go",
+		old:  "		l.err = inner.err",
+		new:  "		_ = inner.err",
+		test: []string{"-run", "TestDoctorSaysWhatItCouldNotLookAt", "./bridge/admin/doctor"},
+	},
+	{
+		name: "a step that fails does not end its case", file: "cmd/duestream/conformance/step.go",
+		old:  "	if err != nil {\n		panic(failure{err})",
+		new:  "	if err != nil && err == nil {\n		panic(failure{err})",
+		test: []string{"-run", "TestABrokenProducerFails", "./cmd/duestream/conformance"},
+	},
 }

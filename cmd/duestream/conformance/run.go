@@ -151,7 +151,8 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 func cannotTry(cfg *Config, shared *rig, c Case) string {
 	switch {
 	case c.tapped && shared.untapped != "":
-		return "it takes the network away from the program, for which the kit has to stand between it and the server: " + shared.untapped
+		return "it takes the network away from the program, for which the kit has to stand between it and the server: " +
+			shared.untapped
 	case c.alone != "" && cfg.URL != "":
 		return c.alone + ", which needs a server of the kit's own: without --redis it starts one"
 	}
