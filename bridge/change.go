@@ -29,8 +29,9 @@ type Scope struct {
 
 // Retries takes the scheduled message, and whatever waits to be tried again under its ID, of all groups.
 //
-// A scheduled message is looked up by its ID. No key says where retries are, so the call looks through the whole schedule: seconds
-// for a million messages, in steps of a thousand that let others in between. That is why Cancel does not do it unless asked to.
+// A scheduled message is looked up by its ID. No key says where retries are, so the call looks through the whole schedule:
+// seconds for a million messages, in steps of a thousand that let others in between. That is why Cancel does not do it unless
+// asked to.
 func Retries() Scope { return Scope{} }
 
 // RetriesOf takes only what waits to be tried again for one group, and costs the same. The message itself is for all groups, and

@@ -15,14 +15,15 @@ type ClientConfig struct {
 	Redis  *Redis
 	Prefix string // of all keys; default "duestream"
 
-	// RetryTimeout is how long a call is repeated after errors that may pass (a lost reply, a failover). Repeating takes no message
-	// twice. Default 10s; negative = not at all.
+	// RetryTimeout is how long a call is repeated after errors that may pass (a lost reply, a failover). Repeating takes no
+	// message twice. Default 10s; negative = not at all.
 	RetryTimeout time.Duration
 
 	// Durability is what Schedule, Cancel and Reschedule wait for before they return nil: Accepted (the default), Fsynced,
 	// Replicated(n). Calls made at the same time wait together. When it is not confirmed within its Timeout (2s by default) the
-	// error is a *NotDurableError, and what was asked is done nevertheless. The first call asks the server whether it can wait so;
-	// where it cannot, each call is refused before anything is sent: ErrUnsupported, or ErrDenied for a user that may not ask.
+	// error is a *NotDurableError, and what was asked is done nevertheless. The first call asks the server whether it can wait
+	// so; where it cannot, each call is refused before anything is sent: ErrUnsupported, or ErrDenied for a user that may not
+	// ask.
 	Durability Durability
 
 	Logger *slog.Logger // nil = discard
@@ -65,7 +66,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	cfg.Prefix = withPrefix(cfg.Prefix)
 	p, err := producer.New(producer.Config{
-		Client: cfg.Redis.Client, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout, Durability: cfg.Durability, Logger: cfg.Logger,
+		Client: cfg.Redis.Client, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout, Durability: cfg.Durability,
+		Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -16,8 +16,8 @@ var (
 	ErrNotScheduled = producer.ErrNotScheduled
 	// ErrFull: Redis is at maxmemory and refused the message. It was not taken.
 	ErrFull = lua.ErrFull
-	// ErrUnavailable: Redis could not be reached, or could not take the call, for as long as it was repeated. The message may have
-	// been taken; scheduling it again with the same ID and a dedup window is safe.
+	// ErrUnavailable: Redis could not be reached, or could not take the call, for as long as it was repeated. The message may
+	// have been taken; scheduling it again with the same ID and a dedup window is safe.
 	ErrUnavailable = lua.ErrUnavailable
 	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not.
 	ErrUncertain = producer.ErrUncertain
@@ -26,10 +26,11 @@ var (
 	ErrNotDurable = lua.ErrNotDurable
 	// ErrClosed: the Client was closed before.
 	ErrClosed = producer.ErrClosed
-	// ErrDenied: the ACL user may not do this, or the password is wrong. errors.As with *DeniedError tells which command it is that
-	// the user lacks, and which of the documented users has it.
+	// ErrDenied: the ACL user may not do this, or the password is wrong. errors.As with *DeniedError tells which command it is
+	// that the user lacks, and which of the documented users has it.
 	ErrDenied = lua.ErrDenied
-	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the port is none for TLS.
+	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the port is none for
+	// TLS.
 	ErrUntrusted = lua.ErrUntrusted
 	// ErrUnsupported: the server is too old, is set to evict keys, or cannot give the Durability that a Client asks for.
 	ErrUnsupported = lua.ErrUnsupported

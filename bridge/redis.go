@@ -62,7 +62,8 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 		if opt.Sentinel.TLSConfig == nil {
 			opt.Sentinel.TLSConfig = opt.TLSConfig
 		}
-		opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // without it a lost +switch-master message would leave the client on the old master
+		// Without this a lost +switch-master message would leave the client on the old master.
+		opt.Sentinel.TopologyRefreshInterval = 5 * time.Second
 	} else if err := chooseMode(ctx, &opt); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", Redact(url), lua.Classify("HELLO", explain(ctx, opt, err)))
 	}

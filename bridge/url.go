@@ -25,7 +25,7 @@ var parameters = []string{
 
 // Parameters of our own.
 const (
-	paramCA               = "ca"          // file: who is trusted to sign the server's certificate; default: whom the system trusts
+	paramCA               = "ca"          // file: who may sign the server's certificate; default: whom the system trusts
 	paramCert             = "cert"        // file: the client's certificate
 	paramKey              = "key"         // file: its private key
 	paramServerName       = "server_name" // name in the certificate of every server; default: the name or address it is called by

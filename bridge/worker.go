@@ -55,7 +55,7 @@ const (
 	Released     = stream.Released     // scheduled again at once, with the same attempt
 	Skipped      = stream.Skipped      // it was meant for another group, and acknowledged unseen
 	Lost         = stream.Lost         // somebody else had taken it before; what the handler returned has no effect
-	Unknown      = stream.Unknown      // nobody can tell here: the worker was stopped before Redis had answered, or a reply was lost
+	Unknown      = stream.Unknown      // nobody can tell here: the worker was stopped before Redis answered, or a reply was lost
 	Stuck        = stream.Stuck        // the stream of dead letters refused it: it stays pending, and is reclaimed later
 )
 
