@@ -83,7 +83,5 @@ var ErrKnown = transfer.ErrKnown
 // are the same only when they come from one source. Window is how long each message is remembered, so that it is not taken a
 // second time when it has become ready; zero compares with what is scheduled, and with the dead letters that are there.
 func (a *Admin) Import(ctx context.Context, queue, source string, window time.Duration) (*Import, error) {
-	return transfer.NewImport(ctx, transfer.ImportConfig{
-		Client: a.redis.Client, Prefix: a.prefix, Queue: queue, Source: source, Window: window,
-	})
+	return transfer.NewImport(ctx, a.redis.Client, a.prefix, queue, source, window)
 }

@@ -166,24 +166,37 @@ func valueOf[T any](r *row, field string, read func(*rueidis.RedisMessage) (T, e
 	return v
 }
 
-// rows returns what reads a list of such elements.
-func rows[T any](read func(*row) T) func(rueidis.RedisResult) ([]T, error) {
+// rows returns what reads a list of such elements. With names the elements have values alone, in this order.
+func rows[T any](read func(*row) T, names ...string) func(rueidis.RedisResult) ([]T, error) {
 	return func(reply rueidis.RedisResult) ([]T, error) {
 		elements, err := reply.ToArray()
-		if err != nil {
-			return nil, err
-		}
 		list := make([]T, len(elements))
 		for i, one := range elements {
-			fields, err := one.AsMap()
-			if err != nil {
-				return nil, err
+			var r row
+			if len(names) == 0 {
+				r.fields, r.err = one.AsMap()
+			} else {
+				r.fields, r.err = valuesOf(one, names)
 			}
-			r := row{fields: fields}
 			if list[i] = read(&r); r.err != nil {
 				return nil, r.err
 			}
 		}
-		return list, nil
+		return list, err
 	}
+}
+
+func valuesOf(element rueidis.RedisMessage, names []string) (map[string]rueidis.RedisMessage, error) {
+	values, err := element.ToArray()
+	if err == nil && len(values) < len(names) {
+		err = fmt.Errorf("%d values where %d belong", len(values), len(names))
+	}
+	if err != nil {
+		return nil, err
+	}
+	fields := make(map[string]rueidis.RedisMessage, len(names))
+	for i, name := range names {
+		fields[name] = values[i]
+	}
+	return fields, nil
 }

@@ -3,8 +3,6 @@ package view
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"iter"
 	"time"
 
@@ -45,7 +43,7 @@ func PendingOf(c rueidis.Client, stream, group string, r PendingRange, list *[]P
 	if r.Consumer != "" {
 		build = upToCount.Consumer(r.Consumer).Build
 	}
-	return Into(build(), list, parsePending)
+	return Into(build(), list, rows(readPendingRow, "id", "consumer", "idle", "deliveries"))
 }
 
 // WalkPending yields what a group holds, in pages of Count.
@@ -69,33 +67,7 @@ func WalkPending(ctx context.Context, c rueidis.Client, stream, group string, r 
 	})
 }
 
-func parsePending(reply rueidis.RedisResult) ([]Pending, error) {
-	rows, err := reply.ToArray()
-	if err != nil {
-		return nil, err
-	}
-	list := make([]Pending, len(rows))
-	for i, row := range rows {
-		cells, err := row.ToArray()
-		if err == nil && len(cells) < 4 {
-			err = fmt.Errorf("%d values where 4 belong", len(cells))
-		}
-		if err != nil {
-			return nil, err
-		}
-		id, err := cells[0].ToString()
-		if err == nil {
-			list[i].ID, err = ParseEntryID(id)
-		}
-		var errs [3]error
-		var idle int64
-		list[i].Consumer, errs[0] = cells[1].ToString()
-		idle, errs[1] = cells[2].AsInt64()
-		list[i].Deliveries, errs[2] = cells[3].AsInt64()
-		list[i].Idle = time.Duration(idle) * time.Millisecond
-		if err := errors.Join(append(errs[:], err)...); err != nil {
-			return nil, err
-		}
-	}
-	return list, nil
+func readPendingRow(r *row) Pending {
+	return Pending{ID: r.entryID("id"), Consumer: r.text("consumer"), Idle: time.Duration(r.number("idle")) * time.Millisecond,
+		Deliveries: r.number("deliveries")}
 }

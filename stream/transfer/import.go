@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -19,53 +18,42 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// ImportConfig says where records go.
-type ImportConfig struct {
-	Client rueidis.Client
-	Prefix string // "" = lua.DefaultPrefix
-	Queue  string
-
-	// Source names where the records come from. Dead letters of the same name are the same only when they come from the same
-	// source.
-	Source string
-
-	// Window is how long each message is remembered, so that it is not taken a second time when it has become ready. Zero:
-	// messages are compared with what is scheduled, and dead letters with those that are there.
-	Window time.Duration
-}
-
 // Import writes records into a queue, each into the partition of its ID. It is not for concurrent use.
 type Import struct {
-	cfg    ImportConfig
-	counts lua.Counts
-	groups map[string]bool // that exist, or were created
-	made   []string
+	c                     rueidis.Client
+	prefix, queue, source string
+	window                time.Duration
+	counts                lua.Counts
+	groups                map[string]bool // that exist, or were created
+	made                  []string
 }
 
-// NewImport registers the queue, and returns what writes into it. ErrInvalid is returned before Redis is touched.
-func NewImport(ctx context.Context, cfg ImportConfig) (*Import, error) {
-	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
-	err := errors.Join(lua.CheckPrefix(cfg.Prefix), lua.CheckQueue(cfg.Queue), lua.CheckDelay("window", cfg.Window))
-	if err != nil {
+// NewImport registers the queue, and returns what writes into it. Source names where the records come from: dead letters of one
+// name are the same only when they come from one source. Window is how long each message is remembered, so that it is not taken
+// a second time when it has become ready; zero compares messages with what is scheduled, and dead letters with those that are
+// there. ErrInvalid is returned before Redis is touched.
+func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source string, window time.Duration) (*Import, error) {
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckDelay("window", window)); err != nil {
 		return nil, err
 	}
-	counts, err := view.ReadCounts(ctx, cfg.Client, cfg.Prefix, cfg.Queue)
+	counts, err := view.ReadCounts(ctx, c, prefix, queue)
 	if err == nil {
 		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		defer cancel()
-		_, err = lua.RegisterCounts(call, cfg.Client, lua.NewGlobals(cfg.Prefix), map[string]lua.Counts{cfg.Queue: counts})
+		_, err = lua.RegisterCounts(call, c, lua.NewGlobals(prefix), map[string]lua.Counts{queue: counts})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("import into %s: %w", cfg.Queue, err)
+		return nil, fmt.Errorf("import into %s: %w", queue, err)
 	}
-	return &Import{cfg: cfg, counts: counts, groups: map[string]bool{}}, nil
+	return &Import{c: c, prefix: prefix, queue: queue, source: source, window: window, counts: counts,
+		groups: map[string]bool{}}, nil
 }
 
 // Groups creates groups that do not exist, so that they get what becomes ready from now on.
 func (im *Import) Groups(ctx context.Context, groups []string) error {
 	for _, group := range groups {
 		if err := im.group(ctx, group); err != nil {
-			return fmt.Errorf("import into %s: %w", im.cfg.Queue, err)
+			return fmt.Errorf("import into %s: %w", im.queue, err)
 		}
 	}
 	return nil
@@ -122,7 +110,7 @@ func (im *Import) group(ctx context.Context, group string) error {
 	if group == "" || im.groups[group] {
 		return nil
 	}
-	created, err := stream.EnsureGroup(ctx, im.cfg.Client, im.cfg.Prefix, im.cfg.Queue, group)
+	created, err := stream.EnsureGroup(ctx, im.c, im.prefix, im.queue, group)
 	if err != nil {
 		return err
 	}
@@ -134,7 +122,7 @@ func (im *Import) group(ctx context.Context, group string) error {
 }
 
 func (im *Import) keys(partition int) lua.Keys {
-	return lua.NewKeys(im.cfg.Prefix, lua.PartitionName(im.cfg.Queue, partition))
+	return lua.NewKeys(im.prefix, lua.PartitionName(im.queue, partition))
 }
 
 func (im *Import) schedule(ctx context.Context, partition int, records []Record, indices []int, results []error) {
@@ -143,18 +131,18 @@ func (im *Import) schedule(ctx context.Context, partition int, records []Record,
 		r := records[i]
 		member, meta := r.member()
 		items[n] = lua.Item{ID: member, When: lua.At(time.UnixMilli(r.Due)), Payload: r.Payload, Meta: meta, Dedup: lua.Refuse}
-		if im.cfg.Window > 0 {
-			items[n].Dedup = lua.Window(im.cfg.Window)
+		if im.window > 0 {
+			items[n].Dedup = lua.Window(im.window)
 		}
 	}
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
-	receipts, err := lua.Enqueue(call, im.cfg.Client, im.keys(partition), lua.Token{Name: rand.Text(), Window: time.Minute},
+	receipts, err := lua.Enqueue(call, im.c, im.keys(partition), lua.Token{Name: rand.Text(), Window: time.Minute},
 		items, lua.Durability{})
 	for n, i := range indices {
 		switch {
 		case err != nil:
-			results[i] = fmt.Errorf("import into %s: %w", im.cfg.Queue, err)
+			results[i] = fmt.Errorf("import into %s: %w", im.queue, err)
 		case receipts[n].Verdict == lua.Duplicate:
 			results[i] = ErrKnown
 		case receipts[n].Verdict == lua.Malformed:
@@ -168,15 +156,15 @@ func (im *Import) restore(ctx context.Context, partition int, records []Record, 
 	for n, i := range indices {
 		r := records[i]
 		_, entry, _ := deadletter.SplitLetter(r.Letter)
-		letters[n] = lua.Restore{Name: im.cfg.Source + "/" + r.Letter + "/" + r.letterID(), Entry: entry, Fields: r.fields()}
+		letters[n] = lua.Restore{Name: im.source + "/" + r.Letter + "/" + r.letterID(), Entry: entry, Fields: r.fields()}
 	}
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
-	outcomes, err := lua.RestoreDead(call, im.cfg.Client, im.keys(partition), im.cfg.Window, letters)
+	outcomes, err := lua.RestoreDead(call, im.c, im.keys(partition), im.window, letters)
 	for n, i := range indices {
 		switch {
 		case err != nil:
-			results[i] = fmt.Errorf("import into %s: %w", im.cfg.Queue, err)
+			results[i] = fmt.Errorf("import into %s: %w", im.queue, err)
 		case outcomes[n] == lua.RestoreKnown:
 			results[i] = ErrKnown
 		case outcomes[n] == lua.RestoreMalformed:
