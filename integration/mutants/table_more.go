@@ -278,4 +278,40 @@ var moreMutants = []mutant{
 		new:  "	if err != nil && err == nil {\n		panic(failure{err})",
 		test: []string{"-run", "TestABrokenProducerFails", "./cmd/duestream/conformance"},
 	},
+	{
+		name: "a batch that is ready does not look at the bodies first", file: "lua/enqueue.lua",
+		old:  "if direct and #ids > 1 then redis.call('HLEN', payload) end",
+		new:  "",
+		test: []string{"-run", "TestReadyMessagesAreRefusedWhole", "./lua"},
+	},
+	{
+		name: "a message without a body does not look at the bodies", file: "lua/enqueue.lua",
+		old:  "if not bodies[1] and members[1] then redis.call('HLEN', payload) end\n",
+		new:  "",
+		test: []string{"-run", "TestRefusedCallIsNotRememberedAsDone", "./lua"},
+	},
+	{
+		name: "what the call before refused is not forgotten", file: "lua/enqueue.lua",
+		old:  "if marks[3] then forget(seen, done) elseif marks[2] then",
+		new:  "if marks[2] then",
+		test: []string{"-run", "TestRepeatedTokenChangesNothing", "./lua"},
+	},
+	{
+		name: "a retry does not look at the bodies before it leaves the pending list", file: "lua/retry.lua",
+		old:  "wrong_type({k.payload, 'hash', k.meta, 'hash'}) or ",
+		new:  "",
+		test: []string{"-run", "TestWrongTypesAreRefusedBeforeTheFirstWrite", "./lua"},
+	},
+	{
+		name: "a reclaim does not look at the dead letters first", file: "lua/reclaim.lua",
+		old:  ", k.dead, 'stream', calm, 'hash'})",
+		new:  ", calm, 'hash'})",
+		test: []string{"-run", "TestWrongTypesAreRefusedBeforeTheFirstWrite", "./lua"},
+	},
+	{
+		name: "a trim sweeps windows before it knows the stream", file: "lua/trim.lua",
+		old:  "redis.call('XLEN', stream) -- a key of another type has no groups\n",
+		new:  "",
+		test: []string{"-run", "TestWrongTypesAreRefusedBeforeTheFirstWrite", "./lua"},
+	},
 }
