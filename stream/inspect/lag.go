@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"iter"
 
 	"github.com/redis/rueidis"
@@ -37,33 +38,21 @@ func measureLags(ctx context.Context, c rueidis.Client, key string, s view.Strea
 	bytes := 0
 	for n := int64(0); len(open) > 0 && n < statsEntries && bytes < statsBytes; n++ {
 		head, err, more := oldest()
-		if err != nil {
+		tail, failed, _ := newest()
+		if err = errors.Join(err, failed); err != nil {
 			return nil, err
 		}
-		tail, err, _ := newest()
-		if err != nil {
-			return nil, err
+		headID, invalid := view.ParseEntryID(head.ID)
+		if more && invalid != nil {
+			return nil, invalid
 		}
-		if !more { // the walk saw every entry
-			for i := range open {
-				settle(i, s.Length-n)
-			}
-			break
-		}
-		headID, err := view.ParseEntryID(head.ID)
-		if err != nil {
-			return nil, err
-		}
+		tailID, noTail := view.ParseEntryID(tail.ID) // none when the stream shrank meanwhile
 		for i := range open {
-			if headID.Compare(s.Groups[i].Last) > 0 { // n entries are at or below it
+			switch last := s.Groups[i].Last; {
+			case !more, headID.Compare(last) > 0: // n entries are at or below it
 				settle(i, s.Length-n)
-			}
-		}
-		if tailID, err := view.ParseEntryID(tail.ID); err == nil { // there is one, unless the stream shrank
-			for i := range open {
-				if tailID.Compare(s.Groups[i].Last) <= 0 { // n entries are above it
-					settle(i, n)
-				}
+			case noTail == nil && tailID.Compare(last) <= 0: // n entries are above it
+				settle(i, n)
 			}
 		}
 		bytes += view.EntrySize(head) + view.EntrySize(tail)

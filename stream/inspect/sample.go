@@ -146,17 +146,11 @@ func (w *Watcher) takeNewest(p *partition, now time.Time) {
 	bytes, late, newest := 0, (*view.Millis)(nil), time.Time{}
 	for _, e := range p.newest {
 		bytes += view.EntrySize(e)
-		id, err := view.ParseEntryID(e.ID)
-		at := slices.IndexFunc(e.FieldValues, func(f lua.FieldValue) bool { return f.Field == lua.FieldDue })
-		if err != nil || at < 0 {
+		due, ready := lua.ParseEntry(e.ID, e.FieldValues).Due, lua.EntryTime(e.ID)
+		if due.IsZero() {
 			continue
 		}
-		due, err := strconv.ParseInt(e.FieldValues[at].Value, 10, 64)
-		if err != nil {
-			continue
-		}
-		ready := time.UnixMilli(int64(id.MS))
-		lateness := view.Millis(max(0, ready.Sub(time.UnixMilli(due))))
+		lateness := view.Millis(max(0, ready.Sub(due)))
 		late = longest(late, &lateness)
 		if ready.After(newest) {
 			newest = ready
