@@ -195,10 +195,18 @@ var containers = map[string]bool{
 // builds returns the command that a method of the client library's builder stands for.
 func builds(f *types.Func) string {
 	recv := f.Signature().Recv()
-	if recv == nil || !strings.HasSuffix(recv.Type().String(), "rueidis/internal/cmds.Builder") {
+	if recv == nil {
 		return ""
 	}
 	name := strings.ToUpper(f.Name())
+	switch of := recv.Type().String(); {
+	case strings.HasSuffix(of, "rueidis/internal/cmds.Builder"):
+	case strings.Contains(of, "rueidiscompat.") && f.Signature().Results().Len() == 1 &&
+		strings.Contains(f.Signature().Results().At(0).Type().String(), "Cmd"):
+		name = strings.TrimSuffix(name, "EXT")
+	default:
+		return ""
+	}
 	for container := range containers {
 		if sub, ok := strings.CutPrefix(name, container); ok && sub != "" {
 			return container + " " + sub

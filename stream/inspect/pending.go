@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidiscompat"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -95,9 +96,14 @@ func PendingCount(ctx context.Context, c rueidis.Client, prefix, queue, group, c
 	if err != nil {
 		return 0, err
 	}
-	lists, err := readWithGroup(prefix, counts.Names(queue), func(_ int, keys lua.Keys) (n map[string]int64, err error) {
-		err = view.Ask(ctx, c, view.Into(c.B().Xpending().Key(keys.Stream).Group(group).Build(), &n, pendingByConsumer))
-		return n, err
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	lists, err := readWithGroup(prefix, counts.Names(queue), func(_ int, keys lua.Keys) (map[string]int64, error) {
+		pending, err := rueidiscompat.NewAdapter(c).XPending(ctx, keys.Stream, group).Result()
+		if rueidis.IsRedisNil(err) { // nothing is
+			err = nil
+		}
+		return pending.Consumers, lua.Classify("XPENDING "+keys.Stream, err)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("pending of %s/%s: %w", queue, group, err)
@@ -111,27 +117,6 @@ func PendingCount(ctx context.Context, c rueidis.Client, prefix, queue, group, c
 		}
 	}
 	return total, nil
-}
-
-// pendingByConsumer reads a reply of XPENDING without a range: its last part is a list of consumers and how many entries each
-// holds, or nil.
-func pendingByConsumer(reply rueidis.RedisResult) (map[string]int64, error) {
-	cells, err := reply.ToArray()
-	if err != nil || len(cells) < 4 || cells[3].IsNil() {
-		return nil, err
-	}
-	rows, err := cells[3].ToArray()
-	counts := make(map[string]int64, len(rows))
-	for _, row := range rows {
-		pair, failed := row.AsStrSlice()
-		if failed != nil || len(pair) != 2 {
-			return nil, errors.New("a name and a count belong here")
-		}
-		if counts[pair[0]], err = strconv.ParseInt(pair[1], 10, 64); err != nil {
-			return nil, err
-		}
-	}
-	return counts, err
 }
 
 // readWithGroup is view.ReadPartitions for a group that may be missing in some partitions; lua.ErrNoGroup: in all.
