@@ -27,24 +27,24 @@ if ran then return repeated_reply(seen, token, at) end
 local scheduled, windows = compared and scores(due, ids) or {}, compared and scores(seen, ids) or {}
 local direct = earliest <= now and not (before and before <= now) and redis.call('HGET', policy, 'held') ~= '1'
 if direct and #ids > 1 then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
-
 local args, reply, ends = ARGV, {}, digits(now + token_ms)
--- Everything is known before the first write.
+
 -- Forgets the call before, and tells the bridge.
 local function finish(soonest)
   if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen, SEP .. done) end
   if #ids > 1 then soonest = head(due) end -- one may have replaced another
   wake_if_earlier(wake, before, soonest)
 end
-if #ids == 1 and not (compared or has_meta) and args[6] ~= '' and args[7] == '' and at[1] > now then -- most calls: half the way
+if #ids == 1 and not (compared or has_meta) and args[6] ~= '' and args[7] == '' and at[1] > now then
+-- Everything is known before the first write. This is the way of most calls, and half as long.
   redis.call('HSET', payload, ids[1], args[6])
   redis.call('ZADD', due, text[1], ids[1])
   if token ~= '' then redis.call('ZADD', seen, ends, SEP .. token) end
   finish(at[1])
   return {1, at[1]}
 end
-local bodies, metas, members, no_body, no_meta, taken, opened, replaced = {}, {}, {}, {}, {}, {}, {}, {}
-local remember = token ~= '' and {ends, SEP .. token} or {}
+-- Everything is known before the first write of all other calls.
+local bodies, metas, members, no_body, no_meta, taken, opened, replaced, remember = {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}
 local function take(n, id, body, fields, dedup)
   if dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
   local added = direct and at[n] <= now and ready(stream, id, text[n], body, fields, now)

@@ -101,7 +101,7 @@ func functionsBody() string {
 	}
 	fmt.Fprintf(&b, "%s\n", readSource("functions/publish.lua"))
 	for _, f := range functions {
-		body := guard(f.file) + whole(f.file, readSource(f.file))
+		body := whole(f.file, func(text string) string { return text })
 		fmt.Fprintf(&b, "scripts.%s = function(KEYS, ARGV)\n%send\n\n", f.script, body)
 	}
 	for _, f := range functions {

@@ -168,7 +168,7 @@ func checkBody(t *testing.T, h header, text string) {
 	}
 	// The type check comes before the first write and covers every key; or else every key that is written was read before.
 	check := regexp.MustCompile(`wrong_type\(\{([^}]*)\}\)`).FindStringSubmatchIndex(text)
-	if strings.Contains(text, firstWrite) {
+	if firstWrite.MatchString(text) {
 		return // TestWrongTypesAreRefusedBeforeTheFirstWrite holds it
 	}
 	if check == nil {

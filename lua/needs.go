@@ -34,16 +34,20 @@ var (
 const chunked = "in_chunks"
 
 // firstWrite is the comment behind which a script writes. Above it a command that is refused ends the script by itself, with
-// nothing done.
-const firstWrite = "-- Everything is known before the first write."
+// nothing done. A script that has it twice has two ways: the first one returns, or writes nothing.
+var firstWrite = regexp.MustCompile(`(?m)^-- Everything is known before the first write.*\n`)
 
-// guarded returns what a script may call once it has written something, or all that it may call if it does not say.
-func guarded(file string) []Need {
-	reads, writes, found := strings.Cut(readSource(file), firstWrite)
-	if !found {
-		return needs(file, textOf(file))
+// guarded returns what a script may call behind each firstWrite, or all that it may call if it has none.
+func guarded(file string) (all [][]Need) {
+	parts := firstWrite.Split(readSource(file), -1)
+	if len(parts) == 1 {
+		return [][]Need{needs(file, textOf(file))}
 	}
-	return needs(file, libText(file)+functionsOf(stripComments(reads), stripComments(writes))+stripComments(writes))
+	for i, part := range parts[1:] {
+		before, writes := stripComments(strings.Join(parts[:i+1], "")), stripComments(part)
+		all = append(all, needs(file, libText(file)+functionsOf(before, writes)+writes))
+	}
+	return all
 }
 
 // keyNames and keyTypes are what the header of a script says of its keys, in order.
@@ -213,11 +217,10 @@ func (n Need) Words(key string) []string {
 	return words
 }
 
-// guard returns the beginning of a script: it refuses a user who lacks a command that the script may call once it has written,
-// because a refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a fraction of
-// what a command does, and is none to the server. The in-process server has no users.
-func guard(file string) string {
-	all := guarded(file)
+// guard returns what stands in front of a script's writes: it refuses a user who lacks a command that may be called there, because
+// a refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a fraction of what a
+// command does, and is none to the server. The in-process server has no users.
+func guard(file string, all []Need) string {
 	if !slices.ContainsFunc(all, func(n Need) bool { return !readOnly[n.Command] }) {
 		return ""
 	}

@@ -43,13 +43,13 @@ func (s *script) readOnly() *script {
 
 var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
 
-// Source returns the full text of a script as the server gets it: what its user must be allowed, those library functions that it
-// can reach, and the script itself. It panics on a name that does not exist.
+// Source returns the full text of a script as the server gets it: those library functions that it can reach, and the script. It
+// panics on a name that does not exist.
 func Source(name string) string {
 	file := name + ".lua"
-	library, text := libText(file), whole(file, stripComments(readSource(file)))
+	library, text := libText(file), whole(file, stripComments)
 	_, rest := splitFunctions(library)
-	return guard(file) + rest + functionsOf(library, text) + text
+	return rest + functionsOf(library, text) + text
 }
 
 // textOf returns a script's file behind the library files that it uses.
@@ -64,10 +64,18 @@ func libText(file string) string {
 	return b.String()
 }
 
-// whole returns the body of a script such that an error names the key that holds something else, or the command that the user
-// may not call. So a script asks for types only of keys that it does not read before its first write, and for rights only to what
-// it calls behind that.
-func whole(file, body string) string {
+// whole returns a script with its guards, such that an error names the key that holds something else, or the command that the
+// user may not call. So a script asks for types only of keys that it does not read before its first write, and for rights only to
+// what it calls behind that. Each part of its text is passed through keep.
+func whole(file string, keep func(text string) string) string {
+	parts, guards := firstWrite.Split(readSource(file), -1), guarded(file)
+	body := keep(parts[0])
+	for i, part := range parts[1:] {
+		body += guard(file, guards[i]) + keep(part)
+	}
+	if len(parts) == 1 {
+		body = guard(file, guards[0]) + body
+	}
 	var types []string
 	for i, t := range keyTypes(file) {
 		types = append(types, fmt.Sprintf("KEYS[%d], '%s'", i+1, t))

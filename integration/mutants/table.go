@@ -216,8 +216,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a script does not ask what its user may", file: "lua/script.go",
-		old:  "return guard(file) + rest +",
-		new:  "return rest +",
+		old:  "body += guard(file, guards[i]) + keep(part)",
+		new:  "body += keep(part)",
 		test: []string{"-run", "TestScriptIsRefusedBeforeItBegins", "./lua"},
 	},
 	{
