@@ -217,8 +217,8 @@ func (n Need) Words(key string) []string {
 	return words
 }
 
-// guard returns what stands in front of a script's writes: it refuses a user who lacks a command that may be called there, because
-// a refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a fraction of what a
+// guard returns what stands in front of a script's writes: it refuses a user who lacks a command that may be called there, for a
+// refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a fraction of what a
 // command does, and is none to the server. The in-process server has no users.
 func guard(file string, all []Need) string {
 	if !slices.ContainsFunc(all, func(n Need) bool { return !readOnly[n.Command] }) {
