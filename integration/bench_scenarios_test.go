@@ -63,7 +63,7 @@ func deliverBehind(backlog int) func(bench.Config) bench.DeliverConfig {
 	}
 }
 
-// BenchmarkEnqueue measures how fast messages are taken: one caller, 256 callers, batches of 100.
+// BenchmarkEnqueue measures how fast messages are taken: one caller, 64 and 256 callers, batches of 100.
 func BenchmarkEnqueue(b *testing.B) { measure(b, redistest.Own(b), bench.Enqueue, enqueueBehind(0)) }
 
 // BenchmarkDeliver measures how fast 200,000 messages that are due come through: one bridge, one worker.
@@ -86,6 +86,11 @@ func BenchmarkLateness(b *testing.B) {
 			})
 		})
 	}
+}
+
+// BenchmarkTrip measures what a message costs the server from schedule to acknowledged, at 1 to 10,000 a second.
+func BenchmarkTrip(b *testing.B) {
+	measure(b, redistest.Own(b), bench.Trip, func(c bench.Config) bench.TripConfig { return bench.TripConfig{Config: c} })
 }
 
 // BenchmarkBurst measures when the last of 25,000 messages is delivered that are due in the same millisecond.

@@ -21,9 +21,10 @@ import (
 const benchPrefix = "duestream-bench"
 
 type benchOptions struct {
-	messages, payload, callers, rate, backlog, rounds, queues, bridges int
-	duration                                                           time.Duration
-	force                                                              bool
+	messages, payload, rate, backlog, rounds, queues, bridges int
+	callers, rates                                            []int
+	duration                                                  time.Duration
+	force                                                     bool
 
 	changed func(flag string) bool // whether a flag was given
 }
@@ -45,6 +46,15 @@ var benchScenarios = []benchScenario{
 	{"deliver", "what is due, up to its acknowledgement", 50_000,
 		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
 			return one(bench.Deliver(ctx, bench.DeliverConfig{Config: cfg}))
+		}},
+	{"trip", "what a message costs the server up to its acknowledgement, at several rates", 1,
+		func(ctx context.Context, o benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
+			trip := bench.TripConfig{Config: cfg, Rates: o.rates}
+			trip.Messages, trip.Rounds = 1, 1
+			if o.changed("duration") {
+				trip.Duration = o.duration
+			}
+			return one(bench.Trip(ctx, trip))
 		}},
 	{"lateness", "handler start after due time: at a steady rate, and all at once", 10_000,
 		func(ctx context.Context, o benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
@@ -93,11 +103,11 @@ func (a *app) bench() *cobra.Command {
 		Use:   "bench [<scenario>...]",
 		Short: "Measure duestream on this server, beside what the bare commands do",
 		Long: `Measures what this server, this network and this machine make of duestream; without
-arguments all of it, in about a minute:
+arguments all of it, in about two minutes:
 
 ` + about.String() + `
-Beside a figure stands its floor: the bare Redis commands, or our scripts called by
-hand, on the same server in the same run. Floor and figure take turns; the median of
+Beside a figure stands its floor: what plain Redis commands do for the same, or our
+scripts called by hand, on the same server in the same run. Floor and figure take turns; the median of
 the rounds is shown, and the ratio is the median of those of the rounds.
 
 Works under the prefix ` + benchPrefix + ` unless --prefix says otherwise (DUESTREAM_PREFIX
@@ -112,9 +122,11 @@ interrupted. It loads the server as much as it can: not one that others need now
 	f := cmd.Flags()
 	f.IntVar(&o.messages, "messages", 0, "messages of a round; default by scenario: 50,000, or 10,000 for bursts and retries")
 	f.IntVar(&o.payload, "payload", 256, "size of each message in bytes")
-	f.IntVar(&o.callers, "callers", 256, "who schedule at the same time (enqueue)")
+	f.IntSliceVar(&o.callers, "callers", []int{64, 256}, "how many schedule at the same time (enqueue)")
 	f.IntVar(&o.rate, "rate", 10_000, "messages due a second (lateness)")
-	flags.DurationVar(f, &o.duration, "duration", 5*time.Second, "length of the measurement (lateness, idle)")
+	f.IntSliceVar(&o.rates, "rates", []int{1, 10, 100, 1000, 10_000}, "messages a second (trip)")
+	flags.DurationVar(f, &o.duration, "duration", 5*time.Second,
+		"length of the measurement (lateness, idle; trip: of each rate, default 3s)")
 	f.IntVar(&o.backlog, "backlog", 0, "messages that stay scheduled meanwhile")
 	f.IntVar(&o.rounds, "rounds", 3, "how often floor and figure take turns")
 	f.IntVar(&o.queues, "queues", 1000, "queues (idle)")
@@ -135,8 +147,8 @@ func (o *benchOptions) check(names []string) error {
 	if o.changed("messages") {
 		errs = append(errs, bench.Check("messages", o.messages))
 	}
-	return errors.Join(append(errs, bench.Check("payload", o.payload), bench.Check("callers", o.callers),
-		bench.Check("rate", o.rate),
+	return errors.Join(append(errs, bench.Check("payload", o.payload), bench.Check("callers", o.callers...),
+		bench.Check("rate", o.rate), bench.Check("rates", o.rates...),
 		bench.CheckDuration(o.duration), bench.Check("backlog", o.backlog), bench.Check("rounds", o.rounds),
 		bench.Check("queues", o.queues), bench.Check("bridges", o.bridges))...)
 }

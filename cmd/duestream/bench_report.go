@@ -122,7 +122,10 @@ func printResults(w io.Writer, results []bench.Result) {
 		for _, f := range r.Figures {
 			floor, ratio := "-", "-"
 			if f.Floor != nil {
-				floor, ratio = significant(f.Floor.Median), fmt.Sprintf("%.2f", f.Ratio.Median)
+				floor = significant(f.Floor.Median)
+			}
+			if f.Ratio != nil && f.Ratio.Median > 0 {
+				ratio = fmt.Sprintf("%.2f", f.Ratio.Median)
 			}
 			rows = append(rows, []string{f.Name, significant(f.Value.Median), floor, ratio, f.Unit,
 				significant(f.Value.Min) + " … " + significant(f.Value.Max)})

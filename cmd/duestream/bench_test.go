@@ -11,8 +11,8 @@ import (
 )
 
 // small are flags at which a scenario says nothing, and takes no time.
-var small = []string{"--messages", "1000", "--rounds", "2", "--callers", "8", "--rate", "500", "--duration", "400ms",
-	"--queues", "5", "--bridges", "2"}
+var small = []string{"--messages", "1000", "--rounds", "2", "--callers", "4,8", "--rate", "500", "--rates", "5,200",
+	"--duration", "400ms", "--queues", "5", "--bridges", "2"}
 
 func smallBench(args ...string) []string { return append(append([]string{"bench"}, args...), small...) }
 
@@ -20,17 +20,19 @@ func TestBenchPrintsFiguresBesideTheirFloorsAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCLIOn(t, redistest.Own(t))
 	c.prefix = "" // its own default
-	out := c.ok(smallBench("enqueue", "deliver", "lateness", "retry")...)
+	out := c.ok(smallBench("enqueue", "deliver", "trip", "lateness", "retry")...)
 	for _, text := range []string{
 		"server ", c.s.Version(), "append-only file off", "PING ", "prefix duestream-bench",
-		"FIGURE", "FLOOR", "RATIO", "UNIT", "enqueue_one_caller", "enqueue_8_callers", "enqueue_batches_of_100", "deliver ", "drain_script_alone",
+		"FIGURE", "FLOOR", "RATIO", "UNIT", "enqueue_one_caller ", "enqueue_one_caller_server",
+		"enqueue_one_caller_commands", "enqueue_4_callers", "enqueue_8_callers", "enqueue_batches_of_100", "enqueue_8_batches_of_100",
+		"deliver ", "drain_script_alone", "trip_idle_server", "trip_5_per_second_server", "trip_200_per_second_p99",
 		"lateness_p99", "burst_last", "retry ",
 	} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
 		}
 	}
-	if strings.Contains(out, "idle_") || strings.Contains(out, "memory_") {
+	if strings.Contains(out, "\nidle_") || strings.Contains(out, "\nmemory_") {
 		t.Errorf("more than was asked for:\n%s", out)
 	}
 	c.holdsNothing()
@@ -142,11 +144,12 @@ func TestBenchWrongInputIsNamed(t *testing.T) {
 		says string
 		args []string
 	}{
-		{`scenario "speed": must be one of enqueue, deliver, lateness, idle, memory, retry`, []string{"speed"}},
+		{`scenario "speed": must be one of enqueue, deliver, trip, lateness, idle, memory, retry`, []string{"speed"}},
 		{`messages "0": must be between 1 and 20000000`, []string{"--messages", "0"}},
 		{`payload "-1": must be between 0 and 16777216`, []string{"--payload", "-1"}},
 		{`callers "0": must be between 1 and 10000`, []string{"--callers", "0"}},
 		{`rate "-1": must be between 1 and 1000000`, []string{"--rate", "-1"}},
+		{`rates "0": must be between 1 and 1000000`, []string{"--rates", "10,0"}},
 		{`duration "1ms": must be between 100ms and 1h0m0s`, []string{"--duration", "1ms"}},
 		{`backlog "-1": must be between 0 and 20000000`, []string{"--backlog", "-1"}},
 		{`rounds "0": must be between 1 and 1000`, []string{"--rounds", "0"}},

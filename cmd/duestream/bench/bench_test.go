@@ -37,11 +37,11 @@ type scenario func(ctx context.Context, f fixture) (bench.Result, error)
 
 var scenarios = map[string]scenario{
 	"enqueue": func(ctx context.Context, f fixture) (bench.Result, error) {
-		return bench.Enqueue(ctx, bench.EnqueueConfig{Config: f.Config, Callers: 16, Calls: 50})
+		return bench.Enqueue(ctx, bench.EnqueueConfig{Config: f.Config, Callers: []int{4, 16}, Calls: 50})
 	},
 	"enqueue, backlog": func(ctx context.Context, f fixture) (bench.Result, error) {
 		f.Backlog, f.Rounds = 2500, 1
-		return bench.Enqueue(ctx, bench.EnqueueConfig{Config: f.Config, Callers: 16, Calls: 50})
+		return bench.Enqueue(ctx, bench.EnqueueConfig{Config: f.Config, Callers: []int{4, 16}, Calls: 50})
 	},
 	"deliver": func(ctx context.Context, f fixture) (bench.Result, error) {
 		return bench.Deliver(ctx, bench.DeliverConfig{Config: f.Config})
@@ -57,6 +57,10 @@ var scenarios = map[string]scenario{
 	"burst": func(ctx context.Context, f fixture) (bench.Result, error) {
 		f.Rounds = 1
 		return bench.Burst(ctx, bench.BurstConfig{Config: f.Config})
+	},
+	"trip": func(ctx context.Context, f fixture) (bench.Result, error) {
+		f.Rounds = 1
+		return bench.Trip(ctx, bench.TripConfig{Config: f.Config, Rates: []int{20, 500}, Duration: bench.MinDuration})
 	},
 	"idle": func(ctx context.Context, f fixture) (bench.Result, error) {
 		f.Rounds = 1
@@ -94,7 +98,7 @@ func TestScenariosMeasureOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0)
 	f := newFixture(t, cluster.URL(), "bench")
-	for _, name := range []string{"enqueue", "deliver", "memory", "idle"} {
+	for _, name := range []string{"enqueue", "deliver", "memory", "idle", "trip"} {
 		measured(t, f, scenarios[name])
 	}
 }
@@ -234,7 +238,11 @@ func TestConfigIsChecked(t *testing.T) {
 		"queue":    func(c bench.Config) error { c.Queue = "a b"; return deliver(c) },
 		"prefix":   func(c bench.Config) error { c.Prefix = "a b"; return deliver(c) },
 		"callers": func(c bench.Config) error {
-			_, err := bench.Enqueue(t.Context(), bench.EnqueueConfig{Config: c, Callers: -1})
+			_, err := bench.Enqueue(t.Context(), bench.EnqueueConfig{Config: c, Callers: []int{8, -1}})
+			return err
+		},
+		"rates": func(c bench.Config) error {
+			_, err := bench.Trip(t.Context(), bench.TripConfig{Config: c, Rates: []int{1, 0}})
 			return err
 		},
 		"duration": func(c bench.Config) error {

@@ -38,7 +38,8 @@ type Config struct {
 var limits = map[string][2]int{
 	"messages": {1, 20_000_000}, "payload": {0, lua.MaxPayloadBytes}, "backlog": {0, 20_000_000}, "rounds": {1, 1000},
 	"concurrency": {1, 10_000}, "callers": {1, 10_000}, "batch": {1, lua.MaxBatch}, "calls": {1, 20_000_000},
-	"rate": {1, 1_000_000}, "queues": {1, 100_000}, "bridges": {1, 64}, "attempts": {1, 1000}, "flight": {chunk, 20_000_000},
+	"rate": {1, 1_000_000}, "rates": {1, 1_000_000},
+	"queues": {1, 100_000}, "bridges": {1, 64}, "attempts": {1, 1000}, "flight": {chunk, 20_000_000},
 }
 
 // Limits of the duration of a round.
@@ -47,11 +48,13 @@ const (
 	MaxDuration = time.Hour
 )
 
-// Check refuses a number that is outside the limits of the setting it is meant for, as the scenarios do. The error is a
+// Check refuses numbers that are outside the limits of the setting they are meant for, as the scenarios do. The error is a
 // *lua.InvalidError with that name.
-func Check(setting string, n int) error {
-	if l := limits[setting]; n < l[0] || n > l[1] {
-		return lua.Invalid(setting, strconv.Itoa(n), "must be between %d and %d", l[0], l[1])
+func Check(setting string, numbers ...int) error {
+	for _, n := range numbers {
+		if l := limits[setting]; n < l[0] || n > l[1] {
+			return lua.Invalid(setting, strconv.Itoa(n), "must be between %d and %d", l[0], l[1])
+		}
 	}
 	return nil
 }

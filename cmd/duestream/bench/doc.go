@@ -1,5 +1,5 @@
-// Package bench measures duestream on a server, and beside each figure the floor below it: what the same server, over the same
-// connection, does when it is asked for the bare commands, in the same run.
+// Package bench measures duestream on a server, and beside each figure the floor below it: what the same server does in the same
+// run when it is asked for the bare commands that one would write by hand, or for our scripts alone.
 //
 // An absolute figure says as much about the machine as about the program; the ratio to a floor says what the program adds.
 // Floor and product take turns (floor, product, floor, product, …), each round gives one ratio, and the median over the rounds

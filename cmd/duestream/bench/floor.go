@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -15,6 +16,27 @@ const (
 	floorLimit    = 500 // messages of one request of the floors
 	floorConsumer = "floor"
 )
+
+// put schedules n messages without us, with IDs that are as long as those that a Client makes, and in order like them.
+func (r *rig) put(ctx context.Context, c rueidis.Client, n int, due time.Time, ids *atomic.Int64) error {
+	payloads, times := c.B().Hset().Key(r.keys.Payload).FieldValue(), c.B().Zadd().Key(r.keys.Due).ScoreMember()
+	payload, score := rueidis.BinaryString(r.payload), float64(due.UnixMilli())
+	for range n {
+		id := fmt.Sprintf("0FLOOR%020d", ids.Add(1))
+		payloads, times = payloads.FieldValue(id, payload), times.ScoreMember(score, id)
+	}
+	return failed("HSET and ZADD", c.DoMulti(ctx, payloads.Build(), times.Build()))
+}
+
+// failed is the first error of replies.
+func failed(command string, replies []rueidis.RedisResult) error {
+	for _, reply := range replies {
+		if err := reply.Error(); err != nil {
+			return lua.Classify(command, err)
+		}
+	}
+	return nil
+}
 
 // drainAlone moves all that is due into the stream with the drain script, one call after the other, and says how many messages a
 // second that were.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/duestream/duestream/lua"
 	"github.com/redis/rueidis"
@@ -25,10 +26,64 @@ func numbers(reply rueidis.RedisResult) (map[string]float64, error) {
 	values := map[string]float64{}
 	for line := range strings.SplitSeq(text, "\r\n") {
 		if name, value, ok := strings.Cut(line, ":"); ok {
-			if n, err := strconv.ParseFloat(value, 64); err == nil {
+			calls, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",") // of a line of commandstats
+			if n, err := strconv.ParseFloat(calls, 64); err == nil {
 				values[name] = n
 			}
 		}
 	}
 	return values, nil
+}
+
+// cost is what the server did that holds the queue.
+type cost struct {
+	took     time.Duration
+	cpu      float64 // µs of its main thread, or of all threads where it does not tell
+	commands float64 // those inside scripts, and those of clients, without the calls of the scripts
+}
+
+// spent says what the server does while do runs; nil when it does not tell.
+func (r *rig) spent(ctx context.Context, do func() error) (*cost, error) {
+	before, err := r.commands(ctx)
+	if err != nil {
+		return nil, err
+	}
+	used, err := r.cpuTime(ctx)
+	if err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	if err := do(); err != nil {
+		return nil, err
+	}
+	c := &cost{took: time.Since(begin)}
+	if c.cpu, err = r.cpuTime(ctx); err != nil || c.cpu == 0 {
+		return nil, err
+	}
+	c.cpu -= used
+	c.commands, err = r.commands(ctx)
+	c.commands -= before
+	return c, err
+}
+
+// cpuTime is how much CPU time the server has used, in µs; 0 when it does not tell.
+func (r *rig) cpuTime(ctx context.Context) (float64, error) {
+	cpu, err := r.info(ctx, "cpu")
+	if main := cpu["used_cpu_sys_main_thread"] + cpu["used_cpu_user_main_thread"]; main > 0 {
+		return 1e6 * main, err
+	}
+	return 1e6 * (cpu["used_cpu_sys"] + cpu["used_cpu_user"]), err
+}
+
+// commands is how many commands the server has executed.
+func (r *rig) commands(ctx context.Context) (total float64, err error) {
+	stats, err := r.info(ctx, "commandstats")
+	for name, calls := range stats {
+		switch name {
+		case "cmdstat_eval", "cmdstat_evalsha", "cmdstat_eval_ro", "cmdstat_evalsha_ro", "cmdstat_info":
+		default:
+			total += calls
+		}
+	}
+	return total, err
 }

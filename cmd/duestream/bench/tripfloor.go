@@ -1,0 +1,89 @@
+package bench
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// moveDue is the drain that one writes by hand: what is due goes from the schedule into the stream.
+var moveDue = rueidis.NewLuaScript(`
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+if #due == 0 then return 0 end
+local ids = {}
+for i = 1, #due, 2 do ids[#ids + 1] = due[i] end
+local payloads = redis.call('HMGET', KEYS[2], unpack(ids))
+for i, id in ipairs(ids) do redis.call('XADD', KEYS[3], '*', 'id', id, 'payload', payloads[i], 'due', due[2 * i]) end
+redis.call('ZREM', KEYS[1], unpack(ids))
+redis.call('HDEL', KEYS[2], unpack(ids))
+return #ids`)
+
+// floorService is the same service by plain commands, without what ours does besides: HSET and ZADD for each message, moveDue
+// every 10 ms, and a worker that reads what there is and acknowledges and deletes it at once.
+func (t *trip) floorService() service {
+	var ids atomic.Int64
+	return service{
+		start: func(context.Context) ([]*part, error) {
+			return []*part{start(ending(t.move)), start(ending(t.read))}, nil
+		},
+		send: func(ctx context.Context) error { return t.put(ctx, t.c, 1, t.server.now().Add(tripDelay), &ids) },
+	}
+}
+
+// ending takes the end of its context for none.
+func ending(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := run(ctx); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	}
+}
+
+func (t *trip) move(ctx context.Context) error {
+	keys := []string{t.keys.Due, t.keys.Payload, t.keys.Stream}
+	for {
+		now := strconv.FormatInt(t.server.now().UnixMilli(), 10)
+		moved, err := moveDue.Exec(ctx, t.c, keys, []string{now, strconv.Itoa(floorLimit)}).AsInt64()
+		if err == nil && moved < floorLimit {
+			err = pause(ctx, 10*time.Millisecond)
+		}
+		if err != nil {
+			return lua.Classify("EVALSHA", err)
+		}
+	}
+}
+
+func (t *trip) read(ctx context.Context) error {
+	c := t.Redis.Blocking
+	for {
+		streams, err := c.Do(ctx, c.B().Xreadgroup().Group(group, floorConsumer).Count(floorLimit).Block(1000).
+			Streams().Key(t.keys.Stream).Id(">").Build()).AsXReadSlices()
+		if rueidis.IsRedisNil(err) {
+			continue
+		}
+		if err != nil {
+			return lua.Classify("XREADGROUP", err)
+		}
+		var entries []string
+		for _, e := range streams[t.keys.Stream] {
+			entries = append(entries, e.ID)
+			for _, f := range e.FieldValues {
+				if f.Field == "due" {
+					due, _ := strconv.ParseInt(f.Value, 10, 64)
+					t.handled(time.UnixMilli(due))
+				}
+			}
+		}
+		err = failed("XACK and XDEL", t.c.DoMulti(ctx, t.c.B().Xack().Key(t.keys.Stream).Group(group).Id(entries...).Build(),
+			t.c.B().Xdel().Key(t.keys.Stream).Id(entries...).Build()))
+		if err != nil {
+			return err
+		}
+	}
+}
