@@ -1,10 +1,10 @@
 // Package lua is duestream's protocol as code: one Lua script per transition of a message, a typed Go call for each, the names of
 // all keys and fields, and the limits that hold at the door.
 //
-// Every script is told its keys, knows before it writes that they are of the right types and that its user may write them (it need
-// not ask for the type of a key that it reads: see whole), uses the server's clock, and is bounded by a limit among its arguments.
-// Nothing outside this package changes the state of a message, except XREADGROUP (ready to pending) and a plain XACK or XDEL. The
-// scripts that clients call are published as a library of Redis Functions, too, of the same text.
+// Every script is told its keys, knows before it writes that they are of the right types and that its user may write them, uses
+// the server's clock, and is bounded by a limit among its arguments. It need not ask for the type of a key that it reads: see
+// whole. Nothing outside this package changes the state of a message, except XREADGROUP (ready to pending) and a plain XACK or
+// XDEL. The scripts that clients call are published as a library of Redis Functions, too, of the same text.
 //
 // Invariants:
 //   - each header states exactly what the Go call sends (TestHeaders);
