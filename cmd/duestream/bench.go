@@ -47,10 +47,10 @@ var benchScenarios = []benchScenario{
 		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
 			return one(bench.Deliver(ctx, bench.DeliverConfig{Config: cfg}))
 		}},
-	{"trip", "what a message costs the server up to its acknowledgement, at several rates", 1,
+	{"trip", "what a message costs the server up to its acknowledgement, at several rates", 0,
 		func(ctx context.Context, o benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
 			trip := bench.TripConfig{Config: cfg, Rates: o.rates}
-			trip.Messages, trip.Rounds = 1, 1
+			trip.Rounds = 1
 			if o.changed("duration") {
 				trip.Duration = o.duration
 			}

@@ -41,7 +41,8 @@ func Trip(ctx context.Context, cfg TripConfig) (Result, error) {
 	if err := errors.Join(Check("rates", cfg.Rates...), CheckDuration(cfg.Duration)); err != nil {
 		return Result{}, err
 	}
-	cfg.Config = cfg.Config.withDefaults(1, 1)
+	cfg.Messages = cfg.messages(slices.Max(cfg.Rates))
+	cfg.Config = cfg.Config.withDefaults(0, 1)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		cpu, commands := lower("trip_idle_server", "% of a core"), lower("trip_idle_commands", "commands/s")
 		figures := []*series{cpu, commands}
@@ -69,6 +70,9 @@ func Trip(ctx context.Context, cfg TripConfig) (Result, error) {
 			"share includes it; the floor asks every 10 ms what is due")...), err
 	})
 }
+
+// messages is how many are sent at a rate.
+func (c TripConfig) messages(rate int) int { return max(1, int(float64(rate)*c.Duration.Seconds())) }
 
 type trip struct {
 	*rig
@@ -154,8 +158,7 @@ func (t *trip) side(ctx context.Context, name string, s service) (values []float
 	}
 	values = append(values, idling, asking)
 	for _, rate := range t.cfg.Rates {
-		n := max(1, int(float64(rate)*t.cfg.Duration.Seconds()))
-		what := fmt.Sprintf("%s, %d a second", name, rate)
+		n, what := t.cfg.messages(rate), fmt.Sprintf("%s, %d a second", name, rate)
 		all, err := t.spent(ctx, func() error { return t.flow(ctx, what, rate, n, s.send) })
 		if err != nil {
 			return nil, err
