@@ -30,7 +30,9 @@ func scheduling() []scenario {
 	return []scenario{
 		{script: "enqueue", state: "everything a batch may hold", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
-			before := []lua.Item{item("known", hour), item("first", hour)}
+			again := item("first", hour)
+			again.Dedup = lua.Refuse // so that the next call has a refusal to forget, too
+			before := []lua.Item{item("known", hour), item("first", hour), again}
 			_, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{Name: "earlier", Window: time.Minute}, before, lua.Durability{})
 			s.must(err)
 			s.do("ZADD", s.k.Seen, "1", "ended")
@@ -44,6 +46,18 @@ func scheduling() []scenario {
 			return func(c rueidis.Client) error {
 				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Done: "earlier", Window: time.Minute},
 					[]lua.Item{item("ready", "+0"), item("later", hour), known, window, odd}, lua.Durability{})
+				return err
+			}
+		}},
+		{script: "enqueue", state: "one message, as most calls", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			one := lua.Item{ID: headerless, When: hour, Payload: []byte(body(headerless))}
+			_, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{Name: "earlier", Window: time.Minute}, nil, lua.Durability{})
+			s.must(err)
+			s.owe("a", headerless, delivered|gone, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Done: "earlier", Window: time.Minute}, []lua.Item{one},
+					lua.Durability{})
 				return err
 			}
 		}},

@@ -45,7 +45,7 @@ func scriptNames() []string {
 	return names
 }
 
-// sitesOf lists the sites of a script in the order of its text, those of the files it uses first.
+// sitesOf lists the sites of a script in the order of its text: those of the files it uses first, without what it cannot reach.
 func sitesOf(t testing.TB, name string) []site {
 	read := func(file string) string {
 		text, err := os.ReadFile(filepath.Join(scriptDir, file+".lua"))
@@ -54,22 +54,31 @@ func sitesOf(t testing.TB, name string) []site {
 		}
 		return string(text)
 	}
-	var files []string
+	var all, sites []site
 	for _, lib := range strings.Fields(usesPattern.FindStringSubmatch(read(name))[1]) {
-		files = append(files, "lib/"+lib)
+		all = append(all, sitesIn("lib/"+lib, read("lib/"+lib))...)
 	}
-	var sites []site
-	for _, file := range append(files, name) {
-		n := 0
-		for line := range strings.Lines(read(file)) {
-			line = strings.TrimSpace(line)
-			if strings.HasPrefix(line, "--") {
-				continue
-			}
-			for range sitePattern.FindAllString(line, -1) {
-				sites = append(sites, site{file, line, n})
-				n++
-			}
+	all = append(all, sitesIn(name, read(name))...)
+	for _, sent := range sitesIn(name, lua.Source(name)) {
+		for len(all) > 0 && all[0].line != sent.line {
+			all = all[1:]
+		}
+		if len(all) == 0 {
+			t.Fatalf("%s sends what is in none of its files: %s", name, sent.line)
+		}
+		sites, all = append(sites, all[0]), all[1:]
+	}
+	return sites
+}
+
+func sitesIn(file, text string) (sites []site) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "--") {
+			continue
+		}
+		for range sitePattern.FindAllString(line, -1) {
+			sites = append(sites, site{file, line, len(sites)})
 		}
 	}
 	return sites
