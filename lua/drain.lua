@@ -37,7 +37,8 @@ local function add(member, score, body, fields)
     outcome, added = dies and 'buried' or outcome, redis.pcall('XADD', target, '*', unpack(values))
     if dies and type(added) == 'table' and added.err then
       redis.call('ZADD', due, digits(now + PUT_OFF_MS), member)
-      return 'put_off', added.err
+      local bad = string.find(added.err, 'WRONGTYPE', 1, true) and wrong_type({dead, 'stream'}) or added
+      return 'put_off', bad.err
     end
   end
   if type(added) == 'table' and added.err then return nil, added.err end

@@ -319,3 +319,18 @@ func TestStreamThatRefusesStopsTheBatch(t *testing.T) {
 		wantList(b, "delivered", append(first, ids(b.entries(b.k.Stream))...), "filler", "m0", "m1", "m2", "m3", "m4")
 	})
 }
+
+// What is to become a dead letter waits while the stream of dead letters is none, and the key is named.
+func TestDrainNamesTheKeyThatRefusesDeadLetters(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.enqueue(Item{ID: "expired", When: After(time.Hour), Meta: EncodeMeta(nil, 0, time.UnixMilli(1))},
+			Item{ID: "m", When: After(time.Hour)})
+		b.makeDue()
+		b.do("SET", b.k.Dead, "not this")
+		d := b.drain(10)
+		if d.Moved != 1 || !strings.HasPrefix(d.DeadRefusal, "WRONGTYPE key "+b.k.Dead+" holds a string") {
+			b.Errorf("%+v", d)
+		}
+		redistest.Want(b, "still scheduled", b.count("ZCARD", b.k.Due), 1)
+	})
+}

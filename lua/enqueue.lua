@@ -17,7 +17,7 @@
 -- Run twice: harmless with the same token, else a message that has left the schedule is taken again.
 local due, payload, meta, stream, wake, seen, policy = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-if not token_ms or not is_token(token) then return redis.error_reply('ERR token or token_ms does not parse') end
+if not string.find(ARGV[3], '^%d+$') or #ARGV[3] > 15 or not is_token(token) then return redis.error_reply('ERR token or token_ms does not parse') end
 local now, before, has_meta = now_ms(), head(due), redis.call('HLEN', meta) > 0
 local marks = token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
 local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
@@ -26,9 +26,8 @@ if not ids then return redis.error_reply('ERR when or dedup does not parse') end
 if ran then return repeated_reply(seen, token, at) end
 local scheduled, windows = compared and scores(due, ids) or {}, compared and scores(seen, ids) or {}
 local direct = earliest <= now and not (before and before <= now) and redis.call('HGET', policy, 'held') ~= '1'
-if direct and #ids > 1 then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
+if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
 local args, reply, ends = ARGV, {}, digits(now + token_ms)
-
 -- Forgets the call before, and tells the bridge.
 local function finish(soonest)
   if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen, SEP .. done) end
@@ -44,7 +43,7 @@ if #ids == 1 and not (compared or has_meta) and args[6] ~= '' and args[7] == '' 
   return {1, at[1]}
 end
 -- Everything is known before the first write of all other calls.
-local bodies, metas, members, no_body, no_meta, taken, opened, replaced, remember = {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}
+local bodies, metas, members, no_body, no_meta, taken, opened, replaced, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
 local function take(n, id, body, fields, dedup)
   if dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
   local added = direct and at[n] <= now and ready(stream, id, text[n], body, fields, now)
@@ -63,7 +62,7 @@ end
 for n = 1, #ids do
   local i = 5 * n - 1
   local verdict = take(n, ids[n], args[i + 2], args[i + 3], args[i + 4])
-  if verdict < 1 and token ~= '' then extend_values(remember, {ends, refusal(token, 0), ends, refusal(token, n)}) end -- 0: there are any
+  if verdict < 1 and token ~= '' then refused = extend_values(remember, {ends, refusal(token, i)}) end
   add_pair(reply, verdict, at[n])
 end
 if not bodies[1] and members[1] then redis.call('HLEN', payload) end
@@ -72,6 +71,7 @@ in_chunks('HSET', meta, metas)
 in_chunks('ZADD', due, members)
 in_chunks('HDEL', payload, names_of(no_body))
 in_chunks('HDEL', meta, names_of(no_meta))
+if refused then add_pair(remember, ends, refusal(token, 0)) end -- there are any
 in_chunks('ZADD', seen, remember)
 if before or members[1] then unschedule(due, payload, meta, replaced) end
 if compared then forget_ended(seen, now, #ARGV) end

@@ -220,6 +220,52 @@ func TestReadyMessagesAreRefusedWholeByAKeyOfAnotherType(t *testing.T) {
 	})
 }
 
+// A message that went straight into the stream was answered WRONGTYPE, and sent again: what it had replaced was removed from the
+// schedule, and then its body could not be.
+func TestReadyMessageThatReplacesIsRefusedWholeByAKeyOfAnotherType(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.enqueue(Item{ID: "m", When: After(time.Hour), Payload: []byte("p")})
+		b.do("SET", b.k.Payload, "not this")
+		_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, []Item{{ID: "m", When: After(0)}}, Durability{})
+		if !errors.Is(err, ErrWrongType) || b.count("EXISTS", b.k.Stream, b.k.Seen) != 0 || b.count("ZCARD", b.k.Due) != 1 {
+			b.Errorf("%v; stream and seen %d, due %d", err, b.count("EXISTS", b.k.Stream, b.k.Seen), b.count("ZCARD", b.k.Due))
+		}
+	})
+}
+
+// A client in another language tells errors by their first word. All began with ERR once, because the server hands a script the
+// text of what it catches.
+func TestErrorsOfScriptsKeepTheirCode(t *testing.T) {
+	b := newRig(t, redistest.Own(t))
+	code := func(script *script, want string, words ...string) {
+		b.Helper()
+		err := b.try(append([]string{"EVAL", script.source}, words...)...).Error()
+		if err == nil || !strings.HasPrefix(err.Error(), want) { // the client library leaves ERR out
+			b.Errorf("%s: %v, want %s", script.name, err, want)
+		}
+	}
+	code(extendScript, "NOGROUP", "2", b.k.Stream, b.k.Dead, "g", "c", "5-1", "m")
+	code(heartbeatScript, "user_script", "1", b.g.Bridges, "b", "no number")
+	b.do("SET", b.k.Due, "not this")
+	enqueue := []string{"7", b.k.Due, b.k.Payload, b.k.Meta, b.k.Stream, b.k.Wake, b.k.Seen, b.k.Policy, "", "", "0", "m", "+1000",
+		"p", "", ""}
+	code(enqueueScript, "WRONGTYPE", enqueue...)
+	b.do("DEL", b.k.Due)
+	b.do("CONFIG", "SET", "maxmemory", "1")
+	code(enqueueScript, "OOM", enqueue...)
+	for _, counted := range []string{"NOGROUP", "WRONGTYPE", "OOM"} {
+		if n := b.text("INFO", "errorstats"); !strings.Contains(n, "errorstat_"+counted+":count=1\r") {
+			b.Errorf("%s does not count once: %s", counted, n)
+		}
+	}
+	b.do("CONFIG", "SET", "maxmemory", "0")
+	for _, odd := range []string{"nan", "1e400", "-1", ""} {
+		enqueue[10] = odd
+		code(enqueueScript, "token or token_ms does not parse", enqueue...)
+	}
+	redistest.Want(b, "keys", b.count(append([]string{"EXISTS"}, keysOf(b.k)...)...), 0)
+}
+
 // A time or window that does not parse once raised in the middle of a batch: what came before it was stored, and nobody was told.
 func TestEnqueueRefusesABatchWithABadTimeWhole(t *testing.T) {
 	everywhere(t, func(b *rig) {

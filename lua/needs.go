@@ -45,7 +45,14 @@ func guarded(file string) (all [][]Need) {
 	}
 	for i, part := range parts[1:] {
 		before, writes := stripComments(strings.Join(parts[:i+1], "")), stripComments(part)
-		all = append(all, needs(file, libText(file)+functionsOf(before, writes)+writes))
+		library := libText(file) + before
+		functions, _ := splitFunctions(library)
+		for _, f := range functions { // what makes a function above the line may be called by it below
+			if strings.Contains(f.text, "return function") && hasWord(before, f.name) {
+				writes += f.name + "\n"
+			}
+		}
+		all = append(all, needs(file, functionsOf(library, writes)+writes))
 	}
 	return all
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -194,6 +195,7 @@ func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redriv
 }
 
 // Look is what a survey saw of one queue. Err is set when the queue could not be looked at; the other fields are zero then.
+// WakeErr is set when only its tokens could not be.
 type Look struct {
 	Wait    time.Duration // until the head is due; negative = nothing is scheduled, or the queue is held
 	Overdue time.Duration // how late the head is
@@ -203,6 +205,7 @@ type Look struct {
 	Orphans bool          // of these, bodies without a member: there are more bodies than members
 	Bodies  int64         // fields of payload and meta
 	Err     error
+	WakeErr error
 
 	// Standing says, while no group holds an entry, what entries and groups look like: as long as it stays the same, nobody has
 	// read or added anything, and there is nothing to do. Empty: a group holds something, there are no entries, or nobody looked.
@@ -255,6 +258,8 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 	}
 }
 
+var tokenID = regexp.MustCompile(`^\d+-\d+$`)
+
 func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	var n [7]int64
 	for _, i := range []int{0, 1, 3, 4, 6} {
@@ -274,10 +279,14 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	if n[0] == -2 {
 		return Look{Err: surveyError(token)}, nil
 	}
-	return Look{
+	look := Look{
 		Wait: duration(n[0], time.Millisecond), Overdue: duration(n[1], time.Millisecond),
 		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2, Bodies: n[6], Standing: standing,
-	}, nil
+	}
+	if !tokenID.MatchString(token) {
+		look.Token, look.WakeErr = "0-0", surveyError(token)
+	}
+	return look, nil
 }
 
 // Orphan is a field of a hash without a member of the schedule. Length, of its value, tells it from another of that name;

@@ -144,7 +144,7 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 		queues := map[string]*rig{}
 		var keys []Keys
 		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken", "strange",
-			"held", "watched"}
+			"held", "watched", "tokenless"}
 		for _, name := range names {
 			queues[name] = b.queue(name)
 			keys = append(keys, queues[name].k)
@@ -161,14 +161,16 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 		queues["held"].do("ZADD", queues["held"].k.Due, ms(now-5000), "m")
 		queues["held"].do("HSET", queues["held"].k.Policy, "held", "1")
 		queues["watched"].do("HSET", queues["watched"].k.Calm, "seen_ms", "5")
-		queues["broken"].do("SET", queues["broken"].k.Wake, "x")
+		queues["broken"].do("SET", queues["broken"].k.Seen, "x")
+		queues["tokenless"].do("SET", queues["tokenless"].k.Wake, "x")
+		queues["tokenless"].do("ZADD", queues["tokenless"].k.Due, ms(now-5000), "m")
 		looks, err := Survey(b.ctx, b.c, keys, true)
 		if err != nil {
 			b.Fatal(err)
 		}
 		for i, name := range names {
 			got, from := looks[i], looks[i]
-			got.Wait, got.Overdue, got.Token, got.Err = 0, 0, "", nil
+			got.Wait, got.Overdue, got.Token, got.Err, got.WakeErr = 0, 0, "", nil, nil
 			redistest.Want(b, name, got, map[string]Look{
 				"ready": {Busy: true, Standing: "1 entries, 0 groups from "}, "pending": {Busy: true}, "watched": {Untidy: true},
 				"window": {Untidy: true}, "orphan": {Untidy: true, Orphans: true, Bodies: 1}, "scheduled": {Bodies: 1},
@@ -189,8 +191,13 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 					b.Errorf("strange: %+v", from)
 				}
 			case "broken":
-				if !errors.Is(from.Err, ErrWrongType) {
-					b.Errorf("broken: %v", from.Err)
+				if !errors.Is(from.Err, ErrWrongType) || from.WakeErr != nil {
+					b.Errorf("broken: %v, %v", from.Err, from.WakeErr)
+				}
+			case "tokenless":
+				if !errors.Is(from.WakeErr, ErrWrongType) || from.Err != nil || from.Overdue < 5*time.Second ||
+					from.Token != "0-0" {
+					b.Errorf("tokenless: %+v", from)
 				}
 			default:
 				redistest.Want(b, name+" wait", from.Wait < 0, true)

@@ -2,7 +2,7 @@
 -- Uses: base free
 -- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm (zset; hash; hash; stream; stream; zset; hash; hash)
 -- ARGV[1] held (integer, 1 = also look whether groups of a stream without entries hold some, which costs as much as the rest)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error, -9 = not looked at, because what comes first in those before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error), busy (integer: 1 = the stream holds entries, or a group was seen to hold some), untidy (integer: 0 = no, 1 = dedup windows or notes of reclaims, 2 = bodies without a member, as there are more of them than members), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at), bodies (integer: fields of payload and meta)
+-- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error, -9 = not looked at, because what comes first in those before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error, which without -2 is about the token alone), busy (integer: 1 = the stream holds entries, or a group was seen to hold some), untidy (integer: 0 = no, 1 = dedup windows or notes of reclaims, 2 = bodies without a member, as there are more of them than members), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at), bodies (integer: fields of payload and meta)
 -- Complexity: O(queues × groups)
 -- If a command fails here: that queue answers -2, the others are looked at.
 -- Run twice: harmless; it only reads.
@@ -47,7 +47,8 @@ end
 local function look(due, payload, meta, stream, wake, seen, policy, calm)
   local wait, overdue, untidy, bodies, busy, standing = -1, 0, 0, 0, 0, ''
   if redis.call('EXISTS', due, payload, meta, seen, calm) > 0 then wait, overdue, untidy, bodies = schedule(due, payload, meta, seen, policy, calm) end
-  local token = redis.call('XREVRANGE', wake, '+', '-', 'COUNT', 1)
+  local token = redis.pcall('XREVRANGE', wake, '+', '-', 'COUNT', 1) -- a queue is looked after without its tokens, too
+  local id = token.err and (wrong_type({wake, 'stream'}) or token).err or token[1] and token[1][1] or '0-0'
   bytes = bytes + bytes_of(token[1] and token[1][2])
   local length = redis.call('XLEN', stream)
   if length > 0 then
@@ -56,7 +57,7 @@ local function look(due, payload, meta, stream, wake, seen, policy, calm)
     local is, groups = is_held(stream)
     busy, groups_left = is and 1 or 0, groups_left - groups
   end
-  return wait, overdue, token[1] and token[1][1] or '0-0', busy, untidy, standing, bodies
+  return wait, overdue, id, busy, untidy, standing, bodies
 end
 
 local function later()

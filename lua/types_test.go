@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"testing"
@@ -146,7 +147,7 @@ func calls() []call {
 		}), func(b *rig) error {
 			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err == nil {
-				err = looks[0].Err
+				err = cmp.Or(looks[0].Err, looks[0].WakeErr)
 			}
 			return err
 		}},

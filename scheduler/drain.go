@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -109,7 +110,11 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 func (d *drainer) reportBuried(drained lua.Drained) {
 	switch {
 	case drained.DeadRefusal != "":
-		d.bury.Report(fmt.Errorf("%w: %s", ErrDeadRefused, drained.DeadRefusal))
+		err := ErrDeadRefused
+		if strings.HasPrefix(drained.DeadRefusal, "WRONGTYPE") { // the key is no stream
+			err = lua.ErrWrongType
+		}
+		d.bury.Report(fmt.Errorf("%w: %s", err, drained.DeadRefusal))
 	case drained.Dead > 0:
 		d.bury.Report(nil)
 	}

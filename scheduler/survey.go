@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -31,7 +32,8 @@ func (s *Scheduler) Survey(ctx context.Context) error {
 	changed := false
 	for i, queue := range queues {
 		look := looks[i]
-		if last := seen[lua.NewKeys(s.cfg.Prefix, queue).Wake]; look.Err == nil && earlierID(look.Token, last) {
+		last := seen[lua.NewKeys(s.cfg.Prefix, queue).Wake]
+		if look.Err == nil && look.WakeErr == nil && earlierID(look.Token, last) {
 			s.waker.reset()
 		}
 		changed = s.act(ctx, queue, look) || changed
@@ -97,5 +99,5 @@ func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (chang
 			s.cfg.Untidy(queue)
 		}
 	}
-	return ctx.Err() == nil && s.remember(queue, err)
+	return ctx.Err() == nil && s.remember(queue, cmp.Or(err, look.WakeErr))
 }

@@ -120,6 +120,34 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 	}
 }
 
+// A message is late by the ceiling when the key of the queue's tokens holds something else, and that is told once.
+func TestQueueWithoutTokensIsDrained(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	var book queuetest.LogBook
+	start(t, s, prefix, func(c *Config) { c.SurveyInterval, c.Logger = 200*time.Millisecond, book.Logger() })
+	keys := lua.NewKeys(prefix, queue)
+	queuetest.Do(t, c, "SET", keys.Wake, "no stream")
+	for i := range 3 {
+		items := []lua.Item{{ID: fmt.Sprint("m", i), When: lua.After(100 * time.Millisecond)}}
+		if _, err := lua.Enqueue(t.Context(), c, keys, lua.Token{}, items, lua.Durability{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lua.Register(t.Context(), c, lua.NewGlobals(prefix), []string{queue}); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			return len(queuetest.Entries(t, c, prefix, queue)) == i+1, "not drained"
+		})
+	}
+	if n := book.Count("survey is failing"); n != 1 || book.Count("key "+keys.Wake+" holds a string") == 0 {
+		t.Errorf("%d times failing: %v", n, book.Turns())
+	}
+	queuetest.Do(t, c, "DEL", keys.Wake)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return book.Count("survey works again") == 1, "not told" })
+}
+
 func TestUnregisteredQueueIsFound(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, shared *redistest.Server) {

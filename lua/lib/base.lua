@@ -57,10 +57,11 @@ end
 
 -- What a script answers that a command has ended: the error, which names the key if it holds something else than want says.
 local function naming_key(failure, want)
-  local asked, bad = false, nil
-  if string.find(error_of(failure), 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
-  if asked and bad then return bad end
-  return type(failure) == 'table' and failure or redis.error_reply('ERR ' .. error_of(failure))
+  local text, asked, bad = error_of(failure), false, nil
+  if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
+  if asked and bad then text = bad.err end
+  if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
+  return {err = text, ignore_error_stats_update = true} -- the server has counted the command's
 end
 
 -- A score as a number. What is none to Lua (the in-process server: infinities, exponents) is far away, on its side.

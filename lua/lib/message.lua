@@ -39,7 +39,7 @@ end
 -- The answer to a call that ran before: what it refused is known, and all the rest was taken.
 local function repeated_reply(seen, token, at)
   local reply = {}
-  for n = 1, #at do add_pair(reply, redis.call('ZSCORE', seen, refusal(token, n)) and 0 or 3, at[n]) end
+  for n = 1, #at do add_pair(reply, redis.call('ZSCORE', seen, refusal(token, 5 * n - 1)) and 0 or 3, at[n]) end
   return reply
 end
 

@@ -261,6 +261,10 @@ func (p *Producer) forgetTokens() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	for _, r := range p.routes {
+		if r.state.IsFailing() { // who closes soon after a try that failed makes no other
+			_, err := r.sync(ctx, r.producing)
+			r.state.Report(err)
+		}
 		for _, l := range r.commits {
 			if l != nil {
 				l.clear(ctx, l.idle)

@@ -48,6 +48,25 @@ func TestProducerHearsOfGrowth(t *testing.T) {
 	queuetest.EventuallyRegistered(t, c, prefix, queue, "1,8")
 }
 
+// A program that ends soon after its only message had its one try to register fail, on a slow server: nobody knew the queue until
+// bridges came upon it.
+func TestCloseRegistersWhatCouldNotBeRegistered(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	p := newProducer(t, c, prefix)
+	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
+	queuetest.Do(t, c, "DEL", lua.NewGlobals(prefix).Queues)
+	p.routes[queue].state.Report(lua.ErrUnavailable)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "registered", queuetest.Integer(t, c, "HLEN", lua.NewGlobals(prefix).Queues), int64(1))
+}
+
 // Messages of one caller keep their order within a partition, also when they are due at once.
 func TestPartitionKeepsTheOrderOfItsMessages(t *testing.T) {
 	t.Parallel()
