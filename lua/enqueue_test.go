@@ -240,15 +240,15 @@ func TestErrorsOfScriptsKeepTheirCode(t *testing.T) {
 	code := func(script *script, want string, words ...string) {
 		b.Helper()
 		err := b.try(append([]string{"EVAL", script.source}, words...)...).Error()
-		if err == nil || !strings.HasPrefix(err.Error(), want) { // the client library leaves ERR out
+		if err == nil || !strings.HasPrefix(err.Error(), want) { // rueidis leaves ERR out
 			b.Errorf("%s: %v, want %s", script.name, err, want)
 		}
 	}
 	code(extendScript, "NOGROUP", "2", b.k.Stream, b.k.Dead, "g", "c", "5-1", "m")
 	code(heartbeatScript, "user_script", "1", b.g.Bridges, "b", "no number")
 	b.do("SET", b.k.Due, "not this")
-	enqueue := []string{"7", b.k.Due, b.k.Payload, b.k.Meta, b.k.Stream, b.k.Wake, b.k.Seen, b.k.Policy, "", "", "0", "m", "+1000",
-		"p", "", ""}
+	enqueue := []string{"7", b.k.Due, b.k.Payload, b.k.Meta, b.k.Stream, b.k.Wake, b.k.Seen, b.k.Policy, "", "", "0", "m",
+		"+1000", "p", "", ""}
 	code(enqueueScript, "WRONGTYPE", enqueue...)
 	b.do("DEL", b.k.Due)
 	b.do("CONFIG", "SET", "maxmemory", "1")

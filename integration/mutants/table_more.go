@@ -280,7 +280,7 @@ var moreMutants = []mutant{
 	},
 	{
 		name: "a batch that is ready does not look at the bodies first", file: "lua/enqueue.lua",
-		old:  "if direct and #ids > 1 then redis.call('HLEN', payload) end",
+		old:  "if direct and (before or #ids > 1) then redis.call('HLEN', payload) end",
 		new:  "",
 		test: []string{"-run", "TestReadyMessagesAreRefusedWhole", "./lua"},
 	},
