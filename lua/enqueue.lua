@@ -21,7 +21,7 @@ if not string.find(ARGV[3], '^%d+$') or #ARGV[3] > 15 or not is_token(token) the
 local now, before, has_meta = now_ms(), head(due), redis.call('HLEN', meta) > 0
 local marks = token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
 local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
-local ids, at, text, compared, earliest = read_messages(ARGV, ran or now)
+local ids, at, text, compared, plain, earliest = read_messages(ARGV, ran or now)
 if not ids then return redis.error_reply('ERR when or dedup does not parse') end
 if ran then return repeated_reply(seen, token, at) end
 local scheduled, windows = compared and scores(due, ids) or {}, compared and scores(seen, ids) or {}
@@ -34,13 +34,12 @@ local function finish(soonest)
   if #ids > 1 then soonest = head(due) end -- one may have replaced another
   wake_if_earlier(wake, before, soonest)
 end
-if #ids == 1 and not (compared or has_meta) and args[6] ~= '' and args[7] == '' and at[1] > now then
+if plain and not has_meta and earliest > now then
 -- Everything is known before the first write. This is the way of most calls, and half as long.
-  redis.call('HSET', payload, ids[1], args[6])
-  redis.call('ZADD', due, text[1], ids[1])
+  schedule_plain(due, payload, args, ids, at, text, reply)
   if token ~= '' then redis.call('ZADD', seen, ends, SEP .. token) end
   finish(at[1])
-  return {1, at[1]}
+  return reply
 end
 -- Everything is known before the first write of all other calls.
 local bodies, metas, members, no_body, no_meta, taken, opened, replaced, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
