@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +23,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if signal.Ignored(syscall.SIGHUP) { // under nohup: what tests start would inherit that, and not listen to it
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	redistest.SideBySide(6)
 	code := redistest.Run(m)
 	_ = os.RemoveAll(binaryDir)
@@ -211,6 +216,7 @@ func (c *cli) programWith(env []string, args ...string) (*exec.Cmd, *buffer) {
 	cmd, out := exec.Command(path, args...), new(buffer)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(os.Environ(), env...)
+	cmd.WaitDelay = patience // what it left behind may hold its output
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
