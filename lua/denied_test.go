@@ -217,3 +217,25 @@ func TestDeniedCommandIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// Drain asks for the groups when it comes to a message for one of them, through a function that it made before its first write. A
+// user who may not was told that the stream refuses entries, with some messages moved.
+func TestDrainIsRefusedWholeToWhoMayNotAskForGroups(t *testing.T) {
+	t.Parallel()
+	withUsers(t, func(b *rig) {
+		guest, may := limited(b)
+		may("+@all", "-xinfo|groups")
+		b.groups("g")
+		b.enqueue(Item{ID: "a", When: After(time.Hour)}, Item{ID: "b", When: After(time.Hour), Meta: `{"for":"g"}`})
+		b.makeDue()
+		before := b.dump()
+		_, err := Drain(b.ctx, guest.c, b.k, 10, 1<<20)
+		var denied *DeniedError
+		if !errors.As(err, &denied) || denied.Command != "XINFO GROUPS" || denied.Script != "drain" {
+			b.Errorf("refused by %v", err)
+		}
+		for name, now := range b.dump() {
+			redistest.Want(b, name, now, before[name])
+		}
+	})
+}

@@ -314,4 +314,46 @@ var moreMutants = []mutant{
 		new:  "",
 		test: []string{"-run", "TestWrongTypesAreRefusedBeforeTheFirstWrite", "./lua"},
 	},
+	{
+		name: "a script that calls what it made above asks for nothing of that", file: "lua/needs.go",
+		old:  "if strings.Contains(f.text, \"return function\") && hasWord(before, f.name) {",
+		new:  "if strings.Contains(f.text, \"no such text\") && hasWord(before, f.name) {",
+		test: []string{"-run", "TestDrainIsRefusedWhole", "./lua"},
+	},
+	{
+		name: "errors of scripts lose their code", file: "lua/lib/base.lua",
+		old:  "if not string.find(text, '^%u+ ') then return",
+		new:  "if true then return",
+		test: []string{"-run", "TestErrorsOfScriptsKeepTheirCode", "./lua"},
+	},
+	{
+		name: "a ready message that replaces does not look at the bodies", file: "lua/enqueue.lua",
+		old:  "if direct and (before or #ids > 1) then",
+		new:  "if direct and #ids > 1 then",
+		test: []string{"-run", "TestReadyMessageThatReplaces", "./lua"},
+	},
+	{
+		name: "a batch takes its first message for the earliest", file: "lua/enqueue.lua",
+		old:  "  if #ids > 1 then soonest = head(due) end -- one may have replaced another\n",
+		new:  "",
+		test: []string{"./integration/model", "-rapid.nofailfile", "-rapid.shrinktime=5s"},
+	},
+	{
+		name: "a queue whose tokens cannot be read is not looked after", file: "lua/survey.lua",
+		old:  "local token = redis.pcall('XREVRANGE'",
+		new:  "local token = redis.call('XREVRANGE'",
+		test: []string{"-run", "TestQueueWithoutTokensIsDrained", "./scheduler"},
+	},
+	{
+		name: "a producer closes without its queue", file: "scheduler/producer/producer.go",
+		old:  "if r.state.IsFailing() {",
+		new:  "if false && r.state.IsFailing() {",
+		test: []string{"-run", "TestCloseRegisters", "./scheduler/producer"},
+	},
+	{
+		name: "a keeper leaves queues that it could not look at to their loops", file: "stream/keeper/keeper.go",
+		old:  "\t\t\tk.noticed[queue] = true\n\t\t}\n\t}\n}",
+		new:  "\t\t\tk.notice(queue)\n\t\t}\n\t}\n}",
+		test: []string{"-run", "TestKeeperThatCouldNotLook", "./stream/keeper"},
+	},
 }

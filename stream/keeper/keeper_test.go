@@ -136,6 +136,11 @@ func TestKeeperThatCouldNotLookSaysThatItWorksAgain(t *testing.T) {
 	loop.Poke(k.wake)
 	k.mu.Unlock()
 	said(1, 0)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // else it would say so of nothing
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return k.noticed[r.Queue], "the queue is not to be looked at again"
+	})
 	proxy.Refuse(false)
 	said(1, 1)
 }
