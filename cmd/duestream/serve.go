@@ -15,6 +15,7 @@ import (
 )
 
 func (a *app) serve() *cobra.Command {
+	var metrics metricsOptions
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a bridge: move messages into streams when they are due",
@@ -34,21 +35,27 @@ groups can have their own: see ` + "`duestream queue set`.",
 		Example: `  duestream serve --redis redis://127.0.0.1:6379
   DUESTREAM_REDIS_URL='redis://sentinel-1:26379?master_set=main' DUESTREAM_MAX_ATTEMPTS=5 duestream serve`,
 	}
+	metrics.flags(cmd)
 	return a.does(cmd, nil, func(ctx context.Context, _ []string) error {
 		// Join, so that one try shows everything that is wrong.
 		s, policy, err := settings.Read()
 		if err := errors.Join(a.resolve(), err); err != nil {
 			return err
 		}
-		return a.runBridge(ctx, s, policy)
+		return a.runBridge(ctx, s, policy, metrics)
 	})
 }
 
-func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Policy) error {
+func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Policy, metrics metricsOptions) error {
 	log := newLogger(a.err, s.LogFormat, s.LogLevel)
 	self := bridge.NewIdentity(version)
 	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID),
 		slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
+	looked, err := metrics.listen(s.MetricsAddr, log)
+	if err != nil {
+		return err
+	}
+	defer looked.Close()
 	report := &reporter{file: s.HealthFile, self: self, log: log}
 	defer report.start(ctx)()
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)

@@ -29,12 +29,16 @@ type workOptions struct {
 	bridge.WorkerConfig
 	path               string // of the command
 	timeout, killAfter time.Duration
+	metrics            metricsOptions
 }
 
-// workSettings are the log settings of work. The level is warn by default, because the command writes to standard error, too.
+// workSettings are the settings of serve that work has, too. The log level is warn by default, because the command writes to
+// standard error, too.
 type workSettings struct {
 	LogLevel  slog.Level         `split_words:"true" default:"warn"`
 	LogFormat settings.LogFormat `split_words:"true" default:"auto"`
+
+	MetricsAddr string `split_words:"true"`
 }
 
 func (a *app) work() *cobra.Command {
@@ -75,8 +79,8 @@ those that run end, gives back what it holds, with no attempt counted, and exits
 signal to this process gives the groups a second, kills them, and leaves their messages
 to the visibility timeout.
 
-DUESTREAM_LOG_LEVEL and DUESTREAM_LOG_FORMAT count here as well; the level is warn unless
-it is set.`, commandDeadLetter, commandRetry),
+DUESTREAM_LOG_LEVEL, DUESTREAM_LOG_FORMAT and DUESTREAM_METRICS_ADDR count here as well;
+the level is warn unless it is set.`, commandDeadLetter, commandRetry),
 		Example: `  duestream work emails --group mailer --concurrency 4 -- ./send-mail --from me@example.org
   duestream work emails --group audit -- sh -c 'cat >> audit.log'`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -98,6 +102,7 @@ it is set.`, commandDeadLetter, commandRetry),
 	flags.DurationVar(f, &o.timeout, "timeout", 0, "time a command may take; 0 = any")
 	flags.DurationVar(f, &o.ShutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
 	flags.DurationVar(f, &o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
+	o.metrics.flags(cmd)
 	_ = cmd.MarkFlagRequired("group")
 	return a.does(cmd, func(args []string) (err error) {
 		if o.Concurrency < 1 {
@@ -119,6 +124,11 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 		return err
 	}
 	log := newLogger(a.err, s.LogFormat, s.LogLevel)
+	looked, err := o.metrics.listen(s.MetricsAddr, log)
+	if err != nil {
+		return err
+	}
+	defer looked.Close()
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {

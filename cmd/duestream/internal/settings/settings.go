@@ -47,6 +47,7 @@ type Serve struct {
 	LogFormat         LogFormat      `split_words:"true" default:"auto" desc:"json, text, or auto: text on a terminal, else json"`
 	AnyServer         bool           `split_words:"true" default:"false" desc:"serve from a server that is too old or evicts keys: messages can be lost"`
 	HealthFile        string         `split_words:"true" desc:"file that is renewed each second, for 'duestream health --self'"`
+	MetricsAddr       string         `split_words:"true" desc:"host:port to answer on over HTTP, for Prometheus on /metrics"`
 	ShutdownTimeout   flags.Duration `split_words:"true" default:"10s" desc:"how long a clean stop may take (above 0)"`
 }
 

@@ -1,0 +1,114 @@
+// Package listener is the HTTP server that shows what this process does: metrics, health, profiles. It is off unless somebody
+// asked for it, and it is for a machine's own network: it knows neither TLS nor passwords.
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Bounds of what clients may cost.
+const (
+	maxConns     = 64
+	maxHeader    = 16 << 10
+	readTimeout  = 5 * time.Second
+	writeTimeout = 30 * time.Second // a handler that takes longer renews it with http.ResponseController
+	idleTimeout  = 2 * time.Minute
+	closeTimeout = time.Second
+)
+
+// Listener answers on one address. Its methods are safe for concurrent use; those of a nil Listener do nothing.
+type Listener struct {
+	mux    *http.ServeMux
+	server *http.Server
+	addr   net.Addr
+	served chan struct{} // closed when no more connections are taken
+}
+
+// Listen answers on an address, "host:port", from now on: with 404 until something is handled. An empty address is no listener:
+// nil. Handlers get a context that Close cancels.
+func Listen(addr string, log *slog.Logger) (*Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	socket, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	base, cancel := context.WithCancel(context.Background())
+	l := &Listener{mux: http.NewServeMux(), addr: socket.Addr(), served: make(chan struct{})}
+	l.server = &http.Server{
+		Handler: l.mux, ReadTimeout: readTimeout, ReadHeaderTimeout: readTimeout, WriteTimeout: writeTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, BaseContext: func(net.Listener) context.Context { return base },
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	l.server.RegisterOnShutdown(cancel)
+	go func() {
+		defer close(l.served)
+		if err := l.server.Serve(&limited{Listener: socket, free: make(chan struct{}, maxConns)}); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("the listener for metrics and health ended", slog.Any("error", err))
+		}
+	}()
+	log.Info("listens for metrics and health", slog.String("address", l.addr.String()))
+	return l, nil
+}
+
+// Handle adds a handler for a pattern of http.ServeMux, as "GET /metrics".
+func (l *Listener) Handle(pattern string, h http.Handler) {
+	if l != nil {
+		l.mux.Handle(pattern, h)
+	}
+}
+
+// Addr returns the address that it listens on, with the port that was chosen for port 0; "" for none.
+func (l *Listener) Addr() string {
+	if l == nil {
+		return ""
+	}
+	return l.addr.String()
+}
+
+// Close takes no more requests, gives those under way a second, and then ends them.
+func (l *Listener) Close() {
+	if l == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := l.server.Shutdown(ctx); err != nil {
+		_ = l.server.Close()
+	}
+	<-l.served
+}
+
+// limited lets only so many connections be open at once: further ones wait to be accepted.
+type limited struct {
+	net.Listener
+	free chan struct{}
+}
+
+func (l *limited) Accept() (net.Conn, error) {
+	l.free <- struct{}{}
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		<-l.free
+		return nil, err
+	}
+	return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { <-l.free })}, nil
+}
+
+type limitedConn struct {
+	net.Conn
+	release func()
+}
+
+func (c *limitedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}
