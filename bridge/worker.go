@@ -31,6 +31,9 @@ import (
 //		Group     string
 //		Consumer  string
 //		Partition int // of the queue; entry IDs are unique within one
+//		// Trace is the traceparent of this attempt: what a handler writes here is in Extra["last_trace"] of the next one,
+//		// or of the dead letter. Package bridge/tracing does. Anything but a traceparent is dropped.
+//		Trace string
 //	}
 //
 //	func (*Message) Lateness() time.Duration

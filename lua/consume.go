@@ -2,6 +2,7 @@ package lua
 
 import (
 	"context"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -58,6 +59,17 @@ type Failure struct {
 	Delay  time.Duration // with ActionRetry; negative = by policy
 	Reason string        // one of the Reason constants, for the dead letter
 	Error  string        // at most 1 KiB is kept
+	Trace  string        // traceparent of the attempt that ends, kept in FieldLastTrace; "" = none; dropped if it is malformed
+}
+
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+// action is the argument of the script.
+func (f *Failure) action() string {
+	if f.Trace == "" || !traceparent.MatchString(f.Trace) {
+		return string(f.Action)
+	}
+	return string(f.Action) + " " + f.Trace
 }
 
 // Attempts is the policy scripts need for retries: how many deliveries, and the delay after the i-th failed one (the last for all
@@ -98,7 +110,7 @@ func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts
 			if f.Delay >= 0 {
 				delay = millis(f.Delay)
 			}
-			args = append(args, f.Entry, f.ID, string(f.Action), delay, f.Reason, CutText(f.Error))
+			args = append(args, f.Entry, f.ID, f.action(), delay, f.Reason, CutText(f.Error))
 		}
 		return retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, args, len(failures),
 			Durability{})

@@ -12,6 +12,9 @@ const (
 	FieldError       = "error"        // string of at most 1 KiB; from the second attempt
 	HeaderPrefix     = "h:"           // h:<name> is a header, UTF-8
 
+	// FieldLastTrace: traceparent of the last attempt that told one, of the group that a retry or dead letter is of.
+	FieldLastTrace = "last_trace"
+
 	FieldGroup  = "group"   // dead letters: the group it failed in; absent when it failed before any group had it
 	FieldReason = "reason"  // dead letters: one of the Reason constants
 	FieldDead   = "dead_ms" // dead letters: decimal Unix ms

@@ -9,7 +9,7 @@
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages that do not carry their own)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; '' when each entry has a delay of its own, or needs none)
--- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release'; ms, '' = from delays; string; string)
+-- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release', behind each may stand a space and the traceparent of the attempt that ends, which is kept in the field last_trace; ms, '' = from delays; string; string)
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
 -- If a command fails here: before XACK the entry stays pending; after it only commands follow that cannot fail.
@@ -20,10 +20,16 @@ local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group
 if bad then return bad end
 local args, entries, plans = ARGV, {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true}
+local function read_action(text)
+  if actions[text] then return text end
+  local action, trace = string.match(text, '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
+  if trace and #trace == 55 and actions[action] then return action, trace end
+end
 for i = 4, #args, 6 do
   entries[#entries + 1] = args[i]
-  if not actions[args[i + 2]] then return redis.error_reply('ERR action is none of retry, dead, release: ' .. args[i + 2]) end
-  local own = args[i + 3] ~= '' or args[i + 2] == 'dead' or args[i + 2] == 'release'
+  local action = read_action(args[i + 2])
+  if not action then return redis.error_reply('ERR action is none of retry, dead, release: ' .. args[i + 2]) end
+  local own = args[i + 3] ~= '' or action == 'dead' or action == 'release'
   if string.find(args[i + 3], '[^0-9]') or not own and #k.delays == 0 then return redis.error_reply('ERR delay, or delays, does not parse: ' .. args[i + 3]) end
 end
 if not k.max_attempts then return redis.error_reply('ERR max_attempts does not parse') end
@@ -35,7 +41,8 @@ local before = head(k.due)
 local bodies, read = bodies_of(k.stream, entries)
 for n = 1, read do
   local i, entry = 6 * n - 2, entries[n]
-  local how = {id = args[i + 1], action = args[i + 2], delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
+  local action, trace = read_action(args[i + 2])
+  local how = {id = args[i + 1], action = action, trace = trace, delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
   plans[n] = plan_exit(k, group, entry, bodies[entry], how, now)
 end
 local verdicts, failed = carry_out(k, group, entries, plans)

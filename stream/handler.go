@@ -16,6 +16,10 @@ type Message struct {
 	Group     string
 	Consumer  string
 	Partition int // of the queue; entry IDs are unique within one
+
+	// Trace is the traceparent of this attempt: what a handler writes here is in Extra["last_trace"] of the next one, or of the
+	// dead letter. Package bridge/tracing does. Anything but a traceparent is dropped.
+	Trace string
 }
 
 // Lateness is how long after its due time the entry was added to the stream, by the server's clock. For a retry it counts from

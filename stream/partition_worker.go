@@ -202,8 +202,10 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 		p.settle.ack(d)
 	case errors.Is(context.Cause(d.ctx), ErrStopping), errors.Is(context.Cause(d.ctx), ErrUnreachable):
 		// The stop or an outage cut the handler short, and not a failure of its own: that is no attempt.
-		p.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1})
+		p.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1, Trace: d.msg.Trace})
 	default:
-		p.settle.fail(d, failureOf(err))
+		f := failureOf(err)
+		f.Trace = d.msg.Trace
+		p.settle.fail(d, f)
 	}
 }

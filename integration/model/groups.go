@@ -178,6 +178,9 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	if how.Error != "" {
 		f[lua.FieldError] = how.Error
 	}
+	if how.Trace != "" {
+		f[lua.FieldLastTrace] = how.Trace
+	}
 	f[lua.FieldID] = id
 	failed := attempt + burnt
 	if how.Action == lua.ActionDead || how.Action == lua.ActionRetry && failed >= limit {

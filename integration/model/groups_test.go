@@ -150,6 +150,7 @@ func (r *run) fail() {
 			Held: h, Action: pick(r, "action", lua.ActionRetry, lua.ActionRetry, lua.ActionDead, lua.ActionRelease),
 			Delay: pick(r, "delay", -1, -1, 0, time.Hour), Error: pick(r, "error", "no", ""),
 			Reason: pick(r, "reason", lua.ReasonMaxAttempts, lua.ReasonDeadLetter),
+			Trace:  pick(r, "trace", "", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
 		})
 	}
 	step(r, fmt.Sprintf("fail by %s, policy %v: %+v", group, policy, failures), func(ctx context.Context) ([]lua.Outcome, error) {

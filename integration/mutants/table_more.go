@@ -356,4 +356,22 @@ var moreMutants = []mutant{
 		new:  "\t\t\tk.notice(queue)\n\t\t}\n\t}\n}",
 		test: []string{"-run", "TestKeeperThatCouldNotLook", "./stream/keeper"},
 	},
+	{
+		name: "a retry forgets what its attempt was traced as", file: "lua/lib/exit.lua",
+		old:  "fields['last_trace'], plain = how.trace, false",
+		new:  "fields['last_trace'] = how.trace",
+		test: []string{"-run", "TestLastTraceGoes", "./lua"},
+	},
+	{
+		name: "a trace is kept where there is no room for it", file: "lua/lib/exit.lua",
+		old:  "if how.trace and #body <= MAX_FIELDS and bytes_of(body) - #(fields['payload'] or '') <= MAX_META_BYTES / 2 then",
+		new:  "if how.trace then",
+		test: []string{"-run", "TestLastTraceNever", "./lua"},
+	},
+	{
+		name: "a worker does not tell what an attempt was traced as", file: "stream/partition_worker.go",
+		old:  "\t\tf.Trace = d.msg.Trace\n",
+		new:  "",
+		test: []string{"-run", "TestAttemptIsTold", "./stream"},
+	},
 }

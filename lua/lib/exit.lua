@@ -129,8 +129,9 @@ local function retry_meta(fields, plain, id, group, attempt, error, made)
 end
 
 -- Says how an entry leaves a group's pending list, and writes nothing. body: its flat field list, or nil. how: id (the ID that was delivered,
--- '' = not compared), action ('retry', 'dead', 'release'), delay (ms, nil = by k.delays), reason, error, burnt (further deliveries that were
--- counted elsewhere). Returns {verdict}; with letter (values) when it is a dead letter; with member, payload, meta and due when it is scheduled.
+-- '' = not compared), action ('retry', 'dead', 'release'), trace (traceparent of the attempt, nil = not told), delay (ms, nil = by
+-- k.delays), reason, error, burnt (further deliveries that were counted elsewhere). Returns {verdict}; with letter (values) when it is a dead
+-- letter; with member, payload, meta and due when it is scheduled.
 local function plan_exit(k, group, entry, body, how, now)
   if not body then return {BURIED, letter = lost_body_values(group, entry, how.id, now)} end
   local fields, odd, plain = read_fields(body)
@@ -141,6 +142,9 @@ local function plan_exit(k, group, entry, body, how, now)
   if odd then
     local raw = #body > 2 * MAX_FIELDS and lines(body) or nil
     return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', odd, now, raw)}
+  end
+  if how.trace and #body <= MAX_FIELDS and bytes_of(body) - #(fields['payload'] or '') <= MAX_META_BYTES / 2 then -- else there may be no room
+    fields['last_trace'], plain = how.trace, false
   end
 
   local failed = attempt + (how.burnt or 0)
