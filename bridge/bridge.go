@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
@@ -59,7 +60,8 @@ type Config struct {
 	// Identity is what others see of this bridge, in its heartbeats. The zero value becomes NewIdentity("").
 	Identity Identity
 
-	Logger *slog.Logger // nil = discard
+	Observer Observer     // is told what the bridge does; nil = nobody is
+	Logger   *slog.Logger // nil = discard
 }
 
 // Identity says which process a bridge is: on which host, with which process ID, of which version, started when.
@@ -102,8 +104,10 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	}
 	b := &Bridge{cfg: cfg, log: cfg.Logger}
 	var err error
+	client := observe.Wrap(cfg.Redis.Client, cfg.Observer)
 	b.scheduler, err = scheduler.New(scheduler.Config{
-		Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix, Logger: cfg.Logger, Identity: cfg.Identity,
+		Client: client, Blocking: observe.Wrap(cfg.Redis.Blocking, cfg.Observer), Prefix: cfg.Prefix, Logger: cfg.Logger,
+		Identity: cfg.Identity, Observer: cfg.Observer,
 		Notice: func(queue string) { b.keeper.Notice(queue) },
 		Untidy: func(queue string) { b.keeper.Untidy(queue) },
 		Owned:  func(queues []string) { b.keeper.Own(queues) },
@@ -112,7 +116,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 		return nil, err
 	}
 	b.keeper, err = keeper.New(keeper.Config{
-		Client: cfg.Redis.Client, Prefix: cfg.Prefix, Logger: cfg.Logger, Defaults: cfg.Defaults,
+		Client: client, Prefix: cfg.Prefix, Logger: cfg.Logger, Defaults: cfg.Defaults, Observer: cfg.Observer,
 	})
 	if err != nil {
 		return nil, err
@@ -120,11 +124,36 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
+// Observer is told what a bridge, a worker or a client does, and how long that takes. Package bridge/metrics makes one, for
+// Prometheus. One may serve any number of them.
+//
+//	type Observer interface {
+//		// Of returns where a part tells what happens to a queue, and to one of its groups unless group is "". The parts ask once and
+//		// keep the answer.
+//		Of(part observe.Part, queue, group string) observe.Series
+//		// Call is told of a call to Redis: the script that was run, "" for any other command, how long it took, and its error.
+//		Call(script string, took time.Duration, err error)
+//		// Serves is told of a bridge when it begins to run, and asks it for what it owns until the bridge calls ended.
+//		Serves(observe.Served) (ended func())
+//	}
+type Observer = observe.Observer
+
+// observed is Status, for the observer.
+func (b *Bridge) observed() observe.Status {
+	s := b.Status()
+	return observe.Status{LastHeartbeat: s.LastHeartbeat, Live: len(s.Live), Queues: s.Queues, Partitions: s.Partitions,
+		Owned: s.Owned}
+}
+
 // Run serves until ctx is cancelled, and returns nil then. It goes on through outages of Redis for ever. It returns at once with
 // ErrUnsupported for a server that cannot be trusted with messages, unless Config.AnyServer is set.
 func (b *Bridge) Run(ctx context.Context) error {
 	if err := b.checkServer(ctx); err != nil {
 		return err
+	}
+	if b.cfg.Observer != nil {
+		defer b.cfg.Observer.Serves(observe.Served{Client: b.cfg.Redis.Client, Prefix: b.cfg.Prefix, Owned: b.scheduler.Owned,
+			Status: b.observed})()
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { logError(b.log, "keeper", b.keeper.Run(ctx)) })

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler/producer"
 )
@@ -26,7 +27,8 @@ type ClientConfig struct {
 	// ask.
 	Durability Durability
 
-	Logger *slog.Logger // nil = discard
+	Observer Observer     // is told what becomes of messages; nil = nobody is
+	Logger   *slog.Logger // nil = discard
 }
 
 // Client schedules, cancels and reschedules messages. It is safe for concurrent use: calls made at the same time share a round
@@ -66,8 +68,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	cfg.Prefix = withPrefix(cfg.Prefix)
 	p, err := producer.New(producer.Config{
-		Client: cfg.Redis.Client, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout, Durability: cfg.Durability,
-		Logger: cfg.Logger,
+		Client: observe.Wrap(cfg.Redis.Client, cfg.Observer), Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout,
+		Durability: cfg.Durability, Observer: cfg.Observer, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/stream"
 )
 
@@ -101,7 +102,8 @@ type WorkerConfig struct {
 	// CancelGrace is how long Run then waits for handlers whose context it has cancelled. Default 2s.
 	CancelGrace time.Duration
 
-	Logger *slog.Logger // nil = discard
+	Observer Observer     // is told what becomes of deliveries, and how long it takes; nil = nobody is
+	Logger   *slog.Logger // nil = discard
 }
 
 // Worker delivers the messages of one queue to one group's handler, at least once. Run blocks until its context is cancelled,
@@ -122,7 +124,8 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 		return nil, errors.New("worker: Redis is required")
 	}
 	return stream.NewWorker(stream.WorkerConfig{
-		Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix, Queue: cfg.Queue, Group: cfg.Group,
+		Client: observe.Wrap(cfg.Redis.Client, cfg.Observer), Blocking: observe.Wrap(cfg.Redis.Blocking, cfg.Observer),
+		Prefix: cfg.Prefix, Queue: cfg.Queue, Group: cfg.Group, Observer: cfg.Observer,
 		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Retried: cfg.Retried, Concurrency: cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
 	})

@@ -31,9 +31,16 @@ type script struct {
 // Scripts are never repeated by the client library: whether a repeat is harmless is for the caller to know.
 func load(name string, keys, args, each []string) *script {
 	source := Source(name)
-	return &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source,
+	s := &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source,
 		sha: sha1Hex(source)}
+	namesBySHA[s.sha] = name
+	return s
 }
+
+var namesBySHA = map[string]string{} // not changed after the package is initialised
+
+// ScriptName returns the name of the script that EVALSHA runs by this SHA-1; "" for one that is not ours.
+func ScriptName(sha string) string { return namesBySHA[sha] }
 
 // readOnly has the server refuse a script that writes, so that who may only look can run it.
 func (s *script) readOnly() *script {

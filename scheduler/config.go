@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -55,6 +56,10 @@ type Config struct {
 	// Owned is called with all owned queues when they change, in order, by one goroutine at a time; it must not block. Default:
 	// nothing.
 	Owned func(queues []string)
+
+	// Observer is told what is drained, and how late. A drain then asks for the time and the head of the schedule as well, in the
+	// same round trip. Nil: nobody is told.
+	Observer observe.Observer
 
 	// HeartbeatInterval is how often the scheduler says that it lives. Default 1s. One request each.
 	HeartbeatInterval time.Duration

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -25,6 +26,7 @@ type membership struct {
 	id      string // the identity of this scheduler, as others see it
 	timeout time.Duration
 	state   loop.Reporter
+	tell    observe.Series // nil = nobody listens
 	// joined is called after each good heartbeat; back: it is the first, or the first after an error, a gap or a step of the
 	// clock.
 	joined func(ctx context.Context, live []string, back bool)
@@ -56,7 +58,7 @@ func newMembership(cfg Config, joined func(context.Context, []string, bool)) *me
 	return &membership{
 		client: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), id: cfg.Identity.String(),
 		timeout: cfg.HeartbeatTimeout, joined: joined,
-		state: loop.Reporter{Log: cfg.Logger, Activity: "heartbeat"},
+		state: loop.Reporter{Log: cfg.Logger, Activity: "heartbeat"}, tell: observe.Of(cfg.Observer, observe.Bridge, "", ""),
 	}
 }
 
@@ -91,6 +93,12 @@ func (m *membership) beat(ctx context.Context) error {
 	disturbed := !first && m.last.gapOrJump(b, m.timeout)
 	back := !m.answered || disturbed
 	m.last, m.answered = b, true
+	if m.tell != nil {
+		m.tell.Add(observe.Heartbeat, 1)
+		if back && !first {
+			m.tell.Add(observe.BridgeReconnect, 1)
+		}
+	}
 	m.mu.Lock()
 	m.good = b
 	if took := b.received.Sub(b.sent); first || took < m.quickest {

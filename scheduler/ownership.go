@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -32,6 +33,13 @@ func (s *Scheduler) Status() Status {
 		Bridge: s.members.id, LastHeartbeat: at, Turned: turned, Live: slices.Clone(s.live),
 		Queues: len(s.counts), Partitions: len(s.known), Owned: len(s.owned),
 	}
+}
+
+// Owned returns the names of the partitions that the scheduler owns, in order. It does not touch Redis.
+func (s *Scheduler) Owned() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.owned))
 }
 
 func (s *Scheduler) loop(queue string) *drainer {

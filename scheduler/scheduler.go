@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -102,15 +103,15 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // Drain moves what is due in one queue, whoever owns it, within the limits of one drain. ErrRefused: the stream refuses entries.
 // Safe beside any other drain; one round trip, O(log n) per message.
 func (s *Scheduler) Drain(ctx context.Context, queue string) (lua.Drained, error) {
-	return s.drain(ctx, queue, s.cfg.DrainLimit)
+	return s.drain(ctx, queue, s.cfg.DrainLimit, s.seriesOf(queue))
 }
 
 // pacedDrain returns the drain of a loop: with as many members as fit into the budget of the server's time.
 func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained, error) {
-	p := &pace{most: s.cfg.DrainLimit}
+	p, tell := &pace{most: s.cfg.DrainLimit}, s.seriesOf(queue)
 	return func(ctx context.Context) (lua.Drained, error) {
 		began := time.Now()
-		drained, err := s.drain(ctx, queue, p.limit())
+		drained, err := s.drain(ctx, queue, p.limit(), tell)
 		took, idle := time.Since(began), s.members.roundTrip()
 		p.took(drained.Moved+drained.Dead, took, idle)
 		if drained.Wait > 0 { // since the script began
@@ -120,10 +121,19 @@ func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained,
 	}
 }
 
-func (s *Scheduler) drain(ctx context.Context, queue string, limit int) (lua.Drained, error) {
+func (s *Scheduler) drain(ctx context.Context, queue string, limit int, tell observe.Series) (lua.Drained, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	drained, err := lua.Drain(ctx, s.cfg.Client, lua.NewKeys(s.cfg.Prefix, queue), limit, s.cfg.DrainMaxBytes)
+	keys, client := lua.NewKeys(s.cfg.Prefix, queue), s.cfg.Client
+	var head *headClient
+	if tell != nil {
+		head = s.lookingAtHead(keys)
+		client = head
+	}
+	drained, err := lua.Drain(ctx, client, keys, limit, s.cfg.DrainMaxBytes)
+	if tell != nil {
+		head.tellDrained(tell, drained)
+	}
 	if drained.Moved+drained.Dead > 0 {
 		s.cfg.Notice(queue)
 	}

@@ -19,6 +19,10 @@ type delivery struct {
 	epoch  uint64    // partitionWorker.broken when it was read
 	read   time.Time // when
 
+	// Written by the handler's goroutine, and read after it has finished.
+	panicked bool
+	returned time.Time // when the handler did; only where somebody listens
+
 	// Guarded by holdings.
 	listed     bool
 	prev, next *delivery

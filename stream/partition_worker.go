@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -40,6 +41,8 @@ type partitionWorker struct {
 	idle     bool          // the last read found nothing
 	patience time.Duration // deadline of a read that waits at the server for no or a short time
 
+	tell observe.Series // nil = nobody listens
+
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked
 
@@ -50,7 +53,7 @@ func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
 	l := &partitionWorker{
 		worker: w, partition: partition, cfg: w.cfg, keys: lua.NewKeys(w.cfg.Prefix, lua.PartitionName(w.cfg.Queue, partition)),
 		log: w.log, slots: w.slots, idle: true, patience: quickRead, policyChanged: make(chan struct{}, 1),
-		refresh: make(chan struct{}, 1),
+		refresh: make(chan struct{}, 1), tell: observe.Of(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
 	}
 	if partition > 0 {
 		l.log = w.log.With(slog.Int("partition", partition))
@@ -158,6 +161,7 @@ func (p *partitionWorker) releaseUnseen(ctx context.Context) error {
 			switch outcome {
 			case lua.Released:
 				p.released.Add(1)
+				p.told(observe.Released, 1)
 			case lua.Stuck: // else this loop would find it again and again
 				return errors.New("the stream of dead letters refuses an entry")
 			}
@@ -181,12 +185,16 @@ func (p *partitionWorker) handle(d *delivery) {
 func (p *partitionWorker) call(d *delivery) (err error) {
 	defer func() {
 		if what := recover(); what != nil {
+			d.panicked = true
 			stack := debug.Stack()
 			err = fmt.Errorf("panic: %v\n%s", what, stack)
 			p.log.Error("handler panicked", slog.String("id", d.msg.ID), slog.Any("panic", what),
 				slog.String("stack", string(stack)))
 		}
 	}()
+	if p.tell != nil {
+		defer p.tellHandled(d, p.tellHandling(d))
+	}
 	return p.cfg.Handler(d.ctx, &d.msg)
 }
 
@@ -196,7 +204,7 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 		p.lost.Add(1)
 		p.log.Info("finished after the delivery was lost: no effect", slog.String("id", d.msg.ID),
 			slog.String("entry", d.msg.EntryID))
-		p.settled(d, Lost, true)
+		p.settled(d, Lost, true, nil)
 		p.drop(d)
 	case err == nil:
 		p.settle.ack(d)

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
@@ -17,7 +18,7 @@ import (
 // holds and takes up what was delivered but never seen.
 func (p *partitionWorker) readLoop(ctx, hard context.Context) {
 	wait := loop.NewBackoff(2 * time.Second)
-	recovered := false
+	recovered, away := false, false
 	for ctx.Err() == nil {
 		err := error(nil)
 		if !recovered {
@@ -39,12 +40,16 @@ func (p *partitionWorker) readLoop(ctx, hard context.Context) {
 		case err == nil:
 			wait.Reset()
 			p.state.Report(nil)
+			if away {
+				away = false
+				p.told(observe.WorkerReconnect, 1)
+			}
 			if p.doubt { // a read that failed may have been given entries after the worker looked for them
 				p.doubt, recovered = false, false
 			}
 			continue
 		}
-		recovered, p.doubt = false, true
+		recovered, p.doubt, away = false, true, away || lua.Temporary(err)
 		p.broken.Add(1)
 		p.state.Report(err)
 		loop.Sleep(ctx, wait.NextBackOff())
@@ -103,6 +108,7 @@ func (p *partitionWorker) startAll(all []*delivery) int {
 		own = append(own, d)
 	}
 	p.delivered.Add(uint64(len(own)))
+	p.told(observe.Delivered, len(own))
 	p.held.add(own)
 	p.runners.start(own)
 	return len(own)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -130,8 +131,9 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 			w.log.Info("acknowledged too late: the message may be delivered again", slog.String("id", d.msg.ID),
 				slog.String("entry", d.msg.EntryID))
 		}
-		w.settled(d, settlement, certain)
+		w.settled(d, settlement, certain, nil)
 	}
+	w.told(observe.Acking, len(batch))
 	w.drop(batch...)
 }
 
@@ -162,9 +164,10 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 				w.cfg.Retried(&one.d.msg, delayOf(one, attempts), one.f.Error)
 			}
 		}
-		w.settled(one.d, settlement, certain)
+		w.settled(one.d, settlement, certain, &one.f)
 		done[i] = one.d
 	}
+	w.told(observe.Failing, len(batch))
 	w.drop(done...)
 }
 

@@ -27,13 +27,15 @@ var settlements = map[lua.Outcome]Settlement{
 }
 
 // settled tells the configured observer how a delivery ended. Certain says that no earlier try of the same call can have been
-// executed.
-func (p *partitionWorker) settled(d *delivery, s Settlement, certain bool) {
-	if p.cfg.Settled == nil {
-		return
-	}
+// executed. how is how a delivery failed; nil for one that did not.
+func (p *partitionWorker) settled(d *delivery, s Settlement, certain bool, how *lua.Failure) {
 	if s == Lost && !certain {
 		s = Unknown
 	}
-	p.cfg.Settled(&d.msg, s)
+	if p.tell != nil {
+		p.tellSettled(d, s, how)
+	}
+	if p.cfg.Settled != nil {
+		p.cfg.Settled(&d.msg, s)
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -53,6 +54,9 @@ type WorkerConfig struct {
 	// Retried, when set, is told of each message whose handler failed and that is to be delivered again: how long after, and the
 	// error. It is called as Settled is.
 	Retried func(m *Message, delay time.Duration, err string)
+
+	// Observer is told what becomes of deliveries, and how long it takes. Nil: nobody is.
+	Observer observe.Observer
 
 	// Concurrency is how many messages are held at once: handlers that run, and acknowledgements under way. Default 16, at most
 	// 10,000.

@@ -5,28 +5,65 @@ import (
 	"log/slog"
 	"net"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/metrics"
 	"github.com/duestream/duestream/cmd/duestream/internal/listener"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// metricsOptions say where serve and work show what they do.
-type metricsOptions struct{ addr string }
-
-func (o *metricsOptions) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.addr, "metrics", "",
-		"answer over HTTP on this host:port, for Prometheus on /metrics; default $DUESTREAM_METRICS_ADDR, else not at all")
+// metricsOptions say where serve and work show what they do, and what they show.
+type metricsOptions struct {
+	addr           string
+	queues, groups int
+	native         bool
 }
 
-// listen answers where the flag says, else where the environment does; nil where neither does.
-func (o *metricsOptions) listen(environment string, log *slog.Logger) (*listener.Listener, error) {
-	addr := cmp.Or(o.addr, environment)
-	if addr == "" {
-		return nil, nil
+func (o *metricsOptions) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.addr, "metrics", "",
+		"answer over HTTP on this host:port, for Prometheus on /metrics; default $DUESTREAM_METRICS_ADDR, else not at all")
+	f.IntVar(&o.queues, "metrics-queues", metrics.DefaultMaxQueues, "queues that have metrics of their own; others are counted as other")
+	f.IntVar(&o.groups, "metrics-groups", metrics.DefaultMaxGroups, "groups, of all queues, that have metrics of their own")
+	f.BoolVar(&o.native, "metrics-native-histograms", false, "also as native histograms; Prometheus before 3 may store only these then")
+}
+
+// check refuses what no listener can be made of. The address of the environment counts where the flag says nothing.
+func (o *metricsOptions) check(environment string) error {
+	o.addr = cmp.Or(o.addr, environment)
+	if o.addr != "" {
+		if _, _, err := net.SplitHostPort(o.addr); err != nil {
+			return usage.Errorf("metrics %q: must be host:port, as 127.0.0.1:9090", o.addr)
+		}
 	}
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return nil, usage.Errorf("metrics %q: must be host:port, as 127.0.0.1:9090", addr)
+	for name, n := range map[string]int{"metrics-queues": o.queues, "metrics-groups": o.groups} {
+		if n < 1 {
+			return usage.Errorf("%s %d: must be at least 1", name, n)
+		}
 	}
-	return listener.Listen(addr, log)
+	return nil
+}
+
+// listen answers on the address, if there is one, and returns who is to be told what happens; both are nil if there is none.
+func (o *metricsOptions) listen(environment string, log *slog.Logger) (*listener.Listener, bridge.Observer, error) {
+	if err := o.check(environment); err != nil || o.addr == "" {
+		return nil, nil, err
+	}
+	l, err := listener.Listen(o.addr, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	m := metrics.New(metrics.Config{MaxQueues: o.queues, MaxGroups: o.groups, NativeHistograms: o.native, Version: version,
+		Logger: log})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	l.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: 10,
+	}))
+	return l, m, nil
 }

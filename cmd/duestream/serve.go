@@ -51,7 +51,7 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 	self := bridge.NewIdentity(version)
 	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID),
 		slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
-	looked, err := metrics.listen(s.MetricsAddr, log)
+	looked, observer, err := metrics.listen(s.MetricsAddr, log)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 	}
 	defer r.Close()
 	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Defaults: policy, AnyServer: s.AnyServer,
-		Identity: self, Logger: log})
+		Identity: self, Observer: observer, Logger: log})
 	if err != nil {
 		return err
 	}

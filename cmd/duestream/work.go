@@ -124,7 +124,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 		return err
 	}
 	log := newLogger(a.err, s.LogFormat, s.LogLevel)
-	looked, err := o.metrics.listen(s.MetricsAddr, log)
+	looked, observer, err := o.metrics.listen(s.MetricsAddr, log)
 	if err != nil {
 		return err
 	}
@@ -146,6 +146,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	}
 	cfg := o.WorkerConfig
 	cfg.Redis, cfg.Prefix, cfg.Queue, cfg.Handler, cfg.Logger = r, a.prefix, queue, runner.handle, log
+	cfg.Observer = observer
 	cfg.CancelGrace = o.killAfter + 2*time.Second
 	if cfg.ShutdownTimeout == 0 {
 		cfg.ShutdownTimeout = -1 // not at all, where the worker's zero is its default

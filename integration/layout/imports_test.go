@@ -21,23 +21,27 @@ const module = "github.com/duestream/duestream"
 var below = map[string]string{
 	"lua":                 "",
 	"internal/loop":       "lua",
+	"internal/observe":    "lua",
 	"internal/view":       "lua internal/loop",
-	"scheduler":           "lua internal/loop internal/view",
-	"scheduler/producer":  "lua internal/loop internal/view",
-	"stream":              "lua internal/loop internal/view",
-	"stream/keeper":       "lua internal/loop internal/view stream",
+	"scheduler":           "lua internal/loop internal/observe internal/view",
+	"scheduler/producer":  "lua internal/loop internal/observe internal/view",
+	"stream":              "lua internal/loop internal/observe internal/view",
+	"stream/keeper":       "lua internal/loop internal/observe internal/view stream",
 	"stream/inspect":      "lua internal/loop internal/view stream stream/deadletter",
-	"stream/deadletter":   "lua internal/loop internal/view stream",
+	"stream/deadletter":   "lua internal/loop internal/observe internal/view stream",
 	"stream/transfer":     "lua internal/loop internal/view stream stream/deadletter stream/inspect",
-	"bridge":              "lua internal/loop internal/view scheduler scheduler/producer stream stream/keeper",
+	"bridge":              bridgeParts,
+	"bridge/metrics":      "lua internal/loop internal/observe internal/view stream/inspect",
 	"bridge/admin":        allBelowAdmin + " bridge/admin/doctor",
 	"bridge/admin/doctor": allBelowAdmin,
 	// what a user's program imports
 	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge",
 }
 
-const allBelowAdmin = "bridge lua internal/loop internal/view scheduler scheduler/producer stream stream/keeper " +
-	"stream/inspect stream/deadletter stream/transfer"
+const (
+	bridgeParts   = "lua internal/loop internal/observe internal/view scheduler scheduler/producer stream stream/keeper"
+	allBelowAdmin = "bridge " + bridgeParts + " stream/inspect stream/deadletter stream/transfer"
+)
 
 type listed struct {
 	ImportPath                         string

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -36,7 +37,7 @@ func (p *Producer) Cancel(ctx context.Context, queue, id string) (bool, error) {
 // cancel is Cancel for many messages, in calls of 1,000 per partition. With an error the answers are those known up to then: true
 // is definite, false is not.
 func (p *Producer) cancel(ctx context.Context, queue string, ids []string) ([]bool, error) {
-	return p.lookup(ctx, queue, ids, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
+	return p.lookup(ctx, queue, ids, observe.Cancelled, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
 		return lua.Cancel(ctx, p.cfg.Client, k, ids, p.cfg.Durability)
 	})
 }
@@ -58,7 +59,7 @@ func (p *Producer) reschedule(ctx context.Context, queue, id string, delay time.
 	}
 	var mu sync.Mutex // partitions answer at the same time
 	var to time.Time  // the earliest due time of several partitions
-	moved, err := p.lookup(ctx, queue, []string{id}, func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
+	do := func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
 		due, moved, err := lua.Reschedule(ctx, p.cfg.Client, k, ids[0], when, p.cfg.Durability)
 		mu.Lock()
 		defer mu.Unlock()
@@ -66,7 +67,8 @@ func (p *Producer) reschedule(ctx context.Context, queue, id string, delay time.
 			to = due
 		}
 		return []bool{moved}, err
-	})
+	}
+	moved, err := p.lookup(ctx, queue, []string{id}, observe.Rescheduled, do)
 	if err == nil && !moved[0] {
 		err = ErrNotScheduled
 	}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -277,6 +278,7 @@ func (g *groupCommit) commit(c *committer, batch []waiting) {
 		items[i] = w.item
 	}
 	receipts, waited, err := g.send(c, items, batch[0].since)
+	g.tell(receipts, err)
 	answerAll(batch, func(i int) Result {
 		id := batch[i].item.ID
 		r := Result{Receipt: Receipt{ID: id}, Err: err}
@@ -286,6 +288,22 @@ func (g *groupCommit) commit(c *committer, batch []waiting) {
 		r.Err = wrap("schedule", g.queue, id, r.Err)
 		return r
 	})
+}
+
+// tell tells the observer what became of the messages of a commit.
+func (g *groupCommit) tell(receipts []lua.Receipt, err error) {
+	if g.route.tell == nil || err != nil {
+		return
+	}
+	var by [lua.Repeated + 1]int
+	for _, r := range receipts {
+		if r.Verdict >= 0 && int(r.Verdict) < len(by) {
+			by[r.Verdict]++
+		}
+	}
+	g.route.told(observe.Duplicate, by[lua.Duplicate])
+	g.route.told(observe.Enqueued, by[lua.Scheduled]+by[lua.Ready]+by[lua.Repeated])
+	g.route.told(observe.EnqueuedReady, by[lua.Ready])
 }
 
 // send makes one enqueue, repeated under its token when the reply was lost. A caller's context plays no part. Waited is set when

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -39,7 +40,7 @@ type messageLookup struct {
 // registry, so it takes one round trip; another one when the queue turns out to have grown. An answer is definite when every
 // partition that was known after the call began has answered. With an error there are answers, too: true is that the message was
 // found, and changed, somewhere; false is not definite.
-func (p *Producer) lookup(ctx context.Context, queue string, ids []string, do messageChange) ([]bool, error) {
+func (p *Producer) lookup(ctx context.Context, queue string, ids []string, e observe.Event, do messageChange) ([]bool, error) {
 	for _, id := range ids {
 		if err := lua.CheckID(id); err != nil {
 			return nil, err
@@ -71,6 +72,13 @@ func (p *Producer) lookup(ctx context.Context, queue string, ids []string, do me
 			noteDoubt(s.untold, i, err)
 		}
 	}
+	changed := 0
+	for _, found := range s.found {
+		if found {
+			changed++
+		}
+	}
+	r.told(e, changed)
 	return s.found, s.err(ctx)
 }
 

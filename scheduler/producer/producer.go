@@ -14,6 +14,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -60,6 +61,8 @@ type Config struct {
 	// done. The first call asks the server whether it can wait so, for 5s at most, and fails with lua.ErrUnsupported or
 	// lua.ErrDenied if it cannot: nothing was sent then.
 	Durability lua.Durability
+	// Observer is told what becomes of messages. Nil: nobody is.
+	Observer observe.Observer
 	// Logger is told when registering a queue fails or works again. Default: discard.
 	Logger *slog.Logger
 	// NewID makes the IDs of messages that have none. They must be unique; equal due times are delivered in their order. It is

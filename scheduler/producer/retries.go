@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -33,8 +34,8 @@ type walkFunc func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk
 // No key says where retries are: the call looks through the whole schedule, in steps of 1,000 members, over a connection of its
 // own. Errors as with Cancel; ErrUncertain says that a reply was lost, which may have named retries that were taken.
 func (p *Producer) CancelRetries(ctx context.Context, queue, group string, ids ...string) ([]Retry, error) {
-	found, err := p.walk(ctx, queue, group, ids, func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (string,
-		[]lua.Waiting, error) {
+	found, err := p.walk(ctx, queue, group, ids, observe.Cancelled, func(ctx context.Context, c rueidis.Client, k lua.Keys,
+		w lua.Walk) (string, []lua.Waiting, error) {
 		return lua.CancelRetries(ctx, c, k, w, ids)
 	})
 	return found, wrap("cancel retries", queue, "", err)
@@ -48,15 +49,16 @@ func (p *Producer) RescheduleRetries(ctx context.Context, queue, group string, d
 	if err != nil {
 		return nil, wrap("reschedule retries", queue, "", err)
 	}
-	found, err := p.walk(ctx, queue, group, ids, func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (string,
-		[]lua.Waiting, error) {
+	found, err := p.walk(ctx, queue, group, ids, observe.Rescheduled, func(ctx context.Context, c rueidis.Client, k lua.Keys,
+		w lua.Walk) (string, []lua.Waiting, error) {
 		return lua.RescheduleRetries(ctx, c, k, w, when, ids)
 	})
 	return found, wrap("reschedule retries", queue, "", err)
 }
 
 // walk goes through the schedules of all partitions that may hold the messages.
-func (p *Producer) walk(ctx context.Context, queue, group string, ids []string, do walkFunc) ([]Retry, error) {
+func (p *Producer) walk(ctx context.Context, queue, group string, ids []string, e observe.Event,
+	do walkFunc) (found []Retry, err error) {
 	var errs []error
 	if group != "" {
 		errs = append(errs, lua.CheckGroup(group))
@@ -77,7 +79,8 @@ func (p *Producer) walk(ctx context.Context, queue, group string, ids []string, 
 	if err != nil {
 		return nil, err
 	}
-	found, err := p.walkAmong(ctx, queue, group, ids, k.counts, nil, do)
+	defer func() { r.told(e, len(found)) }()
+	found, err = p.walkAmong(ctx, queue, group, ids, k.counts, nil, do)
 	if err != nil {
 		return found, err
 	}

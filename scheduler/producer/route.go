@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -19,6 +20,7 @@ type route struct {
 	p     *Producer
 	queue string
 	state loop.Reporter
+	tell  observe.Series              // nil = nobody listens
 	known atomic.Pointer[knownCounts] // nil before the first look at the registry
 
 	mu        sync.Mutex
@@ -43,7 +45,14 @@ type inquiry struct {
 
 func newRoute(p *Producer, queue string) *route {
 	return &route{p: p, queue: queue, state: loop.Reporter{Log: p.cfg.Logger.With("queue", queue), Activity: "register",
-		Quiet: lua.Temporary}}
+		Quiet: lua.Temporary}, tell: observe.Of(p.cfg.Observer, observe.Client, queue, "")}
+}
+
+// told tells the observer that something happened to n messages.
+func (r *route) told(e observe.Event, n int) {
+	if r.tell != nil && n > 0 {
+		r.tell.Add(e, n)
+	}
 }
 
 // groupCommit returns the group commit of a partition.

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 )
@@ -45,6 +46,8 @@ type Config struct {
 	Prefix string
 	// Logger is told of each change of state once. Nil: discard.
 	Logger *slog.Logger
+	// Observer is told what is reclaimed, dead-lettered and freed. Nil: nobody is.
+	Observer observe.Observer
 
 	// Defaults is the policy of queues that have none of their own: it is written at the start, and when it is gone. The zero
 	// value leaves what is in Redis alone.

@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -156,6 +157,10 @@ func (p *patrol) confirm(ctx context.Context, found []*patrolledHash) (failed er
 			deleted, err := b.pass(call, p.k.cfg.Client, b.due, 0, started)
 			cancel()
 			if deleted > 0 {
+				if p.k.cfg.Observer != nil {
+					queue, _, _ := lua.SplitPartition(b.queue)
+					p.k.cfg.Observer.Of(observe.Bridge, queue, "").Add(observe.OrphanDeleted, deleted)
+				}
 				p.k.cfg.Logger.Info(deletedOrphans, slog.String("queue", b.queue), slog.Int("count", deleted))
 			}
 			if err != nil && failed == nil {

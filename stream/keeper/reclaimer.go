@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -35,6 +36,8 @@ type ReclaimerConfig struct {
 	Prefix string // of all keys; default lua.DefaultPrefix
 	Queue  string
 	Logger *slog.Logger // nil = nothing is logged
+
+	Observer observe.Observer // nil = nobody is told
 
 	// Watched counts only that part of an idle time in which reclaimers looked often enough to say that the server was there: at
 	// least twice in the shortest visibility timeout of the queue's groups. Entries that an outage, or a step of the server's
@@ -178,6 +181,7 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 		if err != nil {
 			return err
 		}
+		r.tell(group, done)
 		result.Retried += done.Retried
 		result.Dead += done.Dead
 		result.Skipped += done.Skipped
@@ -195,6 +199,26 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 	}
 	result.More = true
 	return nil
+}
+
+// tell tells the observer what one call did. Most calls find nothing.
+func (r *Reclaimer) tell(group string, done lua.Reclaimed) {
+	if r.cfg.Observer == nil || done.Retried+done.Dead+done.Skipped+done.Stuck == 0 {
+		return
+	}
+	queue, _, _ := lua.SplitPartition(r.cfg.Queue)
+	s := r.cfg.Observer.Of(observe.Bridge, queue, group)
+	for _, one := range []struct {
+		event observe.Event
+		n     int
+	}{
+		{observe.Reclaimed, done.Retried + done.Dead + done.Skipped}, {observe.RetriedVisibility, done.Retried},
+		{observe.DeadReclaimed, done.Dead}, {observe.Stuck, done.Stuck},
+	} {
+		if one.n > 0 {
+			s.Add(one.event, one.n)
+		}
+	}
 }
 
 // reportOdd logs one line when other groups than before are left alone.

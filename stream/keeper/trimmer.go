@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -34,6 +35,15 @@ type Trimmer struct {
 	sweepFrom time.Time // the sweep rests until then
 
 	orphans [2]orphanSweep
+
+	tell observe.Series // nil = nobody listens
+}
+
+// told tells the observer that something happened n times.
+func (t *Trimmer) told(e observe.Event, n int) {
+	if t.tell != nil && n > 0 {
+		t.tell.Add(e, n)
+	}
 }
 
 // NewTrimmer returns a Trimmer for one queue.
@@ -69,6 +79,8 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 		if err != nil {
 			return result, fmt.Errorf("trim %s: %w", t.queue, err)
 		}
+		t.told(observe.Freed, done.Freed)
+		t.told(observe.WindowEnded, done.Windows)
 		result.Freed += done.Freed
 		result.Windows += done.Windows
 		result.Groups = done.Groups

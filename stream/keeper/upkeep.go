@@ -11,6 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
@@ -46,10 +47,13 @@ func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upk
 			1), busy: busy,
 		reclaimer: NewReclaimer(ReclaimerConfig{
 			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, Watched: true,
+			Observer: k.cfg.Observer,
 		}),
 		trimmer: NewTrimmer(k.cfg.Client, k.cfg.Prefix, queue),
 	}
 	u.reclaimer.policies = k.policies
+	name, _, _ := lua.SplitPartition(queue)
+	u.trimmer.tell = observe.Of(k.cfg.Observer, observe.Bridge, name, "")
 	return u
 }
 
@@ -259,6 +263,7 @@ func (u *upkeep) sweepOrphans(ctx context.Context, look lua.Look) (waiting int, 
 		return 0, nil
 	}
 	deleted, waiting, err := u.trimmer.SweepOrphans(ctx)
+	u.trimmer.told(observe.OrphanDeleted, deleted)
 	if deleted > 0 {
 		u.log.Info(deletedOrphans, slog.Int("count", deleted))
 	}

@@ -51,7 +51,8 @@ func Listen(addr string, log *slog.Logger) (*Listener, error) {
 	l.server.RegisterOnShutdown(cancel)
 	go func() {
 		defer close(l.served)
-		if err := l.server.Serve(&limited{Listener: socket, free: make(chan struct{}, maxConns)}); !errors.Is(err, http.ErrServerClosed) {
+		err := l.server.Serve(&limited{Listener: socket, free: make(chan struct{}, maxConns)})
+		if !errors.Is(err, http.ErrServerClosed) {
 			log.Error("the listener for metrics and health ended", slog.Any("error", err))
 		}
 	}()

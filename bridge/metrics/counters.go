@@ -1,0 +1,59 @@
+package metrics
+
+// counterHelp says what the counters count, and what they are told apart by.
+var counterHelp = []struct {
+	name, help string
+	labels     []string
+}{
+	{"enqueued", "Messages that were taken: scheduled, or straight into the stream.", byQueue},
+	{"enqueued_ready", "Messages that were due already when they were taken, and went straight into the stream.", byQueue},
+	{"duplicates", "Messages that were refused because of their ID.", byQueue},
+	{"cancelled", "Messages taken out of the schedule, retries included.", byQueue},
+	{"rescheduled", "Messages moved to another due time, retries included.", byQueue},
+	{"heartbeats", "Heartbeats that succeeded.", nil},
+	{"reconnects", "Outages after which a part reached Redis again.", []string{"part"}},
+	{"drained", "Messages that became ready: moved from the schedule into the stream.", byQueue},
+	{"freed", "Entries that a bridge freed, for workers that only run XACK.", byQueue},
+	{"windows_ended", "IDs whose dedup window had ended, and that were forgotten.", byQueue},
+	{"orphans", "Bodies without a message that were deleted.", byQueue},
+	{"reclaimed", "Abandoned deliveries that were taken back: retried, dead-lettered or skipped.", byGroup},
+	{"delivered", "Deliveries given to a handler.", byGroup},
+	{"acknowledged", "Deliveries that are done for the group.", byGroup},
+	{"retried", "Deliveries that were scheduled for another attempt, by the reason.", byReason},
+	{"dead_lettered", "Messages that became dead letters, by the reason as far as this process knows it.", byReason},
+	{"released", "Deliveries given back with the same attempt.", byGroup},
+	{"skipped", "Deliveries that were meant for another group, and acknowledged unseen.", byGroup},
+	{"lost", "Deliveries that somebody else had taken before the handler was done.", byGroup},
+	{"unknown", "Deliveries of which nobody can tell here how they ended.", byGroup},
+	{"stuck", "Deliveries that stay pending because the stream of dead letters refused them.", byGroup},
+	{"redriven", "Dead letters scheduled again by this process.", byQueue},
+	{"purged", "Dead letters deleted by this process.", byQueue},
+}
+
+var (
+	byQueue  = []string{"queue"}
+	byGroup  = []string{"queue", "group"}
+	byReason = []string{"queue", "group", "reason"}
+)
+
+// labelsOf returns the values of a counter's labels.
+func labelsOf(name string, key seriesKey, reason string) []string {
+	for _, c := range counterHelp {
+		if c.name != name {
+			continue
+		}
+		switch len(c.labels) {
+		case 0:
+			return nil
+		case 1:
+			if c.labels[0] == "queue" {
+				return []string{key.queue}
+			}
+			return []string{reason}
+		case 2:
+			return []string{key.queue, key.group}
+		}
+		return []string{key.queue, key.group, reason}
+	}
+	panic("no counter is called " + name) // the table is a constant
+}

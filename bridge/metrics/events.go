@@ -1,0 +1,270 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/duestream/duestream/internal/observe"
+	"github.com/duestream/duestream/lua"
+)
+
+// timeBuckets are the classic buckets of all times, on which rules and boards stand.
+var timeBuckets = []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300, 900, 3600}
+
+var (
+	batchBuckets   = []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}
+	attemptBuckets = []float64{1, 2, 3, 5, 10, 20, 40}
+)
+
+// counted are the counters of events: the metric that counts them, and its reason.
+var counted = [observe.Events]struct{ name, reason string }{
+	observe.Enqueued: {name: "enqueued"}, observe.EnqueuedReady: {name: "enqueued_ready"}, observe.Duplicate: {name: "duplicates"},
+	observe.Cancelled: {name: "cancelled"}, observe.Rescheduled: {name: "rescheduled"},
+	observe.Heartbeat: {name: "heartbeats"}, observe.BridgeReconnect: {name: "reconnects", reason: "bridge"},
+	observe.WorkerReconnect: {name: "reconnects", reason: "worker"},
+	observe.Drained:         {name: "drained"}, observe.DeadDrained: {name: "dead_lettered", reason: "drained"},
+	observe.Freed: {name: "freed"}, observe.WindowEnded: {name: "windows_ended"}, observe.OrphanDeleted: {name: "orphans"},
+	observe.Reclaimed: {name: "reclaimed"}, observe.RetriedVisibility: {name: "retried", reason: lua.ReasonVisibilityTimeout},
+	observe.DeadReclaimed: {name: "dead_lettered", reason: "reclaimed"},
+	observe.Delivered:     {name: "delivered"}, observe.Acknowledged: {name: "acknowledged"},
+	observe.RetriedError: {name: "retried", reason: "error"}, observe.RetriedAfter: {name: "retried", reason: "retry_after"},
+	observe.RetriedPanic:    {name: "retried", reason: "panic"},
+	observe.DeadMaxAttempts: {name: "dead_lettered", reason: lua.ReasonMaxAttempts},
+	observe.DeadLetter:      {name: "dead_lettered", reason: lua.ReasonDeadLetter},
+	observe.Released:        {name: "released"}, observe.Skipped: {name: "skipped"}, observe.Lost: {name: "lost"},
+	observe.Unknown: {name: "unknown"}, observe.Stuck: {name: "stuck"},
+	observe.Redriven: {name: "redriven"}, observe.Purged: {name: "purged"},
+}
+
+// batches are the events of which one call may bring many, and what duestream_batch_messages calls them.
+var batches = [observe.Events]string{
+	observe.Enqueued: "enqueued", observe.Drained: "drained", observe.Acking: "acknowledged", observe.Failing: "failed",
+	observe.Reclaimed: "reclaimed", observe.Freed: "freed",
+}
+
+// parts are the events of each part: what a bridge never does, no bridge shows as 0.
+var parts = [...]struct{ process, queue, group []observe.Event }{
+	observe.Client: {queue: []observe.Event{
+		observe.Enqueued, observe.EnqueuedReady, observe.Duplicate, observe.Cancelled, observe.Rescheduled,
+	}},
+	observe.Bridge: {
+		process: []observe.Event{observe.Heartbeat, observe.BridgeReconnect},
+		queue: []observe.Event{
+			observe.Drained, observe.DeadDrained, observe.Freed, observe.WindowEnded, observe.OrphanDeleted,
+		},
+		group: []observe.Event{observe.Reclaimed, observe.RetriedVisibility, observe.DeadReclaimed, observe.Stuck},
+	},
+	observe.Worker: {group: []observe.Event{
+		observe.Delivered, observe.Handling, observe.Handled, observe.Acknowledged, observe.RetriedError, observe.RetriedAfter,
+		observe.RetriedPanic, observe.DeadMaxAttempts, observe.DeadLetter, observe.Released, observe.Skipped, observe.Lost,
+		observe.Unknown, observe.Stuck, observe.Settled, observe.Attempts, observe.WorkerReconnect, observe.Acking,
+		observe.Failing,
+	}},
+	observe.Operator: {queue: []observe.Event{observe.Redriven, observe.Purged}},
+}
+
+// events counts what happens.
+type events struct {
+	names    *names
+	all      []prometheus.Collector
+	counters map[string]*prometheus.CounterVec
+	timed    [observe.Events]*prometheus.HistogramVec
+	attempts *prometheus.HistogramVec
+	batch    *prometheus.HistogramVec
+	scripts  *prometheus.HistogramVec
+	errors   *prometheus.CounterVec
+
+	mu     sync.RWMutex
+	series map[seriesKey]*series
+	script map[string]prometheus.Observer
+}
+
+type seriesKey struct {
+	part         observe.Part
+	queue, group string // labels
+}
+
+// series is what one part does to one queue or group: a metric for each event that it may tell.
+type series struct {
+	counters [observe.Events]prometheus.Counter
+	times    [observe.Events]prometheus.Observer
+	batches  [observe.Events]prometheus.Observer
+	attempts prometheus.Observer
+}
+
+func newEvents(n *names, native bool) *events {
+	e := &events{names: n, counters: map[string]*prometheus.CounterVec{}, series: map[seriesKey]*series{},
+		script: map[string]prometheus.Observer{}}
+	for _, c := range counterHelp {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "duestream_" + c.name + "_total", Help: c.help}, c.labels)
+		e.counters[c.name], e.all = v, append(e.all, v)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		opt := prometheus.HistogramOpts{Name: "duestream_" + name, Help: help, Buckets: buckets}
+		if native {
+			opt.NativeHistogramBucketFactor, opt.NativeHistogramMaxBucketNumber = 1.1, 160
+			opt.NativeHistogramMinResetDuration = time.Hour
+		}
+		v := prometheus.NewHistogramVec(opt, labels)
+		e.all = append(e.all, v)
+		return v
+	}
+	e.timed[observe.Drained] = histogram("lateness_seconds",
+		"From due to ready; each message of a drain counts with the lateness of the oldest.", timeBuckets, "queue")
+	e.timed[observe.Handling] = histogram("handler_lateness_seconds", "From due to the start of the handler.", timeBuckets,
+		"queue", "group")
+	e.timed[observe.Handled] = histogram("handler_duration_seconds", "What handlers took.", timeBuckets, "queue", "group")
+	e.timed[observe.Settled] = histogram("acknowledge_duration_seconds",
+		"From the end of the handler until Redis had settled the delivery.", timeBuckets, "queue", "group")
+	e.attempts = histogram("attempts", "Attempts that a message had needed when it was acknowledged.", attemptBuckets, "queue",
+		"group")
+	e.batch = histogram("batch_messages", "Messages of one call, by what happened to them.", batchBuckets, "event")
+	e.scripts = histogram("script_duration_seconds", "Of one script call, with its way to Redis and back.", timeBuckets, "script")
+	e.errors = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "duestream_errors_total",
+		Help: "Calls to Redis that failed, by the kind of error."}, []string{"kind"})
+	e.all = append(e.all, e.errors)
+	for _, kind := range errorKinds {
+		e.errors.WithLabelValues(kind.name)
+	}
+	e.errors.WithLabelValues(timeoutKind)
+	return e
+}
+
+// of returns the series of a queue and group, always the same one.
+func (e *events) of(part observe.Part, queue, group string) *series {
+	key := seriesKey{part: part}
+	if queue != "" {
+		key.queue, key.group = e.names.labels(queue, group)
+	}
+	e.mu.RLock()
+	s := e.series[key]
+	e.mu.RUnlock()
+	if s != nil {
+		return s
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s = e.series[key]; s == nil {
+		s = e.newSeries(key)
+		e.series[key] = s
+	}
+	return s
+}
+
+func (e *events) newSeries(key seriesKey) *series {
+	s, of := &series{}, parts[key.part].process
+	switch {
+	case key.group != "":
+		of = parts[key.part].group
+	case key.queue != "":
+		of = parts[key.part].queue
+	}
+	for _, event := range of {
+		if c := counted[event]; c.name != "" {
+			s.counters[event] = e.counters[c.name].WithLabelValues(labelsOf(c.name, key, c.reason)...)
+		}
+		if v := e.timed[event]; v != nil {
+			s.times[event] = v.WithLabelValues(timeLabels(event, key)...)
+		}
+		if name := batches[event]; name != "" {
+			s.batches[event] = e.batch.WithLabelValues(name)
+		}
+		if event == observe.Attempts {
+			s.attempts = e.attempts.WithLabelValues(key.queue, key.group)
+		}
+	}
+	return s
+}
+
+func timeLabels(event observe.Event, key seriesKey) []string {
+	if event == observe.Drained {
+		return []string{key.queue}
+	}
+	return []string{key.queue, key.group}
+}
+
+// Add implements observe.Series.
+func (s *series) Add(event observe.Event, n int) {
+	if c := s.counters[event]; c != nil {
+		c.Add(float64(n))
+	}
+	if b := s.batches[event]; b != nil {
+		b.Observe(float64(n))
+	}
+	if event == observe.Attempts && s.attempts != nil {
+		s.attempts.Observe(float64(n))
+	}
+}
+
+// Took implements observe.Series.
+func (s *series) Took(event observe.Event, n int, d time.Duration) {
+	s.Add(event, n)
+	if t := s.times[event]; t != nil {
+		for range n {
+			t.Observe(d.Seconds())
+		}
+	}
+}
+
+// errorKinds are the kinds that errors of Redis are counted by. What a server answers for want of a group or a key is none.
+var errorKinds = []struct {
+	name string
+	kind error
+}{
+	{"unavailable", lua.ErrUnavailable}, {"denied", lua.ErrDenied}, {"untrusted", lua.ErrUntrusted}, {"full", lua.ErrFull},
+	{"wrong_type", lua.ErrWrongType}, {"unsupported", lua.ErrUnsupported},
+}
+
+const timeoutKind = "timeout"
+
+// call takes the end of a call to Redis.
+func (e *events) call(script string, took time.Duration, err error) {
+	if err != nil {
+		e.count(err)
+	}
+	if script == "" {
+		return
+	}
+	e.mu.RLock()
+	o := e.script[script]
+	e.mu.RUnlock()
+	if o == nil {
+		o = e.scripts.WithLabelValues(script) // its names are those of our own files
+		e.mu.Lock()
+		e.script[script] = o
+		e.mu.Unlock()
+	}
+	o.Observe(took.Seconds())
+}
+
+func (e *events) count(err error) {
+	if errors.Is(err, context.DeadlineExceeded) {
+		e.errors.WithLabelValues(timeoutKind).Inc()
+		return
+	}
+	err = lua.Classify("", err)
+	for _, one := range errorKinds {
+		if errors.Is(err, one.kind) {
+			e.errors.WithLabelValues(one.name).Inc()
+			return
+		}
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (e *events) Describe(out chan<- *prometheus.Desc) {
+	for _, c := range e.all {
+		c.Describe(out)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (e *events) Collect(out chan<- prometheus.Metric) {
+	for _, c := range e.all {
+		c.Collect(out)
+	}
+}

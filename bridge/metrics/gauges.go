@@ -1,0 +1,247 @@
+package metrics
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/inspect"
+)
+
+// gauge is one of the metrics of the state.
+type gauge int
+
+const (
+	gaugeUp gauge = iota
+	gaugeUnreadable
+	gaugeScheduled
+	gaugeOverdue
+	gaugeBehind
+	gaugeNextDue
+	gaugeReady
+	gaugeEntries
+	gaugeLag
+	gaugePending
+	gaugeOldest
+	gaugeOldestIdle
+	gaugeRetrying
+	gaugeDead
+	gaugeHeld
+	gaugeMemory
+	gaugeConsumers
+	gaugeConsumersIdle
+	gaugeInfoUp
+	gaugeUsed
+	gaugeMax
+	gaugeUnsafe
+	gaugeBridges
+	gaugeHeartbeat
+	gaugeQueues
+	gaugePartitions
+	gaugeOwned
+	gaugeScrape
+)
+
+var gaugeDescs = map[gauge]*prometheus.Desc{
+	gaugeUp:            gaugeDesc("up", "Whether this bridge could read the state of its queues for this scrape."),
+	gaugeUnreadable:    gaugeDesc("unreadable_partitions", "Partitions of which a key holds something else; nothing else is said of them."),
+	gaugeScheduled:     gaugeDesc("scheduled", "Messages that are scheduled, with retries, and with what is overdue.", byQueue...),
+	gaugeOverdue:       gaugeDesc("overdue", "Messages that are scheduled and due already.", byQueue...),
+	gaugeBehind:        gaugeDesc("overdue_seconds", "How late the oldest overdue message is by now.", byQueue...),
+	gaugeNextDue:       gaugeDesc("next_due_timestamp_seconds", "Earliest due time that is still to come.", byQueue...),
+	gaugeReady:         gaugeDesc("ready", "Entries that at least one group has not been given yet.", byQueue...),
+	gaugeEntries:       gaugeDesc("entries", "Entries of the stream.", byQueue...),
+	gaugeLag:           gaugeDesc("lag", "Entries that the group has not been given yet.", byGroup...),
+	gaugePending:       gaugeDesc("pending", "Entries that the group's consumers hold.", byGroup...),
+	gaugeOldest:        gaugeDesc("oldest_pending_seconds", "Since the oldest pending entry became ready.", byGroup...),
+	gaugeOldestIdle:    gaugeDesc("oldest_pending_idle_seconds", "Since the oldest pending entry was delivered or extended.", byGroup...),
+	gaugeRetrying:      gaugeDesc("retrying", "Scheduled retries for the group.", byGroup...),
+	gaugeDead:          gaugeDesc("dead", "Dead letters there are.", byReason...),
+	gaugeHeld:          gaugeDesc("held", "1 while the queue is paused: nothing becomes ready.", byQueue...),
+	gaugeMemory:        gaugeDesc("memory_bytes", "Size of the queue's keys, as the server estimates it.", byQueue...),
+	gaugeConsumers:     gaugeDesc("consumers", "Consumers of the group.", byGroup...),
+	gaugeConsumersIdle: gaugeDesc("consumers_idle", "Consumers that have not asked for entries for a minute.", byGroup...),
+	gaugeInfoUp:        gaugeDesc("redis_info_up", "Whether the server answered INFO for this scrape."),
+	gaugeUsed:          gaugeDesc("redis_used_memory_bytes", "Memory that this server of Redis uses.", "node"),
+	gaugeMax:           gaugeDesc("redis_maxmemory_bytes", "Limit of the memory of this server of Redis; 0 = none.", "node"),
+	gaugeUnsafe:        gaugeDesc("redis_unsafe", "1 where this server of Redis may lose messages, for a reason.", "node", "reason"),
+	gaugeBridges:       gaugeDesc("bridges", "Bridges that live, as this one sees it."),
+	gaugeHeartbeat:     gaugeDesc("last_heartbeat_timestamp_seconds", "Local time of the last good heartbeat; 0 = none yet."),
+	gaugeQueues:        gaugeDesc("queues", "Queues that this bridge knows."),
+	gaugePartitions:    gaugeDesc("partitions", "Partitions of all queues that this bridge knows."),
+	gaugeOwned:         gaugeDesc("owned_partitions", "Partitions that this bridge owns."),
+	gaugeScrape:        gaugeDesc("scrape_duration_seconds", "What the last read of the state took."),
+}
+
+func gaugeDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("duestream_"+name, help, labels, nil)
+}
+
+// gauges are the values of one read: many queues may share a label.
+type gauges struct {
+	names  *names
+	values map[gaugeKey]float64
+}
+
+type gaugeKey struct {
+	gauge  gauge
+	labels [3]string
+}
+
+func newGauges(n *names) *gauges { return &gauges{n, map[gaugeKey]float64{}} }
+
+func key(g gauge, labels []string) (k gaugeKey) {
+	k.gauge = g
+	copy(k.labels[:], labels)
+	return k
+}
+
+func (g *gauges) set(of gauge, v float64, labels ...string) { g.values[key(of, labels)] = v }
+func (g *gauges) add(of gauge, v float64, labels ...string) { g.values[key(of, labels)] += v }
+func (g *gauges) most(of gauge, v float64, labels ...string) {
+	k := key(of, labels)
+	g.values[k] = max(g.values[k], v)
+}
+func (g *gauges) least(of gauge, v float64, labels ...string) {
+	k := key(of, labels)
+	if old, there := g.values[k]; !there || v < old {
+		g.values[k] = v
+	}
+}
+
+// metrics returns the values. The labels of each are as many as its gauge has.
+func (g *gauges) metrics() []prometheus.Metric {
+	all := make([]prometheus.Metric, 0, len(g.values))
+	for k, v := range g.values {
+		all = append(all, prometheus.MustNewConstMetric(gaugeDescs[k.gauge], prometheus.GaugeValue, v,
+			k.labels[:labelCount[k.gauge]]...))
+	}
+	return all
+}
+
+var labelCount = map[gauge]int{
+	gaugeScheduled: 1, gaugeOverdue: 1, gaugeBehind: 1, gaugeNextDue: 1, gaugeReady: 1, gaugeEntries: 1, gaugeLag: 2,
+	gaugePending: 2, gaugeOldest: 2, gaugeOldestIdle: 2, gaugeRetrying: 2, gaugeDead: 3, gaugeHeld: 1, gaugeMemory: 1,
+	gaugeConsumers: 2, gaugeConsumersIdle: 2, gaugeUsed: 1, gaugeMax: 1, gaugeUnsafe: 2,
+}
+
+// knows takes what the bridges know without asking Redis.
+func (g *gauges) knows(bridges []*servedBridge) {
+	for _, b := range bridges {
+		s := b.Status()
+		beat := 0.0
+		if !s.LastHeartbeat.IsZero() {
+			beat = seconds(s.LastHeartbeat)
+		}
+		g.least(gaugeHeartbeat, beat)
+		g.most(gaugeBridges, float64(s.Live))
+		g.most(gaugeQueues, float64(s.Queues))
+		g.most(gaugePartitions, float64(s.Partitions))
+		g.add(gaugeOwned, float64(s.Owned))
+	}
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
+
+// holds takes what the partitions of the bridges hold.
+func (g *gauges) holds(states []inspect.PartitionState) {
+	g.set(gaugeUnreadable, 0)
+	for _, s := range states {
+		if s.Err != nil {
+			g.add(gaugeUnreadable, 1)
+			continue
+		}
+		queue, _ := g.names.labels(s.Queue, "")
+		g.add(gaugeScheduled, float64(s.Scheduled), queue)
+		g.add(gaugeOverdue, float64(s.Overdue), queue)
+		g.most(gaugeBehind, s.Behind.Seconds(), queue)
+		if !s.NextDue.IsZero() {
+			g.least(gaugeNextDue, seconds(s.NextDue), queue)
+		}
+		g.add(gaugeReady, float64(s.Ready), queue)
+		g.add(gaugeEntries, float64(s.Entries), queue)
+		held := 0.0
+		if s.Held {
+			held = 1
+		}
+		g.most(gaugeHeld, held, queue)
+		if s.Memory >= 0 {
+			g.add(gaugeMemory, float64(s.Memory), queue)
+		}
+		for _, one := range s.Groups {
+			g.holdsFor(s, one)
+		}
+		for kind, n := range s.Letters {
+			reason := kind.Reason
+			if !slices.Contains(lua.Reasons(), reason) {
+				reason = other
+			}
+			_, group := g.names.labels(s.Queue, kind.Group)
+			g.add(gaugeDead, float64(n), queue, group, reason)
+		}
+		if s.Unread > 0 {
+			g.add(gaugeDead, float64(s.Unread), queue, "", "unread")
+		}
+	}
+}
+
+func (g *gauges) holdsFor(s inspect.PartitionState, of inspect.GroupState) {
+	queue, group := g.names.labels(s.Queue, of.Name)
+	if group == "" { // the label of no group
+		group = other
+	}
+	g.add(gaugeLag, float64(of.Lag), queue, group)
+	g.add(gaugePending, float64(of.Pending), queue, group)
+	g.most(gaugeOldest, of.OldestAge.Seconds(), queue, group)
+	g.most(gaugeOldestIdle, of.OldestIdle.Seconds(), queue, group)
+	g.add(gaugeRetrying, float64(of.Retrying), queue, group)
+	if s.Partition == 0 { // a consumer reads all partitions, and is to be counted once
+		g.add(gaugeConsumers, float64(of.Consumers), queue, group)
+		g.add(gaugeConsumersIdle, float64(of.IdleConsumers), queue, group)
+	}
+}
+
+// mostNodes bounds the servers of a cluster that have labels.
+const mostNodes = 100
+
+// readRedis asks the servers how they are.
+func (g *gauges) readRedis(ctx context.Context, bridges []*servedBridge) {
+	up, asked := 1.0, map[string]bool{}
+	for _, b := range bridges {
+		for node, c := range b.Client.Nodes() {
+			if asked[node] || len(asked) == mostNodes {
+				continue
+			}
+			asked[node] = true
+			info, err := view.ReadInfo(ctx, c, "memory", "persistence")
+			if err != nil {
+				up = 0
+				continue
+			}
+			g.redis(node, info)
+		}
+	}
+	g.set(gaugeInfoUp, up)
+}
+
+func (g *gauges) redis(node string, info view.Info) {
+	g.set(gaugeUsed, float64(info.Number("used_memory")), node)
+	g.set(gaugeMax, float64(info.Number("maxmemory")), node)
+	unsafe := func(reason string, told string, is bool) {
+		v := 0.0
+		if is {
+			v = 1
+		}
+		if told != "" {
+			g.set(gaugeUnsafe, v, node, reason)
+		}
+	}
+	policy, aof := info["maxmemory_policy"], info["aof_enabled"]
+	unsafe("eviction", policy, policy != "noeviction")
+	unsafe("persistence", aof, aof != "1")
+	unsafe("persistence_failing", aof, info["aof_last_write_status"] == "err" || info["rdb_last_bgsave_status"] == "err")
+}

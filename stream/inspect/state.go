@@ -1,0 +1,321 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of one read of a StateReader.
+const (
+	stateScans    = 10       // steps of ZSCAN for one partition, 1,000 members each
+	stateEntries  = 1000     // of a stream whose lags are counted, where the server does not tell them
+	stateMeasures = 16       // such streams
+	stateLetters  = 16 << 20 // bytes of dead letters, of all partitions together
+)
+
+// PartitionState is what one partition holds, as metrics show it.
+type PartitionState struct {
+	Queue     string
+	Partition int
+	Err       error // lua.ErrWrongType: a key holds something else; nothing else is known
+	Held      bool
+
+	Scheduled, Overdue   int64
+	Behind               time.Duration // how late the oldest overdue message is
+	NextDue              time.Time     // the earliest due time that is still to come; zero = none
+	Ready, Entries, Dead int64
+	Memory               int64 // bytes; -1: the server does not say
+
+	Groups     []GroupState
+	MoreGroups int // that were not looked at
+
+	// Letters counts the dead letters by group and reason; Unread is how many were not read for that.
+	Letters map[LetterKind]int64
+	Unread  int64
+}
+
+// GroupState is what one partition holds for one group.
+type GroupState struct {
+	Name                     string
+	Lag, Pending, Retrying   int64
+	OldestAge, OldestIdle    time.Duration // of the oldest pending entry: since it became ready, since a sign of life
+	Consumers, IdleConsumers int64
+}
+
+// LetterKind is what dead letters are counted by.
+type LetterKind struct{ Group, Reason string }
+
+// StateReader reads what partitions hold, again and again: what a Watcher reads, and what it bounds too narrowly for figures that
+// are added up. It remembers the dead letters that it has counted, and reads only new ones. Not safe for concurrent use.
+type StateReader struct {
+	c       rueidis.Client
+	prefix  string
+	letters map[string]*letterCounts // by partition
+}
+
+// letterCounts is what a stream of dead letters held at the last look.
+type letterCounts struct {
+	length, read int64
+	last         string // ID of the newest one
+	kinds        map[LetterKind]int64
+}
+
+// NewStateReader returns a reader for the partitions of a prefix.
+func NewStateReader(c rueidis.Client, prefix string) *StateReader {
+	return &StateReader{c: c, prefix: prefix, letters: map[string]*letterCounts{}}
+}
+
+// Read returns what partitions hold, given by name. One that cannot be read is an error, but for lua.ErrWrongType, which it says
+// itself. About ten commands for each partition, two for each group and one for each key that is there, in two round trips for
+// every 64; further ones for long schedules with retries, for new dead letters, and for lags that the server does not know.
+func (r *StateReader) Read(ctx context.Context, names []string) ([]PartitionState, error) {
+	if len(names) == 0 {
+		clear(r.letters)
+		return nil, nil
+	}
+	now, err := NewWatcher(r.c, r.prefix, nil).clock(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the state of queues: %w", err)
+	}
+	read := stateRead{partitionReader: partitionReader{c: r.c, now: now}, letters: r.letters, letterBytes: stateLetters,
+		measures: stateMeasures}
+	for batch := range slices.Chunk(names, sampleBatch) {
+		if err := read.batch(ctx, r.prefix, batch); err != nil {
+			return nil, fmt.Errorf("read the state of queues: %w", err)
+		}
+	}
+	for name := range r.letters {
+		if !slices.Contains(names, name) {
+			delete(r.letters, name)
+		}
+	}
+	return read.states, nil
+}
+
+// stateRead is one read.
+type stateRead struct {
+	partitionReader
+	letters               map[string]*letterCounts
+	letterBytes, measures int
+	states                []PartitionState
+}
+
+// statePartition is a partition as it is read.
+type statePartition struct {
+	*partition
+	memory  [5]int64
+	retried rueidis.ScanEntry
+	fresh   []rueidis.XRangeSlice // letters that are not counted yet
+}
+
+func (r *stateRead) batch(ctx context.Context, prefix string, names []string) error {
+	parts := make([]*statePartition, len(names))
+	var counts, details [][]view.Question
+	for i, name := range names {
+		_, index, _ := lua.SplitPartition(name)
+		p := &statePartition{partition: &partition{name: name, index: index, keys: lua.NewKeys(prefix, name)}}
+		parts[i] = p
+		if r.letters[name] == nil {
+			r.letters[name] = &letterCounts{last: "0-0", kinds: map[LetterKind]int64{}}
+		}
+		counts = append(counts, r.stateCounts(p))
+	}
+	for i, err := range view.AskEach(ctx, r.c, counts...) {
+		parts[i].err = err
+	}
+	for _, p := range parts {
+		details = append(details, append(r.groupQuestions(p.partition), r.retries(p)...))
+	}
+	for _, p := range parts {
+		details = append(details, r.memory(p)...) // each by itself: a server or a user without the command leaves it out
+	}
+	answers := view.AskEach(ctx, r.c, details...)
+	for i, p := range parts {
+		if err := cmp.Or(p.err, answers[i]); err != nil {
+			p.err = err
+		} else if p.err = r.rest(ctx, p); p.err == nil {
+			continue
+		}
+		if !errors.Is(p.err, lua.ErrWrongType) {
+			return fmt.Errorf("%s: %w", p.name, p.err)
+		}
+		queue, index, _ := lua.SplitPartition(p.name)
+		r.states = append(r.states, PartitionState{Queue: queue, Partition: index, Err: p.err})
+	}
+	return ctx.Err()
+}
+
+// stateCounts asks for what a Watcher asks for, for the next due time, and for dead letters that are not counted yet. Where
+// nothing is new that costs no body.
+func (r *stateRead) stateCounts(p *statePartition) []view.Question {
+	b, k, now := r.c.B, p.keys, strconv.FormatInt(r.now.UnixMilli(), 10)
+	next := b().Zrangebyscore().Key(k.Due).Min("("+now).Max("+inf").Withscores().Limit(0, 1).Build()
+	fresh := b().Xrange().Key(k.Dead).Start("(" + r.letters[p.name].last).End("+").Count(1).Build()
+	return append(r.counts(p.partition), view.Scores(next, &p.upcoming), view.Entries(fresh, &p.fresh))
+}
+
+// memory asks for the sizes of the keys that are there.
+func (r *stateRead) memory(p *statePartition) (lists [][]view.Question) {
+	k := p.keys
+	for i, one := range []struct {
+		key   string
+		holds int64
+	}{{k.Due, p.scheduled}, {k.Payload, p.scheduled}, {k.Meta, p.metas}, {k.Stream, p.entries}, {k.Dead, p.figures.dead}} {
+		if one.holds > 0 && p.err == nil {
+			lists = append(lists, []view.Question{view.Number(r.c.B().MemoryUsage().Key(one.key).Build(), &p.memory[i])})
+		}
+	}
+	return lists
+}
+
+// retries asks for the first retries in the schedule. Each has meta.
+func (r *stateRead) retries(p *statePartition) []view.Question {
+	if p.metas == 0 || p.scheduled == 0 {
+		return nil
+	}
+	return []view.Question{r.scanRetries(p, 0)}
+}
+
+func (r *stateRead) scanRetries(p *statePartition, cursor uint64) view.Question {
+	return view.Scan(r.c.B().Zscan().Key(p.keys.Due).Cursor(cursor).Match("*"+lua.Separator+"*"+lua.Separator+"*").
+		Count(1000).Build(), &p.retried)
+}
+
+// rest reads what one round trip cannot, and adds the state of the partition.
+func (r *stateRead) rest(ctx context.Context, p *statePartition) error {
+	lags, err := r.lags(ctx, p)
+	if err != nil {
+		return err
+	}
+	r.conclude(p.partition, func(i int) groupLag { return lags[i] })
+	if err := r.countRetries(ctx, p); err != nil {
+		return err
+	}
+	kinds, unread, err := r.countLetters(ctx, p)
+	if err != nil {
+		return err
+	}
+	queue, index, _ := lua.SplitPartition(p.name)
+	s := PartitionState{
+		Queue: queue, Partition: index, Held: p.held, Scheduled: p.scheduled, Overdue: p.overdue,
+		Behind: time.Duration(p.behind), NextDue: p.next, Ready: p.ready, Entries: p.entries, Dead: p.figures.dead,
+		MoreGroups: p.moreGroups, Letters: kinds, Unread: unread,
+	}
+	for _, size := range p.memory {
+		s.Memory += size
+	}
+	if s.Memory == 0 && p.scheduled+p.entries+p.figures.dead > 0 {
+		s.Memory = -1
+	}
+	for _, g := range p.groups {
+		s.Groups = append(s.Groups, r.groupState(g))
+	}
+	r.states = append(r.states, s)
+	return nil
+}
+
+func (r *stateRead) groupState(g *groupFigures) GroupState {
+	s := GroupState{Name: g.name, Lag: g.lag, Pending: g.pending, Retrying: g.retrying,
+		Consumers: max(g.manyConsumers, int64(len(g.consumers)))}
+	if g.oldest != nil {
+		s.OldestAge, s.OldestIdle = max(0, r.now.Sub(g.oldest.Since)), time.Duration(g.oldest.Idle)
+	}
+	for _, alive := range g.consumers {
+		if !alive {
+			s.IdleConsumers++
+		}
+	}
+	return s
+}
+
+// lags returns the lags that the server tells; where it has none, they are counted, if that is cheap.
+func (r *stateRead) lags(ctx context.Context, p *statePartition) ([]groupLag, error) {
+	lags, approx := make([]groupLag, len(p.infos)), false
+	for i, g := range p.infos {
+		lags[i] = serverLag(p.entries, g)
+		approx = approx || lags[i].approx
+	}
+	if !approx || p.entries > stateEntries || r.measures == 0 {
+		return lags, nil
+	}
+	r.measures--
+	return measureLags(ctx, r.c, p.keys.Stream, view.StreamInfo{Length: p.entries, Groups: p.infos})
+}
+
+// countRetries counts the retries in the schedule, in bounded steps; of a longer schedule it projects.
+func (r *stateRead) countRetries(ctx context.Context, p *statePartition) error {
+	for step := 1; ; step++ {
+		for i := 0; i+1 < len(p.retried.Elements); i += 2 {
+			p.addRetries(p.retried.Elements[i : i+1])
+		}
+		cursor := p.retried.Cursor
+		if cursor == 0 {
+			return nil
+		}
+		if step == stateScans {
+			break
+		}
+		p.retried = rueidis.ScanEntry{}
+		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		err := view.Ask(call, r.c, r.scanRetries(p, cursor))
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	for _, g := range p.groups {
+		g.retrying = g.retrying * max(stateScans*1000, p.scheduled) / (stateScans * 1000)
+	}
+	return nil
+}
+
+// countLetters counts the dead letters by group and reason. When there are only new ones since the last look, it reads those;
+// when others are gone, all again, newest first.
+func (r *stateRead) countLetters(ctx context.Context, p *statePartition) (map[LetterKind]int64, int64, error) {
+	known, length := r.letters[p.name], p.figures.dead
+	if len(p.fresh) == 0 && length == known.length {
+		return known.kinds, length - known.read, nil
+	}
+	next := &letterCounts{length: length, last: "0-0", kinds: map[LetterKind]int64{}}
+	r.letters[p.name] = next
+	if length == 0 {
+		return next.kinds, 0, nil
+	}
+	bytes := 0
+	for letter, err := range view.Walk(ctx, r.c, p.keys.Dead, "-", "+", true) {
+		if err != nil {
+			delete(r.letters, p.name)
+			return nil, 0, err
+		}
+		if next.read == 0 {
+			next.last = letter.ID
+		}
+		if letter.ID == known.last && length-known.length == next.read { // from here on they are as they were
+			for kind, n := range known.kinds {
+				next.kinds[kind] += n
+			}
+			next.read += known.read
+			break
+		}
+		if next.read >= statsEntries || bytes >= statsBytes || r.letterBytes <= 0 {
+			break
+		}
+		size := view.EntrySize(letter)
+		bytes, r.letterBytes = bytes+size, r.letterBytes-size
+		e := lua.ParseEntry(letter.ID, letter.FieldValues)
+		next.kinds[LetterKind{e.Group, e.Reason}]++
+		next.read++
+	}
+	return next.kinds, max(0, length-next.read), nil
+}
