@@ -16,14 +16,18 @@ import (
 //		Scheduled     int64 // with retries, and with what is overdue
 //		Overdue       int64
 //		OldestOverdue Millis
+//		Stalled       Millis    // for how long messages have been overdue while nothing became ready
 //		NextDue       time.Time // the earliest due time that is still to come
+//		LooksSeconds  int64     // due times that look like seconds where milliseconds belong
 //		// Ready is how many entries at least one group has not been given yet; all, when there are no groups.
 //		Ready        int64
 //		ReadyApprox  bool
 //		Entries      int64 // of the stream: ready, pending, and acknowledged but not freed yet
 //		Dead         int64
 //		DedupWindows int64
-//		Groups       []GroupStats
+//		// how old the newest dead letter is; nil: there is none, or no group
+//		NewestDead *Millis
+//		Groups     []GroupStats
 //		// per key, by the last part of its name; absent where the server does not say
 //		Memory      map[string]int64
 //		Policy      bridge.Policy // for groups without settings of their own
@@ -40,8 +44,12 @@ type QueueStats = inspect.QueueStats
 //		// wrong after entries were deleted out of order: from the oldest entry on and from the newest on, until one count
 //		// reaches the group's last delivered entry. LagApprox: neither did within 10,000 entries or 2 MiB; then Lag is
 //		// the server's figure, or an upper bound where it has none.
-//		Lag           int64
-//		LagApprox     bool
+//		Lag       int64
+//		LagApprox bool
+//		// Waiting is for how long the oldest of those entries has waited, at least; nil: none waits. Unread: and for how
+//		// long while no consumer of the group read, in the partition where that is longest.
+//		Waiting       *Millis
+//		Unread        *Millis
 //		Pending       int64
 //		OldestPending *PendingEntry // the oldest entry, not the one that is idle for longest
 //		Consumers     int64         // each counts once, in however many partitions it reads

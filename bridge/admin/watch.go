@@ -3,7 +3,10 @@ package admin
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/stream/inspect"
 )
@@ -29,6 +32,7 @@ type Watcher = inspect.Watcher
 //		Scheduled  int64 // with retries, and with what is overdue
 //		Overdue    int64
 //		Behind     Millis // how late the oldest overdue message is by now
+//		Stalled    Millis // for how long messages have been overdue while nothing became ready
 //		// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was
 //		// seen within a minute. Entries that a worker was quicker to acknowledge are not seen.
 //		Late        *Millis
@@ -36,6 +40,7 @@ type Watcher = inspect.Watcher
 //		ReadyApprox bool
 //		Entries     int64
 //		Dead        int64
+//		NewestDead  *Millis     // how old the newest dead letter is; nil: more than 5 minutes
 //		PerSecond   *QueueRates // since the look before; nil at the first
 //		Groups      []GroupSample
 //		MoreGroups  int // that were not looked at
@@ -50,6 +55,11 @@ type QueueSample = inspect.QueueSample
 //		LagApprox bool // Lag is an upper bound: the server does not say
 //		Pending   int64
 //		Oldest    *Millis // how long the oldest pending entry has been without a sign of life
+//		// Waiting is for how long the oldest of those entries has waited, at least: the Watcher sees the newest entries
+//		// only, and whether the group moves on between looks. Unread: see GroupStats.
+//		Waiting    *Millis
+//		Unread     *Millis
+//		Visibility time.Duration // the group's visibility timeout; 0: it holds nothing
 //		// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis
 //		// 7.2 a consumer without work cannot be told from one that is gone, and all count.
 //		Alive       int64
@@ -95,13 +105,16 @@ type ServerLoad struct {
 	MaxMemory    int64  `json:"maxmemory_bytes"` // 0 = no limit, of one of them at least
 	Clients      int64  `json:"clients"`
 	OpsPerSecond int64  `json:"ops_per_second"`
+
+	told []doctor.ServerSight // of each master, for Advise
 }
 
 // ServerLoad asks each server once. One that does not answer INFO (a missing permission, an in-process server) is left out.
 func (a *Admin) ServerLoad(ctx context.Context) (load ServerLoad, err error) {
 	unlimited := false
-	for _, node := range a.redis.Client.Nodes() {
-		info, failed := view.ReadInfo(ctx, node, "server", "clients", "memory", "stats", "replication")
+	nodes := a.redis.Client.Nodes()
+	for _, address := range slices.Sorted(maps.Keys(nodes)) {
+		info, failed := view.ReadInfo(ctx, nodes[address], "server", "clients", "memory", "persistence", "stats", "replication")
 		if failed != nil {
 			if !view.Refused(failed) {
 				err = fmt.Errorf("read server load: %w", failed)
@@ -111,6 +124,7 @@ func (a *Admin) ServerLoad(ctx context.Context) (load ServerLoad, err error) {
 		if info["role"] != "master" {
 			continue
 		}
+		load.told = append(load.told, doctor.ServerSight{Address: address, Info: info})
 		load.Product, load.Version = info.Product()
 		load.Servers++
 		load.UsedMemory += info.Number("used_memory")

@@ -10,8 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/live"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
@@ -28,9 +30,11 @@ func (a *app) stats() *cobra.Command {
   READY      not given to some group yet                  LAG      not given to this group yet
   PENDING    held by a worker                             RETRYING scheduled again for this group
 
-~ before a number: it is an estimate. The last line names the bridges, each by
-host, process ID and version. With --json a line per queue; with --watch, too, one
-per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues and groups share columns. See also: duestream top.`,
+~ before a number: it is an estimate. Lines with ! say what is wrong, the worst first, and
+what to do next, by those checks of duestream doctor that cost nothing more here. The last
+line names the bridges, each by host, process ID and version. With --json a line per
+queue, with "advice"; with --watch, too, one per look, with "time_ms", "bridges", "queues"
+and "advice". On a narrow terminal queues and groups share columns. See also: duestream top.`,
 		Example: `  duestream stats
   duestream stats emails --watch
   duestream stats --json | jq '{queue, dead}'`,
@@ -41,18 +45,56 @@ per look, with "time_ms", "bridges" and "queues". On a narrow terminal queues an
 		if watch {
 			return a.watchStats(ctx, op, args, partitions)
 		}
-		all, err := a.readStats(ctx, op, args, partitions)
+		l, err := a.lookAtStats(ctx, op, args, partitions)
 		if err != nil {
 			return err
 		}
 		if a.json {
-			defer a.warnNoBridge(ctx, op)
+			defer a.noteNoBridge(l.bridges, l.unknown)
 		}
-		return a.print(all, func() {
-			a.printStats(all)
-			fmt.Fprintln(a.out, heartbeat.Line(op.Bridges(ctx)))
-		})
+		return a.print(l.byQueue(), func() { a.printStats(l) })
 	})
+}
+
+// statsLook is what stats has seen at once.
+type statsLook struct {
+	queues  []admin.QueueStats
+	bridges []admin.Heartbeat
+	unknown error // why the bridges are not known
+	advice  []doctor.Finding
+}
+
+// lookAtStats reads the stats, the heartbeats and the load of the server. What is around the queues may be away.
+func (a *app) lookAtStats(ctx context.Context, op *admin.Admin, queues []string, partitions bool) (l statsLook, err error) {
+	if l.queues, err = a.readStats(ctx, op, queues, partitions); err != nil {
+		return l, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, live.NoAnswer)
+	defer cancel()
+	l.bridges, l.unknown = op.Bridges(ctx)
+	server, _ := op.ServerLoad(ctx)
+	l.advice = op.Advise(admin.Seen{Stats: l.queues, Bridges: l.bridges, BridgesFailed: l.unknown != nil, Server: server})
+	return l, nil
+}
+
+// queueWithAdvice is a line of stats --json.
+type queueWithAdvice struct {
+	admin.QueueStats
+	Advice []doctor.Finding `json:"advice"` // about this queue, and about all
+}
+
+func (l statsLook) byQueue() []queueWithAdvice {
+	all := make([]queueWithAdvice, 0, len(l.queues))
+	for _, q := range l.queues {
+		one := queueWithAdvice{q, []doctor.Finding{}}
+		for _, f := range l.advice {
+			if f.Queue == "" || f.Queue == q.Queue {
+				one.Advice = append(one.Advice, f)
+			}
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // readStats returns the stats of queues; those of partitions only when they are asked for.
@@ -82,22 +124,20 @@ func (a *app) watchStats(ctx context.Context, op *admin.Admin, queues []string, 
 	again := time.NewTicker(watchEvery)
 	defer again.Stop()
 	for {
-		all, err := a.readStats(ctx, op, queues, partitions)
-		bridges, unknown := op.Bridges(ctx)
+		l, err := a.lookAtStats(ctx, op, queues, partitions)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return err
 		case a.json:
-			err = a.printLine(lookAtStats{time.Now().UnixMilli(), heartbeat.HealthOf(bridges), all})
+			err = a.printLine(statsLine{time.Now().UnixMilli(), heartbeat.HealthOf(l.bridges), l.queues, l.advice})
 		default:
 			if terminal, ok := term.FileOf(a.out); ok && term.IsTerminal(a.out) {
 				fmt.Fprint(terminal, "\x1b[H\x1b[2J")
 			}
 			fmt.Fprintln(a.out, time.Now().Format(time.DateTime))
-			a.printStats(all)
-			fmt.Fprintln(a.out, heartbeat.Line(bridges, unknown))
+			a.printStats(l)
 			err = term.Failed(a.out)
 		}
 		if err != nil {
@@ -111,14 +151,29 @@ func (a *app) watchStats(ctx context.Context, op *admin.Admin, queues []string, 
 	}
 }
 
-// lookAtStats is a line of stats --watch --json.
-type lookAtStats struct {
+// statsLine is a line of stats --watch --json.
+type statsLine struct {
 	Time    int64              `json:"time_ms"`
 	Bridges []heartbeat.Health `json:"bridges"`
 	Queues  []admin.QueueStats `json:"queues"`
+	Advice  []doctor.Finding   `json:"advice"`
 }
 
-func (a *app) printStats(all []admin.QueueStats) {
+// mostAdvice is how many lines of advice stats prints.
+const mostAdvice = 5
+
+func (a *app) printStats(l statsLook) {
+	a.printQueues(l.queues)
+	for _, f := range l.advice[:min(mostAdvice, len(l.advice))] {
+		a.warning("%s", human.OneLine(f.Line(), 400))
+	}
+	if more := len(l.advice) - mostAdvice; more > 0 {
+		a.warning("and %d more. Next: duestream doctor", more)
+	}
+	fmt.Fprintln(a.out, heartbeat.Line(l.bridges, l.unknown))
+}
+
+func (a *app) printQueues(all []admin.QueueStats) {
 	if len(all) == 0 {
 		fmt.Fprintln(a.out, "no queues")
 		return

@@ -46,6 +46,7 @@ with --once, prints one frame, which takes two looks an interval apart.
   WORKERS  that asked for something within a minute, / all of them
 
 ~ before a number: it is an estimate. + behind it: there may be more. -: not known.
+The line with ! says what is wrong, or the worst of it, and what to do next.
 
 Keys: q quits, s sorts by name, lag, rate or lateness, p pauses (and then nothing is
 asked), arrows, j, k, space and b scroll, + and - change the interval.
@@ -101,6 +102,7 @@ func (a *app) topLooker(op *admin.Admin, queues []string) func(context.Context) 
 		// On a cluster their key may be on the one server that is away.
 		l.Bridges, err = op.Bridges(ctx)
 		l.BridgesFailed = err != nil
+		l.Advice = op.Advise(admin.Seen{Samples: l.Queues, Bridges: l.Bridges, BridgesFailed: l.BridgesFailed, Server: l.Server})
 		return l, nil
 	}
 }

@@ -312,6 +312,7 @@ func TestStatsFitOnATerminal(t *testing.T) {
 	}
 	c.ok("queue", "set", "emails", "held=true")
 	c.ok("schedule", "emails", "x")
+	c.do("XADD", c.key("emails", "dead"), "*", "id", "a", "payload", "", "group", "mailer", "reason", "expired", "dead_ms", "1")
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)

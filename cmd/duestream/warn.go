@@ -13,7 +13,10 @@ import (
 func (a *app) warnNoBridge(ctx context.Context, op *admin.Admin) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	bridges, err := op.Bridges(ctx)
+	a.noteNoBridge(op.Bridges(ctx))
+}
+
+func (a *app) noteNoBridge(bridges []admin.Heartbeat, err error) {
 	if err != nil {
 		return
 	}

@@ -39,8 +39,11 @@ func (a EntryID) Compare(b EntryID) int {
 // Next is the ID right behind.
 func (a EntryID) Next() EntryID { return EntryID{a.MS, a.Seq + 1} }
 
+// Time is when an entry was added, by its ID.
+func (a EntryID) Time() time.Time { return time.UnixMilli(int64(a.MS)) }
+
 // Age is how long before now an entry was added, by its ID.
-func (a EntryID) Age(now time.Time) time.Duration { return now.Sub(time.UnixMilli(int64(a.MS))) }
+func (a EntryID) Age(now time.Time) time.Duration { return now.Sub(a.Time()) }
 
 // String returns the ID as the server writes it.
 func (a EntryID) String() string { return fmt.Sprintf("%d-%d", a.MS, a.Seq) }

@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/view"
 )
 
+// groupLag is what waits for a group.
 type groupLag struct {
 	entries int64
 	approx  bool
+	since   time.Time // when the oldest of them was added, or a later time; zero: none waits, or nobody knows
 }
 
 // measureLags counts, for each group, the entries after its last delivered one. One walk from the oldest entry on and one from
@@ -27,15 +30,15 @@ func measureLags(ctx context.Context, c rueidis.Client, key string, s view.Strea
 		}
 		open[i] = true
 	}
-	settle := func(i int, n int64) {
-		lags[i] = groupLag{entries: min(max(0, n), s.Length)}
+	settle := func(i int, n int64, oldest time.Time) {
+		lags[i] = groupLag{entries: min(max(0, n), s.Length), since: oldest}
 		delete(open, i)
 	}
 	oldest, stopOldest := iter.Pull2(view.Walk(ctx, c, key, "-", "+", false))
 	defer stopOldest()
 	newest, stopNewest := iter.Pull2(view.Walk(ctx, c, key, "-", "+", true))
 	defer stopNewest()
-	bytes := 0
+	bytes, above := 0, time.Time{} // above: of the entry that the second walk passed last
 	for n := int64(0); len(open) > 0 && n < statsEntries && bytes < statsBytes; n++ {
 		head, err, more := oldest()
 		tail, failed, _ := newest()
@@ -49,13 +52,21 @@ func measureLags(ctx context.Context, c rueidis.Client, key string, s view.Strea
 		tailID, noTail := view.ParseEntryID(tail.ID) // none when the stream shrank meanwhile
 		for i := range open {
 			switch last := s.Groups[i].Last; {
-			case !more, headID.Compare(last) > 0: // n entries are at or below it
-				settle(i, s.Length-n)
+			case !more: // n entries are at or below it
+				settle(i, s.Length-n, time.Time{})
+			case headID.Compare(last) > 0: // the same
+				settle(i, s.Length-n, headID.Time())
 			case noTail == nil && tailID.Compare(last) <= 0: // n entries are above it
-				settle(i, n)
+				settle(i, n, above)
 			}
 		}
+		if noTail == nil {
+			above = tailID.Time()
+		}
 		bytes += view.EntrySize(head) + view.EntrySize(tail)
+	}
+	for i := range open { // the second walk has not come to it yet
+		lags[i].since = above
 	}
 	return lags, nil
 }

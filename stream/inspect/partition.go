@@ -22,6 +22,8 @@ type figures struct {
 	readyApprox                       bool
 	groups                            []*groupFigures // by name
 	moreGroups                        int             // that were not looked at
+	stalled                           view.Millis     // see QueueStats
+	letterAge                         *view.Millis    // of the newest dead letter
 
 	// of a Watcher alone
 	late *view.Millis // see QueueSample
@@ -40,6 +42,9 @@ type groupFigures struct {
 	lag       int64
 	lagApprox bool
 	pending   int64
+
+	waiting, unread *view.Millis  // see GroupStats; unread is that of the partition where it is longest
+	visibility      time.Duration // of a Watcher: the visibility timeout of a group that holds something
 
 	oldest     *PendingEntry
 	oldestIdle *view.Millis // how long the oldest entry is idle; the greatest of all partitions
@@ -64,12 +69,14 @@ type partition struct {
 	err   error
 
 	metas    int64
-	first    []rueidis.ZScore // member of the schedule
-	upcoming []rueidis.ZScore // the first member that is not due yet
-	hold     string           // the setting
-	infos    []view.GroupInfo // by name
-	details  []groupReplies   // of the first groups
-	retries  []string         // of a Watcher: the first members of the schedule, retries among them
+	first    []rueidis.ZScore  // member of the schedule
+	upcoming []rueidis.ZScore  // the first member that is not due yet
+	settings map[string]string // of the queue, and of its groups
+	letters  []rueidis.XRangeSlice
+	standing map[string]standing // of a Watcher, by group
+	infos    []view.GroupInfo    // by name
+	details  []groupReplies      // of the first groups
+	retries  []string            // of a Watcher: the first members of the schedule, retries among them
 	newest   []rueidis.XRangeSlice
 	policies map[string]stream.Policy // of Stats, by group
 }
@@ -107,7 +114,7 @@ func (r *partitionReader) counts(p *partition) []view.Question {
 		view.Number(b().Xlen().Key(k.Stream).Build(), &p.entries),
 		view.Number(b().Xlen().Key(k.Dead).Build(), &p.dead),
 		view.Scores(b().Zrange().Key(k.Due).Min("0").Max("0").Withscores().Build(), &p.first),
-		view.Into(b().Hget().Key(k.Policy).Field(stream.SettingHeld).Build(), &p.hold, rueidis.RedisResult.ToString),
+		r.settings(k.Policy, &p.settings),
 		view.GroupsOf(r.c, k.Stream, &p.infos),
 	}
 	if r.deep {
@@ -141,9 +148,10 @@ func (r *partitionReader) groupQuestions(p *partition) (all []view.Question) {
 
 // conclude computes the figures from the answers. lagOf says how many entries a group has not been given yet.
 func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag) {
-	p.held = p.hold == "1"
+	p.held = p.settings[stream.SettingHeld] == "1"
 	if len(p.first) > 0 && p.overdue > 0 {
 		p.behind = view.Millis(max(0, r.now.Sub(view.ScoreTime(p.first[0].Score))))
+		p.stalled = r.stalled(p)
 	}
 	if len(p.upcoming) > 0 {
 		p.next = view.ScoreTime(p.upcoming[0].Score)
@@ -171,10 +179,11 @@ func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag)
 		if !r.deep && info.Consumers > sampleConsumers {
 			g.manyConsumers, g.consumersApprox = info.Consumers, true
 		}
+		p.details[i].consumers = slices.DeleteFunc(p.details[i].consumers, func(one view.Consumer) bool {
+			return one.Name == lua.ReclaimConsumer
+		})
+		g.wait(r.now, lag, p.details[i].consumers)
 		for _, one := range p.details[i].consumers {
-			if one.Name == lua.ReclaimConsumer {
-				continue
-			}
 			// Where the server tells Inactive, Idle is the time since it asked for entries; else since it was given one.
 			g.consumersApprox = g.consumersApprox || !one.Tells
 			g.consumers[one.Name] = !one.Tells || one.Idle <= consumerAlive
@@ -219,6 +228,10 @@ func sum(parts []*partition) (whole figures) {
 		whole.entries += p.entries
 		whole.dead += p.dead
 		whole.behind = max(whole.behind, p.behind)
+		whole.stalled = max(whole.stalled, p.stalled)
+		if p.letterAge != nil && (whole.letterAge == nil || *p.letterAge < *whole.letterAge) {
+			whole.letterAge = p.letterAge
+		}
 		whole.ready += p.ready
 		whole.readyApprox = whole.readyApprox || p.readyApprox
 		whole.moreGroups = max(whole.moreGroups, p.moreGroups)
@@ -256,6 +269,8 @@ func (g *groupFigures) add(other *groupFigures) {
 	g.lag += other.lag
 	g.lagApprox = g.lagApprox || other.lagApprox
 	g.pending += other.pending
+	g.waiting, g.unread = longest(g.waiting, other.waiting), longest(g.unread, other.unread)
+	g.visibility = max(g.visibility, other.visibility)
 	if other.oldest != nil && (g.oldest == nil || comparePending(*other.oldest, *g.oldest) < 0) {
 		g.oldest = other.oldest
 	}

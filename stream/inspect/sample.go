@@ -27,6 +27,9 @@ const (
 	consumerAlive    = time.Minute     // since a consumer last asked for entries
 )
 
+// FreshLetter is how old a dead letter may be that still says that messages are being given up.
+const FreshLetter = 5 * time.Minute
+
 // QueueSample is what a Watcher sees of a queue at one look, in all its partitions together: figures that cost the server next to
 // nothing. What they cannot say exactly, Stats does.
 type QueueSample struct {
@@ -37,7 +40,8 @@ type QueueSample struct {
 
 	Scheduled int64       `json:"scheduled"` // with retries, and with what is overdue
 	Overdue   int64       `json:"overdue"`
-	Behind    view.Millis `json:"behind_ms"` // how late the oldest overdue message is by now
+	Behind    view.Millis `json:"behind_ms"`  // how late the oldest overdue message is by now
+	Stalled   view.Millis `json:"stalled_ms"` // for how long messages have been overdue while nothing became ready
 
 	// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was seen within a
 	// minute. Entries that a worker was quicker to acknowledge are not seen.
@@ -47,7 +51,8 @@ type QueueSample struct {
 	ReadyApprox bool          `json:"ready_approx,omitempty"`
 	Entries     int64         `json:"entries"`
 	Dead        int64         `json:"dead"`
-	PerSecond   *QueueRates   `json:"per_second,omitempty"` // since the look before; nil at the first
+	NewestDead  *view.Millis  `json:"newest_dead_ms,omitempty"` // how old the newest dead letter is; nil: more than 5 minutes
+	PerSecond   *QueueRates   `json:"per_second,omitempty"`     // since the look before; nil at the first
 	Groups      []GroupSample `json:"groups"`
 	MoreGroups  int           `json:"more_groups,omitempty"` // that were not looked at
 }
@@ -67,6 +72,13 @@ type GroupSample struct {
 	Pending   int64        `json:"pending"`
 	Oldest    *view.Millis `json:"oldest_idle_ms,omitempty"` // how long the oldest pending entry has been without a sign of life
 
+	// Waiting is for how long the oldest of those entries has waited, at least: the Watcher sees the newest entries only, and
+	// whether the group moves on between looks. Unread: see GroupStats.
+	Waiting *view.Millis `json:"waiting_ms,omitempty"`
+	Unread  *view.Millis `json:"unread_ms,omitempty"`
+
+	Visibility time.Duration `json:"-"` // the group's visibility timeout; 0: it holds nothing
+
 	// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis 7.2 a
 	// consumer without work cannot be told from one that is gone, and all count.
 	Alive       int64 `json:"alive"`
@@ -85,33 +97,49 @@ type GroupSample struct {
 // read reads partitions, in two round trips per batch: one for their counts, one for what there is. now is the server's clock.
 func (w *Watcher) read(ctx context.Context, parts []*partition, now time.Time) {
 	r := partitionReader{c: w.c, now: now}
-	ask := func(batch []*partition, questions func(*partition) []view.Question) []error {
+	others := []view.Question{r.settings(lua.NewGlobals(w.prefix).Defaults, &w.defaults)}
+	ask := func(batch []*partition, questions func(*partition) []view.Question, others ...view.Question) []error {
 		call, cancel := context.WithTimeout(ctx, sampleTimeout)
 		defer cancel()
 		lists := make([][]view.Question, len(batch))
 		for i, p := range batch {
 			lists[i] = questions(p)
 		}
-		return view.AskEach(call, w.c, lists...)
+		return view.AskEach(call, w.c, append(lists, others)...)[:len(batch)]
 	}
 	for batch := range slices.Chunk(parts, sampleBatch) {
-		for i, err := range ask(batch, r.counts) {
+		for i, err := range ask(batch, r.counts, others...) {
 			batch[i].err = err
 		}
+		others = nil
 		batch = slices.DeleteFunc(slices.Clone(batch), func(p *partition) bool { return p.err != nil })
 		ask(batch, func(p *partition) []view.Question { // what fails here is left out: the stream may be gone by now
-			return append(r.groupQuestions(p), w.sampleQuestions(p)...)
+			return append(r.groupQuestions(p), w.sampleQuestions(&r, p)...)
 		})
 		for _, p := range batch {
-			r.conclude(p, func(i int) groupLag { return serverLag(p.entries, p.infos[i]) })
+			p.standing = map[string]standing{}
+			r.conclude(p, func(i int) groupLag {
+				lag := serverLag(p.entries, p.infos[i])
+				if lag.entries > 0 {
+					lag.since = w.waitingSince(p, p.infos[i], now)
+				}
+				return lag
+			})
+			for _, g := range p.groups {
+				if g.pending > 0 {
+					g.visibility = p.visibility(g.name, w.defaults)
+				}
+			}
 			p.addRetries(p.retries)
 			w.takeNewest(p, now)
+			w.takeLetter(p, now)
+			w.stood[p.name] = p.standing
 		}
 	}
 }
 
 // sampleQuestions asks for the retries that are due next, and for the newest entries.
-func (w *Watcher) sampleQuestions(p *partition) (all []view.Question) {
+func (w *Watcher) sampleQuestions(r *partitionReader, p *partition) (all []view.Question) {
 	b := w.c.B
 	if p.metas > 0 && p.scheduled > 0 { // each retry has meta
 		all = append(all, view.Into(b().Zrange().Key(p.keys.Due).Min("0").Max(strconv.Itoa(sampleRetries-1)).Build(), &p.retries,
@@ -120,6 +148,10 @@ func (w *Watcher) sampleQuestions(p *partition) (all []view.Question) {
 	if p.entries > 0 && w.bytes > 0 {
 		newest := b().Xrevrange().Key(p.keys.Stream).End("+").Start("-").Count(w.spend(p.name)).Build()
 		all = append(all, view.Entries(newest, &p.newest))
+	}
+	if p.dead > w.letters[p.name].count && w.bytes > 0 {
+		w.bytes -= sampleUnknown
+		all = append(all, r.newestLetter(p))
 	}
 	return all
 }
@@ -167,11 +199,11 @@ func serverLag(entries int64, g view.GroupInfo) groupLag {
 	most := max(0, entries-g.Pending)
 	switch {
 	case g.Lag < 0:
-		return groupLag{most, most > 0}
+		return groupLag{entries: most, approx: most > 0}
 	case g.Read < 0: // then the server estimates, too
-		return groupLag{min(g.Lag, most), false}
+		return groupLag{entries: min(g.Lag, most)}
 	}
-	return groupLag{min(g.Lag, entries), false}
+	return groupLag{entries: min(g.Lag, entries)}
 }
 
 // sampleOf returns what the partitions of a queue hold together.
@@ -183,7 +215,8 @@ func sampleOf(queue string, parts []*partition) QueueSample {
 	f := sum(parts)
 	s := QueueSample{
 		Queue: queue, Partitions: len(parts), Held: f.held, Err: errors.Join(errs...), Scheduled: f.scheduled, Overdue: f.overdue,
-		Behind: f.behind, Late: f.late, Ready: f.ready, ReadyApprox: f.readyApprox, Entries: f.entries, Dead: f.dead,
+		Behind: f.behind, Stalled: f.stalled, NewestDead: f.letterAge, Late: f.late, Ready: f.ready,
+		ReadyApprox: f.readyApprox, Entries: f.entries, Dead: f.dead,
 		MoreGroups: f.moreGroups, Groups: []GroupSample{},
 	}
 	for _, g := range f.groups {
@@ -194,7 +227,8 @@ func sampleOf(queue string, parts []*partition) QueueSample {
 			}
 		}
 		s.Groups = append(s.Groups, GroupSample{
-			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, Oldest: g.oldestIdle,
+			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, Oldest: g.oldestIdle, Waiting: g.waiting,
+			Unread: g.unread, Visibility: g.visibility,
 			Alive: max(g.manyConsumers, alive), AliveApprox: g.consumersApprox,
 			Consumers: max(g.manyConsumers, int64(len(g.consumers))), Retrying: g.retrying, RetryingMore: g.retryingApprox,
 		})

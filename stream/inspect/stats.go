@@ -31,7 +31,10 @@ type QueueStats struct {
 	Scheduled     int64       `json:"scheduled"` // with retries, and with what is overdue
 	Overdue       int64       `json:"overdue"`
 	OldestOverdue view.Millis `json:"oldest_overdue_ms"`
+	Stalled       view.Millis `json:"stalled_ms"`        // for how long messages have been overdue while nothing became ready
 	NextDue       time.Time   `json:"next_due,omitzero"` // the earliest due time that is still to come
+
+	LooksSeconds int64 `json:"due_in_seconds,omitempty"` // due times that look like seconds where milliseconds belong
 
 	// Ready is how many entries at least one group has not been given yet; all, when there are no groups.
 	Ready        int64 `json:"ready"`
@@ -39,6 +42,8 @@ type QueueStats struct {
 	Entries      int64 `json:"entries"` // of the stream: ready, pending, and acknowledged but not freed yet
 	Dead         int64 `json:"dead"`
 	DedupWindows int64 `json:"dedup_windows"`
+	// how old the newest dead letter is; nil: there is none, or no group
+	NewestDead *view.Millis `json:"newest_dead_ms,omitempty"`
 
 	Groups []GroupStats `json:"groups"`
 	// per key, by the last part of its name; absent where the server does not say
@@ -72,6 +77,11 @@ type GroupStats struct {
 	// upper bound where it has none.
 	Lag       int64 `json:"lag"`
 	LagApprox bool  `json:"lag_approx,omitempty"`
+
+	// Waiting is for how long the oldest of those entries has waited, at least; nil: none waits. Unread: and for how long while
+	// no consumer of the group read, in the partition where that is longest.
+	Waiting *view.Millis `json:"waiting_ms,omitempty"`
+	Unread  *view.Millis `json:"unread_ms,omitempty"`
 
 	Pending       int64         `json:"pending"`
 	OldestPending *PendingEntry `json:"oldest_pending,omitempty"` // the oldest entry, not the one that is idle for longest
@@ -114,12 +124,14 @@ func statsOf(queue string, parts []*partition) QueueStats {
 	f, policy := sum(parts), parts[0].policies[""]
 	s := QueueStats{
 		Queue: queue, Partitions: len(parts), Held: policy.Held, Scheduled: f.scheduled, Overdue: f.overdue,
-		OldestOverdue: f.behind, NextDue: f.next, Ready: f.ready, ReadyApprox: f.readyApprox, Entries: f.entries, Dead: f.dead,
+		OldestOverdue: f.behind, Stalled: f.stalled, LooksSeconds: f.looksSeconds, NewestDead: f.letterAge, NextDue: f.next,
+		Ready: f.ready, ReadyApprox: f.readyApprox, Entries: f.entries, Dead: f.dead,
 		DedupWindows: f.windows, Groups: []GroupStats{}, Memory: f.memory, Policy: policy, Warnings: f.warnings,
 	}
 	for _, g := range f.groups {
 		s.Groups = append(s.Groups, GroupStats{
-			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, OldestPending: g.oldest,
+			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, OldestPending: g.oldest, Waiting: g.waiting,
+			Unread:    g.unread,
 			Consumers: int64(len(g.consumers)), Retrying: g.retrying, RetryingApprox: g.retryingApprox, Dead: g.dead,
 			DeadApprox: g.deadApprox, Policy: g.policy,
 		})
@@ -130,7 +142,6 @@ func statsOf(queue string, parts []*partition) QueueStats {
 		}
 		s.Warnings = append(s.Warnings, comparePartitions(queue, parts, f.groups)...)
 	}
-	s.Warnings = append(s.Warnings, judge(s, f.looksSeconds)...)
 	return s
 }
 
@@ -203,7 +214,12 @@ func (r *deepReader) figures(ctx context.Context) error {
 	if err := view.Ask(ctx, r.c, r.counts(p)...); err != nil {
 		return err
 	}
-	if err := view.AskLong(ctx, r.c, r.groupQuestions(p)...); err != nil {
+	questions := r.groupQuestions(p)
+	if p.overdue > 0 { // its age says whether somebody drains
+		newest := r.c.B().Xrevrange().Key(p.keys.Stream).End("+").Start("-").Count(1).Build()
+		questions = append(questions, view.Entries(newest, &p.newest))
+	}
+	if err := view.AskLong(ctx, r.c, questions...); err != nil {
 		return err
 	}
 	info := view.StreamInfo{Length: p.entries, Groups: p.infos}
@@ -273,7 +289,9 @@ func (r *deepReader) dead(ctx context.Context) error {
 		if approx = entries >= statsEntries || bytes >= statsBytes; approx {
 			break
 		}
-		entries++
+		if entries++; entries == 1 {
+			r.p.letterAge = ageOf(letter, r.now)
+		}
 		bytes += view.EntrySize(letter)
 		if g := r.p.group(lua.ParseEntry(letter.ID, letter.FieldValues).Group); g != nil {
 			g.dead++

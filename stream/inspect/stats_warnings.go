@@ -4,35 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/duestream/duestream/lua"
 )
-
-// judge returns warnings for what is there but looks wrong.
-func judge(st QueueStats, looksSeconds int64) (warnings []string) {
-	say := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-	if st.Entries > 0 && len(st.Groups) == 0 {
-		say("no consumer group: %d ready entries wait for one, and are never freed", st.Entries)
-	}
-	for _, g := range st.Groups {
-		if lua.CheckGroup(g.Name) != nil {
-			say("group %.64q has a name that no retry can carry: what it abandons stays pending", g.Name)
-		}
-		if g.Consumers == 0 && g.Lag > 0 {
-			say("group %q has no consumers, and %d entries wait for it; they stay in memory until it has acknowledged them",
-				g.Name, g.Lag)
-		}
-	}
-	if looksSeconds > 0 {
-		say("%d due times look like seconds where milliseconds belong: they count as 1970, and are delivered at once",
-			looksSeconds)
-	}
-	if time.Duration(st.OldestOverdue) > 10*time.Second && !st.Held {
-		say("messages are overdue by %s: is a bridge running?", st.OldestOverdue)
-	}
-	return warnings
-}
 
 // comparePartitions returns warnings for partitions that are not served as the others are.
 func comparePartitions(queue string, parts []*partition, groups []*groupFigures) (warnings []string) {

@@ -15,10 +15,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Watcher looks at queues again and again, at little cost: eight to ten commands per partition, and up to two per group, in
-// two pipelines for every 64 partitions; of the newest entries it reads at most about 2 MiB. It changes nothing. Queues with
-// more than 512 partitions together take turns; until its next turn a queue keeps its last sample. It must not be used
-// concurrently.
+// Watcher looks at queues again and again, at little cost: eight to eleven commands per partition, and up to two per group, in
+// two pipelines for every 64 partitions; of the newest entries and dead letters it reads at most about 2 MiB. It changes nothing.
+// Queues with more than 512 partitions together take turns; until its next turn a queue keeps its last sample. It must not be
+// used concurrently.
 type Watcher struct {
 	c      rueidis.Client
 	prefix string
@@ -29,6 +29,10 @@ type Watcher struct {
 	turn  int            // where the next look begins
 	sizes map[string]int // partition → bytes of its newest entries, each
 	bytes int            // that this look may still read of newest entries
+
+	defaults map[string]string
+	stood    map[string]map[string]standing // by partition and group
+	letters  map[string]letterCount         // by partition
 }
 
 // lastSample is the last look at a queue.
@@ -42,7 +46,8 @@ type lastSample struct {
 
 // NewWatcher returns a watcher of these queues; without any, of all that the bridges know.
 func NewWatcher(c rueidis.Client, prefix string, queues []string) *Watcher {
-	return &Watcher{c: c, prefix: prefix, only: queues, seen: map[string]*lastSample{}, sizes: map[string]int{}}
+	return &Watcher{c: c, prefix: prefix, only: queues, seen: map[string]*lastSample{}, sizes: map[string]int{},
+		stood: map[string]map[string]standing{}, letters: map[string]letterCount{}}
 }
 
 // Look returns what the queues hold, by name, with rates since the look before. A queue that cannot be looked at says so itself,
@@ -160,10 +165,13 @@ func (w *Watcher) forget(names []string) {
 		_, found := slices.BinarySearch(names, name)
 		return !found
 	})
-	maps.DeleteFunc(w.sizes, func(name string, _ int) bool {
+	gone := func(name string) bool {
 		queue, _, _ := lua.SplitPartition(name)
 		return w.seen[queue] == nil
-	})
+	}
+	maps.DeleteFunc(w.sizes, func(name string, _ int) bool { return gone(name) })
+	maps.DeleteFunc(w.stood, func(name string, _ map[string]standing) bool { return gone(name) })
+	maps.DeleteFunc(w.letters, func(name string, _ letterCount) bool { return gone(name) })
 }
 
 // watchedCounts holds, per partition, the counts of which the difference between two looks is a rate.

@@ -243,6 +243,8 @@ var (
 	oddDead = check("D523", "odd-dead", Warning, "an entry of the dead letters is none",
 		"somebody else writes into the stream; tools may not redrive it",
 		"redis-cli XRANGE {key} <entry> <entry>, and XDEL when it is not needed")
+	freshDead = check("D524", "fresh-dead", Note, "a message became a dead letter within the last 5 minutes",
+		"messages are being given up", "duestream dead list {queue}")
 )
 
 // The library of functions.

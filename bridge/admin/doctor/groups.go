@@ -52,7 +52,6 @@ func (l *look) groups(p place) {
 
 // waiting looks at the entries that a group was not given yet.
 func (l *look) waiting(p place, name string, visibility time.Duration) {
-	patience := max(nobodyReads, 2*visibility)
 	l.twice(func(l *look) *Finding {
 		now, entries := l.serverTime(), l.stream(p.keys.Stream)
 		g, there := entries.Group(name)
@@ -73,15 +72,8 @@ func (l *look) waiting(p place, name string, visibility time.Duration) {
 		for _, c := range consumers {
 			quietest = min(quietest, c.Idle)
 		}
-		var c *Check
-		switch {
-		case len(consumers) == 0:
-			c = noConsumer
-		case quietest > patience && oldest > patience:
-			c = notRead
-		case oldest > longWait:
-			c = behind
-		default:
+		c := waitingCheck(len(consumers), oldest, min(quietest, oldest), visibility)
+		if c == nil {
 			return nil
 		}
 		found, n := l.held(p, entries.Length, g)

@@ -13,6 +13,7 @@ import (
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/inspect"
 	"github.com/duestream/duestream/stream/keeper"
 )
 
@@ -199,15 +200,19 @@ func (l *look) patience(p place) {
 func (l *look) dead(p place) {
 	key := p.keys.Dead
 	var n int64
-	var first []rueidis.XRangeSlice
+	var first, recent []rueidis.XRangeSlice
 	l.read(view.Number(l.c.B().Xlen().Key(key).Build(), &n),
+		view.Entries(l.c.B().Xrange().Key(key).Start(ms(l.now.Add(-inspect.FreshLetter))).End("+").Count(1).Build(), &recent),
 		view.Entries(l.c.B().Xrange().Key(key).Start("-").End("+").Count(1).Build(), &first))
 	if n == 0 || l.err != nil {
 		return
 	}
 	letters := plural(n, "dead letter", "dead letters")
-	if n >= deadMany {
+	switch {
+	case n >= deadMany:
 		l.add(l.finding(manyDead, p, key, "", n, letters))
+	case len(recent) > 0 && lua.ParseEntry(recent[0].ID, recent[0].FieldValues).Reason != "": // else it is none
+		l.add(l.finding(freshDead, p, key, "", n, recentLetter(letters, entryID(recent[0].ID).Age(l.now)), recent[0].ID))
 	}
 	if len(first) > 0 && entryID(first[0].ID).Age(l.now) > deadOld {
 		l.add(l.finding(oldDead, p, key, "", n, fmt.Sprintf("the oldest of %s is of %s", letters,

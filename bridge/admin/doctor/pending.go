@@ -21,7 +21,7 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 	page := int(min(scriptItems, l.pageOf(p.keys.Stream, max(1, length))))
 	way := &tour{look: l, step: "pending of " + p.name(), key: p.keys.Stream + ", group " + shown(g.Name), all: g.Pending,
 		one: "pending entry", many: "pending entries"}
-	tooLong := 3*visibility + reclaimSlack
+	tooLong := abandonedAfter(visibility)
 	var abandoned, bodiless defects
 	var oldest *view.Pending
 	for from := "-"; ; {

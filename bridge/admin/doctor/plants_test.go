@@ -185,6 +185,9 @@ var defects = []plant{
 		p.do("XADD", p.keys.Dead, p.in(-8*24*time.Hour), "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
 	}},
 	{"D523", "odd dead", func(p *patient) { p.do("XADD", p.keys.Dead, "*", "foo", "bar") }},
+	{"D524", "fresh dead", func(p *patient) {
+		p.do("XADD", p.keys.Dead, p.in(-4*time.Minute), "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
+	}},
 	{"D201 D305 D306", "three at once", func(p *patient) {
 		p.stopHeart()
 		p.do("HSET", p.keys.Payload, "orphan", "x")

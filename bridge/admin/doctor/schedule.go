@@ -33,7 +33,7 @@ func (l *look) schedule(p place) {
 // overdue looks at the head of the schedule. When the head moves on somebody drains the queue, and the messages are only late.
 func (l *look) overdue(p place) {
 	first := ""
-	slack := overdueSlack + time.Duration(l.partitions()/100)*time.Second
+	slack := overdueAfter(l.partitions())
 	l.twice(func(l *look) *Finding {
 		now := l.serverTime()
 		n, some := l.between(p.keys.Due, "-inf", "("+fromSeconds)

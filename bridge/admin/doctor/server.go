@@ -193,33 +193,38 @@ const fresh = 5 * time.Second
 func (l *look) bridges() {
 	l.twice(func(l *look) *Finding {
 		beats := ask(l, func(ctx context.Context) ([]view.Heartbeat, error) { return view.ReadHeartbeats(ctx, l.c, l.Prefix) })
-		var some []string
-		var oldest time.Time
-		for _, b := range beats {
-			switch name := b.Identity.String(); {
-			case b.Foreign:
-				some = append(some, fmt.Sprintf("%.40q: no bridge wrote this", b.Bridge))
-			case b.Age.Abs() <= fresh:
-				if start := b.Identity.Started(); oldest.IsZero() || start.Before(oldest) {
-					oldest = start
-				}
-			case b.Age < 0:
-				some = append(some, fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", name,
-					(-b.Age).Round(time.Second)))
-			default:
-				some = append(some, fmt.Sprintf("%s: %s ago", name, b.Age.Round(time.Second)))
-			}
-		}
-		found := "no bridge ever ran under this prefix, or all were stopped"
-		switch {
-		case len(some) < len(beats): // the others live
-			if oldest.After(l.calm) {
-				l.calm = oldest
-			}
-			return nil
-		case len(some) > 0:
-			found = "the last heartbeats are too old, or too far ahead"
-		}
-		return l.finding(noBridge, place{}, l.globals.Bridges, "", int64(len(beats)), found, some...)
+		return l.noBridge(beats)
 	})
+}
+
+// noBridge finds that no bridge lives, or notes since when the oldest does.
+func (e *examination) noBridge(beats []view.Heartbeat) *Finding {
+	var some []string
+	var oldest time.Time
+	for _, b := range beats {
+		switch name := b.Identity.String(); {
+		case b.Foreign:
+			some = append(some, fmt.Sprintf("%.40q: no bridge wrote this", b.Bridge))
+		case b.Age.Abs() <= fresh:
+			if start := b.Identity.Started(); oldest.IsZero() || start.Before(oldest) {
+				oldest = start
+			}
+		case b.Age < 0:
+			some = append(some, fmt.Sprintf("%s: %s ahead of the server's clock, which was stepped back", name,
+				(-b.Age).Round(time.Second)))
+		default:
+			some = append(some, fmt.Sprintf("%s: %s ago", name, b.Age.Round(time.Second)))
+		}
+	}
+	found := "no bridge ever ran under this prefix, or all were stopped"
+	switch {
+	case len(some) < len(beats): // the others live
+		if oldest.After(e.calm) {
+			e.calm = oldest
+		}
+		return nil
+	case len(some) > 0:
+		found = "the last heartbeats are too old, or too far ahead"
+	}
+	return e.finding(noBridge, place{}, e.globals.Bridges, "", int64(len(beats)), found, some...)
 }

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
@@ -148,8 +149,23 @@ func (s *State) head(width int) []line {
 		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly),
 			human.Short(max(0, s.Now.Sub(s.since)).Truncate(time.Second)), s.reason)
 		lines = append(lines, line{{term.Bad, human.OneLine(text, 400)}})
+	} else if len(s.advice) > 0 {
+		lines = append(lines, adviceLine(s.advice))
 	}
 	return lines
+}
+
+// adviceLine says the worst of what is wrong. How much more there is comes first: the end may be cut.
+func adviceLine(advice []doctor.Finding) line {
+	worst, text := advice[0], "! "
+	if more := len(advice) - 1; more > 0 {
+		text = fmt.Sprintf("! (+%d: duestream doctor) ", more)
+	}
+	look := term.Alert
+	if worst.Severity == doctor.Error {
+		look = term.Bad
+	}
+	return line{{look, text + human.OneLine(worst.Line(), 400)}}
 }
 
 // withClock puts the clock at the end of a line, which is cut where there is no room for both; width 0 = there is always room.

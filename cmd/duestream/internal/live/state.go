@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 )
 
@@ -32,6 +33,7 @@ type State struct {
 	bridges       []admin.Heartbeat
 	bridgesFailed bool // and so nothing is known of them
 	queues        []admin.QueueSample
+	advice        []doctor.Finding
 
 	every  time.Duration
 	sort   string
@@ -57,11 +59,12 @@ type Look struct {
 	Bridges       []admin.Heartbeat
 	BridgesFailed bool // and so nothing is known of them
 	Queues        []admin.QueueSample
+	Advice        []doctor.Finding // the worst first
 }
 
 // Take stores what a look found. The server is connected again then.
 func (s *State) Take(l Look) {
-	s.server, s.bridges, s.bridgesFailed, s.queues = l.Server, l.Bridges, l.BridgesFailed, l.Queues
+	s.server, s.bridges, s.bridgesFailed, s.queues, s.advice = l.Server, l.Bridges, l.BridgesFailed, l.Queues, l.Advice
 	s.since, s.reason = time.Time{}, ""
 }
 
@@ -83,6 +86,7 @@ type Report struct {
 	Prefix       string             `json:"prefix"`
 	Bridges      []heartbeat.Health `json:"bridges"`
 	Queues       []QueueReport      `json:"queues"`
+	Advice       []doctor.Finding   `json:"advice"`                 // the worst first
 	Disconnected *Disconnected      `json:"disconnected,omitempty"` // then the rest is of the last look that succeeded
 }
 
@@ -100,7 +104,7 @@ type QueueReport struct {
 func (s *State) JSON() Report {
 	j := Report{
 		Time: s.Now.UnixMilli(), Server: s.server, Prefix: s.prefix,
-		Bridges: heartbeat.HealthOf(s.bridges), Queues: []QueueReport{},
+		Bridges: heartbeat.HealthOf(s.bridges), Queues: []QueueReport{}, Advice: slices.Concat([]doctor.Finding{}, s.advice),
 	}
 	for _, q := range s.sorted() {
 		one := QueueReport{QueueSample: q}

@@ -1,0 +1,78 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/duestream/duestream/bridge/admin/doctor"
+	"github.com/duestream/duestream/internal/view"
+)
+
+// Seen is what was read of the queues and what is around them. What is zero is not known, and nothing is said of it.
+type Seen struct {
+	Stats         []QueueStats
+	Samples       []QueueSample // of a Watcher, in place of Stats
+	Bridges       []Heartbeat
+	BridgesFailed bool // and so nothing is known of them
+	Server        ServerLoad
+}
+
+// Advise says what is wrong with what was seen, and what to do about it, by the rules of Doctor as far as one look allows: the
+// worst first, nothing when all is in order. It asks nothing.
+func (a *Admin) Advise(seen Seen) []doctor.Finding {
+	s := doctor.Sight{Prefix: a.prefix, NoBeats: seen.BridgesFailed, Servers: seen.Server.told}
+	for _, b := range seen.Bridges {
+		s.Bridges = append(s.Bridges, view.Heartbeat(b))
+	}
+	for _, q := range seen.Stats {
+		s.Queues = append(s.Queues, sightOfStats(q))
+	}
+	for _, q := range seen.Samples {
+		if q.Err == nil { // else it says so itself
+			s.Queues = append(s.Queues, sightOfSample(q))
+		}
+	}
+	return doctor.Advise(s)
+}
+
+func sightOfStats(q QueueStats) doctor.QueueSight {
+	s := doctor.QueueSight{
+		Queue: q.Queue, Partitions: q.Partitions, Held: q.Held, Overdue: q.Overdue, Behind: time.Duration(q.OldestOverdue),
+		Stalled: time.Duration(q.Stalled), InSeconds: q.LooksSeconds, Entries: q.Entries, Dead: q.Dead,
+		NewestDead: (*time.Duration)(q.NewestDead),
+	}
+	for _, g := range q.Groups {
+		one := doctor.GroupSight{
+			Name: g.Name, Consumers: g.Consumers, Lag: g.Lag, Waiting: known(g.Waiting), Unread: known(g.Unread),
+			Pending:    g.Pending,
+			Visibility: g.Policy.VisibilityTimeout,
+		}
+		if g.OldestPending != nil {
+			one.OldestIdle = time.Duration(g.OldestPending.Idle)
+		}
+		s.Groups = append(s.Groups, one)
+	}
+	return s
+}
+
+func sightOfSample(q QueueSample) doctor.QueueSight {
+	s := doctor.QueueSight{
+		Queue: q.Queue, Partitions: q.Partitions, Held: q.Held, Overdue: q.Overdue, Behind: time.Duration(q.Behind),
+		Stalled: time.Duration(q.Stalled), Entries: q.Entries, Dead: q.Dead, NewestDead: (*time.Duration)(q.NewestDead),
+		MoreGroups: q.MoreGroups,
+	}
+	for _, g := range q.Groups {
+		s.Groups = append(s.Groups, doctor.GroupSight{
+			Name: g.Name, Consumers: g.Consumers, Lag: g.Lag, Waiting: known(g.Waiting), Unread: known(g.Unread),
+			Pending:    g.Pending,
+			OldestIdle: known(g.Oldest), Visibility: g.Visibility,
+		})
+	}
+	return s
+}
+
+func known(d *Millis) time.Duration {
+	if d == nil {
+		return 0
+	}
+	return time.Duration(*d)
+}

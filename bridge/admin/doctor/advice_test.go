@@ -1,0 +1,111 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// Each trouble that a single look shows is said in one line with the next step, and only that; what another one explains is not
+// said beside it. A queue that is in order is not spoken of.
+func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
+	t.Parallel()
+	alive := view.Heartbeat{Identity: lua.Identity{ID: "01K00000000000000000000000", Host: "h", PID: 1}, Age: time.Second}
+	dead := alive
+	dead.Age = time.Minute
+	young := alive
+	young.Identity = lua.NewIdentity("h", 1, "")
+	minute, hour := time.Minute, time.Hour
+	sound := func() Sight {
+		return Sight{
+			Bridges: []view.Heartbeat{alive, dead},
+			Servers: []ServerSight{{"s:1", view.Info{"redis_version": "8.0.0", "maxmemory_policy": "noeviction",
+				"uptime_in_seconds": "100000", "aof_enabled": "0", "maxmemory": "100", "used_memory": "10", "role": "master"}}},
+			Queues: []QueueSight{{
+				Queue: "emails", Partitions: 1, Overdue: 5, Behind: 9 * time.Second, Stalled: 9 * time.Second, Entries: 9, Dead: 3,
+				NewestDead: &hour,
+				Groups: []GroupSight{{Name: "g", Consumers: 2, Lag: 7, Waiting: minute, Unread: 50 * time.Second, Pending: 4,
+					OldestIdle: 100 * time.Second, Visibility: 30 * time.Second}},
+			}},
+		}
+	}
+	queue := func(change func(*QueueSight)) func(*Sight) { return func(s *Sight) { change(&s.Queues[0]) } }
+	group := func(change func(*GroupSight)) func(*Sight) {
+		return queue(func(q *QueueSight) { change(&q.Groups[0]) })
+	}
+	for _, c := range []struct {
+		what   string
+		change func(*Sight)
+		codes  string
+		says   string // of the first line
+	}{
+		{"in order", func(*Sight) {}, "", ""},
+		{"nothing known", func(s *Sight) { *s = Sight{NoBeats: true} }, "", ""},
+		{"no bridge ever", func(s *Sight) { s.Bridges = nil }, "D201",
+			"no bridge ever ran under this prefix, or all were stopped. Next: duestream serve"},
+		{"bridges died, and all is late", func(s *Sight) {
+			s.Bridges, s.Queues[0].Stalled, s.Queues[0].Groups[0].OldestIdle = []view.Heartbeat{dead}, hour, hour
+		}, "D201", "the last heartbeats are too old, or too far ahead. Next: duestream serve"},
+		{"evicts", func(s *Sight) { s.Servers[0].Info["maxmemory_policy"] = "allkeys-lru" }, "D102",
+			"s:1: maxmemory-policy is allkeys-lru; 0 keys were evicted since its start. Next: redis-cli"},
+		{"too old", func(s *Sight) { s.Servers[0].Info["redis_version"] = "6.2.1" }, "D101", "redis 6.2.1. Next: upgrade"},
+		{"nearly full", func(s *Sight) { s.Servers[0].Info["used_memory"] = "95" }, "D104",
+			"95 of 100 bytes are used. Next: duestream stats"},
+		{"cannot persist", func(s *Sight) { s.Servers[0].Info["rdb_last_bgsave_status"] = "err" }, "D107",
+			"rdb_last_bgsave_status is err"},
+		{"overdue", queue(func(q *QueueSight) { q.Behind, q.Stalled = minute, minute }), "D309",
+			"emails: 5 messages are overdue, the oldest by 1m0s. Next: is a bridge running"},
+		{"late, and being drained", queue(func(q *QueueSight) { q.Behind, q.Stalled = hour, time.Second }), "", ""},
+		{"held and overdue", queue(func(q *QueueSight) { q.Held, q.Behind, q.Stalled = true, minute, minute }), "D310",
+			"emails: 5 messages are overdue, the oldest by 1m0s, and held. Next: duestream queue set emails held=false"},
+		{"held", queue(func(q *QueueSight) { q.Held, q.Behind = true, 0 }), "", ""},
+		{"many partitions", func(s *Sight) {
+			s.Queues[0].Stalled, s.Queues[0].Behind, s.Queues[0].Partitions = 15*time.Second, 15*time.Second, 1000
+		}, "", ""},
+		{"seconds", queue(func(q *QueueSight) { q.InSeconds = 1 }), "D306",
+			"emails: 1 due time between 10^9 and 10^11. Next: mend the producer"},
+		{"no group", queue(func(q *QueueSight) { q.Groups = nil }), "D401",
+			"emails: 9 entries, and no group. Next: run a worker (duestream work emails"},
+		{"groups that were not looked at", queue(func(q *QueueSight) { q.Groups, q.MoreGroups = nil, 70 }), "", ""},
+		{"dead letters grow", queue(func(q *QueueSight) { q.NewestDead = &minute }), "D524",
+			"emails: 3 dead letters, one came 1m0s ago. Next: duestream dead list emails"},
+		{"many dead letters", queue(func(q *QueueSight) { q.Dead = 5000 }), "D521", "emails: 5000 dead letters. Next"},
+		{"many, and they grow", queue(func(q *QueueSight) { q.Dead, q.NewestDead = 5000, &minute }), "D521",
+			"emails: 5000 dead letters, one came 1m0s ago. Next"},
+		{"nobody ever read", group(func(g *GroupSight) { g.Consumers = 0 }), "D402",
+			"emails, group g: 7 entries wait, the oldest for 1m0s, and it has no consumers. Next: run a worker"},
+		{"nobody reads yet", group(func(g *GroupSight) { g.Consumers, g.Waiting, g.Unread = 0, 59e9, 59e9 }), "", ""},
+		{"workers died", group(func(g *GroupSight) { g.Waiting, g.Unread = hour, 61*time.Second }), "D403",
+			"emails, group g: 7 entries wait, the oldest for 1h0m0s; 2 consumers, and none has read for 1m1s. Next: are its workers alive"},
+		{"long handlers", group(func(g *GroupSight) { g.Waiting, g.Unread, g.Visibility = 9*minute, 9*minute, hour }), "", ""},
+		{"too few workers", group(func(g *GroupSight) { g.Waiting, g.Unread = 2*hour, time.Second }), "D404",
+			"2h0m0s. Next: give the group more workers"},
+		{"not reclaimed", group(func(g *GroupSight) { g.OldestIdle = 121 * time.Second }), "D407",
+			"emails, group g: 4 entries are pending, the oldest without a sign of life for 2m1s. Next: is a bridge running"},
+		{"reclaimed soon", func(s *Sight) { s.Bridges[0], s.Queues[0].Groups[0].OldestIdle = young, hour }, "", ""},
+		{"a name of a terminal's making", group(func(g *GroupSight) { g.Name = "\x1b[31m" }), "D411",
+			`emails, group "\x1b[31m": a group called "\x1b[31m". Next`},
+		{"the worst comes first", func(s *Sight) {
+			s.Queues[0].NewestDead, s.Bridges, s.Queues[0].Groups[0].Consumers = &minute, nil, 0
+		}, "D201 D402 D524", "no bridge"},
+	} {
+		s := sound()
+		c.change(&s)
+		var codes []string
+		all := Advise(s)
+		for _, f := range all {
+			codes = append(codes, f.Code)
+			if line := f.Line(); strings.ContainsAny(line, "\n\x1b") || f.Why == "" {
+				t.Errorf("%s: %q", c.what, line)
+			}
+		}
+		if got := strings.Join(codes, " "); got != c.codes {
+			t.Errorf("%s: %q, want %q: %+v", c.what, got, c.codes, all)
+		} else if len(all) > 0 && !strings.Contains(all[0].Line(), c.says) {
+			t.Errorf("%s: %q does not say %q", c.what, all[0].Line(), c.says)
+		}
+	}
+}
