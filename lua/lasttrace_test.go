@@ -64,7 +64,7 @@ func TestLastTraceNeverMakesAMessageFail(t *testing.T) {
 			redistest.Want(b, fmt.Sprintf("%q", bad), e.Extra[FieldLastTrace], "")
 			b.ack("g", Held{Entry: e.EntryID})
 		}
-		most := []string{"XADD", b.k.Stream, "*", "id", "m"} // with for, error, and what every entry has, as many fields as there may be
+		most := []string{"XADD", b.k.Stream, "*", "id", "m"} // with for, error, and what every entry has: as many as there may be
 		for i := range 994 {
 			most = append(most, fmt.Sprint("f", i), "")
 		}
@@ -92,8 +92,8 @@ func TestLastTraceNeverMakesAMessageFail(t *testing.T) {
 func TestActionsThatDoNotParseAreRefused(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "m")[0]
-		for _, action := range []string{"retry ", "retry  " + traceOne, "bury " + traceOne, "retry " + traceOne[:54], "retry " + traceOne + " ",
-			"retry " + traceOne + "-00", "retry 00-" + strings.Repeat("-", 52), " ", traceOne, "retry\n" + traceOne} {
+		for _, action := range []string{"retry ", "retry  " + traceOne, "bury " + traceOne, "retry " + traceOne[:54],
+			"retry " + traceOne + " ", "retry " + traceOne + "-00", "retry 00-" + strings.Repeat("-", 52), " ", traceOne, "retry\n" + traceOne} {
 			err := b.c.Do(b.ctx, b.c.B().Arbitrary("EVAL", Source("retry"), "6").Keys(b.k.Stream, b.k.Due, b.k.Payload, b.k.Meta,
 				b.k.Dead, b.k.Wake).Args("g", "3", "0", e.EntryID, "", action, "", "", "no").Build()).Error()
 			if err == nil || !strings.Contains(err.Error(), "action is none of") {

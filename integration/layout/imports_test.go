@@ -32,6 +32,7 @@ var below = map[string]string{
 	"stream/transfer":     "lua internal/loop internal/view stream stream/deadletter stream/inspect",
 	"bridge":              bridgeParts,
 	"bridge/metrics":      "lua internal/loop internal/observe internal/view stream/inspect",
+	"bridge/tracing":      "bridge lua",
 	"bridge/admin":        allBelowAdmin + " bridge/admin/doctor",
 	"bridge/admin/doctor": allBelowAdmin,
 	// what a user's program imports
@@ -88,6 +89,9 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 			other, our := ours(path)
 			if held && our && !slices.Contains(strings.Fields(allowed), other) {
 				t.Errorf("%s imports %s, which is not below it", name, other)
+			}
+			if strings.HasPrefix(path, "go.opentelemetry.io/") && name != "bridge/tracing" {
+				t.Errorf("%s imports %s: who does not trace must not link it", name, path)
 			}
 			if strings.HasPrefix(name, "cmd/") && strings.HasPrefix(other, "integration") {
 				t.Errorf("%s imports %s: tests only do", name, other)

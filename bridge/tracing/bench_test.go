@@ -1,0 +1,169 @@
+package tracing_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/tracing"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// configs are how a worker may be traced, from nothing to all that is recorded and thrown away.
+func configs() []struct {
+	name string
+	tracing.Config
+} {
+	return []struct {
+		name string
+		tracing.Config
+	}{
+		{"off", tracing.Config{}},
+		{"noop", tracing.Config{Provider: noop.NewTracerProvider()}},
+		{"not_sampled", tracing.Config{Provider: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))}},
+		{"recorded", tracing.Config{Provider: sdktrace.NewTracerProvider()}},
+	}
+}
+
+// BenchmarkHandler measures what tracing adds to one delivery, in a worker that does nothing.
+func BenchmarkHandler(b *testing.B) {
+	for _, c := range configs() {
+		b.Run(c.name, func(b *testing.B) {
+			cfg, m, ctx := worker(c.Config, done), message(map[string]string{"traceparent": origin}), context.Background()
+			b.ReportAllocs()
+			for b.Loop() {
+				_ = cfg.Handler(ctx, m)
+				if cfg.Settled != nil {
+					cfg.Settled(m, bridge.Acknowledged)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkDrainAndDeliver has messages with a traceparent drained and delivered by a worker with 64 slots, traced in one way and
+// then in the next, in turns and in an order that changes; "plain" never saw this package. A ratio is the median over rounds of
+// plain's time by the other's in the same round: as the clock on the wall has it, and of this process's processors, which other
+// programs disturb less. Run it with -benchtime 1x on a quiet machine.
+func BenchmarkDrainAndDeliver(b *testing.B) {
+	const messages, rounds = 20_000, 21
+	server := redistest.Own(b)
+	r, err := bridge.Dial(b.Context(), server.URL())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close()
+	ways := append(configs(), configs()[0])
+	ways[len(ways)-1].name = "plain"
+	order := rand.New(rand.NewPCG(1, 2))
+	for b.Loop() {
+		walls, processors := map[string][]float64{}, map[string][]float64{}
+		for round := range rounds + 1 {
+			for _, i := range order.Perm(len(ways)) {
+				way := ways[i]
+				cfg := bridge.WorkerConfig{Queue: "orders", Group: "billing", Handler: done}
+				if way.name != "plain" {
+					cfg = tracing.Worker(cfg, way.Config)
+				}
+				wall, processor := drainAndDeliver(b, r, cfg, messages)
+				if round > 0 { // the first one warms up
+					walls[way.name] = append(walls[way.name], wall.Seconds())
+					processors[way.name] = append(processors[way.name], processor.Seconds())
+				}
+			}
+		}
+		for _, way := range ways {
+			wall, processor := ratio(walls["plain"], walls[way.name]), ratio(processors["plain"], processors[way.name])
+			slices.Sort(walls[way.name])
+			slices.Sort(processors[way.name])
+			b.ReportMetric(wall, way.name+"_wall")
+			b.ReportMetric(processor, way.name+"_cpu")
+			b.Logf("%s: %d messages in %.0f ms (median; least %.0f), %.0f ms of processor (least %.0f)", way.name, messages,
+				1000*walls[way.name][rounds/2], 1000*walls[way.name][0], 1000*processors[way.name][rounds/2],
+				1000*processors[way.name][0])
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// ratio is the median of a by b, pair by pair.
+func ratio(a, b []float64) float64 {
+	all := make([]float64, len(a))
+	for i := range a {
+		all[i] = a[i] / b[i]
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// drainAndDeliver returns how long it takes from the first drain until all are settled, and the processor time of this process
+// meanwhile.
+func drainAndDeliver(b *testing.B, r *bridge.Redis, cfg bridge.WorkerConfig, messages int) (wall, processor time.Duration) {
+	b.Helper()
+	ctx, stop := context.WithCancel(b.Context())
+	k := lua.NewKeys(lua.DefaultPrefix, "orders")
+	do := func(err error) {
+		if err != nil && !errors.Is(err, context.Canceled) {
+			b.Fatal(err)
+		}
+	}
+	do(r.Client.Do(ctx, r.Client.B().Flushall().Build()).Error())
+	do(r.Client.Do(ctx, r.Client.B().Hset().Key(k.Policy).FieldValue().FieldValue("held", "1").Build()).Error())
+	meta := lua.EncodeMeta(map[string]string{"traceparent": origin}, 0, time.Time{})
+	for first := 0; first < messages; first += 500 {
+		items := make([]lua.Item, 500)
+		for i := range items {
+			items[i] = lua.Item{ID: fmt.Sprintf("m-%06d", first+i), When: lua.After(0), Payload: []byte("charge 9.99"),
+				Meta: meta}
+		}
+		_, err := lua.Enqueue(ctx, r.Client, k, lua.Token{}, items, lua.Durability{})
+		do(err)
+	}
+	do(r.Client.Do(ctx, r.Client.B().Hdel().Key(k.Policy).Field("held").Build()).Error())
+
+	settled, all := atomic.Int64{}, make(chan struct{})
+	next := cfg.Settled
+	cfg.Settled = func(m *bridge.Message, s bridge.Settlement) {
+		if next != nil {
+			next(m, s)
+		}
+		if settled.Add(1) == int64(messages) {
+			close(all)
+		}
+	}
+	cfg.Redis, cfg.Concurrency = r, 64
+	w, err := bridge.NewWorker(cfg)
+	do(err)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	runtime.GC() // what was left by the one before is not ours
+	began, spent := time.Now(), processorTime()
+	for left := messages; left > 0; {
+		d, err := lua.Drain(ctx, r.Client, k, 500, 1<<20)
+		do(err)
+		left -= d.Moved
+	}
+	<-all
+	wall, processor = time.Since(began), processorTime()-spent
+	stop()
+	do(<-ended)
+	return wall, processor
+}
+
+func processorTime() time.Duration {
+	var usage syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}

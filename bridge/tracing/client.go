@@ -1,0 +1,90 @@
+package tracing
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// Client is a bridge.Client that makes a span of each call that schedules, "schedule <queue>". Its messages carry that span in
+// their headers, with trace state and baggage of the context; headers of these names that a message has already are replaced.
+// What would go beyond the headers that a message may have is left out.
+type Client struct {
+	*bridge.Client
+	tracer *tracer // nil = off
+}
+
+// NewClient returns a client that traces, and closes the other when it is closed.
+func NewClient(client *bridge.Client, c Config) *Client {
+	if c.Provider == nil {
+		return &Client{Client: client}
+	}
+	return &Client{client, newTracer(c)}
+}
+
+func (t *tracer) schedules(ctx context.Context, queue string) (context.Context, trace.Span) {
+	return t.Start(ctx, "schedule "+queue, trace.WithSpanKind(trace.SpanKindProducer),
+		operation(queue, "schedule", semconv.MessagingOperationTypeSend))
+}
+
+// Schedule is bridge.Client.Schedule in a span.
+func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...bridge.Option) (bridge.Receipt, error) {
+	if c.tracer == nil {
+		return c.Client.Schedule(ctx, queue, payload, options...)
+	}
+	ctx, span := c.tracer.schedules(ctx, queue)
+	defer span.End()
+	receipt, err := c.Client.Schedule(ctx, queue, payload, append(slices.Clip(options), func(m *bridge.NewMessage) {
+		m.Headers = with(m.Headers, c.tracer.inject(ctx))
+	})...)
+	if span.IsRecording() {
+		all := append(make([]attribute.KeyValue, 0, 4), semconv.MessagingMessageBodySize(len(payload)))
+		if receipt.ID != "" {
+			all = append(all, semconv.MessagingMessageID(receipt.ID), keyDue.Int64(receipt.Due.UnixMilli()),
+				keyReady.Bool(receipt.Ready))
+		}
+		span.SetAttributes(all...)
+		if err != nil {
+			fail(span, err, "")
+		}
+	}
+	return receipt, err
+}
+
+// ScheduleBatch is bridge.Client.ScheduleBatch in one span, which all its messages carry.
+func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error) {
+	if c.tracer == nil {
+		return c.Client.ScheduleBatch(ctx, queue, messages)
+	}
+	ctx, span := c.tracer.schedules(ctx, queue)
+	defer span.End()
+	traced, found := slices.Clone(messages), c.tracer.inject(ctx)
+	for i := range traced {
+		traced[i].Headers = with(traced[i].Headers, found)
+	}
+	results, err := c.Client.ScheduleBatch(ctx, queue, traced)
+	if span.IsRecording() {
+		span.SetAttributes(semconv.MessagingBatchMessageCount(len(messages)))
+		refused := 0
+		for i := range results {
+			if results[i].Err != nil {
+				refused++
+			}
+		}
+		switch {
+		case err != nil:
+			fail(span, err, "")
+		case refused > 0:
+			span.SetAttributes(keyRefused.Int(refused))
+			span.SetStatus(codes.Error, fmt.Sprintf("%d of %d refused", refused, len(messages)))
+		}
+	}
+	return results, err
+}

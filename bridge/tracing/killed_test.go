@@ -1,0 +1,30 @@
+package tracing_test
+
+import (
+	"testing"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// A worker that is killed can tell nobody of its attempt. The next one is linked to the producer and to the attempt before, and
+// says that the one between was reclaimed.
+func TestAttemptAfterAKilledWorkerIsLinked(t *testing.T) {
+	t.Parallel()
+	r, prefix := dial(t)
+	serve(t, r, prefix)
+	provider, spans := memory(t)
+	if _, err := newClient(t, r, prefix).Schedule(t.Context(), "orders", nil, bridge.Header("traceparent", origin)); err != nil {
+		t.Fatal(err)
+	}
+	work(t, r, prefix, provider, 1, 1)
+	first := look(t, spans, "process orders")
+	kill := startChild(t, prefix)
+	kill()
+	spans.Reset()
+	work(t, r, prefix, provider, 0, 1)
+	third := look(t, spans, "process orders")
+	want(t, "attempt", attributes(third)["duestream.attempt"], "3")
+	want(t, "span", line(third), "link "+origin[3:52]+" duestream.link=origin\n"+
+		"link "+first.SpanContext.TraceID().String()+"-"+first.SpanContext.SpanID().String()+" duestream.link=last_attempt\n"+
+		"event duestream.reclaimed duestream.error=visibility timeout: not acknowledged within 300 ms\nconsumer Unset")
+}

@@ -1,0 +1,101 @@
+package tracing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+// Config says how messages are traced. The zero value is off.
+type Config struct {
+	// Provider makes the spans: the one that the program gives its exporter. nil = off: nothing is read, written or spent. One
+	// that records nothing (noop.NewTracerProvider()) has traces and baggage pass through this program.
+	Provider trace.TracerProvider
+
+	// Propagator reads headers of messages and writes them. nil = W3C trace context and baggage.
+	Propagator propagation.TextMapPropagator
+
+	// Parent continues the producer's trace across the delay: deliveries become children of the span that scheduled the message.
+	// Otherwise each attempt is a trace of its own, which is linked to the producer's. A trace that is continued after days comes
+	// too late for most that collect, sample or draw traces.
+	Parent bool
+}
+
+// Names of what semantic conventions do not have.
+const (
+	scope  = "github.com/duestream/duestream/bridge/tracing"
+	system = "duestream"
+
+	keyLink       = attribute.Key("duestream.link")    // of a link: origin or last_attempt
+	keyAttempt    = attribute.Key("duestream.attempt") // from 1
+	keyMost       = attribute.Key("duestream.max_attempts")
+	keyEntry      = attribute.Key("duestream.entry")      // ID in the stream
+	keyLateness   = attribute.Key("duestream.lateness")   // seconds from due to ready
+	keySettlement = attribute.Key("duestream.settlement") // how the delivery ended
+	keyDelay      = attribute.Key("duestream.delay")      // seconds until the next attempt
+	keyError      = attribute.Key("duestream.error")      // of the last attempt
+	keyDue        = attribute.Key("duestream.due_ms")     // Unix ms
+	keyReady      = attribute.Key("duestream.ready")      // went straight into the stream
+	keyRefused    = attribute.Key("duestream.refused")    // messages of a batch
+)
+
+// tracer makes the spans of one client or worker.
+type tracer struct {
+	trace.Tracer
+	propagator propagation.TextMapPropagator
+	parent     bool
+}
+
+func newTracer(c Config) *tracer {
+	made := c.Provider.Tracer(scope, trace.WithInstrumentationVersion(bridge.NewIdentity("").Version),
+		trace.WithSchemaURL(semconv.SchemaURL))
+	if c.Propagator == nil {
+		c.Propagator = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+	}
+	return &tracer{made, c.Propagator, c.Parent}
+}
+
+// operation returns what is known of all spans of an operation, also to samplers.
+func operation(queue, name string, more ...attribute.KeyValue) trace.SpanStartOption {
+	return trace.WithAttributes(append([]attribute.KeyValue{
+		semconv.MessagingSystemKey.String(system), semconv.MessagingDestinationName(queue), semconv.MessagingOperationName(name),
+	}, more...)...)
+}
+
+// fail says on a span what went wrong, by kind and text; the text is that of the error unless another one is given.
+func fail(span trace.Span, err error, other string) (kind, text string) {
+	kind, text = kindOf(err), lua.CutText(cmp.Or(other, err.Error()))
+	span.SetStatus(codes.Error, text)
+	span.SetAttributes(semconv.ErrorTypeKey.String(kind))
+	return kind, text
+}
+
+// kinds are errors that have a name; others have the one of their type.
+var kinds = []struct {
+	err  error
+	name string
+}{
+	{bridge.ErrInvalid, "invalid"}, {bridge.ErrDuplicate, "duplicate"}, {bridge.ErrFull, "full"},
+	{bridge.ErrNotDurable, "not_durable"}, {bridge.ErrUnsupported, "unsupported"}, {bridge.ErrDenied, "denied"},
+	{bridge.ErrUntrusted, "untrusted"}, {bridge.ErrWrongType, "wrong_type"}, {bridge.ErrUnavailable, "unavailable"},
+	{bridge.ErrUncertain, "uncertain"}, {bridge.ErrClosed, "closed"}, {bridge.ErrLost, "lost"}, {errPanicked, "panic"},
+	{context.DeadlineExceeded, "timeout"}, {context.Canceled, "cancelled"},
+}
+
+func kindOf(err error) string {
+	for _, k := range kinds {
+		if errors.Is(err, k.err) {
+			return k.name
+		}
+	}
+	return semconv.ErrorType(err).Value.AsString()
+}
