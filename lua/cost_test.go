@@ -29,6 +29,11 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		b.enqueueAs(Token{Name: "1", Window: time.Minute}, Item{ID: "first", When: After(time.Minute), Payload: []byte("p")})
 	}
 	var held Entry
+	var many []string
+	for i := range 20 {
+		many = append(many, fmt.Sprintf("m%02d", i))
+	}
+	var twenty []Entry
 	delivered := func(groups ...string) func(b *rig) {
 		return func(b *rig) { held = b.deliver(groups, "m")[0] }
 	}
@@ -59,15 +64,17 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 			}
 		}, "time xdel zadd zrange zscore"},
 		{"drain", func(b *rig) { b.enqueue(item, with(func(i *Item) { i.ID = "next" })); b.do("ZADD", b.k.Due, "5", "m") },
-			func(b *rig) { b.drain(100) }, "hdel hget hget hlen time xadd xdel zrange zrange zremrangebyrank"},
+			func(b *rig) { b.drain(100) }, "hdel hget hget hlen time xadd xdel zrange zremrangebyrank"},
 		{"drain one with headers", func(b *rig) { b.enqueue(with(func(i *Item) { i.Meta = headers })); b.makeDue() },
-			func(b *rig) { b.drain(100) }, "hdel hdel hget hget hget hlen time xadd xdel zrange zrange zremrangebyrank"},
+			func(b *rig) { b.drain(100) }, "hdel hdel hget hget hget hlen time xadd xdel zrange zremrangebyrank"},
 		{"drain nothing", before, func(b *rig) { b.drain(100) }, "hget hlen time xdel zrange"},
 		{"acknowledge", delivered("g"), func(b *rig) { b.ack("g", Held{Entry: held.EntryID}) }, "xack xdel xinfo|groups"},
 		{"acknowledge and compare", delivered("g"), func(b *rig) { b.ack("g", Held{Entry: held.EntryID, ID: "m"}) },
 			"xack xdel xinfo|groups xrange"},
 		{"acknowledge for one of two groups", delivered("g", "h"), func(b *rig) { b.ack("g", Held{Entry: held.EntryID}) },
 			"xack xinfo|groups xpending"},
+		{"acknowledge twenty that another group holds", func(b *rig) { twenty = b.deliver([]string{"g", "h"}, many...) },
+			func(b *rig) { b.ack("g", heldBy(twenty)...) }, strings.Repeat("xack ", 20) + "xinfo|groups xpending"},
 		{"retry", delivered("g"), func(b *rig) { b.fail("g", held.EntryID, ActionRetry, "max_attempts", "no") },
 			"hset hset time type type xack xack xadd xdel xinfo|groups xrange zadd zrange"},
 		{"dead-letter", delivered("g"), func(b *rig) { b.fail("g", held.EntryID, ActionDead, "dead_letter", "no") },

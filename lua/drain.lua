@@ -19,17 +19,19 @@ if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, '', ''} end
 local now, fraction = now_ms()
 local has_meta, is_gone = redis.call('HLEN', meta) > 0, gone_from(stream)
 -- Everything is known before the first write.
+local score_before, due_before = nil, nil -- most messages are due when the one before is
 
 -- Adds one member to the stream, or to the dead letters. Returns 'moved' or 'buried'; or 'put_off' and the refusal of the dead letters, nil and that
 -- of the stream.
 local function add(member, score, body, fields)
   local added, outcome, id, group, attempt, error = nil, 'moved', nil, nil, nil, nil
   local fits = #member + #body + (fields and #fields or 0) <= MAX_ENTRY_BYTES
+  if score ~= score_before then score_before, due_before = score, due_ms(score) end
   if fits and fields and #fields < 8192 then id, group, attempt, error = string.match(fields, RETRY) end
   if id and is_gone(group) == false then
-    added = redis.pcall('XADD', stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due_ms(score), 'for', group, 'error', error)
+    added = redis.pcall('XADD', stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due_before, 'for', group, 'error', error)
   elseif fits and not fields and is_plain(member) then
-    added = redis.pcall('XADD', stream, '*', 'id', member, 'payload', body, 'attempt', '1', 'due_ms', due_ms(score))
+    added = redis.pcall('XADD', stream, '*', 'id', member, 'payload', body, 'attempt', '1', 'due_ms', due_before)
   else
     local values, dies, err = delivered_values(member, score, body, fields, is_gone, now)
     if err then return nil, err end
@@ -46,23 +48,24 @@ local function add(member, score, body, fields)
 end
 
 -- Bodies are read one by one, because the next may be of any size; members a few at a time, because nobody can ask how long they are.
-local done, bytes, counts, refusal, dead_refusal, page, next_due, empty = {}, 0, {moved = 0, buried = 0, put_off = 0}, '', '', 1, nil, false
+local done, bytes, counts, refusal, dead_refusal, page, next_due, empty = {}, 0, {moved = 0, buried = 0, put_off = 0}, '', '', 2, nil, false
 while #done + counts.put_off < limit and bytes < max_bytes and refusal == '' and not (next_due or empty) do
-  local members, longest = redis.call('ZRANGE', due, #done, #done + math.min(page, limit - #done - counts.put_off) - 1, 'WITHSCORES'), 0
-  empty = #members == 0
+  local asked, longest = math.min(page, limit - #done - counts.put_off), 0
+  local members = redis.call('ZRANGE', due, #done, #done + asked - 1, 'WITHSCORES')
+  empty = #members < 2 * asked
   for i = 1, #members, 2 do
     local member, score = members[i], members[i + 1]
-    if number_of(score) > now then next_due = number_of(score) break end
+    if score ~= score_before and number_of(score) > now then next_due = number_of(score) break end
     local body, fields = redis.call('HGET', payload, member) or '', has_meta and redis.call('HGET', meta, member) or nil
     local outcome, err = add(member, score, body, fields)
     if not outcome then
-      refusal = err
+      refusal, empty = err, false
       break
     end
     if outcome == 'put_off' then dead_refusal = err else done[#done + 1] = member end
     counts[outcome] = counts[outcome] + 1
     bytes, longest = bytes + #member + #body + (fields and #fields or 0), math.max(longest, #member)
-    if bytes >= max_bytes then break end
+    if bytes >= max_bytes then empty = false break end
   end
   page = longest > 1024 and 1 or math.min(16, 4 * page)
 end

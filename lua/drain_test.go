@@ -42,6 +42,7 @@ func TestDrainStopsAfterItsBytes(t *testing.T) {
 				b.Fatal(err)
 			}
 			redistest.Want(b, fmt.Sprintf("moved with %d bytes", c.maxBytes), d.Moved, c.moved)
+			redistest.Want(b, "more is due", d.Wait == 0, b.count("ZCARD", b.k.Due) > 0)
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=6 dead=0")
 	})

@@ -129,3 +129,36 @@ func TestAckLeavesAtMostANode(t *testing.T) {
 		}
 	})
 }
+
+func heldBy(entries []Entry) (held []Held) {
+	for _, e := range entries {
+		held = append(held, Held{Entry: e.EntryID})
+	}
+	return held
+}
+
+// What other groups still hold goes with a later call, unless it lies behind an entry that stays pending: that may be for an
+// hour, and then each is looked at.
+func TestAckBehindAHeldEntryFrees(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		now := b.now()
+		for _, c := range []struct {
+			age  int64
+			left int
+		}{{5000, 1}, {0, 21}} {
+			b.do("DEL", b.k.Stream)
+			b.do("XADD", b.k.Stream, fmt.Sprintf("%d-0", now-c.age), "id", "held")
+			for i := range 20 {
+				b.do("XADD", b.k.Stream, fmt.Sprintf("%d-%d", now, i+1), "id", fmt.Sprint("m", i))
+			}
+			b.groups("g", "h")
+			own, others := b.read("g", "c", 21), b.read("h", "c", 21)
+			b.ack("g", heldBy(own[1:])...)
+			redistest.Want(b, "left while the other group holds them", b.count("XLEN", b.k.Stream), 21)
+			b.ack("h", heldBy(others)...)
+			redistest.Want(b, fmt.Sprintf("left behind one that is %d ms older", c.age), b.count("XLEN", b.k.Stream), c.left)
+			b.trim("0-0", 100, 1<<20)
+			redistest.Want(b, "left after a trim", b.count("XLEN", b.k.Stream), 1)
+		}
+	})
+}

@@ -288,7 +288,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a drain takes whatever the page of members brings", file: "lua/drain.lua",
-		old:  "    if bytes >= max_bytes then break end\n",
+		old:  "    if bytes >= max_bytes then empty = false break end\n",
 		new:  "",
 		test: []string{"-run", "TestDrainStopsWithinAPage", "./lua"},
 	},

@@ -374,4 +374,16 @@ var moreMutants = []mutant{
 		new:  "",
 		test: []string{"-run", "TestAttemptIsTold", "./stream"},
 	},
+	{
+		name: "what lies behind a held entry waits for a sweep", file: "lua/lib/free.lua",
+		old:  "tonumber((id_parts(last))) - tonumber((id_parts(bound))) <= 1000",
+		new:  "true",
+		test: []string{"-run", "TestAckBehindAHeldEntryFrees", "./lua"},
+	},
+	{
+		name: "a drain that stops within a page says that nothing is left", file: "lua/drain.lua",
+		old:  "empty = false break end\n",
+		new:  "break end\n",
+		test: []string{"-run", "TestDrainStopsAfterItsBytes", "./lua"},
+	},
 }

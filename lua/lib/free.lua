@@ -115,7 +115,8 @@ local function delete_unneeded(stream, groups, ids, first, last)
 end
 
 -- Frees those of the given entries (in any order) that no group needs. Groups are read here, never remembered. Many are freed by a trim of
--- all that is done with, which costs next to nothing for each; what is then left lies behind an entry that stays pending, and trim sweeps it.
+-- all that is done with, which costs next to nothing for each: now, or when the group that lags is done with them. Only behind an entry that
+-- stays pending, older by a second, each is looked at, and what is then left trim sweeps.
 local function free(stream, ids)
   if #ids == 0 then return 0 end
   local groups = groups_of(stream)
@@ -127,6 +128,7 @@ local function free(stream, ids)
   if #ids > 16 then
     local bound = bounds(stream, groups)
     if less(first, bound) then return trim_below(stream, bound, 1000) end
+    if tonumber((id_parts(last))) - tonumber((id_parts(bound))) <= 1000 then return 0 end
   end
   return delete_unneeded(stream, groups, ids, first, last)
 end

@@ -14,30 +14,51 @@ const group = "bench"
 // DeliverConfig configures Deliver. Messages is 200,000 by default.
 type DeliverConfig struct{ Config }
 
-// Deliver measures how many messages a second come through from the schedule to the acknowledgement: all are due already, one
-// process has one bridge and one worker whose handler does nothing, and the clock runs from the moment at which the queue is
-// let go until all are acknowledged and the stream is empty. The floor is the drain script called in a loop, then XREADGROUP
-// and XACK in a loop, 500 messages each, on as many messages: 1/(1/drain + 1/read), which is what a server that does one thing
-// at a time can do at best in calls of that size. Freeing the entries is in the figure and not in the floor.
+// Deliver measures how many messages a second come through from the schedule to the acknowledgement, to one group and to two: all
+// are due already, one process has one bridge and a worker for each group whose handler does nothing, and the clock runs from the
+// moment at which the queue is let go until all are acknowledged and the stream is empty. The floor is what one writes by hand,
+// see byHand. What the server does for a message on either side is told, too.
+//
+// The scripts alone are the drain script called in a loop, then XREADGROUP and XACK in a loop, 500 messages each.
 func Deliver(ctx context.Context, cfg DeliverConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(200_000, 5)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
-		through := higher("deliver", "msg/s")
+		var figures []*series
+		for _, d := range []delivering{{"deliver", []string{group}}, {"deliver_two_groups", []string{group, group + "-2"}}} {
+			through, server := higher(d.name, "msg/s"), lower(d.name+"_server", "µs/msg")
+			figures = append(figures, through, server)
+			err := r.turns(ctx, through, func(ctx context.Context) (float64, error) {
+				return r.byHand(ctx, d, &server.floor)
+			}, func(ctx context.Context) (float64, error) { return r.deliver(ctx, d, &server.values) })
+			if err != nil {
+				return Result{}, err
+			}
+		}
 		drain, read := higher("drain_script_alone", "msg/s"), higher("xreadgroup_xack_alone", "msg/s")
-		err := r.turns(ctx, through, func(ctx context.Context) (float64, error) {
-			d, a, err := r.deliverFloor(ctx)
+		for range r.Rounds {
+			d, a, err := r.scriptsAlone(ctx)
+			if err != nil {
+				return Result{}, err
+			}
 			drain.add(d)
 			read.add(a)
-			return harmonic(d, a), err
-		}, r.deliver)
-		return result("deliver", through, drain, read), err
+		}
+		return result("deliver", append(figures, drain, read)...), nil
 	})
 }
 
-// due fills the queue with messages that are due, and held. The group is there.
-func (r *rig) due(ctx context.Context, what string) error {
-	if err := r.group(ctx, group); err != nil {
-		return err
+// delivering is one figure of Deliver.
+type delivering struct {
+	name   string
+	groups []string
+}
+
+// due fills the queue with messages that are due, and held. The groups are there.
+func (r *rig) due(ctx context.Context, what string, groups ...string) error {
+	for _, name := range groups {
+		if err := r.group(ctx, name); err != nil {
+			return err
+		}
 	}
 	if err := r.hold(ctx, true); err != nil {
 		return err
@@ -46,9 +67,9 @@ func (r *rig) due(ctx context.Context, what string) error {
 	return r.fill(ctx, what, r.Messages, func(int) time.Time { return now })
 }
 
-// deliverFloor measures the two stages on their own.
-func (r *rig) deliverFloor(ctx context.Context) (drain, read float64, err error) {
-	if err := r.due(ctx, "fill"); err != nil {
+// scriptsAlone measures the two stages on their own.
+func (r *rig) scriptsAlone(ctx context.Context) (drain, read float64, err error) {
+	if err := r.due(ctx, "fill", group); err != nil {
 		return 0, 0, err
 	}
 	if err := r.hold(ctx, false); err != nil {
@@ -63,27 +84,48 @@ func (r *rig) deliverFloor(ctx context.Context) (drain, read float64, err error)
 	return drain, read, r.clear(ctx)
 }
 
-func (r *rig) deliver(ctx context.Context) (rate float64, err error) {
-	if err := r.due(ctx, "fill"); err != nil {
+func (r *rig) deliver(ctx context.Context, d delivering, server *[]float64) (rate float64, err error) {
+	if err := r.due(ctx, "fill", d.groups...); err != nil {
 		return 0, err
 	}
 	var handled atomic.Int64
-	parts, err := r.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(context.Context, *bridge.Message) error {
-		handled.Add(1)
-		return nil
-	}})
+	b, err := r.serve(ctx)
 	if err != nil {
 		return 0, err
 	}
-	begin := time.Now()
-	if err = r.hold(ctx, false); err == nil {
-		err = r.through(ctx, &handled)
+	parts := []*part{b}
+	for _, name := range d.groups {
+		w, err := r.work(ctx, bridge.WorkerConfig{Group: name, Handler: func(context.Context, *bridge.Message) error {
+			handled.Add(1)
+			return nil
+		}})
+		if err != nil {
+			return 0, errors.Join(err, stop(parts...))
+		}
+		parts = append(parts, w)
 	}
-	took := time.Since(begin)
+	rate, err = r.rated(ctx, server, func() error {
+		return errors.Join(r.hold(ctx, false), r.through(ctx, &handled, len(d.groups)))
+	})
 	if err := errors.Join(err, stop(parts...)); err != nil {
 		return 0, err
 	}
-	return float64(r.Messages) / took.Seconds(), r.clear(ctx)
+	return rate, r.clear(ctx)
+}
+
+// rated is how many messages a second come through while do runs. What the server does for each is appended, if it tells.
+func (r *rig) rated(ctx context.Context, server *[]float64, do func() error) (float64, error) {
+	begin := time.Now()
+	var took time.Duration
+	spent, err := r.spent(ctx, func() error {
+		begin = time.Now()
+		defer func() { took = time.Since(begin) }()
+		return do()
+	})
+	if spent != nil {
+		*server = append(*server, spent.cpu/float64(r.Messages))
+	}
+	return float64(r.Messages) / took.Seconds(), err
 }
 
 // process starts one bridge and one worker.
@@ -99,12 +141,12 @@ func (r *rig) process(ctx context.Context, cfg bridge.WorkerConfig) ([]*part, er
 	return []*part{b, w}, nil
 }
 
-// through waits until as many messages were handled as there are, and the stream is empty.
-func (r *rig) through(ctx context.Context, handled *atomic.Int64) error {
+// through waits until as many messages were handled as there are, by each group, and the stream is empty.
+func (r *rig) through(ctx context.Context, handled *atomic.Int64, groups int) error {
 	return until(ctx, r.longest(), "not all messages come through", func() (bool, error) {
 		n := int(handled.Load())
-		r.Progress("deliver", n, r.Messages)
-		if n < r.Messages {
+		r.Progress("deliver", n, groups*r.Messages)
+		if n < groups*r.Messages {
 			return false, nil
 		}
 		left, err := r.number(ctx, r.c.B().Xlen().Key(r.keys.Stream).Build())

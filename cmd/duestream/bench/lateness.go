@@ -62,13 +62,13 @@ func noted(r Result, notes ...string) Result {
 type BurstConfig struct{ Config }
 
 // Burst measures when messages are delivered that are all due in the same millisecond. The floor is the time that the drain
-// script alone, and XREADGROUP with XACK alone, take for as many: see Deliver.
+// script alone, and XREADGROUP with XACK alone, take for as many.
 func Burst(ctx context.Context, cfg BurstConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(25_000, 5)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		median, last := lower("burst_median", "ms"), lower("burst_last", "ms")
 		note, err := r.times(ctx, func(ctx context.Context, c clock) error {
-			drain, read, err := r.deliverFloor(ctx)
+			drain, read, err := r.scriptsAlone(ctx)
 			if err != nil {
 				return err
 			}
@@ -121,7 +121,7 @@ func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration
 		})
 	}
 	if err == nil {
-		err = r.through(ctx, handled)
+		err = r.through(ctx, handled, 1)
 	}
 	if err := errors.Join(err, stop(parts...)); err != nil {
 		return nil, err

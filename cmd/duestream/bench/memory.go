@@ -72,10 +72,7 @@ func (m *memory) round(ctx context.Context, rest time.Duration) error {
 		held = now
 		return grown, err
 	}
-	if err := m.due(ctx, "fill"); err != nil {
-		return err
-	}
-	if err := m.group(ctx, groups[1]); err != nil {
+	if err := m.due(ctx, "fill", groups...); err != nil {
 		return err
 	}
 	if err := m.client.Close(); err != nil { // forgets its tokens

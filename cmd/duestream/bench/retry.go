@@ -54,7 +54,7 @@ func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
 }
 
 func (r *rig) retryFloor(ctx context.Context, attempts int) (drain, retry float64, err error) {
-	if err := r.due(ctx, "fill"); err != nil {
+	if err := r.due(ctx, "fill", group); err != nil {
 		return 0, 0, err
 	}
 	if err := r.hold(ctx, false); err != nil {
@@ -80,7 +80,7 @@ func (r *rig) retryFloor(ctx context.Context, attempts int) (drain, retry float6
 }
 
 func (r *rig) retry(ctx context.Context, attempts int) (float64, error) {
-	if err := r.due(ctx, "fill"); err != nil {
+	if err := r.due(ctx, "fill", group); err != nil {
 		return 0, err
 	}
 	parts, err := r.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(context.Context, *bridge.Message) error {
