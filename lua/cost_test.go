@@ -25,6 +25,13 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		return changed
 	}
 	enqueue := func(items ...Item) func(b *rig) { return func(b *rig) { b.enqueueAs(token, items...) } }
+	fresh := func(items ...Item) func(b *rig) {
+		return func(b *rig) {
+			if _, err := EnqueueFresh(b.ctx, b.c, b.k, token, items); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
 	before := func(b *rig) { // others are scheduled, and the call before is remembered
 		b.enqueueAs(Token{Name: "1", Window: time.Minute}, Item{ID: "first", When: After(time.Minute), Payload: []byte("p")})
 	}
@@ -43,10 +50,10 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		call   func(b *rig)
 		want   string
 	}{
-		{"schedule", before, enqueue(item), "hlen hset time zadd zadd zmscore zrange zrem"},
-		{"schedule the first", func(*rig) {}, enqueue(item), "hlen hset time xadd zadd zadd zmscore zrange"},
-		{"schedule with headers", before, enqueue(with(func(i *Item) { i.Meta = headers })),
-			"hlen hset hset time zadd zadd zmscore zrange zrem"},
+		{"schedule", before, fresh(item), "hexists hset time zadd zadd zmscore zrange zrem"},
+		{"schedule the first", func(*rig) {}, fresh(item), "hexists hset time xadd zadd zadd zmscore zrange"},
+		{"schedule with headers", before, fresh(with(func(i *Item) { i.Meta = headers })),
+			"hexists hexists hset hset time zadd zadd zmscore zrange zrem"},
 		{"schedule an ID", before, enqueue(with(func(i *Item) { i.Dedup = Refuse })),
 			"hlen hset time zadd zadd zcount zmscore zmscore zmscore zrange zrem"},
 		{"schedule with a dedup window", before, enqueue(with(func(i *Item) { i.Dedup = Window(time.Hour) })),

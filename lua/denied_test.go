@@ -36,29 +36,13 @@ func rule(sign, command string) string {
 	return sign + strings.ToLower(strings.ReplaceAll(command, " ", "|"))
 }
 
-// plainEnqueue takes the short way of its script.
-var plainEnqueue = call{script: enqueueScript, run: func(b *rig) error {
-	_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour},
-		[]Item{{ID: "plain", When: After(time.Hour), Payload: []byte("p")}}, Durability{})
-	return err
-}}
-
-// behindFirstWrite is what a call may have the server do once it has written.
-func behindFirstWrite(c call) []Need {
-	ways := guarded(c.script.name + ".lua")
-	if c.keys == nil {
-		return ways[0]
-	}
-	return slices.Concat(ways...)
-}
-
 // A user that lacks one of the commands that a script may call gets nothing done, and is told which. Once an acknowledgement by a
 // user without XTRIM left the pending list and said that it had failed: 2,000 messages were reported as lost to another worker.
 func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {
 		guest, may := limited(b)
-		for _, c := range append(calls(), plainEnqueue) {
+		for _, c := range calls() {
 			all := Needs(c.script.name)
 			writes := slices.ContainsFunc(all, func(n Need) bool { return !readOnly[n.Command] })
 			b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
@@ -71,7 +55,7 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 					continue
 				}
 				same := func(g Need) bool { return g.Command == n.Command }
-				if err == nil && !slices.ContainsFunc(behindFirstWrite(c), same) {
+				if err == nil && !slices.ContainsFunc(guarded(c.script.name+".lua"), same) {
 					b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
 					b.fixture() // it did all, without a command that it may need before it writes
 					before = b.dump()

@@ -17,31 +17,18 @@
 -- Run twice: harmless with the same token, else a message that has left the schedule is taken again.
 local due, payload, meta, stream, wake, seen, policy = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-if not string.find(ARGV[3], '^%d+$') or #ARGV[3] > 15 or not is_token(token) then return redis.error_reply('ERR token or token_ms does not parse') end
+if not is_call(token, ARGV[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
 local now, before, has_meta = now_ms(), head(due), redis.call('HLEN', meta) > 0
-local marks = token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
+local marks = remembered(seen, token, done)
 local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
-local ids, at, text, compared, plain, earliest = read_messages(ARGV, ran or now)
+local ids, at, text, compared, earliest = read_messages(ARGV, ran or now)
 if not ids then return redis.error_reply('ERR when or dedup does not parse') end
 if ran then return repeated_reply(seen, token, at) end
 local scheduled, windows = compared and scores(due, ids) or {}, compared and scores(seen, ids) or {}
 local direct = earliest <= now and not (before and before <= now) and redis.call('HGET', policy, 'held') ~= '1'
 if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
 local args, reply, ends = ARGV, {}, digits(now + token_ms)
--- Forgets the call before, and tells the bridge.
-local function finish(soonest)
-  if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen, SEP .. done) end
-  if #ids > 1 then soonest = head(due) end -- one may have replaced another
-  wake_if_earlier(wake, before, soonest)
-end
-if plain and not has_meta and earliest > now then
--- Everything is known before the first write. This is the way of most calls, and half as long.
-  schedule_plain(due, payload, args, ids, at, text, reply)
-  if token ~= '' then redis.call('ZADD', seen, ends, SEP .. token) end
-  finish(at[1])
-  return reply
-end
--- Everything is known before the first write of all other calls.
+-- Everything is known before the first write.
 local bodies, metas, members, no_body, no_meta, taken, opened, replaced, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
 local function take(n, id, body, fields, dedup)
   if dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
@@ -74,5 +61,8 @@ if refused then add_pair(remember, ends, refusal(token, 0)) end -- there are any
 in_chunks('ZADD', seen, remember)
 if before or members[1] then unschedule(due, payload, meta, replaced) end
 if compared then forget_ended(seen, now, #ARGV) end
-finish(members[1] and at[1])
+forget_call(seen, done, marks)
+local soonest = members[1] and at[1]
+if #ids > 1 then soonest = head(due) end -- one may have replaced another
+wake_if_earlier(wake, before, soonest)
 return reply

@@ -18,6 +18,7 @@ import (
 func scripts() []*script {
 	return []*script{
 		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript,
+		enqueueFreshScript,
 		ensureGroupScript, exportScript, extendScript, findLostScript, findOrphansScript,
 		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, rescheduleRetriesScript,
 		restoreScript, retryScript, signalScript, surveyScript, trimScript,

@@ -34,27 +34,24 @@ var (
 const chunked = "in_chunks"
 
 // firstWrite is the comment behind which a script writes. Above it a command that is refused ends the script by itself, with
-// nothing done. A script that has it twice has two ways: the first one returns, or writes nothing.
+// nothing done.
 var firstWrite = regexp.MustCompile(`(?m)^-- Everything is known before the first write.*\n`)
 
-// guarded returns what a script may call behind each firstWrite, or all that it may call if it has none.
-func guarded(file string) (all [][]Need) {
-	parts := firstWrite.Split(readSource(file), -1)
+// guarded returns what a script may call behind firstWrite, or all that it may call if it has none.
+func guarded(file string) []Need {
+	parts := firstWrite.Split(readSource(file), 2)
 	if len(parts) == 1 {
-		return [][]Need{needs(file, textOf(file))}
+		return needs(file, textOf(file))
 	}
-	for i, part := range parts[1:] {
-		before, writes := stripComments(strings.Join(parts[:i+1], "")), stripComments(part)
-		library := libText(file) + before
-		functions, _ := splitFunctions(library)
-		for _, f := range functions { // what makes a function above the line may be called by it below
-			if strings.Contains(f.text, "return function") && hasWord(before, f.name) {
-				writes += f.name + "\n"
-			}
+	before, writes := stripComments(parts[0]), stripComments(parts[1])
+	library := libText(file) + before
+	functions, _ := splitFunctions(library)
+	for _, f := range functions { // what makes a function above the line may be called by it below
+		if strings.Contains(f.text, "return function") && hasWord(before, f.name) {
+			writes += f.name + "\n"
 		}
-		all = append(all, needs(file, functionsOf(library, writes)+writes))
 	}
-	return all
+	return needs(file, functionsOf(library, writes)+writes)
 }
 
 // keyNames and keyTypes are what the header of a script says of its keys, in order.

@@ -75,13 +75,10 @@ func libText(file string) string {
 // user may not call. So a script asks for types only of keys that it does not read before its first write, and for rights only to
 // what it calls behind that. Each part of its text is passed through keep.
 func whole(file string, keep func(text string) string) string {
-	parts, guards := firstWrite.Split(readSource(file), -1), guarded(file)
-	body := keep(parts[0])
-	for i, part := range parts[1:] {
-		body += guard(file, guards[i]) + keep(part)
-	}
-	if len(parts) == 1 {
-		body = guard(file, guards[0]) + body
+	parts := firstWrite.Split(readSource(file), 2)
+	body := guard(file, guarded(file)) + keep(parts[len(parts)-1])
+	if len(parts) == 2 {
+		body = keep(parts[0]) + body
 	}
 	var types []string
 	for i, t := range keyTypes(file) {
@@ -132,6 +129,24 @@ func (s *script) run(ctx context.Context, c rueidis.Client, keys, args []string)
 		return rueidis.RedisMessage{}, err
 	}
 	reply, err := s.exec.Exec(ctx, c, keys, args).ToMessage()
+	if err != nil {
+		return reply, Classify(s.name, err)
+	}
+	return reply, nil
+}
+
+// runBehind executes the script behind other commands, in one round trip; two when the server does not know it yet. The script
+// itself finds out what became of them.
+func (s *script) runBehind(ctx context.Context, c rueidis.Client, cmds []rueidis.Completed, keys,
+	args []string) (rueidis.RedisMessage, error) {
+	if err := s.check(keys, args); err != nil {
+		return rueidis.RedisMessage{}, err
+	}
+	cmds = append(cmds, c.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+	reply, err := c.DoMulti(ctx, cmds...)[len(cmds)-1].ToMessage()
+	if re, answered := rueidis.IsRedisErr(err); answered && re.IsNoScript() {
+		return s.run(ctx, c, keys, args)
+	}
 	if err != nil {
 		return reply, Classify(s.name, err)
 	}

@@ -9,7 +9,8 @@ import (
 // ordeals are, by script, a state of adversarial sizes and a call on it.
 func ordeals() map[string]func(*ordeal) {
 	return map[string]func(*ordeal){
-		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
+		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "enqueue_fresh": (*ordeal).enqueueFresh,
+		"cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
 		"cancel_retries": (*ordeal).walkCancelling, "reschedule_retries": (*ordeal).walkRescheduling, "export": (*ordeal).export,
 		"orphans": (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost,
 		"ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
@@ -87,6 +88,20 @@ func (o *ordeal) enqueue() {
 	_, err := Enqueue(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, items, Durability{})
 	o.must(err)
 	_, err = Enqueue(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, items, Durability{})
+	o.must(err)
+}
+
+func (o *ordeal) enqueueFresh() {
+	b := o.b
+	o.schedule(o.number("members", 0, 20))
+	items := make([]Item, o.number("items", 1, 60))
+	for i := range items {
+		items[i] = Item{ID: fmt.Sprint("i", i), When: After(time.Hour), Payload: make([]byte, 1+o.size("item")),
+			Meta: `{"h:a":"b"}`}
+	}
+	_, err := EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, items)
+	o.must(err)
+	_, err = EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, items)
 	o.must(err)
 }
 

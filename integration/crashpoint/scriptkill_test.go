@@ -73,6 +73,9 @@ func killAt(t *testing.T, server *redistest.Server, sc scenario, n int) bool {
 	server.Start()
 	c.Close()
 	s.c = server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
+	if sc.writes && standing {
+		s.do("DEL", s.k.Payload, s.k.Meta)
+	}
 	if got := s.snapshot(); got != want {
 		t.Errorf("step %d, standing=%v: stored after the restart is\n%s\nand was before\n%s", n, standing, got, want)
 	}

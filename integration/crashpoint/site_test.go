@@ -143,9 +143,21 @@ func shaOf(text string) string {
 }
 
 func (i *interruption) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	return i.Client.Do(ctx, i.with(cmd))
+}
+
+func (i *interruption) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueidis.RedisResult {
+	with := make([]rueidis.Completed, len(multi))
+	for n, cmd := range multi {
+		with[n] = i.with(cmd)
+	}
+	return i.Client.DoMulti(ctx, with...)
+}
+
+func (i *interruption) with(cmd rueidis.Completed) rueidis.Completed {
 	words := cmd.Commands()
 	if words[0] != "EVALSHA" && words[0] != "EVALSHA_RO" || words[1] != i.sha {
-		return i.Client.Do(ctx, cmd)
+		return cmd
 	}
-	return i.Client.Do(ctx, i.Client.B().Arbitrary("EVAL", i.text).Args(words[2:]...).Build())
+	return i.Client.B().Arbitrary("EVAL", i.text).Args(words[2:]...).Build()
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"pgregory.net/rapid"
@@ -18,7 +19,8 @@ const (
 	idleTime    = 30 * time.Minute // the visibility timeout; what is abandoned is made to look idle for twice as long
 	tokenWindow = 10 * time.Minute
 	plenty      = 1 << 20
-	unknown     = "1-1" // an entry ID, and a dead letter's, that never was
+	ownID       = "fresh" // how an ID begins that no other message has
+	unknown     = "1-1"   // an entry ID, and a dead letter's, that never was
 )
 
 var (
@@ -119,7 +121,7 @@ func (r *run) enqueue() {
 		}
 		if items[i].Dedup = pick(r, "dedup", lua.Refuse, lua.Fresh, lua.Window(2*time.Hour)); items[i].Dedup == lua.Fresh &&
 			pick(r, "own ID", true, false) {
-			items[i].ID = fmt.Sprint("fresh", r.serials)
+			items[i].ID = fmt.Sprint(ownID, r.serials)
 		}
 	}
 	r.call("enqueue", token, items)
@@ -135,9 +137,16 @@ func (r *run) repeat() {
 }
 
 func (r *run) call(what string, token lua.Token, items []lua.Item) {
-	before := r.q
-	receipts := step(r, fmt.Sprintf("%s %+v %s", what, token, showItems(items)), func(ctx context.Context) ([]lua.Receipt,
-		error) {
+	before, fresh := r.q, lua.AllFresh(items, time.UnixMilli(r.last))
+	for _, item := range items {
+		fresh = fresh && strings.HasPrefix(item.ID, ownID)
+	}
+	fresh = fresh && pick(r, "fresh", true, false)
+	what = fmt.Sprintf("%s %+v %s, fresh: %v", what, token, showItems(items), fresh)
+	receipts := step(r, what, func(ctx context.Context) ([]lua.Receipt, error) {
+		if fresh {
+			return lua.EnqueueFresh(ctx, r.c, r.k, token, items)
+		}
 		return lua.Enqueue(ctx, r.c, r.k, token, items, lua.Durability{})
 	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt { return q.Enqueue(token, items) })
 	last := map[string]lua.Item{} // of each ID that is scheduled

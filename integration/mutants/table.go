@@ -77,6 +77,36 @@ var mutants = []mutant{
 		test: []string{"-run", "TestProducerInterrupted", "./integration/crashpoint"},
 	},
 	{
+		name: "a lost reply of fresh messages is repeated as another call", file: "scheduler/producer/group_commit.go",
+		old:  "lua.EnqueueFresh(ctx, g.p.cfg.Client, g.keys, token, items)",
+		new:  "lua.EnqueueFresh(ctx, g.p.cfg.Client, g.keys, lua.Token{}, items)",
+		test: []string{"-run", "TestLostReplyOfAMessage", "./scheduler/producer"},
+	},
+	{
+		name: "a commit that is refused one way is not made the other way", file: "scheduler/producer/group_commit.go",
+		old:  "if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {",
+		new:  "if err == nil || err != nil {",
+		test: []string{"-run", "TestCommitIsMadeTheWay", "./scheduler/producer"},
+	},
+	{
+		name: "a message is scheduled whose payload was not written", file: "lua/enqueue_fresh.lua",
+		old:  "if not ran and not written then",
+		new:  "if false then",
+		test: []string{"-run", "TestEnqueueFreshNeeds", "./lua"},
+	},
+	{
+		name: "a repeated call leaves what its caller has written again", file: "lua/enqueue_fresh.lua",
+		old:  "if ran then\n  take_back()\n",
+		new:  "if ran then\n",
+		test: []string{"-run", "TestRepeatedEnqueueFresh", "./lua"},
+	},
+	{
+		name: "what a repeated call takes back is still scheduled", file: "lua/enqueue_fresh.lua",
+		old:  "    if not redis.call('ZSCORE', due, args[i]) then ids",
+		new:  "    if true then ids",
+		test: []string{"-run", "TestRepeatedEnqueueFresh", "./lua"},
+	},
+	{
 		name: "a worker does not look for what it never saw", file: "stream/reader.go",
 		old:  "\t\t\tif !held[entry] && len(unseen) < limit {\n",
 		new:  "\t\t\tif held[entry] && false {\n",

@@ -291,7 +291,7 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestRefusedCallIsNotRememberedAsDone", "./lua"},
 	},
 	{
-		name: "what the call before refused is not forgotten", file: "lua/enqueue.lua",
+		name: "what the call before refused is not forgotten", file: "lua/lib/token.lua",
 		old:  "if marks[3] then forget(seen, done) elseif marks[2] then",
 		new:  "if marks[2] then",
 		test: []string{"-run", "TestRepeatedTokenChangesNothing", "./lua"},
@@ -334,7 +334,7 @@ var moreMutants = []mutant{
 	},
 	{
 		name: "a batch takes its first message for the earliest", file: "lua/enqueue.lua",
-		old:  "  if #ids > 1 then soonest = head(due) end -- one may have replaced another\n",
+		old:  "if #ids > 1 then soonest = head(due) end -- one may have replaced another\n",
 		new:  "",
 		test: []string{"./integration/model", "-rapid.nofailfile", "-rapid.shrinktime=5s"},
 	},

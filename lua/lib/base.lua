@@ -90,10 +90,10 @@ local function wake_if_earlier(wake, before, after)
   end
 end
 
--- command(key, values...) in calls of at most 1,000 values. Returns the sum of their replies.
-local function in_chunks(command, key, values)
+-- command(key, values...) in calls of at most 1,000 values, from one of them on. Returns the sum of their replies.
+local function in_chunks(command, key, values, from)
   local sum = 0
-  for first = 1, #values, 1000 do
+  for first = from or 1, #values, 1000 do
     sum = sum + redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
   end
   return sum

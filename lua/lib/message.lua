@@ -1,10 +1,10 @@
 -- Shared by scripts that take messages: their arguments as lists.
 
 -- id, when, payload, meta, dedup of each message from args[4] on. Returns the IDs, their due times as numbers and as text, whether any ID is
--- to be compared with those that are known, whether all are plain (not compared, with a body and without fields), and the earliest due time;
--- nil when something does not parse. Most messages of a call have the same delay.
+-- to be compared with those that are known, and the earliest due time; nil when something does not parse. Most messages of a call have the
+-- same delay.
 local function read_messages(args, asked)
-  local ids, at, text, compared, plain, earliest, last, n = {}, {}, {}, false, args[4] ~= nil, math.huge, nil, 0
+  local ids, at, text, compared, earliest, last, n = {}, {}, {}, false, math.huge, nil, 0
   for i = 4, #args, 5 do
     local when, dedup = args[i + 1], args[i + 4]
     n = n + 1
@@ -20,23 +20,10 @@ local function read_messages(args, asked)
     end
     if dedup ~= '' then
       if string.find(dedup, '[^0-9]') then return nil end
-      compared, plain = true, false
-    elseif plain and (args[i + 2] == '' or args[i + 3] ~= '') then
-      plain = false
+      compared = true
     end
   end
-  return ids, at, text, compared, plain, earliest
-end
-
--- Schedules messages that are all plain, and adds to the reply what is said of them.
-local function schedule_plain(due, payload, args, ids, at, text, reply)
-  local bodies, members = {}, {}
-  for n = 1, #ids do
-    local i, id = 2 * n, ids[n]
-    bodies[i - 1], bodies[i], members[i - 1], members[i], reply[i - 1], reply[i] = id, args[5 * n + 1], text[n], id, 1, at[n]
-  end
-  in_chunks('HSET', payload, bodies)
-  in_chunks('ZADD', due, members)
+  return ids, at, text, compared, earliest
 end
 
 -- Puts a message straight into the stream. False: it goes into the schedule, as what drain may bury does; nil: its meta is malformed.

@@ -30,7 +30,8 @@ type groupCommit struct {
 	route *route
 	keys  lua.Keys
 
-	stranger atomic.Bool // the last try failed: the server may be another one now, or empty
+	stranger atomic.Bool  // the last try failed: the server may be another one now, or empty
+	longWay  atomic.Int64 // Unix ms until which EnqueueFresh is not tried, because the server refused it
 
 	mu         sync.Mutex
 	waiting    []waiting
@@ -319,7 +320,7 @@ func (g *groupCommit) send(c *committer, items []lua.Item, since time.Time) (rec
 	clean, err := g.p.repeat(context.Background(), since, func(ctx context.Context) error {
 		g.register(ctx)
 		var err error
-		receipts, err = lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, g.p.cfg.Durability)
+		receipts, err = g.take(ctx, token, items)
 		waited, err = setAside(err)
 		g.stranger.Store(err != nil)
 		return err
@@ -329,4 +330,18 @@ func (g *groupCommit) send(c *committer, items []lua.Item, since time.Time) (rec
 		c.done = token.Name
 	}
 	return receipts, waited, err
+}
+
+// take makes one try of a commit, by EnqueueFresh where it can: it costs the server half. What that refuses Enqueue is asked for,
+// which refuses less; so are the commits of the next seconds, because of a refused one payloads stay behind for minutes.
+func (g *groupCommit) take(ctx context.Context, token lua.Token, items []lua.Item) ([]lua.Receipt, error) {
+	now := time.Now()
+	if d := g.p.cfg.Durability; !d.Fsync && d.Replicas == 0 && now.UnixMilli() >= g.longWay.Load() && lua.AllFresh(items, now) {
+		receipts, err := lua.EnqueueFresh(ctx, g.p.cfg.Client, g.keys, token, items)
+		if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
+			return receipts, err
+		}
+		g.longWay.Store(now.Add(longWayFor).UnixMilli())
+	}
+	return lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, g.p.cfg.Durability)
 }

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
@@ -170,6 +174,75 @@ func TestLostReplyIsRepeatedWithoutDuplicates(t *testing.T) {
 			t.Errorf("%d scheduled and %d ready, want %d and %d", n, m, want, ready)
 		}
 	})
+}
+
+// multis counts requests of several commands.
+type multis struct {
+	rueidis.Client
+	n atomic.Int64
+}
+
+func (m *multis) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	m.n.Add(1)
+	return m.Client.DoMulti(ctx, cmds...)
+}
+
+// deaf loses the replies to its first request of several commands, after what comes between it and the repeat.
+type deaf struct {
+	multis
+	meanwhile func()
+}
+
+func (d *deaf) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	replies := d.multis.DoMulti(ctx, cmds...)
+	if d.n.Load() == 1 {
+		d.meanwhile()
+		for i := range replies {
+			replies[i] = rueidis.NewErrorResult(io.EOF)
+		}
+	}
+	return replies
+}
+
+// A message that was delivered before its lost reply was asked for again is not delivered once more.
+func TestLostReplyOfAMessageThatIsDeliveredMeanwhile(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+		k := lua.NewKeys(prefix, queue)
+		queuetest.Do(t, c, "SCRIPT", "LOAD", lua.Source("enqueue_fresh"))
+		p := newProducer(t, &deaf{multis{Client: c}, func() {
+			queuetest.Do(t, c, "EVAL", "return redis.call('ZINCRBY', KEYS[1], -4e12, redis.call('ZRANGE', KEYS[1], 0, 0)[1])", "1", k.Due)
+			if d, err := lua.Drain(t.Context(), c, k, 10, 1<<20); err != nil || d.Moved != 1 {
+				t.Errorf("drained %+v, %v", d, err)
+			}
+		}}, prefix)
+		if _, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "scheduled once more", queuetest.Integer(t, c, "ZCARD", k.Due), 0)
+		redistest.Want(t, "payloads left", queuetest.Integer(t, c, "HLEN", k.Payload), 0)
+		redistest.Want(t, "delivered", queuetest.Integer(t, c, "XLEN", k.Stream), 1)
+	})
+}
+
+// Where the server refuses the cheaper way of a commit, here because the rules of the user are older than it, the commit is made
+// the other way, and so are those that follow.
+func TestCommitIsMadeTheWayThatTheServerAllows(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	admin, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	queuetest.Do(t, admin, "ACL", "SETUSER", "older", "on", ">pw", "~*", "&*", "+@all", "-hexists")
+	c := &multis{Client: s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "older", "pw" })}
+	p, k := newProducer(t, c, prefix), lua.NewKeys(prefix, queue)
+	for i := range 3 {
+		if _, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "scheduled", queuetest.Integer(t, admin, "ZCARD", k.Due), int64(i+1))
+		redistest.Want(t, "payloads", queuetest.Integer(t, admin, "HLEN", k.Payload), int64(i+1))
+		redistest.Want(t, "tries of the cheaper way", c.n.Load(), 1)
+	}
 }
 
 func TestLostReplyLeavesCancelUncertainAndRescheduleDone(t *testing.T) {

@@ -38,6 +38,7 @@ const (
 	cancelChunk     = 1000            // IDs per script call
 	closeTimeout    = 2 * time.Second // for clearing tokens
 	forgetAfter     = time.Second     // without a commit, the last token of a queue is cleared
+	longWayFor      = 10 * time.Second
 	retryInitial    = 20 * time.Millisecond
 	retryMax        = time.Second
 )

@@ -161,8 +161,8 @@ func digest(source string) string {
 // scripts has the names of those scripts of the protocol that clients call, by digest.
 var scripts = sync.OnceValue(func() map[string]string {
 	names := map[string]string{}
-	for _, name := range []string{"enqueue", "cancel", "reschedule", "register", "signal", "redrive", "ack", "retry", "extend",
-		"ensure_group", "drop_consumer"} {
+	for _, name := range []string{"enqueue", "enqueue_fresh", "cancel", "reschedule", "register", "signal", "redrive", "ack",
+		"retry", "extend", "ensure_group", "drop_consumer"} {
 		names[digest(lua.Source(name))] = name
 	}
 	return names

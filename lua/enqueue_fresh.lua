@@ -1,0 +1,61 @@
+-- enqueue_fresh: takes messages with fresh IDs into the schedule, whose payloads and meta the caller has written just before, on the same connection.
+-- Uses: base token
+-- KEYS[1] due (zset)
+-- KEYS[2] payload (hash)
+-- KEYS[3] meta (hash)
+-- KEYS[4] wake (stream)
+-- KEYS[5] seen (zset)
+-- ARGV[1] token (string, '' = none: names this call, so that repeating it after a lost reply changes nothing)
+-- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived)
+-- ARGV[3] token_ms (integer, ms that the token is remembered)
+-- ARGV[4] described (string, the ID of a message with meta, '' = none of the call has any)
+-- ARGV[5...] when, id ('+ms' or Unix ms; string, that no other message ever had: not compared; the last one has a payload)
+-- Returns: verdict (1 scheduled, 3 taken by an earlier call with this token), asked_ms (integer, Unix ms: what '+ms' counts from)
+-- Complexity: O(log n) per message, n = scheduled messages
+-- If a command fails here: the first write is one that a full server refuses, and then nothing was scheduled, and what the caller has written is deleted. Refused before, that is an orphan, and swept.
+-- Run twice: harmless with the same token; without, a message that has left the schedule is taken again.
+local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, done, token_ms, described, args = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV
+if not is_call(token, args[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
+local parses = #args >= 6 and #args % 2 == 0
+for first = 5, #args, 1000 do
+  parses = parses and not string.find(table.concat(args, '', first, math.min(first + 999, #args)), SEP, 1, true) -- no retry is written over
+end
+if not parses then return redis.error_reply('ERR IDs do not parse') end
+local now, before, marks = now_ms(), head(due), remembered(seen, token, done)
+local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
+local written = redis.call('HEXISTS', payload, args[#args]) == 1 and (described == '' or redis.call('HEXISTS', meta, described) == 1)
+if not ran and not written then return redis.error_reply('ERR the payload or meta is not there') end
+local last, text, earliest = nil, nil, math.huge
+for i = 5, #args, 2 do
+  if args[i] ~= last then -- most messages of a call have the same delay
+    last = args[i]
+    if not is_time(last) then return redis.error_reply('ERR when does not parse') end
+    local at = due_at(last, now)
+    text, earliest = digits(at), math.min(earliest, at)
+  end
+  args[i] = text
+end
+-- Everything is known before the first write.
+-- Deletes what the caller has written of messages that are not scheduled.
+local function take_back()
+  local ids = {}
+  for i = 6, #args, 2 do
+    if not redis.call('ZSCORE', due, args[i]) then ids[#ids + 1] = args[i] end
+  end
+  in_chunks('HDEL', payload, ids)
+  in_chunks('HDEL', meta, ids)
+end
+if ran then
+  take_back()
+  return {3, ran}
+end
+local added, refused = pcall(in_chunks, 'ZADD', due, args, 5)
+if not added then
+  take_back()
+  error(refused)
+end
+if token ~= '' then redis.call('ZADD', seen, digits(now + token_ms), SEP .. token) end
+forget_call(seen, done, marks)
+wake_if_earlier(wake, before, earliest)
+return {1, now}

@@ -1,0 +1,175 @@
+package lua
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func (b *rig) enqueueFresh(token Token, items ...Item) []Receipt {
+	b.Helper()
+	receipts, err := EnqueueFresh(b.ctx, b.c, b.k, token, items)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return receipts
+}
+
+func freshItems(n int) []Item {
+	items := make([]Item, n)
+	for i := range items {
+		items[i] = Item{ID: fmt.Sprint("m", i), When: After(time.Hour), Payload: []byte(fmt.Sprint("body ", i))}
+		switch i % 3 {
+		case 1:
+			items[i].Meta = EncodeMeta(map[string]string{"a": "b"}, 2, time.Time{})
+		case 2:
+			items[i].When = At(time.UnixMilli(4_000_000_000_000 + int64(i)))
+		}
+	}
+	return items
+}
+
+// What both ways of taking messages store, answer and remember is the same.
+func TestEnqueueFreshStoresWhatEnqueueStores(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		for _, n := range []int{1, 2, 3, 501, 1503} {
+			items := freshItems(n)
+			one, other := b.queue("fresh"), b.queue("plain")
+			got := one.enqueueFresh(Token{Name: "t", Window: time.Hour}, items...)
+			want, err := Enqueue(b.ctx, b.c, other.k, Token{Name: "t", Window: time.Hour}, items, Durability{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := range want {
+				late, absolute := want[i].Due.Sub(got[i].Due), items[i].When[0] != '+'
+				if got[i].Verdict != Scheduled || late < 0 || late > 10*time.Second || absolute && late != 0 {
+					b.Fatalf("message %d of %d: %v where %v belongs", i, n, got[i], want[i])
+				}
+				redistest.Want(b, "due time", int64(one.dueOf(items[i].ID)), got[i].Due.UnixMilli())
+			}
+			redistest.Want(b, "payloads", fmt.Sprint(one.hash(one.k.Payload)), fmt.Sprint(other.hash(other.k.Payload)))
+			redistest.Want(b, "metas", fmt.Sprint(one.hash(one.k.Meta)), fmt.Sprint(other.hash(other.k.Meta)))
+			redistest.Want(b, "wake tokens", one.count("XLEN", one.k.Wake), 1)
+			redistest.Want(b, "remembered", fmt.Sprint(one.texts("ZRANGE", one.k.Seen, "0", "-1")), fmt.Sprint([]string{Separator + "t"}))
+			one.makeDueAll()
+			redistest.Want(b, "moved", one.drain(n).Moved, n)
+			one.do(append([]string{"DEL"}, append(keysOf(one.k), keysOf(other.k)...)...)...)
+		}
+	})
+}
+
+// A lost reply is asked for again under the token: by the same way of enqueueing, or by the other one. Nothing is delivered twice,
+// and what the repeat has written again of a message that has left the schedule does not stay.
+func TestRepeatedEnqueueFreshTakesNothingTwice(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		items := freshItems(3)
+		for i, name := range []string{"fresh, fresh", "fresh, plain", "plain, fresh"} {
+			q := b.queue(fmt.Sprint("q", i))
+			first, again, _ := strings.Cut(name, ", ")
+			call := func(way string) []Receipt {
+				receipts, err := EnqueueFresh(b.ctx, b.c, q.k, Token{Name: "t", Window: time.Hour}, items)
+				if way == "plain" {
+					receipts, err = Enqueue(b.ctx, b.c, q.k, Token{Name: "t", Window: time.Hour}, items, Durability{})
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				return receipts
+			}
+			was := call(first)
+			before := q.state()
+			for _, drained := range []bool{false, true} {
+				if drained {
+					q.makeDue()
+					redistest.Want(b, "moved", q.drain(10).Moved, 3)
+				}
+				for i, r := range call(again) {
+					redistest.Want(b, name+": verdict", r.Verdict, Repeated)
+					redistest.Want(b, name+": due", r.Due, was[i].Due)
+				}
+				if !drained {
+					q.wantState(before)
+				}
+			}
+			q.wantState("due=0 payload=0 meta=0 stream=3 dead=0")
+		}
+	})
+}
+
+// The call before is forgotten with all that it refused.
+func TestEnqueueFreshForgetsTheCallBefore(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		known := Item{ID: "known", When: After(time.Hour), Payload: []byte("p"), Dedup: Refuse}
+		wantList(b, "verdicts", b.enqueueAs(Token{Name: "1", Window: time.Hour}, known, known), Scheduled, Duplicate)
+		b.enqueueFresh(Token{Name: "2", Done: "1", Window: time.Hour}, freshItems(1)...)
+		wantList(b, "remembered", b.texts("ZRANGE", b.k.Seen, "0", "-1"), Separator+"2")
+		b.enqueueFresh(Token{Name: "3", Done: "2", Window: time.Hour}, Item{ID: "next", When: After(time.Hour), Payload: []byte("p")})
+		wantList(b, "remembered", b.texts("ZRANGE", b.k.Seen, "0", "-1"), Separator+"3")
+	})
+}
+
+// A message whose payload or meta could not be written is not scheduled: it would be delivered without.
+func TestEnqueueFreshNeedsWhatItsCallerWrites(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.do("HSET", b.k.Payload, "m", "p")
+		keys := []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen}
+		for _, c := range [][]string{
+			{"the payload or meta is not there", "t", "", "60000", "", "+1000", "m", "+1000", "other"},
+			{"the payload or meta is not there", "t", "", "60000", "m", "+1000", "m"},
+			{"IDs do not parse", "t", "", "60000", ""},
+			{"IDs do not parse", "t", "", "60000", "", "+1000"},
+			{"IDs do not parse", "t", "", "60000", "", "+1000", "m" + Separator + "g" + Separator + "1-1", "+1000", "m"},
+			{"when does not parse", "t", "", "60000", "", "soon", "m"},
+			{"when does not parse", "t", "", "60000", "", "+1", "m", "1e3", "m"},
+			{"token or token_ms does not parse", "a" + Separator, "", "60000", "", "+1000", "m"},
+			{"token or token_ms does not parse", "t", "", "-1", "", "+1000", "m"},
+		} {
+			sent := append([]string{"5"}, append(slices.Clone(keys), c[1:]...)...)
+			err := b.try(append([]string{"EVAL", enqueueFreshScript.source}, sent...)...).Error()
+			if err == nil || !strings.Contains(err.Error(), c[0]) {
+				b.Errorf("%q: %v", c, err)
+			}
+			redistest.Want(b, fmt.Sprintf("%q: keys", c), b.count(append([]string{"EXISTS"}, keysOf(b.k)...)...), 1)
+		}
+	})
+}
+
+func TestEnqueueFreshIsRefusedWhole(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		items := freshItems(3)
+		for _, key := range []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Seen} {
+			b.do("SET", key, "not this")
+			_, err := EnqueueFresh(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, items)
+			if !errors.Is(err, ErrWrongType) || Ambiguous(err) || !strings.Contains(err.Error(), "key "+key+" holds a string") {
+				b.Errorf("%s is a string: %v", key, err)
+			}
+			b.do("DEL", key)
+			redistest.Want(b, "scheduled, remembered or told", b.count("EXISTS", b.k.Due, b.k.Seen, b.k.Wake), 0)
+		}
+		b.do("SCRIPT", "FLUSH")
+		redistest.Want(b, "on a server that does not know the script", b.enqueueFresh(Token{}, items...)[2].Verdict, Scheduled)
+	})
+}
+
+func TestOnlyFreshMessagesThatAreNotDueAreEnqueuedFresh(t *testing.T) {
+	now := time.UnixMilli(1_795_000_000_000)
+	item := Item{ID: "m", When: After(time.Second), Payload: []byte("p")}
+	for name, change := range map[string]func(*Item){
+		"has an ID of its own": func(i *Item) { i.Dedup = Refuse }, "has a window": func(i *Item) { i.Dedup = Window(time.Hour) },
+		"is empty": func(i *Item) { i.Payload = nil }, "is due": func(i *Item) { i.When = After(0) },
+		"was due": func(i *Item) { i.When = At(now) }, "is malformed": func(i *Item) { i.When = "soon" },
+	} {
+		other := item
+		change(&other)
+		redistest.Want(t, name, AllFresh([]Item{item, other, item}, now), false)
+	}
+	at := item
+	at.When = At(now.Add(time.Millisecond))
+	redistest.Want(t, "all are fresh", AllFresh([]Item{item, at}, now), true)
+	redistest.Want(t, "none", AllFresh(nil, now), false)
+}
