@@ -198,7 +198,9 @@ func (g *gauges) holdsFor(s inspect.PartitionState, of inspect.GroupState) {
 	g.add(gaugePending, float64(of.Pending), queue, group)
 	g.most(gaugeOldest, of.OldestAge.Seconds(), queue, group)
 	g.most(gaugeOldestIdle, of.OldestIdle.Seconds(), queue, group)
-	g.add(gaugeRetrying, float64(of.Retrying), queue, group)
+	if of.Retrying >= 0 {
+		g.add(gaugeRetrying, float64(of.Retrying), queue, group)
+	}
 	if s.Partition == 0 { // a consumer reads all partitions, and is to be counted once
 		g.add(gaugeConsumers, float64(of.Consumers), queue, group)
 		g.add(gaugeConsumersIdle, float64(of.IdleConsumers), queue, group)

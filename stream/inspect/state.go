@@ -48,7 +48,8 @@ type PartitionState struct {
 // GroupState is what one partition holds for one group.
 type GroupState struct {
 	Name                     string
-	Lag, Pending, Retrying   int64
+	Lag, Pending             int64
+	Retrying                 int64         // -1: the user may not count them
 	OldestAge, OldestIdle    time.Duration // of the oldest pending entry: since it became ready, since a sign of life
 	Consumers, IdleConsumers int64
 }
@@ -114,9 +115,11 @@ type stateRead struct {
 // statePartition is a partition as it is read.
 type statePartition struct {
 	*partition
-	memory  [5]int64
-	retried rueidis.ScanEntry
-	fresh   []rueidis.XRangeSlice // letters that are not counted yet
+	memory [5]int64
+
+	deniedScan bool // ZSCAN, which counts retries
+	retried    rueidis.ScanEntry
+	fresh      []rueidis.XRangeSlice // letters that are not counted yet
 }
 
 func (r *stateRead) batch(ctx context.Context, prefix string, names []string) error {
@@ -135,14 +138,21 @@ func (r *stateRead) batch(ctx context.Context, prefix string, names []string) er
 		parts[i].err = err
 	}
 	for _, p := range parts {
-		details = append(details, append(r.groupQuestions(p.partition), r.retries(p)...))
+		details = append(details, r.groupQuestions(p.partition))
+	}
+	for _, p := range parts {
+		details = append(details, r.retries(p))
 	}
 	for _, p := range parts {
 		details = append(details, r.memory(p)...) // each by itself: a server or a user without the command leaves it out
 	}
 	answers := view.AskEach(ctx, r.c, details...)
 	for i, p := range parts {
-		if err := cmp.Or(p.err, answers[i]); err != nil {
+		err := cmp.Or(p.err, answers[i], answers[len(parts)+i])
+		if p.deniedScan = errors.Is(answers[len(parts)+i], lua.ErrDenied); p.deniedScan {
+			err = cmp.Or(p.err, answers[i])
+		}
+		if err != nil {
 			p.err = err
 		} else if p.err = r.rest(ctx, p); p.err == nil {
 			continue
@@ -160,7 +170,7 @@ func (r *stateRead) batch(ctx context.Context, prefix string, names []string) er
 // nothing is new that costs no body.
 func (r *stateRead) stateCounts(p *statePartition) []view.Question {
 	b, k, now := r.c.B, p.keys, strconv.FormatInt(r.now.UnixMilli(), 10)
-	next := b().Zrangebyscore().Key(k.Due).Min("("+now).Max("+inf").Withscores().Limit(0, 1).Build()
+	next := b().Zrange().Key(k.Due).Min("("+now).Max("+inf").Byscore().Limit(0, 1).Withscores().Build()
 	fresh := b().Xrange().Key(k.Dead).Start("(" + r.letters[p.name].last).End("+").Count(1).Build()
 	return append(r.counts(p.partition), view.Scores(next, &p.upcoming), view.Entries(fresh, &p.fresh))
 }
@@ -219,6 +229,9 @@ func (r *stateRead) rest(ctx context.Context, p *statePartition) error {
 		s.Memory = -1
 	}
 	for _, g := range p.groups {
+		if p.deniedScan {
+			g.retrying = -1
+		}
 		s.Groups = append(s.Groups, r.groupState(g))
 	}
 	r.states = append(r.states, s)

@@ -1,0 +1,271 @@
+package metrics_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/metrics"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/observe"
+)
+
+// ofState are the names that a scrape must not show when it could not read the state.
+func ofState(values map[string]float64) (found []string) {
+	for name := range values {
+		for _, one := range []string{"scheduled", "overdue", "ready", "entries", "lag", "pending", "dead{", "held", "consumers"} {
+			if strings.HasPrefix(name, one) {
+				found = append(found, name)
+			}
+		}
+	}
+	return found
+}
+
+// Redis away, or hung: the scrape ends in time, shows what the process counted, and no old state. Then all is there again.
+func TestScrapeWithoutRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	proxy := server.Proxy(t)
+	r := newRig(t, proxy.URL(), server.Prefix(t), metrics.Config{Timeout: 300 * time.Millisecond})
+	if _, err := r.client().Schedule(t.Context(), "q", nil, bridge.In(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	r.serve()
+	r.until(map[string]float64{"up": 1, "scheduled{queue=q}": 1})
+	for _, outage := range []struct {
+		name       string
+		begin, end func()
+	}{
+		{"refused", func() { proxy.Refuse(true); proxy.CutAll() }, func() { proxy.Refuse(false) }},
+		{"hung", func() { proxy.Stall(true) }, func() { proxy.Stall(false); proxy.CutAll() }},
+	} {
+		outage.begin()
+		began := time.Now()
+		got := r.scrape()
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s: the scrape took %s", outage.name, took)
+		}
+		if up, told := got["up"]; !told || up != 0 || got["redis_info_up"] != 0 || len(ofState(got)) > 0 {
+			t.Errorf("%s: up %v %t, state %v", outage.name, up, told, ofState(got))
+		}
+		redistest.Want(t, outage.name+": enqueued", got["enqueued_total{queue=q}"], 1)
+		if outage.name == "refused" { // until a heartbeat noticed
+			redistest.Eventually(t, patience, func() (bool, string) {
+				got = r.scrape()
+				return got["errors_total{kind=unavailable}"] > 0 && time.Since(began) > 1500*time.Millisecond, fmt.Sprint(got)
+			})
+		}
+		outage.end()
+		r.until(map[string]float64{"up": 1, "scheduled{queue=q}": 1})
+	}
+	redistest.Eventually(t, patience, func() (bool, string) {
+		n := r.scrape()["reconnects_total{part=bridge}"]
+		return n >= 1, fmt.Sprint("reconnects ", n)
+	})
+}
+
+// A user that may not look is told so by up; one that may not run MEMORY USAGE and ZSCAN lacks two figures, and one that may not
+// run INFO those of the server.
+func TestScrapeWithFewRights(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	r := newRig(t, server.URL(), server.Prefix(t), metrics.Config{})
+	if _, err := bridge.CreateGroup(t.Context(), r.redis, r.prefix, "q", "g"); err != nil {
+		t.Fatal(err)
+	}
+	client := r.client()
+	if _, err := client.Schedule(t.Context(), "q", nil, bridge.In(time.Hour), bridge.Header("a", "b")); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		rights string
+		check  func(got map[string]float64) bool
+	}{
+		{"-@all +hello +ping +time", func(got map[string]float64) bool {
+			return got["up"] == 0 && got["redis_info_up"] == 0 && len(ofState(got)) == 0 && got["owned_partitions"] == 1
+		}},
+		{"+@all -memory|usage -zscan -info", func(got map[string]float64) bool {
+			_, size := got["memory_bytes{queue=q}"]
+			_, retrying := got["retrying{group=g,queue=q}"]
+			return got["up"] == 1 && got["redis_info_up"] == 0 && got["scheduled{queue=q}"] == 1 && !size && !retrying
+		}},
+		{"+@all", func(got map[string]float64) bool {
+			_, retrying := got["retrying{group=g,queue=q}"]
+			return got["up"] == 1 && got["redis_info_up"] == 1 && got["memory_bytes{queue=q}"] > 0 && retrying
+		}},
+	} {
+		user := fmt.Sprint(strings.ReplaceAll(r.prefix, ":", "-"), i)
+		r.do(append(strings.Fields("ACL SETUSER "+user+" on >secret ~* "), strings.Fields(c.rights)...)...)
+		t.Cleanup(func() {
+			_ = r.redis.Client.Do(context.Background(), r.redis.Client.B().Arbitrary("ACL", "DELUSER", user).Build()).Error()
+		})
+		limited, err := bridge.Dial(t.Context(), strings.Replace(server.URL(), "redis://", "redis://"+user+":secret@", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := metrics.New(metrics.Config{})
+		m.Serves(served(limited.Client, r.prefix, "q"))
+		if got := scrape(t, m); !c.check(got) {
+			t.Errorf("%s: %v", c.rights, got)
+		}
+		limited.Close()
+	}
+}
+
+func served(c rueidis.Client, prefix string, partitions ...string) observe.Served {
+	return observe.Served{Client: c, Prefix: prefix, Owned: func() []string { return partitions },
+		Status: func() observe.Status { return observe.Status{Owned: len(partitions)} }}
+}
+
+// gated is a client whose calls wait, without regard for their contexts, and then fail.
+type gated struct {
+	rueidis.Client
+	gate  chan struct{}
+	calls atomic.Int64
+}
+
+func (g *gated) Nodes() map[string]rueidis.Client { return map[string]rueidis.Client{"node": g} }
+
+func (g *gated) DoMulti(_ context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	g.calls.Add(1)
+	<-g.gate
+	replies := make([]rueidis.RedisResult, len(cmds))
+	for i := range replies {
+		replies[i] = rueidis.NewErrorResult(context.DeadlineExceeded)
+	}
+	return replies
+}
+
+// Scrapes at the same time share one read, and a client that does not keep to its deadline takes none of them away.
+func TestConcurrentScrapesShareARead(t *testing.T) {
+	r := newRig(t, redistest.Shared(t).URL(), "none", metrics.Config{})
+	synctest.Test(t, func(t *testing.T) {
+		g := &gated{Client: r.redis.Client, gate: make(chan struct{})}
+		m := metrics.New(metrics.Config{})
+		m.Serves(served(g, "p", "q"))
+		var scrapes sync.WaitGroup
+		var down atomic.Int64
+		for range 20 {
+			scrapes.Go(func() {
+				if got := scrape(t, m); got["owned_partitions"] == 1 && len(ofState(got)) == 0 {
+					if up, told := got["up"]; told && up == 0 {
+						down.Add(1)
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		redistest.Want(t, "reads", g.calls.Load(), 1)
+		scrapes.Wait() // by the time of the bubble, after Timeout and a second
+		redistest.Want(t, "scrapes that say so", down.Load(), 20)
+		close(g.gate)
+	})
+}
+
+// counting is a client that counts round trips and commands.
+type counting struct {
+	rueidis.Client
+	trips, commands atomic.Int64
+}
+
+func (c *counting) Nodes() map[string]rueidis.Client { return map[string]rueidis.Client{"node": c} }
+
+func (c *counting) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	c.trips.Add(1)
+	c.commands.Add(int64(len(cmds)))
+	return c.Client.DoMulti(ctx, cmds...)
+}
+
+// A scrape of idle queues is one round trip for 64 of them, one for the time and one for INFO; nothing is asked beside it. Dead
+// letters are read once, however often they are looked at.
+func TestScrapeCostsFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	r := newRig(t, server.URL(), server.Prefix(t), metrics.Config{})
+	c := &counting{Client: r.redis.Client}
+	var queues []string
+	for i := range 64 {
+		queues = append(queues, fmt.Sprint("q", i))
+	}
+	m := metrics.New(metrics.Config{})
+	m.Serves(served(c, r.prefix, queues...))
+	spend := func(what string, trips, commands int64) {
+		t.Helper()
+		c.trips.Store(0)
+		c.commands.Store(0)
+		if got := scrape(t, m); got["up"] != 1 || len(ofState(got)) < 64 {
+			t.Fatal(what, got)
+		}
+		redistest.Want(t, what+": round trips", c.trips.Load(), trips)
+		if n := c.commands.Load(); n > commands {
+			t.Errorf("%s: %d commands, more than %d", what, n, commands)
+		}
+	}
+	spend("idle", 3, 64*10+2)
+	for i := range 10 {
+		r.do("XADD", r.prefix+":{q1}:dead", "*", "id", fmt.Sprint(i), "group", "g", "reason", "max_attempts")
+	}
+	spend("new letters, in two pages", 6, 64*10+10)
+	spend("the same letters", 4, 64*10+10)
+	r.do("XADD", r.prefix+":{q1}:dead", "*", "id", "11", "group", "g", "reason", "expired")
+	redistest.Want(t, "one more", scrape(t, m)["dead{group=g,queue=q1,reason=expired}"], 1)
+	redistest.Want(t, "as before", scrape(t, m)["dead{group=g,queue=q1,reason=max_attempts}"], 10)
+	r.do("XTRIM", r.prefix+":{q1}:dead", "MAXLEN", "3")
+	redistest.Want(t, "purged", scrape(t, m)["dead{group=g,queue=q1,reason=max_attempts}"], 2)
+}
+
+// One key that holds something else hides its own partition, and no other.
+func TestOneWrongKeyHidesNoOtherQueue(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	r := newRig(t, server.URL(), server.Prefix(t), metrics.Config{})
+	r.do("SET", r.prefix+":{bad}:due", "x")
+	r.do("ZADD", r.prefix+":{good}:due", "1", "m")
+	m := metrics.New(metrics.Config{})
+	m.Serves(served(r.redis.Client, r.prefix, "bad", "good"))
+	got := scrape(t, m)
+	if _, there := got["scheduled{queue=bad}"]; there || got["unreadable_partitions"] != 1 || got["up"] != 1 ||
+		got["scheduled{queue=good}"] != 1 || got["overdue_seconds{queue=good}"] < 1e9 {
+		t.Error(got)
+	}
+}
+
+// A queue with partitions, owned by two bridges: their sum is the queue, and a consumer that reads all of them is one.
+func TestPartitionsAddUpOverBridges(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	r := newRig(t, server.URL(), server.Prefix(t), metrics.Config{})
+	all := []string{"q", "q/1", "q/2", "q/3"}
+	for i, name := range all {
+		stream := r.prefix + ":{" + name + "}:stream"
+		for range i + 1 {
+			r.do("XADD", stream, "*", "id", "m")
+			r.do("ZADD", r.prefix+":{"+name+"}:due", fmt.Sprint(4e12+float64(i)), fmt.Sprint("m", i))
+		}
+		r.do("XGROUP", "CREATE", stream, "g", "0")
+		r.do("XREADGROUP", "GROUP", "g", "one", "COUNT", "1", "STREAMS", stream, ">")
+	}
+	sum := map[string]float64{}
+	for _, owned := range [][]string{all[:1], all[1:]} {
+		m := metrics.New(metrics.Config{})
+		m.Serves(served(r.redis.Client, r.prefix, owned...))
+		for name, v := range scrape(t, m) {
+			sum[name] += v
+		}
+	}
+	for name, want := range map[string]float64{
+		"scheduled{queue=q}": 4, "entries{queue=q}": 10, "lag{group=g,queue=q}": 6, "pending{group=g,queue=q}": 4,
+		"ready{queue=q}": 6, "consumers{group=g,queue=q}": 1,
+	} {
+		redistest.Want(t, name, sum[name], want)
+	}
+}
