@@ -44,8 +44,8 @@ type Config struct {
 	// NativeHistograms adds native histograms to the classic ones. Prometheus before 3 that has them switched on stores such a
 	// metric as native only: rules on its buckets find nothing then.
 	NativeHistograms bool
-	// Timeout is how long a scrape waits for Redis. Default 4s. It must be below the scrape timeout of Prometheus, which is 10s by
-	// default, or a slow Redis takes all metrics away.
+	// Timeout is how long a scrape waits for Redis. Default 4s. It must be below the scrape timeout of Prometheus, which is 10s
+	// by default, or a slow Redis takes all metrics away.
 	Timeout time.Duration
 	// Logger is told once when the state cannot be read, and when it can again. Nil: discard.
 	Logger *slog.Logger

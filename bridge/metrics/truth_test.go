@@ -87,9 +87,11 @@ func TestCountersAreWhatHappened(t *testing.T) {
 		"dead{group=g,queue=q,reason=max_attempts}": 1,
 		"up": 1, "bridges": 1, "owned_partitions": 1, "queues": 1,
 	})
-	for _, name := range []string{"heartbeats_total", "script_duration_seconds{script=drain}", "script_duration_seconds{script=ack}",
-		"script_duration_seconds{script=enqueue}", "batch_messages{event=drained}", "redis_used_memory_bytes{node=" +
-			server.Addr() + "}"} {
+	for _, name := range []string{
+		"heartbeats_total", "script_duration_seconds{script=drain}", "script_duration_seconds{script=ack}",
+		"script_duration_seconds{script=enqueue}", "batch_messages{event=drained}",
+		"redis_used_memory_bytes{node=" + server.Addr() + "}",
+	} {
 		if got[name] == 0 {
 			t.Errorf("%s is 0", name)
 		}
@@ -98,7 +100,8 @@ func TestCountersAreWhatHappened(t *testing.T) {
 	// What a worker abandoned is reclaimed, and freed by the bridge for one that only runs XACK.
 	must(schedule("abandoned"))
 	r.do("XREADGROUP", "GROUP", "g", "raw", "COUNT", "1", "STREAMS", r.prefix+":{q}:stream", ">")
-	r.until(map[string]float64{"reclaimed_total{group=g,queue=q}": 1, "retried_total{group=g,queue=q,reason=visibility_timeout}": 1})
+	r.until(map[string]float64{"reclaimed_total{group=g,queue=q}": 1,
+		"retried_total{group=g,queue=q,reason=visibility_timeout}": 1})
 }
 
 // At rest, each gauge is what a full count says.
