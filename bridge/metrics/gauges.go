@@ -38,6 +38,7 @@ const (
 	gaugeUsed
 	gaugeMax
 	gaugeUnsafe
+	gaugeClock
 	gaugeBridges
 	gaugeHeartbeat
 	gaugeQueues
@@ -69,6 +70,7 @@ var gaugeDescs = map[gauge]*prometheus.Desc{
 	gaugeUsed:          gaugeDesc("redis_used_memory_bytes", "Memory that this server of Redis uses.", "node"),
 	gaugeMax:           gaugeDesc("redis_maxmemory_bytes", "Limit of the memory of this server of Redis; 0 = none.", "node"),
 	gaugeUnsafe:        gaugeDesc("redis_unsafe", "1 where this server of Redis may lose messages, for a reason.", "node", "reason"),
+	gaugeClock:         gaugeDesc("redis_clock_offset_seconds", "By how much the clock of this server of Redis is ahead of this machine's.", "node"),
 	gaugeBridges:       gaugeDesc("bridges", "Bridges that live, as this one sees it."),
 	gaugeHeartbeat:     gaugeDesc("last_heartbeat_timestamp_seconds", "Local time of the last good heartbeat; 0 = none yet."),
 	gaugeQueues:        gaugeDesc("queues", "Queues that this bridge knows."),
@@ -126,7 +128,7 @@ func (g *gauges) metrics() []prometheus.Metric {
 var labelCount = map[gauge]int{
 	gaugeScheduled: 1, gaugeOverdue: 1, gaugeBehind: 1, gaugeNextDue: 1, gaugeReady: 1, gaugeEntries: 1, gaugeLag: 2,
 	gaugePending: 2, gaugeOldest: 2, gaugeOldestIdle: 2, gaugeRetrying: 2, gaugeDead: 3, gaugeHeld: 1, gaugeMemory: 1,
-	gaugeConsumers: 2, gaugeConsumersIdle: 2, gaugeUsed: 1, gaugeMax: 1, gaugeUnsafe: 2,
+	gaugeConsumers: 2, gaugeConsumersIdle: 2, gaugeUsed: 1, gaugeMax: 1, gaugeUnsafe: 2, gaugeClock: 1,
 }
 
 // knows takes what the bridges know without asking Redis.
@@ -219,12 +221,17 @@ func (g *gauges) readRedis(ctx context.Context, bridges []*servedBridge) {
 				continue
 			}
 			asked[node] = true
-			info, err := view.ReadInfo(ctx, c, "memory", "persistence")
+			asking := time.Now()
+			info, err := view.ReadInfo(ctx, c, "server", "memory", "persistence")
 			if err != nil {
 				up = 0
 				continue
 			}
 			g.redis(node, info)
+			if us := info.Number("server_time_usec"); us > 0 {
+				here := asking.Add(time.Since(asking) / 2) // it told its time between question and answer
+				g.set(gaugeClock, time.UnixMicro(us).Sub(here).Seconds(), node)
+			}
 		}
 	}
 	g.set(gaugeInfoUp, up)

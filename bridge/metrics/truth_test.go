@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -184,4 +185,19 @@ func TestGaugesAreAFullCount(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Due times are by the server's clock, and only another clock can tell that it is wrong.
+func TestClockOfTheServerIsCompared(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.OwnClock(t)
+	r := newRig(t, server.URL(), "duestream", metrics.Config{})
+	r.serve()
+	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
+		clock.Step(by - clock.By())
+		redistest.Eventually(t, patience, func() (bool, string) {
+			off, there := r.scrape()["redis_clock_offset_seconds{node="+server.Addr()+"}"]
+			return there && math.Abs(off-by.Seconds()) < 2, fmt.Sprint(off, there)
+		})
+	}
 }
