@@ -32,9 +32,17 @@ import (
 // Admin is what an operator can do with the queues of a prefix: every ability of the command is a method of it. It is safe for
 // concurrent use, and holds nothing but the connection, which whoever made it closes.
 type Admin struct {
-	redis  *bridge.Redis
-	prefix string
+	redis    *bridge.Redis
+	prefix   string
+	observer bridge.Observer // nil = nobody is told
 }
 
 // New returns a handle on the queues of a prefix; "" is the default one. Redis is not touched.
-func New(r *bridge.Redis, prefix string) *Admin { return &Admin{r, cmp.Or(prefix, lua.DefaultPrefix)} }
+func New(r *bridge.Redis, prefix string) *Admin {
+	return &Admin{redis: r, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
+}
+
+// Observed returns a handle that tells an observer which dead letters it redrives and purges: package bridge/metrics counts them.
+func (a *Admin) Observed(o bridge.Observer) *Admin {
+	return &Admin{redis: a.redis, prefix: a.prefix, observer: o}
+}

@@ -26,6 +26,7 @@ type LetterGroup = deadletter.LetterGroup
 //
 //	func (*DeadLetters) Count(ctx context.Context, queue string, f LetterFilter) (n int, err error)
 //	func (*DeadLetters) List(ctx context.Context, queue string, f LetterFilter) iter.Seq2[Letter, error]
+//	func (*DeadLetters) Observed(o bridge.Observer) *DeadLetters
 //	func (*DeadLetters) Purge(ctx context.Context, queue string, letters []string) (purged int, err error)
 //	func (*DeadLetters) PurgeProgress(ctx context.Context, queue string, f LetterFilter, progress func(purged int)) (int, error)
 //	func (*DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error)
@@ -37,7 +38,7 @@ type DeadLetters = deadletter.DeadLetters
 
 // DeadLetters returns a handle on the dead letters of the prefix. Redis is not touched.
 func (a *Admin) DeadLetters() *DeadLetters {
-	return deadletter.New(a.redis.Client, a.prefix)
+	return deadletter.New(a.redis.Client, a.prefix).Observed(a.observer)
 }
 
 // Letter is one dead letter: a message that a group gave up, as it failed last, until it is redriven or purged.

@@ -201,3 +201,37 @@ func TestClockOfTheServerIsCompared(t *testing.T) {
 		})
 	}
 }
+
+// What an operator redrives and purges is counted, too, by the process in which he does so.
+func TestOperatorsAreCounted(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	r := newRig(t, server.URL(), server.Prefix(t), metrics.Config{})
+	if _, err := bridge.CreateGroup(t.Context(), r.redis, r.prefix, "q", "g"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 7 {
+		r.do("XADD", r.prefix+":{q}:dead", fmt.Sprint(i+1, "-0"), "id", fmt.Sprint(i), "payload", "", "group", "g", "reason", "max_attempts")
+	}
+	letters := admin.New(r.redis, r.prefix).Observed(r.metrics).DeadLetters()
+	redrive := func(names ...string) {
+		t.Helper()
+		if result, err := letters.Redrive(t.Context(), "q", names, admin.RedriveOptions{}); err != nil || result.Scheduled == 0 {
+			t.Fatal(result, err)
+		}
+	}
+	redrive("1-0", "2-0", "999-0")
+	if _, err := letters.RedriveMatching(t.Context(), "q", admin.LetterFilter{}, admin.RedriveOptions{DryRun: true}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := letters.Purge(t.Context(), "q", []string{"3-0", "4-0", "1-0"}); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	n, err := letters.PurgeProgress(t.Context(), "q", admin.LetterFilter{}, func(int) {})
+	if n != 3 || err != nil {
+		t.Fatal(n, err)
+	}
+	got := r.scrape()
+	redistest.Want(t, "redriven", got["redriven_total{queue=q}"], 2)
+	redistest.Want(t, "purged", got["purged_total{queue=q}"], 5)
+}

@@ -35,6 +35,7 @@ type Config struct {
 	Masters    int              // of a cluster, each with a replica; 0 = one standalone server
 	Partitions int              // of the main queue; 0 = 1
 	Progress   func(format string, args ...any)
+	Metrics    bool // every process shows metrics, is scraped, and what it counted is held against its ledger
 }
 
 const prefix = "campaign"
@@ -56,6 +57,8 @@ type controller struct {
 	guests   *guests
 	denied   sync.Map        // what any of them was denied
 	kinds    map[string]bool // of faults that it can do
+	scraper  *scraper        // nil unless metrics are looked at
+	rest     []string        // what gauges said at rest, and is not so
 }
 
 // Run runs a campaign on a server of its own and audits it.
@@ -83,6 +86,9 @@ func Run(t testing.TB, cfg Config) *Result {
 	}
 	t.Cleanup(func() { reportRaces(t, cfg.Dir) })
 	t.Cleanup(c.family.killAll)
+	if cfg.Metrics {
+		c.scraper = newScraper()
+	}
 	stopPulse := c.pulse()
 	defer stopPulse()
 
@@ -99,6 +105,9 @@ func Run(t testing.TB, cfg Config) *Result {
 	})
 
 	faults := sortOut(c.timeline.all())
+	if c.scraper != nil {
+		c.must("metrics", c.auditMetrics(faults))
+	}
 	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
 	c.must("audit", err)
 	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults,
@@ -140,7 +149,7 @@ func (c *controller) setUp() error {
 				Prefix: prefix,
 				Seed:   c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience,
 				Concurrency: 200,
-				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters),
+				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters), Metrics: c.cfg.Metrics,
 			}
 			if change != nil {
 				change(&p)
@@ -297,6 +306,9 @@ func (c *controller) pulse() (stop func()) {
 		}
 	})
 	both.Go(func() { c.watchDenials(ctx) })
+	if c.scraper != nil {
+		both.Go(func() { c.scraper.run(ctx, c.family) })
+	}
 	return sync.OnceFunc(func() { cancel(); both.Wait() })
 }
 

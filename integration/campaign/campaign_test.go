@@ -22,6 +22,7 @@ const (
 	envDuration = "DUESTREAM_CAMPAIGN_DURATION"
 	envOut      = "DUESTREAM_CAMPAIGN_OUT"
 	envSeed     = "DUESTREAM_TEST_SEED"
+	envMetrics  = "DUESTREAM_CAMPAIGN_METRICS" // 1: every process is scraped, and what it counted is held against its ledger
 )
 
 // TestCampaign is G1 to G6 under everything that can go wrong at once: see the package's documentation.
@@ -54,6 +55,7 @@ func run(t *testing.T, cfg Config, longRate float64) {
 	}
 	cfg.Seed, cfg.Visibility, cfg.Settle, cfg.Dir = seed, 2500*time.Millisecond, 40*time.Second, t.TempDir()
 	cfg.Pause = [2]time.Duration{100 * time.Millisecond, 600 * time.Millisecond}
+	cfg.Metrics = os.Getenv(envMetrics) != ""
 	long := os.Getenv(envDuration)
 	if long != "" {
 		d, err := time.ParseDuration(long)

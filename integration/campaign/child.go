@@ -41,6 +41,7 @@ type part struct {
 	Concurrency       int
 	Partitions        int // of the main queue, for a plain worker
 	Replicas          int // that a producer waits for
+	Metrics           bool
 }
 
 // policy is short, so that a campaign sees many visibility timeouts; MaxAttempts is out of reach of what faults burn.
@@ -94,19 +95,25 @@ func (p part) run() error {
 		return err
 	}
 	defer r.Close()
+	shown, err := p.show(log)
+	if err != nil {
+		return err
+	}
+	defer shown.end()
 	switch p.Role {
 	case roleProducer:
-		return p.produce(ctx, r, l, log)
+		return p.produce(ctx, r, l, log, shown.observer())
 	case roleBridge:
-		b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: p.Prefix, Defaults: policy(p.Visibility), Logger: log})
+		b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: p.Prefix, Defaults: policy(p.Visibility), Logger: log,
+			Observer: shown.observer()})
 		if err != nil {
 			return err
 		}
 		return b.Run(ctx)
 	case roleWorker:
-		return p.work(ctx, r, l, log)
+		return p.work(ctx, r, l, log, shown.observer())
 	case roleHolder:
-		return p.hold(ctx, r, l, log)
+		return p.hold(ctx, r, l, log, shown.observer())
 	}
 	return fmt.Errorf("unknown role %q", p.Role)
 }

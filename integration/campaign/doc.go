@@ -8,6 +8,8 @@
 //	make campaign DURATION=1h SEED=42 OUT=proof       the same faults in the same order as another run with this seed; writes
 //	                                                  campaign.md, timeline.txt and findings.txt into the directory proof
 //	make campaign CLUSTER=1 DURATION=10m              on a cluster of three masters, each with a replica
+//	make campaign METRICS=1 DURATION=1m               with every process scraped each second; what they counted is held against
+//	                                                  their ledgers (metrics_audit.go)
 //
 // It needs redis-server or valkey-server on the PATH (or a Docker engine with an image), starts a server of its own on a free
 // port, with an append-only file that is synced before every reply, and removes everything when it ends. A seed fixes what is

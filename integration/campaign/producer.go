@@ -28,9 +28,9 @@ type producer struct {
 	later  sync.WaitGroup // cancels, reschedules, second tries
 }
 
-func (p part) produce(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
+func (p part) produce(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
 	cfg := bridge.ClientConfig{Redis: r, Prefix: p.Prefix, RetryTimeout: producerTries, Durability: bridge.Replicated(p.Replicas),
-		Logger: log}
+		Logger: log, Observer: o}
 	client, err := bridge.NewClient(cfg)
 	for err != nil { // with a durability it asks the server
 		if !pause(ctx, plainPause) {

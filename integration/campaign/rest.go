@@ -115,6 +115,9 @@ func (c *controller) comeToRest() (State, error) {
 	if err := c.await(c.cfg.Settle, func() (string, error) { return c.busy(0) }); err != nil {
 		state.Stuck = append(state.Stuck, "after the holder let go: "+err.Error())
 	}
+	if c.scraper != nil {
+		c.gaugesAtRest()
+	}
 	for _, roles := range [][]string{{roleHolder, roleWorker, rolePlain}, {roleBridge}} {
 		if err := endAll(c.family.of(roles...), 20*time.Second); err != nil {
 			return state, fmt.Errorf("a clean stop: %w", err)

@@ -19,6 +19,7 @@ var userOf = map[string]string{
 type guests struct {
 	users   map[string]acl.User
 	cluster []string // what users need there besides
+	metrics []string // what a bridge needs besides that shows metrics
 }
 
 func readUsers() (*guests, error) {
@@ -27,7 +28,7 @@ func readUsers() (*guests, error) {
 		return nil, err
 	}
 	g := &guests{acl.Users(strings.ReplaceAll(string(text), "~duestream:", "~"+prefix+":")),
-		acl.Also(string(text), "every Go program on a cluster")}
+		acl.Also(string(text), "every Go program on a cluster"), acl.Also(string(text), "`duestream serve --metrics`")}
 	for role, user := range userOf {
 		if g.users[user].Line == "" {
 			return nil, fmt.Errorf("docs/OPERATIONS.md has no user %s for a %s", user, role)
@@ -46,6 +47,9 @@ func (g *guests) arguments(clustered bool) (args []string) {
 			if name == "producer" {
 				args = append(args, "+wait") // for a replica
 			}
+		}
+		if name == "bridge" {
+			args = append(args, g.metrics...)
 		}
 		if name == "plain-worker" {
 			args = append(args, "+ping") // of the client library

@@ -20,12 +20,14 @@ var (
 )
 
 // work is a Go worker: two bridge.Workers, one for each queue, in one process.
-func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
+func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
 	handler := func(ctx context.Context, m *bridge.Message) error { return p.handle(ctx, l, m) }
 	errs := make([]error, 2)
 	var both sync.WaitGroup
 	for i, queue := range []string{queueMain, queueSide} {
-		w, err := bridge.NewWorker(p.worker(queue, r, l, log, handler))
+		cfg := p.worker(queue, r, l, log, handler)
+		cfg.Observer = o
+		w, err := bridge.NewWorker(cfg)
 		if err != nil {
 			return err
 		}
@@ -89,15 +91,17 @@ func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
 }
 
 // hold is the holder: it takes the first messages of its group, as many as it has room for, and keeps all of them until SIGUSR1.
-func (p part) hold(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
+func (p part) hold(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
 	finish, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
 	defer stop()
-	w, err := bridge.NewWorker(p.worker(queueMain, r, l, log, func(_ context.Context, m *bridge.Message) error {
+	cfg := p.worker(queueMain, r, l, log, func(_ context.Context, m *bridge.Message) error {
 		p.start(l, m)
 		<-finish.Done() // whatever becomes of its context
 		l.must(line{verbEnd, m.ID, []any{m.EntryID, endOK}})
 		return nil
-	}))
+	})
+	cfg.Observer = o
+	w, err := bridge.NewWorker(cfg)
 	if err != nil {
 		return err
 	}

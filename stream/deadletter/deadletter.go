@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -118,13 +119,25 @@ func matchPattern(pattern, text string) bool {
 // DeadLetters reads, redrives and purges the dead letters of the queues of a prefix. Everything is done in bounded steps. It is
 // safe for concurrent use, also by several processes: a letter is redriven or purged by one of them.
 type DeadLetters struct {
-	client rueidis.Client
-	prefix string
+	client   rueidis.Client
+	prefix   string
+	observer observe.Observer // nil = nobody is told
 }
 
 // New returns the dead letters of a prefix ("" = lua.DefaultPrefix).
 func New(c rueidis.Client, prefix string) *DeadLetters {
 	return &DeadLetters{client: c, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
+}
+
+// Observed returns dead letters whose redrives and purges an observer is told of.
+func (d *DeadLetters) Observed(o observe.Observer) *DeadLetters {
+	return &DeadLetters{client: observe.Wrap(d.client, o), prefix: d.prefix, observer: o}
+}
+
+func (d *DeadLetters) told(queue string, e observe.Event, n int) {
+	if d.observer != nil && n > 0 {
+		d.observer.Of(observe.Operator, queue, "").Add(e, n)
+	}
 }
 
 // check refuses names before Redis is touched.

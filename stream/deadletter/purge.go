@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/stream"
 )
@@ -30,6 +31,7 @@ func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string)
 		key := d.keys(queue, partition).Dead
 		for batch := range slices.Chunk(byPartition[partition], purgeLetters) {
 			n, err := d.deleted(ctx, d.client.B().Xdel().Key(key).Id(batch...).Build())
+			d.told(queue, observe.Purged, n)
 			if purged += n; err != nil {
 				return purged, fmt.Errorf("purge dead letters of %s: %w", queue, err)
 			}
@@ -82,6 +84,7 @@ func (d *DeadLetters) purgeOld(ctx context.Context, queue string, f Filter, prog
 	if err == nil {
 		for i := range counts.Latest() {
 			n, failed := d.purgeHead(ctx, d.keys(queue, i).Dead, f, func(n int) { progress(purged + n) })
+			d.told(queue, observe.Purged, n)
 			purged, err = purged+n, errors.Join(err, failed)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
@@ -131,6 +132,9 @@ func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Se
 	err := errors.Join(invalid, d.check(queue), o.validate())
 	if err == nil {
 		err = r.run(ctx, letters)
+		if !o.DryRun {
+			d.told(queue, observe.Redriven, r.result.Scheduled)
+		}
 	}
 	if err != nil {
 		return r.result, fmt.Errorf("redrive dead letters of %s: %w", queue, err)
