@@ -93,6 +93,27 @@ func TestScenariosMeasure(t *testing.T) {
 	}
 }
 
+// With the append-only file lateness stands beside what the file alone makes everybody wait.
+func TestLatenessBesideTheFile(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t, "--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
+	f := newFixture(t, server.URL(), server.Prefix(t))
+	f.Rounds = 1
+	r, err := bench.Lateness(t.Context(), bench.LatenessConfig{Config: f.Config, Rate: 1000, Duration: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lateness_p50", "lateness_p99", "lateness_max"} {
+		if figure, ok := r.Find(name); !ok || figure.Floor == nil || figure.Floor.Median <= 0 {
+			t.Errorf("%s: %+v", name, figure)
+		}
+	}
+	// The entry and its payload of 256 bytes are appended once, beside what XREADGROUP, XACK and the drain append.
+	if figure, _ := r.Find("lateness_appended"); figure.Value.Median < 400 || figure.Value.Median > 2000 {
+		t.Errorf("%+v", figure)
+	}
+}
+
 // On a cluster the keys of a queue are on one of its nodes, the shared ones on others.
 func TestScenariosMeasureOnACluster(t *testing.T) {
 	t.Parallel()

@@ -22,6 +22,9 @@ type LatenessConfig struct {
 // Lateness measures how late messages are delivered that become due at a steady rate: from the due time to the start of the
 // handler. They are scheduled beforehand, each for a millisecond of its own as far as the rate allows. One bridge, one worker.
 // A rate above what the server can deliver gives a queue that grows: the maximum is near the duration then.
+//
+// With the append-only file the floor is what that costs everybody, see beside: the same bytes a second by plain commands. Told are
+// also how far above it we are, and what of a message is appended while it becomes due, is delivered and acknowledged.
 func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Rate: 20_000})
 	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
@@ -32,19 +35,35 @@ func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(0, 1)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		p50, p99, most := lower("lateness_p50", "ms"), lower("lateness_p99", "ms"), lower("lateness_max", "ms")
+		above, bytes := lower("lateness_p99_above_floor", "ms"), lower("lateness_appended", "bytes/msg")
 		note, err := r.times(ctx, func(ctx context.Context, c clock) error {
-			late, err := r.late(ctx, c, func(i int) time.Duration {
+			late, appended, err := r.late(ctx, c, func(i int) time.Duration {
 				return time.Duration(i) * time.Second / time.Duration(cfg.Rate)
 			})
 			if err != nil {
 				return err
 			}
-			p50.add(quantile(late, 0.5))
-			p99.add(quantile(late, 0.99))
-			most.add(quantile(late, 1))
+			if appended < 0 {
+				p50.add(quantile(late, 0.5))
+				p99.add(quantile(late, 0.99))
+				most.add(quantile(late, 1))
+				return nil
+			}
+			floor, err := r.beside(ctx, cfg.Rate, appended, cfg.Duration)
+			if err != nil {
+				return err
+			}
+			p50.pair(quantile(late, 0.5), quantile(floor, 0.5))
+			p99.pair(quantile(late, 0.99), quantile(floor, 0.99))
+			most.pair(quantile(late, 1), quantile(floor, 1))
+			above.add(quantile(late, 0.99) - quantile(floor, 0.99))
+			bytes.add(appended)
 			return nil
 		})
-		return noted(result("lateness", p50, p99, most), note), err
+		if file, _ := r.appended(ctx); file >= 0 && len(bytes.values) == 0 {
+			note += "no floor: the append-only file was rewritten meanwhile (see auto-aof-rewrite-percentage)"
+		}
+		return noted(result("lateness", p50, p99, most, above, bytes), note), err
 	})
 }
 
@@ -72,7 +91,7 @@ func Burst(ctx context.Context, cfg BurstConfig) (Result, error) {
 			if err != nil {
 				return err
 			}
-			late, err := r.late(ctx, c, func(int) time.Duration { return 0 })
+			late, _, err := r.late(ctx, c, func(int) time.Duration { return 0 })
 			if err != nil {
 				return err
 			}
@@ -96,10 +115,13 @@ func (r *rig) times(ctx context.Context, round func(context.Context, clock) erro
 
 const leads = 4 // how often scheduling beforehand may take too long, each time with twice the time
 
-// late schedules the messages, the i-th for after(i) from a common moment on, and returns how late each of them was, sorted.
-func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration) (sorted []time.Duration, err error) {
+// late schedules the messages, the i-th for after(i) from a common moment on, and returns how late each of them was, sorted, and
+// how many bytes of each the server appended to its file since they were scheduled, negative when that is not known.
+func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration) (
+	sorted []time.Duration, appended float64, err error,
+) {
 	if err := r.group(ctx, group); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	late, handled := make([]time.Duration, r.Messages), new(atomic.Int64)
 	parts, err := r.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(_ context.Context, m *bridge.Message) error {
@@ -110,9 +132,12 @@ func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration
 		return nil
 	}})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	end, err := r.beforehand(ctx, c, after)
+	if err == nil {
+		appended, err = r.appended(ctx)
+	}
 	if err == nil {
 		err = until(ctx, time.Until(end)+r.longest(), "not all messages come through", func() (bool, error) {
 			n := int(handled.Load())
@@ -123,11 +148,14 @@ func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration
 	if err == nil {
 		err = r.through(ctx, handled, 1)
 	}
+	if err == nil {
+		appended, err = r.perMessage(ctx, appended)
+	}
 	if err := errors.Join(err, stop(parts...)); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	slices.Sort(late)
-	return late, r.clear(ctx)
+	return late, appended, r.clear(ctx)
 }
 
 // beforehand schedules the messages while the queue is held, lets it go shortly before the first is due, and says when the last
