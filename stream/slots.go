@@ -9,9 +9,12 @@ import (
 
 // slots bounds how many messages a worker holds at once. Safe for concurrent use, by any number of readers.
 type slots struct {
-	mu    sync.Mutex
-	free  int
-	freed chan struct{} // poked while some are free
+	wants func() // called when somebody waits for one and none is free; may be nil
+
+	mu      sync.Mutex
+	free    int
+	waiting int
+	freed   chan struct{} // poked while some are free
 }
 
 func newSlots(n int) *slots {
@@ -22,6 +25,18 @@ func newSlots(n int) *slots {
 
 // take waits for one free slot and takes all free ones, but no more than most; zero when ctx ended.
 func (s *slots) take(ctx context.Context, most int) int {
+	s.mu.Lock()
+	s.waiting++
+	none := s.free == 0
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.waiting--
+		s.mu.Unlock()
+	}()
+	if none && s.wants != nil {
+		s.wants()
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,6 +55,13 @@ func (s *slots) take(ctx context.Context, most int) int {
 			return n
 		}
 	}
+}
+
+// wanted says whether somebody waits for a slot and none is free.
+func (s *slots) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting > 0 && s.free == 0
 }
 
 func (s *slots) put(n int) {

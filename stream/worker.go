@@ -59,7 +59,7 @@ type WorkerConfig struct {
 	Observer observe.Observer
 
 	// Concurrency is how many messages are held at once: handlers that run, and acknowledgements under way. Default 16, at most
-	// 10,000.
+	// 10,000. An acknowledgement waits up to 5 ms for others while enough slots are free.
 	Concurrency int
 
 	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled, before theirs is, too. Default 20s;
@@ -143,6 +143,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	w := &Worker{cfg: cfg, slots: newSlots(cfg.Concurrency), look: make(chan struct{}, 1)}
+	w.slots.wants = w.settleNow
 	w.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
 	w.state = loop.Reporter{Log: w.log, Activity: "reading the number of partitions"}
 	w.turns = make(chan struct{}, (cfg.Concurrency+1)/2)
@@ -151,6 +152,15 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	}
 	w.open(0)
 	return w, nil
+}
+
+// settleNow has all partitions settle at once what waits for more.
+func (w *Worker) settleNow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.served {
+		p.settle.poke()
+	}
 }
 
 // Consumer returns the worker's name within its group.

@@ -386,4 +386,16 @@ var moreMutants = []mutant{
 		new:  "break end\n",
 		test: []string{"-run", "TestDrainStopsAfterItsBytes", "./lua"},
 	},
+	{
+		name: "an acknowledgement waits although a slot is wanted", file: "stream/settle.go",
+		old:  " || s.w.slots.wanted()",
+		new:  "",
+		test: []string{"-run", "TestAcknowledgementsWaitForOthers", "./stream"},
+	},
+	{
+		name: "a slot that is wanted hurries nobody", file: "stream/slots.go",
+		old:  "if none && s.wants != nil {",
+		new:  "if false {",
+		test: []string{"-run", "TestAcknowledgementsWaitForOthers", "./stream"},
+	},
 }
