@@ -18,18 +18,16 @@ local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], d
 local wake, group = KEYS[6], ARGV[1]
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
-local args, entries, plans = ARGV, {}, {}
+local args, entries, plans, traces = ARGV, {}, {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true}
-local function read_action(text)
-  if actions[text] then return text end
-  local action, trace = string.match(text, '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
-  if trace and #trace == 55 and actions[action] then return action, trace end
-end
 for i = 4, #args, 6 do
   entries[#entries + 1] = args[i]
-  local action = read_action(args[i + 2])
-  if not action then return redis.error_reply('ERR action is none of retry, dead, release: ' .. args[i + 2]) end
-  local own = args[i + 3] ~= '' or action == 'dead' or action == 'release'
+  if not actions[args[i + 2]] then
+    local action, trace = string.match(args[i + 2], '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
+    if not actions[action or 0] or #trace ~= 55 then return redis.error_reply('ERR action is none of retry, dead, release: ' .. args[i + 2]) end
+    args[i + 2], traces[#entries] = action, trace
+  end
+  local own = args[i + 3] ~= '' or args[i + 2] == 'dead' or args[i + 2] == 'release'
   if string.find(args[i + 3], '[^0-9]') or not own and #k.delays == 0 then return redis.error_reply('ERR delay, or delays, does not parse: ' .. args[i + 3]) end
 end
 if not k.max_attempts then return redis.error_reply('ERR max_attempts does not parse') end
@@ -41,8 +39,7 @@ local before = head(k.due)
 local bodies, read = bodies_of(k.stream, entries)
 for n = 1, read do
   local i, entry = 6 * n - 2, entries[n]
-  local action, trace = read_action(args[i + 2])
-  local how = {id = args[i + 1], action = action, trace = trace, delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
+  local how = {id = args[i + 1], action = args[i + 2], trace = traces[n], delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
   plans[n] = plan_exit(k, group, entry, bodies[entry], how, now)
 end
 local verdicts, failed = carry_out(k, group, entries, plans)
