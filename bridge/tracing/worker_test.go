@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/tracing"
+	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -284,6 +286,26 @@ func TestEveryWayOutEndsTheSpan(t *testing.T) {
 			look(t, spans, "process orders")
 		})
 	}
+}
+
+// Nothing is kept of a delivery that was settled, or cut short.
+func TestSettledDeliveriesAreForgotten(t *testing.T) {
+	t.Parallel()
+	provider, _ := memory(t)
+	cfg := worker(tracing.Config{Provider: provider}, func(context.Context, *bridge.Message) error { return errors.New("no") })
+	var forgotten atomic.Int32
+	stopping, stop := context.WithCancelCause(context.Background())
+	stop(bridge.ErrStopping)
+	for _, ctx := range []context.Context{t.Context(), stopping} {
+		m := message(nil)
+		runtime.AddCleanup(m, func(int) { forgotten.Add(1) }, 0)
+		deliver(cfg, ctx, m, bridge.Retried)
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		runtime.GC()
+		return forgotten.Load() == 2, "a delivery is still held"
+	})
+	runtime.KeepAlive(cfg)
 }
 
 // A retry is linked to the attempt before it; one that took a delivery from a dead worker says so.
