@@ -301,7 +301,7 @@ func TestSettledDeliveriesAreForgotten(t *testing.T) {
 		runtime.AddCleanup(m, func(int) { forgotten.Add(1) }, 0)
 		deliver(cfg, ctx, m, bridge.Retried)
 	}
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+	redistest.Eventually(t, 2*time.Second, func() (bool, string) {
 		runtime.GC()
 		return forgotten.Load() == 2, "a delivery is still held"
 	})
