@@ -206,8 +206,23 @@ func (b *Bridge) checkServer(ctx context.Context) error {
 //		Queues     int      // known
 //		Partitions int      // of all of them; a queue has one at least
 //		Owned      int      // partitions
+//		Late       []Late   // of the owned ones, those that are not drained on time, the latest first
 //	}
+//
+//	func (Status) Alive() error
+//	func (Status) Ready() error
 type Status = scheduler.Status
+
+// Late is a partition that a bridge owns, and does not drain on time.
+//
+//	type Late struct {
+//		Partition string
+//		By        time.Duration // how late its oldest message is; 0 = nobody has seen
+//		Failing   string        // why its drains fail; "" = they do not
+//	}
+//
+//	func (Late) String() string
+type Late = scheduler.Late
 
 // Status returns the bridge's ID, when it last reached Redis, which bridges live, how many queues and partitions there are,
 // and how many partitions it owns.

@@ -114,6 +114,7 @@ type WorkerConfig struct {
 //	}
 //
 //	func (*Worker) Consumer() string
+//	func (*Worker) Ready() error
 //	func (*Worker) Run(ctx context.Context) error
 //	func (*Worker) Stats() WorkerStats
 type Worker = stream.Worker

@@ -3,6 +3,7 @@ package integration
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -39,6 +40,14 @@ type object struct {
 					LivenessProbe struct {
 						Exec struct{ Command []string }
 					} `yaml:"livenessProbe"`
+					ReadinessProbe struct {
+						HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
+					} `yaml:"readinessProbe"`
+					Env   []struct{ Name, Value string }
+					Ports []struct {
+						Name   string
+						Number int `yaml:"containerPort"`
+					}
 				}
 			}
 		}
@@ -49,7 +58,7 @@ type object struct {
 // The manifest parses, its parts name each other, and it runs the image as the Dockerfile makes it.
 func TestKubernetesManifest(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../examples/deploy/kubernetes.yaml")
+	text, err := os.ReadFile("../deploy/kubernetes.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +103,11 @@ func TestKubernetesManifest(t *testing.T) {
 		!bytes.Contains(dockerfile, []byte(`CMD ["`+probe+`"]`)) {
 		t.Errorf("runs %v, probed by %v", c.Args, c.LivenessProbe.Exec.Command)
 	}
+	if len(c.Env) != 1 || len(c.Ports) != 1 || c.Env[0].Name != "DUESTREAM_METRICS_ADDR" ||
+		c.Env[0].Value != fmt.Sprint(":", c.Ports[0].Number) ||
+		c.ReadinessProbe.HTTPGet.Path != "/readyz" || c.ReadinessProbe.HTTPGet.Port != c.Ports[0].Name {
+		t.Errorf("it listens on %v, with ports %v, and is asked at %v", c.Env, c.Ports, c.ReadinessProbe)
+	}
 	if len(c.VolumeMounts) != 1 || !bytes.Contains(dockerfile, []byte("ENV DUESTREAM_HEALTH_FILE="+c.VolumeMounts[0].Path+"/")) {
 		t.Errorf("the image's health file is not in %v", c.VolumeMounts)
 	}
@@ -105,9 +119,14 @@ func TestKubernetesManifest(t *testing.T) {
 // systemd finds nothing wrong with the unit, where it is installed.
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../examples/deploy/duestream.service")
+	text, err := os.ReadFile("../deploy/duestream.service")
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, line := range []string{"Type=notify", "NotifyAccess=main", "WatchdogSec=30", "Restart=on-failure"} {
+		if !bytes.Contains(text, []byte("\n"+line+"\n")) {
+			t.Errorf("the unit does not say %s", line)
+		}
 	}
 	const binary = "/usr/local/bin/duestream"
 	if !bytes.Contains(text, []byte("ExecStart="+binary+" serve\n")) {

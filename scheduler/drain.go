@@ -27,6 +27,7 @@ type drainer struct {
 
 	mu   sync.Mutex
 	next time.Time // when it drains again; in the past while it does
+	head time.Time // local: when the oldest overdue message was due, as the survey saw it; zero = none is
 }
 
 func newDrainer(drain func(context.Context) (lua.Drained, error), st *loop.Reporter, cancel context.CancelFunc) *drainer {
@@ -94,6 +95,9 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 		}
 		b.Reset()
 		d.reportBuried(drained)
+		if drained.Wait != 0 {
+			d.sawHead(0)
+		}
 		switch {
 		case drained.Wait < 0:
 			return untilPoked

@@ -22,17 +22,21 @@ type Status struct {
 	Queues     int      // known
 	Partitions int      // of all of them; a queue has one at least
 	Owned      int      // partitions
+	Late       []Late   // of the owned ones, those that are not drained on time, the latest first
 }
 
 // Status does not touch Redis.
 func (s *Scheduler) Status() Status {
 	at, turned := s.members.lastBeat(), s.members.lastTurn()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return Status{
+	owned := maps.Clone(s.owned)
+	status := Status{
 		Bridge: s.members.id, LastHeartbeat: at, Turned: turned, Live: slices.Clone(s.live),
-		Queues: len(s.counts), Partitions: len(s.known), Owned: len(s.owned),
+		Queues: len(s.counts), Partitions: len(s.known), Owned: len(owned),
 	}
+	s.mu.Unlock()
+	status.Late = lateOnes(owned) // it waits for whoever writes a log line
+	return status
 }
 
 // Owned returns the names of the partitions that the scheduler owns, in order. It does not touch Redis.

@@ -90,6 +90,7 @@ func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (chang
 	case loop == nil && look.Overdue > s.cfg.Overdue:
 		_, err = s.Drain(ctx, queue)
 	case loop != nil:
+		loop.sawHead(look.Overdue)
 		if look.Wait >= 0 && loop.sleepsBeyond(look.Wait) {
 			loop.poke()
 		}

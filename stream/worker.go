@@ -177,6 +177,22 @@ func (w *Worker) Stats() WorkerStats {
 	return sum
 }
 
+// Ready returns why the worker does not do its work now, by partition; nil when nothing fails. It does not touch Redis.
+func (w *Worker) Ready() error {
+	if !w.ran.Load() {
+		return errors.New("the worker has not begun to read")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var errs []error
+	for _, l := range w.served {
+		if why := l.state.Trouble(); why != "" {
+			errs = append(errs, fmt.Errorf("%s: the worker is failing: %s", lua.PartitionName(w.cfg.Queue, l.partition), why))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // ErrAbandoned: handlers ignored their cancelled context; their entries stay pending until the visibility timeout.
 var ErrAbandoned = errors.New("handlers did not return: their entries stay pending")
 

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) health() *cobra.Command {
-	var self bool
+	var self, ready bool
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Check that Redis answers and a bridge is alive",
@@ -21,14 +21,22 @@ heartbeat within the last 5 s, by the clock of Redis.
 
 With --self it asks the bridge on this machine alone, by its DUESTREAM_HEALTH_FILE,
 and not Redis: it succeeds while that process turns, also while it waits for Redis,
-and fails when it hangs or has ended. For health checks of containers.`,
+and fails when it hangs or has ended. For health checks of containers.
+
+With --ready it asks the same process over HTTP, at its DUESTREAM_METRICS_ADDR, whether
+it does its work: Redis answers, and what it serves is on time. It says what is late.`,
 		Example: "  duestream health\n  duestream health --json\n  DUESTREAM_HEALTH_FILE=/run/duestream/health duestream health --self",
 	}
 	cmd.Flags().BoolVar(&self, "self", false, "ask the bridge on this machine, by its DUESTREAM_HEALTH_FILE, and not Redis")
+	cmd.Flags().BoolVar(&ready, "ready", false, "ask /readyz of the process at DUESTREAM_METRICS_ADDR, and not Redis")
+	cmd.MarkFlagsMutuallyExclusive("self", "ready")
 	a.jsonFlag(cmd)
 	return a.does(cmd, nil, func(ctx context.Context, _ []string) error {
-		if self {
+		switch {
+		case self:
 			return a.healthOfSelf()
+		case ready:
+			return a.healthOfListener(ctx)
 		}
 		ctx, cancel := context.WithTimeout(ctx, heartbeat.Fresh)
 		defer cancel()

@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/notify"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
@@ -44,24 +45,43 @@ type reporter struct {
 	log    *slog.Logger
 	bridge atomic.Pointer[bridge.Bridge] // nil before there is one
 	failed bool
+
+	manager  *notify.Manager // nil: no service manager wants to be told
+	stopping atomic.Bool
+	began    time.Time
+	told     map[string]bool // what the manager was told once
+	status   string          // the last text that it was told
+	deaf     bool            // telling it failed
 }
 
 // start begins to renew the file, and returns the function that ends it and removes the file.
 func (r *reporter) start(ctx context.Context) (stop func()) {
-	if r.file == "" {
+	if r.file == "" && r.manager == nil {
 		return func() {}
+	}
+	r.began, r.told = time.Now(), map[string]bool{}
+	every := renewEvery
+	if within := r.manager.Watchdog(); within > 0 {
+		every = min(every, within/3)
 	}
 	renew, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		again := time.NewTicker(renewEvery)
+		again := time.NewTicker(every)
 		defer again.Stop()
-		for {
-			r.renew(ctx.Err() != nil)
+		for stop := ctx.Done(); ; {
+			stopping := ctx.Err() != nil
+			if r.file != "" {
+				r.renew(stopping)
+			}
+			r.tell(stopping)
 			select {
 			case <-renew.Done():
+				r.tell(true)
 				return
+			case <-stop:
+				stop = nil
 			case <-again.C:
 			}
 		}
@@ -72,8 +92,30 @@ func (r *reporter) start(ctx context.Context) (stop func()) {
 		case <-ended:
 		case <-time.After(renewEvery): // it hangs, which must not keep the process
 		}
-		_ = os.Remove(r.file)
+		if r.file != "" {
+			_ = os.Remove(r.file)
+		}
 	}
+}
+
+// alive returns why this process must be started anew; it asks the bridge under the locks that the bridge's loops share.
+func (r *reporter) alive() error {
+	if b := r.bridge.Load(); b != nil && !r.stopping.Load() {
+		return b.Status().Alive()
+	}
+	return nil
+}
+
+// ready returns why this process does not serve now.
+func (r *reporter) ready() error {
+	b := r.bridge.Load()
+	switch {
+	case r.stopping.Load():
+		return errors.New("the bridge stops")
+	case b == nil:
+		return errors.New("the bridge starts, and waits for Redis")
+	}
+	return b.Status().Ready()
 }
 
 // renew asks the bridge, for which it needs the locks that the bridge's loops share, and writes the file.

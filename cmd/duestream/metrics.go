@@ -21,6 +21,7 @@ type metricsOptions struct {
 	addr           string
 	queues, groups int
 	native         bool
+	profiles       bool
 }
 
 func (o *metricsOptions) flags(cmd *cobra.Command) {
@@ -29,6 +30,7 @@ func (o *metricsOptions) flags(cmd *cobra.Command) {
 		"answer over HTTP on this host:port, for Prometheus on /metrics; default $DUESTREAM_METRICS_ADDR, else not at all")
 	f.IntVar(&o.queues, "metrics-queues", metrics.DefaultMaxQueues, "queues that have metrics of their own; others are counted as other")
 	f.IntVar(&o.groups, "metrics-groups", metrics.DefaultMaxGroups, "groups, of all queues, that have metrics of their own")
+	f.BoolVar(&o.profiles, "pprof", false, "also answer on /debug/pprof of that address: profiles of this process")
 	f.BoolVar(&o.native, "metrics-native-histograms", false, "also as native histograms; Prometheus before 3 may store only these then")
 }
 

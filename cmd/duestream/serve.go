@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/notify"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
@@ -47,7 +48,9 @@ groups can have their own: see ` + "`duestream queue set`.",
 }
 
 func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Policy, metrics metricsOptions) error {
-	log := newLogger(a.err, s.LogFormat, s.LogLevel)
+	level := new(slog.LevelVar)
+	level.Set(s.LogLevel)
+	log := newLogger(a.err, s.LogFormat, level)
 	self := bridge.NewIdentity(version)
 	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID),
 		slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
@@ -57,7 +60,12 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 	}
 	defer looked.Close()
 	report := &reporter{file: s.HealthFile, self: self, log: log}
+	if report.manager, err = notify.FromEnvironment(); err != nil {
+		log.Warn("the service manager is not told how this process is", slog.Any("error", err))
+	}
+	defer context.AfterFunc(ctx, func() { report.stopping.Store(true) })()
 	defer report.start(ctx)()
+	probes{alive: report.alive, ready: report.ready, level: level, log: log, profiles: metrics.profiles}.on(looked)
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -93,7 +101,7 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 	}
 }
 
-func newLogger(w io.Writer, format settings.LogFormat, level slog.Level) *slog.Logger {
+func newLogger(w io.Writer, format settings.LogFormat, level slog.Leveler) *slog.Logger {
 	opt := &slog.HandlerOptions{Level: level}
 	if format == "text" || format == "auto" && term.IsTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, opt))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -123,12 +124,17 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	if err := settings.Fill(&s); err != nil {
 		return err
 	}
-	log := newLogger(a.err, s.LogFormat, s.LogLevel)
+	level := new(slog.LevelVar)
+	level.Set(s.LogLevel)
+	log := newLogger(a.err, s.LogFormat, level)
 	looked, observer, err := o.metrics.listen(s.MetricsAddr, log)
 	if err != nil {
 		return err
 	}
 	defer looked.Close()
+	var running atomic.Pointer[bridge.Worker]
+	probes{alive: func() error { return nil }, ready: workerReady(ctx, &running), level: level, log: log,
+		profiles: o.metrics.profiles}.on(looked)
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -158,6 +164,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	if err != nil {
 		return err
 	}
+	running.Store(w)
 	if term.IsTerminal(a.err) {
 		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queue, human.OneLine(w.Consumer(), 80),
 			human.OneLine(o.Group, 60), human.Counted(o.Concurrency, "message"))
@@ -176,4 +183,18 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 func (a *app) tellRetried(m *bridge.Message, delay time.Duration, err string) {
 	a.note("%s  attempt %d failed, again in %s: %s", human.OneLine(m.ID, 60), m.Attempt,
 		human.Short(delay), human.OneLine(err, 200))
+}
+
+// workerReady returns what says why the worker does not do its work now.
+func workerReady(ctx context.Context, w *atomic.Pointer[bridge.Worker]) func() error {
+	return func() error {
+		running := w.Load()
+		switch {
+		case ctx.Err() != nil:
+			return errors.New("the worker stops")
+		case running == nil:
+			return errors.New("the worker starts, and waits for Redis")
+		}
+		return running.Ready()
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,16 @@ type Reporter struct {
 
 // IsFailing says whether any part failed last.
 func (r *Reporter) IsFailing() bool { return r.failing.Load() }
+
+// Trouble names what the parts that failed last fail of; "" when none does.
+func (r *Reporter) Trouble() string {
+	if !r.IsFailing() {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(slices.Compact(slices.Sorted(maps.Values(r.kinds))), ", ")
+}
 
 // Report takes the outcome of a pass.
 func (r *Reporter) Report(err error) { r.ReportPart("", err) }

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// put sends a body, and returns what is answered.
+func put(t *testing.T, url, body string) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodPut, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	reply, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = reply.Body.Close()
+	return reply.StatusCode
+}
+
+// becomes waits until an address answers so.
+func becomes(t *testing.T, url string, code int, says string) {
+	t.Helper()
+	redistest.Eventually(t, patience, func() (bool, string) {
+		got, text := get(t, url)
+		return got == code && strings.Contains(text, says), text
+	})
+}
+
+// Who asks /readyz is told which queue is late, and who asks /healthz does not restart a bridge for that, nor for a Redis that is
+// away. The health check that needs no curl says the same.
+func TestProbesTellAliveFromReady(t *testing.T) {
+	t.Setenv("DUESTREAM_LOG_LEVEL", "info")
+	server := redistest.Own(t)
+	c := newCLIOn(t, server)
+	c.do("XADD", c.key("bad", "stream"), "18446744073709551615-18446744073709551615", "no", "more") // it refuses all others now
+	c.do("ZADD", c.key("bad", "due"), c.ms(-time.Minute), "a")
+	c.do("HSET", lua.NewGlobals(c.prefix).Queues, "bad", "1", "q", "1")
+	bridge := c.start("serve", "--metrics", "127.0.0.1:0")
+	worker := c.start("work", "q", "--group", "g", "--metrics", "127.0.0.1:0", "--", "true")
+	at, workerAt := "http://"+bridge.address(), "http://"+worker.address()
+	becomes(t, workerAt+"/readyz", http.StatusOK, "ok\n")
+	becomes(t, at+"/readyz", http.StatusServiceUnavailable, "bad (late by 1m")
+	becomes(t, at+"/healthz", http.StatusOK, "ok\n")
+	t.Setenv("DUESTREAM_METRICS_ADDR", worker.address())
+	if out := c.ok("health", "--ready"); out != "ready\n" {
+		t.Error(out)
+	}
+	t.Setenv("DUESTREAM_METRICS_ADDR", bridge.address())
+	c.fails(exitFailure, []string{"not ready: bad (late by 1m"}, "health", "--ready")
+
+	server.Stop()
+	becomes(t, workerAt+"/readyz", http.StatusServiceUnavailable, "q: the worker is failing")
+	becomes(t, at+"/healthz", http.StatusOK, "ok\n")
+	becomes(t, workerAt+"/healthz", http.StatusOK, "ok\n")
+	for _, r := range []*running{bridge, worker} {
+		r.stop()
+		if code := r.wait(); code != exitOK {
+			t.Errorf("exit code %d\n%s", code, r.err)
+		}
+	}
+	c.fails(exitFailure, []string{"nobody answers at DUESTREAM_METRICS_ADDR"}, "health", "--ready")
+	t.Setenv("DUESTREAM_METRICS_ADDR", "127.0.0.1:0")
+	c.fails(exitInvalid, []string{"--ready needs DUESTREAM_METRICS_ADDR"}, "health", "--ready")
+}
+
+// The level of the log changes while the process runs, to the four words that there are; profiles are there for who asked.
+func TestLogLevelChangesAtRunTimeAndProfilesAreAsked(t *testing.T) {
+	t.Setenv("DUESTREAM_LOG_LEVEL", "info")
+	c := &cli{t: t, url: unreachable}
+	bridge := c.start("serve", "--metrics", "127.0.0.1:0")
+	at := "http://" + bridge.address()
+	becomes(t, at+"/loglevel", http.StatusOK, "info\n")
+	for body, want := range map[string]int{"loud": http.StatusBadRequest, "": http.StatusBadRequest,
+		strings.Repeat("d", 1000): http.StatusBadRequest, "info+3": http.StatusBadRequest} {
+		if code := put(t, at+"/loglevel", body); code != want {
+			t.Errorf("%.10q: %d", body, code)
+		}
+	}
+	becomes(t, at+"/loglevel", http.StatusOK, "info\n")
+	if code := put(t, at+"/loglevel", " ERROR\n"); code != http.StatusOK {
+		t.Error(code)
+	}
+	becomes(t, at+"/loglevel", http.StatusOK, "error\n")
+	bridge.says(`"msg":"log level changed","before":"info","now":"error"`)
+	if code, _ := get(t, at+"/debug/pprof/"); code != http.StatusNotFound {
+		t.Errorf("profiles that nobody asked for: %d", code)
+	}
+	becomes(t, at+"/readyz", http.StatusServiceUnavailable, "waits for Redis")
+
+	profiled := c.start("serve", "--metrics", "127.0.0.1:0", "--pprof")
+	at = "http://" + profiled.address()
+	becomes(t, at+"/debug/pprof/goroutine?debug=1", http.StatusOK, "goroutine profile")
+	becomes(t, at+"/debug/pprof/trace?seconds=0.05", http.StatusOK, "")
+}
+
+// 1. systemd waits for READY=1 of a bridge that serves, and 2. for signs of life, 3. a bridge that hangs gives none, 4. one that
+// stops says so.
+func TestServiceManagerIsTold(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	dir, err := os.MkdirTemp("", "notify") // the name of a socket has 108 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "socket")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	heard := ""
+	hears := func(text string, within time.Duration) bool {
+		t.Helper()
+		b := make([]byte, 4096)
+		for deadline := time.Now().Add(within); !strings.Contains(heard, text); {
+			_ = conn.SetReadDeadline(deadline)
+			n, err := conn.Read(b)
+			if err != nil {
+				return false
+			}
+			heard += string(b[:n]) + "\n"
+		}
+		heard = ""
+		return true
+	}
+	want := func(text string) {
+		t.Helper()
+		if !hears(text, patience) {
+			t.Fatalf("never told %q: %s", text, heard)
+		}
+	}
+	cmd, out := c.programWith([]string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=600000"},
+		"serve", "--redis", c.url, "--prefix", c.prefix)
+	want("READY=1\nSTATUS=serves")
+	want("WATCHDOG=1")
+	want("WATCHDOG=1")
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for hears("WATCHDOG=1", time.Second) { // what was sent before
+	}
+	_ = cmd.Process.Signal(syscall.SIGCONT)
+	want("WATCHDOG=1")
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	want("STOPPING=1")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
