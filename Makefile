@@ -4,6 +4,7 @@ GO          ?= go
 GOTESTFLAGS ?=
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 IMAGE       ?= duestream:local
+PROMTOOL    ?= promtool
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
@@ -35,6 +36,12 @@ CLUSTER  ?=
 campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, METRICS=1 scrapes it
 	DUESTREAM_CAMPAIGN_METRICS=$(METRICS) DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
 		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$(if $(CLUSTER),OnACluster)$$' $(GOTESTFLAGS)
+
+.PHONY: rules
+rules: ## check and test the alert rules in deploy/prometheus; needs promtool (Debian package prometheus), or PROMTOOL=path
+	@command -v $(PROMTOOL) >/dev/null || { echo "no $(PROMTOOL): apt-get install prometheus, or PROMTOOL=path"; exit 1; }
+	$(PROMTOOL) check rules deploy/prometheus/rules.yml
+	$(PROMTOOL) test rules deploy/prometheus/rules_test.yml
 
 .PHONY: mutants
 mutants: ## take guards out one by one, and see that the tests notice; ONLY=word picks some

@@ -1,0 +1,212 @@
+// Package alerts holds the alert rules and the board in deploy against what they stand on: the metrics, the runbooks, and, in a
+// staged run that takes minutes, a real Prometheus that watches real outages (`make staged-alerts`).
+package alerts
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"gopkg.in/yaml.v2"
+
+	"github.com/duestream/duestream/bridge/metrics"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+const (
+	rulesPath = "deploy/prometheus/rules.yml"
+	runbooks  = "https://github.com/duestream/duestream/blob/main/docs/OPERATIONS.md#"
+)
+
+// rule is one of the alert rules.
+type rule struct {
+	Alert, Expr, For    string
+	Labels, Annotations map[string]string
+}
+
+func file(t testing.TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../..", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func rules(t testing.TB) []rule {
+	t.Helper()
+	var parsed struct {
+		Groups []struct {
+			Name  string
+			Rules []rule
+		}
+	}
+	if err := yaml.UnmarshalStrict([]byte(file(t, rulesPath)), &parsed); err != nil {
+		t.Fatal(err)
+	}
+	if len(parsed.Groups) != 1 || len(parsed.Groups[0].Rules) < 10 {
+		t.Fatalf("%d groups", len(parsed.Groups))
+	}
+	return parsed.Groups[0].Rules
+}
+
+// Every rule has a severity, a summary that names whom it is about, what to do next, and a runbook that is there.
+func TestEveryAlertHasARunbook(t *testing.T) {
+	t.Parallel()
+	operations := file(t, "docs/OPERATIONS.md")
+	_, section, _ := strings.Cut(operations, "\n## Alerts\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	headings := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^### (\w+)$`).FindAllStringSubmatch(section, -1) {
+		headings[m[1]] = true
+	}
+	for _, r := range rules(t) {
+		if !headings[r.Alert] || r.Annotations["runbook_url"] != runbooks+strings.ToLower(r.Alert) {
+			t.Errorf("%s has the runbook %s, and OPERATIONS.md a heading for it: %t", r.Alert, r.Annotations["runbook_url"],
+				headings[r.Alert])
+		}
+		delete(headings, r.Alert)
+		severity := r.Labels["severity"]
+		_, runbook, _ := strings.Cut(section, "\n### "+r.Alert+"\n\n*")
+		if severity != "critical" && severity != "warning" || !strings.HasPrefix(strings.ToLower(runbook), severity+".*") {
+			t.Errorf("%s has severity %q, and its runbook begins otherwise", r.Alert, severity)
+		}
+		if !strings.Contains(r.Annotations["description"], "Next: ") {
+			t.Errorf("%s does not say what to do next: %q", r.Alert, r.Annotations["description"])
+		}
+		for _, label := range []string{"queue", "group", "node", "reason"} {
+			by := regexp.MustCompile(`by \([^)]*\b` + label + `\b`).MatchString(r.Expr)
+			if named := strings.Contains(r.Annotations["summary"], "$labels."+label); by != named {
+				t.Errorf("%s is told by %s: %t, and its summary names it: %t", r.Alert, label, by, named)
+			}
+		}
+	}
+	for name := range headings {
+		t.Errorf("there is a runbook for %s, and no such alert", name)
+	}
+}
+
+// What promtool is given to test has a case in which each alert fires, and a healthy one.
+func TestEveryAlertHasACase(t *testing.T) {
+	t.Parallel()
+	cases := file(t, "deploy/prometheus/rules_test.yml")
+	fires := map[string]bool{}
+	for _, m := range regexp.MustCompile(`ALERTS\{alertname="(\w+)", alertstate="firing"`).FindAllStringSubmatch(cases, -1) {
+		fires[m[1]] = true
+	}
+	for _, r := range rules(t) {
+		if !fires[r.Alert] {
+			t.Errorf("%s fires in no case", r.Alert)
+		}
+		delete(fires, r.Alert)
+	}
+	for name := range fires {
+		t.Errorf("%s fires in a case, and is no alert", name)
+	}
+	if !strings.Contains(cases, "- name: a healthy hour") {
+		t.Error("there is no healthy case")
+	}
+}
+
+// metric is what a metric of ours looks like.
+type metric struct {
+	labels    []string
+	histogram bool
+}
+
+// exported returns the metrics that bridge/metrics has. docs/METRICS.md says which of them are histograms.
+func exported(t testing.TB) map[string]metric {
+	t.Helper()
+	histograms := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(duestream_[a-z_]+)` \\| histogram \\|").
+		FindAllStringSubmatch(file(t, "docs/METRICS.md"), -1) {
+		histograms[row[1]] = true
+	}
+	described := regexp.MustCompile(`fqName: "([^"]*)".*variableLabels: \{([^}]*)\}`)
+	descs := make(chan *prometheus.Desc, 200)
+	metrics.New(metrics.Config{}).Describe(descs)
+	close(descs)
+	all := map[string]metric{}
+	for d := range descs {
+		found := described.FindStringSubmatch(d.String())
+		if found == nil {
+			t.Fatal("a description of another form: ", d)
+		}
+		labels := append(strings.FieldsFunc(found[2], func(r rune) bool { return r == ',' }), "job", "instance")
+		all[found[1]] = metric{labels, histograms[found[1]]}
+	}
+	return all
+}
+
+var (
+	metricName = regexp.MustCompile(`\bduestream_[a-z_]+`)
+	labelLists = regexp.MustCompile(`\b(?:by|on|without|ignoring) \(([^)]*)\)`)
+	matchers   = regexp.MustCompile(`\{([^}]*)\}`)
+	matcher    = regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)"`)
+)
+
+// checkQuery holds the metrics and labels of a query against those that there are.
+func checkQuery(t *testing.T, where, query string, all map[string]metric) {
+	t.Helper()
+	names := metricName.FindAllString(query, -1)
+	if len(names) == 0 {
+		t.Errorf("%s asks for no metric of ours: %s", where, query)
+	}
+	var labels []string
+	for _, name := range names {
+		m, there := all[name]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if base, cut := strings.CutSuffix(name, suffix); cut && all[base].histogram {
+				m, there = all[base], true
+				if suffix == "_bucket" {
+					labels = append(labels, "le")
+				}
+			}
+		}
+		if !there {
+			t.Errorf("%s asks for %s, which nobody exports", where, name)
+		}
+		labels = append(labels, m.labels...)
+	}
+	asked := map[string]bool{}
+	for _, m := range labelLists.FindAllStringSubmatch(query, -1) {
+		for label := range strings.SplitSeq(m[1], ",") {
+			asked[strings.TrimSpace(label)] = true
+		}
+	}
+	for _, m := range matchers.FindAllStringSubmatch(query, -1) {
+		for _, label := range matcher.FindAllStringSubmatch(m[1], -1) {
+			asked[label[1]] = true
+		}
+	}
+	for _, label := range slices.Sorted(maps.Keys(asked)) {
+		if !slices.Contains(labels, label) {
+			t.Errorf("%s asks for label %s, which its metrics do not have: %s", where, label, query)
+		}
+	}
+}
+
+func TestRulesAskForWhatIsThere(t *testing.T) {
+	t.Parallel()
+	all := exported(t)
+	for _, r := range rules(t) {
+		checkQuery(t, r.Alert, r.Expr, all)
+	}
+}
+
+// A histogram's limits are "30" to Prometheus 2 and "30.0" to Prometheus 3, and its buckets are gone where native ones are on.
+func TestNobodyAsksForOneBucket(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{rulesPath} {
+		if strings.Contains(file(t, path), "le=") {
+			t.Errorf("%s asks for a bucket by its limit", path)
+		}
+	}
+}
