@@ -26,5 +26,5 @@ func TestAttemptAfterAKilledWorkerIsLinked(t *testing.T) {
 	want(t, "attempt", attributes(third)["duestream.attempt"], "3")
 	want(t, "span", line(third), "link "+origin[3:52]+" duestream.link=origin\n"+
 		"link "+first.SpanContext.TraceID().String()+"-"+first.SpanContext.SpanID().String()+" duestream.link=last_attempt\n"+
-		"event duestream.reclaimed duestream.error=visibility timeout: not acknowledged within 300 ms\nconsumer Unset")
+		"event duestream.reclaimed duestream.error=visibility timeout: not acknowledged within 1000 ms\nconsumer Unset")
 }

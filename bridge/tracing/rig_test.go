@@ -70,7 +70,7 @@ func startChild(t *testing.T, prefix string) (kill func()) {
 // serve runs a bridge until the test ends. What fails is tried again at once.
 func serve(t *testing.T, r *bridge.Redis, prefix string) {
 	t.Helper()
-	defaults := bridge.Policy{VisibilityTimeout: 300 * time.Millisecond, MaxAttempts: 10, RetryMin: 10 * time.Millisecond,
+	defaults := bridge.Policy{VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 10 * time.Millisecond,
 		RetryMax: 20 * time.Millisecond}
 	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: prefix, AnyServer: true, Defaults: defaults})
 	if err != nil {

@@ -1,0 +1,64 @@
+package tracing_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/tracing"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// A worker that stops before its handler is done has a span of that, sent before the process ends, and whoever gets the message
+// next is linked to it. One that acknowledges what somebody else took away says that it lost it.
+func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
+	t.Parallel()
+	r, prefix := dial(t)
+	serve(t, r, prefix)
+	provider, spans := memory(t)
+	if _, err := newClient(t, r, prefix).Schedule(t.Context(), "orders", nil, bridge.Header("traceparent", origin)); err != nil {
+		t.Fatal(err)
+	}
+	begun, settled := make(chan *bridge.Message, 1), make(chan bridge.Settlement, 1)
+	begin := func(handler func(ctx context.Context) error) (stop func()) {
+		w, err := bridge.NewWorker(tracing.Worker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
+			ShutdownTimeout: -1, Settled: func(_ *bridge.Message, s bridge.Settlement) { settled <- s },
+			Handler: func(ctx context.Context, m *bridge.Message) error {
+				begun <- m
+				return handler(ctx)
+			}}, tracing.Config{Provider: provider}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return run(t, w.Run)
+	}
+	stop := begin(func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	<-begun
+	stop()
+	redistest.Want(t, "settled", <-settled, bridge.Released)
+	first := look(t, spans, "process orders")
+	want(t, "stopped", line(first), "link "+origin[3:52]+" duestream.link=origin\nevent duestream.stopping\nconsumer Unset")
+
+	spans.Reset()
+	taken := make(chan struct{})
+	stop = begin(func(context.Context) error {
+		<-taken
+		return nil
+	})
+	m := <-begun
+	want(t, "attempt", m.Attempt, 1)
+	k := lua.NewKeys(prefix, "orders")
+	if err := r.Client.Do(t.Context(), r.Client.B().Xack().Key(k.Stream).Group("billing").Id(m.EntryID).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	close(taken)
+	redistest.Want(t, "settled", <-settled, bridge.Lost)
+	want(t, "lost", line(look(t, spans, "process orders")), "link "+origin[3:52]+" duestream.link=origin\nlink "+
+		first.SpanContext.TraceID().String()+"-"+first.SpanContext.SpanID().String()+" duestream.link=last_attempt\n"+
+		"event duestream.lost\nconsumer Error: "+bridge.ErrLost.Error())
+	stop()
+}
