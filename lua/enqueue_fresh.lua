@@ -8,11 +8,11 @@
 -- ARGV[1] token (string, '' = none: names this call, so that repeating it after a lost reply changes nothing)
 -- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
--- ARGV[4] described (string, the ID of a message with meta, '' = none of the call has any)
--- ARGV[5...] when, id ('+ms' or Unix ms; string, that no other message ever had: not compared; the last one has a payload)
+-- ARGV[4] described (string, the IDs of the messages with meta, SEP between them)
+-- ARGV[5...] when, id ('+ms' or Unix ms; string, that no other message ever had: not compared)
 -- Returns: verdict (1 scheduled, 3 taken by an earlier call with this token), asked_ms (integer, Unix ms: what '+ms' counts from)
 -- Complexity: O(log n) per message, n = scheduled messages
--- If a command fails here: the first write is one that a full server refuses, and then nothing was scheduled, and what the caller has written is deleted. Refused before, that is an orphan, and swept.
+-- If a command fails here: the first write is one that a full server refuses, and then nothing was scheduled, and what the caller has written is deleted; so it is when a part of it is not there. Refused otherwise, that is an orphan, and swept.
 -- Run twice: harmless with the same token; without, a message that has left the schedule is taken again.
 local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, done, token_ms, described, args = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV
@@ -24,8 +24,9 @@ end
 if not parses then return redis.error_reply('ERR IDs do not parse') end
 local now, before, marks = now_ms(), head(due), remembered(seen, token, done)
 local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
-local written = redis.call('HEXISTS', payload, args[#args]) == 1 and (described == '' or redis.call('HEXISTS', meta, described) == 1)
-if not ran and not written then return redis.error_reply('ERR the payload or meta is not there') end
+local written = true -- all of it: a sweep for orphans may have deleted a part, if the caller stopped for minutes before this call
+for i = 6, #args, 2 do written = written and redis.call('HEXISTS', payload, args[i]) == 1 end
+for id in string.gmatch(described, '[^' .. SEP .. ']+') do written = written and redis.call('HEXISTS', meta, id) == 1 end
 local last, text, earliest = nil, nil, math.huge
 for i = 5, #args, 2 do
   if args[i] ~= last then -- most messages of a call have the same delay
@@ -49,6 +50,10 @@ end
 if ran then
   take_back()
   return {3, ran}
+end
+if not written then
+  take_back()
+  return redis.error_reply('ERR a payload or meta is not there')
 end
 local added, refused = pcall(in_chunks, 'ZADD', due, args, 5)
 if not added then

@@ -152,17 +152,17 @@ func (w When) due(now time.Time) time.Time {
 // payloads that are swept within minutes: it may do so where Enqueue does not, and the same call may be made by Enqueue then.
 func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
 	cmds := []rueidis.Completed{hset(c, k.Payload, items, func(it *Item) string { return rueidis.BinaryString(it.Payload) })}
-	described := ""
+	var described []string
 	args := append(make([]string, 0, 4+2*len(items)), token.Name, token.Done, millis(token.Window), "")
 	for i := range items {
 		it := &items[i]
 		if it.Meta != "" {
-			described = it.ID
+			described = append(described, it.ID)
 		}
 		args = append(args, string(it.When), it.ID)
 	}
-	args[3] = described
-	if described != "" {
+	if described != nil {
+		args[3] = strings.Join(described, Separator)
 		cmds = append(cmds, hset(c, k.Meta, items, func(it *Item) string { return it.Meta }))
 	}
 	reply, err := enqueueFreshScript.runBehind(ctx, c, cmds, []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen}, args)

@@ -90,8 +90,26 @@ var mutants = []mutant{
 	},
 	{
 		name: "a message is scheduled whose payload was not written", file: "lua/enqueue_fresh.lua",
-		old:  "if not ran and not written then",
+		old:  "if not written then",
 		new:  "if false then",
+		test: []string{"-run", "TestEnqueueFreshNeeds", "./lua"},
+	},
+	{
+		name: "only the last message of a call needs its payload", file: "lua/enqueue_fresh.lua",
+		old:  "written = written and redis.call('HEXISTS', payload,",
+		new:  "written = redis.call('HEXISTS', payload,",
+		test: []string{"-run", "TestEnqueueFreshNeeds", "./lua"},
+	},
+	{
+		name: "only the last message with meta needs it", file: "lua/enqueue_fresh.lua",
+		old:  "written = written and redis.call('HEXISTS', meta,",
+		new:  "written = redis.call('HEXISTS', meta,",
+		test: []string{"-run", "TestEnqueueFreshNeeds", "./lua"},
+	},
+	{
+		name: "what was written of a call that is refused stays", file: "lua/enqueue_fresh.lua",
+		old:  "if not written then\n  take_back()\n",
+		new:  "if not written then\n",
 		test: []string{"-run", "TestEnqueueFreshNeeds", "./lua"},
 	},
 	{

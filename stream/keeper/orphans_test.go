@@ -1,12 +1,67 @@
 package keeper
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
+
+// stopped is a client whose process is stopped before the last command of a request, for as long as something else takes.
+type stopped struct {
+	rueidis.Client
+	meanwhile func()
+}
+
+func (s stopped) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	last := len(cmds) - 1
+	replies := s.Client.DoMulti(ctx, cmds[:last]...)
+	s.meanwhile()
+	return append(replies, s.Client.Do(ctx, cmds[last]))
+}
+
+// A producer that stopped for minutes between its payloads and the script that schedules them meets a sweep that has deleted some
+// of them, and not yet others: it finds fields of a large hash in different passes. None of the messages is scheduled without.
+func TestNothingIsScheduledWhosePayloadWasSwept(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, k := s.Client(t), lua.NewKeys(s.Prefix(t), redistest.Queue(t))
+		queuetest.Do(t, c, "SCRIPT", "LOAD", lua.Source("enqueue_fresh"))
+		for _, hash := range []string{k.Payload, k.Meta} {
+			items := make([]lua.Item, 200)
+			for i := range items {
+				items[i] = lua.Item{ID: fmt.Sprint("m", i), When: lua.After(time.Hour), Payload: bytes.Repeat([]byte("p"), 100),
+					Meta: lua.EncodeMeta(map[string]string{"a": strings.Repeat("b", 100)}, 0, time.Time{})}
+			}
+			sweep := func() {
+				one, now := newOrphanSweep(hash), time.Now()
+				for _, at := range []time.Duration{0, orphanConfirm} {
+					if _, err := one.pass(t.Context(), c, k.Due, 5, now.Add(at)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if left := queuetest.Integer(t, c, "HLEN", hash); left == 0 || left == 200 {
+					t.Fatalf("%d fields of %s are left, where the sweep should have deleted a part", left, hash)
+				}
+			}
+			_, err := lua.EnqueueFresh(t.Context(), stopped{c, sweep}, k, lua.Token{Name: "t", Window: time.Hour}, items)
+			if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
+				t.Errorf("part of %s is deleted, and the answer: %v", hash, err)
+			}
+			redistest.Want(t, "scheduled, kept, or remembered", queuetest.Integer(t, c, "EXISTS", k.Due, k.Payload, k.Meta, k.Seen), 0)
+			queuetest.Do(t, c, "DEL", k.Due, k.Payload, k.Meta, k.Seen)
+		}
+	})
+}
 
 // What a call deletes is freed inside it: 500 bodies of 1 MB would hold the server for 50 ms. Of those that are only looked at
 // nothing is freed.
