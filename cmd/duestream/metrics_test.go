@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,16 +15,18 @@ import (
 )
 
 // address waits until a command says where it listens, and returns that.
-func (r *running) address() (addr string) {
-	r.t.Helper()
-	redistest.Eventually(r.t, patience, func() (bool, string) {
-		for line := range strings.Lines(r.err.String()) {
+func (r *running) address() (addr string) { return addressIn(r.t, r.err) }
+
+func addressIn(t *testing.T, log *buffer) (addr string) {
+	t.Helper()
+	redistest.Eventually(t, patience, func() (bool, string) {
+		for line := range strings.Lines(log.String()) {
 			var told struct{ Msg, Address string }
 			if json.Unmarshal([]byte(line), &told) == nil && told.Address != "" {
 				addr = told.Address
 			}
 		}
-		return addr != "", r.err.String()
+		return addr != "", log.String()
 	})
 	return addr
 }
@@ -99,4 +103,58 @@ func TestWrongMetricsSettingsAreNamed(t *testing.T) {
 	c.fails(exitInvalid, []string{"metrics-queues 0"}, "serve", "--metrics", "127.0.0.1:0", "--metrics-queues", "0")
 	t.Setenv("DUESTREAM_METRICS_ADDR", "nowhere")
 	c.fails(exitInvalid, []string{`metrics "nowhere"`}, "work", "q", "--group", "g", "--", "true")
+}
+
+// What a process counted and was scraped for stays counted when it is killed: with what its successor counts it is the ledger.
+func TestCountsOfTheKilledAndTheLivingAddUp(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.ok("queue", "set", "q", "visibility_timeout=1m") // nothing is taken from a slow machine's worker
+	sums := map[string]float64{}
+	for _, messages := range []int{12, 7} {
+		var programs []*exec.Cmd
+		var addresses []string
+		for _, args := range [][]string{
+			c.args([]string{"serve", "--metrics", "127.0.0.1:0"}),
+			append(c.args([]string{"work", "q", "--group", "g", "-n", "4", "--metrics", "127.0.0.1:0"}), "--", "true"),
+		} {
+			cmd, log := c.programWith([]string{"DUESTREAM_LOG_LEVEL=info"}, args...)
+			programs, addresses = append(programs, cmd), append(addresses, addressIn(t, log))
+		}
+		for range messages {
+			c.ok("schedule", "q", "--in", "20ms", "x")
+		}
+		now := map[string]float64{}
+		redistest.Eventually(t, patience, func() (bool, string) {
+			clear(now)
+			for _, addr := range addresses {
+				_, text := get(t, "http://"+addr+"/metrics")
+				for line := range strings.Lines(text) {
+					series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+					name, _, _ := strings.Cut(series, "{")
+					if v, err := strconv.ParseFloat(value, 64); err == nil && strings.Contains(series, `queue="q"`) {
+						now[name] += v
+					}
+				}
+			}
+			return now["duestream_acknowledged_total"] == float64(messages) &&
+				now["duestream_drained_total"] == float64(messages), fmt.Sprint(now)
+		})
+		for _, cmd := range programs {
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, v := range now {
+			sums[name] += v
+		}
+	}
+	for name, want := range map[string]float64{
+		"duestream_drained_total": 19, "duestream_delivered_total": 19, "duestream_acknowledged_total": 19,
+		"duestream_lateness_seconds_count": 19, "duestream_handler_duration_seconds_count": 19, "duestream_lost_total": 0,
+	} {
+		if got := sums[name]; got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
 }

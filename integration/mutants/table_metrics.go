@@ -1,0 +1,41 @@
+package main
+
+// metricsMutants are those of metrics.
+var metricsMutants = []mutant{
+	{
+		name: "queues beyond the bound get series of their own", file: "bridge/metrics/names.go",
+		old:  "len(n.queues) >= n.maxQueues || ",
+		new:  "",
+		test: []string{"-run", "TestNamesBeyondTheBoundAreOther", "./bridge/metrics"},
+	},
+	{
+		name: "a name that no label can hold becomes one", file: "bridge/metrics/names.go",
+		old:  " || lua.CheckGroup(group) != nil)",
+		new:  ")",
+		test: []string{"-run", "TestNamesThatNoLabelCanHoldAreOther", "./bridge/metrics"},
+	},
+	{
+		name: "each scrape reads the state by itself", file: "bridge/metrics/state.go",
+		old:  "\t\ts.reading = r\n",
+		new:  "",
+		test: []string{"-run", "TestConcurrentScrapesShareARead", "./bridge/metrics"},
+	},
+	{
+		name: "a read that failed says that it did not", file: "bridge/metrics/state.go",
+		old:  "\t} else {\n\t\tg.set(gaugeUp, 0)\n\t}\n",
+		new:  "\t} else {\n\t\tg.set(gaugeUp, 1)\n\t}\n",
+		test: []string{"-run", "TestScrapeWithFewRights", "./bridge/metrics"},
+	},
+	{
+		name: "a consumer counts in each partition", file: "bridge/metrics/gauges.go",
+		old:  "if s.Partition == 0 {",
+		new:  "if s.Partition >= 0 {",
+		test: []string{"-run", "TestPartitionsAddUpOverBridges", "./bridge/metrics"},
+	},
+	{
+		name: "dead letters that are gone stay counted", file: "stream/inspect/state.go",
+		old:  "if letter.ID == known.last && length-known.length == next.read {",
+		new:  "if letter.ID == known.last {",
+		test: []string{"-run", "TestScrapeCostsFewRoundTrips", "./bridge/metrics"},
+	},
+}
