@@ -51,8 +51,8 @@ func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
 	})
 	m := <-begun
 	want(t, "attempt", m.Attempt, 1)
-	k := lua.NewKeys(prefix, "orders")
-	if err := r.Client.Do(t.Context(), r.Client.B().Xack().Key(k.Stream).Group("billing").Id(m.EntryID).Build()).Error(); err != nil {
+	xack := r.Client.B().Xack().Key(lua.NewKeys(prefix, "orders").Stream).Group("billing").Id(m.EntryID).Build()
+	if err := r.Client.Do(t.Context(), xack).Error(); err != nil {
 		t.Fatal(err)
 	}
 	close(taken)
