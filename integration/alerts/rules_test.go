@@ -204,7 +204,7 @@ func TestRulesAskForWhatIsThere(t *testing.T) {
 // A histogram's limits are "30" to Prometheus 2 and "30.0" to Prometheus 3, and its buckets are gone where native ones are on.
 func TestNobodyAsksForOneBucket(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{rulesPath} {
+	for _, path := range []string{rulesPath, boardPath} {
 		if strings.Contains(file(t, path), "le=") {
 			t.Errorf("%s asks for a bucket by its limit", path)
 		}
