@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -127,14 +128,15 @@ func (s *Scheduler) assign(ctx context.Context) {
 	bridges, queues, partitions := len(s.live), len(s.counts), len(s.known)
 	s.mu.Unlock()
 	if changed {
-		s.cfg.Logger.Info("queues assigned", "queues", queues, "partitions", partitions, "owned", len(owned), "bridges", bridges)
+		s.cfg.Logger.Info("queues assigned", slog.Int("queues", queues), slog.Int("partitions", partitions),
+			slog.Int("owned", len(owned)), slog.Int("bridges", bridges))
 		s.cfg.Owned(s.watchOwned())
 	}
 }
 
 func (s *Scheduler) startLoop(ctx context.Context, queue string) *drainer {
 	ctx, cancel := context.WithCancel(ctx)
-	loop := newDrainer(s.pacedDrain(queue), &loop.Reporter{Log: s.cfg.Logger.With("queue", queue), Activity: "drain",
+	loop := newDrainer(s.pacedDrain(queue), &loop.Reporter{Log: s.cfg.Logger.With(slog.String("queue", queue)), Activity: "drain",
 		Quiet: s.quiet}, cancel)
 	s.loops.Go(func() { loop.run(ctx) })
 	return loop
@@ -209,7 +211,8 @@ func (s *Scheduler) remember(queue string, err error) (changed bool) {
 	s.mu.Lock()
 	t := s.trouble[queue]
 	if t == nil && err != nil {
-		t = &queueTrouble{state: loop.Reporter{Log: s.cfg.Logger.With("queue", queue), Activity: "survey", Quiet: s.quiet}}
+		t = &queueTrouble{state: loop.Reporter{Log: s.cfg.Logger.With(slog.String("queue", queue)), Activity: "survey",
+			Quiet: s.quiet}}
 		s.trouble[queue] = t
 	}
 	if t != nil {

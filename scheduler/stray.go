@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -169,7 +170,7 @@ func groupNames(reply rueidis.RedisResult) (names []string, err error) {
 func (s *Scheduler) foundStrays(names []string) {
 	for _, name := range names {
 		if s.strays[name] == nil {
-			log := s.cfg.Logger.With("queue", name)
+			log := s.cfg.Logger.With(slog.String("queue", name))
 			log.Warn("moving messages out of a partition that the queue does not have")
 			s.strays[name] = &stray{state: loop.Reporter{Log: log,
 				Activity: "move messages out of a partition that the queue does not have", Quiet: s.quiet}}

@@ -117,8 +117,7 @@ func (p *partitionWorker) drainHandlers(stop context.CancelCauseFunc) int {
 	}
 	left := p.held.list()
 	for _, d := range left {
-		p.log.Warn("handler did not return: its entry stays pending until the visibility timeout",
-			slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID))
+		p.note(slog.LevelWarn, "handler did not return: its entry stays pending until the visibility timeout", d)
 	}
 	stop(ErrStopping)
 	return len(left)
@@ -188,8 +187,7 @@ func (p *partitionWorker) call(d *delivery) (err error) {
 			d.panicked = true
 			stack := debug.Stack()
 			err = fmt.Errorf("panic: %v\n%s", what, stack)
-			p.log.Error("handler panicked", slog.String("id", d.msg.ID), slog.Any("panic", what),
-				slog.String("stack", string(stack)))
+			p.note(slog.LevelError, "handler panicked", d, slog.Any("panic", what), slog.String("stack", string(stack)))
 		}
 	}()
 	if p.tell != nil {
@@ -202,8 +200,7 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 	switch {
 	case d.isLost():
 		p.lost.Add(1)
-		p.log.Info("finished after the delivery was lost: no effect", slog.String("id", d.msg.ID),
-			slog.String("entry", d.msg.EntryID))
+		p.note(slog.LevelInfo, "finished after the delivery was lost: no effect", d)
 		p.settled(d, Lost, true, nil)
 		p.drop(d)
 	case err == nil:

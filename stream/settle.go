@@ -156,8 +156,7 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 		default:
 			settlement = Lost
 			w.lost.Add(1)
-			w.log.Info("acknowledged too late: the message may be delivered again", slog.String("id", d.msg.ID),
-				slog.String("entry", d.msg.EntryID))
+			w.note(slog.LevelInfo, "acknowledged too late: the message may be delivered again", d)
 		}
 		w.settled(d, settlement, certain, nil)
 	}
@@ -208,25 +207,33 @@ func delayOf(one failedDelivery, attempts lua.Attempts) time.Duration {
 }
 
 func (p *partitionWorker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
-	attrs := []any{slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID), slog.Int("attempt", d.msg.Attempt),
-		slog.String("error", f.Error)}
+	failed := slog.String("error", f.Error)
 	switch outcome {
 	case lua.Retried:
 		p.retried.Add(1)
-		p.log.Debug("failed: will be delivered again", attrs...)
+		p.note(slog.LevelDebug, "failed: will be delivered again", d, failed)
 	case lua.Dead:
 		p.dead.Add(1)
-		p.log.Warn("dead-lettered", attrs...)
+		p.note(slog.LevelWarn, "dead-lettered", d, failed)
 	case lua.Released:
 		p.released.Add(1)
 	case lua.Skipped:
 		p.skipped.Add(1)
 	case lua.Stuck:
-		p.log.Error("the stream of dead letters refused an entry: it stays pending", attrs...)
+		p.note(slog.LevelError, "the stream of dead letters refused an entry: it stays pending", d, failed)
 	default:
 		p.lost.Add(1)
-		p.log.Info("failed too late: the message is being delivered again already", attrs...)
+		p.note(slog.LevelInfo, "failed too late: the message is being delivered again already", d, failed)
 	}
+}
+
+// note writes a line about a delivery. Of many with the same text only some are written, and the others counted.
+func (p *partitionWorker) note(level slog.Level, text string, d *delivery, more ...slog.Attr) {
+	if !p.log.Enabled(context.Background(), level) {
+		return
+	}
+	p.worker.floods.Log(p.log, level, text, append([]slog.Attr{slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID),
+		slog.Int("attempt", d.msg.Attempt)}, more...)...)
 }
 
 // drop ends deliveries: their contexts, their places among the held, their slots.

@@ -125,6 +125,8 @@ type Worker struct {
 	state loop.Reporter // of reading the registry
 	ran   atomic.Bool
 
+	floods loop.Floods // lines about single messages
+
 	turns chan struct{} // one token per partition that may wait at the server with slots, when there are several
 
 	look      chan struct{} // poked: the registry is to be read
@@ -203,6 +205,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.ran.Swap(true) {
 		return errors.New("worker: Run may be called once")
 	}
+	defer w.floods.Close()
 	var running sync.WaitGroup
 	var left atomic.Int64
 	start := func(l *partitionWorker) { running.Go(func() { left.Add(int64(l.run(ctx))) }) }

@@ -40,6 +40,18 @@ func (b *LogBook) Count(text string) (n int) {
 	return n
 }
 
+// Lines returns the lines that hold a text.
+func (b *LogBook) Lines(text string) (lines []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, line := range b.lines {
+		if strings.Contains(line, text) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
 // Turns returns what a log says of one condition, in order.
 func (b *LogBook) Turns() (said []string) {
 	b.mu.Lock()

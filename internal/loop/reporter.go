@@ -69,7 +69,8 @@ func (r *Reporter) ReportPart(part string, err error) {
 	if !known {
 		r.told = r.told || !quiet
 		hint := cmp.Or(lua.Hint(err), "this should not happen: please report it")
-		r.Log.Log(context.Background(), level(slog.LevelError, quiet), r.Activity+" is failing", "error", err, "hint", hint)
+		r.Log.Log(context.Background(), level(slog.LevelError, quiet), r.Activity+" is failing",
+			slog.Any("error", err), slog.String("hint", hint))
 	}
 }
 
@@ -79,8 +80,8 @@ func (r *Reporter) works(part string) {
 	}
 	delete(r.kinds, part)
 	if len(r.kinds) == 0 {
-		r.Log.Log(context.Background(), level(slog.LevelInfo, !r.told), r.Activity+" works again", "after",
-			time.Since(r.since).Round(time.Millisecond))
+		r.Log.Log(context.Background(), level(slog.LevelInfo, !r.told), r.Activity+" works again",
+			slog.Duration("after", time.Since(r.since).Round(time.Millisecond)))
 		r.told = false
 		r.failing.Store(false)
 	}

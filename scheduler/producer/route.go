@@ -3,6 +3,7 @@ package producer
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,8 +45,9 @@ type inquiry struct {
 }
 
 func newRoute(p *Producer, queue string) *route {
-	return &route{p: p, queue: queue, state: loop.Reporter{Log: p.cfg.Logger.With("queue", queue), Activity: "register",
-		Quiet: lua.Temporary}, tell: observe.Of(p.cfg.Observer, observe.Client, queue, "")}
+	log := p.cfg.Logger.With(slog.String("queue", queue))
+	return &route{p: p, queue: queue, state: loop.Reporter{Log: log, Activity: "register", Quiet: lua.Temporary},
+		tell: observe.Of(p.cfg.Observer, observe.Client, queue, "")}
 }
 
 // told tells the observer that something happened to n messages.

@@ -114,6 +114,9 @@ func TestSamplesAgreeWithStats(t *testing.T) {
 		if d := time.Duration(g.Behind); d < time.Minute || d > 2*time.Minute {
 			t.Errorf("behind %s", d)
 		}
+		if most := view.Millis(30 * time.Second); st.Stalled > most || g.Stalled > most { // entries were added just now
+			t.Errorf("stalled %s, %s", st.Stalled, g.Stalled)
+		}
 		redistest.Want(t, "groups", len(g.Groups), 2)
 		for i, one := range g.Groups {
 			full := st.Groups[i]

@@ -38,6 +38,7 @@ type upkeep struct {
 	trimAt    time.Time
 	consumers time.Time // when to look for idle ones
 	orphansAt time.Time
+	floods    loop.Floods // what is reclaimed in small bits
 }
 
 func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upkeep {
@@ -80,6 +81,7 @@ func (u *upkeep) run(ctx context.Context) {
 	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(10*time.Second), backoff.WithMaxElapsedTime(0))
 	wasBusy := u.isBusy()
+	defer u.floods.Close()
 	for {
 		if !wasBusy && !u.isBusy() && !u.k.tidy.wait(ctx, u.poked) {
 			return
@@ -141,7 +143,8 @@ func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err e
 func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err error) {
 	reclaimed, err := u.reclaimer.Reclaim(ctx)
 	if reclaimed.Moved() > 0 {
-		u.log.Info("reclaimed abandoned entries", slog.Int("retried", reclaimed.Retried), slog.Int("dead", reclaimed.Dead))
+		u.floods.Log(u.log, slog.LevelInfo, "reclaimed abandoned entries", slog.Int("retried", reclaimed.Retried),
+			slog.Int("dead", reclaimed.Dead))
 	}
 	if lua.Temporary(err) || ctx.Err() != nil {
 		return 0, true, err
