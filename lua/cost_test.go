@@ -50,10 +50,10 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		call   func(b *rig)
 		want   string
 	}{
-		{"schedule", before, fresh(item), "hexists hset time zadd zadd zmscore zrange zrem"},
-		{"schedule the first", func(*rig) {}, fresh(item), "hexists hset time xadd zadd zadd zmscore zrange"},
+		{"schedule", before, fresh(item), "hexists hset time zadd zadd zcount zrem zscore"},
+		{"schedule the first", func(*rig) {}, fresh(item), "hexists hset time xadd zadd zadd zcount zrem zscore"},
 		{"schedule with headers", before, fresh(with(func(i *Item) { i.Meta = headers })),
-			"hexists hexists hset hset time zadd zadd zmscore zrange zrem"},
+			"hexists hexists hset hset time zadd zadd zcount zrem zscore"},
 		{"schedule an ID", before, enqueue(with(func(i *Item) { i.Dedup = Refuse })),
 			"hlen hset time zadd zadd zcount zmscore zmscore zmscore zrange zrem"},
 		{"schedule with a dedup window", before, enqueue(with(func(i *Item) { i.Dedup = Window(time.Hour) })),

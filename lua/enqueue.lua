@@ -19,7 +19,7 @@ local due, payload, meta, stream, wake, seen, policy = KEYS[1], KEYS[2], KEYS[3]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if not is_call(token, ARGV[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
 local now, before, has_meta = now_ms(), head(due), redis.call('HLEN', meta) > 0
-local marks = remembered(seen, token, done)
+local marks = token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
 local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
 local ids, at, text, compared, earliest = read_messages(ARGV, ran or now)
 if not ids then return redis.error_reply('ERR when or dedup does not parse') end
@@ -61,7 +61,7 @@ if refused then add_pair(remember, ends, refusal(token, 0)) end -- there are any
 in_chunks('ZADD', seen, remember)
 if before or members[1] then unschedule(due, payload, meta, replaced) end
 if compared then forget_ended(seen, now, #ARGV) end
-forget_call(seen, done, marks)
+if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen, SEP .. done) end
 local soonest = members[1] and at[1]
 if #ids > 1 then soonest = head(due) end -- one may have replaced another
 wake_if_earlier(wake, before, soonest)

@@ -6,7 +6,7 @@
 -- KEYS[4] wake (stream)
 -- KEYS[5] seen (zset)
 -- ARGV[1] token (string, '' = none: names this call, so that repeating it after a lost reply changes nothing)
--- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived)
+-- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived, and which refused nothing)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
 -- ARGV[4] described (string, the IDs of the messages with meta, SEP between them)
 -- ARGV[5...] when, id ('+ms' or Unix ms; string, that no other message ever had: not compared)
@@ -22,11 +22,27 @@ for first = 5, #args, 1000 do
   parses = parses and not string.find(table.concat(args, '', first, math.min(first + 999, #args)), SEP, 1, true) -- no retry is written over
 end
 if not parses then return redis.error_reply('ERR IDs do not parse') end
-local now, before, marks = now_ms(), head(due), remembered(seen, token, done)
-local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
+-- Deletes what the caller has written of messages that are not scheduled.
+local function take_back()
+  local ids = {}
+  for i = 6, #args, 2 do
+    if not redis.call('ZSCORE', due, args[i]) then ids[#ids + 1] = args[i] end
+  end
+  in_chunks('HDEL', payload, ids)
+  in_chunks('HDEL', meta, ids)
+end
+local now, mark = now_ms(), token ~= '' and redis.call('ZSCORE', seen, SEP .. token)
+if mark then
+  take_back()
+  return {3, tonumber(mark) - token_ms}
+end
 local written = true -- all of it: a sweep for orphans may have deleted a part, if the caller stopped for minutes before this call
 for i = 6, #args, 2 do written = written and redis.call('HEXISTS', payload, args[i]) == 1 end
 for id in string.gmatch(described, '[^' .. SEP .. ']+') do written = written and redis.call('HEXISTS', meta, id) == 1 end
+if not written then
+  take_back()
+  return redis.error_reply('ERR a payload or meta is not there')
+end
 local last, text, earliest = nil, nil, math.huge
 for i = 5, #args, 2 do
   if args[i] ~= last then -- most messages of a call have the same delay
@@ -37,30 +53,15 @@ for i = 5, #args, 2 do
   end
   args[i] = text
 end
+local is_head = redis.call('ZCOUNT', due, '-inf', digits(earliest)) == 0
 -- Everything is known before the first write.
--- Deletes what the caller has written of messages that are not scheduled.
-local function take_back()
-  local ids = {}
-  for i = 6, #args, 2 do
-    if not redis.call('ZSCORE', due, args[i]) then ids[#ids + 1] = args[i] end
-  end
-  in_chunks('HDEL', payload, ids)
-  in_chunks('HDEL', meta, ids)
+local added = redis.pcall('ZADD', due, unpack(args, 5, math.min(1004, #args)))
+if type(added) == 'table' then
+  pcall(take_back)
+  error(added)
 end
-if ran then
-  take_back()
-  return {3, ran}
-end
-if not written then
-  take_back()
-  return redis.error_reply('ERR a payload or meta is not there')
-end
-local added, refused = pcall(in_chunks, 'ZADD', due, args, 5)
-if not added then
-  take_back()
-  error(refused)
-end
+in_chunks('ZADD', due, args, 1005)
 if token ~= '' then redis.call('ZADD', seen, digits(now + token_ms), SEP .. token) end
-forget_call(seen, done, marks)
-wake_if_earlier(wake, before, earliest)
+if done ~= '' then redis.call('ZREM', seen, SEP .. done) end
+if is_head then wake_up(wake, earliest) end
 return {1, now}

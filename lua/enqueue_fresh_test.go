@@ -55,7 +55,7 @@ func TestEnqueueFreshStoresWhatEnqueueStores(t *testing.T) {
 			redistest.Want(b, "payloads", fmt.Sprint(one.hash(one.k.Payload)), fmt.Sprint(other.hash(other.k.Payload)))
 			redistest.Want(b, "metas", fmt.Sprint(one.hash(one.k.Meta)), fmt.Sprint(other.hash(other.k.Meta)))
 			redistest.Want(b, "wake tokens", one.count("XLEN", one.k.Wake), 1)
-			redistest.Want(b, "remembered", fmt.Sprint(one.texts("ZRANGE", one.k.Seen, "0", "-1")), fmt.Sprint([]string{Separator + "t"}))
+			wantList(b, "remembered", one.texts("ZRANGE", one.k.Seen, "0", "-1"), Separator+"t")
 			one.makeDueAll()
 			redistest.Want(b, "moved", one.drain(n).Moved, n)
 			one.do(append([]string{"DEL"}, append(keysOf(one.k), keysOf(other.k)...)...)...)
@@ -63,8 +63,8 @@ func TestEnqueueFreshStoresWhatEnqueueStores(t *testing.T) {
 	})
 }
 
-// A lost reply is asked for again under the token: by the same way of enqueueing, or by the other one. Nothing is delivered twice,
-// and what the repeat has written again of a message that has left the schedule does not stay.
+// A lost reply is asked for again under the token: by the same way of enqueueing, or by the other one. Nothing is delivered
+// twice, and what the repeat has written again of a message that has left the schedule does not stay.
 func TestRepeatedEnqueueFreshTakesNothingTwice(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		items := freshItems(3)
@@ -101,15 +101,38 @@ func TestRepeatedEnqueueFreshTakesNothingTwice(t *testing.T) {
 	})
 }
 
-// The call before is forgotten with all that it refused.
 func TestEnqueueFreshForgetsTheCallBefore(t *testing.T) {
 	everywhere(t, func(b *rig) {
-		known := Item{ID: "known", When: After(time.Hour), Payload: []byte("p"), Dedup: Refuse}
-		wantList(b, "verdicts", b.enqueueAs(Token{Name: "1", Window: time.Hour}, known, known), Scheduled, Duplicate)
-		b.enqueueFresh(Token{Name: "2", Done: "1", Window: time.Hour}, freshItems(1)...)
-		wantList(b, "remembered", b.texts("ZRANGE", b.k.Seen, "0", "-1"), Separator+"2")
-		b.enqueueFresh(Token{Name: "3", Done: "2", Window: time.Hour}, Item{ID: "next", When: After(time.Hour), Payload: []byte("p")})
-		wantList(b, "remembered", b.texts("ZRANGE", b.k.Seen, "0", "-1"), Separator+"3")
+		b.enqueueAs(Token{Name: "1", Window: time.Hour}, Item{ID: "m", When: After(time.Hour), Payload: []byte("p")})
+		for i := range 2 {
+			b.enqueueFresh(Token{Name: ms(int64(i + 2)), Done: ms(int64(i + 1)), Window: time.Hour}, freshItems(1)...)
+			wantList(b, "remembered", b.texts("ZRANGE", b.k.Seen, "0", "-1"), Separator+ms(int64(i+2)))
+		}
+	})
+}
+
+// A wake token tells of a head that became earlier, and of no other message.
+func TestEnqueueFreshWakes(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		now := b.now()
+		for _, c := range []struct {
+			delays []time.Duration
+			wake   bool
+		}{
+			{[]time.Duration{3, 2, 4}, true}, {[]time.Duration{5, 3}, false}, {[]time.Duration{2}, false},
+			{[]time.Duration{9, 1}, true},
+		} {
+			items := freshItems(len(c.delays))
+			for i, d := range c.delays {
+				items[i].ID = fmt.Sprint(b.count("ZCARD", b.k.Due), "-", i)
+				items[i].When = At(time.UnixMilli(now).Add(d * time.Hour))
+			}
+			before := b.token()
+			b.enqueueFresh(Token{}, items...)
+			redistest.Want(b, fmt.Sprint(c.delays, ": a new token"), b.token() != before, c.wake)
+		}
+		due := b.raw(b.k.Wake)[0].FieldValues[0].Value
+		redistest.Want(b, "due of the token", due, ms(time.UnixMilli(now).Add(time.Hour).UnixMilli()))
 	})
 }
 

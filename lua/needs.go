@@ -37,13 +37,16 @@ const chunked = "in_chunks"
 // nothing done.
 var firstWrite = regexp.MustCompile(`(?m)^-- Everything is known before the first write.*\n`)
 
-// guarded returns what a script may call behind firstWrite, or all that it may call if it has none.
+// mayFail is a line behind which nothing depends on what it did.
+var mayFail = regexp.MustCompile(`(?m)^ *pcall\(\w+\)\n`)
+
+// guarded returns what a script may call behind firstWrite, or all that it may call if it has none; but for what may fail.
 func guarded(file string) []Need {
 	parts := firstWrite.Split(readSource(file), 2)
 	if len(parts) == 1 {
 		return needs(file, textOf(file))
 	}
-	before, writes := stripComments(parts[0]), stripComments(parts[1])
+	before, writes := stripComments(parts[0]), mayFail.ReplaceAllString(stripComments(parts[1]), "")
 	library := libText(file) + before
 	functions, _ := splitFunctions(library)
 	for _, f := range functions { // what makes a function above the line may be called by it below

@@ -141,7 +141,7 @@ func (r *run) call(what string, token lua.Token, items []lua.Item) {
 	for _, item := range items {
 		fresh = fresh && strings.HasPrefix(item.ID, ownID)
 	}
-	fresh = fresh && pick(r, "fresh", true, false)
+	fresh = fresh && !slices.Contains(before.Calls[token.Done].Refused, true) && pick(r, "fresh", true, false)
 	what = fmt.Sprintf("%s %+v %s, fresh: %v", what, token, showItems(items), fresh)
 	receipts := step(r, what, func(ctx context.Context) ([]lua.Receipt, error) {
 		if fresh {

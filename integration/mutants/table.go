@@ -72,8 +72,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a lost reply is repeated as another call", file: "scheduler/producer/group_commit.go",
-		old:  "lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, g.p.cfg.Durability)",
-		new:  "lua.Enqueue(ctx, g.p.cfg.Client, g.keys, lua.Token{}, items, g.p.cfg.Durability)",
+		old:  "lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, d)",
+		new:  "lua.Enqueue(ctx, g.p.cfg.Client, g.keys, lua.Token{}, items, d)",
 		test: []string{"-run", "TestProducerInterrupted", "./integration/crashpoint"},
 	},
 	{
@@ -114,8 +114,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a repeated call leaves what its caller has written again", file: "lua/enqueue_fresh.lua",
-		old:  "if ran then\n  take_back()\n",
-		new:  "if ran then\n",
+		old:  "if mark then\n  take_back()\n",
+		new:  "if mark then\n",
 		test: []string{"-run", "TestRepeatedEnqueueFresh", "./lua"},
 	},
 	{

@@ -291,7 +291,7 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestRefusedCallIsNotRememberedAsDone", "./lua"},
 	},
 	{
-		name: "what the call before refused is not forgotten", file: "lua/lib/token.lua",
+		name: "what the call before refused is not forgotten", file: "lua/enqueue.lua",
 		old:  "if marks[3] then forget(seen, done) elseif marks[2] then",
 		new:  "if marks[2] then",
 		test: []string{"-run", "TestRepeatedTokenChangesNothing", "./lua"},

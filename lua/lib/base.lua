@@ -7,9 +7,9 @@ local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer for that, where each has one
 
--- Whole milliseconds as text: Lua's own conversion keeps 14 digits and may turn to an exponent.
+-- Whole milliseconds as text: Lua's own conversion keeps 14 digits and may turn to an exponent, and that of integers is the cheapest.
 local function digits(n)
-  return string.format('%.0f', n)
+  return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
 
 -- The server's clock: Unix ms, and the µs since.
@@ -84,10 +84,12 @@ local function bytes_of(body)
 end
 
 -- Tells the bridge that the head became earlier. A token that cannot be added costs lateness (the ceiling), never a message.
+local function wake_up(wake, head)
+  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(head))
+end
+
 local function wake_if_earlier(wake, before, after)
-  if after and (not before or after < before) then
-    redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(after))
-  end
+  if after and (not before or after < before) then wake_up(wake, after) end
 end
 
 -- command(key, values...) in calls of at most 1,000 values, from one of them on. Returns the sum of their replies.

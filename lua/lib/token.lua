@@ -15,11 +15,6 @@ local function refusal(token, i)
   return SEP .. token .. SEP .. i
 end
 
--- When the token ends and the one before it does, and whether that one has refusals; false each for what is not remembered.
-local function remembered(seen, token, done)
-  return token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
-end
-
 -- Forgets a token and its refusals: all of them end at the same millisecond. Bounded: what is left ends with the window.
 local function forget(seen, token)
   local ends, own, gone, at, bytes = redis.call('ZSCORE', seen, SEP .. token), SEP .. token .. SEP, {}, 0, 0
@@ -32,11 +27,6 @@ local function forget(seen, token)
     if #page < 16 then break end
   end
   in_chunks('ZREM', seen, gone)
-end
-
--- Forgets the call before, of which remembered has told.
-local function forget_call(seen, done, marks)
-  if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen, SEP .. done) end
 end
 
 -- Forgets what has ended, a few at most, without reading it: it may be of any size.

@@ -45,7 +45,8 @@ type groupCommit struct {
 
 // committer makes one commit after the other.
 type committer struct {
-	done string // token of its last commit, once the reply has arrived
+	done    string // token of its last commit, once the reply has arrived
+	refused bool   // that commit refused messages, of which marks stay behind beside its token
 }
 
 func newGroupCommit(p *Producer, partition string) *groupCommit {
@@ -320,28 +321,30 @@ func (g *groupCommit) send(c *committer, items []lua.Item, since time.Time) (rec
 	clean, err := g.p.repeat(context.Background(), since, func(ctx context.Context) error {
 		g.register(ctx)
 		var err error
-		receipts, err = g.take(ctx, token, items)
+		receipts, err = g.take(ctx, c, token, items)
 		waited, err = setAside(err)
 		g.stranger.Store(err != nil)
 		return err
 	})
-	c.done = ""
+	c.done, c.refused = "", false
 	if clean && err == nil {
 		c.done = token.Name
+		c.refused = slices.ContainsFunc(receipts, func(r lua.Receipt) bool { return r.Verdict <= lua.Duplicate })
 	}
 	return receipts, waited, err
 }
 
 // take makes one try of a commit, by EnqueueFresh where it can: it costs the server half. What that refuses Enqueue is asked for,
 // which refuses less; so are the commits of the next seconds, because of a refused one payloads stay behind for minutes.
-func (g *groupCommit) take(ctx context.Context, token lua.Token, items []lua.Item) ([]lua.Receipt, error) {
+func (g *groupCommit) take(ctx context.Context, c *committer, token lua.Token, items []lua.Item) ([]lua.Receipt, error) {
 	now := time.Now()
-	if d := g.p.cfg.Durability; !d.Fsync && d.Replicas == 0 && now.UnixMilli() >= g.longWay.Load() && lua.AllFresh(items, now) {
+	d := g.p.cfg.Durability
+	if !d.Fsync && d.Replicas == 0 && !c.refused && now.UnixMilli() >= g.longWay.Load() && lua.AllFresh(items, now) {
 		receipts, err := lua.EnqueueFresh(ctx, g.p.cfg.Client, g.keys, token, items)
 		if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
 			return receipts, err
 		}
 		g.longWay.Store(now.Add(longWayFor).UnixMilli())
 	}
-	return lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, g.p.cfg.Durability)
+	return lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, d)
 }

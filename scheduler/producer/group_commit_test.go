@@ -245,6 +245,22 @@ func TestCommitIsMadeTheWayThatTheServerAllows(t *testing.T) {
 	}
 }
 
+// What a commit refused is remembered beside its token, and goes with the next commit, which may be of fresh messages alone.
+func TestNextCommitForgetsWhatTheOneBeforeRefused(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	p, k := newProducer(t, c, prefix), lua.NewKeys(prefix, queue)
+	results, err := p.ScheduleBatch(t.Context(), queue, []Message{{ID: "m", Delay: time.Hour}, {ID: "m", Delay: time.Hour}})
+	if err != nil || !errors.Is(results[1].Err, ErrDuplicate) {
+		t.Fatal(err, results)
+	}
+	if _, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "tokens and marks", queuetest.Integer(t, c, "ZCARD", k.Seen), 1)
+}
+
 func TestLostReplyLeavesCancelUncertainAndRescheduleDone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
