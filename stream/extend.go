@@ -21,7 +21,7 @@ type delivery struct {
 
 	// Written by the handler's goroutine, and read after it has finished.
 	panicked bool
-	returned time.Time // when the handler did; only where somebody listens
+	returned time.Duration // since read: when the handler did; only where somebody listens
 
 	// Guarded by holdings.
 	listed     bool

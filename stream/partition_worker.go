@@ -201,7 +201,9 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 	case d.isLost():
 		p.lost.Add(1)
 		p.note(slog.LevelInfo, "finished after the delivery was lost: no effect", d)
-		p.settled(d, Lost, true, nil)
+		tally := p.newTally()
+		p.settled(d, Lost, true, tally)
+		p.tellSettled(tally)
 		p.drop(d)
 	case err == nil:
 		p.settle.ack(d)

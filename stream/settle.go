@@ -143,6 +143,7 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 		won, err = lua.Ack(ctx, w.cfg.Client, w.keys, w.cfg.Group, held)
 		return err
 	})
+	tally := w.newTally()
 	for i, d := range batch {
 		settlement := Acknowledged
 		switch {
@@ -158,9 +159,10 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 			w.lost.Add(1)
 			w.note(slog.LevelInfo, "acknowledged too late: the message may be delivered again", d)
 		}
-		w.settled(d, settlement, certain, nil)
+		w.settled(d, settlement, certain, tally)
 	}
 	w.told(observe.Acking, len(batch))
+	w.tellSettled(tally)
 	w.drop(batch...)
 }
 
@@ -181,7 +183,7 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 		outcomes, err = lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, attempts, failures)
 		return err
 	})
-	done := make([]*delivery, len(batch))
+	done, tally := make([]*delivery, len(batch)), w.newTally()
 	for i, one := range batch {
 		settlement := Unknown
 		if err == nil {
@@ -191,10 +193,14 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 				w.cfg.Retried(&one.d.msg, delayOf(one, attempts), one.f.Error)
 			}
 		}
-		w.settled(one.d, settlement, certain, &one.f)
+		if tally != nil {
+			tally.failure = &one.f
+		}
+		w.settled(one.d, settlement, certain, tally)
 		done[i] = one.d
 	}
 	w.told(observe.Failing, len(batch))
+	w.tellSettled(tally)
 	w.drop(done...)
 }
 

@@ -27,13 +27,13 @@ var settlements = map[lua.Outcome]Settlement{
 }
 
 // settled tells the configured observer how a delivery ended. Certain says that no earlier try of the same call can have been
-// executed. how is how a delivery failed; nil for one that did not.
-func (p *partitionWorker) settled(d *delivery, s Settlement, certain bool, how *lua.Failure) {
+// executed. tally is what the observer will be told of the whole batch; nil when nobody listens.
+func (p *partitionWorker) settled(d *delivery, s Settlement, certain bool, tally *settledTally) {
 	if s == Lost && !certain {
 		s = Unknown
 	}
-	if p.tell != nil {
-		p.tellSettled(d, s, how)
+	if tally != nil {
+		tally.add(d, s)
 	}
 	if p.cfg.Settled != nil {
 		p.cfg.Settled(&d.msg, s)

@@ -72,15 +72,14 @@ type events struct {
 	names    *names
 	all      []prometheus.Collector
 	counters map[string]*prometheus.CounterVec
-	timed    [observe.Events]*prometheus.HistogramVec
-	attempts *prometheus.HistogramVec
-	batch    *prometheus.HistogramVec
-	scripts  *prometheus.HistogramVec
+	timed    [observe.Events]*histograms
+	batch    *histograms
+	scripts  *histograms
 	errors   *prometheus.CounterVec
 
 	mu     sync.RWMutex
 	series map[seriesKey]*series
-	script map[string]prometheus.Observer
+	script map[string]observer
 }
 
 type seriesKey struct {
@@ -91,27 +90,27 @@ type seriesKey struct {
 // series is what one part does to one queue or group: a metric for each event that it may tell.
 type series struct {
 	counters [observe.Events]prometheus.Counter
-	times    [observe.Events]prometheus.Observer
-	batches  [observe.Events]prometheus.Observer
-	attempts prometheus.Observer
+	times    [observe.Events]observer
+	batches  [observe.Events]observer
 }
 
 func newEvents(n *names, native bool) *events {
 	e := &events{names: n, counters: map[string]*prometheus.CounterVec{}, series: map[seriesKey]*series{},
-		script: map[string]prometheus.Observer{}}
+		script: map[string]observer{}}
 	for _, c := range counterHelp {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "duestream_" + c.name + "_total", Help: c.help}, c.labels)
 		e.counters[c.name], e.all = v, append(e.all, v)
 	}
-	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		opt := prometheus.HistogramOpts{Name: "duestream_" + name, Help: help, Buckets: buckets}
+	histogram := func(name, help string, buckets []float64, labels ...string) *histograms {
+		h := &histograms{bounds: buckets, all: map[[2]string]*histogram{}, n: len(labels),
+			desc: prometheus.NewDesc("duestream_"+name, help, labels, nil)}
 		if native {
-			opt.NativeHistogramBucketFactor, opt.NativeHistogramMaxBucketNumber = 1.1, 160
-			opt.NativeHistogramMinResetDuration = time.Hour
+			h.native = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "duestream_" + name, Help: help, Buckets: buckets,
+				NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+				NativeHistogramMinResetDuration: time.Hour}, labels)
 		}
-		v := prometheus.NewHistogramVec(opt, labels)
-		e.all = append(e.all, v)
-		return v
+		e.all = append(e.all, h)
+		return h
 	}
 	e.timed[observe.Drained] = histogram("lateness_seconds",
 		"From due to ready; each message of a drain counts with the lateness of the oldest.", timeBuckets, "queue")
@@ -120,7 +119,7 @@ func newEvents(n *names, native bool) *events {
 	e.timed[observe.Handled] = histogram("handler_duration_seconds", "What handlers took.", timeBuckets, "queue", "group")
 	e.timed[observe.Settled] = histogram("acknowledge_duration_seconds",
 		"From the end of the handler until Redis had settled the delivery.", timeBuckets, "queue", "group")
-	e.attempts = histogram("attempts", "Attempts that a message had needed when it was acknowledged.", attemptBuckets, "queue",
+	e.timed[observe.Attempts] = histogram("attempts", "Attempts that a message had needed when it was acknowledged.", attemptBuckets, "queue",
 		"group")
 	e.batch = histogram("batch_messages", "Messages of one call, by what happened to them.", batchBuckets, "event")
 	e.scripts = histogram("script_duration_seconds", "Of one script call, with its way to Redis and back.", timeBuckets, "script")
@@ -168,13 +167,10 @@ func (e *events) newSeries(key seriesKey) *series {
 			s.counters[event] = e.counters[c.name].WithLabelValues(labelsOf(c.name, key, c.reason)...)
 		}
 		if v := e.timed[event]; v != nil {
-			s.times[event] = v.WithLabelValues(timeLabels(event, key)...)
+			s.times[event] = v.with(timeLabels(event, key)...)
 		}
 		if name := batches[event]; name != "" {
-			s.batches[event] = e.batch.WithLabelValues(name)
-		}
-		if event == observe.Attempts {
-			s.attempts = e.attempts.WithLabelValues(key.queue, key.group)
+			s.batches[event] = e.batch.with(name)
 		}
 	}
 	return s
@@ -193,10 +189,7 @@ func (s *series) Add(event observe.Event, n int) {
 		c.Add(float64(n))
 	}
 	if b := s.batches[event]; b != nil {
-		b.Observe(float64(n))
-	}
-	if event == observe.Attempts && s.attempts != nil {
-		s.attempts.Observe(float64(n))
+		b.observe(float64(n), 1)
 	}
 }
 
@@ -204,9 +197,7 @@ func (s *series) Add(event observe.Event, n int) {
 func (s *series) Took(event observe.Event, n int, d time.Duration) {
 	s.Add(event, n)
 	if t := s.times[event]; t != nil {
-		for range n {
-			t.Observe(d.Seconds())
-		}
+		t.observe(d.Seconds(), n)
 	}
 }
 
@@ -233,12 +224,12 @@ func (e *events) call(script string, took time.Duration, err error) {
 	o := e.script[script]
 	e.mu.RUnlock()
 	if o == nil {
-		o = e.scripts.WithLabelValues(script) // its names are those of our own files
+		o = e.scripts.with(script) // its names are those of our own files
 		e.mu.Lock()
 		e.script[script] = o
 		e.mu.Unlock()
 	}
-	o.Observe(took.Seconds())
+	o.observe(took.Seconds(), 1)
 }
 
 func (e *events) count(err error) {

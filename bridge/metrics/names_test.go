@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -199,4 +200,34 @@ func TestWithoutObserverNothingIsWrapped(t *testing.T) {
 	if c := observe.Wrap(nil, nil); c != nil || observe.Of(nil, observe.Client, "q", "") != nil {
 		t.Error("something is made for nobody")
 	}
+}
+
+// A foreign producer that schedules in seconds makes messages that are 56 years late: their sum stays a number that grows.
+func TestDecadesOfLatenessAddUp(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{})
+	s := m.Of(observe.Bridge, "q", "")
+	late := 56 * 365 * 24 * time.Hour
+	for range 100 {
+		s.Took(observe.Drained, 1000, late)
+	}
+	s.Took(observe.Drained, 3, 3*time.Millisecond)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "duestream_lateness_seconds" {
+			continue
+		}
+		h := f.GetMetric()[0].GetHistogram()
+		redistest.Want(t, "count", h.GetSampleCount(), 100_003)
+		redistest.Want(t, "years", int(h.GetSampleSum()/late.Seconds()), 100_000)
+		redistest.Want(t, "at most 5 ms", h.GetBucket()[2].GetCumulativeCount(), 3)
+		redistest.Want(t, "at most 1 h", h.GetBucket()[17].GetCumulativeCount(), 3)
+		return
+	}
+	t.Error("no lateness")
 }

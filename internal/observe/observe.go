@@ -109,7 +109,7 @@ const (
 	Unknown
 	Stuck
 	Settled         // Took: since the handler returned
-	Attempts        // Add: that an acknowledged message had needed
+	Attempts        // Took: how many acknowledged messages had needed, one counted as a second
 	WorkerReconnect // a worker reads again after an outage
 
 	// of an operator
