@@ -105,7 +105,8 @@ func newEvents(n *names, native bool) *events {
 		h := &histograms{bounds: buckets, all: map[[2]string]*histogram{}, n: len(labels),
 			desc: prometheus.NewDesc("duestream_"+name, help, labels, nil)}
 		if native {
-			h.native = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "duestream_" + name, Help: help, Buckets: buckets,
+			h.native = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+				Name: "duestream_" + name, Help: help, Buckets: buckets,
 				NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 				NativeHistogramMinResetDuration: time.Hour}, labels)
 		}
@@ -119,8 +120,8 @@ func newEvents(n *names, native bool) *events {
 	e.timed[observe.Handled] = histogram("handler_duration_seconds", "What handlers took.", timeBuckets, "queue", "group")
 	e.timed[observe.Settled] = histogram("acknowledge_duration_seconds",
 		"From the end of the handler until Redis had settled the delivery.", timeBuckets, "queue", "group")
-	e.timed[observe.Attempts] = histogram("attempts", "Attempts that a message had needed when it was acknowledged.", attemptBuckets, "queue",
-		"group")
+	e.timed[observe.Attempts] = histogram("attempts", "Attempts that a message had needed when it was acknowledged.",
+		attemptBuckets, "queue", "group")
 	e.batch = histogram("batch_messages", "Messages of one call, by what happened to them.", batchBuckets, "event")
 	e.scripts = histogram("script_duration_seconds", "Of one script call, with its way to Redis and back.", timeBuckets, "script")
 	e.errors = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "duestream_errors_total",

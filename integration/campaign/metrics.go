@@ -189,6 +189,8 @@ func ended(dir, name string) (scrape, bool, error) {
 	return s, true, err
 }
 
+var exitWords = []string{"acknowledged", "retried", "released", "lost", "unknown", "stuck"}
+
 // counterOf is what a line of a ledger is counted by; "" for none. Words that no counter has are those of plain workers.
 func counterOf(r record) string {
 	switch {
@@ -204,7 +206,7 @@ func counterOf(r record) string {
 		return "delivered_total"
 	case r.verb == verbEnd:
 		return "handler_duration_seconds_count"
-	case r.verb == verbExit && slices.Contains([]string{"acknowledged", "retried", "released", "lost", "unknown", "stuck"}, r.word):
+	case r.verb == verbExit && slices.Contains(exitWords, r.word):
 		return r.word + "_total"
 	case r.verb == verbExit && r.word == "dead":
 		return "dead_lettered_total"

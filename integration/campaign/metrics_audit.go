@@ -174,7 +174,8 @@ func (c *controller) gaugesAtRest() {
 
 // holdDrained compares what became ready, by the counters of bridges and producers, with what was ever added to the stream. What
 // may be missing was added while the last count of somebody who was killed was not scraped, or while a fault took replies away.
-func (c *controller) holdDrained(sums map[string]float64, main map[string]bool, deaths map[string]time.Time, faults []Fault) error {
+func (c *controller) holdDrained(sums map[string]float64, main map[string]bool, deaths map[string]time.Time,
+	faults []Fault) error {
 	added := 0.0
 	for _, place := range c.places[:len(c.places)-1] {
 		reply, err := c.do("XINFO", "STREAM", c.keys[place].Stream)
