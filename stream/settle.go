@@ -16,8 +16,8 @@ const (
 	failBatch   = 100 // a failure costs the server ten times as much as an acknowledgement
 	settleBytes = 512 << 10
 
-	// settleEvery is how long a few acknowledgements wait for others when some were sent just now, so that at 1,000 messages a second
-	// each call takes several. What comes alone does not wait, and nothing waits while a slot is wanted.
+	// settleEvery is how long a few acknowledgements wait for others when some were sent just now, so that at 1,000 messages a
+	// second each call takes several. What comes alone does not wait, and nothing waits while a slot is wanted.
 	settleEvery = 5 * time.Millisecond
 
 	releaseBatch = 20 // of entries whose size nobody knows: the script holds all of them at once

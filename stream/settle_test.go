@@ -40,7 +40,8 @@ func TestAcknowledgementsWaitForOthersOnlyWhenNothingWaitsForThem(t *testing.T) 
 			w := &Worker{slots: newSlots(16)}
 			w.parts.Store(c.partitions)
 			p := &partitionWorker{worker: w, slots: w.slots, cfg: WorkerConfig{Concurrency: 16}}
-			p.settle = settler{w: p, wake: make(chan struct{}, 1), acks: make([]*delivery, c.acks), last: time.Now().Add(-c.since)}
+			p.settle = settler{w: p, wake: make(chan struct{}, 1), acks: make([]*delivery, c.acks),
+				last: time.Now().Add(-c.since)}
 			w.served, w.slots.wants = []*partitionWorker{p}, w.settleNow
 			if c.change != nil {
 				c.change(p)

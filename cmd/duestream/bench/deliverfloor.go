@@ -20,8 +20,8 @@ const (
 	readCount  = 500
 )
 
-// byHand is what one writes who needs no more than this: moveDue in a loop, and at the same time reads that acknowledge and delete
-// at once. The messages are as ours, the entries have a field less.
+// byHand is what one writes who needs no more than this: moveDue in a loop, and at the same time reads that acknowledge and
+// delete at once. The messages are as ours, the entries have a field less.
 func (r *rig) byHand(ctx context.Context, d delivering, server *[]float64) (rate float64, err error) {
 	if err := r.due(ctx, "fill", d.groups...); err != nil {
 		return 0, err

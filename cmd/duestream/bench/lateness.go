@@ -23,8 +23,8 @@ type LatenessConfig struct {
 // handler. They are scheduled beforehand, each for a millisecond of its own as far as the rate allows. One bridge, one worker.
 // A rate above what the server can deliver gives a queue that grows: the maximum is near the duration then.
 //
-// With the append-only file the floor is what that costs everybody, see beside: the same bytes a second by plain commands. Told are
-// also how far above it we are, and what of a message is appended while it becomes due, is delivered and acknowledged.
+// With the append-only file the floor is what that costs everybody, see beside: the same bytes a second by plain commands. Told
+// are also how far above it we are, and what of a message is appended while it becomes due, is delivered and acknowledged.
 func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Rate: 20_000})
 	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
