@@ -1,12 +1,15 @@
 package lua
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -183,8 +186,38 @@ func TestEnqueueFreshIsRefusedWhole(t *testing.T) {
 			b.do("DEL", key)
 			redistest.Want(b, "scheduled, remembered or told", b.count("EXISTS", b.k.Due, b.k.Seen, b.k.Wake), 0)
 		}
+	})
+}
+
+// requests counts round trips.
+type requests struct {
+	rueidis.Client
+	n int
+}
+
+func (r *requests) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	r.n++
+	return r.Client.Do(ctx, cmd)
+}
+
+func (r *requests) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	r.n++
+	return r.Client.DoMulti(ctx, cmds...)
+}
+
+// A server that does not know the script is told it in the second request.
+func TestEnqueueFreshOnAServerThatForgotTheScript(t *testing.T) {
+	everywhere(t, func(b *rig) {
 		b.do("SCRIPT", "FLUSH")
-		redistest.Want(b, "on a server that does not know the script", b.enqueueFresh(Token{}, items...)[2].Verdict, Scheduled)
+		for _, want := range []int{2, 1} {
+			c := &requests{Client: b.c}
+			receipts, err := EnqueueFresh(b.ctx, c, b.k, Token{}, freshItems(3))
+			if err != nil {
+				b.Fatal(err)
+			}
+			redistest.Want(b, "verdict", receipts[2].Verdict, Scheduled)
+			redistest.Want(b, "requests", c.n, want)
+		}
 	})
 }
 

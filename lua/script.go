@@ -142,10 +142,11 @@ func (s *script) runBehind(ctx context.Context, c rueidis.Client, cmds []rueidis
 	if err := s.check(keys, args); err != nil {
 		return rueidis.RedisMessage{}, err
 	}
-	cmds = append(cmds, c.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+	n := int64(len(keys))
+	cmds = append(cmds, c.B().Evalsha().Sha1(s.sha).Numkeys(n).Key(keys...).Arg(args...).Build())
 	reply, err := c.DoMulti(ctx, cmds...)[len(cmds)-1].ToMessage()
 	if re, answered := rueidis.IsRedisErr(err); answered && re.IsNoScript() {
-		return s.run(ctx, c, keys, args)
+		reply, err = c.Do(ctx, c.B().Eval().Script(s.source).Numkeys(n).Key(keys...).Arg(args...).Build()).ToMessage()
 	}
 	if err != nil {
 		return reply, Classify(s.name, err)

@@ -89,6 +89,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestCommitIsMadeTheWay", "./scheduler/producer"},
 	},
 	{
+		name: "payloads are written again while the server refuses their messages", file: "scheduler/producer/group_commit.go",
+		old:  "\t\tg.refusing.Store(true)\n",
+		new:  "\t\tg.longWay.Store(now.Add(longWayFor).UnixMilli())\n",
+		test: []string{"-run", "TestRefusedCommits", "./scheduler/producer"},
+	},
+	{
 		name: "a message is scheduled whose payload was not written", file: "lua/enqueue_fresh.lua",
 		old:  "if not written then",
 		new:  "if false then",

@@ -31,7 +31,8 @@ type groupCommit struct {
 	keys  lua.Keys
 
 	stranger atomic.Bool  // the last try failed: the server may be another one now, or empty
-	longWay  atomic.Int64 // Unix ms until which EnqueueFresh is not tried, because the server refused it
+	refusing atomic.Bool  // the server has refused EnqueueFresh, and has taken nothing since
+	longWay  atomic.Int64 // Unix ms until which EnqueueFresh is not tried, because it was refused
 
 	mu         sync.Mutex
 	waiting    []waiting
@@ -335,16 +336,22 @@ func (g *groupCommit) send(c *committer, items []lua.Item, since time.Time) (rec
 }
 
 // take makes one try of a commit, by EnqueueFresh where it can: it costs the server half. What that refuses Enqueue is asked for,
-// which refuses less; so are the commits of the next seconds, because of a refused one payloads stay behind for minutes.
+// which refuses less; so are the commits that follow, until some seconds after it took one: a commit that both refuse leaves its
+// payloads behind.
 func (g *groupCommit) take(ctx context.Context, c *committer, token lua.Token, items []lua.Item) ([]lua.Receipt, error) {
-	now := time.Now()
-	d := g.p.cfg.Durability
-	if !d.Fsync && d.Replicas == 0 && !c.refused && now.UnixMilli() >= g.longWay.Load() && lua.AllFresh(items, now) {
+	now, d := time.Now(), g.p.cfg.Durability
+	short := !c.refused && !g.refusing.Load() && now.UnixMilli() >= g.longWay.Load()
+	if short && !d.Fsync && d.Replicas == 0 && lua.AllFresh(items, now) {
 		receipts, err := lua.EnqueueFresh(ctx, g.p.cfg.Client, g.keys, token, items)
 		if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
 			return receipts, err
 		}
-		g.longWay.Store(now.Add(longWayFor).UnixMilli())
+		g.refusing.Store(true)
 	}
-	return lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, d)
+	receipts, err := lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, d)
+	if err == nil && g.refusing.Load() {
+		g.longWay.Store(now.Add(longWayFor).UnixMilli())
+		g.refusing.Store(false)
+	}
+	return receipts, err
 }

@@ -261,6 +261,37 @@ func TestNextCommitForgetsWhatTheOneBeforeRefused(t *testing.T) {
 	redistest.Want(t, "tokens and marks", queuetest.Integer(t, c, "ZCARD", k.Seen), 1)
 }
 
+// What is refused both ways leaves its payloads behind, and where the schedule is no schedule no sweep deletes them: it is not
+// written again before the server has taken a commit.
+func TestRefusedCommitsDoNotFillTheServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	admin, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	c, k := &multis{Client: s.Client(t)}, lua.NewKeys(prefix, queue)
+	p := newProducer(t, c, prefix)
+	schedule := func() error {
+		_, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour})
+		for _, g := range p.routes[queue].commits {
+			g.longWay.Add(-time.Hour.Milliseconds()) // so much time passes
+		}
+		return err
+	}
+	queuetest.Do(t, admin, "SET", k.Due, "no schedule")
+	for range 3 {
+		if err := schedule(); !errors.Is(err, lua.ErrWrongType) {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "payloads of refused messages", queuetest.Integer(t, admin, "HLEN", k.Payload), 1)
+	}
+	queuetest.Do(t, admin, "DEL", k.Due)
+	for range 2 {
+		if err := schedule(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redistest.Want(t, "tries of the cheaper way, one of them after the server took a commit", c.n.Load(), 2)
+}
+
 func TestLostReplyLeavesCancelUncertainAndRescheduleDone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

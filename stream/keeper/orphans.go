@@ -26,8 +26,9 @@ const (
 const deletedOrphans = "deleted bodies that never had a due time"
 
 // orphanSweep looks through one hash for fields without a member of the schedule. A producer leaves them that died between HSET
-// and ZADD, or that does not use MULTI. Such a producer may be about to run ZADD, so the sweep deletes a field only when it sees
-// it again a minute later, and has not seen it with a member, or with a body of another length, in between.
+// and what schedules them: lua.EnqueueFresh, or a ZADD without MULTI. Such a producer may be about to run that, so the sweep
+// deletes a field only when it sees it again a minute later, and has not seen it with a member, or with a body of another length,
+// in between.
 type orphanSweep struct {
 	hash   string
 	cursor string
