@@ -25,9 +25,10 @@ func codesOf(advice []doctor.Finding) string {
 	return strings.Join(codes, " ")
 }
 
-// beat writes the heartbeat of a bridge that started long ago, and does nothing.
+// beat writes the heartbeat of a bridge that started long ago, and does nothing. It is ahead of the clock, so that it does not
+// grow old while a test waits for a busy machine.
 func (c *cli) beat() {
-	c.do("ZADD", c.prefix+":bridges", c.ms(0), "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+	c.do("ZADD", c.prefix+":bridges", c.ms(10*time.Minute), "01ARZ3NDEKTSV4RRFFQ69G5FAV")
 }
 
 // ms is the server's clock, and something, in milliseconds.
@@ -91,25 +92,17 @@ func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 			c.do("XGROUP", "CREATE", c.key("q", "stream"), "g", "0", "MKSTREAM")
 			c.beat()
 			stage.do(c)
-			again := func() {
-				if stage.code != "D201" {
-					c.beat()
-				}
-			}
 			redistest.Eventually(t, patience, func() (bool, string) { // a server that just started is given some seconds
-				again()
 				var all []advised
 				c.json(&all, "stats")
 				return len(all) == 1 && codesOf(all[0].Advice) == stage.code, fmt.Sprintf("%+v", all)
 			})
-			again()
 			var top advised
 			c.json(&top, "top", "--once", "--interval", "100ms")
 			if codesOf(top.Advice) != stage.code {
 				t.Errorf("top: %+v", top.Advice)
 			}
 			for _, args := range [][]string{{"stats"}, {"top", "--once", "--interval", "100ms"}} {
-				again()
 				out := c.ok(args...)
 				if got := strings.Count(out, "\n! "); got != min(1, len(stage.code)) || !strings.Contains(out, stage.says) {
 					t.Errorf("%v: %s", args, out)

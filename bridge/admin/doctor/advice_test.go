@@ -45,10 +45,10 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 		{"in order", func(*Sight) {}, "", ""},
 		{"nothing known", func(s *Sight) { *s = Sight{NoBeats: true} }, "", ""},
 		{"no bridge ever", func(s *Sight) { s.Bridges = nil }, "D201",
-			"no bridge ever ran under this prefix, or all were stopped. Next: duestream serve"},
+			"no bridge is alive: none ever ran under this prefix, or all were stopped. Next: duestream serve"},
 		{"bridges died, and all is late", func(s *Sight) {
 			s.Bridges, s.Queues[0].Stalled, s.Queues[0].Groups[0].OldestIdle = []view.Heartbeat{dead}, hour, hour
-		}, "D201", "the last heartbeats are too old, or too far ahead. Next: duestream serve"},
+		}, "D201", "no bridge is alive: the last heartbeats are too old, or too far ahead. Next: duestream serve"},
 		{"evicts", func(s *Sight) { s.Servers[0].Info["maxmemory_policy"] = "allkeys-lru" }, "D102",
 			"s:1: maxmemory-policy is allkeys-lru; 0 keys were evicted since its start. Next: redis-cli"},
 		{"too old", func(s *Sight) { s.Servers[0].Info["redis_version"] = "6.2.1" }, "D101", "redis 6.2.1. Next: upgrade"},

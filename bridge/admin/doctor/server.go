@@ -216,7 +216,7 @@ func (e *examination) noBridge(beats []view.Heartbeat) *Finding {
 			some = append(some, fmt.Sprintf("%s: %s ago", name, b.Age.Round(time.Second)))
 		}
 	}
-	found := "no bridge ever ran under this prefix, or all were stopped"
+	found := "no bridge is alive: none ever ran under this prefix, or all were stopped"
 	switch {
 	case len(some) < len(beats): // the others live
 		if oldest.After(e.calm) {
@@ -224,7 +224,7 @@ func (e *examination) noBridge(beats []view.Heartbeat) *Finding {
 		}
 		return nil
 	case len(some) > 0:
-		found = "the last heartbeats are too old, or too far ahead"
+		found = "no bridge is alive: the last heartbeats are too old, or too far ahead"
 	}
 	return e.finding(noBridge, place{}, e.globals.Bridges, "", int64(len(beats)), found, some...)
 }
