@@ -13,8 +13,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Of 42 settings of the floor these gave most, with one group and with two: drains and reads at the same time, 100 and 500 messages
-// a call. Larger drains, one after the other, connections of their own, a delayed flush and larger buffers gave less, or the same.
+// Of 42 settings of the floor these gave most, with one group and with two: drains and reads at the same time, 100 and 500
+// messages a call. Larger drains, one after the other, connections of their own, a delayed flush and larger buffers gave less, or
+// the same.
 const (
 	drainCount = 100
 	readCount  = 500
