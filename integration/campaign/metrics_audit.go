@@ -176,7 +176,7 @@ func (c *controller) gaugesAtRest() {
 // may be missing was added while the last count of somebody who was killed was not scraped, or while a fault took replies away.
 func (c *controller) holdDrained(sums map[string]float64, main map[string]bool, deaths map[string]time.Time,
 	faults []Fault) error {
-	added := 0.0
+	added := -float64(c.cfg.Hold) // by the controller, which shows no metrics
 	for _, place := range c.places[:len(c.places)-1] {
 		reply, err := c.do("XINFO", "STREAM", c.keys[place].Stream)
 		if err != nil {
