@@ -2,6 +2,7 @@ package metrics_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -267,5 +268,30 @@ func TestPartitionsAddUpOverBridges(t *testing.T) {
 		"ready{queue=q}": 6, "consumers{group=g,queue=q}": 1,
 	} {
 		redistest.Want(t, name, sum[name], want)
+	}
+}
+
+// A server that does not know a script yet answers NOSCRIPT, and gets it: nothing failed. A call that is denied did.
+func TestErrorsAreCountedByKind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Own(t).URL(), "duestream", metrics.Config{})
+	client := r.client()
+	if _, err := client.Schedule(t.Context(), "q", []byte("x"), bridge.In(10*time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	r.serve()
+	for name, v := range r.until(map[string]float64{"drained_total{queue=q}": 1}) {
+		if strings.HasPrefix(name, "errors_total") && v > 0 {
+			t.Errorf("%s is %v", name, v)
+		}
+	}
+	r.do("ACL", "SETUSER", "default", "-zadd")
+	if _, err := client.Schedule(t.Context(), "q", []byte("x"), bridge.In(time.Hour)); !errors.Is(err, bridge.ErrDenied) {
+		t.Error(err)
+	}
+	r.do("ACL", "SETUSER", "default", "+zadd")
+	redistest.Want(t, "refused", r.scrape()["enqueued_total{queue=q}"], 1)
+	if n := r.scrape()["errors_total{kind=denied}"]; n == 0 {
+		t.Error("the denied call is not counted")
 	}
 }

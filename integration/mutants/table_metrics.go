@@ -38,4 +38,10 @@ var metricsMutants = []mutant{
 		new:  "if letter.ID == known.last {",
 		test: []string{"-run", "TestScrapeCostsFewRoundTrips", "./bridge/metrics"},
 	},
+	{
+		name: "a script that the server does not know yet is an error", file: "internal/observe/client.go",
+		old:  "ok && answer.IsNoScript()",
+		new:  "ok && answer.IsNoScript() && script == \"\"",
+		test: []string{"-run", "TestErrorsAreCountedByKind", "./bridge/metrics"},
+	},
 }
