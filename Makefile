@@ -5,6 +5,7 @@ GOTESTFLAGS ?=
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 IMAGE       ?= duestream:local
 PROMTOOL    ?= promtool
+PROMETHEUS  ?= prometheus
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
@@ -42,6 +43,11 @@ rules: ## check and test the alert rules in deploy/prometheus; needs promtool (D
 	@command -v $(PROMTOOL) >/dev/null || { echo "no $(PROMTOOL): apt-get install prometheus, or PROMTOOL=path"; exit 1; }
 	$(PROMTOOL) check rules deploy/prometheus/rules.yml
 	$(PROMTOOL) test rules deploy/prometheus/rules_test.yml
+
+.PHONY: staged-alerts
+staged-alerts: ## have Prometheus watch staged outages, for minutes; OUT=dir keeps what it saw, PROMETHEUS=path is the program
+	DUESTREAM_STAGED_ALERTS=$(if $(OUT),$(abspath $(OUT)),-) DUESTREAM_PROMETHEUS=$(PROMETHEUS) \
+		$(GO) test ./integration/alerts -count=1 -timeout 30m -v -run '^TestStagedOutages$$' $(GOTESTFLAGS)
 
 .PHONY: mutants
 mutants: ## take guards out one by one, and see that the tests notice; ONLY=word picks some

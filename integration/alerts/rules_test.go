@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -81,6 +82,10 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		if !strings.Contains(r.Annotations["description"], "Next: ") {
 			t.Errorf("%s does not say what to do next: %q", r.Alert, r.Annotations["description"])
 		}
+		// Anybody who may create a group chooses its name: it must not get into a shell by what is copied from an alert.
+		if strings.Contains(r.Annotations["description"], "$labels.group") {
+			t.Errorf("%s has the group in a command", r.Alert)
+		}
 		for _, label := range []string{"queue", "group", "node", "reason"} {
 			by := regexp.MustCompile(`by \([^)]*\b` + label + `\b`).MatchString(r.Expr)
 			if named := strings.Contains(r.Annotations["summary"], "$labels."+label); by != named {
@@ -112,6 +117,31 @@ func TestEveryAlertHasACase(t *testing.T) {
 	}
 	if !strings.Contains(cases, "- name: a healthy hour") {
 		t.Error("there is no healthy case")
+	}
+}
+
+// The table of scenes in OPERATIONS.md is what the staged run does, and every alert has a scene.
+func TestScenesAreDocumented(t *testing.T) {
+	t.Parallel()
+	operations, staged := file(t, "docs/OPERATIONS.md"), file(t, "integration/alerts/staged_test.go")
+	number := 0
+	for _, m := range regexp.MustCompile(`(?m)^\ts\.scene\("([^"]+)", ([^\n]*)`).FindAllStringSubmatch(staged, -1) {
+		number++
+		row := regexp.MustCompile(`(?m)^\| ` + strconv.Itoa(number) + ` \| (.*)$`).FindString(operations)
+		var want []string
+		for _, name := range regexp.MustCompile(`Duestream\w+`).FindAllString(m[2], -1) {
+			want = append(want, "`"+name+"`")
+		}
+		begins, _, _ := strings.Cut(m[1], ",")
+		if !strings.Contains(row, begins) || !strings.Contains(row, strings.Join(want, ", ")) ||
+			strings.Count(row, "Duestream") != len(want) {
+			t.Errorf("scene %d, %s, fires %v; OPERATIONS.md says %s", number, m[1], want, row)
+		}
+	}
+	for _, r := range rules(t) {
+		if !strings.Contains(staged, `"`+r.Alert+`"`) {
+			t.Errorf("%s has no scene", r.Alert)
+		}
 	}
 }
 
