@@ -135,6 +135,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	var running atomic.Pointer[bridge.Worker]
 	probes{alive: func() error { return nil }, ready: workerReady(ctx, &running), level: level, log: log,
 		profiles: o.metrics.profiles}.on(looked)
+	looked.Serve()
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -27,12 +27,13 @@ const (
 type Listener struct {
 	mux    *http.ServeMux
 	server *http.Server
-	addr   net.Addr
-	served chan struct{} // closed when no more connections are taken
+	socket net.Listener
+	log    *slog.Logger
+	served chan struct{} // closed when no more connections are taken; nil before Serve
 }
 
-// Listen answers on an address, "host:port", from now on: with 404 until something is handled. An empty address is no listener:
-// nil. Handlers get a context that Close cancels.
+// Listen takes connections on an address, "host:port", which wait until Serve answers. An empty address is no listener: nil.
+// Handlers get a context that Close cancels.
 func Listen(addr string, log *slog.Logger) (*Listener, error) {
 	if addr == "" {
 		return nil, nil
@@ -42,22 +43,31 @@ func Listen(addr string, log *slog.Logger) (*Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
 	base, cancel := context.WithCancel(context.Background())
-	l := &Listener{mux: http.NewServeMux(), addr: socket.Addr(), served: make(chan struct{})}
+	l := &Listener{mux: http.NewServeMux(), socket: socket, log: log}
 	l.server = &http.Server{
 		Handler: l.mux, ReadTimeout: readTimeout, ReadHeaderTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	l.server.RegisterOnShutdown(cancel)
+	return l, nil
+}
+
+// Serve answers from now on, and says so; it returns at once. Call it once, when all is handled that is to be.
+func (l *Listener) Serve() {
+	if l == nil {
+		return
+	}
+	served := make(chan struct{})
+	l.served = served
 	go func() {
-		defer close(l.served)
-		err := l.server.Serve(&limited{Listener: socket, free: make(chan struct{}, maxConns)})
+		defer close(served)
+		err := l.server.Serve(&limited{Listener: l.socket, free: make(chan struct{}, maxConns)})
 		if !errors.Is(err, http.ErrServerClosed) {
-			log.Error("the listener for metrics and health ended", slog.Any("error", err))
+			l.log.Error("the listener for metrics and health ended", slog.Any("error", err))
 		}
 	}()
-	log.Info("listens for metrics and health", slog.String("address", l.addr.String()))
-	return l, nil
+	l.log.Info("listens for metrics and health", slog.String("address", l.Addr()))
 }
 
 // Handle adds a handler for a pattern of http.ServeMux, as "GET /metrics".
@@ -72,7 +82,7 @@ func (l *Listener) Addr() string {
 	if l == nil {
 		return ""
 	}
-	return l.addr.String()
+	return l.socket.Addr().String()
 }
 
 // Close takes no more requests, gives those under way a second, and then ends them.
@@ -85,7 +95,10 @@ func (l *Listener) Close() {
 	if err := l.server.Shutdown(ctx); err != nil {
 		_ = l.server.Close()
 	}
-	<-l.served
+	_ = l.socket.Close() // which the server does not know before Serve
+	if l.served != nil {
+		<-l.served
+	}
 }
 
 // limited lets only so many connections be open at once: further ones wait to be accepted.

@@ -22,6 +22,7 @@ func listen(t *testing.T) *Listener {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
+	l.Serve()
 	return l
 }
 
@@ -31,6 +32,7 @@ func TestNoAddressIsNoListener(t *testing.T) {
 		t.Fatal(l, err)
 	}
 	l.Handle("/", http.NotFoundHandler())
+	l.Serve()
 	if l.Addr() != "" {
 		t.Error(l.Addr())
 	}
@@ -41,6 +43,19 @@ func TestAnAddressThatIsTakenIsSaidAtOnce(t *testing.T) {
 	if _, err := Listen(listen(t).Addr(), quiet); err == nil || !strings.Contains(err.Error(), "listen on 127.0.0.1:") {
 		t.Error(err)
 	}
+}
+
+func TestCloseBeforeServeGivesTheAddressBack(t *testing.T) {
+	l, err := Listen("127.0.0.1:0", quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	again, err := Listen(l.Addr(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
 }
 
 // A request that hangs would keep the process from ending.
