@@ -262,6 +262,8 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 // tests do both on purpose.
 func examine(ctx context.Context, cfg doctor.Config) (doctor.Report, error) {
 	report, err := doctor.Examine(ctx, cfg)
-	report.Findings = slices.DeleteFunc(report.Findings, func(f doctor.Finding) bool { return f.Code == "D503" || f.Code == "D524" })
+	report.Findings = slices.DeleteFunc(report.Findings, func(f doctor.Finding) bool {
+		return f.Code == "D503" || f.Code == "D524"
+	})
 	return report, err
 }
