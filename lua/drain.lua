@@ -8,14 +8,14 @@
 -- KEYS[6] policy (hash)
 -- ARGV[1] limit (integer, members at most)
 -- ARGV[2] max_bytes (integer, bytes of members, payloads and metas after which no further member is taken)
--- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry), dead_error (string, '' = none: the stream of dead letters refused one, or several, and each waits another minute)
+-- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry), dead_error (string, '' = none: the stream of dead letters refused one, or several, and each waits another minute), late (integer, ms by which the oldest that was due was late; 0 also for due times before 2001, which mean now)
 -- Complexity: O(log n) per member; once O(groups) when any is for one group alone
 -- If a command fails here: a stream that refuses an entry, or to name its groups, stops the batch; what was added before is removed, the rest stays scheduled. Dead letters that refuse stop nothing.
 -- Run twice: harmless; the second run takes the next members.
 local due, payload, meta, stream, dead, policy = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 redis.call('XDEL', stream, '0-0') -- removes nothing, and opens a full server for the rest
-if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, '', ''} end
+if redis.call('HGET', policy, 'held') == '1' then return {0, 0, -1, '', '', 0} end
 local now, fraction = now_ms()
 local has_meta, is_gone = redis.call('HLEN', meta) > 0, gone_from(stream)
 -- Everything is known before the first write.
@@ -48,7 +48,7 @@ local function add(member, score, body, fields)
 end
 
 -- Bodies are read one by one, because the next may be of any size; members a few at a time, because nobody can ask how long they are.
-local done, bytes, counts, refusal, dead_refusal, page, next_due, empty = {}, 0, {moved = 0, buried = 0, put_off = 0}, '', '', 2, nil, false
+local done, bytes, counts, refusal, dead_refusal, page, next_due, empty, late = {}, 0, {moved = 0, buried = 0, put_off = 0}, '', '', 2, nil, false, nil
 while #done + counts.put_off < limit and bytes < max_bytes and refusal == '' and not (next_due or empty) do
   local asked, longest = math.min(page, limit - #done - counts.put_off), 0
   local members = redis.call('ZRANGE', due, #done, #done + asked - 1, 'WITHSCORES')
@@ -56,6 +56,7 @@ while #done + counts.put_off < limit and bytes < max_bytes and refusal == '' and
   for i = 1, #members, 2 do
     local member, score = members[i], members[i + 1]
     if score ~= score_before and number_of(score) > now then next_due = number_of(score) break end
+    late = late or number_of(score) >= 1e12 and now - math.ceil(number_of(score)) or 0
     local body, fields = redis.call('HGET', payload, member) or '', has_meta and redis.call('HGET', meta, member) or nil
     local outcome, err = add(member, score, body, fields)
     if not outcome then
@@ -72,8 +73,7 @@ end
 if #done > 0 then redis.call('ZREMRANGEBYRANK', due, 0, #done - 1) end -- the first ones, and nothing came in between
 in_chunks('HDEL', payload, done)
 if has_meta then in_chunks('HDEL', meta, done) end
-
 if counts.put_off > 0 or not (next_due or empty) then next_due = head(due) end
 local wait = -1
 if next_due and next_due < 1e15 then wait = math.max(0, (math.ceil(next_due) - now) * 1000 - fraction) end
-return {counts.moved, counts.buried, wait, refusal, dead_refusal}
+return {counts.moved, counts.buried, wait, refusal, dead_refusal, late or 0}

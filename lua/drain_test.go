@@ -11,6 +11,31 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// Drain says how late the oldest is that it took, by the server's clock.
+func TestDrainSaysHowLateItIs(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		now := b.now()
+		for _, c := range []struct {
+			scores []string
+			late   int64 // at least; -1 = none
+		}{
+			{[]string{ms(now - 1500), ms(now - 7000), ms(now + 100_000)}, 7000},
+			{[]string{fmt.Sprintf("%d.25", now-2000)}, 1999},
+			{[]string{"5", "-inf"}, -1}, {[]string{ms(now + 100_000)}, -1},
+		} {
+			b.do("DEL", b.k.Due)
+			for i, score := range c.scores {
+				b.do("ZADD", b.k.Due, score, fmt.Sprint("m", i))
+			}
+			d, passed := b.drain(10), b.now()-now
+			late := d.Late.Milliseconds()
+			if c.late < 0 && d.Late != 0 || c.late >= 0 && (late < c.late || late > c.late+passed) {
+				b.Errorf("%v: late by %s", c.scores, d.Late)
+			}
+		}
+	})
+}
+
 func TestDrainMovesTheOldestFirstUpToItsLimit(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for i := 9; i >= 0; i-- {

@@ -176,7 +176,7 @@ func checkMeta(b *rig, member, payload, meta string, hasMeta bool) {
 	d := b.drain(10)
 	if d.Wait == 0 {
 		d2 := b.drain(10) // a drain stops after its bytes
-		d = Drained{d.Moved + d2.Moved, d.Dead + d2.Dead, d2.Wait, d.Refusal + d2.Refusal, d.DeadRefusal + d2.DeadRefusal}
+		d = Drained{d.Moved + d2.Moved, d.Dead + d2.Dead, d2.Wait, d.Late, d.Refusal + d2.Refusal, d.DeadRefusal + d2.DeadRefusal}
 	}
 	others := 1
 	if member == "behind" {

@@ -160,6 +160,10 @@ func FuzzScore(f *testing.F) {
 			}
 			return
 		}
+		if d.Late < 0 || score < 1e12 && d.Late != 0 {
+			b.Fatalf("score %v at %d: late by %s", score, now, d.Late)
+		}
+		d.Late = 0
 		redistest.Want(b, "drained", d, Drained{Moved: 1, Wait: -time.Microsecond})
 		exact, _ := new(big.Float).SetFloat64(max(0, score)).Int(nil)
 		if score > 0 && new(big.Float).SetInt(exact).Cmp(big.NewFloat(score)) < 0 {

@@ -14,10 +14,11 @@ import (
 
 // Drained counts what one drain did. Wait is the time until the next due message: zero = more is due now, negative = nothing is
 // scheduled, or the queue is held. Refusal is the server's error when the stream refused an entry, DeadRefusal that when the dead
-// letters did: what should have become one waits another minute, and the rest goes on.
+// letters did: what should have become one waits another minute, and the rest goes on. Late is by how much the oldest that was
+// due was late, in whole milliseconds; zero for due times before 2001, by which some mean now.
 type Drained struct {
 	Moved, Dead int
-	Wait        time.Duration
+	Wait, Late  time.Duration
 	Refusal     string
 	DeadRefusal string
 }
@@ -29,13 +30,13 @@ var drainScript = load("drain",
 // Drain moves at most limit due messages into the stream, oldest due first, and stops after maxBytes.
 func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (Drained, error) {
 	reply, err := drainScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy},
-		[]string{strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 5)
+		[]string{strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 6)
 	if err != nil {
 		return Drained{}, err
 	}
-	var n [3]int64
-	for i := range n {
-		if n[i], err = reply[i].AsInt64(); err != nil {
+	var n [4]int64
+	for i, at := range []int{0, 1, 2, 5} {
+		if n[i], err = reply[at].AsInt64(); err != nil {
 			return Drained{}, drainScript.unexpected(err)
 		}
 	}
@@ -44,7 +45,8 @@ func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (
 		return Drained{}, drainScript.unexpected(err)
 	}
 	dead, err := reply[4].ToString()
-	return Drained{int(n[0]), int(n[1]), duration(n[2], time.Microsecond), refusal, dead}, drainScript.unexpected(err)
+	return Drained{int(n[0]), int(n[1]), duration(n[2], time.Microsecond), duration(n[3], time.Millisecond), refusal, dead},
+		drainScript.unexpected(err)
 }
 
 // duration is n of a unit, or as many as a duration holds: 292 years. Others may schedule for later than that.

@@ -124,15 +124,9 @@ func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained,
 func (s *Scheduler) drain(ctx context.Context, queue string, limit int, tell observe.Series) (lua.Drained, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	keys, client := lua.NewKeys(s.cfg.Prefix, queue), s.cfg.Client
-	var head *headClient
+	drained, err := lua.Drain(ctx, s.cfg.Client, lua.NewKeys(s.cfg.Prefix, queue), limit, s.cfg.DrainMaxBytes)
 	if tell != nil {
-		head = s.lookingAtHead(keys)
-		client = head
-	}
-	drained, err := lua.Drain(ctx, client, keys, limit, s.cfg.DrainMaxBytes)
-	if tell != nil {
-		head.tellDrained(tell, drained)
+		tellDrained(tell, drained)
 	}
 	if drained.Moved+drained.Dead > 0 {
 		s.cfg.Notice(queue)

@@ -25,20 +25,17 @@ type role struct {
 }
 
 var (
-	always    = []string{"HELLO", "ASKING"}         // of the client library; ASKING on a cluster
-	ofBridges = []string{"scheduler.headClient.Do"} // a client that only they have
-	roles     = map[string]role{
+	always = []string{"HELLO", "ASKING"} // of the client library; ASKING on a cluster
+	roles  = map[string]role{
 		"producer": {
 			roots: []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.ScheduleBatch",
 				"bridge.Client.Cancel", "bridge.Client.Reschedule", "bridge.Client.Close"},
-			without: ofBridges,
 			sends: map[string][]string{"HGET": {"duestream:queues"}, "ZSCORE": {"due", "seen"}, "TIME": {""},
 				"HSET": {"payload", "meta"}},
 			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"),
 		},
 		"worker": {
-			roots:   []string{"bridge.NewWorker", "stream.Worker.Run"},
-			without: ofBridges,
+			roots: []string{"bridge.NewWorker", "stream.Worker.Run"},
 			sends: map[string][]string{"HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults"},
 				"XPENDING": {"stream"}, "XRANGE": {"stream"},
 				"XREADGROUP": {"stream"}},
@@ -52,7 +49,7 @@ var (
 				"HGET": {"duestream:queues", "payload", "meta"}, "HSET": {"payload", "meta"}, "HDEL": {"payload", "meta", "calm"},
 				"ZADD": {"due"}, "ZCARD": {"due"}, "ZRANGE": {"due"}, "ZSCORE": {"due"},
 				"WATCH": {"due", "payload", "meta"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "XADD": {"wake"},
-				"INFO": {""}, "SCAN": {""}, "TIME": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"},
+				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"},
 				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges", "due"}},
 			optional: append(always, "WAIT", "WAITAOF"),
 		},

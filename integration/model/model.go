@@ -183,6 +183,9 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 		if m.Due > float64(q.Now) || d.Moved+d.Dead == limit || bytes >= maxBytes {
 			break
 		}
+		if d.Moved+d.Dead == 0 && m.Due >= 1e12 {
+			d.Late = time.Duration(float64(q.Now)-math.Ceil(m.Due)) * time.Millisecond
+		}
 		name, to := lua.ParseMember(member), m.Meta[lua.FieldFor]
 		_, exists := q.Groups[to]
 		switch {
