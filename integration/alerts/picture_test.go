@@ -129,6 +129,9 @@ func path(values []float64, left, right float64, at func(float64) float64) strin
 		}
 		x := left + (right-left)*float64(i)/float64(max(1, len(values)-1))
 		d.WriteString(pen + strconv.FormatFloat(x, 'f', 0, 64) + " " + strconv.FormatFloat(at(v), 'f', 1, 64))
+		if pen == "M" {
+			d.WriteString("h1") // so that a value between gaps is seen
+		}
 		pen = "L"
 	}
 	return d.String()

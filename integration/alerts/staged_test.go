@@ -66,7 +66,7 @@ func TestStagedOutages(t *testing.T) {
 	}), does(func() { s.do("CONFIG", "SET", "maxmemory", "100mb") }))
 	s.scene("the service behind the handlers is away", 0, "DuestreamHandlersFail",
 		does(func() { s.exits(75) }), does(func() { s.exits(0) }))
-	s.scene("handlers give messages up", 0, "DuestreamDeadLetters",
+	s.scene("handlers give messages up", 10*time.Second, "DuestreamDeadLetters",
 		does(func() { s.exits(65) }), does(func() { s.exits(0); s.redrive() }))
 	s.scene("the worker is slow", 0, "DuestreamLate", "DuestreamBacklogGrows",
 		does(func() { s.kills["worker"](); s.worksBy("1", "sleep", "0.2") }),
