@@ -51,6 +51,10 @@ func TestCountersAreWhatHappened(t *testing.T) {
 	must(err)
 	redistest.Eventually(t, patience, func() (bool, string) { return time.Since(due) > 10*time.Millisecond, "" })
 	r.serve()
+	redistest.Eventually(t, patience, func() (bool, string) { // else the worker may begin with another number of attempts
+		n, err := r.redis.Client.Do(t.Context(), r.redis.Client.B().Exists().Key(r.prefix+":defaults").Build()).AsInt64()
+		return err == nil && n == 1, fmt.Sprint("defaults ", n, err)
+	})
 	_, stop := r.work("q", "g", func(_ context.Context, m *bridge.Message) error {
 		first := m.Attempt == 1 && m.Error == ""
 		switch {
