@@ -94,7 +94,7 @@ func line(s tracetest.SpanStub) string {
 			return strings.Compare(string(a.Key), string(b.Key))
 		})
 		for _, kv := range all {
-			fmt.Fprintf(&b, " %s=%s", kv.Key, kv.Value.Emit())
+			fmt.Fprintf(&b, " %s=%s", kv.Key, kv.Value.String())
 		}
 	}
 	for _, l := range s.Links {
@@ -124,7 +124,7 @@ func want(t *testing.T, what string, got, wanted any) {
 func attributes(s tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, kv := range s.Attributes {
-		all[string(kv.Key)] = kv.Value.Emit()
+		all[string(kv.Key)] = kv.Value.String()
 	}
 	return all
 }

@@ -17,7 +17,7 @@ import (
 const inFlight = 400
 
 // counted is one counter: what the ledgers of all processes have, what was scraped of them, and what a kill explains.
-type counted struct{ ledger, scraped, explained, slack float64 }
+type counted struct{ ledger, scraped, explained float64 }
 
 // auditMetrics holds what all processes counted, dead ones as well as those that ended in order, against their ledgers, and what
 // bridges drained against the stream.
