@@ -191,14 +191,7 @@ func (g *groupCommit) nextBatch(c *committer, answered int) []waiting {
 		g.endTerm(c)
 		return nil
 	}
-	n, bytes := 0, 0
-	for n < len(g.waiting) && n < g.p.cfg.MaxCommit {
-		bytes += itemSize(&g.waiting[n].item)
-		if n > 0 && bytes > g.p.cfg.MaxCommitBytes {
-			break
-		}
-		n++
-	}
+	n := g.size()
 	batch := g.waiting[:n:n]
 	g.waiting = g.waiting[n:]
 	g.inFlight += n
@@ -208,6 +201,37 @@ func (g *groupCommit) nextBatch(c *committer, answered int) []waiting {
 		g.room = nil
 	}
 	return batch
+}
+
+// size returns how many messages the next commit takes. It cuts those of a call in two only where they do not fit into a commit of
+// their own: the second part has to wait until the first one is answered.
+func (g *groupCommit) size() int {
+	n := g.fitting(g.waiting)
+	if n == len(g.waiting) || g.waiting[n].call != g.waiting[n-1].call {
+		return n
+	}
+	first := n - 1
+	for first > 0 && g.waiting[first-1].call == g.waiting[n].call {
+		first--
+	}
+	whole := g.waiting[first:]
+	if fit := g.fitting(whole); first > 0 && (fit == len(whole) || whole[fit].call != whole[0].call) {
+		return first
+	}
+	return n
+}
+
+// fitting returns how many messages fit into a commit: one, at least.
+func (g *groupCommit) fitting(waiting []waiting) int {
+	n, bytes := 0, 0
+	for n < len(waiting) && n < g.p.cfg.MaxCommit {
+		bytes += itemSize(&waiting[n].item)
+		if n > 0 && bytes > g.p.cfg.MaxCommitBytes {
+			break
+		}
+		n++
+	}
+	return n
 }
 
 // endTerm ends a committer's term.

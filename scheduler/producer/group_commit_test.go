@@ -99,6 +99,30 @@ func TestCommitsAreBounded(t *testing.T) {
 
 // A second commit goes out beside the first when it is worth it, a third does not, and a batch that is on its way is not
 // overtaken by its own end.
+// Batches that fit into a commit are not cut in two: the second part would have to wait for the first one.
+func TestCommitCutsNoCallThatFits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ calls, want []int }{
+		{[]int{3}, []int{3}}, {[]int{10}, []int{10}}, {[]int{23}, []int{10, 10, 3}}, {[]int{4, 4, 4, 4}, []int{8, 8}},
+		{[]int{4, 10, 1}, []int{4, 10, 1}}, {[]int{4, 11, 1}, []int{10, 6}}, {[]int{1, 1, 9}, []int{2, 9}},
+		{[]int{30, 4, 8}, []int{10, 10, 10, 4, 8}},
+	} {
+		g := &groupCommit{p: &Producer{cfg: Config{MaxCommit: 10, MaxCommitBytes: 1 << 20}}}
+		for _, n := range c.calls {
+			call := newBatchCall(t.Context(), n)
+			for range n {
+				g.waiting = append(g.waiting, waiting{call: call})
+			}
+		}
+		var got []int
+		for len(g.waiting) > 0 {
+			n := g.size()
+			got, g.waiting = append(got, n), g.waiting[n:]
+		}
+		redistest.Want(t, fmt.Sprint("commits of ", c.calls), fmt.Sprint(got), fmt.Sprint(c.want))
+	}
+}
+
 func TestCommitsInFlight(t *testing.T) {
 	t.Parallel()
 	cfg := Config{}.withDefaults()
@@ -126,11 +150,11 @@ func TestCommitsInFlight(t *testing.T) {
 	add(one(), 1)
 	expect("many wait", true)
 	batch := one()
-	add(batch, cfg.MaxCommit)
+	add(batch, cfg.MaxCommit+worthACommit) // more than fits into a commit
 	l.nextBatch(&committer{}, 0)
 	expect("the rest of a batch waits behind its beginning", false)
 	l.nextBatch(&committer{}, 1)
-	if l.inFlight != cfg.MaxCommit || len(l.waiting) != worthACommit {
+	if l.inFlight != cfg.MaxCommit || len(l.waiting) != 2*worthACommit {
 		t.Errorf("%d in flight, %d waiting", l.inFlight, len(l.waiting))
 	}
 	if n := len(newGroupCommit(&Producer{cfg: cfg}, "q").idle); n != maxInFlight {
