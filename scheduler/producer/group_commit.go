@@ -203,8 +203,8 @@ func (g *groupCommit) nextBatch(c *committer, answered int) []waiting {
 	return batch
 }
 
-// size returns how many messages the next commit takes. It cuts those of a call in two only where they do not fit into a commit of
-// their own: the second part has to wait until the first one is answered.
+// size returns how many messages the next commit takes. It cuts those of a call in two only where they do not fit into a commit
+// of their own: the second part has to wait until the first one is answered.
 func (g *groupCommit) size() int {
 	n := g.fitting(g.waiting)
 	if n == len(g.waiting) || g.waiting[n].call != g.waiting[n-1].call {
