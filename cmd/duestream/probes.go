@@ -38,7 +38,6 @@ func (p probes) on(l *listener.Listener) {
 		return
 	}
 	l.Handle("GET /debug/pprof/", http.HandlerFunc(pprof.Index))
-	l.Handle("GET /debug/pprof/cmdline", http.HandlerFunc(pprof.Cmdline))
 	l.Handle("GET /debug/pprof/symbol", http.HandlerFunc(pprof.Symbol))
 	l.Handle("GET /debug/pprof/profile", long(pprof.Profile))
 	l.Handle("GET /debug/pprof/trace", long(pprof.Trace))

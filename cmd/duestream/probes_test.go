@@ -100,5 +100,8 @@ func TestLogLevelChangesAtRunTimeAndProfilesAreAsked(t *testing.T) {
 	profiled := c.start("serve", "--metrics", "127.0.0.1:0", "--pprof")
 	at = "http://" + profiled.address()
 	becomes(t, at+"/debug/pprof/goroutine?debug=1", http.StatusOK, "goroutine profile")
+	if code, _ := get(t, at+"/debug/pprof/cmdline"); code != http.StatusNotFound { // the URL of Redis may hold a password
+		t.Errorf("the command line: %d", code)
+	}
 	becomes(t, at+"/debug/pprof/trace?seconds=0.05", http.StatusOK, "")
 }

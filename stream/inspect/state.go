@@ -18,10 +18,11 @@ import (
 
 // Bounds of one read of a StateReader.
 const (
-	stateScans    = 10       // steps of ZSCAN for one partition, 1,000 members each
-	stateEntries  = 1000     // of a stream whose lags are counted, where the server does not tell them
-	stateMeasures = 16       // such streams
-	stateLetters  = 16 << 20 // bytes of dead letters, of all partitions together
+	stateScans     = 10       // steps of ZSCAN for one partition, 1,000 members each
+	stateMoreScans = 20       // of these, those behind the first one, of all partitions together
+	stateEntries   = 1000     // of a stream whose lags are counted, where the server does not tell them
+	stateMeasures  = 16       // such streams
+	stateLetters   = 16 << 20 // bytes of dead letters, of all partitions together
 )
 
 // PartitionState is what one partition holds, as metrics show it.
@@ -63,6 +64,7 @@ type StateReader struct {
 	c       rueidis.Client
 	prefix  string
 	letters map[string]*letterCounts // by partition
+	budget  stateBudget
 }
 
 // letterCounts is what a stream of dead letters held at the last look.
@@ -74,7 +76,8 @@ type letterCounts struct {
 
 // NewStateReader returns a reader for the partitions of a prefix.
 func NewStateReader(c rueidis.Client, prefix string) *StateReader {
-	return &StateReader{c: c, prefix: prefix, letters: map[string]*letterCounts{}}
+	return &StateReader{c: c, prefix: prefix, letters: map[string]*letterCounts{},
+		budget: stateBudget{stateLetters, stateMeasures, stateMoreScans}}
 }
 
 // Read returns what partitions hold, given by name. One that cannot be read is an error, but for lua.ErrWrongType, which it says
@@ -89,8 +92,7 @@ func (r *StateReader) Read(ctx context.Context, names []string) ([]PartitionStat
 	if err != nil {
 		return nil, fmt.Errorf("read the state of queues: %w", err)
 	}
-	read := stateRead{partitionReader: partitionReader{c: r.c, now: now}, letters: r.letters, letterBytes: stateLetters,
-		measures: stateMeasures}
+	read := stateRead{partitionReader: partitionReader{c: r.c, now: now}, letters: r.letters, stateBudget: r.budget}
 	for batch := range slices.Chunk(names, sampleBatch) {
 		if err := read.batch(ctx, r.prefix, batch); err != nil {
 			return nil, fmt.Errorf("read the state of queues: %w", err)
@@ -107,10 +109,13 @@ func (r *StateReader) Read(ctx context.Context, names []string) ([]PartitionStat
 // stateRead is one read.
 type stateRead struct {
 	partitionReader
-	letters               map[string]*letterCounts
-	letterBytes, measures int
-	states                []PartitionState
+	stateBudget
+	letters map[string]*letterCounts
+	states  []PartitionState
 }
+
+// stateBudget is what one read may do for all partitions together, beyond what each is asked.
+type stateBudget struct{ letterBytes, measures, scans int }
 
 // statePartition is a partition as it is read.
 type statePartition struct {
@@ -268,7 +273,8 @@ func (r *stateRead) lags(ctx context.Context, p *statePartition) ([]groupLag, er
 
 // countRetries counts the retries in the schedule, in bounded steps; of a longer schedule it projects.
 func (r *stateRead) countRetries(ctx context.Context, p *statePartition) error {
-	for step := 1; ; step++ {
+	step := int64(1)
+	for ; ; step++ {
 		for i := 0; i+1 < len(p.retried.Elements); i += 2 {
 			p.addRetries(p.retried.Elements[i : i+1])
 		}
@@ -276,9 +282,10 @@ func (r *stateRead) countRetries(ctx context.Context, p *statePartition) error {
 		if cursor == 0 {
 			return nil
 		}
-		if step == stateScans {
+		if step == stateScans || r.scans == 0 {
 			break
 		}
+		r.scans--
 		p.retried = rueidis.ScanEntry{}
 		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		err := view.Ask(call, r.c, r.scanRetries(p, cursor))
@@ -288,7 +295,7 @@ func (r *stateRead) countRetries(ctx context.Context, p *statePartition) error {
 		}
 	}
 	for _, g := range p.groups {
-		g.retrying = g.retrying * max(stateScans*1000, p.scheduled) / (stateScans * 1000)
+		g.retrying = g.retrying * max(step*1000, p.scheduled) / (step * 1000)
 	}
 	return nil
 }
@@ -321,7 +328,11 @@ func (r *stateRead) countLetters(ctx context.Context, p *statePartition) (map[Le
 			next.read += known.read
 			break
 		}
-		if next.read >= statsEntries || bytes >= statsBytes || r.letterBytes <= 0 {
+		if r.letterBytes <= 0 { // the next read begins here, with what the others leave
+			delete(r.letters, p.name)
+			break
+		}
+		if next.read >= statsEntries || bytes >= statsBytes {
 			break
 		}
 		size := view.EntrySize(letter)

@@ -19,7 +19,7 @@ const (
 	maxHeader    = 16 << 10
 	readTimeout  = 5 * time.Second
 	writeTimeout = 30 * time.Second // a handler that takes longer renews it with http.ResponseController
-	idleTimeout  = 2 * time.Minute
+	idleTimeout  = 10 * time.Second // idle connections take the place of others
 	closeTimeout = time.Second
 )
 

@@ -1,0 +1,65 @@
+package inspect
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// What one read has no budget left for, the next one reads: dead letters of the last queues were never counted by reason.
+func TestLettersThatOneReadLeavesOutAreReadByTheNext(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		for range 30 {
+			dead := lua.NewKeys(prefix, name).Dead
+			queuetest.Do(t, c, "XADD", dead, "*", "id", "m", "payload", "p", "group", "g", "reason", "expired")
+		}
+	}
+	r := NewStateReader(c, prefix)
+	r.budget.letterBytes = 2000 // some forty letters
+	for i := range names {
+		states, err := r.Read(t.Context(), names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range i + 1 {
+			redistest.Want(t, fmt.Sprint("read ", i, ": unread in ", names[n]), states[n].Unread, 0)
+			redistest.Want(t, "counted", states[n].Letters[LetterKind{"g", "expired"}], 30)
+		}
+	}
+}
+
+// Retries of long schedules are counted in steps, so many for all partitions together; what is behind them is projected.
+func TestRetriesAreCountedWithinABudget(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		k := lua.NewKeys(prefix, name)
+		queuetest.Do(t, c, "XGROUP", "CREATE", k.Stream, "g", "0", "MKSTREAM")
+		queuetest.Do(t, c, "HSET", k.Meta, "x", "{}")
+		queuetest.Do(t, c, "EVAL", `
+			for i = 1, 8000 do redis.call('ZADD', KEYS[1], 4e12, 'm' .. i .. '\31g\0311-' .. i) end
+			return 1`, "1", k.Due)
+	}
+	r := NewStateReader(c, prefix)
+	r.budget.scans = 4
+	before := s.Calls(t)["zscan"]
+	states, err := r.Read(t.Context(), names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "steps", s.Calls(t)["zscan"]-before, 3+4)
+	for _, one := range states {
+		if n := one.Groups[0].Retrying; n < 7000 || n > 9000 {
+			t.Errorf("%d retries in %s, where 8,000 are", n, one.Queue)
+		}
+	}
+}
