@@ -43,7 +43,7 @@ func run() int {
 		fmt.Println("| guard taken out | test | caught | after | what it said |")
 		fmt.Println("|---|---|---|---|---|")
 	}
-	for _, m := range slices.Concat(mutants, moreMutants, tracingMutants, metricsMutants, healthMutants) {
+	for _, m := range slices.Concat(mutants, moreMutants, producingMutants, tracingMutants, metricsMutants, healthMutants) {
 		switch {
 		case !strings.Contains(m.name, *only):
 		case *list:

@@ -71,66 +71,6 @@ var mutants = []mutant{
 		test: model,
 	},
 	{
-		name: "a lost reply is repeated as another call", file: "scheduler/producer/group_commit.go",
-		old:  "lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, d)",
-		new:  "lua.Enqueue(ctx, g.p.cfg.Client, g.keys, lua.Token{}, items, d)",
-		test: []string{"-run", "TestProducerInterrupted", "./integration/crashpoint"},
-	},
-	{
-		name: "a lost reply of fresh messages is repeated as another call", file: "scheduler/producer/group_commit.go",
-		old:  "lua.EnqueueFresh(ctx, g.p.cfg.Client, g.keys, token, items)",
-		new:  "lua.EnqueueFresh(ctx, g.p.cfg.Client, g.keys, lua.Token{}, items)",
-		test: []string{"-run", "TestLostReplyOfAMessage", "./scheduler/producer"},
-	},
-	{
-		name: "a commit that is refused one way is not made the other way", file: "scheduler/producer/group_commit.go",
-		old:  "if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {",
-		new:  "if err == nil || err != nil {",
-		test: []string{"-run", "TestCommitIsMadeTheWay", "./scheduler/producer"},
-	},
-	{
-		name: "payloads are written again while the server refuses their messages", file: "scheduler/producer/group_commit.go",
-		old:  "\t\tg.refusing.Store(true)\n",
-		new:  "\t\tg.longWay.Store(now.Add(longWayFor).UnixMilli())\n",
-		test: []string{"-run", "TestRefusedCommits", "./scheduler/producer"},
-	},
-	{
-		name: "a message is scheduled whose payload was not written", file: "lua/enqueue_fresh.lua",
-		old:  "if not written then",
-		new:  "if false then",
-		test: []string{"-run", "TestEnqueueFreshNeeds", "./lua"},
-	},
-	{
-		name: "only the last message of a call needs its payload", file: "lua/enqueue_fresh.lua",
-		old:  "written = written and redis.call('HEXISTS', payload,",
-		new:  "written = redis.call('HEXISTS', payload,",
-		test: []string{"-run", "TestEnqueueFreshNeeds", "./lua"},
-	},
-	{
-		name: "only the last message with meta needs it", file: "lua/enqueue_fresh.lua",
-		old:  "written = written and redis.call('HEXISTS', meta,",
-		new:  "written = redis.call('HEXISTS', meta,",
-		test: []string{"-run", "TestEnqueueFreshNeeds", "./lua"},
-	},
-	{
-		name: "what was written of a call that is refused stays", file: "lua/enqueue_fresh.lua",
-		old:  "if not written then\n  take_back()\n",
-		new:  "if not written then\n",
-		test: []string{"-run", "TestEnqueueFreshNeeds", "./lua"},
-	},
-	{
-		name: "a repeated call leaves what its caller has written again", file: "lua/enqueue_fresh.lua",
-		old:  "if mark then\n  take_back()\n",
-		new:  "if mark then\n",
-		test: []string{"-run", "TestRepeatedEnqueueFresh", "./lua"},
-	},
-	{
-		name: "what a repeated call takes back is still scheduled", file: "lua/enqueue_fresh.lua",
-		old:  "    if not redis.call('ZSCORE', due, args[i]) then ids",
-		new:  "    if true then ids",
-		test: []string{"-run", "TestRepeatedEnqueueFresh", "./lua"},
-	},
-	{
 		name: "a worker does not look for what it never saw", file: "stream/reader.go",
 		old:  "\t\t\tif !held[entry] && len(unseen) < limit {\n",
 		new:  "\t\t\tif held[entry] && false {\n",
@@ -219,24 +159,6 @@ var mutants = []mutant{
 		old:  "	case r.Kind == RecordReady:\n\t\tname.Kind = lua.MemberImported\n",
 		new:  "",
 		test: []string{"-run", "TestReadyRecords", "./stream/transfer"},
-	},
-	{
-		name: "cancel asks the newest partition alone", file: "scheduler/producer/lookup.go",
-		old:  "\t\tfor _, at := range counts.Candidates(id) {\n",
-		new:  "\t\tfor _, at := range counts.Candidates(id)[:1] {\n",
-		test: []string{"-run", "TestCancelAndRescheduleReachEveryPartition", "./scheduler/producer"},
-	},
-	{
-		name: "cancel believes old partition counts when it found the message", file: "scheduler/producer/lookup.go",
-		old:  "\tif !s.over(ctx) {\n",
-		new:  "\tif !s.over(ctx) && slices.Contains(s.found, false) {\n",
-		test: []string{"-run", "TestStaleCountsMakeNoDefiniteYes", "./scheduler/producer"},
-	},
-	{
-		name: "looking for a message registers its queue", file: "scheduler/producer/route.go",
-		old:  "counts.String() && (registers || text != \"\") {\n",
-		new:  "counts.String() {\n",
-		test: []string{"-run", "TestLookingForAMessageRegistersNoQueue", "./scheduler/producer"},
 	},
 	{
 		name: "bridges bring back a deleted queue", file: "scheduler/scheduler.go",
@@ -429,11 +351,5 @@ var mutants = []mutant{
 		old:  "\t\t\td.state.Report(err)\n",
 		new:  "\t\t\td.state.Report(nil)\n",
 		test: []string{"-run", "TestDefaultsThatMayNotBeWrittenAreReportedOnce", "./stream/keeper"},
-	},
-	{
-		name: "a window is forgotten behind a message that is compared with none", file: "lua/enqueue.lua",
-		old:  "opened[id] or window or not added end",
-		new:  "window or not added end",
-		test: []string{"-run", "TestWindowHoldsBehindAMessageThatIsNotCompared", "./lua"},
 	},
 }

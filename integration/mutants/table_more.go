@@ -39,12 +39,6 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestRedriveRefusesAGroupThatIsGone", "./lua"},
 	},
 	{
-		name: "what is for one group is added to the stream at once", file: "lua/lib/message.lua",
-		old:  " or (meant['for'] or '') ~= ''",
-		new:  "",
-		test: []string{"-run", "TestWhatIsForAGroupIsNeverAddedAtOnce", "./lua"},
-	},
-	{
 		name: "a redrive leaves behind what it cannot read", file: "lua/redrive.lua",
 		old:  "and ((fields['meta'] or '') ~= '' or fields['raw']) then return -3 end",
 		new:  "and false then return -3 end",
@@ -61,18 +55,6 @@ var moreMutants = []mutant{
 		old:  "  if is_group(group) then return nil end\n",
 		new:  "  if group then return nil end\n",
 		test: []string{"-run", "TestExitsRefuseGroups", "./lua"},
-	},
-	{
-		name: "a message that is ready at once replaces nothing", file: "lua/enqueue.lua",
-		old:  "if before or members[1] then unschedule(due, payload, meta, replaced) end\n",
-		new:  "",
-		test: []string{"-run", "TestAFreshMessageReplaces", "./lua"},
-	},
-	{
-		name: "a message without dedup is written over a retry", file: "lua/lib/message.lua",
-		old:  "    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end",
-		new:  "   ",
-		test: []string{"-run", "TestEnqueueWritesOverNoRetry", "./lua"},
 	},
 	{
 		name: "drain opens a full server by removing a field", file: "lua/drain.lua",
@@ -261,12 +243,6 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestLostCountsComeBackFromWhatPartitionsHold", "./scheduler"},
 	},
 	{
-		name: "the call that gives up speaks for all that asked with it", file: "scheduler/producer/durability.go",
-		old:  "		q.err = errAskerLeft",
-		new:  "		q.err = ctx.Err()",
-		test: []string{"-run", "TestDurabilityIsAskedForWithTheContextOfTheCall", "./scheduler/producer"},
-	},
-	{
 		name: "a look of the doctor that failed is taken for one that found nothing", file: "bridge/admin/doctor/look.go",
 		old:  "		l.err = inner.err",
 		new:  "		_ = inner.err",
@@ -277,24 +253,6 @@ var moreMutants = []mutant{
 		old:  "	if err != nil {\n		panic(failure{err})",
 		new:  "	if err != nil && err == nil {\n		panic(failure{err})",
 		test: []string{"-run", "TestABrokenProducerFails", "./cmd/duestream/conformance"},
-	},
-	{
-		name: "a batch that is ready does not look at the bodies first", file: "lua/enqueue.lua",
-		old:  "if direct and (before or #ids > 1) then redis.call('HLEN', payload) end",
-		new:  "",
-		test: []string{"-run", "TestReadyMessagesAreRefusedWhole", "./lua"},
-	},
-	{
-		name: "a message without a body does not look at the bodies", file: "lua/enqueue.lua",
-		old:  "if not bodies[1] and members[1] then redis.call('HLEN', payload) end\n",
-		new:  "",
-		test: []string{"-run", "TestRefusedCallIsNotRememberedAsDone", "./lua"},
-	},
-	{
-		name: "what the call before refused is not forgotten", file: "lua/enqueue.lua",
-		old:  "if marks[3] then forget(seen, done) elseif marks[2] then",
-		new:  "if marks[2] then",
-		test: []string{"-run", "TestRepeatedTokenChangesNothing", "./lua"},
 	},
 	{
 		name: "a retry does not look at the bodies before it leaves the pending list", file: "lua/retry.lua",
@@ -327,28 +285,10 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestErrorsOfScriptsKeepTheirCode", "./lua"},
 	},
 	{
-		name: "a ready message that replaces does not look at the bodies", file: "lua/enqueue.lua",
-		old:  "if direct and (before or #ids > 1) then",
-		new:  "if direct and #ids > 1 then",
-		test: []string{"-run", "TestReadyMessageThatReplaces", "./lua"},
-	},
-	{
-		name: "a batch takes its first message for the earliest", file: "lua/enqueue.lua",
-		old:  "if #ids > 1 then soonest = head(due) end -- one may have replaced another\n",
-		new:  "",
-		test: []string{"./integration/model", "-rapid.nofailfile", "-rapid.shrinktime=5s"},
-	},
-	{
 		name: "a queue whose tokens cannot be read is not looked after", file: "lua/survey.lua",
 		old:  "local token = redis.pcall('XREVRANGE'",
 		new:  "local token = redis.call('XREVRANGE'",
 		test: []string{"-run", "TestQueueWithoutTokensIsDrained", "./scheduler"},
-	},
-	{
-		name: "a producer closes without its queue", file: "scheduler/producer/producer.go",
-		old:  "if r.state.IsFailing() {",
-		new:  "if false && r.state.IsFailing() {",
-		test: []string{"-run", "TestCloseRegisters", "./scheduler/producer"},
 	},
 	{
 		name: "a keeper leaves queues that it could not look at to their loops", file: "stream/keeper/keeper.go",

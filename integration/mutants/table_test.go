@@ -12,7 +12,7 @@ import (
 // a run of all of them.
 func TestEveryMutantFindsItsPlace(t *testing.T) {
 	names := map[string]bool{}
-	for _, m := range slices.Concat(mutants, moreMutants, tracingMutants, metricsMutants, healthMutants) {
+	for _, m := range slices.Concat(mutants, moreMutants, producingMutants, tracingMutants, metricsMutants, healthMutants) {
 		if names[m.name] {
 			t.Errorf("%s: twice", m.name)
 		}
