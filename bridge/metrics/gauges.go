@@ -2,13 +2,11 @@ package metrics
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/duestream/duestream/internal/view"
-	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/inspect"
 )
 
@@ -178,12 +176,8 @@ func (g *gauges) holds(states []inspect.PartitionState) {
 			g.holdsFor(s, one)
 		}
 		for kind, n := range s.Letters {
-			reason := kind.Reason
-			if !slices.Contains(lua.Reasons(), reason) {
-				reason = other
-			}
 			_, group := g.names.labels(s.Queue, kind.Group)
-			g.add(gaugeDead, float64(n), queue, group, reason)
+			g.add(gaugeDead, float64(n), queue, group, kind.Reason)
 		}
 		if s.Unread > 0 {
 			g.add(gaugeDead, float64(s.Unread), queue, "", "unread")

@@ -33,9 +33,9 @@ var metricsMutants = []mutant{
 		test: []string{"-run", "TestPartitionsAddUpOverBridges", "./bridge/metrics"},
 	},
 	{
-		name: "dead letters that are gone stay counted", file: "stream/inspect/state.go",
-		old:  "if letter.ID == known.last && length-known.length == next.read {",
-		new:  "if letter.ID == known.last {",
+		name: "dead letters that are gone stay counted", file: "stream/inspect/letters.go",
+		old:  "known.guess || known.length+l.read != length",
+		new:  "known.guess",
 		test: []string{"-run", "TestScrapeCostsFewRoundTrips", "./bridge/metrics"},
 	},
 	{
@@ -43,5 +43,17 @@ var metricsMutants = []mutant{
 		old:  "ok && answer.IsNoScript()",
 		new:  "ok && answer.IsNoScript() && script == \"\"",
 		test: []string{"-run", "TestErrorsAreCountedByKind", "./bridge/metrics"},
+	},
+	{
+		name: "a trimmed stream of dead letters is read again at each scrape", file: "stream/inspect/letters.go",
+		old:  "l.guess && (again || known.bytes <= letterCheap)",
+		new:  "l.guess",
+		test: []string{"-run", "TestATrimmedStreamOfLettersIsNotReadAgainAtEachLook", "./stream/inspect"},
+	},
+	{
+		name: "each foreign group of a dead letter is remembered", file: "stream/inspect/letters.go",
+		old:  "len(l.kinds) >= letterKinds",
+		new:  "len(l.kinds) < 0",
+		test: []string{"-run", "TestForeignLettersMakeFewKinds", "./stream/inspect"},
 	},
 }

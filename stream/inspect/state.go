@@ -41,7 +41,8 @@ type PartitionState struct {
 	Groups     []GroupState
 	MoreGroups int // that were not looked at
 
-	// Letters counts the dead letters by group and reason; Unread is how many were not read for that.
+	// Letters counts the newest 10,000 dead letters by group and reason; Unread is how many were not read for that. When some go
+	// from more than 64 KiB of them, the oldest are taken for gone, and all are read again once a minute.
 	Letters map[LetterKind]int64
 	Unread  int64
 }
@@ -55,9 +56,6 @@ type GroupState struct {
 	Consumers, IdleConsumers int64
 }
 
-// LetterKind is what dead letters are counted by.
-type LetterKind struct{ Group, Reason string }
-
 // StateReader reads what partitions hold, again and again: what a Watcher reads, and what it bounds too narrowly for figures that
 // are added up. It remembers the dead letters that it has counted, and reads only new ones. Not safe for concurrent use.
 type StateReader struct {
@@ -65,13 +63,6 @@ type StateReader struct {
 	prefix  string
 	letters map[string]*letterCounts // by partition
 	budget  stateBudget
-}
-
-// letterCounts is what a stream of dead letters held at the last look.
-type letterCounts struct {
-	length, read int64
-	last         string // ID of the newest one
-	kinds        map[LetterKind]int64
 }
 
 // NewStateReader returns a reader for the partitions of a prefix.
@@ -124,7 +115,7 @@ type statePartition struct {
 
 	deniedScan bool // ZSCAN, which counts retries
 	retried    rueidis.ScanEntry
-	fresh      []rueidis.XRangeSlice // letters that are not counted yet
+	fresh      []rueidis.XRangeSlice // the newest letter, if it is not counted yet
 }
 
 func (r *stateRead) batch(ctx context.Context, prefix string, names []string) error {
@@ -135,7 +126,7 @@ func (r *stateRead) batch(ctx context.Context, prefix string, names []string) er
 		p := &statePartition{partition: &partition{name: name, index: index, keys: lua.NewKeys(prefix, name)}}
 		parts[i] = p
 		if r.letters[name] == nil {
-			r.letters[name] = &letterCounts{last: "0-0", kinds: map[LetterKind]int64{}}
+			r.letters[name] = newLetterCounts()
 		}
 		counts = append(counts, r.stateCounts(p))
 	}
@@ -176,7 +167,7 @@ func (r *stateRead) batch(ctx context.Context, prefix string, names []string) er
 func (r *stateRead) stateCounts(p *statePartition) []view.Question {
 	b, k, now := r.c.B, p.keys, strconv.FormatInt(r.now.UnixMilli(), 10)
 	next := b().Zrange().Key(k.Due).Min("("+now).Max("+inf").Byscore().Limit(0, 1).Withscores().Build()
-	fresh := b().Xrange().Key(k.Dead).Start("(" + r.letters[p.name].last).End("+").Count(1).Build()
+	fresh := b().Xrevrange().Key(k.Dead).End("+").Start("(" + r.letters[p.name].last).Count(1).Build()
 	return append(r.counts(p.partition), view.Scores(next, &p.upcoming), view.Entries(fresh, &p.fresh))
 }
 
@@ -298,48 +289,4 @@ func (r *stateRead) countRetries(ctx context.Context, p *statePartition) error {
 		g.retrying = g.retrying * max(step*1000, p.scheduled) / (step * 1000)
 	}
 	return nil
-}
-
-// countLetters counts the dead letters by group and reason. When there are only new ones since the last look, it reads those;
-// when others are gone, all again, newest first.
-func (r *stateRead) countLetters(ctx context.Context, p *statePartition) (map[LetterKind]int64, int64, error) {
-	known, length := r.letters[p.name], p.figures.dead
-	if len(p.fresh) == 0 && length == known.length {
-		return known.kinds, length - known.read, nil
-	}
-	next := &letterCounts{length: length, last: "0-0", kinds: map[LetterKind]int64{}}
-	r.letters[p.name] = next
-	if length == 0 {
-		return next.kinds, 0, nil
-	}
-	bytes := 0
-	for letter, err := range view.Walk(ctx, r.c, p.keys.Dead, "-", "+", true) {
-		if err != nil {
-			delete(r.letters, p.name)
-			return nil, 0, err
-		}
-		if next.read == 0 {
-			next.last = letter.ID
-		}
-		if letter.ID == known.last && length-known.length == next.read { // from here on they are as they were
-			for kind, n := range known.kinds {
-				next.kinds[kind] += n
-			}
-			next.read += known.read
-			break
-		}
-		if r.letterBytes <= 0 { // the next read begins here, with what the others leave
-			delete(r.letters, p.name)
-			break
-		}
-		if next.read >= statsEntries || bytes >= statsBytes {
-			break
-		}
-		size := view.EntrySize(letter)
-		bytes, r.letterBytes = bytes+size, r.letterBytes-size
-		e := lua.ParseEntry(letter.ID, letter.FieldValues)
-		next.kinds[LetterKind{e.Group, e.Reason}]++
-		next.read++
-	}
-	return next.kinds, max(0, length-next.read), nil
 }
