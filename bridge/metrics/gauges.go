@@ -192,6 +192,9 @@ func (g *gauges) holdsFor(s inspect.PartitionState, of inspect.GroupState) {
 	}
 	g.add(gaugeLag, float64(of.Lag), queue, group)
 	g.add(gaugePending, float64(of.Pending), queue, group)
+	if of.Brief {
+		return
+	}
 	g.most(gaugeOldest, of.OldestAge.Seconds(), queue, group)
 	g.most(gaugeOldestIdle, of.OldestIdle.Seconds(), queue, group)
 	if of.Retrying >= 0 {

@@ -56,4 +56,10 @@ var metricsMutants = []mutant{
 		new:  "len(l.kinds) < 0",
 		test: []string{"-run", "TestForeignLettersMakeFewKinds", "./stream/inspect"},
 	},
+	{
+		name: "groups behind the first 64 of a partition have no lag", file: "stream/inspect/state.go",
+		old:  "range p.infos[len(p.groups):]",
+		new:  "range p.infos[len(p.infos):]",
+		test: []string{"-run", "TestEveryGroupHasItsLag", "./stream/inspect"},
+	},
 }

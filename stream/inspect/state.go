@@ -38,8 +38,7 @@ type PartitionState struct {
 	Ready, Entries, Dead int64
 	Memory               int64 // bytes; -1: the server does not say
 
-	Groups     []GroupState
-	MoreGroups int // that were not looked at
+	Groups []GroupState
 
 	// Letters counts the newest 10,000 dead letters by group and reason; Unread is how many were not read for that. When some go
 	// from more than 64 KiB of them, the oldest are taken for gone, and all are read again once a minute.
@@ -49,8 +48,11 @@ type PartitionState struct {
 
 // GroupState is what one partition holds for one group.
 type GroupState struct {
-	Name                     string
-	Lag, Pending             int64
+	Name         string
+	Lag, Pending int64
+
+	// Brief: it is one of those behind the first 64, by name, of which nothing else is known.
+	Brief                    bool
 	Retrying                 int64         // -1: the user may not count them
 	OldestAge, OldestIdle    time.Duration // of the oldest pending entry: since it became ready, since a sign of life
 	Consumers, IdleConsumers int64
@@ -216,7 +218,7 @@ func (r *stateRead) rest(ctx context.Context, p *statePartition) error {
 	s := PartitionState{
 		Queue: queue, Partition: index, Held: p.held, Scheduled: p.scheduled, Overdue: p.overdue,
 		Behind: time.Duration(p.behind), NextDue: p.next, Ready: p.ready, Entries: p.entries, Dead: p.figures.dead,
-		MoreGroups: p.moreGroups, Letters: kinds, Unread: unread,
+		Letters: kinds, Unread: unread,
 	}
 	for _, size := range p.memory {
 		s.Memory += size
@@ -229,6 +231,10 @@ func (r *stateRead) rest(ctx context.Context, p *statePartition) error {
 			g.retrying = -1
 		}
 		s.Groups = append(s.Groups, r.groupState(g))
+	}
+	for i, info := range p.infos[len(p.groups):] {
+		s.Groups = append(s.Groups, GroupState{Name: info.Name, Lag: lags[len(p.groups)+i].entries, Pending: info.Pending,
+			Brief: true, Retrying: -1})
 	}
 	r.states = append(r.states, s)
 	return nil

@@ -63,3 +63,34 @@ func TestRetriesAreCountedWithinABudget(t *testing.T) {
 		}
 	}
 }
+
+// The groups behind the first 64 had no figures at all: nobody saw that nobody read for them.
+func TestEveryGroupHasItsLag(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	k := lua.NewKeys(prefix, "q")
+	const groups = 70
+	for i := range groups {
+		queuetest.Do(t, c, "XGROUP", "CREATE", k.Stream, fmt.Sprintf("g%02d", i), "0", "MKSTREAM")
+	}
+	for range 3 {
+		queuetest.Do(t, c, "XADD", k.Stream, "*", "id", "m")
+	}
+	queuetest.Do(t, c, "XREADGROUP", "GROUP", "g69", "c", "COUNT", "1", "STREAMS", k.Stream, ">")
+	states, err := NewStateReader(c, prefix).Read(t.Context(), []string{"q"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "groups", len(states[0].Groups), groups)
+	for i, g := range states[0].Groups {
+		lag, pending := int64(3), int64(0)
+		if i == groups-1 {
+			lag, pending = 2, 1
+		}
+		redistest.Want(t, "name", g.Name, fmt.Sprintf("g%02d", i))
+		redistest.Want(t, g.Name+": lag", g.Lag, lag)
+		redistest.Want(t, g.Name+": pending", g.Pending, pending)
+		redistest.Want(t, g.Name+": brief", g.Brief, i >= sampleGroups)
+	}
+}
