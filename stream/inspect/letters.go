@@ -121,9 +121,9 @@ func (l *letterCounts) keep(most int64) {
 	}
 }
 
-// countLetters counts the dead letters by group and reason. When there are only new ones since the last look, it reads those. When
-// others are gone, it reads all again, newest first, if they are few, or were not read lately; else it takes the oldest for gone,
-// which is so where somebody trims the stream, and needs no walk through it at each look.
+// countLetters counts the dead letters by group and reason. When there are only new ones since the last look, it reads those.
+// When others are gone, it reads all again, newest first, if they are few, or were not read lately; else it takes the oldest for
+// gone, which is so where somebody trims the stream, and needs no walk through it at each look.
 func (r *stateRead) countLetters(ctx context.Context, p *statePartition) (map[LetterKind]int64, int64, error) {
 	known, length := r.letters[p.name], p.figures.dead
 	again := r.now.Sub(known.walked) >= letterWalks
