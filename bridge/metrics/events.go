@@ -70,16 +70,16 @@ var parts = [...]struct{ process, queue, group []observe.Event }{
 // events counts what happens.
 type events struct {
 	names    *names
-	all      []prometheus.Collector
-	counters map[string]*prometheus.CounterVec
+	holders  []holder
+	counters map[string]counters
 	timed    [observe.Events]*histograms
 	batch    *histograms
 	scripts  *histograms
 	errors   *prometheus.CounterVec
 
-	mu     sync.RWMutex
-	series map[seriesKey]*series
-	script map[string]observer
+	mu           sync.RWMutex
+	series, away map[seriesKey]*series
+	script       map[string]observer
 }
 
 type seriesKey struct {
@@ -87,30 +87,23 @@ type seriesKey struct {
 	queue, group string // labels
 }
 
-// series is what one part does to one queue or group: a metric for each event that it may tell.
-type series struct {
-	counters [observe.Events]prometheus.Counter
-	times    [observe.Events]observer
-	batches  [observe.Events]observer
-}
-
-func newEvents(n *names, native bool) *events {
-	e := &events{names: n, counters: map[string]*prometheus.CounterVec{}, series: map[seriesKey]*series{},
+func newEvents(n *names, withNative bool) *events {
+	e := &events{names: n, counters: map[string]counters{}, series: map[seriesKey]*series{}, away: map[seriesKey]*series{},
 		script: map[string]observer{}}
+	n.events = e
 	for _, c := range counterHelp {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "duestream_" + c.name + "_total", Help: c.help}, c.labels)
-		e.counters[c.name], e.all = v, append(e.all, v)
+		e.counters[c.name] = newCounters(c.name+"_total", c.help, c.labels)
+		e.holders = append(e.holders, e.counters[c.name])
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *histograms {
-		h := &histograms{bounds: buckets, all: map[[2]string]*histogram{}, n: len(labels),
-			desc: prometheus.NewDesc("duestream_"+name, help, labels, nil)}
-		if native {
+		h := newHistograms(name, help, buckets, labels...)
+		if withNative {
 			h.native = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 				Name: "duestream_" + name, Help: help, Buckets: buckets,
 				NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 				NativeHistogramMinResetDuration: time.Hour}, labels)
 		}
-		e.all = append(e.all, h)
+		e.holders = append(e.holders, h)
 		return h
 	}
 	e.timed[observe.Drained] = histogram("lateness_seconds",
@@ -126,7 +119,6 @@ func newEvents(n *names, native bool) *events {
 	e.scripts = histogram("script_duration_seconds", "Of one script call, with its way to Redis and back.", timeBuckets, "script")
 	e.errors = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "duestream_errors_total",
 		Help: "Calls to Redis that failed, by the kind of error."}, []string{"kind"})
-	e.all = append(e.all, e.errors)
 	for _, kind := range errorKinds {
 		e.errors.WithLabelValues(kind.name)
 	}
@@ -134,7 +126,7 @@ func newEvents(n *names, native bool) *events {
 	return e
 }
 
-// of returns the series of a queue and group, always the same one.
+// of returns the series of a queue and group, always the same one while they have their labels.
 func (e *events) of(part observe.Part, queue, group string) *series {
 	key := seriesKey{part: part}
 	if queue != "" {
@@ -148,7 +140,13 @@ func (e *events) of(part observe.Part, queue, group string) *series {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s = e.series[key]; s == nil {
+	return e.ofKey(key)
+}
+
+// ofKey is of for labels, under mu.
+func (e *events) ofKey(key seriesKey) *series {
+	s := e.series[key]
+	if s == nil {
 		s = e.newSeries(key)
 		e.series[key] = s
 	}
@@ -165,7 +163,7 @@ func (e *events) newSeries(key seriesKey) *series {
 	}
 	for _, event := range of {
 		if c := counted[event]; c.name != "" {
-			s.counters[event] = e.counters[c.name].WithLabelValues(labelsOf(c.name, key, c.reason)...)
+			s.counters[event] = e.counters[c.name].with(labelsOf(c.name, key, c.reason)...)
 		}
 		if v := e.timed[event]; v != nil {
 			s.times[event] = v.with(timeLabels(event, key)...)
@@ -182,24 +180,6 @@ func timeLabels(event observe.Event, key seriesKey) []string {
 		return []string{key.queue}
 	}
 	return []string{key.queue, key.group}
-}
-
-// Add implements observe.Series.
-func (s *series) Add(event observe.Event, n int) {
-	if c := s.counters[event]; c != nil {
-		c.Add(float64(n))
-	}
-	if b := s.batches[event]; b != nil {
-		b.observe(float64(n), 1)
-	}
-}
-
-// Took implements observe.Series.
-func (s *series) Took(event observe.Event, n int, d time.Duration) {
-	s.Add(event, n)
-	if t := s.times[event]; t != nil {
-		t.observe(d.Seconds(), n)
-	}
 }
 
 // errorKinds are the kinds that errors of Redis are counted by. What a server answers for want of a group or a key is none.
@@ -249,14 +229,16 @@ func (e *events) count(err error) {
 
 // Describe implements prometheus.Collector.
 func (e *events) Describe(out chan<- *prometheus.Desc) {
-	for _, c := range e.all {
-		c.Describe(out)
+	for _, h := range e.holders {
+		h.Describe(out)
 	}
+	e.errors.Describe(out)
 }
 
 // Collect implements prometheus.Collector.
 func (e *events) Collect(out chan<- prometheus.Metric) {
-	for _, c := range e.all {
-		c.Collect(out)
+	for _, h := range e.holders {
+		h.Collect(out)
 	}
+	e.errors.Collect(out)
 }

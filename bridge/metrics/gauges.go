@@ -175,9 +175,14 @@ func (g *gauges) holds(states []inspect.PartitionState) {
 		for _, one := range s.Groups {
 			g.holdsFor(s, one)
 		}
+	}
+	for _, s := range states { // behind all groups that are there: those have labels first
+		if s.Err != nil {
+			continue
+		}
+		queue, _ := g.names.labels(s.Queue, "")
 		for kind, n := range s.Letters {
-			_, group := g.names.labels(s.Queue, kind.Group)
-			g.add(gaugeDead, float64(n), queue, group, kind.Reason)
+			g.add(gaugeDead, float64(n), queue, g.names.ofLetters(s.Queue, kind.Group), kind.Reason)
 		}
 		if s.Unread > 0 {
 			g.add(gaugeDead, float64(s.Unread), queue, "", "unread")

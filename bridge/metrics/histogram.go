@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"math"
-	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,15 +41,16 @@ func (o native) observe(v float64, n int) {
 	}
 }
 
-// histograms are those of one metric, by their labels.
+// histograms are the series of one histogram.
 type histograms struct {
-	desc   *prometheus.Desc
-	bounds []float64
+	*family[histogram]
 	native *prometheus.HistogramVec // nil unless native ones are wanted
+}
 
-	mu  sync.Mutex
-	all map[[2]string]*histogram
-	n   int // how many labels there are
+func newHistograms(name, help string, bounds []float64, labels ...string) *histograms {
+	return &histograms{family: newFamily(name, help, labels, func() *histogram {
+		return &histogram{bounds: bounds, counts: make([]atomic.Uint64, len(bounds)+1)}
+	})}
 }
 
 // with returns the one with these labels, always the same one.
@@ -58,20 +58,21 @@ func (h *histograms) with(labels ...string) observer {
 	if h.native != nil {
 		return native{h.native.WithLabelValues(labels...)}
 	}
-	var key [2]string
-	copy(key[:], labels)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	one := h.all[key]
-	if one == nil {
-		one = &histogram{bounds: h.bounds, counts: make([]atomic.Uint64, len(h.bounds)+1)}
-		h.all[key] = one
-	}
-	return one
+	return h.family.with(labels...)
 }
 
-// Describe implements prometheus.Collector.
-func (h *histograms) Describe(out chan<- *prometheus.Desc) { out <- h.desc }
+// putAway implements holder. Native ones are forgotten: they tell by themselves that they began anew.
+func (h *histograms) putAway(p pair) {
+	h.family.putAway(p)
+	if h.native == nil || len(h.labels) == 0 || h.labels[0] != "queue" {
+		return
+	}
+	of := prometheus.Labels{"queue": p.queue}
+	if p.group != "" {
+		of["group"] = p.group
+	}
+	h.native.DeletePartialMatch(of)
+}
 
 // Collect implements prometheus.Collector. What is observed meanwhile may be in the sum and not in a bucket yet, or the other way
 // round, until the next scrape.
@@ -80,15 +81,13 @@ func (h *histograms) Collect(out chan<- prometheus.Metric) {
 		h.native.Collect(out)
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for labels, one := range h.all {
-		buckets, count := make(map[float64]uint64, len(h.bounds)), uint64(0)
-		for i, bound := range h.bounds {
+	h.each(func(one *histogram, labels []string) {
+		buckets, count := make(map[float64]uint64, len(one.bounds)), uint64(0)
+		for i, bound := range one.bounds {
 			count += one.counts[i].Load()
 			buckets[bound] = count
 		}
-		count += one.counts[len(h.bounds)].Load()
-		out <- prometheus.MustNewConstHistogram(h.desc, count, math.Float64frombits(one.sum.Load()), buckets, labels[:h.n]...)
-	}
+		count += one.counts[len(one.bounds)].Load()
+		out <- prometheus.MustNewConstHistogram(h.desc, count, math.Float64frombits(one.sum.Load()), buckets, labels...)
+	})
 }

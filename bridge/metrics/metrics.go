@@ -114,7 +114,8 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 // Config.Timeout; scrapes at the same time share one read.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	out <- m.build
-	m.state.Collect(out) // first: it may meet names
+	m.names.refresh()
+	m.state.Collect(out) // before the rest: it may meet names
 	m.events.Collect(out)
 	m.names.Collect(out)
 }

@@ -4,14 +4,14 @@ package main
 var metricsMutants = []mutant{
 	{
 		name: "queues beyond the bound get series of their own", file: "bridge/metrics/names.go",
-		old:  "len(n.queues) >= n.maxQueues || ",
+		old:  " || !n.roomForQueue(now)",
 		new:  "",
 		test: []string{"-run", "TestNamesBeyondTheBoundAreOther", "./bridge/metrics"},
 	},
 	{
 		name: "a name that no label can hold becomes one", file: "bridge/metrics/names.go",
-		old:  " || lua.CheckGroup(group) != nil)",
-		new:  ")",
+		old:  "lua.CheckGroup(group) != nil || !n.roomForGroup(now)",
+		new:  "!n.roomForGroup(now)",
 		test: []string{"-run", "TestNamesThatNoLabelCanHoldAreOther", "./bridge/metrics"},
 	},
 	{
@@ -61,5 +61,29 @@ var metricsMutants = []mutant{
 		old:  "range p.infos[len(p.groups):]",
 		new:  "range p.infos[len(p.infos):]",
 		test: []string{"-run", "TestEveryGroupHasItsLag", "./stream/inspect"},
+	},
+	{
+		name: "a queue that comes back is counted anew", file: "bridge/metrics/family.go",
+		old:  "f.away[key] = one",
+		new:  "_ = one",
+		test: []string{"-run", "TestLabelsOfQueuesThatAreGoneAreGivenBack", "./bridge/metrics"},
+	},
+	{
+		name: "labels of queues that are gone stay taken", file: "bridge/metrics/names.go",
+		old:  "now.Unix()-one.seen.Load() > int64(goneAfter.Seconds())",
+		new:  "now.Unix()-one.seen.Load() < 0",
+		test: []string{"-run", "TestLabelsOfQueuesThatAreGoneAreGivenBack", "./bridge/metrics"},
+	},
+	{
+		name: "a group of dead letters keeps its label from one that is there", file: "bridge/metrics/names.go",
+		old:  "if g.letters {",
+		new:  "if g.letters && false {",
+		test: []string{"-run", "TestGroupsThatAreThereHaveLabelsBeforeThoseOfLetters", "./bridge/metrics"},
+	},
+	{
+		name: "a scrape keeps its lock while it sends", file: "bridge/metrics/family.go",
+		old:  "\tall := maps.Clone(f.all)\n\tf.mu.Unlock()\n",
+		new:  "\tall := maps.Clone(f.all)\n\tdefer f.mu.Unlock()\n",
+		test: []string{"-run", "TestNobodyWaitsForASlowScrape", "./bridge/metrics"},
 	},
 }

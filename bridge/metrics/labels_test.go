@@ -1,0 +1,160 @@
+package metrics_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/duestream/duestream/bridge/metrics"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/observe"
+)
+
+// A bridge that lived for long enough had seen 200 queues, and showed no new one for the rest of its life. What comes back goes on
+// where it ended: from 100 to 0 and then to 150 between two scrapes would look like 50.
+func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := metrics.New(metrics.Config{MaxQueues: 2, MaxGroups: 2})
+		of := func(queue string) observe.Series { return m.Of(observe.Bridge, queue, "") }
+		says := func(what string, want map[string]float64) {
+			t.Helper()
+			got := scrape(t, m)
+			for name, v := range want {
+				redistest.Want(t, what+": "+name, got[name], v)
+			}
+			for _, gone := range []string{"a", "b", "c"} {
+				name := "drained_total{queue=" + gone + "}"
+				if _, wanted := want[name]; !wanted {
+					if v, there := got[name]; there {
+						t.Errorf("%s: %s is there, %v", what, name, v)
+					}
+				}
+			}
+		}
+		a, b := of("a"), of("b")
+		work := m.Of(observe.Worker, "a", "g")
+		a.Add(observe.Drained, 100)
+		work.Took(observe.Handled, 7, time.Second)
+		b.Add(observe.Drained, 1)
+		c := of("c")
+		c.Add(observe.Drained, 10)
+		says("two queues and another", map[string]float64{"drained_total{queue=a}": 100, "drained_total{queue=b}": 1,
+			"drained_total{queue=other}": 10, "other_queues": 1})
+
+		time.Sleep(50 * time.Minute)
+		b.Add(observe.Drained, 1)
+		of("c").Add(observe.Drained, 1)
+		says("50 minutes later", map[string]float64{"drained_total{queue=a}": 100, "drained_total{queue=b}": 2,
+			"drained_total{queue=other}": 11, "other_queues": 1})
+
+		time.Sleep(50 * time.Minute) // nothing of a for 100 minutes; of b for 50
+		of("c").Add(observe.Drained, 4)
+		says("a is gone", map[string]float64{"drained_total{queue=b}": 2, "drained_total{queue=c}": 4,
+			"drained_total{queue=other}": 11, "other_queues": 0})
+		if _, there := scrape(t, m)["handler_duration_seconds{group=g,queue=a}"]; there {
+			t.Error("the group of a is there, and its queue is not")
+		}
+
+		a.Add(observe.Drained, 3) // by who has kept it
+		says("a counts as other", map[string]float64{"drained_total{queue=b}": 2, "drained_total{queue=c}": 4,
+			"drained_total{queue=other}": 14})
+
+		time.Sleep(2 * time.Hour)
+		b.Add(observe.Drained, 1)
+		m.Of(observe.Worker, "a", "g").Took(observe.Handled, 1, time.Second)
+		a.Add(observe.Drained, 1)
+		work.Took(observe.Handled, 1, time.Second)
+		says("a is back, and c is gone", map[string]float64{"drained_total{queue=a}": 101, "drained_total{queue=b}": 3,
+			"drained_total{queue=other}": 14, "handler_duration_seconds{group=g,queue=a}": 9})
+	})
+}
+
+// A queue that lost its label, and of which something is counted again by who has kept its series, has it back when one is free.
+func TestWhoCountsAgainHasItsLabelBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := metrics.New(metrics.Config{MaxQueues: 2, MaxGroups: 5})
+		a, b := m.Of(observe.Worker, "a", "g"), m.Of(observe.Worker, "b", "g")
+		a.Add(observe.Delivered, 5)
+		b.Add(observe.Delivered, 5)
+		scrape(t, m)
+		time.Sleep(2 * time.Hour)
+		m.Of(observe.Worker, "c", "g") // both lose theirs, and one is free
+		a.Add(observe.Delivered, 1)
+		scrape(t, m)
+		a.Add(observe.Delivered, 1)
+		got := scrape(t, m)
+		redistest.Want(t, "while it was other", got["delivered_total{group=other,queue=other}"], 1)
+		redistest.Want(t, "since then", got["delivered_total{group=g,queue=a}"], 6)
+	})
+}
+
+// Whoever writes dead letters for a thousand groups that do not exist took the labels from those that do.
+func TestGroupsThatAreThereHaveLabelsBeforeThoseOfLetters(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	r := newRig(t, server.URL(), server.Prefix(t), metrics.Config{MaxGroups: 3})
+	for i := range 5 {
+		r.do("XADD", r.prefix+":{q}:dead", "*", "id", "1", "group", fmt.Sprint("gone-", i), "reason", "expired")
+	}
+	r.metrics.Serves(served(r.redis.Client, r.prefix, "q"))
+	letters := func() (own, others float64) {
+		for name, v := range r.scrape() {
+			if name == "dead{group=other,queue=q,reason=expired}" {
+				others = v
+			} else if len(name) > 4 && name[:5] == "dead{" {
+				own += v
+			}
+		}
+		return own, others
+	}
+	own, others := letters()
+	redistest.Want(t, "letters with labels", own, 3)
+	redistest.Want(t, "letters of others", others, 2)
+	for i := range 3 {
+		r.do("XGROUP", "CREATE", r.prefix+":{q}:stream", "live-"+strconv.Itoa(i), "0", "MKSTREAM")
+	}
+	got := r.scrape()
+	for i := range 3 {
+		if _, there := got[fmt.Sprintf("lag{group=live-%d,queue=q}", i)]; !there {
+			t.Error("no label for group", i)
+		}
+	}
+	own, others = letters()
+	redistest.Want(t, "letters with labels, beside groups", own, 0)
+	redistest.Want(t, "letters of others, beside groups", others, 5)
+}
+
+// A scrape whose reader is slow kept all that count something new waiting.
+func TestNobodyWaitsForASlowScrape(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{})
+	everyPart(m, "q", "g")
+	out, done := make(chan prometheus.Metric), make(chan struct{})
+	go func() {
+		defer close(done)
+		m.Collect(out)
+	}()
+	for i := 0; ; i++ {
+		select {
+		case <-done:
+			return
+		case <-out:
+		}
+		counted := make(chan struct{})
+		go func() {
+			defer close(counted)
+			everyPart(m, "q", fmt.Sprint("group-", i))
+		}()
+		select {
+		case <-counted:
+		case <-time.After(patience):
+			t.Fatal("waits for who collects")
+		}
+	}
+}
