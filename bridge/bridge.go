@@ -32,6 +32,13 @@ import (
 //		RetryMin time.Duration
 //		// RetryMax is what no delay exceeds; at least RetryMin, at most ten years.
 //		RetryMax time.Duration
+//		// RetryDelays, when set, are the delays after failed attempts instead of those from RetryMin to RetryMax, exactly
+//		// so: the n-th follows the n-th failed attempt, the last one all further. One alone is a fixed delay. See
+//		// NewDelays.
+//		RetryDelays Delays
+//		// RetryFor is how long a message is tried, from its first due time on: a retry that would be due later makes a
+//		// dead letter "retry_for" instead. Zero is no limit; at most ten years.
+//		RetryFor time.Duration
 //		// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 //		Held bool
 //	}

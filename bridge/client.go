@@ -101,6 +101,12 @@ func withPrefix(prefix string) string {
 //		At time.Time
 //		// MaxAttempts is how often the message is delivered to a group at most; zero = by the policy of the queue.
 //		MaxAttempts int
+//		// RetryDelays are the delays after its failed attempts, of which the last one counts for all further; empty = by
+//		// the policy of the queue. See NewDelays.
+//		RetryDelays Delays
+//		// RetryFor is how long from its due time on the message is tried: no retry is due later. Zero = by the policy of
+//		// the queue; at most ten years.
+//		RetryFor time.Duration
 //		// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be
 //		// after At.
 //		Expires time.Time
@@ -155,6 +161,27 @@ func Header(name, value string) Option {
 
 // MaxAttempts says how often the message is delivered to a group before it is dead-lettered: 1 to 1,000,000. Default: by policy.
 func MaxAttempts(n int) Option { return func(m *producer.Message) { m.MaxAttempts = n } }
+
+// Delays is a list of delays after failed attempts, of which the last one counts for all further. Empty is none.
+//
+//	type Delays string
+//
+//	func (Delays) List() []time.Duration
+//	func (Delays) String() string
+type Delays = lua.Delays
+
+// NewDelays returns a list of delays.
+func NewDelays(all ...time.Duration) Delays { return lua.NewDelays(all...) }
+
+// RetryDelays sets the delays after the message's failed attempts, exactly so; the last one counts for all further. One alone is
+// a fixed delay. 1 to 100, each of 1 ms to ten years. Default: by policy.
+func RetryDelays(all ...time.Duration) Option {
+	return func(m *producer.Message) { m.RetryDelays = NewDelays(all...) }
+}
+
+// RetryFor says how long from its due time on the message is tried: a retry that would be due later makes a dead letter with
+// reason "retry_for" instead. Up to ten years. Default: by policy.
+func RetryFor(d time.Duration) Option { return func(m *producer.Message) { m.RetryFor = d } }
 
 // ExpiresAt has the message dead-lettered with reason "expired" instead of delivered when it becomes ready after t.
 func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expires = t } }

@@ -73,10 +73,11 @@ func (f *Failure) action() string {
 }
 
 // Attempts is the policy scripts need for retries: how many deliveries, and the delay after the i-th failed one (the last for all
-// further). Delays must not be empty.
+// further). Delays must not be empty. What is zero besides is not sent.
 type Attempts struct {
 	Max    int
 	Delays []time.Duration
+	For    time.Duration // from the first due time to the last attempt; zero = no limit
 }
 
 func (a Attempts) args() (string, string) {
@@ -90,7 +91,16 @@ func (a Attempts) args() (string, string) {
 	if b.Len() == 0 {
 		b.WriteByte('0')
 	}
-	return strconv.Itoa(a.Max), b.String()
+	most := strconv.Itoa(a.Max)
+	for _, limit := range []struct {
+		name string
+		n    int64
+	}{{FieldRetryFor, a.For.Milliseconds()}} {
+		if limit.n > 0 {
+			most += " " + limit.name + "=" + strconv.FormatInt(limit.n, 10)
+		}
+	}
+	return most, b.String()
 }
 
 var retryScript = load("retry",

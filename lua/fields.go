@@ -2,18 +2,23 @@ package lua
 
 // Fields of an entry, and keys of meta: the wire names.
 const (
-	FieldID          = "id"           // string; always
-	FieldPayload     = "payload"      // bytes; always
-	FieldAttempt     = "attempt"      // decimal from 1; always
-	FieldDue         = "due_ms"       // decimal Unix ms; always
-	FieldMaxAttempts = "max_attempts" // decimal; when set on the message
-	FieldExpires     = "expires_ms"   // decimal Unix ms; when set on the message
-	FieldFor         = "for"          // group; a retry, meant for this group alone
-	FieldError       = "error"        // string of at most 1 KiB; from the second attempt
-	HeaderPrefix     = "h:"           // h:<name> is a header, UTF-8
+	FieldID          = "id"              // string; always
+	FieldPayload     = "payload"         // bytes; always
+	FieldAttempt     = "attempt"         // decimal from 1; always
+	FieldDue         = "due_ms"          // decimal Unix ms; always
+	FieldMaxAttempts = "max_attempts"    // decimal; when set on the message
+	FieldExpires     = "expires_ms"      // decimal Unix ms; when set on the message
+	FieldFor         = "for"             // group; a retry, meant for this group alone
+	FieldError       = "error"           // string of at most 1 KiB; from the second attempt
+	FieldRetryDelays = "retry_delays_ms" // decimals with commas between; when set on the message
+	FieldRetryFor    = "retry_for_ms"    // decimal; when set on the message
+	HeaderPrefix     = "h:"              // h:<name> is a header, UTF-8
 
 	// FieldLastTrace: traceparent of the last attempt that told one, of the group that a retry or dead letter is of.
 	FieldLastTrace = "last_trace"
+
+	// FieldFirstDue: decimal Unix ms, when a retry or dead letter was due first; where its age is limited.
+	FieldFirstDue = "first_due_ms"
 
 	FieldGroup  = "group"   // dead letters: the group it failed in; absent when it failed before any group had it
 	FieldReason = "reason"  // dead letters: one of the Reason constants
@@ -27,6 +32,7 @@ const (
 const (
 	ReasonMaxAttempts       = "max_attempts"       // the handler failed as often as it may
 	ReasonDeadLetter        = "dead_letter"        // the handler asked for it
+	ReasonRetryFor          = "retry_for"          // too old for its next attempt
 	ReasonVisibilityTimeout = "visibility_timeout" // abandoned as often as it may be
 	ReasonExpired           = "expired"            // due, or due again, after its expiry
 	ReasonGroupGone         = "group_gone"         // due for a group that the stream does not have (any more)
@@ -37,8 +43,8 @@ const (
 // Reasons returns all of them.
 func Reasons() []string {
 	return []string{
-		ReasonMaxAttempts, ReasonDeadLetter, ReasonVisibilityTimeout, ReasonExpired, ReasonGroupGone, ReasonMalformed,
-		ReasonBodyLost,
+		ReasonMaxAttempts, ReasonRetryFor, ReasonDeadLetter, ReasonVisibilityTimeout, ReasonExpired, ReasonGroupGone,
+		ReasonMalformed, ReasonBodyLost,
 	}
 }
 

@@ -195,8 +195,8 @@ func hset(c rueidis.Client, key string, items []Item, of func(*Item) string) rue
 }
 
 // EncodeMeta returns the meta of a first-time message: a JSON object of strings, or "" when there is nothing to say.
-func EncodeMeta(headers map[string]string, maxAttempts int, expires time.Time) string {
-	if len(headers) == 0 && maxAttempts == 0 && expires.IsZero() {
+func EncodeMeta(headers map[string]string, maxAttempts int, expires time.Time, more ...FieldValue) string {
+	if len(headers) == 0 && maxAttempts == 0 && expires.IsZero() && len(more) == 0 {
 		return ""
 	}
 	meta := make(map[string]string, len(headers)+2)
@@ -208,6 +208,9 @@ func EncodeMeta(headers map[string]string, maxAttempts int, expires time.Time) s
 	}
 	if !expires.IsZero() {
 		meta[FieldExpires] = strconv.FormatInt(expires.UnixMilli(), 10)
+	}
+	for _, f := range more {
+		meta[f.Field] = f.Value
 	}
 	text, err := json.Marshal(meta)
 	if err != nil {

@@ -8,7 +8,7 @@
 -- KEYS[6] wake (stream)
 -- KEYS[7] calm (hash)
 -- ARGV[1] group (string)
--- ARGV[2] max_attempts (integer, for messages that do not carry their own)
+-- ARGV[2] max_attempts (integer, for messages that do not carry their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
 -- ARGV[4] consumer (string, the name entries pass through)
 -- ARGV[5] min_idle (integer, ms: the visibility timeout)
@@ -20,11 +20,12 @@
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each
 -- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next ones.
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
+local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], delays = delay_list(ARGV[3]), tails = {}}
 local wake, calm, group, consumer = KEYS[6], KEYS[7], ARGV[1], ARGV[4]
 local min_idle, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group)
 if bad then return bad end
+if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 local now = now_ms()
 
 redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full server for the rest

@@ -7,14 +7,14 @@
 -- KEYS[5] dead (stream)
 -- KEYS[6] wake (stream)
 -- ARGV[1] group (string)
--- ARGV[2] max_attempts (integer, for messages that do not carry their own)
+-- ARGV[2] max_attempts (integer, for messages that do not carry their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; '' when each entry has a delay of its own, or needs none)
 -- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release', behind each may stand a space and the traceparent of the attempt that ends, which is kept in the field last_trace; ms, '' = from delays; string; string)
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
 -- If a command fails here: before XACK the entry stays pending; after it only commands follow that cannot fail.
 -- Run twice: harmless; the second run answers 0.
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], max_attempts = tonumber(ARGV[2]), delays = delay_list(ARGV[3]), tails = {}}
+local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], delays = delay_list(ARGV[3]), tails = {}}
 local wake, group = KEYS[6], ARGV[1]
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
@@ -30,7 +30,7 @@ for i = 4, #args, 6 do
   local own = args[i + 3] ~= '' or args[i + 2] == 'dead' or args[i + 2] == 'release'
   if string.find(args[i + 3], '[^0-9]') or not own and #k.delays == 0 then return redis.error_reply('ERR delay, or delays, does not parse: ' .. args[i + 3]) end
 end
-if not k.max_attempts then return redis.error_reply('ERR max_attempts does not parse') end
+if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 
 redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full server for the rest
 local now = now_ms()

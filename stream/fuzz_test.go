@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // FuzzPolicy: whatever stands in the hashes, the policy in force is within its limits, each setting is the first one that counts,
@@ -20,11 +21,13 @@ func FuzzPolicy(f *testing.F) {
 	f.Add("g", "retry_min_ms", "5000", "retry_max_ms", "1", "held", "1")
 	f.Add("g", "held", "1", "group:g:held", "0", "retry_max_ms", "9223372036854775808")
 	f.Add("", "max_attempts", "1e3", "group::max_attempts", "+5", "visibility_ms", " 100")
+	f.Add("g", "retry_delays_ms", "60000,180000", "group:g:retry_delays_ms", "0", "retry_for_ms", "0")
+	f.Add("g", "retry_delays_ms", "1,", "retry_delays_ms", "1, 2", "retry_delays_ms", "01,315360000000")
 	f.Fuzz(func(t *testing.T, group, n1, v1, n2, v2, n3, v3 string) {
 		queue, defaults := map[string]string{n1: v1, n2: v2}, map[string]string{n3: v3}
 		p, warning := resolvePolicy(group, maps.Clone(queue), maps.Clone(defaults))
 		for _, s := range settings {
-			if err := s.check(s.get(&p)); err != nil {
+			if err := s.validate(&p); err != nil {
 				t.Errorf("%v in force", err)
 			}
 			own := "group:" + strings.ReplaceAll(url.QueryEscape(group), "+", "%20") + ":" + s.name
@@ -33,11 +36,15 @@ func FuzzPolicy(f *testing.F) {
 				levels = []string{queue[s.name]}
 			}
 			built := DefaultPolicy()
-			wanted := s.get(&built)
+			wanted := s.value(&built)
 			for _, value := range levels {
 				n, err := strconv.ParseInt(value, 10, 64)
-				if err == nil && n >= s.low && n <= s.high {
-					wanted = n
+				if s.list == nil && err == nil && n >= s.low && n <= s.high {
+					wanted = strconv.FormatInt(n, 10)
+					break
+				}
+				if s.list != nil && delayList.MatchString(value) && (value == "0" || lua.CheckDelays(lua.Delays(value)) == nil) {
+					wanted = value
 					break
 				}
 				if value != "" && (warning == nil || !strings.Contains(warning.Error(), s.name)) {
@@ -45,9 +52,10 @@ func FuzzPolicy(f *testing.F) {
 				}
 			}
 			if s.name == SettingRetryMax {
-				wanted = max(wanted, p.RetryMin.Milliseconds())
+				n, _ := strconv.ParseInt(wanted, 10, 64)
+				wanted = strconv.FormatInt(max(n, p.RetryMin.Milliseconds()), 10)
 			}
-			redistest.Want(t, s.name, s.get(&p), wanted)
+			redistest.Want(t, s.name, s.value(&p), wanted)
 		}
 		text, err := json.Marshal(p)
 		var again Policy
@@ -56,6 +64,8 @@ func FuzzPolicy(f *testing.F) {
 		}
 	})
 }
+
+var delayList = regexp.MustCompile(`^[0-9]+(,[0-9]+)*$`)
 
 var plainField = regexp.MustCompile(`^group:[A-Za-z0-9._~%-]*:max_attempts$`)
 

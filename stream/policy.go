@@ -3,9 +3,7 @@ package stream
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -36,7 +34,9 @@ const (
 	SettingMaxAttempts = "max_attempts"
 	SettingRetryMin    = "retry_min_ms"
 	SettingRetryMax    = "retry_max_ms"
-	SettingHeld        = "held" // 1 = held; of a whole queue only
+	SettingRetryDelays = "retry_delays_ms" // a list with commas between; 0 = none
+	SettingRetryFor    = "retry_for_ms"    // 0 = no limit
+	SettingHeld        = "held"            // 1 = held; of a whole queue only
 )
 
 // Policy says how a group of a queue is served. It is comparable; get one from ReadPolicy or DefaultPolicy, the zero value is not
@@ -58,6 +58,14 @@ type Policy struct {
 	// RetryMax is what no delay exceeds; at least RetryMin, at most ten years.
 	RetryMax time.Duration
 
+	// RetryDelays, when set, are the delays after failed attempts instead of those from RetryMin to RetryMax, exactly so: the
+	// n-th follows the n-th failed attempt, the last one all further. One alone is a fixed delay. See NewDelays.
+	RetryDelays lua.Delays
+
+	// RetryFor is how long a message is tried, from its first due time on: a retry that would be due later makes a dead letter
+	// "retry_for" instead. Zero is no limit; at most ten years.
+	RetryFor time.Duration
+
 	// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 	Held bool
 }
@@ -73,7 +81,7 @@ func DefaultPolicy() Policy {
 func (p Policy) Validate() error {
 	var errs []error
 	for _, s := range settings {
-		errs = append(errs, s.check(s.get(&p)))
+		errs = append(errs, s.validate(&p))
 	}
 	if p.RetryMax < p.RetryMin {
 		errs = append(errs, lua.Invalid(SettingRetryMax, p.RetryMax.String(), "must be at least %s, which is %s", SettingRetryMin,
@@ -82,13 +90,16 @@ func (p Policy) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Attempts returns the policy as scripts take it. Its delays are drawn anew by every call: exponential from RetryMin, jittered by
-// half, none above RetryMax. They go on past MaxAttempts, because a message may carry its own.
+// Attempts returns the policy as scripts take it. Its delays are RetryDelays, or else drawn anew by every call: exponential from
+// RetryMin, jittered by half, none above RetryMax. They go on past MaxAttempts, because a message may carry its own.
 func (p Policy) Attempts() lua.Attempts {
+	a := lua.Attempts{Max: p.MaxAttempts, For: p.RetryFor}
+	if a.Delays = p.RetryDelays.List(); a.Delays != nil {
+		return a
+	}
 	ends := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(p.RetryMin), backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.5),
 		backoff.WithMaxInterval(p.RetryMax), backoff.WithMaxElapsedTime(0))
-	a := lua.Attempts{Max: p.MaxAttempts}
 	for middle := p.RetryMin; ; middle *= 2 {
 		a.Delays = append(a.Delays, min(ends.NextBackOff(), p.RetryMax))
 		if middle >= p.RetryMax || middle <= 0 {
@@ -104,9 +115,24 @@ func (p Policy) Delay(attempt int) time.Duration {
 }
 
 // TriedFor returns about how long a message is tried that always fails, and carries no limit of its own: from its first attempt
-// to its dead letter, without the time that the attempts take. It is the sum of the mean delays.
+// to its dead letter, without the time that the attempts take. It is the sum of the mean delays, at most RetryFor.
 func (p Policy) TriedFor() time.Duration {
+	tried := p.triedByAttempts()
+	if p.RetryFor > 0 {
+		return min(tried, p.RetryFor)
+	}
+	return tried
+}
+
+func (p Policy) triedByAttempts() time.Duration {
 	var sum float64
+	if list := p.RetryDelays.List(); list != nil {
+		for i := range min(p.MaxAttempts-1, len(list)) {
+			sum += float64(list[i])
+		}
+		sum += float64(max(0, p.MaxAttempts-1-len(list))) * float64(list[len(list)-1])
+		return time.Duration(min(sum, math.MaxInt64/2)).Round(time.Second)
+	}
 	delay, longest := float64(p.RetryMin), float64(p.RetryMax)
 	for left := p.MaxAttempts - 1; left > 0; left-- {
 		if delay >= longest { // all further delays are longest, too
@@ -128,88 +154,21 @@ func meanDelay(delay, longest float64) float64 {
 	return below*(delay/2+longest)/2 + (1-below)*longest
 }
 
-// setting is one field of a policy hash: an integer within limits.
-type setting struct {
-	name      string
-	low, high int64
-	unit      time.Duration // zero for what is no duration
-	get       func(*Policy) int64
-	set       func(*Policy, int64)
-}
-
-func durationSetting(name string, low, high time.Duration, field func(*Policy) *time.Duration) setting {
-	return setting{
-		name: name, low: low.Milliseconds(), high: high.Milliseconds(), unit: time.Millisecond,
-		get: func(p *Policy) int64 { return field(p).Milliseconds() },
-		set: func(p *Policy, n int64) { *field(p) = time.Duration(n) * time.Millisecond },
-	}
-}
-
-var settings = []setting{
-	durationSetting(SettingVisibility, MinVisibilityTimeout, MaxVisibilityTimeout,
-		func(p *Policy) *time.Duration { return &p.VisibilityTimeout }),
-	{
-		name: SettingMaxAttempts, low: 1, high: lua.MaxAttemptsLimit,
-		get: func(p *Policy) int64 { return int64(p.MaxAttempts) },
-		set: func(p *Policy, n int64) { p.MaxAttempts = int(n) },
-	},
-	durationSetting(SettingRetryMin, MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMin }),
-	durationSetting(SettingRetryMax, MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMax }),
-	{
-		name: SettingHeld, low: 0, high: 1,
-		get: func(p *Policy) int64 {
-			if p.Held {
-				return 1
-			}
-			return 0
-		},
-		set: func(p *Policy, n int64) { p.Held = n == 1 },
-	},
-}
-
-func (s setting) text(n int64) string {
-	if s.unit != 0 {
-		return (time.Duration(n) * s.unit).String()
-	}
-	return strconv.FormatInt(n, 10)
-}
-
-func (s setting) check(n int64) error {
-	if n < s.low || n > s.high {
-		return lua.Invalid(s.name, s.text(n), "must be between %s and %s", s.text(s.low), s.text(s.high))
-	}
-	return nil
-}
-
-// parse reads the value of a policy hash.
-func (s setting) parse(value string) (int64, error) {
-	n, err := strconv.ParseInt(value, 10, 64)
-	if err != nil || n < s.low || n > s.high {
-		return 0, lua.Invalid(s.name, value, "must be %s between %d and %d", s.kind(), s.low, s.high)
-	}
-	return n, nil
-}
-
-func (s setting) kind() string {
-	if s.unit != 0 {
-		return fmt.Sprint("a number of ", s.unit.String()[1:])
-	}
-	return "a number"
-}
-
 // policyText is a Policy in JSON: the settings by their names in the policy hash.
 type policyText struct {
 	VisibilityTimeout view.Millis `json:"visibility_ms"`
 	MaxAttempts       int         `json:"max_attempts"`
 	RetryMin          view.Millis `json:"retry_min_ms"`
 	RetryMax          view.Millis `json:"retry_max_ms"`
+	RetryDelays       lua.Delays  `json:"retry_delays_ms,omitempty"`
+	RetryFor          view.Millis `json:"retry_for_ms,omitempty"`
 	Held              bool        `json:"held"`
 }
 
 // MarshalJSON writes the settings by their names in the policy hash.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	return json.Marshal(policyText{view.Millis(p.VisibilityTimeout), p.MaxAttempts, view.Millis(p.RetryMin),
-		view.Millis(p.RetryMax), p.Held})
+		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.Held})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
@@ -218,6 +177,7 @@ func (p *Policy) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &t); err != nil {
 		return err
 	}
-	*p = Policy{time.Duration(t.VisibilityTimeout), t.MaxAttempts, time.Duration(t.RetryMin), time.Duration(t.RetryMax), t.Held}
+	*p = Policy{time.Duration(t.VisibilityTimeout), t.MaxAttempts, time.Duration(t.RetryMin), time.Duration(t.RetryMax),
+		t.RetryDelays, time.Duration(t.RetryFor), t.Held}
 	return nil
 }

@@ -3,6 +3,7 @@ package stream
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -109,6 +110,62 @@ func TestTriedForIsTheSumOfTheMeanDelays(t *testing.T) {
 		RetryMax: lua.MaxDelay}.TriedFor() > lua.MaxDelay, true)
 }
 
+func TestDelaysOfAListAreExact(t *testing.T) {
+	t.Parallel()
+	p := DefaultPolicy()
+	p.RetryDelays, p.RetryFor = lua.NewDelays(time.Minute, 3*time.Minute, 5*time.Minute), time.Hour
+	redistest.Want(t, "delays", fmt.Sprint(p.Attempts().Delays, p.Attempts().For), "[1m0s 3m0s 5m0s] 1h0m0s")
+	redistest.Want(t, "last", p.Delay(40), 5*time.Minute)
+	redistest.Want(t, "limited", p.TriedFor(), time.Hour)
+	p.RetryFor, p.MaxAttempts = 0, 6
+	redistest.Want(t, "tried for", p.TriedFor(), 19*time.Minute)
+	p.MaxAttempts = 2
+	redistest.Want(t, "tried once more", p.TriedFor(), time.Minute)
+	p.RetryDelays, p.RetryFor = "1,", -time.Second
+	for _, part := range []string{`retry_delays_ms "1,"`, "retry_for_ms"} {
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in: %v", part, err)
+		}
+	}
+}
+
+// Zero and no list take back what the queue or the defaults say; what a bridge does not set it takes out of the defaults.
+func TestALevelCanTurnRetrySettingsOff(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	want := DefaultPolicy()
+	defaults := want
+	defaults.RetryDelays, defaults.RetryFor = "1000,2000", time.Hour
+	read := func(what, group string, want Policy) {
+		t.Helper()
+		p, warning, err := ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, group)
+		if warning != nil || err != nil {
+			t.Fatalf("warning %v, error %v", warning, err)
+		}
+		redistest.Want(t, what, p, want)
+	}
+	write := func(group string, u PolicyUpdate) {
+		t.Helper()
+		if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, group, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := WriteDefaults(t.Context(), r.Client, r.Prefix, defaults); err != nil {
+		t.Fatal(err)
+	}
+	read("defaults", "g", defaults)
+	write("g", PolicyUpdate{RetryDelays: new(lua.Delays), RetryFor: new(time.Duration)})
+	read("turned off", "g", want)
+	read("of others", "h", defaults)
+	write("g", PolicyUpdate{Clear: []string{SettingRetryDelays, SettingRetryFor}})
+	read("cleared", "g", defaults)
+	if err := WriteDefaults(t.Context(), r.Client, r.Prefix, want); err != nil {
+		t.Fatal(err)
+	}
+	read("new defaults", "g", want)
+	redistest.Want(t, "fields", r.Number("HLEN", lua.NewGlobals(r.Prefix).Defaults), int64(4))
+}
+
 func TestPolicyJSONUsesTheNamesOfTheHash(t *testing.T) {
 	p := Policy{VisibilityTimeout: 1500 * time.Millisecond, MaxAttempts: 3, RetryMin: time.Second, RetryMax: time.Minute,
 		Held: true}
@@ -118,6 +175,12 @@ func TestPolicyJSONUsesTheNamesOfTheHash(t *testing.T) {
 	}
 	redistest.Want(t, "json", string(text),
 		`{"visibility_ms":1500,"max_attempts":3,"retry_min_ms":1000,"retry_max_ms":60000,"held":true}`)
+	listed := p
+	listed.RetryDelays, listed.RetryFor = "1,2", time.Second
+	again, err := json.Marshal(listed)
+	if err != nil || !strings.Contains(string(again), `"retry_delays_ms":"1,2","retry_for_ms":1000,`) {
+		t.Errorf("%s, %v", again, err)
+	}
 	var back Policy
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 func CheckSettings(fields map[string]string, defaults bool) (bad map[string]error, unknown []string) {
 	bad = map[string]error{}
 	values := map[string]int64{}
+	var read Policy
 	for field, value := range fields {
 		name, group, sound := field, "", true
 		if rest, ok := strings.CutPrefix(field, "group:"); ok && !defaults {
@@ -24,12 +25,11 @@ func CheckSettings(fields map[string]string, defaults bool) (bad map[string]erro
 			unknown = append(unknown, field)
 			continue
 		}
-		n, err := settings[i].parse(value)
-		if err != nil {
+		if err := settings[i].read(&read, value); err != nil {
 			bad[field] = err
-			continue
+		} else if settings[i].get != nil {
+			values[field] = settings[i].get(&read)
 		}
-		values[field] = n
 	}
 	slices.Sort(unknown)
 	for field, least := range values {

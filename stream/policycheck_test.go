@@ -24,6 +24,8 @@ func TestCheckSettingsNamesWhatDoesNotCount(t *testing.T) {
 		{"visibility=100, Held=1, group:g:held=1, group:g=1, group:a b:max_attempts=1, group:a:b:max_attempts=1, " +
 			"group::max_attempts=1", false,
 			"?Held, ?group::max_attempts, ?group:a b:max_attempts, ?group:a:b:max_attempts, ?group:g, ?group:g:held, ?visibility"},
+		{"retry_delays_ms=0, group:g:retry_delays_ms=60000_180000, retry_for_ms=0", false, "group:g:retry_delays_ms"},
+		{"retry_delays_ms=60000, retry_for_ms=1d", true, "retry_for_ms"},
 		{"visibility_ms=100", true, ""},
 		{"held=0, group:g:max_attempts=1", true, "?group:g:max_attempts, ?held"},
 	} {

@@ -73,9 +73,8 @@ func resolvePolicy(group string, queue, defaults map[string]string) (Policy, err
 			if !ok || value == "" {
 				continue
 			}
-			n, err := s.parse(value)
+			err := s.read(&p, value)
 			if err == nil {
-				s.set(&p, n)
 				break
 			}
 			warnings = append(warnings, fmt.Errorf("%s: field %s: %w", level.at, level.name, err))
@@ -114,6 +113,8 @@ type PolicyUpdate struct {
 	MaxAttempts       *int
 	RetryMin          *time.Duration
 	RetryMax          *time.Duration
+	RetryDelays       *lua.Delays
+	RetryFor          *time.Duration
 	Held              *bool
 	Clear             []string
 }
@@ -126,6 +127,8 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 	setGiven(u.MaxAttempts, &p.MaxAttempts, given, SettingMaxAttempts)
 	setGiven(u.RetryMin, &p.RetryMin, given, SettingRetryMin)
 	setGiven(u.RetryMax, &p.RetryMax, given, SettingRetryMax)
+	setGiven(u.RetryDelays, &p.RetryDelays, given, SettingRetryDelays)
+	setGiven(u.RetryFor, &p.RetryFor, given, SettingRetryFor)
 	setGiven(u.Held, &p.Held, given, SettingHeld)
 
 	var values []lua.FieldValue
@@ -134,8 +137,8 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 	for _, s := range settings {
 		known[s.name] = true
 		if given[s.name] {
-			errs = append(errs, s.check(s.get(&p)))
-			values = append(values, lua.FieldValue{Field: name(s.name), Value: strconv.FormatInt(s.get(&p), 10)})
+			errs = append(errs, s.validate(&p))
+			values = append(values, lua.FieldValue{Field: name(s.name), Value: s.value(&p)})
 		}
 	}
 	if given[SettingRetryMin] && given[SettingRetryMax] && p.RetryMax < p.RetryMin {
@@ -198,8 +201,12 @@ func WriteDefaults(ctx context.Context, c rueidis.Client, prefix string, p Polic
 	}
 	var values []lua.FieldValue
 	for _, s := range settings {
-		if s.name != SettingHeld {
-			values = append(values, lua.FieldValue{Field: s.name, Value: strconv.FormatInt(s.get(&p), 10)})
+		switch {
+		case s.name == SettingHeld:
+		case s.isOff(&p): // one that an earlier bridge wrote counts no more
+			values = append(values, lua.FieldValue{Field: s.name})
+		default:
+			values = append(values, lua.FieldValue{Field: s.name, Value: s.value(&p)})
 		}
 	}
 	g := lua.NewGlobals(prefix)

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -187,6 +188,9 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 	for i, one := range batch {
 		settlement := Unknown
 		if err == nil {
+			if outcomes[i] == lua.Dead && tooOld(one, attempts) {
+				one.f.Reason = lua.ReasonRetryFor
+			}
 			w.count(one.d, one.f, outcomes[i])
 			settlement = settlements[outcomes[i]]
 			if outcomes[i] == lua.Retried && w.cfg.Retried != nil {
@@ -209,7 +213,15 @@ func delayOf(one failedDelivery, attempts lua.Attempts) time.Duration {
 	if one.f.Delay >= 0 || len(attempts.Delays) == 0 {
 		return max(0, one.f.Delay)
 	}
+	if own := lua.Delays(one.d.msg.Extra[lua.FieldRetryDelays]).List(); own != nil {
+		return own[min(max(1, one.d.msg.Attempt), len(own))-1]
+	}
 	return attempts.Delays[min(max(1, one.d.msg.Attempt), len(attempts.Delays))-1]
+}
+
+// tooOld says whether a message that failed, and became a dead letter, had attempts left.
+func tooOld(one failedDelivery, attempts lua.Attempts) bool {
+	return one.f.Action == lua.ActionRetry && one.d.msg.Attempt < cmp.Or(one.d.msg.MaxAttempts, attempts.Max)
 }
 
 func (p *partitionWorker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {

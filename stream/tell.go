@@ -67,6 +67,8 @@ func (t *settledTally) add(d *delivery, s Settlement) {
 		t.counts[observe.RetriedError]++
 	case s == Dead && t.failure.Reason == lua.ReasonDeadLetter:
 		t.counts[observe.DeadLetter]++
+	case s == Dead && t.failure.Reason == lua.ReasonRetryFor:
+		t.counts[observe.DeadRetryFor]++
 	case s == Dead:
 		t.counts[observe.DeadMaxAttempts]++
 	default:

@@ -13,6 +13,8 @@ const (
 	SettingMaxAttempts = stream.SettingMaxAttempts // deliveries to a group
 	SettingRetryMin    = stream.SettingRetryMin    // milliseconds
 	SettingRetryMax    = stream.SettingRetryMax    // milliseconds
+	SettingRetryDelays = stream.SettingRetryDelays // milliseconds, with commas between; 0 = none
+	SettingRetryFor    = stream.SettingRetryFor    // milliseconds; 0 = no limit
 	SettingHeld        = stream.SettingHeld        // 1 = paused; of a whole queue only
 )
 
@@ -29,6 +31,8 @@ func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 //		MaxAttempts       *int
 //		RetryMin          *time.Duration
 //		RetryMax          *time.Duration
+//		RetryDelays       *bridge.Delays
+//		RetryFor          *time.Duration
 //		Held              *bool
 //		Clear             []string
 //	}

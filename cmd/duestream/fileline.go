@@ -26,6 +26,8 @@ type fileLine struct {
 	At            *int64            `json:"at_ms"`
 	Headers       map[string]string `json:"headers"`
 	MaxAttempts   *int              `json:"max_attempts"`
+	RetryDelays   []int64           `json:"retry_delays_ms"`
+	RetryFor      *int64            `json:"retry_for_ms"`
 	Expires       *int64            `json:"expires_ms"`
 }
 
@@ -66,6 +68,22 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 	if l.MaxAttempts != nil {
 		m.MaxAttempts = *l.MaxAttempts
 		if err := admin.CheckMaxAttempts(m.MaxAttempts); err != nil { // zero would mean: by policy
+			return m, err
+		}
+	}
+	if l.RetryDelays != nil {
+		var all []time.Duration
+		for _, ms := range l.RetryDelays {
+			d, err := milliseconds("retry_delays_ms", ms)
+			if err != nil {
+				return m, err
+			}
+			all = append(all, d)
+		}
+		m.RetryDelays = bridge.NewDelays(all...)
+	}
+	if l.RetryFor != nil {
+		if m.RetryFor, err = milliseconds("retry_for_ms", *l.RetryFor); err != nil {
 			return m, err
 		}
 	}

@@ -30,8 +30,13 @@ value takes a setting back, so that the next level counts again.
   max_attempts        deliveries to a group before a dead letter (1 to 1000000)
   retry_min           delay after the first failure; each further one doubles (from 1ms)
   retry_max           longest delay between attempts
+  retry_delays        exact delays after failures instead: 1m,3m,5m; the last one repeats,
+                      so one alone is fixed. 0: by retry_min and retry_max
+  retry_for           how long a message is tried, from its due time on; 0: no limit
   held                true: what is scheduled does not become ready (whole queue only)`,
-		Example: "  duestream queue set emails max_attempts=5 retry_max=10m\n  duestream queue set emails --group mailer visibility_timeout=",
+		Example: `  duestream queue set emails max_attempts=5 retry_max=10m
+  duestream queue set emails --group mailer visibility_timeout=
+  duestream queue set callbacks retry_delays=1m,3m,5m,7m,9m max_attempts=6 retry_for=24h`,
 	}
 	groupFlag(cmd, &group, "change what holds for this group")
 	var update admin.PolicyUpdate
@@ -88,6 +93,12 @@ func policyOf(u admin.PolicyUpdate) bridge.Policy {
 	case u.RetryMax != nil:
 		p.RetryMin, p.RetryMax = *u.RetryMax, *u.RetryMax
 	}
+	if u.RetryDelays != nil {
+		p.RetryDelays = *u.RetryDelays
+	}
+	if u.RetryFor != nil {
+		p.RetryFor = *u.RetryFor
+	}
 	return p
 }
 
@@ -108,6 +119,10 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 		u.RetryMin, err = parsed(flags.ParseDuration(value))
 	case "retry_max":
 		u.RetryMax, err = parsed(flags.ParseDuration(value))
+	case "retry_delays":
+		u.RetryDelays, err = parsed(flags.ParseDelays(value))
+	case "retry_for":
+		u.RetryFor, err = parsed(flags.ParseDuration(value))
 	case "max_attempts":
 		if u.MaxAttempts, err = parsed(strconv.Atoi(value)); err != nil {
 			err = errors.New("must be a whole number")

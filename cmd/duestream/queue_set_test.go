@@ -30,6 +30,54 @@ func TestQueueSetChangesThePolicy(t *testing.T) {
 	c.fails(exitInvalid, []string{"can be set for a whole queue only"}, "queue", "set", "q", "--group", "g", "held=true")
 }
 
+func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	says := func(out string, all ...string) {
+		t.Helper()
+		for _, one := range all {
+			if !strings.Contains(out, one) {
+				t.Errorf("%q is not in:\n%s", one, out)
+			}
+		}
+	}
+	says(c.ok("queue", "set", "q", "retry_delays=1m,3m,1d", "max_attempts=5", "retry_for=2d"), "retry_delays        1m,3m,1d (",
+		"retry_for           2d\n", "tried for           about 2d0h,")
+	says(c.ok("queue", "set", "q", "--group", "g", "retry_delays=90s", "retry_for=0"), "retry_delays        1m30s (",
+		"tried for           about 6m,")
+	if out := c.ok("queue", "set", "q", "--group", "h", "retry_delays=0", "retry_for=0"); strings.Contains(out, "retry_delays") ||
+		strings.Contains(out, "retry_for") {
+		t.Error(out)
+	}
+	var got queuePolicy
+	c.json(&got, "queue", "show", "q", "--group", "g")
+	if len(got.RetryDelays) != 1 || got.RetryDelays[0] != 90_000 || got.RetryFor != 0 {
+		t.Errorf("%+v", got)
+	}
+	c.ok("schedule", "q", "--id", "one", "--in", "1h", "--retry-delays", "1m,3m", "--retry-for", "1d", "x")
+	matches(t, c.ok("queue", "show"), `QUEUE +VISIBILITY .*`, `q +30s +5 +1m +24h +2d0h .*`)
+	c.fails(exitInvalid, []string{`retry_delays "1m,soon"`, "like 1m,3m,5m"}, "queue", "set", "q", "retry_delays=1m,soon")
+	c.fails(exitInvalid, []string{`retry_for "-1s"`}, "queue", "set", "q", "retry_for=-1s")
+	c.fails(exitInvalid, []string{"retry_delays", "must be 1 to 100 numbers"}, "queue", "set", "q", "retry_delays=1m,0")
+	c.ok("queue", "set", "q", "retry_delays=", "retry_for=")
+
+	lines := `{"id":"two","retry_delays_ms":[1000],"retry_for_ms":5}` + "\n" + `{"id":"three"}` + "\n" +
+		`{"id":"four","retry_for_ms":-5}`
+	c.runIn(lines, "schedule", "q", "--in", "1h", "--retry-delays", "7s", "--file", "-")
+	out := c.ok("export", "q")
+	for _, want := range []string{
+		`"extra":{"retry_delays_ms":"60000,180000","retry_for_ms":"86400000"}`, `"extra":{"retry_delays_ms":"1000","retry_for_ms":"5"}`,
+		`"extra":{"retry_delays_ms":"7000"}`,
+	} {
+		if strings.Count(out, want) != 1 {
+			t.Errorf("%s: %s", want, out)
+		}
+	}
+	if strings.Contains(out, "four") {
+		t.Error(out)
+	}
+}
+
 // Settings of a queue whose name was misspelt were taken without a word. They are still taken: a queue may be set before its
 // first message.
 func TestSettingsOfAnUnknownQueueAreTakenWithANote(t *testing.T) {

@@ -2,28 +2,32 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
 // queuePolicy is what is printed of a queue.
 type queuePolicy struct {
-	Queue             string `json:"queue"`
-	Group             string `json:"group,omitempty"`
-	VisibilityTimeout int64  `json:"visibility_timeout_ms"`
-	MaxAttempts       int    `json:"max_attempts"`
-	RetryMin          int64  `json:"retry_min_ms"`
-	RetryMax          int64  `json:"retry_max_ms"`
-	TriedFor          int64  `json:"tried_for_ms"` // until a dead letter, about
-	Held              bool   `json:"held"`
-	Partitions        int    `json:"partitions"`
-	Known             bool   `json:"known"` // to the bridges
+	Queue             string  `json:"queue"`
+	Group             string  `json:"group,omitempty"`
+	VisibilityTimeout int64   `json:"visibility_timeout_ms"`
+	MaxAttempts       int     `json:"max_attempts"`
+	RetryMin          int64   `json:"retry_min_ms"`
+	RetryMax          int64   `json:"retry_max_ms"`
+	RetryDelays       []int64 `json:"retry_delays_ms,omitempty"`
+	RetryFor          int64   `json:"retry_for_ms,omitempty"`
+	TriedFor          int64   `json:"tried_for_ms"` // until a dead letter, about
+	Held              bool    `json:"held"`
+	Partitions        int     `json:"partitions"`
+	Known             bool    `json:"known"` // to the bridges
 
 	policy bridge.Policy
 }
@@ -39,7 +43,7 @@ func (a *app) readPolicy(ctx context.Context, op *admin.Admin, queue, group stri
 	counts, err := op.Partitions(ctx, queue)
 	return queuePolicy{
 		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(),
-		p.TriedFor().Milliseconds(), p.Held, counts.Latest(), true, p,
+		millisOf(p.RetryDelays), p.RetryFor.Milliseconds(), p.TriedFor().Milliseconds(), p.Held, counts.Latest(), true, p,
 	}, err
 }
 
@@ -54,13 +58,29 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 	a.noteUnknown(queue, q.Known)
 	return a.print(q, func() {
 		p := q.policy
-		term.Table(a.out, [][]string{
+		rows := [][]string{
 			{"visibility_timeout", human.Exact(p.VisibilityTimeout)}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
-			{"retry_min", human.Exact(p.RetryMin)}, {"retry_max", human.Exact(p.RetryMax)}, {"held", heldText(p.Held)},
-			{"partitions", strconv.Itoa(q.Partitions)},
+			{"retry_min", human.Exact(p.RetryMin)}, {"retry_max", human.Exact(p.RetryMax)},
+		}
+		if p.RetryDelays != "" { // what nobody set is not shown
+			rows = append(rows, []string{"retry_delays",
+				flags.ShowDelays(p.RetryDelays) + " (retry_min and retry_max do not count)"})
+		}
+		if p.RetryFor > 0 {
+			rows = append(rows, []string{"retry_for", human.Exact(p.RetryFor)})
+		}
+		term.Table(a.out, append(rows, [][]string{
+			{"held", heldText(p.Held)}, {"partitions", strconv.Itoa(q.Partitions)},
 			{"tried for", "about " + human.Short(p.TriedFor()) + ", without the time of the attempts; then a message that always fails is a dead letter"},
-		})
+		}...))
 	})
+}
+
+func millisOf(list bridge.Delays) (all []int64) {
+	for _, d := range list.List() {
+		all = append(all, d.Milliseconds())
+	}
+	return all
 }
 
 // listPolicies prints the policy of every queue.
@@ -76,8 +96,12 @@ func (a *app) listPolicies(ctx context.Context, op *admin.Admin, group string) e
 			return err
 		}
 		p := q.policy
+		retryMin, retryMax := human.Short(p.RetryMin), human.Short(p.RetryMax)
+		if list := p.RetryDelays.List(); list != nil {
+			retryMin, retryMax = human.Short(slices.Min(list)), human.Short(slices.Max(list))
+		}
 		list.add(q, q.Queue, human.Short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts),
-			human.Short(p.RetryMin), human.Short(p.RetryMax),
+			retryMin, retryMax,
 			human.Short(p.TriedFor()), strconv.FormatBool(p.Held), strconv.Itoa(q.Partitions))
 	}
 	return list.end("no queues")

@@ -23,6 +23,8 @@ type scheduleOptions struct {
 	id          string
 	headers     flags.Headers
 	maxAttempts int
+	retryDelays flags.Delays
+	retryFor    time.Duration
 	expiresIn   time.Duration
 	expiresAt   time.Time
 	dedup       time.Duration
@@ -50,10 +52,12 @@ line is a JSON object with these fields, all optional:
   at_ms           due time, Unix ms
   headers         object of strings
   max_attempts    deliveries before a dead letter
+  retry_delays_ms delays after its failed attempts, in ms (array of numbers)
+  retry_for_ms    how long it is tried, from its due time on
   expires_ms      Unix ms after which it is dead-lettered instead of delivered
 
---in, --at, --header, --max-attempts, --expires-in and --expires-at hold for the lines that
-do not say so themselves; headers are added to those of the line.
+--in, --at, --header, --max-attempts, --retry-delays, --retry-for, --expires-in and
+--expires-at hold for the lines that do not say so themselves; headers are added to those of the line.
 
 A file can be scheduled again without harm: for 24 h (--dedup) an ID that was taken is
 refused and counted as a duplicate. A line without an ID gets one made from its number
@@ -73,6 +77,8 @@ stops and says from which line to go on (--from-line).`,
 	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
 	f.Var(&o.headers, "header", "add a header; may be given again")
 	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")
+	f.Var(&o.retryDelays, "retry-delays", "exact delays after failed attempts: 1m,3m,5m; the last one repeats. Default: by policy")
+	flags.DelayVar(f, &o.retryFor, "retry-for", "try it for so long from its due time on. Default: by policy")
 	flags.DelayVar(f, &o.expiresIn, "expires-in", "dead-letter it instead of delivering it so long after now")
 	flags.InstantVar(f, &o.expiresAt, "expires-at", "dead-letter it instead of delivering it after this time: RFC 3339")
 	flags.DelayVar(f, &o.dedup, "dedup", "refuse the ID for so long, also after delivery; needs --id. Default with --file: 24h")
@@ -166,6 +172,12 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 			return nil, err
 		}
 		all = append(all, bridge.MaxAttempts(o.maxAttempts))
+	}
+	if o.retryDelays != "" {
+		all = append(all, bridge.RetryDelays(bridge.Delays(o.retryDelays).List()...))
+	}
+	if o.retryFor != 0 {
+		all = append(all, bridge.RetryFor(o.retryFor))
 	}
 	if expires := o.expires(now); !expires.IsZero() {
 		due := now.Add(o.when.In)

@@ -93,7 +93,8 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 		return m, err
 	}
 	return bridge.NewMessage{
-		Delay: o.when.In, At: o.when.At, Headers: o.headers, MaxAttempts: o.maxAttempts, Expires: o.expires(now), Dedup: window,
+		Delay: o.when.In, At: o.when.At, Headers: o.headers, MaxAttempts: o.maxAttempts,
+		RetryDelays: bridge.Delays(o.retryDelays), RetryFor: o.retryFor, Expires: o.expires(now), Dedup: window,
 	}, nil
 }
 

@@ -6,7 +6,7 @@ import Redis from 'ioredis';
 const tenYears = 10 * 365 * 24 * 3600 * 1000;
 const settings = {
   visibility_ms: [30000, 100, 604800000], max_attempts: [40, 1, 1000000],
-  retry_min_ms: [1000, 1, tenYears], retry_max_ms: [3600000, 1, tenYears],
+  retry_min_ms: [1000, 1, tenYears], retry_max_ms: [3600000, 1, tenYears], retry_for_ms: [0, 0, tenYears],
 };
 
 export function say(what) {
@@ -81,9 +81,10 @@ export class Queue {
   async policy(group) {
     const [own, defaults] = await Promise.all([this.redis.hgetall(this.key('policy')), this.redis.hgetall(`${this.prefix}:defaults`)]);
     const encoded = encodeURIComponent(group).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
-    const found = {};
+    const levels = (name) => [own[`group:${encoded}:${name}`], own[name], defaults[name]];
+    const found = { retry_delays_ms: levels('retry_delays_ms').find((v) => /^\d+(,\d+)*$/.test(v)) ?? '0' };
     for (const [name, [builtIn, least, most]] of Object.entries(settings)) {
-      const values = [own[`group:${encoded}:${name}`], own[name], defaults[name]];
+      const values = levels(name);
       found[name] = Number(values.find((v) => /^\d+$/.test(v) && v >= least && v <= most) ?? builtIn);
     }
     return found;

@@ -159,12 +159,19 @@ export class Worker {
     const keys = this.queue.keys('stream due payload meta dead wake', partition);
     const text = String(err.message).slice(0, 340);
     if (err instanceof DeadLetter) return this.queue.fcall('dead_letter', keys, this.group, entry, rawId, text);
-    return this.queue.fcall('retry', keys, this.group, this.#policy.max_attempts, this.#delays(), entry, rawId, 'retry', err.delayMs ?? '', 'max_attempts', text);
+    return this.queue.fcall('retry', keys, this.group, this.#limits(), this.#delays(), entry, rawId, 'retry', err.delayMs ?? '', 'max_attempts', text);
   }
 
-  // After the n-th failed attempt about retry_min × 2^(n-1), jittered by half, at most retry_max.
+  // How often a message is tried, and for how long if that is limited.
+  #limits() {
+    const { max_attempts: attempts, retry_for_ms: limit } = this.#policy;
+    return limit ? `${attempts} retry_for_ms=${limit}` : attempts;
+  }
+
+  // After the n-th failed attempt what the list says, or about retry_min × 2^(n-1), jittered by half, at most retry_max.
   #delays() {
-    const { retry_min_ms: least, retry_max_ms: most } = this.#policy;
+    const { retry_delays_ms: list, retry_min_ms: least, retry_max_ms: most } = this.#policy;
+    if (list !== '0') return list;
     const steps = [least];
     while (steps.at(-1) < most) steps.push(2 * steps.at(-1));
     return steps.map((step) => Math.max(1, Math.min(Math.max(least, most), Math.round(step * (0.5 + Math.random()))))).join();

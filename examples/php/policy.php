@@ -14,6 +14,7 @@ final class Policy
         'max_attempts' => [40, 1, 1_000_000],
         'retry_min_ms' => [1000, 1, self::TEN_YEARS],
         'retry_max_ms' => [3_600_000, 1, self::TEN_YEARS],
+        'retry_for_ms' => [0, 0, self::TEN_YEARS],
     ];
 
     public function __construct(private readonly string $prefix, public readonly string $group)
@@ -29,9 +30,7 @@ final class Policy
     public function get(\Redis $redis, string $queue, string $name): int
     {
         [$builtIn, $least, $most] = self::SETTINGS[$name];
-        $own = checked($redis, $redis->hMGet($this->key($queue, 'policy'), ['group:' . rawurlencode($this->group) . ":$name", $name]));
-        $defaults = checked($redis, $redis->hMGet("$this->prefix:defaults", [$name]));
-        foreach ([...array_values($own), ...array_values($defaults)] as $value) {
+        foreach ($this->levels($redis, $queue, $name) as $value) {
             if (is_string($value) && ctype_digit($value) && $value >= $least && $value <= $most) {
                 return (int) $value;
             }
@@ -39,11 +38,34 @@ final class Policy
         return $builtIn;
     }
 
-    /** The delay after a failed attempt, in milliseconds. */
-    public function backoff(\Redis $redis, Message $message): int
+    /** What the levels say of a setting, the first of which counts. */
+    private function levels(\Redis $redis, string $queue, string $name): array
     {
+        $own = checked($redis, $redis->hMGet($this->key($queue, 'policy'), ['group:' . rawurlencode($this->group) . ":$name", $name]));
+        $defaults = checked($redis, $redis->hMGet("$this->prefix:defaults", [$name]));
+        return [...array_values($own), ...array_values($defaults)];
+    }
+
+    /** How often a message is tried, and for how long if that is limited. */
+    public function limits(\Redis $redis, Message $message): string
+    {
+        $limit = $this->get($redis, $message->queue, 'retry_for_ms');
+        return $this->get($redis, $message->queue, 'max_attempts') . ($limit > 0 ? " retry_for_ms=$limit" : '');
+    }
+
+    /** The delays after failed attempts, in milliseconds, with commas between: the list of the policy, or the delay after this attempt. */
+    public function delays(\Redis $redis, Message $message): string
+    {
+        foreach ($this->levels($redis, $message->queue, 'retry_delays_ms') as $value) {
+            if (is_string($value) && preg_match('/^\d+(,\d+)*$/D', $value)) {
+                if ($value === '0') {
+                    break;
+                }
+                return $value;
+            }
+        }
         $least = $this->get($redis, $message->queue, 'retry_min_ms');
         $most = $this->get($redis, $message->queue, 'retry_max_ms');
-        return min((int) ceil($least * 2 ** min($message->attempt - 1, 40) * random_int(50, 150) / 100), $most);
+        return (string) min((int) ceil($least * 2 ** min($message->attempt - 1, 40) * random_int(50, 150) / 100), $most);
     }
 }

@@ -236,9 +236,9 @@ final class Worker
         if (!$this->functions) {
             return null;
         }
-        $delay = $error instanceof Retry ? (int) ceil($error->delay * 1000) : $this->policy->backoff($this->redis, $message);
+        $delay = $error instanceof Retry ? (int) ceil($error->delay * 1000) : '';
         return $this->leave('retry', $message, ['retry', $delay, 'max_attempts', $error->getMessage()],
-            [$this->policy->get($this->redis, $message->queue, 'max_attempts'), '']);
+            [$this->policy->limits($this->redis, $message), $this->policy->delays($this->redis, $message)]);
     }
 
     private function release(Message $message): bool

@@ -1,5 +1,6 @@
 """What producer.py and worker.py share: the keys of a queue, its partitions and settings, and the functions library, where it is loaded."""
 import os
+import re
 import time
 from urllib.parse import quote
 
@@ -10,7 +11,7 @@ from redis.retry import Retry
 # Name → built-in value, least, most: docs/PROTOCOL.md section 11.
 TEN_YEARS = 10 * 365 * 24 * 3600 * 1000
 SETTINGS = {"visibility_ms": (30000, 100, 604800000), "max_attempts": (40, 1, 1000000),
-            "retry_min_ms": (1000, 1, TEN_YEARS), "retry_max_ms": (3600000, 1, TEN_YEARS)}
+            "retry_min_ms": (1000, 1, TEN_YEARS), "retry_max_ms": (3600000, 1, TEN_YEARS), "retry_for_ms": (0, 0, TEN_YEARS)}
 
 
 def connect():
@@ -55,9 +56,16 @@ class Queue:
         """The settings for a group: its own, the queue's, the defaults', the built-in ones."""
         own = self.client.hgetall(self.key("policy"))
         default = self.client.hgetall(f"{self.prefix}:defaults")
-        found = {}
+        found = {"retry_delays_ms": "0"}
+
+        def levels(name):
+            return own.get(f"group:{quote(group, safe='')}:{name}".encode()), own.get(name.encode()), default.get(name.encode())
+
+        for value in reversed(levels("retry_delays_ms")):
+            if value and re.fullmatch(rb"[0-9]+(,[0-9]+)*", value):
+                found["retry_delays_ms"] = value.decode()
         for name, (built_in, least, most) in SETTINGS.items():
-            values = (own.get(f"group:{quote(group, safe='')}:{name}".encode()), own.get(name.encode()), default.get(name.encode()))
+            values = levels(name)
             found[name] = next((int(v) for v in values if v and v.isdigit() and least <= int(v) <= most), built_in)
         return found
 

@@ -160,15 +160,22 @@ class Worker:
         else:
             delay = failure.delay_ms if isinstance(failure, Retry) else ""  # by the policy
             how = [m.entry, m.raw_id, "retry", delay, "max_attempts", text]
-            self.insist(self.leave, "retry", partition, [self.policy["max_attempts"], self.delays(), *how])
+            self.insist(self.leave, "retry", partition, [self.limits(), self.delays(), *how])
         return False
 
     def leave(self, script, partition, args):
         """Takes entries out of the pending list by a script; without the library they stay in it until the visibility timeout."""
         self.queue.fcall(script, self.queue.keys("stream due payload meta dead wake", partition), self.group, *args)
 
+    def limits(self):
+        """How often a message is tried, and for how long if that is limited."""
+        limit = self.policy["retry_for_ms"]
+        return f"{self.policy['max_attempts']}{f' retry_for_ms={limit}' if limit else ''}"
+
     def delays(self):
-        """After the n-th failed attempt about retry_min × 2^(n-1), jittered by half, at most retry_max."""
+        """After the n-th failed attempt what the list says, or about retry_min × 2^(n-1), jittered by half, at most retry_max."""
+        if self.policy["retry_delays_ms"] != "0":
+            return self.policy["retry_delays_ms"]
         least, most = self.policy["retry_min_ms"], max(self.policy["retry_min_ms"], self.policy["retry_max_ms"])
         steps = [least]
         while steps[-1] < most:

@@ -42,9 +42,10 @@ module Duestream
     REFRESH = 5 # seconds until a new partition, another setting or a library loaded meanwhile is noticed
     GRACE = 5 # seconds after a stop, in which what was read before is still begun, if it cannot be released
     TEN_YEARS = 315_360_000_000
-    BUILT_IN = { "visibility_ms" => 30_000, "max_attempts" => 40, "retry_min_ms" => 1000, "retry_max_ms" => 3_600_000 }.freeze
+    BUILT_IN = { "visibility_ms" => 30_000, "max_attempts" => 40, "retry_min_ms" => 1000, "retry_max_ms" => 3_600_000,
+                 "retry_for_ms" => 0 }.freeze
     LIMITS = { "visibility_ms" => 100..604_800_000, "max_attempts" => 1..1_000_000,
-               "retry_min_ms" => 1..TEN_YEARS, "retry_max_ms" => 1..TEN_YEARS }.freeze
+               "retry_min_ms" => 1..TEN_YEARS, "retry_max_ms" => 1..TEN_YEARS, "retry_for_ms" => 0..TEN_YEARS }.freeze
     # What a broken connection ends in, beside redis-rb's own errors.
     BROKEN = [SystemCallError, IOError, SocketError, *(OpenSSL::SSL::SSLError if defined?(OpenSSL::SSL))].freeze
 
@@ -178,8 +179,10 @@ module Duestream
       return leave("dead_letter", message, error.message) if error.is_a?(DeadLetter)
       return unless @functions
 
-      delay = error.is_a?(Retry) ? (error.delay * 1000).ceil : backoff(message)
-      leave("retry", message, "retry", delay, "max_attempts", error.message, options: [setting(message.queue, "max_attempts"), ""])
+      delay = error.is_a?(Retry) ? (error.delay * 1000).ceil : ""
+      limits = setting(message.queue, "max_attempts").to_s
+      limits += " retry_for_ms=#{setting(message.queue, "retry_for_ms")}" if setting(message.queue, "retry_for_ms").positive?
+      leave("retry", message, "retry", delay, "max_attempts", error.message, options: [limits, delays(message)])
     end
 
     # Calls a function that takes a message out of the pending list. nil: the library is not there.
@@ -246,17 +249,23 @@ module Duestream
       messages.map { |message| kept.include?(message.entry) }
     end
 
-    # The delay after a failed attempt, in milliseconds.
-    def backoff(message)
+    # The delays after failed attempts, in milliseconds, with commas between: the list of the policy, or the delay after this attempt.
+    def delays(message)
+      list = levels(message.queue, "retry_delays_ms").grep(/\A\d+(,\d+)*\z/).first
+      return list if list && list != "0"
+
       least, most = setting(message.queue, "retry_min_ms"), setting(message.queue, "retry_max_ms")
       [(least * 2**[message.attempt - 1, 40].min * rand(0.5..1.5)).ceil, most].min
     end
 
     # The group's own setting, the queue's, the defaults', or the built-in one. What is outside its limits is passed over.
     def setting(queue, name, redis = @redis)
+      levels(queue, name, redis).grep(/\A\d+\z/).map(&:to_i).find { |value| LIMITS[name].cover?(value) } || BUILT_IN[name]
+    end
+
+    def levels(queue, name, redis = @redis)
       values = redis.hmget(key(queue, "policy"), "group:#{ERB::Util.url_encode(@group)}:#{name}", name)
       values << redis.hget("#{@prefix}:defaults", name)
-      values.grep(/\A\d+\z/).map(&:to_i).find { |value| LIMITS[name].cover?(value) } || BUILT_IN[name]
     end
   end
 end

@@ -182,20 +182,32 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 		f[lua.FieldLastTrace] = how.Trace
 	}
 	f[lua.FieldID] = id
-	failed := attempt + burnt
-	if how.Action == lua.ActionDead || how.Action == lua.ActionRetry && failed >= limit {
-		f[lua.FieldAttempt] = decimal(int64(failed))
-		q.bury(inLetter(f), group, how.Entry, how.Reason, f[lua.FieldError])
-		return lua.Dead
-	}
-
+	failed, reason := attempt+burnt, ""
 	due, following, outcome := q.Now, attempt, lua.Released
-	if how.Action == lua.ActionRetry {
+	switch how.Action {
+	case lua.ActionDead:
+		reason = how.Reason
+	case lua.ActionRetry:
 		delay := how.Delay
-		if delay < 0 {
-			delay = policy.Delays[min(failed, len(policy.Delays))-1]
+		if delays := delaysOf(e, policy); delay < 0 {
+			delay = delays[min(failed, len(delays))-1]
 		}
 		due, following, outcome = q.Now+delay.Milliseconds(), failed+1, lua.Retried
+		if failed >= limit {
+			reason = how.Reason
+		}
+	}
+	if tried := limitOf(e, lua.FieldRetryFor, policy.For.Milliseconds()); tried > 0 {
+		first := firstDue(e)
+		f[lua.FieldFirstDue] = decimal(first)
+		if reason == "" && outcome == lua.Retried && due > first+tried {
+			reason = lua.ReasonRetryFor
+		}
+	}
+	if reason != "" {
+		f[lua.FieldAttempt] = decimal(int64(failed))
+		q.bury(inLetter(f), group, how.Entry, reason, f[lua.FieldError])
+		return lua.Dead
 	}
 	meta := fields{}
 	for name, value := range f {

@@ -272,6 +272,7 @@ func (r *run) readHistory() {
 func (r *run) addEntry() {
 	f := pick(r, "fields", fields{"note": "no ID", "bytes": "\xff"}, fields{"id": "f", "attempt": "x"},
 		fields{"id": "f", "max_attempts": "0"},
+		fields{"id": "f", "retry_for_ms": "0", "first_due_ms": "1"}, fields{"id": "f", "retry_for_ms": "5", "due_ms": "never"},
 		fields{"id": "", "payload": "p"}, fields{"id": "f", "for": "g1", "reason": "none"}, fields{"id": "f", "for": ""})
 	words := []string{"XADD", r.k.Stream, "*"}
 	for _, name := range slices.Sorted(maps.Keys(f)) {

@@ -26,7 +26,8 @@ const (
 var (
 	idNames   = []string{"a", "b", "c"}
 	consumers = []string{"w1", "w2"}
-	policies  = []lua.Attempts{{Max: 3, Delays: []time.Duration{0, time.Hour}}, {Max: 2, Delays: []time.Duration{2 * time.Hour}}}
+	policies  = []lua.Attempts{{Max: 3, Delays: []time.Duration{0, time.Hour}}, {Max: 2, Delays: []time.Duration{2 * time.Hour}},
+		{Max: 3, Delays: []time.Duration{0, time.Hour}, For: 90 * time.Minute}}
 )
 
 // memory is what callers remember from call to call.
@@ -93,10 +94,12 @@ func (r *run) when() lua.When {
 func (r *run) meta() string {
 	most, expires := pick(r, "max_attempts", 0, 0, 2, 1), pick(r, "expires", 0, 0, 0, 0, 0, 2*time.Hour, -time.Hour, 0)
 	headers := pick(r, "headers", nil, map[string]string{"trace": "grün/7", "": "x"})
+	more := pick(r, "retries", nil, nil, nil, lua.RetryFields("1,7200000", 0), lua.RetryFields("", 2*time.Hour),
+		lua.RetryFields("3600000,0", 0), lua.RetryFields("soon", time.Millisecond))
 	if expires == 0 {
-		return lua.EncodeMeta(headers, most, time.Time{})
+		return lua.EncodeMeta(headers, most, time.Time{}, more...)
 	}
-	return lua.EncodeMeta(headers, most, r.at(expires))
+	return lua.EncodeMeta(headers, most, r.at(expires), more...)
 }
 
 func (r *run) junk() string {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/lua"
@@ -24,7 +25,7 @@ type fields = map[string]string
 // What a dead letter says of itself and of the failed attempt; a redrive leaves it behind, and the old expiry with it.
 var ofTheLetter = []string{
 	lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldGroup, lua.FieldReason, lua.FieldDead, lua.FieldEntry,
-	lua.FieldError, lua.FieldMeta, lua.FieldRaw, lua.FieldExpires,
+	lua.FieldError, lua.FieldMeta, lua.FieldRaw, lua.FieldExpires, lua.FieldFirstDue,
 }
 
 // lettersOwn matches what a message's field must not be called in a dead letter; it goes behind one more "message:", and comes
@@ -123,6 +124,36 @@ func attemptsOf(e *Entry, policy lua.Attempts) (attempt, limit int, ok bool) {
 		}
 	}
 	return attempt, limit, true
+}
+
+// limitOf is a limit of the message's own, else of the policy; 0 is off.
+func limitOf(e *Entry, name string, policy int64) int64 {
+	if text := e.Fields[name]; text == "0" || count.MatchString(text) {
+		n, _ := strconv.ParseInt(text, 10, 64)
+		return n
+	}
+	return policy
+}
+
+// delaysOf are the delays of the message's own, else of the policy.
+func delaysOf(e *Entry, policy lua.Attempts) []time.Duration {
+	if own := lua.Delays(e.Fields[lua.FieldRetryDelays]); own != "" && lua.CheckDelays(own) == nil {
+		return own.List()
+	}
+	return policy.Delays
+}
+
+// firstDue is when an entry's message was due first; without a word about it, when the entry was added.
+func firstDue(e *Entry) int64 {
+	for _, name := range []string{lua.FieldFirstDue, lua.FieldDue} {
+		if text := e.Fields[name]; count.MatchString(text) {
+			n, _ := strconv.ParseInt(text, 10, 64)
+			return n
+		}
+	}
+	added, _, _ := strings.Cut(e.ID, "-")
+	n, _ := strconv.ParseInt(added, 10, 64)
+	return n
 }
 
 func usableID(id string) bool {

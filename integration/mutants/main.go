@@ -43,7 +43,7 @@ func run() int {
 		fmt.Println("| guard taken out | test | caught | after | what it said |")
 		fmt.Println("|---|---|---|---|---|")
 	}
-	for _, m := range slices.Concat(mutants, moreMutants, producingMutants, tracingMutants, metricsMutants, healthMutants) {
+	for _, m := range allMutants() {
 		switch {
 		case !strings.Contains(m.name, *only):
 		case *list:
@@ -180,4 +180,9 @@ func complaint(said []byte) string {
 		return strings.ReplaceAll(strings.TrimSpace(text), "|", "/")
 	}
 	return ""
+}
+
+// allMutants are the rows of all tables.
+func allMutants() []mutant {
+	return slices.Concat(mutants, moreMutants, producingMutants, retriesMutants, tracingMutants, metricsMutants, healthMutants)
 }

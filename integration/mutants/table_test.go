@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -12,7 +11,7 @@ import (
 // a run of all of them.
 func TestEveryMutantFindsItsPlace(t *testing.T) {
 	names := map[string]bool{}
-	for _, m := range slices.Concat(mutants, moreMutants, producingMutants, tracingMutants, metricsMutants, healthMutants) {
+	for _, m := range allMutants() {
 		if names[m.name] {
 			t.Errorf("%s: twice", m.name)
 		}

@@ -100,6 +100,7 @@ const (
 	RetriedAfter
 	RetriedPanic
 	DeadMaxAttempts
+	DeadRetryFor
 	DeadLetter
 	Acking  // acknowledgements in one call, whatever became of them
 	Failing // failures in one call, likewise

@@ -128,6 +128,61 @@ local function retry_meta(fields, plain, id, group, attempt, error, made)
   return cjson.encode(meta)
 end
 
+-- '1000,2000,4000' as a list of numbers.
+local function delay_list(text)
+  local delays = {}
+  for one in string.gmatch(text, '%d+') do delays[#delays + 1] = tonumber(one) end
+  return delays
+end
+
+-- What the policy says of retries, read into k: '40', or '40 retry_for_ms=86400000' with further settings by their names. Those that nobody
+-- knows here are passed over. False: it does not parse.
+local function read_limits(k, text)
+  k.max_attempts, k.limits = tonumber(text), {}
+  if k.max_attempts then return true end
+  local first, more = string.match(text, '^(%d+)( .*)$')
+  if not first then return false end
+  k.max_attempts = tonumber(first)
+  more = string.gsub(more, ' ([%l_]+)=(%d+)', function(name, value)
+    k.limits[name] = tonumber(value)
+    return ''
+  end)
+  return more == ''
+end
+
+-- A setting of the message's own, else of the policy; 0 = off. One that is no number is passed over.
+local function setting(k, fields, name)
+  local own = fields[name]
+  if own and (own == '0' or is_count(own)) then return tonumber(own) end
+  return k.limits[name] or 0
+end
+
+local LONGEST_DELAY, MOST_DELAYS = 315360000000, 100
+
+-- The list of delays that a message has of its own; nil when it is none.
+local function own_delays(text)
+  if string.find(text, '[^%d,]') or string.find(',' .. text .. ',', ',,', 1, true) or string.find(text, string.rep('%d', 13)) then return nil end
+  local delays = delay_list(text)
+  for _, one in ipairs(delays) do
+    if one < 1 or one > LONGEST_DELAY then return nil end
+  end
+  return #delays <= MOST_DELAYS and delays or nil
+end
+
+-- The delay after the n-th attempt that ended badly: by the message's own list, else by the policy's; the last one for all further.
+local function delay_after(k, fields, n)
+  local delays = fields['retry_delays_ms'] and own_delays(fields['retry_delays_ms']) or k.delays
+  return delays[math.min(n, #delays)]
+end
+
+-- When the message was due first: its age counts from there. An entry that does not say was added then.
+local function first_due(fields, entry)
+  for _, name in ipairs({'first_due_ms', 'due_ms'}) do
+    if fields[name] and is_count(fields[name]) then return tonumber(fields[name]) end
+  end
+  return tonumber((string.match(entry, '^%d+')))
+end
+
 -- Says how an entry leaves a group's pending list, and writes nothing. body: its flat field list, or nil. how: id (the ID that was delivered,
 -- '' = not compared), action ('retry', 'dead', 'release'), trace (traceparent of the attempt, nil = not told), delay (ms, nil = by
 -- k.delays), reason, error, burnt (further deliveries that were counted elsewhere). Returns {verdict}; with letter (values) when it is a dead
@@ -147,20 +202,27 @@ local function plan_exit(k, group, entry, body, how, now)
     fields['last_trace'], plain = how.trace, false
   end
 
-  local failed = attempt + (how.burnt or 0)
-  local limit = tonumber(fields['max_attempts']) or k.max_attempts
-  if how.action == 'dead' or (how.action ~= 'release' and failed >= limit) then
-    fields['id'], fields['attempt'] = id, digits(failed)
-    return {BURIED, letter = letter_values(fields, group, entry, how.reason, how.error, now)}
-  end
-  local verdict, due, next_attempt = RETRIED, now, failed + 1
-  if how.action == 'release' then
+  local failed, retry_for = attempt + (how.burnt or 0), setting(k, fields, 'retry_for_ms')
+  local verdict, next_attempt, delay, reason = RETRIED, failed + 1, 0, nil
+  if how.action == 'dead' then
+    reason = how.reason
+  elseif how.action == 'release' then
     verdict, next_attempt = RELEASED, attempt
   else
-    due = now + (how.delay or k.delays[math.min(failed, #k.delays)])
+    delay = how.delay or delay_after(k, fields, failed)
+    if failed >= (tonumber(fields['max_attempts']) or k.max_attempts) then reason = how.reason end
+  end
+  if retry_for > 0 then
+    local first = first_due(fields, entry)
+    fields['first_due_ms'], plain = digits(first), false
+    if not reason and verdict == RETRIED and now + delay > first + retry_for then reason = 'retry_for' end
+  end
+  if reason then
+    fields['id'], fields['attempt'] = id, digits(failed)
+    return {BURIED, letter = letter_values(fields, group, entry, reason, how.error, now)}
   end
   return {
-    verdict, member = id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or '', due = due,
+    verdict, member = id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or '', due = now + delay,
     meta = retry_meta(fields, plain, id, group, next_attempt, how.error, k.tails),
   }
 end
@@ -193,11 +255,4 @@ local function carry_out(k, group, entries, plans)
   in_chunks('HSET', k.meta, metas)
   in_chunks('ZADD', k.due, members)
   return verdicts, failed
-end
-
--- '1000,2000,4000' as a list of numbers.
-local function delay_list(text)
-  local delays = {}
-  for one in string.gmatch(text, '%d+') do delays[#delays + 1] = tonumber(one) end
-  return delays
 end

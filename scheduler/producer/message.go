@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,6 +23,12 @@ type Message struct {
 	At time.Time
 	// MaxAttempts is how often the message is delivered to a group at most; zero = by the policy of the queue.
 	MaxAttempts int
+	// RetryDelays are the delays after its failed attempts, of which the last one counts for all further; empty = by the policy
+	// of the queue. See NewDelays.
+	RetryDelays lua.Delays
+	// RetryFor is how long from its due time on the message is tried: no retry is due later. Zero = by the policy of the queue;
+	// at most ten years.
+	RetryFor time.Duration
 	// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be after At.
 	Expires time.Time
 	// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
@@ -75,7 +82,7 @@ func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 	}
 	item := lua.Item{
 		ID: m.ID, When: when, Payload: c.add(m.Payload),
-		Meta: lua.EncodeMeta(m.Headers, m.MaxAttempts, m.Expires),
+		Meta: lua.EncodeMeta(m.Headers, m.MaxAttempts, m.Expires, lua.RetryFields(m.RetryDelays, m.RetryFor)...),
 	}
 	switch {
 	case m.Dedup > 0:
@@ -102,6 +109,9 @@ func (m *Message) check() error {
 		if err := lua.CheckMaxAttempts(m.MaxAttempts); err != nil {
 			return err
 		}
+	}
+	if err := errors.Join(lua.CheckDelays(m.RetryDelays), lua.CheckDelay("retry_for", m.RetryFor)); err != nil {
+		return err
 	}
 	if !m.Expires.IsZero() {
 		if err := lua.CheckTime("expires", m.Expires); err != nil {

@@ -172,6 +172,7 @@ func (s *surroundings) whyNowhere(f Finding) string {
 
 var deaths = map[string]string{
 	lua.ReasonMaxAttempts:       "its attempts are used up (%d)",
+	lua.ReasonRetryFor:          "it was too old for another attempt, by retry_for (attempt %d)",
 	lua.ReasonVisibilityTimeout: "its attempts are used up (%d): the last consumer gave no sign of life for the visibility timeout",
 	lua.ReasonDeadLetter:        "its worker gave it up (attempt %d)",
 	lua.ReasonExpired:           "it expired before it was delivered (attempt %d)",

@@ -280,14 +280,14 @@ var nodeWorkers = []mutation{
 	},
 	{
 		breaks: "gives a retry an endless number of attempts", file: "node/worker.js", functions: true,
-		old:   "this.#policy.max_attempts, this.#delays()",
+		old:   "this.#limits(), this.#delays()",
 		new:   "1000, this.#delays()",
 		cases: []string{"policy-of-retries"}, rules: []string{"policy-of-retries"},
 	},
 	{
 		breaks: "retries at once, whatever the policy says", file: "node/worker.js", functions: true,
-		old:   "this.#policy.max_attempts, this.#delays()",
-		new:   "this.#policy.max_attempts, '1'",
+		old:   "this.#limits(), this.#delays()",
+		new:   "this.#limits(), '1'",
 		cases: []string{"policy-of-retries"}, rules: []string{"policy-of-retries"},
 	},
 	{

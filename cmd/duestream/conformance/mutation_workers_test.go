@@ -340,12 +340,12 @@ var pythonWorkers = []mutation{
 	},
 	{
 		breaks: "gives a retry an endless number of attempts", file: "python/worker.py", functions: true,
-		old: "[self.policy[\"max_attempts\"], self.delays(), *how]", new: "[1000, self.delays(), *how]",
+		old: "[self.limits(), self.delays(), *how]", new: "[1000, self.delays(), *how]",
 		cases: []string{"policy-of-retries"}, rules: []string{"policy-of-retries"},
 	},
 	{
 		breaks: "retries at once, whatever the policy says", file: "python/worker.py", functions: true,
-		old: "[self.policy[\"max_attempts\"], self.delays(), *how]", new: "[self.policy[\"max_attempts\"], \"1\", *how]",
+		old: "[self.limits(), self.delays(), *how]", new: "[self.limits(), \"1\", *how]",
 		cases: []string{"policy-of-retries"}, rules: []string{"policy-of-retries"},
 	},
 	{

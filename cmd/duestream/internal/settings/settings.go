@@ -43,6 +43,8 @@ type Serve struct {
 	MaxAttempts       int            `split_words:"true" default:"40" desc:"deliveries to a group before a dead letter (1 to 1000000); 40 take about a day"`
 	RetryMin          flags.Duration `split_words:"true" default:"1s" desc:"delay after the first failure; each further one doubles (from 1ms)"`
 	RetryMax          flags.Duration `split_words:"true" default:"1h" desc:"longest delay between attempts (at least RETRY_MIN)"`
+	RetryDelays       flags.Delays   `split_words:"true" desc:"exact delays after failures instead, with commas between: 1m,3m,5m; the last one repeats"`
+	RetryFor          flags.Duration `split_words:"true" default:"0s" desc:"how long a message is tried from its due time on (up to 3650d); 0s = no limit"`
 	LogLevel          slog.Level     `split_words:"true" default:"info" desc:"debug, info, warn or error"`
 	LogFormat         LogFormat      `split_words:"true" default:"auto" desc:"json, text, or auto: text on a terminal, else json"`
 	AnyServer         bool           `split_words:"true" default:"false" desc:"serve from a server that is too old or evicts keys: messages can be lost"`
@@ -55,7 +57,7 @@ type Serve struct {
 func (s *Serve) policy() (bridge.Policy, error) {
 	p := bridge.Policy{
 		VisibilityTimeout: time.Duration(s.VisibilityTimeout), MaxAttempts: s.MaxAttempts, RetryMin: time.Duration(s.RetryMin),
-		RetryMax: time.Duration(s.RetryMax),
+		RetryMax: time.Duration(s.RetryMax), RetryDelays: bridge.Delays(s.RetryDelays), RetryFor: time.Duration(s.RetryFor),
 	}
 	err := RenameFields(p.Validate(), func(field string) string {
 		return envPrefix + "_" + strings.ToUpper(PolicyFields[field])
@@ -66,7 +68,8 @@ func (s *Serve) policy() (bridge.Policy, error) {
 // PolicyFields maps the names that settings of a policy have in Redis to those they have here.
 var PolicyFields = map[string]string{
 	admin.SettingVisibility: "visibility_timeout", admin.SettingMaxAttempts: "max_attempts",
-	admin.SettingRetryMin: "retry_min", admin.SettingRetryMax: "retry_max", admin.SettingHeld: "held",
+	admin.SettingRetryMin: "retry_min", admin.SettingRetryMax: "retry_max", admin.SettingRetryDelays: "retry_delays",
+	admin.SettingRetryFor: "retry_for", admin.SettingHeld: "held",
 }
 
 // RenameFields renames the fields of all InvalidErrors in a tree of errors, and the field that a rule refers to.

@@ -1,0 +1,76 @@
+package lua
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// MaxDelays is how many delays a list may have.
+const MaxDelays = 100
+
+// Delays is a list of delays, the n-th of which follows the n-th attempt that ended badly, and the last one all further: as a
+// policy and a message have it, `60000,180000,300000` in ms. Empty is none. Get one from NewDelays.
+type Delays string
+
+// NewDelays returns the list of these delays. CheckDelays says whether it is one.
+func NewDelays(all ...time.Duration) Delays {
+	var b strings.Builder
+	for i, d := range all {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(millis(d))
+	}
+	return Delays(b.String())
+}
+
+// List returns the delays; nil when there are none, or the list does not parse.
+func (d Delays) List() []time.Duration {
+	list, err := d.parse()
+	if err != nil {
+		return nil
+	}
+	return list
+}
+
+// String shows the delays as people write them: 1m0s,3m0s.
+func (d Delays) String() string {
+	var words []string
+	for _, one := range d.List() {
+		words = append(words, one.String())
+	}
+	return strings.Join(words, ",")
+}
+
+func (d Delays) parse() (list []time.Duration, err error) {
+	if d == "" {
+		return nil, nil
+	}
+	for word := range strings.SplitSeq(string(d), ",") {
+		ms, err := strconv.ParseInt(word, 10, 64)
+		if err != nil || word[0] == '+' || ms < 1 || ms > MaxDelay.Milliseconds() || len(list) == MaxDelays {
+			return nil, Invalid(FieldRetryDelays, string(d), "must be 1 to %d numbers of ms between 1 and %d, with commas",
+				MaxDelays, MaxDelay.Milliseconds())
+		}
+		list = append(list, time.Duration(ms)*time.Millisecond)
+	}
+	return list, nil
+}
+
+// CheckDelays refuses lists of more than 100 delays, and delays below 1 ms or above ten years. The empty list passes.
+func CheckDelays(d Delays) error {
+	_, err := d.parse()
+	return err
+}
+
+// RetryFields are what a message itself says of its retries; zero values say nothing.
+func RetryFields(delays Delays, limit time.Duration) (all []FieldValue) {
+	if delays != "" {
+		all = append(all, FieldValue{Field: FieldRetryDelays, Value: string(delays)})
+	}
+	if limit != 0 {
+		all = append(all, FieldValue{Field: FieldRetryFor, Value: millis(limit)})
+	}
+	return all
+}

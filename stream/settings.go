@@ -1,0 +1,117 @@
+package stream
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// setting is one field of a policy hash: an integer within limits, or a list of delays.
+type setting struct {
+	name      string
+	list      func(*Policy) *lua.Delays // where it is a list; then what follows is zero
+	low, high int64
+	unit      time.Duration // zero for what is no duration
+	off       bool          // zero is as if nobody had set it
+	get       func(*Policy) int64
+	set       func(*Policy, int64)
+}
+
+func durationSetting(name string, low, high time.Duration, field func(*Policy) *time.Duration) setting {
+	return setting{
+		name: name, low: low.Milliseconds(), high: high.Milliseconds(), unit: time.Millisecond,
+		get: func(p *Policy) int64 { return field(p).Milliseconds() },
+		set: func(p *Policy, n int64) { *field(p) = time.Duration(n) * time.Millisecond },
+	}
+}
+
+var settings = []setting{
+	durationSetting(SettingVisibility, MinVisibilityTimeout, MaxVisibilityTimeout,
+		func(p *Policy) *time.Duration { return &p.VisibilityTimeout }),
+	{
+		name: SettingMaxAttempts, low: 1, high: lua.MaxAttemptsLimit,
+		get: func(p *Policy) int64 { return int64(p.MaxAttempts) },
+		set: func(p *Policy, n int64) { p.MaxAttempts = int(n) },
+	},
+	durationSetting(SettingRetryMin, MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMin }),
+	durationSetting(SettingRetryMax, MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMax }),
+	{name: SettingRetryDelays, list: func(p *Policy) *lua.Delays { return &p.RetryDelays }},
+	offAtZero(durationSetting(SettingRetryFor, 0, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryFor })),
+	{
+		name: SettingHeld, low: 0, high: 1,
+		get: func(p *Policy) int64 {
+			if p.Held {
+				return 1
+			}
+			return 0
+		},
+		set: func(p *Policy, n int64) { p.Held = n == 1 },
+	},
+}
+
+func (s setting) text(n int64) string {
+	if s.unit != 0 {
+		return (time.Duration(n) * s.unit).String()
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func offAtZero(s setting) setting {
+	s.off = true
+	return s
+}
+
+// validate says what is wrong with the setting of a policy.
+func (s setting) validate(p *Policy) error {
+	if s.list != nil {
+		return lua.CheckDelays(*s.list(p))
+	}
+	if n := s.get(p); n < s.low || n > s.high {
+		return lua.Invalid(s.name, s.text(n), "must be between %s and %s", s.text(s.low), s.text(s.high))
+	}
+	return nil
+}
+
+// value is the setting of a policy as a hash has it.
+func (s setting) value(p *Policy) string {
+	if s.list != nil {
+		return cmp.Or(string(*s.list(p)), noDelays)
+	}
+	return strconv.FormatInt(s.get(p), 10)
+}
+
+// noDelays is the list without delays, in a hash.
+const noDelays = "0"
+
+// isOff says whether the setting of a policy is as if nobody had set it.
+func (s setting) isOff(p *Policy) bool { return (s.list != nil || s.off) && s.value(p) == "0" }
+
+// read sets the setting of a policy to the value of a hash; when that does not count it stays as it is.
+func (s setting) read(p *Policy, value string) error {
+	if s.list != nil {
+		list := lua.Delays(value)
+		if list == noDelays {
+			list = ""
+		} else if len(list.List()) == 0 {
+			return cmp.Or(lua.CheckDelays(list), lua.Invalid(s.name, value, "must be a list of delays in ms, or 0"))
+		}
+		*s.list(p) = list
+		return nil
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n < s.low || n > s.high {
+		return lua.Invalid(s.name, value, "must be %s between %d and %d", s.kind(), s.low, s.high)
+	}
+	s.set(p, n)
+	return nil
+}
+
+func (s setting) kind() string {
+	if s.unit != 0 {
+		return fmt.Sprint("a number of ", s.unit.String()[1:])
+	}
+	return "a number"
+}
