@@ -217,6 +217,7 @@ func (b *Bridge) checkServer(ctx context.Context) error {
 //	}
 //
 //	func (Status) Alive() error
+//	func (Status) Broken() error
 //	func (Status) Ready() error
 type Status = scheduler.Status
 
@@ -226,6 +227,8 @@ type Status = scheduler.Status
 //		Partition string
 //		By        time.Duration // how late its oldest message is; 0 = nobody has seen
 //		Failing   string        // why its drains fail; "" = they do not
+//		// WrongType: a key of it holds what another program wrote there. No bridge can serve it: see Status.Broken.
+//		WrongType bool
 //	}
 //
 //	func (Late) String() string

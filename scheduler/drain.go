@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -28,6 +29,8 @@ type drainer struct {
 	mu   sync.Mutex
 	next time.Time // when it drains again; in the past while it does
 	head time.Time // local: when the oldest overdue message was due, as the survey saw it; zero = none is
+
+	wrongType bool // the last drain failed because a key is of another type
 }
 
 func newDrainer(drain func(context.Context) (lua.Drained, error), st *loop.Reporter, cancel context.CancelFunc) *drainer {
@@ -90,6 +93,7 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 			return untilPoked
 		}
 		d.state.Report(err)
+		d.sawType(errors.Is(err, lua.ErrWrongType))
 		if err != nil {
 			return b.NextBackOff()
 		}

@@ -24,6 +24,8 @@ type Late struct {
 	Partition string        `json:"partition"`
 	By        time.Duration `json:"-"`                 // how late its oldest message is; 0 = nobody has seen
 	Failing   string        `json:"failing,omitempty"` // why its drains fail; "" = they do not
+	// WrongType: a key of it holds what another program wrote there. No bridge can serve it: see Status.Broken.
+	WrongType bool `json:"wrong_type,omitempty"`
 }
 
 func (l Late) String() string {
@@ -47,12 +49,18 @@ func (d *drainer) sawHead(late time.Duration) {
 	}
 }
 
+func (d *drainer) sawType(wrong bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wrongType = wrong
+}
+
 // late says whether the partition is not drained on time.
 func (d *drainer) late(partition string, now time.Time) (Late, bool) {
 	d.mu.Lock()
-	head := d.head
+	head, wrongType := d.head, d.wrongType
 	d.mu.Unlock()
-	l := Late{Partition: partition, Failing: d.state.Trouble()}
+	l := Late{Partition: partition, Failing: d.state.Trouble(), WrongType: wrongType}
 	if behind := now.Sub(head); !head.IsZero() && behind > LateAfter {
 		l.By = behind
 	}
@@ -85,7 +93,7 @@ func (s Status) Alive() error {
 const mostLate = 10
 
 // Ready returns why the bridge does not do its work now: it hangs, Redis does not answer its heartbeats, or partitions are late,
-// which it names.
+// which it names. One of which a key is of another type is none of these: see Broken.
 func (s Status) Ready() error {
 	errs := []error{s.Alive()}
 	switch age := time.Since(s.LastHeartbeat); {
@@ -94,12 +102,27 @@ func (s Status) Ready() error {
 	case age > GoneAfter:
 		errs = append(errs, fmt.Errorf("the last heartbeat succeeded %s ago: is Redis there?", age.Round(time.Second)))
 	}
-	for i, l := range s.Late {
-		if i == mostLate {
-			errs = append(errs, fmt.Errorf("%d more partitions are late", len(s.Late)-i))
-			break
+	return errors.Join(append(errs, s.name(false))...)
+}
+
+// Broken names the partitions that no bridge can serve, because a key of theirs is of another type. It says nothing of the bridge:
+// one that is not sent traffic, or is started anew for that, serves the other queues no more, and this one no better.
+func (s Status) Broken() error { return s.name(true) }
+
+func (s Status) name(wrongType bool) error {
+	var errs []error
+	more := 0
+	for _, l := range s.Late {
+		switch {
+		case l.WrongType != wrongType:
+		case len(errs) < mostLate:
+			errs = append(errs, errors.New(l.String()))
+		default:
+			more++
 		}
-		errs = append(errs, errors.New(l.String()))
+	}
+	if more > 0 {
+		errs = append(errs, fmt.Errorf("%d more partitions are late", more))
 	}
 	return errors.Join(errs...)
 }

@@ -118,6 +118,14 @@ func (r *reporter) ready() error {
 	return b.Status().Ready()
 }
 
+// broken returns which queues no bridge can serve.
+func (r *reporter) broken() error {
+	if b := r.bridge.Load(); b != nil {
+		return b.Status().Broken()
+	}
+	return nil
+}
+
 // renew asks the bridge, for which it needs the locks that the bridge's loops share, and writes the file.
 func (r *reporter) renew(stopping bool) {
 	v := vitals{State: "starts", ID: r.self.ID, Host: r.self.Host, PID: r.self.PID, Version: r.self.Version}

@@ -21,6 +21,7 @@ import (
 type probes struct {
 	alive    func() error // why it must be started anew
 	ready    func() error // why it does not do its work now
+	broken   func() error // what it cannot serve, and nobody else could; nil: it never says
 	level    *slog.LevelVar
 	log      *slog.Logger
 	profiles bool
@@ -28,8 +29,8 @@ type probes struct {
 
 // on adds the probes to a listener.
 func (p probes) on(l *listener.Listener) {
-	l.Handle("GET /healthz", answer(p.alive))
-	l.Handle("GET /readyz", answer(p.ready))
+	l.Handle("GET /healthz", answer(p.alive, nil))
+	l.Handle("GET /readyz", answer(p.ready, p.broken))
 	l.Handle("GET /loglevel", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		say(w, http.StatusOK, p.levelName())
 	}))
@@ -43,14 +44,20 @@ func (p probes) on(l *listener.Listener) {
 	l.Handle("GET /debug/pprof/trace", long(pprof.Trace))
 }
 
-// answer is 200 and "ok", or 503 and what is wrong, a line each.
-func answer(trouble func() error) http.Handler {
+// answer is 200 and "ok", and what there is to be said beside, or 503 and what is wrong, a line each.
+func answer(trouble, beside func() error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if err := trouble(); err != nil {
 			say(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
-		say(w, http.StatusOK, "ok")
+		text := "ok"
+		if beside != nil {
+			if err := beside(); err != nil {
+				text += "\n" + err.Error()
+			}
+		}
+		say(w, http.StatusOK, text)
 	})
 }
 
@@ -130,7 +137,7 @@ func (a *app) healthOfListener(ctx context.Context) error {
 	}{reply.StatusCode == http.StatusOK, strings.TrimSpace(string(text))}
 	err = a.print(report, func() {
 		if report.Ready {
-			_, _ = fmt.Fprintln(a.out, "ready")
+			_, _ = fmt.Fprintln(a.out, "ready"+strings.TrimPrefix(report.Says, "ok"))
 		}
 	})
 	if !report.Ready {

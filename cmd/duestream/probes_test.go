@@ -51,6 +51,17 @@ func TestProbesTellAliveFromReady(t *testing.T) {
 	becomes(t, workerAt+"/readyz", http.StatusOK, "ok\n")
 	becomes(t, at+"/readyz", http.StatusServiceUnavailable, "bad (late by 1m")
 	becomes(t, at+"/healthz", http.StatusOK, "ok\n")
+	c.do("DEL", c.key("bad", "stream"))
+	c.do("SET", c.key("bad", "stream"), "of another program") // nobody can serve it: that is said, and is no fault of the bridge
+	becomes(t, at+"/readyz", http.StatusOK, "ok\nbad (")
+	t.Setenv("DUESTREAM_METRICS_ADDR", bridge.address())
+	if out := c.ok("health", "--ready"); !strings.HasPrefix(out, "ready\nbad (") {
+		t.Error(out)
+	}
+	c.do("DEL", c.key("bad", "stream"))
+	c.do("XADD", c.key("bad", "stream"), "18446744073709551615-18446744073709551615", "no", "more")
+	c.do("ZADD", c.key("bad", "due"), c.ms(-time.Minute), "a")
+	becomes(t, at+"/readyz", http.StatusServiceUnavailable, "bad (late by 1m")
 	t.Setenv("DUESTREAM_METRICS_ADDR", worker.address())
 	if out := c.ok("health", "--ready"); out != "ready\n" {
 		t.Error(out)

@@ -65,7 +65,8 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 	}
 	defer context.AfterFunc(ctx, func() { report.stopping.Store(true) })()
 	defer report.start(ctx)()
-	probes{alive: report.alive, ready: report.ready, level: level, log: log, profiles: metrics.profiles}.on(looked)
+	probes{alive: report.alive, ready: report.ready, broken: report.broken, level: level, log: log,
+		profiles: metrics.profiles}.on(looked)
 	looked.Serve()
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {

@@ -31,7 +31,11 @@ func (r *reporter) tell(stopping bool) {
 	text := "stops"
 	if !stopping {
 		trouble := r.ready()
-		if text = "serves"; trouble != nil {
+		text = "serves"
+		if broken := r.broken(); broken != nil {
+			text += "; " + strings.ReplaceAll(broken.Error(), "\n", "; ")
+		}
+		if trouble != nil {
 			text = strings.ReplaceAll(trouble.Error(), "\n", "; ")
 		}
 		if trouble == nil || time.Since(r.began) >= patient {

@@ -38,4 +38,10 @@ var healthMutants = []mutant{
 		new:  "",
 		test: []string{"-run", "TestAdviceNamesEachTroubleAndNothingElse", "./bridge/admin/doctor"},
 	},
+	{
+		name: "a queue of which a key has another type makes its bridge unready", file: "scheduler/late.go",
+		old:  "case l.WrongType != wrongType:",
+		new:  "case wrongType && !l.WrongType:",
+		test: []string{"-run", "TestAQueueOfAnotherTypeIsNamedAndMakesNoBridgeUnready", "./scheduler"},
+	},
 }
