@@ -93,6 +93,7 @@ func TestUsersOfFunctions(t *testing.T) {
 		}
 		is("[0")(call(producer, "reschedule_retries", "0", "100", "", "+2000", "retried"))
 		is("[0")(call(producer, "cancel_retries", "0", "100", "", "retried"))
+		is("[0]")(call(operator, "expire", "later"))
 		is("[1]")(call(operator, "redrive", letters[0].ID, "+0", "", "", "", ""))
 		if len(functions) != 0 {
 			t.Errorf("not called: %v", functions)

@@ -50,6 +50,7 @@ func Functions() []Function {
 		made("reschedule", "reschedule.lua", rescheduleScript),
 		made("cancel_retries", "cancel_retries.lua", cancelRetriesScript),
 		made("reschedule_retries", "reschedule_retries.lua", rescheduleRetriesScript),
+		made("expire", "expire.lua", expireScript),
 		made("register", "register.lua", registerScript),
 		made("ack", "ack.lua", ackScript),
 		made("retry", "retry.lua", retryScript),

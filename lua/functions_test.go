@@ -17,7 +17,7 @@ import (
 
 // names that everybody may rely on: docs/PROTOCOL.md, section 17.
 var functionNames = []string{
-	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_cancel_retries", "duestream_reschedule_retries",
+	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_cancel_retries", "duestream_reschedule_retries", "duestream_expire",
 	"duestream_register", "duestream_ack", "duestream_retry",
 	"duestream_dead_letter", "duestream_release", "duestream_extend", "duestream_redrive",
 }

@@ -19,7 +19,7 @@ func scripts() []*script {
 	return []*script{
 		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript,
 		enqueueFreshScript,
-		ensureGroupScript, exportScript, extendScript, findLostScript, findOrphansScript,
+		ensureGroupScript, expireScript, exportScript, extendScript, findLostScript, findOrphansScript,
 		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, rescheduleRetriesScript,
 		restoreScript, retryScript, signalScript, surveyScript, trimScript,
 	}

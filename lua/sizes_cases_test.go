@@ -12,6 +12,7 @@ func ordeals() map[string]func(*ordeal) {
 		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "enqueue_fresh": (*ordeal).enqueueFresh,
 		"cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
 		"cancel_retries": (*ordeal).walkCancelling, "reschedule_retries": (*ordeal).walkRescheduling, "export": (*ordeal).export,
+		"expire":  (*ordeal).expire,
 		"orphans": (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost,
 		"ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
 		"trim": (*ordeal).trim, "redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
@@ -114,6 +115,12 @@ func (o *ordeal) cancel() {
 func (o *ordeal) reschedule() {
 	o.schedule(o.number("members", 1, 60))
 	_, _, err := Reschedule(o.b.ctx, o.scale, o.b.k, o.there()[0], After(time.Hour), Durability{})
+	o.must(err)
+}
+
+func (o *ordeal) expire() {
+	o.schedule(o.number("members", 1, 60))
+	_, err := Expire(o.b.ctx, o.scale, o.b.k, o.there())
 	o.must(err)
 }
 

@@ -71,6 +71,10 @@ func calls() []call {
 			_, _, err := RescheduleRetries(b.ctx, b.c, b.k, Walk{Limit: 10}, At(time.UnixMilli(3)), []string{"m", "due"})
 			return err
 		}},
+		{expireScript, queue(func(k Keys) []string { return []string{k.Due, k.Meta, k.Wake} }), func(b *rig) error {
+			_, err := Expire(b.ctx, b.c, b.k, []string{"m", "due"})
+			return err
+		}},
 		{drainScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy}
 		}), func(b *rig) error {

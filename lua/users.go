@@ -7,7 +7,7 @@ import "slices"
 var usersOf = map[string][]string{
 	"ack": {"worker"}, "cancel": {"producer"}, "cancel_retries": {"producer"}, "configure": {"bridge"}, "drain": {"bridge"},
 	"drop_consumer": {"bridge", "worker"},
-	"enqueue":       {"producer"}, "enqueue_fresh": {"producer"}, "ensure_group": {"worker"}, "export": nil,
+	"enqueue":       {"producer"}, "enqueue_fresh": {"producer"}, "ensure_group": {"worker"}, "expire": nil, "export": nil,
 	"extend": {"worker"}, "find_lost": {"doctor"},
 	"find_orphans": {"doctor"}, "heartbeat": {"bridge"}, "orphans": {"bridge"},
 	"reclaim": {"bridge"}, "redrive": nil, "register": {"bridge", "producer", "worker"}, "reschedule": {"producer"},

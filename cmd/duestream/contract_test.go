@@ -22,13 +22,13 @@ func printing(c *cli) (fine, fails [][]string) {
 	for _, line := range []string{
 		"schedule q --in 1h x", "show q one", "find one", "stats", "stats q", "peek q", "queue show", "queue show q", "queue partitions q", "queue partitions q 1",
 		"queue set q max_attempts=5", "pause q", "resume q", "functions show", "version", "doctor --quick --severity error", "dead purge q --all --yes --dry-run",
-		"dead redrive q --all --dry-run", "top --once --interval 100ms", "reschedule q one --in 2h", "conformance --worker --list",
+		"dead redrive q --all --dry-run", "bulk cancel q --all --dry-run", "bulk expire q --id-prefix two", "bulk reschedule q one --in 1h", "top --once --interval 100ms", "reschedule q one --in 2h", "conformance --worker --list",
 	} {
 		fine = append(fine, strings.Fields(line))
 	}
 	for _, line := range []string{
 		"show q two", "find two", "dead show q 1-1", "cancel q two", "reschedule q two --in 1s", "stats unknown", "schedule q --id one x", "health", "stats --nonsense",
-		"peek", "dead purge q --all", "stats -n 3", "schedule q --in nonsense x", "work q --json", "pending q nobody",
+		"peek", "dead purge q --all", "bulk cancel q --all", "bulk expire q two", "stats -n 3", "schedule q --in nonsense x", "work q --json", "pending q nobody",
 	} {
 		fails = append(fails, strings.Fields(line))
 	}
@@ -121,7 +121,7 @@ func TestAQueueThatNobodyKnowsIsNotFound(t *testing.T) {
 	c := newCLI(t)
 	for _, line := range []string{
 		"stats q", "stats q --watch", "stats q --partitions", "peek q", "queue show q", "queue show q --group g", "queue partitions q", "pending q g", "consumers q",
-		"dead list q", "dead list q --summary", "dead show q 1-1", "dead redrive q --all", "dead purge q --all --yes", "dead edit q 1-1 --payload x", "export q",
+		"dead list q", "dead list q --summary", "dead show q 1-1", "dead redrive q --all", "dead purge q --all --yes", "dead edit q 1-1 --payload x", "export q", "bulk cancel q --all --yes", "bulk expire q m", "bulk reschedule q m --in 1s",
 		"top q --once", "find one --queue q", "doctor q",
 	} {
 		c.fails(exitNotFound, []string{"queue q: no such queue", "hint: "}, strings.Fields(line)...)

@@ -69,14 +69,21 @@ func (o *redriveFlags) complete(a *app) error {
 		set := map[string]string(o.headers)
 		o.Headers = &set
 	}
-	if o.rate != "" {
-		rate, err := strconv.ParseFloat(strings.TrimSuffix(o.rate, "/s"), 64)
-		if err != nil || !(rate > 0 && rate <= 1e6) {
-			return usage.Errorf("rate %q: must be a number per second above 0 and up to 1000000, like 50/s", o.rate)
-		}
-		o.Rate = rate
+	var err error
+	o.Rate, err = parseRate(o.rate)
+	return err
+}
+
+// parseRate reads a rate, like 50/s; 0 when there is none.
+func parseRate(text string) (float64, error) {
+	if text == "" {
+		return 0, nil
 	}
-	return nil
+	rate, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64)
+	if err != nil || !(rate > 0 && rate <= 1e6) {
+		return 0, usage.Errorf("rate %q: must be a number per second above 0 and up to 1000000, like 50/s", text)
+	}
+	return rate, nil
 }
 
 func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, o redriveFlags) error {

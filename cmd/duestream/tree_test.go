@@ -78,6 +78,7 @@ var withoutJSON = map[string]string{
 	"duestream functions dump":        "prints Lua",
 	"duestream export":                "prints lines of JSON",
 	"duestream dead":                  "prints help",
+	"duestream bulk":                  "prints help",
 	"duestream help":                  "prints help",
 	"duestream completion":            "prints help",
 	"duestream completion bash":       "prints a script",

@@ -228,6 +228,7 @@ func scheduling() []scenario {
 				return err
 			}
 		}},
+		{script: "expire", state: "for the first time, and for one of two groups", prepare: expiring},
 		{script: "redrive", state: "as it was, edited, and without a body", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("kept", "+0"), item("edited", "+0"), item("lost", "+0"), item("other", hour))
@@ -272,6 +273,30 @@ func waitingRetries(s *scene) {
 		_, err := lua.Retry(s.ctx, s.c, s.k, group, attempts,
 			[]lua.Failure{{Held: held["failed"], Action: lua.ActionRetry, Delay: time.Hour}})
 		s.must(err)
+	}
+}
+
+// expiring has a message that nobody was given yet expire, and the retry of another for one of its groups.
+func expiring(s *scene) func(rueidis.Client) error {
+	waitingRetries(s)
+	s.send(item("fresh", hour), item("other", hour))
+	s.owe("a", "failed", delivered|dead, dead)
+	s.owe("b", "failed", delivered, delivered)
+	for _, group := range s.groups {
+		s.owe(group, "other", delivered, delivered)
+		s.owe(group, "fresh", delivered|gone, gone)
+	}
+	s.owe("", "fresh", dead|gone, dead)
+	return func(c rueidis.Client) error {
+		members, err := c.Do(s.ctx, c.B().Zrange().Key(s.k.Due).Min("0").Max("-1").Build()).AsStrSlice()
+		members = slices.DeleteFunc(members, func(member string) bool {
+			m := lua.ParseMember(member)
+			return m.ID == "other" || m.Group == "b"
+		})
+		if err == nil {
+			_, err = lua.Expire(s.ctx, c, s.k, append(members, "unknown"))
+		}
+		return err
 	}
 }
 

@@ -24,6 +24,7 @@ var below = map[string]string{
 	"internal/observe":    "lua",
 	"internal/view":       "lua internal/loop",
 	"scheduler":           "lua internal/loop internal/observe internal/view",
+	"scheduler/bulk":      "lua internal/loop internal/observe internal/view",
 	"scheduler/producer":  "lua internal/loop internal/observe internal/view",
 	"stream":              "lua internal/loop internal/observe internal/view",
 	"stream/keeper":       "lua internal/loop internal/observe internal/view stream",
@@ -41,7 +42,7 @@ var below = map[string]string{
 
 const (
 	bridgeParts   = "lua internal/loop internal/observe internal/view scheduler scheduler/producer stream stream/keeper"
-	allBelowAdmin = "bridge " + bridgeParts + " stream/inspect stream/deadletter stream/transfer"
+	allBelowAdmin = "bridge " + bridgeParts + " scheduler/bulk stream/inspect stream/deadletter stream/transfer"
 )
 
 type listed struct {

@@ -169,6 +169,30 @@ func (q *Queue) RescheduleRetries(id, group string, to lua.When) []string {
 	return members
 }
 
+// Expire: scheduled → scheduled, due now and expired; what cannot be read has no expiry, and is due now.
+func (q *Queue) Expire(members []string) []lua.Expired {
+	answers := make([]lua.Expired, len(members))
+	for i, member := range members {
+		m, scheduled := q.Scheduled[member]
+		due, expired := m.Due <= float64(q.Now), m.Broken != "" || m.expired(q.Now)
+		switch {
+		case !scheduled:
+			continue
+		case due && expired:
+			answers[i] = lua.ExpireBefore
+			continue
+		case !expired:
+			m.Meta = maps.Clone(m.Meta)
+			m.Meta[lua.FieldExpires] = decimal(q.Now)
+		}
+		if !due {
+			m.Due = float64(q.Now)
+		}
+		q.Scheduled[member], answers[i] = m, lua.ExpireNow
+	}
+	return answers
+}
+
 // Drain: scheduled and due → ready, in the order of due time, then member; malformed, expired, or for a group that is gone →
 // dead.
 func (q *Queue) Drain(limit, maxBytes int) lua.Drained {

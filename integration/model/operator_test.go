@@ -37,6 +37,15 @@ func (r *run) redrive() {
 	}
 }
 
+func (r *run) expire() {
+	r.unless(len(r.q.Scheduled) == 0)
+	known := append(r.q.Order(), unknown)
+	members := []string{pick(r, "member", known...), pick(r, "member", known...)}
+	step(r, fmt.Sprintf("expire %q", members), func(ctx context.Context) ([]lua.Expired, error) {
+		return lua.Expire(ctx, r.c, r.k, members)
+	}, func(q *Queue, _ []lua.Expired) []lua.Expired { return q.Expire(members) })
+}
+
 // letter is a dead letter, seldom one that never was.
 func (r *run) letter() Entry {
 	letters := append(slices.Clone(r.q.Dead), Entry{ID: unknown})

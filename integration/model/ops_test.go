@@ -54,6 +54,7 @@ func (r *run) actions() map[string]func(*rapid.T) {
 		{"skip", r.skip},
 		{"cancel", r.cancel}, {"reschedule", r.reschedule}, {"produce plainly", r.produce}, {"claim", r.claim},
 		{"cancel retries", r.cancelRetries}, {"reschedule retries", r.rescheduleRetries},
+		{"expire", r.expire},
 		{"read history", r.readHistory}, {"create group", r.createGroup}, {"lose body", r.loseBody},
 		{"damage meta", r.damageMeta},
 		{"add entry", r.addEntry}, {"purge", r.purge}, {"hold", r.hold}, {"survey", r.survey},

@@ -184,5 +184,6 @@ func complaint(said []byte) string {
 
 // allMutants are the rows of all tables.
 func allMutants() []mutant {
-	return slices.Concat(mutants, moreMutants, producingMutants, retriesMutants, tracingMutants, metricsMutants, healthMutants)
+	return slices.Concat(mutants, moreMutants, producingMutants, retriesMutants, tracingMutants, metricsMutants, healthMutants,
+		flowMutants)
 }

@@ -2,6 +2,7 @@ package view
 
 import (
 	"math"
+	"strings"
 	"time"
 )
 
@@ -9,3 +10,8 @@ import (
 func ScoreTime(score float64) time.Time {
 	return time.UnixMilli(int64(math.Ceil(max(0, min(score, 1e15)))))
 }
+
+var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
+
+// EscapeGlob returns the pattern that matches a text and nothing else.
+func EscapeGlob(text string) string { return escapeGlob.Replace(text) }

@@ -127,7 +127,7 @@ func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filte
 
 func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions,
 	invalid error) (RedriveResult, error) {
-	r := redriver{d: d, queue: queue, total: total, options: o, paid: time.Now(), batches: map[int]*redriveBatch{},
+	r := redriver{d: d, queue: queue, total: total, options: o, pace: loop.Pace{Rate: o.Rate}, batches: map[int]*redriveBatch{},
 		groups: map[int][]string{}}
 	err := errors.Join(invalid, d.check(queue), o.validate())
 	if err == nil {
@@ -148,7 +148,7 @@ type redriver struct {
 	queue   string
 	total   int
 	options RedriveOptions
-	paid    time.Time             // when the rate allows the next call
+	pace    loop.Pace
 	batches map[int]*redriveBatch // by partition
 	groups  map[int][]string      // of a dry run, by partition: those on the stream
 	result  RedriveResult
@@ -218,7 +218,7 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 	}
 	b.letters, b.groups = append(b.letters, one), append(b.groups, group)
 	b.bytes += len(payload) + len(l.Payload) + len(one.Fields)
-	if len(b.letters) < r.size() && b.bytes < redriveBytes {
+	if len(b.letters) < r.pace.Batch(redriveLetters) && b.bytes < redriveBytes {
 		return nil
 	}
 	return r.flush(ctx, partition)
@@ -247,20 +247,12 @@ func (r *redriver) foresee(ctx context.Context, l Letter, partition int, group s
 	return lua.RedriveScheduled, nil
 }
 
-// size is how many letters go into a call: about a tenth of a second's worth when there is a rate.
-func (r *redriver) size() int {
-	if r.options.Rate == 0 {
-		return redriveLetters
-	}
-	return int(max(1, min(redriveLetters, r.options.Rate/10)))
-}
-
 func (r *redriver) flush(ctx context.Context, partition int) error {
 	b := r.batches[partition]
 	if len(b.letters) == 0 {
 		return nil
 	}
-	if !r.pay(ctx, len(b.letters)) {
+	if !r.pace.Wait(ctx, len(b.letters)) {
 		return ctx.Err()
 	}
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.PassTimeout)
@@ -280,18 +272,4 @@ func (r *redriver) flush(ctx context.Context, partition int) error {
 		r.options.Progress(r.result.done(), max(r.total, r.result.done()))
 	}
 	return err
-}
-
-// pay waits until the rate allows the next call. It is false when ctx ended first.
-func (r *redriver) pay(ctx context.Context, letters int) bool {
-	if r.options.Rate > 0 {
-		if !loop.Sleep(ctx, time.Until(r.paid)) {
-			return false
-		}
-		if saved := time.Now().Add(-time.Second); r.paid.Before(saved) {
-			r.paid = saved
-		}
-		r.paid = r.paid.Add(time.Duration(float64(letters) / r.options.Rate * float64(time.Second)))
-	}
-	return ctx.Err() == nil
 }

@@ -8,11 +8,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -161,25 +159,6 @@ func TestRedriveThatIsInterruptedCountsWhatItDid(t *testing.T) {
 		t.Errorf("purged %d, %v", purged, err)
 	}
 	redistest.Want(t, "not purged", len(r.letters()), 400)
-}
-
-// The bucket holds a second's worth: what a stall held up does not come all at once.
-func TestRateIsExactAndMakesUpForASecondAtMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := redriver{options: RedriveOptions{Rate: 50}, paid: time.Now()}
-		begin := time.Now()
-		for range 100 {
-			r.pay(t.Context(), 5)
-		}
-		redistest.Want(t, "500 letters at 50 a second, the last 5 of them not waited for", time.Since(begin),
-			9900*time.Millisecond)
-		loop.Sleep(t.Context(), time.Minute) // a stall
-		begin = time.Now()
-		for range 20 {
-			r.pay(t.Context(), 5)
-		}
-		redistest.Want(t, "100 letters after a stall, 50 of them saved", time.Since(begin), 900*time.Millisecond)
-	})
 }
 
 func TestSpreadIsOverTheWholeTime(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -207,13 +206,11 @@ func (l *locator) retrying(ctx context.Context, due, metas int64) error {
 	}
 }
 
-var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
-
 const scanCount = 1000
 
 // scan looks through a part of the schedule, or of the meta.
 func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (page rueidis.ScanEntry, err error) {
-	pattern := escapeGlob.Replace(l.id) + lua.Separator + "*"
+	pattern := view.EscapeGlob(l.id) + lua.Separator + "*"
 	scan := l.c.B().Hscan().Key(l.keys.Meta).Cursor(cursor).Match(pattern).Count(scanCount).Build
 	if schedule {
 		scan = l.c.B().Zscan().Key(l.keys.Due).Cursor(cursor).Match(pattern).Count(scanCount).Build

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
+)
+
+func (a *app) bulk() *cobra.Command {
+	return group(&cobra.Command{
+		Use: "bulk", Short: "Cancel, move or expire many scheduled messages at once",
+		Long: `Changes many scheduled messages: those with the IDs named, or in a file, or all that the
+flags select, which must hold together. --dry-run says how many they are, and shows the
+first ones. The queue goes on meanwhile: it is done in short steps, and what becomes ready
+before its turn is delivered, and counted as gone.
+
+A run that ended early, by an interrupt, an error or a kill, is gone on with by the same
+command: what was done is not done again.`,
+		Example: `  duestream bulk cancel emails --id-prefix order-42- --dry-run
+  duestream bulk reschedule emails --header tenant=acme --in 1h --rate 500/s
+  duestream bulk expire emails --due-until 2026-01-01T00:00:00Z`,
+	}, a.bulkCancel(), a.bulkReschedule(), a.bulkExpire())
+}
+
+// bulkFlags say which messages are meant, and how they are changed.
+type bulkFlags struct {
+	filter  admin.BulkFilter
+	headers flags.Headers
+	file    string
+	all     bool
+	dryRun  bool
+	rate    string
+	perSec  float64
+}
+
+func (o *bulkFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.file, "ids-from", "", "those whose IDs are the lines of this file; - is standard input")
+	f.StringVar(&o.filter.Prefix, "id-prefix", "", "those whose ID begins with this text")
+	f.Var(&o.headers, "header", "those with this header; may be repeated")
+	flags.InstantVar(f, &o.filter.From, "due-from", "those that are due at this time or later: RFC 3339")
+	flags.InstantVar(f, &o.filter.Until, "due-until", "those that are due before this time: RFC 3339")
+	f.BoolVar(&o.filter.Retries, "retries", false, "the messages, and also retries that wait, of all groups")
+	f.StringVarP(&o.filter.Group, "group", "g", "", "only retries that wait for this group")
+	f.BoolVar(&o.all, "all", false, "all that wait in the queue")
+	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
+	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 500/s")
+	cmd.MarkFlagsMutuallyExclusive("retries", "group")
+}
+
+// named says whether all messages are named one by one.
+func (o *bulkFlags) named(ids []string) bool { return len(ids) > 0 || o.file != "" }
+
+func (o *bulkFlags) check(ids []string) (err error) {
+	o.filter.Headers = o.headers
+	selected := o.filter.Prefix != "" || len(o.headers) > 0 || !o.filter.From.IsZero() || !o.filter.Until.IsZero() ||
+		o.filter.Group != ""
+	switch {
+	case len(ids) > 0 && o.file != "":
+		return usage.Errorf("name IDs, or give them by --ids-from, not both")
+	case o.all && (o.named(ids) || selected):
+		return usage.Errorf("--all is everything: give it alone, or select messages")
+	case !o.named(ids) && !selected && !o.all:
+		return usage.Errorf("name IDs, or select messages by flags, or give --all")
+	}
+	o.perSec, err = parseRate(o.rate)
+	return errors.Join(err, checkGroup(o.filter.Group))
+}
+
+// read takes the IDs of the command line, or of the file.
+func (o *bulkFlags) read(a *app, ids []string) error {
+	o.filter.IDs = ids
+	if o.file == "" {
+		return nil
+	}
+	lines, _, closeFile, err := a.openLines(o.file)
+	if err != nil {
+		return err
+	}
+	defer closeFile()
+	for {
+		line, tooLong, err := lines.Next()
+		if err == io.EOF {
+			break
+		}
+		id := string(line)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: read line %d: %w", o.file, lines.Number+1, err)
+		case tooLong:
+			return usage.Errorf("%s: line %d: %w", o.file, lines.Number, errTooLong)
+		case id == "":
+			continue
+		}
+		if err := admin.CheckID(id); err != nil {
+			return usage.Errorf("%s: line %d: %w", o.file, lines.Number, err)
+		}
+		o.filter.IDs = append(o.filter.IDs, id)
+	}
+	if len(o.filter.IDs) == 0 {
+		return usage.Errorf("%s holds no IDs", o.file)
+	}
+	return nil
+}
+
+// bulkCall is one of the changes.
+type bulkCall func(context.Context, string, admin.BulkFilter, admin.BulkOptions) (admin.BulkResult, error)
+
+// bulkAnswer is what is printed as JSON.
+type bulkAnswer struct {
+	admin.BulkResult
+	DryRun  bool                `json:"dry_run"`
+	Seconds float64             `json:"seconds"`
+	First   []admin.BulkMessage `json:"first,omitempty"`  // of a dry run: some that are meant
+	Missed  []admin.BulkMessage `json:"missed,omitempty"` // some that were gone, or refused
+}
+
+// changeMany carries out a change, and says what became of the messages. what is "cancelled"; already is what is said of those
+// that needed no change.
+func (a *app) changeMany(ctx context.Context, queue string, o *bulkFlags, call bulkCall, what, already string) error {
+	const some = 10
+	bar, began, v := term.NewProgress(a.err, what), time.Now(), bulkAnswer{DryRun: o.dryRun}
+	options := admin.BulkOptions{Rate: o.perSec, DryRun: o.dryRun}
+	if o.dryRun {
+		options.Selected = func(m admin.BulkMessage) {
+			if len(v.First) < some {
+				v.First = append(v.First, m)
+			}
+		}
+	}
+	options.Missed = func(m admin.BulkMessage) {
+		if len(v.Missed) < some {
+			v.Missed = append(v.Missed, m)
+		}
+	}
+	options.Progress = func(r admin.BulkResult) {
+		bar.Show(int64(r.Changed), float64(r.Looked)/float64(max(1, r.Looked, r.Total)))
+	}
+	result, err := call(ctx, queue, o.filter, options)
+	bar.Clear()
+	v.BulkResult, v.Seconds = result, time.Since(began).Seconds()
+	printed := a.print(v, func() { a.describeBulk(v, o, what, already) })
+	switch {
+	case err != nil:
+		if errors.Is(err, context.Canceled) {
+			a.note("stopped: the other messages are as they were; the same command goes on with them")
+		}
+		return err
+	case printed != nil:
+		return printed
+	case len(o.filter.IDs) > 0 && result.Changed+result.Unchanged == 0 && result.Gone > 0:
+		return fmt.Errorf("%w: none of %s", bridge.ErrNotScheduled, human.Counted(result.Gone, "ID"))
+	case len(o.filter.IDs) > 0 && result.Gone > 0 || result.Refused > 0:
+		return fmt.Errorf("%w: not %s: %s", errPartly, what, human.Counted(result.Gone+result.Refused, "message"))
+	}
+	return nil
+}
+
+func (a *app) describeBulk(v bulkAnswer, o *bulkFlags, what, already string) {
+	text := fmt.Sprintf("%s %s", done(what, o.dryRun), human.Thousands(v.Changed))
+	if !v.To.IsZero() {
+		text += ", due " + human.Clock(v.To, time.Now())
+	}
+	if v.Unchanged > 0 {
+		text += fmt.Sprintf(", %s %s", already, human.Thousands(v.Unchanged))
+	}
+	text += ", gone " + human.Thousands(v.Gone)
+	if v.Refused > 0 {
+		text += ", refused " + human.Thousands(v.Refused)
+	}
+	if v.Seconds >= 1 && !o.dryRun {
+		text += fmt.Sprintf("; %s, %s/s", human.Short(time.Duration(v.Seconds*float64(time.Second)).Round(time.Second)),
+			human.Thousands(int64(float64(v.Changed)/v.Seconds)))
+	}
+	fmt.Fprintln(a.out, text)
+	a.listBulk(v.First, v.Changed, "")
+	a.listBulk(v.Missed, v.Gone+v.Refused, "not "+what+":")
+}
+
+// listBulk prints some of the messages.
+func (a *app) listBulk(some []admin.BulkMessage, total int, title string) {
+	if len(some) == 0 {
+		return
+	}
+	if title != "" {
+		fmt.Fprintln(a.out, title)
+	}
+	rows := [][]string{{"ID", "FOR", "DUE"}}
+	for _, m := range some {
+		due := "-"
+		if !m.Due.IsZero() {
+			due = human.Clock(m.Due, time.Now())
+		}
+		rows = append(rows, []string{human.OneLine(m.ID, 60), human.OrDash(human.OneLine(m.Group, 30)), due})
+	}
+	term.Table(a.out, rows)
+	if more := total - len(some); more > 0 {
+		fmt.Fprintf(a.out, "and %s more\n", human.Thousands(more))
+	}
+}

@@ -1,0 +1,65 @@
+package lua
+
+import (
+	"context"
+	"slices"
+
+	"github.com/redis/rueidis"
+)
+
+// Expired says what became of a member of the schedule that was to expire.
+type Expired int64
+
+// Answers of Expire.
+const (
+	ExpireNone   Expired = 0  // it is not scheduled
+	ExpireNow    Expired = 1  // the next drain makes a dead letter of it
+	ExpireBefore Expired = 2  // it was due, and had expired, before
+	ExpireNoRoom Expired = -1 // its meta has no room for an expiry: it is as it was
+)
+
+var expireScript = load("expire", []string{"due", "meta", "wake"}, nil, []string{"member"})
+
+// Expire has members of the schedule expire now: none of them is delivered, and a bridge makes a dead letter of each, when it
+// drains the queue next. One round trip for each 1 MiB of metas, and of members.
+func Expire(ctx context.Context, c rueidis.Client, k Keys, members []string) ([]Expired, error) {
+	reply, err := inParts(members, func(members []string) ([]int64, error) {
+		n := fitting(members)
+		reply, err := expireScript.integers(ctx, c, []string{k.Due, k.Meta, k.Wake}, members[:n], n, Durability{})
+		return append(reply, slices.Repeat([]int64{notReached}, len(members)-n)...), err
+	})
+	answers := make([]Expired, len(reply))
+	for i, n := range reply {
+		answers[i] = Expired(n)
+	}
+	return answers, err
+}
+
+// RescheduleEach is Reschedule for many members of the schedule, each by a script of its own, in one round trip: the server may
+// do other things between two of them. With an error some may have been moved.
+func RescheduleEach(ctx context.Context, c rueidis.Client, k Keys, members []string, when []When) (moved []bool, err error) {
+	keys := []string{k.Due, k.Wake}
+	cmds := make([]rueidis.Completed, len(members))
+	for i, member := range members {
+		cmds[i] = c.B().Evalsha().Sha1(rescheduleScript.sha).Numkeys(2).Key(keys...).Arg(member, string(when[i])).Build()
+	}
+	moved = make([]bool, len(members))
+	if len(cmds) == 0 {
+		return moved, nil
+	}
+	for i, reply := range c.DoMulti(ctx, cmds...) {
+		answers, err := reply.AsIntSlice()
+		if re, answered := rueidis.IsRedisErr(err); answered && re.IsNoScript() {
+			_, moved[i], err = Reschedule(ctx, c, k, members[i], when[i], Durability{})
+			if err != nil {
+				return moved, err
+			}
+			continue
+		}
+		if err != nil {
+			return moved, Classify(rescheduleScript.name, err)
+		}
+		moved[i] = len(answers) == 2 && answers[0] == 1
+	}
+	return moved, nil
+}

@@ -1,0 +1,49 @@
+-- expire: has scheduled messages, and retries that wait, expire now: drain makes dead letters of them as soon as it comes to them.
+-- Uses: base entry
+-- KEYS[1] due (zset)
+-- KEYS[2] meta (hash)
+-- KEYS[3] wake (stream)
+-- ARGV[1...] member (bytes)
+-- Returns: per member an integer: 1 it expires now, and is due, so it will not be delivered; 2 that was so before; 0 not scheduled; -1 its meta has no room for an expiry, nothing was changed; -9 not looked at because the metas before it came to 1 MiB: send it again
+-- Complexity: O(log n) per member
+-- If a command fails here: nothing can after the type check. Of a member that cannot be read only the due time is moved; drain finds it malformed.
+-- Run twice: harmless; the second run answers 2, or 0 when a dead letter was made of it meanwhile.
+local due, meta, wake = KEYS[1], KEYS[2], KEYS[3]
+local bad = wrong_type({due, 'zset', meta, 'hash', wake, 'stream'})
+if bad then return bad end
+
+redis.call('XDEL', wake, '0-0') -- removes nothing, and opens a full server for the rest
+local before, now, read, changed = head(due), now_ms(), 0, false
+local stamp, has_meta = digits(now), redis.call('EXISTS', meta) == 1
+
+local function expire(member)
+  local score = redis.call('ZSCORE', due, member)
+  if not score then return 0 end
+  local size, fields, text = has_meta and redis.call('HSTRLEN', meta, member) or 0, nil, nil
+  if size <= MAX_META_BYTES then
+    text = size > 0 and redis.call('HGET', meta, member) or nil
+    read = read + size
+    local values, known = entry_values(member, '', text, '0')
+    fields = values and known
+  end
+  local is_due, expired = number_of(score) <= now, not fields or has_expired(fields, now)
+  if is_due and expired then return 2 end
+  if not expired then
+    fields['expires_ms'] = stamp
+    text = cjson.encode(fields)
+    if #text > MAX_META_BYTES then return -1 end
+    -- Everything is known before the first write.
+    redis.call('HSET', meta, member, text)
+    has_meta = true
+  end
+  if not is_due then redis.call('ZADD', due, 'XX', stamp, member) end
+  changed = true
+  return 1
+end
+
+local reply = {}
+for i, member in ipairs(ARGV) do
+  reply[i] = read >= MOST_BYTES and LATER or expire(member)
+end
+if changed then wake_if_earlier(wake, before, now) end
+return reply

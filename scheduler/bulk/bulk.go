@@ -1,0 +1,193 @@
+package bulk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// Message is a member of the schedule.
+type Message struct {
+	ID        string    `json:"id"`
+	Group     string    `json:"group,omitempty"` // for which it waits to be tried again; "" = all
+	Due       time.Time `json:"due,omitzero"`    // zero: it was not found
+	Partition int       `json:"partition,omitempty"`
+
+	member string
+}
+
+// Options say how messages are changed. The zero value: all of them, as fast as possible.
+type Options struct {
+	// messages per second, over any time; after a stall at most one second's worth is changed at once; 0 = no limit
+	Rate   float64
+	DryRun bool // changes nothing, and counts what would be changed
+
+	Selected func(Message) // called for each message that is meant, before anything is done with it
+	Missed   func(Message) // called for each that was gone, or refused
+	Progress func(Result)  // called after each step
+}
+
+func (o Options) validate() error {
+	if !(o.Rate >= 0) || math.IsInf(o.Rate, 0) {
+		return lua.Invalid("rate", fmt.Sprint(o.Rate), "must be a number of messages per second, or 0 for no limit")
+	}
+	return nil
+}
+
+// Result counts what became of messages.
+type Result struct {
+	Looked    int64 `json:"looked"`    // members of schedules that were read
+	Total     int64 `json:"total"`     // how many there were to read
+	Changed   int   `json:"changed"`   // cancelled, moved or expired; in a dry run, what would be
+	Unchanged int   `json:"unchanged"` // due at that time, or expired, before
+	// not scheduled any more when it was their turn: ready meanwhile, or cancelled; and IDs that were not found
+	Gone    int `json:"gone"`
+	Refused int `json:"refused"` // to expire: no room for an expiry among headers of 512 KiB
+
+	To time.Time `json:"to,omitzero"` // rescheduled: when they are due now
+}
+
+// Bulk changes messages of the queues of a prefix. It is safe for concurrent use, also by several processes: each message is
+// changed by one of them.
+type Bulk struct {
+	client   rueidis.Client
+	prefix   string
+	observer observe.Observer // nil = nobody is told
+}
+
+// New returns a Bulk for a prefix ("" = lua.DefaultPrefix). Redis is not touched.
+func New(c rueidis.Client, prefix string) *Bulk {
+	return &Bulk{client: c, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
+}
+
+// Observed returns a Bulk of which an observer is told what it cancels and moves.
+func (b *Bulk) Observed(o observe.Observer) *Bulk {
+	return &Bulk{client: observe.Wrap(b.client, o), prefix: b.prefix, observer: o}
+}
+
+// Cancel takes messages out of the schedule: what is counted as changed will never be delivered, and its ID may be used again.
+func (b *Bulk) Cancel(ctx context.Context, queue string, f Filter, o Options) (Result, error) {
+	return b.run(ctx, "cancel", queue, f, o, func(r *run) error {
+		r.event, r.told = observe.Cancelled, true
+		r.change = func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error) {
+			done, err := lua.Cancel(ctx, b.client, k, members(ms), lua.Durability{})
+			return outcomes(done), err
+		}
+		return nil
+	})
+}
+
+// Reschedule moves messages to at, or when that is zero to delay from the server's now, which is asked once: all have the same
+// due time. What is due then already is left as it is, so that a call with at goes on with what an earlier one left.
+func (b *Bulk) Reschedule(ctx context.Context, queue string, f Filter, delay time.Duration, at time.Time,
+	o Options) (Result, error) {
+	return b.run(ctx, "reschedule", queue, f, o, func(r *run) error {
+		if !at.IsZero() && delay != 0 {
+			return lua.Invalid("delay", delay.String(), "must be zero when a point in time is given")
+		}
+		if at.IsZero() {
+			now, err := view.ServerTime(ctx, b.client)
+			if err != nil {
+				return err
+			}
+			at = now.Add(delay)
+		}
+		if whole := at.Truncate(time.Millisecond); whole.Before(at) { // as lua.At, so that what is due then is known
+			at = whole.Add(time.Millisecond)
+		}
+		when := lua.At(at)
+		r.result.To = at
+		r.event, r.told, r.already = observe.Rescheduled, true, r.result.To
+		r.change = func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error) {
+			whens := make([]lua.When, len(ms))
+			for i := range whens {
+				whens[i] = when
+			}
+			moved, err := lua.RescheduleEach(ctx, b.client, k, members(ms), whens)
+			return outcomes(moved), err
+		}
+		return nil
+	}, lua.CheckDelay("delay", delay), checkTime(at))
+}
+
+// Expire has messages expire now: what is counted as changed will not be delivered, and the bridge that owns the queue makes a
+// dead letter of it, with reason expired, which can be redriven. While the queue is paused, and while no bridge lives, it waits
+// in the schedule for that.
+func (b *Bulk) Expire(ctx context.Context, queue string, f Filter, o Options) (Result, error) {
+	return b.run(ctx, "expire", queue, f, o, func(r *run) error {
+		r.change = func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error) {
+			answers, err := lua.Expire(ctx, b.client, k, members(ms))
+			out := make([]outcome, len(answers))
+			for i, answer := range answers {
+				out[i] = map[lua.Expired]outcome{lua.ExpireNow: changed, lua.ExpireBefore: unchanged,
+					lua.ExpireNoRoom: refused}[answer]
+			}
+			return out, err
+		}
+		return nil
+	})
+}
+
+func (b *Bulk) run(ctx context.Context, what, queue string, f Filter, o Options, prepare func(*run) error,
+	invalid ...error) (Result, error) {
+	r := &run{b: b, queue: queue, filter: f, options: o, pace: loop.Pace{Rate: o.Rate}}
+	err := errors.Join(append(invalid, lua.CheckPrefix(b.prefix), lua.CheckQueue(queue), f.validate(), o.validate())...)
+	if err == nil {
+		err = prepare(r)
+	}
+	if err == nil {
+		err = r.everywhere(ctx)
+	}
+	if r.told && b.observer != nil && r.result.Changed > 0 && !o.DryRun {
+		b.observer.Of(observe.Client, queue, "").Add(r.event, r.result.Changed)
+	}
+	if err != nil {
+		return r.result, fmt.Errorf("%s messages of %s: %w", what, queue, err)
+	}
+	return r.result, nil
+}
+
+func checkTime(at time.Time) error {
+	if at.IsZero() {
+		return nil
+	}
+	return lua.CheckTime("at", at)
+}
+
+func members(ms []Message) []string {
+	list := make([]string, len(ms))
+	for i := range ms {
+		list[i] = ms[i].member
+	}
+	return list
+}
+
+// outcome is what became of a message.
+type outcome int
+
+const (
+	gone outcome = iota
+	changed
+	unchanged
+	refused
+)
+
+func outcomes(done []bool) []outcome {
+	out := make([]outcome, len(done))
+	for i, ok := range done {
+		if ok {
+			out[i] = changed
+		}
+	}
+	return out
+}

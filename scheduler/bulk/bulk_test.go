@@ -1,0 +1,358 @@
+package bulk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// rig is a queue, and bulk changes of it.
+type rig struct {
+	*queuetest.Rig
+	*Bulk
+}
+
+func newRig(t *testing.T, s *redistest.Server) *rig {
+	r := queuetest.New(t, s)
+	return &rig{r, New(r.Client, r.Prefix)}
+}
+
+// at is a due time that is far away; n orders them.
+func at(n int) time.Time { return time.UnixMilli(4e12).Add(time.Duration(n) * time.Second) }
+
+// schedule adds a message to the partition where it belongs.
+func (r *rig) schedule(counts lua.Counts, id string, due time.Time, headers map[string]string) {
+	r.T.Helper()
+	p := r.Part(counts.Of(id))
+	p.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: lua.EncodeMeta(headers, 0, time.Time{})})
+}
+
+// retries adds what waits to be tried again.
+func (r *rig) retries(id string, groups ...string) {
+	r.T.Helper()
+	for _, group := range groups {
+		member := lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: "1-1"}.String()
+		r.Do("HSET", r.Keys.Meta, member, fmt.Sprintf(`{"id":%q,"for":%q,"attempt":"2","h:tier":"gold"}`, id, group))
+		r.Do("ZADD", r.Keys.Due, strconv.FormatInt(at(5).UnixMilli(), 10), member)
+	}
+}
+
+// state is all that the keys of the partitions hold.
+func (r *rig) state(partitions int) string {
+	var all []string
+	for i := range partitions {
+		k := r.Part(i).Keys
+		all = append(all, r.Texts("ZRANGE", k.Due, "0", "-1", "WITHSCORES")...)
+		all = append(all, fmt.Sprint(r.Number("HLEN", k.Payload), r.Number("HLEN", k.Meta), r.Number("ZCARD", k.Seen),
+			r.Number("XLEN", k.Stream), r.Number("XLEN", k.Dead)))
+	}
+	return strings.Join(all, " ")
+}
+
+func counted(res Result, err error) string {
+	return fmt.Sprintf("changed %d unchanged %d gone %d refused %d %v", res.Changed, res.Unchanged, res.Gone, res.Refused, err)
+}
+
+func TestDryRunChangesNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r, counts := newRig(t, s), lua.Counts{1, 3}
+		queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, 3)
+		for i := range 40 {
+			tier := []string{"gold", "tin"}[i%2]
+			r.schedule(counts, fmt.Sprintf("order-%02d", i), at(i), map[string]string{"tier": tier, "x": "y"})
+			r.schedule(counts, fmt.Sprintf("mail-%02d", i), at(i), nil)
+		}
+		r.retries("order-01", "a", "b")
+		r.retries("gone", "a")
+		for _, c := range []struct {
+			filter Filter
+			want   int
+			gone   int
+		}{
+			{Filter{}, 80, 0},
+			{Filter{Retries: true}, 83, 0},
+			{Filter{Group: "a"}, 2, 0},
+			{Filter{Group: "a", Prefix: "order-"}, 1, 0},
+			{Filter{Prefix: "order-"}, 40, 0},
+			{Filter{Prefix: "order-1"}, 10, 0},
+			{Filter{Prefix: "rder"}, 0, 0},
+			{Filter{Headers: map[string]string{"tier": "gold"}}, 20, 0},
+			{Filter{Headers: map[string]string{"tier": "gold"}, Retries: true}, 23, 0},
+			{Filter{Headers: map[string]string{"tier": "gold", "x": "z"}}, 0, 0},
+			{Filter{From: at(10), Until: at(12)}, 4, 0},
+			{Filter{From: at(39)}, 2, 0},
+			{Filter{Until: at(1)}, 2, 0},
+			{Filter{IDs: []string{"order-01", "mail-02", "nobody", "order-01", "nobody", "gone"}}, 2, 2},
+			{Filter{IDs: []string{"order-01", "gone", "nobody"}, Retries: true}, 4, 1},
+			{Filter{IDs: []string{"order-01", "order-02", "mail-02"}, Prefix: "order-", Until: at(2)}, 1, 0},
+			{Filter{IDs: []string{"order-01", "order-02", "no"}, Headers: map[string]string{"tier": "gold"}}, 1, 1},
+		} {
+			before := r.state(3)
+			var selected, missed int
+			o := Options{DryRun: true, Selected: func(Message) { selected++ }, Missed: func(Message) { missed++ }}
+			for name, call := range map[string]func() (Result, error){
+				"cancel":     func() (Result, error) { return r.Cancel(t.Context(), r.Queue, c.filter, o) },
+				"reschedule": func() (Result, error) { return r.Reschedule(t.Context(), r.Queue, c.filter, 0, at(99), o) },
+				"expire":     func() (Result, error) { return r.Expire(t.Context(), r.Queue, c.filter, o) },
+			} {
+				selected, missed = 0, 0
+				if got, want := counted(call()), counted(Result{Changed: c.want, Gone: c.gone}, nil); got != want ||
+					selected != c.want || missed != c.gone {
+					t.Errorf("%s of %+v: %s, told of %d and %d; want %s", name, c.filter, got, selected, missed, want)
+				}
+			}
+			redistest.Want(t, "what there is", r.state(3), before)
+		}
+	})
+}
+
+func TestChangesReachAllPartitions(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r, counts := newRig(t, s), lua.Counts{1, 3}
+		queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, 3)
+		for i := range 30 {
+			r.schedule(counts, fmt.Sprintf("a-%02d", i), at(i), nil)
+			r.schedule(counts, fmt.Sprintf("b-%02d", i), at(i), map[string]string{"h": "v"})
+			r.schedule(counts, fmt.Sprintf("c-%02d", i), at(i), nil)
+		}
+		r.retries("b-01", "g")
+		r.schedule(lua.Counts{1}, "c-in-the-first", at(1), nil) // by a producer that knows no partitions
+		redistest.Want(t, "cancel", counted(r.Cancel(t.Context(), r.Queue, Filter{Prefix: "a-"}, Options{})),
+			counted(Result{Changed: 30}, nil))
+		redistest.Want(t, "cancel again", counted(r.Cancel(t.Context(), r.Queue, Filter{Prefix: "a-"}, Options{})),
+			counted(Result{}, nil))
+		res, err := r.Reschedule(t.Context(), r.Queue, Filter{Prefix: "b-", Retries: true}, 0, at(7).Add(-time.Microsecond),
+			Options{})
+		redistest.Want(t, "reschedule", counted(res, err), counted(Result{Changed: 30, Unchanged: 1}, nil))
+		redistest.Want(t, "when", res.To.Equal(at(7)), true)
+		redistest.Want(t, "reschedule again", counted(r.Reschedule(t.Context(), r.Queue, Filter{Prefix: "b-", Retries: true}, 0,
+			at(7), Options{})), counted(Result{Unchanged: 31}, nil))
+		ids := []string{"c-in-the-first", "c-00", "c-01", "nobody"}
+		redistest.Want(t, "expire", counted(r.Expire(t.Context(), r.Queue, Filter{IDs: ids}, Options{})),
+			counted(Result{Changed: 3, Gone: 1}, nil))
+		redistest.Want(t, "expire again", counted(r.Expire(t.Context(), r.Queue, Filter{IDs: ids}, Options{})),
+			counted(Result{Unchanged: 3, Gone: 1}, nil))
+		dead := 0
+		for i := range 3 {
+			d, err := lua.Drain(t.Context(), r.Client, r.Part(i).Keys, 100, 1<<20)
+			if err != nil || d.Moved != 0 {
+				t.Error(d, err)
+			}
+			dead += d.Dead
+		}
+		redistest.Want(t, "dead letters", dead, 3)
+		redistest.Want(t, "in an hour", counted(r.Reschedule(t.Context(), r.Queue, Filter{}, time.Hour, time.Time{}, Options{})),
+			counted(Result{Changed: 58}, nil))
+	})
+}
+
+// A glob character, an odd character, or a text that begins like another one: each is only itself.
+func TestHostileNamesAreTexts(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		names := []string{"*", "?", "[a]", "[", `\`, `\*`, "^", "a", "ä", "-", " ", "{", "'", "\u2028", "$(x)", "%s"}
+		for _, name := range names {
+			for _, id := range []string{name, name + "1", "x" + name} {
+				r.schedule(lua.Counts{1}, id, at(1), nil)
+			}
+		}
+		for _, name := range names {
+			want := 0
+			for _, other := range names {
+				for _, id := range []string{other, other + "1", "x" + other} {
+					if strings.HasPrefix(id, name) {
+						want++
+					}
+				}
+			}
+			got, err := r.Cancel(t.Context(), r.Queue, Filter{Prefix: name}, Options{DryRun: true})
+			redistest.Want(t, "begin with "+name, counted(got, err), counted(Result{Changed: want}, nil))
+			got, err = r.Cancel(t.Context(), r.Queue, Filter{IDs: []string{name}}, Options{DryRun: true})
+			redistest.Want(t, "is "+name, counted(got, err), counted(Result{Changed: 1}, nil))
+		}
+		for _, f := range []Filter{
+			{Prefix: "a\x1f"}, {Prefix: "\xff"}, {Prefix: strings.Repeat("a", 300)}, {IDs: []string{""}},
+			{IDs: []string{"a\x1fg\x1f1-1"}}, {Group: "\x00"}, {Headers: map[string]string{"": "v"}},
+			{From: at(2), Until: at(2)},
+		} {
+			if _, err := r.Cancel(t.Context(), r.Queue, f, Options{}); !errors.Is(err, lua.ErrInvalid) {
+				t.Errorf("%+v: %v", f, err)
+			}
+		}
+		for _, o := range []Options{{Rate: -1}, {Rate: 1 / zero}} {
+			if _, err := r.Expire(t.Context(), r.Queue, Filter{}, o); !errors.Is(err, lua.ErrInvalid) {
+				t.Errorf("%+v: %v", o, err)
+			}
+		}
+		for _, when := range []struct {
+			delay time.Duration
+			at    time.Time
+		}{{-1, time.Time{}}, {time.Hour, at(1)}, {0, time.UnixMilli(1 << 60)}, {lua.MaxDelay + 1, time.Time{}}} {
+			if _, err := r.Reschedule(t.Context(), r.Queue, Filter{}, when.delay, when.at, Options{}); !errors.Is(err,
+				lua.ErrInvalid) {
+				t.Errorf("%+v: %v", when, err)
+			}
+		}
+		redistest.Want(t, "all are there", r.Number("ZCARD", r.Keys.Due), int64(3*len(names)))
+	})
+}
+
+var zero float64
+
+// A message is met, becomes ready, and only then is it its turn: it is delivered, and said to be gone.
+func TestWhatBecomesReadyMeanwhileIsReported(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	for name, call := range map[string]func(Filter, Options) (Result, error){
+		"cancel": func(f Filter, o Options) (Result, error) { return r.Cancel(t.Context(), r.Queue, f, o) },
+		"reschedule": func(f Filter, o Options) (Result, error) {
+			return r.Reschedule(t.Context(), r.Queue, f, 0, at(99), o)
+		},
+		"expire": func(f Filter, o Options) (Result, error) { return r.Expire(t.Context(), r.Queue, f, o) },
+	} {
+		for i := range 20 {
+			r.schedule(lua.Counts{1}, fmt.Sprintf("%s-%02d", name, i), at(i), nil)
+		}
+		ready := r.Length(r.Keys.Stream)
+		var missed []string
+		res, err := call(Filter{Prefix: name + "-"}, Options{
+			Selected: func(m Message) {
+				if strings.HasSuffix(m.ID, "5") {
+					r.Do("ZADD", r.Keys.Due, "XX", "5", m.ID)
+					if d, err := lua.Drain(t.Context(), r.Client, r.Keys, 1, 1<<20); err != nil || d.Moved != 1 {
+						t.Error(d, err)
+					}
+				}
+			},
+			Missed: func(m Message) { missed = append(missed, m.ID) },
+		})
+		redistest.Want(t, name, counted(res, err), counted(Result{Changed: 18, Gone: 2}, nil))
+		redistest.Want(t, "ready", r.Length(r.Keys.Stream)-ready, 2)
+		redistest.Want(t, "told", len(missed), 2)
+		r.Do("DEL", r.Keys.Due)
+	}
+}
+
+// What one run did not come to, the next one does; and what it did is not done again.
+func TestRunThatWasInterruptedGoesOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const n = 5000
+	for name, call := range map[string]func(context.Context, Options) (Result, error){
+		"cancel": func(ctx context.Context, o Options) (Result, error) { return r.Cancel(ctx, r.Queue, Filter{}, o) },
+		"reschedule": func(ctx context.Context, o Options) (Result, error) {
+			return r.Reschedule(ctx, r.Queue, Filter{}, 0, at(9), o)
+		},
+		"expire": func(ctx context.Context, o Options) (Result, error) { return r.Expire(ctx, r.Queue, Filter{}, o) },
+	} {
+		add := []string{"ZADD", r.Keys.Due}
+		for i := range n {
+			add = append(add, "5000000000000", fmt.Sprint(name, i))
+		}
+		r.Do(add...)
+		ctx, stop := context.WithCancel(t.Context())
+		first, err := call(ctx, Options{Progress: func(res Result) {
+			if res.Changed >= 1500 {
+				stop()
+			}
+		}})
+		stop()
+		if !errors.Is(err, context.Canceled) || first.Changed < 1500 || first.Changed > 3000 {
+			t.Fatalf("%s: %+v %v", name, first, err)
+		}
+		var last Result
+		second, err := call(t.Context(), Options{Progress: func(res Result) { last = res }})
+		redistest.Want(t, name+": the rest", counted(second, err), counted(Result{Changed: n - first.Changed,
+			Unchanged: second.Unchanged}, nil))
+		redistest.Want(t, name+": looked at everything", second.Looked, second.Total)
+		redistest.Want(t, name+": the last that was told", last.Changed, second.Changed)
+		if name != "cancel" {
+			redistest.Want(t, name+": left alone", second.Unchanged, first.Changed)
+		}
+		left := n
+		if name == "cancel" {
+			left = 0
+		}
+		redistest.Want(t, name+": nothing is left to do", counted(call(t.Context(), Options{})),
+			counted(Result{Unchanged: left}, nil))
+		r.Do("DEL", r.Keys.Due, r.Keys.Meta)
+	}
+}
+
+// Messages that are scheduled into a partition that the queue gets while a run is under way are met, too.
+func TestQueueGrowsMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, filter := range map[string]Filter{"walked": {}, "looked up": {IDs: []string{"first", "grown"}}} {
+		r := newRig(t, redistest.Shared(t))
+		grown := lua.Counts{1, 3}
+		for i := 0; grown.Of("grown") == 0; i++ {
+			grown = lua.Counts{1, 3 + i}
+		}
+		r.schedule(lua.Counts{1}, "first", at(1), nil)
+		done := false
+		res, err := r.Cancel(t.Context(), r.Queue, filter, Options{Selected: func(Message) {
+			if !done {
+				done = true
+				queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, grown.Latest())
+				r.schedule(grown, "grown", at(1), nil)
+			}
+		}})
+		redistest.Want(t, name, counted(res, err), counted(Result{Changed: 2}, nil))
+	}
+}
+
+// A user that lacks a command is told so, and nothing is changed; and so is who finds a key of another type.
+func TestRefusalsChangeNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newRig(t, s)
+	r.schedule(lua.Counts{1}, "m", at(1), map[string]string{"a": "b"})
+	before := r.state(1)
+	r.Do("ACL", "SETUSER", "lacking", "on", ">p", "+@all")
+	c := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "lacking", "p" })
+	b := New(c, r.Prefix)
+	for _, lacks := range []string{"-zscan", "-zrem", "-hdel", "-hget", "-hset", "-zcard", "-zadd", "-evalsha", "-hget"} {
+		r.Do("ACL", "SETUSER", "lacking", "reset", "on", ">p", "~*", "&*", "+@all", lacks)
+		f := Filter{Headers: map[string]string{"a": "b"}}
+		_, cancelled := b.Cancel(t.Context(), r.Queue, f, Options{})
+		if lacks == "-zscan" && !errors.Is(cancelled, lua.ErrDenied) {
+			t.Errorf("%s: %v", lacks, cancelled)
+		}
+		if cancelled == nil { // it needed no more
+			r.schedule(lua.Counts{1}, "m", at(1), map[string]string{"a": "b"})
+			continue
+		}
+		redistest.Want(t, "denied "+lacks, errors.Is(cancelled, lua.ErrDenied), true)
+		redistest.Want(t, "state without "+lacks, r.state(1), before)
+	}
+	for _, lacks := range []string{"-zscore", "-hstrlen", "-hget", "-hset", "-zadd", "-time"} {
+		r.Do("ACL", "SETUSER", "lacking", "reset", "on", ">p", "~*", "&*", "+@all", lacks)
+		_, expired := b.Expire(t.Context(), r.Queue, Filter{}, Options{})
+		redistest.Want(t, "denied "+lacks, errors.Is(expired, lua.ErrDenied), true)
+		redistest.Want(t, "state without "+lacks, r.state(1), before)
+	}
+	r.Do("DEL", r.Keys.Due)
+	r.Do("SET", r.Keys.Due, "x")
+	if _, err := r.Expire(t.Context(), r.Queue, Filter{}, Options{}); !errors.Is(err, lua.ErrWrongType) {
+		t.Error(err)
+	}
+}

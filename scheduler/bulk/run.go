@@ -1,0 +1,314 @@
+package bulk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of one request.
+const (
+	scanMembers   = 1000
+	changeMembers = 250
+	readHeaders   = 100
+)
+
+// run is one change of many messages.
+type run struct {
+	b       *Bulk
+	queue   string
+	filter  Filter
+	options Options
+	pace    loop.Pace
+	result  Result
+
+	change  func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error)
+	already time.Time // what is due then needs no change; zero = everything does
+	event   observe.Event
+	told    bool
+
+	wanted map[string]bool // the IDs of the filter; true = found
+}
+
+// everywhere goes through all partitions that the queue has, and those that it got meanwhile.
+func (r *run) everywhere(ctx context.Context) error {
+	if len(r.filter.IDs) > 0 {
+		r.wanted = make(map[string]bool, len(r.filter.IDs))
+		for _, id := range r.filter.IDs {
+			r.wanted[id] = false
+		}
+	}
+	var before lua.Counts
+	for {
+		counts, err := view.ReadCounts(ctx, r.b.client, r.b.prefix, r.queue)
+		if err != nil {
+			return err
+		}
+		if before != nil && counts.Latest() == before.Latest() {
+			break
+		}
+		if r.filter.looksUp() {
+			err = r.lookUp(ctx, counts, before)
+		} else {
+			err = r.walkAll(ctx, counts, before)
+		}
+		if err != nil {
+			return err
+		}
+		before = counts
+	}
+	for _, id := range r.filter.IDs {
+		if found, wanted := r.wanted[id]; wanted && !found {
+			r.wanted[id] = true // an ID may be named twice
+			r.miss(Message{ID: id}, gone)
+		}
+	}
+	return nil
+}
+
+// walkAll goes through the schedules of partitions that earlier counts had not.
+func (r *run) walkAll(ctx context.Context, counts, before lua.Counts) error {
+	first := 0
+	if before != nil {
+		first = before.Latest()
+	}
+	sizes := make([]int64, counts.Latest())
+	for i := first; i < len(sizes); i++ {
+		size := view.Number(r.b.client.B().Zcard().Key(r.keys(i).Due).Build(), &sizes[i])
+		if err := view.Ask(ctx, r.b.client, size); err != nil {
+			return err
+		}
+		r.result.Total += sizes[i]
+	}
+	for i := first; i < len(sizes); i++ {
+		if err := r.walk(ctx, i, sizes[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) keys(partition int) lua.Keys {
+	return lua.NewKeys(r.b.prefix, lua.PartitionName(r.queue, partition))
+}
+
+// walk goes through one schedule, of about so many members. Everything that is there from its beginning to its end is met; the
+// cursor means something only to the server process that made it, so all of it goes over one connection, and ends with it.
+func (r *run) walk(ctx context.Context, partition int, size int64) error {
+	conn, release := lua.Pin(r.b.client)
+	defer release()
+	k, cursor, looked := r.keys(partition), uint64(0), r.result.Looked
+	step := int64(r.pace.Batch(scanMembers/10) * 10) // a second's worth: nothing is judged by what it was long ago
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var page rueidis.ScanEntry
+		scan := conn.B().Zscan().Key(k.Due).Cursor(cursor).Match(r.filter.pattern()).Count(step).Build()
+		if err := view.AskLong(ctx, conn, view.Scan(scan, &page)); err != nil {
+			return err
+		}
+		r.result.Looked = min(r.result.Looked+step, looked+size)
+		var found []Message
+		for i := 0; i+1 < len(page.Elements); i += 2 {
+			if m, meant := r.judge(partition, page.Elements[i], page.Elements[i+1]); meant {
+				found = append(found, m)
+			}
+		}
+		if err := r.take(ctx, k, found); err != nil {
+			return err
+		}
+		if cursor = page.Cursor; cursor == 0 {
+			r.result.Looked = looked + size
+			return nil
+		}
+	}
+}
+
+// judge makes a Message of a member, and says whether it is meant as far as can be told without its headers.
+func (r *run) judge(partition int, member, score string) (Message, bool) {
+	number, _ := strconv.ParseFloat(score, 64)
+	parsed := lua.ParseMember(member)
+	m := Message{ID: parsed.ID, Group: parsed.Group, Due: view.ScoreTime(number), Partition: partition, member: member}
+	if r.wanted != nil {
+		if _, wanted := r.wanted[m.ID]; !wanted {
+			return m, false
+		}
+	}
+	return m, r.filter.matches(parsed, m.Due)
+}
+
+// lookUp finds messages by their IDs in every partition where they may be, and were not looked for by earlier counts.
+func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
+	places := map[int][]string{}
+	seen := make(map[string]bool, len(r.filter.IDs))
+	for _, id := range r.filter.IDs {
+		if seen[id] || r.wanted[id] {
+			continue
+		}
+		seen[id] = true
+		for _, partition := range counts.Candidates(id) {
+			if before == nil || !slices.Contains(before.Candidates(id), partition) {
+				places[partition] = append(places[partition], id)
+				r.result.Total++
+			}
+		}
+	}
+	for partition := range counts.Latest() {
+		k := r.keys(partition)
+		for ids := range slices.Chunk(places[partition], r.pace.Batch(scanMembers/10)*10) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			scores, err := r.scores(ctx, k, ids)
+			if err != nil {
+				return err
+			}
+			r.result.Looked += int64(len(ids))
+			var found []Message
+			for i, score := range scores {
+				if score == nil {
+					continue
+				}
+				if m, meant := r.judge(partition, ids[i], strconv.FormatFloat(*score, 'f', -1, 64)); meant {
+					found = append(found, m)
+				} else {
+					r.wanted[m.ID] = true // it is there, and not meant
+				}
+			}
+			if err := r.take(ctx, k, found); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// scores returns the scores of members; nil for one that is not there.
+func (r *run) scores(ctx context.Context, k lua.Keys, ids []string) ([]*float64, error) {
+	scores := make([]*float64, len(ids))
+	questions := make([]view.Question, len(ids))
+	for i, id := range ids {
+		questions[i] = view.Into(r.b.client.B().Zscore().Key(k.Due).Member(id).Build(), &scores[i],
+			func(reply rueidis.RedisResult) (*float64, error) {
+				score, err := reply.AsFloat64()
+				return &score, err
+			})
+	}
+	return scores, view.AskLong(ctx, r.b.client, questions...)
+}
+
+// take changes those of some messages of one partition that have the headers that are asked for.
+func (r *run) take(ctx context.Context, k lua.Keys, found []Message) error {
+	if len(r.filter.Headers) > 0 {
+		var err error
+		if found, err = r.withHeaders(ctx, k, found); err != nil {
+			return err
+		}
+	}
+	var due []Message
+	for _, m := range found {
+		if r.wanted != nil {
+			r.wanted[m.ID] = true
+		}
+		if !r.already.IsZero() && m.Due.Equal(r.already) {
+			r.result.Unchanged++
+			continue
+		}
+		if r.options.Selected != nil {
+			r.options.Selected(m)
+		}
+		due = append(due, m)
+	}
+	if r.options.DryRun {
+		r.result.Changed += len(due)
+		r.progress()
+		return nil
+	}
+	for ms := range slices.Chunk(due, r.pace.Batch(changeMembers)) {
+		if err := r.makeChange(ctx, k, ms); err != nil {
+			return err
+		}
+	}
+	r.progress()
+	return nil
+}
+
+// withHeaders returns those of some messages that have the headers.
+func (r *run) withHeaders(ctx context.Context, k lua.Keys, found []Message) (with []Message, err error) {
+	for ms := range slices.Chunk(found, readHeaders) {
+		metas := make([]string, len(ms))
+		questions := make([]view.Question, len(ms))
+		for i, m := range ms {
+			get := r.b.client.B().Hget().Key(k.Meta).Field(m.member).Build()
+			questions[i] = view.Into(get, &metas[i], rueidis.RedisResult.ToString)
+		}
+		if err := view.AskLong(ctx, r.b.client, questions...); err != nil {
+			return nil, err
+		}
+		for i, m := range ms {
+			e, readable := lua.DecodeMeta(m.ID, metas[i])
+			if readable && r.filter.hasHeaders(e.Headers) {
+				with = append(with, m)
+			} else if r.wanted != nil {
+				r.wanted[m.ID] = true // it is there, and not meant
+			}
+		}
+	}
+	return with, nil
+}
+
+// makeChange changes messages in one call, which is waited for when ctx ends, so that the counts are right.
+func (r *run) makeChange(ctx context.Context, k lua.Keys, ms []Message) error {
+	if !r.pace.Wait(ctx, len(ms)) {
+		return ctx.Err()
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.PassTimeout)
+	defer cancel()
+	done, err := r.change(call, k, ms)
+	if err != nil {
+		if len(done) > 0 || lua.Ambiguous(err) {
+			err = fmt.Errorf("of the last %d some may be done: %w", len(ms), err)
+		}
+		return err
+	}
+	for i, what := range done {
+		switch what {
+		case changed:
+			r.result.Changed++
+		case unchanged:
+			r.result.Unchanged++
+		default:
+			r.miss(ms[i], what)
+		}
+	}
+	r.progress()
+	return nil
+}
+
+// miss counts a message that was not there, or could not be changed.
+func (r *run) miss(m Message, what outcome) {
+	if what == refused {
+		r.result.Refused++
+	} else {
+		r.result.Gone++
+	}
+	if r.options.Missed != nil {
+		r.options.Missed(m)
+	}
+}
+
+func (r *run) progress() {
+	if r.options.Progress != nil {
+		r.options.Progress(r.result)
+	}
+}
