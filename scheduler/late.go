@@ -105,8 +105,8 @@ func (s Status) Ready() error {
 	return errors.Join(append(errs, s.name(false))...)
 }
 
-// Broken names the partitions that no bridge can serve, because a key of theirs is of another type. It says nothing of the bridge:
-// one that is not sent traffic, or is started anew for that, serves the other queues no more, and this one no better.
+// Broken names the partitions that no bridge can serve, because a key of theirs is of another type. That is no fault of the
+// bridge: started anew, it serves this queue no better, and meanwhile no others.
 func (s Status) Broken() error { return s.name(true) }
 
 func (s Status) name(wrongType bool) error {

@@ -81,8 +81,8 @@ func TestStatusSaysWhenNobodyAnswers(t *testing.T) {
 	}
 }
 
-// A queue of which a key has another type made the whole bridge unready: who restarts it for that, or keeps an upgrade waiting, has
-// all queues stand still. It is named, and no other, until it drains.
+// A queue of which a key has another type made the whole bridge unready: who restarts it for that, or keeps an upgrade waiting,
+// has all queues stand still. It is named, and no other, until it drains.
 func TestAQueueOfAnotherTypeIsNamedAndMakesNoBridgeUnready(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

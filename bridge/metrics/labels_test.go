@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/internal/observe"
 )
 
-// A bridge that lived for long enough had seen 200 queues, and showed no new one for the rest of its life. What comes back goes on
-// where it ended: from 100 to 0 and then to 150 between two scrapes would look like 50.
+// A bridge that lived for long enough had seen 200 queues, and showed no new one for the rest of its life. What comes back goes
+// on where it ended: from 100 to 0 and then to 150 between two scrapes would look like 50.
 func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

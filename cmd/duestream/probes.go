@@ -71,9 +71,14 @@ func say(w http.ResponseWriter, code int, text string) {
 
 func (p probes) levelName() string { return strings.ToLower(p.level.Level().String()) }
 
-// setLevel takes debug, info, warn or error, until the process ends. A page of a browser cannot send it: PUT needs a permission
-// that nobody here gives.
+// setLevel takes debug, info, warn or error, until the process ends. It takes nothing from a page of a browser, whatever host
+// that is of: a page may have its own name lead to this address, and is of the same origin then. Browsers name the origin with
+// every PUT; curl does not.
 func (p probes) setLevel(w http.ResponseWriter, r *http.Request) {
+	if len(r.Header.Values("Origin"))+len(r.Header.Values("Sec-Fetch-Site")) > 0 {
+		say(w, http.StatusForbidden, "not from a page of a browser: curl -X PUT -d info")
+		return
+	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))
 	if err != nil {
 		say(w, http.StatusBadRequest, "the body must be debug, info, warn or error")

@@ -12,11 +12,16 @@ import (
 )
 
 // put sends a body, and returns what is answered.
-func put(t *testing.T, url, body string) int {
+func put(t *testing.T, url, body string, headers ...string) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodPut, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		if request.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
+			request.Host = headers[i+1]
+		}
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	reply, err := client.Do(request)
@@ -97,8 +102,16 @@ func TestLogLevelChangesAtRunTimeAndProfilesAreAsked(t *testing.T) {
 			t.Errorf("%.10q: %d", body, code)
 		}
 	}
+	// Pages of a browser: of another host, of a name that was made to lead here, of a file, of this very address.
+	for _, page := range [][]string{{"Origin", "http://evil.example"},
+		{"Origin", "http://evil.example:9090", "Host", "evil.example:9090"}, {"Origin", "null"}, {"Origin", at},
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-origin"}} {
+		if code := put(t, at+"/loglevel", "debug", page...); code != http.StatusForbidden {
+			t.Fatalf("%v: %d", page, code)
+		}
+	}
 	becomes(t, at+"/loglevel", http.StatusOK, "info\n")
-	if code := put(t, at+"/loglevel", " ERROR\n"); code != http.StatusOK {
+	if code := put(t, at+"/loglevel", " ERROR\n", "Host", "bridge-1:9090"); code != http.StatusOK {
 		t.Error(code)
 	}
 	becomes(t, at+"/loglevel", http.StatusOK, "error\n")

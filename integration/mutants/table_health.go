@@ -44,4 +44,10 @@ var healthMutants = []mutant{
 		new:  "case wrongType && !l.WrongType:",
 		test: []string{"-run", "TestAQueueOfAnotherTypeIsNamedAndMakesNoBridgeUnready", "./scheduler"},
 	},
+	{
+		name: "pages of browsers set the log level", file: "cmd/duestream/probes.go",
+		old:  "if len(r.Header.Values(\"Origin\"))+len(r.Header.Values(\"Sec-Fetch-Site\")) > 0 {",
+		new:  "if r.Header.Get(\"Origin\") == \"-\" {",
+		test: []string{"-run", "TestLogLevelChangesAtRunTimeAndProfilesAreAsked", "./cmd/duestream"},
+	},
 }
