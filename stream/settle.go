@@ -35,6 +35,7 @@ type settler struct {
 	mu    sync.Mutex
 	acks  []*delivery
 	fails []failedDelivery
+	ended bool // nothing is settled any more
 }
 
 type failedDelivery struct {
@@ -46,14 +47,46 @@ func (s *settler) ack(d *delivery) {
 	s.mu.Lock()
 	s.acks = append(s.acks, d)
 	s.mu.Unlock()
-	s.poke()
+	s.added()
 }
 
 func (s *settler) fail(d *delivery, f lua.Failure) {
 	s.mu.Lock()
 	s.fails = append(s.fails, failedDelivery{d, f})
 	s.mu.Unlock()
+	s.added()
+}
+
+// added has settled what was added, or given up when nothing is settled any more: its handler was left behind.
+func (s *settler) added() {
+	s.mu.Lock()
+	ended := s.ended
+	s.mu.Unlock()
+	if ended {
+		s.giveUp()
+		return
+	}
 	s.poke()
+}
+
+// giveUp tells of all that waits that nobody knows how it ends: it is pending, or leave releases it.
+func (s *settler) giveUp() {
+	s.mu.Lock()
+	left := s.acks
+	for _, f := range s.fails {
+		left = append(left, f.d)
+	}
+	s.acks, s.fails, s.ended = nil, nil, true
+	s.mu.Unlock()
+	if len(left) == 0 {
+		return
+	}
+	tally := s.w.newTally()
+	for _, d := range left {
+		s.w.settled(d, Unknown, true, tally)
+	}
+	s.w.tellSettled(tally)
+	s.w.drop(left...)
 }
 
 func (s *settler) poke() {
@@ -64,6 +97,7 @@ func (s *settler) poke() {
 }
 
 func (s *settler) run(ctx context.Context) {
+	defer s.giveUp()
 	for {
 		select {
 		case <-ctx.Done():

@@ -48,7 +48,7 @@ type WorkerConfig struct {
 
 	// Settled, when set, is told how each delivery ended, also of those that the handler never saw because they are meant for
 	// another group. It is called from the worker's own goroutines, one call at a time for an entry, and must not block:
-	// acknowledgements wait.
+	// acknowledgements wait. Of a handler that was left behind it is told Unknown when that returns, after the end of Run.
 	Settled func(*Message, Settlement)
 
 	// Retried, when set, is told of each message whose handler failed and that is to be delivered again: how long after, and the

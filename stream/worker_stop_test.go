@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -148,4 +151,84 @@ func TestWorkerTakesUpWhatItsNameStillHolds(t *testing.T) {
 		return s.Acknowledged == n && r.Pending("g") == 0, fmt.Sprintf("%+v", s)
 	})
 	redistest.Want(t, "delivered", w.Stats().Delivered, uint64(n))
+}
+
+// hungClient is one whose calls hang while it hangs.
+type hungClient struct {
+	rueidis.Client
+	hangs atomic.Bool
+}
+
+func (c *hungClient) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	if c.hangs.Load() {
+		<-ctx.Done()
+		return rueidis.NewErrorResult(ctx.Err())
+	}
+	return c.Client.Do(ctx, command)
+}
+
+func (c *hungClient) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	if !c.hangs.Load() {
+		return c.Client.DoMulti(ctx, commands...)
+	}
+	<-ctx.Done()
+	all := make([]rueidis.RedisResult, len(commands))
+	for i := range all {
+		all[i] = rueidis.NewErrorResult(ctx.Err())
+	}
+	return all
+}
+
+// Of what waited behind a call that hung when the worker was stopped for good, nobody was told anything, nor of what a handler
+// did that returned later.
+func TestEachDeliveryIsToldOfWhenTheWorkerIsStoppedForGood(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const n = 8 // of which the first one is under way, two are failures, and the last one returns too late
+	client := &hungClient{Client: r.Client}
+	started, finish, late, ended := make(chan struct{}, n), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	told, handled := make(chan Settlement, 2*n), atomic.Int64{}
+	_, stop := r.start(WorkerConfig{
+		Client: client, Blocking: r.Blocking, Concurrency: n, ShutdownTimeout: -1, CancelGrace: 50 * time.Millisecond,
+		Settled: func(_ *Message, s Settlement) {
+			told <- s
+			if len(told) == n-1 {
+				client.hangs.Store(false) // for the leave
+			}
+		},
+		Handler: func(_ context.Context, m *Message) error {
+			started <- struct{}{}
+			if m.ID == "m7" {
+				<-late
+				defer close(ended)
+				return nil
+			}
+			<-finish
+			if handled.Add(1) < 3 {
+				return errors.New("failed")
+			}
+			return nil
+		},
+	})
+	var ids []string
+	for i := range n {
+		ids = append(ids, fmt.Sprint("m", i))
+	}
+	r.Ready(ids...)
+	for range n {
+		<-started
+	}
+	client.hangs.Store(true)
+	close(finish)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return handled.Load() == n-1, "handlers" })
+	if err := stop(); !errors.Is(err, ErrAbandoned) {
+		t.Error(err)
+	}
+	redistest.Want(t, "told", len(told), n-1)
+	close(late)
+	<-ended
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return len(told) == n, "the late one" })
+	for range n {
+		redistest.Want(t, "settlement", <-told, Unknown)
+	}
 }

@@ -3,6 +3,7 @@ package tracing_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/tracing"
@@ -61,4 +62,42 @@ func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
 		first.SpanContext.TraceID().String()+"-"+first.SpanContext.SpanID().String()+" duestream.link=last_attempt\n"+
 		"event duestream.lost\nconsumer Error: "+bridge.ErrLost.Error())
 	stop()
+}
+
+// A handler that returns nil after the grace of a stop had a span that never ended, and was kept for ever.
+func TestHandlerThatIsLeftBehindEndsItsSpan(t *testing.T) {
+	t.Parallel()
+	r, prefix := dial(t)
+	serve(t, r, prefix)
+	provider, spans := memory(t)
+	if _, err := newClient(t, r, prefix).Schedule(t.Context(), "orders", nil); err != nil {
+		t.Fatal(err)
+	}
+	begun, late, settled := make(chan struct{}, 1), make(chan struct{}), make(chan bridge.Settlement, 1)
+	w, err := bridge.NewWorker(tracing.Worker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
+		ShutdownTimeout: -1, CancelGrace: time.Millisecond, Settled: func(_ *bridge.Message, s bridge.Settlement) { settled <- s },
+		Handler: func(context.Context, *bridge.Message) error {
+			begun <- struct{}{}
+			<-late
+			return nil
+		}}, tracing.Config{Provider: provider}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	<-begun
+	stop()
+	if err := <-done; err == nil {
+		t.Error("the handler was not left behind")
+	}
+	close(late)
+	select {
+	case s := <-settled:
+		redistest.Want(t, "settled", s, bridge.Unknown)
+	case <-time.After(30 * time.Second):
+		t.Fatal("nobody is told how it ended")
+	}
+	want(t, "left behind", line(look(t, spans, "process orders")), "event duestream.unknown\nconsumer Unset")
 }

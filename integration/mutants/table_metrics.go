@@ -86,4 +86,10 @@ var metricsMutants = []mutant{
 		new:  "\tall := maps.Clone(f.all)\n\tdefer f.mu.Unlock()\n",
 		test: []string{"-run", "TestNobodyWaitsForASlowScrape", "./bridge/metrics"},
 	},
+	{
+		name: "nobody is told of what waits when a worker is stopped for good", file: "stream/settle.go",
+		old:  "\tdefer s.giveUp()\n",
+		new:  "",
+		test: []string{"-run", "TestEachDeliveryIsToldOfWhenTheWorkerIsStoppedForGood", "./stream"},
+	},
 }
