@@ -75,7 +75,8 @@ func TestHandlerThatIsLeftBehindEndsItsSpan(t *testing.T) {
 	}
 	begun, late, settled := make(chan struct{}, 1), make(chan struct{}), make(chan bridge.Settlement, 1)
 	w, err := bridge.NewWorker(tracing.Worker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
-		ShutdownTimeout: -1, CancelGrace: time.Millisecond, Settled: func(_ *bridge.Message, s bridge.Settlement) { settled <- s },
+		ShutdownTimeout: -1, CancelGrace: time.Millisecond,
+		Settled: func(_ *bridge.Message, s bridge.Settlement) { settled <- s },
 		Handler: func(context.Context, *bridge.Message) error {
 			begun <- struct{}{}
 			<-late
