@@ -39,6 +39,13 @@ import (
 //		// RetryFor is how long a message is tried, from its first due time on: a retry that would be due later makes a
 //		// dead letter "retry_for" instead. Zero is no limit; at most ten years.
 //		RetryFor time.Duration
+//		// MaxSnoozes is how often a group may snooze a message: once more makes a dead letter "max_snoozes". Zero is
+//		// 1,000; at most 1,000,000.
+//		MaxSnoozes int
+//		// MaxCrashes, when set, has what was abandoned (its worker ended or hung, and the visibility timeout passed)
+//		// counted apart from failures: it is delivered again with the same attempt, and the time that reaches MaxCrashes
+//		// makes a dead letter "crashes". Zero: it is a failed attempt. At most 1,000,000.
+//		MaxCrashes int
 //		// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 //		Held bool
 //	}

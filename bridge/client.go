@@ -107,6 +107,9 @@ func withPrefix(prefix string) string {
 //		// RetryFor is how long from its due time on the message is tried: no retry is due later. Zero = by the policy of
 //		// the queue; at most ten years.
 //		RetryFor time.Duration
+//		// MaxSnoozes is how often the message may be snoozed in a group, and MaxCrashes how often it may be abandoned,
+//		// which then is no failed attempt; zero = by the policy of the queue. At most 1,000,000.
+//		MaxSnoozes, MaxCrashes int
 //		// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be
 //		// after At.
 //		Expires time.Time
@@ -182,6 +185,14 @@ func RetryDelays(all ...time.Duration) Option {
 // RetryFor says how long from its due time on the message is tried: a retry that would be due later makes a dead letter with
 // reason "retry_for" instead. Up to ten years. Default: by policy.
 func RetryFor(d time.Duration) Option { return func(m *producer.Message) { m.RetryFor = d } }
+
+// MaxSnoozes says how often the message may be snoozed in a group: 1 to 1,000,000; once more makes a dead letter with reason
+// "max_snoozes". Default: by policy, and 1,000 where that says nothing.
+func MaxSnoozes(n int) Option { return func(m *producer.Message) { m.MaxSnoozes = n } }
+
+// MaxCrashes says how often the message may be abandoned in a group, by workers that end or hang: 1 to 1,000,000; the last time
+// makes a dead letter with reason "crashes". Such an end is no failed attempt then. Default: by policy.
+func MaxCrashes(n int) Option { return func(m *producer.Message) { m.MaxCrashes = n } }
 
 // ExpiresAt has the message dead-lettered with reason "expired" instead of delivered when it becomes ready after t.
 func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expires = t } }

@@ -41,7 +41,7 @@ import (
 type Message = stream.Message
 
 // Handler does the work of one message: nil acknowledges it, an error has it delivered again by policy, see also RetryAfter,
-// DeadLetter and Release. Messages are delivered at least once.
+// DeadLetter, Snooze and Release. Messages are delivered at least once.
 //
 //	type Handler func(ctx context.Context, m *Message) error
 type Handler = stream.Handler
@@ -51,12 +51,13 @@ type Handler = stream.Handler
 //	type Settlement string
 type Settlement = stream.Settlement
 
-// Settlements. Of all who ever held an entry for a group, at most one is told one of the first five.
+// Settlements. Of all who ever held an entry for a group, at most one is told one of the first six.
 const (
 	Acknowledged = stream.Acknowledged // the handler returned nil: done for this group
 	Retried      = stream.Retried      // scheduled for another attempt
 	Dead         = stream.Dead         // dead-lettered
 	Released     = stream.Released     // scheduled again at once, with the same attempt
+	Snoozed      = stream.Snoozed      // scheduled again after a delay, with the same attempt
 	Skipped      = stream.Skipped      // it was meant for another group, and acknowledged unseen
 	Lost         = stream.Lost         // somebody else had taken it before; what the handler returned has no effect
 	Unknown      = stream.Unknown      // nobody can tell here: the worker was stopped before Redis answered, or a reply was lost
@@ -66,7 +67,7 @@ const (
 // WorkerStats counts what a worker did since it was made.
 //
 //	type WorkerStats struct {
-//		Delivered, Acknowledged, Retried, Dead, Released, Skipped, Lost uint64
+//		Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Lost uint64
 //	}
 type WorkerStats = stream.WorkerStats
 
@@ -75,6 +76,10 @@ func RetryAfter(d time.Duration, err error) error { return stream.RetryAfter(d, 
 
 // DeadLetter returns an error that has the message dead-lettered at once.
 func DeadLetter(err error) error { return stream.DeadLetter(err) }
+
+// Snooze returns an error that has the message delivered again after d, with the same attempt: it is no failure, but not to be
+// done yet. After as many as the policy's MaxSnoozes (1,000, unless set) it is dead-lettered with reason "max_snoozes".
+func Snooze(d time.Duration) error { return stream.Snooze(d) }
 
 // Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is
 // for work that was never begun, by a worker that is about to stop.

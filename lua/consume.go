@@ -40,6 +40,7 @@ const (
 	Dead     Outcome = 2 // dead-lettered
 	Released Outcome = 3
 	Skipped  Outcome = 4 // it was for another group: only acknowledged
+	Snoozed  Outcome = 5
 )
 
 // Action says how an entry leaves the pending list.
@@ -50,13 +51,14 @@ const (
 	ActionRetry   Action = "retry"   // attempt + 1 after a delay, or a dead letter when attempts are used up
 	ActionDead    Action = "dead"    // a dead letter at once
 	ActionRelease Action = "release" // again at once, with the same attempt
+	ActionSnooze  Action = "snooze"  // again after a delay, with the same attempt, or a dead letter when snoozes are used up
 )
 
 // Failure is one entry to take out of a pending list.
 type Failure struct {
 	Held
 	Action Action
-	Delay  time.Duration // with ActionRetry; negative = by policy
+	Delay  time.Duration // with ActionRetry, negative = by policy; with ActionSnooze
 	Reason string        // one of the Reason constants, for the dead letter
 	Error  string        // at most 1 KiB is kept
 	Trace  string        // traceparent of the attempt that ends, kept in FieldLastTrace; "" = none; dropped if it is malformed
@@ -78,6 +80,9 @@ type Attempts struct {
 	Max    int
 	Delays []time.Duration
 	For    time.Duration // from the first due time to the last attempt; zero = no limit
+
+	MaxSnoozes int // zero = 1,000
+	MaxCrashes int // of what Reclaim takes back, before a dead letter; zero = that is a failed attempt
 }
 
 func (a Attempts) args() (string, string) {
@@ -95,7 +100,7 @@ func (a Attempts) args() (string, string) {
 	for _, limit := range []struct {
 		name string
 		n    int64
-	}{{FieldRetryFor, a.For.Milliseconds()}} {
+	}{{FieldRetryFor, a.For.Milliseconds()}, {FieldMaxSnoozes, int64(a.MaxSnoozes)}, {FieldMaxCrashes, int64(a.MaxCrashes)}} {
 		if limit.n > 0 {
 			most += " " + limit.name + "=" + strconv.FormatInt(limit.n, 10)
 		}
@@ -108,8 +113,8 @@ var retryScript = load("retry",
 	[]string{"group", "max_attempts", "delays"},
 	[]string{"entry", "id", "action", "delay", "reason", "error"})
 
-// Retry takes entries out of the group's pending list as failed, dead or never started. Outcomes come in order. One round trip
-// per 1 MiB of entries.
+// Retry takes entries out of the group's pending list as failed, dead, never started or not to be done yet. Outcomes come in
+// order. One round trip per 1 MiB of entries.
 func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts Attempts,
 	failures []Failure) ([]Outcome, error) {
 	most, delays := attempts.args()

@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -64,13 +65,40 @@ func CheckDelays(d Delays) error {
 	return err
 }
 
-// RetryFields are what a message itself says of its retries; zero values say nothing.
-func RetryFields(delays Delays, limit time.Duration) (all []FieldValue) {
-	if delays != "" {
-		all = append(all, FieldValue{Field: FieldRetryDelays, Value: string(delays)})
+// Retries are what a message itself says of its retries; zero values say nothing.
+type Retries struct {
+	Delays                 Delays
+	For                    time.Duration
+	MaxSnoozes, MaxCrashes int
+}
+
+// Fields returns what is said, as fields of the message.
+func (r Retries) Fields() (all []FieldValue) {
+	if r.Delays != "" {
+		all = append(all, FieldValue{Field: FieldRetryDelays, Value: string(r.Delays)})
 	}
-	if limit != 0 {
-		all = append(all, FieldValue{Field: FieldRetryFor, Value: millis(limit)})
+	if r.For != 0 {
+		all = append(all, FieldValue{Field: FieldRetryFor, Value: millis(r.For)})
+	}
+	if r.MaxSnoozes != 0 {
+		all = append(all, FieldValue{Field: FieldMaxSnoozes, Value: strconv.Itoa(r.MaxSnoozes)})
+	}
+	if r.MaxCrashes != 0 {
+		all = append(all, FieldValue{Field: FieldMaxCrashes, Value: strconv.Itoa(r.MaxCrashes)})
 	}
 	return all
+}
+
+// Check refuses what is beyond the limits.
+func (r Retries) Check() error {
+	errs := []error{CheckDelays(r.Delays), CheckDelay("retry_for", r.For)}
+	for _, limit := range []struct {
+		name string
+		n    int
+	}{{FieldMaxSnoozes, r.MaxSnoozes}, {FieldMaxCrashes, r.MaxCrashes}} {
+		if limit.n < 0 || limit.n > MaxAttemptsLimit {
+			errs = append(errs, Invalid(limit.name, strconv.Itoa(limit.n), "must be between 0 and %d", MaxAttemptsLimit))
+		}
+	}
+	return errors.Join(errs...)
 }

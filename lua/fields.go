@@ -12,6 +12,8 @@ const (
 	FieldError       = "error"           // string of at most 1 KiB; from the second attempt
 	FieldRetryDelays = "retry_delays_ms" // decimals with commas between; when set on the message
 	FieldRetryFor    = "retry_for_ms"    // decimal; when set on the message
+	FieldMaxSnoozes  = "max_snoozes"     // decimal; when set on the message
+	FieldMaxCrashes  = "max_crashes"     // decimal; when set on the message
 	HeaderPrefix     = "h:"              // h:<name> is a header, UTF-8
 
 	// FieldLastTrace: traceparent of the last attempt that told one, of the group that a retry or dead letter is of.
@@ -19,6 +21,9 @@ const (
 
 	// FieldFirstDue: decimal Unix ms, when a retry or dead letter was due first; where its age is limited.
 	FieldFirstDue = "first_due_ms"
+
+	FieldSnoozes = "snoozes" // decimal; how often a retry was snoozed, where it was
+	FieldCrashes = "crashes" // decimal; how often a retry was reclaimed, where that is no failed attempt
 
 	FieldGroup  = "group"   // dead letters: the group it failed in; absent when it failed before any group had it
 	FieldReason = "reason"  // dead letters: one of the Reason constants
@@ -31,6 +36,8 @@ const (
 // Why a message was dead-lettered. A program that calls the scripts may give reasons of its own.
 const (
 	ReasonMaxAttempts       = "max_attempts"       // the handler failed as often as it may
+	ReasonMaxSnoozes        = "max_snoozes"        // snoozed more often than it may be
+	ReasonCrashes           = "crashes"            // abandoned as often as it may be, where that is no failed attempt
 	ReasonDeadLetter        = "dead_letter"        // the handler asked for it
 	ReasonRetryFor          = "retry_for"          // too old for its next attempt
 	ReasonVisibilityTimeout = "visibility_timeout" // abandoned as often as it may be
@@ -43,8 +50,8 @@ const (
 // Reasons returns all of them.
 func Reasons() []string {
 	return []string{
-		ReasonMaxAttempts, ReasonRetryFor, ReasonDeadLetter, ReasonVisibilityTimeout, ReasonExpired, ReasonGroupGone,
-		ReasonMalformed, ReasonBodyLost,
+		ReasonMaxAttempts, ReasonRetryFor, ReasonMaxSnoozes, ReasonCrashes, ReasonDeadLetter, ReasonVisibilityTimeout,
+		ReasonExpired, ReasonGroupGone, ReasonMalformed, ReasonBodyLost,
 	}
 }
 

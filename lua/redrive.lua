@@ -23,7 +23,7 @@ end
 redis.call('XDEL', dead, '0-0') -- removes nothing, and opens a full server for the rest
 local now = now_ms()
 local before, read = head(due), 0
-local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, expires_ms = true, first_due_ms = true}
+local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, expires_ms = true, first_due_ms = true, snoozes = true, crashes = true}
 
 local function again(letter, when, edited, new_payload, new_fields, to)
   if read >= MOST_BYTES then return LATER end

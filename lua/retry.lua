@@ -1,4 +1,4 @@
--- retry: takes entries out of a group's pending list as failed (again later, or a dead letter), as dead, or as never started (again at once).
+-- retry: takes entries out of a group's pending list as failed (again later, or a dead letter), as dead, as never started (again at once), or as not to be done yet (again later).
 -- Uses: base entry free exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -7,10 +7,10 @@
 -- KEYS[5] dead (stream)
 -- KEYS[6] wake (stream)
 -- ARGV[1] group (string)
--- ARGV[2] max_attempts (integer, for messages that do not carry their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms)
+-- ARGV[2] max_attempts (integer, for messages that do not carry their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms, max_snoozes)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; '' when each entry has a delay of its own, or needs none)
--- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release', behind each may stand a space and the traceparent of the attempt that ends, which is kept in the field last_trace; ms, '' = from delays; string; string)
--- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
+-- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release', 'snooze', behind each may stand a space and the traceparent of the attempt that ends, which is kept in the field last_trace; ms, '' = from delays, a snooze needs one; string; string)
+-- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, 5 snoozed, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
 -- If a command fails here: before XACK the entry stays pending; after it only commands follow that cannot fail.
 -- Run twice: harmless; the second run answers 0.
@@ -19,16 +19,16 @@ local wake, group = KEYS[6], ARGV[1]
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
 local args, entries, plans, traces = ARGV, {}, {}, {}
-local actions = {retry = true, [''] = true, dead = true, release = true}
+local actions = {retry = true, [''] = true, dead = true, release = true, snooze = true}
 for i = 4, #args, 6 do
   entries[#entries + 1] = args[i]
   if not actions[args[i + 2]] then
     local action, trace = string.match(args[i + 2], '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
-    if not actions[action or 0] or #trace ~= 55 then return redis.error_reply('ERR action is none of retry, dead, release: ' .. args[i + 2]) end
+    if not actions[action or 0] or #trace ~= 55 then return redis.error_reply('ERR action is none of retry, dead, release, snooze: ' .. args[i + 2]) end
     args[i + 2], traces[#entries] = action, trace
   end
   local own = args[i + 3] ~= '' or args[i + 2] == 'dead' or args[i + 2] == 'release'
-  if string.find(args[i + 3], '[^0-9]') or not own and #k.delays == 0 then return redis.error_reply('ERR delay, or delays, does not parse: ' .. args[i + 3]) end
+  if string.find(args[i + 3], '[^0-9]') or not own and (#k.delays == 0 or args[i + 2] == 'snooze') then return redis.error_reply('ERR delay, or delays, does not parse: ' .. args[i + 3]) end
 end
 if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 

@@ -37,6 +37,7 @@ func (m *Message) Lateness() time.Duration {
 //   - an error: delivered again after the policy's delay, or dead-lettered when its attempts are used up;
 //   - RetryAfter: the same, with a delay of its own;
 //   - DeadLetter: dead-lettered at once;
+//   - Snooze: delivered again after a delay, and no attempt is counted;
 //   - Release: delivered again at once, to whoever asks first, and no attempt is counted.
 //
 // A panic counts as an error that carries its stack. Messages are delivered at least once: a handler may see one again, and must
@@ -102,13 +103,25 @@ func Release(err error) error {
 	return &release{err}
 }
 
+type snooze struct{ delay time.Duration }
+
+func (e *snooze) Error() string { return "snoozed for " + e.delay.String() }
+
+// Snooze returns an error that has the message delivered again after d (0 to ten years; outside of it the nearest of the two),
+// with the same attempt: it is no failure, but not to be done yet. A message may be snoozed as often as the policy says (1,000
+// times, unless it says otherwise); once more makes a dead letter with reason "max_snoozes".
+func Snooze(d time.Duration) error { return &snooze{min(max(0, d), lua.MaxDelay)} }
+
 // failureOf says how an entry leaves the pending list after its handler returned err.
 func failureOf(err error) lua.Failure {
 	f := lua.Failure{Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonMaxAttempts, Error: err.Error()}
 	var after *retryAfter
 	var dead *deadLetter
 	var given *release
+	var later *snooze
 	switch {
+	case errors.As(err, &later):
+		return lua.Failure{Action: lua.ActionSnooze, Delay: later.delay, Reason: lua.ReasonMaxSnoozes}
 	case errors.As(err, &given):
 		return lua.Failure{Action: lua.ActionRelease, Delay: -1}
 	case errors.As(err, &dead):

@@ -46,7 +46,7 @@ type partitionWorker struct {
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked
 
-	delivered, acknowledged, retried, dead, released, skipped, lost atomic.Uint64
+	delivered, acknowledged, retried, dead, released, snoozed, skipped, lost atomic.Uint64
 }
 
 func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
@@ -72,6 +72,7 @@ func (p *partitionWorker) addTo(sum *WorkerStats) {
 	sum.Retried += p.retried.Load()
 	sum.Dead += p.dead.Load()
 	sum.Released += p.released.Load()
+	sum.Snoozed += p.snoozed.Load()
 	sum.Skipped += p.skipped.Load()
 	sum.Lost += p.lost.Load()
 }

@@ -36,6 +36,8 @@ const (
 	SettingRetryMax    = "retry_max_ms"
 	SettingRetryDelays = "retry_delays_ms" // a list with commas between; 0 = none
 	SettingRetryFor    = "retry_for_ms"    // 0 = no limit
+	SettingMaxSnoozes  = "max_snoozes"     // 0 = 1,000
+	SettingMaxCrashes  = "max_crashes"     // 0 = a crash is a failed attempt
 	SettingHeld        = "held"            // 1 = held; of a whole queue only
 )
 
@@ -66,6 +68,15 @@ type Policy struct {
 	// "retry_for" instead. Zero is no limit; at most ten years.
 	RetryFor time.Duration
 
+	// MaxSnoozes is how often a group may snooze a message: once more makes a dead letter "max_snoozes". Zero is 1,000; at most
+	// 1,000,000.
+	MaxSnoozes int
+
+	// MaxCrashes, when set, has what was abandoned (its worker ended or hung, and the visibility timeout passed) counted apart
+	// from failures: it is delivered again with the same attempt, and the time that reaches MaxCrashes makes a dead letter
+	// "crashes". Zero: it is a failed attempt. At most 1,000,000.
+	MaxCrashes int
+
 	// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 	Held bool
 }
@@ -93,7 +104,7 @@ func (p Policy) Validate() error {
 // Attempts returns the policy as scripts take it. Its delays are RetryDelays, or else drawn anew by every call: exponential from
 // RetryMin, jittered by half, none above RetryMax. They go on past MaxAttempts, because a message may carry its own.
 func (p Policy) Attempts() lua.Attempts {
-	a := lua.Attempts{Max: p.MaxAttempts, For: p.RetryFor}
+	a := lua.Attempts{Max: p.MaxAttempts, For: p.RetryFor, MaxSnoozes: p.MaxSnoozes, MaxCrashes: p.MaxCrashes}
 	if a.Delays = p.RetryDelays.List(); a.Delays != nil {
 		return a
 	}
@@ -162,13 +173,15 @@ type policyText struct {
 	RetryMax          view.Millis `json:"retry_max_ms"`
 	RetryDelays       lua.Delays  `json:"retry_delays_ms,omitempty"`
 	RetryFor          view.Millis `json:"retry_for_ms,omitempty"`
+	MaxSnoozes        int         `json:"max_snoozes,omitempty"`
+	MaxCrashes        int         `json:"max_crashes,omitempty"`
 	Held              bool        `json:"held"`
 }
 
 // MarshalJSON writes the settings by their names in the policy hash.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	return json.Marshal(policyText{view.Millis(p.VisibilityTimeout), p.MaxAttempts, view.Millis(p.RetryMin),
-		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.Held})
+		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.MaxSnoozes, p.MaxCrashes, p.Held})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
@@ -178,6 +191,6 @@ func (p *Policy) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*p = Policy{time.Duration(t.VisibilityTimeout), t.MaxAttempts, time.Duration(t.RetryMin), time.Duration(t.RetryMax),
-		t.RetryDelays, time.Duration(t.RetryFor), t.Held}
+		t.RetryDelays, time.Duration(t.RetryFor), t.MaxSnoozes, t.MaxCrashes, t.Held}
 	return nil
 }

@@ -116,6 +116,8 @@ func TestDelaysOfAListAreExact(t *testing.T) {
 	p.RetryDelays, p.RetryFor = lua.NewDelays(time.Minute, 3*time.Minute, 5*time.Minute), time.Hour
 	redistest.Want(t, "delays", fmt.Sprint(p.Attempts().Delays, p.Attempts().For), "[1m0s 3m0s 5m0s] 1h0m0s")
 	redistest.Want(t, "last", p.Delay(40), 5*time.Minute)
+	p.MaxSnoozes, p.MaxCrashes = 5, 7
+	redistest.Want(t, "limits", fmt.Sprint(p.Attempts().MaxSnoozes, p.Attempts().MaxCrashes), "5 7")
 	redistest.Want(t, "limited", p.TriedFor(), time.Hour)
 	p.RetryFor, p.MaxAttempts = 0, 6
 	redistest.Want(t, "tried for", p.TriedFor(), 19*time.Minute)
@@ -176,9 +178,10 @@ func TestPolicyJSONUsesTheNamesOfTheHash(t *testing.T) {
 	redistest.Want(t, "json", string(text),
 		`{"visibility_ms":1500,"max_attempts":3,"retry_min_ms":1000,"retry_max_ms":60000,"held":true}`)
 	listed := p
-	listed.RetryDelays, listed.RetryFor = "1,2", time.Second
+	listed.RetryDelays, listed.RetryFor, listed.MaxSnoozes, listed.MaxCrashes = "1,2", time.Second, 3, 4
 	again, err := json.Marshal(listed)
-	if err != nil || !strings.Contains(string(again), `"retry_delays_ms":"1,2","retry_for_ms":1000,`) {
+	wanted := `"retry_delays_ms":"1,2","retry_for_ms":1000,"max_snoozes":3,"max_crashes":4,`
+	if err != nil || !strings.Contains(string(again), wanted) {
 		t.Errorf("%s, %v", again, err)
 	}
 	var back Policy

@@ -115,6 +115,8 @@ type PolicyUpdate struct {
 	RetryMax          *time.Duration
 	RetryDelays       *lua.Delays
 	RetryFor          *time.Duration
+	MaxSnoozes        *int
+	MaxCrashes        *int
 	Held              *bool
 	Clear             []string
 }
@@ -129,6 +131,8 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 	setGiven(u.RetryMax, &p.RetryMax, given, SettingRetryMax)
 	setGiven(u.RetryDelays, &p.RetryDelays, given, SettingRetryDelays)
 	setGiven(u.RetryFor, &p.RetryFor, given, SettingRetryFor)
+	setGiven(u.MaxSnoozes, &p.MaxSnoozes, given, SettingMaxSnoozes)
+	setGiven(u.MaxCrashes, &p.MaxCrashes, given, SettingMaxCrashes)
 	setGiven(u.Held, &p.Held, given, SettingHeld)
 
 	var values []lua.FieldValue

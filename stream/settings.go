@@ -28,6 +28,14 @@ func durationSetting(name string, low, high time.Duration, field func(*Policy) *
 	}
 }
 
+func countSetting(name string, field func(*Policy) *int) setting {
+	return setting{
+		name: name, low: 0, high: lua.MaxAttemptsLimit,
+		get: func(p *Policy) int64 { return int64(*field(p)) },
+		set: func(p *Policy, n int64) { *field(p) = int(n) },
+	}
+}
+
 var settings = []setting{
 	durationSetting(SettingVisibility, MinVisibilityTimeout, MaxVisibilityTimeout,
 		func(p *Policy) *time.Duration { return &p.VisibilityTimeout }),
@@ -40,6 +48,8 @@ var settings = []setting{
 	durationSetting(SettingRetryMax, MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMax }),
 	{name: SettingRetryDelays, list: func(p *Policy) *lua.Delays { return &p.RetryDelays }},
 	offAtZero(durationSetting(SettingRetryFor, 0, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryFor })),
+	offAtZero(countSetting(SettingMaxSnoozes, func(p *Policy) *int { return &p.MaxSnoozes })),
+	offAtZero(countSetting(SettingMaxCrashes, func(p *Policy) *int { return &p.MaxCrashes })),
 	{
 		name: SettingHeld, low: 0, high: 1,
 		get: func(p *Policy) int64 {

@@ -269,6 +269,8 @@ func (p *partitionWorker) count(d *delivery, f lua.Failure, outcome lua.Outcome)
 		p.note(slog.LevelWarn, "dead-lettered", d, failed)
 	case lua.Released:
 		p.released.Add(1)
+	case lua.Snoozed:
+		p.snoozed.Add(1)
 	case lua.Skipped:
 		p.skipped.Add(1)
 	case lua.Stuck:

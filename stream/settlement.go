@@ -5,12 +5,13 @@ import "github.com/duestream/duestream/lua"
 // Settlement says how a delivery left a worker's hands.
 type Settlement string
 
-// Settlements. Of all who ever held an entry for a group, at most one is told one of the first five.
+// Settlements. Of all who ever held an entry for a group, at most one is told one of the first six.
 const (
 	Acknowledged Settlement = "acknowledged"
 	Retried      Settlement = "retried"  // scheduled for another attempt
 	Dead         Settlement = "dead"     // dead-lettered
 	Released     Settlement = "released" // scheduled again at once, with the same attempt
+	Snoozed      Settlement = "snoozed"  // scheduled again after a delay, with the same attempt
 	Skipped      Settlement = "skipped"  // it was meant for another group
 
 	// Lost: someone else took the entry out of the pending list before; what the handler returned has no effect.
@@ -23,7 +24,8 @@ const (
 )
 
 var settlements = map[lua.Outcome]Settlement{
-	lua.Retried: Retried, lua.Dead: Dead, lua.Released: Released, lua.Skipped: Skipped, lua.Lost: Lost, lua.Stuck: Stuck,
+	lua.Retried: Retried, lua.Dead: Dead, lua.Released: Released, lua.Snoozed: Snoozed,
+	lua.Skipped: Skipped, lua.Lost: Lost, lua.Stuck: Stuck,
 }
 
 // settled tells the configured observer how a delivery ended. Certain says that no earlier try of the same call can have been

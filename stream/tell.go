@@ -47,7 +47,8 @@ func (p *partitionWorker) newTally() *settledTally {
 }
 
 var settlementEvents = map[Settlement]observe.Event{
-	Released: observe.Released, Skipped: observe.Skipped, Lost: observe.Lost, Unknown: observe.Unknown, Stuck: observe.Stuck,
+	Released: observe.Released, Snoozed: observe.Snoozed, Skipped: observe.Skipped, Lost: observe.Lost,
+	Unknown: observe.Unknown, Stuck: observe.Stuck,
 }
 
 func (t *settledTally) add(d *delivery, s Settlement) {
@@ -69,6 +70,8 @@ func (t *settledTally) add(d *delivery, s Settlement) {
 		t.counts[observe.DeadLetter]++
 	case s == Dead && t.failure.Reason == lua.ReasonRetryFor:
 		t.counts[observe.DeadRetryFor]++
+	case s == Dead && t.failure.Reason == lua.ReasonMaxSnoozes:
+		t.counts[observe.DeadSnoozes]++
 	case s == Dead:
 		t.counts[observe.DeadMaxAttempts]++
 	default:

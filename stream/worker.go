@@ -111,7 +111,7 @@ func (c WorkerConfig) validate() error {
 
 // WorkerStats counts what a worker did since it was made.
 type WorkerStats struct {
-	Delivered, Acknowledged, Retried, Dead, Released, Skipped, Lost uint64
+	Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Lost uint64
 }
 
 // Worker delivers the messages of one queue to one group's handler, at least once. It is safe for concurrent use; Run may be

@@ -15,6 +15,8 @@ const (
 	SettingRetryMax    = stream.SettingRetryMax    // milliseconds
 	SettingRetryDelays = stream.SettingRetryDelays // milliseconds, with commas between; 0 = none
 	SettingRetryFor    = stream.SettingRetryFor    // milliseconds; 0 = no limit
+	SettingMaxSnoozes  = stream.SettingMaxSnoozes  // 0 = 1,000
+	SettingMaxCrashes  = stream.SettingMaxCrashes  // 0 = a crash is a failed attempt
 	SettingHeld        = stream.SettingHeld        // 1 = paused; of a whole queue only
 )
 
@@ -33,6 +35,8 @@ func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 //		RetryMax          *time.Duration
 //		RetryDelays       *bridge.Delays
 //		RetryFor          *time.Duration
+//		MaxSnoozes        *int
+//		MaxCrashes        *int
 //		Held              *bool
 //		Clear             []string
 //	}

@@ -22,6 +22,7 @@ var counterHelp = []struct {
 	{"retried", "Deliveries that were scheduled for another attempt, by the reason.", byReason},
 	{"dead_lettered", "Messages that became dead letters, by the reason as far as this process knows it.", byReason},
 	{"released", "Deliveries given back with the same attempt.", byGroup},
+	{"snoozed", "Deliveries put off, with the same attempt.", byGroup},
 	{"skipped", "Deliveries that were meant for another group, and acknowledged unseen.", byGroup},
 	{"lost", "Deliveries that somebody else had taken before the handler was done.", byGroup},
 	{"unknown", "Deliveries of which nobody can tell here how they ended.", byGroup},

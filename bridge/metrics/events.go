@@ -35,8 +35,9 @@ var counted = [observe.Events]struct{ name, reason string }{
 	observe.RetriedPanic:    {name: "retried", reason: "panic"},
 	observe.DeadMaxAttempts: {name: "dead_lettered", reason: lua.ReasonMaxAttempts},
 	observe.DeadRetryFor:    {name: "dead_lettered", reason: lua.ReasonRetryFor},
+	observe.DeadSnoozes:     {name: "dead_lettered", reason: lua.ReasonMaxSnoozes},
 	observe.DeadLetter:      {name: "dead_lettered", reason: lua.ReasonDeadLetter},
-	observe.Released:        {name: "released"}, observe.Skipped: {name: "skipped"}, observe.Lost: {name: "lost"},
+	observe.Released:        {name: "released"}, observe.Snoozed: {name: "snoozed"}, observe.Skipped: {name: "skipped"}, observe.Lost: {name: "lost"},
 	observe.Unknown: {name: "unknown"}, observe.Stuck: {name: "stuck"},
 	observe.Redriven: {name: "redriven"}, observe.Purged: {name: "purged"},
 }
@@ -61,8 +62,8 @@ var parts = [...]struct{ process, queue, group []observe.Event }{
 	},
 	observe.Worker: {group: []observe.Event{
 		observe.Delivered, observe.Handling, observe.Handled, observe.Acknowledged, observe.RetriedError, observe.RetriedAfter,
-		observe.RetriedPanic, observe.DeadMaxAttempts, observe.DeadRetryFor, observe.DeadLetter, observe.Released,
-		observe.Skipped, observe.Lost, observe.Unknown, observe.Stuck, observe.Settled,
+		observe.RetriedPanic, observe.DeadMaxAttempts, observe.DeadRetryFor, observe.DeadSnoozes, observe.DeadLetter,
+		observe.Released, observe.Snoozed, observe.Skipped, observe.Lost, observe.Unknown, observe.Stuck, observe.Settled,
 		observe.Attempts, observe.WorkerReconnect, observe.Acking,
 		observe.Failing,
 	}},

@@ -198,7 +198,7 @@ func (a *attempt) settle(s bridge.Settlement) {
 	a.span.SetAttributes(keySettlement.String(string(s)))
 	if s == bridge.Lost {
 		fail(a.span, bridge.ErrLost, "")
-	} else if a.err != nil && s != bridge.Released && s != "stopping" {
+	} else if a.err != nil && s != bridge.Released && s != bridge.Snoozed && s != "stopping" {
 		kind, text := fail(a.span, plain(a.err), a.text)
 		a.span.AddEvent(semconv.ExceptionEventName, trace.WithTimestamp(a.ended),
 			trace.WithAttributes(semconv.ExceptionType(kind), semconv.ExceptionMessage(text)))

@@ -28,6 +28,8 @@ type fileLine struct {
 	MaxAttempts   *int              `json:"max_attempts"`
 	RetryDelays   []int64           `json:"retry_delays_ms"`
 	RetryFor      *int64            `json:"retry_for_ms"`
+	MaxSnoozes    *int              `json:"max_snoozes"`
+	MaxCrashes    *int              `json:"max_crashes"`
 	Expires       *int64            `json:"expires_ms"`
 }
 
@@ -71,21 +73,8 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 			return m, err
 		}
 	}
-	if l.RetryDelays != nil {
-		var all []time.Duration
-		for _, ms := range l.RetryDelays {
-			d, err := milliseconds("retry_delays_ms", ms)
-			if err != nil {
-				return m, err
-			}
-			all = append(all, d)
-		}
-		m.RetryDelays = bridge.NewDelays(all...)
-	}
-	if l.RetryFor != nil {
-		if m.RetryFor, err = milliseconds("retry_for_ms", *l.RetryFor); err != nil {
-			return m, err
-		}
+	if err := l.setRetries(&m); err != nil {
+		return m, err
 	}
 	if l.Expires != nil {
 		m.Expires = time.UnixMilli(*l.Expires)
@@ -95,6 +84,33 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 		m.ID = fmt.Sprintf("line-%d-%s", number, hex.EncodeToString(sum[:16]))
 	}
 	return m, nil
+}
+
+// setRetries sets what the line says of retries.
+func (l *fileLine) setRetries(m *bridge.NewMessage) (err error) {
+	if l.RetryDelays != nil {
+		var all []time.Duration
+		for _, ms := range l.RetryDelays {
+			d, err := milliseconds("retry_delays_ms", ms)
+			if err != nil {
+				return err
+			}
+			all = append(all, d)
+		}
+		m.RetryDelays = bridge.NewDelays(all...)
+	}
+	if l.RetryFor != nil {
+		if m.RetryFor, err = milliseconds("retry_for_ms", *l.RetryFor); err != nil {
+			return err
+		}
+	}
+	if l.MaxSnoozes != nil {
+		m.MaxSnoozes = *l.MaxSnoozes
+	}
+	if l.MaxCrashes != nil {
+		m.MaxCrashes = *l.MaxCrashes
+	}
+	return nil
 }
 
 // milliseconds refuses numbers that do not fit a duration.

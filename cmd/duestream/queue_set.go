@@ -33,6 +33,9 @@ value takes a setting back, so that the next level counts again.
   retry_delays        exact delays after failures instead: 1m,3m,5m; the last one repeats,
                       so one alone is fixed. 0: by retry_min and retry_max
   retry_for           how long a message is tried, from its due time on; 0: no limit
+  max_snoozes         how often a group may put a message off (up to 1000000); 0: 1000
+  max_crashes         how often a message may be abandoned by workers that end or hang
+                      before a dead letter, counted apart from failures; 0: each is one
   held                true: what is scheduled does not become ready (whole queue only)`,
 		Example: `  duestream queue set emails max_attempts=5 retry_max=10m
   duestream queue set emails --group mailer visibility_timeout=
@@ -99,6 +102,12 @@ func policyOf(u admin.PolicyUpdate) bridge.Policy {
 	if u.RetryFor != nil {
 		p.RetryFor = *u.RetryFor
 	}
+	if u.MaxSnoozes != nil {
+		p.MaxSnoozes = *u.MaxSnoozes
+	}
+	if u.MaxCrashes != nil {
+		p.MaxCrashes = *u.MaxCrashes
+	}
 	return p
 }
 
@@ -124,9 +133,11 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 	case "retry_for":
 		u.RetryFor, err = parsed(flags.ParseDuration(value))
 	case "max_attempts":
-		if u.MaxAttempts, err = parsed(strconv.Atoi(value)); err != nil {
-			err = errors.New("must be a whole number")
-		}
+		u.MaxAttempts, err = parseNumber(value)
+	case "max_snoozes":
+		u.MaxSnoozes, err = parseNumber(value)
+	case "max_crashes":
+		u.MaxCrashes, err = parseNumber(value)
 	case "held":
 		if u.Held, err = parsed(strconv.ParseBool(value)); err != nil {
 			err = errors.New("must be true or false")
@@ -136,6 +147,14 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 			strings.Join(slices.Sorted(maps.Values(settings.PolicyFields)), ", "))
 	}
 	return err
+}
+
+func parseNumber(value string) (*int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		return nil, errors.New("must be a whole number")
+	}
+	return &n, nil
 }
 
 func parsed[T any](value T, err error) (*T, error) { return &value, err }

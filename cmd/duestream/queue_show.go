@@ -24,6 +24,8 @@ type queuePolicy struct {
 	RetryMax          int64   `json:"retry_max_ms"`
 	RetryDelays       []int64 `json:"retry_delays_ms,omitempty"`
 	RetryFor          int64   `json:"retry_for_ms,omitempty"`
+	MaxSnoozes        int     `json:"max_snoozes,omitempty"`
+	MaxCrashes        int     `json:"max_crashes,omitempty"`
 	TriedFor          int64   `json:"tried_for_ms"` // until a dead letter, about
 	Held              bool    `json:"held"`
 	Partitions        int     `json:"partitions"`
@@ -43,7 +45,8 @@ func (a *app) readPolicy(ctx context.Context, op *admin.Admin, queue, group stri
 	counts, err := op.Partitions(ctx, queue)
 	return queuePolicy{
 		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(),
-		millisOf(p.RetryDelays), p.RetryFor.Milliseconds(), p.TriedFor().Milliseconds(), p.Held, counts.Latest(), true, p,
+		millisOf(p.RetryDelays), p.RetryFor.Milliseconds(), p.MaxSnoozes, p.MaxCrashes, p.TriedFor().Milliseconds(),
+		p.Held, counts.Latest(), true, p,
 	}, err
 }
 
@@ -68,6 +71,12 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 		}
 		if p.RetryFor > 0 {
 			rows = append(rows, []string{"retry_for", human.Exact(p.RetryFor)})
+		}
+		if p.MaxSnoozes > 0 {
+			rows = append(rows, []string{"max_snoozes", strconv.Itoa(p.MaxSnoozes)})
+		}
+		if p.MaxCrashes > 0 {
+			rows = append(rows, []string{"max_crashes", strconv.Itoa(p.MaxCrashes)})
 		}
 		term.Table(a.out, append(rows, [][]string{
 			{"held", heldText(p.Held)}, {"partitions", strconv.Itoa(q.Partitions)},

@@ -19,19 +19,20 @@ import (
 const fileDedup = 24 * time.Hour
 
 type scheduleOptions struct {
-	when        flags.When
-	id          string
-	headers     flags.Headers
-	maxAttempts int
-	retryDelays flags.Delays
-	retryFor    time.Duration
-	expiresIn   time.Duration
-	expiresAt   time.Time
-	dedup       time.Duration
-	file        string
-	fromLine    int
-	duplicates  bool
-	given       func(flag string) bool
+	when                   flags.When
+	id                     string
+	headers                flags.Headers
+	maxAttempts            int
+	retryDelays            flags.Delays
+	retryFor               time.Duration
+	maxSnoozes, maxCrashes int
+	expiresIn              time.Duration
+	expiresAt              time.Time
+	dedup                  time.Duration
+	file                   string
+	fromLine               int
+	duplicates             bool
+	given                  func(flag string) bool
 }
 
 func (a *app) schedule() *cobra.Command {
@@ -54,10 +55,12 @@ line is a JSON object with these fields, all optional:
   max_attempts    deliveries before a dead letter
   retry_delays_ms delays after its failed attempts, in ms (array of numbers)
   retry_for_ms    how long it is tried, from its due time on
+  max_snoozes     how often a group may put it off
+  max_crashes     how often it may be abandoned, counted apart from failures
   expires_ms      Unix ms after which it is dead-lettered instead of delivered
 
---in, --at, --header, --max-attempts, --retry-delays, --retry-for, --expires-in and
---expires-at hold for the lines that do not say so themselves; headers are added to those of the line.
+--in, --at, --header, --expires-in, --expires-at and those of retries (--max-attempts and
+below in the list) hold for the lines that do not say so themselves; headers are added to those of the line.
 
 A file can be scheduled again without harm: for 24 h (--dedup) an ID that was taken is
 refused and counted as a duplicate. A line without an ID gets one made from its number
@@ -79,6 +82,8 @@ stops and says from which line to go on (--from-line).`,
 	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")
 	f.Var(&o.retryDelays, "retry-delays", "exact delays after failed attempts: 1m,3m,5m; the last one repeats. Default: by policy")
 	flags.DelayVar(f, &o.retryFor, "retry-for", "try it for so long from its due time on. Default: by policy")
+	f.IntVar(&o.maxSnoozes, "max-snoozes", 0, "how often a group may put it off; 0 = by policy")
+	f.IntVar(&o.maxCrashes, "max-crashes", 0, "how often it may be abandoned, counted apart from failures; 0 = by policy")
 	flags.DelayVar(f, &o.expiresIn, "expires-in", "dead-letter it instead of delivering it so long after now")
 	flags.InstantVar(f, &o.expiresAt, "expires-at", "dead-letter it instead of delivering it after this time: RFC 3339")
 	flags.DelayVar(f, &o.dedup, "dedup", "refuse the ID for so long, also after delivery; needs --id. Default with --file: 24h")
@@ -155,6 +160,12 @@ func (o *scheduleOptions) expires(now time.Time) time.Time {
 	return o.expiresAt
 }
 
+// setRetries sets what the flags say of retries.
+func (o *scheduleOptions) setRetries(m *bridge.NewMessage) {
+	m.MaxAttempts, m.RetryDelays, m.RetryFor = o.maxAttempts, bridge.Delays(o.retryDelays), o.retryFor
+	m.MaxSnoozes, m.MaxCrashes = o.maxSnoozes, o.maxCrashes
+}
+
 // options checks what can be checked without Redis, and turns flags into options.
 func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 	all := []bridge.Option{o.when.Option()}
@@ -171,14 +182,8 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 		if err := admin.CheckMaxAttempts(o.maxAttempts); err != nil {
 			return nil, err
 		}
-		all = append(all, bridge.MaxAttempts(o.maxAttempts))
 	}
-	if o.retryDelays != "" {
-		all = append(all, bridge.RetryDelays(bridge.Delays(o.retryDelays).List()...))
-	}
-	if o.retryFor != 0 {
-		all = append(all, bridge.RetryFor(o.retryFor))
-	}
+	all = append(all, func(m *bridge.NewMessage) { o.setRetries(m) })
 	if expires := o.expires(now); !expires.IsZero() {
 		due := now.Add(o.when.In)
 		if !o.when.At.IsZero() {

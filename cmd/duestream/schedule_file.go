@@ -92,10 +92,9 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 	if _, err := o.options(now); err != nil {
 		return m, err
 	}
-	return bridge.NewMessage{
-		Delay: o.when.In, At: o.when.At, Headers: o.headers, MaxAttempts: o.maxAttempts,
-		RetryDelays: bridge.Delays(o.retryDelays), RetryFor: o.retryFor, Expires: o.expires(now), Dedup: window,
-	}, nil
+	m = bridge.NewMessage{Delay: o.when.In, At: o.when.At, Headers: o.headers, Expires: o.expires(now), Dedup: window}
+	o.setRetries(&m)
+	return m, nil
 }
 
 // sendMessages schedules a batch. Its errors name the wrong field but not the message, because the caller names the line.

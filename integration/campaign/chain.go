@@ -97,7 +97,7 @@ func (d *delivery) won() string {
 
 func isWin(x record) bool {
 	switch bridge.Settlement(x.word) {
-	case bridge.Acknowledged, bridge.Retried, bridge.Dead, bridge.Released:
+	case bridge.Acknowledged, bridge.Retried, bridge.Dead, bridge.Released, bridge.Snoozed:
 		return true
 	}
 	return false
@@ -168,7 +168,7 @@ func (c *chain) owners(undone func(from, until int64) bool, complain func(format
 			complain("entry %s was %s by who owned it, and entry %s follows", d.entry, won, next.entry)
 		case next.attempt < d.attempt:
 			complain("entry %s has attempt %d, and entry %s after it attempt %d", d.entry, d.attempt, next.entry, next.attempt)
-		case next.attempt == d.attempt && won != bridge.Released && !d.mayBeReleased():
+		case next.attempt == d.attempt && won != bridge.Released && won != bridge.Snoozed && !d.mayBeReleased():
 			complain("entries %s and %s are both attempt %d, and the first was not released", d.entry, next.entry, d.attempt)
 		}
 	}
@@ -202,7 +202,7 @@ func (c *chain) terminal(p plan, explained func(d *delivery) bool) (column, prob
 			return columnWrong, "acknowledged, though every handler fails it"
 		}
 		return "", ""
-	case bridge.Retried, bridge.Released:
+	case bridge.Retried, bridge.Released, bridge.Snoozed:
 		return columnLost, fmt.Sprintf("entry %s was %s, and nothing follows", last.entry, last.won())
 	case bridge.Dead:
 		return columnLost, fmt.Sprintf("entry %s was dead-lettered, and there is no dead letter", last.entry)

@@ -305,7 +305,7 @@ func pendings(s *scene) map[string]lua.Held {
 	s.group("a", "b")
 	limited := item("limited", "+0")
 	limited.Meta = lua.EncodeMeta(map[string]string{"of": "limited"}, 1, time.Time{})
-	s.send(item("failed", "+0"), item("released", "+0"), item("given up", "+0"), limited, item("lost", "+0"),
+	s.send(item("failed", "+0"), item("released", "+0"), item("snoozed", "+0"), item("given up", "+0"), limited, item("lost", "+0"),
 		item("meant for b", "+0"))
 	s.do("XADD", s.k.Stream, "*", "id", "odd", "payload", "p", "attempt", "first")
 	s.do("XADD", s.k.Stream, "*", "id", "meant for b", "payload", body("meant for b"), "attempt", "2", "for", "b", "h:of",
@@ -375,15 +375,20 @@ func exits() []scenario {
 		{script: "retry", state: "every action on every kind of entry", prepare: func(s *scene) func(rueidis.Client) error {
 			held := pendings(s)
 			s.owe("a", "released", delivered, delivered)
+			s.owe("a", "snoozed", delivered, delivered)
 			s.owe("a", "given up", delivered|dead, dead)
 			fail := func(id string, action lua.Action) lua.Failure {
-				return lua.Failure{Held: held[id], Action: action, Delay: -1, Reason: lua.ReasonDeadLetter, Error: "no"}
+				delay := time.Duration(-1)
+				if action == lua.ActionSnooze {
+					delay = 0
+				}
+				return lua.Failure{Held: held[id], Action: action, Delay: delay, Reason: lua.ReasonDeadLetter, Error: "no"}
 			}
 			return func(c rueidis.Client) error {
 				outcomes, err := lua.Retry(s.ctx, c, s.k, "a", attempts, []lua.Failure{
 					fail("failed", lua.ActionRetry), fail("released", lua.ActionRelease), fail("given up", lua.ActionDead),
 					fail("limited", lua.ActionRetry), fail("lost", lua.ActionRetry), fail("odd", lua.ActionRetry),
-					fail("retry of b", lua.ActionRetry), fail("meant for b", lua.ActionDead),
+					fail("retry of b", lua.ActionRetry), fail("snoozed", lua.ActionSnooze), fail("meant for b", lua.ActionDead),
 				})
 				if err == nil && slices.Contains(outcomes, lua.Stuck) {
 					err = errors.New("an entry is stuck")
@@ -396,9 +401,26 @@ func exits() []scenario {
 			// A pass that is cut off has moved the entry to the reclaimer's name, which the server counts as a delivery.
 			s.owed[address{"a", "failed"}] = debt{delivered, delivered, 3}
 			s.owed[address{"a", "released"}] = debt{delivered, delivered, 3}
+			s.owed[address{"a", "snoozed"}] = debt{delivered, delivered, 3}
 			s.owed[address{"a", "given up"}] = debt{delivered, delivered, 3}
 			return func(c rueidis.Client) error {
 				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
+					MaxBytes: 1 << 20})
+				return err
+			}
+		}},
+		{script: "reclaim", state: "crashes counted apart", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			fatal := item("fatal", "+0")
+			fatal.Meta = lua.EncodeMeta(map[string]string{"of": "fatal"}, 0, time.Time{}, lua.Retries{MaxCrashes: 1}.Fields()...)
+			s.send(item("survives", "+0"), fatal)
+			s.hold("a", "c1")
+			s.owed[address{"a", "survives"}] = debt{delivered, delivered, 3}
+			s.owe("a", "fatal", dead, dead)
+			counted := attempts
+			counted.MaxCrashes, counted.For = 5, time.Hour
+			return func(c rueidis.Client) error {
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: counted, Limit: 100,
 					MaxBytes: 1 << 20})
 				return err
 			}

@@ -167,7 +167,7 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 		seen.rely(name)
 		most := 1
 		if sc.script == "retry" {
-			most = 2 // of the scenario: what a call took out of the pending list is written together
+			most = 3 // of the scenario: what a call took out of the pending list is written together
 		}
 		if len(debts) <= most {
 			debts = nil

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -72,7 +73,7 @@ func (q *Queue) Ack(group string, held []lua.Held) []bool {
 func (q *Queue) Retry(group string, policy lua.Attempts, failures []lua.Failure) []lua.Outcome {
 	outcomes := make([]lua.Outcome, len(failures))
 	for i, f := range failures {
-		outcomes[i] = q.leave(group, policy, f, 0)
+		outcomes[i] = q.leave(group, policy, f, 0, false)
 	}
 	for i, f := range failures {
 		if outcomes[i] != lua.Lost {
@@ -105,7 +106,7 @@ func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 		}
 		failure := lua.Failure{Held: lua.Held{Entry: id}, Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonVisibilityTimeout,
 			Error: text}
-		switch q.leave(a.Group, a.Attempts, failure, p.Deliveries-1) {
+		switch q.leave(a.Group, a.Attempts, failure, p.Deliveries-1, true) {
 		case lua.Retried:
 			r.Retried++
 		case lua.Dead:
@@ -131,7 +132,7 @@ func (q *Queue) Extend(group, consumer string, held []lua.Held) []bool {
 			continue
 		}
 		if q.entry(h.Entry) == nil {
-			q.leave(group, lua.Attempts{}, lua.Failure{Held: h}, 0)
+			q.leave(group, lua.Attempts{}, lua.Failure{Held: h}, 0, false)
 			continue
 		}
 		p.Idle = false
@@ -142,8 +143,8 @@ func (q *Queue) Extend(group, consumer string, held []lua.Held) []bool {
 }
 
 // leave is the way out of a pending list for whatever is not acknowledged. burnt are failed attempts that the entry does not tell
-// of.
-func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt int) lua.Outcome {
+// of; crash says that nobody failed: its worker vanished.
+func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt int, crash bool) lua.Outcome {
 	pending := q.Groups[group].Pending
 	if _, ok := pending[how.Entry]; !ok {
 		return lua.Lost
@@ -184,10 +185,23 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	f[lua.FieldID] = id
 	failed, reason := attempt+burnt, ""
 	due, following, outcome := q.Now, attempt, lua.Released
-	switch how.Action {
-	case lua.ActionDead:
+	crashes := limitOf(e, lua.FieldMaxCrashes, int64(policy.MaxCrashes))
+	switch {
+	case how.Action == lua.ActionDead:
 		reason = how.Reason
-	case lua.ActionRetry:
+	case how.Action == lua.ActionSnooze:
+		due, outcome = q.Now+how.Delay.Milliseconds(), lua.Snoozed
+		if n := countIn(f, lua.FieldSnoozes, 1); n > cmp.Or(limitOf(e, lua.FieldMaxSnoozes, int64(policy.MaxSnoozes)), 1000) {
+			reason, f[lua.FieldError] = lua.ReasonMaxSnoozes, anyText
+		}
+	case crash && crashes > 0:
+		n, delays := countIn(f, lua.FieldCrashes, 1+burnt), delaysOf(e, policy)
+		failed, outcome = attempt, lua.Retried
+		due = q.Now + delays[min(int(n), len(delays))-1].Milliseconds()
+		if n >= crashes {
+			reason = lua.ReasonCrashes
+		}
+	case how.Action == lua.ActionRetry:
 		delay := how.Delay
 		if delays := delaysOf(e, policy); delay < 0 {
 			delay = delays[min(failed, len(delays))-1]

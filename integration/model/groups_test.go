@@ -147,11 +147,16 @@ func (r *run) fail() {
 	var failures []lua.Failure
 	for _, h := range r.held(group) {
 		failures = append(failures, lua.Failure{
-			Held: h, Action: pick(r, "action", lua.ActionRetry, lua.ActionRetry, lua.ActionDead, lua.ActionRelease),
+			Held: h, Action: pick(r, "action", lua.ActionRetry, lua.ActionRetry, lua.ActionDead, lua.ActionRelease, lua.ActionSnooze),
 			Delay: pick(r, "delay", -1, -1, 0, time.Hour), Error: pick(r, "error", "no", ""),
 			Reason: pick(r, "reason", lua.ReasonMaxAttempts, lua.ReasonDeadLetter),
 			Trace:  pick(r, "trace", "", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
 		})
+	}
+	for i := range failures {
+		if f := &failures[i]; f.Action == lua.ActionSnooze {
+			f.Delay = max(0, f.Delay)
+		}
 	}
 	step(r, fmt.Sprintf("fail by %s, policy %v: %+v", group, policy, failures), func(ctx context.Context) ([]lua.Outcome, error) {
 		return lua.Retry(ctx, r.c, r.k, group, policy, failures)
@@ -273,6 +278,7 @@ func (r *run) addEntry() {
 	f := pick(r, "fields", fields{"note": "no ID", "bytes": "\xff"}, fields{"id": "f", "attempt": "x"},
 		fields{"id": "f", "max_attempts": "0"},
 		fields{"id": "f", "retry_for_ms": "0", "first_due_ms": "1"}, fields{"id": "f", "retry_for_ms": "5", "due_ms": "never"},
+		fields{"id": "f", "snoozes": "999", "crashes": "1"}, fields{"id": "f", "snoozes": "1000", "crashes": "x", "max_crashes": "0"},
 		fields{"id": "", "payload": "p"}, fields{"id": "f", "for": "g1", "reason": "none"}, fields{"id": "f", "for": ""})
 	words := []string{"XADD", r.k.Stream, "*"}
 	for _, name := range slices.Sorted(maps.Keys(f)) {

@@ -27,7 +27,8 @@ var (
 	idNames   = []string{"a", "b", "c"}
 	consumers = []string{"w1", "w2"}
 	policies  = []lua.Attempts{{Max: 3, Delays: []time.Duration{0, time.Hour}}, {Max: 2, Delays: []time.Duration{2 * time.Hour}},
-		{Max: 3, Delays: []time.Duration{0, time.Hour}, For: 90 * time.Minute}}
+		{Max: 3, Delays: []time.Duration{0, time.Hour}, For: 90 * time.Minute, MaxSnoozes: 2, MaxCrashes: 1},
+		{Max: 2, Delays: []time.Duration{0, time.Hour}, MaxCrashes: 3}}
 )
 
 // memory is what callers remember from call to call.
@@ -95,8 +96,9 @@ func (r *run) when() lua.When {
 func (r *run) meta() string {
 	most, expires := pick(r, "max_attempts", 0, 0, 2, 1), pick(r, "expires", 0, 0, 0, 0, 0, 2*time.Hour, -time.Hour, 0)
 	headers := pick(r, "headers", nil, map[string]string{"trace": "grün/7", "": "x"})
-	more := pick(r, "retries", nil, nil, nil, lua.RetryFields("1,7200000", 0), lua.RetryFields("", 2*time.Hour),
-		lua.RetryFields("3600000,0", 0), lua.RetryFields("soon", time.Millisecond))
+	more := pick(r, "retries", lua.Retries{}, lua.Retries{}, lua.Retries{}, lua.Retries{Delays: "1,7200000"},
+		lua.Retries{For: 2 * time.Hour}, lua.Retries{Delays: "3600000,0"}, lua.Retries{Delays: "soon", For: time.Millisecond}, lua.Retries{MaxSnoozes: 1},
+		lua.Retries{MaxCrashes: 2}).Fields()
 	if expires == 0 {
 		return lua.EncodeMeta(headers, most, time.Time{}, more...)
 	}
@@ -152,7 +154,15 @@ func (r *run) call(what string, token lua.Token, items []lua.Item) {
 			return lua.EnqueueFresh(ctx, r.c, r.k, token, items)
 		}
 		return lua.Enqueue(ctx, r.c, r.k, token, items, lua.Durability{})
-	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt { return q.Enqueue(token, items) })
+	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt {
+		for _, item := range items {
+			// A repeat writes what goes beside the script once more: whoever damaged that meanwhile is undone.
+			if m, there := q.Scheduled[item.ID]; there && fresh && item.Meta != "" {
+				q.Scheduled[item.ID] = NewMessage(item.ID, m.Due, m.Payload, item.Meta)
+			}
+		}
+		return q.Enqueue(token, items)
+	})
 	last := map[string]lua.Item{} // of each ID that is scheduled
 	for i, receipt := range receipts {
 		if receipt.Verdict != lua.Scheduled && receipt.Verdict != lua.Ready {

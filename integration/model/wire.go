@@ -26,6 +26,7 @@ type fields = map[string]string
 var ofTheLetter = []string{
 	lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldGroup, lua.FieldReason, lua.FieldDead, lua.FieldEntry,
 	lua.FieldError, lua.FieldMeta, lua.FieldRaw, lua.FieldExpires, lua.FieldFirstDue,
+	lua.FieldSnoozes, lua.FieldCrashes,
 }
 
 // lettersOwn matches what a message's field must not be called in a dead letter; it goes behind one more "message:", and comes
@@ -133,6 +134,16 @@ func limitOf(e *Entry, name string, policy int64) int64 {
 		return n
 	}
 	return policy
+}
+
+// countIn adds to what a field counts; what is no number counts as none.
+func countIn(f fields, name string, more int) int64 {
+	n := int64(0)
+	if count.MatchString(f[name]) {
+		n, _ = strconv.ParseInt(f[name], 10, 64)
+	}
+	f[name] = decimal(n + int64(more))
+	return n + int64(more)
 }
 
 // delaysOf are the delays of the message's own, else of the policy.

@@ -27,6 +27,36 @@ var retriesMutants = []mutant{
 		test: []string{"-run", "TestRedriveForgets", "./lua"},
 	},
 	{
+		name: "a snooze uses an attempt up", file: "lua/lib/exit.lua",
+		old:  "verdict, next_attempt, delay, plain = SNOOZED, attempt, how.delay, false",
+		new:  "verdict, delay, plain = SNOOZED, how.delay, false",
+		test: []string{"-run", "TestSnoozedMessage", "./lua"},
+	},
+	{
+		name: "a message is snoozed for ever", file: "lua/lib/exit.lua",
+		old:  "if n > (limit > 0 and limit or MOST_SNOOZES) then",
+		new:  "if limit > 0 and n > limit then",
+		test: []string{"-run", "TestSnoozesAreBounded", "./lua"},
+	},
+	{
+		name: "a crash uses an attempt up where it is counted apart", file: "lua/lib/exit.lua",
+		old:  "failed, next_attempt, delay, plain = attempt, attempt, delay_after(k, fields, n), false",
+		new:  "delay, plain = delay_after(k, fields, n), false",
+		test: []string{"-run", "TestCrashesAreCounted", "./lua"},
+	},
+	{
+		name: "a message may crash its workers for ever", file: "lua/lib/exit.lua",
+		old:  "if n >= setting(k, fields, 'max_crashes') then",
+		new:  "if false then",
+		test: []string{"-run", "TestCrashesAreCounted", "./lua"},
+	},
+	{
+		name: "a bridge does not know how many crashes a message may have", file: "lua/consume.go",
+		old:  ", {FieldMaxCrashes, int64(a.MaxCrashes)}",
+		new:  "",
+		test: []string{"-run", "TestCrashesAreCounted", "./lua"},
+	},
+	{
 		name: "a bridge leaves what an earlier one wrote into the defaults", file: "stream/policystore.go",
 		old:  "values = append(values, lua.FieldValue{Field: s.name})\n\t\tdefault:",
 		new:  "\t\tdefault:",

@@ -101,10 +101,12 @@ const (
 	RetriedPanic
 	DeadMaxAttempts
 	DeadRetryFor
+	DeadSnoozes
 	DeadLetter
 	Acking  // acknowledgements in one call, whatever became of them
 	Failing // failures in one call, likewise
 	Released
+	Snoozed
 	Skipped
 	Lost
 	Unknown

@@ -6,7 +6,7 @@ local function wrong_group(group)
   return redis.error_reply('ERR group is empty, longer than 256 bytes, not UTF-8, or holds control characters: no message can be for it')
 end
 
-local LOST, RETRIED, BURIED, RELEASED, SKIPPED, STUCK = 0, 1, 2, 3, 4, -1
+local LOST, RETRIED, BURIED, RELEASED, SKIPPED, SNOOZED, STUCK = 0, 1, 2, 3, 4, 5, -1
 
 -- Adds a dead letter, then takes the entry out of the pending list; takes the letter back when someone else was first.
 -- Adding first, because a full stream of dead letters must leave the entry pending.
@@ -175,6 +175,15 @@ local function delay_after(k, fields, n)
   return delays[math.min(n, #delays)]
 end
 
+local MOST_SNOOZES = 1000 -- unless the policy or the message says otherwise
+
+-- Counts in a field of the message. What is no number there counts as none.
+local function one_more(fields, name, more)
+  local n = fields[name] and is_count(fields[name]) and tonumber(fields[name]) or 0
+  fields[name] = digits(n + more)
+  return n + more
+end
+
 -- When the message was due first: its age counts from there. An entry that does not say was added then.
 local function first_due(fields, entry)
   for _, name in ipairs({'first_due_ms', 'due_ms'}) do
@@ -184,8 +193,8 @@ local function first_due(fields, entry)
 end
 
 -- Says how an entry leaves a group's pending list, and writes nothing. body: its flat field list, or nil. how: id (the ID that was delivered,
--- '' = not compared), action ('retry', 'dead', 'release'), trace (traceparent of the attempt, nil = not told), delay (ms, nil = by
--- k.delays), reason, error, burnt (further deliveries that were counted elsewhere). Returns {verdict}; with letter (values) when it is a dead
+-- '' = not compared), action ('retry', 'dead', 'release', 'snooze'), trace (traceparent of the attempt, nil = not told), delay (ms, nil = by
+-- k.delays), reason, error, burnt (further deliveries that were counted elsewhere), crash (whether its worker vanished). Returns {verdict}; with letter (values) when it is a dead
 -- letter; with member, payload, meta and due when it is scheduled.
 local function plan_exit(k, group, entry, body, how, now)
   if not body then return {BURIED, letter = lost_body_values(group, entry, how.id, now)} end
@@ -208,6 +217,16 @@ local function plan_exit(k, group, entry, body, how, now)
     reason = how.reason
   elseif how.action == 'release' then
     verdict, next_attempt = RELEASED, attempt
+  elseif how.action == 'snooze' then
+    verdict, next_attempt, delay, plain = SNOOZED, attempt, how.delay, false
+    local limit, n = setting(k, fields, 'max_snoozes'), one_more(fields, 'snoozes', 1)
+    if n > (limit > 0 and limit or MOST_SNOOZES) then
+      reason, how.error = 'max_snoozes', 'snoozed ' .. digits(n) .. ' times'
+    end
+  elseif how.crash and setting(k, fields, 'max_crashes') > 0 then
+    local n = one_more(fields, 'crashes', 1 + how.burnt)
+    failed, next_attempt, delay, plain = attempt, attempt, delay_after(k, fields, n), false
+    if n >= setting(k, fields, 'max_crashes') then reason = 'crashes' end
   else
     delay = how.delay or delay_after(k, fields, failed)
     if failed >= (tonumber(fields['max_attempts']) or k.max_attempts) then reason = how.reason end

@@ -1,7 +1,6 @@
 package producer
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -29,6 +28,9 @@ type Message struct {
 	// RetryFor is how long from its due time on the message is tried: no retry is due later. Zero = by the policy of the queue;
 	// at most ten years.
 	RetryFor time.Duration
+	// MaxSnoozes is how often the message may be snoozed in a group, and MaxCrashes how often it may be abandoned, which then is
+	// no failed attempt; zero = by the policy of the queue. At most 1,000,000.
+	MaxSnoozes, MaxCrashes int
 	// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be after At.
 	Expires time.Time
 	// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
@@ -82,7 +84,7 @@ func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 	}
 	item := lua.Item{
 		ID: m.ID, When: when, Payload: c.add(m.Payload),
-		Meta: lua.EncodeMeta(m.Headers, m.MaxAttempts, m.Expires, lua.RetryFields(m.RetryDelays, m.RetryFor)...),
+		Meta: lua.EncodeMeta(m.Headers, m.MaxAttempts, m.Expires, m.retries().Fields()...),
 	}
 	switch {
 	case m.Dedup > 0:
@@ -91,6 +93,10 @@ func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 		item.Dedup = lua.Refuse
 	}
 	return item, nil
+}
+
+func (m *Message) retries() lua.Retries {
+	return lua.Retries{Delays: m.RetryDelays, For: m.RetryFor, MaxSnoozes: m.MaxSnoozes, MaxCrashes: m.MaxCrashes}
 }
 
 func (m *Message) check() error {
@@ -110,7 +116,7 @@ func (m *Message) check() error {
 			return err
 		}
 	}
-	if err := errors.Join(lua.CheckDelays(m.RetryDelays), lua.CheckDelay("retry_for", m.RetryFor)); err != nil {
+	if err := m.retries().Check(); err != nil {
 		return err
 	}
 	if !m.Expires.IsZero() {

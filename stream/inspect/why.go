@@ -173,6 +173,8 @@ func (s *surroundings) whyNowhere(f Finding) string {
 var deaths = map[string]string{
 	lua.ReasonMaxAttempts:       "its attempts are used up (%d)",
 	lua.ReasonRetryFor:          "it was too old for another attempt, by retry_for (attempt %d)",
+	lua.ReasonMaxSnoozes:        "it was snoozed as often as it may be (attempt %d)",
+	lua.ReasonCrashes:           "its workers crashed with it as often as they may (attempt %d)",
 	lua.ReasonVisibilityTimeout: "its attempts are used up (%d): the last consumer gave no sign of life for the visibility timeout",
 	lua.ReasonDeadLetter:        "its worker gave it up (attempt %d)",
 	lua.ReasonExpired:           "it expired before it was delivered (attempt %d)",

@@ -45,6 +45,8 @@ type Serve struct {
 	RetryMax          flags.Duration `split_words:"true" default:"1h" desc:"longest delay between attempts (at least RETRY_MIN)"`
 	RetryDelays       flags.Delays   `split_words:"true" desc:"exact delays after failures instead, with commas between: 1m,3m,5m; the last one repeats"`
 	RetryFor          flags.Duration `split_words:"true" default:"0s" desc:"how long a message is tried from its due time on (up to 3650d); 0s = no limit"`
+	MaxSnoozes        int            `split_words:"true" default:"0" desc:"how often a group may snooze a message (up to 1000000); 0 = 1000"`
+	MaxCrashes        int            `split_words:"true" default:"0" desc:"times a message may be abandoned by workers, counted apart from failures; 0 = each is a failure"`
 	LogLevel          slog.Level     `split_words:"true" default:"info" desc:"debug, info, warn or error"`
 	LogFormat         LogFormat      `split_words:"true" default:"auto" desc:"json, text, or auto: text on a terminal, else json"`
 	AnyServer         bool           `split_words:"true" default:"false" desc:"serve from a server that is too old or evicts keys: messages can be lost"`
@@ -58,6 +60,7 @@ func (s *Serve) policy() (bridge.Policy, error) {
 	p := bridge.Policy{
 		VisibilityTimeout: time.Duration(s.VisibilityTimeout), MaxAttempts: s.MaxAttempts, RetryMin: time.Duration(s.RetryMin),
 		RetryMax: time.Duration(s.RetryMax), RetryDelays: bridge.Delays(s.RetryDelays), RetryFor: time.Duration(s.RetryFor),
+		MaxSnoozes: s.MaxSnoozes, MaxCrashes: s.MaxCrashes,
 	}
 	err := RenameFields(p.Validate(), func(field string) string {
 		return envPrefix + "_" + strings.ToUpper(PolicyFields[field])
@@ -69,7 +72,8 @@ func (s *Serve) policy() (bridge.Policy, error) {
 var PolicyFields = map[string]string{
 	admin.SettingVisibility: "visibility_timeout", admin.SettingMaxAttempts: "max_attempts",
 	admin.SettingRetryMin: "retry_min", admin.SettingRetryMax: "retry_max", admin.SettingRetryDelays: "retry_delays",
-	admin.SettingRetryFor: "retry_for", admin.SettingHeld: "held",
+	admin.SettingRetryFor: "retry_for", admin.SettingMaxSnoozes: "max_snoozes", admin.SettingMaxCrashes: "max_crashes",
+	admin.SettingHeld: "held",
 }
 
 // RenameFields renames the fields of all InvalidErrors in a tree of errors, and the field that a rule refers to.

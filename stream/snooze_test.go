@@ -1,0 +1,45 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// A handler that finds that it is too early puts its message off without using up an attempt, until it was too often.
+func TestSnoozedMessageIsDeliveredAgainWithTheSameAttempt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Policy(map[string]string{SettingMaxAttempts: "1", SettingMaxSnoozes: "2"})
+	told := make(chan string, 10)
+	w, _ := r.start(WorkerConfig{
+		Handler: func(_ context.Context, m *Message) error {
+			if m.ID == "m" && m.Extra[lua.FieldSnoozes] == "2" {
+				return nil
+			}
+			return fmt.Errorf("outer: %w", Snooze(0))
+		},
+		Settled: func(m *Message, s Settlement) {
+			told <- fmt.Sprint(m.ID, " ", m.Attempt, " ", m.Extra[lua.FieldSnoozes], " ", s)
+		},
+		Retried: func(m *Message, _ time.Duration, err string) { told <- "retried " + m.ID + err },
+	})
+	for _, id := range []string{"m", "n"} {
+		r.Ready(id)
+		last := map[string]string{"m": " 1 2 acknowledged", "n": " 1 2 dead"}[id]
+		for _, want := range []string{" 1  snoozed", " 1 1 snoozed", last} {
+			redistest.Want(t, "settlement", <-told, id+want)
+			r.DrainAll()
+		}
+	}
+	letters, err := r.Client.Do(t.Context(), r.Client.B().Xrange().Key(r.Keys.Dead).Start("-").End("+").Build()).AsXRange()
+	if err != nil || len(letters) != 1 || letters[0].FieldValues[lua.FieldReason] != lua.ReasonMaxSnoozes {
+		t.Fatalf("%v, %v", letters, err)
+	}
+	s := w.Stats()
+	redistest.Want(t, "stats", fmt.Sprint(s.Snoozed, s.Retried, s.Dead, s.Acknowledged), "4 0 1 1")
+}
