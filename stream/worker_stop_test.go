@@ -227,7 +227,7 @@ func TestEachDeliveryIsToldOfWhenTheWorkerIsStoppedForGood(t *testing.T) {
 	redistest.Want(t, "told", len(told), n-1)
 	close(late)
 	<-ended
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return len(told) == n, "the late one" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(told) == n, "the late one" })
 	for range n {
 		redistest.Want(t, "settlement", <-told, Unknown)
 	}

@@ -92,4 +92,10 @@ var metricsMutants = []mutant{
 		new:  "",
 		test: []string{"-run", "TestEachDeliveryIsToldOfWhenTheWorkerIsStoppedForGood", "./stream"},
 	},
+	{
+		name: "a stuck delivery is told at every try", file: "stream/keeper/stuck.go",
+		old:  "\tr.told[group] = now\n",
+		new:  "",
+		test: []string{"-run", "TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce", "./stream/keeper"},
+	},
 }

@@ -56,7 +56,8 @@ type Reclaimer struct {
 	log     *slog.Logger
 	cursors map[string]string // group → where the next pass goes on; absent = from the beginning
 	warned  string
-	odd     string // the groups that were left alone in the last pass
+	odd     string                           // the groups that were left alone in the last pass
+	told    map[string]map[view.EntryID]bool // group → stuck entries that the observer was told of
 	stuck   loop.Reporter
 	lastTry time.Time // when an entry was last found stuck
 	last    string    // the group at which the time of the last pass was up; "" = it had time for all groups
@@ -72,6 +73,7 @@ func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
 	log := cfg.Logger.With(slog.String("queue", cfg.Queue))
 	return &Reclaimer{
 		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), log: log, cursors: map[string]string{},
+		told:     map[string]map[view.EntryID]bool{},
 		time:     reclaimTime,
 		stuck:    loop.Reporter{Log: log, Activity: "dead-lettering of abandoned entries"},
 		policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
@@ -98,7 +100,7 @@ var errStuck = errors.New("the stream of dead letters refuses entries: they stay
 
 // Reclaim does one pass over every group that exists on the stream, registered or not, each by its own policy. Work per group is
 // bounded; the next pass goes on where this one ended. A group that fails does not keep the others from their turn.
-// Two round trips, and one per 100 entries taken or 1,000 entries looked at.
+// Two round trips, and one per 100 entries taken or 1,000 entries looked at; with an observer, one per 1,000 stuck entries.
 func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	var result ReclaimResult
 	stream, err := view.ReadStream(ctx, r.cfg.Client, r.keys.Stream)
@@ -108,6 +110,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	result.stream = stream
 	names := stream.Names()
 	maps.DeleteFunc(r.cursors, func(group, _ string) bool { return !slices.Contains(names, group) })
+	maps.DeleteFunc(r.told, func(group string, _ map[view.EntryID]bool) bool { return !slices.Contains(names, group) })
 	if len(names) == 0 {
 		r.reportStuck(result)
 		return result, nil
@@ -137,9 +140,14 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 		last = g.Name
 		// With a cursor one more call reaches the end, and drops the reclaimer's consumer.
 		if g.Pending == 0 && r.cursors[g.Name] == "" {
+			delete(r.told, g.Name)
 			continue
 		}
+		before := result.Stuck
 		err := r.group(ctx, g.Name, policies[g.Name], &result)
+		if err == nil {
+			err = r.tellStuck(ctx, g.Name, result.Stuck-before)
+		}
 		if errors.Is(err, lua.ErrNoGroup) { // destroyed a moment ago
 			delete(r.cursors, g.Name)
 			continue
@@ -203,7 +211,7 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 
 // tell tells the observer what one call did. Most calls find nothing.
 func (r *Reclaimer) tell(group string, done lua.Reclaimed) {
-	if r.cfg.Observer == nil || done.Retried+done.Dead+done.Skipped+done.Stuck == 0 {
+	if r.cfg.Observer == nil || done.Retried+done.Dead+done.Skipped == 0 {
 		return
 	}
 	queue, _, _ := lua.SplitPartition(r.cfg.Queue)
@@ -213,7 +221,7 @@ func (r *Reclaimer) tell(group string, done lua.Reclaimed) {
 		n     int
 	}{
 		{observe.Reclaimed, done.Retried + done.Dead + done.Skipped}, {observe.RetriedVisibility, done.Retried},
-		{observe.DeadReclaimed, done.Dead}, {observe.Stuck, done.Stuck},
+		{observe.DeadReclaimed, done.Dead},
 	} {
 		if one.n > 0 {
 			s.Add(one.event, one.n)

@@ -11,6 +11,7 @@ import (
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
@@ -227,6 +228,15 @@ func TestForeignClaimsCountAsDeliveries(t *testing.T) {
 	redistest.Want(t, "attempt", letters[0].Attempt, 5)
 }
 
+// counted is an observer that counts, for one goroutine.
+type counted map[observe.Event]int
+
+func (c counted) Of(observe.Part, string, string) observe.Series { return c }
+func (c counted) Call(string, time.Duration, error)              {}
+func (c counted) Serves(observe.Served) (ended func())           { return func() {} }
+func (c counted) Add(e observe.Event, n int)                     { c[e] += n }
+func (c counted) Took(e observe.Event, n int, _ time.Duration)   { c[e] += n }
+
 func TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -235,7 +245,9 @@ func TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce(t *testing.T) {
 	r.Do("XADD", r.Keys.Dead, "18446744073709551615-18446744073709551615", "full", "1") // no further ID is possible
 	r.Ready("a", "b", "c")
 	var book queuetest.LogBook
-	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Logger: book.Logger()})
+	observer := counted{}
+	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Logger: book.Logger(),
+		Observer: observer})
 	for range 3 {
 		r.Age("g", "c", r.Take("g", "c", 3)...)
 		if pending := r.Do("XPENDING", r.Keys.Stream, "g", "-", "+", "10"); len(queuetest.Array(t, pending)) > 0 {
@@ -253,6 +265,7 @@ func TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce(t *testing.T) {
 	}
 	redistest.Want(t, "pending", r.Pending("g"), int64(3))
 	redistest.Want(t, "log lines", book.Count("refuses entries"), 1)
+	redistest.Want(t, "told as stuck", observer[observe.Stuck], 3) // once for each, and not at every try
 }
 
 func TestReclaimOfWhatIsNotThere(t *testing.T) {

@@ -1,0 +1,40 @@
+package keeper
+
+import (
+	"context"
+
+	"github.com/duestream/duestream/internal/observe"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// mostStuck is how many stuck entries of a group are told apart; those behind them are not told.
+const mostStuck = 10_000
+
+// tellStuck tells the observer of the entries of a group that are stuck and were not when it was told last: each is tried again
+// after every visibility timeout. They are all that the reclaimer's own consumer holds. It asks Redis only while somebody listens,
+// and only when a pass found some.
+func (r *Reclaimer) tellStuck(ctx context.Context, group string, found int) error {
+	if r.cfg.Observer == nil || found == 0 {
+		return nil
+	}
+	known, now, fresh := r.told[group], map[view.EntryID]bool{}, 0
+	held := view.PendingRange{Count: 1000, Consumer: lua.ReclaimConsumer}
+	for p, err := range view.WalkPending(ctx, r.cfg.Client, r.keys.Stream, group, held) {
+		if err != nil {
+			return err
+		}
+		if len(now) == mostStuck {
+			break
+		}
+		if now[p.ID] = true; !known[p.ID] {
+			fresh++
+		}
+	}
+	r.told[group] = now
+	if fresh > 0 {
+		queue, _, _ := lua.SplitPartition(r.cfg.Queue)
+		r.cfg.Observer.Of(observe.Bridge, queue, group).Add(observe.Stuck, fresh)
+	}
+	return nil
+}
