@@ -49,7 +49,7 @@ var (
 				"HGET": {"duestream:queues", "payload", "meta"}, "HSET": {"payload", "meta"}, "HDEL": {"payload", "meta", "calm"},
 				"ZADD": {"due"}, "ZCARD": {"due"}, "ZRANGE": {"due"}, "ZSCORE": {"due"},
 				"WATCH": {"due", "payload", "meta"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "XADD": {"wake"},
-				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"},
+				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"}, "XPENDING": {"stream"},
 				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges", "due"}},
 			optional: append(always, "WAIT", "WAITAOF"),
 		},
