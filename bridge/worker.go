@@ -85,12 +85,30 @@ func Snooze(d time.Duration) error { return stream.Snooze(d) }
 // for work that was never begun, by a worker that is about to stop.
 func Release(err error) error { return stream.Release(err) }
 
-// WorkerConfig configures a Worker. Redis, Queue, Group and Handler are required. How long a delivery may go without a sign of
-// life, and how it is retried, is not set here but in Redis, by the policy of the queue.
+// WorkerQueue is one of several queues of a worker.
+//
+//	type WorkerQueue struct {
+//		Queue string
+//		// Weight is its share of deliveries while others have a backlog, too, as a proportion: of two queues with 3 and 1
+//		// the first gets three of four. Default 1, at most 1,000. Must be 0 with Strict.
+//		Weight int
+//	}
+type WorkerQueue = stream.WorkerQueue
+
+// WorkerConfig configures a Worker. Redis, Queue or Queues, Group and Handler are required. How long a delivery may go without a
+// sign of life, and how it is retried, is not set here but in Redis, by the policy of the queue.
 type WorkerConfig struct {
-	Redis    *Redis
-	Prefix   string // of all keys; default "duestream"
-	Queue    string
+	Redis  *Redis
+	Prefix string // of all keys; default "duestream"
+	Queue  string
+	// Queues, instead of Queue, are several that share the slots. While more than one has a backlog, each gets deliveries by its
+	// weight; a queue whose backlog is gone leaves its share to the others. Give at least two slots for each partition of them:
+	// with fewer it takes up to 100 ms to see that a queue has something.
+	Queues []WorkerQueue
+	// Strict has them served in the order in which they are named: a queue is read only while none before it has a backlog. While
+	// the first ones are never empty the last ones are not served at all, for as long as that lasts. A queue that cannot be read
+	// counts as empty. What a later queue is given while it waits with a free slot is handled, and not interrupted.
+	Strict   bool
 	Group    string // created at the beginning of the queue's streams where it is not there
 	Consumer string // unique; default: host, process, random
 	Handler  Handler
@@ -100,7 +118,7 @@ type WorkerConfig struct {
 	// Retried is told which deliveries are made again, after which delay, and the error. It must not block; nil = nobody is told.
 	Retried func(m *Message, delay time.Duration, err string)
 
-	// Concurrency is how many messages are held at once, each by a handler; default 16.
+	// Concurrency is how many messages are held at once, each by a handler, of all queues together; default 16.
 	Concurrency int
 	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled. Default 20s; negative = not at all.
 	ShutdownTimeout time.Duration
@@ -111,8 +129,8 @@ type WorkerConfig struct {
 	Logger   *slog.Logger // nil = discard
 }
 
-// Worker delivers the messages of one queue to one group's handler, at least once. Run blocks until its context is cancelled,
-// and returns nil after a clean stop; call it once. Stats may be called at any time.
+// Worker delivers the messages of one queue, or of several, to one group's handler, at least once. Run blocks until its context
+// is cancelled, and returns nil after a clean stop; call it once. Stats may be called at any time.
 //
 //	type Worker struct {
 //		// contains no exported fields
@@ -131,7 +149,8 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	}
 	return stream.NewWorker(stream.WorkerConfig{
 		Client: observe.Wrap(cfg.Redis.Client, cfg.Observer), Blocking: observe.Wrap(cfg.Redis.Blocking, cfg.Observer),
-		Prefix: cfg.Prefix, Queue: cfg.Queue, Group: cfg.Group, Observer: cfg.Observer,
+		Prefix: cfg.Prefix, Queue: cfg.Queue, Queues: cfg.Queues, Strict: cfg.Strict, Group: cfg.Group,
+		Observer: cfg.Observer,
 		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Retried: cfg.Retried, Concurrency: cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
 	})

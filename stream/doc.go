@@ -16,6 +16,9 @@
 //   - in a queue with partitions the same holds for all partitions together (TestWorkerServesAllPartitionsWithItsSlots,
 //     TestStopLeavesHandlersOfAllPartitionsTheirTime), and idle partitions keep no busy one from its turn
 //     (TestIdlePartitionsDoNotStarveABusyOne, TestMorePartitionsThanSlotsTakeTurns);
+//   - of several queues a later one is read only while those before it are empty (TestStrictOrderUnderABacklog), or each has its
+//     share (TestWeightsAreSharesOfDeliveries); one that fails stops no other (TestQueueThatFailsDoesNotStopOthers), and all of
+//     them together never hold more than the slots (TestStopOfSeveralQueuesIsClean);
 //   - a queue that grows misses neither group nor policy, whatever happens beside it, and whatever fails
 //     (TestGrowMissesNothingThatHappensBesideIt, TestGrowThatFailsAnywhereIsMendedByARepeat);
 //   - a clean stop leaves nothing pending and burns no attempt (TestCleanStopLeavesNothingPendingAndBurnsNoAttempt);

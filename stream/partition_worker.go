@@ -55,6 +55,9 @@ func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
 		log: w.log, slots: w.slots, idle: true, patience: quickRead, policyChanged: make(chan struct{}, 1),
 		refresh: make(chan struct{}, 1), tell: observe.Of(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
 	}
+	if w.line != nil {
+		l.setIdle(false) // as long as it has not looked, nobody knows
+	}
 	if partition > 0 {
 		l.log = w.log.With(slog.Int("partition", partition))
 	}

@@ -19,6 +19,7 @@ import (
 func (p *partitionWorker) readLoop(ctx, hard context.Context) {
 	wait := loop.NewBackoff(2 * time.Second)
 	recovered, away := false, false
+	defer p.setIdle(true)
 	for ctx.Err() == nil {
 		err := error(nil)
 		if !recovered {
@@ -49,6 +50,7 @@ func (p *partitionWorker) readLoop(ctx, hard context.Context) {
 			}
 			continue
 		}
+		p.setIdle(true)
 		recovered, p.doubt, away = false, true, away || lua.Temporary(err)
 		p.broken.Add(1)
 		p.state.Report(err)
@@ -136,7 +138,7 @@ func (p *partitionWorker) recover(ctx, hard context.Context) error {
 		if err != nil || len(unseen) == 0 {
 			return err
 		}
-		free := p.slots.take(ctx, len(unseen))
+		free := p.take(ctx, len(unseen), needOwned)
 		if free == 0 {
 			return nil
 		}

@@ -29,7 +29,7 @@ func (w *Worker) open(upTo int) []*partitionWorker {
 	for i := first; i <= upTo; i++ {
 		w.served = append(w.served, w.newPartitionWorker(i))
 	}
-	w.parts.Store(int64(len(w.served)))
+	w.parts.Add(int64(len(w.served) - first))
 	return w.served[first:]
 }
 
@@ -95,9 +95,9 @@ func (p *partitionWorker) reserve(ctx context.Context) reservation {
 	parts, all := int(p.worker.parts.Load()), p.cfg.Concurrency
 	switch {
 	case parts == 1:
-		return reservation{slots: p.slots.take(ctx, all), block: p.cfg.Block}
+		return reservation{slots: p.take(ctx, all, needWork), block: p.cfg.Block}
 	case !p.idle:
-		return reservation{slots: p.slots.take(ctx, all)}
+		return reservation{slots: p.take(ctx, all, needWork)}
 	}
 	turns := p.worker.turns
 	scarce := parts > cap(turns)
@@ -110,14 +110,14 @@ func (p *partitionWorker) reserve(ctx context.Context) reservation {
 	case <-ctx.Done():
 		return reservation{}
 	case <-look.C:
-		return reservation{slots: p.slots.take(ctx, p.share())}
+		return reservation{slots: p.take(ctx, p.share(), needLook)}
 	case <-turns:
 	}
 	r := reservation{turn: true, block: p.cfg.Block}
 	if scarce {
 		r.block = min(r.block, shortBlock)
 	}
-	r.slots = p.slots.take(ctx, p.share())
+	r.slots = p.take(ctx, p.share(), needLook)
 	return r
 }
 
@@ -126,13 +126,10 @@ func (p *partitionWorker) wasRead(r reservation, found int, err error) {
 	if r.turn {
 		p.worker.turns <- struct{}{}
 	}
-	switch {
-	case found > 0 && p.idle:
-		p.worker.busy.Add(1)
-	case found == 0 && !p.idle:
-		p.worker.busy.Add(-1)
+	p.setIdle(found == 0)
+	if found > 0 && p.worker.line != nil {
+		p.slots.changed(p.worker.line, 0, found)
 	}
-	p.idle = found == 0
 	if err != nil {
 		p.patience = min(2*p.patience, loop.CallTimeout)
 	}

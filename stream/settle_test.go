@@ -37,7 +37,7 @@ func TestAcknowledgementsWaitForOthersOnlyWhenNothingWaitsForThem(t *testing.T) 
 				time.AfterFunc(2*time.Millisecond, func() { p.slots.take(ctx, 1) })
 			}, 2 * time.Millisecond},
 		} {
-			w := &Worker{slots: newSlots(16)}
+			w := &Worker{pool: &pool{slots: newSlots(16)}}
 			w.parts.Store(c.partitions)
 			p := &partitionWorker{worker: w, slots: w.slots, cfg: WorkerConfig{Concurrency: 16}}
 			p.settle = settler{w: p, wake: make(chan struct{}, 1), acks: make([]*delivery, c.acks),

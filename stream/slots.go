@@ -15,6 +15,7 @@ type slots struct {
 	free    int
 	waiting int
 	freed   chan struct{} // poked while some are free
+	order   *order        // nil: whoever comes first
 }
 
 func newSlots(n int) *slots {
@@ -70,6 +71,11 @@ func (s *slots) put(n int) {
 	}
 	s.mu.Lock()
 	s.free += n
+	if s.order != nil {
+		s.grant()
+		s.mu.Unlock()
+		return
+	}
 	s.mu.Unlock()
 	loop.Poke(s.freed)
 }

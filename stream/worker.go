@@ -38,7 +38,18 @@ type WorkerConfig struct {
 
 	Prefix string // of all keys; default lua.DefaultPrefix
 	Queue  string
-	Group  string
+
+	// Queues, instead of Queue, are several that share the slots. While more than one has a backlog, each gets deliveries by its
+	// weight; a queue whose backlog is gone leaves its share to the others. Give at least two slots for each partition of them:
+	// with fewer it takes up to 100 ms to see that a queue has something.
+	Queues []WorkerQueue
+
+	// Strict has them served in the order in which they are named: a queue is read only while none before it has a backlog. While
+	// the first ones are never empty the last ones are not served at all, for as long as that lasts. A queue that cannot be read
+	// counts as empty. What a later queue is given while it waits with a free slot is handled, and not interrupted.
+	Strict bool
+
+	Group string
 
 	// Consumer names this worker among its group's. It must be unique among live workers; the default is (host, process, random).
 	// A fixed name takes up, at start, what its last bearer still held.
@@ -105,7 +116,7 @@ func (c WorkerConfig) validate() error {
 	if c.Consumer == lua.ReclaimConsumer {
 		errs = append(errs, lua.Invalid("consumer", c.Consumer, "is the reclaimer's own name"))
 	}
-	return errors.Join(append(errs, lua.CheckPrefix(c.Prefix), lua.CheckQueue(c.Queue), lua.CheckGroup(c.Group),
+	return errors.Join(append(errs, lua.CheckPrefix(c.Prefix), c.validateQueues(), lua.CheckGroup(c.Group),
 		lua.CheckConsumer(c.Consumer))...)
 }
 
@@ -119,23 +130,21 @@ type WorkerStats struct {
 //
 // Of a queue with partitions it serves each by a partitionWorker of its own; all share its slots.
 type Worker struct {
-	cfg   WorkerConfig
-	log   *slog.Logger
-	slots *slots
+	cfg WorkerConfig
+	log *slog.Logger
+	*pool
+	line  *line         // the queue's place among others; nil = it is the only one
+	peers []*Worker     // of several queues: those of the others
 	state loop.Reporter // of reading the registry
 	ran   atomic.Bool
 
 	floods loop.Floods // lines about single messages
-
-	turns chan struct{} // one token per partition that may wait at the server with slots, when there are several
 
 	look      chan struct{} // poked: the registry is to be read
 	forgotten atomic.Bool   // the queue is to be registered again
 
 	mu     sync.Mutex
 	served []*partitionWorker // by partition
-	parts  atomic.Int64       // how many there are
-	busy   atomic.Int64       // how many of them have work
 }
 
 // NewWorker checks the configuration; all that is wrong with it is in the error. Redis is not touched before Run.
@@ -144,16 +153,40 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	w := &Worker{cfg: cfg, slots: newSlots(cfg.Concurrency), look: make(chan struct{}, 1)}
-	w.slots.wants = w.settleNow
+	p := newPool(cfg.Concurrency)
+	if len(cfg.Queues) == 0 {
+		w := newQueueWorker(cfg, cfg.Queue, p, nil)
+		p.slots.wants = w.settleNow
+		return w, nil
+	}
+	o := &order{strict: cfg.Strict}
+	p.slots.order = o
+	all := make([]*Worker, len(cfg.Queues))
+	for i, q := range cfg.Queues {
+		l := &line{rank: i}
+		if !cfg.Strict {
+			l.weight = float64(max(1, q.Weight))
+		}
+		o.lines = append(o.lines, l)
+		all[i] = newQueueWorker(cfg, q.Queue, p, l)
+	}
+	p.slots.wants = func() {
+		for _, w := range all {
+			w.settleNow()
+		}
+	}
+	all[0].peers = all[1:]
+	return all[0], nil
+}
+
+// newQueueWorker returns the worker of one queue, which shares a pool with those of others.
+func newQueueWorker(cfg WorkerConfig, queue string, p *pool, l *line) *Worker {
+	cfg.Queue = queue
+	w := &Worker{cfg: cfg, pool: p, line: l, look: make(chan struct{}, 1)}
 	w.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
 	w.state = loop.Reporter{Log: w.log, Activity: "reading the number of partitions"}
-	w.turns = make(chan struct{}, (cfg.Concurrency+1)/2)
-	for range cap(w.turns) {
-		w.turns <- struct{}{}
-	}
 	w.open(0)
-	return w, nil
+	return w
 }
 
 // settleNow has all partitions settle at once what waits for more.
@@ -170,20 +203,37 @@ func (w *Worker) Consumer() string { return w.cfg.Consumer }
 
 // Stats returns the counts so far.
 func (w *Worker) Stats() WorkerStats {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	var sum WorkerStats
-	for _, l := range w.served {
-		l.addTo(&sum)
+	for _, one := range w.all() {
+		one.addTo(&sum)
 	}
 	return sum
 }
+
+func (w *Worker) addTo(sum *WorkerStats) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.served {
+		l.addTo(sum)
+	}
+}
+
+// all returns the workers of all queues.
+func (w *Worker) all() []*Worker { return append([]*Worker{w}, w.peers...) }
 
 // Ready returns why the worker does not do its work now, by partition; nil when nothing fails. It does not touch Redis.
 func (w *Worker) Ready() error {
 	if !w.ran.Load() {
 		return errors.New("the worker has not begun to read")
 	}
+	var errs []error
+	for _, one := range w.all() {
+		errs = append(errs, one.trouble())
+	}
+	return errors.Join(errs...)
+}
+
+func (w *Worker) trouble() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var errs []error
@@ -205,6 +255,17 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.ran.Swap(true) {
 		return errors.New("worker: Run may be called once")
 	}
+	errs := make([]error, len(w.peers)+1)
+	var running sync.WaitGroup
+	for i, one := range w.all() {
+		running.Go(func() { errs[i] = one.serve(ctx) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// serve is Run for one queue.
+func (w *Worker) serve(ctx context.Context) error {
 	defer w.floods.Close()
 	var running sync.WaitGroup
 	var left atomic.Int64

@@ -69,6 +69,13 @@ func (a *app) completeArgs(names usageArgs) completion {
 			return nil, cobra.ShellCompDirectiveDefault // another program's, or a file
 		case kind == "<queue>":
 			return a.completeQueues(cmd, args, typed)
+		case kind == "<queues>":
+			before := typed[:strings.LastIndex(typed, ",")+1]
+			offers, _ := a.completeQueues(cmd, strings.Split(before, ","), typed)
+			for i := range offers {
+				offers[i] = before + offers[i]
+			}
+			return offers, none
 		case len(args) == 0: // the others are those of the queue that is named first
 			return nil, none
 		case kind == "<setting>=<value>":

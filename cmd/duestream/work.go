@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +32,7 @@ const (
 type workOptions struct {
 	bridge.WorkerConfig
 	path               string // of the command
+	strict             bool
 	timeout, killAfter time.Duration
 	metrics            metricsOptions
 }
@@ -45,10 +49,17 @@ type workSettings struct {
 func (a *app) work() *cobra.Command {
 	var o workOptions
 	cmd := &cobra.Command{
-		Use:   "work <queue> --group <group> [flags] -- <command> [arguments]",
-		Short: "Run a command for every message of a queue",
+		Use:   "work <queues> --group <group> [flags] -- <command> [arguments]",
+		Short: "Run a command for every message of a queue, or of several",
 		Long: fmt.Sprintf(`Runs the command once per message, until SIGTERM or SIGINT. Messages are delivered at
 least once: the command may see one again, and must not rely on order.
+
+<queues> is one queue, or several, parted by commas, which share the --concurrency. While
+several have a backlog, each gets its share of the deliveries: high=6,normal=3,low=1 by
+these weights, high,normal,low as much as the others. With --strict they are served in
+the order in which they are named: as long as the first ones are not empty the last ones
+wait, for ever if need be. With less than two at a time for each queue (and partition) it
+takes up to 100 ms to see that one has something.
 
 The payload is on standard input. The environment holds
 
@@ -83,13 +94,14 @@ to the visibility timeout.
 DUESTREAM_LOG_LEVEL, DUESTREAM_LOG_FORMAT and DUESTREAM_METRICS_ADDR count here as well;
 the level is warn unless it is set.`, commandDeadLetter, commandRetry),
 		Example: `  duestream work emails --group mailer --concurrency 4 -- ./send-mail --from me@example.org
-  duestream work emails --group audit -- sh -c 'cat >> audit.log'`,
+  duestream work emails --group audit -- sh -c 'cat >> audit.log'
+  duestream work high,normal,low --strict --group mailer --concurrency 6 -- ./send-mail`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
 			case dash < 0:
-				return fmt.Errorf("the command must stand behind --, as in: duestream work <queue> --group <group> -- <command>")
+				return fmt.Errorf("the command must stand behind --, as in: duestream work <queues> --group <group> -- <command>")
 			case dash != 1:
-				return fmt.Errorf("there must be one queue before --, not %d", dash)
+				return fmt.Errorf("there must be one queue before --, or several parted by commas, not %d words", dash)
 			case len(args) < 2:
 				return fmt.Errorf("there is no command behind --")
 			}
@@ -98,6 +110,7 @@ the level is warn unless it is set.`, commandDeadLetter, commandRetry),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.Group, "group", "g", "", "consumer group; created if it does not exist (required)")
+	f.BoolVar(&o.strict, "strict", false, "serve a queue only while those named before it are empty")
 	f.StringVar(&o.Consumer, "consumer", "", "name of this worker within the group, unique among those alive; default: host, process, random")
 	f.IntVarP(&o.Concurrency, "concurrency", "n", 1, "commands to run at the same time")
 	flags.DurationVar(f, &o.timeout, "timeout", 0, "time a command may take; 0 = any")
@@ -109,6 +122,9 @@ the level is warn unless it is set.`, commandDeadLetter, commandRetry),
 		if o.Concurrency < 1 {
 			return usage.Errorf("concurrency %d: must be at least 1", o.Concurrency)
 		}
+		if err := o.readQueues(args[0]); err != nil {
+			return err
+		}
 		if o.path, err = exec.LookPath(args[1]); err != nil {
 			return usage.Errorf("command: %w", err)
 		}
@@ -116,7 +132,41 @@ the level is warn unless it is set.`, commandDeadLetter, commandRetry),
 	}, func(ctx context.Context, args []string) error { return a.runWork(ctx, o, args[0], args[1:]) })
 }
 
-func (a *app) runWork(ctx context.Context, o workOptions, queue string, command []string) error {
+// readQueues takes the queues from the argument: one, or several with their weights.
+func (o *workOptions) readQueues(text string) error {
+	words := strings.Split(text, ",")
+	if len(words) == 1 && !strings.Contains(text, "=") {
+		if o.strict {
+			return usage.Errorf("strict: needs several queues, as in high,normal,low")
+		}
+		o.Queue = text
+		return admin.CheckQueue(text)
+	}
+	o.Strict = o.strict
+	for _, word := range words {
+		name, weight, weighed := strings.Cut(word, "=")
+		q := bridge.WorkerQueue{Queue: name}
+		if err := admin.CheckQueue(name); err != nil {
+			return err
+		}
+		if weighed {
+			var err error
+			if q.Weight, err = strconv.Atoi(weight); err != nil || q.Weight < 1 || q.Weight > 1000 {
+				return usage.Errorf("weight of %s, %q: must be a whole number from 1 to 1000", name, human.OneLine(weight, 60))
+			}
+		}
+		if o.strict && weighed {
+			return usage.Errorf("weight of %s: give weights, or --strict, not both", name)
+		}
+		if slices.ContainsFunc(o.Queues, func(other bridge.WorkerQueue) bool { return other.Queue == name }) {
+			return usage.Errorf("queue %s: is named twice", name)
+		}
+		o.Queues = append(o.Queues, q)
+	}
+	return nil
+}
+
+func (a *app) runWork(ctx context.Context, o workOptions, queues string, command []string) error {
 	if err := a.resolve(); err != nil {
 		return err
 	}
@@ -152,7 +202,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 		redisURL: a.redisURL, prefix: a.prefix, out: shared(a.out), err: shared(a.err),
 	}
 	cfg := o.WorkerConfig
-	cfg.Redis, cfg.Prefix, cfg.Queue, cfg.Handler, cfg.Logger = r, a.prefix, queue, runner.handle, log
+	cfg.Redis, cfg.Prefix, cfg.Handler, cfg.Logger = r, a.prefix, runner.handle, log
 	cfg.Observer = observer
 	cfg.CancelGrace = o.killAfter + 2*time.Second
 	if cfg.ShutdownTimeout == 0 {
@@ -167,7 +217,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queue string, command 
 	}
 	running.Store(w)
 	if term.IsTerminal(a.err) {
-		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queue, human.OneLine(w.Consumer(), 80),
+		a.note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queues, human.OneLine(w.Consumer(), 80),
 			human.OneLine(o.Group, 60), human.Counted(o.Concurrency, "message"))
 	}
 	warned := make(chan struct{})

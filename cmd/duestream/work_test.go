@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -358,5 +359,40 @@ func TestALineTellsOfARetryWithItsDelay(t *testing.T) {
 	if out := s.String(); !strings.Contains(out, "attempt 0 failed, again in 2s: exit status 1:  [31mno") ||
 		strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)
+	}
+}
+
+// One slot, three queues: the first ones are worked off first. A queue is named once, and weights are given, or --strict.
+func TestWorkServesSeveralQueues(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	dir := t.TempDir()
+	for i, queues := range []string{"high,mid,low --strict", "high=6,mid=3,low"} {
+		for _, queue := range []string{"low", "high", "mid"} {
+			for range 3 {
+				c.ok("schedule", queue, "--in", "0s", "x")
+			}
+		}
+		group := fmt.Sprint("g", i)
+		args := append(append([]string{"work"}, strings.Fields(queues)...), "--group", group)
+		w := c.start(append(args, "--", "sh", "-c", `echo $DUESTREAM_QUEUE >> "$1"`, "sh", filepath.Join(dir, group))...)
+		var got []string
+		redistest.Eventually(t, patience, func() (bool, string) {
+			text, _ := os.ReadFile(filepath.Join(dir, group))
+			got = strings.Fields(string(text))
+			return len(got) == 9, string(text) + w.out.String() + w.err.String()
+		})
+		if strings.Contains(queues, "strict") && strings.Join(got, " ") != "high high high mid mid mid low low low" {
+			t.Error(got)
+		}
+		w.stop()
+		if code := w.wait(); code != exitOK {
+			t.Error(code, w.err.String())
+		}
+	}
+	c = &cli{t: t, url: unreachable}
+	for _, queues := range []string{"q --strict", "a,a", "a,b=1,a", "a=0", "a=x,b", "a=,b", "a=1001,b", "a,,b", ",",
+		"a=1,b --strict", "a{b},c", "a,b c"} {
+		c.fails(exitInvalid, nil, append(append([]string{"work"}, strings.Fields(queues)...), "--group", "g", "--", "true")...)
 	}
 }

@@ -50,4 +50,28 @@ var flowMutants = []mutant{
 		new:  "if false {",
 		test: []string{"-run", "TestRunThatWasInterruptedGoesOn", "./scheduler/bulk"},
 	},
+	{
+		name: "a strict order lets anybody read", file: "stream/priority.go",
+		old:  "if (first == nil || c.line.rank <= first.rank) && (best",
+		new:  "if (first == nil || true) && (best",
+		test: []string{"-run", "TestStrictOrderUnderABacklog|TestOrderOfQueues", "./stream"},
+	},
+	{
+		name: "deliveries are not counted against a share", file: "stream/priority.go",
+		old:  "\t\tl.served += float64(deliveries) / l.weight\n",
+		new:  "",
+		test: []string{"-run", "TestWeightsAreSharesOfDeliveries", "./stream"},
+	},
+	{
+		name: "a share is saved", file: "stream/priority.go",
+		old:  "\t\tl.served = max(l.served, s.order.served)\n",
+		new:  "",
+		test: []string{"-run", "TestShareIsNotSaved", "./stream"},
+	},
+	{
+		name: "a queue that fails has work for ever", file: "stream/reader.go",
+		old:  "\t\tp.setIdle(true)\n\t\trecovered,",
+		new:  "\t\trecovered,",
+		test: []string{"-run", "TestQueueThatFailsDoesNotStopOthers", "./stream"},
+	},
 }

@@ -1,0 +1,93 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// MaxQueues is how many queues one worker serves at most.
+const MaxQueues = 100
+
+// WorkerQueue is one of several queues of a worker.
+type WorkerQueue struct {
+	Queue string
+	// Weight is its share of deliveries while others have a backlog, too, as a proportion: of two queues with 3 and 1 the first
+	// gets three of four. Default 1, at most 1,000. Must be 0 with Strict.
+	Weight int
+}
+
+func (c WorkerConfig) validateQueues() error {
+	if len(c.Queues) == 0 {
+		errs := []error{lua.CheckQueue(c.Queue)}
+		if c.Strict {
+			errs = append(errs, lua.Invalid("strict", "true", "needs several queues"))
+		}
+		return errors.Join(errs...)
+	}
+	var errs []error
+	if c.Queue != "" {
+		errs = append(errs, lua.Invalid("queue", c.Queue, "must be empty when Queues are given"))
+	}
+	if len(c.Queues) > MaxQueues {
+		errs = append(errs, lua.Invalid("queues", fmt.Sprint(len(c.Queues)), "must be at most %d", MaxQueues))
+	}
+	seen := map[string]bool{}
+	for _, q := range c.Queues {
+		errs = append(errs, lua.CheckQueue(q.Queue))
+		if seen[q.Queue] {
+			errs = append(errs, lua.Invalid("queues", q.Queue, "must be named once"))
+		}
+		seen[q.Queue] = true
+		switch {
+		case c.Strict && q.Weight != 0:
+			errs = append(errs, lua.Invalid("weight", fmt.Sprint(q.Weight), "must not be given where the order of queues is strict"))
+		case q.Weight < 0 || q.Weight > 1000:
+			errs = append(errs, lua.Invalid("weight", fmt.Sprint(q.Weight), "must be between 1 and 1000"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pool is what the partitions of a worker share, of all its queues.
+type pool struct {
+	slots *slots
+	turns chan struct{} // one token per partition that may wait at the server with slots, when there are several
+	parts atomic.Int64  // how many partitions there are
+	busy  atomic.Int64  // how many of them have work
+}
+
+func newPool(concurrency int) *pool {
+	p := &pool{slots: newSlots(concurrency), turns: make(chan struct{}, (concurrency+1)/2)}
+	for range cap(p.turns) {
+		p.turns <- struct{}{}
+	}
+	return p
+}
+
+// take takes slots for a read, in the order of queues where there is one: see slots.take and slots.takeInTurn.
+func (p *partitionWorker) take(ctx context.Context, most int, why need) int {
+	if p.worker.line == nil {
+		return p.slots.take(ctx, most)
+	}
+	return p.slots.takeInTurn(ctx, &claim{line: p.worker.line, why: why, most: most, got: make(chan int, 1)})
+}
+
+// setIdle notes whether the partition's last read found nothing, or failed: one that fails keeps nothing from other queues.
+func (p *partitionWorker) setIdle(idle bool) {
+	if idle == p.idle {
+		return
+	}
+	p.idle = idle
+	by := 1
+	if idle {
+		by = -1
+	}
+	p.worker.busy.Add(int64(by))
+	if p.worker.line != nil {
+		p.slots.changed(p.worker.line, by, 0)
+	}
+}

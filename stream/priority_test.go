@@ -1,0 +1,395 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// queues makes some queues with a backlog each, as partners of a rig, and their WorkerQueues.
+func (r *rig) queues(backlog map[string]int, names ...string) (rigs map[string]*queuetest.Rig, all []WorkerQueue) {
+	r.T.Helper()
+	rigs = map[string]*queuetest.Rig{}
+	for _, name := range names {
+		one := r.On(r.Queue + "-" + name)
+		one.Groups("g")
+		one.Fill(backlog[name])
+		rigs[name] = one
+		all = append(all, WorkerQueue{Queue: one.Queue})
+	}
+	return rigs, all
+}
+
+// serve runs a worker of several queues until the test ends or stop is called.
+func (r *rig) serve(cfg WorkerConfig) (w *Worker, stop func() error) {
+	r.T.Helper()
+	cfg.Client, cfg.Blocking, cfg.Prefix, cfg.Group = r.Client, r.Blocking, r.Prefix, "g"
+	w, err := NewWorker(cfg)
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	r.T.Cleanup(func() { stop() })
+	return w, stop
+}
+
+// calls lists the queues whose messages a handler was given, in order.
+type calls struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (c *calls) add(m *Message) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, m.Queue[strings.LastIndex(m.Queue, "-")+1:])
+	return len(c.list)
+}
+
+func (c *calls) all() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]string(nil), c.list...)
+}
+
+// With a backlog in all queues, the first one is worked off before anything of the second is read, and so on.
+func TestStrictOrderUnderABacklog(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		for _, slots := range []int{1, 16} {
+			r, each := newRig(t, s), 150
+			_, all := r.queues(map[string]int{"high": each, "mid": each, "low": each}, "high", "mid", "low")
+			var got calls
+			_, stop := r.serve(WorkerConfig{Queues: all, Strict: true, Concurrency: slots, Handler: func(_ context.Context,
+				m *Message) error {
+				got.add(m)
+				return nil
+			}})
+			redistest.Eventually(t, 30*time.Second, func() (bool, string) { return len(got.all()) == 3*each, fmt.Sprint(len(got.all())) })
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			for i, name := range got.all() {
+				want := []string{"high", "mid", "low"}[i/each]
+				// what was read while handlers of the queue before were still to begin may overtake them, by a few
+				if name != want && i%each >= slots && i%each < each-slots {
+					t.Fatalf("%d slots: delivery %d is of %s, want %s", slots, i, name, want)
+				}
+			}
+		}
+	})
+}
+
+// A message of the first queue that comes while the last one has a backlog is the next to be handled, but for what is being
+// handled, or was read, then.
+func TestStrictFirstQueueOvertakesABacklog(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const slots = 8
+	rigs, all := r.queues(map[string]int{"low": 2000}, "high", "low")
+	var got calls
+	var after atomic.Int64 // how many of low were begun when the one of high was
+	sent := make(chan int, 1)
+	r.serve(WorkerConfig{Queues: all, Strict: true, Concurrency: slots, Handler: func(ctx context.Context, m *Message) error {
+		n := got.add(m)
+		if m.Queue == all[0].Queue {
+			after.Store(int64(n))
+			return nil
+		}
+		if n == 100 {
+			rigs["high"].Ready("urgent")
+			got.mu.Lock()
+			sent <- len(got.list)
+			got.mu.Unlock()
+		}
+		loop.Sleep(ctx, time.Millisecond)
+		return nil
+	}})
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return after.Load() > 0, "it was not handled" })
+	if behind := int(after.Load()) - <-sent; behind > 300 { // 100 ms at the most, which no machine makes 8 × 100 of
+		t.Errorf("%d of the other queue came before it", behind)
+	}
+}
+
+// While all have a backlog, each queue gets its share of deliveries; nothing starves.
+func TestWeightsAreSharesOfDeliveries(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		const each = 1200
+		_, all := r.queues(map[string]int{"six": each, "three": each, "one": each}, "six", "three", "one")
+		all[0].Weight, all[1].Weight = 6, 3
+		var got calls
+		enough := make(chan struct{})
+		_, stop := r.serve(WorkerConfig{Queues: all, Concurrency: 12, Handler: func(_ context.Context, m *Message) error {
+			if got.add(m) == each {
+				close(enough)
+			}
+			return nil
+		}})
+		select {
+		case <-enough:
+		case <-time.After(30 * time.Second):
+			t.Fatal(len(got.all()))
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		counts := map[string]int{}
+		for _, name := range got.all()[:each] {
+			counts[name]++
+		}
+		for name, share := range map[string]float64{"six": 0.6, "three": 0.3, "one": 0.1} {
+			if part := float64(counts[name]) / each; part < share-0.06 || part > share+0.06 {
+				t.Errorf("%s has %.3f of the deliveries, want %.1f: %v", name, part, share, counts)
+			}
+		}
+	})
+}
+
+// A queue whose key is of another type, or that somebody deletes, does not keep a worker from the others; nor does it count as
+// one with a backlog, though it comes first.
+func TestQueueThatFailsDoesNotStopOthers(t *testing.T) {
+	t.Parallel()
+	for _, strict := range []bool{true, false} {
+		r := newRig(t, redistest.Shared(t))
+		const each = 300
+		rigs, all := r.queues(map[string]int{"deleted": each, "fine": each}, "wrong", "deleted", "fine")
+		r.Do("DEL", rigs["wrong"].Keys.Stream)
+		r.Do("SET", rigs["wrong"].Keys.Stream, "x")
+		var got calls
+		w, stop := r.serve(WorkerConfig{Queues: all, Strict: strict, Concurrency: 6, Handler: func(_ context.Context,
+			m *Message) error {
+			if got.add(m) == 50 {
+				k := rigs["deleted"].Keys
+				r.Do("DEL", k.Stream, k.Due, k.Payload, k.Meta)
+			}
+			return nil
+		}})
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			n := 0
+			for _, name := range got.all() {
+				if name == "fine" {
+					n++
+				}
+			}
+			return n == each, fmt.Sprint(n, " of ", each)
+		})
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			err := w.Ready()
+			return err != nil && strings.Contains(err.Error(), all[0].Queue), fmt.Sprint(err)
+		})
+		rigs["deleted"].Ready("again") // its group is made again
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			list := got.all()
+			return list[len(list)-1] == "deleted", fmt.Sprint(len(list))
+		})
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Each queue has its own policy, and a stop leaves nothing pending in any of them.
+func TestQueuesOfAWorkerKeepTheirPolicies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	rigs, all := r.queues(map[string]int{"once": 20, "often": 20}, "once", "often")
+	rigs["once"].Policy(map[string]string{"max_attempts": "1"})
+	rigs["often"].Policy(map[string]string{"max_attempts": "5", "retry_min_ms": "3600000", "retry_max_ms": "3600000"})
+	var handled atomic.Int64
+	w, stop := r.serve(WorkerConfig{Queues: all, Concurrency: 4, Handler: func(context.Context, *Message) error {
+		handled.Add(1)
+		return errors.New("no")
+	}})
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		stats := w.Stats()
+		return stats.Dead == 20 && stats.Retried == 20, fmt.Sprintf("%+v", stats)
+	})
+	redistest.Want(t, "letters", rigs["once"].Length(rigs["once"].Keys.Dead), 20)
+	redistest.Want(t, "retries", rigs["often"].Number("ZCARD", rigs["often"].Keys.Due), 20)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	for name, one := range rigs {
+		redistest.Want(t, "pending of "+name, one.Pending("g"), 0)
+		redistest.Want(t, "consumers of "+name, len(one.Consumers("g")), 0)
+	}
+}
+
+// A stop in the middle of a backlog lets handlers finish, gives back the rest, and never had more than the slots, in all queues
+// together.
+func TestStopOfSeveralQueuesIsClean(t *testing.T) {
+	t.Parallel()
+	for _, strict := range []bool{true, false} {
+		r := newRig(t, redistest.Shared(t))
+		const each, slots = 400, 7
+		rigs, all := r.queues(map[string]int{"a": each, "b": each, "c": each}, "a", "b", "c")
+		var running gauge
+		var done atomic.Int64
+		middle := make(chan struct{})
+		_, stop := r.serve(WorkerConfig{Queues: all, Strict: strict, Concurrency: slots, Handler: func(ctx context.Context,
+			_ *Message) error {
+			running.enter()
+			defer running.leave()
+			if done.Add(1) == each/2 {
+				close(middle)
+			}
+			loop.Sleep(ctx, time.Millisecond)
+			return nil
+		}})
+		<-middle
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		left := int64(0)
+		for name, one := range rigs {
+			redistest.Want(t, "pending of "+name, one.Pending("g"), 0)
+			info := one.Number("XLEN", one.Keys.Stream) + one.Number("ZCARD", one.Keys.Due)
+			left += info
+		}
+		redistest.Want(t, "done or left", done.Load()+left, 3*each)
+		if most := running.most.Load(); most > slots {
+			t.Errorf("%d handlers ran at once", most)
+		}
+	}
+}
+
+func TestQueuesOfAWorkerAreChecked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	two := []WorkerQueue{{Queue: "a"}, {Queue: "b"}}
+	for what, change := range map[string]func(*WorkerConfig){
+		"queue and queues": func(c *WorkerConfig) { c.Queue, c.Queues = "a", two },
+		"none":             func(*WorkerConfig) {},
+		"strict alone":     func(c *WorkerConfig) { c.Queue, c.Strict = "a", true },
+		"twice":            func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a"}, {Queue: "a"}} },
+		"a bad name":       func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a{b}"}} },
+		"a weight below":   func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a", Weight: -1}} },
+		"a weight above":   func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a", Weight: 1001}} },
+		"strict weights":   func(c *WorkerConfig) { c.Strict, c.Queues = true, []WorkerQueue{{Queue: "a", Weight: 1}} },
+		"too many": func(c *WorkerConfig) {
+			for i := range MaxQueues + 1 {
+				c.Queues = append(c.Queues, WorkerQueue{Queue: fmt.Sprint("q", i)})
+			}
+		},
+	} {
+		cfg := WorkerConfig{Client: r.Client, Blocking: r.Blocking, Group: "g", Handler: func(context.Context, *Message) error {
+			return nil
+		}}
+		change(&cfg)
+		if _, err := NewWorker(cfg); !errors.Is(err, lua.ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A hundred queues, one slot: each is served.
+func TestManyQueuesShareOneSlot(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	var names []string
+	backlog := map[string]int{}
+	for i := range MaxQueues {
+		names = append(names, fmt.Sprintf("q%02d", i))
+		backlog[names[i]] = 2
+	}
+	_, all := r.queues(backlog, names...)
+	var got calls
+	_, stop := r.serve(WorkerConfig{Queues: all, Concurrency: 1, Handler: func(_ context.Context, m *Message) error {
+		got.add(m)
+		return nil
+	}})
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) { return len(got.all()) == 2*MaxQueues, fmt.Sprint(len(got.all())) })
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The order by itself: who gets slots that are free.
+func TestOrderOfQueues(t *testing.T) {
+	t.Parallel()
+	claims := func(lines []*line, whys ...need) (all []*claim) {
+		for i, why := range whys {
+			if why >= 0 {
+				all = append(all, &claim{line: lines[i], why: why, most: 1})
+			}
+		}
+		return all
+	}
+	const none = need(-1)
+	for _, c := range []struct {
+		what   string
+		strict bool
+		busy   []int
+		served []float64
+		whys   []need
+		want   int // index of the line; -1 = nobody
+	}{
+		{"the first with work", true, []int{1, 1}, []float64{9, 0}, []need{needWork, needWork}, 0},
+		{"nobody while the first reads", true, []int{1, 1}, []float64{0, 0}, []need{none, needWork}, -1},
+		{"nobody looks behind one with work", true, []int{1, 0}, []float64{0, 0}, []need{none, needLook}, -1},
+		{"the first may look", true, []int{0, 1}, []float64{0, 0}, []need{needLook, needWork}, 0},
+		{"the second, when the first has none", true, []int{0, 1}, []float64{0, 0}, []need{none, needWork}, 1},
+		{"what is owned comes first", true, []int{1, 0}, []float64{0, 0}, []need{needWork, needOwned}, 1},
+		{"all look when none has work", true, []int{0, 0}, []float64{0, 0}, []need{none, needLook}, 1},
+		{"who was served less", false, []int{1, 1}, []float64{9, 0}, []need{needWork, needWork}, 1},
+		{"nobody while that one reads", false, []int{1, 1}, []float64{9, 0}, []need{needWork, none}, -1},
+		{"who looks", false, []int{1, 0}, []float64{0, 9}, []need{needWork, needLook}, 1},
+		{"what is owned, before who looks", false, []int{0, 1}, []float64{0, 0}, []need{needLook, needOwned}, 1},
+	} {
+		o := &order{strict: c.strict}
+		for i := range c.busy {
+			o.lines = append(o.lines, &line{rank: i, weight: 1, busy: c.busy[i], served: c.served[i]})
+		}
+		o.claims = claims(o.lines, c.whys...)
+		got := -1
+		if next := o.next(); next != nil {
+			got = next.line.rank
+		}
+		redistest.Want(t, c.what, got, c.want)
+	}
+}
+
+// A queue that had nothing for long has no claim to what others were given meanwhile.
+func TestShareIsNotSaved(t *testing.T) {
+	t.Parallel()
+	s := newSlots(0)
+	a, b := &line{weight: 1}, &line{rank: 1, weight: 1}
+	s.order = &order{lines: []*line{a, b}}
+	s.changed(a, 1, 0)
+	for range 1000 {
+		s.put(1)
+		if n := s.takeInTurn(t.Context(), &claim{line: a, why: needWork, most: 1, got: make(chan int, 1)}); n != 1 {
+			t.Fatal(n)
+		}
+		s.changed(a, 0, 1)
+	}
+	s.changed(b, 1, 0)
+	if b.served < 998 {
+		t.Errorf("it begins with %v, the other has %v", b.served, a.served)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n := s.takeInTurn(ctx, &claim{line: a, most: 1, got: make(chan int, 1)}); n != 0 || len(s.order.claims) != 0 {
+		t.Errorf("%d, and %d claims are left", n, len(s.order.claims))
+	}
+}
