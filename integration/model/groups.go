@@ -192,7 +192,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	case how.Action == lua.ActionSnooze:
 		due, outcome = q.Now+how.Delay.Milliseconds(), lua.Snoozed
 		if n := countIn(f, lua.FieldSnoozes, 1); n > cmp.Or(limitOf(e, lua.FieldMaxSnoozes, int64(policy.MaxSnoozes)), 1000) {
-			reason, f[lua.FieldError] = lua.ReasonMaxSnoozes, anyText
+			reason, f[lua.FieldError] = lua.ReasonMaxSnoozes, "snoozed "+decimal(n)+" times"
 		}
 	case crash && crashes > 0:
 		n, delays := countIn(f, lua.FieldCrashes, 1+burnt), delaysOf(e, policy)
