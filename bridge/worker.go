@@ -136,6 +136,7 @@ type WorkerConfig struct {
 //		// contains no exported fields
 //	}
 //
+//	func (*Worker) Alive() error
 //	func (*Worker) Consumer() string
 //	func (*Worker) Ready() error
 //	func (*Worker) Run(ctx context.Context) error

@@ -71,7 +71,9 @@ const (
 func (p *partitionWorker) extendLoop(ctx context.Context) {
 	for {
 		began, visibility := time.Now(), p.policy.Load().VisibilityTimeout
+		p.extends.begin()
 		err := p.extendHeld(ctx, visibility)
+		p.extends.end()
 		wait := visibility/3 - time.Since(began)
 		if err != nil {
 			wait = max(50*time.Millisecond, visibility/10)
@@ -86,7 +88,9 @@ func (p *partitionWorker) extendLoop(ctx context.Context) {
 // reading nor extending waits for it.
 func (p *partitionWorker) refreshLoop(ctx context.Context) {
 	for {
+		p.looks.begin()
 		_ = p.refreshPolicy(ctx) // after an error the last policy stays in force; the reads report the outage
+		p.looks.end()
 		if !loop.SleepUntil(ctx, PolicyInterval, p.refresh) {
 			return
 		}
@@ -119,6 +123,7 @@ func (p *partitionWorker) extendHeld(ctx context.Context, visibility time.Durati
 	for len(all) > 0 {
 		batch := all[:min(extendBatch, len(all))]
 		all = all[len(batch):]
+		p.extends.step()
 		if err := p.extend(ctx, batch, visibility); err != nil {
 			failed = err
 		}

@@ -43,6 +43,8 @@ type partitionWorker struct {
 
 	tell observe.Series // nil = nobody listens
 
+	reads, extends, looks pulse
+
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked
 

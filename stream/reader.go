@@ -64,7 +64,9 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 	if r.slots == 0 {
 		return nil
 	}
+	p.reads.begin()
 	entries, err := p.next(ctx, r)
+	p.reads.end()
 	p.wasRead(r, len(entries), err)
 	used := p.startAll(p.deliveries(hard, entries))
 	p.slots.put(r.slots - used)

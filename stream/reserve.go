@@ -40,7 +40,9 @@ func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 	var registered time.Time
 	for {
 		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		w.watches.begin()
 		found, err := lua.ReadCounts(call, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix), w.cfg.Queue)
+		w.watches.end()
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -69,6 +71,8 @@ func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 func (w *Worker) register(ctx context.Context, counts lua.Counts) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
+	w.watches.begin()
+	defer w.watches.end()
 	_, err := lua.RegisterCounts(ctx, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix), map[string]lua.Counts{w.cfg.Queue: counts})
 	return err
 }

@@ -32,6 +32,8 @@ type settler struct {
 	wake chan struct{}
 	last time.Time // when the last call began; of run
 
+	passes pulse
+
 	mu    sync.Mutex
 	acks  []*delivery
 	fails []failedDelivery
@@ -141,12 +143,16 @@ func (s *settler) pass(ctx context.Context) bool {
 	})
 	fails := cutBatch(&s.fails, failBatch, func(f failedDelivery) int { return len(f.d.msg.Payload) })
 	s.mu.Unlock()
-	if len(acks)+len(fails) > 0 {
-		s.last = now
+	if len(acks)+len(fails) == 0 {
+		return false
 	}
+	s.last = now
+	s.passes.begin()
 	s.settleAcks(ctx, acks)
+	s.passes.step()
 	s.settleFails(ctx, fails)
-	return len(acks)+len(fails) > 0 && ctx.Err() == nil
+	s.passes.end()
+	return ctx.Err() == nil
 }
 
 // cutBatch cuts at most n items off the front of a list, and no more than settleBytes, but at least one.
@@ -323,6 +329,7 @@ func (p *partitionWorker) insist(ctx context.Context, call func(context.Context)
 			return certain, ctx.Err()
 		}
 		p.broken.Add(1)
+		p.settle.passes.step()
 		p.state.ReportPart(settling, err)
 		if !loop.Sleep(ctx, wait.NextBackOff()) {
 			return certain, ctx.Err()

@@ -143,6 +143,9 @@ type Worker struct {
 	look      chan struct{} // poked: the registry is to be read
 	forgotten atomic.Bool   // the queue is to be registered again
 
+	asked   sync.Mutex // by Alive
+	watches pulse
+
 	mu     sync.Mutex
 	served []*partitionWorker // by partition
 }

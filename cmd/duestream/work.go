@@ -183,7 +183,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queues string, command
 	}
 	defer looked.Close()
 	var running atomic.Pointer[bridge.Worker]
-	probes{alive: func() error { return nil }, ready: workerReady(ctx, &running), level: level, log: log,
+	probes{alive: workerAlive(ctx, &running), ready: workerReady(ctx, &running), level: level, log: log,
 		profiles: o.metrics.profiles}.on(looked)
 	looked.Serve()
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
@@ -234,6 +234,16 @@ func (a *app) runWork(ctx context.Context, o workOptions, queues string, command
 func (a *app) tellRetried(m *bridge.Message, delay time.Duration, err string) {
 	a.note("%s  attempt %d failed, again in %s: %s", human.OneLine(m.ID, 60), m.Attempt,
 		human.Short(delay), human.OneLine(err, 200))
+}
+
+// workerAlive returns what says why this process must be started anew.
+func workerAlive(ctx context.Context, w *atomic.Pointer[bridge.Worker]) func() error {
+	return func() error {
+		if running := w.Load(); running != nil && ctx.Err() == nil {
+			return running.Alive()
+		}
+		return nil
+	}
 }
 
 // workerReady returns what says why the worker does not do its work now.

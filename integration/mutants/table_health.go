@@ -50,4 +50,10 @@ var healthMutants = []mutant{
 		new:  "if r.Header.Get(\"Origin\") == \"-\" {",
 		test: []string{"-run", "TestLogLevelChangesAtRunTimeAndProfilesAreAsked", "./cmd/duestream"},
 	},
+	{
+		name: "a worker whose settlements hang is alive", file: "stream/alive.go",
+		old:  "if n%2 == 0 || n != u.seen || u.since.IsZero() {",
+		new:  "if n%2 == 0 || n != u.seen || u.since.IsZero() || n > 0 {",
+		test: []string{"-run", "TestWorkerSaysThatItHangs", "./stream"},
+	},
 }

@@ -12,8 +12,8 @@ import (
 const mostStuck = 10_000
 
 // tellStuck tells the observer of the entries of a group that are stuck and were not when it was told last: each is tried again
-// after every visibility timeout. They are all that the reclaimer's own consumer holds. It asks Redis only while somebody listens,
-// and only when a pass found some.
+// after every visibility timeout. They are all that the reclaimer's own consumer holds. It asks Redis only while somebody
+// listens, and only when a pass found some.
 func (r *Reclaimer) tellStuck(ctx context.Context, group string, found int) error {
 	if r.cfg.Observer == nil || found == 0 {
 		return nil

@@ -1,0 +1,88 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// deafClient is one whose calls wait, without regard for their contexts, while the gate is closed.
+type deafClient struct {
+	rueidis.Client
+	gate chan struct{}
+}
+
+func (c *deafClient) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	<-c.gate
+	return c.Client.Do(ctx, command)
+}
+
+// A worker whose settlements hang for ever was called healthy, and nobody started it anew. One that waits for messages, for a
+// handler that takes hours, or for Redis, is healthy.
+func TestWorkerSaysThatItHangs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	handling, finish, settling, settle := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	now := time.Now()
+	says := func(w *Worker, what, want string) {
+		t.Helper()
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			_ = w.aliveAt(now)
+			now = now.Add(HungAfter + time.Second)
+			err := w.aliveAt(now)
+			return err != nil && strings.Contains(err.Error(), want), fmt.Sprint(what, ": ", err)
+		})
+	}
+	sound := func(w *Worker, what string) {
+		t.Helper()
+		reads := &w.served[0].reads.n
+		_ = w.aliveAt(now)
+		before := reads.Load()
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return reads.Load() > before+1, what })
+		now = now.Add(HungAfter + time.Second)
+		if err := w.aliveAt(now); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	w, stop := r.start(WorkerConfig{Block: 100 * time.Millisecond, Settled: func(*Message, Settlement) {
+		close(settling)
+		<-settle
+	}, Handler: func(context.Context, *Message) error {
+		close(handling)
+		<-finish
+		return nil
+	}})
+	sound(w, "nothing to do")
+	r.Ready("m")
+	<-handling
+	sound(w, "a handler that takes its time")
+	close(finish)
+	<-settling
+	says(w, "hangs", "the settlement has not come round for 31s: the worker hangs")
+	close(settle)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return w.served[0].settle.passes.n.Load()%2 == 0, "again" })
+	sound(w, "again")
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	client := &deafClient{r.Client, make(chan struct{})}
+	w, stop = r.start(WorkerConfig{Client: client, Blocking: r.Blocking, Block: 100 * time.Millisecond,
+		Handler: func(context.Context, *Message) error { return nil }})
+	says(w, "deaf", "the look at the policy has not come round for 31s: the worker hangs")
+	close(client.gate)
+	sound(w, "no longer")
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Hour)
+	if err := w.aliveAt(now); err != nil {
+		t.Errorf("ended: %v", err)
+	}
+}
