@@ -99,6 +99,10 @@ func withPrefix(prefix string) string {
 //		// At is a point in time by the server's clock; one in the past means at once. Fractions of a millisecond are
 //		// rounded up.
 //		At time.Time
+//		// Spread has the message due at some moment of so long after Delay or At, which follows from its ID alone: many
+//		// messages for one instant come evenly over that time, and one that is scheduled again keeps its moment. In whole
+//		// milliseconds; at most ten years, with Delay.
+//		Spread time.Duration
 //		// MaxAttempts is how often the message is delivered to a group at most; zero = by the policy of the queue.
 //		MaxAttempts int
 //		// RetryDelays are the delays after its failed attempts, of which the last one counts for all further; empty = by
@@ -146,6 +150,11 @@ func In(d time.Duration) Option { return func(m *producer.Message) { m.Delay = d
 
 // At has the message delivered at t, by the server's clock. A time in the past means now.
 func At(t time.Time) Option { return func(m *producer.Message) { m.At = t } }
+
+// Spread has the message delivered at some moment of d after the time that In or At say, so that many messages for one instant
+// come evenly over d. The moment follows from the message's ID alone: scheduled again, it is the same. Up to ten years, in whole
+// milliseconds.
+func Spread(d time.Duration) Option { return func(m *producer.Message) { m.Spread = d } }
 
 // WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is scheduled,
 // another is refused with ErrDuplicate; for some seconds after a queue got more partitions that is best effort. Default: a new

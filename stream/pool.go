@@ -44,7 +44,7 @@ func (c WorkerConfig) validateQueues() error {
 		seen[q.Queue] = true
 		switch {
 		case c.Strict && q.Weight != 0:
-			errs = append(errs, lua.Invalid("weight", fmt.Sprint(q.Weight), "must not be given where the order of queues is strict"))
+			errs = append(errs, lua.Invalid("weight", fmt.Sprint(q.Weight), "must be 0 where the order is strict"))
 		case q.Weight < 0 || q.Weight > 1000:
 			errs = append(errs, lua.Invalid("weight", fmt.Sprint(q.Weight), "must be between 1 and 1000"))
 		}

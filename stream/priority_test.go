@@ -82,7 +82,9 @@ func TestStrictOrderUnderABacklog(t *testing.T) {
 				got.add(m)
 				return nil
 			}})
-			redistest.Eventually(t, 30*time.Second, func() (bool, string) { return len(got.all()) == 3*each, fmt.Sprint(len(got.all())) })
+			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+				return len(got.all()) == 3*each, fmt.Sprint(len(got.all()))
+			})
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
@@ -318,7 +320,9 @@ func TestManyQueuesShareOneSlot(t *testing.T) {
 		got.add(m)
 		return nil
 	}})
-	redistest.Eventually(t, 30*time.Second, func() (bool, string) { return len(got.all()) == 2*MaxQueues, fmt.Sprint(len(got.all())) })
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		return len(got.all()) == 2*MaxQueues, fmt.Sprint(len(got.all()))
+	})
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

@@ -42,8 +42,11 @@ type BulkFilter = bulk.Filter
 //
 //	type BulkOptions struct {
 //		// messages per second, over any time; after a stall at most one second's worth is changed at once; 0 = no limit
-//		Rate     float64
-//		DryRun   bool              // changes nothing, and counts what would be changed
+//		Rate   float64
+//		DryRun bool // changes nothing, and counts what would be changed
+//		// to reschedule: each is due at some moment of so long after that, which follows from its ID alone; in whole
+//		// milliseconds
+//		Spread   time.Duration
 //		Selected func(BulkMessage) // called for each message that is meant, before anything is done with it
 //		Missed   func(BulkMessage) // called for each that was gone, or refused
 //		Progress func(BulkResult)  // called after each step
@@ -60,7 +63,7 @@ type BulkOptions = bulk.Options
 //		// not scheduled any more when it was their turn: ready meanwhile, or cancelled; and IDs that were not found
 //		Gone    int
 //		Refused int       // to expire: no room for an expiry among headers of 512 KiB
-//		To      time.Time // rescheduled: when they are due now
+//		To      time.Time // rescheduled: when they are due now, or the Spread begins
 //	}
 type BulkResult = bulk.Result
 

@@ -42,6 +42,7 @@ type bulkFlags struct {
 	dryRun  bool
 	rate    string
 	perSec  float64
+	spread  time.Duration // of reschedule
 }
 
 func (o *bulkFlags) flags(cmd *cobra.Command) {
@@ -170,7 +171,11 @@ func (a *app) changeMany(ctx context.Context, queue string, o *bulkFlags, call b
 func (a *app) describeBulk(v bulkAnswer, o *bulkFlags, what, already string) {
 	text := fmt.Sprintf("%s %s", done(what, o.dryRun), human.Thousands(v.Changed))
 	if !v.To.IsZero() {
-		text += ", due " + human.Clock(v.To, time.Now())
+		text += ", due "
+		if o.spread > 0 {
+			text += "within " + human.Short(o.spread) + " from "
+		}
+		text += human.Clock(v.To, time.Now())
 	}
 	if v.Unchanged > 0 {
 		text += fmt.Sprintf(", %s %s", already, human.Thousands(v.Unchanged))

@@ -15,7 +15,8 @@ func (a *app) bulkReschedule() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reschedule <queue> [<id>...] (--in <duration> | --at <time>)",
 		Short: "Move many scheduled messages to another time",
-		Long: `Moves scheduled messages to one due time. With --in it is reckoned from now, once for all
+		Long: `Moves scheduled messages to one due time, or evenly over a time from then on, --spread; a
+message has the same place in it each time. With --in it is reckoned from now, once for all
 of them; to go on with a run that ended early, give the time that it printed by --at: what
 is due then already is left alone, and counted.`,
 		Example: `  duestream bulk reschedule emails --id-prefix order-42- --in 2h
@@ -24,6 +25,7 @@ is due then already is left alone, and counted.`,
 	}
 	o.flags(cmd)
 	w.Flags(cmd)
+	flags.DelayVar(cmd.Flags(), &o.spread, "spread", "to some moment of so long after that, each by its ID")
 	cmd.MarkFlagsOneRequired("in", "at")
 	return a.looks(cmd, func(args []string) error {
 		if err := o.check(args[1:]); err != nil {
@@ -32,6 +34,7 @@ is due then already is left alone, and counted.`,
 		return o.read(a, args[1:])
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
 		move := func(ctx context.Context, queue string, f admin.BulkFilter, bo admin.BulkOptions) (admin.BulkResult, error) {
+			bo.Spread = o.spread
 			return op.Bulk().Reschedule(ctx, queue, f, w.In, w.At, bo)
 		}
 		return a.changeMany(ctx, args[0], &o, move, "moved", "due then already")

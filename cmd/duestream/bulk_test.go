@@ -44,6 +44,13 @@ func TestBulkSaysWhatBecameOfMessages(t *testing.T) {
 		"moved 2, due ") {
 		t.Error(out)
 	}
+	if out = c.ok("bulk", "reschedule", "q", "a-1", "--at", "2098-01-01T00:00:00Z", "--spread", "10m"); !strings.HasPrefix(out,
+		"moved 1, due within 10m from ") {
+		t.Error(out)
+	}
+	if out = c.ok("bulk", "reschedule", "q", "a-1", "--at", "2099-01-01T00:00:00Z"); !strings.HasPrefix(out, "moved 1, due ") {
+		t.Error(out)
+	}
 	var answer bulkAnswer
 	c.json(&answer, "bulk", "reschedule", "q", "--all", "--retries", "--at", "2099-01-01T00:00:00Z")
 	if answer.Changed != 2 || answer.Unchanged != 2 || answer.Gone != 0 || answer.To.Year() != 2099 || answer.Looked != 4 {

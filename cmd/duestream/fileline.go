@@ -24,6 +24,7 @@ type fileLine struct {
 	PayloadBase64 *string           `json:"payload_base64"`
 	In            *int64            `json:"in_ms"`
 	At            *int64            `json:"at_ms"`
+	Spread        *int64            `json:"spread_ms"`
 	Headers       map[string]string `json:"headers"`
 	MaxAttempts   *int              `json:"max_attempts"`
 	RetryDelays   []int64           `json:"retry_delays_ms"`
@@ -66,6 +67,11 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 		}
 	case l.At != nil:
 		m.Delay, m.At = 0, time.UnixMilli(*l.At)
+	}
+	if l.Spread != nil {
+		if m.Spread, err = milliseconds("spread_ms", *l.Spread); err != nil {
+			return m, err
+		}
 	}
 	if l.MaxAttempts != nil {
 		m.MaxAttempts = *l.MaxAttempts

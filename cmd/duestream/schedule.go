@@ -20,6 +20,7 @@ const fileDedup = 24 * time.Hour
 
 type scheduleOptions struct {
 	when                   flags.When
+	spread                 time.Duration
 	id                     string
 	headers                flags.Headers
 	maxAttempts            int
@@ -51,6 +52,7 @@ line is a JSON object with these fields, all optional:
   payload_base64  the payload as base64, for what is not UTF-8
   in_ms           delay in ms from the moment the line is sent; or
   at_ms           due time, Unix ms
+  spread_ms       due at some moment of so long after that, by the ID
   headers         object of strings
   max_attempts    deliveries before a dead letter
   retry_delays_ms delays after its failed attempts, in ms (array of numbers)
@@ -59,7 +61,7 @@ line is a JSON object with these fields, all optional:
   max_crashes     how often it may be abandoned, counted apart from failures
   expires_ms      Unix ms after which it is dead-lettered instead of delivered
 
---in, --at, --header, --expires-in, --expires-at and those of retries (--max-attempts and
+--in, --at, --spread, --header, --expires-in, --expires-at and those of retries (--max-attempts and
 below in the list) hold for the lines that do not say so themselves; headers are added to those of the line.
 
 A file can be scheduled again without harm: for 24 h (--dedup) an ID that was taken is
@@ -77,6 +79,7 @@ stops and says from which line to go on (--from-line).`,
 	a.durabilityFlag(cmd)
 	f := cmd.Flags()
 	o.when.Flags(cmd)
+	flags.DelayVar(f, &o.spread, "spread", "deliver at some moment of so long after that, by the ID: many at one time become even")
 	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
 	f.Var(&o.headers, "header", "add a header; may be given again")
 	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")
@@ -169,6 +172,9 @@ func (o *scheduleOptions) setRetries(m *bridge.NewMessage) {
 // options checks what can be checked without Redis, and turns flags into options.
 func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 	all := []bridge.Option{o.when.Option()}
+	if o.spread > 0 {
+		all = append(all, bridge.Spread(o.spread))
+	}
 	if o.id != "" {
 		if err := admin.CheckID(o.id); err != nil {
 			return nil, err
@@ -189,6 +195,7 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 		if !o.when.At.IsZero() {
 			due = o.when.At
 		}
+		due = due.Add(o.spread)
 		if !expires.After(due) {
 			return nil, usage.Errorf("expires %s: must be after the due time %s", expires.Format(time.RFC3339),
 				due.Format(time.RFC3339))

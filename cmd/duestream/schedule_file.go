@@ -92,7 +92,8 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 	if _, err := o.options(now); err != nil {
 		return m, err
 	}
-	m = bridge.NewMessage{Delay: o.when.In, At: o.when.At, Headers: o.headers, Expires: o.expires(now), Dedup: window}
+	m = bridge.NewMessage{Delay: o.when.In, At: o.when.At, Spread: o.spread, Headers: o.headers, Expires: o.expires(now),
+		Dedup: window}
 	o.setRetries(&m)
 	return m, nil
 }

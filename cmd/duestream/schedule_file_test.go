@@ -15,6 +15,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 func writeFile(t *testing.T, text string) string {
@@ -324,5 +325,31 @@ func TestFileThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
 	cancel()
 	if code := <-ended; code != exitInterrupted || !strings.Contains(errOut.String(), "go on with --from-line ") {
 		t.Errorf("exit code %d: %s%s", code, out, errOut)
+	}
+}
+
+// A burst for one instant is scattered, by the flag or by the field of a line, which wins; each ID has its own moment.
+func TestSpreadIsByTheID(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	at := time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
+	line := fmt.Sprintf(`{"id":"order-42","at_ms":%d}
+{"id":"order-43","at_ms":%d,"spread_ms":1000}
+`, at.UnixMilli(), at.UnixMilli())
+	if r := c.runIn(line, "schedule", "q", "--file", "-", "--spread", "10m"); r.code != exitOK {
+		t.Fatal(r.err)
+	}
+	c.ok("schedule", "q", "--id", "one", "--at", at.Format(time.RFC3339), "--spread", "10m", "x")
+	for id, spread := range map[string]time.Duration{"order-42": 10 * time.Minute, "order-43": time.Second,
+		"one": 10 * time.Minute} {
+		if due, want := c.place(id).Due, at.Add(lua.SpreadOf(id, spread)); !due.Equal(want) {
+			t.Errorf("%s is due %s, want %s", id, due, want)
+		}
+	}
+	c.fails(exitInvalid, nil, "schedule", "q", "--in", "1h", "--spread", "-1s", "x")
+	c.fails(exitInvalid, nil, "schedule", "q", "--in", "1h", "--spread", "1h", "--expires-in", "90m", "x")
+	r := c.runIn(`{"spread_ms":-1}`, "schedule", "q", "--file", "-")
+	if r.code != exitPartly || !strings.Contains(r.err, "spread_ms") {
+		t.Error(r.code, r.err)
 	}
 }

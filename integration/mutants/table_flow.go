@@ -46,7 +46,7 @@ var flowMutants = []mutant{
 	},
 	{
 		name: "what was moved is moved again", file: "scheduler/bulk/run.go",
-		old:  "if !r.already.IsZero() && m.Due.Equal(r.already) {",
+		old:  "if r.target != nil && m.Due.Equal(r.target(m)) {",
 		new:  "if false {",
 		test: []string{"-run", "TestRunThatWasInterruptedGoesOn", "./scheduler/bulk"},
 	},
@@ -73,5 +73,11 @@ var flowMutants = []mutant{
 		old:  "\t\tp.setIdle(true)\n\t\trecovered,",
 		new:  "\t\trecovered,",
 		test: []string{"-run", "TestQueueThatFailsDoesNotStopOthers", "./stream"},
+	},
+	{
+		name: "a burst is not spread", file: "scheduler/producer/group_commit.go",
+		old:  "\t\t\tw.item.When = w.item.When.Later(lua.SpreadOf(w.item.ID, w.spread))\n",
+		new:  "",
+		test: []string{"-run", "TestSpreadScattersABurst", "./scheduler/producer"},
 	},
 }

@@ -31,6 +31,8 @@ type Options struct {
 	// messages per second, over any time; after a stall at most one second's worth is changed at once; 0 = no limit
 	Rate   float64
 	DryRun bool // changes nothing, and counts what would be changed
+	// to reschedule: each is due at some moment of so long after that, which follows from its ID alone; in whole milliseconds
+	Spread time.Duration
 
 	Selected func(Message) // called for each message that is meant, before anything is done with it
 	Missed   func(Message) // called for each that was gone, or refused
@@ -41,7 +43,7 @@ func (o Options) validate() error {
 	if !(o.Rate >= 0) || math.IsInf(o.Rate, 0) {
 		return lua.Invalid("rate", fmt.Sprint(o.Rate), "must be a number of messages per second, or 0 for no limit")
 	}
-	return nil
+	return lua.CheckDelay("spread", o.Spread)
 }
 
 // Result counts what became of messages.
@@ -54,7 +56,7 @@ type Result struct {
 	Gone    int `json:"gone"`
 	Refused int `json:"refused"` // to expire: no room for an expiry among headers of 512 KiB
 
-	To time.Time `json:"to,omitzero"` // rescheduled: when they are due now
+	To time.Time `json:"to,omitzero"` // rescheduled: when they are due now, or the Spread begins
 }
 
 // Bulk changes messages of the queues of a prefix. It is safe for concurrent use, also by several processes: each message is
@@ -88,7 +90,8 @@ func (b *Bulk) Cancel(ctx context.Context, queue string, f Filter, o Options) (R
 }
 
 // Reschedule moves messages to at, or when that is zero to delay from the server's now, which is asked once: all have the same
-// due time. What is due then already is left as it is, so that a call with at goes on with what an earlier one left.
+// due time, unless there is a Spread. What is due then already is left as it is, so that a call with at goes on with what an
+// earlier one left.
 func (b *Bulk) Reschedule(ctx context.Context, queue string, f Filter, delay time.Duration, at time.Time,
 	o Options) (Result, error) {
 	return b.run(ctx, "reschedule", queue, f, o, func(r *run) error {
@@ -105,19 +108,19 @@ func (b *Bulk) Reschedule(ctx context.Context, queue string, f Filter, delay tim
 		if whole := at.Truncate(time.Millisecond); whole.Before(at) { // as lua.At, so that what is due then is known
 			at = whole.Add(time.Millisecond)
 		}
-		when := lua.At(at)
 		r.result.To = at
-		r.event, r.told, r.already = observe.Rescheduled, true, r.result.To
+		r.event, r.told = observe.Rescheduled, true
+		r.target = func(m Message) time.Time { return at.Add(lua.SpreadOf(m.ID, o.Spread)) }
 		r.change = func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error) {
 			whens := make([]lua.When, len(ms))
-			for i := range whens {
-				whens[i] = when
+			for i, m := range ms {
+				whens[i] = lua.At(r.target(m))
 			}
 			moved, err := lua.RescheduleEach(ctx, b.client, k, members(ms), whens)
 			return outcomes(moved), err
 		}
 		return nil
-	}, lua.CheckDelay("delay", delay), checkTime(at))
+	}, lua.CheckDelay("delay", delay), checkTime(at), checkTime(end(at, o.Spread)))
 }
 
 // Expire has messages expire now: what is counted as changed will not be delivered, and the bridge that owns the queue makes a
@@ -155,6 +158,14 @@ func (b *Bulk) run(ctx context.Context, what, queue string, f Filter, o Options,
 		return r.result, fmt.Errorf("%s messages of %s: %w", what, queue, err)
 	}
 	return r.result, nil
+}
+
+// end returns the end of a spread; zero without a beginning.
+func end(at time.Time, spread time.Duration) time.Time {
+	if at.IsZero() {
+		return at
+	}
+	return at.Add(spread)
 }
 
 func checkTime(at time.Time) error {

@@ -157,6 +157,11 @@ func TestChangesReachAllPartitions(t *testing.T) {
 			dead += d.Dead
 		}
 		redistest.Want(t, "dead letters", dead, 3)
+		spread := Options{Spread: time.Hour}
+		redistest.Want(t, "spread", counted(r.Reschedule(t.Context(), r.Queue, Filter{}, 0, at(9), spread)),
+			counted(Result{Changed: 58}, nil))
+		redistest.Want(t, "spread again", counted(r.Reschedule(t.Context(), r.Queue, Filter{}, 0, at(9), spread)),
+			counted(Result{Unchanged: 58}, nil))
 		redistest.Want(t, "in an hour", counted(r.Reschedule(t.Context(), r.Queue, Filter{}, time.Hour, time.Time{}, Options{})),
 			counted(Result{Changed: 58}, nil))
 	})
@@ -197,7 +202,7 @@ func TestHostileNamesAreTexts(t *testing.T) {
 				t.Errorf("%+v: %v", f, err)
 			}
 		}
-		for _, o := range []Options{{Rate: -1}, {Rate: 1 / zero}} {
+		for _, o := range []Options{{Rate: -1}, {Rate: 1 / zero}, {Spread: -1}} {
 			if _, err := r.Expire(t.Context(), r.Queue, Filter{}, o); !errors.Is(err, lua.ErrInvalid) {
 				t.Errorf("%+v: %v", o, err)
 			}

@@ -31,10 +31,10 @@ type run struct {
 	pace    loop.Pace
 	result  Result
 
-	change  func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error)
-	already time.Time // what is due then needs no change; zero = everything does
-	event   observe.Event
-	told    bool
+	change func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error)
+	target func(Message) time.Time // when it is to be due; nil = no matter
+	event  observe.Event
+	told   bool
 
 	wanted map[string]bool // the IDs of the filter; true = found
 }
@@ -220,7 +220,7 @@ func (r *run) take(ctx context.Context, k lua.Keys, found []Message) error {
 		if r.wanted != nil {
 			r.wanted[m.ID] = true
 		}
-		if !r.already.IsZero() && m.Due.Equal(r.already) {
+		if r.target != nil && m.Due.Equal(r.target(m)) {
 			r.result.Unchanged++
 			continue
 		}

@@ -74,6 +74,8 @@ type waiting struct {
 	at    int // its place among the call's results
 	item  lua.Item
 	since time.Time
+
+	spread time.Duration
 }
 
 // answerAll gives each message of a commit its answer. The messages of one call follow each other.

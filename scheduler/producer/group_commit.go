@@ -82,6 +82,9 @@ func (g *groupCommit) add(ws []waiting) {
 			w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", g.queue, w.item.ID, err)})
 			continue
 		}
+		if w.spread > 0 {
+			w.item.When = w.item.When.Later(lua.SpreadOf(w.item.ID, w.spread))
+		}
 		if g.waiting == nil {
 			g.waiting = make([]waiting, 0, len(ws)-i)
 		}

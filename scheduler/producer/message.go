@@ -20,6 +20,10 @@ type Message struct {
 	Delay time.Duration
 	// At is a point in time by the server's clock; one in the past means at once. Fractions of a millisecond are rounded up.
 	At time.Time
+	// Spread has the message due at some moment of so long after Delay or At, which follows from its ID alone: many messages for
+	// one instant come evenly over that time, and one that is scheduled again keeps its moment. In whole milliseconds; at most
+	// ten years, with Delay.
+	Spread time.Duration
 	// MaxAttempts is how often the message is delivered to a group at most; zero = by the policy of the queue.
 	MaxAttempts int
 	// RetryDelays are the delays after its failed attempts, of which the last one counts for all further; empty = by the policy
@@ -116,6 +120,9 @@ func (m *Message) check() error {
 			return err
 		}
 	}
+	if err := m.checkSpread(); err != nil {
+		return err
+	}
 	if err := m.retries().Check(); err != nil {
 		return err
 	}
@@ -123,15 +130,29 @@ func (m *Message) check() error {
 		if err := lua.CheckTime("expires", m.Expires); err != nil {
 			return err
 		}
-		if !m.At.IsZero() && !m.Expires.After(m.At) {
+		if last := m.At.Add(m.Spread); !m.At.IsZero() && !m.Expires.After(last) {
 			return lua.Invalid("expires", m.Expires.UTC().Format(time.RFC3339), "must be after the due time %s",
-				m.At.UTC().Format(time.RFC3339))
+				last.UTC().Format(time.RFC3339))
 		}
 	}
 	if m.Dedup != 0 && m.ID == "" {
 		return lua.Invalid("dedup", m.Dedup.String(), "needs an ID")
 	}
 	return lua.CheckDelay("dedup", m.Dedup)
+}
+
+func (m *Message) checkSpread() error {
+	switch {
+	case m.Spread == 0:
+		return nil
+	case m.Spread < 0 || m.Spread > lua.MaxDelay:
+		return lua.CheckDelay("spread", m.Spread)
+	case m.Delay+m.Spread > lua.MaxDelay:
+		return lua.CheckDelay("delay and spread", m.Delay+m.Spread)
+	case !m.At.IsZero():
+		return lua.CheckTime("spread", m.At.Add(m.Spread))
+	}
+	return nil
 }
 
 // dueWhen checks a delay or a point in time, whichever is set.

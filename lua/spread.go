@@ -1,0 +1,34 @@
+package lua
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// SpreadOf returns where in a time d a message falls by its ID alone, from 0 to less than d, in whole milliseconds: the first
+// eight bytes of the SHA-256 of the ID, a big-endian number, modulo the milliseconds of d. IDs that differ in one character fall
+// far apart.
+func SpreadOf(id string, d time.Duration) time.Duration {
+	if d < time.Millisecond {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(id))
+	return time.Duration(binary.BigEndian.Uint64(sum[:])%uint64(d.Milliseconds())) * time.Millisecond
+}
+
+// Later is so much later, in whole milliseconds.
+func (w When) Later(d time.Duration) When {
+	text, relative := strings.CutPrefix(string(w), "+")
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return w
+	}
+	text = strconv.FormatInt(ms+d.Milliseconds(), 10)
+	if relative {
+		text = "+" + text
+	}
+	return When(text)
+}
