@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func TestWorkerSaysThatItHangs(t *testing.T) {
 	now := time.Now()
 	says := func(w *Worker, what, want string) {
 		t.Helper()
-		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 			_ = w.aliveAt(now)
 			now = now.Add(HungAfter + time.Second)
 			err := w.aliveAt(now)
@@ -58,6 +59,8 @@ func TestWorkerSaysThatItHangs(t *testing.T) {
 		<-finish
 		return nil
 	}})
+	release := sync.OnceFunc(func() { close(settle) })
+	t.Cleanup(release) // before the worker is stopped
 	sound(w, "nothing to do")
 	r.Ready("m")
 	<-handling
@@ -65,7 +68,7 @@ func TestWorkerSaysThatItHangs(t *testing.T) {
 	close(finish)
 	<-settling
 	says(w, "hangs", "the settlement has not come round for 31s: the worker hangs")
-	close(settle)
+	release()
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return w.served[0].settle.passes.n.Load()%2 == 0, "again" })
 	sound(w, "again")
 	if err := stop(); err != nil {
@@ -75,8 +78,10 @@ func TestWorkerSaysThatItHangs(t *testing.T) {
 	client := &deafClient{r.Client, make(chan struct{})}
 	w, stop = r.start(WorkerConfig{Client: client, Blocking: r.Blocking, Block: 100 * time.Millisecond,
 		Handler: func(context.Context, *Message) error { return nil }})
-	says(w, "deaf", "the look at the policy has not come round for 31s: the worker hangs")
-	close(client.gate)
+	open := sync.OnceFunc(func() { close(client.gate) })
+	t.Cleanup(open)
+	says(w, "deaf", "the look at the registry has not come round for 31s: the worker hangs")
+	open()
 	sound(w, "no longer")
 	if err := stop(); err != nil {
 		t.Fatal(err)
