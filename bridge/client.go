@@ -120,6 +120,10 @@ func withPrefix(prefix string) string {
 //		// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most
 //		// ten years. Zero = only while it is scheduled. It needs an ID.
 //		Dedup time.Duration
+//		// Replace says when the message takes the place of the one of its ID that is scheduled, with payload, headers and
+//		// due time: "replace" always, "later" and "earlier" only with such a due time. Empty = never: then, and where the
+//		// due time is not such a one, it is refused with ErrDuplicate. It needs an ID, and no Dedup.
+//		Replace lua.Dedup
 //	}
 type NewMessage = producer.Message
 
@@ -131,6 +135,9 @@ type NewMessage = producer.Message
 //		// Ready: it was due and went straight into the stream. False also when it did and the reply had to be asked for
 //		// again.
 //		Ready bool
+//		// Replaced: it took the place of another one. False also when it did and was ready, or the reply had to be asked
+//		// for again.
+//		Replaced bool
 //	}
 type Receipt = producer.Receipt
 
@@ -208,6 +215,17 @@ func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expire
 
 // Dedup has the ID refused with ErrDuplicate for d from now, also after the message was delivered.
 func Dedup(d time.Duration) Option { return func(m *producer.Message) { m.Dedup = d } }
+
+// Replace has the message take the place of the one of its ID that is scheduled, with its payload, headers and due time, as often
+// as it comes: of many changes within a while one message is left. Once that one is delivered, the next is a new one. It needs
+// WithID, and no Dedup. What waits where the queue kept it before it got more partitions is not replaced: ErrDuplicate.
+func Replace(m *NewMessage) { m.Replace = lua.Replace }
+
+// ReplaceLater is Replace for a due time that is later than that of the scheduled one, else ErrDuplicate.
+func ReplaceLater(m *NewMessage) { m.Replace = lua.ReplaceLater }
+
+// ReplaceEarlier is Replace for a due time that is earlier than that of the scheduled one, else ErrDuplicate.
+func ReplaceEarlier(m *NewMessage) { m.Replace = lua.ReplaceEarlier }
 
 // Schedule takes one message. Once it returns nil the message will be delivered at least once to every group of the queue,
 // unless it is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, ErrUnsupported (the server

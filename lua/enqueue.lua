@@ -10,8 +10,8 @@
 -- ARGV[1] token (string, '' = none: names this call, so that repeating it after a lost reply changes nothing)
 -- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
--- ARGV[4...] id, when, payload, meta, dedup (string; '+ms' or Unix ms; bytes; JSON object of strings or ''; '' = a fresh ID, not compared: one that is scheduled is written over; '0' = refuse one that is known, ms = also remember this one)
--- Returns: per message two integers: verdict (1 scheduled, 2 ready, 0 refused as a duplicate, 3 taken by an earlier call with this token, -1 meta malformed), due Unix ms
+-- ARGV[4...] id, when, payload, meta, dedup (string; '+ms' or Unix ms; bytes; JSON object of strings or ''; '' = a fresh ID, not compared: one that is scheduled is written over; '0' = refuse one that is known, ms = also remember this one, 'replace' = take the place of one that is scheduled, 'later' and 'earlier' = only with a later, or an earlier, due time)
+-- Returns: per message two integers: verdict (1 scheduled, 2 ready, 0 refused as a duplicate, 3 taken by an earlier call with this token, 4 scheduled in the place of another one, -1 meta malformed), due Unix ms
 -- Complexity: O(log n) per message, n = scheduled messages
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was written; a stream that refuses an entry leaves the message scheduled.
 -- Run twice: harmless with the same token, else a message that has left the schedule is taken again.
@@ -30,20 +30,29 @@ if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- here 
 local args, reply, ends = ARGV, {}, digits(now + token_ms)
 -- Everything is known before the first write.
 local bodies, metas, members, no_body, no_meta, taken, opened, replaced, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
+local planned = {} -- ID → due time, of this call
 local function take(n, id, body, fields, dedup)
-  if dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
+  local old
+  if REPLACES[dedup] then
+    old = planned[id] or scheduled[n] and not replaced[id] and number_of(scheduled[n]) or nil
+    if old and (dedup == 'later' and at[n] <= old or dedup == 'earlier' and at[n] >= old) then return 0 end
+    if not old and (opened[id] or windows[n] and tonumber(windows[n]) > now) then return 0 end
+    dedup = ''
+  elseif dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
   local added = direct and at[n] <= now and ready(stream, id, text[n], body, fields, now)
   if added == nil then return -1 end
   replaced[id] = added and (dedup == '' or replaced[id]) or nil
   local window = dedup ~= '' and dedup ~= '0'
-  if compared then opened[id], taken[id] = opened[id] or window, opened[id] or window or not added end -- the ID may come again in this call
+  if compared then -- the ID may come again in this call
+    opened[id], taken[id], planned[id] = opened[id] or window, opened[id] or window or not added, not added and at[n] or nil
+  end
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
   if added then return 2 end
   add_pair(members, text[n], id)
   no_body[id], no_meta[id] = body == '' or nil, fields == '' and (has_meta or #metas > 0) or nil -- the last one of this call counts
   if body ~= '' then add_pair(bodies, id, body) end
   if fields ~= '' then add_pair(metas, id, fields) end
-  return 1
+  return old and 4 or 1
 end
 for n = 1, #ids do
   local i = 5 * n - 1

@@ -24,6 +24,7 @@ const (
 	Scheduled Verdict = 1
 	Ready     Verdict = 2 // straight into the stream
 	Repeated  Verdict = 3 // an earlier call with the same token took it
+	Replaced  Verdict = 4 // scheduled, in the place of another one of its ID
 )
 
 // When is a point in time in the form scripts take: After (by the server's clock) or At.
@@ -59,6 +60,12 @@ type Dedup string
 const (
 	Fresh  Dedup = ""  // the ID was made a moment ago and is nobody else's: not compared
 	Refuse Dedup = "0" // refused when it is scheduled or in a window
+
+	// These take the place of the one of their ID that is scheduled: always, or only with a later, or an earlier, due time. Where
+	// none is scheduled they are refused in a window.
+	Replace        Dedup = "replace"
+	ReplaceLater   Dedup = "later"
+	ReplaceEarlier Dedup = "earlier"
 )
 
 // Window also remembers the ID for d, counted from now.

@@ -30,6 +30,7 @@ type scheduleOptions struct {
 	expiresIn              time.Duration
 	expiresAt              time.Time
 	dedup                  time.Duration
+	replace                string
 	file                   string
 	fromLine               int
 	duplicates             bool
@@ -90,11 +91,13 @@ stops and says from which line to go on (--from-line).`,
 	flags.DelayVar(f, &o.expiresIn, "expires-in", "dead-letter it instead of delivering it so long after now")
 	flags.InstantVar(f, &o.expiresAt, "expires-at", "dead-letter it instead of delivering it after this time: RFC 3339")
 	flags.DelayVar(f, &o.dedup, "dedup", "refuse the ID for so long, also after delivery; needs --id. Default with --file: 24h")
+	f.StringVar(&o.replace, "replace", "", "take the place of a scheduled message with this --id: always, later or earlier (only with such a due time)")
 	f.StringVarP(&o.file, "file", "f", "", "schedule a message per line of this file; - = standard input")
 	f.IntVar(&o.fromLine, "from-line", 1, "with --file: skip the lines before this one")
 	cmd.MarkFlagsMutuallyExclusive("expires-in", "expires-at")
 	f.BoolVar(&o.duplicates, "duplicates", false, "with --file: list the lines whose ID was taken already")
 	cmd.MarkFlagsMutuallyExclusive("file", "id")
+	cmd.MarkFlagsMutuallyExclusive("file", "replace")
 	o.given = f.Changed
 	return a.does(cmd, nil, func(ctx context.Context, args []string) error {
 		if o.file != "" {
@@ -128,10 +131,15 @@ func (a *app) scheduleOne(
 	value := struct {
 		Queue string `json:"queue"`
 		scheduledAt
-		Ready bool `json:"ready"`
-	}{queue, newScheduledAt(receipt.ID, receipt.Due), receipt.Ready}
+		Ready    bool `json:"ready"`
+		Replaced bool `json:"replaced,omitempty"`
+	}{queue, newScheduledAt(receipt.ID, receipt.Due), receipt.Ready, receipt.Replaced}
 	return errors.Join(err, a.print(value, func() {
-		fmt.Fprintf(a.out, "%s  due %s\n", receipt.ID, human.Clock(receipt.Due, time.Now()))
+		replaced := ""
+		if receipt.Replaced {
+			replaced = ", in the place of an earlier one"
+		}
+		fmt.Fprintf(a.out, "%s  due %s%s\n", receipt.ID, human.Clock(receipt.Due, time.Now()), replaced)
 	}))
 }
 
@@ -169,6 +177,10 @@ func (o *scheduleOptions) setRetries(m *bridge.NewMessage) {
 	m.MaxSnoozes, m.MaxCrashes = o.maxSnoozes, o.maxCrashes
 }
 
+var replaceOptions = map[string]bridge.Option{
+	"": nil, "always": bridge.Replace, "later": bridge.ReplaceLater, "earlier": bridge.ReplaceEarlier,
+}
+
 // options checks what can be checked without Redis, and turns flags into options.
 func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 	all := []bridge.Option{o.when.Option()}
@@ -201,6 +213,14 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 				due.Format(time.RFC3339))
 		}
 		all = append(all, bridge.ExpiresAt(expires))
+	}
+	switch replace, known := replaceOptions[o.replace]; {
+	case !known:
+		return nil, usage.Errorf("replace %q: must be always, later or earlier", o.replace)
+	case replace != nil && (o.id == "" || o.dedup > 0):
+		return nil, usage.Errorf("replace %s: needs --id, and no --dedup", o.replace)
+	case replace != nil:
+		all = append(all, replace)
 	}
 	if o.dedup > 0 {
 		if o.id == "" {

@@ -72,6 +72,26 @@ func TestScheduleRefusesADuplicate(t *testing.T) {
 	c.fails(exitDuplicate, nil, "schedule", "q", "--id", "b", "other")
 }
 
+func TestScheduleReplacesWhatIsScheduled(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	line := []string{"schedule", "q", "--id", "a", "--in"}
+	if out := c.ok(append(line, "1h", "--replace", "always", "one")...); strings.Contains(out, "place") {
+		t.Error(out)
+	}
+	if out := c.ok(append(line, "2h", "--replace", "later", "two")...); !strings.Contains(out, "(in ") ||
+		!strings.Contains(out, "in the place of an earlier one") {
+		t.Error(out)
+	}
+	c.fails(exitDuplicate, []string{"duplicate message ID"}, append(line, "1h", "--replace", "later", "three")...)
+	if out := c.ok(append(line, "90m", "--replace", "earlier", "--json", "four")...); !strings.Contains(out, `"replaced":true`) {
+		t.Error(out)
+	}
+	if out := c.ok("export", "q"); strings.Count(out, `"id":"a"`) != 1 || !strings.Contains(out, `"four"`) {
+		t.Error(out)
+	}
+}
+
 func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable}
@@ -94,6 +114,9 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 		{`header "a" is given twice`, []string{"schedule", "q", "x", "--header", "a=1", "--header", "a=2"}},
 		{`max_attempts "-1": must be between 1 and 1000000`, []string{"schedule", "q", "x", "--max-attempts", "-1"}},
 		{`must be after the due time`, []string{"schedule", "q", "x", "--in", "1h", "--expires-in", "1h"}},
+		{`replace always: needs --id`, []string{"schedule", "q", "x", "--replace", "always"}},
+		{`replace later: needs --id, and no --dedup`, []string{"schedule", "q", "x", "--id", "a", "--replace", "later", "--dedup", "1h"}},
+		{`replace "now": must be always, later or earlier`, []string{"schedule", "q", "x", "--id", "a", "--replace", "now"}},
 		{`dedup 1h: needs --id`, []string{"schedule", "q", "x", "--dedup", "1h"}},
 		{`between 1 and 2 arg(s)`, []string{"schedule"}},
 		{`[file id]`, []string{"schedule", "q", "--file", "-", "--id", "a"}},

@@ -91,6 +91,20 @@ func scheduling() []scenario {
 			s.owe("a", "first", delivered, delivered)
 			return call
 		}, mend: func(s *scene) { s.do("HDEL", s.k.Payload, headerless) }}, // an orphan where the call was refused
+		{script: "enqueue", state: "in the place of what is scheduled", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("hastened", hour), item("put off", hour), item("kept", hour))
+			hastened, putOff, kept := item("hastened", "+0"), item("put off", "+7200000"), item("kept", hour)
+			hastened.Dedup, putOff.Dedup, kept.Dedup = lua.Replace, lua.ReplaceLater, lua.ReplaceEarlier
+			for _, id := range []string{"hastened", "put off", "kept"} {
+				s.owe("a", id, delivered, delivered)
+			}
+			return func(c rueidis.Client) error {
+				_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute},
+					[]lua.Item{hastened, putOff, kept}, lua.Durability{})
+				return err
+			}
+		}},
 		{script: "enqueue", state: "nothing but an ID", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("other", hour))

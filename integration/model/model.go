@@ -81,7 +81,7 @@ func (q *Queue) Enqueue(token lua.Token, items []lua.Item) []lua.Receipt {
 			verdict = lua.Duplicate
 		case !repeated:
 			verdict = q.take(item, due, direct)
-			call.Refused[i] = verdict != lua.Scheduled && verdict != lua.Ready
+			call.Refused[i] = verdict <= lua.Duplicate
 		}
 		receipts[i] = lua.Receipt{Verdict: verdict, Due: time.UnixMilli(due)}
 	}
@@ -93,12 +93,24 @@ func (q *Queue) Enqueue(token lua.Token, items []lua.Item) []lua.Receipt {
 }
 
 func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
-	_, scheduled := q.Scheduled[item.ID]
+	old, scheduled := q.Scheduled[item.ID]
+	verdict := lua.Scheduled
+	switch item.Dedup {
+	case lua.Replace, lua.ReplaceLater, lua.ReplaceEarlier:
+		later, earlier := float64(due) > old.Due, float64(due) < old.Due
+		if scheduled && (item.Dedup == lua.ReplaceLater && !later || item.Dedup == lua.ReplaceEarlier && !earlier) ||
+			!scheduled && q.Windows[item.ID] > q.Now || strings.Contains(item.ID, lua.Separator) {
+			return lua.Duplicate
+		}
+		if scheduled {
+			verdict = lua.Replaced
+		}
+		item.Dedup = lua.Fresh
+	}
 	if item.Dedup != lua.Fresh && (scheduled || q.Windows[item.ID] > q.Now) {
 		return lua.Duplicate
 	}
 	m := NewMessage(item.ID, float64(due), string(item.Payload), item.Meta)
-	verdict := lua.Scheduled
 	switch {
 	case direct && due <= q.Now && m.Broken != "":
 		return lua.Malformed

@@ -125,7 +125,8 @@ func (r *run) enqueue() {
 		if seldom(r, "malformed") {
 			items[i].Meta = r.junk()
 		}
-		if items[i].Dedup = pick(r, "dedup", lua.Refuse, lua.Fresh, lua.Window(2*time.Hour)); items[i].Dedup == lua.Fresh &&
+		if items[i].Dedup = pick(r, "dedup", lua.Refuse, lua.Fresh, lua.Window(2*time.Hour), lua.Replace,
+			lua.ReplaceLater, lua.ReplaceEarlier); items[i].Dedup == lua.Fresh &&
 			pick(r, "own ID", true, false) {
 			items[i].ID = fmt.Sprint(ownID, r.serials)
 		}
@@ -165,7 +166,7 @@ func (r *run) call(what string, token lua.Token, items []lua.Item) {
 	})
 	last := map[string]lua.Item{} // of each ID that is scheduled
 	for i, receipt := range receipts {
-		if receipt.Verdict != lua.Scheduled && receipt.Verdict != lua.Ready {
+		if receipt.Verdict <= lua.Duplicate || receipt.Verdict == lua.Repeated {
 			continue
 		}
 		if old, replaced := last[items[i].ID]; replaced {
@@ -174,7 +175,7 @@ func (r *run) call(what string, token lua.Token, items []lua.Item) {
 			r.book.withdraw(old)
 		}
 		r.book.accept(items[i].Payload)
-		if delete(last, items[i].ID); receipt.Verdict == lua.Scheduled {
+		if delete(last, items[i].ID); receipt.Verdict != lua.Ready {
 			last[items[i].ID] = items[i]
 		}
 	}

@@ -82,8 +82,8 @@ var producingMutants = []mutant{
 	},
 	{
 		name: "a window is forgotten behind a message that is compared with none", file: "lua/enqueue.lua",
-		old:  "opened[id] or window or not added end",
-		new:  "window or not added end",
+		old:  "opened[id] or window or not added, not added",
+		new:  "window or not added, not added",
 		test: []string{"-run", "TestWindowHoldsBehindAMessageThatIsNotCompared", "./lua"},
 	},
 	{
@@ -100,7 +100,7 @@ var producingMutants = []mutant{
 	},
 	{
 		name: "a message without dedup is written over a retry", file: "lua/lib/message.lua",
-		old:  "    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end",
+		old:  "    if (dedup == '' or REPLACES[dedup]) and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end",
 		new:  "   ",
 		test: []string{"-run", "TestEnqueueWritesOverNoRetry", "./lua"},
 	},
@@ -139,6 +139,18 @@ var producingMutants = []mutant{
 		old:  "if #ids > 1 then soonest = head(due) end -- one may have replaced another\n",
 		new:  "",
 		test: []string{"./integration/model", "-rapid.nofailfile", "-rapid.shrinktime=5s"},
+	},
+	{
+		name: "a message that may only be put off is hastened", file: "lua/enqueue.lua",
+		old:  "dedup == 'later' and at[n] <= old",
+		new:  "dedup == 'later' and false",
+		test: []string{"-run", "TestReplaceTakes", "./lua"},
+	},
+	{
+		name: "a replacement writes over a retry", file: "lua/lib/message.lua",
+		old:  "(dedup == '' or REPLACES[dedup]) and",
+		new:  "dedup == '' and",
+		test: []string{"-run", "TestReplaceLeaves", "./lua"},
 	},
 	{
 		name: "a producer closes without its queue", file: "scheduler/producer/producer.go",

@@ -1,5 +1,8 @@
 -- Shared by scripts that take messages: their arguments as lists.
 
+-- How a message is told to take the place of the one of its ID that is scheduled: always, or only with a later, or an earlier, due time.
+local REPLACES = {replace = true, later = true, earlier = true}
+
 -- id, when, payload, meta, dedup of each message from args[4] on. Returns the IDs, their due times as numbers and as text, whether any ID is
 -- to be compared with those that are known, and the earliest due time; nil when something does not parse. Most messages of a call have the
 -- same delay.
@@ -9,7 +12,7 @@ local function read_messages(args, asked)
     local when, dedup = args[i + 1], args[i + 4]
     n = n + 1
     ids[n] = args[i]
-    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end -- no retry is written over
+    if (dedup == '' or REPLACES[dedup]) and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end -- no retry is written over
     if when == last then
       at[n], text[n] = at[n - 1], text[n - 1]
     else
@@ -19,7 +22,7 @@ local function read_messages(args, asked)
       last, earliest = when, math.min(earliest, at[n])
     end
     if dedup ~= '' then
-      if string.find(dedup, '[^0-9]') then return nil end
+      if string.find(dedup, '[^0-9]') and not REPLACES[dedup] then return nil end
       compared = true
     end
   end

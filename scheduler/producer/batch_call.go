@@ -105,5 +105,6 @@ func result(id string, r lua.Receipt, waited error) Result {
 	case lua.Malformed:
 		return Result{Receipt{ID: id}, lua.Invalid("headers", id, "the server cannot read them")}
 	}
-	return Result{Receipt{ID: id, Due: r.Due, Ready: r.Verdict == lua.Ready}, waited}
+	return Result{Receipt{ID: id, Due: r.Due, Ready: r.Verdict == lua.Ready, Replaced: r.Verdict == lua.Replaced},
+		waited}
 }

@@ -325,14 +325,14 @@ func (g *groupCommit) tell(receipts []lua.Receipt, err error) {
 	if g.route.tell == nil || err != nil {
 		return
 	}
-	var by [lua.Repeated + 1]int
+	var by [lua.Replaced + 1]int
 	for _, r := range receipts {
 		if r.Verdict >= 0 && int(r.Verdict) < len(by) {
 			by[r.Verdict]++
 		}
 	}
 	g.route.told(observe.Duplicate, by[lua.Duplicate])
-	g.route.told(observe.Enqueued, by[lua.Scheduled]+by[lua.Ready]+by[lua.Repeated])
+	g.route.told(observe.Enqueued, by[lua.Scheduled]+by[lua.Ready]+by[lua.Repeated]+by[lua.Replaced])
 	g.route.told(observe.EnqueuedReady, by[lua.Ready])
 }
 

@@ -40,6 +40,10 @@ type Message struct {
 	// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
 	// Zero = only while it is scheduled. It needs an ID.
 	Dedup time.Duration
+	// Replace says when the message takes the place of the one of its ID that is scheduled, with payload, headers and due time:
+	// "replace" always, "later" and "earlier" only with such a due time. Empty = never: then, and where the due time is not such
+	// a one, it is refused with ErrDuplicate. It needs an ID, and no Dedup.
+	Replace lua.Dedup
 }
 
 // Receipt says what became of a message that was taken.
@@ -48,6 +52,9 @@ type Receipt struct {
 	Due time.Time // by the server's clock; the message is never delivered before it
 	// Ready: it was due and went straight into the stream. False also when it did and the reply had to be asked for again.
 	Ready bool
+	// Replaced: it took the place of another one. False also when it did and was ready, or the reply had to be asked for
+	// again.
+	Replaced bool
 }
 
 // Result is the answer to one message of a batch. The message was taken if and only if Err is nil, unless Err is ErrUncertain.
@@ -91,6 +98,8 @@ func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 		Meta: lua.EncodeMeta(m.Headers, m.MaxAttempts, m.Expires, m.retries().Fields()...),
 	}
 	switch {
+	case m.Replace != "":
+		item.Dedup = m.Replace
 	case m.Dedup > 0:
 		item.Dedup = lua.Window(m.Dedup)
 	case m.ID != "":
@@ -137,6 +146,15 @@ func (m *Message) check() error {
 	}
 	if m.Dedup != 0 && m.ID == "" {
 		return lua.Invalid("dedup", m.Dedup.String(), "needs an ID")
+	}
+	switch m.Replace {
+	case "":
+	case lua.Replace, lua.ReplaceLater, lua.ReplaceEarlier:
+		if m.ID == "" || m.Dedup != 0 {
+			return lua.Invalid("replace", string(m.Replace), "needs an ID, and no dedup window")
+		}
+	default:
+		return lua.Invalid("replace", string(m.Replace), "must be replace, later or earlier")
 	}
 	return lua.CheckDelay("dedup", m.Dedup)
 }

@@ -121,6 +121,35 @@ func TestDuplicateIsRefusedWhileScheduledAndInItsWindow(t *testing.T) {
 	})
 }
 
+func TestReplaceTakesThePlaceOfTheScheduledMessage(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	p, keys := newProducer(t, c, prefix), lua.NewKeys(prefix, queue)
+	try := func(m Message, want error, replaced bool) {
+		t.Helper()
+		m.ID = "m"
+		receipt, err := p.Schedule(t.Context(), queue, m)
+		if !errors.Is(err, want) || (err == nil) != (want == nil) || receipt.Replaced != replaced {
+			t.Errorf("%+v: %+v, %v", m, receipt, err)
+		}
+	}
+	try(Message{Delay: time.Hour, Payload: []byte("one"), Replace: lua.Replace}, nil, false)
+	try(Message{Delay: 2 * time.Hour, Payload: []byte("two"), Replace: lua.Replace}, nil, true)
+	try(Message{Delay: time.Hour, Payload: []byte("three"), Replace: lua.ReplaceLater}, ErrDuplicate, false)
+	try(Message{Delay: time.Hour, Payload: []byte("four"), Replace: lua.ReplaceEarlier}, nil, true)
+	try(Message{Delay: time.Hour, Payload: []byte("five")}, ErrDuplicate, false)
+	try(Message{Delay: time.Hour, Replace: "sometimes"}, lua.ErrInvalid, false)
+	try(Message{Delay: time.Hour, Replace: lua.Replace, Dedup: time.Hour}, lua.ErrInvalid, false)
+	if _, err := p.Schedule(t.Context(), queue, Message{Replace: lua.Replace}); !errors.Is(err, lua.ErrInvalid) {
+		t.Errorf("without an ID: %v", err)
+	}
+	payload, err := c.Do(t.Context(), c.B().Hget().Key(keys.Payload).Field("m").Build()).ToString()
+	if n, failed := c.Do(t.Context(), c.B().Zcard().Key(keys.Due).Build()).AsInt64(); err != nil || payload != "four" || n != 1 {
+		t.Errorf("%q, %d, %v, %v", payload, n, err, failed)
+	}
+}
+
 func TestFullServerRefusesAtOnceWithATypedError(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
