@@ -1,13 +1,16 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/planner"
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
@@ -33,7 +36,12 @@ type ClientConfig struct {
 
 // Client schedules, cancels and reschedules messages. It is safe for concurrent use: calls made at the same time share a round
 // trip. Close it before its Redis. Where a message is, admin.Admin.Locate says, which needs the rights of an operator.
-type Client struct{ producer *producer.Producer }
+type Client struct {
+	producer *producer.Producer
+	planner  *planner.Planner
+	patience time.Duration
+	closed   atomic.Bool
+}
 
 // Durability says what a write waits for beyond being executed by the server.
 //
@@ -67,14 +75,16 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, errors.New("client: Redis is required")
 	}
 	cfg.Prefix = withPrefix(cfg.Prefix)
+	redis := observe.Wrap(cfg.Redis.Client, cfg.Observer)
 	p, err := producer.New(producer.Config{
-		Client: observe.Wrap(cfg.Redis.Client, cfg.Observer), Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout,
+		Client: redis, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout,
 		Durability: cfg.Durability, Observer: cfg.Observer, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Client{p}, nil
+	patience := cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
+	return &Client{producer: p, planner: planner.New(redis, cfg.Prefix, cfg.Logger), patience: patience}, nil
 }
 
 func withPrefix(prefix string) string {
@@ -245,4 +255,7 @@ func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []New
 }
 
 // Close waits for calls in flight; new ones are refused.
-func (c *Client) Close() error { return c.producer.Close() }
+func (c *Client) Close() error {
+	c.closed.Store(true)
+	return c.producer.Close()
+}

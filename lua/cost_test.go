@@ -101,6 +101,9 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 				b.Fatal(err)
 			}
 		}, "exists time xlen xrevrange"},
+		{"plan an occurrence", func(b *rig) { b.recur("r", anySpec) }, func(b *rig) {
+			b.plan("r", b.text("HGET", b.k.Planned, "r"), 1000)
+		}, "hexists hget hget hset hset hset time type type type type type type xadd zadd zrange zscore"},
 		{"heartbeat", func(*rig) {}, func(b *rig) {
 			if _, _, err := Heartbeat(b.ctx, b.c, b.g, "b", time.Minute); err != nil {
 				b.Fatal(err)

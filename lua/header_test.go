@@ -19,16 +19,17 @@ func scripts() []*script {
 	return []*script{
 		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript,
 		enqueueFreshScript,
-		ensureGroupScript, expireScript, exportScript, extendScript, findLostScript, findOrphansScript,
-		heartbeatScript, orphansScript, reclaimScript, redriveScript, registerScript, rescheduleScript, rescheduleRetriesScript,
-		restoreScript, retryScript, signalScript, surveyScript, trimScript,
+		ensureGroupScript, expireScript, exportScript, extendScript, findLostScript, findOrphansScript, findUnfinishedScript,
+		heartbeatScript, orphansScript, planScript, reclaimScript, recurScript, redriveScript, registerScript,
+		removeRecurrenceScript, rescheduleScript, rescheduleRetriesScript,
+		restoreScript, retryScript, runRecurrenceScript, signalScript, surveyScript, trimScript,
 	}
 }
 
 // types is the data model: what each key that a header may name is.
 var types = map[string]string{
 	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash",
-	"seen": "zset", "calm": "hash",
+	"seen": "zset", "calm": "hash", "recurring": "hash", "planned": "hash",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 }
 

@@ -16,6 +16,9 @@ type Keys struct {
 	Policy  string // hash: settings of the queue
 	Seen    string // zset: caller-chosen ID → end of its dedup window
 	Calm    string // hash: when bridges looked at what is pending, and when they were away
+
+	Recurring string // hash: name of a recurrence → its spec, JSON; in partition 0, as Planned
+	Planned   string // hash: name of a recurrence → what was planned of it
 }
 
 // NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix, CheckQueue
@@ -25,7 +28,7 @@ func NewKeys(prefix, queue string) Keys {
 	return Keys{
 		Due: base + "due", Payload: base + "payload", Meta: base + "meta", Stream: base + "stream",
 		Dead: base + "dead", Wake: base + "wake", Policy: base + "policy", Seen: base + "seen",
-		Calm: base + "calm",
+		Calm: base + "calm", Recurring: base + "recurring", Planned: base + "planned",
 	}
 }
 

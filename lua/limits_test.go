@@ -151,7 +151,7 @@ func TestKeyNames(t *testing.T) {
 	wantList(t, "keys", keysOf(k), "duestream:{emails}:due", "duestream:{emails}:payload", "duestream:{emails}:meta",
 		"duestream:{emails}:stream",
 		"duestream:{emails}:dead", "duestream:{emails}:wake", "duestream:{emails}:policy", "duestream:{emails}:seen",
-		"duestream:{emails}:calm")
+		"duestream:{emails}:calm", "duestream:{emails}:recurring", "duestream:{emails}:planned")
 	redistest.Want(t, "globals", g, Globals{"duestream:queues", "duestream:defaults", "duestream:bridges", "duestream:wake"})
 	for key, queue := range map[string]string{
 		"duestream:{emails}:due": "emails", "duestream:{a:b.c_d-1}:due": "a:b.c_d-1",

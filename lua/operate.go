@@ -206,6 +206,7 @@ type Look struct {
 	Untidy  bool          // bodies without a member, dedup windows, or notes of reclaims
 	Orphans bool          // of these, bodies without a member: there are more bodies than members
 	Bodies  int64         // fields of payload and meta
+	Recurs  bool          // there are recurrences
 	Err     error
 	WakeErr error
 
@@ -215,7 +216,8 @@ type Look struct {
 }
 
 var surveyScript = func() *script {
-	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm"}, []string{"held"}, nil)
+	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm", "recurring"},
+		[]string{"held"}, nil)
 	s.everyKey = true
 	return s
 }()
@@ -233,15 +235,15 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 	looks := make([]Look, 0, len(queues))
 	for {
 		before := len(looks)
-		keys := make([]string, 0, 8*len(queues))
+		keys := make([]string, 0, 9*len(queues))
 		for _, k := range queues[before:] {
-			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm)
+			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring)
 		}
-		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/8*7)
+		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/9*8)
 		if err != nil {
 			return nil, err
 		}
-		for row := range slices.Chunk(reply, 7) {
+		for row := range slices.Chunk(reply, 8) {
 			if n, err := row[0].AsInt64(); err == nil && n == notReached {
 				break
 			}
@@ -263,8 +265,8 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 var tokenID = regexp.MustCompile(`^\d+-\d+$`)
 
 func parseLook(reply []rueidis.RedisMessage) (Look, error) {
-	var n [7]int64
-	for _, i := range []int{0, 1, 3, 4, 6} {
+	var n [8]int64
+	for _, i := range []int{0, 1, 3, 4, 6, 7} {
 		var err error
 		if n[i], err = reply[i].AsInt64(); err != nil {
 			return Look{}, err
@@ -283,7 +285,7 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	}
 	look := Look{
 		Wait: duration(n[0], time.Millisecond), Overdue: duration(n[1], time.Millisecond),
-		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2, Bodies: n[6], Standing: standing,
+		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2, Bodies: n[6], Standing: standing, Recurs: n[7] > 0,
 	}
 	if !tokenID.MatchString(token) {
 		look.Token, look.WakeErr = "0-0", surveyError(token)

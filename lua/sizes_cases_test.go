@@ -17,7 +17,9 @@ func ordeals() map[string]func(*ordeal) {
 		"ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
 		"trim": (*ordeal).trim, "redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
 		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure,
-		"signal":       (*ordeal).signal,
+		"signal": (*ordeal).signal,
+		"recur":  (*ordeal).recur, "plan": (*ordeal).plan, "run_recurrence": (*ordeal).runRecurrence,
+		"remove_recurrence": (*ordeal).removeRecurrence, "find_unfinished": (*ordeal).findUnfinished,
 		"ensure_group": (*ordeal).ensureGroup, "drop_consumer": (*ordeal).dropConsumer,
 	}
 }

@@ -152,8 +152,36 @@ func calls() []call {
 			_, err := LostEntries(b.ctx, b.c, b.k.Stream, "g", []string{"5-1", "7-1"})
 			return err
 		}},
+		{recurScript, queue(func(k Keys) []string { return k.ofRecurrences() }), func(b *rig) error {
+			_, err := Recur(b.ctx, b.c, b.k, "r", "", "{}", false)
+			return err
+		}},
+		{removeRecurrenceScript, queue(func(k Keys) []string { return k.ofRecurrences() }), func(b *rig) error {
+			_, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r")
+			return err
+		}},
+		{planScript, queue(func(k Keys) []string { return append(k.ofRecurrences(), k.Wake) }), func(b *rig) error {
+			_, _, err := PlanOccurrences(b.ctx, b.c, b.k, "r", "v 3 1 3", time.UnixMilli(4), []byte("p"), `{"h:a":"b"}`,
+				[]Occurrence{{time.UnixMilli(4), time.UnixMilli(4)}})
+			return err
+		}},
+		{runRecurrenceScript, queue(func(k Keys) []string { return append(k.ofRecurrences(), k.Wake) }), func(b *rig) error {
+			_, _, _, err := RunRecurrence(b.ctx, b.c, b.k, "r", []byte("p"), `{"h:a":"b"}`, true)
+			return err
+		}},
+		{findUnfinishedScript, queue(func(k Keys) []string { return []string{k.Due, k.Stream} }), func(b *rig) error {
+			w := Walk{Limit: 10}
+			for w.Cursor != WalkDone {
+				_, next, err := FindUnfinished(b.ctx, b.c, b.k, w, time.UnixMilli(1), []string{"m2"})
+				if err != nil {
+					return err
+				}
+				w.Cursor = next
+			}
+			return nil
+		}},
 		{surveyScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm}
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring}
 		}), func(b *rig) error {
 			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err == nil {
@@ -192,6 +220,9 @@ func (b *rig) fixture() {
 		{"XADD", k.Wake, "1-1", "due_ms", "5"},
 		{"ZADD", k.Seen, "5", "old"},
 		{"HSET", k.Policy, "max_attempts", "3"},
+		{"HSET", k.Recurring, "r", `{"every_ms":1000}`},
+		{"HSET", k.Planned, "r", "v 3 1 3", "", "1"},
+		{"ZADD", k.Due, "9e12", "r@3"},
 		{"HSET", g.Queues, "other", "1"},
 		{"ZADD", g.Bridges, "5", "gone"},
 		{"XADD", g.Wake, "1-1", "queues", "1"},
@@ -267,5 +298,6 @@ func TestWrongTypesAreRefusedBeforeTheFirstWrite(t *testing.T) {
 }
 
 func keysOf(k Keys) []string {
-	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm}
+	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm, k.Recurring,
+		k.Planned}
 }

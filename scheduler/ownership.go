@@ -125,6 +125,7 @@ func (s *Scheduler) assign(ctx context.Context) {
 		}
 	}
 	s.owned = owned
+	s.plansOwned(ctx)
 	bridges, queues, partitions := len(s.live), len(s.counts), len(s.known)
 	s.mu.Unlock()
 	if changed {

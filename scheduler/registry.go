@@ -95,7 +95,7 @@ func CheckKnown(ctx context.Context, client rueidis.Client, prefix, queue string
 		return nil
 	}
 	k := lua.NewKeys(prefix, queue)
-	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.Seen}
+	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.Seen, k.Recurring}
 	n, err := client.Do(ctx, client.B().Exists().Key(keys...).Build()).AsInt64()
 	if err != nil {
 		return fmt.Errorf("look for keys of %s: %w", queue, lua.Classify("EXISTS", err))

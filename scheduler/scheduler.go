@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/planner"
 )
 
 // registryPause bounds how often the registry is read when many queues are added one after the other.
@@ -46,6 +47,7 @@ type Scheduler struct {
 	trouble          map[string]*queueTrouble
 	standing         map[string]string // by owned partition: how the survey saw entries that nobody reads
 	turn, othersTurn int               // of the survey, among the owned and the others
+	recurring        recurring
 }
 
 // queueTrouble is what the survey remembers of a queue that once failed.
@@ -65,6 +67,7 @@ func New(cfg Config) (*Scheduler, error) {
 		registry: make(chan struct{}, 1), survey: make(chan struct{}, 1), discover: make(chan struct{}, 1),
 		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, strays: map[string]*stray{},
 		trouble: map[string]*queueTrouble{}, standing: map[string]string{},
+		recurring: recurring{planner.New(cfg.Client, cfg.Prefix, cfg.Logger), map[string]bool{}, map[string]context.CancelFunc{}},
 	}
 	s.members = newMembership(cfg, s.joined)
 	s.waker = newWaker(cfg, s.woken, s.wakeBroke)
@@ -184,7 +187,7 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 			k := lua.NewKeys(s.cfg.Prefix, name)
 			names, of = append(names, name), append(of, queue)
 			asks = append(asks, s.cfg.Client.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy,
-				k.Seen).Build())
+				k.Seen, k.Recurring).Build())
 		}
 	}
 	if len(asks) == 0 {

@@ -85,6 +85,9 @@ func (s *Scheduler) moved(queue, standing string) bool {
 func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (changed bool) {
 	loop := s.loop(queue)
 	err := look.Err
+	if err == nil {
+		s.sawRecurrences(ctx, queue, look.Recurs)
+	}
 	switch {
 	case err != nil:
 	case loop == nil && look.Overdue > s.cfg.Overdue:

@@ -114,7 +114,7 @@ Try it without installing anything:   duestream dev`,
 	a.colorFlag(root)
 	root.AddCommand(
 		a.serve(), a.dev(), a.health(),
-		a.schedule(), a.cancel(), a.reschedule(), a.bulk(), a.show(),
+		a.schedule(), a.cancel(), a.reschedule(), a.bulk(), a.show(), a.recur(),
 		a.work(),
 		a.stats(), a.top(), a.find(), a.peek(), a.pending(), a.consumers(), a.dead(),
 		a.queue(), a.pause(), a.resume(), a.export(), a.importCommand(), a.functions(),

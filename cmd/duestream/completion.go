@@ -52,6 +52,7 @@ var argKinds = map[string]argKind{
 	"<group>":  {admin.CheckGroup, groupNames},
 	"<letter>": {checkLetter, newestLetters},
 	"<id>":     {admin.CheckID, nextIDs},
+	"<name>":   {admin.CheckRecurrence, recurrenceNames},
 }
 
 // offerValues has a shell offer the values of a flag.

@@ -76,6 +76,8 @@ var outcomes = []outcome{
 	{bridge.ErrInvalid, exitInvalid, ""},
 	{admin.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
+	{bridge.ErrNoRecurrence, exitNotFound, "`duestream recur list` lists them"},
+	{bridge.ErrChanged, exitFailure, "look at it with `duestream recur show`, and try again"},
 	{admin.ErrNotFound, exitNotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
 	{admin.ErrNoGroup, exitNotFound, admin.Hint(admin.ErrNoGroup)},
 	{admin.ErrNoFunctions, exitFailure, "functions need Redis 7.0 or any Valkey; the in-process server of `duestream dev` has none: dev uses redis-server or valkey-server when one is on the PATH"},

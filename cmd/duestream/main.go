@@ -25,6 +25,7 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+	_ "time/tzdata" // of recurrences, where there are no zone files
 
 	"github.com/duestream/duestream/cmd/duestream/internal/child"
 )

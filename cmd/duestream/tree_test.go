@@ -79,6 +79,7 @@ var withoutJSON = map[string]string{
 	"duestream export":                "prints lines of JSON",
 	"duestream dead":                  "prints help",
 	"duestream bulk":                  "prints help",
+	"duestream recur":                 "prints help",
 	"duestream help":                  "prints help",
 	"duestream completion":            "prints help",
 	"duestream completion bash":       "prints a script",

@@ -45,8 +45,8 @@ var (
 		"bridge": {
 			roots: []string{"bridge.NewBridge", "bridge.Bridge.Run"},
 			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HGETALL": {"policy", "duestream:defaults",
-				"duestream:queues"},
-				"HGET": {"duestream:queues", "payload", "meta"}, "HSET": {"payload", "meta"}, "HDEL": {"payload", "meta", "calm"},
+				"duestream:queues", "planned"}, "HLEN": {"recurring"}, "HSCAN": {"recurring"}, "TIME": {""},
+				"HGET": {"duestream:queues", "payload", "meta", "recurring", "planned"}, "HSET": {"payload", "meta"}, "HDEL": {"payload", "meta", "calm"},
 				"ZADD": {"due"}, "ZCARD": {"due"}, "ZRANGE": {"due"}, "ZSCORE": {"due"},
 				"WATCH": {"due", "payload", "meta"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "XADD": {"wake"},
 				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"}, "XPENDING": {"stream"},

@@ -23,7 +23,7 @@ type scenario struct {
 }
 
 func scenarios() []scenario {
-	return slices.Concat(scheduling(), exits(), upkeep(), housekeeping(), transfers())
+	return slices.Concat(scheduling(), exits(), upkeep(), housekeeping(), transfers(), recurrences())
 }
 
 // scheduling: what happens before a message is ready.

@@ -221,6 +221,9 @@ func (s *scene) deliver(group string) int {
 		case headerless:
 			header = ""
 		}
+		if strings.HasSuffix(e.ID, lua.RunSuffix) {
+			payload, header = body("run"), "run"
+		}
 		if string(e.Payload) != payload || e.Headers["of"] != header || e.Headers["left"] != "" {
 			s.wrong[at] = fmt.Sprintf("payload %q, headers %v", e.Payload, e.Headers)
 		} else if e.Attempt > most {
@@ -312,7 +315,7 @@ func (s *scene) broken(done bool) (debts []string, left string) {
 func (s *scene) snapshot() string {
 	var b strings.Builder
 	exists := false
-	hashes := []string{s.k.Payload, s.k.Meta, s.k.Policy, s.g.Queues, s.g.Defaults}
+	hashes := []string{s.k.Payload, s.k.Meta, s.k.Policy, s.k.Recurring, s.k.Planned, s.g.Queues, s.g.Defaults}
 	zsets := []string{s.k.Due, s.k.Seen, s.g.Bridges}
 	streams := []string{s.k.Stream, s.k.Dead, s.k.Wake, s.g.Wake}
 	var all rueidis.Commands

@@ -27,6 +27,9 @@ var reliedOn = map[string]string{
 	"redrive call HSET": "follows XDEL, which took the letter out of the dead",
 	"redrive call ZADD": "follows XDEL, which took the letter out of the dead",
 
+	"recur call ZREM":          "follows HSET of what is remembered, so that nothing is left out",
+	"run_recurrence call ZREM": "follows HSET of what is remembered, so that nothing is left out",
+
 	// These can be refused, by a stream of dead letters that has used up its IDs. What is lost then is the ID of a message whose
 	// body someone had deleted before: the server itself has taken the entry out of the pending list by then.
 	"reclaim pcall XADD": "a letter for a body that is lost; counted as stuck",

@@ -19,29 +19,32 @@ const module = "github.com/duestream/duestream"
 // must not: what is before a message is ready (scheduler) and what is after (stream) meet in bridge alone; what only operators
 // do (inspect, deadletter, transfer) is not in a program that schedules or works.
 var below = map[string]string{
-	"lua":                 "",
-	"internal/loop":       "lua",
-	"internal/observe":    "lua",
-	"internal/view":       "lua internal/loop",
-	"scheduler":           "lua internal/loop internal/observe internal/view",
-	"scheduler/bulk":      "lua internal/loop internal/observe internal/view",
-	"scheduler/producer":  "lua internal/loop internal/observe internal/view",
-	"stream":              "lua internal/loop internal/observe internal/view",
-	"stream/keeper":       "lua internal/loop internal/observe internal/view stream",
-	"stream/inspect":      "lua internal/loop internal/view stream stream/deadletter",
-	"stream/deadletter":   "lua internal/loop internal/observe internal/view stream",
-	"stream/transfer":     "lua internal/loop internal/view stream stream/deadletter stream/inspect",
-	"bridge":              bridgeParts,
-	"bridge/metrics":      "lua internal/loop internal/observe internal/view stream/inspect",
-	"bridge/tracing":      "bridge lua",
-	"bridge/admin":        allBelowAdmin + " bridge/admin/doctor",
-	"bridge/admin/doctor": allBelowAdmin,
+	"lua":                  "",
+	"internal/loop":        "lua",
+	"internal/observe":     "lua",
+	"internal/view":        "lua internal/loop",
+	"scheduler":            "lua internal/loop internal/observe internal/view scheduler/planner",
+	"scheduler/recurrence": "lua",
+	"scheduler/planner":    "lua internal/loop scheduler/recurrence",
+	"scheduler/bulk":       "lua internal/loop internal/observe internal/view",
+	"scheduler/producer":   "lua internal/loop internal/observe internal/view",
+	"stream":               "lua internal/loop internal/observe internal/view",
+	"stream/keeper":        "lua internal/loop internal/observe internal/view stream",
+	"stream/inspect":       "lua internal/loop internal/view stream stream/deadletter",
+	"stream/deadletter":    "lua internal/loop internal/observe internal/view stream",
+	"stream/transfer":      "lua internal/loop internal/view stream stream/deadletter stream/inspect",
+	"bridge":               bridgeParts,
+	"bridge/metrics":       "lua internal/loop internal/observe internal/view stream/inspect",
+	"bridge/tracing":       "bridge lua",
+	"bridge/admin":         allBelowAdmin + " bridge/admin/doctor",
+	"bridge/admin/doctor":  allBelowAdmin,
 	// what a user's program imports
 	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge",
 }
 
 const (
-	bridgeParts   = "lua internal/loop internal/observe internal/view scheduler scheduler/producer stream stream/keeper"
+	bridgeParts = "lua internal/loop internal/observe internal/view scheduler scheduler/planner scheduler/producer " +
+		"scheduler/recurrence stream stream/keeper"
 	allBelowAdmin = "bridge " + bridgeParts + " scheduler/bulk stream/inspect stream/deadletter stream/transfer"
 )
 

@@ -147,8 +147,9 @@ func (r *run) look(ctx context.Context) (now int64, s stored) {
 	for _, g := range groupNames {
 		commands = append(commands, b("XPENDING", r.k.Stream, g, "-", "+", "1000"))
 	}
-	reply := r.c.DoMulti(ctx, commands...)
+	reply := r.c.DoMulti(ctx, append(commands, askRecurrences(r.c, r.k)...)...)
 	s.Queue = newQueue()
+	s.readRecurrences(must(reply[len(commands)].AsStrMap()), must(reply[len(commands)+1].AsStrMap()))
 	s.readSchedule(must(reply[1].AsZScores()), must(reply[2].AsStrMap()), must(reply[3].AsStrMap()))
 	s.Stream, s.newest = entries(must(reply[4].AsXRange()), r.seen.newest)
 	s.Dead, s.newestDead = entries(must(reply[5].AsXRange()), r.seen.newestDead)
@@ -272,12 +273,13 @@ func (s *stored) ended(now int64) int {
 
 func newQueue() *Queue {
 	return &Queue{Scheduled: map[string]Message{}, Groups: map[string]Group{}, Windows: map[string]int64{},
-		Calls: map[string]Call{}}
+		Calls: map[string]Call{}, Recurrences: map[string]Recurrence{}}
 }
 
 func (q *Queue) clone() *Queue {
 	c := *q
 	c.Scheduled, c.Windows, c.Calls = maps.Clone(q.Scheduled), maps.Clone(q.Windows), maps.Clone(q.Calls)
+	c.Recurrences = maps.Clone(q.Recurrences)
 	c.Stream, c.Dead = slices.Clone(q.Stream), slices.Clone(q.Dead)
 	c.Groups = map[string]Group{}
 	for name, g := range q.Groups {
@@ -335,6 +337,9 @@ func (q *Queue) lines(now int64) []string {
 			add("call %s until %d, refused %d", token, call.Ends, len(refused))
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(q.Recurrences)) {
+		add("recurrence %q: %s; %s", name, q.Recurrences[name].Spec, q.Recurrences[name].plan())
+	}
 	add("held %v", q.Held)
 	return out
 }
@@ -390,7 +395,7 @@ func (r *run) clear() {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	if err := r.commands(ctx, [][]string{{"UNLINK", r.k.Due, r.k.Payload, r.k.Meta, r.k.Stream, r.k.Dead, r.k.Wake, r.k.Policy,
-		r.k.Seen}}); err != nil {
+		r.k.Seen, r.k.Recurring, r.k.Planned}}); err != nil {
 		r.Errorf("%v", err)
 	}
 }

@@ -23,6 +23,8 @@ type Queue struct {
 	Calls     map[string]Call  // by token: enqueue calls that would be answered, not done, when repeated
 	Held      bool
 
+	Recurrences map[string]Recurrence // by name
+
 	// What only the server decides. It is filled in before each transition.
 	Now          int64    // Unix ms
 	NewEntries   []string // IDs of the entries that are added, in order
@@ -268,6 +270,7 @@ func (q *Queue) Survey(token string, windows int) lua.Look {
 	} else if head := q.head(); head < never {
 		l.Overdue = time.Duration(max(0, float64(q.Now)-math.Ceil(max(0, head)))) * time.Millisecond
 	}
+	l.Recurs = len(q.Recurrences) > 0
 	for _, g := range q.Groups {
 		l.Busy = l.Busy || len(g.Pending) > 0
 	}

@@ -59,7 +59,8 @@ func (r *run) actions() map[string]func(*rapid.T) {
 		{"read history", r.readHistory}, {"create group", r.createGroup}, {"lose body", r.loseBody},
 		{"damage meta", r.damageMeta},
 		{"add entry", r.addEntry}, {"purge", r.purge}, {"hold", r.hold}, {"survey", r.survey},
-		{"drop consumers", r.dropConsumers}, {"destroy group", r.destroyGroup}, {"read", r.read},
+		{"drop consumers", r.dropConsumers}, {"destroy group", r.destroyGroup}, {"read", r.read}, {"recur", r.recur},
+		{"plan", r.plan}, {"plan", r.plan}, {"run", r.runByHand}, {"remove recurrence", r.removeRecurrence},
 	} {
 		actions[fmt.Sprintf("%02d %s", i, step.name)] = func(*rapid.T) { step.do() }
 	}

@@ -25,14 +25,16 @@ const (
 // kinds are the keys of a partition: the end of the name, and the type, in the order of keysOf.
 var kinds = []struct{ name, want string }{
 	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"},
-	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"},
+	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"}, {"recurring", "hash"}, {"planned", "hash"},
 }
 
 // holding are the keys that make a queue: the others are settings and tokens.
-var holding = map[string]bool{"due": true, "payload": true, "meta": true, "stream": true, "dead": true, "seen": true}
+var holding = map[string]bool{"due": true, "payload": true, "meta": true, "stream": true, "dead": true, "seen": true,
+	"recurring": true}
 
 func keysOf(k lua.Keys) []string {
-	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm}
+	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm,
+		k.Recurring, k.Planned}
 }
 
 func (e *examination) place(queue string, partition int) place {
@@ -249,7 +251,7 @@ func (l *look) seek(queue string) {
 	for i := range keys {
 		k := l.place(queue, i).keys
 		questions = append(questions,
-			view.Number(l.c.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Seen).Build(), &keys[i]))
+			view.Number(l.c.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Seen, k.Recurring).Build(), &keys[i]))
 	}
 	for some := range slices.Chunk(questions, pageItems) {
 		l.read(some...)

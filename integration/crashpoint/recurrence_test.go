@@ -1,0 +1,149 @@
+package crashpoint
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// recurs prepares a recurrence of which one occurrence has left the schedule, and one is planned for later. It returns what is
+// remembered of it, and the ID of the planned one.
+func recurs(s *scene, spec string) (remembered, planned string) {
+	s.group("a")
+	s.send(item("other", "+7200000"))
+	s.owe("a", "other", delivered, delivered)
+	r, err := lua.Recur(s.ctx, s.c, s.k, "r", "", spec, false)
+	s.must(err)
+	remembered = r.Plan
+	for i, in := range []time.Duration{30 * time.Minute, time.Hour} {
+		planned, remembered = planAt(s, s.c, remembered, in)
+		if i == 0 {
+			s.do("ZREM", s.k.Due, planned)
+			s.do("HDEL", s.k.Payload, planned)
+			s.do("HDEL", s.k.Meta, planned)
+		}
+	}
+	return remembered, planned
+}
+
+func planAt(s *scene, c rueidis.Client, before string, in time.Duration) (id, remembered string) {
+	at := time.Now().Add(in)
+	id = fmt.Sprint("r@", at.UnixMilli())
+	remembered, err := plan(s, c, before, at)
+	s.must(err)
+	return id, remembered
+}
+
+func plan(s *scene, c rueidis.Client, before string, at time.Time) (remembered string, err error) {
+	it := item(fmt.Sprint("r@", at.UnixMilli()), "")
+	_, remembered, err = lua.PlanOccurrences(s.ctx, c, s.k, "r", before, at, it.Payload, it.Meta,
+		[]lua.Occurrence{{At: at, Due: at}})
+	return remembered, err
+}
+
+// recurrences: what is planned.
+func recurrences() []scenario {
+	const spec, other = `{"every_ms":3600000}`, `{"every_ms":7200000}`
+	changed := func(paused bool) func(s *scene) func(rueidis.Client) error {
+		return func(s *scene) func(rueidis.Client) error {
+			_, planned := recurs(s, spec)
+			s.owe("a", planned, delivered|gone, gone)
+			return func(c rueidis.Client) error {
+				r, err := lua.Recur(s.ctx, c, s.k, "r", spec, other, paused)
+				if err == nil && !r.Written && !r.Same {
+					s.Errorf("not written: %+v", r)
+				}
+				return err
+			}
+		}
+	}
+	rememberedOf := func(s *scene) lua.Plan {
+		m := s.do("HGET", s.k.Planned, "r")
+		text, _ := m.ToString()
+		p, ok := lua.ParsePlan(text)
+		if !ok {
+			s.Errorf("what is remembered: %q", text)
+		}
+		return p
+	}
+	return []scenario{
+		{script: "recur", state: "changed", prepare: changed(false), after: func(s *scene) {
+			if p := rememberedOf(s); p.Version != lua.SpecVersion(other) || p.Used != 1 {
+				s.Errorf("remembered: %+v", p)
+			}
+		}},
+		{script: "recur", state: "paused", prepare: changed(true)},
+		{script: "remove_recurrence", state: "with one planned", prepare: func(s *scene) func(rueidis.Client) error {
+			_, planned := recurs(s, spec)
+			s.owe("a", planned, delivered|gone, gone)
+			return func(c rueidis.Client) error {
+				_, _, err := lua.RemoveRecurrence(s.ctx, c, s.k, "r")
+				return err
+			}
+		}, after: func(s *scene) {
+			if s.number("HEXISTS", s.k.Planned, "r")+s.number("HEXISTS", s.k.Recurring, "r") > 0 {
+				s.Error("it is there")
+			}
+		}},
+		// Repeated after a refusal it is planned once, and never left out: what is remembered moves last.
+		{script: "plan", single: true, state: "before all others", prepare: func(s *scene) func(rueidis.Client) error {
+			before, planned := recurs(s, spec)
+			s.owe("a", planned, delivered, delivered)
+			at := time.Now().Add(10 * time.Minute)
+			s.owe("a", fmt.Sprint("r@", at.UnixMilli()), delivered|gone, delivered)
+			return func(c rueidis.Client) error {
+				_, err := plan(s, c, before, at)
+				return err
+			}
+		}, after: func(s *scene) {
+			if p := rememberedOf(s); p.Used != 3 || len(p.Recent) != 3 {
+				s.Errorf("remembered: %+v", p)
+			}
+		}},
+		{script: "run_recurrence", state: "alone", prepare: func(s *scene) func(rueidis.Client) error {
+			_, planned := recurs(s, spec)
+			s.owe("a", planned, delivered|gone, gone)
+			return func(c rueidis.Client) error {
+				_, _, _, err := lua.RunRecurrence(s.ctx, c, s.k, "r", []byte(body("run")), `{"h:of":"run"}`, true)
+				m := s.do("ZRANGE", s.k.Due, "0", "-1")
+				members, _ := m.AsStrSlice()
+				for _, id := range members { // a call that was refused behind this one has scheduled it all the same
+					if strings.HasSuffix(id, lua.RunSuffix) {
+						s.owe("a", id, delivered, delivered)
+					}
+				}
+				return err
+			}
+		}},
+		{script: "find_unfinished", state: "an entry, a retry, nothing", prepare: func(s *scene) func(rueidis.Client) error {
+			waitingRetries(s)
+			s.send(item("held", "+0"))
+			s.hold("a", "c1")
+			s.hold("b", "c1")
+			for _, group := range s.groups {
+				s.owe(group, "held", delivered, delivered)
+				s.owe(group, "failed", delivered, delivered)
+			}
+			return func(c rueidis.Client) error {
+				for id, is := range map[string]bool{"other": true, "held": true, "failed": true, "nobody": false} {
+					w, left := lua.Walk{Limit: 10}, false
+					for w.Cursor != lua.WalkDone && !left {
+						found, next, err := lua.FindUnfinished(s.ctx, c, s.k, w, time.UnixMilli(1), []string{id})
+						if err != nil {
+							return err
+						}
+						left, w.Cursor = found, next
+					}
+					if left != is {
+						s.Errorf("%s is left: %v", id, left)
+					}
+				}
+				return nil
+			}
+		}},
+	}
+}

@@ -1,0 +1,136 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Recurrence is a recurrence, and what is remembered of it. Without a version nothing is.
+type Recurrence struct {
+	Spec    string
+	Version string
+	Planned int64
+	Used    int
+	Recent  []string // what stands behind "@" in the IDs
+}
+
+func (r Recurrence) plan() string {
+	if r.Version == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s %d %d %s", r.Version, r.Planned, r.Used, strings.Join(r.Recent, ","))
+}
+
+// takeBack: of what is remembered, what is for later than from and waits is taken out of the schedule. Latest is the latest
+// occurrence that has left it.
+func (q *Queue) takeBack(name string, r *Recurrence, from int64) (back int, latest int64) {
+	var stay []string
+	for _, part := range r.Recent {
+		at, err := strconv.ParseInt(part, 10, 64)
+		if err != nil {
+			at = 0 // run by hand
+		}
+		_, waits := q.Scheduled[name+"@"+part]
+		if waits && at > from {
+			delete(q.Scheduled, name+"@"+part)
+			back++
+			continue
+		}
+		stay = append(stay, part)
+		if !waits {
+			latest = max(latest, at)
+		}
+	}
+	r.Recent, r.Used = stay, max(0, r.Used-back)
+	return back, latest
+}
+
+// Recur: a spec is there from now on; what was planned of the one before for later is not.
+func (q *Queue) Recur(name, before, spec string, paused bool) lua.Recurred {
+	r := q.Recurrences[name]
+	version := lua.SpecVersion(spec)
+	switch {
+	case r.Version == version && r.Spec == spec:
+		return lua.Recurred{Same: true, Plan: r.plan()}
+	case before != "" && r.Spec != before && r.Spec != spec:
+		return lua.Recurred{Plan: r.plan()}
+	}
+	from := q.Now
+	if paused {
+		from = 0
+	}
+	back, latest := q.takeBack(name, &r, from)
+	r.Spec, r.Version, r.Planned = spec, version, max(q.Now, latest)
+	q.Recurrences[name] = r
+	return lua.Recurred{Written: true, TakenBack: back, Plan: r.plan()}
+}
+
+// RemoveRecurrence: neither the spec, nor what was planned of it, is there any more.
+func (q *Queue) RemoveRecurrence(name string) (removed bool, back int) {
+	r := q.Recurrences[name]
+	back, _ = q.takeBack(name, &r, 0)
+	delete(q.Recurrences, name)
+	return r.Spec != "", back
+}
+
+// Plan: occurrences → scheduled, if what is remembered is what it was, and remembered in the same step.
+func (q *Queue) Plan(name, before string, planned int64, payload, meta string,
+	occurrences []lua.Occurrence) (ok bool, plan string) {
+	r := q.Recurrences[name]
+	if r.plan() != before || r.Spec == "" {
+		return false, r.plan()
+	}
+	var waits, left []string
+	for _, part := range r.Recent {
+		if _, ok := q.Scheduled[name+"@"+part]; ok {
+			waits = append(waits, part)
+		} else {
+			left = []string{part}
+		}
+	}
+	r.Recent = slices.Concat(left, waits)
+	for _, o := range occurrences {
+		part := decimal(o.At.UnixMilli())
+		r.Recent = append(slices.Clip(r.Recent), part)
+		id := name + "@" + part
+		if _, known := q.Scheduled[id]; !known {
+			q.Scheduled[id] = NewMessage(id, float64(o.Due.UnixMilli()), payload, meta)
+		}
+	}
+	r.Planned, r.Used = planned, r.Used+len(occurrences)
+	q.Recurrences[name] = r
+	return true, r.plan()
+}
+
+// Run: a message of a recurrence, for now.
+func (q *Queue) Run(name, payload, meta string, alone bool) (id string, due time.Time, ok bool) {
+	r := q.Recurrences[name]
+	if r.Spec == "" {
+		return "", time.UnixMilli(-1), false
+	}
+	part := ""
+	for n := q.Now; ; n++ {
+		part = decimal(n) + lua.RunSuffix
+		_, waits := q.Scheduled[name+"@"+part]
+		if !waits && (len(r.Recent) == 0 || r.Recent[len(r.Recent)-1] != part) {
+			break
+		}
+	}
+	if alone && r.Version != "" {
+		if back, _ := q.takeBack(name, &r, q.Now); back > 0 {
+			r.Planned = min(r.Planned, q.Now)
+		}
+	}
+	if r.Version != "" {
+		r.Recent = append(slices.Clip(r.Recent), part)
+	}
+	id = name + "@" + part
+	q.Scheduled[id] = NewMessage(id, float64(q.Now), payload, meta)
+	q.Recurrences[name] = r
+	return id, time.UnixMilli(q.Now), true
+}

@@ -1,0 +1,47 @@
+-- plan: adds occurrences of a recurrence to the schedule, as ordinary messages, and remembers in the same step that it did.
+-- Uses: base recur
+-- KEYS[1] recurring (hash)
+-- KEYS[2] planned (hash)
+-- KEYS[3] due (zset)
+-- KEYS[4] payload (hash)
+-- KEYS[5] meta (hash)
+-- KEYS[6] wake (stream)
+-- ARGV[1] name (string)
+-- ARGV[2] before (string, what is remembered, as it was read: else somebody else has planned, or changed the spec)
+-- ARGV[3] planned_ms (integer, Unix ms: up to where all is planned then)
+-- ARGV[4] body (bytes, payload of each message; '' = none)
+-- ARGV[5] fields (string, meta of each message: JSON object of strings; '' = none)
+-- ARGV[6...] at, due_ms (integers, Unix ms: the occurrence, by which its message is named; when that is due)
+-- Returns: verdict (1 = planned, 0 = something else is remembered), plan (string, what is remembered now)
+-- Complexity: O(log n) per occurrence, n = scheduled messages
+-- If a command fails here: the first write is one that a full server refuses, and then nothing was planned; refused later, the same occurrences are planned again under the same IDs.
+-- Run twice: harmless; the second run finds that something else is remembered.
+local recurring, planned, due, payload, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local name, before, planned_ms, body, fields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
+if bad then return bad end
+local known, plan, args = redis.call('HGET', planned, name) or '', plan_of(before), ARGV
+local parses = plan.version and #args % 2 == 1 and #args <= 205 and #planned_ms <= 15
+for i = 3, #args do parses = parses and (i == 4 or i == 5 or string.find(args[i], '^%d+$') and #args[i] <= 15) end
+if not parses then return redis.error_reply('ERR what is remembered, or a time, does not parse') end
+if known ~= before or redis.call('HEXISTS', recurring, name) == 0 then return {0, known} end
+forget_left(due, name, plan)
+local head_before, soonest, members, bodies, metas = head(due), nil, {}, {}, {}
+for i = 6, #args, 2 do
+  local id = name .. '@' .. args[i]
+  plan.recent[#plan.recent + 1] = args[i]
+  if not redis.call('ZSCORE', due, id) then -- somebody's own
+    soonest = math.min(soonest or math.huge, tonumber(args[i + 1]))
+    add_pair(members, args[i + 1], id)
+    if body ~= '' then add_pair(bodies, id, body) end
+    if fields ~= '' then add_pair(metas, id, fields) end
+  end
+end
+plan.planned, plan.used = tonumber(planned_ms), plan.used + (#args - 5) / 2
+-- Everything is known before the first write.
+in_chunks('HSET', payload, bodies)
+in_chunks('HSET', meta, metas)
+in_chunks('ZADD', due, members)
+redis.call('HSET', planned, name, plan_text(plan))
+wake_if_earlier(wake, head_before, soonest)
+return {1, plan_text(plan)}

@@ -1,0 +1,41 @@
+-- recur: writes a recurrence, or changes it: what was planned of the former spec for later, and has not left the schedule, is taken back.
+-- Uses: base recur
+-- KEYS[1] recurring (hash)
+-- KEYS[2] planned (hash)
+-- KEYS[3] due (zset)
+-- KEYS[4] payload (hash)
+-- KEYS[5] meta (hash)
+-- ARGV[1] name (string)
+-- ARGV[2] before (bytes, the spec that is to be changed; '' = whatever there is)
+-- ARGV[3] version (string, SHA-1 of the spec in hex)
+-- ARGV[4] spec (bytes, JSON)
+-- ARGV[5] paused (integer, 1 = the spec says so: everything that was planned is taken back)
+-- Returns: verdict (1 = written, 2 = it is there already, 0 = another spec is), taken back (integer), plan (string, what is remembered now)
+-- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back
+-- If a command fails here: the first write is one that a full server refuses, unless it pauses, and then nothing was written; refused later, what was planned of the former spec stays.
+-- Run twice: harmless; the second run changes nothing.
+local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local name, before, version, spec, paused = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash'})
+if bad then return bad end
+if name == '' or not string.find(version, '^%w+$') then return redis.error_reply('ERR name or version does not parse') end
+
+-- Whether the spec there is this one; what is longer or shorter need not be read.
+local function holds(text)
+  return redis.call('HSTRLEN', recurring, name) == #text and redis.call('HGET', recurring, name) == text
+end
+local known = redis.call('HGET', planned, name) or ''
+local plan = plan_of(known)
+if plan.version == version and holds(spec) then return {2, 0, known} end
+if before ~= '' and not holds(before) and not holds(spec) then return {0, 0, known} end -- this one: of a call that was cut off
+local now = now_ms()
+plan.version, plan.used = version, plan.used or 0
+local back, latest = split_plan(due, name, plan, paused and 0 or now)
+plan.planned = math.max(now, latest)
+local revision = next_revision(planned)
+-- Everything is known before the first write.
+if paused then redis.call('HDEL', planned, SEP) end -- removes nothing, and opens a full server for the rest
+redis.call('HSET', recurring, name, spec)
+redis.call('HSET', planned, name, plan_text(plan), '', revision)
+take_back(due, payload, meta, back) -- behind what is remembered: nothing is left out for it
+return {1, #back, plan_text(plan)}

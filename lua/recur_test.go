@@ -1,0 +1,263 @@
+package lua
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+const anySpec = `{"every_ms":1000}`
+
+// recur writes a recurrence, and returns what is remembered of it.
+func (b *rig) recur(name, spec string) string {
+	b.Helper()
+	r, err := Recur(b.ctx, b.c, b.k, name, "", spec, false)
+	if err != nil || !r.Written {
+		b.Fatalf("%+v %v", r, err)
+	}
+	return r.Plan
+}
+
+// plan adds occurrences, so many ms from now, and returns what is remembered now.
+func (b *rig) plan(name, before string, ahead ...int64) (plan string, ok bool) {
+	b.Helper()
+	now, all := b.now(), []Occurrence(nil)
+	for _, ms := range ahead {
+		all = append(all, Occurrence{time.UnixMilli(now + ms), time.UnixMilli(now + ms)})
+	}
+	ok, plan, err := PlanOccurrences(b.ctx, b.c, b.k, name, before, all[len(all)-1].At, []byte("p"), `{"h:a":"b"}`, all)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return plan, ok
+}
+
+func TestAnOccurrenceIsPlannedOnceByAnyNumberOfBridges(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		before := b.recur("r", anySpec)
+		first, ok := b.plan("r", before, 1000, 2000)
+		_, again := b.plan("r", before, 1000, 2000)
+		redistest.Want(b, "planned by the first and the second", [2]bool{ok, again}, [2]bool{true, false})
+		b.wantState("due=2 payload=2 meta=2 stream=0 dead=0")
+		p, ok := ParsePlan(first)
+		if !ok || len(p.Recent) != 2 || p.Used != 2 || p.Version != SpecVersion(anySpec) {
+			b.Errorf("%q", first)
+		}
+		members := b.texts("ZRANGE", b.k.Due, "0", "-1")
+		redistest.Want(b, "its ID", members[0], "r@"+p.Recent[0])
+		redistest.Want(b, "due at", fmt.Sprintf("%.0f", b.dueOf(members[1])), p.Recent[1])
+		redistest.Want(b, "planned up to", ms(p.Planned.UnixMilli()), p.Recent[1])
+		if b.token() == "" {
+			b.Error("no wake token")
+		}
+		// It is an ordinary message: it can be cancelled, and is not planned again for that.
+		if done, err := Cancel(b.ctx, b.c, b.k, members[:1], Durability{}); err != nil || !done[0] {
+			b.Error(done, err)
+		}
+		next, _ := b.plan("r", first, 3000)
+		if p, _ := ParsePlan(next); len(p.Recent) != 3 || p.Used != 3 {
+			b.Errorf("%q", next)
+		}
+		b.makeDue()
+		redistest.Want(b, "moved", b.drain(10).Moved, 2)
+		last, _ := b.plan("r", next, 4000)
+		if p, _ := ParsePlan(last); len(p.Recent) != 2 || p.Used != 4 { // one that has left the schedule, and the new one
+			b.Errorf("%q", last)
+		}
+	})
+}
+
+func TestAChangeTakesBackWhatWasPlanned(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		plan := b.recur("r", anySpec)
+		b.plan("r", plan, -1000, 60_000, 120_000)
+		other, err := Recur(b.ctx, b.c, b.k, "r", "", `{"every_ms":2000}`, false)
+		redistest.Want(b, "taken back", other.TakenBack, 2)
+		p, _ := ParsePlan(other.Plan)
+		if err != nil || p.Used != 1 || p.Planned.UnixMilli() > b.now() {
+			b.Errorf("%+v %v", other, err)
+		}
+		b.wantState("due=1 payload=1 meta=1 stream=0 dead=0") // whose time had come
+		same, err := Recur(b.ctx, b.c, b.k, "r", "", `{"every_ms":2000}`, false)
+		if err != nil || !same.Same || same.Plan != other.Plan {
+			b.Errorf("%+v %v", same, err)
+		}
+		if no, err := Recur(b.ctx, b.c, b.k, "r", anySpec, `{"every_ms":3000}`, false); err != nil || no.Written || no.Same {
+			b.Errorf("%+v %v", no, err)
+		}
+		redistest.Want(b, "the spec", b.text("HGET", b.k.Recurring, "r"), `{"every_ms":2000}`)
+		paused, err := Recur(b.ctx, b.c, b.k, "r", `{"every_ms":2000}`, `{"paused":true}`, true)
+		if err != nil || paused.TakenBack != 1 {
+			b.Errorf("%+v %v", paused, err)
+		}
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
+	})
+}
+
+// What was drained before its time, by a clock that was set back since, is not planned again.
+func TestAChangeDoesNotRepeatWhatHasLeftTheSchedule(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		plan, _ := b.plan("r", b.recur("r", anySpec), 60_000)
+		p, _ := ParsePlan(plan)
+		b.do("ZREM", b.k.Due, "r@"+p.Recent[0])
+		r, err := Recur(b.ctx, b.c, b.k, "r", "", `{"every_ms":2000}`, false)
+		q, _ := ParsePlan(r.Plan)
+		if err != nil || !q.Planned.Equal(p.Planned) || q.Used != 1 {
+			b.Errorf("%q, then %q: %v", plan, r.Plan, err)
+		}
+	})
+}
+
+func TestARemovedRecurrenceLeavesNothing(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.plan("r", b.recur("r", anySpec), -1000, 60_000)
+		for i, want := range []bool{true, false} {
+			removed, back, err := RemoveRecurrence(b.ctx, b.c, b.k, "r")
+			if err != nil || removed != want || back != 2-2*i {
+				b.Error(removed, back, err)
+			}
+		}
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
+		redistest.Want(b, "recurrences", b.count("HLEN", b.k.Recurring), 0)
+		redistest.Want(b, "fields of planned", strings.Join(b.texts("HKEYS", b.k.Planned), ","), "")
+	})
+}
+
+// A bridge that read the spec before somebody removed it, or wrote another one, plans nothing of it any more.
+func TestNothingIsPlannedOfAFormerSpec(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		before := b.recur("r", anySpec)
+		b.recur("r", `{"every_ms":5000}`)
+		if _, ok := b.plan("r", before, 1000); ok {
+			b.Error("planned of the former spec")
+		}
+		before = b.text("HGET", b.k.Planned, "r")
+		b.do("HDEL", b.k.Recurring, "r") // a plain client
+		if _, ok := b.plan("r", before, 1000); ok {
+			b.Error("planned of a spec that is gone")
+		}
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
+	})
+}
+
+// The count of changes is in a field that plain clients write: what they write there stops nobody half way.
+func TestACountOfChangesThatIsNoneIsBegunAnew(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		for _, odd := range []string{"junk", "", "-5", "1e30", strings.Repeat("9", 100)} {
+			b.do("HSET", b.k.Planned, "", odd)
+			b.recur("r", anySpec)
+			redistest.Want(b, "count after "+odd, b.text("HGET", b.k.Planned, ""), "1")
+			if _, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r"); err != nil {
+				b.Error(err)
+			}
+			redistest.Want(b, "count after the removal", b.text("HGET", b.k.Planned, ""), "2")
+		}
+	})
+}
+
+func TestRunningOneNow(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		if _, _, ok, err := RunRecurrence(b.ctx, b.c, b.k, "r", nil, "", false); ok || err != nil {
+			b.Error(ok, err)
+		}
+		b.plan("r", b.recur("r", anySpec), 60_000)
+		var seen []string
+		for _, alone := range []bool{false, false, true} {
+			id, _, ok, err := RunRecurrence(b.ctx, b.c, b.k, "r", []byte("p"), "", alone)
+			if !ok || err != nil || !strings.HasPrefix(id, "r@") || !strings.HasSuffix(id, RunSuffix) {
+				b.Error(id, ok, err)
+			}
+			seen = append(seen, id)
+		}
+		if seen[0] == seen[1] || seen[1] == seen[2] {
+			b.Error(seen)
+		}
+		b.wantState("due=3 payload=3 meta=0 stream=0 dead=0") // alone: what was planned for later is not there
+		p, _ := ParsePlan(b.text("HGET", b.k.Planned, "r"))
+		redistest.Want(b, "used", p.Used, 0)
+		redistest.Want(b, "remembered", len(p.Recent), 3)
+		redistest.Want(b, "moved", b.drain(10).Moved, 3)
+	})
+}
+
+// unfinished walks until something is found, or all was looked at.
+func (b *rig) unfinished(from int64, ids ...string) bool {
+	b.Helper()
+	w := Walk{Limit: 3}
+	for steps := 0; w.Cursor != WalkDone; steps++ {
+		found, next, err := FindUnfinished(b.ctx, b.c, b.k, w, time.UnixMilli(from), ids)
+		if err != nil || steps > 1000 {
+			b.Fatal(steps, err)
+		}
+		if found {
+			return true
+		}
+		w.Cursor = next
+	}
+	return false
+}
+
+func TestAMessageIsUnfinishedUntilEveryGroupIsDone(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		want := func(what string, is bool) {
+			b.Helper()
+			if b.unfinished(b.now()-60_000, "m") != is {
+				b.Errorf("%s: unfinished is %v", what, !is)
+			}
+		}
+		want("nothing", false)
+		b.enqueue(Item{ID: "m", When: After(time.Hour)})
+		want("scheduled", true)
+		b.do("DEL", b.k.Due)
+		b.groups("g", "h")
+		for i := range 5 { // others, on both sides
+			b.enqueue(Item{ID: fmt.Sprint("a", i), When: After(0)})
+		}
+		b.enqueue(Item{ID: "m", When: After(0), Payload: []byte("p")}, Item{ID: "z", When: After(0)})
+		want("ready", true)
+		var entry string
+		for _, group := range []string{"g", "h"} {
+			for _, e := range b.read(group, "c1", 100) {
+				if e.ID == "m" {
+					entry = e.EntryID
+				}
+			}
+		}
+		want("pending", true)
+		b.ack("g", Held{Entry: entry})
+		want("acknowledged by one", true)
+		b.do("XACK", b.k.Stream, "h", entry)
+		want("acknowledged by both, and not trimmed", false)
+
+		b.deliver([]string{"g"}, "m") // and h has to read it yet
+		b.read("h", "c1", 100)
+		for _, group := range []string{"g", "h"} {
+			for _, e := range b.entries(b.k.Stream) {
+				if e.ID == "m" {
+					b.try("XACK", b.k.Stream, group, e.EntryID)
+				}
+			}
+		}
+		want("done again", false)
+		b.do("DEL", b.k.Stream)
+		held := b.deliver([]string{"g"}, "m")[0]
+		b.fail("g", held.EntryID, ActionRetry, "max_attempts", "no")
+		for i := range 20 {
+			b.enqueue(Item{ID: fmt.Sprint("later", i), When: After(time.Hour)})
+		}
+		want("waiting to be tried again", true)
+		b.makeDue()
+		b.drain(100)
+		want("tried again", true)
+		for _, e := range b.read("g", "c1", 100) {
+			b.fail("g", e.EntryID, ActionDead, "dead_letter", "no")
+		}
+		want("dead", false)
+		b.do("DEL", b.k.Stream)
+		b.enqueue(Item{ID: "m", When: After(0)})
+		want("ready, and nobody reads", true)
+	})
+}

@@ -1,0 +1,24 @@
+-- remove_recurrence: removes a recurrence, and takes back what was planned and has not left the schedule.
+-- Uses: base recur
+-- KEYS[1] recurring (hash)
+-- KEYS[2] planned (hash)
+-- KEYS[3] due (zset)
+-- KEYS[4] payload (hash)
+-- KEYS[5] meta (hash)
+-- ARGV[1] name (string)
+-- Returns: removed (integer, 0 = there was none), taken back (integer)
+-- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back
+-- If a command fails here: nothing can after the type check.
+-- Run twice: harmless; the second run finds none.
+local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local name = ARGV[1]
+local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash'})
+if bad then return bad end
+if name == '' then return redis.error_reply('ERR name does not parse') end
+local plan, back, revision = plan_of(redis.call('HGET', planned, name)), {}, next_revision(planned)
+if plan.version then back = split_plan(due, name, plan, 0) end
+-- Everything is known before the first write.
+local removed = redis.call('HDEL', recurring, name)
+take_back(due, payload, meta, back)
+if redis.call('HDEL', planned, name) + removed > 0 then redis.call('HSET', planned, '', revision) end
+return {removed, #back}

@@ -1,0 +1,46 @@
+-- run_recurrence: schedules a message of a recurrence for now, beside what is planned.
+-- Uses: base recur
+-- KEYS[1] recurring (hash)
+-- KEYS[2] planned (hash)
+-- KEYS[3] due (zset)
+-- KEYS[4] payload (hash)
+-- KEYS[5] meta (hash)
+-- KEYS[6] wake (stream)
+-- ARGV[1] name (string)
+-- ARGV[2] body (bytes, payload of the message; '' = none)
+-- ARGV[3] fields (string, meta of the message: JSON object of strings; '' = none)
+-- ARGV[4] alone (integer, 1 = what is planned for later is taken back, to be planned anew when this one is done)
+-- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence), id (string)
+-- Complexity: O(log n), n = scheduled messages
+-- If a command fails here: the first write is one that a full server refuses, and then nothing was written; refused later, the message is scheduled and not remembered.
+-- Run twice: another message is scheduled.
+local recurring, planned, due, payload, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local name, body, fields, alone = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
+if bad then return bad end
+if redis.call('HEXISTS', recurring, name) == 0 then return {-1, ''} end
+local now, plan, back, n = now_ms(), plan_of(redis.call('HGET', planned, name)), {}, 0
+local newest = plan.recent[#plan.recent]
+repeat -- each of one millisecond has a name of its own
+  n = n + 1
+  local taken = newest == digits(now + n - 1) .. '-run' or redis.call('ZSCORE', due, name .. '@' .. digits(now + n - 1) .. '-run')
+until not taken
+local run, head_before = digits(now + n - 1) .. '-run', head(due)
+local id, revision = name .. '@' .. run, next_revision(planned)
+if plan.version then
+  if alone then
+    back = split_plan(due, name, plan, now)
+    plan.planned = #back > 0 and math.min(plan.planned, now) or plan.planned
+  end
+  plan.recent[#plan.recent + 1] = run
+end
+-- Everything is known before the first write.
+if body ~= '' then redis.call('HSET', payload, id, body) end
+if fields ~= '' then redis.call('HSET', meta, id, fields) end
+redis.call('ZADD', due, digits(now), id)
+if plan.version then
+  redis.call('HSET', planned, name, plan_text(plan), '', revision)
+  take_back(due, payload, meta, back)
+end
+wake_if_earlier(wake, head_before, now)
+return {now, id}

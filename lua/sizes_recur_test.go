@@ -1,0 +1,83 @@
+package lua
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// remembered is a recurrence of which any number of occurrences is planned, with bodies of any size.
+func (o *ordeal) remembered() (before string) {
+	b, spec := o.b, `{"every_ms":1000,"payload":"`+pad(min(20_000, o.size("spec")))+`"}`
+	o.schedule(o.number("members", 1, 60))
+	var recent []string
+	var commands [][]string
+	for i, size := range o.sizes("planned", o.number("recent", 0, 200)) {
+		at := ms(b.now() + int64(1000*(i-5)))
+		recent = append(recent, at)
+		commands = append(commands, []string{"HSET", b.k.Payload, "r@" + at, pad(size)})
+		if o.flip("waits") {
+			commands = append(commands, []string{"ZADD", b.k.Due, at, "r@" + at})
+		}
+		o.seen(20, size)
+	}
+	before = fmt.Sprintf("%s %d %d %s", SpecVersion(spec), b.now(), len(recent), strings.Join(recent, ","))
+	b.build(append(commands, []string{"HSET", b.k.Recurring, "r", spec}, []string{"HSET", b.k.Planned, "r", before})...)
+	o.seen(0, len(spec)+len(before))
+	return before
+}
+
+func (o *ordeal) recur() {
+	o.remembered()
+	spec := `{"every_ms":2000,"payload":"` + pad(min(20_000, o.size("new spec"))) + `"}`
+	for range 2 {
+		_, err := Recur(o.b.ctx, o.scale, o.b.k, "r", "", spec, o.flip("paused"))
+		o.must(err)
+	}
+}
+
+func (o *ordeal) plan() {
+	before := o.remembered()
+	var all []Occurrence
+	for i := range o.number("occurrences", 0, MaxPlanned) {
+		at := time.UnixMilli(o.b.now() + int64(1000*(i+300)))
+		all = append(all, Occurrence{at, at})
+	}
+	_, _, err := PlanOccurrences(o.b.ctx, o.scale, o.b.k, "r", before, time.UnixMilli(o.b.now()), []byte("p"), "", all)
+	o.must(err)
+}
+
+func (o *ordeal) runRecurrence() {
+	o.remembered()
+	_, _, _, err := RunRecurrence(o.b.ctx, o.scale, o.b.k, "r", []byte(pad(min(20_000, o.size("body")))), "", o.flip("alone"))
+	o.must(err)
+}
+
+func (o *ordeal) removeRecurrence() {
+	o.remembered()
+	_, _, err := RemoveRecurrence(o.b.ctx, o.scale, o.b.k, "r")
+	o.must(err)
+}
+
+func (o *ordeal) findUnfinished() {
+	if o.flip("retries") {
+		o.walk(func(w Walk, id string) (string, error) {
+			if w.Cursor == "" {
+				w.Cursor = "s0"
+			}
+			_, next, err := FindUnfinished(o.b.ctx, o.scale, o.b.k, w, time.UnixMilli(1), []string{"nobody"})
+			return next, err
+		})
+		return
+	}
+	o.held(2)
+	w := Walk{Limit: o.number("limit", 1, 1000)}
+	for calls := 0; w.Cursor != WalkDone && calls < 400; calls++ {
+		found, next, err := FindUnfinished(o.b.ctx, o.scale, o.b.k, w, time.UnixMilli(1), []string{"m1", "m299"})
+		o.must(err)
+		if found {
+			return
+		}
+		w.Cursor = next
+	}
+}

@@ -1,0 +1,342 @@
+package planner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/recurrence"
+)
+
+// ErrNoRecurrence: the queue has no recurrence of that name.
+var ErrNoRecurrence = errors.New("no such recurrence")
+
+// ErrChanged: somebody else changed the recurrence meanwhile. Nothing was written.
+var ErrChanged = errors.New("the recurrence was changed by somebody else")
+
+// patience bounds one call of a Planner: the client library would repeat reads for as long as the context lasts.
+const patience = 2 * loop.CallTimeout
+
+// Planner writes, lists and removes recurrences. It is safe for concurrent use.
+type Planner struct {
+	client rueidis.Client
+	prefix string
+	log    *slog.Logger
+}
+
+// New returns a Planner. It does not touch Redis.
+func New(client rueidis.Client, prefix string, log *slog.Logger) *Planner {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Planner{client, prefix, log}
+}
+
+func (p *Planner) keys(queue string) lua.Keys { return lua.NewKeys(p.prefix, queue) }
+
+// Change is what Put did.
+type Change struct {
+	Added, Changed bool // neither: it was there as it is
+	TakenBack      int  // messages that had been planned of the former spec
+}
+
+// Put writes a recurrence, or changes the one of its name, and plans its next occurrence. ErrInvalid. Four round trips. Harmless
+// to repeat.
+func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	spec = spec.WithDefaults()
+	s, err := spec.Compile()
+	if err != nil {
+		return Change{}, err
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return Change{}, err
+	}
+	k := p.keys(spec.Queue)
+	before, known, err := p.specText(ctx, k, spec.Name)
+	if err != nil {
+		return Change{}, wrap("write", spec.Queue, spec.Name, err)
+	}
+	if _, err = lua.Register(ctx, p.client, lua.NewGlobals(p.prefix), []string{spec.Queue}); err == nil {
+		var r lua.Recurred
+		if r, err = lua.Recur(ctx, p.client, k, spec.Name, "", string(text), spec.Paused); err == nil {
+			p.planFirst(ctx, s, string(text), r)
+			return Change{!known, known && before != string(text), r.TakenBack}, nil
+		}
+	}
+	return Change{}, wrap("write", spec.Queue, spec.Name, err)
+}
+
+// planFirst plans what is next. A bridge would do so within seconds, so an error is not worth telling.
+func (p *Planner) planFirst(ctx context.Context, s *recurrence.Schedule, text string, r lua.Recurred) {
+	q := p.Queue(s.Queue)
+	it := newItem(s.Queue, s.Name, text)
+	if now, err := p.now(ctx, s.Queue); err == nil && it.take(r.Plan) {
+		_ = q.plan(ctx, it, now)
+	}
+}
+
+// specText returns what Redis holds of a recurrence.
+func (p *Planner) specText(ctx context.Context, k lua.Keys, name string) (text string, ok bool, err error) {
+	text, err = p.client.Do(ctx, p.client.B().Hget().Key(k.Recurring).Field(name).Build()).ToString()
+	if rueidis.IsRedisNil(err) {
+		return "", false, nil
+	}
+	return text, err == nil, lua.Classify("HGET "+k.Recurring, err)
+}
+
+// now is the clock of the server that holds a queue.
+func (p *Planner) now(ctx context.Context, queue string) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	words, err := p.client.Do(ctx, p.client.B().Time().Build().SetSlot(p.keys(queue).Due)).AsStrSlice()
+	if err != nil {
+		return time.Time{}, lua.Classify("TIME", err)
+	}
+	return clockOf(words), nil
+}
+
+func clockOf(words []string) time.Time {
+	if len(words) != 2 {
+		return time.Time{}
+	}
+	s, _ := strconv.ParseInt(words[0], 10, 64)
+	us, _ := strconv.ParseInt(words[1], 10, 64)
+	return time.UnixMilli(s*1000 + us/1000)
+}
+
+// Pause has a recurrence plan nothing, and takes back what was planned, or has it go on from now. ErrNoRecurrence, ErrChanged.
+func (p *Planner) Pause(ctx context.Context, queue, name string, paused bool) (changed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := checkNames(queue, name); err != nil {
+		return false, err
+	}
+	k := p.keys(queue)
+	before, ok, err := p.specText(ctx, k, name)
+	if err == nil && !ok {
+		err = ErrNoRecurrence
+	}
+	if err != nil {
+		return false, wrap("pause", queue, name, err)
+	}
+	spec, err := parse(queue, name, before)
+	if err != nil {
+		return false, wrap("pause", queue, name, err)
+	}
+	if spec.Paused == paused {
+		return false, nil
+	}
+	spec.Paused = paused
+	s, invalid := spec.Compile()
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return false, err
+	}
+	r, err := lua.Recur(ctx, p.client, k, name, before, string(text), paused)
+	if err == nil && !r.Written && !r.Same {
+		err = ErrChanged
+	}
+	if err == nil && invalid == nil {
+		p.planFirst(ctx, s, string(text), r)
+	}
+	return err == nil, wrap("pause", queue, name, err)
+}
+
+// Remove removes a recurrence, and takes back what was planned: so many messages. ErrNoRecurrence.
+func (p *Planner) Remove(ctx context.Context, queue, name string) (takenBack int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := checkNames(queue, name); err != nil {
+		return 0, err
+	}
+	removed, back, err := lua.RemoveRecurrence(ctx, p.client, p.keys(queue), name)
+	if err == nil && !removed {
+		err = ErrNoRecurrence
+	}
+	return back, wrap("remove", queue, name, err)
+}
+
+// Run schedules a message of a recurrence for now, also of one that is paused, and returns its ID and due time. ErrNoRecurrence.
+// After an error that leaves open whether it was done, repeating may schedule another one.
+func (p *Planner) Run(ctx context.Context, queue, name string) (id string, due time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := checkNames(queue, name); err != nil {
+		return "", time.Time{}, err
+	}
+	k := p.keys(queue)
+	text, ok, err := p.specText(ctx, k, name)
+	if err == nil && ok {
+		var spec recurrence.Spec
+		if spec, err = parse(queue, name, text); err == nil {
+			id, due, ok, err = lua.RunRecurrence(ctx, p.client, k, name, spec.Payload, metaOf(spec),
+				spec.Overlap == recurrence.OverlapSkip)
+		}
+	}
+	if err == nil && !ok {
+		err = ErrNoRecurrence
+	}
+	return id, due, wrap("run", queue, name, err)
+}
+
+func metaOf(spec recurrence.Spec) string { return lua.EncodeMeta(spec.Headers, 0, time.Time{}) }
+
+func checkNames(queue, name string) error {
+	return errors.Join(lua.CheckQueue(queue), recurrence.CheckName(name))
+}
+
+func wrap(what, queue, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s recurrence %s of %s: %w", what, name, queue, err)
+}
+
+// parse reads a spec as Redis holds it. Its name and queue are those of the place where it is.
+func parse(queue, name, text string) (recurrence.Spec, error) {
+	var spec recurrence.Spec
+	if err := json.Unmarshal([]byte(text), &spec); err != nil {
+		return spec, err
+	}
+	spec.Name, spec.Queue = name, queue
+	return spec.WithDefaults(), nil
+}
+
+// State is a recurrence, and what is known of it.
+type State struct {
+	Spec recurrence.Spec
+	// Next are the next occurrences, three at most, in the recurrence's own zone; also of one that is paused.
+	Next []time.Time
+	// Last and LastID are of the last message whose time has come; zero = none that is remembered.
+	Last    time.Time
+	LastID  string
+	Used    int    // occurrences planned, or past, since it was added
+	Problem string // why nothing of it is planned: the spec is wrong
+}
+
+// List returns the recurrences of a queue by name. It walks through the hash in steps.
+func (p *Planner) List(ctx context.Context, queue string) ([]State, error) {
+	if err := lua.CheckQueue(queue); err != nil {
+		return nil, err
+	}
+	now, err := p.now(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
+	plans, err := p.plans(ctx, p.keys(queue))
+	if err != nil {
+		return nil, err
+	}
+	var all []State
+	err = p.walk(ctx, p.keys(queue), func(name, text string) { all = append(all, stateOf(queue, name, text, plans[name], now)) })
+	slices.SortFunc(all, func(a, b State) int { return strings.Compare(a.Spec.Name, b.Spec.Name) })
+	return slices.CompactFunc(all, func(a, b State) bool { return a.Spec.Name == b.Spec.Name }), err
+}
+
+// Get returns one recurrence. ErrNoRecurrence.
+func (p *Planner) Get(ctx context.Context, queue, name string) (State, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := checkNames(queue, name); err != nil {
+		return State{}, err
+	}
+	k := p.keys(queue)
+	text, ok, err := p.specText(ctx, k, name)
+	if err == nil && !ok {
+		err = ErrNoRecurrence
+	}
+	if err != nil {
+		return State{}, wrap("read", queue, name, err)
+	}
+	now, err := p.now(ctx, queue)
+	if err != nil {
+		return State{}, err
+	}
+	plan, err := p.client.Do(ctx, p.client.B().Hget().Key(k.Planned).Field(name).Build()).ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return State{}, wrap("read", queue, name, lua.Classify("HGET "+k.Planned, err))
+	}
+	return stateOf(queue, name, text, plan, now), nil
+}
+
+func (p *Planner) plans(ctx context.Context, k lua.Keys) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	plans, err := p.client.Do(ctx, p.client.B().Hgetall().Key(k.Planned).Build()).AsStrMap()
+	return plans, lua.Classify("HGETALL "+k.Planned, err)
+}
+
+// walk calls found for each recurrence of a queue, some of them twice.
+func (p *Planner) walk(ctx context.Context, k lua.Keys, found func(name, text string)) error {
+	for cursor := uint64(0); ; {
+		step, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		page, err := p.client.Do(step, p.client.B().Hscan().Key(k.Recurring).Cursor(cursor).Count(100).Build()).AsScanEntry()
+		cancel()
+		if err != nil {
+			return lua.Classify("HSCAN "+k.Recurring, err)
+		}
+		for i := 0; i+1 < len(page.Elements); i += 2 {
+			found(page.Elements[i], page.Elements[i+1])
+		}
+		if cursor = page.Cursor; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+func stateOf(queue, name, text, planText string, now time.Time) State {
+	spec, err := parse(queue, name, text)
+	state := State{Spec: spec}
+	state.Spec.Name, state.Spec.Queue = name, queue
+	if err != nil {
+		state.Problem = err.Error()
+		return state
+	}
+	s, err := spec.Compile()
+	if err != nil {
+		state.Problem = err.Error()
+		return state
+	}
+	plan, known := lua.ParsePlan(planText)
+	if known && plan.Version == lua.SpecVersion(text) {
+		state.Used = plan.Used
+	} else {
+		plan.Planned = now
+	}
+	from := now
+	for _, part := range plan.Recent {
+		switch at := occurrenceOf(part); {
+		case at.After(now) && len(state.Next) < 3:
+			state.Next, from = append(state.Next, at.In(s.Location())), at
+		case !at.After(now) && !at.Before(state.Last):
+			state.Last, state.LastID = at.In(s.Location()), name+"@"+part
+		}
+	}
+	for left := s.Count - state.Used; len(state.Next) < 3 && (s.Count == 0 || left > 0); left-- {
+		next, ok := s.Next(from)
+		if !ok {
+			break
+		}
+		state.Next, from = append(state.Next, next), next
+	}
+	return state
+}
+
+// occurrenceOf is the time in what stands behind "@" in an ID.
+func occurrenceOf(part string) time.Time {
+	ms, _ := strconv.ParseInt(strings.TrimSuffix(part, lua.RunSuffix), 10, 64)
+	return time.UnixMilli(ms)
+}

@@ -1,0 +1,347 @@
+package planner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/recurrence"
+)
+
+const (
+	// Ahead is how long before they are due occurrences are planned; the next one always is. It must exceed what it takes until
+	// another bridge has taken a queue over, and found its recurrences.
+	Ahead = 20 * time.Second
+	// Interval is how often a queue is looked at without being told to.
+	Interval = 5 * time.Second
+	// rereadInterval is how often all specs are read, for plain clients that do not count up the revision.
+	rereadInterval = time.Minute
+	rereadPause    = 100 * time.Millisecond // before that, when one was seen to have changed
+	atOnce         = 16                     // calls
+	maxBytes       = 1 << 20                // that one call plans, beyond one occurrence
+	maxSearchPause = 5 * time.Minute
+)
+
+// Queue plans the recurrences of one queue. One goroutine at a time may use it.
+type Queue struct {
+	p        *Planner
+	name     string
+	keys     lua.Keys
+	revision string
+	count    int64
+	read     time.Time // when all specs were, by the local clock; zero = never
+	items    map[string]*item
+	warned   map[string]string // recurrence → version of a wrong spec that was told of
+	stale    atomic.Bool       // a spec is not the one that was read
+}
+
+// item is what a Queue knows of a recurrence: no payload, for they may be many.
+type item struct {
+	name, version string
+	schedule      *recurrence.Schedule // nil: the spec is wrong
+	problem       error
+	planText      string
+	plan          lua.Plan
+	idleUntil     time.Time     // there is nothing to plan before
+	searchPause   time.Duration // until the next look for what is left of the one before
+	searchAt      time.Time
+}
+
+// Queue returns what plans the recurrences of a queue. It does not touch Redis.
+func (p *Planner) Queue(name string) *Queue {
+	return &Queue{p: p, name: name, keys: p.keys(name), items: map[string]*item{}, warned: map[string]string{}}
+}
+
+func newItem(queue, name, text string) *item {
+	it := &item{name: name, version: lua.SpecVersion(text)}
+	spec, err := parse(queue, name, text)
+	if err == nil {
+		it.schedule, err = spec.Compile()
+	}
+	if err != nil {
+		it.schedule, it.problem = nil, err
+		return it
+	}
+	it.schedule.Payload, it.schedule.Headers = nil, nil
+	return it
+}
+
+// take notes what is remembered of a recurrence; false: nothing, or of another spec.
+func (it *item) take(planText string) bool {
+	plan, ok := lua.ParsePlan(planText)
+	if !ok || plan.Version != it.version {
+		return false
+	}
+	it.planText, it.plan, it.idleUntil = planText, plan, time.Time{}
+	return true
+}
+
+// Empty reports whether the last pass found no recurrence.
+func (q *Queue) Empty() bool { return len(q.items) == 0 }
+
+// Pass plans what has to be planned, and says how long until the next pass. Without recurrences it is one round trip.
+func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	c := q.p.client
+	replies := c.DoMulti(call, c.B().Time().Build().SetSlot(q.keys.Due),
+		c.B().Hget().Key(q.keys.Planned).Field("").Build(), c.B().Hlen().Key(q.keys.Recurring).Build())
+	cancel()
+	words, err := replies[0].AsStrSlice()
+	revision, unread := replies[1].ToString()
+	if rueidis.IsRedisNil(unread) {
+		unread = nil
+	}
+	count, failed := replies[2].AsInt64()
+	if err := cmp.Or(err, unread, failed); err != nil {
+		return Interval, fmt.Errorf("plan %s: %w", q.name, lua.Classify("HGET "+q.keys.Planned, err))
+	}
+	now := clockOf(words)
+	if revision != q.revision || count != q.count || q.read.IsZero() || q.stale.Load() || time.Since(q.read) > rereadInterval {
+		q.stale.Store(false)
+		if err := q.readAll(ctx); err != nil {
+			q.stale.Store(true)
+			return Interval, fmt.Errorf("plan %s: %w", q.name, err)
+		}
+		q.revision, q.count, q.read = revision, count, time.Now()
+	}
+	err = q.planAll(ctx, now)
+	wait := Interval
+	for _, it := range q.items {
+		if it.schedule != nil && !it.schedule.Paused {
+			wait = min(wait, it.idleUntil.Sub(now))
+		}
+	}
+	if q.stale.Load() {
+		wait = min(wait, rereadPause)
+	}
+	return max(time.Millisecond, wait), err
+}
+
+// planAll plans each recurrence whose time it is, several at once.
+func (q *Queue) planAll(ctx context.Context, now time.Time) error {
+	var mu sync.Mutex
+	var errs []error
+	var calls sync.WaitGroup
+	room := make(chan struct{}, atOnce)
+	for _, it := range q.items {
+		if it.schedule == nil || it.schedule.Paused || it.idleUntil.After(now) {
+			continue
+		}
+		room <- struct{}{}
+		calls.Go(func() {
+			defer func() { <-room }()
+			if err := q.plan(ctx, it, now); err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("plan %s of %s: %w", it.name, q.name, err))
+				mu.Unlock()
+			}
+		})
+	}
+	calls.Wait()
+	if len(errs) > 3 {
+		errs = append(errs[:3], fmt.Errorf("and of %d more", len(errs)-3))
+	}
+	return errors.Join(errs...)
+}
+
+// readAll reads all specs and plans. What plain clients have written it takes over, and what they have removed it takes back.
+func (q *Queue) readAll(ctx context.Context) error {
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	plans, err := q.p.plans(call, q.keys)
+	cancel()
+	if err != nil {
+		return err
+	}
+	items := map[string]*item{}
+	var errs []error
+	err = q.p.walk(ctx, q.keys, func(name, text string) {
+		it := q.items[name]
+		if it == nil || it.version != lua.SpecVersion(text) {
+			it = newItem(q.name, name, text)
+		}
+		items[name] = it
+		if it.problem != nil {
+			q.warn(it)
+			return
+		}
+		if (it.planText == "" || it.planText != plans[name]) && !it.take(plans[name]) {
+			errs = append(errs, q.adopt(ctx, it, text))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	q.items = items
+	for name := range plans {
+		if name != "" && items[name] == nil {
+			errs = append(errs, q.forget(ctx, name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (q *Queue) warn(it *item) {
+	if q.warned[it.name] != it.version {
+		q.warned[it.name] = it.version
+		q.p.log.Warn("a recurrence is not planned", slog.String("queue", q.name), slog.String("recurrence", it.name),
+			slog.Any("error", it.problem))
+	}
+}
+
+// adopt has a spec that somebody wrote by itself begin.
+func (q *Queue) adopt(ctx context.Context, it *item, text string) error {
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	r, err := lua.Recur(call, q.p.client, q.keys, it.name, text, text, it.schedule.Paused)
+	if err == nil && !it.take(r.Plan) {
+		q.reread(it)
+	}
+	return err
+}
+
+// forget takes back what was planned of a recurrence whose spec somebody removed by itself.
+func (q *Queue) forget(ctx context.Context, name string) error {
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	if _, there, err := q.p.specText(call, q.keys, name); there || err != nil {
+		return err // it was written a moment ago
+	}
+	_, _, err := lua.RemoveRecurrence(call, q.p.client, q.keys, name)
+	return err
+}
+
+// plan plans one recurrence, and says how long there is nothing more to plan of it.
+func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
+	d := decide(it.schedule, it.plan, now)
+	if len(d.occurrences) == 0 || it.schedule.Paused {
+		it.idleUntil = d.idleUntil
+		return nil
+	}
+	if it.schedule.Overlap == recurrence.OverlapSkip {
+		var err error
+		if d, err = q.overlapping(ctx, it, d, now); err != nil || d.upTo.IsZero() {
+			return err
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	text, ok, err := q.p.specText(call, q.keys, it.name)
+	if err != nil {
+		return err
+	}
+	if !ok || lua.SpecVersion(text) != it.version {
+		q.reread(it)
+		return nil
+	}
+	spec, err := parse(q.name, it.name, text)
+	if err != nil {
+		return err
+	}
+	meta := metaOf(spec)
+	most := max(1, min(lua.MaxPlanned, maxBytes/max(1, len(spec.Payload)+len(meta))))
+	if len(d.occurrences) > most {
+		d.occurrences = d.occurrences[:most]
+		d.upTo = d.occurrences[most-1]
+	}
+	all := make([]lua.Occurrence, len(d.occurrences))
+	for i, at := range d.occurrences {
+		all[i] = lua.Occurrence{At: at, Due: spec.Due(at)}
+	}
+	done, plan, err := lua.PlanOccurrences(call, q.p.client, q.keys, it.name, it.planText, d.upTo, spec.Payload, meta, all)
+	if err != nil {
+		return err
+	}
+	if !done && !it.take(plan) {
+		q.reread(it)
+		return nil
+	}
+	if done {
+		it.take(plan)
+		if len(all) > 0 {
+			it.searchPause, it.searchAt = 0, time.Time{}
+		}
+		it.idleUntil = decide(it.schedule, it.plan, now).idleUntil
+	}
+	return nil
+}
+
+// reread has the next pass read all specs: this one has changed.
+func (q *Queue) reread(it *item) {
+	it.idleUntil = farAway
+	q.stale.Store(true)
+	q.p.log.Debug("a recurrence has changed", slog.String("queue", q.name), slog.String("recurrence", it.name))
+}
+
+// overlapping decides for one that must not overlap: one occurrence is planned when nothing is left of the one before; one whose
+// time comes before that is left out. The zero value: there is nothing to do yet.
+func (q *Queue) overlapping(ctx context.Context, it *item, d decision, now time.Time) (decision, error) {
+	latest, next := time.Time{}, time.Time{}
+	for _, at := range d.occurrences {
+		if !at.After(now) {
+			latest = at
+		} else if next.IsZero() {
+			next = at
+		}
+	}
+	if latest.IsZero() && it.searchAt.After(now) {
+		it.idleUntil = earlier(next, it.searchAt)
+		return decision{}, nil
+	}
+	left, err := q.isUnfinished(ctx, it)
+	switch {
+	case err != nil:
+		return decision{}, err
+	case !left:
+		at := latest
+		if at.IsZero() {
+			at = next
+		}
+		return decision{occurrences: []time.Time{at}, upTo: at}, nil
+	case !latest.IsZero():
+		it.searchAt = now.Add(Interval)
+		return decision{upTo: latest}, nil
+	}
+	it.searchPause = min(maxSearchPause, max(Interval, 2*it.searchPause))
+	it.searchAt = now.Add(it.searchPause)
+	it.idleUntil = earlier(next, it.searchAt)
+	return decision{}, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// isUnfinished looks for what is left of the messages that are remembered, in bounded steps.
+func (q *Queue) isUnfinished(ctx context.Context, it *item) (bool, error) {
+	if len(it.plan.Recent) == 0 {
+		return false, nil
+	}
+	ids, from := make([]string, len(it.plan.Recent)), occurrenceOf(it.plan.Recent[0])
+	for i, part := range it.plan.Recent {
+		ids[i], from = it.name+"@"+part, earlier(from, occurrenceOf(part))
+	}
+	pinned, release := lua.Pin(q.p.client)
+	defer release()
+	for w := (lua.Walk{Limit: 1000}); w.Cursor != lua.WalkDone; {
+		step, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		found, next, err := lua.FindUnfinished(step, pinned, q.keys, w, from, ids)
+		cancel()
+		if found || err != nil {
+			return found, err
+		}
+		w.Cursor = next
+	}
+	return false, nil
+}

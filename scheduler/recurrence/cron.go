@@ -1,0 +1,172 @@
+package recurrence
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// maxCronBytes bounds an expression.
+const maxCronBytes = 512
+
+// cron is a parsed expression: sets of bits.
+type cron struct {
+	seconds, minutes, hours, days, months, weekdays uint64
+	anyDay, anyWeekday                              bool // the field begins with *
+}
+
+// cronField is what may stand in one field of an expression.
+type cronField struct {
+	name        string
+	least, most int
+	names       []string // of least, and those that follow
+}
+
+var (
+	monthNames = []string{"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"}
+	dayNames   = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
+
+	cronFields = [6]cronField{
+		{"second", 0, 59, nil}, {"minute", 0, 59, nil}, {"hour", 0, 23, nil}, {"day of the month", 1, 31, nil},
+		{"month", 1, 12, monthNames}, {"day of the week", 0, 7, dayNames},
+	}
+
+	descriptors = map[string]string{
+		"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
+		"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
+	}
+)
+
+// parseCron reads five fields (minute, hour, day of the month, month, day of the week), six with seconds in front, or @daily and
+// the like. Days match as in any cron: when both fields name some, a day that either names.
+func parseCron(text string) (cron, error) {
+	if len(text) > maxCronBytes {
+		return cron{}, lua.Invalid("cron", text, "must be at most %d bytes", maxCronBytes)
+	}
+	expanded := strings.ToLower(strings.TrimSpace(text))
+	if strings.HasPrefix(expanded, "@") {
+		known := descriptors[expanded]
+		if known == "" {
+			return cron{}, lua.Invalid("cron", text, "must be @yearly, @monthly, @weekly, @daily or @hourly where it "+
+				"begins with @; for @every there is `every`")
+		}
+		expanded = known
+	}
+	words := strings.Fields(expanded)
+	if len(words) == 5 {
+		words = append([]string{"0"}, words...)
+	}
+	if strings.Contains(text, "=") {
+		return cron{}, lua.Invalid("cron", text, "must not name a time zone: that is a field of its own")
+	}
+	if len(words) != 6 {
+		return cron{}, lua.Invalid("cron", text, "must have 5 fields (minute, hour, day of the month, month, day of the week), "+
+			"or 6 with seconds in front; it has %d", len(strings.Fields(expanded)))
+	}
+	var sets [6]uint64
+	for i, word := range words {
+		set, err := cronFields[i].parse(word)
+		if err != nil {
+			return cron{}, lua.Invalid("cron", text, "%v", err)
+		}
+		sets[i] = set
+	}
+	c := cron{sets[0], sets[1], sets[2], sets[3], sets[4], sets[5] | sets[5]>>7, anyOf(words[3]), anyOf(words[5])}
+	if _, ok := c.next(time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)); !ok {
+		return cron{}, lua.Invalid("cron", text, "must name a date that exists")
+	}
+	return c, nil
+}
+
+func anyOf(word string) bool { return word[0] == '*' || word[0] == '?' }
+
+// parse reads one field: a list of *, a value, or a range, each with a step.
+func (f cronField) parse(word string) (set uint64, err error) {
+	for part := range strings.SplitSeq(word, ",") {
+		span, stepText, stepped := strings.Cut(part, "/")
+		from, to, step := f.least, f.most, 1
+		switch first, last, isRange := strings.Cut(span, "-"); {
+		case span == "*" || span == "?":
+		case isRange:
+			if from, err = f.value(first); err == nil {
+				to, err = f.value(last)
+			}
+			if err == nil && from > to {
+				err = fmt.Errorf("the %s is %q: a range must not run backwards", f.name, part)
+			}
+		default:
+			from, err = f.value(span)
+			if !stepped {
+				to = from
+			}
+		}
+		if err != nil {
+			return 0, err
+		}
+		if stepped {
+			if step, err = strconv.Atoi(stepText); err != nil || step < 1 || step > f.most {
+				return 0, fmt.Errorf("the %s is %q: a step must be 1 to %d", f.name, part, f.most)
+			}
+		}
+		for i := from; i <= to; i += step {
+			set |= 1 << i
+		}
+	}
+	return set, nil
+}
+
+func (f cronField) value(text string) (int, error) {
+	for i, name := range f.names {
+		if text == name {
+			return f.least + i, nil
+		}
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < f.least || n > f.most || text[0] == '+' || text[0] == '-' {
+		names := ""
+		if f.names != nil {
+			names = fmt.Sprintf(", or %s to %s", f.names[0], f.names[len(f.names)-1])
+		}
+		return 0, fmt.Errorf("the %s is %q: must be %d to %d%s", f.name, text, f.least, f.most, names)
+	}
+	return n, nil
+}
+
+// allHours reports whether the expression is for every hour of the day.
+func (c cron) allHours() bool { return c.hours == 1<<24-1 }
+
+// searchYears is how far apart two occurrences may be: 29 February skips a century that is no leap year.
+const searchYears = 9
+
+// next returns the first time after wall that matches, where both are readings of a clock, given as UTC.
+func (c cron) next(wall time.Time) (time.Time, bool) {
+	t := wall.Truncate(time.Second).Add(time.Second)
+	for last := t.Year() + searchYears; t.Year() <= last; {
+		switch {
+		case c.months>>t.Month()&1 == 0:
+			t = time.Date(t.Year(), t.Month()+1, 1, 0, 0, 0, 0, time.UTC)
+		case !c.isDay(t):
+			t = time.Date(t.Year(), t.Month(), t.Day()+1, 0, 0, 0, 0, time.UTC)
+		case c.hours>>t.Hour()&1 == 0:
+			t = t.Truncate(time.Hour).Add(time.Hour)
+		case c.minutes>>t.Minute()&1 == 0:
+			t = t.Truncate(time.Minute).Add(time.Minute)
+		case c.seconds>>t.Second()&1 == 0:
+			t = t.Add(time.Second)
+		default:
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+func (c cron) isDay(t time.Time) bool {
+	day, weekday := c.days>>t.Day()&1 == 1, c.weekdays>>t.Weekday()&1 == 1
+	if c.anyDay || c.anyWeekday {
+		return day && weekday
+	}
+	return day || weekday
+}
