@@ -21,7 +21,7 @@ if not is_call(token, ARGV[3]) then return redis.error_reply('ERR token or token
 local now, before, has_meta = now_ms(), head(due), redis.call('HLEN', meta) > 0
 local marks = token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
 local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
-local ids, at, text, compared, earliest = read_messages(ARGV, ran or now)
+local ids, at, text, compared, earliest, replacing = read_messages(ARGV, ran or now)
 if not ids then return redis.error_reply('ERR when or dedup does not parse') end
 if ran then return repeated_reply(seen, token, at) end
 local scheduled, windows = compared and scores(due, ids) or {}, compared and scores(seen, ids) or {}
@@ -33,7 +33,7 @@ local bodies, metas, members, no_body, no_meta, taken, opened, replaced, remembe
 local planned = {} -- ID → due time, of this call
 local function take(n, id, body, fields, dedup)
   local old
-  if REPLACES[dedup] then
+  if replacing and REPLACES[dedup] then
     old = planned[id] or scheduled[n] and not replaced[id] and number_of(scheduled[n]) or nil
     if old and (dedup == 'later' and at[n] <= old or dedup == 'earlier' and at[n] >= old) then return 0 end
     if not old and (opened[id] or windows[n] and tonumber(windows[n]) > now) then return 0 end
@@ -44,7 +44,8 @@ local function take(n, id, body, fields, dedup)
   replaced[id] = added and (dedup == '' or replaced[id]) or nil
   local window = dedup ~= '' and dedup ~= '0'
   if compared then -- the ID may come again in this call
-    opened[id], taken[id], planned[id] = opened[id] or window, opened[id] or window or not added, not added and at[n] or nil
+    opened[id], taken[id] = opened[id] or window, opened[id] or window or not added
+    if replacing then planned[id] = not added and at[n] or nil end
   end
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
   if added then return 2 end

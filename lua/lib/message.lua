@@ -4,15 +4,15 @@
 local REPLACES = {replace = true, later = true, earlier = true}
 
 -- id, when, payload, meta, dedup of each message from args[4] on. Returns the IDs, their due times as numbers and as text, whether any ID is
--- to be compared with those that are known, and the earliest due time; nil when something does not parse. Most messages of a call have the
--- same delay.
+-- to be compared with those that are known, the earliest due time, and whether any is to take another's place; nil when something does not
+-- parse. Most messages of a call have the same delay.
 local function read_messages(args, asked)
-  local ids, at, text, compared, earliest, last, n = {}, {}, {}, false, math.huge, nil, 0
+  local ids, at, text, compared, earliest, replacing, last, n = {}, {}, {}, false, math.huge, false, nil, 0
   for i = 4, #args, 5 do
     local when, dedup = args[i + 1], args[i + 4]
     n = n + 1
     ids[n] = args[i]
-    if (dedup == '' or REPLACES[dedup]) and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end -- no retry is written over
+    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end -- no retry is written over
     if when == last then
       at[n], text[n] = at[n - 1], text[n - 1]
     else
@@ -22,11 +22,14 @@ local function read_messages(args, asked)
       last, earliest = when, math.min(earliest, at[n])
     end
     if dedup ~= '' then
-      if string.find(dedup, '[^0-9]') and not REPLACES[dedup] then return nil end
+      if string.find(dedup, '[^0-9]') then
+        if not REPLACES[dedup] then return nil end
+        if string.find(args[i], SEP, 1, true) then args[i + 4] = '0' else replacing = true end
+      end
       compared = true
     end
   end
-  return ids, at, text, compared, earliest
+  return ids, at, text, compared, earliest, replacing
 end
 
 -- Puts a message straight into the stream. False: it goes into the schedule, as what drain may bury does; nil: its meta is malformed.
