@@ -48,6 +48,12 @@ import (
 //		MaxCrashes int
 //		// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 //		Held bool
+//		// History is how many changes of state the history of the queue keeps, in each partition: the newest, about a
+//		// hundred more, and none that is much older than HistoryAge. Zero: there is none, which is what is built in; at
+//		// most 10,000,000.
+//		History int
+//		// HistoryAge is how long they are kept: 1 minute to 90 days.
+//		HistoryAge time.Duration
 //	}
 //
 //	func (Policy) Attempts() lua.Attempts
@@ -87,6 +93,7 @@ type Config struct {
 //		Version string // "" = not told
 //	}
 //
+//	func (Identity) Actor() string
 //	func (Identity) Started() time.Time
 //	func (Identity) String() string
 type Identity = lua.Identity
@@ -116,6 +123,9 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Identity == (Identity{}) {
+		cfg.Identity = NewIdentity("")
+	}
 	b := &Bridge{cfg: cfg, log: cfg.Logger}
 	var err error
 	client := observe.Wrap(cfg.Redis.Client, cfg.Observer)
@@ -131,6 +141,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	}
 	b.keeper, err = keeper.New(keeper.Config{
 		Client: client, Prefix: cfg.Prefix, Logger: cfg.Logger, Defaults: cfg.Defaults, Observer: cfg.Observer,
+		Actor: cfg.Identity.Actor(),
 	})
 	if err != nil {
 		return nil, err

@@ -30,6 +30,7 @@ type ClientConfig struct {
 	// ask.
 	Durability Durability
 
+	Name     string       // of this client, in the histories of queues that keep one; default: part, host and process
 	Observer Observer     // is told what becomes of messages; nil = nobody is
 	Logger   *slog.Logger // nil = discard
 }
@@ -78,13 +79,13 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	redis := observe.Wrap(cfg.Redis.Client, cfg.Observer)
 	p, err := producer.New(producer.Config{
 		Client: redis, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout,
-		Durability: cfg.Durability, Observer: cfg.Observer, Logger: cfg.Logger,
+		Durability: cfg.Durability, Name: cfg.Name, Observer: cfg.Observer, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
 	patience := cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
-	return &Client{producer: p, planner: planner.New(redis, cfg.Prefix, cfg.Logger), patience: patience}, nil
+	return &Client{producer: p, planner: planner.New(redis, cfg.Prefix, cfg.Name, cfg.Logger), patience: patience}, nil
 }
 
 func withPrefix(prefix string) string {

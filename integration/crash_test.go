@@ -24,7 +24,7 @@ import (
 
 // Variables that turn this test binary into a part of duestream in a process of its own, to be killed.
 const (
-	childPart   = "DUESTREAM_TEST_CHILD" // "bridge" or "worker"
+	childPart   = "DUESTREAM_TEST_CHILD" // "bridge", "worker", "fated" or "producer"
 	childURL    = "DUESTREAM_TEST_CHILD_URL"
 	childPrefix = "DUESTREAM_TEST_CHILD_PREFIX"
 	childQueue  = "DUESTREAM_TEST_CHILD_QUEUE"
@@ -66,6 +66,15 @@ func runChild(part string) int {
 			return 1
 		}
 		run = w.Run
+	case "fated":
+		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
+			Group: os.Getenv(childGroup), Handler: fated(os.Getenv(childLedger))})
+		if err != nil {
+			return 1
+		}
+		run = w.Run
+	case "producer":
+		run = func(ctx context.Context) error { return produceForever(ctx, r) }
 	}
 	if run(ctx) != nil {
 		return 1

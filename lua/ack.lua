@@ -1,13 +1,19 @@
 -- ack: takes entries out of a group's pending list as done, and deletes those that no other group needs.
--- Uses: base free
+-- Uses: base history free
 -- KEYS[1] stream (stream)
+-- KEYS[2] policy (hash)
+-- KEYS[3] history (stream)
 -- ARGV[1] group (string)
 -- ARGV[2...] entry, id (entry ID; message ID to compare before, '' = not compared: entry IDs may repeat after a failover)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[3])
 -- Returns: per entry an integer: 1 acknowledged, 0 lost (it was no longer pending), -9 not looked at because the entries compared before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry and group that holds any, 4,000 such pairs at most; it reads 1 MiB and one entry more at most, and nothing without message IDs
 -- If a command fails here: acknowledged entries may stay in the stream until trim.
 -- Run twice: harmless; the second run answers 0.
 local stream, group = KEYS[1], ARGV[1]
+local policy, history = KEYS[2], KEYS[3]
+local story = story_of(policy, history, ARGV)
+local of_group = story and ',"group":' .. told_text(group) .. '}'
 -- Everything is known before the first write.
 local bytes = 0
 
@@ -32,7 +38,9 @@ for i = 2, #args, 2 do
   if won == 1 then
     m = m + 1
     acked[m] = entry
+    if story then add_pair(story.changes, 'acknowledged', '{"entry":"' .. entry .. '"' .. (id ~= '' and ',"id":' .. told_text(id) or '') .. of_group) end
   end
 end
 free(stream, acked)
+if story then pcall(tell, story) end
 return reply

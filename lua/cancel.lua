@@ -1,15 +1,20 @@
 -- cancel: takes messages out of the schedule, for good; their IDs may be scheduled again at once.
--- Uses: base
+-- Uses: base history
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
 -- KEYS[4] seen (zset)
+-- KEYS[5] policy (hash)
+-- KEYS[6] history (stream)
 -- ARGV[1...] id (string)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[6])
 -- Returns: per message an integer: 1 cancelled, it will never be delivered; 0 not scheduled, -9 not looked at because the messages before it came to 16 MiB: send it again
 -- Complexity: O(log n) per message; it frees 16 MiB and one message more at most
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless; the second run answers 0.
 local due, payload, meta, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local policy, history = KEYS[5], KEYS[6]
+local story = story_of(policy, history, ARGV)
 local bad = wrong_type({payload, 'hash', meta, 'hash', seen, 'zset'})
 if bad then return bad end
 -- Everything is known before the first write.
@@ -29,7 +34,9 @@ for i, id in ipairs(ARGV) do
       redis.call('HDEL', payload, id)
       if has_meta then redis.call('HDEL', meta, id) end
       if has_seen then redis.call('ZREM', seen, id) end
+      if story then note_member(story, 'cancelled', id, '}') end
     end
   end
 end
+if story then pcall(tell, story) end
 return reply

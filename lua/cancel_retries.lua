@@ -1,17 +1,22 @@
 -- cancel_retries: takes retries that wait, and redriven letters, of messages out of the schedule, for good; in steps, because no key says where they are.
--- Uses: base waiting
+-- Uses: base history waiting
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
+-- KEYS[4] policy (hash)
+-- KEYS[5] history (stream)
 -- ARGV[1] cursor ('0' at first, then what the last call returned, on the same connection)
 -- ARGV[2] limit (integer, members to look at)
 -- ARGV[3] group (string, '' = every group)
 -- ARGV[4...] id (string)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[5])
 -- Returns: the next cursor ('0' = all were looked at); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)
 -- Complexity: O(limit); it frees 16 MiB, and what one step of the scan brings, at most
 -- If a command fails here: nothing can after the checks.
 -- Run twice: harmless; the second run finds nothing.
 local due, payload, meta = KEYS[1], KEYS[2], KEYS[3]
+local policy, history = KEYS[4], KEYS[5]
+local story = story_of(policy, history, ARGV)
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
@@ -28,7 +33,9 @@ for i = 1, #found, 4 do
   if redis.call('ZREM', due, found[i]) == 1 then
     redis.call('HDEL', payload, found[i])
     redis.call('HDEL', meta, found[i])
+    if story then note_member(story, 'cancelled', found[i], '}') end
     for j = i, i + 3 do reply[#reply + 1] = found[j] end
   end
 end
+if story then pcall(tell, story) end
 return reply

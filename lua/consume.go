@@ -14,17 +14,17 @@ import (
 // first, because after a failover an entry ID may stand for another message.
 type Held struct{ Entry, ID string }
 
-var ackScript = load("ack", []string{"stream"}, []string{"group"}, []string{"entry", "id"})
+var ackScript = load("ack", []string{"stream", "policy", "history"}, []string{"group"}, []string{"entry", "id"})
 
 // Ack acknowledges entries and frees those that no other group needs. False means lost: it was not pending any more. One round
 // trip, and one more for each 1 MiB of entries whose ID is compared.
 func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Held) ([]bool, error) {
 	reply, err := inParts(held, func(held []Held) ([]int64, error) {
-		args := append(make([]string, 0, 1+2*len(held)), group)
+		args := append(make([]string, 0, 2+2*len(held)), group)
 		for _, h := range held {
 			args = append(args, h.Entry, h.ID)
 		}
-		return ackScript.integers(ctx, c, []string{k.Stream}, args, len(held), Durability{})
+		return ackScript.integers(ctx, c, []string{k.Stream, k.Policy, k.History}, append(args, k.Actor), len(held), Durability{})
 	})
 	return truths(reply), err
 }
@@ -109,7 +109,7 @@ func (a Attempts) args() (string, string) {
 }
 
 var retryScript = load("retry",
-	[]string{"stream", "due", "payload", "meta", "dead", "wake"},
+	[]string{"stream", "due", "payload", "meta", "dead", "wake", "policy", "history"},
 	[]string{"group", "max_attempts", "delays"},
 	[]string{"entry", "id", "action", "delay", "reason", "error"})
 
@@ -119,7 +119,7 @@ func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts
 	failures []Failure) ([]Outcome, error) {
 	most, delays := attempts.args()
 	reply, err := inParts(failures, func(failures []Failure) ([]int64, error) {
-		args := append(make([]string, 0, 3+6*len(failures)), group, most, delays)
+		args := append(make([]string, 0, 4+6*len(failures)), group, most, delays)
 		for _, f := range failures {
 			delay := ""
 			if f.Delay >= 0 {
@@ -127,8 +127,8 @@ func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts
 			}
 			args = append(args, f.Entry, f.ID, f.action(), delay, f.Reason, CutText(f.Error))
 		}
-		return retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}, args, len(failures),
-			Durability{})
+		return retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Policy, k.History},
+			append(args, k.Actor), len(failures), Durability{})
 	})
 	if err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ type Reclaimed struct {
 }
 
 var reclaimScript = load("reclaim",
-	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm"},
+	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "policy", "history"},
 	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest"}, nil)
 
 // Reclaim takes entries that the group holds for longer than MinIdle as failed. With Shortest only that part of an idle time
@@ -170,9 +170,10 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	if cursor == "" {
 		cursor = "0-0"
 	}
-	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm}, []string{
+	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Policy,
+		k.History}, []string{
 		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
-		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest),
+		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest), k.Actor,
 	}, 5)
 	if err != nil {
 		return Reclaimed{}, err
@@ -199,15 +200,17 @@ func Forget(ctx context.Context, c rueidis.Client, k Keys) error {
 	return Classify("HDEL", c.Do(ctx, c.B().Hdel().Key(k.Calm).Field("seen_ms", "away").Build()).Error())
 }
 
-var extendScript = load("extend", []string{"stream", "dead"}, []string{"group", "consumer"}, []string{"entry", "id"})
+var extendScript = load("extend",
+	[]string{"stream", "dead", "policy", "history"}, []string{"group", "consumer"}, []string{"entry", "id"})
 
 // Extend starts the visibility timeout of a consumer's entries anew. False means lost: it is no longer this consumer's.
 func Extend(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, held []Held) ([]bool, error) {
-	args := append(make([]string, 0, 2+2*len(held)), group, consumer)
+	args := append(make([]string, 0, 3+2*len(held)), group, consumer)
 	for _, h := range held {
 		args = append(args, h.Entry, h.ID)
 	}
-	reply, err := extendScript.integers(ctx, c, []string{k.Stream, k.Dead}, args, len(held), Durability{})
+	reply, err := extendScript.integers(ctx, c, []string{k.Stream, k.Dead, k.Policy, k.History}, append(args, k.Actor), len(held),
+		Durability{})
 	return truths(reply), err
 }
 

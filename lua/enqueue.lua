@@ -1,5 +1,5 @@
 -- enqueue: takes messages into the schedule, or straight into the stream when they are due, nothing else is overdue and the queue is not held.
--- Uses: base entry token message
+-- Uses: base history entry token message
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
@@ -7,16 +7,19 @@
 -- KEYS[5] wake (stream)
 -- KEYS[6] seen (zset)
 -- KEYS[7] policy (hash)
+-- KEYS[8] history (stream)
 -- ARGV[1] token (string, '' = none: names this call, so that repeating it after a lost reply changes nothing)
 -- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
 -- ARGV[4...] id, when, payload, meta, dedup (string; '+ms' or Unix ms; bytes; JSON object of strings or ''; '' = a fresh ID, not compared: one that is scheduled is written over; '0' = refuse one that is known, ms = also remember this one, 'replace' = take the place of one that is scheduled, 'later' and 'earlier' = only with a later, or an earlier, due time)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
 -- Returns: per message two integers: verdict (1 scheduled, 2 ready, 0 refused as a duplicate, 3 taken by an earlier call with this token, 4 scheduled in the place of another one, -1 meta malformed), due Unix ms
 -- Complexity: O(log n) per message, n = scheduled messages
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was written; a stream that refuses an entry leaves the message scheduled.
 -- Run twice: harmless with the same token, else a message that has left the schedule is taken again.
-local due, payload, meta, stream, wake, seen, policy = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local due, payload, meta, stream, wake, seen, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local story = story_of(policy, history, ARGV)
 if not is_call(token, ARGV[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
 local now, before, has_meta = now_ms(), head(due), redis.call('HLEN', meta) > 0
 local marks = token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
@@ -29,26 +32,22 @@ local direct = earliest <= now and not (before and before <= now) and redis.call
 if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
 local args, reply, ends = ARGV, {}, digits(now + token_ms)
 -- Everything is known before the first write.
-local bodies, metas, members, no_body, no_meta, taken, opened, replaced, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
-local planned = {} -- ID → due time, of this call
+local bodies, metas, members, no_body, no_meta, taken, opened, replaced, planned, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
 local function take(n, id, body, fields, dedup)
   local old
   if replacing and REPLACES[dedup] then
     old = planned[id] or scheduled[n] and not replaced[id] and number_of(scheduled[n]) or nil
-    if old and (dedup == 'later' and at[n] <= old or dedup == 'earlier' and at[n] >= old) then return 0 end
-    if not old and (opened[id] or windows[n] and tonumber(windows[n]) > now) then return 0 end
+    if not may_replace(dedup, at[n], old, opened[id] or windows[n] and tonumber(windows[n]) > now) then return 0 end
     dedup = ''
   elseif dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
   local added = direct and at[n] <= now and ready(stream, id, text[n], body, fields, now)
   if added == nil then return -1 end
   replaced[id] = added and (dedup == '' or replaced[id]) or nil
   local window = dedup ~= '' and dedup ~= '0'
-  if compared then -- the ID may come again in this call
-    opened[id], taken[id] = opened[id] or window, opened[id] or window or not added
-    if replacing then planned[id] = not added and at[n] or nil end
-  end
+  if compared then opened[id], taken[id] = opened[id] or window, opened[id] or window or not added end -- the ID may come again in this call
+  if replacing then planned[id] = not added and at[n] or nil end
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
-  if added then return 2 end
+  if added then return 2, added end
   add_pair(members, text[n], id)
   no_body[id], no_meta[id] = body == '' or nil, fields == '' and (has_meta or #metas > 0) or nil -- the last one of this call counts
   if body ~= '' then add_pair(bodies, id, body) end
@@ -57,7 +56,8 @@ local function take(n, id, body, fields, dedup)
 end
 for n = 1, #ids do
   local i = 5 * n - 1
-  local verdict = take(n, ids[n], args[i + 2], args[i + 3], args[i + 4])
+  local verdict, entry = take(n, ids[n], args[i + 2], args[i + 3], args[i + 4])
+  if story then note_taken(story, verdict, ids[n], entry, text[n]) end
   if verdict < 1 and token ~= '' then refused = extend_values(remember, {ends, refusal(token, i)}) end
   add_pair(reply, verdict, at[n])
 end
@@ -75,4 +75,5 @@ if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen
 local soonest = members[1] and at[1]
 if #ids > 1 then soonest = head(due) end -- one may have replaced another
 wake_if_earlier(wake, before, soonest)
+if story then pcall(tell, story) end
 return reply

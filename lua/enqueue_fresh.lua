@@ -1,21 +1,26 @@
 -- enqueue_fresh: takes messages with fresh IDs into the schedule, whose payloads and meta the caller has written just before, on the same connection.
--- Uses: base token
+-- Uses: base history token
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
 -- KEYS[4] wake (stream)
 -- KEYS[5] seen (zset)
+-- KEYS[6] policy (hash)
+-- KEYS[7] history (stream)
 -- ARGV[1] token (string, '' = none: names this call, so that repeating it after a lost reply changes nothing)
 -- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived, and which refused nothing)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
 -- ARGV[4] described (string, the IDs of the messages with meta, SEP between them)
 -- ARGV[5...] when, id ('+ms' or Unix ms; string, that no other message ever had: not compared)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
 -- Returns: verdict (1 scheduled, 3 taken by an earlier call with this token), asked_ms (integer, Unix ms: what '+ms' counts from)
 -- Complexity: O(log n) per message, n = scheduled messages
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was scheduled, and what the caller has written is deleted; so it is when a part of it is not there. Refused otherwise, that is an orphan, and swept.
 -- Run twice: harmless with the same token; without, a message that has left the schedule is taken again.
 local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, done, token_ms, described, args = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV
+local policy, history = KEYS[6], KEYS[7]
+local story = story_of(policy, history, ARGV)
 if not is_call(token, args[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
 local parses = #args >= 6 and #args % 2 == 0
 for first = 5, #args, 1000 do
@@ -64,4 +69,6 @@ in_chunks('ZADD', due, args, 1005)
 if token ~= '' then redis.call('ZADD', seen, digits(now + token_ms), SEP .. token) end
 if done ~= '' then redis.call('ZREM', seen, SEP .. done) end
 if is_head then wake_up(wake, earliest) end
+for i = 5, story and #args or 0, 2 do note(story, 'scheduled', args[i + 1], ',"due_ms":"' .. args[i] .. '"}') end
+if story then pcall(tell, story) end
 return {1, now}

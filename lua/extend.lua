@@ -1,15 +1,20 @@
 -- extend: starts the visibility timeout of a consumer's entries anew, and tells which are no longer its own.
--- Uses: base entry exit
+-- Uses: base history entry exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] dead (stream)
+-- KEYS[3] policy (hash)
+-- KEYS[4] history (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] consumer (string)
 -- ARGV[3...] entry, id (entry ID; message ID, for the dead letter of an entry whose body someone deleted)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
 -- Returns: per entry an integer: 1 extended, 0 lost
 -- Complexity: O(log n) per entry
 -- If a command fails here: some entries are extended, the others not.
 -- Run twice: harmless.
 local stream, dead, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local policy, history = KEYS[3], KEYS[4]
+local story = story_of(policy, history, ARGV)
 local bad = wrong_type({dead, 'stream'})
 if bad then return bad end
 
@@ -24,9 +29,10 @@ for i = 3, #ARGV, 2 do
     -- JUSTID leaves the delivery counter alone. An entry without a body is dropped from the pending list and not named.
     extended = #redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')
     if extended == 0 then
-      bury({dead = dead, stream = stream}, group, entry, lost_body_values(group, entry, ARGV[i + 1], now), true)
+      bury({dead = dead, stream = stream, story = story}, group, entry, lost_body_values(group, entry, ARGV[i + 1], now), true)
     end
   end
   reply[#reply + 1] = extended
 end
+if story then pcall(tell, story) end
 return reply

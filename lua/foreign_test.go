@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -11,7 +12,7 @@ func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.fixture()
 		k := b.k
-		exit := []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake}
+		exit := []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Policy}
 		good := []string{"5-1", "m", "retry", "", "", ""}
 		for _, c := range []struct {
 			s    *script
@@ -24,14 +25,14 @@ func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
 			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "retry", "5s", "", "")...), "5s"},
 			{retryScript, exit, append([]string{"g", "5", ""}, good...), "delays"},
 			{retryScript, exit, append([]string{"g", "", "1000"}, good...), "max_attempts"},
-			{rescheduleScript, []string{k.Due, k.Wake}, []string{"due", "soon"}, "soon"},
-			{redriveScript, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, []string{"4-1", "soon", "", "", "", ""},
+			{rescheduleScript, []string{k.Due, k.Wake, k.Policy}, []string{"due", "soon"}, "soon"},
+			{redriveScript, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream, k.Policy}, []string{"4-1", "soon", "", "", "", ""},
 				"soon"},
 			{enqueueScript, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy},
 				[]string{"", "", "", "n", "+0", "", "", ""}, "token_ms"},
 		} {
 			before := b.dump()
-			_, err := c.s.run(b.ctx, b.c, c.keys, c.args)
+			_, err := c.s.run(b.ctx, b.c, append(slices.Clone(c.keys), k.History), append(slices.Clone(c.args), "who"))
 			if err == nil || !strings.Contains(err.Error(), c.says) || Ambiguous(err) || Temporary(err) {
 				b.Errorf("%s with %q: %v", c.s.name, c.args, err)
 			}

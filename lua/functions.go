@@ -13,11 +13,13 @@ const FunctionsName = "duestream"
 const versionFunction = FunctionsName + "_version"
 
 // Function is one function of the library, for any client that can FCALL. It takes all of Keys, all of Args, and after them any
-// number of Each; its reply is that of the script it is made of.
+// number of Each; its reply is that of the script it is made of. With More behind Keys the call is told in the queue's history,
+// if that is kept: then its last argument is the name of who calls.
 type Function struct {
 	Name    string   `json:"name"`
 	Does    string   `json:"does"`
 	Keys    []string `json:"keys"`
+	More    []string `json:"more_keys"`
 	Args    []string `json:"args"`
 	Each    []string `json:"each"` // sent for every item, after Args
 	Returns string   `json:"returns"`
@@ -35,9 +37,16 @@ func Functions() []Function {
 	releases.args, releases.each = []string{"group"}, []string{"entry", "id"}
 	made := func(name, file string, s *script) Function {
 		f := Function{
-			Name: FunctionsName + "_" + name, Keys: append([]string{}, s.keys...), Args: append([]string{}, s.args...),
+			Name: FunctionsName + "_" + name, Keys: append([]string{}, s.keys...), More: []string{}, Args: append([]string{}, s.args...),
 			Each:     append([]string{}, s.each...),
 			AllowOOM: s != enqueueScript, file: file, script: name,
+		}
+		if s.tells() {
+			n := len(f.Keys) - 2
+			if s == enqueueScript { // which cannot do without a policy
+				n++
+			}
+			f.Keys, f.More = f.Keys[:n], f.Keys[n:]
 		}
 		text := readSource(file)
 		f.Does = strings.TrimSpace(purposeLine.FindStringSubmatch(text)[1])
@@ -110,8 +119,8 @@ func functionsBody() string {
 		if f.AllowOOM {
 			flags = "'allow-oom'"
 		}
-		fmt.Fprintf(&b, "publish('%s', '%s', {%s}, %s, %s, %s)\n", f.Name, f.script, flags, luaList(f.Keys), luaList(f.Args),
-			luaList(f.Each))
+		fmt.Fprintf(&b, "publish('%s', '%s', {%s}, %s, %s, %s, %s)\n", f.Name, f.script, flags, luaList(f.Keys), luaList(f.Args),
+			luaList(f.Each), luaList(f.More))
 	}
 	return b.String()
 }

@@ -2,6 +2,7 @@ package lua
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -29,19 +30,20 @@ func scripts() []*script {
 // types is the data model: what each key that a header may name is.
 var types = map[string]string{
 	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash",
-	"seen": "zset", "calm": "hash", "recurring": "hash", "planned": "hash",
+	"seen": "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 }
 
 // header is what the comment at the top of a script says.
 type header struct {
 	keys, keyTypes, args, each []string
-	everyKey                   bool
+	everyKey, tells            bool
 	uses                       []string
 }
 
 var (
 	keyLine  = regexp.MustCompile(`^KEYS\[(\d+)(\.\.\.)?\] ([a-z_, ]+) \(([a-z; ]+)\)$`)
+	lastLine = regexp.MustCompile(`^ARGV\[#\] actor \(string, who calls; the last one, given with KEYS\[(\d+)\]\)$`)
 	argLine  = regexp.MustCompile(`^ARGV\[(\d+)(\.\.\.)?\] ([a-z_, ]+) \((.+)\)$`)
 	sections = []string{"", "Uses: ", "KEYS[", "ARGV[", "Returns: ", "Complexity: ", "If a command fails here: ", "Run twice: "}
 )
@@ -81,6 +83,17 @@ func parseHeader(name, text string) (header, error) {
 			h.keyTypes = append(h.keyTypes, strings.Split(m[4], "; ")...)
 			h.everyKey = m[2] != ""
 		case 3:
+			if h.tells {
+				return h, fmt.Errorf("line %d: who calls is the last argument: %s", i+1, line)
+			}
+			if last := lastLine.FindStringSubmatch(line); last != nil {
+				n := len(h.keys)
+				if n == 0 || h.keys[n-1] != "history" || last[1] != fmt.Sprint(n) {
+					return h, fmt.Errorf("line %d: who calls is for the history, the last of the keys: %s", i+1, line)
+				}
+				h.tells = true
+				continue
+			}
 			m := argLine.FindStringSubmatch(line)
 			if m == nil || m[1] != fmt.Sprint(len(h.args)+1) || h.each != nil {
 				return h, fmt.Errorf("line %d: %s", i+1, line)
@@ -96,6 +109,9 @@ func parseHeader(name, text string) (header, error) {
 		if !seen[s] && s != 3 {
 			return h, fmt.Errorf("no line %q", sections[s])
 		}
+	}
+	if slices.Contains(h.keys, "history") != h.tells {
+		return h, errors.New("a history without who calls, or the other way round")
 	}
 	if len(h.keys) != len(h.keyTypes) {
 		return h, fmt.Errorf("%d keys and %d types", len(h.keys), len(h.keyTypes))
@@ -126,6 +142,7 @@ func TestHeaders(t *testing.T) {
 			wantList(t, "arguments", s.args, h.args...)
 			wantList(t, "repeated arguments", s.each, h.each...)
 			redistest.Want(t, "everyKey", s.everyKey, h.everyKey)
+			redistest.Want(t, "tells", s.tells(), h.tells)
 			for i, key := range h.keys {
 				redistest.Want(t, "type of "+key, h.keyTypes[i], types[key])
 			}
@@ -184,8 +201,12 @@ func checkBody(t *testing.T, h header, text string) {
 			kinds = append(kinds, strings.Trim(word, "'"))
 		}
 	}
-	wantList(t, "checked keys", names, h.keys...)
-	wantList(t, "checked types", kinds, h.keyTypes...)
+	n := len(h.keys)
+	if h.tells { // the policy and the history: nothing depends on what they hold
+		n -= 2
+	}
+	wantList(t, "checked keys", names, h.keys[:n]...)
+	wantList(t, "checked types", kinds, h.keyTypes[:n]...)
 	if first := strings.Index(text, "redis."); first < check[0] {
 		t.Errorf("touches Redis before the type check: %.60s", text[first:])
 	}

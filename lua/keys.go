@@ -5,7 +5,8 @@ import "strings"
 // DefaultPrefix starts every key unless another one is configured. Another prefix is another namespace.
 const DefaultPrefix = "duestream"
 
-// Keys holds the key names of one queue. All carry the hash tag {queue}: a queue lives in one cluster slot.
+// Keys holds the key names of one queue, or of one of its partitions. All carry the hash tag {queue}: a queue lives in one
+// cluster slot.
 type Keys struct {
 	Due     string // zset: member → due time, Unix ms
 	Payload string // hash: member → payload bytes; absent means empty
@@ -16,9 +17,12 @@ type Keys struct {
 	Policy  string // hash: settings of the queue
 	Seen    string // zset: caller-chosen ID → end of its dedup window
 	Calm    string // hash: when bridges looked at what is pending, and when they were away
+	History string // stream: what happened to messages, if the policy has it kept
 
 	Recurring string // hash: name of a recurrence → its spec, JSON; in partition 0, as Planned
 	Planned   string // hash: name of a recurrence → what was planned of it
+
+	Actor string // who uses them, as the history tells it; "" = not told. No part of a name
 }
 
 // NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix, CheckQueue
@@ -28,8 +32,20 @@ func NewKeys(prefix, queue string) Keys {
 	return Keys{
 		Due: base + "due", Payload: base + "payload", Meta: base + "meta", Stream: base + "stream",
 		Dead: base + "dead", Wake: base + "wake", Policy: base + "policy", Seen: base + "seen",
-		Calm: base + "calm", Recurring: base + "recurring", Planned: base + "planned",
+		Calm: base + "calm", Recurring: base + "recurring", Planned: base + "planned", History: base + "history",
 	}
+}
+
+// All returns the names, without those that all queues share.
+func (k Keys) All() []string {
+	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm, k.Recurring, k.Planned,
+		k.History}
+}
+
+// As returns the keys as somebody uses them: a client, a bridge, a worker or an operator, by a name that others can find it by.
+func (k Keys) As(actor string) Keys {
+	k.Actor = actor
+	return k
 }
 
 // Globals holds the key names that all queues of a prefix share.

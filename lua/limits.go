@@ -79,6 +79,9 @@ func CheckID(id string) error { return checkText("id", id, MaxIDBytes) }
 // CheckConsumer refuses consumer names that are empty, longer than 256 bytes, not UTF-8, or hold control characters.
 func CheckConsumer(name string) error { return checkText("consumer", name, MaxGroupBytes) }
 
+// CheckActor refuses names of actors that are empty, longer than 256 bytes, not UTF-8, or hold control characters.
+func CheckActor(name string) error { return checkText("name", name, MaxGroupBytes) }
+
 func checkText(field, value string, most int) error {
 	switch {
 	case value == "":

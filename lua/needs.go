@@ -38,13 +38,13 @@ const chunked = "in_chunks"
 var firstWrite = regexp.MustCompile(`(?m)^-- Everything is known before the first write.*\n`)
 
 // mayFail is a line behind which nothing depends on what it did.
-var mayFail = regexp.MustCompile(`(?m)^ *pcall\(\w+\)\n`)
+var mayFail = regexp.MustCompile(`(?m)^ *(if [\w.]+ then )?pcall\(\w+(, [\w.]+)?\)( end)?\n`)
 
 // guarded returns what a script may call behind firstWrite, or all that it may call if it has none; but for what may fail.
 func guarded(file string) []Need {
 	parts := firstWrite.Split(readSource(file), 2)
 	if len(parts) == 1 {
-		return needs(file, textOf(file))
+		return needs(file, libText(file)+mayFail.ReplaceAllString(stripComments(parts[0]), ""))
 	}
 	before, writes := stripComments(parts[0]), mayFail.ReplaceAllString(stripComments(parts[1]), "")
 	library := libText(file) + before
@@ -209,6 +209,7 @@ var argumentsAfterKey = map[string]int{
 	"XREVRANGE": 2, "ZADD": 2, "ZREM": 1, "ZREMRANGEBYSCORE": 2, "ZREMRANGEBYRANK": 2, "ZRANGE": 2, "ZRANGEBYSCORE": 2,
 	"ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1,
 	"ZCOUNT": 2, "ZSCAN": 1, "HSET": 2, "HSETNX": 2, "HDEL": 1, "HGET": 1, "HMGET": 1, "HSTRLEN": 1, "HSCAN": 1, "HEXISTS": 1,
+	"PEXPIRE": 1,
 }
 
 // Words returns the need as a command of the shortest kind, for a key of that name; for ACL DRYRUN.
@@ -237,13 +238,18 @@ func guard(file string, all []Need) string {
 // refuseWhoLacks returns the Lua that ends a script of a user who may not call all of that.
 func refuseWhoLacks(file string, all []Need) string {
 	var checks []string
+	names := keyNames(file)
 	check := func(command string, key int) {
 		what, where := "'"+strings.Join(strings.Fields(command), "', '")+"'", "''"
 		if key >= 0 {
 			where = fmt.Sprintf("KEYS[%d]", key+1)
 			what += ", " + where + strings.Repeat(", '0'", argumentsAfterKey[command])
 		}
-		checks = append(checks, fmt.Sprintf("not may(%s) and {'%s', %s}", what, command, where))
+		given := ""
+		if key >= 0 && (names[key] == "history" || names[key] == "policy") { // who keeps no history need not give them
+			given = where + " and "
+		}
+		checks = append(checks, fmt.Sprintf("%snot may(%s) and {'%s', %s}", given, what, command, where))
 	}
 	for _, n := range all {
 		keys := n.Keys

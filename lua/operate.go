@@ -24,13 +24,13 @@ type Drained struct {
 }
 
 var drainScript = load("drain",
-	[]string{"due", "payload", "meta", "stream", "dead", "policy"},
+	[]string{"due", "payload", "meta", "stream", "dead", "policy", "history"},
 	[]string{"limit", "max_bytes"}, nil)
 
 // Drain moves at most limit due messages into the stream, oldest due first, and stops after maxBytes.
 func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (Drained, error) {
-	reply, err := drainScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy},
-		[]string{strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 6)
+	reply, err := drainScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.History},
+		[]string{strconv.Itoa(limit), strconv.Itoa(maxBytes), k.Actor}, 6)
 	if err != nil {
 		return Drained{}, err
 	}
@@ -168,14 +168,14 @@ const (
 )
 
 var redriveScript = load("redrive",
-	[]string{"dead", "due", "payload", "meta", "wake", "stream"}, nil,
+	[]string{"dead", "due", "payload", "meta", "wake", "stream", "policy", "history"}, nil,
 	[]string{"letter", "when", "edited", "payload", "fields", "to"})
 
 // RedriveDead schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its
 // old expiry.
 func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redrive) ([]Redriven, error) {
 	reply, err := inParts(letters, func(letters []Redrive) ([]int64, error) {
-		args := make([]string, 0, 6*len(letters))
+		args := make([]string, 0, 6*len(letters)+1)
 		for _, l := range letters {
 			edited, payload := "", ""
 			if l.Payload != nil {
@@ -183,7 +183,8 @@ func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redriv
 			}
 			args = append(args, l.Letter, string(l.When), edited, payload, l.Fields, l.To)
 		}
-		return redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream}, args, len(letters),
+		return redriveScript.integers(ctx, c, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream, k.Policy,
+			k.History}, append(args, k.Actor), len(letters),
 			Durability{})
 	})
 	if err != nil {

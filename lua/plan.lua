@@ -1,22 +1,26 @@
 -- plan: adds occurrences of a recurrence to the schedule, as ordinary messages, and remembers in the same step that it did.
--- Uses: base recur
+-- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)
 -- KEYS[3] due (zset)
 -- KEYS[4] payload (hash)
 -- KEYS[5] meta (hash)
 -- KEYS[6] wake (stream)
+-- KEYS[7] policy (hash)
+-- KEYS[8] history (stream)
 -- ARGV[1] name (string)
 -- ARGV[2] before (string, what is remembered, as it was read: else somebody else has planned, or changed the spec)
 -- ARGV[3] planned_ms (integer, Unix ms: up to where all is planned then)
 -- ARGV[4] body (bytes, payload of each message; '' = none)
 -- ARGV[5] fields (string, meta of each message: JSON object of strings; '' = none)
 -- ARGV[6...] at, due_ms (integers, Unix ms: the occurrence, by which its message is named; when that is due)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
 -- Returns: verdict (1 = planned, 0 = something else is remembered), plan (string, what is remembered now)
 -- Complexity: O(log n) per occurrence, n = scheduled messages
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was planned; refused later, the same occurrences are planned again under the same IDs.
 -- Run twice: harmless; the second run finds that something else is remembered.
-local recurring, planned, due, payload, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local story = story_of(policy, history, ARGV)
 local name, before, planned_ms, body, fields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
@@ -35,6 +39,7 @@ for i = 6, #args, 2 do
     add_pair(members, args[i + 1], id)
     if body ~= '' then add_pair(bodies, id, body) end
     if fields ~= '' then add_pair(metas, id, fields) end
+    if story then note(story, 'scheduled', id, ',"due_ms":"' .. args[i + 1] .. '"}') end
   end
 end
 plan.planned, plan.used = tonumber(planned_ms), plan.used + (#args - 5) / 2
@@ -44,4 +49,5 @@ in_chunks('HSET', meta, metas)
 in_chunks('ZADD', due, members)
 redis.call('HSET', planned, name, plan_text(plan))
 wake_if_earlier(wake, head_before, soonest)
+if story then pcall(tell, story) end
 return {1, plan_text(plan)}

@@ -93,7 +93,7 @@ type Token struct {
 }
 
 var enqueueScript = load("enqueue",
-	[]string{"due", "payload", "meta", "stream", "wake", "seen", "policy"},
+	[]string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "history"},
 	[]string{"token", "done", "token_ms"},
 	[]string{"id", "when", "payload", "meta", "dedup"})
 
@@ -101,13 +101,13 @@ var enqueueScript = load("enqueue",
 // item has a receipt, in order. ErrFull: the server refused the call as a whole. Then it waits for d: with ErrNotDurable the
 // receipts are there, too, and hold.
 func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item, d Durability) ([]Receipt, error) {
-	args := make([]string, 0, 3+5*len(items))
+	args := make([]string, 0, 4+5*len(items))
 	args = append(args, token.Name, token.Done, millis(token.Window))
 	for _, it := range items {
 		args = append(args, it.ID, string(it.When), rueidis.BinaryString(it.Payload), it.Meta, string(it.Dedup))
 	}
-	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}
-	reply, err := enqueueScript.integers(ctx, c, keys, args, 2*len(items), d)
+	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.History}
+	reply, err := enqueueScript.integers(ctx, c, keys, append(args, k.Actor), 2*len(items), d)
 	if reply == nil && err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items [
 }
 
 var enqueueFreshScript = load("enqueue_fresh",
-	[]string{"due", "payload", "meta", "wake", "seen"},
+	[]string{"due", "payload", "meta", "wake", "seen", "policy", "history"},
 	[]string{"token", "done", "token_ms", "described"},
 	[]string{"when", "id"})
 
@@ -160,7 +160,7 @@ func (w When) due(now time.Time) time.Time {
 func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
 	cmds := []rueidis.Completed{hset(c, k.Payload, items, func(it *Item) string { return rueidis.BinaryString(it.Payload) })}
 	var described []string
-	args := append(make([]string, 0, 4+2*len(items)), token.Name, token.Done, millis(token.Window), "")
+	args := append(make([]string, 0, 5+2*len(items)), token.Name, token.Done, millis(token.Window), "")
 	for i := range items {
 		it := &items[i]
 		if it.Meta != "" {
@@ -172,7 +172,8 @@ func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, it
 		args[3] = strings.Join(described, Separator)
 		cmds = append(cmds, hset(c, k.Meta, items, func(it *Item) string { return it.Meta }))
 	}
-	reply, err := enqueueFreshScript.runBehind(ctx, c, cmds, []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen}, args)
+	reply, err := enqueueFreshScript.runBehind(ctx, c, cmds,
+		[]string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen, k.Policy, k.History}, append(args, k.Actor))
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +257,7 @@ func hasHalfCharacter(text string) bool {
 	return slices.ContainsFunc(jsonEscape.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != "" })
 }
 
-var cancelScript = load("cancel", []string{"due", "payload", "meta", "seen"}, nil, []string{"id"})
+var cancelScript = load("cancel", []string{"due", "payload", "meta", "seen", "policy", "history"}, nil, []string{"id"})
 
 // Cancel takes messages out of the schedule. True means that the message will never be delivered; false that it was not
 // scheduled. Then it waits for d: with ErrNotDurable the answers are there, too, and hold. One round trip, and one wait, for each
@@ -265,7 +266,8 @@ func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durab
 	var waited error
 	reply, err := inParts(ids, func(ids []string) ([]int64, error) {
 		n := fitting(ids)
-		reply, err := cancelScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Seen}, ids[:n], n, d)
+		reply, err := cancelScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Seen, k.Policy, k.History},
+			append(slices.Clone(ids[:n]), k.Actor), n, d)
 		if reply != nil && err != nil {
 			waited, err = err, nil
 		}
@@ -291,13 +293,14 @@ func fitting(words []string) int {
 	return n
 }
 
-var rescheduleScript = load("reschedule", []string{"due", "wake"}, []string{"id", "when"}, nil)
+var rescheduleScript = load("reschedule", []string{"due", "wake", "policy", "history"}, []string{"id", "when"}, nil)
 
 // Reschedule moves the due time of a message that is still scheduled, and says to when. False: it was not scheduled. Then it
 // waits for d: with ErrNotDurable the answer is there, too, and holds.
 func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When,
 	d Durability) (due time.Time, moved bool, err error) {
-	reply, err := rescheduleScript.integers(ctx, c, []string{k.Due, k.Wake}, []string{id, string(when)}, 2, d)
+	reply, err := rescheduleScript.integers(ctx, c, []string{k.Due, k.Wake, k.Policy, k.History},
+		[]string{id, string(when), k.Actor}, 2, d)
 	if reply == nil {
 		return time.Time{}, false, err
 	}

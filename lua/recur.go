@@ -3,6 +3,7 @@ package lua
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,19 +15,20 @@ import (
 
 var (
 	recurKeys   = []string{"recurring", "planned", "due", "payload", "meta"}
-	recurScript = load("recur", recurKeys, []string{"name", "before", "version", "spec", "paused"}, nil)
-	planScript  = load("plan", append(recurKeys[:5:5], "wake"),
+	toldKeys    = []string{"policy", "history"}
+	recurScript = load("recur", slices.Concat(recurKeys, toldKeys), []string{"name", "before", "version", "spec", "paused"}, nil)
+	planScript  = load("plan", slices.Concat(recurKeys, []string{"wake"}, toldKeys),
 		[]string{"name", "before", "planned_ms", "body", "fields"}, []string{"at", "due_ms"})
-	runRecurrenceScript = load("run_recurrence", append(recurKeys[:5:5], "wake"),
+	runRecurrenceScript = load("run_recurrence", slices.Concat(recurKeys, []string{"wake"}, toldKeys),
 		[]string{"name", "body", "fields", "alone"}, nil)
 
-	removeRecurrenceScript = load("remove_recurrence", recurKeys, []string{"name"}, nil)
+	removeRecurrenceScript = load("remove_recurrence", slices.Concat(recurKeys, toldKeys), []string{"name"}, nil)
 	findUnfinishedScript   = load("find_unfinished", []string{"due", "stream"}, []string{"cursor", "limit", "from"},
 		[]string{"id"})
 )
 
-func (k Keys) ofRecurrences() []string {
-	return []string{k.Recurring, k.Planned, k.Due, k.Payload, k.Meta}
+func (k Keys) ofRecurrences(more ...string) []string {
+	return slices.Concat([]string{k.Recurring, k.Planned, k.Due, k.Payload, k.Meta}, more, []string{k.Policy, k.History})
 }
 
 // Plan is what is remembered of a recurrence, beside its spec.
@@ -72,7 +74,8 @@ type Recurred struct {
 
 // Recur writes the spec of a recurrence. With before it does so only if that is the spec there.
 func Recur(ctx context.Context, c rueidis.Client, k Keys, name, before, spec string, paused bool) (Recurred, error) {
-	list, err := recurScript.list(ctx, c, k.ofRecurrences(), []string{name, before, SpecVersion(spec), spec, oneIf(paused)}, 3)
+	list, err := recurScript.list(ctx, c, k.ofRecurrences(), []string{name, before, SpecVersion(spec), spec, oneIf(paused),
+		k.Actor}, 3)
 	if err != nil {
 		return Recurred{}, err
 	}
@@ -96,7 +99,7 @@ func oneIf(is bool) string {
 
 // RemoveRecurrence removes a recurrence, and says whether there was one, and how many messages were taken back.
 func RemoveRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string) (removed bool, takenBack int, err error) {
-	n, err := removeRecurrenceScript.integers(ctx, c, k.ofRecurrences(), []string{name}, 2, Durability{})
+	n, err := removeRecurrenceScript.integers(ctx, c, k.ofRecurrences(), []string{name, k.Actor}, 2, Durability{})
 	if err != nil {
 		return false, 0, err
 	}
@@ -117,7 +120,7 @@ func PlanOccurrences(ctx context.Context, c rueidis.Client, k Keys, name, before
 	for _, o := range occurrences {
 		args = append(args, strconv.FormatInt(o.At.UnixMilli(), 10), strconv.FormatInt(o.Due.UnixMilli(), 10))
 	}
-	list, err := planScript.list(ctx, c, append(k.ofRecurrences(), k.Wake), args, 2)
+	list, err := planScript.list(ctx, c, k.ofRecurrences(k.Wake), append(args, k.Actor), 2)
 	if err != nil {
 		return false, "", err
 	}
@@ -132,8 +135,8 @@ func PlanOccurrences(ctx context.Context, c rueidis.Client, k Keys, name, before
 // is taken back.
 func RunRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string, payload []byte, meta string,
 	alone bool) (id string, due time.Time, ok bool, err error) {
-	list, err := runRecurrenceScript.list(ctx, c, append(k.ofRecurrences(), k.Wake),
-		[]string{name, rueidis.BinaryString(payload), meta, oneIf(alone)}, 2)
+	list, err := runRecurrenceScript.list(ctx, c, k.ofRecurrences(k.Wake),
+		[]string{name, rueidis.BinaryString(payload), meta, oneIf(alone), k.Actor}, 2)
 	if err != nil {
 		return "", time.Time{}, false, err
 	}

@@ -1,20 +1,24 @@
 -- recur: writes a recurrence, or changes it: what was planned of the former spec for later, and has not left the schedule, is taken back.
--- Uses: base recur
+-- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)
 -- KEYS[3] due (zset)
 -- KEYS[4] payload (hash)
 -- KEYS[5] meta (hash)
+-- KEYS[6] policy (hash)
+-- KEYS[7] history (stream)
 -- ARGV[1] name (string)
 -- ARGV[2] before (bytes, the spec that is to be changed; '' = whatever there is)
 -- ARGV[3] version (string, SHA-1 of the spec in hex)
 -- ARGV[4] spec (bytes, JSON)
 -- ARGV[5] paused (integer, 1 = the spec says so: everything that was planned is taken back)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
 -- Returns: verdict (1 = written, 2 = it is there already, 0 = another spec is), taken back (integer), plan (string, what is remembered now)
 -- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back
 -- If a command fails here: the first write is one that a full server refuses, unless it pauses, and then nothing was written; refused later, what was planned of the former spec stays.
 -- Run twice: harmless; the second run changes nothing.
-local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local recurring, planned, due, payload, meta, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local story = story_of(policy, history, ARGV)
 local name, before, version, spec, paused = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
@@ -37,5 +41,6 @@ local revision = next_revision(planned)
 if paused then redis.call('HDEL', planned, SEP) end -- removes nothing, and opens a full server for the rest
 redis.call('HSET', recurring, name, spec)
 redis.call('HSET', planned, name, plan_text(plan), '', revision)
-take_back(due, payload, meta, back) -- behind what is remembered: nothing is left out for it
+take_back(due, payload, meta, back, story) -- behind what is remembered: nothing is left out for it
+if story then pcall(tell, story) end
 return {1, #back, plan_text(plan)}

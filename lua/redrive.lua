@@ -1,17 +1,21 @@
 -- redrive: schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its old expiry.
--- Uses: base entry
+-- Uses: base history entry
 -- KEYS[1] dead (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
 -- KEYS[4] meta (hash)
 -- KEYS[5] wake (stream)
 -- KEYS[6] stream (stream)
+-- KEYS[7] policy (hash)
+-- KEYS[8] history (stream)
 -- ARGV[1...] letter, when, edited, payload, fields, to (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload; bytes; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms; group that gets it, '' = the one it failed in)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
 -- Returns: per dead letter an integer: 1 scheduled, 0 gone, -1 has no payload of its own (lost or unreadable body: give one), -2 fields malformed, -3 what it carried besides the payload is unreadable, or too much (give fields), -4 the stream has no such group (give another one), -9 not looked at because the letters before it came to 1 MiB: send it again
 -- Complexity: O(log n) per dead letter, and O(groups)
 -- If a command fails here: before XDEL nothing of this letter is written; after it only commands follow that cannot fail.
 -- Run twice: harmless; the second run answers 0.
-local dead, due, payload, meta, wake, stream = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local dead, due, payload, meta, wake, stream, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local story = story_of(policy, history, ARGV)
 local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream', stream, 'stream'})
 if bad then return bad end
 local groups, refused = group_names(stream)
@@ -22,7 +26,7 @@ end
 
 redis.call('XDEL', dead, '0-0') -- removes nothing, and opens a full server for the rest
 local now = now_ms()
-local before, read = head(due), 0
+local before, read, reply = head(due), 0, {}
 local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, expires_ms = true, first_due_ms = true, snoozes = true, crashes = true}
 
 local function again(letter, when, edited, new_payload, new_fields, to)
@@ -65,12 +69,11 @@ local function again(letter, when, edited, new_payload, new_fields, to)
   if bytes ~= '' then redis.call('HSET', payload, member, bytes) end
   redis.call('HSET', meta, member, encoded)
   redis.call('ZADD', due, digits(at), member)
+  if story then note_values(story, 'redriven', 'letter', letter, {'id', id, 'group', group, 'due_ms', digits(at)}) end
   return 1
 end
 
-local reply = {}
-for i = 1, #ARGV, 6 do
-  reply[#reply + 1] = again(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
-end
+for i = 1, #ARGV, 6 do reply[#reply + 1] = again(unpack(ARGV, i, i + 5)) end
 wake_if_earlier(wake, before, head(due))
+if story then pcall(tell, story) end
 return reply

@@ -1,16 +1,20 @@
 -- remove_recurrence: removes a recurrence, and takes back what was planned and has not left the schedule.
--- Uses: base recur
+-- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)
 -- KEYS[3] due (zset)
 -- KEYS[4] payload (hash)
 -- KEYS[5] meta (hash)
+-- KEYS[6] policy (hash)
+-- KEYS[7] history (stream)
 -- ARGV[1] name (string)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
 -- Returns: removed (integer, 0 = there was none), taken back (integer)
 -- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless; the second run finds none.
-local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local recurring, planned, due, payload, meta, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local story = story_of(policy, history, ARGV)
 local name = ARGV[1]
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
@@ -19,6 +23,7 @@ local plan, back, revision = plan_of(redis.call('HGET', planned, name)), {}, nex
 if plan.version then back = split_plan(due, name, plan, 0) end
 -- Everything is known before the first write.
 local removed = redis.call('HDEL', recurring, name)
-take_back(due, payload, meta, back)
+take_back(due, payload, meta, back, story)
 if redis.call('HDEL', planned, name) + removed > 0 then redis.call('HSET', planned, '', revision) end
+if story then pcall(tell, story) end
 return {removed, #back}

@@ -1,17 +1,22 @@
 -- reschedule_retries: moves the due time of retries that wait, and redriven letters, of messages; in steps, because no key says where they are.
--- Uses: base waiting
+-- Uses: base history waiting
 -- KEYS[1] due (zset)
 -- KEYS[2] wake (stream)
+-- KEYS[3] policy (hash)
+-- KEYS[4] history (stream)
 -- ARGV[1] cursor ('0' at first, then what the last call returned, on the same connection)
 -- ARGV[2] limit (integer, members to look at)
 -- ARGV[3] group (string, '' = every group)
 -- ARGV[4] when ('+ms' or Unix ms)
 -- ARGV[5...] id (string)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
 -- Returns: the next cursor ('0' = all were looked at); then per retry that was moved: member, id, group ('' = redriven for all), due (Unix ms)
 -- Complexity: O(limit)
 -- If a command fails here: the due times are moved and the wake token missing: late by the ceiling at most.
 -- Run twice: harmless with an absolute time; a relative one counts from the last run.
 local due, wake = KEYS[1], KEYS[2]
+local policy, history = KEYS[3], KEYS[4]
+local story = story_of(policy, history, ARGV)
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', wake, 'stream'})
 if bad then return bad end
@@ -26,8 +31,10 @@ local following, found = waiting(due, cursor, limit, group, ids)
 local reply = {following}
 for i = 1, #found, 4 do
   redis.call('ZADD', due, 'XX', at, found[i])
+  if story then note_member(story, 'rescheduled', found[i], ',"due_ms":"' .. at .. '","was_ms":"' .. found[i + 3] .. '"}') end
   found[i + 3] = at
   for j = i, i + 3 do reply[#reply + 1] = found[j] end
 end
 wake_if_earlier(wake, before, head(due))
+if story then pcall(tell, story) end
 return reply

@@ -1,14 +1,19 @@
 -- restore: writes dead letters that were exported, each under its old entry ID where that is to be had and not ahead of the clock, unless it is there or was restored before.
--- Uses: base
+-- Uses: base history
 -- KEYS[1] dead (stream)
 -- KEYS[2] seen (zset)
+-- KEYS[3] policy (hash)
+-- KEYS[4] history (stream)
 -- ARGV[1] window_ms (integer, ms that each letter is remembered)
 -- ARGV[2...] name, entry, fields (string that no other letter has; its entry ID; its fields and values in turn, each as <length>:<bytes>)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
 -- Returns: per letter an integer: 1 restored, 0 known, -1 fields malformed, -9 not looked at because the letters that were there came to 1 MiB: send it again
 -- Complexity: O(log n) per letter
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was written; behind it a letter may be there that is not remembered.
 -- Run twice: harmless within the window, and longer for letters that have kept their entry ID.
 local dead, seen = KEYS[1], KEYS[2]
+local policy, history = KEYS[3], KEYS[4]
+local story = story_of(policy, history, ARGV)
 local window_ms = tonumber(ARGV[1])
 local bad = wrong_type({dead, 'stream', seen, 'zset'})
 if bad then return bad end
@@ -53,6 +58,7 @@ local function restore(name, entry, values)
     local added = redis.pcall('XADD', dead, id, unpack(values))
     if type(added) == 'string' then
       redis.call('ZADD', seen, digits(now + window_ms), SEP .. 'dead' .. SEP .. name)
+      if story then note_values(story, 'dead', 'letter', added, values) end
       return 1
     end
     refused = added
@@ -67,4 +73,5 @@ for i = 2, #ARGV, 3 do
   if not outcome then return refused end
   reply[#reply + 1] = outcome
 end
+if story then pcall(tell, story) end
 return reply

@@ -1,20 +1,24 @@
 -- run_recurrence: schedules a message of a recurrence for now, beside what is planned.
--- Uses: base recur
+-- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)
 -- KEYS[3] due (zset)
 -- KEYS[4] payload (hash)
 -- KEYS[5] meta (hash)
 -- KEYS[6] wake (stream)
+-- KEYS[7] policy (hash)
+-- KEYS[8] history (stream)
 -- ARGV[1] name (string)
 -- ARGV[2] body (bytes, payload of the message; '' = none)
 -- ARGV[3] fields (string, meta of the message: JSON object of strings; '' = none)
 -- ARGV[4] alone (integer, 1 = what is planned for later is taken back, to be planned anew when this one is done)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
 -- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence), id (string)
 -- Complexity: O(log n), n = scheduled messages
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was written; refused later, the message is scheduled and not remembered.
 -- Run twice: another message is scheduled.
-local recurring, planned, due, payload, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local story = story_of(policy, history, ARGV)
 local name, body, fields, alone = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
@@ -38,9 +42,11 @@ end
 if body ~= '' then redis.call('HSET', payload, id, body) end
 if fields ~= '' then redis.call('HSET', meta, id, fields) end
 redis.call('ZADD', due, digits(now), id)
+if story then note(story, 'scheduled', id, ',"due_ms":"' .. digits(now) .. '"}') end
 if plan.version then
   redis.call('HSET', planned, name, plan_text(plan), '', revision)
-  take_back(due, payload, meta, back)
+  take_back(due, payload, meta, back, story)
 end
 wake_if_earlier(wake, head_before, now)
+if story then pcall(tell, story) end
 return {now, id}

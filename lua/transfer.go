@@ -67,17 +67,19 @@ const (
 	RestoreDone      Restored = 1
 )
 
-var restoreScript = load("restore", []string{"dead", "seen"}, []string{"window_ms"}, []string{"name", "entry", "fields"})
+var restoreScript = load("restore",
+	[]string{"dead", "seen", "policy", "history"}, []string{"window_ms"}, []string{"name", "entry", "fields"})
 
 // RestoreDead writes dead letters, in order, each under its old ID unless a later one is there already. Window is how long each
 // is remembered, so that it is not restored twice. ErrFull: the server refused the call.
 func RestoreDead(ctx context.Context, c rueidis.Client, k Keys, window time.Duration, letters []Restore) ([]Restored, error) {
 	reply, err := inParts(letters, func(letters []Restore) ([]int64, error) {
-		args := append(make([]string, 0, 1+3*len(letters)), millis(window))
+		args := append(make([]string, 0, 2+3*len(letters)), millis(window))
 		for _, l := range letters {
 			args = append(args, l.Name, l.Entry, l.text())
 		}
-		return restoreScript.integers(ctx, c, []string{k.Dead, k.Seen}, args, len(letters), Durability{})
+		return restoreScript.integers(ctx, c, []string{k.Dead, k.Seen, k.Policy, k.History}, append(args, k.Actor), len(letters),
+			Durability{})
 	})
 	if err != nil {
 		return nil, err

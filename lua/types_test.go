@@ -20,9 +20,17 @@ type call struct {
 // spared are the keys that a call leaves alone in the state of the fixture, or can do without: what they hold does not matter to
 // it. A wake token that cannot be added, and a dead letter, are told of by others.
 func (c call) spared(b *rig) []string {
+	told := []string{b.k.Policy, b.k.History} // who keeps a history does without it, too
+	if !c.script.tells() {
+		told = nil
+	}
+	return append(told, c.sparedElse(b)...)
+}
+
+func (c call) sparedElse(b *rig) []string {
 	switch c.script {
 	case enqueueScript: // schedules, because others are overdue
-		return []string{b.k.Stream, b.k.Wake, b.k.Policy}
+		return []string{b.k.Stream, b.k.Wake}
 	case drainScript, retryScript:
 		return []string{b.k.Dead, b.k.Wake}
 	case reclaimScript, enqueueFreshScript:
@@ -36,11 +44,14 @@ func calls() []call {
 	queue := func(pick func(k Keys) []string) func(b *rig) []string {
 		return func(b *rig) []string { return pick(b.k) }
 	}
-	exits := queue(func(k Keys) []string { return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake} })
+	exits := queue(func(k Keys) []string {
+		return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Policy, k.History}
+	})
+	waking := queue(func(k Keys) []string { return []string{k.Due, k.Wake, k.Policy, k.History} })
 	stream := queue(func(k Keys) []string { return []string{k.Stream} })
 	return []call{
 		{enqueueScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy}
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.History}
 		}), func(b *rig) error {
 			meta := EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{})
 			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, []Item{
@@ -49,39 +60,48 @@ func calls() []call {
 
 			return err
 		}},
-		{enqueueFreshScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen} }),
+		{enqueueFreshScript, queue(func(k Keys) []string {
+			return []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen, k.Policy, k.History}
+		}),
 			func(b *rig) error { // what the caller writes is there
-				_, err := enqueueFreshScript.run(b.ctx, b.c, []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen},
-					[]string{"t", "before", "60000", "due", "1", "orphan", "+1000", "due"})
+				_, err := enqueueFreshScript.run(b.ctx, b.c,
+					[]string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen, b.k.Policy, b.k.History},
+					[]string{"t", "before", "60000", "due", "1", "orphan", "+1000", "due", "who"})
 				return err
 			}},
-		{cancelScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta, k.Seen} }), func(b *rig) error {
+		{cancelScript, queue(func(k Keys) []string {
+			return []string{k.Due, k.Payload, k.Meta, k.Seen, k.Policy, k.History}
+		}), func(b *rig) error {
 			_, err := Cancel(b.ctx, b.c, b.k, []string{"m", "due"}, Durability{})
 			return err
 		}},
-		{rescheduleScript, queue(func(k Keys) []string { return []string{k.Due, k.Wake} }), func(b *rig) error {
+		{rescheduleScript, waking, func(b *rig) error {
 			_, _, err := Reschedule(b.ctx, b.c, b.k, "due", At(time.UnixMilli(3)), Durability{})
 			return err
 		}},
-		{cancelRetriesScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *rig) error {
+		{cancelRetriesScript, queue(func(k Keys) []string {
+			return []string{k.Due, k.Payload, k.Meta, k.Policy, k.History}
+		}), func(b *rig) error {
 			_, _, err := CancelRetries(b.ctx, b.c, b.k, Walk{Limit: 10}, []string{"m", "due"})
 			return err
 		}},
-		{rescheduleRetriesScript, queue(func(k Keys) []string { return []string{k.Due, k.Wake} }), func(b *rig) error {
+		{rescheduleRetriesScript, waking, func(b *rig) error {
 			_, _, err := RescheduleRetries(b.ctx, b.c, b.k, Walk{Limit: 10}, At(time.UnixMilli(3)), []string{"m", "due"})
 			return err
 		}},
-		{expireScript, queue(func(k Keys) []string { return []string{k.Due, k.Meta, k.Wake} }), func(b *rig) error {
+		{expireScript, queue(func(k Keys) []string {
+			return []string{k.Due, k.Meta, k.Wake, k.Policy, k.History}
+		}), func(b *rig) error {
 			_, err := Expire(b.ctx, b.c, b.k, []string{"m", "due"})
 			return err
 		}},
 		{drainScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy}
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.History}
 		}), func(b *rig) error {
 			_, err := Drain(b.ctx, b.c, b.k, 10, 1000)
 			return err
 		}},
-		{ackScript, stream, func(b *rig) error {
+		{ackScript, queue(func(k Keys) []string { return []string{k.Stream, k.Policy, k.History} }), func(b *rig) error {
 			_, err := Ack(b.ctx, b.c, b.k, "g", held)
 			return err
 		}},
@@ -91,16 +111,20 @@ func calls() []call {
 			return err
 		}},
 		{reclaimScript, queue(func(k Keys) []string {
-			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm}
+			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Policy, k.History}
 		}), func(b *rig) error {
 			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Limit: 10, MaxBytes: 1000})
 			return err
 		}},
-		{extendScript, queue(func(k Keys) []string { return []string{k.Stream, k.Dead} }), func(b *rig) error {
+		{extendScript, queue(func(k Keys) []string {
+			return []string{k.Stream, k.Dead, k.Policy, k.History}
+		}), func(b *rig) error {
 			_, err := Extend(b.ctx, b.c, b.k, "g", "c1", held)
 			return err
 		}},
-		{redriveScript, queue(func(k Keys) []string { return []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream} }),
+		{redriveScript, queue(func(k Keys) []string {
+			return []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream, k.Policy, k.History}
+		}),
 			func(b *rig) error {
 				_, err := RedriveDead(b.ctx, b.c, b.k, []Redrive{{Letter: "4-1", When: After(0)}})
 				return err
@@ -109,7 +133,9 @@ func calls() []call {
 			_, err := Export(b.ctx, b.c, b.k, Exported{}, 10, 1000)
 			return err
 		}},
-		{restoreScript, queue(func(k Keys) []string { return []string{k.Dead, k.Seen} }), func(b *rig) error {
+		{restoreScript, queue(func(k Keys) []string {
+			return []string{k.Dead, k.Seen, k.Policy, k.History}
+		}), func(b *rig) error {
 			_, err := RestoreDead(b.ctx, b.c, b.k, time.Hour,
 				[]Restore{{Name: "q/3-1", Entry: "3-1", Fields: fields("id", "d", "payload", "p")}})
 			return err
@@ -160,12 +186,12 @@ func calls() []call {
 			_, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r")
 			return err
 		}},
-		{planScript, queue(func(k Keys) []string { return append(k.ofRecurrences(), k.Wake) }), func(b *rig) error {
+		{planScript, queue(func(k Keys) []string { return k.ofRecurrences(k.Wake) }), func(b *rig) error {
 			_, _, err := PlanOccurrences(b.ctx, b.c, b.k, "r", "v 3 1 3", time.UnixMilli(4), []byte("p"), `{"h:a":"b"}`,
 				[]Occurrence{{time.UnixMilli(4), time.UnixMilli(4)}})
 			return err
 		}},
-		{runRecurrenceScript, queue(func(k Keys) []string { return append(k.ofRecurrences(), k.Wake) }), func(b *rig) error {
+		{runRecurrenceScript, queue(func(k Keys) []string { return k.ofRecurrences(k.Wake) }), func(b *rig) error {
 			_, _, _, err := RunRecurrence(b.ctx, b.c, b.k, "r", []byte("p"), `{"h:a":"b"}`, true)
 			return err
 		}},

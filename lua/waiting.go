@@ -26,9 +26,11 @@ type Walk struct {
 }
 
 var (
-	cancelRetriesScript = load("cancel_retries", []string{"due", "payload", "meta"}, []string{"cursor", "limit", "group"},
+	cancelRetriesScript = load("cancel_retries",
+		[]string{"due", "payload", "meta", "policy", "history"}, []string{"cursor", "limit", "group"},
 		[]string{"id"})
-	rescheduleRetriesScript = load("reschedule_retries", []string{"due", "wake"}, []string{"cursor", "limit", "group", "when"},
+	rescheduleRetriesScript = load("reschedule_retries", []string{"due", "wake", "policy", "history"},
+		[]string{"cursor", "limit", "group", "when"},
 		[]string{"id"})
 )
 
@@ -39,13 +41,15 @@ const WalkDone = "0"
 // step. What waits from the first step to the last one is found; what comes or goes meanwhile may be missed.
 func CancelRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk,
 	ids []string) (next string, cancelled []Waiting, err error) {
-	return cancelRetriesScript.walk(ctx, c, []string{k.Due, k.Payload, k.Meta}, append(w.args(), ids...))
+	return cancelRetriesScript.walk(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Policy, k.History},
+		append(append(w.args(), ids...), k.Actor))
 }
 
 // RescheduleRetries is a step of a walk that moves the due times of the retries of messages.
 func RescheduleRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, when When,
 	ids []string) (next string, moved []Waiting, err error) {
-	return rescheduleRetriesScript.walk(ctx, c, []string{k.Due, k.Wake}, append(append(w.args(), string(when)), ids...))
+	return rescheduleRetriesScript.walk(ctx, c, []string{k.Due, k.Wake, k.Policy, k.History},
+		append(append(append(w.args(), string(when)), ids...), k.Actor))
 }
 
 func (w Walk) args() []string {

@@ -67,7 +67,8 @@ func New(cfg Config) (*Scheduler, error) {
 		registry: make(chan struct{}, 1), survey: make(chan struct{}, 1), discover: make(chan struct{}, 1),
 		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, strays: map[string]*stray{},
 		trouble: map[string]*queueTrouble{}, standing: map[string]string{},
-		recurring: recurring{planner.New(cfg.Client, cfg.Prefix, cfg.Logger), map[string]bool{}, map[string]context.CancelFunc{}},
+		recurring: recurring{planner.New(cfg.Client, cfg.Prefix, cfg.Identity.Actor(), cfg.Logger), map[string]bool{},
+			map[string]context.CancelFunc{}},
 	}
 	s.members = newMembership(cfg, s.joined)
 	s.waker = newWaker(cfg, s.woken, s.wakeBroke)
@@ -127,7 +128,8 @@ func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained,
 func (s *Scheduler) drain(ctx context.Context, queue string, limit int, tell observe.Series) (lua.Drained, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	drained, err := lua.Drain(ctx, s.cfg.Client, lua.NewKeys(s.cfg.Prefix, queue), limit, s.cfg.DrainMaxBytes)
+	keys := lua.NewKeys(s.cfg.Prefix, queue).As(s.cfg.Identity.Actor())
+	drained, err := lua.Drain(ctx, s.cfg.Client, keys, limit, s.cfg.DrainMaxBytes)
 	if tell != nil {
 		tellDrained(tell, drained)
 	}

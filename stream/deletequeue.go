@@ -102,8 +102,7 @@ func (c *Contents) add(o Contents) {
 }
 
 func keysOf(k lua.Keys) []string {
-	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm,
-		k.Recurring, k.Planned}
+	return k.All()
 }
 
 // contentsOf looks at one partition.

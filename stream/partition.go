@@ -167,6 +167,18 @@ func (s *partitionSync) writePolicy(ctx context.Context, name string, own map[st
 	return lua.Configure(ctx, s.c, keys.Policy, keys.Wake, values)
 }
 
+// dropHistories deletes the histories of all partitions. Nobody writes them any more.
+func (s *partitionSync) dropHistories(ctx context.Context) error {
+	names, err := s.names(ctx)
+	for _, name := range names {
+		key := lua.NewKeys(s.prefix, name).History
+		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		err = errors.Join(err, lua.Classify("UNLINK "+key, s.c.Do(call, s.c.B().Unlink().Key(key).Build()).Error()))
+		cancel()
+	}
+	return err
+}
+
 // groups creates every group that exists on any partition on all others.
 func (s *partitionSync) groups(ctx context.Context) error {
 	names, err := s.names(ctx)

@@ -53,8 +53,9 @@ type partitionWorker struct {
 
 func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
 	l := &partitionWorker{
-		worker: w, partition: partition, cfg: w.cfg, keys: lua.NewKeys(w.cfg.Prefix, lua.PartitionName(w.cfg.Queue, partition)),
-		log: w.log, slots: w.slots, idle: true, patience: quickRead, policyChanged: make(chan struct{}, 1),
+		worker: w, partition: partition, cfg: w.cfg,
+		keys: lua.NewKeys(w.cfg.Prefix, lua.PartitionName(w.cfg.Queue, partition)).As(lua.ActorWorker + " " + w.cfg.Consumer),
+		log:  w.log, slots: w.slots, idle: true, patience: quickRead, policyChanged: make(chan struct{}, 1),
 		refresh: make(chan struct{}, 1), tell: observe.Of(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
 	}
 	if w.line != nil {

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"math"
@@ -18,6 +19,7 @@ const (
 	DefaultMaxAttempts       = 40 // with the delays below: about a day
 	DefaultRetryMin          = time.Second
 	DefaultRetryMax          = time.Hour
+	DefaultHistoryAge        = 24 * time.Hour
 )
 
 // Limits of a Policy.
@@ -25,6 +27,9 @@ const (
 	MinVisibilityTimeout = 100 * time.Millisecond
 	MaxVisibilityTimeout = 7 * 24 * time.Hour
 	MinRetryDelay        = time.Millisecond
+	MaxHistory           = 10_000_000
+	MinHistoryAge        = time.Minute
+	MaxHistoryAge        = 90 * 24 * time.Hour
 )
 
 // Names of the settings in a policy hash: integers, durations in ms. A group's own have `group:<percent-encoded group>:` before
@@ -38,7 +43,11 @@ const (
 	SettingRetryFor    = "retry_for_ms"    // 0 = no limit
 	SettingMaxSnoozes  = "max_snoozes"     // 0 = 1,000
 	SettingMaxCrashes  = "max_crashes"     // 0 = a crash is a failed attempt
-	SettingHeld        = "held"            // 1 = held; of a whole queue only
+
+	// Of a whole queue only:
+	SettingHeld       = "held"       // 1 = held
+	SettingHistory    = "history"    // how many changes of state its history keeps, in each partition; 0 = none
+	SettingHistoryAge = "history_ms" // how long
 )
 
 // Policy says how a group of a queue is served. It is comparable; get one from ReadPolicy or DefaultPolicy, the zero value is not
@@ -79,18 +88,26 @@ type Policy struct {
 
 	// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 	Held bool
+
+	// History is how many changes of state the history of the queue keeps, in each partition: the newest, about a hundred more,
+	// and none that is much older than HistoryAge. Zero: there is none, which is what is built in; at most 10,000,000.
+	History int
+
+	// HistoryAge is how long they are kept: 1 minute to 90 days.
+	HistoryAge time.Duration
 }
 
 // DefaultPolicy returns the built-in policy.
 func DefaultPolicy() Policy {
 	return Policy{VisibilityTimeout: DefaultVisibilityTimeout, MaxAttempts: DefaultMaxAttempts, RetryMin: DefaultRetryMin,
-		RetryMax: DefaultRetryMax}
+		RetryMax: DefaultRetryMax, HistoryAge: DefaultHistoryAge}
 }
 
 // Validate returns an error that names each field that is out of its limits, its value and the rule; nil when there is none.
 // ErrInvalid of package lua is in its chain.
 func (p Policy) Validate() error {
 	var errs []error
+	p.HistoryAge = cmp.Or(p.HistoryAge, DefaultHistoryAge) // programs that know nothing of histories leave it out
 	for _, s := range settings {
 		errs = append(errs, s.validate(&p))
 	}
@@ -176,12 +193,15 @@ type policyText struct {
 	MaxSnoozes        int         `json:"max_snoozes,omitempty"`
 	MaxCrashes        int         `json:"max_crashes,omitempty"`
 	Held              bool        `json:"held"`
+	History           int         `json:"history"`
+	HistoryAge        view.Millis `json:"history_ms"`
 }
 
 // MarshalJSON writes the settings by their names in the policy hash.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	return json.Marshal(policyText{view.Millis(p.VisibilityTimeout), p.MaxAttempts, view.Millis(p.RetryMin),
-		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.MaxSnoozes, p.MaxCrashes, p.Held})
+		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.MaxSnoozes, p.MaxCrashes, p.Held, p.History,
+		view.Millis(p.HistoryAge)})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
@@ -191,6 +211,6 @@ func (p *Policy) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*p = Policy{time.Duration(t.VisibilityTimeout), t.MaxAttempts, time.Duration(t.RetryMin), time.Duration(t.RetryMax),
-		t.RetryDelays, time.Duration(t.RetryFor), t.MaxSnoozes, t.MaxCrashes, t.Held}
+		t.RetryDelays, time.Duration(t.RetryFor), t.MaxSnoozes, t.MaxCrashes, t.Held, t.History, time.Duration(t.HistoryAge)}
 	return nil
 }

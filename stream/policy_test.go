@@ -176,7 +176,8 @@ func TestPolicyJSONUsesTheNamesOfTheHash(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Want(t, "json", string(text),
-		`{"visibility_ms":1500,"max_attempts":3,"retry_min_ms":1000,"retry_max_ms":60000,"held":true}`)
+		`{"visibility_ms":1500,"max_attempts":3,"retry_min_ms":1000,"retry_max_ms":60000,"held":true,`+
+			`"history":0,"history_ms":0}`)
 	listed := p
 	listed.RetryDelays, listed.RetryFor, listed.MaxSnoozes, listed.MaxCrashes = "1,2", time.Second, 3, 4
 	again, err := json.Marshal(listed)
@@ -209,7 +210,8 @@ func TestPolicyComesFromTheMostSpecificLevelThatCounts(t *testing.T) {
 	if err := WriteDefaults(t.Context(), r.Client, r.Prefix, defaults); err != nil {
 		t.Fatal(err)
 	}
-	defaults.Held = false // a queue is held by itself
+	defaults.Held = false // a queue is held by itself, and keeps its own history
+	defaults.HistoryAge = DefaultHistoryAge
 	redistest.Want(t, "defaults", read("g"), defaults)
 
 	write := func(group string, u PolicyUpdate) {

@@ -21,7 +21,7 @@ func CheckSettings(fields map[string]string, defaults bool) (bad map[string]erro
 			group, name, sound = splitGroupSetting(rest)
 		}
 		i := slices.IndexFunc(settings, func(s setting) bool { return s.name == name })
-		if !sound || i < 0 || name == SettingHeld && (defaults || group != "") {
+		if !sound || i < 0 || isOfWhole(name) && (defaults || group != "") {
 			unknown = append(unknown, field)
 			continue
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,7 +65,7 @@ func resolvePolicy(group string, queue, defaults map[string]string) (Policy, err
 		}{
 			{queue, groupSetting(group, s.name), "policy"}, {queue, s.name, "policy"}, {defaults, s.name, "defaults"},
 		}
-		if s.name == SettingHeld { // the drain reads only the setting of the queue
+		if s.whole { // scripts read only the setting of the queue
 			levels = levels[1:2]
 		}
 		for _, level := range levels {
@@ -118,6 +118,8 @@ type PolicyUpdate struct {
 	MaxSnoozes        *int
 	MaxCrashes        *int
 	Held              *bool
+	History           *int
+	HistoryAge        *time.Duration
 	Clear             []string
 }
 
@@ -134,6 +136,8 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 	setGiven(u.MaxSnoozes, &p.MaxSnoozes, given, SettingMaxSnoozes)
 	setGiven(u.MaxCrashes, &p.MaxCrashes, given, SettingMaxCrashes)
 	setGiven(u.Held, &p.Held, given, SettingHeld)
+	setGiven(u.History, &p.History, given, SettingHistory)
+	setGiven(u.HistoryAge, &p.HistoryAge, given, SettingHistoryAge)
 
 	var values []lua.FieldValue
 	var errs []error
@@ -161,6 +165,24 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 	return values, errors.Join(errs...)
 }
 
+// checkGroup refuses what no group can have of its own.
+func (u PolicyUpdate) checkGroup() error {
+	var errs []error
+	refuse := func(name string, value any) {
+		errs = append(errs, lua.Invalid(name, fmt.Sprint(value), "can be set for a whole queue only"))
+	}
+	if u.Held != nil {
+		refuse(SettingHeld, *u.Held)
+	}
+	if u.History != nil {
+		refuse(SettingHistory, *u.History)
+	}
+	if u.HistoryAge != nil {
+		refuse(SettingHistoryAge, *u.HistoryAge)
+	}
+	return errors.Join(errs...)
+}
+
 func setGiven[T any](from, to *T, given map[string]bool, name string) {
 	if from != nil {
 		*to, given[name] = *from, true
@@ -170,6 +192,8 @@ func setGiven[T any](from, to *T, given map[string]bool, name string) {
 // WritePolicy changes settings of a queue, or with a group those of one group alone, and wakes the bridges. Held is a setting of
 // a whole queue. A retry_max below the retry_min of another level counts as that. Passes on a full server; may be repeated.
 //
+// A history that is switched off is deleted.
+//
 // Partition 0 is written first, and the others get the policy that it then has; after an error some may have the old one: repeat
 // it. One round trip, one to the registry, and about two per further partition.
 func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string, u PolicyUpdate) error {
@@ -177,9 +201,7 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 	name := func(setting string) string { return setting }
 	if group != "" {
 		errs = append(errs, lua.CheckGroup(group))
-		if u.Held != nil {
-			errs = append(errs, lua.Invalid("held", strconv.FormatBool(*u.Held), "can be set for a whole queue only"))
-		}
+		errs = append(errs, u.checkGroup())
 		name = func(setting string) string { return groupSetting(group, setting) }
 	}
 	values, err := u.values(name)
@@ -191,7 +213,12 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	// Read after the write: so either this call sees the new partitions of a growth, or the growth sees the new policy.
-	if err := (&partitionSync{c: c, prefix: prefix, queue: queue}).policy(ctx); err != nil {
+	parts := &partitionSync{c: c, prefix: prefix, queue: queue}
+	err = parts.policy(ctx)
+	if err == nil && (u.History != nil && *u.History == 0 || slices.Contains(u.Clear, SettingHistory)) {
+		err = parts.dropHistories(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	return nil
@@ -206,7 +233,7 @@ func WriteDefaults(ctx context.Context, c rueidis.Client, prefix string, p Polic
 	var values []lua.FieldValue
 	for _, s := range settings {
 		switch {
-		case s.name == SettingHeld:
+		case s.whole:
 		case s.isOff(&p): // one that an earlier bridge wrote counts no more
 			values = append(values, lua.FieldValue{Field: s.name})
 		default:

@@ -3,6 +3,7 @@ package stream
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,6 +19,7 @@ type setting struct {
 	off       bool          // zero is as if nobody had set it
 	get       func(*Policy) int64
 	set       func(*Policy, int64)
+	whole     bool // of a whole queue only: no group has its own, nor do all queues share one
 }
 
 func durationSetting(name string, low, high time.Duration, field func(*Policy) *time.Duration) setting {
@@ -58,8 +60,15 @@ var settings = []setting{
 			}
 			return 0
 		},
-		set: func(p *Policy, n int64) { p.Held = n == 1 },
+		set: func(p *Policy, n int64) { p.Held = n == 1 }, whole: true,
 	},
+	{
+		name: SettingHistory, low: 0, high: MaxHistory,
+		get: func(p *Policy) int64 { return int64(p.History) },
+		set: func(p *Policy, n int64) { p.History = int(n) }, whole: true,
+	},
+	ofWhole(durationSetting(SettingHistoryAge, MinHistoryAge, MaxHistoryAge,
+		func(p *Policy) *time.Duration { return &p.HistoryAge })),
 }
 
 func (s setting) text(n int64) string {
@@ -72,6 +81,16 @@ func (s setting) text(n int64) string {
 func offAtZero(s setting) setting {
 	s.off = true
 	return s
+}
+
+func ofWhole(s setting) setting {
+	s.whole = true
+	return s
+}
+
+// isOfWhole reports whether a setting is of a whole queue only: its name, without that of a group.
+func isOfWhole(name string) bool {
+	return slices.ContainsFunc(settings, func(s setting) bool { return s.name == name && s.whole })
 }
 
 // validate says what is wrong with the setting of a policy.

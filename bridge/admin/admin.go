@@ -42,6 +42,9 @@ func New(r *bridge.Redis, prefix string) *Admin {
 	return &Admin{redis: r, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
 }
 
+// Name is how the histories of queues name this process as an operator.
+func (a *Admin) Name() string { return lua.Actor(lua.ActorOperator) }
+
 // Observed returns a handle that tells an observer which dead letters it redrives and purges: package bridge/metrics counts them.
 func (a *Admin) Observed(o bridge.Observer) *Admin {
 	return &Admin{redis: a.redis, prefix: a.prefix, observer: o}

@@ -25,6 +25,7 @@ var (
 //		Name    string
 //		Does    string
 //		Keys    []string
+//		More    []string
 //		Args    []string
 //		Each    []string // sent for every item, after Args
 //		Returns string

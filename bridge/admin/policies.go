@@ -18,6 +18,8 @@ const (
 	SettingMaxSnoozes  = stream.SettingMaxSnoozes  // 0 = 1,000
 	SettingMaxCrashes  = stream.SettingMaxCrashes  // 0 = a crash is a failed attempt
 	SettingHeld        = stream.SettingHeld        // 1 = paused; of a whole queue only
+	SettingHistory     = stream.SettingHistory     // changes of state to keep, 0 = none; of a whole queue only
+	SettingHistoryAge  = stream.SettingHistoryAge  // milliseconds; of a whole queue only
 )
 
 // WriteDefaults writes the policy of all queues of the prefix that have none of their own. A Bridge with Config.Defaults does so
@@ -38,6 +40,8 @@ func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 //		MaxSnoozes        *int
 //		MaxCrashes        *int
 //		Held              *bool
+//		History           *int
+//		HistoryAge        *time.Duration
 //		Clear             []string
 //	}
 type PolicyUpdate = stream.PolicyUpdate

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-func (a *Admin) planner() *planner.Planner { return planner.New(a.redis.Client, a.prefix, nil) }
+func (a *Admin) planner() *planner.Planner { return planner.New(a.redis.Client, a.prefix, a.Name(), nil) }
 
 // Missed says what becomes of occurrences that nobody planned in time: see bridge.MissedOnce.
 //

@@ -11,16 +11,23 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/metrics"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 )
 
-// BenchmarkDrainAndDeliver takes turns without and with metrics: 20,000 messages, from the moment that all are due until all are
-// handled and acknowledged. on/off is the throughput with metrics in relation to that without, cpu-off/on the same for processor
-// time, of this process and the server, which others on the machine disturb less. Both are medians; the first pair warms up.
+// BenchmarkDrainAndDeliver takes turns without and with metrics, and without and with a history: 20,000 messages, from the moment
+// that all are due until all are handled and acknowledged. on/off is the throughput with it in relation to that without,
+// cpu-off/on the same for processor time, of this process and the server, which others on the machine disturb less. Both are
+// medians; the first pair warms up.
 func BenchmarkDrainAndDeliver(b *testing.B) {
+	b.Run("metrics", func(b *testing.B) { drainAndDeliver(b, true, false) })
+	b.Run("history", func(b *testing.B) { drainAndDeliver(b, false, true) })
+}
+
+func drainAndDeliver(b *testing.B, observed, told bool) {
 	server := redistest.Shared(b)
 	r, err := bridge.Dial(b.Context(), server.URL())
 	if err != nil {
@@ -32,7 +39,7 @@ func BenchmarkDrainAndDeliver(b *testing.B) {
 		for i := range 2 {
 			on := (i + rounds) % 2
 			before := processorTime(b, r)
-			took := deliverAll(b, r, server.Prefix(b), on == 1)
+			took := deliverAll(b, r, server.Prefix(b), observed && on == 1, told && on == 1)
 			if rounds > 0 {
 				wall[on], cpu[on] = append(wall[on], took), append(cpu[on], processorTime(b, r)-before)
 			}
@@ -72,14 +79,18 @@ func processorTime(b *testing.B, r *bridge.Redis) (used time.Duration) {
 
 const toDeliver = 20_000
 
-func deliverAll(b *testing.B, r *bridge.Redis, prefix string, on bool) time.Duration {
+func deliverAll(b *testing.B, r *bridge.Redis, prefix string, observed, told bool) time.Duration {
 	must := func(err error) {
 		if err != nil {
 			b.Fatal(err)
 		}
 	}
 	var observer bridge.Observer
-	if on {
+	if told {
+		most := 100_000
+		must(admin.New(r, prefix).WritePolicy(b.Context(), "q", "", admin.PolicyUpdate{History: &most}))
+	}
+	if observed {
 		observer = metrics.New(metrics.Config{})
 	}
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})

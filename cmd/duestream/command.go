@@ -179,10 +179,11 @@ func (a *app) produce(ctx context.Context, work func(*bridge.Client, *admin.Admi
 		return err
 	}
 	defer r.Close()
-	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.D})
+	op := admin.New(r, a.prefix)
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.D, Name: op.Name()})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return work(c, admin.New(r, a.prefix))
+	return work(c, op)
 }

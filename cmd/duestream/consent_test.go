@@ -12,7 +12,7 @@ var effects = map[string]string{
 	"duestream": "reads", "duestream serve": "moves", "duestream dev": "moves", "duestream health": "reads",
 	"duestream schedule": "adds", "duestream cancel": "named", "duestream reschedule": "moves", "duestream bulk": "reads", "duestream bulk cancel": "asks q --all",
 	"duestream bulk reschedule": "moves", "duestream bulk expire": "moves", "duestream show": "reads", "duestream work": "moves",
-	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream peek": "reads", "duestream pending": "reads",
+	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream story": "reads", "duestream peek": "reads", "duestream pending": "reads",
 	"duestream consumers": "reads", "duestream dead": "reads", "duestream dead list": "reads", "duestream dead show": "reads",
 	"duestream dead redrive": "moves", "duestream dead edit": "moves", "duestream dead purge": "asks q --all",
 	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue delete": "asks q --force", "duestream queue partitions": "sets",

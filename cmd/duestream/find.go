@@ -21,7 +21,8 @@ func (a *app) find() *cobra.Command {
 		Short: "Find a message in all queues, with what is known of its history",
 		Long: `Says every place where a message is, in all queues that the bridges know or in those
 named with --queue: scheduled, retrying, ready and for which groups, pending and with
-whom, dead; the first line of a place says why the message is not delivered, or not done. Then what is known of its past and future, as a timeline. Exit code 3 when it
+whom, dead; the first line of a place says why the message is not delivered, or not done. Then what is known of its past and future, as a timeline,
+and its story, in queues that keep a history (duestream story). Exit code 3 when it
 is nowhere: every group acknowledged it, it was cancelled or purged, or never existed;
 --json then prints what was looked at.
 
@@ -65,16 +66,33 @@ func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queue
 	}
 	f, err := op.Find(ctx, id, options)
 	bar.Clear()
-	if errors.Is(err, admin.ErrNotFound) {
-		if err := a.print(f, func() {}); err != nil {
-			return err
-		}
-		return fmt.Errorf("nowhere: %w", a.nowhere(f))
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, admin.ErrNotFound) {
 		return err
 	}
-	return a.print(f, func() { a.describeHistory(f) })
+	found := foundMessage{Finding: f}
+	s, unread := a.readStory(ctx, op, id, queues)
+	if unread != nil && !errors.Is(unread, admin.ErrUntold) && !errors.Is(unread, admin.ErrNoHistory) {
+		a.note("duestream: its story was not read: %s", unread)
+	}
+	found.Story = s.Changes
+	if printing := a.print(found, func() {
+		if err == nil {
+			a.describeHistory(f)
+		}
+		if len(s.Changes) > 0 {
+			fmt.Fprintln(a.out, "\nstory:")
+			a.tellStory(s.Changes, s.At)
+		}
+	}); printing != nil || err == nil {
+		return printing
+	}
+	return fmt.Errorf("nowhere: %w", a.nowhere(f))
+}
+
+// foundMessage is what Redis knows of a message, with what histories tell of it.
+type foundMessage struct {
+	admin.Finding
+	Story []admin.Change `json:"story,omitempty"`
 }
 
 // nowhere returns the error of a message that was not found: where Find looked, and what its ID and dedup windows tell.

@@ -36,7 +36,9 @@ value takes a setting back, so that the next level counts again.
   max_snoozes         how often a group may put a message off (up to 1000000); 0: 1000
   max_crashes         how often a message may be abandoned by workers that end or hang
                       before a dead letter, counted apart from failures; 0: each is one
-  held                true: what is scheduled does not become ready (whole queue only)`,
+  held                true: what is scheduled does not become ready (whole queue only)
+  history             changes of state to keep, and how long: 50000/24h; off: none, and what
+                      was kept is deleted (whole queue only). See duestream story`,
 		Example: `  duestream queue set emails max_attempts=5 retry_max=10m
   duestream queue set emails --group mailer visibility_timeout=
   duestream queue set callbacks retry_delays=1m,3m,5m,7m,9m max_attempts=6 retry_for=24h`,
@@ -88,6 +90,12 @@ func policyOf(u admin.PolicyUpdate) bridge.Policy {
 	if u.MaxAttempts != nil {
 		p.MaxAttempts = *u.MaxAttempts
 	}
+	if u.History != nil {
+		p.History = *u.History
+	}
+	if u.HistoryAge != nil {
+		p.HistoryAge = *u.HistoryAge
+	}
 	switch {
 	case u.RetryMin != nil && u.RetryMax != nil:
 		p.RetryMin, p.RetryMax = *u.RetryMin, *u.RetryMax
@@ -112,6 +120,9 @@ func policyOf(u admin.PolicyUpdate) bridge.Policy {
 }
 
 func setPolicy(u *admin.PolicyUpdate, name, value string) error {
+	if name == "history" {
+		return setHistory(u, value)
+	}
 	if value == "" {
 		for inRedis, here := range settings.PolicyFields {
 			if here == name {
@@ -142,6 +153,8 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 		if u.Held, err = parsed(strconv.ParseBool(value)); err != nil {
 			err = errors.New("must be true or false")
 		}
+	case "history_age":
+		u.HistoryAge, err = parsed(flags.ParseDuration(value))
 	default:
 		err = fmt.Errorf("is not a setting: must be one of %s",
 			strings.Join(slices.Sorted(maps.Values(settings.PolicyFields)), ", "))
@@ -155,6 +168,25 @@ func parseNumber(value string) (*int, error) {
 		return nil, errors.New("must be a whole number")
 	}
 	return &n, nil
+}
+
+// setHistory reads 50000/24h, 50000, off, or nothing.
+func setHistory(u *admin.PolicyUpdate, value string) (err error) {
+	if value == "" {
+		u.Clear = append(u.Clear, admin.SettingHistory, admin.SettingHistoryAge)
+		return nil
+	}
+	most, age, both := strings.Cut(value, "/")
+	if most == "off" && !both {
+		most = "0"
+	}
+	if u.History, err = parsed(strconv.Atoi(most)); err != nil {
+		return errors.New("must be off, or a number of changes and how long they are kept: 50000/24h")
+	}
+	if both {
+		u.HistoryAge, err = parsed(flags.ParseDuration(age))
+	}
+	return err
 }
 
 func parsed[T any](value T, err error) (*T, error) { return &value, err }

@@ -28,6 +28,8 @@ type queuePolicy struct {
 	MaxCrashes        int     `json:"max_crashes,omitempty"`
 	TriedFor          int64   `json:"tried_for_ms"` // until a dead letter, about
 	Held              bool    `json:"held"`
+	History           int     `json:"history"`
+	HistoryAge        int64   `json:"history_ms"`
 	Partitions        int     `json:"partitions"`
 	Known             bool    `json:"known"` // to the bridges
 
@@ -46,7 +48,7 @@ func (a *app) readPolicy(ctx context.Context, op *admin.Admin, queue, group stri
 	return queuePolicy{
 		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(),
 		millisOf(p.RetryDelays), p.RetryFor.Milliseconds(), p.MaxSnoozes, p.MaxCrashes, p.TriedFor().Milliseconds(),
-		p.Held, counts.Latest(), true, p,
+		p.Held, p.History, p.HistoryAge.Milliseconds(), counts.Latest(), true, p,
 	}, err
 }
 
@@ -79,7 +81,7 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 			rows = append(rows, []string{"max_crashes", strconv.Itoa(p.MaxCrashes)})
 		}
 		term.Table(a.out, append(rows, [][]string{
-			{"held", heldText(p.Held)}, {"partitions", strconv.Itoa(q.Partitions)},
+			{"held", heldText(p.Held)}, {"history", historyText(p)}, {"partitions", strconv.Itoa(q.Partitions)},
 			{"tried for", "about " + human.Short(p.TriedFor()) + ", without the time of the attempts; then a message that always fails is a dead letter"},
 		}...))
 	})
@@ -114,6 +116,14 @@ func (a *app) listPolicies(ctx context.Context, op *admin.Admin, group string) e
 			human.Short(p.TriedFor()), strconv.FormatBool(p.Held), strconv.Itoa(q.Partitions))
 	}
 	return list.end("no queues")
+}
+
+// historyText shows what queue set takes.
+func historyText(p bridge.Policy) string {
+	if p.History == 0 {
+		return "off"
+	}
+	return strconv.Itoa(p.History) + "/" + human.Exact(p.HistoryAge)
 }
 
 // heldText shows the setting held, with the word that all commands use for it.

@@ -148,8 +148,7 @@ func operatorCards() []card {
 }
 
 func keysOf(k lua.Keys) []string {
-	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm,
-		k.Recurring, k.Planned}
+	return k.All()
 }
 
 // awaitGroups returns when the workers have created every group of the sacrificial queue again: what becomes ready before that is

@@ -29,6 +29,8 @@ type run struct {
 	seen  stored // what is stored
 	book  *ledger
 	tally tally
+	keeps bool   // a history
+	told  string // the last that was read of it
 	memory
 }
 
@@ -55,6 +57,7 @@ func step[T any](r *run, what string, call func(context.Context) (T, error), spe
 		r.refuse("%s: %v", what, err)
 	}
 	after, seen := r.look(ctx)
+	untold := r.untold(ctx, what, seen)
 	r.Logf("%s: %+v", what, got)
 
 	var nearest string
@@ -62,7 +65,7 @@ func step[T any](r *run, what string, call func(context.Context) (T, error), spe
 		next := r.q.clone()
 		next.Now, next.EndedWindows = now, r.seen.ended(now)
 		next.NewEntries, next.NewLetters = newer(seen.Stream, r.seen.newest), newer(seen.Dead, r.seen.newestDead)
-		differs := seen.damage
+		differs := seen.damage + untold
 		if want := spec(next, got); !reflect.DeepEqual(got, want) {
 			differs += fmt.Sprintf("the answer is %+v\n     want it %+v\n", got, want)
 		}
@@ -386,6 +389,7 @@ func newRun(t *rapid.T, c rueidis.Client, k lua.Keys, counts tally) *run {
 	r := &run{T: t, c: c, k: k, tally: counts, q: newQueue(), book: newLedger(), memory: memory{cursors: map[string]string{}}}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
+	r.keepHistory(ctx)
 	r.last, r.seen = r.look(ctx)
 	r.start = r.last
 	return r
@@ -394,8 +398,7 @@ func newRun(t *rapid.T, c rueidis.Client, k lua.Keys, counts tally) *run {
 func (r *run) clear() {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	if err := r.commands(ctx, [][]string{{"UNLINK", r.k.Due, r.k.Payload, r.k.Meta, r.k.Stream, r.k.Dead, r.k.Wake, r.k.Policy,
-		r.k.Seen, r.k.Recurring, r.k.Planned}}); err != nil {
+	if err := r.commands(ctx, [][]string{append([]string{"UNLINK"}, r.k.All()...)}); err != nil {
 		r.Errorf("%v", err)
 	}
 }

@@ -184,6 +184,6 @@ func complaint(said []byte) string {
 
 // allMutants are the rows of all tables.
 func allMutants() []mutant {
-	return slices.Concat(mutants, moreMutants, producingMutants, retriesMutants, tracingMutants, metricsMutants, healthMutants,
-		flowMutants, recurrenceMutants)
+	return slices.Concat(mutants, moreMutants, producingMutants, historyMutants, retriesMutants, tracingMutants, metricsMutants,
+		healthMutants, flowMutants, recurrenceMutants)
 }

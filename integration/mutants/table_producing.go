@@ -82,8 +82,8 @@ var producingMutants = []mutant{
 	},
 	{
 		name: "a window is forgotten behind a message that is compared with none", file: "lua/enqueue.lua",
-		old:  "opened[id] or window or not added\n",
-		new:  "window or not added\n",
+		old:  "opened[id] or window or not added end",
+		new:  "window or not added end",
 		test: []string{"-run", "TestWindowHoldsBehindAMessageThatIsNotCompared", "./lua"},
 	},
 	{
@@ -141,8 +141,8 @@ var producingMutants = []mutant{
 		test: []string{"./integration/model", "-rapid.nofailfile", "-rapid.shrinktime=5s"},
 	},
 	{
-		name: "a message that may only be put off is hastened", file: "lua/enqueue.lua",
-		old:  "dedup == 'later' and at[n] <= old",
+		name: "a message that may only be put off is hastened", file: "lua/lib/message.lua",
+		old:  "dedup == 'later' and at <= old",
 		new:  "dedup == 'later' and false",
 		test: []string{"-run", "TestReplaceTakes", "./lua"},
 	},

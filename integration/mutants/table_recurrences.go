@@ -16,7 +16,7 @@ var recurrenceMutants = []mutant{
 	},
 	{
 		name: "a change leaves what was planned", file: "lua/recur.lua",
-		old:  "take_back(due, payload, meta, back)",
+		old:  "take_back(due, payload, meta, back, story)",
 		new:  "",
 		test: []string{"-run", "TestAChangeTakesBackWhatWasPlanned", "./lua"},
 	},

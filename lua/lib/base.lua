@@ -101,6 +101,21 @@ local function in_chunks(command, key, values, from)
   return sum
 end
 
+-- Whether a text is harmless beyond doubt: UTF-8, without separator, and the same in JSON. Cheap, and true of most.
+local function is_simple(s)
+  return string.find(s, '^[%w _.:/+-]*$') ~= nil
+end
+
+-- A string as JSON has it.
+local function quoted(s)
+  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
+end
+
+-- A positive whole number of at most 15 digits, as text.
+local function is_count(s)
+  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
+end
+
 local function add_pair(list, a, b)
   local n = #list
   list[n + 1] = a

@@ -17,8 +17,21 @@ local function due_ms(score)
   return digits((n and n > 0) and math.ceil(n) or 0)
 end
 
+-- µs until the next due time; -1 when it is none that comes.
+local function wait_us(due, now, fraction)
+  if not due or due >= 1e15 then return -1 end
+  return math.max(0, (math.ceil(due) - now) * 1000 - fraction)
+end
+
 -- How long a member waits whose dead letter was refused: the others go on, and it is not read for ever.
 local PUT_OFF_MS = 60000
+
+-- Does that. Returns why: the text of the refusal, which names the stream of dead letters when that is none.
+local function put_off(due, member, dead, refusal, now)
+  redis.call('ZADD', due, digits(now + PUT_OFF_MS), member)
+  local bad = string.find(refusal.err, 'WRONGTYPE', 1, true) and wrong_type({dead, 'stream'}) or refusal
+  return bad.err
+end
 
 -- What is kept of a member that is larger than an entry can be, and what its dead letter says: the payload, and the beginning of the rest.
 local function cut(member, body, meta)

@@ -11,11 +11,6 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 
--- Whether a text is harmless beyond doubt: UTF-8, without separator, and the same in JSON. Cheap, and true of most.
-local function is_simple(s)
-  return string.find(s, '^[%w _.:/+-]*$') ~= nil
-end
-
 local function is_utf8(s)
   if string.find(s, '^[\1-\127]*$') then
     return true
@@ -57,11 +52,6 @@ local function error_text(s)
     s = string.gsub(string.sub(s, 1, 1024), '[\192-\255][\128-\191]*$', '')
   end
   return is_utf8(s) and s or string.gsub(s, '[\128-\255]', '?')
-end
-
--- A positive whole number of at most 15 digits, as text.
-local function is_count(s)
-  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
 end
 
 -- Whether a member of the schedule needs no further look to be a message ID: it is not empty, and no retry's.

@@ -7,16 +7,20 @@ local function wrong_group(group)
 end
 
 local LOST, RETRIED, BURIED, RELEASED, SKIPPED, SNOOZED, STUCK = 0, 1, 2, 3, 4, 5, -1
+local SCHEDULED_AS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed'} -- as a history tells it
 
 -- Adds a dead letter, then takes the entry out of the pending list; takes the letter back when someone else was first.
 -- Adding first, because a full stream of dead letters must leave the entry pending.
 local function bury(k, group, entry, values, acked)
+  local consumer, idle
+  if k.story then consumer, idle = holder(k.story, k.stream, group, entry) end
   local letter = redis.pcall('XADD', k.dead, '*', unpack(values))
   if type(letter) == 'table' and letter.err then return STUCK, letter.err end
   if not acked and redis.call('XACK', k.stream, group, entry) == 0 then
     redis.call('XDEL', k.dead, letter)
     return LOST
   end
+  if k.story then note_values(k.story, 'dead', 'letter', letter, values, consumer, idle) end
   return BURIED
 end
 
@@ -99,11 +103,6 @@ local function read_fields(body)
   end
   if plain and SMALL[fields['attempt']] and fields['id'] and is_simple(fields['id']) and fields['id'] ~= '' then return fields, nil, true end
   return fields, oddity(body, fields), false
-end
-
--- A string as JSON has it.
-local function quoted(s)
-  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
 end
 
 -- The end of the meta of a harmless entry that failed. It is the same for most of a batch.
@@ -240,10 +239,15 @@ local function plan_exit(k, group, entry, body, how, now)
     fields['id'], fields['attempt'] = id, digits(failed)
     return {BURIED, letter = letter_values(fields, group, entry, reason, how.error, now)}
   end
-  return {
+  local plan = {
     verdict, member = id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or '', due = now + delay,
     meta = retry_meta(fields, plain, id, group, next_attempt, how.error, k.tails),
   }
+  if k.story then
+    plan.told = {'id', id, 'group', group, 'attempt', digits(failed), 'due_ms', digits(plan.due), 'error', error_text(how.error)}
+    if how.reason ~= 'max_attempts' then add_pair(plan.told, 'reason', how.reason) end -- which it would have died of
+  end
+  return plan
 end
 
 -- Carries out plans, entry by entry: the entry leaves the pending list, and what it becomes is written; k.soonest is the earliest due time of
@@ -258,6 +262,8 @@ local function carry_out(k, group, entries, plans)
       if not ok then failed = type(result) == 'table' and result or {err = tostring(result)} break end
       verdict = result
     elseif verdict ~= LOST then
+      local consumer, idle
+      if k.story then consumer, idle = holder(k.story, k.stream, group, entries[i]) end
       local acked = redis.pcall('XACK', k.stream, group, entries[i])
       if type(acked) == 'table' then failed = acked break end
       if acked == 0 then verdict = LOST end
@@ -266,6 +272,7 @@ local function carry_out(k, group, entries, plans)
         add_pair(metas, plan.member, plan.meta)
         times[plan.due], k.soonest = times[plan.due] or digits(plan.due), math.min(k.soonest or plan.due, plan.due)
         add_pair(members, times[plan.due], plan.member)
+        if plan.told then note_values(k.story, SCHEDULED_AS[verdict], 'entry', entries[i], plan.told, consumer, idle) end
       end
     end
     verdicts[i] = verdict

@@ -32,14 +32,26 @@ local function read_messages(args, asked)
   return ids, at, text, compared, earliest, replacing
 end
 
--- Puts a message straight into the stream. False: it goes into the schedule, as what drain may bury does; nil: its meta is malformed.
+-- Whether a message may take the place of one that is due at old, if there is any; known: its ID is, otherwise.
+local function may_replace(dedup, at, old, known)
+  if not old then return not known end
+  return not (dedup == 'later' and at <= old or dedup == 'earlier' and at >= old)
+end
+
+-- Tells of a message that was taken, by its verdict; entry: of one that is ready.
+local function note_taken(story, verdict, id, entry, due)
+  if entry then note(story, 'ready', id, ',"entry":"' .. entry .. '","attempt":"1","due_ms":"' .. due .. '"}')
+  elseif verdict > 0 then note(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}') end
+end
+
+-- Puts a message straight into the stream, and returns its entry ID. False: it goes into the schedule, as what drain may bury does; nil: its meta is malformed.
 local function ready(stream, id, due, body, fields, now)
   local values, meant = entry_values(id, body, fields ~= '' and fields or nil, due)
   if not values or has_expired(meant, now) or (meant['for'] or '') ~= '' then return values and false end
   local added = redis.pcall('XADD', stream, '*', unpack(values))
   local refused = type(added) == 'table' and added.err
   if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end -- the first one does, and nothing was written
-  return not refused
+  return not refused and added
 end
 
 -- The answer to a call that ran before: what it refused is known, and all the rest was taken.

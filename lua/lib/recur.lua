@@ -50,7 +50,8 @@ local function split_plan(due, name, plan, from)
 end
 
 -- Takes messages out of the schedule.
-local function take_back(due, payload, meta, ids)
+local function take_back(due, payload, meta, ids, story)
+  for _, id in ipairs(story and ids or {}) do note(story, 'cancelled', id, '}') end
   in_chunks('ZREM', due, ids)
   in_chunks('HDEL', payload, ids)
   in_chunks('HDEL', meta, ids)

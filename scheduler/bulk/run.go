@@ -98,7 +98,7 @@ func (r *run) walkAll(ctx context.Context, counts, before lua.Counts) error {
 }
 
 func (r *run) keys(partition int) lua.Keys {
-	return lua.NewKeys(r.b.prefix, lua.PartitionName(r.queue, partition))
+	return lua.NewKeys(r.b.prefix, lua.PartitionName(r.queue, partition)).As(lua.Actor(lua.ActorOperator))
 }
 
 // walk goes through one schedule, of about so many members. Everything that is there from its beginning to its end is met; the

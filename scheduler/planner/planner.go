@@ -31,18 +31,19 @@ const patience = 2 * loop.CallTimeout
 type Planner struct {
 	client rueidis.Client
 	prefix string
+	actor  string
 	log    *slog.Logger
 }
 
-// New returns a Planner. It does not touch Redis.
-func New(client rueidis.Client, prefix string, log *slog.Logger) *Planner {
+// New returns a Planner, which histories of queues name as the actor. It does not touch Redis.
+func New(client rueidis.Client, prefix, actor string, log *slog.Logger) *Planner {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Planner{client, prefix, log}
+	return &Planner{client, prefix, actor, log}
 }
 
-func (p *Planner) keys(queue string) lua.Keys { return lua.NewKeys(p.prefix, queue) }
+func (p *Planner) keys(queue string) lua.Keys { return lua.NewKeys(p.prefix, queue).As(p.actor) }
 
 // Change is what Put did.
 type Change struct {

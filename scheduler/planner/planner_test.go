@@ -28,7 +28,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	r, log := queuetest.New(t, redistest.Shared(t)), &bytes.Buffer{}
-	return &bench{r, New(r.Client, r.Prefix, slog.New(slog.NewTextHandler(log, nil))), log}
+	return &bench{r, New(r.Client, r.Prefix, "", slog.New(slog.NewTextHandler(log, nil))), log}
 }
 
 func (b *bench) put(spec recurrence.Spec) Change {

@@ -56,7 +56,7 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 	}
 	var looks sync.WaitGroup
 	for partition, messages := range places {
-		keys := lua.NewKeys(p.cfg.Prefix, lua.PartitionName(s.route.queue, partition))
+		keys := p.keys(lua.PartitionName(s.route.queue, partition))
 		looks.Go(func() {
 			var twice []batchMessage
 			for chunk := range slices.Chunk(messages, duplicatesChunk) {

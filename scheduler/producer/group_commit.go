@@ -51,7 +51,7 @@ type committer struct {
 }
 
 func newGroupCommit(p *Producer, partition string) *groupCommit {
-	l := &groupCommit{p: p, queue: partition, keys: lua.NewKeys(p.cfg.Prefix, partition)}
+	l := &groupCommit{p: p, queue: partition, keys: p.keys(partition)}
 	most := maxInFlight
 	if d := p.cfg.Durability; d.Fsync || d.Replicas > 0 {
 		most = maxInFlightDurably

@@ -120,7 +120,7 @@ func (s *messageLookup) amongCounts(ctx context.Context, counts, earlier lua.Cou
 
 // inChunks looks for messages in one partition.
 func (s *messageLookup) inChunks(ctx context.Context, partition int, messages []int) {
-	keys := lua.NewKeys(s.p.cfg.Prefix, lua.PartitionName(s.queue, partition))
+	keys := s.p.keys(lua.PartitionName(s.queue, partition))
 	for chunk := range slices.Chunk(messages, cancelChunk) {
 		if err := s.inPartition(ctx, keys, chunk); err != nil {
 			s.mu.Lock()

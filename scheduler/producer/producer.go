@@ -62,6 +62,8 @@ type Config struct {
 	// done. The first call asks the server whether it can wait so, for 5s at most, and fails with lua.ErrUnsupported or
 	// lua.ErrDenied if it cannot: nothing was sent then.
 	Durability lua.Durability
+	// Name is how the histories of queues name this producer, at most 256 bytes. Default: its part, host and process.
+	Name string
 	// Observer is told what becomes of messages. Nil: nobody is.
 	Observer observe.Observer
 	// Logger is told when registering a queue fails or works again. Default: discard.
@@ -73,6 +75,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
+	c.Name = cmp.Or(c.Name, lua.Actor(lua.ActorClient))
 	c.RetryTimeout = cmp.Or(c.RetryTimeout, DefaultRetryTimeout)
 	c.MaxCommit = cmp.Or(c.MaxCommit, DefaultMaxCommit)
 	c.MaxCommitBytes = cmp.Or(c.MaxCommitBytes, DefaultMaxCommitBytes)
@@ -89,7 +92,7 @@ func (c Config) validate() error {
 	if c.Client == nil {
 		errs = append(errs, lua.Invalid("Client", "nil", "must be a rueidis client"))
 	}
-	errs = append(errs, lua.CheckPrefix(c.Prefix))
+	errs = append(errs, lua.CheckPrefix(c.Prefix), lua.CheckActor(c.Name))
 	if c.MaxCommit < 1 || c.MaxCommit > maxCommit {
 		errs = append(errs, fmt.Errorf("MaxCommit is %d: must be between 1 and %d", c.MaxCommit, maxCommit))
 	}
@@ -134,6 +137,11 @@ func New(cfg Config) (*Producer, error) {
 		try: try, window: max(tokenWindow, 2*cfg.RetryTimeout+2*try),
 		routes: map[string]*route{}, closed: make(chan struct{}),
 	}, nil
+}
+
+// keys returns those of a partition, as this producer uses them.
+func (p *Producer) keys(partition string) lua.Keys {
+	return lua.NewKeys(p.cfg.Prefix, partition).As(p.cfg.Name)
 }
 
 // Schedule takes one message into a queue. Once it returns nil, the message is delivered at least once to every group, or

@@ -107,7 +107,7 @@ func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []str
 	var all sync.WaitGroup
 	for partition := range partitions {
 		all.Go(func() {
-			some, failed := p.walkOne(ctx, lua.NewKeys(p.cfg.Prefix, lua.PartitionName(queue, partition)), group, do)
+			some, failed := p.walkOne(ctx, p.keys(lua.PartitionName(queue, partition)), group, do)
 			mu.Lock()
 			defer mu.Unlock()
 			found, err = append(found, some...), errors.Join(err, failed)

@@ -147,7 +147,7 @@ func (d *DeadLetters) check(queue string) error {
 
 // keys returns the keys of one partition.
 func (d *DeadLetters) keys(queue string, partition int) lua.Keys {
-	return lua.NewKeys(d.prefix, lua.PartitionName(queue, partition))
+	return lua.NewKeys(d.prefix, lua.PartitionName(queue, partition)).As(lua.Actor(lua.ActorOperator))
 }
 
 // Count returns how many letters pass the filter. With a filter all are read, without one it is one round trip per partition.

@@ -35,7 +35,8 @@ func TestStatsOfAQueueThatDoesNotExistAreZero(t *testing.T) {
 		}
 		redistest.Want(t, "json", string(text),
 			`{"queue":"`+r.Queue+`","partitions":1,"held":false,"scheduled":0,"overdue":0,"oldest_overdue_ms":0,"stalled_ms":0,"ready":0,"entries":0,"dead":0,`+
-				`"dedup_windows":0,"groups":[],"policy":{"visibility_ms":30000,"max_attempts":40,"retry_min_ms":1000,"retry_max_ms":3600000,"held":false}}`)
+				`"dedup_windows":0,"groups":[],"policy":{"visibility_ms":30000,"max_attempts":40,"retry_min_ms":1000,"retry_max_ms":3600000,"held":false,`+
+				`"history":0,"history_ms":86400000}}`)
 	})
 }
 

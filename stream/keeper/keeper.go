@@ -46,6 +46,8 @@ type Config struct {
 	Prefix string
 	// Logger is told of each change of state once. Nil: discard.
 	Logger *slog.Logger
+	// Actor is how the histories of queues name the bridge. Empty: nobody is named.
+	Actor string
 	// Observer is told what is reclaimed, dead-lettered and freed. Nil: nobody is.
 	Observer observe.Observer
 

@@ -36,6 +36,7 @@ type ReclaimerConfig struct {
 	Prefix string // of all keys; default lua.DefaultPrefix
 	Queue  string
 	Logger *slog.Logger // nil = nothing is logged
+	Actor  string       // how the history of the queue names who reclaims; "" = nobody is named
 
 	Observer observe.Observer // nil = nobody is told
 
@@ -72,7 +73,7 @@ func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	log := cfg.Logger.With(slog.String("queue", cfg.Queue))
 	return &Reclaimer{
-		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), log: log, cursors: map[string]string{},
+		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue).As(cfg.Actor), log: log, cursors: map[string]string{},
 		told:     map[string]map[view.EntryID]bool{},
 		time:     reclaimTime,
 		stuck:    loop.Reporter{Log: log, Activity: "dead-lettering of abandoned entries"},

@@ -48,7 +48,7 @@ func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upk
 			1), busy: busy,
 		reclaimer: NewReclaimer(ReclaimerConfig{
 			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, Watched: true,
-			Observer: k.cfg.Observer,
+			Actor: k.cfg.Actor, Observer: k.cfg.Observer,
 		}),
 		trimmer: NewTrimmer(k.cfg.Client, k.cfg.Prefix, queue),
 	}

@@ -122,7 +122,7 @@ func (im *Import) group(ctx context.Context, group string) error {
 }
 
 func (im *Import) keys(partition int) lua.Keys {
-	return lua.NewKeys(im.prefix, lua.PartitionName(im.queue, partition))
+	return lua.NewKeys(im.prefix, lua.PartitionName(im.queue, partition)).As(lua.Actor(lua.ActorOperator))
 }
 
 func (im *Import) schedule(ctx context.Context, partition int, records []Record, indices []int, results []error) {

@@ -26,6 +26,7 @@ const (
 var kinds = []struct{ name, want string }{
 	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"},
 	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"}, {"recurring", "hash"}, {"planned", "hash"},
+	{"history", "stream"},
 }
 
 // holding are the keys that make a queue: the others are settings and tokens.
@@ -33,8 +34,7 @@ var holding = map[string]bool{"due": true, "payload": true, "meta": true, "strea
 	"recurring": true}
 
 func keysOf(k lua.Keys) []string {
-	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm,
-		k.Recurring, k.Planned}
+	return k.All()
 }
 
 func (e *examination) place(queue string, partition int) place {

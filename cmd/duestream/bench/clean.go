@@ -113,8 +113,7 @@ func Remove(ctx context.Context, r *bridge.Redis, prefix string, queues ...strin
 		cmds := rueidis.Commands{c.B().Hdel().Key(registry).Field(some...).Build()}
 		for _, queue := range some {
 			k := lua.NewKeys(prefix, queue)
-			for _, key := range []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm,
-				k.Recurring, k.Planned} {
+			for _, key := range k.All() {
 				cmds = append(cmds, c.B().Unlink().Key(key).Build())
 			}
 		}

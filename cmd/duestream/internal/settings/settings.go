@@ -60,7 +60,7 @@ func (s *Serve) policy() (bridge.Policy, error) {
 	p := bridge.Policy{
 		VisibilityTimeout: time.Duration(s.VisibilityTimeout), MaxAttempts: s.MaxAttempts, RetryMin: time.Duration(s.RetryMin),
 		RetryMax: time.Duration(s.RetryMax), RetryDelays: bridge.Delays(s.RetryDelays), RetryFor: time.Duration(s.RetryFor),
-		MaxSnoozes: s.MaxSnoozes, MaxCrashes: s.MaxCrashes,
+		MaxSnoozes: s.MaxSnoozes, MaxCrashes: s.MaxCrashes, HistoryAge: bridge.DefaultPolicy().HistoryAge,
 	}
 	err := RenameFields(p.Validate(), func(field string) string {
 		return envPrefix + "_" + strings.ToUpper(PolicyFields[field])
@@ -73,7 +73,7 @@ var PolicyFields = map[string]string{
 	admin.SettingVisibility: "visibility_timeout", admin.SettingMaxAttempts: "max_attempts",
 	admin.SettingRetryMin: "retry_min", admin.SettingRetryMax: "retry_max", admin.SettingRetryDelays: "retry_delays",
 	admin.SettingRetryFor: "retry_for", admin.SettingMaxSnoozes: "max_snoozes", admin.SettingMaxCrashes: "max_crashes",
-	admin.SettingHeld: "held",
+	admin.SettingHeld: "held", admin.SettingHistory: "history", admin.SettingHistoryAge: "history_age",
 }
 
 // RenameFields renames the fields of all InvalidErrors in a tree of errors, and the field that a rule refers to.

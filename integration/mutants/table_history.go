@@ -1,0 +1,29 @@
+package main
+
+// historyMutants are of what scripts tell of themselves.
+var historyMutants = []mutant{
+	{
+		name: "a cancelled message is not told of", file: "lua/cancel.lua",
+		old:  "      if story then note_member(story, 'cancelled', id, '}') end\n",
+		new:  "",
+		test: []string{"-run", "TestHistoryTellsEveryChange", "./lua"},
+	},
+	{
+		name: "an acknowledgement is told of whether it was won or lost", file: "lua/ack.lua",
+		old:  "    if story then add_pair(story.changes",
+		new:  "  end\n  do\n    if story then add_pair(story.changes",
+		test: []string{"-run", "TestHistoryTellsEveryChange", "./lua"},
+	},
+	{
+		name: "a history that cannot be written fails the call", file: "lua/ack.lua",
+		old:  "if story then pcall(tell, story) end\n",
+		new:  "if story then tell(story) end\n",
+		test: []string{"-run", "TestNothingDependsOnAHistory", "./lua"},
+	},
+	{
+		name: "a history lasts for ever", file: "lua/lib/history.lua",
+		old:  "    redis.call('PEXPIRE', story.history, story.age)\n",
+		new:  "",
+		test: []string{"-run", "TestHistoryIsBounded", "./lua"},
+	},
+}

@@ -1,0 +1,75 @@
+-- Shared by the scripts that change a message's state: what they tell of it in the history of its queue, if that keeps one.
+
+local MAX_TOLD_BYTES = 1024 -- of a value
+local MOST_TOLD = 16 -- changes in one entry of the history
+local DEFAULT_HISTORY_MS = '86400000'
+
+-- What a call by an actor will tell, or nil: most and age, settings of the policy, do not say that a history is kept.
+local function begin_story(history, actor, most, age)
+  if type(most) ~= 'string' or not is_count(most) then return nil end
+  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = actor, changes = {}}
+end
+
+-- That of most scripts: nil, too, if the caller gave no key for a history. Who does, gives a last argument, too, which is taken away here: who
+-- calls. A policy that cannot be read is none: nothing depends on a history.
+local function story_of(policy, history, args)
+  if not history then return nil end
+  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
+  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+end
+
+-- A text as a change tells it, in JSON.
+local function told_text(s)
+  return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
+end
+
+-- Notes a change of state of a message: an event, and rest, the end of a JSON object of strings behind the ID.
+local function note(story, event, id, rest)
+  add_pair(story.changes, event, '{"id":' .. told_text(id) .. rest)
+end
+
+-- Notes a change of state of a member of the schedule, a message or one of its retries; rest as above.
+local function note_member(story, event, member, rest)
+  local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP)
+  note(story, event, id or member, (group and group ~= '' and ',"group":' .. told_text(group) or '') .. rest)
+end
+
+local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
+
+-- Notes a change of state by values as an entry, or a dead letter, has them; id is an entry ID, told under name; consumer and idle are what
+-- holder said.
+local function note_values(story, event, name, id, values, consumer, idle)
+  local told = {'{"' .. name .. '":"' .. id .. '"'}
+  for i = 1, #values, 2 do
+    local as, value = TOLD[values[i]], values[i + 1]
+    if as and value ~= '' and (event ~= 'ready' or as ~= 'error') then told[#told + 1] = '"' .. as .. '":' .. told_text(value) end
+  end
+  if consumer and consumer ~= '' then
+    told[#told + 1] = '"idle_ms":"' .. idle .. '"'
+    if story.actor ~= 'worker ' .. consumer then told[#told + 1] = '"consumer":' .. told_text(consumer) end
+  end
+  add_pair(story.changes, event, table.concat(told, ',') .. '}')
+end
+
+-- The consumer that holds an entry, and ms since it was delivered, or last extended; '' and '' when it is not pending. To be asked before the
+-- entry leaves the pending list. story.holders: what was pending before somebody claimed it.
+local function holder(story, stream, group, entry)
+  for _, held in ipairs(story.holders or redis.pcall('XPENDING', stream, group, entry, entry, 1)) do
+    if held[1] == entry then return held[2], digits(held[3]) end
+  end
+  return '', ''
+end
+
+-- Writes down what was noted, as the last thing that a call does: nothing depends on it, and a refusal changes nothing else. What is older than
+-- the policy says goes; all of it, when nothing happens for so long.
+local function tell(story)
+  local changes = story.changes
+  for first = 1, #changes, 2 * MOST_TOLD do
+    redis.call('XADD', story.history, 'MAXLEN', '~', story.most, '*', 'by', story.actor,
+      unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+  end
+  if #changes > 0 then
+    redis.call('XTRIM', story.history, 'MINID', '~', digits(math.max(0, now_ms() - tonumber(story.age))))
+    redis.call('PEXPIRE', story.history, story.age)
+  end
+end
