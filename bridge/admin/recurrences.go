@@ -12,7 +12,9 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-func (a *Admin) planner() *planner.Planner { return planner.New(a.redis.Client, a.prefix, a.Name(), nil) }
+func (a *Admin) planner() *planner.Planner {
+	return planner.New(a.redis.Client, a.prefix, a.Name(), nil)
+}
 
 // Missed says what becomes of occurrences that nobody planned in time: see bridge.MissedOnce.
 //
