@@ -2,6 +2,7 @@ package crashpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -59,7 +60,11 @@ func killAt(t *testing.T, server *redistest.Server, sc scenario, n int) bool {
 	call := sc.prepare(s)
 	want := s.snapshot()
 	answered := make(chan error, 1)
-	go func() { answered <- call(interrupt(c, sc.script, n, stand)) }()
+	go func() {
+		err := errors.New("the scenario ended its test")
+		defer func() { answered <- err }()
+		err = call(interrupt(c, sc.script, n, stand))
+	}()
 	standing := stands(t, server, answered)
 	if !standing {
 		want = s.snapshot()
