@@ -384,21 +384,3 @@ func must[T any](v T, err error) T {
 }
 
 func score(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
-
-func newRun(t *rapid.T, c rueidis.Client, k lua.Keys, counts tally) *run {
-	r := &run{T: t, c: c, k: k, tally: counts, q: newQueue(), book: newLedger(), memory: memory{cursors: map[string]string{}}}
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	r.keepHistory(ctx)
-	r.last, r.seen = r.look(ctx)
-	r.start = r.last
-	return r
-}
-
-func (r *run) clear() {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	if err := r.commands(ctx, [][]string{append([]string{"UNLINK"}, r.k.All()...)}); err != nil {
-		r.Errorf("%v", err)
-	}
-}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -60,4 +61,22 @@ func (r *run) play() (differs mismatch) {
 	r.Repeat(r.actions())
 	r.settle()
 	return ""
+}
+
+func newRun(t *rapid.T, c rueidis.Client, k lua.Keys, counts tally) *run {
+	r := &run{T: t, c: c, k: k, tally: counts, q: newQueue(), book: newLedger(), memory: memory{cursors: map[string]string{}}}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	r.keepHistory(ctx)
+	r.last, r.seen = r.look(ctx)
+	r.start = r.last
+	return r
+}
+
+func (r *run) clear() {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	if err := r.commands(ctx, [][]string{append([]string{"UNLINK"}, r.k.All()...)}); err != nil {
+		r.Errorf("%v", err)
+	}
 }

@@ -1,0 +1,63 @@
+package model
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Waiting returns the members that stand for a message again: for a group, or with "" for any.
+func (q *Queue) Waiting(id, group string) (members []string) {
+	for member := range q.Scheduled {
+		if m := lua.ParseMember(member); m.Kind != lua.MemberFirst && m.ID == id && (group == "" || group == m.Group) {
+			members = append(members, member)
+		}
+	}
+	slices.Sort(members)
+	return members
+}
+
+// CancelRetries: scheduled again → nothing. The dedup window stays: the message was accepted, and delivered.
+func (q *Queue) CancelRetries(id, group string) []string {
+	members := q.Waiting(id, group)
+	for _, member := range members {
+		delete(q.Scheduled, member)
+	}
+	return members
+}
+
+// RescheduleRetries: scheduled again → scheduled.
+func (q *Queue) RescheduleRetries(id, group string, to lua.When) []string {
+	members := q.Waiting(id, group)
+	for _, member := range members {
+		m := q.Scheduled[member]
+		m.Due = float64(when(to, q.Now))
+		q.Scheduled[member] = m
+	}
+	return members
+}
+
+// Expire: scheduled → scheduled, due now and expired; what cannot be read has no expiry, and is due now.
+func (q *Queue) Expire(members []string) []lua.Expired {
+	answers := make([]lua.Expired, len(members))
+	for i, member := range members {
+		m, scheduled := q.Scheduled[member]
+		due, expired := m.Due <= float64(q.Now), m.Broken != "" || m.expired(q.Now)
+		switch {
+		case !scheduled:
+			continue
+		case due && expired:
+			answers[i] = lua.ExpireBefore
+			continue
+		case !expired:
+			m.Meta = maps.Clone(m.Meta)
+			m.Meta[lua.FieldExpires] = decimal(q.Now)
+		}
+		if !due {
+			m.Due = float64(q.Now)
+		}
+		q.Scheduled[member], answers[i] = m, lua.ExpireNow
+	}
+	return answers
+}

@@ -1,0 +1,47 @@
+package lua
+
+import (
+	"fmt"
+	"time"
+)
+
+func (o *ordeal) heartbeat() {
+	var commands [][]string
+	for i := range o.number("bridges", 0, 300) {
+		commands = append(commands, []string{"ZADD", o.b.g.Bridges, ms(o.b.now()), fmt.Sprint("bridge", i)})
+	}
+	o.b.build(commands...)
+	_, _, err := Heartbeat(o.b.ctx, o.scale, o.b.g, "own", time.Minute)
+	o.must(err)
+}
+
+func (o *ordeal) register() {
+	size := o.size("counts")
+	o.b.build([]string{"HSET", o.b.g.Queues, "q", "1,4" + pad(size)})
+	o.seen(0, size+10)
+	_, err := Register(o.b.ctx, o.scale, o.b.g, []string{"q", "other"})
+	o.must(err)
+}
+
+func (o *ordeal) configure() {
+	o.b.build([]string{"HSET", o.b.k.Policy, "max_attempts", pad(o.size("value"))})
+	o.must(Configure(o.b.ctx, o.scale, o.b.k.Policy, o.b.k.Wake, fields("max_attempts", "3", "held", "")))
+}
+
+func (o *ordeal) signal() {
+	o.b.build([]string{"XADD", o.b.k.Wake, "5-1", "queues", pad(o.size("token"))})
+	o.must(signal(o.b.ctx, o.scale, o.b.k.Wake, "settings"))
+}
+
+func (o *ordeal) ensureGroup() {
+	o.held(2)
+	_, err := EnsureGroup(o.b.ctx, o.scale, o.b.k, "new")
+	o.must(err)
+}
+
+func (o *ordeal) dropConsumer() {
+	o.held(2)
+	o.b.do("XGROUP", "CREATECONSUMER", o.b.k.Stream, "g", "c2")
+	_, err := DropConsumers(o.b.ctx, o.scale, o.b.k, "g", []string{"c1", "c2", "nobody"})
+	o.must(err)
+}
