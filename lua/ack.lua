@@ -38,7 +38,7 @@ for i = 2, #args, 2 do
   if won == 1 then
     m = m + 1
     acked[m] = entry
-    if story then add_pair(story.changes, 'acknowledged', '{"entry":"' .. entry .. '"' .. (id ~= '' and ',"id":' .. told_text(id) or '') .. of_group) end
+    if story then add_pair(story.changes, 'acknowledged', '{"entry":' .. told_text(entry) .. (id ~= '' and ',"id":' .. told_text(id) or '') .. of_group) end
   end
 end
 free(stream, acked)

@@ -66,6 +66,14 @@ func (i Identity) Actor() string {
 	return ActorBridge + " " + plainWord(i.Host, maxHostBytes) + " " + strconv.Itoa(max(0, i.PID))
 }
 
+// toldTime reads a point in time; none for "", and for one that JSON has no text for: scores may mean never.
+func toldTime(score string) time.Time {
+	if t := dueTime(score); score != "" && t.Year() <= 9999 && t.Year() >= 0 {
+		return t
+	}
+	return time.Time{}
+}
+
 // change is a Told in JSON, as scripts write it.
 type change struct {
 	ID       string `json:"id"`
@@ -97,12 +105,7 @@ func ParseTold(entryID string, values []FieldValue) (told []Told) {
 		t := Told{At: at, Event: f.Field, By: by, ID: c.ID, Group: c.Group, Entry: c.Entry, Letter: c.Letter, Reason: c.Reason,
 			Error: c.Error, Consumer: c.Consumer}
 		t.Attempt, _ = strconv.Atoi(c.Attempt)
-		if c.Due != "" {
-			t.Due = dueTime(c.Due)
-		}
-		if c.Was != "" {
-			t.Was = dueTime(c.Was)
-		}
+		t.Due, t.Was = toldTime(c.Due), toldTime(c.Was)
 		idle, _ := strconv.ParseInt(c.Idle, 10, 64)
 		t.Idle = duration(max(0, idle), time.Millisecond)
 		told = append(told, t)

@@ -188,3 +188,22 @@ func TestHistoryIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// A producer's own fields are not taken for ours, and what is scheduled again under the name of a retry is told of by its ID.
+func TestHistoryTellsOnlyWhatScriptsKnow(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		b.keepHistory()
+		at := 0
+		b.enqueue(Item{ID: "thief", When: After(time.Hour),
+			Meta: `{"entry":"1-1","group":"payroll","reason":"because","error":"e","consumer":"me"}`})
+		b.enqueue(Item{ID: "m" + Separator + "g" + Separator + "1-1", When: After(time.Hour), Payload: []byte("p"),
+			Meta: `{"id":"m","for":"g","attempt":"2","error":"e"}`, Dedup: Refuse})
+		b.wantTold(&at, "scheduled thief client c", "scheduled m g client c")
+		b.makeDue()
+		b.drain(10)
+		told := b.told()
+		slices.Sort(told[at:])
+		wantList(b, "told", told[at:], "ready m g client c 2", "ready thief client c 1")
+	})
+}

@@ -168,6 +168,11 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 // checkGroup refuses what no group can have of its own.
 func (u PolicyUpdate) checkGroup() error {
 	var errs []error
+	for _, name := range u.Clear {
+		if isOfWhole(name) {
+			errs = append(errs, lua.Invalid(name, "", "can be cleared for a whole queue only"))
+		}
+	}
 	refuse := func(name string, value any) {
 		errs = append(errs, lua.Invalid(name, fmt.Sprint(value), "can be set for a whole queue only"))
 	}

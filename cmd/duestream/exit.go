@@ -78,7 +78,7 @@ var outcomes = []outcome{
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
 	{bridge.ErrNoRecurrence, exitNotFound, "`duestream recur list` lists them"},
 	{bridge.ErrChanged, exitFailure, "look at it with `duestream recur show`, and try again"},
-	{admin.ErrNoHistory, exitNotFound, "`duestream queue set <queue> history=50000/24h` has a queue keep one from now on"},
+	{admin.ErrNoHistory, exitNotFound, "`duestream queue set <queue> history=50000/24h` has a queue keep one; it begins with the next change"},
 	{admin.ErrUntold, exitNotFound, "a history goes back to when it was switched on, and to its limits; `duestream find <id>` says where a message is"},
 	{admin.ErrNotFound, exitNotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
 	{admin.ErrNoGroup, exitNotFound, admin.Hint(admin.ErrNoGroup)},

@@ -26,7 +26,7 @@ whom, which attempt, how late, why. A queue keeps such a history when its policy
 
 keeps at least the newest 50,000 changes of each partition, for a day. "Held" is the time since
 the delivery, or since the worker last extended it. What was done by plain commands, an
-XREADGROUP or XACK, is not told; duestream find says where a message is now.
+XREADGROUP or XACK, is not told, nor is a purge; duestream find says where a message is now.
 Exit code 3: nothing is told of it, or no queue keeps a history.`,
 		Example: "  duestream story order-42\n  duestream story order-42 --queue emails --json",
 	}

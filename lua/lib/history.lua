@@ -7,7 +7,7 @@ local DEFAULT_HISTORY_MS = '86400000'
 -- What a call by an actor will tell, or nil: most and age, settings of the policy, do not say that a history is kept.
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = actor, changes = {}}
+  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
 end
 
 -- That of most scripts: nil, too, if the caller gave no key for a history. Who does, gives a last argument, too, which is taken away here: who
@@ -35,14 +35,15 @@ local function note_member(story, event, member, rest)
 end
 
 local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other names are the message's own
 
 -- Notes a change of state by values as an entry, or a dead letter, has them; id is an entry ID, told under name; consumer and idle are what
 -- holder said.
 local function note_values(story, event, name, id, values, consumer, idle)
-  local told = {'{"' .. name .. '":"' .. id .. '"'}
+  local told, names = {'{"' .. name .. '":"' .. id .. '"'}, event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
-    local as, value = TOLD[values[i]], values[i + 1]
-    if as and value ~= '' and (event ~= 'ready' or as ~= 'error') then told[#told + 1] = '"' .. as .. '":' .. told_text(value) end
+    local as, value = names[values[i]], values[i + 1]
+    if as and value ~= '' then told[#told + 1] = '"' .. as .. '":' .. told_text(value) end
   end
   if consumer and consumer ~= '' then
     told[#told + 1] = '"idle_ms":"' .. idle .. '"'
@@ -61,15 +62,15 @@ local function holder(story, stream, group, entry)
 end
 
 -- Writes down what was noted, as the last thing that a call does: nothing depends on it, and a refusal changes nothing else. What is older than
--- the policy says goes; all of it, when nothing happens for so long.
+-- the policy says goes, a part at a time; all of it, when nothing happens for so long.
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, 'MAXLEN', '~', story.most, '*', 'by', story.actor,
-      unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
   end
   if #changes > 0 then
-    redis.call('XTRIM', story.history, 'MINID', '~', digits(math.max(0, now_ms() - tonumber(story.age))))
+    redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
+    redis.call('XTRIM', story.history, 'MINID', '~', digits(math.max(0, now_ms() - tonumber(story.age))), 'LIMIT', 1000)
     redis.call('PEXPIRE', story.history, story.age)
   end
 end

@@ -41,7 +41,7 @@ end
 -- Tells of a message that was taken, by its verdict; entry: of one that is ready.
 local function note_taken(story, verdict, id, entry, due)
   if entry then note(story, 'ready', id, ',"entry":"' .. entry .. '","attempt":"1","due_ms":"' .. due .. '"}')
-  elseif verdict > 0 then note(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}') end
+  elseif verdict > 0 then note_member(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}') end
 end
 
 -- Puts a message straight into the stream, and returns its entry ID. False: it goes into the schedule, as what drain may bury does; nil: its meta is malformed.

@@ -16,7 +16,7 @@ import (
 )
 
 // ErrNoHistory: none of the queues keeps a history.
-var ErrNoHistory = errors.New("no history is kept")
+var ErrNoHistory = errors.New("there is no history")
 
 // ErrUntold: the histories tell nothing of a message.
 var ErrUntold = errors.New("nothing is told of it")
@@ -57,7 +57,8 @@ type StoryOptions struct {
 }
 
 // ReadStory reads what became of a message, also of one that is gone, in the histories of queues that keep one. It is complete
-// where the histories reach back far enough, but for what left no change to a script: plain ZADD, XREADGROUP and XACK.
+// where the histories reach back far enough, but for what left no change to a script, as plain ZADD, XREADGROUP and XACK, for
+// purges, and for acknowledgements of entries that were ready before the history begins.
 // ErrNoHistory: there is nothing to read; ErrUntold: nothing is told of this message.
 //
 // It reads all that the histories hold, in pages of about 64 KiB.
@@ -136,9 +137,13 @@ func (r *storyReader) queue(ctx context.Context, queue string, counts lua.Counts
 // partition reads one history.
 func (r *storyReader) partition(ctx context.Context, queue, key string) error {
 	// An entry of foreign make has its own ID for one.
-	t := teller{id: r.id, queue: queue, ready: map[string]time.Time{r.id: {}}, letters: map[string]bool{}}
+	t := teller{id: r.id, queue: queue, ready: map[string]readyEntry{r.id: {}}, letters: map[string]bool{}}
+	last, ok, err := view.ReadLastID(ctx, r.c, key) // what comes later is for the next one who asks
+	if err != nil || !ok {
+		return err
+	}
 	pace := 0
-	for e, err := range view.Walk(ctx, r.c, key, "-", "+", false) {
+	for e, err := range view.Walk(ctx, r.c, key, "-", last.String(), false) {
 		if err != nil {
 			return err
 		}
@@ -146,8 +151,8 @@ func (r *storyReader) partition(ctx context.Context, queue, key string) error {
 			r.step(int64(pace), 0)
 			pace = 0
 		}
-		for _, told := range lua.ParseTold(e.ID, e.FieldValues) {
-			t.hear(told)
+		for _, one := range lua.ParseTold(e.ID, e.FieldValues) {
+			t.hear(one)
 		}
 	}
 	r.step(int64(pace), 0)
@@ -157,36 +162,48 @@ func (r *storyReader) partition(ctx context.Context, queue, key string) error {
 	return nil
 }
 
+// readyEntry is what a teller remembers of an entry.
+type readyEntry struct {
+	at    time.Time // when it became ready
+	group string    // of a retry: the only one that it is for
+}
+
 // teller picks the changes of one message out of the history of a partition, in its order. What is told of an entry, or of a
 // letter, without the ID of its message, is known by what was told of it before.
 type teller struct {
 	id, queue string
-	ready     map[string]time.Time // entries of the message, and when they became ready
+	ready     map[string]readyEntry // entries of the message
 	letters   map[string]bool
 	changes   []Change
 }
 
-func (t *teller) hear(told lua.Told) {
-	at, known := t.ready[told.Entry]
-	if told.ID != t.id && (told.ID != "" || !known && !t.letters[told.Letter]) {
+func (t *teller) hear(one lua.Told) {
+	entry, known := t.ready[one.Entry]
+	if one.ID == one.Entry { // of a body that was lost, that is all there is for an ID
+		one.ID = ""
+	}
+	if one.ID != t.id && (one.ID != "" || !known && !t.letters[one.Letter]) {
 		return
 	}
+	if one.Event == lua.EventAcknowledged && entry.group != "" && one.Group != entry.group {
+		return // a retry of another group, which this one only takes out of its way
+	}
 	c := Change{
-		Queue: t.queue, At: told.At, Event: told.Event, Group: told.Group, Attempt: told.Attempt, Due: told.Due, Was: told.Was,
-		Idle: view.Millis(told.Idle), Entry: told.Entry, Letter: told.Letter, Reason: told.Reason, Error: told.Error,
-		Consumer: told.Consumer, By: told.By,
+		Queue: t.queue, At: one.At, Event: one.Event, Group: one.Group, Attempt: one.Attempt, Due: one.Due, Was: one.Was,
+		Idle: view.Millis(one.Idle), Entry: one.Entry, Letter: one.Letter, Reason: one.Reason, Error: one.Error,
+		Consumer: one.Consumer, By: one.By,
 	}
 	switch {
-	case told.Event == lua.EventReady:
-		t.ready[told.Entry] = told.At
-		if told.Due.UnixMilli() > 1e12 { // before 2001 is for those who mean now
-			c.Late = view.Millis(max(0, told.At.Sub(told.Due)))
+	case one.Event == lua.EventReady:
+		t.ready[one.Entry] = readyEntry{one.At, one.Group}
+		if one.Due.UnixMilli() > 1e12 { // before 2001 is for those who mean now
+			c.Late = view.Millis(max(0, one.At.Sub(one.Due)))
 		}
-	case !at.IsZero():
-		c.After = view.Millis(told.At.Sub(at))
+	case !entry.at.IsZero():
+		c.After = view.Millis(one.At.Sub(entry.at))
 	}
-	if told.Letter != "" {
-		t.letters[told.Letter] = true
+	if one.Letter != "" {
+		t.letters[one.Letter] = true
 	}
 	t.changes = append(t.changes, c)
 }

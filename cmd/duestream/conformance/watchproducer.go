@@ -373,7 +373,7 @@ func scheduleCall(s *sent) (c call, ok bool) {
 	if !s.is("FCALL") || s.arg(1) != "duestream_schedule" {
 		return c, false
 	}
-	args := s.args[3+len(s.keys()):]
+	args := withoutActor(s.keys(), s.args[3+len(s.keys()):])
 	if len(args) < 8 || (len(args)-3)%5 != 0 {
 		return c, false
 	}

@@ -150,7 +150,15 @@ func scriptOf(s *sent) (name string, keys, args []string) {
 	if err != nil || n < 0 || 3+n > len(s.args) {
 		return name, nil, nil
 	}
-	return name, s.args[3 : 3+n], s.args[3+n:]
+	return name, s.args[3 : 3+n], withoutActor(s.args[3:3+n], s.args[3+n:])
+}
+
+// withoutActor returns the arguments of a call without who makes it: the last one, of a call that gives the key of a history.
+func withoutActor(keys, args []string) []string {
+	if len(keys) > 0 && len(args) > 0 && strings.HasSuffix(keys[len(keys)-1], ":history") {
+		return args[:len(args)-1]
+	}
+	return args
 }
 
 func digest(source string) string {
