@@ -132,6 +132,11 @@ func (c *controller) setUp() error {
 	if err := admin.New(r, prefix).WriteDefaults(ctx, policy(c.cfg.Visibility)); err != nil {
 		return err
 	}
+	// What happens is told, too: no fault may turn a history into a loss.
+	told := admin.PolicyUpdate{History: new(100_000)}
+	if err := admin.New(r, prefix).WritePolicy(ctx, queueMain, "", told); err != nil {
+		return err
+	}
 	if _, err := admin.New(r, prefix).SetPartitions(ctx, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
 		return err
 	}
