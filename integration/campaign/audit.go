@@ -248,6 +248,8 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		if column == columnLost { // unless it ends with what only a master knew that was replaced
 			known := a.knownToAll(c)
 			switch {
+			case !p.taken && a.wentWithMaster(c): // all of it, before it was replicated
+				column = ""
 			case len(known.entries) == len(c.entries):
 			case len(known.entries) > 0:
 				column, problem = known.terminal(plan, a.acknowledged)
@@ -273,6 +275,18 @@ func (a *auditor) knownToAll(c *chain) *chain {
 		}
 	}
 	return known
+}
+
+// wentWithMaster says whether a master was replaced within a second of the last that is known of a chain: its successor may know
+// nothing of any of it, and that is no loss when nobody was told that the message is taken.
+func (a *auditor) wentWithMaster(c *chain) bool {
+	last := int64(0)
+	for _, d := range c.entries {
+		for _, r := range slices.Concat(d.starts, d.exits) {
+			last = max(last, r.at)
+		}
+	}
+	return a.explainer.undone(last, last+time.Second.Microseconds())
 }
 
 // timing finds deliveries that were early, to the wrong group, or after a cancel. Early is by two clocks, which are one on this

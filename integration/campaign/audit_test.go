@@ -278,6 +278,10 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 		{name: "cancelled before it was due", id: "p-1-mc",
 			script: "0 P try 99\n 1 P taken @99\n 2 P cancel asked\n 3 P cancel ok"},
 		{name: "a producer that died", id: okID, script: "0 P try 0"},
+		{name: "gone with its master before anybody was told that it is taken", id: deadID,
+			script: "0 P try 0\n 2 A1 s #1 1 - @0\n 3 A1 e #1 fail\n 4 A1 x #1 dead\n 2 B2 s #1 1 - @0\n 3 B2 e #1 fail\n" +
+				"4 B2 x #1 dead\n 5000 P maybe", faults: []Fault{{Kind: faultFreezeMaster, From: time.UnixMilli(epoch + 200),
+				Until: time.UnixMilli(epoch + 5000)}}},
 		{name: "a lost reply and a duplicate of its own", id: "p-1-mw", script: "0 P try 0\n 1 P maybe\n 5 P try 0\n 6 P dup\n" +
 			doneA + doneB},
 		{name: "lost by the operator's own command", id: sideID, script: taken + doneA, operator: 1,

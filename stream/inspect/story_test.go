@@ -80,7 +80,8 @@ func TestStoryOfAHistoryThatGrowsEnds(t *testing.T) {
 // A group has no history of its own, and cannot take away that of its queue.
 func TestAGroupCannotClearTheHistory(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
-	if err := stream.WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", stream.PolicyUpdate{History: new(10)}); err != nil {
+	keep := stream.PolicyUpdate{History: new(10)}
+	if err := stream.WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", keep); err != nil {
 		t.Fatal(err)
 	}
 	r.Do("XADD", r.Keys.History, "*", "by", "")
