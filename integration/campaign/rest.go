@@ -256,6 +256,7 @@ func (c *controller) leftovers(state *State) error {
 		for _, key := range []string{k.Stream, k.Dead, k.Wake, k.Seen, k.Calm} {
 			known[key] = true // their content is looked at
 		}
+		known[k.Policy], known[k.History] = true, true // that of the queue that keeps one, for its time
 		late, err := c.endedWindows(place, idleTidy)
 		future, err2 := c.number("ZCOUNT", k.Seen, number(time.Now().Add(maxWindow).UnixMilli()), "+inf")
 		if err := errors.Join(err, err2); err != nil {
