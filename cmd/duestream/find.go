@@ -30,20 +30,26 @@ What is scheduled is looked up; ready, pending, retrying and dead messages are l
 through all there are, and each place is printed as soon as it is found.`,
 		Example: "  duestream find order-42\n  duestream find order-42 --queue emails --queue invoices --json",
 	}
-	cmd.Flags().StringArrayVarP(&queues, "queue", "q", nil, "look in this queue only; may be repeated")
-	_ = cmd.RegisterFlagCompletionFunc("queue", a.completeQueues)
-	return a.operates(cmd, func([]string) error {
-		var errs []error
-		for _, queue := range queues {
-			errs = append(errs, admin.CheckQueue(queue))
-		}
-		return errors.Join(errs...)
-	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+	check := a.queuesFlag(cmd, &queues, "look in this queue only; may be repeated")
+	return a.operates(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if err := checkKnown(ctx, op, queues...); err != nil {
 			return err
 		}
 		return a.findMessage(ctx, op, args[0], queues)
 	})
+}
+
+// queuesFlag adds the flag --queue, which may be repeated, and returns the check of what it was given.
+func (a *app) queuesFlag(cmd *cobra.Command, queues *[]string, usage string) (check func([]string) error) {
+	cmd.Flags().StringArrayVarP(queues, "queue", "q", nil, usage)
+	_ = cmd.RegisterFlagCompletionFunc("queue", a.completeQueues)
+	return func([]string) error {
+		var errs []error
+		for _, queue := range *queues {
+			errs = append(errs, admin.CheckQueue(queue))
+		}
+		return errors.Join(errs...)
+	}
 }
 
 func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queues []string) error {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -30,15 +29,8 @@ XREADGROUP or XACK, is not told, nor is a purge; duestream find says where a mes
 Exit code 3: nothing is told of it, or no queue keeps a history.`,
 		Example: "  duestream story order-42\n  duestream story order-42 --queue emails --json",
 	}
-	cmd.Flags().StringArrayVarP(&queues, "queue", "q", nil, "read the history of this queue only; may be repeated")
-	_ = cmd.RegisterFlagCompletionFunc("queue", a.completeQueues)
-	return a.operates(cmd, func([]string) error {
-		var errs []error
-		for _, queue := range queues {
-			errs = append(errs, admin.CheckQueue(queue))
-		}
-		return errors.Join(errs...)
-	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+	check := a.queuesFlag(cmd, &queues, "read the history of this queue only; may be repeated")
+	return a.operates(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if err := checkKnown(ctx, op, queues...); err != nil {
 			return err
 		}
