@@ -48,12 +48,29 @@ import (
 //		MaxCrashes int
 //		// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 //		Held bool
+//		// HeldWorkers has the workers of all groups take nothing new; they finish what they hold.
+//		HeldWorkers bool
+//		// Rate is how many messages become ready in a second, a minute or an hour, evenly; empty is no limit. In each
+//		// partition of a queue it counts by itself.
+//		Rate Rate
+//		// Burst is how many may become ready at once after none did for a while: at most 1,000,000. In no second is it
+//		// more than Rate and Burst together. Zero is a tenth of a second's, at least one. With less than 50 ms of the
+//		// rate's the queue is slower while another bridge takes over.
+//		Burst int
+//		// FreeRetries leaves retries and redriven dead letters out of the Rate: they become ready when they are due, and
+//		// are not counted.
+//		FreeRetries bool
+//		// ReadyLimit has messages stay scheduled while so many are ready that the slowest group has not been given; in
+//		// each partition by itself. Retries and redriven dead letters pass. Zero is no limit; at most 1,000,000,000.
+//		ReadyLimit int
 //		// History is how many changes of state the history of the queue keeps, in each partition: the newest, about a
 //		// hundred more, and none that is much older than HistoryAge. Zero: there is none, which is what is built in; at
 //		// most 10,000,000.
 //		History int
 //		// HistoryAge is how long they are kept: 1 minute to 90 days.
 //		HistoryAge time.Duration
+//		// KeyFailure says what a retry of a message with a key does to the next message of that key. Empty is KeyBlock.
+//		KeyFailure KeyFailure
 //	}
 //
 //	func (Policy) Attempts() lua.Attempts
@@ -61,6 +78,28 @@ import (
 //	func (Policy) TriedFor() time.Duration
 //	func (Policy) Validate() error
 type Policy = stream.Policy
+
+// Rate is how many messages become ready in a second, a minute or an hour, as text: 500/s, 30/m or 1/h, each number up to
+// 1,000,000. Empty is no limit.
+//
+//	type Rate string
+//
+//	func (Rate) DefaultBurst() int
+//	func (Rate) Interval() time.Duration
+//	func (Rate) Normal() Rate
+//	func (Rate) PerSecond() float64
+type Rate = lua.Rate
+
+// KeyFailure says whether messages with a key wait for the retries of the one before.
+//
+//	type KeyFailure string
+type KeyFailure = stream.KeyFailure
+
+// Values of KeyFailure.
+const (
+	KeyBlock = stream.KeyBlock // the next one waits until it is done with, or a dead letter: their order is kept
+	KeySkip  = stream.KeySkip  // the next one goes on while a retry waits, which then has to find its turn again
+)
 
 // DefaultPolicy is 30 s of visibility timeout, 40 attempts, and delays from 1 s to 1 h: about a day until a dead letter.
 func DefaultPolicy() Policy { return stream.DefaultPolicy() }
@@ -133,6 +172,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 		Client: client, Blocking: observe.Wrap(cfg.Redis.Blocking, cfg.Observer), Prefix: cfg.Prefix, Logger: cfg.Logger,
 		Identity: cfg.Identity, Observer: cfg.Observer,
 		Notice: func(queue string) { b.keeper.Notice(queue) },
+		Turns:  func(queue string) { b.keeper.Turns(queue) },
 		Untidy: func(queue string) { b.keeper.Untidy(queue) },
 		Owned:  func(queues []string) { b.keeper.Own(queues) },
 	})

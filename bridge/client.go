@@ -131,6 +131,10 @@ func withPrefix(prefix string) string {
 //		// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most
 //		// ten years. Zero = only while it is scheduled. It needs an ID.
 //		Dedup time.Duration
+//		// Key has the messages of a queue that share it delivered one at a time, in the order of their due times: the
+//		// next one becomes ready when every group has acknowledged the one before, or it was cancelled or dead-lettered.
+//		// Empty: none. At most 256 bytes of UTF-8 without control characters.
+//		Key string
 //		// Replace says when the message takes the place of the one of its ID that is scheduled, with payload, headers and
 //		// due time: "replace" always, "later" and "earlier" only with such a due time. Empty = never: then, and where the
 //		// due time is not such a one, it is refused with ErrDuplicate. It needs an ID, and no Dedup.
@@ -227,9 +231,14 @@ func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expire
 // Dedup has the ID refused with ErrDuplicate for d from now, also after the message was delivered.
 func Dedup(d time.Duration) Option { return func(m *producer.Message) { m.Dedup = d } }
 
+// Key has the messages of the queue that share it delivered one at a time, in the order of their due times; other keys go on. The
+// next one becomes ready when every group has acknowledged the one before, or it was cancelled or dead-lettered; whether it waits
+// for retries of the one before, the policy's KeyFailure says. 1 to 256 bytes of UTF-8 without control characters.
+func Key(key string) Option { return func(m *producer.Message) { m.Key = key } }
+
 // Replace has the message take the place of the one of its ID that is scheduled, with its payload, headers and due time, as often
 // as it comes: of many changes within a while one message is left. Once that one is delivered, the next is a new one. It needs
-// WithID, and no Dedup. What waits where the queue kept it before it got more partitions is not replaced: ErrDuplicate.
+// WithID, and no Dedup. What waits where the queue kept it before it got more partitions is replaced there.
 func Replace(m *NewMessage) { m.Replace = lua.Replace }
 
 // ReplaceLater is Replace for a due time that is later than that of the scheduled one, else ErrDuplicate.

@@ -110,7 +110,7 @@ type WorkerConfig struct {
 	// counts as empty. What a later queue is given while it waits with a free slot is handled, and not interrupted.
 	Strict   bool
 	Group    string // created at the beginning of the queue's streams where it is not there
-	Consumer string // unique; default: host, process, random
+	Consumer string // unique among live workers; default: host, process, random
 	Handler  Handler
 
 	// Settled is told how each delivery ended. It must not block; nil = nobody is told.

@@ -18,13 +18,14 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
 
 // Variables that turn this test binary into a part of duestream in a process of its own, to be killed.
 const (
-	childPart   = "DUESTREAM_TEST_CHILD" // "bridge", "worker", "fated" or "producer"
+	childPart   = "DUESTREAM_TEST_CHILD" // "bridge", "worker", "fated", "fixed", "keyed" or "producer"
 	childURL    = "DUESTREAM_TEST_CHILD_URL"
 	childPrefix = "DUESTREAM_TEST_CHILD_PREFIX"
 	childQueue  = "DUESTREAM_TEST_CHILD_QUEUE"
@@ -73,6 +74,23 @@ func runChild(part string) int {
 			return 1
 		}
 		run = w.Run
+	case "fixed":
+		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
+			Group: os.Getenv(childGroup), Consumer: "worker-0", Handler: func(context.Context, *bridge.Message) error {
+				os.Exit(3)
+				return nil
+			}})
+		if err != nil {
+			return 1
+		}
+		run = w.Run
+	case "keyed":
+		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
+			Group: os.Getenv(childGroup), Handler: keyedHandler(os.Getenv(childLedger), longestOfKeyed)})
+		if err != nil {
+			return 1
+		}
+		run = w.Run
 	case "producer":
 		run = func(ctx context.Context) error { return produceForever(ctx, r) }
 	}
@@ -93,6 +111,22 @@ type family struct {
 type child struct {
 	part, group string
 	cmd         *exec.Cmd
+}
+
+// newFamily starts processes that end with the test.
+func newFamily(t *testing.T, s *stack, children ...child) *family {
+	t.Helper()
+	f := &family{t: t, s: s, dir: t.TempDir()}
+	t.Cleanup(func() {
+		for _, c := range f.children {
+			f.kill(c)
+		}
+	})
+	for _, c := range children {
+		f.children = append(f.children, &c)
+		f.start(&c)
+	}
+	return f
 }
 
 func (f *family) start(c *child) {
@@ -130,17 +164,8 @@ func TestG1KilledProcessesLoseNothing(t *testing.T) {
 	server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := newStack(t, server)
 	s.groups("a", "b")
-	f := &family{t: t, s: s, dir: t.TempDir()}
-	for _, c := range []child{{part: "bridge"}, {part: "bridge"}, {part: "worker", group: "a"}, {part: "worker", group: "a"},
-		{part: "worker", group: "b"}} {
-		f.children = append(f.children, &c)
-		f.start(&c)
-	}
-	t.Cleanup(func() {
-		for _, c := range f.children {
-			f.kill(c)
-		}
-	})
+	f := newFamily(t, s, child{part: "bridge"}, child{part: "bridge"}, child{part: "worker", group: "a"},
+		child{part: "worker", group: "a"}, child{part: "worker", group: "b"})
 
 	const n = 6000
 	produced := make(chan struct{})
@@ -208,5 +233,50 @@ func (f *family) audit(groups ...string) {
 			f.s.ledger.Delivered(cells[0], cells[1], at, due)
 		}
 		file.Close()
+	}
+}
+
+// A message that ends its worker's process, which is started again at once, under the same name: it was taken up by each, and
+// extended, so it was delivered for ever as attempt 1, and no crash was counted.
+func TestMessageThatKillsANamedWorkerEndsAsADeadLetter(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	for _, c := range []struct {
+		name    string
+		crashes int
+		want    string // reason and attempt
+	}{{"by attempts", 0, "visibility_timeout 3"}, {"by crashes", 2, "crashes 1"}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, server)
+			s.bridge(quick())
+			attempts, visibility := 3, 400*time.Millisecond
+			if err := admin.New(s.redis, s.prefix).WritePolicy(t.Context(), s.queue, "g", admin.PolicyUpdate{
+				MaxAttempts: &attempts, MaxCrashes: &c.crashes, VisibilityTimeout: &visibility}); err != nil {
+				t.Fatal(err)
+			}
+			s.groups("g")
+			s.schedule(1, "poison", func(int) time.Duration { return 0 })
+			f := &family{t: t, s: s, dir: t.TempDir()}
+			worker, exits := &child{part: "fixed", group: "g"}, 0
+			f.start(worker)
+			defer func() { f.kill(worker) }()
+			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+				var status syscall.WaitStatus
+				if pid, _ := syscall.Wait4(worker.cmd.Process.Pid, &status, syscall.WNOHANG, nil); pid > 0 {
+					exits++
+					f.start(worker)
+				}
+				return s.number("XLEN", s.keys().Dead) == 1, fmt.Sprint(exits, " workers have exited")
+			})
+			letters, err := s.raw("XRANGE", s.keys().Dead, "-", "+").AsXRange()
+			if err != nil {
+				t.Fatal(err)
+			}
+			fields := letters[0].FieldValues
+			redistest.Want(t, "dead letter", fields[lua.FieldReason]+" "+fields[lua.FieldAttempt], c.want)
+			redistest.Want(t, "pending", s.number("XLEN", s.keys().Stream), int64(0))
+			t.Logf("%d workers exited", exits)
+		})
 	}
 }

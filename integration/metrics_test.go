@@ -71,10 +71,10 @@ func TestMetricsNeedNoMoreThanTheBridgesUser(t *testing.T) {
 				info, _ := gauge(t, m, "duestream_redis_info_up")
 				_, memory := gauge(t, m, "duestream_memory_bytes", "q")
 				_, retrying := gauge(t, m, "duestream_retrying", "g", "q")
-				return up == 1 && lag == 1 && scheduled == 1 && info == 1 && memory == allowed && retrying,
+				return up == 1 && lag == 1 && scheduled == 1 && info == 1 && memory == allowed && retrying == allowed,
 					fmt.Sprint(up, lag, scheduled, info, memory, retrying)
 			})
-			g.do("ACL", "SETUSER", "bridge"+g.suffix, "+memory|usage")
+			g.do("ACL", "SETUSER", "bridge"+g.suffix, "+memory|usage", "+zscan")
 		}
 	})
 }

@@ -33,17 +33,7 @@ func TestEachOccurrenceIsDeliveredOnceWhileBridgesAreKilled(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	s := newStack(t, redistest.Own(t))
-	f := &family{t: t, s: s, dir: t.TempDir()}
-	for range 3 {
-		c := &child{part: "bridge"}
-		f.children = append(f.children, c)
-		f.start(c)
-	}
-	t.Cleanup(func() {
-		for _, c := range f.children {
-			f.kill(c)
-		}
-	})
+	f := newFamily(t, s, child{part: "bridge"}, child{part: "bridge"}, child{part: "bridge"})
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) { return s.alive() == 3, "three bridges" })
 
 	ctx := context.Background()

@@ -67,7 +67,7 @@ var (
 	withinRule  = regexp.MustCompile(`(?i)within (\d+) s`)
 	anyOrder    = regexp.MustCompile(`(?i)in any order`)
 	placeholder = regexp.MustCompile(`<([a-z][a-z0-9-]*)>`)
-	definition  = regexp.MustCompile(`<([a-z][a-z0-9-]*) = now \+ (\d+) (ms|s)>`)
+	definition  = regexp.MustCompile(`<([a-z][a-z0-9-]*) = now \+ (\d+) (ms|s|min|d)>`)
 )
 
 func steps(t *testing.T, b fenced) []step {
@@ -125,7 +125,7 @@ func (r *replay) block(b fenced) {
 func (r *replay) define(text string) string {
 	m := definition.FindStringSubmatch(text)
 	n, _ := strconv.Atoi(m[2])
-	unit := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second}[m[3]]
+	unit := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "min": time.Minute, "d": 24 * time.Hour}[m[3]]
 	r.known[m[1]] = strconv.FormatInt(time.Now().Add(time.Duration(n)*unit).UnixMilli(), 10)
 	return r.known[m[1]]
 }

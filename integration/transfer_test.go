@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,5 +70,83 @@ func TestExportAndImportOnACluster(t *testing.T) {
 	})
 	if sum := to.ledger.Check(t, "g"); sum.Duplicated > 0 {
 		t.Error(sum)
+	}
+}
+
+// A recurrence goes on elsewhere where it was, while the bridge it comes from still plans: each occurrence is delivered once,
+// there or here, and what was missed in between is made up for. One of its name is not overwritten.
+func TestARecurrenceGoesOnWhereItIsImported(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	from, to := newStack(t, server), newStack(t, server)
+	duestream := build(t)
+	command := func(s *stack, stdin string, args ...string) (string, error) {
+		cmd := exec.Command(duestream, append([]string{"--redis", server.URL(), "--prefix", s.prefix}, args...)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.Output()
+		return string(out), err
+	}
+	var mu sync.Mutex
+	seen := map[string]int{}
+	count := func(_ context.Context, m *bridge.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[m.ID]++
+		return nil
+	}
+	delivered := func(n int) {
+		t.Helper()
+		redistest.Eventually(t, time.Minute, func() (bool, string) {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(seen) >= n, fmt.Sprint(len(seen), " delivered")
+		})
+	}
+	first := from.serverNow()/1000*1000 + 1000
+	const n = 6
+	r := bridge.Recurrence{Queue: from.queue, Name: "tick", Every: time.Second, Start: time.UnixMilli(first),
+		End: time.UnixMilli(first + 1000*(n-1)), Missed: bridge.MissedAll, Payload: []byte("p")}
+	if _, err := from.client.Recur(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	r.Name, r.Paused, r.Payload = "paused", true, []byte("\xff")
+	if _, err := from.client.Recur(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	stop := from.bridge(quick())
+	from.worker("g", 4, count)
+	delivered(2)
+	if _, err := command(from, "", "queue", "set", from.queue, "held=true"); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) { // held, and nothing is being worked on
+		left := from.number("XLEN", from.keys().Stream)
+		return left == 0, fmt.Sprint(left, " entries")
+	})
+	export, err := command(from, "", "export", from.queue)
+	if err != nil || !strings.Contains(export, `"recurrences":2,"left_out":0}`) {
+		t.Fatal(export, err)
+	}
+	stop()
+	for i, want := range []string{"duplicates 0,", "imported 0,"} {
+		if out, err := command(to, export, "import", to.queue); !strings.Contains(out, want) || (err != nil) != (i == 1) {
+			t.Fatal(out, err)
+		}
+	}
+	to.bridge(quick())
+	to.worker("g", 4, count)
+	delivered(n)
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) { return to.serverNow() > first+1000*n, "one may come" })
+	mu.Lock()
+	defer mu.Unlock()
+	for i := range n {
+		if id := fmt.Sprint("tick@", first+int64(1000*i)); seen[id] != 1 {
+			t.Errorf("%s was delivered %d times", id, seen[id])
+		}
+	}
+	states, err := to.client.Recurrences(t.Context(), to.queue)
+	if err != nil || len(states) != 2 || len(seen) != n || states[1].Used != n || !states[0].Spec.Paused ||
+		string(states[0].Spec.Payload) != "\xff" {
+		t.Errorf("%+v %v, delivered %v", states, err, seen)
 	}
 }

@@ -1,17 +1,20 @@
--- ack: takes entries out of a group's pending list as done, and deletes those that no other group needs.
--- Uses: base history free
+-- ack: takes entries out of a group's pending list as done, and deletes those that no other group needs; then the next message of their key goes on.
+-- Uses: base history entry free key
 -- KEYS[1] stream (stream)
--- KEYS[2] policy (hash)
--- KEYS[3] history (stream)
+-- KEYS[2] due (zset)
+-- KEYS[3] wake (stream)
+-- KEYS[4] turns (zset)
+-- KEYS[5] policy (hash)
+-- KEYS[6] history (stream)
 -- ARGV[1] group (string)
--- ARGV[2...] entry, id (entry ID; message ID to compare before, '' = not compared: entry IDs may repeat after a failover)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[3])
+-- ARGV[2...] entry, id (entry ID; message ID to compare before, '' = not compared: entry IDs may repeat after a failover; before it may stand SEP, the key of the message, and SEP; who does not tell the key has the next one wait for the sweep of keys)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[6])
 -- Returns: per entry an integer: 1 acknowledged, 0 lost (it was no longer pending), -9 not looked at because the entries compared before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry and group that holds any, 4,000 such pairs at most; it reads 1 MiB and one entry more at most, and nothing without message IDs
 -- If a command fails here: acknowledged entries may stay in the stream until trim.
 -- Run twice: harmless; the second run answers 0.
-local stream, group = KEYS[1], ARGV[1]
-local policy, history = KEYS[2], KEYS[3]
+local policy, history, group = KEYS[5], KEYS[6], ARGV[1]
+local k = {stream = KEYS[1], due = KEYS[2], wake = KEYS[3], turns = KEYS[4]}
 local story = story_of(policy, history, ARGV)
 local of_group = story and ',"group":' .. told_text(group) .. '}'
 -- Everything is known before the first write.
@@ -19,7 +22,7 @@ local bytes = 0
 
 -- Whether the entry carries the message that was delivered.
 local function is_same(entry, id)
-  local found = redis.call('XRANGE', stream, entry, entry)
+  local found = redis.call('XRANGE', k.stream, entry, entry)
   bytes = bytes + bytes_of(found[1] and found[1][2])
   local same = not found[1] or entry == id -- without a field id, the entry ID counts as the ID
   for f = 1, found[1] and #found[1][2] or 0, 2 do
@@ -28,11 +31,20 @@ local function is_same(entry, id)
   return same
 end
 
+local KEY_AND_ID = '^' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$'
 local args, reply, acked, n, m = ARGV, {}, {}, 0, 0
+for i = 3, #args, 2 do
+  local key, id = nil, nil
+  if args[i] ~= '' then key, id = string.match(args[i], KEY_AND_ID) end
+  if key then
+    k.key_of, args[i] = k.key_of or {}, id
+    k.key_of[args[i - 1]] = key ~= '' and key or nil
+  end
+end
 for i = 2, #args, 2 do
   local entry, id, won = args[i], args[i + 1], 0
   if bytes >= MOST_BYTES then won = LATER
-  elseif id == '' or is_same(entry, id) then won = redis.call('XACK', stream, group, entry) end
+  elseif id == '' or is_same(entry, id) then won = redis.call('XACK', k.stream, group, entry) end
   n = n + 1
   reply[n] = won
   if won == 1 then
@@ -41,6 +53,7 @@ for i = 2, #args, 2 do
     if story then add_pair(story.changes, 'acknowledged', '{"entry":' .. told_text(entry) .. (id ~= '' and ',"id":' .. told_text(id) or '') .. of_group) end
   end
 end
-free(stream, acked)
+free(k.stream, part_keyed(k, acked))
+if k.left then pcall(end_turns, k) end
 if story then pcall(tell, story) end
 return reply

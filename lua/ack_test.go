@@ -65,7 +65,8 @@ func TestAckComparesTheMessageID(t *testing.T) {
 		es := b.deliver([]string{"g"}, "m1", "m2")
 		b.do("XADD", b.k.Stream, "*", "color", "red")
 		anonymous := b.read("g", "c1", 1)[0]
-		got := b.ack("g", Held{es[0].EntryID, "another"}, Held{es[1].EntryID, "m2"}, Held{anonymous.EntryID, anonymous.ID})
+		got := b.ack("g", Held{Entry: es[0].EntryID, ID: "another"}, Held{Entry: es[1].EntryID, ID: "m2"},
+			Held{Entry: anonymous.EntryID, ID: anonymous.ID})
 		wantList(b, "acknowledged", got, false, true, true)
 		b.wantState("due=0 payload=0 meta=0 stream=1 dead=0 g=1", "g")
 		n, owner, _ := b.counter("g", es[0].EntryID)
@@ -86,11 +87,11 @@ func TestAckComparesTheMessageIDWithAnEntryIDWhereThatIsAll(t *testing.T) {
 		b.groups("g")
 		b.do("XADD", b.k.Stream, "*", "color", "red")
 		anonymous := b.read("g", "c1", 1)[0]
-		held := Held{anonymous.EntryID, "m1"}
+		held := Held{Entry: anonymous.EntryID, ID: "m1"}
 		wantList(b, "acknowledged", b.ack("g", held), false)
 		redistest.Want(b, "outcome of retry", b.retry("g", policy, Failure{Held: held, Action: ActionRetry, Delay: -1}), Lost)
 		redistest.Want(b, "pending", b.pending("g"), 1)
-		wantList(b, "acknowledged", b.ack("g", Held{anonymous.EntryID, anonymous.EntryID}), true)
+		wantList(b, "acknowledged", b.ack("g", Held{Entry: anonymous.EntryID, ID: anonymous.EntryID}), true)
 	})
 }
 
@@ -104,7 +105,7 @@ func TestAckOfWhatIsNotThereIsLost(t *testing.T) {
 		if b.inProcess() {
 			return // deleting an entry takes it out of the pending lists there
 		}
-		wantList(b, "a deleted entry", b.ack("g", Held{es[0].EntryID, "m1"}), true)
+		wantList(b, "a deleted entry", b.ack("g", Held{Entry: es[0].EntryID, ID: "m1"}), true)
 		b.wantState("due=0 payload=0 meta=0 stream=1 dead=0 g=1", "g")
 	})
 }

@@ -1,21 +1,23 @@
 -- cancel_retries: takes retries that wait, and redriven letters, of messages out of the schedule, for good; in steps, because no key says where they are.
--- Uses: base history waiting
+-- Uses: base history entry free key waiting
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
--- KEYS[4] policy (hash)
--- KEYS[5] history (stream)
+-- KEYS[4] turns (zset)
+-- KEYS[5] wake (stream)
+-- KEYS[6] policy (hash)
+-- KEYS[7] history (stream)
 -- ARGV[1] cursor ('0' at first, then what the last call returned, on the same connection)
 -- ARGV[2] limit (integer, members to look at)
 -- ARGV[3] group (string, '' = every group)
 -- ARGV[4...] id (string)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[5])
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
 -- Returns: the next cursor ('0' = all were looked at); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)
 -- Complexity: O(limit); it frees 16 MiB, and what one step of the scan brings, at most
 -- If a command fails here: nothing can after the checks.
 -- Run twice: harmless; the second run finds nothing.
-local due, payload, meta = KEYS[1], KEYS[2], KEYS[3]
-local policy, history = KEYS[4], KEYS[5]
+local due, payload, meta, turns, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local policy, history = KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
@@ -28,14 +30,18 @@ for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
 local following, found = waiting(due, cursor, limit, group, ids, function(member)
   return (redis.call('HSTRLEN', payload, member) + redis.call('HSTRLEN', meta, member)) / 16
 end)
-local reply = {following}
+-- Everything is known before the first write.
+local reply, k, has_turns = {following}, {due = due, turns = turns, wake = wake, held = {}}, turns and found[1] and redis.call('EXISTS', turns) == 1
 for i = 1, #found, 4 do
   if redis.call('ZREM', due, found[i]) == 1 then
     redis.call('HDEL', payload, found[i])
+    local key = has_turns and key_in(redis.call('HGET', meta, found[i]))
+    if key then add_pair(k.held, key, found[i]) end
     redis.call('HDEL', meta, found[i])
     if story then note_member(story, 'cancelled', found[i], '}') end
     for j = i, i + 3 do reply[#reply + 1] = found[j] end
   end
 end
+if k.held[1] then pcall(pass_held, k) end
 if story then pcall(tell, story) end
 return reply

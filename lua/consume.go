@@ -11,10 +11,11 @@ import (
 )
 
 // Held names an entry that a consumer holds, and optionally the message ID it was delivered with: when given, an exit compares it
-// first, because after a failover an entry ID may stand for another message.
-type Held struct{ Entry, ID string }
+// first, because after a failover an entry ID may stand for another message. Key is that of the message, if it has one.
+type Held struct{ Entry, ID, Key string }
 
-var ackScript = load("ack", []string{"stream", "policy", "history"}, []string{"group"}, []string{"entry", "id"})
+var ackScript = load("ack", []string{"stream", "due", "wake", "turns", "policy", "history"},
+	[]string{"group"}, []string{"entry", "id"})
 
 // Ack acknowledges entries and frees those that no other group needs. False means lost: it was not pending any more. One round
 // trip, and one more for each 1 MiB of entries whose ID is compared.
@@ -22,9 +23,14 @@ func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Hel
 	reply, err := inParts(held, func(held []Held) ([]int64, error) {
 		args := append(make([]string, 0, 2+2*len(held)), group)
 		for _, h := range held {
-			args = append(args, h.Entry, h.ID)
+			id := h.ID
+			if h.Key != "" || strings.HasPrefix(id, Separator) {
+				id = Separator + h.Key + Separator + id
+			}
+			args = append(args, h.Entry, id)
 		}
-		return ackScript.integers(ctx, c, []string{k.Stream, k.Policy, k.History}, append(args, k.Actor), len(held), Durability{})
+		return ackScript.integers(ctx, c, []string{k.Stream, k.Due, k.Wake, k.Turns, k.Policy, k.History}, append(args, k.Actor),
+			len(held), Durability{})
 	})
 	return truths(reply), err
 }
@@ -109,7 +115,7 @@ func (a Attempts) args() (string, string) {
 }
 
 var retryScript = load("retry",
-	[]string{"stream", "due", "payload", "meta", "dead", "wake", "policy", "history"},
+	[]string{"stream", "due", "payload", "meta", "dead", "wake", "turns", "policy", "history"},
 	[]string{"group", "max_attempts", "delays"},
 	[]string{"entry", "id", "action", "delay", "reason", "error"})
 
@@ -127,8 +133,8 @@ func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts
 			}
 			args = append(args, f.Entry, f.ID, f.action(), delay, f.Reason, CutText(f.Error))
 		}
-		return retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Policy, k.History},
-			append(args, k.Actor), len(failures), Durability{})
+		return retryScript.integers(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Turns, k.Policy,
+			k.History}, append(args, k.Actor), len(failures), Durability{})
 	})
 	if err != nil {
 		return nil, err
@@ -158,7 +164,7 @@ type Reclaimed struct {
 }
 
 var reclaimScript = load("reclaim",
-	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "policy", "history"},
+	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "history"},
 	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest"}, nil)
 
 // Reclaim takes entries that the group holds for longer than MinIdle as failed. With Shortest only that part of an idle time
@@ -170,8 +176,8 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	if cursor == "" {
 		cursor = "0-0"
 	}
-	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Policy,
-		k.History}, []string{
+	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Turns,
+		k.Policy, k.History}, []string{
 		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
 		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest), k.Actor,
 	}, 5)
@@ -205,8 +211,17 @@ var extendScript = load("extend",
 
 // Extend starts the visibility timeout of a consumer's entries anew. False means lost: it is no longer this consumer's.
 func Extend(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, held []Held) ([]bool, error) {
+	return ExtendIdle(ctx, c, k, group, consumer, 0, held)
+}
+
+// ExtendIdle is Extend for entries that are to be done in less than the visibility timeout: by so much they are idle then.
+func ExtendIdle(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, idle time.Duration,
+	held []Held) ([]bool, error) {
 	args := append(make([]string, 0, 3+2*len(held)), group, consumer)
 	for _, h := range held {
+		if idle > 0 {
+			h.Entry += " " + millis(idle)
+		}
 		args = append(args, h.Entry, h.ID)
 	}
 	reply, err := extendScript.integers(ctx, c, []string{k.Stream, k.Dead, k.Policy, k.History}, append(args, k.Actor), len(held),
@@ -229,4 +244,42 @@ var dropConsumerScript = load("drop_consumer", []string{"stream"}, []string{"gro
 func DropConsumers(ctx context.Context, c rueidis.Client, k Keys, group string, consumers []string) (int, error) {
 	n, err := dropConsumerScript.integer(ctx, c, []string{k.Stream}, append([]string{group}, consumers...))
 	return int(n), err
+}
+
+var receiveScript = load("receive", []string{"stream", "policy"}, []string{"group", "consumer", "idle", "limit"}, nil)
+
+// Received is what one Receive was given.
+type Received struct {
+	Entries []Entry
+	Last    string // entry ID: the group was given all up to it; "" = there may be more
+	Held    bool   // the policy has workers take nothing new
+}
+
+// Receive gives a consumer entries that its group was not given yet: at most limit, of 1 MiB and one more. They are idle already,
+// by so much as the visibility timeout is longer than the time in which they are to be done. Entries for other groups are among
+// them. ErrNoGroup: the group is gone.
+func Receive(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, idle time.Duration,
+	limit int) (Received, error) {
+	reply, err := receiveScript.list(ctx, c, []string{k.Stream, k.Policy},
+		[]string{group, consumer, millis(max(0, idle)), strconv.Itoa(limit)}, 2)
+	if err != nil {
+		return Received{}, err
+	}
+	var r Received
+	if r.Last, err = reply[0].ToString(); err != nil {
+		return r, receiveScript.unexpected(err)
+	}
+	held, err := reply[1].AsInt64()
+	if err != nil {
+		return r, receiveScript.unexpected(err)
+	}
+	r.Held = held == 1
+	for _, one := range reply[2:] {
+		e, err := one.AsXRangeSlice()
+		if err != nil {
+			return r, receiveScript.unexpected(err)
+		}
+		r.Entries = append(r.Entries, ParseEntry(e.ID, e.FieldValues))
+	}
+	return r, nil
 }

@@ -62,7 +62,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		{"schedule with a dedup window", before, enqueue(with(func(i *Item) { i.Dedup = Window(time.Hour) })),
 			"hget hlen hset time zadd zadd zcount zmscore zmscore zmscore zrange zrem"},
 		{"schedule what is due", before, enqueue(with(func(i *Item) { i.When = After(0) })),
-			"hget hget hlen hlen time xadd zadd zmscore zrange zrem zrem"},
+			"hget hlen hlen hmget time xadd zadd zmscore zrange zrem zrem"},
 		{"cancel", func(b *rig) { before(b); b.enqueue(item) }, func(b *rig) {
 			if ok, err := Cancel(b.ctx, b.c, b.k, []string{"m"}, Durability{}); err != nil || !ok[0] {
 				b.Fatal(ok, err)
@@ -91,11 +91,14 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 			"hget time type type xack xack xadd xdel xinfo|groups xrange zrange"},
 		{"extend", delivered("g"), func(b *rig) { b.extend("g", "c1", Held{Entry: held.EntryID, ID: "m"}) },
 			"hget time type xack xclaim xpending"},
+		{"receive", func(b *rig) { b.groups("g"); b.enqueue(with(func(i *Item) { i.When = After(0) })) },
+			func(b *rig) { b.receive("g", time.Second, 1) },
+			"hget xack xclaim xreadgroup"},
 		{"reclaim", func(b *rig) { delivered("g")(b); b.abandon("g", "c1", held.EntryID) },
 			func(b *rig) { b.reclaim("g", time.Minute) }, "hget hset hset time type type type type xack xack xadd xautoclaim " +
 				"xdel xgroup|delconsumer xinfo|groups xpending xpending xpending zadd zrange"},
 		{"trim", delivered("g"), func(b *rig) { b.trim("0-0", 100, 1<<20) },
-			"time xinfo|groups xlen xpending xpending xrange xtrim xtrim zcount"},
+			"exists time xinfo|groups xlen xpending xpending xrange xtrim xtrim zcount"},
 		{"survey an idle queue", func(*rig) {}, func(b *rig) {
 			if _, err := Survey(b.ctx, b.c, []Keys{b.k}, false); err != nil {
 				b.Fatal(err)
@@ -104,6 +107,11 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		{"plan an occurrence", func(b *rig) { b.recur("r", anySpec) }, func(b *rig) {
 			b.plan("r", b.text("HGET", b.k.Planned, "r"), 1000)
 		}, "hexists hget hget hget hset hset hset time type type type type type type xadd zadd zrange zscore"},
+		{"take out of a bucket", func(*rig) {}, func(b *rig) {
+			if _, err := Take(b.ctx, b.c, b.g.Bucket("d"), time.Second, 5, 1); err != nil {
+				b.Fatal(err)
+			}
+		}, "getrange set time"},
 		{"heartbeat", func(*rig) {}, func(b *rig) {
 			if _, _, err := Heartbeat(b.ctx, b.c, b.g, "b", time.Minute); err != nil {
 				b.Fatal(err)

@@ -136,7 +136,8 @@ func TestRetryReportsALostBody(t *testing.T) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3", "m4")
 		b.do("XTRIM", b.k.Stream, "MAXLEN", "0")
 		for i, action := range []Action{ActionRetry, ActionDead, ActionRelease} {
-			out := b.retry("g", policy, Failure{Held: Held{es[i].EntryID, es[i].ID}, Action: action, Delay: -1, Reason: "why"})
+			out := b.retry("g", policy, Failure{Held: Held{Entry: es[i].EntryID, ID: es[i].ID}, Action: action,
+				Delay: -1, Reason: "why"})
 			redistest.Want(b, string(action), out, Dead)
 			d := b.entries(b.k.Dead)[i]
 			redistest.Want(b, "letter", [...]string{d.ID, d.Reason, d.Group, d.Entry}, [...]string{es[i].ID, ReasonBodyLost, "g",

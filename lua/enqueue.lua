@@ -1,5 +1,5 @@
--- enqueue: takes messages into the schedule, or straight into the stream when they are due, nothing else is overdue and the queue is not held.
--- Uses: base history entry token message
+-- enqueue: takes messages into the schedule, or straight into the stream when they are due, nothing else is overdue and the queue is not held, nor its flow limited.
+-- Uses: base history entry free token message flow
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
@@ -28,7 +28,7 @@ local ids, at, text, compared, earliest, replacing = read_messages(ARGV, ran or 
 if not ids then return redis.error_reply('ERR when or dedup does not parse') end
 if ran then return repeated_reply(seen, token, at) end
 local scheduled, windows = compared and scores(due, ids) or {}, compared and scores(seen, ids) or {}
-local direct = earliest <= now and not (before and before <= now) and redis.call('HGET', policy, 'held') ~= '1'
+local direct = earliest <= now and not (before and before <= now) and not waits_for_drain(policy)
 if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
 local args, reply, ends = ARGV, {}, digits(now + token_ms)
 -- Everything is known before the first write.

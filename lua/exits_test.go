@@ -117,13 +117,15 @@ func TestExitsCompareTheMessageID(t *testing.T) {
 		e := b.deliver([]string{"g"}, "new")[0]
 		before := b.state("g")
 		for _, action := range []Action{ActionRetry, ActionDead, ActionRelease} {
-			out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{e.EntryID, "old"}, Action: action, Delay: -1}})
+			out, err := Retry(b.ctx, b.c, b.k, "g", policy,
+				[]Failure{{Held: Held{Entry: e.EntryID, ID: "old"}, Action: action, Delay: -1}})
 			if err != nil || out[0] != Lost {
 				b.Fatalf("%s: %v %v", action, out, err)
 			}
 			b.wantState(before, "g")
 		}
-		out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: Held{e.EntryID, "new"}, Action: ActionRetry, Delay: -1}})
+		out, err := Retry(b.ctx, b.c, b.k, "g", policy,
+			[]Failure{{Held: Held{Entry: e.EntryID, ID: "new"}, Action: ActionRetry, Delay: -1}})
 		if err != nil || out[0] != Retried {
 			b.Fatalf("%v %v", out, err)
 		}
@@ -168,7 +170,8 @@ func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
 				for _, e := range b.read(g, "c", 1000) {
 					given++
 					out, err := Retry(b.ctx, b.c, b.k, g, six,
-						[]Failure{{Held: Held{e.EntryID, e.ID}, Action: ActionRetry, Delay: -1, Reason: ReasonMaxAttempts}})
+						[]Failure{{Held: Held{Entry: e.EntryID, ID: e.ID}, Action: ActionRetry, Delay: -1,
+							Reason: ReasonMaxAttempts}})
 					if err != nil {
 						b.Fatal(err)
 					}

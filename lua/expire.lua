@@ -42,7 +42,7 @@ local function expire(member)
   end
   if not is_due then redis.call('ZADD', due, 'XX', stamp, member) end
   changed = true
-  if story then note_member(story, 'rescheduled', member, ',"due_ms":"' .. stamp .. '","was_ms":"' .. score .. '","reason":"expired"}') end
+  if story then note_member(story, 'rescheduled', member, ',"due_ms":"' .. stamp .. '","was_ms":"' .. due_of(score) .. '","reason":"expired"}') end
   return 1
 end
 

@@ -6,7 +6,7 @@
 -- KEYS[4] history (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] consumer (string)
--- ARGV[3...] entry, id (entry ID; message ID, for the dead letter of an entry whose body someone deleted)
+-- ARGV[3...] entry, id (entry ID, behind which may stand how idle it is then, ms; message ID, for the dead letter of an entry whose body someone deleted)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
 -- Returns: per entry an integer: 1 extended, 0 lost
 -- Complexity: O(log n) per entry
@@ -23,11 +23,13 @@ local now = now_ms()
 -- Everything is known before the first write.
 local reply = {}
 for i = 3, #ARGV, 2 do
-  local entry, extended = ARGV[i], 0
+  local entry, idle = string.match(ARGV[i], '^(%S+) ?(%d*)$')
+  local extended = 0
+  entry = entry or ARGV[i]
   local own = redis.call('XPENDING', stream, group, entry, entry, 1, consumer)
   if own[1] then
     -- JUSTID leaves the delivery counter alone. An entry without a body is dropped from the pending list and not named.
-    extended = #redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')
+    extended = #redis.call('XCLAIM', stream, group, consumer, 0, entry, 'IDLE', idle == '' and 0 or idle, 'JUSTID')
     if extended == 0 then
       bury({dead = dead, stream = stream, story = story}, group, entry, lost_body_values(group, entry, ARGV[i + 1], now), true)
     end

@@ -14,6 +14,7 @@ const (
 	FieldRetryFor    = "retry_for_ms"    // decimal; when set on the message
 	FieldMaxSnoozes  = "max_snoozes"     // decimal; when set on the message
 	FieldMaxCrashes  = "max_crashes"     // decimal; when set on the message
+	FieldKey         = "key"             // string; of the messages with one key, one at a time is in flight
 	HeaderPrefix     = "h:"              // h:<name> is a header, UTF-8
 
 	// FieldLastTrace: traceparent of the last attempt that told one, of the group that a retry or dead letter is of.
@@ -21,6 +22,10 @@ const (
 
 	// FieldFirstDue: decimal Unix ms, when a retry or dead letter was due first; where its age is limited.
 	FieldFirstDue = "first_due_ms"
+
+	// FieldOverlap: "skip"; of the messages of a recurrence that must not overlap. The retry of it that a group has is found by
+	// its ID.
+	FieldOverlap = "overlap"
 
 	FieldSnoozes = "snoozes" // decimal; how often a retry was snoozed, where it was
 	FieldCrashes = "crashes" // decimal; how often a retry was reclaimed, where that is no failed attempt

@@ -1,28 +1,25 @@
--- find_unfinished: looks for anything that is left of messages: scheduled, retried, or an entry that a group has not acknowledged; in steps, because no key says where they are.
--- Uses: base waiting free
+-- find_unfinished: looks whether anything is left of messages that carry the field overlap: scheduled, retried, or an entry that a group has not acknowledged.
+-- Uses: base free
 -- KEYS[1] due (zset)
 -- KEYS[2] stream (stream)
--- ARGV[1] cursor ('' at first, then what the last call returned, on the same connection)
--- ARGV[2] limit (integer, members, or entries, to look at)
--- ARGV[3] from (entry ID from which to look: no entry of these messages is older)
--- ARGV[4...] id (string)
--- Returns: found (integer, 1 = something is left), the next cursor ('0' = all was looked at)
--- Complexity: O(limit × groups); it reads 1 MiB, and what one step of the scan brings, at most
+-- ARGV[1] cursor (entry ID from which no entry was looked at yet; '0-0' at first)
+-- ARGV[2] limit (integer, entries to look at)
+-- ARGV[3...] id, entries (string; the entries that earlier calls have found of it, with spaces)
+-- Returns: verdict (1 = something is left, 0 = nothing is, 2 = there are more entries to look at), the next cursor, and of each entry that was found: id, entry
+-- Complexity: O(limit + IDs × (groups + their entries)); it reads 1 MiB and one entry more at most
 -- If a command fails here: nothing was changed.
 -- Run twice: harmless; it only reads.
 local due, stream = KEYS[1], KEYS[2]
-local cursor, limit, from = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local cursor, limit = ARGV[1], tonumber(ARGV[2])
 local bad = wrong_type({due, 'zset', stream, 'stream'})
 if bad then return bad end
-if not limit or not string.find(from, '^%d+%-?%d*$') then return redis.error_reply('ERR limit or from does not parse') end
-local ids, wanted = {}, {}
-for i = 4, #ARGV do
-  ids[i - 3], wanted[ARGV[i]] = ARGV[i], true
-  if redis.call('ZSCORE', due, ARGV[i]) then return {1, '0'} end
-end
+if not limit or not string.find(cursor, '^%d+%-%d+$') or #ARGV % 2 == 1 then return redis.error_reply('ERR limit or cursor does not parse') end
+local groups, refused = groups_of(stream)
+if refused and not string.find(refused, 'no such key', 1, true) then return redis.error_reply(refused) end
+local known = {}
 
 -- Whether a group that an entry is for has not acknowledged it. An entry that nobody reads is left.
-local function is_needed(groups, entry, only)
+local function is_needed(entry, only)
   for _, group in ipairs(groups) do
     if not only or only == '' or only == group.name then
       if less(group.last, entry) or group.pending > 0 and redis.call('XPENDING', stream, group.name, entry, entry, 1)[1] then return true end
@@ -31,20 +28,43 @@ local function is_needed(groups, entry, only)
   return #groups == 0
 end
 
-local scanned = string.match(cursor, '^s(%d+)$') -- the schedule, behind the stream
-if not scanned then
-  local groups, bytes, at = groups_of(stream), 0, cursor == '' and from or cursor
-  for _ = 1, limit do -- one by one: the next may be of any size
-    local one = redis.call('XRANGE', stream, at, '+', 'COUNT', 1)[1]
-    if not one then return {0, 's0'} end
-    local entry = {}
-    for i = 1, #one[2], 2 do entry[one[2][i]] = one[2][i + 1] end
-    if wanted[entry['id'] or ''] and is_needed(groups, one[1], entry['for']) then return {1, '0'} end
-    at, bytes = successor(one[1]), bytes + bytes_of(one[2])
-    if bytes >= MOST_BYTES then break end
-  end
-  return {0, at}
+local function fields_of(one)
+  local fields = {}
+  for i = 1, #one[2], 2 do fields[one[2][i]] = one[2][i + 1] end
+  return fields
 end
-local following, found = waiting(due, scanned, limit, '', ids)
-if found[1] then return {1, '0'} end
-return {0, following == '0' and '0' or 's' .. following}
+
+-- Whether anything is left of a message. Each group has one retry of it at most, whose name is known.
+local function is_left(id, entries)
+  if redis.call('ZSCORE', due, id) then return true end
+  for _, group in ipairs(groups) do
+    if redis.call('ZSCORE', due, id .. SEP .. group.name .. SEP .. '0-0') then return true end
+  end
+  for _, entry in ipairs(entries) do
+    local one = redis.call('XRANGE', stream, entry, entry)[1]
+    if one and is_needed(entry, fields_of(one)['for']) then return true end
+  end
+  return false
+end
+
+for i = 3, #ARGV, 2 do
+  known[ARGV[i]] = {}
+  for entry in string.gmatch(ARGV[i + 1], '%d+%-%d+') do table.insert(known[ARGV[i]], entry) end
+  if is_left(ARGV[i], known[ARGV[i]]) then return {1, cursor} end
+end
+local reply, bytes, looked = {2, cursor}, 0, 0
+while looked < limit and bytes < MOST_BYTES do -- one by one: the next may be of any size
+  local one = redis.call('XRANGE', stream, reply[2], '+', 'COUNT', 1)[1]
+  if not one then
+    if reply[1] == 2 then reply[1] = 0 end
+    break
+  end
+  local fields = fields_of(one)
+  local id = known[fields['id'] or ''] and fields['id']
+  if id then
+    add_pair(reply, id, one[1])
+    if is_needed(one[1], fields['for']) then reply[1] = 1 end
+  end
+  reply[2], looked, bytes = successor(one[1]), looked + 1, bytes + bytes_of(one[2])
+end
+return reply

@@ -12,7 +12,7 @@ func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.fixture()
 		k := b.k
-		exit := []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Policy}
+		exit := []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Turns, k.Policy}
 		good := []string{"5-1", "m", "retry", "", "", ""}
 		for _, c := range []struct {
 			s    *script

@@ -64,6 +64,9 @@ func (b *rig) fullServer() {
 		if c.script == cancelRetriesScript || c.script == rescheduleRetriesScript {
 			q.do("ZADD", q.k.Due, "10000000000000", "m"+Separator+"g"+Separator+"9-1")
 		}
+		if c.script == receiveScript {
+			q.do("XADD", q.k.Stream, "7-1", "id", "m3", "payload", "p")
+		}
 		if c.script == trimScript {
 			q.do("XACK", q.k.Stream, "g", "5-1")
 		}
@@ -94,14 +97,14 @@ func (b *rig) fullServer() {
 	same := map[string]bool{ // change nothing that dump shows; enqueue_fresh deletes what its caller wrote
 		"enqueue": true, "restore": true, "export": true, "survey": true, "find_orphans": true, "find_lost": true,
 		"find_unfinished": true, "recur": true, "plan": true, "run_recurrence": true,
-		"drop_consumer": true,
+		"drop_consumer": true, "take": true,
 	}
 	for _, c := range calls() {
 		q := queues[c.script.name]
 		before := fmt.Sprint(q.dump())
 		switch err := c.run(q); {
 		case c.script == enqueueScript, c.script == enqueueFreshScript, c.script == restoreScript, c.script == recurScript,
-			c.script == planScript, c.script == runRecurrenceScript: // all that takes in what is new
+			c.script == planScript, c.script == runRecurrenceScript, c.script == takeScript: // all that takes in what is new
 			redistest.Want(b, c.script.name+" is refused", errors.Is(err, ErrFull), true)
 		case err != nil:
 			b.Errorf("%s on a full server: %v", c.script.name, err)

@@ -43,6 +43,12 @@ func Functions() []Function {
 		}
 		if s.tells() {
 			n := len(f.Keys) - 2
+			if at := slices.Index(f.Keys, "turns"); at >= 0 { // of messages with a key
+				n = at
+			}
+			if s == ackScript {
+				n = 1
+			}
 			if s == enqueueScript { // which cannot do without a policy
 				n++
 			}

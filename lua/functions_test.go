@@ -172,7 +172,7 @@ func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 				"6-1": "", "7-1": ""} {
 				args = append(args, x.args(entry, id)...)
 				f := x.failure
-				f.Held = Held{entry, id}
+				f.Held = Held{Entry: entry, ID: id}
 				failures = append(failures, f)
 			}
 			for _, q := range []*rig{byScript, byFunction} {
@@ -281,6 +281,26 @@ func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
 		}
 		for key, now := range b.dump() {
 			redistest.Want(t, key, now, before[key])
+		}
+	})
+}
+
+// A client of before, which gives only the keys that the table names, meets no error of Lua: a check of rights once asked for a
+// key that such a call does not have.
+func TestFunctionsDoWithoutTheKeysOfLater(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
+		b := newFcallRig(t, s)
+		for _, f := range Functions() {
+			words := []string{"FCALL", f.Name, strconv.Itoa(len(f.Keys))}
+			for _, key := range f.Keys {
+				words = append(words, "fewest:{"+f.Name+"}:"+key)
+			}
+			for range len(f.Args) + len(f.Each) {
+				words = append(words, "1")
+			}
+			if err := b.try(words...).Error(); err != nil && strings.Contains(err.Error(), "Lua") {
+				t.Errorf("%s with %d keys: %v", f.Name, len(f.Keys), err)
+			}
 		}
 	})
 }

@@ -176,7 +176,8 @@ func checkMeta(b *rig, member, payload, meta string, hasMeta bool) {
 	d := b.drain(10)
 	if d.Wait == 0 {
 		d2 := b.drain(10) // a drain stops after its bytes
-		d = Drained{d.Moved + d2.Moved, d.Dead + d2.Dead, d2.Wait, d.Late, d.Refusal + d2.Refusal, d.DeadRefusal + d2.DeadRefusal}
+		d = Drained{Moved: d.Moved + d2.Moved, Dead: d.Dead + d2.Dead, Wait: d2.Wait, Late: d.Late,
+			Refusal: d.Refusal + d2.Refusal, DeadRefusal: d.DeadRefusal + d2.DeadRefusal}
 	}
 	others := 1
 	if member == "behind" {

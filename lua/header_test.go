@@ -21,16 +21,19 @@ func scripts() []*script {
 		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript,
 		enqueueFreshScript,
 		ensureGroupScript, expireScript, exportScript, extendScript, findLostScript, findOrphansScript, findUnfinishedScript,
-		heartbeatScript, orphansScript, planScript, reclaimScript, recurScript, redriveScript, registerScript,
+		heartbeatScript, orphansScript, passTurnsScript, planScript, receiveScript, reclaimScript, recurScript, redriveScript,
+		registerScript,
 		removeRecurrenceScript, rescheduleScript, rescheduleRetriesScript,
-		restoreScript, retryScript, runRecurrenceScript, signalScript, surveyScript, trimScript,
+		restoreScript, retryScript, runRecurrenceScript, signalScript, surveyScript, takeScript, trimScript,
 	}
 }
 
 // types is the data model: what each key that a header may name is.
 var types = map[string]string{
 	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash",
-	"seen": "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream",
+	"seen": "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream", "rate": "string",
+	"turns":  "zset",
+	"bucket": "string",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 }
 

@@ -18,9 +18,13 @@ type Keys struct {
 	Seen    string // zset: caller-chosen ID → end of its dedup window
 	Calm    string // hash: when bridges looked at what is pending, and when they were away
 	History string // stream: what happened to messages, if the policy has it kept
+	Rate    string // string: when the bucket of the release rate is full again, Unix µs; until then
+	Turns   string // zset: of each key of messages who is in flight, and who waits for its turn
 
 	Recurring string // hash: name of a recurrence → its spec, JSON; in partition 0, as Planned
 	Planned   string // hash: name of a recurrence → what was planned of it
+
+	Push string // hash: group → where its messages are posted to, JSON; in partition 0
 
 	Actor string // who uses them, as the history tells it; "" = not told. No part of a name
 }
@@ -33,13 +37,14 @@ func NewKeys(prefix, queue string) Keys {
 		Due: base + "due", Payload: base + "payload", Meta: base + "meta", Stream: base + "stream",
 		Dead: base + "dead", Wake: base + "wake", Policy: base + "policy", Seen: base + "seen",
 		Calm: base + "calm", Recurring: base + "recurring", Planned: base + "planned", History: base + "history",
+		Rate: base + "rate", Turns: base + "turns", Push: base + "push",
 	}
 }
 
 // All returns the names, without those that all queues share.
 func (k Keys) All() []string {
 	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm, k.Recurring, k.Planned,
-		k.History}
+		k.History, k.Rate, k.Turns, k.Push}
 }
 
 // As returns the keys as somebody uses them: a client, a bridge, a worker or an operator, by a name that others can find it by.
@@ -54,15 +59,19 @@ type Globals struct {
 	Defaults string // hash: the policy that bridges and workers share
 	Bridges  string // zset: live bridge → last heartbeat, Unix ms
 	Wake     string // stream of length 1: a queue was added, or the defaults changed
+	Tokens   string // hash: SHA-256 of a secret, in hex → what the gateway lets its holder do, JSON
 }
 
 // NewGlobals returns the shared key names of a prefix.
 func NewGlobals(prefix string) Globals {
 	return Globals{
 		Queues: prefix + ":queues", Defaults: prefix + ":defaults",
-		Bridges: prefix + ":bridges", Wake: prefix + ":wake",
+		Bridges: prefix + ":bridges", Wake: prefix + ":wake", Tokens: prefix + ":tokens",
 	}
 }
+
+// Bucket is the key of what a token took of its rate: a string, when its bucket is full again, Unix µs; until then.
+func (g Globals) Bucket(digest string) string { return g.Tokens + ":" + digest }
 
 // QueueOf returns the queue whose schedule is kept at key, and which of its partitions it is; ok says whether key is the schedule
 // of a queue of this prefix.

@@ -76,6 +76,9 @@ func CheckGroup(group string) error { return checkText("group", group, MaxGroupB
 // CheckID refuses message IDs that are empty, longer than 256 bytes, not UTF-8, or hold control characters.
 func CheckID(id string) error { return checkText("id", id, MaxIDBytes) }
 
+// CheckKey refuses keys of messages that are empty, longer than 256 bytes, not UTF-8, or hold control characters.
+func CheckKey(key string) error { return checkText("key", key, MaxIDBytes) }
+
 // CheckConsumer refuses consumer names that are empty, longer than 256 bytes, not UTF-8, or hold control characters.
 func CheckConsumer(name string) error { return checkText("consumer", name, MaxGroupBytes) }
 

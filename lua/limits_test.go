@@ -151,8 +151,10 @@ func TestKeyNames(t *testing.T) {
 	wantList(t, "keys", keysOf(k), "duestream:{emails}:due", "duestream:{emails}:payload", "duestream:{emails}:meta",
 		"duestream:{emails}:stream",
 		"duestream:{emails}:dead", "duestream:{emails}:wake", "duestream:{emails}:policy", "duestream:{emails}:seen",
-		"duestream:{emails}:calm", "duestream:{emails}:recurring", "duestream:{emails}:planned")
-	redistest.Want(t, "globals", g, Globals{"duestream:queues", "duestream:defaults", "duestream:bridges", "duestream:wake"})
+		"duestream:{emails}:calm", "duestream:{emails}:recurring", "duestream:{emails}:planned",
+		"duestream:{emails}:turns")
+	redistest.Want(t, "globals", g, Globals{"duestream:queues", "duestream:defaults", "duestream:bridges", "duestream:wake",
+		"duestream:tokens"})
 	for key, queue := range map[string]string{
 		"duestream:{emails}:due": "emails", "duestream:{a:b.c_d-1}:due": "a:b.c_d-1",
 		"duestream:{emails}:dead": "", "duestream:{emails/0}:due": "", "duestream:{emails/01}:due": "",

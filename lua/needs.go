@@ -54,7 +54,25 @@ func guarded(file string) []Need {
 			writes += f.name + "\n"
 		}
 	}
-	return needs(file, functionsOf(library, writes)+writes)
+	return withoutOptional(file, needs(file, functionsOf(library, writes)+writes))
+}
+
+// optionalKeys are those that few queues use; what writes to one tries first, before it changes anything else. To ask for rights
+// to them each time would cost every queue.
+var optionalKeys = []string{"turns", "rate"}
+
+func withoutOptional(file string, all []Need) (rest []Need) {
+	names := keyNames(file)
+	for _, n := range all {
+		asked := n
+		asked.Keys = slices.DeleteFunc(slices.Clone(n.Keys), func(key int) bool {
+			return slices.Contains(optionalKeys, names[key])
+		})
+		if len(asked.Keys) > 0 || len(n.Keys) == 0 {
+			rest = append(rest, asked)
+		}
+	}
+	return rest
 }
 
 // keyNames and keyTypes are what the header of a script says of its keys, in order.
@@ -197,9 +215,10 @@ func keysFor(command string, types []string) (keys []int) {
 var readOnly = map[string]bool{
 	"TYPE": true, "TIME": true, "EXISTS": true, "ZRANGE": true, "ZRANGEBYSCORE": true, "ZSCORE": true, "ZMSCORE": true,
 	"ZCARD": true, "ZCOUNT": true,
-	"ZRANK": true, "ZSCAN": true, "HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "HEXISTS": true,
+	"ZRANK": true, "ZRANGEBYLEX": true, "ZSCAN": true,
+	"HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "HEXISTS": true,
 	"XRANGE": true, "XREVRANGE": true, "XLEN": true,
-	"XPENDING": true, "XINFO GROUPS": true, "MEMORY USAGE": true,
+	"XPENDING": true, "XINFO GROUPS": true, "MEMORY USAGE": true, "GET": true, "GETRANGE": true,
 }
 
 // argumentsAfterKey is what a command needs behind its key to be a command at all: newer servers answer no question about less.
@@ -207,10 +226,13 @@ var argumentsAfterKey = map[string]int{
 	"XADD": 3, "XDEL": 1, "XTRIM": 2, "XACK": 2, "XCLAIM": 4, "XAUTOCLAIM": 4, "XGROUP CREATE": 2, "XGROUP DELCONSUMER": 2,
 	"XPENDING": 1, "XRANGE": 2,
 	"XREVRANGE": 2, "ZADD": 2, "ZREM": 1, "ZREMRANGEBYSCORE": 2, "ZREMRANGEBYRANK": 2, "ZRANGE": 2, "ZRANGEBYSCORE": 2,
-	"ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1,
+	"ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1, "ZRANGEBYLEX": 2,
 	"ZCOUNT": 2, "ZSCAN": 1, "HSET": 2, "HSETNX": 2, "HDEL": 1, "HGET": 1, "HMGET": 1, "HSTRLEN": 1, "HSCAN": 1, "HEXISTS": 1,
-	"PEXPIRE": 1,
+	"PEXPIRE": 1, "GETRANGE": 2, "SET": 1, "XREADGROUP": 1,
 }
+
+// wordsBeforeKey is what stands between a command and its key.
+var wordsBeforeKey = map[string][]string{"XREADGROUP": {"GROUP", "0", "0", "STREAMS"}}
 
 // Words returns the need as a command of the shortest kind, for a key of that name; for ACL DRYRUN.
 func (n Need) Words(key string) []string {
@@ -218,7 +240,7 @@ func (n Need) Words(key string) []string {
 	if len(n.Keys) == 0 {
 		return words
 	}
-	words = append(words, key)
+	words = append(append(words, wordsBeforeKey[n.Command]...), key)
 	for range argumentsAfterKey[n.Command] {
 		words = append(words, "0")
 	}
@@ -239,14 +261,19 @@ func guard(file string, all []Need) string {
 func refuseWhoLacks(file string, all []Need) string {
 	var checks []string
 	names := keyNames(file)
+	// Not all clients give these: what few queues use, and, to a function, turns and what stands behind it.
+	optional := func(key int) bool {
+		turns := slices.Index(names, "turns")
+		return key >= 0 && (turns >= 0 && key >= turns || slices.Contains([]string{"policy", "rate", "history"}, names[key]))
+	}
 	check := func(command string, key int) {
-		what, where := "'"+strings.Join(strings.Fields(command), "', '")+"'", "''"
+		what, where := "'"+strings.Join(append(strings.Fields(command), wordsBeforeKey[command]...), "', '")+"'", "''"
 		if key >= 0 {
 			where = fmt.Sprintf("KEYS[%d]", key+1)
 			what += ", " + where + strings.Repeat(", '0'", argumentsAfterKey[command])
 		}
 		given := ""
-		if key >= 0 && (names[key] == "history" || names[key] == "policy") { // who keeps no history need not give them
+		if optional(key) {
 			given = where + " and "
 		}
 		checks = append(checks, fmt.Sprintf("%snot may(%s) and {'%s', %s}", given, what, command, where))

@@ -15,22 +15,30 @@ import (
 // Drained counts what one drain did. Wait is the time until the next due message: zero = more is due now, negative = nothing is
 // scheduled, or the queue is held. Refusal is the server's error when the stream refused an entry, DeadRefusal that when the dead
 // letters did: what should have become one waits another minute, and the rest goes on. Late is by how much the oldest that was
-// due was late, in whole milliseconds; zero for due times before 2001, by which some mean now.
+// due was late besides what the rate had it wait, in whole milliseconds; zero for due times before 2001, by which some mean now.
+// Held says what holds back messages that are due: HeldByRate or HeldByReadyLimit; Wait is then until the next may pass.
 type Drained struct {
 	Moved, Dead int
 	Wait, Late  time.Duration
 	Refusal     string
 	DeadRefusal string
+	Held        string
 }
 
+// What a policy holds messages back by that are due.
+const (
+	HeldByRate       = "rate"
+	HeldByReadyLimit = "ready_limit"
+)
+
 var drainScript = load("drain",
-	[]string{"due", "payload", "meta", "stream", "dead", "policy", "history"},
+	[]string{"due", "payload", "meta", "stream", "dead", "turns", "policy", "rate", "history"},
 	[]string{"limit", "max_bytes"}, nil)
 
 // Drain moves at most limit due messages into the stream, oldest due first, and stops after maxBytes.
 func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (Drained, error) {
-	reply, err := drainScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.History},
-		[]string{strconv.Itoa(limit), strconv.Itoa(maxBytes), k.Actor}, 6)
+	reply, err := drainScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Turns, k.Policy, k.Rate,
+		k.History}, []string{strconv.Itoa(limit), strconv.Itoa(maxBytes), k.Actor}, 7)
 	if err != nil {
 		return Drained{}, err
 	}
@@ -40,13 +48,12 @@ func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (
 			return Drained{}, drainScript.unexpected(err)
 		}
 	}
-	refusal, err := reply[3].ToString()
+	texts, err := textsOf([]rueidis.RedisMessage{reply[3], reply[4], reply[6]})
 	if err != nil {
 		return Drained{}, drainScript.unexpected(err)
 	}
-	dead, err := reply[4].ToString()
-	return Drained{int(n[0]), int(n[1]), duration(n[2], time.Microsecond), duration(n[3], time.Millisecond), refusal, dead},
-		drainScript.unexpected(err)
+	return Drained{int(n[0]), int(n[1]), duration(n[2], time.Microsecond), duration(n[3], time.Millisecond), texts[0], texts[1],
+		texts[2]}, nil
 }
 
 // duration is n of a unit, or as many as a duration holds: 292 years. Others may schedule for later than that.
@@ -55,15 +62,17 @@ func duration(n int64, unit time.Duration) time.Duration {
 }
 
 // Trimmed counts what one trim did. Cursor is "" when the sweep came round. Groups is how many groups the stream has; with none,
-// nothing is ever freed. Windows is how many ended dedup windows went.
+// nothing is ever freed. Windows is how many ended dedup windows went. Turns: some message has a key, so PassTurns has something
+// to look at.
 type Trimmed struct {
 	Freed   int
 	Cursor  string
 	Groups  int
 	Windows int
+	Turns   bool
 }
 
-var trimScript = load("trim", []string{"stream", "seen"}, []string{"cursor", "limit", "max_bytes"}, nil)
+var trimScript = load("trim", []string{"stream", "seen", "turns"}, []string{"cursor", "limit", "max_bytes"}, nil)
 
 // Trim frees entries that every group has acknowledged: from the head of the stream, and when there is nothing there, behind
 // entries that stay pending, from cursor on. A maxBytes of zero leaves that sweep out.
@@ -71,19 +80,21 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 	if cursor == "" {
 		cursor = "0-0"
 	}
-	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen}, []string{cursor, strconv.Itoa(limit),
-		strconv.Itoa(maxBytes)}, 4)
+	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen, k.Turns}, []string{cursor, strconv.Itoa(limit),
+		strconv.Itoa(maxBytes)}, 5)
 	if err != nil {
 		return Trimmed{}, err
 	}
 	var t Trimmed
-	for i, n := range map[int]*int{0: &t.Freed, 2: &t.Groups, 3: &t.Windows} {
+	var turns int
+	for i, n := range map[int]*int{0: &t.Freed, 2: &t.Groups, 3: &t.Windows, 4: &turns} {
 		v, err := reply[i].AsInt64()
 		if err != nil {
 			return Trimmed{}, trimScript.unexpected(err)
 		}
 		*n = int(v)
 	}
+	t.Turns = turns > 0
 	if t.Cursor, err = reply[1].ToString(); t.Cursor == "0-0" {
 		t.Cursor = ""
 	}
@@ -197,19 +208,20 @@ func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redriv
 	return out, nil
 }
 
-// Look is what a survey saw of one queue. Err is set when the queue could not be looked at; the other fields are zero then.
-// WakeErr is set when only its tokens could not be.
+// Look is what a survey saw of one queue. Err is set when its schedule, or its stream, could not be looked at; the other fields
+// say what was seen besides. SideErr is set when only something beside them could not: tokens, windows, settings, recurrences.
 type Look struct {
 	Wait    time.Duration // until the head is due; negative = nothing is scheduled, or the queue is held
 	Overdue time.Duration // how late the head is
 	Token   string        // ID of the wake token
 	Busy    bool          // the stream holds entries, or a group was seen to hold some
+	Turns   bool          // messages with a key are in flight, or wait for their turn
 	Untidy  bool          // bodies without a member, dedup windows, or notes of reclaims
 	Orphans bool          // of these, bodies without a member: there are more bodies than members
 	Bodies  int64         // fields of payload and meta
 	Recurs  bool          // there are recurrences
 	Err     error
-	WakeErr error
+	SideErr error
 
 	// Standing says, while no group holds an entry, what entries and groups look like: as long as it stays the same, nobody has
 	// read or added anything, and there is nothing to do. Empty: a group holds something, there are no entries, or nobody looked.
@@ -217,7 +229,7 @@ type Look struct {
 }
 
 var surveyScript = func() *script {
-	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm", "recurring"},
+	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm", "recurring", "turns"},
 		[]string{"held"}, nil)
 	s.everyKey = true
 	return s
@@ -236,11 +248,11 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 	looks := make([]Look, 0, len(queues))
 	for {
 		before := len(looks)
-		keys := make([]string, 0, 9*len(queues))
+		keys := make([]string, 0, 10*len(queues))
 		for _, k := range queues[before:] {
-			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring)
+			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns)
 		}
-		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/9*8)
+		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/10*8)
 		if err != nil {
 			return nil, err
 		}
@@ -281,15 +293,17 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	if err != nil {
 		return Look{}, err
 	}
-	if n[0] == -2 {
-		return Look{Err: surveyError(token)}, nil
-	}
 	look := Look{
 		Wait: duration(n[0], time.Millisecond), Overdue: duration(n[1], time.Millisecond),
-		Token: token, Busy: n[3] == 1, Untidy: n[4] > 0, Orphans: n[4] == 2, Bodies: n[6], Standing: standing, Recurs: n[7] > 0,
+		Token: token, Busy: n[3]&1 == 1, Turns: n[3]&2 == 2, Untidy: n[4] > 0, Orphans: n[4] == 2,
+		Bodies: n[6], Standing: standing,
+		Recurs: n[7] > 0,
 	}
-	if !tokenID.MatchString(token) {
-		look.Token, look.WakeErr = "0-0", surveyError(token)
+	switch {
+	case n[0] == -2:
+		look.Token, look.Wait, look.Err = "0-0", -time.Millisecond, surveyError(token)
+	case !tokenID.MatchString(token):
+		look.Token, look.SideErr = "0-0", surveyError(token)
 	}
 	return look, nil
 }

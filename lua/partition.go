@@ -84,7 +84,7 @@ func (c Counts) Names(queue string) []string {
 	return names
 }
 
-// Of returns the partition that a message with this ID goes to.
+// Of returns the partition that a message with this ID goes to; of one with a key, by its key.
 func (c Counts) Of(id string) int { return partitionOf(id, c.Latest()) }
 
 // Candidates returns every partition that a message with this ID may be in, the one it goes to now first.
@@ -101,7 +101,18 @@ func (c Counts) Candidates(id string) []int {
 	return found
 }
 
-// partitionOf is part of the protocol: the CRC-32 (IEEE) of the ID, modulo the count.
+// Others returns the partitions that are no Candidates: a message with a key may be there, because its key says where it goes.
+func (c Counts) Others(id string) (found []int) {
+	candidates := c.Candidates(id)
+	for i := range c.Latest() {
+		if !slices.Contains(candidates, i) {
+			found = append(found, i)
+		}
+	}
+	return found
+}
+
+// partitionOf is part of the protocol: the CRC-32 (IEEE) of the ID, or of the key if the message has one, modulo the count.
 func partitionOf(id string, count int) int {
 	if count <= 1 {
 		return 0

@@ -129,7 +129,7 @@ func TestSurveyOfLargeHeadsTakesSeveralCalls(t *testing.T) {
 			b.Fatal(looks, err)
 		}
 		for i, look := range looks {
-			if (look.Err != nil) != (i == 3) || look.Err == nil && look.Wait <= 0 {
+			if (look.SideErr != nil) != (i == 3) || look.Err != nil || look.Wait <= 0 {
 				b.Errorf("queue %d: %+v", i, look)
 			}
 		}

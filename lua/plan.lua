@@ -10,7 +10,7 @@
 -- KEYS[8] history (stream)
 -- ARGV[1] name (string)
 -- ARGV[2] before (string, what is remembered, as it was read: else somebody else has planned, or changed the spec)
--- ARGV[3] planned_ms (integer, Unix ms: up to where all is planned then)
+-- ARGV[3] spans (string, <from>-<to> in Unix ms with commas, 8 at most: the stretches of time that are planned then, the last one the one that goes on)
 -- ARGV[4] body (bytes, payload of each message; '' = none)
 -- ARGV[5] fields (string, meta of each message: JSON object of strings; '' = none)
 -- ARGV[6...] at, due_ms (integers, Unix ms: the occurrence, by which its message is named; when that is due)
@@ -21,15 +21,16 @@
 -- Run twice: harmless; the second run finds that something else is remembered.
 local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
-local name, before, planned_ms, body, fields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local name, before, spans, body, fields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 local known, plan, args = redis.call('HGET', planned, name) or '', plan_of(before), ARGV
-local parses = plan.version and #args % 2 == 1 and #args <= 205 and #planned_ms <= 15
-for i = 3, #args do parses = parses and (i == 4 or i == 5 or string.find(args[i], '^%d+$') and #args[i] <= 15) end
+plan.spans = plan_of('v t ' .. spans .. ' 0 ').spans
+local parses = plan.version and plan.spans[1] and #args % 2 == 1 and #args <= 205 and #spans <= 248
+for i = 6, #args do parses = parses and string.find(args[i], '^%d+$') and #args[i] <= 15 end
 if not parses then return redis.error_reply('ERR what is remembered, or a time, does not parse') end
 if known ~= before or redis.call('HEXISTS', recurring, name) == 0 then return {0, known} end
-forget_left(due, name, plan)
+if #args > 5 then forget_left(due, name, plan) end -- else something may be left of any of them
 local head_before, soonest, members, bodies, metas = head(due), nil, {}, {}, {}
 for i = 6, #args, 2 do
   local id = name .. '@' .. args[i]
@@ -42,7 +43,7 @@ for i = 6, #args, 2 do
     if story then note(story, 'scheduled', id, ',"due_ms":"' .. args[i + 1] .. '"}') end
   end
 end
-plan.planned, plan.used = tonumber(planned_ms), plan.used + (#args - 5) / 2
+plan.used = plan.used + (#args - 5) / 2
 -- Everything is known before the first write.
 in_chunks('HSET', payload, bodies)
 in_chunks('HSET', meta, metas)

@@ -1,5 +1,5 @@
 -- reclaim: takes entries that a group holds for longer than the visibility timeout as failed: again later, or a dead letter.
--- Uses: base history entry free exit calm
+-- Uses: base history entry free key exit calm
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -7,8 +7,9 @@
 -- KEYS[5] dead (stream)
 -- KEYS[6] wake (stream)
 -- KEYS[7] calm (hash)
--- KEYS[8] policy (hash)
--- KEYS[9] history (stream)
+-- KEYS[8] turns (zset)
+-- KEYS[9] policy (hash)
+-- KEYS[10] history (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages that do not carry their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms, max_crashes)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
@@ -18,21 +19,18 @@
 -- ARGV[7] limit (integer, entries at most)
 -- ARGV[8] max_bytes (integer, bytes of entries after which no further one is taken)
 -- ARGV[9] shortest (integer, ms: of the visibility timeouts of the queue's groups, 0 = idle times are taken as they are: else only that part counts in which the queue was watched)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[10])
 -- Returns: cursor (entry ID for the next call, '0-0' = came round), retried, buried, skipped, stuck (integers)
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each
 -- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next ones.
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], delays = delay_list(ARGV[3]), tails = {}}
-local policy, history = KEYS[8], KEYS[9]
-k.story = story_of(policy, history, ARGV)
-local wake, calm, group, consumer = KEYS[6], KEYS[7], ARGV[1], ARGV[4]
+local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[8], delays = delay_list(ARGV[3]), tails = {}}
+local wake, calm, policy, history, group, consumer = KEYS[6], KEYS[7], KEYS[9], KEYS[10], ARGV[1], ARGV[4]
+k.story, k.policy, k.wake = story_of(policy, history, ARGV), policy, wake
 local min_idle, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group)
+local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group) or not read_limits(k, ARGV[2]) and redis.error_reply('ERR max_attempts does not parse')
 if bad then return bad end
-if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 local now = now_ms()
-
 redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full server for the rest
 redis.call('XPENDING', k.stream, group, '-', '+', 1) -- ends here, with nothing written, when there is no such stream or group
 local before = head(k.due)
@@ -57,6 +55,7 @@ local function take(entry, body)
 end
 
 for _ = 1, limit do
+  if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times say nothing
   if k.story then k.story.holders = redis.call('XPENDING', k.stream, group, cursor, '+', 10) end -- before the claim hides who held it
   local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, idle, cursor, 'COUNT', 1)
   cursor = reply[1]
@@ -73,7 +72,8 @@ end
 if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, consumer) == 0 then
   redis.call('XGROUP', 'DELCONSUMER', k.stream, group, consumer) -- it holds nothing; nobody should have to look at it
 end
-free(k.stream, left)
+free(k.stream, part_keyed(k, left))
+if k.left then pcall(end_turns, k) end
 wake_if_earlier(wake, before, k.soonest)
 if k.story then pcall(tell, k.story) end
 return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK]}

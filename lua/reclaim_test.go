@@ -238,8 +238,8 @@ func TestExtendKeepsOnlyWhatIsItsOwn(t *testing.T) {
 		b.do("XCLAIM", b.k.Stream, "g", "thief", "0", es[1].EntryID, "IDLE", "3600000", "JUSTID")
 		b.ack("g", Held{Entry: es[2].EntryID})
 		b.abandon("g", "c1", es[0].EntryID)
-		wantList(b, "extended", b.extend("g", "c1", Held{es[1].EntryID, "taken"}, Held{es[0].EntryID, "own"},
-			Held{es[2].EntryID, "done"}, Held{"5-1", ""}), false, true, false, false)
+		wantList(b, "extended", b.extend("g", "c1", Held{Entry: es[1].EntryID, ID: "taken"}, Held{Entry: es[0].EntryID, ID: "own"},
+			Held{Entry: es[2].EntryID, ID: "done"}, Held{Entry: "5-1", ID: ""}), false, true, false, false)
 		if _, owner, idle := b.counter("g", es[0].EntryID); owner != "c1" || idle > 60_000 {
 			b.Fatalf("held by %s, idle for %d ms", owner, idle)
 		}
@@ -248,7 +248,7 @@ func TestExtendKeepsOnlyWhatIsItsOwn(t *testing.T) {
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=2 dead=0 g=2", "g")
 		redistest.Want(b, "reclaimed after the extension", b.reclaim("g", time.Minute), Reclaimed{Retried: 1})
-		wantList(b, "extended after", b.extend("g", "c1", Held{es[0].EntryID, ""}), true)
+		wantList(b, "extended after", b.extend("g", "c1", Held{Entry: es[0].EntryID, ID: ""}), true)
 	})
 }
 
@@ -271,7 +271,7 @@ func TestExtendBuriesALostBody(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2")
 		b.do("XDEL", b.k.Stream, es[0].EntryID)
-		held := []Held{{es[0].EntryID, "m1"}, {es[1].EntryID, "m2"}}
+		held := []Held{{Entry: es[0].EntryID, ID: "m1"}, {Entry: es[1].EntryID, ID: "m2"}}
 		wantList(b, "extended", b.extend("g", "c1", held...), false, true)
 		wantList(b, "again", b.extend("g", "c1", held...), false, true)
 		d := b.entries(b.k.Dead)

@@ -9,21 +9,22 @@
 -- KEYS[7] history (stream)
 -- ARGV[1] name (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: removed (integer, 0 = there was none), taken back (integer)
--- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back
+-- Returns: removed (integer, 0 = there was none, -9 = not yet, because what was taken back came to 16 MiB: send it again), taken back (integer)
+-- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back, of 16 MiB and one message more
 -- If a command fails here: nothing can after the type check.
--- Run twice: harmless; the second run finds none.
+-- Run twice: harmless; the second run finds none, or goes on.
 local recurring, planned, due, payload, meta, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
 local name = ARGV[1]
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
 if name == '' then return redis.error_reply('ERR name does not parse') end
-local plan, back, revision = plan_of(redis.call('HGET', planned, name)), {}, next_revision(planned)
-if plan.version then back = split_plan(due, name, plan, 0) end
+local plan, back, more, revision = plan_of(redis.call('HGET', planned, name)), {}, false, next_revision(planned)
+if plan.version then back, more = split_plan(due, payload, meta, name, plan, 0) end
 -- Everything is known before the first write.
-local removed = redis.call('HDEL', recurring, name)
+local rest = more and {name, plan_text(plan), '', revision} or {'', revision}
+local removed = more and LATER or redis.call('HDEL', recurring, name)
 take_back(due, payload, meta, back, story)
-if redis.call('HDEL', planned, name) + removed > 0 then redis.call('HSET', planned, '', revision) end
+if more or redis.call('HDEL', planned, name) + removed > 0 then redis.call('HSET', planned, unpack(rest)) end
 if story then pcall(tell, story) end
 return {removed, #back}

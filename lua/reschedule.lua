@@ -25,6 +25,6 @@ if not was then return {0, at} end
 -- Everything is known before the first write.
 redis.call('ZADD', due, 'XX', digits(at), ARGV[1])
 wake_if_earlier(wake, before, at)
-if story then note_member(story, 'rescheduled', ARGV[1], ',"due_ms":"' .. digits(at) .. '","was_ms":"' .. was .. '"}') end
+if story then note_member(story, 'rescheduled', ARGV[1], ',"due_ms":"' .. digits(at) .. '","was_ms":"' .. due_of(was) .. '"}') end
 if story then pcall(tell, story) end
 return {1, at}

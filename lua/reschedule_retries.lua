@@ -31,7 +31,7 @@ local following, found = waiting(due, cursor, limit, group, ids)
 local reply = {following}
 for i = 1, #found, 4 do
   redis.call('ZADD', due, 'XX', at, found[i])
-  if story then note_member(story, 'rescheduled', found[i], ',"due_ms":"' .. at .. '","was_ms":"' .. found[i + 3] .. '"}') end
+  if story then note_member(story, 'rescheduled', found[i], ',"due_ms":"' .. at .. '","was_ms":"' .. due_of(found[i + 3]) .. '"}') end
   found[i + 3] = at
   for j = i, i + 3 do reply[#reply + 1] = found[j] end
 end

@@ -1,25 +1,26 @@
 -- retry: takes entries out of a group's pending list as failed (again later, or a dead letter), as dead, as never started (again at once), or as not to be done yet (again later).
--- Uses: base history entry free exit
+-- Uses: base history entry free key exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
 -- KEYS[4] meta (hash)
 -- KEYS[5] dead (stream)
 -- KEYS[6] wake (stream)
--- KEYS[7] policy (hash)
--- KEYS[8] history (stream)
+-- KEYS[7] turns (zset)
+-- KEYS[8] policy (hash)
+-- KEYS[9] history (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages that do not carry their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms, max_snoozes)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; '' when each entry has a delay of its own, or needs none)
 -- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release', 'snooze', behind each may stand a space and the traceparent of the attempt that ends, which is kept in the field last_trace; ms, '' = from delays, a snooze needs one; string; string)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, 5 snoozed, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
 -- If a command fails here: before XACK the entry stays pending; after it only commands follow that cannot fail.
 -- Run twice: harmless; the second run answers 0.
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], delays = delay_list(ARGV[3]), tails = {}}
-local policy, history = KEYS[7], KEYS[8]
-k.story = story_of(policy, history, ARGV)
+local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[7], delays = delay_list(ARGV[3]), tails = {}}
+local policy, history = KEYS[8], KEYS[9]
+k.story, k.policy, k.wake = story_of(policy, history, ARGV), policy, KEYS[6]
 local wake, group = KEYS[6], ARGV[1]
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
@@ -52,7 +53,8 @@ local left = {}
 for n, verdict in ipairs(verdicts) do
   if verdict > LOST then left[#left + 1] = entries[n] end
 end
-free(k.stream, left)
+free(k.stream, part_keyed(k, left))
+if k.left then pcall(end_turns, k) end
 wake_if_earlier(wake, before, k.soonest)
 for n = read + 1, #entries do verdicts[n] = LATER end
 if k.story then pcall(tell, k.story) end

@@ -2,6 +2,7 @@ package lua
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -183,11 +184,11 @@ func TestRetryOfABatchAnswersInOrder(t *testing.T) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3", "m4")
 		b.ack("g", Held{Entry: es[1].EntryID})
 		out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{
-			{Held: Held{es[3].EntryID, "m4"}, Action: ActionDead, Delay: -1, Reason: ReasonDeadLetter},
-			{Held: Held{es[1].EntryID, "m2"}, Action: ActionRetry, Delay: -1},
-			{Held: Held{es[0].EntryID, "m1"}, Action: ActionRetry, Delay: -1},
-			{Held: Held{es[2].EntryID, "m3"}, Action: ActionRelease, Delay: -1},
-			{Held: Held{"5-1", ""}, Action: ActionRetry, Delay: -1},
+			{Held: Held{Entry: es[3].EntryID, ID: "m4"}, Action: ActionDead, Delay: -1, Reason: ReasonDeadLetter},
+			{Held: Held{Entry: es[1].EntryID, ID: "m2"}, Action: ActionRetry, Delay: -1},
+			{Held: Held{Entry: es[0].EntryID, ID: "m1"}, Action: ActionRetry, Delay: -1},
+			{Held: Held{Entry: es[2].EntryID, ID: "m3"}, Action: ActionRelease, Delay: -1},
+			{Held: Held{Entry: "5-1", ID: ""}, Action: ActionRetry, Delay: -1},
 		})
 		if err != nil {
 			b.Fatal(err)
@@ -301,5 +302,29 @@ func TestMetaOfARetryHasTheLimitOfAll(t *testing.T) {
 		redistest.Want(b, "buried", d.Dead, 1)
 		letter := b.entries(b.k.Dead)[0]
 		redistest.Want(b, "letter", letter.ID+": "+letter.Error, "huge: meta is larger than 512 KiB")
+	})
+}
+
+// Two deliveries of one ID that both fail, and whose retries are called by the ID: neither is written over the other.
+func TestRetriesThatAreNamedByTheirIDsOverwriteNone(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		var failures []Failure
+		for i, together := range []bool{true, true, false} {
+			b.do("XADD", b.k.Stream, "*", "id", "m", "payload", fmt.Sprint("p", i), "overlap", "skip")
+			e := b.read("g", "c", 1)[0]
+			failures = append(failures, Failure{Held: Held{Entry: e.EntryID}, Action: ActionRetry, Delay: time.Hour})
+			if together && i == 0 {
+				continue
+			}
+			out, err := Retry(b.ctx, b.c, b.k, "g", policy, failures)
+			if err != nil || slices.Contains(out, Lost) {
+				b.Fatal(out, err)
+			}
+			failures = nil
+		}
+		b.wantState("due=3 payload=3 meta=3 stream=0 dead=0 g=0", "g")
+		redistest.Want(b, "named by the ID", b.count("ZCOUNT", b.k.Due, "-inf", "+inf") == 3 &&
+			b.try("ZSCORE", b.k.Due, "m"+Separator+"g"+Separator+"0-0").Error() == nil, true)
 	})
 }

@@ -179,7 +179,7 @@ func TestLimitsStandBehindMaxAttempts(t *testing.T) {
 			b.do("XADD", b.k.Stream, "*", "id", "m")
 			e := b.read("g", "c", 1)[0]
 			_, err := retryScript.integers(b.ctx, b.c, []string{b.k.Stream, b.k.Due, b.k.Payload, b.k.Meta, b.k.Dead, b.k.Wake,
-				b.k.Policy, b.k.History}, []string{"g", text, "0", e.EntryID, "", "retry", "", "", "", ""}, 1, Durability{})
+				b.k.Turns, b.k.Policy, b.k.History}, []string{"g", text, "0", e.EntryID, "", "retry", "", "", "", ""}, 1, Durability{})
 			if got := err == nil; got != (want == "ok") {
 				b.Errorf("max_attempts %q: %v", text, err)
 			}

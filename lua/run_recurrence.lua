@@ -13,8 +13,8 @@
 -- ARGV[3] fields (string, meta of the message: JSON object of strings; '' = none)
 -- ARGV[4] alone (integer, 1 = what is planned for later is taken back, to be planned anew when this one is done)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence), id (string)
--- Complexity: O(log n), n = scheduled messages
+-- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence, -9 = not yet, because what was taken back came to 16 MiB: send it again), id (string)
+-- Complexity: O(log n), n = scheduled messages; it takes back 16 MiB and one message more at most
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was written; refused later, the message is scheduled and not remembered.
 -- Run twice: another message is scheduled.
 local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -23,7 +23,7 @@ local name, body, fields, alone = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 if redis.call('HEXISTS', recurring, name) == 0 then return {-1, ''} end
-local now, plan, back, n = now_ms(), plan_of(redis.call('HGET', planned, name)), {}, 0
+local now, plan, back, more, n = now_ms(), plan_of(redis.call('HGET', planned, name)), {}, false, 0
 local newest = plan.recent[#plan.recent]
 repeat -- each of one millisecond has a name of its own
   n = n + 1
@@ -32,21 +32,21 @@ until not taken
 local run, head_before = digits(now + n - 1) .. '-run', head(due)
 local id, revision = name .. '@' .. run, next_revision(planned)
 if plan.version then
-  if alone then
-    back = split_plan(due, name, plan, now)
-    plan.planned = #back > 0 and math.min(plan.planned, now) or plan.planned
-  end
-  plan.recent[#plan.recent + 1] = run
+  if alone then back, more = split_plan(due, payload, meta, name, plan, now) end
+  if not more then plan.recent[#plan.recent + 1] = run end
 end
 -- Everything is known before the first write.
-if body ~= '' then redis.call('HSET', payload, id, body) end
-if fields ~= '' then redis.call('HSET', meta, id, fields) end
-redis.call('ZADD', due, digits(now), id)
-if story then note(story, 'scheduled', id, ',"due_ms":"' .. digits(now) .. '"}') end
+if not more then
+  if body ~= '' then redis.call('HSET', payload, id, body) end
+  if fields ~= '' then redis.call('HSET', meta, id, fields) end
+  redis.call('ZADD', due, digits(now), id)
+  if story then note(story, 'scheduled', id, ',"due_ms":"' .. digits(now) .. '"}') end
+end
 if plan.version then
   redis.call('HSET', planned, name, plan_text(plan), '', revision)
   take_back(due, payload, meta, back, story)
 end
-wake_if_earlier(wake, head_before, now)
 if story then pcall(tell, story) end
+if more then return {LATER, ''} end
+wake_if_earlier(wake, head_before, now)
 return {now, id}

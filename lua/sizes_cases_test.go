@@ -15,10 +15,11 @@ func ordeals() map[string]func(*ordeal) {
 		"expire":  (*ordeal).expire,
 		"orphans": (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost,
 		"ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
-		"trim": (*ordeal).trim, "redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
+		"trim": (*ordeal).trim, "pass_turns": (*ordeal).passTurns, "receive": (*ordeal).receive,
+		"redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
 		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure,
-		"signal": (*ordeal).signal,
-		"recur":  (*ordeal).recur, "plan": (*ordeal).plan, "run_recurrence": (*ordeal).runRecurrence,
+		"signal": (*ordeal).signal, "take": (*ordeal).take,
+		"recur": (*ordeal).recur, "plan": (*ordeal).plan, "run_recurrence": (*ordeal).runRecurrence,
 		"remove_recurrence": (*ordeal).removeRecurrence, "find_unfinished": (*ordeal).findUnfinished,
 		"ensure_group": (*ordeal).ensureGroup, "drop_consumer": (*ordeal).dropConsumer,
 	}
@@ -37,7 +38,10 @@ func (o *ordeal) schedule(n int) (members []string) {
 	k := o.b.k
 	var commands [][]string
 	names, bodies, metas := o.sizes("member", n), o.sizes("payload", n), o.sizes("meta", n)
-	bare := o.flip("bare")
+	bare, key := o.flip("bare"), ""
+	if o.keyed {
+		key = `,"key":"k"`
+	}
 	if o.flip("short names") { // what is read many at a time
 		names = make([]int, n)
 	}
@@ -50,7 +54,7 @@ func (o *ordeal) schedule(n int) (members []string) {
 			size = bodies[i] + metas[i] + 20
 			commands = append(commands, []string{"HSET", k.Payload, member, pad(bodies[i])})
 			if metas[i] > 0 {
-				commands = append(commands, []string{"HSET", k.Meta, member, `{"h:a":"` + pad(metas[i]) + `"}`})
+				commands = append(commands, []string{"HSET", k.Meta, member, `{"h:a":"` + pad(metas[i]) + `"` + key + `}`})
 			}
 		}
 		o.seen(5+names[i], size)
@@ -63,6 +67,7 @@ func (o *ordeal) schedule(n int) (members []string) {
 func (o *ordeal) there() []string { return o.b.texts("ZRANGE", o.b.k.Due, "0", "-1") }
 
 func (o *ordeal) drain() {
+	o.keyed = o.flip("keyed")
 	o.schedule(o.number("members", 1, 150))
 	for range 3 {
 		_, err := Drain(o.b.ctx, o.scale, o.b.k, o.number("limit", 1, 500), o.budget)
@@ -297,6 +302,15 @@ func (o *ordeal) extend() {
 	o.must(err)
 }
 
+func (o *ordeal) receive() {
+	o.held(2)
+	o.b.do("XGROUP", "CREATE", o.b.k.Stream, "late", "0")
+	for range 3 {
+		_, err := Receive(o.b.ctx, o.scale, o.b.k, "late", "c1", time.Second, o.number("limit", 1, 200))
+		o.must(err)
+	}
+}
+
 func (o *ordeal) trim() {
 	b := o.b
 	ids := o.held(2)
@@ -319,6 +333,32 @@ func (o *ordeal) trim() {
 		done, err := Trim(b.ctx, o.scale, b.k, cursor, 1000, o.budget)
 		o.must(err)
 		cursor = done.Cursor
+	}
+}
+
+func (o *ordeal) passTurns() {
+	b := o.b
+	o.keyed = true
+	members, ids := o.schedule(o.number("members", 1, 100)), o.held(2)
+	var commands [][]string
+	for i, m := range members {
+		commands = append(commands, []string{"ZADD", b.k.Due, "XX", fmt.Sprintf("%.0f", parked+float64(i)), m})
+		if i%3 > 0 {
+			commands = append(commands, []string{"ZADD", b.k.Turns, "0",
+				fmt.Sprintf("k%d%swait%s%016d%s%s", i%20, Separator, Separator, i, Separator, m)})
+		}
+	}
+	for i, id := range ids {
+		commands = append(commands, []string{"ZADD", b.k.Turns, "0",
+			fmt.Sprintf("k%d%sbusy%s%s", i%40, Separator, Separator, id)})
+	}
+	b.build(commands...)
+	o.largest *= 2 // what is in flight, and then who waits
+	done := TurnsPassed{}
+	for range 4 {
+		var err error
+		done, err = PassTurns(b.ctx, o.scale, b.k, done.Cursor, done.Rank, o.number("limit", 1, 200))
+		o.must(err)
 	}
 }
 

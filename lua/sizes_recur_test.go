@@ -21,7 +21,7 @@ func (o *ordeal) remembered() (before string) {
 		}
 		o.seen(20, size)
 	}
-	before = fmt.Sprintf("%s %d %d %s", SpecVersion(spec), b.now(), len(recent), strings.Join(recent, ","))
+	before = fmt.Sprintf("%s t 5-%d %d %s", SpecVersion(spec), b.now(), len(recent), strings.Join(recent, ","))
 	b.build(append(commands, []string{"HSET", b.k.Recurring, "r", spec}, []string{"HSET", b.k.Planned, "r", before})...)
 	o.seen(0, len(spec)+len(before))
 	return before
@@ -31,7 +31,7 @@ func (o *ordeal) recur() {
 	o.remembered()
 	spec := `{"every_ms":2000,"payload":"` + pad(min(20_000, o.size("new spec"))) + `"}`
 	for range 2 {
-		_, err := Recur(o.b.ctx, o.scale, o.b.k, "r", "", spec, o.flip("paused"))
+		_, err := Recur(o.b.ctx, o.scale, o.b.k, "r", "", spec, "t", o.flip("paused"))
 		o.must(err)
 	}
 }
@@ -43,7 +43,7 @@ func (o *ordeal) plan() {
 		at := time.UnixMilli(o.b.now() + int64(1000*(i+300)))
 		all = append(all, Occurrence{at, at})
 	}
-	_, _, err := PlanOccurrences(o.b.ctx, o.scale, o.b.k, "r", before, time.UnixMilli(o.b.now()), []byte("p"), "", all)
+	_, _, err := PlanOccurrences(o.b.ctx, o.scale, o.b.k, "r", before, upTo(time.UnixMilli(o.b.now())), []byte("p"), "", all)
 	o.must(err)
 }
 
@@ -60,24 +60,13 @@ func (o *ordeal) removeRecurrence() {
 }
 
 func (o *ordeal) findUnfinished() {
-	if o.flip("retries") {
-		o.walk(func(w Walk, id string) (string, error) {
-			if w.Cursor == "" {
-				w.Cursor = "s0"
-			}
-			_, next, err := FindUnfinished(o.b.ctx, o.scale, o.b.k, w, time.UnixMilli(1), []string{"nobody"})
-			return next, err
-		})
-		return
-	}
 	o.held(2)
-	w := Walk{Limit: o.number("limit", 1, 1000)}
-	for calls := 0; w.Cursor != WalkDone && calls < 400; calls++ {
-		found, next, err := FindUnfinished(o.b.ctx, o.scale, o.b.k, w, time.UnixMilli(1), []string{"m1", "m299"})
-		o.must(err)
-		if found {
+	var w Unfinished
+	limit := o.number("limit", 1, 1000)
+	for range 400 {
+		if _, done, err := FindUnfinished(o.b.ctx, o.scale, o.b.k, &w, limit, []string{"m1", "m299"}); done || err != nil {
+			o.must(err)
 			return
 		}
-		w.Cursor = next
 	}
 }

@@ -199,6 +199,7 @@ type ordeal struct {
 	largest int // message: its member, payload and meta; or entry
 	longest int // member of the schedule
 	groups  int
+	keyed   bool // what is scheduled has a key
 	scale   *scales
 	budget  int
 	bucket  int // of a hash that is scanned

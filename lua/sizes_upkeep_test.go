@@ -33,6 +33,12 @@ func (o *ordeal) signal() {
 	o.must(signal(o.b.ctx, o.scale, o.b.k.Wake, "settings"))
 }
 
+func (o *ordeal) take() {
+	o.b.build([]string{"SET", o.b.g.Bucket("d"), pad(o.size("bucket"))})
+	_, err := Take(o.b.ctx, o.scale, o.b.g.Bucket("d"), time.Second, 5, 1)
+	o.must(err)
+}
+
 func (o *ordeal) ensureGroup() {
 	o.held(2)
 	_, err := EnsureGroup(o.b.ctx, o.scale, o.b.k, "new")

@@ -2,24 +2,28 @@
 -- Uses: base free token
 -- KEYS[1] stream (stream)
 -- KEYS[2] seen (zset)
+-- KEYS[3] turns (zset)
 -- ARGV[1] cursor (entry ID from which to sweep behind a pending entry, '0-0' at first)
 -- ARGV[2] limit (integer, entries at most; 100 of the head are always within it)
 -- ARGV[3] max_bytes (integer, bytes of entries after which the sweep stops)
--- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = came round), groups (integer), windows (integer, dedup windows removed)
+-- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = came round), groups (integer), windows (integer, dedup windows removed), turns (integer: 1 = a message has a key)
 -- Complexity: O(limit + groups); of the sweep, 4,000 pairs of an entry and a group that holds any, at most
 -- If a command fails here: the rest stays for the next pass.
 -- Run twice: harmless.
-local stream, seen = KEYS[1], KEYS[2]
+local stream, seen, turns = KEYS[1], KEYS[2], KEYS[3]
 local cursor, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 redis.call('XLEN', stream) -- a key of another type has no groups
+local has_turns = redis.call('EXISTS', turns)
 -- Everything is known before the first write.
-local ended = forget_ended(seen, now_ms(), limit)
+local is_zset, ended = pcall(forget_ended, seen, now_ms(), limit)
+if not is_zset and not string.find(error_of(ended), 'WRONGTYPE', 1, true) then error(ended) end -- such a key stops no entry from being freed
+if not is_zset then ended = 0 end
 local groups = groups_of(stream)
-if #groups == 0 then return {0, '0-0', 0, ended} end
+if #groups == 0 then return {0, '0-0', 0, ended, has_turns} end
 
 local bound, delivered = bounds(stream, groups)
 local freed = trim_below(stream, bound, limit)
-if freed > 0 then return {freed, cursor, #groups, ended} end
+if freed > 0 then return {freed, cursor, #groups, ended, has_turns} end
 
 -- Behind a long-pending entry: delete what no group holds. Entries are read one by one, because the next may be of any size.
 local from, ids, bytes, most = cursor, {}, 0, math.min(limit, room(groups))
@@ -31,6 +35,6 @@ while #ids < most and bytes < max_bytes and not less(delivered, from) do
   bytes = bytes + bytes_of(one[2])
   from = successor(one[1])
 end
-if #ids > 0 then freed = delete_unneeded(stream, groups, ids, ids[1], ids[#ids]) end
+if #ids > 0 then freed = #delete_unneeded(stream, groups, ids, ids[1], ids[#ids]) end
 if less(delivered, from) then from = '0-0' end
-return {freed, from, #groups, ended}
+return {freed, from, #groups, ended, has_turns}

@@ -31,10 +31,20 @@ func (c call) sparedElse(b *rig) []string {
 	switch c.script {
 	case enqueueScript: // schedules, because others are overdue
 		return []string{b.k.Stream, b.k.Wake}
-	case drainScript, retryScript:
-		return []string{b.k.Dead, b.k.Wake}
-	case reclaimScript, enqueueFreshScript:
+	case drainScript:
+		return []string{b.k.Dead, b.k.Rate, b.k.Turns} // read where the policy has a rate; a text that is no number is none
+	case retryScript:
+		return []string{b.k.Dead, b.k.Wake, b.k.Turns}
+	case reclaimScript, cancelRetriesScript:
+		return []string{b.k.Wake, b.k.Turns}
+	case enqueueFreshScript:
 		return []string{b.k.Wake}
+	case ackScript: // of a message without a key
+		return []string{b.k.Due, b.k.Wake, b.k.Turns}
+	case trimScript:
+		return []string{b.k.Seen, b.k.Turns}
+	case takeScript: // a text that is no number is a full bucket
+		return []string{b.g.Bucket("bucket")}
 	}
 	return nil
 }
@@ -45,7 +55,7 @@ func calls() []call {
 		return func(b *rig) []string { return pick(b.k) }
 	}
 	exits := queue(func(k Keys) []string {
-		return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Policy, k.History}
+		return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Turns, k.Policy, k.History}
 	})
 	waking := queue(func(k Keys) []string { return []string{k.Due, k.Wake, k.Policy, k.History} })
 	stream := queue(func(k Keys) []string { return []string{k.Stream} })
@@ -80,7 +90,7 @@ func calls() []call {
 			return err
 		}},
 		{cancelRetriesScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Policy, k.History}
+			return []string{k.Due, k.Payload, k.Meta, k.Turns, k.Wake, k.Policy, k.History}
 		}), func(b *rig) error {
 			_, _, err := CancelRetries(b.ctx, b.c, b.k, Walk{Limit: 10}, []string{"m", "due"})
 			return err
@@ -96,12 +106,14 @@ func calls() []call {
 			return err
 		}},
 		{drainScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy, k.History}
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Turns, k.Policy, k.Rate, k.History}
 		}), func(b *rig) error {
 			_, err := Drain(b.ctx, b.c, b.k, 10, 1000)
 			return err
 		}},
-		{ackScript, queue(func(k Keys) []string { return []string{k.Stream, k.Policy, k.History} }), func(b *rig) error {
+		{ackScript, queue(func(k Keys) []string {
+			return []string{k.Stream, k.Due, k.Wake, k.Turns, k.Policy, k.History}
+		}), func(b *rig) error {
 			_, err := Ack(b.ctx, b.c, b.k, "g", held)
 			return err
 		}},
@@ -111,7 +123,7 @@ func calls() []call {
 			return err
 		}},
 		{reclaimScript, queue(func(k Keys) []string {
-			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Policy, k.History}
+			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Turns, k.Policy, k.History}
 		}), func(b *rig) error {
 			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Limit: 10, MaxBytes: 1000})
 			return err
@@ -120,6 +132,10 @@ func calls() []call {
 			return []string{k.Stream, k.Dead, k.Policy, k.History}
 		}), func(b *rig) error {
 			_, err := Extend(b.ctx, b.c, b.k, "g", "c1", held)
+			return err
+		}},
+		{receiveScript, queue(func(k Keys) []string { return []string{k.Stream, k.Policy} }), func(b *rig) error {
+			_, err := Receive(b.ctx, b.c, b.k, "g", "c1", time.Second, 10)
 			return err
 		}},
 		{redriveScript, queue(func(k Keys) []string {
@@ -140,7 +156,13 @@ func calls() []call {
 				[]Restore{{Name: "q/3-1", Entry: "3-1", Fields: fields("id", "d", "payload", "p")}})
 			return err
 		}},
-		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen} }), func(b *rig) error {
+		{passTurnsScript, queue(func(k Keys) []string {
+			return []string{k.Stream, k.Due, k.Meta, k.Wake, k.Turns}
+		}), func(b *rig) error {
+			_, err := PassTurns(b.ctx, b.c, b.k, "", 0, 10)
+			return err
+		}},
+		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen, k.Turns} }), func(b *rig) error {
 			_, err := Trim(b.ctx, b.c, b.k, "", 10, 1000)
 			return err
 		}},
@@ -166,6 +188,10 @@ func calls() []call {
 			_, _, err := Heartbeat(b.ctx, b.c, b.g, "b1", time.Minute)
 			return err
 		}},
+		{takeScript, func(b *rig) []string { return []string{b.g.Bucket("bucket")} }, func(b *rig) error {
+			_, err := Take(b.ctx, b.c, b.g.Bucket("bucket"), time.Second, 5, 1)
+			return err
+		}},
 		{orphansScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload} }), func(b *rig) error {
 			_, err := SweepOrphans(b.ctx, b.c, b.k.Due, b.k.Payload, "", 10, []Watched{{Orphan{"orphan", 1}, true}})
 			return err
@@ -179,7 +205,7 @@ func calls() []call {
 			return err
 		}},
 		{recurScript, queue(func(k Keys) []string { return k.ofRecurrences() }), func(b *rig) error {
-			_, err := Recur(b.ctx, b.c, b.k, "r", "", "{}", false)
+			_, err := Recur(b.ctx, b.c, b.k, "r", "", "{}", "t", false)
 			return err
 		}},
 		{removeRecurrenceScript, queue(func(k Keys) []string { return k.ofRecurrences() }), func(b *rig) error {
@@ -187,7 +213,7 @@ func calls() []call {
 			return err
 		}},
 		{planScript, queue(func(k Keys) []string { return k.ofRecurrences(k.Wake) }), func(b *rig) error {
-			_, _, err := PlanOccurrences(b.ctx, b.c, b.k, "r", "v 3 1 3", time.UnixMilli(4), []byte("p"), `{"h:a":"b"}`,
+			_, _, err := PlanOccurrences(b.ctx, b.c, b.k, "r", "v t 3-3 1 3", upTo(time.UnixMilli(4)), []byte("p"), `{"h:a":"b"}`,
 				[]Occurrence{{time.UnixMilli(4), time.UnixMilli(4)}})
 			return err
 		}},
@@ -196,22 +222,15 @@ func calls() []call {
 			return err
 		}},
 		{findUnfinishedScript, queue(func(k Keys) []string { return []string{k.Due, k.Stream} }), func(b *rig) error {
-			w := Walk{Limit: 10}
-			for w.Cursor != WalkDone {
-				_, next, err := FindUnfinished(b.ctx, b.c, b.k, w, time.UnixMilli(1), []string{"m2"})
-				if err != nil {
-					return err
-				}
-				w.Cursor = next
-			}
-			return nil
+			_, _, err := FindUnfinished(b.ctx, b.c, b.k, &Unfinished{}, 10, []string{"m2"})
+			return err
 		}},
 		{surveyScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring}
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns}
 		}), func(b *rig) error {
 			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err == nil {
-				err = cmp.Or(looks[0].Err, looks[0].WakeErr)
+				err = cmp.Or(looks[0].Err, looks[0].SideErr)
 			}
 			return err
 		}},
@@ -244,10 +263,11 @@ func (b *rig) fixture() {
 		{"HSET", k.Meta, "due", `{"h:a":"b"}`},
 		{"XADD", k.Dead, "4-1", "id", "d", "payload", "p", "attempt", "3", "group", "g", "reason", "max_attempts"},
 		{"XADD", k.Wake, "1-1", "due_ms", "5"},
+		{"ZADD", k.Turns, "0", "k" + Separator + "busy" + Separator + "9-9"},
 		{"ZADD", k.Seen, "5", "old"},
 		{"HSET", k.Policy, "max_attempts", "3"},
 		{"HSET", k.Recurring, "r", `{"every_ms":1000}`},
-		{"HSET", k.Planned, "r", "v 3 1 3", "", "1"},
+		{"HSET", k.Planned, "r", "v t 3-3 1 3", "", "1"},
 		{"ZADD", k.Due, "9e12", "r@3"},
 		{"HSET", g.Queues, "other", "1"},
 		{"ZADD", g.Bridges, "5", "gone"},
@@ -325,5 +345,5 @@ func TestWrongTypesAreRefusedBeforeTheFirstWrite(t *testing.T) {
 
 func keysOf(k Keys) []string {
 	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm, k.Recurring,
-		k.Planned}
+		k.Planned, k.Turns}
 }

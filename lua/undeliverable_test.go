@@ -80,7 +80,7 @@ func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 		put("kept whole", limit/4, limit/2+100)
 		put("good-2", 10, 20)
 		for range 20 {
-			b.do("EVAL", text, "6", b.k.Due, b.k.Payload, b.k.Meta, b.k.Stream, b.k.Dead, b.k.Policy, "500", strconv.Itoa(limit))
+			b.do("EVAL", text, "8", b.k.Due, b.k.Payload, b.k.Meta, b.k.Stream, b.k.Dead, b.k.Turns, b.k.Policy, b.k.Rate, "500", strconv.Itoa(limit))
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=2 dead=6")
 		wantList(b, "delivered", ids(b.entries(b.k.Stream)), "good-1", "good-2")

@@ -9,11 +9,11 @@ var usersOf = map[string][]string{
 	"drop_consumer": {"bridge", "worker"},
 	"enqueue":       {"producer"}, "enqueue_fresh": {"producer"}, "ensure_group": {"worker"}, "expire": nil, "export": nil,
 	"extend": {"worker"}, "find_lost": {"doctor"},
-	"find_orphans": {"doctor"}, "find_unfinished": {"bridge"}, "heartbeat": {"bridge"}, "orphans": {"bridge"},
+	"find_orphans": {"doctor"}, "find_unfinished": {"bridge"}, "heartbeat": {"bridge"}, "orphans": {"bridge"}, "pass_turns": {"bridge"},
 	"plan": {"bridge"}, "recur": {"bridge"}, "remove_recurrence": {"bridge"}, "run_recurrence": nil,
-	"reclaim": {"bridge"}, "redrive": nil, "register": {"bridge", "producer", "worker"}, "reschedule": {"producer"},
+	"receive": nil, "reclaim": {"bridge"}, "redrive": nil, "register": {"bridge", "producer", "worker"}, "reschedule": {"producer"},
 	"reschedule_retries": {"producer"}, "restore": nil,
-	"retry": {"worker"}, "signal": {"bridge", "producer", "worker"}, "survey": {"bridge"}, "trim": {"bridge"},
+	"retry": {"worker"}, "signal": {"bridge", "producer", "worker"}, "survey": {"bridge"}, "take": nil, "trim": {"bridge"},
 }
 
 // Users returns the documented users who may run a script, in order.

@@ -27,7 +27,7 @@ type Walk struct {
 
 var (
 	cancelRetriesScript = load("cancel_retries",
-		[]string{"due", "payload", "meta", "policy", "history"}, []string{"cursor", "limit", "group"},
+		[]string{"due", "payload", "meta", "turns", "wake", "policy", "history"}, []string{"cursor", "limit", "group"},
 		[]string{"id"})
 	rescheduleRetriesScript = load("reschedule_retries", []string{"due", "wake", "policy", "history"},
 		[]string{"cursor", "limit", "group", "when"},
@@ -41,7 +41,7 @@ const WalkDone = "0"
 // step. What waits from the first step to the last one is found; what comes or goes meanwhile may be missed.
 func CancelRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk,
 	ids []string) (next string, cancelled []Waiting, err error) {
-	return cancelRetriesScript.walk(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Policy, k.History},
+	return cancelRetriesScript.walk(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Turns, k.Wake, k.Policy, k.History},
 		append(append(w.args(), ids...), k.Actor))
 }
 
@@ -80,6 +80,7 @@ func (s *script) walk(ctx context.Context, c rueidis.Client, keys, args []string
 // dueTime reads a score. Scores may be fractions, exponents and infinities.
 func dueTime(score string) time.Time {
 	ms, _ := strconv.ParseFloat(score, 64)
+	ms, _ = DueScore(ms)
 	return time.UnixMilli(int64(math.Ceil(max(-1e15, min(ms, 1e15)))))
 }
 

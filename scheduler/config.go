@@ -50,6 +50,8 @@ type Config struct {
 	// from many goroutines and must not block. Default: nothing. Here and below each partition of a queue counts as a queue of
 	// its own, by the name that lua.PartitionName gives it.
 	Notice func(queue string)
+	// Turns is called when an owned queue was seen to hold messages with keys, and nothing that Busy is called for. As Busy.
+	Turns func(queue string)
 	// Untidy is called when an owned queue was seen without entries, but with bodies without a member, or dedup windows. As
 	// Notice.
 	Untidy func(queue string)
@@ -102,6 +104,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Notice == nil {
 		c.Notice = func(string) {}
+	}
+	if c.Turns == nil {
+		c.Turns = func(string) {}
 	}
 	if c.Untidy == nil {
 		c.Untidy = func(string) {}

@@ -81,8 +81,8 @@ func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 		return sched.Status().Queues == 2,
 			"the bridge does not know both"
 	})
-	queuetest.Do(t, c, "DEL", queues)
-	queuetest.Do(t, c, "HSET", queues, lua.RegistryDeleted, "deleted")
+	queuetest.Do(t, c, "HSET", queues, lua.RegistryDeleted, "deleted") // first: a registry without it was lost
+	queuetest.Do(t, c, "HDEL", queues, "deleted", "kept")
 	queuetest.Do(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "queues", "1")
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 		return queuetest.Integer(t, c, "HLEN", queues) > 1, "the queue with a message is not registered again"

@@ -30,7 +30,9 @@ type drainer struct {
 	next time.Time // when it drains again; in the past while it does
 	head time.Time // local: when the oldest overdue message was due, as the survey saw it; zero = none is
 
-	wrongType bool // the last drain failed because a key is of another type
+	wrongType bool          // the last drain failed because a key is of another type
+	held      bool          // the last drain found messages that are due, and that the policy holds back
+	noRoom    time.Duration // of the loop: how long it last waited for room under the ready limit; zero = it did not
 }
 
 func newDrainer(drain func(context.Context) (lua.Drained, error), st *loop.Reporter, cancel context.CancelFunc) *drainer {
@@ -99,6 +101,7 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 		}
 		b.Reset()
 		d.reportBuried(drained)
+		d.sawHeld(drained.Held != "")
 		if drained.Wait != 0 {
 			d.sawHead(0)
 		}
@@ -106,11 +109,28 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 		case drained.Wait < 0:
 			return untilPoked
 		case drained.Wait > 0:
-			return drained.Wait
+			return d.patience(drained)
 		case drained.Moved+drained.Dead == 0:
 			return time.Millisecond // something is due and was not moved: never spin
 		}
 	}
+}
+
+// longestNoRoom is how long a loop sleeps at most before it looks again whether there is room under a ready limit.
+const longestNoRoom = time.Second
+
+// patience is how long to sleep until more may become ready. Nobody tells when a ready limit has room: while there is none the
+// looks become rarer.
+func (d *drainer) patience(drained lua.Drained) time.Duration {
+	if drained.Held != lua.HeldByReadyLimit {
+		d.noRoom = 0
+		return drained.Wait
+	}
+	if drained.Moved > 0 {
+		d.noRoom = 0
+	}
+	d.noRoom = max(drained.Wait, min(longestNoRoom, 2*d.noRoom))
+	return d.noRoom
 }
 
 // reportBuried says once that the stream of dead letters refuses entries, and once that it takes them again. Only a dead letter

@@ -232,9 +232,8 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		st := b.Status()
-		b.waker.mu.Lock()
-		defer b.waker.mu.Unlock()
-		return st.Owned == 4 && len(b.waker.queues) == 3, fmt.Sprint(st, " and ", len(b.waker.queues), " wake streams")
+		watched := len(b.waker.Keys())
+		return st.Owned == 4 && watched == 3, fmt.Sprint(st, " and ", watched, " wake streams")
 	})
 	for i := range 3 {
 		r, err := p.Schedule(t.Context(), good, producer.Message{Delay: 50 * time.Millisecond})
@@ -258,9 +257,7 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 	}
 	queuetest.Do(t, c, "DEL", lua.NewKeys(prefix, bad).Stream, lua.NewKeys(prefix, full).Stream, lua.NewKeys(prefix, mute).Wake)
 	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
-		b.waker.mu.Lock()
-		watched := len(b.waker.queues)
-		b.waker.mu.Unlock()
+		watched := len(b.waker.Keys())
 		return len(queuetest.Entries(t, c, prefix, bad)) == 1 && len(queuetest.Entries(t, c, prefix, full)) == 1 && watched == 5,
 			"not mended"
 	})

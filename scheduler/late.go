@@ -44,8 +44,16 @@ func (d *drainer) sawHead(late time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.head = time.Time{}
-	if late > 0 {
+	if late > 0 && !d.held { // what the policy holds back is overdue, and nobody's fault
 		d.head = time.Now().Add(-late)
+	}
+}
+
+func (d *drainer) sawHeld(held bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.held = held; held {
+		d.head = time.Time{}
 	}
 }
 

@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"time"
+
 	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
@@ -16,10 +18,31 @@ func (s *Scheduler) seriesOf(partition string) observe.Series {
 
 // tellDrained tells what a drain did. Each message counts as late as the oldest one.
 func tellDrained(tell observe.Series, drained lua.Drained) {
+	if tell == nil {
+		return
+	}
 	if drained.Moved > 0 {
 		tell.Took(observe.Drained, drained.Moved, drained.Late)
 	}
 	if drained.Dead > 0 {
 		tell.Add(observe.DeadDrained, drained.Dead)
+	}
+}
+
+// limitedSince is when a loop last saw that the ready limit held messages back; zero = it did not at the last look.
+type limitedSince struct{ at time.Time }
+
+// leaveOut takes from the lateness of a drain what a ready limit had messages wait, as far as this loop saw it: the rest is
+// since the look before.
+func (l *limitedSince) leaveOut(drained *lua.Drained, began time.Time) {
+	limited := drained.Held == lua.HeldByReadyLimit
+	switch {
+	case !l.at.IsZero():
+		drained.Late = min(drained.Late, began.Sub(l.at).Truncate(time.Millisecond))
+	case limited:
+		drained.Late = 0
+	}
+	if l.at = (time.Time{}); limited {
+		l.at = began
 	}
 }

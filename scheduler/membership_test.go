@@ -245,3 +245,20 @@ func TestRunStartsWithoutAServer(t *testing.T) {
 		t.Errorf("a second Run: %v", err)
 	}
 }
+
+// Of any number of bridges few stand by for a queue, and its owner is none of them.
+func TestFewAreNextToOwnAQueue(t *testing.T) {
+	var live []string
+	for i := range 20 {
+		live = append(live, fmt.Sprint("bridge-", i))
+	}
+	seen := map[int]bool{}
+	for _, bridge := range live {
+		n := rank(live, "q", bridge)
+		if seen[n] || n == 0 && bridge != owner(live, "q") {
+			t.Errorf("%s has rank %d", bridge, n)
+		}
+		seen[n] = true
+	}
+	redistest.Want(t, "ranks", len(seen), 20)
+}

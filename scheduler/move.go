@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type move struct {
 	c      rueidis.Client
 	prefix string
 	from   lua.Keys
-	to     func(id string) lua.Keys
+	to     func(place string) lua.Keys // by the key of a message, else by its ID
 	one    heldMember
 	added  *lua.Keys // where move added the message; nil = nowhere, or it was there before
 }
@@ -39,6 +40,23 @@ type heldMember struct {
 	member        string
 	score         float64
 	payload, meta *string // nil: none
+}
+
+// place is what says where the message belongs.
+func (h heldMember) place() string {
+	id := lua.ParseMember(h.member).ID
+	if h.meta != nil {
+		if e, ok := lua.DecodeMeta(id, *h.meta); ok {
+			return cmp.Or(e.Extra[lua.FieldKey], id)
+		}
+	}
+	return id
+}
+
+// due is when the message is due, also where it waits for its key: in another partition it waits for others.
+func (h heldMember) due() float64 {
+	due, _ := lua.DueScore(h.score)
+	return due
 }
 
 func (h heldMember) size() int {
@@ -53,7 +71,7 @@ func (h heldMember) size() int {
 
 func (h heldMember) equal(o heldMember) bool {
 	same := func(a, b *string) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
-	return h.score == o.score && same(h.payload, o.payload) && same(h.meta, o.meta)
+	return h.due() == o.due() && same(h.payload, o.payload) && same(h.meta, o.meta)
 }
 
 // at moves the message of a rank.
@@ -69,7 +87,7 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err err
 		return m.one.read(c.DoMulti(ctx, readMember(c, k, m.one.member)...))
 	})
 	if err == nil && outcome != moveEnd {
-		outcome, err = m.add(ctx, m.to(lua.ParseMember(m.one.member).ID))
+		outcome, err = m.add(ctx, m.to(m.one.place()))
 	}
 	if err == nil && outcome == moveDone {
 		if outcome, err = m.remove(ctx, m.from); err == nil && outcome != moveDone && m.added != nil {
@@ -142,14 +160,14 @@ func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err er
 				writes = append(writes, c.B().Hdel().Key(key).Field(m.one.member).Build())
 			}
 		}
-		done, err := execWatched(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.score,
+		done, err := execWatched(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.due(),
 			m.one.member).Build())...)
 		if !done {
 			outcome = moveRaced
 			return err
 		}
 		m.added = &k
-		due := strconv.FormatFloat(m.one.score, 'f', 0, 64) // best effort: a survey sees the message without it
+		due := strconv.FormatFloat(m.one.due(), 'f', 0, 64) // best effort: a survey sees the message without it
 		_ = c.Do(ctx, c.B().Xadd().Key(k.Wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue("due_ms",
 			due).Build()).Error()
 		return err

@@ -80,6 +80,7 @@ func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (ot
 	s.mu.Unlock()
 	if grown {
 		s.assign(ctx)
+		loop.Poke(s.survey) // others may own them: they are to be looked at, too
 	}
 	return others
 }
@@ -105,7 +106,7 @@ func (s *Scheduler) assign(ctx context.Context) {
 	defer s.assigning.Unlock()
 	s.mu.Lock()
 	owned := make(map[string]*drainer, len(s.owned))
-	started := 0
+	started, lost := 0, false
 	for _, queue := range s.known {
 		if owner(s.live, queue) != s.members.id {
 			continue
@@ -122,12 +123,16 @@ func (s *Scheduler) assign(ctx context.Context) {
 		if owned[queue] == nil {
 			loop.cancel()
 			delete(s.standing, queue)
+			lost = true
 		}
 	}
 	s.owned = owned
 	s.plansOwned(ctx)
 	bridges, queues, partitions := len(s.live), len(s.counts), len(s.known)
 	s.mu.Unlock()
+	if lost { // there may be some to stand by for
+		loop.Poke(s.survey)
+	}
 	if changed {
 		s.cfg.Logger.Info("queues assigned", slog.Int("queues", queues), slog.Int("partitions", partitions),
 			slog.Int("owned", len(owned)), slog.Int("bridges", bridges))

@@ -15,6 +15,16 @@ func owner(live []string, queue string) string {
 	return best
 }
 
+// rank is how many would own a queue before a bridge: 0 for its owner.
+func rank(live []string, queue, bridge string) (n int) {
+	for _, other := range live {
+		if owner([]string{bridge, other}, queue) != bridge {
+			n++
+		}
+	}
+	return n
+}
+
 // weight is FNV-1a of both names, finished as in splitmix64: FNV alone leaves the high bits of similar names alike.
 func weight(bridge, queue string) uint64 {
 	h := fnv.New64a()

@@ -12,7 +12,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
-	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler/planner"
 )
@@ -45,6 +44,7 @@ type Scheduler struct {
 	known            []string              // names of all their partitions; sorted, replaced as a whole
 	owned            map[string]*drainer   // by partition, as trouble
 	trouble          map[string]*queueTrouble
+	standsBy         map[string]bool   // by partition that others own
 	standing         map[string]string // by owned partition: how the survey saw entries that nobody reads
 	turn, othersTurn int               // of the survey, among the owned and the others
 	recurring        recurring
@@ -66,7 +66,7 @@ func New(cfg Config) (*Scheduler, error) {
 		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), scan: discoverer{client: cfg.Client, prefix: cfg.Prefix},
 		registry: make(chan struct{}, 1), survey: make(chan struct{}, 1), discover: make(chan struct{}, 1),
 		counts: map[string]lua.Counts{}, owned: map[string]*drainer{}, strays: map[string]*stray{},
-		trouble: map[string]*queueTrouble{}, standing: map[string]string{},
+		trouble: map[string]*queueTrouble{}, standing: map[string]string{}, standsBy: map[string]bool{},
 		recurring: recurring{planner.New(cfg.Client, cfg.Prefix, cfg.Identity.Actor(), cfg.Logger), map[string]bool{},
 			map[string]context.CancelFunc{}},
 	}
@@ -83,7 +83,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 	always := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 	var loops sync.WaitGroup
-	loops.Go(func() { s.waker.run(ctx) })
+	loops.Go(func() { s.waker.Run(ctx) })
 	loops.Go(func() {
 		loop.Every(ctx, always(s.cfg.HeartbeatInterval), loop.NewBackoff(maxBackoff), nil, s.members.Beat)
 	})
@@ -107,15 +107,19 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // Drain moves what is due in one queue, whoever owns it, within the limits of one drain. ErrRefused: the stream refuses entries.
 // Safe beside any other drain; one round trip, O(log n) per message.
 func (s *Scheduler) Drain(ctx context.Context, queue string) (lua.Drained, error) {
-	return s.drain(ctx, queue, s.cfg.DrainLimit, s.seriesOf(queue))
+	drained, err := s.drain(ctx, queue, s.cfg.DrainLimit)
+	tellDrained(s.seriesOf(queue), drained)
+	return drained, err
 }
 
 // pacedDrain returns the drain of a loop: with as many members as fit into the budget of the server's time.
 func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained, error) {
-	p, tell := &pace{most: s.cfg.DrainLimit}, s.seriesOf(queue)
+	p, tell, limited := &pace{most: s.cfg.DrainLimit}, s.seriesOf(queue), limitedSince{}
 	return func(ctx context.Context) (lua.Drained, error) {
 		began := time.Now()
-		drained, err := s.drain(ctx, queue, p.limit(), tell)
+		drained, err := s.drain(ctx, queue, p.limit())
+		limited.leaveOut(&drained, began)
+		tellDrained(tell, drained)
 		took, idle := time.Since(began), s.members.roundTrip()
 		p.took(drained.Moved+drained.Dead, took, idle)
 		if drained.Wait > 0 { // since the script began
@@ -125,14 +129,11 @@ func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained,
 	}
 }
 
-func (s *Scheduler) drain(ctx context.Context, queue string, limit int, tell observe.Series) (lua.Drained, error) {
+func (s *Scheduler) drain(ctx context.Context, queue string, limit int) (lua.Drained, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	keys := lua.NewKeys(s.cfg.Prefix, queue).As(s.cfg.Identity.Actor())
 	drained, err := lua.Drain(ctx, s.cfg.Client, keys, limit, s.cfg.DrainMaxBytes)
-	if tell != nil {
-		tellDrained(tell, drained)
-	}
 	if drained.Moved+drained.Dead > 0 {
 		s.cfg.Notice(queue)
 	}

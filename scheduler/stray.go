@@ -222,8 +222,8 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 	}
 	st.settled, st.raced = false, st.raced && st.at > 0
 	for members, bytes := 0, 0; members < strayMembers && bytes < strayBytes && time.Now().Before(until); members++ {
-		m := move{c: s.cfg.Client, prefix: s.cfg.Prefix, from: from, to: func(id string) lua.Keys {
-			return lua.NewKeys(s.cfg.Prefix, lua.PartitionName(queue, counts.Of(id)))
+		m := move{c: s.cfg.Client, prefix: s.cfg.Prefix, from: from, to: func(place string) lua.Keys {
+			return lua.NewKeys(s.cfg.Prefix, lua.PartitionName(queue, counts.Of(place)))
 		}}
 		outcome, err := m.at(ctx, st.at)
 		bytes += m.one.size()

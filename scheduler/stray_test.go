@@ -212,3 +212,27 @@ func TestStrayMessageMovesWhenItsPlaceIsFree(t *testing.T) {
 		t.Errorf("%+v: it was not moved", st)
 	}
 }
+
+// Messages of one key stay together: they are moved to where their key belongs, and one that waited for it there waits no more.
+func TestStrayMessagesGoByTheirKey(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	counts := lua.Counts{1, 4}
+	for _, name := range counts.Names(queue) {
+		queuetest.Do(t, c, "HSET", lua.NewKeys(prefix, name).Policy, "held", "1")
+	}
+	queuetest.PublishCount(t, c, prefix, queue, counts.Latest())
+	stray, home := lua.NewKeys(prefix, queue+"/6"), lua.NewKeys(prefix, lua.PartitionName(queue, counts.Of("customer")))
+	const n = 8
+	for i := range n {
+		id := fmt.Sprint("m-", i)
+		queuetest.Do(t, c, "HSET", stray.Meta, id, `{"key":"customer"}`)
+		queuetest.Do(t, c, "ZADD", stray.Due, fmt.Sprint(4e15*float64(i%2)+1e12+float64(i)), id)
+	}
+	start(t, s, prefix, func(c *Config) { c.DiscoverInterval = 50 * time.Millisecond })
+	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
+		moved := queuetest.Integer(t, c, "ZCOUNT", home.Due, "1e12", "(4e15")
+		return moved == n, fmt.Sprint(moved, " are where their key belongs")
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/tail"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -24,7 +25,7 @@ func (s *Scheduler) Survey(ctx context.Context) error {
 	if len(queues) == 0 {
 		return nil
 	}
-	seen := s.waker.seen() // read before the looks: so a lower token afterwards means that the server lost its data
+	seen := s.waker.Seen() // read before the looks: so a lower token afterwards means that the server lost its data
 	looks, err := s.lookAt(ctx, queues)
 	if err != nil {
 		return fmt.Errorf("survey: %w", err)
@@ -33,8 +34,8 @@ func (s *Scheduler) Survey(ctx context.Context) error {
 	for i, queue := range queues {
 		look := looks[i]
 		last := seen[lua.NewKeys(s.cfg.Prefix, queue).Wake]
-		if look.Err == nil && look.WakeErr == nil && earlierID(look.Token, last) {
-			s.waker.reset()
+		if look.Err == nil && look.SideErr == nil && tail.Earlier(look.Token, last) {
+			s.waker.Reset()
 		}
 		changed = s.act(ctx, queue, look) || changed
 	}
@@ -90,8 +91,14 @@ func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (chang
 	}
 	switch {
 	case err != nil:
+		if loop != nil && look.Busy && s.moved(queue, look.Standing) {
+			s.cfg.Notice(queue) // entries are freed, and tried again where that goes, whatever the schedule is
+		}
 	case loop == nil && look.Overdue > s.cfg.Overdue:
-		_, err = s.Drain(ctx, queue)
+		var drained lua.Drained
+		if drained, err = s.Drain(ctx, queue); err == nil && drained.Held == lua.HeldByRate {
+			s.standBy(ctx, queue)
+		}
 	case loop != nil:
 		loop.sawHead(look.Overdue)
 		if look.Wait >= 0 && loop.sleepsBeyond(look.Wait) {
@@ -99,9 +106,11 @@ func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (chang
 		}
 		if look.Busy && s.moved(queue, look.Standing) {
 			s.cfg.Notice(queue)
+		} else if look.Turns {
+			s.cfg.Turns(queue)
 		} else if look.Untidy {
 			s.cfg.Untidy(queue)
 		}
 	}
-	return ctx.Err() == nil && s.remember(queue, cmp.Or(err, look.WakeErr))
+	return ctx.Err() == nil && s.remember(queue, cmp.Or(err, look.SideErr))
 }

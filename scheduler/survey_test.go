@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -281,7 +280,7 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	c, prefix := s.Client(t), s.Prefix(t)
 	woken := make(chan string, 100)
 	w := newTestWaker(t, s, prefix, woken)
-	queues := make([]string, 2*wakeStreams+10)
+	queues := make([]string, 2010)
 	for i := range queues {
 		queues[i] = fmt.Sprintf("queue-%04d", i)
 	}
@@ -290,12 +289,9 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	}
 	wake(queues[5]) // before anyone reads
 	w.watch(queues)
-	if groups := w.groups(); len(groups) != 3 || groups[0].block != 3*time.Second {
-		t.Errorf("%d reads, blocking %v: more reads must block longer", len(groups), groups[0].block)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); w.run(ctx) }()
+	go func() { defer close(done); w.Run(ctx) }()
 	expect := func(want string) {
 		t.Helper()
 		select {
@@ -317,7 +313,7 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	w.watch(queues[:10]) // interrupts the reads; tokens seen before stay seen
 	wake(queues[9])
 	expect(queues[9])
-	w.reset()
+	w.Reset()
 	got := []string{<-woken, <-woken, <-woken}
 	slices.Sort(got)
 	if want := []string{"", queues[5], queues[9]}; !slices.Equal(got, want) {
@@ -331,21 +327,6 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	}
 	if len(woken) != 0 {
 		t.Errorf("%d tokens were read twice", len(woken))
-	}
-}
-
-func TestLowerComparesStreamIDsAsNumbers(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		a, b string
-		want bool
-	}{
-		{"0-0", "1-1", true}, {"9-0", "10-0", true}, {"5-9", "5-10", true}, {"5-1", "5-1", false}, {"5-2", "5-1", false},
-		{"0-0", "", false}, {"18446744073709551614-1", "18446744073709551615-0", true},
-	} {
-		if got := earlierID(c.a, c.b); got != c.want {
-			t.Errorf("%q lower than %q: %v", c.a, c.b, got)
-		}
 	}
 }
 
@@ -382,8 +363,8 @@ func TestOnAClusterEachQueueHasItsOwnRequests(t *testing.T) {
 		return n == len(queues), fmt.Sprint(n, " of ", len(queues), " drained")
 	})
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		groups := b.waker.groups()
-		return len(groups) == len(queues) && len(groups[0].keys) == 1, fmt.Sprint(len(groups), " reads")
+		keys := b.waker.Keys()
+		return len(keys) == len(queues), fmt.Sprint(len(keys), " wake streams")
 	})
 	if n := b.log.count(`msg="survey is failing" queue=` + queues[7]); n != 1 || b.log.count("is failing") != 1 {
 		t.Errorf("log:\n%s", b.log)
@@ -396,18 +377,4 @@ func TestOnAClusterEachQueueHasItsOwnRequests(t *testing.T) {
 		return len(queuetest.Entries(t, c, prefix, queues[3])) == 2,
 			"not woken"
 	})
-}
-
-// A read that failed for a key that was left out since is no more: it said that it is failing, and for ever nothing.
-func TestReadThatEndsSaysSo(t *testing.T) {
-	t.Parallel()
-	var log queuetest.LogBook
-	w := newTestWaker(t, redistest.Shared(t), "some", make(chan string, 1))
-	w.log = log.Logger()
-	w.stateOf("a").Report(lua.ErrWrongType)
-	w.stateOf("b").Report(nil)
-	w.forget([]wakeGroup{{keys: []string{"b", "c"}}})
-	if got := strings.Join(log.Turns(), " "); got != "failing again" || len(w.states) != 1 {
-		t.Errorf("%q, %d states", got, len(w.states))
-	}
 }

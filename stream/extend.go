@@ -39,9 +39,9 @@ const sameMaster = 100 * time.Millisecond
 // new master may have given the entry ID to another message. A worker that sends nothing does not see its connection break.
 func (p *partitionWorker) heldAt(d *delivery, now time.Time) lua.Held {
 	if d.epoch == p.broken.Load() && now.Sub(d.read) < sameMaster {
-		return lua.Held{Entry: d.msg.EntryID}
+		return lua.Held{Entry: d.msg.EntryID, Key: d.msg.Extra[lua.FieldKey]}
 	}
-	return lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID}
+	return lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID, Key: d.msg.Extra[lua.FieldKey]}
 }
 
 // foreign reports whether the entry is a retry for another group: acknowledged, never handled.
@@ -106,6 +106,9 @@ func (p *partitionWorker) refreshPolicy(ctx context.Context) error {
 	}
 	if old := p.policy.Swap(&policy); *old != policy {
 		loop.Poke(p.policyChanged)
+		if old.HeldWorkers && !policy.HeldWorkers {
+			loop.Poke(p.resumed)
+		}
 		p.log.Info("policy", slog.Duration("visibility_timeout", policy.VisibilityTimeout),
 			slog.Int("max_attempts", policy.MaxAttempts),
 			slog.Duration("retry_min", policy.RetryMin), slog.Duration("retry_max", policy.RetryMax))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -14,6 +15,7 @@ func (p *partitionWorker) heal(ctx context.Context) error {
 		return err
 	}
 	if created {
+		p.start = view.EntryID{} // it reads from the beginning, and nobody holds anything of it
 		p.log.Warn("consumer group was lost: created again at 0", slog.String("consumer", p.cfg.Consumer))
 	}
 	p.registerAgain() // whatever removed the group may have removed the registry, too

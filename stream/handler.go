@@ -112,8 +112,8 @@ func (e *snooze) Error() string { return "snoozed for " + e.delay.String() }
 // times, unless it says otherwise); once more makes a dead letter with reason "max_snoozes".
 func Snooze(d time.Duration) error { return &snooze{min(max(0, d), lua.MaxDelay)} }
 
-// failureOf says how an entry leaves the pending list after its handler returned err.
-func failureOf(err error) lua.Failure {
+// FailureOf says how an entry leaves the pending list after its handler returned err.
+func FailureOf(err error) lua.Failure {
 	f := lua.Failure{Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonMaxAttempts, Error: err.Error()}
 	var after *retryAfter
 	var dead *deadLetter

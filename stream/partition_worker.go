@@ -12,6 +12,7 @@ import (
 
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/observe"
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -36,9 +37,11 @@ type partitionWorker struct {
 
 	// Used by the read loop only.
 	joined   bool          // the group was there once
+	start    view.EntryID  // the last entry that the group had been given then
 	doubt    bool          // a read failed, and the server may execute it yet
 	cutOff   bool          // the last read was interrupted by the stop, and the server may execute it yet
 	idle     bool          // the last read found nothing
+	lookedAt time.Time     // when it last had the policy read because it was busy
 	patience time.Duration // deadline of a read that waits at the server for no or a short time
 
 	tell observe.Series // nil = nobody listens
@@ -47,6 +50,7 @@ type partitionWorker struct {
 
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked
+	resumed       chan struct{} // poked: the policy no longer has it rest
 
 	delivered, acknowledged, retried, dead, released, snoozed, skipped, lost atomic.Uint64
 }
@@ -56,7 +60,8 @@ func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
 		worker: w, partition: partition, cfg: w.cfg,
 		keys: lua.NewKeys(w.cfg.Prefix, lua.PartitionName(w.cfg.Queue, partition)).As(lua.ActorWorker + " " + w.cfg.Consumer),
 		log:  w.log, slots: w.slots, idle: true, patience: quickRead, policyChanged: make(chan struct{}, 1),
-		refresh: make(chan struct{}, 1), tell: observe.Of(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
+		refresh: make(chan struct{}, 1), resumed: make(chan struct{}, 1),
+		tell: observe.Of(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
 	}
 	if w.line != nil {
 		l.setIdle(false) // as long as it has not looked, nobody knows
@@ -218,7 +223,7 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 		// The stop or an outage cut the handler short, and not a failure of its own: that is no attempt.
 		p.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1, Trace: d.msg.Trace})
 	default:
-		f := failureOf(err)
+		f := FailureOf(err)
 		f.Trace = d.msg.Trace
 		p.settle.fail(d, f)
 	}

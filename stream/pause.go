@@ -13,10 +13,26 @@ import (
 )
 
 // Pause pauses a queue, in all partitions: what is scheduled does not become ready, while what is ready is delivered. With held
-// false it takes that back, and wakes the bridges. changed is false when every partition was so already; then nothing is written.
-// Passes on a full server; after an error repeat it. Costs one round trip per partition, and what WritePolicy costs when there is
-// something to do.
+// false it takes that back, as well as PauseWorkers, and wakes the bridges. changed is false when every partition was so already;
+// then nothing is written. Passes on a full server; after an error repeat it. Costs one round trip per partition, and what
+// WritePolicy costs when there is something to do.
 func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, held bool) (changed bool, err error) {
+	update := PolicyUpdate{Clear: []string{SettingHeld, SettingHeldWorkers}}
+	if held {
+		update = PolicyUpdate{Held: &held}
+	}
+	return pause(ctx, c, prefix, queue, update, func(is [2]bool) bool { return is[0] != held || is[1] && !held })
+}
+
+// PauseWorkers is Pause, and has the workers of all groups take nothing new, within a second or two; they finish what they hold.
+func PauseWorkers(ctx context.Context, c rueidis.Client, prefix, queue string) (changed bool, err error) {
+	yes := true
+	update := PolicyUpdate{Held: &yes, HeldWorkers: &yes}
+	return pause(ctx, c, prefix, queue, update, func(is [2]bool) bool { return !is[0] || !is[1] })
+}
+
+// pause makes an update where a partition is other than that.
+func pause(ctx context.Context, c rueidis.Client, prefix, queue string, u PolicyUpdate, other func([2]bool) bool) (bool, error) {
 	counts, err := Partitions(ctx, c, prefix, queue)
 	if err != nil {
 		return false, err
@@ -24,7 +40,7 @@ func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, held boo
 	var others atomic.Int64
 	err = view.EachPartition(counts.Names(queue), func(_ int, name string) error {
 		is, err := isPaused(ctx, c, lua.NewKeys(prefix, name).Policy)
-		if is != held {
+		if other(is) {
 			others.Add(1)
 		}
 		return err
@@ -35,20 +51,20 @@ func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, held boo
 	if others.Load() == 0 {
 		return false, nil
 	}
-	update := PolicyUpdate{Clear: []string{SettingHeld}}
-	if held {
-		update = PolicyUpdate{Held: &held}
-	}
-	return true, WritePolicy(ctx, c, prefix, queue, "", update)
+	return true, WritePolicy(ctx, c, prefix, queue, "", u)
 }
 
-// isPaused reads what the drain reads.
-func isPaused(ctx context.Context, c rueidis.Client, policy string) (bool, error) {
+// isPaused reads what the drain reads, and what workers do.
+func isPaused(ctx context.Context, c rueidis.Client, policy string) (is [2]bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	value, err := c.Do(ctx, c.B().Hget().Key(policy).Field(SettingHeld).Build()).ToString()
-	if err != nil && !rueidis.IsRedisNil(err) {
-		return false, lua.Classify("HGET "+policy, err)
+	values, err := c.Do(ctx, c.B().Hmget().Key(policy).Field(SettingHeld, SettingHeldWorkers).Build()).ToArray()
+	if err != nil {
+		return is, lua.Classify("HMGET "+policy, err)
 	}
-	return value == "1", nil
+	for i := range values {
+		value, _ := values[i].ToString()
+		is[i] = value == "1"
+	}
+	return is, nil
 }

@@ -28,6 +28,7 @@ const (
 	MaxVisibilityTimeout = 7 * 24 * time.Hour
 	MinRetryDelay        = time.Millisecond
 	MaxHistory           = 10_000_000
+	MaxReadyLimit        = 1_000_000_000
 	MinHistoryAge        = time.Minute
 	MaxHistoryAge        = 90 * 24 * time.Hour
 )
@@ -45,9 +46,15 @@ const (
 	SettingMaxCrashes  = "max_crashes"     // 0 = a crash is a failed attempt
 
 	// Of a whole queue only:
-	SettingHeld       = "held"       // 1 = held
-	SettingHistory    = "history"    // how many changes of state its history keeps, in each partition; 0 = none
-	SettingHistoryAge = "history_ms" // how long
+	SettingHeld        = "held"         // 1 = held
+	SettingHeldWorkers = "held_workers" // 1 = workers take nothing new
+	SettingRate        = "rate"         // how many become ready: 500/s, 30/m, 1/h; 0 = no limit
+	SettingBurst       = "burst"        // how many at once; 0 = a tenth of a second's
+	SettingFreeRetries = "free_retries" // 1 = retries are not subject to the rate
+	SettingReadyLimit  = "ready_limit"  // how many may wait for the slowest group; 0 = no limit
+	SettingHistory     = "history"      // how many changes of state its history keeps, in each partition; 0 = none
+	SettingHistoryAge  = "history_ms"   // how long
+	SettingKeyFailure  = "key_failure"  // block or skip
 )
 
 // Policy says how a group of a queue is served. It is comparable; get one from ReadPolicy or DefaultPolicy, the zero value is not
@@ -89,13 +96,45 @@ type Policy struct {
 	// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 	Held bool
 
+	// HeldWorkers has the workers of all groups take nothing new; they finish what they hold.
+	HeldWorkers bool
+
+	// Rate is how many messages become ready in a second, a minute or an hour, evenly; empty is no limit. In each partition of a
+	// queue it counts by itself.
+	Rate lua.Rate
+
+	// Burst is how many may become ready at once after none did for a while: at most 1,000,000. In no second is it more than Rate
+	// and Burst together. Zero is a tenth of a second's, at least one. With less than 50 ms of the rate's the queue is slower
+	// while another bridge takes over.
+	Burst int
+
+	// FreeRetries leaves retries and redriven dead letters out of the Rate: they become ready when they are due, and are not
+	// counted.
+	FreeRetries bool
+
+	// ReadyLimit has messages stay scheduled while so many are ready that the slowest group has not been given; in each partition
+	// by itself. Retries and redriven dead letters pass. Zero is no limit; at most 1,000,000,000.
+	ReadyLimit int
+
 	// History is how many changes of state the history of the queue keeps, in each partition: the newest, about a hundred more,
 	// and none that is much older than HistoryAge. Zero: there is none, which is what is built in; at most 10,000,000.
 	History int
 
 	// HistoryAge is how long they are kept: 1 minute to 90 days.
 	HistoryAge time.Duration
+
+	// KeyFailure says what a retry of a message with a key does to the next message of that key. Empty is KeyBlock.
+	KeyFailure KeyFailure
 }
+
+// KeyFailure says whether messages with a key wait for the retries of the one before.
+type KeyFailure string
+
+// Values of KeyFailure.
+const (
+	KeyBlock KeyFailure = "block" // the next one waits until it is done with, or a dead letter: their order is kept
+	KeySkip  KeyFailure = "skip"  // the next one goes on while a retry waits, which then has to find its turn again
+)
 
 // DefaultPolicy returns the built-in policy.
 func DefaultPolicy() Policy {
@@ -193,15 +232,22 @@ type policyText struct {
 	MaxSnoozes        int         `json:"max_snoozes,omitempty"`
 	MaxCrashes        int         `json:"max_crashes,omitempty"`
 	Held              bool        `json:"held"`
+	HeldWorkers       bool        `json:"held_workers,omitempty"`
+	Rate              lua.Rate    `json:"rate,omitempty"`
+	Burst             int         `json:"burst,omitempty"`
+	FreeRetries       bool        `json:"free_retries,omitempty"`
+	ReadyLimit        int         `json:"ready_limit,omitempty"`
 	History           int         `json:"history"`
 	HistoryAge        view.Millis `json:"history_ms"`
+	KeyFailure        KeyFailure  `json:"key_failure,omitempty"`
 }
 
 // MarshalJSON writes the settings by their names in the policy hash.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	return json.Marshal(policyText{view.Millis(p.VisibilityTimeout), p.MaxAttempts, view.Millis(p.RetryMin),
-		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.MaxSnoozes, p.MaxCrashes, p.Held, p.History,
-		view.Millis(p.HistoryAge)})
+		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.MaxSnoozes, p.MaxCrashes, p.Held,
+		p.HeldWorkers, p.Rate, p.Burst, p.FreeRetries, p.ReadyLimit, p.History,
+		view.Millis(p.HistoryAge), p.KeyFailure})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
@@ -211,6 +257,7 @@ func (p *Policy) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*p = Policy{time.Duration(t.VisibilityTimeout), t.MaxAttempts, time.Duration(t.RetryMin), time.Duration(t.RetryMax),
-		t.RetryDelays, time.Duration(t.RetryFor), t.MaxSnoozes, t.MaxCrashes, t.Held, t.History, time.Duration(t.HistoryAge)}
+		t.RetryDelays, time.Duration(t.RetryFor), t.MaxSnoozes, t.MaxCrashes, t.Held, t.HeldWorkers,
+		t.Rate, t.Burst, t.FreeRetries, t.ReadyLimit, t.History, time.Duration(t.HistoryAge), t.KeyFailure}
 	return nil
 }

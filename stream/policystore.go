@@ -118,8 +118,14 @@ type PolicyUpdate struct {
 	MaxSnoozes        *int
 	MaxCrashes        *int
 	Held              *bool
+	HeldWorkers       *bool
+	Rate              *lua.Rate
+	Burst             *int
+	FreeRetries       *bool
+	ReadyLimit        *int
 	History           *int
 	HistoryAge        *time.Duration
+	KeyFailure        *KeyFailure
 	Clear             []string
 }
 
@@ -136,8 +142,14 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 	setGiven(u.MaxSnoozes, &p.MaxSnoozes, given, SettingMaxSnoozes)
 	setGiven(u.MaxCrashes, &p.MaxCrashes, given, SettingMaxCrashes)
 	setGiven(u.Held, &p.Held, given, SettingHeld)
+	setGiven(u.HeldWorkers, &p.HeldWorkers, given, SettingHeldWorkers)
+	setGiven(u.Rate, &p.Rate, given, SettingRate)
+	setGiven(u.Burst, &p.Burst, given, SettingBurst)
+	setGiven(u.FreeRetries, &p.FreeRetries, given, SettingFreeRetries)
+	setGiven(u.ReadyLimit, &p.ReadyLimit, given, SettingReadyLimit)
 	setGiven(u.History, &p.History, given, SettingHistory)
 	setGiven(u.HistoryAge, &p.HistoryAge, given, SettingHistoryAge)
+	setGiven(u.KeyFailure, &p.KeyFailure, given, SettingKeyFailure)
 
 	var values []lua.FieldValue
 	var errs []error
@@ -173,19 +185,22 @@ func (u PolicyUpdate) checkGroup() error {
 			errs = append(errs, lua.Invalid(name, "", "can be cleared for a whole queue only"))
 		}
 	}
-	refuse := func(name string, value any) {
-		errs = append(errs, lua.Invalid(name, fmt.Sprint(value), "can be set for a whole queue only"))
-	}
-	if u.Held != nil {
-		refuse(SettingHeld, *u.Held)
-	}
-	if u.History != nil {
-		refuse(SettingHistory, *u.History)
-	}
-	if u.HistoryAge != nil {
-		refuse(SettingHistoryAge, *u.HistoryAge)
-	}
+	refuse(&errs, SettingHeld, u.Held)
+	refuse(&errs, SettingHeldWorkers, u.HeldWorkers)
+	refuse(&errs, SettingRate, u.Rate)
+	refuse(&errs, SettingBurst, u.Burst)
+	refuse(&errs, SettingFreeRetries, u.FreeRetries)
+	refuse(&errs, SettingReadyLimit, u.ReadyLimit)
+	refuse(&errs, SettingHistory, u.History)
+	refuse(&errs, SettingHistoryAge, u.HistoryAge)
+	refuse(&errs, SettingKeyFailure, u.KeyFailure)
 	return errors.Join(errs...)
+}
+
+func refuse[T any](errs *[]error, name string, value *T) {
+	if value != nil {
+		*errs = append(*errs, lua.Invalid(name, fmt.Sprint(*value), "can be set for a whole queue only"))
+	}
 }
 
 func setGiven[T any](from, to *T, given map[string]bool, name string) {

@@ -60,6 +60,10 @@ func (p *partitionWorker) readLoop(ctx, hard context.Context) {
 
 // readOnce waits for a free slot, then for entries; it hands each to a handler.
 func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
+	if p.policy.Load().HeldWorkers {
+		p.rest(ctx)
+		return nil
+	}
 	r := p.reserve(ctx)
 	if r.slots == 0 {
 		return nil
@@ -70,7 +74,29 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 	p.wasRead(r, len(entries), err)
 	used := p.startAll(p.deliveries(hard, entries))
 	p.slots.put(r.slots - used)
+	if len(entries) > 0 {
+		p.lookWhileBusy()
+	}
 	return err
+}
+
+// heldLook is how often a worker looks at the policy while that has it take nothing, or while it reads one batch after the other.
+const heldLook = time.Second
+
+// rest lets some time pass in which the worker takes nothing new.
+func (p *partitionWorker) rest(ctx context.Context) {
+	p.setIdle(true)
+	loop.Poke(p.refresh)
+	loop.SleepUntil(ctx, heldLook, p.resumed)
+}
+
+// lookWhileBusy has the policy read each second while there is something to read: a pause that workers keep is seen in time, and
+// a worker that has nothing to do costs nothing more.
+func (p *partitionWorker) lookWhileBusy() {
+	if now := time.Now(); now.Sub(p.lookedAt) >= heldLook {
+		p.lookedAt = now
+		loop.Poke(p.refresh)
+	}
 }
 
 // next reads as many new entries as there are slots for. One stream a call, so that COUNT is exact.
@@ -121,12 +147,18 @@ func (p *partitionWorker) startAll(all []*delivery) int {
 // recover comes first after a start and after every broken connection. It extends what is held, before the reclaimer may take it,
 // and then takes up what the server gave to this consumer while the connection broke. Reading the history would count a delivery;
 // XPENDING and XRANGE do not.
+//
+// What was given to a consumer of this name before the start is not this worker's: whoever held it crashed, perhaps by that very
+// message, or lives and has the same name against the rules. It is extended by whom it belongs to, or reclaimed, as a crash.
 func (p *partitionWorker) recover(ctx, hard context.Context) error {
 	if !p.joined {
 		if err := p.refreshPolicy(ctx); err != nil { // first: later steps need the policy
 			return err
 		}
 		if _, err := lua.EnsureGroup(ctx, p.cfg.Client, p.keys, p.cfg.Group); err != nil {
+			return err
+		}
+		if err := p.findStart(ctx); err != nil {
 			return err
 		}
 		p.joined = true
@@ -150,6 +182,20 @@ func (p *partitionWorker) recover(ctx, hard context.Context) error {
 			return err
 		}
 	}
+}
+
+// findStart notes how far the group had read before this worker reads: what this consumer is given comes behind that.
+func (p *partitionWorker) findStart(ctx context.Context) error {
+	var groups []view.GroupInfo
+	if err := view.Ask(ctx, p.cfg.Client, view.GroupsOf(p.cfg.Client, p.keys.Stream, &groups)); err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if g.Name == p.cfg.Group {
+			p.start = g.Last
+		}
+	}
+	return nil
 }
 
 // takeUp starts handlers for entries that are this consumer's already, and returns how many slots they use.
@@ -187,14 +233,14 @@ func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string, fa
 	return used
 }
 
-// unseen returns at most limit entries that are pending for this consumer, and that it does not hold.
+// unseen returns at most limit entries that this worker was given, and does not hold.
 func (p *partitionWorker) unseen(ctx context.Context, limit int) ([]string, error) {
 	const count = 500
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	var unseen []string
 	held := p.held.entries()
-	for from := "-"; len(unseen) < limit; {
+	for from := p.start.String(); len(unseen) < limit; { // the in-process server knows no "("
 		page, err := view.ReadPending(ctx, p.cfg.Client, p.keys.Stream, p.cfg.Group,
 			view.PendingRange{From: from, Count: count, Consumer: p.cfg.Consumer})
 		if err != nil {
@@ -203,7 +249,7 @@ func (p *partitionWorker) unseen(ctx context.Context, limit int) ([]string, erro
 		for _, one := range page {
 			entry := one.ID.String()
 			from = "(" + entry
-			if !held[entry] && len(unseen) < limit {
+			if !held[entry] && one.ID != p.start && len(unseen) < limit {
 				unseen = append(unseen, entry)
 			}
 		}

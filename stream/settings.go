@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/duestream/duestream/lua"
@@ -14,12 +15,14 @@ import (
 type setting struct {
 	name      string
 	list      func(*Policy) *lua.Delays // where it is a list; then what follows is zero
+	rate      func(*Policy) *lua.Rate   // where it is a rate; likewise
 	low, high int64
 	unit      time.Duration // zero for what is no duration
 	off       bool          // zero is as if nobody had set it
 	get       func(*Policy) int64
 	set       func(*Policy, int64)
-	whole     bool // of a whole queue only: no group has its own, nor do all queues share one
+	whole     bool     // of a whole queue only: no group has its own, nor do all queues share one
+	words     []string // what its values are called, from 0 on; nil = they are numbers
 }
 
 func durationSetting(name string, low, high time.Duration, field func(*Policy) *time.Duration) setting {
@@ -52,26 +55,58 @@ var settings = []setting{
 	offAtZero(durationSetting(SettingRetryFor, 0, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryFor })),
 	offAtZero(countSetting(SettingMaxSnoozes, func(p *Policy) *int { return &p.MaxSnoozes })),
 	offAtZero(countSetting(SettingMaxCrashes, func(p *Policy) *int { return &p.MaxCrashes })),
-	{
-		name: SettingHeld, low: 0, high: 1,
-		get: func(p *Policy) int64 {
-			if p.Held {
-				return 1
-			}
-			return 0
-		},
-		set: func(p *Policy, n int64) { p.Held = n == 1 }, whole: true,
-	},
+	switchSetting(SettingHeld, func(p *Policy) *bool { return &p.Held }),
+	offAtZero(switchSetting(SettingHeldWorkers, func(p *Policy) *bool { return &p.HeldWorkers })),
+	{name: SettingRate, rate: func(p *Policy) *lua.Rate { return &p.Rate }, whole: true},
+	upTo(lua.MaxBurst, countSetting(SettingBurst, func(p *Policy) *int { return &p.Burst })),
+	offAtZero(switchSetting(SettingFreeRetries, func(p *Policy) *bool { return &p.FreeRetries })),
+	upTo(MaxReadyLimit, countSetting(SettingReadyLimit, func(p *Policy) *int { return &p.ReadyLimit })),
 	{
 		name: SettingHistory, low: 0, high: MaxHistory,
 		get: func(p *Policy) int64 { return int64(p.History) },
 		set: func(p *Policy, n int64) { p.History = int(n) }, whole: true,
 	},
+	{
+		name: SettingKeyFailure, low: 0, high: 1, whole: true, off: true, words: []string{string(KeyBlock), string(KeySkip)},
+		get: func(p *Policy) int64 {
+			switch p.KeyFailure {
+			case "", KeyBlock:
+				return 0
+			case KeySkip:
+				return 1
+			}
+			return -1
+		},
+		set: func(p *Policy, n int64) { p.KeyFailure = []KeyFailure{"", KeySkip}[n] },
+	},
 	ofWhole(durationSetting(SettingHistoryAge, MinHistoryAge, MaxHistoryAge,
 		func(p *Policy) *time.Duration { return &p.HistoryAge })),
 }
 
+// switchSetting is 0 or 1, of a whole queue.
+func switchSetting(name string, field func(*Policy) *bool) setting {
+	return setting{
+		name: name, low: 0, high: 1, whole: true,
+		get: func(p *Policy) int64 {
+			if *field(p) {
+				return 1
+			}
+			return 0
+		},
+		set: func(p *Policy, n int64) { *field(p) = n == 1 },
+	}
+}
+
+// upTo is a count of a whole queue, that may be left out.
+func upTo(high int64, s setting) setting {
+	s.high = high
+	return ofWhole(offAtZero(s))
+}
+
 func (s setting) text(n int64) string {
+	if s.words != nil && n >= 0 && n < int64(len(s.words)) {
+		return s.words[n]
+	}
 	if s.unit != 0 {
 		return (time.Duration(n) * s.unit).String()
 	}
@@ -98,6 +133,12 @@ func (s setting) validate(p *Policy) error {
 	if s.list != nil {
 		return lua.CheckDelays(*s.list(p))
 	}
+	if s.rate != nil {
+		return lua.CheckRate(*s.rate(p))
+	}
+	if s.words != nil && s.get(p) < 0 {
+		return lua.Invalid(s.name, "", "must be one of %s", strings.Join(s.words, ", "))
+	}
 	if n := s.get(p); n < s.low || n > s.high {
 		return lua.Invalid(s.name, s.text(n), "must be between %s and %s", s.text(s.low), s.text(s.high))
 	}
@@ -107,27 +148,54 @@ func (s setting) validate(p *Policy) error {
 // value is the setting of a policy as a hash has it.
 func (s setting) value(p *Policy) string {
 	if s.list != nil {
-		return cmp.Or(string(*s.list(p)), noDelays)
+		return cmp.Or(string(*s.list(p)), none)
+	}
+	if s.rate != nil {
+		return cmp.Or(string(s.rate(p).Normal()), none)
+	}
+	if s.words != nil {
+		return s.text(s.get(p))
 	}
 	return strconv.FormatInt(s.get(p), 10)
 }
 
-// noDelays is the list without delays, in a hash.
-const noDelays = "0"
+// none is the list without delays, and the rate without limit, in a hash.
+const none = "0"
 
 // isOff says whether the setting of a policy is as if nobody had set it.
-func (s setting) isOff(p *Policy) bool { return (s.list != nil || s.off) && s.value(p) == "0" }
+func (s setting) isOff(p *Policy) bool {
+	return (s.list != nil || s.rate != nil) && s.value(p) == none || s.off && s.get(p) == 0
+}
 
 // read sets the setting of a policy to the value of a hash; when that does not count it stays as it is.
 func (s setting) read(p *Policy, value string) error {
 	if s.list != nil {
 		list := lua.Delays(value)
-		if list == noDelays {
+		if list == none {
 			list = ""
 		} else if len(list.List()) == 0 {
 			return cmp.Or(lua.CheckDelays(list), lua.Invalid(s.name, value, "must be a list of delays in ms, or 0"))
 		}
 		*s.list(p) = list
+		return nil
+	}
+	if s.rate != nil {
+		rate := lua.Rate(value)
+		if rate == none {
+			rate = ""
+		}
+		if err := lua.CheckRate(rate); err != nil {
+			return err
+		}
+		*s.rate(p) = rate.Normal()
+		return nil
+	}
+	if s.words != nil {
+		n := slices.Index(s.words, value)
+		if n < 0 {
+			return lua.Invalid(s.name, value, "must be one of %s", strings.Join(s.words, ", "))
+		}
+		s.set(p, int64(n))
 		return nil
 	}
 	n, err := strconv.ParseInt(value, 10, 64)

@@ -232,7 +232,7 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 				one.f.Reason = lua.ReasonRetryFor
 			}
 			w.count(one.d, one.f, outcomes[i])
-			settlement = settlements[outcomes[i]]
+			settlement = SettlementOf(outcomes[i])
 			if outcomes[i] == lua.Retried && w.cfg.Retried != nil {
 				w.cfg.Retried(&one.d.msg, delayOf(one, attempts), one.f.Error)
 			}

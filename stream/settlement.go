@@ -23,6 +23,9 @@ const (
 	Stuck Settlement = "stuck"
 )
 
+// SettlementOf returns how a delivery ended that was taken out of a pending list.
+func SettlementOf(o lua.Outcome) Settlement { return settlements[o] }
+
 var settlements = map[lua.Outcome]Settlement{
 	lua.Retried: Retried, lua.Dead: Dead, lua.Released: Released, lua.Snoozed: Snoozed,
 	lua.Skipped: Skipped, lua.Lost: Lost, lua.Stuck: Stuck,

@@ -52,7 +52,7 @@ type WorkerConfig struct {
 	Group string
 
 	// Consumer names this worker among its group's. It must be unique among live workers; the default is (host, process, random).
-	// A fixed name takes up, at start, what its last bearer still held.
+	// What the last bearer of a fixed name still held when it crashed is left to the reclaimer, as that of any other is.
 	Consumer string
 
 	Handler Handler

@@ -135,22 +135,63 @@ func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
 	}
 }
 
-func TestWorkerTakesUpWhatItsNameStillHolds(t *testing.T) {
+func TestWorkerTakesUpWhatItWasGivenAndNeverSaw(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	const n = 2*extendBatch + 50
 	r.unseenEntries("me", n)
-	w, _ := r.start(WorkerConfig{Consumer: "me", Concurrency: 2 * n, Handler: func(_ context.Context, m *Message) error {
-		if m.Attempt != 1 {
-			t.Errorf("%s: attempt %d", m.ID, m.Attempt)
-		}
-		return nil
-	}})
+	w, err := NewWorker(WorkerConfig{Client: r.Client, Blocking: r.Blocking, Prefix: r.Prefix, Queue: r.Queue, Group: "g",
+		Consumer: "me", Concurrency: 2 * n, Handler: func(_ context.Context, m *Message) error {
+			if m.Attempt != 1 {
+				t.Errorf("%s: attempt %d", m.ID, m.Attempt)
+			}
+			return nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.served[0].joined = true // it read them itself, and the connection broke
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		s := w.Stats()
 		return s.Acknowledged == n && r.Pending("g") == 0, fmt.Sprintf("%+v", s)
 	})
 	redistest.Want(t, "delivered", w.Stats().Delivered, uint64(n))
+	stop()
+	redistest.Want(t, "Run", <-ended, nil)
+}
+
+// A worker with a fixed name extended at each start what its last bearer had held, and worked on it: a message that killed its
+// worker did so for ever, as attempt 1, and a second worker of the name worked on what the first one was working on. It is left
+// to the reclaimer, also after a reconnect and by a clean stop.
+func TestWorkerLeavesWhatItsNameHeldBeforeToTheReclaimer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r, proxy := newRig(t, s), s.Proxy(t)
+	r.unseenEntries("me", 3)
+	got := make(chan *Message, 10)
+	proxy.CutAfterForward(1, "XREADGROUP") // whose reply holds fresh: it is taken up
+	r.Do("XADD", r.Keys.Stream, "*", "id", "fresh", "payload", "", "attempt", "1", "due_ms", "1")
+	w, stop := r.start(WorkerConfig{
+		Client: r.Client, Blocking: proxy.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), Consumer: "me",
+		Handler: func(_ context.Context, m *Message) error { got <- m; return nil },
+	})
+	m := <-got
+	redistest.Want(t, "delivered", fmt.Sprint(m.ID, " ", m.Attempt), "fresh 1")
+	redistest.Want(t, "cuts", proxy.Cuts(), 1)
+	redistest.Want(t, "stop", stop(), nil)
+	redistest.Want(t, "deliveries", w.Stats().Delivered, uint64(1))
+	redistest.Want(t, "left to the reclaimer", r.Pending("g"), int64(3))
+	done, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{Group: "g", Attempts: DefaultPolicy().Attempts(),
+		Limit: 10, MaxBytes: 1 << 20})
+	redistest.Want(t, "reclaimed", fmt.Sprint(done.Retried, err), "3 <nil>")
+	for _, meta := range r.Texts("HVALS", r.Keys.Meta) {
+		if !strings.Contains(meta, `"attempt":"2"`) {
+			t.Error("meta of a retry: ", meta)
+		}
+	}
 }
 
 // hungClient is one whose calls hang while it hangs.

@@ -36,7 +36,8 @@ func (a *Admin) Advise(seen Seen) []doctor.Finding {
 
 func sightOfStats(q QueueStats) doctor.QueueSight {
 	s := doctor.QueueSight{
-		Queue: q.Queue, Partitions: q.Partitions, Held: q.Held, Overdue: q.Overdue, Behind: time.Duration(q.OldestOverdue),
+		Queue: q.Queue, Partitions: q.Partitions, Held: q.Held, Flow: q.Flow, Overdue: q.Overdue,
+		Behind:  time.Duration(q.OldestOverdue),
 		Stalled: time.Duration(q.Stalled), InSeconds: q.LooksSeconds, Entries: q.Entries, Dead: q.Dead,
 		NewestDead: (*time.Duration)(q.NewestDead),
 	}
@@ -56,7 +57,8 @@ func sightOfStats(q QueueStats) doctor.QueueSight {
 
 func sightOfSample(q QueueSample) doctor.QueueSight {
 	s := doctor.QueueSight{
-		Queue: q.Queue, Partitions: q.Partitions, Held: q.Held, Overdue: q.Overdue, Behind: time.Duration(q.Behind),
+		Queue: q.Queue, Partitions: q.Partitions, Held: q.Held, Flow: q.Flow, Overdue: q.Overdue,
+		Behind:  time.Duration(q.Behind),
 		Stalled: time.Duration(q.Stalled), Entries: q.Entries, Dead: q.Dead, NewestDead: (*time.Duration)(q.NewestDead),
 		MoreGroups: q.MoreGroups,
 	}

@@ -7,8 +7,9 @@ import "github.com/duestream/duestream/scheduler/bulk"
 // When ctx ends, the call under way is finished first, so that the result counts all that was done; the same call goes on with
 // the rest, because what was changed is not found again, or counted as unchanged. So it is after an error, and after a kill.
 //
-// A message is judged by what it was when it was read, at most about a second before it is changed. IDs are looked up; for all
-// else the whole schedule is read once. What is scheduled while that goes on may be met or not.
+// A message is judged by what it was when it was read, a moment before it is changed: where a rate has it wait, its due time and
+// headers are read again when it is its turn, if the filter asks for them. IDs are looked up; for all else the whole schedule is
+// read once. What is scheduled while that goes on may be met or not.
 //
 //	type Bulk struct {
 //		// contains no exported fields
@@ -60,7 +61,8 @@ type BulkOptions = bulk.Options
 //		Total     int64 // how many there were to read
 //		Changed   int   // cancelled, moved or expired; in a dry run, what would be
 //		Unchanged int   // due at that time, or expired, before
-//		// not scheduled any more when it was their turn: ready meanwhile, or cancelled; and IDs that were not found
+//		// when it was their turn not scheduled any more: ready meanwhile, or cancelled; or not meant any more: moved, or
+//		// replaced; and IDs that were not found
 //		Gone    int
 //		Refused int       // to expire: no room for an expiry among headers of 512 KiB
 //		To      time.Time // rescheduled: when they are due now, or the Spread begins

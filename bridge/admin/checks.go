@@ -10,6 +10,7 @@ var (
 	CheckQueue       = lua.CheckQueue       // 1 to 128 of A-Z a-z 0-9 . _ : -
 	CheckGroup       = lua.CheckGroup       // 1 to 256 bytes of UTF-8 without control characters
 	CheckID          = lua.CheckID          // 1 to 256 bytes of UTF-8 without control characters
+	CheckKey         = lua.CheckKey         // the same
 	CheckPayload     = lua.CheckPayload     // at most 16 MiB
 	CheckHeaders     = lua.CheckHeaders     // at most 64, 32 KiB together, UTF-8
 	CheckDelay       = lua.CheckDelay       // 0 to ten years

@@ -110,6 +110,8 @@ const (
 //		Consumer    string // pending
 //		Idle        Millis // pending: since it was delivered or extended
 //		Due         time.Time
+//		Key         string
+//		Waits       bool // scheduled: it is due, and another message of its key is in flight
 //		Attempt     int
 //		MaxAttempts int
 //		Expires     time.Time
@@ -143,6 +145,8 @@ type Peeked = inspect.Peeked
 //	type Due struct {
 //		Due         time.Time
 //		Overdue     bool // by the server's clock
+//		Key         string
+//		Waits       bool // it is due, and another message of its key is in flight
 //		ID          string
 //		Partition   int
 //		For         string // a retry: the group
@@ -196,9 +200,15 @@ func (a *Admin) PendingCount(ctx context.Context, queue, group, consumer string)
 }
 
 // Pause pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that
-// back; nothing that was scheduled meanwhile is lost. changed is false when it was so already.
+// back, and what PauseWorkers did; nothing that was scheduled meanwhile is lost. changed is false when it was so already.
 func (a *Admin) Pause(ctx context.Context, queue string, held bool) (changed bool, err error) {
 	return stream.Pause(ctx, a.redis.Client, a.prefix, queue, held)
+}
+
+// PauseWorkers is Pause, and has the workers of all groups take nothing new, within a second or two; they finish what they hold.
+// Pause with held false has them go on.
+func (a *Admin) PauseWorkers(ctx context.Context, queue string) (changed bool, err error) {
+	return stream.PauseWorkers(ctx, a.redis.Client, a.prefix, queue)
 }
 
 // Remembered says until when the ID of a message is refused because a message had it before (Dedup); zero when it is not. It

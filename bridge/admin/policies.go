@@ -18,8 +18,14 @@ const (
 	SettingMaxSnoozes  = stream.SettingMaxSnoozes  // 0 = 1,000
 	SettingMaxCrashes  = stream.SettingMaxCrashes  // 0 = a crash is a failed attempt
 	SettingHeld        = stream.SettingHeld        // 1 = paused; of a whole queue only
+	SettingHeldWorkers = stream.SettingHeldWorkers // 1 = workers take nothing new; of a whole queue only
+	SettingRate        = stream.SettingRate        // 500/s, 30/m or 1/h, 0 = no limit; of a whole queue only
+	SettingBurst       = stream.SettingBurst       // 0 = a tenth of a second's; of a whole queue only
+	SettingFreeRetries = stream.SettingFreeRetries // 1 = retries do not count; of a whole queue only
+	SettingReadyLimit  = stream.SettingReadyLimit  // 0 = none; of a whole queue only
 	SettingHistory     = stream.SettingHistory     // changes of state to keep, 0 = none; of a whole queue only
 	SettingHistoryAge  = stream.SettingHistoryAge  // milliseconds; of a whole queue only
+	SettingKeyFailure  = stream.SettingKeyFailure  // block or skip; of a whole queue only
 )
 
 // WriteDefaults writes the policy of all queues of the prefix that have none of their own. A Bridge with Config.Defaults does so
@@ -40,8 +46,14 @@ func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 //		MaxSnoozes        *int
 //		MaxCrashes        *int
 //		Held              *bool
+//		HeldWorkers       *bool
+//		Rate              *bridge.Rate
+//		Burst             *int
+//		FreeRetries       *bool
+//		ReadyLimit        *int
 //		History           *int
 //		HistoryAge        *time.Duration
+//		KeyFailure        *bridge.KeyFailure
 //		Clear             []string
 //	}
 type PolicyUpdate = stream.PolicyUpdate

@@ -6,18 +6,31 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
+// Flow is what the policy of a queue limits what becomes ready by, in each partition, and whether it has workers rest.
+//
+//	type Flow struct {
+//		Rate        bridge.Rate
+//		ReadyLimit  int
+//		HeldWorkers bool
+//	}
+//
+//	func (Flow) Limited() bool
+type Flow = inspect.Flow
+
 // QueueStats is what a queue holds, of all its partitions together. Counts are messages, entries or letters; sizes are bytes;
 // times are the server's.
 //
 //	type QueueStats struct {
-//		Queue         string
-//		Partitions    int
-//		Held          bool
+//		Queue      string
+//		Partitions int
+//		Held       bool
+//		Flow
 //		Scheduled     int64 // with retries, and with what is overdue
 //		Overdue       int64
 //		OldestOverdue Millis
 //		Stalled       Millis    // for how long messages have been overdue while nothing became ready
 //		NextDue       time.Time // the earliest due time that is still to come
+//		WaitForKey    int64     // of what is scheduled: due, and another message of their key is in flight
 //		LooksSeconds  int64     // due times that look like seconds where milliseconds belong
 //		// Ready is how many entries at least one group has not been given yet; all, when there are no groups.
 //		Ready        int64

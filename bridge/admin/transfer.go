@@ -28,6 +28,7 @@ import (
 //		Reason      string
 //		Dead        int64
 //		Extra       map[string]string // fields nobody knows
+//		Plan        string            // of a recurrence: "" = it begins anew
 //		Member      []byte            // scheduled: the member of the schedule
 //		Meta        []byte            // scheduled: its meta
 //		Fields      [][]byte          // dead: fields and values in turn
@@ -46,13 +47,16 @@ const (
 	RecordScheduled = transfer.RecordScheduled // waits for its due time; also a retry or a redriven letter
 	RecordReady     = transfer.RecordReady     // an entry that one group, or none yet, has not acknowledged
 	RecordDead      = transfer.RecordDead      // a dead letter
+	// RecordRecurrence is a recurrence: its name stands in ID, its spec in Payload, and in Plan what is remembered of it.
+	RecordRecurrence = transfer.RecordRecurrence
 )
 
 // Export reads what a queue holds: Records walks through it, while it is in use.
 //
 //	type Export struct {
 //		// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their
-//		// body is lost, or malformed. They are not among the records.
+//		// body is lost, or malformed. They are not among the records. Recurrences that nobody could write elsewhere are
+//		// counted too: their name is no text.
 //		LeftOut int
 //	}
 //

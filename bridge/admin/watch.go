@@ -28,11 +28,12 @@ type Watcher = inspect.Watcher
 //		Queue      string
 //		Partitions int
 //		Held       bool
-//		Err        error // the queue could not be looked at; the rest is of the last time that it could
-//		Scheduled  int64 // with retries, and with what is overdue
-//		Overdue    int64
-//		Behind     Millis // how late the oldest overdue message is by now
-//		Stalled    Millis // for how long messages have been overdue while nothing became ready
+//		Flow
+//		Err       error // the queue could not be looked at; the rest is of the last time that it could
+//		Scheduled int64 // with retries, and with what is overdue
+//		Overdue   int64
+//		Behind    Millis // how late the oldest overdue message is by now
+//		Stalled   Millis // for how long messages have been overdue while nothing became ready
 //		// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was
 //		// seen within a minute. Entries that a worker was quicker to acknowledge are not seen.
 //		Late        *Millis

@@ -29,6 +29,8 @@ const (
 	gaugeRetrying
 	gaugeDead
 	gaugeHeld
+	gaugeRate
+	gaugeReadyLimit
 	gaugeMemory
 	gaugeConsumers
 	gaugeConsumersIdle
@@ -61,6 +63,8 @@ var gaugeDescs = map[gauge]*prometheus.Desc{
 	gaugeRetrying:      gaugeDesc("retrying", "Scheduled retries for the group.", byGroup...),
 	gaugeDead:          gaugeDesc("dead", "Dead letters there are.", byReason...),
 	gaugeHeld:          gaugeDesc("held", "1 while the queue is paused: nothing becomes ready.", byQueue...),
+	gaugeRate:          gaugeDesc("release_rate", "Messages that may become ready each second, where the policy limits that.", byQueue...),
+	gaugeReadyLimit:    gaugeDesc("ready_limit", "Entries that may wait for the slowest group, if limited.", byQueue...),
 	gaugeMemory:        gaugeDesc("memory_bytes", "Size of the queue's keys, as the server estimates it.", byQueue...),
 	gaugeConsumers:     gaugeDesc("consumers", "Consumers of the group.", byGroup...),
 	gaugeConsumersIdle: gaugeDesc("consumers_idle", "Consumers that have not asked for entries for a minute.", byGroup...),
@@ -126,6 +130,7 @@ func (g *gauges) metrics() []prometheus.Metric {
 var labelCount = map[gauge]int{
 	gaugeScheduled: 1, gaugeOverdue: 1, gaugeBehind: 1, gaugeNextDue: 1, gaugeReady: 1, gaugeEntries: 1, gaugeLag: 2,
 	gaugePending: 2, gaugeOldest: 2, gaugeOldestIdle: 2, gaugeRetrying: 2, gaugeDead: 3, gaugeHeld: 1, gaugeMemory: 1,
+	gaugeRate: 1, gaugeReadyLimit: 1,
 	gaugeConsumers: 2, gaugeConsumersIdle: 2, gaugeUsed: 1, gaugeMax: 1, gaugeUnsafe: 2, gaugeClock: 1,
 }
 
@@ -169,6 +174,12 @@ func (g *gauges) holds(states []inspect.PartitionState) {
 			held = 1
 		}
 		g.most(gaugeHeld, held, queue)
+		if s.Rate != "" {
+			g.add(gaugeRate, s.Rate.PerSecond(), queue)
+		}
+		if s.ReadyLimit > 0 {
+			g.add(gaugeReadyLimit, float64(s.ReadyLimit), queue)
+		}
 		if s.Memory >= 0 {
 			g.add(gaugeMemory, float64(s.Memory), queue)
 		}

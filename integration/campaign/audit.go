@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
@@ -55,6 +56,11 @@ type Tally struct {
 	Tried, Accepted, Unknown, Refused int // messages
 	Cancelled, Moved                  int
 	Deliveries, First, Retries, Dead  map[string]int // by group
+	Snoozed                           map[string]int // likewise: deliveries after a snooze
+	ByKind                            map[byte]int   // accepted, by kind
+	Crashed                           int            // dead letters of kindCrash
+	Occurrences                       int            // accepted, of what recurs
+	Overwritten                       int            // versions that a newer one has replaced
 	Again                             map[string]int // duplicates by the fault that explains them
 	Burnt                             map[string]int // attempts that no handler failed, by the fault that explains them
 	LostByOperator                    int            // messages × groups
@@ -73,11 +79,13 @@ type auditor struct {
 	Tally
 	explainer *explainer
 	commands  []Fault // operators' own
+	spans     map[string][]span
 }
 
 func newAuditor(visibility time.Duration, faults []Fault, writers []*writer, state State) *auditor {
 	a := &auditor{explainer: newExplainer(visibility, faults, writers)}
 	a.Deliveries, a.First, a.Retries, a.Dead = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	a.Snoozed, a.ByKind, a.spans = map[string]int{}, map[byte]int{}, map[string][]span{}
 	a.Again, a.Burnt, a.Zero = map[string]int{}, map[string]int{}, map[string]int{}
 	for _, f := range faults {
 		if f.Queue != "" {
@@ -104,67 +112,6 @@ func (a *auditor) find(f Finding, records []record) {
 	a.Findings = append(a.Findings, f)
 }
 
-// promise is what became of a message on its producer's side.
-type promise struct {
-	tried, taken, maybe, refused bool
-	first                        int64 // µs of the first try
-	due                          int64 // ms: never before this; 0 = not known
-	cancelled                    int64 // µs of a confirmed cancel
-	maybeCancelled               bool
-	moved                        int64 // µs at which a reschedule was asked for that was confirmed
-	twice                        bool
-}
-
-func promiseOf(records []record) promise {
-	var p promise
-	asked := int64(0)
-	for _, r := range records {
-		switch r.verb {
-		case verbTry:
-			if !p.tried {
-				p.tried, p.first = true, r.at
-			}
-		case verbTaken:
-			p.twice = p.twice || p.taken
-			if !p.taken {
-				p.due = r.due
-			}
-			p.taken = true
-		case verbDup:
-			p.maybe = p.maybe || !p.taken // its own earlier try, whose reply was lost
-		case verbMaybe:
-			p.maybe = true
-		case verbRefuse:
-			p.refused = true
-		case verbCancel:
-			switch r.word {
-			case changeAsked:
-				p.maybeCancelled = true
-			case changeOK:
-				p.cancelled, p.maybeCancelled = r.at, false
-			case changeNo:
-				p.maybeCancelled = false
-			}
-		case verbMove:
-			switch r.word {
-			case changeAsked:
-				asked = r.at
-			case changeOK:
-				p.moved, p.due = asked, r.due
-			case changeMaybe:
-				p.due = 0
-			}
-		}
-	}
-	if asked > 0 && p.moved == 0 && !slices.ContainsFunc(records, func(r record) bool {
-		return r.verb == verbMove &&
-			r.word == changeNo
-	}) {
-		p.due = 0 // its process was killed before it heard
-	}
-	return p
-}
-
 // message audits all records of one message, sorted by time, and its dead letters.
 func (a *auditor) message(id string, records []record, letters []Letter) {
 	slices.SortStableFunc(records, func(x, y record) int { return cmp.Compare(x.at, y.at) })
@@ -187,12 +134,19 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	switch {
 	case p.taken:
 		a.Accepted++
+		a.ByKind[plan.kind]++
+		if strings.Contains(id, "@") {
+			a.Occurrences++
+		}
 	case p.refused && !p.maybe:
 		a.Refused++
 	default:
 		a.Unknown++
 	}
-	if p.cancelled > 0 {
+	switch {
+	case p.cancelled > 0 && plan.kind == kindVersion:
+		a.Overwritten++
+	case p.cancelled > 0:
 		a.Cancelled++
 	}
 	if p.moved > 0 {
@@ -205,6 +159,9 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		complain(columnTwice, "", "taken twice inside its dedup window")
 	}
 	chains := chainsOf(records, letters)
+	for _, c := range chains {
+		c.apart = plan.kind == kindCrash
+	}
 	// a master that went on for a moment after it was replaced may have delivered what its successor then cancelled
 	if p.cancelled > 0 {
 		for _, c := range chains {
@@ -223,10 +180,14 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		}
 		a.timing(p, c, complain)
 		a.Dead[group] += len(c.letters)
+		if c.apart {
+			a.Crashed += len(c.letters)
+		}
 		if p.refused && !p.maybe && !p.taken {
 			complain(columnWrong, group, "refused by the server, and delivered")
 		}
 	}
+	a.keyed(plan, id, chains)
 	for _, group := range groups {
 		c := chains[group]
 		if c == nil {
@@ -261,6 +222,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 			complain(column, group, "%s", problem)
 		}
 		a.attempts(c, p, func(format string, args ...any) { complain(columnBurnt, group, format, args...) })
+		a.laws(plan, p, c, func(column, format string, args ...any) { complain(column, group, format, args...) })
 	}
 }
 
@@ -317,7 +279,7 @@ func (a *auditor) timing(p promise, c *chain, complain func(column, group, forma
 // duplicate.
 func (a *auditor) count(c *chain, destroyed bool, complain func(column, group, format string, args ...any)) {
 	var before *record
-	retry := false
+	retry, snoozed := false, false
 	for _, d := range c.entries {
 		for i := range d.starts {
 			s := &d.starts[i]
@@ -325,8 +287,10 @@ func (a *auditor) count(c *chain, destroyed bool, complain func(column, group, f
 			switch {
 			case before == nil:
 				a.First[c.group]++
-			case retry && i == 0 && d.attempt > before.attempt:
+			case retry && i == 0 && (d.attempt > before.attempt || c.apart):
 				a.Retries[c.group]++
+			case snoozed && i == 0 && d.attempt >= before.attempt: // what used attempts up in between is judged with those
+				a.Snoozed[c.group]++
 			case destroyed:
 				a.Again["an operator's command"]++
 			default:
@@ -340,7 +304,7 @@ func (a *auditor) count(c *chain, destroyed bool, complain func(column, group, f
 			}
 			before = s
 		}
-		retry = d.failed()
+		retry, snoozed = d.failed(), d.snoozed() || d.maySnooze()
 	}
 }
 
@@ -352,7 +316,7 @@ func (a *auditor) attempts(c *chain, p promise, complain func(format string, arg
 	used := func(next int, until int64, what string) {
 		for n := attempt; n < next; n++ {
 			by := "" // of a delivery that no handler saw
-			if n == attempt && last != nil && last.won() != string(bridge.Released) {
+			if n == attempt && last != nil && last.won() != string(bridge.Released) && !last.snoozed() {
 				if last.failed() || last.ended(endDead) {
 					continue
 				}
@@ -370,7 +334,9 @@ func (a *auditor) attempts(c *chain, p promise, complain func(format string, arg
 		attempt, last, from = d.attempt, d, min(d.added(), d.starts[0].at)
 	}
 	for _, l := range c.letters {
-		used(l.Attempt+1, l.At*1000, "the dead letter")
+		if !c.apart { // else what ended with it was no attempt
+			used(l.Attempt+1, l.At*1000, "the dead letter")
+		}
 	}
 }
 

@@ -45,6 +45,7 @@ func Audit(dir string, visibility time.Duration, faults []Fault, state State) (T
 	for _, id := range sortedKeys(letters) {
 		a.message(id, nil, letters[id])
 	}
+	a.keyLaw()
 	return a.Tally, nil
 }
 

@@ -59,6 +59,8 @@ type controller struct {
 	kinds    map[string]bool // of faults that it can do
 	scraper  *scraper        // nil unless metrics are looked at
 	rest     []string        // what gauges said at rest, and is not so
+
+	recurring []bridge.Recurrence
 }
 
 // Run runs a campaign on a server of its own and audits it.
@@ -132,9 +134,7 @@ func (c *controller) setUp() error {
 	if err := admin.New(r, prefix).WriteDefaults(ctx, policy(c.cfg.Visibility)); err != nil {
 		return err
 	}
-	// What happens is told, too: no fault may turn a history into a loss.
-	told := admin.PolicyUpdate{History: new(100_000)}
-	if err := admin.New(r, prefix).WritePolicy(ctx, queueMain, "", told); err != nil {
+	if err := admin.New(r, prefix).WritePolicy(ctx, queueMain, "", mainPolicy()); err != nil {
 		return err
 	}
 	if _, err := admin.New(r, prefix).SetPartitions(ctx, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
@@ -148,9 +148,10 @@ func (c *controller) setUp() error {
 		}
 	}
 	add := func(role, group string, n int, proxied bool, change func(*part)) {
-		for range n {
+		for i := range n {
 			p := part{
-				Role: role, Group: group, Name: fmt.Sprintf("%s%s%d", role, group, len(c.family.slots)), URL: c.server.URL(),
+				Index: i,
+				Role:  role, Group: group, Name: fmt.Sprintf("%s%s%d", role, group, len(c.family.slots)), URL: c.server.URL(),
 				Prefix: prefix,
 				Seed:   c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience,
 				Concurrency: 200,
@@ -172,6 +173,7 @@ func (c *controller) setUp() error {
 	add(roleWorker, groups[0], 3, true, nil)
 	add(roleWorker, groups[1], 2, true, nil)
 	add(rolePlain, groups[1], 2, true, nil)
+	add(roleOperator, "", 1, true, func(p *part) { p.Metrics = false })
 	add(roleProducer, "", producers, true, func(p *part) { p.Rate = c.cfg.Rate / producers })
 	c.holder = c.family.of(roleHolder)[0]
 
@@ -183,7 +185,15 @@ func (c *controller) setUp() error {
 	if err := c.fillHolder(ctx, r); err != nil {
 		return err
 	}
-	for _, s := range c.family.of(roleWorker, rolePlain, roleProducer) {
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := c.recur(ctx, client); err != nil {
+		return err
+	}
+	for _, s := range c.family.of(roleWorker, rolePlain, roleProducer, roleOperator) {
 		if err := c.family.start(s); err != nil {
 			return err
 		}

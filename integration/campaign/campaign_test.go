@@ -88,9 +88,9 @@ func run(t *testing.T, cfg Config, longRate float64) {
 		t.Errorf("%d violations", result.Bad())
 	}
 	if done, _, faults := result.counts(); len(done) != result.Kinds || result.Kinds < 20 || result.Accepted < cfg.Hold ||
-		sum(result.Retries) == 0 || sum(result.Dead) == 0 {
-		t.Errorf("this run proves little: %d faults of %d kinds, of %d that there are, %d messages", faults, len(done),
-			result.Kinds, result.Accepted)
+		sum(result.Retries) == 0 || sum(result.Dead) == 0 || result.unused() != "" {
+		t.Errorf("this run proves little: %d faults of %d kinds, of %d that there are, %d messages%s", faults, len(done),
+			result.Kinds, result.Accepted, result.unused())
 	}
 }
 

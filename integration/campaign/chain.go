@@ -26,6 +26,7 @@ type chain struct {
 	group   string
 	entries []*delivery
 	letters []Letter
+	apart   bool // crashes use no attempt up
 }
 
 // chainsOf sorts the records of workers by group and entry. An entry that was settled without being started belongs to none.
@@ -168,6 +169,7 @@ func (c *chain) owners(undone func(from, until int64) bool, complain func(format
 			complain("entry %s was %s by who owned it, and entry %s follows", d.entry, won, next.entry)
 		case next.attempt < d.attempt:
 			complain("entry %s has attempt %d, and entry %s after it attempt %d", d.entry, d.attempt, next.entry, next.attempt)
+		case c.apart && won == "": // abandoned
 		case next.attempt == d.attempt && won != bridge.Released && won != bridge.Snoozed && !d.mayBeReleased():
 			complain("entries %s and %s are both attempt %d, and the first was not released", d.entry, next.entry, d.attempt)
 		}
@@ -227,6 +229,16 @@ func (c *chain) letter(p plan) (column, problem string) {
 	l := c.letters[0]
 	describe := fmt.Sprintf("dead letter of reason %s after %d attempts", l.Reason, l.Attempt)
 	switch l.Reason {
+	case lua.ReasonRetryFor, lua.ReasonCrashes:
+		if c.apart && l.Reason == lua.ReasonCrashes && l.Attempt == 1 {
+			return "", "" // also where faults, and not its handlers, made so many
+		}
+		if l.Reason != p.letterOf() {
+			return columnWrong, describe
+		}
+		if l.Reason == lua.ReasonCrashes {
+			return columnWrong, describe + ", and crashes use none up"
+		}
 	case lua.ReasonMaxAttempts, lua.ReasonVisibilityTimeout:
 		if limit := p.maxAttempts(); limit == 0 || l.Attempt != limit {
 			return columnWrong, fmt.Sprintf("%s, max_attempts %d", describe, limit)

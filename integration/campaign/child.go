@@ -25,6 +25,7 @@ const (
 	roleProducer = "producer"
 	roleBridge   = "bridge"
 	roleWorker   = "worker"
+	roleOperator = "operator"
 	rolePlain    = "plain" // XREADGROUP and XACK only
 	roleHolder   = "holder"
 )
@@ -42,6 +43,7 @@ type part struct {
 	Partitions        int // of the main queue, for a plain worker
 	Replicas          int // that a producer waits for
 	Metrics           bool
+	Index             int // among those of its role and group
 }
 
 // policy is short, so that a campaign sees many visibility timeouts; MaxAttempts is out of reach of what faults burn.
@@ -112,6 +114,8 @@ func (p part) run() error {
 		return b.Run(ctx)
 	case roleWorker:
 		return p.work(ctx, r, l, log, shown.observer())
+	case roleOperator:
+		return p.operate(ctx, r, l)
 	case roleHolder:
 		return p.hold(ctx, r, l, log, shown.observer())
 	}

@@ -31,6 +31,12 @@
 // the visibility timeout; some fail once or twice; some fail until their attempts are used up, or are dead-lettered by their
 // handler; some are cancelled or rescheduled by their producer; some have a dedup window and are sent twice.
 //
+// Others use what not every message does (features.go): some are snoozed; some have delays of their own, or are tried for a time
+// only; some die of crashes, which use no attempt up; some are replaced by newer versions of themselves; some are due at some
+// moment of a spread; some share one of many keys. An operator, a process of its own, cancels and moves many at once by what
+// their headers say. Three recurrences happen each second, at different moments, and one of them in a time zone. Of the Go
+// workers of a group one serves each queue by itself, one serves both by weights, and one (of group a) both in order.
+//
 // Every process appends to a ledger of its own, unbuffered, before and after each step: a producer what it tries and what it was
 // told, a worker each start of a handler (with entry, attempt, the field "for" and due time), its end, and how the delivery was
 // settled.
@@ -92,6 +98,18 @@
 //   - keys left: keys, members, entries, pending entries, consumers, bridges, or dedup windows past their end. Tokens of calls
 //     whose reply
 //     was lost may stay for their window of a minute or two.
+//
+// What only some messages promise has laws of its own (laws.go), which count in the same columns. A version of a message is
+// booked as a message, and its replacement as a cancel: one that was replaced and comes is "delivered after cancel", and the
+// newest one that does not come is lost. Occurrences are counted by hand, and booked as if somebody had scheduled them: one that
+// is missing is lost, one that came twice had two owners, one that nobody expects is a wrong state.
+//
+// # To add a feature
+//
+// A setting of the main queue goes into mainPolicy, one of a message into a kind: featureKinds (how often), featureNames,
+// plan.features (what the message carries) and plan.featured (what handlers do with it), all in features.go. What it promises
+// beyond what all messages do goes into auditor.laws, with violations planted in TestLawsFindWhatIsPlanted. A run that never used
+// it fails, because it proves nothing of it.
 //
 // # How duplicates are explained
 //

@@ -26,6 +26,7 @@ const (
 	verbMaybe  = "maybe"   // nobody can tell
 	verbCancel = "cancel"  // what became of a cancel
 	verbMove   = "move"    // what became of a reschedule, and the new due time
+	verbOver   = "over"    // what became of a version that a newer one is to replace
 	verbStart  = "s"       // entry, attempt, for ("-" = all), due
 	verbEnd    = "e"       // entry, how the handler ended
 	verbExit   = "x"       // entry, how the delivery was settled
@@ -36,6 +37,7 @@ const (
 	endOK      = "ok"
 	endFail    = "fail"
 	endDead    = "dead"
+	endSnooze  = "snooze"
 	endCut     = "cut"     // its context ended first
 	endAbandon = "abandon" // a plain worker that does not acknowledge
 
@@ -77,7 +79,7 @@ func (r record) String() string {
 
 var verbNames = map[string]string{
 	verbTry: "try", verbTaken: "taken", verbDup: "dup", verbRefuse: "refused", verbMaybe: "maybe", verbCancel: "cancel",
-	verbMove:  "move",
+	verbMove: "move", verbOver: "replaced",
 	verbStart: "start", verbEnd: "end", verbExit: "settled",
 }
 
@@ -106,7 +108,7 @@ func parse(line []byte, by *writer) (record, bool) {
 	args := cells[3:]
 	want := map[string]int{
 		verbTry: 1, verbTaken: 1, verbDup: 0, verbRefuse: 1, verbMaybe: 0, verbCancel: 1, verbMove: 2, verbStart: 4, verbEnd: 2,
-		verbExit: 2,
+		verbExit: 2, verbOver: 1,
 	}
 	n, known := want[r.verb]
 	if err != nil || !known || len(args) != n {
@@ -123,7 +125,7 @@ func parse(line []byte, by *writer) (record, bool) {
 	switch r.verb {
 	case verbTaken:
 		r.due = integer(args[0])
-	case verbTry, verbRefuse, verbCancel:
+	case verbTry, verbRefuse, verbCancel, verbOver:
 		r.word = args[0]
 	case verbMove:
 		r.word, r.due = args[0], integer(args[1])
@@ -164,10 +166,15 @@ type line struct {
 }
 
 // write appends lines in one call. Whoever cannot write must not go on: what it does would be missing from the audit.
-func (l *ledger) write(lines ...line) error {
+func (l *ledger) write(lines ...line) error { return l.writeAt(0, lines...) }
+
+// writeAt is write for what happened before, in Unix µs; 0 = now.
+func (l *ledger) writeAt(now int64, lines ...line) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now().UnixMicro()
+	if now == 0 {
+		now = time.Now().UnixMicro()
+	}
 	l.buf = l.buf[:0]
 	for _, one := range lines {
 		l.buf = strconv.AppendInt(l.buf, now, 10)

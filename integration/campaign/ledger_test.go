@@ -71,6 +71,9 @@ func TestPlansAreReadFromIDs(t *testing.T) {
 		if !ok || got != p {
 			t.Fatalf("%+v is read as %+v", p, got)
 		}
+		if isFeature(p.kind) {
+			continue
+		}
 		id := p.id("p", uint64(i))
 		_, first, _ := p.handling(id, "a", 1, time.Second)
 		_, later, _ := p.handling(id, "a", 3, time.Second)
@@ -79,12 +82,33 @@ func TestPlansAreReadFromIDs(t *testing.T) {
 			t.Fatalf("%+v ends %s, then %s", p, first, later)
 		}
 	}
-	if len(kinds) != 12 {
+	if len(kinds) != 12+len(featureKinds) {
 		t.Errorf("drawn: %v", kinds)
 	}
 	for _, id := range []string{"", "-", "p-1-m", "p-1-zo", "p-1-mfx", "order"} {
 		if p, ok := planOf(id); ok {
 			t.Errorf("%q is read as %+v", id, p)
+		}
+	}
+}
+
+// A producer whose reply was slow hears that its message was taken after an operator heard that it was moved.
+func TestWhatAnOperatorMovedIsDueThenWhenTheProducerHearsLate(t *testing.T) {
+	t.Parallel()
+	try, taken := record{verb: verbTry, at: 1}, record{verb: verbTaken, due: 14_920, at: 4}
+	asked := record{verb: verbMove, word: changeAsked, at: 2}
+	for _, c := range []struct {
+		name    string
+		records []record
+		want    int64
+	}{
+		{"moved", []record{try, asked, {verb: verbMove, word: changeOK, due: 11_397, at: 3}, taken}, 11_397},
+		{"perhaps moved", []record{try, asked, {verb: verbMove, word: changeMaybe, at: 3}, taken}, 0},
+		{"not moved", []record{try, asked, {verb: verbMove, word: changeNo, at: 3}, taken}, 14_920},
+		{"moved behind it", []record{try, taken, asked, {verb: verbMove, word: changeOK, due: 11_397, at: 5}}, 11_397},
+	} {
+		if got := promiseOf(c.records); got.due != c.want || !got.taken {
+			t.Errorf("%s: due %d, taken %v; want due %d", c.name, got.due, got.taken, c.want)
 		}
 	}
 }

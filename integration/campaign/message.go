@@ -59,6 +59,8 @@ func (p plan) id(producer string, number uint64) string {
 
 // planOf reads an ID; false when it is none of ours.
 func planOf(id string) (p plan, ok bool) {
+	id, _, _ = strings.Cut(id, "@") // of an occurrence
+	id, _, _ = strings.Cut(id, "!") // of a version
 	text := id[strings.LastIndexByte(id, '-')+1:]
 	if len(text) < 2 {
 		return p, false
@@ -91,7 +93,9 @@ func (p plan) maxAttempts() int {
 }
 
 // dies says that the message must end as a dead letter.
-func (p plan) dies() bool { return p.kind == kindDoomed || p.kind == kindDying || p.kind == kindBury }
+func (p plan) dies() bool {
+	return p.kind == kindDoomed || p.kind == kindDying || p.kind == kindBury || p.letterOf() != ""
+}
 
 // handling is what a handler does with a delivery: how long it takes, how it ends, and whether it stops when its context does.
 func (p plan) handling(id, group string, attempt int, visibility time.Duration) (takes time.Duration, end string, heeds bool) {
@@ -136,28 +140,34 @@ func hash(s string) uint64 { // FNV-1a
 	return h
 }
 
+// weighted is how often a kind is drawn, and what n may be at most.
+type weighted struct {
+	kind   byte
+	weight float64
+	most   int
+}
+
 // draw returns the plan of a producer's next message. Patience weighs the kinds whose handlers take a while.
 func draw(random *rand.Rand, patience float64) plan {
 	p := plan{queue: queueMain}
 	if random.IntN(100) < 8 {
 		p.queue = queueSide
 	}
-	weights := []struct {
-		kind   byte
-		weight float64
-		most   int
-	}{
+	weights := []weighted{
 		{kindSlow, 8 * patience, 0}, {kindLate, 25 * patience, 2}, {kindDying, 10 * patience, 3}, {kindBury, 3 * patience, 0},
 		{kindLong, 1.5 * patience, 0},
 		{kindParted, 20 * patience, 0}, {kindFail, 25, 2}, {kindDoomed, 10, 3},
 		{kindCancel, 20, 0}, {kindMove, 20, 0}, {kindWindow, 15, 0},
 	}
 	at := random.Float64() * 1000
-	for _, w := range weights {
+	for _, w := range append(weights, featureKinds...) {
 		if at -= w.weight; at < 0 {
 			p.kind = w.kind
 			if w.most > 0 {
 				p.n = 1 + random.IntN(w.most)
+			}
+			if p.kind == kindVersion {
+				p.n++ // there are two of them at least
 			}
 			return p
 		}

@@ -189,7 +189,7 @@ func ended(dir, name string) (scrape, bool, error) {
 	return s, true, err
 }
 
-var exitWords = []string{"acknowledged", "retried", "released", "lost", "unknown", "stuck"}
+var exitWords = []string{"acknowledged", "retried", "released", "snoozed", "lost", "unknown", "stuck"}
 
 // counterOf is what a line of a ledger is counted by; "" for none. Words that no counter has are those of plain workers.
 func counterOf(r record) string {

@@ -104,10 +104,13 @@ func (w *plainWorker) handle(m *bridge.Message) bool {
 	w.part.start(w.ledger, m)
 	plan, _ := planOf(m.ID)
 	_, end, _ := plan.handling(m.ID, m.Group, m.Attempt, 0)
+	if isFeature(plan.kind) {
+		end = plan.featured(m, true)
+	}
 	if end != endOK {
 		end = endAbandon
 	}
-	w.ledger.must(line{verbEnd, m.ID, []any{m.EntryID, end}})
+	w.ledger.must(line{verbEnd, bookedAs(m.ID, m.Payload), []any{m.EntryID, end}})
 	return end == endOK
 }
 
@@ -138,11 +141,11 @@ func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []s
 				left = append(left, m)
 				continue
 			case n == 1:
-				lines = append(lines, line{verbExit, m.ID, []any{m.EntryID, string(bridge.Acknowledged)}})
+				lines = append(lines, line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(bridge.Acknowledged)}})
 			case certain:
-				lines = append(lines, line{verbExit, m.ID, []any{m.EntryID, string(bridge.Lost)}})
+				lines = append(lines, line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(bridge.Lost)}})
 			default:
-				lines = append(lines, line{verbExit, m.ID, []any{m.EntryID, string(bridge.Unknown)}})
+				lines = append(lines, line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(bridge.Unknown)}})
 			}
 		}
 		if len(lines) > 0 {
@@ -154,7 +157,7 @@ func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []s
 		}
 	}
 	for _, m := range done {
-		w.ledger.must(line{verbExit, m.ID, []any{m.EntryID, string(bridge.Unknown)}})
+		w.ledger.must(line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(bridge.Unknown)}})
 	}
 }
 

@@ -81,6 +81,7 @@ func (p *producer) message(random *rand.Rand, plan plan) bridge.NewMessage {
 		ID: plan.id(p.part.Name, p.number.Add(1)), Payload: make([]byte, size(random)), Delay: delay(random),
 		MaxAttempts: plan.maxAttempts(),
 	}
+	plan.features(random, &m)
 	switch plan.kind {
 	case kindCancel, kindMove:
 		m.Delay = 2*time.Second + time.Duration(random.IntN(3000))*time.Millisecond
@@ -117,21 +118,24 @@ func (p *producer) send(queue string, batch []bridge.NewMessage, random *rand.Ra
 	}
 	tries := make([]line, len(batch))
 	for i, m := range batch {
-		tries[i] = line{verbTry, m.ID, []any{m.Delay.Milliseconds()}}
+		tries[i] = line{verbTry, bookedAs(m.ID, m.Payload), []any{m.Delay.Milliseconds()}}
 	}
 	p.ledger.must(tries...)
 	results, err := p.client.ScheduleBatch(context.Background(), queue, batch)
 	verdicts := make([]line, len(batch))
 	for i, m := range batch {
 		if err != nil {
-			verdicts[i] = verdict(m.ID, bridge.Receipt{}, err)
+			verdicts[i] = verdict(bookedAs(m.ID, m.Payload), bridge.Receipt{}, err)
 		} else {
-			verdicts[i] = verdict(m.ID, results[i].Receipt, results[i].Err)
+			verdicts[i] = verdict(bookedAs(m.ID, m.Payload), results[i].Receipt, results[i].Err)
 		}
 	}
 	p.ledger.must(verdicts...)
 	for i, m := range batch {
 		p.follow(queue, m, verdicts[i].verb, random)
+		if plan, _ := planOf(m.ID); plan.kind == kindVersion && verdicts[i].verb == verbTaken {
+			p.replace(queue, m.ID, results[i].Due, plan.n, random)
+		}
 	}
 }
 

@@ -81,6 +81,9 @@ func (c *controller) number(args ...string) (int, error) {
 func (c *controller) await(timeout time.Duration, ask func() (why string, err error)) error {
 	for deadline := time.Now().Add(timeout); ; {
 		why, err := ask()
+		if err == nil && why == "" { // twice: what is asked for one thing after the other may be between two of them
+			why, err = ask()
+		}
 		switch {
 		case err == nil && why == "":
 			return nil
@@ -98,7 +101,10 @@ func (c *controller) comeToRest() (State, error) {
 	if err := c.mend(); err != nil {
 		return state, err
 	}
-	if err := endAll(c.family.of(roleProducer), producerTries+15*time.Second); err != nil {
+	if err := endAll(c.family.of(roleProducer, roleOperator), producerTries+15*time.Second); err != nil {
+		return state, err
+	}
+	if err := c.endRecurrences(); err != nil {
 		return state, err
 	}
 	if err := c.await(c.cfg.Settle, func() (string, error) { return c.busy(c.holding()) }); err != nil {
@@ -257,6 +263,11 @@ func (c *controller) leftovers(state *State) error {
 			known[key] = true // their content is looked at
 		}
 		known[k.Policy], known[k.History] = true, true // that of the queue that keeps one, for its time
+		if n, err := c.number("HLEN", k.Planned); err != nil {
+			return err
+		} else if n == 1 {
+			known[k.Planned] = true // how often recurrences were changed
+		}
 		late, err := c.endedWindows(place, idleTidy)
 		future, err2 := c.number("ZCOUNT", k.Seen, number(time.Now().Add(maxWindow).UnixMilli()), "+inf")
 		if err := errors.Join(err, err2); err != nil {

@@ -50,6 +50,22 @@ func sum(m map[string]int) int {
 	return n
 }
 
+// unused names what no message has used.
+func (r *Result) unused() (text string) {
+	for _, kind := range featureKinds {
+		if r.ByKind[kind.kind] == 0 {
+			text += ", none " + featureNames[kind.kind]
+		}
+	}
+	for what, n := range map[string]int{"recurs": r.Occurrences, "was replaced": r.Overwritten, "was snoozed": sum(r.Snoozed),
+		"died of crashes": r.Crashed} {
+		if n == 0 {
+			text += ", none that " + what
+		}
+	}
+	return text
+}
+
 // Line is the result in one line.
 func (r *Result) Line() string {
 	done, _, total := r.counts()
@@ -80,10 +96,17 @@ func (r *Result) Table(w io.Writer) error {
 	row("messages whose producer died or was not told", r.Unknown)
 	row("cancelled, confirmed", r.Cancelled)
 	row("rescheduled, confirmed", r.Moved)
+	row("versions replaced by newer ones, confirmed", r.Overwritten)
+	row("dead letters of crashes", r.Crashed)
+	row("occurrences of what recurs", r.Occurrences)
+	for _, kind := range featureKinds {
+		row(fmt.Sprintf("accepted of kind %c: %s", kind.kind, featureNames[kind.kind]), r.ByKind[kind.kind])
+	}
 	for _, group := range groups {
 		row("deliveries to group "+group, r.Deliveries[group])
 		row("… of them first deliveries", r.First[group])
 		row("… of them retries after a handler failed", r.Retries[group])
+		row("… of them after a snooze", r.Snoozed[group])
 		row("dead letters of group "+group, r.Dead[group])
 	}
 	row("duplicates, explained by a fault", sum(r.Again))

@@ -13,6 +13,7 @@ import (
 // userOf names the user of docs/OPERATIONS.md that the process of a role is. Faults are done as an administrator.
 var userOf = map[string]string{
 	roleProducer: "producer", roleBridge: "bridge", roleWorker: "worker", roleHolder: "worker", rolePlain: "plain-worker",
+	roleOperator: "operator",
 }
 
 // guests are the documented users of a campaign, with the prefix that its keys have.

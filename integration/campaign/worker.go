@@ -19,9 +19,18 @@ var (
 	errBury = errors.New("this one is dead-lettered by its handler")
 )
 
-// work is a Go worker: two bridge.Workers, one for each queue, in one process.
+// work is a Go worker: two bridge.Workers, one for each queue, in one process, or one that serves both.
 func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
 	handler := func(ctx context.Context, m *bridge.Message) error { return p.handle(ctx, l, m) }
+	if queues, strict := queuesOf(p.Index); queues != nil {
+		cfg := p.worker("", r, l, log, handler)
+		cfg.Queues, cfg.Strict, cfg.Observer = queues, strict, o
+		w, err := bridge.NewWorker(cfg)
+		if err != nil {
+			return err
+		}
+		return w.Run(ctx)
+	}
 	errs := make([]error, 2)
 	var both sync.WaitGroup
 	for i, queue := range []string{queueMain, queueSide} {
@@ -44,7 +53,7 @@ func (p part) worker(queue string, r *bridge.Redis, l *ledger, log *slog.Logger,
 		ShutdownTimeout: time.Second, CancelGrace: 2 * time.Second,
 		Settled: func(m *bridge.Message, s bridge.Settlement) {
 			if s != bridge.Skipped { // it was never started
-				l.must(line{verbExit, m.ID, []any{m.EntryID, string(s)}})
+				l.must(line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(s)}})
 			}
 		},
 	}
@@ -58,7 +67,7 @@ func (p part) start(l *ledger, m *bridge.Message) {
 	if !m.Due.IsZero() {
 		due = m.Due.UnixMilli()
 	}
-	l.must(line{verbStart, m.ID, []any{m.EntryID, m.Attempt, meant, due}})
+	l.must(line{verbStart, bookedAs(m.ID, m.Payload), []any{m.EntryID, m.Attempt, meant, due}})
 }
 
 func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
@@ -78,8 +87,13 @@ func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
 			end = endCut
 		}
 	}
-	l.must(line{verbEnd, m.ID, []any{m.EntryID, end}})
+	if isFeature(plan.kind) {
+		end = plan.featured(m, false)
+	}
+	l.must(line{verbEnd, bookedAs(m.ID, m.Payload), []any{m.EntryID, end}})
 	switch end {
+	case endSnooze:
+		return bridge.Snooze(snoozeFor)
 	case endFail:
 		return errFail
 	case endDead:

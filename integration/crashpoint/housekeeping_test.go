@@ -143,6 +143,22 @@ func housekeeping() []scenario {
 				return err
 			}
 		}},
+		{script: "take", state: "one taken", prepare: func(s *scene) func(rueidis.Client) error {
+			others(s)
+			bucket := s.g.Bucket("d")
+			_, err := lua.Take(s.ctx, s.c, bucket, time.Hour, 5, 1)
+			s.must(err)
+			return func(c rueidis.Client) error {
+				_, err := lua.Take(s.ctx, c, bucket, time.Hour, 5, 1)
+				return err
+			}
+		}, after: func(s *scene) {
+			wait, err := lua.Take(s.ctx, s.c, s.g.Bucket("d"), time.Hour, 5, 5)
+			s.must(err)
+			if hours := wait.Round(time.Hour) / time.Hour; hours < 1 || hours > 4 {
+				s.Error("taken out of the bucket: ", int(hours))
+			}
+		}},
 		{script: "register", state: "one known, two new", prepare: func(s *scene) func(rueidis.Client) error {
 			others(s)
 			s.do("HSET", s.g.Queues, "known", "1,4")

@@ -1,6 +1,8 @@
 package crashpoint
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -16,7 +18,7 @@ func recurs(s *scene, spec string) (remembered, planned string) {
 	s.group("a")
 	s.send(item("other", "+7200000"))
 	s.owe("a", "other", delivered, delivered)
-	r, err := lua.Recur(s.ctx, s.c, s.k, "r", "", spec, false)
+	r, err := lua.Recur(s.ctx, s.c, s.k, "r", "", spec, "t", false)
 	s.must(err)
 	remembered = r.Plan
 	for i, in := range []time.Duration{30 * time.Minute, time.Hour} {
@@ -40,8 +42,8 @@ func planAt(s *scene, c rueidis.Client, before string, in time.Duration) (id, re
 
 func plan(s *scene, c rueidis.Client, before string, at time.Time) (remembered string, err error) {
 	it := item(fmt.Sprint("r@", at.UnixMilli()), "")
-	_, remembered, err = lua.PlanOccurrences(s.ctx, c, s.k, "r", before, at, it.Payload, it.Meta,
-		[]lua.Occurrence{{At: at, Due: at}})
+	_, remembered, err = lua.PlanOccurrences(s.ctx, c, s.k, "r", before, []lua.Span{{From: at.Add(-time.Hour), To: at}},
+		it.Payload, it.Meta, []lua.Occurrence{{At: at, Due: at}})
 	return remembered, err
 }
 
@@ -53,7 +55,7 @@ func recurrences() []scenario {
 			_, planned := recurs(s, spec)
 			s.owe("a", planned, delivered|gone, gone)
 			return func(c rueidis.Client) error {
-				r, err := lua.Recur(s.ctx, c, s.k, "r", spec, other, paused)
+				r, err := lua.Recur(s.ctx, c, s.k, "r", spec, other, "t", paused)
 				if err == nil && !r.Written && !r.Same {
 					s.Errorf("not written: %+v", r)
 				}
@@ -123,7 +125,9 @@ func recurrences() []scenario {
 			}
 		}},
 		{script: "find_unfinished", state: "an entry, a retry, nothing", prepare: func(s *scene) func(rueidis.Client) error {
-			waitingRetries(s)
+			failed := item("failed", "+0")
+			failed.Meta = strings.Replace(failed.Meta, "{", `{"overlap":"skip",`, 1)
+			retriesOf(s, failed)
 			s.send(item("held", "+0"))
 			s.hold("a", "c1")
 			s.hold("b", "c1")
@@ -131,15 +135,21 @@ func recurrences() []scenario {
 				s.owe(group, "held", delivered, delivered)
 				s.owe(group, "failed", delivered, delivered)
 			}
+			var known lua.Unfinished // has found the entry of held
+			_, _, err := lua.FindUnfinished(s.ctx, s.c, s.k, &known, 10, []string{"held"})
+			s.must(err)
 			return func(c rueidis.Client) error {
+				if left, _, err := lua.FindUnfinished(s.ctx, c, s.k, &known, 10, []string{"held"}); err != nil || !left {
+					return cmp.Or(err, errors.New("held is not left"))
+				}
 				for id, is := range map[string]bool{"other": true, "held": true, "failed": true, "nobody": false} {
-					w, left := lua.Walk{Limit: 10}, false
-					for w.Cursor != lua.WalkDone && !left {
-						found, next, err := lua.FindUnfinished(s.ctx, c, s.k, w, time.UnixMilli(1), []string{id})
-						if err != nil {
+					var w lua.Unfinished
+					left, done := false, false
+					for !done {
+						var err error
+						if left, done, err = lua.FindUnfinished(s.ctx, c, s.k, &w, 10, []string{id}); err != nil {
 							return err
 						}
-						left, w.Cursor = found, next
 					}
 					if left != is {
 						s.Errorf("%s is left: %v", id, left)

@@ -23,7 +23,7 @@ type scenario struct {
 }
 
 func scenarios() []scenario {
-	return slices.Concat(scheduling(), exits(), upkeep(), housekeeping(), transfers(), recurrences())
+	return slices.Concat(scheduling(), exits(), upkeep(), housekeeping(), transfers(), recurrences(), turns())
 }
 
 // scheduling: what happens before a message is ready.
@@ -189,6 +189,34 @@ func scheduling() []scenario {
 				s.do("DEL", s.k.Dead)
 				s.do("ZADD", s.k.Due, "XX", "1000", "odd") // it was put off
 			}},
+		{script: "drain", single: true, state: "limited, with a retry behind what is held back",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a", "b")
+				s.send(item("failed", "+0"))
+				held := s.hold("a", "c1")["failed"]
+				s.send(item("ready1", "+0"), item("ready2", "+0")) // and nobody has given them to a
+				s.deliver("b")
+				s.owed[address{"b", "failed"}] = debt{unless: delivered, once: delivered}
+				failed := []lua.Failure{{Held: held, Action: lua.ActionRetry, Error: "no"}}
+				_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, failed)
+				s.must(err)
+				s.send(item("waits", hour))
+				s.do("ZADD", s.k.Due, "XX", "1000", "waits")
+				s.do("HSET", s.k.Policy, "rate", "1/h", "burst", "3", "ready_limit", "2")
+				for _, id := range []string{"failed", "ready1", "ready2", "waits"} {
+					s.owe("a", id, delivered, delivered)
+				}
+				for _, id := range []string{"ready1", "ready2", "waits"} {
+					s.owe("b", id, delivered, delivered)
+				}
+				return func(c rueidis.Client) error {
+					_, err := lua.Drain(s.ctx, c, s.k, 100, 1<<20)
+					return err
+				}
+			}, mend: func(s *scene) {
+				s.do("HDEL", s.k.Policy, "rate", "burst", "ready_limit")
+				s.do("DEL", s.k.Rate)
+			}},
 		{script: "cancel", state: "scheduled, with a window, and not", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			windowed := item("windowed", hour)
@@ -278,9 +306,11 @@ func scheduling() []scenario {
 }
 
 // waitingRetries prepares a message that both groups failed, and another one.
-func waitingRetries(s *scene) {
+func waitingRetries(s *scene) { retriesOf(s, item("failed", "+0")) }
+
+func retriesOf(s *scene, failed lua.Item) {
 	s.group("a", "b")
-	s.send(item("failed", "+0"), item("other", hour))
+	s.send(failed, item("other", hour))
 	for _, group := range s.groups {
 		s.owe(group, "other", delivered, delivered)
 		held := s.hold(group, "c1")
@@ -465,6 +495,20 @@ func exits() []scenario {
 				return err
 			}
 		}, mend: func(s *scene) { s.do("DEL", s.k.Dead) }},
+		{script: "receive", state: "two groups", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.group("b")
+			s.send(item("m", "+0"), item("n", "+0"))
+			for _, group := range []string{"a", "b"} {
+				for _, id := range []string{"m", "n"} {
+					s.owe(group, id, delivered, delivered)
+				}
+			}
+			return func(c rueidis.Client) error {
+				_, err := lua.Receive(s.ctx, c, s.k, "a", "c1", time.Second, 10)
+				return err
+			}
+		}},
 		{script: "extend", state: "own, lost body, someone else's", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("other", "+0"))

@@ -185,6 +185,7 @@ func (s *scene) settle() {
 			s.must(err)
 			moved += r.Retried + r.Dead + r.Skipped
 		}
+		moved += s.passTurns()
 		if moved > 0 {
 			continue
 		}
@@ -302,7 +303,7 @@ func (s *scene) broken(done bool) (debts []string, left string) {
 	for what, n := range map[string]int64{
 		"scheduled members": s.number("ZCARD", s.k.Due), "payloads": s.number("HLEN", s.k.Payload), "metas": s.number("HLEN",
 			s.k.Meta),
-		"windows": s.number("ZCARD", s.k.Seen), "entries": s.number("XLEN", s.k.Stream),
+		"windows": s.number("ZCARD", s.k.Seen), "entries": s.number("XLEN", s.k.Stream), "turns": s.number("ZCARD", s.k.Turns),
 	} {
 		if n != 0 && !(what == "entries" && len(s.groups) == 0) {
 			left += fmt.Sprintf("%d %s left. ", n, what)
@@ -316,7 +317,7 @@ func (s *scene) snapshot() string {
 	var b strings.Builder
 	exists := false
 	hashes := []string{s.k.Payload, s.k.Meta, s.k.Policy, s.k.Recurring, s.k.Planned, s.g.Queues, s.g.Defaults}
-	zsets := []string{s.k.Due, s.k.Seen, s.g.Bridges}
+	zsets := []string{s.k.Due, s.k.Seen, s.k.Turns, s.g.Bridges}
 	streams := []string{s.k.Stream, s.k.Dead, s.k.Wake, s.g.Wake}
 	var all rueidis.Commands
 	for _, key := range hashes {

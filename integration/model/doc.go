@@ -21,6 +21,9 @@
 //
 // With -v the test says how often each outcome occurred.
 //
+// Beside the comparison, two laws of messages with keys are held by what is stored alone (turns_test.go): of one key there is at
+// most one that is not done with, and none becomes ready before one that was due earlier and waits.
+//
 // Invariants:
 //   - whatever is done in whatever order, the server does what the model says, nothing accepted is lost, and a queue that has
 //     come to

@@ -37,6 +37,19 @@ func (q *Queue) Read(group, consumer string, count int) []string {
 	return given
 }
 
+// Receive is Read of entries that are idle from the start, if asked for. It tells up to where the group was given all, if that is
+// known.
+func (q *Queue) Receive(group, consumer string, idle bool, count int) (given []string, last string) {
+	given = q.Read(group, consumer, count)
+	for _, id := range given {
+		q.Groups[group].Pending[id] = Pending{consumer, 1, idle}
+	}
+	if len(given) < count {
+		last = q.Groups[group].Last
+	}
+	return given, last
+}
+
 // ReadHistory is XREADGROUP from 0: a delivery again, of what the consumer holds and is not lost.
 func (q *Queue) ReadHistory(group, consumer string, count int) {
 	pending := q.Groups[group].Pending
@@ -61,25 +74,33 @@ func (q *Queue) Ack(group string, held []lua.Held) []bool {
 			delete(q.Groups[group].Pending, h.Entry)
 		}
 	}
-	for i, h := range held {
-		if done[i] {
-			q.free(h.Entry)
+	told := map[string]string{}
+	for _, h := range held {
+		if h.Key != "" {
+			told[h.Entry] = h.Key
 		}
 	}
+	var left []string
+	for i, h := range held {
+		if done[i] {
+			left = append(left, h.Entry)
+		}
+	}
+	q.endTurns(left, told)
 	return done
 }
 
 // Retry: pending → scheduled `for` the group, or dead; or back to scheduled with the same attempt (release).
 func (q *Queue) Retry(group string, policy lua.Attempts, failures []lua.Failure) []lua.Outcome {
 	outcomes := make([]lua.Outcome, len(failures))
+	var left []string
+	keys := q.keys()
 	for i, f := range failures {
-		outcomes[i] = q.leave(group, policy, f, 0, false)
-	}
-	for i, f := range failures {
-		if outcomes[i] != lua.Lost {
-			q.free(f.Entry)
+		if outcomes[i] = q.leave(group, policy, f, 0, false); outcomes[i] != lua.Lost {
+			left = append(left, f.Entry)
 		}
 	}
+	q.endTurns(left, keys)
 	return outcomes
 }
 
@@ -89,6 +110,7 @@ func (q *Queue) Retry(group string, policy lua.Attempts, failures []lua.Failure)
 func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 	r := lua.Reclaimed{}
 	seen, taken, bytes := 0, 0, 0
+	keys, left := q.keys(), []string(nil)
 	text := "visibility timeout: not acknowledged within " + decimal(a.MinIdle.Milliseconds()) + " ms"
 	for _, id := range slices.SortedFunc(maps.Keys(q.Groups[a.Group].Pending), compareIDs) {
 		if less(id, a.Cursor) {
@@ -118,8 +140,9 @@ func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 		if e != nil {
 			bytes += e.size()
 		}
-		q.free(id)
+		left = append(left, id)
 	}
+	q.endTurns(left, keys)
 	return r
 }
 
@@ -230,7 +253,15 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 		}
 	}
 	meta[lua.FieldAttempt], meta[lua.FieldFor] = decimal(int64(following)), group
-	q.again(lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: how.Entry}, due, f[lua.FieldPayload], meta)
+	of := how.Entry
+	if f[lua.FieldOverlap] == "skip" {
+		of = "0-0" // a name that is known
+	}
+	member := lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: of}
+	q.again(member, due, f[lua.FieldPayload], meta)
+	if key := e.key(); key != "" && (outcome == lua.Released || !q.Skip) {
+		q.Turns[inFlight(key, member.String())] = true
+	}
 	return outcome
 }
 
@@ -239,7 +270,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 // are looked at. Without a group nothing goes. How much went in front, and where the next call goes on, is for the server to say
 // (told).
 func (q *Queue) Trim(cursor string, limit, maxBytes int, told lua.Trimmed) lua.Trimmed {
-	t := lua.Trimmed{Groups: len(q.Groups), Windows: min(limit, q.EndedWindows)}
+	t := lua.Trimmed{Groups: len(q.Groups), Windows: min(limit, q.EndedWindows), Turns: len(q.Turns) > 0}
 	if len(q.Groups) == 0 {
 		return t
 	}
@@ -275,15 +306,17 @@ func (q *Queue) Trim(cursor string, limit, maxBytes int, told lua.Trimmed) lua.T
 }
 
 // free deletes an entry that every group has been given and none holds.
-func (q *Queue) free(id string) {
+func (q *Queue) free(id string) (unneeded bool) {
 	for _, g := range q.Groups {
 		if _, pending := g.Pending[id]; pending {
-			return
+			return false
 		}
 	}
-	if q.everyoneHas(id) {
-		q.Lose(id)
+	if !q.everyoneHas(id) {
+		return false
 	}
+	q.Lose(id)
+	return true
 }
 
 func (q *Queue) everyoneHas(id string) bool {

@@ -57,6 +57,7 @@ func (r *run) held(group string) []lua.Held {
 		} else if seldom(r, "another ID") {
 			held[i].ID = "another" // what a failover may lead to
 		}
+		held[i].Key = r.toldKey(held[i].Entry)
 	}
 	return held
 }
@@ -68,6 +69,24 @@ func (r *run) read() {
 	}
 	r.deliver(r.group(func(g Group) bool { return less(g.Last, last) }), pick(r, "consumer", consumers...),
 		pick(r, "count", 10, 1, 2))
+}
+
+// receive is a read for somebody who asks for a time of its own.
+func (r *run) receive() {
+	group, consumer := r.group(exists), pick(r, "consumer", consumers...)
+	idle, n := pick(r, "idle", 0, 2*idleTime), pick(r, "count", 10, 1, 2)
+	what := fmt.Sprintf("%s of %s receives %d, idle for %s", consumer, group, n, idle)
+	step(r, what, func(ctx context.Context) (string, error) {
+		got, err := lua.Receive(ctx, r.c, r.k, group, consumer, idle, n)
+		var ids []string
+		for _, e := range got.Entries {
+			ids = append(ids, e.EntryID)
+		}
+		return fmt.Sprint(ids, got.Last), err
+	}, func(q *Queue, _ string) string {
+		given, last := q.Receive(group, consumer, idle > 0, n)
+		return fmt.Sprint(given, last)
+	})
 }
 
 func (r *run) deliver(group, consumer string, n int) {

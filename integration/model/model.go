@@ -21,7 +21,10 @@ type Queue struct {
 	Dead      []Entry          // dead letters, ascending
 	Windows   map[string]int64 // message ID → end of its dedup window
 	Calls     map[string]Call  // by token: enqueue calls that would be answered, not done, when repeated
+	Turns     map[string]bool  // who is in flight, and who waits, of each key
+	Skip      bool             // the next of a key goes on while a retry waits
 	Held      bool
+	Flow      Flow
 
 	Recurrences map[string]Recurrence // by name
 
@@ -30,6 +33,8 @@ type Queue struct {
 	NewEntries   []string // IDs of the entries that are added, in order
 	NewLetters   []string // likewise for dead letters
 	EndedWindows int      // dedup windows that have ended and are stored still
+
+	Woken bool // the transition had a message go on, and tells the bridge
 }
 
 // Message is a member of the schedule. Meta is what the entry will hold besides payload and due time; Raw is the text it was
@@ -67,14 +72,14 @@ type Call struct {
 	Refused   []bool // by item
 }
 
-// Enqueue: nothing → scheduled; straight to ready when due, nothing else is overdue, and the queue is not held.
+// Enqueue: nothing → scheduled; straight to ready when due, nothing else is overdue, and the queue is neither held nor limited.
 func (q *Queue) Enqueue(token lua.Token, items []lua.Item) []lua.Receipt {
 	receipts := make([]lua.Receipt, len(items))
 	call, repeated := q.Calls[token.Name]
 	if !repeated {
 		call = Call{Ran: q.Now, Ends: q.Now + token.Window.Milliseconds(), Refused: make([]bool, len(items))}
 	}
-	direct := !q.Held && !(q.head() <= float64(q.Now))
+	direct := !q.Held && q.Flow == (Flow{}) && !(q.head() <= float64(q.Now))
 	for i, item := range items {
 		due := when(item.When, call.Ran)
 		verdict := lua.Repeated
@@ -99,7 +104,7 @@ func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
 	verdict := lua.Scheduled
 	switch item.Dedup {
 	case lua.Replace, lua.ReplaceLater, lua.ReplaceEarlier:
-		later, earlier := float64(due) > old.Due, float64(due) < old.Due
+		later, earlier := float64(due) > unparked(old.Due), float64(due) < unparked(old.Due)
 		if scheduled && (item.Dedup == lua.ReplaceLater && !later || item.Dedup == lua.ReplaceEarlier && !earlier) ||
 			!scheduled && q.Windows[item.ID] > q.Now || strings.Contains(item.ID, lua.Separator) {
 			return lua.Duplicate
@@ -116,7 +121,7 @@ func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
 	switch {
 	case direct && due <= q.Now && m.Broken != "":
 		return lua.Malformed
-	case direct && due <= q.Now && !m.expired(q.Now) && m.Meta[lua.FieldFor] == "":
+	case direct && due <= q.Now && !m.expired(q.Now) && m.Meta[lua.FieldFor] == "" && m.key() == "":
 		q.ready(m)
 		verdict = lua.Ready
 		delete(q.Scheduled, item.ID) // a fresh one replaces what is there
@@ -152,52 +157,6 @@ func (q *Queue) Reschedule(id string, to lua.When) (due int64, moved bool) {
 	return due, moved
 }
 
-// Drain: scheduled and due → ready, in the order of due time, then member; malformed, expired, or for a group that is gone →
-// dead.
-func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
-	const nothing = -time.Microsecond
-	if q.Held {
-		return lua.Drained{Wait: nothing}
-	}
-	var d lua.Drained
-	bytes := 0
-	for _, member := range q.Order() {
-		m := q.Scheduled[member]
-		if m.Due > float64(q.Now) || d.Moved+d.Dead == limit || bytes >= maxBytes {
-			break
-		}
-		if d.Moved+d.Dead == 0 && m.Due >= 1e12 {
-			d.Late = time.Duration(float64(q.Now)-math.Ceil(m.Due)) * time.Millisecond
-		}
-		name, to := lua.ParseMember(member), m.Meta[lua.FieldFor]
-		_, exists := q.Groups[to]
-		switch {
-		case m.Broken != "":
-			q.bury(fields{lua.FieldID: name.ID, lua.FieldPayload: m.Payload, lua.FieldAttempt: "1", lua.FieldDue: m.dueMs(),
-				lua.FieldMeta: m.Raw},
-				name.Group, "", lua.ReasonMalformed, m.Broken)
-			d.Dead++
-		case m.expired(q.Now) || to != "" && !exists:
-			letter, reason := inLetter(m.fields()), lua.ReasonGroupGone
-			if m.expired(q.Now) {
-				reason = lua.ReasonExpired
-			}
-			delete(letter, lua.FieldFor)
-			q.bury(letter, to, "", reason, letter[lua.FieldError])
-			d.Dead++
-		default:
-			q.ready(m)
-			d.Moved++
-		}
-		delete(q.Scheduled, member)
-		bytes += len(member) + len(m.Payload) + len(m.Raw)
-	}
-	if d.Wait = q.wait(); d.Wait < 0 {
-		d.Wait = nothing
-	}
-	return d
-}
-
 // wait is the time until the next message is due.
 func (q *Queue) wait() time.Duration {
 	head := q.head()
@@ -215,7 +174,7 @@ func (q *Queue) Survey(token string, windows int) lua.Look {
 	} else if head := q.head(); head < never {
 		l.Overdue = time.Duration(max(0, float64(q.Now)-math.Ceil(max(0, head)))) * time.Millisecond
 	}
-	l.Recurs = len(q.Recurrences) > 0
+	l.Recurs, l.Turns = len(q.Recurrences) > 0, len(q.Turns) > 0
 	for _, g := range q.Groups {
 		l.Busy = l.Busy || len(g.Pending) > 0
 	}
@@ -286,8 +245,10 @@ func (q *Queue) again(member lua.Member, due int64, payload string, meta fields)
 }
 
 // ready adds an entry for a message.
-func (q *Queue) ready(m Message) {
-	q.Stream = append(q.Stream, Entry{next(&q.NewEntries), m.fields()})
+func (q *Queue) ready(m Message) (entry string) {
+	entry = next(&q.NewEntries)
+	q.Stream = append(q.Stream, Entry{entry, m.fields()})
+	return entry
 }
 
 // bury adds a dead letter. No group: it failed before any had it.
@@ -331,7 +292,10 @@ func (q *Queue) head() float64 {
 func (q *Queue) Pass(d time.Duration) {
 	ms := d.Milliseconds()
 	for member, m := range q.Scheduled {
-		if m.Due > 0 && m.Due < never {
+		switch {
+		case isParked(m.Due):
+			m.Due = parked + nearer(m.Due-parked, float64(ms))
+		case m.Due > 0 && m.Due < never:
 			m.Due -= float64(ms)
 		}
 		if expires, err := strconv.ParseInt(m.Meta[lua.FieldExpires], 10, 64); err == nil && m.Broken == "" {
@@ -342,6 +306,7 @@ func (q *Queue) Pass(d time.Duration) {
 		}
 		q.Scheduled[member] = m
 	}
+	q.passTime(float64(ms))
 	for id := range q.Windows {
 		q.Windows[id] -= ms
 	}

@@ -58,13 +58,15 @@ func (r *run) play() (differs mismatch) {
 	for _, group := range groupNames[:pick(r, "groups", 1, 2, 3, 0)] {
 		r.ensureGroup(group)
 	}
+	r.skipKeys(pick(r, "key_failure", "block", "skip"))
 	r.Repeat(r.actions())
 	r.settle()
 	return ""
 }
 
 func newRun(t *rapid.T, c rueidis.Client, k lua.Keys, counts tally) *run {
-	r := &run{T: t, c: c, k: k, tally: counts, q: newQueue(), book: newLedger(), memory: memory{cursors: map[string]string{}}}
+	r := &run{T: t, c: c, k: k, tally: counts, q: newQueue(), book: newLedger(), memory: memory{cursors: map[string]string{}},
+		keyOf: map[string]string{}}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	r.keepHistory(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/duestream/duestream/lua"
 )
@@ -80,6 +81,23 @@ func (r *run) setHeld(held bool) {
 		command = []string{"HSET", r.k.Policy, "held", "1"}
 	}
 	r.plain(fmt.Sprint("setting held: ", held), [][]string{command}, func(q *Queue) { q.Held = held })
+}
+
+func (r *run) limit() { r.setFlow(pick(r, "limit", limits...)) }
+
+func (r *run) setFlow(f Flow) {
+	r.plain("limiting the flow: "+f.String(), f.commands(r.k), func(q *Queue) { q.Flow = f })
+}
+
+// withoutTimes leaves out of a drain what follows from the time that a limit has messages wait.
+func withoutTimes(q *Queue, d lua.Drained) lua.Drained {
+	if q.Flow != (Flow{}) {
+		d.Late = 0
+	}
+	if d.Held != "" {
+		d.Wait = time.Millisecond
+	}
+	return d
 }
 
 func (r *run) survey() {

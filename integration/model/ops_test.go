@@ -39,6 +39,7 @@ type memory struct {
 	serials int
 	sweep   string            // cursor of trim
 	cursors map[string]string // of reclaim, by group
+	turns   lua.TurnsPassed   // by the last sweep of keys
 }
 
 // actions are the steps of a sequence. Rapid prefers what comes first, by name; what carries messages on is there twice.
@@ -58,9 +59,10 @@ func (r *run) actions() map[string]func(*rapid.T) {
 		{"expire", r.expire},
 		{"read history", r.readHistory}, {"create group", r.createGroup}, {"lose body", r.loseBody},
 		{"damage meta", r.damageMeta},
-		{"add entry", r.addEntry}, {"purge", r.purge}, {"hold", r.hold}, {"survey", r.survey},
+		{"add entry", r.addEntry}, {"purge", r.purge}, {"hold", r.hold}, {"limit", r.limit}, {"survey", r.survey},
 		{"drop consumers", r.dropConsumers}, {"destroy group", r.destroyGroup}, {"read", r.read}, {"recur", r.recur},
 		{"plan", r.plan}, {"plan", r.plan}, {"run", r.runByHand}, {"remove recurrence", r.removeRecurrence},
+		{"pass turns", r.passTurns}, {"lose turns", r.loseTurns}, {"receive", r.receive},
 	} {
 		actions[fmt.Sprintf("%02d %s", i, step.name)] = func(*rapid.T) { step.do() }
 	}
@@ -98,8 +100,11 @@ func (r *run) meta() string {
 	most, expires := pick(r, "max_attempts", 0, 0, 2, 1), pick(r, "expires", 0, 0, 0, 0, 0, 2*time.Hour, -time.Hour, 0)
 	headers := pick(r, "headers", nil, map[string]string{"trace": "grün/7", "": "x"})
 	more := pick(r, "retries", lua.Retries{}, lua.Retries{}, lua.Retries{}, lua.Retries{Delays: "1,7200000"},
-		lua.Retries{For: 2 * time.Hour}, lua.Retries{Delays: "3600000,0"}, lua.Retries{Delays: "soon", For: time.Millisecond}, lua.Retries{MaxSnoozes: 1},
-		lua.Retries{MaxCrashes: 2}).Fields()
+		lua.Retries{For: 2 * time.Hour}, lua.Retries{Delays: "3600000,0"}, lua.Retries{Delays: "soon", For: time.Millisecond},
+		lua.Retries{MaxSnoozes: 1}, lua.Retries{MaxCrashes: 2}).Fields()
+	if key := pick(r, "key", append(keys, "", "", "", "")...); key != "" {
+		more = append(more, lua.FieldValue{Field: lua.FieldKey, Value: key})
+	}
 	if expires == 0 {
 		return lua.EncodeMeta(headers, most, time.Time{}, more...)
 	}
@@ -108,7 +113,7 @@ func (r *run) meta() string {
 
 func (r *run) junk() string {
 	return pick(r, "junk", "junk", `[]`, `null`, `{"max_attempts":5}`, `{"h:a":null}`, `{"attempt":"0"}`,
-		`{"payload":"x"}`, `{"expires_ms":"soon"}`, `{"id":""}`, "{\"h:a\":\"\xff\"}", "{}\x00")
+		`{"payload":"x"}`, `{"expires_ms":"soon"}`, `{"id":""}`, `{"key":""}`, "{\"h:a\":\"\xff\"}", "{}\x00")
 }
 
 func (r *run) enqueue() {
@@ -254,13 +259,16 @@ func (r *run) drain() {
 }
 
 func (r *run) drainUpTo(limit, maxBytes int) lua.Drained {
+	before := r.seen.newest
+	defer func() { r.inOrder(before) }()
 	return step(r, fmt.Sprintf("drain %d, %d bytes", limit, maxBytes), func(ctx context.Context) (lua.Drained, error) {
 		d, err := lua.Drain(ctx, r.c, r.k, limit, maxBytes)
+		d = withoutTimes(r.q, d)
 		if d.Wait > 0 { // the model's clock shows whole milliseconds
 			d.Wait = (d.Wait + time.Millisecond - 1).Truncate(time.Millisecond)
 		}
 		return d, err
-	}, func(q *Queue, _ lua.Drained) lua.Drained { return q.Drain(limit, maxBytes) })
+	}, func(q *Queue, _ lua.Drained) lua.Drained { return withoutTimes(q, q.Drain(limit, maxBytes)) })
 }
 
 func (r *run) trim() {
@@ -298,6 +306,13 @@ func (r *run) passBy(d time.Duration) {
 	for _, window := range r.seen.windows {
 		commands = append(commands, []string{"ZINCRBY", r.k.Seen, strconv.FormatInt(-d.Milliseconds(), 10), window.Member})
 	}
+	if notes := slices.Sorted(maps.Keys(past.Turns)); len(notes) > 0 {
+		add := []string{"ZADD", r.k.Turns}
+		for _, note := range notes {
+			add = append(add, "0", note)
+		}
+		commands = append(commands, []string{"DEL", r.k.Turns}, add)
+	}
 	if len(commands) > 0 {
 		r.plain("clock: "+d.String()+" pass", commands, func(q *Queue) { q.Pass(d) })
 	}
@@ -317,25 +332,18 @@ func (r *run) damageMeta() {
 // settle runs the queue to its end: everything is due, delivered to every group, acknowledged and freed. Nothing may be left.
 func (r *run) settle() {
 	r.setHeld(false)
+	r.setFlow(Flow{})
 	if len(r.q.Groups) == 0 {
 		r.ensureGroup(groupNames[0]) // without a group nothing is ever freed
 	}
 	for _, member := range r.q.Order() {
-		if r.q.Scheduled[member].Due >= never {
+		if due := r.q.Scheduled[member].Due; due >= never && !isParked(due) {
 			r.cancelIDs(member)
 		}
 	}
 	// far enough for every delay
 	r.passBy(240 * time.Hour)
-	for r.drainUpTo(3, plenty).Wait >= 0 {
-	}
-	r.audit()
-	for _, group := range slices.Sorted(maps.Keys(r.q.Groups)) {
-		r.deliver(group, consumers[0], 1000)
-		for _, id := range r.pending(group) { // so that trim has to free all of it
-			r.xack(group, []lua.Held{{Entry: id}})
-		}
-	}
+	r.deliverAll()
 	for len(r.q.Dead) > 0 {
 		r.purgeLetter(r.q.Dead[0])
 	}
@@ -348,7 +356,7 @@ func (r *run) settle() {
 			r.refuse("%s still holds %v", name, g.Pending)
 		}
 	}
-	if q := r.seen; len(q.Scheduled)+len(q.Stream)+len(q.Dead)+len(q.windows) > 0 {
+	if q := r.seen; len(q.Scheduled)+len(q.Stream)+len(q.Dead)+len(q.windows)+len(q.Turns) > 0 {
 		r.refuse("left over:\n%v\nwindows %v", q.lines(0), q.windows)
 	}
 	for group, owed := range r.book.owed {
@@ -362,4 +370,5 @@ func (r *run) audit() {
 	if lost := r.book.audit(r.seen.Queue); lost != "" {
 		r.refuse("lost: %s", lost)
 	}
+	r.oneAtATime()
 }

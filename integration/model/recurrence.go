@@ -1,10 +1,8 @@
 package model
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/duestream/duestream/lua"
@@ -14,7 +12,8 @@ import (
 type Recurrence struct {
 	Spec    string
 	Version string
-	Planned int64
+	Times   string
+	Spans   []lua.Span
 	Used    int
 	Recent  []string // what stands behind "@" in the IDs
 }
@@ -23,35 +22,44 @@ func (r Recurrence) plan() string {
 	if r.Version == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s %d %d %s", r.Version, r.Planned, r.Used, strings.Join(r.Recent, ","))
+	return lua.Plan{Version: r.Version, Times: r.Times, Spans: r.Spans, Used: r.Used, Recent: r.Recent}.String()
 }
 
-// takeBack: of what is remembered, what is for later than from and waits is taken out of the schedule. Latest is the latest
-// occurrence that has left it.
-func (q *Queue) takeBack(name string, r *Recurrence, from int64) (back int, latest int64) {
+// takeBack: of what is remembered, what is for later than from and waits until then is taken out of the schedule. Each stretch of
+// time ends before what was taken back of it.
+func (q *Queue) takeBack(name string, r *Recurrence, from int64) (back int) {
 	var stay []string
+	spans := slices.Clone(r.Spans)
 	for _, part := range r.Recent {
 		at, err := strconv.ParseInt(part, 10, 64)
 		if err != nil {
 			at = 0 // run by hand
 		}
-		_, waits := q.Scheduled[name+"@"+part]
-		if waits && at > from {
+		m, waits := q.Scheduled[name+"@"+part]
+		if waits && at > from && m.Due > float64(from) {
 			delete(q.Scheduled, name+"@"+part)
 			back++
+			for i, span := range spans {
+				if at > span.From.UnixMilli() && at <= span.To.UnixMilli() {
+					spans[i].To = time.UnixMilli(at - 1)
+				}
+			}
 			continue
 		}
 		stay = append(stay, part)
-		if !waits {
-			latest = max(latest, at)
+	}
+	r.Spans = nil
+	for i, span := range spans {
+		if span.From.Before(span.To) || i == len(spans)-1 {
+			r.Spans = append(r.Spans, span)
 		}
 	}
 	r.Recent, r.Used = stay, max(0, r.Used-back)
-	return back, latest
+	return back
 }
 
 // Recur: a spec is there from now on; what was planned of the one before for later is not.
-func (q *Queue) Recur(name, before, spec string, paused bool) lua.Recurred {
+func (q *Queue) Recur(name, before, spec, times string, paused bool) lua.Recurred {
 	r := q.Recurrences[name]
 	version := lua.SpecVersion(spec)
 	switch {
@@ -64,8 +72,11 @@ func (q *Queue) Recur(name, before, spec string, paused bool) lua.Recurred {
 	if paused {
 		from = 0
 	}
-	back, latest := q.takeBack(name, &r, from)
-	r.Spec, r.Version, r.Planned = spec, version, max(q.Now, latest)
+	back := q.takeBack(name, &r, from)
+	if r.Times != times {
+		r.Spans = []lua.Span{{From: time.UnixMilli(q.Now), To: time.UnixMilli(q.Now)}}
+	}
+	r.Spec, r.Version, r.Times = spec, version, times
 	q.Recurrences[name] = r
 	return lua.Recurred{Written: true, TakenBack: back, Plan: r.plan()}
 }
@@ -73,13 +84,13 @@ func (q *Queue) Recur(name, before, spec string, paused bool) lua.Recurred {
 // RemoveRecurrence: neither the spec, nor what was planned of it, is there any more.
 func (q *Queue) RemoveRecurrence(name string) (removed bool, back int) {
 	r := q.Recurrences[name]
-	back, _ = q.takeBack(name, &r, 0)
+	back = q.takeBack(name, &r, 0)
 	delete(q.Recurrences, name)
 	return r.Spec != "", back
 }
 
 // Plan: occurrences → scheduled, if what is remembered is what it was, and remembered in the same step.
-func (q *Queue) Plan(name, before string, planned int64, payload, meta string,
+func (q *Queue) Plan(name, before string, spans []lua.Span, payload, meta string,
 	occurrences []lua.Occurrence) (ok bool, plan string) {
 	r := q.Recurrences[name]
 	if r.plan() != before || r.Spec == "" {
@@ -87,13 +98,17 @@ func (q *Queue) Plan(name, before string, planned int64, payload, meta string,
 	}
 	var waits, left []string
 	for _, part := range r.Recent {
-		if _, ok := q.Scheduled[name+"@"+part]; ok {
+		at, _ := strconv.ParseInt(part, 10, 64) // none: run by hand
+		_, ok := q.Scheduled[name+"@"+part]
+		if ok || at > spans[len(spans)-1].To.UnixMilli() {
 			waits = append(waits, part)
 		} else {
 			left = []string{part}
 		}
 	}
-	r.Recent = slices.Concat(left, waits)
+	if len(occurrences) > 0 {
+		r.Recent = slices.Concat(left, waits)
+	}
 	for _, o := range occurrences {
 		part := decimal(o.At.UnixMilli())
 		r.Recent = append(slices.Clip(r.Recent), part)
@@ -102,7 +117,7 @@ func (q *Queue) Plan(name, before string, planned int64, payload, meta string,
 			q.Scheduled[id] = NewMessage(id, float64(o.Due.UnixMilli()), payload, meta)
 		}
 	}
-	r.Planned, r.Used = planned, r.Used+len(occurrences)
+	r.Spans, r.Used = spans, r.Used+len(occurrences)
 	q.Recurrences[name] = r
 	return true, r.plan()
 }
@@ -122,9 +137,7 @@ func (q *Queue) Run(name, payload, meta string, alone bool) (id string, due time
 		}
 	}
 	if alone && r.Version != "" {
-		if back, _ := q.takeBack(name, &r, q.Now); back > 0 {
-			r.Planned = min(r.Planned, q.Now)
-		}
+		q.takeBack(name, &r, q.Now)
 	}
 	if r.Version != "" {
 		r.Recent = append(slices.Clip(r.Recent), part)

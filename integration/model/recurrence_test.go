@@ -20,10 +20,11 @@ var (
 func (r *run) recur() {
 	name, spec := pick(r, "recurrence", recurrences...), pick(r, "spec", specs...)
 	before, paused := pick(r, "before", "", "", specs[0]), pick(r, "paused", false, false, true)
-	step(r, fmt.Sprintf("recur %q %s before %s, paused %v", name, spec, before, paused),
+	times := pick(r, "times", "t1", "t1", "t2")
+	step(r, fmt.Sprintf("recur %q %s of %s before %s, paused %v", name, spec, times, before, paused),
 		func(ctx context.Context) (lua.Recurred, error) {
-			return lua.Recur(ctx, r.c, r.k, name, before, spec, paused)
-		}, func(q *Queue, _ lua.Recurred) lua.Recurred { return q.Recur(name, before, spec, paused) })
+			return lua.Recur(ctx, r.c, r.k, name, before, spec, times, paused)
+		}, func(q *Queue, _ lua.Recurred) lua.Recurred { return q.Recur(name, before, spec, times, paused) })
 }
 
 // planned is the answer to a plan.
@@ -38,7 +39,11 @@ func (r *run) plan() {
 	before := r.q.Recurrences[name].plan()
 	r.unless(before == "")
 	if seldom(r, "stale") {
-		before = lua.SpecVersion("another") + " 5 0 "
+		before = lua.SpecVersion("another") + " t 5-5 0 "
+	}
+	spans := slices.Clone(r.q.Recurrences[name].Spans)
+	if seldom(r, "another span") {
+		spans = append(spans[max(0, len(spans)-3):], lua.Span{From: r.at(-2 * time.Hour)})
 	}
 	var all []lua.Occurrence
 	at := r.at(pick(r, "at", time.Hour, -time.Hour, 3*time.Hour))
@@ -47,12 +52,13 @@ func (r *run) plan() {
 		at = at.Add(time.Duration(r.serials) * time.Second)
 		all = append(all, lua.Occurrence{At: at, Due: at.Add(pick(r, "jitter", 0, time.Minute))})
 	}
-	payload, meta := pick(r, "body", "", ":body"), pick(r, "headers", "", `{"h:a":"b"}`)
+	spans[len(spans)-1].To = at
+	payload, meta := pick(r, "body", "", ":body"), pick(r, "headers", "", `{"h:a":"b"}`, `{"overlap":"skip"}`)
 	step(r, fmt.Sprintf("plan %q of %v after %q", name, all, before), func(ctx context.Context) (planned, error) {
-		ok, plan, err := lua.PlanOccurrences(ctx, r.c, r.k, name, before, at, []byte(payload), meta, all)
+		ok, plan, err := lua.PlanOccurrences(ctx, r.c, r.k, name, before, spans, []byte(payload), meta, all)
 		return planned{ok, plan}, err
 	}, func(q *Queue, _ planned) planned {
-		ok, plan := q.Plan(name, before, at.UnixMilli(), payload, meta, all)
+		ok, plan := q.Plan(name, before, spans, payload, meta, all)
 		return planned{ok, plan}
 	})
 }
@@ -107,7 +113,7 @@ func (s *stored) readRecurrences(recurring, plans map[string]string) {
 			s.damage += fmt.Sprintf("what is remembered of %q is %q\n", name, text)
 		}
 		r := s.Recurrences[name]
-		r.Version, r.Planned, r.Used, r.Recent = p.Version, p.Planned.UnixMilli(), p.Used, p.Recent
+		r.Version, r.Times, r.Spans, r.Used, r.Recent = p.Version, p.Times, p.Spans, p.Used, p.Recent
 		s.Recurrences[name] = r
 	}
 }

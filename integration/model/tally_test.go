@@ -15,11 +15,11 @@ type tally map[string]int
 var (
 	verdicts = map[lua.Verdict]string{
 		lua.Malformed: "malformed", lua.Duplicate: "duplicate", lua.Scheduled: "scheduled", lua.Ready: "ready",
-		lua.Repeated: "repeated",
+		lua.Repeated: "repeated", lua.Replaced: "replaced",
 	}
 	outcomes = map[lua.Outcome]string{
 		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Dead: "buried", lua.Released: "released",
-		lua.Skipped: "skipped",
+		lua.Skipped: "skipped", lua.Snoozed: "snoozed",
 	}
 	redriven = map[lua.Redriven]string{
 		lua.RedriveGroupGone: "for a group that is gone", lua.RedriveUnreadable: "unreadable", lua.RedriveMalformed: "malformed",
@@ -59,6 +59,9 @@ func (t tally) add(what string, got any) {
 		if got.Cursor != "" {
 			count(1, "in part")
 		}
+	case lua.TurnsPassed:
+		count(got.Freed, "freed")
+		count(got.Moved, "had go on")
 	case lua.Trimmed:
 		count(got.Freed, "freed")
 		if got.Cursor != "" {

@@ -18,12 +18,18 @@ func (q *Queue) Waiting(id, group string) (members []string) {
 	return members
 }
 
-// CancelRetries: scheduled again → nothing. The dedup window stays: the message was accepted, and delivered.
+// CancelRetries: scheduled again → nothing. The dedup window stays: the message was accepted, and delivered. The next of its key
+// goes on.
 func (q *Queue) CancelRetries(id, group string) []string {
 	members := q.Waiting(id, group)
+	var held []turn
 	for _, member := range members {
+		if key := q.Scheduled[member].key(); key != "" {
+			held = append(held, turn{key, member})
+		}
 		delete(q.Scheduled, member)
 	}
+	q.passOn(held)
 	return members
 }
 

@@ -77,7 +77,7 @@ func NewMessage(member string, due float64, payload, meta string) Message {
 			m.Broken = anyText
 		}
 	}
-	if !usableID(id) {
+	if key, ok := m.Meta[lua.FieldKey]; !usableID(id) || ok && !usableKey(key) {
 		m.Broken = anyText
 	}
 	return m

@@ -17,19 +17,7 @@ func PythonWithRedis(t testing.TB) string {
 // fails.
 func NodeWithIoredis(t testing.TB, dir string) string {
 	t.Helper()
-	names := []string{"node", "nodejs"}
-	find := func() string {
-		return FirstThatRuns(dir, names, "--input-type=module", "--eval", "import 'ioredis'")
-	}
-	if find() == "" { // Node.js may have come from elsewhere, with an npm of its own
-		Install(t, "node", func() bool { return FirstThatRuns("", names, "--version") != "" }, "nodejs")
-		Install(t, "npm", func() bool { return FirstThatRuns("", []string{"npm"}, "--version") != "" }, "npm")
-		InstallNode(t, dir, func() bool { return find() != "" })
-	}
-	if find() == "" {
-		t.Fatal("no node that can import ioredis from there, although npm has installed it")
-	}
-	return find()
+	return NodeWith(t, dir, "ioredis")
 }
 
 // FirstThatRuns returns the first program with which these arguments succeed in a directory, "" when there is none.
@@ -42,4 +30,23 @@ func FirstThatRuns(dir string, programs []string, args ...string) string {
 		}
 	}
 	return ""
+}
+
+// NodeWith returns a Node.js that can import a module from a directory, whose package.json names it. Where there is none it is
+// installed, or the test fails.
+func NodeWith(t testing.TB, dir, module string) string {
+	t.Helper()
+	names := []string{"node", "nodejs"}
+	find := func() string {
+		return FirstThatRuns(dir, names, "--input-type=module", "--eval", "import '"+module+"'")
+	}
+	if find() == "" { // Node.js may have come from elsewhere, with an npm of its own
+		Install(t, "node", func() bool { return FirstThatRuns("", names, "--version") != "" }, "nodejs")
+		Install(t, "npm", func() bool { return FirstThatRuns("", []string{"npm"}, "--version") != "" }, "npm")
+		InstallNode(t, dir, func() bool { return find() != "" })
+	}
+	if find() == "" {
+		t.Fatalf("no node that can import %s from there, although npm has installed it", module)
+	}
+	return find()
 }

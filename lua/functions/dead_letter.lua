@@ -1,21 +1,22 @@
 -- dead_letter: takes entries out of a group's pending list as given up: each becomes a dead letter at once, with reason dead_letter.
--- Uses: base history entry free exit
+-- Uses: base history entry free key exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
 -- KEYS[4] meta (hash)
 -- KEYS[5] dead (stream)
 -- KEYS[6] wake (stream)
--- KEYS[7] policy (hash)
--- KEYS[8] history (stream)
+-- KEYS[7] turns (zset)
+-- KEYS[8] policy (hash)
+-- KEYS[9] history (stream)
 -- ARGV[1] group (string)
 -- ARGV[2...] entry, id, error (entry ID; message ID that was delivered, '' = not compared; string)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 2 dead letter, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry
 -- If a command fails here: as retry, which does the work.
 -- Run twice: harmless; the second run answers 0.
-local args, actor = {ARGV[1], '1', '0'}, KEYS[8] and table.remove(ARGV)
+local args, actor = {ARGV[1], '1', '0'}, KEYS[9] and table.remove(ARGV)
 for i = 2, #ARGV, 3 do extend_values(args, {ARGV[i], ARGV[i + 1], 'dead', '', 'dead_letter', ARGV[i + 2]}) end
 if actor then args[#args + 1] = actor end
 return scripts.retry(KEYS, args)

@@ -69,6 +69,20 @@ local function number_of(score)
   return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
 end
 
+local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+
+-- The due time of a member that waits for its key; nil when it does not.
+local function parked_due(score)
+  local n = number_of(score)
+  return n >= PARKED and n < 2 * PARKED and n - PARKED or nil
+end
+
+-- A score as the due time that it stands for, as text.
+local function due_of(score)
+  local due = parked_due(score)
+  return due and digits(due) or score
+end
+
 -- The earliest due time, or nil; and how many bytes that read.
 local function head(due)
   local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
@@ -90,6 +104,12 @@ end
 
 local function wake_if_earlier(wake, before, after)
   if after and (not before or after < before) then wake_up(wake, after) end
+end
+
+-- The earlier of two points in time, of which either may be nil.
+local function earlier(a, b)
+  if not a or b and b < a then return b end
+  return a
 end
 
 -- command(key, values...) in calls of at most 1,000 values, from one of them on. Returns the sum of their replies.

@@ -61,7 +61,7 @@ local function gone_from(stream)
   end
 end
 
--- What a member becomes: the values of an entry; or of a dead letter, and true. Or nil, nil and the server's refusal.
+-- What a member becomes: the values of an entry; or of a dead letter, and true; fourth, its key, if it has one. Or nil, nil and the server's refusal.
 local function delivered_values(member, score, body, meta, is_gone, now)
   local due = due_ms(score)
   if #member + #body + #(meta or '') > MAX_ENTRY_BYTES then
@@ -72,7 +72,34 @@ local function delivered_values(member, score, body, meta, is_gone, now)
   if not values then return malformed_values(member, body, due, meta, known, now), true end
   local gone, err = is_gone(known['for'])
   if err then return nil, nil, err end
-  if has_expired(known, now) then return undelivered_values(values, known['for'], 'expired', now), true end
-  if gone then return undelivered_values(values, known['for'], 'group_gone', now), true end
-  return values, false
+  if has_expired(known, now) then return undelivered_values(values, known['for'], 'expired', now), true, nil, known['key'] end
+  if gone then return undelivered_values(values, known['for'], 'group_gone', now), true, nil, known['key'] end
+  return values, false, nil, known['key']
+end
+
+-- Adds a member that is more than its ID and payload to the stream, or to the dead letters. q: what drain knows, and q.key is set to the member's.
+-- Returns 'moved' or 'buried', what was added, and its values; or 'parked'; or 'put_off' and the refusal of the dead letters, nil and another one.
+local function add_described(q, member, score, body, fields)
+  local values, dies, refused, key = delivered_values(member, score, body, fields, q.is_gone, q.now)
+  if refused then return nil, refused end
+  q.key = key
+  if key and not dies then
+    local waits, why = awaits_turn(q, key, member, tonumber(due_ms(score)))
+    if why or waits then return waits and 'parked', why end
+  end
+  local added = redis.pcall('XADD', dies and q.dead or q.stream, '*', unpack(values))
+  if type(added) == 'table' and added.err then
+    if dies then return 'put_off', put_off(q.due, member, q.dead, added, q.now) end
+    return nil, added.err
+  end
+  if key and not dies then redis.call('ZADD', q.turns, 0, in_flight(key, added)) end -- as the one that added nothing
+  if key and (dies or string.find(member, SEP, 1, true)) then add_pair(q.held, key, member) end
+  return dies and 'buried' or 'moved', added, values
+end
+
+-- Notes what a drain did with a member; told are the values of what it added, where they were made one by one.
+local function note_drained(story, outcome, added, told, id, attempt, due, group)
+  if outcome == 'buried' then return note_values(story, 'dead', 'letter', added, told) end
+  if told then return note_values(story, 'ready', 'entry', added, told) end
+  note(story, 'ready', id, ',"entry":"' .. added .. '","attempt":"' .. attempt .. '","due_ms":"' .. due .. (group and '","group":' .. told_text(group) .. '}' or '"}'))
 end

@@ -94,6 +94,11 @@ end
 -- The meta that most retries have: when it is short its values need no further look, and no decoder.
 local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 
+-- Whether a retry can say that it is for this group: '' would mean all of them, and meta is UTF-8. Keys of messages are such names, too.
+local function is_group(name)
+  return name ~= '' and #name <= 256 and not string.find(name, '%c') and is_utf8(name)
+end
+
 -- The XADD values of the entry that carries a member, and its meta as a table; or nil and what is wrong with it.
 -- Everything is known before the first write: nothing here touches Redis.
 local function entry_values(member, payload, meta, due)
@@ -121,12 +126,10 @@ local function entry_values(member, payload, meta, due)
   if fields['expires_ms'] and not is_count(fields['expires_ms']) then
     return nil, 'expires_ms is not a positive whole number'
   end
+  if fields['key'] and not is_group(fields['key']) then
+    return nil, 'key is empty, longer than 256 bytes, or holds control characters'
+  end
   return values, fields
-end
-
--- Whether a retry can say that it is for this group: '' would mean all of them, and meta is UTF-8.
-local function is_group(name)
-  return name ~= '' and #name <= 256 and not string.find(name, '%c') and is_utf8(name)
 end
 
 -- The groups of a stream, as a set of names; or nil and why the server does not tell. A stream that is not there has none.

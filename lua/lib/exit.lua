@@ -191,6 +191,16 @@ local function first_due(fields, entry)
   return tonumber((string.match(entry, '^%d+')))
 end
 
+-- What a retry is called in the schedule. That of a message with overlap = skip has a name that follows from its ID, so that whoever asks whether it
+-- is done knows it; unless another one has that: nothing is written over.
+local function retry_member(k, id, group, entry, overlap)
+  local named = id .. SEP .. group .. SEP .. '0-0'
+  k.named = k.named or {} -- of this call
+  if overlap ~= 'skip' or k.named[named] or redis.call('ZSCORE', k.due, named) then return id .. SEP .. group .. SEP .. entry end
+  k.named[named] = true
+  return named
+end
+
 -- Says how an entry leaves a group's pending list, and writes nothing. body: its flat field list, or nil. how: id (the ID that was delivered,
 -- '' = not compared), action ('retry', 'dead', 'release', 'snooze'), trace (traceparent of the attempt, nil = not told), delay (ms, nil = by
 -- k.delays), reason, error, burnt (further deliveries that were counted elsewhere), crash (whether its worker vanished). Returns {verdict}; with letter (values) when it is a dead
@@ -198,6 +208,7 @@ end
 local function plan_exit(k, group, entry, body, how, now)
   if not body then return {BURIED, letter = lost_body_values(group, entry, how.id, now)} end
   local fields, odd, plain = read_fields(body)
+  if fields['key'] then note_key(k, entry, fields['key']) end
   local meant_for = fields['for']
   if meant_for and meant_for ~= '' and meant_for ~= group then return {SKIPPED} end -- empty is for all, as in Go
   local id, attempt = fields['id'] or entry, SMALL[fields['attempt']] or tonumber(fields['attempt'] or '1')
@@ -239,8 +250,9 @@ local function plan_exit(k, group, entry, body, how, now)
     fields['id'], fields['attempt'] = id, digits(failed)
     return {BURIED, letter = letter_values(fields, group, entry, reason, how.error, now)}
   end
+  local overlap = fields['overlap']
   local plan = {
-    verdict, member = id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or '', due = now + delay,
+    verdict, member = overlap and retry_member(k, id, group, entry, overlap) or id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or '', due = now + delay,
     meta = retry_meta(fields, plain, id, group, next_attempt, how.error, k.tails),
   }
   if k.story then
@@ -272,6 +284,7 @@ local function carry_out(k, group, entries, plans)
         add_pair(metas, plan.member, plan.meta)
         times[plan.due], k.soonest = times[plan.due] or digits(plan.due), math.min(k.soonest or plan.due, plan.due)
         add_pair(members, times[plan.due], plan.member)
+        if k.key_of then keep_key(k, entries[i], plan.member, verdict == RELEASED) end
         if plan.told then note_values(k.story, SCHEDULED_AS[verdict], 'entry', entries[i], plan.told, consumer, idle) end
       end
     end

@@ -20,11 +20,11 @@ local function less(a, b)
   return a_seq < b_seq
 end
 
--- XINFO GROUPS as tables {name, pending, last}.
+-- XINFO GROUPS as tables {name, pending, last}; and why there are none, if it was refused.
 local function groups_of(stream)
   local groups = {}
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
-  if reply.err then return groups end
+  if reply.err then return groups, reply.err end
   for _, flat in ipairs(reply) do
     local group = {}
     for i = 1, #flat, 2 do
@@ -88,7 +88,7 @@ local function room(groups)
 end
 
 -- Deletes those of the given entries, between first and last, that every group has been given and none holds. Of each group that holds any
--- it reads a range of its pending entries, as long as twice the list; what lies behind that is asked for entry by entry.
+-- it reads a range of its pending entries, as long as twice the list; what lies behind that is asked for entry by entry. Returns those that went.
 local function delete_unneeded(stream, groups, ids, first, last)
   local needed, most = {}, 2 * #ids - 1
   for _, group in ipairs(groups) do
@@ -111,7 +111,16 @@ local function delete_unneeded(stream, groups, ids, first, last)
     if not needed[id] then gone[#gone + 1] = id end
   end
   in_chunks('XDEL', stream, gone)
-  return #gone
+  return gone
+end
+
+-- The earliest and the latest of some entry IDs.
+local function span(ids)
+  local first, last = ids[1], ids[1]
+  for i = 2, #ids do
+    if less(last, ids[i]) then last = ids[i] elseif less(ids[i], first) then first = ids[i] end
+  end
+  return first, last
 end
 
 -- Frees those of the given entries (in any order) that no group needs. Groups are read here, never remembered. Many are freed by a trim of
@@ -121,14 +130,11 @@ local function free(stream, ids)
   if #ids == 0 then return 0 end
   local groups = groups_of(stream)
   if #groups == 0 or #ids > room(groups) then return 0 end
-  local first, last = ids[1], ids[1]
-  for i = 2, #ids do
-    if less(last, ids[i]) then last = ids[i] elseif less(ids[i], first) then first = ids[i] end
-  end
+  local first, last = span(ids)
   if #ids > 16 then
     local bound = bounds(stream, groups)
     if less(first, bound) then return trim_below(stream, bound, 1000) end
     if tonumber((id_parts(last))) - tonumber((id_parts(bound))) <= 1000 then return 0 end
   end
-  return delete_unneeded(stream, groups, ids, first, last)
+  return #delete_unneeded(stream, groups, ids, first, last)
 end

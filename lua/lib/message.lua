@@ -35,6 +35,7 @@ end
 -- Whether a message may take the place of one that is due at old, if there is any; known: its ID is, otherwise.
 local function may_replace(dedup, at, old, known)
   if not old then return not known end
+  old = parked_due(old) or old
   return not (dedup == 'later' and at <= old or dedup == 'earlier' and at >= old)
 end
 
@@ -44,10 +45,10 @@ local function note_taken(story, verdict, id, entry, due)
   elseif verdict > 0 then note_member(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}') end
 end
 
--- Puts a message straight into the stream, and returns its entry ID. False: it goes into the schedule, as what drain may bury does; nil: its meta is malformed.
+-- Puts a message straight into the stream, and returns its entry ID. False: it goes into the schedule, as what drain may bury, or have wait for its key, does; nil: its meta is malformed.
 local function ready(stream, id, due, body, fields, now)
   local values, meant = entry_values(id, body, fields ~= '' and fields or nil, due)
-  if not values or has_expired(meant, now) or (meant['for'] or '') ~= '' then return values and false end
+  if not values or has_expired(meant, now) or (meant['for'] or '') ~= '' or meant['key'] then return values and false end
   local added = redis.pcall('XADD', stream, '*', unpack(values))
   local refused = type(added) == 'table' and added.err
   if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end -- the first one does, and nothing was written

@@ -52,7 +52,8 @@ type Result struct {
 	Total     int64 `json:"total"`     // how many there were to read
 	Changed   int   `json:"changed"`   // cancelled, moved or expired; in a dry run, what would be
 	Unchanged int   `json:"unchanged"` // due at that time, or expired, before
-	// not scheduled any more when it was their turn: ready meanwhile, or cancelled; and IDs that were not found
+	// when it was their turn not scheduled any more: ready meanwhile, or cancelled; or not meant any more: moved, or replaced;
+	// and IDs that were not found
 	Gone    int `json:"gone"`
 	Refused int `json:"refused"` // to expire: no room for an expiry among headers of 512 KiB
 

@@ -361,3 +361,47 @@ func TestRefusalsChangeNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A short schedule is read at once, and with a rate its last messages have their turn much later: what was moved or replaced
+// meanwhile was changed by what it had been, so a newer message of the same ID was cancelled.
+func TestMessageIsJudgedWhenItIsItsTurn(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		for name, f := range map[string]Filter{"headers": {Headers: map[string]string{"tier": "gold"}}, "time": {Until: at(1000)},
+			"ids": {IDs: []string{"m-00", "m-07", "m-14", "m-28", "m-29"}, Until: at(1000)}} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, s)
+				const n = 30
+				gold := map[string]string{"tier": "gold"}
+				for i := range n {
+					r.schedule(lua.Counts{1}, fmt.Sprintf("m-%02d", i), at(i), gold)
+				}
+				want := Result{Changed: n - 4, Gone: 4}
+				if f.IDs != nil {
+					want = Result{Changed: 1, Gone: 4}
+				}
+				changed := false
+				newer := []string{"m-07", "m-14", "m-28", "m-29"}
+				got, err := r.Cancel(t.Context(), r.Queue, f, Options{Rate: 50, Selected: func(m Message) {
+					if changed {
+						return
+					}
+					changed = true
+					for _, id := range newer { // what was read is another message by now
+						r.Do("ZREM", r.Keys.Due, id)
+						r.Do("HDEL", r.Keys.Meta, id)
+						r.schedule(lua.Counts{1}, id, at(2000), map[string]string{"tier": "tin"})
+					}
+					slow := rueidis.Completed(r.Client.B().Xread().Block(2 * fresh.Milliseconds()).Streams().Key(r.Keys.Wake).
+						Id("$").Build())
+					_ = r.Blocking.Do(t.Context(), slow)
+				}})
+				redistest.Want(t, "cancelled", counted(got, err), counted(want, nil))
+				left := r.Texts("ZRANGEBYSCORE", r.Keys.Due, strconv.FormatInt(at(2000).UnixMilli(), 10), "+inf")
+				redistest.Want(t, "newer messages", strings.Join(left, " "), strings.Join(newer, " "))
+			})
+		}
+	})
+}

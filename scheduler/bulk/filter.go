@@ -43,6 +43,9 @@ func (f Filter) validate() error {
 // looksUp says whether all that is meant can be looked up: the IDs are known, and no retries are meant.
 func (f Filter) looksUp() bool { return len(f.IDs) > 0 && !f.Retries && f.Group == "" }
 
+// mayCease says whether a message may cease to be meant while it keeps its ID: when it is moved, or replaced.
+func (f Filter) mayCease() bool { return len(f.Headers) > 0 || !f.From.IsZero() || !f.Until.IsZero() }
+
 // pattern is the glob of a scan that finds all that is meant.
 func (f Filter) pattern() string { return view.EscapeGlob(f.Prefix) + "*" }
 

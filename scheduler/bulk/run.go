@@ -20,6 +20,9 @@ const (
 	scanMembers   = 1000
 	changeMembers = 250
 	readHeaders   = 100
+
+	// For so long what was read of a message holds; a rate may have it wait for its turn for minutes.
+	fresh = 50 * time.Millisecond
 )
 
 // run is one change of many messages.
@@ -107,7 +110,7 @@ func (r *run) walk(ctx context.Context, partition int, size int64) error {
 	conn, release := lua.Pin(r.b.client)
 	defer release()
 	k, cursor, looked := r.keys(partition), uint64(0), r.result.Looked
-	step := int64(r.pace.Batch(scanMembers/10) * 10) // a second's worth: nothing is judged by what it was long ago
+	step := int64(r.pace.Batch(scanMembers/10) * 10) // about a second's worth; a short schedule is read at once
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -149,6 +152,19 @@ func (r *run) judge(partition int, member, score string) (Message, bool) {
 
 // lookUp finds messages by their IDs in every partition where they may be, and were not looked for by earlier counts.
 func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
+	err := r.lookIn(ctx, counts.Latest(), func(id string) []int {
+		return slices.DeleteFunc(counts.Candidates(id), func(partition int) bool {
+			return before != nil && slices.Contains(before.Candidates(id), partition)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return r.lookIn(ctx, counts.Latest(), counts.Others) // those with a key
+}
+
+// lookIn finds messages by their IDs, of those that were not found yet, in partitions.
+func (r *run) lookIn(ctx context.Context, partitions int, of func(id string) []int) error {
 	places := map[int][]string{}
 	seen := make(map[string]bool, len(r.filter.IDs))
 	for _, id := range r.filter.IDs {
@@ -156,14 +172,12 @@ func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
 			continue
 		}
 		seen[id] = true
-		for _, partition := range counts.Candidates(id) {
-			if before == nil || !slices.Contains(before.Candidates(id), partition) {
-				places[partition] = append(places[partition], id)
-				r.result.Total++
-			}
+		for _, partition := range of(id) {
+			places[partition] = append(places[partition], id)
+			r.result.Total++
 		}
 	}
-	for partition := range counts.Latest() {
+	for partition := range partitions {
 		k := r.keys(partition)
 		for ids := range slices.Chunk(places[partition], r.pace.Batch(scanMembers/10)*10) {
 			if err := ctx.Err(); err != nil {
@@ -209,6 +223,7 @@ func (r *run) scores(ctx context.Context, k lua.Keys, ids []string) ([]*float64,
 
 // take changes those of some messages of one partition that have the headers that are asked for.
 func (r *run) take(ctx context.Context, k lua.Keys, found []Message) error {
+	read := time.Now()
 	if len(r.filter.Headers) > 0 {
 		var err error
 		if found, err = r.withHeaders(ctx, k, found); err != nil {
@@ -235,12 +250,40 @@ func (r *run) take(ctx context.Context, k lua.Keys, found []Message) error {
 		return nil
 	}
 	for ms := range slices.Chunk(due, r.pace.Batch(changeMembers)) {
-		if err := r.makeChange(ctx, k, ms); err != nil {
+		if err := r.makeChange(ctx, k, ms, read); err != nil {
 			return err
 		}
 	}
 	r.progress()
 	return nil
+}
+
+// stillMeant returns those of some messages that are meant by what they are now, and counts the others as gone: they were moved,
+// or another message of the same ID is there.
+func (r *run) stillMeant(ctx context.Context, k lua.Keys, ms []Message) (still []Message, err error) {
+	scores, err := r.scores(ctx, k, members(ms))
+	if err != nil {
+		return nil, err
+	}
+	for i, score := range scores {
+		if score == nil {
+			continue
+		}
+		if m, meant := r.judge(ms[i].Partition, ms[i].member, strconv.FormatFloat(*score, 'f', -1, 64)); meant {
+			still = append(still, m)
+		}
+	}
+	if len(r.filter.Headers) > 0 {
+		if still, err = r.withHeaders(ctx, k, still); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range ms {
+		if !slices.ContainsFunc(still, func(other Message) bool { return other.member == m.member }) {
+			r.miss(m, gone)
+		}
+	}
+	return still, nil
 }
 
 // withHeaders returns those of some messages that have the headers.
@@ -267,10 +310,16 @@ func (r *run) withHeaders(ctx context.Context, k lua.Keys, found []Message) (wit
 	return with, nil
 }
 
-// makeChange changes messages in one call, which is waited for when ctx ends, so that the counts are right.
-func (r *run) makeChange(ctx context.Context, k lua.Keys, ms []Message) error {
+// makeChange changes messages in one call, which is waited for when ctx ends, so that the counts are right. read is when what
+// they were judged by was read.
+func (r *run) makeChange(ctx context.Context, k lua.Keys, ms []Message, read time.Time) (err error) {
 	if !r.pace.Wait(ctx, len(ms)) {
 		return ctx.Err()
+	}
+	if r.filter.mayCease() && time.Since(read) > fresh {
+		if ms, err = r.stillMeant(ctx, k, ms); err != nil || len(ms) == 0 {
+			return err
+		}
 	}
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.PassTimeout)
 	defer cancel()

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -9,19 +10,31 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
+// timesOf is a word that stands for when occurrences are. Other settings may change without it.
+func timesOf(s recurrence.Spec) string {
+	if s.Paused {
+		return "paused"
+	}
+	s = s.WithDefaults()
+	return lua.SpecVersion(fmt.Sprintf("%q %q %d %d %d %d %d", s.Cron, s.Zone, s.Every, s.Phase, s.Start.UnixMilli(),
+		s.End.UnixMilli(), s.Count))[:16]
+}
+
 // decision is what is to be planned of a recurrence now, in order, and up to where all is planned then; or, without occurrences,
 // until when there is nothing to plan.
 type decision struct {
 	occurrences []time.Time
 	upTo        time.Time
 	idleUntil   time.Time
+	spans       []lua.Span // the last one goes on, to upTo
+	anew        bool       // the clock was set back: it goes on from now
 }
 
 // farAway is later than any occurrence.
 var farAway = time.UnixMilli(1e14)
 
 // decide says what is to be planned: of the missed occurrences what the spec wants, all that is due within Ahead, and at least
-// the next one.
+// the next one. What was planned already, by whatever clock, is not planned again.
 func decide(s *recurrence.Schedule, plan lua.Plan, now time.Time) decision {
 	left := lua.MaxPlanned
 	if s.Count > 0 {
@@ -29,36 +42,107 @@ func decide(s *recurrence.Schedule, plan lua.Plan, now time.Time) decision {
 			return decision{idleUntil: farAway}
 		}
 	}
-	var all []time.Time
-	from, cut := plan.Planned, now.Add(-recurrence.MissedAfter)
-	if from.Before(cut) {
-		all, from = missed(s, from, cut, left), cut
+	d := decision{spans: slices.Clone(plan.Spans)}
+	if d.anew = isAhead(s, d.last(), now); d.anew {
+		d.spans = append(d.spans, lua.Span{From: now, To: now})
 	}
-	coming := latestOf(plan)
-	for ahead := coming.After(now); len(all) < left; {
-		next, ok := s.Next(from)
+	known := knownOf(plan)
+	from, cut := d.last().To, now.Add(-recurrence.MissedAfter)
+	if from.Before(cut) {
+		following, _ := d.next(s, from, known)
+		d.occurrences, from = missed(s, from, cut, left), cut
+		d.occurrences = slices.DeleteFunc(d.occurrences, func(at time.Time) bool {
+			return known[at.UnixMilli()] || d.former(at) >= 0
+		})
+		if first := append(slices.Clone(d.occurrences), cut)[0]; following.Before(first) { // some are left out for good
+			d.spans = append(d.spans, lua.Span{From: first.Add(-time.Millisecond), To: first})
+		}
+	}
+	coming := d.latest(plan)
+	for ahead := coming.After(now); len(d.occurrences) < left; {
+		next, ok := d.next(s, from, known)
 		if !ok {
 			break
 		}
 		if ahead && next.After(now.Add(Ahead)) {
 			break
 		}
-		all, from, ahead = append(all, next), next, ahead || next.After(now)
+		d.occurrences, from, ahead = append(d.occurrences, next), next, ahead || next.After(now)
 	}
-	if len(all) > 0 {
-		return decision{occurrences: all, upTo: all[len(all)-1]}
+	if len(d.occurrences) > 0 {
+		d.upTo = d.occurrences[len(d.occurrences)-1]
+		return d
 	}
-	next, ok := s.Next(from)
+	next, ok := d.next(s, from, known)
 	if !ok {
 		return decision{idleUntil: farAway}
 	}
 	return decision{idleUntil: earlier(coming, next.Add(-Ahead))}
 }
 
-// latestOf is the latest occurrence that is remembered.
-func latestOf(plan lua.Plan) (latest time.Time) {
+func (d decision) last() lua.Span { return d.spans[len(d.spans)-1] }
+
+// isAhead reports whether a clock that was ahead has planned what is still to come by this one, and left out what comes before.
+func isAhead(s *recurrence.Schedule, last lua.Span, now time.Time) bool {
+	justified := now.Add(Ahead)
+	if next, ok := s.Next(now); ok && next.After(justified) {
+		justified = next
+	}
+	return last.To.After(justified) && last.From.After(now)
+}
+
+// knownOf holds the occurrences that are remembered one by one: some have left the schedule before their time.
+func knownOf(plan lua.Plan) map[int64]bool {
+	known := map[int64]bool{}
 	for _, part := range plan.Recent {
-		if at := occurrenceOf(part); at.After(latest) && !strings.HasSuffix(part, lua.RunSuffix) {
+		if !strings.HasSuffix(part, lua.RunSuffix) {
+			known[occurrenceOf(part).UnixMilli()] = true
+		}
+	}
+	return known
+}
+
+// former is the stretch of time, before the last one, that holds an occurrence; negative: none does.
+func (d decision) former(at time.Time) int {
+	return slices.IndexFunc(d.spans[:len(d.spans)-1], func(span lua.Span) bool {
+		return at.After(span.From) && !at.After(span.To)
+	})
+}
+
+// next is the first occurrence after a point in time that was not planned yet.
+func (d decision) next(s *recurrence.Schedule, after time.Time, known map[int64]bool) (time.Time, bool) {
+	for {
+		next, ok := s.Next(after)
+		if !ok {
+			return next, false
+		}
+		switch i := d.former(next); {
+		case i >= 0:
+			after = d.spans[i].To
+		case known[next.UnixMilli()]:
+			after = next
+		default:
+			return next, true
+		}
+	}
+}
+
+// through is what is planned then, without what lies within the last stretch of time.
+func (d decision) through() []lua.Span {
+	last := d.last()
+	last.To = d.upTo
+	last.From = earlier(last.From, last.To)
+	former := slices.DeleteFunc(slices.Clone(d.spans[:len(d.spans)-1]), func(span lua.Span) bool {
+		return !span.From.Before(last.From) && !span.To.After(last.To)
+	})
+	return append(former, last)
+}
+
+// latest is the latest occurrence that is remembered, of those that the last stretch of time holds.
+func (d decision) latest(plan lua.Plan) (latest time.Time) {
+	for _, part := range plan.Recent {
+		at := occurrenceOf(part)
+		if at.After(latest) && at.After(d.last().From) && !at.After(d.last().To) && !strings.HasSuffix(part, lua.RunSuffix) {
 			latest = at
 		}
 	}

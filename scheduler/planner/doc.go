@@ -7,7 +7,10 @@
 //
 // Invariants:
 //   - an occurrence is planned once, by any number of planners (TestManyPlannersPlanEachOccurrenceOnce);
+//   - a clock that was ahead stops nothing when it is set back, and none has an occurrence planned twice
+//     (TestNoClockPlansTwiceNorStops);
 //   - what nobody planned in time is made up for as the spec says (TestMissedOccurrences);
-//   - with overlap skip none is planned while something is left of the one before (TestOverlapSkipWaitsForTheOneBefore);
+//   - with overlap skip none is planned while something is left of the one before (TestOverlapSkipWaitsForTheOneBefore,
+//     TestOverlapSkipKnowsAllThatIsLeft);
 //   - a spec that any client writes with HSET is planned, and one that is wrong stops no other (TestSpecsOfPlainClients).
 package planner

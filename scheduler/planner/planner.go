@@ -72,7 +72,7 @@ func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error)
 	}
 	if _, err = lua.Register(ctx, p.client, lua.NewGlobals(p.prefix), []string{spec.Queue}); err == nil {
 		var r lua.Recurred
-		if r, err = lua.Recur(ctx, p.client, k, spec.Name, "", string(text), spec.Paused); err == nil {
+		if r, err = lua.Recur(ctx, p.client, k, spec.Name, "", string(text), timesOf(spec), spec.Paused); err == nil {
 			p.planFirst(ctx, s, string(text), r)
 			return Change{!known, known && before != string(text), r.TakenBack}, nil
 		}
@@ -146,7 +146,7 @@ func (p *Planner) Pause(ctx context.Context, queue, name string, paused bool) (c
 	if err != nil {
 		return false, err
 	}
-	r, err := lua.Recur(ctx, p.client, k, name, before, string(text), paused)
+	r, err := lua.Recur(ctx, p.client, k, name, before, string(text), timesOf(spec), paused)
 	if err == nil && !r.Written && !r.Same {
 		err = ErrChanged
 	}
@@ -193,7 +193,12 @@ func (p *Planner) Run(ctx context.Context, queue, name string) (id string, due t
 	return id, due, wrap("run", queue, name, err)
 }
 
-func metaOf(spec recurrence.Spec) string { return lua.EncodeMeta(spec.Headers, 0, time.Time{}) }
+func metaOf(spec recurrence.Spec) string {
+	if spec.Overlap == recurrence.OverlapSkip {
+		return lua.EncodeMeta(spec.Headers, 0, time.Time{}, lua.FieldValue{Field: lua.FieldOverlap, Value: "skip"})
+	}
+	return lua.EncodeMeta(spec.Headers, 0, time.Time{})
+}
 
 func checkNames(queue, name string) error {
 	return errors.Join(lua.CheckQueue(queue), recurrence.CheckName(name))
@@ -282,13 +287,15 @@ func (p *Planner) plans(ctx context.Context, k lua.Keys) (map[string]string, err
 
 // walk calls found for each recurrence of a queue, some of them twice.
 func (p *Planner) walk(ctx context.Context, k lua.Keys, found func(name, text string)) error {
+	count := int64(4)
 	for cursor := uint64(0); ; {
 		step, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-		page, err := p.client.Do(step, p.client.B().Hscan().Key(k.Recurring).Cursor(cursor).Count(100).Build()).AsScanEntry()
+		page, err := p.client.Do(step, p.client.B().Hscan().Key(k.Recurring).Cursor(cursor).Count(count).Build()).AsScanEntry()
 		cancel()
 		if err != nil {
 			return lua.Classify("HSCAN "+k.Recurring, err)
 		}
+		count = nextCount(count, page.Elements)
 		for i := 0; i+1 < len(page.Elements); i += 2 {
 			found(page.Elements[i], page.Elements[i+1])
 		}
@@ -296,6 +303,16 @@ func (p *Planner) walk(ctx context.Context, k lua.Keys, found func(name, text st
 			return nil
 		}
 	}
+}
+
+// nextCount is how many specs to ask for next: about 1 MiB, by those of this page, and never much more than they were.
+func nextCount(count int64, page []string) int64 {
+	bytes := int64(0)
+	for _, text := range page {
+		bytes += int64(len(text))
+	}
+	each := bytes/max(1, int64(len(page)/2)) + 1
+	return max(1, min(2*count, 100, maxBytes/each))
 }
 
 func stateOf(queue, name, text, planText string, now time.Time) State {
@@ -314,8 +331,6 @@ func stateOf(queue, name, text, planText string, now time.Time) State {
 	plan, known := lua.ParsePlan(planText)
 	if known && plan.Version == lua.SpecVersion(text) {
 		state.Used = plan.Used
-	} else {
-		plan.Planned = now
 	}
 	from := now
 	for _, part := range plan.Recent {

@@ -71,13 +71,23 @@ func (b *bench) clock() time.Time {
 	return now
 }
 
+func (b *bench) remembered() lua.Plan {
+	b.T.Helper()
+	m := b.Do("HGET", b.Keys.Planned, "r")
+	text, _ := m.ToString()
+	p, ok := lua.ParsePlan(text)
+	if !ok {
+		b.T.Fatalf("what is remembered: %q", text)
+	}
+	return p
+}
+
 // remember writes what is remembered of the recurrence.
 func (b *bench) remember(planned time.Time, recent ...string) {
 	b.T.Helper()
-	m := b.Do("HGET", b.Keys.Recurring, "r")
-	text, _ := m.ToString()
-	b.Do("HSET", b.Keys.Planned, "r", fmt.Sprintf("%s %d 1 %s", lua.SpecVersion(text), planned.UnixMilli(),
-		strings.Join(recent, ",")))
+	p := b.remembered()
+	p.Spans, p.Used, p.Recent = []lua.Span{{From: planned.Add(-time.Hour), To: planned}}, 1, recent
+	b.Do("HSET", b.Keys.Planned, "r", p.String())
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
 }
 
@@ -160,7 +170,7 @@ func TestMissedOccurrences(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := decide(s, lua.Plan{Planned: now.Add(-c.planned), Used: 1, Recent: recent(now, c.planned)}, now)
+		d := decide(s, lua.Plan{Spans: spansTo(now.Add(-c.planned)), Used: 1, Recent: recent(now, c.planned)}, now)
 		var got []string
 		for _, at := range d.occurrences {
 			got = append(got, fmt.Sprint(int(at.Sub(now).Seconds())))
@@ -173,13 +183,15 @@ func TestMissedOccurrences(t *testing.T) {
 		}
 	}
 	s, _ := recurrence.Spec{Name: "r", Queue: "q", Cron: "* * * * * *", Missed: recurrence.MissedAll}.Compile()
-	d := decide(s, lua.Plan{Planned: now.AddDate(-9, 0, 0)}, now)
+	d := decide(s, lua.Plan{Spans: spansTo(now.AddDate(-9, 0, 0))}, now)
 	redistest.Want(t, "made up for after nine years", len(d.occurrences), recurrence.MissedLimit)
-	d = decide(s, lua.Plan{Planned: d.upTo}, now)
+	d = decide(s, lua.Plan{Spans: d.through()}, now)
 	if len(d.occurrences) == 0 || d.occurrences[0].Before(now.Add(-recurrence.MissedAfter)) {
 		t.Errorf("and then: %v", d.occurrences)
 	}
 }
+
+func spansTo(at time.Time) []lua.Span { return []lua.Span{{From: at.AddDate(-1, 0, 0), To: at}} }
 
 // recent is what is remembered of an occurrence that is planned for later.
 func recent(now time.Time, planned time.Duration) []string {
@@ -209,12 +221,10 @@ func TestOverlapSkipWaitsForTheOneBefore(t *testing.T) {
 	b.Do("XREADGROUP", "GROUP", "g", "c", "STREAMS", b.Keys.Stream, ">")
 	b.pass(b.fresh())
 	redistest.Want(t, "planned while it is pending", len(b.scheduled()), 0)
-	m := b.Do("HGET", b.Keys.Planned, "r")
-	text, _ := m.ToString()
-	if p, ok := lua.ParsePlan(text); !ok || !p.Planned.Equal(before) || p.Used != 1 {
-		t.Errorf("left out: %q", text)
+	if p := b.remembered(); !p.Planned().Equal(before) || p.Used != 1 {
+		t.Errorf("left out: %s", p)
 	}
-	m = b.Do("XRANGE", b.Keys.Stream, "-", "+")
+	m := b.Do("XRANGE", b.Keys.Stream, "-", "+")
 	entries, _ := m.AsXRange()
 	b.Do("XACK", b.Keys.Stream, "g", entries[0].ID)
 	b.pass(b.fresh())
@@ -334,5 +344,28 @@ func TestAPassWithNothingToPlanIsOneRoundTrip(t *testing.T) {
 	revision := q.revision
 	if wait := b.pass(q); wait < time.Second || q.revision != revision {
 		t.Errorf("the next pass is in %s", wait)
+	}
+}
+
+// Specs are read by about 1 MiB, whatever they are: 100 of a megabyte each came in one reply.
+func TestSpecsAreReadInPagesOfBytes(t *testing.T) {
+	t.Parallel()
+	large, small := []string{"a", strings.Repeat("p", 1<<20)}, []string{"a", "p", "b", "p"}
+	count := int64(4)
+	for range 10 {
+		count = nextCount(count, small)
+	}
+	redistest.Want(t, "small ones", count, 100)
+	redistest.Want(t, "behind a large one", nextCount(count, large), 1)
+	redistest.Want(t, "behind none", nextCount(1, nil), 2)
+	b := newBench(t)
+	for i := range 20 {
+		b.Do("HSET", b.Keys.Recurring, fmt.Sprint("r", i), fmt.Sprintf(`{"every_ms":3600000,"payload":%q}`,
+			strings.Repeat("p", 100_000*(i%3))))
+	}
+	states, err := b.List(t.Context(), b.Rig.Queue)
+	redistest.Want(t, "read", len(states), 20)
+	if err != nil {
+		t.Error(err)
 	}
 }

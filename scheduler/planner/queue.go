@@ -39,6 +39,7 @@ type Queue struct {
 	revision string
 	count    int64
 	read     time.Time // when all specs were, by the local clock; zero = never
+	now      time.Time // the server's clock at the last pass
 	items    map[string]*item
 	warned   map[string]string // recurrence → version of a wrong spec that was told of
 	stale    atomic.Bool       // a spec is not the one that was read
@@ -54,6 +55,7 @@ type item struct {
 	idleUntil     time.Time     // there is nothing to plan before
 	searchPause   time.Duration // until the next look for what is left of the one before
 	searchAt      time.Time
+	walk          lua.Unfinished
 }
 
 // Queue returns what plans the recurrences of a queue. It does not touch Redis.
@@ -105,6 +107,12 @@ func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 		return Interval, fmt.Errorf("plan %s: %w", q.name, lua.Classify("HGET "+q.keys.Planned, err))
 	}
 	now := clockOf(words)
+	if now.Before(q.now) { // what was to be done by the clock before is to be done anew
+		for _, it := range q.items {
+			it.idleUntil, it.searchAt, it.walk = time.Time{}, time.Time{}, lua.Unfinished{}
+		}
+	}
+	q.now = now
 	if revision != q.revision || count != q.count || q.read.IsZero() || q.stale.Load() || time.Since(q.read) > rereadInterval {
 		q.stale.Store(false)
 		if err := q.readAll(ctx); err != nil {
@@ -201,7 +209,7 @@ func (q *Queue) warn(it *item) {
 func (q *Queue) adopt(ctx context.Context, it *item, text string) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	r, err := lua.Recur(call, q.p.client, q.keys, it.name, text, text, it.schedule.Paused)
+	r, err := lua.Recur(call, q.p.client, q.keys, it.name, text, text, timesOf(it.schedule.Spec), it.schedule.Paused)
 	if err == nil && !it.take(r.Plan) {
 		q.reread(it)
 	}
@@ -256,7 +264,7 @@ func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
 	for i, at := range d.occurrences {
 		all[i] = lua.Occurrence{At: at, Due: spec.Due(at)}
 	}
-	done, plan, err := lua.PlanOccurrences(call, q.p.client, q.keys, it.name, it.planText, d.upTo, spec.Payload, meta, all)
+	done, plan, err := lua.PlanOccurrences(call, q.p.client, q.keys, it.name, it.planText, d.through(), spec.Payload, meta, all)
 	if err != nil {
 		return err
 	}
@@ -265,6 +273,10 @@ func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
 		return nil
 	}
 	if done {
+		if d.anew {
+			q.p.log.Warn("the server's clock was set back: a recurrence goes on from now", slog.String("queue", q.name),
+				slog.String("recurrence", it.name))
+		}
 		it.take(plan)
 		if len(all) > 0 {
 			it.searchPause, it.searchAt = 0, time.Time{}
@@ -305,10 +317,12 @@ func (q *Queue) overlapping(ctx context.Context, it *item, d decision, now time.
 		if at.IsZero() {
 			at = next
 		}
-		return decision{occurrences: []time.Time{at}, upTo: at}, nil
+		d.occurrences, d.upTo = []time.Time{at}, at
+		return d, nil
 	case !latest.IsZero():
 		it.searchAt = now.Add(Interval)
-		return decision{upTo: latest}, nil
+		d.occurrences, d.upTo = nil, latest
+		return d, nil
 	}
 	it.searchPause = min(maxSearchPause, max(Interval, 2*it.searchPause))
 	it.searchAt = now.Add(it.searchPause)
@@ -323,25 +337,20 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// isUnfinished looks for what is left of the messages that are remembered, in bounded steps.
+// isUnfinished looks for what is left of the messages that are remembered, in bounded steps: each entry is read once, and what
+// waits in the schedule is known by its name.
 func (q *Queue) isUnfinished(ctx context.Context, it *item) (bool, error) {
-	if len(it.plan.Recent) == 0 {
-		return false, nil
-	}
-	ids, from := make([]string, len(it.plan.Recent)), occurrenceOf(it.plan.Recent[0])
+	ids := make([]string, len(it.plan.Recent))
 	for i, part := range it.plan.Recent {
-		ids[i], from = it.name+"@"+part, earlier(from, occurrenceOf(part))
+		ids[i] = it.name + "@" + part
 	}
-	pinned, release := lua.Pin(q.p.client)
-	defer release()
-	for w := (lua.Walk{Limit: 1000}); w.Cursor != lua.WalkDone; {
+	for len(ids) > 0 {
 		step, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-		found, next, err := lua.FindUnfinished(step, pinned, q.keys, w, from, ids)
+		left, done, err := lua.FindUnfinished(step, q.p.client, q.keys, &it.walk, 1000, ids)
 		cancel()
-		if found || err != nil {
-			return found, err
+		if done || err != nil {
+			return left, err
 		}
-		w.Cursor = next
 	}
 	return false, nil
 }

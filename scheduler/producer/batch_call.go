@@ -76,6 +76,7 @@ type waiting struct {
 	since time.Time
 
 	spread time.Duration
+	key    string // of the message: it says which partition
 }
 
 // answerAll gives each message of a commit its answer. The messages of one call follow each other.

@@ -24,7 +24,8 @@ type batchMessage struct {
 
 // duplicates looks for messages with IDs that callers chose in the partitions of older counts. It returns why some messages must
 // not be stored: ErrDuplicate, or an error where it could not find out. Script enqueue does the same for the partition that they
-// go to. Pipelined; one round trip per partition and 500 IDs, all partitions at once; none for a queue with one partition.
+// go to. One that is to replace what is scheduled goes to where that is. Pipelined; one round trip per partition and 500 IDs, all
+// partitions at once; none for a queue with one partition.
 func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error {
 	if s.only != nil {
 		return nil
@@ -34,7 +35,7 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 		if ms[i].ID == "" || lua.CheckID(ms[i].ID) != nil {
 			continue
 		}
-		for _, partition := range s.counts.Candidates(ms[i].ID)[1:] {
+		for _, partition := range s.counts.Candidates(ms[i].place())[1:] {
 			places[partition] = append(places[partition], batchMessage{i, ms[i].ID})
 		}
 	}
@@ -43,7 +44,7 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 	}
 	p, since := s.route.p, time.Now()
 	var mu sync.Mutex
-	refused := map[int]error{}
+	refused, replaces := map[int]error{}, map[int]int{}
 	refuse := func(messages []batchMessage, err error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -58,12 +59,15 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 	for partition, messages := range places {
 		keys := p.keys(lua.PartitionName(s.route.queue, partition))
 		looks.Go(func() {
-			var twice []batchMessage
+			var twice, replaced []batchMessage
 			for chunk := range slices.Chunk(messages, duplicatesChunk) {
 				err := p.harmlessly(ctx, since, func(ctx context.Context) error {
 					held, err := holds(ctx, p.cfg.Client, keys, chunk)
-					for i, yes := range held {
-						if yes {
+					for i, how := range held {
+						switch {
+						case how == isScheduled && ms[chunk[i].at].Replace != "":
+							replaced = append(replaced, chunk[i])
+						case how != notHeld:
 							twice = append(twice, chunk[i])
 						}
 					}
@@ -77,9 +81,22 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 			if len(twice) > 0 {
 				refuse(twice, p.duplicate(ctx, keys))
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, m := range replaced {
+				if other, more := replaces[m.at]; !more || other < partition {
+					replaces[m.at] = partition
+				}
+			}
 		})
 	}
 	looks.Wait()
+	for at := range replaces {
+		if errors.Is(refused[at], ErrDuplicate) { // by a window, which does not keep what is scheduled from being replaced
+			delete(refused, at)
+		}
+	}
+	s.replaces = replaces
 	return refused
 }
 
@@ -106,8 +123,17 @@ func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 	return ErrDuplicate
 }
 
+// holding is how a partition holds an ID.
+type holding int
+
+const (
+	notHeld holding = iota
+	inWindow
+	isScheduled
+)
+
 // holds says which of the messages are scheduled, or inside a dedup window, in a partition.
-func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]bool, error) {
+func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]holding, error) {
 	n := len(messages)
 	cmds := make(rueidis.Commands, 0, 2*n+1)
 	for _, key := range []string{k.Due, k.Seen} {
@@ -125,7 +151,7 @@ func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMe
 		return nil, lua.Classify("TIME", err)
 	}
 	now := float64(clock[0]*1000 + clock[1]/1000)
-	held := make([]bool, n)
+	held := make([]holding, n)
 	for i, reply := range replies[:2*n] {
 		score, err := reply.AsFloat64()
 		if rueidis.IsRedisNil(err) {
@@ -134,7 +160,12 @@ func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMe
 		if err != nil {
 			return nil, lua.Classify("ZSCORE", err)
 		}
-		held[i%n] = held[i%n] || i < n || score > now
+		switch {
+		case i < n:
+			held[i] = isScheduled
+		case score > now:
+			held[i-n] = max(held[i-n], inWindow)
+		}
 	}
 	return held, nil
 }

@@ -205,7 +205,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 			c.answer(i, Result{Receipt{ID: ms[i].ID}, wrap("schedule", queue, ms[i].ID, err)})
 			continue
 		}
-		ws = append(ws, waiting{call: c, at: i, item: item, since: began, spread: ms[i].Spread})
+		ws = append(ws, waiting{call: c, at: i, item: item, since: began, spread: ms[i].Spread, key: ms[i].Key})
 	}
 	l.add(ws)
 	l.start(c)

@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -182,6 +183,8 @@ type batchRoute struct {
 	counts lua.Counts
 	only   *groupCommit   // of a queue with one partition
 	used   []*groupCommit // of one with several
+
+	replaces map[int]int // messages that go to the partition of an older count, which holds what they replace
 }
 
 // batchRoute registers the queue, and returns the way to its partitions.
@@ -218,7 +221,11 @@ func (s *batchRoute) add(ws []waiting) {
 				continue
 			}
 		}
-		l := s.route.groupCommit(s.counts.Of(w.item.ID))
+		partition, older := s.replaces[w.at]
+		if !older {
+			partition = s.counts.Of(cmp.Or(w.key, w.item.ID))
+		}
+		l := s.route.groupCommit(partition)
 		if !slices.Contains(s.used, l) {
 			s.used = append(s.used, l)
 		}

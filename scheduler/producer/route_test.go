@@ -163,6 +163,68 @@ func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
 	})
 }
 
+// What an older count put elsewhere was refused as a duplicate, by a call that asked to replace it: it is replaced where it is,
+// and found there as before.
+func TestReplaceGoesWhereTheMessageIs(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+		counts := lua.Counts{1, 4, 8}
+		id, window, both := queuetest.IDOf(counts, 5), queuetest.IDOf(counts, 6), queuetest.IDOf(counts, 7)
+		old := newProducer(t, c, prefix)
+		for _, m := range []Message{{ID: id, Delay: time.Hour, Payload: []byte("old")}, {ID: window, Dedup: time.Hour},
+			{ID: both, Delay: time.Hour, Dedup: time.Hour, Payload: []byte("old")}} {
+			if _, err := old.Schedule(t.Context(), queue, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, n := range counts[1:] {
+			queuetest.PublishCount(t, c, prefix, queue, n)
+		}
+		p := newProducer(t, c, prefix)
+		for _, one := range []struct {
+			id       string
+			how      lua.Dedup
+			delay    time.Duration
+			replaced bool
+			left     string // in partition 0
+		}{
+			{id, lua.Replace, 2 * time.Hour, true, "1"},
+			{id, lua.ReplaceLater, time.Hour, false, "1"},
+			{id, lua.ReplaceEarlier, time.Minute, true, "3"},
+			{window, lua.Replace, time.Hour, false, ""},
+			{both, lua.ReplaceLater, 2 * time.Hour, true, "5"},
+		} {
+			payload := []byte(fmt.Sprint(map[string]int{"1": 1, "3": 3, "5": 5}[one.left]))
+			r, err := p.Schedule(t.Context(), queue, Message{ID: one.id, Delay: one.delay, Payload: payload, Replace: one.how})
+			if r.Replaced != one.replaced || (err == nil) != one.replaced || err != nil && !errors.Is(err, ErrDuplicate) {
+				t.Errorf("%s of %s: replaced %v, %v", one.how, one.id, r.Replaced, err)
+			}
+			k := lua.NewKeys(prefix, queue)
+			got, _ := c.Do(t.Context(), c.B().Hget().Key(k.Payload).Field(one.id).Build()).ToString()
+			redistest.Want(t, "payload in partition 0", got, one.left)
+		}
+		scheduled := func(partition int) int64 {
+			n, err := c.Do(t.Context(), c.B().Zcard().Key(lua.NewKeys(prefix, lua.PartitionName(queue, partition)).Due).Build()).
+				AsInt64()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		for partition := 1; partition < counts.Latest(); partition++ {
+			redistest.Want(t, "in another partition", scheduled(partition), int64(0))
+		}
+		done, err := p.Cancel(t.Context(), queue, id)
+		redistest.Want(t, "cancelled", fmt.Sprint(done, err), "true <nil>")
+		if _, err := p.Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour, Replace: lua.Replace}); err != nil {
+			t.Error("nothing is there to replace:", err)
+		}
+		redistest.Want(t, "where it belongs now", scheduled(5), int64(1))
+	})
+}
+
 // What is refused because it was stored before is as durable as asked, or the error says that it is not.
 func TestDuplicateInAnOlderPartitionWaitsForItsDurability(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -83,7 +87,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return lua.Invalid("recurrence", string(text), "must be one JSON object")
 	}
-	var errs []error
+	errs := refuseReplaced(text)
 	millis := func(field string, n int64) time.Duration {
 		if n < 0 || n > lua.MaxDelay.Milliseconds() {
 			errs = append(errs, lua.Invalid(field, fmt.Sprint(n), "must be between 0 and %d (ten years)",
@@ -115,6 +119,44 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 		s.Payload = payloadOf(w.Payload)
 	}
 	return errors.Join(errs...)
+}
+
+// refuseReplaced names the fields whose bytes JSON would change in silence: what is not UTF-8 in a string, or half of a pair
+// of UTF-16. A payload that is no string is taken as its text, byte for byte.
+func refuseReplaced(text []byte) (errs []error) {
+	var raw map[string]json.RawMessage
+	if json.Unmarshal(text, &raw) != nil {
+		return nil
+	}
+	for _, field := range slices.Sorted(maps.Keys(raw)) {
+		value := raw[field]
+		if field == "payload" && value[0] != '"' {
+			continue
+		}
+		var any any
+		if json.Unmarshal(value, &any) != nil ||
+			replacements(value) == strings.Count(fmt.Sprint(any), "\uFFFD") && utf8.Valid(value) {
+			continue
+		}
+		rule := "must be UTF-8"
+		if field == "payload" {
+			rule = "must be UTF-8; payload_base64 takes any bytes"
+		}
+		errs = append(errs, lua.Invalid(field, string(value), "%s", rule))
+	}
+	return errs
+}
+
+var replacement = regexp.MustCompile(`\x{FFFD}|\\\\|(?i:\\ufffd)`)
+
+// replacements counts the characters U+FFFD that a JSON text has itself.
+func replacements(value []byte) (n int) {
+	for _, found := range replacement.FindAll(value, -1) {
+		if string(found) != `\\` {
+			n++
+		}
+	}
+	return n
 }
 
 func payloadOf(value json.RawMessage) []byte {

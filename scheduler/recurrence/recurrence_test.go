@@ -263,3 +263,32 @@ func BenchmarkNext(b *testing.B) {
 		when, _ = s.Next(when)
 	}
 }
+
+// Bytes that JSON would replace in silence are refused, and the field is named; base64 takes any.
+func TestBytesThatJSONWouldChangeAreRefused(t *testing.T) {
+	t.Parallel()
+	for text, field := range map[string]string{
+		"{\"every_ms\":1000,\"payload\":\"a\xffb\"}":               "payload",
+		`{"every_ms":1000,"payload":"a\ud800b"}`:                   "payload",
+		"{\"every_ms\":1000,\"headers\":{\"a\":\"\xff\"}}":         "headers",
+		`{"every_ms":1000,"headers":{"\udc00":"b"}}`:               "headers",
+		"{\"every_ms\":1000,\"owner\":\"\xff\"}":                   "owner",
+		"{\"every_ms\":1000,\"payload\":\"\xef\xbf\xbd \\uFfFd\"}": "",
+		`{"every_ms":1000,"payload":"\ud83d\ude00 \\ufffd"}`:       "",
+		"{\"every_ms\":1000,\"payload\":{\"a\":\"\xff\"}}":         "",
+		`{"every_ms":1000,"payload_base64":"/w=="}`:                "",
+	} {
+		var s Spec
+		err := json.Unmarshal([]byte(text), &s)
+		var bad *lua.InvalidError
+		if (err == nil) != (field == "") || field != "" && (!errors.As(err, &bad) || bad.Field != field) {
+			t.Errorf("%q: %v, want %q refused", text, err, field)
+		}
+		if again, err := json.Marshal(s); field == "" && err == nil {
+			var same Spec
+			if err := json.Unmarshal(again, &same); err != nil || !same.Equal(s) {
+				t.Errorf("%q comes back as %q: %v", text, again, err)
+			}
+		}
+	}
+}

@@ -16,6 +16,7 @@ import (
 // figures is what a partition holds, or several partitions together.
 type figures struct {
 	held                              bool
+	flow                              Flow
 	scheduled, overdue, entries, dead int64
 	behind                            view.Millis // how late the oldest overdue message is
 	ready                             int64
@@ -32,6 +33,7 @@ type figures struct {
 	next         time.Time // the earliest due time that is still to come
 	windows      int64
 	looksSeconds int64            // due times that look like seconds
+	parked       int64            // messages that wait for their keys
 	memory       map[string]int64 // by the last part of a key's name
 	warnings     []string
 }
@@ -121,7 +123,8 @@ func (r *partitionReader) counts(p *partition) []view.Question {
 		all = append(all,
 			view.Number(b().Zcount().Key(k.Due).Min("1e9").Max("1e11").Build(), &p.looksSeconds),
 			view.Number(b().Zcard().Key(k.Seen).Build(), &p.windows),
-			view.Scores(b().Zrangebyscore().Key(k.Due).Min("("+now).Max("+inf").Withscores().Limit(0, 1).Build(), &p.upcoming))
+			view.Scores(b().Zrangebyscore().Key(k.Due).Min("("+now).Max("("+lua.ParkedFrom).Withscores().Limit(0, 1).Build(), &p.upcoming),
+			view.Number(b().Zcount().Key(k.Due).Min(lua.ParkedFrom).Max(lua.ParkedTo).Build(), &p.parked))
 	}
 	return all
 }
@@ -148,7 +151,7 @@ func (r *partitionReader) groupQuestions(p *partition) (all []view.Question) {
 
 // conclude computes the figures from the answers. lagOf says how many entries a group has not been given yet.
 func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag) {
-	p.held = p.settings[stream.SettingHeld] == "1"
+	p.held, p.flow = p.settings[stream.SettingHeld] == "1", FlowOf(p.settings)
 	if len(p.first) > 0 && p.overdue > 0 {
 		p.behind = view.Millis(max(0, r.now.Sub(view.ScoreTime(p.first[0].Score))))
 		p.stalled = r.stalled(p)
@@ -223,6 +226,9 @@ func sum(parts []*partition) (whole figures) {
 			continue
 		}
 		whole.held = whole.held || p.held
+		if whole.flow == (Flow{}) { // of several partitions, the first speaks for all
+			whole.flow = p.flow
+		}
 		whole.scheduled += p.scheduled
 		whole.overdue += p.overdue
 		whole.entries += p.entries
@@ -241,6 +247,7 @@ func sum(parts []*partition) (whole figures) {
 		}
 		whole.windows += p.windows
 		whole.looksSeconds += p.looksSeconds
+		whole.parked += p.parked
 		for name, n := range p.memory {
 			if whole.memory == nil {
 				whole.memory = map[string]int64{}

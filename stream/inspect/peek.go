@@ -19,6 +19,8 @@ import (
 type Due struct {
 	Due         time.Time         `json:"due"`
 	Overdue     bool              `json:"overdue,omitempty"` // by the server's clock
+	Key         string            `json:"key,omitempty"`
+	Waits       bool              `json:"waits_for_key,omitempty"` // it is due, and another message of its key is in flight
 	ID          string            `json:"id"`
 	Partition   int               `json:"partition,omitempty"`
 	For         string            `json:"for,omitempty"` // a retry: the group
@@ -76,7 +78,7 @@ func readPeeked(ctx context.Context, c rueidis.Client, prefix, queue string, nam
 	lists, err := view.ReadPartitions(prefix, names, func(i int, keys lua.Keys) (list []Due, err error) {
 		list, totals[i], err = readDue(ctx, c, keys.Due, n)
 		for k := range list {
-			list[k].Partition, list[k].Overdue = i, !list[k].Due.After(p.At)
+			list[k].Partition, list[k].Overdue = i, !list[k].Waits && !list[k].Due.After(p.At)
 		}
 		return list, err
 	})
@@ -111,7 +113,8 @@ func readDue(ctx context.Context, c rueidis.Client, key string, n int) (list []D
 			return nil, 0, err
 		}
 		for _, one := range page {
-			list = append(list, Due{Due: view.ScoreTime(one.Score), ID: one.Member, member: one.Member})
+			_, waits := lua.DueScore(one.Score)
+			list = append(list, Due{Due: view.ScoreTime(one.Score), Waits: waits, ID: one.Member, member: one.Member})
 		}
 		if len(page) < peekPage {
 			break
@@ -185,6 +188,7 @@ func (d *Due) read(meta string) {
 	d.Malformed = !ok
 	d.For, d.Attempt, d.MaxAttempts, d.Expires, d.Error, d.Headers = e.For, e.Attempt, e.MaxAttempts, e.Expires, e.Error,
 		e.Headers
+	d.Key = e.Extra[lua.FieldKey]
 	if d.For == "" {
 		d.For = m.Group
 	}

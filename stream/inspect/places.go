@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -38,6 +39,8 @@ type Place struct {
 	Consumer    string            `json:"consumer,omitempty"` // pending
 	Idle        view.Millis       `json:"idle_ms,omitempty"`  // pending: since it was delivered or extended
 	Due         time.Time         `json:"due,omitzero"`
+	Key         string            `json:"key,omitempty"`
+	Waits       bool              `json:"waits_for_key,omitempty"` // scheduled: it is due, and another message of its key is in flight
 	Attempt     int               `json:"attempt"`
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Expires     time.Time         `json:"expires,omitzero"`
@@ -52,7 +55,7 @@ func placeOf(state State, e lua.Entry) Place {
 	return Place{
 		State: state, Entry: e.EntryID, Due: e.Due, Attempt: e.Attempt, MaxAttempts: e.MaxAttempts, Expires: e.Expires,
 		Error:   e.Error,
-		Headers: e.Headers, Payload: e.Payload,
+		Headers: e.Headers, Payload: e.Payload, Key: e.Extra[lua.FieldKey],
 	}
 }
 
@@ -150,19 +153,20 @@ func (l *locator) sizes(ctx context.Context) (due, metas, entries, letters int64
 
 // member adds the place of one member of the schedule, if it is there.
 func (l *locator) member(ctx context.Context, member string, state State, group string) error {
-	var due time.Time
+	score := math.NaN()
 	var payload []byte
 	var meta string
 	err := view.Ask(ctx, l.c,
-		view.Score(l.c.B().Zscore().Key(l.keys.Due).Member(member).Build(), &due),
+		view.Into(l.c.B().Zscore().Key(l.keys.Due).Member(member).Build(), &score, rueidis.RedisResult.AsFloat64),
 		view.Into(l.c.B().Hget().Key(l.keys.Payload).Field(member).Build(), &payload, rueidis.RedisResult.AsBytes),
 		view.Into(l.c.B().Hget().Key(l.keys.Meta).Field(member).Build(), &meta, rueidis.RedisResult.ToString))
-	if err != nil || due.IsZero() {
+	if err != nil || math.IsNaN(score) { // it is not there
 		return err
 	}
 	e, _ := lua.DecodeMeta(l.id, meta) // what cannot be read becomes a dead letter when it is due
 	place := placeOf(state, e)
-	place.Due, place.Group = due, group
+	_, place.Waits = lua.DueScore(score)
+	place.Due, place.Group = view.ScoreTime(score), group
 	if place.Payload = payload; payload == nil {
 		place.Payload = view.Payload{}
 	}

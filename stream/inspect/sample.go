@@ -36,7 +36,8 @@ type QueueSample struct {
 	Queue      string `json:"queue"`
 	Partitions int    `json:"partitions"`
 	Held       bool   `json:"held"`
-	Err        error  `json:"-"` // the queue could not be looked at; the rest is of the last time that it could
+	Flow
+	Err error `json:"-"` // the queue could not be looked at; the rest is of the last time that it could
 
 	Scheduled int64       `json:"scheduled"` // with retries, and with what is overdue
 	Overdue   int64       `json:"overdue"`
@@ -214,7 +215,8 @@ func sampleOf(queue string, parts []*partition) QueueSample {
 	}
 	f := sum(parts)
 	s := QueueSample{
-		Queue: queue, Partitions: len(parts), Held: f.held, Err: errors.Join(errs...), Scheduled: f.scheduled, Overdue: f.overdue,
+		Queue: queue, Partitions: len(parts), Held: f.held, Flow: f.flow, Err: errors.Join(errs...),
+		Scheduled: f.scheduled, Overdue: f.overdue,
 		Behind: f.behind, Stalled: f.stalled, NewestDead: f.letterAge, Late: f.late, Ready: f.ready,
 		ReadyApprox: f.readyApprox, Entries: f.entries, Dead: f.dead,
 		MoreGroups: f.moreGroups, Groups: []GroupSample{},

@@ -31,6 +31,7 @@ type PartitionState struct {
 	Partition int
 	Err       error // lua.ErrWrongType: a key holds something else; nothing else is known
 	Held      bool
+	Flow
 
 	Scheduled, Overdue   int64
 	Behind               time.Duration // how late the oldest overdue message is
@@ -168,7 +169,7 @@ func (r *stateRead) batch(ctx context.Context, prefix string, names []string) er
 // nothing is new that costs no body.
 func (r *stateRead) stateCounts(p *statePartition) []view.Question {
 	b, k, now := r.c.B, p.keys, strconv.FormatInt(r.now.UnixMilli(), 10)
-	next := b().Zrange().Key(k.Due).Min("("+now).Max("+inf").Byscore().Limit(0, 1).Withscores().Build()
+	next := b().Zrange().Key(k.Due).Min("("+now).Max("("+lua.ParkedFrom).Byscore().Limit(0, 1).Withscores().Build()
 	fresh := b().Xrevrange().Key(k.Dead).End("+").Start("(" + r.letters[p.name].last).Count(1).Build()
 	return append(r.counts(p.partition), view.Scores(next, &p.upcoming), view.Entries(fresh, &p.fresh))
 }
@@ -216,7 +217,7 @@ func (r *stateRead) rest(ctx context.Context, p *statePartition) error {
 	}
 	queue, index, _ := lua.SplitPartition(p.name)
 	s := PartitionState{
-		Queue: queue, Partition: index, Held: p.held, Scheduled: p.scheduled, Overdue: p.overdue,
+		Queue: queue, Partition: index, Held: p.held, Flow: p.flow, Scheduled: p.scheduled, Overdue: p.overdue,
 		Behind: time.Duration(p.behind), NextDue: p.next, Ready: p.ready, Entries: p.entries, Dead: p.figures.dead,
 		Letters: kinds, Unread: unread,
 	}

@@ -27,6 +27,7 @@ type QueueStats struct {
 	Queue      string `json:"queue"`
 	Partitions int    `json:"partitions"`
 	Held       bool   `json:"held"`
+	Flow
 
 	Scheduled     int64       `json:"scheduled"` // with retries, and with what is overdue
 	Overdue       int64       `json:"overdue"`
@@ -34,6 +35,7 @@ type QueueStats struct {
 	Stalled       view.Millis `json:"stalled_ms"`        // for how long messages have been overdue while nothing became ready
 	NextDue       time.Time   `json:"next_due,omitzero"` // the earliest due time that is still to come
 
+	WaitForKey   int64 `json:"wait_for_key,omitempty"`   // of what is scheduled: due, and another message of their key is in flight
 	LooksSeconds int64 `json:"due_in_seconds,omitempty"` // due times that look like seconds where milliseconds belong
 
 	// Ready is how many entries at least one group has not been given yet; all, when there are no groups.
@@ -123,8 +125,9 @@ func Stats(ctx context.Context, c rueidis.Client, prefix, queue string) (QueueSt
 func statsOf(queue string, parts []*partition) QueueStats {
 	f, policy := sum(parts), parts[0].policies[""]
 	s := QueueStats{
-		Queue: queue, Partitions: len(parts), Held: policy.Held, Scheduled: f.scheduled, Overdue: f.overdue,
-		OldestOverdue: f.behind, Stalled: f.stalled, LooksSeconds: f.looksSeconds, NewestDead: f.letterAge, NextDue: f.next,
+		Queue: queue, Partitions: len(parts), Held: policy.Held, Flow: f.flow, Scheduled: f.scheduled, Overdue: f.overdue,
+		OldestOverdue: f.behind, Stalled: f.stalled, LooksSeconds: f.looksSeconds, WaitForKey: f.parked,
+		NewestDead: f.letterAge, NextDue: f.next,
 		Ready: f.ready, ReadyApprox: f.readyApprox, Entries: f.entries, Dead: f.dead,
 		DedupWindows: f.windows, Groups: []GroupStats{}, Memory: f.memory, Policy: policy, Warnings: f.warnings,
 	}

@@ -89,6 +89,10 @@ func (s *surroundings) policy(ctx context.Context, queue, group string) (p strea
 func (s *surroundings) obstacles(ctx context.Context, queue string) (all []string) {
 	if p, ok := s.policy(ctx, queue, ""); ok && p.Held {
 		all = append(all, "the queue is paused")
+	} else if ok && p.Rate != "" {
+		all = append(all, "the queue has a release rate of "+string(p.Rate))
+	} else if ok && p.ReadyLimit > 0 {
+		all = append(all, fmt.Sprintf("the queue has a ready limit of %d", p.ReadyLimit))
 	}
 	if s.bridges() {
 		all = append(all, "no bridge is alive")
@@ -116,6 +120,8 @@ func (s *surroundings) whyWaiting(ctx context.Context, p Sighting) string {
 	obstacles := strings.Join(s.obstacles(ctx, p.Queue), ", and ")
 	late := s.now.Sub(p.Due)
 	switch {
+	case p.Waits:
+		return strings.TrimSuffix("waits for its key "+quoted(p.Key)+": another message of it is in flight; "+obstacles, "; ")
 	case late < 0:
 		text := "waits for its time, " + formatTime(p.Due)
 		if p.State == StateRetrying && p.Attempt > 1 {

@@ -178,6 +178,22 @@ func (k *Keeper) Notice(queue string) {
 	}
 }
 
+// Turns says that a queue was seen to hold messages with keys. It is looked after on its own, within a second at first, and each
+// half a minute while nothing comes of it.
+func (k *Keeper) Turns(queue string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	u := k.loops[queue]
+	switch {
+	case !k.owned[queue]:
+	case u == nil:
+		k.notice(queue)
+	case !u.busy && !u.turns:
+		u.turns = true
+		u.poke()
+	}
+}
+
 // Untidy says that a queue was seen to hold no entries, but bodies without a member, or dedup windows. Unlike Notice it costs no
 // look.
 func (k *Keeper) Untidy(queue string) {
@@ -276,8 +292,8 @@ func (k *Keeper) lookAt(ctx context.Context, loops *sync.WaitGroup, batch []stri
 	}
 	for i, look := range looks {
 		// What cannot be looked at is reported by the scheduler, which looks at all queues.
-		if look.Err == nil && (look.Busy || look.Untidy) {
-			k.start(ctx, loops, batch[i], look.Busy)
+		if look.Err == nil && (look.Busy || look.Untidy || look.Turns) {
+			k.start(ctx, loops, batch[i], look.Busy || look.Turns)
 		}
 	}
 	return nil

@@ -18,6 +18,9 @@ const (
 	trimCalls     = 100
 	trimFruitless = 8 // of these, so many of the sweep that free nothing
 
+	turnLimit = 100 // keys per call
+	turnCalls = 20
+
 	minSweepWait = time.Second
 	maxSweepWait = 30 * time.Second
 )
@@ -35,6 +38,8 @@ type Trimmer struct {
 	sweepFrom time.Time // the sweep rests until then
 
 	orphans [2]orphanSweep
+
+	turns lua.TurnsPassed // how far it has come with the keys of messages
 
 	tell observe.Series // nil = nobody listens
 }
@@ -60,6 +65,7 @@ type TrimResult struct {
 	Freed   int  // entries
 	Windows int  // dedup windows that had ended
 	Groups  int  // of the stream; with none, no entry is ever freed
+	Turns   bool // messages have keys
 	More    bool // a bound ended the pass: go on at once
 }
 
@@ -83,7 +89,7 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 		t.told(observe.WindowEnded, done.Windows)
 		result.Freed += done.Freed
 		result.Windows += done.Windows
-		result.Groups = done.Groups
+		result.Groups, result.Turns = done.Groups, done.Turns
 		if sweeping {
 			t.cursor = done.Cursor
 		}
@@ -108,6 +114,21 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 	}
 	result.More = true
 	return result, nil
+}
+
+// PassTurns does one pass over the keys of messages: where who held one is gone, or done with, the next one goes on. It returns
+// how many did, and how many holders were gone. One round trip per 100 keys, at most turnCalls; the next pass goes on from there.
+func (t *Trimmer) PassTurns(ctx context.Context) (moved int, err error) {
+	keys, members := false, false // whether it came round
+	for n := 0; n < turnCalls && !(keys && members); n++ {
+		if t.turns, err = lua.PassTurns(ctx, t.client, t.keys, t.turns.Cursor, t.turns.Rank, turnLimit); err != nil {
+			t.turns = lua.TurnsPassed{}
+			return moved, fmt.Errorf("pass turns of %s: %w", t.queue, err)
+		}
+		moved += t.turns.Moved + t.turns.Freed
+		keys, members = keys || t.turns.Cursor == "", members || t.turns.Rank == 0
+	}
+	return moved, nil
 }
 
 // wake ends the rest of the sweep, because something changed.

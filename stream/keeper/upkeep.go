@@ -29,12 +29,15 @@ type upkeep struct {
 	// Guarded by Keeper.mu.
 	busy    bool
 	noticed bool // while busy
+	turns   bool // messages have keys: it is looked after on its own, and waits for no turn
 
 	reclaimer *Reclaimer
 	trimmer   *Trimmer
 	seen      view.StreamInfo
 	quiet     time.Duration // the wait while nobody reads
 	rest      time.Duration // the wait while there is nothing to tidy up yet
+	tidyAt    time.Time     // when that ends; of a queue that is looked after more often, for its keys
+	turnRest  time.Duration // the wait between two looks at its keys
 	trimAt    time.Time
 	consumers time.Time // when to look for idle ones
 	orphansAt time.Time
@@ -71,6 +74,18 @@ func (u *upkeep) isBusy() bool {
 	return u.busy
 }
 
+func (u *upkeep) hasTurns() bool {
+	u.k.mu.Lock()
+	defer u.k.mu.Unlock()
+	return u.turns
+}
+
+func (u *upkeep) setTurns(turns bool) {
+	u.k.mu.Lock()
+	defer u.k.mu.Unlock()
+	u.turns = turns
+}
+
 func (u *upkeep) setBusy(busy bool) {
 	u.k.mu.Lock()
 	defer u.k.mu.Unlock()
@@ -83,7 +98,7 @@ func (u *upkeep) run(ctx context.Context) {
 	wasBusy := u.isBusy()
 	defer u.floods.Close()
 	for {
-		if !wasBusy && !u.isBusy() && !u.k.tidy.wait(ctx, u.poked) {
+		if !wasBusy && !u.isBusy() && !u.hasTurns() && !u.k.tidy.wait(ctx, u.poked) {
 			return
 		}
 		wait, done, err := u.pass(ctx)
@@ -159,6 +174,10 @@ func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err e
 		u.trimmer.wake()
 	}
 	trimmed, trimErr := u.trim(ctx)
+	if trimmed.Turns {
+		_, turnsErr := u.trimmer.PassTurns(ctx)
+		trimErr = errors.Join(trimErr, turnsErr)
+	}
 	if err := errors.Join(err, trimErr, u.chores(ctx)); err != nil {
 		return 0, true, err
 	}
@@ -223,7 +242,7 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 		u.setBusy(true)
 		u.rest = 0
 		return u.k.cfg.KeepMin, false, nil
-	case !look.Untidy:
+	case !look.Untidy && !look.Turns:
 		return 0, true, nil
 	}
 	if err := lua.Forget(ctx, u.k.cfg.Client, u.trimmer.keys); err != nil {
@@ -232,6 +251,15 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 	trimmed, err := u.trimmer.Trim(ctx)
 	if err != nil {
 		return 0, false, err
+	}
+	u.setTurns(trimmed.Turns)
+	if trimmed.Turns {
+		if err := u.passTurns(ctx); err != nil {
+			return 0, false, err
+		}
+		if rest := time.Until(u.tidyAt); rest > 0 {
+			return min(rest, u.turnRest), false, nil
+		}
 	}
 	waiting, err := u.sweepOrphans(ctx, look)
 	if err != nil {
@@ -247,7 +275,21 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 	default:
 		u.rest = min(max(2*u.rest, tidyMin), tidyMax)
 	}
+	u.tidyAt = time.Now().Add(u.rest)
+	if trimmed.Turns {
+		return min(u.rest, u.turnRest), false, nil
+	}
 	return u.rest, false, nil
+}
+
+// passTurns looks at the keys of messages: again within a second while something comes of it, then ever more rarely.
+func (u *upkeep) passTurns(ctx context.Context) error {
+	moved, err := u.trimmer.PassTurns(ctx)
+	u.turnRest = min(max(2*u.turnRest, minSweepWait), maxSweepWait)
+	if moved > 0 {
+		u.turnRest = minSweepWait
+	}
+	return err
 }
 
 func (u *upkeep) look(ctx context.Context) (lua.Look, error) {

@@ -1,7 +1,7 @@
 // Package transfer moves what a queue holds to another server, or into a file and back.
 //
-// Export yields records: ready entries for each group, scheduled members, dead letters. Import writes records into a queue. A
-// Record is one line of JSON, which people may edit.
+// Export yields records: ready entries for each group, scheduled members, dead letters, recurrences. Import writes records into
+// a queue. A Record is one line of JSON, which people may edit.
 //
 // Invariants:
 //   - what the schedule or the dead letters hold comes through a file as it was (TestScheduledRecordsAreLossless,

@@ -26,6 +26,7 @@ const (
 type Export struct {
 	// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their body is
 	// lost, or malformed. They are not among the records.
+	// Recurrences that nobody could write elsewhere are counted too: their name is no text.
 	LeftOut int
 
 	c             rueidis.Client
@@ -49,8 +50,8 @@ func (e *Export) Time(ctx context.Context) (time.Time, error) {
 
 // Records yields the records, and at most one error, at the end: then records are missing. First come ready ones, one for each
 // group that has not acknowledged an entry; then scheduled ones, by due time; both partition by partition; then dead letters,
-// oldest first. It reads in bounded steps, about 1 MiB each. A message that moves meanwhile may be among them twice or not at
-// all: to export each exactly once, pause the queue and stop its workers.
+// oldest first; then recurrences. It reads in bounded steps, about 1 MiB each. A message that moves meanwhile may be among them
+// twice or not at all: to export each exactly once, pause the queue and stop its workers.
 func (e *Export) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return view.Sequence(func(give func(Record) error) error {
 		e.LeftOut = 0
@@ -66,6 +67,13 @@ func (e *Export) records(ctx context.Context, give func(Record) error) error {
 	if err != nil {
 		return err
 	}
+	recurring := &planned{}
+	if slices.Contains(e.kinds, RecordRecurrence) {
+		if recurring, err = e.planned(ctx); err != nil {
+			return err
+		}
+	}
+	seeing := func(r Record) error { recurring.see(r); return give(r) }
 	for _, one := range []struct {
 		kind RecordKind
 		read func(context.Context, lua.Keys, func(Record) error) error
@@ -74,21 +82,23 @@ func (e *Export) records(ctx context.Context, give func(Record) error) error {
 			if !slices.Contains(e.kinds, one.kind) {
 				continue
 			}
-			if err := one.read(ctx, lua.NewKeys(e.prefix, name), give); err != nil {
+			if err := one.read(ctx, lua.NewKeys(e.prefix, name), seeing); err != nil {
 				return err
 			}
 		}
 	}
-	if !slices.Contains(e.kinds, RecordDead) {
-		return nil
+	if slices.Contains(e.kinds, RecordDead) {
+		for found, err := range deadletter.New(e.c, e.prefix).Stored(ctx, e.queue, deadletter.Filter{}) {
+			if err == nil {
+				err = give(deadRecord(found.Partition, found.Entry.ID, found.Entry.FieldValues))
+			}
+			if err != nil {
+				return err
+			}
+		}
 	}
-	for found, err := range deadletter.New(e.c, e.prefix).Stored(ctx, e.queue, deadletter.Filter{}) {
-		if err == nil {
-			err = give(deadRecord(found.Partition, found.Entry.ID, found.Entry.FieldValues))
-		}
-		if err != nil {
-			return err
-		}
+	if slices.Contains(e.kinds, RecordRecurrence) { // behind their messages: who plans them there finds those
+		return e.recurrences(ctx, recurring, give)
 	}
 	return nil
 }

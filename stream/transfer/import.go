@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/planner"
 	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/deadletter"
 )
@@ -75,6 +77,9 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 		if results[i] = r.Check(); results[i] != nil {
 			continue
 		}
+		if r.Kind == RecordRecurrence {
+			continue // behind what is scheduled
+		}
 		if r.Kind == RecordDead {
 			partition := im.counts.Of(r.letterID())
 			letters[partition] = append(letters[partition], i)
@@ -83,7 +88,7 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 		if results[i] = im.group(ctx, r.For); results[i] != nil {
 			continue
 		}
-		partition := im.counts.Of(r.messageID())
+		partition := im.counts.Of(cmp.Or(r.Extra[lua.FieldKey], r.messageID()))
 		messages[partition] = append(messages[partition], i)
 	}
 	for _, partition := range slices.Sorted(maps.Keys(messages)) {
@@ -92,7 +97,26 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 	for _, partition := range slices.Sorted(maps.Keys(letters)) {
 		im.restore(ctx, partition, records, letters[partition], results)
 	}
+	im.recur(ctx, records, results)
 	return results
+}
+
+// recur writes recurrences as they were, none in the place of another one.
+func (im *Import) recur(ctx context.Context, records []Record, results []error) {
+	p := planner.New(im.c, im.prefix, "", nil)
+	for i, r := range records {
+		if r.Kind != RecordRecurrence || results[i] != nil {
+			continue
+		}
+		call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+		done, err := p.Restore(call, im.queue, r.ID, string(r.Payload), r.Plan)
+		cancel()
+		if err != nil {
+			results[i] = fmt.Errorf("import into %s: %w", im.queue, err)
+		} else if !done {
+			results[i] = ErrKnown
+		}
+	}
 }
 
 // letterID is the ID of the message of a dead letter.

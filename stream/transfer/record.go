@@ -16,6 +16,7 @@ import (
 
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/recurrence"
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
@@ -27,6 +28,8 @@ const (
 	RecordScheduled RecordKind = "scheduled" // waits for its due time, a retry or a redriven letter included
 	RecordReady     RecordKind = "ready"     // an entry that one group, or none yet, has not acknowledged
 	RecordDead      RecordKind = "dead"      // a dead letter
+	// RecordRecurrence is a recurrence: its name stands in ID, its spec in Payload, and in Plan what is remembered of it.
+	RecordRecurrence RecordKind = "recurrence"
 )
 
 // Record is a message as an export has it: all that Redis holds of it. If the named fields could not restore it exactly, the
@@ -48,6 +51,7 @@ type Record struct {
 	Reason      string            `json:"reason,omitempty"`
 	Dead        int64             `json:"dead_ms,omitempty"`
 	Extra       map[string]string `json:"extra,omitempty"` // fields nobody knows
+	Plan        string            `json:"plan,omitempty"`  // of a recurrence: "" = it begins anew
 
 	Member []byte   `json:"member_base64,omitempty"` // scheduled: the member of the schedule
 	Meta   []byte   `json:"meta_base64,omitempty"`   // scheduled: its meta
@@ -60,6 +64,7 @@ const (
 	maxMetaBytes  = 512 << 10
 	maxMetaFields = 1000
 	maxFields     = 4000
+	maxPlan       = 16 << 10
 )
 
 var (
@@ -84,8 +89,11 @@ func (r Record) Check() error {
 		if len(r.Fields) == 0 {
 			errs = append(errs, r.checkNames())
 		}
+	case RecordRecurrence:
+		errs = append(errs, recurrence.CheckName(r.ID))
+		errs = append(errs, r.checkPlan())
 	default:
-		errs = append(errs, lua.Invalid("kind", string(r.Kind), "must be scheduled, ready or dead"))
+		errs = append(errs, lua.Invalid("kind", string(r.Kind), "must be scheduled, ready, dead or recurrence"))
 	}
 	return errors.Join(errs...)
 }
@@ -266,6 +274,7 @@ func dueOf(score string) int64 {
 	if err != nil || math.IsNaN(f) {
 		return 0
 	}
+	f, _ = lua.DueScore(f)
 	return int64(math.Ceil(min(max(f, 0), maxDue)))
 }
 

@@ -32,6 +32,7 @@ type QueueSight struct {
 	Queue      string
 	Partitions int
 	Held       bool
+	inspect.Flow
 	Overdue    int64
 	Behind     time.Duration // how late the oldest overdue message is
 	Stalled    time.Duration // for how long messages have been overdue while nothing became ready
@@ -110,6 +111,8 @@ func (e *examination) queueSeen(q QueueSight, bridged bool) {
 	switch limit := overdueAfter(e.partitions()); {
 	case q.Held && q.Behind > limit:
 		say(heldOverdue, p.keys.Due, "", q.Overdue, late+", and held")
+	case q.Limited() && q.Behind > limit:
+		say(limited, p.keys.Due, "", q.Overdue, late)
 	case bridged && q.Stalled > limit:
 		say(overdue, p.keys.Due, "", q.Overdue, late)
 	}
@@ -120,7 +123,7 @@ func (e *examination) queueSeen(q QueueSight, bridged bool) {
 		say(noGroup, p.keys.Stream, "", q.Entries, plural(q.Entries, "entry, and no group", "entries, and no group"))
 	}
 	for _, g := range q.Groups {
-		e.groupSeen(p, g, bridged, say)
+		e.groupSeen(p, g, bridged, q.HeldWorkers, say)
 	}
 	letters := plural(q.Dead, "dead letter", "dead letters")
 	switch fresh := q.Dead > 0 && q.NewestDead != nil && *q.NewestDead < inspect.FreshLetter; {
@@ -134,13 +137,13 @@ func (e *examination) queueSeen(q QueueSight, bridged bool) {
 }
 
 func (e *examination) groupSeen(
-	p place, g GroupSight, bridged bool, say func(c *Check, key, group string, count int64, found string),
+	p place, g GroupSight, bridged, rests bool, say func(c *Check, key, group string, count int64, found string),
 ) {
 	if lua.CheckGroup(g.Name) != nil {
 		say(oddGroup, p.keys.Stream, g.Name, 1, "a group called "+shown(g.Name))
 		return
 	}
-	if c := waitingCheck(int(g.Consumers), g.Waiting, g.Unread, g.Visibility); c != nil {
+	if c := waitingCheck(int(g.Consumers), g.Waiting, g.Unread, g.Visibility); c != nil && !rests {
 		found := fmt.Sprintf("%s, the oldest for %s", plural(g.Lag, "entry waits", "entries wait"), g.Waiting.Round(time.Second))
 		switch c {
 		case noConsumer:

@@ -173,6 +173,9 @@ var (
 	lostGroup = check("D311", "retry-for-nobody", Warning, "retries are scheduled for a group that does not exist",
 		"when they are due they become dead letters `group_gone`",
 		"create the group again if they matter: redis-cli XGROUP CREATE {key} {group} 0")
+	limited = check("D312", "limited", Note, "messages are overdue in a queue with a release rate or a ready limit",
+		"they become ready as these allow",
+		"duestream queue set {queue} rate= ready_limit= takes them back; with a ready limit, which group lags? duestream stats {queue}")
 )
 
 // Streams and groups.

@@ -71,7 +71,7 @@ func (l *look) types(p place, keys, want []string) {
 				return l.finding(wrongType, p, key, "", 1, fmt.Sprintf("%s holds a %s where a %s belongs", key, is, want[i]))
 			})
 		}
-		if ttl[i] >= 0 && key != p.keys.History { // which is to go when nothing happens any more
+		if ttl[i] >= 0 && key != p.keys.History && key != p.keys.Rate { // these are to go when nothing happens any more
 			l.twice(func(l *look) *Finding { return l.expiry(p, key) })
 		}
 	}

@@ -27,6 +27,10 @@ var defects = []plant{
 		p.do("HSET", p.keys.Meta, retry("g"), `{"id":"id","for":"g","attempt":"2"}`)
 		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("g"))
 	}},
+	{"", "tokens of a gateway", func(p *patient) {
+		p.do("HSET", p.shared.Tokens, "digest", "{}")
+		p.do("SET", p.shared.Bucket("digest"), "1")
+	}},
 	{"D201", "no bridge", func(p *patient) { p.stopHeart() }},
 	{"D201", "a heartbeat ahead of the clock", func(p *patient) {
 		p.stopHeart()
@@ -72,6 +76,7 @@ var defects = []plant{
 			"x")
 	}},
 	{"D301", "wrong type of the stream", func(p *patient) { p.do("SET", p.keys.Stream, "x") }},
+	{"D301", "wrong type of the tokens", func(p *patient) { p.do("SET", p.shared.Tokens, "x") }},
 	{"D301", "wrong type of the defaults", func(p *patient) { p.do("SET", p.shared.Defaults, "x") }},
 	{"D302", "expiry", func(p *patient) { p.do("EXPIRE", p.keys.Payload, "1000") }},
 	{"D302", "expiry of the registry", func(p *patient) { p.do("EXPIRE", p.shared.Queues, "1000") }},

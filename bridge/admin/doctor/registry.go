@@ -26,7 +26,7 @@ const (
 var kinds = []struct{ name, want string }{
 	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"},
 	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"}, {"recurring", "hash"}, {"planned", "hash"},
-	{"history", "stream"},
+	{"history", "stream"}, {"rate", "string"}, {"turns", "zset"}, {"push", "hash"},
 }
 
 // holding are the keys that make a queue: the others are settings and tokens.
@@ -44,7 +44,8 @@ func (e *examination) place(queue string, partition int) place {
 // shared looks at the keys that belong to no queue, and reads the registry.
 func (l *look) shared() {
 	g := l.globals
-	l.types(place{}, []string{g.Queues, g.Defaults, g.Bridges, g.Wake}, []string{"hash", "hash", "zset", "stream"})
+	l.types(place{}, []string{g.Queues, g.Defaults, g.Bridges, g.Wake, g.Tokens},
+		[]string{"hash", "hash", "zset", "stream", "hash"})
 	l.tokens(place{keys: lua.Keys{Wake: g.Wake}})
 	l.ids(place{}, g.Wake)
 	l.settingsOf(place{}, g.Defaults, true)
@@ -171,7 +172,8 @@ func (l *look) keys(node rueidis.Client, take func(keys []string)) {
 // sort notes the partition that a key belongs to. It is false when the key is none of duestream's.
 func (e *examination) sort(key string) bool {
 	g := e.globals
-	if key == g.Queues || key == g.Defaults || key == g.Bridges || key == g.Wake {
+	if key == g.Queues || key == g.Defaults || key == g.Bridges || key == g.Wake || key == g.Tokens ||
+		strings.HasPrefix(key, g.Bucket("")) {
 		return true
 	}
 	rest, ok := strings.CutPrefix(key, e.Prefix+":{")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/inspect"
 )
 
 const (
@@ -25,7 +26,8 @@ const (
 func (l *look) schedule(p place) {
 	due := p.keys.Due
 	l.twice(scores(seconds, p, due, fromSeconds, "("+toSeconds, "due time", "between 10^9 and 10^11", nil),
-		scores(never, p, due, neverFrom, "+inf", "due time", "from 10^15 on", nil),
+		scores(never, p, due, neverFrom, "("+lua.ParkedFrom, "due time", "from 10^15 on", nil), // then those that wait for a key
+		scores(never, p, due, lua.ParkedTo[1:], "+inf", "due time", "from 8·10^15 on", nil),
 		scores(farAhead, p, due, "("+year2286, "("+neverFrom, "due time", "after 10^13", nil))
 	l.overdue(p)
 }
@@ -46,6 +48,8 @@ func (l *look) overdue(p place) {
 		c, found := overdue, plural(n+others, "message is", "messages are")+" overdue"
 		if l.text(l.c.B().Hget().Key(p.keys.Policy).Field(stream.SettingHeld).Build()) == "1" {
 			c, found = heldOverdue, found+", and held"
+		} else if inspect.FlowOf(l.fields(p.keys.Policy)).Limited() {
+			c = limited
 		}
 		return l.finding(c, p, p.keys.Due, "", n+others, found, some...)
 	})

@@ -1,0 +1,342 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
+)
+
+// Kinds of messages that use what not every message does. Each has a law of its own, in laws.go.
+const (
+	kindSnooze  = 'z' // a Go worker snoozes it n times, then acknowledges it
+	kindGaps    = 'y' // fails n times, with a list of delays of its own
+	kindAge     = 'q' // always fails, and is tried for so long only
+	kindCrash   = 'k' // in group b it dies when plain workers abandoned it n times; others snooze it, but not for ever
+	kindVersion = 'v' // replaced n-1 times by newer versions of it
+	kindSweep   = 'b' // cancelled by an operator, among many
+	kindShift   = 't' // moved by an operator, among many
+	kindSpread  = 'i' // due at some moment of a second
+	kindKeyed   = 'j' // has a key, and fails n-1 times
+)
+
+// What these messages say.
+var gaps = []time.Duration{200 * time.Millisecond, 600 * time.Millisecond, time.Second}
+
+const (
+	snoozeFor = 300 * time.Millisecond
+	patient   = 12                     // snoozes of kindCrash
+	oldest    = 2 * time.Second        // how long kindAge is tried
+	ageGap    = 400 * time.Millisecond // between its attempts
+	spread    = time.Second
+	keys      = 400 // of them; a plain worker keeps one for a second or two
+
+	headerBulk  = "bulk" // names what the operator does
+	bulkCancels = "cancel"
+	bulkMoves   = "move"
+)
+
+// featureKinds are drawn beside the others; weights are of 1,000.
+var featureKinds = []weighted{
+	{kindSnooze, 20, 3}, {kindGaps, 20, 3}, {kindAge, 6, 0}, {kindCrash, 10, 1}, {kindVersion, 20, 3}, {kindSweep, 15, 0},
+	{kindShift, 15, 0}, {kindSpread, 20, 0}, {kindKeyed, 20, 2},
+}
+
+var featureNames = map[byte]string{
+	kindSnooze: "snoozed", kindGaps: "delays of its own", kindAge: "tried for a time", kindCrash: "crashes",
+	kindVersion: "replaced", kindSweep: "cancelled in bulk", kindShift: "moved in bulk", kindSpread: "spread",
+	kindKeyed: "one at a time per key",
+}
+
+// mainPolicy is the policy of the main queue: what a campaign switches on for it.
+func mainPolicy() admin.PolicyUpdate {
+	// What happens is told, too: no fault may turn a history into a loss.
+	return admin.PolicyUpdate{History: new(100_000)}
+}
+
+// features writes into a message what its kind asks for.
+func (p plan) features(random *rand.Rand, m *bridge.NewMessage) {
+	switch p.kind {
+	case kindGaps:
+		m.RetryDelays = bridge.NewDelays(gaps...)
+	case kindAge:
+		m.RetryFor, m.RetryDelays = oldest, bridge.NewDelays(ageGap)
+	case kindCrash:
+		m.MaxCrashes = p.n
+	case kindVersion:
+		m.Delay = time.Second + time.Duration(random.IntN(2000))*time.Millisecond
+		m.Payload = version(1)
+	case kindSweep, kindShift:
+		m.Delay = 2*time.Second + time.Duration(random.IntN(3000))*time.Millisecond
+		m.Headers = map[string]string{headerBulk: bulkCancels}
+		if p.kind == kindShift {
+			m.Headers[headerBulk] = bulkMoves
+		}
+	case kindSpread:
+		m.Spread = spread
+	case kindKeyed:
+		m.Key = keyOf(m.ID)
+	}
+}
+
+// keyOf is the key of a message of kindKeyed.
+func keyOf(id string) string { return fmt.Sprint("key-", hash(id)%keys) }
+
+// featured is what a handler does with a message of one of these kinds.
+func (p plan) featured(m *bridge.Message, plain bool) (end string) {
+	snoozes, _ := strconv.Atoi(m.Extra[lua.FieldSnoozes])
+	switch p.kind {
+	case kindSnooze:
+		if snoozes < p.n && !plain {
+			return endSnooze
+		}
+	case kindGaps:
+		if m.Attempt <= p.n {
+			return endFail
+		}
+	case kindAge:
+		return endFail
+	case kindKeyed:
+		if m.Attempt < p.n {
+			return endFail
+		}
+	case kindCrash:
+		switch {
+		case m.Group == groups[0]:
+		case plain:
+			return endAbandon
+		case snoozes < patient:
+			return endSnooze
+		}
+	}
+	return endOK
+}
+
+// A version of a message is one of its own in ledgers: <ID>!<n>. Its payload says which it is.
+func version(n int) []byte { return fmt.Appendf(nil, "%d;", n) }
+
+func versionID(id string, n int) string { return fmt.Sprint(id, "!", n) }
+
+// bookedAs is what ledgers call a message.
+func bookedAs(id string, payload []byte) string {
+	if p, ok := planOf(id); !ok || p.kind != kindVersion {
+		return id
+	}
+	n, _, _ := strings.Cut(string(payload), ";")
+	return id + "!" + n
+}
+
+// replace sends newer versions of a message, one after the other, at moments around the due time of the one before.
+func (p *producer) replace(queue, id string, due time.Time, last int, random *rand.Rand) {
+	waits := make([]time.Duration, last+1)
+	for i := range waits {
+		waits[i] = time.Duration(random.IntN(1500)) * time.Millisecond
+	}
+	p.later.Go(func() {
+		for n := 2; n <= last; n++ {
+			<-time.After(waits[n])
+			before, delay := versionID(id, n-1), 300*time.Millisecond+waits[n-1]
+			p.ledger.must(line{verbOver, before, []any{changeAsked}},
+				line{verbTry, versionID(id, n), []any{delay.Milliseconds()}})
+			receipt, err := p.client.Schedule(context.Background(), queue, version(n), bridge.WithID(id), bridge.In(delay),
+				bridge.Replace)
+			answer := verdict(versionID(id, n), receipt, err)
+			over := changeMaybe
+			switch {
+			case answer.verb == verbTaken && (receipt.Replaced || time.Now().Before(due)): // it was not ready before its due time
+				over = changeOK
+			case answer.verb == verbRefuse:
+				over = changeNo
+			}
+			p.ledger.must(answer, line{verbOver, before, []any{over}})
+			if answer.verb != verbTaken {
+				return
+			}
+			due = receipt.Due
+		}
+	})
+}
+
+// operate cancels and moves many messages of the main queue at once, by what their headers say, until ctx ends.
+func (p part) operate(ctx context.Context, r *bridge.Redis, l *ledger) error {
+	random := rand.New(rand.NewPCG(p.Seed, 7))
+	for pause(ctx, time.Second+time.Duration(random.IntN(1500))*time.Millisecond) {
+		p.sweep(r, l, random)
+		if !pause(ctx, time.Second) {
+			return nil
+		}
+		p.shift(r, l, random)
+	}
+	return nil
+}
+
+// bulkRun collects what one bulk change says, and writes it down: what was meant before it is done, and what became of it.
+type bulkRun struct {
+	l      *ledger
+	verb   string
+	missed map[string]bool
+	meant  []string
+}
+
+func (b *bulkRun) options(o admin.BulkOptions) admin.BulkOptions {
+	b.missed = map[string]bool{}
+	o.Selected = func(m admin.BulkMessage) {
+		b.meant = append(b.meant, m.ID)
+		b.l.must(b.line(m.ID, changeAsked, 0))
+	}
+	o.Missed = func(m admin.BulkMessage) { b.missed[m.ID] = true }
+	return o
+}
+
+func (b *bulkRun) line(id, what string, due int64) line {
+	if b.verb == verbMove {
+		return line{b.verb, id, []any{what, due}}
+	}
+	return line{b.verb, id, []any{what}}
+}
+
+func (b *bulkRun) end(err error, due func(id string) int64) {
+	lines := make([]line, len(b.meant))
+	for i, id := range b.meant {
+		switch {
+		case b.missed[id]:
+			lines[i] = b.line(id, changeNo, 0)
+		case err != nil:
+			lines[i] = b.line(id, changeMaybe, 0)
+		default:
+			lines[i] = b.line(id, changeOK, due(id))
+		}
+	}
+	b.l.must(lines...)
+}
+
+func (p part) sweep(r *bridge.Redis, l *ledger, random *rand.Rand) {
+	b := &bulkRun{l: l, verb: verbCancel}
+	_, err := admin.New(r, p.Prefix).Bulk().Cancel(context.Background(), queueMain,
+		admin.BulkFilter{Headers: map[string]string{headerBulk: bulkCancels}},
+		b.options(admin.BulkOptions{Rate: float64(100 * random.IntN(3))}))
+	b.end(err, func(string) int64 { return 0 })
+}
+
+func (p part) shift(r *bridge.Redis, l *ledger, random *rand.Rand) {
+	b := &bulkRun{l: l, verb: verbMove}
+	most := time.Duration(random.IntN(3)) * 200 * time.Millisecond
+	result, err := admin.New(r, p.Prefix).Bulk().Reschedule(context.Background(), queueMain,
+		admin.BulkFilter{Headers: map[string]string{headerBulk: bulkMoves}}, time.Second, time.Time{},
+		b.options(admin.BulkOptions{Spread: most}))
+	b.end(err, func(id string) int64 { return result.To.Add(lua.SpreadOf(id, most)).UnixMilli() })
+}
+
+// recurrencesBook is the ledger of occurrences, which nobody keeps while they happen.
+const recurrencesBook = "recurrences"
+
+// recurring are what recurs in the main queue, from start to end. Their occurrences are audited as messages that were accepted.
+func recurring(start, end time.Time) []bridge.Recurrence {
+	all := []bridge.Recurrence{
+		{Name: plan{queueMain, kindOK, 0}.id("every", 1), Every: time.Second},
+		{Name: plan{queueMain, kindFail, 1}.id("phase", 2), Every: time.Second, Phase: 500 * time.Millisecond},
+		{Name: plan{queueMain, kindFail, 2}.id("cron", 3), Cron: "* * * * * *", Zone: "America/Sao_Paulo"},
+	}
+	for i := range all {
+		all[i].Queue, all[i].Start, all[i].End, all[i].Missed = queueMain, start, end, bridge.MissedAll
+	}
+	return all
+}
+
+// recur writes the recurrences, which end with the load.
+func (c *controller) recur(ctx context.Context, client *bridge.Client) error {
+	start := time.Now().Add(2 * time.Second).Truncate(time.Second).Add(250 * time.Millisecond)
+	c.recurring = recurring(start, start.Add(c.cfg.Duration.Truncate(time.Second)))
+	for _, r := range c.recurring {
+		if _, err := client.Recur(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// occurrences are when a recurrence must have happened, by simple counting.
+func occurrences(r bridge.Recurrence) (all []time.Time) {
+	for at := r.Start.Truncate(time.Second).Add(r.Phase); !at.After(r.End); at = at.Add(time.Second) {
+		if !at.Before(r.Start) {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+// bookRecurrences writes down, as if somebody had scheduled them, all occurrences that there must have been: the auditor then
+// misses each that is missing, finds each that came twice, and each that nobody expected. It removes the recurrences.
+func (c *controller) bookRecurrences(ctx context.Context, client *bridge.Client, l *ledger) error {
+	for _, r := range c.recurring {
+		if err := client.RemoveRecurrence(ctx, queueMain, r.Name); err != nil {
+			return err
+		}
+		for _, at := range occurrences(r) {
+			id := r.ID(at)
+			before := at.Add(-2 * time.Second).UnixMicro()
+			if err := l.writeAt(before, line{verbTry, id, []any{2000}}, line{verbTaken, id, []any{at.UnixMilli()}}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// endRecurrences waits until all occurrences are planned, and removes the recurrences.
+func (c *controller) endRecurrences() error {
+	ctx := context.Background()
+	r, err := bridge.Dial(ctx, c.server.URL())
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := c.await(c.cfg.Settle, func() (string, error) {
+		all, err := client.Recurrences(ctx, queueMain)
+		for _, one := range all {
+			if n := len(occurrences(one.Spec)); one.Used < n || time.Now().Before(one.Spec.End) {
+				return fmt.Sprintf("of %s %d of %d occurrences are planned", one.Spec.Name, one.Used, n), err
+			}
+		}
+		return "", err
+	}); err != nil {
+		return err
+	}
+	l, err := openLedger(filepath.Join(c.cfg.Dir, recurrencesBook+".ledger"), recurrencesBook, roleProducer, "")
+	if err != nil {
+		return err
+	}
+	return c.bookRecurrences(ctx, client, l)
+}
+
+// queuesOf says how a Go worker serves both queues: by a Worker for each, by one with weights, or by one in order.
+func queuesOf(index int) (weighted []bridge.WorkerQueue, strict bool) {
+	both := []bridge.WorkerQueue{{Queue: queueMain, Weight: 3}, {Queue: queueSide, Weight: 1}}
+	switch index % 3 {
+	case 1:
+		return both, false
+	case 2:
+		for i := range both {
+			both[i].Weight = 0
+		}
+		return both, true
+	}
+	return nil, false
+}
+
+func isFeature(kind byte) bool {
+	return slices.ContainsFunc(featureKinds, func(w weighted) bool { return w.kind == kind })
+}

@@ -1,0 +1,64 @@
+package campaign
+
+import "slices"
+
+// promise is what became of a message on its producer's side.
+type promise struct {
+	tried, taken, maybe, refused bool
+	first                        int64 // µs of the first try
+	due                          int64 // ms: never before this; 0 = not known
+	cancelled                    int64 // µs of a confirmed cancel
+	maybeCancelled               bool
+	moved                        int64 // µs at which a reschedule was asked for that was confirmed
+	twice                        bool
+}
+
+func promiseOf(records []record) promise {
+	var p promise
+	asked, changed := int64(0), false
+	for _, r := range records {
+		switch r.verb {
+		case verbTry:
+			if !p.tried {
+				p.tried, p.first = true, r.at
+			}
+		case verbTaken:
+			p.twice = p.twice || p.taken
+			if !p.taken && !changed { // an operator may have moved it before its producer heard that it was taken
+				p.due = r.due
+			}
+			p.taken = true
+		case verbDup:
+			p.maybe = p.maybe || !p.taken // its own earlier try, whose reply was lost
+		case verbMaybe:
+			p.maybe = true
+		case verbRefuse:
+			p.refused = true
+		case verbCancel, verbOver:
+			switch r.word {
+			case changeAsked, changeMaybe:
+				p.maybeCancelled = true
+			case changeOK:
+				p.cancelled, p.maybeCancelled = r.at, false
+			case changeNo:
+				p.maybeCancelled = false
+			}
+		case verbMove:
+			switch r.word {
+			case changeAsked:
+				asked = r.at
+			case changeOK:
+				p.moved, p.due, changed = asked, r.due, true
+			case changeMaybe:
+				p.due, changed = 0, true
+			}
+		}
+	}
+	if asked > 0 && p.moved == 0 && !slices.ContainsFunc(records, func(r record) bool {
+		return r.verb == verbMove &&
+			r.word == changeNo
+	}) {
+		p.due = 0 // its process was killed before it heard
+	}
+	return p
+}

@@ -1,0 +1,161 @@
+package crashpoint
+
+import (
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// keyed is an item with a key.
+func keyed(id, key string, when lua.When) lua.Item {
+	one := item(id, when)
+	one.Meta = lua.EncodeMeta(map[string]string{"of": id}, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: key})
+	return one
+}
+
+// passTurns sweeps the keys of messages, if there are any.
+func (s *scene) passTurns() (moved int) {
+	if s.number("EXISTS", s.k.Turns) == 0 {
+		return 0
+	}
+	done, err := lua.PassTurns(s.ctx, s.c, s.k, "", 0, 100)
+	s.must(err)
+	return done.Moved + done.Freed
+}
+
+// busy has messages of keys delivered to the groups, and others of these keys wait. It returns what a holds.
+func (s *scene) busy(pairs ...string) map[string]lua.Held {
+	s.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		s.send(keyed(pairs[i], pairs[i+1], "+0"))
+	}
+	s.drain()
+	held := s.hold("a", "c1")
+	for _, group := range s.groups[1:] {
+		s.hold(group, "c1")
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		id := "behind " + pairs[i]
+		s.send(keyed(id, pairs[i+1], hour))
+		s.do("ZADD", s.k.Due, "XX", "1000", id)
+		s.owe("a", id, delivered, delivered)
+		h := held[pairs[i]]
+		h.Key = pairs[i+1]
+		held[pairs[i]] = h
+	}
+	s.drain()
+	return held
+}
+
+func retryMember(id string, held lua.Held) string {
+	return id + lua.Separator + "a" + lua.Separator + held.Entry
+}
+
+func (s *scene) fails(held lua.Held, delay time.Duration) {
+	s.Helper()
+	_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, []lua.Failure{{Held: held, Action: lua.ActionRetry, Delay: delay}})
+	s.must(err)
+}
+
+// turns: messages with keys.
+func turns() []scenario {
+	return []scenario{
+		{script: "drain", single: true, state: "with keys: free, busy, retried, expired, and in line",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				held := s.busy("own", "r", "dying", "d", "left", "x")
+				won, err := lua.Ack(s.ctx, s.c, s.k, "a", []lua.Held{{Entry: held["left"].Entry}})
+				s.must(err)
+				if !won[0] {
+					s.Error("not acknowledged")
+				}
+				s.do("ZREM", s.k.Turns, "x"+lua.Separator+"busy"+lua.Separator+held["left"].Entry) // who waits goes before others
+				s.fails(held["own"], 0)
+				s.fails(held["dying"], time.Hour)
+				_, err = lua.Expire(s.ctx, s.c, s.k, []string{retryMember("dying", held["dying"])})
+				s.must(err)
+				s.send(keyed("first", "k", hour), keyed("second", "k", hour), keyed("third", "x", hour))
+				s.do("ZADD", s.k.Due, "XX", "2000", "first", "2001", "second", "2002", "third")
+				for _, id := range []string{"own", "first", "second", "third"} {
+					s.owe("a", id, delivered, delivered)
+				}
+				s.owe("a", "dying", dead, dead)
+				return func(c rueidis.Client) error {
+					d, err := lua.Drain(s.ctx, c, s.k, 100, 1<<20)
+					if err == nil && d.Refusal != "" {
+						err = errors.New(d.Refusal)
+					}
+					return err
+				}
+			}},
+		{script: "ack", state: "with keys, the last group and one of two", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a", "b")
+			held := s.busy("last", "k", "half", "h")
+			s.do("XACK", s.k.Stream, "b", held["last"].Entry)
+			for _, id := range []string{"behind last", "behind half", "half"} {
+				s.owe("b", id, delivered, delivered)
+			}
+			s.owe("a", "last", delivered|gone, gone)
+			s.owe("a", "half", delivered|gone, gone)
+			return func(c rueidis.Client) error {
+				_, err := lua.Ack(s.ctx, c, s.k, "a", []lua.Held{held["last"], held["half"]})
+				return err
+			}
+		}},
+		{script: "retry", state: "with keys: kept and given away", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			named := item("named", "+0") // its retry is called by its ID
+			named.Meta = lua.EncodeMeta(map[string]string{"of": "named"}, 0, time.Time{},
+				lua.FieldValue{Field: "overlap", Value: "skip"})
+			s.send(named)
+			held := s.busy("again", "k", "given up", "d")
+			s.owe("a", "named", delivered, delivered)
+			s.owe("a", "again", delivered, delivered)
+			s.owe("a", "given up", delivered|dead, delivered|dead) // where its letter is refused it is reclaimed
+			return func(c rueidis.Client) error {
+				_, err := lua.Retry(s.ctx, c, s.k, "a", attempts, []lua.Failure{
+					{Held: held["again"], Action: lua.ActionRetry, Delay: time.Hour},
+					{Held: held["named"], Action: lua.ActionRetry, Delay: time.Hour},
+					{Held: held["given up"], Action: lua.ActionDead, Reason: lua.ReasonDeadLetter}})
+				return err
+			}
+		}},
+		{script: "reclaim", state: "with a key", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.busy("abandoned", "k")
+			s.owed[address{"a", "abandoned"}] = debt{unless: delivered, once: delivered, most: 3} // the second try counts, too
+			return func(c rueidis.Client) error {
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
+					MaxBytes: 1 << 20})
+				return err
+			}
+		}},
+		{script: "cancel_retries", state: "of a message with a key", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.fails(s.busy("failed", "k")["failed"], time.Hour)
+			s.owe("a", "failed", delivered|gone, gone)
+			return func(c rueidis.Client) error {
+				_, _, err := lua.CancelRetries(s.ctx, c, s.k, lua.Walk{Limit: 100}, []string{"failed"})
+				return err
+			}
+		}},
+		{script: "pass_turns", state: "done with, deleted, and not in line", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			held := s.busy("done", "d", "retried", "r", "held", "h", "in line", "l")
+			s.do("XACK", s.k.Stream, "a", held["done"].Entry, held["in line"].Entry)
+			s.do("XDEL", s.k.Stream, held["in line"].Entry)
+			s.fails(held["retried"], time.Hour)
+			s.do("ZREM", s.k.Due, retryMember("retried", held["retried"]))
+			s.do("ZADD", s.k.Turns, "0", "no key")
+			s.do("ZREMRANGEBYLEX", s.k.Turns, "[h"+lua.Separator+"wait", "(h"+lua.Separator+"wait ")
+			s.owe("a", "held", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.PassTurns(s.ctx, c, s.k, "", 0, 100)
+				return err
+			}
+		}},
+	}
+}

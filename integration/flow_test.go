@@ -1,0 +1,81 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// The law of a release rate, by the IDs of the entries: in no second do more messages become ready than the rate and the burst
+// say, and over the whole as many as the rate says, while the bridges are killed in turns. DUESTREAM_TEST_FULL=1: for 30 s.
+func TestReleaseRateHoldsWhileBridgesAreKilledInTurns(t *testing.T) {
+	t.Parallel()
+	const rate, burst = 500, 50
+	length := int64(3000)
+	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
+		length = 30_000
+	}
+	s := newStack(t, redistest.Own(t))
+	if _, err := s.client.Schedule(t.Context(), s.queue, nil, bridge.In(time.Hour)); err != nil { // registers the queue
+		t.Fatal(err)
+	}
+	due := strconv.FormatInt(s.serverNow()-60_000, 10)
+	for first := range int(length*rate/1000+20*rate) / 1000 {
+		words := []string{"ZADD", s.keys().Due}
+		for i := range 1000 {
+			words = append(words, due, fmt.Sprintf("m-%06d", 1000*first+i))
+		}
+		if err := s.raw(words...).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit, most := bridge.Rate("500/s"), burst
+	update := admin.PolicyUpdate{Rate: &limit, Burst: &most}
+	if err := admin.New(s.redis, s.prefix).WritePolicy(t.Context(), s.queue, "", update); err != nil {
+		t.Fatal(err)
+	}
+	f := newFamily(t, s, child{part: "bridge"}, child{part: "bridge"})
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		n := s.number("XLEN", s.keys().Stream)
+		return s.alive() == 2 && n > rate, fmt.Sprint("two bridges; ready: ", n)
+	})
+	began, kills := s.serverNow(), 0
+	for s.serverNow() < began+length {
+		c := f.children[kills%2]
+		f.kill(c)
+		f.start(c)
+		kills++
+		<-time.After(2 * time.Second) // when the other one dies
+	}
+	entries, err := s.raw("XRANGE", s.keys().Stream, "-", "+").AsXRange()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at []int64
+	whole, densest, first := 0, 0, 0
+	for i, e := range entries {
+		at = append(at, lua.EntryTime(e.ID).UnixMilli())
+		if at[i] >= began && at[i] < began+length {
+			whole++
+		}
+		for at[i]-at[first] >= 1000 {
+			first++
+		}
+		densest = max(densest, i-first+1)
+	}
+	want := int(length) * rate / 1000
+	t.Logf("%d became ready in %d ms, of %d; in the densest second %d; %d kills", whole, length, want, densest, kills)
+	if densest > rate+burst {
+		t.Errorf("%d became ready within a second", densest)
+	}
+	if slack := max(want/50, burst); whole < want-slack || whole > want+slack {
+		t.Errorf("%d became ready in %d ms: more than 2 %% beside %d", whole, length, want)
+	}
+}

@@ -1,0 +1,147 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/duestream/duestream/lua"
+)
+
+var keys = []string{"k1", "k1", "k 2/ü"}
+
+// skipKeys says what becomes of a key while a retry waits.
+func (r *run) skipKeys(policy string) {
+	r.plain("key_failure "+policy, [][]string{{"HSET", r.k.Policy, "key_failure", policy}},
+		func(q *Queue) { q.Skip = policy == "skip" })
+}
+
+// toldKey is what a worker says that the key of an entry is: mostly what it is.
+func (r *run) toldKey(entry string) string {
+	if e := r.q.entry(entry); e != nil && e.key() != "" && !seldom(r, "no key") {
+		return e.key()
+	}
+	if seldom(r, "any key") {
+		return pick(r, "key", keys...)
+	}
+	return ""
+}
+
+func (r *run) passTurns() {
+	r.unless(len(r.q.Turns)+len(r.q.Scheduled) == 0)
+	r.passTurnsUpTo(pick(r, "limit", 100, 1, 2))
+}
+
+func (r *run) passTurnsUpTo(limit int) lua.TurnsPassed {
+	from := r.turns
+	r.turns = step(r, fmt.Sprintf("pass turns from %q, %d, %d", from.Cursor, from.Rank, limit),
+		func(ctx context.Context) (lua.TurnsPassed, error) {
+			return lua.PassTurns(ctx, r.c, r.k, from.Cursor, from.Rank, limit)
+		}, func(q *Queue, _ lua.TurnsPassed) lua.TurnsPassed { return q.PassTurns(from.Cursor, from.Rank, limit) })
+	return r.turns
+}
+
+// loseTurns is somebody who deletes what is noted of keys, or a part of it.
+func (r *run) loseTurns() {
+	r.unless(len(r.q.Turns) == 0 || !seldom(r, "lose turns"))
+	notes := slices.Sorted(maps.Keys(r.q.Turns))
+	if pick(r, "some", true, false) {
+		notes = notes[pick(r, "from", indices(notes)...):]
+	}
+	r.plain(fmt.Sprintf("ZREM of %d turns", len(notes)), [][]string{append([]string{"ZREM", r.k.Turns}, notes...)},
+		func(q *Queue) {
+			for _, note := range notes {
+				delete(q.Turns, note)
+			}
+		})
+	r.lostTurn = true
+}
+
+// oneAtATime: of the messages with one key at most one is in an entry that not every group is done with, or a retry that keeps
+// the key. It knows nothing of what is noted, as the ledger does not.
+func (r *run) oneAtATime() {
+	if r.lostTurn {
+		return
+	}
+	flying := map[string]map[string]bool{}
+	add := func(key, serial string) {
+		if key == "" || serial == "" {
+			return
+		}
+		if flying[key] == nil {
+			flying[key] = map[string]bool{}
+		}
+		flying[key][serial] = true
+	}
+	q := r.seen.Queue
+	for _, e := range q.Stream {
+		serial := serialOf(e.Fields[lua.FieldPayload])
+		r.keyOf[e.ID] = e.key()
+		for name, g := range q.Groups {
+			if g.needs(e.ID) && meant(e.Fields[lua.FieldFor], name) {
+				add(e.key(), serial)
+			}
+		}
+		if len(q.Groups) == 0 {
+			add(e.key(), serial)
+		}
+	}
+	for _, g := range q.Groups { // also those whose body is lost
+		for entry := range g.Pending {
+			add(r.keyOf[entry], r.book.serials[entry])
+		}
+	}
+	for member, m := range q.Scheduled {
+		if lua.ParseMember(member).Kind == lua.MemberRetry && !r.q.Skip {
+			add(m.key(), serialOf(m.Payload))
+		}
+	}
+	for key, serials := range flying {
+		if len(serials) > 1 {
+			r.refuse("in flight at once with the key %q: %v", key, slices.Sorted(maps.Keys(serials)))
+		}
+	}
+}
+
+// inOrder: nobody that waits in line was due before one that became ready.
+func (r *run) inOrder(newest string) {
+	for _, e := range r.seen.Stream {
+		key, due := e.key(), 0
+		if due, _ = strconv.Atoi(e.Fields[lua.FieldDue]); key == "" || !less(newest, e.ID) || e.Fields[lua.FieldFor] != "" {
+			continue
+		}
+		for note := range r.seen.Turns {
+			of, at, member, waits := parseWait(note)
+			if m, there := r.seen.Scheduled[member]; waits && of == key && there && m.Due == parked+at && at < float64(due) {
+				r.refuse("%q was due before %q, which went on with the key %q", member, e.Fields[lua.FieldID], key)
+			}
+		}
+	}
+}
+
+// deliverAll has everything that is due ready, delivered and acknowledged plainly, one of a key after the other.
+func (r *run) deliverAll() {
+	for round := 0; ; round++ {
+		r.turns = lua.TurnsPassed{}
+		for t := r.passTurnsUpTo(3); t.Cursor != "" || t.Rank > 0; t = r.passTurnsUpTo(3) {
+		}
+		for r.drainUpTo(3, plenty).Wait >= 0 {
+		}
+		r.audit()
+		for _, group := range slices.Sorted(maps.Keys(r.q.Groups)) {
+			r.deliver(group, consumers[0], 1000)
+			for _, id := range r.pending(group) { // so that trim, or the sweep of keys, has to free all of it
+				r.xack(group, []lua.Held{{Entry: id}})
+			}
+		}
+		switch {
+		case len(r.q.Scheduled)+len(r.q.Turns) == 0:
+			return
+		case round > 200:
+			r.refuse("these wait for ever: %v", strings.Join(r.q.lines(0), "\n"))
+		}
+	}
+}

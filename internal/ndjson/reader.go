@@ -1,0 +1,53 @@
+// Package ndjson reads files of one JSON object a line: lines of any length in bounded memory, and objects as strictly as a
+// user who made a mistake needs it.
+package ndjson
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+)
+
+// MaxLine is how long a line may be, in bytes: the largest payload as base64, and room for the rest.
+const MaxLine = 24 << 20
+
+// Reader reads lines of any length in bounded memory.
+type Reader struct {
+	r      *bufio.Reader
+	Number int   // of the last line
+	Max    int   // how long a line may be: MaxLine unless changed
+	Bytes  int64 // that were read, up to the end of it
+}
+
+// NewReader returns a reader of the lines of r.
+func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 64<<10), Max: MaxLine} }
+
+// Next returns the next line without its end; the caller may keep it. tooLong is set instead of a line above Max, which is
+// skipped.
+func (l *Reader) Next() (line []byte, tooLong bool, err error) {
+	for {
+		part, err := l.r.ReadSlice('\n')
+		l.Bytes += int64(len(part))
+		if tooLong = tooLong || len(line)+len(part) > l.Max; tooLong {
+			line = nil
+		} else {
+			line = append(line, part...)
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+			continue
+		case err == io.EOF && len(line) == 0 && !tooLong:
+			return nil, false, io.EOF
+		case err != nil && err != io.EOF:
+			return nil, false, err
+		}
+		l.Number++
+		return bytes.TrimRight(line, "\r\n"), tooLong, nil
+	}
+}
+
+// Buffered reports whether Next will return without waiting.
+func (l *Reader) Buffered() bool {
+	part, _ := l.r.Peek(l.r.Buffered())
+	return bytes.IndexByte(part, '\n') >= 0
+}

@@ -1,0 +1,79 @@
+package tail
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/lua"
+)
+
+type clientOf struct {
+	rueidis.Client
+	mode rueidis.ClientMode
+}
+
+func (c clientOf) Mode() rueidis.ClientMode { return c.mode }
+
+// One server has few reads, and the more there are the longer each waits; on a cluster each stream has its own.
+func TestReadsAreFewWhereTheyCanBe(t *testing.T) {
+	t.Parallel()
+	keys := map[string]string{}
+	for i := range 2010 {
+		keys[fmt.Sprint("key-", i)] = ""
+	}
+	for mode, want := range map[rueidis.ClientMode]string{
+		rueidis.ClientModeStandalone: "3 of 1000 for 3s", rueidis.ClientModeCluster: "2010 of 1 for 1s",
+	} {
+		r := New(Config{Client: clientOf{mode: mode}, Block: time.Second})
+		r.Watch(keys)
+		reads := r.reads()
+		if got := fmt.Sprintf("%d of %d for %s", len(reads), len(reads[0].keys), reads[0].block); got != want {
+			t.Errorf("%v: %s, want %s", mode, got, want)
+		}
+	}
+}
+
+func TestLowerComparesStreamIDsAsNumbers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"0-0", "1-1", true}, {"9-0", "10-0", true}, {"5-9", "5-10", true}, {"5-1", "5-1", false}, {"5-2", "5-1", false},
+		{"0-0", "", false}, {"18446744073709551614-1", "18446744073709551615-0", true},
+	} {
+		if got := Earlier(c.a, c.b); got != c.want {
+			t.Errorf("%q lower than %q: %v", c.a, c.b, got)
+		}
+	}
+}
+
+// A read that failed for a key that was left out since is no more: it said that it is failing, and for ever nothing.
+func TestReadThatEndsSaysSo(t *testing.T) {
+	t.Parallel()
+	var log queuetest.LogBook
+	r := New(Config{Log: log.Logger(), Activity: "wait"})
+	r.stateOf("a").Report(lua.ErrWrongType)
+	r.stateOf("b").Report(nil)
+	r.forget([]read{{keys: []string{"b", "c"}}})
+	if got := strings.Join(log.Turns(), " "); got != "failing again" || len(r.states) != 1 {
+		t.Errorf("%q, %d states", got, len(r.states))
+	}
+}
+
+// What a caller has been given by another way is not waited for once more.
+func TestAdvanceNeverGoesBack(t *testing.T) {
+	t.Parallel()
+	r := New(Config{})
+	for _, id := range []string{"5-1", "3-0", "5-2"} {
+		r.Advance("k", id)
+	}
+	if got := r.Seen()["k"]; got != "5-2" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,118 @@
+-- Shared by the scripts that have messages become ready: how many may, by the release rate and the ready limit of the policy.
+
+local MOST_BURST = 1e6
+local MOST_LOOKED_AT = 1000 -- members behind one that is held back
+local MOST_LOOKED_BYTES = 65536
+local READY_LIMIT_WAIT = 5000 -- µs: who finds no room again and again waits longer by itself
+
+-- µs that a release rate has one message take: 500 or 500/s, 30/m, 1/h; nil when it is none.
+local function interval_of(rate)
+  if type(rate) ~= 'string' then return nil end
+  if string.find(rate, '^%d+$') then rate = rate .. '/s' end
+  local n, unit = string.match(rate, '^([1-9]%d*)/([smh])$')
+  if not n or #n > 7 or tonumber(n) > 1e6 then return nil end
+  return ({s = 1e6, m = 6e7, h = 3.6e9})[unit] / tonumber(n)
+end
+
+-- Whether what is due must wait for a drain to let it pass.
+local function waits_for_drain(policy)
+  local set = redis.call('HMGET', policy, 'held', 'rate', 'ready_limit')
+  return set[1] == '1' or interval_of(set[2]) ~= nil or type(set[3]) == 'string' and is_count(set[3])
+end
+
+-- What a drain may have become ready now, by values of the policy; nil when nothing limits it. The bucket of the rate is one time in µs, kept in
+-- rate until it comes: when it is full again. So a clock that goes back empties it, at most, and none overfills it. It is called before the first
+-- write, and tries what only a limited drain writes; its functions are within it, because others need not make them.
+local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now, fraction)
+  local each, limit = interval_of(per), type(ready_limit) == 'string' and is_count(ready_limit) and tonumber(ready_limit) or nil
+  if not each and not limit then return nil end
+  local flow, now_us, tokens, room, spent, empty, full = {}, now * 1000 + fraction, math.huge, math.huge, 0, nil, nil
+  free, burst = free == '1', type(burst) == 'string' and is_count(burst) and tonumber(burst) or MOST_BURST + 1
+
+  -- How many entries the group that is behind all others has not been given, at most; without groups, how many there are. What it holds is not
+  -- counted; what it has done with and another group holds is, unless nothing at all is left to give.
+  local function waiting()
+    local length, last, least, pending = redis.call('XLEN', stream), nil, nil, 0
+    if length < limit then return length end
+    for _, group in ipairs(groups_of(stream)) do
+      local padded = string.gsub(string.gsub(group.last, '%d+', '0000000000000000000%0'), '0*(%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d)', '%1')
+      if not least or padded < least then last, least, pending = group.last, padded, group.pending
+      elseif padded == least then pending = math.max(pending, group.pending) end
+    end
+    if length - pending < limit or not last then return length - pending end
+    return #redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1) > 0 and length - pending or 0
+  end
+
+  -- Keeps that the bucket will be full at a time.
+  local function keep(at)
+    redis.call('SET', rate, digits(math.ceil(at)), 'PX', digits(math.max(1, math.ceil((at - now_us) / 1000))))
+  end
+
+  -- Members that are due behind one that is held back, with their scores: of retries and redriven letters. Of more than a thousand it looks at as
+  -- many, from where the clock says: so each has its turn.
+  local function members_behind()
+    local found, bytes, page, all = {}, 0, 1, redis.call('ZCOUNT', due, '-inf', digits(now))
+    local first = all > MOST_LOOKED_AT and math.max(0, now_us % (all + MOST_LOOKED_AT) - MOST_LOOKED_AT) or 0
+    local last = math.min(first + MOST_LOOKED_AT, all)
+    while first < last and bytes < MOST_LOOKED_BYTES do
+      local members, longest = redis.call('ZRANGE', due, first, math.min(first + page, last) - 1, 'WITHSCORES'), 0
+      for i = 1, #members, 2 do
+        if string.find(members[i], SEP, 1, true) then add_pair(found, members[i], members[i + 1]) end
+        bytes, longest = bytes + #members[i], math.max(longest, #members[i])
+      end
+      first, page = first + page, longest > 1024 and 1 or 16
+    end
+    return found
+  end
+
+  -- Whether a member that is due may become ready; if not, flow.held says why. Retries, and redriven letters, are in nobody's way: they pass the
+  -- ready limit, and the rate where that is free for them.
+  function flow.may_pass(member)
+    local again = string.find(member, SEP, 1, true)
+    if tokens - spent < 1 and not (again and free) then flow.held = 'rate' return false end
+    if room < 1 and not again then flow.held = 'ready_limit' return false end
+    return true
+  end
+
+  -- Counts a member that became ready.
+  function flow.passed(member)
+    room = room - 1
+    if not (free and string.find(member, SEP, 1, true)) then spent = spent + 1 end
+  end
+
+  -- When one is held back, takes those behind it that may pass, and removes them; done is the list of all that was taken.
+  function flow.take_behind(done, most, take)
+    if not flow.held or flow.held == 'rate' and not free then return end
+    local first, found = #done + 1, members_behind()
+    for i = 1, #found, 2 do
+      if #done >= most or not flow.may_pass(found[i]) or not take(found[i], found[i + 1]) then break end
+    end
+    in_chunks('ZREM', due, done, first)
+  end
+
+  -- Completes the reply of a drain: its wait, how late it was besides what the rate had the oldest wait, and what holds the next one back. At high
+  -- rates it waits a millisecond, or half a burst, because timers are no finer.
+  function flow.finish(reply)
+    reply[7] = flow.held or ''
+    if flow.held == 'ready_limit' then reply[3] = READY_LIMIT_WAIT end
+    if not each then return reply end
+    local at = full + spent * each
+    if flow.held == 'rate' then reply[3] = math.ceil(math.max(at + each - empty, math.min(1000, burst * each / 2))) end
+    if full > now_us then reply[6] = math.max(0, math.min(reply[6], now - math.floor((full + each - burst * each) / 1000))) end
+    if spent > 0 then keep(at) end
+    return reply
+  end
+
+  redis.call('ZREM', due, SEP) -- removes nothing
+  if limit then room = limit - waiting() end
+  if each and rate then
+    if burst > MOST_BURST then burst = math.max(1, math.floor(1e5 / each)) end
+    empty = now_us + burst * each -- when it will be full, if it is empty now
+    full = math.min(math.max(tonumber(redis.call('GET', rate) or '') or 0, now_us), empty)
+    tokens = math.floor((empty - full) / each + 1e-6)
+    keep(full)
+  else
+    each = nil
+  end
+  return flow
+end

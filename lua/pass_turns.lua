@@ -1,0 +1,79 @@
+-- pass_turns: has the next messages of keys go on whose entry or retry is gone, or done with in every group (for workers that only XACK), a part of the keys at a time.
+-- Uses: base history entry free key
+-- KEYS[1] stream (stream)
+-- KEYS[2] due (zset)
+-- KEYS[3] meta (hash)
+-- KEYS[4] wake (stream)
+-- KEYS[5] turns (zset)
+-- ARGV[1] cursor (string: the key to go on behind, '' at first)
+-- ARGV[2] rank (integer, members that wait and were looked at in earlier rounds, 0 at first)
+-- ARGV[3] limit (integer, keys, and members that wait, to look at)
+-- Returns: cursor ('' = came round), rank (0 = came round), freed (integer, holders of a key that were gone), moved (integer, messages that went on)
+-- Complexity: O(limit × log n), and the groups for each key in flight; it reads 1 MiB of entries and metas at most, and one more of each
+-- If a command fails here: the rest stays for the next pass.
+-- Run twice: harmless.
+local stream, due, meta, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local cursor, rank, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local bad = wrong_type({stream, 'stream', due, 'zset', meta, 'hash', wake, 'stream'})
+if bad then return bad end
+local groups, bytes, entries, key_of, held = groups_of(stream), 0, {}, {}, {}
+redis.call('ZREM', turns, '') -- removes nothing, and opens a full server for the rest
+-- Everything is known before the first write.
+
+-- Whether an entry is still in the stream, or was given to a group that has not acknowledged it.
+local function is_there(entry)
+  local found = redis.pcall('XRANGE', stream, entry, entry)
+  bytes = bytes + bytes_of(not found.err and found[1] and found[1][2])
+  for _, group in ipairs(groups) do
+    if group.pending > 0 and redis.call('XPENDING', stream, group.name, entry, entry, 1)[1] then return true end
+  end
+  return not found.err and found[1] ~= nil
+end
+
+-- Looks at what holds a key: of entries it is asked afterwards, which of them no group needs.
+local function look(key, by)
+  local is_entry = string.find(by, '^%d+%-%d+$')
+  if is_entry and is_there(by) then
+    if #entries < room(groups) then entries[#entries + 1], key_of[by] = by, key end
+  elseif is_entry or not redis.call('ZSCORE', due, by) then
+    add_pair(held, key, by)
+  end
+end
+
+local looked, before_all = 0, cursor
+while looked < limit and bytes < MOST_BYTES do
+  local first = redis.call('ZRANGEBYLEX', turns, cursor == '' and '-' or '(' .. cursor .. ' ', '+', 'LIMIT', 0, 1)[1]
+  bytes = bytes + (first and #first or 0)
+  looked, cursor = looked + 1, first and string.match(first, '^([^' .. SEP .. ']+)' .. SEP) or ''
+  if not first then break end
+  local busy = cursor == '' and {} or redis.call('ZRANGEBYLEX', turns, '[' .. in_flight(cursor, ''), '(' .. cursor .. SEP .. 'busy ', 'LIMIT', 0, 100)
+  for _, one in ipairs(busy) do if bytes < MOST_BYTES then look(cursor, string.sub(one, #cursor + 7)) end end -- else when these are gone
+  if #busy == 0 and string.sub(first, #cursor + 1, #cursor + 6) ~= SEP .. 'wait' .. SEP then redis.call('ZREM', turns, first) end -- somebody's own
+  if #busy == 0 and cursor ~= '' then add_pair(held, cursor, '') end
+end
+for _, entry in ipairs(#entries > 0 and #groups > 0 and delete_unneeded(stream, groups, entries, span(entries)) or {}) do add_pair(held, key_of[entry], entry) end
+local before, soonest, freed, moved = head(due), nil, 0, 0
+for i = 1, #held, 2 do
+  if held[i + 1] ~= '' then freed = freed + 1 end
+  redis.call('ZREM', turns, in_flight(held[i], held[i + 1]))
+  local at, more = hand_over(due, turns, held[i])
+  for _ = 2, more and 10 or 1 do if more then at, more = hand_over(due, turns, held[i]) end end
+  if at then soonest, moved = earlier(soonest, at), moved + 1 end
+  if more then freed, cursor = freed + 1, before_all == '' and SEP or before_all break end -- so many were cancelled that they are not passed yet
+end
+
+-- Who waits, and is not in line any more, or whose key cannot be read any more, is due again: it is drain that says what becomes of it.
+local start, last = redis.call('ZCOUNT', due, '-inf', '(' .. digits(PARKED)) + rank, rank + limit
+repeat
+  local one = redis.call('ZRANGE', due, start, start, 'WITHSCORES')
+  local at = one[1] and parked_due(one[2])
+  local fields = at and redis.call('HGET', meta, one[1])
+  local key = fields and key_in(fields)
+  bytes, start, rank = bytes + (one[1] and #one[1] or 0) + (fields and #fields or 0), start + 1, at and rank + 1 or 0
+  if at and (key and not redis.call('ZSCORE', turns, in_line(key, at, one[1])) or not key and at < 1e15) then
+    redis.call('ZADD', due, 'XX', digits(at), one[1])
+    soonest, moved = earlier(soonest, at), moved + 1
+  end
+until not at or rank >= last or bytes >= MOST_BYTES
+wake_if_earlier(wake, before, soonest)
+return {cursor, rank, freed, moved}

@@ -1,0 +1,92 @@
+package lua
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func (b *rig) receive(group string, idle time.Duration, limit int) Received {
+	b.Helper()
+	r, err := Receive(b.ctx, b.c, b.k, group, "c1", idle, limit)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+// Whoever asks gets what the group was not given yet, in order, and learns whether there may be more.
+func TestReceiveGivesWhatIsNew(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g", "h")
+		for i := range 5 {
+			b.enqueue(Item{ID: fmt.Sprint("m", i), When: At(time.UnixMilli(b.now() - int64(9-i))), Payload: []byte("p")})
+		}
+		b.drain(100)
+		all := b.entries(b.k.Stream)
+		for _, c := range []struct {
+			limit, from, to int
+			last            bool
+		}{{2, 0, 2, false}, {3, 2, 5, false}, {2, 5, 5, true}} {
+			r := b.receive("g", 0, c.limit)
+			redistest.Want(b, "given", fmt.Sprint(r.Entries), fmt.Sprint(all[c.from:c.to]))
+			redistest.Want(b, "last", r.Last, map[bool]string{true: all[4].EntryID}[c.last])
+		}
+		r := b.receive("h", 0, 10)
+		redistest.Want(b, "given to another group", len(r.Entries), 5)
+		redistest.Want(b, "last", r.Last, all[4].EntryID)
+	})
+}
+
+// What is to be done in less than the visibility timeout is abandoned that much earlier, by the same reclaim; extending it gives
+// it that time once more. Neither counts as a delivery.
+func TestReceivedIsReclaimedInItsOwnTime(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		b.enqueue(Item{ID: "short", When: After(0)}, Item{ID: "extended", When: After(0)}, Item{ID: "long", When: After(0)})
+		b.drain(100)
+		const visibility = time.Minute
+		held := b.receive("g", visibility, 2).Entries
+		held = append(held, b.receive("g", 0, 1).Entries...)
+		ok, err := ExtendIdle(b.ctx, b.c, b.k, "g", "c1", visibility/2, []Held{{Entry: held[1].EntryID, ID: "extended"}})
+		if err != nil || !ok[0] {
+			b.Fatal(ok, err)
+		}
+		for i, least := range []time.Duration{visibility, visibility / 2, 0} {
+			deliveries, owner, idle := b.counter("g", held[i].EntryID)
+			if b.inProcess() { // which counts claims
+				deliveries = 1
+			}
+			ms := least.Milliseconds()
+			if deliveries != 1 || owner != "c1" || idle < ms || idle > ms+visibility.Milliseconds()/4 {
+				b.Errorf("%s: %d deliveries, of %s, idle for %d ms", held[i].ID, deliveries, owner, idle)
+			}
+		}
+		redistest.Want(b, "reclaimed", b.reclaim("g", visibility).Retried, 1)
+		b.wantState("due=1 payload=0 meta=1 stream=2 dead=0 g=2", "g")
+		lost, err := ExtendIdle(b.ctx, b.c, b.k, "g", "c1", visibility, []Held{{Entry: held[0].EntryID, ID: "short"}})
+		if err != nil || lost[0] {
+			b.Error("extended what was reclaimed", lost, err)
+		}
+	})
+}
+
+// A queue whose workers are paused gives nothing, and takes nothing from anybody.
+func TestReceiveRestsWithTheWorkers(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		if _, err := Receive(b.ctx, b.c, b.k, "g", "c1", 0, 1); !errors.Is(err, ErrNoGroup) {
+			b.Error("of no group", err)
+		}
+		b.groups("g")
+		b.enqueue(Item{ID: "m", When: After(0)})
+		b.drain(100)
+		b.set("held_workers", "1")
+		r := b.receive("g", 0, 10)
+		redistest.Want(b, "held, given", fmt.Sprint(r.Held, len(r.Entries), b.pending("g")), "true 0 0")
+		b.do("DEL", b.k.Policy)
+		redistest.Want(b, "given", len(b.receive("g", 0, 10).Entries), 1)
+	})
+}

@@ -1,0 +1,19 @@
+package lua
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var takeScript = load("take", []string{"bucket"}, []string{"interval", "burst", "n"}, nil)
+
+// Take takes n out of the token bucket at a key, which is there while it is not full: 0 = taken, else they are there after so
+// long, and nothing was taken. More than burst are taken when it is full, and are owed. n is 1 to MaxBurst.
+func Take(ctx context.Context, c rueidis.Client, bucket string, interval time.Duration, burst, n int) (time.Duration, error) {
+	us, err := takeScript.integer(ctx, c, []string{bucket},
+		[]string{strconv.FormatInt(interval.Nanoseconds(), 10), strconv.Itoa(burst), strconv.Itoa(n)})
+	return time.Duration(us) * time.Microsecond, err
+}

@@ -1,0 +1,24 @@
+-- take: takes so many out of a token bucket, or tells how long to wait for them.
+-- Uses: base
+-- KEYS[1] bucket (string)
+-- ARGV[1] interval (integer, ns that one takes to come back)
+-- ARGV[2] burst (integer, how many the bucket holds)
+-- ARGV[3] n (integer, how many to take, 1 to 1,000,000; more than the bucket holds are taken when it is full, and are owed)
+-- Returns: integer, 0 when they are taken, else µs after which they are there
+-- Complexity: O(1)
+-- If a command fails here: nothing is taken.
+-- Run twice: they are taken twice.
+local bucket, each, burst, n = KEYS[1], tonumber(ARGV[1]) / 1000, tonumber(ARGV[2]), tonumber(ARGV[3])
+local now, fraction = now_ms()
+local now_us = now * 1000 + fraction
+-- The bucket is one time in µs, when it is full again, and is kept until then. After a clock that went back nobody waits for more than may be owed.
+local full = redis.call('GETRANGE', bucket, 0, 31)
+full = string.find(full, '^%d+%.?%d*$') and tonumber(full) or 0
+full = math.min(math.max(full, now_us), now_us + (burst + 1e6) * each)
+local wait = full + (math.min(n, burst) - burst) * each - now_us
+if wait > 0 then return math.ceil(wait) end
+
+full = full + n * each
+-- Everything is known before the first write.
+redis.call('SET', bucket, string.format('%.2f', full), 'PX', digits(math.max(1, math.ceil((full - now_us) / 1000))))
+return 0

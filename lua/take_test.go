@@ -1,0 +1,58 @@
+package lua
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func (b *rig) take(interval time.Duration, burst, n int) time.Duration {
+	b.Helper()
+	wait, err := Take(b.ctx, b.c, b.g.Bucket("d"), interval, burst, n)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return wait
+}
+
+func TestABucketHoldsWhatItHolds(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		near := func(what string, got, want time.Duration) {
+			b.Helper()
+			if got > want || got < want-time.Minute {
+				b.Errorf("%s: %v, want %v", what, got, want)
+			}
+		}
+		for range 3 {
+			near("of three", b.take(time.Hour, 3, 1), 0)
+		}
+		near("a fourth", b.take(time.Hour, 3, 1), time.Hour)
+		near("all of them", b.take(time.Hour, 3, 3), 3*time.Hour)
+		near("more than it holds", b.take(time.Hour, 3, 1000), 3*time.Hour)
+		if left := b.count("PTTL", b.g.Bucket("d")); left <= 0 || left > int(3*time.Hour.Milliseconds()) {
+			b.Error("it stays for ", left)
+		}
+		b.do("DEL", b.g.Bucket("d"))
+		near("more than it holds, when it is full", b.take(time.Hour, 3, 10), 0)
+		near("what is owed", b.take(time.Hour, 3, 1), 8*time.Hour)
+		for _, foreign := range []string{"", "x", "nan", "inf", "-1", "1e400", "0x10", "\x00"} { // is a full bucket
+			b.do("SET", b.g.Bucket("d"), foreign)
+			near(foreign, b.take(time.Hour, 1, 1), 0)
+		}
+		b.do("SET", b.g.Bucket("d"), "9999999999999999") // by a clock that went back since
+		near("longer than anyone may owe", b.take(time.Millisecond, 3, 1), 1_000_000*time.Millisecond+time.Millisecond)
+		b.do("DEL", b.g.Bucket("d"))
+		near("the most, the slowest", b.take(time.Hour, MaxBurst, MaxBurst), 0)
+		if wait := b.take(time.Hour, MaxBurst, MaxBurst); wait < 100*365*24*time.Hour {
+			b.Error("it waits for ", wait)
+		}
+		b.do("DEL", b.g.Bucket("d"))
+		b.do("HSET", b.g.Bucket("d"), "a", "b")
+		if _, err := Take(b.ctx, b.c, b.g.Bucket("d"), time.Hour, 3, 1); !errors.Is(err, ErrWrongType) {
+			b.Error(err)
+		}
+		redistest.Want(b, "another bucket", b.count("EXISTS", b.g.Bucket("e")), 0)
+	})
+}

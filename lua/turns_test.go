@@ -1,0 +1,460 @@
+package lua
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// keyed is a message with a key that was due so many seconds ago.
+func (b *rig) keyed(id, key string, ago int64) Item {
+	return Item{ID: id, Payload: []byte("payload of " + id), Meta: `{"key":"` + key + `"}`,
+		When: At(time.UnixMilli(b.now() - 1000*ago))}
+}
+
+// delivered drains, has groups read, and returns the IDs that the last one was given.
+func (b *rig) delivered(groups ...string) (given []Entry) {
+	b.Helper()
+	b.drain(100)
+	for _, group := range groups {
+		given = b.read(group, "c", 100)
+	}
+	return given
+}
+
+func (b *rig) wantDelivered(groups []string, want ...string) []Entry {
+	b.Helper()
+	given := b.delivered(groups...)
+	wantList(b, "delivered", ids(given), want...)
+	return given
+}
+
+func heldOf(es ...Entry) (held []Held) {
+	for _, e := range es {
+		held = append(held, Held{Entry: e.EntryID, Key: e.Extra[FieldKey]})
+	}
+	return held
+}
+
+// wantNoTurns holds when nobody is in flight, or waits for a key.
+func (b *rig) wantNoTurns() {
+	b.Helper()
+	wantList(b, "turns", b.texts("ZRANGE", b.k.Turns, "0", "-1"))
+}
+
+// Of the messages with one key one is in flight at a time, in due order, also of those that come while others wait; others go on.
+func TestOneMessageOfAKeyAtATimeInDueOrder(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		b.groups(g...)
+		b.enqueue(b.keyed("a3", "a", 5), b.keyed("a1", "a", 9), b.keyed("b1", "b", 7))
+		b.enqueue(Item{ID: "free", When: At(time.UnixMilli(b.now() - 8000))})
+		es := b.wantDelivered(g, "a1", "free", "b1")
+		b.enqueue(b.keyed("a2", "a", 6))
+		b.wantDelivered(g)
+		token := b.token()
+		wantList(b, "acknowledged", b.ack("g", heldOf(es...)...), true, true, true)
+		redistest.Want(b, "woke the bridge", b.token() != token, true)
+		for _, id := range []string{"a2", "a3"} {
+			one := b.wantDelivered(g, id)
+			redistest.Want(b, "payload", string(one[0].Payload), "payload of "+id)
+			b.wantDelivered(g)
+			b.ack("g", heldOf(one...)...)
+		}
+		b.wantDelivered(g)
+		b.wantNoTurns()
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0 g=0", "g")
+	})
+}
+
+// A key is busy until every group is done with its message; a retry keeps it, if the policy does not say otherwise.
+func TestKeyIsKeptUntilEveryGroupIsDone(t *testing.T) {
+	for _, skip := range []bool{false, true} {
+		t.Run(fmt.Sprint("skip ", skip), func(t *testing.T) {
+			everywhere(t, func(b *rig) {
+				groups := []string{"g", "h"}
+				b.groups(groups...)
+				if skip {
+					b.do("HSET", b.k.Policy, "key_failure", "skip")
+				}
+				b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8))
+				e := b.wantDelivered(groups, "a1")[0]
+				redistest.Want(b, "fails in g", b.fail("g", e.EntryID, ActionRetry, ReasonMaxAttempts, "x"), Retried)
+				b.wantDelivered(groups)
+				b.ack("h", heldOf(e)...)
+				retry := "a1" + Separator + "g" + Separator + e.EntryID
+				if skip {
+					next := b.wantDelivered(groups, "a2")[0]
+					b.do("ZADD", b.k.Due, "5", retry)
+					b.wantDelivered(groups)
+					b.ack("g", heldOf(next)...)
+					b.wantDelivered(groups)
+					b.ack("h", heldOf(next)...)
+				} else {
+					b.wantDelivered(groups)
+					b.do("ZADD", b.k.Due, "5", retry)
+				}
+				again := b.wantDelivered(groups, "a1")[0]
+				redistest.Want(b, "attempt", again.Attempt, 2)
+				b.wantDelivered(groups)
+				redistest.Want(b, "released in g", b.fail("g", again.EntryID, ActionRelease, "", ""), Released)
+				b.ack("h", heldOf(again)...)
+				if !skip {
+					again = b.wantDelivered(groups, "a1")[0] // before a2: who is released keeps the key
+				} else {
+					again = b.wantDelivered(groups, "a1")[0]
+				}
+				b.ack("h", heldOf(again)...)
+				b.wantDelivered(groups)
+				redistest.Want(b, "given up", b.fail("g", again.EntryID, ActionDead, "gave_up", "x"), Dead)
+				if !skip {
+					next := b.wantDelivered(groups, "a2")[0]
+					for _, g := range groups {
+						b.ack(g, heldOf(next)...)
+					}
+				}
+				b.wantDelivered(groups)
+				b.wantNoTurns()
+				b.wantState("due=0 payload=0 meta=0 stream=0 dead=1 g=0 h=0", groups...)
+			})
+		})
+	}
+}
+
+// What leaves in another way than by an exit of its holder gives its turn away, too: at once where a script does it, else by the
+// sweep.
+func TestKeyGoesOnWhateverBecomesOfItsMessage(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		for _, c := range []struct {
+			what  string
+			do    func(e Entry)
+			sweep bool
+		}{
+			{"XACK by another client", func(e Entry) { b.do("XACK", b.k.Stream, "g", e.EntryID) }, true},
+			{"XACK and XDEL", func(e Entry) {
+				b.do("XACK", b.k.Stream, "g", e.EntryID)
+				b.do("XDEL", b.k.Stream, e.EntryID)
+			}, true},
+			{"the key was not told", func(e Entry) { b.ack("g", Held{Entry: e.EntryID}) }, true},
+			{"reclaimed, and dead", func(e Entry) {
+				b.abandon("g", "c", e.EntryID)
+				b.do("XCLAIM", b.k.Stream, "g", "c", "0", e.EntryID, "IDLE", "3600000", "RETRYCOUNT", "9", "JUSTID")
+				redistest.Want(b, "dead", b.reclaim("g", time.Minute).Dead, 1)
+			}, false},
+			{"its retry is cancelled", func(e Entry) {
+				b.fail("g", e.EntryID, ActionRetry, ReasonMaxAttempts, "x")
+				b.wantDelivered(g)
+				_, found, err := CancelRetries(b.ctx, b.c, b.k, Walk{Limit: 1000}, []string{e.ID})
+				if err != nil || len(found) != 1 {
+					b.Fatal(found, err)
+				}
+			}, false},
+			{"its retry is deleted", func(e Entry) {
+				b.fail("g", e.EntryID, ActionRetry, ReasonMaxAttempts, "x")
+				b.do("ZREM", b.k.Due, e.ID+Separator+"g"+Separator+e.EntryID)
+			}, true},
+			{"its retry expires", func(e Entry) {
+				b.fail("g", e.EntryID, ActionRetry, ReasonMaxAttempts, "x")
+				wantList(b, "expired", b.expire(e.ID+Separator+"g"+Separator+e.EntryID), ExpireNow)
+				redistest.Want(b, "dead", b.drain(10).Dead, 1)
+			}, false},
+		} {
+			b.do("DEL", b.k.Stream, b.k.Due, b.k.Payload, b.k.Meta, b.k.Turns)
+			b.groups(g...)
+			b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8))
+			c.do(b.wantDelivered(g, "a1")[0])
+			if c.sweep {
+				b.wantDelivered(g)
+				token := b.token()
+				redistest.Want(b, c.what+": passed on", b.passTurns().Moved, 1)
+				redistest.Want(b, c.what+": woke the bridge", b.token() != token, true)
+			}
+			b.Log(c.what)
+			b.ack("g", heldOf(b.wantDelivered(g, "a2")...)...)
+			b.wantNoTurns()
+		}
+	})
+}
+
+// passTurns sweeps all keys.
+func (b *rig) passTurns() (sum TurnsPassed) {
+	b.Helper()
+	var done TurnsPassed
+	for keys, members := false, false; !keys || !members; {
+		var err error
+		if done, err = PassTurns(b.ctx, b.c, b.k, done.Cursor, done.Rank, 100); err != nil {
+			b.Fatal(err)
+		}
+		sum.Freed, sum.Moved = sum.Freed+done.Freed, sum.Moved+done.Moved
+		keys, members = keys || done.Cursor == "", members || done.Rank == 0
+	}
+	return sum
+}
+
+// Who waits can be cancelled, moved, replaced and exported as what is not due yet, and finds its place in the line again.
+func TestWhoWaitsForAKeyCanBeChanged(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		b.groups(g...)
+		b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8), b.keyed("a3", "a", 7), b.keyed("a4", "a", 6), b.keyed("a5", "a", 5))
+		first := b.wantDelivered(g, "a1")
+		if _, waits := DueScore(b.dueOf("a2")); !waits {
+			b.Fatalf("a2 does not wait: %f", b.dueOf("a2"))
+		}
+		if done, err := Cancel(b.ctx, b.c, b.k, []string{"a2"}, Durability{}); err != nil || !done[0] {
+			b.Fatal(done, err)
+		}
+		_, moved, err := Reschedule(b.ctx, b.c, b.k, "a3", At(time.UnixMilli(b.now()-5500)), Durability{})
+		if err != nil || !moved {
+			b.Fatal(moved, err)
+		}
+		later := b.keyed("a4", "a", 4)
+		later.Dedup = ReplaceLater
+		sooner := b.keyed("a5", "a", 6)
+		sooner.Dedup = ReplaceLater
+		wantList(b, "replaced", b.enqueue(later, sooner), Replaced, Duplicate)
+		b.wantDelivered(g)
+		b.ack("g", heldOf(first...)...)
+		for _, id := range []string{"a3", "a5", "a4"} {
+			b.ack("g", heldOf(b.wantDelivered(g, id)...)...)
+		}
+		b.wantNoTurns()
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0 g=0", "g")
+	})
+}
+
+// Somebody deletes what says who waits: the sweep has those due again, a part at a time, and drain puts them in line.
+func TestLineIsMadeAnewWhereItWasDeleted(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		var items []Item
+		for i := range 300 {
+			items = append(items, b.keyed(fmt.Sprintf("m%03d", i), fmt.Sprint("key", i%3), 1000-int64(i)))
+		}
+		b.enqueue(items...)
+		var order []string
+		for len(order) < 300 {
+			b.drain(1000)
+			if len(order) == 30 {
+				b.do("DEL", b.k.Turns)
+			}
+			b.passTurns()
+			es := b.read("g", "c", 100)
+			if len(es) == 0 {
+				continue
+			}
+			order = append(order, ids(es)...)
+			b.ack("g", heldOf(es...)...)
+		}
+		if !slices.IsSorted(order[33:]) {
+			b.Errorf("out of order: %v", order[33:])
+		}
+		b.passTurns()
+		b.wantNoTurns()
+	})
+}
+
+// Somebody writes over the meta of one that waits, and its key is in no note any more: it waited for ever. The sweep has it due,
+// and drain says what becomes of it. A due time that never comes stays one.
+func TestWhoWaitsAndLosesItsKeyGoesOn(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8), b.keyed("a3", "a", 7), b.keyed("a4", "a", 6))
+		b.wantDelivered([]string{"g"}, "a1")
+		b.do("HSET", b.k.Meta, "a2", "junk", "a3", `{"h:a":"b"}`)
+		b.do("HDEL", b.k.Meta, "a4")
+		b.do("DEL", b.k.Turns)
+		b.do("ZADD", b.k.Due, "7e15", "never")
+		redistest.Want(b, "had go on", b.passTurns().Moved, 3)
+		redistest.Want(b, "never", b.dueOf("never"), 7e15)
+		b.wantDelivered([]string{"g"}, "a3", "a4")
+		b.wantState("due=1 payload=0 meta=0 stream=3 dead=1 g=3", "g")
+	})
+}
+
+// A key that is none makes a dead letter; turns of another type stop what has a key, and nothing else.
+func TestOddKeys(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		for i, key := range []string{"", strings.Repeat("x", 257), "a\\u0001b", "a\\u001fb"} {
+			b.do("HSET", b.k.Meta, fmt.Sprint("m", i), `{"key":"`+key+`"}`)
+			b.do("ZADD", b.k.Due, "5", fmt.Sprint("m", i))
+		}
+		redistest.Want(b, "dead", b.drain(10).Dead, 4)
+		for i, e := range b.entries(b.k.Dead) {
+			redistest.Want(b, fmt.Sprint("reason ", i), e.Reason+": "+e.Error, "malformed: key is empty, longer than 256 bytes, or holds control characters")
+		}
+		for _, key := range []string{strings.Repeat("x", 256), "Zoë 7", "a b", "a", "a!", "a\\\"b"} {
+			b.enqueue(b.keyed("1 of "+key, key, 9), b.keyed("2 of "+key, key, 8))
+		}
+		es := b.delivered("g")
+		redistest.Want(b, "in flight", len(es), 6)
+		b.ack("g", heldOf(es...)...)
+		es = b.delivered("g")
+		redistest.Want(b, "in flight", len(es), 6)
+		b.ack("g", heldOf(es...)...)
+		b.wantNoTurns()
+
+		b.do("SET", b.k.Turns, "x")
+		b.enqueue(b.keyed("a1", "a", 1))
+		b.enqueue(Item{ID: "before", When: At(time.UnixMilli(b.now() - 5000))})
+		d := b.drain(10)
+		redistest.Want(b, "moved beside wrong turns", d.Moved, 1)
+		if !strings.Contains(d.Refusal, "WRONGTYPE") {
+			b.Errorf("refusal %q", d.Refusal)
+		}
+		b.do("DEL", b.k.Turns)
+		es = b.delivered("g")
+		b.do("SET", b.k.Turns, "x")
+		wantList(b, "acknowledged beside wrong turns", b.ack("g", heldOf(es...)...), true, true)
+	})
+}
+
+// One of a key that is due goes behind an older one that waits, also when nobody is in flight.
+func TestOlderOneOfAKeyGoesFirst(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		b.groups(g...)
+		b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8))
+		e := b.wantDelivered(g, "a1")[0]
+		b.wantDelivered(g)
+		b.do("XACK", b.k.Stream, "g", e.EntryID)
+		b.do("DEL", b.k.Stream)
+		b.do("ZREM", b.k.Turns, "a"+Separator+"busy"+Separator+e.EntryID)
+		b.groups(g...)
+		b.enqueue(b.keyed("a3", "a", 7))
+		for _, id := range []string{"a2", "a3"} {
+			b.drain(10) // a3 makes way
+			b.ack("g", heldOf(b.wantDelivered(g, id)...)...)
+		}
+		b.wantNoTurns()
+	})
+}
+
+// What was never started comes back before the next one of its key, whatever the policy says of failures.
+func TestReleaseKeepsItsKey(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		b.groups(g...)
+		b.do("HSET", b.k.Policy, "key_failure", "skip")
+		b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8))
+		e := b.wantDelivered(g, "a1")[0]
+		b.wantDelivered(g)
+		redistest.Want(b, "outcome", b.fail("g", e.EntryID, ActionRelease, "", ""), Released)
+		for _, id := range []string{"a1", "a2"} {
+			b.ack("g", heldOf(b.wantDelivered(g, id)...)...)
+		}
+		b.wantNoTurns()
+	})
+}
+
+// Of 9,000 that were cancelled while they waited nobody holds up who comes behind them.
+func TestManyCancelledInLineArePassedOver(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		b.groups(g...)
+		b.enqueue(b.keyed("first", "a", 9))
+		e := b.wantDelivered(g, "first")[0]
+		var lines []string
+		for i := range 9000 {
+			lines = append(lines, "0", fmt.Sprintf("a%swait%s%016d%sgone%d", Separator, Separator, i, Separator, i))
+		}
+		b.do(append([]string{"ZADD", b.k.Turns}, lines...)...)
+		b.enqueue(b.keyed("last", "a", 1))
+		b.wantDelivered(g)
+		b.ack("g", heldOf(e)...)
+		for range 4 {
+			b.passTurns()
+		}
+		b.ack("g", heldOf(b.wantDelivered(g, "last")...)...)
+		b.wantNoTurns()
+	})
+}
+
+// What somebody writes among the turns holds up nobody for good; an ID like the entry in flight is no turn of its own.
+func TestOddTurns(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		b.groups(g...)
+		for i, odd := range []string{"", "aaaa", "busy", "zzzz", "wait", "wait" + Separator + "xx", "busy" + Separator} {
+			key := fmt.Sprint("k", i)
+			b.do("ZADD", b.k.Turns, "0", key+Separator+odd)
+			b.enqueue(b.keyed("m1 "+key, key, 9), b.keyed("m2 "+key, key, 8))
+			var given []string
+			for range 6 {
+				es := b.delivered(g...)
+				given = append(given, ids(es)...)
+				b.ack("g", heldOf(es...)...)
+				b.passTurns()
+			}
+			wantList(b, fmt.Sprintf("delivered beside %q", odd), given, "m1 "+key, "m2 "+key)
+		}
+		b.passTurns()
+		b.wantNoTurns()
+		b.enqueue(b.keyed("a1", "a", 9))
+		e := b.wantDelivered(g, "a1")[0]
+		b.enqueue(b.keyed(e.EntryID, "a", 8))
+		b.wantDelivered(g)
+	})
+}
+
+// The history tells of one that waits when it is due, not the score it has meanwhile.
+func TestHistoryTellsTheDueTimeOfWhoWaits(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		b.groups(g...)
+		b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8), b.keyed("a3", "a", 7))
+		b.wantDelivered(g, "a1")
+		_, was := DueScore(b.dueOf("a2"))
+		redistest.Want(b, "waits", was, true)
+		b.keepHistory()
+		if _, moved, err := Reschedule(b.ctx, b.c, b.k, "a2", After(time.Hour), Durability{}); err != nil || !moved {
+			b.Fatal(moved, err)
+		}
+		wantList(b, "expired", b.expire("a3"), ExpireNow)
+		for _, e := range b.raw(b.k.History) {
+			for _, f := range e.FieldValues {
+				if strings.Contains(f.Value, `"was_ms":"4`) {
+					b.Errorf("told: %s", f.Value)
+				}
+			}
+		}
+		redistest.Want(b, "told", len(b.told()), 2)
+	})
+}
+
+// One call may end more messages with keys than may be looked for in the lists of all groups at once.
+func TestManyKeysAtOnceAreAllPassedOn(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		const n = 200 // with 40 groups that hold something: twice as many as one look is for
+		groups := []string{"g"}
+		for i := range 39 {
+			groups = append(groups, fmt.Sprint("other", i))
+		}
+		b.groups(groups...)
+		b.do("XADD", b.k.Stream, "*", "id", "held")
+		for _, g := range groups {
+			b.read(g, "c", 1)
+		}
+		var items []Item
+		for i := range n {
+			key := fmt.Sprint("k", i)
+			items = append(items, b.keyed("1 "+key, key, 9), b.keyed("2 "+key, key, 8))
+		}
+		b.enqueue(items...)
+		b.drain(1000)
+		var held []Held
+		for _, g := range groups {
+			es := b.read(g, "c", n)
+			redistest.Want(b, "given to "+g, len(es), n)
+			held = heldOf(es...)
+			b.ack(g, held...)
+		}
+		redistest.Want(b, "next ones", b.drain(1000).Moved, n)
+	})
+}

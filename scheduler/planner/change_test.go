@@ -1,0 +1,161 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/recurrence"
+)
+
+// Whoever changed a payload while no bridge lived lost what was missed, whatever the spec promised. With other times it begins
+// from now.
+func TestAChangeKeepsWhatWasMissedUnlessTheTimesChange(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(s *recurrence.Spec)
+		missed int
+	}{
+		"payload": {func(s *recurrence.Spec) { s.Payload = []byte("new") }, 5},
+		"headers": {func(s *recurrence.Spec) { s.Headers = map[string]string{"a": "b"} }, 5},
+		"missed":  {func(s *recurrence.Spec) { s.Missed = recurrence.MissedOnce }, 1},
+		"phase":   {func(s *recurrence.Spec) { s.Phase += time.Millisecond }, 0},
+		"count":   {func(s *recurrence.Spec) { s.Count = 1000 }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			now := b.clock()
+			spec := recurrence.Spec{Every: time.Hour, Missed: recurrence.MissedAll,
+				Phase: time.Duration(now.Add(-time.Minute).UnixMilli()%3_600_000) * time.Millisecond}
+			b.put(spec)
+			b.Do("DEL", b.Keys.Due, b.Keys.Payload)
+			b.remember(now.Add(-5*time.Hour - time.Minute + time.Second))
+			c.change(&spec)
+			b.put(spec)
+			b.pass(b.fresh())
+			redistest.Want(t, "made up for", len(b.scheduled()), c.missed+1)
+		})
+	}
+}
+
+// What was moved before its time, and has left, does not keep back what a changed spec has before that, and is not planned again.
+func TestWhatWasMovedIsNeitherRepeatedNorLeavesOthersOut(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	spec := recurrence.Spec{Every: 4 * time.Hour}
+	b.put(spec)
+	moved := b.scheduled()[0]
+	b.Do("DEL", b.Keys.Due, b.Keys.Payload) // it was moved, and drained
+	spec.Payload = []byte("new")
+	b.put(spec)
+	b.pass(b.fresh())
+	if ids := b.scheduled(); len(ids) != 0 {
+		t.Errorf("%s has left, then %v", moved, ids)
+	}
+	spec.Count = 1000 // begins from now
+	b.put(spec)
+	b.pass(b.fresh())
+	if ids := b.scheduled(); slices.Contains(ids, moved) {
+		t.Errorf("%s is planned again", moved)
+	}
+	spec.Every, spec.Count = time.Hour, 0
+	b.put(spec)
+	b.pass(b.fresh())
+	spec.Name, spec.Queue = "r", b.Rig.Queue
+	s, err := spec.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, _ := s.Next(b.clock())
+	if ids, want := b.scheduled(), fmt.Sprint("r@", next.UnixMilli()); len(ids) != 1 || ids[0] == moved ||
+		ids[0] != want && want != moved {
+		t.Errorf("planned with other times: %v, want %s", ids, want)
+	}
+	// What is due already, because it was moved, stays as it is.
+	b.Do("ZADD", b.Keys.Due, "5", b.scheduled()[0])
+	spec.Payload = []byte("newer")
+	redistest.Want(t, "taken back of what is due", b.put(spec).TakenBack, 0)
+}
+
+// All data is lost and written again, with as many changes: the former spec was in force for a minute.
+func TestAfterAllIsLostAnotherSpecIsInForceAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	q := b.fresh()
+	b.put(recurrence.Spec{Every: time.Hour})
+	b.pass(q)
+	b.Do("DEL", b.Keys.Due, b.Keys.Payload, b.Keys.Recurring, b.Keys.Planned)
+	b.put(recurrence.Spec{Every: 2 * time.Second})
+	b.pass(q)
+	if it := q.items["r"]; it.schedule.Every != 2*time.Second {
+		t.Errorf("in force: every %s", it.schedule.Every)
+	}
+}
+
+// Runs by hand, occurrences before their time, and retries: whatever is left of any of them, none is planned beside it.
+func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.Groups("g")
+	b.put(recurrence.Spec{Every: time.Hour, Overlap: recurrence.OverlapSkip, Payload: []byte("p")})
+	first := b.scheduled()[0]
+	b.Do("ZADD", b.Keys.Due, "5", first) // moved to before its time
+	q := b.fresh()
+	drain := func() (entries []string) {
+		b.T.Helper()
+		if _, err := lua.Drain(t.Context(), b.Client, b.Keys, 10, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		read, err := b.Client.Do(t.Context(), b.Client.B().Xreadgroup().Group("g", "c").Streams().Key(b.Keys.Stream).Id(">").
+			Build()).AsXRead()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range read[b.Keys.Stream] {
+			entries = append(entries, e.ID)
+		}
+		return entries
+	}
+	want := func(what string) {
+		t.Helper()
+		for _, one := range []*Queue{q, b.fresh()} { // and one that knows nothing yet
+			b.pass(one)
+			if is, err := one.isUnfinished(t.Context(), one.items["r"]); !is || err != nil {
+				t.Errorf("%s: something is left: %v %v", what, is, err)
+			}
+		}
+	}
+	early := drain()
+	want("pending, before its time")
+	var run []string
+	for range 2 {
+		if _, _, err := b.Run(t.Context(), b.Rig.Queue, "r"); err != nil {
+			t.Fatal(err)
+		}
+		run = append(run, drain()...)
+	}
+	want("three are")
+	p := b.remembered()
+	p.Spans[0].To = p.Spans[0].To.Add(-2 * time.Hour) // one is due, and left out
+	b.Do("HSET", b.Keys.Planned, "r", p.String())
+	b.Do("HINCRBY", b.Keys.Planned, "", "1")
+	b.pass(q)
+	redistest.Want(t, "remembered", len(b.remembered().Recent), 3)
+	redistest.Want(t, "planned beside them", len(b.scheduled()), 0)
+	b.Do("XACK", b.Keys.Stream, "g", run[0], run[1])
+	want("those that were run are done")
+	failed, err := lua.Retry(t.Context(), b.Client, b.Keys, "g", lua.Attempts{Max: 5, Delays: []time.Duration{time.Hour}},
+		[]lua.Failure{{Held: lua.Held{Entry: early[0]}, Action: lua.ActionRetry, Delay: time.Hour, Reason: "max_attempts",
+			Error: "no"}})
+	if err != nil || len(failed) != 1 {
+		t.Fatal(failed, err)
+	}
+	want("it is to be tried again")
+	b.Do("DEL", b.Keys.Due)
+	b.pass(b.fresh())
+	redistest.Want(t, "planned when none is left", len(b.scheduled()), 1)
+}

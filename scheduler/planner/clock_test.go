@@ -1,0 +1,100 @@
+package planner
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/recurrence"
+)
+
+// A clock that was ahead for an hour planned what is to come in an hour. Set back, it stopped the recurrence until then.
+func TestAClockThatWasAheadStopsNoRecurrence(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.put(recurrence.Spec{Every: time.Second})
+	b.Do("DEL", b.Keys.Due, b.Keys.Payload)
+	now := b.clock().Truncate(time.Second)
+	p, ahead := b.remembered(), now.Add(time.Hour)
+	p.Recent = []string{fmt.Sprint(ahead.Add(time.Second).UnixMilli())}
+	p.Spans = []lua.Span{{From: now.Add(-time.Minute), To: now.Add(2 * time.Second)}, {From: ahead, To: ahead.Add(time.Minute)}}
+	b.Do("HSET", b.Keys.Planned, "r", p.String())
+	b.Do("HINCRBY", b.Keys.Planned, "", "1")
+	q := b.fresh()
+	for range 3 {
+		b.pass(q)
+	}
+	ids := b.scheduled()
+	if len(ids) < 10 || ids[0] != fmt.Sprint("r@", now.Add(3*time.Second).UnixMilli()) {
+		t.Errorf("planned: %v", ids) // what was planned before it was ahead is not planned again
+	}
+	redistest.Want(t, "lines", strings.Count(b.log.String(), "goes on from now"), 1)
+	if now := b.remembered(); len(now.Spans) != 3 {
+		t.Errorf("remembered: %s", now)
+	}
+}
+
+// The clock of a pass may be set back under it: what was idle until then is looked at again.
+func TestAPassSeesThatTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.put(recurrence.Spec{Every: time.Second})
+	q := b.fresh()
+	b.pass(q)
+	for _, it := range q.items {
+		it.idleUntil = farAway
+	}
+	q.now = b.clock().Add(time.Hour)
+	b.pass(q)
+	if until := q.items["r"].idleUntil; until.After(b.clock().Add(time.Minute)) {
+		t.Errorf("idle until %s", until)
+	}
+}
+
+// Any clock: it goes on, is away, and is set, forward and back. No occurrence is planned twice; and whatever the next one is that
+// was not planned, it is planned then.
+func TestNoClockPlansTwiceNorStops(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		s, err := recurrence.Spec{Name: "r", Queue: "q", Every: time.Duration(1+r.IntN(90)) * time.Second,
+			Missed: []recurrence.Missed{recurrence.MissedOnce, recurrence.MissedSkip, recurrence.MissedAll}[r.IntN(3)]}.Compile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.UnixMilli(1_800_000_000_000)
+		plan, planned, jumps := lua.Plan{Spans: []lua.Span{{From: now, To: now}}}, map[int64]bool{}, 0
+		for range 400 {
+			switch r.IntN(20) {
+			case 0:
+				if jumps++; jumps < 5 {
+					now = now.Add(time.Duration(r.IntN(7200)-3600) * time.Second)
+				}
+			default:
+				now = now.Add(time.Duration(r.IntN(15000)) * time.Millisecond)
+			}
+			for more := true; more; {
+				d := decide(s, plan, now)
+				more = len(d.occurrences) > 0
+				if more {
+					plan.Spans = d.through()
+				}
+				for _, at := range d.occurrences {
+					if planned[at.UnixMilli()] {
+						t.Fatalf("seed %d, %s every %s: %s twice, of %v", seed, s.Missed, s.Every, at, plan.Spans)
+					}
+					planned[at.UnixMilli()] = true
+					plan.Recent = append(plan.Recent, fmt.Sprint(at.UnixMilli()))
+				}
+				plan.Recent = plan.Recent[max(0, len(plan.Recent)-5):]
+			}
+			if next, _ := s.Next(now); !planned[next.UnixMilli()] {
+				t.Fatalf("seed %d, %s every %s: the next one of %s is not planned, of %v", seed, s.Missed, s.Every, now, plan.Spans)
+			}
+		}
+	}
+}

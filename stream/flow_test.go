@@ -1,0 +1,106 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// A pause that workers keep: they finish what they hold, take nothing new, and go on after it.
+func TestWorkersKeepAPauseAndGoOn(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		r.Groups("g")
+		release := make(chan struct{})
+		var begun, done atomic.Int64
+		w, _ := r.start(WorkerConfig{Concurrency: 2, Handler: func(ctx context.Context, m *Message) error {
+			begun.Add(1)
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			done.Add(1)
+			return nil
+		}})
+		for i := range 20 {
+			r.Ready(fmt.Sprint("m", i))
+		}
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			return begun.Load() == 2, fmt.Sprint(begun.Load(), " begun")
+		})
+		for _, want := range []bool{true, false} {
+			changed, err := PauseWorkers(t.Context(), r.Client, r.Prefix, r.Queue)
+			if err != nil || changed != want {
+				t.Fatal(changed, err)
+			}
+		}
+		redistest.Eventually(t, 2*PolicyInterval, func() (bool, string) { // it is busy with what it holds, and looks for itself
+			return w.served[0].policy.Load().HeldWorkers, "the worker has not seen the pause"
+		})
+		close(release)
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			return done.Load() >= 2 && r.Number("XLEN", r.Keys.Stream) == 20-done.Load(), fmt.Sprint(done.Load(), " done")
+		})
+		if n := begun.Load(); n > 4 { // what a read was given that was under way
+			t.Errorf("%d of 20 were begun in a pause", n)
+		}
+		if changed, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil || !changed {
+			t.Fatal(changed, err)
+		}
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			return done.Load() == 20, fmt.Sprint(done.Load(), " done")
+		})
+		redistest.Want(t, "settings", r.Number("EXISTS", r.Keys.Policy), int64(0))
+	})
+}
+
+// What limits the flow of a queue is read and written as any setting, of a whole queue alone.
+func TestFlowSettings(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	rate, burst, free, limit := lua.Rate("30/m"), 7, true, 100
+	all := PolicyUpdate{Rate: &rate, Burst: &burst, FreeRetries: &free, ReadyLimit: &limit}
+	if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", all); err != nil {
+		t.Fatal(err)
+	}
+	p, warning, err := ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, "g")
+	if err != nil || warning != nil || p.Rate != rate || p.Burst != burst || !p.FreeRetries || p.ReadyLimit != limit {
+		t.Errorf("%+v, %v, %v", p, warning, err)
+	}
+	text, _ := json.Marshal(p)
+	var again Policy
+	if err := json.Unmarshal(text, &again); err != nil || again != p {
+		t.Errorf("%s: %+v, %v", text, again, err)
+	}
+	err = WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "g", all)
+	for _, name := range []string{SettingRate, SettingBurst, SettingFreeRetries, SettingReadyLimit} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("of a group: %v", err)
+		}
+	}
+	fast, much, none := lua.Rate("1000001"), lua.MaxBurst+1, -1
+	err = WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", PolicyUpdate{Rate: &fast, Burst: &much, ReadyLimit: &none})
+	for _, says := range []string{`rate "1000001": must be`, `burst "1000001": must be`, `ready_limit "-1": must be`} {
+		if !errors.Is(err, lua.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v", err)
+		}
+	}
+	r.Policy(map[string]string{SettingRate: "fast", SettingBurst: "-1"})
+	p, warning, _ = ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, "")
+	if p.Rate != "" || p.Burst != 0 || warning == nil {
+		t.Errorf("%+v, %v", p, warning)
+	}
+	r.Policy(map[string]string{SettingRate: "12"})
+	p, _, _ = ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, "")
+	redistest.Want(t, "a bare number is a second's", p.Rate, lua.Rate("12/s"))
+}
