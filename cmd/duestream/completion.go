@@ -52,6 +52,7 @@ var argKinds = map[string]argKind{
 	"<group>":  {admin.CheckGroup, groupNames},
 	"<letter>": {checkLetter, newestLetters},
 	"<id>":     {admin.CheckID, nextIDs},
+	"<token>":  {check: admin.CheckToken},
 	"<name>":   {admin.CheckRecurrence, recurrenceNames},
 }
 
@@ -105,8 +106,10 @@ func without(all, these []string) []string {
 
 // settingsToComplete offers names of settings, and the values of those that have few.
 func settingsToComplete(typed string) (offers []string) {
-	if strings.HasPrefix(typed, "held=") {
-		return []string{"held=true", "held=false", "held="}
+	for _, name := range []string{"held", "held_workers", "free_retries"} {
+		if strings.HasPrefix(typed, name+"=") {
+			return []string{name + "=true", name + "=false", name + "="}
+		}
 	}
 	for _, name := range slices.Sorted(maps.Values(settings.PolicyFields)) {
 		offers = append(offers, name+"=")

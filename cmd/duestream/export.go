@@ -41,12 +41,13 @@ func (h exportHeader) source() string { return h.Prefix + ":" + h.Queue }
 
 // exportEnd is the last line.
 type exportEnd struct {
-	Kind      string `json:"kind"`
-	Count     int64  `json:"count"`
-	Ready     int64  `json:"ready"`
-	Scheduled int64  `json:"scheduled"`
-	Dead      int64  `json:"dead"`
-	LeftOut   int    `json:"left_out"`
+	Kind        string `json:"kind"`
+	Count       int64  `json:"count"`
+	Ready       int64  `json:"ready"`
+	Scheduled   int64  `json:"scheduled"`
+	Dead        int64  `json:"dead"`
+	Recurrences int64  `json:"recurrences,omitempty"`
+	LeftOut     int    `json:"left_out"`
 }
 
 func (e *exportEnd) add(kind admin.RecordKind) {
@@ -58,6 +59,8 @@ func (e *exportEnd) add(kind admin.RecordKind) {
 		e.Scheduled++
 	case admin.RecordDead:
 		e.Dead++
+	case admin.RecordRecurrence:
+		e.Recurrences++
 	}
 }
 
@@ -73,6 +76,7 @@ a file without it is not whole.
   {"kind":"scheduled","id":"order-42","due_ms":1795216995000,"payload":"hello"}
   {"kind":"ready","id":"order-41","due_ms":…,"payload":…,"for":"mailer","entry":"17…-0"}
   {"kind":"dead","id":"order-40","letter":"17…-0","group":"mailer","reason":"max_attempts",…}
+  {"kind":"recurrence","id":"nightly","payload":"{\"cron\":\"0 9 * * 1-5\",…}","plan":"…"}
 
 A payload is a string, or {"base64":"…"} when it is not UTF-8 or much shorter so, and null
 when it was lost. A record may have headers, attempt (absent: 1), for (the only group it
@@ -85,24 +89,25 @@ that group alone, so that one that was being worked on is delivered again. Entri
 are damaged are left out, and counted (exit code 6).
 
 What moves meanwhile may be in the file twice or not at all: for an exact copy pause the
-queue (duestream pause <queue>) and stop its workers. Settings and dedup
+queue (duestream pause <queue>) and stop its workers. A recurrence is in the file with its
+spec as payload, and what was planned of it. Settings, targets of callbacks and dedup
 windows are not exported.`,
 		Example: `  duestream export emails >emails.ndjson
   duestream export emails --dead | jq -r 'select(.reason=="max_attempts") | .id'
   duestream export emails | duestream --redis redis://new:6379 import emails`,
 	}
 	f := cmd.Flags()
-	f.BoolVar(&all, "all", false, "scheduled and ready messages, and dead letters; what is exported unless told otherwise")
+	f.BoolVar(&all, "all", false, "messages, dead letters and recurrences; what is exported unless told otherwise")
 	f.BoolVar(&scheduled, "scheduled", false, "only what is scheduled, retries included")
 	f.BoolVar(&dead, "dead", false, "only dead letters")
 	cmd.MarkFlagsMutuallyExclusive("all", "scheduled", "dead")
 	return a.does(cmd, nil, func(ctx context.Context, args []string) error {
-		kinds := []admin.RecordKind{admin.RecordReady, admin.RecordScheduled, admin.RecordDead}
+		kinds := []admin.RecordKind{admin.RecordReady, admin.RecordScheduled, admin.RecordDead, admin.RecordRecurrence}
 		switch {
 		case scheduled:
 			kinds = kinds[1:2]
 		case dead:
-			kinds = kinds[2:]
+			kinds = kinds[2:3]
 		}
 		return a.operate(ctx, func(op *admin.Admin) error { return a.exportTo(ctx, op, args[0], kinds) })
 	})
@@ -186,8 +191,12 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 		return failed(err)
 	}
 	bar.Clear()
-	a.note("exported %s: ready %s, scheduled %s, dead %s", human.Thousands(end.Count), human.Thousands(end.Ready),
-		human.Thousands(end.Scheduled), human.Thousands(end.Dead))
+	more := ""
+	if end.Recurrences > 0 {
+		more = ", recurrences " + human.Thousands(end.Recurrences)
+	}
+	a.note("exported %s: ready %s, scheduled %s, dead %s%s", human.Thousands(end.Count), human.Thousands(end.Ready),
+		human.Thousands(end.Scheduled), human.Thousands(end.Dead), more)
 	if end.LeftOut > 0 {
 		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`", errPartly,
 			human.Thousands(end.LeftOut))

@@ -14,7 +14,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
+	"github.com/duestream/duestream/internal/ndjson"
 )
 
 // fileLine is what a line of a file may hold.
@@ -32,6 +32,7 @@ type fileLine struct {
 	MaxSnoozes    *int              `json:"max_snoozes"`
 	MaxCrashes    *int              `json:"max_crashes"`
 	Expires       *int64            `json:"expires_ms"`
+	Key           *string           `json:"key"`
 }
 
 // parseLine reads a line. Fields that it lacks come from defaults; headers of both are merged, and the line's win.
@@ -84,6 +85,12 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 	}
 	if l.Expires != nil {
 		m.Expires = time.UnixMilli(*l.Expires)
+	}
+	if l.Key != nil {
+		m.Key = *l.Key
+		if err := admin.CheckKey(m.Key); err != nil { // empty would mean: none
+			return m, err
+		}
 	}
 	if m.ID == "" {
 		sum := sha256.Sum256(line)

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
+	"github.com/duestream/duestream/internal/ndjson"
 )
 
 // FuzzSettings: any value of any variable is refused by the variable's name, or gives a policy within its limits.

@@ -16,8 +16,8 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
-	"github.com/duestream/duestream/cmd/duestream/internal/ndjson"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
+	"github.com/duestream/duestream/internal/ndjson"
 )
 
 type importFlags struct {
@@ -36,7 +36,8 @@ func (a *app) importCommand() *cobra.Command {
 which may have another name and other partitions. Messages keep ID, due time, attempt,
 headers and payload; what is due is delivered at once. Dead letters keep their age. The
 groups that the queue had are created where they do not exist, so that each gets what
-it has not acknowledged.
+it has not acknowledged. Recurrences go on from what was planned; one whose name the queue
+has is left as it is, and counted as a duplicate.
 
 Every line is checked before anything of it is sent, and a line that is wrong is reported
 with its number and left out; --dry-run checks all lines and sends none. What is there

@@ -17,9 +17,10 @@ func (a *app) pause() *cobra.Command {
 		Short: "Have queues keep what is scheduled",
 		Long: `Pauses queues: what is scheduled, retries included, waits, also past its due time, until
 the queue is resumed. What is ready already is still delivered, and workers go on with
-what they hold. Messages can be scheduled, moved and cancelled as ever. It is the same as
+what they hold; with --workers those of all groups take nothing new, within a second or
+two, and finish what they hold. Messages can be scheduled, moved and cancelled as ever. It is the same as
 ` + "`duestream queue set <queue> held=true`" + `, and may be repeated.`,
-		Example: "  duestream pause emails\n  duestream pause --all",
+		Example: "  duestream pause emails\n  duestream pause emails --workers\n  duestream pause --all",
 	})
 }
 
@@ -27,12 +28,13 @@ what they hold. Messages can be scheduled, moved and cancelled as ever. It is th
 type heldQueue struct {
 	Queue   string `json:"queue"`
 	Held    bool   `json:"held"`
+	Workers bool   `json:"workers,omitempty"` // are paused as well
 	Changed bool   `json:"changed"`
 	Known   bool   `json:"known"` // to the bridges; else it is paused from its first message on, if the name is right
 }
 
 func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
-	var all bool
+	var all, workers bool
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		switch {
 		case all && len(args) > 0:
@@ -43,6 +45,9 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 		return nil
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all queues that the bridges know")
+	if held {
+		cmd.Flags().BoolVar(&workers, "workers", false, "workers take nothing new either")
+	}
 	return a.operates(cmd, nil, func(ctx context.Context, op *admin.Admin, queues []string) error {
 		known, err := op.Queues(ctx)
 		if err != nil {
@@ -53,16 +58,23 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 		}
 		answers := []heldQueue{}
 		for _, queue := range queues {
-			changed, err := op.Pause(ctx, queue, held)
+			changed, err := pauseQueue(ctx, op, queue, held, workers)
 			if err != nil {
 				return errors.Join(a.printHeld(answers), err)
 			}
 			known := slices.Contains(known, queue)
-			answers = append(answers, heldQueue{queue, held, changed, known})
+			answers = append(answers, heldQueue{queue, held, workers, changed, known})
 			a.noteUnknown(queue, known)
 		}
 		return a.printHeld(answers)
 	})
+}
+
+func pauseQueue(ctx context.Context, op *admin.Admin, queue string, held, workers bool) (changed bool, err error) {
+	if workers {
+		return op.PauseWorkers(ctx, queue)
+	}
+	return op.Pause(ctx, queue, held)
 }
 
 func (a *app) printHeld(done []heldQueue) error {
@@ -72,6 +84,8 @@ func (a *app) printHeld(done []heldQueue) error {
 		}
 		for _, q := range done {
 			switch {
+			case q.Workers && q.Changed:
+				fmt.Fprintf(a.out, "%s  paused, with its workers: they finish what they hold, and take nothing new\n", q.Queue)
 			case q.Held && q.Changed:
 				fmt.Fprintf(a.out, "%s  paused: what is scheduled waits; what is ready is still delivered\n", q.Queue)
 			case q.Held:

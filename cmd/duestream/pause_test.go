@@ -35,7 +35,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	var held []heldQueue
 	c.json(&held, "resume", "--all")
-	if fmt.Sprint(held) != "[{a false true true} {b false true true}]" {
+	if fmt.Sprint(held) != "[{a false false true true} {b false false true true}]" {
 		t.Error(held)
 	}
 	resumed := time.Now()

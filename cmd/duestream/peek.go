@@ -56,6 +56,9 @@ func (a *app) listPeeked(p admin.Peeked, payload bool) error {
 		if d.Overdue {
 			when = "overdue " + strings.TrimSuffix(when, " ago")
 		}
+		if d.Waits {
+			when = "waits for key " + human.OneLine(d.Key, 40)
+		}
 		attempt := strconv.Itoa(d.Attempt)
 		if d.MaxAttempts > 0 {
 			attempt += " of " + strconv.Itoa(d.MaxAttempts)

@@ -20,9 +20,9 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	}
 	c.ok("queue", "partitions", "q", "2")
 	w := c.work(dir, `echo x >> "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done`,
-		"--consumer", "me", "--concurrency", "3")
-	for i := range 5 {
-		c.ok("schedule", "q", "--id", fmt.Sprint("m-", i), "x")
+		"--consumer", "me", "--concurrency", "6") // more than messages, so that it reads of both partitions
+	for i := range 3 { // m-4 is in the second
+		c.ok("schedule", "q", "--id", fmt.Sprint("m-", i+2), "x")
 	}
 	redistest.Eventually(t, patience, func() (bool, string) {
 		text, err := os.ReadFile(filepath.Join(dir, "began"))

@@ -37,11 +37,21 @@ value takes a setting back, so that the next level counts again.
   max_crashes         how often a message may be abandoned by workers that end or hang
                       before a dead letter, counted apart from failures; 0: each is one
   held                true: what is scheduled does not become ready (whole queue only)
+  held_workers        true: workers take nothing new (whole queue only)
+  rate                how many messages become ready: 500/s, 30/m or 1/h; 0: no limit (whole
+                      queue only; in each partition by itself)
+  burst               how many at once after a quiet time; 0: a tenth of a second's
+  free_retries        true: retries and redriven dead letters are not subject to the rate
+  ready_limit         nothing becomes ready while so many entries wait for the slowest group;
+                      retries pass; 0: no limit (whole queue only; in each partition)
   history             changes of state to keep, and how long: 50000/24h; off: none, and what
-                      was kept is deleted (whole queue only). See duestream story`,
+                      was kept is deleted (whole queue only). See duestream story
+  key_failure         block: messages with a key wait for the retries of the one before;
+                      skip: they pass it (whole queue only)`,
 		Example: `  duestream queue set emails max_attempts=5 retry_max=10m
   duestream queue set emails --group mailer visibility_timeout=
-  duestream queue set callbacks retry_delays=1m,3m,5m,7m,9m max_attempts=6 retry_for=24h`,
+  duestream queue set callbacks retry_delays=1m,3m,5m,7m,9m max_attempts=6 retry_for=24h
+  duestream queue set emails rate=500/s burst=50 ready_limit=10000`,
 	}
 	groupFlag(cmd, &group, "change what holds for this group")
 	var update admin.PolicyUpdate
@@ -113,8 +123,20 @@ func policyOf(u admin.PolicyUpdate) bridge.Policy {
 	if u.MaxSnoozes != nil {
 		p.MaxSnoozes = *u.MaxSnoozes
 	}
+	if u.KeyFailure != nil {
+		p.KeyFailure = *u.KeyFailure
+	}
 	if u.MaxCrashes != nil {
 		p.MaxCrashes = *u.MaxCrashes
+	}
+	if u.Rate != nil {
+		p.Rate = *u.Rate
+	}
+	if u.Burst != nil {
+		p.Burst = *u.Burst
+	}
+	if u.ReadyLimit != nil {
+		p.ReadyLimit = *u.ReadyLimit
 	}
 	return p
 }
@@ -150,9 +172,19 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 	case "max_crashes":
 		u.MaxCrashes, err = parseNumber(value)
 	case "held":
-		if u.Held, err = parsed(strconv.ParseBool(value)); err != nil {
-			err = errors.New("must be true or false")
-		}
+		u.Held, err = parseSwitch(value)
+	case "held_workers":
+		u.HeldWorkers, err = parseSwitch(value)
+	case "free_retries":
+		u.FreeRetries, err = parseSwitch(value)
+	case "rate":
+		u.Rate = readRate(value)
+	case "burst":
+		u.Burst, err = parseNumber(value)
+	case "ready_limit":
+		u.ReadyLimit, err = parseNumber(value)
+	case "key_failure":
+		u.KeyFailure = (*bridge.KeyFailure)(&value)
 	case "history_age":
 		u.HistoryAge, err = parsed(flags.ParseDuration(value))
 	default:
@@ -160,6 +192,23 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 			strings.Join(slices.Sorted(maps.Values(settings.PolicyFields)), ", "))
 	}
 	return err
+}
+
+func parseSwitch(value string) (*bool, error) {
+	is, err := strconv.ParseBool(value)
+	if err != nil {
+		return nil, errors.New("must be true or false")
+	}
+	return &is, nil
+}
+
+// readRate reads 500/s, 500, 30/m, 1/h or 0. Whether it is one is checked with the limits of all settings.
+func readRate(value string) *bridge.Rate {
+	rate := bridge.Rate(value).Normal()
+	if value == "0" {
+		rate = ""
+	}
+	return &rate
 }
 
 func parseNumber(value string) (*int, error) {

@@ -30,6 +30,43 @@ func TestQueueSetChangesThePolicy(t *testing.T) {
 	c.fails(exitInvalid, []string{"can be set for a whole queue only"}, "queue", "set", "q", "--group", "g", "held=true")
 }
 
+func TestAQueueHasARateAReadyLimitAndAPauseForWorkers(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	says := func(out string, all ...string) {
+		t.Helper()
+		for _, one := range all {
+			if !strings.Contains(strings.Join(strings.Fields(out), " "), one) {
+				t.Errorf("%q is not in:\n%s", one, out)
+			}
+		}
+	}
+	c.ok("schedule", "q", "--in", "1h", "x")
+	says(c.ok("queue", "set", "q", "rate=500", "ready_limit=10000", "free_retries=true"), "rate 500/s burst 50 free_retries true (",
+		"ready_limit 10000")
+	says(c.ok("queue", "set", "q", "rate=30/m", "burst=7"), "rate 30/m burst 7")
+	says(c.ok("stats", "q"), "q (30/m) (ready limit 10000) 1 0")
+	c.fails(exitInvalid, []string{`rate "fast": must be a whole number`}, "queue", "set", "q", "rate=fast")
+	c.fails(exitInvalid, []string{`burst "-1"`, `ready_limit "1000000001"`}, "queue", "set", "q", "burst=-1", "ready_limit=1000000001")
+	c.fails(exitInvalid, []string{"can be set for a whole queue only"}, "queue", "set", "q", "--group", "g", "rate=1/s")
+	var got queuePolicy
+	c.json(&got, "queue", "show", "q")
+	if got.Rate != "30/m" || got.Burst != 7 || !got.FreeRetries || got.ReadyLimit != 10000 {
+		t.Errorf("%+v", got)
+	}
+	out := c.ok("queue", "set", "q", "rate=0", "burst=", "ready_limit=", "free_retries=")
+	if strings.Contains(out, "rate") || strings.Contains(out, "ready_limit") {
+		t.Error(out)
+	}
+	says(c.ok("pause", "q", "--workers"), "q paused, with its workers: they finish what they hold, and take nothing new")
+	says(c.ok("pause", "q", "--workers"), "q was paused already")
+	says(c.ok("queue", "show", "q"), "held_workers true (paused)")
+	says(c.ok("resume", "q"), "q resumed: ")
+	if out := c.ok("queue", "show", "q"); strings.Contains(out, "held_workers") {
+		t.Error(out)
+	}
+}
+
 func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

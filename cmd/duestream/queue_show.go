@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -28,8 +29,14 @@ type queuePolicy struct {
 	MaxCrashes        int     `json:"max_crashes,omitempty"`
 	TriedFor          int64   `json:"tried_for_ms"` // until a dead letter, about
 	Held              bool    `json:"held"`
+	HeldWorkers       bool    `json:"held_workers,omitempty"`
+	Rate              string  `json:"rate,omitempty"`
+	Burst             int     `json:"burst,omitempty"` // what counts, also where nobody set it
+	FreeRetries       bool    `json:"free_retries,omitempty"`
+	ReadyLimit        int     `json:"ready_limit,omitempty"`
 	History           int     `json:"history"`
 	HistoryAge        int64   `json:"history_ms"`
+	KeyFailure        string  `json:"key_failure,omitempty"`
 	Partitions        int     `json:"partitions"`
 	Known             bool    `json:"known"` // to the bridges
 
@@ -48,7 +55,8 @@ func (a *app) readPolicy(ctx context.Context, op *admin.Admin, queue, group stri
 	return queuePolicy{
 		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(),
 		millisOf(p.RetryDelays), p.RetryFor.Milliseconds(), p.MaxSnoozes, p.MaxCrashes, p.TriedFor().Milliseconds(),
-		p.Held, p.History, p.HistoryAge.Milliseconds(), counts.Latest(), true, p,
+		p.Held, p.HeldWorkers, string(p.Rate), burstOf(p), p.FreeRetries, p.ReadyLimit, p.History, p.HistoryAge.Milliseconds(),
+		string(p.KeyFailure), counts.Latest(), true, p,
 	}, err
 }
 
@@ -80,11 +88,44 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 		if p.MaxCrashes > 0 {
 			rows = append(rows, []string{"max_crashes", strconv.Itoa(p.MaxCrashes)})
 		}
+		rows = append(rows, flowRows(p, q.Partitions)...)
+		if p.KeyFailure != "" {
+			rows = append(rows, []string{"key_failure", string(p.KeyFailure)})
+		}
 		term.Table(a.out, append(rows, [][]string{
 			{"held", heldText(p.Held)}, {"history", historyText(p)}, {"partitions", strconv.Itoa(q.Partitions)},
 			{"tried for", "about " + human.Short(p.TriedFor()) + ", without the time of the attempts; then a message that always fails is a dead letter"},
 		}...))
 	})
+}
+
+// burstOf is the burst that counts.
+func burstOf(p bridge.Policy) int {
+	if p.Rate == "" {
+		return 0
+	}
+	return cmp.Or(p.Burst, p.Rate.DefaultBurst())
+}
+
+// flowRows show what limits what becomes ready, and is delivered.
+func flowRows(p bridge.Policy, partitions int) (rows [][]string) {
+	each := ""
+	if partitions > 1 {
+		each = " (in each partition)"
+	}
+	if p.Rate != "" {
+		rows = append(rows, []string{"rate", string(p.Rate) + each}, []string{"burst", strconv.Itoa(burstOf(p)) + each})
+		if p.FreeRetries {
+			rows = append(rows, []string{"free_retries", "true (the rate does not count for retries)"})
+		}
+	}
+	if p.ReadyLimit > 0 {
+		rows = append(rows, []string{"ready_limit", strconv.Itoa(p.ReadyLimit) + each})
+	}
+	if p.HeldWorkers {
+		rows = append(rows, []string{"held_workers", "true (paused)"})
+	}
+	return rows
 }
 
 func millisOf(list bridge.Delays) (all []int64) {

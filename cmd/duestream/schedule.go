@@ -31,6 +31,7 @@ type scheduleOptions struct {
 	expiresAt              time.Time
 	dedup                  time.Duration
 	replace                string
+	key                    string
 	file                   string
 	fromLine               int
 	duplicates             bool
@@ -61,8 +62,9 @@ line is a JSON object with these fields, all optional:
   max_snoozes     how often a group may put it off
   max_crashes     how often it may be abandoned, counted apart from failures
   expires_ms      Unix ms after which it is dead-lettered instead of delivered
+  key             messages with one key are delivered one at a time (string)
 
---in, --at, --spread, --header, --expires-in, --expires-at and those of retries (--max-attempts and
+--in, --at, --spread, --key, --header, --expires-in, --expires-at and those of retries (--max-attempts and
 below in the list) hold for the lines that do not say so themselves; headers are added to those of the line.
 
 A file can be scheduled again without harm: for 24 h (--dedup) an ID that was taken is
@@ -92,6 +94,7 @@ stops and says from which line to go on (--from-line).`,
 	flags.InstantVar(f, &o.expiresAt, "expires-at", "dead-letter it instead of delivering it after this time: RFC 3339")
 	flags.DelayVar(f, &o.dedup, "dedup", "refuse the ID for so long, also after delivery; needs --id. Default with --file: 24h")
 	f.StringVar(&o.replace, "replace", "", "take the place of a scheduled message with this --id: always, later or earlier (only with such a due time)")
+	f.StringVar(&o.key, "key", "", "deliver messages that share this key one at a time, in due order: a customer, an account")
 	f.StringVarP(&o.file, "file", "f", "", "schedule a message per line of this file; - = standard input")
 	f.IntVar(&o.fromLine, "from-line", 1, "with --file: skip the lines before this one")
 	cmd.MarkFlagsMutuallyExclusive("expires-in", "expires-at")
@@ -192,6 +195,12 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 			return nil, err
 		}
 		all = append(all, bridge.WithID(o.id))
+	}
+	if o.given("key") {
+		if err := admin.CheckKey(o.key); err != nil {
+			return nil, err
+		}
+		all = append(all, bridge.Key(o.key))
 	}
 	for name, value := range o.headers {
 		all = append(all, bridge.Header(name, value))

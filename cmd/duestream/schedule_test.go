@@ -153,7 +153,7 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 		{`or give --all`, []string{"dead", "purge", "q"}},
 		{`add --yes`, []string{"dead", "purge", "q", "--group", "g"}},
 		{`must be setting=value`, []string{"queue", "set", "q", "max_attempts"}},
-		{`colour "red": is not a setting: must be one of held,`, []string{"queue", "set", "q", "colour=red"}},
+		{`colour "red": is not a setting: must be one of burst, free_retries, held,`, []string{"queue", "set", "q", "colour=red"}},
 		{`max_attempts "0": must be between 1 and`, []string{"queue", "set", "q", "max_attempts=0"}},
 		{`visibility_timeout "1ms": must be between 100ms and`, []string{"queue", "set", "q", "visibility_timeout=1ms"}},
 		{`retry_max "1s": must be at least`, []string{"queue", "set", "q", "retry_min=2s", "retry_max=1s"}},

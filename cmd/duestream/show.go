@@ -61,6 +61,7 @@ func placeRows(p admin.Place, now time.Time) [][]string {
 	}
 	add("reason", p.Reason)
 	rows = append(rows, timeRows(now, "due", p.Due, "dead", p.Dead, "expires", p.Expires)...)
+	add("key", p.Key)
 	attempt := strconv.Itoa(p.Attempt)
 	if p.MaxAttempts > 0 {
 		attempt += " of " + strconv.Itoa(p.MaxAttempts)

@@ -241,6 +241,18 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 		if s.Held {
 			name += " (paused)"
 		}
+		if s.HeldWorkers {
+			name += " (workers paused)"
+		}
+		if s.Rate != "" {
+			name += " (" + string(s.Rate) + ")"
+		}
+		if s.ReadyLimit > 0 {
+			name += " (ready limit " + strconv.Itoa(s.ReadyLimit) + ")"
+		}
+		if s.WaitForKey > 0 {
+			name += " (" + human.Thousands(s.WaitForKey) + " wait for their keys)"
+		}
 		if s.Partitions > 1 {
 			name += " (" + human.Counted(s.Partitions, "partition") + ")"
 		}

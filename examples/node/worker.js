@@ -93,6 +93,7 @@ export class Worker {
     const stream = this.queue.key('stream', partition);
     const held = new Map(), running = new Set();
     this.#held.set(partition, held);
+    let start = await this.#insist(() => this.#lastDelivered(stream)); // what came before was given to one of this name: a bridge takes it back
     for (let after = '>', delay = 100; !this.stopping;) {
       try {
         while (running.size >= this.concurrency) await Promise.race(running);
@@ -115,17 +116,28 @@ export class Worker {
         // A lost group is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
         if (/^(NOGROUP|UNBLOCKED)/.test(err.message)) {
           await this.#insist(() => this.#createGroup(stream));
+          start = '0-0';
           continue;
         }
         say(err);
         await pause(delay, this.#stopping);
         delay = Math.min(2 * delay, 3000);
         // What a lost reply held is pending here: it is read again. Without the library failed messages are, too: they wait for their time.
-        if (!this.queue.plain) after = '0';
+        if (!this.queue.plain) after = start;
       }
     }
     await Promise.all(running);
     connection.disconnect();
+  }
+
+  async #lastDelivered(stream) {
+    if (await this.queue.fcall('version', []) === null) return '>'; // nothing will be read again, and a plain user may not ask
+    try {
+      for (const flat of await this.redis.xinfo('GROUPS', stream)) if (flat[1] === this.group) return flat[flat.indexOf('last-delivered-id') + 1];
+    } catch (err) {
+      if (!/no such key/.test(err.message)) throw err;
+    }
+    return '0-0';
   }
 
   async #createGroup(stream) {

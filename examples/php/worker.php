@@ -65,6 +65,8 @@ final class Worker
     private ?Extender $extender = null;
     /** @var string[] the partitions, under the names that their keys have */
     private array $queues = [];
+    /** @var array<string, string> of each: the last entry that the group had been given before this worker read */
+    private array $starts = [];
     private bool $functions = false; // whether the library is there, and for this user
     private float $joinAt = 0;
     private ?float $beginUntil = null;
@@ -95,7 +97,7 @@ final class Worker
             try {
                 $this->redis ??= connect($this->url);
                 if (now() >= $this->joinAt) {
-                    $fresh = $this->joinAt === 0.0; // at the start, and after an error
+                    $fresh = $this->joinAt === 0.0; // after an error; at the start there is nothing yet
                     $this->join();
                     $this->workOn($fresh ? $this->unseen() : [], $handler, $acknowledged);
                 }
@@ -130,20 +132,32 @@ final class Worker
     {
         $count = max(count($this->queues), register($this->redis, $this->prefix, $this->queue)); // never fewer than before
         $this->queues = array_map(fn(int $i) => $i ? "$this->queue/$i" : $this->queue, range(0, $count - 1));
+        $this->functions = fcall($this->redis, 'version', [], []) !== null;
         foreach ($this->queues as $queue) {
             try {
                 checked($this->redis, $this->redis->xGroup('CREATE', $this->policy->key($queue, 'stream'), $this->group, '0', true));
+                $this->starts[$queue] = '0-0';
             } catch (\RedisException $e) {
                 str_starts_with($e->getMessage(), 'BUSYGROUP') ?: throw $e;
+                if ($this->functions) { // else nothing is asked for, and a user need not be allowed to
+                    $this->starts[$queue] ??= $this->lastDelivered($queue);
+                }
             }
         }
-        $this->functions = fcall($this->redis, 'version', [], []) !== null;
         $this->joinAt = now() + self::REFRESH;
     }
 
+    /** The last entry that the group was given. */
+    private function lastDelivered(string $queue): string
+    {
+        $groups = checked($this->redis, $this->redis->xInfo('GROUPS', $this->policy->key($queue, 'stream')));
+        return array_column($groups, 'last-delivered-id', 'name')[$this->group];
+    }
+
     /**
-     * What a cut connection kept from this worker, or a former one of its name: it is pending, and nobody works on it. Without the library
-     * it cannot be told from what has failed. Reading it once more by XREADGROUP would count as an attempt.
+     * What a cut connection kept from this worker: it is pending, and nobody works on it. Without the library it cannot be told from what
+     * has failed. Reading it once more by XREADGROUP would count as an attempt. What a former worker of its name held when it crashed lies
+     * before the start, and is left to the bridges, which count that as an attempt.
      *
      * @return Message[]
      */
@@ -152,7 +166,7 @@ final class Worker
         $messages = [];
         foreach ($this->functions ? $this->queues : [] as $queue) {
             $stream = $this->policy->key($queue, 'stream');
-            $pending = checked($this->redis, $this->redis->xPending($stream, $this->group, '-', '+', $this->batch, $this->consumer));
+            $pending = checked($this->redis, $this->redis->xPending($stream, $this->group, '(' . $this->starts[$queue], '+', $this->batch, $this->consumer));
             foreach ($pending as [$entry]) {
                 $keys = [$stream, $this->policy->key($queue, 'dead')];
                 if (fcall($this->redis, 'extend', $keys, [$this->group, $this->consumer, $entry, '']) === [1]) {

@@ -97,6 +97,7 @@ class Worker:
 
     def read_forever(self, partition):
         stream, after, delay = self.queue.key("stream", partition), ">", 0.1
+        start = self.insist(self.last_delivered, stream)  # what this consumer holds up to there was given to one before it: a bridge takes it back
         while not self.stopping.is_set():
             try:
                 reply = self.client.xreadgroup(self.group, self.consumer, {stream: after}, count=self.batch, block=2000)
@@ -109,12 +110,24 @@ class Worker:
                 # A lost group is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
                 if str(err).startswith(("NOGROUP", "UNBLOCKED")):
                     self.insist(self.create_group, stream)
+                    start = "0-0"
                 else:
                     delay = self.pause(err, delay)
             except redis.RedisError as err:
                 delay = self.pause(err, delay)
                 # What a lost reply held is pending here: it is read again. Without the library failed messages are, too: they wait for their time.
-                after = ">" if self.queue.plain else "0"
+                after = ">" if self.queue.plain else start or ">"
+
+    def last_delivered(self, stream):
+        if self.queue.fcall("version", []) is None:
+            return None  # nothing will be read again, and a plain user may not ask
+        try:
+            groups = self.client.xinfo_groups(stream)
+        except redis.ResponseError as err:
+            if "no such key" not in str(err):
+                raise
+            groups = []
+        return next((group["last-delivered-id"] for group in groups if group["name"] == self.group.encode()), "0-0")
 
     def create_group(self, stream):
         try:

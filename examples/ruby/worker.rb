@@ -53,6 +53,7 @@ module Duestream
       @url, @queue, @group, @consumer, @prefix, @batch = url, queue, group, consumer, prefix, batch
       @redis = Redis.new(url: url)
       @queues = [queue] # its partitions, under the names that their keys have
+      @starts = {} # of each: the last entry that the group had been given before this worker read
       @held, @lock = [], Mutex.new # messages whose visibility timeout must not run out
       @wake, @stop = IO.pipe
       @failures = @join_at = 0
@@ -65,7 +66,7 @@ module Duestream
       until @stopped_at
         begin
           if now >= @join_at
-            fresh = @join_at.zero? # at the start, and after an error
+            fresh = @join_at.zero? # after an error; at the start there is nothing yet
             join
             work_on(unseen, acknowledged, &handler) if fresh
           end
@@ -105,13 +106,20 @@ module Duestream
       counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
       count = [@queues.size, *counts.select { |n| n <= 256 }].max # never fewer than before
       @queues = [@queue, *(1...count).map { |i| "#{@queue}/#{i}" }]
+      @functions = library?
       @queues.each do |queue|
         @redis.xgroup(:create, key(queue, "stream"), @group, "0", mkstream: true)
+        @starts[queue] = "0-0"
       rescue Redis::CommandError => e
         raise unless e.message.start_with?("BUSYGROUP")
+        @starts[queue] ||= last_delivered(queue) if @functions # else nothing is asked for, and a user need not be allowed to
       end
-      @functions = library?
       @join_at = now + REFRESH
+    end
+
+    # The last entry that the group was given.
+    def last_delivered(queue)
+      @redis.xinfo(:groups, key(queue, "stream")).find { |group| group["name"] == @group }["last-delivered-id"]
     end
 
     # Whether the functions library is there, and for this user.
@@ -121,14 +129,15 @@ module Duestream
       false
     end
 
-    # What a cut connection kept from this worker, or a former one of its name: it is pending, and nobody works on it. Without the library
-    # it cannot be told from what has failed. Reading it once more by XREADGROUP would count as an attempt.
+    # What a cut connection kept from this worker: it is pending, and nobody works on it. Without the library it cannot be told from what
+    # has failed. Reading it once more by XREADGROUP would count as an attempt. What a former worker of its name held when it crashed lies
+    # before the start, and is left to the bridges, which count that as an attempt.
     def unseen
       return [] unless @functions
 
       @queues.flat_map do |queue|
         stream = key(queue, "stream")
-        entries = @redis.xpending(stream, @group, "-", "+", @batch, @consumer).map { |row| row["entry_id"] }
+        entries = @redis.xpending(stream, @group, "(#{@starts[queue]}", "+", @batch, @consumer).map { |row| row["entry_id"] }
         messages = entries.flat_map { |entry| @redis.xrange(stream, entry, entry) }.map { |entry, fields| message(queue, entry, fields) }
         messages.empty? ? [] : messages.zip(extend_all(@redis, queue, messages)).filter_map { |message, kept| message if kept }
       end

@@ -112,6 +112,24 @@ var comingBackCases = []Case{
 		},
 	},
 	{
+		Name: "killed-by-message", Level: Good, Section: "8 (At the start)",
+		Rule: "A worker leaves alone what one of its name held when it was killed: it comes back with the next attempt, so a message that kills its worker each time is given up, however soon that starts again.",
+		run: func(t *trial) {
+			w := t.served("one")
+			t.schedule(message{id: "deadly", work: "slow 60000", maxAttempts: 2})
+			for attempt := 1; attempt <= 2; attempt++ {
+				b := t.awaitBegun(0, "deadly", attempt)
+				if b.Attempt != attempt {
+					failf("a worker that started again under the same name began message %q, which had killed it, with attempt %d; wanted %d",
+						b.ID, b.Attempt, attempt)
+				}
+				w.kill()
+				w = t.worker("one")
+			}
+			t.letter("deadly", 0)
+		},
+	},
+	{
 		Name: "limits", Level: Minimal, Section: "13",
 		Rule: "Names, IDs, headers and attempts are taken up to their limits.",
 		run: func(t *trial) {

@@ -328,6 +328,12 @@ var pythonWorkers = []mutation{
 		cases: []string{"deliver"}, rules: []string{"no-claims"},
 	},
 	{
+		breaks: "begins with what its name held before", file: "python/worker.py",
+		old:   "        stream, after, delay = self.queue.key(\"stream\", partition), \">\", 0.1\n",
+		new:   "        stream, after, delay = self.queue.key(\"stream\", partition), \"0\", 0.1\n",
+		cases: []string{"killed-by-message"}, rules: []string{"killed-by-message"},
+	},
+	{
 		breaks: "ends when a connection breaks", file: "python/worker.py",
 		old: "            except redis.RedisError as err:\n                delay = self.pause(err, delay)\n", new: "            except redis.RedisError as err:\n                os._exit(1)\n",
 		cases: []string{"outage"}, rules: []string{"outage"},

@@ -62,7 +62,7 @@ func (l *Listener) Serve() {
 	l.served = served
 	go func() {
 		defer close(served)
-		err := l.server.Serve(&limited{Listener: l.socket, free: make(chan struct{}, maxConns)})
+		err := l.server.Serve(Limit(l.socket, maxConns))
 		if !errors.Is(err, http.ErrServerClosed) {
 			l.log.Error("the listener for metrics and health ended", slog.Any("error", err))
 		}
@@ -101,7 +101,11 @@ func (l *Listener) Close() {
 	}
 }
 
-// limited lets only so many connections be open at once: further ones wait to be accepted.
+// Limit lets only so many connections be open at once: further ones wait to be accepted.
+func Limit(l net.Listener, connections int) net.Listener {
+	return &limited{Listener: l, free: make(chan struct{}, connections)}
+}
+
 type limited struct {
 	net.Listener
 	free chan struct{}

@@ -249,6 +249,12 @@ func queueTitle(q admin.QueueSample) string {
 	if q.Held {
 		name += " paused"
 	}
+	if q.Rate != "" {
+		name += " " + string(q.Rate)
+	}
+	if q.ReadyLimit > 0 {
+		name += fmt.Sprintf(" ≤%d", q.ReadyLimit)
+	}
 	return name
 }
 

@@ -55,6 +55,17 @@ type Serve struct {
 	ShutdownTimeout   flags.Duration `split_words:"true" default:"10s" desc:"how long a clean stop may take (above 0)"`
 }
 
+// Gateway is what gateway reads beside Connection. The others count for serve as well.
+type Gateway struct {
+	HTTPAddr       string `envconfig:"HTTP_ADDR" desc:"host:port to take requests on"`
+	HTTPTokensFile string `envconfig:"HTTP_TOKENS_FILE" desc:"file of tokens, beside those in Redis"`
+
+	LogLevel        slog.Level     `split_words:"true" default:"info"`
+	LogFormat       LogFormat      `split_words:"true" default:"auto"`
+	MetricsAddr     string         `split_words:"true"`
+	ShutdownTimeout flags.Duration `split_words:"true" default:"10s"`
+}
+
 // policy returns the policy of queues that have none of their own. Its errors name variables.
 func (s *Serve) policy() (bridge.Policy, error) {
 	p := bridge.Policy{
@@ -73,7 +84,10 @@ var PolicyFields = map[string]string{
 	admin.SettingVisibility: "visibility_timeout", admin.SettingMaxAttempts: "max_attempts",
 	admin.SettingRetryMin: "retry_min", admin.SettingRetryMax: "retry_max", admin.SettingRetryDelays: "retry_delays",
 	admin.SettingRetryFor: "retry_for", admin.SettingMaxSnoozes: "max_snoozes", admin.SettingMaxCrashes: "max_crashes",
+	admin.SettingHeldWorkers: "held_workers", admin.SettingRate: "rate", admin.SettingBurst: "burst",
+	admin.SettingFreeRetries: "free_retries", admin.SettingReadyLimit: "ready_limit",
 	admin.SettingHeld: "held", admin.SettingHistory: "history", admin.SettingHistoryAge: "history_age",
+	admin.SettingKeyFailure: "key_failure",
 }
 
 // RenameFields renames the fields of all InvalidErrors in a tree of errors, and the field that a rule refers to.
@@ -175,7 +189,7 @@ var foreignNames = regexp.MustCompile(
 // CheckNames refuses variables with our prefix that mean nothing: most likely they are misspelt, and what was meant has no
 // effect.
 func CheckNames(environ []string) error {
-	known := append(Variables(&Connection{}), Variables(&Serve{})...)
+	known := slices.Concat(Variables(&Connection{}), Variables(&Serve{}), Variables(&Gateway{}))
 	var errs []error
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
