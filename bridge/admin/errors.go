@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"github.com/duestream/duestream/bridge/push"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
@@ -19,6 +20,12 @@ var ErrNoGroup = lua.ErrNoGroup
 
 // ErrNotEmpty: the queue that was to be deleted holds messages.
 var ErrNotEmpty = stream.ErrNotEmpty
+
+// ErrNoTarget: the group of the queue has no target of callbacks.
+var ErrNoTarget = push.ErrNoTarget
+
+// ErrOneKey: the old signing key was to be dropped, and the target has one alone.
+var ErrOneKey = push.ErrOneKey
 
 // ErrShrink: a queue was to have fewer partitions than it has.
 var ErrShrink = stream.ErrShrink

@@ -115,9 +115,9 @@ Try it without installing anything:   duestream dev`,
 	root.AddCommand(
 		a.serve(), a.dev(), a.health(),
 		a.schedule(), a.cancel(), a.reschedule(), a.bulk(), a.show(), a.recur(),
-		a.work(),
+		a.work(), a.push(), a.gateway(),
 		a.stats(), a.top(), a.find(), a.story(), a.peek(), a.pending(), a.consumers(), a.dead(),
-		a.queue(), a.pause(), a.resume(), a.export(), a.importCommand(), a.functions(),
+		a.queue(), a.pause(), a.resume(), a.export(), a.importCommand(), a.functions(), a.token(),
 		a.doctor(), a.bench(), a.conformance(),
 		a.man(), a.versionCommand(),
 	)

@@ -1,0 +1,130 @@
+package access
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const maxFileBytes = 16 << 20
+
+// FileToken is a line of a file of tokens: a token with the SHA-256 of its secret, in hexadecimal digits.
+type FileToken struct {
+	Digest string `json:"digest"`
+	Token
+}
+
+// tokenFile is a file of tokens, and what it held.
+type tokenFile struct {
+	path string
+
+	mu     sync.Mutex
+	looked time.Time
+	seen   os.FileInfo // nil: it could not be looked at
+	grants map[digest]*Grant
+}
+
+func openFile(path string) (*tokenFile, error) {
+	f := &tokenFile{path: path}
+	return f, f.read()
+}
+
+// grant returns what the file has for a digest, nil for nothing. Once in FreshFor it looks whether the file has changed. What a
+// changed file has wrong is told once, and until it is right the former one holds.
+func (f *tokenFile) grant(d digest, now time.Time, log *slog.Logger) *Grant {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.looked) >= FreshFor {
+		f.looked = now
+		seen, err := os.Stat(f.path)
+		same := err == nil && f.seen != nil && os.SameFile(seen, f.seen) && seen.ModTime().Equal(f.seen.ModTime()) &&
+			seen.Size() == f.seen.Size()
+		if !same && (err == nil || f.seen != nil) {
+			err := f.read()
+			if err != nil {
+				log.Error("the changed file of tokens cannot be read, so the former tokens hold", slog.Any("error", err))
+			} else {
+				log.Info("read the changed file of tokens", slog.Int("count", len(f.grants)))
+			}
+		}
+	}
+	return f.grants[d]
+}
+
+// read takes the tokens of the file, all of them or none.
+func (f *tokenFile) read() error {
+	f.seen = nil
+	file, err := os.Open(f.path)
+	if err != nil {
+		return fmt.Errorf("file of tokens: %w", err)
+	}
+	defer file.Close()
+	if f.seen, err = file.Stat(); err != nil {
+		return fmt.Errorf("file of tokens: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	if err == nil && len(text) > maxFileBytes {
+		err = fmt.Errorf("must be at most %d bytes", maxFileBytes)
+	}
+	if err != nil {
+		return fmt.Errorf("file of tokens %s: %w", f.path, err)
+	}
+	grants, err := parseFile(text)
+	if err != nil {
+		return fmt.Errorf("file of tokens %s: %w", f.path, err)
+	}
+	for d, g := range grants { // what was taken stays taken
+		if old := f.grants[d]; old != nil && old.token.Rate == g.token.Rate && old.token.Burst == g.token.Burst {
+			g.taken = old.taken
+		}
+	}
+	f.grants = grants
+	return nil
+}
+
+// parseFile reads lines of tokens. Empty lines, and those that begin with #, are for people.
+func parseFile(text []byte) (map[digest]*Grant, error) {
+	grants, names := map[digest]*Grant{}, map[string]bool{}
+	for at, line := range bytes.Split(text, []byte("\n")) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		d, t, err := parseLine(line)
+		if err == nil && names[t.Name] {
+			err = lua.Invalid("token", t.Name, "must stand in the file once")
+		}
+		if err == nil && grants[d] != nil {
+			err = lua.Invalid("digest", d.String(), "must stand in the file once")
+		}
+		if err == nil && len(grants) >= MaxTokens {
+			err = fmt.Errorf("must hold at most %d tokens", MaxTokens)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", at+1, err)
+		}
+		grants[d], names[t.Name] = newGrant(d, t), true
+	}
+	return grants, nil
+}
+
+func parseLine(line []byte) (d digest, t *Token, err error) {
+	var one FileToken
+	if err := parse(line, &one); err != nil {
+		return d, nil, err
+	}
+	d, ok := parseDigest(one.Digest)
+	if !ok {
+		// Its value is not told: somebody may have written the secret there.
+		err = &lua.InvalidError{Field: "digest", Value: fmt.Sprintf("of %d bytes", len(one.Digest)),
+			Rule: fmt.Sprintf("must be the SHA-256 of a secret, %d digits of 0-9 a-f", digestBytes)}
+	}
+	return d, &one.Token, errors.Join(err, one.Check())
+}

@@ -1,0 +1,238 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// What an operator runs into.
+var (
+	// ErrExists: another token has the name. Nothing was changed.
+	ErrExists = errors.New("there is a token of that name")
+	// ErrNoToken: no token has the name.
+	ErrNoToken = errors.New("there is no token of that name")
+)
+
+var errAgain = errors.New("the tokens were changed meanwhile")
+
+// Stored is a token as Redis has it.
+type Stored struct {
+	Digest string `json:"digest"` // its field in the hash: the SHA-256 of the secret
+	Token
+	Expired bool   `json:"expired,omitempty"`
+	Problem string `json:"problem,omitempty"` // why it cannot be read, and is refused; of the Token nothing is known then
+}
+
+// hash is where the tokens of a prefix are.
+type hash struct {
+	client rueidis.Client
+	key    string
+}
+
+func hashOf(c rueidis.Client, prefix string) hash {
+	return hash{c, lua.NewGlobals(cmp.Or(prefix, lua.DefaultPrefix)).Tokens}
+}
+
+// Add makes a token and returns its secret, which nobody can find out again. Errors: bridge.ErrInvalid, ErrExists. It asks for
+// all tokens.
+func Add(ctx context.Context, c rueidis.Client, prefix string, t Token) (secret string, err error) {
+	if err := t.Check(); err != nil {
+		return "", err
+	}
+	h := hashOf(c, prefix)
+	return h.add(ctx, t, func(all []Stored, now time.Time) error {
+		if t.expired(now) {
+			return lua.Invalid("expires", t.Expires.UTC().Format(time.RFC3339), "must be in the future, and it is %s",
+				now.UTC().Format(time.RFC3339))
+		}
+		if len(all) >= MaxTokens {
+			return lua.Invalid("token", t.Name, "must be one of at most %d: remove some", MaxTokens)
+		}
+		if slices.ContainsFunc(all, func(s Stored) bool { return s.Problem == "" && s.Name == t.Name }) {
+			return fmt.Errorf("token %s: %w", t.Name, ErrExists)
+		}
+		return nil
+	})
+}
+
+var errSome = errors.New("there are tokens")
+
+// First makes a token for whoever sets this up, which may do everything and is called "first", and returns its secret. If there
+// are tokens, in Redis or a file, it does nothing and returns "". Of several gateways that call it together one gets a secret.
+func (s *Store) First(ctx context.Context) (secret string, err error) {
+	if s.file != nil {
+		return "", nil
+	}
+	n, err := s.client.Do(ctx, s.client.B().Hlen().Key(s.key).Build()).AsInt64()
+	if err != nil {
+		return "", lua.Classify("HLEN "+s.key, err)
+	}
+	if n > 0 {
+		return "", nil
+	}
+	t := Token{Name: "first", Description: "made by the first gateway that started", Verbs: Verbs(), Queues: []string{"*"}}
+	secret, err = hash{s.client, s.key}.add(ctx, t, func(all []Stored, _ time.Time) error {
+		if len(all) > 0 {
+			return errSome
+		}
+		return nil
+	})
+	if errors.Is(err, errSome) {
+		return "", nil
+	}
+	return secret, err
+}
+
+// List returns the tokens of a prefix by name, and what stands among them and is none.
+func List(ctx context.Context, c rueidis.Client, prefix string) ([]Stored, error) {
+	all, _, err := hashOf(c, prefix).all(ctx, c)
+	return all, err
+}
+
+// Remove revokes the token of that name, or what stands at a digest: Stores refuse it within FreshFor. ErrNoToken.
+func Remove(ctx context.Context, c rueidis.Client, prefix, name string) error {
+	h := hashOf(c, prefix)
+	all, _, err := h.all(ctx, c)
+	if err != nil {
+		return err
+	}
+	var fields []string
+	for _, s := range all {
+		if s.Name == name || s.Name == "" && s.Digest == name {
+			fields = append(fields, s.Digest)
+		}
+	}
+	if len(fields) > 0 {
+		n, err := c.Do(ctx, c.B().Hdel().Key(h.key).Field(fields...).Build()).AsInt64()
+		if n > 0 || err != nil {
+			return lua.Classify("HDEL "+h.key, err)
+		}
+	}
+	return fmt.Errorf("token %q: %w", cut(name), ErrNoToken)
+}
+
+func cut(text string) string {
+	if len(text) > MaxNameBytes {
+		return strings.ToValidUTF8(text[:MaxNameBytes], "") + "…"
+	}
+	return text
+}
+
+type asker interface {
+	B() rueidis.Builder
+	Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult
+}
+
+// all reads the hash in steps. What is no token of ours has a Problem.
+func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, err error) {
+	clock, err := c.Do(ctx, c.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		return nil, now, lua.Classify("TIME", err)
+	}
+	if len(clock) == 2 {
+		now = time.Unix(clock[0], clock[1]*1000)
+	}
+	found := map[string]string{} // a step may repeat what another one had
+	for cursor := uint64(0); ; {
+		step, err := c.Do(ctx, c.B().Hscan().Key(h.key).Cursor(cursor).Count(500).Build()).AsScanEntry()
+		if err != nil {
+			return nil, now, lua.Classify("HSCAN "+h.key, err)
+		}
+		for i := 0; i+1 < len(step.Elements); i += 2 {
+			found[step.Elements[i]] = step.Elements[i+1]
+		}
+		if cursor = step.Cursor; cursor == 0 {
+			break
+		}
+	}
+	for field, value := range found {
+		s := Stored{Digest: field}
+		t, err := parseToken([]byte(value))
+		if _, ok := parseDigest(field); !ok {
+			err = fmt.Errorf("its field must be the SHA-256 of a secret, %d digits of 0-9 a-f", digestBytes)
+		}
+		if err == nil {
+			s.Token, s.Expired = *t, t.expired(now)
+		} else {
+			s.Problem = err.Error()
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b Stored) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Digest, b.Digest))
+	})
+	return all, now, nil
+}
+
+// add writes a new token unless check refuses it. Nobody else changes the tokens between the two.
+func (h hash) add(ctx context.Context, t Token, check func(all []Stored, now time.Time) error) (secret string, err error) {
+	const most = 100 // others who change them at the same time
+	for range most {
+		err = h.client.Dedicated(func(one rueidis.DedicatedClient) error {
+			if err := one.Do(ctx, one.B().Watch().Key(h.key).Build()).Error(); err != nil {
+				return lua.Classify("WATCH "+h.key, err)
+			}
+			all, now, err := h.all(ctx, one)
+			if err == nil {
+				err = check(all, now)
+			}
+			if err != nil {
+				_ = one.Do(ctx, one.B().Unwatch().Build()).Error() // or the connection ends, and the watch with it
+				return err
+			}
+			secret, err = h.write(ctx, one, t, now)
+			return err
+		})
+		if !errors.Is(err, errAgain) {
+			break
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	return secret, nil
+}
+
+func (h hash) write(ctx context.Context, one rueidis.DedicatedClient, t Token, now time.Time) (secret string, err error) {
+	secret, d := newSecret()
+	t.Created = now.UTC().Truncate(time.Millisecond)
+	if !t.Expires.IsZero() {
+		t.Expires = t.Expires.UTC().Truncate(time.Millisecond)
+	}
+	t.Rate = t.Rate.Normal()
+	value, err := json.Marshal(t)
+	if err != nil {
+		return "", fmt.Errorf("token %s: %w", t.Name, err)
+	}
+	if len(value) > maxTokenBytes {
+		return "", lua.Invalid("token", t.Name, "must be at most %s bytes of JSON", strconv.Itoa(maxTokenBytes))
+	}
+	// Not in one go: of a user who may not MULTI the HSET would be executed at once, and nobody would get the secret.
+	if err := one.Do(ctx, one.B().Multi().Build()).Error(); err != nil {
+		return "", lua.Classify("MULTI", err)
+	}
+	replies := one.DoMulti(ctx, one.B().Hset().Key(h.key).FieldValue().FieldValue(d.String(), string(value)).Build(),
+		one.B().Exec().Build())
+	if err := replies[0].Error(); err != nil { // the server refuses commands when it queues them
+		return "", lua.Classify("HSET "+h.key, err)
+	}
+	results, err := replies[1].ToArray()
+	if rueidis.IsRedisNil(err) {
+		return "", errAgain
+	}
+	for _, result := range results {
+		err = errors.Join(err, result.Error())
+	}
+	return secret, lua.Classify("EXEC", err)
+}

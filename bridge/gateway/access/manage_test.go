@@ -1,0 +1,163 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestANameIsGivenOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	token := Token{Name: "a", Verbs: Verbs(), Queues: []string{"*"}}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	added := 0
+	for range 8 {
+		all.Go(func() {
+			_, err := Add(t.Context(), r.client, r.prefix, token)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				added++
+			} else if !errors.Is(err, ErrExists) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	redistest.Want(t, "added", added, 1)
+}
+
+func TestTheFirstTokenIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		r := newRig(t, server)
+		var all sync.WaitGroup
+		secrets := make(chan string, 8)
+		for range cap(secrets) {
+			all.Go(func() {
+				secret, err := r.store(r.client, "").First(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				secrets <- secret
+			})
+		}
+		all.Wait()
+		close(secrets)
+		one := ""
+		for secret := range secrets {
+			if one += secret; len(one) > secretBytes {
+				t.Fatal("two first tokens")
+			}
+		}
+		if g := r.granted(r.store(r.client, ""), one); !g.May(Operate, "") || !g.May(Publish, "x") || !g.May(Consume, "x") {
+			t.Error("it may too little")
+		}
+		if secret, err := r.store(r.client, "").First(t.Context()); secret != "" || err != nil {
+			t.Error("a second one", err)
+		}
+	})
+}
+
+func TestABadTokenIsRefusedAtTheDoor(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	good := func() Token { return Token{Name: "a", Verbs: []Verb{Publish}, Queues: []string{"*"}} }
+	for field, spoil := range map[string][]func(*Token){
+		"token": {
+			func(t *Token) { t.Name = "" }, func(t *Token) { t.Name = ".." }, func(t *Token) { t.Name = "a\x00" },
+			func(t *Token) { t.Name = "{a}" }, func(t *Token) { t.Name = "-a" }, func(t *Token) { t.Name = "a\n" },
+			func(t *Token) { t.Name = strings.Repeat("a", 10<<20) },
+		},
+		"description": {
+			func(t *Token) { t.Description = strings.Repeat("a", MaxDescriptionBytes+1) },
+			func(t *Token) { t.Description = "\xff" }, func(t *Token) { t.Description = "a\x1b[1m" },
+		},
+		"verb": {
+			func(t *Token) { t.Verbs = nil }, func(t *Token) { t.Verbs = []Verb{"Publish"} },
+			func(t *Token) { t.Verbs = make([]Verb, 1<<20) },
+		},
+		"queue": {
+			func(t *Token) { t.Queues = nil }, func(t *Token) { t.Queues = []string{""} },
+			func(t *Token) { t.Queues = []string{"a/1"} }, func(t *Token) { t.Queues = []string{"{a}"} },
+			func(t *Token) { t.Queues = []string{"a\x00*"} }, func(t *Token) { t.Queues = make([]string, 1<<20) },
+			func(t *Token) { t.Queues = []string{strings.Repeat("*", lua.MaxQueueBytes+1)} },
+		},
+		"rate":    {func(t *Token) { t.Rate = "0" }, func(t *Token) { t.Rate = "5/d" }, func(t *Token) { t.Rate = "-1/s" }},
+		"burst":   {func(t *Token) { t.Burst = 5 }, func(t *Token) { t.Rate, t.Burst = "5/s", lua.MaxBurst+1 }},
+		"expires": {func(t *Token) { t.Expires = time.Unix(1, 0) }, func(t *Token) { t.Expires = time.Now().Add(-time.Hour) }},
+	} {
+		for i, spoil := range spoil {
+			token := good()
+			spoil(&token)
+			_, err := Add(t.Context(), r.client, r.prefix, token)
+			var bad *lua.InvalidError
+			if !errors.As(err, &bad) || bad.Field != field || len(err.Error()) > 2000 {
+				t.Errorf("%s %d: %.300v", field, i, err)
+			}
+		}
+	}
+	if list, err := List(t.Context(), r.client, r.prefix); len(list) != 0 || err != nil {
+		t.Error(list, err)
+	}
+}
+
+func TestThereIsRoomForTenThousandTokens(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	words := []string{"HSET", r.key}
+	for i := range MaxTokens - 1 {
+		_, d := newSecret()
+		words = append(words, d.String(), fmt.Sprintf(`{"name":"t%d","verbs":["publish"],"queues":["q%d.*"]}`, i, i))
+	}
+	r.do(words...)
+	secret := r.add(Token{Name: "last"})
+	r.granted(r.store(r.client, ""), secret)
+	_, err := Add(t.Context(), r.client, r.prefix, Token{Name: "more", Verbs: Verbs(), Queues: []string{"*"}})
+	if !errors.Is(err, lua.ErrInvalid) || !strings.Contains(err.Error(), "10000") {
+		t.Error(err)
+	}
+	if list, err := List(t.Context(), r.client, r.prefix); len(list) != MaxTokens || err != nil {
+		t.Error(len(list), err)
+	}
+}
+
+// Who reads Redis, the log or the file cannot call anything.
+func TestNoSecretIsWrittenAnywhere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	s := r.store(r.client, "")
+	secret := r.add(Token{Name: "a", Verbs: Verbs(), Description: "the shop"})
+	g := r.granted(s, secret)
+	wrong, d := newSecret()
+	r.do("HSET", r.key, d.String(), `{"name":5}`)
+	r.refused(s, wrong, ErrRefused)
+	s.Audit(g, "purge", "orders", slog.String("request_id", "r1"))
+	s.Audit(nil, "stats", "")
+	stored, err := r.client.Do(context.Background(), r.client.B().Hgetall().Key(r.key).Build()).AsStrMap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := fmt.Sprint(stored, r.log())
+	for _, secret := range []string{secret, wrong} {
+		if strings.Contains(all, secret) || strings.Contains(all, strings.TrimPrefix(secret, SecretPrefix)) {
+			t.Error("a secret is written: ", all)
+		}
+	}
+	for _, want := range []string{"audit=true token=a action=purge queue=orders request_id=r1",
+		`audit=true token="" action=stats`, "level=WARN"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no %q in %s", want, all)
+		}
+	}
+}

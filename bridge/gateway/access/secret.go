@@ -1,0 +1,49 @@
+package access
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"strings"
+)
+
+// SecretPrefix begins every secret, so that what searches for leaked secrets can find it.
+const SecretPrefix = "dst_"
+
+const (
+	secretRandom = 32                            // bytes
+	secretBytes  = len(SecretPrefix) + (256+5)/6 // with the prefix, in base64
+	digestBytes  = 2 * sha256.Size               // in hexadecimal digits
+	digestDigits = "0123456789abcdef"            // of a digest, no others
+)
+
+// digest is what is known of a secret.
+type digest [sha256.Size]byte
+
+func (d digest) String() string { return hex.EncodeToString(d[:]) }
+
+// newSecret makes a secret and its digest.
+func newSecret() (secret string, of digest) {
+	random := make([]byte, secretRandom)
+	_, _ = rand.Read(random) // never fails
+	secret = SecretPrefix + base64.RawURLEncoding.EncodeToString(random)
+	return secret, sha256.Sum256([]byte(secret))
+}
+
+// digestOf returns the digest of a secret; ok is false for what is none, however long it is.
+func digestOf(secret string) (d digest, ok bool) {
+	if len(secret) != secretBytes || !strings.HasPrefix(secret, SecretPrefix) {
+		return d, false
+	}
+	return sha256.Sum256([]byte(secret)), true
+}
+
+// parseDigest reads a digest as Redis and files have it.
+func parseDigest(text string) (d digest, ok bool) {
+	if len(text) != digestBytes || strings.Trim(text, digestDigits) != "" {
+		return d, false
+	}
+	_, err := hex.Decode(d[:], []byte(text))
+	return d, err == nil
+}

@@ -1,0 +1,182 @@
+package access
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Limits of what a token holds.
+const (
+	MaxTokens           = 10_000 // of a prefix
+	MaxNameBytes        = 128
+	MaxDescriptionBytes = 1 << 10
+	MaxPatterns         = 32 // of queues
+	maxTokenBytes       = 16 << 10
+)
+
+// Verb is a kind of what a token may do.
+type Verb string
+
+// The verbs.
+const (
+	Publish Verb = "publish" // schedule, cancel and reschedule messages, and look at one by its ID
+	Consume Verb = "consume" // take messages, and settle them
+	Operate Verb = "operate" // look at queues, dead letters and settings, and change them
+)
+
+// Verbs are all that there are.
+func Verbs() []Verb { return []Verb{Publish, Consume, Operate} }
+
+// Token is what a secret stands for. Who has the secret may do what its verbs say with the queues that its patterns name.
+type Token struct {
+	Name        string   `json:"name"` // by which logs and operators call it; no other token has it
+	Description string   `json:"description,omitempty"`
+	Verbs       []Verb   `json:"verbs"`
+	Queues      []string `json:"queues"` // names of queues; * stands for any characters, also none
+	// The time from which on it is refused; zero = never. By the clock of the gateway.
+	Expires time.Time `json:"expires,omitzero"`
+	Created time.Time `json:"created,omitzero"`
+	// How much may be asked for, of all gateways together: 500/s, 30/m, 1/h; empty = no limit. Burst is how much at once, 0 = a
+	// tenth of a second's, at least one.
+	Rate  lua.Rate `json:"rate,omitempty"`
+	Burst int      `json:"burst,omitempty"`
+}
+
+var (
+	tokenName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@/-]*$`)
+	queuePattern = regexp.MustCompile(`^[A-Za-z0-9._:*-]+$`)
+)
+
+// CheckName refuses names of tokens that are not 1 to 128 of A-Z a-z 0-9 . _ : @ / - with a letter or a digit in front.
+func CheckName(name string) error {
+	if len(name) > MaxNameBytes || !tokenName.MatchString(name) {
+		return lua.Invalid("token", name, "must be 1 to %d characters of A-Z a-z 0-9 . _ : @ / -, the first a letter or a digit",
+			MaxNameBytes)
+	}
+	return nil
+}
+
+// Check refuses a token that is not whole: all that is wrong with it, each with field, value and limit.
+func (t *Token) Check() error {
+	errs := []error{CheckName(t.Name), lua.CheckRate(t.Rate)}
+	wrong := func(is bool, field, value, rule string, args ...any) {
+		if is {
+			errs = append(errs, lua.Invalid(field, value, rule, args...))
+		}
+	}
+	wrong(len(t.Description) > MaxDescriptionBytes, "description", t.Description, "must be at most %d bytes", MaxDescriptionBytes)
+	wrong(!utf8.ValidString(t.Description), "description", t.Description, "must be UTF-8")
+	wrong(strings.ContainsFunc(t.Description, func(r rune) bool { return r < ' ' || r == 0x7f }), "description", t.Description,
+		"must not hold control characters")
+	wrong(len(t.Verbs) == 0, "verb", "", "must be one or more of %s", verbList())
+	many := len(t.Verbs) > len(Verbs())
+	wrong(many, "verb", fmt.Sprint(len(t.Verbs), " of them"), "must be at most %d", len(Verbs()))
+	for _, verb := range t.Verbs {
+		wrong(!many && !slices.Contains(Verbs(), verb), "verb", string(verb), "must be one of %s", verbList())
+	}
+	wrong(len(t.Queues) == 0, "queue", "", "must be one or more names or patterns: 'orders', 'orders.*', '*'")
+	many = len(t.Queues) > MaxPatterns
+	wrong(many, "queue", fmt.Sprint(len(t.Queues), " of them"), "must be at most %d", MaxPatterns)
+	for _, pattern := range t.Queues {
+		wrong(!many && (len(pattern) > lua.MaxQueueBytes || !queuePattern.MatchString(pattern)), "queue", pattern,
+			"must be 1 to %d characters of A-Z a-z 0-9 . _ : - and *, which stands for any", lua.MaxQueueBytes)
+	}
+	if !t.Expires.IsZero() {
+		errs = append(errs, lua.CheckTime("expires", t.Expires))
+	}
+	wrong(t.Burst < 0 || t.Burst > lua.MaxBurst, "burst", strconv.Itoa(t.Burst), "must be between 0 and %d", lua.MaxBurst)
+	wrong(t.Burst != 0 && t.Rate == "", "burst", strconv.Itoa(t.Burst), "must stand beside a rate")
+	return errors.Join(errs...)
+}
+
+func verbList() string {
+	return fmt.Sprintf("%s, %s, %s", Publish, Consume, Operate)
+}
+
+// expired says whether the token is refused at a time.
+func (t *Token) expired(now time.Time) bool { return !t.Expires.IsZero() && !now.Before(t.Expires) }
+
+// parse reads a token. What this version does not know may be what narrows it, so nothing is read past.
+func parse(text []byte, into any) error {
+	if len(text) > maxTokenBytes {
+		return fmt.Errorf("%d bytes are more than %d", len(text), maxTokenBytes)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something stands behind the token")
+	}
+	return nil
+}
+
+func parseToken(text []byte) (*Token, error) {
+	t := &Token{}
+	if err := parse(text, t); err != nil {
+		return nil, err
+	}
+	return t, t.Check()
+}
+
+// matches says whether a pattern stands for a name: * for any characters, also none, and everything else for itself.
+func matches(pattern, name string) bool {
+	first, rest, any := strings.Cut(pattern, "*")
+	name, ok := strings.CutPrefix(name, first)
+	if !ok || !any {
+		return ok && name == ""
+	}
+	parts := strings.Split(rest, "*")
+	last := parts[len(parts)-1]
+	for _, part := range parts[:len(parts)-1] { // the first place is as good as any, for what follows
+		at := strings.Index(name, part)
+		if at < 0 {
+			return false
+		}
+		name = name[at+len(part):]
+	}
+	return strings.HasSuffix(name, last)
+}
+
+// Grant is a token that was shown, and is in force.
+type Grant struct {
+	token  Token
+	digest digest
+	taken  *bucket // nil without a rate: what this Store takes
+}
+
+func newGrant(d digest, t *Token) *Grant {
+	g := &Grant{token: *t, digest: d}
+	if t.Rate != "" {
+		g.taken = newBucket(t.Rate, t.Burst)
+	}
+	return g
+}
+
+// Name is what the token is called.
+func (g *Grant) Name() string { return g.token.Name }
+
+// May says whether the token is for a verb on a queue, by its full name. "" asks for what belongs to no queue, or to all: that
+// takes the pattern *. A name that no queue may have is refused.
+func (g *Grant) May(verb Verb, queue string) bool {
+	if !slices.Contains(g.token.Verbs, verb) {
+		return false
+	}
+	if queue == "" {
+		return slices.Contains(g.token.Queues, "*")
+	}
+	return lua.CheckQueue(queue) == nil &&
+		slices.ContainsFunc(g.token.Queues, func(pattern string) bool { return matches(pattern, queue) })
+}

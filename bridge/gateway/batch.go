@@ -1,0 +1,196 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/internal/ndjson"
+)
+
+// Bounds of what a batch holds at a time.
+const (
+	mostLines    = 500
+	maxBodyParts = 16 << 20 // bytes of a JSON array, which is taken as a whole
+)
+
+// verdict is what became of one message of many.
+type verdict struct {
+	Line int `json:"line"` // from 1 on
+	receipt
+	Problem *problem `json:"problem,omitempty"`
+}
+
+// publishMany takes a JSON array, and answers with one; or lines of JSON, and answers with a line for each as it goes.
+func publishMany(c *call) (int, any, error) {
+	kind, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	switch kind {
+	case "application/json":
+		return c.publishArray()
+	case "application/x-ndjson", "application/jsonl":
+		return 0, nil, c.publishLines()
+	}
+	return 0, nil, &problem{Type: typeMedia, Status: http.StatusUnsupportedMediaType,
+		Detail: "Content-Type must be application/json, for an array, or application/x-ndjson"}
+}
+
+func (c *call) publishArray() (int, any, error) {
+	text, err := c.body(maxBodyParts)
+	if err != nil {
+		return 0, nil, err
+	}
+	var lines []json.RawMessage
+	if json.Unmarshal(text, &lines) != nil || !bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
+		return 0, nil, malformed("the body is not a JSON array")
+	}
+	if err := c.take(max(len(lines)-1, 0)); err != nil {
+		return 0, nil, err
+	}
+	var b batch
+	for i, one := range lines {
+		b.add(c, i+1, one, false)
+	}
+	b.send(c)
+	return http.StatusOK, map[string]any{"results": append([]verdict{}, b.verdicts...)}, nil
+}
+
+// publishLines schedules what has come whenever no further line is there yet, so memory is bounded and a caller who waits gets
+// its verdicts.
+func (c *call) publishLines() error {
+	rc := http.NewResponseController(c.w)
+	_ = rc.EnableFullDuplex() // HTTP/2 always is
+	c.w.Header().Set("Content-Type", "application/x-ndjson")
+	lines := ndjson.NewReader(c.r.Body)
+	lines.Max = 2*c.cfg.MaxPayload + 128<<10 // base64, headers and names
+	var b batch
+	size := 0
+	for {
+		_ = rc.SetReadDeadline(time.Now().Add(readTimeout))
+		text, tooLong, err := lines.Next()
+		if err == nil && (tooLong || len(bytes.TrimSpace(text)) > 0) {
+			b.add(c, lines.Number, text, tooLong)
+			size += len(text)
+		}
+		if err == nil && len(b.verdicts) < mostLines && size < c.cfg.MaxPayload && lines.Buffered() {
+			continue
+		}
+		if failed := b.flush(c, rc); failed != nil || err != nil {
+			if err != nil && !errors.Is(err, io.EOF) && failed == nil {
+				c.lastWord(lines.Number+1, malformed("the body ended in the middle"))
+			}
+			if c.w.status == 0 && failed == nil { // there was no line
+				c.w.WriteHeader(http.StatusOK)
+			}
+			return failed
+		}
+		b, size = batch{}, 0
+	}
+}
+
+// lastWord says why no further line is taken.
+func (c *call) lastWord(number int, err error) {
+	text, _ := encode(verdict{Line: number, Problem: c.problemOf(err)})
+	_, _ = c.w.Write(text)
+}
+
+// batch is what is scheduled together, and what became of it.
+type batch struct {
+	verdicts []verdict
+	messages []bridge.NewMessage
+	at       []int // which verdict each message gets
+	down     bool  // Redis did not take it
+}
+
+// add reads one line. What is wrong with it is its verdict.
+func (b *batch) add(c *call, number int, text []byte, tooLong bool) {
+	v := verdict{Line: number}
+	m, err := bridge.NewMessage{}, error(nil)
+	if tooLong {
+		err = tooLarge(int64(2*c.cfg.MaxPayload + 128<<10))
+	} else {
+		m, err = parseLine(bytes.TrimSpace(text))
+	}
+	if err == nil && len(m.Payload) > c.cfg.MaxPayload {
+		p := tooLarge(int64(c.cfg.MaxPayload))
+		p.Field = "payload"
+		err = p
+	}
+	if err != nil {
+		v.Problem = c.problemOf(err)
+	} else {
+		b.messages, b.at = append(b.messages, m), append(b.at, len(b.verdicts))
+	}
+	b.verdicts = append(b.verdicts, v)
+}
+
+// send schedules what was right.
+func (b *batch) send(c *call) {
+	if len(b.messages) == 0 {
+		return
+	}
+	results, failed := c.client.ScheduleBatch(c.ctx, c.queue, b.messages)
+	for i, at := range b.at {
+		err := failed
+		var r bridge.Receipt
+		if err == nil {
+			r, err = results[i].Receipt, results[i].Err
+		}
+		if err != nil {
+			b.verdicts[at].Problem = c.problemOf(err)
+			b.down = b.down || b.verdicts[at].Problem.Status >= http.StatusInternalServerError
+			continue
+		}
+		b.verdicts[at].receipt = receipt{ID: r.ID, Due: r.Due, Ready: r.Ready, Replaced: r.Replaced}
+	}
+}
+
+var errEnded = errors.New("the stream ended")
+
+// flush schedules a part of a stream as soon as the token's rate allows, and writes the verdicts. After a part that Redis did not
+// take the stream ends.
+func (b *batch) flush(c *call, rc *http.ResponseController) error {
+	if len(b.verdicts) == 0 {
+		return nil
+	}
+	for {
+		wait, err := c.cfg.Access.Take(c.ctx, c.grant, len(b.verdicts))
+		if err != nil || wait <= 0 {
+			break
+		}
+		select {
+		case <-time.After(min(wait, time.Second)):
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		}
+	}
+	b.send(c)
+	_ = rc.SetWriteDeadline(time.Now().Add(readTimeout))
+	for _, v := range b.verdicts {
+		text, err := encode(v)
+		if err == nil {
+			_, err = c.w.Write(text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := rc.Flush(); err != nil {
+		return err
+	}
+	if b.down {
+		return errEnded
+	}
+	return nil
+}
+
+// problemOf is what a verdict says.
+func (c *call) problemOf(err error) *problem {
+	p := problemOf(err)
+	p.Title, p.Request = http.StatusText(p.Status), c.w.id
+	return p
+}

@@ -1,0 +1,149 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
+)
+
+// letterFilter reads which dead letters are meant.
+func letterFilter(q query) (admin.LetterFilter, error) {
+	older, errOlder := q.millis("older_than_ms")
+	newer, errNewer := q.millis("newer_than_ms")
+	limit, errLimit := q.integer("limit", 0, 1, 1_000_000)
+	newest, errNewest := q.flag("newest")
+	return whole(admin.LetterFilter{Group: q["group"], Reason: q["reason"], ErrorText: q["error"], ID: q["id"],
+		OlderThan: older,
+		NewerThan: newer, Limit: int(limit), Newest: newest}, errOlder, errNewer, errLimit, errNewest)
+}
+
+// meant is letterFilter for what changes letters: that all are meant has to be said.
+func meant(q query) (admin.LetterFilter, error) {
+	f, err := letterFilter(q)
+	all, errAll := q.flag("all")
+	if err = errors.Join(err, errAll); err == nil && f == (admin.LetterFilter{}) && !all {
+		err = lua.Invalid("all", "", "must be true where no filter is given")
+	}
+	return f, err
+}
+
+// listLetters shows dead letters, a hundred unless another limit is given.
+func listLetters(c *call) (int, any, error) {
+	f, err := letterFilter(c.query)
+	if err == nil && f.Limit > mostListed {
+		err = lua.Invalid("limit", c.query["limit"], "must be a whole number from 1 to %d", mostListed)
+	}
+	if err == nil {
+		err = c.op.CheckKnown(c.ctx, c.queue)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	if f.Limit == 0 {
+		f.Limit = defaultLimit
+	}
+	list := []admin.Letter{}
+	for letter, err := range c.op.DeadLetters().List(c.ctx, c.queue, f) {
+		if err != nil {
+			return 0, nil, err
+		}
+		list = append(list, letter)
+	}
+	return http.StatusOK, map[string]any{"letters": list}, nil
+}
+
+func showLetter(c *call) (int, any, error) {
+	l, err := c.op.DeadLetters().Show(c.ctx, c.queue, c.id())
+	return http.StatusOK, l, err
+}
+
+// part is how much of something long was done within the time of a request.
+type part struct {
+	admin.RedriveResult
+	More bool `json:"more"` // the time was up: the same request goes on
+}
+
+// inTime takes the end of a request's own time for what it is.
+func (c *call) inTime(err error) (more bool, failed error) {
+	if errors.Is(err, context.DeadlineExceeded) && c.r.Context().Err() == nil && c.ctx.Err() != nil {
+		return true, nil
+	}
+	return false, err
+}
+
+// redriveLetters schedules what the filter says, for as long as a request may take.
+func redriveLetters(c *call) (int, any, error) {
+	f, errFilter := meant(c.query)
+	delay, errDelay := c.query.millis("in_ms")
+	spread, errSpread := c.query.millis("spread_ms")
+	rate, errRate := c.query.rate("rate")
+	dry, errDry := c.query.flag("dry_run")
+	err := errors.Join(errFilter, errDelay, errSpread, errRate, errDry, checkTo(c.query))
+	if err == nil {
+		err = c.op.CheckKnown(c.ctx, c.queue)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	r, err := c.op.DeadLetters().RedriveMatching(c.ctx, c.queue, f,
+		admin.RedriveOptions{Delay: delay, Spread: spread, To: c.query["to"], Rate: rate, DryRun: dry})
+	more, err := c.inTime(err)
+	return http.StatusOK, part{r, more}, err
+}
+
+func checkTo(q query) error {
+	if to, is := q["to"]; is {
+		return lua.CheckGroup(to)
+	}
+	return nil
+}
+
+// redriveLetter schedules one, with the body as its payload if that is to be replaced.
+func redriveLetter(c *call) (int, any, error) {
+	delay, errDelay := c.query.millis("in_ms")
+	replace, errReplace := c.query.flag("replace_payload")
+	if err := errors.Join(errDelay, errReplace, checkTo(c.query)); err != nil {
+		return 0, nil, err
+	}
+	o := admin.RedriveOptions{Delay: delay, To: c.query["to"]}
+	if replace {
+		payload, err := c.body(c.cfg.MaxPayload)
+		if err != nil {
+			return 0, nil, err
+		}
+		o.Payload = &payload
+	}
+	r, err := c.op.DeadLetters().Redrive(c.ctx, c.queue, []string{c.id()}, o)
+	switch {
+	case err == nil && r.Gone > 0:
+		err = admin.ErrNotFound
+	case err == nil && r.Left() > 0:
+		return 0, nil, &problem{Type: typeLeft, Status: http.StatusConflict,
+			Detail: "the dead letter stays as it is: its payload or headers are lost, or its group is gone"}
+	}
+	return http.StatusOK, r, err
+}
+
+func purgeLetter(c *call) (int, any, error) {
+	n, err := c.op.DeadLetters().Purge(c.ctx, c.queue, []string{c.id()})
+	if err == nil && n == 0 {
+		err = admin.ErrNotFound
+	}
+	return http.StatusNoContent, nil, err
+}
+
+func purgeLetters(c *call) (int, any, error) {
+	f, err := meant(c.query)
+	if err == nil {
+		err = c.op.CheckKnown(c.ctx, c.queue)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	n, err := c.op.DeadLetters().PurgeProgress(c.ctx, c.queue, f, func(int) {})
+	more, err := c.inTime(err)
+	return http.StatusOK, map[string]any{"purged": n, "more": more}, err
+}

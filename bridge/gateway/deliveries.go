@@ -1,0 +1,266 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/internal/ndjson"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/pull"
+)
+
+const (
+	maxWait     = 60 * time.Second
+	mostSettled = 100 // of one request
+)
+
+// delivery is a delivery as a caller gets it.
+type delivery struct {
+	Token    pull.Token        `json:"token"`
+	Queue    string            `json:"queue"`
+	ID       string            `json:"id"`
+	Attempt  int               `json:"attempt"`
+	Due      time.Time         `json:"due,omitzero"`
+	Within   int64             `json:"within_ms"` // from the delivery on: in that time it is to be settled
+	Key      string            `json:"key,omitempty"`
+	Headers  map[string]string `json:"headers,omitempty"`
+	Payload  admin.Payload     `json:"payload"`
+	Error    string            `json:"error,omitempty"` // of the attempt before
+	Lateness int64             `json:"late_ms"`
+}
+
+func deliveryOf(d *pull.Delivery) delivery {
+	return delivery{Token: d.Token, Queue: d.Queue, ID: d.ID, Attempt: d.Attempt, Due: d.Due, Within: d.Within.Milliseconds(),
+		Key: d.Extra[lua.FieldKey], Headers: d.Headers, Payload: admin.Payload(d.Payload), Error: d.Error,
+		Lateness: d.Lateness().Milliseconds()}
+}
+
+func receive(c *call) (int, any, error) { return c.receive([]string{c.queue}, nil) }
+
+// receiveOfSeveral takes the queues from the query: in their order, or by their weights.
+func receiveOfSeveral(c *call) (int, any, error) {
+	queues := strings.Split(c.query["queues"], ",")
+	for _, queue := range queues {
+		if err := lua.CheckQueue(queue); err != nil {
+			return 0, nil, err
+		}
+		if !c.grant.May(access.Consume, queue) {
+			return 0, nil, forbidden(access.Consume)
+		}
+	}
+	var weights []int
+	if text, is := c.query["weights"]; is {
+		for one := range strings.SplitSeq(text, ",") {
+			n, err := strconv.Atoi(one)
+			if err != nil {
+				return 0, nil, lua.Invalid("weights", text, "must be whole numbers with commas between")
+			}
+			weights = append(weights, n)
+		}
+	}
+	return c.receive(queues, weights)
+}
+
+func (c *call) receive(queues []string, weights []int) (int, any, error) {
+	count, errCount := c.query.integer("count", 1, 1, pull.MaxCount)
+	within, errWithin := c.query.millis("within_ms")
+	wait, errWait := c.query.integer("wait_ms", 0, 0, maxWait.Milliseconds())
+	if err := errors.Join(errCount, errWithin, errWait); err != nil {
+		return 0, nil, err
+	}
+	if _, err := c.body(0); err != nil { // while a body is unread nobody notices that the caller hangs up
+		return 0, nil, err
+	}
+	c.pulled.Do(func() { c.pulling.Go(func() { c.puller.Run(c.stopping) }) })
+	found, err := c.wait(pull.Request{Queues: queues, Weights: weights, Group: c.query["group"], Count: int(count),
+		Within: within, Wait: time.Duration(wait) * time.Millisecond})
+	if err != nil {
+		return 0, nil, err
+	}
+	all := make([]delivery, len(found))
+	for i := range found {
+		all[i] = deliveryOf(&found[i])
+	}
+	c.w.json(http.StatusOK, map[string]any{"deliveries": all})
+	if err := http.NewResponseController(c.w).Flush(); err != nil { // the caller is gone
+		c.puller.GiveBack(c.ctx, found)
+	}
+	return 0, nil, nil
+}
+
+// wait gives the place of this request to others while it waits.
+func (c *call) wait(r pull.Request) ([]pull.Delivery, error) {
+	if r.Wait == 0 {
+		ctx, cancel := context.WithTimeout(c.ctx, c.cfg.Timeout)
+		defer cancel()
+		return c.puller.Pull(ctx, r)
+	}
+	select {
+	case c.polls <- struct{}{}:
+		defer func() { <-c.polls }()
+	default:
+		return nil, &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
+			Detail: "as many callers wait as may: try again"}
+	}
+	rc, until := http.NewResponseController(c.w), time.Now().Add(r.Wait+c.cfg.Timeout)
+	_ = rc.SetReadDeadline(until)
+	_ = rc.SetWriteDeadline(until)
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	defer context.AfterFunc(c.stopping, cancel)()
+	<-c.free
+	found, err := c.puller.Pull(ctx, r)
+	c.free <- struct{}{}
+	if c.stopping.Err() != nil && c.ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		return nil, nil // nothing yet: the caller asks another gateway
+	}
+	return found, err
+}
+
+// settling is what a caller says of a delivery.
+type settling struct {
+	Token   pull.Token `json:"token"`
+	Outcome string     `json:"outcome"` // of outcomes; default ack
+	In      *int64     `json:"in_ms"`   // of a retry, or a snooze
+	Within  int64      `json:"within_ms"`
+	Error   string     `json:"error"`
+
+	ticket pull.Ticket
+}
+
+const outcomes = "ack, retry, snooze, dead, release, extend"
+
+// settled is what became of it.
+type settled struct {
+	Outcome stream.Settlement `json:"outcome"`
+}
+
+// extended is the Settlement of what is pending as before.
+const extended stream.Settlement = "extended"
+
+// settle settles all that the body names, or nothing when a part of it cannot be read or is not allowed.
+func settle(c *call) (int, any, error) {
+	text, err := c.body(1 << 20)
+	if err != nil {
+		return 0, nil, err
+	}
+	var raw []json.RawMessage
+	if json.Unmarshal(text, &raw) != nil || len(raw) < 1 {
+		return 0, nil, malformed("the body is not a JSON array with an object for each delivery")
+	}
+	if len(raw) > mostSettled {
+		return 0, nil, lua.Invalid("deliveries", strconv.Itoa(len(raw)), "must be at most %d", mostSettled)
+	}
+	all := make([]settling, len(raw))
+	for i, one := range raw {
+		if err := ndjson.Decode(one, &all[i]); err != nil {
+			return 0, nil, malformed("item %d is not an object of known fields: %s", i, shape(err))
+		}
+		if err := all[i].check(); err != nil {
+			return 0, nil, err
+		}
+		if !c.grant.May(access.Consume, all[i].ticket.Queue) {
+			return 0, nil, forbidden(access.Consume)
+		}
+	}
+	results := make([]settled, len(all))
+	if err := c.acknowledge(all, results); err != nil {
+		return 0, nil, err
+	}
+	for i := range all {
+		if all[i].Outcome == "ack" {
+			continue
+		}
+		if results[i].Outcome, err = c.settleOne(&all[i]); err != nil {
+			return 0, nil, err
+		}
+	}
+	return http.StatusOK, map[string]any{"settled": results}, nil
+}
+
+func (s *settling) check() (err error) {
+	if s.ticket, err = s.Token.Read(); err != nil {
+		return err
+	}
+	if s.Outcome == "" {
+		s.Outcome = "ack"
+	}
+	if !strings.Contains(", "+outcomes+",", ", "+s.Outcome+",") {
+		return lua.Invalid("outcome", cut(s.Outcome), "must be one of %s", outcomes)
+	}
+	if s.In != nil && s.Outcome != "retry" && s.Outcome != "snooze" {
+		return lua.Invalid("in_ms", strconv.FormatInt(*s.In, 10), "goes with the outcomes retry and snooze")
+	}
+	if s.In == nil && s.Outcome == "snooze" {
+		return lua.Invalid("in_ms", "", "must be given with the outcome snooze")
+	}
+	if s.Within != 0 && s.Outcome != "extend" {
+		return lua.Invalid("within_ms", strconv.FormatInt(s.Within, 10), "goes with the outcome extend")
+	}
+	for name, ms := range map[string]*int64{"in_ms": s.In, "within_ms": &s.Within} {
+		if ms != nil && (*ms < 0 || *ms > lua.MaxDelay.Milliseconds()) {
+			return lua.Invalid(name, strconv.FormatInt(*ms, 10), "must be between 0 and %d", lua.MaxDelay.Milliseconds())
+		}
+	}
+	return nil
+}
+
+// acknowledge settles those that are done together.
+func (c *call) acknowledge(all []settling, results []settled) error {
+	var tokens []pull.Token
+	var at []int
+	for i, one := range all {
+		if one.Outcome == "ack" {
+			tokens, at = append(tokens, one.Token), append(at, i)
+		}
+	}
+	if len(tokens) == 0 {
+		return nil
+	}
+	won, err := c.puller.Ack(c.ctx, tokens)
+	if err != nil {
+		return err
+	}
+	for i, ok := range won {
+		if results[at[i]].Outcome = bridge.Lost; ok {
+			results[at[i]].Outcome = bridge.Acknowledged
+		}
+	}
+	return nil
+}
+
+func (c *call) settleOne(s *settling) (stream.Settlement, error) {
+	if s.Outcome == "extend" {
+		ok, err := c.puller.Extend(c.ctx, s.Token, time.Duration(s.Within)*time.Millisecond)
+		if err != nil || !ok {
+			return bridge.Lost, err
+		}
+		return extended, nil
+	}
+	var reason error
+	if s.Error != "" {
+		reason = errors.New(s.Error)
+	}
+	switch {
+	case s.Outcome == "dead":
+		reason = bridge.DeadLetter(reason)
+	case s.Outcome == "release":
+		reason = bridge.Release(nil)
+	case s.Outcome == "snooze":
+		reason = bridge.Snooze(time.Duration(*s.In) * time.Millisecond)
+	case s.In != nil:
+		reason = bridge.RetryAfter(time.Duration(*s.In)*time.Millisecond, reason)
+	case reason == nil:
+		reason = errors.New("retry requested")
+	}
+	return c.puller.Fail(c.ctx, s.Token, reason)
+}

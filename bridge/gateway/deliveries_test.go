@@ -1,0 +1,160 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func (r *rig) given(a answer) (all []delivery) {
+	r.t.Helper()
+	a.want(http.StatusOK)
+	var body struct{ Deliveries []delivery }
+	if err := json.Unmarshal(a.body, &body); err != nil {
+		r.t.Fatal(err)
+	}
+	return body.Deliveries
+}
+
+// settles says what is to become of deliveries, and returns what did.
+func (r *rig) settles(all ...string) string {
+	r.t.Helper()
+	a := r.do("POST", "/v1/settlements", "["+strings.Join(all, ",")+"]", "Content-Type: application/json")
+	a.want(http.StatusOK)
+	var body struct{ Settled []settled }
+	if err := json.Unmarshal(a.body, &body); err != nil {
+		r.t.Fatal(err)
+	}
+	return fmt.Sprint(body.Settled)
+}
+
+// What is published is received, with its bytes and headers, and settled in each of the ways there are.
+func TestReceiveAndSettle(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i, payload := range []string{"plain", "\xff\x00", "", "d", "e", "f"} {
+		r.do("POST", fmt.Sprintf("/v1/queues/q/messages?id=m%d", i), payload, "Duestream-Header-Trace: x").want(http.StatusCreated)
+	}
+	all := r.given(r.do("POST", "/v1/queues/q/deliveries?group=g&count=4&within_ms=5000", ""))
+	all = append(all, r.given(r.do("POST", "/v1/deliveries?queues=none,q&weights=9,1&group=g&count=10", ""))...)
+	if len(all) != 6 || string(all[1].Payload) != "\xff\x00" || all[0].Headers["trace"] != "x" || all[0].Within != 5000 ||
+		all[5].Within != 30_000 {
+		t.Fatalf("%+v", all)
+	}
+	say := func(i int, rest string) string { return fmt.Sprintf(`{"token":%q%s}`, all[i].Token, rest) }
+	redistest.Want(t, "settled", r.settles(say(0, ""), say(1, `,"outcome":"retry","error":"no","in_ms":0`),
+		say(2, `,"outcome":"dead","error":"never"`), say(3, `,"outcome":"release"`), say(4, `,"outcome":"snooze","in_ms":0`),
+		say(5, `,"outcome":"extend","within_ms":100`)), "[{acknowledged} {retried} {dead} {released} {snoozed} {extended}]")
+	redistest.Want(t, "again", r.settles(say(0, ""), say(1, `,"outcome":"retry"`), say(5, "")), "[{lost} {lost} {acknowledged}]")
+	letters := r.do("GET", "/v1/queues/q/dead", "")
+	if letters.want(http.StatusOK); !strings.Contains(string(letters.body), `"never"`) {
+		t.Errorf("%s", letters.body)
+	}
+}
+
+// A caller waits until there is a message; who hangs up before takes none, and a gateway that stops sends all home.
+func TestWaitingForAMessage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	wait := func(ctx context.Context, ended chan<- string) {
+		req, err := http.NewRequestWithContext(ctx, "POST", r.base+"/v1/queues/q/deliveries?group=g&wait_ms=60000", nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		req.Header.Set("Authorization", "Bearer "+r.token)
+		a, err := http.DefaultClient.Do(req)
+		if err != nil {
+			ended <- "hung up"
+			return
+		}
+		defer a.Body.Close()
+		var body struct{ Deliveries []delivery }
+		if err := json.NewDecoder(a.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		ids := fmt.Sprint(a.StatusCode)
+		for _, d := range body.Deliveries {
+			ids += " " + d.ID
+		}
+		ended <- ids
+	}
+	waiting := func(n int) {
+		t.Helper()
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.g.polls) == n, fmt.Sprint(len(r.g.polls)) })
+	}
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone, ended := make(chan string, 1), make(chan string, 1)
+	go wait(ctx, gone)
+	waiting(1)
+	hangUp()
+	redistest.Want(t, "the first", <-gone, "hung up")
+	waiting(0)
+	go wait(t.Context(), ended)
+	waiting(1)
+	r.do("POST", "/v1/queues/q/messages?id=m", "x").want(http.StatusCreated)
+	redistest.Want(t, "the second", <-ended, "200 m")
+	go wait(t.Context(), ended)
+	waiting(1)
+	r.g.stop()
+	redistest.Want(t, "the third", <-ended, "200")
+}
+
+// Who waits takes no place from others, and there are only so many who may.
+func TestWaitingTakesNoPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.MaxRequests, c.MaxPolls = 1, 1 })
+	ended := make(chan answer, 1)
+	go func() { ended <- r.do("POST", "/v1/queues/q/deliveries?group=g&wait_ms=30000", "") }()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return len(r.g.polls) == 1 && len(r.g.free) == 0, "nobody waits"
+	})
+	r.do("POST", "/v1/queues/q/deliveries?group=g&wait_ms=30000", "").refused(http.StatusServiceUnavailable, typeBusy)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the place of the one before is free a moment later
+		return r.do("POST", "/v1/queues/q/messages?id=m", "x").status == http.StatusCreated, "there is no place"
+	})
+	redistest.Want(t, "given", len(r.given(<-ended)), 1)
+}
+
+// What cannot be meant is refused whole, with its field, and nothing is settled.
+func TestWrongSettlementsSettleNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.do("POST", "/v1/queues/q/messages?id=m", "x").want(http.StatusCreated)
+	token := r.given(r.do("POST", "/v1/queues/q/deliveries?group=g", ""))[0].Token
+	good := fmt.Sprintf(`{"token":%q}`, token)
+	for body, status := range map[string]int{
+		"": 400, "{}": 400, "[]": 400, "[1]": 400, "null": 400, "[" + good + `,{"tokn":"x"}]`: 400,
+		"[" + good + `,{"token":"x"}]`: 422, "[" + good + `,{"token":""}]`: 422,
+		"[" + strings.Repeat(good+",", 100) + good + "]":                     422,
+		fmt.Sprintf(`[%s,{"token":%q,"outcome":"nothing"}]`, good, token):    422,
+		fmt.Sprintf(`[%s,{"token":%q,"outcome":"snooze"}]`, good, token):     422,
+		fmt.Sprintf(`[%s,{"token":%q,"in_ms":5}]`, good, token):              422,
+		fmt.Sprintf(`[%s,{"token":%q,"within_ms":5}]`, good, token):          422,
+		fmt.Sprintf(`[{"token":%q,"outcome":"retry","in_ms":-1}]`, token):    422,
+		fmt.Sprintf(`[{"token":%q,"outcome":"snooze","in_ms":1e30}]`, token): 400,
+	} {
+		if a := r.do("POST", "/v1/settlements", body, "Content-Type: application/json"); a.status != status {
+			t.Errorf("%.60s: %d %s", body, a.status, a.body)
+		}
+	}
+	for _, query := range []string{"", "group=g&count=0", "group=g&count=101", "group=g&wait_ms=60001", "group=g&within_ms=-1",
+		"group=g&within_ms=99999999", "group=%00", "group=g&count=1&count=2"} {
+		if a := r.do("POST", "/v1/queues/q/deliveries?"+query, ""); a.status != 422 && a.status != 400 {
+			t.Errorf("%s: %d %s", query, a.status, a.body)
+		}
+	}
+	narrow := r.allow(access.Token{Name: "narrow", Verbs: []access.Verb{access.Consume}, Queues: []string{"other"}})
+	for _, path := range []string{"/v1/deliveries?queues=other,q&group=g", "/v1/settlements"} {
+		r.do("POST", path, "["+good+"]", "Content-Type: application/json", "Authorization: Bearer "+narrow).
+			refused(http.StatusForbidden, typeForbidden)
+	}
+	redistest.Want(t, "in the end", r.settles(good), "[{acknowledged}]")
+}

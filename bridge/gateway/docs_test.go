@@ -1,0 +1,43 @@
+package gateway
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// What docs/HTTP.md shows is what curl prints, … aside.
+func TestTheDocumentedCommandsPrintWhatIsDocumented(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Fatal("the examples need curl: ", err)
+	}
+	text, err := os.ReadFile("../../docs/HTTP.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t)
+	ran := 0
+	for i, part := range strings.Split(string(text), "```") {
+		block, is := strings.CutPrefix(part, "console\n")
+		if i%2 == 0 || !is {
+			continue
+		}
+		for _, step := range strings.Split(block, "$ ")[1:] {
+			command, want, _ := strings.Cut(step, "\n")
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+			cmd.Env = append(os.Environ(), "GATEWAY="+r.base, "TOKEN="+r.token)
+			got, err := cmd.CombinedOutput()
+			pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(want), "…", `[^\n]*`) + "$"
+			if err != nil || !regexp.MustCompile(pattern).Match(got) {
+				t.Errorf("$ %s\nprints (error %v)\n%s\nand not\n%s", command, err, got, want)
+			}
+			ran++
+		}
+	}
+	if ran < 8 {
+		t.Errorf("%d commands were found", ran)
+	}
+}

@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/pull"
+)
+
+// Access says who may do what: an access.Store.
+type Access interface {
+	Authenticate(ctx context.Context, secret string) (*access.Grant, error)
+	Take(ctx context.Context, g *access.Grant, n int) (wait time.Duration, err error)
+	Audit(g *access.Grant, action, queue string, attrs ...slog.Attr)
+}
+
+// Bounds of what a gateway takes, where Config says nothing.
+const (
+	DefaultMaxPayload  = 1 << 20
+	DefaultMaxRequests = 1000
+	DefaultMaxPolls    = 10_000
+	DefaultTimeout     = 10 * time.Second
+)
+
+// Config configures a Gateway. Redis is required, and Access.
+type Config struct {
+	Redis  *bridge.Redis
+	Prefix string // of all keys; default "duestream"
+	Access Access
+	Logger *slog.Logger // nil = discard
+
+	Observer bridge.Observer // is told what becomes of messages; nil = nobody is
+
+	MaxPayload  int           // bytes of a payload; default 1 MiB, at most 16 MiB
+	MaxPolls    int           // callers that wait for a message at the same time; further ones get 503. Default 10,000
+	MaxRequests int           // that are answered at the same time; further ones get 503. Default 1,000
+	Timeout     time.Duration // of a request, but for streams; default 10s
+}
+
+// Gateway answers HTTP requests with what bridge.Client and admin.Admin do. It keeps no state: any number may run side by side.
+type Gateway struct {
+	cfg    Config
+	client *bridge.Client
+	op     *admin.Admin
+	log    *slog.Logger
+	mux    *http.ServeMux
+	free   chan struct{} // one for each request that is answered
+	polls  chan struct{} // one for each caller that waits for a message
+	puller *pull.Puller
+
+	stopping context.Context // ends all waiting
+	stop     context.CancelFunc
+	pulled   sync.Once // somebody has asked for messages
+	pulling  sync.WaitGroup
+
+	policy sync.Mutex // held from the look at a policy's ETag until it is written
+}
+
+// New checks the configuration. Redis is not touched.
+func New(cfg Config) (*Gateway, error) {
+	if cfg.Redis == nil || cfg.Access == nil {
+		return nil, errors.New("gateway: Redis and Access are required")
+	}
+	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
+	cfg.MaxPayload = cmp.Or(cfg.MaxPayload, DefaultMaxPayload)
+	cfg.MaxRequests = cmp.Or(cfg.MaxRequests, DefaultMaxRequests)
+	cfg.MaxPolls = cmp.Or(cfg.MaxPolls, DefaultMaxPolls)
+	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxPayload < 0 || cfg.MaxPayload > lua.MaxPayloadBytes {
+		return nil, lua.Invalid("max payload", "", "must be between 1 and %d bytes", lua.MaxPayloadBytes)
+	}
+	if err := lua.CheckPrefix(cfg.Prefix); err != nil {
+		return nil, err
+	}
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: cfg.Redis, Prefix: cfg.Prefix, RetryTimeout: cfg.Timeout / 2,
+		Observer: cfg.Observer, Logger: cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, client: client, op: admin.New(cfg.Redis, cfg.Prefix), log: cfg.Logger,
+		free: make(chan struct{}, cfg.MaxRequests), polls: make(chan struct{}, cfg.MaxPolls),
+		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
+			Logger: cfg.Logger})}
+	g.stopping, g.stop = context.WithCancel(context.Background())
+	if cfg.Observer != nil {
+		g.op = g.op.Observed(cfg.Observer)
+	}
+	g.mux = http.NewServeMux()
+	for _, one := range routes {
+		g.mux.HandleFunc(one.method+" "+one.pattern, func(w http.ResponseWriter, r *http.Request) {
+			g.answer(one, w.(*reply), r)
+		})
+	}
+	g.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { g.unknown(w.(*reply), r) })
+	return g, nil
+}
+
+// Close ends all waiting for messages, and waits for what is being scheduled. End the server first.
+func (g *Gateway) Close() error {
+	g.stop()
+	g.pulled.Do(func() {})
+	g.pulling.Wait()
+	return g.client.Close()
+}
+
+// Handler returns what answers requests.
+func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
+
+// Bounds of what connections cost.
+const (
+	headerTimeout  = 5 * time.Second
+	readTimeout    = 30 * time.Second // streams renew it
+	idleTimeout    = 60 * time.Second
+	maxHeaderBytes = 64 << 10
+)
+
+// NewServer returns a server for a Gateway, with bounds on what a client may cost. It speaks HTTP/1.1, and HTTP/2 without TLS to
+// clients that begin with it. What Shutdown waits for ends by itself within the Timeout of the Gateway: who waits for a message
+// is told at once that there is none yet.
+func NewServer(g *Gateway) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	s := &http.Server{
+		Handler: g.Handler(), Protocols: protocols, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: readTimeout + g.cfg.Timeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+	}
+	s.RegisterOnShutdown(g.stop)
+	return s
+}

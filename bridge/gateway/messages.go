@@ -1,0 +1,150 @@
+package gateway
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/lua"
+)
+
+// found is where a message is in its queue.
+type found struct {
+	Queue  string        `json:"queue"`
+	ID     string        `json:"id"`
+	Places []admin.Place `json:"places"`
+}
+
+func get(c *call) (int, any, error) {
+	if err := lua.CheckID(c.id()); err != nil {
+		return 0, nil, err
+	}
+	places, err := c.op.Locate(c.ctx, c.queue, c.id())
+	return http.StatusOK, found{c.queue, c.id(), places}, err
+}
+
+func cancel(c *call) (int, any, error) {
+	return http.StatusNoContent, nil, c.client.Cancel(c.ctx, c.queue, c.id())
+}
+
+func reschedule(c *call) (int, any, error) {
+	m, err := parseOptions(c.query)
+	if err == nil && len(c.query) != 1 {
+		err = lua.Invalid("in_ms", "", "must be given, or at_ms")
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	due, err := c.client.Reschedule(c.ctx, c.queue, c.id(), func(to *bridge.NewMessage) { *to = m })
+	return http.StatusOK, receipt{ID: c.id(), Due: due}, err
+}
+
+// mine returns the queues that the token is for.
+func (c *call) mine(verb access.Verb) ([]string, error) {
+	all, err := c.op.Queues(c.ctx)
+	return append([]string{}, slices.DeleteFunc(all, func(queue string) bool { return !c.grant.May(verb, queue) })...), err
+}
+
+func queues(c *call) (int, any, error) {
+	names, err := c.mine(access.Operate)
+	return http.StatusOK, map[string]any{"queues": names}, err
+}
+
+// find looks in all queues that the token is for.
+func find(c *call) (int, any, error) {
+	if err := lua.CheckID(c.id()); err != nil {
+		return 0, nil, err
+	}
+	names, err := c.mine(access.Operate)
+	if err == nil && len(names) == 0 { // none would mean all
+		err = admin.ErrNotFound
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	f, err := c.op.Find(c.ctx, c.id(), admin.FindOptions{Queues: names})
+	return http.StatusOK, f, err
+}
+
+// Bounds of a list.
+const (
+	defaultLimit = 100
+	mostListed   = 1000
+)
+
+func stats(c *call) (int, any, error) {
+	if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
+		return 0, nil, err
+	}
+	s, err := c.op.Stats(c.ctx, c.queue)
+	return http.StatusOK, s, err
+}
+
+func peek(c *call) (int, any, error) {
+	n, err := c.query.integer("limit", 10, 1, mostListed)
+	payloads, errFlag := c.query.flag("payloads")
+	if _, err := whole(n, err, errFlag); err != nil {
+		return 0, nil, err
+	}
+	if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
+		return 0, nil, err
+	}
+	p, err := c.op.Peek(c.ctx, c.queue, int(n), payloads)
+	next := append([]admin.Due{}, p.Next...)
+	return http.StatusOK, map[string]any{"at": p.At, "total": p.Total, "held": p.Held, "next": next}, err
+}
+
+func pending(c *call) (int, any, error) {
+	n, err := c.query.integer("limit", defaultLimit, 1, mostListed)
+	idle, errIdle := c.query.millis("min_idle_ms")
+	if _, err := whole(n, err, errIdle, lua.CheckGroup(c.query["group"])); err != nil {
+		return 0, nil, err
+	}
+	list, err := c.op.Pending(c.ctx, c.queue, c.query["group"],
+		admin.PendingFilter{Consumer: c.query["consumer"], MinIdle: idle}, int(n))
+	return http.StatusOK, map[string]any{"pending": append([]admin.PendingEntry{}, list...)}, err
+}
+
+func consumers(c *call) (int, any, error) {
+	if group, is := c.query["group"]; is {
+		if err := lua.CheckGroup(group); err != nil {
+			return 0, nil, err
+		}
+	} else if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
+		return 0, nil, err
+	}
+	list, err := c.op.Consumers(c.ctx, c.queue, c.query["group"])
+	return http.StatusOK, map[string]any{"consumers": append([]admin.Consumer{}, list...)}, err
+}
+
+// changed is what is said of something that may have been so already.
+type changed struct {
+	Changed bool `json:"changed"`
+}
+
+func pause(c *call) (int, any, error) {
+	workers, err := c.query.flag("workers")
+	if err == nil {
+		err = c.op.CheckKnown(c.ctx, c.queue)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	did := false
+	if workers {
+		did, err = c.op.PauseWorkers(c.ctx, c.queue)
+	} else {
+		did, err = c.op.Pause(c.ctx, c.queue, true)
+	}
+	return http.StatusOK, changed{did}, err
+}
+
+func resume(c *call) (int, any, error) {
+	if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
+		return 0, nil, err
+	}
+	did, err := c.op.Pause(c.ctx, c.queue, false)
+	return http.StatusOK, changed{did}, err
+}

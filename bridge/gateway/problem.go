@@ -1,0 +1,185 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+)
+
+// Types of problems: what a program branches on. They never change.
+const (
+	typeMalformed    = "urn:duestream:problem:malformed"
+	typeInvalid      = "urn:duestream:problem:invalid"
+	typeToken        = "urn:duestream:problem:token"
+	typeForbidden    = "urn:duestream:problem:forbidden"
+	typeRate         = "urn:duestream:problem:rate"
+	typeNoRoute      = "urn:duestream:problem:no-route"
+	typeMethod       = "urn:duestream:problem:method"
+	typeNotFound     = "urn:duestream:problem:not-found"
+	typeNotScheduled = "urn:duestream:problem:not-scheduled"
+	typeNoGroup      = "urn:duestream:problem:no-group"
+	typeDuplicate    = "urn:duestream:problem:duplicate"
+	typeChanged      = "urn:duestream:problem:changed"
+	typeLeft         = "urn:duestream:problem:left"
+	typeTooLarge     = "urn:duestream:problem:too-large"
+	typeMedia        = "urn:duestream:problem:media"
+	typeBusy         = "urn:duestream:problem:busy"
+	typeUnavailable  = "urn:duestream:problem:unavailable"
+	typeUncertain    = "urn:duestream:problem:uncertain"
+	typeFull         = "urn:duestream:problem:full"
+	typeStore        = "urn:duestream:problem:store"
+	typeInternal     = "urn:duestream:problem:internal"
+)
+
+// problem is an error as RFC 9457 has it. Its texts are ours alone.
+type problem struct {
+	Type    string `json:"type"`
+	Title   string `json:"title"`
+	Status  int    `json:"status"`
+	Detail  string `json:"detail,omitempty"`
+	Request string `json:"request_id,omitempty"`
+	fault
+	Errors []fault `json:"errors,omitempty"` // where more than one is wrong
+
+	wait  time.Duration // Retry-After
+	cause error         // for its faults
+}
+
+// fault says which field is wrong.
+type fault struct {
+	Field string `json:"field,omitempty"`
+	Value string `json:"value,omitempty"`
+	Limit string `json:"limit,omitempty"`
+}
+
+func (p *problem) Error() string { return p.Type + ": " + p.Detail }
+func (p *problem) Unwrap() error { return p.cause }
+
+// known says what becomes of errors that callers branch on, the first that fits.
+var known = []struct {
+	is     error
+	status int
+	kind   string
+	detail string
+	wait   time.Duration
+}{
+	{bridge.ErrDuplicate, http.StatusConflict, typeDuplicate, "a message has this ID, or had it within its dedup window", 0},
+	{bridge.ErrUncertain, http.StatusServiceUnavailable, typeUncertain,
+		"Redis did not answer: what was asked may have been done, or not", time.Second},
+	{bridge.ErrNotScheduled, http.StatusNotFound, typeNotScheduled, "no such message is scheduled", 0},
+	{bridge.ErrNoRecurrence, http.StatusNotFound, typeNotFound, "the queue has no recurrence of that name", 0},
+	{bridge.ErrChanged, http.StatusConflict, typeChanged, "somebody else changed it at the same time", 0},
+	{admin.ErrNoQueue, http.StatusNotFound, typeNotFound, "nobody has used the queue", 0},
+	{admin.ErrNotFound, http.StatusNotFound, typeNotFound, "there is none", 0},
+	{admin.ErrNoGroup, http.StatusNotFound, typeNoGroup, "the queue has no such group", 0},
+	{bridge.ErrFull, http.StatusServiceUnavailable, typeFull, "Redis is full, and took nothing", 30 * time.Second},
+	{bridge.ErrUnavailable, http.StatusServiceUnavailable, typeUnavailable, "Redis is not available", time.Second},
+	{bridge.ErrClosed, http.StatusServiceUnavailable, typeUnavailable, "the gateway stops", time.Second},
+	{context.DeadlineExceeded, http.StatusServiceUnavailable, typeUnavailable, "Redis did not answer in time", time.Second},
+	{context.Canceled, http.StatusServiceUnavailable, typeUnavailable, "the request was given up", time.Second},
+	{bridge.ErrDenied, http.StatusInternalServerError, typeStore, "Redis does not allow the gateway to do this", 0},
+	{bridge.ErrWrongType, http.StatusInternalServerError, typeStore, "a key of the queue holds something else", 0},
+	{bridge.ErrUnsupported, http.StatusInternalServerError, typeStore, "the Redis server cannot do this", 0},
+	{bridge.ErrUntrusted, http.StatusServiceUnavailable, typeUnavailable, "Redis is not available", time.Second},
+}
+
+// problemOf says what an error is to a caller. What is not known is told to the log alone.
+func problemOf(err error) *problem {
+	p := &problem{}
+	if errors.As(err, &p) {
+		whole := *p
+		whole.blame(whole.cause)
+		return &whole
+	}
+	var invalid *bridge.InvalidError
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return tooLarge(large.Limit)
+	case errors.As(err, &invalid):
+		p = &problem{Type: typeInvalid, Status: http.StatusUnprocessableEntity}
+		p.blame(err)
+		return p
+	case errors.Is(err, bridge.ErrInvalid):
+		return &problem{Type: typeInvalid, Status: http.StatusUnprocessableEntity, Detail: "a value is not allowed"}
+	}
+	for _, k := range known {
+		if errors.Is(err, k.is) {
+			return &problem{Type: k.kind, Status: k.status, Detail: k.detail, wait: k.wait}
+		}
+	}
+	return &problem{Type: typeInternal, Status: http.StatusInternalServerError}
+}
+
+func tooLarge(limit int64) *problem {
+	return &problem{Type: typeTooLarge, Status: http.StatusRequestEntityTooLarge, Detail: "the body is too large",
+		fault: fault{Field: "body", Limit: sizeLimit(limit)}}
+}
+
+// blame names the fields that a tree of errors says are wrong.
+func (p *problem) blame(err error) {
+	all := faults(err)
+	if len(all) == 0 {
+		return
+	}
+	p.fault = all[0]
+	if p.Detail == "" {
+		p.Detail = p.Field + ": " + p.Limit
+	}
+	if len(all) > 1 {
+		p.Errors = all
+	}
+}
+
+func faults(err error) (all []fault) {
+	if err == nil {
+		return nil
+	}
+	if one, ok := err.(*bridge.InvalidError); ok { //nolint:errorlint // the tree is walked here
+		f := fault{one.Field, one.Value, one.Rule}
+		if one.Field == "payload" || one.Field == "recurrence" { // its value is what nobody else may see
+			f.Value = ""
+		}
+		return []fault{f}
+	}
+	switch e := err.(type) { //nolint:errorlint // likewise
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			all = append(all, faults(one)...)
+		}
+	case interface{ Unwrap() error }:
+		return faults(e.Unwrap())
+	}
+	return all
+}
+
+// failed answers with an error.
+func (w *reply) failed(c *call, err error) {
+	p := problemOf(err)
+	if p.Status >= http.StatusInternalServerError && c.r.Context().Err() == nil {
+		c.log.Warn("a request could not be answered", slog.String("request", w.id), slog.String("route", w.route),
+			slog.Int("status", p.Status), slog.Any("error", err))
+	}
+	w.problem(p)
+}
+
+// problem answers with a problem.
+func (w *reply) problem(p *problem) {
+	if w.status != 0 {
+		return // a stream says it in its own way
+	}
+	p.Title, p.Request = http.StatusText(p.Status), w.id
+	if p.wait > 0 {
+		w.Header().Set("Retry-After", retryAfter(p.wait))
+	}
+	if p.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.json(p.Status, p)
+}

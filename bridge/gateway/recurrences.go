@@ -1,0 +1,108 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
+)
+
+// recurring is a recurrence, and what is known of it.
+type recurring struct {
+	Queue   string            `json:"queue"`
+	Name    string            `json:"name"`
+	Spec    bridge.Recurrence `json:"spec"`
+	Next    []time.Time       `json:"next"`
+	Last    time.Time         `json:"last,omitzero"`
+	LastID  string            `json:"last_id,omitempty"`
+	Planned int               `json:"planned"`
+	Problem string            `json:"problem,omitempty"`
+}
+
+func newRecurring(s bridge.RecurrenceState) recurring {
+	return recurring{Queue: s.Spec.Queue, Name: s.Spec.Name, Spec: s.Spec, Next: append([]time.Time{}, s.Next...),
+		Last:   s.Last,
+		LastID: s.LastID, Planned: s.Used, Problem: s.Problem}
+}
+
+func listRecurrences(c *call) (int, any, error) {
+	states, err := c.op.Recurrences(c.ctx, c.queue)
+	list := []recurring{}
+	for _, s := range states {
+		list = append(list, newRecurring(s))
+	}
+	return http.StatusOK, map[string]any{"recurrences": list}, err
+}
+
+func showRecurrence(c *call) (int, any, error) {
+	if err := admin.CheckRecurrence(c.id()); err != nil {
+		return 0, nil, err
+	}
+	s, err := c.op.Recurrence(c.ctx, c.queue, c.id())
+	return http.StatusOK, newRecurring(s), err
+}
+
+// putRecurrence adds a recurrence, or changes the one of that name.
+func putRecurrence(c *call) (int, any, error) {
+	text, err := c.body(mostSettings + 2*c.cfg.MaxPayload)
+	if err != nil {
+		return 0, nil, err
+	}
+	if text = bytes.TrimSpace(text); !bytes.HasPrefix(text, []byte("{")) || !json.Valid(text) {
+		return 0, nil, malformed("the body is not a JSON object")
+	}
+	var r bridge.Recurrence
+	if err := r.UnmarshalJSON(text); err != nil {
+		return 0, nil, err
+	}
+	if r.Queue != "" && r.Queue != c.queue {
+		return 0, nil, lua.Invalid("queue", r.Queue, "must be that of the path, or left out")
+	}
+	if r.Name != "" && r.Name != c.id() {
+		return 0, nil, lua.Invalid("name", r.Name, "must be that of the path, or left out")
+	}
+	if len(r.Payload) > c.cfg.MaxPayload {
+		return 0, nil, tooLarge(int64(c.cfg.MaxPayload))
+	}
+	r.Queue, r.Name = c.queue, c.id()
+	did, err := c.op.Recur(c.ctx, r)
+	if err != nil {
+		return 0, nil, err
+	}
+	status, body, err := showRecurrence(c)
+	if did.Added {
+		status = http.StatusCreated
+	}
+	return status, body, err
+}
+
+func removeRecurrence(c *call) (int, any, error) {
+	if err := admin.CheckRecurrence(c.id()); err != nil {
+		return 0, nil, err
+	}
+	n, err := c.op.RemoveRecurrence(c.ctx, c.queue, c.id())
+	return http.StatusOK, map[string]any{"taken_back": n}, err
+}
+
+func pauseRecurrence(c *call) (int, any, error)  { return c.holdRecurrence(true) }
+func resumeRecurrence(c *call) (int, any, error) { return c.holdRecurrence(false) }
+
+func (c *call) holdRecurrence(paused bool) (int, any, error) {
+	if err := admin.CheckRecurrence(c.id()); err != nil {
+		return 0, nil, err
+	}
+	did, err := c.op.PauseRecurrence(c.ctx, c.queue, c.id(), paused)
+	return http.StatusOK, changed{did}, err
+}
+
+func runRecurrence(c *call) (int, any, error) {
+	if err := admin.CheckRecurrence(c.id()); err != nil {
+		return 0, nil, err
+	}
+	got, err := c.op.RunRecurrence(c.ctx, c.queue, c.id())
+	return http.StatusCreated, receipt{ID: got.ID, Due: got.Due}, err
+}

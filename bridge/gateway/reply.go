@@ -1,0 +1,152 @@
+package gateway
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// zipFrom is from how many bytes on an answer is worth being compressed.
+const zipFrom = 1 << 10
+
+// reply is an answer, and what is known of its request.
+type reply struct {
+	http.ResponseWriter
+	r      *http.Request
+	id     string // of the request
+	route  string // "" where there is none
+	status int    // 0 until it was written
+}
+
+// WriteHeader notes the status.
+func (w *reply) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write answers 200 unless something else was said.
+func (w *reply) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *reply) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// json answers with a value, compressed if it is large and the caller takes that. A nil value is no body.
+func (w *reply) json(status int, value any) {
+	if value == nil {
+		w.WriteHeader(status)
+		return
+	}
+	text, err := encode(value)
+	if err != nil {
+		panic(err) // a value of ours always has a JSON form
+	}
+	h := w.Header()
+	if h.Get("Content-Type") == "" {
+		h.Set("Content-Type", "application/json")
+	}
+	h.Add("Vary", "Accept-Encoding")
+	if len(text) >= zipFrom && acceptsGzip(w.r.Header.Values("Accept-Encoding")) {
+		h.Set("Content-Encoding", "gzip")
+		var zipped bytes.Buffer
+		z := gzip.NewWriter(&zipped)
+		_, _ = z.Write(text)
+		_ = z.Close()
+		text = zipped.Bytes()
+	}
+	h.Set("Content-Length", strconv.Itoa(len(text)))
+	w.WriteHeader(status)
+	_, _ = w.Write(text)
+}
+
+// encode is json.Marshal that leaves < and > as they are, with a line end.
+func encode(value any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(value)
+	return b.Bytes(), err
+}
+
+// acceptsGzip reads Accept-Encoding: gzip is taken unless it has q=0.
+func acceptsGzip(values []string) bool {
+	for _, value := range values {
+		for one := range strings.SplitSeq(value, ",") {
+			name, weight, _ := strings.Cut(strings.TrimSpace(one), ";")
+			if !strings.EqualFold(strings.TrimSpace(name), "gzip") {
+				continue
+			}
+			q, is := strings.CutPrefix(strings.TrimSpace(weight), "q=")
+			f, err := strconv.ParseFloat(q, 64)
+			return !is || err == nil && f > 0
+		}
+	}
+	return false
+}
+
+// openBody has the body unpacked where it is compressed.
+func (c *call) openBody() error {
+	switch encoding := c.r.Header.Get("Content-Encoding"); strings.ToLower(encoding) {
+	case "", "identity":
+	case "gzip":
+		c.r.Body = &unzipped{body: c.r.Body}
+	default:
+		c.w.Header().Set("Accept-Encoding", "gzip, identity")
+		return &problem{Type: typeMedia, Status: http.StatusUnsupportedMediaType,
+			Detail: "Content-Encoding must be gzip, or left out"}
+	}
+	return nil
+}
+
+// unzipped is a body that was compressed. Nothing is read before it is asked for.
+type unzipped struct {
+	body io.ReadCloser
+	z    *gzip.Reader
+}
+
+func (u *unzipped) Read(p []byte) (n int, err error) {
+	if u.z == nil {
+		if u.z, err = gzip.NewReader(u.body); err != nil {
+			return 0, malformed("the body is not what gzip makes")
+		}
+	}
+	if n, err = u.z.Read(p); err != nil && err != io.EOF {
+		return n, malformed("the body is not what gzip makes")
+	}
+	return n, err
+}
+
+func (u *unzipped) Close() error { return u.body.Close() }
+
+// body reads the whole body, of so many bytes at most after it was unpacked.
+func (c *call) body(most int) ([]byte, error) {
+	if size := c.r.ContentLength; size > int64(most) && c.r.Header.Get("Content-Encoding") == "" {
+		return nil, tooLarge(int64(most))
+	}
+	text, err := io.ReadAll(io.LimitReader(c.r.Body, int64(most)+1))
+	switch {
+	case err == nil && len(text) > most:
+		return nil, tooLarge(int64(most))
+	case err != nil && c.ctx.Err() == nil:
+		return nil, malformed("the body could not be read")
+	}
+	return text, err
+}
+
+// malformed is a request that cannot be read.
+func malformed(detail string, args ...any) error {
+	return &problem{Type: typeMalformed, Status: http.StatusBadRequest, Detail: fmt.Sprintf(detail, args...)}
+}
+
+func sizeLimit(n int64) string { return fmt.Sprintf("must be at most %d bytes", n) }

@@ -1,0 +1,203 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/lua"
+)
+
+// call is a request that is allowed.
+type call struct {
+	*Gateway
+	ctx   context.Context
+	w     *reply
+	r     *http.Request
+	grant *access.Grant
+	queue string // "" where the route has none
+	query query
+}
+
+// id returns a part of the path, decoded.
+func (c *call) id() string { return c.r.PathValue("id") }
+
+// serve does what all requests need, before anything is known of them.
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
+	out := &reply{ResponseWriter: w, r: r, id: requestID(r.Header)}
+	began := time.Now()
+	out.Header().Set("X-Request-Id", out.id)
+	out.Header().Set("X-Content-Type-Options", "nosniff")
+	out.Header().Set("Cache-Control", "no-store")
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler { //nolint:errorlint // it is compared so by net/http
+				panic(p)
+			}
+			g.log.Error("a request made the gateway panic", slog.String("request", out.id),
+				slog.String("panic", fmt.Sprintf("%T", p)), slog.String("stack", string(debug.Stack())))
+			if out.status != 0 {
+				panic(http.ErrAbortHandler) // what was begun must not look whole
+			}
+			out.problem(&problem{Type: typeInternal, Status: http.StatusInternalServerError})
+		}
+		g.log.Debug("answered", slog.String("request", out.id), slog.String("method", r.Method),
+			slog.String("route", out.route), slog.Int("status", out.status), slog.Duration("took", time.Since(began)))
+	}()
+	select {
+	case g.free <- struct{}{}:
+		defer func() { <-g.free }()
+	default:
+		out.problem(&problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
+			Detail: "this gateway answers as many requests as it may: try again"})
+		return
+	}
+	if !cleanPath(r.URL) {
+		out.problem(&problem{Type: typeMalformed, Status: http.StatusBadRequest,
+			Detail: "the path has a part that is empty, . or .., or is not UTF-8"})
+		return
+	}
+	g.mux.ServeHTTP(out, r)
+}
+
+// cleanPath says whether every part of a path stands for itself. Others would be redirected, or be another path to a proxy.
+func cleanPath(u *url.URL) bool {
+	path, found := strings.CutPrefix(u.EscapedPath(), "/")
+	if !found {
+		return false
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		name, err := url.PathUnescape(part)
+		if err != nil || name == "" || name == "." || name == ".." || strings.ToValidUTF8(name, "") != name {
+			return false
+		}
+	}
+	return true
+}
+
+// requestID takes the caller's ID of a request if it can stand in a log line, and makes one if not.
+func requestID(h http.Header) string {
+	id := h.Get("X-Request-Id")
+	sane := func(r rune) bool {
+		return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("-_.:", r)
+	}
+	if id == "" || len(id) > 64 || strings.ContainsFunc(id, func(r rune) bool { return !sane(r) }) {
+		return rand.Text()
+	}
+	return id
+}
+
+// unknown answers where no route is.
+func (g *Gateway) unknown(w *reply, r *http.Request) {
+	var allowed []string
+	for _, method := range methods {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := g.mux.Handler(other); pattern != "/" {
+			allowed = append(allowed, method)
+		}
+	}
+	if allowed == nil {
+		w.problem(&problem{Type: typeNoRoute, Status: http.StatusNotFound, Detail: "there is nothing at this path"})
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	w.problem(&problem{Type: typeMethod, Status: http.StatusMethodNotAllowed,
+		Detail: "this path takes " + strings.Join(allowed, ", ")})
+}
+
+// answer finds out who asks, whether they may, and has the route answer.
+func (g *Gateway) answer(one route, w *reply, r *http.Request) {
+	w.route = one.method + " " + one.pattern
+	c := &call{Gateway: g, ctx: r.Context(), w: w, r: r, queue: r.PathValue("queue")}
+	if !one.stream {
+		ctx, cancel := context.WithTimeout(c.ctx, g.cfg.Timeout)
+		defer cancel()
+		c.ctx = ctx
+	}
+	if err := g.allow(one, c); err != nil {
+		w.failed(c, err)
+		return
+	}
+	var err error
+	if c.query, err = parseQuery(r.URL.RawQuery, one.query); err != nil {
+		w.failed(c, err)
+		return
+	}
+	if err = c.openBody(); err != nil {
+		w.failed(c, err)
+		return
+	}
+	status, body, err := one.handler(c)
+	if one.audit {
+		g.cfg.Access.Audit(c.grant, one.name, c.queue, slog.String("request", w.id), slog.Bool("done", err == nil))
+	}
+	switch {
+	case err != nil:
+		w.failed(c, err)
+	case w.status == 0:
+		w.json(status, body)
+	}
+}
+
+// allow checks the token, and then the name of the queue.
+func (g *Gateway) allow(one route, c *call) error {
+	if one.verb == "" {
+		return nil
+	}
+	kind, secret, _ := strings.Cut(c.r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(kind, "Bearer") || secret == "" || len(c.r.Header.Values("Authorization")) != 1 {
+		return refused("the header Authorization must hold \"Bearer\" and a token")
+	}
+	grant, err := g.cfg.Access.Authenticate(c.ctx, strings.TrimSpace(secret))
+	if errors.Is(err, access.ErrRefused) {
+		return refused("the token is unknown, revoked or expired")
+	} else if err != nil {
+		return err
+	}
+	c.grant = grant
+	_, hasQueue := strings.CutPrefix(one.pattern, "/v1/queues/{queue}")
+	if hasQueue {
+		if err := lua.CheckQueue(c.queue); err != nil {
+			return &problem{Type: typeMalformed, Status: http.StatusBadRequest, cause: err,
+				Detail: "the path does not name a queue"}
+		}
+	}
+	if (hasQueue || one.all) && !grant.May(one.verb, c.queue) {
+		return forbidden(one.verb)
+	}
+	return c.take(1)
+}
+
+// take counts what is asked for against the token's rate.
+func (c *call) take(n int) error {
+	wait, err := c.cfg.Access.Take(c.ctx, c.grant, n)
+	if err == nil && wait > 0 {
+		return &problem{Type: typeRate, Status: http.StatusTooManyRequests, wait: wait, Detail: "the token's rate is used up"}
+	}
+	return nil
+}
+
+func refused(detail string) error {
+	return &problem{Type: typeToken, Status: http.StatusUnauthorized, Detail: detail}
+}
+
+func forbidden(verb access.Verb) error {
+	return &problem{Type: typeForbidden, Status: http.StatusForbidden,
+		Detail: "the token is not for this: it takes the verb " + string(verb) + " on all that is asked for"}
+}
+
+// retryAfter rounds up to whole seconds.
+func retryAfter(wait time.Duration) string {
+	return strconv.Itoa(max(1, int(math.Ceil(wait.Seconds()))))
+}

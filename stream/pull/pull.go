@@ -1,0 +1,238 @@
+package pull
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/tail"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// Limits of a Request.
+const (
+	MaxCount  = 100
+	MaxQueues = 100
+	MaxWait   = 10 * time.Minute
+)
+
+// DefaultConsumer is the consumer that all Pullers read as.
+const DefaultConsumer = "pull"
+
+// Config of a Puller. Client and Blocking are required.
+type Config struct {
+	Client   rueidis.Client
+	Blocking rueidis.Client // for reads that block
+	Prefix   string         // of all keys; default lua.DefaultPrefix
+	Consumer string         // the same for all Pullers of a group; default DefaultConsumer
+	Logger   *slog.Logger   // nil = nothing is logged
+}
+
+// Puller gives deliveries to callers. Any number of calls may be made at the same time, while Run runs.
+type Puller struct {
+	cfg    Config
+	reader *tail.Reader
+
+	mu      sync.Mutex
+	sources map[sourceKey]*source
+	streams map[string][]*line // key of a stream → those who read it
+	tickets uint64
+}
+
+// New returns a Puller. Redis is not touched.
+func New(cfg Config) *Puller {
+	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
+	cfg.Consumer = cmp.Or(cfg.Consumer, DefaultConsumer)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	p := &Puller{cfg: cfg, sources: map[sourceKey]*source{}, streams: map[string][]*line{}}
+	p.reader = tail.New(tail.Config{Client: cfg.Blocking, Block: readBlock, Count: 1, Log: cfg.Logger,
+		Activity: "wait for messages", Added: p.added, Broken: func(error) {}})
+	return p
+}
+
+// Request says what a caller wants.
+type Request struct {
+	Queues  []string // 1 to 100: from the first that has messages first
+	Weights []int    // of the queues, if there are any: each comes first in proportion to its weight. From 1 to 1,000
+	Group   string   // created at the beginning of the queues' streams where it is not there
+	Count   int      // deliveries at most; 1 to 100
+
+	// Within is in what time a delivery is to be settled or extended, at least 1ms: then it has failed, as one whose worker
+	// crashed. Zero is the visibility timeout of the queue's group, which is the longest, too.
+	Within time.Duration
+	// Wait is how long to wait for the first message: zero not at all, at most ten minutes.
+	Wait time.Duration
+}
+
+// Delivery is one delivery of a message to a caller, who has to settle it by its Token.
+type Delivery struct {
+	stream.Message
+	Token  Token
+	Within time.Duration // in what time it is to be settled or extended
+}
+
+func (r *Request) validate() error {
+	var errs []error
+	if n := len(r.Queues); n < 1 || n > MaxQueues {
+		errs = append(errs, lua.Invalid("queues", strconv.Itoa(n), "must be 1 to %d", MaxQueues))
+	}
+	for i, queue := range r.Queues {
+		errs = append(errs, lua.CheckQueue(queue))
+		if slices.Contains(r.Queues[:i], queue) {
+			errs = append(errs, lua.Invalid("queues", queue, "must be named once"))
+		}
+	}
+	if n := len(r.Weights); n > 0 && n != len(r.Queues) {
+		errs = append(errs, lua.Invalid("weights", strconv.Itoa(n), "must be one for each queue"))
+	}
+	for _, weight := range r.Weights {
+		if weight < 1 || weight > 1000 {
+			errs = append(errs, lua.Invalid("weight", strconv.Itoa(weight), "must be between 1 and 1000"))
+		}
+	}
+	errs = append(errs, lua.CheckGroup(r.Group))
+	if r.Count < 1 || r.Count > MaxCount {
+		errs = append(errs, lua.Invalid("count", strconv.Itoa(r.Count), "must be between 1 and %d", MaxCount))
+	}
+	if r.Wait < 0 || r.Wait > MaxWait {
+		errs = append(errs, lua.Invalid("wait", r.Wait.String(), "must be between 0 and %s", MaxWait))
+	}
+	if r.Within < 0 || r.Within > 0 && r.Within < time.Millisecond {
+		errs = append(errs, lua.Invalid("within", r.Within.String(), "must be at least 1ms"))
+	}
+	return errors.Join(errs...)
+}
+
+// order returns the queues in the order in which this request asks them.
+func (r *Request) order() []string {
+	if len(r.Weights) == 0 {
+		return r.Queues
+	}
+	left, weights, queues := 0, slices.Clone(r.Weights), slices.Clone(r.Queues)
+	for _, weight := range weights {
+		left += weight
+	}
+	for i := range queues { // the next one by lot, among those that are left
+		lot, at := rand.N(left), i
+		for lot >= weights[at] {
+			lot -= weights[at]
+			at++
+		}
+		left -= weights[at]
+		queues[i], queues[at], weights[i], weights[at] = queues[at], queues[i], weights[at], weights[i]
+	}
+	return queues
+}
+
+// Pull returns up to Count deliveries: at once if there are any, else as soon as there is one, and none after Wait. When ctx ends
+// what it was given is given back, with the attempt it had, and the error is that of ctx.
+//
+// Errors: ErrInvalid, and what Redis being away, full of other types or closed to this user makes of a call.
+func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	lines, err := p.linesOf(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(r.Wait)
+	w := p.newWaiter(lines)
+	defer p.release(w)
+	for {
+		found, err := p.try(ctx, &r, lines)
+		switch {
+		case ctx.Err() != nil:
+			p.GiveBack(ctx, found)
+			return nil, context.Cause(ctx)
+		case len(found) > 0:
+			return found, nil
+		case err != nil && !(lua.Temporary(err) && w.waited && time.Now().Before(deadline)):
+			return nil, err
+		}
+		if !p.wait(ctx, w, deadline) {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, err
+		}
+	}
+}
+
+// try asks those streams that may have something, until there is enough.
+func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, err error) {
+	for _, l := range lines {
+		for asked := false; len(found) < r.Count && p.enter(l, r.Wait == 0 && !asked); asked = true {
+			var got lua.Received
+			got, err = p.receive(ctx, r, l, r.Count-len(found))
+			p.leave(l, got, err)
+			found = append(found, p.own(ctx, r, l, got.Entries)...)
+			if err != nil || ctx.Err() != nil {
+				return found, err
+			}
+		}
+	}
+	return found, nil
+}
+
+func (p *Puller) receive(ctx context.Context, r *Request, l *line, limit int) (lua.Received, error) {
+	// A reply that nobody waits for would be lost with what it brings.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
+	defer cancel()
+	idle := l.source.visibility() - l.source.within(r)
+	got, err := lua.Receive(ctx, p.cfg.Client, l.keys, r.Group, p.cfg.Consumer, idle, limit)
+	if errors.Is(err, lua.ErrNoGroup) {
+		if _, err = lua.EnsureGroup(ctx, p.cfg.Client, l.keys, r.Group); err == nil {
+			got, err = lua.Receive(ctx, p.cfg.Client, l.keys, r.Group, p.cfg.Consumer, idle, limit)
+		}
+	}
+	if err != nil {
+		return got, fmt.Errorf("receive of %s/%s: %w", l.source.queue, r.Group, err)
+	}
+	return got, nil
+}
+
+// own returns the deliveries that are for this group. The others are acknowledged.
+func (p *Puller) own(ctx context.Context, r *Request, l *line, entries []lua.Entry) []Delivery {
+	var found []Delivery
+	var foreign []lua.Held
+	for _, e := range entries {
+		if e.For != "" && e.For != r.Group {
+			foreign = append(foreign, lua.Held{Entry: e.EntryID, Key: e.Extra[lua.FieldKey]})
+			continue
+		}
+		d := Delivery{Within: l.source.within(r), Message: stream.Message{Entry: e, Queue: l.source.queue, Group: r.Group,
+			Consumer: p.cfg.Consumer, Partition: l.partition}}
+		d.Token = tokenOf(&d.Message)
+		found = append(found, d)
+	}
+	if len(foreign) > 0 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
+		defer cancel()
+		if _, err := lua.Ack(ctx, p.cfg.Client, l.keys, r.Group, foreign); err != nil { // the reclaimer does it
+			p.cfg.Logger.Debug("entries for other groups stay pending", slog.Any("error", err))
+		}
+	}
+	return found
+}
+
+// GiveBack has deliveries delivered again, at once and with the same attempt: for those that nobody was told of.
+func (p *Puller) GiveBack(ctx context.Context, all []Delivery) {
+	for _, d := range all {
+		if _, err := p.Fail(context.WithoutCancel(ctx), d.Token, stream.Release(nil)); err != nil {
+			p.cfg.Logger.Warn("a delivery that nobody waits for any more could not be given back: it is reclaimed",
+				slog.String("queue", d.Queue), slog.String("id", d.ID), slog.Any("error", err))
+		}
+	}
+}

@@ -1,0 +1,403 @@
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+type rig struct {
+	*queuetest.Rig
+	*Puller
+}
+
+func newRig(t *testing.T, s *redistest.Server) *rig {
+	t.Helper()
+	r := queuetest.New(t, s)
+	return &rig{r, newPuller(t, r)}
+}
+
+func newPuller(t *testing.T, r *queuetest.Rig) *Puller {
+	t.Helper()
+	p := New(Config{Client: r.Client, Blocking: r.Blocking, Prefix: r.Prefix})
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); p.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+	return p
+}
+
+func (r *rig) request(count int, wait time.Duration) Request {
+	return Request{Queues: []string{r.Queue}, Group: "g", Count: count, Wait: wait}
+}
+
+func (r *rig) pull(count int, wait time.Duration) []Delivery {
+	r.T.Helper()
+	found, err := r.Pull(r.T.Context(), r.request(count, wait))
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	return found
+}
+
+func idsOf(all []Delivery) (ids []string) {
+	for _, d := range all {
+		ids = append(ids, d.ID)
+	}
+	return ids
+}
+
+func (r *rig) fails(d Delivery, with error, want stream.Settlement) {
+	r.T.Helper()
+	got, err := r.Fail(r.T.Context(), d.Token, with)
+	if err != nil || got != want {
+		r.T.Errorf("%v: %s, %v; want %s", with, got, err, want)
+	}
+}
+
+// Everything that a worker's handler can say, a caller can say later, and once.
+func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		if got := r.pull(10, 0); len(got) != 0 {
+			t.Errorf("of an empty queue: %v", idsOf(got))
+		}
+		r.Ready("a", "b", "c", "d", "e")
+		all := append(r.pull(2, 0), r.pull(10, 0)...)
+		redistest.Want(t, "given", fmt.Sprint(idsOf(all)), "[a b c d e]")
+		for round, want := range []string{"[true true]", "[false false]"} {
+			won, err := r.Ack(t.Context(), []Token{all[0].Token, all[1].Token})
+			if err != nil || fmt.Sprint(won) != want {
+				t.Errorf("round %d: %v, %v", round, won, err)
+			}
+		}
+		r.fails(all[2], errors.New("no"), stream.Retried)
+		r.fails(all[2], errors.New("no"), stream.Lost)
+		r.fails(all[3], stream.DeadLetter(errors.New("never")), stream.Dead)
+		r.fails(all[4], stream.Release(nil), stream.Released)
+		if ok, err := r.Extend(t.Context(), all[4].Token, 0); ok || err != nil {
+			t.Error("extended what was given back", err)
+		}
+		r.DrainAll()
+		again := append(r.pull(10, 0), r.pull(10, 0)...)
+		redistest.Want(t, "again", len(again), 2)
+		for _, d := range again {
+			if want := map[string]int{"c": 2, "e": 1}[d.ID]; d.Attempt != want {
+				t.Errorf("%s: attempt %d", d.ID, d.Attempt)
+			}
+			if ok, err := r.Extend(t.Context(), d.Token, time.Second); !ok || err != nil {
+				t.Error("not extended", err)
+			}
+			r.fails(d, stream.Snooze(0), stream.Snoozed)
+		}
+		redistest.Want(t, "pending, dead", fmt.Sprint(r.Pending("g"), r.Length(r.Keys.Dead)), "0 1")
+	})
+}
+
+// What is not settled within its own time is taken back then, and not before the others.
+func TestEachDeliveryHasItsOwnTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Ready("short", "long")
+	request := r.request(1, 0)
+	request.Within = 50 * time.Millisecond
+	if _, err := r.Pull(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	long := r.pull(1, 0)[0]
+	redistest.Want(t, "time", long.Within, stream.DefaultVisibilityTimeout)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		done, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{Group: "g", Limit: 10, MaxBytes: 1 << 20,
+			MinIdle: stream.DefaultVisibilityTimeout, Attempts: lua.Attempts{Max: 3, Delays: []time.Duration{0}}})
+		return done.Retried == 1, fmt.Sprint(done, err)
+	})
+	r.DrainAll()
+	redistest.Want(t, "comes back", fmt.Sprint(idsOf(r.pull(10, 0))), "[short]")
+	won, err := r.Ack(t.Context(), []Token{long.Token})
+	if err != nil || !won[0] {
+		t.Error(won, err)
+	}
+	request.Within = time.Hour
+	if _, err := r.Pull(t.Context(), request); !errors.Is(err, lua.ErrInvalid) {
+		t.Errorf("longer than the visibility timeout: %v", err)
+	}
+	if _, err := r.Extend(t.Context(), long.Token, time.Hour); !errors.Is(err, lua.ErrInvalid) {
+		t.Errorf("longer than the visibility timeout: %v", err)
+	}
+}
+
+// Many wait, in two processes, and each message goes to one of them, at once; who waits for several queues gets the first one's.
+func TestWaitingCallersGetWhatBecomesReady(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		other := r.On(r.Queue + "-other")
+		const n = 60
+		pullers := []*Puller{r.Puller, newPuller(t, r.Rig)}
+		given := make(chan string, 2*n)
+		var waiting sync.WaitGroup
+		for i := range n {
+			waiting.Go(func() {
+				request := Request{Queues: []string{r.Queue, other.Queue}, Group: "g", Count: 1, Wait: time.Minute}
+				found, err := pullers[i%2].Pull(t.Context(), request)
+				if err != nil || len(found) != 1 {
+					t.Errorf("%v, %v", found, err)
+				}
+				for _, d := range found {
+					given <- d.ID
+				}
+			})
+		}
+		for i := range n {
+			[]*queuetest.Rig{r.Rig, other}[i%2].Ready(fmt.Sprint("m-", i))
+		}
+		waiting.Wait()
+		close(given)
+		var ids []string
+		for id := range given {
+			ids = append(ids, id)
+		}
+		slices.Sort(ids)
+		redistest.Want(t, "given", len(slices.Compact(ids)), n)
+	})
+}
+
+// Whoever hangs up takes no message, and no attempt of one: also when both happen at the same moment.
+func TestWhoHangsUpTakesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const n = 40
+	for i := range n {
+		ctx, hangUp := context.WithCancel(t.Context())
+		ended := make(chan []Delivery)
+		go func() {
+			found, _ := r.Pull(ctx, r.request(1, time.Minute))
+			ended <- found
+		}()
+		go hangUp()
+		r.Ready(fmt.Sprint("m-", i))
+		found := <-ended
+		if len(found) == 0 {
+			r.DrainAll()
+			found = r.pull(1, 10*time.Second)
+		}
+		if len(found) != 1 || found[0].Attempt != 1 {
+			t.Fatalf("round %d: %v", i, found)
+		}
+		if won, err := r.Ack(t.Context(), []Token{found[0].Token}); err != nil || !won[0] {
+			t.Fatal(won, err)
+		}
+		hangUp()
+	}
+	redistest.Want(t, "left", fmt.Sprint(r.Length(r.Keys.Stream), r.Pending("g")), "0 0")
+}
+
+// However many wait, an idle queue costs the server a request now and then.
+func TestWaitingCostsNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newRig(t, s)
+	var waiting sync.WaitGroup
+	var began atomic.Int32
+	ctx, hangUp := context.WithCancel(t.Context())
+	for range 500 {
+		waiting.Go(func() {
+			began.Add(1)
+			_, _ = r.Pull(ctx, r.request(1, time.Minute))
+		})
+	}
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		r.Puller.mu.Lock()
+		defer r.Puller.mu.Unlock()
+		s := r.sources[sourceKey{r.Queue, "g"}]
+		return s != nil && len(s.lines[0].waiters) == 500, fmt.Sprint(began.Load(), " began")
+	})
+	before := requests(s.Calls(t))
+	<-time.After(3 * time.Second) // a stretch of idle time, to count in
+	if n := requests(s.Calls(t)) - before; n > 6 {
+		t.Errorf("%d requests in 3 s", n)
+	}
+	hangUp()
+	waiting.Wait()
+}
+
+func requests(calls map[string]int) (n int) {
+	for command, times := range calls {
+		if !slices.Contains([]string{"info", "ping"}, command) {
+			n += times
+		}
+	}
+	return n
+}
+
+// All partitions of a queue are read, also those that came after the first call.
+func TestAllPartitionsAreRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Part(0).Ready("first")
+	redistest.Want(t, "given", len(r.pull(1, 0)), 1)
+	r.Do("HSET", lua.NewGlobals(r.Prefix).Queues, r.Queue, "1,4")
+	r.Puller.mu.Lock()
+	r.sources[sourceKey{r.Queue, "g"}].read = time.Time{}
+	r.Puller.mu.Unlock()
+	for i := range 4 {
+		r.Part(i).Ready(fmt.Sprint("m-", i))
+	}
+	found := r.pull(10, 0)
+	redistest.Want(t, "given", len(found), 4)
+	for _, d := range found {
+		if d.ID != fmt.Sprint("m-", d.Partition) {
+			t.Errorf("%s is in partition %d", d.ID, d.Partition)
+		}
+		if won, err := r.Ack(t.Context(), []Token{d.Token}); err != nil || !won[0] {
+			t.Error(won, err)
+		}
+	}
+}
+
+// Retries of another group are acknowledged, and nobody is given them.
+func TestRetriesOfOtherGroupsAreSkipped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g", "h")
+	r.Ready("m")
+	redistest.Want(t, "given", len(r.pull(1, 0)), 1)
+	h := Request{Queues: []string{r.Queue}, Group: "h", Count: 1}
+	found, err := r.Pull(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.fails(found[0], stream.RetryAfter(0, errors.New("no")), stream.Retried)
+	r.DrainAll()
+	if got := r.pull(5, 0); len(got) != 0 {
+		t.Errorf("given %v", idsOf(got))
+	}
+	redistest.Want(t, "pending", r.Pending("g"), int64(1))
+	if found, err = r.Pull(t.Context(), h); err != nil || len(found) != 1 || found[0].Attempt != 2 {
+		t.Errorf("%v, %v", found, err)
+	}
+}
+
+// A server that loses everything, and the group with it, while somebody waits, gives what comes afterwards all the same; one
+// whose workers are held gives when they may go on.
+func TestWhoWaitsOutlastsAFlushAndAPause(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newRig(t, s)
+	for _, c := range []struct {
+		name         string
+		before, then func()
+	}{
+		{"flush", func() {}, func() { r.Do("FLUSHALL"); r.Ready("m") }},
+		{"pause", func() { r.Do("HSET", r.Keys.Policy, "held_workers", "1"); r.Ready("m") },
+			func() { r.Do("DEL", r.Keys.Policy) }},
+		{"outage", func() {}, func() { s.Stop(); s.Start(); r.Ready("m") }},
+	} {
+		c.before()
+		ended := make(chan []Delivery)
+		go func() {
+			found, err := r.Pull(t.Context(), r.request(1, time.Minute))
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			ended <- found
+		}()
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			r.Puller.mu.Lock()
+			defer r.Puller.mu.Unlock()
+			s := r.sources[sourceKey{r.Queue, "g"}]
+			return s != nil && len(s.lines[0].waiters) == 1, c.name + ": nobody waits"
+		})
+		c.then()
+		found := <-ended
+		if len(found) != 1 {
+			t.Fatalf("%s: nothing", c.name)
+		}
+		if won, err := r.Ack(t.Context(), []Token{found[0].Token}); err != nil || !won[0] {
+			t.Error(won, err)
+		}
+	}
+}
+
+// Bad requests name their field before Redis is touched.
+func TestBadRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	p := New(Config{})
+	good := Request{Queues: []string{"q"}, Group: "g", Count: 1}
+	for field, change := range map[string]func(r *Request){
+		"queues":  func(r *Request) { r.Queues = nil },
+		"queue":   func(r *Request) { r.Queues = []string{"a/../b"} },
+		"queues ": func(r *Request) { r.Queues = []string{"a", "a"} },
+		"group":   func(r *Request) { r.Group = "" },
+		"count":   func(r *Request) { r.Count = 101 },
+		"wait":    func(r *Request) { r.Wait = -1 },
+		"within":  func(r *Request) { r.Within = 1 },
+		"weights": func(r *Request) { r.Weights = []int{1, 2} },
+		"weight":  func(r *Request) { r.Weights = []int{0} },
+	} {
+		bad := good
+		change(&bad)
+		if _, err := p.Pull(t.Context(), bad); !errors.Is(err, lua.ErrInvalid) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// Queues come first as often as their weights say.
+func TestWeightsAreShares(t *testing.T) {
+	t.Parallel()
+	r := Request{Queues: []string{"a", "b", "c"}, Weights: []int{6, 3, 1}}
+	first := map[string]int{}
+	for range 5000 {
+		order := r.order()
+		first[order[0]]++
+		if slices.Sort(order); !slices.Equal(order, r.Queues) {
+			t.Fatal(order)
+		}
+	}
+	for queue, want := range map[string]int{"a": 3000, "b": 1500, "c": 500} {
+		if got := first[queue]; got < want*8/10 || got > want*12/10 {
+			t.Errorf("%s came first %d times of 5000, want about %d", queue, got, want)
+		}
+	}
+}
+
+// A queue that is paused, or cannot be read, and has a backlog, is asked once a second, however many wait.
+func TestAPausedBacklogCostsNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newRig(t, s)
+	r.Do("HSET", r.Keys.Policy, "held_workers", "1")
+	r.Fill(2000)
+	ctx, hangUp := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	for range 20 {
+		waiting.Go(func() { _, _ = r.Pull(ctx, r.request(1, time.Minute)) })
+	}
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		r.Puller.mu.Lock()
+		defer r.Puller.mu.Unlock()
+		s := r.sources[sourceKey{r.Queue, "g"}]
+		return s != nil && len(s.lines[0].waiters) == 20, "they do not wait"
+	})
+	before := requests(s.Calls(t))
+	<-time.After(2 * time.Second) // a stretch of time, to count in
+	if n := requests(s.Calls(t)) - before; n > 40 {
+		t.Errorf("%d requests in 2 s", n)
+	}
+	hangUp()
+	waiting.Wait()
+}

@@ -1,0 +1,32 @@
+package pull
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+func FuzzToken(f *testing.F) {
+	m := &stream.Message{Queue: "q", Partition: 3, Group: "grün g", Entry: lua.Entry{EntryID: "17-0", ID: "order-42",
+		Extra: map[string]string{lua.FieldKey: "customer 7"}}}
+	f.Add(string(tokenOf(m)))
+	for _, text := range []string{"", "e30", "bnVsbA", "\x00", strings.Repeat("A", 10<<10), "eyJxIjoiLi4vYSJ9"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		named, err := Token(text).Read()
+		switch {
+		case err != nil && !errors.Is(err, lua.ErrInvalid):
+			t.Fatal(err)
+		case err == nil:
+			again, err := tokenOf(&stream.Message{Queue: named.Queue, Partition: named.Partition, Group: named.Group,
+				Entry: lua.Entry{EntryID: named.Entry, ID: named.ID, Extra: map[string]string{lua.FieldKey: named.Key}}}).Read()
+			if err != nil || again != named {
+				t.Fatalf("%+v is read as %+v, %v", named, again, err)
+			}
+		}
+	})
+}
