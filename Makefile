@@ -2,6 +2,7 @@
 
 GO          ?= go
 GOTESTFLAGS ?=
+PACKAGES    ?= ./...
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 IMAGE       ?= duestream:local
 PROMTOOL    ?= promtool
@@ -14,12 +15,12 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "Variables: GOTESTFLAGS (make test GOTESTFLAGS='-race -run TestX'), VERSION, IMAGE, BUILDER_IMAGE."
+	@echo "Variables: GOTESTFLAGS (make test GOTESTFLAGS='-race -run TestX'), PACKAGES, VERSION, IMAGE, BUILDER_IMAGE."
 
 # Packages that measure lateness share the machine, so no more than two run at once.
 .PHONY: test
 test: ## run all tests; finds or installs a Redis by itself
-	$(GO) test -p 2 -timeout 40m $(GOTESTFLAGS) ./...
+	$(GO) test -p 2 -timeout 40m $(GOTESTFLAGS) $(PACKAGES)
 
 .PHONY: race
 race: ## run all tests with the race detector

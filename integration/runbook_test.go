@@ -32,7 +32,7 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 		`\breported\("([^"]+)"`:       " is failing",
 	}
 	for _, dir := range []string{
-		"bridge", "bridge/admin", "scheduler", "scheduler/producer", "stream", "stream/keeper", "stream/deadletter",
+		"bridge", "bridge/admin", "bridge/push", "scheduler", "scheduler/producer", "stream", "stream/keeper", "stream/deadletter",
 	} {
 		files, _ := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		for _, file := range files {
@@ -66,7 +66,7 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 	}
 }
 
-// Links within OPERATIONS.md, and from it to other documents, lead somewhere.
+// Links within OPERATIONS.md and COOKBOOK.md, and from them to other documents, lead somewhere.
 func TestLinksOfOperationsLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	anchors := func(document string) map[string]bool {
@@ -81,17 +81,19 @@ func TestLinksOfOperationsLeadSomewhere(t *testing.T) {
 		}
 		return found
 	}
-	text, err := os.ReadFile(filepath.Join("..", "docs", "OPERATIONS.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile(`\]\(([A-Za-z./]*)#([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
-		document := m[1]
-		if document == "" {
-			document = "OPERATIONS.md"
+	for _, from := range []string{"OPERATIONS.md", "COOKBOOK.md"} {
+		text, err := os.ReadFile(filepath.Join("..", "docs", from))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if !anchors(document)[m[2]] {
-			t.Errorf("%s has no heading for #%s", document, m[2])
+		for _, m := range regexp.MustCompile(`\]\(([A-Za-z./]*)#([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
+			document := m[1]
+			if document == "" {
+				document = from
+			}
+			if !anchors(document)[m[2]] {
+				t.Errorf("%s links to #%s, and %s has no such heading", from, m[2], document)
+			}
 		}
 	}
 }

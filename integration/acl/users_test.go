@@ -37,7 +37,7 @@ var (
 		"worker": {
 			roots: []string{"bridge.NewWorker", "stream.Worker.Run"},
 			sends: map[string][]string{"HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults"},
-				"XPENDING": {"stream"}, "XRANGE": {"stream"},
+				"XINFO GROUPS": {"stream"}, "XPENDING": {"stream"}, "XRANGE": {"stream"},
 				"XREADGROUP": {"stream"}},
 			// a worker asks for no durability; the function that sends a script could
 			optional: append(always, "WAIT", "WAITAOF"),

@@ -27,7 +27,7 @@ func TestBridgeFitsOnTwoScreens(t *testing.T) {
 // any of them.
 func TestEveryNameHasASentence(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"bridge", "bridge/admin", "bridge/tracing"} {
+	for _, path := range []string{"bridge", "bridge/admin", "bridge/tracing", "bridge/push"} {
 		s := read(t, path)
 		says := func(doc *ast.CommentGroup, name string) {
 			text := doc.Text()

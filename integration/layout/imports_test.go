@@ -23,28 +23,35 @@ var below = map[string]string{
 	"internal/loop":        "lua",
 	"internal/observe":     "lua",
 	"internal/view":        "lua internal/loop",
-	"scheduler":            "lua internal/loop internal/observe internal/view scheduler/planner",
+	"internal/tail":        "lua internal/loop",
+	"scheduler":            "lua internal/loop internal/observe internal/tail internal/view scheduler/planner",
 	"scheduler/recurrence": "lua",
 	"scheduler/planner":    "lua internal/loop scheduler/recurrence",
 	"scheduler/bulk":       "lua internal/loop internal/observe internal/view",
 	"scheduler/producer":   "lua internal/loop internal/observe internal/view",
 	"stream":               "lua internal/loop internal/observe internal/view",
 	"stream/keeper":        "lua internal/loop internal/observe internal/view stream",
+	"stream/pull":          "lua internal/loop internal/tail internal/view stream",
 	"stream/inspect":       "lua internal/loop internal/view stream stream/deadletter",
 	"stream/deadletter":    "lua internal/loop internal/observe internal/view stream",
-	"stream/transfer":      "lua internal/loop internal/view stream stream/deadletter stream/inspect",
+	"stream/transfer":      "lua internal/loop internal/view scheduler/planner scheduler/recurrence stream stream/deadletter stream/inspect",
 	"bridge":               bridgeParts,
 	"bridge/metrics":       "lua internal/loop internal/observe internal/view stream/inspect",
 	"bridge/tracing":       "bridge lua",
-	"bridge/admin":         allBelowAdmin + " bridge/admin/doctor",
+	"bridge/push":          "bridge lua internal/loop internal/view scheduler stream",
+	"bridge/admin":         allBelowAdmin + " bridge/admin/doctor bridge/gateway/access bridge/push",
 	"bridge/admin/doctor":  allBelowAdmin,
+	// what a gateway adds
+	"bridge/gateway/access": "lua",
+	"bridge/gateway":        "bridge bridge/admin bridge/gateway/access internal/ndjson lua stream stream/pull",
+	"internal/ndjson":       "",
 	// what a user's program imports
 	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge",
 }
 
 const (
-	bridgeParts = "lua internal/loop internal/observe internal/view scheduler scheduler/planner scheduler/producer " +
-		"scheduler/recurrence stream stream/keeper"
+	bridgeParts = "lua internal/loop internal/observe internal/tail internal/view scheduler scheduler/planner " +
+		"scheduler/producer scheduler/recurrence stream stream/keeper"
 	allBelowAdmin = "bridge " + bridgeParts + " scheduler/bulk stream/inspect stream/deadletter stream/transfer"
 )
 

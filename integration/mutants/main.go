@@ -185,5 +185,5 @@ func complaint(said []byte) string {
 // allMutants are the rows of all tables.
 func allMutants() []mutant {
 	return slices.Concat(mutants, moreMutants, producingMutants, historyMutants, retriesMutants, tracingMutants, metricsMutants,
-		healthMutants, flowMutants, recurrenceMutants)
+		healthMutants, flowMutants, recurrenceMutants, turnsMutants, keyMutants, pushMutants)
 }

@@ -21,14 +21,14 @@ var mutants = []mutant{
 	},
 	{
 		name: "ack does not ask whether its XACK was the one", file: "lua/ack.lua",
-		old:  "won = redis.call('XACK', stream, group, entry) end\n",
-		new:  "won = redis.call('XACK', stream, group, entry) + 1 > 0 and 1 or 0 end\n",
+		old:  "won = redis.call('XACK', k.stream, group, entry) end\n",
+		new:  "won = redis.call('XACK', k.stream, group, entry) + 1 > 0 and 1 or 0 end\n",
 		test: campaign,
 	},
 	{
 		name: "drain removes before it adds", file: "lua/drain.lua",
-		old: "    local outcome, err = add(member, score, body, fields)\n",
-		new: "    redis.call('ZREM', due, member)\n    redis.call('HDEL', payload, member)\n    local outcome, err = " +
+		old: "  local outcome, err = add(member, score, body, fields)\n",
+		new: "  redis.call('ZREM', due, member)\n  redis.call('HDEL', payload, member)\n  local outcome, err = " +
 			"add(member, score, body, fields)\n",
 		test: campaign,
 	},
@@ -72,7 +72,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a worker does not look for what it never saw", file: "stream/reader.go",
-		old:  "\t\t\tif !held[entry] && len(unseen) < limit {\n",
+		old:  "\t\t\tif !held[entry] && one.ID != p.start && len(unseen) < limit {\n",
 		new:  "\t\t\tif held[entry] && false {\n",
 		test: []string{"-run", "TestWorkerInterrupted", "./integration/crashpoint"},
 	},
@@ -210,8 +210,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "the documented producer may write settings", file: "docs/OPERATIONS.md",
-		old:  "(%R~duestream:{*}:policy +hget) (~duestream:{*}:stream +xadd)",
-		new:  "(~duestream:{*}:policy +hget +hset) (~duestream:{*}:stream +xadd)",
+		old:  "(%R~duestream:{*}:policy +hget +hmget) (~duestream:{*}:stream +xadd)",
+		new:  "(~duestream:{*}:policy +hget +hmget +hset) (~duestream:{*}:stream +xadd)",
 		test: []string{"-run", "TestUsersFollowFromTheSources", "./integration/acl"},
 	},
 	{
@@ -252,7 +252,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the survey does not know of paused queues", file: "lua/survey.lua",
-		old:  " and redis.call('HGET', policy, 'held') ~= '1' then",
+		old:  " and asked(bad, redis.pcall('HGET', policy, 'held')) ~= '1' then",
 		new:  " then",
 		test: []string{"-run", "TestSurveySeesEachQueue", "./lua"},
 	},
@@ -264,8 +264,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a drain takes whatever the page of members brings", file: "lua/drain.lua",
-		old:  "    if bytes >= max_bytes then empty = false break end\n",
-		new:  "",
+		old:  "  return bytes < max_bytes\n",
+		new:  "  return true\n",
 		test: []string{"-run", "TestDrainStopsWithinAPage", "./lua"},
 	},
 	{
@@ -351,5 +351,29 @@ var mutants = []mutant{
 		old:  "\t\t\td.state.Report(err)\n",
 		new:  "\t\t\td.state.Report(nil)\n",
 		test: []string{"-run", "TestDefaultsThatMayNotBeWrittenAreReportedOnce", "./stream/keeper"},
+	},
+	{
+		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
+		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
+		new:  "e.confirmed = now",
+		test: []string{"-run", "TestATokenIsRevokedForAllWithinASecond", "./bridge/gateway/access"},
+	},
+	{
+		name: "a token that says more than is known is read all the same", file: "bridge/gateway/access/token.go",
+		old:  "\td.DisallowUnknownFields()\n",
+		new:  "",
+		test: []string{"-run", "TestAForeignValueRefusesThatTokenAlone", "./bridge/gateway/access"},
+	},
+	{
+		name: "a token is added by who may not MULTI", file: "bridge/gateway/access/manage.go",
+		old:  "\t\treturn \"\", lua.Classify(\"MULTI\", err)\n",
+		new:  "\t\t_ = err\n",
+		test: []string{"-run", "TestAUserWithoutHGETIsTold", "./bridge/gateway/access"},
+	},
+	{
+		name: "what a rate refused is taken all the same", file: "bridge/gateway/access/bucket.go",
+		old:  "\t\tg.taken.giveBack(n)\n",
+		new:  "",
+		test: []string{"-run", "TestGatewaysShareARate", "./bridge/gateway/access"},
 	},
 }

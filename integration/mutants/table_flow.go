@@ -80,4 +80,40 @@ var flowMutants = []mutant{
 		new:  "",
 		test: []string{"-run", "TestSpreadScattersABurst", "./scheduler/producer"},
 	},
+	{
+		name: "a clock that is set back stops a queue with a rate", file: "lua/lib/flow.lua",
+		old:  "    full = math.min(math.max(tonumber(redis.call('GET', rate) or '') or 0, now_us), empty)\n",
+		new:  "    full = math.max(tonumber(redis.call('GET', rate) or '') or 0, now_us)\n",
+		test: []string{"-run", "TestRateSurvivesWhateverItsBucketSays", "./lua"},
+	},
+	{
+		name: "what a drain lets pass uses no token", file: "lua/lib/flow.lua",
+		old:  "    if spent > 0 then keep(at) end\n",
+		new:  "",
+		test: []string{"-run", "TestDrainKeepsTheRate|TestRateHoldsOverTime", "./lua"},
+	},
+	{
+		name: "a group that nobody serves holds back the retries of others", file: "lua/lib/flow.lua",
+		old:  "    if room < 1 and not again then",
+		new:  "    if room < 1 then",
+		test: []string{"-run", "TestRetriesPassTheReadyLimit", "./lua"},
+	},
+	{
+		name: "what is due at once passes by a rate", file: "lua/lib/flow.lua",
+		old:  "  return set[1] == '1' or interval_of(set[2]) ~= nil or",
+		new:  "  return set[1] == '1' or",
+		test: []string{"-run", "TestMessagesDueAtOnceKeepTheRate", "./lua"},
+	},
+	{
+		name: "a worker goes on reading in a pause that it is to keep", file: "stream/reader.go",
+		old:  "	if p.policy.Load().HeldWorkers {\n",
+		new:  "	if p.policy.Load().HeldWorkers && false {\n",
+		test: []string{"-run", "TestWorkersKeepAPause", "./stream"},
+	},
+	{
+		name: "what a rate holds back makes a bridge unready", file: "scheduler/late.go",
+		old:  "	if late > 0 && !d.held {",
+		new:  "	if late > 0 {",
+		test: []string{"-run", "TestMessagesHeldBackMakeNoBridgeUnready", "./scheduler"},
+	},
 }

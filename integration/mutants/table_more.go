@@ -171,9 +171,9 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestRestoreTakesNoEntryIDFromTheFuture", "./lua"},
 	},
 	{
-		name: "dead letters that refuse stop the queue", file: "lua/drain.lua",
-		old:  "if dies and type(added) == 'table' and added.err then",
-		new:  "if false then",
+		name: "dead letters that refuse stop the queue", file: "lua/lib/due.lua",
+		old:  "if dies then return 'put_off'",
+		new:  "if false then return 'put_off'",
 		test: []string{"-run", "TestDeadStreamThatRefusesStopsNoOtherMessage", "./lua"},
 	},
 	{
@@ -322,8 +322,8 @@ var moreMutants = []mutant{
 	},
 	{
 		name: "a drain that stops within a page says that nothing is left", file: "lua/drain.lua",
-		old:  "empty = false break end\n",
-		new:  "break end\n",
+		old:  "if not goes_on then empty = false break end\n",
+		new:  "if not goes_on then break end\n",
 		test: []string{"-run", "TestDrainStopsAfterItsBytes", "./lua"},
 	},
 	{

@@ -70,8 +70,8 @@ var producingMutants = []mutant{
 	},
 	{
 		name: "cancel believes old partition counts when it found the message", file: "scheduler/producer/lookup.go",
-		old:  "\tif !s.over(ctx) {\n",
-		new:  "\tif !s.over(ctx) && slices.Contains(s.found, false) {\n",
+		old:  "\tif !s.over(ctx) {\n\t\tagain",
+		new:  "\tif !s.over(ctx) && slices.Contains(s.found, false) {\n\t\tagain",
 		test: []string{"-run", "TestStaleCountsMakeNoDefiniteYes", "./scheduler/producer"},
 	},
 	{
@@ -157,5 +157,17 @@ var producingMutants = []mutant{
 		old:  "if r.state.IsFailing() {",
 		new:  "if false && r.state.IsFailing() {",
 		test: []string{"-run", "TestCloseRegisters", "./scheduler/producer"},
+	},
+	{
+		name: "a bulk change acts on what a message was long ago", file: "scheduler/bulk/run.go",
+		old:  "r.filter.mayCease() && time.Since(read) > fresh",
+		new:  "r.filter.mayCease() && time.Since(read) > time.Hour",
+		test: []string{"-run", "TestMessageIsJudgedWhen", "./scheduler/bulk"},
+	},
+	{
+		name: "a replacement goes where its ID belongs now", file: "scheduler/producer/route.go",
+		old:  "partition, older := s.replaces[w.at]\n",
+		new:  "partition, older := 0, false\n",
+		test: []string{"-run", "TestReplaceGoesWhere", "./scheduler/producer"},
 	},
 }

@@ -62,4 +62,10 @@ var retriesMutants = []mutant{
 		new:  "\t\tdefault:",
 		test: []string{"-run", "TestALevelCanTurn", "./stream"},
 	},
+	{
+		name: "a worker takes up what its name held before it started", file: "stream/reader.go",
+		old:  "from := p.start.String()",
+		new:  "from := \"-\"",
+		test: []string{"-run", "TestWorkerLeavesWhatItsNameHeld", "./stream"},
+	},
 }

@@ -1,0 +1,74 @@
+package push
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// circuit knows whether a target is worth a request. It is closed at first, opens after so many failures in a row that say that
+// the target is down, and closes when a probe does not. Each process has its own.
+type circuit struct {
+	failures    int // that open it; -1 = never
+	first, most time.Duration
+	log         *slog.Logger
+
+	mu      sync.Mutex
+	open    bool
+	row     int
+	since   time.Time
+	pause   time.Duration      // before the next probe
+	end     context.CancelFunc // has the worker that runs now take nothing more
+	probing bool
+}
+
+func newCircuit(t Target, log *slog.Logger) *circuit {
+	return &circuit{failures: t.Failures, first: t.Interval, most: t.MaxInterval, log: log}
+}
+
+// begin tells of the worker that begins to take messages, and whether it is to probe.
+func (c *circuit) begin(end context.CancelFunc) (probe bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end, c.probing = end, c.open
+	return c.open
+}
+
+// wait returns how long no message is to be taken: nothing while the circuit is closed. Processes that all found the target down
+// do not come back all at once.
+func (c *circuit) wait() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.open {
+		return 0
+	}
+	return c.pause - time.Duration(rand.Int64N(int64(c.pause)/5+1))
+}
+
+// note takes the outcome of a request. giveBack: the circuit is open and the target down, so this was no attempt.
+func (c *circuit) note(down bool, err error) (giveBack bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !down && c.open && c.probing:
+		c.open, c.probing, c.row = false, false, 0
+		c.end()
+		c.log.Info("a target answers again: its circuit is closed", slog.Duration("after", time.Since(c.since).Round(time.Millisecond)))
+	case !down:
+		c.row = 0
+	case c.open && c.probing:
+		c.pause = min(2*c.pause, c.most)
+		c.end()
+	case c.open:
+	default:
+		if c.row++; c.failures > 0 && c.row >= c.failures {
+			c.open, c.row, c.since, c.pause = true, 0, time.Now(), c.first
+			c.end()
+			c.log.Warn("a target is down: its circuit is open, and probes alone are sent", slog.Any("error", err))
+		}
+		return false
+	}
+	return down
+}

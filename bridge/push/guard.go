@@ -1,0 +1,77 @@
+package push
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// ErrBlocked: the address of a target is not in the public internet, and not in a network that the target allows.
+var ErrBlocked = errors.New("the address is in no network that this target may reach")
+
+// special are networks that are no part of the public internet, or lead back out of it, besides those that package netip knows.
+var special = prefixes(
+	"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "168.63.129.16/32", "192.88.99.0/24",
+	"198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "::/96", "::ffff:0:0:0/96", "64:ff9b::/96",
+	"64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/32", "2001:2::/48", "2001:10::/28", "2001:db8::/32",
+	"2002::/16", "3fff::/20", "5f00::/16", "fec0::/10")
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+// public says whether an address belongs to the public internet.
+func public(addr netip.Addr) bool {
+	in := func(p netip.Prefix) bool { return p.Contains(addr) }
+	return addr.IsGlobalUnicast() && !addr.IsPrivate() && !slices.ContainsFunc(special, in)
+}
+
+// mayDial says whether a target may reach an address.
+func (t Target) mayDial(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("")
+	in := func(p netip.Prefix) bool { return p.Contains(addr) }
+	return public(addr) || slices.ContainsFunc(t.Networks, in)
+}
+
+const (
+	dialTimeout        = 5 * time.Second
+	idleTimeout        = 90 * time.Second
+	answerHeaderBytes  = 64 << 10
+	keepAlive          = 30 * time.Second
+	mostIdlePerProcess = 100
+)
+
+// newTransport returns what sends a target's requests. Each address is checked when it is dialled, after the name was looked up:
+// a name that changes its address between a check and the request has no gap to slip through. There is no proxy, because the
+// check would see its address alone.
+func newTransport(t Target, config *tls.Config, resolver *net.Resolver) *http.Transport {
+	dialer := &net.Dialer{
+		Timeout: min(dialTimeout, t.Timeout), KeepAlive: keepAlive, Resolver: resolver,
+		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			at, err := netip.ParseAddrPort(address)
+			if err != nil || !t.mayDial(at.Addr()) {
+				return fmt.Errorf("%w: %s", ErrBlocked, address)
+			}
+			return nil
+		},
+	}
+	if config != nil {
+		config = config.Clone()
+	}
+	return &http.Transport{
+		Proxy: nil, DialContext: dialer.DialContext, TLSClientConfig: config, ForceAttemptHTTP2: true,
+		TLSHandshakeTimeout: t.Timeout, IdleConnTimeout: idleTimeout,
+		MaxIdleConnsPerHost: min(t.Concurrency, mostIdlePerProcess), MaxResponseHeaderBytes: answerHeaderBytes,
+		DisableCompression: true,
+	}
+}

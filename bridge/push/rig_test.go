@@ -1,0 +1,188 @@
+package push
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+const testKey = "whsec_ZHVlc3RyZWFtLXRlc3Qtc2VjcmV0LTMyLWJ5dGVzISE="
+
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+
+// request is what a target was sent.
+type request struct {
+	http.Header
+	body []byte
+}
+
+// receiver is a target that notes what it is sent, and answers as it is told.
+type receiver struct {
+	*httptest.Server
+	mu   sync.Mutex
+	seen []request
+}
+
+func newReceiver(t *testing.T, answer func(n int, r request, w http.ResponseWriter)) *receiver {
+	t.Helper()
+	v := &receiver{}
+	v.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		one := request{r.Header, body}
+		v.mu.Lock()
+		v.seen = append(v.seen, one)
+		n := len(v.seen)
+		v.mu.Unlock()
+		if answer != nil {
+			answer(n, one, w)
+		}
+	}))
+	t.Cleanup(v.Close)
+	return v
+}
+
+func (v *receiver) requests() []request {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return append([]request{}, v.seen...)
+}
+
+// to is a target at a URL of this machine.
+func to(url string) Target {
+	return Target{Queue: "q", Group: "g", URL: url, AllowHTTP: true, Keys: []string{testKey}, Networks: loopback}.WithDefaults()
+}
+
+// message is one as a worker gets it.
+func message(id, payload string) *bridge.Message {
+	return &bridge.Message{Entry: lua.Entry{ID: id, Payload: []byte(payload), Attempt: 1}, Queue: "q", Group: "g"}
+}
+
+// rig is a prefix with a bridge, on the shared server.
+type rig struct {
+	t      *testing.T
+	r      *bridge.Redis
+	prefix string
+	store  *Store
+	client *bridge.Client
+	log    *queuetest.LogBook
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	server := redistest.Shared(t)
+	r, err := bridge.Dial(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	g := &rig{t: t, r: r, prefix: server.Prefix(t), log: new(queuetest.LogBook)}
+	g.store = NewStore(r.Client, g.prefix)
+	if g.client, err = bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: g.prefix}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.client.Close() })
+	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: g.prefix, AnyServer: true, Defaults: bridge.Policy{
+		VisibilityTimeout: 10 * time.Second, MaxAttempts: 3, RetryMin: 10 * time.Millisecond, RetryMax: 10 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.start(b.Run)
+	return g
+}
+
+// start runs something until the test ends, or stop is called.
+func (g *rig) start(run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			g.t.Error(err)
+		}
+	})
+	g.t.Cleanup(stop)
+	return stop
+}
+
+// run runs a Runner.
+func (g *rig) run() (stop func()) {
+	g.t.Helper()
+	r, err := NewRunner(Config{Redis: g.r, Prefix: g.prefix, LookInterval: 20 * time.Millisecond, Logger: g.log.Logger()})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return g.start(r.Run)
+}
+
+func (g *rig) set(t Target) Change {
+	g.t.Helper()
+	c, err := g.store.Set(g.t.Context(), t)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return c
+}
+
+func (g *rig) schedule(queue string, messages ...bridge.NewMessage) {
+	g.t.Helper()
+	results, err := g.client.ScheduleBatch(g.t.Context(), queue, messages)
+	for _, r := range results {
+		if r.Err != nil {
+			err = r.Err
+		}
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// dead returns the dead letters of a queue by message ID.
+func (g *rig) dead(queue string) map[string]lua.Entry {
+	g.t.Helper()
+	key := lua.NewKeys(g.prefix, queue).Dead
+	found, err := g.r.Client.Do(g.t.Context(), g.r.Client.B().Xrange().Key(key).Start("-").End("+").Build()).AsXRangeSlices()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	all := map[string]lua.Entry{}
+	for _, one := range found {
+		e := lua.ParseEntry(one.ID, one.FieldValues)
+		all[e.ID] = e
+	}
+	return all
+}
+
+// left says how many messages of a queue are scheduled, ready or pending.
+func (g *rig) left(queue string) int64 {
+	k := lua.NewKeys(g.prefix, queue)
+	return queuetest.Integer(g.t, g.r.Client, "ZCARD", k.Due) + queuetest.Integer(g.t, g.r.Client, "XLEN", k.Stream)
+}
+
+// done waits until a queue holds nothing but dead letters.
+func (g *rig) done(queue string) {
+	g.t.Helper()
+	redistest.Eventually(g.t, 20*time.Second, func() (bool, string) {
+		n := g.left(queue)
+		return n == 0, fmt.Sprint(n, " messages are left")
+	})
+}
+
+// attempts gives messages of a queue so many attempts.
+func (g *rig) attempts(queue string, n int) {
+	g.t.Helper()
+	queuetest.Do(g.t, g.r.Client, "HSET", lua.NewKeys(g.prefix, queue).Policy, "max_attempts", fmt.Sprint(n))
+}

@@ -1,0 +1,108 @@
+package push
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Headers of a request.
+const (
+	HeaderID        = "webhook-id"         // of the message: the same at each attempt
+	HeaderTimestamp = "webhook-timestamp"  // of the attempt, Unix seconds
+	HeaderSignature = "webhook-signature"  // "v1," and base64, for each key, with a space between
+	HeaderQueue     = "Duestream-Queue"    // as it is called
+	HeaderGroup     = "Duestream-Group"    // percent-encoded, as a message ID in webhook-id
+	HeaderAttempt   = "Duestream-Attempt"  // from 1
+	HeaderDue       = "Duestream-Due"      // when this attempt was due, RFC 3339 with milliseconds, UTC
+	HeaderEncoding  = "Duestream-Encoding" // "base64": the body is {"base64":"…"}, for a payload that is no UTF-8
+)
+
+const (
+	keyPrefix                 = "whsec_"
+	minKeyBytes, maxKeyBytes  = 24, 64
+	newKeyBytes               = 32
+	contentJSON, contentPlain = "application/json", "text/plain; charset=utf-8"
+)
+
+// NewKey returns a random signing key.
+func NewKey() string {
+	secret := make([]byte, newKeyBytes)
+	_, _ = rand.Read(secret) // never fails
+	return keyPrefix + base64.StdEncoding.EncodeToString(secret)
+}
+
+// CheckKey refuses what is no signing key. The error does not show it. ErrInvalid.
+func CheckKey(text string) error {
+	if _, ok := secretOf(text); !ok {
+		return &lua.InvalidError{Field: "key", Value: fmt.Sprintf("of %d characters", len(text)),
+			Rule: fmt.Sprintf("must be %s and the base64 of %d to %d bytes", keyPrefix, minKeyBytes, maxKeyBytes)}
+	}
+	return nil
+}
+
+func secretOf(key string) (secret []byte, ok bool) {
+	text, ok := strings.CutPrefix(key, keyPrefix)
+	if !ok || strings.ContainsAny(text, "\r\n") { // which the decoder would leave out
+		return nil, false
+	}
+	secret, err := base64.StdEncoding.Strict().DecodeString(text)
+	return secret, err == nil && len(secret) >= minKeyBytes && len(secret) <= maxKeyBytes
+}
+
+// sign returns the signatures of a request: those of each key, with one space between.
+func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
+	all := make([]string, len(secrets))
+	for i, secret := range secrets {
+		mac := hmac.New(sha256.New, secret)
+		fmt.Fprintf(mac, "%s.%d.", id, at.Unix())
+		mac.Write(body)
+		all[i] = "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	}
+	return strings.Join(all, " ")
+}
+
+// DeliveryID is the webhook-id of a message: its queue, a colon and its ID, in which every byte but letters, digits, - and _ is
+// percent-encoded. So it has no dot, which would make what is signed ambiguous, and two messages never have the same.
+func DeliveryID(queue, id string) string { return plain(queue) + ":" + plain(id) }
+
+// plain percent-encodes all but letters, digits, - and _.
+func plain(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// bodyOf returns the body that stands for a payload: the payload byte for byte when it is UTF-8, else JSON with its base64.
+// Verifiers in some languages decode a body as UTF-8 before they compute the signature, so no other bytes are sent.
+func bodyOf(payload []byte) (body []byte, contentType string, encoded bool) {
+	switch {
+	case !utf8.Valid(payload):
+		body, err := json.Marshal(map[string][]byte{"base64": payload})
+		if err != nil {
+			panic(err) // bytes always encode
+		}
+		return body, contentJSON, true
+	case json.Valid(payload):
+		return payload, contentJSON, false
+	}
+	return payload, contentPlain, false
+}
+
+func seconds(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }

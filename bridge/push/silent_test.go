@@ -1,0 +1,142 @@
+package push
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// swallowing passes connections on, and swallows what comes over those that there were when it was frozen.
+type swallowing struct {
+	net.Listener
+	to     string
+	all    atomic.Int64
+	frozen atomic.Int64
+
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+func (l *swallowing) serve() {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		b, err := net.Dial("tcp", l.to)
+		if err != nil {
+			return
+		}
+		n := l.all.Add(1)
+		l.mu.Lock()
+		l.open = append(l.open, b, c)
+		l.mu.Unlock()
+		go l.pipe(n, b, c)
+		go l.pipe(n, c, b)
+	}
+}
+
+func (l *swallowing) pipe(n int64, to, from net.Conn) {
+	buffer := make([]byte, 4096)
+	for {
+		k, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		if n > l.frozen.Load() {
+			_, _ = to.Write(buffer[:k])
+		}
+	}
+}
+
+func (l *swallowing) close() {
+	l.Listener.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.open {
+		c.Close()
+	}
+}
+
+// A connection that a load balancer has forgotten answers nothing, and HTTP/2 sends every request over it: probes did, too, and
+// the circuit of a target that was well stayed open.
+func TestAProbeUsesANewConnection(t *testing.T) {
+	t.Parallel()
+	target := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	target.EnableHTTP2 = true
+	target.StartTLS()
+	t.Cleanup(target.Close)
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &swallowing{Listener: socket, to: target.Listener.Addr().String()}
+	go l.serve()
+	t.Cleanup(l.close)
+	trusted := x509.NewCertPool()
+	trusted.AddCert(target.Certificate())
+	g := newRig(t)
+	g.attempts("q", 50)
+	one := to("https://" + socket.Addr().String() + "/")
+	one.Timeout, one.Interval, one.MaxInterval, one.Failures = 100*time.Millisecond, 100*time.Millisecond, 300*time.Millisecond, 3
+	g.set(one)
+	r, err := NewRunner(Config{Redis: g.r, Prefix: g.prefix, LookInterval: 20 * time.Millisecond, Logger: g.log.Logger(),
+		TLS: &tls.Config{RootCAs: trusted}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.start(r.Run)
+	g.schedule("q", bridge.NewMessage{ID: "before", Payload: []byte("x")})
+	g.done("q")
+	l.frozen.Store(l.all.Load())
+	for i := range 20 {
+		g.schedule("q", bridge.NewMessage{ID: fmt.Sprint("m-", i), Payload: []byte("x")})
+	}
+	g.done("q")
+}
+
+// A status that buries a message says nothing of its target, also when it is a server's error.
+func TestAStatusThatBuriesOpensNoCircuit(t *testing.T) {
+	t.Parallel()
+	v := newReceiver(t, func(_ int, _ request, w http.ResponseWriter) { w.WriteHeader(http.StatusNotImplemented) })
+	one := to(v.URL)
+	one.DeadStatus = []int{http.StatusNotImplemented}
+	p := newPoster(one, nil, nil)
+	if down, err := p.deliver(t.Context(), message("m", "x")); down || err == nil {
+		t.Errorf("down: %t, %v", down, err)
+	}
+}
+
+// The path and the query of a URL may be a secret. Where a redirect leads often repeats them, and so does what it says.
+func TestARedirectTellsNoSecret(t *testing.T) {
+	t.Parallel()
+	for _, location := range []string{"https://www.example.com/SECRET?x=SECRET", "https://example.com:bad/SECRET?SECRET",
+		"http://[::1/SECRET", "/SECRET", "//user:SECRET@example.com/SECRET"} {
+		v := newReceiver(t, func(_ int, _ request, w http.ResponseWriter) {
+			w.Header().Set("Location", location)
+			w.WriteHeader(http.StatusMovedPermanently)
+			_, _ = io.WriteString(w, "moved to SECRET")
+		})
+		p := newPoster(to(v.URL+"/SECRET?SECRET"), nil, nil)
+		down, err := p.deliver(t.Context(), message("m", "x"))
+		if err == nil || down || errors.Is(err, errTimeout) || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("down: %t, %v", down, err)
+		}
+		redistest.Want(t, "requests", len(v.requests()), 1)
+	}
+}

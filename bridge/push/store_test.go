@@ -1,0 +1,150 @@
+package push
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// A key is made once and told once; it goes on when a target changes. After a rotation old and new keys verify, and after the old
+// one is dropped the new one alone does.
+func TestKeysAreRotatedWithoutAGap(t *testing.T) {
+	t.Parallel()
+	g, v := newRig(t), newReceiver(t, nil)
+	target := to(v.URL)
+	target.Keys = nil
+	added := g.set(target)
+	redistest.Want(t, "added", added.Added && CheckKey(added.Key) == nil, true)
+	target.Concurrency = 3
+	changed := g.set(target)
+	redistest.Want(t, "changed", changed, Change{Changed: true})
+	redistest.Want(t, "set again", g.set(target), Change{})
+
+	verifies := func(want ...string) {
+		t.Helper()
+		texts, err := g.store.read(t.Context(), []string{"q"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, err := parseTarget("q", "g", texts[place{"q", "g"}])
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPoster(now, nil, nil)
+		defer p.close()
+		if _, err := p.deliver(t.Context(), message("m", "x")); err != nil {
+			t.Fatal(err)
+		}
+		all := v.requests()
+		got := all[len(all)-1]
+		redistest.Want(t, "signatures", len(strings.Fields(got.Get(HeaderSignature))), len(want))
+		for _, key := range want {
+			verifier, err := standard.NewWebhook(key)
+			if err == nil {
+				err = verifier.Verify(got.body, got.Header)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	verifies(added.Key)
+	if err := g.store.DropOldKey(t.Context(), "q", "g"); !errors.Is(err, ErrOneKey) {
+		t.Error(err)
+	}
+	second, err := g.store.Rotate(t.Context(), "q", "g", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifies(second, added.Key)
+	for range 2 { // the second time it is repeated, as after an error
+		if third, err := g.store.Rotate(t.Context(), "q", "g", testKey); err != nil || third != testKey {
+			t.Fatal(third, err)
+		}
+		verifies(testKey, second)
+	}
+	if err := g.store.DropOldKey(t.Context(), "q", "g"); err != nil {
+		t.Fatal(err)
+	}
+	verifies(testKey)
+	if _, err := g.store.Rotate(t.Context(), "q", "other", ""); !errors.Is(err, ErrNoTarget) {
+		t.Error(err)
+	}
+	if _, err := g.store.Rotate(t.Context(), "q", "g", "short"); !errors.Is(err, lua.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// Who lists targets sees nothing that would let him sign, or get in.
+func TestListsHoldNoSecrets(t *testing.T) {
+	t.Parallel()
+	g := newRig(t)
+	target := to("https://example.com/hook?token=secret")
+	target.Headers = map[string]string{"Authorization": "secret"}
+	g.set(target)
+	queuetest.Do(t, g.r.Client, "HSET", lua.NewKeys(g.prefix, "q").Push, "wrong", `{"url":"https://example.com?secret","keys":["secret"]}`)
+	all, err := g.store.List(t.Context(), "q")
+	if err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	if text := fmt.Sprintf("%+v", all); strings.Contains(text, "secret") || strings.Contains(text, testKey[6:]) {
+		t.Error(text)
+	}
+	redistest.Want(t, "keys", all[0].KeyCount, 1)
+	redistest.Want(t, "right", all[0].Problem, "")
+	redistest.Want(t, "wrong", strings.HasPrefix(all[1].Problem, "key of 6 characters: must be whsec_"), true)
+	for name, value := range all[0].Headers {
+		redistest.Want(t, "header", name+value, "Authorization")
+	}
+}
+
+// Operators who change targets of one queue at the same time do not undo each other's changes, and its targets are bounded.
+func TestChangesAtTheSameTimeAreAllKept(t *testing.T) {
+	t.Parallel()
+	g := newRig(t)
+	var running sync.WaitGroup
+	for i := range 8 {
+		running.Go(func() {
+			target := to("https://example.com/")
+			target.Group = fmt.Sprint("g", i)
+			if _, err := g.store.Set(t.Context(), target); err != nil {
+				t.Error(err)
+			}
+			if _, err := g.store.Rotate(t.Context(), "q", "g0", ""); err != nil && !errors.Is(err, ErrNoTarget) {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	all, err := g.store.List(t.Context(), "q")
+	if err != nil || len(all) != 8 {
+		t.Fatal(len(all), err)
+	}
+	seen, other := []string{}, to("https://example.com/other")
+	other.Group = "g1"
+	err = g.store.edit(t.Context(), "q", "g1", func(before string, _ bool, _ int64) (string, error) {
+		if seen = append(seen, before); len(seen) == 1 {
+			g.set(other) // somebody else is faster
+		}
+		return strings.Replace(before, "https://", "http://", 1), nil
+	})
+	if err != nil || len(seen) != 2 || !strings.Contains(seen[1], "/other") {
+		t.Errorf("what somebody else wrote meanwhile was not read: %q, %v", seen, err)
+	}
+	for i := range MaxTargets {
+		queuetest.Do(t, g.r.Client, "HSET", lua.NewKeys(g.prefix, "full").Push, fmt.Sprint(i), "x")
+	}
+	target := to("https://example.com/")
+	target.Queue = "full"
+	if _, err := g.store.Set(t.Context(), target); !errors.Is(err, lua.ErrInvalid) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/push"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
+)
+
+// pushRunSettings are the settings of serve that push run has, too.
+type pushRunSettings struct {
+	LogLevel  slog.Level         `split_words:"true" default:"info"`
+	LogFormat settings.LogFormat `split_words:"true" default:"auto"`
+
+	MetricsAddr string `split_words:"true"`
+}
+
+func (a *app) pushRun() *cobra.Command {
+	var ca, cert, key string
+	var patience time.Duration
+	var metrics metricsOptions
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Post the messages of all targets, until it is stopped",
+		Long: `Posts the messages of all targets of all queues, until SIGTERM or SIGINT: then it takes
+nothing more, and lets requests end. Run as many as you like: they share the work. What
+push add, rm and rotate change is taken up within seconds.
+
+No proxy is used, whatever the environment says. DUESTREAM_LOG_LEVEL, DUESTREAM_LOG_FORMAT
+and DUESTREAM_METRICS_ADDR count here as well.`,
+		Example: "  duestream push run\n  duestream push run --cert client.pem --key client.key",
+	}
+	f := cmd.Flags()
+	f.StringVar(&ca, "ca", "", "file: who may sign the certificates of targets, besides those whom the system trusts")
+	f.StringVar(&cert, "cert", "", "file: certificate to show to targets that ask for one")
+	f.StringVar(&key, "key", "", "file: its private key")
+	flags.DurationVar(f, &patience, "shutdown-timeout", push.DefaultShutdownTimeout, "time that requests get to end when we are told to stop")
+	metrics.flags(cmd)
+	cmd.MarkFlagsRequiredTogether("cert", "key")
+	return a.does(cmd, nil, func(ctx context.Context, _ []string) error {
+		config, err := pushTLS(ca, cert, key)
+		if err != nil {
+			return err
+		}
+		if patience == 0 {
+			patience = -1 // not at all, where the runner's zero is its default
+		}
+		return a.runPush(ctx, push.Config{TLS: config, ShutdownTimeout: patience}, metrics)
+	})
+}
+
+// pushTLS reads the certificates of this process.
+func pushTLS(ca, cert, key string) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, usage.Errorf("ca: %w", err)
+		}
+		if config.RootCAs, err = x509.SystemCertPool(); err != nil {
+			config.RootCAs = x509.NewCertPool()
+		}
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, usage.Errorf("ca %q: holds no certificate in PEM form", ca)
+		}
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, usage.Errorf("cert: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+func (a *app) runPush(ctx context.Context, cfg push.Config, metrics metricsOptions) error {
+	if err := a.resolve(); err != nil {
+		return err
+	}
+	var s pushRunSettings
+	if err := settings.Fill(&s); err != nil {
+		return err
+	}
+	level := new(slog.LevelVar)
+	level.Set(s.LogLevel)
+	log := newLogger(a.err, s.LogFormat, level)
+	looked, observer, err := metrics.listen(s.MetricsAddr, log)
+	if err != nil {
+		return err
+	}
+	defer looked.Close()
+	var running atomic.Pointer[push.Runner]
+	probes{alive: asks(&running, (*push.Runner).Alive), ready: func() error {
+		if running.Load() == nil {
+			return errors.New("it starts, and waits for Redis")
+		}
+		return asks(&running, (*push.Runner).Ready)()
+	}, level: level, log: log, profiles: metrics.profiles}.on(looked)
+	looked.Serve()
+	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords, push.ManyReads)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped while it waited
+		}
+		return err
+	}
+	defer r.Close()
+	cfg.Redis, cfg.Prefix, cfg.Observer, cfg.Logger = r, a.prefix, observer, log
+	runner, err := push.NewRunner(cfg)
+	if err != nil {
+		return err
+	}
+	running.Store(runner)
+	if term.IsTerminal(a.err) {
+		a.note("posts the messages of all targets; Ctrl-C stops")
+	}
+	return runner.Run(ctx)
+}
+
+// asks returns what asks a runner once there is one.
+func asks(running *atomic.Pointer[push.Runner], question func(*push.Runner) error) func() error {
+	return func() error {
+		if r := running.Load(); r != nil {
+			return question(r)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/bridge/push"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestPushAddsListsRotatesAndRemoves(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	add := []string{"push", "add", "q", "--group", "partner", "--url", "https://example.com/hook?token=secret", "--header",
+		"Authorization=secret", "--dead-status", "404,422", "--timeout", "3s"}
+	out := c.ok(add...)
+	_, key, told := strings.Cut(out, "signing key, shown this once: ")
+	if !strings.HasPrefix(out, "q/partner  added\n") || !told || push.CheckKey(strings.TrimSpace(key)) != nil {
+		t.Error(out)
+	}
+	if out := c.ok(add...); out != "q/partner  unchanged\n" {
+		t.Error(out)
+	}
+	var row pushTarget
+	decode(t, c.ok("push", "list", "--json"), &row)
+	if row.URL != "https://example.com/hook?…" || row.Keys != 1 || len(row.DeadStatus) != 2 || row.Headers[0] != "Authorization" {
+		t.Errorf("%+v", row)
+	}
+	out = c.ok("push", "list", "q") + c.ok("push", "list", "--json")
+	if strings.Contains(out, "secret") || strings.Contains(out, "whsec_") {
+		t.Error(out)
+	}
+	file := filepath.Join(t.TempDir(), "key")
+	second := push.NewKey()
+	if err := os.WriteFile(file, []byte(second+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := c.ok("push", "rotate", "q", "-g", "partner", "--key-file", file); out != "q/partner  rotated\n" {
+		t.Error(out)
+	}
+	var made pushChanged
+	decode(t, c.ok("push", "rotate", "q", "-g", "partner", "--json"), &made)
+	if made.Did != "rotated" || push.CheckKey(made.Key) != nil {
+		t.Errorf("%+v", made)
+	}
+	decode(t, c.ok("push", "list", "q", "--json"), &row)
+	if row.Keys != 2 {
+		t.Errorf("%d keys", row.Keys)
+	}
+	c.ok("push", "rotate", "q", "-g", "partner", "--drop-old")
+	c.fails(exitFailure, []string{"one key alone", "hint: `duestream push rotate`"}, "push", "rotate", "q", "-g", "partner", "--drop-old")
+	if names, _ := c.offers("push", "rm", "q", "--group", ""); strings.Join(names, ",") != "partner" {
+		t.Error(names)
+	}
+	r := c.run("push", "rm", "q", "--group", "partner")
+	if r.code != exitOK || !strings.Contains(r.err, "the group partner stays") {
+		t.Errorf("%+v", r)
+	}
+	c.fails(exitNotFound, []string{"no target", "hint: `duestream push list`"}, "push", "rm", "q", "--group", "partner")
+	if out := c.ok("push", "list"); out != "no targets\n" {
+		t.Error(out)
+	}
+	c.ok(add...)
+	c.ok("queue", "delete", "q", "--yes")
+	there, err := c.redis().Do(t.Context(), c.redis().B().Exists().Key(c.key("q", "push")).Build()).AsInt64()
+	if err != nil || there != 0 {
+		t.Error("targets outlive their queue: ", there, err)
+	}
+}
+
+func TestWrongTargetsAreNamedBeforeRedisIsTouched(t *testing.T) {
+	t.Parallel()
+	c := &cli{t: t, url: unreachable}
+	const add = "push add q --group g --url "
+	for line, want := range map[string]string{
+		add + "http://example.com/":                           "url http://example.com/: must be https",
+		add + "https://10.0.0.1/":                             "is not in the public internet",
+		add + "https://example.com/ --allow-network 10.0.0.0": `allow-network "10.0.0.0": must be like 10.1.0.0/16`,
+		add + "https://example.com/ --dead-status soon":       `dead-status "soon": must be a status code`,
+		add + "https://example.com/ --dead-status 503":        `dead_status "503"`,
+		add + "https://example.com/ --header Host=x":          `header "Host": is not to be set`,
+		add + "https://example.com/ --concurrency 5000":       `concurrency "5000": must be between 1 and 1000`,
+		add + "https://example.com/ --key-file /nowhere/key":  "no such file",
+		add + "https://example.com/ --timeout 2h":             `timeout "2h0m0s": must be between`,
+		"push add q --url https://example.com/":               "group",
+		"push rotate q --group g --key-file x --drop-old":     "drop-old key-file",
+		"push run --cert a.pem":                               "cert key",
+		"push run --ca /nowhere/ca.pem":                       "no such file",
+	} {
+		c.fails(exitInvalid, []string{want}, strings.Fields(line)...)
+	}
+}
+
+// A process that posts is killed in the middle of a request: another one posts the message again, after the visibility timeout.
+func TestAKilledRunnerLosesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.serve()
+	arrived, until := make(chan string, 10), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		arrived <- r.Header.Get(push.HeaderAttempt)
+		select {
+		case <-until:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(server.Close)
+	c.ok("queue", "set", "q", "visibility_timeout=500ms", "retry_min=1ms", "retry_max=1ms")
+	c.ok("push", "add", "q", "--group", "g", "--url", server.URL, "--allow-http", "--allow-network", "127.0.0.0/8")
+	first, _ := c.program(c.args([]string{"push", "run"})...)
+	c.ok("schedule", "q", "hello")
+	redistest.Want(t, "attempt", <-arrived, "1")
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	close(until)
+	second := c.start("push", "run", "--metrics", "127.0.0.1:0")
+	redistest.Want(t, "attempt", <-arrived, "2")
+	at := "http://" + second.address()
+	becomes(t, at+"/healthz", http.StatusOK, "ok\n")
+	becomes(t, at+"/readyz", http.StatusOK, "ok\n")
+	becomes(t, at+"/metrics", http.StatusOK, `group="g"`)
+	redistest.Eventually(t, patience, func() (bool, string) {
+		out := c.ok("stats", "q", "--json")
+		return strings.Contains(out, `"entries":0`) || strings.Contains(out, `"pending":0`), out
+	})
+	second.stop()
+	redistest.Want(t, "exit code", second.wait(), exitOK)
+}

@@ -1,0 +1,59 @@
+package main
+
+// pushMutants are those of callbacks: where a request may go, and what a target that is down costs.
+var pushMutants = []mutant{
+	{
+		name: "any address is dialled", file: "bridge/push/guard.go",
+		old:  "if err != nil || !t.mayDial(at.Addr()) {",
+		new:  "if err != nil || !at.IsValid() {",
+		test: []string{"-run", "TestPrivateAddressesAreRefused|TestANameThatChanges", "./bridge/push"},
+	},
+	{
+		name: "an address that is mapped into IPv6 is not seen through", file: "bridge/push/guard.go",
+		old:  "addr = addr.Unmap().WithZone(\"\")",
+		new:  "addr = addr.WithZone(\"\")",
+		test: []string{"-run", "TestPrivateAddressesAreRefused", "./bridge/push"},
+	},
+	{
+		name: "requests go through a proxy", file: "bridge/push/guard.go",
+		old:  "Proxy: nil,",
+		new:  "Proxy: http.ProxyFromEnvironment,",
+		test: []string{"-run", "TestNoProxyIsUsed", "./bridge/push"},
+	},
+	{
+		name: "redirects are followed", file: "bridge/push/post.go",
+		old:  "p.transport.RoundTrip(r)",
+		new:  "(&http.Client{Transport: p.transport}).Do(r)",
+		test: []string{"-run", "TestRedirectsAreNotFollowed", "./bridge/push"},
+	},
+	{
+		name: "what follows another protocol is read as a body", file: "bridge/push/post.go",
+		old:  "if a.status == http.StatusSwitchingProtocols {",
+		new:  "if a.status == 0 {",
+		test: []string{"-run", "TestNoTargetHoldsASlot", "-timeout", "20s", "./bridge/push"},
+	},
+	{
+		name: "a probe goes over the connection that is dead", file: "bridge/push/runner.go",
+		old:  "\t\ts.poster.close() //",
+		new:  "\t\t//",
+		test: []string{"-run", "TestAProbeUsesANewConnection", "-timeout", "20s", "./bridge/push"},
+	},
+	{
+		name: "a probe uses up an attempt", file: "bridge/push/circuit.go",
+		old:  "\treturn down\n",
+		new:  "\treturn false\n",
+		test: []string{"-run", "TestCircuit", "./bridge/push"},
+	},
+	{
+		name: "an open circuit takes as many messages as a closed one", file: "bridge/push/runner.go",
+		old:  "\t\tslots = 1\n",
+		new:  "\t\tslots *= 2\n",
+		test: []string{"-run", "TestCircuitOpensUsesNoAttempts", "./bridge/push"},
+	},
+	{
+		name: "targets are changed without a look at who else does", file: "bridge/push/store.go",
+		old:  "c.B().Watch().Key(key).Build()",
+		new:  "c.B().Watch().Key(key + \"-\").Build()",
+		test: []string{"-run", "TestChangesAtTheSameTime", "./bridge/push"},
+	},
+}
