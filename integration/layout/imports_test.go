@@ -44,6 +44,7 @@ var below = map[string]string{
 	// what a gateway adds
 	"bridge/gateway/access": "lua",
 	"bridge/gateway":        "bridge bridge/admin bridge/gateway/access internal/ndjson lua stream stream/pull",
+	"bridge/gateway/lmstfy": "bridge bridge/admin lua stream",
 	"internal/ndjson":       "",
 	// what a user's program imports
 	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge",

@@ -1,0 +1,60 @@
+package lmstfy
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+const versionMark = "1" // before the ID of a job that may have attributes
+
+// ids makes IDs as lmstfy's server does, each greater than the one before: a ULID of which the last four bytes are the delay.
+type ids struct {
+	mu   sync.Mutex
+	ms   uint64
+	tail uint64 // 48 bits
+}
+
+func (s *ids) next(now time.Time, delay time.Duration, versioned bool) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tail++
+	if ms := uint64(max(0, now.UnixMilli())); ms > s.ms {
+		var random [8]byte
+		_, _ = rand.Read(random[:])
+		s.ms, s.tail = ms, binary.BigEndian.Uint64(random[:])>>17 // half of what there is
+	}
+	var id ulid.ULID
+	_ = id.SetTime(s.ms)
+	var tail [8]byte
+	binary.BigEndian.PutUint64(tail[:], s.tail)
+	copy(id[6:12], tail[2:])
+	binary.LittleEndian.PutUint32(id[12:], seconds(delay))
+	if versioned {
+		return versionMark + id.String()
+	}
+	return id.String()
+}
+
+// seconds rounds up to whole seconds, and to what four bytes hold.
+func seconds(d time.Duration) uint32 {
+	return uint32(min(max(0, (d+time.Second-1)/time.Second), math.MaxUint32))
+}
+
+// ParseID returns when a job was published, with which delay, and whether it may have attributes; false when no lmstfy server
+// makes such IDs.
+func ParseID(id string) (published time.Time, delay time.Duration, versioned, ok bool) {
+	if versioned = len(id) == ulid.EncodedSize+1 && id[:1] == versionMark; versioned {
+		id = id[1:]
+	}
+	u, err := ulid.ParseStrict(id)
+	if err != nil {
+		return time.Time{}, 0, false, false
+	}
+	delay = time.Duration(binary.LittleEndian.Uint32(u[12:])) * time.Second
+	return ulid.Time(u.Time()), delay, versioned, true
+}
