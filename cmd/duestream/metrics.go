@@ -50,9 +50,11 @@ func (o *metricsOptions) check(environment string) error {
 	return nil
 }
 
-// listen answers on the address, if there is one, and returns who is to be told what happens; both are nil if there is none.
-func (o *metricsOptions) listen(environment string, log *slog.Logger) (*listener.Listener, bridge.Observer, error) {
-	if err := o.check(environment); err != nil || o.addr == "" {
+// listen answers on the address, if there is one, and returns who is to be told what happens; both are nil if there is none. A
+// listener for operators shows the metrics as well, and has somebody told even where there is no address.
+func (o *metricsOptions) listen(environment string, log *slog.Logger, operators *listener.Listener) (*listener.Listener,
+	bridge.Observer, error) {
+	if err := o.check(environment); err != nil || o.addr == "" && operators == nil {
 		return nil, nil, err
 	}
 	l, err := listener.Listen(o.addr, log)
@@ -63,9 +65,11 @@ func (o *metricsOptions) listen(environment string, log *slog.Logger) (*listener
 		Logger: log})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	l.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+	shown := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
 		MaxRequestsInFlight: 10,
-	}))
+	})
+	l.Handle("GET /metrics", shown)
+	operators.Handle("GET /metrics", shown)
 	return l, m, nil
 }

@@ -27,10 +27,15 @@ type probes struct {
 	profiles bool
 }
 
-// on adds the probes to a listener.
-func (p probes) on(l *listener.Listener) {
+// health adds those that tell how the process is to a listener.
+func (p probes) health(l *listener.Listener) {
 	l.Handle("GET /healthz", answer(p.alive, nil))
 	l.Handle("GET /readyz", answer(p.ready, p.broken))
+}
+
+// on adds all probes to a listener.
+func (p probes) on(l *listener.Listener) {
+	p.health(l)
 	l.Handle("GET /loglevel", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		say(w, http.StatusOK, p.levelName())
 	}))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -98,7 +97,7 @@ func (a *app) runPush(ctx context.Context, cfg push.Config, metrics metricsOptio
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	log := newLogger(a.err, s.LogFormat, level)
-	looked, observer, err := metrics.listen(s.MetricsAddr, log)
+	looked, observer, err := metrics.listen(s.MetricsAddr, log, nil)
 	if err != nil {
 		return err
 	}
@@ -106,7 +105,7 @@ func (a *app) runPush(ctx context.Context, cfg push.Config, metrics metricsOptio
 	var running atomic.Pointer[push.Runner]
 	probes{alive: asks(&running, (*push.Runner).Alive), ready: func() error {
 		if running.Load() == nil {
-			return errors.New("it starts, and waits for Redis")
+			return errStarts
 		}
 		return asks(&running, (*push.Runner).Ready)()
 	}, level: level, log: log, profiles: metrics.profiles}.on(looked)

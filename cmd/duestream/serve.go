@@ -16,6 +16,7 @@ import (
 )
 
 func (a *app) serve() *cobra.Command {
+	var o frontOptions
 	var metrics metricsOptions
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -24,6 +25,9 @@ func (a *app) serve() *cobra.Command {
 another; they share the queues, and take over from one another within seconds.
 A bridge keeps no state: what it knows is in Redis. When Redis is away, at the
 start or later, it waits for it.
+
+With --http it also takes HTTP requests, as duestream gateway does, with --admin it
+answers operators, and with --push it posts messages to URLs, as push run does.
 
 The first signal is a clean stop (exit code 0), a second one ends it at once (130).
 
@@ -34,50 +38,72 @@ The policy (VISIBILITY_TIMEOUT, MAX_ATTEMPTS, RETRY_MIN, RETRY_MAX) is written t
 Redis as the defaults of all queues: the bridge that starts last wins. Queues and
 groups can have their own: see ` + "`duestream queue set`.",
 		Example: `  duestream serve --redis redis://127.0.0.1:6379
+  duestream serve --http 127.0.0.1:7777 --admin 127.0.0.1:7778
   DUESTREAM_REDIS_URL='redis://sentinel-1:26379?master_set=main' DUESTREAM_MAX_ATTEMPTS=5 duestream serve`,
 	}
+	o.flags(cmd, "not at all")
 	metrics.flags(cmd)
 	return a.does(cmd, nil, func(ctx context.Context, _ []string) error {
 		// Join, so that one try shows everything that is wrong.
 		s, policy, err := settings.Read()
-		if err := errors.Join(a.resolve(), err); err != nil {
+		if err := errors.Join(a.resolve(), err, o.resolve()); err != nil {
 			return err
 		}
-		return a.runBridge(ctx, s, policy, metrics)
+		return a.runBridge(ctx, s, policy, o, metrics)
 	})
 }
 
-func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Policy, metrics metricsOptions) error {
+func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Policy, o frontOptions,
+	metrics metricsOptions) error {
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	log := newLogger(a.err, s.LogFormat, level)
 	self := bridge.NewIdentity(version)
 	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID),
 		slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
-	looked, observer, err := metrics.listen(s.MetricsAddr, log)
+	patience := time.Duration(s.ShutdownTimeout)
+	if o.addr != "" || o.push {
+		patience /= 2 // what answers requests stops first, and then the bridge
+	}
+	f, err := a.openFront(o, log, patience)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	looked, observer, err := metrics.listen(s.MetricsAddr, log, f.admin)
 	if err != nil {
 		return err
 	}
 	defer looked.Close()
+	f.observer = observer
 	report := &reporter{file: s.HealthFile, self: self, log: log}
 	if report.manager, err = notify.FromEnvironment(); err != nil {
 		log.Warn("the service manager is not told how this process is", slog.Any("error", err))
 	}
 	defer context.AfterFunc(ctx, func() { report.stopping.Store(true) })()
 	defer report.start(ctx)()
-	probes{alive: report.alive, ready: report.ready, broken: report.broken, level: level, log: log,
-		profiles: metrics.profiles}.on(looked)
+	shown := probes{alive: func() error { return errors.Join(report.alive(), f.alive()) },
+		ready:  func() error { return errors.Join(report.ready(), f.ready()) },
+		broken: report.broken, level: level, log: log, profiles: metrics.profiles}
+	shown.on(looked)
+	shown.health(f.admin)
 	looked.Serve()
+	f.admin.Serve()
+	cfg := bridge.Config{Prefix: a.prefix, Defaults: policy, AnyServer: s.AnyServer, Identity: self, Observer: observer,
+		Logger: log}
+	return f.beside(ctx, func(ctx context.Context) error { return a.bridge(ctx, cfg, report, patience) })
+}
+
+// bridge runs a bridge until ctx ends.
+func (a *app) bridge(ctx context.Context, cfg bridge.Config, report *reporter, patience time.Duration) error {
+	log := cfg.Logger
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil // stopped while it waited
-		}
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer r.Close()
-	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.prefix, Defaults: policy, AnyServer: s.AnyServer,
-		Identity: self, Observer: observer, Logger: log})
+	cfg.Redis = r
+	b, err := bridge.NewBridge(cfg)
 	if err != nil {
 		return err
 	}
@@ -90,7 +116,7 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 	case <-ctx.Done():
 	}
 	log.Info("bridge stops")
-	late := time.NewTimer(time.Duration(s.ShutdownTimeout))
+	late := time.NewTimer(patience)
 	defer late.Stop()
 	select {
 	case err = <-ended:

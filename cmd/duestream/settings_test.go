@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,7 +114,8 @@ func TestConnectionComesFromTheEnvironment(t *testing.T) {
 
 func TestServeHelpPrintsTheTableOfVariables(t *testing.T) {
 	out := (&cli{t: t}).ok("serve", "--help")
-	for _, name := range append(settings.Variables(&settings.Connection{}), settings.Variables(&settings.Serve{})...) {
+	for _, name := range slices.Concat(settings.Variables(&settings.Connection{}), settings.Variables(&settings.Serve{}),
+		settings.Variables(&settings.HTTP{})) {
 		if !strings.Contains(out, "  "+name+"  ") {
 			t.Errorf("no %s in\n%s", name, out)
 		}

@@ -177,7 +177,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queues string, command
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	log := newLogger(a.err, s.LogFormat, level)
-	looked, observer, err := o.metrics.listen(s.MetricsAddr, log)
+	looked, observer, err := o.metrics.listen(s.MetricsAddr, log, nil)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,9 @@
-// Package listener is the HTTP server that shows what this process does: metrics, health, profiles. It is off unless somebody
-// asked for it, and it is for a machine's own network: it knows neither TLS nor passwords.
+// Package listener is the HTTP server for those who look after a process: metrics, health, profiles, and what operators do. It is
+// off unless somebody asked for it. Without Accounts it knows no passwords, and is for a machine's own network.
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,12 +30,24 @@ type Listener struct {
 	server *http.Server
 	socket net.Listener
 	log    *slog.Logger
+	what   string
 	served chan struct{} // closed when no more connections are taken; nil before Serve
+}
+
+// Options say what a Listener is for. The zero value is for metrics and health.
+type Options struct {
+	What string                          // it is for, as its log lines have it
+	Wrap func(http.Handler) http.Handler // what stands before all handlers; nil = nothing
 }
 
 // Listen takes connections on an address, "host:port", which wait until Serve answers. An empty address is no listener: nil.
 // Handlers get a context that Close cancels.
 func Listen(addr string, log *slog.Logger) (*Listener, error) {
+	return ListenWith(addr, log, Options{})
+}
+
+// ListenWith is Listen with options.
+func ListenWith(addr string, log *slog.Logger, o Options) (*Listener, error) {
 	if addr == "" {
 		return nil, nil
 	}
@@ -43,9 +56,13 @@ func Listen(addr string, log *slog.Logger) (*Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
 	base, cancel := context.WithCancel(context.Background())
-	l := &Listener{mux: http.NewServeMux(), socket: socket, log: log}
+	l := &Listener{mux: http.NewServeMux(), socket: socket, log: log, what: cmp.Or(o.What, "metrics and health")}
+	var handler http.Handler = l.mux
+	if o.Wrap != nil {
+		handler = o.Wrap(handler)
+	}
 	l.server = &http.Server{
-		Handler: l.mux, ReadTimeout: readTimeout, ReadHeaderTimeout: readTimeout, WriteTimeout: writeTimeout,
+		Handler: handler, ReadTimeout: readTimeout, ReadHeaderTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -64,10 +81,10 @@ func (l *Listener) Serve() {
 		defer close(served)
 		err := l.server.Serve(Limit(l.socket, maxConns))
 		if !errors.Is(err, http.ErrServerClosed) {
-			l.log.Error("the listener for metrics and health ended", slog.Any("error", err))
+			l.log.Error("the listener for "+l.what+" ended", slog.Any("error", err))
 		}
 	}()
-	l.log.Info("listens for metrics and health", slog.String("address", l.Addr()))
+	l.log.Info("listens for "+l.what, slog.String("address", l.Addr()))
 }
 
 // Handle adds a handler for a pattern of http.ServeMux, as "GET /metrics".

@@ -55,15 +55,31 @@ type Serve struct {
 	ShutdownTimeout   flags.Duration `split_words:"true" default:"10s" desc:"how long a clean stop may take (above 0)"`
 }
 
-// Gateway is what gateway reads beside Connection. The others count for serve as well.
-type Gateway struct {
-	HTTPAddr       string `envconfig:"HTTP_ADDR" desc:"host:port to take requests on"`
-	HTTPTokensFile string `envconfig:"HTTP_TOKENS_FILE" desc:"file of tokens, beside those in Redis"`
+// HTTP is what gateway reads beside Connection and Process, and serve beside Connection and Serve.
+type HTTP struct {
+	HTTPAddr          string `envconfig:"HTTP_ADDR" desc:"host:port to take HTTP requests on; gateway does so on 127.0.0.1:7777 without"`
+	HTTPTokensFile    string `envconfig:"HTTP_TOKENS_FILE" desc:"file of tokens for them, beside those in Redis"`
+	AdminAddr         string `split_words:"true" desc:"host:port to answer operators on over HTTP"`
+	AdminAccountsFile string `split_words:"true" desc:"file of the operators, name:password on each line; needed beyond this machine"`
+	Push              bool   `default:"false" desc:"also post messages to URLs, as 'duestream push run' does"`
+}
 
+// Process is what gateway reads that serve has among its own.
+type Process struct {
 	LogLevel        slog.Level     `split_words:"true" default:"info"`
 	LogFormat       LogFormat      `split_words:"true" default:"auto"`
 	MetricsAddr     string         `split_words:"true"`
 	ShutdownTimeout flags.Duration `split_words:"true" default:"10s"`
+}
+
+// Check refuses what cannot be meant.
+func (p *Process) Check() error { return checkPatience(p.ShutdownTimeout) }
+
+func checkPatience(d flags.Duration) error {
+	if d <= 0 {
+		return usage.Errorf("DUESTREAM_SHUTDOWN_TIMEOUT %q: must be above 0", d.String())
+	}
+	return nil
 }
 
 // policy returns the policy of queues that have none of their own. Its errors name variables.
@@ -123,8 +139,8 @@ func (f *LogFormat) UnmarshalText(text []byte) error {
 // Read reads the environment of serve. The error names every variable that is wrong or unknown.
 func Read() (s Serve, policy bridge.Policy, err error) {
 	err = errors.Join(CheckNames(os.Environ()), Fill(&s))
-	if err == nil && s.ShutdownTimeout <= 0 {
-		err = usage.Errorf("DUESTREAM_SHUTDOWN_TIMEOUT %q: must be above 0", s.ShutdownTimeout.String())
+	if err == nil {
+		err = checkPatience(s.ShutdownTimeout)
 	}
 	if err == nil {
 		policy, err = s.policy()
@@ -189,7 +205,7 @@ var foreignNames = regexp.MustCompile(
 // CheckNames refuses variables with our prefix that mean nothing: most likely they are misspelt, and what was meant has no
 // effect.
 func CheckNames(environ []string) error {
-	known := slices.Concat(Variables(&Connection{}), Variables(&Serve{}), Variables(&Gateway{}))
+	known := slices.Concat(Variables(&Connection{}), Variables(&Serve{}), Variables(&HTTP{}))
 	var errs []error
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
@@ -230,7 +246,7 @@ func distance(a, b string) int {
 
 // Each calls do for every environment variable.
 func Each(do func(name, kind, value, meaning string)) {
-	for _, spec := range []any{&Connection{}, &Serve{}} {
+	for _, spec := range []any{&Connection{}, &Serve{}, &HTTP{}} {
 		v := reflect.TypeOf(spec).Elem()
 		for i, name := range Variables(spec) {
 			f := v.Field(i)

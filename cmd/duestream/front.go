@@ -1,0 +1,273 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/gateway"
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/push"
+	"github.com/duestream/duestream/cmd/duestream/internal/listener"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
+)
+
+const (
+	mostConnections  = 10_000
+	gatewayAskedEach = 2 * time.Second // for how long /readyz asks Redis
+)
+
+// frontOptions are the flags of gateway, and of serve, that say what it answers over HTTP.
+type frontOptions struct {
+	addr, tokens    string
+	payload         int
+	admin, accounts string
+	push            bool
+}
+
+func (o *frontOptions) flags(cmd *cobra.Command, otherwise string) {
+	f := cmd.Flags()
+	f.StringVar(&o.addr, "http", "", "take requests on this host:port; default $DUESTREAM_HTTP_ADDR, else "+otherwise)
+	f.StringVar(&o.tokens, "tokens-file", "", "file of tokens, beside those in Redis; default $DUESTREAM_HTTP_TOKENS_FILE")
+	f.IntVar(&o.payload, "max-payload", gateway.DefaultMaxPayload, "largest payload of a request in bytes, up to 16777216")
+	f.StringVar(&o.admin, "admin", "", "answer operators on this host:port; default $DUESTREAM_ADMIN_ADDR, else not at all")
+	f.StringVar(&o.accounts, "admin-accounts-file", "",
+		"file of the operators, name:password on each line; default $DUESTREAM_ADMIN_ACCOUNTS_FILE")
+	f.BoolVar(&o.push, "push", false, "also post messages to URLs, as push run does; default $DUESTREAM_PUSH")
+}
+
+// resolve fills what no flag says from the environment, and refuses what nothing can be made of.
+func (o *frontOptions) resolve() error {
+	var s settings.HTTP
+	err := settings.Fill(&s)
+	o.addr, o.tokens = cmp.Or(o.addr, s.HTTPAddr), cmp.Or(o.tokens, s.HTTPTokensFile)
+	o.admin, o.accounts, o.push = cmp.Or(o.admin, s.AdminAddr), cmp.Or(o.accounts, s.AdminAccountsFile), o.push || s.Push
+	for name, addr := range map[string]string{"http": o.addr, "admin": o.admin} {
+		if _, _, bad := net.SplitHostPort(addr); addr != "" && bad != nil {
+			err = errors.Join(err, usage.Errorf("%s %q: must be host:port, as %s", name, addr, defaultHTTPAddr))
+		}
+	}
+	if o.admin != "" && o.accounts == "" && !listener.Loopback(o.admin) {
+		err = errors.Join(err, usage.Errorf("admin %q: without accounts it answers on this machine alone: "+
+			"listen on 127.0.0.1, or name a file of accounts with --admin-accounts-file", o.admin))
+	}
+	if o.payload < 1 || o.payload > 16<<20 {
+		err = errors.Join(err, usage.Errorf("max-payload %d: must be from 1 to 16777216", o.payload))
+	}
+	return err
+}
+
+// front is what a process does over HTTP: it takes requests, answers operators, and posts messages.
+type front struct {
+	*app
+	o        frontOptions
+	log      *slog.Logger
+	patience time.Duration // for what is under way when it is told to stop
+	observer bridge.Observer
+	socket   net.Listener       // nil: it takes no requests
+	admin    *listener.Listener // nil: it answers no operators
+
+	redis  atomic.Pointer[bridge.Redis] // of what takes requests
+	runner atomic.Pointer[push.Runner]
+}
+
+// openFront takes the addresses, so that one that is taken is said at once. Redis is not touched.
+func (a *app) openFront(o frontOptions, log *slog.Logger, patience time.Duration) (*front, error) {
+	f := &front{app: a, o: o, log: log, patience: patience}
+	if err := f.listen(); err != nil {
+		f.close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *front) listen() (err error) {
+	var accounts listener.Accounts
+	if f.o.accounts != "" {
+		if accounts, err = listener.ReadAccounts(f.o.accounts); err != nil {
+			return err
+		}
+	}
+	f.admin, err = listener.ListenWith(f.o.admin, f.log, listener.Options{What: "operators",
+		Wrap: func(h http.Handler) http.Handler { return accounts.Guard(h, "/healthz", "/readyz") }})
+	if err != nil || f.o.addr == "" {
+		return err
+	}
+	if f.socket, err = net.Listen("tcp", f.o.addr); err != nil {
+		return fmt.Errorf("listen on %s: %w", f.o.addr, err)
+	}
+	return nil
+}
+
+// busy says whether there is anything to run.
+func (f *front) busy() bool { return f.socket != nil || f.o.push }
+
+func (f *front) close() {
+	f.admin.Close()
+	if f.socket != nil {
+		_ = f.socket.Close()
+	}
+}
+
+// run does all that there is to do until ctx ends, or a part fails.
+func (f *front) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var parts []func(context.Context) error
+	if f.socket != nil {
+		parts = append(parts, f.answer)
+	}
+	if f.o.push {
+		parts = append(parts, f.post)
+	}
+	errs := make([]error, len(parts))
+	var all sync.WaitGroup
+	for i, part := range parts {
+		all.Go(func() {
+			defer cancel()
+			errs[i] = part(ctx)
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// beside does it all while something else runs, which is told to stop when everything here has ended. When either fails, both
+// end.
+func (f *front) beside(ctx context.Context, other func(context.Context) error) error {
+	if !f.busy() {
+		return other(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	last, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- f.run(ctx)
+	}()
+	err := other(last)
+	cancel()
+	return errors.Join(<-ended, err)
+}
+
+// answer takes requests.
+func (f *front) answer(ctx context.Context) error {
+	r, err := bridge.DialWait(ctx, f.redisURL, f.log, f.passwords, failFast)
+	if err != nil {
+		return unlessStopped(ctx, err)
+	}
+	defer r.Close()
+	store, err := access.Open(access.Config{Client: r.Client, Prefix: f.prefix, File: f.o.tokens, Log: f.log})
+	if err != nil {
+		return err
+	}
+	secret, err := store.First(ctx)
+	if err != nil {
+		return unlessStopped(ctx, err)
+	}
+	if secret != "" {
+		fmt.Fprintf(f.out, "%s\n", secret)
+		f.note("this is the first token: it may do everything, and is not shown again")
+	}
+	g, err := gateway.New(gateway.Config{Redis: r, Prefix: f.prefix, Access: store, MaxPayload: f.o.payload,
+		Observer: f.observer, Logger: f.log})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	// What operators can do over HTTP goes here, on f.admin, and other APIs beside /v1 in the handler of the server.
+	f.redis.Store(r)
+	f.log.Info("listens for requests", slog.String("address", f.socket.Addr().String()))
+	return serveHTTP(ctx, gateway.NewServer(g), listener.Limit(f.socket, mostConnections), f.patience, f.log)
+}
+
+// post posts messages to URLs.
+func (f *front) post(ctx context.Context) error {
+	r, err := bridge.DialWait(ctx, f.redisURL, f.log, f.passwords, push.ManyReads)
+	if err != nil {
+		return unlessStopped(ctx, err)
+	}
+	defer r.Close()
+	runner, err := push.NewRunner(push.Config{Redis: r, Prefix: f.prefix, ShutdownTimeout: f.patience, Observer: f.observer,
+		Logger: f.log})
+	if err != nil {
+		return err
+	}
+	f.runner.Store(runner)
+	return runner.Run(ctx)
+}
+
+// unlessStopped returns the error of a start, unless it was stopped meanwhile.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// alive returns why the process must be started anew.
+func (f *front) alive() error { return asks(&f.runner, (*push.Runner).Alive)() }
+
+// ready returns what does not do its work now.
+func (f *front) ready() error {
+	var errs []error
+	if f.socket != nil {
+		errs = append(errs, reaches(f.redis.Load()))
+	}
+	if f.o.push {
+		if f.runner.Load() == nil {
+			errs = append(errs, errStarts)
+		}
+		errs = append(errs, asks(&f.runner, (*push.Runner).Ready)())
+	}
+	return errors.Join(errs...)
+}
+
+var errStarts = errors.New("it starts, and waits for Redis")
+
+// serveHTTP answers until ctx ends, and then gives the requests under way their time.
+func serveHTTP(ctx context.Context, server *http.Server, socket net.Listener, patience time.Duration,
+	log *slog.Logger) error {
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(socket) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	log.Info("gateway stops")
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err := server.Shutdown(late); err != nil {
+		_ = server.Close()
+		return errors.New("requests did not end within DUESTREAM_SHUTDOWN_TIMEOUT, and were cut off")
+	}
+	log.Info("gateway stopped")
+	return nil
+}
+
+// reaches says whether Redis answers, for who sends requests here.
+func reaches(r *bridge.Redis) error {
+	if r == nil {
+		return errStarts
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), gatewayAskedEach)
+	defer cancel()
+	if r.Client.Do(ctx, r.Client.B().Ping().Build()).Error() != nil {
+		return errors.New("no answer from Redis")
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package listener
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+)
+
+const minPassword = 12 // bytes: nothing else keeps somebody from guessing
+
+// Accounts are those who may ask a Listener, by HTTP basic authentication: the SHA-256 of their passwords, by their names. Nil is
+// no accounts: everybody may who reaches it.
+type Accounts map[string][sha256.Size]byte
+
+// ReadAccounts reads a file with name:password on each line. Empty lines, and those that begin with #, are for people. Errors
+// name the line, and no password.
+func ReadAccounts(path string) (Accounts, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("file of accounts: %w", err)
+	}
+	defer file.Close()
+	all := Accounts{}
+	lines := bufio.NewScanner(file)
+	for at := 1; lines.Scan(); at++ {
+		line := strings.TrimSuffix(lines.Text(), "\r")
+		if strings.TrimSpace(line) == "" || line[0] == '#' {
+			continue
+		}
+		name, password, _ := strings.Cut(line, ":")
+		switch _, twice := all[name]; {
+		case name == "" || len(password) < minPassword:
+			return nil, fmt.Errorf("file of accounts %s: line %d: must be name:password, with a password of at least %d bytes",
+				path, at, minPassword)
+		case twice:
+			return nil, fmt.Errorf("file of accounts %s: line %d: account %q stands there twice", path, at, name)
+		}
+		all[name] = sha256.Sum256([]byte(password))
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("file of accounts %s: %w", path, err)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("file of accounts %s: holds no account", path)
+	}
+	return all, nil
+}
+
+// know says whether there is an account of that name with that password. It takes as long for a name that there is not.
+func (a Accounts) know(name, password string) bool {
+	want, there := a[name]
+	got := sha256.Sum256([]byte(password))
+	return subtle.ConstantTimeCompare(want[:], got[:]) == 1 && there
+}
+
+// Guard lets only those with an account ask for anything but the open paths. And nothing is done for a page of a browser, which
+// may lead somebody's browser to an address that the page's own server does not reach: what changes something must not name an
+// origin, and without accounts the address must be asked for by its number, or as localhost.
+func (a Accounts) Guard(next http.Handler, open ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
+		ofPage := len(r.Header.Values("Origin"))+len(r.Header.Values("Sec-Fetch-Site")) > 0
+		switch name, password, _ := r.BasicAuth(); {
+		case a != nil && !slices.Contains(open, r.URL.Path) && !a.know(name, password):
+			w.Header().Set("WWW-Authenticate", `Basic realm="duestream", charset="UTF-8"`)
+			http.Error(w, "an account of this address is needed", http.StatusUnauthorized)
+		case changes && ofPage, a == nil && !byNumber(r.Host):
+			http.Error(w, "not from a page of a browser", http.StatusForbidden)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// byNumber says whether a host is an address, or localhost: a name of somebody else's may have been made to lead here.
+func byNumber(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil
+}
+
+// Loopback says whether only this machine reaches an address, "host:port".
+func Loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}

@@ -1,0 +1,80 @@
+package listener
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func accounts(t *testing.T, text string) (Accounts, error) {
+	path := filepath.Join(t.TempDir(), "accounts")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return ReadAccounts(path)
+}
+
+func TestAFileOfAccountsIsReadWholeOrNotAtAll(t *testing.T) {
+	all, err := accounts(t, "# ours\n\nana:correct horse\r\nbo:with:colons:in it\n")
+	if err != nil || len(all) != 2 || !all.know("ana", "correct horse") || !all.know("bo", "with:colons:in it") ||
+		all.know("ana", "") || all.know("cy", "correct horse") || all.know("", "") {
+		t.Error(all, err)
+	}
+	for text, says := range map[string]string{"": "no account", "#\n": "no account", "ana:short\n": "line 1: must be",
+		":correct horse": "line 1", "ana": "line 1", "\nana:correct horse\nana:battery staple": "line 3: account \"ana\""} {
+		_, err := accounts(t, text)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "horse") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if _, err := ReadAccounts(t.TempDir()); err == nil {
+		t.Error("a directory")
+	}
+}
+
+// Who has no account is told nothing, and a page of a browser does nothing, whoever looks at it.
+func TestAGuardLetsInWhoMay(t *testing.T) {
+	all, err := accounts(t, "ana:correct horse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for _, c := range []struct {
+		accounts       Accounts
+		method, target string
+		name, password string
+		headers        string
+		want           int
+	}{
+		{nil, "GET", "http://127.0.0.1:1/x", "", "", "", http.StatusTeapot},
+		{nil, "GET", "http://[::1]:1/x", "", "", "", http.StatusTeapot},
+		{nil, "GET", "http://localhost/x", "", "", "", http.StatusTeapot},
+		{nil, "GET", "http://evil.example:1/x", "", "", "", http.StatusForbidden},
+		{nil, "POST", "http://127.0.0.1:1/x", "", "", "", http.StatusTeapot},
+		{nil, "POST", "http://127.0.0.1:1/x", "", "", "Origin", http.StatusForbidden},
+		{nil, "DELETE", "http://127.0.0.1:1/x", "", "", "Sec-Fetch-Site", http.StatusForbidden},
+		{all, "GET", "http://h/x", "", "", "", http.StatusUnauthorized},
+		{all, "GET", "http://h/x", "ana", "correct horse", "", http.StatusTeapot},
+		{all, "GET", "http://h/x", "ana", "battery staple", "", http.StatusUnauthorized},
+		{all, "GET", "http://h/x", "bo", "correct horse", "", http.StatusUnauthorized},
+		{all, "POST", "http://h/x", "ana", "correct horse", "Origin", http.StatusForbidden},
+		{all, "GET", "http://h/healthz", "", "", "", http.StatusTeapot},
+		{all, "GET", "http://h/healthz/x", "", "", "", http.StatusUnauthorized},
+	} {
+		r := httptest.NewRequest(c.method, c.target, nil)
+		if c.name != "" {
+			r.SetBasicAuth(c.name, c.password)
+		}
+		if c.headers != "" {
+			r.Header.Set(c.headers, "null")
+		}
+		w := httptest.NewRecorder()
+		if c.accounts.Guard(next, "/healthz").ServeHTTP(w, r); w.Code != c.want ||
+			(w.Code == http.StatusUnauthorized) != (w.Header().Get("WWW-Authenticate") != "") {
+			t.Errorf("%+v: %d", c, w.Code)
+		}
+	}
+}
