@@ -77,6 +77,8 @@ func (a *Admin) Export(queue string, kinds ...RecordKind) *Export {
 //
 //	func (*Import) Groups(ctx context.Context, groups []string) error
 //	func (*Import) GroupsMade() []string
+//	func (*Import) Known(ctx context.Context, ids []string) ([]bool, error)
+//	func (*Import) Remember(ctx context.Context, ids []string) error
 //	func (*Import) Write(ctx context.Context, records []Record) []error
 type Import = transfer.Import
 

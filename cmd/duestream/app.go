@@ -117,7 +117,7 @@ Try it without installing anything:   duestream dev`,
 		a.schedule(), a.cancel(), a.reschedule(), a.bulk(), a.show(), a.recur(),
 		a.work(), a.push(), a.gateway(),
 		a.stats(), a.top(), a.find(), a.story(), a.peek(), a.pending(), a.consumers(), a.dead(),
-		a.queue(), a.pause(), a.resume(), a.export(), a.importCommand(), a.functions(), a.token(),
+		a.queue(), a.pause(), a.resume(), a.export(), a.importCommand(), a.migrate(), a.functions(), a.token(),
 		a.doctor(), a.bench(), a.conformance(),
 		a.man(), a.versionCommand(),
 	)

@@ -24,6 +24,7 @@ var effects = map[string]string{
 	"duestream token": "reads", "duestream token add": "sets", "duestream token list": "reads", "duestream token rm": "named",
 	"duestream gateway": "serves",
 	"duestream pause":   "sets", "duestream resume": "sets", "duestream export": "reads", "duestream import": "adds",
+	"duestream migrate": "reads", "duestream migrate lmstfy": "adds",
 	"duestream functions": "reads", "duestream functions load": "adds", "duestream functions show": "reads",
 	"duestream functions delete": "asks", "duestream functions dump": "reads",
 	"duestream doctor": "repairs without loss", "duestream bench": "deletes its own", "duestream conformance": "has a server of its own",

@@ -21,7 +21,7 @@ func printing(c *cli) (fine, fails [][]string) {
 	c.redis().Do(c.t.Context(), c.redis().B().XgroupCreate().Key(c.key("q", "stream")).Group("g").Id("0").Mkstream().Build())
 	c.ok("token", "add", "t", "--verb", "publish", "--queue", "q")
 	for _, line := range []string{
-		"token list", "schedule q --in 1h x", "recur add q r --every 1h", "recur list", "recur show q r", "recur run q r", "recur pause q r", "recur resume q r", "show q one", "find one", "stats", "stats q", "peek q", "queue show", "queue show q", "queue partitions q", "queue partitions q 1",
+		"token list", "migrate lmstfy --dry-run --from " + c.url, "schedule q --in 1h x", "recur add q r --every 1h", "recur list", "recur show q r", "recur run q r", "recur pause q r", "recur resume q r", "show q one", "find one", "stats", "stats q", "peek q", "queue show", "queue show q", "queue partitions q", "queue partitions q 1",
 		"queue set q max_attempts=5", "pause q", "resume q", "functions show", "version", "doctor --quick --severity error", "dead purge q --all --yes --dry-run",
 		"dead redrive q --all --dry-run", "bulk cancel q --all --dry-run", "bulk expire q --id-prefix two", "bulk reschedule q one --in 1h", "top --once --interval 100ms", "reschedule q one --in 2h", "conformance --worker --list",
 	} {
@@ -29,7 +29,7 @@ func printing(c *cli) (fine, fails [][]string) {
 	}
 	for _, line := range []string{
 		"show q two", "find two", "dead show q 1-1", "cancel q two", "reschedule q two --in 1s", "stats unknown", "schedule q --id one x", "health", "stats --nonsense",
-		"peek", "dead purge q --all", "bulk cancel q --all", "bulk expire q two", "stats -n 3", "schedule q --in nonsense x", "work q --json", "pending q nobody", "recur show q nobody", "recur add q r --every 1ms", "recur rm q nobody", "token rm nobody", "token add t --verb publish --queue q",
+		"peek", "dead purge q --all", "bulk cancel q --all", "bulk expire q two", "stats -n 3", "schedule q --in nonsense x", "work q --json", "pending q nobody", "recur show q nobody", "recur add q r --every 1ms", "recur rm q nobody", "token rm nobody", "migrate lmstfy", "token add t --verb publish --queue q",
 	} {
 		fails = append(fails, strings.Fields(line))
 	}

@@ -82,6 +82,7 @@ var withoutJSON = map[string]string{
 	"duestream recur":                 "prints help",
 	"duestream push":                  "prints help",
 	"duestream token":                 "prints help",
+	"duestream migrate":               "prints help",
 	"duestream push run":              "prints nothing but its log",
 	"duestream gateway":               "prints a token at the first start, and else nothing but its log",
 	"duestream help":                  "prints help",

@@ -42,10 +42,11 @@ var below = map[string]string{
 	"bridge/admin":         allBelowAdmin + " bridge/admin/doctor bridge/gateway/access bridge/push",
 	"bridge/admin/doctor":  allBelowAdmin,
 	// what a gateway adds
-	"bridge/gateway/access": "lua",
-	"bridge/gateway":        "bridge bridge/admin bridge/gateway/access internal/ndjson lua stream stream/pull",
-	"bridge/gateway/lmstfy": "bridge bridge/admin lua stream",
-	"internal/ndjson":       "",
+	"bridge/gateway/access":         "lua",
+	"bridge/gateway":                "bridge bridge/admin bridge/gateway/access internal/ndjson lua stream stream/pull",
+	"bridge/gateway/lmstfy":         "bridge bridge/admin lua stream",
+	"bridge/gateway/lmstfy/migrate": "bridge/admin bridge/gateway/lmstfy lua",
+	"internal/ndjson":               "",
 	// what a user's program imports
 	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge",
 }

@@ -82,6 +82,11 @@ func checkPatience(d flags.Duration) error {
 	return nil
 }
 
+// Migrate is what migrate lmstfy reads beside Connection.
+type Migrate struct {
+	LmstfyRedisURL string `split_words:"true" desc:"URL of the Redis of an lmstfy server, where its jobs are"`
+}
+
 // policy returns the policy of queues that have none of their own. Its errors name variables.
 func (s *Serve) policy() (bridge.Policy, error) {
 	p := bridge.Policy{

@@ -1,0 +1,353 @@
+package migrate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/gateway/lmstfy"
+	"github.com/duestream/duestream/lua"
+)
+
+// Config says what Move moves, and where to.
+type Config struct {
+	From rueidis.Client // the Redis of an lmstfy, where its jobs are: the server of a pool
+	To   *admin.Admin   // nil: jobs are read and counted, and nothing else
+
+	Namespaces, Queues []string      // only these; empty = all
+	Window             time.Duration // how long each job is remembered, so that it is not moved a second time
+	Remove             bool          // delete each job from lmstfy that was moved, now or before; else all stay
+
+	Progress func(jobs int64)                             // after each batch, with all that were looked at; may be nil
+	Refused  func(namespace, queue, id string, err error) // may be nil; id "" = all jobs of this queue
+}
+
+// Tally is what became of the jobs of a queue.
+type Tally struct {
+	Queue     string `json:"queue"` // its name in duestream; "" = it can have none
+	Namespace string `json:"lmstfy_namespace"`
+	Name      string `json:"lmstfy_queue"`
+
+	Ready    int64 `json:"ready"` // moved, by what they were: ready, delayed, …
+	Delayed  int64 `json:"delayed"`
+	InFlight int64 `json:"in_flight"`
+	Dead     int64 `json:"dead"`
+	Stray    int64 `json:"stray"`
+
+	Known   int64 `json:"known"`   // moved before
+	Refused int64 `json:"refused"` // cannot be in duestream; they stay
+	Removed int64 `json:"removed"` // from lmstfy
+}
+
+// Moved is how many were moved, or would be.
+func (t Tally) Moved() int64 { return t.Ready + t.Delayed + t.InFlight + t.Dead + t.Stray }
+
+func (t *Tally) add(state State) {
+	switch state {
+	case Ready:
+		t.Ready++
+	case Delayed:
+		t.Delayed++
+	case InFlight:
+		t.InFlight++
+	case Dead:
+		t.Dead++
+	case Stray:
+		t.Stray++
+	}
+}
+
+const (
+	between    = 1100 * time.Millisecond // passes, while jobs are on their way: longer than lmstfy takes from tick to tick
+	sightings  = 3                       // passes in which a job must be in no structure to count as stray
+	batchJobs  = 64
+	batchBytes = 1 << 20
+)
+
+// mover is one run of Move.
+type mover struct {
+	cfg     Config
+	from    *source
+	done    map[place]map[string]bool // jobs that need no second look
+	strays  map[place]map[string]int  // jobs in no structure → passes
+	imports map[place]*admin.Import
+	tallies map[place]*Tally
+	looked  int64
+}
+
+// Move moves jobs until a pass through lmstfy's Redis finds none that is new, and returns what became of them, by queue, also
+// with an error. A job is written first, then remembered, then, with Remove, deleted. Who repeats Move within the window moves
+// nothing twice; one that was stopped goes on. While lmstfy is in use, a job that it delivers may be delivered by duestream as
+// well: at least once. It keeps the IDs of all jobs in memory, about 200 bytes each.
+func Move(ctx context.Context, cfg Config) ([]Tally, error) {
+	m := &mover{cfg: cfg, done: map[place]map[string]bool{}, strays: map[place]map[string]int{},
+		imports: map[place]*admin.Import{}, tallies: map[place]*Tally{}}
+	m.from = &source{c: cfg.From, only: func(p place) bool {
+		return (len(cfg.Namespaces) == 0 || slices.Contains(cfg.Namespaces, p.namespace)) &&
+			(len(cfg.Queues) == 0 || slices.Contains(cfg.Queues, p.queue))
+	}}
+	err := m.run(ctx)
+	var all []Tally
+	for _, at := range slices.SortedFunc(maps.Keys(m.tallies), comparePlaces) {
+		all = append(all, *m.tallies[at])
+	}
+	return all, err
+}
+
+func comparePlaces(a, b place) int {
+	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.queue, b.queue))
+}
+
+func (m *mover) run(ctx context.Context) error {
+	for {
+		fresh, loose, err := m.pass(ctx)
+		switch {
+		case err != nil:
+			return err
+		case !fresh && !loose:
+			return nil
+		case loose:
+			select {
+			case <-time.After(between):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+// pass goes through lmstfy's Redis once. Fresh: it found jobs that no pass before it had. Loose: some of them were in no
+// structure.
+func (m *mover) pass(ctx context.Context) (fresh, loose bool, _ error) {
+	open := map[place]map[string]bool{} // jobs, by their own keys, that are to be found
+	err := m.from.jobs(ctx, func(at place, id string) {
+		if !m.done[at][id] {
+			if open[at] == nil {
+				open[at] = map[string]bool{}
+			}
+			open[at][id] = true
+		}
+	})
+	if err != nil || len(open) == 0 {
+		return false, false, err
+	}
+	timer, err := m.from.timer(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(open), comparePlaces) {
+		before := len(m.done[at])
+		found, err := m.find(ctx, at, timer[at], open[at])
+		if err == nil {
+			err = m.move(ctx, at, found)
+		}
+		if err != nil {
+			return false, false, err
+		}
+		fresh = fresh || len(m.done[at]) > before
+		for id := range open[at] {
+			loose = loose || !m.done[at][id]
+		}
+	}
+	return fresh, loose, nil
+}
+
+// find returns the jobs of a queue, as lmstfy would deliver them: ready ones, then those of timer_set, then dead ones; last those
+// that were in no structure for long. A job that was seen twice is where it was seen last.
+func (m *mover) find(ctx context.Context, at place, timer []entry, open map[string]bool) ([]entry, error) {
+	ready, err := m.from.list(ctx, at, readyKey, Ready)
+	if err != nil {
+		return nil, err
+	}
+	dead, err := m.from.list(ctx, at, deadKey, Dead)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]entry{}
+	for _, e := range slices.Concat(timer, ready, dead) { // in the order in which they were read
+		seen[e.id] = e
+	}
+	var strays []entry
+	for _, id := range slices.Sorted(maps.Keys(open)) {
+		if _, is := seen[id]; is {
+			continue
+		}
+		if m.strays[at] == nil {
+			m.strays[at] = map[string]int{}
+		}
+		if m.strays[at][id]++; m.strays[at][id] >= sightings {
+			strays = append(strays, entry{at: at, id: id, state: Stray, tries: 1})
+		}
+	}
+	var found []entry
+	for _, e := range slices.Concat(ready, timer, dead) {
+		if last, is := seen[e.id]; !is || last != e || m.done[at][e.id] {
+			continue
+		}
+		delete(seen, e.id)
+		e.state = stateOf(e)
+		found = append(found, e)
+	}
+	return append(found, strays...), nil
+}
+
+// move moves jobs of one queue, a batch at a time. It is not interrupted within one.
+func (m *mover) move(ctx context.Context, at place, found []entry) error {
+	if len(found) == 0 {
+		return nil
+	}
+	if m.done[at] == nil {
+		m.done[at] = map[string]bool{}
+	}
+	if m.tallies[at] == nil {
+		m.tallies[at] = &Tally{Namespace: at.namespace, Name: at.queue}
+	}
+	tally := m.tallies[at]
+	name, err := lmstfy.QueueName(at.namespace, at.queue)
+	if err != nil {
+		m.refuse(at, "", err)
+		for _, e := range found {
+			m.done[at][e.id] = true
+			tally.Refused++
+		}
+		return nil
+	}
+	tally.Queue = name
+	if err := m.open(ctx, at, name); err != nil {
+		return err
+	}
+	for batch := range slices.Chunk(found, batchJobs) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := m.batch(context.WithoutCancel(ctx), at, batch); err != nil {
+			return fmt.Errorf("move %s/%s: %w", at.namespace, at.queue, err)
+		}
+		m.looked += int64(len(batch))
+		if m.cfg.Progress != nil {
+			m.cfg.Progress(m.looked)
+		}
+	}
+	return nil
+}
+
+// open prepares a queue: settings, and the group.
+func (m *mover) open(ctx context.Context, at place, name string) error {
+	if m.cfg.To == nil || m.imports[at] != nil {
+		return nil
+	}
+	to, err := m.cfg.To.Import(ctx, name, "lmstfy", m.cfg.Window)
+	if err == nil {
+		err = lmstfy.EnsureQueue(ctx, m.cfg.To, name)
+	}
+	if err == nil {
+		err = to.Groups(ctx, []string{lmstfy.Group})
+	}
+	if err == nil {
+		m.imports[at] = to
+	}
+	return err
+}
+
+func (m *mover) refuse(at place, id string, err error) {
+	if m.cfg.Refused != nil {
+		m.cfg.Refused(at.namespace, at.queue, id, err)
+	}
+}
+
+// batch moves the jobs that nobody moved before, and removes all that are moved now.
+func (m *mover) batch(ctx context.Context, at place, batch []entry) error {
+	ids := make([]string, len(batch))
+	for i, e := range batch {
+		ids[i] = e.id
+	}
+	known := make([]bool, len(batch))
+	var err error
+	if m.cfg.To != nil {
+		if known, err = m.imports[at].Known(ctx, ids); err != nil {
+			return err
+		}
+	}
+	bodies, now, err := m.from.bodies(ctx, batch)
+	if err != nil {
+		return err
+	}
+	var moving, moved []entry
+	var records []admin.Record
+	tally := m.tallies[at]
+	for i, e := range batch {
+		m.done[at][e.id] = true
+		if !bodies[i].there { // acknowledged, or expired
+			continue
+		}
+		if known[i] {
+			tally.Known++
+			moved = append(moved, e)
+			continue
+		}
+		r, err := record(e, bodies[i], now)
+		if err != nil {
+			tally.Refused++
+			m.refuse(at, e.id, err)
+			continue
+		}
+		moving, records = append(moving, e), append(records, r)
+	}
+	taken, err := m.write(ctx, at, moving, records)
+	if err != nil || m.cfg.To == nil || !m.cfg.Remove {
+		return err
+	}
+	if moved = append(moved, taken...); len(moved) == 0 {
+		return nil
+	}
+	tally.Removed += int64(len(moved))
+	return m.from.drop(ctx, moved)
+}
+
+// write writes records and remembers them. It returns the jobs that are there by then.
+func (m *mover) write(ctx context.Context, at place, entries []entry, records []admin.Record) (taken []entry, _ error) {
+	tally := m.tallies[at]
+	if m.cfg.To == nil {
+		for _, e := range entries {
+			tally.add(e.state)
+		}
+		return nil, nil
+	}
+	for len(records) > 0 {
+		n, bytes := 0, 0
+		for n < len(records) && (n == 0 || bytes+len(records[n].Payload) <= batchBytes) {
+			bytes += len(records[n].Payload)
+			n++
+		}
+		var ids []string
+		for i, err := range m.imports[at].Write(ctx, records[:n]) {
+			switch e := entries[i]; {
+			case err == nil:
+				tally.add(e.state)
+			case errors.Is(err, admin.ErrKnown): // moved before, and we stopped there
+				tally.Known++
+			case errors.Is(err, lua.ErrInvalid):
+				tally.Refused++
+				m.refuse(at, e.id, err)
+				continue
+			default:
+				return taken, err
+			}
+			taken, ids = append(taken, entries[i]), append(ids, entries[i].id)
+		}
+		if len(ids) > 0 {
+			if err := m.imports[at].Remember(ctx, ids); err != nil {
+				return taken, err
+			}
+		}
+		entries, records = entries[n:], records[n:]
+	}
+	return taken, nil
+}

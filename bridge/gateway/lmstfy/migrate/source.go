@@ -1,0 +1,229 @@
+package migrate
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Keys of lmstfy's Redis.
+const (
+	timerKey  = "timer_set"
+	poolKey   = "j" // before /NAMESPACE/QUEUE/ID: a string with the ttl of the job
+	readyKey  = "q" // before /NAMESPACE/QUEUE: a list, the oldest at its end
+	deadKey   = "d" // the same
+	pageSize  = 1000
+	callLimit = 30 * time.Second
+)
+
+// State is where lmstfy has a job.
+type State string
+
+// States of a job.
+const (
+	Ready    State = "ready"
+	Delayed  State = "delayed"
+	InFlight State = "in_flight" // a consumer has it, until its ttr is over
+	Dead     State = "dead"
+	Stray    State = "stray" // in no structure: its server died on the way, and would never deliver it
+)
+
+// place is a queue of lmstfy.
+type place struct{ namespace, queue string }
+
+func (p place) key(of string) string { return of + "/" + p.namespace + "/" + p.queue }
+
+// entry is what a structure of lmstfy holds of a job.
+type entry struct {
+	at    place
+	id    string
+	state State
+	due   time.Time // of timer_set, whole seconds
+	tries int       // that are left
+	raw   string    // the member, or the element
+}
+
+func (e entry) key() string { return e.at.key(poolKey) + "/" + e.id }
+
+// body is what the key of a job holds.
+type body struct {
+	there   bool
+	bytes   []byte
+	expires time.Time // zero = never
+}
+
+// source is the Redis of an lmstfy.
+type source struct {
+	c    rueidis.Client
+	only func(place) bool
+}
+
+func (s *source) do(ctx context.Context, cmds ...rueidis.Completed) ([]rueidis.RedisResult, error) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	answers := s.c.DoMulti(call, cmds...)
+	for _, answer := range answers {
+		if err := answer.Error(); err != nil && !rueidis.IsRedisNil(err) {
+			return nil, fmt.Errorf("read lmstfy's Redis: %w", err)
+		}
+	}
+	return answers, nil
+}
+
+// jobs calls see with every job that is there from the beginning to the end, by its key. One may come twice.
+func (s *source) jobs(ctx context.Context, see func(at place, id string)) error {
+	for cursor := uint64(0); ; {
+		answers, err := s.do(ctx, s.c.B().Scan().Cursor(cursor).Match(poolKey+"/*").Count(pageSize).Build())
+		if err != nil {
+			return err
+		}
+		page, err := answers[0].AsScanEntry()
+		if err != nil {
+			return fmt.Errorf("read lmstfy's Redis: %w", err)
+		}
+		for _, key := range page.Elements {
+			parts := strings.Split(key, "/")
+			if len(parts) == 4 && s.only(place{parts[1], parts[2]}) {
+				see(place{parts[1], parts[2]}, parts[3])
+			}
+		}
+		if cursor = page.Cursor; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// timer returns what is in timer_set from the beginning to the end, by queue, in the order of time.
+func (s *source) timer(ctx context.Context) (map[place][]entry, error) {
+	found := map[place][]entry{}
+	for cursor := uint64(0); ; {
+		answers, err := s.do(ctx, s.c.B().Zscan().Key(timerKey).Cursor(cursor).Count(pageSize).Build())
+		if err != nil {
+			return nil, err
+		}
+		page, err := answers[0].AsScanEntry()
+		if err != nil {
+			return nil, fmt.Errorf("read lmstfy's Redis: %w", err)
+		}
+		for pair := range slices.Chunk(page.Elements, 2) {
+			if e, ok := timerEntry(pair); ok && s.only(e.at) {
+				found[e.at] = append(found[e.at], e)
+			}
+		}
+		if cursor = page.Cursor; cursor == 0 {
+			break
+		}
+	}
+	for _, all := range found {
+		slices.SortFunc(all, func(a, b entry) int { return a.due.Compare(b.due) })
+	}
+	return found, nil
+}
+
+// timerEntry reads a member of timer_set and its score: namespace, queue, tries and ID, as Lua's struct packs Hc0Hc0HHc0.
+func timerEntry(pair []string) (e entry, ok bool) {
+	if len(pair) != 2 {
+		return e, false
+	}
+	score, err := strconv.ParseFloat(pair[1], 64)
+	namespace, rest, first := counted(pair[0])
+	queue, rest, second := counted(rest)
+	if err != nil || !(score >= 0 && score <= math.MaxUint32*2) || !first || !second || len(rest) < 2 {
+		return e, false
+	}
+	e = entry{at: place{namespace, queue}, state: Delayed, due: time.Unix(int64(score), 0), raw: pair[0]}
+	e.tries = int(binary.LittleEndian.Uint16([]byte(rest)))
+	id, rest, ok := counted(rest[2:])
+	e.id = id
+	return e, ok && rest == ""
+}
+
+// counted cuts off a text with its length before it.
+func counted(s string) (text, rest string, ok bool) {
+	if len(s) < 2 {
+		return "", "", false
+	}
+	n := int(binary.LittleEndian.Uint16([]byte(s)))
+	if len(s) < 2+n {
+		return "", "", false
+	}
+	return s[2 : 2+n], s[2+n:], true
+}
+
+// list returns what a list of a queue holds, the oldest first. What is taken meanwhile may be missing.
+func (s *source) list(ctx context.Context, at place, of string, state State) (found []entry, _ error) {
+	for last := int64(-1); ; last -= pageSize {
+		answers, err := s.do(ctx, s.c.B().Lrange().Key(at.key(of)).Start(last-pageSize+1).Stop(last).Build())
+		if err != nil {
+			return nil, err
+		}
+		page, err := answers[0].AsStrSlice()
+		if err != nil {
+			return nil, fmt.Errorf("read lmstfy's Redis: %w", err)
+		}
+		for _, raw := range slices.Backward(page) {
+			if len(raw) < 2 {
+				continue
+			}
+			if id, rest, ok := counted(raw[2:]); ok && rest == "" {
+				tries := int(binary.LittleEndian.Uint16([]byte(raw)))
+				found = append(found, entry{at: at, id: id, state: state, tries: tries, raw: raw})
+			}
+		}
+		if len(page) < pageSize {
+			return found, nil
+		}
+	}
+}
+
+// bodies returns what the keys of jobs hold, and the server's clock.
+func (s *source) bodies(ctx context.Context, entries []entry) (found []body, now time.Time, _ error) {
+	cmds := rueidis.Commands{s.c.B().Time().Build()}
+	for _, e := range entries {
+		cmds = append(cmds, s.c.B().Pttl().Key(e.key()).Build(), s.c.B().Get().Key(e.key()).Build())
+	}
+	answers, err := s.do(ctx, cmds...)
+	if err != nil {
+		return nil, now, err
+	}
+	clock, err := answers[0].AsIntSlice()
+	if err != nil || len(clock) != 2 {
+		return nil, now, fmt.Errorf("read lmstfy's Redis: no time: %w", err)
+	}
+	now = time.UnixMilli(clock[0]*1000 + clock[1]/1000)
+	for pair := range slices.Chunk(answers[1:], 2) {
+		left, _ := pair[0].AsInt64()
+		bytes, err := pair[1].AsBytes()
+		b := body{there: err == nil, bytes: bytes}
+		if left >= 0 {
+			b.expires = now.Add(time.Duration(left) * time.Millisecond)
+		}
+		found = append(found, b)
+	}
+	return found, now, nil
+}
+
+// drop removes jobs: first the key of each, as an acknowledgement does, from when on lmstfy skips what else it has of it.
+func (s *source) drop(ctx context.Context, entries []entry) error {
+	var cmds rueidis.Commands
+	for _, e := range entries {
+		cmds = append(cmds, s.c.B().Del().Key(e.key()).Build())
+		switch e.state {
+		case Delayed, InFlight:
+			cmds = append(cmds, s.c.B().Zrem().Key(timerKey).Member(e.raw).Build())
+		case Ready:
+			cmds = append(cmds, s.c.B().Lrem().Key(e.at.key(readyKey)).Count(-1).Element(e.raw).Build())
+		case Dead:
+			cmds = append(cmds, s.c.B().Lrem().Key(e.at.key(deadKey)).Count(-1).Element(e.raw).Build())
+		}
+	}
+	_, err := s.do(ctx, cmds...)
+	return err
+}

@@ -1,0 +1,66 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// This file holds what an import of a queue that is in use remembers: there a message may be scheduled now, and a dead letter
+// when somebody looks again, and is the same.
+
+// moved is the name under which an import remembers an ID in the zset seen, beside those of messages and of dead letters.
+func (im *Import) moved(id string) string {
+	return lua.Separator + "moved" + lua.Separator + im.source + "/" + id
+}
+
+// Remember remembers IDs for the window, whatever was imported under them and whatever becomes of it: Known knows them. It is one
+// round trip, and O(log n) for each; it may be repeated.
+func (im *Import) Remember(ctx context.Context, ids []string) error {
+	now, err := view.ServerTime(ctx, im.c)
+	if err != nil {
+		return fmt.Errorf("import into %s: %w", im.queue, err)
+	}
+	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+	defer cancel()
+	var cmds rueidis.Commands
+	for _, id := range ids {
+		cmds = append(cmds, im.c.B().Zadd().Key(im.keys(im.counts.Of(id)).Seen).ScoreMember().
+			ScoreMember(float64(now.Add(im.window).UnixMilli()), im.moved(id)).Build())
+	}
+	for _, answer := range im.c.DoMulti(call, cmds...) {
+		if err := answer.Error(); err != nil {
+			return fmt.Errorf("import into %s: %w", im.queue, lua.Classify("ZADD", err))
+		}
+	}
+	return nil
+}
+
+// Known says of each ID whether an import from this source has remembered it, and its window is not over. It is one round trip,
+// and O(1) for each.
+func (im *Import) Known(ctx context.Context, ids []string) ([]bool, error) {
+	now, err := view.ServerTime(ctx, im.c)
+	if err != nil {
+		return nil, fmt.Errorf("import into %s: %w", im.queue, err)
+	}
+	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+	defer cancel()
+	var cmds rueidis.Commands
+	for _, id := range ids {
+		cmds = append(cmds, im.c.B().Zscore().Key(im.keys(im.counts.Of(id)).Seen).Member(im.moved(id)).Build())
+	}
+	known := make([]bool, len(ids))
+	for i, answer := range im.c.DoMulti(call, cmds...) {
+		until, err := answer.AsFloat64()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			return nil, fmt.Errorf("import into %s: %w", im.queue, lua.Classify("ZSCORE", err))
+		}
+		known[i] = err == nil && until > float64(now.UnixMilli())
+	}
+	return known, nil
+}
