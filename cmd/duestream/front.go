@@ -18,6 +18,7 @@ import (
 	"github.com/duestream/duestream/bridge/gateway"
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/bridge/push"
+	"github.com/duestream/duestream/cmd/duestream/internal/certs"
 	"github.com/duestream/duestream/cmd/duestream/internal/listener"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
@@ -34,6 +35,7 @@ type frontOptions struct {
 	payload         int
 	admin, accounts string
 	push            bool
+	tls             certs.Files
 }
 
 func (o *frontOptions) flags(cmd *cobra.Command, otherwise string) {
@@ -41,6 +43,10 @@ func (o *frontOptions) flags(cmd *cobra.Command, otherwise string) {
 	f.StringVar(&o.addr, "http", "", "take requests on this host:port; default $DUESTREAM_HTTP_ADDR, else "+otherwise)
 	f.StringVar(&o.tokens, "tokens-file", "", "file of tokens, beside those in Redis; default $DUESTREAM_HTTP_TOKENS_FILE")
 	f.IntVar(&o.payload, "max-payload", gateway.DefaultMaxPayload, "largest payload of a request in bytes, up to 16777216")
+	f.StringVar(&o.tls.Cert, "tls-cert", "", "speak TLS with the certificate of this file; default $DUESTREAM_HTTP_TLS_CERT")
+	f.StringVar(&o.tls.Key, "tls-key", "", "file of its private key; default $DUESTREAM_HTTP_TLS_KEY")
+	f.StringVar(&o.tls.ClientCA, "tls-client-ca", "",
+		"clients must show a certificate that one of this file signed; default $DUESTREAM_HTTP_TLS_CLIENT_CA")
 	f.StringVar(&o.admin, "admin", "", "answer operators on this host:port; default $DUESTREAM_ADMIN_ADDR, else not at all")
 	f.StringVar(&o.accounts, "admin-accounts-file", "",
 		"file of the operators, name:password on each line; default $DUESTREAM_ADMIN_ACCOUNTS_FILE")
@@ -53,6 +59,11 @@ func (o *frontOptions) resolve() error {
 	err := settings.Fill(&s)
 	o.addr, o.tokens = cmp.Or(o.addr, s.HTTPAddr), cmp.Or(o.tokens, s.HTTPTokensFile)
 	o.admin, o.accounts, o.push = cmp.Or(o.admin, s.AdminAddr), cmp.Or(o.accounts, s.AdminAccountsFile), o.push || s.Push
+	o.tls = certs.Files{Cert: cmp.Or(o.tls.Cert, s.HTTPTLSCert), Key: cmp.Or(o.tls.Key, s.HTTPTLSKey),
+		ClientCA: cmp.Or(o.tls.ClientCA, s.HTTPTLSClientCA)}
+	if (o.tls.Cert == "") != (o.tls.Key == "") || o.tls.ClientCA != "" && o.tls.Cert == "" {
+		err = errors.Join(err, usage.Errorf("tls-cert, tls-key: must be given both or neither, and with tls-client-ca"))
+	}
 	for name, addr := range map[string]string{"http": o.addr, "admin": o.admin} {
 		if _, _, bad := net.SplitHostPort(addr); addr != "" && bad != nil {
 			err = errors.Join(err, usage.Errorf("%s %q: must be host:port, as %s", name, addr, defaultHTTPAddr))
@@ -77,6 +88,8 @@ type front struct {
 	observer bridge.Observer
 	socket   net.Listener       // nil: it takes no requests
 	admin    *listener.Listener // nil: it answers no operators
+	certs    *certs.Watched     // nil: it speaks no TLS
+	followed func()             // ends that they follow their files
 
 	redis  atomic.Pointer[bridge.Redis] // of what takes requests
 	runner atomic.Pointer[push.Runner]
@@ -84,12 +97,26 @@ type front struct {
 
 // openFront takes the addresses, so that one that is taken is said at once. Redis is not touched.
 func (a *app) openFront(o frontOptions, log *slog.Logger, patience time.Duration) (*front, error) {
-	f := &front{app: a, o: o, log: log, patience: patience}
+	f := &front{app: a, o: o, log: log, patience: patience, followed: func() {}}
 	if err := f.listen(); err != nil {
 		f.close()
 		return nil, err
 	}
+	if f.certs != nil {
+		f.followed = f.follow()
+	}
 	return f, nil
+}
+
+// follow has the certificates follow their files until the function that it returns is called.
+func (f *front) follow() (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { f.certs.Run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
 }
 
 func (f *front) listen() (err error) {
@@ -99,8 +126,17 @@ func (f *front) listen() (err error) {
 			return err
 		}
 	}
-	f.admin, err = listener.ListenWith(f.o.admin, f.log, listener.Options{What: "operators",
-		Wrap: func(h http.Handler) http.Handler { return accounts.Guard(h, "/healthz", "/readyz") }})
+	operators := listener.Options{What: "operators",
+		Wrap: func(h http.Handler) http.Handler { return accounts.Guard(h, "/healthz", "/readyz") }}
+	if f.o.tls.Cert != "" {
+		if f.certs, err = certs.Open(f.o.tls, f.log); err != nil {
+			return err
+		}
+		if !listener.Loopback(f.o.admin) {
+			operators.TLS = f.certs.Config()
+		}
+	}
+	f.admin, err = listener.ListenWith(f.o.admin, f.log, operators)
 	if err != nil || f.o.addr == "" {
 		return err
 	}
@@ -114,6 +150,7 @@ func (f *front) listen() (err error) {
 func (f *front) busy() bool { return f.socket != nil || f.o.push }
 
 func (f *front) close() {
+	f.followed()
 	f.admin.Close()
 	if f.socket != nil {
 		_ = f.socket.Close()
@@ -191,7 +228,11 @@ func (f *front) answer(ctx context.Context) error {
 	// What operators can do over HTTP goes here, on f.admin, and other APIs beside /v1 in the handler of the server.
 	f.redis.Store(r)
 	f.log.Info("listens for requests", slog.String("address", f.socket.Addr().String()))
-	return serveHTTP(ctx, gateway.NewServer(g), listener.Limit(f.socket, mostConnections), f.patience, f.log)
+	server := gateway.NewServer(g)
+	if f.certs != nil {
+		server.TLSConfig = f.certs.Config()
+	}
+	return serveHTTP(ctx, server, listener.Limit(f.socket, mostConnections), f.patience, f.log)
 }
 
 // post posts messages to URLs.
@@ -242,7 +283,7 @@ var errStarts = errors.New("it starts, and waits for Redis")
 func serveHTTP(ctx context.Context, server *http.Server, socket net.Listener, patience time.Duration,
 	log *slog.Logger) error {
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(socket) }()
+	go func() { ended <- listener.Answer(server, socket) }()
 	select {
 	case err := <-ended:
 		return err

@@ -27,11 +27,15 @@ state: run as many as you like behind a load balancer, beside bridges (duestream
 Every request needs a token (duestream token add). When there is none yet, one that may
 do everything is made and printed, once.
 
-It speaks HTTP/1.1 and HTTP/2, and no TLS: put it behind what does. With --admin it
-answers operators on an address of their own: health and metrics. Beyond this machine
-they need accounts. With --push it posts messages to URLs as well, as push run does.
+It speaks HTTP/1.1 and HTTP/2, with --tls-cert and --tls-key over TLS; on a network let
+it do so, or put it behind what does. Files that change are read again within seconds.
 
-Environment: DUESTREAM_HTTP_ADDR, DUESTREAM_HTTP_TOKENS_FILE, DUESTREAM_ADMIN_ADDR,
+With --admin it answers operators on an address of their own: health and metrics. Beyond
+this machine they need accounts, and TLS is spoken there as well if it is on. With --push
+it posts messages to URLs, as push run does.
+
+Environment: DUESTREAM_HTTP_ADDR, DUESTREAM_HTTP_TOKENS_FILE, DUESTREAM_HTTP_TLS_CERT,
+DUESTREAM_HTTP_TLS_KEY, DUESTREAM_HTTP_TLS_CLIENT_CA, DUESTREAM_ADMIN_ADDR,
 DUESTREAM_ADMIN_ACCOUNTS_FILE, DUESTREAM_PUSH, and as for serve DUESTREAM_LOG_LEVEL,
 DUESTREAM_LOG_FORMAT, DUESTREAM_METRICS_ADDR and DUESTREAM_SHUTDOWN_TIMEOUT.`,
 		Example: "  duestream gateway\n  duestream gateway --http 0.0.0.0:7777 --admin 127.0.0.1:7778 --push",

@@ -5,6 +5,7 @@ package listener
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,6 +39,7 @@ type Listener struct {
 type Options struct {
 	What string                          // it is for, as its log lines have it
 	Wrap func(http.Handler) http.Handler // what stands before all handlers; nil = nothing
+	TLS  *tls.Config                     // nil: it speaks none
 }
 
 // Listen takes connections on an address, "host:port", which wait until Serve answers. An empty address is no listener: nil.
@@ -66,6 +68,7 @@ func ListenWith(addr string, log *slog.Logger, o Options) (*Listener, error) {
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	l.server.TLSConfig = o.TLS
 	l.server.RegisterOnShutdown(cancel)
 	return l, nil
 }
@@ -79,12 +82,20 @@ func (l *Listener) Serve() {
 	l.served = served
 	go func() {
 		defer close(served)
-		err := l.server.Serve(Limit(l.socket, maxConns))
+		err := Answer(l.server, Limit(l.socket, maxConns))
 		if !errors.Is(err, http.ErrServerClosed) {
 			l.log.Error("the listener for "+l.what+" ended", slog.Any("error", err))
 		}
 	}()
 	l.log.Info("listens for "+l.what, slog.String("address", l.Addr()))
+}
+
+// Answer is Serve of a server, over TLS if it has a configuration for that.
+func Answer(s *http.Server, socket net.Listener) error {
+	if s.TLSConfig != nil {
+		return s.ServeTLS(socket, "", "")
+	}
+	return s.Serve(socket)
 }
 
 // Handle adds a handler for a pattern of http.ServeMux, as "GET /metrics".

@@ -1,0 +1,187 @@
+// Package certs has a server speak TLS with certificates of files, which it reads again when they change. Connections that are
+// open stay as they are; those that begin later have what the files hold.
+package certs
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	lookEach     = 2 * time.Second
+	maxFileBytes = 1 << 20
+)
+
+// Files are where the certificates are, in PEM form. Without ClientCA no certificates are asked for.
+type Files struct {
+	Cert     string // of the server, with what leads to the authority behind it
+	Key      string // its private key
+	ClientCA string // who may sign the certificates that clients must show
+}
+
+// Errors of files name them so.
+const (
+	cert     = "tls-cert"
+	key      = "tls-key"
+	clientCA = "tls-client-ca"
+)
+
+// Watched are certificates that follow their files.
+type Watched struct {
+	files Files
+	log   *slog.Logger
+	now   atomic.Pointer[tls.Config]
+
+	// Used by Run's goroutine only.
+	text   contents // that is in force
+	broken string   // what is wrong with the files; "" = nothing
+}
+
+// contents are what the files hold.
+type contents struct{ cert, key, clientCA []byte }
+
+func (c contents) equal(o contents) bool {
+	return bytes.Equal(c.cert, o.cert) && bytes.Equal(c.key, o.key) && bytes.Equal(c.clientCA, o.clientCA)
+}
+
+// Open reads the files. An error names the file that is wrong, and what it is for.
+func Open(files Files, log *slog.Logger) (*Watched, error) {
+	w := &Watched{files: files, log: log}
+	text, err := files.read()
+	if err != nil {
+		return nil, err
+	}
+	config, err := files.config(text)
+	if err != nil {
+		return nil, err
+	}
+	w.text = text
+	w.now.Store(config)
+	return w, nil
+}
+
+// Config is for a server: TLS 1.2 or later, with HTTP/2 for who offers that.
+func (w *Watched) Config() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols(),
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return w.now.Load(), nil }}
+}
+
+// Run looks at the files every two seconds until ctx ends. What cannot be used changes nothing, and is logged when it begins, and
+// when it ends.
+func (w *Watched) Run(ctx context.Context) {
+	tick := time.NewTicker(lookEach)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			w.look()
+		}
+	}
+}
+
+// look takes up what the files hold now, if it can be used.
+func (w *Watched) look() {
+	text, err := w.files.read()
+	var config *tls.Config
+	changed := err == nil && !text.equal(w.text)
+	if changed {
+		config, err = w.files.config(text)
+	}
+	switch {
+	case err != nil && err.Error() != w.broken:
+		w.broken = err.Error()
+		w.log.Error("the changed certificates cannot be used, so the former ones hold", slog.Any("error", err))
+	case err != nil:
+	case changed:
+		w.text, w.broken = text, ""
+		w.now.Store(config)
+		w.log.Info("the changed certificates hold for new connections")
+	case w.broken != "":
+		w.broken = ""
+		w.log.Info("the former certificates are there again")
+	}
+}
+
+func (f Files) read() (c contents, err error) {
+	var errs [3]error
+	c.cert, errs[0] = readFile(cert, f.Cert)
+	c.key, errs[1] = readFile(key, f.Key)
+	if f.ClientCA != "" {
+		c.clientCA, errs[2] = readFile(clientCA, f.ClientCA)
+	}
+	return c, errors.Join(errs[:]...)
+}
+
+func readFile(field, path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	if err == nil && len(text) > maxFileBytes {
+		err = fmt.Errorf("must be at most %d bytes", maxFileBytes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", field, path, err)
+	}
+	return text, nil
+}
+
+// config makes of the contents what a connection needs. A session is not resumed where clients show certificates, because who
+// resumes one shows none.
+func (f Files) config(c contents) (*tls.Config, error) {
+	if _, err := certificates(c.cert); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", cert, f.Cert, err)
+	}
+	pair, err := tls.X509KeyPair(c.cert, c.key)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s, for %s %s: %w", key, f.Key, cert, f.Cert, err)
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: protocols()}
+	if f.ClientCA == "" {
+		return config, nil
+	}
+	authorities, err := certificates(c.clientCA)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", clientCA, f.ClientCA, err)
+	}
+	config.ClientCAs = x509.NewCertPool()
+	for _, one := range authorities {
+		config.ClientCAs.AddCert(one)
+	}
+	config.ClientAuth, config.SessionTicketsDisabled = tls.RequireAndVerifyClientCert, true
+	return config, nil
+}
+
+func protocols() []string { return []string{"h2", "http/1.1"} }
+
+// certificates reads all that there are, at least one.
+func certificates(text []byte) (all []*x509.Certificate, err error) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		one, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("holds no certificate in PEM form")
+	}
+	return all, nil
+}
