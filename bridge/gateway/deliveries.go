@@ -49,13 +49,8 @@ func receive(c *call) (int, any, error) { return c.receive([]string{c.queue}, ni
 // receiveOfSeveral takes the queues from the query: in their order, or by their weights.
 func receiveOfSeveral(c *call) (int, any, error) {
 	queues := strings.Split(c.query["queues"], ",")
-	for _, queue := range queues {
-		if err := lua.CheckQueue(queue); err != nil {
-			return 0, nil, err
-		}
-		if !c.grant.May(access.Consume, queue) {
-			return 0, nil, forbidden(access.Consume)
-		}
+	if err := c.mayAll(access.Consume, queues); err != nil {
+		return 0, nil, err
 	}
 	var weights []int
 	if text, is := c.query["weights"]; is {
@@ -97,29 +92,40 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	return 0, nil, nil
 }
 
-// wait gives the place of this request to others while it waits.
+// waits gives the place of this request to others until done is called, and takes one among those who wait.
+func (c *call) waits() (done func(), err error) {
+	select {
+	case c.polls <- struct{}{}:
+	default:
+		return nil, &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
+			Detail: "as many callers wait as may: try again"}
+	}
+	<-c.free
+	return func() {
+		c.free <- struct{}{}
+		<-c.polls
+	}, nil
+}
+
+// wait waits for a message, as long as the request says.
 func (c *call) wait(r pull.Request) ([]pull.Delivery, error) {
 	if r.Wait == 0 {
 		ctx, cancel := context.WithTimeout(c.ctx, c.cfg.Timeout)
 		defer cancel()
 		return c.puller.Pull(ctx, r)
 	}
-	select {
-	case c.polls <- struct{}{}:
-		defer func() { <-c.polls }()
-	default:
-		return nil, &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
-			Detail: "as many callers wait as may: try again"}
+	done, err := c.waits()
+	if err != nil {
+		return nil, err
 	}
+	defer done()
 	rc, until := http.NewResponseController(c.w), time.Now().Add(r.Wait+c.cfg.Timeout)
 	_ = rc.SetReadDeadline(until)
 	_ = rc.SetWriteDeadline(until)
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	defer context.AfterFunc(c.stopping, cancel)()
-	<-c.free
 	found, err := c.puller.Pull(ctx, r)
-	c.free <- struct{}{}
 	if c.stopping.Err() != nil && c.ctx.Err() == nil && errors.Is(err, context.Canceled) {
 		return nil, nil // nothing yet: the caller asks another gateway
 	}

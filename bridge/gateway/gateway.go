@@ -41,7 +41,7 @@ type Config struct {
 	Observer bridge.Observer // is told what becomes of messages; nil = nobody is
 
 	MaxPayload  int           // bytes of a payload; default 1 MiB, at most 16 MiB
-	MaxPolls    int           // callers that wait for a message at the same time; further ones get 503. Default 10,000
+	MaxPolls    int           // callers that wait, or listen, at the same time; further ones get 503. Default 10,000
 	MaxRequests int           // that are answered at the same time; further ones get 503. Default 1,000
 	Timeout     time.Duration // of a request, but for streams; default 10s
 }
@@ -54,8 +54,9 @@ type Gateway struct {
 	log    *slog.Logger
 	mux    *http.ServeMux
 	free   chan struct{} // one for each request that is answered
-	polls  chan struct{} // one for each caller that waits for a message
+	polls  chan struct{} // one for each caller that waits for a message, or listens
 	puller *pull.Puller
+	live   *live
 
 	stopping context.Context // ends all waiting
 	stop     context.CancelFunc
@@ -97,6 +98,7 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Observer != nil {
 		g.op = g.op.Observed(cfg.Observer)
 	}
+	g.live = newLive(g.op, g.stopping, cfg.Timeout)
 	g.mux = http.NewServeMux()
 	for _, one := range routes {
 		g.mux.HandleFunc(one.method+" "+one.pattern, func(w http.ResponseWriter, r *http.Request) {

@@ -65,6 +65,8 @@ func table() []route {
 		{name: "list queues", method: http.MethodGet, pattern: "/v1/queues", verb: access.Operate, handler: queues},
 		{name: "find", method: http.MethodGet, pattern: "/v1/messages/{id}", verb: access.Operate, handler: find},
 		{name: "stats", method: http.MethodGet, pattern: queuePath + "/stats", verb: access.Operate, handler: stats},
+		{name: "live stats", method: http.MethodGet, pattern: "/v1/events/stats", verb: access.Operate,
+			query: "interval_ms queues", handler: events, stream: true},
 		{name: "peek", method: http.MethodGet, pattern: queuePath + "/schedule", verb: access.Operate,
 			query:   "limit payloads",
 			handler: peek},

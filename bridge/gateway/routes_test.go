@@ -91,6 +91,8 @@ func TestNoRouteDoesAnythingWithoutTheRightToken(t *testing.T) {
 		switch one.name {
 		case "publish many":
 			body, kind = `{"id":"y"}`, "Content-Type: application/x-ndjson"
+		case "live stats":
+			path += "?queues=orders"
 		case "receive of several":
 			path += "?queues=orders&group=g"
 		case "settle":

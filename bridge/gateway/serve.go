@@ -27,6 +27,8 @@ type call struct {
 	grant *access.Grant
 	queue string // "" where the route has none
 	query query
+
+	secret string // of the token
 }
 
 // id returns a part of the path, decoded.
@@ -159,7 +161,8 @@ func (g *Gateway) allow(one route, c *call) error {
 	if !strings.EqualFold(kind, "Bearer") || secret == "" || len(c.r.Header.Values("Authorization")) != 1 {
 		return refused("the header Authorization must hold \"Bearer\" and a token")
 	}
-	grant, err := g.cfg.Access.Authenticate(c.ctx, strings.TrimSpace(secret))
+	c.secret = strings.TrimSpace(secret)
+	grant, err := g.cfg.Access.Authenticate(c.ctx, c.secret)
 	if errors.Is(err, access.ErrRefused) {
 		return refused("the token is unknown, revoked or expired")
 	} else if err != nil {
