@@ -3,10 +3,13 @@ package gateway
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 )
@@ -136,6 +139,8 @@ func (c *call) body(most int) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(c.r.Body, int64(most)+1))
 	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(c.ctx.Err(), context.DeadlineExceeded):
+		return nil, &problem{Type: typeMalformed, Status: http.StatusRequestTimeout, Detail: "the body took too long"}
 	case err == nil && len(text) > most:
 		return nil, tooLarge(int64(most))
 	case err != nil && c.ctx.Err() == nil:

@@ -41,6 +41,11 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	out.Header().Set("X-Request-Id", out.id)
 	out.Header().Set("X-Content-Type-Options", "nosniff")
 	out.Header().Set("Cache-Control", "no-store")
+	if len(r.TransferEncoding) > 0 {
+		// A Content-Length beside it is not shown by net/http. A proxy that goes by that one takes what stands behind the last
+		// chunk for a part of this request: it must not be read as another one.
+		out.Header().Set("Connection", "close")
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			if p == http.ErrAbortHandler { //nolint:errorlint // it is compared so by net/http

@@ -1,0 +1,120 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// slowly sends a text as it is and then a byte each 100 ms, and returns when the other end has closed the connection, with what
+// it said. A connection that is not cut within a time fails the test.
+func slowly(t *testing.T, addr, text string, within time.Duration) string {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(within))
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	ended := make(chan struct{})
+	defer close(ended)
+	sending.Go(func() {
+		_, err := io.WriteString(conn, text)
+		for tick := time.NewTicker(100 * time.Millisecond); err == nil; {
+			select {
+			case <-tick.C:
+				_, err = io.WriteString(conn, "a")
+			case <-ended:
+				return
+			}
+		}
+	})
+	said, err := io.ReadAll(conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%.40q: the connection is open after %v", text, within)
+	}
+	return string(said)
+}
+
+// Who sends a request byte by byte is cut off, and holds nobody else up meanwhile: neither with headers, nor with a body behind a
+// token that is good or bad. Nothing of it is done.
+func TestSlowClientsAreCutOffAndHoldNobodyUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.MaxRequests = 40 })
+	s := NewServer(r.g)
+	if s.ReadHeaderTimeout != 5*time.Second || s.ReadTimeout != 30*time.Second || s.IdleTimeout != time.Minute {
+		t.Fatalf("the bounds are %v, %v, %v", s.ReadHeaderTimeout, s.ReadTimeout, s.IdleTimeout)
+	}
+	s.ReadTimeout = 6 * time.Second // of bodies: a test should not take 30 s
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = s.Serve(socket) }()
+	t.Cleanup(func() { _ = s.Close() })
+	addr := socket.Addr().String()
+	const publish = "POST /v1/queues/q/messages HTTP/1.1\r\nHost: x\r\n"
+	good := publish + "Authorization: Bearer " + r.token + "\r\n"
+	kinds := map[string]struct { // by what is sent at once
+		clients int
+		status  string // "" = none
+	}{
+		"":                                    {50, "400"},
+		publish + "X-A:":                      {100, ""},
+		good + "Content-Length: 5000\r\n\r\n": {10, "408"},
+		good + "Transfer-Encoding: chunked\r\n\r\n1388\r\n":                 {10, "408"},
+		publish + "Authorization: Bearer x\r\nContent-Length: 5000\r\n\r\n": {20, "401"},
+	}
+	var slow sync.WaitGroup
+	for text, kind := range kinds {
+		for range kind.clients {
+			slow.Go(func() {
+				said := slowly(t, addr, text, 40*time.Second)
+				status, _, _ := strings.Cut(said, "\r\n")
+				if want := kinds[text].status; !strings.Contains(status, want) || want == "" && status != "" {
+					t.Errorf("%q is answered with %q, want %s", text, status, want)
+				}
+			})
+		}
+	}
+	cut := make(chan struct{})
+	go func() {
+		slow.Wait()
+		close(cut)
+	}()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	served := 0
+	for going := true; going; {
+		select {
+		case <-cut:
+			going = false
+		case <-time.After(50 * time.Millisecond):
+		}
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+addr+"/v1/queues", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+r.token)
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatalf("after %d requests that were served: %v", served, err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			t.Fatalf("after %d requests that were served: %d", served, res.StatusCode)
+		}
+		served++
+	}
+	if served < 10 {
+		t.Errorf("%d requests were served meanwhile", served)
+	}
+	r.do("GET", "/v1/queues", "").want(http.StatusOK).has(`{"queues":[]}`)
+}
