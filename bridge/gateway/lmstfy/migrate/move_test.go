@@ -28,6 +28,7 @@ func TestWhatAJobComesAs(t *testing.T) {
 		"flying":  {at, jobID(now.Add(-time.Minute), 0, ""), "f", nil, time.Hour},
 		"last":    {at, jobID(now.Add(-time.Minute), 0, ""), "l", nil, time.Hour},
 		"ending":  {at, jobID(now.Add(-time.Minute), 0, ""), "e", nil, time.Minute},
+		"second":  {at, jobID(now, time.Second, ""), "s", nil, 0},
 		"dead":    {at, jobID(now.Add(-time.Hour), 0, ""), binary, nil, 0},
 	}
 	for _, j := range jobs {
@@ -40,9 +41,10 @@ func TestWhatAJobComesAs(t *testing.T) {
 	o.timed(jobs["flying"], 2, now.Add(2*time.Minute))
 	o.timed(jobs["last"], 0, now.Add(3*time.Minute))
 	o.timed(jobs["ending"], 0, now.Add(3*time.Minute)) // its ttl is over before its ttr
+	o.timed(jobs["second"], 0, now.Add(time.Second))   // as if delayed
 	o.dead(jobs["dead"])
 	o.ready(job{at: at, id: jobID(now, 0, "")}, 1) // acknowledged: only the entry is left
-	redistest.Want(t, "moved", o.move(), Tally{Ready: 3, Delayed: 1, InFlight: 3, Dead: 1})
+	redistest.Want(t, "moved", o.move(), Tally{Ready: 3, Delayed: 1, InFlight: 4, Dead: 1})
 
 	found := o.holds("shop:mail")
 	redistest.Want(t, "jobs", len(found), len(jobs))
@@ -67,10 +69,10 @@ func TestWhatAJobComesAs(t *testing.T) {
 	is("empty", admin.RecordReady, now, 65535, 0)
 	is("delayed", admin.RecordScheduled, now.Add(time.Minute), 3, time.Hour)
 	is("flying", admin.RecordScheduled, now.Add(2*time.Minute), 2, time.Hour)
-	r = is("last", admin.RecordScheduled, now.Add(3*time.Minute), 1, 3*time.Minute)
-	redistest.Want(t, "whose dead letter it will be", r.For, "lmstfy")
-	r = is("ending", admin.RecordScheduled, now.Add(3*time.Minute), 1, time.Minute)
-	redistest.Want(t, "expires for everybody", r.For, "")
+	r = is("last", admin.RecordDead, now.Add(-time.Minute), 1, 0)
+	redistest.Want(t, "without a try left", r.Group+" "+r.Reason, "lmstfy max_attempts")
+	is("second", admin.RecordDead, now.Add(time.Second), 1, 0)
+	is("ending", admin.RecordScheduled, now.Add(3*time.Minute), 1, time.Minute)
 	r = is("dead", admin.RecordDead, now.Add(-time.Hour), 1, 0)
 	redistest.Want(t, "dead", r.Group+" "+r.Reason, "lmstfy max_attempts")
 }

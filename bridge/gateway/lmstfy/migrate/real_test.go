@@ -107,6 +107,7 @@ func TestARealServerIsMoved(t *testing.T) {
 	work.Wait()
 	last := o.move()
 	t.Logf("afterwards: %+v", last)
+	redistest.Want(t, "refused", sum.Refused+last.Refused, 0)
 	redistest.Want(t, "lost by lmstfy, or seen so", sum.Stray+last.Stray, 0)
 
 	got := map[string]bool{}

@@ -14,13 +14,13 @@ import (
 // an entry in the future, so a letter gets the ID, and so the age, of when it came: nobody knows when a job died.
 const letterName = "9999999999999999-0"
 
-// stateOf says whether a job of timer_set is delayed or in flight: a delayed one is due when its ID says.
+// stateOf says whether a job of timer_set is delayed or in flight: a delayed one has tries, and is due when its ID says.
 func stateOf(e entry) State {
 	if e.state != Delayed {
 		return e.state
 	}
 	published, delay, _, ok := lmstfy.ParseID(e.id)
-	if away := e.due.Sub(published.Add(delay).Truncate(time.Second)); ok && delay > 0 && away.Abs() <= time.Second {
+	if away := e.due.Sub(published.Add(delay).Truncate(time.Second)); ok && e.tries > 0 && delay > 0 && away.Abs() <= time.Second {
 		return Delayed
 	}
 	return InFlight
@@ -28,9 +28,8 @@ func stateOf(e entry) State {
 
 // record returns what a job is in duestream. ErrInvalid: it cannot be there.
 //
-//   - Dead ones become dead letters of the group.
-//   - One in flight with its last try becomes a message that expires at the end of its ttr, for the group: the group finds a dead
-//     letter then, unless the job is acknowledged before.
+//   - Dead ones become dead letters of the group, and so do those in flight with their last try: who acknowledges such a job
+//     through the gateway removes the dead letter.
 //   - All others become messages, with the tries that are left.
 func record(e entry, b body, now time.Time) (admin.Record, error) {
 	published, delay, versioned, ok := lmstfy.ParseID(e.id)
@@ -61,25 +60,24 @@ func record(e entry, b body, now time.Time) (admin.Record, error) {
 	if r.Payload == nil {
 		r.Payload = []byte{}
 	}
-	switch e.state {
-	case Dead:
+	dies := e.state == InFlight && e.tries == 0 && (b.expires.IsZero() || b.expires.After(e.due))
+	switch {
+	case e.state == Dead || dies:
 		r.Kind, r.Letter, r.Group, r.Reason = admin.RecordDead, letterName, lmstfy.Group, lua.ReasonMaxAttempts
 		r.Attempt, r.MaxAttempts, r.Due, r.Dead = 1, 1, due.UnixMilli(), now.UnixMilli()
 		r.Error, r.Expires = "died in lmstfy", 0
-	case Ready, Stray:
+		if dies {
+			r.Error = "in flight with its last try when it was moved from lmstfy"
+		}
+	case e.state == InFlight && e.tries == 0: // it expires before it could die
+		r.Due, r.MaxAttempts = e.due.UnixMilli(), 1
+	case e.state == Ready || e.state == Stray:
 		r.Due = min(due.UnixMilli(), now.UnixMilli())
 	default:
 		r.Due = e.due.UnixMilli()
-		if e.tries == 0 && (r.Expires == 0 || r.Expires > r.Due) {
-			r.MaxAttempts, r.For, r.Expires = 1, lmstfy.Group, r.Due
-			r.Error = "in flight with its last try when it was moved from lmstfy"
-		}
 	}
-	if r.MaxAttempts < 1 && e.state != InFlight || r.MaxAttempts < 0 {
+	if r.MaxAttempts < 1 {
 		return r, lua.Invalid("tries", strconv.Itoa(e.tries), "must be above 0")
-	}
-	if r.MaxAttempts == 0 { // it expires before it could die
-		r.MaxAttempts = 1
 	}
 	return r, r.Check()
 }
