@@ -75,7 +75,6 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	if _, err := c.body(0); err != nil { // while a body is unread nobody notices that the caller hangs up
 		return 0, nil, err
 	}
-	c.pulled.Do(func() { c.pulling.Go(func() { c.puller.Run(c.stopping) }) })
 	found, err := c.wait(pull.Request{Queues: queues, Weights: weights, Group: c.query["group"], Count: int(count),
 		Within: within, Wait: time.Duration(wait) * time.Millisecond})
 	if err != nil {
@@ -93,43 +92,55 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 }
 
 // waits gives the place of this request to others until done is called, and takes one among those who wait.
-func (c *call) waits() (done func(), err error) {
+func (g *Gateway) waits() (done func(), err error) {
 	select {
-	case c.polls <- struct{}{}:
+	case g.polls <- struct{}{}:
 	default:
 		return nil, &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
 			Detail: "as many callers wait as may: try again"}
 	}
-	<-c.free
+	<-g.free
 	return func() {
-		c.free <- struct{}{}
-		<-c.polls
+		g.free <- struct{}{}
+		<-g.polls
 	}, nil
 }
 
 // wait waits for a message, as long as the request says.
-func (c *call) wait(r pull.Request) ([]pull.Delivery, error) {
-	if r.Wait == 0 {
-		ctx, cancel := context.WithTimeout(c.ctx, c.cfg.Timeout)
+func (c *call) wait(r pull.Request) (found []pull.Delivery, err error) {
+	err = c.hold(c.w, c.ctx, r.Wait, func(ctx context.Context) (err error) {
+		found, err = c.puller.Pull(ctx, r)
+		return err
+	})
+	return found, err
+}
+
+// hold calls pull, which waits for about so long, meanwhile as one of those who wait. When the gateway stops it ends early, and
+// there is nothing yet: the caller asks another one.
+func (g *Gateway) hold(w http.ResponseWriter, ctx context.Context, wait time.Duration,
+	pull func(context.Context) error) error {
+	g.pulled.Do(func() { g.pulling.Go(func() { g.puller.Run(g.stopping) }) })
+	if wait == 0 {
+		ctx, cancel := context.WithTimeout(ctx, g.cfg.Timeout)
 		defer cancel()
-		return c.puller.Pull(ctx, r)
+		return pull(ctx)
 	}
-	done, err := c.waits()
+	done, err := g.waits()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer done()
-	rc, until := http.NewResponseController(c.w), time.Now().Add(r.Wait+c.cfg.Timeout)
+	rc, until := http.NewResponseController(w), time.Now().Add(wait+g.cfg.Timeout)
 	_ = rc.SetReadDeadline(until)
 	_ = rc.SetWriteDeadline(until)
-	ctx, cancel := context.WithCancel(c.ctx)
+	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.stopping, cancel)()
-	found, err := c.puller.Pull(ctx, r)
-	if c.stopping.Err() != nil && c.ctx.Err() == nil && errors.Is(err, context.Canceled) {
-		return nil, nil // nothing yet: the caller asks another gateway
+	defer context.AfterFunc(g.stopping, cancel)()
+	err = pull(waiting)
+	if g.stopping.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		return nil
 	}
-	return found, err
+	return err
 }
 
 // settling is what a caller says of a delivery.

@@ -12,6 +12,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/pull"
 )
@@ -57,10 +58,12 @@ type Gateway struct {
 	polls  chan struct{} // one for each caller that waits for a message, or listens
 	puller *pull.Puller
 	live   *live
+	lmstfy *lmstfy.Server // everything under /api/
 
 	stopping context.Context // ends all waiting
 	stop     context.CancelFunc
 	pulled   sync.Once // somebody has asked for messages
+	asJobs   sync.Once // somebody has used lmstfy's API
 	pulling  sync.WaitGroup
 
 	policy sync.Mutex // held from the look at a policy's ETag until it is written
@@ -99,6 +102,8 @@ func New(cfg Config) (*Gateway, error) {
 		g.op = g.op.Observed(cfg.Observer)
 	}
 	g.live = newLive(g.op, g.stopping, cfg.Timeout)
+	g.lmstfy = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op, Puller: g.puller,
+		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout, Hold: g.hold})
 	g.mux = http.NewServeMux()
 	for _, one := range routes {
 		g.mux.HandleFunc(one.method+" "+one.pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -113,6 +118,7 @@ func New(cfg Config) (*Gateway, error) {
 func (g *Gateway) Close() error {
 	g.stop()
 	g.pulled.Do(func() {})
+	g.asJobs.Do(func() {})
 	g.pulling.Wait()
 	return g.client.Close()
 }

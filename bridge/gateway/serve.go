@@ -69,6 +69,11 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 			Detail: "this gateway answers as many requests as it may: try again"})
 		return
 	}
+	if strings.HasPrefix(r.URL.Path, "/api/") {
+		g.asJobs.Do(func() { g.pulling.Go(func() { g.lmstfy.Run(g.stopping) }) })
+		g.lmstfy.ServeHTTP(out, r)
+		return
+	}
 	if !cleanPath(r.URL) {
 		out.problem(&problem{Type: typeMalformed, Status: http.StatusBadRequest,
 			Detail: "the path has a part that is empty, . or .., or is not UTF-8"})

@@ -43,8 +43,8 @@ var below = map[string]string{
 	"bridge/admin/doctor":  allBelowAdmin,
 	// what a gateway adds
 	"bridge/gateway/access":         "lua",
-	"bridge/gateway":                "bridge bridge/admin bridge/gateway/access internal/ndjson lua stream stream/pull",
-	"bridge/gateway/lmstfy":         "bridge bridge/admin lua stream",
+	"bridge/gateway":                "bridge bridge/admin bridge/gateway/access bridge/gateway/lmstfy internal/ndjson lua stream stream/pull",
+	"bridge/gateway/lmstfy":         "bridge bridge/admin bridge/gateway/access internal/loop internal/view lua stream stream/pull",
 	"bridge/gateway/lmstfy/migrate": "bridge/admin bridge/gateway/lmstfy lua",
 	"internal/ndjson":               "",
 	// what a user's program imports

@@ -173,10 +173,14 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 // try asks those streams that may have something, until there is enough.
 func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, err error) {
 	for _, l := range lines {
-		for asked := false; len(found) < r.Count && p.enter(l, r.Wait == 0 && !asked); asked = true {
+		for asked := false; len(found) < r.Count; asked = true {
+			latest, ok := p.enter(l, r.Wait == 0 && !asked)
+			if !ok {
+				break
+			}
 			var got lua.Received
 			got, err = p.receive(ctx, r, l, r.Count-len(found))
-			p.leave(l, got, err)
+			p.leave(l, latest, got, err)
 			found = append(found, p.own(ctx, r, l, got.Entries)...)
 			if err != nil || ctx.Err() != nil {
 				return found, err

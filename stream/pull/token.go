@@ -26,7 +26,12 @@ type Ticket struct {
 const maxTokenBytes = 8 << 10 // those of the longest names, twice over
 
 func tokenOf(m *stream.Message) Token {
-	text, err := json.Marshal(Ticket{m.Queue, m.Partition, m.Group, m.EntryID, m.ID, m.Extra[lua.FieldKey]})
+	return Ticket{m.Queue, m.Partition, m.Group, m.EntryID, m.ID, m.Extra[lua.FieldKey]}.Token()
+}
+
+// Token returns the token of a delivery that was found elsewhere, as in a list of what is pending.
+func (t Ticket) Token() Token {
+	text, err := json.Marshal(t)
 	if err != nil {
 		panic(err) // strings and a number
 	}

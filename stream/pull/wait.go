@@ -48,23 +48,23 @@ func (p *Puller) newWaiter(lines []*line) *waiter {
 }
 
 // enter says whether a caller is to ask the server for a line; then it leaves again. Who will wait need not ask when the group
-// was given all that was seen: the blocked read goes on from there. Who will not, must.
-func (p *Puller) enter(l *line, must bool) bool {
+// was given all that was seen: the blocked read goes on from there. Who will not, must. latest is what was seen last before.
+func (p *Puller) enter(l *line, must bool) (latest string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
 	l.used = now
 	if !must && !l.news && now.Before(l.recheck) {
-		return false
+		return "", false
 	}
 	if !l.news {
 		l.recheck = now.Add(recheckEvery) // one caller asks for all
 	}
 	l.active++
-	return true
+	return l.latest, true
 }
 
-func (p *Puller) leave(l *line, got lua.Received, err error) {
+func (p *Puller) leave(l *line, latest string, got lua.Received, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.active--
@@ -81,6 +81,9 @@ func (p *Puller) leave(l *line, got lua.Received, err error) {
 		l.news = true
 	default:
 		l.at = got.Last
+		if len(got.Entries) == 0 && l.latest == latest { // what was seen is gone: the queue was deleted, or lost
+			l.latest = l.at
+		}
 		l.news = tail.Earlier(l.at, l.latest)
 		l.recheck = now.Add(recheckEvery)
 		p.reader.Advance(l.keys.Stream, l.at)

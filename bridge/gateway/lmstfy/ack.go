@@ -1,0 +1,85 @@
+package lmstfy
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/stream/pull"
+)
+
+// ack finishes a job wherever it is.
+func ack(c *call) (int, any, error) { return http.StatusNoContent, nil, c.finish(c.name, c.id) }
+
+// finish has nobody get a job any more, in whatever state it is. What this gateway gave out, and what is scheduled, is found at
+// once; then what is in flight; then the queue is searched.
+func (c *call) finish(name, id string) error {
+	if _, _, _, ok := ParseID(id); !ok {
+		return nil // nobody was told of such a job
+	}
+	if token, ok := c.held.take(name, id); ok {
+		if won, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{token}); err != nil || won[0] {
+			return err
+		}
+	}
+	if err := c.cfg.Client.Cancel(c.ctx, name, id); !errors.Is(err, bridge.ErrNotScheduled) {
+		return err
+	}
+	list, err := c.cfg.Admin.Pending(c.ctx, name, Group, admin.PendingFilter{}, mostSwept)
+	if err != nil && !errors.Is(err, admin.ErrNoGroup) {
+		return err
+	}
+	for _, one := range list {
+		if one.ID != id {
+			continue
+		}
+		token := ticket(name, one.Partition, one.Entry, id)
+		if won, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{token}); err != nil || won[0] {
+			return err
+		}
+	}
+	places, err := c.cfg.Admin.Locate(c.ctx, name, id)
+	if errors.Is(err, admin.ErrNotFound) {
+		return nil
+	}
+	for _, one := range places {
+		err = errors.Join(err, c.finishAt(name, id, one))
+	}
+	return err
+}
+
+func (c *call) finishAt(name, id string, p admin.Place) error {
+	switch p.State {
+	case admin.StateDead:
+		_, err := c.cfg.Admin.DeadLetters().Purge(c.ctx, name, []string{p.Letter})
+		return err
+	case admin.StatePending:
+		_, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{ticket(name, p.Partition, p.Entry, id)})
+		return err
+	case admin.StateScheduled:
+		if err := c.cfg.Client.Cancel(c.ctx, name, id); !errors.Is(err, bridge.ErrNotScheduled) {
+			return err
+		}
+	}
+	until := p.Expires // from then on nobody gets it anyway
+	if until.IsZero() || time.Until(until) > MaxTTR {
+		until = time.Now().Add(MaxTTR)
+	}
+	c.done.add(name, id, until.Add(time.Hour)) // whatever the clocks say
+	return nil
+}
+
+// destroy removes a queue with all that it holds.
+func destroy(c *call) (int, any, error) {
+	_, err := c.cfg.Admin.DeleteQueue(c.ctx, c.name, true)
+	if errors.Is(err, admin.ErrNoQueue) {
+		return http.StatusNoContent, nil, nil
+	}
+	c.forget([]string{c.name})
+	if err == nil {
+		err = EnsureQueue(c.ctx, c.cfg.Admin, c.name) // who waits has to get what comes next for as long as it asked for
+	}
+	return http.StatusNoContent, nil, err
+}

@@ -1,0 +1,293 @@
+package lmstfy_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	official "github.com/bitleak/lmstfy/client"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// What lmstfy's client publishes it consumes, looks at and acknowledges.
+func TestTheClientPublishesAndConsumes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.ConfigRetry(2, 10)
+	r.none("q")
+	id := r.publish("q", "one\x00\xff", 60, 3, 0)
+	if _, err := r.PublishJob(&official.JobRequest{Queue: "q", Data: []byte("two"), Tries: 2, TTL: 0}); err != nil {
+		t.Fatal(err)
+	}
+	n, failed := r.QueueSize("q")
+	r.ok(failed)
+	redistest.Want(t, "size", n, 2)
+	job, failed := r.PeekQueue("q")
+	r.ok(failed)
+	redistest.Want(t, "peek", fmt.Sprintf("%s %q %d %d", job.ID, job.Data, job.TTL, job.RemainTries),
+		fmt.Sprintf("%s %q 60 3", id, "one\x00\xff"))
+	job, failed = r.PeekJob("q", id)
+	r.ok(failed)
+	redistest.Want(t, "peek job", fmt.Sprintf("%s %q %d %s", job.ID, job.Data, job.RemainTries, job.Namespace),
+		fmt.Sprintf("%s %q 0 ns", id, "one\x00\xff"))
+	if job, failed := r.PeekJob("q", "01M80K6PCFJX3AQJPDV0000000"); job != nil || failed != nil {
+		t.Error("an unknown job", job, failed)
+	}
+	first, second := r.get("q", 60), r.get("q", 60)
+	redistest.Want(t, "first", fmt.Sprintf("%s %q %d %s", first.ID, first.Data, first.RemainTries, first.Queue),
+		fmt.Sprintf("%s %q 2 q", id, "one\x00\xff"))
+	redistest.Want(t, "second", fmt.Sprintf("%q %d %d", second.Data, second.RemainTries, second.TTL), `"two" 1 0`)
+	r.none("q")
+	r.ok(r.Ack("q", first.ID))
+	r.ok(r.Ack("q", first.ID))
+	r.ok(r.Ack("other", second.ID))
+	if job, failed := r.PeekJob("q", first.ID); job != nil || failed != nil {
+		t.Error("acknowledged", job, failed)
+	}
+	if job, failed := r.PeekJob("q", second.ID); job == nil || failed != nil {
+		t.Error("acknowledged in another queue", failed)
+	}
+	r.ok(r.Ack("q", second.ID))
+	r.EnableErrorOnNilJob()
+	if _, err := r.Consume("q", 1, 0); err == nil {
+		t.Error("no error on nil job")
+	}
+}
+
+// A delayed job is not early, and can be acknowledged before; a job can be published anew in place of another.
+func TestDelaysAndRepublishing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	began := time.Now()
+	id := r.publish("q", "late", 60, 1, 1)
+	gone := r.publish("q", "gone", 60, 1, 1)
+	r.none("q")
+	r.ok(r.Ack("q", gone))
+	job := r.get("q", 30)
+	if took := time.Since(began); job.ID != id || took < time.Second || took > 8*time.Second {
+		t.Errorf("%s after %s", job.Data, took)
+	}
+	again, err := r.RePublish(job, 60, 1, 0)
+	if err != nil || again == id {
+		t.Fatal(again, err)
+	}
+	if _, err := r.RePublishJob(&official.JobRequest{Queue: "q", ID: again, Data: []byte("third"), Tries: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if job, failed := r.PeekJob("q", id); job != nil {
+		t.Error("the former job is still there", failed)
+	}
+	redistest.Want(t, "anew", string(r.get("q", 30).Data), "late")
+	redistest.Want(t, "third", string(r.get("q", 30).Data), "third") // that call ignores the ID
+	r.none("q")
+}
+
+// What is not acknowledged within its ttr comes back as often as there are tries, and is dead then. Dead jobs are looked at,
+// respawned and deleted.
+func TestTriesAndDeadLetters(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a := r.publish("q", "a", 60, 2, 0)
+	began := time.Now()
+	redistest.Want(t, "tries left", r.get("q", 1).RemainTries, int64(1))
+	job := r.get("q", 1)
+	if took := time.Since(began); job.RemainTries != 0 || job.ID != a || took < time.Second {
+		t.Errorf("%+v after %s", job, took)
+	}
+	redistest.Want(t, "head", r.dead("q", 1), a)
+	b, c := r.publish("q", "b", 60, 1, 0), r.publish("q", "c", 60, 1, 0)
+	if jobs, err := r.BatchConsume([]string{"q"}, 5, 1, 0); err != nil || len(jobs) != 2 {
+		t.Fatal(jobs, err)
+	}
+	redistest.Want(t, "head", r.dead("q", 3), a)
+	if job, failed := r.PeekJob("q", b); job == nil || job.TTL != 0 || failed != nil {
+		t.Errorf("a dead job: %+v %v", job, failed)
+	}
+	r.none("q")
+	n, failed := r.RespawnDeadLetter("q", 1, 60)
+	r.ok(failed)
+	redistest.Want(t, "respawned", n, 1)
+	job = r.get("q", 1)
+	redistest.Want(t, "back", fmt.Sprint(job.ID, job.RemainTries, string(job.Data)), fmt.Sprint(a, 0, "a"))
+	r.ok(r.Ack("q", b)) // dead
+	r.dead("q", 2)      // a again, and c
+	r.ok(r.DeleteDeadLetter("q", 1))
+	redistest.Want(t, "head", r.dead("q", 1), a)
+	n, failed = r.RespawnDeadLetter("q", 100, 0)
+	r.ok(failed)
+	redistest.Want(t, "respawned", n, 1)
+	redistest.Want(t, "ttl", r.get("q", 30).TTL, int64(0))
+	redistest.Want(t, "none", r.dead("q", 0), "")
+	_ = c
+}
+
+// A consumer that freezes tries uses up none by its ttr.
+func TestFrozenTriesAreNotUsedUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.publish("q", "x", 60, 1, 0)
+	for range 2 {
+		job, err := r.ConsumeWithFreezeTries("q", 1, 10)
+		if err != nil || job == nil || job.ID != id || job.RemainTries != 1 {
+			t.Fatalf("%+v %v", job, err)
+		}
+	}
+	redistest.Want(t, "then", r.get("q", 1).RemainTries, int64(0))
+	redistest.Want(t, "dead", r.dead("q", 1), id)
+}
+
+// A job whose ttl is over is given to nobody, counted nowhere, and is no dead letter.
+func TestExpiredJobsAreGone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.publish("q", "ready", 1, 3, 0)
+	r.publish("q", "delayed", 1, 3, 1)
+	r.publish("flight", "in flight", 1, 3, 0)
+	held := r.get("flight", 2)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		n, err := r.QueueSize("q")
+		return n == 0 && err == nil, "size"
+	})
+	<-time.After(2 * time.Second) // no event says that nothing comes back
+	for _, queue := range []string{"q", "flight"} {
+		r.none(queue)
+		r.dead(queue, 0)
+	}
+	if job, failed := r.PeekJob("flight", held.ID); job != nil || failed != nil {
+		t.Error("expired", job, failed)
+	}
+}
+
+func TestAttributes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	attributes := map[string]string{"foo-bar": "Baz", "n": "1"}
+	request := &official.JobRequest{Queue: "q", Data: []byte("x"), Tries: 1, TTL: 60, Attributes: attributes}
+	id, err := r.PublishJob(request)
+	if err != nil || len(id) != 27 || id[:1] != "1" {
+		t.Fatal(id, err)
+	}
+	peeked, _ := r.PeekJob("q", id)
+	job := r.get("q", 10)
+	if job.ID != id || !maps.Equal(job.Attributes, attributes) || !maps.Equal(peeked.Attributes, attributes) {
+		t.Errorf("%+v %+v", job, peeked)
+	}
+}
+
+// Every call that consumes, from one queue and several; who waits is given what comes.
+func TestBatchesAndSeveralQueues(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ids, err := r.BatchPublish("b", []any{"s", 1, map[string]any{"k": nil}}, 60, 1, 0)
+	if err != nil || len(ids) != 3 {
+		t.Fatal(ids, err)
+	}
+	r.publish("a", "a", 60, 1, 0)
+	jobs, err := r.BatchConsume([]string{"a", "b"}, 3, 10, 0)
+	if err != nil || len(jobs) != 3 {
+		t.Fatal(jobs, err)
+	}
+	redistest.Want(t, "order", fmt.Sprintf("%s %s %s", jobs[0].Data, jobs[1].Data, jobs[2].Data), `a "s" 1`)
+	job, err := r.ConsumeFromQueues(10, 5, "a", "b")
+	if err != nil || string(job.Data) != `{"k":null}` || job.Queue != "b" {
+		t.Fatal(job, err)
+	}
+	ctx := t.Context()
+	one := func(job *official.Job, err error) ([]*official.Job, error) { return []*official.Job{job}, err }
+	several := []string{"v", "w"}
+	for name, consume := range map[string]func() ([]*official.Job, error){
+		"one":            func() ([]*official.Job, error) { return one(r.Consume("w", 10, 10)) },
+		"one frozen":     func() ([]*official.Job, error) { return one(r.ConsumeWithFreezeTries("w", 10, 10)) },
+		"batch of one":   func() ([]*official.Job, error) { return r.BatchConsume(several, 1, 10, 10) },
+		"batch":          func() ([]*official.Job, error) { return r.BatchConsume(several, 2, 10, 10) },
+		"batch frozen":   func() ([]*official.Job, error) { return r.BatchConsumeWithFreezeTries(several, 2, 10, 10) },
+		"several frozen": func() ([]*official.Job, error) { return one(r.ConsumeFromQueuesWithFreezeTries(10, 10, several...)) },
+		"ctx":            func() ([]*official.Job, error) { return one(r.ConsumeWithContext(ctx, "w", 10, 10)) },
+		"ctx frozen":     func() ([]*official.Job, error) { return one(r.ConsumeWithFreezeTriesWithContext(ctx, "w", 10, 10)) },
+		"ctx batch":      func() ([]*official.Job, error) { return r.BatchConsumeWithContext(ctx, several, 2, 10, 10) },
+		"ctx several":    func() ([]*official.Job, error) { return one(r.ConsumeFromQueuesWithContext(ctx, 10, 10, several...)) },
+		"ctx several frozen": func() ([]*official.Job, error) {
+			return one(r.ConsumeFromQueuesWithFreezeTriesWithContext(ctx, 10, 10, several...))
+		},
+		"ctx batch frozen": func() ([]*official.Job, error) {
+			return r.BatchConsumeWithFreezeTriesWithContext(ctx, several, 2, 10, 10)
+		},
+	} {
+		got := make(chan error, 1)
+		go func() {
+			jobs, err := consume()
+			if err == nil && (len(jobs) != 1 || jobs[0] == nil || string(jobs[0].Data) != name) {
+				err = fmt.Errorf("%v", jobs)
+			}
+			got <- err
+		}()
+		r.publish("w", name, 60, 1, 0)
+		if err := <-got; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Who hangs up a long poll takes no job, and no try of one.
+func TestWhoHangsUpTakesNoJob(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for range 5 {
+		ctx, hangUp := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if _, err := r.ConsumeWithContext(ctx, "q", 60, 30); err == nil {
+			t.Error("a job of nowhere")
+		}
+		hangUp()
+	}
+	r.publish("q", "x", 60, 1, 0)
+	redistest.Want(t, "tries left", r.get("q", 1).RemainTries, int64(0))
+}
+
+// Any gateway acknowledges what another one gave out, in whatever state the job is; what was waiting to be consumed again is not.
+func TestAcksFindTheirJobs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	mine := r.base
+	id := r.publish("q", "x", 60, 5, 0)
+	r.get("q", 60)
+	r.base, _ = r.listen()
+	redistest.Want(t, "elsewhere", r.do("DELETE", "/api/ns/q/job/"+id, "").status, 204)
+	if job, failed := r.PeekJob("q", id); job != nil || failed != nil {
+		t.Error("still there", job, failed)
+	}
+	r.base = mine
+	late := r.publish("q", "late", 60, 5, 0)
+	r.get("q", 1)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		n, err := r.QueueSize("q")
+		return n == 1 && err == nil, "back after its ttr"
+	})
+	next := r.publish("q", "next", 60, 5, 0)
+	r.ok(r.Ack("q", late))
+	if n, failed := r.QueueSize("q"); n != 1 || failed != nil {
+		t.Error("size", n, failed)
+	}
+	if job, failed := r.PeekQueue("q"); failed != nil || job == nil || job.ID != next {
+		t.Error("peek", job, failed)
+	}
+	redistest.Want(t, "next", r.get("q", 60).ID, next)
+	r.none("q")
+}
+
+// What a gateway gave out that is gone comes back when its ttr is over, too.
+func TestJobsOfAGatewayThatIsGoneComeBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	mine := r.base
+	id := r.publish("q", "x", 60, 2, 0)
+	other, stop := r.listen()
+	r.base = other
+	redistest.Want(t, "given", r.do("GET", "/api/ns/q?ttr=1", "").status, 200)
+	stop()
+	r.base = mine
+	job := r.get("q", 60)
+	redistest.Want(t, "again", fmt.Sprint(job.ID, job.RemainTries), fmt.Sprint(id, 0))
+}

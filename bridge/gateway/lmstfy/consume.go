@@ -1,0 +1,205 @@
+package lmstfy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/pull"
+)
+
+var errNone = &failed{status: http.StatusNotFound, body: map[string]any{"msg": "no job available"}}
+
+// consume gives jobs out, and waits for the first one as long as the caller wants to. What it gives comes back when it is not
+// acknowledged within its ttr. A caller who hangs up takes none.
+func consume(c *call) (int, any, error) {
+	if err := c.take("consume", 1); err != nil {
+		return 0, nil, err
+	}
+	ttr, err := c.seconds("ttr", defaultTTR)
+	if err != nil {
+		return 0, nil, err
+	}
+	timeout, err := c.seconds("timeout", 0)
+	if err != nil {
+		return 0, nil, err
+	}
+	count, err := c.number("count", 1, 32)
+	if err == nil && (count < 1 || count > pull.MaxCount) {
+		err = failure(http.StatusBadRequest, "invalid count")
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	queues, err := c.queues()
+	if err != nil {
+		return 0, nil, err
+	}
+	// While a body is unread nobody notices that the caller hangs up.
+	if _, err := io.Copy(io.Discard, io.LimitReader(c.r.Body, 64<<10)); err != nil {
+		return 0, nil, failure(http.StatusBadRequest, "the body could not be read")
+	}
+	request := pull.Request{Queues: queues, Group: Group, Count: int(count), Within: min(max(ttr, time.Millisecond), MaxTTR)}
+	var found []pull.Delivery
+	err = c.cfg.Hold(c.w, c.ctx, timeout, func(ctx context.Context) (err error) {
+		found, err = c.pull(ctx, request, time.Now().Add(timeout))
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(found) == 0 {
+		return 0, nil, errNone
+	}
+	frozen, _ := strconv.ParseBool(c.r.URL.Query().Get("freeze_tries"))
+	return 0, nil, c.give(found, count == 1, frozen)
+}
+
+// queues returns the full names of the queues that a consumer names, each once.
+func (c *call) queues() ([]string, error) {
+	var all []string
+	for one := range strings.SplitSeq(c.queue, ",") {
+		if one == "" {
+			continue
+		}
+		if !isName(one) {
+			return nil, failure(http.StatusBadRequest, badQueue)
+		}
+		name := c.namespace + ":" + one
+		if lua.CheckQueue(name) != nil {
+			return nil, failure(http.StatusBadRequest, "namespace or queue name too long")
+		}
+		if err := c.may(name, access.Consume); err != nil {
+			return nil, err
+		}
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	if len(all) == 0 || len(all) > pull.MaxQueues {
+		return nil, failure(http.StatusBadRequest, "invalid queue name(s)")
+	}
+	return all, nil
+}
+
+// pull is Puller.Pull that waits for any time, and gives no job that has expired or was acknowledged.
+func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]pull.Delivery, error) {
+	for _, name := range r.Queues {
+		if err := c.ensure(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		r.Wait = min(max(0, time.Until(deadline)), pull.MaxWait)
+		found, err := c.cfg.Puller.Pull(ctx, r)
+		if errors.Is(err, bridge.ErrInvalid) { // the settings were changed: the next call writes them again
+			c.forget(r.Queues)
+			return nil, errSettings
+		}
+		if err != nil {
+			return nil, err
+		}
+		live, err := c.live(ctx, found)
+		if err != nil {
+			c.cfg.Puller.GiveBack(ctx, found)
+			return nil, err
+		}
+		if len(live) > 0 || len(found) == 0 && time.Until(deadline) <= 0 {
+			return live, nil
+		}
+	}
+}
+
+var errSettings = failure(http.StatusServiceUnavailable, "the settings of the queue were changed: try again")
+
+func (s *Server) forget(names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range names {
+		delete(s.ensured, name)
+	}
+}
+
+// live acknowledges what nobody should get any more, and returns the rest.
+func (s *Server) live(ctx context.Context, found []pull.Delivery) (live []pull.Delivery, err error) {
+	now, err := s.clock.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var stale []pull.Token
+	for _, d := range found {
+		if !d.Expires.IsZero() && !now.Before(d.Expires) || s.done.has(d.Queue, d.ID) {
+			stale = append(stale, d.Token)
+			continue
+		}
+		live = append(live, d)
+	}
+	if len(stale) > 0 {
+		if _, err := s.cfg.Puller.Ack(context.WithoutCancel(ctx), stale); err != nil {
+			s.log.Warn("jobs that have expired stay pending, and will come back", slog.Any("error", err))
+		}
+	}
+	return live, nil
+}
+
+// give writes jobs, and gives them back when nobody is there to read them.
+func (c *call) give(found []pull.Delivery, one, frozen bool) error {
+	now, err := c.clock.now(c.ctx)
+	if err != nil {
+		c.cfg.Puller.GiveBack(c.ctx, found)
+		return err
+	}
+	jobs := make([]map[string]any, len(found))
+	for i := range found {
+		d := &found[i]
+		jobs[i] = jobBody(d.Queue, &d.Entry, now)
+		used := d.Attempt
+		if frozen {
+			used--
+		}
+		jobs[i]["remain_tries"] = max(0, max(1, d.MaxAttempts)-used)
+		jobs[i]["msg"] = "new job"
+		c.held.add(d.Queue, d.ID, d.Token, d.Within, frozen)
+	}
+	if one {
+		write(c.w, http.StatusOK, jobs[0])
+	} else {
+		write(c.w, http.StatusOK, jobs)
+	}
+	if err := http.NewResponseController(c.w).Flush(); err != nil {
+		for _, d := range found {
+			c.held.take(d.Queue, d.ID)
+		}
+		c.cfg.Puller.GiveBack(c.ctx, found)
+	}
+	return nil
+}
+
+// jobBody is a job as the API shows it.
+func jobBody(name string, e *lua.Entry, now time.Time) map[string]any {
+	namespace, queue, _ := SplitQueue(name)
+	published, _, _, ok := ParseID(e.ID)
+	if !ok { // of another producer
+		published = e.Due
+	}
+	data := e.Payload
+	if data == nil {
+		data = []byte{}
+	}
+	ttl := 0.0
+	if !e.Expires.IsZero() {
+		ttl = math.Round(max(0, e.Expires.Sub(now).Seconds()))
+	}
+	return map[string]any{"attributes": attributesOf(e.Headers), "data": data, "job_id": e.ID, "namespace": namespace,
+		"queue": queue, "elapsed_ms": max(0, now.Sub(published).Milliseconds()), "ttl": int64(ttl)}
+}

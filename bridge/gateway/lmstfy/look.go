@@ -1,0 +1,170 @@
+package lmstfy
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/http"
+	"time"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// Bounds of what is read to count jobs that are ready: more are counted without a look.
+const (
+	mostRead      = 1000
+	mostReadBytes = 2 << 20
+)
+
+// ready yields the entries of one partition that the group was not given yet, oldest first.
+func (c *call) ready(ctx context.Context, keys lua.Keys) iter.Seq2[lua.Entry, error] {
+	return func(yield func(lua.Entry, error) bool) {
+		s, err := view.ReadStream(ctx, c.cfg.Redis.Client, keys.Stream)
+		if err != nil {
+			yield(lua.Entry{}, err)
+			return
+		}
+		from := "-"
+		if g, ok := s.Group(Group); ok {
+			from = "(" + g.Last.String()
+		}
+		for found, err := range view.Walk(ctx, c.cfg.Redis.Client, keys.Stream, from, "+", false) {
+			if err != nil {
+				yield(lua.Entry{}, err)
+				return
+			}
+			if e := lua.ParseEntry(found.ID, found.FieldValues); (e.For == "" || e.For == Group) && !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// partitions returns the keys of each part of the queue.
+func (c *call) partitions() ([]lua.Keys, error) {
+	counts, err := c.cfg.Admin.Partitions(c.ctx, c.name)
+	var all []lua.Keys
+	for _, name := range counts.Names(c.name) {
+		all = append(all, lua.NewKeys(c.cfg.Prefix, name))
+	}
+	return all, err
+}
+
+// peek shows the job that would be consumed next.
+func peek(c *call) (int, any, error) {
+	now, err := c.clock.now(c.ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	all, err := c.partitions()
+	if err != nil {
+		return 0, nil, err
+	}
+	var next *lua.Entry
+	for _, keys := range all {
+		for e, err := range c.ready(c.ctx, keys) {
+			if err != nil {
+				return 0, nil, err
+			}
+			if !e.Expires.IsZero() && !now.Before(e.Expires) || c.done.has(c.name, e.ID) {
+				continue
+			}
+			if next == nil || earlier(e.EntryID, next.EntryID) {
+				next = &e
+			}
+			break
+		}
+	}
+	if next == nil {
+		return 0, nil, failure(http.StatusNotFound, "the queue is empty")
+	}
+	body := jobBody(c.name, next, now)
+	body["remain_tries"] = max(0, max(1, next.MaxAttempts)-next.Attempt+1)
+	return http.StatusOK, body, nil
+}
+
+func earlier(a, b string) bool {
+	x, errX := view.ParseEntryID(a)
+	y, errY := view.ParseEntryID(b)
+	return errX == nil && errY == nil && x.Compare(y) < 0
+}
+
+// size counts the jobs that are ready.
+func size(c *call) (int, any, error) {
+	now, err := c.clock.now(c.ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	all, err := c.partitions()
+	if err != nil {
+		return 0, nil, err
+	}
+	live, stale, bytes := int64(0), int64(0), 0
+	for _, keys := range all {
+		for e, err := range c.ready(c.ctx, keys) {
+			if err != nil {
+				return 0, nil, err
+			}
+			if !e.Expires.IsZero() && !now.Before(e.Expires) || c.done.has(c.name, e.ID) {
+				stale++
+			} else {
+				live++
+			}
+			if bytes += len(e.Payload); live+stale >= mostRead || bytes > mostReadBytes {
+				n, err := c.lag()
+				return http.StatusOK, sized(c, max(live, n-stale)), err
+			}
+		}
+	}
+	return http.StatusOK, sized(c, live), nil
+}
+
+func sized(c *call, n int64) map[string]any {
+	return map[string]any{"namespace": c.namespace, "queue": c.queue, "size": n}
+}
+
+// lag is how many entries the group was not given yet, whatever they are.
+func (c *call) lag() (int64, error) {
+	stats, err := c.cfg.Admin.Stats(c.ctx, c.name)
+	if err != nil {
+		return 0, err
+	}
+	for _, g := range stats.Groups {
+		if g.Name == Group {
+			return g.Lag, nil
+		}
+	}
+	return stats.Ready, nil
+}
+
+// peekJob shows a job in whatever state it is.
+func peekJob(c *call) (int, any, error) {
+	notFound := failure(http.StatusNotFound, "job not found")
+	if lua.CheckID(c.id) != nil {
+		return 0, nil, notFound
+	}
+	now, err := c.clock.now(c.ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	places, err := c.cfg.Admin.Locate(c.ctx, c.name, c.id)
+	if err != nil && !errors.Is(err, admin.ErrNotFound) {
+		return 0, nil, err
+	}
+	for _, p := range places {
+		switch dead := p.State == admin.StateDead; {
+		case c.done.has(c.name, c.id), dead && !isDead(p.Reason, p.Dead, p.Expires),
+			!dead && !p.Expires.IsZero() && !now.Before(p.Expires):
+			continue
+		case dead: // its ttl does not count any more
+			p.Expires = time.Time{}
+		}
+		e := lua.Entry{ID: c.id, Payload: p.Payload, Headers: p.Headers, Due: p.Due, Expires: p.Expires}
+		body := jobBody(c.name, &e, now)
+		body["remain_tries"] = 0
+		return http.StatusOK, body, nil
+	}
+	return 0, nil, notFound
+}

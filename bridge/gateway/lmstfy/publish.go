@@ -1,0 +1,201 @@
+package lmstfy
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
+)
+
+// Values where a request says nothing.
+const (
+	defaultTTL = 86400 // seconds
+	defaultTTR = 120
+)
+
+// Headers of attributes.
+const (
+	versionHeader   = "Enable-Job-Version"
+	attributeHeader = "Job-Attr-" // as net/http writes it
+	maxNameBytes    = 32
+	maxValueBytes   = 128
+	maxBulkBytes    = 16 << 20
+)
+
+// options is what a request says of its jobs.
+type options struct {
+	delay, ttl time.Duration
+	tries      int
+	versioned  bool
+	attributes map[string]string
+}
+
+// options reads the query.
+func (c *call) options() (o options, err error) {
+	if o.delay, err = c.seconds("delay", 0); err != nil {
+		return o, err
+	}
+	if o.ttl, err = c.seconds("ttl", defaultTTL); err != nil {
+		return o, err
+	}
+	if o.ttl > 0 && o.delay > o.ttl {
+		return o, failure(http.StatusBadRequest, "ttl is shorter than delay")
+	}
+	tries, err := c.number("tries", 1, 16)
+	if err == nil && tries == 0 {
+		err = failure(http.StatusBadRequest, "tries shouldn't be zero")
+	}
+	o.tries = int(tries)
+	return o, err
+}
+
+// attributed reads the headers.
+func (c *call) attributed(o *options) error {
+	if !strings.EqualFold(c.r.Header.Get(versionHeader), "YES") {
+		return nil
+	}
+	o.versioned = true
+	for name, values := range c.r.Header {
+		name, is := strings.CutPrefix(name, attributeHeader)
+		if name = name[:min(len(name), maxNameBytes)]; !is || name == "" || len(values) == 0 || values[0] == "" {
+			continue
+		}
+		if o.attributes == nil {
+			o.attributes = map[string]string{}
+		}
+		value := values[0][:min(len(values[0]), maxValueBytes)]
+		o.attributes[strings.ToLower(name)] = strings.ToValidUTF8(value, "�")
+	}
+	if len(o.attributes) > MaxAttributes {
+		return failure(http.StatusBadRequest, "too many attributes, cannot exceed 16")
+	}
+	return nil
+}
+
+// body reads the whole body.
+func (c *call) body(most int) ([]byte, error) {
+	if c.r.ContentLength > int64(most) {
+		return nil, errLarge
+	}
+	text, err := io.ReadAll(io.LimitReader(c.r.Body, int64(most)+1))
+	switch {
+	case err != nil:
+		return nil, failure(http.StatusBadRequest, "the body could not be read")
+	case len(text) > most:
+		return nil, errLarge
+	}
+	return text, nil
+}
+
+var errLarge = failure(http.StatusRequestEntityTooLarge, "body too large")
+
+// schedule takes jobs, and returns their IDs. When one was not taken none is told: clients repeat such a call.
+func (c *call) schedule(o options, bodies ...[]byte) ([]string, error) {
+	now, err := c.clock.now(c.ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, messages := make([]string, len(bodies)), make([]bridge.NewMessage, len(bodies))
+	for i, data := range bodies {
+		found[i] = c.ids.next(now, o.delay, o.versioned)
+		j := Job{Namespace: c.namespace, Queue: c.queue, ID: found[i], Data: data, Attributes: o.attributes, Tries: o.tries,
+			Delay: o.delay}
+		if o.delay > lua.MaxDelay {
+			j.Delay, j.Due = 0, now.Add(o.delay)
+		}
+		if o.ttl > 0 {
+			j.Expires = now.Add(max(o.ttl, o.delay+time.Millisecond))
+		}
+		if messages[i], err = j.Message(); err != nil {
+			return nil, err
+		}
+	}
+	if len(messages) == 1 {
+		_, err := c.cfg.Client.Schedule(c.ctx, c.name, nil, func(m *bridge.NewMessage) { *m = messages[0] })
+		return found, err
+	}
+	results, err := c.cfg.Client.ScheduleBatch(c.ctx, c.name, messages)
+	for _, r := range results {
+		err = errors.Join(err, r.Err)
+	}
+	return found, err
+}
+
+func (c *call) publishOne() (string, error) {
+	o, err := c.options()
+	if err != nil {
+		return "", err
+	}
+	data, err := c.body(MaxData)
+	if err == nil {
+		err = c.attributed(&o)
+	}
+	if err != nil {
+		return "", err
+	}
+	all, err := c.schedule(o, data)
+	if err != nil {
+		return "", err
+	}
+	return all[0], nil
+}
+
+func publish(c *call) (int, any, error) {
+	if err := c.take("produce", 1); err != nil {
+		return 0, nil, err
+	}
+	id, err := c.publishOne()
+	return http.StatusCreated, map[string]any{"job_id": id, "msg": "published"}, err
+}
+
+// republish publishes, and then acknowledges the job that it takes the place of: so none is lost in between.
+func republish(c *call) (int, any, error) {
+	id, err := c.publishOne()
+	if err == nil {
+		err = c.finish(c.name, c.id)
+	}
+	return http.StatusCreated, map[string]any{"job_id": id, "msg": "published"}, err
+}
+
+// publishBulk takes an array of jobs: each is the text of an element as it stands there.
+func publishBulk(c *call) (int, any, error) {
+	if err := c.take("produce", 1); err != nil {
+		return 0, nil, err
+	}
+	o, err := c.options()
+	if err != nil {
+		return 0, nil, err
+	}
+	text, err := c.body(maxBulkBytes)
+	if err != nil {
+		return 0, nil, err
+	}
+	var raw []json.RawMessage
+	if json.Unmarshal(text, &raw) != nil {
+		return 0, nil, failure(http.StatusBadRequest, "request body should be an array of objects")
+	}
+	bodies := make([][]byte, len(raw))
+	for i, one := range raw {
+		if bodies[i] = one; len(one) > MaxData {
+			return 0, nil, failure(http.StatusRequestEntityTooLarge, "job too large")
+		}
+	}
+	switch {
+	case len(raw) == 0:
+		err = failure(http.StatusBadRequest, "no jobs")
+	case len(raw) > MaxBulk:
+		err = failure(http.StatusBadRequest, "too many jobs")
+	default:
+		err = c.attributed(&o)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	all, err := c.schedule(o, bodies...)
+	return http.StatusCreated, map[string]any{"job_ids": all, "msg": "published"}, err
+}

@@ -1,0 +1,94 @@
+package lmstfy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/gateway/access"
+)
+
+// failed is an answer that is no success.
+type failed struct {
+	status int
+	body   map[string]any
+	wait   time.Duration // Retry-After
+}
+
+func (f *failed) Error() string { return fmt.Sprint(f.status, " ", f.body) }
+
+// failure is an error with its text.
+func failure(status int, text string) error {
+	return &failed{status: status, body: map[string]any{"error": text}}
+}
+
+var errToken = failure(http.StatusUnauthorized, "invalid token")
+
+func unknownToken(err error) error {
+	if errors.Is(err, access.ErrRefused) {
+		return errToken
+	}
+	return err
+}
+
+// write answers as lmstfy's server does: JSON with sorted names, and no end of line.
+func write(w http.ResponseWriter, status int, body any) {
+	if body == nil {
+		w.WriteHeader(status)
+		return
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // a value of ours always has a JSON form
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	w.WriteHeader(status)
+	_, _ = w.Write(text)
+}
+
+// failed answers with an error. One of Redis is 503, which clients repeat, and is told to the log alone.
+func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
+	f := &failed{}
+	switch {
+	case errors.As(err, &f):
+	case errors.Is(err, bridge.ErrDenied), errors.Is(err, bridge.ErrWrongType), errors.Is(err, bridge.ErrUnsupported),
+		errors.Is(err, bridge.ErrInvalid):
+		f = &failed{status: http.StatusInternalServerError, body: map[string]any{"error": "internal error"}}
+	default:
+		f = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{
+			"error": "the store is not available"}}
+	}
+	if f.status >= http.StatusInternalServerError && r.Context().Err() == nil {
+		s.log.Warn("a request of lmstfy's API could not be answered", slog.String("method", r.Method),
+			slog.Int("status", f.status), slog.Any("error", err))
+	}
+	if f.wait > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(f.wait.Seconds())))))
+	}
+	write(w, f.status, f.body)
+}
+
+// number reads an unsigned number of the query, and the default where there is none.
+func (c *call) number(name string, otherwise uint64, bits int) (uint64, error) {
+	values := c.r.URL.Query()[name]
+	if len(values) == 0 {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseUint(values[0], 10, bits)
+	if err != nil {
+		return 0, failure(http.StatusBadRequest, "invalid "+name)
+	}
+	return n, nil
+}
+
+func (c *call) seconds(name string, otherwise uint64) (time.Duration, error) {
+	n, err := c.number(name, otherwise, 32)
+	return time.Duration(n) * time.Second, err
+}

@@ -1,0 +1,193 @@
+package lmstfy_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	official "github.com/bitleak/lmstfy/client"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/gateway"
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// rig is a gateway that listens, beside a bridge, and lmstfy's own client.
+type rig struct {
+	t         *testing.T
+	r         *bridge.Redis
+	op        *admin.Admin
+	prefix    string
+	token     string // for all queues of the namespace ns
+	base      string
+	transport *http.Transport
+	*official.LmstfyClient
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	server := redistest.Shared(t)
+	rig := newRigAt(t, server.URL(), server.Prefix(t))
+	b, err := bridge.NewBridge(bridge.Config{Redis: rig.r, Prefix: rig.prefix, AnyServer: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = b.Run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	return rig
+}
+
+func newRigAt(t *testing.T, url, prefix string) *rig {
+	t.Helper()
+	rig := &rig{t: t, prefix: prefix}
+	var err error
+	if rig.r, err = bridge.Dial(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rig.r.Close)
+	rig.op = admin.New(rig.r, prefix)
+	rig.token = rig.allow("ns", access.Verbs(), "ns:*")
+	rig.base, _ = rig.listen()
+	host, port, _ := net.SplitHostPort(strings.TrimPrefix(rig.base, "http://"))
+	n := 0
+	for _, digit := range port {
+		n = 10*n + int(digit-'0')
+	}
+	rig.transport = &http.Transport{}
+	t.Cleanup(rig.transport.CloseIdleConnections)
+	rig.LmstfyClient = official.NewLmstfyWithClient(&http.Client{Transport: rig.transport}, host, n, "ns", rig.token)
+	return rig
+}
+
+// listen starts a gateway, which is stopped at the end at the latest.
+func (r *rig) listen() (base string, stop func()) {
+	r.t.Helper()
+	store, err := access.Open(access.Config{Client: r.r.Client, Prefix: r.prefix})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(r.t.Output(), nil))
+	g, err := gateway.New(gateway.Config{Redis: r.r, Prefix: r.prefix, Access: store, Timeout: 5 * time.Second,
+		Logger: log})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s := gateway.NewServer(g)
+	go func() { _ = s.Serve(socket) }()
+	stop = sync.OnceFunc(func() {
+		_ = s.Close()
+		_ = g.Close()
+	})
+	r.t.Cleanup(stop)
+	return "http://" + socket.Addr().String(), stop
+}
+
+func (r *rig) allow(name string, verbs []access.Verb, queues ...string) string {
+	r.t.Helper()
+	secret, err := r.op.AddToken(r.t.Context(), access.Token{Name: name, Verbs: verbs, Queues: queues})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return secret
+}
+
+type answer struct {
+	status int
+	kind   string
+	body   string
+	header http.Header
+}
+
+// do asks without the client. Headers are "Name: value".
+func (r *rig) do(method, path, body string, headers ...string) answer {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), method, r.base+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("X-Token", r.token)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if req.Header.Del(name); value != "" {
+			req.Header.Set(name, value)
+		}
+	}
+	res, err := r.transport.RoundTrip(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return answer{res.StatusCode, res.Header.Get("Content-Type"), string(text), res.Header}
+}
+
+func (r *rig) publish(queue, data string, ttl uint32, tries uint16, delay uint32) string {
+	r.t.Helper()
+	id, err := r.Publish(queue, []byte(data), ttl, tries, delay)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id
+}
+
+// get consumes a job that is there, or comes within ten seconds.
+func (r *rig) get(queue string, ttr uint32) *official.Job {
+	r.t.Helper()
+	job, err := r.Consume(queue, ttr, 10)
+	if err != nil || job == nil {
+		r.t.Fatalf("%s: no job, %v", queue, err)
+	}
+	return job
+}
+
+// none checks that a queue has no job.
+func (r *rig) none(queue string) {
+	r.t.Helper()
+	if job, err := r.Consume(queue, 10, 0); job != nil || err != nil {
+		r.t.Errorf("%s gives %+v, %v", queue, job, err)
+	}
+	if n, err := r.QueueSize(queue); n != 0 || err != nil {
+		r.t.Errorf("size of %s: %d, %v", queue, n, err)
+	}
+	if job, err := r.PeekQueue(queue); job != nil || err != nil {
+		r.t.Errorf("peek of %s: %+v, %v", queue, job, err)
+	}
+}
+
+// dead waits until a queue has so many dead jobs, and returns the oldest.
+func (r *rig) dead(queue string, want int) (head string) {
+	r.t.Helper()
+	redistest.Eventually(r.t, 20*time.Second, func() (bool, string) {
+		n, oldest, err := r.PeekDeadLetter(queue)
+		if err != nil {
+			return false, err.Error()
+		}
+		head = oldest
+		return n == want, "dead letters of " + queue
+	})
+	return head
+}
+
+func (r *rig) ok(err *official.APIError) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Error(err)
+	}
+}

@@ -1,0 +1,176 @@
+package lmstfy_test
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+const kindOfJSON = "application/json; charset=utf-8"
+
+// Answers are those of lmstfy's server, byte for byte.
+func TestErrorsAreThoseOfItsServer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	narrow := r.allow("narrow", []access.Verb{access.Publish}, "ns:a", "other:*")
+	long := strings.Repeat("n", 200)
+	many := "[" + strings.Repeat("1,", 64) + "1]"
+	attributes := []string{"Enable-Job-Version: yes"}
+	for i := range 17 {
+		attributes = append(attributes, fmt.Sprintf("Job-Attr-A%d: x", i))
+	}
+	error := func(text string) string { return `{"error":"` + text + `"}` }
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		want               string
+		headers            []string
+	}{
+		{"PUT", "/api/n%20s/q", "", 400, error("namespace name contains forbidden characters"), nil},
+		{"PUT", "/api/n:s/q", "", 400, error("namespace name contains forbidden characters"), nil},
+		{"PUT", "/api/ns/q.r", "", 400, error("queue name contains forbidden characters"), nil},
+		{"GET", "/api/ns/_q/size", "", 400, error("queue name contains forbidden characters"), []string{"X-Token: "}},
+		{"PUT", "/api/ns/" + long, "", 400, error("namespace or queue name too long"), nil},
+		{"PUT", "/api/ns/q", "", 404, error("pool not found"), []string{"X-Token: p:x"}},
+		{"PUT", "/api/ns/q", "", 401, error("token not found"), []string{"X-Token: "}},
+		{"PUT", "/api/ns/q", "", 401, error("token not found"), []string{"X-Token: default:"}},
+		{"PUT", "/api/ns/q", "", 401, error("invalid token"), []string{"X-Token: 01M80K6PCFJX3AQJPDV0000000"}},
+		{"GET", "/api/other/q", "", 401, error("invalid token"), nil},
+		{"GET", "/api/ns/q,", "", 401, error("invalid token"), []string{"X-Token: " + narrow}},
+		{"PUT", "/api/ns/b", "", 401, error("invalid token"), []string{"X-Token: " + narrow}},
+		{"GET", "/api/ns/b/size", "", 401, error("invalid token"), []string{"X-Token: " + narrow}},
+		{"DELETE", "/api/ns/a", "", 401, error("invalid token"), []string{"X-Token: " + narrow}},
+		{"PUT", "/api/ns/q?delay=x", "", 400, error("invalid delay"), nil},
+		{"PUT", "/api/ns/q?delay=", "", 400, error("invalid delay"), nil},
+		{"PUT", "/api/ns/q?delay=-1&ttl=x", "", 400, error("invalid delay"), nil},
+		{"PUT", "/api/ns/q?ttl=4294967296", "", 400, error("invalid ttl"), nil},
+		{"PUT", "/api/ns/q?ttl=1.5", "", 400, error("invalid ttl"), nil},
+		{"PUT", "/api/ns/q?delay=86401", "", 400, error("ttl is shorter than delay"), nil},
+		{"PUT", "/api/ns/q?tries=65536", "", 400, error("invalid tries"), nil},
+		{"PUT", "/api/ns/q?tries=0", "", 400, error("tries shouldn't be zero"), nil},
+		{"PUT", "/api/ns/q", strings.Repeat("x", 1<<20+1), 413, error("body too large"), nil},
+		{"PUT", "/api/ns/q", "", 400, error("too many attributes, cannot exceed 16"), attributes},
+		{"PUT", "/api/ns/q/bulk", `["` + strings.Repeat("x", 1<<20) + `"]`, 413, error("job too large"), nil},
+		{"PUT", "/api/ns/q/bulk", "{}", 400, error("request body should be an array of objects"), nil},
+		{"PUT", "/api/ns/q/bulk", "", 400, error("request body should be an array of objects"), nil},
+		{"PUT", "/api/ns/q/bulk", "[1]x", 400, error("request body should be an array of objects"), nil},
+		{"PUT", "/api/ns/q/bulk", "[]", 400, error("no jobs"), nil},
+		{"PUT", "/api/ns/q/bulk", "null", 400, error("no jobs"), nil},
+		{"PUT", "/api/ns/q/bulk", many, 400, error("too many jobs"), nil},
+		{"GET", "/api/ns/q?ttr=x&timeout=x", "", 400, error("invalid ttr"), nil},
+		{"GET", "/api/ns/q?timeout=x&count=x", "", 400, error("invalid timeout"), nil},
+		{"GET", "/api/ns/q?count=0", "", 400, error("invalid count"), nil},
+		{"GET", "/api/ns/q?count=101", "", 400, error("invalid count"), nil},
+		{"GET", "/api/ns/,,", "", 400, error("invalid queue name(s)"), nil},
+		{"GET", "/api/ns/a,b.c", "", 400, error("queue name contains forbidden characters"), nil},
+		{"GET", "/api/ns/q", "", 404, `{"msg":"no job available"}`, nil},
+		{"GET", "/api/ns/_q?timeout=1&count=2", "", 404, `{"msg":"no job available"}`, nil},
+		{"GET", "/api/ns/q/peek", "", 404, error("the queue is empty"), nil},
+		{"GET", "/api/ns/q/job/x", "", 404, error("job not found"), nil},
+		{"PUT", "/api/ns/q/deadletter?limit=0", "", 400, error("invalid limit"), nil},
+		{"DELETE", "/api/ns/q/deadletter?limit=-1", "", 400, error("invalid limit"), nil},
+		{"PUT", "/api/ns/q/deadletter?ttl=-1", "", 400, error("invalid ttl"), nil},
+		{"PUT", "/api/ns/q/deadletter", "", 200, `{"count":0,"msg":"respawned"}`, nil},
+		{"GET", "/api/ns/q/deadletter", "", 200, `{"deadletter_head":"","deadletter_size":0,"namespace":"ns","queue":"q"}`, nil},
+		{"GET", "/api/ns/q/deadletter/size", "", 200, `{"namespace":"ns","queue":"q","size":0}`, nil},
+		{"GET", "/api/ns/q/size?token=" + r.token, "", 200, `{"namespace":"ns","queue":"q","size":0}`, []string{"X-Token: "}},
+		{"DELETE", "/api/ns/q/deadletter", "", 204, "", nil},
+		{"DELETE", "/api/ns/q/job/x", "", 204, "", nil},
+		{"DELETE", "/api/ns/none", "", 204, "", nil},
+		{"POST", "/api/ns/q", "", 404, error("api not found"), nil},
+		{"OPTIONS", "/api/ns/q", "", 404, error("api not found"), nil},
+		{"GET", "/api/ns/q/", "", 404, error("api not found"), nil},
+		{"GET", "/api/ns", "", 404, error("api not found"), nil},
+		{"GET", "/api/ns/q/job", "", 404, error("api not found"), nil},
+		{"GET", "/api/ns/q/job/a/b", "", 404, error("api not found"), nil},
+		{"GET", "/api/ns/q/bulk", "", 404, error("api not found"), nil},
+	} {
+		a := r.do(c.method, c.path, c.body, c.headers...)
+		kind := kindOfJSON
+		if c.want == "" {
+			kind = ""
+		}
+		if a.status != c.status || a.body != c.want || a.kind != kind || a.header.Get("X-Request-Id") == "" {
+			t.Errorf("%s %.80s %v: %d %q %q\nwant %d %q", c.method, c.path, c.headers, a.status, a.kind, a.body, c.status, c.want)
+		}
+	}
+}
+
+func TestAnswersAreThoseOfItsServer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	normal := regexp.MustCompile(`"elapsed_ms":\d+`)
+	id := regexp.MustCompile(`"1?[0-9A-HJKMNP-TV-Z]{26}"`)
+	want := func(a answer, status int, body string) {
+		t.Helper()
+		got := id.ReplaceAllString(normal.ReplaceAllString(a.body, `"elapsed_ms":1`), `"ID"`)
+		if a.status != status || got != body || a.kind != kindOfJSON {
+			t.Errorf("%d %s %s\nwant %s", a.status, a.kind, got, body)
+		}
+	}
+	want(r.do("PUT", "/api/ns/q?ttl=060&token=x&unknown=1", "hello", "X-Token: default:"+r.token), 201,
+		`{"job_id":"ID","msg":"published"}`)
+	want(r.do("GET", "/api/ns/q/peek", ""), 200, `{"attributes":null,"data":"aGVsbG8=","elapsed_ms":1,"job_id":"ID",`+
+		`"namespace":"ns","queue":"q","remain_tries":1,"ttl":60}`)
+	want(r.do("GET", "/api/ns/none%2C,q?ttr=5", "", "X-Token: :"+r.token), 200, `{"attributes":null,"data":"aGVsbG8=",`+
+		`"elapsed_ms":1,"job_id":"ID","msg":"new job","namespace":"ns","queue":"q","remain_tries":0,"ttl":60}`)
+	want(r.do("PUT", "/api/ns/q?tries=2&ttl=0", "", "Enable-Job-Version: yes", "Job-Attr-Foo-Bar: <Baz>", "Job-Attr-No: "), 201,
+		`{"job_id":"ID","msg":"published"}`)
+	want(r.do("GET", "/api/ns/q?count=2", ""), 200, `[{"attributes":{"foo-bar":"\u003cBaz\u003e"},"data":"","elapsed_ms":1,`+
+		`"job_id":"ID","msg":"new job","namespace":"ns","queue":"q","remain_tries":1,"ttl":0}]`)
+	want(r.do("PUT", "/api/ns/bulk/bulk", ` [ {"a" : 1}, "x\u0041", 1.50, null ] `), 201,
+		`{"job_ids":["ID","ID","ID","ID"],"msg":"published"}`)
+	var data []string
+	for range 4 {
+		data = append(data, string(r.get("bulk", 60).Data))
+	}
+	redistest.Want(t, "bulk", strings.Join(data, "|"), `{"a" : 1}|"x\u0041"|1.50|null`)
+	want(r.do("PUT", "/api/ns/q/job/x", "again"), 201, `{"job_id":"ID","msg":"published"}`)
+	want(r.do("GET", "/api/ns/q/size", ""), 200, `{"namespace":"ns","queue":"q","size":1}`)
+}
+
+// Destroying a queue removes its jobs in every state.
+func TestDestroyRemovesEverything(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.publish("q", "dead", 60, 1, 0)
+	r.get("q", 1)
+	r.dead("q", 1)
+	flight := r.publish("q", "in flight", 60, 9, 0)
+	r.get("q", 3)
+	delayed := r.publish("q", "delayed", 60, 1, 50)
+	ready := r.publish("q", "ready", 60, 1, 0)
+	redistest.Want(t, "status", r.do("DELETE", "/api/ns/q", "").status, http.StatusNoContent)
+	r.none("q")
+	r.dead("q", 0)
+	for _, id := range []string{flight, delayed, ready} {
+		if job, failed := r.PeekJob("q", id); job != nil || failed != nil {
+			t.Error(job, failed)
+		}
+	}
+	r.publish("q", "new", 60, 1, 0)
+	redistest.Want(t, "new", string(r.get("q", 600).Data), "new")
+}
+
+// A store that is not there is never an empty queue.
+func TestABrokenStoreIsNoEmptyQueue(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	r := newRigAt(t, server.URL(), server.Prefix(t))
+	r.publish("q", "x", 60, 1, 0)
+	server.Kill()
+	for _, c := range []string{"GET /api/ns/q", "GET /api/ns/q?count=2&timeout=1", "GET /api/ns/q/peek", "GET /api/ns/q/job/" +
+		"01M80K6PCFJX3AQJPDV0000000", "PUT /api/ns/q", "GET /api/ns/q/size", "GET /api/ns/q/deadletter", "DELETE /api/ns/q/job/" +
+		"01M80K6PCFJX3AQJPDV0000000"} {
+		method, path, _ := strings.Cut(c, " ")
+		a := r.do(method, path, "")
+		if a.status != http.StatusServiceUnavailable || a.body != `{"error":"the store is not available"}` {
+			t.Errorf("%s: %d %s", c, a.status, a.body)
+		}
+	}
+}

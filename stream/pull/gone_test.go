@@ -1,0 +1,37 @@
+package pull
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// Who asked a queue that was deleted while it had messages asked it forever, as fast as it could: what had been seen of its
+// stream was still to come.
+func TestADeletedQueueIsEmpty(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Ready("a")
+	r.pull(1, 10*time.Second)
+	r.Ready("b", "c")
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		r.Puller.mu.Lock()
+		defer r.Puller.mu.Unlock()
+		l := r.sources[sourceKey{r.Queue, "g"}].lines[0]
+		return l.news, "what is ready is seen"
+	})
+	r.Do("DEL", r.Keys.Stream)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, wait := range []time.Duration{0, time.Second} {
+		found, err := r.Pull(ctx, r.request(1, wait))
+		if len(found) > 0 || err != nil {
+			t.Errorf("after the deletion: %v, %v", idsOf(found), err)
+		}
+	}
+	r.Ready("d")
+	redistest.Want(t, "new", fmt.Sprint(idsOf(r.pull(1, 20*time.Second))), "[d]")
+}
