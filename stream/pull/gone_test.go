@@ -35,3 +35,12 @@ func TestADeletedQueueIsEmpty(t *testing.T) {
 	r.Ready("d")
 	redistest.Want(t, "new", fmt.Sprint(idsOf(r.pull(1, 20*time.Second))), "[d]")
 }
+
+// answered waits until the client has connections to a server that was started again.
+func (r *rig) answered() {
+	r.T.Helper()
+	redistest.Eventually(r.T, 20*time.Second, func() (bool, string) {
+		err := r.Client.Do(context.Background(), r.Client.B().Ping().Build()).Error()
+		return err == nil, fmt.Sprint("ping: ", err)
+	})
+}
