@@ -70,6 +70,7 @@ func TestDelaysAndRepublishing(t *testing.T) {
 	if took := time.Since(began); job.ID != id || took < time.Second || took > 8*time.Second {
 		t.Errorf("%s after %s", job.Data, took)
 	}
+	//lint:ignore SA1019 every call is tried
 	again, err := r.RePublish(job, 60, 1, 0)
 	if err != nil || again == id {
 		t.Fatal(again, err)

@@ -29,7 +29,7 @@ func (c *clock) now(ctx context.Context) (time.Time, error) {
 		if err != nil {
 			return time.Time{}, err
 		}
-		c.ahead, c.asked = now.Sub(time.Now()), began
+		c.ahead, c.asked = time.Until(now), began
 	}
 	return time.Now().Add(c.ahead), nil
 }

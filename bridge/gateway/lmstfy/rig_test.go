@@ -140,6 +140,7 @@ func (r *rig) do(method, path, body string, headers ...string) answer {
 
 func (r *rig) publish(queue, data string, ttl uint32, tries uint16, delay uint32) string {
 	r.t.Helper()
+	//lint:ignore SA1019 every call is tried
 	id, err := r.Publish(queue, []byte(data), ttl, tries, delay)
 	if err != nil {
 		r.t.Fatal(err)
