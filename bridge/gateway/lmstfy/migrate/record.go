@@ -20,7 +20,8 @@ func stateOf(e entry) State {
 		return e.state
 	}
 	published, delay, _, ok := lmstfy.ParseID(e.id)
-	if away := e.due.Sub(published.Add(delay).Truncate(time.Second)); ok && e.tries > 0 && delay > 0 && away.Abs() <= time.Second {
+	away := e.due.Sub(published.Add(delay).Truncate(time.Second))
+	if ok && e.tries > 0 && delay > 0 && away.Abs() <= time.Second {
 		return Delayed
 	}
 	return InFlight
