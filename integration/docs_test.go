@@ -192,7 +192,7 @@ func TestDocumentedUsers(t *testing.T) {
 			}
 		}
 	}
-	if len(urls) != 7 {
+	if len(urls) != 8 {
 		t.Fatalf("%d users", len(urls))
 	}
 	stack := &stack{t: t, server: server}

@@ -5,15 +5,15 @@ import "slices"
 // usersOf names, for each script, the users of docs/OPERATIONS.md whose programs run it. Nobody keeps it true by hand: package
 // integration/acl finds in the sources who can run what, and fails when this says something else. The operator runs all of them.
 var usersOf = map[string][]string{
-	"ack": {"worker"}, "cancel": {"producer"}, "cancel_retries": {"producer"}, "configure": {"bridge"}, "drain": {"bridge"},
+	"ack": {"gateway", "worker"}, "cancel": {"gateway", "producer"}, "cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "drain": {"bridge"},
 	"drop_consumer": {"bridge", "worker"},
-	"enqueue":       {"producer"}, "enqueue_fresh": {"producer"}, "ensure_group": {"worker"}, "expire": nil, "export": nil,
-	"extend": {"worker"}, "find_lost": {"doctor"},
-	"find_orphans": {"doctor"}, "find_unfinished": {"bridge"}, "heartbeat": {"bridge"}, "orphans": {"bridge"}, "pass_turns": {"bridge"},
-	"plan": {"bridge"}, "recur": {"bridge"}, "remove_recurrence": {"bridge"}, "run_recurrence": nil,
-	"receive": nil, "reclaim": {"bridge"}, "redrive": nil, "register": {"bridge", "producer", "worker"}, "reschedule": {"producer"},
-	"reschedule_retries": {"producer"}, "restore": nil,
-	"retry": {"worker"}, "signal": {"bridge", "producer", "worker"}, "survey": {"bridge"}, "take": nil, "trim": {"bridge"},
+	"enqueue":       {"gateway", "producer"}, "enqueue_fresh": {"gateway", "producer"}, "ensure_group": {"gateway", "worker"}, "expire": nil, "export": nil,
+	"extend": {"gateway", "worker"}, "find_lost": {"doctor"},
+	"find_orphans": {"doctor"}, "find_unfinished": {"bridge", "gateway"}, "heartbeat": {"bridge"}, "orphans": {"bridge"}, "pass_turns": {"bridge"},
+	"plan": {"bridge", "gateway"}, "recur": {"bridge", "gateway"}, "remove_recurrence": {"bridge", "gateway"}, "run_recurrence": {"gateway"},
+	"receive": {"gateway"}, "reclaim": {"bridge"}, "redrive": {"gateway"}, "register": {"bridge", "gateway", "producer", "worker"}, "reschedule": {"gateway", "producer"},
+	"reschedule_retries": {"gateway", "producer"}, "restore": nil,
+	"retry": {"gateway", "worker"}, "signal": {"bridge", "gateway", "producer", "worker"}, "survey": {"bridge"}, "take": {"gateway"}, "trim": {"bridge"},
 }
 
 // Users returns the documented users who may run a script, in order.

@@ -53,6 +53,23 @@ var (
 				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges", "due"}},
 			optional: append(always, "WAIT", "WAITAOF"),
 		},
+		"gateway": {
+			// table has the handlers of all routes
+			roots: []string{"bridge/gateway.New", "bridge/gateway.Gateway.serve", "bridge/gateway.Gateway.Close",
+				"bridge/gateway.table", "bridge/gateway/access.Open", "bridge/gateway/access.Store.First",
+				"bridge/gateway/access.Store.Authenticate", "bridge/gateway/access.Store.Take"},
+			sends: map[string][]string{"EXISTS": {"stream"}, "HEXISTS": {"duestream:queues"}, "TYPE": {"due"}, "TIME": {""},
+				"HGET": {"duestream:tokens", "duestream:queues", "meta"}, "HGETALL": {"policy", "recurring"},
+				"HKEYS": {"duestream:queues"}, "HLEN": {"duestream:tokens"}, "HMGET": {"policy", "payload"},
+				"HSCAN": {"duestream:tokens"}, "HSET": {"duestream:tokens", "payload", "meta"},
+				"HSTRLEN": {"payload", "meta"}, "INFO": {""}, "MEMORY USAGE": {"stream"},
+				"WATCH": {"duestream:tokens"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "UNLINK": {"history"},
+				"XDEL": {"dead"}, "XTRIM": {"dead"}, "XLEN": {"dead"}, "XPENDING": {"stream"}, "XRANGE": {"stream", "dead"},
+				"XREVRANGE": {"stream", "dead"}, "XREAD": {"stream"}, "XINFO CONSUMERS": {"stream"}, "XINFO GROUPS": {"stream"},
+				"ZCARD": {"due"}, "ZCOUNT": {"due"}, "ZRANGE": {"due", "duestream:bridges"}, "ZRANGEBYSCORE": {"due"},
+				"ZSCAN": {"due"}, "ZSCORE": {"due", "seen"}},
+			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"), // it asks for no durability
+		},
 		"doctor": {
 			roots: []string{"bridge/admin/doctor.Examine"},
 			// Repairs need the operator.
@@ -158,7 +175,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	users := Users(string(text))
-	c, err := loadCode("../..", "./bridge", "./bridge/admin/doctor")
+	c, err := loadCode("../..", "./bridge", "./bridge/admin/doctor", "./bridge/gateway")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +185,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 		return admin.Do(context.Background(), admin.B().Arbitrary(words...).Build()).ToString()
 	}
 	runs := map[string][]string{} // script → users
-	for _, name := range []string{"producer", "worker", "bridge"} {
+	for _, name := range []string{"producer", "worker", "bridge", "gateway"} {
 		user, ok := users[name]
 		if !ok {
 			t.Fatalf("docs/OPERATIONS.md has no user %s", name)
@@ -217,6 +234,42 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 	for script := range runs {
 		if !slices.Contains(lua.Scripts(), script) {
 			t.Errorf("script %s is not in lua/users.go", script)
+		}
+	}
+}
+
+// What the document gives a process that does the work of several is what those may do, on the keys that they have.
+func TestOneProcessMayDoTheWorkOfSeveral(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := Users(string(text))
+	commands := func(names ...string) (all []string) {
+		for _, name := range names {
+			for _, r := range users[name].rules {
+				all = append(all, r.commands...)
+			}
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	for purpose, is := range map[string]struct {
+		with string
+		also []string
+	}{
+		"`duestream gateway --push`": {"gateway", []string{"worker"}},
+		"`duestream serve --http`":   {"bridge", []string{"gateway", "worker"}},
+	} {
+		have := append(commands(is.with), parseRule(strings.Join(Also(string(text), purpose), " ")).commands...)
+		for _, command := range commands(is.also...) {
+			if !slices.Contains(have, command) {
+				t.Errorf("%s, with %s, lacks %s", purpose, is.with, command)
+			}
+		}
+		if want := commands(append(is.also, is.with)...); len(have) != len(want) {
+			t.Errorf("%s, with %s, has more than it needs: %v, want %v", purpose, is.with, have, want)
 		}
 	}
 }
