@@ -190,14 +190,9 @@ func settle(c *call) (int, any, error) {
 		}
 	}
 	results := make([]settled, len(all))
-	if err := c.acknowledge(all, results); err != nil {
-		return 0, nil, err
-	}
-	for i := range all {
-		if all[i].Outcome == "ack" {
-			continue
-		}
-		if results[i].Outcome, err = c.settleOne(&all[i]); err != nil {
+	// Extends first: they may be refused for their time, and then nothing is to be settled.
+	for _, some := range []func([]settling, []settled) error{c.extend, c.acknowledge, c.fail} {
+		if err := some(all, results); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -231,53 +226,75 @@ func (s *settling) check() (err error) {
 	return nil
 }
 
-// acknowledge settles those that are done together.
-func (c *call) acknowledge(all []settling, results []settled) error {
-	var tokens []pull.Token
-	var at []int
+// chosen returns the tokens of those that one of the outcomes is said of, and where they stand.
+func chosen(all []settling, is func(outcome string) bool) (tokens []pull.Token, at []int) {
 	for i, one := range all {
-		if one.Outcome == "ack" {
+		if is(one.Outcome) {
 			tokens, at = append(tokens, one.Token), append(at, i)
 		}
 	}
-	if len(tokens) == 0 {
-		return nil
-	}
+	return tokens, at
+}
+
+// acknowledge settles those that are done.
+func (c *call) acknowledge(all []settling, results []settled) error {
+	tokens, at := chosen(all, func(outcome string) bool { return outcome == "ack" })
 	won, err := c.puller.Ack(c.ctx, tokens)
-	if err != nil {
-		return err
-	}
 	for i, ok := range won {
 		if results[at[i]].Outcome = bridge.Lost; ok {
 			results[at[i]].Outcome = bridge.Acknowledged
 		}
 	}
-	return nil
+	return err
 }
 
-func (c *call) settleOne(s *settling) (stream.Settlement, error) {
-	if s.Outcome == "extend" {
-		ok, err := c.puller.Extend(c.ctx, s.Token, time.Duration(s.Within)*time.Millisecond)
-		if err != nil || !ok {
-			return bridge.Lost, err
-		}
-		return extended, nil
+// extend gives their time once more to those that ask for it.
+func (c *call) extend(all []settling, results []settled) error {
+	tokens, at := chosen(all, func(outcome string) bool { return outcome == "extend" })
+	within := make([]time.Duration, len(at))
+	for i := range at {
+		within[i] = time.Duration(all[at[i]].Within) * time.Millisecond
 	}
+	held, err := c.puller.Extend(c.ctx, tokens, within)
+	for i, ok := range held {
+		if results[at[i]].Outcome = bridge.Lost; ok {
+			results[at[i]].Outcome = extended
+		}
+	}
+	return err
+}
+
+// fail settles all others.
+func (c *call) fail(all []settling, results []settled) error {
+	tokens, at := chosen(all, func(outcome string) bool { return outcome != "ack" && outcome != "extend" })
+	reasons := make([]error, len(at))
+	for i := range at {
+		reasons[i] = all[at[i]].reason()
+	}
+	outcomes, err := c.puller.Fail(c.ctx, tokens, reasons)
+	for i, outcome := range outcomes {
+		results[at[i]].Outcome = outcome
+	}
+	return err
+}
+
+// reason is the error that a handler would return.
+func (s *settling) reason() error {
 	var reason error
 	if s.Error != "" {
 		reason = errors.New(s.Error)
 	}
 	switch {
 	case s.Outcome == "dead":
-		reason = bridge.DeadLetter(reason)
+		return bridge.DeadLetter(reason)
 	case s.Outcome == "release":
-		reason = bridge.Release(nil)
+		return bridge.Release(nil)
 	case s.Outcome == "snooze":
-		reason = bridge.Snooze(time.Duration(*s.In) * time.Millisecond)
+		return bridge.Snooze(time.Duration(*s.In) * time.Millisecond)
 	case s.In != nil:
-		reason = bridge.RetryAfter(time.Duration(*s.In)*time.Millisecond, reason)
+		return bridge.RetryAfter(time.Duration(*s.In)*time.Millisecond, reason)
 	case reason == nil:
-		reason = errors.New("retry requested")
+		return errors.New("retry requested")
 	}
-	return c.puller.Fail(c.ctx, s.Token, reason)
+	return reason
 }

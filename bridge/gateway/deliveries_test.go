@@ -133,13 +133,15 @@ func TestWrongSettlementsSettleNothing(t *testing.T) {
 	for body, status := range map[string]int{
 		"": 400, "{}": 400, "[]": 400, "[1]": 400, "null": 400, "[" + good + `,{"tokn":"x"}]`: 400,
 		"[" + good + `,{"token":"x"}]`: 422, "[" + good + `,{"token":""}]`: 422,
-		"[" + strings.Repeat(good+",", 100) + good + "]":                     422,
-		fmt.Sprintf(`[%s,{"token":%q,"outcome":"nothing"}]`, good, token):    422,
-		fmt.Sprintf(`[%s,{"token":%q,"outcome":"snooze"}]`, good, token):     422,
-		fmt.Sprintf(`[%s,{"token":%q,"in_ms":5}]`, good, token):              422,
-		fmt.Sprintf(`[%s,{"token":%q,"within_ms":5}]`, good, token):          422,
-		fmt.Sprintf(`[{"token":%q,"outcome":"retry","in_ms":-1}]`, token):    422,
-		fmt.Sprintf(`[{"token":%q,"outcome":"snooze","in_ms":1e30}]`, token): 400,
+		"[" + strings.Repeat(good+",", 100) + good + "]":                  422,
+		fmt.Sprintf(`[%s,{"token":%q,"outcome":"nothing"}]`, good, token): 422,
+		fmt.Sprintf(`[%s,{"token":%q,"outcome":"snooze"}]`, good, token):  422,
+		fmt.Sprintf(`[%s,{"token":%q,"in_ms":5}]`, good, token):           422,
+		fmt.Sprintf(`[%s,{"token":%q,"within_ms":5}]`, good, token):       422,
+		fmt.Sprintf(`[{"token":%q,"outcome":"retry","in_ms":-1}]`, token): 422,
+
+		fmt.Sprintf(`[%s,{"token":%q,"outcome":"extend","within_ms":99999}]`, good, token): 422,
+		fmt.Sprintf(`[{"token":%q,"outcome":"snooze","in_ms":1e30}]`, token):               400,
 	} {
 		if a := r.do("POST", "/v1/settlements", body, "Content-Type: application/json"); a.status != status {
 			t.Errorf("%.60s: %d %s", body, a.status, a.body)

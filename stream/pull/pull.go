@@ -233,10 +233,15 @@ func (p *Puller) own(ctx context.Context, r *Request, l *line, entries []lua.Ent
 
 // GiveBack has deliveries delivered again, at once and with the same attempt: for those that nobody was told of.
 func (p *Puller) GiveBack(ctx context.Context, all []Delivery) {
-	for _, d := range all {
-		if _, err := p.Fail(context.WithoutCancel(ctx), d.Token, stream.Release(nil)); err != nil {
-			p.cfg.Logger.Warn("a delivery that nobody waits for any more could not be given back: it is reclaimed",
-				slog.String("queue", d.Queue), slog.String("id", d.ID), slog.Any("error", err))
-		}
+	if len(all) == 0 {
+		return
+	}
+	tokens, released := make([]Token, len(all)), make([]error, len(all))
+	for i, d := range all {
+		tokens[i], released[i] = d.Token, stream.Release(nil)
+	}
+	if _, err := p.Fail(context.WithoutCancel(ctx), tokens, released); err != nil {
+		p.cfg.Logger.Warn("deliveries that nobody waits for any more could not be given back: they are reclaimed",
+			slog.String("queue", all[0].Queue), slog.String("id", all[0].ID), slog.Int("count", len(all)), slog.Any("error", err))
 	}
 }

@@ -61,8 +61,8 @@ func idsOf(all []Delivery) (ids []string) {
 
 func (r *rig) fails(d Delivery, with error, want stream.Settlement) {
 	r.T.Helper()
-	got, err := r.Fail(r.T.Context(), d.Token, with)
-	if err != nil || got != want {
+	got, err := r.Fail(r.T.Context(), []Token{d.Token}, []error{with})
+	if err != nil || got[0] != want {
 		r.T.Errorf("%v: %s, %v; want %s", with, got, err, want)
 	}
 }
@@ -88,7 +88,7 @@ func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
 		r.fails(all[2], errors.New("no"), stream.Lost)
 		r.fails(all[3], stream.DeadLetter(errors.New("never")), stream.Dead)
 		r.fails(all[4], stream.Release(nil), stream.Released)
-		if ok, err := r.Extend(t.Context(), all[4].Token, 0); ok || err != nil {
+		if ok, err := r.Extend(t.Context(), []Token{all[4].Token}, []time.Duration{0}); err != nil || ok[0] {
 			t.Error("extended what was given back", err)
 		}
 		r.DrainAll()
@@ -98,7 +98,7 @@ func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
 			if want := map[string]int{"c": 2, "e": 1}[d.ID]; d.Attempt != want {
 				t.Errorf("%s: attempt %d", d.ID, d.Attempt)
 			}
-			if ok, err := r.Extend(t.Context(), d.Token, time.Second); !ok || err != nil {
+			if ok, err := r.Extend(t.Context(), []Token{d.Token}, []time.Duration{time.Second}); err != nil || !ok[0] {
 				t.Error("not extended", err)
 			}
 			r.fails(d, stream.Snooze(0), stream.Snoozed)
@@ -134,7 +134,7 @@ func TestEachDeliveryHasItsOwnTime(t *testing.T) {
 	if _, err := r.Pull(t.Context(), request); !errors.Is(err, lua.ErrInvalid) {
 		t.Errorf("longer than the visibility timeout: %v", err)
 	}
-	if _, err := r.Extend(t.Context(), long.Token, time.Hour); !errors.Is(err, lua.ErrInvalid) {
+	if _, err := r.Extend(t.Context(), []Token{long.Token}, []time.Duration{time.Hour}); !errors.Is(err, lua.ErrInvalid) {
 		t.Errorf("longer than the visibility timeout: %v", err)
 	}
 }

@@ -10,30 +10,51 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Ack acknowledges deliveries, and says of each whether it was this call that did: false = lost, because it was settled before,
-// or its time had passed. Deliveries of one queue and group go out together. With an error some may be acknowledged; repeating
-// the call is harmless.
-func (p *Puller) Ack(ctx context.Context, tokens []Token) ([]bool, error) {
-	type batch struct {
-		held []lua.Held
-		at   []int
+// batch is deliveries of one partition and group, which are settled together.
+type batch struct {
+	name  string // of the partition
+	first Ticket
+	held  []lua.Held
+	at    []int // where each stands in the call
+}
+
+// batches sorts deliveries by partition, group, and what else it is that those of a batch have in common.
+func batches[K comparable](tokens []Token, common func(at int) K) ([]*batch, error) {
+	type part struct {
+		name, group string
+		common      K
 	}
-	type part struct{ name, group string }
-	batches := map[part]*batch{}
+	var all []*batch
+	known := map[part]*batch{}
 	for i, token := range tokens {
 		t, err := token.Read()
 		if err != nil {
 			return nil, err
 		}
-		of := part{t.part(), t.Group}
-		if batches[of] == nil {
-			batches[of] = &batch{}
+		of := part{t.part(), t.Group, common(i)}
+		b := known[of]
+		if b == nil {
+			b = &batch{name: of.name, first: t}
+			known[of], all = b, append(all, b)
 		}
-		batches[of].held, batches[of].at = append(batches[of].held, t.held()), append(batches[of].at, i)
+		b.held, b.at = append(b.held, t.held()), append(b.at, i)
+	}
+	return all, nil
+}
+
+func nothing(int) struct{} { return struct{}{} }
+
+// Ack acknowledges deliveries, and says of each whether it was this call that did: false = lost, because it was settled before,
+// or its time had passed. Deliveries of one queue and group go out together. With an error some may be acknowledged; repeating
+// the call is harmless.
+func (p *Puller) Ack(ctx context.Context, tokens []Token) ([]bool, error) {
+	all, err := batches(tokens, nothing)
+	if err != nil {
+		return nil, err
 	}
 	done := make([]bool, len(tokens))
-	for of, b := range batches {
-		won, err := lua.Ack(ctx, p.cfg.Client, p.keys(of.name), of.group, b.held)
+	for _, b := range all {
+		won, err := lua.Ack(ctx, p.cfg.Client, p.keys(b.name), b.first.Group, b.held)
 		if err != nil {
 			return nil, fmt.Errorf("acknowledge: %w", err)
 		}
@@ -44,41 +65,70 @@ func (p *Puller) Ack(ctx context.Context, tokens []Token) ([]bool, error) {
 	return done, nil
 }
 
-// Fail settles a delivery as a handler that returned err would: any error has it delivered again after the policy's delay, or
-// dead-lettered; stream.RetryAfter, DeadLetter, Snooze and Release say more. The answer is lost when it was settled before, or
-// its time had passed.
-func (p *Puller) Fail(ctx context.Context, token Token, err error) (stream.Settlement, error) {
-	t, bad := token.Read()
-	if bad != nil {
-		return "", bad
+// Fail settles deliveries as a handler that returned these errors would: any error has one delivered again after the policy's
+// delay, or dead-lettered; stream.RetryAfter, DeadLetter, Snooze and Release say more. The answer is lost for what was settled
+// before, or whose time had passed. Deliveries of one queue and group go out together. With an error some may be settled.
+func (p *Puller) Fail(ctx context.Context, tokens []Token, errs []error) ([]stream.Settlement, error) {
+	all, err := batches(tokens, nothing)
+	if err != nil {
+		return nil, err
 	}
-	s, bad := p.sourceOf(ctx, t.Queue, t.Group)
-	if bad != nil {
-		return "", bad
+	done := make([]stream.Settlement, len(tokens))
+	for _, b := range all {
+		s, err := p.sourceOf(ctx, b.first.Queue, b.first.Group)
+		if err != nil {
+			return nil, err
+		}
+		failures := make([]lua.Failure, len(b.held))
+		for i, held := range b.held {
+			failures[i] = stream.FailureOf(errs[b.at[i]])
+			failures[i].Held = held
+		}
+		outcomes, err := p.retry(ctx, b, s.attempts(), failures)
+		if err != nil {
+			return nil, err
+		}
+		for i, outcome := range outcomes {
+			done[b.at[i]] = stream.SettlementOf(outcome)
+		}
 	}
-	s.mu.Lock()
-	attempts := s.policy.Attempts()
-	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	failure := stream.FailureOf(err)
-	failure.Held = t.held()
-	outcomes, bad := lua.Retry(ctx, p.cfg.Client, p.keys(t.part()), t.Group, attempts, []lua.Failure{failure})
-	if bad != nil {
-		return "", fmt.Errorf("settle: %w", bad)
-	}
-	return stream.SettlementOf(outcomes[0]), nil
+	return done, nil
 }
 
-// Extend gives a delivery its time once more: within is as in a Request. False: it is lost.
-func (p *Puller) Extend(ctx context.Context, token Token, within time.Duration) (bool, error) {
-	t, err := token.Read()
+func (p *Puller) retry(ctx context.Context, b *batch, attempts lua.Attempts, failures []lua.Failure) ([]lua.Outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	outcomes, err := lua.Retry(ctx, p.cfg.Client, p.keys(b.name), b.first.Group, attempts, failures)
 	if err != nil {
-		return false, err
+		return nil, fmt.Errorf("settle: %w", err)
 	}
-	lines, err := p.linesOf(ctx, &Request{Queues: []string{t.Queue}, Group: t.Group, Within: within})
+	return outcomes, nil
+}
+
+// Extend gives deliveries their time once more, and says of each whether it did: false = lost. Within is for each as in a
+// Request. Deliveries of one queue and group that get the same time go out together. With an error some may be extended.
+func (p *Puller) Extend(ctx context.Context, tokens []Token, within []time.Duration) ([]bool, error) {
+	all, err := batches(tokens, func(at int) time.Duration { return within[at] })
 	if err != nil {
-		return false, err
+		return nil, err
+	}
+	done := make([]bool, len(tokens))
+	for _, b := range all {
+		held, err := p.extend(ctx, b, within[b.at[0]])
+		if err != nil {
+			return nil, err
+		}
+		for i, ok := range held {
+			done[b.at[i]] = ok
+		}
+	}
+	return done, nil
+}
+
+func (p *Puller) extend(ctx context.Context, b *batch, within time.Duration) ([]bool, error) {
+	lines, err := p.linesOf(ctx, &Request{Queues: []string{b.first.Queue}, Group: b.first.Group, Within: within})
+	if err != nil {
+		return nil, err
 	}
 	s := lines[0].source
 	idle := time.Duration(0)
@@ -87,11 +137,11 @@ func (p *Puller) Extend(ctx context.Context, token Token, within time.Duration) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	held, err := lua.ExtendIdle(ctx, p.cfg.Client, p.keys(t.part()), t.Group, p.cfg.Consumer, idle, []lua.Held{t.held()})
+	held, err := lua.ExtendIdle(ctx, p.cfg.Client, p.keys(b.name), b.first.Group, p.cfg.Consumer, idle, b.held)
 	if err != nil {
-		return false, fmt.Errorf("extend: %w", err)
+		return nil, fmt.Errorf("extend: %w", err)
 	}
-	return held[0], nil
+	return held, nil
 }
 
 func (p *Puller) keys(part string) lua.Keys {

@@ -44,6 +44,12 @@ func (s *source) visibility() time.Duration {
 	return s.policy.VisibilityTimeout
 }
 
+func (s *source) attempts() lua.Attempts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policy.Attempts()
+}
+
 func (s *source) within(r *Request) time.Duration {
 	if visibility := s.visibility(); r.Within == 0 || r.Within > visibility {
 		return visibility

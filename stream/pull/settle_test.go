@@ -1,0 +1,80 @@
+package pull
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/stream"
+)
+
+// Extends and failures of many were a call each: on a server that syncs each write a request for forty took longer than its caller
+// waited, so none of them was known to be extended (the campaign found it). They are one call of a script for all of a queue.
+func TestManyAreSettledTogether(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newRig(t, s)
+	const n = 40
+	tokens, within, errs := make([]Token, n), make([]time.Duration, n), make([]error, n)
+	for i := range n {
+		r.Ready(fmt.Sprint("m", i))
+	}
+	for i, d := range r.pull(n, 0) {
+		tokens[i], within[i], errs[i] = d.Token, time.Second, errors.New("no")
+		if i == 0 {
+			within[i], errs[i] = 0, stream.DeadLetter(nil)
+		}
+	}
+	before := s.Calls(t)["evalsha"] + s.Calls(t)["fcall"]
+	held, err := r.Extend(t.Context(), tokens, within)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes, err := r.Fail(t.Context(), tokens, errs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		want := stream.Retried
+		if i == 0 {
+			want = stream.Dead
+		}
+		if !held[i] || outcomes[i] != want {
+			t.Errorf("%d: extended %t, then %s", i, held[i], outcomes[i])
+		}
+	}
+	if calls := s.Calls(t)["evalsha"] + s.Calls(t)["fcall"] - before; calls > 6 { // extends of two times, failures of one kind
+		t.Errorf("%d calls of scripts", calls)
+	}
+	if held, err = r.Extend(t.Context(), tokens[:2], within[:2]); err != nil || held[0] || held[1] {
+		t.Error("extended what was settled", held, err)
+	}
+}
+
+// What one group was given is settled for that group: the other one still holds it.
+func TestGroupsAreSettledApart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Ready("a")
+	first := r.pull(1, 0)
+	other := r.request(1, 0)
+	other.Group = "h"
+	second, err := r.Pull(t.Context(), other)
+	if err != nil || len(first)+len(second) != 2 {
+		t.Fatal(first, second, err)
+	}
+	tokens := []Token{second[0].Token}
+	for _, want := range []string{"[true]", "[false]"} {
+		won, err := r.Ack(t.Context(), tokens)
+		if err != nil || fmt.Sprint(won) != want {
+			t.Error(won, err)
+		}
+	}
+	redistest.Want(t, "pending", fmt.Sprint(r.Pending("g"), r.Pending("h")), "1 0")
+	tokens = append(tokens, first[0].Token) // of two groups
+	if won, err := r.Ack(t.Context(), tokens); err != nil || fmt.Sprint(won) != "[false true]" {
+		t.Error(won, err)
+	}
+}
