@@ -170,15 +170,23 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 	}
 }
 
-// try asks those streams that may have something, until there is enough.
+// try asks those streams that may have something, until there is enough, or a tenth of the time is over in which the first of
+// what was found is to be settled: its caller is to have the rest.
 func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, err error) {
+	var since time.Time
+	enough := func() bool {
+		return len(found) >= r.Count || len(found) > 0 && time.Since(since) > found[0].Within/10
+	}
 	for _, l := range lines {
-		for asked := false; len(found) < r.Count; asked = true {
+		for asked := false; !enough(); asked = true {
 			latest, ok := p.enter(l, r.Wait == 0 && !asked)
 			if !ok {
 				break
 			}
 			var got lua.Received
+			if len(found) == 0 {
+				since = time.Now()
+			}
 			got, err = p.receive(ctx, r, l, r.Count-len(found))
 			p.leave(l, latest, got, err)
 			found = append(found, p.own(ctx, r, l, got.Entries)...)

@@ -6,12 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 )
 
-// Extends and failures of many were a call each: on a server that syncs each write a request for forty took longer than its caller
-// waited, so none of them was known to be extended (the campaign found it). They are one call of a script for all of a queue.
+// Extends and failures of many were a call each: on a server that syncs each write a request for forty took longer than its
+// caller waited, so none of them was known to be extended (the campaign found it). They are one call of a script for all of a
+// queue.
 func TestManyAreSettledTogether(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -76,5 +79,37 @@ func TestGroupsAreSettledApart(t *testing.T) {
 	tokens = append(tokens, first[0].Token) // of two groups
 	if won, err := r.Ack(t.Context(), tokens); err != nil || fmt.Sprint(won) != "[false true]" {
 		t.Error(won, err)
+	}
+}
+
+// On a slow path a caller was given what was found first only when all of many streams had been asked: after most of the time in
+// which it was to be settled (the campaign found it).
+func TestWhatIsFoundDoesNotWaitForMore(t *testing.T) {
+	t.Parallel()
+	const partitions = 20
+	s := redistest.Own(t)
+	path := s.Proxy(t)
+	slow := path.Client(t)
+	r := &rig{Rig: queuetest.New(t, s)}
+	r.Puller = New(Config{Client: slow, Blocking: slow, Prefix: r.Prefix})
+	r.pull(1, 0)
+	r.Do("HSET", lua.NewGlobals(r.Prefix).Queues, r.Queue, fmt.Sprint("1,", partitions))
+	for i := range partitions {
+		r.Part(i).Ready(fmt.Sprint("m-", i))
+	}
+	r.sources[sourceKey{r.Queue, "g"}].read = time.Time{}
+	r.GiveBack(t.Context(), r.pull(1, 0)) // all is known
+	request := r.request(partitions, 0)
+	request.Within = time.Second
+	path.Slow(50 * time.Millisecond)
+	began := time.Now()
+	found, err := r.Pull(t.Context(), request)
+	took := time.Since(began)
+	path.Slow(0)
+	if err != nil || len(found) == 0 || len(found) == partitions || took > time.Second {
+		t.Errorf("%d deliveries after %s: %v", len(found), took, err)
+	}
+	if rest := len(r.pull(partitions, 0)); rest+len(found) != partitions-1 {
+		t.Errorf("%d and %d", len(found), rest)
 	}
 }

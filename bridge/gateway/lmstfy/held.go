@@ -132,7 +132,7 @@ func (s *Server) expire(ctx context.Context, all []given) {
 		if one.frozen {
 			end = bridge.Release(nil)
 		}
-		if _, err := s.cfg.Puller.Fail(ctx, one.token, end); err != nil && ctx.Err() == nil {
+		if _, err := s.cfg.Puller.Fail(ctx, []pull.Token{one.token}, []error{end}); err != nil && ctx.Err() == nil {
 			s.log.Debug("a job could not be taken back yet", slog.Any("error", err)) // the sweep does it
 		}
 	}
