@@ -64,6 +64,7 @@ type Tally struct {
 	Again                             map[string]int // duplicates by the fault that explains them
 	Burnt                             map[string]int // attempts that no handler failed, by the fault that explains them
 	LostByOperator                    int            // messages × groups
+	PublishedHTTP, DeliveredHTTP      int            // messages accepted, and starts of handlers, through gateways
 	Late                              int            // exits that were told that they came too late
 	Zero                              map[string]int // the columns that must be zero
 	Findings                          []Finding
@@ -134,6 +135,9 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	switch {
 	case p.taken:
 		a.Accepted++
+		if p.overHTTP {
+			a.PublishedHTTP++
+		}
 		a.ByKind[plan.kind]++
 		if strings.Contains(id, "@") {
 			a.Occurrences++
@@ -284,6 +288,9 @@ func (a *auditor) count(c *chain, destroyed bool, complain func(column, group, f
 		for i := range d.starts {
 			s := &d.starts[i]
 			a.Deliveries[c.group]++
+			if s.by.role == roleHTTPWorker {
+				a.DeliveredHTTP++
+			}
 			switch {
 			case before == nil:
 				a.First[c.group]++
@@ -347,6 +354,6 @@ func (a *auditor) acknowledged(d *delivery) bool {
 	for _, r := range slices.Concat(d.ends, d.exits) {
 		until = max(until, r.at)
 	}
-	_, ok := a.explainer.again(s.by.name, s.at, until+time.Second.Microseconds())
+	_, ok := a.explainer.untold(s.by.name, s.at, until+time.Second.Microseconds())
 	return ok
 }

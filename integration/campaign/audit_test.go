@@ -17,6 +17,8 @@ const epoch = 1_800_000_000_000
 var castRoles = map[string][2]string{
 	"P": {roleProducer, "-"}, "A1": {roleWorker, "a"}, "A2": {roleWorker, "a"},
 	"B1": {roleWorker, "b"}, "B2": {rolePlain, "b"}, "H": {roleHolder, "a"},
+	"G1.0": {roleGateway, "b"}, "G2.0": {roleGateway, "b"}, "G2.1": {roleGateway, "b"}, "W": {roleHTTPWorker, "b"},
+	"S": {roleHTTPProducer, "-"},
 }
 
 // play writes the ledgers of a script and audits them. A line of a script is "<ms> <process> <verb> <arguments>"; in arguments @n

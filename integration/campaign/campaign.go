@@ -113,7 +113,7 @@ func Run(t testing.TB, cfg Config) *Result {
 	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
 	c.must("audit", err)
 	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults,
-		Kinds: len(c.kinds)}
+		Kinds: len(c.kinds), HTTP: c.overHTTP()}
 }
 
 func (c *controller) must(what string, err error) {
@@ -174,7 +174,19 @@ func (c *controller) setUp() error {
 	add(roleWorker, groups[1], 2, true, nil)
 	add(rolePlain, groups[1], 2, true, nil)
 	add(roleOperator, "", 1, true, func(p *part) { p.Metrics = false })
-	add(roleProducer, "", producers, true, func(p *part) { p.Rate = c.cfg.Rate / producers })
+	load := c.cfg.Rate
+	if c.overHTTP() {
+		add(roleGateway, groups[1], 2, true, nil) // that is the group of who talks to them
+		addresses, secret, err := c.openGateways(ctx, r)
+		if err != nil {
+			return err
+		}
+		behind := func(p *part) { p.Gateways, p.Secret, p.Rate = addresses, secret, load/httpShare }
+		add(roleHTTPWorker, groups[1], 1, false, behind)
+		add(roleHTTPProducer, "", 1, false, behind)
+		load -= load / httpShare
+	}
+	add(roleProducer, "", producers, true, func(p *part) { p.Rate = load / producers })
 	c.holder = c.family.of(roleHolder)[0]
 
 	for _, s := range append(c.family.of(roleHolder), c.family.of(roleBridge)...) {
@@ -193,7 +205,8 @@ func (c *controller) setUp() error {
 	if err := c.recur(ctx, client); err != nil {
 		return err
 	}
-	for _, s := range c.family.of(roleWorker, rolePlain, roleProducer, roleOperator) {
+	for _, s := range c.family.of(roleGateway, roleWorker, rolePlain, roleProducer, roleOperator, roleHTTPWorker,
+		roleHTTPProducer) {
 		if err := c.family.start(s); err != nil {
 			return err
 		}
@@ -239,7 +252,7 @@ func (c *controller) attack() error {
 	defer failed(nil)
 	ctx, cancel := context.WithTimeout(stop, c.cfg.Duration)
 	defer cancel()
-	processes, server := processCards(c.cfg.Visibility), append(serverCards(c.cfg.Visibility), operatorCards()...)
+	processes, server := processCards(c.cfg.Visibility, c.overHTTP()), append(serverCards(c.cfg.Visibility), operatorCards()...)
 	if c.nodes == nil {
 		processes = append(processes, partitionCards(c.cfg.Visibility)...)
 		server = append(append(server, standaloneCards(c.cfg.Visibility)...), networkCards(c.cfg.Visibility)...)
@@ -305,7 +318,8 @@ func (c *controller) pulse() (stop func()) {
 	both.Go(func() {
 		for last := time.Now(); pause(ctx, pulseEvery); last = time.Now() {
 			if time.Since(last) > pulseGap {
-				note(faultSlowMachine, last, names(c.family.of(roleProducer, roleBridge, roleWorker, rolePlain)))
+				note(faultSlowMachine, last, names(c.family.of(roleProducer, roleBridge, roleWorker, rolePlain, roleGateway,
+					roleHTTPProducer, roleHTTPWorker)))
 			}
 		}
 	})

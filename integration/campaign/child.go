@@ -28,6 +28,10 @@ const (
 	roleOperator = "operator"
 	rolePlain    = "plain" // XREADGROUP and XACK only
 	roleHolder   = "holder"
+
+	roleGateway      = "gateway"
+	roleHTTPProducer = "http-producer" // through gateways alone
+	roleHTTPWorker   = "http-worker"   // likewise
 )
 
 // part is what a child process is told.
@@ -43,7 +47,9 @@ type part struct {
 	Partitions        int // of the main queue, for a plain worker
 	Replicas          int // that a producer waits for
 	Metrics           bool
-	Index             int // among those of its role and group
+	Index             int      // among those of its role and group
+	Gateways          []string // addresses, for who talks to them
+	Secret            string   // the token for it
 }
 
 // policy is short, so that a campaign sees many visibility timeouts; MaxAttempts is out of reach of what faults burn.
@@ -81,8 +87,14 @@ func (p part) run() error {
 		return err
 	}
 	go pulse(l)
-	if p.Role == rolePlain {
+	switch p.Role {
+	case rolePlain:
 		return p.plain(ctx, l)
+	case roleHTTPWorker:
+		return p.workOverHTTP(ctx, l)
+	case roleHTTPProducer:
+		p.produceBy(ctx, newHTTPClient(p), l)
+		return nil
 	}
 	level := slog.LevelError + 1
 	if os.Getenv("DUESTREAM_TEST_LOG") != "" {
@@ -114,6 +126,8 @@ func (p part) run() error {
 		return b.Run(ctx)
 	case roleWorker:
 		return p.work(ctx, r, l, log, shown.observer())
+	case roleGateway:
+		return p.answer(ctx, r, log)
 	case roleOperator:
 		return p.operate(ctx, r, l)
 	case roleHolder:

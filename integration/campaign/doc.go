@@ -24,6 +24,11 @@
 // other languages may; what they should fail they do not acknowledge. The holder takes the first 1,500 messages of group a and
 // keeps extending them to the end, so that reclaiming and freeing have to work behind old entries all the time.
 //
+// Two gateways answer HTTP requests. A producer, and a worker of group b, see nothing but them: each asks them in turn, and goes
+// on with the other when one fails. The producer publishes one message at a time, arrays, or lines, and the same ID again after
+// an answer that was lost; the worker waits for deliveries, of one queue or of both, some with a time of their own, extends,
+// and settles in each of the ways there are. They take part on one server, and while no metrics are looked at.
+//
 // Every process connects as the user that docs/OPERATIONS.md gives its role, with no more rights than that; faults are done as an
 // administrator. What the server denies any of these users is a failure (users.go).
 //
@@ -43,7 +48,8 @@
 //
 // # What breaks
 //
-// One attacker works on processes (kill -9, SIGSTOP beyond the visibility timeout, SIGTERM; of producers, bridges, workers),
+// One attacker works on processes (kill -9, SIGSTOP beyond the visibility timeout, SIGTERM; of producers, bridges, workers,
+// gateways; a gateway is cut off from the server, or its connections are cut, some in the middle of an answer),
 // another one beside it on the network (connections cut, before a request reaches the server, after it was executed, in the
 // middle of a reply; stalled; slow), on the server (kill -9, SIGSTOP, CLIENT KILL and PAUSE, SCRIPT FLUSH, maxmemory, streams
 // that refuse entries, read-only spells), and as an operator who deletes what he should not (a group, a stream, all keys of a
@@ -117,6 +123,9 @@
 // before it was interrupted, or its success could not be told to the server. A duplicate is explained by a fault that hit the
 // very process that had the message before, or the server, between the two deliveries (reach, in explain.go: with a second and a
 // half for what a fault leaves behind). Without such a fault it is unexplained.
+//
+// Of two gateways one is enough: what hits one alone explains an answer that was lost, and a delivery that it could not pass on,
+// but neither a duplicate nor an attempt of what the worker behind them had begun (alone, in explain.go).
 //
 // An attempt that was used up though no handler failed is explained by less: only by a fault that kept its worker away while
 // others went on (killed, stopped, its own path stalled). An outage is no attempt: a server that is down, paused, full, read-only

@@ -3,6 +3,7 @@ package campaign
 import (
 	"slices"
 	"sort"
+	"strings"
 	"time"
 )
 
@@ -20,17 +21,21 @@ type explainer struct {
 	long   time.Duration     // what was only seen must have lasted for so long to use up an attempt
 	group  map[string]string // name of a process → its group
 	plain  map[string]bool   // names of plain workers
+	role   map[string]string // name of a process → its role
 }
 
 func newExplainer(visibility time.Duration, faults []Fault, writers []*writer) *explainer {
 	// A worker extends at a third of the visibility timeout, so it may be away for two thirds, at the worst.
-	e := &explainer{faults: faults, long: visibility / 2, group: map[string]string{}, plain: map[string]bool{}}
+	e := &explainer{faults: faults, long: visibility / 2, group: map[string]string{}, plain: map[string]bool{},
+		role: map[string]string{}}
 	for _, f := range faults {
 		e.most = max(e.most, f.Until.Sub(f.From))
 	}
 	for _, w := range writers {
 		e.group[w.name] = w.group
-		e.plain[w.name] = w.role == rolePlain
+		e.role[w.name] = w.role
+		// What a gateway was given, and could not pass on, nobody comes back for either.
+		e.plain[w.name] = w.role == rolePlain || w.role == roleGateway
 	}
 	return e
 }
@@ -65,9 +70,41 @@ func (e *explainer) between(from, until int64, f func(Fault) bool) (kind string,
 	return kind, ok
 }
 
-// again explains why what a process had was delivered once more: a fault that hit this process, or all.
+// again explains why what a process had was delivered once more: a fault that hit this process, or all; or every gateway, if it
+// is behind them. Of two gateways that a worker may use, one alone explains nothing.
 func (e *explainer) again(by string, from, until int64) (string, bool) {
-	return e.between(from, until, func(f Fault) bool { return f.Queue == "" && f.hits(by) })
+	return e.between(from, until, func(f Fault) bool { return f.Queue == "" && (f.hits(by) || e.behind(by) && e.alone(f)) })
+}
+
+// untold explains why a process was not told what became of a call: as again, or by a fault of the gateway that it had asked.
+func (e *explainer) untold(by string, from, until int64) (string, bool) {
+	return e.between(from, until, func(f Fault) bool {
+		return f.Queue == "" && (f.hits(by) || e.behind(by) && len(e.gatewaysOf(f)) > 0)
+	})
+}
+
+// behind says whether a worker sees the server through gateways alone.
+func (e *explainer) behind(name string) bool { return e.role[name] == roleHTTPWorker }
+
+// gatewaysOf names the gateways that a fault hits, whichever of their starts.
+func (e *explainer) gatewaysOf(f Fault) (slots []string) {
+	for _, name := range f.Hits {
+		if e.role[name] == roleGateway {
+			slot, _, _ := strings.Cut(name, ".")
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}
+
+// alone says whether a fault leaves who is behind gateways without any: it hits two of them, or one while another fault has
+// another one.
+func (e *explainer) alone(f Fault) bool {
+	own := e.gatewaysOf(f)
+	return len(own) > 1 || len(own) == 1 && slices.ContainsFunc(e.faults, func(other Fault) bool {
+		return !other.Until.Add(reachAfter).Before(f.From) && !other.From.After(f.Until.Add(reachAfter)) &&
+			slices.ContainsFunc(e.gatewaysOf(other), func(slot string) bool { return slot != own[0] })
+	})
 }
 
 // burnt explains why an attempt was used up that no handler failed: a fault that kept its worker, by name, from the delivery for
@@ -79,7 +116,7 @@ func (e *explainer) burnt(by, group string, from, until int64) (string, bool) {
 			return false
 		}
 		if by != "" {
-			return f.hits(by) && (e.burns(f) || e.plain[by])
+			return f.hits(by) && (e.burns(f) || e.plain[by]) || e.behind(by) && e.alone(f)
 		}
 		if len(f.Hits) == 0 {
 			return e.burns(f) || e.hasPlain(group)

@@ -21,6 +21,7 @@ import (
 type slot struct {
 	part  part
 	proxy *redistest.Proxy // nil: it talks to the server directly
+	front *front           // of a gateway
 
 	mu     sync.Mutex
 	starts int
@@ -126,6 +127,15 @@ func (s *slot) signal(sig os.Signal) {
 	if s.cmd != nil {
 		_ = s.cmd.Process.Signal(sig)
 	}
+}
+
+// freeze stops the process, or lets it go on.
+func (s *slot) freeze(stop bool) {
+	if stop {
+		s.signal(syscall.SIGSTOP)
+		return
+	}
+	s.signal(syscall.SIGCONT)
 }
 
 // end sends a signal and waits until the process has ended; after the timeout it is killed, and that is an error. Killed is no

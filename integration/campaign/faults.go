@@ -74,7 +74,7 @@ func (a *attacker) pick(roles ...string) *slot {
 }
 
 // processCards are the faults of single processes. Zombies come more often than the rest: they are what ownership is about.
-func processCards(visibility time.Duration) []card {
+func processCards(visibility time.Duration, http bool) []card {
 	kill := func(roles ...string) func(*attacker) ([]string, string, error) {
 		return func(a *attacker) ([]string, string, error) {
 			s := a.pick(roles...)
@@ -103,13 +103,20 @@ func processCards(visibility time.Duration) []card {
 		defer s.signal(syscall.SIGCONT)
 		return a.untilTaken(s, visibility)
 	}}
-	return []card{
-		{faultKillProducer, kill(roleProducer)}, {faultKillBridge, kill(roleBridge)}, {faultKillWorker, kill(roleWorker)},
+	var behindGateways []card
+	if http {
+		behindGateways = append(gatewayCards(visibility), card{faultKillGateway, kill(roleGateway)},
+			card{faultTermGateway, term(roleGateway)}, card{faultKillHTTP, kill(roleHTTPWorker)},
+			card{faultStopHTTP, stop(visibility, 2*visibility, roleHTTPWorker)})
+	}
+	return append(behindGateways, []card{
+		{faultKillProducer, kill(roleProducer, roleHTTPProducer)}, {faultKillBridge, kill(roleBridge)},
+		{faultKillWorker, kill(roleWorker)},
 		{faultKillPlain, kill(rolePlain)}, zombie, zombie,
 		{faultStopPlain, stop(visibility, 2*visibility, rolePlain)},
 		{faultStopBridge, stop(2*time.Second, 3*time.Second, roleBridge)},
-		{faultTermWorker, term(roleWorker)}, {faultTermBridge, term(roleBridge)},
-	}
+		{faultTermWorker, term(roleWorker, roleHTTPWorker)}, {faultTermBridge, term(roleBridge)},
+	}...)
 }
 
 // partitionCards cut a worker off. They need its proxy.
@@ -217,7 +224,7 @@ func networkCards(visibility time.Duration) []card {
 
 // paths chooses whose network breaks.
 func (a *attacker) paths() []*slot {
-	all := a.c.family.of(roleProducer, roleBridge, roleWorker, rolePlain)
+	all := a.c.family.of(roleProducer, roleBridge, roleWorker, rolePlain, roleGateway)
 	switch a.random.IntN(4) {
 	case 0:
 		return all

@@ -120,6 +120,8 @@ func (p plan) featured(m *bridge.Message, plain bool) (end string) {
 	return endOK
 }
 
+func (p plan) featuredByGo(m *bridge.Message) string { return p.featured(m, false) }
+
 // A version of a message is one of its own in ledgers: <ID>!<n>. Its payload says which it is.
 func version(n int) []byte { return fmt.Appendf(nil, "%d;", n) }
 

@@ -19,10 +19,18 @@ const (
 	producerTries = 20 * time.Second        // RetryTimeout: longer than any outage
 )
 
+// publisher takes messages: a bridge.Client, or gateways.
+type publisher interface {
+	Schedule(ctx context.Context, queue string, payload []byte, options ...bridge.Option) (bridge.Receipt, error)
+	ScheduleBatch(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error)
+	Cancel(ctx context.Context, queue, id string, scopes ...bridge.Scope) error
+	Reschedule(ctx context.Context, queue, id string, to bridge.Option, scopes ...bridge.Scope) (time.Time, error)
+}
+
 // producer schedules messages at a rate until it is told to stop. Each line of it sends one batch at a time.
 type producer struct {
 	part   part
-	client *bridge.Client
+	client publisher
 	ledger *ledger
 	number atomic.Uint64
 	later  sync.WaitGroup // cancels, reschedules, second tries
@@ -39,6 +47,11 @@ func (p part) produce(ctx context.Context, r *bridge.Redis, l *ledger, log *slog
 		client, err = bridge.NewClient(cfg)
 	}
 	defer client.Close()
+	p.produceBy(ctx, client, l)
+	return nil
+}
+
+func (p part) produceBy(ctx context.Context, client publisher, l *ledger) {
 	pr := &producer{part: p, client: client, ledger: l}
 	var lines sync.WaitGroup
 	for i := range producerLines {
@@ -46,7 +59,6 @@ func (p part) produce(ctx context.Context, r *bridge.Redis, l *ledger, log *slog
 	}
 	lines.Wait()
 	pr.later.Wait()
-	return nil
 }
 
 func (p *producer) line(ctx context.Context, random *rand.Rand) {

@@ -11,6 +11,7 @@ type promise struct {
 	maybeCancelled               bool
 	moved                        int64 // µs at which a reschedule was asked for that was confirmed
 	twice                        bool
+	overHTTP                     bool // a gateway took it
 }
 
 func promiseOf(records []record) promise {
@@ -27,7 +28,7 @@ func promiseOf(records []record) promise {
 			if !p.taken && !changed { // an operator may have moved it before its producer heard that it was taken
 				p.due = r.due
 			}
-			p.taken = true
+			p.taken, p.overHTTP = true, r.by.role == roleHTTPProducer
 		case verbDup:
 			p.maybe = p.maybe || !p.taken // its own earlier try, whose reply was lost
 		case verbMaybe:

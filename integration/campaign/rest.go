@@ -101,7 +101,7 @@ func (c *controller) comeToRest() (State, error) {
 	if err := c.mend(); err != nil {
 		return state, err
 	}
-	if err := endAll(c.family.of(roleProducer, roleOperator), producerTries+15*time.Second); err != nil {
+	if err := endAll(c.family.of(roleProducer, roleOperator, roleHTTPProducer), producerTries+15*time.Second); err != nil {
 		return state, err
 	}
 	if err := c.endRecurrences(); err != nil {
@@ -124,7 +124,7 @@ func (c *controller) comeToRest() (State, error) {
 	if c.scraper != nil {
 		c.gaugesAtRest()
 	}
-	for _, roles := range [][]string{{roleHolder, roleWorker, rolePlain}, {roleBridge}} {
+	for _, roles := range [][]string{{roleHolder, roleWorker, rolePlain, roleHTTPWorker}, {roleGateway}, {roleBridge}} {
 		if err := endAll(c.family.of(roles...), 20*time.Second); err != nil {
 			return state, fmt.Errorf("a clean stop: %w", err)
 		}
@@ -256,7 +256,7 @@ const (
 // leftovers looks at every key that there is.
 func (c *controller) leftovers(state *State) error {
 	g := lua.NewGlobals(prefix)
-	known := map[string]bool{g.Queues: true, g.Defaults: true, g.Bridges: true, g.Wake: true}
+	known := map[string]bool{g.Queues: true, g.Defaults: true, g.Bridges: true, g.Wake: true, g.Tokens: true}
 	for _, place := range c.places {
 		k := c.keys[place]
 		for _, key := range []string{k.Stream, k.Dead, k.Wake, k.Seen, k.Calm} {

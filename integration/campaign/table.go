@@ -16,7 +16,8 @@ type Result struct {
 	Load   time.Duration // while messages were produced and faults done
 	Took   time.Duration // all of it, quiescence and audit too
 	Faults []Fault
-	Kinds  int // of faults that could be done
+	Kinds  int  // of faults that could be done
+	HTTP   bool // gateways took part
 }
 
 // counts returns how often each kind of fault came; observed ones apart.
@@ -63,6 +64,9 @@ func (r *Result) unused() (text string) {
 			text += ", none that " + what
 		}
 	}
+	if r.HTTP && min(r.PublishedHTTP, r.DeliveredHTTP) == 0 {
+		text += ", none over HTTP"
+	}
 	return text
 }
 
@@ -94,6 +98,10 @@ func (r *Result) Table(w io.Writer) error {
 	row("throughput, accepted a second", fmt.Sprintf("%.0f", float64(r.Accepted)/r.Load.Seconds()))
 	row("messages refused (full server)", r.Refused)
 	row("messages whose producer died or was not told", r.Unknown)
+	if r.HTTP {
+		row("accepted over HTTP", r.PublishedHTTP)
+		row("deliveries over HTTP", r.DeliveredHTTP)
+	}
 	row("cancelled, confirmed", r.Cancelled)
 	row("rescheduled, confirmed", r.Moved)
 	row("versions replaced by newer ones, confirmed", r.Overwritten)

@@ -32,6 +32,13 @@ const (
 	faultStopBridge    = "SIGSTOP bridge"
 	faultTermWorker    = "SIGTERM worker"
 	faultTermBridge    = "SIGTERM bridge"
+	faultKillGateway   = "kill -9 gateway"
+	faultTermGateway   = "SIGTERM gateway"
+	faultStopGateway   = "SIGSTOP gateway"
+	faultCutGateway    = "gateway cut off"
+	faultTearHTTP      = "HTTP cut mid reply"
+	faultKillHTTP      = "kill -9 HTTP worker"
+	faultStopHTTP      = "SIGSTOP HTTP worker"
 	faultKillServer    = "kill -9 server"
 	faultStopServer    = "SIGSTOP server"
 	faultCut           = "connections cut"
@@ -65,7 +72,7 @@ var undoing = map[string]bool{faultKillMaster: true, faultFreezeMaster: true}
 var burning = map[string]bool{
 	faultKillMaster: true, faultFreezeMaster: true, // what was acknowledged, and is pending again, nobody extends
 	faultKillWorker: true, faultKillPlain: true, faultStopWorker: true, faultPartition: true, faultStopPlain: true,
-	faultStall: true, faultSlow: true,
+	faultStall: true, faultSlow: true, faultKillHTTP: true, faultStopHTTP: true,
 	faultSlowProcess: true, faultSlowMachine: true, faultOverload: true,
 }
 

@@ -13,7 +13,7 @@ import (
 // userOf names the user of docs/OPERATIONS.md that the process of a role is. Faults are done as an administrator.
 var userOf = map[string]string{
 	roleProducer: "producer", roleBridge: "bridge", roleWorker: "worker", roleHolder: "worker", rolePlain: "plain-worker",
-	roleOperator: "operator",
+	roleOperator: "operator", roleGateway: "operator",
 }
 
 // guests are the documented users of a campaign, with the prefix that its keys have.
@@ -61,7 +61,10 @@ func (g *guests) arguments(clustered bool) (args []string) {
 
 // url is where the process of a role connects to, as its user.
 func (g *guests) url(url, role string) string {
-	user := userOf[role]
+	user, is := userOf[role]
+	if !is {
+		return url // it never connects
+	}
 	return strings.Replace(url, "redis://", "redis://"+user+":"+g.users[user].Password+"@", 1)
 }
 

@@ -71,6 +71,21 @@ func (p part) start(l *ledger, m *bridge.Message) {
 }
 
 func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
+	switch p.perform(ctx, l, m, plan.featuredByGo) {
+	case endSnooze:
+		return bridge.Snooze(snoozeFor)
+	case endFail:
+		return errFail
+	case endDead:
+		return bridge.DeadLetter(errBury)
+	case endCut:
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// perform does what a message asks of its handler, and writes it down. Featured says how kinds of features.go end.
+func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message, featured func(plan, *bridge.Message) string) string {
 	p.start(l, m)
 	plan, _ := planOf(m.ID)
 	takes, end, heeds := plan.handling(m.ID, m.Group, m.Attempt, p.Visibility)
@@ -88,20 +103,10 @@ func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
 		}
 	}
 	if isFeature(plan.kind) {
-		end = plan.featured(m, false)
+		end = featured(plan, m)
 	}
 	l.must(line{verbEnd, bookedAs(m.ID, m.Payload), []any{m.EntryID, end}})
-	switch end {
-	case endSnooze:
-		return bridge.Snooze(snoozeFor)
-	case endFail:
-		return errFail
-	case endDead:
-		return bridge.DeadLetter(errBury)
-	case endCut:
-		return context.Cause(ctx)
-	}
-	return nil
+	return end
 }
 
 // hold is the holder: it takes the first messages of its group, as many as it has room for, and keeps all of them until SIGUSR1.

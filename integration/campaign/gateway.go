@@ -1,0 +1,216 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/gateway"
+	"github.com/duestream/duestream/bridge/gateway/access"
+)
+
+// gatewayPatience is what requests under way are given when a gateway is told to stop.
+const gatewayPatience = 15 * time.Second
+
+// socketOf is where the gateway of a name listens.
+func socketOf(dir, name string) string { return filepath.Join(dir, name+".sock") }
+
+// answer is what `duestream gateway` does, with a listener that only its front finds.
+func (p part) answer(ctx context.Context, r *bridge.Redis, log *slog.Logger) error {
+	store, err := access.Open(access.Config{Client: r.Client, Prefix: p.Prefix, Log: log})
+	if err != nil {
+		return err
+	}
+	g, err := gateway.New(gateway.Config{Redis: r, Prefix: p.Prefix, Access: store, Logger: log})
+	if err != nil {
+		return err
+	}
+	socket, err := net.Listen("unix", socketOf(filepath.Dir(p.Ledger), p.Name))
+	if err != nil {
+		return errors.Join(err, g.Close())
+	}
+	server := gateway.NewServer(g)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(socket) }()
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		late, cancel := context.WithTimeout(context.Background(), gatewayPatience)
+		defer cancel()
+		err = server.Shutdown(late)
+	}
+	return errors.Join(err, g.Close())
+}
+
+// tokenForAll makes the token of everybody who talks to gateways.
+func tokenForAll(ctx context.Context, r *bridge.Redis) (string, error) {
+	return access.Add(ctx, r.Client, prefix, access.Token{Name: "campaign", Verbs: access.Verbs(), Queues: []string{"*"}})
+}
+
+// front is the address of a gateway, which stays when its process is replaced. It cuts connections on demand.
+type front struct {
+	target   func() string // socket of who answers now
+	listener net.Listener
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	links  map[net.Conn]struct{} // those of both sides
+	tears  int                   // replies to be cut
+}
+
+func newFront(t testing.TB, target func() string) (*front, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	f := &front{target: target, listener: listener, links: map[net.Conn]struct{}{}}
+	f.wg.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				f.wg.Go(func() { f.serve(c) })
+			}
+		}
+	})
+	t.Cleanup(f.close)
+	return f, nil
+}
+
+func (f *front) url() string { return "http://" + f.listener.Addr().String() }
+
+func (f *front) serve(client net.Conn) {
+	defer client.Close()
+	server, err := net.DialTimeout("unix", f.target(), time.Second)
+	if err != nil {
+		return // nobody answers
+	}
+	defer server.Close()
+	if !f.link(client, server) {
+		return
+	}
+	defer f.unlink(client, server)
+	f.wg.Go(func() {
+		defer server.Close()
+		defer client.Close()
+		pass(server, client, func(n int) int { return n })
+	})
+	pass(client, server, f.torn)
+}
+
+// pass copies until one side is closed, or only says so many of what was read.
+func pass(to, from net.Conn, only func(n int) int) {
+	piece := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(piece)
+		m := only(n)
+		if _, failed := to.Write(piece[:m]); failed != nil || err != nil || m < n {
+			return
+		}
+	}
+}
+
+// torn says how many of n bytes of a reply get through.
+func (f *front) torn(n int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n > 0 && f.tears > 0 {
+		f.tears--
+		return n / 2
+	}
+	return n
+}
+
+// tear has the next n replies cut in the middle.
+func (f *front) tear(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tears = n
+}
+
+// cut closes all connections, whatever is on its way.
+func (f *front) cut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.links {
+		_ = c.Close()
+	}
+}
+
+func (f *front) link(both ...net.Conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range both {
+		f.links[c] = struct{}{}
+	}
+	return !f.closed
+}
+
+func (f *front) unlink(both ...net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range both {
+		delete(f.links, c)
+	}
+}
+
+func (f *front) close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	_ = f.listener.Close()
+	f.cut()
+	f.wg.Wait()
+}
+
+// openGateways gives each gateway its front, and returns what whoever talks to them is told.
+func (c *controller) openGateways(ctx context.Context, r *bridge.Redis) (addresses []string, secret string, err error) {
+	for _, s := range c.family.of(roleGateway) {
+		f, err := newFront(c.t, func() string { return socketOf(c.cfg.Dir, s.current()) })
+		if err != nil {
+			return nil, "", err
+		}
+		s.front = f
+		addresses = append(addresses, f.url())
+	}
+	secret, err = tokenForAll(ctx, r)
+	return addresses, secret, err
+}
+
+// overHTTP says whether gateways, and who talks to them, take part: what they write through is one server, and they show no
+// metrics.
+func (c *controller) overHTTP() bool { return c.nodes == nil && !c.cfg.Metrics }
+
+// gatewayCards are the faults of gateways, and of a worker behind them.
+func gatewayCards(visibility time.Duration) []card {
+	stalled := func(kind string, set func(s *slot, stall bool)) card {
+		return card{kind, func(a *attacker) ([]string, string, error) {
+			s := a.pick(roleGateway)
+			set(s, true)
+			a.wait(visibility, 2*visibility)
+			set(s, false)
+			return []string{s.current()}, "", nil
+		}}
+	}
+	return []card{
+		stalled(faultStopGateway, func(s *slot, stall bool) { s.freeze(stall) }),
+		stalled(faultCutGateway, func(s *slot, stall bool) { s.proxy.Stall(stall) }),
+		{faultTearHTTP, func(a *attacker) ([]string, string, error) {
+			s := a.pick(roleGateway)
+			s.front.tear(1 + a.random.IntN(5))
+			a.wait(500*time.Millisecond, time.Second)
+			s.front.tear(0)
+			s.front.cut()
+			return []string{s.current()}, "", nil
+		}},
+	}
+}

@@ -1,0 +1,156 @@
+package campaign
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+const (
+	httpShare = 8                      // of so many messages one is published over HTTP
+	shunned   = 700 * time.Millisecond // for how long a gateway that failed is not asked first
+	callWait  = 2 * time.Second        // for an answer
+	httpTries = 8 * time.Second        // for how long a request is repeated: well within dedupWindow
+	httpPause = 100 * time.Millisecond // after both gateways failed
+)
+
+// Types of problems that this client branches on.
+const (
+	problemPrefix       = "urn:duestream:problem:"
+	problemDuplicate    = problemPrefix + "duplicate"
+	problemNotScheduled = problemPrefix + "not-scheduled"
+	problemFull         = problemPrefix + "full"
+	problemBusy         = problemPrefix + "busy"
+	problemUncertain    = problemPrefix + "uncertain"
+	problemUnavailable  = problemPrefix + "unavailable"
+)
+
+// httpClient asks gateways in turn, and goes on with the next one when one fails.
+type httpClient struct {
+	gateways []string
+	secret   string
+	client   *http.Client
+
+	mu     sync.Mutex
+	turn   int
+	failed []time.Time
+}
+
+func newHTTPClient(p part) *httpClient {
+	return &httpClient{gateways: p.Gateways, secret: p.Secret, failed: make([]time.Time, len(p.Gateways)),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 50, IdleConnTimeout: 10 * time.Second}}}
+}
+
+// pick returns the gateway whose turn it is: one that did not fail a moment ago, if there is any.
+func (h *httpClient) pick() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for range h.gateways {
+		h.turn = (h.turn + 1) % len(h.gateways)
+		if time.Since(h.failed[h.turn]) > shunned {
+			break
+		}
+	}
+	return h.turn
+}
+
+func (h *httpClient) shun(at int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failed[at] = time.Now()
+}
+
+// answered is what a gateway said. Uncertain: what was asked may have been done, or not; then there is nothing else.
+type answered struct {
+	uncertain bool
+	status    int
+	problem   httpProblem
+	body      []byte // also the first part of one that was cut
+}
+
+type httpProblem struct {
+	Type   string `json:"type"`
+	Detail string `json:"detail"`
+}
+
+// uncertain says whether what was asked may have been done in spite of the problem.
+func (p httpProblem) uncertain() bool {
+	return p.Type == problemUncertain || p.Type == problemUnavailable
+}
+
+// ask sends one request to one gateway.
+func (h *httpClient) ask(method, path string, body []byte, wait time.Duration, headers ...string) answered {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	at := h.pick()
+	r, err := http.NewRequestWithContext(ctx, method, h.gateways[at]+path, bytes.NewReader(body))
+	if err != nil {
+		return answered{uncertain: true}
+	}
+	r.Header.Set("Authorization", "Bearer "+h.secret)
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := h.client.Do(r)
+	if err != nil {
+		h.shun(at)
+		return answered{uncertain: true}
+	}
+	defer res.Body.Close()
+	a := answered{status: res.StatusCode}
+	if a.body, err = io.ReadAll(res.Body); err != nil {
+		h.shun(at)
+		a.uncertain = true
+		return a
+	}
+	if a.status >= http.StatusBadRequest {
+		_ = json.Unmarshal(a.body, &a.problem)
+		a.uncertain = a.problem.uncertain()
+	}
+	if a.status >= http.StatusInternalServerError {
+		h.shun(at)
+	}
+	return a
+}
+
+// change asks until the answer is known. After an answer that was lost, a later one that finds nothing to change says nothing.
+func (h *httpClient) change(method, path string) (answered, error) {
+	uncertain := false
+	for until := time.Now().Add(httpTries); ; {
+		a := h.ask(method, path, nil, callWait)
+		switch {
+		case a.uncertain:
+			uncertain = true
+		case a.status < http.StatusBadRequest:
+			return a, nil
+		case a.problem.Type == problemNotScheduled && !uncertain:
+			return a, bridge.ErrNotScheduled
+		case a.problem.Type == problemNotScheduled:
+			return a, bridge.ErrUncertain
+		case a.problem.Type != problemFull && a.problem.Type != problemBusy:
+			return a, fmt.Errorf("%s %s: %d %s", method, path, a.status, a.body)
+		}
+		if time.Now().After(until) {
+			return a, bridge.ErrUncertain
+		}
+		<-time.After(httpPause)
+	}
+}
+
+// receiptOf reads a receipt.
+func receiptOf(text []byte) (bridge.Receipt, error) {
+	var r struct {
+		ID       string
+		Due      time.Time
+		Replaced bool
+	}
+	err := json.Unmarshal(text, &r)
+	return bridge.Receipt{ID: r.ID, Due: r.Due, Replaced: r.Replaced}, err
+}

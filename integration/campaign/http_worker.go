@@ -1,0 +1,302 @@
+package campaign
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/pull"
+)
+
+const (
+	pollers     = 4
+	settlers    = 4
+	pollCount   = 40 // deliveries of a request, at most
+	pollWait    = time.Second
+	settledMost = 50              // of a request
+	extendWait  = time.Second / 2 // for an answer
+)
+
+// httpWorker is a member of a group that sees Redis through gateways alone: it waits for deliveries, extends what takes long, and
+// settles.
+type httpWorker struct {
+	part   part
+	ledger *ledger
+	http   *httpClient
+	stop   context.CancelCauseFunc
+	room   chan struct{} // one for each delivery that it has
+	exits  chan *lease
+
+	mu   sync.Mutex
+	held map[*lease]bool // that are to be extended
+}
+
+// lease is a delivery that it has.
+type lease struct {
+	bridge.Message
+	token    pull.Token
+	within   time.Duration
+	extended time.Time // or received
+	lose     context.CancelFunc
+	settling settling
+	begun    bool // the ledger has its start
+}
+
+// settling is what is said of a delivery.
+type settling struct {
+	Token   pull.Token `json:"token"`
+	Outcome string     `json:"outcome,omitempty"`
+	In      *int64     `json:"in_ms,omitempty"`
+	Within  int64      `json:"within_ms,omitempty"`
+	Error   string     `json:"error,omitempty"`
+}
+
+func (p part) workOverHTTP(ctx context.Context, l *ledger) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	w := &httpWorker{part: p, ledger: l, http: newHTTPClient(p), stop: stop, room: make(chan struct{}, p.Concurrency),
+		exits: make(chan *lease, p.Concurrency), held: map[*lease]bool{}}
+	extending, enough := context.WithCancel(context.Background())
+	var receiving, settle, extend sync.WaitGroup
+	var handling sync.WaitGroup
+	extend.Go(func() { w.extendAll(extending) })
+	for range settlers {
+		settle.Go(w.settleAll)
+	}
+	for i := range pollers {
+		receiving.Go(func() { w.poll(ctx, i, &handling) })
+	}
+	receiving.Wait()
+	handling.Wait()
+	close(w.exits)
+	settle.Wait()
+	enough()
+	extend.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// place is where a poller asks: the main queue, both queues by weights, or the sacrificial one.
+func (w *httpWorker) place(poller int, random *rand.Rand, count int) string {
+	address := map[int]string{2: "/v1/deliveries?weights=3,1&queues=" + queueMain + "," + queueSide,
+		3: queuePath(queueSide) + "/deliveries?"}[poller]
+	if address == "" {
+		address = queuePath(queueMain) + "/deliveries?"
+	}
+	address += fmt.Sprintf("&group=%s&count=%d&wait_ms=%d", w.part.Group, count, pollWait.Milliseconds())
+	if random.IntN(2) == 0 { // a worker extends at a third of it: who is away for half a visibility timeout may lose it
+		address += fmt.Sprintf("&within_ms=%d", (w.part.Visibility * 3 / 4).Milliseconds())
+	}
+	return address
+}
+
+// poll asks for deliveries until ctx ends. What it has asked for it waits for: nobody else would get it for a while.
+func (w *httpWorker) poll(ctx context.Context, poller int, handling *sync.WaitGroup) {
+	random := rand.New(rand.NewPCG(w.part.Seed, uint64(poller)))
+	for {
+		select {
+		case w.room <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		count := 1
+		for most := 1 + random.IntN(pollCount); count < most && len(w.room) < cap(w.room); count++ {
+			w.room <- struct{}{}
+		}
+		a := w.http.ask(http.MethodPost, w.place(poller, random, count), nil, pollWait+callWait)
+		var got struct{ Deliveries []received }
+		switch {
+		case !a.uncertain && a.status == http.StatusOK:
+			if err := json.Unmarshal(a.body, &got); err != nil {
+				w.stop(err)
+			}
+		case !a.uncertain && a.status < http.StatusInternalServerError:
+			w.stop(fmt.Errorf("deliveries: %d %s", a.status, a.body))
+		default:
+			pause(ctx, httpPause)
+		}
+		for i := range max(count, len(got.Deliveries)) {
+			if i >= len(got.Deliveries) {
+				<-w.room
+				continue
+			}
+			one, err := got.Deliveries[i].lease(w.part.Group)
+			if err != nil || i >= count {
+				w.stop(fmt.Errorf("delivery %d of %d: %+v: %w", i, count, got.Deliveries[i], err))
+				return
+			}
+			handling.Go(func() { w.handle(ctx, one) })
+		}
+	}
+}
+
+// received is a delivery as a gateway gives it.
+type received struct {
+	Token   pull.Token
+	Queue   string
+	ID      string
+	Attempt int
+	Due     time.Time
+	Within  int64 `json:"within_ms"`
+	Payload admin.Payload
+}
+
+// lease says what is known of a delivery. The token names its entry.
+func (r received) lease(group string) (*lease, error) {
+	ticket, err := r.Token.Read()
+	if err == nil && (ticket.Group != group || ticket.Queue != r.Queue || ticket.ID != r.ID) {
+		err = errors.New("the token names something else")
+	}
+	return &lease{token: r.Token, within: time.Duration(r.Within) * time.Millisecond, extended: time.Now(),
+		Message: bridge.Message{Queue: r.Queue, Group: group, Entry: lua.Entry{ID: r.ID, EntryID: ticket.Entry,
+			Attempt: r.Attempt, Due: r.Due, Payload: r.Payload}}}, err
+}
+
+// handle does what a message asks for, and says what is to become of it. One that came after the worker was told to stop was
+// never begun.
+func (w *httpWorker) handle(ctx context.Context, one *lease) {
+	one.settling = settling{Token: one.token, Outcome: "release"}
+	if ctx.Err() != nil {
+		w.exits <- one
+		return
+	}
+	ctx, one.lose = context.WithCancel(ctx)
+	defer one.lose()
+	w.keep(one, true)
+	one.begun = true
+	in := snoozeFor.Milliseconds()
+	switch end := w.part.perform(ctx, w.ledger, &one.Message, featuredOverHTTP); end {
+	case endAbandon: // its time runs out
+		w.keep(one, false)
+		<-w.room
+		return
+	case endOK:
+		one.settling.Outcome = ""
+	case endFail:
+		one.settling.Outcome, one.settling.Error = "retry", errFail.Error()
+	case endDead:
+		one.settling.Outcome, one.settling.Error = "dead", errBury.Error()
+	case endSnooze:
+		one.settling.Outcome, one.settling.In = "snooze", &in
+	}
+	w.exits <- one
+}
+
+// featuredOverHTTP: a delivery does not say how often it was snoozed.
+func featuredOverHTTP(p plan, m *bridge.Message) string {
+	end := p.featured(m, true)
+	if end == endAbandon && hash(m.EntryID)%2 == 0 {
+		end = endSnooze
+	}
+	return end
+}
+
+func (w *httpWorker) keep(one *lease, keep bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if keep {
+		w.held[one] = true
+	} else {
+		delete(w.held, one)
+	}
+}
+
+// extendAll gives what is held its time once more when a third of it is over.
+func (w *httpWorker) extendAll(ctx context.Context) {
+	for pause(ctx, w.part.Visibility/12) {
+		var due []*lease
+		w.mu.Lock()
+		for one := range w.held {
+			if time.Since(one.extended) >= one.within/3 && len(due) < 100 {
+				due = append(due, one)
+			}
+		}
+		w.mu.Unlock()
+		if len(due) == 0 {
+			continue
+		}
+		all := make([]settling, len(due))
+		for i, one := range due {
+			all[i] = settling{Token: one.token, Outcome: "extend", Within: one.within.Milliseconds()}
+		}
+		began := time.Now()
+		outcomes, answered := w.say(all, extendWait)
+		for i, one := range due {
+			switch {
+			case !answered:
+			case outcomes[i] == "extended":
+				one.extended = began
+			default:
+				one.lose()
+				w.keep(one, false)
+			}
+		}
+	}
+}
+
+// say settles; false when nobody knows what became of it.
+func (w *httpWorker) say(all []settling, wait time.Duration) (outcomes []string, ok bool) {
+	text, _ := json.Marshal(all)
+	a := w.http.ask(http.MethodPost, "/v1/settlements", text, wait)
+	var said struct{ Settled []struct{ Outcome string } }
+	switch {
+	case a.uncertain || a.status >= http.StatusInternalServerError:
+		return nil, false
+	case a.status != http.StatusOK || json.Unmarshal(a.body, &said) != nil || len(said.Settled) != len(all):
+		w.stop(fmt.Errorf("settlements: %d %s", a.status, a.body))
+		return nil, false
+	}
+	for _, one := range said.Settled {
+		outcomes = append(outcomes, one.Outcome)
+	}
+	return outcomes, true
+}
+
+// settleAll settles what ends, many together, and writes down what became of it. What nobody answers is repeated for as long as a
+// delivery may last; after an answer that was lost, being told that it is lost says nothing.
+func (w *httpWorker) settleAll() {
+	for one := range w.exits {
+		batch := []*lease{one}
+		for more := true; more && len(batch) < settledMost; {
+			select {
+			case next, open := <-w.exits:
+				if more = open; open {
+					batch = append(batch, next)
+				}
+			default:
+				more = false
+			}
+		}
+		all := make([]settling, len(batch))
+		for i, one := range batch {
+			all[i] = one.settling
+		}
+		outcomes, ok := w.say(all, callWait)
+		certain := ok
+		for until := time.Now().Add(httpTries); !ok && time.Now().Before(until); {
+			<-time.After(httpPause)
+			outcomes, ok = w.say(all, callWait)
+		}
+		for i, one := range batch {
+			outcome := string(bridge.Unknown)
+			if ok && (certain || outcomes[i] != string(bridge.Lost)) {
+				outcome = outcomes[i]
+			}
+			w.keep(one, false)
+			<-w.room
+			if one.begun {
+				w.ledger.must(line{verbExit, bookedAs(one.ID, one.Payload), []any{one.EntryID, outcome}})
+			}
+		}
+	}
+}
