@@ -55,7 +55,7 @@ var (
 		},
 		"gateway": {
 			// table has the handlers of all routes
-			roots: []string{"bridge/gateway.New", "bridge/gateway.Gateway.serve", "bridge/gateway.Gateway.Close",
+			roots: []string{"bridge/gateway.New", "bridge/gateway.Gateway.Close",
 				"bridge/gateway.table", "bridge/gateway/access.Open", "bridge/gateway/access.Store.First",
 				"bridge/gateway/access.Store.Authenticate", "bridge/gateway/access.Store.Take"},
 			sends: map[string][]string{"EXISTS": {"stream"}, "HEXISTS": {"duestream:queues"}, "TYPE": {"due"}, "TIME": {""},
