@@ -10,13 +10,16 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/internal/ndjson"
+	"github.com/duestream/duestream/lua"
 )
 
 // Bounds of what a batch holds at a time.
 const (
 	mostLines    = 500
 	maxBodyParts = 16 << 20 // bytes of a JSON array, which is taken as a whole
+	mostItems    = 10_000   // of an array
 )
 
 // verdict is what became of one message of many.
@@ -44,9 +47,9 @@ func (c *call) publishArray() (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	var lines []json.RawMessage
-	if json.Unmarshal(text, &lines) != nil || !bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
-		return 0, nil, malformed("the body is not a JSON array")
+	lines, err := itemsOf(text)
+	if err != nil {
+		return 0, nil, err
 	}
 	if err := c.take(max(len(lines)-1, 0)); err != nil {
 		return 0, nil, err
@@ -57,6 +60,30 @@ func (c *call) publishArray() (int, any, error) {
 	}
 	b.send(c)
 	return http.StatusOK, map[string]any{"results": append([]verdict{}, b.verdicts...)}, nil
+}
+
+// itemsOf returns the values of a JSON array. A few bytes of it can cost hundreds here, so there are only so many.
+func itemsOf(text []byte) (items []json.RawMessage, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	begin, err := d.Token()
+	if begin != json.Delim('[') {
+		return nil, malformed("the body is not a JSON array")
+	}
+	for err == nil && d.More() {
+		if len(items) == mostItems {
+			return nil, lua.Invalid("messages", "", "must be at most %d in an array: send more of them as lines", mostItems)
+		}
+		var one json.RawMessage
+		err = d.Decode(&one)
+		items = append(items, one)
+	}
+	if err == nil {
+		_, err = d.Token()
+	}
+	if _, more := d.Token(); err != nil || more != io.EOF { //nolint:errorlint // a Decoder gives it as it is
+		return nil, malformed("the body is not a JSON array")
+	}
+	return items, nil
 }
 
 // publishLines schedules what has come whenever no further line is there yet, so memory is bounded and a caller who waits gets
@@ -71,7 +98,14 @@ func (c *call) publishLines() error {
 	size := 0
 	for {
 		_ = rc.SetReadDeadline(time.Now().Add(readTimeout))
+		idle := !lines.Buffered()
+		if idle {
+			c.busy.Add(-1) // nobody else waits for this caller
+		}
 		text, tooLong, err := lines.Next()
+		if idle {
+			c.busy.Add(1)
+		}
 		if err == nil && (tooLong || len(bytes.TrimSpace(text)) > 0) {
 			b.add(c, lines.Number, text, tooLong)
 			size += len(text)
@@ -167,6 +201,12 @@ func (b *batch) flush(c *call, rc *http.ResponseController) error {
 		case <-c.ctx.Done():
 			return c.ctx.Err()
 		}
+	}
+	if err := errors.Join(c.authenticate(), c.mayAll(access.Publish, []string{c.queue})); err != nil {
+		if c.w.status != 0 {
+			c.lastWord(b.verdicts[0].Line, err)
+		}
+		return err
 	}
 	b.send(c)
 	_ = rc.SetWriteDeadline(time.Now().Add(readTimeout))

@@ -80,6 +80,12 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	if wait > 0 && len(found) > 0 {
+		if err := errors.Join(c.authenticate(), c.mayAll(access.Consume, queues)); err != nil {
+			c.puller.GiveBack(c.ctx, found)
+			return 0, nil, err
+		}
+	}
 	all := make([]delivery, len(found))
 	for i := range found {
 		all[i] = deliveryOf(&found[i])
@@ -99,9 +105,9 @@ func (g *Gateway) waits() (done func(), err error) {
 		return nil, &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
 			Detail: "as many callers wait as may: try again"}
 	}
-	<-g.free
+	g.busy.Add(-1)
 	return func() {
-		g.free <- struct{}{}
+		g.busy.Add(1) // whatever others hold: who has got a message is not to wait for a place
 		<-g.polls
 	}, nil
 }

@@ -114,7 +114,7 @@ func TestWaitingTakesNoPlace(t *testing.T) {
 	ended := make(chan answer, 1)
 	go func() { ended <- r.do("POST", "/v1/queues/q/deliveries?group=g&wait_ms=30000", "") }()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		return len(r.g.polls) == 1 && len(r.g.free) == 0, "nobody waits"
+		return len(r.g.polls) == 1 && r.g.busy.Load() == 0, "nobody waits"
 	})
 	r.do("POST", "/v1/queues/q/deliveries?group=g&wait_ms=30000", "").refused(http.StatusServiceUnavailable, typeBusy)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the place of the one before is free a moment later

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -123,16 +122,12 @@ func (s *sink) run(ctx context.Context, each time.Duration) {
 
 // allowed takes up what the token is for now. One that is revoked is the last thing that is told.
 func (s *sink) allowed(ctx context.Context) bool {
-	grant, err := s.cfg.Access.Authenticate(ctx, s.secret)
+	err := s.authenticate()
 	if err == nil {
-		s.grant = grant
 		err = s.mayAll(access.Operate, s.only)
 	}
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return false
-	case errors.Is(err, access.ErrRefused):
-		err = refused("the token is revoked or expired")
 	}
 	if err != nil {
 		_ = s.problem(err)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
@@ -54,7 +55,7 @@ type Gateway struct {
 	op     *admin.Admin
 	log    *slog.Logger
 	mux    *http.ServeMux
-	free   chan struct{} // one for each request that is answered
+	busy   atomic.Int64  // requests that are answered, and do not wait for their caller or a message
 	polls  chan struct{} // one for each caller that waits for a message, or listens
 	puller *pull.Puller
 	live   *live
@@ -94,7 +95,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{cfg: cfg, client: client, op: admin.New(cfg.Redis, cfg.Prefix), log: cfg.Logger,
-		free: make(chan struct{}, cfg.MaxRequests), polls: make(chan struct{}, cfg.MaxPolls),
+		polls: make(chan struct{}, cfg.MaxPolls),
 		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
 			Logger: cfg.Logger})}
 	g.stopping, g.stop = context.WithCancel(context.Background())

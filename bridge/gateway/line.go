@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/internal/ndjson"
@@ -38,6 +39,9 @@ type line struct {
 func parseLine(text []byte) (m bridge.NewMessage, err error) {
 	if !strings.HasPrefix(strings.ToValidUTF8(string(text[:min(len(text), 1)]), ""), "{") {
 		return m, malformed("the line is not a JSON object")
+	}
+	if !utf8.Valid(text) { // a decoder would put other bytes in their place
+		return m, malformed("the line is not UTF-8: payload_base64 takes any bytes")
 	}
 	var l line
 	if err := ndjson.Decode(text, &l); err != nil {

@@ -123,6 +123,8 @@ func TestALargeAnswerIsCompressedForWhoAsks(t *testing.T) {
 
 const ndjsonType = "Content-Type: application/x-ndjson"
 
+const jsonType = "Content-Type: application/json"
+
 func TestManyAreTakenWithAVerdictForEach(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPayload = 1000 })

@@ -61,10 +61,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		g.log.Debug("answered", slog.String("request", out.id), slog.String("method", r.Method),
 			slog.String("route", out.route), slog.Int("status", out.status), slog.Duration("took", time.Since(began)))
 	}()
-	select {
-	case g.free <- struct{}{}:
-		defer func() { <-g.free }()
-	default:
+	defer g.busy.Add(-1)
+	if g.busy.Add(1) > int64(g.cfg.MaxRequests) {
 		out.problem(&problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
 			Detail: "this gateway answers as many requests as it may: try again"})
 		return
@@ -172,13 +170,9 @@ func (g *Gateway) allow(one route, c *call) error {
 		return refused("the header Authorization must hold \"Bearer\" and a token")
 	}
 	c.secret = strings.TrimSpace(secret)
-	grant, err := g.cfg.Access.Authenticate(c.ctx, c.secret)
-	if errors.Is(err, access.ErrRefused) {
-		return refused("the token is unknown, revoked or expired")
-	} else if err != nil {
+	if err := c.authenticate(); err != nil {
 		return err
 	}
-	c.grant = grant
 	_, hasQueue := strings.CutPrefix(one.pattern, "/v1/queues/{queue}")
 	if hasQueue {
 		if err := lua.CheckQueue(c.queue); err != nil {
@@ -186,10 +180,22 @@ func (g *Gateway) allow(one route, c *call) error {
 				Detail: "the path does not name a queue"}
 		}
 	}
-	if (hasQueue || one.all) && !grant.May(one.verb, c.queue) {
+	if (hasQueue || one.all) && !c.grant.May(one.verb, c.queue) {
 		return forbidden(one.verb)
 	}
 	return c.take(1)
+}
+
+// authenticate takes up what the token is for now. What lasts asks again: meanwhile the token may have been revoked.
+func (c *call) authenticate() error {
+	grant, err := c.cfg.Access.Authenticate(c.ctx, c.secret)
+	if errors.Is(err, access.ErrRefused) {
+		return refused("the token is unknown, revoked or expired")
+	}
+	if err == nil {
+		c.grant = grant
+	}
+	return err
 }
 
 // take counts what is asked for against the token's rate.

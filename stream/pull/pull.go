@@ -170,12 +170,16 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 	}
 }
 
+// mostBytes of payloads is what a caller gets at a time; more only if one alone is larger, or came with another.
+const mostBytes = 4 << 20
+
 // try asks those streams that may have something, until there is enough, or a tenth of the time is over in which the first of
 // what was found is to be settled: its caller is to have the rest.
 func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, err error) {
 	var since time.Time
+	bytes := 0
 	enough := func() bool {
-		return len(found) >= r.Count || len(found) > 0 && time.Since(since) > found[0].Within/10
+		return len(found) >= r.Count || bytes >= mostBytes || len(found) > 0 && time.Since(since) > found[0].Within/10
 	}
 	for _, l := range lines {
 		for asked := false; !enough(); asked = true {
@@ -189,7 +193,11 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 			}
 			got, err = p.receive(ctx, r, l, r.Count-len(found))
 			p.leave(l, latest, got, err)
-			found = append(found, p.own(ctx, r, l, got.Entries)...)
+			own := p.own(ctx, r, l, got.Entries)
+			for i := range own {
+				bytes += len(own[i].Payload)
+			}
+			found = append(found, own...)
 			if err != nil || ctx.Err() != nil {
 				return found, err
 			}

@@ -3,6 +3,7 @@ package pull
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,5 +112,24 @@ func TestWhatIsFoundDoesNotWaitForMore(t *testing.T) {
 	}
 	if rest := len(r.pull(partitions, 0)); rest+len(found) != partitions-1 {
 		t.Errorf("%d and %d", len(found), rest)
+	}
+}
+
+// A caller gets so many bytes at a time, however many messages it asked for.
+func TestACallerGetsSoManyBytes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Own(t))
+	const size = 1 << 20
+	payload := strings.Repeat("x", size)
+	for range 10 {
+		r.Do("XADD", r.Keys.Stream, "*", lua.FieldID, "m", lua.FieldPayload, payload)
+	}
+	total := 0
+	for total < 10 {
+		found := len(r.pull(MaxCount, 0))
+		if found == 0 || found*size > mostBytes+size {
+			t.Fatalf("%d messages of 1 MiB", found)
+		}
+		total += found
 	}
 }

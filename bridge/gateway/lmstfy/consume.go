@@ -61,6 +61,16 @@ func consume(c *call) (int, any, error) {
 	if len(found) == 0 {
 		return 0, nil, errNone
 	}
+	if timeout > 0 { // meanwhile the token may have been revoked
+		if err := c.authenticate(); err != nil {
+			c.cfg.Puller.GiveBack(c.ctx, found)
+			return 0, nil, err
+		}
+		if _, err := c.queues(); err != nil {
+			c.cfg.Puller.GiveBack(c.ctx, found)
+			return 0, nil, err
+		}
+	}
 	frozen, _ := strconv.ParseBool(c.r.URL.Query().Get("freeze_tries"))
 	return 0, nil, c.give(found, count == 1, frozen)
 }

@@ -67,6 +67,7 @@ type call struct {
 	w             http.ResponseWriter
 	r             *http.Request
 	grant         *access.Grant
+	secret        string
 	namespace, id string
 	queue         string // as the request names it, also several
 	name          string // of our queue; "" where there are several
@@ -192,15 +193,24 @@ func (c *call) allow(one route) error {
 	if token == "" {
 		return failure(http.StatusUnauthorized, "token not found")
 	}
-	grant, err := c.cfg.Access.Authenticate(c.ctx, token)
-	if err != nil {
-		return unknownToken(err)
+	c.secret = token
+	if err := c.authenticate(); err != nil {
+		return err
 	}
-	c.grant = grant
 	if one.polls {
 		return nil // once its queues are known
 	}
 	return c.may(c.name, one.verbs...)
+}
+
+// authenticate takes up what the token is for now.
+func (c *call) authenticate() error {
+	grant, err := c.cfg.Access.Authenticate(c.ctx, c.secret)
+	if err != nil {
+		return unknownToken(err)
+	}
+	c.grant = grant
+	return nil
 }
 
 // may refuses what the token is not for.

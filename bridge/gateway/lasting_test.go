@@ -1,0 +1,107 @@
+package gateway
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// lineStream is a batch of lines whose end has not come.
+type lineStream struct {
+	*rig
+	in  *io.PipeWriter
+	out *bufio.Scanner
+}
+
+func (r *rig) streams(token string) *lineStream {
+	r.t.Helper()
+	body, in := io.Pipe()
+	req, _ := http.NewRequestWithContext(r.t.Context(), "POST", r.base+"/v1/queues/q/batch", body)
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	s := &lineStream{rig: r, in: in}
+	go func() { _, _ = io.WriteString(in, "{}\n") }()
+	res, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		_ = in.Close()
+		_ = res.Body.Close()
+	})
+	s.out = bufio.NewScanner(res.Body)
+	if !s.out.Scan() {
+		r.t.Fatal("the first line is not answered")
+	}
+	return s
+}
+
+// A token is looked at again for each part of a stream, and before a message is given to who has waited.
+func TestWhatLastsEndsWithItsToken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	publisher := r.allow(access.Token{Name: "p", Verbs: []access.Verb{access.Publish}, Queues: []string{"q"}})
+	consumer := r.allow(access.Token{Name: "c", Verbs: []access.Verb{access.Consume}, Queues: []string{"q"}})
+	s := r.streams(publisher)
+	r.do("POST", "/v1/queues/q/deliveries?group=g", "").want(http.StatusOK)
+	waits := make(chan answer, 1)
+	go func() {
+		waits <- r.do("POST", "/v1/queues/q/deliveries?group=g&wait_ms=30000", "", "Authorization: Bearer "+consumer)
+	}()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.g.polls) == 1, "nobody waits" })
+	for _, name := range []string{"p", "c"} {
+		if err := r.op.RemoveToken(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		a := r.do("POST", "/v1/queues/q/deliveries?group=g", "", "Authorization: Bearer "+consumer)
+		return a.status == http.StatusUnauthorized, "it may still"
+	})
+	r.do("POST", "/v1/queues/q/messages?id=m", "x").want(http.StatusCreated)
+	(<-waits).refused(http.StatusUnauthorized, typeToken)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // it was given back, for the next one
+		a := r.do("GET", "/v1/queues/q/stats", "")
+		return strings.Contains(string(a.body), `"scheduled":1`), string(a.body)
+	})
+	if _, err := io.WriteString(s.in, "{}\n"); err != nil {
+		t.Fatal(err)
+	}
+	if !s.out.Scan() || !strings.Contains(s.out.Text(), typeToken) || s.out.Scan() {
+		t.Errorf("the stream goes on: %s", s.out.Text())
+	}
+}
+
+// A stream that waits for its caller takes no place from others.
+func TestIdleStreamsTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.MaxRequests = 1 })
+	for range 3 {
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.busy.Load() == 0, "it is busy" })
+		r.streams(r.token)
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return r.do("GET", "/v1/queues", "").status == http.StatusOK, "there is no place"
+	})
+}
+
+// What a few bytes can ask for is bounded, and bytes are taken as they are or not at all.
+func TestABatchIsBoundedAndKeepsItsBytes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	many := "[0" + strings.Repeat(",0", mostItems) + "]"
+	r.do("POST", "/v1/queues/q/batch", many, jsonType).refused(http.StatusUnprocessableEntity, typeInvalid)
+	r.do("POST", "/v1/queues/q/batch", many[:len(many)-3]+"]", jsonType).want(http.StatusOK)
+	for _, body := range []string{"", "{}", "[", "[{}", "[{}]x", "[{}][]", "[{} {}]", "null", "[,]"} {
+		r.do("POST", "/v1/queues/q/batch", body, jsonType).refused(http.StatusBadRequest, typeMalformed)
+	}
+	r.do("POST", "/v1/queues/q/batch", "[]", jsonType).want(http.StatusOK).has(`"results":[]`)
+	r.do("POST", "/v1/queues/q/batch", "{\"id\":\"a\",\"payload\":\"\xff\"}\n", ndjsonType).want(http.StatusOK).has("UTF-8")
+	redistest.Want(t, "taken", len(r.given(r.do("POST", "/v1/queues/q/deliveries?group=g", ""))), 0)
+}
