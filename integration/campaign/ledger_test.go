@@ -95,7 +95,7 @@ func TestPlansAreReadFromIDs(t *testing.T) {
 // A producer whose reply was slow hears that its message was taken after an operator heard that it was moved.
 func TestWhatAnOperatorMovedIsDueThenWhenTheProducerHearsLate(t *testing.T) {
 	t.Parallel()
-	try, taken := record{verb: verbTry, at: 1}, record{verb: verbTaken, due: 14_920, at: 4}
+	try, taken := record{verb: verbTry, at: 1}, record{verb: verbTaken, due: 14_920, at: 4, by: &writer{role: roleProducer}}
 	asked := record{verb: verbMove, word: changeAsked, at: 2}
 	for _, c := range []struct {
 		name    string
