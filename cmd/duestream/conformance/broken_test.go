@@ -52,13 +52,13 @@ func fail(t *testing.T, kind Kind, all []breaks) {
 	s := redistest.Own(t)
 	reports, errs := make([]*Report, len(all)), make([]error, len(all))
 	var running sync.WaitGroup
-	free := make(chan struct{}, 4)
+	free := make(chan struct{}, 2)
 	for i, b := range all {
 		running.Go(func() {
 			free <- struct{}{}
 			defer func() { <-free }()
 			cfg := config(t, kind, Good, string(kind), b.broken)
-			cfg.URL, cfg.Patience, cfg.Parallel = s.URL(), 10*time.Second, 10
+			cfg.URL, cfg.Patience, cfg.Parallel = s.URL(), 10*time.Second, 6
 			// which take long: mutations of the examples fail by them
 			cfg.Cases = slices.DeleteFunc(cfg.Cases, func(c Case) bool {
 				return slices.ContainsFunc(slices.Concat(comingBackCases, policyCases, outageCases), func(slow Case) bool {

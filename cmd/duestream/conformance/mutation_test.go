@@ -34,7 +34,7 @@ const (
 	// all, each with all cases of its level, as one that nobody knows would run; anything else: those whose file or fault has
 	// it in its name.
 	envMutations   = "DUESTREAM_TEST_MUTATIONS"
-	mutantsAtATime = 8
+	mutantsAtATime = 6
 	sampled        = 6 // one of so many
 )
 
@@ -129,7 +129,7 @@ func (m mutation) judge(t *testing.T, kind Kind, on *rig, command []string) {
 	cfg := mutationConfig(kind, levelOf(m))
 	cfg.Command = command
 	var by, seen []string
-	for tries := 0; tries == 0 || m.spared == "" && len(by) == 0 && tries < 3; tries++ {
+	for tries := 0; tries == 0 || m.spared == "" && len(by) == 0 && tries < 5; tries++ {
 		for _, c := range Cases(kind, Complete) {
 			if !slices.Contains(m.cases, c.Name) {
 				continue
