@@ -58,8 +58,8 @@ without first, look, and then with it.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.from, "from", "", "URL of lmstfy's Redis, as --redis; default $DUESTREAM_LMSTFY_REDIS_URL, which process lists do not show")
-	f.StringSliceVar(&o.namespaces, "namespace", nil, "only this namespace, or several with commas; may be given again")
-	f.StringSliceVar(&o.queues, "lmstfy-queue", nil, "only the queue of this name in lmstfy, or several with commas; may be given again")
+	f.StringArrayVar(&o.namespaces, "namespace", nil, "only this namespace; may be given again")
+	f.StringArrayVar(&o.queues, "lmstfy-queue", nil, "only the queue of this name in lmstfy; may be given again")
 	flags.DelayVar(f, &o.dedup, "dedup", "remember each job for so long, so that it is not moved again")
 	f.BoolVar(&o.remove, "remove", false, "delete each job from lmstfy once it is in duestream")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only read lmstfy's Redis, and count")
