@@ -19,10 +19,12 @@ func isDead(reason string, dead, expires time.Time) bool {
 	return reason != lua.ReasonExpired && (expires.IsZero() || dead.Before(expires))
 }
 
-// letters yields the dead letters of the group, oldest first, and removes those that are none for lmstfy.
+// letters yields the dead letters of the group, oldest first, and removes those that are none for lmstfy: not in a queue that is
+// only named as those of lmstfy, where somebody may want them.
 func (s *Server) letters(ctx context.Context, name string) iter.Seq2[admin.Letter, error] {
 	return func(yield func(admin.Letter, error) bool) {
 		var none []string
+		owned := s.owned(ctx, name)
 		defer func() {
 			if len(none) > 0 {
 				_, _ = s.cfg.Admin.DeadLetters().Purge(ctx, name, none)
@@ -34,6 +36,9 @@ func (s *Server) letters(ctx context.Context, name string) iter.Seq2[admin.Lette
 				yield(l, err)
 				return
 			case (l.Group == "" || l.Group == Group) && !isDead(l.Reason, l.Dead, l.Expires):
+				if !owned {
+					continue
+				}
 				if none = append(none, l.Letter); len(none) < mostSwept {
 					continue
 				}

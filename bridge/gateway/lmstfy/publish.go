@@ -1,6 +1,7 @@
 package lmstfy
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -162,6 +163,31 @@ func republish(c *call) (int, any, error) {
 	return http.StatusCreated, map[string]any{"job_id": id, "msg": "published"}, err
 }
 
+// jobsOf returns the values of a JSON array, and none behind the first that is too many: a few bytes of a body can cost hundreds.
+func jobsOf(text []byte) (raw []json.RawMessage, err error) {
+	if !json.Valid(text) {
+		return nil, errNoArray
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	switch begin, _ := d.Token(); begin {
+	case json.Delim('['):
+	case nil: // null
+		return nil, nil
+	default:
+		return nil, errNoArray
+	}
+	for d.More() && len(raw) <= MaxBulk {
+		var one json.RawMessage
+		if err := d.Decode(&one); err != nil {
+			return nil, errNoArray
+		}
+		raw = append(raw, one)
+	}
+	return raw, nil
+}
+
+var errNoArray = failure(http.StatusBadRequest, "request body should be an array of objects")
+
 // publishBulk takes an array of jobs: each is the text of an element as it stands there.
 func publishBulk(c *call) (int, any, error) {
 	if err := c.take("produce", 1); err != nil {
@@ -175,9 +201,9 @@ func publishBulk(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	var raw []json.RawMessage
-	if json.Unmarshal(text, &raw) != nil {
-		return 0, nil, failure(http.StatusBadRequest, "request body should be an array of objects")
+	raw, err := jobsOf(text)
+	if err != nil {
+		return 0, nil, err
 	}
 	bodies := make([][]byte, len(raw))
 	for i, one := range raw {
