@@ -14,12 +14,14 @@ import (
 )
 
 // The law of a release rate, by the IDs of the entries: in no second do more messages become ready than the rate and the burst
-// say, and over the whole as many as the rate says, while the bridges are killed in turns. DUESTREAM_TEST_FULL=1: for 30 s.
+// say, over the whole no more than the rate says, and after each kill some, while the bridges are killed in turns.
+// DUESTREAM_TEST_FULL=1: for 30 s, and no fewer than the rate says, which a busy machine cannot promise.
 func TestReleaseRateHoldsWhileBridgesAreKilledInTurns(t *testing.T) {
 	t.Parallel()
 	const rate, burst = 500, 50
+	full := os.Getenv("DUESTREAM_TEST_FULL") != ""
 	length := int64(3000)
-	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
+	if full {
 		length = 30_000
 	}
 	s := newStack(t, redistest.Own(t))
@@ -52,7 +54,12 @@ func TestReleaseRateHoldsWhileBridgesAreKilledInTurns(t *testing.T) {
 		f.kill(c)
 		f.start(c)
 		kills++
+		before := s.number("XLEN", s.keys().Stream)
 		<-time.After(2 * time.Second) // when the other one dies
+		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+			n := s.number("XLEN", s.keys().Stream)
+			return n > before, fmt.Sprint("ready after the kill: ", n-before)
+		})
 	}
 	entries, err := s.raw("XRANGE", s.keys().Stream, "-", "+").AsXRange()
 	if err != nil {
@@ -75,7 +82,7 @@ func TestReleaseRateHoldsWhileBridgesAreKilledInTurns(t *testing.T) {
 	if densest > rate+burst {
 		t.Errorf("%d became ready within a second", densest)
 	}
-	if slack := max(want/50, burst); whole < want-slack || whole > want+slack {
+	if slack := max(want/50, burst); whole > want+slack || full && whole < want-slack {
 		t.Errorf("%d became ready in %d ms: more than 2 %% beside %d", whole, length, want)
 	}
 }

@@ -137,8 +137,8 @@ func (p *parted) end() {
 func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 	t.Parallel()
 	p := newParted(t, redistest.Cluster(t, 3, 0), 8)
-	p.bridge(quick())
-	p.bridge(quick())
+	p.bridge(patient())
+	p.bridge(patient())
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		n := p.number("ZCARD", p.prefix+":bridges")
 		return n == 2, fmt.Sprint(n, " bridges live")
@@ -169,8 +169,8 @@ func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 func TestG1PartitionsGrowOnACluster(t *testing.T) {
 	t.Parallel()
 	p := newParted(t, redistest.Cluster(t, 3, 0), 2)
-	p.bridge(quick())
-	p.bridge(quick())
+	p.bridge(patient())
+	p.bridge(patient())
 	const n = 40
 	ctx, old := t.Context(), p.producer()
 	id := func(kind string, i int) string { return fmt.Sprint(kind, "-", i) }

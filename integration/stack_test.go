@@ -218,3 +218,10 @@ func quick() bridge.Policy {
 	return bridge.Policy{VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 20 * time.Millisecond,
 		RetryMax: 200 * time.Millisecond}
 }
+
+// patient is quick where nobody dies and a delivery twice is a failure: a worker that a busy machine holds up keeps what it has.
+func patient() bridge.Policy {
+	policy := quick()
+	policy.VisibilityTimeout = time.Minute
+	return policy
+}

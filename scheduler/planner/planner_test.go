@@ -96,7 +96,8 @@ func TestManyPlannersPlanEachOccurrenceOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.Groups("g")
-	b.put(recurrence.Spec{Every: time.Second, Missed: recurrence.MissedAll, Payload: make([]byte, 64<<10), Paused: true})
+	b.put(recurrence.Spec{Every: time.Second, Missed: recurrence.MissedAll, Payload: bytes.Repeat([]byte("x"), 16<<10),
+		Paused: true})
 	if changed, err := b.Pause(t.Context(), b.Rig.Queue, "r", false); err != nil || !changed {
 		t.Fatal(changed, err)
 	}
