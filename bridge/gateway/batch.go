@@ -51,7 +51,7 @@ func (c *call) publishArray() (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := c.take(max(len(lines)-1, 0)); err != nil {
+	if err := c.take(max(len(lines), 1)); err != nil { // at once: more than the burst go only when nothing was taken before
 		return 0, nil, err
 	}
 	var b batch

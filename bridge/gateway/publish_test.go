@@ -207,3 +207,21 @@ func TestAStreamAnswersEachLineAsItComes(t *testing.T) {
 		_ = res.Body.Close()
 	}
 }
+
+// The request was taken out of the rate before its messages, so a batch of more than the burst never went.
+func TestABatchOfMoreThanTheBurstGoesWhenNothingWasAskedFor(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for kind, body := range map[string]string{
+		"application/json":     `[{"payload":"a"},{"payload":"b"},{"payload":"c"}]`,
+		"application/x-ndjson": `{"payload":"a"}` + "\n",
+	} {
+		token := "Authorization: Bearer " + r.allow(access.Token{Name: kind, Verbs: []access.Verb{access.Publish},
+			Queues: []string{"*"}, Rate: "1/h"})
+		got := r.do("POST", "/v1/queues/orders/batch", body, token, "Content-Type: "+kind)
+		if got.status != http.StatusOK || strings.Contains(string(got.body), "problem") {
+			t.Errorf("%s: %d %s", kind, got.status, got.body)
+		}
+		r.do("POST", "/v1/queues/orders/messages", "", token).refused(http.StatusTooManyRequests, typeRate)
+	}
+}

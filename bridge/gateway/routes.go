@@ -21,6 +21,7 @@ type route struct {
 	all                   bool // it belongs to no queue: the token must be for all
 	audit                 bool // an operator's deed
 	stream                bool // has no end of its own
+	counts                bool // takes what it asks for out of the token's rate itself
 }
 
 // handler answers 200 or another status with a value that JSON shows, or it fails. One that writes itself returns zero.
@@ -49,8 +50,7 @@ func table() []route {
 		{name: "publish", method: http.MethodPost, pattern: queuePath + "/messages", verb: access.Publish, query: message,
 			handler: publish},
 		{name: "publish many", method: http.MethodPost, pattern: queuePath + "/batch", verb: access.Publish,
-			handler: publishMany,
-			stream:  true},
+			handler: publishMany, counts: true, stream: true},
 		{name: "get", method: http.MethodGet, pattern: messagePath, verb: access.Publish, handler: get},
 		{name: "cancel", method: http.MethodDelete, pattern: messagePath, verb: access.Publish, handler: cancel},
 		{name: "reschedule", method: http.MethodPatch, pattern: messagePath, verb: access.Publish, query: "in_ms at_ms",

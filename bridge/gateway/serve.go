@@ -183,6 +183,9 @@ func (g *Gateway) allow(one route, c *call) error {
 	if (hasQueue || one.all) && !c.grant.May(one.verb, c.queue) {
 		return forbidden(one.verb)
 	}
+	if one.counts {
+		return nil
+	}
 	return c.take(1)
 }
 

@@ -156,6 +156,9 @@ func publish(c *call) (int, any, error) {
 
 // republish publishes, and then acknowledges the job that it takes the place of: so none is lost in between.
 func republish(c *call) (int, any, error) {
+	if err := c.take("produce", 1); err != nil {
+		return 0, nil, err
+	}
 	id, err := c.publishOne()
 	if err == nil {
 		err = c.finish(c.name, c.id)
@@ -188,11 +191,8 @@ func jobsOf(text []byte) (raw []json.RawMessage, err error) {
 
 var errNoArray = failure(http.StatusBadRequest, "request body should be an array of objects")
 
-// publishBulk takes an array of jobs: each is the text of an element as it stands there.
+// publishBulk takes an array of jobs: each is the text of an element as it stands there, and counts against the token's rate.
 func publishBulk(c *call) (int, any, error) {
-	if err := c.take("produce", 1); err != nil {
-		return 0, nil, err
-	}
 	o, err := c.options()
 	if err != nil {
 		return 0, nil, err
@@ -218,6 +218,9 @@ func publishBulk(c *call) (int, any, error) {
 		err = failure(http.StatusBadRequest, "too many jobs")
 	default:
 		err = c.attributed(&o)
+	}
+	if err == nil {
+		err = c.take("produce", len(raw)) // at once: more than the burst go only when nothing was taken before
 	}
 	if err != nil {
 		return 0, nil, err

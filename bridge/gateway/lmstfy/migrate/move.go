@@ -284,6 +284,11 @@ func (m *mover) batch(ctx context.Context, at place, batch []entry) error {
 	tally := m.tallies[at]
 	for i, e := range batch {
 		m.done[at][e.id] = true
+		if bodies[i].foreign {
+			tally.Refused++
+			m.refuse(at, e.id, lua.Invalid("job", e.id, "is not as lmstfy stores it: its key holds no string"))
+			continue
+		}
 		if !bodies[i].there { // acknowledged, or expired
 			continue
 		}

@@ -55,6 +55,7 @@ func (e entry) key() string { return e.at.key(poolKey) + "/" + e.id }
 // body is what the key of a job holds.
 type body struct {
 	there   bool
+	foreign bool // it holds no string
 	bytes   []byte
 	expires time.Time // zero = never
 }
@@ -70,11 +71,17 @@ func (s *source) do(ctx context.Context, cmds ...rueidis.Completed) ([]rueidis.R
 	defer cancel()
 	answers := s.c.DoMulti(call, cmds...)
 	for _, answer := range answers {
-		if err := answer.Error(); err != nil && !rueidis.IsRedisNil(err) {
+		if err := answer.Error(); err != nil && !rueidis.IsRedisNil(err) && !isForeign(err) {
 			return nil, fmt.Errorf("read lmstfy's Redis: %w", err)
 		}
 	}
 	return answers, nil
+}
+
+// isForeign says that a key is of another type than those that lmstfy writes: whoever wrote it shares the Redis.
+func isForeign(err error) bool {
+	answer, is := rueidis.IsRedisErr(err)
+	return is && strings.HasPrefix(answer.Error(), "WRONGTYPE")
 }
 
 // jobs calls see with every job that is there from the beginning to the end, by its key. One may come twice.
@@ -165,6 +172,9 @@ func (s *source) list(ctx context.Context, at place, of string, state State) (fo
 			return nil, err
 		}
 		page, err := answers[0].AsStrSlice()
+		if isForeign(err) {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read lmstfy's Redis: %w", err)
 		}
@@ -201,7 +211,7 @@ func (s *source) bodies(ctx context.Context, entries []entry) (found []body, now
 	for pair := range slices.Chunk(answers[1:], 2) {
 		left, _ := pair[0].AsInt64()
 		bytes, err := pair[1].AsBytes()
-		b := body{there: err == nil, bytes: bytes}
+		b := body{there: err == nil, foreign: isForeign(err), bytes: bytes}
 		if left >= 0 {
 			b.expires = now.Add(time.Duration(left) * time.Millisecond)
 		}
