@@ -14,7 +14,8 @@ import (
 )
 
 // The law of a release rate, by the IDs of the entries: in no second do more messages become ready than the rate and the burst
-// say, over the whole no more than the rate says, and after each kill some, while the bridges are killed in turns.
+// say, in some second about as many as the rate, over the whole no more, and after each kill some, while the bridges are killed
+// in turns.
 // DUESTREAM_TEST_FULL=1: for 30 s, and no fewer than the rate says, which a busy machine cannot promise.
 func TestReleaseRateHoldsWhileBridgesAreKilledInTurns(t *testing.T) {
 	t.Parallel()
@@ -79,8 +80,8 @@ func TestReleaseRateHoldsWhileBridgesAreKilledInTurns(t *testing.T) {
 	}
 	want := int(length) * rate / 1000
 	t.Logf("%d became ready in %d ms, of %d; in the densest second %d; %d kills", whole, length, want, densest, kills)
-	if densest > rate+burst {
-		t.Errorf("%d became ready within a second", densest)
+	if densest > rate+burst || densest < rate*3/4 {
+		t.Errorf("%d became ready within the densest second, at a rate of %d", densest, rate)
 	}
 	if slack := max(want/50, burst); whole > want+slack || full && whole < want-slack {
 		t.Errorf("%d became ready in %d ms: more than 2 %% beside %d", whole, length, want)

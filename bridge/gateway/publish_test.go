@@ -208,19 +208,24 @@ func TestAStreamAnswersEachLineAsItComes(t *testing.T) {
 	}
 }
 
-// The request was taken out of the rate before its messages, so a batch of more than the burst never went.
+// The request was taken out of the rate before its messages, so a batch of more than the burst never went. Each message counts.
 func TestABatchOfMoreThanTheBurstGoesWhenNothingWasAskedFor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	for kind, body := range map[string]string{
-		"application/json":     `[{"payload":"a"},{"payload":"b"},{"payload":"c"}]`,
-		"application/x-ndjson": `{"payload":"a"}` + "\n",
+	const three = `[{"payload":"a"},{"payload":"b"},{"payload":"c"}]`
+	for i, c := range []struct {
+		kind, body string
+		burst      int
+	}{ // the arrays first: a line waits for as long as it must
+		{"application/json", three, 1},
+		{"application/json", three, 3},
+		{"application/x-ndjson", `{"payload":"a"}` + "\n", 1},
 	} {
-		token := "Authorization: Bearer " + r.allow(access.Token{Name: kind, Verbs: []access.Verb{access.Publish},
-			Queues: []string{"*"}, Rate: "1/h"})
-		got := r.do("POST", "/v1/queues/orders/batch", body, token, "Content-Type: "+kind)
+		token := "Authorization: Bearer " + r.allow(access.Token{Name: fmt.Sprint(i), Verbs: []access.Verb{access.Publish},
+			Queues: []string{"*"}, Rate: "1/h", Burst: c.burst})
+		got := r.do("POST", "/v1/queues/orders/batch", c.body, token, "Content-Type: "+c.kind)
 		if got.status != http.StatusOK || strings.Contains(string(got.body), "problem") {
-			t.Errorf("%s: %d %s", kind, got.status, got.body)
+			t.Fatalf("%d: %d %s", i, got.status, got.body)
 		}
 		r.do("POST", "/v1/queues/orders/messages", "", token).refused(http.StatusTooManyRequests, typeRate)
 	}

@@ -185,5 +185,6 @@ func complaint(said []byte) string {
 // allMutants are the rows of all tables.
 func allMutants() []mutant {
 	return slices.Concat(mutants, moreMutants, producingMutants, historyMutants, retriesMutants, tracingMutants, metricsMutants,
-		healthMutants, flowMutants, recurrenceMutants, turnsMutants, keyMutants, pushMutants)
+		healthMutants, flowMutants, recurrenceMutants, turnsMutants, keyMutants, pushMutants,
+		gatewayMutants)
 }

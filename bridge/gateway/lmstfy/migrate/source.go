@@ -173,7 +173,7 @@ func (s *source) list(ctx context.Context, at place, of string, state State) (fo
 		}
 		page, err := answers[0].AsStrSlice()
 		if isForeign(err) {
-			return nil, nil
+			return found, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read lmstfy's Redis: %w", err)

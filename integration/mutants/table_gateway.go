@@ -1,0 +1,59 @@
+package main
+
+// gatewayMutants are those of what a gateway counts against a rate, and of what is moved from lmstfy.
+var gatewayMutants = []mutant{
+	{
+		name: "a republish counts as nothing", file: "bridge/gateway/lmstfy/publish.go",
+		old:  "if err := c.take(\"produce\", 1); err != nil {\n\t\treturn 0, nil, err\n\t}\n\tid, err := c.publishOne()\n\tif err == nil {",
+		new:  "id, err := c.publishOne()\n\tif err == nil {",
+		test: []string{"-run", "TestEveryJobThatIsPublishedCounts", "./bridge/gateway/lmstfy"},
+	},
+	{
+		name: "a bulk counts as one job", file: "bridge/gateway/lmstfy/publish.go",
+		old:  "c.take(\"produce\", len(raw))",
+		new:  "c.take(\"produce\", 1)",
+		test: []string{"-run", "TestEveryJobThatIsPublishedCounts", "./bridge/gateway/lmstfy"},
+	},
+	{
+		name: "a batch is asked for twice", file: "bridge/gateway/serve.go",
+		old:  "if one.counts {",
+		new:  "if one.counts && c.queue == \"\" {",
+		test: []string{"-run", "TestABatchOfMoreThanTheBurst", "./bridge/gateway"},
+	},
+	{
+		name: "a batch counts as one message", file: "bridge/gateway/batch.go",
+		old:  "c.take(max(len(lines), 1))",
+		new:  "c.take(1)",
+		test: []string{"-run", "TestABatchOfMoreThanTheBurst", "./bridge/gateway"},
+	},
+	{
+		name: "a job of another type ends a migration", file: "bridge/gateway/lmstfy/migrate/source.go",
+		old:  "&& !rueidis.IsRedisNil(err) && !isForeign(err) {",
+		new:  "&& !rueidis.IsRedisNil(err) {",
+		test: []string{"-run", "TestAKeyOfAnotherType", "./bridge/gateway/lmstfy/migrate"},
+	},
+	{
+		name: "a job of another type is passed over in silence", file: "bridge/gateway/lmstfy/migrate/move.go",
+		old:  "if bodies[i].foreign {",
+		new:  "if bodies[i].foreign && bodies[i].there {",
+		test: []string{"-run", "TestAKeyOfAnotherType", "./bridge/gateway/lmstfy/migrate"},
+	},
+	{
+		name: "a list of another type ends a migration", file: "bridge/gateway/lmstfy/migrate/source.go",
+		old:  "\t\tif isForeign(err) {\n\t\t\treturn found, nil\n\t\t}\n",
+		new:  "",
+		test: []string{"-run", "TestAKeyOfAnotherType", "./bridge/gateway/lmstfy/migrate"},
+	},
+	{
+		name: "what is not UTF-8 in a spec is not looked for", file: "scheduler/recurrence/json.go",
+		old:  "if utf8.Valid(value) && !bytes.Contains(value, []byte(`\\u`)) { // almost all",
+		new:  "if !bytes.Contains(value, []byte(`\\u`)) { // almost all",
+		test: []string{"-run", "TestBytesThatJSONWouldChange", "./scheduler/recurrence"},
+	},
+	{
+		name: "half a pair of UTF-16 in a spec is not looked for", file: "scheduler/recurrence/json.go",
+		old:  "if utf8.Valid(value) && !bytes.Contains(value, []byte(`\\u`)) { // almost all",
+		new:  "if utf8.Valid(value) { // almost all",
+		test: []string{"-run", "TestBytesThatJSONWouldChange", "./scheduler/recurrence"},
+	},
+}
