@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/redis/rueidis"
@@ -111,7 +110,7 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err
 			if outcome = moveRaced; absent || !there.equal(m.one) {
 				return unwatch(ctx, c)
 			}
-			done, err := execWatched(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(),
+			done, err := lua.Transact(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(),
 				c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
 				c.B().Hdel().Key(k.Meta).Field(m.one.member).Build())
 			if done {
@@ -160,7 +159,7 @@ func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err er
 				writes = append(writes, c.B().Hdel().Key(key).Field(m.one.member).Build())
 			}
 		}
-		done, err := execWatched(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.due(),
+		done, err := lua.Transact(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.due(),
 			m.one.member).Build())...)
 		if !done {
 			outcome = moveRaced
@@ -198,22 +197,4 @@ func watch(c rueidis.DedicatedClient, k lua.Keys) rueidis.Completed {
 
 func unwatch(ctx context.Context, c rueidis.DedicatedClient) error {
 	return c.Do(ctx, c.B().Unwatch().Build()).Error()
-}
-
-// execWatched runs commands in a transaction; done is false when what was watched has changed, and with an error.
-func execWatched(ctx context.Context, c rueidis.DedicatedClient, commands ...rueidis.Completed) (done bool, err error) {
-	replies := c.DoMulti(ctx, slices.Concat([]rueidis.Completed{c.B().Multi().Build()}, commands,
-		[]rueidis.Completed{c.B().Exec().Build()})...)
-	for _, reply := range replies[:len(replies)-1] { // the server refuses commands when it queues them
-		err = errors.Join(err, reply.Error())
-	}
-	results, failed := replies[len(replies)-1].ToArray()
-	if rueidis.IsRedisNil(failed) {
-		return false, err
-	}
-	err = errors.Join(err, failed)
-	for _, result := range results {
-		err = errors.Join(err, result.Error())
-	}
-	return err == nil, err
 }

@@ -167,13 +167,9 @@ func tryRemove(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) (r
 				return ErrNotEmpty
 			}
 		}
-		replies := one.DoMulti(ctx, one.B().Multi().Build(), one.B().Unlink().Key(keysOf(k)...).Build(), one.B().Exec().Build())
-		err := replies[2].Error()
-		removed = err == nil
-		if rueidis.IsRedisNil(err) { // a watched key has changed
-			return nil
-		}
-		return lua.Classify("EXEC", err)
+		var err error
+		removed, err = lua.Transact(ctx, one, one.B().Unlink().Key(keysOf(k)...).Build()) // neither: a watched key has changed
+		return err
 	})
 	return removed, err
 }

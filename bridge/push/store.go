@@ -213,14 +213,8 @@ func (s *Store) tryEdit(ctx context.Context, key, group string,
 		if err != nil {
 			return err
 		}
-		replies := c.DoMulti(ctx, c.B().Multi().Build(),
-			c.B().Hset().Key(key).FieldValue().FieldValue(group, text).Build(), c.B().Exec().Build())
-		err = replies[2].Error()
-		done = err == nil
-		if rueidis.IsRedisNil(err) { // a watched key has changed
-			return nil
-		}
-		return lua.Classify("HSET "+key, errors.Join(replies[1].Error(), err))
+		done, err = lua.Transact(ctx, c, c.B().Hset().Key(key).FieldValue().FieldValue(group, text).Build())
+		return err
 	})
 	return done, err
 }

@@ -1,12 +1,14 @@
 package push
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/redis/rueidis"
 	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/duestream/duestream/integration/queuetest"
@@ -146,5 +148,35 @@ func TestChangesAtTheSameTimeAreAllKept(t *testing.T) {
 	target.Queue = "full"
 	if _, err := g.store.Set(t.Context(), target); !errors.Is(err, lua.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+// A user without MULTI or EXEC changed a target outside of a transaction, was told that it had failed, and nobody had the new key.
+func TestAUserWithoutTransactionsChangesNoTarget(t *testing.T) {
+	t.Parallel()
+	g := newRig(t)
+	g.set(to("https://example.com/"))
+	read := func() string {
+		t.Helper()
+		key := lua.NewKeys(g.prefix, "q").Push
+		text, err := g.r.Client.Do(t.Context(), g.r.Client.B().Hget().Key(key).Field("g").Build()).ToString()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := read()
+	for _, lacks := range []string{"multi", "exec"} {
+		user := "push-" + lacks + "-" + g.prefix
+		queuetest.Do(t, g.r.Client, "ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all", "-"+lacks)
+		t.Cleanup(func() {
+			c := g.r.Client
+			_ = c.Do(context.Background(), c.B().Arbitrary("ACL", "DELUSER", user).Build()).Error()
+		})
+		c := redistest.Shared(t).Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = user, "pw" })
+		if _, err := NewStore(c, g.prefix).Rotate(t.Context(), "q", "g", ""); !errors.Is(err, lua.ErrDenied) {
+			t.Errorf("without %s: %v", lacks, err)
+		}
+		redistest.Want(t, "the target after a rotation without "+lacks, read(), before)
 	}
 }

@@ -3,6 +3,12 @@ package main
 // pushMutants are those of callbacks: where a request may go, and what a target that is down costs.
 var pushMutants = []mutant{
 	{
+		name: "commands of who may not MULTI are executed", file: "lua/transact.go",
+		old:  "\t\treturn false, Classify(\"MULTI\", err)\n",
+		new:  "\t\t_ = err\n",
+		test: []string{"-run", "TestATransactionThatIsRefused", "./lua"},
+	},
+	{
 		name: "any address is dialled", file: "bridge/push/guard.go",
 		old:  "if err != nil || !t.mayDial(at.Addr()) {",
 		new:  "if err != nil || !at.IsValid() {",

@@ -64,21 +64,18 @@ func (p *Planner) restore(ctx context.Context, k lua.Keys, name, spec, plan stri
 				return errors.Join(errThere, err)
 			}
 		}
-		commands := []rueidis.Completed{one.B().Multi().Build(),
-			one.B().Hset().Key(k.Recurring).FieldValue().FieldValue(name, spec).Build()}
+		commands := []rueidis.Completed{one.B().Hset().Key(k.Recurring).FieldValue().FieldValue(name, spec).Build()}
 		if plan != "" {
 			commands = append(commands, one.B().Hset().Key(k.Planned).FieldValue().FieldValue(name, plan).Build())
 		}
-		replies = one.DoMulti(ctx, append(commands, one.B().Exec().Build())...)
-		err := replies[len(replies)-1].Error()
-		if done = err == nil; done {
+		var err error
+		if done, err = lua.Transact(ctx, one, commands...); done {
 			// Bridges would find it within a minute without; what stands there may be no number.
 			_ = one.Do(ctx, one.B().Hincrby().Key(k.Planned).Field("").Increment(1).Build()).Error()
-		}
-		if rueidis.IsRedisNil(err) {
+		} else if err == nil {
 			return errAgain
 		}
-		return lua.Classify("EXEC", err)
+		return err
 	})
 	return done, err
 }

@@ -1,0 +1,44 @@
+package lua
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// Of a user who might not MULTI each command was executed at once, and what had changed meanwhile was overwritten: MULTI was sent
+// in one go with what it holds. One who may not EXEC must not leave an open transaction to whoever has the connection next.
+func TestATransactionThatIsRefusedDoesNothing(t *testing.T) {
+	t.Parallel()
+	withUsers(t, func(b *rig) {
+		guest, may := limited(b)
+		key := b.k.Policy
+		transact := func() (done bool, err error) {
+			err = guest.c.Dedicated(func(c rueidis.DedicatedClient) error {
+				done, err = Transact(b.T.Context(), c, c.B().Hset().Key(key).FieldValue().FieldValue("a", "1").Build(),
+					c.B().Hdel().Key(key).Field("b").Build())
+				return err
+			})
+			return done, err
+		}
+		for _, lacks := range []string{"multi", "exec", "hset", "hdel"} {
+			may("+@all", "-"+lacks)
+			done, err := transact()
+			redistest.Want(b.T, "done without "+lacks, done, false)
+			if !errors.Is(err, ErrDenied) {
+				b.Errorf("without %s: %v", lacks, err)
+			}
+			n, err := b.c.Do(b.T.Context(), b.c.B().Exists().Key(key).Build()).AsInt64()
+			redistest.Want(b.T, "written without "+lacks, n == 0 && err == nil, true)
+			may("+@all")
+			if text, err := guest.c.Do(b.T.Context(), guest.c.B().Echo().Message("x").Build()).ToString(); text != "x" || err != nil {
+				b.Errorf("after a refusal of %s: %q, %v", lacks, text, err)
+			}
+		}
+		done, err := transact()
+		redistest.Want(b.T, "done", done && err == nil, true)
+	})
+}
