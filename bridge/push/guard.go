@@ -39,9 +39,19 @@ func public(addr netip.Addr) bool {
 // mayDial says whether a target may reach an address.
 func (t Target) mayDial(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
-	in := func(p netip.Prefix) bool { return p.Contains(addr) }
+	in := func(p netip.Prefix) bool { return unmap(p).Contains(addr) }
 	return public(addr) || slices.ContainsFunc(t.Networks, in)
 }
+
+// unmap returns the IPv4 network that ::ffff:… stands for; others as they are.
+func unmap(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= mappedBits {
+		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mappedBits)
+	}
+	return p
+}
+
+const mappedBits = 96 // of ::ffff:0:0/96, before the IPv4 address
 
 const (
 	dialTimeout        = 5 * time.Second

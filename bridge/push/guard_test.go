@@ -31,10 +31,13 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 			t.Errorf("%s may be dialled: %t", text, got)
 		}
 	}
-	allowed := Target{Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}
-	for text, want := range map[string]bool{"10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "127.0.0.1": false} {
-		if got := allowed.mayDial(netip.MustParseAddr(text)); got != want {
-			t.Errorf("%s may be dialled where 10.1.0.0/16 is allowed: %t", text, got)
+	for _, network := range []string{"10.1.0.0/16", "::ffff:10.1.0.0/112"} { // the second was taken, and matched nothing
+		allowed := Target{Networks: []netip.Prefix{netip.MustParsePrefix(network)}}
+		for text, want := range map[string]bool{"10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "127.0.0.1": false,
+			"::ffff:10.2.0.1": false, "64:ff9b::a01:203": false, "2002:a01:203::1": false} {
+			if got := allowed.mayDial(netip.MustParseAddr(text)); got != want {
+				t.Errorf("%s may be dialled where %s is allowed: %t", text, network, got)
+			}
 		}
 	}
 	v := newReceiver(t, nil)
