@@ -59,6 +59,9 @@ const (
 	answerHeaderBytes  = 64 << 10
 	keepAlive          = 30 * time.Second
 	mostIdlePerProcess = 100
+
+	// After so long without a word an HTTP/2 connection is asked whether it lives, and ends without an answer.
+	silence, pingTimeout = 15 * time.Second, 5 * time.Second
 )
 
 // newTransport returns what sends a target's requests. Each address is checked when it is dialled, after the name was looked up:
@@ -83,5 +86,6 @@ func newTransport(t Target, config *tls.Config, resolver *net.Resolver) *http.Tr
 		TLSHandshakeTimeout: t.Timeout, IdleConnTimeout: idleTimeout,
 		MaxIdleConnsPerHost: min(t.Concurrency, mostIdlePerProcess), MaxResponseHeaderBytes: answerHeaderBytes,
 		DisableCompression: true,
+		HTTP2:              &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: pingTimeout},
 	}
 }

@@ -71,10 +71,9 @@ func (l *swallowing) close() {
 	}
 }
 
-// A connection that a load balancer has forgotten answers nothing, and HTTP/2 sends every request over it: probes did, too, and
-// the circuit of a target that was well stayed open.
-func TestAProbeUsesANewConnection(t *testing.T) {
-	t.Parallel()
+// newSwallowing is before a target that speaks HTTP/2. It returns with what its certificate is trusted.
+func newSwallowing(t *testing.T) (*swallowing, *tls.Config) {
+	t.Helper()
 	target := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 	}))
@@ -90,13 +89,44 @@ func TestAProbeUsesANewConnection(t *testing.T) {
 	t.Cleanup(l.close)
 	trusted := x509.NewCertPool()
 	trusted.AddCert(target.Certificate())
+	return l, &tls.Config{RootCAs: trusted}
+}
+
+// Every request went over the connection that was dead without a word, until the circuit opened; and it never does where it is
+// switched off.
+func TestASilentConnectionIsNoticed(t *testing.T) {
+	t.Parallel()
+	l, config := newSwallowing(t)
+	one := to("https://" + l.Addr().String() + "/")
+	one.Timeout = 5 * time.Second
+	p := newPoster(one, config, nil)
+	t.Cleanup(p.close)
+	redistest.Want(t, "asked after", p.transport.HTTP2.SendPingTimeout, silence)
+	p.transport.HTTP2.SendPingTimeout, p.transport.HTTP2.PingTimeout = 50*time.Millisecond, 50*time.Millisecond
+	if _, err := p.deliver(t.Context(), message("before", "x")); err != nil {
+		t.Fatal(err)
+	}
+	l.frozen.Store(l.all.Load())
+	if _, err := p.deliver(t.Context(), message("lost", "x")); err == nil || errors.Is(err, errTimeout) {
+		t.Errorf("over the dead connection: %v", err)
+	}
+	if _, err := p.deliver(t.Context(), message("after", "x")); err != nil {
+		t.Errorf("over a new one: %v", err)
+	}
+}
+
+// A connection that a load balancer has forgotten answers nothing, and HTTP/2 sends every request over it: probes did, too, and
+// the circuit of a target that was well stayed open.
+func TestAProbeUsesANewConnection(t *testing.T) {
+	t.Parallel()
+	l, config := newSwallowing(t)
 	g := newRig(t)
 	g.attempts("q", 50)
-	one := to("https://" + socket.Addr().String() + "/")
+	one := to("https://" + l.Addr().String() + "/")
 	one.Timeout, one.Interval, one.MaxInterval, one.Failures = 100*time.Millisecond, 100*time.Millisecond, 300*time.Millisecond, 3
 	g.set(one)
 	r, err := NewRunner(Config{Redis: g.r, Prefix: g.prefix, LookInterval: 20 * time.Millisecond, Logger: g.log.Logger(),
-		TLS: &tls.Config{RootCAs: trusted}})
+		TLS: config})
 	if err != nil {
 		t.Fatal(err)
 	}
