@@ -11,11 +11,12 @@ import (
 // circuit knows whether a target is worth a request. It is closed at first, opens after so many failures in a row that say that
 // the target is down, and closes when a probe does not. Each process has its own.
 type circuit struct {
+	log *slog.Logger
+
+	mu          sync.Mutex
 	failures    int // that open it; -1 = never
 	first, most time.Duration
-	log         *slog.Logger
 
-	mu      sync.Mutex
 	open    bool
 	row     int
 	since   time.Time
@@ -26,6 +27,17 @@ type circuit struct {
 
 func newCircuit(t Target, log *slog.Logger) *circuit {
 	return &circuit{failures: t.Failures, first: t.Interval, most: t.MaxInterval, log: log}
+}
+
+// adopt has the circuit of a target that was changed follow its new numbers. It stays open or closed, and goes on counting.
+func (c *circuit) adopt(t Target) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failures, c.first, c.most = t.Failures, t.Interval, t.MaxInterval
+	c.pause = min(max(c.pause, c.first), c.most)
+	if c.failures < 0 {
+		c.open, c.row = false, 0 // it is switched off
+	}
 }
 
 // begin tells of the worker that begins to take messages, and whether it is to probe.

@@ -75,9 +75,11 @@ type place struct{ queue, group string }
 
 // line is a target that is served.
 type line struct {
-	text string // as Redis holds it
-	stop context.CancelFunc
-	done chan struct{}
+	text    string // as Redis holds it
+	target  Target
+	circuit *circuit
+	stop    context.CancelFunc
+	done    chan struct{}
 }
 
 // NewRunner checks the configuration. Redis is not touched before Run.
@@ -211,10 +213,14 @@ func (r *Runner) change(ctx context.Context, at place, text string) {
 		return
 	}
 	own, stop := context.WithCancel(ctx)
-	one := &line{text: text, stop: stop, done: make(chan struct{})}
+	one := &line{text: text, target: t, circuit: newCircuit(t, log), stop: stop, done: make(chan struct{})}
+	if old != nil && t.reaches(old.target) {
+		one.circuit = old.circuit
+		one.circuit.adopt(t)
+	}
 	r.running[at] = one
 	s := &service{runner: r, target: t, cfg: r.cfg, log: log, poster: newPoster(t, r.cfg.TLS, r.resolver),
-		circuit: newCircuit(t, log)}
+		circuit: one.circuit}
 	r.lines.Go(func() {
 		defer close(one.done)
 		defer stop()

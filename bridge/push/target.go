@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -139,6 +140,12 @@ func (t Target) Check() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// reaches says whether what is posted to t gets as far as what is posted to o: nothing differs that could mend a target that is
+// down, or break one. How much is posted at a time, with which keys, and when the circuit opens may differ.
+func (t Target) reaches(o Target) bool {
+	return t.URL == o.URL && t.Timeout == o.Timeout && slices.Equal(t.Networks, o.Networks) && maps.Equal(t.Headers, o.Headers)
 }
 
 func (t Target) checkURL() error {

@@ -1,0 +1,68 @@
+package push
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// Any change closed the circuit: a rotation of keys sent a target that was down all that waited.
+func TestAChangeKeepsTheCircuitUnlessItMayMendTheTarget(t *testing.T) {
+	t.Parallel()
+	g := newRig(t)
+	r, err := NewRunner(Config{Redis: g.r, Prefix: g.prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(r.lines.Wait)
+	t.Cleanup(stop)
+	at := place{"q", "g"}
+	circuitOf := func(target Target) *circuit {
+		t.Helper()
+		g.set(target)
+		if err := r.look(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return r.running[at].circuit
+	}
+	target := to("https://127.0.0.1:1/")
+	first := circuitOf(target)
+	for name, change := range map[string]func(){
+		"keys": func() { target.Keys = []string{NewKey()} }, "concurrency": func() { target.Concurrency = 2 },
+		"failures": func() { target.Failures = 3 }, "interval": func() { target.Interval = time.Minute },
+		"dead status": func() { target.DeadStatus = []int{404} },
+	} {
+		change()
+		redistest.Want(t, "the circuit is kept after a change of "+name, circuitOf(target) == first, true)
+	}
+	redistest.Want(t, "failures that open it", first.failures, 3)
+	for name, change := range map[string]func(){
+		"url": func() { target.URL += "hook" }, "timeout": func() { target.Timeout = time.Second },
+		"networks": func() { target.Networks = loopback[:1] }, "headers": func() { target.Headers = map[string]string{"A": "b"} },
+	} {
+		before := r.running[at].circuit
+		change()
+		redistest.Want(t, "the circuit is kept after a change of "+name, circuitOf(target) == before, false)
+	}
+}
+
+// An open circuit that follows new numbers probes within them, and ends when it is switched off.
+func TestAnOpenCircuitTakesNewNumbers(t *testing.T) {
+	t.Parallel()
+	target := Target{Failures: 1, Interval: time.Hour}.WithDefaults()
+	c := newCircuit(target, slog.New(slog.DiscardHandler))
+	c.begin(func() {})
+	c.note(true, errors.New("down"))
+	redistest.Want(t, "it waits", c.wait() > 30*time.Minute, true)
+	target.Interval, target.MaxInterval = time.Second, time.Minute
+	c.adopt(target)
+	redistest.Want(t, "it waits for the new time", c.wait() > 0 && c.wait() <= time.Minute, true)
+	target.Failures = -1
+	c.adopt(target)
+	redistest.Want(t, "it waits when it is switched off", c.wait(), 0)
+}
