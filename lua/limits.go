@@ -49,17 +49,25 @@ func Invalid(field, value, rule string, args ...any) error {
 	return &InvalidError{Field: field, Value: value, Rule: fmt.Sprintf(rule, args...)}
 }
 
-var (
-	queueName  = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
-	prefixName = regexp.MustCompile(`^[A-Za-z0-9._:/-]+$`)
-)
+var prefixName = regexp.MustCompile(`^[A-Za-z0-9._:/-]+$`)
 
 // CheckQueue refuses queue names that are not 1 to 128 of A-Z a-z 0-9 . _ : -
 func CheckQueue(name string) error {
-	if len(name) > MaxQueueBytes || !queueName.MatchString(name) {
+	if len(name) > MaxQueueBytes || !isQueueName(name) {
 		return Invalid("queue", name, "must be 1 to %d characters of A-Z a-z 0-9 . _ : -", MaxQueueBytes)
 	}
 	return nil
+}
+
+// isQueueName is ^[A-Za-z0-9._:-]+$, for every call that names a queue.
+func isQueueName(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == ':' || c == '-') {
+			return false
+		}
+	}
+	return name != ""
 }
 
 // CheckPrefix refuses key prefixes that are not 1 to 128 of A-Z a-z 0-9 . _ : / -

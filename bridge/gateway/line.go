@@ -64,6 +64,9 @@ func shape(err error) string {
 
 // parseOptions reads the query of a message.
 func parseOptions(q query) (bridge.NewMessage, error) {
+	if len(q) == 0 {
+		return bridge.NewMessage{}, nil
+	}
 	l := line{ID: q["id"], Replace: q["replace"]}
 	var errs []error
 	for name, into := range map[string]**int64{"in_ms": &l.In, "at_ms": &l.At, "spread_ms": &l.Spread,

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
-	"net/textproto"
 	"net/url"
 	"strings"
 	"time"
@@ -17,7 +16,7 @@ import (
 // keyWindow is for how long an Idempotency-Key is remembered, where dedup_ms says nothing.
 const keyWindow = 24 * time.Hour
 
-const headerPrefix = "Duestream-Header-"
+const headerPrefix = "Duestream-Header-" // as net/http writes it
 
 // receipt is what is said of a message that was taken.
 type receipt struct {
@@ -26,6 +25,29 @@ type receipt struct {
 	Ready     bool      `json:"ready,omitempty"`
 	Replaced  bool      `json:"replaced,omitempty"`
 	Duplicate bool      `json:"duplicate,omitempty"` // a request with the same Idempotency-Key was there before
+}
+
+// text is the JSON form of a receipt, as encode writes it: most answers are one. False: encode has to.
+func (r receipt) text() ([]byte, bool) {
+	escaped := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
+	if r.ID == "" || r.Due.Year() > 9999 || strings.ContainsFunc(r.ID, escaped) {
+		return nil, false
+	}
+	b := append(make([]byte, 0, 160), `{"id":"`...)
+	b = append(append(b, r.ID...), '"')
+	if !r.Due.IsZero() {
+		b = append(b, `,"due":"`...)
+		b = append(r.Due.AppendFormat(b, time.RFC3339Nano), '"')
+	}
+	for _, flag := range []struct {
+		is   bool
+		name string
+	}{{r.Ready, `,"ready":true`}, {r.Replaced, `,"replaced":true`}, {r.Duplicate, `,"duplicate":true`}} {
+		if flag.is {
+			b = append(b, flag.name...)
+		}
+	}
+	return append(b, "}\n"...), true
 }
 
 // publish takes the body as the payload of one message.
@@ -58,9 +80,9 @@ func publish(c *call) (int, any, error) {
 // messageHeaders returns those of a request that are meant for the message. HTTP does not tell capitals apart, so names come in
 // small letters.
 func messageHeaders(h http.Header) (map[string]string, error) {
-	headers := map[string]string{}
+	var headers map[string]string
 	for name, values := range h {
-		name, is := strings.CutPrefix(name, textproto.CanonicalMIMEHeaderKey(headerPrefix))
+		name, is := strings.CutPrefix(name, headerPrefix)
 		if !is || name == "" {
 			continue
 		}
@@ -68,10 +90,10 @@ func messageHeaders(h http.Header) (map[string]string, error) {
 		if len(values) > 1 {
 			return nil, lua.Invalid("header "+name, "", "must be given once")
 		}
+		if headers == nil {
+			headers = map[string]string{}
+		}
 		headers[name] = values[0]
-	}
-	if len(headers) == 0 {
-		return nil, nil
 	}
 	return headers, nil
 }

@@ -14,6 +14,9 @@ import (
 	"strings"
 )
 
+// mostAtOnce is how many bytes of a body are made room for before they are there.
+const mostAtOnce = 16 << 10
+
 // zipFrom is from how many bytes on an answer is worth being compressed.
 const zipFrom = 1 << 10
 
@@ -55,11 +58,11 @@ func (w *reply) json(status int, value any) {
 	if err != nil {
 		panic(err) // a value of ours always has a JSON form
 	}
-	h := w.Header()
-	if h.Get("Content-Type") == "" {
-		h.Set("Content-Type", "application/json")
+	h := w.Header() // the names are as Set would write them
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = isJSON
 	}
-	h.Add("Vary", "Accept-Encoding")
+	h["Vary"] = variesByZip
 	if len(text) >= zipFrom && acceptsGzip(w.r.Header.Values("Accept-Encoding")) {
 		h.Set("Content-Encoding", "gzip")
 		var zipped bytes.Buffer
@@ -68,13 +71,18 @@ func (w *reply) json(status int, value any) {
 		_ = z.Close()
 		text = zipped.Bytes()
 	}
-	h.Set("Content-Length", strconv.Itoa(len(text)))
+	h["Content-Length"] = []string{strconv.Itoa(len(text))}
 	w.WriteHeader(status)
 	_, _ = w.Write(text)
 }
 
 // encode is json.Marshal that leaves < and > as they are, with a line end.
 func encode(value any) ([]byte, error) {
+	if r, is := value.(receipt); is {
+		if text, ok := r.text(); ok {
+			return text, nil
+		}
+	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -137,7 +145,7 @@ func (c *call) body(most int) ([]byte, error) {
 	if size := c.r.ContentLength; size > int64(most) && c.r.Header.Get("Content-Encoding") == "" {
 		return nil, tooLarge(int64(most))
 	}
-	text, err := io.ReadAll(io.LimitReader(c.r.Body, int64(most)+1))
+	text, err := c.read(most + 1)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(c.ctx.Err(), context.DeadlineExceeded):
 		return nil, &problem{Type: typeMalformed, Status: http.StatusRequestTimeout, Detail: "the body took too long"}
@@ -146,6 +154,18 @@ func (c *call) body(most int) ([]byte, error) {
 	case err != nil && c.ctx.Err() == nil:
 		return nil, malformed("the body could not be read")
 	}
+	return text, err
+}
+
+// read reads the body, up to so many bytes. One whose length is told is read into a slice of that size, if it is not so large that
+// a caller who does not send it would be given memory for nothing.
+func (c *call) read(most int) ([]byte, error) {
+	size := c.r.ContentLength
+	if size < 0 || size >= int64(most) || size > mostAtOnce || c.r.Header.Get("Content-Encoding") != "" {
+		return io.ReadAll(io.LimitReader(c.r.Body, int64(most)))
+	}
+	text := make([]byte, size)
+	_, err := io.ReadFull(c.r.Body, text)
 	return text, err
 }
 

@@ -122,6 +122,9 @@ type query map[string]string
 
 // parseQuery takes names that the route knows, each once.
 func parseQuery(raw, names string) (query, error) {
+	if raw == "" {
+		return nil, nil
+	}
 	all, err := url.ParseQuery(raw)
 	if err != nil {
 		return nil, malformed("the query cannot be read")

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/lua"
@@ -38,13 +39,14 @@ func (c *call) id() string { return c.r.PathValue("id") }
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	out := &reply{ResponseWriter: w, r: r, id: requestID(r.Header)}
 	began := time.Now()
-	out.Header().Set("X-Request-Id", out.id)
-	out.Header().Set("X-Content-Type-Options", "nosniff")
-	out.Header().Set("Cache-Control", "no-store")
+	h := out.Header() // the names are as Set would write them
+	h["X-Request-Id"] = []string{out.id}
+	h["X-Content-Type-Options"] = noSniff
+	h["Cache-Control"] = noStore
 	if len(r.TransferEncoding) > 0 {
 		// A Content-Length beside it is not shown by net/http. A proxy that goes by that one takes what stands behind the last
 		// chunk for a part of this request: it must not be read as another one.
-		out.Header().Set("Connection", "close")
+		h.Set("Connection", "close")
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -58,8 +60,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 			}
 			out.problem(&problem{Type: typeInternal, Status: http.StatusInternalServerError})
 		}
-		g.log.Debug("answered", slog.String("request", out.id), slog.String("method", r.Method),
-			slog.String("route", out.route), slog.Int("status", out.status), slog.Duration("took", time.Since(began)))
+		g.answered(out, time.Since(began))
 	}()
 	defer g.busy.Add(-1)
 	if g.busy.Add(1) > int64(g.cfg.MaxRequests) {
@@ -80,6 +81,22 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	g.mux.ServeHTTP(out, r)
 }
 
+// Values of headers that all answers have.
+var (
+	noSniff     = []string{"nosniff"}
+	noStore     = []string{"no-store"}
+	isJSON      = []string{"application/json"}
+	variesByZip = []string{"Accept-Encoding"}
+)
+
+// answered tells the log of a request, if it takes such lines.
+func (g *Gateway) answered(w *reply, took time.Duration) {
+	if g.log.Enabled(context.Background(), slog.LevelDebug) {
+		g.log.Debug("answered", slog.String("request", w.id), slog.String("method", w.r.Method),
+			slog.String("route", w.route), slog.Int("status", w.status), slog.Duration("took", took))
+	}
+}
+
 // cleanPath says whether every part of a path stands for itself. Others would be redirected, or be another path to a proxy.
 func cleanPath(u *url.URL) bool {
 	path, found := strings.CutPrefix(u.EscapedPath(), "/")
@@ -88,7 +105,7 @@ func cleanPath(u *url.URL) bool {
 	}
 	for part := range strings.SplitSeq(path, "/") {
 		name, err := url.PathUnescape(part)
-		if err != nil || name == "" || name == "." || name == ".." || strings.ToValidUTF8(name, "") != name {
+		if err != nil || name == "" || name == "." || name == ".." || !utf8.ValidString(name) {
 			return false
 		}
 	}

@@ -1,0 +1,39 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The form of a receipt that is written by hand is that of encoding/json, or it is left to it.
+func TestReceiptsLookAsIfJSONHadWrittenThem(t *testing.T) {
+	type plain receipt
+	due := time.UnixMilli(1_800_000_000_120)
+	quick := 0
+	for _, id := range []string{"", "a", "key-00ff", "with space", "<&>", `"`, `\`, "\n", "\x7f", "é", "\u2028", "\xff",
+		strings.Repeat("x", 300)} {
+		for _, at := range []time.Time{{}, due, due.UTC(), due.Truncate(time.Second), due.In(time.FixedZone("", -12600)),
+			due.Add(time.Nanosecond), due.AddDate(7999, 0, 0)} {
+			for flags := range 8 {
+				r := receipt{ID: id, Due: at, Ready: flags&1 > 0, Replaced: flags&2 > 0, Duplicate: flags&4 > 0}
+				text, ok := r.text()
+				if !ok {
+					continue
+				}
+				quick++
+				var want bytes.Buffer
+				e := json.NewEncoder(&want)
+				e.SetEscapeHTML(false)
+				if err := e.Encode(plain(r)); err != nil || want.String() != string(text) {
+					t.Errorf("%s instead of %s (%v)", text, want.String(), err)
+				}
+			}
+		}
+	}
+	if quick == 0 {
+		t.Error("all were left to encoding/json")
+	}
+}
