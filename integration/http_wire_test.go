@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// wire is one connection to an HTTP server, as light as it can be: the client shares two cores with what it measures. Requests are
-// bytes that were made before, if the caller keeps them, and of answers it reads the status and how long the body is. It is the
-// same for all servers.
+// wire is one connection to an HTTP server, as light as it can be: the client shares two cores with what it measures. Requests
+// are bytes that were made before, if the caller keeps them, and of answers it reads the status and how long the body is. It is
+// the same for all servers.
 type wire struct {
 	t    *testing.T
 	host string

@@ -34,7 +34,8 @@ func TestATransactionThatIsRefusedDoesNothing(t *testing.T) {
 			n, err := b.c.Do(b.T.Context(), b.c.B().Exists().Key(key).Build()).AsInt64()
 			redistest.Want(b.T, "written without "+lacks, n == 0 && err == nil, true)
 			may("+@all")
-			if text, err := guest.c.Do(b.T.Context(), guest.c.B().Echo().Message("x").Build()).ToString(); text != "x" || err != nil {
+			text, err := guest.c.Do(b.T.Context(), guest.c.B().Echo().Message("x").Build()).ToString()
+			if text != "x" || err != nil {
 				b.Errorf("after a refusal of %s: %q, %v", lacks, text, err)
 			}
 		}

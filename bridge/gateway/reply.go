@@ -157,8 +157,8 @@ func (c *call) body(most int) ([]byte, error) {
 	return text, err
 }
 
-// read reads the body, up to so many bytes. One whose length is told is read into a slice of that size, if it is not so large that
-// a caller who does not send it would be given memory for nothing.
+// read reads the body, up to so many bytes. One whose length is told is read into a slice of that size, if it is not so large
+// that a caller who does not send it would be given memory for nothing.
 func (c *call) read(most int) ([]byte, error) {
 	size := c.r.ContentLength
 	if size < 0 || size >= int64(most) || size > mostAtOnce || c.r.Header.Get("Content-Encoding") != "" {

@@ -151,7 +151,8 @@ func TestChangesAtTheSameTimeAreAllKept(t *testing.T) {
 	}
 }
 
-// A user without MULTI or EXEC changed a target outside of a transaction, was told that it had failed, and nobody had the new key.
+// A user without MULTI or EXEC changed a target outside of a transaction, was told that it had failed, and nobody had the new
+// key.
 func TestAUserWithoutTransactionsChangesNoTarget(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)

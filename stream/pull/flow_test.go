@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// While entries keep coming faster than the server is asked, a caller gets what was there. It once went on asking until it had its
-// Count, or a tenth of its time was over: the slower Redis answered, the later came the first message.
+// While entries keep coming faster than the server is asked, a caller gets what was there. It once went on asking until it had
+// its Count, or a tenth of its time was over: the slower Redis answered, the later came the first message.
 func TestWhoHasSomethingDoesNotWaitForMore(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -174,8 +174,8 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 const mostBytes = 4 << 20
 
 // try asks those streams that may have something, until there is enough, or a tenth of the time is over in which the first of
-// what was found is to be settled: its caller is to have the rest. A stream that gave what it had is not asked again for what came
-// meanwhile: under a steady flow that would keep what was found from its caller, and the next one who waits is woken for it.
+// what was found is to be settled: its caller is to have the rest. A stream that gave what it had is not asked again for what
+// came meanwhile: under a steady flow that would keep what was found from its caller, and the next one who waits is woken for it.
 func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, err error) {
 	var since time.Time
 	bytes := 0
