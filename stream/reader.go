@@ -176,7 +176,7 @@ func (p *partitionWorker) recover(ctx, hard context.Context) error {
 		if free == 0 {
 			return nil
 		}
-		used := p.takeUp(ctx, hard, unseen[:free], &err)
+		used, err := p.takeUp(ctx, hard, unseen[:free])
 		p.slots.put(free - used)
 		if err != nil {
 			return err
@@ -198,39 +198,62 @@ func (p *partitionWorker) findStart(ctx context.Context) error {
 	return nil
 }
 
+// fetchBatch is how many entries are fetched in one go that this consumer was given before.
+const fetchBatch = 20
+
 // takeUp starts handlers for entries that are this consumer's already, and returns how many slots they use.
-func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string, failed *error) (used int) {
-	held := make([]lua.Held, len(entries))
-	for i, entry := range entries {
-		held[i] = lua.Held{Entry: entry}
-	}
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	extended, err := lua.Extend(ctx, p.cfg.Client, p.keys, p.cfg.Group, p.cfg.Consumer, held)
-	if *failed = err; err != nil {
-		return 0
-	}
+func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string) (used int, err error) {
 	var foreign []lua.Held
-	for i, entry := range entries {
-		if !extended[i] {
-			continue // the entry was deleted: the script made a dead letter of it
-		}
-		c := p.cfg.Client
-		found, err := c.Do(ctx, c.B().Xrange().Key(p.keys.Stream).Start(entry).End(entry).Build()).AsXRangeSlices()
-		if *failed = lua.Classify("XRANGE", err); err != nil {
-			return used
-		}
-		own := p.deliveries(hard, found)
-		if len(own) > 0 && own[0].foreign() { // acknowledge it here, so that it is not found again
-			own[0].cancel(nil)
-			foreign, own = append(foreign, lua.Held{Entry: entry}), nil
+	for len(entries) > 0 && err == nil {
+		var found []rueidis.XRangeSlice
+		found, err = p.fetch(ctx, entries)
+		entries = entries[min(fetchBatch, len(entries)):]
+		var own []*delivery
+		for _, d := range p.deliveries(hard, found) {
+			if d.foreign() { // acknowledge it here, so that it is not found again
+				d.cancel(nil)
+				foreign = append(foreign, lua.Held{Entry: d.msg.EntryID})
+				continue
+			}
+			own = append(own, d)
 		}
 		used += p.startAll(own)
 	}
 	if len(foreign) > 0 {
-		_, *failed = lua.Ack(ctx, p.cfg.Client, p.keys, p.cfg.Group, foreign)
+		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		defer cancel()
+		_, failed := lua.Ack(ctx, p.cfg.Client, p.keys, p.cfg.Group, foreign)
+		err = errors.Join(err, failed)
 	}
-	return used
+	return used, err
+}
+
+// fetch reads the first of some entries that nobody extends yet. It extends all of them: on a slow server the last ones would be
+// reclaimed while those before them are fetched, and then worked on twice.
+func (p *partitionWorker) fetch(ctx context.Context, entries []string) (all []rueidis.XRangeSlice, err error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	held := make([]lua.Held, len(entries))
+	for i, entry := range entries {
+		held[i] = lua.Held{Entry: entry}
+	}
+	c := p.cfg.Client
+	extended, err := lua.Extend(ctx, c, p.keys, p.cfg.Group, p.cfg.Consumer, held)
+	if err != nil {
+		return nil, err
+	}
+	var reads []rueidis.Completed
+	for i, entry := range entries[:min(fetchBatch, len(entries))] {
+		if extended[i] { // else it was deleted, and the script made a dead letter of it, or it is reclaimed
+			reads = append(reads, c.B().Xrange().Key(p.keys.Stream).Start(entry).End(entry).Build())
+		}
+	}
+	for _, reply := range c.DoMulti(ctx, reads...) {
+		found, failed := reply.AsXRangeSlices()
+		err = errors.Join(err, lua.Classify("XRANGE", failed))
+		all = append(all, found...)
+	}
+	return all, err
 }
 
 // unseen returns at most limit entries that this worker was given, and does not hold.
