@@ -17,6 +17,7 @@ import (
 // G1: nothing accepted is lost. Two groups, two bridges of which one goes away and comes back, handlers that fail, a worker that
 // stops in the middle; every message that was accepted reaches both groups.
 func TestG1NothingAcceptedIsLost(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
 		s.groups("a", "b")
@@ -206,6 +207,7 @@ func raceForEntries(t *testing.T, s *stack, round int, entries []entry) int {
 // G4: groups are independent. Two of three groups always fail; the third sees each message exactly once, there is exactly one
 // dead letter per message and failing group, and the number of entries ever added is linear in the attempts.
 func TestG4GroupsAreIndependent(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
 		const n, attempts = 100, 5

@@ -20,6 +20,7 @@ type entry = rueidis.XRangeSlice
 // G6: memory returns. An entry of one group stays pending for as long as the test runs; thousands of others pass. The stream
 // shrinks to what one stream node holds, with our worker and with workers that only XACK, with one group and with two.
 func TestG6MemoryReturns(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		for _, groups := range [][]string{{"a"}, {"a", "b"}} {
 			for _, plain := range []bool{false, true} {

@@ -46,10 +46,10 @@ func TestSpeedAgainstTheFloor(t *testing.T) { // not parallel: it has the machin
 	}
 	begin := time.Now()
 	for try := 1; try <= 3 && len(slow()) > 0; try++ {
-		few := runBench(t, duestream, server, "enqueue", "deliver", "--messages", "20000", "--rounds", "3")
-		failing := runBench(t, duestream, server, "retry", "lateness", "--messages", "3000", "--rounds", "3", "--rate", "1000",
+		few := runBench(t, duestream, server, "enqueue", "deliver", "--messages", "20000", "--rounds", "1")
+		failing := runBench(t, duestream, server, "retry", "lateness", "--messages", "3000", "--rounds", "1", "--rate", "1000",
 			"--duration", "200ms")
-		behind := runBench(t, duestream, server, "deliver", "--messages", "20000", "--rounds", "2", "--backlog", "100000")
+		behind := runBench(t, duestream, server, "deliver", "--messages", "20000", "--rounds", "1", "--backlog", "100000")
 		seen := map[string]float64{}
 		for _, f := range slices.Concat(slices.Collect(maps.Values(few)), slices.Collect(maps.Values(failing))) {
 			if f.Ratio != nil && f.LowerIsBetter {

@@ -34,8 +34,8 @@ const (
 	// all, each with all cases of its level, as one that nobody knows would run; anything else: those whose file or fault has
 	// it in its name.
 	envMutations   = "DUESTREAM_TEST_MUTATIONS"
-	mutantsAtATime = 6
-	sampled        = 6 // one of so many
+	mutantsAtATime = 4
+	sampled        = 12 // one of so many
 )
 
 // Programs that somebody might write: each is one of the examples, with one fault. The kit refuses it, by a message that names
