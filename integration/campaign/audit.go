@@ -131,6 +131,9 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 			a.Late++
 		}
 	}
+	if p.cancelled > 0 && p.overHTTP && a.explainer.mayBeLate(p.first, p.heard) {
+		p.cancelled, p.maybeCancelled = 0, true
+	}
 	owed := p.taken && p.cancelled == 0 && !p.maybeCancelled
 	switch {
 	case p.taken:

@@ -83,6 +83,13 @@ func (e *explainer) untold(by string, from, until int64) (string, bool) {
 	})
 }
 
+// mayBeLate says whether a request that was repeated until somebody answered may still be waiting in a gateway: one that was held
+// up executes what its caller has long given up, also after a cancel, which forgets the dedup window.
+func (e *explainer) mayBeLate(first, heard int64) bool {
+	_, ok := e.between(first, heard, func(f Fault) bool { return len(e.gatewaysOf(f)) > 0 })
+	return ok && heard-first >= callWait.Microseconds()
+}
+
 // behind says whether a worker sees the server through gateways alone.
 func (e *explainer) behind(name string) bool { return e.role[name] == roleHTTPWorker }
 

@@ -72,6 +72,17 @@ func TestWhatIsPublishedAgainIsPromisedOnce(t *testing.T) {
 	if tally := play(t, okID, strings.ReplaceAll(taken, "P", "S")+doneA, nil, State{}); tally.Zero[columnLost] != 1 {
 		t.Errorf("lost: %v", tally)
 	}
+	late := "0 S try 10\n 2100 S taken @2100\n 2200 S cancel asked\n 2201 S cancel ok\n 4000 A1 s #3990 1 - @3990\n" +
+		"4001 A1 e #3990 ok\n 4002 A1 x #3990 acknowledged"
+	stopped := faultAt(faultStopGateway, 5, 3900, "G1.0")
+	for script, want := range map[string]int{late: 0, strings.ReplaceAll(late, "2100 ", "900 "): 1} {
+		if tally := play(t, "p-1-mc", script, []Fault{stopped}, State{}); tally.Zero[columnCancelled] != want {
+			t.Errorf("published again by a gateway that had stopped: %v", tally)
+		}
+	}
+	if tally := play(t, "p-1-mc", late, nil, State{}); tally.Zero[columnCancelled] != 1 {
+		t.Errorf("delivered after a cancel, and no gateway had stopped: %v", tally)
+	}
 	r := &Result{HTTP: true}
 	if text := r.unused(); !strings.Contains(text, "none over HTTP") {
 		t.Error(text)

@@ -6,6 +6,7 @@ import "slices"
 type promise struct {
 	tried, taken, maybe, refused bool
 	first                        int64 // µs of the first try
+	heard                        int64 // µs at which its producer first heard that it was taken
 	due                          int64 // ms: never before this; 0 = not known
 	cancelled                    int64 // µs of a confirmed cancel
 	maybeCancelled               bool
@@ -25,6 +26,9 @@ func promiseOf(records []record) promise {
 			}
 		case verbTaken:
 			p.twice = p.twice || p.taken
+			if !p.taken {
+				p.heard = r.at
+			}
 			if !p.taken && !changed { // an operator may have moved it before its producer heard that it was taken
 				p.due = r.due
 			}
