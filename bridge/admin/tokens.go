@@ -25,10 +25,23 @@ type Verb = access.Verb
 //		// once, 0 = a tenth of a second's, at least one.
 //		Rate  bridge.Rate
 //		Burst int
+//		// The same for publishing and consuming apart, as lmstfy's server has it; not beside a rate. Nil = no limits.
+//		Limits *Limits
 //	}
 //
 //	func (*Token) Check() error
 type Token = access.Token
+
+// Limits are how much a token may ask for in an interval, evenly: all of it at once, when nothing was asked for meanwhile.
+//
+//	type Limits struct {
+//		Read     int // consumed: requests; 0 = no limit
+//		Write    int // published: messages; 0 = no limit
+//		Interval int // seconds
+//	}
+//
+//	func (*Limits) Check() error
+type Limits = access.Limits
 
 // StoredToken is a token as Redis has it.
 //
@@ -57,6 +70,18 @@ func CheckToken(name string) error { return access.CheckName(name) }
 // ErrInvalid, ErrTokenExists.
 func (a *Admin) AddToken(ctx context.Context, t Token) (secret string, err error) {
 	return access.Add(ctx, a.redis.Client, a.prefix, t)
+}
+
+// AddChosenToken is AddToken with a secret that somebody has chosen, as another system's: 20 to 128 of A-Z a-z 0-9 . _ - that
+// nobody else can guess. ErrTokenExists also where a token has that secret.
+func (a *Admin) AddChosenToken(ctx context.Context, t Token, secret string) error {
+	return access.AddChosen(ctx, a.redis.Client, a.prefix, t, secret)
+}
+
+// LimitToken gives the token at a digest limits in place of those it has, nil for none; with fresh only where it has none, else
+// ErrTokenExists. Gateways follow within a second. Errors: ErrInvalid, ErrNoToken.
+func (a *Admin) LimitToken(ctx context.Context, digest string, l *Limits, fresh bool) error {
+	return access.SetLimits(ctx, a.redis.Client, a.prefix, digest, l, fresh)
 }
 
 // Tokens returns the tokens of the prefix by name, and what stands among them and is none. Secrets are not known.

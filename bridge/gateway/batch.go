@@ -51,7 +51,8 @@ func (c *call) publishArray() (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := c.take(max(len(lines), 1)); err != nil { // at once: more than the burst go only when nothing was taken before
+	// At once: more than the burst go only when nothing was taken before.
+	if err := c.take(access.Publish, max(len(lines), 1)); err != nil {
 		return 0, nil, err
 	}
 	var b batch
@@ -192,7 +193,7 @@ func (b *batch) flush(c *call, rc *http.ResponseController) error {
 		return nil
 	}
 	for {
-		wait, err := c.cfg.Access.Take(c.ctx, c.grant, len(b.verdicts))
+		wait, err := c.cfg.Access.Take(c.ctx, c.grant, access.Publish, len(b.verdicts))
 		if err != nil || wait <= 0 {
 			break
 		}

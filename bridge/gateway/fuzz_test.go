@@ -23,7 +23,7 @@ type nobody struct{}
 func (nobody) Authenticate(context.Context, string) (*access.Grant, error) {
 	return nil, access.ErrRefused
 }
-func (nobody) Take(context.Context, *access.Grant, int) (time.Duration, error) {
+func (nobody) Take(context.Context, *access.Grant, access.Verb, int) (time.Duration, error) {
 	return 0, nil
 }
 func (nobody) Audit(*access.Grant, string, string, ...slog.Attr) {}

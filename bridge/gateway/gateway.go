@@ -21,7 +21,7 @@ import (
 // Access says who may do what: an access.Store.
 type Access interface {
 	Authenticate(ctx context.Context, secret string) (*access.Grant, error)
-	Take(ctx context.Context, g *access.Grant, n int) (wait time.Duration, err error)
+	Take(ctx context.Context, g *access.Grant, verb access.Verb, n int) (wait time.Duration, err error)
 	Audit(g *access.Grant, action, queue string, attrs ...slog.Attr)
 }
 

@@ -203,7 +203,7 @@ func (g *Gateway) allow(one route, c *call) error {
 	if one.counts {
 		return nil
 	}
-	return c.take(1)
+	return c.take(one.verb, 1)
 }
 
 // authenticate takes up what the token is for now. What lasts asks again: meanwhile the token may have been revoked.
@@ -219,8 +219,8 @@ func (c *call) authenticate() error {
 }
 
 // take counts what is asked for against the token's rate.
-func (c *call) take(n int) error {
-	wait, err := c.cfg.Access.Take(c.ctx, c.grant, n)
+func (c *call) take(verb access.Verb, n int) error {
+	wait, err := c.cfg.Access.Take(c.ctx, c.grant, verb, n)
 	if err == nil && wait > 0 {
 		return &problem{Type: typeRate, Status: http.StatusTooManyRequests, wait: wait, Detail: "the token's rate is used up"}
 	}

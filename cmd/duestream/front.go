@@ -15,8 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway"
 	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 	"github.com/duestream/duestream/bridge/push"
 	"github.com/duestream/duestream/cmd/duestream/internal/certs"
 	"github.com/duestream/duestream/cmd/duestream/internal/listener"
@@ -225,7 +227,10 @@ func (f *front) answer(ctx context.Context) error {
 		return err
 	}
 	defer g.Close()
-	// What operators can do over HTTP goes here, on f.admin, and other APIs beside /v1 in the handler of the server.
+	operators := lmstfy.NewAdmin(admin.New(r, f.prefix), version, f.log)
+	for _, pattern := range []string{"/token/", "/limits", "/info", "/pools", "/version"} {
+		f.admin.Handle(pattern, operators)
+	}
 	f.redis.Store(r)
 	f.log.Info("listens for requests", slog.String("address", f.socket.Addr().String()))
 	server := gateway.NewServer(g)

@@ -122,7 +122,11 @@ be read as a token is listed by its field, and refused; DIGEST is the hash of a 
 			for _, verb := range t.Verbs {
 				verbs = append(verbs, string(verb))
 			}
-			list.add(t, t.Name, strings.Join(verbs, " "), human.OneLine(strings.Join(t.Queues, " "), 60), string(t.Rate),
+			rate := string(t.Rate)
+			if l := t.Limits; l != nil {
+				rate = fmt.Sprintf("read %d, write %d in %d s", l.Read, l.Write, l.Interval)
+			}
+			list.add(t, t.Name, strings.Join(verbs, " "), human.OneLine(strings.Join(t.Queues, " "), 60), rate,
 				human.Ago(t.Created, now), state, human.OneLine(t.Description, 60))
 		}
 		return list.end("no tokens")

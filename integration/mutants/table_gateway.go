@@ -4,14 +4,14 @@ package main
 var gatewayMutants = []mutant{
 	{
 		name: "a republish counts as nothing", file: "bridge/gateway/lmstfy/publish.go",
-		old:  "if err := c.take(\"produce\", 1); err != nil {\n\t\treturn 0, nil, err\n\t}\n\tid, err := c.publishOne()\n\tif err == nil {",
+		old:  "if err := c.take(access.Publish, 1); err != nil {\n\t\treturn 0, nil, err\n\t}\n\tid, err := c.publishOne()\n\tif err == nil {",
 		new:  "id, err := c.publishOne()\n\tif err == nil {",
 		test: []string{"-run", "TestEveryJobThatIsPublishedCounts", "./bridge/gateway/lmstfy"},
 	},
 	{
 		name: "a bulk counts as one job", file: "bridge/gateway/lmstfy/publish.go",
-		old:  "c.take(\"produce\", len(raw))",
-		new:  "c.take(\"produce\", 1)",
+		old:  "c.take(access.Publish, len(raw))",
+		new:  "c.take(access.Publish, 1)",
 		test: []string{"-run", "TestEveryJobThatIsPublishedCounts", "./bridge/gateway/lmstfy"},
 	},
 	{
@@ -22,8 +22,8 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "a batch counts as one message", file: "bridge/gateway/batch.go",
-		old:  "c.take(max(len(lines), 1))",
-		new:  "c.take(1)",
+		old:  "c.take(access.Publish, max(len(lines), 1))",
+		new:  "c.take(access.Publish, 1)",
 		test: []string{"-run", "TestABatchOfMoreThanTheBurst", "./bridge/gateway"},
 	},
 	{

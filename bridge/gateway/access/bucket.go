@@ -12,6 +12,7 @@ import (
 
 // bucket is the token bucket of a rate, as the time at which it is full again.
 type bucket struct {
+	part     string        // of its key in Redis, behind the digest
 	interval time.Duration // that one takes to come back
 	size     int
 
@@ -47,21 +48,22 @@ func (b *bucket) giveBack(n int) {
 	b.full = b.full.Add(-time.Duration(n) * b.interval)
 }
 
-// Take takes n, such as messages, out of what the token's rate allows: 0 = go on, else nothing was taken, and they are there
+// Take takes n, such as messages, out of what the token allows of a verb: 0 = go on, else nothing was taken, and they are there
 // after so long. More than its burst go when nothing else was taken of late, and are paid for afterwards. All Stores of a prefix
-// share what a rate allows, by one script call; while Redis cannot be asked, or does not answer soon, each counts for itself, and
+// share what is allowed, by one script call; while Redis cannot be asked, or does not answer soon, each counts for itself, and
 // err is nil. It is that of ctx.
-func (s *Store) Take(ctx context.Context, g *Grant, n int) (wait time.Duration, err error) {
-	if g == nil || g.taken == nil || n <= 0 {
+func (s *Store) Take(ctx context.Context, g *Grant, verb Verb, n int) (wait time.Duration, err error) {
+	if g == nil || g.taken[verb] == nil || n <= 0 {
 		return 0, nil
 	}
+	taken := g.taken[verb]
 	n = min(n, lua.MaxBurst)
-	if wait = g.taken.take(n, s.now()); wait > 0 || !s.mayAskForRates() {
+	if wait = taken.take(n, s.now()); wait > 0 || !s.mayAskForRates() {
 		return wait, nil // what is too much for this Store is too much for all
 	}
 	call, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
-	wait, err = lua.Take(call, s.client, s.bucket(g.digest), g.taken.interval, g.taken.size, n)
+	wait, err = lua.Take(call, s.client, s.bucket(g.digest)+taken.part, taken.interval, taken.size, n)
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
@@ -69,7 +71,7 @@ func (s *Store) Take(ctx context.Context, g *Grant, n int) (wait time.Duration, 
 		s.noRates(err)
 		return 0, nil
 	case wait > 0:
-		g.taken.giveBack(n)
+		taken.giveBack(n)
 	}
 	return wait, nil
 }

@@ -47,22 +47,69 @@ func hashOf(c rueidis.Client, prefix string) hash {
 // Add makes a token and returns its secret, which nobody can find out again. Errors: bridge.ErrInvalid, ErrExists. It asks for
 // all tokens.
 func Add(ctx context.Context, c rueidis.Client, prefix string, t Token) (secret string, err error) {
-	if err := t.Check(); err != nil {
+	secret, d := newSecret()
+	if err := hashOf(c, prefix).add(ctx, d, t); err != nil {
 		return "", err
 	}
-	h := hashOf(c, prefix)
-	return h.add(ctx, t, func(all []Stored, now time.Time) error {
+	return secret, nil
+}
+
+// AddChosen makes a token with a secret of the caller's, which somebody else must not be able to guess: 20 to 128 of A-Z a-z 0-9
+// . _ -. Errors: bridge.ErrInvalid, ErrExists, also where a token has that secret.
+func AddChosen(ctx context.Context, c rueidis.Client, prefix string, t Token, secret string) error {
+	if !isChosen(secret) {
+		return lua.Invalid("secret", fmt.Sprint(len(secret), " bytes"), "must be %d to %d of A-Z a-z 0-9 . _ - and not "+
+			"begin with %s", minChosenBytes, maxChosenBytes, SecretPrefix)
+	}
+	d, _ := digestOf(secret)
+	return hashOf(c, prefix).add(ctx, d, t)
+}
+
+func (h hash) add(ctx context.Context, d digest, t Token) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	return h.change(ctx, func(all []Stored, now time.Time) (string, Token, error) {
 		if t.expired(now) {
-			return lua.Invalid("expires", t.Expires.UTC().Format(time.RFC3339), "must be in the future, and it is %s",
+			return "", t, lua.Invalid("expires", t.Expires.UTC().Format(time.RFC3339), "must be in the future, and it is %s",
 				now.UTC().Format(time.RFC3339))
 		}
 		if len(all) >= MaxTokens {
-			return lua.Invalid("token", t.Name, "must be one of at most %d: remove some", MaxTokens)
+			return "", t, lua.Invalid("token", t.Name, "must be one of at most %d: remove some", MaxTokens)
 		}
-		if slices.ContainsFunc(all, func(s Stored) bool { return s.Problem == "" && s.Name == t.Name }) {
-			return fmt.Errorf("token %s: %w", t.Name, ErrExists)
+		if slices.ContainsFunc(all, func(s Stored) bool {
+			return s.Problem == "" && s.Name == t.Name || s.Digest == d.String()
+		}) {
+			return "", t, fmt.Errorf("token %s: %w", t.Name, ErrExists)
 		}
-		return nil
+		return d.String(), t.made(now), nil
+	})
+}
+
+// made is the token as it is stored when it is made.
+func (t Token) made(now time.Time) Token {
+	t.Created = now.UTC().Truncate(time.Millisecond)
+	if !t.Expires.IsZero() {
+		t.Expires = t.Expires.UTC().Truncate(time.Millisecond)
+	}
+	t.Rate = t.Rate.Normal()
+	return t
+}
+
+// SetLimits has the token at a digest have other limits, nil for none, in place of those it has; with fresh only where it has
+// none, else ErrExists. Errors: bridge.ErrInvalid, ErrNoToken.
+func SetLimits(ctx context.Context, c rueidis.Client, prefix, digest string, l *Limits, fresh bool) error {
+	return hashOf(c, prefix).change(ctx, func(all []Stored, _ time.Time) (string, Token, error) {
+		at := slices.IndexFunc(all, func(s Stored) bool { return s.Digest == digest && s.Problem == "" })
+		if at < 0 {
+			return "", Token{}, ErrNoToken
+		}
+		t := all[at].Token
+		if fresh && t.Limits != nil {
+			return "", t, fmt.Errorf("limits of token %s: %w", t.Name, ErrExists)
+		}
+		t.Limits = l
+		return digest, t, t.Check()
 	})
 }
 
@@ -82,16 +129,20 @@ func (s *Store) First(ctx context.Context) (secret string, err error) {
 		return "", nil
 	}
 	t := Token{Name: "first", Description: "made by the first gateway that started", Verbs: Verbs(), Queues: []string{"*"}}
-	secret, err = hash{s.client, s.key}.add(ctx, t, func(all []Stored, _ time.Time) error {
+	secret, d := newSecret()
+	err = hash{s.client, s.key}.change(ctx, func(all []Stored, now time.Time) (string, Token, error) {
 		if len(all) > 0 {
-			return errSome
+			return "", t, errSome
 		}
-		return nil
+		return d.String(), t.made(now), nil
 	})
 	if errors.Is(err, errSome) {
 		return "", nil
 	}
-	return secret, err
+	if err != nil {
+		return "", err
+	}
+	return secret, nil
 }
 
 // List returns the tokens of a prefix by name, and what stands among them and is none.
@@ -175,64 +226,43 @@ func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, er
 	return all, now, nil
 }
 
-// add writes a new token unless check refuses it. Nobody else changes the tokens between the two.
-func (h hash) add(ctx context.Context, t Token, check func(all []Stored, now time.Time) error) (secret string, err error) {
+// change writes the token that pick returns, at the field that it returns. Nobody else changes the tokens between the two.
+func (h hash) change(ctx context.Context, pick func(all []Stored, now time.Time) (field string, t Token, err error)) (err error) {
 	const most = 100 // others who change them at the same time
 	for range most {
 		err = h.client.Dedicated(func(one rueidis.DedicatedClient) error {
 			if err := one.Do(ctx, one.B().Watch().Key(h.key).Build()).Error(); err != nil {
 				return lua.Classify("WATCH "+h.key, err)
 			}
+			field, t := "", Token{}
 			all, now, err := h.all(ctx, one)
 			if err == nil {
-				err = check(all, now)
+				field, t, err = pick(all, now)
 			}
 			if err != nil {
 				_ = one.Do(ctx, one.B().Unwatch().Build()).Error() // or the connection ends, and the watch with it
 				return err
 			}
-			secret, err = h.write(ctx, one, t, now)
-			return err
+			return h.write(ctx, one, field, t)
 		})
 		if !errors.Is(err, errAgain) {
 			break
 		}
 	}
-	if err != nil {
-		return "", err
-	}
-	return secret, nil
+	return err
 }
 
-func (h hash) write(ctx context.Context, one rueidis.DedicatedClient, t Token, now time.Time) (secret string, err error) {
-	secret, d := newSecret()
-	t.Created = now.UTC().Truncate(time.Millisecond)
-	if !t.Expires.IsZero() {
-		t.Expires = t.Expires.UTC().Truncate(time.Millisecond)
-	}
-	t.Rate = t.Rate.Normal()
+func (h hash) write(ctx context.Context, one rueidis.DedicatedClient, field string, t Token) error {
 	value, err := json.Marshal(t)
 	if err != nil {
-		return "", fmt.Errorf("token %s: %w", t.Name, err)
+		return fmt.Errorf("token %s: %w", t.Name, err)
 	}
 	if len(value) > maxTokenBytes {
-		return "", lua.Invalid("token", t.Name, "must be at most %s bytes of JSON", strconv.Itoa(maxTokenBytes))
+		return lua.Invalid("token", t.Name, "must be at most %s bytes of JSON", strconv.Itoa(maxTokenBytes))
 	}
-	// Not in one go: of a user who may not MULTI the HSET would be executed at once, and nobody would get the secret.
-	if err := one.Do(ctx, one.B().Multi().Build()).Error(); err != nil {
-		return "", lua.Classify("MULTI", err)
+	done, err := lua.Transact(ctx, one, one.B().Hset().Key(h.key).FieldValue().FieldValue(field, string(value)).Build())
+	if !done && err == nil {
+		return errAgain
 	}
-	replies := one.DoMulti(ctx, one.B().Hset().Key(h.key).FieldValue().FieldValue(d.String(), string(value)).Build(),
-		one.B().Exec().Build())
-	if err := replies[0].Error(); err != nil { // the server refuses commands when it queues them
-		return "", lua.Classify("HSET "+h.key, err)
-	}
-	results, err := replies[1].ToArray()
-	if rueidis.IsRedisNil(err) {
-		return "", errAgain
-	}
-	for _, result := range results {
-		err = errors.Join(err, result.Error())
-	}
-	return secret, lua.Classify("EXEC", err)
+	return err
 }

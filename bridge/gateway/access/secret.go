@@ -33,10 +33,33 @@ func newSecret() (secret string, of digest) {
 
 // digestOf returns the digest of a secret; ok is false for what is none, however long it is.
 func digestOf(secret string) (d digest, ok bool) {
-	if len(secret) != secretBytes || !strings.HasPrefix(secret, SecretPrefix) {
+	ours := len(secret) == secretBytes && strings.HasPrefix(secret, SecretPrefix)
+	if !ours && !isChosen(secret) {
 		return d, false
 	}
 	return sha256.Sum256([]byte(secret)), true
+}
+
+// Bounds of a secret that was not made here.
+const (
+	minChosenBytes = 20
+	maxChosenBytes = 128
+)
+
+// isChosen says whether somebody may have chosen a secret: what has our prefix is ours.
+func isChosen(secret string) bool {
+	if len(secret) < minChosenBytes || len(secret) > maxChosenBytes || strings.HasPrefix(secret, SecretPrefix) {
+		return false
+	}
+	return !strings.ContainsFunc(secret, func(c rune) bool {
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')
+	})
+}
+
+// Digest returns the field that the token of a secret has in Redis; ok is false for what is no secret.
+func Digest(secret string) (field string, ok bool) {
+	d, ok := digestOf(secret)
+	return d.String(), ok
 }
 
 // parseDigest reads a digest as Redis and files have it.

@@ -205,7 +205,7 @@ func TestTheDocumentedUserIsEnough(t *testing.T) {
 	}
 	r.granted(s, secret)
 	g := r.granted(s, r.add(Token{Name: "a", Rate: "1/h"}))
-	if wait, err := s.Take(t.Context(), g, 1); wait != 0 || err != nil || r.log() != "" {
+	if wait, err := s.Take(t.Context(), g, Publish, 1); wait != 0 || err != nil || r.log() != "" {
 		t.Error(wait, err, r.log())
 	}
 	list, err := List(t.Context(), r.client, r.prefix)

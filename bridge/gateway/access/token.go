@@ -51,6 +51,34 @@ type Token struct {
 	// tenth of a second's, at least one.
 	Rate  lua.Rate `json:"rate,omitempty"`
 	Burst int      `json:"burst,omitempty"`
+	// The same for publishing and consuming apart, as lmstfy's server has it; not beside a rate. Nil = no limits.
+	Limits *Limits `json:"limits,omitempty"`
+}
+
+// Limits are how much may be asked for in an interval, evenly: all of it at once, when nothing was asked for meanwhile.
+type Limits struct {
+	Read     int `json:"read"`     // consumed: requests; 0 = no limit
+	Write    int `json:"write"`    // published: messages; 0 = no limit
+	Interval int `json:"interval"` // seconds
+}
+
+// MaxInterval is the longest Interval of Limits, in seconds: a day.
+const MaxInterval = 24 * 60 * 60
+
+// Check refuses limits that are out of bounds.
+func (l *Limits) Check() error {
+	wrong := func(field string, value, least, most int) error {
+		if value >= least && value <= most {
+			return nil
+		}
+		return lua.Invalid(field, strconv.Itoa(value), "must be between %d and %d", least, most)
+	}
+	err := errors.Join(wrong("read", l.Read, 0, lua.MaxBurst), wrong("write", l.Write, 0, lua.MaxBurst),
+		wrong("interval", l.Interval, 1, MaxInterval))
+	if err == nil && l.Read == 0 && l.Write == 0 {
+		err = lua.Invalid("read, write", "0", "must not both be 0, which is no limit")
+	}
+	return err
 }
 
 var (
@@ -97,6 +125,10 @@ func (t *Token) Check() error {
 	}
 	wrong(t.Burst < 0 || t.Burst > lua.MaxBurst, "burst", strconv.Itoa(t.Burst), "must be between 0 and %d", lua.MaxBurst)
 	wrong(t.Burst != 0 && t.Rate == "", "burst", strconv.Itoa(t.Burst), "must stand beside a rate")
+	if t.Limits != nil {
+		errs = append(errs, t.Limits.Check())
+		wrong(t.Rate != "", "limits", fmt.Sprintf("%+v", *t.Limits), "must not stand beside a rate")
+	}
 	return errors.Join(errs...)
 }
 
@@ -154,13 +186,24 @@ func matches(pattern, name string) bool {
 type Grant struct {
 	token  Token
 	digest digest
-	taken  *bucket // nil without a rate: what this Store takes
+	taken  map[Verb]*bucket // what this Store takes; none where nothing limits it
 }
 
 func newGrant(d digest, t *Token) *Grant {
-	g := &Grant{token: *t, digest: d}
-	if t.Rate != "" {
-		g.taken = newBucket(t.Rate, t.Burst)
+	g := &Grant{token: *t, digest: d, taken: map[Verb]*bucket{}}
+	switch l := t.Limits; {
+	case t.Rate != "":
+		all := newBucket(t.Rate, t.Burst)
+		for _, verb := range Verbs() {
+			g.taken[verb] = all
+		}
+	case l != nil:
+		for verb, most := range map[Verb]int{Consume: l.Read, Publish: l.Write} {
+			if most > 0 {
+				each := time.Duration(l.Interval) * time.Second / time.Duration(most)
+				g.taken[verb] = &bucket{part: ":" + string(verb), interval: each, size: most}
+			}
+		}
 	}
 	return g
 }

@@ -78,7 +78,7 @@ func TestTheRateOfATokenIsItsOwn(t *testing.T) {
 	s := r.store(r.client, "")
 	limited, other, free := r.add(Token{Name: "a", Rate: "60/h"}), r.add(Token{Name: "b", Rate: "1"}), r.add(Token{Name: "c"})
 	wait := func(secret string) time.Duration {
-		d, err := s.Take(t.Context(), r.granted(s, secret), 1)
+		d, err := s.Take(t.Context(), r.granted(s, secret), Publish, 1)
 		if err != nil {
 			t.Error(err)
 		}
@@ -92,16 +92,16 @@ func TestTheRateOfATokenIsItsOwn(t *testing.T) {
 	r.pass(FreshFor) // Redis is asked again, and what was taken stays taken
 	redistest.Want(t, "a second later", wait(limited), time.Minute-FreshFor)
 	for _, n := range []int{0, -1} {
-		if d, err := s.Take(t.Context(), r.granted(s, limited), n); d != 0 || err != nil {
+		if d, err := s.Take(t.Context(), r.granted(s, limited), Publish, n); d != 0 || err != nil {
 			t.Error(n, d, err)
 		}
 	}
-	if d, err := s.Take(t.Context(), nil, 1); d != 0 || err != nil {
+	if d, err := s.Take(t.Context(), nil, Publish, 1); d != 0 || err != nil {
 		t.Error(d, err)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Take(gone, r.granted(s, r.add(Token{Name: "d", Rate: "1/h"})), 1); !errors.Is(err, context.Canceled) {
+	if _, err := s.Take(gone, r.granted(s, r.add(Token{Name: "d", Rate: "1/h"})), Publish, 1); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -116,7 +116,7 @@ func TestGatewaysShareARate(t *testing.T) {
 	secret := r.add(Token{Name: "a", Rate: "1/h", Burst: 3})
 	take := func(s *Store, n int) bool {
 		t.Helper()
-		wait, err := s.Take(t.Context(), r.granted(s, secret), n)
+		wait, err := s.Take(t.Context(), r.granted(s, secret), Publish, n)
 		if err != nil || wait > 3*time.Hour {
 			t.Fatal(wait, err)
 		}

@@ -23,7 +23,7 @@ var errNone = &failed{status: http.StatusNotFound, body: map[string]any{"msg": "
 // consume gives jobs out, and waits for the first one as long as the caller wants to. What it gives comes back when it is not
 // acknowledged within its ttr. A caller who hangs up takes none.
 func consume(c *call) (int, any, error) {
-	if err := c.take("consume", 1); err != nil {
+	if err := c.take(access.Consume, 1); err != nil {
 		return 0, nil, err
 	}
 	ttr, err := c.seconds("ttr", defaultTTR)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -147,7 +148,7 @@ func (c *call) publishOne() (string, error) {
 }
 
 func publish(c *call) (int, any, error) {
-	if err := c.take("produce", 1); err != nil {
+	if err := c.take(access.Publish, 1); err != nil {
 		return 0, nil, err
 	}
 	id, err := c.publishOne()
@@ -156,7 +157,7 @@ func publish(c *call) (int, any, error) {
 
 // republish publishes, and then acknowledges the job that it takes the place of: so none is lost in between.
 func republish(c *call) (int, any, error) {
-	if err := c.take("produce", 1); err != nil {
+	if err := c.take(access.Publish, 1); err != nil {
 		return 0, nil, err
 	}
 	id, err := c.publishOne()
@@ -220,7 +221,7 @@ func publishBulk(c *call) (int, any, error) {
 		err = c.attributed(&o)
 	}
 	if err == nil {
-		err = c.take("produce", len(raw)) // at once: more than the burst go only when nothing was taken before
+		err = c.take(access.Publish, len(raw)) // at once: more than the burst go only when nothing was taken before
 	}
 	if err != nil {
 		return 0, nil, err

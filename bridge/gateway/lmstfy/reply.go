@@ -43,18 +43,30 @@ func write(w http.ResponseWriter, status int, body any) {
 		w.WriteHeader(status)
 		return
 	}
-	text, err := json.Marshal(body)
-	if err != nil {
-		panic(err) // a value of ours always has a JSON form
-	}
+	writeText(w, status, text(body, ""))
+}
+
+func writeText(w http.ResponseWriter, status int, text []byte) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
 	_, _ = w.Write(text)
 }
 
-// failed answers with an error. One of Redis is 503, which clients repeat, and is told to the log alone.
-func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
+// text is the JSON of a value of ours, with an indent one member a line.
+func text(value any, indent string) []byte {
+	text, err := json.Marshal(value)
+	if indent != "" {
+		text, err = json.MarshalIndent(value, "", indent)
+	}
+	if err != nil {
+		panic(err) // a value of ours always has a JSON form
+	}
+	return text
+}
+
+// fail answers with an error. One of Redis is 503, which clients repeat, and is told to the log alone.
+func fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	f := &failed{}
 	switch {
 	case errors.As(err, &f):
@@ -66,7 +78,7 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 			"error": "the store is not available"}}
 	}
 	if f.status >= http.StatusInternalServerError && r.Context().Err() == nil {
-		s.log.Warn("a request of lmstfy's API could not be answered", slog.String("method", r.Method),
+		log.Warn("a request of lmstfy's API could not be answered", slog.String("method", r.Method),
 			slog.Int("status", f.status), slog.Any("error", err))
 	}
 	if f.wait > 0 {

@@ -19,7 +19,7 @@ import (
 // Access says who may do what: an access.Store.
 type Access interface {
 	Authenticate(ctx context.Context, secret string) (*access.Grant, error)
-	Take(ctx context.Context, g *access.Grant, n int) (wait time.Duration, err error)
+	Take(ctx context.Context, g *access.Grant, verb access.Verb, n int) (wait time.Duration, err error)
 	Audit(g *access.Grant, action, queue string, attrs ...slog.Attr)
 }
 
@@ -132,7 +132,7 @@ func find(method, path string) (one route, namespace, queue, id string, ok bool)
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	one, namespace, queue, id, ok := find(r.Method, r.URL.Path)
 	if !ok {
-		s.failed(w, r, failure(http.StatusNotFound, "api not found"))
+		fail(s.log, w, r, failure(http.StatusNotFound, "api not found"))
 		return
 	}
 	c := &call{Server: s, ctx: r.Context(), w: w, r: r, namespace: namespace, queue: queue, id: id}
@@ -146,7 +146,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = c.allow(one)
 	}
 	if err != nil {
-		s.failed(w, r, err)
+		fail(s.log, w, r, err)
 		return
 	}
 	status, body, err := one.answer(c)
@@ -155,7 +155,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err != nil:
-		s.failed(w, r, err)
+		fail(s.log, w, r, err)
 	case status != 0:
 		write(w, status, body)
 	}
@@ -223,12 +223,13 @@ func (c *call) may(name string, verbs ...access.Verb) error {
 	return errToken
 }
 
-// take counts against the token's rate.
-func (c *call) take(action string, n int) error {
-	wait, err := c.cfg.Access.Take(c.ctx, c.grant, n)
+// take counts against what the token allows of a verb.
+func (c *call) take(verb access.Verb, n int) error {
+	wait, err := c.cfg.Access.Take(c.ctx, c.grant, verb, n)
 	if err != nil || wait <= 0 {
 		return nil
 	}
+	action := map[access.Verb]string{access.Consume: "consume", access.Publish: "produce"}[verb]
 	return &failed{status: http.StatusTooManyRequests, wait: wait, body: map[string]any{
 		"msg": "token(" + c.grant.Name() + ") " + action + " reach the limit rate, please retry later"}}
 }

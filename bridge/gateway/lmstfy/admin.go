@@ -1,0 +1,326 @@
+package lmstfy
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/gateway/access"
+)
+
+const (
+	adminTimeout = 10 * time.Second
+	adminBody    = 64 << 10 // bytes
+	onlyPool     = "default"
+	tokenPrefix  = "lmstfy." // of the names of tokens that are made here
+	indent       = "    "
+)
+
+// adminServer answers what lmstfy's admin listener does, for operators. Who they are somebody else has checked.
+type adminServer struct {
+	op      *admin.Admin
+	version string
+	log     *slog.Logger
+}
+
+// NewAdmin returns the routes of lmstfy's admin listener: /token/, /limits, /info, /pools and /version. It asks for no account:
+// that is for who listens. Redis is not touched.
+func NewAdmin(op *admin.Admin, version string, log *slog.Logger) http.Handler {
+	a := &adminServer{op: op, version: version, log: log}
+	mux := http.NewServeMux()
+	for pattern, answer := range map[string]func(*adminCall) (int, any, error){
+		"GET /token/{namespace}":                  a.tokens,
+		"POST /token/{namespace}":                 a.newToken,
+		"DELETE /token/{namespace}/{token}":       a.removeToken,
+		"GET /token/{namespace}/{token}/limit":    a.limit,
+		"POST /token/{namespace}/{token}/limit":   a.setLimit,
+		"PUT /token/{namespace}/{token}/limit":    a.setLimit,
+		"DELETE /token/{namespace}/{token}/limit": a.removeLimit,
+		"GET /limits":  a.limits,
+		"GET /info":    a.info,
+		"GET /pools":   func(*adminCall) (int, any, error) { return http.StatusOK, indented{[]string{onlyPool}}, nil },
+		"GET /version": a.versions,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { a.answer(w, r, answer) })
+	}
+	return mux
+}
+
+// adminCall is a request that is being answered.
+type adminCall struct {
+	ctx         context.Context
+	r           *http.Request
+	namespace   string
+	pool, token string // as the path names it
+}
+
+// indented is an answer that is written with one member a line.
+type indented struct{ value any }
+
+// plain is an answer that is no JSON to its reader.
+type plain string
+
+func (a *adminServer) answer(w http.ResponseWriter, r *http.Request, answer func(*adminCall) (int, any, error)) {
+	ctx, cancel := context.WithTimeout(r.Context(), adminTimeout)
+	defer cancel()
+	r.Body = http.MaxBytesReader(w, r.Body, adminBody)
+	c := &adminCall{ctx: ctx, r: r, namespace: r.PathValue("namespace"), pool: r.URL.Query().Get("pool"),
+		token: r.PathValue("token")}
+	if c.token != "" {
+		c.pool = ""
+		if pool, token, is := strings.Cut(c.token, ":"); is {
+			c.pool, c.token = pool, token
+		}
+	}
+	status, body, err := answer(c)
+	if errors.Is(err, bridge.ErrInvalid) {
+		err = failure(http.StatusBadRequest, err.Error())
+	}
+	if r.Method != http.MethodGet {
+		name, _, _ := r.BasicAuth()
+		a.log.LogAttrs(ctx, slog.LevelInfo, "an operator acts", slog.Bool("audit", true), slog.String("account", name),
+			slog.String("action", "lmstfy: "+r.Pattern), slog.String("namespace", cut(c.namespace)),
+			slog.Bool("done", err == nil && status < http.StatusBadRequest))
+	}
+	if err != nil {
+		fail(a.log, w, r, err)
+		return
+	}
+	switch body := body.(type) {
+	case plain:
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, string(body))
+	case indented:
+		writeText(w, status, text(body.value, indent))
+	default:
+		write(w, status, body)
+	}
+}
+
+// cut keeps what somebody sent short in the log.
+func cut(name string) string { return name[:min(len(name), 255)] }
+
+var (
+	errPool        = failure(http.StatusBadRequest, "the pool was not exists")
+	errTokenExists = failure(http.StatusBadRequest, "the token has already existed")
+	errNoSuchToken = failure(http.StatusNotFound, "token not found")
+)
+
+// hasPool refuses pools that there are not.
+func (c *adminCall) hasPool() error {
+	if c.pool != "" && c.pool != onlyPool {
+		return errPool
+	}
+	return nil
+}
+
+// of says whether a token is for the whole of a namespace, and for nothing else.
+func of(t *admin.StoredToken, namespace string) bool {
+	return t.Problem == "" && slices.Equal(t.Queues, []string{namespace + ":*"})
+}
+
+// find returns the token that the path names, by its secret or by its name: of the namespace, and for nothing else.
+func (a *adminServer) find(c *adminCall) (admin.StoredToken, error) {
+	if err := c.hasPool(); err != nil {
+		return admin.StoredToken{}, err
+	}
+	all, err := a.op.Tokens(c.ctx)
+	if err != nil {
+		return admin.StoredToken{}, err
+	}
+	digest, _ := access.Digest(c.token)
+	for _, t := range all {
+		if of(&t, c.namespace) && (t.Name == c.token || t.Digest == digest) {
+			return t, nil
+		}
+	}
+	return admin.StoredToken{}, errNoSuchToken
+}
+
+// tokens lists those of a namespace: by their names, because nobody knows their secrets any more.
+func (a *adminServer) tokens(c *adminCall) (int, any, error) {
+	if err := c.hasPool(); err != nil {
+		return 0, nil, err
+	}
+	all, err := a.op.Tokens(c.ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	found := map[string]string{}
+	for _, t := range all {
+		name := t.Name
+		if c.pool != "" {
+			name = c.pool + ":" + name
+		}
+		if of(&t, c.namespace) && !t.Expired {
+			found[name] = t.Description
+		}
+	}
+	return http.StatusOK, indented{map[string]any{"tokens": found}}, nil
+}
+
+func (a *adminServer) newToken(c *adminCall) (int, any, error) {
+	_ = c.r.ParseForm() // of what does not parse nothing is taken
+	description, secret := c.r.Form.Get("description"), c.r.Form.Get("token")
+	refuse := func(text string) (int, any, error) { return 0, nil, failure(http.StatusBadRequest, text) }
+	_, long := QueueName(c.namespace, "q")
+	switch {
+	case description == "":
+		return refuse("invalid description")
+	case secret != "" && len(secret) < 20:
+		return refuse("the user token was too short")
+	case !isName(c.namespace):
+		return refuse("namespace name contains forbidden characters")
+	case long != nil:
+		return refuse("the namespace name was too long")
+	}
+	if pool, rest, is := strings.Cut(secret, ":"); is {
+		c.pool, secret = pool, rest
+	}
+	if err := c.hasPool(); err != nil {
+		return 0, nil, err
+	}
+	t := admin.Token{Name: newName(c.namespace), Description: description, Verbs: admin.Verbs(),
+		Queues: []string{c.namespace + ":*"}}
+	var err error
+	if secret != "" {
+		err = a.op.AddChosenToken(c.ctx, t, secret)
+	} else {
+		secret, err = a.op.AddToken(c.ctx, t)
+	}
+	switch {
+	case errors.Is(err, admin.ErrTokenExists):
+		return 0, nil, errTokenExists
+	case err != nil:
+		return 0, nil, err
+	}
+	if c.pool == onlyPool {
+		secret = onlyPool + ":" + secret
+	}
+	return http.StatusCreated, indented{map[string]string{"token": secret}}, nil
+}
+
+// newName names a token after its namespace.
+func newName(namespace string) string {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	rest := "." + hex.EncodeToString(random[:])
+	return tokenPrefix + namespace[:min(len(namespace), access.MaxNameBytes-len(tokenPrefix)-len(rest))] + rest
+}
+
+func (a *adminServer) removeToken(c *adminCall) (int, any, error) {
+	t, err := a.find(c)
+	if err == nil {
+		err = a.op.RemoveToken(c.ctx, t.Name)
+	}
+	if errors.Is(err, errNoSuchToken) || errors.Is(err, admin.ErrNoToken) {
+		err = nil // as its server has it
+	}
+	return http.StatusNoContent, nil, err
+}
+
+func (a *adminServer) limit(c *adminCall) (int, any, error) {
+	t, err := a.find(c)
+	switch {
+	case errors.Is(err, errNoSuchToken), err == nil && t.Limits == nil:
+		return http.StatusNotFound, json.RawMessage("null"), nil
+	case err != nil:
+		return 0, nil, err
+	}
+	return http.StatusOK, t.Limits, nil
+}
+
+func (a *adminServer) setLimit(c *adminCall) (int, any, error) {
+	var l admin.Limits
+	if err := json.NewDecoder(c.r.Body).Decode(&l); err != nil {
+		return 0, nil, failure(http.StatusBadRequest, "the body must be {\"read\":…,\"write\":…,\"interval\":…}")
+	}
+	switch {
+	case l.Read == 0 && l.Write == 0:
+		return http.StatusBadRequest, map[string]any{"limiter": l}, nil
+	case l.Interval == 0:
+		return 0, nil, failure(http.StatusBadRequest, "interval should be > 0")
+	}
+	t, err := a.find(c)
+	fresh, status := c.r.Method == http.MethodPost, http.StatusOK
+	if fresh {
+		status = http.StatusCreated
+	}
+	if err == nil {
+		err = a.op.LimitToken(c.ctx, t.Digest, &l, fresh)
+	}
+	switch {
+	case errors.Is(err, admin.ErrTokenExists):
+		return 0, nil, failure(http.StatusInternalServerError, "throttler token("+t.Name+") has already exists")
+	case errors.Is(err, admin.ErrNoToken):
+		return 0, nil, errNoSuchToken
+	}
+	return status, map[string]any{"limiter": l}, err
+}
+
+func (a *adminServer) removeLimit(c *adminCall) (int, any, error) {
+	t, err := a.find(c)
+	if err == nil && t.Limits != nil {
+		err = a.op.LimitToken(c.ctx, t.Digest, nil, false)
+	}
+	if errors.Is(err, errNoSuchToken) || errors.Is(err, admin.ErrNoToken) {
+		err = nil
+	}
+	return http.StatusOK, map[string]string{"msg": "success"}, err
+}
+
+// limitOf is a row of /limits.
+type limitOf struct {
+	Namespace string        `json:"namespace"`
+	Token     string        `json:"token"` // its name
+	Limiter   *admin.Limits `json:"limiter"`
+}
+
+func (a *adminServer) limits(c *adminCall) (int, any, error) {
+	all, err := a.op.Tokens(c.ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	found := []limitOf{}
+	for _, t := range all {
+		if t.Limits == nil || len(t.Queues) != 1 {
+			continue
+		}
+		if namespace, is := strings.CutSuffix(t.Queues[0], ":*"); is && isName(namespace) {
+			found = append(found, limitOf{namespace, t.Name, t.Limits})
+		}
+	}
+	return http.StatusOK, found, nil
+}
+
+// info lists the queues of each namespace.
+func (a *adminServer) info(c *adminCall) (int, any, error) {
+	if c.hasPool() != nil {
+		return http.StatusOK, plain(""), nil
+	}
+	queues, err := a.op.Queues(c.ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	found := map[string][]string{}
+	for _, name := range queues {
+		if namespace, queue, is := SplitQueue(name); is {
+			found[namespace] = append(found[namespace], queue)
+		}
+	}
+	return http.StatusOK, plain(append(text(found, indent), '\n')), nil
+}
+
+func (a *adminServer) versions(*adminCall) (int, any, error) {
+	return http.StatusOK, indented{map[string]string{"build_commit": "", "build_date": "", "version": a.version}}, nil
+}

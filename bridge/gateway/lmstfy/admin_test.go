@@ -1,0 +1,218 @@
+package lmstfy_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/gateway/lmstfy"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// operators is the admin listener beside a rig.
+type operators struct {
+	*rig
+	base string
+}
+
+func newOperators(t *testing.T) *operators {
+	t.Helper()
+	r := newRig(t)
+	s := httptest.NewServer(lmstfy.NewAdmin(r.op, "v1.2.3", slog.New(slog.NewTextHandler(t.Output(), nil))))
+	t.Cleanup(s.Close)
+	return &operators{rig: r, base: s.URL}
+}
+
+func (o *operators) ask(method, path, body string) (status int, text string) {
+	o.t.Helper()
+	req, err := http.NewRequestWithContext(o.t.Context(), method, o.base+path, strings.NewReader(body))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if strings.Contains(body, "=") {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return resp.StatusCode, string(all)
+}
+
+// want asks, and compares what comes. A * in the text stands for anything.
+func (o *operators) want(status int, text, method, path, body string) string {
+	o.t.Helper()
+	gotStatus, got := o.ask(method, path, body)
+	pattern := "(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(text), `\*`, "(.*)") + "$"
+	found := regexp.MustCompile(pattern).FindStringSubmatch(got)
+	if gotStatus != status || found == nil {
+		o.t.Errorf("%s %s %s: %d %q, want %d %q", method, path, body, gotStatus, got, status, text)
+		return ""
+	}
+	return found[len(found)-1]
+}
+
+// status asks lmstfy's API with a token.
+func (o *operators) status(token, method, path string) int {
+	return o.do(method, path, "x", "X-Token: "+token).status
+}
+
+// A token of the admin listener is one of duestream, for its namespace: it works at once, and not any more once it is removed.
+func TestTokensOfTheAdminListener(t *testing.T) {
+	t.Parallel()
+	o := newOperators(t)
+	secret := o.want(201, "{\n    \"token\": \"*\"\n}", "POST", "/token/shop?description=the+shop", "")
+	redistest.Want(t, "made for", o.status(secret, "PUT", "/api/shop/q"), 201)
+	redistest.Want(t, "another namespace", o.status(secret, "PUT", "/api/ns/q"), 401)
+	o.want(201, "{\n    \"token\": \"default:zzzdefghij0123456789\"\n}", "POST", "/token/shop?pool=default",
+		"description=mine&token=zzzdefghij0123456789")
+	redistest.Want(t, "a chosen one", o.status("default:zzzdefghij0123456789", "PUT", "/api/shop/q"), 201)
+	o.want(400, `{"error":"the token has already existed"}`, "POST", "/token/shop", "description=x&token=zzzdefghij0123456789")
+
+	all, err := o.op.Tokens(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]string{}
+	for _, token := range all {
+		names[token.Description] = token.Name
+		if strings.Contains(fmt.Sprintf("%+v", token), secret) {
+			t.Error("a secret is stored")
+		}
+	}
+	rows := []string{fmt.Sprintf("        %q: \"the shop\"", names["the shop"]),
+		fmt.Sprintf("        %q: \"mine\"", names["mine"])}
+	slices.Sort(rows)
+	o.want(200, "{\n    \"tokens\": {\n"+strings.Join(rows, ",\n")+"\n    }\n}", "GET", "/token/shop", "")
+	o.want(200, "{\n    \"tokens\": {}\n}", "GET", "/token/other", "")
+
+	o.want(204, "", "DELETE", "/token/ns/"+secret, "")   // not of that namespace
+	o.want(204, "", "DELETE", "/token/ns/"+o.token, "")  // by its secret
+	o.want(204, "", "DELETE", "/token/shop/unknown", "") // nothing
+	left, err := o.op.Tokens(t.Context()) // gateways notice later
+	redistest.Want(t, "left", fmt.Sprint(len(left), err), fmt.Sprint(len(all)-1, nil))
+	o.want(204, "", "DELETE", "/token/shop/default:zzzdefghij0123456789", "")
+	o.want(204, "", "DELETE", "/token/shop/"+names["the shop"], "")
+	for _, gone := range []string{secret, "zzzdefghij0123456789", o.token} {
+		redistest.Eventually(t, 10*access.FreshFor, func() (bool, string) {
+			return o.status(gone, "PUT", "/api/shop/q") == 401, "a token works that was removed"
+		})
+	}
+}
+
+// Limits of a token count what is published and what is consumed apart, for all gateways.
+func TestLimitsOfTheAdminListener(t *testing.T) {
+	t.Parallel()
+	o := newOperators(t)
+	secret := o.want(201, "{\n    \"token\": \"*\"\n}", "POST", "/token/shop", "description=limited")
+	at := "/token/shop/" + secret + "/limit"
+	o.want(404, "null", "GET", at, "")
+	o.want(400, `{"limiter":{"read":0,"write":0,"interval":4}}`, "POST", at, `{"read":0,"write":0,"interval":4}`)
+	o.want(400, `{"error":"interval should be \u003e 0"}`, "POST", at, `{"read":1}`)
+	o.want(400, `{"error":"*"}`, "PUT", at, `{"read":-1,"write":3,"interval":4}`)
+	o.want(400, `{"error":"*"}`, "PUT", at, `{"read":1,"write":3,"interval":86401}`)
+	o.want(400, `{"error":"*"}`, "PUT", at, `{"read":1`)
+	o.want(404, `{"error":"token not found"}`, "PUT", "/token/ns/"+secret+"/limit", `{"read":2,"write":3,"interval":4}`)
+	o.want(404, "null", "GET", at, "")
+	const limiter = `{"read":2,"write":3,"interval":86400}`
+	o.want(201, `{"limiter":`+limiter+`}`, "POST", at, limiter)
+	o.want(500, `{"error":"throttler token(*) has already exists"}`, "POST", at, limiter)
+	o.want(200, limiter, "GET", at, "")
+	o.want(200, `[{"namespace":"shop","token":"lmstfy.shop.*","limiter":`+limiter+`}]`, "GET", "/limits?force_update=true", "")
+	redistest.Eventually(t, 10*access.FreshFor, func() (bool, string) { // the limits are known, and used up
+		return o.status(secret, "PUT", "/api/shop/q") == 429, "more is published than the limit"
+	})
+	redistest.Want(t, "consumed", o.status(secret, "GET", "/api/shop/q"), 200)
+	redistest.Want(t, "consumed", o.status(secret, "GET", "/api/shop/q"), 200)
+	redistest.Want(t, "consumed too much", o.status(secret, "GET", "/api/shop/q"), 429)
+	redistest.Want(t, "not consumed", o.status(secret, "GET", "/api/shop/q/peek"), 200)
+	o.want(200, `{"limiter":{"read":0,"write":3,"interval":86400}}`, "PUT", at, `{"read":0,"write":3,"interval":86400}`)
+	redistest.Eventually(t, 10*access.FreshFor, func() (bool, string) {
+		return o.status(secret, "GET", "/api/shop/q") == 200, "no limit holds any more"
+	})
+	for range 2 {
+		o.want(200, `{"msg":"success"}`, "DELETE", at, "")
+	}
+	redistest.Eventually(t, 10*access.FreshFor, func() (bool, string) {
+		return o.status(secret, "PUT", "/api/shop/q") == 201, "no limit holds any more"
+	})
+	o.want(200, "[]", "GET", "/limits", "")
+}
+
+func TestWhatElseTheAdminListenerTells(t *testing.T) {
+	t.Parallel()
+	o := newOperators(t)
+	o.want(200, "[\n    \"default\"\n]", "GET", "/pools", "")
+	o.want(200, "{\n    \"build_commit\": \"\",\n    \"build_date\": \"\",\n    \"version\": \"v1.2.3\"\n}", "GET", "/version", "")
+	redistest.Want(t, "published", o.status(o.token, "PUT", "/api/ns/q"), 201)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		_, text := o.ask("GET", "/info", "")
+		return text == "{\n    \"ns\": [\n        \"q\"\n    ]\n}\n", text
+	})
+	o.want(200, "", "GET", "/info?pool=other", "")
+
+	before, err := o.op.Tokens(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		status                   int
+		text, method, path, body string
+	}{
+		{400, `{"error":"invalid description"}`, "POST", "/token/shop", ""},
+		{400, `{"error":"the user token was too short"}`, "POST", "/token/shop", "description=x&token=short"},
+		{400, `{"error":"secret *"}`, "POST", "/token/shop", "description=x&token=not+one+that+can+be+taken"},
+		{400, `{"error":"secret *"}`, "POST", "/token/shop", "description=x&token=" + strings.Repeat("t", 10_000)},
+		{400, `{"error":"description *"}`, "POST", "/token/shop", "description=a%00b"},
+		{400, `{"error":"the pool was not exists"}`, "POST", "/token/shop?pool=p2", "description=x"},
+		{400, `{"error":"the pool was not exists"}`, "POST", "/token/shop", "description=x&token=p2:zzzdefghij0123456789"},
+		{400, `{"error":"the pool was not exists"}`, "GET", "/token/shop?pool=p2", ""},
+		{400, `{"error":"the pool was not exists"}`, "DELETE", "/token/shop/p2:x", ""},
+		{400, `{"error":"namespace name contains forbidden characters"}`, "POST", "/token/sh%2fop", "description=x"},
+		{400, `{"error":"namespace name contains forbidden characters"}`, "POST", "/token/%7Bshop%7D", "description=x"},
+		{400, `{"error":"namespace name contains forbidden characters"}`, "POST", "/token/%00", "description=x"},
+		{400, `{"error":"namespace name contains forbidden characters"}`, "POST", "/token/*", "description=x"},
+		{400, `{"error":"the namespace name was too long"}`, "POST", "/token/" + strings.Repeat("n", 10_000),
+			"description=x"},
+		{404, "404 page not found\n", "GET", "/", ""},
+		{404, "404 page not found\n", "POST", "/token/shop/x/y/z", "description=x"},
+		{405, "Method Not Allowed\n", "PUT", "/token/shop", "description=x"},
+		{400, `{"error":"invalid description"}`, "POST", "/token/shop", "x=" + strings.Repeat("x", 1<<20)},
+		{400, `{"error":"*"}`, "PUT", "/token/shop/x/limit", `{"read":` + strings.Repeat("1", 1<<20) + "}"},
+	} {
+		o.want(c.status, c.text, c.method, c.path, c.body)
+	}
+	after, err := o.op.Tokens(t.Context())
+	redistest.Want(t, "tokens", fmt.Sprint(len(after), err), fmt.Sprint(len(before), nil))
+}
+
+// A long namespace has tokens as well: the name of one is no longer than a name may be.
+func TestTokensOfALongNamespace(t *testing.T) {
+	t.Parallel()
+	o := newOperators(t)
+	long := strings.Repeat("n", 125)
+	for range 2 {
+		o.want(201, "{\n    \"token\": \"*\"\n}", "POST", "/token/"+long, "description=x")
+	}
+	all, err := o.op.Tokens(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range all {
+		redistest.Want(t, "name", admin.CheckToken(token.Name), nil)
+	}
+}
