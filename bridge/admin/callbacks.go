@@ -28,6 +28,10 @@ import (
 //		// Interval is how long after that the first probe is sent; default 5s. It doubles from probe to probe, up to
 //		// MaxInterval; default 5m.
 //		Interval, MaxInterval time.Duration
+//		// Rate is how many requests there may be, of all processes together: 50/s, 30/m, 1/h; empty = no limit. Burst is
+//		// how many at once, 0 = a tenth of a second's, at least one.
+//		Rate  bridge.Rate
+//		Burst int
 //	}
 //
 //	func (PushTarget) Check() error

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -50,8 +51,8 @@ type State struct {
 }
 
 // Set writes a target, or changes the one of its queue and group. Without keys the target keeps those that it has, or gets a new
-// one, which Change holds. The queue is registered, and the group created: from then on it gets every message. ErrInvalid. About
-// eight round trips; harmless to repeat.
+// one, which Change holds, also with an error that leaves open whether it is in force. The queue is registered, and the group
+// created: from then on it gets every message. ErrInvalid. About eight round trips; harmless to repeat.
 func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 	if len(t.Keys) == 0 {
 		t.Keys = []string{NewKey()}
@@ -68,8 +69,10 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 	}
 	made := c.Key
 	err = s.edit(ctx, t.Queue, t.Group, func(before string, known bool, others int64) (string, error) {
-		c = Change{Added: !known, Key: made}
-		if old, err := parseTarget(t.Queue, t.Group, before); known && made != "" && err == nil {
+		old, err := parseTarget(t.Queue, t.Group, before)
+		ours := known && made != "" && err == nil && slices.Contains(old.Keys, made) // it was written, and we were not told
+		c = Change{Added: !known || ours, Key: made}
+		if known && made != "" && err == nil && !ours {
 			t.Keys, c.Key = old.Keys, ""
 		} else if made != "" {
 			t.Keys = []string{made}
@@ -78,17 +81,18 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 			return "", lua.Invalid("targets", fmt.Sprint(others+1), "must be at most %d for a queue", MaxTargets)
 		}
 		text := t.WithDefaults().text()
-		c.Changed = known && text != before
+		c.Changed = known && !ours && text != before
 		return text, nil
 	})
-	if err != nil {
+	if err != nil && !lostReply(err) {
 		return Change{}, err
 	}
-	return c, nil
+	return c, err
 }
 
 // Rotate gives a target a new signing key, which signs beside the one that was newest until then; "" makes one. Whoever verifies
-// takes the new one up, and DropOldKey ends it. ErrNoTarget, ErrInvalid. It returns the new key.
+// takes the new one up, and DropOldKey ends it. ErrNoTarget, ErrInvalid. It returns the new key, also with an error that leaves
+// open whether it is in force.
 func (s *Store) Rotate(ctx context.Context, queue, group, key string) (string, error) {
 	if key == "" {
 		key = NewKey()
@@ -113,6 +117,12 @@ func (s *Store) DropOldKey(ctx context.Context, queue, group string) error {
 		return keys[:1], nil
 	})
 }
+
+// lostReply says whether something may have been written although there is an error.
+func lostReply(err error) bool { return lua.Temporary(err) && lua.Ambiguous(err) && !lua.Unsent(err) }
+
+// editPause is how long after an edit whose reply was lost it is made again.
+const editPause = 100 * time.Millisecond
 
 func (s *Store) editKeys(ctx context.Context, queue, group string, edit func([]string) ([]string, error)) error {
 	return s.edit(ctx, queue, group, func(before string, known bool, _ int64) (string, error) {
@@ -188,6 +198,9 @@ func (s *Store) edit(ctx context.Context, queue, group string,
 	defer cancel()
 	for {
 		done, err := s.tryEdit(ctx, s.key(queue), group, edit)
+		if lostReply(err) && loop.Sleep(ctx, editPause) {
+			continue // each edit can be made again
+		}
 		if done || err != nil {
 			return s.failed("write", queue, group, err)
 		}

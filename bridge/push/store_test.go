@@ -181,3 +181,30 @@ func TestAUserWithoutTransactionsChangesNoTarget(t *testing.T) {
 		redistest.Want(t, "the target after a rotation without "+lacks, read(), before)
 	}
 }
+
+// The reply of a change was lost, and with it a key that signed from then on, and that nobody had been shown.
+func TestAKeyWhoseReplyIsLostIsTold(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	proxy, prefix := server.Proxy(t), server.Prefix(t)
+	store := NewStore(proxy.Client(t), prefix)
+	proxy.CutAfterForward(1, "EXEC")
+	target := to("https://example.com/")
+	target.Keys = nil
+	c, err := store.Set(t.Context(), target)
+	redistest.Want(t, "set", fmt.Sprint(c.Added, c.Changed, err), "true false <nil>")
+	keys := func() []string {
+		text := queuetest.Text(t, server.Client(t), "HGET", lua.NewKeys(prefix, "q").Push, "g")
+		found, err := parseTarget("q", "g", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found.Keys
+	}
+	redistest.Want(t, "keys", fmt.Sprint(keys()), fmt.Sprint([]string{c.Key}))
+	proxy.CutAfterForward(1, "EXEC")
+	key, err := store.Rotate(t.Context(), "q", "g", "")
+	redistest.Want(t, "rotated", err, nil)
+	redistest.Want(t, "keys", fmt.Sprint(keys()), fmt.Sprint([]string{key, c.Key}))
+	redistest.Want(t, "cuts", proxy.Cuts(), 2)
+}

@@ -68,6 +68,11 @@ type Target struct {
 	// Interval is how long after that the first probe is sent; default 5s. It doubles from probe to probe, up to MaxInterval;
 	// default 5m.
 	Interval, MaxInterval time.Duration
+
+	// Rate is how many requests there may be, of all processes together: 50/s, 30/m, 1/h; empty = no limit. Burst is how many at
+	// once, 0 = a tenth of a second's, at least one.
+	Rate  lua.Rate
+	Burst int
 }
 
 // stored is a target as Redis holds it.
@@ -83,6 +88,8 @@ type stored struct {
 	Failures    int               `json:"failures,omitempty"`
 	Interval    view.Millis       `json:"interval_ms,omitempty"`
 	MaxInterval view.Millis       `json:"max_interval_ms,omitempty"`
+	Rate        lua.Rate          `json:"rate,omitempty"`
+	Burst       int               `json:"burst,omitempty"`
 }
 
 // WithDefaults returns the target with defaults in the place of zeros.
@@ -101,7 +108,7 @@ func (t Target) text() string {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(stored{t.URL, t.AllowHTTP, t.Keys, t.Networks, t.Headers, t.DeadStatus, view.Millis(t.Timeout),
-		t.Concurrency, t.Failures, view.Millis(t.Interval), view.Millis(t.MaxInterval)}); err != nil {
+		t.Concurrency, t.Failures, view.Millis(t.Interval), view.Millis(t.MaxInterval), t.Rate.Normal(), t.Burst}); err != nil {
 		panic(err) // texts and numbers always encode
 	}
 	return strings.TrimSuffix(b.String(), "\n")
@@ -122,7 +129,7 @@ func parseTarget(queue, group, text string) (Target, error) {
 			Rule: "must be a JSON object of the fields that docs/CALLBACKS.md names"}
 	}
 	t := Target{queue, group, s.URL, s.AllowHTTP, s.Keys, s.Networks, s.Headers, s.DeadStatus, time.Duration(s.Timeout),
-		s.Concurrency, s.Failures, time.Duration(s.Interval), time.Duration(s.MaxInterval)}.WithDefaults()
+		s.Concurrency, s.Failures, time.Duration(s.Interval), time.Duration(s.MaxInterval), s.Rate, s.Burst}.WithDefaults()
 	return t, t.Check()
 }
 
@@ -201,6 +208,11 @@ func (t Target) checkNumbers() error {
 	}
 	if t.Failures < -1 || t.Failures > 1_000_000 {
 		errs = append(errs, lua.Invalid("failures", fmt.Sprint(t.Failures), "must be between 1 and 1000000, or -1 for never"))
+	}
+	errs = append(errs, lua.CheckRate(t.Rate))
+	if t.Burst < 0 || t.Burst > lua.MaxBurst || t.Burst > 0 && t.Rate == "" {
+		errs = append(errs, lua.Invalid("burst", fmt.Sprint(t.Burst), "must be between 0 and %d, and stand beside a rate",
+			lua.MaxBurst))
 	}
 	if len(t.DeadStatus) > MaxList {
 		errs = append(errs, lua.Invalid("dead_status", fmt.Sprint(len(t.DeadStatus)), "must be at most %d", MaxList))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
@@ -110,7 +112,7 @@ time, 5xx) its circuit opens: messages stay where they are, and one at a time is
 --interval later, then ever later, up to --max-interval.`,
 		Example: `  duestream push add orders --group partner --url https://example.com/hook
   duestream push add orders --group erp --url http://10.1.2.3/in --allow-http --allow-network 10.1.0.0/16
-  duestream push add orders --group partner --url https://example.com/hook --dead-status 404,422 --concurrency 2`,
+  duestream push add orders --group partner --url https://example.com/hook --dead-status 404,422 --rate 20/s`,
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.Group, "group", "g", "", "consumer group; created if it does not exist (required)")
@@ -124,6 +126,8 @@ time, 5xx) its circuit opens: messages stay where they are, and one at a time is
 	f.IntVarP(&o.Concurrency, "concurrency", "n", 8, "requests under way from each process")
 	f.IntVar(&o.Failures, "failures", 10, "failures in a row that open the circuit; -1 = never")
 	flags.DurationVar(f, &o.Interval, "interval", 5*time.Second, "time before the first probe while the circuit is open")
+	f.StringVar((*string)(&o.Rate), "rate", "", "requests of all processes together, as 50/s, 30/m or 1/h; default: no limit")
+	f.IntVar(&o.Burst, "burst", 0, "with --rate, so many at once; default: a tenth of a second's, at least one")
 	flags.DurationVar(f, &o.MaxInterval, "max-interval", 5*time.Minute, "longest time between two probes")
 	_ = cmd.MarkFlagRequired("group")
 	_ = cmd.MarkFlagRequired("url")
@@ -131,7 +135,7 @@ time, 5xx) its circuit opens: messages stay where they are, and one at a time is
 	return a.operates(cmd, fill, func(ctx context.Context, op *admin.Admin, args []string) error {
 		change, err := op.SetPushTarget(ctx, o.PushTarget)
 		if err != nil {
-			return err
+			return a.keyOf(err, change.Key)
 		}
 		did := "unchanged"
 		if change.Added {
@@ -149,6 +153,14 @@ type pushChanged struct {
 	Group string `json:"group"`
 	Did   string `json:"did"`
 	Key   string `json:"key,omitempty"` // that was made
+}
+
+// keyOf shows a key that was made and may be in force, although there is an error: nobody else knows it.
+func (a *app) keyOf(err error, made string) error {
+	if made != "" && (errors.Is(err, bridge.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
+		a.note("this signing key may be in force, repeat with it in --key-file: %s", made)
+	}
+	return err
 }
 
 func (a *app) printTarget(c pushChanged) error {
@@ -175,6 +187,8 @@ type pushTarget struct {
 	Failures    int          `json:"failures"`
 	Interval    admin.Millis `json:"interval_ms"`
 	MaxInterval admin.Millis `json:"max_interval_ms"`
+	Rate        bridge.Rate  `json:"rate,omitempty"`
+	Burst       int          `json:"burst,omitempty"`
 	Problem     string       `json:"problem,omitempty"`
 }
 
@@ -189,7 +203,7 @@ func newPushTarget(s admin.PushState) pushTarget {
 	}
 	statuses := append([]int{}, s.DeadStatus...)
 	return pushTarget{s.Queue, s.Group, s.URL, s.AllowHTTP, s.KeyCount, networks, headers, statuses, admin.Millis(s.Timeout),
-		s.Concurrency, s.Failures, admin.Millis(s.Interval), admin.Millis(s.MaxInterval), s.Problem}
+		s.Concurrency, s.Failures, admin.Millis(s.Interval), admin.Millis(s.MaxInterval), s.Rate, s.Burst, s.Problem}
 }
 
 func (a *app) pushList() *cobra.Command {
@@ -206,7 +220,7 @@ follows ? in a URL are not shown.`,
 				return err
 			}
 		}
-		list := a.list("QUEUE", "GROUP", "URL", "KEYS", "AT A TIME", "TIMEOUT", "STATE")
+		list := a.list("QUEUE", "GROUP", "URL", "KEYS", "AT A TIME", "RATE", "TIMEOUT", "STATE")
 		for _, queue := range queues {
 			targets, err := op.PushTargets(ctx, queue)
 			if err != nil {
@@ -218,7 +232,7 @@ follows ? in a URL are not shown.`,
 					state = "wrong: " + human.OneLine(s.Problem, 200)
 				}
 				list.add(newPushTarget(s), queue, human.OneLine(s.Group, 60), human.OneLine(s.URL, 120), fmt.Sprint(s.KeyCount),
-					fmt.Sprint(s.Concurrency), human.Exact(s.Timeout), state)
+					fmt.Sprint(s.Concurrency), string(s.Rate), human.Exact(s.Timeout), state)
 			}
 		}
 		return list.end("no targets")
@@ -281,11 +295,11 @@ them signed with the new one alone. A key that is older than both is dropped at 
 			return a.printTarget(pushChanged{Queue: args[0], Group: name, Did: "dropped the old key"})
 		}
 		made, err := op.RotatePushKey(ctx, args[0], name, key)
-		if err != nil {
-			return err
-		}
 		if key != "" {
 			made = "" // who gave it has it
+		}
+		if err != nil {
+			return a.keyOf(err, made)
 		}
 		return a.printTarget(pushChanged{args[0], name, "rotated", made})
 	})

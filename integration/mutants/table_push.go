@@ -9,6 +9,18 @@ var pushMutants = []mutant{
 		test: []string{"-run", "TestATransactionThatIsRefused", "./lua"},
 	},
 	{
+		name: "what waits for a target's rate uses up an attempt", file: "bridge/push/runner.go",
+		old:  "\t\treturn bridge.Release(err)\n\t}\n\tdown,",
+		new:  "\t\treturn err\n\t}\n\tdown,",
+		test: []string{"-run", "TestAChangedRateHoldsAtOnce", "./bridge/push"},
+	},
+	{
+		name: "a key whose reply was lost is another one", file: "bridge/push/store.go",
+		old:  "slices.Contains(old.Keys, made)",
+		new:  "false",
+		test: []string{"-run", "TestAKeyWhoseReplyIsLostIsTold", "./bridge/push"},
+	},
+	{
 		name: "any address is dialled", file: "bridge/push/guard.go",
 		old:  "if err != nil || !t.mayDial(at.Addr()) {",
 		new:  "if err != nil || !at.IsValid() {",

@@ -103,7 +103,7 @@ func TestTokensOfTheAdminListener(t *testing.T) {
 	o.want(204, "", "DELETE", "/token/ns/"+secret, "")   // not of that namespace
 	o.want(204, "", "DELETE", "/token/ns/"+o.token, "")  // by its secret
 	o.want(204, "", "DELETE", "/token/shop/unknown", "") // nothing
-	left, err := o.op.Tokens(t.Context()) // gateways notice later
+	left, err := o.op.Tokens(t.Context())                // gateways notice later
 	redistest.Want(t, "left", fmt.Sprint(len(left), err), fmt.Sprint(len(all)-1, nil))
 	o.want(204, "", "DELETE", "/token/shop/default:zzzdefghij0123456789", "")
 	o.want(204, "", "DELETE", "/token/shop/"+names["the shop"], "")

@@ -1,0 +1,123 @@
+package push
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+func messages(n int) (all []bridge.NewMessage) {
+	for i := range n {
+		all = append(all, bridge.NewMessage{ID: fmt.Sprint("m", i)})
+	}
+	return all
+}
+
+// firstAttempts fails the test when a target was sent something else than the first attempt of so many messages, each once.
+func (v *receiver) firstAttempts(t *testing.T, n int) {
+	t.Helper()
+	seen := map[string]int{}
+	for _, r := range v.requests() {
+		seen[r.Get(HeaderID)]++
+		redistest.Want(t, "attempt", r.Get(HeaderAttempt), "1")
+	}
+	redistest.Want(t, "messages", len(seen), n)
+	redistest.Want(t, "requests", len(v.requests()), n)
+}
+
+// All processes together post no more than the rate; one that stops gives back what waits, with no attempt used up.
+func TestProcessesShareTheRateOfATarget(t *testing.T) {
+	t.Parallel()
+	g, v := newRig(t), newReceiver(t, nil)
+	target := to(v.URL)
+	target.Rate, target.Burst = "40/s", 5
+	g.set(target)
+	stop := g.run()
+	g.run()
+	const n = 65
+	begin := time.Now()
+	g.schedule("q", messages(n)...)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return len(v.requests()) > 15, "few requests" })
+	stop()
+	g.done("q")
+	if took, least := time.Since(begin), (n-5)*time.Second/40; took < least {
+		t.Errorf("%d messages took %s, which is less than %s", n, took, least)
+	}
+	v.firstAttempts(t, n)
+	bucket := newPace(target, Config{Redis: g.r, Prefix: g.prefix}, nil).key
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		there, err := g.r.Client.Do(t.Context(), g.r.Client.B().Exists().Key(bucket).Build()).AsInt64()
+		return there == 0 && err == nil, "what was taken of the rate is kept"
+	})
+}
+
+// What waits for a rate of one an hour goes as soon as the rate is changed, as the attempt that it was.
+func TestAChangedRateHoldsAtOnce(t *testing.T) {
+	t.Parallel()
+	g, v := newRig(t), newReceiver(t, nil)
+	target := to(v.URL)
+	target.Rate = "1/h"
+	g.set(target)
+	g.run()
+	g.schedule("q", messages(12)...)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		pending, err := g.r.Client.Do(t.Context(), g.r.Client.B().Xpending().Key(lua.NewKeys(g.prefix, "q").Stream).Group("g").
+			Start("-").End("+").Count(100).Build()).ToArray()
+		return len(v.requests()) == 1 && len(pending) == DefaultConcurrency && err == nil,
+			fmt.Sprint(len(v.requests()), " requests, ", len(pending), " pending, ", err)
+	})
+	target.Rate = ""
+	g.set(target)
+	g.done("q")
+	v.firstAttempts(t, 12)
+}
+
+// While Redis cannot be asked what a rate allows nothing is posted, and the log says so once.
+func TestNothingIsPostedWhileTheRateIsNotKnown(t *testing.T) {
+	t.Parallel()
+	g, v := newRig(t), newReceiver(t, nil)
+	target := to(v.URL)
+	target.Rate = "1000/s"
+	bucket := newPace(target, Config{Redis: g.r, Prefix: g.prefix}, nil).key
+	if err := g.r.Client.Do(t.Context(), g.r.Client.B().Hset().Key(bucket).FieldValue().FieldValue("a", "b").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	g.set(target)
+	g.run()
+	g.schedule("q", messages(3)...)
+	const says = "nothing is posted: Redis cannot be asked what the rate allows"
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return g.log.Count(says) > 0, "the log does not say so" })
+	redistest.Want(t, "requests", len(v.requests()), 0)
+	if err := g.r.Client.Do(t.Context(), g.r.Client.B().Del().Key(bucket).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	g.done("q")
+	v.firstAttempts(t, 3)
+	redistest.Want(t, "lines", g.log.Count(says), 1)
+}
+
+func TestRatesThatAreNoneAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rate  lua.Rate
+		burst int
+		valid bool
+	}{{"", 0, true}, {"5", 0, true}, {"5/m", 1_000_000, true}, {"0/s", 0, false}, {"5/d", 0, false}, {"", 1, false}, {"5/s", -1, false},
+		{"5/s", 1_000_001, false}} {
+		target := to("https://example.com/")
+		target.Rate, target.Burst = c.rate, c.burst
+		err := target.Check()
+		if (err == nil) != c.valid || !c.valid && !errors.Is(err, lua.ErrInvalid) {
+			t.Errorf("%q, %d: %v", c.rate, c.burst, err)
+		}
+		if c.valid {
+			again, err := parseTarget("q", "g", target.text())
+			redistest.Want(t, "read again", fmt.Sprint(again.Rate, again.Burst, err), fmt.Sprint(c.rate.Normal(), c.burst, nil))
+		}
+	}
+}
