@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -49,7 +50,7 @@ func (c *call) publishArray() (int, any, error) {
 	}
 	lines, err := itemsOf(text)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, cmp.Or(c.take(access.Publish, 1), err) // what is refused was work, too
 	}
 	// At once: more than the burst go only when nothing was taken before.
 	if err := c.take(access.Publish, max(len(lines), 1)); err != nil {
@@ -119,6 +120,9 @@ func (c *call) publishLines() error {
 				c.lastWord(lines.Number+1, malformed("the body ended in the middle"))
 			}
 			if c.w.status == 0 && failed == nil { // there was no line
+				if err := c.take(access.Publish, 1); err != nil {
+					return err
+				}
 				c.w.WriteHeader(http.StatusOK)
 			}
 			return failed

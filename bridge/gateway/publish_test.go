@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 func TestAMessageIsPublishedMovedAndCancelled(t *testing.T) {
@@ -228,5 +229,27 @@ func TestABatchOfMoreThanTheBurstGoesWhenNothingWasAskedFor(t *testing.T) {
 			t.Fatalf("%d: %d %s", i, got.status, got.body)
 		}
 		r.do("POST", "/v1/queues/orders/messages", "", token).refused(http.StatusTooManyRequests, typeRate)
+	}
+}
+
+// A body that was refused, or that held nothing, cost nothing of the rate, however much there was to read of it.
+func TestARefusedBatchCountsAgainstTheRate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i, c := range []struct {
+		kind, body string
+		status     int
+	}{
+		{"application/json", `[{"payload":"a"},`, http.StatusBadRequest},
+		{"application/json", "[]", http.StatusOK},
+		{"application/x-ndjson", "\n\n", http.StatusOK},
+		{"application/x-ndjson", "{]\n", http.StatusOK},
+	} {
+		token := "Authorization: Bearer " + r.allow(access.Token{Name: fmt.Sprint(i), Verbs: []access.Verb{access.Publish},
+			Queues: []string{"*"}, Rate: "1/h"})
+		got := r.do("POST", "/v1/queues/orders/batch", c.body, token, "Content-Type: "+c.kind)
+		redistest.Want(t, fmt.Sprintf("status of %q", c.body), got.status, c.status)
+		r.do("POST", "/v1/queues/orders/batch", "[}", token, "Content-Type: application/json").refused(
+			http.StatusTooManyRequests, typeRate)
 	}
 }

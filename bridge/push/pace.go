@@ -34,13 +34,15 @@ func newPace(t Target, cfg Config, log *slog.Logger) *pace {
 		return nil
 	}
 	of := sha256.Sum256([]byte("push\x00" + t.Queue + "\x00" + t.Group))
+	globals := lua.NewGlobals(cmp.Or(cfg.Prefix, lua.DefaultPrefix))
 	return &pace{
-		client: cfg.Redis.Client, log: log, key: lua.NewGlobals(cmp.Or(cfg.Prefix, lua.DefaultPrefix)).Bucket(hex.EncodeToString(of[:])),
+		client: cfg.Redis.Client, log: log, key: globals.Bucket(hex.EncodeToString(of[:])),
 		interval: t.Rate.Interval(), burst: cmp.Or(t.Burst, t.Rate.DefaultBurst()), asks: make(chan struct{}, 1),
 	}
 }
 
-// wait returns when a request may be sent, or with an error when one of the contexts ends. While Redis cannot be asked nothing may.
+// wait returns when a request may be sent, or with an error when one of the contexts ends. While Redis cannot be asked nothing
+// may.
 func (p *pace) wait(ctx, turn context.Context) error {
 	if p == nil {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -84,18 +85,14 @@ func TestNothingIsPostedWhileTheRateIsNotKnown(t *testing.T) {
 	target := to(v.URL)
 	target.Rate = "1000/s"
 	bucket := newPace(target, Config{Redis: g.r, Prefix: g.prefix}, nil).key
-	if err := g.r.Client.Do(t.Context(), g.r.Client.B().Hset().Key(bucket).FieldValue().FieldValue("a", "b").Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	queuetest.Do(t, g.r.Client, "HSET", bucket, "a", "b")
 	g.set(target)
 	g.run()
 	g.schedule("q", messages(3)...)
 	const says = "nothing is posted: Redis cannot be asked what the rate allows"
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return g.log.Count(says) > 0, "the log does not say so" })
 	redistest.Want(t, "requests", len(v.requests()), 0)
-	if err := g.r.Client.Do(t.Context(), g.r.Client.B().Del().Key(bucket).Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	queuetest.Do(t, g.r.Client, "DEL", bucket)
 	g.done("q")
 	v.firstAttempts(t, 3)
 	redistest.Want(t, "lines", g.log.Count(says), 1)

@@ -3,6 +3,30 @@ package main
 // gatewayMutants are those of what a gateway counts against a rate, and of what is moved from lmstfy.
 var gatewayMutants = []mutant{
 	{
+		name: "a delivery token has several spellings", file: "stream/pull/token.go",
+		old:  " || named.Token() != t {",
+		new:  " {",
+		test: []string{"-run", "FuzzToken", "./stream/pull"},
+	},
+	{
+		name: "a queue that fails keeps others from being read", file: "stream/pull/pull.go",
+		old:  "if ctx.Err() != nil || lua.Temporary(err) {",
+		new:  "if err != nil {",
+		test: []string{"-run", "TestOneQueueThatFails", "./stream/pull"},
+	},
+	{
+		name: "a token holds an ID that is not UTF-8", file: "stream/pull/token.go",
+		old:  "len(s) > lua.MaxIDBytes || !utf8.ValidString(s)",
+		new:  "len(s) > lua.MaxIDBytes || s == \"\\x00\" && !utf8.ValidString(s)",
+		test: []string{"-run", "TestEntriesOfOtherPrograms", "./stream/pull"},
+	},
+	{
+		name: "a refused batch costs nothing", file: "bridge/gateway/batch.go",
+		old:  "cmp.Or(c.take(access.Publish, 1), err)",
+		new:  "cmp.Or(nil, err)",
+		test: []string{"-run", "TestARefusedBatchCounts", "./bridge/gateway"},
+	},
+	{
 		name: "a republish counts as nothing", file: "bridge/gateway/lmstfy/publish.go",
 		old:  "if err := c.take(access.Publish, 1); err != nil {\n\t\treturn 0, nil, err\n\t}\n\tid, err := c.publishOne()\n\tif err == nil {",
 		new:  "id, err := c.publishOne()\n\tif err == nil {",

@@ -46,7 +46,8 @@ type Puller struct {
 
 	mu      sync.Mutex
 	sources map[sourceKey]*source
-	streams map[string][]*line // key of a stream → those who read it
+	streams map[string][]*line   // key of a stream → those who read it
+	failing map[sourceKey]string // what the log was told of queues that cannot be read
 	tickets uint64
 }
 
@@ -55,7 +56,8 @@ func New(cfg Config) *Puller {
 	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
 	cfg.Consumer = cmp.Or(cfg.Consumer, DefaultConsumer)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	p := &Puller{cfg: cfg, sources: map[sourceKey]*source{}, streams: map[string][]*line{}}
+	p := &Puller{cfg: cfg, sources: map[sourceKey]*source{}, streams: map[string][]*line{},
+		failing: map[sourceKey]string{}}
 	p.reader = tail.New(tail.Config{Client: cfg.Blocking, Block: readBlock, Count: 1, Log: cfg.Logger,
 		Activity: "wait for messages", Added: p.added, Broken: func(error) {}})
 	return p
@@ -138,6 +140,8 @@ func (r *Request) order() []string {
 // Pull returns up to Count deliveries: at once if there are any, else as soon as there is one, and none after Wait. When ctx ends
 // what it was given is given back, with the attempt it had, and the error is that of ctx.
 //
+// Of several queues those are asked that can be: what is wrong with others is told when there is nothing, and by the log.
+//
 // Errors: ErrInvalid, and what Redis being away, full of other types or closed to this user makes of a call.
 func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 	if err := r.validate(); err != nil {
@@ -176,7 +180,7 @@ const mostBytes = 4 << 20
 // try asks those streams that may have something, until there is enough, or a tenth of the time is over in which the first of
 // what was found is to be settled: its caller is to have the rest. A stream that gave what it had is not asked again for what
 // came meanwhile: under a steady flow that would keep what was found from its caller, and the next one who waits is woken for it.
-func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, err error) {
+func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, failed error) {
 	var since time.Time
 	bytes := 0
 	enough := func() bool {
@@ -188,26 +192,29 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 			if !ok {
 				break
 			}
-			var got lua.Received
 			if len(found) == 0 {
 				since = time.Now()
 			}
-			got, err = p.receive(ctx, r, l, r.Count-len(found))
+			got, err := p.receive(ctx, r, l, r.Count-len(found))
 			p.leave(l, latest, got, err)
 			own := p.own(ctx, r, l, got.Entries)
 			for i := range own {
 				bytes += len(own[i].Payload)
 			}
 			found = append(found, own...)
-			if err != nil || ctx.Err() != nil {
+			if ctx.Err() != nil || lua.Temporary(err) {
 				return found, err
+			}
+			if err != nil { // that of this stream alone: others may have something
+				failed = errors.Join(failed, err)
+				break
 			}
 			if len(found) > 0 && got.Last != "" {
 				break
 			}
 		}
 	}
-	return found, nil
+	return found, failed
 }
 
 func (p *Puller) receive(ctx context.Context, r *Request, l *line, limit int) (lua.Received, error) {

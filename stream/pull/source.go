@@ -2,6 +2,8 @@ package pull
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -60,10 +62,16 @@ func (s *source) within(r *Request) time.Duration {
 // linesOf returns the partitions that a request reads, in its order; those of one queue begin at a random one.
 func (p *Puller) linesOf(ctx context.Context, r *Request) ([]*line, error) {
 	var all []*line
+	var failed error
 	for _, queue := range r.order() {
 		s, err := p.sourceOf(ctx, queue, r.Group)
-		if err != nil {
+		p.tell(queue, r.Group, err)
+		if err != nil && (lua.Temporary(err) || ctx.Err() != nil) {
 			return nil, err
+		}
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
 		}
 		if visibility := s.visibility(); r.Within > visibility {
 			return nil, lua.Invalid("within", r.Within.String(),
@@ -71,7 +79,34 @@ func (p *Puller) linesOf(ctx context.Context, r *Request) ([]*line, error) {
 		}
 		all = append(all, p.rotated(s)...)
 	}
+	if len(all) == 0 {
+		return nil, failed
+	}
 	return all, nil
+}
+
+const mostFailing = 1000 // queues of which the log is told
+
+// tell has the log say, once, that a queue cannot be read, and that it can be again.
+func (p *Puller) tell(queue, group string, err error) {
+	said, key := "", sourceKey{queue, group}
+	if err != nil {
+		said = err.Error()
+	}
+	p.mu.Lock()
+	before, known := p.failing[key]
+	delete(p.failing, key)
+	if said != "" && len(p.failing) < mostFailing {
+		p.failing[key] = said
+	}
+	p.mu.Unlock()
+	switch {
+	case said == "" && known:
+		p.cfg.Logger.Info("a queue can be received from again", slog.String("queue", queue), slog.String("group", group))
+	case said != before && !lua.Temporary(err): // an outage is told by whoever waits for news
+		p.cfg.Logger.Warn("a queue cannot be received from", slog.String("queue", queue), slog.String("group", group),
+			slog.Any("error", err))
+	}
 }
 
 // sourceOf returns what is known of a queue, read anew when that is older than stream.PolicyInterval.

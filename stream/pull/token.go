@@ -3,6 +3,7 @@ package pull
 import (
 	"encoding/base64"
 	"encoding/json"
+	"unicode/utf8"
 
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
@@ -26,7 +27,15 @@ type Ticket struct {
 const maxTokenBytes = 8 << 10 // those of the longest names, twice over
 
 func tokenOf(m *stream.Message) Token {
-	return Ticket{m.Queue, m.Partition, m.Group, m.EntryID, m.ID, m.Extra[lua.FieldKey]}.Token()
+	return Ticket{m.Queue, m.Partition, m.Group, m.EntryID, text(m.ID), text(m.Extra[lua.FieldKey])}.Token()
+}
+
+// text returns what another program wrote if a token can hold it, and else nothing: then the entry alone names the delivery.
+func text(s string) string {
+	if len(s) > lua.MaxIDBytes || !utf8.ValidString(s) {
+		return ""
+	}
+	return s
 }
 
 // Token returns the token of a delivery that was found elsewhere, as in a list of what is pending.
@@ -52,7 +61,7 @@ func (t Token) Read() (Ticket, error) {
 	}
 	var named Ticket
 	if json.Unmarshal(text, &named) != nil || lua.CheckQueue(named.Queue) != nil || lua.CheckGroup(named.Group) != nil ||
-		named.Partition < 0 || named.Partition >= lua.MaxPartitions || named.ID == "" {
+		named.Partition < 0 || named.Partition >= lua.MaxPartitions || named.Token() != t { // it has one spelling
 		return bad()
 	}
 	if id, err := view.ParseEntryID(named.Entry); err != nil || id.String() != named.Entry {

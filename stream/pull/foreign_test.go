@@ -1,0 +1,64 @@
+package pull
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// What another program wrote into the stream under an ID that no token can hold was delivered, and could not be settled: its
+// token named another message, or was none.
+func TestEntriesOfOtherProgramsAreSettled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	ids := []string{"", "\xff\xfe", strings.Repeat("i", 10_000), "<&>", "a\x00b", "\u2028"}
+	for _, id := range ids {
+		r.Do("XADD", r.Keys.Stream, "*", "id", id, "payload", "x", "key", id)
+	}
+	found := r.pull(10, 0)
+	redistest.Want(t, "found", len(found), len(ids))
+	for i, d := range found {
+		named, err := d.Token.Read()
+		if err != nil || named.Entry != d.EntryID {
+			t.Fatalf("%q: %+v, %v", ids[i], named, err)
+		}
+		settled, err := r.Ack(t.Context(), []Token{d.Token})
+		redistest.Want(t, "settled", fmt.Sprint(settled, err), "[true] <nil>")
+	}
+	redistest.Want(t, "pending", r.Pending("g"), int64(0))
+}
+
+// Of several queues one that is of another type had the caller told of nothing, while messages waited in the others.
+func TestOneQueueThatFailsKeepsNothingFromCallers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	stream, policy := r.On(r.Queue+"-stream"), r.On(r.Queue+"-policy")
+	r.Do("SET", stream.Keys.Stream, "a text")
+	r.Do("SET", policy.Keys.Policy, "a text")
+	r.Groups("g")
+	r.Ready("a", "b")
+	request := r.request(1, 0)
+	request.Queues = []string{policy.Queue, stream.Queue, r.Queue}
+	for _, want := range []string{"a", "b"} {
+		found, err := r.Pull(t.Context(), request)
+		redistest.Want(t, "found", fmt.Sprint(idsOf(found), err), fmt.Sprint([]string{want}, nil))
+	}
+	_, err := r.Pull(t.Context(), request)
+	if err == nil || !strings.Contains(err.Error(), stream.Queue) {
+		t.Error("nothing is told of what fails: ", err)
+	}
+	for range 3 {
+		r.Do("XADD", r.Keys.Stream, "*", "id", "c", "payload", "x")
+		found, err := r.Pull(t.Context(), request)
+		redistest.Want(t, "found", fmt.Sprint(idsOf(found), err), "[c] <nil>")
+	}
+	r.Do("DEL", stream.Keys.Stream, policy.Keys.Policy)
+	_, err = r.Pull(t.Context(), request)
+	if err != nil && lua.Temporary(err) {
+		t.Error(err)
+	}
+}
