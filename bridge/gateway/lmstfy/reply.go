@@ -73,6 +73,8 @@ func fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, bridge.ErrDenied), errors.Is(err, bridge.ErrWrongType), errors.Is(err, bridge.ErrUnsupported),
 		errors.Is(err, bridge.ErrInvalid):
 		f = &failed{status: http.StatusInternalServerError, body: map[string]any{"error": "internal error"}}
+	case errors.Is(err, bridge.ErrFull):
+		f = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{"error": "the store is full"}}
 	default:
 		f = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{
 			"error": "the store is not available"}}
