@@ -138,9 +138,9 @@ func (a *adminServer) find(c *adminCall) (admin.StoredToken, error) {
 	if err != nil {
 		return admin.StoredToken{}, err
 	}
-	digest, _ := access.Digest(c.token)
+	digest, isSecret := access.Digest(c.token)
 	for _, t := range all {
-		if of(&t, c.namespace) && (t.Name == c.token || t.Digest == digest) {
+		if of(&t, c.namespace) && (t.Name == c.token || isSecret && t.Digest == digest) {
 			return t, nil
 		}
 	}
