@@ -67,7 +67,7 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 	if _, err := stream.EnsureGroup(ctx, s.client, s.prefix, t.Queue, t.Group); err != nil {
 		return Change{}, s.failed("write", t.Queue, t.Group, err)
 	}
-	made := c.Key
+	made, changed := c.Key, false
 	err = s.edit(ctx, t.Queue, t.Group, func(before string, known bool, others int64) (string, error) {
 		old, err := parseTarget(t.Queue, t.Group, before)
 		ours := known && made != "" && err == nil && slices.Contains(old.Keys, made) // it was written, and we were not told
@@ -81,7 +81,8 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 			return "", lua.Invalid("targets", fmt.Sprint(others+1), "must be at most %d for a queue", MaxTargets)
 		}
 		text := t.WithDefaults().text()
-		c.Changed = known && !ours && text != before
+		changed = changed || known && !ours && text != before // also by a call whose reply was lost
+		c.Changed = changed
 		return text, nil
 	})
 	if err != nil && !lostReply(err) {
@@ -110,10 +111,12 @@ func (s *Store) Rotate(ctx context.Context, queue, group, key string) (string, e
 
 // DropOldKey has a target sign with its newest key alone. ErrNoTarget, ErrOneKey.
 func (s *Store) DropOldKey(ctx context.Context, queue, group string) error {
+	again := false // after a reply that was lost it may be done already
 	return s.editKeys(ctx, queue, group, func(keys []string) ([]string, error) {
-		if len(keys) == 1 {
+		if len(keys) == 1 && !again {
 			return nil, ErrOneKey
 		}
+		again = true
 		return keys[:1], nil
 	})
 }

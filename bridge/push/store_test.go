@@ -206,5 +206,13 @@ func TestAKeyWhoseReplyIsLostIsTold(t *testing.T) {
 	key, err := store.Rotate(t.Context(), "q", "g", "")
 	redistest.Want(t, "rotated", err, nil)
 	redistest.Want(t, "keys", fmt.Sprint(keys()), fmt.Sprint([]string{key, c.Key}))
-	redistest.Want(t, "cuts", proxy.Cuts(), 2)
+	proxy.CutAfterForward(1, "EXEC")
+	target.Concurrency = 3
+	c, err = store.Set(t.Context(), target)
+	redistest.Want(t, "set again", fmt.Sprint(c.Added, c.Changed, c.Key, err), "false true  <nil>")
+	proxy.CutAfterForward(1, "EXEC")
+	redistest.Want(t, "dropped", store.DropOldKey(t.Context(), "q", "g"), nil)
+	redistest.Want(t, "keys", fmt.Sprint(keys()), fmt.Sprint([]string{key}))
+	redistest.Want(t, "dropped again", errors.Is(store.DropOldKey(t.Context(), "q", "g"), ErrOneKey), true)
+	redistest.Want(t, "cuts", proxy.Cuts(), 4)
 }
