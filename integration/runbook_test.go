@@ -32,7 +32,8 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 		`\breported\("([^"]+)"`:       " is failing",
 	}
 	for _, dir := range []string{
-		"bridge", "bridge/admin", "bridge/push", "scheduler", "scheduler/producer", "stream", "stream/keeper", "stream/deadletter",
+		"bridge", "bridge/admin", "bridge/gateway", "bridge/gateway/access", "bridge/gateway/lmstfy", "bridge/push", "scheduler",
+		"scheduler/producer", "stream", "stream/keeper", "stream/deadletter", "stream/pull",
 	} {
 		files, _ := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		for _, file := range files {

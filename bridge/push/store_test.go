@@ -209,7 +209,7 @@ func TestAKeyWhoseReplyIsLostIsTold(t *testing.T) {
 	proxy.CutAfterForward(1, "EXEC")
 	target.Concurrency = 3
 	c, err = store.Set(t.Context(), target)
-	redistest.Want(t, "set again", fmt.Sprint(c.Added, c.Changed, c.Key, err), "false true  <nil>")
+	redistest.Want(t, "set again", fmt.Sprintf("%v %v %q %v", c.Added, c.Changed, c.Key, err), `false true "" <nil>`)
 	proxy.CutAfterForward(1, "EXEC")
 	redistest.Want(t, "dropped", store.DropOldKey(t.Context(), "q", "g"), nil)
 	redistest.Want(t, "keys", fmt.Sprint(keys()), fmt.Sprint([]string{key}))
