@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -178,7 +179,7 @@ func (c *fused) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueid
 		multi[i] = c.f.chill(c.Client, cmd)
 		kinds[i], broken[i] = kindOf(cmd), errBroken
 	}
-	switch c.f.judge(strings.Join(kinds, " + ")) {
+	switch c.f.judge(strings.Join(slices.Compact(kinds), " + ")) {
 	case unsent:
 		return broken
 	case halfway:
