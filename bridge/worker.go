@@ -118,6 +118,12 @@ type WorkerConfig struct {
 	// Retried is told which deliveries are made again, after which delay, and the error. It must not block; nil = nobody is told.
 	Retried func(m *Message, delay time.Duration, err string)
 
+	// Admit is asked before each read how many messages may be taken now, at most most: for a rate of the worker's own, say. It
+	// waits until there is one, and returns 0 when ctx ends. What is not admitted stays ready for others, and is no attempt. It
+	// is called from several goroutines at once where there are several partitions or queues. What comes after a broken
+	// connection, because it was given to this worker before, is not asked for. An error counts as one of the read. nil = all.
+	Admit func(ctx context.Context, most int) (int, error)
+
 	// Concurrency is how many messages are held at once, each by a handler, of all queues together; default 16.
 	Concurrency int
 	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled. Default 20s; negative = not at all.
@@ -152,7 +158,8 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Client: observe.Wrap(cfg.Redis.Client, cfg.Observer), Blocking: observe.Wrap(cfg.Redis.Blocking, cfg.Observer),
 		Prefix: cfg.Prefix, Queue: cfg.Queue, Queues: cfg.Queues, Strict: cfg.Strict, Group: cfg.Group,
 		Observer: cfg.Observer,
-		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Retried: cfg.Retried, Concurrency: cfg.Concurrency,
+		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Retried: cfg.Retried, Admit: cfg.Admit,
+		Concurrency:     cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
 	})
 }

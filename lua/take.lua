@@ -1,10 +1,10 @@
--- take: takes so many out of a token bucket, or tells how long to wait for them.
+-- take: takes so many out of a token bucket, or tells how long to wait for them; or tells only when the next one is there.
 -- Uses: base
 -- KEYS[1] bucket (string)
 -- ARGV[1] interval (integer, ns that one takes to come back)
 -- ARGV[2] burst (integer, how many the bucket holds)
--- ARGV[3] n (integer, how many to take, 1 to 1,000,000; more than the bucket holds are taken when it is full, and are owed)
--- Returns: integer, 0 when they are taken, else µs after which they are there
+-- ARGV[3] n (integer, how many to take, 1 to 1,000,000; more than the bucket holds are taken when it is full, and are owed; 0 = look)
+-- Returns: integer, 0 when they are taken, else µs after which they are there. A look: µs until one is there; negative: it has been for so long
 -- Complexity: O(1)
 -- If a command fails here: nothing is taken.
 -- Run twice: they are taken twice.
@@ -15,6 +15,7 @@ local now_us = now * 1000 + fraction
 local full = redis.call('GETRANGE', bucket, 0, 31)
 full = string.find(full, '^%d+%.?%d*$') and tonumber(full) or 0
 full = math.min(math.max(full, now_us), now_us + (burst + 1e6) * each)
+if n == 0 then return math.ceil(full + (1 - burst) * each - now_us) end
 local wait = full + (math.min(n, burst) - burst) * each - now_us
 if wait > 0 then return math.ceil(wait) end
 

@@ -17,6 +17,15 @@ func (b *rig) take(interval time.Duration, burst, n int) time.Duration {
 	return wait
 }
 
+func (b *rig) look(interval time.Duration, burst int) time.Duration {
+	b.Helper()
+	wait, err := UntilNext(b.ctx, b.c, b.g.Bucket("d"), interval, burst)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return wait
+}
+
 func TestABucketHoldsWhatItHolds(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		near := func(what string, got, want time.Duration) {
@@ -25,9 +34,11 @@ func TestABucketHoldsWhatItHolds(t *testing.T) {
 				b.Errorf("%s: %v, want %v", what, got, want)
 			}
 		}
-		for range 3 {
+		for i := range 3 {
+			near("when the next of three is there", b.look(time.Hour, 3), -time.Duration(2-i)*time.Hour)
 			near("of three", b.take(time.Hour, 3, 1), 0)
 		}
+		near("when a fourth is there", b.look(time.Hour, 3), time.Hour)
 		near("a fourth", b.take(time.Hour, 3, 1), time.Hour)
 		near("all of them", b.take(time.Hour, 3, 3), 3*time.Hour)
 		near("more than it holds", b.take(time.Hour, 3, 1000), 3*time.Hour)

@@ -64,7 +64,15 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 		p.rest(ctx)
 		return nil
 	}
+	admitted, err := p.admitted(ctx)
+	if err != nil || admitted == 0 {
+		return err
+	}
 	r := p.reserve(ctx)
+	if beyond := r.slots - admitted; beyond > 0 {
+		p.slots.put(beyond)
+		r.slots = admitted
+	}
 	if r.slots == 0 {
 		return nil
 	}
@@ -78,6 +86,15 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 		p.lookWhileBusy()
 	}
 	return err
+}
+
+// admitted returns how many messages may be read: none when ctx ended.
+func (p *partitionWorker) admitted(ctx context.Context) (int, error) {
+	if p.cfg.Admit == nil {
+		return p.cfg.Concurrency, nil
+	}
+	n, err := p.cfg.Admit(ctx, p.cfg.Concurrency)
+	return min(max(n, 0), p.cfg.Concurrency), err
 }
 
 // heldLook is how often a worker looks at the policy while that has it take nothing, or while it reads one batch after the other.

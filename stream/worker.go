@@ -66,6 +66,12 @@ type WorkerConfig struct {
 	// error. It is called as Settled is.
 	Retried func(m *Message, delay time.Duration, err string)
 
+	// Admit, when set, is asked before each read how many messages may be taken now, at most most. It waits until there is one,
+	// and returns 0 when ctx ends. What is not admitted stays ready for others, and is no attempt. It is called from several
+	// goroutines at once where there are several partitions or queues. What comes after a broken connection, because it was given
+	// to this worker before, is not asked for. An error counts as one of the read.
+	Admit func(ctx context.Context, most int) (int, error)
+
 	// Observer is told what becomes of deliveries, and how long it takes. Nil: nobody is.
 	Observer observe.Observer
 

@@ -2,6 +2,7 @@ package push
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -170,6 +171,17 @@ func (g *rig) dead(queue string) map[string]lua.Entry {
 func (g *rig) left(queue string) int64 {
 	k := lua.NewKeys(g.prefix, queue)
 	return queuetest.Integer(g.t, g.r.Client, "ZCARD", k.Due) + queuetest.Integer(g.t, g.r.Client, "XLEN", k.Stream)
+}
+
+// pending says how many messages of a queue somebody holds.
+func (g *rig) pending(queue string) int {
+	g.t.Helper()
+	held, err := g.r.Client.Do(g.t.Context(), g.r.Client.B().Xpending().Key(lua.NewKeys(g.prefix, queue).Stream).Group("g").
+		Start("-").End("+").Count(100).Build()).ToArray()
+	if err = lua.Classify("XPENDING", err); err != nil && !errors.Is(err, lua.ErrNoGroup) {
+		g.t.Fatal(err)
+	}
+	return len(held)
 }
 
 // done waits until a queue holds nothing but dead letters.

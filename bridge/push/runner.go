@@ -220,7 +220,7 @@ func (r *Runner) change(ctx context.Context, at place, text string) {
 	}
 	r.running[at] = one
 	s := &service{runner: r, target: t, cfg: r.cfg, log: log, poster: newPoster(t, r.cfg.TLS, r.resolver),
-		circuit: one.circuit, pace: newPace(t, r.cfg, log)}
+		circuit: one.circuit, pace: newPace(t, r.cfg)}
 	r.lines.Go(func() {
 		defer close(one.done)
 		defer stop()
@@ -264,11 +264,15 @@ func (s *service) work(ctx context.Context) error {
 	}
 	// Requests that are under way when the circuit opens are not cut short; the process may have to stop sooner.
 	patience := s.target.Timeout + bodyTime
-	w, err := bridge.NewWorker(bridge.WorkerConfig{
-		Redis: s.cfg.Redis, Prefix: s.cfg.Prefix, Queue: s.target.Queue, Group: s.target.Group,
-		Handler:     func(ctx context.Context, m *bridge.Message) error { return s.handle(ctx, turn, m) },
+	config := bridge.WorkerConfig{
+		Redis: s.cfg.Redis, Prefix: s.cfg.Prefix, Queue: s.target.Queue, Group: s.target.Group, Handler: s.handle,
 		Concurrency: slots, ShutdownTimeout: min(patience, s.cfg.ShutdownTimeout), Observer: s.cfg.Observer, Logger: s.cfg.Logger,
-	})
+	}
+	var w *bridge.Worker
+	if s.pace != nil {
+		s.pace.bind(&config, turn, func() uint64 { return w.Stats().Delivered })
+	}
+	w, err := bridge.NewWorker(config)
 	if err != nil {
 		<-ctx.Done() // a target that was checked makes no worker: nothing that a repetition could mend
 		return err
@@ -277,11 +281,8 @@ func (s *service) work(ctx context.Context) error {
 	return w.Run(turn)
 }
 
-// handle is the handler of a target's workers. When turn ends, the worker stops: what still waits for the rate is given back.
-func (s *service) handle(ctx, turn context.Context, m *bridge.Message) error {
-	if err := s.pace.wait(ctx, turn); err != nil {
-		return bridge.Release(err)
-	}
+// handle is the handler of a target's workers.
+func (s *service) handle(ctx context.Context, m *bridge.Message) error {
 	down, err := s.poster.deliver(ctx, m)
 	if err != nil && ctx.Err() != nil {
 		return err // it was cut short here: that says nothing of the target

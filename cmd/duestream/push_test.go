@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -132,4 +133,37 @@ func TestAKilledRunnerLosesNothing(t *testing.T) {
 	})
 	second.stop()
 	redistest.Want(t, "exit code", second.wait(), exitOK)
+}
+
+// Who posts is killed after each message, while others wait for the target's rate: nobody had taken them, so each is posted once,
+// as its first attempt.
+func TestKilledRunnersUseUpNoAttemptOfWhatWaitsForTheRate(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.serve()
+	const n = 4
+	attempts := make(chan string, 10*n)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		attempts <- r.Header.Get(push.HeaderAttempt)
+	}))
+	t.Cleanup(server.Close)
+	c.ok("queue", "set", "q", "visibility_timeout=200ms", "retry_min=1ms", "retry_max=1ms", "max_attempts=2")
+	c.ok("push", "add", "q", "--group", "g", "--url", server.URL, "--allow-http", "--allow-network", "127.0.0.0/8", "--rate", "1/s")
+	for range n {
+		c.ok("schedule", "q", "hello")
+	}
+	for left := n - 1; left >= 0; left-- {
+		p, _ := c.program(c.args([]string{"push", "run"})...)
+		redistest.Want(t, "attempt", <-attempts, "1")
+		redistest.Eventually(t, patience, func() (bool, string) {
+			entries, err := c.redis().Do(t.Context(), c.redis().B().Xlen().Key(c.key("q", "stream")).Build()).AsInt64()
+			return err == nil && entries == int64(left), fmt.Sprint(entries, " entries, ", err)
+		})
+		if err := p.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dead, err := c.redis().Do(t.Context(), c.redis().B().Exists().Key(c.key("q", "dead")).Build()).AsInt64()
+	redistest.Want(t, "dead letters", fmt.Sprint(dead, err), "0 <nil>")
+	redistest.Want(t, "more requests", len(attempts), 0)
 }

@@ -9,10 +9,16 @@ var pushMutants = []mutant{
 		test: []string{"-run", "TestATransactionThatIsRefused", "./lua"},
 	},
 	{
-		name: "what waits for a target's rate uses up an attempt", file: "bridge/push/runner.go",
-		old:  "\t\treturn bridge.Release(err)\n\t}\n\tdown,",
-		new:  "\t\treturn err\n\t}\n\tdown,",
-		test: []string{"-run", "TestAChangedRateHoldsAtOnce", "./bridge/push"},
+		name: "what waits for a target's rate uses up an attempt", file: "bridge/push/pace.go",
+		old:  "return bridge.Release(err)",
+		new:  "return err",
+		test: []string{"-run", "TestNothingIsTakenBeforeTheRateAllowsIt|TestProcessesShareTheRate", "-count", "3", "./bridge/push"},
+	},
+	{
+		name: "messages are taken before their target's rate allows them", file: "stream/reader.go",
+		old:  "if p.cfg.Admit == nil {",
+		new:  "if p.cfg.Admit == nil || true {",
+		test: []string{"-run", "TestNothingIsTakenBeforeTheRateAllowsIt", "./bridge/push"},
 	},
 	{
 		name: "a key whose reply was lost is another one", file: "bridge/push/store.go",

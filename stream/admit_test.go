@@ -1,0 +1,63 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// What is not admitted is nobody's: it stays ready for other workers. An error is reported, and is no end.
+func TestAWorkerTakesWhatIsAdmitted(t *testing.T) {
+	t.Parallel()
+	r, book := newRig(t, redistest.Shared(t)), &queuetest.LogBook{}
+	r.Groups("g")
+	for i := range 5 {
+		r.Ready(fmt.Sprint("m", i))
+	}
+	allowed, done := make(chan int), make(chan struct{})
+	defer close(done)
+	w, stop := r.start(WorkerConfig{
+		Logger: book.Logger(), Block: 20 * time.Millisecond,
+		Admit: func(ctx context.Context, most int) (int, error) {
+			if most != DefaultConcurrency {
+				t.Error("most is ", most)
+			}
+			select {
+			case n := <-allowed:
+				if n < 0 {
+					return 0, errors.New("nobody can tell")
+				}
+				return n, nil
+			case <-ctx.Done():
+				return 0, nil
+			}
+		},
+		Handler: func(ctx context.Context, _ *Message) error {
+			select {
+			case <-done:
+			case <-ctx.Done():
+			}
+			return nil
+		},
+		ShutdownTimeout: -1,
+	})
+	taken := uint64(0)
+	for _, n := range []int{1, -1, 2, 1} {
+		allowed <- n
+		taken += uint64(max(0, n))
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			return w.Stats().Delivered == taken, fmt.Sprint(w.Stats().Delivered, " were taken, and not ", taken)
+		})
+		redistest.Want(t, "pending", r.Pending("g"), int64(taken))
+	}
+	redistest.Want(t, "lines", book.Count("worker is failing"), 1)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	redistest.Want(t, "pending after a stop", r.Pending("g"), int64(0))
+}
