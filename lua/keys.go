@@ -70,7 +70,8 @@ func NewGlobals(prefix string) Globals {
 	}
 }
 
-// Bucket is the key of what a token took of its rate: a string, when its bucket is full again, Unix µs; until then.
+// Bucket is the key of what a token took of its rate: a string, when its bucket is full again, Unix µs, and the µs that one takes
+// to come back; until then.
 func (g Globals) Bucket(digest string) string { return g.Tokens + ":" + digest }
 
 // QueueOf returns the queue whose schedule is kept at key, and which of its partitions it is; ok says whether key is the schedule

@@ -11,15 +11,21 @@
 local bucket, each, burst, n = KEYS[1], tonumber(ARGV[1]) / 1000, tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, fraction = now_ms()
 local now_us = now * 1000 + fraction
--- The bucket is one time in µs, when it is full again, and is kept until then. After a clock that went back nobody waits for more than may be owed.
-local full = redis.call('GETRANGE', bucket, 0, 31)
-full = string.find(full, '^%d+%.?%d*$') and tonumber(full) or 0
+-- The bucket is a time in µs, when it is full again, and the µs that one took to come back then; it is kept until then. After another rate
+-- was set as many are missing as before. After a clock that went back nobody waits for more than may be owed.
+local full, former = string.match(redis.call('GETRANGE', bucket, 0, 63), '^(%d+%.?%d*) ?(%d*%.?%d*)$')
+full, former = tonumber(full or 0), tonumber(former or 0) or each
+local changed = former ~= each and former > 0
+if changed then full = now_us + (full - now_us) / former * each end
 full = math.min(math.max(full, now_us), now_us + (burst + 1e6) * each)
+local function keep()
+  redis.call('SET', bucket, string.format('%.2f %.3f', full, each), 'PX', digits(math.max(1, math.ceil((full - now_us) / 1000))))
+end
+if changed then keep() end -- from now on what is missing comes back at this rate
 if n == 0 then return math.ceil(full + (1 - burst) * each - now_us) end
 local wait = full + (math.min(n, burst) - burst) * each - now_us
 if wait > 0 then return math.ceil(wait) end
 
 full = full + n * each
--- Everything is known before the first write.
-redis.call('SET', bucket, string.format('%.2f', full), 'PX', digits(math.max(1, math.ceil((full - now_us) / 1000))))
+keep()
 return 0

@@ -48,12 +48,24 @@ func TestABucketHoldsWhatItHolds(t *testing.T) {
 		b.do("DEL", b.g.Bucket("d"))
 		near("more than it holds, when it is full", b.take(time.Hour, 3, 10), 0)
 		near("what is owed", b.take(time.Hour, 3, 1), 8*time.Hour)
-		for _, foreign := range []string{"", "x", "nan", "inf", "-1", "1e400", "0x10", "\x00"} { // is a full bucket
+		b.do("DEL", b.g.Bucket("d"))
+		near("of a rate that is another one soon", b.take(time.Hour, 100, 40), 0)
+		near("what is there at the other rate", b.look(time.Minute, 50), -9*time.Minute)
+		if left := b.count("PTTL", b.g.Bucket("d")); left > int(40*time.Minute.Milliseconds()) {
+			b.Error("what is missing comes back at the former rate: ", left)
+		}
+		near("what is missing at the other rate", b.take(time.Minute, 50, 10), 0)
+		near("what is there at the first rate", b.look(time.Hour, 51), 0)
+		b.do("DEL", b.g.Bucket("d"))
+		for _, foreign := range []string{"", "x", "nan", "inf", "-1", "1e400", "0x10", "\x00",
+			"1 2 3", "1 x", "1 inf", "1 -5", "1 0", "1 0.0", "1 .", ". ."} { // is a full bucket
 			b.do("SET", b.g.Bucket("d"), foreign)
 			near(foreign, b.take(time.Hour, 1, 1), 0)
 		}
 		b.do("SET", b.g.Bucket("d"), "9999999999999999") // by a clock that went back since
 		near("longer than anyone may owe", b.take(time.Millisecond, 3, 1), 1_000_000*time.Millisecond+time.Millisecond)
+		b.do("SET", b.g.Bucket("d"), "9999999999999999 0.001")
+		near("longer than anyone may owe, at another rate", b.take(time.Millisecond, 3, 1), 1_000_000*time.Millisecond+time.Millisecond)
 		b.do("DEL", b.g.Bucket("d"))
 		near("the most, the slowest", b.take(time.Hour, MaxBurst, MaxBurst), 0)
 		if wait := b.take(time.Hour, MaxBurst, MaxBurst); wait < 100*365*24*time.Hour {

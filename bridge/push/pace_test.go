@@ -70,6 +70,11 @@ func TestAChangedRateHoldsAtOnce(t *testing.T) {
 		return len(v.requests()) == 1 && g.pending("q") == 0 && g.left("q") == 11,
 			fmt.Sprint(len(v.requests()), " requests, ", g.pending("q"), " pending")
 	})
+	target.Rate = "1/s"
+	g.set(target)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return len(v.requests()) >= 2, "what was asked for at the former rate counts at the former rate"
+	})
 	target.Rate = ""
 	g.set(target)
 	g.done("q")
