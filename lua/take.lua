@@ -21,7 +21,8 @@ full = math.min(math.max(full, now_us), now_us + (burst + 1e6) * each)
 local function keep()
   redis.call('SET', bucket, string.format('%.2f %.3f', full, each), 'PX', digits(math.max(1, math.ceil((full - now_us) / 1000))))
 end
-if changed then keep() end -- from now on what is missing comes back at this rate
+-- Everything is known before the first write. From now on what is missing comes back at this rate.
+if changed then keep() end
 if n == 0 then return math.ceil(full + (1 - burst) * each - now_us) end
 local wait = full + (math.min(n, burst) - burst) * each - now_us
 if wait > 0 then return math.ceil(wait) end
