@@ -5,20 +5,24 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
-// Each runs f as a subtest for the shared server and for every image of [Images] that the local Docker engine has. An
-// image is started once per process, by the first test that gets to it, and shared; images that are not there are named
-// in one log line. Subtests are named after the image ("redis:7.0", "valkey:8.1"); a shared server that is not a
-// container is named "process" or "url".
+// Each runs f as a subtest for the shared server, and for two images of [Images] that the local Docker engine has: one more Redis
+// and one Valkey, by turns of days, so that each of them has its day within three; for all where DUESTREAM_TEST_ONLY is "all".
+// An image is started once per process, by the first test that gets to it, and shared; images that are not there are named in one
+// log line. Subtests are named after the image ("redis:7.0", "valkey:8.1"); a shared server that is not a container is named
+// "process" or "url".
 //
-// DUESTREAM_TEST_ONLY restricts it to a comma-separated list of images, subtest names, or "shared". It fails the test
-// when nothing is left to run on.
+// DUESTREAM_TEST_ONLY has it run for those of a comma-separated list of images, subtest names, or "shared", and for no others. It
+// fails the test when nothing is left to run on.
 func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
 	only := strings.FieldsFunc(os.Getenv(EnvOnly), func(r rune) bool { return r == ',' || r == ' ' })
 	wanted := func(names ...string) bool {
+		names = append(names, "all")
 		return len(only) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(only, n) })
 	}
 	ran := 0
@@ -30,15 +34,20 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	if err := engine(); errors.Is(err, errHelper) { // nobody knows which images are there
 		t.Fatalf("redistest: %v", err)
 	}
-	var absent []string
+	var there, absent []string
 	for _, image := range Images() {
-		if image == s.image || !wanted(image, shortName(image)) {
-			continue
-		}
-		if !hasImage(image) {
+		switch {
+		case image == s.image || !wanted(image, shortName(image)):
+		case hasImage(image):
+			there = append(there, image)
+		default:
 			absent = append(absent, image)
-			continue
 		}
+	}
+	if len(only) == 0 {
+		there = turns(there, today())
+	}
+	for _, image := range there {
 		ran++
 		t.Run(shortName(image), func(t *testing.T) {
 			s, err := imageServer(image)
@@ -54,4 +63,22 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	if ran == 0 {
 		t.Fatalf("redistest: %s=%q leaves no server to run on", EnvOnly, os.Getenv(EnvOnly))
 	}
+}
+
+// today counts days, the same for all tests of a process.
+var today = sync.OnceValue(func() int { return int(time.Now().Unix() / (24 * 60 * 60)) })
+
+// turns returns the images of a day: one of each product.
+func turns(images []string, day int) (some []string) {
+	byProduct := map[bool][]string{}
+	for _, image := range images {
+		valkey := strings.Contains(image, "valkey")
+		byProduct[valkey] = append(byProduct[valkey], image)
+	}
+	for _, valkey := range []bool{false, true} {
+		if all := byProduct[valkey]; len(all) > 0 {
+			some = append(some, all[day%len(all)])
+		}
+	}
+	return some
 }

@@ -197,6 +197,29 @@ func TestEachRunsOnlyWhatIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestEachImageHasItsDay(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for day := range 3 {
+		some := turns(Images()[1:], day)
+		if len(some) != 2 || strings.Contains(some[0], "valkey") || !strings.Contains(some[1], "valkey") {
+			t.Errorf("day %d: %v", day, some)
+		}
+		for _, image := range some {
+			seen[image] = true
+		}
+	}
+	if len(seen) != len(Images())-1 {
+		t.Errorf("in three days: %v", seen)
+	}
+	if some := turns([]string{"valkey/valkey:9.1"}, 5); len(some) != 1 {
+		t.Error("where there is one image: ", some)
+	}
+	if some := turns(nil, 5); len(some) != 0 {
+		t.Error("where there is none: ", some)
+	}
+}
+
 func TestPrefixLeavesNoKeyBehind(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)

@@ -13,7 +13,7 @@ import (
 const (
 	EnvURL   = "DUESTREAM_TEST_REDIS_URL" // use the server at this URL as the shared one
 	EnvImage = "DUESTREAM_TEST_IMAGE"     // use this Docker image for the shared one, or fail
-	EnvOnly  = "DUESTREAM_TEST_ONLY"      // comma-separated: run Each only for these images or subtest names
+	EnvOnly  = "DUESTREAM_TEST_ONLY"      // comma-separated: run Each for these images or subtest names, or "all"
 )
 
 const howToGetOne = `no Redis server for the tests. Do one of these:

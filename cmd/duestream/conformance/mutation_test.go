@@ -35,7 +35,7 @@ const (
 	// it in its name.
 	envMutations   = "DUESTREAM_TEST_MUTATIONS"
 	mutantsAtATime = 4
-	sampled        = 12 // one of so many
+	sampled        = 24 // one of so many
 )
 
 // Programs that somebody might write: each is one of the examples, with one fault. The kit refuses it, by a message that names
