@@ -1,9 +1,11 @@
 package tracing_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,9 +56,12 @@ func Example() {
 	_ = worker.Run(ctx)
 	running.Wait()
 
-	names := map[string]string{}
-	for _, s := range exporter.GetSpans() {
+	names, spans := map[string]string{}, exporter.GetSpans()
+	for _, s := range spans {
 		names[s.SpanContext.SpanID().String()] = s.Name
+	}
+	slices.SortStableFunc(spans, func(a, b tracetest.SpanStub) int { return cmp.Compare(attempt(a), attempt(b)) })
+	for _, s := range spans {
 		fmt.Print(s.Name, ", ", s.SpanKind, ", ", s.Status.Code)
 		for _, l := range s.Links {
 			fmt.Print(", linked to ", names[l.SpanContext.SpanID().String()])
@@ -69,4 +74,15 @@ func Example() {
 	// process orders, consumer, Error, linked to schedule orders
 	// drain orders, internal, Unset, linked to schedule orders, linked to process orders
 	// process orders, consumer, Unset, linked to schedule orders, linked to process orders
+}
+
+// attempt is which one a span is of. Spans come as they end: the one of an attempt when it is settled, and by then the next
+// attempt may have begun.
+func attempt(s tracetest.SpanStub) int64 {
+	for _, a := range s.Attributes {
+		if a.Key == "duestream.attempt" {
+			return a.Value.AsInt64()
+		}
+	}
+	return 0
 }

@@ -181,9 +181,10 @@ func endAll(slots []*slot, timeout time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// begun waits until a process that was started a moment ago listens to signals: it does before it opens its ledger.
+// begun waits until a process that was started a moment ago listens to signals: it does before it opens its ledger. Where dozens
+// are started at once, with the race detector, that takes many seconds.
 func begun(ledger string, gone <-chan struct{}) {
-	for range 1000 {
+	for range 12_000 {
 		if _, err := os.Stat(ledger); err == nil {
 			return
 		}
