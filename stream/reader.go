@@ -65,8 +65,12 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 		return nil
 	}
 	admitted, err := p.admitted(ctx)
-	if err != nil || admitted == 0 {
+	if err != nil {
 		return err
+	}
+	if admitted == 0 { // ctx has ended, or Admit does not wait
+		loop.Sleep(ctx, shortBlock)
+		return nil
 	}
 	r := p.reserve(ctx)
 	if beyond := r.slots - admitted; beyond > 0 {
