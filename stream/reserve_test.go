@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -111,7 +112,7 @@ func TestWorkerTakesUpNewPartitions(t *testing.T) {
 	r.Part(4).Ready("c")
 	delivered(t, got, 4, "c", PolicyInterval+5*time.Second)
 	r.Ready("d")
-	delivered(t, got, 0, "d", time.Second)
+	delivered(t, got, 0, "d", 10*time.Second)
 }
 
 // A partition that is busy has all slots but those with which the others wait.
@@ -167,12 +168,17 @@ func TestMorePartitionsThanSlotsTakeTurns(t *testing.T) {
 			delivered(t, got, i, id, 10*time.Second)
 		}
 	}
-	began := time.Now() // all lanes are there by now
+	var took []time.Duration // all lanes are there by now
 	for i := range partitions {
+		began := time.Now()
 		r.Part(i).Ready("last")
-		delivered(t, got, i, "last", time.Second)
+		delivered(t, got, i, "last", 10*time.Second)
+		took = append(took, time.Since(began))
 	}
-	t.Logf("%s on average", time.Since(began)/partitions)
+	slices.Sort(took)
+	if half := took[partitions/2]; half >= time.Second { // one may be late on a busy machine; a read waits for 2 s
+		t.Errorf("%s for every second message: %v", half, took)
+	}
 }
 
 func TestRegistryThatCannotBeReadDelaysNothing(t *testing.T) {
