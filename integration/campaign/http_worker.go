@@ -211,13 +211,14 @@ func (w *httpWorker) keep(one *lease, keep bool) {
 	}
 }
 
-// extendAll gives what is held its time once more when a third of it is over.
+// extendAll gives what is held its time once more when a quarter of it is over: on a slow machine a good part of it has passed
+// when a delivery arrives. When one gateway does not answer the other one is asked at once.
 func (w *httpWorker) extendAll(ctx context.Context) {
 	for pause(ctx, w.part.Visibility/12) {
 		var due []*lease
 		w.mu.Lock()
 		for one := range w.held {
-			if time.Since(one.extended) >= one.within/3 && len(due) < 100 {
+			if time.Since(one.extended) >= one.within/4 && len(due) < 100 {
 				due = append(due, one)
 			}
 		}
@@ -231,6 +232,10 @@ func (w *httpWorker) extendAll(ctx context.Context) {
 		}
 		began := time.Now()
 		outcomes, answered := w.say(all, extendWait)
+		if !answered {
+			began = time.Now()
+			outcomes, answered = w.say(all, extendWait)
+		}
 		for i, one := range due {
 			switch {
 			case !answered:
