@@ -190,24 +190,42 @@ func (b *batch) send(c *call) {
 
 var errEnded = errors.New("the stream ended")
 
+var errStops = &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
+	Detail: "the gateway stops: try again"}
+
+// awaitRate waits until the token's rate, as it is by then, allows so many messages. Nobody else waits for this caller, and it
+// ends with the token, or the gateway.
+func (c *call) awaitRate(n int) error {
+	for {
+		if err := errors.Join(c.authenticate(), c.mayAll(access.Publish, []string{c.queue})); err != nil {
+			return err
+		}
+		wait, err := c.cfg.Access.Take(c.ctx, c.grant, access.Publish, n)
+		if err != nil || wait <= 0 {
+			return c.ctx.Err()
+		}
+		c.busy.Add(-1)
+		select {
+		case <-time.After(min(wait, time.Second)):
+		case <-c.stopping.Done():
+			err = errStops
+		case <-c.ctx.Done():
+			err = c.ctx.Err()
+		}
+		c.busy.Add(1)
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // flush schedules a part of a stream as soon as the token's rate allows, and writes the verdicts. After a part that Redis did not
 // take the stream ends.
 func (b *batch) flush(c *call, rc *http.ResponseController) error {
 	if len(b.verdicts) == 0 {
 		return nil
 	}
-	for {
-		wait, err := c.cfg.Access.Take(c.ctx, c.grant, access.Publish, len(b.verdicts))
-		if err != nil || wait <= 0 {
-			break
-		}
-		select {
-		case <-time.After(min(wait, time.Second)):
-		case <-c.ctx.Done():
-			return c.ctx.Err()
-		}
-	}
-	if err := errors.Join(c.authenticate(), c.mayAll(access.Publish, []string{c.queue})); err != nil {
+	if err := c.awaitRate(len(b.verdicts)); err != nil {
 		if c.w.status != 0 {
 			c.lastWord(b.verdicts[0].Line, err)
 		}

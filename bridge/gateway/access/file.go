@@ -81,13 +81,16 @@ func (f *tokenFile) read() error {
 		return fmt.Errorf("file of tokens %s: %w", f.path, err)
 	}
 	for d, g := range grants { // what was taken stays taken
-		if old := f.grants[d]; old != nil && old.token.Rate == g.token.Rate && old.token.Burst == g.token.Burst {
+		if old := f.grants[d]; old != nil && old.token.Rate == g.token.Rate && old.token.Burst == g.token.Burst &&
+			sameLimits(old.token.Limits, g.token.Limits) {
 			g.taken = old.taken
 		}
 	}
 	f.grants = grants
 	return nil
 }
+
+func sameLimits(a, b *Limits) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // parseFile reads lines of tokens. Empty lines, and those that begin with #, are for people.
 func parseFile(text []byte) (map[digest]*Grant, error) {

@@ -105,7 +105,8 @@ func (c *call) queues() ([]string, error) {
 // pull is Puller.Pull that waits for any time, and gives no job that has expired or was acknowledged.
 func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]pull.Delivery, error) {
 	for _, name := range r.Queues {
-		if err := c.ensure(ctx, name); err != nil {
+		err := c.ensure(ctx, name)
+		if err != nil && (len(r.Queues) == 1 || !errors.Is(err, bridge.ErrWrongType)) { // else the Puller passes over it
 			return nil, err
 		}
 	}

@@ -130,7 +130,8 @@ func (c *call) respawnOne(l admin.Letter, ttl time.Duration) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	m := bridge.NewMessage{ID: l.ID, Payload: l.Payload, Headers: l.Headers, MaxAttempts: 1, Delay: respawnDelay}
+	m := bridge.NewMessage{ID: l.ID, Payload: l.Payload, Headers: l.Headers, MaxAttempts: 1, Delay: respawnDelay,
+		Key: l.Extra[lua.FieldKey]}
 	if ttl > 0 {
 		m.Expires = now.Add(ttl)
 	}
