@@ -91,6 +91,26 @@ func TestIdleStreamsTakeNoPlace(t *testing.T) {
 	})
 }
 
+// Nor does one that waits for its token's rate, which for some is an hour; and it ends with its token.
+func TestAStreamThatWaitsForItsRateTakesNoPlaceAndEndsWithItsToken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.MaxRequests = 1 })
+	s := r.streams(r.allow(access.Token{Name: "p", Verbs: []access.Verb{access.Publish}, Queues: []string{"q"}, Rate: "1/h"}))
+	if _, err := io.WriteString(s.in, "{}\n"); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return r.do("GET", "/v1/queues", "").status == http.StatusOK, "there is no place"
+	})
+	if err := r.op.RemoveToken(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	if !s.out.Scan() || !strings.Contains(s.out.Text(), typeToken) || s.out.Scan() {
+		t.Errorf("the stream goes on: %s", s.out.Text())
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.busy.Load() == 0, "it still has a place" })
+}
+
 // What a few bytes can ask for is bounded, and bytes are taken as they are or not at all.
 func TestABatchIsBoundedAndKeepsItsBytes(t *testing.T) {
 	t.Parallel()

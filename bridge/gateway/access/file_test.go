@@ -96,3 +96,35 @@ func TestAFileThatIsWrongIsRefusedWhole(t *testing.T) {
 		t.Error("a directory")
 	}
 }
+
+// A limit that somebody writes into the file, or changes there, holds from then on; what is as before keeps what was taken.
+func TestLimitsInAFileAreFollowed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	path := filepath.Join(t.TempDir(), "tokens")
+	secret, d := newSecret()
+	s := (*Store)(nil)
+	for i, c := range []struct {
+		limits string
+		want   int
+	}{{"", 5}, {`,"limits":{"read":0,"write":2,"interval":86400}`, 2}, {`,"limits":{"read":0,"write":2,"interval":86400}`, 0},
+		{`,"limits":{"read":0,"write":100,"interval":86400}`, 5}, {"", 5}} {
+		text := line(d, `"verbs":["publish"],"queues":["*"]`+c.limits) + strings.Repeat("#", i) + "\n" // another size each time
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s == nil {
+			s = r.store(r.client, path)
+		}
+		r.pass(2 * FreshFor)
+		took := 0
+		for range 5 {
+			if wait, err := s.Take(t.Context(), r.granted(s, secret), Publish, 1); err != nil {
+				t.Fatal(err)
+			} else if wait == 0 {
+				took++
+			}
+		}
+		redistest.Want(t, fmt.Sprint("taken with limits ", c.limits), took, c.want)
+	}
+}
