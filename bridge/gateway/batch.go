@@ -190,9 +190,6 @@ func (b *batch) send(c *call) {
 
 var errEnded = errors.New("the stream ended")
 
-var errStops = &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
-	Detail: "the gateway stops: try again"}
-
 // awaitRate waits until the token's rate, as it is by then, allows so many messages. Nobody else waits for this caller, and it
 // ends with the token, or the gateway.
 func (c *call) awaitRate(n int) error {
@@ -208,7 +205,8 @@ func (c *call) awaitRate(n int) error {
 		select {
 		case <-time.After(min(wait, time.Second)):
 		case <-c.stopping.Done():
-			err = errStops
+			err = &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
+				Detail: "the gateway stops: try again"}
 		case <-c.ctx.Done():
 			err = c.ctx.Err()
 		}
