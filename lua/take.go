@@ -22,6 +22,12 @@ func UntilNext(ctx context.Context, c rueidis.Client, bucket string, interval ti
 	return askBucket(ctx, c, bucket, interval, burst, 0)
 }
 
+// PutBack gives back what was taken out of a token bucket for nothing.
+func PutBack(ctx context.Context, c rueidis.Client, bucket string, interval time.Duration, burst, n int) error {
+	_, err := askBucket(ctx, c, bucket, interval, burst, -n)
+	return err
+}
+
 func askBucket(ctx context.Context, c rueidis.Client, key string, interval time.Duration, burst, n int) (time.Duration, error) {
 	us, err := takeScript.integer(ctx, c, []string{key},
 		[]string{strconv.FormatInt(interval.Nanoseconds(), 10), strconv.Itoa(burst), strconv.Itoa(n)})

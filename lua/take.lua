@@ -1,9 +1,9 @@
--- take: takes so many out of a token bucket, or tells how long to wait for them; or tells only when the next one is there.
+-- take: takes so many out of a token bucket, or tells how long to wait for them; gives some back; or tells only when the next one is there.
 -- Uses: base
 -- KEYS[1] bucket (string)
 -- ARGV[1] interval (integer, ns that one takes to come back)
 -- ARGV[2] burst (integer, how many the bucket holds)
--- ARGV[3] n (integer, how many to take, 1 to 1,000,000; more than the bucket holds are taken when it is full, and are owed; 0 = look)
+-- ARGV[3] n (integer, how many to take, 1 to 1,000,000; more than the bucket holds are taken when it is full, and are owed; 0 = look; negative: give back what was taken for nothing)
 -- Returns: integer, 0 when they are taken, else µs after which they are there. A look: µs until one is there; negative: it has been for so long
 -- Complexity: O(1)
 -- If a command fails here: nothing is taken.
@@ -25,8 +25,8 @@ end
 if changed then keep() end
 if n == 0 then return math.ceil(full + (1 - burst) * each - now_us) end
 local wait = full + (math.min(n, burst) - burst) * each - now_us
-if wait > 0 then return math.ceil(wait) end
+if wait > 0 and n > 0 then return math.ceil(wait) end
 
-full = full + n * each
+full = math.max(full + n * each, now_us)
 keep()
 return 0

@@ -17,6 +17,13 @@ func (b *rig) take(interval time.Duration, burst, n int) time.Duration {
 	return wait
 }
 
+func (b *rig) putBack(interval time.Duration, burst, n int) {
+	b.Helper()
+	if err := PutBack(b.ctx, b.c, b.g.Bucket("d"), interval, burst, n); err != nil {
+		b.Fatal(err)
+	}
+}
+
 func (b *rig) look(interval time.Duration, burst int) time.Duration {
 	b.Helper()
 	wait, err := UntilNext(b.ctx, b.c, b.g.Bucket("d"), interval, burst)
@@ -42,12 +49,20 @@ func TestABucketHoldsWhatItHolds(t *testing.T) {
 		near("a fourth", b.take(time.Hour, 3, 1), time.Hour)
 		near("all of them", b.take(time.Hour, 3, 3), 3*time.Hour)
 		near("more than it holds", b.take(time.Hour, 3, 1000), 3*time.Hour)
+		b.putBack(time.Hour, 3, 2)
+		near("two that were given back", b.take(time.Hour, 3, 2), 0)
+		near("when a fourth is there", b.look(time.Hour, 3), time.Hour)
 		if left := b.count("PTTL", b.g.Bucket("d")); left <= 0 || left > int(3*time.Hour.Milliseconds()) {
 			b.Error("it stays for ", left)
 		}
 		b.do("DEL", b.g.Bucket("d"))
 		near("more than it holds, when it is full", b.take(time.Hour, 3, 10), 0)
 		near("what is owed", b.take(time.Hour, 3, 1), 8*time.Hour)
+		b.putBack(time.Hour, 3, 1) // of what is owed
+		near("what is owed", b.take(time.Hour, 3, 1), 7*time.Hour)
+		b.putBack(time.Hour, 3, MaxBurst)
+		near("no more than it holds", b.take(time.Hour, 3, 1), 0)
+		near("no more than it holds", b.look(time.Hour, 3), -1*time.Hour)
 		b.do("DEL", b.g.Bucket("d"))
 		near("of a rate that is another one soon", b.take(time.Hour, 100, 40), 0)
 		near("what is there at the other rate", b.look(time.Minute, 50), -9*time.Minute)
