@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -61,4 +62,31 @@ func TestOneQueueThatFailsKeepsNothingFromCallers(t *testing.T) {
 	if err != nil && lua.Temporary(err) {
 		t.Error(err)
 	}
+}
+
+// A poll of several queues lasts as long as it is to, though one of them fails: what comes meanwhile is for it.
+func TestAPollOutlastsAQueueThatFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	stream := r.On(r.Queue + "-stream")
+	r.Do("SET", stream.Keys.Stream, "a text")
+	r.Groups("g")
+	request := r.request(1, 30*time.Second)
+	request.Queues = []string{stream.Queue, r.Queue}
+	found := make(chan string, 1)
+	go func() {
+		all, err := r.Pull(t.Context(), request)
+		found <- fmt.Sprint(idsOf(all), err)
+	}()
+	asked := map[time.Time]bool{} // the poll comes back to the one that fails
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if s := r.sources[sourceKey{stream.Queue, "g"}]; s != nil && len(s.lines[0].waiters) == 1 {
+			asked[s.lines[0].recheck] = true
+		}
+		return len(asked) == 3, "nobody waits"
+	})
+	r.Ready("a")
+	redistest.Want(t, "found", <-found, "[a] <nil>")
 }

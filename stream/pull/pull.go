@@ -87,7 +87,7 @@ type Delivery struct {
 func (r *Request) validate() error {
 	var errs []error
 	if n := len(r.Queues); n < 1 || n > MaxQueues {
-		errs = append(errs, lua.Invalid("queues", strconv.Itoa(n), "must be 1 to %d", MaxQueues))
+		return lua.Invalid("queues", strconv.Itoa(n), "must be 1 to %d", MaxQueues) // there may be thousands
 	}
 	for i, queue := range r.Queues {
 		errs = append(errs, lua.CheckQueue(queue))
@@ -96,7 +96,7 @@ func (r *Request) validate() error {
 		}
 	}
 	if n := len(r.Weights); n > 0 && n != len(r.Queues) {
-		errs = append(errs, lua.Invalid("weights", strconv.Itoa(n), "must be one for each queue"))
+		return errors.Join(append(errs, lua.Invalid("weights", strconv.Itoa(n), "must be one for each queue"))...)
 	}
 	for _, weight := range r.Weights {
 		if weight < 1 || weight > 1000 {
@@ -162,7 +162,7 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 			return nil, context.Cause(ctx)
 		case len(found) > 0:
 			return found, nil
-		case err != nil && !(lua.Temporary(err) && w.waited && time.Now().Before(deadline)):
+		case err != nil && !(w.waited && lua.Temporary(err)) && !(len(r.Queues) > 1 && !lua.Temporary(err)):
 			return nil, err
 		}
 		if !p.wait(ctx, w, deadline) {
