@@ -76,6 +76,24 @@ func (s *Store) Take(ctx context.Context, g *Grant, verb Verb, n int) (wait time
 	return wait, nil
 }
 
+// GiveBack puts back what Take took for nothing. While Redis cannot be asked it comes back by itself.
+func (s *Store) GiveBack(ctx context.Context, g *Grant, verb Verb, n int) {
+	if g == nil || g.taken[verb] == nil || n <= 0 {
+		return
+	}
+	taken := g.taken[verb]
+	n = min(n, lua.MaxBurst)
+	taken.giveBack(n)
+	if !s.mayAskForRates() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), soon)
+	defer cancel()
+	if err := lua.PutBack(ctx, s.client, s.bucket(g.digest)+taken.part, taken.interval, taken.size, n); err != nil {
+		s.noRates(err)
+	}
+}
+
 // mayAskForRates says whether Redis answered the last time, or enough time has passed to try again.
 func (s *Store) mayAskForRates() bool {
 	s.mu.Lock()

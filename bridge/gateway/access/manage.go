@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -23,6 +25,11 @@ var (
 	// ErrNoToken: no token has the name.
 	ErrNoToken = errors.New("there is no token of that name")
 )
+
+const retryWithin = time.Millisecond // times how often others were first
+
+// changing holds who changes tokens in this process: many at once would only have each other begin anew.
+var changing = make(chan struct{}, 1)
 
 var errAgain = errors.New("the tokens were changed meanwhile")
 
@@ -228,8 +235,17 @@ func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, er
 
 // change writes the token that pick returns, at the field that it returns. Nobody else changes the tokens between the two.
 func (h hash) change(ctx context.Context, pick func(all []Stored, now time.Time) (field string, t Token, err error)) (err error) {
+	select {
+	case changing <- struct{}{}:
+		defer func() { <-changing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	const most = 100 // others who change them at the same time
-	for range most {
+	for i := range most {
+		if !loop.Sleep(ctx, rand.N(time.Duration(1+i)*retryWithin)) {
+			return ctx.Err()
+		}
 		err = h.client.Dedicated(func(one rueidis.DedicatedClient) error {
 			if err := one.Do(ctx, one.B().Watch().Key(h.key).Build()).Error(); err != nil {
 				return lua.Classify("WATCH "+h.key, err)

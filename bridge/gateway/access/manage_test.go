@@ -37,6 +37,24 @@ func TestANameIsGivenOnce(t *testing.T) {
 	redistest.Want(t, "added", added, 1)
 }
 
+// Many who make tokens at once, in this process and in others, wait for each other.
+func TestManyTokensAreMadeAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			one := Token{Name: fmt.Sprint(i), Verbs: Verbs(), Queues: []string{"*"}}
+			if _, err := Add(t.Context(), r.client, r.prefix, one); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	left, err := List(t.Context(), r.client, r.prefix)
+	redistest.Want(t, "made", fmt.Sprint(len(left), err), "200 <nil>")
+}
+
 func TestTheFirstTokenIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {

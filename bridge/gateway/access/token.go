@@ -211,6 +211,15 @@ func newGrant(d digest, t *Token) *Grant {
 // Name is what the token is called.
 func (g *Grant) Name() string { return g.token.Name }
 
+// Part is into how many at a time what is asked for of a verb is parted, so that no part waits long for what the token allows: as
+// many as come back in a second, at least 1, and at most the burst, and most.
+func (g *Grant) Part(verb Verb, most int) int {
+	if b := g.taken[verb]; b != nil {
+		most = min(most, b.size, max(1, int(time.Second/max(b.interval, 1))))
+	}
+	return most
+}
+
 // May says whether the token is for a verb on a queue, by its full name. "" asks for what belongs to no queue, or to all: that
 // takes the pattern *. A name that no queue may have is refused.
 func (g *Grant) May(verb Verb, queue string) bool {

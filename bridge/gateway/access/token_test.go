@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -139,4 +140,40 @@ func TestGatewaysShareARate(t *testing.T) {
 	r.do("DEL", one.bucket(d))
 	r.do("HSET", one.bucket(d), "a", "b")
 	redistest.Want(t, "a key of another type lets pass", take(two, 1), true)
+}
+
+// What was taken for nothing is there again for all, and none is there that was not taken.
+func TestWhatIsGivenBackIsThereForAll(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	one, two := r.store(r.client, ""), r.store(r.client, "")
+	secret := r.add(Token{Name: "a", Limits: &Limits{Read: 2, Write: 3600, Interval: 3600}, Verbs: Verbs()})
+	g := r.granted(one, secret)
+	take := func(s *Store) bool {
+		t.Helper()
+		wait, err := s.Take(t.Context(), r.granted(s, secret), Consume, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wait == 0
+	}
+	for range 3 {
+		redistest.Want(t, "one of two", take(one), true)
+		redistest.Want(t, "two of two", take(one), true)
+		redistest.Want(t, "three of two", take(two), false)
+		for _, n := range []int{0, -1, 2, 1000} { // more than were taken, too
+			one.GiveBack(t.Context(), g, Consume, n)
+		}
+	}
+	one.GiveBack(t.Context(), nil, Consume, 1)
+	redistest.Want(t, "a part of what has no rate", g.Part(Operate, 500), 500)
+	redistest.Want(t, "a part of one in half an hour", g.Part(Consume, 500), 1)
+	redistest.Want(t, "a part of one a second", g.Part(Publish, 500), 1)
+	for _, c := range []struct {
+		rate        lua.Rate
+		burst, want int
+	}{{"100/s", 0, 10}, {"100/s", 50, 50}, {"100/s", 400, 100}, {"100/s", 1000, 100}, {"100000/s", 0, 500}, {"1/h", 10, 1}} {
+		g := newGrant(digest{}, &Token{Rate: c.rate, Burst: c.burst})
+		redistest.Want(t, fmt.Sprint("a part of ", c), g.Part(Publish, 500), c.want)
+	}
 }
