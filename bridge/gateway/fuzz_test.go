@@ -26,7 +26,8 @@ func (nobody) Authenticate(context.Context, string) (*access.Grant, error) {
 func (nobody) Take(context.Context, *access.Grant, access.Verb, int) (time.Duration, error) {
 	return 0, nil
 }
-func (nobody) Audit(*access.Grant, string, string, ...slog.Attr) {}
+func (nobody) GiveBack(context.Context, *access.Grant, access.Verb, int) {}
+func (nobody) Audit(*access.Grant, string, string, ...slog.Attr)         {}
 
 // closedGateway has no Redis: whatever touched it would panic.
 func closedGateway(f *testing.F) *Gateway {

@@ -22,6 +22,7 @@ import (
 type Access interface {
 	Authenticate(ctx context.Context, secret string) (*access.Grant, error)
 	Take(ctx context.Context, g *access.Grant, verb access.Verb, n int) (wait time.Duration, err error)
+	GiveBack(ctx context.Context, g *access.Grant, verb access.Verb, n int)
 	Audit(g *access.Grant, action, queue string, attrs ...slog.Attr)
 }
 

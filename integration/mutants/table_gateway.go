@@ -27,10 +27,28 @@ var gatewayMutants = []mutant{
 		test: []string{"-run", "TestARefusedBatchCounts", "./bridge/gateway"},
 	},
 	{
-		name: "a republish counts as nothing", file: "bridge/gateway/lmstfy/publish.go",
-		old:  "if err := c.take(access.Publish, 1); err != nil {\n\t\treturn 0, nil, err\n\t}\n\tid, err := c.publishOne()\n\tif err == nil {",
-		new:  "id, err := c.publishOne()\n\tif err == nil {",
+		name: "a published job counts as nothing", file: "bridge/gateway/lmstfy/publish.go",
+		old:  "\tif err := c.take(access.Publish, 1); err != nil {\n\t\treturn \"\", err\n\t}\n",
+		new:  "",
 		test: []string{"-run", "TestEveryJobThatIsPublishedCounts", "./bridge/gateway/lmstfy"},
+	},
+	{
+		name: "what finds no job uses up the limit", file: "bridge/gateway/lmstfy/server.go",
+		old:  "if err != nil && c.unused != nil {",
+		new:  "if err != nil && c.unused != nil && c.name != \"\" {",
+		test: []string{"-run", "TestWhatIsRefusedOrFindsNothingIsFree", "./bridge/gateway/lmstfy"},
+	},
+	{
+		name: "a dead letter of another program keeps those behind it", file: "bridge/gateway/lmstfy/dead.go",
+		old:  "if errors.Is(err, bridge.ErrInvalid) {",
+		new:  "if errors.Is(err, bridge.ErrInvalid) && limit < 0 {",
+		test: []string{"-run", "TestALetterThatCannotBeRespawned", "./bridge/gateway/lmstfy"},
+	},
+	{
+		name: "a queue that fails ends a poll of several", file: "stream/pull/pull.go",
+		old:  " && !(len(r.Queues) > 1 && !lua.Temporary(err)):",
+		new:  ":",
+		test: []string{"-run", "TestAPollOutlastsAQueueThatFails", "./stream/pull"},
 	},
 	{
 		name: "a bulk counts as one job", file: "bridge/gateway/lmstfy/publish.go",

@@ -21,6 +21,7 @@ import (
 const (
 	adminTimeout = 10 * time.Second
 	adminBody    = 64 << 10 // bytes
+	mostAdmin    = 16       // requests at a time: a slow Redis must not take all connections from those who ask for health
 	onlyPool     = "default"
 	tokenPrefix  = "lmstfy." // of the names of tokens that are made here
 	indent       = "    "
@@ -31,12 +32,13 @@ type adminServer struct {
 	op      *admin.Admin
 	version string
 	log     *slog.Logger
+	places  chan struct{} // one for each request that is being answered
 }
 
-// NewAdmin returns the routes of lmstfy's admin listener: /token/, /limits, /info, /pools and /version. It asks for no account:
+// NewAdmin returns the routes of lmstfy's admin listener, at AdminPaths. It asks for no account:
 // that is for who listens. Redis is not touched.
 func NewAdmin(op *admin.Admin, version string, log *slog.Logger) http.Handler {
-	a := &adminServer{op: op, version: version, log: log}
+	a := &adminServer{op: op, version: version, log: log, places: make(chan struct{}, mostAdmin)}
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]func(*adminCall) (int, any, error){
 		"GET /token/{namespace}":                  a.tokens,
@@ -56,12 +58,17 @@ func NewAdmin(op *admin.Admin, version string, log *slog.Logger) http.Handler {
 	return mux
 }
 
+// AdminPaths are where the routes of NewAdmin begin.
+func AdminPaths() []string { return []string{"/token/", "/limits", "/info", "/pools", "/version"} }
+
 // adminCall is a request that is being answered.
 type adminCall struct {
 	ctx         context.Context
 	r           *http.Request
 	namespace   string
 	pool, token string // as the path names it
+	whole       string // of both
+	nothing     bool   // there was nothing to do
 }
 
 // indented is an answer that is written with one member a line.
@@ -71,11 +78,18 @@ type indented struct{ value any }
 type plain string
 
 func (a *adminServer) answer(w http.ResponseWriter, r *http.Request, answer func(*adminCall) (int, any, error)) {
+	select {
+	case a.places <- struct{}{}:
+		defer func() { <-a.places }()
+	default:
+		fail(a.log, w, r, errBusy)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), adminTimeout)
 	defer cancel()
 	r.Body = http.MaxBytesReader(w, r.Body, adminBody)
 	c := &adminCall{ctx: ctx, r: r, namespace: r.PathValue("namespace"), pool: r.URL.Query().Get("pool"),
-		token: r.PathValue("token")}
+		token: r.PathValue("token"), whole: r.PathValue("token")}
 	if c.token != "" {
 		c.pool = ""
 		if pool, token, is := strings.Cut(c.token, ":"); is {
@@ -86,11 +100,11 @@ func (a *adminServer) answer(w http.ResponseWriter, r *http.Request, answer func
 	if errors.Is(err, bridge.ErrInvalid) {
 		err = failure(http.StatusBadRequest, err.Error())
 	}
-	if r.Method != http.MethodGet {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		name, _, _ := r.BasicAuth()
 		a.log.LogAttrs(ctx, slog.LevelInfo, "an operator acts", slog.Bool("audit", true), slog.String("account", name),
 			slog.String("action", "lmstfy: "+r.Pattern), slog.String("namespace", cut(c.namespace)),
-			slog.Bool("done", err == nil && status < http.StatusBadRequest))
+			slog.Bool("done", err == nil && status < http.StatusBadRequest && !c.nothing))
 	}
 	if err != nil {
 		fail(a.log, w, r, err)
@@ -129,13 +143,19 @@ func of(t *admin.StoredToken, namespace string) bool {
 	return t.Problem == "" && slices.Equal(t.Queues, []string{namespace + ":*"})
 }
 
-// find returns the token that the path names, by its secret or by its name: of the namespace, and for nothing else.
+// find returns the token that the path names, by its secret or by its name, in which a : may stand: of the namespace, and for
+// nothing else.
 func (a *adminServer) find(c *adminCall) (admin.StoredToken, error) {
-	if err := c.hasPool(); err != nil {
-		return admin.StoredToken{}, err
-	}
 	all, err := a.op.Tokens(c.ctx)
 	if err != nil {
+		return admin.StoredToken{}, err
+	}
+	for _, t := range all {
+		if of(&t, c.namespace) && t.Name == c.whole {
+			return t, nil
+		}
+	}
+	if err := c.hasPool(); err != nil {
 		return admin.StoredToken{}, err
 	}
 	digest, isSecret := access.Digest(c.token)
@@ -170,7 +190,7 @@ func (a *adminServer) tokens(c *adminCall) (int, any, error) {
 }
 
 func (a *adminServer) newToken(c *adminCall) (int, any, error) {
-	_ = c.r.ParseForm() // of what does not parse nothing is taken
+	_ = c.r.ParseMultipartForm(adminBody) // or any other; of what does not parse nothing is taken
 	description, secret := c.r.Form.Get("description"), c.r.Form.Get("token")
 	refuse := func(text string) (int, any, error) { return 0, nil, failure(http.StatusBadRequest, text) }
 	_, long := QueueName(c.namespace, "q")
@@ -224,7 +244,7 @@ func (a *adminServer) removeToken(c *adminCall) (int, any, error) {
 		err = a.op.RemoveToken(c.ctx, t.Name)
 	}
 	if errors.Is(err, errNoSuchToken) || errors.Is(err, admin.ErrNoToken) {
-		err = nil // as its server has it
+		c.nothing, err = true, nil // as its server has it
 	}
 	return http.StatusNoContent, nil, err
 }
@@ -270,11 +290,11 @@ func (a *adminServer) setLimit(c *adminCall) (int, any, error) {
 
 func (a *adminServer) removeLimit(c *adminCall) (int, any, error) {
 	t, err := a.find(c)
-	if err == nil && t.Limits != nil {
+	if c.nothing = t.Limits == nil; err == nil && !c.nothing {
 		err = a.op.LimitToken(c.ctx, t.Digest, nil, false)
 	}
 	if errors.Is(err, errNoSuchToken) || errors.Is(err, admin.ErrNoToken) {
-		err = nil
+		c.nothing, err = true, nil
 	}
 	return http.StatusOK, map[string]string{"msg": "success"}, err
 }

@@ -1,9 +1,12 @@
 package lmstfy_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -12,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/bridge/gateway/lmstfy"
@@ -198,6 +202,70 @@ func TestWhatElseTheAdminListenerTells(t *testing.T) {
 	}
 	after, err := o.op.Tokens(t.Context())
 	redistest.Want(t, "tokens", fmt.Sprint(len(after), err), fmt.Sprint(len(before), nil))
+}
+
+// What the list names the other routes find, and a form of either kind is read.
+func TestTokensAreFoundAsTheyAreListed(t *testing.T) {
+	t.Parallel()
+	o := newOperators(t)
+	for _, name := range []string{"a:b", "default:b", "b", "p2:b"} {
+		o.allow(name, access.Verbs(), "shop:*")
+	}
+	for i, name := range []string{"a:b", "default:b", "p2:b", "b"} {
+		limiter := fmt.Sprintf(`{"read":%d,"write":0,"interval":1}`, i+1)
+		o.want(200, `{"limiter":`+limiter+`}`, "PUT", "/token/shop/"+name+"/limit", limiter)
+		o.want(200, limiter, "GET", "/token/shop/"+name+"/limit", "")
+	}
+	o.want(400, `{"error":"the pool was not exists"}`, "GET", "/token/shop/q:b/limit", "")
+	o.want(204, "", "DELETE", "/token/shop/default:b", "")
+	o.want(200, `{"read":4,"write":0,"interval":1}`, "GET", "/token/shop/default:b/limit", "") // of b, in the pool default
+	o.want(204, "", "DELETE", "/token/shop/default:b", "")
+	o.want(404, "null", "GET", "/token/shop/b/limit", "")
+
+	var form strings.Builder
+	parts := multipart.NewWriter(&form)
+	if err := errors.Join(parts.WriteField("description", "in parts"), parts.Close()); err != nil {
+		t.Fatal(err)
+	}
+	req, _ := http.NewRequestWithContext(t.Context(), "POST", o.base+"/token/parts", strings.NewReader(form.String()))
+	req.Header.Set("Content-Type", parts.FormDataContentType())
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	redistest.Want(t, "made", res.StatusCode, 201)
+	o.want(200, "{\n    \"tokens\": {\n        \"*\": \"in parts\"\n    }\n}", "GET", "/token/parts", "")
+}
+
+// Whoever waits for a Redis that does not answer leaves room for who asks for health on the same address.
+func TestOperatorsAreAnsweredSoManyAtATime(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	proxy := server.Proxy(t)
+	redis, err := bridge.Dial(t.Context(), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(redis.Close)
+	var said strings.Builder
+	h := lmstfy.NewAdmin(admin.New(redis, server.Prefix(t)), "v1", slog.New(slog.NewTextHandler(&said, nil)))
+	proxy.Stall(true)
+	answers := make(chan int, 17)
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 17 {
+		go func() {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/limits", nil).WithContext(ctx))
+			answers <- w.Code
+		}()
+	}
+	redistest.Want(t, "one of seventeen", <-answers, 503)
+	cancel()
+	for range 16 {
+		redistest.Want(t, "the others", <-answers, 503)
+	}
+	redistest.Want(t, "log", said.String(), "")
 }
 
 // A long namespace has tokens as well: the name of one is no longer than a name may be.

@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	official "github.com/bitleak/lmstfy/client"
 
+	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // What lmstfy's client publishes it consumes, looks at and acknowledges.
@@ -126,6 +130,69 @@ func TestTriesAndDeadLetters(t *testing.T) {
 }
 
 // A consumer that freezes tries uses up none by its ttr.
+// What another program put there as a dead letter stays, and those behind it are respawned.
+func TestALetterThatCannotBeRespawnedIsInNobodysWay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.publish("p", "ours", 0, 1, 0)
+	r.get("p", 1)
+	r.dead("p", 1)
+	dead := lua.NewKeys(r.prefix, "ns:p").Dead
+	ours, err := r.r.Client.Do(t.Context(), r.r.Client.B().Xrange().Key(dead).Start("-").End("+").Build()).AsXRange()
+	if err != nil || len(ours) != 1 {
+		t.Fatal(ours, err)
+	}
+	add := func(id, entry string) {
+		t.Helper()
+		cmd := r.r.Client.B().Xadd().Key(dead).Id(entry).FieldValue()
+		for name, value := range ours[0].FieldValues {
+			if name == "id" {
+				value = id
+			}
+			cmd = cmd.FieldValue(name, value)
+		}
+		if err := r.r.Client.Do(t.Context(), cmd.Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.r.Client.Do(t.Context(), r.r.Client.B().Del().Key(dead).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	add(strings.Repeat("i", 300), "1-1")
+	add("", "1-2")
+	add(ours[0].FieldValues["id"], "1-3")
+	for _, want := range []int{1, 1, 0} {
+		got := r.do("PUT", "/api/ns/p/deadletter", "")
+		redistest.Want(t, "respawned", got.body, fmt.Sprintf(`{"count":%d,"msg":"respawned"}`, want))
+	}
+	for range 2 {
+		redistest.Want(t, "job", string(r.get("p", 60).Data), "ours")
+	}
+	r.dead("p", 1)
+	redistest.Want(t, "deleted", r.do("DELETE", "/api/ns/p/deadletter?limit=10", "").status, 204)
+	r.dead("p", 0)
+}
+
+// A token that is revoked, or no longer for the queue, ends a poll that is to last for years.
+func TestAPollEndsWithItsToken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.base, _ = r.listen(500 * time.Millisecond)
+	secret := r.allow("other", access.Verbs(), "ns:*")
+	got := make(chan int, 1)
+	go func() {
+		got <- r.do("GET", "/api/ns/poll?timeout=4294967295", "", "X-Token: "+secret).status
+	}()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		names, err := r.op.Queues(t.Context())
+		return slices.Contains(names, "ns:poll"), fmt.Sprint("nobody waits: ", names, err)
+	})
+	if err := r.op.RemoveToken(t.Context(), "other"); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "the poll ends with", <-got, 401)
+}
+
 func TestFrozenTriesAreNotUsedUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -62,11 +62,7 @@ func consume(c *call) (int, any, error) {
 		return 0, nil, errNone
 	}
 	if timeout > 0 { // meanwhile the token may have been revoked
-		if err := c.authenticate(); err != nil {
-			c.cfg.Puller.GiveBack(c.ctx, found)
-			return 0, nil, err
-		}
-		if _, err := c.queues(); err != nil {
+		if err := c.mayStill(); err != nil {
 			c.cfg.Puller.GiveBack(c.ctx, found)
 			return 0, nil, err
 		}
@@ -95,14 +91,30 @@ func (c *call) queues() ([]string, error) {
 		if !slices.Contains(all, name) {
 			all = append(all, name)
 		}
+		if len(all) > pull.MaxQueues {
+			return nil, errNames
+		}
 	}
-	if len(all) == 0 || len(all) > pull.MaxQueues {
-		return nil, failure(http.StatusBadRequest, "invalid queue name(s)")
+	if len(all) == 0 {
+		return nil, errNames
 	}
 	return all, nil
 }
 
-// pull is Puller.Pull that waits for any time, and gives no job that has expired or was acknowledged.
+var errNames = failure(http.StatusBadRequest, "invalid queue name(s)")
+
+// mayStill says whether the token is for the queues now.
+func (c *call) mayStill() error {
+	err := c.authenticate()
+	if err == nil {
+		_, err = c.queues()
+	}
+	return err
+}
+
+const mostTimeouts = 6 // a caller who waits for longer is asked for its token again
+
+// pull is Puller.Pull that waits for any time, and gives no job that has expired or was acknowledged. It ends with the token.
 func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]pull.Delivery, error) {
 	for _, name := range r.Queues {
 		err := c.ensure(ctx, name)
@@ -111,7 +123,7 @@ func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]
 		}
 	}
 	for {
-		r.Wait = min(max(0, time.Until(deadline)), pull.MaxWait)
+		r.Wait = min(max(0, time.Until(deadline)), mostTimeouts*c.cfg.Timeout, pull.MaxWait)
 		found, err := c.cfg.Puller.Pull(ctx, r)
 		if errors.Is(err, bridge.ErrInvalid) { // the settings were changed: the next call writes them again
 			c.forget(r.Queues)
@@ -127,6 +139,9 @@ func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]
 		}
 		if len(live) > 0 || len(found) == 0 && time.Until(deadline) <= 0 {
 			return live, nil
+		}
+		if err := c.mayStill(); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -202,6 +217,9 @@ func jobBody(name string, e *lua.Entry, now time.Time) map[string]any {
 	published, _, _, ok := ParseID(e.ID)
 	if !ok { // of another producer
 		published = e.Due
+	}
+	if published.IsZero() {
+		published = now
 	}
 	data := e.Payload
 	if data == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
@@ -93,7 +94,8 @@ func (c *call) limit() (int64, error) {
 	return n, nil
 }
 
-// respawn has dead jobs consumed again: with one try, and a ttl from now on.
+// respawn has dead jobs consumed again: with one try, and a ttl from now on. Those that no request can schedule, because another
+// program made them, stay and do not count. When its time is nearly over it says how many it has managed.
 func respawn(c *call) (int, any, error) {
 	limit, err := c.limit()
 	if err != nil {
@@ -103,18 +105,24 @@ func respawn(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	done := 0
+	done, late := 0, time.Now().Add(c.cfg.Timeout/2)
 	for l, err := range c.letters(c.ctx, c.name) {
+		ok := false
 		if err == nil {
-			var ok bool
-			if ok, err = c.respawnOne(l, time.Duration(min(ttl, math.MaxUint32))*time.Second); ok {
-				done++
-			}
+			ok, err = c.respawnOne(l, time.Duration(min(ttl, math.MaxUint32))*time.Second)
+		}
+		if errors.Is(err, bridge.ErrInvalid) {
+			c.log.Warn("a dead letter cannot be respawned, and stays", slog.String("queue", c.name),
+				slog.String("entry", l.Letter), slog.Any("error", err))
+			continue
 		}
 		if err != nil {
 			return 0, nil, err
 		}
-		if limit--; limit == 0 {
+		if ok {
+			done++
+		}
+		if limit--; limit == 0 || time.Now().After(late) {
 			break
 		}
 	}
@@ -135,7 +143,7 @@ func (c *call) respawnOne(l admin.Letter, ttl time.Duration) (bool, error) {
 	if ttl > 0 {
 		m.Expires = now.Add(ttl)
 	}
-	_, err = c.cfg.Client.Schedule(c.ctx, c.name, nil, func(to *bridge.NewMessage) { *to = m })
+	receipt, err := c.cfg.Client.Schedule(c.ctx, c.name, nil, func(to *bridge.NewMessage) { *to = m })
 	if errors.Is(err, bridge.ErrDuplicate) {
 		return false, nil
 	}
@@ -147,9 +155,9 @@ func (c *call) respawnOne(l admin.Letter, ttl time.Duration) (bool, error) {
 		return false, err
 	}
 	if n == 0 {
-		err = c.cfg.Client.Cancel(c.ctx, c.name, l.ID)
+		err = c.cfg.Client.Cancel(c.ctx, c.name, receipt.ID)
 	} else {
-		_, err = c.cfg.Client.Reschedule(c.ctx, c.name, l.ID, bridge.In(0))
+		_, err = c.cfg.Client.Reschedule(c.ctx, c.name, receipt.ID, bridge.In(0))
 	}
 	if errors.Is(err, bridge.ErrNotScheduled) {
 		err = nil

@@ -140,6 +140,9 @@ func (c *call) publishOne() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := c.take(access.Publish, 1); err != nil {
+		return "", err
+	}
 	all, err := c.schedule(o, data)
 	if err != nil {
 		return "", err
@@ -148,18 +151,12 @@ func (c *call) publishOne() (string, error) {
 }
 
 func publish(c *call) (int, any, error) {
-	if err := c.take(access.Publish, 1); err != nil {
-		return 0, nil, err
-	}
 	id, err := c.publishOne()
 	return http.StatusCreated, map[string]any{"job_id": id, "msg": "published"}, err
 }
 
 // republish publishes, and then acknowledges the job that it takes the place of: so none is lost in between.
 func republish(c *call) (int, any, error) {
-	if err := c.take(access.Publish, 1); err != nil {
-		return 0, nil, err
-	}
 	id, err := c.publishOne()
 	if err == nil {
 		err = c.finish(c.name, c.id)

@@ -48,3 +48,36 @@ func TestEveryJobThatIsPublishedCountsAgainstTheRate(t *testing.T) {
 		}
 	}
 }
+
+// What gives no job, or publishes none, is free, and so is settling what was given.
+func TestWhatIsRefusedOrFindsNothingIsFree(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	secret, err := r.op.AddToken(t.Context(), access.Token{Name: "limited", Verbs: access.Verbs(), Queues: []string{"ns:*"},
+		Limits: &access.Limits{Read: 1, Write: 1, Interval: 86400}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, bearer := "X-Token: "+secret, "Authorization: Bearer "+secret
+	for i, c := range []struct {
+		method, path, body string
+		want               int
+	}{
+		{"GET", "/api/ns/free", "", 404},
+		{"GET", "/api/ns/free?timeout=1", "", 404},
+		{"GET", "/api/ns/free?count=0", "", 400},
+		{"PUT", "/api/ns/free?tries=x", "x", 400},
+		{"PUT", "/api/ns/free/bulk", "[]", 400},
+		{"PUT", "/api/ns/free/job/01M80K6PCFJX3AQJPDV0000000?delay=-1", "x", 400},
+		{"PUT", "/api/ns/free", "x", 201},
+		{"PUT", "/api/ns/free", "x", 429},
+		{"GET", "/api/ns/free,none?timeout=5", "", 200},
+		{"GET", "/api/ns/free", "", 429},
+		{"POST", "/v1/settlements", "[]", 400},
+		{"POST", "/v1/settlements", `[{"token":"x"}]`, 422},
+	} {
+		if got := r.do(c.method, c.path, c.body, token, bearer); got.status != c.want {
+			t.Errorf("%d %s %s: %d %s, not %d", i, c.method, c.path, got.status, got.body, c.want)
+		}
+	}
+}

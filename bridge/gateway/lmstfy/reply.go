@@ -28,6 +28,9 @@ func failure(status int, text string) error {
 	return &failed{status: status, body: map[string]any{"error": text}}
 }
 
+var errBusy = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{
+	"error": "as many requests are being answered as may be"}}
+
 var errToken = failure(http.StatusUnauthorized, "invalid token")
 
 func unknownToken(err error) error {
@@ -79,7 +82,7 @@ func fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 		f = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{
 			"error": "the store is not available"}}
 	}
-	if f.status >= http.StatusInternalServerError && r.Context().Err() == nil {
+	if f.status >= http.StatusInternalServerError && f != errBusy && r.Context().Err() == nil {
 		log.Warn("a request of lmstfy's API could not be answered", slog.String("method", r.Method),
 			slog.Int("status", f.status), slog.Any("error", err))
 	}

@@ -70,15 +70,15 @@ func newRigAt(t *testing.T, url, prefix string) *rig {
 }
 
 // listen starts a gateway, which is stopped at the end at the latest.
-func (r *rig) listen() (base string, stop func()) {
+func (r *rig) listen(timeout ...time.Duration) (base string, stop func()) {
 	r.t.Helper()
 	store, err := access.Open(access.Config{Client: r.r.Client, Prefix: r.prefix})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(r.t.Output(), nil))
-	g, err := gateway.New(gateway.Config{Redis: r.r, Prefix: r.prefix, Access: store, Timeout: 5 * time.Second,
-		Logger: log})
+	g, err := gateway.New(gateway.Config{Redis: r.r, Prefix: r.prefix, Access: store, Logger: log,
+		Timeout: append(timeout, 5*time.Second)[0]})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 type Access interface {
 	Authenticate(ctx context.Context, secret string) (*access.Grant, error)
 	Take(ctx context.Context, g *access.Grant, verb access.Verb, n int) (wait time.Duration, err error)
+	GiveBack(ctx context.Context, g *access.Grant, verb access.Verb, n int)
 	Audit(g *access.Grant, action, queue string, attrs ...slog.Attr)
 }
 
@@ -71,6 +72,7 @@ type call struct {
 	namespace, id string
 	queue         string // as the request names it, also several
 	name          string // of our queue; "" where there are several
+	unused        func() // gives back what was taken out of the token's rate; nil = nothing was
 }
 
 // route is one thing that can be asked for. The path begins with /api/ and two names.
@@ -150,6 +152,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status, body, err := one.answer(c)
+	if err != nil && c.unused != nil {
+		c.unused()
+	}
 	if one.action != "" {
 		s.cfg.Access.Audit(c.grant, one.action, c.name, slog.Bool("done", err == nil))
 	}
@@ -223,10 +228,12 @@ func (c *call) may(name string, verbs ...access.Verb) error {
 	return errToken
 }
 
-// take counts against what the token allows of a verb.
+// take counts against what the token allows of a verb, unless the answer is an error.
 func (c *call) take(verb access.Verb, n int) error {
-	wait, err := c.cfg.Access.Take(c.ctx, c.grant, verb, n)
+	grant := c.grant
+	wait, err := c.cfg.Access.Take(c.ctx, grant, verb, n)
 	if err != nil || wait <= 0 {
+		c.unused = func() { c.cfg.Access.GiveBack(c.ctx, grant, verb, n) }
 		return nil
 	}
 	action := map[access.Verb]string{access.Consume: "consume", access.Publish: "produce"}[verb]
