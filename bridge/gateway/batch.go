@@ -112,7 +112,8 @@ func (c *call) publishLines() error {
 			b.add(c, lines.Number, text, tooLong)
 			size += len(text)
 		}
-		if err == nil && len(b.verdicts) < mostLines && size < c.cfg.MaxPayload && lines.Buffered() {
+		most := c.grant.Part(access.Publish, mostLines)
+		if err == nil && len(b.verdicts) < most && size < c.cfg.MaxPayload && lines.Buffered() {
 			continue
 		}
 		if failed := b.flush(c, rc); failed != nil || err != nil {
@@ -190,16 +191,19 @@ func (b *batch) send(c *call) {
 
 var errEnded = errors.New("the stream ended")
 
-// awaitRate waits until the token's rate, as it is by then, allows so many messages. Nobody else waits for this caller, and it
-// ends with the token, or the gateway.
+// awaitRate waits until the token's rate, as it is by then, allows so many messages: no longer than Timeout, because while a
+// caller waits nobody notices that it hangs up. Nobody else waits for it, and it ends with the token, or the gateway.
 func (c *call) awaitRate(n int) error {
-	for {
+	for until := time.Now().Add(c.cfg.Timeout); ; {
 		if err := errors.Join(c.authenticate(), c.mayAll(access.Publish, []string{c.queue})); err != nil {
 			return err
 		}
 		wait, err := c.cfg.Access.Take(c.ctx, c.grant, access.Publish, n)
 		if err != nil || wait <= 0 {
 			return c.ctx.Err()
+		}
+		if time.Now().After(until) {
+			return tooFast(wait)
 		}
 		c.busy.Add(-1)
 		select {

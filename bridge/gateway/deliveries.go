@@ -48,16 +48,19 @@ func receive(c *call) (int, any, error) { return c.receive([]string{c.queue}, ni
 
 // receiveOfSeveral takes the queues from the query: in their order, or by their weights.
 func receiveOfSeveral(c *call) (int, any, error) {
-	queues := strings.Split(c.query["queues"], ",")
+	queues := strings.SplitN(c.query["queues"], ",", pull.MaxQueues+2)
+	if len(queues) > pull.MaxQueues {
+		return 0, nil, lua.Invalid("queues", "", "must be 1 to %d", pull.MaxQueues)
+	}
 	if err := c.mayAll(access.Consume, queues); err != nil {
 		return 0, nil, err
 	}
 	var weights []int
 	if text, is := c.query["weights"]; is {
-		for one := range strings.SplitSeq(text, ",") {
+		for _, one := range strings.SplitN(text, ",", pull.MaxQueues+2) {
 			n, err := strconv.Atoi(one)
-			if err != nil {
-				return 0, nil, lua.Invalid("weights", text, "must be whole numbers with commas between")
+			if err != nil || len(weights) == len(queues) {
+				return 0, nil, lua.Invalid("weights", cut(text), "must be a whole number for each queue, with commas between")
 			}
 			weights = append(weights, n)
 		}

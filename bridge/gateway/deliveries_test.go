@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/stream/pull"
 )
 
 func (r *rig) given(a answer) (all []delivery) {
@@ -159,4 +160,25 @@ func TestWrongSettlementsSettleNothing(t *testing.T) {
 			refused(http.StatusForbidden, typeForbidden)
 	}
 	redistest.Want(t, "in the end", r.settles(good), "[{acknowledged}]")
+}
+
+// Thousands of names cost little, and what they are is not told again.
+func TestAListOfNamesHasAnEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, query := range []string{"queues=" + strings.Repeat("a,", 30_000), "queues=a&weights=" + strings.Repeat("1,", 30_000),
+		"queues=a,b&weights=1", "queues=a&weights=1,2", "queues=a&weights=" + strings.Repeat("1", 30_000),
+		"queues=" + strings.Repeat("a", 60_000)} {
+		a := r.do("POST", "/v1/deliveries?group=g&"+query, "")
+		a.refused(http.StatusUnprocessableEntity, typeInvalid)
+		if len(a.body) > 1000 {
+			t.Errorf("an answer of %d bytes", len(a.body))
+		}
+	}
+	all := make([]string, pull.MaxQueues)
+	for i := range all {
+		all[i] = fmt.Sprint("q", i)
+	}
+	r.do("POST", "/v1/deliveries?group=g&queues="+strings.Join(all, ",")+"&weights=1"+strings.Repeat(",1", pull.MaxQueues-1), "").
+		want(http.StatusOK)
 }

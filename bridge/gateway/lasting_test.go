@@ -10,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // lineStream is a batch of lines whose end has not come.
@@ -124,4 +125,27 @@ func TestABatchIsBoundedAndKeepsItsBytes(t *testing.T) {
 	r.do("POST", "/v1/queues/q/batch", "[]", jsonType).want(http.StatusOK).has(`"results":[]`)
 	r.do("POST", "/v1/queues/q/batch", "{\"id\":\"a\",\"payload\":\"\xff\"}\n", ndjsonType).want(http.StatusOK).has("UTF-8")
 	redistest.Want(t, "taken", len(r.given(r.do("POST", "/v1/queues/q/deliveries?group=g", ""))), 0)
+}
+
+// While a stream waits for its rate nobody notices that its caller hangs up: so it does not wait for long, and says what was not
+// taken. One whose parts come back soon goes on, however long it is.
+func TestAStreamDoesNotWaitLongForItsRate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.Timeout = 2 * time.Second })
+	publish := func(name string, rate lua.Rate, burst int) string {
+		return r.allow(access.Token{Name: name, Verbs: []access.Verb{access.Publish}, Queues: []string{"q"}, Rate: rate,
+			Burst: burst})
+	}
+	s := r.streams(publish("slow", "1/h", 2))
+	if _, err := io.WriteString(s.in, "{}\n{}\n{}\n"); err != nil {
+		t.Fatal(err)
+	}
+	if !s.out.Scan() || !strings.Contains(s.out.Text(), `{"line":2,"id":`) {
+		t.Error("the second line is in the burst: ", s.out.Text())
+	}
+	if !s.out.Scan() || !strings.Contains(s.out.Text(), `{"line":3,"problem":{"type":"`+typeRate) || s.out.Scan() {
+		t.Error("the stream goes on: ", s.out.Text())
+	}
+	fast := "Authorization: Bearer " + publish("fast", "100/s", 60)
+	r.do("POST", "/v1/queues/q/batch", strings.Repeat("{}\n", 360), ndjsonType, fast).want(http.StatusOK).has(`{"line":360,"id":`)
 }

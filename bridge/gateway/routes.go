@@ -21,7 +21,7 @@ type route struct {
 	all                   bool // it belongs to no queue: the token must be for all
 	audit                 bool // an operator's deed
 	stream                bool // has no end of its own
-	counts                bool // takes what it asks for out of the token's rate itself
+	counts                bool // takes what it asks for out of the token's rate itself, or nothing
 }
 
 // handler answers 200 or another status with a value that JSON shows, or it fails. One that writes itself returns zero.
@@ -60,7 +60,8 @@ func table() []route {
 			handler: receive, stream: true},
 		{name: "receive of several", method: http.MethodPost, pattern: "/v1/deliveries", verb: access.Consume,
 			query: receiving + " queues weights", handler: receiveOfSeveral, stream: true},
-		{name: "settle", method: http.MethodPost, pattern: "/v1/settlements", verb: access.Consume, handler: settle},
+		{name: "settle", method: http.MethodPost, pattern: "/v1/settlements", verb: access.Consume, handler: settle,
+			counts: true},
 
 		{name: "list queues", method: http.MethodGet, pattern: "/v1/queues", verb: access.Operate, handler: queues},
 		{name: "find", method: http.MethodGet, pattern: "/v1/messages/{id}", verb: access.Operate, handler: find},

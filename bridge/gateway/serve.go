@@ -222,9 +222,13 @@ func (c *call) authenticate() error {
 func (c *call) take(verb access.Verb, n int) error {
 	wait, err := c.cfg.Access.Take(c.ctx, c.grant, verb, n)
 	if err == nil && wait > 0 {
-		return &problem{Type: typeRate, Status: http.StatusTooManyRequests, wait: wait, Detail: "the token's rate is used up"}
+		return tooFast(wait)
 	}
 	return nil
+}
+
+func tooFast(wait time.Duration) error {
+	return &problem{Type: typeRate, Status: http.StatusTooManyRequests, wait: wait, Detail: "the token's rate is used up"}
 }
 
 func refused(detail string) error {

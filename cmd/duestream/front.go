@@ -93,8 +93,9 @@ type front struct {
 	certs    *certs.Watched     // nil: it speaks no TLS
 	followed func()             // ends that they follow their files
 
-	redis  atomic.Pointer[bridge.Redis] // of what takes requests
-	runner atomic.Pointer[push.Runner]
+	redis     atomic.Pointer[bridge.Redis] // of what takes requests
+	runner    atomic.Pointer[push.Runner]
+	operators atomic.Pointer[http.Handler] // of lmstfy's admin listener
 }
 
 // openFront takes the addresses, so that one that is taken is said at once. Redis is not touched.
@@ -145,7 +146,20 @@ func (f *front) listen() (err error) {
 	if f.socket, err = net.Listen("tcp", f.o.addr); err != nil {
 		return fmt.Errorf("listen on %s: %w", f.o.addr, err)
 	}
+	for _, path := range lmstfy.AdminPaths() {
+		f.admin.Handle(path, http.HandlerFunc(f.operate))
+	}
 	return nil
+}
+
+// operate answers those who operate a gateway as one of lmstfy.
+func (f *front) operate(w http.ResponseWriter, r *http.Request) {
+	if operators := f.operators.Load(); operators != nil {
+		(*operators).ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, errStarts.Error(), http.StatusServiceUnavailable)
 }
 
 // busy says whether there is anything to run.
@@ -228,9 +242,7 @@ func (f *front) answer(ctx context.Context) error {
 	}
 	defer g.Close()
 	operators := lmstfy.NewAdmin(admin.New(r, f.prefix), version, f.log)
-	for _, pattern := range []string{"/token/", "/limits", "/info", "/pools", "/version"} {
-		f.admin.Handle(pattern, operators)
-	}
+	f.operators.Store(&operators)
 	f.redis.Store(r)
 	f.log.Info("listens for requests", slog.String("address", f.socket.Addr().String()))
 	server := gateway.NewServer(g)

@@ -112,6 +112,18 @@ func TestATakenAddressEndsTheProcessAtItsStart(t *testing.T) {
 	newCLI(t).fails(exitFailure, []string{"no such file"}, "serve", "--http", "127.0.0.1:0", "--tokens-file", missing)
 }
 
+// Before Redis was reached an operator is told to come again, not that there is nothing.
+func TestOperatorsAreToldThatAGatewayStarts(t *testing.T) {
+	t.Parallel()
+	c := &cli{t: t, url: unreachable}
+	one := c.start("gateway", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	at := "http://" + one.listensFor("operators")
+	for _, path := range []string{"/token/shop", "/limits", "/info", "/pools", "/version"} {
+		becomes(t, at+path, http.StatusServiceUnavailable, "it starts")
+	}
+	becomes(t, at+"/nothing", http.StatusNotFound, "")
+}
+
 // Beyond this machine operators need accounts.
 func TestOperatorsNeedAccountsBeyondThisMachine(t *testing.T) {
 	t.Parallel()
