@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -44,15 +43,19 @@ func publishMany(c *call) (int, any, error) {
 }
 
 func (c *call) publishArray() (int, any, error) {
+	if err := c.take(access.Publish, 1); err != nil { // before the body, which may be large
+		return 0, nil, err
+	}
 	text, err := c.body(maxBodyParts)
 	if err != nil {
 		return 0, nil, err
 	}
 	lines, err := itemsOf(text)
 	if err != nil {
-		return 0, nil, cmp.Or(c.take(access.Publish, 1), err) // what is refused was work, too
+		return 0, nil, err // it was work, and counts
 	}
 	// At once: more than the burst go only when nothing was taken before.
+	c.cfg.Access.GiveBack(c.ctx, c.grant, access.Publish, 1)
 	if err := c.take(access.Publish, max(len(lines), 1)); err != nil {
 		return 0, nil, err
 	}

@@ -22,8 +22,8 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "a refused batch costs nothing", file: "bridge/gateway/batch.go",
-		old:  "cmp.Or(c.take(access.Publish, 1), err)",
-		new:  "cmp.Or(nil, err)",
+		old:  "\t\treturn 0, nil, err // it was work, and counts\n",
+		new:  "\t\tc.cfg.Access.GiveBack(c.ctx, c.grant, access.Publish, 1)\n\t\treturn 0, nil, err\n",
 		test: []string{"-run", "TestARefusedBatchCounts", "./bridge/gateway"},
 	},
 	{
@@ -43,6 +43,30 @@ var gatewayMutants = []mutant{
 		old:  "if errors.Is(err, bridge.ErrInvalid) {",
 		new:  "if errors.Is(err, bridge.ErrInvalid) && limit < 0 {",
 		test: []string{"-run", "TestALetterThatCannotBeRespawned", "./bridge/gateway/lmstfy"},
+	},
+	{
+		name: "a job that is respawned loses its key", file: "bridge/gateway/lmstfy/dead.go",
+		old:  "l.Extra[lua.FieldKey]}",
+		new:  "\"\"}",
+		test: []string{"-run", "TestARespawnedJobKeepsItsKey", "./bridge/gateway/lmstfy"},
+	},
+	{
+		name: "a queue of another type keeps the others from everybody", file: "bridge/gateway/lmstfy/consume.go",
+		old:  "(len(r.Queues) == 1 || !errors.Is(err, bridge.ErrWrongType))",
+		new:  "true",
+		test: []string{"-run", "TestAQueueOfAnotherTypeIsPassedOver", "./bridge/gateway/lmstfy"},
+	},
+	{
+		name: "a raised rate is held back by what was taken before", file: "lua/take.lua",
+		old:  "if changed then full = ",
+		new:  "if false then full = ",
+		test: []string{"-run", "TestABucketHolds", "./lua"},
+	},
+	{
+		name: "a refused bulk gives back twice what it took", file: "bridge/gateway/lmstfy/server.go",
+		old:  "\tc.unused = nil\n",
+		new:  "",
+		test: []string{"-run", "TestEveryJobThatIsPublishedCounts", "./bridge/gateway/lmstfy"},
 	},
 	{
 		name: "a queue that fails ends a poll of several", file: "stream/pull/pull.go",

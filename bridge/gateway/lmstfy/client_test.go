@@ -173,6 +173,35 @@ func TestALetterThatCannotBeRespawnedIsInNobodysWay(t *testing.T) {
 	r.dead("p", 0)
 }
 
+// A job that another program published keeps its key when it is respawned: what has the same key goes on waiting for it.
+func TestARespawnedJobKeepsItsKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bearer := "Authorization: Bearer " + r.token
+	redistest.Want(t, "published", r.do("POST", "/v1/queues/ns:k/messages?key=cust7&max_attempts=1", "x", bearer).status, 201)
+	r.get("k", 1)
+	r.dead("k", 1)
+	redistest.Want(t, "respawned", r.do("PUT", "/api/ns/k/deadletter", "").body, `{"count":1,"msg":"respawned"}`)
+	got := r.do("POST", "/v1/queues/ns:k/deliveries?group=lmstfy&wait_ms=10000", "", bearer)
+	if !strings.Contains(got.body, `"key":"cust7"`) {
+		t.Error(got.body)
+	}
+}
+
+// A queue whose settings are of another type keeps the others from nobody.
+func TestAQueueOfAnotherTypeIsPassedOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.r.Client.B().Set().Key(lua.NewKeys(r.prefix, "ns:bad").Policy).Value("x").Build()
+	if err := r.r.Client.Do(t.Context(), set).Error(); err != nil {
+		t.Fatal(err)
+	}
+	r.publish("good", "job", 0, 1, 0)
+	got := r.do("GET", "/api/ns/bad,good?timeout=10", "")
+	redistest.Want(t, got.body, got.status, 200)
+	redistest.Want(t, "alone", r.do("GET", "/api/ns/bad", "").status, 500)
+}
+
 // A token that is revoked, or no longer for the queue, ends a poll that is to last for years.
 func TestAPollEndsWithItsToken(t *testing.T) {
 	t.Parallel()

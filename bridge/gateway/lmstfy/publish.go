@@ -195,6 +195,9 @@ func publishBulk(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	if err := c.take(access.Publish, 1); err != nil { // before the body, which may be large
+		return 0, nil, err
+	}
 	text, err := c.body(maxBulkBytes)
 	if err != nil {
 		return 0, nil, err
@@ -218,7 +221,8 @@ func publishBulk(c *call) (int, any, error) {
 		err = c.attributed(&o)
 	}
 	if err == nil {
-		err = c.take(access.Publish, len(raw)) // at once: more than the burst go only when nothing was taken before
+		c.unused() // at once: more than the burst go only when nothing was taken before
+		err = c.take(access.Publish, len(raw))
 	}
 	if err != nil {
 		return 0, nil, err

@@ -41,7 +41,14 @@ func TestEveryJobThatIsPublishedCountsAgainstTheRate(t *testing.T) {
 			t.Errorf("%s: the second is %d %s", c.name, got.status, got.body)
 		}
 	}
-	token := limited("republish")
+	token := limited("more")
+	for i, want := range []int{201, 429, 201, 201, 429} { // what is refused takes nothing
+		bodies := []string{"[1]", "[1,2,3]", "[1]", "[1]", "[1"}
+		if got := r.do("PUT", bulk, bodies[i], token); got.status != want {
+			t.Errorf("bulk %d %s: %d, not %d", i, bodies[i], got.status, want)
+		}
+	}
+	token = limited("republish")
 	for i, want := range []int{201, 201, 201, 429} {
 		if got := r.do("PUT", republish, "x", token); got.status != want {
 			t.Errorf("republish %d: %d, not %d", i, got.status, want)

@@ -231,6 +231,7 @@ func (c *call) may(name string, verbs ...access.Verb) error {
 // take counts against what the token allows of a verb, unless the answer is an error.
 func (c *call) take(verb access.Verb, n int) error {
 	grant := c.grant
+	c.unused = nil
 	wait, err := c.cfg.Access.Take(c.ctx, grant, verb, n)
 	if err != nil || wait <= 0 {
 		c.unused = func() { c.cfg.Access.GiveBack(c.ctx, grant, verb, n) }
