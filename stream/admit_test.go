@@ -61,3 +61,38 @@ func TestAWorkerTakesWhatIsAdmitted(t *testing.T) {
 	}
 	redistest.Want(t, "pending after a stop", r.Pending("g"), int64(0))
 }
+
+// Who pauses a queue while a worker waits to be admitted has it take nothing when it is.
+func TestWhatIsAdmittedInAPauseIsNotTaken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	asked, allowed := make(chan int, 100), make(chan int)
+	w, _ := r.start(WorkerConfig{Handler: func(context.Context, *Message) error { return nil },
+		Admit: func(ctx context.Context, _ int) (int, error) {
+			asked <- 1
+			select {
+			case n := <-allowed:
+				return n, nil
+			case <-ctx.Done():
+				return 0, nil
+			}
+		}})
+	<-asked
+	r.Ready("m")
+	if _, err := PauseWorkers(t.Context(), r.Client, r.Prefix, r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 4*PolicyInterval, func() (bool, string) {
+		return w.served[0].policy.Load().HeldWorkers, "the worker has not seen the pause"
+	})
+	allowed <- 1
+	if _, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil {
+		t.Fatal(err)
+	}
+	<-asked // for the second time: what was admitted first was not used
+	redistest.Want(t, "pending", r.Pending("g"), int64(0))
+	redistest.Want(t, "delivered", w.Stats().Delivered, uint64(0))
+	allowed <- 1
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return w.Stats().Acknowledged == 1, "it is not taken" })
+}

@@ -72,6 +72,9 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 		loop.Sleep(ctx, shortBlock)
 		return nil
 	}
+	if p.policy.Load().HeldWorkers { // since: Admit may wait for hours
+		return nil
+	}
 	r := p.reserve(ctx)
 	if beyond := r.slots - admitted; beyond > 0 {
 		p.slots.put(beyond)
