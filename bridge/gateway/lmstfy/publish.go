@@ -147,6 +147,7 @@ func (c *call) publishOne() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	c.unused = nil // whatever comes
 	return all[0], nil
 }
 
