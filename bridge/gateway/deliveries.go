@@ -199,13 +199,17 @@ func settle(c *call) (int, any, error) {
 		}
 	}
 	results := make([]settled, len(all))
-	// Extends first: they may be refused for their time, and then nothing is to be settled.
+	// Extends first: they may be refused for their time, and then nothing is to be settled. What else is wrong with one queue
+	// keeps no other from being settled.
+	var failed error
 	for _, some := range []func([]settling, []settled) error{c.extend, c.acknowledge, c.fail} {
-		if err := some(all, results); err != nil {
+		err := some(all, results)
+		if errors.Is(err, bridge.ErrInvalid) || lua.Temporary(err) {
 			return 0, nil, err
 		}
+		failed = errors.Join(failed, err)
 	}
-	return http.StatusOK, map[string]any{"settled": results}, nil
+	return http.StatusOK, map[string]any{"settled": results}, failed
 }
 
 func (s *settling) check() (err error) {

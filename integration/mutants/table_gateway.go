@@ -69,6 +69,12 @@ var gatewayMutants = []mutant{
 		test: []string{"-run", "TestEveryJobThatIsPublishedCounts", "./bridge/gateway/lmstfy"},
 	},
 	{
+		name: "who settles for a group that is gone settles nothing", file: "stream/pull/settle.go",
+		old:  "case err == nil, errors.Is(err, lua.ErrNoGroup):",
+		new:  "case err == nil:",
+		test: []string{"-run", "TestAQueueThatFailsKeepsNoOther", "./stream/pull"},
+	},
+	{
 		name: "a queue that fails ends a poll of several", file: "stream/pull/pull.go",
 		old:  " && !(len(r.Queues) > 1 && !lua.Temporary(err)):",
 		new:  ":",

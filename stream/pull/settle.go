@@ -2,6 +2,7 @@ package pull
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -44,40 +45,59 @@ func batches[K comparable](tokens []Token, common func(at int) K) ([]*batch, err
 
 func nothing(int) struct{} { return struct{}{} }
 
+// each settles all batches. What is wrong with one queue keeps no other from being settled, unless Redis may be away. Deliveries
+// of a group that somebody removed are lost.
+func each(all []*batch, settle func(*batch) error) (failed error) {
+	for _, b := range all {
+		switch err := settle(b); {
+		case err == nil, errors.Is(err, lua.ErrNoGroup):
+		case lua.Temporary(err):
+			return errors.Join(failed, err)
+		default:
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
+}
+
 // Ack acknowledges deliveries, and says of each whether it was this call that did: false = lost, because it was settled before,
-// or its time had passed. Deliveries of one queue and group go out together. With an error some may be acknowledged; repeating
-// the call is harmless.
+// or its time had passed, or its group is gone. Deliveries of one queue and group go out together. With an error some may be
+// acknowledged; repeating the call is harmless.
 func (p *Puller) Ack(ctx context.Context, tokens []Token) ([]bool, error) {
 	all, err := batches(tokens, nothing)
 	if err != nil {
 		return nil, err
 	}
 	done := make([]bool, len(tokens))
-	for _, b := range all {
+	return done, each(all, func(b *batch) error {
 		won, err := lua.Ack(ctx, p.cfg.Client, p.keys(b.name), b.first.Group, b.held)
 		if err != nil {
-			return nil, fmt.Errorf("acknowledge: %w", err)
+			return fmt.Errorf("acknowledge: %w", err)
 		}
 		for i, ok := range won {
 			done[b.at[i]] = ok
 		}
-	}
-	return done, nil
+		return nil
+	})
 }
 
 // Fail settles deliveries as a handler that returned these errors would: any error has one delivered again after the policy's
 // delay, or dead-lettered; stream.RetryAfter, DeadLetter, Snooze and Release say more. The answer is lost for what was settled
-// before, or whose time had passed. Deliveries of one queue and group go out together. With an error some may be settled.
+// before, whose time had passed, or whose group is gone. Deliveries of one queue and group go out together. With an error some
+// may be settled.
 func (p *Puller) Fail(ctx context.Context, tokens []Token, errs []error) ([]stream.Settlement, error) {
 	all, err := batches(tokens, nothing)
 	if err != nil {
 		return nil, err
 	}
 	done := make([]stream.Settlement, len(tokens))
-	for _, b := range all {
+	for i := range done {
+		done[i] = stream.Lost
+	}
+	return done, each(all, func(b *batch) error {
 		s, err := p.sourceOf(ctx, b.first.Queue, b.first.Group)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		failures := make([]lua.Failure, len(b.held))
 		for i, held := range b.held {
@@ -86,13 +106,13 @@ func (p *Puller) Fail(ctx context.Context, tokens []Token, errs []error) ([]stre
 		}
 		outcomes, err := p.retry(ctx, b, s.attempts(), failures)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for i, outcome := range outcomes {
 			done[b.at[i]] = stream.SettlementOf(outcome)
 		}
-	}
-	return done, nil
+		return nil
+	})
 }
 
 func (p *Puller) retry(ctx context.Context, b *batch, attempts lua.Attempts, failures []lua.Failure) ([]lua.Outcome, error) {
@@ -113,16 +133,16 @@ func (p *Puller) Extend(ctx context.Context, tokens []Token, within []time.Durat
 		return nil, err
 	}
 	done := make([]bool, len(tokens))
-	for _, b := range all {
+	return done, each(all, func(b *batch) error {
 		held, err := p.extend(ctx, b, within[b.at[0]])
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for i, ok := range held {
 			done[b.at[i]] = ok
 		}
-	}
-	return done, nil
+		return nil
+	})
 }
 
 func (p *Puller) extend(ctx context.Context, b *batch, within time.Duration) ([]bool, error) {

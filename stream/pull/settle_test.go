@@ -57,6 +57,54 @@ func TestManyAreSettledTogether(t *testing.T) {
 	}
 }
 
+// An operator removed the group of a queue, or its stream became something else: a caller who settled deliveries of others in the
+// same call was refused, and repeated it until their time was over (the campaign found it).
+func TestAQueueThatFailsKeepsNoOtherFromBeingSettled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	gone, other := r.On(r.Queue+"-gone"), r.On(r.Queue+"-other")
+	n := 0
+	take := func() (tokens []Token) {
+		t.Helper()
+		for _, q := range []*queuetest.Rig{gone, other, r.Rig} {
+			q.Do("DEL", q.Keys.Stream)
+			q.Groups("g")
+			n++
+			q.Ready(fmt.Sprint("m", n))
+			q.DrainAll() // it stands behind what was released
+			request := r.request(1, 0)
+			request.Queues = []string{q.Queue}
+			found, err := r.Pull(t.Context(), request)
+			if err != nil || len(found) != 1 {
+				t.Fatal(found, err)
+			}
+			tokens = append(tokens, found[0].Token)
+		}
+		gone.Do("XGROUP", "DESTROY", gone.Keys.Stream, "g")
+		return tokens
+	}
+	within, free := make([]time.Duration, 3), stream.Release(nil)
+	for _, c := range []struct {
+		name         string
+		call         func([]Token) (any, error)
+		want, failed string
+	}{
+		{"extend", func(all []Token) (any, error) { return r.Extend(t.Context(), all, within) },
+			"[false true true]", "[false false true]"},
+		{"acknowledge", func(all []Token) (any, error) { return r.Ack(t.Context(), all) },
+			"[false true true]", "[false false true]"},
+		{"fail", func(all []Token) (any, error) { return r.Fail(t.Context(), all, []error{free, free, free}) },
+			"[lost released released]", "[lost lost released]"},
+	} {
+		got, err := c.call(take())
+		redistest.Want(t, c.name, fmt.Sprint(got, " ", err), c.want+" <nil>")
+		tokens := take()
+		other.Do("SET", other.Keys.Stream, "a text")
+		got, err = c.call(tokens)
+		redistest.Want(t, c.name, fmt.Sprint(got, " ", errors.Is(err, lua.ErrWrongType)), c.failed+" true")
+	}
+}
+
 // What one group was given is settled for that group: the other one still holds it.
 func TestGroupsAreSettledApart(t *testing.T) {
 	t.Parallel()
