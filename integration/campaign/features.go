@@ -220,18 +220,26 @@ func (b *bulkRun) end(err error, due func(id string) int64) {
 	b.l.must(lines...)
 }
 
+// bulkWait is how long a bulk change may take: behind a large backlog, at a rate, it would take minutes, and who is told to stop
+// has half of one.
+const bulkWait = 15 * time.Second
+
 func (p part) sweep(r *bridge.Redis, l *ledger, random *rand.Rand) {
+	ctx, cancel := context.WithTimeout(context.Background(), bulkWait)
+	defer cancel()
 	b := &bulkRun{l: l, verb: verbCancel}
-	_, err := admin.New(r, p.Prefix).Bulk().Cancel(context.Background(), queueMain,
+	_, err := admin.New(r, p.Prefix).Bulk().Cancel(ctx, queueMain,
 		admin.BulkFilter{Headers: map[string]string{headerBulk: bulkCancels}},
 		b.options(admin.BulkOptions{Rate: float64(100 * random.IntN(3))}))
 	b.end(err, func(string) int64 { return 0 })
 }
 
 func (p part) shift(r *bridge.Redis, l *ledger, random *rand.Rand) {
+	ctx, cancel := context.WithTimeout(context.Background(), bulkWait)
+	defer cancel()
 	b := &bulkRun{l: l, verb: verbMove}
 	most := time.Duration(random.IntN(3)) * 200 * time.Millisecond
-	result, err := admin.New(r, p.Prefix).Bulk().Reschedule(context.Background(), queueMain,
+	result, err := admin.New(r, p.Prefix).Bulk().Reschedule(ctx, queueMain,
 		admin.BulkFilter{Headers: map[string]string{headerBulk: bulkMoves}}, time.Second, time.Time{},
 		b.options(admin.BulkOptions{Spread: most}))
 	b.end(err, func(id string) int64 { return result.To.Add(lua.SpreadOf(id, most)).UnixMilli() })

@@ -21,8 +21,9 @@ const (
 	settlers    = 4
 	pollCount   = 40 // deliveries of a request, at most
 	pollWait    = time.Second
-	settledMost = 50              // of a request
-	extendWait  = time.Second / 2 // for an answer
+	settledMost = 50               // of a request
+	extendWait  = time.Second / 2  // for an answer
+	settleTries = 20 * time.Second // a server that was killed while it held much is away for longer than httpTries
 )
 
 // httpWorker is a member of a group that sees Redis through gateways alone: it waits for deliveries, extends what takes long, and
@@ -267,8 +268,8 @@ func (w *httpWorker) say(all []settling, wait time.Duration) (outcomes []string,
 	return outcomes, true
 }
 
-// settleAll settles what ends, many together, and writes down what became of it. What nobody answers is repeated for as long as a
-// delivery may last; after an answer that was lost, being told that it is lost says nothing.
+// settleAll settles what ends, many together, and writes down what became of it. What nobody answers is repeated while the server
+// may be away, and extended when it is back; after an answer that was lost, being told that it is lost says nothing.
 func (w *httpWorker) settleAll() {
 	for one := range w.exits {
 		batch := []*lease{one}
@@ -288,7 +289,7 @@ func (w *httpWorker) settleAll() {
 		}
 		outcomes, ok := w.say(all, callWait)
 		certain := ok
-		for until := time.Now().Add(httpTries); !ok && time.Now().Before(until); {
+		for until := time.Now().Add(settleTries); !ok && time.Now().Before(until); {
 			<-time.After(httpPause)
 			outcomes, ok = w.say(all, callWait)
 		}
