@@ -131,7 +131,8 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 			a.Late++
 		}
 	}
-	if p.cancelled > 0 && p.overHTTP && a.explainer.mayBeLate(p.first, p.heard) {
+	// Who publishes again what it was not told of schedules anew what was cancelled meanwhile: so may a gateway that was held up.
+	if p.cancelled > 0 && p.overHTTP && (p.cancelled < p.heard || a.explainer.mayBeLate(p.first, p.heard)) {
 		p.cancelled, p.maybeCancelled = 0, true
 	}
 	owed := p.taken && p.cancelled == 0 && !p.maybeCancelled

@@ -83,6 +83,18 @@ func TestWhatIsPublishedAgainIsPromisedOnce(t *testing.T) {
 	if tally := play(t, "p-1-mc", late, nil, State{}); tally.Zero[columnCancelled] != 1 {
 		t.Errorf("delivered after a cancel, and no gateway had stopped: %v", tally)
 	}
+	const end = " 4000 A1 s #3990 1 - @3990\n 4001 A1 e #3990 ok\n 4002 A1 x #3990 acknowledged"
+	for script, want := range map[string]int{
+		"0 S try 10\n 200 S cancel asked\n 201 S cancel ok\n 2300 S maybe\n":         0,
+		"0 S try 10\n 200 S cancel asked\n 201 S cancel ok\n 2300 S taken @2300\n":   0,
+		"0 S try 10\n 2300 S maybe\n 2400 S cancel asked\n 2401 S cancel ok\n":       1,
+		"0 P try 10\n 200 P cancel asked\n 201 P cancel ok\n 2300 P maybe\n":         1,
+		"0 S try 10\n 2300 S taken @2300\n 2400 S cancel asked\n 2401 S cancel ok\n": 1,
+	} {
+		if tally := play(t, "p-1-mc", script+end, nil, State{}); tally.Zero[columnCancelled] != want {
+			t.Errorf("published again after a cancel, %s: %v", script, tally)
+		}
+	}
 	r := &Result{HTTP: true}
 	if text := r.unused(); !strings.Contains(text, "none over HTTP") {
 		t.Error(text)

@@ -6,13 +6,13 @@ import "slices"
 type promise struct {
 	tried, taken, maybe, refused bool
 	first                        int64 // µs of the first try
-	heard                        int64 // µs at which its producer first heard that it was taken
+	heard                        int64 // µs at which its producer first heard that it was taken, or gave up
 	due                          int64 // ms: never before this; 0 = not known
 	cancelled                    int64 // µs of a confirmed cancel
 	maybeCancelled               bool
 	moved                        int64 // µs at which a reschedule was asked for that was confirmed
 	twice                        bool
-	overHTTP                     bool // a gateway took it
+	overHTTP                     bool // a gateway took it, or was to
 }
 
 func promiseOf(records []record) promise {
@@ -37,6 +37,9 @@ func promiseOf(records []record) promise {
 			p.maybe = p.maybe || !p.taken // its own earlier try, whose reply was lost
 		case verbMaybe:
 			p.maybe = true
+			if !p.taken {
+				p.heard, p.overHTTP = r.at, r.by.role == roleHTTPProducer
+			}
 		case verbRefuse:
 			p.refused = true
 		case verbCancel, verbOver:
