@@ -50,6 +50,9 @@ func (r *run) plan() {
 	for range pick(r, "occurrences", 1, 2, 0) {
 		r.serials++
 		at = at.Add(time.Duration(r.serials) * time.Second)
+		for slices.Contains(r.q.Recurrences[name].Recent, decimal(at.UnixMilli())) { // no planner plans one twice
+			at = at.Add(time.Millisecond)
+		}
 		all = append(all, lua.Occurrence{At: at, Due: at.Add(pick(r, "jitter", 0, time.Minute))})
 	}
 	spans[len(spans)-1].To = at
