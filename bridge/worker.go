@@ -13,27 +13,25 @@ import (
 // Message is one delivery of a message to a handler. Lateness is how long after its due time it became ready.
 //
 //	type Message struct {
-//		EntryID     string // ID in its stream; empty for what is only scheduled
-//		ID          string // message ID; the entry ID where an entry of foreign make has none
+//		ID          string // of the message; the entry ID where an entry of another program has none
 //		Payload     []byte
 //		Headers     map[string]string // nil when there are none
 //		Attempt     int               // from 1
-//		Due         time.Time         // zero when the entry does not say
-//		MaxAttempts int               // 0 = by policy
-//		Expires     time.Time         // zero = never
-//		For         string            // group a retry is meant for; empty = all
-//		Error       string            // of the last failed attempt
-//		Reason      string
-//		Dead        time.Time
-//		Entry       string // ID of the entry that failed
-//		// Fields nobody knows, as they came.
-//		Extra     map[string]string
-//		Queue     string
-//		Group     string
-//		Consumer  string
-//		Partition int // of the queue; entry IDs are unique within one
-//		// Trace is the traceparent of this attempt: what a handler writes here is in Extra["last_trace"] of the next one,
-//		// or of the dead letter. Package bridge/tracing does. Anything but a traceparent is dropped.
+//		Queue       string
+//		Group       string
+//		Consumer    string
+//		Partition   int       // of the queue; entry IDs are unique within one partition
+//		EntryID     string    // of the stream entry
+//		Due         time.Time // zero when the entry does not say
+//		MaxAttempts int       // of the message itself; 0 = by policy
+//		Expires     time.Time // zero = never
+//		For         string    // group that a retry is for; empty = every group
+//		Error       string    // of the last failed attempt
+//		// Extra holds the fields that this version does not know, as they came, and those that handlers rarely need
+//		// (docs/PROTOCOL.md lists them): "first_due_ms", "last_trace", …
+//		Extra map[string]string
+//		// Trace is the traceparent of this attempt. A handler may set it; it is in Extra["last_trace"] of the next
+//		// attempt, or of the dead letter. Package bridge/tracing does so. Anything but a traceparent is dropped.
 //		Trace string
 //	}
 //
@@ -84,6 +82,33 @@ func Snooze(d time.Duration) error { return stream.Snooze(d) }
 // Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is
 // for work that was never begun, by a worker that is about to stop.
 func Release(err error) error { return stream.Release(err) }
+
+// Outcome is what a handler asked for by the error that it returned.
+//
+//	type Outcome struct {
+//		Verdict Verdict
+//		// until the next delivery, of Snooze and RetryAfter; -1 = the worker or the policy decides
+//		Delay time.Duration
+//		Err   error // the handler's own error; nil when it gave none
+//	}
+type Outcome = stream.Outcome
+
+// Verdict is the kind of an Outcome.
+//
+//	type Verdict string
+type Verdict = stream.Verdict
+
+// Verdicts, one for each way in which a handler may return.
+const (
+	VerdictAcknowledge = stream.VerdictAcknowledge // nil
+	VerdictRetry       = stream.VerdictRetry       // any other error, and RetryAfter
+	VerdictDeadLetter  = stream.VerdictDeadLetter  // DeadLetter
+	VerdictSnooze      = stream.VerdictSnooze      // Snooze
+	VerdictRelease     = stream.VerdictRelease     // Release
+)
+
+// OutcomeOf tells what a worker does with a message whose handler returned err. Tests of handlers use it.
+func OutcomeOf(err error) Outcome { return stream.OutcomeOf(err) }
 
 // WorkerQueue is one of several queues of a worker.
 //

@@ -11,15 +11,53 @@ import (
 
 // Message is one delivery of a message to a handler. The handler owns it until it returns.
 type Message struct {
-	lua.Entry
-	Queue     string
-	Group     string
-	Consumer  string
-	Partition int // of the queue; entry IDs are unique within one
+	ID       string // of the message; the entry ID where an entry of another program has none
+	Payload  []byte
+	Headers  map[string]string // nil when there are none
+	Attempt  int               // from 1
+	Queue    string
+	Group    string
+	Consumer string
 
-	// Trace is the traceparent of this attempt: what a handler writes here is in Extra["last_trace"] of the next one, or of the
-	// dead letter. Package bridge/tracing does. Anything but a traceparent is dropped.
+	Partition   int       // of the queue; entry IDs are unique within one partition
+	EntryID     string    // of the stream entry
+	Due         time.Time // zero when the entry does not say
+	MaxAttempts int       // of the message itself; 0 = by policy
+	Expires     time.Time // zero = never
+	For         string    // group that a retry is for; empty = every group
+	Error       string    // of the last failed attempt
+
+	// Extra holds the fields that this version does not know, as they came, and those that handlers rarely need
+	// (docs/PROTOCOL.md lists them): "first_due_ms", "last_trace", …
+	Extra map[string]string
+
+	// Trace is the traceparent of this attempt. A handler may set it; it is in Extra["last_trace"] of the next attempt, or of
+	// the dead letter. Package bridge/tracing does so. Anything but a traceparent is dropped.
 	Trace string
+}
+
+// Delivered returns an entry of a queue's stream as a message that was given to a group. The caller sets Consumer.
+func Delivered(e lua.Entry, queue string, partition int, group string) Message {
+	m := Message{
+		ID: e.ID, Payload: e.Payload, Headers: e.Headers, Attempt: e.Attempt, Queue: queue, Group: group, Partition: partition,
+		EntryID: e.EntryID, Due: e.Due, MaxAttempts: e.MaxAttempts, Expires: e.Expires, For: e.For, Error: e.Error,
+		Extra: e.Extra,
+	}
+	// Only dead letters have these fields by our own hand; on a delivery they are another program's.
+	m.addExtra(lua.FieldGroup, e.Group)
+	m.addExtra(lua.FieldReason, e.Reason)
+	m.addExtra(lua.FieldEntry, e.Entry)
+	return m
+}
+
+func (m *Message) addExtra(name, value string) {
+	if value == "" {
+		return
+	}
+	if m.Extra == nil {
+		m.Extra = map[string]string{}
+	}
+	m.Extra[name] = value
 }
 
 // Lateness is how long after its due time the entry was added to the stream, by the server's clock. For a retry it counts from
@@ -112,22 +150,19 @@ func (e *snooze) Error() string { return "snoozed for " + e.delay.String() }
 // times, unless it says otherwise); once more makes a dead letter with reason "max_snoozes".
 func Snooze(d time.Duration) error { return &snooze{min(max(0, d), lua.MaxDelay)} }
 
-// FailureOf says how an entry leaves the pending list after its handler returned err.
+// FailureOf says how an entry leaves the pending list after its handler returned err, which is not nil.
 func FailureOf(err error) lua.Failure {
-	f := lua.Failure{Action: lua.ActionRetry, Delay: -1, Reason: lua.ReasonMaxAttempts, Error: err.Error()}
-	var after *retryAfter
-	var dead *deadLetter
-	var given *release
-	var later *snooze
-	switch {
-	case errors.As(err, &later):
-		return lua.Failure{Action: lua.ActionSnooze, Delay: later.delay, Reason: lua.ReasonMaxSnoozes}
-	case errors.As(err, &given):
+	outcome := OutcomeOf(err)
+	f := lua.Failure{Action: lua.ActionRetry, Delay: outcome.Delay, Reason: lua.ReasonMaxAttempts, Error: err.Error()}
+	switch outcome.Verdict {
+	case VerdictSnooze:
+		return lua.Failure{Action: lua.ActionSnooze, Delay: outcome.Delay, Reason: lua.ReasonMaxSnoozes}
+	case VerdictRelease:
 		return lua.Failure{Action: lua.ActionRelease, Delay: -1}
-	case errors.As(err, &dead):
-		f.Action, f.Reason, f.Error = lua.ActionDead, lua.ReasonDeadLetter, dead.Error()
-	case errors.As(err, &after):
-		f.Delay, f.Error = after.delay, after.err.Error()
+	case VerdictDeadLetter:
+		f.Action, f.Reason, f.Error = lua.ActionDead, lua.ReasonDeadLetter, outcome.Err.Error()
+	case VerdictRetry:
+		f.Error = outcome.Err.Error()
 	}
 	return f
 }

@@ -142,9 +142,9 @@ func (p *partitionWorker) deliveries(hard context.Context, found []rueidis.XRang
 	for i := range found {
 		d := &delivery{
 			epoch: epoch, read: now, extended: now,
-			msg: Message{Entry: lua.ParseEntry(found[i].ID, found[i].FieldValues), Queue: p.cfg.Queue, Group: p.cfg.Group,
-				Consumer: p.cfg.Consumer, Partition: p.partition},
+			msg: Delivered(lua.ParseEntry(found[i].ID, found[i].FieldValues), p.cfg.Queue, p.partition, p.cfg.Group),
 		}
+		d.msg.Consumer = p.cfg.Consumer
 		d.ctx, d.cancel = context.WithCancelCause(parent)
 		all[i] = d
 	}

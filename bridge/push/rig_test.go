@@ -68,7 +68,7 @@ func to(url string) Target {
 
 // message is one as a worker gets it.
 func message(id, payload string) *bridge.Message {
-	return &bridge.Message{Entry: lua.Entry{ID: id, Payload: []byte(payload), Attempt: 1}, Queue: "q", Group: "g"}
+	return &bridge.Message{ID: id, Payload: []byte(payload), Attempt: 1, Queue: "q", Group: "g"}
 }
 
 // rig is a prefix with a bridge, on the shared server.

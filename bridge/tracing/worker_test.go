@@ -42,9 +42,10 @@ func memory(t testing.TB, options ...sdktrace.TracerProviderOption) (trace.Trace
 // message is a delivery that became ready 20 ms late, a second ago.
 func message(headers map[string]string) *bridge.Message {
 	due := time.Now().Add(-time.Second).Truncate(time.Millisecond)
-	return &bridge.Message{Entry: lua.Entry{
-		EntryID: strconv.FormatInt(due.UnixMilli()+20, 10) + "-0", ID: "m", Payload: []byte("four"), Attempt: 1, Due: due, Headers: headers,
-	}, Queue: "orders", Group: "billing", Consumer: "me"}
+	return &bridge.Message{
+		EntryID: strconv.FormatInt(due.UnixMilli()+20, 10) + "-0", ID: "m", Payload: []byte("four"), Attempt: 1, Due: due,
+		Headers: headers, Queue: "orders", Group: "billing", Consumer: "me",
+	}
 }
 
 // deliver does what a worker does with a delivery.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/pull"
 )
 
@@ -159,8 +158,8 @@ func (r received) lease(group string) (*lease, error) {
 		err = errors.New("the token names something else")
 	}
 	return &lease{token: r.Token, within: time.Duration(r.Within) * time.Millisecond, extended: time.Now(),
-		Message: bridge.Message{Queue: r.Queue, Group: group, Entry: lua.Entry{ID: r.ID, EntryID: ticket.Entry,
-			Attempt: r.Attempt, Due: r.Due, Payload: r.Payload}}}, err
+		Message: bridge.Message{Queue: r.Queue, Group: group, ID: r.ID, EntryID: ticket.Entry,
+			Attempt: r.Attempt, Due: r.Due, Payload: r.Payload}}, err
 }
 
 // handle does what a message asks for, and says what is to become of it. One that came after the worker was told to stop was

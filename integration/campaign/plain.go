@@ -9,6 +9,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 const (
@@ -60,7 +61,7 @@ func (p part) plain(ctx context.Context, l *ledger) error {
 
 // pass reads once and handles what came, one after the other.
 func (w *plainWorker) pass(place string, block time.Duration) error {
-	stream := lua.NewKeys(w.part.Prefix, place).Stream
+	key := lua.NewKeys(w.part.Prefix, place).Stream
 	queue, _, _ := lua.SplitPartition(place)
 	ctx, cancel := context.WithTimeout(context.Background(), block+3*time.Second)
 	defer cancel()
@@ -68,7 +69,7 @@ func (w *plainWorker) pass(place string, block time.Duration) error {
 	if block > 0 {
 		args = append(args, "BLOCK", number(block.Milliseconds()))
 	}
-	command := w.client.B().Arbitrary(append(args, "STREAMS")...).Keys(stream).Args(">")
+	command := w.client.B().Arbitrary(append(args, "STREAMS")...).Keys(key).Args(">")
 	var reply rueidis.RedisResult
 	if block > 0 {
 		reply = w.client.Do(ctx, command.Blocking())
@@ -80,14 +81,14 @@ func (w *plainWorker) pass(place string, block time.Duration) error {
 	case err != nil && rueidis.IsRedisNil(err):
 		return nil
 	case errors.Is(lua.Classify("XREADGROUP", err), lua.ErrNoGroup):
-		return w.client.Do(ctx, keyed(w.client, []string{"XGROUP", "CREATE", stream, w.part.Group, "0", "MKSTREAM"})).Error()
+		return w.client.Do(ctx, keyed(w.client, []string{"XGROUP", "CREATE", key, w.part.Group, "0", "MKSTREAM"})).Error()
 	case err != nil:
 		return err
 	}
 	var done []bridge.Message
 	var skip []string
-	for _, one := range streams[stream] {
-		m := bridge.Message{Entry: lua.ParseEntry(one.ID, one.FieldValues), Queue: queue, Group: w.part.Group}
+	for _, one := range streams[key] {
+		m := stream.Delivered(lua.ParseEntry(one.ID, one.FieldValues), queue, 0, w.part.Group)
 		switch {
 		case m.For != "" && m.For != w.part.Group:
 			skip = append(skip, m.EntryID)
@@ -95,7 +96,7 @@ func (w *plainWorker) pass(place string, block time.Duration) error {
 			done = append(done, m)
 		}
 	}
-	w.acknowledge(stream, done, skip)
+	w.acknowledge(key, done, skip)
 	return nil
 }
 

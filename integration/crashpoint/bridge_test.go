@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 // The only bridge of a prefix is interrupted at every request it makes: while it checks the server, writes the defaults, says
@@ -131,7 +132,8 @@ func (l *load) readRaw(group, consumer string) []lua.Entry {
 func (l *load) consume(group string) {
 	for _, e := range l.readRaw(group, "other") {
 		if e.For == "" || e.For == group {
-			l.got(group, e)
+			m := stream.Delivered(e, l.queue, 0, group)
+			l.got(group, &m)
 		}
 		l.must(l.do("XACK", l.k.Stream, group, e.EntryID).Error())
 	}

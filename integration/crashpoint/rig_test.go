@@ -165,15 +165,15 @@ func (l *load) send(messages ...bridge.NewMessage) {
 }
 
 // got enters a delivery in the ledger.
-func (l *load) got(group string, e lua.Entry) {
-	l.ledger.Delivered(group, e.ID, lua.EntryTime(e.EntryID).UnixMilli(), e.Due.UnixMilli())
+func (l *load) got(group string, m *bridge.Message) {
+	l.ledger.Delivered(group, m.ID, lua.EntryTime(m.EntryID).UnixMilli(), m.Due.UnixMilli())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := address{group, e.ID}
+	at := address{group, m.ID}
 	l.calls[at]++
-	l.most[at] = max(l.most[at], e.Attempt)
-	if string(e.Payload) != body(e.ID) && string(e.Payload) != "edited" {
-		l.odd = append(l.odd, fmt.Sprintf("%s came with payload %q", at, e.Payload))
+	l.most[at] = max(l.most[at], m.Attempt)
+	if string(m.Payload) != body(m.ID) && string(m.Payload) != "edited" {
+		l.odd = append(l.odd, fmt.Sprintf("%s came with payload %q", at, m.Payload))
 	}
 }
 
@@ -193,7 +193,7 @@ func (l *load) worker(redis *bridge.Redis, group string, m mode, handle bridge.H
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
 		Redis: redis, Prefix: l.prefix, Queue: l.queue, Group: group, ShutdownTimeout: -1, CancelGrace: grace,
 		Handler: func(ctx context.Context, m *bridge.Message) error {
-			l.got(group, m.Entry)
+			l.got(group, m)
 			if handle == nil {
 				return nil
 			}

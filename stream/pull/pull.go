@@ -243,8 +243,8 @@ func (p *Puller) own(ctx context.Context, r *Request, l *line, entries []lua.Ent
 			foreign = append(foreign, lua.Held{Entry: e.EntryID, Key: e.Extra[lua.FieldKey]})
 			continue
 		}
-		d := Delivery{Within: l.source.within(r), Message: stream.Message{Entry: e, Queue: l.source.queue, Group: r.Group,
-			Consumer: p.cfg.Consumer, Partition: l.partition}}
+		d := Delivery{Within: l.source.within(r), Message: stream.Delivered(e, l.source.queue, l.partition, r.Group)}
+		d.Message.Consumer = p.cfg.Consumer
 		d.Token = tokenOf(&d.Message)
 		found = append(found, d)
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 func FuzzToken(f *testing.F) {
-	m := &stream.Message{Queue: "q", Partition: 3, Group: "grün g", Entry: lua.Entry{EntryID: "17-0", ID: "order-42",
-		Extra: map[string]string{lua.FieldKey: "customer 7"}}}
+	m := &stream.Message{Queue: "q", Partition: 3, Group: "grün g", EntryID: "17-0", ID: "order-42",
+		Extra: map[string]string{lua.FieldKey: "customer 7"}}
 	f.Add(string(tokenOf(m)))
 	twice := strings.TrimSuffix(string(tokenOf(m)), "Q") + "R" // its last bits stand for nothing
 	spaced := base64.RawURLEncoding.EncodeToString([]byte(`{"q":"q", "g":"g","e":"1-0","i":"x"}`))
@@ -32,7 +32,7 @@ func FuzzToken(f *testing.F) {
 			t.Fatalf("%s is also spelt %s", named.Token(), text)
 		case err == nil:
 			again, err := tokenOf(&stream.Message{Queue: named.Queue, Partition: named.Partition, Group: named.Group,
-				Entry: lua.Entry{EntryID: named.Entry, ID: named.ID, Extra: map[string]string{lua.FieldKey: named.Key}}}).Read()
+				EntryID: named.Entry, ID: named.ID, Extra: map[string]string{lua.FieldKey: named.Key}}).Read()
 			if err != nil || again != named {
 				t.Fatalf("%+v is read as %+v, %v", named, again, err)
 			}

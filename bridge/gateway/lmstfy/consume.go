@@ -15,6 +15,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/pull"
 )
 
@@ -188,7 +189,7 @@ func (c *call) give(found []pull.Delivery, one, frozen bool) error {
 	jobs := make([]map[string]any, len(found))
 	for i := range found {
 		d := &found[i]
-		jobs[i] = jobBody(d.Queue, &d.Entry, now)
+		jobs[i] = jobBody(d.Queue, &d.Message, now)
 		used := d.Attempt
 		if frozen {
 			used--
@@ -212,23 +213,23 @@ func (c *call) give(found []pull.Delivery, one, frozen bool) error {
 }
 
 // jobBody is a job as the API shows it.
-func jobBody(name string, e *lua.Entry, now time.Time) map[string]any {
+func jobBody(name string, m *stream.Message, now time.Time) map[string]any {
 	namespace, queue, _ := SplitQueue(name)
-	published, _, _, ok := ParseID(e.ID)
+	published, _, _, ok := ParseID(m.ID)
 	if !ok { // of another producer
-		published = e.Due
+		published = m.Due
 	}
 	if published.IsZero() {
 		published = now
 	}
-	data := e.Payload
+	data := m.Payload
 	if data == nil {
 		data = []byte{}
 	}
 	ttl := 0.0
-	if !e.Expires.IsZero() {
-		ttl = math.Round(max(0, e.Expires.Sub(now).Seconds()))
+	if !m.Expires.IsZero() {
+		ttl = math.Round(max(0, m.Expires.Sub(now).Seconds()))
 	}
-	return map[string]any{"attributes": attributesOf(e.Headers), "data": data, "job_id": e.ID, "namespace": namespace,
+	return map[string]any{"attributes": attributesOf(m.Headers), "data": data, "job_id": m.ID, "namespace": namespace,
 		"queue": queue, "elapsed_ms": max(0, now.Sub(published).Milliseconds()), "ttl": int64(ttl)}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 // Bounds of what is read to count jobs that are ready: more are counted without a look.
@@ -80,7 +81,8 @@ func peek(c *call) (int, any, error) {
 	if next == nil {
 		return 0, nil, failure(http.StatusNotFound, "the queue is empty")
 	}
-	body := jobBody(c.name, next, now)
+	m := stream.Delivered(*next, c.name, 0, Group)
+	body := jobBody(c.name, &m, now)
 	body["remain_tries"] = max(0, max(1, next.MaxAttempts)-next.Attempt+1)
 	return http.StatusOK, body, nil
 }
@@ -161,8 +163,8 @@ func peekJob(c *call) (int, any, error) {
 		case dead: // its ttl does not count any more
 			p.Expires = time.Time{}
 		}
-		e := lua.Entry{ID: c.id, Payload: p.Payload, Headers: p.Headers, Due: p.Due, Expires: p.Expires}
-		body := jobBody(c.name, &e, now)
+		m := stream.Message{ID: c.id, Payload: p.Payload, Headers: p.Headers, Due: p.Due, Expires: p.Expires}
+		body := jobBody(c.name, &m, now)
 		body["remain_tries"] = 0
 		return http.StatusOK, body, nil
 	}
