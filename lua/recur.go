@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -224,6 +225,7 @@ func FindUnfinished(ctx context.Context, c rueidis.Client, k Keys, w *Unfinished
 	if w.cursor == "" {
 		w.cursor, w.entries = "0-0", map[string][]string{}
 	}
+	maps.DeleteFunc(w.entries, func(id string, _ []string) bool { return !slices.Contains(ids, id) }) // done, for good
 	args := []string{w.cursor, strconv.Itoa(limit)}
 	for _, id := range ids {
 		args = append(args, id, strings.Join(w.entries[id], " "))

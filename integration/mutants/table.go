@@ -382,4 +382,10 @@ var mutants = []mutant{
 		new:  "",
 		test: []string{"-run", "TestGatewaysShareARate", "./bridge/gateway/access"},
 	},
+	{
+		name: "a walk outlives the plan that it was begun for", file: "scheduler/planner/queue.go",
+		old:  "\tit.walk, it.searchPause, it.searchAt = lua.Unfinished{}, 0, time.Time{}\n",
+		new:  "\tit.searchPause, it.searchAt = 0, time.Time{}\n",
+		test: []string{"-run", "TestOverlapSkipLooksAgain", "./scheduler/planner"},
+	},
 }

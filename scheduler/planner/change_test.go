@@ -159,3 +159,38 @@ func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 	b.pass(b.fresh())
 	redistest.Want(t, "planned when none is left", len(b.scheduled()), 1)
 }
+
+// Bridge a stood still while b planned, and goes on with the plan of before: it looks past the entry of b's message, is told of
+// the new plan, and must look again.
+func TestOverlapSkipLooksAgainWhenAnotherBridgeHasPlanned(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.Groups("g")
+	b.put(recurrence.Spec{Every: time.Second, Overlap: recurrence.OverlapSkip})
+	deliver := func() (entry string) {
+		t.Helper()
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			d, err := lua.Drain(t.Context(), b.Client, b.Keys, 10, 1<<20)
+			return err == nil && d.Moved == 1, fmt.Sprintf("one is due: %+v, %v", d, err)
+		})
+		m := b.Do("XREADGROUP", "GROUP", "g", "c", "STREAMS", b.Keys.Stream, ">")
+		read, err := m.AsXRead()
+		if err != nil || len(read[b.Keys.Stream]) != 1 {
+			t.Fatal(read, err)
+		}
+		return read[b.Keys.Stream][0].ID
+	}
+	stopped, other := b.fresh(), b.fresh()
+	b.pass(stopped)
+	b.Do("XACK", b.Keys.Stream, "g", deliver())
+	b.pass(other)
+	entry, pending := deliver(), b.remembered().Planned()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		b.pass(stopped)
+		redistest.Want(t, "planned beside the one that is pending", len(b.scheduled()), 0)
+		return b.remembered().Planned().After(pending), "the one after it is not left out yet"
+	})
+	b.Do("XACK", b.Keys.Stream, "g", entry)
+	b.pass(b.fresh())
+	redistest.Want(t, "planned when it is done", len(b.scheduled()), 1)
+}

@@ -77,14 +77,28 @@ func newItem(queue, name, text string) *item {
 	return it
 }
 
-// take notes what is remembered of a recurrence; false: nothing, or of another spec.
+// take notes what is remembered of a recurrence; false: nothing, or of another spec. A walk belongs to the plan that it was begun
+// for: entries that it has passed may be of messages that only the new plan names.
 func (it *item) take(planText string) bool {
 	plan, ok := lua.ParsePlan(planText)
 	if !ok || plan.Version != it.version {
 		return false
 	}
 	it.planText, it.plan, it.idleUntil = planText, plan, time.Time{}
+	it.walk, it.searchPause, it.searchAt = lua.Unfinished{}, 0, time.Time{}
 	return true
+}
+
+// takeOwn notes the plan that this Queue has just written. Its walk goes on: no entry of a message that was added just now can
+// lie behind it.
+func (it *item) takeOwn(planText string, added int) {
+	walk, pause, at := it.walk, it.searchPause, it.searchAt
+	if it.take(planText) {
+		it.walk = walk
+		if added == 0 {
+			it.searchPause, it.searchAt = pause, at
+		}
+	}
 }
 
 // Empty reports whether the last pass found no recurrence.
@@ -277,10 +291,7 @@ func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
 			q.p.log.Warn("the server's clock was set back: a recurrence goes on from now", slog.String("queue", q.name),
 				slog.String("recurrence", it.name))
 		}
-		it.take(plan)
-		if len(all) > 0 {
-			it.searchPause, it.searchAt = 0, time.Time{}
-		}
+		it.takeOwn(plan, len(all))
 		it.idleUntil = decide(it.schedule, it.plan, now).idleUntil
 	}
 	return nil
