@@ -111,7 +111,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 			if _, err := Take(b.ctx, b.c, b.g.Bucket("d"), time.Second, 5, 1); err != nil {
 				b.Fatal(err)
 			}
-		}, "getrange set time"},
+		}, "getrange pexpire set time"},
 		{"heartbeat", func(*rig) {}, func(b *rig) {
 			if _, _, err := Heartbeat(b.ctx, b.c, b.g, "b", time.Minute); err != nil {
 				b.Fatal(err)

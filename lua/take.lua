@@ -18,15 +18,26 @@ full, former = tonumber(full or 0), tonumber(former or 0) or each
 local changed = former ~= each and former > 0
 if changed then full = now_us + (full - now_us) / former * each end
 full = math.min(math.max(full, now_us), now_us + (burst + 1e6) * each)
-local function keep()
-  redis.call('SET', bucket, string.format('%.2f %.3f', full, each), 'PX', digits(math.max(1, math.ceil((full - now_us) / 1000))))
+local wait, taken = 0, false
+if n == 0 then
+  wait = math.ceil(full + (1 - burst) * each - now_us)
+else
+  wait = math.max(0, math.ceil(full + (math.min(n, burst) - burst) * each - now_us))
+  taken = n < 0 or wait == 0
+end
+if not taken and not changed then return wait end
+if taken then
+  wait = 0
+  full = math.max(full + n * each, now_us)
+end
+local kept = string.format('%.2f %.3f', full, each)
+local left = digits(math.max(1, math.ceil((full - now_us) / 1000)))
+
+-- Opens a full server for the rest, and changes nothing: SET says again how long the bucket is kept.
+local function open_full()
+  redis.call('PEXPIRE', bucket, left)
 end
 -- Everything is known before the first write. From now on what is missing comes back at this rate.
-if changed then keep() end
-if n == 0 then return math.ceil(full + (1 - burst) * each - now_us) end
-local wait = full + (math.min(n, burst) - burst) * each - now_us
-if wait > 0 and n > 0 then return math.ceil(wait) end
-
-full = math.max(full + n * each, now_us)
-keep()
-return 0
+pcall(open_full) -- who may not do that is refused by a full server only
+redis.call('SET', bucket, kept, 'PX', left)
+return wait

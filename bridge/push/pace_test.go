@@ -103,6 +103,22 @@ func TestNothingIsTakenBeforeTheRateAllowsIt(t *testing.T) {
 	v.firstAttempts(t, 5)
 }
 
+// At maxmemory only scheduling is refused. A target with a rate stood still then, one without a rate did not.
+func TestAFullServerStopsNoTargetWithARate(t *testing.T) {
+	t.Parallel()
+	g, v := newRigOn(t, redistest.Own(t)), newReceiver(t, nil)
+	target := to(v.URL)
+	target.Rate, target.Burst = "100/s", 5
+	g.set(target)
+	g.schedule("q", messages(40)...)
+	queuetest.Do(t, g.r.Client, "CONFIG", "SET", "maxmemory", "1")
+	g.run()
+	g.done("q")
+	v.firstAttempts(t, 40)
+	_, err := g.client.Schedule(t.Context(), "q", nil)
+	redistest.Want(t, "scheduling is refused as full", errors.Is(err, bridge.ErrFull), true)
+}
+
 // While Redis cannot be asked what a rate allows nothing is posted, and the log says so once.
 func TestNothingIsPostedWhileTheRateIsNotKnown(t *testing.T) {
 	t.Parallel()

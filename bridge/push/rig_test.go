@@ -71,7 +71,7 @@ func message(id, payload string) *bridge.Message {
 	return &bridge.Message{ID: id, Payload: []byte(payload), Attempt: 1, Queue: "q", Group: "g"}
 }
 
-// rig is a prefix with a bridge, on the shared server.
+// rig is a prefix with a bridge, on the shared server or one of the test's own.
 type rig struct {
 	t      *testing.T
 	r      *bridge.Redis
@@ -83,7 +83,11 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	server := redistest.Shared(t)
+	return newRigOn(t, redistest.Shared(t))
+}
+
+func newRigOn(t *testing.T, server *redistest.Server) *rig {
+	t.Helper()
 	r, err := bridge.Dial(t.Context(), server.URL())
 	if err != nil {
 		t.Fatal(err)

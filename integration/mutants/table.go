@@ -353,6 +353,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestDefaultsThatMayNotBeWrittenAreReportedOnce", "./stream/keeper"},
 	},
 	{
+		name: "a token bucket does not open a full server", file: "lua/take.lua",
+		old:  "pcall(open_full) -- who may not do that is refused by a full server only\n",
+		new:  "",
+		test: []string{"-run", "TestAFullServerStopsNoTargetWithARate", "./bridge/push"},
+	},
+	{
 		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",

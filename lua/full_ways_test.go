@@ -1,0 +1,191 @@
+package lua
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// takesIn names the scripts that store what is new: a full server refuses these, and no others.
+var takesIn = []*script{enqueueScript, enqueueFreshScript, restoreScript, recurScript, planScript, runRecurrenceScript}
+
+// fullWay is a way through a script that begins with another write than the call in the table of calls.
+type fullWay struct {
+	script *script
+	name   string
+	before func(b *rig)
+	run    func(b *rig) error
+}
+
+// fullWays lists them: a script that opens a full server in one branch only would stop there.
+func fullWays() []fullWay {
+	bucket := func(b *rig) string { return b.g.Bucket("b") }
+	taken := func(b *rig) {
+		if _, err := Take(b.ctx, b.c, bucket(b), time.Second, 5, 3); err != nil {
+			b.Fatal(err)
+		}
+	}
+	overdue := func(settings ...string) func(b *rig) {
+		return func(b *rig) {
+			b.groups("g")
+			b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8))
+			if settings != nil {
+				b.set(settings...)
+			}
+		}
+	}
+	drain := func(b *rig) error {
+		_, err := Drain(b.ctx, b.c, b.k, 10, 1<<20)
+		return err
+	}
+	held := func(settings ...string) func(b *rig) {
+		return func(b *rig) {
+			overdue(settings...)(b)
+			b.delivered("g")
+		}
+	}
+	pending := func(b *rig) []Held { return []Held{{Entry: b.raw(b.k.Stream)[0].ID, Key: "a"}} }
+	failed := func(b *rig) {
+		held()(b)
+		b.fail("g", pending(b)[0].Entry, ActionRetry, ReasonMaxAttempts, "x")
+	}
+	return []fullWay{
+		{takeScript, "out of a bucket that nobody used", nil, func(b *rig) error {
+			_, err := Take(b.ctx, b.c, bucket(b), time.Second, 5, 1)
+			return err
+		}},
+		{takeScript, "out of one that is in use", taken, func(b *rig) error {
+			_, err := Take(b.ctx, b.c, bucket(b), time.Second, 5, 1)
+			return err
+		}},
+		{takeScript, "gives back", taken, func(b *rig) error { return PutBack(b.ctx, b.c, bucket(b), time.Second, 5, 1) }},
+		{takeScript, "looks, at another rate", taken, func(b *rig) error {
+			_, err := UntilNext(b.ctx, b.c, bucket(b), time.Hour, 5)
+			return err
+		}},
+		{takeScript, "refuses, at another rate", taken, func(b *rig) error {
+			_, err := Take(b.ctx, b.c, bucket(b), time.Hour, 3, 3)
+			return err
+		}},
+		{drainScript, "keyed messages", overdue(), drain},
+		{drainScript, "at a rate", overdue("rate", "1/h", "burst", "1"), drain},
+		{drainScript, "below a ready limit", overdue("ready_limit", "1"), drain},
+		{drainScript, "with a history", overdue("history", "1000", "history_ms", "3600000"), drain},
+		{ackScript, "a keyed message", held(), func(b *rig) error {
+			_, err := Ack(b.ctx, b.c, b.k, "g", pending(b))
+			return err
+		}},
+		{retryScript, "a keyed message", held(), func(b *rig) error {
+			_, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: pending(b)[0], Action: ActionRetry}})
+			return err
+		}},
+		{retryScript, "gives a keyed message up", held(), func(b *rig) error {
+			_, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: pending(b)[0], Action: ActionDead}})
+			return err
+		}},
+		{retryScript, "snoozes", held("max_snoozes", "5"), func(b *rig) error {
+			snoozed := Failure{Held: pending(b)[0], Action: ActionSnooze, Delay: time.Second}
+			_, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{snoozed})
+			return err
+		}},
+		{reclaimScript, "a keyed message", func(b *rig) {
+			held()(b)
+			b.do("XCLAIM", b.k.Stream, "g", "c", "0", pending(b)[0].Entry, "IDLE", "99999", "JUSTID")
+		}, func(b *rig) error {
+			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Second, Limit: 10,
+				MaxBytes: 1000})
+			return err
+		}},
+		{cancelRetriesScript, "a keyed message", failed, func(b *rig) error {
+			_, _, err := CancelRetries(b.ctx, b.c, b.k, Walk{Limit: 100}, []string{"a1"})
+			return err
+		}},
+		{rescheduleRetriesScript, "a keyed message", failed, func(b *rig) error {
+			_, _, err := RescheduleRetries(b.ctx, b.c, b.k, Walk{Limit: 100}, At(time.UnixMilli(3)), []string{"a1"})
+			return err
+		}},
+		{cancelScript, "a message that waits for its key", held(), func(b *rig) error {
+			_, err := Cancel(b.ctx, b.c, b.k, []string{"a2"}, Durability{})
+			return err
+		}},
+		{passTurnsScript, "of an entry that is gone", func(b *rig) {
+			held()(b)
+			b.do("XACK", b.k.Stream, "g", pending(b)[0].Entry)
+			b.do("XDEL", b.k.Stream, pending(b)[0].Entry)
+		}, func(b *rig) error {
+			_, err := PassTurns(b.ctx, b.c, b.k, "", 0, 10)
+			return err
+		}},
+		{removeRecurrenceScript, "takes back what was planned", func(b *rig) {
+			b.do("HSET", b.k.Recurring, "r", `{"every_ms":1000}`)
+			b.do("HSET", b.k.Planned, "r", "v t 3-9000000000000 1 8999999999999", "", "1")
+			b.do("ZADD", b.k.Due, "8999999999999", "r@8999999999999")
+		}, func(b *rig) error {
+			_, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r")
+			return err
+		}},
+		{trimScript, "behind a pending entry", func(b *rig) {
+			b.groups("g")
+			b.deliver([]string{"g"}, "1", "2", "3")
+			b.do("XACK", b.k.Stream, "g", b.raw(b.k.Stream)[1].ID)
+		}, func(b *rig) error {
+			_, err := Trim(b.ctx, b.c, b.k, "", 1000, 1<<20)
+			return err
+		}},
+		{configureScript, "sets where nothing is", nil, func(b *rig) error {
+			return Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields("rate", "5"))
+		}},
+		{configureScript, "takes away", func(b *rig) { b.set("rate", "5") }, func(b *rig) error {
+			return Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields("rate", ""))
+		}},
+		{registerScript, "with a growth", func(b *rig) { b.do("HSET", b.g.Queues, "q", "1") }, func(b *rig) error {
+			_, err := Register(b.ctx, b.c, b.g, []string{"q", "p"})
+			return err
+		}},
+		{ensureGroupScript, "without a stream", nil, func(b *rig) error {
+			_, err := EnsureGroup(b.ctx, b.c, b.k, "g")
+			return err
+		}},
+	}
+}
+
+// A script opens a full server whatever it does first: what paces push targets did so in none of its branches, so that a
+// target with a rate stood still for as long as memory was full.
+func TestFullServerRefusesNoWayThroughAScript(t *testing.T) {
+	t.Run("own", func(t *testing.T) { newRig(t, redistest.Own(t)).fullWays() })
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
+		if !strings.Contains(s.Name(), "docker") {
+			t.Logf("%s is not this test's to fill", s.Name())
+			return
+		}
+		newRig(t, s).fullWays()
+		newFcallRig(t, s).fullWays()
+	})
+}
+
+func (b *rig) fullWays() {
+	b.Helper()
+	ways := fullWays()
+	queues := make([]*rig, len(ways))
+	for i, w := range ways {
+		q := b.queue(fmt.Sprint("way", i))
+		q.g = NewGlobals(b.g.Queues + fmt.Sprint("way", i))
+		if queues[i] = q; w.before != nil {
+			w.before(q)
+		}
+	}
+	b.do("CONFIG", "SET", "maxmemory", "1")
+	defer b.do("CONFIG", "SET", "maxmemory", "0")
+	for i, w := range ways {
+		q, what := queues[i], w.script.name+" "+w.name
+		state := func() string { return fmt.Sprint(q.dump(), q.all([][]string{{"GET", q.g.Bucket("b")}})) }
+		before := state()
+		if err := w.run(q); err != nil {
+			b.Errorf("%s on a full server: %v", what, err)
+		}
+		redistest.Want(b, what+" wrote", state() != before, true)
+	}
+}
