@@ -1,0 +1,272 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/acl"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// asUser is one ability of the table in docs/OPERATIONS.md on one server: a user of its own with the rights of its row, and a
+// queue with everything that a queue can have.
+type asUser struct {
+	*guests
+	t      *testing.T
+	user   string // as the document calls it
+	also   string // the beginning of the row whose rights it has besides
+	login  string
+	redis  *bridge.Redis // the user's
+	admin  *bridge.Redis // an administrator's
+	op     *admin.Admin  // the same
+	queue  string
+	binary string // the command
+
+	optional []string // commands that the user can do without
+}
+
+const abilityGroup = "mailer"
+
+// served runs what all abilities of a server stand on: a bridge, as its own documented user.
+func (g *guests) served(t *testing.T) *bridge.Redis {
+	t.Helper()
+	s := &stack{t: t}
+	b, err := bridge.NewBridge(bridge.Config{Redis: g.dial("bridge"), Prefix: g.prefix, AnyServer: true, Defaults: quick()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run("bridge", b.Run)
+	return s.dial(g.server.URL())
+}
+
+// as makes a user with the rights of a row, and a queue for it: with a history, a rate, a ready limit and four partitions.
+func (g *guests) as(t *testing.T, user, also, login string, administrator *bridge.Redis) *asUser {
+	t.Helper()
+	text, err := os.ReadFile("../docs/OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := strings.ReplaceAll(string(text), "~duestream:", "~"+g.prefix+":")
+	line := strings.Fields(strings.Replace(acl.Users(own)[user].Line, "SETUSER "+user, "SETUSER "+login, 1))
+	if also != "" {
+		rights := acl.Also(own, also)
+		if len(rights) == 0 {
+			t.Fatalf("no row of what is also needed begins with %q", also)
+		}
+		line = append(line, rights...)
+	}
+	if strings.HasPrefix(user, "plain-") {
+		line = append(line, "+ping") // of our client library
+	}
+	if err := g.do(line...).Error(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.do("ACL", "DELUSER", login) })
+	s := &stack{t: t}
+	a := &asUser{guests: g, t: t, user: user, also: also, login: login, admin: administrator,
+		op: admin.New(administrator, g.prefix), queue: redistest.Queue(t)}
+	a.redis = s.dial(a.url())
+	a.settings(a.queue)
+	if _, err := lua.RegisterCounts(t.Context(), administrator.Client, lua.NewGlobals(g.prefix),
+		map[string]lua.Counts{a.queue: {1, 4}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bridge.CreateGroup(t.Context(), administrator, g.prefix, a.queue, abilityGroup); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (a *asUser) settings(queue string) {
+	a.t.Helper()
+	history, rate, limit := 1000, bridge.Rate("1000/s"), 10_000
+	if err := a.op.WritePolicy(a.t.Context(), queue, "", admin.PolicyUpdate{History: &history, Rate: &rate,
+		ReadyLimit: &limit}); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *asUser) url() string {
+	password := a.users[a.user].password
+	return strings.Replace(a.server.URL(), "redis://", "redis://"+a.login+":"+password+"@", 1)
+}
+
+// client is a Client of the user.
+func (a *asUser) client() *bridge.Client { return a.clientOf(a.redis) }
+
+func (a *asUser) clientOf(r *bridge.Redis) *bridge.Client {
+	a.t.Helper()
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// keys are those of the partition that an ID is in; "" is the first one.
+func (a *asUser) keys(id string) lua.Keys {
+	if id == "" {
+		return lua.NewKeys(a.prefix, a.queue)
+	}
+	return lua.NewKeys(a.prefix, lua.PartitionName(a.queue, lua.Counts{1, 4}.Of(id)))
+}
+
+func (a *asUser) must(err error) {
+	a.t.Helper()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// send schedules a message as the user.
+func (a *asUser) send(id string, options ...bridge.Option) {
+	a.t.Helper()
+	_, err := a.client().Schedule(a.t.Context(), a.queue, []byte("of "+id), append(options, bridge.WithID(id))...)
+	a.must(err)
+}
+
+// feed schedules messages as an administrator.
+func (a *asUser) feed(ids ...string) {
+	a.t.Helper()
+	client := a.clientOf(a.admin)
+	for _, id := range ids {
+		_, err := client.Schedule(a.t.Context(), a.queue, []byte("of "+id), bridge.WithID(id))
+		a.must(err)
+	}
+}
+
+// feedLater schedules a message for an hour from now, as an administrator.
+func (a *asUser) feedLater(id string, options ...bridge.Option) {
+	a.t.Helper()
+	_, err := a.clientOf(a.admin).Schedule(a.t.Context(), a.queue, []byte("of "+id),
+		append(options, bridge.WithID(id), bridge.In(time.Hour))...)
+	a.must(err)
+}
+
+func manyNames(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint("m", i))
+	}
+	return names
+}
+
+// count is what an administrator's command with a number as its answer says.
+func (a *asUser) count(args ...string) int64 {
+	n, _ := a.do(args...).AsInt64()
+	return n
+}
+
+func (a *asUser) eventually(f func() (bool, string)) {
+	a.t.Helper()
+	redistest.Eventually(a.t, 30*time.Second, f)
+}
+
+// partitions are the names of the partitions of the queue.
+func (a *asUser) partitions() []string { return lua.Counts{1, 4}.Names(a.queue) }
+
+// total adds up what a command says of a key of each partition.
+func (a *asUser) total(command string, key func(lua.Keys) string) (n int64) {
+	for _, partition := range a.partitions() {
+		n += a.count(command, key(lua.NewKeys(a.prefix, partition)))
+	}
+	return n
+}
+
+// nothingLeft waits until the queue holds no scheduled message, no entry and no dead letter.
+func (a *asUser) nothingLeft() {
+	a.t.Helper()
+	a.eventually(func() (bool, string) {
+		due := a.total("ZCARD", func(k lua.Keys) string { return k.Due })
+		entries := a.total("XLEN", func(k lua.Keys) string { return k.Stream })
+		dead := a.total("XLEN", func(k lua.Keys) string { return k.Dead })
+		return due+entries+dead == 0, fmt.Sprintf("%d scheduled, %d entries, %d dead letters", due, entries, dead)
+	})
+}
+
+// handled runs a worker of an administrator, or of the user, and returns what it handles.
+func (a *asUser) handled(r *bridge.Redis, handle func(*bridge.Message) error) <-chan string {
+	a.t.Helper()
+	ids := make(chan string, 1000)
+	w, err := bridge.NewWorker(bridge.WorkerConfig{
+		Redis: r, Prefix: a.prefix, Queue: a.queue, Group: abilityGroup, Concurrency: 40,
+		Handler: func(_ context.Context, m *bridge.Message) error {
+			if handle != nil {
+				if err := handle(m); err != nil {
+					return err
+				}
+			}
+			ids <- m.ID
+			return nil
+		}})
+	a.must(err)
+	(&stack{t: a.t}).run("worker", w.Run)
+	return ids
+}
+
+// work runs a worker of the user.
+func (a *asUser) work(handle func(*bridge.Message) error) <-chan string {
+	return a.handled(a.redis, handle)
+}
+
+// delivered has an administrator's worker take messages.
+func (a *asUser) delivered(ids ...string) {
+	a.t.Helper()
+	a.await(a.handled(a.admin, nil), ids...)
+}
+
+func (a *asUser) await(got <-chan string, ids ...string) {
+	a.t.Helper()
+	left := map[string]bool{}
+	for _, id := range ids {
+		left[id] = true
+	}
+	for timeout := time.After(30 * time.Second); len(left) > 0; {
+		select {
+		case id := <-got:
+			delete(left, id)
+		case <-timeout:
+			a.t.Fatalf("not delivered: %v", left)
+		}
+	}
+}
+
+// failOnce fails the first delivery of a message, and none that follows.
+func failOnce() func(error) func(*bridge.Message) error {
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	return func(err error) func(*bridge.Message) error {
+		return func(m *bridge.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if seen[m.ID] {
+				return nil
+			}
+			seen[m.ID] = true
+			return err
+		}
+	}
+}
+
+// command runs the command as the user.
+func (a *asUser) command(args ...string) string {
+	a.t.Helper()
+	cmd := exec.Command(a.binary, args...)
+	cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+a.url(), "DUESTREAM_PREFIX="+a.prefix)
+	var problems strings.Builder
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if err != nil {
+		a.t.Fatalf("%s as %s: %v\n%s%s", strings.Join(args, " "), a.user, err, out, problems.String())
+	}
+	return string(out)
+}

@@ -1,0 +1,586 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
+	"github.com/duestream/duestream/bridge/gateway"
+	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/push"
+	"github.com/duestream/duestream/lua"
+)
+
+// asPlain sends commands as the user, one after the other on one connection, as a client without our SDK does.
+func (a *asUser) asPlain(commands ...[]string) {
+	a.t.Helper()
+	c, free := a.redis.Client.Dedicate()
+	defer free()
+	for _, words := range commands {
+		if err := c.Do(a.t.Context(), c.B().Arbitrary(words...).Build()).Error(); err != nil {
+			a.t.Fatalf("%v: %v", words, err)
+		}
+	}
+}
+
+func (a *asUser) plainSchedule(id string) {
+	k, g := a.keys(id), lua.NewGlobals(a.prefix)
+	a.asPlain([]string{"HSETNX", g.Queues, a.queue, "1"}, []string{"HGET", g.Queues, a.queue}, []string{"TIME"}, []string{"MULTI"},
+		[]string{"HSET", k.Payload, id, "x"}, []string{"HSET", k.Meta, id, `{"h:a":"b"}`}, []string{"ZADD", k.Due, "1", id},
+		[]string{"XADD", k.Wake, "MAXLEN", "1", "*", "due_ms", "1"}, []string{"EXEC"},
+		[]string{"XADD", g.Wake, "MAXLEN", "1", "*", "queues", "1"})
+}
+
+func plainCancel(a *asUser) {
+	k := a.keys("m")
+	a.feedLater("m")
+	a.asPlain([]string{"ZSCORE", k.Due, "m"}, []string{"MULTI"}, []string{"ZREM", k.Due, "m"}, []string{"HDEL", k.Payload, "m"},
+		[]string{"HDEL", k.Meta, "m"}, []string{"ZREM", k.Seen, "m"}, []string{"EXEC"})
+	a.nothingLeft()
+}
+
+// plainRead reads an entry as the user, and returns it with its partition.
+func (a *asUser) plainRead(id string) (stream, entry string) {
+	stream = a.keys(id).Stream
+	a.asPlain([]string{"HGETALL", a.keys(id).Policy}, []string{"HGETALL", lua.NewGlobals(a.prefix).Defaults})
+	a.eventually(func() (bool, string) {
+		read := a.redis.Client.B().Arbitrary("XREADGROUP", "GROUP", abilityGroup, "c", "COUNT", "1", "STREAMS", stream,
+			">").Build()
+		got, err := a.redis.Client.Do(a.t.Context(), read).AsXRead()
+		if err != nil || len(got[stream]) == 0 {
+			return false, fmt.Sprint("nothing to read: ", err)
+		}
+		entry = got[stream][0].ID
+		return true, ""
+	})
+	return stream, entry
+}
+
+func plainReceive(a *asUser) {
+	a.feed("m")
+	stream, entry := a.plainRead("m")
+	a.asPlain([]string{"XACK", stream, abilityGroup, entry})
+	a.nothingLeft()
+}
+
+func plainExtend(a *asUser) {
+	a.feed("m")
+	stream, entry := a.plainRead("m")
+	a.asPlain([]string{"XCLAIM", stream, abilityGroup, "c", "0", entry, "JUSTID"}, []string{"XACK", stream, abilityGroup, entry})
+	a.nothingLeft()
+}
+
+func sendBatch(a *asUser) {
+	var batch []bridge.NewMessage
+	for _, id := range manyNames(40) {
+		batch = append(batch, bridge.NewMessage{ID: id, Headers: map[string]string{"a": "b"}})
+	}
+	results, err := a.client().ScheduleBatch(a.t.Context(), a.queue, batch)
+	for _, r := range results {
+		err = errors.Join(err, r.Err)
+	}
+	a.must(err)
+	a.delivered(manyNames(40)...)
+}
+
+func sendOnce(a *asUser) {
+	a.send("m", bridge.Dedup(time.Minute))
+	a.delivered("m")
+	_, err := a.client().Schedule(a.t.Context(), a.queue, nil, bridge.WithID("m"), bridge.Dedup(time.Minute))
+	if !errors.Is(err, bridge.ErrDuplicate) {
+		a.t.Error(err)
+	}
+}
+
+func sendKeyed(a *asUser, client *bridge.Client) {
+	for i := range 5 {
+		_, err := client.Schedule(a.t.Context(), a.queue, nil, bridge.WithID(fmt.Sprint("m", i)), bridge.Key("customer"))
+		a.must(err)
+	}
+	a.delivered(manyNames(5)...)
+}
+
+func sendAgain(a *asUser) {
+	a.send("m", bridge.In(time.Hour))
+	a.send("m", bridge.Replace, bridge.In(10*time.Millisecond))
+	a.delivered("m")
+}
+
+func (a *asUser) cancelled(id string, options ...bridge.Option) {
+	a.send(id, append(options, bridge.In(time.Hour))...)
+	a.must(a.client().Cancel(a.t.Context(), a.queue, id))
+	a.nothingLeft()
+}
+
+// cancelKeyed cancels a message that waits for its key: it has a place in line.
+func cancelKeyed(a *asUser) {
+	hold := make(chan struct{})
+	begun := a.handled(a.admin, func(m *bridge.Message) error {
+		if m.ID == "first" {
+			<-hold
+		}
+		return nil
+	})
+	a.send("first", bridge.Key("k"))
+	a.send("second", bridge.Key("k"))
+	key := lua.NewKeys(a.prefix, lua.PartitionName(a.queue, lua.Counts{1, 4}.Of("k")))
+	a.eventually(func() (bool, string) {
+		return a.count("ZCOUNT", key.Due, lua.ParkedFrom, lua.ParkedTo) == 1, "the second message does not wait"
+	})
+	a.must(a.client().Cancel(a.t.Context(), a.queue, "second"))
+	close(hold)
+	a.await(begun, "first")
+	a.nothingLeft()
+}
+
+// retryWaits brings a message to a retry that waits for an hour.
+func (a *asUser) retryWaits(id string) {
+	a.feed(id)
+	a.handled(a.admin, func(m *bridge.Message) error {
+		if m.Attempt == 1 {
+			return bridge.RetryAfter(time.Hour, errors.New("later"))
+		}
+		return nil
+	})
+	soon := fmt.Sprint(time.Now().Add(30 * time.Minute).UnixMilli())
+	a.eventually(func() (bool, string) {
+		return a.count("ZCOUNT", a.keys(id).Due, soon, "+inf") == 1, "no retry waits"
+	})
+}
+
+func cancelRetry(a *asUser) {
+	a.retryWaits("m")
+	a.must(a.client().Cancel(a.t.Context(), a.queue, "m", bridge.Retries()))
+	a.nothingLeft()
+}
+
+func moveScheduled(a *asUser) {
+	a.send("m", bridge.In(time.Hour))
+	_, err := a.client().Reschedule(a.t.Context(), a.queue, "m", bridge.In(10*time.Millisecond))
+	a.must(err)
+	a.delivered("m")
+}
+
+func moveRetry(a *asUser) {
+	a.retryWaits("m")
+	_, err := a.client().Reschedule(a.t.Context(), a.queue, "m", bridge.In(10*time.Millisecond), bridge.Retries())
+	a.must(err)
+	a.nothingLeft()
+}
+
+func recurInGo(a *asUser) {
+	client, ctx := a.client(), a.t.Context()
+	_, err := client.Recur(ctx, bridge.Recurrence{Queue: a.queue, Name: "tick", Every: time.Hour, Payload: []byte("x"),
+		Headers: map[string]string{"a": "b"}})
+	a.must(err)
+	states, err := client.Recurrences(ctx, a.queue)
+	if err != nil || len(states) != 1 {
+		a.t.Fatal(states, err)
+	}
+	a.must(client.PauseRecurrence(ctx, a.queue, "tick"))
+	a.must(client.ResumeRecurrence(ctx, a.queue, "tick"))
+	receipt, err := client.RunRecurrence(ctx, a.queue, "tick")
+	a.must(err)
+	a.delivered(receipt.ID)
+	a.must(client.RemoveRecurrence(ctx, a.queue, "tick"))
+}
+
+func recurByCommand(a *asUser) {
+	file := filepath.Join(a.t.TempDir(), "recurrences.yaml")
+	a.must(os.WriteFile(file, []byte("owner: us\nrecurrences:\n  - {queue: "+a.queue+", name: tock, every: 1h}\n"), 0o600))
+	a.command("recur", "add", a.queue, "tick", "--every", "1h", "x")
+	a.command("recur", "list", a.queue)
+	a.command("recur", "list")
+	a.command("recur", "show", a.queue, "tick")
+	a.command("recur", "pause", a.queue, "tick")
+	a.command("recur", "resume", a.queue, "tick")
+	a.command("recur", "run", a.queue, "tick")
+	a.command("recur", "rm", a.queue, "tick")
+	a.command("recur", "apply", "--file", file)
+}
+
+func extendLong(a *asUser) {
+	attempts := make(chan int, 100)
+	a.work(func(m *bridge.Message) error {
+		attempts <- m.Attempt
+		<-time.After(1500 * time.Millisecond) // longer than the visibility timeout
+		return nil
+	})
+	a.feed("m")
+	a.nothingLeft()
+	if first := <-attempts; first != 1 || len(attempts) > 0 {
+		a.t.Errorf("attempt %d first, and %d more", first, len(attempts))
+	}
+}
+
+func keepOrder(a *asUser) {
+	fail := failOnce()
+	handled := a.work(func(m *bridge.Message) error {
+		if m.ID == "m1" {
+			return fail(errors.New("once more"))(m)
+		}
+		return nil
+	})
+	client, begin := a.clientOf(a.admin), time.Now()
+	for i, id := range manyNames(5) {
+		_, err := client.Schedule(a.t.Context(), a.queue, nil, bridge.WithID(id), bridge.Key("k"),
+			bridge.At(begin.Add(time.Duration(i)*time.Millisecond)))
+		a.must(err)
+	}
+	for _, want := range manyNames(5) {
+		select {
+		case got := <-handled:
+			if got != want {
+				a.t.Errorf("%s was handled, want %s", got, want)
+			}
+		case <-time.After(30 * time.Second):
+			a.t.Fatalf("%s was not handled", want)
+		}
+	}
+	a.nothingLeft()
+}
+
+func healGroup(a *asUser) {
+	for _, partition := range a.partitions() {
+		a.do("XGROUP", "DESTROY", lua.NewKeys(a.prefix, partition).Stream, abilityGroup)
+	}
+	handled := a.work(nil)
+	a.feed("m")
+	a.await(handled, "m")
+}
+
+// post has the user post messages to a URL.
+func post(a *asUser, target push.Target) {
+	arrived := make(chan string, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		arrived <- string(body)
+	}))
+	a.t.Cleanup(server.Close)
+	target.Queue, target.Group, target.URL, target.AllowHTTP = a.queue, abilityGroup, server.URL, true
+	target.Networks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	_, err := a.op.SetPushTarget(a.t.Context(), target)
+	a.must(err)
+	runner, err := push.NewRunner(push.Config{Redis: a.redis, Prefix: a.prefix, LookInterval: 50 * time.Millisecond})
+	a.must(err)
+	(&stack{t: a.t}).run("runner", runner.Run)
+	ids := manyNames(5)
+	a.feed(ids...)
+	for range ids {
+		select {
+		case <-arrived:
+		case <-time.After(30 * time.Second):
+			a.t.Fatalf("not all is posted: %v", runner.Ready())
+		}
+	}
+	a.nothingLeft()
+}
+
+func postAtRate(a *asUser) { post(a, push.Target{Rate: "50/s", Burst: 1}) }
+
+// ownBridge runs a bridge of the user alone, under a prefix that no other bridge serves.
+func (a *asUser) ownBridge() {
+	a.t.Helper()
+	prefix := a.server.Prefix(a.t)
+	words := strings.Fields(strings.ReplaceAll(a.users[a.user].command, "~duestream:", "~"+prefix+":"))
+	words[2] = a.login
+	a.must(a.do(words...).Error())
+	own := *a.guests
+	own.prefix = prefix
+	a.guests, a.op = &own, admin.New(a.admin, prefix)
+	a.settings(a.queue)
+	_, err := lua.RegisterCounts(a.t.Context(), a.admin.Client, lua.NewGlobals(prefix), map[string]lua.Counts{a.queue: {1, 4}})
+	a.must(err)
+	_, err = bridge.CreateGroup(a.t.Context(), a.admin, prefix, a.queue, abilityGroup)
+	a.must(err)
+	b, err := bridge.NewBridge(bridge.Config{Redis: a.redis, Prefix: prefix, AnyServer: true, Defaults: quick()})
+	a.must(err)
+	(&stack{t: a.t}).run("bridge", b.Run)
+}
+
+func bridgeDrains(a *asUser) {
+	a.ownBridge()
+	_, err := a.clientOf(a.admin).Schedule(a.t.Context(), a.queue, nil, bridge.WithID("m"), bridge.In(50*time.Millisecond),
+		bridge.Key("k"))
+	a.must(err)
+	a.delivered("m")
+}
+
+func bridgePlans(a *asUser) {
+	a.ownBridge()
+	_, err := a.clientOf(a.admin).Recur(a.t.Context(), bridge.Recurrence{Queue: a.queue, Name: "tick", Every: time.Second,
+		Overlap: bridge.OverlapSkip})
+	a.must(err)
+	handled := a.handled(a.admin, nil)
+	for range 3 {
+		select {
+		case <-handled:
+		case <-time.After(30 * time.Second):
+			a.t.Fatal("three occurrences do not come")
+		}
+	}
+	a.must(a.clientOf(a.admin).RemoveRecurrence(a.t.Context(), a.queue, "tick"))
+	a.nothingLeft()
+}
+
+// abandoned has a consumer take a message, and never come back.
+func (a *asUser) abandoned(id string, options ...bridge.Option) {
+	_, err := a.clientOf(a.admin).Schedule(a.t.Context(), a.queue, nil, append(options, bridge.WithID(id))...)
+	a.must(err)
+	a.eventually(func() (bool, string) {
+		for _, partition := range a.partitions() {
+			stream := lua.NewKeys(a.prefix, partition).Stream
+			read, err := a.do("XREADGROUP", "GROUP", abilityGroup, "gone", "COUNT", "1", "STREAMS", stream, ">").AsXRead()
+			if err == nil && len(read[stream]) == 1 {
+				return true, ""
+			}
+		}
+		return false, "nothing to read"
+	})
+}
+
+func bridgeReclaims(a *asUser) {
+	a.ownBridge()
+	a.abandoned("m")
+	a.delivered("m")
+}
+
+func bridgePassesOn(a *asUser) {
+	a.ownBridge()
+	a.abandoned("first", bridge.Key("k"))
+	_, err := a.clientOf(a.admin).Schedule(a.t.Context(), a.queue, nil, bridge.WithID("second"), bridge.Key("k"))
+	a.must(err)
+	for _, partition := range a.partitions() { // as a worker does that knows XACK alone
+		stream := lua.NewKeys(a.prefix, partition).Stream
+		if entries, _ := a.do("XRANGE", stream, "-", "+").AsXRange(); len(entries) == 1 {
+			a.do("XACK", stream, abilityGroup, entries[0].ID)
+		}
+	}
+	a.delivered("second")
+}
+
+func bridgeTrims(a *asUser) {
+	a.ownBridge()
+	a.feed("m")
+	a.eventually(func() (bool, string) {
+		stream := a.keys("m").Stream
+		read, err := a.do("XREADGROUP", "GROUP", abilityGroup, "c", "NOACK", "COUNT", "1", "STREAMS", stream, ">").AsXRead()
+		return err == nil && len(read[stream]) == 1, "nothing to read"
+	})
+	a.nothingLeft()
+}
+
+func bridgeFinds(a *asUser) {
+	a.ownBridge()
+	k := lua.NewKeys(a.prefix, "stranger")
+	a.do("HSET", k.Payload, "orphan", "x")
+	a.do("ZADD", k.Due, "1", "m")
+	a.eventually(func() (bool, string) { return a.count("XLEN", k.Stream) == 1, "the bridge does not find the queue" })
+}
+
+// web is a gateway of the user's.
+type web struct {
+	*asUser
+	base, token string
+}
+
+func overHTTP(a *asUser, steps ...func(w *web)) {
+	store, err := access.Open(access.Config{Client: a.redis.Client, Prefix: a.prefix})
+	a.must(err)
+	g, err := gateway.New(gateway.Config{Redis: a.redis, Prefix: a.prefix, Access: store})
+	a.must(err)
+	a.t.Cleanup(func() { _ = g.Close() })
+	secret, err := a.op.AddToken(a.t.Context(), admin.Token{Name: a.login, Verbs: access.Verbs(), Queues: []string{"*"},
+		Rate: "1000/s"})
+	a.must(err)
+	server := httptest.NewServer(g.Handler())
+	a.t.Cleanup(server.Close)
+	w := &web{a, server.URL + "/v1", secret}
+	for _, step := range steps {
+		step(w)
+	}
+}
+
+// ask sends a request that must be answered well.
+func (w *web) ask(method, path, body string) string {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(w.t.Context(), method, w.base+strings.ReplaceAll(path, "{q}", "/queues/"+w.queue),
+		strings.NewReader(body))
+	w.must(err)
+	request.Header.Set("Authorization", "Bearer "+w.token)
+	switch {
+	case strings.HasSuffix(path, "/batch"):
+		request.Header.Set("Content-Type", "application/x-ndjson")
+	case strings.HasSuffix(path, "/settlements"):
+		request.Header.Set("Content-Type", "application/json")
+	}
+	answer, err := http.DefaultClient.Do(request)
+	w.must(err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode >= http.StatusBadRequest {
+		w.t.Fatalf("%s %s: %d %s (%v)", method, path, answer.StatusCode, text, err)
+	}
+	return string(text)
+}
+
+func publishHTTP(w *web) {
+	w.ask("POST", "{q}/messages?id=m", "x")
+	w.ask("POST", "{q}/messages?id=keyed&key=k&dedup_ms=60000", "x")
+	w.ask("POST", "{q}/batch", `{"id":"b","payload":"x"}`+"\n")
+}
+
+func publishAndReceive(a *asUser) { overHTTP(a, publishHTTP, receiveHTTP) }
+
+func changeHTTP(w *web) {
+	w.ask("POST", "{q}/messages?id=m&in_ms=600000&key=k", "x")
+	w.ask("PATCH", "{q}/messages/m?in_ms=700000", "")
+	w.ask("DELETE", "{q}/messages/m", "")
+	w.nothingLeft()
+}
+
+func receiveHTTP(w *web) {
+	for range 3 {
+		w.eventually(func() (bool, string) {
+			got := w.ask("POST", "{q}/deliveries?wait_ms=2000&group="+abilityGroup, "")
+			_, token, ok := strings.Cut(got, `"token":"`)
+			token, _, _ = strings.Cut(token, `"`)
+			if !ok {
+				return false, got
+			}
+			w.ask("POST", "/settlements", `[{"token":"`+token+`","outcome":"extend"}]`)
+			w.ask("POST", "/settlements", `[{"token":"`+token+`"}]`)
+			return true, ""
+		})
+	}
+	w.nothingLeft()
+}
+
+func lookHTTP(w *web) {
+	for _, path := range []string{"/queues", "/messages/m", "{q}/stats", "{q}/schedule", "{q}/pending?group=" + abilityGroup,
+		"{q}/consumers?group=" + abilityGroup, "{q}/policy", "{q}/messages/m"} {
+		w.ask("GET", path, "")
+	}
+}
+
+// deadLetters makes some.
+func (a *asUser) deadLetters(ids ...string) {
+	a.feed(ids...)
+	a.handled(a.admin, func(m *bridge.Message) error {
+		if slices.Contains(ids, m.ID) {
+			return bridge.DeadLetter(errors.New("no good"))
+		}
+		return nil
+	})
+	a.eventually(func() (bool, string) {
+		n := a.total("XLEN", func(k lua.Keys) string { return k.Dead })
+		return n == int64(len(ids)), fmt.Sprint(n, " dead letters")
+	})
+}
+
+func lettersHTTP(w *web) {
+	w.deadLetters("m", "n")
+	w.ask("GET", "{q}/dead", "")
+	w.ask("POST", "{q}/dead/redrive?all=true&in_ms=600000", "")
+	w.ask("GET", "{q}/schedule", "")
+}
+
+func recurrencesHTTP(w *web) {
+	w.ask("PUT", "{q}/recurrences/tick", `{"every_ms":3600000,"payload":"x"}`)
+	w.ask("GET", "{q}/recurrences", "")
+	w.ask("GET", "{q}/recurrences/tick", "")
+	w.ask("POST", "{q}/recurrences/tick/pause", "")
+	w.ask("POST", "{q}/recurrences/tick/resume", "")
+	w.ask("POST", "{q}/recurrences/tick/run", "")
+	w.ask("DELETE", "{q}/recurrences/tick", "")
+}
+
+func settingsHTTP(w *web) {
+	w.ask("PATCH", "{q}/policy", `{"max_attempts":5,"rate":"50/s"}`)
+	w.ask("POST", "{q}/pause?workers=true", "")
+	w.ask("POST", "{q}/resume", "")
+}
+
+func operatorLooks(a *asUser) {
+	a.feedLater("m")
+	a.deadLetters("d")
+	for _, words := range []string{"stats", "stats Q", "find m", "show Q m", "peek Q", "pending Q " + abilityGroup, "consumers Q",
+		"story d", "dead list Q", "dead list Q --summary", "queue show Q", "push list", "recur list", "token list", "health"} {
+		a.command(strings.Fields(strings.ReplaceAll(words, "Q", a.queue))...)
+	}
+}
+
+func operatorSets(a *asUser) {
+	a.command("queue", "set", a.queue, "rate=50/s", "history=10")
+	a.command("pause", a.queue)
+	a.command("resume", a.queue)
+	a.command("queue", "partitions", a.queue, "8")
+}
+
+func operatorLetters(a *asUser) {
+	a.deadLetters("m", "n")
+	a.command("dead", "redrive", a.queue, "--all", "--in", "1h")
+	a.command("bulk", "expire", a.queue, "--all")
+}
+
+func operatorMoves(a *asUser) {
+	a.feed("m")
+	a.feedLater("keyed", bridge.Key("k"))
+	file := filepath.Join(a.t.TempDir(), "export")
+	a.must(os.WriteFile(file, []byte(a.command("export", a.queue)), 0o600))
+	a.command("import", a.queue+"-copy", file)
+}
+
+func operatorBulk(a *asUser) {
+	a.feedLater("m", bridge.Key("k"))
+	a.command("bulk", "reschedule", a.queue, "--all", "--in", "2h")
+	a.command("bulk", "cancel", a.queue, "--all", "--yes")
+	a.nothingLeft()
+}
+
+func operatorLoads(a *asUser) {
+	a.command("functions", "load", "--force")
+	a.command("functions", "show")
+}
+
+func operatorDeletes(a *asUser) {
+	a.feed("m")
+	a.command("queue", "delete", a.queue, "--force", "--yes")
+	if n := a.count("EXISTS", a.keys("m").Stream, a.keys("").Policy); n != 0 {
+		a.t.Errorf("%d keys are left", n)
+	}
+}
+
+func examineAs(a *asUser) {
+	a.feed("m")
+	a.deadLetters("d")
+	report, err := admin.New(a.redis, a.prefix).Doctor(context.WithoutCancel(a.t.Context()), doctor.Config{})
+	a.must(err)
+	a.optional = []string{"config|get", "function|list"} // rows of their own
+	for _, f := range report.Findings {
+		for _, example := range f.Examples {
+			missing := strings.Contains(example, "NOPERM")
+			optional := slices.ContainsFunc(a.optional, func(what string) bool {
+				return strings.Contains(example, "'"+what+"'")
+			})
+			if missing && !optional {
+				a.t.Error(example)
+			}
+			if missing && a.also != "" && strings.Contains(example, "function") {
+				a.t.Errorf("with the row for functions: %s", example)
+			}
+		}
+	}
+}
