@@ -304,7 +304,7 @@ func TestDocumentedUsers(t *testing.T) {
 	command(0, "schedule", "emails", "--id", "later", "--in", "1h", "x")
 	command(0, "reschedule", "emails", "later", "--in", "2h")
 	command(0, "cancel", "emails", "later")
-	command(0, "queue", "set", "emails", "max_attempts=3")
+	command(0, "queue", "set", "emails", "--create", "max_attempts=3")
 	command(0, "pending", "emails", "--group", "mailer")
 	command(0, "dead", "list", "raw")
 	command(0, "dead", "list", "raw", "--summary")

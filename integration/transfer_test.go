@@ -33,8 +33,8 @@ func TestExportAndImportOnACluster(t *testing.T) {
 		}
 		return string(out)
 	}
-	command(from, "", "queue", "partitions", from.queue, "5")
-	command(to, "", "queue", "partitions", to.queue, "3")
+	command(from, "", "queue", "partitions", from.queue, "--create", "5")
+	command(to, "", "queue", "partitions", to.queue, "--create", "3")
 	from.groups("g")
 	const n = 300
 	from.schedule(n, "m", func(int) time.Duration { return 15 * time.Second })
@@ -116,7 +116,7 @@ func TestARecurrenceGoesOnWhereItIsImported(t *testing.T) {
 	stop := from.bridge(quick())
 	from.worker("g", 4, count)
 	delivered(2)
-	if _, err := command(from, "", "queue", "set", from.queue, "held=true"); err != nil {
+	if _, err := command(from, "", "queue", "set", from.queue, "--create", "held=true"); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) { // held, and nothing is being worked on

@@ -18,7 +18,7 @@ var (
 	// ErrWrongType: a key of the queue holds something else. Nothing of the call was done.
 	ErrWrongType = errors.New("a key holds the wrong type")
 	// ErrNoGroup: the consumer group or its stream is gone.
-	ErrNoGroup = errors.New("consumer group is gone")
+	ErrNoGroup = errors.New("no such consumer group")
 	// ErrUnavailable: the server cannot take the command now (down, loading, read-only, busy, without its replicas, moving the
 	// slot). A connection error leaves open whether the command was executed: see Ambiguous.
 	ErrUnavailable = errors.New("redis is unavailable")

@@ -88,6 +88,26 @@ func resolvePolicy(group string, queue, defaults map[string]string) (Policy, err
 	return p, errors.Join(warnings...)
 }
 
+// GroupsWithSettings returns the groups that have settings of their own in a queue's policy, in order. One round trip.
+func GroupsWithSettings(ctx context.Context, c rueidis.Client, prefix, queue string) ([]string, error) {
+	key := lua.NewKeys(prefix, queue).Policy
+	settings, err := c.Do(ctx, c.B().Hgetall().Key(key).Build()).AsStrMap()
+	if err != nil {
+		return nil, fmt.Errorf("read policy of %s: %w", queue, lua.Classify("HGETALL", err))
+	}
+	var groups []string
+	for field := range settings {
+		rest, ok := strings.CutPrefix(field, "group:")
+		escaped, _, ok2 := strings.Cut(rest, ":")
+		group, err := url.PathUnescape(escaped)
+		if ok && ok2 && err == nil && !slices.Contains(groups, group) {
+			groups = append(groups, group)
+		}
+	}
+	slices.Sort(groups)
+	return groups, nil
+}
+
 // groupSetting returns the field of a queue's policy hash that holds a group's own setting.
 func groupSetting(group, setting string) string {
 	return "group:" + strings.ReplaceAll(url.QueryEscape(group), "+", "%20") + ":" + setting
@@ -127,6 +147,21 @@ type PolicyUpdate struct {
 	HistoryAge        *time.Duration
 	KeyFailure        *KeyFailure
 	Clear             []string
+}
+
+// Check returns everything that is wrong with an update of a group's settings, or with group "" of a queue's. ErrInvalid.
+func (u PolicyUpdate) Check(group string) error {
+	_, err := u.fields(group)
+	return err
+}
+
+// fields returns the update as fields of a queue's policy hash, and everything that is wrong with it.
+func (u PolicyUpdate) fields(group string) ([]lua.FieldValue, error) {
+	if group == "" {
+		return u.values(func(setting string) string { return setting })
+	}
+	values, err := u.values(func(setting string) string { return groupSetting(group, setting) })
+	return values, errors.Join(lua.CheckGroup(group), u.checkGroup(), err)
 }
 
 // values returns the update as fields of a hash, and everything that is wrong with it.
@@ -217,15 +252,8 @@ func setGiven[T any](from, to *T, given map[string]bool, name string) {
 // Partition 0 is written first, and the others get the policy that it then has; after an error some may have the old one: repeat
 // it. One round trip, one to the registry, and about two per further partition.
 func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string, u PolicyUpdate) error {
-	errs := []error{lua.CheckPrefix(prefix), lua.CheckQueue(queue)}
-	name := func(setting string) string { return setting }
-	if group != "" {
-		errs = append(errs, lua.CheckGroup(group))
-		errs = append(errs, u.checkGroup())
-		name = func(setting string) string { return groupSetting(group, setting) }
-	}
-	values, err := u.values(name)
-	if err := errors.Join(append(errs, err)...); err != nil {
+	values, err := u.fields(group)
+	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), err); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	keys := lua.NewKeys(prefix, queue)

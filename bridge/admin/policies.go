@@ -56,6 +56,8 @@ func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 //		KeyFailure        *bridge.KeyFailure
 //		Clear             []string
 //	}
+//
+//	func (PolicyUpdate) Check(group string) error
 type PolicyUpdate = stream.PolicyUpdate
 
 // ReadPolicy returns the policy in force for a group of a queue; group "" means one without settings of its own. Warning names

@@ -15,12 +15,6 @@ func (a *Admin) Queues(ctx context.Context) ([]string, error) {
 	return scheduler.Queues(ctx, a.redis.Client, a.prefix)
 }
 
-// CheckKnown checks a name: it returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name
-// is misspelt.
-func (a *Admin) CheckKnown(ctx context.Context, queue string) error {
-	return scheduler.CheckKnown(ctx, a.redis.Client, a.prefix, queue)
-}
-
 // QueueContents is what a queue holds, or held.
 //
 //	type QueueContents struct {
@@ -41,7 +35,7 @@ type QueueContents = stream.Contents
 func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
 	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
 	if errors.Is(err, stream.ErrUnknownQueue) {
-		err = fmt.Errorf("delete queue %s: %w", queue, ErrNoQueue)
+		err = a.suggest(ctx, fmt.Errorf("delete queue %s: %w", queue, ErrNoQueue), queue)
 	}
 	return had, err
 }

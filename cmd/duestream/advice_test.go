@@ -75,7 +75,7 @@ func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 			c.do("XGROUP", "CREATE", c.key("q", "stream"), "h", "0")
 		}},
 		{"D407", "q, group g: 1 entry is pending, the oldest without a sign of life for 1h0m", func(c *cli) { // its worker died
-			c.ok("queue", "set", "q", "visibility_timeout=100ms")
+			c.ok("queue", "set", "q", "--create", "visibility_timeout=100ms")
 			added := c.do("XADD", c.key("q", "stream"), "*", "id", "a", "payload", "")
 			id, _ := added.ToString()
 			c.do("XREADGROUP", "GROUP", "g", "c", "STREAMS", c.key("q", "stream"), ">")

@@ -161,14 +161,45 @@ func checkKnown(ctx context.Context, op *admin.Admin, queues ...string) error {
 	return nil
 }
 
+// configures is operates on queues that must be there, unless --create is given: then they are registered, so that settings are
+// there before the first message.
+func (a *app) configures(cmd *cobra.Command, check checks, work operation) *cobra.Command {
+	names := usageArgsOf(cmd)
+	create := cmd.Flags().Bool("create", false, "allow a queue, or a group, that does not exist yet")
+	return a.operates(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
+		for _, queue := range names.queues(args) {
+			if err := knownOrCreated(ctx, op, queue, *create); err != nil {
+				return err
+			}
+		}
+		return work(ctx, op, args)
+	})
+}
+
+func knownOrCreated(ctx context.Context, op *admin.Admin, queue string, create bool) error {
+	if create {
+		return op.Register(ctx, queue)
+	}
+	return op.CheckKnown(ctx, queue)
+}
+
 // writes gives a command its work with a client, --json and --durability.
 func (a *app) writes(
 	cmd *cobra.Command, check checks, work func(ctx context.Context, c *bridge.Client, args []string) error,
 ) *cobra.Command {
+	names := usageArgsOf(cmd)
 	a.jsonFlag(cmd)
 	a.durabilityFlag(cmd)
 	return a.does(cmd, check, func(ctx context.Context, args []string) error {
-		return a.produce(ctx, func(c *bridge.Client, _ *admin.Admin) error { return work(ctx, c, args) })
+		return a.produce(ctx, func(c *bridge.Client, op *admin.Admin) error {
+			err := work(ctx, c, args)
+			if errors.Is(err, bridge.ErrNotScheduled) {
+				if unknown := checkKnown(ctx, op, names.queues(args)...); errors.Is(unknown, admin.ErrNoQueue) {
+					return unknown
+				}
+			}
+			return err
+		})
 	})
 }
 

@@ -102,7 +102,7 @@ func TestDeadEditIsRefusedBeforeRedisIsTouched(t *testing.T) {
 func TestDeadEditOfOneLetterIsWonByOne(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.ok("queue", "set", "q", "held=true")
+	c.ok("queue", "set", "q", "--create", "held=true")
 	var ledger redistest.Ledger
 	var all sync.WaitGroup
 	codes := make([]int, 6)
@@ -127,7 +127,7 @@ func TestDeadEditOfOneLetterIsWonByOne(t *testing.T) {
 	if p := c.place("order-42"); string(p.Payload) != fmt.Sprint("by ", winner) {
 		t.Errorf("%q was scheduled, %d won", p.Payload, winner)
 	}
-	c.ok("queue", "set", "q", "held=false")
+	c.ok("queue", "set", "q", "--create", "held=false")
 	c.serve()
 	r := c.redis()
 	redistest.Eventually(t, patience, func() (bool, string) {

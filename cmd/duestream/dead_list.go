@@ -33,13 +33,14 @@ of an error its first line, with each number as #.`,
 	check := func([]string) error { return checkFilter(filter) }
 	return a.looks(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if summary {
-			return a.summarizeLetters(ctx, op.DeadLetters(), args[0], filter)
+			return a.summarizeLetters(ctx, op, args[0], filter)
 		}
-		return a.listLetters(ctx, op.DeadLetters(), args[0], filter)
+		return a.listLetters(ctx, op, args[0], filter)
 	})
 }
 
-func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue string, filter admin.LetterFilter) error {
+func (a *app) listLetters(ctx context.Context, op *admin.Admin, queue string, filter admin.LetterFilter) error {
+	letters := op.DeadLetters()
 	now := time.Now()
 	list := a.list("LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR")
 	limit, n := filter.Limit, 0
@@ -56,6 +57,9 @@ func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue
 		list.add(l, l.Letter, human.OneLine(l.ID, 40), human.OrDash(human.OneLine(l.Group, 30)), human.OneLine(l.Reason, 30),
 			strconv.Itoa(l.Attempt), human.Relative(l.Dead, now), human.OneLine(l.Error, 60))
 	}
+	if err := checkFound(ctx, op, queue, filter, n); err != nil {
+		return err
+	}
 	if err := list.end("no dead letters"); err != nil || limit == 0 || n <= limit {
 		return err
 	}
@@ -71,11 +75,11 @@ func (a *app) listLetters(ctx context.Context, letters *admin.DeadLetters, queue
 	return nil
 }
 
-func (a *app) summarizeLetters(ctx context.Context, letters *admin.DeadLetters, queue string, filter admin.LetterFilter) error {
+func (a *app) summarizeLetters(ctx context.Context, op *admin.Admin, queue string, filter admin.LetterFilter) error {
 	limit := filter.Limit
 	filter.Limit = 0
-	all, err := letters.Summarize(ctx, queue, filter)
-	if err != nil {
+	all, err := op.DeadLetters().Summarize(ctx, queue, filter)
+	if err = cmp.Or(err, checkFound(ctx, op, queue, filter, len(all))); err != nil {
 		return err
 	}
 	total, shown := 0, len(all)

@@ -42,11 +42,12 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 				return err
 			}
 		}
-		return a.purge(ctx, letters, args[0], args[1:], s)
+		return a.purge(ctx, op, args[0], args[1:], s)
 	})
 }
 
-func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, s selection) error {
+func (a *app) purge(ctx context.Context, op *admin.Admin, queue string, names []string, s selection) error {
+	letters := op.DeadLetters()
 	var purged int
 	var first firstLetters
 	var err error
@@ -65,6 +66,11 @@ func (a *app) purge(ctx context.Context, letters *admin.DeadLetters, queue strin
 		purged, err = letters.PurgeProgress(ctx, queue, filter, func(n int) { bar.Of(int64(n), int64(total)) })
 	}
 	bar.Clear()
+	if err == nil && len(names) == 0 {
+		if err := checkFound(ctx, op, queue, s.filter, purged); err != nil {
+			return err
+		}
+	}
 	value := struct {
 		Purged int          `json:"purged"`
 		DryRun bool         `json:"dry_run"`

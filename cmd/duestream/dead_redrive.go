@@ -52,7 +52,7 @@ goes on with the rest.`,
 	return a.looks(cmd, func(args []string) error {
 		return errors.Join(o.check(args[1:]), o.complete(a))
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
-		return a.redrive(ctx, op.DeadLetters(), args[0], args[1:], o)
+		return a.redrive(ctx, op, args[0], args[1:], o)
 	})
 }
 
@@ -86,7 +86,8 @@ func parseRate(text string) (float64, error) {
 	return rate, nil
 }
 
-func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue string, names []string, o redriveFlags) error {
+func (a *app) redrive(ctx context.Context, op *admin.Admin, queue string, names []string, o redriveFlags) error {
+	letters := op.DeadLetters()
 	bar := term.NewProgress(a.err, "letters")
 	if bar.Draws() { // counting them all first is for the eye only
 		o.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
@@ -103,6 +104,12 @@ func (a *app) redrive(ctx context.Context, letters *admin.DeadLetters, queue str
 		result, err = letters.RedriveMatching(ctx, queue, o.filter, o.RedriveOptions)
 	}
 	bar.Clear()
+	if err == nil && len(names) == 0 {
+		found := result.Scheduled + result.Gone + result.Left()
+		if err := checkFound(ctx, op, queue, o.filter, found); err != nil {
+			return err
+		}
+	}
 	value := struct {
 		admin.RedriveResult
 		DryRun bool         `json:"dry_run"`

@@ -79,7 +79,7 @@ func TestDeadRedriveAsksForHeadersThatCouldNotBeRead(t *testing.T) {
 		FieldValue("reason", "malformed").FieldValue("meta", "[]").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	c.ok("queue", "set", "q", "held=true")
+	c.ok("queue", "set", "q", "--create", "held=true")
 	f := c.fails(exitPartly, []string{"not redriven: 1 letter"}, "dead", "redrive", "q", "--all")
 	if !strings.Contains(f.out, "1 whose headers could not be read: give --header, or --no-headers\n") {
 		t.Error(f.out)
@@ -98,7 +98,7 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 		strings.Count(out, "\n") != 8 {
 		t.Error(out)
 	}
-	c.ok("queue", "set", "q", "held=true") // so that what is redriven can be looked at
+	c.ok("queue", "set", "q", "--create", "held=true") // so that what is redriven can be looked at
 	one := all[0]
 	if out := c.ok("dead", "redrive", "q", one.Letter, "--payload", "", "--header", "new=1",
 		"--in", "1h"); out != "redriven 1, gone 0, without payload 0\n" {

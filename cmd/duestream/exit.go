@@ -71,7 +71,7 @@ var outcomes = []outcome{
 	{errPartly, exitPartly, ""},
 	{errUnwell, exitUnwell, ""},
 	{errStart, exitFailure, "is it there, and may this user execute it? What it was to work on is given back, with no attempt counted, and waits for a worker that can"},
-	{admin.ErrNoQueue, exitNotFound, "nobody registered it, and it has no keys: `duestream stats` lists the queues; is --prefix right?"},
+	{admin.ErrNoQueue, exitNotFound, "`duestream stats` lists the queues; is --prefix right? `duestream pause` and `duestream queue set` take --create for a queue that is to come"},
 	{admin.ErrNotEmpty, exitFailure, "`duestream stats` says what it holds; with --force it is deleted with all of it"},
 	{bridge.ErrInvalid, exitInvalid, ""},
 	{admin.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},

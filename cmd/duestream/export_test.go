@@ -62,8 +62,8 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 	a := newCLI(t)
 	b := a.elsewhere()
 	const groups = "mailer audit"
-	a.ok("queue", "partitions", "q", "3")
-	b.ok("queue", "partitions", "copy", "2")
+	a.ok("queue", "partitions", "q", "--create", "3")
+	b.ok("queue", "partitions", "copy", "--create", "2")
 	for group := range strings.FieldsSeq(groups) {
 		for _, name := range []string{"q", "q/1", "q/2"} {
 			a.do("XGROUP", "CREATE", a.key(name, "stream"), group, "0", "MKSTREAM")
@@ -89,7 +89,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		a.runIn("p\xff"+id, "schedule", "q", "--id", id)
 		wants[id] = "p\xff" + id
 	}
-	a.ok("queue", "set", "q", "held=true")
+	a.ok("queue", "set", "q", "--create", "held=true")
 	for _, name := range []string{"q", "q/1", "q/2"} {
 		key := a.key(name, "stream")
 		m := a.do("XREADGROUP", "GROUP", "mailer", "w", "COUNT", "2", "STREAMS", key, ">")

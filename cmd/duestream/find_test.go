@@ -23,7 +23,7 @@ func matches(t *testing.T, text string, patterns ...string) {
 func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
-	c.ok("queue", "set", "q", "retry_min=1h", "retry_max=1h")
+	c.ok("queue", "set", "q", "--create", "retry_min=1h", "retry_max=1h")
 	c.ok("schedule", "other", "--id", "order-42", "--in", "2h", "--header", "k=v", "in the other queue")
 	c.ok("schedule", "q", "--id", "order-42", "in this one")
 	w := c.work(dir, `touch "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done; echo broken >&2; exit 75`,

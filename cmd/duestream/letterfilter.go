@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,6 +35,14 @@ func checkFilter(f admin.LetterFilter) error {
 		return usage.Errorf("reason %q: must be one of %s", human.OneLine(f.Reason, 60), strings.Join(deadReasons, ", "))
 	}
 	return checkGroup(f.Group)
+}
+
+// checkFound returns ErrNoGroup when nothing was found of a group that is unknown: most likely its name is misspelt.
+func checkFound(ctx context.Context, op *admin.Admin, queue string, f admin.LetterFilter, found int) error {
+	if found > 0 || f.Group == "" {
+		return nil
+	}
+	return op.CheckGroup(ctx, queue, f.Group)
 }
 
 // selection says which dead letters a command is about: those named, all, or those that pass the filter.

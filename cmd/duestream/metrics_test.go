@@ -109,7 +109,7 @@ func TestWrongMetricsSettingsAreNamed(t *testing.T) {
 func TestCountsOfTheKilledAndTheLivingAddUp(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.ok("queue", "set", "q", "visibility_timeout=1m") // nothing is taken from a slow machine's worker
+	c.ok("queue", "set", "q", "--create", "visibility_timeout=1m") // nothing is taken from a slow machine's worker
 	sums := map[string]float64{}
 	for _, messages := range []int{12, 7} {
 		var programs []*exec.Cmd

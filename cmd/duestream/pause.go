@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +19,8 @@ the queue is resumed. What is ready already is still delivered, and workers go o
 what they hold; with --workers those of all groups take nothing new, within a second or
 two, and finish what they hold. Messages can be scheduled, moved and cancelled as ever. It is the same as
 ` + "`duestream queue set <queue> held=true`" + `, and may be repeated.`,
-		Example: "  duestream pause emails\n  duestream pause emails --workers\n  duestream pause --all",
+		Example: "  duestream pause emails\n  duestream pause emails --workers\n  duestream pause --all\n" +
+			"  duestream pause imports --create",
 	})
 }
 
@@ -30,7 +30,7 @@ type heldQueue struct {
 	Held    bool   `json:"held"`
 	Workers bool   `json:"workers,omitempty"` // are paused as well
 	Changed bool   `json:"changed"`
-	Known   bool   `json:"known"` // to the bridges; else it is paused from its first message on, if the name is right
+	Known   bool   `json:"known"` // always true: an unknown queue is refused
 }
 
 func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
@@ -48,13 +48,16 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 	if held {
 		cmd.Flags().BoolVar(&workers, "workers", false, "workers take nothing new either")
 	}
-	return a.operates(cmd, nil, func(ctx context.Context, op *admin.Admin, queues []string) error {
-		known, err := op.Queues(ctx)
-		if err != nil {
-			return err
-		}
+	begin := a.looks
+	if held {
+		begin = a.configures
+	}
+	return begin(cmd, nil, func(ctx context.Context, op *admin.Admin, queues []string) error {
 		if all {
-			queues = known
+			var err error
+			if queues, err = op.Queues(ctx); err != nil {
+				return err
+			}
 		}
 		answers := []heldQueue{}
 		for _, queue := range queues {
@@ -62,9 +65,7 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 			if err != nil {
 				return errors.Join(a.printHeld(answers), err)
 			}
-			known := slices.Contains(known, queue)
-			answers = append(answers, heldQueue{queue, held, workers, changed, known})
-			a.noteUnknown(queue, known)
+			answers = append(answers, heldQueue{queue, held, workers, changed, true})
 		}
 		return a.printHeld(answers)
 	})

@@ -14,7 +14,7 @@ func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	c.serve()
-	c.ok("queue", "partitions", "a", "2")
+	c.ok("queue", "partitions", "a", "--create", "2")
 	c.ok("schedule", "b", "--id", "ready", "x")
 	if out := c.ok("pause", "a"); out != "a  paused: what is scheduled waits; what is ready is still delivered\n" {
 		t.Error(out)
@@ -46,12 +46,10 @@ func TestPauseAndResume(t *testing.T) {
 	if out := c.ok("resume", "a", "b"); out != "a  was not paused\nb  was not paused\n" {
 		t.Error(out)
 	}
-	if r := c.run("pause", "unknown"); r.code != exitOK ||
-		!strings.Contains(r.err, "no bridge knows a queue unknown yet: is the name right?") {
-		t.Errorf("%+v", r)
-	}
-	if r := c.run("pause", "unknown", "--json"); r.code != exitOK || r.err != "" || !strings.Contains(r.out, `"known":false`) {
-		t.Errorf("%+v", r)
+	c.fails(exitNotFound, []string{"queue unknown: no such queue", "--create"}, "pause", "unknown")
+	c.fails(exitNotFound, []string{"queue unknown: no such queue"}, "resume", "unknown")
+	if out := c.ok("pause", "later", "--create"); !strings.HasPrefix(out, "later  paused") {
+		t.Error(out)
 	}
 	if r := c.run("pause", "a", "--json"); r.code != exitOK || !strings.Contains(r.out, `"known":true`) {
 		t.Errorf("%+v", r)

@@ -12,7 +12,7 @@ import (
 func TestPeekShowsWhatIsDueNext(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.ok("queue", "partitions", "q", "3")
+	c.ok("queue", "partitions", "q", "--create", "3")
 	if out := c.ok("peek", "q"); out != "nothing is scheduled\n" {
 		t.Error(out)
 	}

@@ -18,7 +18,7 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	if out := c.ok("consumers", "q"); out != "no consumers\n" {
 		t.Error(out)
 	}
-	c.ok("queue", "partitions", "q", "2")
+	c.ok("queue", "partitions", "q", "--create", "2")
 	w := c.work(dir, `echo x >> "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done`,
 		"--consumer", "me", "--concurrency", "6") // more than messages, so that it reads of both partitions
 	for i := range 3 { // m-4 is in the second
@@ -39,7 +39,7 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	if len(list) != 1 || list[0].Consumer != "me" || list[0].Pending != 3 || !list[0].Alive || len(list[0].Partitions) != 2 {
 		t.Errorf("%+v", list)
 	}
-	c.fails(exitNotFound, []string{"consumer group is gone"}, "consumers", "q", "-g", "other")
+	c.fails(exitNotFound, []string{"no such consumer group"}, "consumers", "q", "-g", "other")
 	if out := c.ok("pending", "q", "g", "--limit", "2"); !strings.HasPrefix(out, "ENTRY") || strings.Count(out, "  me  ") != 2 ||
 		!strings.HasSuffix(out, "\n(and 1 more: see --limit)\n") {
 		t.Error(out)
@@ -69,7 +69,7 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 func TestPendingAndShowNameThePartition(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.ok("queue", "partitions", "q", "8")
+	c.ok("queue", "partitions", "q", "--create", "8")
 	counts := admin.PartitionCounts{1, 8}
 	id := ""
 	for n := 0; counts.Of(id) != 3; n++ {

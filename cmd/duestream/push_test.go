@@ -112,7 +112,7 @@ func TestAKilledRunnerLosesNothing(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	c.ok("queue", "set", "q", "visibility_timeout=500ms", "retry_min=1ms", "retry_max=1ms")
+	c.ok("queue", "set", "q", "--create", "visibility_timeout=500ms", "retry_min=1ms", "retry_max=1ms")
 	c.ok("push", "add", "q", "--group", "g", "--url", server.URL, "--allow-http", "--allow-network", "127.0.0.0/8")
 	first, _ := c.program(c.args([]string{"push", "run"})...)
 	c.ok("schedule", "q", "hello")
@@ -147,7 +147,7 @@ func TestKilledRunnersUseUpNoAttemptOfWhatWaitsForTheRate(t *testing.T) {
 		attempts <- r.Header.Get(push.HeaderAttempt)
 	}))
 	t.Cleanup(server.Close)
-	c.ok("queue", "set", "q", "visibility_timeout=200ms", "retry_min=1ms", "retry_max=1ms", "max_attempts=2")
+	c.ok("queue", "set", "q", "--create", "visibility_timeout=200ms", "retry_min=1ms", "retry_max=1ms", "max_attempts=2")
 	c.ok("push", "add", "q", "--group", "g", "--url", server.URL, "--allow-http", "--allow-network", "127.0.0.0/8", "--rate", "1/s")
 	for range n {
 		c.ok("schedule", "q", "hello")

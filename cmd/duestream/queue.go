@@ -16,6 +16,17 @@ func (a *app) queue() *cobra.Command {
 	}, a.queueShow(), a.queueSet(), a.queuePartitions(), a.queueDelete())
 }
 
+// checkGroupThere returns ErrNoGroup for a group that the queue has not, unless --create is given.
+func checkGroupThere(ctx context.Context, op *admin.Admin, cmd *cobra.Command, queue, group string) error {
+	if group == "" {
+		return nil
+	}
+	if create, err := cmd.Flags().GetBool("create"); err == nil && create {
+		return nil
+	}
+	return op.CheckGroup(ctx, queue, group)
+}
+
 // isKnown reports whether the bridges know a queue. Its settings may be there before its first message.
 func (a *app) isKnown(ctx context.Context, op *admin.Admin, queue string) (bool, error) {
 	known, err := op.Queues(ctx)

@@ -23,10 +23,11 @@ it up within seconds. A queue never shrinks. After an error repeat the command: 
 number in force it mends what is missing.
 
 A message's ID says which partition it goes to. Order is kept within a partition only.`,
-		Example: "  duestream queue partitions emails\n  duestream queue partitions emails 8",
+		Example: "  duestream queue partitions emails\n  duestream queue partitions emails 8\n" +
+			"  duestream queue partitions imports 8 --create",
 	}
 	n := 0
-	return a.operates(cmd, func(args []string) (err error) {
+	return a.configures(cmd, func(args []string) (err error) {
 		if len(args) < 2 {
 			return nil
 		}
@@ -35,7 +36,7 @@ A message's ID says which partition it goes to. Order is kept within a partition
 		}
 		return admin.CheckPartitions(n)
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
-		if len(args) == 2 { // a queue may have partitions before it has messages
+		if len(args) == 2 {
 			return a.growQueue(ctx, op, args[0], n)
 		}
 		return a.showPartitions(ctx, op, args[0])
@@ -47,15 +48,10 @@ type partitionCounts struct {
 	Queue       string                 `json:"queue"`
 	Partitions  int                    `json:"partitions"`
 	Counts      []int                  `json:"counts"`
-	New         bool                   `json:"new,omitempty"` // nobody knew the queue before
 	ByPartition []admin.PartitionStats `json:"by_partition,omitempty"`
 }
 
 func (a *app) growQueue(ctx context.Context, op *admin.Admin, queue string, n int) error {
-	known, err := a.isKnown(ctx, op, queue)
-	if err != nil {
-		return err
-	}
 	bar := term.NewProgress(a.err, "partitions")
 	counts, err := op.SetPartitions(ctx, queue, n, func(done, total int) {
 		share := float64(done) / float64(total)
@@ -65,17 +61,11 @@ func (a *app) growQueue(ctx context.Context, op *admin.Admin, queue string, n in
 	if err != nil {
 		return err
 	}
-	value := partitionCounts{Queue: queue, Partitions: counts.Latest(), Counts: counts, New: !known}
-	if !known && !a.json {
-		a.note("duestream: nobody knew a queue %s before: is the name right?", queue)
-	}
+	value := partitionCounts{Queue: queue, Partitions: counts.Latest(), Counts: counts}
 	return a.print(value, func() { fmt.Fprintf(a.out, "%s has %s\n", queue, human.Counted(counts.Latest(), "partition")) })
 }
 
 func (a *app) showPartitions(ctx context.Context, op *admin.Admin, queue string) error {
-	if err := op.CheckKnown(ctx, queue); err != nil {
-		return err
-	}
 	counts, err := op.Partitions(ctx, queue)
 	if err != nil {
 		return err

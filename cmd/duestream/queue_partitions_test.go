@@ -21,18 +21,18 @@ func (c *cli) in(partition int, command, key string, args ...string) {
 func TestQueuePartitionsGrowsAndShows(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.ok("queue", "set", "q", "max_attempts=3")
+	c.ok("queue", "set", "q", "--create", "max_attempts=3")
 	var got partitionCounts
 	c.json(&got, "queue", "partitions", "q")
 	if fmt.Sprint(got.Queue, got.Partitions, got.Counts, len(got.ByPartition)) != "q1 [1] 1" {
 		t.Errorf("%+v", got)
 	}
-	if out := c.ok("queue", "partitions", "q", "4"); out != "q has 4 partitions\n" {
+	if out := c.ok("queue", "partitions", "q", "--create", "4"); out != "q has 4 partitions\n" {
 		t.Error(out)
 	}
 	got = partitionCounts{}
-	c.json(&got, "queue", "partitions", "q", "6")
-	if fmt.Sprint(got) != "{q 6 [1 4 6] false []}" {
+	c.json(&got, "queue", "partitions", "q", "--create", "6")
+	if fmt.Sprint(got) != "{q 6 [1 4 6] []}" {
 		t.Errorf("%+v", got)
 	}
 	c.fails(exitFailure, []string{"q has 6 partitions, and cannot have 5: a queue never shrinks", "hint: "}, "queue", "partitions", "q", "5")

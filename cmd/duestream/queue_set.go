@@ -51,14 +51,18 @@ value takes a setting back, so that the next level counts again.
 		Example: `  duestream queue set emails max_attempts=5 retry_max=10m
   duestream queue set emails --group mailer visibility_timeout=
   duestream queue set callbacks retry_delays=1m,3m,5m,7m,9m max_attempts=6 retry_for=24h
-  duestream queue set emails rate=500/s burst=50 ready_limit=10000`,
+  duestream queue set emails rate=500/s burst=50 ready_limit=10000
+  duestream queue set invoices --create max_attempts=5`,
 	}
 	groupFlag(cmd, &group, "change what holds for this group")
 	var update admin.PolicyUpdate
-	return a.operates(cmd, func(args []string) (err error) {
+	return a.configures(cmd, func(args []string) (err error) {
 		update, err = parsePolicy(args[1:])
-		return errors.Join(checkGroup(group), err)
+		return errors.Join(err, update.Check(group))
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		if err := checkGroupThere(ctx, op, cmd, args[0], group); err != nil {
+			return err
+		}
 		if err := op.WritePolicy(ctx, args[0], group, update); err != nil {
 			return err
 		}

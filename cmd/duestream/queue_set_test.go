@@ -8,8 +8,8 @@ import (
 func TestQueueSetChangesThePolicy(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.ok("queue", "set", "q", "max_attempts=4", "visibility_timeout=1d", "held=true")
-	c.ok("queue", "set", "q", "--group", "g", "max_attempts=5")
+	c.ok("queue", "set", "q", "--create", "max_attempts=4", "visibility_timeout=1d", "held=true")
+	c.ok("queue", "set", "q", "--create", "--group", "g", "max_attempts=5")
 	var got struct {
 		MaxAttempts       int   `json:"max_attempts"`
 		VisibilityTimeout int64 `json:"visibility_timeout_ms"`
@@ -20,7 +20,7 @@ func TestQueueSetChangesThePolicy(t *testing.T) {
 	if got.MaxAttempts != 5 || got.VisibilityTimeout != 86_400_000 || got.RetryMax != 3_600_000 || !got.Held {
 		t.Errorf("%+v", got)
 	}
-	c.json(&got, "queue", "set", "q", "--group", "g", "max_attempts=")
+	c.json(&got, "queue", "set", "q", "--create", "--group", "g", "max_attempts=")
 	if got.MaxAttempts != 4 {
 		t.Errorf("%+v", got)
 	}
@@ -42,19 +42,19 @@ func TestAQueueHasARateAReadyLimitAndAPauseForWorkers(t *testing.T) {
 		}
 	}
 	c.ok("schedule", "q", "--in", "1h", "x")
-	says(c.ok("queue", "set", "q", "rate=500", "ready_limit=10000", "free_retries=true"), "rate 500/s burst 50 free_retries true (",
+	says(c.ok("queue", "set", "q", "--create", "rate=500", "ready_limit=10000", "free_retries=true"), "rate 500/s burst 50 free_retries true (",
 		"ready_limit 10000")
-	says(c.ok("queue", "set", "q", "rate=30/m", "burst=7"), "rate 30/m burst 7")
+	says(c.ok("queue", "set", "q", "--create", "rate=30/m", "burst=7"), "rate 30/m burst 7")
 	says(c.ok("stats", "q"), "q (30/m) (ready limit 10000) 1 0")
-	c.fails(exitInvalid, []string{`rate "fast": must be a whole number`}, "queue", "set", "q", "rate=fast")
-	c.fails(exitInvalid, []string{`burst "-1"`, `ready_limit "1000000001"`}, "queue", "set", "q", "burst=-1", "ready_limit=1000000001")
+	c.fails(exitInvalid, []string{`rate "fast": must be a whole number`}, "queue", "set", "q", "--create", "rate=fast")
+	c.fails(exitInvalid, []string{`burst "-1"`, `ready_limit "1000000001"`}, "queue", "set", "q", "--create", "burst=-1", "ready_limit=1000000001")
 	c.fails(exitInvalid, []string{"can be set for a whole queue only"}, "queue", "set", "q", "--group", "g", "rate=1/s")
 	var got queuePolicy
 	c.json(&got, "queue", "show", "q")
 	if got.Rate != "30/m" || got.Burst != 7 || !got.FreeRetries || got.ReadyLimit != 10000 {
 		t.Errorf("%+v", got)
 	}
-	out := c.ok("queue", "set", "q", "rate=0", "burst=", "ready_limit=", "free_retries=")
+	out := c.ok("queue", "set", "q", "--create", "rate=0", "burst=", "ready_limit=", "free_retries=")
 	if strings.Contains(out, "rate") || strings.Contains(out, "ready_limit") {
 		t.Error(out)
 	}
@@ -78,17 +78,18 @@ func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
 			}
 		}
 	}
-	says(c.ok("queue", "set", "q", "retry_delays=1m,3m,1d", "max_attempts=5", "retry_for=2d"), "retry_delays        1m,3m,1d (",
+	says(c.ok("queue", "set", "q", "--create", "retry_delays=1m,3m,1d", "max_attempts=5", "retry_for=2d"), "retry_delays        1m,3m,1d (",
 		"retry_for           2d\n", "tried for           about 2d0h,")
-	says(c.ok("queue", "set", "q", "--group", "g", "retry_delays=90s", "retry_for=0"), "retry_delays        1m30s (",
+	says(c.ok("queue", "set", "q", "--create", "--group", "g", "retry_delays=90s", "retry_for=0"), "retry_delays        1m30s (",
 		"tried for           about 6m,")
-	if out := c.ok("queue", "set", "q", "--group", "h", "retry_delays=0", "retry_for=0"); strings.Contains(out, "retry_delays") ||
+	out := c.ok("queue", "set", "q", "--create", "--group", "h", "retry_delays=0", "retry_for=0")
+	if strings.Contains(out, "retry_delays") ||
 		strings.Contains(out, "retry_for") {
 		t.Error(out)
 	}
-	says(c.ok("queue", "set", "q", "max_snoozes=5", "max_crashes=20"), "max_snoozes         5\n",
+	says(c.ok("queue", "set", "q", "--create", "max_snoozes=5", "max_crashes=20"), "max_snoozes         5\n",
 		"max_crashes         20\n")
-	c.fails(exitInvalid, []string{`max_crashes "-1"`, `max_snoozes "1000001"`}, "queue", "set", "q", "max_crashes=-1",
+	c.fails(exitInvalid, []string{`max_crashes "-1"`, `max_snoozes "1000001"`}, "queue", "set", "q", "--create", "max_crashes=-1",
 		"max_snoozes=1000001")
 	var got queuePolicy
 	c.json(&got, "queue", "show", "q", "--group", "g")
@@ -99,16 +100,16 @@ func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
 	c.ok("schedule", "q", "--id", "one", "--in", "1h", "--retry-delays", "1m,3m", "--retry-for", "1d", "--max-crashes", "3",
 		"--max-snoozes", "4", "x")
 	matches(t, c.ok("queue", "show"), `QUEUE +VISIBILITY .*`, `q +30s +5 +1m +24h +2d0h .*`)
-	c.fails(exitInvalid, []string{`retry_delays "1m,soon"`, "like 1m,3m,5m"}, "queue", "set", "q", "retry_delays=1m,soon")
-	c.fails(exitInvalid, []string{`retry_for "-1s"`}, "queue", "set", "q", "retry_for=-1s")
-	c.fails(exitInvalid, []string{"retry_delays", "must be 1 to 100 numbers"}, "queue", "set", "q", "retry_delays=1m,0")
-	c.ok("queue", "set", "q", "retry_delays=", "retry_for=")
+	c.fails(exitInvalid, []string{`retry_delays "1m,soon"`, "like 1m,3m,5m"}, "queue", "set", "q", "--create", "retry_delays=1m,soon")
+	c.fails(exitInvalid, []string{`retry_for "-1s"`}, "queue", "set", "q", "--create", "retry_for=-1s")
+	c.fails(exitInvalid, []string{"retry_delays", "must be 1 to 100 numbers"}, "queue", "set", "q", "--create", "retry_delays=1m,0")
+	c.ok("queue", "set", "q", "--create", "retry_delays=", "retry_for=")
 
 	lines := `{"id":"two","retry_delays_ms":[1000],"retry_for_ms":5,"max_crashes":6,"max_snoozes":7}` + "\n" +
 		`{"id":"three"}` + "\n" +
 		`{"id":"four","retry_for_ms":-5}`
 	c.runIn(lines, "schedule", "q", "--in", "1h", "--retry-delays", "7s", "--file", "-")
-	out := c.ok("export", "q")
+	out = c.ok("export", "q")
 	for _, want := range []string{
 		`"extra":{"max_crashes":"3","max_snoozes":"4","retry_delays_ms":"60000,180000","retry_for_ms":"86400000"}`,
 		`"extra":{"max_crashes":"6","max_snoozes":"7","retry_delays_ms":"1000","retry_for_ms":"5"}`,
@@ -125,25 +126,56 @@ func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
 
 // Settings of a queue whose name was misspelt were taken without a word. They are still taken: a queue may be set before its
 // first message.
-func TestSettingsOfAnUnknownQueueAreTakenWithANote(t *testing.T) {
+func TestAMisspeltQueueOrGroupIsRefusedAndTheRightOneSuggested(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.ok("schedule", "there", "--in", "1h", "x")
-	for line, says := range map[string][2]string{
-		"queue set early max_attempts=3": {"no bridge knows a queue early yet: is the name right?", `"known":false`}, "queue show early": {"no bridge knows a queue early yet", `"known":false`},
-		"queue partitions new 2":         {"nobody knew a queue new before: is the name right?", `"new":true`},
-		"queue set there max_attempts=3": {"", `"known":true`}, "queue show there": {"", `"known":true`}, "queue partitions there 2": {"", `"partitions":2`},
+	c.ok("schedule", "emails", "--in", "1h", "--id", "m", "x")
+	c.ok("queue", "set", "emails", "--create", "--group", "mailer", "max_attempts=3")
+	for line, says := range map[string]string{
+		"pause emials":                                `queue emials: no such queue; did you mean "emails"?`,
+		"resume emials":                               `did you mean "emails"?`,
+		"queue set emials max_attempts=3":             `did you mean "emails"?`,
+		"queue partitions emials 2":                   `did you mean "emails"?`,
+		"queue delete emials":                         `did you mean "emails"?`,
+		"cancel emials m":                             `did you mean "emails"?`,
+		"reschedule emials m --in 2h":                 `did you mean "emails"?`,
+		"dead list Emails":                            `did you mean "emails"?`,
+		"pause callbacks":                             `queue callbacks: no such queue`,
+		"queue set emails --group maler max_crashes=": `group maler of queue emails: no such consumer group; did you mean "mailer"?`,
+		"queue show emails --group maler":             `did you mean "mailer"?`,
+		"dead list emails --group maler":              `did you mean "mailer"?`,
+		"dead list emails --group maler --summary":    `did you mean "mailer"?`,
+		"dead redrive emails --group maler":           `did you mean "mailer"?`,
+		"dead purge emails --group maler --yes":       `did you mean "mailer"?`,
 	} {
-		if strings.Contains(line, "show early") { // is there once it was set
-			c.ok("queue", "set", "early", "max_attempts=3")
-		}
-		if r := c.run(strings.Fields(line)...); r.code != exitOK || (r.err == "") != (says[0] == "") ||
-			!strings.Contains(r.err, says[0]) {
-			t.Errorf("%s: %+v", line, r)
-		}
-		again := strings.Fields(strings.Replace(line, "new", "newer", 1) + " --json")
-		if r := c.run(again...); r.code != exitOK || r.err != "" || !strings.Contains(r.out, says[1]) {
-			t.Errorf("%q: %+v", again, r)
+		for _, more := range []string{"", " --json"} {
+			if more != "" {
+				says = strings.ReplaceAll(says, `"`, `\"`)
+			}
+			c.fails(exitNotFound, []string{says}, strings.Fields(line+more)...)
 		}
 	}
+	if n := c.scheduled("emails"); n != 1 {
+		t.Error(n, "messages are scheduled")
+	}
+	if known := c.ok("stats", "--json"); strings.Contains(known, "emials") || strings.Contains(known, "callbacks") {
+		t.Error("a misspelt queue was made:", known)
+	}
+}
+
+func TestSettingsMayBeWrittenBeforeTheFirstMessage(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	for _, line := range []string{"queue set a --create max_attempts=3", "pause b --create", "queue partitions c 4 --create",
+		"queue set a --create --group g max_attempts=4"} {
+		c.ok(strings.Fields(line)...)
+		c.ok(strings.Fields(line)...) // may be repeated
+	}
+	var all []queuePolicy
+	c.json(&all, "queue", "show")
+	if len(all) != 3 || all[0].MaxAttempts != 3 || !all[1].Held || all[2].Partitions != 4 {
+		t.Errorf("%+v", all)
+	}
+	c.ok("resume", "b")
+	c.ok("queue", "set", "a", "--group", "g", "max_attempts=5")
 }

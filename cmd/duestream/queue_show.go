@@ -190,6 +190,9 @@ environment), the program.`,
 		if len(args) == 0 {
 			return a.listPolicies(ctx, op, group)
 		}
+		if err := checkGroupThere(ctx, op, cmd, args[0], group); err != nil {
+			return err
+		}
 		return a.printPolicy(ctx, op, args[0], group)
 	})
 }

@@ -8,9 +8,9 @@ func TestQueueShowWithoutANameListsAll(t *testing.T) {
 	if out := c.ok("queue", "show"); out != "no queues\n" {
 		t.Error(out)
 	}
-	c.ok("queue", "partitions", "a", "2")
+	c.ok("queue", "partitions", "a", "--create", "2")
 	c.ok("schedule", "b", "--in", "1h", "x")
-	c.ok("queue", "set", "b", "max_attempts=4", "held=true")
+	c.ok("queue", "set", "b", "--create", "max_attempts=4", "held=true")
 	matches(t, c.ok("queue", "show"), `QUEUE  VISIBILITY  MAX ATTEMPTS  RETRY MIN  RETRY MAX  TRIED FOR  PAUSED  PARTITIONS`,
 		`a      30s         40 +1s +1h +24h46m +false   2`, `b      30s         4 +1s +1h +7s +true    1`)
 	var all []queuePolicy

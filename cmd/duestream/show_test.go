@@ -51,7 +51,7 @@ func TestShowSaysEveryPlaceOfAMessage(t *testing.T) {
 	}
 	c.gone("held")
 	c.fails(exitNotFound, []string{"hint: it was acknowledged by every group"}, "show", "q", "held")
-	c.fails(exitNotFound, []string{"consumer group is gone"}, "pending", "q", "--group", "other")
+	c.fails(exitNotFound, []string{"no such consumer group"}, "pending", "q", "--group", "other")
 	w.stop()
 }
 

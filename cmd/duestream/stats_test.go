@@ -53,7 +53,7 @@ func TestStatsCountsQueuesAndGroups(t *testing.T) {
 func TestStatsShowsPartitionsWhenAsked(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.ok("queue", "partitions", "q", "3")
+	c.ok("queue", "partitions", "q", "--create", "3")
 	for i := range 3 {
 		c.in(i, "ZADD", "due", "9999999999999", "m")
 	}

@@ -16,7 +16,7 @@ func TestTopOnACluster(t *testing.T) {
 	nodes := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	c := newCLIOn(t, nodes.Server())
 	c.url = nodes.URL()
-	c.ok("queue", "partitions", "wide", "6")
+	c.ok("queue", "partitions", "wide", "--create", "6")
 	for i := range 30 {
 		c.ok("schedule", "wide", "--in", "1h", "--id", fmt.Sprint("m-", i), "x")
 	}

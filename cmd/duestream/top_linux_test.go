@@ -310,7 +310,7 @@ func TestStatsFitOnATerminal(t *testing.T) {
 		"stream")).Group("mailer").Id("0").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	c.ok("queue", "set", "emails", "held=true")
+	c.ok("queue", "set", "emails", "--create", "held=true")
 	c.ok("schedule", "emails", "x")
 	c.do("XADD", c.key("emails", "dead"), "*", "id", "a", "payload", "", "group", "mailer", "reason", "expired", "dead_ms", "1")
 	path, err := binary()

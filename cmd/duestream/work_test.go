@@ -22,7 +22,7 @@ import (
 // newWork returns a queue q with quick retries and a bridge, and a directory for what commands write.
 func newWork(t *testing.T) (*cli, string) {
 	c := newCLI(t)
-	c.ok("queue", "set", "q", "retry_min=1ms", "retry_max=1ms", "max_attempts=3")
+	c.ok("queue", "set", "q", "--create", "retry_min=1ms", "retry_max=1ms", "max_attempts=3")
 	c.serve()
 	return c, t.TempDir()
 }
@@ -229,7 +229,7 @@ func TestWorkLetsTheCommandFinishWhenItIsToldToStop(t *testing.T) {
 func TestWorkKillsTheCommandWhenItsDeliveryIsLost(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
-	c.ok("queue", "set", "q", "visibility_timeout=300ms")
+	c.ok("queue", "set", "q", "--create", "visibility_timeout=300ms")
 	c.ok("schedule", "q", "--id", "lost", "x")
 	c.work(dir, `echo "$DUESTREAM_ENTRY" > "$1/entry"; echo $$ > "$1/pid"; sleep 300`)
 	pid := eventuallyNumber(t, filepath.Join(dir, "pid"))
