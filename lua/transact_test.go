@@ -18,7 +18,7 @@ func TestATransactionThatIsRefusedDoesNothing(t *testing.T) {
 		key := b.k.Policy
 		transact := func() (done bool, err error) {
 			err = guest.c.Dedicated(func(c rueidis.DedicatedClient) error {
-				done, err = Transact(b.T.Context(), c, c.B().Hset().Key(key).FieldValue().FieldValue("a", "1").Build(),
+				done, err = Transact(b.T.Context(), c, key, c.B().Hset().Key(key).FieldValue().FieldValue("a", "1").Build(),
 					c.B().Hdel().Key(key).Field("b").Build())
 				return err
 			})

@@ -110,7 +110,7 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err
 			if outcome = moveRaced; absent || !there.equal(m.one) {
 				return unwatch(ctx, c)
 			}
-			done, err := lua.Transact(ctx, c, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(),
+			done, err := lua.Transact(ctx, c, k.Due, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(),
 				c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
 				c.B().Hdel().Key(k.Meta).Field(m.one.member).Build())
 			if done {
@@ -159,7 +159,7 @@ func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err er
 				writes = append(writes, c.B().Hdel().Key(key).Field(m.one.member).Build())
 			}
 		}
-		done, err := lua.Transact(ctx, c, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.due(),
+		done, err := lua.Transact(ctx, c, k.Due, append(writes, c.B().Zadd().Key(k.Due).ScoreMember().ScoreMember(m.one.due(),
 			m.one.member).Build())...)
 		if !done {
 			outcome = moveRaced

@@ -168,7 +168,8 @@ func tryRemove(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) (r
 			}
 		}
 		var err error
-		removed, err = lua.Transact(ctx, one, one.B().Unlink().Key(keysOf(k)...).Build()) // neither: a watched key has changed
+		// Neither removed nor an error: a watched key has changed.
+		removed, err = lua.Transact(ctx, one, k.Due, one.B().Unlink().Key(keysOf(k)...).Build())
 		return err
 	})
 	return removed, err

@@ -229,7 +229,7 @@ func (s *Store) tryEdit(ctx context.Context, key, group string,
 		if err != nil {
 			return err
 		}
-		done, err = lua.Transact(ctx, c, c.B().Hset().Key(key).FieldValue().FieldValue(group, text).Build())
+		done, err = lua.Transact(ctx, c, key, c.B().Hset().Key(key).FieldValue().FieldValue(group, text).Build())
 		return err
 	})
 	return done, err

@@ -394,4 +394,10 @@ var mutants = []mutant{
 		new:  "\tit.searchPause, it.searchAt = 0, time.Time{}\n",
 		test: []string{"-run", "TestOverlapSkipLooksAgain", "./scheduler/planner"},
 	},
+	{
+		name: "a transaction begins on any server of a cluster", file: "lua/transact.go",
+		old:  "c.B().Multi().Build().SetSlot(key)",
+		new:  "c.B().Multi().Build()",
+		test: []string{"-run", "TestEveryAbilityOfAnOperatorOnACluster", "./integration"},
+	},
 }

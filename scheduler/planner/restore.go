@@ -69,7 +69,7 @@ func (p *Planner) restore(ctx context.Context, k lua.Keys, name, spec, plan stri
 			commands = append(commands, one.B().Hset().Key(k.Planned).FieldValue().FieldValue(name, plan).Build())
 		}
 		var err error
-		if done, err = lua.Transact(ctx, one, commands...); done {
+		if done, err = lua.Transact(ctx, one, k.Recurring, commands...); done {
 			// Bridges would find it within a minute without; what stands there may be no number.
 			_ = one.Do(ctx, one.B().Hincrby().Key(k.Planned).Field("").Increment(1).Build()).Error()
 		} else if err == nil {

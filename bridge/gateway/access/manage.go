@@ -276,7 +276,7 @@ func (h hash) write(ctx context.Context, one rueidis.DedicatedClient, field stri
 	if len(value) > maxTokenBytes {
 		return lua.Invalid("token", t.Name, "must be at most %s bytes of JSON", strconv.Itoa(maxTokenBytes))
 	}
-	done, err := lua.Transact(ctx, one, one.B().Hset().Key(h.key).FieldValue().FieldValue(field, string(value)).Build())
+	done, err := lua.Transact(ctx, one, h.key, one.B().Hset().Key(h.key).FieldValue().FieldValue(field, string(value)).Build())
 	if !done && err == nil {
 		return errAgain
 	}

@@ -1,0 +1,380 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// offline are the methods of admin.Admin, and of the handles it returns, that do not ask Redis.
+var offline = []string{"Admin.Name", "Admin.Observed", "Admin.Advise", "Admin.Bulk", "Admin.DeadLetters", "Admin.Export",
+	"Admin.Watcher", "Bulk.Observed", "DeadLetters.Observed", "Import.GroupsMade"}
+
+// ability is one thing that an operator can do. It fails if it has another effect than on a single server.
+type ability struct {
+	method string
+	do     func(ctx context.Context) error
+}
+
+// operator is an operator of a cluster, with a queue that has several partitions.
+type operator struct {
+	*stack
+	a       *admin.Admin
+	other   string // a queue that is empty at first
+	letters []string
+	records []admin.Record
+	in      *admin.Import
+	digest  string
+	stop    func() // the worker
+}
+
+// want returns an error unless what was counted is what it should be.
+func want(err error, what string, got, want any) error {
+	if err == nil && !reflect.DeepEqual(got, want) {
+		err = fmt.Errorf("%s: got %v, want %v", what, got, want)
+	}
+	return err
+}
+
+// abilities are all of them, each with what it does, in an order in which each finds what it needs.
+func (o *operator) abilities() []ability {
+	a, letters, bulk, queue := o.a, o.a.DeadLetters(), o.a.Bulk(), o.queue
+	all := admin.LetterFilter{}
+	listed := func(ctx context.Context) error {
+		o.letters = nil
+		for letter, err := range letters.List(ctx, queue, all) {
+			if err != nil {
+				return err
+			}
+			o.letters = append(o.letters, letter.Letter)
+		}
+		return want(nil, "letters", len(o.letters), 12)
+	}
+	return []ability{
+		{"Admin.Queues", func(ctx context.Context) error {
+			names, err := a.Queues(ctx)
+			return want(err, "queues", names, []string{queue})
+		}},
+		{"Admin.CheckKnown", func(ctx context.Context) error { return a.CheckKnown(ctx, queue) }},
+		{"Admin.Partitions", func(ctx context.Context) error {
+			counts, err := a.Partitions(ctx, queue)
+			return want(err, "partitions", counts.Latest(), 5)
+		}},
+		{"Admin.SetPartitions", func(ctx context.Context) error {
+			counts, err := a.SetPartitions(ctx, queue, 7, nil)
+			return want(err, "partitions", counts.Latest(), 7)
+		}},
+		{"Admin.Bridges", func(ctx context.Context) error {
+			all, err := a.Bridges(ctx)
+			return want(err, "bridges", len(all), 1)
+		}},
+		{"Admin.Stats", func(ctx context.Context) error {
+			stats, err := a.Stats(ctx, queue)
+			return want(err, "scheduled and dead", []int64{stats.Scheduled, int64(stats.Dead)}, []int64{20, 12})
+		}},
+		{"Watcher.Look", func(ctx context.Context) error {
+			samples, err := a.Watcher().Look(ctx)
+			return want(err, "queues", len(samples), 1)
+		}},
+		{"Admin.ServerLoad", func(ctx context.Context) error {
+			load, err := a.ServerLoad(ctx)
+			return want(err, "servers", load.Servers, 3)
+		}},
+		{"Admin.Doctor", func(ctx context.Context) error {
+			_, err := a.Doctor(ctx, doctor.Config{Settle: time.Millisecond, FreeWithin: time.Millisecond})
+			return err
+		}},
+		{"Admin.Find", func(ctx context.Context) error {
+			found, err := a.Find(ctx, "m-3", admin.FindOptions{})
+			return want(err, "places", len(found.Places), 1)
+		}},
+		{"Admin.Locate", func(ctx context.Context) error {
+			places, err := a.Locate(ctx, queue, "m-3")
+			return want(err, "places", len(places), 1)
+		}},
+		{"Admin.Story", func(ctx context.Context) error {
+			_, err := a.Story(ctx, "m-3", admin.StoryOptions{Queues: []string{queue}})
+			return err
+		}},
+		{"Admin.Remembered", func(ctx context.Context) error {
+			until, err := a.Remembered(ctx, queue, "m-3")
+			return want(err, "remembered", until.IsZero(), false)
+		}},
+		{"Admin.Peek", func(ctx context.Context) error {
+			peeked, err := a.Peek(ctx, queue, 5, true)
+			return want(err, "scheduled", len(peeked.Next), 5)
+		}},
+		{"Admin.Consumers", func(ctx context.Context) error {
+			all, err := a.Consumers(ctx, queue, "g")
+			return want(err, "there are consumers", len(all) > 0, true)
+		}},
+		{"Admin.PendingCount", func(ctx context.Context) error {
+			n, err := a.PendingCount(ctx, queue, "g", "")
+			return want(err, "pending", n, int64(1))
+		}},
+		{"Admin.Pending", func(ctx context.Context) error {
+			all, err := a.Pending(ctx, queue, "g", admin.PendingFilter{}, 10)
+			return want(err, "pending", len(all), 1)
+		}},
+		{"Admin.WriteDefaults", func(ctx context.Context) error { return a.WriteDefaults(ctx, patient()) }},
+		{"Admin.WritePolicy", func(ctx context.Context) error {
+			attempts := 3
+			return a.WritePolicy(ctx, queue, "", admin.PolicyUpdate{MaxAttempts: &attempts})
+		}},
+		{"Admin.ReadPolicy", func(ctx context.Context) error {
+			policy, _, err := a.ReadPolicy(ctx, queue, "")
+			return want(err, "attempts", policy.MaxAttempts, 3)
+		}},
+		{"Admin.PauseWorkers", func(ctx context.Context) error {
+			changed, err := a.PauseWorkers(ctx, queue)
+			return want(err, "changed", changed, true)
+		}},
+		{"Admin.Pause", func(ctx context.Context) error {
+			changed, err := a.Pause(ctx, queue, false)
+			return want(err, "changed", changed, true)
+		}},
+		{"DeadLetters.List", listed},
+		{"DeadLetters.Count", func(ctx context.Context) error {
+			n, err := letters.Count(ctx, queue, all)
+			return want(err, "letters", n, 12)
+		}},
+		{"DeadLetters.Show", func(ctx context.Context) error {
+			letter, err := letters.Show(ctx, queue, o.letters[0])
+			return want(err, "letter", letter.Letter, o.letters[0])
+		}},
+		{"DeadLetters.Stored", func(ctx context.Context) error {
+			n := 0
+			for _, err := range letters.Stored(ctx, queue, all) {
+				if err != nil {
+					return err
+				}
+				n++
+			}
+			return want(nil, "letters", n, 12)
+		}},
+		{"DeadLetters.Summarize", func(ctx context.Context) error {
+			groups, err := letters.Summarize(ctx, queue, all)
+			return want(err, "groups", len(groups), 1)
+		}},
+		{"DeadLetters.Redrive", func(ctx context.Context) error {
+			result, err := letters.Redrive(ctx, queue, o.letters[:3], admin.RedriveOptions{Delay: time.Hour})
+			return want(err, "redriven", result.Scheduled, 3)
+		}},
+		{"DeadLetters.Purge", func(ctx context.Context) error {
+			n, err := letters.Purge(ctx, queue, o.letters[3:6])
+			return want(err, "purged", n, 3)
+		}},
+		{"DeadLetters.RedriveMatching", func(ctx context.Context) error {
+			result, err := letters.RedriveMatching(ctx, queue, admin.LetterFilter{Limit: 3},
+				admin.RedriveOptions{Delay: time.Hour})
+			return want(err, "redriven", result.Scheduled, 3)
+		}},
+		{"DeadLetters.PurgeProgress", func(ctx context.Context) error {
+			n, err := letters.PurgeProgress(ctx, queue, admin.LetterFilter{Limit: 2}, nil)
+			return want(err, "purged", n, 2)
+		}},
+		{"Export.Time", func(ctx context.Context) error {
+			at, err := a.Export(queue).Time(ctx)
+			return want(err, "no time", at.IsZero(), false)
+		}},
+		{"Export.Records", func(ctx context.Context) error {
+			for record, err := range a.Export(queue, admin.RecordScheduled, admin.RecordDead).Records(ctx) {
+				if err != nil {
+					return err
+				}
+				o.records = append(o.records, record)
+			}
+			return want(nil, "records", len(o.records), 27)
+		}},
+		{"Admin.Import", func(ctx context.Context) (err error) {
+			if _, err = a.SetPartitions(ctx, o.other, 4, nil); err == nil {
+				o.in, err = a.Import(ctx, o.other, "elsewhere", time.Hour)
+			}
+			return err
+		}},
+		{"Import.Groups", func(ctx context.Context) error { return o.in.Groups(ctx, []string{"g"}) }},
+		{"Import.Write", func(ctx context.Context) error { return errors.Join(o.in.Write(ctx, o.records)...) }},
+		{"Import.Remember", func(ctx context.Context) error { return o.in.Remember(ctx, []string{"m-1"}) }},
+		{"Import.Known", func(ctx context.Context) error {
+			known, err := o.in.Known(ctx, []string{"m-1", "nobody"})
+			return want(err, "known", known, []bool{true, false})
+		}},
+		{"Bulk.Reschedule", func(ctx context.Context) error {
+			result, err := bulk.Reschedule(ctx, queue, admin.BulkFilter{Prefix: "m-"}, 2*time.Hour, time.Time{},
+				admin.BulkOptions{})
+			return want(err, "changed", result.Changed, 20)
+		}},
+		{"Bulk.Expire", func(ctx context.Context) error {
+			result, err := bulk.Expire(ctx, queue, admin.BulkFilter{IDs: []string{"m-1", "m-2"}}, admin.BulkOptions{})
+			return want(err, "changed", result.Changed, 2)
+		}},
+		{"Bulk.Cancel", func(ctx context.Context) error {
+			result, err := bulk.Cancel(ctx, queue, admin.BulkFilter{Prefix: "m-"}, admin.BulkOptions{})
+			return want(err, "18 at least are cancelled", result.Changed >= 18, true)
+		}},
+		{"Admin.Recur", func(ctx context.Context) error {
+			change, err := a.Recur(ctx, bridge.Recurrence{Queue: queue, Name: "r", Every: time.Hour})
+			return want(err, "added", change.Added, true)
+		}},
+		{"Admin.Recurrences", func(ctx context.Context) error {
+			states, err := a.Recurrences(ctx, queue)
+			return want(err, "recurrences", len(states), 1)
+		}},
+		{"Admin.Recurrence", func(ctx context.Context) error {
+			state, err := a.Recurrence(ctx, queue, "r")
+			return want(err, "next", len(state.Next), 3)
+		}},
+		{"Admin.PauseRecurrence", func(ctx context.Context) error {
+			changed, err := a.PauseRecurrence(ctx, queue, "r", true)
+			return want(err, "changed", changed, true)
+		}},
+		{"Admin.RunRecurrence", func(ctx context.Context) error {
+			receipt, err := a.RunRecurrence(ctx, queue, "r")
+			return want(err, "a message of r", strings.HasPrefix(receipt.ID, "r@"), true)
+		}},
+		{"Admin.RemoveRecurrence", func(ctx context.Context) error {
+			_, err := a.RemoveRecurrence(ctx, queue, "r")
+			return err
+		}},
+		{"Admin.ApplyRecurrences", func(ctx context.Context) error {
+			applied, err := a.ApplyRecurrences(ctx, "me", []admin.WantedRecurrence{
+				{Recurrence: bridge.Recurrence{Queue: queue, Name: "r", Every: time.Hour}},
+				{Recurrence: bridge.Recurrence{Queue: o.other, Name: "r", Every: time.Hour}}}, false)
+			return want(err, "applied", len(applied), 2)
+		}},
+		{"Admin.SetPushTarget", func(ctx context.Context) error {
+			_, err := a.SetPushTarget(ctx, admin.PushTarget{Queue: queue, Group: "posts", URL: "https://example.com/"})
+			return err
+		}},
+		{"Admin.PushTargets", func(ctx context.Context) error {
+			targets, err := a.PushTargets(ctx, queue)
+			return want(err, "targets", len(targets), 1)
+		}},
+		{"Admin.RotatePushKey", func(ctx context.Context) error {
+			_, err := a.RotatePushKey(ctx, queue, "posts", "")
+			return err
+		}},
+		{"Admin.DropOldPushKey", func(ctx context.Context) error { return a.DropOldPushKey(ctx, queue, "posts") }},
+		{"Admin.RemovePushTarget", func(ctx context.Context) error { return a.RemovePushTarget(ctx, queue, "posts") }},
+		{"Admin.AddToken", func(ctx context.Context) error {
+			_, err := a.AddToken(ctx, admin.Token{Name: "t", Verbs: admin.Verbs(), Queues: []string{"*"}})
+			return err
+		}},
+		{"Admin.AddChosenToken", func(ctx context.Context) error {
+			return a.AddChosenToken(ctx, admin.Token{Name: "c", Verbs: admin.Verbs(), Queues: []string{"*"}},
+				strings.Repeat("chosen", 8))
+		}},
+		{"Admin.Tokens", func(ctx context.Context) error {
+			all, err := a.Tokens(ctx)
+			if err == nil && len(all) > 0 {
+				o.digest = all[0].Digest
+			}
+			return want(err, "tokens", len(all), 2)
+		}},
+		{"Admin.LimitToken", func(ctx context.Context) error {
+			return a.LimitToken(ctx, o.digest, &admin.Limits{Read: 1, Write: 1, Interval: 1}, true)
+		}},
+		{"Admin.RemoveToken", func(ctx context.Context) error { return a.RemoveToken(ctx, "t") }},
+		{"Admin.LoadFunctions", func(ctx context.Context) error {
+			rows, err := a.LoadFunctions(ctx, "v1.0.0", false)
+			return want(err, "servers", len(rows), 3)
+		}},
+		{"Admin.ShowFunctions", func(ctx context.Context) error {
+			return want(nil, "servers", len(a.ShowFunctions(ctx, "v1.0.0")), 3)
+		}},
+		{"Admin.DeleteFunctions", func(ctx context.Context) error {
+			_, err := a.DeleteFunctions(ctx, "v1.0.0", false)
+			return err
+		}},
+		{"Admin.DeleteQueue", func(ctx context.Context) error {
+			o.stop()
+			if _, err := a.DeleteQueue(ctx, queue, false); !errors.Is(err, admin.ErrNotEmpty) {
+				return fmt.Errorf("without force: %w", err)
+			}
+			had, err := a.DeleteQueue(ctx, queue, true)
+			return want(err, "there were messages", had.Messages() > 0, true)
+		}},
+	}
+}
+
+// Everything that an operator can do is done on a cluster, to a queue whose partitions are on all its servers. A method that
+// nobody has written an ability for fails the test.
+func TestEveryAbilityOfAnOperatorOnACluster(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, redistest.Cluster(t, 3, 0).Server())
+	o := &operator{stack: s, a: admin.New(s.redis, s.prefix), other: s.queue + "-other"}
+	if _, err := o.a.SetPartitions(t.Context(), s.queue, 5, nil); err != nil {
+		t.Fatal(err)
+	}
+	events := 100
+	if err := o.a.WritePolicy(t.Context(), s.queue, "", admin.PolicyUpdate{History: &events}); err != nil {
+		t.Fatal(err)
+	}
+	s.bridge(patient())
+	held := make(chan struct{})
+	_, stop := s.worker("g", 5, func(_ context.Context, m *bridge.Message) error {
+		if m.ID == "held" {
+			<-held
+		}
+		return bridge.DeadLetter(errors.New("refused"))
+	})
+	o.stop = sync.OnceFunc(func() {
+		close(held)
+		stop()
+	})
+	t.Cleanup(o.stop)
+	var batch []bridge.NewMessage
+	add := func(id string, in time.Duration) {
+		batch = append(batch, bridge.NewMessage{ID: id, Payload: []byte("x"), Delay: in, Dedup: time.Hour})
+	}
+	for i := range 20 {
+		add(fmt.Sprint("m-", i), time.Hour)
+	}
+	for i := range 12 {
+		add(fmt.Sprint("d-", i), 0)
+	}
+	add("held", 0)
+	s.send(batch)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		stats, err := o.a.Stats(t.Context(), s.queue)
+		return err == nil && stats.Dead == 12, fmt.Sprintf("%d are dead: %v", stats.Dead, err)
+	})
+	done := map[string]bool{}
+	for _, name := range offline {
+		done[name] = true
+	}
+	for _, one := range o.abilities() {
+		done[one.method] = true
+		if err := attempt(t.Context(), one.do); err != nil {
+			t.Errorf("%s: %v", one.method, err)
+		}
+	}
+	for _, handle := range []any{o.a, o.a.Bulk(), o.a.DeadLetters(), o.a.Export(s.queue), o.in, o.a.Watcher()} {
+		kind := reflect.TypeOf(handle)
+		for i := range kind.NumMethod() {
+			if name := kind.Elem().Name() + "." + kind.Method(i).Name; !done[name] {
+				t.Errorf("nobody tries %s on a cluster", name)
+			}
+		}
+	}
+}
+
+// attempt does something, and returns a panic as an error.
+func attempt(ctx context.Context, do func(context.Context) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return do(ctx)
+}
