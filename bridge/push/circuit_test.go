@@ -57,7 +57,7 @@ func TestAnOpenCircuitTakesNewNumbers(t *testing.T) {
 	target := Target{Failures: 1, Interval: time.Hour}.WithDefaults()
 	c := newCircuit(target, slog.New(slog.DiscardHandler))
 	c.begin(func() {})
-	c.note(true, errors.New("down"))
+	c.note(false, true, errors.New("down"))
 	redistest.Want(t, "it waits", c.wait() > 30*time.Minute, true)
 	target.Interval, target.MaxInterval = time.Second, time.Minute
 	c.adopt(target)

@@ -14,7 +14,8 @@
 // Invariants:
 //   - No request leaves for an address that is not public, unless the target's own list allows it: the address that is dialled
 //     is the one that is checked (TestPrivateAddressesAreRefused, TestANameThatChangesItsAddressIsRefused).
-//   - While a circuit is open no attempt is used up, and one message at a time is taken
+//   - While a circuit is open no attempt is used up, and messages are taken as probes only
 //     (TestCircuitOpensUsesNoAttemptsAndCloses).
+//   - A message that a target refuses delays no other one (TestRefusedMessagesDelayNoOthers).
 //   - No key, header value or path of a URL is in a log line or an error (TestSecretsAreNotTold).
 package push

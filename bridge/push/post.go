@@ -35,6 +35,11 @@ const (
 // errTimeout is the cause of a request that took longer than its target's timeout.
 var errTimeout = errors.New("no answer in time")
 
+// downStatus are the answers that are about the target and not about the message: nobody behind it can serve anything now. Whoever
+// answers anything else, also 500, has looked at the message and failed at it: that is an attempt of the message, and says that
+// the target works. 429 is about the pace, and waits by its Retry-After.
+var downStatus = []int{http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
+
 // poster sends the requests of one target.
 type poster struct {
 	target    Target
@@ -76,7 +81,7 @@ func (p *poster) deliver(ctx context.Context, m *bridge.Message) (down bool, err
 	if a.status >= 200 && a.status < 300 {
 		return false, nil
 	}
-	down = a.status >= 500
+	down = slices.Contains(downStatus, a.status)
 	err = fmt.Errorf("POST to %s: %s", p.host, a)
 	switch {
 	case a.status == http.StatusGone || slices.Contains(p.target.DeadStatus, a.status):

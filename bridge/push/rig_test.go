@@ -155,6 +155,20 @@ func (g *rig) schedule(queue string, messages ...bridge.NewMessage) {
 	}
 }
 
+// schedulePoison schedules so many messages, of which the oldest are poison for a target.
+func (g *rig) schedulePoison(queue string, poison, all int) {
+	g.t.Helper()
+	batch := make([]bridge.NewMessage, all)
+	for i := range batch {
+		payload := "well"
+		if i < poison {
+			payload = "poison"
+		}
+		batch[i] = bridge.NewMessage{ID: fmt.Sprintf("m%03d", i), Payload: []byte(payload)}
+	}
+	g.schedule(queue, batch...)
+}
+
 // dead returns the dead letters of a queue by message ID.
 func (g *rig) dead(queue string) map[string]lua.Entry {
 	g.t.Helper()

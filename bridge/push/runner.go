@@ -243,7 +243,7 @@ type service struct {
 }
 
 // run has one worker after the other take messages: one with all slots while the circuit is closed; while it is open, none for a
-// while, and then one with a single slot, for a probe.
+// while, and then one for a round of probes.
 func (s *service) run(ctx context.Context) {
 	defer s.poster.close()
 	for loop.Sleep(ctx, s.circuit.wait()) {
@@ -259,13 +259,15 @@ func (s *service) work(ctx context.Context) error {
 	turn, end := context.WithCancel(ctx)
 	defer end()
 	slots := s.target.Concurrency
-	if s.circuit.begin(end) {
-		slots = 1
+	probes := s.circuit.begin(end)
+	if probes > 0 {
+		slots = min(slots, probes)
 	}
 	// Requests that are under way when the circuit opens are not cut short; the process may have to stop sooner.
 	patience := s.target.Timeout + bodyTime
 	config := bridge.WorkerConfig{
-		Redis: s.cfg.Redis, Prefix: s.cfg.Prefix, Queue: s.target.Queue, Group: s.target.Group, Handler: s.handle,
+		Redis: s.cfg.Redis, Prefix: s.cfg.Prefix, Queue: s.target.Queue, Group: s.target.Group,
+		Handler:     func(ctx context.Context, m *bridge.Message) error { return s.handle(ctx, m, probes > 0) },
 		Concurrency: slots, ShutdownTimeout: min(patience, s.cfg.ShutdownTimeout), Observer: s.cfg.Observer, Logger: s.cfg.Logger,
 	}
 	var w *bridge.Worker
@@ -281,13 +283,13 @@ func (s *service) work(ctx context.Context) error {
 	return w.Run(turn)
 }
 
-// handle is the handler of a target's workers.
-func (s *service) handle(ctx context.Context, m *bridge.Message) error {
+// handle is the handler of a target's workers. probe: the circuit was open when its worker began.
+func (s *service) handle(ctx context.Context, m *bridge.Message, probe bool) error {
 	down, err := s.poster.deliver(ctx, m)
 	if err != nil && ctx.Err() != nil {
 		return err // it was cut short here: that says nothing of the target
 	}
-	if s.circuit.note(down, err) {
+	if s.circuit.note(probe, down, err) {
 		return bridge.Release(err)
 	}
 	return err

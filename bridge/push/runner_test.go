@@ -104,7 +104,7 @@ func TestEveryAnswerHasItsOutcome(t *testing.T) {
 	}
 }
 
-// A target that is down costs no message its attempts, however few it has: the circuit opens, one probe after the other is sent,
+// A target that is down costs no message its attempts, however few it has: the circuit opens, one round of probes after the other is sent,
 // and when the target is back all arrive. The log tells of both changes, once each.
 func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 	t.Parallel()
@@ -144,7 +144,7 @@ func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 	down.Store(0)
 	g.done("q")
 	redistest.Want(t, "dead letters", len(g.dead("q")), 0)
-	redistest.Want(t, "probes at a time", most.Load(), int64(1))
+	redistest.Want(t, "more probes at a time than requests", most.Load() > slots, false)
 	used, arrived := map[string]int{}, map[string]bool{}
 	for i, r := range v.requests() {
 		if i >= before {
@@ -160,6 +160,65 @@ func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 	redistest.Want(t, "lines that it closed", g.log.Count("its circuit is closed"), 1)
 }
 
+// Messages that a target answers with an error of its own say nothing of others: these are delivered at once, although each
+// probe would be an hour late, and those end as dead letters.
+func TestRefusedMessagesDelayNoOthers(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusInternalServerError, http.StatusUnprocessableEntity, http.StatusTooManyRequests} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			g := newRig(t)
+			v := newReceiver(t, func(_ int, r request, w http.ResponseWriter) {
+				if strings.HasPrefix(string(r.body), "poison") {
+					w.WriteHeader(status)
+				}
+			})
+			target := to(v.URL)
+			target.Failures, target.Interval, target.MaxInterval = 2, time.Hour, time.Hour
+			g.set(target)
+			g.schedulePoison("q", 20, 200)
+			g.run()
+			g.done("q")
+			dead := g.dead("q")
+			redistest.Want(t, "dead letters", len(dead), 20)
+			for id, letter := range dead {
+				redistest.Want(t, "attempts of "+id, letter.Attempt, 3)
+			}
+			redistest.Want(t, "lines of the circuit", len(g.log.Lines("circuit")), 0)
+			redistest.Want(t, "requests", len(v.requests()), 180+3*20)
+		})
+	}
+}
+
+// Messages that a target answers as if it were down open its circuit. All others arrive after a few rounds of probes, and not
+// behind one probe for each of those.
+func TestMessagesThatLookLikeAnOutageDelayOthersBriefly(t *testing.T) {
+	t.Parallel()
+	g := newRig(t)
+	served := map[string]bool{}
+	var mu sync.Mutex
+	v := newReceiver(t, func(_ int, r request, w http.ResponseWriter) {
+		if strings.HasPrefix(string(r.body), "poison") {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		served[r.Get(HeaderID)] = true
+	})
+	target := to(v.URL)
+	target.Failures, target.Interval, target.MaxInterval = 2, minInterval, time.Hour // the 20th probe would be an hour late
+	target.Concurrency = 16
+	g.set(target)
+	g.schedulePoison("q", 60, 200)
+	g.run()
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(served) == 140, fmt.Sprint(len(served), " of 140 are served")
+	})
+}
+
 // Refusals of single messages, and answers that show that somebody is there, leave a circuit closed.
 func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 	t.Parallel()
@@ -169,34 +228,37 @@ func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 	c.begin(func() { ended++ })
 	failed := errors.New("x")
 	for _, down := range []bool{true, true, false, true, true, false} {
-		redistest.Want(t, "given back", c.note(down, failed), false)
+		redistest.Want(t, "given back", c.note(false, down, failed), false)
 	}
 	redistest.Want(t, "workers ended", ended, 0)
 	for range 3 {
-		redistest.Want(t, "given back", c.note(true, failed), false)
+		redistest.Want(t, "given back", c.note(false, true, failed), false)
 	}
 	redistest.Want(t, "workers ended", ended, 1)
-	redistest.Want(t, "given back by what was under way", c.note(true, failed), true)
-	c.note(false, nil) // what was under way and arrived: the probe decides
+	redistest.Want(t, "given back by what was under way", c.note(false, true, failed), true)
+	c.note(false, false, nil) // what was under way and arrived: the probe decides
 	wait := c.wait()
 	if wait > DefaultInterval || wait < DefaultInterval*3/4 {
 		t.Error("the first wait: ", wait)
 	}
-	for range 20 {
-		redistest.Want(t, "probe", c.begin(func() { ended++ }), true)
-		redistest.Want(t, "given back by a probe", c.note(true, failed), true)
+	for i := range 20 {
+		redistest.Want(t, "probes", c.begin(func() { ended++ }), min(1<<i, MaxConcurrency))
+		for range 2 {
+			redistest.Want(t, "given back by a probe", c.note(true, true, failed), true)
+		}
 	}
+	redistest.Want(t, "rounds that ended", ended, 21)
 	if wait := c.wait(); wait > DefaultMaxInterval || wait < DefaultMaxInterval*3/4 {
 		t.Error("the longest wait: ", wait)
 	}
 	c.begin(func() { ended++ })
-	redistest.Want(t, "given back", c.note(false, failed), false) // a refusal is an answer
+	redistest.Want(t, "given back", c.note(true, false, failed), false) // a refusal is an answer
 	redistest.Want(t, "wait of a closed circuit", c.wait(), time.Duration(0))
 	redistest.Want(t, "lines", len(book.Lines("circuit")), 2)
 	never := newCircuit(Target{Failures: -1}.WithDefaults(), book.Logger())
 	never.begin(func() { t.Error("it opened") })
 	for range 1000 {
-		never.note(true, failed)
+		never.note(false, true, failed)
 	}
 }
 

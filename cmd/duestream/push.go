@@ -108,7 +108,7 @@ Addresses outside of the public internet are refused when they are dialled, unle
 --allow-network names their network.
 
 After --failures in a row that say that the target is down (no connection, no answer in
-time, 5xx) its circuit opens: messages stay where they are, and one at a time is tried,
+time, 502, 503, 504) its circuit opens: messages stay where they are, and a few are tried,
 --interval later, then ever later, up to --max-interval.`,
 		Example: `  duestream push add orders --group partner --url https://example.com/hook
   duestream push add orders --group erp --url http://10.1.2.3/in --allow-http --allow-network 10.1.0.0/16

@@ -359,6 +359,18 @@ var mutants = []mutant{
 		test: []string{"-run", "TestAFullServerStopsNoTargetWithARate", "./bridge/push"},
 	},
 	{
+		name: "each round of probes takes one message", file: "bridge/push/circuit.go",
+		old:  "\t\tc.width = min(2*c.width, MaxConcurrency)\n",
+		new:  "",
+		test: []string{"-run", "TestMessagesThatLookLikeAnOutageDelayOthersBriefly", "./bridge/push"},
+	},
+	{
+		name: "an error that a target makes for one message opens its circuit", file: "bridge/push/post.go",
+		old:  "down = slices.Contains(downStatus, a.status)",
+		new:  "down = a.status >= http.StatusInternalServerError",
+		test: []string{"-run", "TestRefusedMessagesDelayNoOthers", "./bridge/push"},
+	},
+	{
 		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",
