@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 
 	"github.com/duestream/duestream/bridge/admin"
@@ -91,7 +92,19 @@ func redriveLetters(c *call) (int, any, error) {
 	r, err := c.op.DeadLetters().RedriveMatching(c.ctx, c.queue, f,
 		admin.RedriveOptions{Delay: delay, Spread: spread, To: c.query["to"], Rate: rate, DryRun: dry})
 	more, err := c.inTime(err)
+	if r.Scheduled > 0 && delay == 0 && spread == 0 && !dry {
+		c.makeReady()
+	}
 	return http.StatusOK, part{r, more}, err
+}
+
+// makeReady has redriven messages be there for who asks once this request is answered. It is told of no error: they are
+// scheduled, and a bridge has them ready.
+func (c *call) makeReady() {
+	if err := c.op.MakeReady(c.ctx, c.queue); err != nil {
+		c.log.Warn("redriven messages become ready after their request is answered", slog.String("queue", c.queue),
+			slog.Any("error", err))
+	}
 }
 
 func checkTo(q query) error {
@@ -123,6 +136,9 @@ func redriveLetter(c *call) (int, any, error) {
 	case err == nil && r.Left() > 0:
 		return 0, nil, &problem{Type: typeLeft, Status: http.StatusConflict,
 			Detail: "the dead letter stays as it is: its payload or headers are lost, or its group is gone"}
+	}
+	if r.Scheduled > 0 && delay == 0 {
+		c.makeReady()
 	}
 	return http.StatusOK, r, err
 }

@@ -371,6 +371,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestRefusedMessagesDelayNoOthers", "./bridge/push"},
 	},
 	{
+		name: "respawned jobs become ready after the answer", file: "bridge/gateway/lmstfy/dead.go",
+		old:  "\tif done > 0 {\n\t\tc.makeReady()\n\t}\n",
+		new:  "",
+		test: []string{"-run", "TestWhatIsSaidToBeThereCanBeConsumed", "./bridge/gateway/lmstfy"},
+	},
+	{
 		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",

@@ -173,6 +173,35 @@ func TestALetterThatCannotBeRespawnedIsInNobodysWay(t *testing.T) {
 	r.dead("p", 0)
 }
 
+// What a request says is there can be consumed by the next one. No bridge runs here: a bridge is milliseconds behind the answer,
+// and a consumer who asked at once was told that there is no job.
+func TestWhatIsSaidToBeThereCanBeConsumed(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	r := newRigAt(t, server.URL(), server.Prefix(t))
+	consume := func(what string) {
+		t.Helper()
+		got := r.do("GET", "/api/ns/q?ttr=1", "")
+		redistest.Want(t, what+": "+got.body, got.status, 200)
+	}
+	r.publish("q", "first", 0, 1, 0)
+	consume("published")
+	for range 5 {
+		r.dead("q", 1)
+		redistest.Want(t, "respawned", r.do("PUT", "/api/ns/q/deadletter", "").body, `{"count":1,"msg":"respawned"}`)
+		consume("respawned")
+	}
+	r.dead("q", 1)
+	due := lua.NewKeys(r.prefix, "ns:q").Due
+	if err := r.r.Client.Do(t.Context(), r.r.Client.B().Zadd().Key(due).ScoreMember().ScoreMember(5, "overdue").Build()).
+		Error(); err != nil {
+		t.Fatal(err)
+	}
+	r.publish("q", "behind one that is overdue", 0, 1, 0)
+	consume("the overdue one")
+	consume("published behind it")
+}
+
 // A job that another program published keeps its key when it is respawned: what has the same key goes on waiting for it.
 func TestARespawnedJobKeepsItsKey(t *testing.T) {
 	t.Parallel()

@@ -126,6 +126,9 @@ func respawn(c *call) (int, any, error) {
 			break
 		}
 	}
+	if done > 0 {
+		c.makeReady()
+	}
 	return http.StatusOK, map[string]any{"count": done, "msg": "respawned"}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -117,15 +118,30 @@ func (c *call) schedule(o options, bodies ...[]byte) ([]string, error) {
 			return nil, err
 		}
 	}
+	ready := true
 	if len(messages) == 1 {
-		_, err := c.cfg.Client.Schedule(c.ctx, c.name, nil, func(m *bridge.NewMessage) { *m = messages[0] })
-		return found, err
+		receipt, failed := c.cfg.Client.Schedule(c.ctx, c.name, nil, func(m *bridge.NewMessage) { *m = messages[0] })
+		ready, err = receipt.Ready, failed
+	} else {
+		results, failed := c.cfg.Client.ScheduleBatch(c.ctx, c.name, messages)
+		err = failed
+		for _, r := range results {
+			ready, err = ready && r.Ready, errors.Join(err, r.Err)
+		}
 	}
-	results, err := c.cfg.Client.ScheduleBatch(c.ctx, c.name, messages)
-	for _, r := range results {
-		err = errors.Join(err, r.Err)
+	if err == nil && o.delay == 0 && !ready {
+		c.makeReady()
 	}
 	return found, err
+}
+
+// makeReady has jobs that are due be there for who asks once this request is answered. It is told of no error: they are scheduled,
+// and a bridge has them ready.
+func (c *call) makeReady() {
+	if err := c.cfg.Admin.MakeReady(c.ctx, c.name); err != nil {
+		c.log.Warn("a job that is due becomes ready after its request is answered", slog.String("queue", c.name),
+			slog.Any("error", err))
+	}
 }
 
 func (c *call) publishOne() (string, error) {
