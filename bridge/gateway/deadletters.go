@@ -98,8 +98,8 @@ func redriveLetters(c *call) (int, any, error) {
 	return http.StatusOK, part{r, more}, err
 }
 
-// makeReady has redriven messages be there for who asks once this request is answered. It is told of no error: they are
-// scheduled, and a bridge has them ready.
+// makeReady has redriven messages be there for who asks once this request is answered. Its error is only logged: they are
+// scheduled, and a bridge makes them ready.
 func (c *call) makeReady() {
 	if err := c.op.MakeReady(c.ctx, c.queue); err != nil {
 		c.log.Warn("redriven messages become ready after their request is answered", slog.String("queue", c.queue),

@@ -35,9 +35,9 @@ const (
 // errTimeout is the cause of a request that took longer than its target's timeout.
 var errTimeout = errors.New("no answer in time")
 
-// downStatus are the answers that are about the target and not about the message: nobody behind it can serve anything now. Whoever
-// answers anything else, also 500, has looked at the message and failed at it: that is an attempt of the message, and says that
-// the target works. 429 is about the pace, and waits by its Retry-After.
+// downStatus are the answers that are about the target and not about the message: nobody behind it can serve anything now.
+// Whoever answers anything else, also 500, has looked at the message and failed at it: that is an attempt of the message, and
+// says that the target works. 429 is about the pace, and waits by its Retry-After.
 var downStatus = []int{http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
 
 // poster sends the requests of one target.

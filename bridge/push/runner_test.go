@@ -104,8 +104,8 @@ func TestEveryAnswerHasItsOutcome(t *testing.T) {
 	}
 }
 
-// A target that is down costs no message its attempts, however few it has: the circuit opens, one round of probes after the other is sent,
-// and when the target is back all arrive. The log tells of both changes, once each.
+// A target that is down costs no message its attempts, however few it has: the circuit opens, one round of probes after the
+// other is sent, and when one arrives everything does.
 func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)

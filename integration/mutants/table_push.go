@@ -70,7 +70,7 @@ var pushMutants = []mutant{
 	},
 	{
 		name: "an open circuit takes as many messages as a closed one", file: "bridge/push/runner.go",
-		old:  "\t\tslots = 1\n",
+		old:  "\t\tslots = min(slots, probes)\n",
 		new:  "\t\tslots *= 2\n",
 		test: []string{"-run", "TestCircuitOpensUsesNoAttempts", "./bridge/push"},
 	},

@@ -135,8 +135,8 @@ func (c *call) schedule(o options, bodies ...[]byte) ([]string, error) {
 	return found, err
 }
 
-// makeReady has jobs that are due be there for who asks once this request is answered. It is told of no error: they are scheduled,
-// and a bridge has them ready.
+// makeReady has jobs that are due be there for who asks once this request is answered. Its error is only logged: they are
+// scheduled, and a bridge makes them ready.
 func (c *call) makeReady() {
 	if err := c.cfg.Admin.MakeReady(c.ctx, c.name); err != nil {
 		c.log.Warn("a job that is due becomes ready after its request is answered", slog.String("queue", c.name),
