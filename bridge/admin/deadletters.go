@@ -10,7 +10,7 @@ import (
 //	type LetterGroup struct {
 //		Group  string
 //		Reason string
-//		Error  string // its first line; each run of digits is a #
+//		Error  string // its first line, with # for IDs, addresses, durations and long numbers
 //		Count  int
 //		Oldest time.Time
 //		Newest time.Time

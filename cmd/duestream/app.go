@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil && !a.started {
 		a.json = a.json || wantsJSON(args)
 		if lost == nil { // which is what cobra says, too
-			err = usage.Errorf("%s", middleCut(err.Error()))
+			err = usage.Errorf("%s", plainFlagError(middleCut(err.Error())))
 		}
 	}
 	if lost != nil && !errors.Is(err, lost) {

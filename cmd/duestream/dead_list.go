@@ -24,7 +24,7 @@ func (a *app) deadList() *cobra.Command {
 prints one object per line, as ` + "`dead show --json`" + ` does.
 
 --summary counts all letters that the other flags select, by group, reason and error:
-of an error its first line, with each number as #.`,
+of an error its first line, with # for IDs, addresses, durations and long numbers.`,
 		Example: `  duestream dead list emails --group mailer --newer-than 1h
   duestream dead list emails --summary`,
 	}

@@ -34,7 +34,11 @@ func (a *app) payload(args []string) ([]byte, error) {
 	if len(args) == 0 && term.IsTerminal(a.in) {
 		return nil, usage.Errorf("no payload: give it as an argument ('' for an empty one), or on standard input")
 	}
-	return readPayload(a.in, "standard input")
+	payload, err := readPayload(a.in, "standard input")
+	if err == nil && len(payload) == 0 { // most likely the program before it in the pipe has failed
+		return nil, usage.Errorf("standard input is empty: give '' for an empty payload")
+	}
+	return payload, err
 }
 
 func readPayload(r io.Reader, name string) ([]byte, error) {

@@ -13,7 +13,7 @@ import (
 type LetterGroup struct {
 	Group  string    `json:"group,omitempty"`
 	Reason string    `json:"reason"`
-	Error  string    `json:"error,omitempty"` // its first line; each run of digits is a #
+	Error  string    `json:"error,omitempty"` // its first line, with # for IDs, addresses, durations and long numbers
 	Count  int       `json:"count"`
 	Oldest time.Time `json:"oldest,omitzero"`
 	Newest time.Time `json:"newest,omitzero"`
@@ -68,10 +68,31 @@ func summarize(letters func(func(Letter, error) bool), most int) ([]LetterGroup,
 	return all, nil
 }
 
-var digitRun = regexp.MustCompile(`[0-9]+`)
+// variable matches the parts of an error that differ from message to message: IDs, addresses, durations, long numbers. Short
+// numbers stand for the kind of the error (404, 503, exit status 1), and so do codes such as ORA-00942, which the first group
+// matches.
+var variable = regexp.MustCompile(`(\b[A-Z]{2,6}-?[0-9]{3,5}\b)` + // a code
+	`|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b` + // UUID
+	`|\b[0-9A-HJKMNP-TV-Z]{26}\b` + // ULID
+	`|\[[0-9a-fA-F:.]+\](?::[0-9]+)?` + // IPv6
+	`|\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?::[0-9]+)?\b` + // IPv4
+	`|:[0-9]{2,5}\b` + // port
+	`|\b(?:[0-9]+[a-f]|[a-f]+[0-9])[0-9a-f]{6,}\b` + // hexadecimal
+	`|\b[0-9]+(?:\.[0-9]+)?(?: ?(?:ns|µs|us|ms|s|sec|seconds|m|min|minutes|h)\b)` + // duration
+	`|[0-9]+\.[0-9]{3,}` + // measured
+	`|[0-9]{5,}`) // long
 
-// foldError returns what errors of one kind have in common: the first line, without its numbers.
+// numbered matches the number of something that has a name in lower case: order-42, user_7, job7.
+var numbered = regexp.MustCompile(`([a-z][-_]?)[0-9]+\b`)
+
+// foldError returns what errors of one kind have in common: the first line, with # for each part that differs.
 func foldError(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
-	return digitRun.ReplaceAllString(strings.TrimSpace(line), "#")
+	line = variable.ReplaceAllStringFunc(strings.TrimSpace(line), func(part string) string {
+		if variable.FindStringSubmatch(part)[1] != "" {
+			return part
+		}
+		return "#"
+	})
+	return numbered.ReplaceAllString(line, "$1#")
 }

@@ -1,0 +1,33 @@
+package deadletter
+
+import (
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestErrorsAreFoldedByWhatDiffersFromMessageToMessage(t *testing.T) {
+	for text, want := range map[string]string{
+		"POST /hook: status 404":                                  "POST /hook: status 404",
+		"POST /hook: status 503\nbody":                            "POST /hook: status 503",
+		"exit status 1":                                           "exit status 1",
+		"ORA-00942: table or view does not exist":                 "ORA-00942: table or view does not exist",
+		"Error 1040: too many connections":                        "Error 1040: too many connections",
+		"order-42 has no card":                                    "order-# has no card",
+		"order 1234567 has no card":                               "order # has no card",
+		"user_7: job7 failed":                                     "user_#: job# failed",
+		"dial tcp 10.0.0.7:5432: connection refused":              "dial tcp #: connection refused",
+		"dial tcp [2001:db8::1]:443: connection refused":          "dial tcp #: connection refused",
+		"db.internal:5432 is away":                                "db.internal# is away",
+		"request 3f2504e0-4f89-11d3-9a0c-0305e82c3301 failed":     "request # failed",
+		"message 01J8XYZ9ABCDEFGHJKMNPQRSTV is gone":              "message # is gone",
+		"commit 9fceb02d0ae598e95dc970b74767f19372d61af8 is lost": "commit # is lost",
+		"timed out after 1.502345s":                               "timed out after #",
+		"timed out after 30s":                                     "timed out after #",
+		"timeout after 30 s at 10.0.0.1:25":                       "timeout after # at #",
+		"decade facade deadbeef":                                  "decade facade deadbeef",
+		"":                                                        "",
+	} {
+		redistest.Want(t, text, foldError(text), want)
+	}
+}
