@@ -178,9 +178,9 @@ func At(t time.Time) Option { return func(m *producer.Message) { m.At = t } }
 // milliseconds.
 func Spread(d time.Duration) Option { return func(m *producer.Message) { m.Spread = d } }
 
-// WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is scheduled,
-// another is refused with ErrDuplicate; for some seconds after a queue got more partitions that is best effort. Default: a new
-// ULID.
+// WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is
+// scheduled, another is refused with ErrDuplicate, whatever its key. In a queue with partitions that is best effort for
+// some seconds after it got more of them, and for calls at the same moment with different keys. Default: a new ULID.
 func WithID(id string) Option { return func(m *producer.Message) { m.ID = id } }
 
 // Header adds a header. Names and values are UTF-8.
@@ -236,9 +236,10 @@ func Dedup(d time.Duration) Option { return func(m *producer.Message) { m.Dedup 
 // for retries of the one before, the policy's KeyFailure says. 1 to 256 bytes of UTF-8 without control characters.
 func Key(key string) Option { return func(m *producer.Message) { m.Key = key } }
 
-// Replace has the message take the place of the one of its ID that is scheduled, with its payload, headers and due time, as often
-// as it comes: of many changes within a while one message is left. Once that one is delivered, the next is a new one. It needs
-// WithID, and no Dedup. What waits where the queue kept it before it got more partitions is replaced there.
+// Replace has the message take the place of the one of its ID that is scheduled, with its payload, headers and due
+// time, as often as it comes: of many changes within a while one message is left. Once that one is delivered, the next
+// is a new one. It needs WithID, and no Dedup. A message with another key is replaced as well: the new one waits for
+// its own key.
 func Replace(m *NewMessage) { m.Replace = lua.Replace }
 
 // ReplaceLater is Replace for a due time that is later than that of the scheduled one, else ErrDuplicate.

@@ -87,7 +87,9 @@ func (c Counts) Names(queue string) []string {
 // Of returns the partition that a message with this ID goes to; of one with a key, by its key.
 func (c Counts) Of(id string) int { return partitionOf(id, c.Latest()) }
 
-// Candidates returns every partition that a message with this ID may be in, the one it goes to now first.
+// Candidates returns every partition that a message with this ID may be in, in the order in which it is likely to be
+// there: where its ID belongs by the count in force, where it belonged by earlier counts, and then all others, because
+// a message with a key is where its key belongs.
 func (c Counts) Candidates(id string) []int {
 	found := []int{c.Of(id)}
 	for _, n := range slices.Backward(c) {
@@ -95,17 +97,9 @@ func (c Counts) Candidates(id string) []int {
 			found = append(found, i)
 		}
 	}
-	if !slices.Contains(found, 0) {
-		found = append(found, 0)
-	}
-	return found
-}
-
-// Others returns the partitions that are no Candidates: a message with a key may be there, because its key says where it goes.
-func (c Counts) Others(id string) (found []int) {
-	candidates := c.Candidates(id)
+	likely := len(found)
 	for i := range c.Latest() {
-		if !slices.Contains(candidates, i) {
+		if !slices.Contains(found[:likely], i) {
 			found = append(found, i)
 		}
 	}

@@ -35,6 +35,7 @@ func TestPartitionOfAnID(t *testing.T) {
 			}
 		}
 		redistest.Want(t, "first place to look", candidates[0], counts.Of(id))
+		redistest.Want(t, "different places to look", len(slices.Compact(slices.Sorted(slices.Values(candidates)))), 16)
 	}
 }
 

@@ -32,3 +32,13 @@ func (w When) Later(d time.Duration) When {
 	}
 	return When(text)
 }
+
+// Unix is the point in time in Unix milliseconds, where now is the time from which a relative one counts.
+func (w When) Unix(now int64) int64 {
+	text, relative := strings.CutPrefix(string(w), "+")
+	ms, _ := strconv.ParseInt(text, 10, 64)
+	if relative {
+		ms += now
+	}
+	return ms
+}

@@ -48,7 +48,6 @@ func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (Queu
 //	func (PartitionCounts) Latest() int
 //	func (PartitionCounts) Names(queue string) []string
 //	func (PartitionCounts) Of(id string) int
-//	func (PartitionCounts) Others(id string) (found []int)
 //	func (PartitionCounts) String() string
 //	func (PartitionCounts) With(others ...int) PartitionCounts
 type PartitionCounts = lua.Counts

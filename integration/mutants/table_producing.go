@@ -69,6 +69,24 @@ var producingMutants = []mutant{
 		test: []string{"-run", "TestCancelAndRescheduleReachEveryPartition", "./scheduler/producer"},
 	},
 	{
+		name: "a chosen ID is looked for in the newest partition alone", file: "scheduler/producer/duplicates.go",
+		old:  "for partition := range s.counts.Latest() {\n",
+		new:  "for partition := range 0 * s.counts.Latest() {\n",
+		test: []string{"-run", "TestAnIDBelongsToItsQueueWhateverItsKey", "./scheduler/producer"},
+	},
+	{
+		name: "what a key replaces elsewhere stays", file: "scheduler/producer/producer.go",
+		old:  "\ts.takeAway(ctx, ms, results)\n",
+		new:  "\t_ = s.takeAway\n",
+		test: []string{"-run", "TestReplaceTakesThePlaceOfAnotherKey", "./scheduler/producer"},
+	},
+	{
+		name: "a lookup asks only where the ID would be", file: "lua/partition.go",
+		old:  "\tfor i := range c.Latest() {\n\t\tif !slices.Contains(found[:likely], i) {\n",
+		new:  "\tfor i := range c.Latest() {\n\t\tif i == 0 && !slices.Contains(found[:likely], i) {\n",
+		test: []string{"-run", "TestEveryLookFinds", "./stream/inspect"},
+	},
+	{
 		name: "cancel believes old partition counts when it found the message", file: "scheduler/producer/lookup.go",
 		old:  "\tif !s.over(ctx) {\n\t\tagain",
 		new:  "\tif !s.over(ctx) && slices.Contains(s.found, false) {\n\t\tagain",
@@ -166,8 +184,8 @@ var producingMutants = []mutant{
 	},
 	{
 		name: "a replacement goes where its ID belongs now", file: "scheduler/producer/route.go",
-		old:  "partition, older := s.replaces[w.at]\n",
-		new:  "partition, older := 0, false\n",
+		old:  "s.takes[w.at]; replaces {\n",
+		new:  "s.takes[w.at]; replaces && false {\n",
 		test: []string{"-run", "TestReplaceGoesWhere", "./scheduler/producer"},
 	},
 }

@@ -150,36 +150,25 @@ func (r *run) judge(partition int, member, score string) (Message, bool) {
 	return m, r.filter.matches(parsed, m.Due)
 }
 
-// lookUp finds messages by their IDs in every partition where they may be, and were not looked for by earlier counts.
+// lookUp finds messages by their IDs in every partition, because a message with a key is where its key belongs, but for
+// those partitions that earlier counts had.
 func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
-	err := r.lookIn(ctx, counts.Latest(), func(id string) []int {
-		return slices.DeleteFunc(counts.Candidates(id), func(partition int) bool {
-			return before != nil && slices.Contains(before.Candidates(id), partition)
-		})
-	})
-	if err != nil {
-		return err
+	first := 0
+	if before != nil {
+		first = before.Latest()
 	}
-	return r.lookIn(ctx, counts.Latest(), counts.Others) // those with a key
-}
-
-// lookIn finds messages by their IDs, of those that were not found yet, in partitions.
-func (r *run) lookIn(ctx context.Context, partitions int, of func(id string) []int) error {
-	places := map[int][]string{}
-	seen := make(map[string]bool, len(r.filter.IDs))
+	var ids []string
+	named := make(map[string]bool, len(r.filter.IDs))
 	for _, id := range r.filter.IDs {
-		if seen[id] || r.wanted[id] {
-			continue
-		}
-		seen[id] = true
-		for _, partition := range of(id) {
-			places[partition] = append(places[partition], id)
-			r.result.Total++
+		if !named[id] {
+			named[id] = true
+			ids = append(ids, id)
 		}
 	}
-	for partition := range partitions {
+	r.result.Total += int64(len(ids) * (counts.Latest() - first))
+	for partition := first; partition < counts.Latest(); partition++ {
 		k := r.keys(partition)
-		for ids := range slices.Chunk(places[partition], r.pace.Batch(scanMembers/10)*10) {
+		for ids := range slices.Chunk(ids, r.pace.Batch(scanMembers/10)*10) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}

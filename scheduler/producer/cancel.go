@@ -21,8 +21,8 @@ func setAside(err error) (waited, failed error) {
 	return nil, err
 }
 
-// Cancel takes a message out of the schedule, of every partition that may hold it. True: it will never be delivered, and its ID
-// may be used again. False: it was not scheduled: it is ready or further on, was cancelled before, or never was.
+// Cancel takes a message out of the schedule, in every partition of the queue. True: it will never be delivered, and
+// its ID may be used again. False: it was not scheduled: it is ready or further on, was cancelled before, or never was.
 //
 // When the reply was lost, the call is repeated; if the message is gone then, the error is ErrUncertain, because the first try
 // may have cancelled it. With lua.ErrNotDurable the answer holds. When a partition that may hold the message, or the registry,

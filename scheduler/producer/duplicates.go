@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,10 +23,20 @@ type batchMessage struct {
 	id string
 }
 
-// duplicates looks for messages with IDs that callers chose in the partitions of older counts. It returns why some messages must
-// not be stored: ErrDuplicate, or an error where it could not find out. Script enqueue does the same for the partition that they
-// go to. One that is to replace what is scheduled goes to where that is. Pipelined; one round trip per partition and 500 IDs, all
-// partitions at once; none for a queue with one partition.
+// sighting is what the partitions that a message does not go to hold of its ID.
+type sighting struct {
+	refused   error         // why the message must not be stored; nil = nothing keeps it from that
+	inWindow  error         // ErrDuplicate, of a dedup window: what is scheduled may be replaced in spite of it
+	scheduled []int         // partitions in which the ID is scheduled, and the message may take its place
+	window    time.Duration // what is left of the longest dedup window
+	own       bool          // the ID is scheduled in the partition that the message goes to
+}
+
+// duplicates looks for messages with IDs that callers chose in the partitions that they do not go to: an ID belongs to
+// its queue, and only the key that was given with it says in which partition it is. It returns why some messages must
+// not be stored: ErrDuplicate, or an error where it could not find out. Script enqueue does the same for the partition
+// that they go to. What a message that replaces has to do besides is in s.takes. Pipelined; one round trip per 500 IDs,
+// in which all partitions are asked; none for a queue with one partition, and for generated IDs.
 func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error {
 	if s.only != nil {
 		return nil
@@ -35,69 +46,92 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 		if ms[i].ID == "" || lua.CheckID(ms[i].ID) != nil {
 			continue
 		}
-		for _, partition := range s.counts.Candidates(ms[i].place())[1:] {
-			places[partition] = append(places[partition], batchMessage{i, ms[i].ID})
+		own := s.counts.Of(ms[i].place())
+		for partition := range s.counts.Latest() {
+			if partition != own || ms[i].Replace != "" {
+				places[partition] = append(places[partition], batchMessage{i, ms[i].ID})
+			}
 		}
 	}
 	if len(places) == 0 {
 		return nil
 	}
+	sightings := s.sightings(ctx, ms, places)
+	refused := map[int]error{}
+	for at, seen := range sightings {
+		replaces := ms[at].Replace != "" && (seen.own || len(seen.scheduled) > 0)
+		switch {
+		case seen.refused != nil:
+			refused[at] = seen.refused
+		case replaces:
+			s.replace(at, &ms[at], seen)
+		case seen.inWindow != nil:
+			refused[at] = seen.inWindow
+		}
+	}
+	return refused
+}
+
+// sightings looks for messages in partitions, in all at once.
+func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int][]batchMessage) map[int]*sighting {
 	p, since := s.route.p, time.Now()
 	var mu sync.Mutex
-	refused, replaces := map[int]error{}, map[int]int{}
-	refuse := func(messages []batchMessage, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, m := range messages {
-			// A duplicate in one partition is certain, also when another one does not answer.
-			if refused[m.at] == nil || errors.Is(err, ErrDuplicate) {
-				refused[m.at] = err
-			}
+	sightings := map[int]*sighting{}
+	refuse := func(seen *sighting, err error) {
+		if seen.refused == nil || errors.Is(err, ErrDuplicate) { // certain, also when another partition does not answer
+			seen.refused = err
 		}
 	}
 	var looks sync.WaitGroup
 	for partition, messages := range places {
+		for _, m := range messages {
+			sightings[m.at] = cmp.Or(sightings[m.at], &sighting{})
+		}
 		keys := p.keys(lua.PartitionName(s.route.queue, partition))
 		looks.Go(func() {
-			var twice, replaced []batchMessage
+			var held []holding
+			var failed, twice error
 			for chunk := range slices.Chunk(messages, duplicatesChunk) {
-				err := p.harmlessly(ctx, since, func(ctx context.Context) error {
-					held, err := holds(ctx, p.cfg.Client, keys, chunk)
-					for i, how := range held {
-						switch {
-						case how == isScheduled && ms[chunk[i].at].Replace != "":
-							replaced = append(replaced, chunk[i])
-						case how != notHeld:
-							twice = append(twice, chunk[i])
-						}
+				failed = p.harmlessly(ctx, since, func(ctx context.Context) error {
+					some, err := holds(ctx, p.cfg.Client, keys, chunk)
+					if err == nil {
+						held = append(held, some...)
 					}
 					return err
 				})
-				if err != nil {
-					refuse(messages, err)
+				if failed != nil {
 					break
 				}
 			}
-			if len(twice) > 0 {
-				refuse(twice, p.duplicate(ctx, keys))
+			if slices.ContainsFunc(held, holding.mayRefuse) {
+				twice = p.duplicate(ctx, keys)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			for _, m := range replaced {
-				if other, more := replaces[m.at]; !more || other < partition {
-					replaces[m.at] = partition
+			for i, one := range messages {
+				m, seen := &ms[one.at], sightings[one.at]
+				if i >= len(held) {
+					refuse(seen, failed)
+					continue
+				}
+				if partition == s.counts.Of(m.place()) { // enqueue compares
+					seen.own = held[i].scheduled
+					continue
+				}
+				seen.window = max(seen.window, held[i].window)
+				switch {
+				case held[i].refuses(m):
+					refuse(seen, twice)
+				case held[i].scheduled:
+					seen.scheduled = append(seen.scheduled, partition)
+				case held[i].window > 0:
+					seen.inWindow = twice
 				}
 			}
 		})
 	}
 	looks.Wait()
-	for at := range replaces {
-		if errors.Is(refused[at], ErrDuplicate) { // by a window, which does not keep what is scheduled from being replaced
-			delete(refused, at)
-		}
-	}
-	s.replaces = replaces
-	return refused
+	return sightings
 }
 
 // duplicate is ErrDuplicate, joined with the reason when the stored message is not as durable as asked. A server confirms writes
@@ -124,50 +158,78 @@ func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 }
 
 // holding is how a partition holds an ID.
-type holding int
+type holding struct {
+	scheduled bool
+	due       int64         // of what is scheduled, Unix ms
+	window    time.Duration // what is left of its dedup window; zero: it is in none
+	now       int64         // by the clock of the partition's server, Unix ms
+}
 
-const (
-	notHeld holding = iota
-	inWindow
-	isScheduled
-)
+// mayRefuse says whether a message with the ID may be a duplicate.
+func (h holding) mayRefuse() bool { return h.scheduled || h.window > 0 }
 
-// holds says which of the messages are scheduled, or inside a dedup window, in a partition.
-func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]holding, error) {
-	n := len(messages)
-	cmds := make(rueidis.Commands, 0, 2*n+1)
-	for _, key := range []string{k.Due, k.Seen} {
-		for _, m := range messages {
-			cmds = append(cmds, c.B().Zscore().Key(key).Member(m.id).Build())
-		}
+// refuses says whether a message with the ID is a duplicate, whatever other partitions hold.
+func (h holding) refuses(m *Message) bool {
+	if m.Replace == "" {
+		return h.mayRefuse()
 	}
-	cmds = append(cmds, c.B().Time().Build().SetSlot(k.Seen)) // the clock of the server that holds the window
-	replies := c.DoMulti(ctx, cmds...)
-	clock, err := replies[2*n].AsIntSlice()
+	return h.scheduled && !m.mayReplace(h.due, h.now)
+}
+
+// holds says how a partition holds the IDs of messages.
+func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]holding, error) {
+	ids := make([]string, len(messages))
+	for i, m := range messages {
+		ids[i] = m.id
+	}
+	replies := c.DoMulti(ctx,
+		c.B().Zmscore().Key(k.Due).Member(ids...).Build(),
+		c.B().Zmscore().Key(k.Seen).Member(ids...).Build(),
+		c.B().Time().Build().SetSlot(k.Seen)) // the clock of the server that holds the window
+	clock, err := replies[2].AsIntSlice()
 	if err == nil && len(clock) != 2 {
 		err = errors.New("TIME has not two parts")
 	}
 	if err != nil {
 		return nil, lua.Classify("TIME", err)
 	}
-	now := float64(clock[0]*1000 + clock[1]/1000)
-	held := make([]holding, n)
-	for i, reply := range replies[:2*n] {
-		score, err := reply.AsFloat64()
+	held := make([]holding, len(ids))
+	now := clock[0]*1000 + clock[1]/1000
+	for i := range held {
+		held[i].now = now
+	}
+	err = eachScore(replies[0], len(ids), func(i int, score float64) {
+		due, _ := lua.DueScore(score)
+		held[i].scheduled, held[i].due = true, int64(due)
+	})
+	if err == nil {
+		err = eachScore(replies[1], len(ids), func(i int, end float64) {
+			held[i].window = max(0, time.Duration(end-float64(now))*time.Millisecond)
+		})
+	}
+	return held, lua.Classify("ZMSCORE", err)
+}
+
+// eachScore calls found for each member that a reply to ZMSCORE has the score of.
+func eachScore(reply rueidis.RedisResult, members int, found func(i int, score float64)) error {
+	scores, err := reply.ToArray()
+	if err == nil && len(scores) != members {
+		err = fmt.Errorf("%d scores of %d members", len(scores), members)
+	}
+	if err != nil {
+		return err
+	}
+	for i := range scores {
+		score, err := scores[i].AsFloat64()
 		if rueidis.IsRedisNil(err) {
 			continue
 		}
 		if err != nil {
-			return nil, lua.Classify("ZSCORE", err)
+			return err
 		}
-		switch {
-		case i < n:
-			held[i] = isScheduled
-		case score > now:
-			held[i-n] = max(held[i-n], inWindow)
-		}
+		found(i, score)
 	}
-	return held, nil
+	return nil
 }
 
 func (p *Producer) newToken() string { return p.name + "-" + strconv.FormatUint(p.tokens.Add(1), 36) }

@@ -35,11 +35,11 @@ type messageLookup struct {
 	failed error   // the last one
 }
 
-// lookup makes a change to each message wherever it is: in every partition that its ID may be in, because a producer that knows
-// no partitions, or an older count of them, may have put it into another one as well. All are asked at once, and beside them the
-// registry, so it takes one round trip; another one when the queue turns out to have grown, and in a queue with partitions for
-// what was not found: in all of them, because a message with a key is where that says. An answer is definite when every
-// partition that was known after the call began has answered. With an error there are answers, too: true is that the message was
+// lookup makes a change to each message wherever it is: in every partition of the queue, because its key, which the
+// caller does not know, says where it is, and because a producer that knows no partitions, or an older count of them,
+// may have put the same ID into another one as well. All are asked at once, and beside them the registry, so it takes
+// one round trip; another one when the queue turns out to have grown. An answer is definite when every partition that
+// was known after the call began has answered. With an error there are answers, too: true is that the message was
 // found, and changed, somewhere; false is not definite.
 func (p *Producer) lookup(ctx context.Context, queue string, ids []string, e observe.Event, do messageChange) ([]bool, error) {
 	for _, id := range ids {
@@ -73,9 +73,6 @@ func (p *Producer) lookup(ctx context.Context, queue string, ids []string, e obs
 			noteDoubt(s.untold, i, err)
 		}
 	}
-	if !s.over(ctx) {
-		s.amongOthers(ctx, r.known.Load().counts)
-	}
 	changed := 0
 	for _, found := range s.found {
 		if found {
@@ -105,19 +102,6 @@ func (s *messageLookup) amongCounts(ctx context.Context, counts, earlier lua.Cou
 	for i, id := range s.ids {
 		for _, at := range counts.Candidates(id) {
 			if earlier == nil || !slices.Contains(earlier.Candidates(id), at) {
-				places[at] = append(places[at], i)
-			}
-		}
-	}
-	s.in(ctx, places)
-}
-
-// amongOthers looks for messages that were nowhere where their IDs say: those with a key are where that says.
-func (s *messageLookup) amongOthers(ctx context.Context, counts lua.Counts) {
-	places := map[int][]int{}
-	for i, id := range s.ids {
-		if !s.found[i] {
-			for _, at := range counts.Others(id) {
 				places[at] = append(places[at], i)
 			}
 		}

@@ -125,6 +125,22 @@ func (m *Message) fields() []lua.FieldValue {
 // place is what says which partition the message goes to.
 func (m *Message) place() string { return cmp.Or(m.Key, m.ID) }
 
+// mayReplace says whether the message may take the place of one that is scheduled for due, where the server's clock
+// says now.
+func (m *Message) mayReplace(due, now int64) bool {
+	when, _ := dueWhen(m.Delay, m.At)
+	if m.Spread > 0 {
+		when = when.Later(lua.SpreadOf(m.ID, m.Spread))
+	}
+	switch at := when.Unix(now); m.Replace {
+	case lua.ReplaceLater:
+		return at > due
+	case lua.ReplaceEarlier:
+		return at < due
+	}
+	return m.Replace == lua.Replace
+}
+
 func (m *Message) retries() lua.Retries {
 	return lua.Retries{Delays: m.RetryDelays, For: m.RetryFor, MaxSnoozes: m.MaxSnoozes, MaxCrashes: m.MaxCrashes}
 }

@@ -153,10 +153,15 @@ func (p *Producer) keys(partition string) lua.Keys {
 // round trip, O(log n) in the number of scheduled messages. At first use of a queue its partitions are asked for as well, for a
 // second at most; from then on every 5s, which no call waits for.
 //
-// A queue with partitions is looked through for the IDs that callers chose, where older counts put them, which takes one more
-// round trip. For some seconds after the growth ErrDuplicate is best effort: this producer, or another, may not have heard of it
-// and store an ID where it belonged before while it is scheduled where it belongs now. The same goes for a producer that could
-// not read the registry yet, which uses partition 0, and for calls with the same ID at the same time that know different counts.
+// An ID belongs to its queue, whatever the key of its message. So a queue with partitions is looked through for the IDs
+// that callers chose, in all partitions at once, which takes one more round trip. With Replace and a Key the message
+// goes to the partition of its key, and what it replaces in others is cancelled after it was taken, in another round
+// trip. When that fails the error is ErrUncertain: both may be delivered, unless the call is repeated.
+//
+// ErrDuplicate is best effort in two cases. For some seconds after a growth this producer, or another, may not have
+// heard of it, and store an ID where it belonged before while it is scheduled where it belongs now; the same goes for a
+// producer that could not read the registry yet, which uses partition 0. And of calls with the same ID at the same
+// moment that know different counts, or have keys that belong to different partitions, several may be taken.
 //
 // Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; lua.ErrNotDurable, and
 // then the message is stored and the receipt whole; lua.ErrUnsupported for a durability that the server cannot give, and then
@@ -188,7 +193,29 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 	if err != nil {
 		return nil, wrap("schedule", queue, "", err)
 	}
-	elsewhere := l.duplicates(ctx, ms)
+	first, rest := l.apart(ms)
+	if rest == nil {
+		return l.schedule(ctx, ms, began), nil
+	}
+	results := make([]Result, len(ms))
+	for len(first) > 0 {
+		some := make([]Message, len(first))
+		for i, at := range first {
+			some[i] = ms[at]
+		}
+		round := batchRoute{route: r, counts: l.counts}
+		for i, result := range round.schedule(ctx, some, time.Now()) {
+			results[first[i]] = result
+		}
+		first, rest = l.apartOf(ms, rest)
+	}
+	return results, nil
+}
+
+// schedule lets messages go out, and waits for their answers. Repeats are counted since the given time.
+func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time) []Result {
+	queue := s.route.queue
+	elsewhere := s.duplicates(ctx, ms)
 	c := newBatchCall(ctx, len(ms))
 	var one [1]waiting
 	ws := one[:0]
@@ -205,11 +232,13 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 			c.answer(i, Result{Receipt{ID: ms[i].ID}, wrap("schedule", queue, ms[i].ID, err)})
 			continue
 		}
-		ws = append(ws, waiting{call: c, at: i, item: item, since: began, spread: ms[i].Spread, key: ms[i].Key})
+		ws = append(ws, waiting{call: c, at: i, item: item, since: since, spread: ms[i].Spread, key: ms[i].Key})
 	}
-	l.add(ws)
-	l.start(c)
-	return c.wait(queue), nil
+	s.add(ws)
+	s.start(c)
+	results := c.wait(queue)
+	s.takeAway(ctx, ms, results)
+	return results
 }
 
 // enter begins a call; the caller ends it with busy.Done.

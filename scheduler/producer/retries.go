@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -89,43 +88,23 @@ func (p *Producer) walk(ctx context.Context, queue, group string, ids []string, 
 		return found, err
 	}
 	more, err := p.walkAmong(ctx, queue, group, ids, again.counts, k.counts, do)
-	if found = append(found, more...); err != nil {
-		return found, err
-	}
-	missing := slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
-		return slices.ContainsFunc(found, func(r Retry) bool { return r.ID == id })
-	})
-	more, err = p.walkIn(ctx, queue, group, partitionsOf(missing, again.counts.Others), do) // of messages with a key
 	return append(found, more...), err
 }
 
-// partitionsOf returns where some IDs may be.
-func partitionsOf(ids []string, of func(id string) []int) map[int]bool {
-	partitions := map[int]bool{}
-	for _, id := range ids {
-		for _, at := range of(id) {
-			partitions[at] = true
-		}
-	}
-	return partitions
-}
-
-// walkAmong goes through the partitions that some counts name, and earlier ones did not: all at once.
+// walkAmong goes through the partitions that some counts name, and earlier ones did not: all at once. The retries of a
+// message may be in any of them.
 func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []string, counts, earlier lua.Counts,
 	do walkFunc) (found []Retry, err error) {
-	return p.walkIn(ctx, queue, group, partitionsOf(ids, func(id string) []int {
-		return slices.DeleteFunc(counts.Candidates(id), func(at int) bool {
-			return earlier != nil && slices.Contains(earlier.Candidates(id), at)
-		})
-	}), do)
-}
-
-// walkIn goes through partitions: all at once.
-func (p *Producer) walkIn(ctx context.Context, queue, group string, partitions map[int]bool,
-	do walkFunc) (found []Retry, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	first := 0
+	if earlier != nil {
+		first = earlier.Latest()
+	}
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	for partition := range partitions {
+	for partition := first; partition < counts.Latest(); partition++ {
 		all.Go(func() {
 			some, failed := p.walkOne(ctx, p.keys(lua.PartitionName(queue, partition)), group, do)
 			mu.Lock()

@@ -184,7 +184,7 @@ type batchRoute struct {
 	only   *groupCommit   // of a queue with one partition
 	used   []*groupCommit // of one with several
 
-	replaces map[int]int // messages that go to the partition of an older count, which holds what they replace
+	takes map[int]taking // what messages that replace others have to do besides, by their places in the batch
 }
 
 // batchRoute registers the queue, and returns the way to its partitions.
@@ -221,9 +221,12 @@ func (s *batchRoute) add(ws []waiting) {
 				continue
 			}
 		}
-		partition, older := s.replaces[w.at]
-		if !older {
-			partition = s.counts.Of(cmp.Or(w.key, w.item.ID))
+		partition := s.counts.Of(cmp.Or(w.key, w.item.ID))
+		if t, replaces := s.takes[w.at]; replaces {
+			partition = t.to
+			if t.window > 0 {
+				w.item.Dedup = lua.Window(t.window)
+			}
 		}
 		l := s.route.groupCommit(partition)
 		if !slices.Contains(s.used, l) {

@@ -165,13 +165,17 @@ func (s *finder) find(ctx context.Context, only []string) (found []Sighting, que
 		if err != nil {
 			return found, queues, err
 		}
-		names := slices.Sorted(maps.Keys(counts))
-		places := make([][]Sighting, len(names))
-		err = view.EachPartition(names, func(i int, queue string) (err error) {
-			places[i], err = s.look(ctx, queue, counts[queue])
+		looks := s.locatorsIn(counts)
+		names := make([]string, len(looks))
+		for i, l := range looks {
+			names[i] = lua.PartitionName(l.queue, l.partition)
+		}
+		places := make([][]Sighting, len(looks))
+		err = view.EachPartition(names, func(i int, _ string) (err error) {
+			places[i], err = looks[i].look(ctx)
 			return err
 		})
-		found, queues = slices.Concat(places...), len(names)
+		found, queues = slices.Concat(places...), len(counts)
 		if err != nil || len(found) > 0 {
 			return found, queues, err
 		}
@@ -179,25 +183,23 @@ func (s *finder) find(ctx context.Context, only []string) (found []Sighting, que
 	return nil, queues, deadletter.ErrNotFound
 }
 
-// look looks through the partitions of a queue where the message may be.
-func (s *finder) look(ctx context.Context, queue string, counts lua.Counts) ([]Sighting, error) {
-	var found []Sighting
-	for _, partition := range counts.Candidates(s.id) {
-		name := lua.PartitionName(queue, partition)
-		s.mu.Lock()
-		l := s.locators[name]
-		if l == nil {
-			l = &locator{finder: s, queue: queue, partition: partition, keys: lua.NewKeys(s.prefix, name)}
-			s.locators[name] = l
+// locatorsIn returns one for each partition of some queues: the key of a message, which nobody has told, says in which
+// it is.
+func (s *finder) locatorsIn(counts map[string]lua.Counts) (all []*locator) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, queue := range slices.Sorted(maps.Keys(counts)) {
+		for _, partition := range counts[queue].Candidates(s.id) {
+			name := lua.PartitionName(queue, partition)
+			l := s.locators[name]
+			if l == nil {
+				l = &locator{finder: s, queue: queue, partition: partition, keys: lua.NewKeys(s.prefix, name)}
+				s.locators[name] = l
+			}
+			all = append(all, l)
 		}
-		s.mu.Unlock()
-		places, err := l.look(ctx)
-		if err != nil {
-			return found, err
-		}
-		found = append(found, places...)
 	}
-	return found, nil
+	return all
 }
 
 // step adds to what was read, and to what there is to read.
@@ -220,8 +222,8 @@ func (s *finder) windows() (open []Window) {
 	return open
 }
 
-// Remembered says until when the ID of a message is refused because a message had it before; zero when it is not. It does not say
-// whether that one is finished: Find does. One round trip per partition where the ID may be, and one for the registry.
+// Remembered says until when the ID of a message is refused because a message had it before; zero when it is not. It
+// does not say whether that one is finished: Find does. One round trip per partition, and one for the registry.
 func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string) (until time.Time, err error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return until, err

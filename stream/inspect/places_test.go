@@ -184,3 +184,38 @@ func TestLocateFindsARetryAmongMany(t *testing.T) {
 	st := r.stats()
 	redistest.Want(t, "retrying", st.Groups[0].Retrying, int64(3000))
 }
+
+// A message with a key is in the partition of its key. It was looked for where its ID would have put it, and seven of
+// eight scheduled messages were said never to have existed.
+func TestEveryLookFindsAMessageWhereverItsKeyPutIt(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		r.Groups("g")
+		r.grow(8)
+		for i := range 8 {
+			p, id := r.Part(i), fmt.Sprint("m-", i)
+			p.Do("HSET", p.Keys.Meta, id, `{"key":"customer-7"}`)
+			p.Do("ZADD", p.Keys.Due, "9999999999999", id)
+			p.Do("ZADD", p.Keys.Seen, "9999999999999", id)
+			p.Do("XADD", p.Keys.History, "*", "by", "client c", "scheduled", fmt.Sprintf(`{"id":%q,"due_ms":"5"}`, id))
+
+			places := r.locate(id)
+			redistest.Want(t, id+": places", len(places), 1)
+			redistest.Want(t, id+": partition", places[0].Partition, i)
+			found, err := r.find(id, r.Queue)
+			if err != nil || len(found.Places) != 1 || found.Places[0].Partition != i || len(found.Windows) != 1 {
+				t.Errorf("find %s: %+v, %v", id, found, err)
+			}
+			until, err := Remembered(t.Context(), r.Client, r.Prefix, r.Queue, id)
+			if err != nil || until.UnixMilli() != 9999999999999 {
+				t.Errorf("%s is remembered until %v, %v", id, until, err)
+			}
+			story, err := ReadStory(t.Context(), r.Client, r.Prefix, id, StoryOptions{Queues: []string{r.Queue}})
+			if err != nil || len(story.Changes) != 1 {
+				t.Errorf("story of %s: %+v, %v", id, story, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,240 @@
+package producer
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// identityRig is a queue with eight partitions, and a key that belongs to each.
+type identityRig struct {
+	*testing.T
+	c      rueidis.Client
+	p      *Producer
+	prefix string
+	queue  string
+}
+
+func newIdentityRig(t *testing.T, s *redistest.Server) *identityRig {
+	t.Helper()
+	r := &identityRig{T: t, c: s.Client(t), prefix: s.Prefix(t), queue: redistest.Queue(t)}
+	queuetest.PublishCount(t, r.c, r.prefix, r.queue, 8)
+	r.p = newProducer(t, r.c, r.prefix)
+	return r
+}
+
+// keyOf returns a key of messages that belongs to a partition.
+func keyOf(partition int) string { return queuetest.IDOf(lua.Counts{1, 8}, partition) }
+
+func (r *identityRig) keys(partition int) lua.Keys {
+	return lua.NewKeys(r.prefix, lua.PartitionName(r.queue, partition))
+}
+
+// takes schedules a message, and fails the test unless it was taken.
+func (r *identityRig) takes(m Message) Receipt {
+	r.Helper()
+	receipt, err := r.p.Schedule(r.Context(), r.queue, m)
+	if err != nil {
+		r.Fatalf("%s with key %q: %v", m.ID, m.Key, err)
+	}
+	return receipt
+}
+
+// refuses schedules a message, and fails the test unless it was refused as a duplicate.
+func (r *identityRig) refuses(m Message) {
+	r.Helper()
+	if _, err := r.p.Schedule(r.Context(), r.queue, m); !errors.Is(err, ErrDuplicate) {
+		r.Errorf("%s with key %q: %v, want ErrDuplicate", m.ID, m.Key, err)
+	}
+}
+
+// scheduled fails the test unless an ID is scheduled in one partition with a payload, and nowhere else.
+func (r *identityRig) scheduled(id string, partition int, payload string) {
+	r.Helper()
+	for i := range 8 {
+		k := r.keys(i)
+		_, err := r.c.Do(r.Context(), r.c.B().Zscore().Key(k.Due).Member(id).Build()).AsFloat64()
+		if there := err == nil; there != (i == partition) {
+			r.Errorf("%s is scheduled in partition %d: %t, want partition %d", id, i, there, partition)
+		}
+		got, _ := r.c.Do(r.Context(), r.c.B().Hget().Key(k.Payload).Field(id).Build()).ToString()
+		if want := map[bool]string{true: payload}[i == partition]; got != want {
+			r.Errorf("%s has the payload %q in partition %d, want %q", id, got, i, want)
+		}
+		meta := queuetest.Integer(r.T, r.c, "HEXISTS", k.Meta, id)
+		if meta == 1 && i != partition {
+			r.Errorf("%s has left meta in partition %d", id, i)
+		}
+	}
+}
+
+// The key of a message says in which partition it is, so the same ID with two keys went to two partitions: both were
+// taken, and both delivered; a dedup window let the ID pass once for each key; and cancel took one of them away.
+func TestAnIDBelongsToItsQueueWhateverItsKey(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newIdentityRig(t, s)
+		a, b := keyOf(3), keyOf(5)
+		r.takes(Message{ID: "x", Key: a, Delay: time.Hour, Payload: []byte("a")})
+		r.refuses(Message{ID: "x", Key: b, Delay: time.Hour})
+		r.refuses(Message{ID: "x", Delay: time.Hour})
+		r.scheduled("x", 3, "a")
+		id := keyOf(6)
+		r.takes(Message{ID: id, Delay: time.Hour, Payload: []byte("plain")})
+		r.refuses(Message{ID: id, Key: a, Delay: time.Hour})
+		r.scheduled(id, 6, "plain")
+
+		r.takes(Message{ID: "once", Key: a, Dedup: time.Hour})
+		if d, err := lua.Drain(t.Context(), r.c, r.keys(3), 10, 1<<20); err != nil || d.Moved != 1 {
+			t.Fatalf("drain: %+v, %v", d, err)
+		}
+		r.refuses(Message{ID: "once", Key: b, Dedup: time.Hour})
+		r.refuses(Message{ID: "once"})
+	})
+}
+
+// One call that names an ID twice, with keys of two partitions, has the second one compared with the first.
+func TestAnIDBelongsToItsQueueWithinABatch(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	a, b, c := keyOf(3), keyOf(5), keyOf(7)
+	results, err := r.p.ScheduleBatch(t.Context(), r.queue, []Message{
+		{ID: "x", Key: a, Delay: time.Hour, Payload: []byte("a")},
+		{ID: "x", Key: b, Delay: time.Hour, Payload: []byte("b")},
+		{ID: "y", Key: b, Delay: time.Hour, Payload: []byte("first")},
+		{ID: "y", Key: c, Delay: time.Hour, Payload: []byte("second"), Replace: lua.Replace},
+		{ID: "y", Key: a, Delay: time.Hour, Payload: []byte("third"), Replace: lua.Replace},
+		{ID: "z", Key: "\x01", Delay: time.Hour},
+		{ID: "z", Key: b, Delay: time.Hour, Payload: []byte("z")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var invalid *lua.InvalidError
+	for i, holds := range []bool{results[0].Err == nil, errors.Is(results[1].Err, ErrDuplicate), results[2].Err == nil,
+		results[3].Err == nil && results[3].Replaced, results[4].Err == nil && results[4].Replaced,
+		errors.As(results[5].Err, &invalid), results[6].Err == nil} {
+		if !holds {
+			t.Errorf("result %d: %+v", i, results[i])
+		}
+	}
+	r.scheduled("x", 3, "a")
+	r.scheduled("y", 3, "third")
+	r.scheduled("z", 5, "z")
+}
+
+// Replacing a message by one with another key replaced nothing: both were delivered. Now the new one goes to the
+// partition of its key, so that the turn of that key holds, and the old one is cancelled where it was.
+func TestReplaceTakesThePlaceOfAnotherKey(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newIdentityRig(t, s)
+		a, b, id := keyOf(3), keyOf(5), keyOf(2)
+		replaces := func(m Message, partition int, payload string) {
+			t.Helper()
+			m.Payload = []byte(payload)
+			if receipt := r.takes(m); !receipt.Replaced {
+				t.Errorf("%s with key %q: the receipt says it replaced nothing", m.ID, m.Key)
+			}
+			r.scheduled(m.ID, partition, payload)
+		}
+		r.takes(Message{ID: id, Key: a, Delay: time.Hour})
+		replaces(Message{ID: id, Key: b, Delay: time.Minute, Replace: lua.Replace}, 5, "another key")
+		replaces(Message{ID: id, Key: b, Delay: time.Hour, Replace: lua.Replace}, 5, "the same key")
+		replaces(Message{ID: id, Key: a, Delay: 2 * time.Hour, Replace: lua.ReplaceLater}, 3, "later")
+		replaces(Message{ID: id, Key: b, Delay: time.Hour, Replace: lua.ReplaceEarlier}, 5, "earlier")
+		r.refuses(Message{ID: id, Key: a, Delay: time.Minute, Replace: lua.ReplaceLater})
+		r.refuses(Message{ID: id, Key: a, Delay: 2 * time.Hour, Replace: lua.ReplaceEarlier})
+		r.scheduled(id, 5, "earlier")
+		// One without a key has no turn: it takes the place where it is.
+		replaces(Message{ID: id, Delay: time.Hour, Replace: lua.Replace}, 5, "no key")
+		replaces(Message{ID: id, Key: a, Delay: time.Hour, Replace: lua.Replace}, 3, "a key again")
+
+		// A producer stopped between adding the new one and taking the old one away: the next call does that.
+		queuetest.Do(t, r.c, "ZADD", r.keys(5).Due, "1e13", id)
+		replaces(Message{ID: id, Key: a, Delay: time.Hour, Replace: lua.Replace}, 3, "both")
+
+		// The window that began with the old one goes on with the new one.
+		r.takes(Message{ID: "window", Key: a, Delay: time.Hour, Dedup: 2 * time.Hour})
+		replaces(Message{ID: "window", Key: b, Replace: lua.Replace}, 5, "now")
+		if d, err := lua.Drain(t.Context(), r.c, r.keys(5), 10, 1<<20); err != nil || d.Moved != 1 {
+			t.Fatalf("drain: %+v, %v", d, err)
+		}
+		r.refuses(Message{ID: "window", Key: a, Dedup: time.Hour})
+		r.refuses(Message{ID: "window", Key: b, Replace: lua.Replace})
+	})
+}
+
+// A message with a key that replaces one of its own key, which was scheduled before the queue grew, stayed in the
+// partition of the older count, where no other message of its key comes.
+func TestReplaceAfterGrowthGoesWhereTheKeyBelongs(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	key := keyOf(5)
+	old := newProducer(t, c, prefix)
+	if _, err := old.Schedule(t.Context(), queue, Message{ID: "x", Key: key, Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	r := &identityRig{T: t, c: c, p: newProducer(t, c, prefix), prefix: prefix, queue: queue}
+	receipt := r.takes(Message{ID: "x", Key: key, Delay: time.Hour, Payload: []byte("new"), Replace: lua.Replace})
+	redistest.Want(t, "replaced", receipt.Replaced, true)
+	r.scheduled("x", 5, "new")
+}
+
+// Cancel and reschedule answered for the first message that they found, and one with a key in another partition was
+// delivered.
+func TestCancelAndRescheduleReachEveryKeyOfAnID(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	at := time.UnixMilli(queuetest.Now(t, r.c).UnixMilli()).Add(time.Minute)
+	everywhere := func() {
+		for i := range 8 {
+			queuetest.Do(t, r.c, "ZADD", r.keys(i).Due, "1e13", "x")
+		}
+	}
+	everywhere()
+	if due, err := r.p.Reschedule(t.Context(), r.queue, "x", 0, at); err != nil || !due.Equal(at) {
+		t.Errorf("reschedule: %v, %v", due, err)
+	}
+	for i := range 8 {
+		redistest.Want(t, fmt.Sprint("due in partition ", i), queuetest.Integer(t, r.c, "ZSCORE", r.keys(i).Due, "x"),
+			at.UnixMilli())
+	}
+	if done, err := r.p.Cancel(t.Context(), r.queue, "x"); err != nil || !done {
+		t.Errorf("cancel: %v, %v", done, err)
+	}
+	r.scheduled("x", -1, "")
+}
+
+// Looking for an ID in all partitions costs one round trip, whatever their number, and nothing where no caller has
+// chosen the ID.
+func TestLookingForIDsCostsNothingWhereNobodyChoseThem(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newIdentityRig(t, s)
+	r.takes(Message{Delay: time.Hour}) // the server knows the script, and the producer the partitions
+	r.takes(Message{ID: "warm", Key: "k", Delay: time.Hour})
+	monitor := s.Monitor(t)
+	looks := func(m Message) int {
+		t.Helper()
+		monitor.Reset()
+		r.takes(m)
+		commands := monitor.Commands()
+		return commands["ZSCORE"] + commands["ZMSCORE"]
+	}
+	redistest.Want(t, "looks for a generated ID", looks(Message{Delay: time.Hour}), 0)
+	redistest.Want(t, "looks for a generated ID with a key", looks(Message{Key: keyOf(3), Delay: time.Hour}), 0)
+	redistest.Want(t, "looks for a chosen ID", looks(Message{ID: "x", Delay: time.Hour}), 2*7)
+	redistest.Want(t, "looks for a chosen ID with a key", looks(Message{ID: "y", Key: keyOf(3), Delay: time.Hour}), 2*7)
+}

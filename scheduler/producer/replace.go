@@ -1,0 +1,141 @@
+package producer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// taking is what a message has to do besides to take the place of those of its ID in other partitions.
+type taking struct {
+	to     int           // the partition that it goes to
+	from   []int         // partitions whose message of its ID is cancelled when it was taken
+	window time.Duration // for how long its ID is remembered there; zero = as the message says
+}
+
+// replace notes what a message has to do to take the place of those of its ID that are scheduled. One with a key goes
+// to the partition of its key, where it has its turn; one without stays where the ID is, so that a single script call
+// replaces it.
+//
+// The new message is added before the old one is taken away. When the producer dies in between, both are scheduled; the
+// same call, repeated, takes the old one away. When the old one is drained in between, it is delivered, as one that was
+// drained just before the call.
+func (s *batchRoute) replace(at int, m *Message, seen *sighting) {
+	slices.Sort(seen.scheduled)
+	t := taking{to: s.counts.Of(m.place()), from: seen.scheduled}
+	switch {
+	case seen.own:
+	case m.Key == "":
+		t.to, t.from = seen.scheduled[0], seen.scheduled[1:]
+	default: // cancelling the old one ends the window that began with it
+		t.window = seen.window
+	}
+	if s.takes == nil {
+		s.takes = map[int]taking{}
+	}
+	s.takes[at] = t
+}
+
+// takeAway cancels what messages that were taken have replaced in other partitions. One round trip, in which all are
+// asked; none when there is nothing.
+func (s *batchRoute) takeAway(ctx context.Context, ms []Message, results []Result) {
+	places := map[int][]int{} // partition → messages
+	for at, t := range s.takes {
+		if results[at].Err != nil && !errors.Is(results[at].Err, lua.ErrNotDurable) {
+			continue
+		}
+		for _, partition := range t.from {
+			places[partition] = append(places[partition], at)
+		}
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for partition, messages := range places {
+		all.Go(func() {
+			for some := range slices.Chunk(messages, cancelChunk) {
+				ids := make([]string, len(some))
+				for i, at := range some {
+					ids[i] = ms[at].ID
+				}
+				gone, waited, err := s.cancelIn(ctx, partition, ids)
+				mu.Lock()
+				for i, at := range some {
+					r := &results[at]
+					switch {
+					case err != nil:
+						err := fmt.Errorf("%w: it was taken, and the message that it replaces may be delivered from "+
+							"partition %d as well: %w", ErrUncertain, partition, err)
+						r.Err = wrap("schedule", s.route.queue, ids[i], err)
+					case gone[i]:
+						r.Replaced, r.Err = true, cmp.Or(r.Err, wrap("schedule", s.route.queue, ids[i], waited))
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+}
+
+// cancelIn cancels messages in one partition, and says which were there. waited says why that is not as durable as
+// asked.
+func (s *batchRoute) cancelIn(ctx context.Context, partition int, ids []string) (gone []bool, waited, err error) {
+	p := s.route.p
+	keys := p.keys(lua.PartitionName(s.route.queue, partition))
+	_, err = p.repeat(ctx, time.Now(), func(ctx context.Context) error {
+		var err error
+		gone, err = lua.Cancel(ctx, p.cfg.Client, keys, ids, p.cfg.Durability)
+		waited, err = setAside(err)
+		return err
+	})
+	return gone, waited, err
+}
+
+// apart parts the messages of a batch into those that go out together, and those that must wait for their answers:
+// messages with the ID of an earlier one that goes to another partition. rest is nil when all go out together, and
+// first with it.
+func (s *batchRoute) apart(ms []Message) (first, rest []int) {
+	chosen := func(m Message) bool { return m.ID != "" }
+	if s.only != nil || len(ms) < 2 || !slices.ContainsFunc(ms, chosen) {
+		return nil, nil
+	}
+	all := make([]int, len(ms))
+	for i := range ms {
+		all[i] = i
+	}
+	if first, rest = s.apartOf(ms, all); rest == nil {
+		return nil, nil
+	}
+	return first, rest
+}
+
+// apartOf is apart for some messages of a batch, which are given and returned by their places in it.
+func (s *batchRoute) apartOf(ms []Message, some []int) (first, rest []int) {
+	const waits = -1
+	partitions := make(map[string]int, len(some)) // of the first message with an ID; waits: another one waits for it
+	for _, at := range some {
+		m := &ms[at]
+		if m.ID == "" {
+			first = append(first, at)
+			continue
+		}
+		own := s.counts.Of(m.place())
+		of, known := partitions[m.ID]
+		switch {
+		case !known:
+			partitions[m.ID] = own
+		case of != own:
+			partitions[m.ID] = waits
+			rest = append(rest, at)
+			continue
+		}
+		first = append(first, at)
+	}
+	return first, rest
+}
