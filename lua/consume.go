@@ -155,6 +155,7 @@ type ReclaimArgs struct {
 	Limit    int           // entries
 	MaxBytes int           // bytes of entries after which no further one is taken
 	Shortest time.Duration // of the visibility timeouts of the queue's groups; zero = idle times are taken as they are
+	Notes    int           // of the oldest pending entries so many are noted with the time since when they are held
 }
 
 // Reclaimed counts what one reclaim did. Cursor is "" when the whole pending list was seen.
@@ -165,7 +166,7 @@ type Reclaimed struct {
 
 var reclaimScript = load("reclaim",
 	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "history"},
-	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest"}, nil)
+	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest", "notes"}, nil)
 
 // Reclaim takes entries that the group holds for longer than MinIdle as failed. With Shortest only that part of an idle time
 // counts in which calls like this one came often enough to say that the server was there: what an outage held up is not
@@ -179,7 +180,7 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Turns,
 		k.Policy, k.History}, []string{
 		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
-		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest), k.Actor,
+		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest), strconv.Itoa(a.Notes), k.Actor,
 	}, 5)
 	if err != nil {
 		return Reclaimed{}, err
@@ -201,9 +202,42 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	return r, nil
 }
 
-// Forget drops what reclaims have noted of a queue: nobody holds anything of it, so there is nothing to judge.
+// Forget drops what reclaims have noted of a queue: nobody holds anything of it, so there is nothing to judge. Two round trips
+// for each 1,000 groups.
 func Forget(ctx context.Context, c rueidis.Client, k Keys) error {
-	return Classify("HDEL", c.Do(ctx, c.B().Hdel().Key(k.Calm).Field("seen_ms", "away").Build()).Error())
+	return forgetNotes(ctx, c, k, func(string) bool { return true })
+}
+
+// ForgetHeld drops what reclaims have noted of deliveries of groups other than these. Two round trips
+// for each 1,000 groups.
+func ForgetHeld(ctx context.Context, c rueidis.Client, k Keys, keep func(group string) bool) error {
+	return forgetNotes(ctx, c, k, func(field string) bool {
+		group, ofGroup := strings.CutPrefix(field, heldField)
+		return ofGroup && !keep(group)
+	})
+}
+
+func forgetNotes(ctx context.Context, c rueidis.Client, k Keys, goes func(field string) bool) error {
+	for cursor := uint64(0); ; {
+		page, err := c.Do(ctx, c.B().Hscan().Key(k.Calm).Cursor(cursor).Count(1000).Build()).AsScanEntry()
+		if err != nil {
+			return Classify("HSCAN", err)
+		}
+		var fields []string
+		for i := 0; i+1 < len(page.Elements); i += 2 {
+			if field := page.Elements[i]; goes(field) {
+				fields = append(fields, field)
+			}
+		}
+		if len(fields) > 0 {
+			if err := c.Do(ctx, c.B().Hdel().Key(k.Calm).Field(fields...).Build()).Error(); err != nil {
+				return Classify("HDEL", err)
+			}
+		}
+		if cursor = page.Cursor; cursor == 0 {
+			return nil
+		}
+	}
 }
 
 var extendScript = load("extend",

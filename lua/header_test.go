@@ -149,8 +149,8 @@ func TestHeaders(t *testing.T) {
 			for i, key := range h.keys {
 				redistest.Want(t, "type of "+key, h.keyTypes[i], types[key])
 			}
-			if n := strings.Count(text, "\n"); n >= 80 {
-				t.Errorf("%d lines, want less than 80", n)
+			if n := strings.Count(text, "\n"); n >= 100 {
+				t.Errorf("%d lines, want less than 100", n)
 			}
 			checkBody(t, h, text)
 		})

@@ -1,5 +1,5 @@
 -- reclaim: takes entries that a group holds for longer than the visibility timeout as failed: again later, or a dead letter.
--- Uses: base history entry free key exit calm
+-- Uses: base history entry free key exit calm held
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -19,9 +19,10 @@
 -- ARGV[7] limit (integer, entries at most)
 -- ARGV[8] max_bytes (integer, bytes of entries after which no further one is taken)
 -- ARGV[9] shortest (integer, ms: of the visibility timeouts of the queue's groups, 0 = idle times are taken as they are: else only that part counts in which the queue was watched)
+-- ARGV[10] notes (integer, of the oldest pending entries so many at most are noted with the time since when they are held; absent or 0 = none)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[10])
 -- Returns: cursor (entry ID for the next call, '0-0' = came round), retried, buried, skipped, stuck (integers)
--- Complexity: O(log n) per entry, and 10 pending entries looked at for each
+-- Complexity: O(log n) per entry, and 10 pending entries looked at for each; and the notes
 -- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next ones.
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[8], delays = delay_list(ARGV[3]), tails = {}}
@@ -74,6 +75,8 @@ if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, con
 end
 free(k.stream, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
+local notes = tonumber(ARGV[10] or 0) -- older bridges send none
+if notes > 0 then note_held(calm, k.stream, group, tonumber(min_idle), notes) end
 wake_if_earlier(wake, before, k.soonest)
 if k.story then pcall(tell, k.story) end
 return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK]}

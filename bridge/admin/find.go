@@ -63,7 +63,7 @@ const (
 	MomentMade      = inspect.MomentMade      // scheduled, by the clock of the producer, where the ID is a ULID
 	MomentDue       = inspect.MomentDue       // or will be
 	MomentReady     = inspect.MomentReady     // drained: added to the stream
-	MomentDelivered = inspect.MomentDelivered // to a consumer, or last extended by it
+	MomentDelivered = inspect.MomentDelivered // to a consumer, as far as is known: see PendingEntry.HeldSince
 	MomentDead      = inspect.MomentDead      // given up by a group
 	MomentExpires   = inspect.MomentExpires   // from then on it is dead-lettered instead of delivered
 )
@@ -106,9 +106,11 @@ const (
 //		Groups    []string // ready: those that were not given it yet
 //		// ready, pending: ID of the stream entry; dead: of the one that failed
 //		Entry       string
-//		Letter      string // dead: its name; see Letter
-//		Consumer    string // pending
-//		Idle        Millis // pending: since it was delivered or extended
+//		Letter      string    // dead: its name; see Letter
+//		Consumer    string    // pending
+//		Idle        Millis    // pending: since it was delivered or extended
+//		Held        Millis    // pending: since it was delivered to Consumer, at least
+//		HeldSince   time.Time // pending: when that was; see PendingEntry
 //		Due         time.Time
 //		Key         string
 //		Waits       bool // scheduled: it is due, and another message of its key is in flight

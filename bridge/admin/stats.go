@@ -65,7 +65,11 @@ type QueueStats = inspect.QueueStats
 //		Unread        *Millis
 //		Pending       int64
 //		OldestPending *PendingEntry // the oldest entry, not the one that is idle for longest
-//		Consumers     int64         // each counts once, in however many partitions it reads
+//		// OldestHeld is the entry that is held for longest, of the oldest ones of each partition. Usual is how long
+//		// deliveries took lately, in the partition where they took longest; nil: not known.
+//		OldestHeld *PendingEntry
+//		Usual      *Millis
+//		Consumers  int64 // each counts once, in however many partitions it reads
 //		// Retrying is how many retries are scheduled for the group. RetryingApprox: projected from the first 50,000
 //		// members of the schedule.
 //		Retrying       int64
@@ -103,12 +107,17 @@ type PendingFilter = inspect.PendingFilter
 // PendingEntry is one entry that a consumer holds.
 //
 //	type PendingEntry struct {
-//		Entry      string
-//		Partition  int    // in which the entry is
-//		ID         string // of the message; empty when the body was deleted
-//		Consumer   string
-//		Idle       Millis    // since it was delivered or extended
-//		Since      time.Time // when the entry became ready
+//		Entry     string
+//		Partition int    // in which the entry is
+//		ID        string // of the message; empty when the body was deleted
+//		Consumer  string
+//		Idle      Millis    // since it was delivered or extended
+//		Since     time.Time // when the entry became ready
+//		Held      Millis    // since it was delivered to Consumer, at least: see HeldSince
+//		// HeldSince is when the entry was delivered to Consumer. It is known exactly when a bridge looked at the entry
+//		// before the consumer extended it for the first time; else it is the first extension that was seen, or the last
+//		// one.
+//		HeldSince  time.Time
 //		Deliveries int64
 //		Attempt    int
 //		BodyLost   bool

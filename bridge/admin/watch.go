@@ -56,6 +56,11 @@ type QueueSample = inspect.QueueSample
 //		LagApprox bool // Lag is an upper bound: the server does not say
 //		Pending   int64
 //		Oldest    *Millis // how long the oldest pending entry has been without a sign of life
+//		// OldestHeld is for how long the entry is held that is held for longest, of the oldest ones of each partition,
+//		// and Holder the consumer. Usual: see GroupStats.
+//		OldestHeld *Millis
+//		Holder     string
+//		Usual      *Millis
 //		// Waiting is for how long the oldest of those entries has waited, at least: the Watcher sees the newest entries
 //		// only, and whether the group moves on between looks. Unread: see GroupStats.
 //		Waiting    *Millis

@@ -170,7 +170,7 @@ func momentText(m admin.Moment, now time.Time) string {
 	case admin.MomentReady:
 		return with(of("ready in "+m.Queue+" as entry "+m.Entry), ", ")
 	case admin.MomentDelivered:
-		return of("delivered to " + human.OrDash(detail) + ", or extended by it")
+		return of("delivered to " + human.OrDash(detail))
 	case admin.MomentDead:
 		return with(of("dead in "+m.Queue), ": ")
 	case admin.MomentExpires:

@@ -36,10 +36,10 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	const at, ago = `  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  `, `(now|[\d.]+m?s ago) +`
 	matches(t, c.ok("find", "order-42", "--queue", "q"),
 		`why       held by consumer me of group g since .+`, `queue     q`, `state     pending`, `group     g`, `consumer  me`,
-		`(idle      .+\n)?due       .+`, `attempt   1`, `entry     \d+-\d+`,
+		`held      since .+\n(idle      .+\n)?due       .+`, `attempt   1`, `entry     \d+-\d+`,
 		``, `payload \(11 bytes\):`, `in this one`, ``, `history:`,
 		at+ago+`due in q, attempt 1`, at+ago+`ready in q as entry \d+-\d+, attempt 1`,
-		at+ago+`delivered to me, or extended by it, attempt 1 of g`)
+		at+ago+`delivered to me, attempt 1 of g`)
 	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

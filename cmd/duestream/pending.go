@@ -23,9 +23,18 @@ func (a *app) pending() *cobra.Command {
 		Use:   "pending <queue> <group>",
 		Short: "List what a group's workers hold",
 		Long: `Lists the entries that were delivered to a group and are neither acknowledged nor
-failed yet, oldest first: who holds each, and for how long since it was delivered or
-extended. One that is idle for the visibility timeout is reclaimed by a bridge. The
-entries of partition 3 are listed as 3/<entry>. The group may be given as --group, too.`,
+failed yet, oldest first.
+
+  CONSUMER    who holds it
+  HELD        for how long, at least: since it was delivered to that consumer
+  IDLE        since it was delivered, or last extended
+  DELIVERIES  how often it was delivered, by the server's count
+  ATTEMPT     the attempt that runs
+
+One that is idle for the visibility timeout is reclaimed by a bridge. One that is held
+for long and not idle has a handler that takes long, or hangs. HELD is exact when a bridge
+saw the delivery before its first extension. The entries of partition 3 are listed as
+3/<entry>. The group may be given as --group, too.`,
 		Example: "  duestream pending emails mailer\n  duestream pending emails mailer --min-idle 1m --limit 1000 --json",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -82,7 +91,7 @@ func leftOut(
 }
 
 func (a *app) listPending(all []admin.PendingEntry, left string) error {
-	list := a.list("ENTRY", "ID", "CONSUMER", "IDLE", "DELIVERIES", "ATTEMPT")
+	list := a.list("ENTRY", "ID", "CONSUMER", "HELD", "IDLE", "DELIVERIES", "ATTEMPT")
 	for _, p := range all {
 		id, attempt := human.OneLine(p.ID, 40), strconv.Itoa(p.Attempt)
 		if p.BodyLost {
@@ -92,8 +101,8 @@ func (a *app) listPending(all []admin.PendingEntry, left string) error {
 		if p.Partition > 0 {
 			entry = fmt.Sprintf("%d/%s", p.Partition, p.Entry)
 		}
-		list.add(p, entry, human.OrDash(id), human.OneLine(p.Consumer, 60), human.Short(time.Duration(p.Idle)),
-			strconv.FormatInt(p.Deliveries, 10), attempt)
+		list.add(p, entry, human.OrDash(id), human.OneLine(p.Consumer, 60), human.Short(time.Duration(p.Held)),
+			human.Short(time.Duration(p.Idle)), strconv.FormatInt(p.Deliveries, 10), attempt)
 	}
 	err := list.end("nothing is pending")
 	a.more(left)

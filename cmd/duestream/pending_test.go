@@ -84,9 +84,8 @@ func TestPendingAndShowNameThePartition(t *testing.T) {
 	if err := r.Do(t.Context(), read).Error(); err != nil {
 		t.Fatal(err)
 	}
-	if out := c.ok("pending", "q", "--group", "g"); !strings.Contains(out, "3/1000-1  "+id) {
-		t.Error(out)
-	}
+	matches(t, c.ok("pending", "q", "--group", "g"), `ENTRY +ID +CONSUMER +HELD +IDLE +DELIVERIES +ATTEMPT`,
+		`3/1000-1  `+id+` +me +[\d.]+m?s +[\d.]+m?s +1 +1`)
 	var places []admin.Place
 	c.json(&places, "show", "q", id)
 	if len(places) != 1 || places[0].Partition != 3 || places[0].Consumer != "me" {

@@ -56,6 +56,9 @@ func placeRows(p admin.Place, now time.Time) [][]string {
 	add("group", p.Group)
 	add("groups", strings.Join(p.Groups, ", "))
 	add("consumer", p.Consumer)
+	if !p.HeldSince.IsZero() {
+		add("held", "since "+human.Clock(p.HeldSince, now))
+	}
 	if p.Idle > 0 {
 		add("idle", human.Short(time.Duration(p.Idle)))
 	}

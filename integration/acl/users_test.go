@@ -45,7 +45,7 @@ var (
 		"bridge": {
 			roots: []string{"bridge.NewBridge", "bridge.Bridge.Run"},
 			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HGETALL": {"policy", "duestream:defaults",
-				"duestream:queues", "planned"}, "HLEN": {"recurring"}, "HSCAN": {"recurring"}, "TIME": {""},
+				"duestream:queues", "planned"}, "HLEN": {"recurring"}, "HSCAN": {"recurring", "calm"}, "TIME": {""},
 				"HGET": {"duestream:queues", "payload", "meta", "recurring", "planned"}, "HSET": {"payload", "meta"}, "HDEL": {"payload", "meta", "calm"},
 				"ZADD": {"due"}, "ZCARD": {"due"}, "ZRANGE": {"due"}, "ZSCORE": {"due"},
 				"WATCH": {"due", "payload", "meta"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "XADD": {"wake"},

@@ -338,4 +338,16 @@ var moreMutants = []mutant{
 		new:  "if none && false {",
 		test: []string{"-run", "TestAcknowledgementsWaitForOthers", "./stream"},
 	},
+	{
+		name: "a note counts for another consumer", file: "lua/lib/held.lua",
+		old:  "if noted and noted.holder ~= holder then noted = nil end",
+		new:  "",
+		test: []string{"-run", "TestLooksOfBridgesNote", "./lua"},
+	},
+	{
+		name: "notes of groups that hold nothing stay", file: "stream/keeper/reclaimer.go",
+		old:  "stale = stale || !holds(group)",
+		new:  "stale = stale || group == \"\"",
+		test: []string{"-run", "TestNotesOfDeliveriesGoWithThem", "./stream/keeper"},
+	},
 }

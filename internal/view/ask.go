@@ -19,6 +19,8 @@ type Question struct {
 	name    string // command and key, for errors
 	read    func(rueidis.RedisResult) error
 	noGroup bool // see OrNoGroup
+
+	optional bool // see OrNothing
 }
 
 // Into asks for a value. v is left as it is when the server answers that there is none: with nil, or that there is no such key.
@@ -72,6 +74,13 @@ func (q Question) OrNoGroup() Question {
 	return q
 }
 
+// OrNothing returns the question for which it is no error that the server refuses it: the user may not ask, or the key holds
+// something else.
+func (q Question) OrNothing() Question {
+	q.optional = true
+	return q
+}
+
 // Ask sends questions in one round trip of at most loop.CallTimeout. Its error is the first one, and says command and key.
 func Ask(ctx context.Context, c rueidis.Client, questions ...Question) error {
 	return ask(ctx, c, loop.CallTimeout, questions)[0]
@@ -121,6 +130,8 @@ func (q Question) take(reply rueidis.RedisResult) error {
 		}
 		return err
 	case rueidis.IsRedisNil(err), isNoKey(err):
+		return nil
+	case q.optional && Refused(err):
 		return nil
 	}
 	if err = lua.Classify(q.name, err); q.noGroup && errors.Is(err, lua.ErrNoGroup) {

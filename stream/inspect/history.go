@@ -15,7 +15,7 @@ const (
 	MomentMade      = "made"      // scheduled: the time in an ID that is a ULID, by the clock of the producer
 	MomentDue       = "due"       // or will be
 	MomentReady     = "ready"     // drained: added to the stream
-	MomentDelivered = "delivered" // to a consumer, or last extended by it
+	MomentDelivered = "delivered" // to a consumer, as far as is known: see PendingEntry.HeldSince
 	MomentDead      = "dead"
 	MomentExpires   = "expires"
 )
@@ -38,7 +38,7 @@ func history(f Finding) []Moment {
 		all = append(all, Moment{At: made, What: MomentMade})
 	}
 	for _, p := range f.Places {
-		all = append(all, p.moments(f.At)...)
+		all = append(all, p.moments()...)
 	}
 	slices.SortStableFunc(all, func(a, b Moment) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(momentOrder[a.What], momentOrder[b.What]), cmp.Compare(a.Queue, b.Queue),
@@ -49,7 +49,7 @@ func history(f Finding) []Moment {
 
 var momentOrder = map[string]int{MomentMade: 0, MomentDue: 1, MomentReady: 2, MomentDelivered: 3, MomentDead: 4, MomentExpires: 5}
 
-func (s Sighting) moments(now time.Time) (all []Moment) {
+func (s Sighting) moments() (all []Moment) {
 	add := func(m Moment) {
 		if m.At.IsZero() {
 			return
@@ -78,12 +78,8 @@ func (s Sighting) moments(now time.Time) (all []Moment) {
 		add(ready)
 	case StatePending:
 		add(ready)
-		// The server measured the idle time a little after now.
-		delivered := now.Add(-time.Duration(s.Idle))
-		if delivered.Before(ready.At) {
-			delivered = ready.At
-		}
-		add(Moment{At: delivered, What: MomentDelivered, Group: s.Group, Attempt: s.Attempt, Entry: s.Entry, Detail: s.Consumer})
+		add(Moment{At: s.HeldSince, What: MomentDelivered, Group: s.Group, Attempt: s.Attempt, Entry: s.Entry,
+			Detail: s.Consumer})
 	case StateDead:
 		add(ready) // its entry, if it had one
 		dead := Moment{At: s.Dead, What: MomentDead, Group: s.Group, Attempt: s.Attempt, Detail: s.Reason}

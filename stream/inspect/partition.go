@@ -49,7 +49,9 @@ type groupFigures struct {
 	visibility      time.Duration // of a Watcher: the visibility timeout of a group that holds something
 
 	oldest     *PendingEntry
-	oldestIdle *view.Millis // how long the oldest entry is idle; the greatest of all partitions
+	oldestIdle *view.Millis  // how long the oldest entry is idle; the greatest of all partitions
+	longest    *PendingEntry // the entry that is held for longest
+	usual      *view.Millis  // how long deliveries took lately; nil: not known
 
 	consumers       map[string]bool // without the reclaimer's own; true: it is alive
 	manyConsumers   int64           // how many there are, where they are too many for a Watcher to read
@@ -78,6 +80,8 @@ type partition struct {
 	standing map[string]standing // of a Watcher, by group
 	infos    []view.GroupInfo    // by name
 	details  []groupReplies      // of the first groups
+	notes    []lua.HeldNotes     // of holding
+	holding  []string            // of the first groups, those that hold something, by name
 	retries  []string            // of a Watcher: the first members of the schedule, retries among them
 	newest   []rueidis.XRangeSlice
 	policies map[string]stream.Policy // of Stats, by group
@@ -129,7 +133,8 @@ func (r *partitionReader) counts(p *partition) []view.Question {
 	return all
 }
 
-// groupQuestions asks for the oldest pending entry and the consumers of each group; a Watcher asks within its bounds.
+// groupQuestions asks for the oldest pending entry and the consumers of each group, and since when entries are held; a Watcher
+// asks within its bounds.
 func (r *partitionReader) groupQuestions(p *partition) (all []view.Question) {
 	slices.SortFunc(p.infos, func(a, b view.GroupInfo) int { return strings.Compare(a.Name, b.Name) })
 	p.details = make([]groupReplies, len(p.infos))
@@ -139,12 +144,16 @@ func (r *partitionReader) groupQuestions(p *partition) (all []view.Question) {
 	for i := range p.details {
 		g, d := p.infos[i], &p.details[i]
 		if g.Pending > 0 {
+			p.holding = append(p.holding, g.Name)
 			oldest := view.PendingOf(r.c, p.keys.Stream, g.Name, view.PendingRange{Count: 1}, &d.oldest)
 			all = append(all, oldest.OrNoGroup())
 		}
 		if g.Consumers > 0 && (r.deep || g.Consumers <= sampleConsumers) {
 			all = append(all, view.ConsumersOf(r.c, p.keys.Stream, g.Name, &d.consumers).OrNoGroup())
 		}
+	}
+	if len(p.holding) > 0 {
+		all = append(all, view.HeldNotesOf(r.c, p.keys, p.holding, &p.notes))
 	}
 	return all
 }
@@ -176,8 +185,12 @@ func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag)
 			retryingApprox: !r.deep && p.metas > 0 && p.scheduled > sampleRetries}
 		p.groups = append(p.groups, g)
 		if d := p.details[i]; len(d.oldest) > 0 {
-			oldest := pendingEntryOf(p.index, d.oldest[0])
-			g.oldest, g.oldestIdle = &oldest, &oldest.Idle
+			notes := p.notesOf(info.Name)
+			oldest := pendingEntryOf(p.index, d.oldest[0], notes, r.now)
+			g.oldest, g.oldestIdle, g.longest = &oldest, &oldest.Idle, &oldest
+			if usual := view.Millis(notes.Usual); usual >= 0 {
+				g.usual = &usual
+			}
 		}
 		if !r.deep && info.Consumers > sampleConsumers {
 			g.manyConsumers, g.consumersApprox = info.Consumers, true
@@ -192,6 +205,14 @@ func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag)
 			g.consumers[one.Name] = !one.Tells || one.Idle <= consumerAlive
 		}
 	}
+}
+
+// notesOf returns what bridges noted of a group.
+func (p *partition) notesOf(group string) lua.HeldNotes {
+	if at, found := slices.BinarySearch(p.holding, group); found && at < len(p.notes) {
+		return p.notes[at]
+	}
+	return lua.HeldNotes{Usual: -1}
 }
 
 // addRetries counts the retries among members of the schedule.
@@ -282,6 +303,10 @@ func (g *groupFigures) add(other *groupFigures) {
 		g.oldest = other.oldest
 	}
 	g.oldestIdle = longest(g.oldestIdle, other.oldestIdle)
+	if other.longest != nil && (g.longest == nil || other.longest.Held > g.longest.Held) {
+		g.longest = other.longest
+	}
+	g.usual = longest(g.usual, other.usual)
 	for name, alive := range other.consumers {
 		g.consumers[name] = g.consumers[name] || alive
 	}

@@ -21,22 +21,26 @@ const pendingPage = 100
 
 // PendingEntry is one entry that a consumer holds.
 type PendingEntry struct {
-	Entry      string      `json:"entry"`
-	Partition  int         `json:"partition,omitempty"` // in which the entry is
-	ID         string      `json:"id,omitempty"`        // of the message; empty when the body was deleted
-	Consumer   string      `json:"consumer"`
-	Idle       view.Millis `json:"idle_ms"` // since it was delivered or extended
-	Since      time.Time   `json:"since"`   // when the entry became ready
-	Deliveries int64       `json:"deliveries"`
-	Attempt    int         `json:"attempt,omitempty"`
-	BodyLost   bool        `json:"body_lost,omitempty"`
+	Entry     string      `json:"entry"`
+	Partition int         `json:"partition,omitempty"` // in which the entry is
+	ID        string      `json:"id,omitempty"`        // of the message; empty when the body was deleted
+	Consumer  string      `json:"consumer"`
+	Idle      view.Millis `json:"idle_ms"` // since it was delivered or extended
+	Since     time.Time   `json:"since"`   // when the entry became ready
+	Held      view.Millis `json:"held_ms"` // since it was delivered to Consumer, at least: see HeldSince
+	// HeldSince is when the entry was delivered to Consumer. It is known exactly when a bridge looked at the entry before the
+	// consumer extended it for the first time; else it is the first extension that was seen, or the last one.
+	HeldSince  time.Time `json:"held_since"`
+	Deliveries int64     `json:"deliveries"`
+	Attempt    int       `json:"attempt,omitempty"`
+	BodyLost   bool      `json:"body_lost,omitempty"`
 }
 
-// pendingEntryOf returns what a pending list says of an entry.
-func pendingEntryOf(partition int, p view.Pending) PendingEntry {
-	id := p.ID.String()
+// pendingEntryOf returns what a pending list says of an entry, and what bridges noted of its group. now is the server's clock.
+func pendingEntryOf(partition int, p view.Pending, notes lua.HeldNotes, now time.Time) PendingEntry {
+	id, since := p.ID.String(), p.Since(notes, now)
 	return PendingEntry{Entry: id, Partition: partition, Consumer: p.Consumer, Idle: view.Millis(p.Idle),
-		Since: lua.EntryTime(id), Deliveries: p.Deliveries}
+		Since: lua.EntryTime(id), Held: view.Millis(max(0, now.Sub(since))), HeldSince: since, Deliveries: p.Deliveries}
 }
 
 // PendingFilter selects pending entries. What is zero does not restrict.
@@ -46,8 +50,8 @@ type PendingFilter struct {
 }
 
 // Pending lists at most limit entries that a group holds, oldest first, of all partitions. lua.ErrNoGroup: there is no such
-// group. One round trip per partition and 100 entries, and further ones for their bodies, of which about 256 KiB are read at a
-// time.
+// group. Two round trips per partition, one per 100 entries, and further ones for their bodies, of which about 256 KiB are read
+// at a time.
 func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string, f PendingFilter,
 	limit int) ([]PendingEntry, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
@@ -60,11 +64,19 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 		if limit <= 0 {
 			return nil, nil
 		}
+		notes, err := view.ReadHeldNotes(ctx, c, keys, group)
+		if err != nil {
+			return nil, err
+		}
+		now, err := view.ServerTime(ctx, c)
+		if err != nil {
+			return nil, err
+		}
 		for p, err := range view.WalkPending(ctx, c, keys.Stream, group, of) {
 			if err != nil {
 				return nil, err
 			}
-			if list = append(list, pendingEntryOf(i, p)); len(list) == limit {
+			if list = append(list, pendingEntryOf(i, p, notes, now)); len(list) == limit {
 				break
 			}
 		}

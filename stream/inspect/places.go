@@ -35,9 +35,11 @@ type Place struct {
 	Groups    []string `json:"groups,omitempty"` // ready: those that were not given it yet
 	// ready, pending: ID of the stream entry; dead: of the one that failed
 	Entry       string            `json:"entry,omitempty"`
-	Letter      string            `json:"letter,omitempty"`   // dead: its name; see Letter
-	Consumer    string            `json:"consumer,omitempty"` // pending
-	Idle        view.Millis       `json:"idle_ms,omitempty"`  // pending: since it was delivered or extended
+	Letter      string            `json:"letter,omitempty"`    // dead: its name; see Letter
+	Consumer    string            `json:"consumer,omitempty"`  // pending
+	Idle        view.Millis       `json:"idle_ms,omitempty"`   // pending: since it was delivered or extended
+	Held        view.Millis       `json:"held_ms,omitempty"`   // pending: since it was delivered to Consumer, at least
+	HeldSince   time.Time         `json:"held_since,omitzero"` // pending: when that was; see PendingEntry
 	Due         time.Time         `json:"due,omitzero"`
 	Key         string            `json:"key,omitempty"`
 	Waits       bool              `json:"waits_for_key,omitempty"` // scheduled: it is due, and another message of its key is in flight
@@ -242,15 +244,8 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 			ready.Groups, waiting = append(ready.Groups, g.Name), append(waiting, g)
 			continue
 		}
-		held, err := view.ReadPending(ctx, l.c, l.keys.Stream, g.Name, view.PendingRange{From: e.EntryID, To: e.EntryID,
-			Count: 1})
-		if err != nil && !errors.Is(err, lua.ErrNoGroup) {
+		if err := l.held(ctx, e, g.Name); err != nil {
 			return err
-		}
-		for _, p := range held {
-			place := placeOf(StatePending, e)
-			place.Group, place.Consumer, place.Idle = g.Name, p.Consumer, view.Millis(p.Idle)
-			l.add(ctx, Sighting{Place: place, For: e.For, Deliveries: p.Deliveries})
 		}
 	}
 	if len(ready.Groups) > 0 || len(info.Groups) == 0 {
@@ -261,6 +256,30 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 		}
 		l.add(ctx, s)
 	}
+	return nil
+}
+
+// held adds the place of an entry with the consumer of a group, if one holds it.
+func (l *locator) held(ctx context.Context, e lua.Entry, group string) error {
+	list, err := view.ReadPending(ctx, l.c, l.keys.Stream, group, view.PendingRange{From: e.EntryID, To: e.EntryID, Count: 1})
+	if errors.Is(err, lua.ErrNoGroup) || err == nil && len(list) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	now, err := view.ServerTime(ctx, l.c)
+	if err != nil {
+		return err
+	}
+	notes, err := view.ReadHeldNotes(ctx, l.c, l.keys, group)
+	if err != nil {
+		return err
+	}
+	p := pendingEntryOf(l.partition, list[0], notes, now)
+	place := placeOf(StatePending, e)
+	place.Group, place.Consumer, place.Idle, place.Held, place.HeldSince = group, p.Consumer, p.Idle, p.Held, p.HeldSince
+	l.add(ctx, Sighting{Place: place, For: e.For, Deliveries: p.Deliveries})
 	return nil
 }
 

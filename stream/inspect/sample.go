@@ -73,6 +73,12 @@ type GroupSample struct {
 	Pending   int64        `json:"pending"`
 	Oldest    *view.Millis `json:"oldest_idle_ms,omitempty"` // how long the oldest pending entry has been without a sign of life
 
+	// OldestHeld is for how long the entry is held that is held for longest, of the oldest ones of each partition, and Holder the
+	// consumer. Usual: see GroupStats.
+	OldestHeld *view.Millis `json:"oldest_held_ms,omitempty"`
+	Holder     string       `json:"holder,omitempty"`
+	Usual      *view.Millis `json:"usual_ms,omitempty"`
+
 	// Waiting is for how long the oldest of those entries has waited, at least: the Watcher sees the newest entries only, and
 	// whether the group moves on between looks. Unread: see GroupStats.
 	Waiting *view.Millis `json:"waiting_ms,omitempty"`
@@ -228,12 +234,16 @@ func sampleOf(queue string, parts []*partition) QueueSample {
 				alive++
 			}
 		}
-		s.Groups = append(s.Groups, GroupSample{
+		one := GroupSample{
 			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, Oldest: g.oldestIdle, Waiting: g.waiting,
-			Unread: g.unread, Visibility: g.visibility,
+			Unread: g.unread, Usual: g.usual, Visibility: g.visibility,
 			Alive: max(g.manyConsumers, alive), AliveApprox: g.consumersApprox,
 			Consumers: max(g.manyConsumers, int64(len(g.consumers))), Retrying: g.retrying, RetryingMore: g.retryingApprox,
-		})
+		}
+		if g.longest != nil {
+			one.OldestHeld, one.Holder = &g.longest.Held, g.longest.Consumer
+		}
+		s.Groups = append(s.Groups, one)
 	}
 	return s
 }

@@ -56,6 +56,9 @@ type GroupState struct {
 	Brief                    bool
 	Retrying                 int64         // -1: the user may not count them
 	OldestAge, OldestIdle    time.Duration // of the oldest pending entry: since it became ready, since a sign of life
+	OldestHeld               time.Duration // of the same: since it was delivered, at least
+	OldestUnread             time.Duration // for how long the oldest entry has waited that the group was not given yet, at least
+	Usual                    time.Duration // how long deliveries took lately; negative: not known
 	Consumers, IdleConsumers int64
 }
 
@@ -242,10 +245,17 @@ func (r *stateRead) rest(ctx context.Context, p *statePartition) error {
 }
 
 func (r *stateRead) groupState(g *groupFigures) GroupState {
-	s := GroupState{Name: g.name, Lag: g.lag, Pending: g.pending, Retrying: g.retrying,
+	s := GroupState{Name: g.name, Lag: g.lag, Pending: g.pending, Retrying: g.retrying, Usual: -1,
 		Consumers: max(g.manyConsumers, int64(len(g.consumers)))}
 	if g.oldest != nil {
 		s.OldestAge, s.OldestIdle = max(0, r.now.Sub(g.oldest.Since)), time.Duration(g.oldest.Idle)
+		s.OldestHeld = time.Duration(g.oldest.Held)
+	}
+	if g.waiting != nil {
+		s.OldestUnread = time.Duration(*g.waiting)
+	}
+	if g.usual != nil {
+		s.Usual = time.Duration(*g.usual)
 	}
 	for _, alive := range g.consumers {
 		if !alive {

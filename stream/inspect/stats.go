@@ -87,7 +87,13 @@ type GroupStats struct {
 
 	Pending       int64         `json:"pending"`
 	OldestPending *PendingEntry `json:"oldest_pending,omitempty"` // the oldest entry, not the one that is idle for longest
-	Consumers     int64         `json:"consumers"`                // each counts once, in however many partitions it reads
+
+	// OldestHeld is the entry that is held for longest, of the oldest ones of each partition. Usual is how long deliveries took
+	// lately, in the partition where they took longest; nil: not known.
+	OldestHeld *PendingEntry `json:"oldest_held,omitempty"`
+	Usual      *view.Millis  `json:"usual_ms,omitempty"`
+
+	Consumers int64 `json:"consumers"` // each counts once, in however many partitions it reads
 
 	// Retrying is how many retries are scheduled for the group. RetryingApprox: projected from the first 50,000 members of the
 	// schedule.
@@ -133,8 +139,8 @@ func statsOf(queue string, parts []*partition) QueueStats {
 	}
 	for _, g := range f.groups {
 		s.Groups = append(s.Groups, GroupStats{
-			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, OldestPending: g.oldest, Waiting: g.waiting,
-			Unread:    g.unread,
+			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, OldestPending: g.oldest,
+			OldestHeld: g.longest, Usual: g.usual, Waiting: g.waiting, Unread: g.unread,
 			Consumers: int64(len(g.consumers)), Retrying: g.retrying, RetryingApprox: g.retryingApprox, Dead: g.dead,
 			DeadApprox: g.deadApprox, Policy: g.policy,
 		})

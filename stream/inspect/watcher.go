@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Watcher looks at queues again and again, at little cost: eight to eleven commands per partition, and up to two per group, in
+// Watcher looks at queues again and again, at little cost: eight to twelve commands per partition, and up to two per group, in
 // two pipelines for every 64 partitions; of the newest entries and dead letters it reads at most about 2 MiB. It changes nothing.
 // Queues with more than 512 partitions together take turns; until its next turn a queue keeps its last sample. It must not be
 // used concurrently.

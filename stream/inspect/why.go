@@ -139,10 +139,13 @@ func (s *surroundings) whyWaiting(ctx context.Context, p Sighting) string {
 
 func (s *surroundings) whyHeld(ctx context.Context, p Sighting) string {
 	idle := time.Duration(p.Idle)
-	text := fmt.Sprintf("held by consumer %s of group %s since %s, its last sign of life (attempt %s)",
-		quoted(p.Consumer), quoted(p.Group), formatTime(s.now.Add(-idle)), s.attempt(ctx, p))
+	text := fmt.Sprintf("held by consumer %s of group %s since %s (attempt %s)",
+		quoted(p.Consumer), quoted(p.Group), formatTime(p.HeldSince), s.attempt(ctx, p))
+	if time.Duration(p.Held)-idle > time.Second {
+		text += ", last extended at " + formatTime(s.now.Add(-idle))
+	}
 	if policy, ok := s.policy(ctx, p.Queue, p.Group); ok && idle > policy.VisibilityTimeout+soon {
-		text += ", longer ago than the visibility timeout"
+		text += ", without a sign of life for longer than the visibility timeout"
 		if s.bridges() {
 			text += "; no bridge is alive: nobody takes it from there"
 		}

@@ -26,6 +26,8 @@ const (
 	reclaimBytes     = 1 << 20
 	reclaimCalls     = 20 // of a pass, per group
 	reclaimFruitless = 5  // of these, so many that find only fresh entries
+	// the oldest pending entries of a group of which is noted since when they are held
+	heldNotes = 100
 	// how long a pass takes at most: then other work for the queue has its turn, and the next pass goes on with the next group
 	reclaimTime = 10 * time.Second
 )
@@ -43,8 +45,8 @@ type ReclaimerConfig struct {
 	// Watched counts only that part of an idle time in which reclaimers looked often enough to say that the server was there: at
 	// least twice in the shortest visibility timeout of the queue's groups. Entries that an outage, or a step of the server's
 	// clock, made look abandoned stay with their consumers; an absence adds its own length to the wait, and never begins it anew.
-	// Reclaimers keep what they saw beside the entries, so it makes no difference which of them looks. False: the idle time
-	// counts as it is.
+	// Reclaimers keep what they saw beside the entries, so it makes no difference which of them looks. They also note there since
+	// when the oldest deliveries of each group are held. False: the idle time counts as it is, and nothing is noted.
 	Watched bool
 }
 
@@ -63,6 +65,8 @@ type Reclaimer struct {
 	lastTry time.Time // when an entry was last found stuck
 	last    string    // the group at which the time of the last pass was up; "" = it had time for all groups
 	time    time.Duration
+	noted   map[string]bool // groups that may have notes since when their deliveries are held
+	swept   bool            // what another bridge may have noted of other groups is gone
 
 	policies *policySource
 }
@@ -74,6 +78,7 @@ func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
 	log := cfg.Logger.With(slog.String("queue", cfg.Queue))
 	return &Reclaimer{
 		cfg: cfg, keys: lua.NewKeys(cfg.Prefix, cfg.Queue).As(cfg.Actor), log: log, cursors: map[string]string{},
+		noted:    map[string]bool{},
 		told:     map[string]map[view.EntryID]bool{},
 		time:     reclaimTime,
 		stuck:    loop.Reporter{Log: log, Activity: "dead-lettering of abandoned entries"},
@@ -110,11 +115,12 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	}
 	result.stream = stream
 	names := stream.Names()
+	swept := r.sweepNotes(ctx, stream)
 	maps.DeleteFunc(r.cursors, func(group, _ string) bool { return !slices.Contains(names, group) })
 	maps.DeleteFunc(r.told, func(group string, _ map[view.EntryID]bool) bool { return !slices.Contains(names, group) })
 	if len(names) == 0 {
 		r.reportStuck(result)
-		return result, nil
+		return result, swept
 	}
 	policies, warning, err := r.policies.read(ctx, r.cfg.Queue, names)
 	if err != nil {
@@ -127,7 +133,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 			result.Visibility = p.VisibilityTimeout
 		}
 	}
-	var errs []error
+	errs := []error{swept}
 	began, last := time.Now(), ""
 	r.reportOdd(names)
 	for i, g := range r.inTurn(stream.Groups) {
@@ -181,15 +187,20 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 	if r.cfg.Watched {
 		shortest = result.Visibility
 	}
+	notes := 0
+	if r.cfg.Watched {
+		notes, r.noted[group] = heldNotes, true
+	}
 	for range reclaimCalls {
 		done, err := lua.Reclaim(ctx, r.cfg.Client, r.keys, lua.ReclaimArgs{
 			Group: group, Attempts: p.Attempts(), MinIdle: p.VisibilityTimeout,
 			Cursor: r.cursors[group], Limit: reclaimLimit, MaxBytes: reclaimBytes,
-			Shortest: shortest,
+			Shortest: shortest, Notes: notes,
 		})
 		if err != nil {
 			return err
 		}
+		notes = 0 // the first call of a pass has noted them
 		r.tell(group, done)
 		result.Retried += done.Retried
 		result.Dead += done.Dead
@@ -207,6 +218,32 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 		}
 	}
 	result.More = true
+	return nil
+}
+
+// sweepNotes drops the notes of groups that hold nothing any more, or are gone. It asks when a group may have some, and once at
+// the beginning: another bridge may have left some.
+func (r *Reclaimer) sweepNotes(ctx context.Context, stream view.StreamInfo) error {
+	if !r.cfg.Watched {
+		return nil
+	}
+	holding := map[string]bool{}
+	for _, g := range stream.Groups {
+		holding[g.Name] = g.Pending > 0
+	}
+	holds := func(group string) bool { return holding[group] }
+	stale := !r.swept
+	for group := range r.noted {
+		stale = stale || !holds(group)
+	}
+	if !stale {
+		return nil
+	}
+	if err := lua.ForgetHeld(ctx, r.cfg.Client, r.keys, holds); err != nil {
+		return fmt.Errorf("reclaim %s: %w", r.cfg.Queue, err)
+	}
+	r.swept = true
+	maps.DeleteFunc(r.noted, func(group string, _ bool) bool { return !holds(group) })
 	return nil
 }
 

@@ -1,0 +1,43 @@
+package view
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// HeldNotesOf asks for what bridges noted of groups: since when their oldest deliveries are held. The answer has an element for
+// each group, or none when the server refuses it.
+func HeldNotesOf(c rueidis.Client, keys lua.Keys, groups []string, notes *[]lua.HeldNotes) Question {
+	fields := make([]string, len(groups))
+	for i, group := range groups {
+		fields[i] = lua.HeldField(group)
+	}
+	command := c.B().Hmget().Key(keys.Calm).Field(fields...).Build()
+	return Into(command, notes, func(reply rueidis.RedisResult) ([]lua.HeldNotes, error) {
+		values, err := reply.ToArray()
+		list := make([]lua.HeldNotes, len(values))
+		for i, value := range values {
+			text, _ := value.ToString() // nil: nothing is noted
+			list[i] = lua.ParseHeldNotes(text)
+		}
+		return list, err
+	}).OrNothing()
+}
+
+// ReadHeldNotes returns what bridges noted of a group. One round trip.
+func ReadHeldNotes(ctx context.Context, c rueidis.Client, keys lua.Keys, group string) (lua.HeldNotes, error) {
+	var notes []lua.HeldNotes
+	if err := Ask(ctx, c, HeldNotesOf(c, keys, []string{group}, &notes)); err != nil || len(notes) == 0 {
+		return lua.HeldNotes{Usual: -1}, err
+	}
+	return notes[0], nil
+}
+
+// Since returns since when the entry is held by its consumer, as far as is known. now is the server's clock.
+func (p Pending) Since(notes lua.HeldNotes, now time.Time) time.Time {
+	return notes.Since(p.ID.String(), p.Consumer, now, p.Idle)
+}

@@ -1,0 +1,148 @@
+package lua
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// heldFor returns for how long bridges have noted that a consumer holds an entry, by the server's clock.
+func (b *rig) heldFor(group, entry string) time.Duration {
+	b.Helper()
+	_, consumer, idle := b.counter(group, entry)
+	notes := ParseHeldNotes(b.hash(b.k.Calm)[HeldField(group)])
+	now := time.UnixMilli(b.now())
+	return now.Sub(notes.Since(entry, consumer, now, time.Duration(idle)*time.Millisecond))
+}
+
+// note has a bridge look at a group, whose visibility timeout is 30 s.
+func (b *rig) note(group string) {
+	b.Helper()
+	if _, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, MinIdle: 30 * time.Second,
+		Shortest: 30 * time.Second, Limit: 10, MaxBytes: 1 << 20, Notes: 100}); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// idle sets how long an entry of a consumer has been idle, as if it had been delivered or extended then.
+func (b *rig) idle(group, consumer, entry string, d time.Duration) {
+	b.Helper()
+	b.do("XCLAIM", b.k.Stream, group, consumer, "0", entry, "IDLE", ms(d.Milliseconds()), "JUSTID")
+}
+
+func (b *rig) wantHeld(what, group, entry string, want time.Duration) {
+	b.Helper()
+	if got := b.heldFor(group, entry); got < want || got > want+2*time.Second {
+		b.Errorf("%s: held for %s, want %s", what, got, want)
+	}
+}
+
+// waits adds entries that became ready an hour ago, and has a consumer of a group read them now.
+func (b *rig) waits(group, consumer string, n int) (entries []string) {
+	b.Helper()
+	b.groups(group)
+	for i := range n {
+		id := fmt.Sprintf("%d-%d", b.now()-time.Hour.Milliseconds(), i)
+		b.do("XADD", b.k.Stream, id, "id", fmt.Sprint("m", i), "attempt", "1")
+		entries = append(entries, id)
+	}
+	redistest.Want(b, "read", len(b.read(group, consumer, n)), n)
+	return entries
+}
+
+// The idle time of an entry begins anew with each extension: a hung worker extends for ever, and its delivery looked as if it
+// were four seconds old.
+func TestLooksOfBridgesNoteSinceWhenADeliveryIsHeld(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		entry := b.waits("g", "c1", 1)[0]
+		b.wantHeld("just read, after an hour in the backlog", "g", entry, 0)
+		b.idle("g", "c1", entry, 9*time.Second) // as if it had been read then
+		b.note("g")
+		b.extend("g", "c1", Held{Entry: entry})
+		b.wantHeld("extended", "g", entry, 9*time.Second)
+		b.note("g")
+		b.extend("g", "c1", Held{Entry: entry})
+		b.note("g")
+		b.wantHeld("extended again and again", "g", entry, 9*time.Second)
+		b.idle("g", "c2", entry, time.Second)
+		b.wantHeld("claimed by another consumer", "g", entry, time.Second)
+		b.note("g")
+		b.extend("g", "c2", Held{Entry: entry})
+		b.wantHeld("extended by that one", "g", entry, time.Second)
+	})
+}
+
+func TestNothingIsHeldBeforeItIsReady(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		entry := b.deliver([]string{"g"}, "m")[0].EntryID
+		b.idle("g", "c1", entry, 29*time.Second) // a lease of a second
+		b.wantHeld("a short lease", "g", entry, 0)
+		b.note("g")
+		b.wantHeld("a short lease that was noted", "g", entry, 0)
+	})
+}
+
+// What ends soon is not noted but for ten entries, what is held for long is, and what has ended leaves the notes at the next
+// look.
+func TestNotesOfWhatIsHeldAreFewAndGo(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		noted := func() int { return strings.Count(b.hash(b.k.Calm)[HeldField("g")], "=") }
+		entries := b.waits("g", "c1", 150)
+		b.note("g")
+		redistest.Want(b, "noted of 150 that were just read", noted(), 10)
+		for _, entry := range entries {
+			b.idle("g", "c1", entry, 5*time.Second)
+		}
+		b.note("g")
+		redistest.Want(b, "noted of 150 that are held", noted(), 100)
+		for _, entry := range entries[:120] {
+			b.do("XACK", b.k.Stream, "g", entry)
+		}
+		b.note("g")
+		redistest.Want(b, "noted of 30 that are left", noted(), 30)
+		if err := ForgetHeld(b.ctx, b.c, b.k, func(group string) bool { return group != "other" }); err != nil {
+			b.Fatal(err)
+		}
+		redistest.Want(b, "noted after another group went", noted(), 30)
+		if err := ForgetHeld(b.ctx, b.c, b.k, func(string) bool { return false }); err != nil {
+			b.Fatal(err)
+		}
+		redistest.Want(b, "noted after the group went", noted(), 0)
+		redistest.Want(b, "when it was looked at", b.count("HLEN", b.k.Calm), 2)
+		b.note("g")
+		if err := Forget(b.ctx, b.c, b.k); err != nil {
+			b.Fatal(err)
+		}
+		redistest.Want(b, "notes of a drained queue", b.count("EXISTS", b.k.Calm), 0)
+	})
+}
+
+// One delivery that hung for an hour hardly changes how long deliveries usually take.
+func TestUsualHandlingTimeIsThatOfMost(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		usual := func() time.Duration { return ParseHeldNotes(b.hash(b.k.Calm)[HeldField("g")]).Usual }
+		entries := b.waits("g", "c1", 30)
+		hung := entries[29]
+		b.note("g")
+		redistest.Want(b, "usual before one has ended", usual(), -1)
+		for i, entry := range entries[:20] {
+			b.idle("g", "c1", entry, 2*time.Second)
+			b.note("g")
+			b.do("XACK", b.k.Stream, "g", entry)
+			b.note("g")
+			if got := usual(); got < time.Second || got > 4*time.Second {
+				b.Fatalf("after %d deliveries of 2 s: %s", i+1, got)
+			}
+		}
+		b.idle("g", "c1", hung, time.Hour)
+		b.do("HSET", b.k.Calm, HeldField("g"), b.hash(b.k.Calm)[HeldField("g")]+" "+hung+"=1/00000000")
+		b.do("XACK", b.k.Stream, "g", hung)
+		b.note("g")
+		if got := usual(); got > 5*time.Second {
+			b.Errorf("after one of an hour: %s", got)
+		}
+	})
+}

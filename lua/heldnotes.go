@@ -1,0 +1,60 @@
+package lua
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// heldField is what the names of the fields begin with in which bridges note since when a group's deliveries are held.
+const heldField = "held:"
+
+// HeldField returns the field of the hash calm that has the HeldNotes of a group.
+func HeldField(group string) string { return heldField + group }
+
+// HeldNotes is what bridges noted of a group: since when its oldest deliveries are held, by entry. The zero value is none.
+type HeldNotes struct {
+	Usual time.Duration // how long deliveries took lately, the mean of about eight; negative: none has ended yet
+	since map[string]heldNote
+}
+
+type heldNote struct {
+	since  time.Time
+	holder string
+}
+
+// ParseHeldNotes reads a field that lua/lib/held.lua wrote. What it does not understand it leaves out.
+func ParseHeldNotes(text string) HeldNotes {
+	n := HeldNotes{Usual: -1, since: map[string]heldNote{}}
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return n
+	}
+	if usual, err := strconv.ParseInt(words[0], 10, 64); err == nil && usual >= 0 {
+		n.Usual = time.Duration(usual) * time.Millisecond
+	}
+	for _, word := range words[1:] {
+		entry, rest, _ := strings.Cut(word, "=")
+		since, holder, _ := strings.Cut(rest, "/")
+		if at, err := strconv.ParseInt(since, 10, 64); err == nil {
+			n.since[entry] = heldNote{time.UnixMilli(at), holder}
+		}
+	}
+	return n
+}
+
+// Since returns since when a consumer holds an entry, as far as is known: not later than idle before now, when the entry was
+// delivered or last extended, and not before it became ready. A note that is not of this delivery does not count. now is the
+// server's clock.
+func (n HeldNotes) Since(entry, consumer string, now time.Time, idle time.Duration) time.Time {
+	since := now.Add(-idle)
+	if note, ok := n.since[entry]; ok && note.holder == sha1Hex(consumer)[:8] && note.since.Before(since) {
+		since = note.since
+	}
+	// A lease that is shorter than the visibility timeout is idle from the start. A clock that was set back adds entries of the
+	// future.
+	if ready := EntryTime(entry); ready.After(since) && !ready.After(now) {
+		return ready
+	}
+	return since
+}

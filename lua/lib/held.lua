@@ -1,0 +1,37 @@
+-- Shared by the script that takes back what was abandoned: since when deliveries are held.
+
+-- An idle time begins anew with each extension, so it does not tell since when a delivery is held. note_held looks at the oldest pending
+-- entries of a group, and notes in the field held:<group> of calm when each was delivered:
+--
+--   <usual> <entry>=<since>/<holder> <entry>=<since>/<holder> ...
+--
+-- usual is how long deliveries took lately (ms; '-' = none has ended yet), since is a Unix time in ms, and holder the first eight digits of
+-- the SHA-1 of the consumer's name. A delivery that was not extended before the first look is noted exactly, another one as shorter than it is.
+-- Noted are the first ten entries, and of the others those that have been idle for an eighth of the visibility timeout: a consumer extends
+-- at a third of it, so what ends soon costs no note. An entry that another consumer has claimed is a new delivery.
+local function note_held(calm, stream, group, visibility, most)
+  local field, now = 'held:' .. group, now_ms()
+  local known = redis.call('HGET', calm, field) or ''
+  local usual, before, texts = tonumber(string.match(known, '^%d+') or nil), {}, {}
+  for entry, since, holder in string.gmatch(known, '(%d+%-%d+)=(%d+)/(%x+)') do
+    before[entry] = {since = tonumber(since), holder = holder}
+  end
+  for i, one in ipairs(redis.call('XPENDING', stream, group, '-', '+', most)) do
+    local entry, idle = one[1], one[3]
+    local holder, noted = string.sub(redis.sha1hex(one[2]), 1, 8), before[entry]
+    local since = now - math.max(0, idle)
+    if noted and noted.holder ~= holder then noted = nil end
+    if noted then since = math.min(since, noted.since) end
+    if noted or i <= 10 or idle >= visibility / 8 then
+      texts[#texts + 1] = entry .. '=' .. digits(since) .. '/' .. holder
+    end
+    before[entry] = nil
+  end
+  for _, ended in pairs(before) do
+    local took = math.max(0, now - ended.since)
+    -- The mean of the last eight or so. One that took very long counts for little, so that it does not hide the next one.
+    usual = usual and usual + (math.min(took, 4 * usual + 1000) - usual) / 8 or took
+  end
+  local text = table.concat({usual and digits(math.floor(usual)) or '-', unpack(texts)}, ' ')
+  if text ~= known then redis.call('HSET', calm, field, text) end
+end
