@@ -3,6 +3,7 @@ package conformance
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,6 +33,24 @@ func TestABrokenWorkerFailsByTheRuleThatItBreaks(t *testing.T) {
 		{"attempt-one", []string{"as-given"}, nil},
 		{"no-stop", []string{"stop", "stop-idle"}, nil},
 	})
+}
+
+func TestALineThatDoesNotParseIsNamedAsTheFault(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	cfg := config(t, Worker, Minimal, string(Worker), "broken-json")
+	cfg.URL, cfg.Patience = s.URL(), 10*time.Second
+	cfg.Cases = slices.DeleteFunc(cfg.Cases, func(c Case) bool { return c.Name != "deliver" && c.Name != "headers" })
+	report, err := Run(t.Context(), cfg)
+	if err != nil || len(report.Cases) != 2 {
+		t.Fatal(report, err)
+	}
+	for _, r := range report.Cases {
+		if r.State != Failed || r.Broke != "" || !strings.Contains(r.Seen, "printed a line that is not of the contract") ||
+			!strings.Contains(r.Seen, "no JSON of a begun message") {
+			t.Errorf("%s: %s %s %s", r.Name, r.State, r.Broke, r.Seen)
+		}
+	}
 }
 
 func TestABrokenProducerFailsByTheRuleThatItBreaks(t *testing.T) {

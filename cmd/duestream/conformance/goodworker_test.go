@@ -231,7 +231,11 @@ func (w *plainWorker) handle(stream string, e rueidis.XRangeEntry) {
 	if w.broken == "acks-first" {
 		w.acknowledge(stream, e.ID)
 	}
-	w.print(map[string]any{"id": id, "attempt": attempt, "payload": payload, "headers": headers})
+	begun := map[string]any{"id": id, "attempt": attempt, "payload": payload, "headers": headers}
+	if w.broken == "broken-json" {
+		begun["attempt"] = json.RawMessage(`"first"`)
+	}
+	w.print(begun)
 	if !work(headers["work"], attempt) {
 		return // it stays pending, and comes back
 	}

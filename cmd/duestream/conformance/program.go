@@ -96,17 +96,24 @@ func (p *program) running() bool {
 	}
 }
 
-// trouble returns what is wrong with a program by itself: it printed what it must not, or has ended.
-func (p *program) trouble() error {
+// misprint returns the first line of the program that does not parse.
+func (p *program) misprint() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.bad != "":
-		return fmt.Errorf("%s printed a line that is not of the contract: %s", p.name, p.bad)
-	case !p.wanted && !p.running():
-		return fmt.Errorf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
+	if p.bad == "" {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s printed a line that is not of the contract: %s", p.name, p.bad)
+}
+
+// ended returns an error when the program ended by itself.
+func (p *program) ended() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wanted || p.running() {
+		return nil
+	}
+	return fmt.Errorf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
 }
 
 // lineReader hands on whole lines of what is written to it.

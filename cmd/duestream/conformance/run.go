@@ -128,8 +128,12 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 	defer cancel()
 	t := newTrial(ctx, cfg, on, c)
 	err = attempt(func() { c.run(t) })
-	if broke := t.end(); broke != nil && !errors.As(err, new(*notTried)) {
-		err = broke // the broken rule explains best what else was seen
+	broke := t.end()
+	if misprint := t.misprint(); misprint != nil {
+		broke = misprint
+	}
+	if broke != nil && !errors.As(err, new(*notTried)) {
+		err = broke // the first cause explains best what else was seen
 	}
 	result.Notes, result.Millis = t.notes, time.Since(began).Milliseconds()
 	var untried *notTried

@@ -167,15 +167,31 @@ func (t *trial) lookOn(end time.Time) {
 	}
 }
 
-// trouble returns what is wrong with the programs, or with what they sent.
+// trouble returns what is wrong with the programs, or with the commands that they sent.
 func (t *trial) trouble() error {
+	if err := t.misprint(); err != nil {
+		return err
+	}
 	if err := t.watch.verdict(); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range t.programs {
-		if err := p.trouble(); err != nil {
+		if err := p.ended(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// misprint returns the first line of a program that does not parse. It explains other failures: the message of such a line counts
+// as one that was never begun.
+func (t *trial) misprint() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.programs {
+		if err := p.misprint(); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -319,5 +320,5 @@ func (t *trial) exited(w *program, within time.Duration) {
 	<-w.proc.Done() // all that it printed was read
 	t.watch.ended(w.name)
 	check(t.watch.verdict())
-	check(w.trouble())
+	check(errors.Join(w.misprint(), w.ended()))
 }
