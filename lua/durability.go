@@ -200,7 +200,7 @@ func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []
 		return rueidis.RedisMessage{}, err
 	}
 	node, asking, source := c, false, false
-	for range 4 { // one redirection, one text that the server did not know, and each once more
+	for hops, w := 0, (MoveWait{}); ; hops++ {
 		replies := s.send(ctx, node, keys, args, d, asking, source)
 		reply, err := replies[0].ToMessage()
 		if err == nil {
@@ -210,22 +210,24 @@ func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []
 		if !answered {
 			return reply, Classify(s.name, err)
 		}
-		moved, isMoved := re.IsMoved()
+		moved, _ := re.IsMoved()
 		ask, isAsk := re.IsAsk()
-		switch {
-		case re.IsNoScript():
+		switch next := c.Nodes()[moved+ask]; {
+		case re.IsNoScript() && !source:
 			source = true
-			continue
-		case isMoved || isAsk:
-			if next := c.Nodes()[moved+ask]; next != nil {
-				node, asking = next, isAsk
-				continue
-			}
+		case next != nil && hops < maxHops:
+			node, asking = next, isAsk
+		case w.Again(ctx, err): // a server that the client does not know yet, or they disagree
+			node, asking, hops = c, false, 0
+		default:
+			return reply, Classify(s.name, err)
 		}
-		return reply, Classify(s.name, err)
 	}
-	return rueidis.RedisMessage{}, &kindError{s.name, ErrUnavailable, errors.New("redirected too often")}
 }
+
+// maxHops bounds how often a call follows redirections, and sends the text of a script that a server does not know, before it
+// asks for the topology again.
+const maxHops = 4
 
 // send executes the script and waits, on one connection. The first reply is the script's.
 func (s *script) send(ctx context.Context, c rueidis.Client, keys, args []string, d Durability, asking,

@@ -70,6 +70,9 @@ func Classify(what string, err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if errors.As(err, &re) {
+		if isRedirection(re) { // over a connection that does not follow it
+			return &kindError{what, ErrUnavailable, err}
+		}
 		text := re.Error()
 		for _, c := range serverErrors {
 			if strings.HasPrefix(text, c.text) || strings.HasPrefix(text, "ERR "+c.text) {

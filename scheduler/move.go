@@ -75,7 +75,8 @@ func (h heldMember) equal(o heldMember) bool {
 
 // at moves the message of a rank.
 func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err error) {
-	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
+	err = lua.Dedicated(ctx, m.c, func(c rueidis.DedicatedClient) error {
+		outcome = moveDone
 		k, at := m.from, strconv.FormatInt(rank, 10)
 		members, err := c.Do(ctx, c.B().Zrange().Key(k.Due).Min(at).Max(at).Withscores().Build()).AsZScores()
 		if err != nil || len(members) == 0 {
@@ -101,7 +102,7 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err err
 
 // remove takes the message out of a partition if it is as it was. When other messages come or go meanwhile it tries again.
 func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err error) {
-	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
+	err = lua.Dedicated(ctx, m.c, func(c rueidis.DedicatedClient) error {
 		for range removeTries {
 			there, absent, err := m.look(ctx, c, k)
 			if err != nil {
@@ -140,7 +141,8 @@ func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) 
 
 // add writes the message where it belongs, unless it is there already, or another message has its name.
 func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err error) {
-	err = m.c.Dedicated(func(c rueidis.DedicatedClient) error {
+	err = lua.Dedicated(ctx, m.c, func(c rueidis.DedicatedClient) error {
+		outcome = moveDone
 		there, absent, err := m.look(ctx, c, k)
 		if err != nil {
 			return err

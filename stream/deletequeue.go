@@ -150,7 +150,7 @@ func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force bo
 func tryRemove(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) (removed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	err = c.Dedicated(func(one rueidis.DedicatedClient) error {
+	err = lua.Dedicated(ctx, c, func(one rueidis.DedicatedClient) error {
 		if !force {
 			if err := one.Do(ctx, one.B().Watch().Key(k.Due, k.Stream, k.Dead).Build()).Error(); err != nil {
 				return lua.Classify("WATCH "+k.Due, err)

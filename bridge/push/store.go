@@ -212,7 +212,7 @@ func (s *Store) edit(ctx context.Context, queue, group string,
 
 func (s *Store) tryEdit(ctx context.Context, key, group string,
 	edit func(before string, known bool, all int64) (string, error)) (done bool, err error) {
-	err = s.client.Dedicated(func(c rueidis.DedicatedClient) error {
+	err = lua.Dedicated(ctx, s.client, func(c rueidis.DedicatedClient) error {
 		if err := c.Do(ctx, c.B().Watch().Key(key).Build()).Error(); err != nil {
 			return lua.Classify("WATCH "+key, err)
 		}

@@ -418,4 +418,10 @@ var mutants = []mutant{
 		new:  "c.B().Multi().Build()",
 		test: []string{"-run", "TestEveryAbilityOfAnOperatorOnACluster", "./integration"},
 	},
+	{
+		name: "a connection of its own follows no slot that has moved", file: "lua/dedicated.go",
+		old:  "!w.Again(ctx, err) {",
+		new:  "!w.Again(ctx, nil) {",
+		test: []string{"-run", "TestAMasterThatNobodyKnewIsFollowed", "./integration"},
+	},
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -313,6 +314,25 @@ func (c *ClusterNodes) Promoted(slot int, instead *Server) *Server {
 		return owner != nil && owner != instead, "no node was promoted"
 	})
 	return owner
+}
+
+// Forgets waits until no living node tells clients of a node that does not answer.
+func (c *ClusterNodes) Forgets(gone *Server) {
+	c.t.Helper()
+	for _, s := range c.Servers {
+		if s == gone {
+			continue
+		}
+		Eventually(c.t, topologyReady, func() (bool, string) {
+			nodes, err := s.ask("CLUSTER", "NODES")
+			for line := range strings.Lines(nodes) {
+				if cells := strings.Fields(line); len(cells) > 2 && cells[0] == c.id(gone) {
+					return slices.Contains(strings.Split(cells[2], ","), "fail"), nodes
+				}
+			}
+			return false, fmt.Sprint(nodes, err)
+		})
+	}
 }
 
 // InSync waits until every replica of a master has everything that the master has.

@@ -93,7 +93,14 @@ func (r *run) walkAll(ctx context.Context, counts, before lua.Counts) error {
 		r.result.Total += sizes[i]
 	}
 	for i := first; i < len(sizes); i++ {
-		if err := r.walk(ctx, i, sizes[i]); err != nil {
+		looked, err := r.result.Looked, error(nil)
+		for w := (lua.MoveWait{}); ; {
+			if err = r.walk(ctx, i, sizes[i]); !w.Again(ctx, err) {
+				break
+			}
+			r.result.Looked = looked // another server does not know the cursor
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -53,7 +53,7 @@ var (
 func (p *Planner) restore(ctx context.Context, k lua.Keys, name, spec, plan string) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	err = p.client.Dedicated(func(one rueidis.DedicatedClient) error {
+	err = lua.Dedicated(ctx, p.client, func(one rueidis.DedicatedClient) error {
 		replies := one.DoMulti(ctx, one.B().Watch().Key(k.Recurring, k.Planned).Build(),
 			one.B().Hexists().Key(k.Recurring).Field(name).Build(), one.B().Hexists().Key(k.Planned).Field(name).Build())
 		for i, what := range []string{"WATCH ", "HEXISTS ", "HEXISTS "} {

@@ -246,7 +246,7 @@ func (h hash) change(ctx context.Context, pick func(all []Stored, now time.Time)
 		if !loop.Sleep(ctx, rand.N(time.Duration(1+i)*retryWithin)) {
 			return ctx.Err()
 		}
-		err = h.client.Dedicated(func(one rueidis.DedicatedClient) error {
+		err = lua.Dedicated(ctx, h.client, func(one rueidis.DedicatedClient) error {
 			if err := one.Do(ctx, one.B().Watch().Key(h.key).Build()).Error(); err != nil {
 				return lua.Classify("WATCH "+h.key, err)
 			}

@@ -1,0 +1,39 @@
+package layout
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var ownConnection = regexp.MustCompile(`(\w+)\.Dedicated?\(`)
+
+// A connection of its own follows no redirection of a cluster, and knows one slot. So everybody takes one through lua.Dedicated
+// or lua.Pin, which say what to do then.
+func TestOnlyLuaTakesAConnectionOfItsOwn(t *testing.T) {
+	found := 0
+	for _, root := range []string{"bridge", "cmd", "internal", "lua", "scheduler", "stream"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", root), func(path string, _ os.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			source, err := os.ReadFile(path)
+			for _, match := range ownConnection.FindAllSubmatch(source, -1) {
+				found++
+				if root != "lua" && !bytes.Equal(match[1], []byte("lua")) {
+					t.Errorf("%s takes a connection of its own", path)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found < 5 {
+		t.Errorf("the pattern finds %d uses, and there are more", found)
+	}
+}

@@ -1,0 +1,59 @@
+package lua
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	// movePatience is how long a call waits for a slot that is somewhere else. A client reads the topology of a cluster again
+	// within a second of the first redirection, or more slowly with 100 servers and more.
+	movePatience = 5 * time.Second
+	movePause    = 50 * time.Millisecond
+)
+
+// Dedicated calls do with a connection of its own, for WATCH and MULTI. Such a connection follows no redirection of a cluster:
+// when the server of the key has changed, do is called again with another connection, until the client knows the new server, ctx
+// ends or some seconds are over. So do must return the error of a redirection, and assign all of its results anew.
+func Dedicated(ctx context.Context, c rueidis.Client, do func(rueidis.DedicatedClient) error) error {
+	for w := (MoveWait{}); ; {
+		if err := c.Dedicated(do); !w.Again(ctx, err) {
+			return err
+		}
+	}
+}
+
+// MoveWait waits for a client to learn where a slot of a cluster is now. The zero value begins.
+type MoveWait struct{ began time.Time }
+
+// Again waits a moment when err says that the slot is somewhere else, or nowhere. False: the call is not to be repeated.
+func (w *MoveWait) Again(ctx context.Context, err error) bool {
+	re := (*rueidis.RedisError)(nil)
+	if !errors.As(err, &re) || !isRedirection(re) && !re.IsTryAgain() && !re.IsClusterDown() {
+		return false
+	}
+	if w.began.IsZero() {
+		w.began = time.Now()
+	}
+	if time.Since(w.began) > movePatience {
+		return false
+	}
+	pause := time.NewTimer(movePause)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// isRedirection reports whether the server answered that another one has the slot: it executed nothing.
+func isRedirection(err *rueidis.RedisError) bool {
+	_, moved := err.IsMoved()
+	_, ask := err.IsAsk()
+	return moved || ask
+}
