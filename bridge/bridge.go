@@ -46,6 +46,11 @@ import (
 //		// counted apart from failures: it is delivered again with the same attempt, and the time that reaches MaxCrashes
 //		// makes a dead letter "crashes". Zero: it is a failed attempt. At most 1,000,000.
 //		MaxCrashes int
+//		// HandlerTimeout is how long a handler may take. Then its context is cancelled, and its attempt fails with reason
+//		// "handler_timeout". Zero: each worker's own HandlerTimeout counts, and that is no limit by default. At most ten
+//		// years. Workers apply a change to the handlers that run already. Too low: work is cut short. Too high: a handler
+//		// that hangs keeps its message, its slot and its key for so long.
+//		HandlerTimeout time.Duration
 //		// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 //		Held bool
 //		// HeldWorkers has the workers of all groups take nothing new; they finish what they hold.

@@ -125,6 +125,9 @@ func withPrefix(prefix string) string {
 //		// MaxSnoozes is how often the message may be snoozed in a group, and MaxCrashes how often it may be abandoned,
 //		// which then is no failed attempt; zero = by the policy of the queue. At most 1,000,000.
 //		MaxSnoozes, MaxCrashes int
+//		// HandlerTimeout is how long the message's handler may take; zero = by the policy of the queue, or else by the
+//		// worker. At most ten years.
+//		HandlerTimeout time.Duration
 //		// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be
 //		// after At.
 //		Expires time.Time
@@ -224,6 +227,12 @@ func MaxSnoozes(n int) Option { return func(m *producer.Message) { m.MaxSnoozes 
 // MaxCrashes says how often the message may be abandoned in a group, by workers that end or hang: 1 to 1,000,000; the last time
 // makes a dead letter with reason "crashes". Such an end is no failed attempt then. Default: by policy.
 func MaxCrashes(n int) Option { return func(m *producer.Message) { m.MaxCrashes = n } }
+
+// HandlerTimeout says how long the message's handler may take before its attempt fails with reason "handler_timeout": up to ten
+// years. Default: by policy, or else by the worker.
+func HandlerTimeout(d time.Duration) Option {
+	return func(m *producer.Message) { m.HandlerTimeout = d }
+}
 
 // ExpiresAt has the message dead-lettered with reason "expired" instead of delivered when it becomes ready after t.
 func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expires = t } }

@@ -39,10 +39,13 @@ var (
 	// ErrAbandoned: Worker.Run left handlers behind that ignored their cancelled context.
 	ErrAbandoned = stream.ErrAbandoned
 
-	// ErrLost, ErrUnreachable and ErrStopping are causes of a handler's cancelled context: see Handler.
+	// ErrLost, ErrUnreachable, ErrStopping and ErrHandlerTimeout are causes of a handler's cancelled context: see Handler.
 	ErrLost        = stream.ErrLost
 	ErrUnreachable = stream.ErrUnreachable // not extended for a whole visibility timeout: somebody else may have it
 	ErrStopping    = stream.ErrStopping    // the worker's ShutdownTimeout is over
+
+	// ErrHandlerTimeout: the handler has used up its time, by its message, by the policy or by WorkerConfig.HandlerTimeout.
+	ErrHandlerTimeout = stream.ErrHandlerTimeout
 )
 
 // InvalidError says which field was refused, its value (shortened) and the rule it broke.

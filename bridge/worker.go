@@ -66,6 +66,9 @@ const (
 //
 //	type WorkerStats struct {
 //		Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Lost uint64
+//		// TimedOut are handlers that used up their HandlerTimeout; Abandoned are those of them that ignored their
+//		// contexts as well.
+//		TimedOut, Abandoned uint64
 //	}
 type WorkerStats = stream.WorkerStats
 
@@ -156,6 +159,19 @@ type WorkerConfig struct {
 	// CancelGrace is how long Run then waits for handlers whose context it has cancelled. Default 2s.
 	CancelGrace time.Duration
 
+	// HandlerTimeout is how long a handler may take, where neither its message nor the policy of its queue says so
+	// (handler_timeout_ms): an operator can give a group another limit without a new release of the program. Then its context is
+	// cancelled with ErrHandlerTimeout, and the attempt fails with reason "handler_timeout", unless the handler returns nil all
+	// the same. Default 0: no limit, and a handler that hangs keeps its message, its slot and its key for ever.
+	HandlerTimeout time.Duration
+	// AbandonAfter is how long a handler may ignore its context after that. Then it is abandoned: the delivery is settled as
+	// failed, and the slot goes to another message. The handler's goroutine lives on, and its side effects may overlap with the
+	// next attempt, or with the next message of the same key. The log shows its stack. Default 10s.
+	AbandonAfter time.Duration
+	// MaxAbandoned is how many abandoned handlers may run beside those that have slots. Beyond it they keep their slots, and
+	// Alive and Ready return an error: start the process anew. Default: Concurrency, at least 8. Negative: none may.
+	MaxAbandoned int
+
 	Observer Observer     // is told what becomes of deliveries, and how long it takes; nil = nobody is
 	Logger   *slog.Logger // nil = discard
 }
@@ -186,6 +202,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Retried: cfg.Retried, Admit: cfg.Admit,
 		Concurrency:     cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
+		HandlerTimeout: cfg.HandlerTimeout, AbandonAfter: cfg.AbandonAfter, MaxAbandoned: cfg.MaxAbandoned,
 	})
 }
 

@@ -70,6 +70,7 @@ type Retries struct {
 	Delays                 Delays
 	For                    time.Duration
 	MaxSnoozes, MaxCrashes int
+	HandlerTimeout         time.Duration
 }
 
 // Fields returns what is said, as fields of the message.
@@ -86,12 +87,15 @@ func (r Retries) Fields() (all []FieldValue) {
 	if r.MaxCrashes != 0 {
 		all = append(all, FieldValue{Field: FieldMaxCrashes, Value: strconv.Itoa(r.MaxCrashes)})
 	}
+	if r.HandlerTimeout != 0 {
+		all = append(all, FieldValue{Field: FieldHandlerTimeout, Value: millis(r.HandlerTimeout)})
+	}
 	return all
 }
 
 // Check refuses what is beyond the limits.
 func (r Retries) Check() error {
-	errs := []error{CheckDelays(r.Delays), CheckDelay("retry_for", r.For)}
+	errs := []error{CheckDelays(r.Delays), CheckDelay("retry_for", r.For), CheckDelay("handler_timeout", r.HandlerTimeout)}
 	for _, limit := range []struct {
 		name string
 		n    int

@@ -17,6 +17,9 @@ const (
 	FieldKey         = "key"             // string; of the messages with one key, one at a time is in flight
 	HeaderPrefix     = "h:"              // h:<name> is a header, UTF-8
 
+	// FieldHandlerTimeout: decimal ms; how long a handler of the message may take; when set on the message.
+	FieldHandlerTimeout = "handler_timeout_ms"
+
 	// FieldLastTrace: traceparent of the last attempt that told one, of the group that a retry or dead letter is of.
 	FieldLastTrace = "last_trace"
 
@@ -45,6 +48,7 @@ const (
 	ReasonCrashes           = "crashes"            // abandoned as often as it may be, where that is no failed attempt
 	ReasonDeadLetter        = "dead_letter"        // the handler asked for it
 	ReasonRetryFor          = "retry_for"          // too old for its next attempt
+	ReasonHandlerTimeout    = "handler_timeout"    // its last attempt took longer than its handler may
 	ReasonVisibilityTimeout = "visibility_timeout" // abandoned as often as it may be
 	ReasonExpired           = "expired"            // due, or due again, after its expiry
 	ReasonGroupGone         = "group_gone"         // due for a group that the stream does not have (any more)
@@ -55,8 +59,8 @@ const (
 // Reasons returns all of them.
 func Reasons() []string {
 	return []string{
-		ReasonMaxAttempts, ReasonRetryFor, ReasonMaxSnoozes, ReasonCrashes, ReasonDeadLetter, ReasonVisibilityTimeout,
-		ReasonExpired, ReasonGroupGone, ReasonMalformed, ReasonBodyLost,
+		ReasonMaxAttempts, ReasonHandlerTimeout, ReasonRetryFor, ReasonMaxSnoozes, ReasonCrashes, ReasonDeadLetter,
+		ReasonVisibilityTimeout, ReasonExpired, ReasonGroupGone, ReasonMalformed, ReasonBodyLost,
 	}
 }
 

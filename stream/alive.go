@@ -35,9 +35,10 @@ func (u *pulse) hangs(now time.Time) time.Duration {
 	return now.Sub(u.since)
 }
 
-// Alive returns why the worker must be started anew: a loop of it hangs, in a call to Redis or in Settled, for 30 s. It is to be
-// asked every few seconds: what it saw is compared with what it saw before. A handler that takes its time is no reason, nor an
-// outage of Redis, which the worker waits for. It does not touch Redis.
+// Alive returns why the worker must be started anew: a loop of it hangs, in a call to Redis or in Settled, for 30 s; or more
+// handlers than MaxAbandoned ignore their contexts, and the others keep their slots. It is to be asked every few seconds: what it
+// saw is compared with what it saw before. A handler that takes its time is no reason, nor an outage of Redis, which the worker
+// waits for. It does not touch Redis.
 func (w *Worker) Alive() error { return w.aliveAt(time.Now()) }
 
 func (w *Worker) aliveAt(now time.Time) error {
@@ -46,7 +47,7 @@ func (w *Worker) aliveAt(now time.Time) error {
 	w.mu.Unlock()
 	w.asked.Lock()
 	defer w.asked.Unlock()
-	var errs []error
+	errs := []error{w.abandoned.trouble()}
 	add := func(partition int, what string, u *pulse) {
 		if hangs := u.hangs(now); hangs > HungAfter {
 			errs = append(errs, fmt.Errorf("%s: %s has not come round for %s: the worker hangs",

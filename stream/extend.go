@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +20,9 @@ type delivery struct {
 	epoch  uint64    // partitionWorker.broken when it was read
 	read   time.Time // when
 
-	// Written by the handler's goroutine, and read after it has finished.
+	handling handling // of a delivery that is this group's
+
+	// Written when the handling ends.
 	panicked bool
 	returned time.Duration // since read: when the handler did; only where somebody listens
 
@@ -109,6 +112,9 @@ func (p *partitionWorker) refreshPolicy(ctx context.Context) error {
 		if old.HeldWorkers && !policy.HeldWorkers {
 			loop.Poke(p.resumed)
 		}
+		if old.HandlerTimeout != policy.HandlerTimeout {
+			p.limitAll()
+		}
 		p.log.Info("policy", slog.Duration("visibility_timeout", policy.VisibilityTimeout),
 			slog.Int("max_attempts", policy.MaxAttempts),
 			slog.Duration("retry_min", policy.RetryMin), slog.Duration("retry_max", policy.RetryMax))
@@ -121,7 +127,7 @@ func (p *partitionWorker) refreshPolicy(ctx context.Context) error {
 
 // extendHeld extends everything held. It tells handlers when their delivery is lost, and when nobody can know that any more.
 func (p *partitionWorker) extendHeld(ctx context.Context, visibility time.Duration) error {
-	all := p.held.list()
+	all := slices.DeleteFunc(p.held.list(), func(d *delivery) bool { return d.handling.wasAbandoned() })
 	var failed error
 	for len(all) > 0 {
 		batch := all[:min(extendBatch, len(all))]

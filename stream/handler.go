@@ -79,8 +79,9 @@ func (m *Message) Lateness() time.Duration {
 //   - Release: delivered again at once, to whoever asks first, and no attempt is counted.
 //
 // A panic counts as an error that carries its stack. Messages are delivered at least once: a handler may see one again, and must
-// not rely on order. ctx is cancelled when the delivery was lost to a reclaim, when that can no longer be ruled out, and when the
-// worker stops for good (context.Cause tells: ErrLost, ErrUnreachable, ErrStopping).
+// not rely on order. ctx is cancelled when the delivery was lost to a reclaim, when that can no longer be ruled out, when the
+// handler's time is over, and when the worker stops for good (context.Cause tells: ErrLost, ErrUnreachable, ErrHandlerTimeout,
+// ErrStopping).
 type Handler func(ctx context.Context, m *Message) error
 
 // Causes of a handler's cancelled context.
@@ -91,6 +92,9 @@ var (
 	ErrUnreachable = errors.New("delivery may be lost: not extended for a whole visibility timeout")
 	// ErrStopping: the worker's ShutdownTimeout is over.
 	ErrStopping = errors.New("worker is stopping")
+	// ErrHandlerTimeout: the handler has used up its time. Its attempt has failed unless it returns nil all the same. When it
+	// does not return within AbandonAfter it is abandoned, and nothing that it returns has any effect.
+	ErrHandlerTimeout = errors.New("handler timeout is over")
 )
 
 type retryAfter struct {

@@ -52,7 +52,7 @@ type partitionWorker struct {
 	refresh       chan struct{} // poked
 	resumed       chan struct{} // poked: the policy no longer has it rest
 
-	delivered, acknowledged, retried, dead, released, snoozed, skipped, lost atomic.Uint64
+	delivered, acknowledged, retried, dead, released, snoozed, skipped, lost, timedOut, abandoned atomic.Uint64
 }
 
 func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
@@ -86,6 +86,8 @@ func (p *partitionWorker) addTo(sum *WorkerStats) {
 	sum.Snoozed += p.snoozed.Load()
 	sum.Skipped += p.skipped.Load()
 	sum.Lost += p.lost.Load()
+	sum.TimedOut += p.timedOut.Load()
+	sum.Abandoned += p.abandoned.Load()
 }
 
 // run serves the partition until ctx is cancelled, and stops in order. It returns how many handlers had to be left behind.
@@ -182,33 +184,29 @@ func (p *partitionWorker) releaseUnseen(ctx context.Context) error {
 
 // handle runs the handler on one delivery and passes its outcome on.
 func (p *partitionWorker) handle(d *delivery) {
-	returned := false
-	defer func() {
-		if !returned { // runtime.Goexit: nothing else runs after it
-			p.finish(d, errors.New("handler ended its goroutine"))
-		}
-	}()
-	err := p.call(d)
-	returned = true
-	p.finish(d, err)
+	err, panicked := errGoexit, false
+	defer func() { p.returned(d, err, panicked) }() // nothing else runs after runtime.Goexit
+	p.begin(d)
+	p.tellHandling(d)
+	panicked, err = p.call(d)
 }
 
-func (p *partitionWorker) call(d *delivery) (err error) {
+var errGoexit = errors.New("handler ended its goroutine")
+
+func (p *partitionWorker) call(d *delivery) (panicked bool, err error) {
 	defer func() {
 		if what := recover(); what != nil {
-			d.panicked = true
+			panicked = true
 			stack := debug.Stack()
 			err = fmt.Errorf("panic: %v\n%s", what, stack)
 			p.note(slog.LevelError, "handler panicked", d, slog.Any("panic", what), slog.String("stack", string(stack)))
 		}
 	}()
-	if p.tell != nil {
-		defer p.tellHandled(d, p.tellHandling(d))
-	}
-	return p.cfg.Handler(d.ctx, &d.msg)
+	return false, p.cfg.Handler(d.ctx, &d.handling.message)
 }
 
 func (p *partitionWorker) finish(d *delivery, err error) {
+	trace := d.settledMessage().Trace
 	switch {
 	case d.isLost():
 		p.lost.Add(1)
@@ -219,12 +217,14 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 		p.drop(d)
 	case err == nil:
 		p.settle.ack(d)
+	case d.handling.wasAbandoned(), errors.Is(context.Cause(d.ctx), ErrHandlerTimeout):
+		p.settle.fail(d, d.timeoutFailure(err, trace))
 	case errors.Is(context.Cause(d.ctx), ErrStopping), errors.Is(context.Cause(d.ctx), ErrUnreachable):
 		// The stop or an outage cut the handler short, and not a failure of its own: that is no attempt.
-		p.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1, Trace: d.msg.Trace})
+		p.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1, Trace: trace})
 	default:
 		f := FailureOf(err)
-		f.Trace = d.msg.Trace
+		f.Trace = trace
 		p.settle.fail(d, f)
 	}
 }

@@ -45,6 +45,8 @@ const (
 	SettingMaxSnoozes  = "max_snoozes"     // 0 = 1,000
 	SettingMaxCrashes  = "max_crashes"     // 0 = a crash is a failed attempt
 
+	SettingHandlerTimeout = "handler_timeout_ms" // 0 = by the configuration of each worker
+
 	// Of a whole queue only:
 	SettingHeld        = "held"         // 1 = held
 	SettingHeldWorkers = "held_workers" // 1 = workers take nothing new
@@ -92,6 +94,12 @@ type Policy struct {
 	// from failures: it is delivered again with the same attempt, and the time that reaches MaxCrashes makes a dead letter
 	// "crashes". Zero: it is a failed attempt. At most 1,000,000.
 	MaxCrashes int
+
+	// HandlerTimeout is how long a handler may take. Then its context is cancelled, and its attempt fails with reason
+	// "handler_timeout". Zero: each worker's own HandlerTimeout counts, and that is no limit by default. At most ten years.
+	// Workers apply a change to the handlers that run already. Too low: work is cut short. Too high: a handler that hangs keeps
+	// its message, its slot and its key for so long.
+	HandlerTimeout time.Duration
 
 	// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
 	Held bool
@@ -231,6 +239,7 @@ type policyText struct {
 	RetryFor          view.Millis `json:"retry_for_ms,omitempty"`
 	MaxSnoozes        int         `json:"max_snoozes,omitempty"`
 	MaxCrashes        int         `json:"max_crashes,omitempty"`
+	HandlerTimeout    view.Millis `json:"handler_timeout_ms,omitempty"`
 	Held              bool        `json:"held"`
 	HeldWorkers       bool        `json:"held_workers,omitempty"`
 	Rate              lua.Rate    `json:"rate,omitempty"`
@@ -245,8 +254,8 @@ type policyText struct {
 // MarshalJSON writes the settings by their names in the policy hash.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	return json.Marshal(policyText{view.Millis(p.VisibilityTimeout), p.MaxAttempts, view.Millis(p.RetryMin),
-		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.MaxSnoozes, p.MaxCrashes, p.Held,
-		p.HeldWorkers, p.Rate, p.Burst, p.FreeRetries, p.ReadyLimit, p.History,
+		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.MaxSnoozes, p.MaxCrashes,
+		view.Millis(p.HandlerTimeout), p.Held, p.HeldWorkers, p.Rate, p.Burst, p.FreeRetries, p.ReadyLimit, p.History,
 		view.Millis(p.HistoryAge), p.KeyFailure})
 }
 
@@ -257,7 +266,8 @@ func (p *Policy) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*p = Policy{time.Duration(t.VisibilityTimeout), t.MaxAttempts, time.Duration(t.RetryMin), time.Duration(t.RetryMax),
-		t.RetryDelays, time.Duration(t.RetryFor), t.MaxSnoozes, t.MaxCrashes, t.Held, t.HeldWorkers,
+		t.RetryDelays, time.Duration(t.RetryFor), t.MaxSnoozes, t.MaxCrashes, time.Duration(t.HandlerTimeout),
+		t.Held, t.HeldWorkers,
 		t.Rate, t.Burst, t.FreeRetries, t.ReadyLimit, t.History, time.Duration(t.HistoryAge), t.KeyFailure}
 	return nil
 }

@@ -137,6 +137,7 @@ type PolicyUpdate struct {
 	RetryFor          *time.Duration
 	MaxSnoozes        *int
 	MaxCrashes        *int
+	HandlerTimeout    *time.Duration
 	Held              *bool
 	HeldWorkers       *bool
 	Rate              *lua.Rate
@@ -176,6 +177,7 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 	setGiven(u.RetryFor, &p.RetryFor, given, SettingRetryFor)
 	setGiven(u.MaxSnoozes, &p.MaxSnoozes, given, SettingMaxSnoozes)
 	setGiven(u.MaxCrashes, &p.MaxCrashes, given, SettingMaxCrashes)
+	setGiven(u.HandlerTimeout, &p.HandlerTimeout, given, SettingHandlerTimeout)
 	setGiven(u.Held, &p.Held, given, SettingHeld)
 	setGiven(u.HeldWorkers, &p.HeldWorkers, given, SettingHeldWorkers)
 	setGiven(u.Rate, &p.Rate, given, SettingRate)

@@ -58,10 +58,14 @@ type pool struct {
 	turns chan struct{} // one token per partition that may wait at the server with slots, when there are several
 	parts atomic.Int64  // how many partitions there are
 	busy  atomic.Int64  // how many of them have work
+
+	abandoned abandonedHandlers
+	stacks    stackTraces
 }
 
-func newPool(concurrency int) *pool {
+func newPool(concurrency, maxAbandoned int) *pool {
 	p := &pool{slots: newSlots(concurrency), turns: make(chan struct{}, (concurrency+1)/2)}
+	p.abandoned.limit = int64(maxAbandoned)
 	for range cap(p.turns) {
 		p.turns <- struct{}{}
 	}

@@ -55,6 +55,8 @@ var settings = []setting{
 	offAtZero(durationSetting(SettingRetryFor, 0, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryFor })),
 	offAtZero(countSetting(SettingMaxSnoozes, func(p *Policy) *int { return &p.MaxSnoozes })),
 	offAtZero(countSetting(SettingMaxCrashes, func(p *Policy) *int { return &p.MaxCrashes })),
+	offAtZero(durationSetting(SettingHandlerTimeout, 0, lua.MaxDelay,
+		func(p *Policy) *time.Duration { return &p.HandlerTimeout })),
 	switchSetting(SettingHeld, func(p *Policy) *bool { return &p.Held }),
 	offAtZero(switchSetting(SettingHeldWorkers, func(p *Policy) *bool { return &p.HeldWorkers })),
 	{name: SettingRate, rate: func(p *Policy) *lua.Rate { return &p.Rate }, whole: true},

@@ -234,7 +234,7 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 			w.count(one.d, one.f, outcomes[i])
 			settlement = SettlementOf(outcomes[i])
 			if outcomes[i] == lua.Retried && w.cfg.Retried != nil {
-				w.cfg.Retried(&one.d.msg, delayOf(one, attempts), one.f.Error)
+				w.cfg.Retried(one.d.settledMessage(), delayOf(one, attempts), one.f.Error)
 			}
 		}
 		if tally != nil {
@@ -301,7 +301,7 @@ func (p *partitionWorker) drop(ds ...*delivery) {
 	slots := 0
 	for _, d := range ds {
 		d.cancel(nil)
-		if !d.foreign() {
+		if !d.foreign() && !d.handling.keepsSlot {
 			slots++
 		}
 	}

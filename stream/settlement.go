@@ -41,6 +41,6 @@ func (p *partitionWorker) settled(d *delivery, s Settlement, certain bool, tally
 		tally.add(d, s)
 	}
 	if p.cfg.Settled != nil {
-		p.cfg.Settled(&d.msg, s)
+		p.cfg.Settled(d.settledMessage(), s)
 	}
 }

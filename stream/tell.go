@@ -14,19 +14,19 @@ func (p *partitionWorker) told(e observe.Event, n int) {
 	}
 }
 
-// tellHandling tells that a handler begins, how long after its message was due, and returns how long after it was read. What the
-// server's clock says at least, this machine's does not make less. Since costs half of what Now does.
-func (p *partitionWorker) tellHandling(d *delivery) (began time.Duration) {
-	began = time.Since(d.read)
-	if !d.msg.Due.IsZero() {
-		p.tell.Took(observe.Handling, 1, max(d.read.Add(began).Sub(d.msg.Due), d.msg.Lateness()))
+// tellHandling tells that a handler begins, and how long after its message was due. A clock of this machine that is behind does
+// not make it less than the server's clock says.
+func (p *partitionWorker) tellHandling(d *delivery) {
+	if p.tell != nil && !d.msg.Due.IsZero() {
+		p.tell.Took(observe.Handling, 1, max(d.read.Add(d.handling.began).Sub(d.msg.Due), d.msg.Lateness()))
 	}
-	return began
 }
 
-func (p *partitionWorker) tellHandled(d *delivery, began time.Duration) {
-	d.returned = time.Since(d.read)
-	p.tell.Took(observe.Handled, 1, d.returned-began)
+func (p *partitionWorker) tellHandled(d *delivery) {
+	if p.tell != nil {
+		d.returned = time.Since(d.read)
+		p.tell.Took(observe.Handled, 1, d.returned-d.handling.began)
+	}
 }
 
 // settledTally counts how the deliveries of a batch ended, so that each counter is told once.
@@ -60,6 +60,8 @@ func (t *settledTally) add(d *delivery, s Settlement) {
 		} else {
 			t.first++
 		}
+	case s == Retried && t.failure.Reason == lua.ReasonHandlerTimeout:
+		t.counts[observe.RetriedTimeout]++
 	case s == Retried && d.panicked:
 		t.counts[observe.RetriedPanic]++
 	case s == Retried && t.failure.Delay >= 0:
@@ -70,6 +72,8 @@ func (t *settledTally) add(d *delivery, s Settlement) {
 		t.counts[observe.DeadLetter]++
 	case s == Dead && t.failure.Reason == lua.ReasonRetryFor:
 		t.counts[observe.DeadRetryFor]++
+	case s == Dead && t.failure.Reason == lua.ReasonHandlerTimeout:
+		t.counts[observe.DeadTimeout]++
 	case s == Dead && t.failure.Reason == lua.ReasonMaxSnoozes:
 		t.counts[observe.DeadSnoozes]++
 	case s == Dead:

@@ -25,6 +25,8 @@ const (
 	DefaultConcurrency     = 16
 	DefaultShutdownTimeout = 20 * time.Second
 	DefaultCancelGrace     = 2 * time.Second
+	DefaultAbandonAfter    = 10 * time.Second
+	LeastMaxAbandoned      = 8 // default of MaxAbandoned for small values of Concurrency
 	DefaultBlock           = 2 * time.Second
 	MaxConcurrency         = 10_000
 )
@@ -87,6 +89,22 @@ type WorkerConfig struct {
 	// and the log says so. Default 2s.
 	CancelGrace time.Duration
 
+	// HandlerTimeout is how long a handler may take, where neither its message nor the policy says so (handler_timeout_ms): an
+	// operator can give a group another limit without a new release of the program. Then its context is cancelled with
+	// ErrHandlerTimeout, and the attempt fails with reason "handler_timeout" unless the handler returns nil all the same. Default
+	// 0: no limit. At most ten years. Too low: work is cut short. Too high, or no limit: a handler that hangs keeps its message,
+	// its slot and its key for so long.
+	HandlerTimeout time.Duration
+
+	// AbandonAfter is how long a handler may ignore its context after HandlerTimeout. Then it is abandoned: its delivery is
+	// settled as failed and its slot goes to another message, but its goroutine lives on. The message may be delivered again, and
+	// the next message of its key, while that goroutine goes on with its side effects. Default 10s.
+	AbandonAfter time.Duration
+
+	// MaxAbandoned is how many abandoned handlers may run beside those that have slots. Beyond it they keep their slots, and
+	// Alive and Ready return an error. Default: Concurrency, at least 8. Negative: none may. At most 10,000.
+	MaxAbandoned int
+
 	// Block is how long one read waits at the server. Default 2s. It is no source of lateness.
 	Block time.Duration
 
@@ -99,6 +117,8 @@ func (c WorkerConfig) withDefaults() WorkerConfig {
 	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
 	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, DefaultShutdownTimeout)
 	c.CancelGrace = cmp.Or(max(0, c.CancelGrace), DefaultCancelGrace)
+	c.AbandonAfter = cmp.Or(max(0, c.AbandonAfter), DefaultAbandonAfter)
+	c.MaxAbandoned = max(0, cmp.Or(c.MaxAbandoned, max(c.Concurrency, LeastMaxAbandoned)))
 	c.Block = cmp.Or(max(0, c.Block), DefaultBlock)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Consumer == "" {
@@ -119,6 +139,12 @@ func (c WorkerConfig) validate() error {
 	if c.Concurrency < 1 || c.Concurrency > MaxConcurrency {
 		errs = append(errs, lua.Invalid("concurrency", fmt.Sprint(c.Concurrency), "must be between 1 and %d", MaxConcurrency))
 	}
+	if c.HandlerTimeout < 0 || c.HandlerTimeout > lua.MaxDelay {
+		errs = append(errs, lua.Invalid("handler timeout", c.HandlerTimeout.String(), "must be between 0 and %s", lua.MaxDelay))
+	}
+	if c.MaxAbandoned > MaxConcurrency {
+		errs = append(errs, lua.Invalid("max abandoned", fmt.Sprint(c.MaxAbandoned), "must be at most %d", MaxConcurrency))
+	}
 	if c.Consumer == lua.ReclaimConsumer {
 		errs = append(errs, lua.Invalid("consumer", c.Consumer, "is the reclaimer's own name"))
 	}
@@ -129,6 +155,8 @@ func (c WorkerConfig) validate() error {
 // WorkerStats counts what a worker did since it was made.
 type WorkerStats struct {
 	Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Lost uint64
+	// TimedOut are handlers that used up their HandlerTimeout; Abandoned are those of them that ignored their contexts as well.
+	TimedOut, Abandoned uint64
 }
 
 // Worker delivers the messages of one queue to one group's handler, at least once. It is safe for concurrent use; Run may be
@@ -162,7 +190,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	p := newPool(cfg.Concurrency)
+	p := newPool(cfg.Concurrency, cfg.MaxAbandoned)
 	if len(cfg.Queues) == 0 {
 		w := newQueueWorker(cfg, cfg.Queue, p, nil)
 		p.slots.wants = w.settleNow
@@ -235,7 +263,7 @@ func (w *Worker) Ready() error {
 	if !w.ran.Load() {
 		return errors.New("the worker has not begun to read")
 	}
-	var errs []error
+	errs := []error{w.pool.abandoned.trouble()}
 	for _, one := range w.all() {
 		errs = append(errs, one.trouble())
 	}
@@ -259,7 +287,8 @@ var ErrAbandoned = errors.New("handlers did not return: their entries stay pendi
 
 // Run reads, handles and settles until ctx is cancelled, then stops reading, lets handlers finish, releases what never started,
 // and returns nil: a clean stop leaves nothing pending and burns no attempt. It goes on through outages of Redis for ever.
-// It returns ErrAbandoned when handlers had to be left behind.
+// It returns ErrAbandoned when handlers had to be left behind. It does not wait for handlers that were abandoned before the stop
+// (see AbandonAfter), and no error tells of them: their deliveries are settled. Their goroutines may outlive it.
 func (w *Worker) Run(ctx context.Context) error {
 	if w.ran.Swap(true) {
 		return errors.New("worker: Run may be called once")

@@ -26,6 +26,8 @@ const (
 	SettingHistory     = stream.SettingHistory     // changes of state to keep, 0 = none; of a whole queue only
 	SettingHistoryAge  = stream.SettingHistoryAge  // milliseconds; of a whole queue only
 	SettingKeyFailure  = stream.SettingKeyFailure  // block or skip; of a whole queue only
+
+	SettingHandlerTimeout = stream.SettingHandlerTimeout // milliseconds; 0 = by the configuration of each worker
 )
 
 // WriteDefaults writes the policy of all queues of the prefix that have none of their own. A Bridge with Config.Defaults does so
@@ -45,6 +47,7 @@ func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 //		RetryFor          *time.Duration
 //		MaxSnoozes        *int
 //		MaxCrashes        *int
+//		HandlerTimeout    *time.Duration
 //		Held              *bool
 //		HeldWorkers       *bool
 //		Rate              *bridge.Rate

@@ -29,6 +29,7 @@ type line struct {
 	RetryFor      *int64            `json:"retry_for_ms"`
 	MaxSnoozes    *int64            `json:"max_snoozes"`
 	MaxCrashes    *int64            `json:"max_crashes"`
+	Handler       *int64            `json:"handler_timeout_ms"`
 	Expires       *int64            `json:"expires_ms"`
 	Dedup         *int64            `json:"dedup_ms"`
 	Replace       string            `json:"replace"`
@@ -71,7 +72,7 @@ func parseOptions(q query) (bridge.NewMessage, error) {
 	var errs []error
 	for name, into := range map[string]**int64{"in_ms": &l.In, "at_ms": &l.At, "spread_ms": &l.Spread,
 		"max_attempts": &l.MaxAttempts, "retry_for_ms": &l.RetryFor, "max_snoozes": &l.MaxSnoozes,
-		"max_crashes": &l.MaxCrashes, "expires_ms": &l.Expires,
+		"max_crashes": &l.MaxCrashes, "handler_timeout_ms": &l.Handler, "expires_ms": &l.Expires,
 		"dedup_ms": &l.Dedup} {
 		if text, is := q[name]; is {
 			n, err := strconv.ParseInt(text, 10, 64)
@@ -137,8 +138,9 @@ func (l *line) message() (m bridge.NewMessage, err error) {
 	m = bridge.NewMessage{ID: l.ID, Headers: l.Headers, Delay: span("in_ms", l.In), At: instant("at_ms", l.At),
 		Spread: span("spread_ms", l.Spread), MaxAttempts: count("max_attempts", l.MaxAttempts),
 		RetryFor: span("retry_for_ms", l.RetryFor), MaxSnoozes: count("max_snoozes", l.MaxSnoozes),
-		MaxCrashes: count("max_crashes", l.MaxCrashes), Expires: instant("expires_ms", l.Expires),
-		Dedup: span("dedup_ms", l.Dedup)}
+		MaxCrashes: count("max_crashes", l.MaxCrashes), HandlerTimeout: span("handler_timeout_ms", l.Handler),
+		Expires: instant("expires_ms", l.Expires),
+		Dedup:   span("dedup_ms", l.Dedup)}
 	wrong(l.In != nil && l.At != nil, "at_ms", "", "must not stand beside in_ms")
 	if l.RetryDelays != nil {
 		var all []time.Duration

@@ -27,6 +27,8 @@ var counterHelp = []struct {
 	{"lost", "Deliveries that somebody else had taken before the handler was done.", byGroup},
 	{"unknown", "Deliveries of which nobody can tell here how they ended.", byGroup},
 	{"stuck", "Deliveries that stay pending because the stream of dead letters refused them.", byGroup},
+	{"handler_timeouts", "Handlers that used up their time, and whose contexts were cancelled.", byGroup},
+	{"handlers_abandoned", "Handlers that ignored their cancelled contexts, and were given up.", byGroup},
 	{"redriven", "Dead letters scheduled again by this process.", byQueue},
 	{"purged", "Dead letters deleted by this process.", byQueue},
 }

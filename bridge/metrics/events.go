@@ -33,6 +33,10 @@ var counted = [observe.Events]struct{ name, reason string }{
 	observe.Delivered:     {name: "delivered"}, observe.Acknowledged: {name: "acknowledged"},
 	observe.RetriedError: {name: "retried", reason: "error"}, observe.RetriedAfter: {name: "retried", reason: "retry_after"},
 	observe.RetriedPanic:    {name: "retried", reason: "panic"},
+	observe.RetriedTimeout:  {name: "retried", reason: lua.ReasonHandlerTimeout},
+	observe.DeadTimeout:     {name: "dead_lettered", reason: lua.ReasonHandlerTimeout},
+	observe.HandlerTimeout:  {name: "handler_timeouts"},
+	observe.Abandoned:       {name: "handlers_abandoned"},
 	observe.DeadMaxAttempts: {name: "dead_lettered", reason: lua.ReasonMaxAttempts},
 	observe.DeadRetryFor:    {name: "dead_lettered", reason: lua.ReasonRetryFor},
 	observe.DeadSnoozes:     {name: "dead_lettered", reason: lua.ReasonMaxSnoozes},
@@ -62,10 +66,11 @@ var parts = [...]struct{ process, queue, group []observe.Event }{
 	},
 	observe.Worker: {group: []observe.Event{
 		observe.Delivered, observe.Handling, observe.Handled, observe.Acknowledged, observe.RetriedError, observe.RetriedAfter,
-		observe.RetriedPanic, observe.DeadMaxAttempts, observe.DeadRetryFor, observe.DeadSnoozes, observe.DeadLetter,
+		observe.RetriedPanic, observe.RetriedTimeout, observe.DeadMaxAttempts, observe.DeadTimeout, observe.DeadRetryFor,
+		observe.DeadSnoozes, observe.DeadLetter,
 		observe.Released, observe.Snoozed, observe.Skipped, observe.Lost, observe.Unknown, observe.Stuck, observe.Settled,
-		observe.Attempts, observe.WorkerReconnect, observe.Acking,
-		observe.Failing,
+		observe.Attempts, observe.WorkerReconnect, observe.Acking, observe.Failing, observe.HandlerTimeout, observe.Abandoned,
+		observe.AbandonedReturned,
 	}},
 	observe.Operator: {queue: []observe.Event{observe.Redriven, observe.Purged}},
 }
@@ -79,6 +84,7 @@ type events struct {
 	batch    *histograms
 	scripts  *histograms
 	errors   *prometheus.CounterVec
+	running  levels
 
 	mu           sync.RWMutex
 	series, away map[seriesKey]*series
@@ -120,6 +126,8 @@ func newEvents(n *names, withNative bool) *events {
 		attemptBuckets, "queue", "group")
 	e.batch = histogram("batch_messages", "Messages of one call, by what happened to them.", batchBuckets, "event")
 	e.scripts = histogram("script_duration_seconds", "Of one script call, with its way to Redis and back.", timeBuckets, "script")
+	e.running = newLevels("handlers_abandoned_running", "Abandoned handlers that have not returned.", byGroup)
+	e.holders = append(e.holders, e.running)
 	e.errors = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "duestream_errors_total",
 		Help: "Calls to Redis that failed, by the kind of error."}, []string{"kind"})
 	for _, kind := range errorKinds {
@@ -163,6 +171,9 @@ func (e *events) newSeries(key seriesKey) *series {
 		of = parts[key.part].group
 	case key.queue != "":
 		of = parts[key.part].queue
+	}
+	if key.part == observe.Worker && key.group != "" {
+		s.running = e.running.with(key.queue, key.group)
 	}
 	for _, event := range of {
 		if c := counted[event]; c.name != "" {

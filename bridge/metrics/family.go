@@ -84,6 +84,20 @@ type holder interface {
 	forget()
 }
 
+// levels are the series of one gauge that goes up and down by events.
+type levels struct{ *family[atomic.Int64] }
+
+func newLevels(name, help string, labels []string) levels {
+	return levels{newFamily(name, help, labels, func() *atomic.Int64 { return new(atomic.Int64) })}
+}
+
+// Collect implements prometheus.Collector. What went up under one label may go down under "other", so none is shown below zero.
+func (l levels) Collect(out chan<- prometheus.Metric) {
+	l.each(func(one *atomic.Int64, labels []string) {
+		out <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, float64(max(0, one.Load())), labels...)
+	})
+}
+
 // counters are the series of one counter.
 type counters struct{ *family[atomic.Uint64] }
 

@@ -16,11 +16,15 @@ type series struct {
 	counters [observe.Events]*atomic.Uint64
 	times    [observe.Events]observer
 	batches  [observe.Events]observer
+	running  *atomic.Int64 // abandoned handlers; nil: the part has none
 
 	instead atomic.Pointer[series] // what counts instead of this one; nil: it does so itself
 	missed  atomic.Bool            // something was counted instead
 	told    uint64                 // events that there were at the last look; of names.mu
 }
+
+// raises says by how much an event raises the number of abandoned handlers that run.
+var raises = [observe.Events]int64{observe.Abandoned: 1, observe.AbandonedReturned: -1}
 
 // now returns what counts.
 func (s *series) now() *series {
@@ -39,6 +43,9 @@ func (s *series) Add(event observe.Event, n int) {
 	}
 	if b := s.batches[event]; b != nil {
 		b.observe(float64(n), 1)
+	}
+	if s.running != nil {
+		s.running.Add(int64(n) * raises[event])
 	}
 }
 

@@ -168,6 +168,10 @@ func (w *worker) end(ctx context.Context, m *bridge.Message, span trace.Span, er
 		a.settle("stopping") // the worker may end before it can settle this
 		return
 	}
+	if errors.Is(context.Cause(ctx), bridge.ErrHandlerTimeout) {
+		a.settle("handler_timeout") // the worker may have settled the delivery before the handler returned, and tells nothing more
+		return
+	}
 	w.attempts.Store(m, a)
 }
 

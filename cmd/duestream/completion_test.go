@@ -49,7 +49,7 @@ func TestCompletion(t *testing.T) {
 		{"pending --group |", "", ":4"}, {"pending a/b --group |", "", ":4"},
 		{"show emails |", "order-42 order-43", ":4"}, {"cancel emails order-42 |", "order-43", ":4"}, {"reschedule emails o|", "order-42 order-43", ":4"},
 		{"reschedule emails order-42 |", "--at --in", ":4"},
-		{"queue set q |", "burst= free_retries= held= held_workers= history= history_age= key_failure= max_attempts= max_crashes= max_snoozes= rate= ready_limit= retry_delays= retry_for= retry_max= retry_min= visibility_timeout=", ":6"}, {"queue set q held=|", "held=true held=false held=", ":6"},
+		{"queue set q |", "burst= free_retries= handler_timeout= held= held_workers= history= history_age= key_failure= max_attempts= max_crashes= max_snoozes= rate= ready_limit= retry_delays= retry_for= retry_max= retry_min= visibility_timeout=", ":6"}, {"queue set q held=|", "held=true held=false held=", ":6"},
 		{"dead list q --reason |", strings.Join(deadReasons, " "), ":4"}, {"dead list q --reason e|", "expired", ":4"},
 		{"stats --color |", "auto always never", ":4"}, {"top --sort |", "name lag rate lateness", ":4"}, {"schedule q --durability |", "accepted fsynced replicated=1", ":4"},
 		{"work q --group g1 -- |", "", ":0"}, {"version |", "", ":4"},

@@ -31,6 +31,7 @@ type fileLine struct {
 	RetryFor      *int64            `json:"retry_for_ms"`
 	MaxSnoozes    *int              `json:"max_snoozes"`
 	MaxCrashes    *int              `json:"max_crashes"`
+	Handler       *int64            `json:"handler_timeout_ms"`
 	Expires       *int64            `json:"expires_ms"`
 	Key           *string           `json:"key"`
 }
@@ -122,6 +123,11 @@ func (l *fileLine) setRetries(m *bridge.NewMessage) (err error) {
 	}
 	if l.MaxCrashes != nil {
 		m.MaxCrashes = *l.MaxCrashes
+	}
+	if l.Handler != nil {
+		if m.HandlerTimeout, err = milliseconds("handler_timeout_ms", *l.Handler); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -36,6 +36,8 @@ value takes a setting back, so that the next level counts again.
   max_snoozes         how often a group may put a message off (up to 1000000); 0: 1000
   max_crashes         how often a message may be abandoned by workers that end or hang
                       before a dead letter, counted apart from failures; 0: each is one
+  handler_timeout     how long a handler may take before its attempt fails; 0: as each worker
+                      says itself, which is no limit unless its program sets one
   held                true: what is scheduled does not become ready (whole queue only)
   held_workers        true: workers take nothing new (whole queue only)
   rate                how many messages become ready: 500/s, 30/m or 1/h; 0: no limit (whole
@@ -133,6 +135,9 @@ func policyOf(u admin.PolicyUpdate) bridge.Policy {
 	if u.MaxCrashes != nil {
 		p.MaxCrashes = *u.MaxCrashes
 	}
+	if u.HandlerTimeout != nil {
+		p.HandlerTimeout = *u.HandlerTimeout
+	}
 	if u.Rate != nil {
 		p.Rate = *u.Rate
 	}
@@ -175,6 +180,8 @@ func setPolicy(u *admin.PolicyUpdate, name, value string) error {
 		u.MaxSnoozes, err = parseNumber(value)
 	case "max_crashes":
 		u.MaxCrashes, err = parseNumber(value)
+	case "handler_timeout":
+		u.HandlerTimeout, err = parsed(flags.ParseDuration(value))
 	case "held":
 		u.Held, err = parseSwitch(value)
 	case "held_workers":

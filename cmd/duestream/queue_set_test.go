@@ -91,28 +91,42 @@ func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
 		"max_crashes         20\n")
 	c.fails(exitInvalid, []string{`max_crashes "-1"`, `max_snoozes "1000001"`}, "queue", "set", "q", "--create", "max_crashes=-1",
 		"max_snoozes=1000001")
+	says(c.ok("queue", "set", "q", "handler_timeout=90s"), "handler_timeout     1m30s\n")
+	c.fails(exitInvalid, []string{`handler_timeout "-1s"`}, "queue", "set", "q", "handler_timeout=-1s")
+	c.fails(exitInvalid, []string{`handler_timeout "`, "must be between 0s and 87600h0m0s"}, "queue", "set", "q", "handler_timeout=3651d")
+	var group queuePolicy
+	c.json(&group, "queue", "set", "q", "--group", "g", "handler_timeout=2m", "--json")
+	if group.HandlerTimeout != 120_000 {
+		t.Errorf("%+v", group)
+	}
+	c.ok("queue", "set", "q", "--group", "g", "handler_timeout=")
 	var got queuePolicy
 	c.json(&got, "queue", "show", "q", "--group", "g")
+	if got.HandlerTimeout != 90_000 {
+		t.Errorf("%+v", got)
+	}
 	if got.MaxSnoozes != 5 || got.MaxCrashes != 20 || got.Held || len(got.RetryDelays) != 1 ||
 		got.RetryDelays[0] != 90_000 || got.RetryFor != 0 {
 		t.Errorf("%+v", got)
 	}
 	c.ok("schedule", "q", "--id", "one", "--in", "1h", "--retry-delays", "1m,3m", "--retry-for", "1d", "--max-crashes", "3",
-		"--max-snoozes", "4", "x")
+		"--max-snoozes", "4", "--handler-timeout", "8s", "x")
 	matches(t, c.ok("queue", "show"), `QUEUE +VISIBILITY .*`, `q +30s +5 +1m +24h +2d0h .*`)
 	c.fails(exitInvalid, []string{`retry_delays "1m,soon"`, "like 1m,3m,5m"}, "queue", "set", "q", "--create", "retry_delays=1m,soon")
 	c.fails(exitInvalid, []string{`retry_for "-1s"`}, "queue", "set", "q", "--create", "retry_for=-1s")
 	c.fails(exitInvalid, []string{"retry_delays", "must be 1 to 100 numbers"}, "queue", "set", "q", "--create", "retry_delays=1m,0")
 	c.ok("queue", "set", "q", "--create", "retry_delays=", "retry_for=")
 
-	lines := `{"id":"two","retry_delays_ms":[1000],"retry_for_ms":5,"max_crashes":6,"max_snoozes":7}` + "\n" +
+	lines := `{"id":"two","retry_delays_ms":[1000],"retry_for_ms":5,"max_crashes":6,"max_snoozes":7,` +
+		`"handler_timeout_ms":9}` + "\n" +
 		`{"id":"three"}` + "\n" +
-		`{"id":"four","retry_for_ms":-5}`
+		`{"id":"four","retry_for_ms":-5}` + "\n" +
+		`{"id":"four","handler_timeout_ms":-5}`
 	c.runIn(lines, "schedule", "q", "--in", "1h", "--retry-delays", "7s", "--file", "-")
 	out = c.ok("export", "q")
 	for _, want := range []string{
-		`"extra":{"max_crashes":"3","max_snoozes":"4","retry_delays_ms":"60000,180000","retry_for_ms":"86400000"}`,
-		`"extra":{"max_crashes":"6","max_snoozes":"7","retry_delays_ms":"1000","retry_for_ms":"5"}`,
+		`"extra":{"handler_timeout_ms":"8000","max_crashes":"3","max_snoozes":"4","retry_delays_ms":"60000,180000","retry_for_ms":"86400000"}`,
+		`"extra":{"handler_timeout_ms":"9","max_crashes":"6","max_snoozes":"7","retry_delays_ms":"1000","retry_for_ms":"5"}`,
 		`"extra":{"retry_delays_ms":"7000"}`,
 	} {
 		if strings.Count(out, want) != 1 {

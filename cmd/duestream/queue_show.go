@@ -27,6 +27,7 @@ type queuePolicy struct {
 	RetryFor          int64   `json:"retry_for_ms,omitempty"`
 	MaxSnoozes        int     `json:"max_snoozes,omitempty"`
 	MaxCrashes        int     `json:"max_crashes,omitempty"`
+	HandlerTimeout    int64   `json:"handler_timeout_ms,omitempty"`
 	TriedFor          int64   `json:"tried_for_ms"` // until a dead letter, about
 	Held              bool    `json:"held"`
 	HeldWorkers       bool    `json:"held_workers,omitempty"`
@@ -54,8 +55,9 @@ func (a *app) readPolicy(ctx context.Context, op *admin.Admin, queue, group stri
 	counts, err := op.Partitions(ctx, queue)
 	return queuePolicy{
 		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(),
-		millisOf(p.RetryDelays), p.RetryFor.Milliseconds(), p.MaxSnoozes, p.MaxCrashes, p.TriedFor().Milliseconds(),
-		p.Held, p.HeldWorkers, string(p.Rate), burstOf(p), p.FreeRetries, p.ReadyLimit, p.History, p.HistoryAge.Milliseconds(),
+		millisOf(p.RetryDelays), p.RetryFor.Milliseconds(), p.MaxSnoozes, p.MaxCrashes, p.HandlerTimeout.Milliseconds(),
+		p.TriedFor().Milliseconds(), p.Held, p.HeldWorkers, string(p.Rate), burstOf(p), p.FreeRetries, p.ReadyLimit, p.History,
+		p.HistoryAge.Milliseconds(),
 		string(p.KeyFailure), counts.Latest(), true, p,
 	}, err
 }
@@ -87,6 +89,9 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 		}
 		if p.MaxCrashes > 0 {
 			rows = append(rows, []string{"max_crashes", strconv.Itoa(p.MaxCrashes)})
+		}
+		if p.HandlerTimeout > 0 {
+			rows = append(rows, []string{"handler_timeout", human.Exact(p.HandlerTimeout)})
 		}
 		rows = append(rows, flowRows(p, q.Partitions)...)
 		if p.KeyFailure != "" {

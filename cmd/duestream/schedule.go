@@ -27,6 +27,7 @@ type scheduleOptions struct {
 	retryDelays            flags.Delays
 	retryFor               time.Duration
 	maxSnoozes, maxCrashes int
+	handlerTimeout         time.Duration
 	expiresIn              time.Duration
 	expiresAt              time.Time
 	dedup                  time.Duration
@@ -61,6 +62,7 @@ line is a JSON object with these fields, all optional:
   retry_for_ms    how long it is tried, from its due time on
   max_snoozes     how often a group may put it off
   max_crashes     how often it may be abandoned, counted apart from failures
+  handler_timeout_ms how long its handler may take, in ms
   expires_ms      Unix ms after which it is dead-lettered instead of delivered
   key             messages with one key are delivered one at a time (string)
 
@@ -90,6 +92,7 @@ stops and says from which line to go on (--from-line).`,
 	flags.DelayVar(f, &o.retryFor, "retry-for", "try it for so long from its due time on. Default: by policy")
 	f.IntVar(&o.maxSnoozes, "max-snoozes", 0, "how often a group may put it off; 0 = by policy")
 	f.IntVar(&o.maxCrashes, "max-crashes", 0, "how often it may be abandoned, counted apart from failures; 0 = by policy")
+	flags.DelayVar(f, &o.handlerTimeout, "handler-timeout", "how long its handler may take before the attempt fails. Default: by policy, or else by the worker")
 	flags.DelayVar(f, &o.expiresIn, "expires-in", "dead-letter it instead of delivering it so long after now")
 	flags.InstantVar(f, &o.expiresAt, "expires-at", "dead-letter it instead of delivering it after this time: RFC 3339")
 	flags.DelayVar(f, &o.dedup, "dedup", "refuse the ID for so long, also after delivery; needs --id. Default with --file: 24h")
@@ -177,7 +180,7 @@ func (o *scheduleOptions) expires(now time.Time) time.Time {
 // setRetries sets what the flags say of retries.
 func (o *scheduleOptions) setRetries(m *bridge.NewMessage) {
 	m.MaxAttempts, m.RetryDelays, m.RetryFor = o.maxAttempts, bridge.Delays(o.retryDelays), o.retryFor
-	m.MaxSnoozes, m.MaxCrashes = o.maxSnoozes, o.maxCrashes
+	m.MaxSnoozes, m.MaxCrashes, m.HandlerTimeout = o.maxSnoozes, o.maxCrashes, o.handlerTimeout
 }
 
 var replaceOptions = map[string]bridge.Option{

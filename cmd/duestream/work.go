@@ -31,10 +31,10 @@ const (
 
 type workOptions struct {
 	bridge.WorkerConfig
-	path               string // of the command
-	strict             bool
-	timeout, killAfter time.Duration
-	metrics            metricsOptions
+	path      string // of the command
+	strict    bool
+	killAfter time.Duration
+	metrics   metricsOptions
 }
 
 // workSettings are the settings of serve that work has, too. The log level is warn by default, because the command writes to
@@ -83,8 +83,11 @@ What the command prints is passed through. Its exit code decides:
        the last 1 KiB it wrote to standard error is kept as the error
 
 The command leads a process group, which gets SIGTERM, and SIGKILL after --kill-after,
-when --timeout is over (a failed attempt), when the delivery is lost to another worker,
+when its time is over (a failed attempt), when the delivery is lost to another worker,
 or when this process must stop (the message is delivered again, and no attempt counted).
+Its time is what the message says (schedule --handler-timeout), else the policy (queue
+set handler_timeout=), else --timeout. Without any of them a command that hangs keeps its
+message, its place and its key for ever: set one, to a few times what the command takes.
 A command that was told to stop counts as not done, whatever its exit code. When the
 command cannot be started for 2 s (it is gone, or may not be executed), this process lets
 those that run end, gives back what it holds, with no attempt counted, and exits with 1. A second
@@ -113,7 +116,7 @@ the level is warn unless it is set.`, commandDeadLetter, commandRetry),
 	f.BoolVar(&o.strict, "strict", false, "serve a queue only while those named before it are empty")
 	f.StringVar(&o.Consumer, "consumer", "", "name of this worker within the group, unique among those alive; default: host, process, random")
 	f.IntVarP(&o.Concurrency, "concurrency", "n", 1, "commands to run at the same time")
-	flags.DurationVar(f, &o.timeout, "timeout", 0, "time a command may take; 0 = any")
+	flags.DurationVar(f, &o.HandlerTimeout, "timeout", 0, "time a command may take, where message and policy do not say so (handler_timeout); 0 = any")
 	flags.DurationVar(f, &o.ShutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
 	flags.DurationVar(f, &o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
 	o.metrics.flags(cmd)
@@ -198,13 +201,14 @@ func (a *app) runWork(ctx context.Context, o workOptions, queues string, command
 	defer stop()
 	runner := &commandRunner{
 		stop: stop,
-		path: o.path, args: command, timeout: o.timeout, killAfter: o.killAfter,
+		path: o.path, args: command, killAfter: o.killAfter,
 		redisURL: a.redisURL, prefix: a.prefix, out: shared(a.out), err: shared(a.err),
 	}
 	cfg := o.WorkerConfig
 	cfg.Redis, cfg.Prefix, cfg.Handler, cfg.Logger = r, a.prefix, runner.handle, log
 	cfg.Observer = observer
 	cfg.CancelGrace = o.killAfter + 2*time.Second
+	cfg.AbandonAfter = 2*o.killAfter + 5*time.Second // a killed command's output may stay open for another killAfter
 	if cfg.ShutdownTimeout == 0 {
 		cfg.ShutdownTimeout = -1 // not at all, where the worker's zero is its default
 	}

@@ -27,7 +27,6 @@ import (
 type commandRunner struct {
 	path      string
 	args      []string // with the name
-	timeout   time.Duration
 	killAfter time.Duration
 
 	redisURL, prefix string
@@ -39,10 +38,7 @@ type commandRunner struct {
 	fault error // why commands cannot be started
 }
 
-var (
-	errTimeout = errors.New("timeout")
-	errStart   = errors.New("the command cannot be started")
-)
+var errStart = errors.New("the command cannot be started")
 
 const (
 	startPatience = 2 * time.Second // a binary that is being replaced is missing for a moment
@@ -95,11 +91,6 @@ func (c *commandRunner) broken() error {
 
 // run runs the command once. The error is what a handler returns, if the command was started.
 func (c *commandRunner) run(ctx context.Context, m *bridge.Message) (started bool, _ error) {
-	if c.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, errTimeout)
-		defer cancel()
-	}
 	last := &tail{most: admin.MaxErrorBytes}
 	cmd := &exec.Cmd{
 		Path: c.path, Args: c.args, Env: c.environment(m), Stdin: bytes.NewReader(m.Payload),
@@ -116,8 +107,11 @@ func (c *commandRunner) run(ctx context.Context, m *bridge.Message) (started boo
 // verdict says what a handler returns for a command that has ended.
 func (c *commandRunner) verdict(ctx context.Context, state *os.ProcessState, err error, last *tail) error {
 	switch code := state.ExitCode(); { // -1: killed by a signal
-	case errors.Is(err, errTimeout):
-		return last.error(fmt.Sprintf("not done after %s", c.timeout))
+	case errors.Is(err, bridge.ErrHandlerTimeout):
+		if text := last.text(last.most - timeoutWords); text != "" {
+			return errors.New(text)
+		}
+		return err
 	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		return err // stopped by us: that its code may be 0 does not say that the work was done
 	case code == 0:
@@ -127,6 +121,9 @@ func (c *commandRunner) verdict(ctx context.Context, state *os.ProcessState, err
 	}
 	return last.error(state.String())
 }
+
+// timeoutWords is more than what the worker writes before the error of an attempt whose time was over.
+const timeoutWords = 80
 
 // ourPasswords are not handed to a command, because what it prints, logs or starts may show its environment.
 var ourPasswords = []string{"DUESTREAM_REDIS_PASSWORD", "DUESTREAM_SENTINEL_PASSWORD"}
@@ -194,13 +191,17 @@ func (t *tail) Write(p []byte) (int, error) {
 
 // error returns what happened followed by the tail, cut to the limit together.
 func (t *tail) error(what string) error {
-	room := t.most - len(what) - len(": ")
-	text := t.b[max(0, len(t.b)-max(0, room)):]
-	text = bytes.TrimSpace([]byte(strings.ToValidUTF8(string(text), "")))
-	if len(text) == 0 {
+	text := t.text(t.most - len(what) - len(": "))
+	if text == "" {
 		return errors.New(what)
 	}
 	return fmt.Errorf("%s: %s", what, text)
+}
+
+// text returns the end of the tail, at most so many bytes.
+func (t *tail) text(most int) string {
+	end := t.b[max(0, len(t.b)-max(0, most)):]
+	return string(bytes.TrimSpace([]byte(strings.ToValidUTF8(string(end), ""))))
 }
 
 // shared returns a stream that several commands may write to at once. A file is handed to the command itself, without a copy

@@ -183,11 +183,32 @@ func TestWorkKillsTheWholeGroupOfACommandThatTakesTooLong(t *testing.T) {
 	w := c.work(dir,
 		`trap '' TERM; sh -c 'trap "" TERM; echo $$ > "$0/inner"; while :; do sleep 0.1; done' "$1" & echo $$ > "$1/outer"; wait`,
 		"--timeout", "300ms", "--kill-after", "100ms")
-	if l := c.letter(w); l.Error != "not done after 300ms" || l.Attempt != 1 {
+	if l := c.letter(w); l.Reason != "handler_timeout" || l.Error != "handler_timeout: not done after 300ms" || l.Attempt != 1 {
 		t.Errorf("%+v", l)
 	}
 	for _, name := range []string{"outer", "inner"} {
 		eventuallyGone(t, eventuallyNumber(t, filepath.Join(dir, name)))
+	}
+}
+
+// The policy's time counts before --timeout, and the message's own before both.
+func TestWorkFollowsTheTimeOfMessageAndPolicy(t *testing.T) {
+	t.Parallel()
+	c, dir := newWork(t)
+	c.ok("queue", "set", "q", "handler_timeout=300ms", "max_attempts=1")
+	c.ok("schedule", "q", "--id", "by policy", "x")
+	w := c.work(dir, `echo waits for "$DUESTREAM_ID" >&2; while :; do sleep 0.01; done`, "--timeout", "1h",
+		"--kill-after", "100ms")
+	if l := c.letter(w); l.Reason != "handler_timeout" ||
+		l.Error != "handler_timeout: not done after 300ms: waits for by policy" {
+		t.Errorf("%+v", l)
+	}
+	c.ok("queue", "set", "q", "handler_timeout=1h")
+	c.ok("dead", "purge", "q", "--all", "--yes")
+	c.ok("schedule", "q", "--id", "by itself", "--handler-timeout", "200ms", "x")
+	if l := c.letter(w); l.Reason != "handler_timeout" || l.Attempt != 1 ||
+		l.Error != "handler_timeout: not done after 200ms: waits for by itself" {
+		t.Errorf("%+v", l)
 	}
 }
 

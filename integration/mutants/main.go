@@ -184,7 +184,7 @@ func complaint(said []byte) string {
 
 // allMutants are the rows of all tables.
 func allMutants() []mutant {
-	return slices.Concat(mutants, moreMutants, producingMutants, historyMutants, retriesMutants, tracingMutants, metricsMutants,
-		healthMutants, flowMutants, recurrenceMutants, turnsMutants, keyMutants, pushMutants,
+	return slices.Concat(mutants, moreMutants, producingMutants, historyMutants, retriesMutants, handlerMutants, tracingMutants,
+		metricsMutants, healthMutants, flowMutants, recurrenceMutants, turnsMutants, keyMutants, pushMutants,
 		gatewayMutants)
 }

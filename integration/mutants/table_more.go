@@ -310,7 +310,7 @@ var moreMutants = []mutant{
 	},
 	{
 		name: "a worker does not tell what an attempt was traced as", file: "stream/partition_worker.go",
-		old:  "\t\tf.Trace = d.msg.Trace\n",
+		old:  "\t\tf.Trace = trace\n",
 		new:  "",
 		test: []string{"-run", "TestAttemptIsTold", "./stream"},
 	},

@@ -99,8 +99,10 @@ const (
 	RetriedError
 	RetriedAfter
 	RetriedPanic
+	RetriedTimeout
 	DeadMaxAttempts
 	DeadRetryFor
+	DeadTimeout
 	DeadSnoozes
 	DeadLetter
 	Acking  // acknowledgements in one call, whatever became of them
@@ -111,8 +113,11 @@ const (
 	Lost
 	Unknown
 	Stuck
-	Settled         // Took: since the handler returned
-	Attempts        // Took: how many acknowledged messages had needed, one counted as a second
+	Settled        // Took: since the handler returned
+	Attempts       // Took: how many acknowledged messages had needed, one counted as a second
+	HandlerTimeout // a handler used up its time
+	Abandoned      // a handler ignored its cancelled context
+	AbandonedReturned
 	WorkerReconnect // a worker reads again after an outage
 
 	// of an operator

@@ -36,6 +36,9 @@ type Message struct {
 	// MaxSnoozes is how often the message may be snoozed in a group, and MaxCrashes how often it may be abandoned, which then is
 	// no failed attempt; zero = by the policy of the queue. At most 1,000,000.
 	MaxSnoozes, MaxCrashes int
+	// HandlerTimeout is how long the message's handler may take; zero = by the policy of the queue, or else by the worker. At
+	// most ten years.
+	HandlerTimeout time.Duration
 	// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be after At.
 	Expires time.Time
 	// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
@@ -142,7 +145,8 @@ func (m *Message) mayReplace(due, now int64) bool {
 }
 
 func (m *Message) retries() lua.Retries {
-	return lua.Retries{Delays: m.RetryDelays, For: m.RetryFor, MaxSnoozes: m.MaxSnoozes, MaxCrashes: m.MaxCrashes}
+	return lua.Retries{Delays: m.RetryDelays, For: m.RetryFor, MaxSnoozes: m.MaxSnoozes, MaxCrashes: m.MaxCrashes,
+		HandlerTimeout: m.HandlerTimeout}
 }
 
 func (m *Message) check() error {

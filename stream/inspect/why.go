@@ -181,6 +181,7 @@ func (s *surroundings) whyNowhere(f Finding) string {
 
 var deaths = map[string]string{
 	lua.ReasonMaxAttempts:       "its attempts are used up (%d)",
+	lua.ReasonHandlerTimeout:    "its attempts are used up (%d): the handler of the last one took longer than it may",
 	lua.ReasonRetryFor:          "it was too old for another attempt, by retry_for (attempt %d)",
 	lua.ReasonMaxSnoozes:        "it was snoozed as often as it may be (attempt %d)",
 	lua.ReasonCrashes:           "its workers crashed with it as often as they may (attempt %d)",

@@ -47,6 +47,7 @@ type Serve struct {
 	RetryFor          flags.Duration `split_words:"true" default:"0s" desc:"how long a message is tried from its due time on (up to 3650d); 0s = no limit"`
 	MaxSnoozes        int            `split_words:"true" default:"0" desc:"how often a group may snooze a message (up to 1000000); 0 = 1000"`
 	MaxCrashes        int            `split_words:"true" default:"0" desc:"times a message may be abandoned by workers, counted apart from failures; 0 = each is a failure"`
+	HandlerTimeout    flags.Duration `split_words:"true" default:"0s" desc:"how long a handler may take (up to 3650d); 0s = by the configuration of each worker"`
 	LogLevel          slog.Level     `split_words:"true" default:"info" desc:"debug, info, warn or error"`
 	LogFormat         LogFormat      `split_words:"true" default:"auto" desc:"json, text, or auto: text on a terminal, else json"`
 	AnyServer         bool           `split_words:"true" default:"false" desc:"serve from a server that is too old or evicts keys: messages can be lost"`
@@ -95,7 +96,8 @@ func (s *Serve) policy() (bridge.Policy, error) {
 	p := bridge.Policy{
 		VisibilityTimeout: time.Duration(s.VisibilityTimeout), MaxAttempts: s.MaxAttempts, RetryMin: time.Duration(s.RetryMin),
 		RetryMax: time.Duration(s.RetryMax), RetryDelays: bridge.Delays(s.RetryDelays), RetryFor: time.Duration(s.RetryFor),
-		MaxSnoozes: s.MaxSnoozes, MaxCrashes: s.MaxCrashes, HistoryAge: bridge.DefaultPolicy().HistoryAge,
+		MaxSnoozes: s.MaxSnoozes, MaxCrashes: s.MaxCrashes, HandlerTimeout: time.Duration(s.HandlerTimeout),
+		HistoryAge: bridge.DefaultPolicy().HistoryAge,
 	}
 	err := RenameFields(p.Validate(), func(field string) string {
 		return envPrefix + "_" + strings.ToUpper(PolicyFields[field])
@@ -108,7 +110,7 @@ var PolicyFields = map[string]string{
 	admin.SettingVisibility: "visibility_timeout", admin.SettingMaxAttempts: "max_attempts",
 	admin.SettingRetryMin: "retry_min", admin.SettingRetryMax: "retry_max", admin.SettingRetryDelays: "retry_delays",
 	admin.SettingRetryFor: "retry_for", admin.SettingMaxSnoozes: "max_snoozes", admin.SettingMaxCrashes: "max_crashes",
-	admin.SettingHeldWorkers: "held_workers", admin.SettingRate: "rate", admin.SettingBurst: "burst",
+	admin.SettingHandlerTimeout: "handler_timeout", admin.SettingHeldWorkers: "held_workers", admin.SettingRate: "rate", admin.SettingBurst: "burst",
 	admin.SettingFreeRetries: "free_retries", admin.SettingReadyLimit: "ready_limit",
 	admin.SettingHeld: "held", admin.SettingHistory: "history", admin.SettingHistoryAge: "history_age",
 	admin.SettingKeyFailure: "key_failure",

@@ -1,0 +1,397 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	shortTimeout = 150 * time.Millisecond
+	shortAbandon = 150 * time.Millisecond
+)
+
+// hangForGood ignores its context, as a handler does that waits for something that never answers.
+func hangForGood(release <-chan struct{}) { <-release }
+
+func (r *rig) letters() []rueidis.XRangeEntry {
+	r.T.Helper()
+	letters, err := r.Client.Do(r.T.Context(), r.Client.B().Xrange().Key(r.Keys.Dead).Start("-").End("+").Build()).AsXRange()
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	return letters
+}
+
+// A handler that hung kept its message, its slot and its key for ever.
+func TestHungHandlerIsAbandoned(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Policy(map[string]string{"max_attempts": "1"})
+	release, causes, handled := make(chan struct{}), make(chan error, 1), make(chan string, 3)
+	settled := make(chan string, 10)
+	var log queuetest.LogBook
+	w, stop := r.start(WorkerConfig{
+		Concurrency: 1, HandlerTimeout: shortTimeout, AbandonAfter: shortAbandon, Logger: log.Logger(),
+		Handler: func(ctx context.Context, m *Message) error {
+			if m.ID == "hangs" {
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				hangForGood(release)
+				m.Extra["key"], m.EntryID = "mine", "mine"
+				return nil
+			}
+			handled <- m.ID
+			return nil
+		},
+		Settled: func(m *Message, s Settlement) { settled <- m.ID + " " + string(s) },
+	})
+	r.Enqueue(lua.Item{ID: "hangs", When: lua.After(0), Meta: `{"key":"k"}`})
+	r.DrainAll()
+	if cause := <-causes; !errors.Is(cause, ErrHandlerTimeout) {
+		t.Errorf("cause: %v", cause)
+	}
+	r.Enqueue(lua.Item{ID: "next of its key", When: lua.After(0), Meta: `{"key":"k"}`})
+	redistest.Want(t, "settled", <-settled, "hangs dead")
+	r.DrainAll()
+	redistest.Want(t, "the slot and the key go to", <-handled, "next of its key")
+	redistest.Want(t, "settled", <-settled, "next of its key acknowledged")
+	letter := r.letters()[0].FieldValues
+	redistest.Want(t, "reason", letter[lua.FieldReason], lua.ReasonHandlerTimeout)
+	redistest.Want(t, "attempt", letter[lua.FieldAttempt], "1")
+	redistest.Want(t, "error", letter[lua.FieldError],
+		"handler_timeout: not done after 150ms: the handler ignored its context for another 150ms")
+	lines := log.Lines("handler abandoned")
+	redistest.Want(t, "lines about it", len(lines), 1)
+	for _, part := range []string{"id=hangs", "slot_kept=false", "abandoned_running=1", "stream.hangForGood", "goroutine "} {
+		if !strings.Contains(lines[0], part) {
+			t.Errorf("the log lacks %q: %s", part, lines[0])
+		}
+	}
+	redistest.Want(t, "stacks in the log", strings.Count(lines[0], "runners).run("), 1)
+	before := w.Stats()
+	close(release)
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		n := w.pool.abandoned.running.Load()
+		return n == 0, fmt.Sprintf("%d abandoned handlers run", n)
+	})
+	if err := stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	redistest.Want(t, "stats after its return", w.Stats(), before)
+	redistest.Want(t, "stats", before, WorkerStats{Delivered: 2, Acknowledged: 1, Dead: 1, TimedOut: 1, Abandoned: 1})
+	redistest.Want(t, "settlements after its return", len(settled), 0)
+	redistest.Want(t, "pending", r.Pending("g"), int64(0))
+	redistest.Want(t, "free slots", w.slots.free, 1)
+}
+
+// What a handler returns after its timeout is a failed attempt, unless it is nil or a dead letter.
+func TestOutcomesAfterTheTimeout(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		name       string
+		outcome    func(context.Context) error
+		settlement Settlement
+		error      string
+		delay      time.Duration
+	}{
+		{"nil", func(context.Context) error { return nil }, Acknowledged, "", 0},
+		{"error", func(context.Context) error { return errors.New("no luck") }, Retried,
+			"handler_timeout: not done after 150ms: no luck", 50 * time.Second},
+		{"cause", func(ctx context.Context) error { return context.Cause(ctx) }, Retried, "handler_timeout: not done after 150ms",
+			50 * time.Second},
+		{"retry after", func(context.Context) error { return RetryAfter(time.Hour, errors.New("later")) }, Retried,
+			"handler_timeout: not done after 150ms: later", time.Hour},
+		{"snooze", func(context.Context) error { return Snooze(time.Hour) }, Retried, "handler_timeout: not done after 150ms",
+			50 * time.Second},
+		{"release", func(context.Context) error { return Release(nil) }, Retried, "handler_timeout: not done after 150ms",
+			50 * time.Second},
+		{"dead letter", func(context.Context) error { return DeadLetter(errors.New("never")) }, Dead, "never", 0},
+		{"panic", func(context.Context) error { panic("boom") }, Retried, "handler_timeout: not done after 150ms: panic: boom",
+			50 * time.Second},
+		{"goexit", func(context.Context) error { runtime.Goexit(); return nil }, Retried,
+			"handler_timeout: not done after 150ms: handler ended its goroutine", 50 * time.Second},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, redistest.Shared(t))
+			r.Policy(map[string]string{"retry_delays_ms": "50000", "handler_timeout_ms": "150"})
+			settled := make(chan Settlement, 1)
+			w, _ := r.start(WorkerConfig{
+				AbandonAfter: time.Hour, Settled: func(_ *Message, s Settlement) { settled <- s },
+				Handler: func(ctx context.Context, m *Message) error {
+					<-ctx.Done()
+					return c.outcome(ctx)
+				},
+			})
+			r.Ready("m")
+			redistest.Want(t, "settlement", <-settled, c.settlement)
+			redistest.Want(t, "timed out", w.Stats().TimedOut, uint64(1))
+			redistest.Want(t, "abandoned", w.Stats().Abandoned, uint64(0))
+			switch c.settlement {
+			case Retried:
+				member := r.Texts("ZRANGE", r.Keys.Due, "0", "-1")
+				text, _ := r.Client.Do(t.Context(), r.Client.B().Hget().Key(r.Keys.Meta).Field(member[0]).Build()).ToString()
+				e, ok := lua.DecodeMeta(member[0], text)
+				if !ok || e.Attempt != 2 || !strings.HasPrefix(e.Error, c.error) {
+					t.Errorf("retry: attempt %d, error %q, want %q", e.Attempt, e.Error, c.error)
+				}
+				due, err := r.Client.Do(t.Context(), r.Client.B().Zscore().Key(r.Keys.Due).Member(member[0]).Build()).AsFloat64()
+				if err != nil {
+					t.Fatal(err)
+				}
+				in := time.UnixMilli(int64(due)).Sub(queuetest.Now(t, r.Client))
+				if in > c.delay || in < c.delay-30*time.Second {
+					t.Errorf("due in %s, want %s", in, c.delay)
+				}
+			case Dead:
+				redistest.Want(t, "reason", r.letters()[0].FieldValues[lua.FieldReason], lua.ReasonDeadLetter)
+				redistest.Want(t, "error", r.letters()[0].FieldValues[lua.FieldError], c.error)
+			}
+		})
+	}
+}
+
+// A worker whose handlers hang one after the other would have any number of goroutines.
+func TestAbandonedHandlersAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Policy(map[string]string{"retry_delays_ms": "3600000"})
+	release, started := make(chan struct{}), make(chan string, 10)
+	w, stop := r.start(WorkerConfig{
+		Concurrency: 2, HandlerTimeout: shortTimeout, AbandonAfter: shortAbandon, MaxAbandoned: 1,
+		Handler: func(_ context.Context, m *Message) error {
+			started <- m.ID
+			if m.ID != "quick" {
+				hangForGood(release)
+			}
+			return nil
+		},
+	})
+	r.Ready("a")
+	<-started
+	abandoned := func(n uint64) {
+		t.Helper()
+		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+			s := w.Stats()
+			return s.Abandoned == n && s.Retried == n, fmt.Sprintf("%+v, want %d abandoned", s, n)
+		})
+	}
+	abandoned(1)
+	redistest.Want(t, "alive with one of one", fmt.Sprint(w.Alive()), "<nil>")
+	r.Ready("b", "c")
+	<-started
+	<-started
+	abandoned(3) // each leaves its message
+	const trouble = "3 handlers ignore their cancelled contexts, 2 more than MaxAbandoned (1): these keep their slots"
+	redistest.Want(t, "alive", fmt.Sprint(w.Alive()), trouble)
+	redistest.Want(t, "ready", fmt.Sprint(w.Ready()), trouble)
+	redistest.Want(t, "pending", r.Pending("g"), int64(0))
+	r.Ready("quick")
+	redistest.Want(t, "free slots", w.slots.free, 0)
+	close(release)
+	redistest.Want(t, "after their return", <-started, "quick")
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return w.Alive() == nil && w.Ready() == nil, fmt.Sprint(w.Alive(), w.Ready())
+	})
+	if err := stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	redistest.Want(t, "free slots", w.slots.free, 2)
+}
+
+// The stop leaves the entry of a handler that ignores it pending, as it does without a timeout: another worker must not get it
+// while the handler runs, unless its time is over.
+func TestTimeoutDuringTheStop(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		timeout time.Duration
+		pending int64
+		want    error
+	}{
+		{"while it waits for handlers", 500 * time.Millisecond, 1, ErrAbandoned},
+		{"before the stop", 50 * time.Millisecond, 0, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, redistest.Shared(t))
+			r.Policy(map[string]string{"retry_delays_ms": "3600000"})
+			release, started := make(chan struct{}), make(chan struct{})
+			w, stop := r.start(WorkerConfig{
+				HandlerTimeout: c.timeout, AbandonAfter: shortAbandon, ShutdownTimeout: -1, CancelGrace: 1500 * time.Millisecond,
+				Handler: func(ctx context.Context, m *Message) error {
+					close(started)
+					if c.pending == 0 {
+						<-ctx.Done()
+					}
+					hangForGood(release)
+					return nil
+				},
+			})
+			defer close(release)
+			r.Ready("m")
+			<-started
+			if c.pending == 0 {
+				redistest.Eventually(t, 5*time.Second, func() (bool, string) { return w.Stats().TimedOut == 1, "not timed out" })
+			}
+			if err := stop(); !errors.Is(err, c.want) {
+				t.Errorf("Run: %v, want %v", err, c.want)
+			}
+			redistest.Want(t, "pending", r.Pending("g"), c.pending)
+			redistest.Want(t, "abandoned", w.Stats().Abandoned, uint64(1-c.pending))
+		})
+	}
+}
+
+// An operator who sets a timeout wants the handlers that hang already to end.
+func TestTimeoutThatIsSetLaterEndsHandlersThatRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	causes := make(chan error, 1)
+	started := make(chan struct{})
+	w, _ := r.start(WorkerConfig{Handler: func(ctx context.Context, m *Message) error {
+		close(started)
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return nil
+	}})
+	r.Ready("m")
+	<-started
+	timeout := shortTimeout
+	if err := WritePolicy(t.Context(), r.Client, r.Prefix, r.Queue, "", PolicyUpdate{HandlerTimeout: &timeout}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case cause := <-causes:
+		if !errors.Is(cause, ErrHandlerTimeout) {
+			t.Errorf("cause: %v", cause)
+		}
+	case <-time.After(4 * PolicyInterval):
+		t.Fatal("the handler still runs")
+	}
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return w.Stats().Acknowledged == 1, fmt.Sprintf("%+v", w.Stats())
+	})
+}
+
+// The message's own timeout counts before that of the group, the queue, the defaults and the worker's configuration.
+func TestTimeoutComesFromTheMostSpecificLevel(t *testing.T) {
+	t.Parallel()
+	w := newQueueWorker(WorkerConfig{HandlerTimeout: 5 * time.Second}.withDefaults(), "q", newPool(1, 1), nil)
+	p := w.served[0]
+	timeout := func(own string, queue, defaults map[string]string) time.Duration {
+		policies, err := ResolveAll([]string{"g"}, queue, defaults)
+		if err != nil {
+			t.Fatal(err)
+		}
+		policy := policies["g"]
+		p.policy.Store(&policy)
+		return p.timeoutOf(&Message{Extra: map[string]string{lua.FieldHandlerTimeout: own}})
+	}
+	const name = SettingHandlerTimeout
+	queue := map[string]string{"group:g:" + name: "2000", name: "3000"}
+	defaults := map[string]string{name: "4000"}
+	redistest.Want(t, "message", timeout("1000", queue, defaults), time.Second)
+	redistest.Want(t, "message that does not parse", timeout("-1", queue, defaults), 2*time.Second)
+	redistest.Want(t, "message beyond ten years", timeout("999999999999", queue, defaults), 2*time.Second)
+	redistest.Want(t, "group", timeout("", queue, defaults), 2*time.Second)
+	delete(queue, "group:g:"+name)
+	redistest.Want(t, "queue", timeout("", queue, defaults), 3*time.Second)
+	redistest.Want(t, "defaults", timeout("", nil, defaults), 4*time.Second)
+	redistest.Want(t, "worker", timeout("", nil, nil), 5*time.Second)
+	redistest.Want(t, "0 in the policy", timeout("0", map[string]string{name: "0"}, defaults), 5*time.Second)
+}
+
+// Not a moment early: the context ends at the timeout, and the handler is abandoned AbandonAfter later.
+func TestTimesOfTheTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ended := make(chan time.Time, 1)
+		w := newQueueWorker(WorkerConfig{Group: "g", HandlerTimeout: time.Minute, AbandonAfter: 10 * time.Second,
+			Handler: func(ctx context.Context, m *Message) error {
+				<-ctx.Done()
+				ended <- time.Now()
+				if m.ID == "returns" {
+					return ctx.Err()
+				}
+				hangForGood(release)
+				return nil
+			}}.withDefaults(), "q", newPool(2, 1), nil)
+		p := w.served[0]
+		took := func(id string) (context, settled time.Duration) {
+			t.Helper()
+			began := time.Now()
+			p.startAll(p.deliveries(t.Context(), []rueidis.XRangeSlice{{ID: "1-1",
+				FieldValues: []lua.FieldValue{{Field: "id", Value: id}, {Field: "attempt", Value: "3"}}}}))
+			<-p.settle.wake
+			fails := p.settle.fails
+			p.settle.fails = nil
+			redistest.Want(t, "failures", len(fails), 1)
+			redistest.Want(t, "reason", fails[0].f.Reason, lua.ReasonHandlerTimeout)
+			p.drop(fails[0].d)
+			return (<-ended).Sub(began), time.Since(began)
+		}
+		context, settled := took("returns")
+		redistest.Want(t, "context ends after", context, time.Minute)
+		redistest.Want(t, "settled after", settled, time.Minute)
+		context, settled = took("hangs")
+		redistest.Want(t, "context ends after", context, time.Minute)
+		redistest.Want(t, "settled after", settled, 70*time.Second)
+		redistest.Want(t, "held", p.held.n, 0)
+		close(release)
+		synctest.Wait()
+		redistest.Want(t, "settled again", len(p.settle.fails)+len(p.settle.acks), 0)
+		redistest.Want(t, "abandoned", w.pool.abandoned.running.Load(), int64(0))
+		time.Sleep(time.Hour)
+		redistest.Want(t, "stats", w.Stats(), WorkerStats{Delivered: 2, TimedOut: 2, Abandoned: 1})
+	})
+}
+
+// Thousands of handlers that hang must not stop the process for seconds while their stacks are taken.
+func TestStacksAreTakenOnceASecond(t *testing.T) {
+	t.Parallel()
+	release, ids := make(chan struct{}), make(chan uint64, 2)
+	defer close(release)
+	began := time.Now()
+	for range 2 {
+		go func() {
+			ids <- goroutineID()
+			hangForGood(release)
+		}()
+	}
+	var s stackTraces
+	first, second := <-ids, <-ids
+	for !strings.Contains(s.of(first, time.Now()), "hangForGood") { // until it hangs
+	}
+	s.of(second, time.Now())
+	taken := s.taken
+	beginning := fmt.Sprint("goroutine ", first, " ")
+	if text := s.of(first, began); !strings.Contains(text, "hangForGood") || !strings.HasPrefix(text, beginning) {
+		t.Errorf("stack: %q", text)
+	}
+	redistest.Want(t, "taken", s.taken, taken)
+	s.of(first, time.Now())
+	if s.taken == taken {
+		t.Error("a stack from before the handler began was used")
+	}
+	if text := s.of(1<<60, began); !strings.HasPrefix(text, "not known") {
+		t.Errorf("no goroutine: %q", text)
+	}
+	if text := s.of(0, began); !strings.HasPrefix(text, "not known") {
+		t.Errorf("unknown goroutine: %q", text)
+	}
+}
