@@ -1,0 +1,142 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// begun is one call of a handler.
+type begun struct {
+	attempt int
+	at      time.Time
+	entry   string
+}
+
+// Of 1,000 messages 100 hang for ever in each attempt, and ignore their contexts. 50 of those hold a key that another message
+// waits for. All others are delivered in time, once. Each hung one is elsewhere within timeout, grace and visibility timeout, and
+// in the end a dead letter with each attempt counted once. The keys go on.
+func TestHandlersThatHangHoldNothingUp(t *testing.T) {
+	t.Parallel()
+	const (
+		messages   = 1000
+		timeout    = 300 * time.Millisecond
+		grace      = 300 * time.Millisecond
+		visibility = 2 * time.Second
+		slack      = 2 * time.Second // of a busy machine
+		attempts   = 2
+	)
+	s := newStack(t, redistest.Shared(t))
+	s.groups("g")
+	s.bridge(bridge.Policy{VisibilityTimeout: visibility, MaxAttempts: attempts, RetryMin: 20 * time.Millisecond,
+		RetryMax: 50 * time.Millisecond, HandlerTimeout: timeout})
+	hangs := func(i int) bool { return i%10 == 0 }
+	id := func(i int) string { return fmt.Sprintf("%04d", i) }
+	due := time.UnixMilli(s.serverNow()).Add(time.Second)
+	var batch []bridge.NewMessage
+	for i := range messages {
+		m := bridge.NewMessage{ID: id(i), At: due.Add(time.Duration(i) * 2 * time.Millisecond),
+			Headers: map[string]string{"hangs": fmt.Sprint(hangs(i))}}
+		if i%20 < 2 { // a hung one, and the next message, which waits for it
+			m.Key = fmt.Sprint("key ", i/20)
+		}
+		batch = append(batch, m)
+	}
+	s.send(batch)
+
+	release := make(chan struct{})
+	var mu sync.Mutex
+	calls := map[string][]begun{}
+	handle := func(_ context.Context, m *bridge.Message) error {
+		mu.Lock()
+		calls[m.ID] = append(calls[m.ID], begun{m.Attempt, time.Now(), m.EntryID})
+		mu.Unlock()
+		if m.Headers["hangs"] == "true" {
+			<-release
+		}
+		return nil
+	}
+	var workers []*bridge.Worker
+	for range 2 {
+		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: s.redis, Prefix: s.prefix, Queue: s.queue, Group: "g",
+			Handler: handle, Concurrency: 30, AbandonAfter: grace, MaxAbandoned: messages, Logger: s.log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		workers = append(workers, w)
+		s.run("worker", w.Run)
+	}
+	t.Cleanup(sync.OnceFunc(func() { close(release) })) // before the workers stop
+	stats := func() (sum bridge.WorkerStats) {
+		for _, w := range workers {
+			one := w.Stats()
+			sum.Acknowledged += one.Acknowledged
+			sum.Dead += one.Dead
+			sum.Retried += one.Retried
+			sum.Lost += one.Lost
+			sum.Released += one.Released
+			sum.TimedOut += one.TimedOut
+			sum.Abandoned += one.Abandoned
+		}
+		return sum
+	}
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		ok, left := s.empty("g")
+		return ok && stats().Dead == messages/10, fmt.Sprint(left, stats())
+	})
+	redistest.Want(t, "stats", stats(), bridge.WorkerStats{Acknowledged: messages * 9 / 10, Dead: messages / 10,
+		Retried: messages / 10, TimedOut: messages / 5, Abandoned: messages / 5})
+	for _, w := range workers {
+		if err := w.Alive(); err != nil {
+			t.Error(err)
+		}
+	}
+
+	dead := map[string]admin.Letter{}
+	for l, err := range admin.New(s.redis, s.prefix).DeadLetters().List(t.Context(), s.queue, admin.LetterFilter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead[l.ID] = l
+	}
+	redistest.Want(t, "dead letters", len(dead), messages/10)
+	mu.Lock()
+	defer mu.Unlock()
+	for i := range messages {
+		got := calls[id(i)]
+		if !hangs(i) {
+			from := due.Add(time.Duration(i) * 2 * time.Millisecond)
+			if i%20 == 1 { // its key is free when the hung one is a dead letter
+				from = dead[id(i-1)].Dead
+				if lua.EntryTime(got[0].entry).Before(from) {
+					t.Errorf("%s became ready before %s was a dead letter", id(i), id(i-1))
+				}
+			}
+			if late := got[0].at.Sub(from); len(got) != 1 || late > timeout+grace+visibility+slack {
+				t.Errorf("%s: %d deliveries, the first %s late", id(i), len(got), late)
+			}
+			continue
+		}
+		if len(got) != attempts || got[0].attempt != 1 || got[1].attempt != 2 {
+			t.Errorf("%s: deliveries %+v", id(i), got)
+			continue
+		}
+		if elsewhere := got[1].at.Sub(got[0].at); elsewhere < timeout || elsewhere > timeout+grace+visibility+slack {
+			t.Errorf("%s: its second attempt began %s after the first", id(i), elsewhere)
+		}
+		l := dead[id(i)]
+		if l.Reason != "handler_timeout" || l.Attempt != attempts {
+			t.Errorf("%s: dead letter %+v", id(i), l)
+		}
+		if after := l.Dead.Sub(got[1].at); after > timeout+grace+visibility+slack {
+			t.Errorf("%s: dead %s after its last attempt began", id(i), after)
+		}
+	}
+}
