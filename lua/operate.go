@@ -163,6 +163,11 @@ type Redrive struct {
 	Payload *[]byte // nil = its own
 	Fields  string  // "" = keep; else from EncodeMeta: replaces headers, max_attempts and expires_ms
 	To      string  // the group that gets it; "" = the one it failed in
+
+	// Moved is all that a letter holds which is in another partition; nil = the letter is in this one. It is scheduled
+	// here, under a name that makes a repeated call harmless while it waits. Whoever calls deletes it there when that
+	// was done. Payload counts for nothing: give another one in Moved.
+	Moved []FieldValue
 }
 
 // Redriven is what became of one Redrive.
@@ -189,7 +194,10 @@ func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redriv
 		args := make([]string, 0, 6*len(letters)+1)
 		for _, l := range letters {
 			edited, payload := "", ""
-			if l.Payload != nil {
+			switch {
+			case l.Moved != nil:
+				edited, payload = "moved", fieldList(l.Moved)
+			case l.Payload != nil:
 				edited, payload = "1", rueidis.BinaryString(*l.Payload)
 			}
 			args = append(args, l.Letter, string(l.When), edited, payload, l.Fields, l.To)

@@ -1,4 +1,4 @@
--- redrive: schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its old expiry.
+-- redrive: schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its old expiry; also letters of other partitions, which whoever calls deletes there afterwards.
 -- Uses: base history entry
 -- KEYS[1] dead (stream)
 -- KEYS[2] due (zset)
@@ -8,12 +8,12 @@
 -- KEYS[6] stream (stream)
 -- KEYS[7] policy (hash)
 -- KEYS[8] history (stream)
--- ARGV[1...] letter, when, edited, payload, fields, to (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload; bytes; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms; group that gets it, '' = the one it failed in)
+-- ARGV[1...] letter, when, edited, payload, fields, to (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload, 'moved' = the letter is in another partition; bytes, of one that is moved all its fields and values in turn, each as <length>:<bytes>; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms; group that gets it, '' = the one it failed in)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: per dead letter an integer: 1 scheduled, 0 gone, -1 has no payload of its own (lost or unreadable body: give one), -2 fields malformed, -3 what it carried besides the payload is unreadable, or too much (give fields), -4 the stream has no such group (give another one), -9 not looked at because the letters before it came to 1 MiB: send it again
+-- Returns: per dead letter an integer: 1 scheduled, of one that is moved also by an earlier call, 0 gone, -1 has no payload of its own (lost or unreadable body: give one), -2 fields malformed, -3 what it carried besides the payload is unreadable, or too much (give fields), -4 the stream has no such group (give another one), -9 not looked at because the letters before it came to 1 MiB: send it again
 -- Complexity: O(log n) per dead letter, and O(groups)
 -- If a command fails here: before XDEL nothing of this letter is written; after it only commands follow that cannot fail.
--- Run twice: harmless; the second run answers 0.
+-- Run twice: harmless; the second run answers 0, of one that is moved 1, while it waits.
 local dead, due, payload, meta, wake, stream, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
 local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream', stream, 'stream'})
@@ -29,11 +29,27 @@ local now = now_ms()
 local before, read, reply = head(due), 0, {}
 local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, expires_ms = true, first_due_ms = true, snoozes = true, crashes = true}
 
+-- The fields and values of a letter; nil when it is not there, or what is given of one that is moved does not parse.
+local function body_of(letter, edited, given)
+  if edited == 'moved' then return string.find(letter, '^%d+%-%d+$') and field_list(given) end
+  local found = redis.pcall('XRANGE', dead, letter, letter) -- people type these IDs: one that is none is not there
+  return not found.err and found[1] and found[1][2] or nil
+end
+
+-- What the letter is called in the schedule, and whether it waits there already: of one that is moved, an earlier call may have added it.
+local function member_of(id, group, letter, edited, bytes)
+  local member = id .. SEP .. group .. SEP .. 'dead:' .. letter
+  while redis.call('ZSCORE', due, member) do
+    if edited == 'moved' and (redis.call('HGET', payload, member) or '') == bytes then return member, true end
+    member = member .. '+' -- it was redriven before, and restored from an export meanwhile
+  end
+  return member, false
+end
+
 local function again(letter, when, edited, new_payload, new_fields, to)
   if read >= MOST_BYTES then return LATER end
-  local found = redis.pcall('XRANGE', dead, letter, letter) -- people type these IDs: one that is none is not there
-  if found.err or not found[1] then return 0 end
-  local body, fields, kept = found[1][2], {}, {}
+  local body, fields, kept = body_of(letter, edited, new_payload), {}, {}
+  if not body then return edited == 'moved' and -2 or 0 end
   for i = 1, #body, 2 do fields[body[i]] = body[i + 1] end
   read = read + bytes_of(body)
   local bytes = edited == '1' and new_payload or fields['payload']
@@ -60,12 +76,12 @@ local function again(letter, when, edited, new_payload, new_fields, to)
   local group = to ~= '' and to or fields['group'] or ''
   if group ~= '' and not (groups[group] and is_group(group)) then return -4 end
   kept['id'], kept['attempt'], kept['for'] = id, '1', group ~= '' and group or nil
-  local member = id .. SEP .. group .. SEP .. 'dead:' .. letter
-  while redis.call('ZSCORE', due, member) do member = member .. '+' end -- it was redriven before, and restored from an export meanwhile
+  local member, waits = member_of(id, group, letter, edited, bytes)
+  if waits then return 1 end
   local encoded, at = cjson.encode(kept), due_at(when, now)
   if not entry_values(member, '', encoded, '0') then return -3 end -- it would die again at once
 
-  if redis.call('XDEL', dead, letter) == 0 then return 0 end
+  if edited ~= 'moved' and redis.call('XDEL', dead, letter) == 0 then return 0 end
   if bytes ~= '' then redis.call('HSET', payload, member, bytes) end
   redis.call('HSET', meta, member, encoded)
   redis.call('ZADD', due, digits(at), member)

@@ -19,19 +19,6 @@ local bad = wrong_type({dead, 'stream', seen, 'zset'})
 if bad then return bad end
 local now, refused, read = now_ms(), nil, 0
 
--- The list that '1:a2:bc' stands for; nil when it does not parse, or is no list of fields.
-local function values_of(text)
-  local values, at = {}, 1
-  while at <= #text do
-    local colon = string.find(text, ':', at, true)
-    local length = colon and string.find(string.sub(text, at, colon - 1), '^%d+$') and tonumber(string.sub(text, at, colon - 1))
-    if not length or colon + length > #text then return nil end
-    values[#values + 1] = string.sub(text, colon + 1, colon + length)
-    at = colon + length + 1
-  end
-  return #values > 0 and #values % 2 == 0 and #values <= 4000 and values or nil
-end
-
 -- Whether the letter is there under its entry ID.
 local function is_there(entry, values)
   local found = redis.pcall('XRANGE', dead, entry, entry)
@@ -68,7 +55,7 @@ end
 
 local reply = {}
 for i = 2, #ARGV, 3 do
-  local values = read < MOST_BYTES and values_of(ARGV[i + 2])
+  local values = read < MOST_BYTES and field_list(ARGV[i + 2])
   local outcome = read >= MOST_BYTES and LATER or values and restore(ARGV[i], ARGV[i + 1], values) or not values and -1
   if not outcome then return refused end
   reply[#reply + 1] = outcome

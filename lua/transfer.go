@@ -44,17 +44,17 @@ type Restore struct {
 	Fields []FieldValue
 }
 
-// text is the fields as the script takes them.
-func (l Restore) text() string {
-	var fields strings.Builder
-	for _, f := range l.Fields {
+// fieldList is fields and values as scripts take them: each with its length in front.
+func fieldList(values []FieldValue) string {
+	var list strings.Builder
+	for _, f := range values {
 		for _, text := range []string{f.Field, f.Value} {
-			fields.WriteString(strconv.Itoa(len(text)))
-			fields.WriteByte(':')
-			fields.WriteString(text)
+			list.WriteString(strconv.Itoa(len(text)))
+			list.WriteByte(':')
+			list.WriteString(text)
 		}
 	}
-	return fields.String()
+	return list.String()
 }
 
 // Restored is what became of one Restore.
@@ -76,7 +76,7 @@ func RestoreDead(ctx context.Context, c rueidis.Client, k Keys, window time.Dura
 	reply, err := inParts(letters, func(letters []Restore) ([]int64, error) {
 		args := append(make([]string, 0, 2+3*len(letters)), millis(window))
 		for _, l := range letters {
-			args = append(args, l.Name, l.Entry, l.text())
+			args = append(args, l.Name, l.Entry, fieldList(l.Fields))
 		}
 		return restoreScript.integers(ctx, c, []string{k.Dead, k.Seen, k.Policy, k.History}, append(args, k.Actor), len(letters),
 			Durability{})

@@ -30,7 +30,7 @@ var (
 		"producer": {
 			roots: []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.ScheduleBatch",
 				"bridge.Client.Cancel", "bridge.Client.Reschedule", "bridge.Client.Close"},
-			sends: map[string][]string{"HGET": {"duestream:queues"}, "ZSCORE": {"due", "seen"}, "TIME": {""},
+			sends: map[string][]string{"HGET": {"duestream:queues"}, "ZMSCORE": {"due", "seen"}, "TIME": {""},
 				"HSET": {"payload", "meta"}},
 			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"),
 		},
@@ -70,7 +70,8 @@ var (
 				"HDEL": {"duestream:queues", "duestream:tokens"}, "HSCAN": {"duestream:tokens"}, "HSET": {"duestream:tokens", "payload", "meta"},
 				"HSTRLEN": {"payload", "meta"}, "INFO": {""}, "MEMORY USAGE": {"stream"},
 				"WATCH": {"duestream:tokens"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "UNLINK": {"history"},
-				"XDEL": {"dead"}, "XTRIM": {"dead"}, "XLEN": {"dead"}, "XPENDING": {"stream"}, "XRANGE": {"stream", "dead"},
+				"ZMSCORE": {"due", "seen"},
+				"XDEL":    {"dead"}, "XTRIM": {"dead"}, "XLEN": {"dead"}, "XPENDING": {"stream"}, "XRANGE": {"stream", "dead"},
 				"XREVRANGE": {"stream", "dead"}, "XREAD": {"stream"}, "XINFO CONSUMERS": {"stream"}, "XINFO GROUPS": {"stream"},
 				"ZCARD": {"due"}, "ZCOUNT": {"due"}, "ZRANGE": {"due", "duestream:bridges"}, "ZRANGEBYSCORE": {"due"},
 				"ZSCAN": {"due"}, "ZSCORE": {"due", "seen"}},

@@ -90,13 +90,13 @@ var mutants = []mutant{
 	},
 	{
 		name: "a redrive deletes the letter before it has read it", file: "lua/redrive.lua",
-		old:  "  local body, fields, kept = found[1][2], {}, {}\n",
-		new:  "  local body, fields, kept = found[1][2], {}, {}\n  redis.call('XDEL', dead, letter)\n",
+		old:  "  read = read + bytes_of(body)\n",
+		new:  "  read = read + bytes_of(body)\n  redis.call('XDEL', dead, letter)\n",
 		test: []string{"-run", "TestEveryScriptStepFails", "./integration/crashpoint"},
 	},
 	{
 		name: "a redriven letter stays", file: "lua/redrive.lua",
-		old:  "  if redis.call('XDEL', dead, letter) == 0 then return 0 end\n",
+		old:  "  if edited ~= 'moved' and redis.call('XDEL', dead, letter) == 0 then return 0 end\n",
 		new:  "",
 		test: []string{"-run", "TestDeadEditOfOneLetter", "./cmd/duestream"},
 	},
@@ -150,9 +150,21 @@ var mutants = []mutant{
 	},
 	{
 		name: "a letter that is redriven again replaces what waits from before", file: "lua/redrive.lua",
-		old:  "  while redis.call('ZSCORE', due, member) do member = member .. '+' end",
-		new:  "  ",
+		old:  "    member = member .. '+' --",
+		new:  "    break --",
 		test: []string{"-run", "TestALetterThatIsRedrivenTwice", "./lua"},
+	},
+	{
+		name: "a letter is redriven where it died", file: "stream/deadletter/redrive.go",
+		old:  "redriveRoute{partition, r.counts.Of(key)}, nil\n",
+		new:  "redriveRoute{partition, partition}, nil\n",
+		test: []string{"-run", "TestRedriveGoesWhereTheKeyBelongsNow", "./stream/deadletter"},
+	},
+	{
+		name: "a repeated move adds the letter once more", file: "lua/redrive.lua",
+		old:  "if edited == 'moved' and (redis.call('HGET', payload, member)",
+		new:  "if false and (redis.call('HGET', payload, member)",
+		test: []string{"-run", "TestRepeatedRedriveIntoAnotherPartition", "./stream/deadletter"},
 	},
 	{
 		name: "an imported entry is called as its retry", file: "stream/transfer/record.go",

@@ -141,3 +141,16 @@ local function add_pair(list, a, b)
   list[n + 1] = a
   list[n + 2] = b
 end
+
+-- The fields and values that '1:a2:bc' stands for, as one list; nil when it does not parse, or is no list of fields.
+local function field_list(text)
+  local values, at = {}, 1
+  while at <= #text do
+    local colon = string.find(text, ':', at, true)
+    local length = colon and string.find(string.sub(text, at, colon - 1), '^%d+$') and tonumber(string.sub(text, at, colon - 1))
+    if not length or colon + length > #text then return nil end
+    values[#values + 1] = string.sub(text, colon + 1, colon + length)
+    at = colon + length + 1
+  end
+  return #values > 0 and #values % 2 == 0 and #values <= 4000 and values or nil
+end

@@ -98,9 +98,11 @@ func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
 	return true
 }
 
-// Redrive schedules letters again by their names, each in its partition for the group it failed in (or To), from attempt 1 and
-// without its old expiry. When it fails midway, what was scheduled stays scheduled, and running it again does the rest. One round
-// trip per letter, and one per 100.
+// Redrive schedules letters again by their names, each for the group it failed in (or To), from attempt 1 and without
+// its old expiry. A letter without a key is scheduled in its partition, one with a key in the partition where its key
+// belongs now, so that it has its turn: it is added there before it is deleted here. When it fails midway, what was
+// scheduled stays scheduled, and running it again does the rest; a letter that was added and not deleted may be
+// delivered again. One round trip per letter, and one per 100; for letters that go to another partition two more.
 func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
 	_, invalid := splitLetters(letters)
 	return d.redrive(ctx, queue, func(yield func(Letter, error) bool) {
@@ -127,8 +129,8 @@ func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filte
 
 func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions,
 	invalid error) (RedriveResult, error) {
-	r := redriver{d: d, queue: queue, total: total, options: o, pace: loop.Pace{Rate: o.Rate}, batches: map[int]*redriveBatch{},
-		groups: map[int][]string{}}
+	r := redriver{d: d, queue: queue, total: total, options: o, pace: loop.Pace{Rate: o.Rate},
+		batches: map[redriveRoute]*redriveBatch{}, groups: map[int][]string{}}
 	err := errors.Join(invalid, d.check(queue), o.validate())
 	if err == nil {
 		err = r.run(ctx, letters)
@@ -149,10 +151,14 @@ type redriver struct {
 	total   int
 	options RedriveOptions
 	pace    loop.Pace
-	batches map[int]*redriveBatch // by partition
-	groups  map[int][]string      // of a dry run, by partition: those on the stream
+	counts  lua.Counts // nil = not asked for yet
+	batches map[redriveRoute]*redriveBatch
+	groups  map[int][]string // of a dry run, by partition: those on the stream
 	result  RedriveResult
 }
+
+// redriveRoute is the partition where letters are, and the one that they are scheduled in.
+type redriveRoute struct{ from, to int }
 
 type redriveBatch struct {
 	letters []lua.Redrive
@@ -173,8 +179,10 @@ func (r *redriver) run(ctx context.Context, letters iter.Seq2[Letter, error]) er
 			return err
 		}
 	}
-	for _, partition := range slices.Sorted(maps.Keys(r.batches)) {
-		if err := r.flush(ctx, partition); err != nil {
+	for _, route := range slices.SortedFunc(maps.Keys(r.batches), func(a, b redriveRoute) int {
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	}) {
+		if err := r.flush(ctx, route); err != nil {
 			return err
 		}
 	}
@@ -193,9 +201,13 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 	if err != nil {
 		return err
 	}
+	route, err := r.route(ctx, partition, l)
+	if err != nil {
+		return err
+	}
 	group := cmp.Or(r.options.To, l.Group)
 	if r.options.DryRun {
-		outcome, err := r.foresee(ctx, l, partition, group, payload)
+		outcome, err := r.foresee(ctx, l, route.to, group, payload)
 		if err == nil {
 			r.result.count(outcome, group)
 		}
@@ -211,17 +223,33 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 			one.Fields = "{}"
 		}
 	}
-	b := r.batches[partition]
+	b := r.batches[route]
 	if b == nil {
 		b = &redriveBatch{}
-		r.batches[partition] = b
+		r.batches[route] = b
 	}
 	b.letters, b.groups = append(b.letters, one), append(b.groups, group)
 	b.bytes += len(payload) + len(l.Payload) + len(one.Fields)
 	if len(b.letters) < r.pace.Batch(redriveLetters) && b.bytes < redriveBytes {
 		return nil
 	}
-	return r.flush(ctx, partition)
+	return r.flush(ctx, route)
+}
+
+// route says where a letter goes: one with a key where the key belongs now.
+func (r *redriver) route(ctx context.Context, partition int, l Letter) (redriveRoute, error) {
+	key := l.Extra[lua.FieldKey]
+	if lua.CheckKey(key) != nil { // there is none
+		return redriveRoute{partition, partition}, nil
+	}
+	if r.counts == nil {
+		counts, err := view.ReadCounts(ctx, r.d.client, r.d.prefix, r.queue)
+		if err != nil {
+			return redriveRoute{}, err
+		}
+		r.counts = counts
+	}
+	return redriveRoute{partition, r.counts.Of(key)}, nil
 }
 
 // foresee says what would become of a letter.
@@ -247,8 +275,8 @@ func (r *redriver) foresee(ctx context.Context, l Letter, partition int, group s
 	return lua.RedriveScheduled, nil
 }
 
-func (r *redriver) flush(ctx context.Context, partition int) error {
-	b := r.batches[partition]
+func (r *redriver) flush(ctx context.Context, route redriveRoute) error {
+	b := r.batches[route]
 	if len(b.letters) == 0 {
 		return nil
 	}
@@ -257,19 +285,69 @@ func (r *redriver) flush(ctx context.Context, partition int) error {
 	}
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.PassTimeout)
 	defer cancel()
-	outcomes, err := lua.RedriveDead(call, r.d.client, r.d.keys(r.queue, partition), b.letters)
-	if err != nil {
-		return err
-	}
+	outcomes, err := r.redrive(call, route, b.letters)
 	for i, outcome := range outcomes {
 		if !r.result.count(outcome, b.groups[i]) {
 			err = errors.Join(err, fmt.Errorf("letter %s: the new headers were refused",
-				LetterName(partition, b.letters[i].Letter)))
+				LetterName(route.from, b.letters[i].Letter)))
 		}
+	}
+	if outcomes == nil {
+		return err
 	}
 	b.letters, b.groups, b.bytes = b.letters[:0], b.groups[:0], 0
 	if r.options.Progress != nil {
 		r.options.Progress(r.result.done(), max(r.total, r.result.done()))
 	}
 	return err
+}
+
+// redrive schedules letters of one partition. Outcomes are nil when none of them is known.
+func (r *redriver) redrive(ctx context.Context, route redriveRoute, letters []lua.Redrive) ([]lua.Redriven, error) {
+	if route.from == route.to {
+		return lua.RedriveDead(ctx, r.d.client, r.d.keys(r.queue, route.from), letters)
+	}
+	dead := r.d.keys(r.queue, route.from).Dead
+	outcomes := make([]lua.Redriven, len(letters)) // gone, until they are found
+	var there []int
+	var moved []lua.Redrive
+	for i, l := range letters {
+		entry, ok, err := view.ReadEntry(ctx, r.d.client, dead, l.Letter)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
+		}
+		l.Moved = entry.FieldValues
+		if l.Payload != nil {
+			isPayload := func(f lua.FieldValue) bool { return f.Field == lua.FieldPayload }
+			edited := lua.FieldValue{Field: lua.FieldPayload, Value: string(*l.Payload)}
+			l.Moved = append(slices.DeleteFunc(slices.Clone(l.Moved), isPayload), edited)
+		}
+		there, moved = append(there, i), append(moved, l)
+	}
+	if len(moved) == 0 {
+		return outcomes, nil
+	}
+	added, err := lua.RedriveDead(ctx, r.d.client, r.d.keys(r.queue, route.to), moved)
+	if err != nil {
+		return nil, err
+	}
+	var done []string
+	for i, outcome := range added {
+		outcomes[there[i]] = outcome
+		if outcome == lua.RedriveScheduled {
+			done = append(done, moved[i].Letter)
+		}
+	}
+	if len(done) == 0 {
+		return outcomes, nil
+	}
+	// Whoever else has redriven one of them here meanwhile has it delivered again.
+	if _, err = r.d.deleted(ctx, r.d.client.B().Xdel().Key(dead).Id(done...).Build()); err != nil {
+		err = fmt.Errorf("%d letters were scheduled in partition %d and are still in partition %d: %w", len(done), route.to,
+			route.from, err)
+	}
+	return outcomes, err
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
@@ -354,4 +355,82 @@ func TestRedriveRacingPurgeIsWonByOneSide(t *testing.T) {
 	redistest.Want(t, "each letter once", redriven.Scheduled+purged, 1000)
 	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(redriven.Scheduled))
 	redistest.Want(t, "left", len(r.letters()), 0)
+}
+
+// A letter with a key that was redriven after the queue had grown went into the partition that it had died in, beside
+// the messages of its key, which go elsewhere since.
+func TestRedriveGoesWhereTheKeyBelongsNow(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		r.Groups("g")
+		counts := lua.Counts{1, 8}
+		key := queuetest.IDOf(counts, 5)
+		letter := func(at, id string, more ...string) {
+			t.Helper()
+			r.Do(append([]string{"XADD", r.Keys.Dead, at, "id", id, "payload", "p-" + id, "attempt", "3", "due_ms", "5",
+				"group", "g", "entry", "1-1", "reason", "max_attempts", "dead_ms", "1000", "error", "boom"}, more...)...)
+		}
+		letter("1000-1", "keyed", "key", key, "h:tenant", "acme", "max_attempts", "4")
+		letter("1000-2", "plain")
+		letter("1000-3", "edited", "key", key)
+		letter("1000-4", "other", "key", queuetest.IDOf(counts, 0))
+		letter("1000-5", "foreign", "key", key, "group", "gone")
+		r.grow(8)
+		d := r.deadLetters()
+		five := r.Part(5)
+		dry, err := d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{DryRun: true})
+		if err != nil || dry.Scheduled != 4 || dry.GroupGone != 1 {
+			t.Errorf("dry run: %+v, %v", dry, err)
+		}
+		body := []byte("new")
+		result, err := d.Redrive(t.Context(), r.Queue, []string{"1000-3"}, RedriveOptions{Payload: &body})
+		if err != nil || result.Scheduled != 1 {
+			t.Errorf("redrive with a payload: %+v, %v", result, err)
+		}
+		result, err = d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{})
+		if err != nil || result.Scheduled != 3 || result.GroupGone != 1 {
+			t.Errorf("redrive: %+v, %v", result, err)
+		}
+		redistest.Want(t, "scheduled in partition 0", r.Number("ZCARD", r.Keys.Due), int64(2))
+		redistest.Want(t, "scheduled in partition 5", r.Number("ZCARD", five.Keys.Due), int64(2))
+		redistest.Want(t, "dead", r.Number("XLEN", r.Keys.Dead), int64(1))
+		if drained, err := lua.Drain(t.Context(), r.Client, five.Keys, 10, 1<<20); err != nil || drained.Moved != 1 {
+			t.Fatalf("drain: %+v, %v", drained, err)
+		}
+		entries := queuetest.Entries(t, r.Client, r.Prefix, lua.PartitionName(r.Queue, 5))
+		redistest.Want(t, "ready of the key at once", len(entries), 1)
+		redistest.Want(t, "the first one", fmt.Sprint(entries[0].ID, " ", string(entries[0].Payload), " ", entries[0].For,
+			entries[0].Attempt), "edited new g1")
+	})
+}
+
+// A redrive that stopped between adding the message where its key belongs and deleting the letter, and was repeated,
+// has it scheduled once, and the letter is gone.
+func TestRepeatedRedriveIntoAnotherPartitionSchedulesOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	counts := lua.Counts{1, 8}
+	key := queuetest.IDOf(counts, 5)
+	fields := []string{"id", "m", "payload", "p", "attempt", "3", "due_ms", "5", "key", key, "group", "g", "entry", "1-1",
+		"reason", "max_attempts", "dead_ms", "1000"}
+	r.grow(8)
+	five, d := r.Part(5), r.deadLetters()
+	for range 2 {
+		r.Do(append([]string{"XADD", r.Keys.Dead, "1000-1"}, fields...)...) // as before, as if XDEL had not come to it
+		result, err := d.Redrive(t.Context(), r.Queue, []string{"1000-1"}, RedriveOptions{Delay: time.Hour})
+		if err != nil || result.Scheduled != 1 {
+			t.Errorf("redrive: %+v, %v", result, err)
+		}
+		redistest.Want(t, "dead", r.Number("XLEN", r.Keys.Dead), int64(0))
+		redistest.Want(t, "scheduled", r.Number("ZCARD", five.Keys.Due), int64(1))
+		r.Do("DEL", r.Keys.Dead)
+	}
+	member := r.Texts("ZRANGE", five.Keys.Due, "0", "0")[0]
+	redistest.Want(t, "member", member, lua.Member{Kind: lua.MemberRedriven, ID: "m", Group: "g", Of: "1000-1"}.String())
+	if result, err := d.Redrive(t.Context(), r.Queue, []string{"1000-1"}, RedriveOptions{}); err != nil || result.Gone != 1 {
+		t.Errorf("redrive of none: %+v, %v", result, err)
+	}
 }
