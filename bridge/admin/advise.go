@@ -45,7 +45,10 @@ func sightOfStats(q QueueStats) doctor.QueueSight {
 		one := doctor.GroupSight{
 			Name: g.Name, Consumers: g.Consumers, Lag: g.Lag, Waiting: known(g.Waiting), Unread: known(g.Unread),
 			Pending:    g.Pending,
-			Visibility: g.Policy.VisibilityTimeout,
+			Visibility: g.Policy.VisibilityTimeout, Usual: (*time.Duration)(g.Usual),
+		}
+		if g.OldestHeld != nil {
+			one.OldestHeld, one.Holder = time.Duration(g.OldestHeld.Held), g.OldestHeld.Consumer
 		}
 		if g.OldestPending != nil {
 			one.OldestIdle = time.Duration(g.OldestPending.Idle)
@@ -66,7 +69,8 @@ func sightOfSample(q QueueSample) doctor.QueueSight {
 		s.Groups = append(s.Groups, doctor.GroupSight{
 			Name: g.Name, Consumers: g.Consumers, Lag: g.Lag, Waiting: known(g.Waiting), Unread: known(g.Unread),
 			Pending:    g.Pending,
-			OldestIdle: known(g.Oldest), Visibility: g.Visibility,
+			OldestIdle: known(g.Oldest), Visibility: g.Visibility, OldestHeld: known(g.OldestHeld), Holder: g.Holder,
+			Usual: (*time.Duration)(g.Usual),
 		})
 	}
 	return s

@@ -26,6 +26,9 @@ const (
 	gaugePending
 	gaugeOldest
 	gaugeOldestIdle
+	gaugeOldestHeld
+	gaugeOldestUnread
+	gaugeUsual
 	gaugeRetrying
 	gaugeDead
 	gaugeHeld
@@ -60,6 +63,9 @@ var gaugeDescs = map[gauge]*prometheus.Desc{
 	gaugePending:       gaugeDesc("pending", "Entries that the group's consumers hold.", byGroup...),
 	gaugeOldest:        gaugeDesc("oldest_pending_seconds", "Since the oldest pending entry became ready.", byGroup...),
 	gaugeOldestIdle:    gaugeDesc("oldest_pending_idle_seconds", "Since the oldest pending entry was delivered or extended.", byGroup...),
+	gaugeOldestHeld:    gaugeDesc("oldest_held_seconds", "Since the oldest pending entry was delivered to its consumer, at least.", byGroup...),
+	gaugeOldestUnread:  gaugeDesc("oldest_unread_seconds", "For how long the oldest entry has waited that the group was not given.", byGroup...),
+	gaugeUsual:         gaugeDesc("usual_held_seconds", "How long deliveries that ended were held lately, as bridges saw it.", byGroup...),
 	gaugeRetrying:      gaugeDesc("retrying", "Scheduled retries for the group.", byGroup...),
 	gaugeDead:          gaugeDesc("dead", "Dead letters there are.", byReason...),
 	gaugeHeld:          gaugeDesc("held", "1 while the queue is paused: nothing becomes ready.", byQueue...),
@@ -129,7 +135,8 @@ func (g *gauges) metrics() []prometheus.Metric {
 
 var labelCount = map[gauge]int{
 	gaugeScheduled: 1, gaugeOverdue: 1, gaugeBehind: 1, gaugeNextDue: 1, gaugeReady: 1, gaugeEntries: 1, gaugeLag: 2,
-	gaugePending: 2, gaugeOldest: 2, gaugeOldestIdle: 2, gaugeRetrying: 2, gaugeDead: 3, gaugeHeld: 1, gaugeMemory: 1,
+	gaugePending: 2, gaugeOldest: 2, gaugeOldestIdle: 2, gaugeOldestHeld: 2,
+	gaugeOldestUnread: 2, gaugeUsual: 2, gaugeRetrying: 2, gaugeDead: 3, gaugeHeld: 1, gaugeMemory: 1,
 	gaugeRate: 1, gaugeReadyLimit: 1,
 	gaugeConsumers: 2, gaugeConsumersIdle: 2, gaugeUsed: 1, gaugeMax: 1, gaugeUnsafe: 2, gaugeClock: 1,
 }
@@ -213,6 +220,11 @@ func (g *gauges) holdsFor(s inspect.PartitionState, of inspect.GroupState) {
 	}
 	g.most(gaugeOldest, of.OldestAge.Seconds(), queue, group)
 	g.most(gaugeOldestIdle, of.OldestIdle.Seconds(), queue, group)
+	g.most(gaugeOldestHeld, of.OldestHeld.Seconds(), queue, group)
+	g.most(gaugeOldestUnread, of.OldestUnread.Seconds(), queue, group)
+	if of.Usual >= 0 {
+		g.most(gaugeUsual, of.Usual.Seconds(), queue, group)
+	}
 	if of.Retrying >= 0 {
 		g.add(gaugeRetrying, float64(of.Retrying), queue, group)
 	}

@@ -183,7 +183,8 @@ func TestGaugesAreAFullCount(t *testing.T) {
 		if int64(dead) != s.Dead || s.Groups[0].Retrying == 0 || s.Groups[1].Lag == 0 || s.Groups[1].Pending != 4 {
 			t.Errorf("the test is not what it says: %+v", s)
 		}
-		for _, name := range []string{"oldest_pending_seconds{group=g,queue=q}", "memory_bytes{queue=q}"} {
+		for _, name := range []string{"oldest_pending_seconds{group=g,queue=q}", "memory_bytes{queue=q}",
+			"oldest_held_seconds{group=g,queue=q}", "oldest_unread_seconds{group=" + s.Groups[1].Name + ",queue=q}"} {
 			if got[name] <= 0 {
 				t.Errorf("%s is %v", name, got[name])
 			}

@@ -28,7 +28,9 @@ func (a *app) stats() *cobra.Command {
 
   SCHEDULED  waiting for their time, retries included     OVERDUE  of them, past it
   READY      not given to some group yet                  LAG      not given to this group yet
-  PENDING    held by a worker                             RETRYING scheduled again for this group
+  UNREAD     for how long the oldest of these has waited  RETRYING scheduled again for this group
+  PENDING    held by a worker                             HELD     for how long the oldest of these
+                                                                   has been with its worker
 
 ~ before a number: it is an estimate. Lines with ! say what is wrong, the worst first, and
 what to do next, by those checks of duestream doctor that cost nothing more here. The last
@@ -198,21 +200,22 @@ func partitioned(all []admin.QueueStats) bool {
 
 // statsRow is what a queue, a group or a partition shows. Cells that are empty do not apply to it.
 type statsRow struct {
-	name                                 string
-	group                                bool
-	scheduled, overdue, next, ready      string
-	lag, pending, oldest, retrying, dead string
-	memory                               string
+	name                            string
+	group                           bool
+	scheduled, overdue, next, ready string
+	lag, unread, pending, held      string
+	retrying, dead                  string
+	memory                          string
 }
 
 type statsTable []statsRow
 
 // merged has a column for everything.
 func (t statsTable) merged() [][]string {
-	rows := [][]string{{"QUEUE / GROUP", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "LAG", "PENDING", "OLDEST",
+	rows := [][]string{{"QUEUE / GROUP", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "LAG", "UNREAD", "PENDING", "HELD",
 		"RETRYING", "DEAD", "MEMORY"}}
 	for _, r := range t {
-		rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.lag, r.pending, r.oldest,
+		rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.lag, r.unread, r.pending, r.held,
 			r.retrying, r.dead, r.memory})
 	}
 	return rows
@@ -221,9 +224,9 @@ func (t statsTable) merged() [][]string {
 // narrow has columns that mean one thing for queues and another for groups, for terminals that are not wide enough.
 func (t statsTable) narrow() [][]string {
 	rows := [][]string{{"QUEUE", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "DEAD", "MEMORY"},
-		{"  GROUP", "LAG", "PENDING", "OLDEST", "RETRYING", "DEAD", ""}}
+		{"  GROUP", "LAG", "UNREAD", "PENDING", "HELD", "DEAD", "RETRYING"}}
 	for _, r := range t {
-		group := []string{r.name, r.lag, r.pending, r.oldest, r.retrying, r.dead, ""}
+		group := []string{r.name, r.lag, r.unread, r.pending, r.held, r.dead, r.retrying}
 		if !r.group {
 			rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.dead, r.memory})
 			group[0], group[5] = "  all groups", ""
@@ -258,13 +261,16 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 		}
 		rows = append(rows, queueRow(name, s, now))
 		for _, g := range s.Groups {
-			oldest := "-"
-			if g.OldestPending != nil {
-				oldest = human.Short(max(0, now.Sub(g.OldestPending.Since)))
+			unread, held := "-", "-"
+			if g.Waiting != nil {
+				unread = human.Short(time.Duration(*g.Waiting))
+			}
+			if g.OldestHeld != nil {
+				held = human.Short(time.Duration(g.OldestHeld.Held))
 			}
 			rows = append(rows, statsRow{
-				name: "  " + human.OneLine(g.Name, 40), group: true, lag: number(g.Lag, g.LagApprox),
-				pending: number(g.Pending, false), oldest: oldest,
+				name: "  " + human.OneLine(g.Name, 40), group: true, lag: number(g.Lag, g.LagApprox), unread: unread,
+				pending: number(g.Pending, false), held: held,
 				retrying: number(g.Retrying, g.RetryingApprox), dead: number(g.Dead, g.DeadApprox),
 			})
 		}

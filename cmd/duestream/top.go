@@ -41,8 +41,8 @@ with --once, prints one frame, which takes two looks an interval apart.
   BEHIND   how late the oldest overdue message is     LATE     by how much the newest
                                                                entries were late
   LAG      not given to the group yet                 PENDING  held by its workers
-  OLDEST   without a sign of life, of the oldest      RETRY    of the 100 messages that
-           pending entry                                       are due next
+  HELD     for how long the oldest of these has       RETRY    of the 100 messages that
+           been with its worker                                are due next
   WORKERS  that asked for something within a minute, / all of them
 
 ~ before a number: it is an estimate. + behind it: there may be more. -: not known.

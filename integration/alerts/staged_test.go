@@ -72,7 +72,7 @@ func TestStagedOutages(t *testing.T) {
 		does(func() { s.kills["worker"](); s.worksBy("1", "sleep", "0.2") }),
 		does(func() { s.kills["worker"](); s.work() }))
 	s.rate.Store(2)
-	s.scene("a queue is paused, and an entry of another one is never given back", 0, "DuestreamPausedForgotten", "DuestreamStuck",
+	s.scene("a queue is paused, and an entry of another one is never given back", 0, "DuestreamPausedForgotten", "DuestreamStuck", "DuestreamHeldLong",
 		does(func() { s.pause(true); s.hold() }), does(func() { s.pause(false); s.letGo() }))
 	s.rate.Store(20)
 	s.scene("a stream refuses entries, and a key has another type", 0, "DuestreamOverdue", "DuestreamUnreadable",

@@ -350,4 +350,16 @@ var moreMutants = []mutant{
 		new:  "stale = stale || group == \"\"",
 		test: []string{"-run", "TestNotesOfDeliveriesGoWithThem", "./stream/keeper"},
 	},
+	{
+		name: "one delivery that hung changes what is usual", file: "lua/lib/held.lua",
+		old:  "(math.min(took, 4 * usual + 1000) - usual)",
+		new:  "(took - usual)",
+		test: []string{"-run", "TestUsualHandlingTime", "./lua"},
+	},
+	{
+		name: "the doctor compares with no usual time", file: "bridge/admin/doctor/rules.go",
+		old:  "return max(time.Minute, 2*visibility, 10**usual)",
+		new:  "return max(2*time.Minute, 4*visibility)",
+		test: []string{"-run", "TestAdviceNames|TestDoctorNamesEach", "./bridge/admin/doctor"},
+	},
 }

@@ -23,6 +23,7 @@ const (
 	stateEntries   = 1000     // of a stream whose lags are counted, where the server does not tell them
 	stateMeasures  = 16       // such streams
 	stateLetters   = 16 << 20 // bytes of dead letters, of all partitions together
+	stateUnread    = 4 << 20  // bytes of entries of which the age is asked, of all partitions together
 )
 
 // PartitionState is what one partition holds, as metrics show it.
@@ -74,12 +75,13 @@ type StateReader struct {
 // NewStateReader returns a reader for the partitions of a prefix.
 func NewStateReader(c rueidis.Client, prefix string) *StateReader {
 	return &StateReader{c: c, prefix: prefix, letters: map[string]*letterCounts{},
-		budget: stateBudget{stateLetters, stateMeasures, stateMoreScans}}
+		budget: stateBudget{stateLetters, stateMeasures, stateMoreScans, stateUnread}}
 }
 
 // Read returns what partitions hold, given by name. One that cannot be read is an error, but for lua.ErrWrongType, which it says
 // itself. About ten commands for each partition, two for each group and one for each key that is there, in two round trips for
-// every 64; further ones for long schedules with retries, for new dead letters, and for lags that the server does not know.
+// every 64, and a third one where groups lag, which reads the oldest entry of each that is not delivered; further ones for long
+// schedules with retries, for new dead letters, and for lags that the server does not know.
 func (r *StateReader) Read(ctx context.Context, names []string) ([]PartitionState, error) {
 	if len(names) == 0 {
 		clear(r.letters)
@@ -112,7 +114,7 @@ type stateRead struct {
 }
 
 // stateBudget is what one read may do for all partitions together, beyond what each is asked.
-type stateBudget struct{ letterBytes, measures, scans int }
+type stateBudget struct{ letterBytes, measures, scans, unreadBytes int }
 
 // statePartition is a partition as it is read.
 type statePartition struct {
@@ -121,7 +123,8 @@ type statePartition struct {
 
 	deniedScan bool // ZSCAN, which counts retries
 	retried    rueidis.ScanEntry
-	fresh      []rueidis.XRangeSlice // the newest letter, if it is not counted yet
+	fresh      []rueidis.XRangeSlice   // the newest letter, if it is not counted yet
+	unread     [][]rueidis.XRangeSlice // of each group, the oldest entry that it was not given, if it was read
 }
 
 func (r *stateRead) batch(ctx context.Context, prefix string, names []string) error {
@@ -149,6 +152,11 @@ func (r *stateRead) batch(ctx context.Context, prefix string, names []string) er
 		details = append(details, r.memory(p)...) // each by itself: a server or a user without the command leaves it out
 	}
 	answers := view.AskEach(ctx, r.c, details...)
+	var unread [][]view.Question
+	for _, p := range parts {
+		unread = append(unread, r.oldestUnread(p))
+	}
+	view.AskEach(ctx, r.c, unread...) // what fails is left out: ages are known at least, and the stream may be gone by now
 	for i, p := range parts {
 		err := cmp.Or(p.err, answers[i], answers[len(parts)+i])
 		if p.deniedScan = errors.Is(answers[len(parts)+i], lua.ErrDenied); p.deniedScan {
@@ -177,6 +185,9 @@ func (r *stateRead) stateCounts(p *statePartition) []view.Question {
 	return append(r.counts(p.partition), view.Scores(next, &p.upcoming), view.Entries(fresh, &p.fresh))
 }
 
+// streamMemory is where statePartition.memory has the size of the stream.
+const streamMemory = 3
+
 // memory asks for the sizes of the keys that are there.
 func (r *stateRead) memory(p *statePartition) (lists [][]view.Question) {
 	k := p.keys
@@ -189,6 +200,26 @@ func (r *stateRead) memory(p *statePartition) (lists [][]view.Question) {
 		}
 	}
 	return lists
+}
+
+// oldestUnread asks for the oldest entry that each group was not given, while those that were asked for have fewer bytes than
+// they may, by the mean size of the partition's entries.
+func (r *stateRead) oldestUnread(p *statePartition) (all []view.Question) {
+	size := int(p.memory[streamMemory] / max(1, p.entries))
+	p.unread = make([][]rueidis.XRangeSlice, len(p.infos))
+	if size == 0 { // not known
+		return nil
+	}
+	for i := range p.details {
+		g := p.infos[i]
+		if g.Lag == 0 || r.unreadBytes < size {
+			continue
+		}
+		r.unreadBytes -= size
+		next := r.c.B().Xrange().Key(p.keys.Stream).Start("(" + g.Last.String()).End("+").Count(1).Build()
+		all = append(all, view.Entries(next, &p.unread[i]))
+	}
+	return all
 }
 
 // retries asks for the first retries in the schedule. Each has meta.
@@ -209,6 +240,11 @@ func (r *stateRead) rest(ctx context.Context, p *statePartition) error {
 	lags, err := r.lags(ctx, p)
 	if err != nil {
 		return err
+	}
+	for i, next := range p.unread {
+		if len(next) > 0 {
+			lags[i].since = lua.EntryTime(next[0].ID)
+		}
 	}
 	r.conclude(p.partition, func(i int) groupLag { return lags[i] })
 	if err := r.countRetries(ctx, p); err != nil {

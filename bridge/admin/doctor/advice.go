@@ -52,8 +52,11 @@ type GroupSight struct {
 	Waiting    time.Duration // of the oldest entry that the group was not given yet
 	Unread     time.Duration // for how long entries have waited while no consumer read
 	Pending    int64
-	OldestIdle time.Duration // since the oldest pending entry gave a sign of life
-	Visibility time.Duration // the visibility timeout; 0: not known
+	OldestIdle time.Duration  // since the oldest pending entry gave a sign of life
+	OldestHeld time.Duration  // for how long the entry is held that is held for longest, at least
+	Holder     string         // the consumer of that entry
+	Usual      *time.Duration // how long deliveries took lately; nil: not known
+	Visibility time.Duration  // the visibility timeout; 0: not known
 }
 
 // Advise judges what was seen by the rules of an examination, as far as a single sight allows, and asks nothing. It returns the
@@ -153,6 +156,9 @@ func (e *examination) groupSeen(
 				g.Unread.Round(time.Second))
 		}
 		say(c, p.keys.Stream, g.Name, g.Lag, found)
+	}
+	if g.Visibility > 0 && g.OldestHeld > heldTooLong(g.Visibility, g.Usual) && g.OldestIdle <= abandonedAfter(g.Visibility) {
+		say(heldLong, p.keys.Stream, g.Name, 1, heldFound(1, g.OldestHeld, g.Holder, g.Usual))
 	}
 	// For one visibility timeout after a start of their own, or of the server, bridges reclaim nothing.
 	if g.Visibility == 0 || !bridged || g.OldestIdle <= abandonedAfter(g.Visibility) ||

@@ -85,6 +85,12 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 			"2h0m0s. Next: give the group more workers"},
 		{"not reclaimed", group(func(g *GroupSight) { g.OldestIdle = 121 * time.Second }), "D407",
 			"emails, group g: 4 entries are pending, the oldest without a sign of life for 2m1s. Next: is a bridge running"},
+		{"a handler hangs", group(func(g *GroupSight) { g.OldestHeld, g.Holder = 121*time.Second, "web-1" }), "D413",
+			"emails, group g: 1 entry is held for long, the oldest by web-1 for 2m1s; how long deliveries usually take is not known"},
+		{"a handler takes longer than usual", group(func(g *GroupSight) {
+			g.OldestHeld, g.Holder, g.Usual = 61*time.Second, "web-1", new(200*time.Millisecond)
+		}), "D413", "web-1 for 1m1s; deliveries usually take 200ms. Next: duestream pending emails --group g"},
+		{"handlers take long", group(func(g *GroupSight) { g.OldestHeld, g.Usual = 9*time.Minute, &minute }), "", ""},
 		{"reclaimed soon", func(s *Sight) { s.Bridges[0], s.Queues[0].Groups[0].OldestIdle = young, hour }, "", ""},
 		{"a name of a terminal's making", group(func(g *GroupSight) { g.Name = "\x1b[31m" }), "D411",
 			`emails, group "\x1b[31m": a group called "\x1b[31m". Next`},

@@ -221,6 +221,11 @@ var (
 		"somebody chose it, and from the largest ID on the stream refuses every entry",
 		"find who adds to {key} with IDs of their own (only producers and bridges add at all); redis-cli XDEL {key} <the "+
 			"entry with that ID>, and XSETID {key} <Unix ms>-0 ENTRIESADDED <as XINFO STREAM says> MAXDELETEDID 0-0")
+	heldLong = check("D413", "held-long", Warning,
+		"an entry is held for far longer than deliveries of its group usually take, and its consumer goes on extending it",
+		"its handler may hang: the message, the slot and the key that it has are held until it ends",
+		"duestream pending {queue} --group {group} says who holds it; restart that worker if its handler hangs, and the "+
+			"message is delivered again")
 )
 
 // Settings, dedup windows, dead letters.

@@ -42,7 +42,10 @@ func (l *look) groups(p place) {
 		l.waiting(p, g.Name, visibility)
 		l.consumers(p, g.Name)
 		if g.Pending > 0 {
-			l.apart(func(l *look) { l.pending(p, g, visibility) }, lua.ErrNoGroup) // the group was destroyed meanwhile
+			l.apart(func(l *look) { // the group may have been destroyed meanwhile
+				l.pending(p, g, visibility)
+				l.hung(p, g.Name, visibility)
+			}, lua.ErrNoGroup)
 		}
 	}
 	if len(entries.Groups) > 0 {

@@ -64,6 +64,40 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 	}
 }
 
+// heldLook is how many of the oldest pending entries of a group are looked at for those that are held for too long.
+const heldLook = 100
+
+// hung looks for entries that are held for too long by consumers that extend them.
+func (l *look) hung(p place, group string, visibility time.Duration) {
+	l.twice(func(l *look) *Finding {
+		now, text := l.serverTime(), l.text(l.c.B().Hget().Key(p.keys.Calm).Field(lua.HeldField(group)).Build())
+		l.denied("since when deliveries are held")
+		notes := lua.ParseHeldNotes(text)
+		var usual *time.Duration
+		if notes.Usual >= 0 {
+			usual = &notes.Usual
+		}
+		tooLong, longest := heldTooLong(visibility, usual), time.Duration(0)
+		var ids []string
+		holder := ""
+		for _, one := range l.pendingFrom(p, group, "-", heldLook) {
+			held := now.Sub(one.Since(notes, now))
+			if held <= tooLong || one.Idle > abandonedAfter(visibility) || one.Consumer == lua.ReclaimConsumer {
+				continue
+			}
+			if ids = append(ids, one.ID.String()); held > longest {
+				longest, holder = held, one.Consumer
+			}
+		}
+		if len(ids) == 0 {
+			return nil
+		}
+		count := int64(len(ids))
+		found := heldFound(count, longest, holder, usual)
+		return l.finding(heldLong, p, p.keys.Stream, group, count, found, ids[:min(examples, len(ids))]...)
+	})
+}
+
 // oldPending looks again at an entry that was added long before what its group was given since.
 func (l *look) oldPending(p place, group string, id view.EntryID, tooLong time.Duration) {
 	l.patiently(max(l.Settle, l.FreeWithin), func(l *look) *Finding {

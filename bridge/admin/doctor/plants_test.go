@@ -136,6 +136,21 @@ var defects = []plant{
 		p.read(p.keys, "c")
 		p.do("XCLAIM", p.keys.Stream, "g", "c", "0", id, "IDLE", "600000", "JUSTID")
 	}},
+	{"D413", "held for long, and extended", func(p *patient) {
+		id := p.entry(p.keys, 10*time.Minute)
+		p.read(p.keys, "c")
+		p.do("HSET", p.keys.Calm, lua.HeldField("g"), "- "+id+"="+p.in(-5*time.Minute)+"/84a51684") // the SHA-1 of c
+	}},
+	{"D413", "held for longer than usual", func(p *patient) {
+		id := p.entry(p.keys, 10*time.Minute)
+		p.read(p.keys, "c")
+		p.do("HSET", p.keys.Calm, lua.HeldField("g"), "200 "+id+"="+p.in(-80*time.Second)+"/84a51684")
+	}},
+	{"", "held for as long as usual", func(p *patient) {
+		id := p.entry(p.keys, 10*time.Minute)
+		p.read(p.keys, "c")
+		p.do("HSET", p.keys.Calm, lua.HeldField("g"), "60000 "+id+"="+p.in(-5*time.Minute)+"/84a51684")
+	}},
 	{"D412", "the largest ID in the stream", func(p *patient) {
 		p.do("XADD", p.keys.Stream, largest, "id", "a")
 		p.do("XDEL", p.keys.Stream, largest)

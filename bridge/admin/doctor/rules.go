@@ -23,6 +23,25 @@ func waitingCheck(consumers int, oldest, unread, visibility time.Duration) *Chec
 	return nil
 }
 
+// heldTooLong is how long a delivery may be held by a consumer that extends it, until its handler may hang. usual is how long
+// deliveries of the group took lately; nil: not known.
+func heldTooLong(visibility time.Duration, usual *time.Duration) time.Duration {
+	if usual == nil {
+		return max(2*time.Minute, 4*visibility)
+	}
+	return max(time.Minute, 2*visibility, 10**usual)
+}
+
+// heldFound says how many entries are held for too long, and of the one that is held for longest by whom and for how long.
+func heldFound(count int64, held time.Duration, consumer string, usual *time.Duration) string {
+	found := fmt.Sprintf("%s held for long, the oldest by %s for %s", plural(count, "entry is", "entries are"), shown(consumer),
+		held.Round(time.Second))
+	if usual == nil {
+		return found + "; how long deliveries usually take is not known"
+	}
+	return found + fmt.Sprintf("; deliveries usually take %s", usual.Round(time.Millisecond))
+}
+
 // abandonedAfter is how long an entry may be pending without a sign of life, until a bridge should have taken it back.
 func abandonedAfter(visibility time.Duration) time.Duration { return 3*visibility + reclaimSlack }
 

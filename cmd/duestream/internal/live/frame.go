@@ -213,7 +213,7 @@ type column struct {
 var queueColumns = []column{{"SCHED", 6}, {"OVERDUE", 7}, {"READY", 6}, {"IN/S", 7}, {"OUT/S", 6}, {"DONE/S", 6}, {"BEHIND", 6},
 	{"LATE", 6}, {"DEAD", 5}}
 
-var groupColumns = []column{{"LAG", 6}, {"PENDING", 7}, {"OLDEST", 6}, {"WORKERS", 7}, {"RETRY", 6}, {"DONE/S", 6}}
+var groupColumns = []column{{"LAG", 6}, {"PENDING", 7}, {"HELD", 6}, {"WORKERS", 7}, {"RETRY", 6}, {"DONE/S", 6}}
 
 func columns(nameWidth int, name string, all []column) line {
 	l := line{{term.Strong, left(name, nameWidth)}}
@@ -322,7 +322,7 @@ func groupLine(g admin.GroupSample, nameWidth int) line {
 	l := line{{term.Plain, left("  "+human.OneLine(g.Name, 256), nameWidth)}}
 	for i, c := range []span{
 		{look, count(g.Lag, g.LagApprox)}, {term.Plain, count(g.Pending, false)},
-		{term.Plain, lateness(deref(g.Oldest), g.Oldest != nil)}, {look, workers},
+		{term.Plain, lateness(deref(g.OldestHeld), g.OldestHeld != nil)}, {look, workers},
 		{term.Plain, retrying}, {term.Plain, perSecond(g.Done)},
 	} {
 		l = append(l, span{term.Plain, " "}, span{c.style, right(c.text, groupColumns[i].width)})

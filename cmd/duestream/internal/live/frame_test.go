@@ -54,7 +54,8 @@ func busyTop() *State {
 				Groups: []admin.GroupSample{
 					{Name: "audit", Lag: 15_500, LagApprox: true, Alive: 0, Consumers: 2},
 					{Name: "a mailer with a name that is far too long for this", Lag: 3, Pending: 10,
-						Oldest: ms(25 * time.Second), Alive: 3, Consumers: 4, Retrying: 5, RetryingMore: true, Done: new(1200.0)},
+						Oldest: ms(4 * time.Second), OldestHeld: ms(25 * time.Second), Holder: "web-1",
+						Alive: 3, Consumers: 4, Retrying: 5, RetryingMore: true, Done: new(1200.0)},
 				},
 			},
 			{Queue: "held-one", Partitions: 8, Held: true, Scheduled: 5, Entries: 3, Ready: 3, MoreGroups: 0,
